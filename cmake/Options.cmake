@@ -1,0 +1,32 @@
+# What every target of the project is built with.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+
+find_program(CCACHE ccache)
+if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # Precompiled headers are cached only with these two told to ccache.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
+endif()
+
+find_package(Threads REQUIRED)
+
+if(SCALELAB_SANITIZE)
+  add_compile_options(-fsanitize=${SCALELAB_SANITIZE} -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=${SCALELAB_SANITIZE})
+endif()
+
+# Our own code compiles without a warning; generated code does not link this.
+add_library(scalelab_warnings INTERFACE)
+target_compile_options(scalelab_warnings INTERFACE -Wall -Wextra -Werror)
+
+# scalelab_room(NAME sources...): one library of the project, included as "<room>/<file>.h" from the top.
+function(scalelab_room name)
+  add_library(${name} STATIC ${ARGN})
+  target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE scalelab_warnings)
+endfunction()

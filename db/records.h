@@ -1,0 +1,168 @@
+// Rows of the database as the coordinator sees them. Times are microseconds since the Unix epoch, 0 = not yet.
+// Enumerations are stored as these integers; they equal the API's (scalelab/v1), which is checked in server/.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace scalelab::db {
+
+using Micros = int64_t;
+
+enum class StudyState : int { kQueued = 1, kRunning = 2, kSucceeded = 3, kFailed = 4, kCancelled = 5 };
+enum class RunState : int { kQueued = 1, kRunning = 2, kSucceeded = 3, kFailed = 4, kCancelled = 5 };
+enum class AttemptState : int { kAssigned = 1, kRunning = 2, kStopping = 3, kSucceeded = 4, kFailed = 5, kCancelled = 6 };
+enum class AllocationState : int { kIntended = 1, kPending = 2, kRunning = 3, kReleasing = 4, kEnded = 5 };
+enum class Cause : int {
+  kNone = 0, kTrainerError = 1, kRankKilled = 2, kWorkerLost = 3, kOutOfMemory = 4, kTimeout = 5, kNodeFail = 6,
+  kPreempted = 7, kBootFail = 8, kDeadline = 9, kAllocationCancelled = 10, kNoFinish = 11, kParametersDiffer = 12,
+  kLaunchError = 13
+};
+
+inline bool IsFinal(StudyState s) { return s >= StudyState::kSucceeded; }
+inline bool IsFinal(RunState s) { return s >= RunState::kSucceeded; }
+inline bool IsFinal(AttemptState s) { return s >= AttemptState::kSucceeded; }
+
+struct StudyRow {
+  int64_t id = 0;
+  std::string name;         // display name
+  std::string owner;
+  std::string request_id;   // unique per owner when not empty
+  std::string spec;         // StudySpec as JSON, as submitted
+  StudyState state = StudyState::kQueued;
+  int priority = 0;
+  int64_t runs = 0;         // number of its runs
+  Micros created = 0, started = 0, finished = 0;
+  bool cancel_requested = false;
+};
+
+struct CellRow {
+  int64_t id = 0;
+  int64_t study_id = 0;
+  int position = 0;         // file order
+  std::string engine, model, precision, backend;
+  int ranks = 0;
+  int global_batch = 0;
+  std::string key;          // axis values as JSON object
+  std::string spec;         // RunSpec as JSON
+  bool excluded = false;
+};
+
+struct RunRow {
+  int64_t id = 0;
+  int64_t study_id = 0;
+  int64_t cell_id = 0;
+  int repeat = 0;
+  int position = 0;         // order of execution within the study
+  RunState state = RunState::kQueued;
+  Cause cause = Cause::kNone;
+  int attempts = 0;         // made so far
+  std::string message;
+  Micros started = 0, finished = 0;
+};
+
+struct AttemptRow {
+  int64_t id = 0;
+  int64_t run_id = 0;
+  int number = 0;           // from 1 within the run
+  std::string token;        // UUID, unique
+  int64_t allocation_id = 0;
+  AttemptState state = AttemptState::kAssigned;
+  Cause cause = Cause::kNone;
+  std::string message;
+  std::string nodes;        // comma-separated names
+  std::string directory;
+  std::optional<int> exit_status;
+  std::string parameter_hash;
+  Micros assigned = 0, started = 0, finished = 0;
+};
+
+struct AllocationRow {
+  int64_t id = 0;
+  std::string token;        // UUID: the scheduler's job name
+  std::string secret_hash;  // SHA-256 hex of the secret its workers present (the secret itself is in a 0600 file)
+  int64_t study_id = 0;
+  int64_t run_id = 0;       // AllocationMode PER_RUN: the run it is for; 0 for a group
+  AllocationState state = AllocationState::kIntended;
+  std::string external_id;
+  int nodes = 0, ranks_per_node = 0, cpus_per_rank = 0, gpus_per_rank = 0;
+  std::string reason;       // why it is pending, or how it ended
+  Micros created = 0, started = 0, ended = 0;
+};
+
+// Values of one metric of one rank, column by column; the vectors have equal lengths. Values may be NaN.
+struct PointColumn {
+  std::string key;
+  std::vector<int64_t> line, step;
+  std::vector<double> time, value;
+};
+
+// A part of one rank's event file. The store adds the points and moves the stream from `begin_position` to
+// `end_position` in one transaction.
+struct StreamAppend {
+  int64_t attempt_id = 0;
+  int rank = 0;
+  int64_t begin_position = 0, end_position = 0;   // bytes
+  int64_t begin_line = 0, end_line = 0;
+  int64_t malformed = 0;                          // lines of it that were no events
+  std::string first_malformed;                    // "line 17: not JSON", kept for the first one of a stream
+  std::vector<PointColumn> columns;
+  bool finished = false;                          // this part has the rank's finish event
+  std::string parameter_hash;                     // of the finish event
+  std::string error_kind, error_message;          // of an error event
+};
+
+// Where one rank's stream stands.
+struct StreamRow {
+  int64_t attempt_id = 0;
+  int rank = 0;
+  int64_t position = 0;
+  int64_t line = 0;
+  int64_t malformed = 0;
+  std::string first_malformed;
+  bool finished = false;
+  std::string parameter_hash;
+  std::string error_kind, error_message;
+};
+
+// Epoch metrics of one rank, a plain table for pandas and sqlite3.
+struct EpochRow {
+  int64_t attempt_id = 0;
+  int rank = 0;
+  int epoch = 0;
+  double time = 0;
+  std::map<std::string, double> metrics;          // stored as JSON object
+};
+
+// Results of a run that succeeded. Absent numbers are NULL. Units: samples/s, seconds, bytes, shares 0 to 1.
+struct RunSummary {
+  int64_t run_id = 0;
+  int64_t attempt_id = 0;
+  std::optional<double> throughput, throughput_mean, epoch_seconds, step_seconds, comm_share, peak_memory,
+      device_memory, accuracy, train_loss, time_to_accuracy, straggler_skew, cpu_utilisation;
+  int64_t steps = 0;
+  std::string fingerprint;                        // hash of hardware and software
+  std::map<std::string, double> metrics;          // everything the ranks' finish events said, as JSON object
+};
+
+// What a node was and ran, as JSON; kept once an attempt.
+struct ProvenanceRow {
+  int64_t attempt_id = 0;
+  std::string json;
+};
+
+// One cell's run with its results: what a curve is made of.
+struct CurveRow {
+  int64_t cell_id = 0;
+  int repeat = 0;
+  RunState state = RunState::kQueued;
+  Cause cause = Cause::kNone;
+  std::optional<double> throughput, epoch_seconds, comm_share, peak_memory, accuracy, train_loss, time_to_accuracy;
+  std::string fingerprint;
+};
+
+}  // namespace scalelab::db
