@@ -1,0 +1,197 @@
+#include "db/sqlite_store.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "db/filesystem.h"
+#include "db/migrations.h"
+#include "db/reads.h"
+#include "db/writer.h"
+
+namespace scalelab::db {
+namespace {
+
+constexpr int kBusyTimeoutMs = 10'000;
+
+// Keeps a second daemon from the database, next to it so that SQLite's own locks on the file are left alone. Gone with
+// the process, however it ends.
+class LockFile {
+ public:
+  static absl::StatusOr<std::unique_ptr<LockFile>> Take(const std::string& database) {
+    const std::string path = database + ".lock";
+    const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, " cannot be opened (", std::strerror(errno),
+                       "); check that its folder exists and that this user may write there"));
+    }
+    std::unique_ptr<LockFile> lock(new LockFile(fd));
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(database, " is in use by another scalelabd (", path,
+                       " is locked); stop that one, or name another data folder"));
+    }
+    return lock;
+  }
+  ~LockFile() { close(fd_); }
+
+ private:
+  explicit LockFile(int fd) : fd_(fd) {}
+  int fd_;
+};
+
+// Connections that only read. Borrowing waits for a free one.
+class Readers {
+ public:
+  class Lease {
+   public:
+    Lease(Readers& readers, std::unique_ptr<Database> db) : readers_(readers), db_(std::move(db)) {}
+    ~Lease() {
+      absl::MutexLock lock(&readers_.mutex_);
+      readers_.free_.push_back(std::move(db_));
+    }
+    Database& operator*() { return *db_; }
+
+   private:
+    Readers& readers_;
+    std::unique_ptr<Database> db_;
+  };
+
+  void Add(std::unique_ptr<Database> db) {
+    absl::MutexLock lock(&mutex_);
+    free_.push_back(std::move(db));
+  }
+  Lease Borrow() {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(
+        +[](std::vector<std::unique_ptr<Database>>* free) { return !free->empty(); }, &free_));
+    std::unique_ptr<Database> db = std::move(free_.back());  // the one used last has the warmest cache
+    free_.pop_back();
+    return Lease(*this, std::move(db));
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<std::unique_ptr<Database>> free_ ABSL_GUARDED_BY(mutex_);
+};
+
+class SqliteStore : public Store {
+ public:
+  SqliteStore(std::unique_ptr<LockFile> lock, std::unique_ptr<Database> writer)
+      : lock_(std::move(lock)), writer_(std::move(writer)) {}
+  Readers& readers() { return readers_; }
+
+  absl::Status Commit(const WriteBatch& batch) override { return writer_.Commit(batch); }
+  absl::StatusOr<Snapshot> Load() override { return db::Load(*readers_.Borrow()); }
+  absl::StatusOr<StudyRow> GetStudy(int64_t id) override { return db::GetStudy(*readers_.Borrow(), id); }
+  absl::StatusOr<StudyRow> FindStudy(const std::string& name) override {
+    return db::FindStudy(*readers_.Borrow(), name);
+  }
+  absl::StatusOr<StudyRow> FindRequest(const std::string& owner, const std::string& request_id) override {
+    return db::FindRequest(*readers_.Borrow(), owner, request_id);
+  }
+  absl::StatusOr<std::vector<StudyRow>> ListStudies(int64_t before, int limit) override {
+    return db::ListStudies(*readers_.Borrow(), before, limit);
+  }
+  absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(const std::vector<int64_t>& study_ids) override {
+    return db::CountRuns(*readers_.Borrow(), study_ids);
+  }
+  absl::StatusOr<std::vector<CellRow>> ListCells(int64_t study_id) override {
+    return db::ListCells(*readers_.Borrow(), study_id);
+  }
+  absl::StatusOr<RunRow> GetRun(int64_t id) override { return db::GetRun(*readers_.Borrow(), id); }
+  absl::StatusOr<std::vector<RunRow>> ListRuns(const RunFilter& filter) override {
+    return db::ListRuns(*readers_.Borrow(), filter);
+  }
+  absl::StatusOr<std::vector<AttemptRow>> ListAttempts(int64_t run_id) override {
+    return db::ListAttempts(*readers_.Borrow(), run_id);
+  }
+  absl::StatusOr<AllocationRow> GetAllocation(int64_t id) override {
+    return db::GetAllocation(*readers_.Borrow(), id);
+  }
+  absl::StatusOr<std::vector<StreamRow>> ListStreams(int64_t attempt_id) override {
+    return db::ListStreams(*readers_.Borrow(), attempt_id);
+  }
+  absl::StatusOr<RunSummary> GetSummary(int64_t run_id) override {
+    return db::GetSummary(*readers_.Borrow(), run_id);
+  }
+  absl::StatusOr<std::vector<CurveRow>> ListCurveRows(int64_t study_id) override {
+    return db::ListCurveRows(*readers_.Borrow(), study_id);
+  }
+  absl::Status ReadPoints(const PointFilter& filter, const std::function<void(Series)>& take) override {
+    absl::StatusOr<SeriesList> list = ListSeries(*readers_.Borrow(), filter);
+    if (!list.ok()) return list.status();
+    for (size_t i = 0; i < list->ids.size(); ++i) {
+      // A transaction for each series and none open while `take` works: a slow taker must not hold the WAL.
+      Series& series = list->series[i];
+      if (absl::Status status = ReadSeries(*readers_.Borrow(), list->ids[i], series); !status.ok()) return status;
+      take(std::move(series));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // Destroyed from the last: readers close first, then the writer, whose closing checkpoints and removes the WAL.
+  std::unique_ptr<LockFile> lock_;
+  Writer writer_;
+  Readers readers_;
+};
+
+// How the connections are set up:
+// - page_size 4096: a small commit writes each page it touches in full, and 8,192 doubles that; chunks of points are
+//   larger than either and go to overflow pages of their own.
+// - secure_delete off (Debian turns it on): deleted bytes need no overwriting here.
+// - wal_autocheckpoint is off on every connection (the hook in Database); the writer checkpoints.
+// - cache_size: 16 MiB to write keeps the inner pages and tails of all tables; readers mostly scan, 2 MiB each will do.
+// - no mmap: an I/O error would be a SIGBUS in the daemon instead of a status, and mapped pages count as its memory.
+absl::Status SetUpWriter(Database& db, bool rollback_journal) {
+  const std::string mode = rollback_journal ? "delete" : "wal";
+  absl::StatusOr<std::string> now = db.QueryText("PRAGMA journal_mode=" + mode);
+  if (!now.ok()) return now.status();
+  if (*now != mode) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(db.path(), " cannot use journal mode ", mode, " (stays at ", *now,
+                     "); close what else has it open and put it on an ordinary local disk"));
+  }
+  return db.Execute(
+      "PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA secure_delete=OFF; PRAGMA cache_size=-16384;"
+      "PRAGMA journal_size_limit=67108864; PRAGMA temp_store=MEMORY");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const SqliteOptions& options) {
+  if (!options.rollback_journal) {
+    if (absl::Status status = CheckLocalFilesystem(options.path); !status.ok()) return status;
+  }
+  absl::StatusOr<std::unique_ptr<LockFile>> lock = LockFile::Take(options.path);
+  if (!lock.ok()) return lock.status();
+  absl::StatusOr<std::unique_ptr<Database>> writer =
+      Database::Open(options.path, Database::Mode::kReadWrite, kBusyTimeoutMs);
+  if (!writer.ok()) return writer.status();
+  // Migrating first: a file that is not ours is told and left as it is.
+  absl::Status status = (*writer)->Execute("PRAGMA page_size=4096; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON");
+  if (status.ok()) status = Migrate(**writer);
+  if (status.ok()) status = SetUpWriter(**writer, options.rollback_journal);
+  if (!status.ok()) return status;
+
+  auto store = std::make_unique<SqliteStore>(std::move(*lock), std::move(*writer));
+  for (int i = 0; i < std::max(options.readers, 1); ++i) {
+    absl::StatusOr<std::unique_ptr<Database>> reader =
+        Database::Open(options.path, Database::Mode::kReadOnly, kBusyTimeoutMs);
+    if (!reader.ok()) return reader.status();
+    status = (*reader)->Execute("PRAGMA query_only=ON; PRAGMA cache_size=-2048; PRAGMA temp_store=MEMORY");
+    if (!status.ok()) return status;
+    store->readers().Add(std::move(*reader));
+  }
+  return store;
+}
+
+}  // namespace scalelab::db

@@ -25,11 +25,16 @@ absl::Status MakeError(absl::StatusCode code, absl::string_view reason, absl::st
 // `violations` must not be empty.
 absl::Status InvalidFields(std::vector<FieldViolation> violations);
 
+// `status` with these violations attached: for errors of another code whose cause is a field all the same.
+absl::Status WithViolations(absl::Status status, std::vector<FieldViolation> violations);
+
 // The violations an error carries; empty when none.
 std::vector<FieldViolation> ViolationsOf(const absl::Status& status);
 // The reason of an error's ErrorInfo; empty when none.
 std::string ReasonOf(const absl::Status& status);
 
+// What does not fit into gRPC's 8 KiB of trailing metadata is cut: the message at 600 bytes, the violations after
+// about 4 KiB with a last one that counts the rest. Bytes that are not UTF-8 become '?'.
 grpc::Status ToGrpc(const absl::Status& status);
 absl::Status FromGrpc(const grpc::Status& status);
 

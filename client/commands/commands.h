@@ -1,0 +1,30 @@
+// One function a command: adds it below its parent, and lets a parse that chooses it put what it does into `chosen`.
+// Each stands in the file of its name.
+#pragma once
+
+#include "CLI/App.hpp"
+#include "client/session.h"
+
+namespace scalelab::client {
+
+void AddStudyValidate(CLI::App& study, Action& chosen);
+void AddStudyPlan(CLI::App& study, Action& chosen);
+void AddStudySubmit(CLI::App& study, Action& chosen);
+void AddStudyList(CLI::App& study, Action& chosen);
+void AddStudyShow(CLI::App& study, Action& chosen);
+void AddStudyWatch(CLI::App& study, Action& chosen);
+void AddStudyWait(CLI::App& study, Action& chosen);
+void AddStudyCancel(CLI::App& study, Action& chosen);
+void AddStudyDelete(CLI::App& study, Action& chosen);
+void AddRunList(CLI::App& run, Action& chosen);
+void AddRunShow(CLI::App& run, Action& chosen);
+void AddRunLogs(CLI::App& run, Action& chosen);
+void AddRunMetrics(CLI::App& run, Action& chosen);
+void AddRunCancel(CLI::App& run, Action& chosen);
+void AddCurve(CLI::App& app, Action& chosen);
+void AddCluster(CLI::App& app, Action& chosen);
+void AddVersion(CLI::App& app, Action& chosen);
+// `app` must be complete: what it knows is what is completed.
+void AddCompletion(CLI::App& app, Action& chosen);
+
+}  // namespace scalelab::client

@@ -1,0 +1,98 @@
+// `scalelab completion SHELL`: a script, made from what the command line knows, for the shell to read.
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "client/commands/commands.h"
+
+namespace scalelab::client {
+namespace {
+
+// Calls `visit` with the words before a place ("study watch") and the program that stands there.
+template <class Visit>
+void Walk(const CLI::App& app, const std::string& path, const Visit& visit) {
+  visit(path, app);
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    Walk(*sub, path.empty() ? sub->get_name() : absl::StrCat(path, " ", sub->get_name()), visit);
+  }
+}
+
+std::set<std::string> WordsAt(const CLI::App& app) {
+  std::set<std::string> words;
+  for (const CLI::App* level = &app; level != nullptr; level = level->get_parent()) {  // global options stand anywhere
+    for (const CLI::Option* option : level->get_options()) {
+      for (const std::string& name : option->get_lnames()) words.insert("--" + name);
+    }
+  }
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) words.insert(sub->get_name());
+  return words;
+}
+
+std::string Bash(const CLI::App& app) {
+  std::string cases;
+  Walk(app, "", [&cases](const std::string& path, const CLI::App& at) {
+    absl::StrAppend(&cases, "    \"", path, "\") words=\"", absl::StrJoin(WordsAt(at), " "), "\" ;;\n");
+  });
+  return absl::StrCat(
+      "_scalelab() {\n"
+      "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" path=\"\" words=\"\" word i\n"
+      "  for ((i = 1; i < COMP_CWORD; i++)); do\n"
+      "    word=\"${COMP_WORDS[i]}\"\n"
+      "    case \"$path $word\" in\n"
+      "      \" study\"|\" run\") path=\"$word\" ;;\n"
+      "      \" -\"*|*\" -\"*) ;;\n"
+      "      \"study \"*|\"run \"*) [[ \"$path\" == *\" \"* ]] || path=\"$path $word\" ;;\n"
+      "      *) [[ -n \"$path\" ]] || path=\"$word\" ;;\n"
+      "    esac\n"
+      "  done\n"
+      "  case \"$path\" in\n",
+      cases,
+      "  esac\n"
+      "  COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
+      "}\n"
+      "complete -o default -F _scalelab scalelab\n");
+}
+
+std::string Fish(const CLI::App& app) {
+  std::string out = "complete -c scalelab -f -n __fish_use_subcommand\n";
+  Walk(app, "", [&out](const std::string& path, const CLI::App& at) {
+    std::string condition = "__fish_use_subcommand";
+    if (!path.empty()) {
+      const auto words = absl::StrReplaceAll(path, {{" ", "; and __fish_seen_subcommand_from "}});
+      condition = absl::StrCat("__fish_seen_subcommand_from ", words);
+    }
+    for (const CLI::App* sub : at.get_subcommands([](const CLI::App*) { return true; })) {
+      absl::StrAppend(&out, "complete -c scalelab -n '", condition, "' -a ", sub->get_name(), " -d '",
+                      absl::StrReplaceAll(sub->get_description(), {{"'", "\\'"}}), "'\n");
+    }
+    for (const CLI::Option* option : at.get_options()) {
+      for (const std::string& name : option->get_lnames()) {
+        absl::StrAppend(&out, "complete -c scalelab ", path.empty() ? "" : absl::StrCat("-n '", condition, "' "), "-l ",
+                        name, "\n");
+      }
+    }
+  });
+  return out;
+}
+
+absl::StatusOr<ExitCode> Run(const std::string& shell, const CLI::App& app, Session& session) {
+  std::string script = shell == "fish" ? Fish(app) : Bash(app);
+  if (shell == "zsh") script = absl::StrCat("autoload -U +X bashcompinit && bashcompinit\n", script);
+  session.io().out << script;
+  if (const absl::Status status = Flush(session.io().out); !status.ok()) return status;
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddCompletion(CLI::App& app, Action& chosen) {
+  auto shell = std::make_shared<std::string>();
+  CLI::App* command = app.add_subcommand("completion", "Print a completion script: `source <(scalelab completion bash)`");
+  command->add_option("SHELL", *shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  command->callback([shell, &app, &chosen] {
+    chosen = [shell, &app](Session& session) { return Run(*shell, app, session); };
+  });
+}
+
+}  // namespace scalelab::client

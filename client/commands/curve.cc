@@ -1,0 +1,63 @@
+// `scalelab curve STUDY`: scaling curves as a table, a plot on the terminal, and a picture.
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "client/commands/commands.h"
+#include "client/commands/curve_table.h"
+#include "client/plots/svg_plot.h"
+#include "client/plots/terminal_plot.h"
+#include "client/selectors.h"
+
+namespace scalelab::client {
+namespace {
+
+using scalelab::v1::GetCurveRequest;
+using scalelab::v1::ResultService;
+
+struct Options {
+  std::string study;
+  std::string svg;
+  bool plot = false;
+  bool no_plot = false;
+};
+
+absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+  const auto name = StudyName(options.study);
+  if (!name.ok()) return name.status();
+  auto server = session.Server();
+  if (!server.ok()) return server.status();
+  GetCurveRequest request;
+  request.set_study(*name);
+  const auto curve = (*server)->Call((*server)->results(), &ResultService::Stub::GetCurve, request);
+  if (!curve.ok()) return curve.status();
+
+  if (const absl::Status s = session.Print({*curve, {CurveTable(*curve), CurveFacts(*curve)}}); !s.ok()) return s;
+  const Terminal& terminal = session.io().out_terminal;
+  if (session.tables() && !options.no_plot && (terminal.tty || options.plot)) {
+    const std::string plot = TerminalPlot(*curve, terminal);
+    if (!plot.empty()) session.io().out << '\n' << plot;
+    if (const absl::Status status = Flush(session.io().out); !status.ok()) return status;
+  }
+  if (!options.svg.empty()) {
+    std::ofstream file(options.svg, std::ios::binary);
+    file << SvgPlot(*curve);
+    file.close();
+    if (!file) return absl::UnknownError(absl::StrCat("cannot write ", options.svg, ": does its directory exist, and may you write there?"));
+    session.Say(absl::StrCat("wrote ", options.svg));
+  }
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddCurve(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("curve", "Show the scaling curves of a study");
+  command->add_option("STUDY", options->study, "Number, name, or last")->required();
+  command->add_option("--svg", options->svg, "Also write a picture to this file");
+  auto* plot = command->add_flag("--plot", options->plot, "Plot even where standard output is no terminal");
+  command->add_flag("--no-plot", options->no_plot, "No plot on a terminal")->excludes(plot);
+  command->callback([options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+}
+
+}  // namespace scalelab::client

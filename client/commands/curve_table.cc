@@ -1,0 +1,158 @@
+#include "client/commands/curve_table.h"
+
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/commands/sections.h"
+#include "client/plots/curve_view.h"
+#include "client/text.h"
+
+namespace scalelab::client {
+namespace {
+
+using scalelab::v1::CurvePoint;
+using scalelab::v1::CurveSeries;
+using scalelab::v1::Estimate;
+using scalelab::v1::GetCurveResponse;
+using In = Column::In;
+using Format = std::string (*)(double);
+
+std::string Ratio(double value) { return absl::StrFormat("%.2f", value); }
+
+// "812.4 ± 3.1": half the interval's width, which is symmetric for means.
+std::string WithMargin(const Estimate& e) {
+  if (!e.has_low() || !e.has_high()) return Short(e.mean());
+  return absl::StrCat(Short(e.mean()), " ± ", Short((e.high() - e.low()) / 2));
+}
+
+std::string WithInterval(const Estimate& e) {
+  if (!e.has_low() || !e.has_high()) return Ratio(e.mean());
+  return absl::StrCat(Ratio(e.mean()), " [", Ratio(e.low()), ", ", Ratio(e.high()), "]");
+}
+
+// One statistic: how a table shows it, and the name it has in CSV, where it takes five columns.
+struct Statistic {
+  const char* title;
+  const char* csv;
+  In in;  // kTables or kWide
+  bool (CurvePoint::*has)() const;
+  const Estimate& (CurvePoint::*get)() const;
+  std::string (*text)(const Estimate&);
+};
+
+const std::vector<Statistic>& Statistics() {
+  using P = CurvePoint;
+  static const auto* kStatistics = new std::vector<Statistic>{
+      {"samples/s", "throughput", In::kTables, &P::has_throughput, &P::throughput, WithMargin},
+      {"speedup", "speedup", In::kTables, &P::has_speedup, &P::speedup, WithInterval},
+      {"efficiency", "efficiency", In::kTables, &P::has_efficiency, &P::efficiency, WithInterval},
+      {"epoch s", "epoch_seconds", In::kTables, &P::has_epoch_seconds, &P::epoch_seconds,
+       [](const Estimate& e) { return Short(e.mean()); }},
+      {"comm %", "comm_share", In::kTables, &P::has_comm_share, &P::comm_share,
+       [](const Estimate& e) { return Percent(e.mean()); }},
+      {"memory", "peak_memory", In::kTables, &P::has_peak_memory, &P::peak_memory,
+       [](const Estimate& e) { return Bytes(e.mean()); }},
+      {"accuracy", "accuracy", In::kTables, &P::has_accuracy, &P::accuracy,
+       [](const Estimate& e) { return absl::StrFormat("%.4f", e.mean()); }},
+      {"loss", "train_loss", In::kWide, &P::has_train_loss, &P::train_loss, WithMargin},
+      {"time to acc.", "time_to_accuracy", In::kWide, &P::has_time_to_accuracy, &P::time_to_accuracy,
+       [](const Estimate& e) { return Span(e.mean()); }}};
+  return *kStatistics;
+}
+
+Tone ToneOf(CurvePoint::State state) {
+  switch (state) {
+    case CurvePoint::OK:
+      return Tone::kGood;
+    case CurvePoint::PENDING:
+    case CurvePoint::EXCLUDED:
+      return Tone::kDim;
+    default:
+      return Tone::kBad;
+  }
+}
+
+}  // namespace
+
+Section CurveTable(const GetCurveResponse& curve) {
+  std::vector<const google::protobuf::Struct*> keys;
+  for (const CurveSeries& series : curve.series()) keys.push_back(&series.key());
+  const std::vector<std::string> axes = AxesOf(keys);
+  Section section;
+  for (const std::string& axis : axes) section.columns.push_back({axis});
+  section.columns.push_back({"ranks", In::kAll, true});
+  section.columns.push_back({"n", In::kAll, true});
+  for (const Statistic& statistic : Statistics()) {
+    section.columns.push_back({statistic.title, statistic.in, true});
+    for (const char* part : {"_mean", "_median", "_stddev", "_low", "_high"}) {
+      section.columns.push_back({absl::StrCat(statistic.csv, part), In::kCsv});
+    }
+  }
+  section.columns.push_back({"state"});
+  section.columns.push_back({"failed", In::kCsv});
+  section.columns.push_back({"batch", In::kWide, true});
+  section.columns.push_back({"batch/rank", In::kWide, true});
+  section.columns.push_back({"global_batch", In::kCsv});
+  section.columns.push_back({"batch_per_rank", In::kCsv});
+  section.columns.push_back({"baseline_ranks", In::kCsv});
+  section.columns.push_back({"fingerprint", In::kCsv});
+  section.empty = "no results yet";
+  section.rows = [&curve, axes](const RowSink& sink) {
+    for (const CurveSeries& series : curve.series()) {
+      for (const CurvePoint& point : series.points()) {
+        std::vector<Cell> row;
+        for (const std::string& axis : axes) {
+          const auto it = series.key().fields().find(axis);
+          row.emplace_back(it == series.key().fields().end() ? "" : ValueText(it->second));
+        }
+        row.emplace_back(absl::StrCat(point.ranks()));
+        row.emplace_back(absl::StrCat(point.n()));
+        for (const Statistic& statistic : Statistics()) {
+          const bool has = point.n() > 0 && (point.*statistic.has)();
+          const Estimate& e = (point.*statistic.get)();
+          row.emplace_back(has ? statistic.text(e) : "-");
+          row.emplace_back(has ? Exact(e.mean()) : "");
+          row.emplace_back(has ? Exact(e.median()) : "");
+          row.emplace_back(has && e.has_stddev() ? Exact(e.stddev()) : "");
+          row.emplace_back(has && e.has_low() ? Exact(e.low()) : "");
+          row.emplace_back(has && e.has_high() ? Exact(e.high()) : "");
+        }
+        row.emplace_back(EnumText(CurvePoint::State_Name(point.state())), ToneOf(point.state()));
+        row.emplace_back(absl::StrCat(point.failed()));
+        row.emplace_back(absl::StrCat(point.global_batch()));
+        row.emplace_back(absl::StrCat(point.batch_per_rank()));
+        row.emplace_back(absl::StrCat(point.global_batch()));
+        row.emplace_back(absl::StrCat(point.batch_per_rank()));
+        row.emplace_back(absl::StrCat(series.baseline_ranks()));
+        row.emplace_back(series.fingerprint());
+        sink(row);
+      }
+    }
+  };
+  return section;
+}
+
+Section CurveFacts(const GetCurveResponse& curve) {
+  std::vector<std::pair<std::string, Cell>> facts = {
+      {"study", absl::StrCat(curve.study(), " ", curve.display_name())},
+      {"scope", Subtitle(curve)},
+      {"intervals", curve.series().empty() ? "" : "95% over repeats; of ratios with the base case's own variance"}};
+  const std::vector<std::string> labels = SeriesLabels(curve);
+  for (int i = 0; i < curve.series_size(); ++i) {
+    const std::string& label = labels[static_cast<size_t>(i)];
+    for (const auto& fit : curve.series(i).fits()) {
+      const std::map<std::string, Estimate> sorted(fit.parameters().begin(), fit.parameters().end());
+      const auto one = [](std::string* out, const auto& parameter) {
+        const Estimate& e = parameter.second;
+        absl::StrAppend(out, parameter.first, " ", Short(e.mean()));
+        if (e.has_low() && e.has_high()) absl::StrAppend(out, " [", Short(e.low()), ", ", Short(e.high()), "]");
+      };
+      facts.emplace_back(absl::StrCat(fit.law(), " fit"), absl::StrCat(label, ": ", absl::StrJoin(sorted, ", ", one)));
+    }
+    for (const std::string& note : curve.series(i).notes()) facts.emplace_back("note", absl::StrCat(label, ": ", note));
+  }
+  return Facts(std::move(facts));
+}
+
+}  // namespace scalelab::client

@@ -1,0 +1,58 @@
+// `scalelab run list STUDY`.
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "client/commands/commands.h"
+#include "client/commands/sections.h"
+#include "client/selectors.h"
+
+namespace scalelab::client {
+namespace {
+
+using scalelab::v1::ListRunsRequest;
+using scalelab::v1::ListRunsResponse;
+using scalelab::v1::Run;
+using scalelab::v1::RunService;
+
+struct Options {
+  std::string studies;
+  std::string state;
+};
+
+absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
+  Run::State state = Run::STATE_UNSPECIFIED;
+  if (!options.state.empty() && (!Run::State_Parse(absl::AsciiStrToUpper(options.state), &state))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--state '", options.state, "' is none of queued, running, succeeded, failed, cancelled"));
+  }
+  const auto names = StudyNames(options.studies);
+  if (!names.ok()) return names.status();
+  auto server = session.Server();
+  if (!server.ok()) return server.status();
+  ListRunsResponse list;
+  for (const std::string& name : *names) {
+    ListRunsRequest request;
+    request.set_parent(name);
+    request.set_page_size(10'000);
+    request.set_state(state);
+    do {
+      auto page = (*server)->Call((*server)->runs(), &RunService::Stub::ListRuns, request);
+      if (!page.ok()) return page.status();
+      for (Run& run : *page->mutable_runs()) list.mutable_runs()->Add(std::move(run));
+      request.set_page_token(page->next_page_token());
+    } while (!request.page_token().empty());
+  }
+  if (const absl::Status status = session.Print({list, {RunTable(list.runs())}}); !status.ok()) return status;
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddRunList(CLI::App& run, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = run.add_subcommand("list", "List the runs of studies in the order of execution");
+  command->add_option("STUDIES", options->studies, "Number, name, last, or 1-3,5")->required();
+  command->add_option("--state", options->state, "Only runs that are queued, running, succeeded, failed or cancelled");
+  command->callback([options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });
+}
+
+}  // namespace scalelab::client

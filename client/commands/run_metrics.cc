@@ -1,0 +1,150 @@
+// `scalelab run metrics RUN`: points of metrics; tables show a line a series, CSV and JSON every point.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/commands/commands.h"
+#include "client/json_printer.h"
+#include "client/selectors.h"
+#include "client/text.h"
+
+namespace scalelab::client {
+namespace {
+
+using scalelab::v1::ReadPointsRequest;
+using scalelab::v1::ReadPointsResponse;
+using In = Column::In;
+
+struct Options {
+  std::string run;
+  std::string key;
+  std::optional<int> rank;
+  int attempt = 0;
+  int max_points = 0;
+};
+
+// What a table says of one metric of one rank.
+struct SeriesSummary {
+  int64_t points = 0;
+  double first = 0, last = 0;
+  double min = std::numeric_limits<double>::infinity(), max = -std::numeric_limits<double>::infinity();
+  int64_t last_step = 0;
+
+  void Add(int64_t step, double value) {
+    if (points++ == 0) first = value;
+    last = value;
+    last_step = step;
+    if (std::isnan(value)) return;
+    min = std::min(min, value);
+    max = std::max(max, value);
+  }
+};
+
+// Prints points as they come, a message at a time: a run can have more of them than fit in memory twice.
+class PointRows {
+ public:
+  explicit PointRows(grpc::ClientReader<ReadPointsResponse>& reader) : reader_(reader) {}
+
+  Section Points() {
+    Section section;
+    section.columns = {{"rank"}, {"step"}, {"time"}, {"key"}, {"value"}};
+    section.rows = [this](const RowSink& sink) {
+      Each([&sink](const ReadPointsResponse& part, int i) {
+        sink({absl::StrCat(part.rank()), absl::StrCat(part.step(i)), Exact(part.time(i)), part.key(), Exact(part.value(i))});
+      });
+    };
+    return section;
+  }
+
+  Section Summaries() {
+    Section section;
+    section.columns = {{"key"},
+                       {"rank", In::kAll, true},
+                       {"points", In::kAll, true},
+                       {"last step", In::kAll, true},
+                       {"first", In::kAll, true},
+                       {"last", In::kAll, true},
+                       {"min", In::kAll, true},
+                       {"max", In::kAll, true}};
+    section.empty = "no points";
+    section.rows = [this](const RowSink& sink) {
+      std::map<std::pair<std::string, int>, SeriesSummary> series;
+      Each([&series](const ReadPointsResponse& part, int i) {
+        series[{part.key(), part.rank()}].Add(part.step(i), part.value(i));
+      });
+      for (const auto& [key, s] : series) {
+        const bool any = s.max >= s.min;
+        sink({key.first, absl::StrCat(key.second), absl::StrCat(s.points), absl::StrCat(s.last_step), Short(s.first),
+              Short(s.last), any ? Short(s.min) : "", any ? Short(s.max) : ""});
+      }
+    };
+    return section;
+  }
+
+ private:
+  template <class Visit>
+  void Each(const Visit& visit) {
+    ReadPointsResponse part;
+    while (reader_.Read(&part)) {
+      const int size = std::min({part.step_size(), part.time_size(), part.value_size()});
+      for (int i = 0; i < size; ++i) visit(part, i);
+    }
+  }
+  grpc::ClientReader<ReadPointsResponse>& reader_;
+};
+
+// {"points":[...]}, an entry a message of the server.
+absl::Status PrintJson(grpc::ClientReader<ReadPointsResponse>& reader, std::ostream& out) {
+  ReadPointsResponse part;
+  out << "{\"points\":[";
+  for (bool first = true; reader.Read(&part); first = false) out << (first ? "" : ",\n") << ToJson(part, false);
+  out << "]}\n";
+  return Flush(out);
+}
+
+absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
+  const auto name = RunName(options.run);
+  if (!name.ok()) return name.status();
+  auto server = session.Server();
+  if (!server.ok()) return server.status();
+  ReadPointsRequest request;
+  request.set_run(*name);
+  request.set_key(options.key);
+  request.set_attempt(options.attempt);
+  request.set_max_points(options.max_points);
+  if (options.rank) request.set_rank(*options.rank);
+
+  const auto context = (*server)->MakeContext(absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration()));
+  const auto reader = (*server)->results().ReadPoints(context.get(), request);
+  absl::Status printed;
+  if (session.options().output == OutputFormat::kJson) {
+    printed = PrintJson(*reader, session.io().out);
+  } else {
+    PointRows rows(*reader);
+    const ReadPointsResponse unused;  // JSON has been dealt with
+    printed = session.Print({unused, {session.tables() ? rows.Summaries() : rows.Points()}});
+  }
+  if (const grpc::Status status = reader->Finish(); !status.ok()) return (*server)->Explain(status);
+  if (!printed.ok()) return printed;
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddRunMetrics(CLI::App& run, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = run.add_subcommand("metrics", "Metrics of a run; -o csv has the columns rank,step,time,key,value");
+  command->add_option("RUN", options->run, "Number, runs/NUMBER, or studies/NUMBER/runs/NUMBER")->required();
+  command->add_option("--key", options->key, "Only this metric, for example train/loss");
+  command->add_option("--rank", options->rank, "Only this rank")->check(CLI::NonNegativeNumber);
+  command->add_option("--attempt", options->attempt, "Attempt, from 1; the last one if not given")->check(CLI::PositiveNumber);
+  command->add_option("--max-points", options->max_points, "At most so many points a series, chosen to keep its shape")
+      ->check(CLI::PositiveNumber);
+  command->callback([options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });
+}
+
+}  // namespace scalelab::client

@@ -1,0 +1,100 @@
+// `scalelab run show RUN`.
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/commands/commands.h"
+#include "client/commands/sections.h"
+#include "client/json_printer.h"
+#include "client/selectors.h"
+#include "client/text.h"
+
+namespace scalelab::client {
+namespace {
+
+using scalelab::v1::Attempt;
+using scalelab::v1::GetRunRequest;
+using scalelab::v1::Run;
+using scalelab::v1::RunService;
+
+struct Options {
+  std::string run;
+};
+
+Section Details(const Run& run, bool wide) {
+  return Facts({{"run", run.name()},
+                {"cell", KeyText(run.key())},
+                {"repeat", absl::StrCat(run.repeat())},
+                {"position", absl::StrCat(run.position())},
+                {"state", StateCell(run.state())},
+                {"cause", EnumText(Attempt::Cause_Name(run.cause()))},
+                {"message", run.message()},
+                {"started", LocalTime(run.start_time())},
+                {"finished", LocalTime(run.finish_time())},
+                {"took", Took(run.start_time(), run.finish_time())},
+                {"spec", wide ? ToJson(run.spec(), false) : ""}});
+}
+
+Section Attempts(const Run& run) {
+  using In = Column::In;
+  Section section;
+  section.title = "Attempts";
+  section.columns = {{"attempt", In::kAll, true}, {"state"},  {"cause"},      {"exit", In::kAll, true},
+                     {"nodes"},                   {"started"}, {"took", In::kAll, true}, {"malformed", In::kWide, true},
+                     {"parameters", In::kWide},   {"message", In::kAll, false, true},    {"directory"}};
+  section.empty = "no attempt yet";
+  section.rows = [&run](const RowSink& sink) {
+    for (const Attempt& a : run.attempts()) {
+      sink({absl::StrCat(a.number()), StateCell(a.state()), EnumText(Attempt::Cause_Name(a.cause())),
+            a.has_exit_status() ? absl::StrCat(a.exit_status()) : "", absl::StrJoin(a.nodes(), ","),
+            LocalTime(a.assign_time()), Took(a.assign_time(), a.finish_time()), absl::StrCat(a.malformed_lines()),
+            a.parameter_hash(), a.message(), a.directory()});
+    }
+  };
+  return section;
+}
+
+Section Summary(const Run& run) {
+  Section section;
+  section.title = "Results";
+  section.columns = {{"metric"}, {"value", Column::In::kAll, true}};
+  section.header = false;
+  section.empty = "none";
+  section.rows = [&run](const RowSink& sink) {
+    const std::map<std::string, double> sorted(run.summary().begin(), run.summary().end());
+    for (const auto& [key, value] : sorted) sink({key, Short(value)});
+  };
+  return section;
+}
+
+absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
+  const auto name = RunName(options.run);
+  if (!name.ok()) return name.status();
+  auto server = session.Server();
+  if (!server.ok()) return server.status();
+  GetRunRequest request;
+  request.set_name(*name);
+  const auto response = (*server)->Call((*server)->runs(), &RunService::Stub::GetRun, request);
+  if (!response.ok()) return response.status();
+  const Run& run = response->run();
+  google::protobuf::RepeatedPtrField<Run> one;
+  *one.Add() = run;
+  Answer answer{*response, {Details(run, session.options().output == OutputFormat::kWide), Attempts(run)}};
+  if (!run.summary().empty()) answer.sections.push_back(Summary(run));
+  answer.main = answer.sections.size();
+  answer.sections.push_back(RunTable(one));
+  answer.sections.back().in_tables = false;
+  if (const absl::Status status = session.Print(answer); !status.ok()) return status;
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddRunShow(CLI::App& run, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = run.add_subcommand("show", "Show one run, why it waits or how it ended, and its attempts");
+  command->add_option("RUN", options->run, "Number, runs/NUMBER, or studies/NUMBER/runs/NUMBER")->required();
+  command->callback([options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });
+}
+
+}  // namespace scalelab::client

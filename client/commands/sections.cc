@@ -1,0 +1,140 @@
+#include "client/commands/sections.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/progress.h"
+#include "client/text.h"
+
+namespace scalelab::client {
+namespace {
+
+using google::protobuf::RepeatedPtrField;
+using scalelab::v1::Attempt;
+using scalelab::v1::Run;
+using scalelab::v1::Study;
+
+Tone ToneOf(const std::string& state) {
+  if (state == "succeeded") return Tone::kGood;
+  if (state == "failed" || state == "cancelled") return Tone::kBad;
+  return state == "running" ? Tone::kBusy : Tone::kDim;
+}
+
+}  // namespace
+
+Section Facts(std::vector<std::pair<std::string, Cell>> facts) {
+  facts.erase(std::remove_if(facts.begin(), facts.end(), [](const auto& f) { return f.second.text.empty(); }),
+              facts.end());
+  Section section;
+  section.columns = {{"field"}, {"value"}};
+  section.header = false;
+  section.rows = [facts = std::move(facts)](const RowSink& sink) {
+    for (const auto& [name, value] : facts) sink({Cell(absl::StrCat(name, ":"), Tone::kDim), value});
+  };
+  return section;
+}
+
+Cell StateCell(Study::State state) {
+  const std::string text = EnumText(Study::State_Name(state));
+  return {text, ToneOf(text)};
+}
+
+Cell StateCell(Run::State state) {
+  const std::string text = EnumText(Run::State_Name(state));
+  return {text, ToneOf(text)};
+}
+
+Cell StateCell(Attempt::State state) {
+  const std::string text = EnumText(Attempt::State_Name(state));
+  return {text, ToneOf(text)};
+}
+
+std::string Took(const google::protobuf::Timestamp& start, const google::protobuf::Timestamp& finish) {
+  if (Seconds(start) == 0) return "";
+  const double end = Seconds(finish) != 0 ? Seconds(finish) : absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
+  return Span(std::max(0.0, end - Seconds(start)));
+}
+
+Section StudyTable(const RepeatedPtrField<Study>& studies) {
+  using In = Column::In;
+  Section section;
+  section.columns = {{"name"},
+                     {"display_name", In::kCsv},
+                     {"study", In::kTables, false, true},
+                     {"owner"},
+                     {"state"},
+                     {"done", In::kTables, true},
+                     {"queued", In::kCsv},
+                     {"running", In::kAll, true},
+                     {"succeeded", In::kCsv},
+                     {"failed", In::kAll, true},
+                     {"cancelled", In::kCsv},
+                     {"created", In::kTables},
+                     {"took", In::kTables, true},
+                     {"started", In::kWide},
+                     {"finished", In::kWide},
+                     {"create_time", In::kCsv},
+                     {"start_time", In::kCsv},
+                     {"finish_time", In::kCsv}};
+  section.empty = "no studies yet: `scalelab study submit FILE` makes one";
+  section.rows = [&studies](const RowSink& sink) {
+    for (const Study& s : studies) {
+      const auto& c = s.counts();
+      const int over = c.succeeded() + c.failed() + c.cancelled();
+      sink({s.name(), s.display_name(), s.display_name(), s.owner(), StateCell(s.state()),
+            absl::StrCat(over, "/", TotalRuns(c)), absl::StrCat(c.queued()), absl::StrCat(c.running()),
+            absl::StrCat(c.succeeded()), Cell(absl::StrCat(c.failed()), c.failed() > 0 ? Tone::kBad : Tone::kPlain),
+            absl::StrCat(c.cancelled()), LocalTime(s.create_time()), Took(s.start_time(), s.finish_time()),
+            LocalTime(s.start_time()), LocalTime(s.finish_time()), UtcTime(s.create_time()), UtcTime(s.start_time()),
+            UtcTime(s.finish_time())});
+    }
+  };
+  return section;
+}
+
+Section RunTable(const RepeatedPtrField<Run>& runs) {
+  using In = Column::In;
+  std::vector<const google::protobuf::Struct*> keys;
+  for (const Run& run : runs) keys.push_back(&run.key());
+  const std::vector<std::string> axes = AxesOf(keys);
+  Section section;
+  section.columns = {{"run", In::kTables, true}, {"name", In::kCsv}, {"position", In::kCsv}};
+  for (const std::string& axis : axes) section.columns.push_back({axis});
+  for (Column column : std::vector<Column>{{"repeat", In::kAll, true},
+                                           {"state"},
+                                           {"cause"},
+                                           {"took", In::kTables, true},
+                                           {"start_time", In::kCsv},
+                                           {"finish_time", In::kCsv},
+                                           {"samples/s", In::kTables, true},
+                                           {"throughput", In::kCsv},
+                                           {"started", In::kWide},
+                                           {"finished", In::kWide},
+                                           {"message", In::kAll, false, true}}) {
+    section.columns.push_back(std::move(column));
+  }
+  section.empty = "no such runs";
+  section.rows = [&runs, axes](const RowSink& sink) {
+    for (const Run& run : runs) {
+      std::vector<Cell> row = {LastPart(run.name()), run.name(), absl::StrCat(run.position())};
+      for (const std::string& axis : axes) {
+        const auto it = run.key().fields().find(axis);
+        row.emplace_back(it == run.key().fields().end() ? "" : ValueText(it->second));
+      }
+      const auto throughput = run.summary().find("run/throughput");
+      const bool has = throughput != run.summary().end();
+      for (Cell cell : std::vector<Cell>{
+               absl::StrCat(run.repeat()), StateCell(run.state()), EnumText(Attempt::Cause_Name(run.cause())),
+               Took(run.start_time(), run.finish_time()), UtcTime(run.start_time()), UtcTime(run.finish_time()),
+               has ? Short(throughput->second) : "", has ? Exact(throughput->second) : "",
+               LocalTime(run.start_time()), LocalTime(run.finish_time()), run.message()}) {
+        row.push_back(std::move(cell));
+      }
+      sink(row);
+    }
+  };
+  return section;
+}
+
+}  // namespace scalelab::client

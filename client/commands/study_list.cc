@@ -1,0 +1,33 @@
+// `scalelab study list [STUDIES]`.
+#include "client/commands/commands.h"
+#include "client/commands/sections.h"
+#include "client/selectors.h"
+
+namespace scalelab::client {
+namespace {
+
+struct Options {
+  std::string studies = "all";
+};
+
+absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+  auto server = session.Server();
+  if (!server.ok()) return server.status();
+  auto studies = FindStudies(**server, options.studies);
+  if (!studies.ok()) return studies.status();
+  scalelab::v1::ListStudiesResponse list;
+  for (auto& study : *studies) list.mutable_studies()->Add(std::move(study));
+  if (const absl::Status status = session.Print({list, {StudyTable(list.studies())}}); !status.ok()) return status;
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddStudyList(CLI::App& study, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = study.add_subcommand("list", "List studies, newest first");
+  command->add_option("STUDIES", options->studies, "Only these: 1-3,5, last, a name")->capture_default_str();
+  command->callback([options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+}
+
+}  // namespace scalelab::client

@@ -1,0 +1,127 @@
+// `scalelab study plan FILE`: what a submit would do, from the server, without doing it.
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "client/commands/commands.h"
+#include "client/commands/sections.h"
+#include "client/exit_code.h"
+#include "client/study_file.h"
+#include "client/text.h"
+
+namespace scalelab::client {
+namespace {
+
+using scalelab::v1::PlanStudyRequest;
+using scalelab::v1::PlanStudyResponse;
+using scalelab::v1::StudyService;
+using In = Column::In;
+
+struct Options {
+  std::string file;
+  bool scripts = false;
+};
+
+Section Cells(const PlanStudyResponse& plan) {
+  std::vector<const google::protobuf::Struct*> keys;
+  for (const auto& cell : plan.cells()) keys.push_back(&cell.key());
+  std::vector<std::string> axes = AxesOf(keys);
+  std::erase(axes, "ranks");
+  Section section;
+  for (const std::string& axis : axes) section.columns.push_back({axis});
+  for (const char* title : {"ranks", "global_batch", "batch_per_rank", "learning_rate"}) {
+    section.columns.push_back({title, In::kAll, true});
+  }
+  section.rows = [&plan, axes](const RowSink& sink) {
+    for (const auto& cell : plan.cells()) {
+      std::vector<Cell> row;
+      for (const std::string& axis : axes) {
+        const auto it = cell.key().fields().find(axis);
+        row.emplace_back(it == cell.key().fields().end() ? "" : ValueText(it->second));
+      }
+      for (std::string text : {absl::StrCat(cell.ranks()), absl::StrCat(cell.global_batch()),
+                               absl::StrCat(cell.batch_per_rank()), Exact(cell.learning_rate())}) {
+        row.emplace_back(std::move(text));
+      }
+      sink(row);
+    }
+  };
+  return section;
+}
+
+// Equal allocations make one line with their number.
+Section Allocations(const PlanStudyResponse& plan) {
+  Section section;
+  section.title = "Allocations";
+  for (const char* title : {"number", "nodes", "ranks/node", "cpus/node", "gpus/node", "time limit", "runs"}) {
+    section.columns.push_back({title, In::kAll, true});
+  }
+  section.rows = [&plan](const RowSink& sink) {
+    std::vector<std::pair<std::vector<std::string>, int>> lines;
+    std::map<std::vector<std::string>, size_t> seen;
+    for (const auto& a : plan.allocations()) {
+      std::vector<std::string> line = {absl::StrCat(a.nodes()),        absl::StrCat(a.ranks_per_node()),
+                                       absl::StrCat(a.cpus_per_node()), absl::StrCat(a.gpus_per_node()),
+                                       Span(static_cast<double>(a.time_seconds())), absl::StrCat(a.runs())};
+      const auto [it, added] = seen.try_emplace(line, lines.size());
+      if (added) lines.emplace_back(line, 0);
+      ++lines[it->second].second;
+    }
+    for (const auto& [line, number] : lines) {
+      std::vector<Cell> row = {absl::StrCat(number)};
+      for (const std::string& text : line) row.emplace_back(text);
+      sink(row);
+    }
+  };
+  return section;
+}
+
+absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+  const auto checked = CheckStudyFile(options.file);
+  if (!checked.ok()) return AsInvalidInput(checked.status());
+  auto server = session.Server();
+  if (!server.ok()) return server.status();
+  PlanStudyRequest request;
+  *request.mutable_spec() = checked->file.spec;
+  const auto plan = (*server)->Call((*server)->studies(), &StudyService::Stub::PlanStudy, request);
+  if (!plan.ok()) return AsInvalidInput(Locate(checked->file, plan.status()));
+
+  Answer answer{*plan, {Cells(*plan), Allocations(*plan)}};
+  std::vector<std::pair<std::string, Cell>> facts = {
+      {"cells", absl::StrCat(plan->cells_size())},
+      {"repeats", absl::StrCat(checked->study.spec.repeats())},
+      {"runs", absl::StrCat(plan->runs())},
+      {"excluded cells", plan->excluded() > 0 ? absl::StrCat(plan->excluded()) : ""},
+      {"GPU-hours at most", plan->gpu_hours() > 0 ? Short(plan->gpu_hours()) : ""}};
+  answer.sections.push_back(Facts(std::move(facts)));
+  answer.sections.back().title = "Total";
+  if (options.scripts || session.options().output == OutputFormat::kWide) {
+    std::map<std::string, bool> shown;
+    for (const auto& allocation : plan->allocations()) {
+      if (allocation.script().empty() || !shown.try_emplace(allocation.script(), true).second) continue;
+      Section script;
+      script.title = "Script";
+      script.columns = {{"line"}};
+      script.header = false;
+      script.rows = [&allocation](const RowSink& sink) {
+        for (const absl::string_view line : absl::StrSplit(allocation.script(), '\n')) sink({std::string(line)});
+      };
+      answer.sections.push_back(std::move(script));
+    }
+  }
+  if (const absl::Status status = session.Print(answer); !status.ok()) return status;
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddStudyPlan(CLI::App& study, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = study.add_subcommand("plan", "Show the cells, allocations and cost of a study without submitting");
+  command->add_option("FILE", options->file, "The study file")->required();
+  command->add_flag("--scripts", options->scripts, "Show the batch scripts too (so does -o wide)");
+  command->callback([options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+}
+
+}  // namespace scalelab::client

@@ -1,0 +1,83 @@
+// `scalelab study show STUDY`.
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/commands/commands.h"
+#include "client/commands/sections.h"
+#include "client/progress.h"
+#include "client/selectors.h"
+#include "client/text.h"
+
+namespace scalelab::client {
+namespace {
+
+using scalelab::v1::Axis;
+using scalelab::v1::GetStudyRequest;
+using scalelab::v1::Study;
+using scalelab::v1::StudyService;
+
+struct Options {
+  std::string study;
+};
+
+std::string AxisText(const Axis& axis) {
+  return absl::StrCat(axis.key(), ": ", absl::StrJoin(axis.values(), ", ", [](std::string* out, const auto& value) {
+                        absl::StrAppend(out, ValueText(value));
+                      }));
+}
+
+Section Details(const Study& study) {
+  const auto& counts = study.counts();
+  const auto& spec = study.spec();
+  std::vector<std::pair<std::string, Cell>> facts = {
+      {"study", study.name()},
+      {"name", study.display_name()},
+      {"owner", study.owner()},
+      {"state", StateCell(study.state())},
+      {"runs", absl::StrCat(TotalRuns(counts), ": ", counts.queued(), " queued, ", counts.running(), " running, ",
+                            counts.succeeded(), " succeeded, ", counts.failed(), " failed, ", counts.cancelled(),
+                            " cancelled")},
+      {"created", LocalTime(study.create_time())},
+      {"started", LocalTime(study.start_time())},
+      {"finished", LocalTime(study.finish_time())},
+      {"took", Took(study.start_time(), study.finish_time())}};
+  if (!study.has_spec()) return Facts(std::move(facts));
+  facts.emplace_back("fixed", KeyText(spec.fixed()));
+  for (const Axis& axis : spec.matrix()) facts.emplace_back("axis", AxisText(axis));
+  for (const auto& group : spec.zip()) {
+    for (const Axis& axis : group.axes()) facts.emplace_back("zip", AxisText(axis));
+  }
+  for (const auto& excluded : spec.exclude()) facts.emplace_back("exclude", KeyText(excluded));
+  facts.emplace_back("scaling", EnumText(scalelab::v1::Scaling::Mode_Name(spec.scaling().mode())));
+  facts.emplace_back("repeats", absl::StrCat(std::max(1, spec.repeats())));
+  facts.emplace_back("seed", absl::StrCat(spec.seed()));
+  facts.emplace_back("partition", spec.resources().partition());
+  return Facts(std::move(facts));
+}
+
+absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+  const auto name = StudyName(options.study);
+  if (!name.ok()) return name.status();
+  auto server = session.Server();
+  if (!server.ok()) return server.status();
+  GetStudyRequest request;
+  request.set_name(*name);
+  const auto response = (*server)->Call((*server)->studies(), &StudyService::Stub::GetStudy, request);
+  if (!response.ok()) return response.status();
+  google::protobuf::RepeatedPtrField<Study> one;
+  *one.Add() = response->study();
+  Answer answer{*response, {Details(response->study()), StudyTable(one)}, 1};
+  answer.sections[1].in_tables = false;
+  if (const absl::Status status = session.Print(answer); !status.ok()) return status;
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddStudyShow(CLI::App& study, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = study.add_subcommand("show", "Show one study and what was submitted");
+  command->add_option("STUDY", options->study, "Number, name, or last")->required();
+  command->callback([options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+}
+
+}  // namespace scalelab::client

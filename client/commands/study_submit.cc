@@ -1,0 +1,71 @@
+// `scalelab study submit FILE`: checks the file here, so that errors have places, then queues the study.
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/commands/commands.h"
+#include "client/commands/sections.h"
+#include "client/exit_code.h"
+#include "client/study_file.h"
+#include "client/watcher.h"
+
+namespace scalelab::client {
+namespace {
+
+using scalelab::v1::CreateStudyRequest;
+using scalelab::v1::StudyService;
+
+struct Options {
+  std::string file;
+  std::string request_id;
+  std::string owner;
+  bool watch = false;
+};
+
+// Version 4 of RFC 4122.
+std::string RandomUuid() {
+  std::random_device random;
+  const auto word = [&random] { return static_cast<uint32_t>(random()); };
+  const uint32_t a = word(), b = word(), c = word(), d = word();
+  return absl::StrFormat("%08x-%04x-%04x-%04x-%04x%08x", a, b >> 16, (b & 0x0fff) | 0x4000, (c >> 16 & 0x3fff) | 0x8000,
+                         c & 0xffff, d);
+}
+
+absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+  const auto checked = CheckStudyFile(options.file);
+  if (!checked.ok()) return AsInvalidInput(checked.status());
+  CreateStudyRequest request;
+  *request.mutable_spec() = checked->file.spec;
+  // Without one of the user's own it still makes our own retries safe.
+  request.set_request_id(options.request_id.empty() ? RandomUuid() : options.request_id);
+  request.set_owner(options.owner);
+  auto server = session.Server();
+  if (!server.ok()) return server.status();
+  const auto response = (*server)->Call((*server)->studies(), &StudyService::Stub::CreateStudy, request);
+  if (!response.ok()) return AsInvalidInput(Locate(checked->file, response.status()));
+
+  const auto& study = response->study();
+  Section name;
+  name.columns = {{"name"}};
+  name.header = false;
+  name.rows = [&study](const RowSink& sink) { sink({study.name()}); };
+  if (const absl::Status status = session.Print({*response, {std::move(name)}}); !status.ok()) return status;
+  if (options.watch) return WatchStudy(session, study.name(), session.io().err, session.io().err_terminal);
+  session.Say(absl::StrCat(checked->study.runs.size(), " runs queued; `scalelab study watch ", study.name(), "` follows them"));
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddStudySubmit(CLI::App& study, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = study.add_subcommand("submit", "Queue a study and print its name");
+  command->add_option("FILE", options->file, "The study file")->required();
+  command->add_option("--request-id", options->request_id,
+                      "Makes repeating this command safe: the same id never makes a second study");
+  command->add_option("--owner", options->owner, "Who submits, if not you");
+  command->add_flag("--watch", options->watch, "Follow the study until it is over (see `study watch`)");
+  command->callback([options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+}
+
+}  // namespace scalelab::client

@@ -1,0 +1,36 @@
+// `scalelab study wait STUDY [--timeout 60s]`.
+#include "client/commands/commands.h"
+#include "client/interrupt.h"
+#include "client/progress.h"
+#include "client/selectors.h"
+#include "client/watcher.h"
+
+namespace scalelab::client {
+namespace {
+
+struct Options {
+  std::string study = "last";
+};
+
+absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+  const auto name = StudyName(options.study);
+  if (!name.ok()) return name.status();
+  SetInterruptWords("no longer waiting; the study goes on");
+  scalelab::v1::WatchStudyResponse last;
+  const auto study = FollowStudy(session, *name, [&last](const auto& look) { last = look; });
+  if (!study.ok()) return study.status();
+  session.Say(ProgressLine(last));
+  return OutcomeOf(*study);
+}
+
+}  // namespace
+
+void AddStudyWait(CLI::App& study, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = study.add_subcommand(
+      "wait", "Wait silently until a study is over; exits with 5 if a run did not succeed, 8 when --timeout is over");
+  command->add_option("STUDY", options->study, "Number, name, or last")->capture_default_str();
+  command->callback([options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+}
+
+}  // namespace scalelab::client

@@ -1,0 +1,28 @@
+// `scalelab study watch STUDY`.
+#include "client/commands/commands.h"
+#include "client/selectors.h"
+#include "client/watcher.h"
+
+namespace scalelab::client {
+namespace {
+
+struct Options {
+  std::string study = "last";
+};
+
+absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+  const auto name = StudyName(options.study);
+  if (!name.ok()) return name.status();
+  return WatchStudy(session, *name, session.io().out, session.io().out_terminal);
+}
+
+}  // namespace
+
+void AddStudyWatch(CLI::App& study, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = study.add_subcommand("watch", "Follow a study until it is over; exits with 5 if a run did not succeed");
+  command->add_option("STUDY", options->study, "Number, name, or last")->capture_default_str();
+  command->callback([options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+}
+
+}  // namespace scalelab::client

@@ -1,0 +1,18 @@
+// scalelab: the command line of the service. Everything it does is in program.h.
+#include <unistd.h>
+
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "client/interrupt.h"
+#include "client/program.h"
+#include "client/terminal.h"
+
+int main(int argc, char** argv) {
+  using namespace scalelab::client;
+  std::ios::sync_with_stdio(false);
+  InstallInterruptHandler();
+  const Io io{std::cout, std::cerr, DetectTerminal(STDOUT_FILENO, false), DetectTerminal(STDERR_FILENO, false)};
+  return RunProgram(std::vector<std::string>(argv + 1, argv + argc), io);
+}

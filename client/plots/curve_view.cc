@@ -1,0 +1,226 @@
+#include "client/plots/curve_view.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "client/text.h"
+
+namespace scalelab::client {
+namespace {
+
+using scalelab::v1::CurvePoint;
+using scalelab::v1::CurveSeries;
+using scalelab::v1::Estimate;
+using scalelab::v1::GetCurveResponse;
+
+constexpr size_t kMostRankTicks = 10;
+constexpr size_t kMostBaselinesNamed = 3;
+
+const Estimate* EstimateOf(const CurvePoint& point, Quantity quantity) {
+  switch (quantity) {
+    case Quantity::kThroughput:
+      return point.has_throughput() ? &point.throughput() : nullptr;
+    case Quantity::kSpeedup:
+      return point.has_speedup() ? &point.speedup() : nullptr;
+    case Quantity::kEfficiency:
+      return point.has_efficiency() ? &point.efficiency() : nullptr;
+  }
+  return nullptr;
+}
+
+std::string Ranks(int ranks) { return absl::StrCat(ranks, ranks == 1 ? " rank" : " ranks"); }
+
+std::string BaselineText(const CurveSeries& series) {
+  if (series.baseline_ranks() == 0) return "no base case";
+  return absl::StrCat(Short(series.baseline_throughput()), " samples/s on ", Ranks(series.baseline_ranks()));
+}
+
+// The step of 1, 2, 2.5 or 5 times a power of ten that gives about five ticks up to `max`.
+double NiceStep(double max) {
+  const double raw = max / 5;
+  const double power = std::pow(10, std::floor(std::log10(raw)));
+  for (const double factor : {1.0, 2.0, 2.5, 5.0}) {
+    if (factor * power >= raw * 0.999) return factor * power;
+  }
+  return 10 * power;
+}
+
+}  // namespace
+
+std::vector<std::string> SeriesLabels(const GetCurveResponse& curve) {
+  std::vector<const google::protobuf::Struct*> keys;
+  for (const CurveSeries& series : curve.series()) keys.push_back(&series.key());
+  const auto text_of = [](const CurveSeries& series, const std::string& axis) {
+    const auto it = series.key().fields().find(axis);
+    return it == series.key().fields().end() ? std::string() : ValueText(it->second);
+  };
+  std::vector<std::string> axes = AxesOf(keys);
+  if (curve.series_size() > 1) {
+    const auto same = [&](const std::string& axis) {
+      std::set<std::string> values;
+      for (const CurveSeries& series : curve.series()) values.insert(text_of(series, axis));
+      return values.size() == 1;
+    };
+    axes.erase(std::remove_if(axes.begin(), axes.end(), same), axes.end());
+  }
+  std::vector<std::string> labels;
+  std::map<std::string, int> count;
+  for (const CurveSeries& series : curve.series()) {
+    std::vector<std::string> parts;
+    for (const std::string& axis : axes) {
+      const auto it = series.key().fields().find(axis);
+      if (it == series.key().fields().end()) continue;
+      parts.push_back(it->second.has_string_value() ? ValueText(it->second)
+                                                    : absl::StrCat(axis, "=", ValueText(it->second)));
+    }
+    labels.push_back(parts.empty() ? curve.display_name() : absl::StrJoin(parts, " "));
+    ++count[labels.back()];
+  }
+  for (int i = 0; i < curve.series_size(); ++i) {
+    std::string& label = labels[static_cast<size_t>(i)];
+    if (count[label] > 1) absl::StrAppend(&label, " [", curve.series(i).fingerprint().substr(0, 7), "]");
+  }
+  return labels;
+}
+
+std::vector<PlotSeries> SeriesOf(const GetCurveResponse& curve, Quantity quantity) {
+  const std::vector<std::string> labels = SeriesLabels(curve);
+  std::vector<PlotSeries> result;
+  for (int i = 0; i < curve.series_size(); ++i) {
+    const CurveSeries& series = curve.series(i);
+    PlotSeries plot{labels[static_cast<size_t>(i)], BaselineText(series), static_cast<double>(series.baseline_ranks()),
+                    {}, {}};
+    for (const CurvePoint& point : series.points()) {
+      const Estimate* estimate = EstimateOf(point, quantity);
+      const bool usable = point.n() > 0 && estimate != nullptr && std::isfinite(estimate->mean()) && estimate->mean() > 0;
+      if (usable) {
+        PlotPoint p{static_cast<double>(point.ranks()), estimate->mean(), {}, {}, point.n()};
+        if (estimate->has_low() && estimate->has_high()) {
+          p.low = estimate->low();
+          p.high = estimate->high();
+        }
+        plot.points.push_back(p);
+      } else if (point.state() == CurvePoint::FAILED || point.state() == CurvePoint::OUT_OF_MEMORY ||
+                 point.state() == CurvePoint::MISSING) {
+        plot.lost.push_back({static_cast<double>(point.ranks()),
+                             absl::StrReplaceAll(EnumText(CurvePoint::State_Name(point.state())), {{"_", " "}})});
+      }
+    }
+    std::sort(plot.points.begin(), plot.points.end(), [](auto& a, auto& b) { return a.ranks < b.ranks; });
+    result.push_back(std::move(plot));
+  }
+  return result;
+}
+
+Quantity MainQuantity(const GetCurveResponse& curve) {
+  const auto speedups = SeriesOf(curve, Quantity::kSpeedup);
+  const bool any = std::any_of(speedups.begin(), speedups.end(), [](const auto& s) { return !s.points.empty(); });
+  return any ? Quantity::kSpeedup : Quantity::kThroughput;
+}
+
+std::string AxisTitle(Quantity quantity) {
+  switch (quantity) {
+    case Quantity::kThroughput:
+      return "throughput (samples/s)";
+    case Quantity::kSpeedup:
+      return "speedup";
+    case Quantity::kEfficiency:
+      return "efficiency (%)";
+  }
+  return "";
+}
+
+std::string Subtitle(const GetCurveResponse& curve) {
+  const std::vector<std::string> labels = SeriesLabels(curve);
+  std::vector<std::string> bases;
+  for (int i = 0; i < curve.series_size(); ++i) {
+    const CurveSeries& series = curve.series(i);
+    if (series.baseline_ranks() == 0) continue;
+    bases.push_back(curve.series_size() == 1 ? BaselineText(series)
+                                             : absl::StrCat(labels[static_cast<size_t>(i)], " ", BaselineText(series)));
+  }
+  std::string text = curve.scaling().empty() ? "Scaling" : absl::StrCat(curve.scaling(), " scaling");
+  text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  if (bases.empty()) return absl::StrCat(text, ", no base case");
+  const size_t more = bases.size() > kMostBaselinesNamed ? bases.size() - kMostBaselinesNamed : 0;
+  bases.resize(bases.size() - more);
+  absl::StrAppend(&text, ", base case: ", absl::StrJoin(bases, "; "));
+  if (more > 0) absl::StrAppend(&text, "; and ", more, " more");
+  return text;
+}
+
+double Scale::operator()(double value) const {
+  if (max <= min) return 0.5;
+  if (!log2) return (value - min) / (max - min);
+  return (std::log2(value) - std::log2(min)) / (std::log2(max) - std::log2(min));
+}
+
+Scale RanksScale(const std::vector<PlotSeries>& series) {
+  std::set<double> ranks;
+  for (const PlotSeries& s : series) {
+    for (const PlotPoint& p : s.points) ranks.insert(p.ranks);
+    for (const LostPoint& p : s.lost) ranks.insert(p.ranks);
+  }
+  Scale scale;
+  scale.log2 = true;
+  if (ranks.empty()) ranks.insert(1);
+  scale.min = *ranks.begin();
+  scale.max = *ranks.rbegin();
+  for (const double r : ranks) {
+    const bool power = std::exp2(std::round(std::log2(r))) == r;
+    if (ranks.size() <= kMostRankTicks || power) scale.ticks.push_back(r);
+  }
+  return scale;
+}
+
+Scale ValueScale(const std::vector<PlotSeries>& series, Quantity quantity) {
+  const Scale ranks = RanksScale(series);
+  double low = std::numeric_limits<double>::infinity(), high = 0;
+  for (const PlotSeries& s : series) {
+    for (const PlotPoint& p : s.points) {
+      low = std::min({low, p.value, p.low.value_or(p.value) > 0 ? p.low.value_or(p.value) : p.value});
+      high = std::max({high, p.value, p.high.value_or(p.value)});
+    }
+  }
+  Scale scale;
+  if (quantity == Quantity::kSpeedup) {
+    for (const double baseline : Baselines(series)) {
+      low = std::min(low, ranks.min / baseline);
+      high = std::max(high, ranks.max / baseline);
+    }
+    scale.log2 = true;
+    if (!std::isfinite(low)) low = 1;
+    high = std::max(high, low);
+    scale.min = low / 1.12;
+    scale.max = high * 1.12;
+    const double finest = high / low > 3 ? 1 : 0.25;  // octaves between ticks
+    for (double e = std::floor(std::log2(scale.min)); std::exp2(std::floor(e)) <= scale.max; e += finest) {
+      // Between powers of two: 1.25, 1.5 and 1.75 times the lower one, which are easier to read than roots.
+      const double whole = std::floor(e);
+      const double tick = std::exp2(whole) * (1 + (e - whole));
+      if (tick >= scale.min && tick <= scale.max) scale.ticks.push_back(tick);
+    }
+    return scale;
+  }
+  if (quantity == Quantity::kEfficiency) high = std::max(high, 1.0);
+  if (high <= 0) high = 1;
+  scale.max = high * 1.08;
+  const double step = quantity == Quantity::kEfficiency && high < 1.5 ? 0.2 : NiceStep(high);
+  for (int i = 0; i * step <= scale.max; ++i) scale.ticks.push_back(i * step);
+  return scale;
+}
+
+std::vector<double> Baselines(const std::vector<PlotSeries>& series) {
+  std::set<double> baselines;
+  for (const PlotSeries& s : series) {
+    if (s.baseline_ranks > 0 && !s.points.empty()) baselines.insert(s.baseline_ranks);
+  }
+  return {baselines.begin(), baselines.end()};
+}
+
+}  // namespace scalelab::client

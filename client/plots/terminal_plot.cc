@@ -1,0 +1,188 @@
+#include "client/plots/terminal_plot.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/plots/curve_view.h"
+#include "client/text.h"
+
+namespace scalelab::client {
+namespace {
+
+constexpr int kHeight = 18;
+constexpr int kLabelColumns = 8;  // "   1.25 " before the axis
+constexpr int kMargin = 2;        // columns and rows between axis and first point
+constexpr std::array<absl::string_view, 6> kMarks = {"●", "▲", "■", "◆", "▼", "★"};
+constexpr std::array<absl::string_view, 6> kAsciiMarks = {"o", "x", "*", "#", "@", "%"};
+constexpr std::array<int, 6> kColors = {34, 33, 32, 35, 36, 31};
+
+// Characters and, below them, a finer grid of dots (2 x 4 a character, as braille has them).
+class Canvas {
+ public:
+  Canvas(int width, int height, bool unicode, bool color)
+      : width_(width), height_(height), unicode_(unicode), color_(color), cells_(static_cast<size_t>(width * height)) {}
+
+  // Overwrites what is there.
+  void Put(int column, int row, absl::string_view glyph, int color) {
+    if (Cell* cell = At(column, row)) *cell = {std::string(glyph), 0, color};
+  }
+  // Only where no glyph is.
+  void PutBelow(int column, int row, absl::string_view glyph, int color) {
+    if (Cell* cell = At(column, row); cell != nullptr && cell->glyph.empty()) Put(column, row, glyph, color);
+  }
+  void Dot(double x, double y, int color) {  // in characters, from the left top
+    const int column = static_cast<int>(std::floor(x)), row = static_cast<int>(std::floor(y));
+    Cell* cell = At(column, row);
+    if (cell == nullptr || !cell->glyph.empty()) return;
+    static constexpr int kBits[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
+    const int dx = std::clamp(static_cast<int>((x - column) * 2), 0, 1);
+    const int dy = std::clamp(static_cast<int>((y - row) * 4), 0, 3);
+    cell->dots |= kBits[dy][dx];
+    cell->color = color;
+  }
+  void Line(double x0, double y0, double x1, double y1, int color) {
+    const int steps = std::max(1, static_cast<int>(std::max(std::abs(x1 - x0) * 2, std::abs(y1 - y0) * 4)));
+    for (int i = 0; i <= steps; ++i) {
+      const double t = static_cast<double>(i) / steps;
+      Dot(x0 + t * (x1 - x0), y0 + t * (y1 - y0), color);
+    }
+  }
+
+  std::string Row(int row) const {
+    std::string line;
+    for (int column = 0; column < width_; ++column) {
+      const Cell& cell = cells_[static_cast<size_t>(row * width_ + column)];
+      std::string glyph = cell.glyph;
+      if (glyph.empty() && cell.dots != 0) glyph = unicode_ ? Braille(cell.dots) : ".";
+      if (glyph.empty()) {
+        line += ' ';
+      } else if (color_ && cell.color != 0) {
+        absl::StrAppend(&line, "\033[", cell.color, "m", glyph, "\033[0m");
+      } else {
+        line += glyph;
+      }
+    }
+    return std::string(absl::StripTrailingAsciiWhitespace(line));
+  }
+
+ private:
+  struct Cell {
+    std::string glyph;
+    int dots = 0;
+    int color = 0;
+  };
+  // U+2800 plus one bit a dot, in UTF-8.
+  static std::string Braille(int dots) {
+    return {'\xe2', static_cast<char>(0xa0 | (dots >> 6)), static_cast<char>(0x80 | (dots & 0x3f))};
+  }
+  Cell* At(int column, int row) {
+    if (column < 0 || row < 0 || column >= width_ || row >= height_) return nullptr;
+    return &cells_[static_cast<size_t>(row * width_ + column)];
+  }
+
+  const int width_, height_;
+  const bool unicode_, color_;
+  std::vector<Cell> cells_;
+};
+
+std::string TickText(double value) {
+  std::string text = value >= 1000 ? absl::StrFormat("%.0f", value) : absl::StrFormat("%.2f", value);
+  if (text.find('.') != std::string::npos) {
+    text.erase(text.find_last_not_of('0') + 1);
+    if (text.back() == '.') text.pop_back();
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string TerminalPlot(const scalelab::v1::GetCurveResponse& curve, const Terminal& terminal) {
+  const Quantity quantity = MainQuantity(curve);
+  const std::vector<PlotSeries> series = SeriesOf(curve, quantity);
+  if (std::all_of(series.begin(), series.end(), [](const auto& s) { return s.points.empty(); })) return "";
+  const Scale xs = RanksScale(series);
+  const Scale ys = ValueScale(series, quantity);
+  const bool unicode = terminal.unicode;
+  const int width = std::clamp(terminal.width, 40, 100) - kLabelColumns - 1;
+
+  Canvas canvas(width, kHeight, unicode, terminal.color);
+  // The middles of the characters at both ends carry the ends of the scales.
+  const auto x_of = [&](double ranks) { return kMargin + 0.5 + xs(ranks) * (width - 1 - 2 * kMargin); };
+  const auto y_of = [&](double value) { return 0.5 + (1 - std::clamp(ys(value), 0.0, 1.0)) * (kHeight - 1); };
+  const auto column_of = [&](double ranks) { return static_cast<int>(x_of(ranks)); };
+  const auto row_of = [&](double value) { return static_cast<int>(y_of(value)); };
+
+  for (size_t i = 0; i < series.size(); ++i) {
+    const int color = kColors[i % kColors.size()];
+    const auto mark = unicode ? kMarks[i % kMarks.size()] : kAsciiMarks[i % kAsciiMarks.size()];
+    for (const LostPoint& lost : series[i].lost) {
+      canvas.Put(column_of(lost.ranks) + static_cast<int>(i), kHeight - 1, unicode ? "✕" : "!", color);
+    }
+    for (const PlotPoint& p : series[i].points) canvas.Put(column_of(p.ranks), row_of(p.value), mark, color);
+  }
+  for (size_t i = 0; i < series.size(); ++i) {
+    const int color = kColors[i % kColors.size()];
+    for (const PlotPoint& p : series[i].points) {
+      if (!p.low) continue;
+      for (int row = row_of(*p.high); row <= row_of(*p.low); ++row) {
+        canvas.PutBelow(column_of(p.ranks), row, unicode ? "│" : "|", color);
+      }
+    }
+    for (size_t k = 1; k < series[i].points.size(); ++k) {
+      const PlotPoint& a = series[i].points[k - 1];
+      const PlotPoint& b = series[i].points[k];
+      canvas.Line(x_of(a.ranks), y_of(a.value), x_of(b.ranks), y_of(b.value), color);
+    }
+  }
+  if (quantity == Quantity::kSpeedup) {
+    for (const double baseline : Baselines(series)) {
+      for (double column = kMargin; column <= width - kMargin; column += 2) {
+        const double along = std::clamp((column - kMargin) / (width - 1 - 2 * kMargin), 0.0, 1.0);
+        const double ranks = xs.min * std::pow(xs.max / xs.min, along);
+        canvas.PutBelow(static_cast<int>(column), row_of(ranks / baseline), unicode ? "·" : "'", 2);
+      }
+    }
+  }
+
+  std::string out = absl::StrCat(std::string(kLabelColumns, ' '), AxisTitle(quantity), "\n");
+  std::vector<std::string> labels(kHeight);
+  for (const double tick : ys.ticks) labels[static_cast<size_t>(row_of(tick))] = TickText(tick);
+  for (int row = 0; row < kHeight; ++row) {
+    const std::string& label = labels[static_cast<size_t>(row)];
+    absl::StrAppend(&out, absl::StrFormat("%*s ", kLabelColumns - 1, label),
+                    unicode ? (label.empty() ? "│" : "┤") : (label.empty() ? "|" : "+"), canvas.Row(row), "\n");
+  }
+  std::string axis, numbers(static_cast<size_t>(width + kLabelColumns + 8), ' ');
+  for (int column = 0; column < width; ++column) {
+    const bool tick = std::any_of(xs.ticks.begin(), xs.ticks.end(), [&](double t) { return column_of(t) == column; });
+    axis += unicode ? (tick ? "┴" : "─") : (tick ? "+" : "-");
+  }
+  size_t free = 0;
+  for (const double tick : xs.ticks) {
+    const std::string text = TickText(tick);
+    const size_t at = static_cast<size_t>(kLabelColumns + 1 + column_of(tick)) - (text.size() - 1) / 2;
+    if (at < free) continue;
+    numbers.replace(at, text.size(), text);
+    free = at + text.size() + 1;
+  }
+  absl::StrAppend(&out, std::string(kLabelColumns, ' '), unicode ? "└" : "+", axis, "\n",
+                  absl::StripTrailingAsciiWhitespace(numbers), "\n");
+  absl::StrAppend(&out, std::string(static_cast<size_t>(kLabelColumns + width / 2 - 2), ' '), "ranks\n");
+  bool any_lost = false;
+  for (size_t i = 0; i < series.size(); ++i) {
+    any_lost = any_lost || !series[i].lost.empty();
+    std::string mark(unicode ? kMarks[i % kMarks.size()] : kAsciiMarks[i % kAsciiMarks.size()]);
+    if (terminal.color) mark = absl::StrCat("\033[", kColors[i % kColors.size()], "m", mark, "\033[0m");
+    absl::StrAppend(&out, "  ", mark, " ", Printable(series[i].label), "  (", series[i].baseline, ")\n");
+  }
+  if (quantity == Quantity::kSpeedup) absl::StrAppend(&out, "  ", unicode ? "·" : "'", " ideal\n");
+  if (any_lost) absl::StrAppend(&out, "  ", unicode ? "✕" : "!", " no result\n");
+  return out;
+}
+
+}  // namespace scalelab::client

@@ -1,0 +1,132 @@
+#include "client/program.h"
+
+#include <algorithm>
+#include <map>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "client/commands/commands.h"
+#include "proto/study_keys.h"
+
+namespace scalelab::client {
+namespace {
+
+constexpr char kFooter[] =
+    "Exit codes: 0 ok, 1 failure, 2 usage or invalid file, 4 not allowed, 5 ended with runs that did not succeed,\n"
+    "6 no server answers, 8 timeout, 130 interrupted.";
+
+// "60s", "1m30s", "500ms", or a number of seconds.
+bool ParseSpan(const std::string& text, absl::Duration* span) {
+  double seconds = 0;
+  if (absl::SimpleAtod(text, &seconds)) {
+    *span = absl::Seconds(seconds);
+  } else if (!absl::ParseDuration(text, span)) {
+    return false;
+  }
+  return *span > absl::ZeroDuration();
+}
+
+void AddGlobalOptions(CLI::App& app, GlobalOptions& options) {
+  static const std::map<std::string, OutputFormat> kFormats = {{"table", OutputFormat::kTable},
+                                                               {"wide", OutputFormat::kWide},
+                                                               {"json", OutputFormat::kJson},
+                                                               {"csv", OutputFormat::kCsv}};
+  app.add_option_function<std::string>(
+         "-o,--output", [&options](const std::string& name) { options.output = kFormats.at(name); },
+         "table, wide, json or csv")
+      ->check(CLI::IsMember({"table", "wide", "json", "csv"}));
+  app.add_option("--server", options.server,
+                 "unix:PATH or HOST:PORT; else SCALELAB_SERVER, else `server:` in ~/.config/scalelab/config");
+  app.add_option("--token-file", options.token_file, "Token for a server on HOST:PORT; else SCALELAB_TOKEN_FILE");
+  app.add_option_function<std::string>(
+      "--timeout",
+      [&options](const std::string& text) {
+        absl::Duration span;
+        if (!ParseSpan(text, &span)) throw CLI::ValidationError("--timeout", "'" + text + "' is no time: write 60s or 5m");
+        options.timeout = span;
+      },
+      "Time a call may take (60s); of `wait` and `watch` the whole (no limit)");
+  app.add_flag("-q,--quiet", options.quiet, "Data and errors only, no other words");
+  app.add_flag("--no-color", options.no_color, "No colours (so does NO_COLOR)");
+}
+
+// What was probably meant by a word that is no command.
+std::string Suggestion(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const CLI::App* at = &app;
+  for (const std::string& word : arguments) {
+    if (word.empty() || word[0] == '-') continue;
+    const auto subcommands = at->get_subcommands([](const CLI::App*) { return true; });
+    const auto it = std::find_if(subcommands.begin(), subcommands.end(), [&](auto* s) { return s->get_name() == word; });
+    if (it != subcommands.end()) {
+      at = *it;
+      continue;
+    }
+    std::vector<absl::string_view> names;
+    for (const CLI::App* sub : subcommands) names.push_back(sub->get_name());
+    const std::string nearest = Nearest(word, names);
+    return nearest.empty() ? "" : absl::StrCat("'", word, "' is no command; did you mean '", nearest, "'?");
+  }
+  return "";
+}
+
+}  // namespace
+
+int RunProgram(const std::vector<std::string>& arguments, Io io) {
+  GlobalOptions options;
+  Action chosen;
+  CLI::App app("scalelab: distributed-training scaling experiments as a shared service", "scalelab");
+  app.fallthrough();  // global options may stand after the command
+  app.require_subcommand(1);
+  app.set_version_flag("--version", std::string("scalelab ") + SCALELAB_VERSION);
+  app.footer(kFooter);
+  AddGlobalOptions(app, options);
+
+  CLI::App* study = app.add_subcommand("study", "Submit, follow and end studies")->require_subcommand(1);
+  AddStudyValidate(*study, chosen);
+  AddStudyPlan(*study, chosen);
+  AddStudySubmit(*study, chosen);
+  AddStudyList(*study, chosen);
+  AddStudyShow(*study, chosen);
+  AddStudyWatch(*study, chosen);
+  AddStudyWait(*study, chosen);
+  AddStudyCancel(*study, chosen);
+  AddStudyDelete(*study, chosen);
+  CLI::App* run = app.add_subcommand("run", "Look at single runs")->require_subcommand(1);
+  AddRunList(*run, chosen);
+  AddRunShow(*run, chosen);
+  AddRunLogs(*run, chosen);
+  AddRunMetrics(*run, chosen);
+  AddRunCancel(*run, chosen);
+  AddCurve(app, chosen);
+  AddCluster(app, chosen);
+  AddVersion(app, chosen);
+  AddCompletion(app, chosen);
+
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
+    app.parse(reversed);
+  } catch (const CLI::ParseError& error) {
+    const bool asked = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);  // --help, --version
+    const std::string suggestion = asked ? "" : Suggestion(app, arguments);
+    if (!suggestion.empty()) {
+      io.err << "scalelab: " << suggestion << std::endl;
+    } else {
+      app.exit(error, io.out, io.err);
+    }
+    return static_cast<int>(asked ? ExitCode::kOk : ExitCode::kUsage);
+  }
+  if (options.no_color) io.out_terminal.color = io.err_terminal.color = false;
+
+  Session session(options, io);
+  const auto outcome = chosen(session);
+  if (outcome.ok()) return static_cast<int>(*outcome);
+  io.out.flush();
+  // A file's errors name their place first, as compilers do; everything else says who speaks.
+  const std::string message(outcome.status().message());
+  const bool placed = message.find('\n') != std::string::npos || message.find(": ") < message.find(' ');
+  io.err << (placed ? "" : "scalelab: ") << message << std::endl;
+  return static_cast<int>(ExitCodeOf(outcome.status()));
+}
+
+}  // namespace scalelab::client

@@ -1,0 +1,264 @@
+#include "db/reads.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "db/columns.h"
+#include "db/point_codec.h"
+
+namespace scalelab::db {
+namespace {
+
+template <class Row, class... Parameters>
+absl::StatusOr<std::vector<Row>> All(Database& db, const std::string& sql, const Parameters&... parameters) {
+  std::vector<Row> rows;
+  Statement statement(db, sql.c_str());
+  statement.Bind(parameters...);
+  while (statement.Step()) rows.push_back(ReadRow<Row>(statement));
+  if (!statement.status().ok()) return statement.status();
+  return rows;
+}
+
+template <class Row, class... Parameters>
+absl::StatusOr<Row> One(Database& db, const std::string& what, const std::string& sql,
+                        const Parameters&... parameters) {
+  Statement statement(db, sql.c_str());
+  statement.Bind(parameters...);
+  if (statement.Step()) return ReadRow<Row>(statement);
+  if (!statement.status().ok()) return statement.status();
+  return absl::NotFoundError(absl::StrCat("There is no ", what));
+}
+
+template <class Row>
+absl::Status Move(absl::StatusOr<std::vector<Row>> from, std::vector<Row>& to) {
+  if (!from.ok()) return from.status();
+  if (to.empty()) to = std::move(*from);
+  else to.insert(to.end(), std::make_move_iterator(from->begin()), std::make_move_iterator(from->end()));
+  return absl::OkStatus();
+}
+
+// First and last id of the runs of a study; last < first when it has none.
+absl::Status RunRange(Database& db, int64_t study_id, int64_t& first, int64_t& last) {
+  first = 0;
+  last = -1;
+  Statement range(db, "SELECT first_run_id, last_run_id FROM study WHERE id = ?");
+  range.Bind(study_id);
+  if (range.Step()) range.Read(first, last);
+  return range.status();
+}
+
+}  // namespace
+
+absl::StatusOr<Snapshot> Load(Database& db) {
+  static const std::string studies = SelectSql<StudyRow>("WHERE state < 3 ORDER BY id");
+  static const std::string cells = SelectSql<CellRow>("WHERE study_id = ? ORDER BY position");
+  static const std::string runs = SelectSql<RunRow>("WHERE study_id = ? ORDER BY position");
+  static const std::string attempts = SelectSql<AttemptRow>(
+      "WHERE state < 4 AND run_id IN (SELECT id FROM run WHERE study_id = ?) ORDER BY id");
+  static const std::string streams = SelectSql<StreamRow>("WHERE attempt_id = ? ORDER BY rank");
+  static const std::string allocations = SelectSql<AllocationRow>("WHERE state < 5 ORDER BY id");
+
+  Transaction transaction(db, Transaction::Kind::kRead);
+  if (!transaction.status().ok()) return transaction.status();
+  Snapshot snapshot;
+  absl::Status status = Move(All<StudyRow>(db, studies), snapshot.studies);
+  for (const StudyRow& study : snapshot.studies) {
+    if (status.ok()) status = Move(All<CellRow>(db, cells, study.id), snapshot.cells);
+    if (status.ok()) status = Move(All<RunRow>(db, runs, study.id), snapshot.runs);
+    if (status.ok()) status = Move(All<AttemptRow>(db, attempts, study.id), snapshot.attempts);
+  }
+  for (const AttemptRow& attempt : snapshot.attempts) {
+    if (status.ok()) status = Move(All<StreamRow>(db, streams, attempt.id), snapshot.streams);
+  }
+  if (status.ok()) status = Move(All<AllocationRow>(db, allocations), snapshot.allocations);
+  if (!status.ok()) return status;
+
+  Statement counters(db, "SELECT name, value FROM counter");
+  while (counters.Step()) {
+    std::string name;
+    int64_t value = 0;
+    counters.Read(name, value);
+    if (name == "study") snapshot.last_study_id = value;
+    if (name == "cell") snapshot.last_cell_id = value;
+    if (name == "run") snapshot.last_run_id = value;
+    if (name == "attempt") snapshot.last_attempt_id = value;
+    if (name == "allocation") snapshot.last_allocation_id = value;
+  }
+  if (!counters.status().ok()) return counters.status();
+  return snapshot;
+}
+
+absl::StatusOr<StudyRow> GetStudy(Database& db, int64_t id) {
+  static const std::string sql = SelectSql<StudyRow>("WHERE id = ?");
+  return One<StudyRow>(db, absl::StrCat("study ", id), sql, id);
+}
+
+absl::StatusOr<StudyRow> FindStudy(Database& db, const std::string& name) {
+  static const std::string sql = SelectSql<StudyRow>("WHERE name = ? ORDER BY id DESC LIMIT 1");
+  return One<StudyRow>(db, absl::StrCat("study named \"", name, "\""), sql, name);
+}
+
+absl::StatusOr<StudyRow> FindRequest(Database& db, const std::string& owner, const std::string& request_id) {
+  // request_id <> '' lets SQLite use the partial index.
+  static const std::string sql = SelectSql<StudyRow>("WHERE owner = ? AND request_id = ? AND request_id <> ''");
+  return One<StudyRow>(db, absl::StrCat("study of request \"", request_id, "\" by ", owner), sql, owner, request_id);
+}
+
+absl::StatusOr<std::vector<StudyRow>> ListStudies(Database& db, int64_t before, int limit) {
+  static const std::string sql = SelectSql<StudyRow>("WHERE id < ? ORDER BY id DESC LIMIT ?");
+  return All<StudyRow>(db, sql, before == 0 ? INT64_MAX : before, std::max(limit, 0));
+}
+
+absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(Database& db, const std::vector<int64_t>& study_ids) {
+  Transaction transaction(db, Transaction::Kind::kRead);
+  if (!transaction.status().ok()) return transaction.status();
+  std::vector<std::vector<int64_t>> counts;
+  Statement runs(db, "SELECT state FROM run WHERE id BETWEEN ? AND ? AND study_id = ?");
+  for (int64_t study_id : study_ids) {
+    std::vector<int64_t> count(static_cast<size_t>(RunState::kCancelled) + 1);
+    int64_t first, last;
+    if (absl::Status status = RunRange(db, study_id, first, last); !status.ok()) return status;
+    runs.Bind(first, last, study_id);
+    while (runs.Step()) {
+      size_t state = 0;
+      runs.Read(state);
+      if (state < count.size()) ++count[state];
+    }
+    if (!runs.status().ok()) return runs.status();
+    runs.Reset();
+    counts.push_back(std::move(count));
+  }
+  return counts;
+}
+
+absl::StatusOr<std::vector<CellRow>> ListCells(Database& db, int64_t study_id) {
+  static const std::string sql = SelectSql<CellRow>("WHERE study_id = ? ORDER BY position");
+  return All<CellRow>(db, sql, study_id);
+}
+
+absl::StatusOr<RunRow> GetRun(Database& db, int64_t id) {
+  static const std::string sql = SelectSql<RunRow>("WHERE id = ?");
+  return One<RunRow>(db, absl::StrCat("run ", id), sql, id);
+}
+
+absl::StatusOr<std::vector<RunRow>> ListRuns(Database& db, const RunFilter& filter) {
+  static const std::string every = SelectSql<RunRow>("WHERE study_id = ? AND position > ? ORDER BY position LIMIT ?");
+  static const std::string of_state =
+      SelectSql<RunRow>("WHERE study_id = ? AND position > ? AND state = ? ORDER BY position LIMIT ?");
+  const int limit = std::max(filter.limit, 0);
+  if (!filter.state.has_value()) return All<RunRow>(db, every, filter.study_id, filter.after_position, limit);
+  return All<RunRow>(db, of_state, filter.study_id, filter.after_position, *filter.state, limit);
+}
+
+absl::StatusOr<std::vector<AttemptRow>> ListAttempts(Database& db, int64_t run_id) {
+  static const std::string sql = SelectSql<AttemptRow>("WHERE run_id = ? ORDER BY number");
+  return All<AttemptRow>(db, sql, run_id);
+}
+
+absl::StatusOr<AllocationRow> GetAllocation(Database& db, int64_t id) {
+  static const std::string sql = SelectSql<AllocationRow>("WHERE id = ?");
+  return One<AllocationRow>(db, absl::StrCat("allocation ", id), sql, id);
+}
+
+absl::StatusOr<std::vector<StreamRow>> ListStreams(Database& db, int64_t attempt_id) {
+  static const std::string sql = SelectSql<StreamRow>("WHERE attempt_id = ? ORDER BY rank");
+  return All<StreamRow>(db, sql, attempt_id);
+}
+
+absl::StatusOr<RunSummary> GetSummary(Database& db, int64_t run_id) {
+  static const std::string sql = SelectSql<RunSummary>("WHERE run_id = ?");
+  Transaction transaction(db, Transaction::Kind::kRead);
+  if (!transaction.status().ok()) return transaction.status();
+  absl::StatusOr<RunSummary> summary = One<RunSummary>(db, absl::StrCat("result of run ", run_id), sql, run_id);
+  if (!summary.ok()) return summary;
+  Statement metrics(db, "SELECT metrics FROM run_metrics WHERE run_id = ?");
+  metrics.Bind(run_id);
+  if (metrics.Step()) metrics.Read(summary->metrics);
+  if (!metrics.status().ok()) return metrics.status();
+  return summary;
+}
+
+absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_id) {
+  // The ids of a study's runs are neighbours, and so are those of their summaries: two scans in step, no searches.
+  Transaction transaction(db, Transaction::Kind::kRead);
+  if (!transaction.status().ok()) return transaction.status();
+  int64_t first, last;
+  if (absl::Status status = RunRange(db, study_id, first, last); !status.ok()) return status;
+  Statement runs(db,
+                 "SELECT id, cell_id, repeat, state, cause FROM run WHERE id BETWEEN ? AND ? AND study_id = ? "
+                 "ORDER BY id");
+  Statement summaries(db,
+                      "SELECT run_id, throughput, epoch_seconds, comm_share, peak_memory, accuracy, train_loss, "
+                      "time_to_accuracy, fingerprint FROM run_summary WHERE run_id BETWEEN ? AND ? ORDER BY run_id");
+  runs.Bind(first, last, study_id);
+  summaries.Bind(first, last);
+  std::vector<CurveRow> rows;
+  int64_t id = 0, summary_id = -1;
+  const auto next_summary = [&] {
+    summary_id = INT64_MAX;
+    if (summaries.Step()) summaries.Read(summary_id);
+  };
+  next_summary();
+  while (runs.Step()) {
+    CurveRow& row = rows.emplace_back();
+    runs.Read(id, row.cell_id, row.repeat, row.state, row.cause);
+    while (summary_id < id) next_summary();
+    if (summary_id == id) {
+      summaries.Read(summary_id, row.throughput, row.epoch_seconds, row.comm_share, row.peak_memory, row.accuracy,
+                     row.train_loss, row.time_to_accuracy, row.fingerprint);
+    }
+  }
+  if (!runs.status().ok()) return runs.status();
+  if (!summaries.status().ok()) return summaries.status();
+  const auto before = [](const CurveRow& a, const CurveRow& b) {
+    return std::tie(a.cell_id, a.repeat) < std::tie(b.cell_id, b.repeat);
+  };
+  if (!std::is_sorted(rows.begin(), rows.end(), before)) {
+    // Sorting 16-byte handles is several times cheaper than moving the rows about.
+    std::vector<uint32_t> order(rows.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<uint32_t>(i);
+    std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return before(rows[a], rows[b]); });
+    std::vector<CurveRow> sorted;
+    sorted.reserve(rows.size());
+    for (uint32_t i : order) sorted.push_back(std::move(rows[i]));
+    rows = std::move(sorted);
+  }
+  return rows;
+}
+
+absl::StatusOr<SeriesList> ListSeries(Database& db, const PointFilter& filter) {
+  SeriesList list;
+  Statement all(db,
+                "SELECT e.id, k.name, e.rank FROM series e JOIN metric_key k ON k.id = e.key_id "
+                "WHERE e.attempt_id = ?1 AND (?2 = '' OR k.name = ?2) AND (?3 IS NULL OR e.rank = ?3) "
+                "ORDER BY k.name, e.rank");
+  all.Bind(filter.attempt_id, filter.key, filter.rank);
+  while (all.Step()) {
+    Series& series = list.series.emplace_back();
+    all.Read(list.ids.emplace_back(), series.key, series.rank);
+  }
+  if (!all.status().ok()) return all.status();
+  return list;
+}
+
+absl::Status ReadSeries(Database& db, int64_t id, Series& series) {
+  Statement chunks(db,
+                   "SELECT count, line, step, time, value FROM point_chunk WHERE id BETWEEN ? AND ? ORDER BY id");
+  chunks.Bind(ChunkId(id, 0), ChunkId(id, kMaxLine - 1));
+  while (chunks.Step()) {
+    size_t count = 0;
+    chunks.Read(count);
+    const auto line = chunks.BlobAt(1), step = chunks.BlobAt(2), time = chunks.BlobAt(3), value = chunks.BlobAt(4);
+    if (!AppendInts(line.data, line.size, count, series.line) ||
+        !AppendInts(step.data, step.size, count, series.step) ||
+        !AppendDoubles(time.data, time.size, count, series.time) ||
+        !AppendDoubles(value.data, value.size, count, series.value)) {
+      return absl::DataLossError(absl::StrCat(db.path(), " has a damaged piece of metric \"", series.key,
+                                              "\" rank ", series.rank, "; stop, keep a copy and restore a backup"));
+    }
+  }
+  return chunks.status();
+}
+
+}  // namespace scalelab::db

@@ -1,0 +1,38 @@
+// The Store's reads, each on a connection that the caller has for itself.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "db/sqlite.h"
+#include "db/store.h"
+
+namespace scalelab::db {
+
+absl::StatusOr<Snapshot> Load(Database& db);
+absl::StatusOr<StudyRow> GetStudy(Database& db, int64_t id);
+absl::StatusOr<StudyRow> FindStudy(Database& db, const std::string& name);
+absl::StatusOr<StudyRow> FindRequest(Database& db, const std::string& owner, const std::string& request_id);
+absl::StatusOr<std::vector<StudyRow>> ListStudies(Database& db, int64_t before, int limit);
+absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(Database& db, const std::vector<int64_t>& study_ids);
+absl::StatusOr<std::vector<CellRow>> ListCells(Database& db, int64_t study_id);
+absl::StatusOr<RunRow> GetRun(Database& db, int64_t id);
+absl::StatusOr<std::vector<RunRow>> ListRuns(Database& db, const RunFilter& filter);
+absl::StatusOr<std::vector<AttemptRow>> ListAttempts(Database& db, int64_t run_id);
+absl::StatusOr<AllocationRow> GetAllocation(Database& db, int64_t id);
+absl::StatusOr<std::vector<StreamRow>> ListStreams(Database& db, int64_t attempt_id);
+absl::StatusOr<RunSummary> GetSummary(Database& db, int64_t run_id);
+absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_id);
+
+// The series that `filter` asks for, without points, by key and rank; ids[i] is that of series[i].
+struct SeriesList {
+  std::vector<int64_t> ids;
+  std::vector<Series> series;
+};
+absl::StatusOr<SeriesList> ListSeries(Database& db, const PointFilter& filter);
+// Adds the points of series `id`.
+absl::Status ReadSeries(Database& db, int64_t id, Series& series);
+
+}  // namespace scalelab::db

@@ -1,0 +1,296 @@
+#include "server/config.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "proto/study_keys.h"
+#include "server/socket.h"
+#include "yaml-cpp/yaml.h"
+
+namespace scalelab::server {
+namespace {
+
+absl::Status Invalid(const std::string& sentence) { return absl::InvalidArgumentError(sentence); }
+
+absl::StatusOr<std::string> AbsolutePath(const std::string& value) {
+  if (value.empty()) return Invalid("the path is empty");
+  std::error_code error;
+  std::string path = std::filesystem::absolute(value, error).lexically_normal().string();
+  if (error) return Invalid(absl::StrCat("'", value, "' is no path: ", error.message()));
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+absl::Status SetPath(std::string& field, const std::string& value) {
+  absl::StatusOr<std::string> path = AbsolutePath(value);
+  if (path.ok()) field = *std::move(path);
+  return path.status();
+}
+
+absl::Status SetChoice(std::string& field, const std::string& value,
+                       const std::vector<absl::string_view>& choices) {
+  if (std::find(choices.begin(), choices.end(), value) == choices.end()) {
+    return Invalid(absl::StrCat("'", value, "' is not one of ", absl::StrJoin(choices, ", ")));
+  }
+  field = value;
+  return absl::OkStatus();
+}
+
+absl::Status SetScheduler(std::string& field, const std::string& value) {
+  if (value == "slurm") return Invalid("scheduler slurm is not built yet; use local");
+  return SetChoice(field, value, {"local"});
+}
+
+absl::Status SetNumber(int& field, const std::string& value, int min, int max) {
+  int number = 0;
+  if (!absl::SimpleAtoi(value, &number) || number < min || number > max) {
+    return Invalid(absl::StrCat("'", value, "' is no whole number from ", min, " to ", max));
+  }
+  field = number;
+  return absl::OkStatus();
+}
+
+absl::Status SetTimeout(absl::Duration& field, const std::string& value) {
+  double seconds = 0;
+  if (!absl::SimpleAtod(value, &seconds) || !(seconds >= 1 && seconds <= 86400)) {
+    return Invalid(absl::StrCat("'", value, "' is no number of seconds from 1 to 86400"));
+  }
+  field = absl::Seconds(seconds);
+  return absl::OkStatus();
+}
+
+absl::Status SetBool(bool& field, const std::string& value) {
+  if (value != "true" && value != "false")
+    return Invalid(absl::StrCat("'", value, "' is neither true nor false"));
+  field = value == "true";
+  return absl::OkStatus();
+}
+
+absl::Status AddListen(std::vector<std::string>& field, const std::string& value) {
+  absl::StatusOr<Address> address = ParseAddress(value);
+  if (!address.ok()) return address.status();
+  if (std::find(field.begin(), field.end(), address->text()) == field.end()) field.push_back(address->text());
+  return absl::OkStatus();
+}
+
+// One row a setting: the flag --NAME, and the key NAME of the file (there with '_' where the flag has '-').
+struct Setting {
+  const char* name;
+  const char* value;
+  const char* help;
+  absl::Status (*set)(ServerConfig& config, const std::string& value);
+  bool repeats = false;
+};
+
+const std::vector<Setting>& Settings() {
+  static const auto* settings = new std::vector<Setting>{
+      {"data", "DIR", "Where the service keeps its database, token and socket; made when absent",
+       [](ServerConfig& c, const std::string& v) { return SetPath(c.data_dir, v); }},
+      {"runs", "DIR", "Where attempts keep their files; every node must see it (default: DATA/runs)",
+       [](ServerConfig& c, const std::string& v) { return SetPath(c.runs_dir, v); }},
+      {"listen", "ADDRESS", "unix:PATH or HOST:PORT, may be repeated (default: unix:DATA/scalelab.sock)",
+       [](ServerConfig& c, const std::string& v) { return AddListen(c.listen, v); }, /*repeats=*/true},
+      {"scheduler", "NAME", "What gives out nodes: local or slurm (default: local)",
+       [](ServerConfig& c, const std::string& v) { return SetScheduler(c.scheduler, v); }},
+      {"local-slots", "N", "Single-core ranks that scheduler local runs at once (default: the cores)",
+       [](ServerConfig& c, const std::string& v) { return SetNumber(c.local_slots, v, 1, 100'000); }},
+      {"worker-program", "FILE", "scalelab-worker (default: the one beside scalelabd)",
+       [](ServerConfig& c, const std::string& v) { return SetPath(c.worker_program, v); }},
+      {"worker-timeout", "SECONDS", "A worker not heard of for so long is lost (default: 30)",
+       [](ServerConfig& c, const std::string& v) { return SetTimeout(c.worker_timeout, v); }},
+      {"rollback-journal", "BOOL", "true: database mode for a network filesystem, slower (default: false)",
+       [](ServerConfig& c, const std::string& v) { return SetBool(c.rollback_journal, v); }},
+      {"log-format", "FORMAT", "Log lines on stderr as text or json (default: text)",
+       [](ServerConfig& c, const std::string& v) {
+         return SetChoice(c.log_format, v, {"text", "json"});
+       }},
+      {"log-level", "LEVEL", "trace, debug, info, warning or error (default: info)",
+       [](ServerConfig& c, const std::string& v) {
+         return SetChoice(c.log_level, v, {"trace", "debug", "info", "warning", "error"});
+       }},
+  };
+  return *settings;
+}
+
+std::string KeyOf(const Setting& setting) { return absl::StrReplaceAll(setting.name, {{"-", "_"}}); }
+
+// ": did you mean 'data'?" or nothing.
+std::string Suggestion(const std::string& word, const std::string& prefix, bool keys) {
+  std::vector<std::string> names;
+  for (const Setting& setting : Settings()) names.push_back(keys ? KeyOf(setting) : setting.name);
+  if (!keys) names.insert(names.end(), {"config", "check-config", "version", "help"});
+  std::string nearest = Nearest(word, {names.begin(), names.end()});
+  return nearest.empty() ? "" : absl::StrCat("; did you mean ", prefix, nearest, "?");
+}
+
+absl::Status Prefixed(const std::string& prefix, const absl::Status& status) {
+  return Invalid(absl::StrCat(prefix, ": ", status.message()));
+}
+
+// Applies what the file says, except for the settings in `given`, which the command line has already set.
+absl::Status ApplyFile(const std::string& file, const std::vector<bool>& given, ServerConfig& config) {
+  std::ifstream stream(file);
+  std::ostringstream text;
+  if (!stream || !(text << stream.rdbuf())) {
+    // An empty file fails to copy as well; it is a valid file that sets nothing.
+    if (!stream.is_open() || std::filesystem::is_directory(file)) {
+      return Invalid(absl::StrCat("--config ", file, " cannot be read; does it exist, and may you read it?"));
+    }
+  }
+  auto at = [&](const YAML::Mark& mark) {
+    return absl::StrCat(file, ":", mark.line + 1, ":", mark.column + 1);
+  };
+  YAML::Node root;
+  try {
+    root = YAML::Load(text.str());
+  } catch (const YAML::ParserException& error) {
+    return Invalid(absl::StrCat(at(error.mark), ": this is not YAML: ", error.msg));
+  }
+  if (root.IsNull()) return absl::OkStatus();
+  if (!root.IsMap())
+    return Invalid(absl::StrCat(at(root.Mark()), ": expected lines of the form 'key: value'"));
+  std::map<std::string, YAML::Mark> seen;
+  for (const auto& entry : root) {
+    const YAML::Node key_node = entry.first, value_node = entry.second;
+    if (!key_node.IsScalar())
+      return Invalid(absl::StrCat(at(key_node.Mark()), ": a key must be a single word"));
+    const std::string key = absl::StrReplaceAll(key_node.Scalar(), {{"-", "_"}});
+    const auto setting =
+        std::find_if(Settings().begin(), Settings().end(), [&](const Setting& s) { return KeyOf(s) == key; });
+    if (setting == Settings().end()) {
+      return Invalid(absl::StrCat(at(key_node.Mark()), ": unknown key '", key_node.Scalar(), "'",
+                                  Suggestion(key, "", true)));
+    }
+    if (auto [first, is_new] = seen.emplace(key, key_node.Mark()); !is_new) {
+      return Invalid(absl::StrCat(at(key_node.Mark()), ": ", key,
+                                  " stands here a second time, first in line ", first->second.line + 1,
+                                  "; keep one"));
+    }
+    std::vector<YAML::Node> values;
+    if (value_node.IsSequence() && setting->repeats) {
+      for (size_t i = 0; i < value_node.size(); ++i) values.push_back(value_node[i]);
+    } else {
+      values.push_back(value_node);
+    }
+    // A value the command line overrides is checked all the same, so that a file is right or wrong by itself.
+    ServerConfig unused;
+    ServerConfig& target = given[setting - Settings().begin()] ? unused : config;
+    for (const YAML::Node& value : values) {
+      if (!value.IsScalar()) {
+        return Invalid(absl::StrCat(at(value.Mark()), ": ", key, " needs ",
+                                    setting->repeats ? "a value or a list" : "one value"));
+      }
+      if (absl::Status status = setting->set(target, value.Scalar()); !status.ok()) {
+        return Prefixed(absl::StrCat(at(value.Mark()), ": ", key), status);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FillDefaults(ServerConfig& config) {
+  if (config.data_dir.empty()) {
+    return Invalid(
+        "--data DIR is missing: say where the service keeps its database, for example --data ~/scalelab");
+  }
+  if (config.runs_dir.empty()) config.runs_dir = config.data_dir + "/runs";
+  if (config.listen.empty()) {
+    if (absl::Status status =
+            AddListen(config.listen, absl::StrCat("unix:", config.data_dir, "/scalelab.sock"));
+        !status.ok()) {
+      return Invalid(absl::StrCat(status.message(), ", with --listen unix:PATH or a shorter --data"));
+    }
+  }
+  if (config.local_slots == 0) {
+    cpu_set_t cores;
+    config.local_slots = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+  }
+  if (config.worker_program.empty()) {
+    std::error_code error;
+    const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+    config.worker_program = (self.parent_path() / "scalelab-worker").string();
+  }
+  if (access(config.worker_program.c_str(), X_OK) != 0 ||
+      std::filesystem::is_directory(config.worker_program)) {
+    return Invalid(absl::StrCat(
+        "the worker program ", config.worker_program,
+        " is not there or may not be executed; build scalelab-worker or name it with --worker-program"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Command> ParseCommand(int argc, const char* const* argv, const std::string& version) {
+  CLI::App app("The coordinator of scalelab: queues studies, hands them to workers and keeps their results.",
+               "scalelabd");
+  app.set_help_flag("-h,--help", "Print this and exit");
+  app.allow_extras();  // told by us, with the nearest name
+  app.get_formatter()->column_width(28);
+  std::vector<std::vector<std::string>> values(Settings().size());
+  for (size_t i = 0; i < Settings().size(); ++i) {
+    const Setting& setting = Settings()[i];
+    app.add_option(absl::StrCat("--", setting.name), values[i], setting.help)
+        ->option_text(setting.value)
+        ->allow_extra_args(false);
+  }
+  std::string file;
+  bool check = false, print_version = false;
+  app.add_option("--config", file, "YAML file whose keys are the flags above without dashes; flags win")
+      ->option_text("FILE");
+  app.add_flag("--check-config", check, "Check flags and file, print the first mistake, and exit");
+  app.add_flag("--version", print_version, "Print the version and exit");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    return Command{Command::Kind::kPrint, {}, app.help()};
+  } catch (const CLI::ParseError& error) {
+    return Invalid(absl::StrCat(absl::StripTrailingAsciiWhitespace(error.what()), "; see scalelabd --help"));
+  }
+  if (print_version) return Command{Command::Kind::kPrint, {}, absl::StrCat("scalelabd ", version, "\n")};
+  if (const std::vector<std::string> extras = app.remaining(); !extras.empty()) {
+    const std::string word = extras.front().substr(0, extras.front().find('='));
+    if (!absl::StartsWith(word, "--"))
+      return Invalid(absl::StrCat("unexpected argument '", word, "'; see scalelabd --help"));
+    return Invalid(absl::StrCat("unknown flag ", word, Suggestion(word.substr(2), "--", false),
+                                "; see scalelabd --help"));
+  }
+
+  Command command;
+  command.kind = check ? Command::Kind::kCheckConfig : Command::Kind::kServe;
+  std::vector<bool> given(Settings().size());
+  for (size_t i = 0; i < Settings().size(); ++i) {
+    const Setting& setting = Settings()[i];
+    if (values[i].size() > 1 && !setting.repeats) {
+      return Invalid(
+          absl::StrCat("--", setting.name, " is given ", values[i].size(), " times; give it once"));
+    }
+    given[i] = !values[i].empty();
+    for (const std::string& value : values[i]) {
+      if (absl::Status status = setting.set(command.config, value); !status.ok()) {
+        return Prefixed(absl::StrCat("--", setting.name), status);
+      }
+    }
+  }
+  if (!file.empty()) {
+    if (absl::Status status = ApplyFile(file, given, command.config); !status.ok()) return status;
+  }
+  if (absl::Status status = FillDefaults(command.config); !status.ok()) return status;
+  return command;
+}
+
+}  // namespace scalelab::server

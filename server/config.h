@@ -1,0 +1,49 @@
+// What scalelabd is told: by flags, by a YAML file, or by neither. Every flag is a key of the file; flags
+// win.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace scalelab::server {
+
+struct ServerConfig {
+  // Directory of everything the service keeps on this machine: database, token, socket, allocations.
+  // Absolute.
+  std::string data_dir;
+  // Directory of attempts (specification, events, logs); on a cluster one that every node sees. Absolute.
+  // By default <data_dir>/runs.
+  std::string runs_dir;
+  // Where to serve: "unix:/absolute/path" or "host:port"; by default unix:<data_dir>/scalelab.sock.
+  std::vector<std::string> listen;
+  // What gives out nodes: "local".
+  std::string scheduler = "local";
+  // Single-core ranks the local scheduler runs at once; by default the cores this process may use.
+  int local_slots = 0;
+  // scalelab-worker; by default the one beside scalelabd.
+  std::string worker_program;
+  // A worker that was not heard of for so long is lost.
+  absl::Duration worker_timeout = absl::Seconds(30);
+  // SQLite rollback journal instead of WAL, for a data_dir on a network filesystem.
+  bool rollback_journal = false;
+  std::string log_format = "text";  // or "json"
+  std::string log_level = "info";   // trace, debug, info, warning, error
+};
+
+// What the command line asks for.
+struct Command {
+  enum class Kind { kServe, kCheckConfig, kPrint };
+  Kind kind = Kind::kServe;
+  ServerConfig config;  // complete, defaults filled in; not for kPrint
+  std::string text;     // kPrint (--help, --version): for stdout
+};
+
+// Reads the command line and the file that --config names. `version` is what --version prints after the
+// program's name. INVALID_ARGUMENT: one sentence that names the flag, or file:line:column and key, and what
+// to write instead.
+absl::StatusOr<Command> ParseCommand(int argc, const char* const* argv, const std::string& version);
+
+}  // namespace scalelab::server

@@ -1,0 +1,37 @@
+// Rows of the database <-> messages of the API.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "db/store.h"
+#include "google/protobuf/struct.pb.h"
+#include "scalelab/v1/cluster.pb.h"
+#include "scalelab/v1/run.pb.h"
+#include "scalelab/v1/study.pb.h"
+#include "server/state.h"
+
+namespace scalelab::server {
+
+// 0 gives no timestamp.
+void SetTime(db::Micros micros, google::protobuf::Timestamp* time);
+
+std::string StudyName(int64_t id);
+std::string RunName(int64_t study_id, int64_t run_id);
+std::string AllocationName(const std::string& token);
+
+// Compact protobuf JSON with proto field names; parsing ignores unknown fields, which a newer version may have stored.
+std::string ToJson(const google::protobuf::Message& message);
+// As ToJson, with defaults written out.
+std::string ToFullJson(const google::protobuf::Message& message);
+absl::Status FromJson(const std::string& json, google::protobuf::Message* message);
+
+// `counts` by db::RunState. The specification is parsed only when `with_spec`.
+v1::Study ToStudy(const db::StudyRow& row, const std::vector<int64_t>& counts, bool with_spec);
+v1::Run ToRun(const db::RunRow& row, const db::CellRow& cell);
+v1::Attempt ToAttempt(const db::AttemptRow& row, int64_t study_id, const std::string& allocation_token,
+                      int64_t malformed_lines);
+v1::Allocation ToAllocation(const AllocationState& allocation, const State& state);
+v1::Worker ToWorker(const WorkerState& worker, const std::string& allocation_token);
+
+}  // namespace scalelab::server

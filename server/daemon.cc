@@ -1,0 +1,83 @@
+#include "server/daemon.h"
+
+#include <openssl/rand.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "db/sqlite_store.h"
+#include "server/local_scheduler.h"
+#include "server/version.h"
+
+namespace scalelab::server {
+
+std::string NewToken() {
+  unsigned char b[16];
+  if (RAND_bytes(b, sizeof b) != 1) std::abort();  // no randomness, no fencing
+  b[6] = (b[6] & 0x0f) | 0x40;
+  b[8] = (b[8] & 0x3f) | 0x80;
+  return absl::StrFormat("%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3],
+                         b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+}
+
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config) {
+  std::unique_ptr<Daemon> daemon(new Daemon());
+
+  absl::StatusOr<DataDir> dir = DataDir::Open(config.data_dir);
+  if (!dir.ok()) return dir.status();
+  daemon->data_dir_ = std::make_unique<DataDir>(*std::move(dir));
+  std::error_code error;
+  std::filesystem::create_directories(config.runs_dir, error);
+  if (error) {
+    return absl::FailedPreconditionError(absl::StrCat("cannot make the directory of runs ", config.runs_dir, ": ",
+                                                      error.message(), "; choose another with --runs"));
+  }
+  daemon->auth_ = std::make_unique<Auth>(daemon->data_dir_->client_token(), daemon->data_dir_->server_key());
+
+  auto store = db::OpenSqliteStore({daemon->data_dir_->database(), config.rollback_journal});
+  if (!store.ok()) return store.status();
+  daemon->store_ = *std::move(store);
+
+  // The scheduler may have news before the coordinator exists; its first poll hears them all the same.
+  auto coordinator_to_tell = std::make_shared<std::atomic<Coordinator*>>(nullptr);
+  LocalSchedulerOptions local;
+  local.directory = daemon->data_dir_->allocations();
+  local.worker_program = config.worker_program;
+  local.server_address = config.listen.front();
+  local.slots = config.local_slots;
+  local.changed = [coordinator_to_tell] {
+    if (Coordinator* coordinator = coordinator_to_tell->load()) coordinator->PollSoon();
+  };
+  auto scheduler = NewLocalScheduler(std::move(local));
+  if (!scheduler.ok()) return scheduler.status();
+  daemon->scheduler_ = *std::move(scheduler);
+
+  CoordinatorOptions options;
+  options.runs_dir = config.runs_dir;
+  options.worker_timeout = config.worker_timeout;
+  options.secret_for = [auth = daemon->auth_.get()](const std::string& token) { return auth->SecretFor(token); };
+  options.new_token = NewToken;
+  daemon->coordinator_ = std::make_unique<Coordinator>(std::move(options), *daemon->store_, *daemon->scheduler_);
+  coordinator_to_tell->store(daemon->coordinator_.get());
+  if (auto s = daemon->coordinator_->Start(); !s.ok()) return s;
+
+  auto rpc = StartRpcServer({config.listen, kVersion}, *daemon->coordinator_, *daemon->store_, *daemon->scheduler_,
+                            *daemon->auth_);
+  if (!rpc.ok()) return rpc.status();
+  daemon->rpc_ = *std::move(rpc);
+  return daemon;
+}
+
+Daemon::~Daemon() {
+  // The coordinator answers what is held, then the calls can end.
+  if (coordinator_ != nullptr) coordinator_->Stop();
+  if (rpc_ != nullptr) rpc_->Shutdown(absl::Seconds(2));
+  rpc_.reset();
+  scheduler_.reset();    // tells the coordinator nothing more
+  coordinator_.reset();
+}
+
+}  // namespace scalelab::server

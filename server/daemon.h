@@ -1,0 +1,37 @@
+// scalelabd put together: start-up as a flat list of steps, RPC last.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "server/config.h"
+#include "server/coordinator.h"
+#include "server/data_dir.h"
+#include "server/rpc_server.h"
+
+namespace scalelab::server {
+
+class Daemon {
+ public:
+  // Serves when it returns. The errors are sentences for the person who started it.
+  static absl::StatusOr<std::unique_ptr<Daemon>> Start(const ServerConfig& config);
+  // Stops serving, makes durable what was accepted, lets go of the data directory. Workers and their training go on.
+  ~Daemon();
+
+  const std::vector<std::string>& addresses() const { return rpc_->addresses(); }
+
+ private:
+  Daemon() = default;
+
+  std::unique_ptr<DataDir> data_dir_;
+  std::unique_ptr<Auth> auth_;
+  std::unique_ptr<db::Store> store_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<RpcServer> rpc_;
+};
+
+// A new random UUID (version 4).
+std::string NewToken();
+
+}  // namespace scalelab::server

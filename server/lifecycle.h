@@ -1,0 +1,99 @@
+// Every decision the coordinator makes, as pure code: (state, event, now) -> new state + effects. No I/O, no locks, no
+// clock, no randomness of its own; callable from one thread.
+//
+//   run:      QUEUED -> RUNNING -> SUCCEEDED | FAILED | CANCELLED      (RUNNING -> QUEUED: another attempt)
+//   attempt:  ASSIGNED -> RUNNING -> SUCCEEDED | FAILED | CANCELLED    (STOPPING before CANCELLED)
+//   allocation: INTENDED -> PENDING -> RUNNING -> RELEASING -> ENDED
+//
+// A run has at most one attempt that is not final, and an attempt whose worker is silent ends only when the scheduler
+// says that its allocation is over: until then its processes may live.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/effects.h"
+#include "server/ingest.h"
+#include "server/scheduler.h"
+#include "server/state.h"
+
+namespace scalelab::server {
+
+struct LifecycleOptions {
+  std::string runs_dir;                        // attempt directories are <runs_dir>/<study>/<run>/<token>
+  db::Micros worker_timeout = 30'000'000;      // silence after which a worker's allocation is given up
+  db::Micros stop_timeout = 20'000'000;        // after which a stop that did not happen ends the allocation
+  int max_pending_allocations = 4;             // asked for and not started; more would only undo our own order
+  std::function<std::string()> new_token;      // a new UUID at each call
+};
+
+// A study ready to be stored: checked and expanded outside the core thread. Ids are not set yet.
+struct NewStudy {
+  std::unique_ptr<StudyState> state;
+  std::vector<db::CellRow> cells;              // one for each of state->cells, then the excluded ones
+};
+
+// ALREADY_EXISTS: the request id made another study from a different specification.
+absl::Status RequestIdReused(const std::string& request_id, int64_t study_id);
+
+class Lifecycle {
+ public:
+  Lifecycle(LifecycleOptions options, State& state) : options_(std::move(options)), state_(state) {}
+
+  // Id of the new study, or of the one that was made with this request id. ALREADY_EXISTS: that one was different.
+  absl::StatusOr<int64_t> Submit(NewStudy study, db::Micros now, Effects& fx);
+  absl::Status CancelStudy(int64_t study_id, db::Micros now, Effects& fx);
+  absl::Status CancelRun(int64_t study_id, int64_t run_id, db::Micros now, Effects& fx);
+
+  // What a worker says of its node. UNAUTHENTICATED: the allocation is over.
+  absl::Status Observe(const std::string& allocation_token, const v1::SynchronizeRequest& request, db::Micros now,
+                       Effects& fx);
+  // What the worker of this node should do.
+  v1::SynchronizeResponse Desired(const AllocationState& allocation, int node_index) const;
+
+  // Takes parts of event files. One outcome a part, in order.
+  std::vector<v1::ReportEventsResponse::Stream> Ingest(std::vector<ParsedBatch> batches, Effects& fx);
+
+  // What the scheduler answered to a submit.
+  void JobSubmitted(const std::string& token, const absl::StatusOr<std::string>& external_id, db::Micros now,
+                    Effects& fx);
+  void JobsPolled(const std::vector<JobStatus>& jobs, db::Micros now, Effects& fx);
+
+  // Whatever follows from time alone, and new allocations for what waits.
+  void Tick(db::Micros now, Effects& fx);
+  // New allocations for what waits; cheap when nothing does.
+  void Plan(db::Micros now, Effects& fx);
+  // After the coordinator itself stood still for `gap`: nobody else was silent.
+  void Forgive(db::Micros gap);
+  // Tokens of the jobs that the scheduler should be asked about.
+  std::vector<std::string> JobsToPoll() const;
+
+ private:
+  JobRequest RequestFor(const AllocationState& allocation) const;
+  void PutRun(StudyState& study, int position, Effects& fx);
+  void SetRunState(StudyState& study, int position, db::RunState to, db::Micros now, Effects& fx);
+  void UpdateStudy(StudyState& study, db::Micros now, Effects& fx);
+  void UpdateWaiting(StudyState& study);
+  void Assign(AllocationState& allocation, db::Micros now, Effects& fx);
+  void ObserveAttempt(AllocationState& allocation, const WorkerState& worker, const v1::SynchronizeRequest& request,
+                      db::Micros now, Effects& fx);
+  void EndAttempt(AttemptState& attempt, db::AttemptState state, db::Cause cause, std::string message, db::Micros now,
+                  Effects& fx);
+  void StopAttempt(AttemptState& attempt, db::Micros now, Effects& fx);
+  void Release(AllocationState& allocation, const std::string& reason, Effects& fx);
+  void EndJob(AllocationState& allocation, Effects& fx);
+  void EndAllocation(AllocationState& allocation, db::Cause cause, const std::string& reason, db::Micros now,
+                     Effects& fx);
+  void FailQueued(StudyState& study, const std::string& message, db::Micros now, Effects& fx);
+  void Wake(AllocationState& allocation, Effects& fx);
+
+  const LifecycleOptions options_;
+  State& state_;
+};
+
+}  // namespace scalelab::server

@@ -1,0 +1,12 @@
+# What the coordinator needs of its own machine: no proto, no database, no RPC.
+find_package(spdlog REQUIRED)
+scalelab_room(scalelab_local scheduler.cc local_scheduler.cc watched_job.cc local_job.cc data_dir.cc socket.cc)
+target_link_libraries(scalelab_local PUBLIC absl::status absl::statusor absl::strings absl::time
+  PRIVATE nlohmann_json::nlohmann_json spdlog::spdlog Threads::Threads)
+
+# The command line; the nearest name of a misspelled key comes from scalelab_study.
+find_package(CLI11 REQUIRED)
+find_package(yaml-cpp REQUIRED)
+scalelab_room(scalelab_config config.cc)
+target_link_libraries(scalelab_config PUBLIC absl::status absl::statusor absl::strings absl::time
+  PRIVATE scalelab_local scalelab_study CLI11::CLI11 yaml-cpp)

@@ -1,0 +1,53 @@
+// scalelabd: reads what it is told, starts, serves until SIGTERM or SIGINT.
+#include <signal.h>
+
+#include <cstdio>
+#include <iostream>
+
+#include "server/config.h"
+#include "server/daemon.h"
+#include "server/logging.h"
+#include "server/version.h"
+#include "spdlog/spdlog.h"
+
+int main(int argc, char** argv) {
+  using namespace scalelab::server;
+  const auto command = ParseCommand(argc, argv, kVersion);
+  if (!command.ok()) {
+    std::cerr << "scalelabd: " << command.status().message() << "\n";
+    return 2;
+  }
+  if (command->kind == Command::Kind::kPrint) {
+    std::cout << command->text << std::flush;
+    return 0;
+  }
+  if (command->kind == Command::Kind::kCheckConfig) {
+    std::cerr << "the configuration is valid\n";
+    return 0;
+  }
+  SetUpLogging(command->config);
+
+  // Blocked before any thread exists, so that this thread alone takes them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  auto daemon = Daemon::Start(command->config);
+  if (!daemon.ok()) {
+    std::cerr << "scalelabd: " << daemon.status().message() << "\n";
+    return 1;
+  }
+  std::string served;
+  for (const std::string& address : (*daemon)->addresses()) served += " " + address;
+  std::printf("ready%s\n", served.c_str());
+  std::fflush(stdout);
+
+  int signal = 0;
+  sigwait(&signals, &signal);
+  spdlog::info("signal {}: stopping; workers go on and find the next scalelabd", signal);
+  daemon->reset();
+  return 0;
+}

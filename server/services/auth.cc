@@ -1,0 +1,59 @@
+#include "server/services/auth.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "proto/status.h"
+
+namespace scalelab::server {
+namespace {
+
+std::string Metadata(const grpc::CallbackServerContext& context, const char* key) {
+  const auto it = context.client_metadata().find(key);
+  return it == context.client_metadata().end() ? "" : std::string(it->second.data(), it->second.size());
+}
+
+std::string Bearer(const grpc::CallbackServerContext& context) {
+  const std::string value = Metadata(context, "authorization");
+  absl::string_view token = value;
+  return absl::ConsumePrefix(&token, "Bearer ") ? std::string(token) : "";
+}
+
+// In time that does not depend on where they differ.
+bool Same(const std::string& a, const std::string& b) {
+  return a.size() == b.size() && !a.empty() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+}  // namespace
+
+absl::Status Auth::CheckClient(const grpc::CallbackServerContext& context) const {
+  if (absl::StartsWith(context.peer(), "unix:")) return absl::OkStatus();
+  const std::string token = Bearer(context);
+  if (Same(token, client_token_)) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kUnauthenticated, "BAD_TOKEN",
+                   absl::StrCat(token.empty() ? "this server wants a token over TCP" : "the token is not this server's",
+                                "; give the file client.token of its data directory with --token-file or "
+                                "SCALELAB_TOKEN_FILE"));
+}
+
+absl::StatusOr<std::string> Auth::CheckWorker(const grpc::CallbackServerContext& context) const {
+  std::string allocation = Metadata(context, "x-scalelab-allocation");
+  if (!allocation.empty() && Same(Bearer(context), SecretFor(allocation))) return allocation;
+  return MakeError(absl::StatusCode::kUnauthenticated, "BAD_ALLOCATION_SECRET",
+                   "the allocation's secret is not one of this server's");
+}
+
+std::string Auth::SecretFor(const std::string& allocation_token) const {
+  unsigned char mac[EVP_MAX_MD_SIZE];
+  unsigned int size = 0;
+  HMAC(EVP_sha256(), key_.data(), static_cast<int>(key_.size()),
+       reinterpret_cast<const unsigned char*>(allocation_token.data()), allocation_token.size(), mac, &size);
+  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(mac), size));
+}
+
+}  // namespace scalelab::server

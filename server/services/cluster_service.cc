@@ -1,0 +1,35 @@
+#include "server/services/cluster_service.h"
+
+#include "server/convert.h"
+#include "server/services/reactors.h"
+
+namespace scalelab::server {
+
+grpc::ServerUnaryReactor* ClusterService::GetCluster(grpc::CallbackServerContext* context,
+                                                     const v1::GetClusterRequest*, v1::GetClusterResponse* response) {
+  if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
+  response->set_version(version_);
+  response->set_scheduler(scheduler_.name());
+  response->set_slots(scheduler_.capacity().slots);
+  SetTime(started_, response->mutable_start_time());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  coordinator_.Read([reactor, response](const State* state) {
+    if (state == nullptr) return reactor->Finish({grpc::StatusCode::UNAVAILABLE, "scalelabd is stopping"});
+    std::map<int64_t, const AllocationState*> by_id;
+    for (const auto& [id, allocation] : state->allocations) by_id[id] = allocation.get();
+    for (const auto& [id, allocation] : by_id) {
+      *response->add_allocations() = ToAllocation(*allocation, *state);
+      for (const auto& [index, worker] : allocation->workers) {
+        *response->add_workers() = ToWorker(worker, allocation->row.token);
+      }
+    }
+    int64_t queued = 0;
+    for (const auto& [id, study] : state->studies) queued += static_cast<int64_t>(study->queued.size());
+    response->set_queued_runs(queued);
+    response->set_running_attempts(static_cast<int64_t>(state->attempts.size()));
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+}  // namespace scalelab::server

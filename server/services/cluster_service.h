@@ -1,0 +1,29 @@
+// ClusterService: what the coordinator knows right now.
+#pragma once
+
+#include <string>
+
+#include "scalelab/v1/cluster.grpc.pb.h"
+#include "server/coordinator.h"
+#include "server/services/auth.h"
+
+namespace scalelab::server {
+
+class ClusterService final : public v1::ClusterService::CallbackService {
+ public:
+  ClusterService(Coordinator& coordinator, const Scheduler& scheduler, const Auth& auth, std::string version)
+      : coordinator_(coordinator), scheduler_(scheduler), auth_(auth), version_(std::move(version)),
+        started_(absl::ToUnixMicros(absl::Now())) {}
+
+  grpc::ServerUnaryReactor* GetCluster(grpc::CallbackServerContext*, const v1::GetClusterRequest*,
+                                       v1::GetClusterResponse*) override;
+
+ private:
+  Coordinator& coordinator_;
+  const Scheduler& scheduler_;
+  const Auth& auth_;
+  const std::string version_;
+  const db::Micros started_;
+};
+
+}  // namespace scalelab::server

@@ -1,0 +1,63 @@
+#include "server/services/lookup.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "proto/status.h"
+#include "server/convert.h"
+
+namespace scalelab::server {
+namespace {
+
+absl::Status NoStudy(absl::string_view name) {
+  return MakeError(absl::StatusCode::kNotFound, "STUDY_NOT_FOUND",
+                   absl::StrCat("there is no study '", name, "'; `scalelab study list` shows those there are"));
+}
+
+}  // namespace
+
+absl::StatusOr<db::StudyRow> FindStudy(db::Store& store, const std::string& name) {
+  absl::string_view part = name;
+  absl::ConsumePrefix(&part, "studies/");
+  absl::StatusOr<db::StudyRow> found = absl::NotFoundError("");
+  int64_t id = 0;
+  if (part == "last") {
+    const auto newest = store.ListStudies(0, 1);
+    if (!newest.ok()) return newest.status();
+    if (!newest->empty()) return newest->front();
+  } else if (absl::SimpleAtoi(part, &id)) {
+    found = store.GetStudy(id);
+  } else if (!part.empty()) {
+    found = store.FindStudy(std::string(part));
+  }
+  return absl::IsNotFound(found.status()) ? NoStudy(part) : found;
+}
+
+absl::StatusOr<db::RunRow> FindRun(db::Store& store, const std::string& name) {
+  const size_t slash = name.rfind('/');
+  const std::string last = slash == std::string::npos ? name : name.substr(slash + 1);
+  int64_t id = 0;
+  absl::StatusOr<db::RunRow> found = absl::NotFoundError("");
+  if (absl::SimpleAtoi(last, &id)) found = store.GetRun(id);
+  const bool full = slash != std::string::npos && name.rfind("studies/", 0) == 0;
+  if (absl::IsNotFound(found.status()) || (full && RunName(found->study_id, id) != name)) {
+    return MakeError(absl::StatusCode::kNotFound, "RUN_NOT_FOUND",
+                     absl::StrCat("there is no run '", name, "'; `scalelab run list STUDY` shows those there are"));
+  }
+  return found;
+}
+
+absl::StatusOr<db::AttemptRow> FindAttempt(db::Store& store, const db::RunRow& run, int number) {
+  const auto attempts = store.ListAttempts(run.id);
+  if (!attempts.ok()) return attempts.status();
+  if (number == 0 && !attempts->empty()) return attempts->back();
+  for (const db::AttemptRow& attempt : *attempts) {
+    if (attempt.number == number) return attempt;
+  }
+  return MakeError(absl::StatusCode::kNotFound, "ATTEMPT_NOT_FOUND",
+                   attempts->empty() ? absl::StrCat(RunName(run.study_id, run.id), " has not started yet")
+                                     : absl::StrCat(RunName(run.study_id, run.id), " has attempts 1 to ",
+                                                    attempts->size(), ", not ", number));
+}
+
+}  // namespace scalelab::server

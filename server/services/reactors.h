@@ -1,0 +1,45 @@
+// The little gRPC glue that handlers need: answer once, stream what a generator gives.
+#pragma once
+
+#include <functional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "grpcpp/support/server_callback.h"
+#include "proto/status.h"
+
+namespace scalelab::server {
+
+inline grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+// Writes what `next` puts into its argument until it returns false or an error. `next` may block for a disk, not for a
+// peer; it is called from gRPC's threads, one call at a time.
+template <typename Response>
+class GeneratedStream : public grpc::ServerWriteReactor<Response> {
+ public:
+  using Next = std::function<absl::StatusOr<bool>(Response*)>;
+  explicit GeneratedStream(Next next) : next_(std::move(next)) { Continue(); }
+  explicit GeneratedStream(const absl::Status& error) { this->Finish(ToGrpc(error)); }
+
+ private:
+  void OnWriteDone(bool ok) override {
+    if (ok) Continue();
+    else this->Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client is gone"));
+  }
+  void OnDone() override { delete this; }
+  void Continue() {
+    response_.Clear();
+    const absl::StatusOr<bool> more = next_(&response_);
+    if (more.ok() && *more) this->StartWrite(&response_);
+    else this->Finish(ToGrpc(more.status()));
+  }
+
+  Next next_;
+  Response response_;
+};
+
+}  // namespace scalelab::server

@@ -1,0 +1,33 @@
+// RunService over the coordinator, the database and the attempts' directories.
+#pragma once
+
+#include "db/store.h"
+#include "scalelab/v1/run.grpc.pb.h"
+#include "server/coordinator.h"
+#include "server/services/auth.h"
+
+namespace scalelab::server {
+
+class RunService final : public v1::RunService::CallbackService {
+ public:
+  RunService(Coordinator& coordinator, db::Store& store, const Auth& auth)
+      : coordinator_(coordinator), store_(store), auth_(auth) {}
+
+  grpc::ServerUnaryReactor* GetRun(grpc::CallbackServerContext*, const v1::GetRunRequest*,
+                                   v1::GetRunResponse*) override;
+  grpc::ServerUnaryReactor* ListRuns(grpc::CallbackServerContext*, const v1::ListRunsRequest*,
+                                     v1::ListRunsResponse*) override;
+  grpc::ServerUnaryReactor* CancelRun(grpc::CallbackServerContext*, const v1::CancelRunRequest*,
+                                      v1::CancelRunResponse*) override;
+  grpc::ServerWriteReactor<v1::ReadRunLogResponse>* ReadRunLog(grpc::CallbackServerContext*,
+                                                               const v1::ReadRunLogRequest*) override;
+
+ private:
+  absl::Status Fill(int64_t run_id, v1::Run* run);
+
+  Coordinator& coordinator_;
+  db::Store& store_;
+  const Auth& auth_;
+};
+
+}  // namespace scalelab::server

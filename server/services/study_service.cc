@@ -1,0 +1,142 @@
+#include "server/services/study_service.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "proto/status.h"
+#include "server/convert.h"
+#include "server/services/lookup.h"
+#include "server/services/reactors.h"
+#include "server/services/watch_stream.h"
+#include "server/submission.h"
+
+namespace scalelab::server {
+namespace {
+
+constexpr size_t kLongestRequestId = 100;
+
+}  // namespace
+
+absl::Status StudyService::Fill(int64_t study_id, v1::Study* study) {
+  const auto row = store_.GetStudy(study_id);
+  if (!row.ok()) return row.status();
+  const auto counts = store_.CountRuns({study_id});
+  if (!counts.ok()) return counts.status();
+  *study = ToStudy(*row, counts->front(), true);
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* StudyService::CreateStudy(grpc::CallbackServerContext* context,
+                                                    const v1::CreateStudyRequest* request,
+                                                    v1::CreateStudyResponse* response) {
+  if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
+  if (request->request_id().size() > kLongestRequestId) {
+    return Answer(context, InvalidFields({{"request_id", absl::StrCat("request_id has ", request->request_id().size(),
+                                                                      " characters; at most 100 are allowed")}}));
+  }
+  absl::StatusOr<StudyNeeds> needs = CheckStudy(request->spec(), scheduler_);
+  if (!needs.ok()) return Answer(context, needs.status());
+  NewStudy study = MakeNewStudy(request->spec(), std::move(needs->study), request->owner(), request->request_id());
+  if (request->validate_only()) {
+    study.state->row.runs = static_cast<int64_t>(study.state->runs.size());
+    *response->mutable_study() = ToStudy(study.state->row, {0, study.state->row.runs}, false);
+    response->mutable_study()->clear_name();
+    response->mutable_study()->clear_create_time();
+    *response->mutable_study()->mutable_spec() = request->spec();
+    return Answer(context, absl::OkStatus());
+  }
+  if (!request->request_id().empty()) {
+    const auto earlier = store_.FindRequest(request->owner(), request->request_id());
+    if (earlier.ok()) {
+      if (earlier->spec != study.state->row.spec) {
+        return Answer(context, RequestIdReused(request->request_id(), earlier->id));
+      }
+      return Answer(context, Fill(earlier->id, response->mutable_study()));
+    }
+    if (!absl::IsNotFound(earlier.status())) return Answer(context, earlier.status());
+  }
+  // What is answered is what was just stored; no need to read it back.
+  study.state->row.runs = static_cast<int64_t>(study.state->runs.size());
+  study.state->row.created = absl::ToUnixMicros(absl::Now());
+  *response->mutable_study() = ToStudy(study.state->row, {0, study.state->row.runs}, false);
+  *response->mutable_study()->mutable_spec() = request->spec();
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  coordinator_.Submit(std::move(study), [reactor, response](absl::StatusOr<int64_t> id) {
+    if (id.ok()) response->mutable_study()->set_name(StudyName(*id));
+    reactor->Finish(ToGrpc(id.status()));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* StudyService::PlanStudy(grpc::CallbackServerContext* context,
+                                                  const v1::PlanStudyRequest* request,
+                                                  v1::PlanStudyResponse* response) {
+  if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
+  absl::StatusOr<StudyNeeds> needs = CheckStudy(request->spec(), scheduler_);
+  if (needs.ok()) *response = std::move(needs->plan);
+  return Answer(context, needs.status());
+}
+
+grpc::ServerUnaryReactor* StudyService::GetStudy(grpc::CallbackServerContext* context,
+                                                 const v1::GetStudyRequest* request, v1::GetStudyResponse* response) {
+  if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
+  const auto row = FindStudy(store_, request->name());
+  return Answer(context, row.ok() ? Fill(row->id, response->mutable_study()) : row.status());
+}
+
+grpc::ServerUnaryReactor* StudyService::ListStudies(grpc::CallbackServerContext* context,
+                                                    const v1::ListStudiesRequest* request,
+                                                    v1::ListStudiesResponse* response) {
+  if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
+  int64_t before = 0;
+  if (!request->page_token().empty() && !absl::SimpleAtoi(request->page_token(), &before)) {
+    return Answer(context, InvalidFields({{"page_token", "page_token is not one that ListStudies gave"}}));
+  }
+  const int size = request->page_size() <= 0 ? 100 : std::min(request->page_size(), 1000);
+  const auto rows = store_.ListStudies(before, size);
+  if (!rows.ok()) return Answer(context, rows.status());
+  std::vector<int64_t> ids;
+  for (const db::StudyRow& row : *rows) ids.push_back(row.id);
+  const auto counts = store_.CountRuns(ids);
+  if (!counts.ok()) return Answer(context, counts.status());
+  for (size_t i = 0; i < rows->size(); ++i) *response->add_studies() = ToStudy((*rows)[i], (*counts)[i], false);
+  if (static_cast<int>(rows->size()) == size) response->set_next_page_token(absl::StrCat(rows->back().id));
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerWriteReactor<v1::WatchStudyResponse>* StudyService::WatchStudy(grpc::CallbackServerContext* context,
+                                                                          const v1::WatchStudyRequest* request) {
+  if (auto s = auth_.CheckClient(*context); !s.ok()) return new GeneratedStream<v1::WatchStudyResponse>(s);
+  const auto row = FindStudy(store_, request->name());
+  if (!row.ok()) return new GeneratedStream<v1::WatchStudyResponse>(row.status());
+  return WatchStream::Start(coordinator_, row->id, [this, id = row->id](v1::Study* study) { return Fill(id, study); });
+}
+
+grpc::ServerUnaryReactor* StudyService::CancelStudy(grpc::CallbackServerContext* context,
+                                                    const v1::CancelStudyRequest* request,
+                                                    v1::CancelStudyResponse* response) {
+  if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
+  const auto row = FindStudy(store_, request->name());
+  if (!row.ok()) return Answer(context, row.status());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  coordinator_.CancelStudy(row->id, [this, reactor, response, id = row->id](absl::Status s) {
+    if (s.ok()) s = Fill(id, response->mutable_study());
+    reactor->Finish(ToGrpc(s));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* StudyService::DeleteStudy(grpc::CallbackServerContext* context,
+                                                    const v1::DeleteStudyRequest* request, v1::DeleteStudyResponse*) {
+  if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
+  if (request->name() == "studies/last" || request->name() == "last") {
+    return Answer(context, InvalidFields({{"name", "deleting 'last' is refused because it may have changed since you "
+                                                   "looked; give the study's number"}}));
+  }
+  const auto row = FindStudy(store_, request->name());
+  if (!row.ok()) return Answer(context, row.status());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  coordinator_.DeleteStudy(row->id, [reactor](absl::Status s) { reactor->Finish(ToGrpc(s)); });
+  return reactor;
+}
+
+}  // namespace scalelab::server

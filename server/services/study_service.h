@@ -1,0 +1,40 @@
+// StudyService over the coordinator (what changes) and the database (what is).
+#pragma once
+
+#include "db/store.h"
+#include "scalelab/v1/study.grpc.pb.h"
+#include "server/coordinator.h"
+#include "server/services/auth.h"
+
+namespace scalelab::server {
+
+class StudyService final : public v1::StudyService::CallbackService {
+ public:
+  StudyService(Coordinator& coordinator, db::Store& store, const Scheduler& scheduler, const Auth& auth)
+      : coordinator_(coordinator), store_(store), scheduler_(scheduler), auth_(auth) {}
+
+  grpc::ServerUnaryReactor* CreateStudy(grpc::CallbackServerContext*, const v1::CreateStudyRequest*,
+                                        v1::CreateStudyResponse*) override;
+  grpc::ServerUnaryReactor* PlanStudy(grpc::CallbackServerContext*, const v1::PlanStudyRequest*,
+                                      v1::PlanStudyResponse*) override;
+  grpc::ServerUnaryReactor* GetStudy(grpc::CallbackServerContext*, const v1::GetStudyRequest*,
+                                     v1::GetStudyResponse*) override;
+  grpc::ServerUnaryReactor* ListStudies(grpc::CallbackServerContext*, const v1::ListStudiesRequest*,
+                                        v1::ListStudiesResponse*) override;
+  grpc::ServerWriteReactor<v1::WatchStudyResponse>* WatchStudy(grpc::CallbackServerContext*,
+                                                               const v1::WatchStudyRequest*) override;
+  grpc::ServerUnaryReactor* CancelStudy(grpc::CallbackServerContext*, const v1::CancelStudyRequest*,
+                                        v1::CancelStudyResponse*) override;
+  grpc::ServerUnaryReactor* DeleteStudy(grpc::CallbackServerContext*, const v1::DeleteStudyRequest*,
+                                        v1::DeleteStudyResponse*) override;
+
+ private:
+  absl::Status Fill(int64_t study_id, v1::Study* study);
+
+  Coordinator& coordinator_;
+  db::Store& store_;
+  const Scheduler& scheduler_;
+  const Auth& auth_;
+};
+
+}  // namespace scalelab::server

@@ -1,0 +1,24 @@
+// From a request to a study that the core thread can store as it is; everything costly happens here, in the caller's
+// thread.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "scalelab/v1/study.pb.h"
+#include "server/lifecycle.h"
+#include "server/scheduler.h"
+
+namespace scalelab::server {
+
+// What a study would ask the scheduler for.
+struct StudyNeeds {
+  ExpandedStudy study;
+  v1::PlanStudyResponse plan;  // without the scripts
+};
+
+// Expands and checks against the scheduler's capacity and, where this machine trains, the data set's files.
+absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler& scheduler);
+
+// `spec` is stored as it was submitted.
+NewStudy MakeNewStudy(const v1::StudySpec& spec, ExpandedStudy expanded, std::string owner, std::string request_id);
+
+}  // namespace scalelab::server

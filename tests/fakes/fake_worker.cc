@@ -1,0 +1,68 @@
+// Stands in for scalelab-worker towards the local scheduler: takes the lock named by --lock, writes its
+// process id into it, says so, and waits. SIGTERM ends it with 0, SIGUSR1 with 3. $FAKE_WORKER says how it
+// differs:
+//   no-lock        exits with 4 before it takes the lock
+//   stubborn       ignores SIGTERM
+//   lingering      a child holds the lock on after the worker's end, until SIGUSR2 is sent to it
+// $FAKE_WORKER_REPORT names a FIFO: one line "<pid> <child pid or 0> <secret> <cuda devices>" is written
+// there once the lock is held.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace {
+
+std::string Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr || *value == '\0' ? "-" : value;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  alarm(120);  // whatever becomes of the test, nothing of it stays for long
+  const std::string mode = Variable("FAKE_WORKER");
+  if (mode == "no-lock") return 4;
+  std::string lock;
+  for (int i = 1; i < argc; ++i) {
+    std::printf("%s%c", argv[i], i + 1 < argc ? ' ' : '\n');
+    if (std::strcmp(argv[i], "--lock") == 0 && i + 1 < argc) lock = argv[i + 1];
+  }
+  std::fflush(stdout);
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int signal : {SIGTERM, SIGUSR1, SIGUSR2}) sigaddset(&signals, signal);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  const int fd = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0) return 5;
+  const std::string pid = std::to_string(getpid()) + "\n";
+  if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) < 0) return 5;
+  pid_t child = 0;
+  if (mode == "lingering") {
+    child = fork();
+    if (child == 0) {
+      alarm(120);
+      int signal = 0;
+      do sigwait(&signals, &signal);
+      while (signal != SIGUSR2);
+      return 0;
+    }
+  }
+  std::FILE* report = std::fopen(Variable("FAKE_WORKER_REPORT").c_str(), "w");
+  if (report == nullptr) return 6;
+  std::fprintf(report, "%d %d %s %s\n", getpid(), child, Variable("SCALELAB_ALLOCATION_SECRET").c_str(),
+               Variable("CUDA_VISIBLE_DEVICES").c_str());
+  std::fclose(report);
+  while (true) {
+    int signal = 0;
+    sigwait(&signals, &signal);
+    if (signal == SIGTERM && mode != "stubborn") return 0;
+    if (signal == SIGUSR1) return 3;
+  }
+}

@@ -1,0 +1,199 @@
+#include "server/config.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace scalelab::server {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class ConfigTest : public testing::Test {
+ protected:
+  ConfigTest() {
+    std::string directory = testing::TempDir() + "config-XXXXXX";
+    root_ = mkdtemp(directory.data());
+    file_ = root_ + "/scalelabd.yaml";
+  }
+  ~ConfigTest() override { std::filesystem::remove_all(root_); }
+
+  void WriteFile(const std::string& text) { std::ofstream(file_) << text; }
+
+  static absl::StatusOr<Command> Parse(std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"scalelabd", "--worker-program", "/bin/true"});
+    std::vector<const char*> argv;
+    for (const std::string& flag : flags) argv.push_back(flag.c_str());
+    return ParseCommand(static_cast<int>(argv.size()), argv.data(), "1.2.3");
+  }
+  static ServerConfig Config(const std::vector<std::string>& flags) {
+    absl::StatusOr<Command> command = Parse(flags);
+    EXPECT_TRUE(command.ok()) << command.status();
+    return command.ok() ? command->config : ServerConfig{};
+  }
+  static std::string Mistake(const std::vector<std::string>& flags) {
+    const absl::Status status = Parse(flags).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  }
+  std::string MistakeInFile(const std::string& text) {
+    WriteFile(text);
+    return Mistake({"--data", "/d", "--config", file_});
+  }
+
+  std::string root_, file_;
+};
+
+TEST_F(ConfigTest, NeedsNothingButADirectory) {
+  const ServerConfig config = Config({"--data", "/data/lab/"});
+  EXPECT_EQ(config.data_dir, "/data/lab");
+  EXPECT_EQ(config.runs_dir, "/data/lab/runs");
+  EXPECT_THAT(config.listen, ElementsAre("unix:/data/lab/scalelab.sock"));
+  EXPECT_EQ(config.scheduler, "local");
+  EXPECT_GE(config.local_slots, 1);
+  EXPECT_EQ(config.worker_timeout, absl::Seconds(30));
+  EXPECT_EQ(config.log_format, "text");
+  EXPECT_EQ(config.log_level, "info");
+  EXPECT_FALSE(config.rollback_journal);
+}
+
+TEST_F(ConfigTest, WithoutADirectorySaysHowToGiveOne) {
+  EXPECT_THAT(Mistake({}), HasSubstr("--data DIR is missing"));
+}
+
+TEST_F(ConfigTest, EveryFlagIsTaken) {
+  const ServerConfig config =
+      Config({"--data", "rel", "--runs=/shared/runs", "--listen", "unix:/run/s", "--listen", "0.0.0.0:50051",
+              "--scheduler", "local", "--local-slots", "12", "--worker-timeout", "2.5", "--rollback-journal",
+              "true", "--log-format", "json", "--log-level", "debug"});
+  EXPECT_EQ(config.data_dir, std::filesystem::current_path().string() + "/rel");
+  EXPECT_EQ(config.runs_dir, "/shared/runs");
+  EXPECT_THAT(config.listen, ElementsAre("unix:/run/s", "0.0.0.0:50051"));
+  EXPECT_EQ(config.local_slots, 12);
+  EXPECT_EQ(config.worker_timeout, absl::Seconds(2.5));
+  EXPECT_TRUE(config.rollback_journal);
+  EXPECT_EQ(config.log_format, "json");
+  EXPECT_EQ(config.log_level, "debug");
+}
+
+TEST_F(ConfigTest, EveryFlagIsAKeyOfTheFile) {
+  WriteFile(
+      "data: /d\nruns: /r\nlisten: ['unix:/run/s', 'login1:50051']\nscheduler: local\nlocal_slots: "
+      "3\nworker_program: /bin/false\n"
+      "worker_timeout: 60\nrollback_journal: true\nlog_format: json\nlog-level: error\n");
+  std::vector<const char*> argv = {"scalelabd", "--config", file_.c_str()};
+  const absl::StatusOr<Command> command = ParseCommand(3, argv.data(), "");
+  ASSERT_TRUE(command.ok()) << command.status();
+  const ServerConfig& config = command->config;
+  EXPECT_EQ(config.data_dir, "/d");
+  EXPECT_EQ(config.runs_dir, "/r");
+  EXPECT_THAT(config.listen, ElementsAre("unix:/run/s", "login1:50051"));
+  EXPECT_EQ(config.local_slots, 3);
+  EXPECT_EQ(config.worker_program, "/bin/false");
+  EXPECT_EQ(config.worker_timeout, absl::Seconds(60));
+  EXPECT_TRUE(config.rollback_journal);
+  EXPECT_EQ(config.log_format, "json");
+  EXPECT_EQ(config.log_level, "error");
+}
+
+TEST_F(ConfigTest, FlagsWinOverTheFile) {
+  WriteFile("data: /file\nlocal_slots: 3\nlisten: unix:/file.sock\n");
+  const ServerConfig config =
+      Config({"--config", file_, "--local-slots", "5", "--listen", "unix:/flag.sock"});
+  EXPECT_EQ(config.data_dir, "/file");
+  EXPECT_EQ(config.local_slots, 5);
+  EXPECT_THAT(config.listen, ElementsAre("unix:/flag.sock"));
+}
+
+TEST_F(ConfigTest, AnEmptyFileSetsNothing) {
+  WriteFile("");
+  EXPECT_EQ(Config({"--data", "/d", "--config", file_}).data_dir, "/d");
+  WriteFile("# only a comment\n");
+  EXPECT_EQ(Config({"--data", "/d", "--config", file_}).data_dir, "/d");
+}
+
+TEST_F(ConfigTest, AnUnknownKeyIsToldWithItsPlaceAndTheNearestName) {
+  EXPECT_EQ(MistakeInFile("runs: /r\nlocal_slot: 3\n"),
+            file_ + ":2:1: unknown key 'local_slot'; did you mean local_slots?");
+  EXPECT_EQ(MistakeInFile("zzzzzzzz: 3\n"), file_ + ":1:1: unknown key 'zzzzzzzz'");
+}
+
+TEST_F(ConfigTest, AWrongValueIsToldWithItsPlace) {
+  EXPECT_THAT(MistakeInFile("runs: /r\nlocal_slots: many\n"),
+              AllOf(StartsWith(file_ + ":2:14: local_slots: 'many'"), HasSubstr("whole number")));
+  EXPECT_THAT(MistakeInFile("log_format: xml\n"),
+              AllOf(StartsWith(file_ + ":1:13: log_format: 'xml'"), HasSubstr("text, json")));
+  EXPECT_THAT(MistakeInFile("data: [/a, /b]\n"),
+              AllOf(StartsWith(file_ + ":1:7: data"), HasSubstr("one value")));
+  EXPECT_THAT(MistakeInFile("worker_timeout: 0\n"), HasSubstr("seconds from 1"));
+  EXPECT_THAT(MistakeInFile("rollback_journal: yes\n"), HasSubstr("neither true nor false"));
+}
+
+TEST_F(ConfigTest, AWrongValueIsToldEvenWhenAFlagReplacesIt) {
+  WriteFile("local_slots: many\n");
+  EXPECT_THAT(Mistake({"--data", "/d", "--local-slots", "2", "--config", file_}),
+              HasSubstr("local_slots: 'many'"));
+}
+
+TEST_F(ConfigTest, AKeyThatStandsTwiceIsAMistake) {
+  EXPECT_EQ(MistakeInFile("runs: /r\nruns: /s\n"),
+            file_ + ":2:1: runs stands here a second time, first in line 1; keep one");
+}
+
+TEST_F(ConfigTest, WhatIsNoMapIsAMistake) {
+  EXPECT_THAT(MistakeInFile("- a\n- b\n"), AllOf(StartsWith(file_ + ":1:1: "), HasSubstr("key: value")));
+  EXPECT_THAT(MistakeInFile("runs: [a\n"), AllOf(StartsWith(file_ + ":"), HasSubstr("not YAML")));
+}
+
+TEST_F(ConfigTest, AFileThatIsNotThereIsNamed) {
+  EXPECT_THAT(Mistake({"--data", "/d", "--config", root_ + "/none.yaml"}),
+              HasSubstr(root_ + "/none.yaml cannot be read"));
+  EXPECT_THAT(Mistake({"--data", "/d", "--config", root_}), HasSubstr("cannot be read"));
+}
+
+TEST_F(ConfigTest, AnUnknownFlagIsToldWithTheNearestName) {
+  EXPECT_THAT(Mistake({"--data", "/d", "--lokal-slots", "2"}),
+              AllOf(HasSubstr("--lokal-slots"), HasSubstr("did you mean --local-slots?")));
+  EXPECT_THAT(Mistake({"--data", "/d", "serve"}), HasSubstr("unexpected argument 'serve'"));
+  EXPECT_THAT(Mistake({"--data"}), HasSubstr("--data"));
+  EXPECT_THAT(Mistake({"--data", "/a", "--data", "/b"}), HasSubstr("--data is given 2 times"));
+  EXPECT_THAT(Mistake({"--data", "/d", "--local-slots", "0"}),
+              StartsWith("--local-slots: '0' is no whole number"));
+}
+
+TEST_F(ConfigTest, SlurmIsNotBuiltYet) {
+  EXPECT_THAT(Mistake({"--data", "/d", "--scheduler", "slurm"}),
+              HasSubstr("scheduler slurm is not built yet"));
+  EXPECT_THAT(Mistake({"--data", "/d", "--scheduler", "pbs"}), HasSubstr("'pbs' is not one of local"));
+}
+
+TEST_F(ConfigTest, ADirectoryTooDeepForASocketIsToldWithWhatToDo) {
+  EXPECT_THAT(Mistake({"--data", "/" + std::string(100, 'd')}),
+              AllOf(HasSubstr("takes 107"), HasSubstr("--listen unix:PATH"), HasSubstr("--data")));
+  EXPECT_EQ(Config({"--data", "/" + std::string(100, 'd'), "--listen", "unix:/run/s"}).listen.front(),
+            "unix:/run/s");
+}
+
+TEST_F(ConfigTest, AWorkerProgramThatIsNotThereIsTold) {
+  std::vector<const char*> argv = {"scalelabd", "--data", "/d", "--worker-program", "/no/worker"};
+  EXPECT_THAT(ParseCommand(5, argv.data(), "").status().message(), HasSubstr("/no/worker is not there"));
+}
+
+TEST_F(ConfigTest, HelpVersionAndCheckAreCommands) {
+  EXPECT_EQ(Parse({"--version"})->kind, Command::Kind::kPrint);
+  EXPECT_EQ(Parse({"--version"})->text, "scalelabd 1.2.3\n");
+  EXPECT_THAT(Parse({"--help"})->text,
+              AllOf(HasSubstr("--local-slots N"), HasSubstr("--config FILE"), HasSubstr("--check-config")));
+  EXPECT_EQ(Parse({"--data", "/d", "--check-config"})->kind, Command::Kind::kCheckConfig);
+  EXPECT_EQ(Parse({"--data", "/d"})->kind, Command::Kind::kServe);
+}
+
+}  // namespace
+}  // namespace scalelab::server

@@ -1,0 +1,213 @@
+#include "worker/agent.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_format.h"
+#include "spdlog/spdlog.h"
+#include "worker/backoff.h"
+
+namespace scalelab::worker {
+namespace {
+
+// Time for a started process to be reported together with what else happens just then. The end of an attempt is
+// reported at once, because a slot waits for it.
+constexpr absl::Duration kGather = absl::Milliseconds(5);
+// A coordinator that answers at once though nothing is new must not be asked in a circle.
+constexpr absl::Duration kIdlePause = absl::Milliseconds(100);
+constexpr absl::Duration kQuitGrace = absl::Seconds(5);
+
+std::string NewInstance() {
+  absl::BitGen random;
+  return absl::StrFormat("%016x", absl::Uniform<uint64_t>(random));
+}
+
+}  // namespace
+
+Agent::Agent(EventLoop& loop, CoordinatorClient& client, const AttemptHost& host, AgentOptions options,
+             std::function<void(Exit)> exited)
+    : loop_(loop),
+      client_(client),
+      host_(host),
+      options_(options),
+      instance_(NewInstance()),
+      exited_(std::move(exited)),
+      alive_(std::make_shared<bool>(true)) {}
+
+Agent::~Agent() {
+  loop_.Cancel(sync_timer_);
+  loop_.Cancel(leave_timer_);
+}
+
+void Agent::Start() {
+  last_contact_ = absl::Now();
+  Sync();
+}
+
+void Agent::Refresh() { ScheduleSync(kGather); }
+
+void Agent::Leave() {
+  if (std::exchange(leaving_, true)) return;
+  spdlog::info("Asked to leave: stopping {} attempts", attempts_.size());
+  for (auto& [token, attempt] : attempts_) attempt->Stop(kQuitGrace);
+  ExitIfQuiet();
+  ScheduleSync(absl::ZeroDuration());
+}
+
+void Agent::ScheduleSync(absl::Duration within) {
+  if (quitting_) return;
+  const absl::Time due = absl::Now() + within;
+  if (sync_timer_ != 0 && sync_due_ <= due) return;
+  loop_.Cancel(sync_timer_);
+  sync_due_ = due;
+  sync_timer_ = loop_.After(within, [this] {
+    sync_timer_ = 0;
+    Sync();
+  });
+}
+
+void Agent::Sync() {
+  if (quitting_) return;
+  if (sync_in_flight_) client_.CancelSynchronize();
+  const uint64_t number = ++sync_number_;
+  sync_in_flight_ = true;
+  sync_sent_ = absl::Now();
+  sync_said_goodbye_ = leaving_ && AllEnded();
+  client_.Synchronize(Request(), [this, number, alive = std::weak_ptr<bool>(alive_),
+                                  loop = &loop_](absl::StatusOr<v1::SynchronizeResponse> response) {
+    loop->Post([this, number, alive, response = std::move(response)]() mutable {
+      if (!alive.expired()) OnSynchronized(number, std::move(response));
+    });
+  });
+}
+
+v1::SynchronizeRequest Agent::Request() const {
+  v1::SynchronizeRequest request;
+  request.set_node(host_.node);
+  request.set_node_index(options_.node_index);
+  request.set_instance(instance_);
+  request.set_generation(generation_);
+  request.set_version(SCALELAB_VERSION);
+  request.set_leaving(leaving_);
+  *request.mutable_info() = host_.provenance.node();
+  for (const auto& [token, attempt] : attempts_) {
+    if (!attempt->abandoned()) *request.add_attempts() = attempt->Status();
+  }
+  return request;
+}
+
+void Agent::OnSynchronized(uint64_t number, absl::StatusOr<v1::SynchronizeResponse> response) {
+  if (number != sync_number_ || quitting_) return;
+  sync_in_flight_ = false;
+  if (!response.ok()) return OnSilence(response.status());
+  last_contact_ = absl::Now();
+  if (std::exchange(failures_, 0) > 0) {
+    spdlog::info("The coordinator is there again");
+    host_.follower.Retry();
+  }
+  const bool goodbye = sync_said_goodbye_;
+  const bool news = response->generation() != generation_;
+  Apply(*response);
+  if (goodbye || (terminate_ && attempts_.empty())) return Quit(Exit::kDone);
+  const bool waited = absl::Now() - sync_sent_ > kIdlePause;
+  ScheduleSync(news ? kGather : waited ? absl::ZeroDuration() : kIdlePause);
+}
+
+void Agent::OnSilence(const absl::Status& status) {
+  if (absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status)) {
+    spdlog::error("The coordinator does not take this worker (any more): {}", status.ToString());
+    return Quit(Exit::kDenied);
+  }
+  ++failures_;
+  const absl::Duration silence = absl::Now() - last_contact_;
+  if (silence >= options_.give_up_after) {
+    spdlog::error("Not a word from the coordinator for {}: giving up ({})", absl::FormatDuration(silence),
+                  status.ToString());
+    return Quit(Exit::kGaveUp);
+  }
+  if (failures_ == 1) spdlog::warn("The coordinator cannot be reached, trying again: {}", status.ToString());
+  ScheduleSync(std::min(BackoffAfter(failures_), options_.give_up_after - silence));
+}
+
+void Agent::Apply(const v1::SynchronizeResponse& response) {
+  generation_ = response.generation();
+  terminate_ = response.terminate();
+  std::vector<LocalAttempt> local;
+  for (const auto& [token, attempt] : attempts_) {
+    local.push_back({token, attempt->phase() == Attempt::Phase::kEnded, attempt->stopping()});
+  }
+  for (const Action& action : Decide(local, response, leaving_)) Do(action);
+}
+
+void Agent::Do(const Action& action) {
+  switch (action.kind) {
+    case Action::Kind::kBegin: {
+      auto attempt = std::make_unique<Attempt>(host_, *action.desired, [this, token = action.token] { OnChanged(token); });
+      Attempt* begun = attempt.get();
+      attempts_[action.token] = std::move(attempt);
+      begun->Begin();
+      if (begun->phase() == Attempt::Phase::kEnded) ScheduleSync(absl::ZeroDuration());
+      break;
+    }
+    case Action::Kind::kStop:
+      attempts_.at(action.token)->Stop(action.grace);
+      break;
+    case Action::Kind::kForget:
+      attempts_.erase(action.token);
+      break;
+    case Action::Kind::kAbandon:
+      attempts_.at(action.token)->Abandon(action.grace);
+      OnChanged(action.token);
+      break;
+  }
+}
+
+void Agent::OnChanged(const std::string& token) {
+  auto it = attempts_.find(token);
+  if (it == attempts_.end()) return;
+  const bool ended = it->second->phase() == Attempt::Phase::kEnded;
+  if (ended && it->second->abandoned()) {
+    // Its callback, which may be running, still needs it.
+    loop_.Post([gone = std::shared_ptr<Attempt>(std::move(it->second))] {});
+    attempts_.erase(it);
+  }
+  if (quitting_ || leaving_) ExitIfQuiet();
+  ScheduleSync(ended ? absl::ZeroDuration() : kGather);
+}
+
+bool Agent::AllEnded() const {
+  return std::all_of(attempts_.begin(), attempts_.end(),
+                     [](const auto& entry) { return entry.second->phase() == Attempt::Phase::kEnded; });
+}
+
+void Agent::Quit(Exit exit) {
+  if (std::exchange(quitting_, true)) return;
+  exit_ = exit;
+  client_.CancelSynchronize();
+  loop_.Cancel(sync_timer_);
+  loop_.Cancel(leave_timer_);
+  std::vector<Attempt*> all;  // abandoning may remove entries
+  for (auto& [token, attempt] : attempts_) all.push_back(attempt.get());
+  for (Attempt* attempt : all) attempt->Abandon(kQuitGrace);
+  ExitIfQuiet();
+}
+
+// Quitting: exits when no process is left. Leaving: what has not been said some seconds after that stays unsaid; the
+// event files keep it.
+void Agent::ExitIfQuiet() {
+  if (quitting_) {
+    if (AllEnded() && exited_) loop_.Post([exited = std::exchange(exited_, nullptr), exit = exit_] { exited(exit); });
+    return;
+  }
+  const bool processes = std::any_of(attempts_.begin(), attempts_.end(), [](const auto& entry) {
+    return entry.second->phase() == Attempt::Phase::kPreparing || entry.second->phase() == Attempt::Phase::kRunning;
+  });
+  if (processes || leave_timer_ != 0) return;
+  leave_timer_ = loop_.After(options_.leave_within, [this] {
+    spdlog::warn("Leaving without an answer from the coordinator");
+    Quit(Exit::kDone);
+  });
+}
+
+}  // namespace scalelab::worker

@@ -1,0 +1,215 @@
+#include "worker/attempt.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/util/json_util.h"
+#include "spdlog/spdlog.h"
+#include "worker/exit_cause.h"
+#include "worker/node_info.h"
+#include "worker/worker_state.h"
+
+namespace scalelab::worker {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string SpecJson(const v1::RunSpec& spec) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  (void)google::protobuf::util::MessageToJsonString(spec, &text, options);
+  return text + "\n";
+}
+
+std::string Time(absl::Time time) { return absl::FormatTime(absl::RFC3339_full, time, absl::UTCTimeZone()); }
+
+}  // namespace
+
+Attempt::Attempt(const AttemptHost& host, Desired desired, std::function<void()> changed)
+    : host_(host), desired_(std::move(desired)), changed_(std::move(changed)) {}
+
+void Attempt::Begin() {
+  if (desired_.stop()) {
+    stopping_ = true;
+    phase_ = Phase::kEnded;
+    return;
+  }
+  const auto& nodes = desired_.nodes();
+  const auto own = std::find(nodes.begin(), nodes.end(), host_.node);
+  const int place = own == nodes.end() ? 0 : static_cast<int>(own - nodes.begin());
+  const RankRange ranks = RanksOn(desired_, place);
+  const bool launched_before = access(Path("launch.json").c_str(), F_OK) == 0;
+  std::error_code error;
+  std::filesystem::create_directories(desired_.directory(), error);
+  if (error) {
+    return Fail(v1::Attempt::LAUNCH_ERROR, 126,
+                absl::StrCat("Cannot make directory '", desired_.directory(), "': ", error.message(),
+                             "; check --runs of the coordinator and the rights there."));
+  }
+  host_.follower.Follow(token(), desired_.directory(), ranks.first, ranks.count, !launched_before);
+  followed_ = true;
+  if (launched_before) {
+    spdlog::warn("Attempt {} was launched by an earlier worker, which is gone", token());
+    cause_ = v1::Attempt::WORKER_LOST;
+    exit_status_ = 128 + SIGKILL;
+    message_ = "The worker was restarted while the attempt ran.";
+    return Drain();
+  }
+
+  LaunchPlan plan;
+  if (absl::Status status = Prepare(&plan); !status.ok()) {
+    return Fail(v1::Attempt::LAUNCH_ERROR, 126, std::string(status.message()));
+  }
+  through_mpi_ = plan.through_mpi;
+  job_ = host_.processes.Start({plan.tag, std::move(plan.commands), GraceOf(desired_)},
+                               [this](absl::StatusOr<int> pid) { OnStarted(std::move(pid)); },
+                               [this](const JobResult& result) { OnEnded(result); });
+}
+
+absl::Status Attempt::Prepare(LaunchPlan* plan) {
+  absl::StatusOr<const Framework*> framework = FrameworkOf(host_.frameworks, desired_.spec().engine());
+  if (!framework.ok()) return framework.status();
+  absl::StatusOr<RankProgram> program = (*framework)->ProgramOf(desired_.spec());
+  if (!program.ok()) return program.status();
+  absl::StatusOr<LaunchPlan> planned = PlanLaunch(desired_, *program, host_.launch);
+  if (!planned.ok()) return planned.status();
+  *plan = *std::move(planned);
+  return WriteLaunch(*plan);
+}
+
+// spec.json, provenance.json and launch.json: the last one is also the mark that the attempt was launched.
+absl::Status Attempt::WriteLaunch(const LaunchPlan& plan) {
+  const std::string spec = SpecJson(desired_.spec());
+  ordered_json launch;
+  launch["attempt"] = token();
+  launch["node"] = host_.node;
+  launch["time"] = Time(absl::Now());
+  launch["commands"] = ordered_json::array();
+  for (const Command& command : plan.commands) {
+    launch["commands"].push_back(
+        {{"argv", command.argv}, {"environment", RedactedEnvironment(command.environment)}});
+  }
+  const std::string launch_text = launch.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  for (const auto& [name, text] : {std::pair("spec.json", &spec), {"launch.json", &launch_text}}) {
+    if (!WriteFileWhole(Path(name), *text)) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("Cannot write '", Path(name), "'"));
+    }
+  }
+  host_.provenance.Record(
+      desired_.directory(),
+      {{"attempt", token()},
+       {"run", desired_.run()},
+       {"allocation", host_.allocation},
+       {"nodes", std::vector<std::string>(desired_.nodes().begin(), desired_.nodes().end())},
+       {"node", host_.node},
+       {"time", Time(absl::Now())},
+       {"spec_sha256", Sha256(spec)}});
+  return absl::OkStatus();
+}
+
+void Attempt::OnStarted(absl::StatusOr<int> pid) {
+  if (!pid.ok()) {
+    job_ = 0;
+    Fail(v1::Attempt::LAUNCH_ERROR, 127, std::string(pid.status().message()));
+  } else {
+    spdlog::info("Attempt {} ({}) runs, process {}", token(), desired_.run(), *pid);
+    phase_ = Phase::kRunning;
+  }
+  changed_();
+}
+
+void Attempt::OnEnded(const JobResult& result) {
+  job_ = 0;
+  exit_status_ = result.exit_status;
+  if (result.exit_status != 0 && !stopping_) {
+    const ExitCause judged = JudgeExit(result, through_mpi_, desired_.spec().ranks(), desired_.directory());
+    cause_ = judged.cause;
+    message_ = judged.message;
+    spdlog::info("Attempt {} ended with status {}: {}", token(), exit_status_, message_);
+  } else if (stopping_) {
+    message_ = "Stopped.";
+  }
+  if (abandoned_) {
+    End();
+  } else {
+    WriteExit();
+    Drain();
+  }
+  changed_();
+}
+
+void Attempt::Drain() {
+  phase_ = Phase::kDraining;
+  host_.follower.Finish(token(), [this] {
+    End();
+    changed_();
+  });
+}
+
+void Attempt::End() {
+  phase_ = Phase::kEnded;
+  if (std::exchange(followed_, false)) host_.follower.Forget(token());
+}
+
+void Attempt::Fail(v1::Attempt::Cause cause, int exit_status, std::string message) {
+  spdlog::warn("Attempt {} failed: {}", token(), message);
+  cause_ = cause;
+  exit_status_ = exit_status;
+  message_ = std::move(message);
+  End();
+  WriteExit();
+}
+
+void Attempt::WriteExit() {
+  const ordered_json exit = {{"attempt", token()},
+                             {"time", Time(absl::Now())},
+                             {"exit_status", exit_status_},
+                             {"stopped", stopping_},
+                             {"cause", v1::Attempt::Cause_Name(cause_)},
+                             {"message", message_}};
+  WriteFileWhole(Path("exit.json"), exit.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+}
+
+void Attempt::Stop(absl::Duration grace) {
+  if (phase_ == Phase::kEnded) return;
+  stopping_ = true;
+  if (job_ != 0) host_.processes.Stop(job_, grace);
+}
+
+void Attempt::Abandon(absl::Duration grace) {
+  if (std::exchange(abandoned_, true)) return;
+  Stop(grace);
+  if (job_ == 0) End();
+}
+
+v1::SynchronizeRequest::AttemptStatus Attempt::Status() const {
+  using AttemptStatus = v1::SynchronizeRequest::AttemptStatus;
+  AttemptStatus status;
+  status.set_token(token());
+  status.set_stopped(stopping_);
+  switch (phase_) {
+    case Phase::kPreparing:
+      status.set_state(AttemptStatus::PREPARING);
+      break;
+    case Phase::kRunning:
+    case Phase::kDraining:
+      status.set_state(AttemptStatus::RUNNING);
+      break;
+    case Phase::kEnded:
+      status.set_state(AttemptStatus::ENDED);
+      status.set_exit_status(exit_status_);
+      status.set_cause(cause_);
+      status.set_message(message_);
+      break;
+  }
+  return status;
+}
+
+}  // namespace scalelab::worker

@@ -1,0 +1,82 @@
+// One attempt on this node: its directory, its processes, its events.
+//
+//               started            processes gone         everything durable (or refused)
+//   kPreparing ---------> kRunning --------------> kDraining ---------------------------> kEnded
+//       |  cannot be prepared or started: nothing to drain                                  ^
+//       +-----------------------------------------------------------------------------------+
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "scalelab/v1/worker.pb.h"
+#include "worker/event_follower.h"
+#include "worker/framework.h"
+#include "worker/launcher.h"
+#include "worker/process.h"
+#include "worker/provenance.h"
+
+namespace scalelab::worker {
+
+// What all attempts of a worker share; outlives them.
+struct AttemptHost {
+  Processes& processes;
+  EventFollower& follower;
+  Provenance& provenance;
+  const Frameworks& frameworks;
+  const LaunchHost& launch;
+  std::string node;        // the scheduler's name for it
+  std::string allocation;  // token
+};
+
+class Attempt {
+ public:
+  using Desired = v1::SynchronizeResponse::DesiredAttempt;
+  enum class Phase { kPreparing, kRunning, kDraining, kEnded };
+
+  // `changed` is called, never from inside a method of this class, whenever status() says something new.
+  Attempt(const AttemptHost& host, Desired desired, std::function<void()> changed);
+
+  // Prepares and launches; of one that is to be stopped nothing is started. An attempt whose directory says that it
+  // was launched before (by a worker that died) is not launched again: what it has written is sent, and it has
+  // ended as WORKER_LOST.
+  void Begin();
+  // TERM now, KILL after the grace.
+  void Stop(absl::Duration grace);
+  // Stop, and nothing that it reports matters any more: has ended when its processes are gone.
+  void Abandon(absl::Duration grace);
+
+  v1::SynchronizeRequest::AttemptStatus Status() const;
+  Phase phase() const { return phase_; }
+  bool stopping() const { return stopping_; }
+  bool abandoned() const { return abandoned_; }
+  const std::string& token() const { return desired_.token(); }
+
+ private:
+  absl::Status Prepare(LaunchPlan* plan);
+  absl::Status WriteLaunch(const LaunchPlan& plan);
+  void OnStarted(absl::StatusOr<int> pid);
+  void OnEnded(const JobResult& result);
+  void Drain();
+  void End();
+  void Fail(v1::Attempt::Cause cause, int exit_status, std::string message);
+  void WriteExit();
+  std::string Path(const std::string& name) const { return desired_.directory() + "/" + name; }
+
+  const AttemptHost& host_;
+  const Desired desired_;
+  std::function<void()> changed_;
+  Phase phase_ = Phase::kPreparing;
+  bool stopping_ = false;
+  bool abandoned_ = false;
+  bool followed_ = false;
+  bool through_mpi_ = false;
+  uint64_t job_ = 0;  // 0: nothing was started
+  int exit_status_ = 0;
+  v1::Attempt::Cause cause_ = v1::Attempt::CAUSE_UNSPECIFIED;
+  std::string message_;
+};
+
+}  // namespace scalelab::worker

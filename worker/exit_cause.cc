@@ -1,0 +1,108 @@
+#include "worker/exit_cause.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace scalelab::worker {
+namespace {
+
+constexpr int kTailBytes = 16384;
+constexpr size_t kWordsBytes = 300;
+constexpr int kLastSignal = 64;
+
+std::string Tail(const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return "";
+  const std::streamoff size = file.tellg();
+  file.seekg(std::max<std::streamoff>(0, size - kTailBytes));
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Bytes that are no printable ASCII or part of a UTF-8 sequence would not travel in a protobuf string.
+std::string Readable(absl::string_view text) {
+  std::string result;
+  for (size_t i = 0; i < text.size();) {
+    const unsigned char c = static_cast<unsigned char>(text[i]);
+    const size_t length = c < 0x80 ? 1 : c >= 0xC2 && c < 0xE0 ? 2 : c >= 0xE0 && c < 0xF0 ? 3 : 0;
+    bool whole = length > 0 && i + length <= text.size();
+    for (size_t k = 1; whole && k < length; ++k) whole = (static_cast<unsigned char>(text[i + k]) & 0xC0) == 0x80;
+    // Overlong forms and surrogates.
+    if (whole && c == 0xE0) whole = static_cast<unsigned char>(text[i + 1]) >= 0xA0;
+    if (whole && c == 0xED) whole = static_cast<unsigned char>(text[i + 1]) < 0xA0;
+    if (result.size() + std::max<size_t>(length, 1) > kWordsBytes) break;
+    if (whole && c >= 0x20 && c != 0x7F) {
+      result.append(text, i, length);
+    } else {
+      result += ' ';
+    }
+    i += whole ? length : 1;
+  }
+  return result;
+}
+
+// mpirun frames its messages; the line that matters is not the last.
+std::string MpirunWords(const std::string& path) {
+  std::string about_signal, last;
+  for (absl::string_view line : absl::StrSplit(Tail(path), '\n')) {
+    line = absl::StripAsciiWhitespace(line);
+    if (line.empty() || absl::StartsWith(line, "---")) continue;
+    if (absl::StrContains(line, "exited on signal")) about_signal = Readable(line);
+    last = Readable(line);
+  }
+  return about_signal.empty() ? last : about_signal;
+}
+
+std::string Sentence(const std::string& what, const std::string& words) {
+  return words.empty() ? what + "; it wrote nothing to standard error." : absl::StrCat(what, ": ", words);
+}
+
+}  // namespace
+
+std::string LastWords(const std::string& path) {
+  std::string last;
+  for (absl::string_view line : absl::StrSplit(Tail(path), '\n')) {
+    line = absl::StripAsciiWhitespace(line);
+    if (!line.empty()) last = Readable(line);
+  }
+  return last;
+}
+
+ExitCause JudgeExit(const JobResult& result, bool through_mpi, int ranks, const std::string& directory) {
+  const std::string launcher = through_mpi ? MpirunWords(directory + "/launcher.err") : "";
+  // The rank to quote: the one that failed; behind mpirun, the first that said anything.
+  int rank = std::max(0, result.failed);
+  bool any_started = !through_mpi;
+  std::string words;
+  for (int i = through_mpi ? 0 : rank; i < (through_mpi ? ranks : rank + 1); ++i) {
+    const std::string file = absl::StrCat(directory, "/rank-", i, ".err");
+    any_started = any_started || access(file.c_str(), F_OK) == 0;
+    if (!words.empty()) continue;
+    words = LastWords(file);
+    if (!words.empty()) rank = i;
+  }
+  const int signal = result.exit_status - 128;
+  if (signal > 0 && signal <= kLastSignal) {
+    const std::string what = absl::StrCat("A rank was ended by signal ", signal, " (", strsignal(signal), ")");
+    return {v1::Attempt::RANK_KILLED, Sentence(what, launcher.empty() ? words : launcher)};
+  }
+  if (!any_started) {
+    return {v1::Attempt::LAUNCH_ERROR,
+            Sentence(absl::StrCat("mpirun ended with status ", result.exit_status, " before a rank ran"), launcher)};
+  }
+  if (absl::StartsWith(words, "scalelab-rank: ")) return {v1::Attempt::LAUNCH_ERROR, words + "."};
+  const std::string what = words.empty() && !launcher.empty()
+                               ? absl::StrCat("mpirun ended with status ", result.exit_status)
+                               : absl::StrCat("Rank ", rank, " ended with status ", result.exit_status);
+  return {v1::Attempt::CAUSE_UNSPECIFIED, Sentence(what, words.empty() ? launcher : words)};
+}
+
+}  // namespace scalelab::worker

@@ -1,0 +1,47 @@
+// What runs an engine: the command of one rank, and how its ranks find each other.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "scalelab/v1/run.pb.h"
+
+namespace scalelab::worker {
+
+// How the ranks of an attempt find each other.
+enum class Rendezvous {
+  kNone,  // not at all, or their own business: started one by one
+  kMpi,   // by the MPI launcher that starts them
+};
+
+// One rank's program; every rank runs the same.
+struct RankProgram {
+  std::vector<std::string> argv;
+  std::vector<std::pair<std::string, std::string>> environment;  // beside what every rank finds
+  Rendezvous rendezvous = Rendezvous::kNone;
+};
+
+class Framework {
+ public:
+  virtual ~Framework() = default;
+  // Whether engines of this name ("native/ddp") are its own.
+  virtual bool Serves(absl::string_view engine) const = 0;
+  // What to run. FAILED_PRECONDITION: it is not installed here; the sentence says what to try.
+  virtual absl::StatusOr<RankProgram> ProgramOf(const v1::RunSpec& spec) const = 0;
+};
+
+using Frameworks = std::vector<std::unique_ptr<Framework>>;
+
+// "native/*": the trainer of this project, over MPI.
+std::unique_ptr<Framework> NewNativeFramework(std::string trainer_program);
+// "custom": the study's own command.
+std::unique_ptr<Framework> NewCustomFramework();
+
+// UNIMPLEMENTED when none of them serves the engine.
+absl::StatusOr<const Framework*> FrameworkOf(const Frameworks& frameworks, absl::string_view engine);
+
+}  // namespace scalelab::worker

@@ -1,0 +1,124 @@
+#include "worker/grpc_coordinator_client.h"
+
+#include <chrono>
+#include <set>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/grpcpp.h"
+#include "proto/status.h"
+#include "scalelab/v1/worker.grpc.pb.h"
+
+namespace scalelab::worker {
+namespace {
+
+// The coordinator answers Synchronize within 10 s.
+constexpr std::chrono::seconds kDeadline{20};
+constexpr int kMaxMessageBytes = 64 << 20;
+
+std::shared_ptr<grpc::Channel> Dial(const std::string& server) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+}
+
+class GrpcCoordinatorClient final : public CoordinatorClient {
+ public:
+  explicit GrpcCoordinatorClient(const CoordinatorAddress& address) : address_(address) {
+    for (const std::string& server : address.servers) stubs_.push_back(v1::WorkerService::NewStub(Dial(server)));
+  }
+
+  ~GrpcCoordinatorClient() override {
+    absl::MutexLock lock(&mutex_);
+    for (grpc::ClientContext* context : calls_) context->TryCancel();
+    mutex_.Await(absl::Condition(+[](std::set<grpc::ClientContext*>* calls) { return calls->empty(); }, &calls_));
+  }
+
+  void Synchronize(const v1::SynchronizeRequest& request, Synchronized done) override {
+    Start<v1::SynchronizeRequest, v1::SynchronizeResponse>(
+        request, std::move(done), true,
+        [](auto* stub, auto* call, auto then) {
+          stub->async()->Synchronize(&call->context, &call->request, &call->response, std::move(then));
+        });
+  }
+
+  void CancelSynchronize() override {
+    absl::MutexLock lock(&mutex_);
+    for (grpc::ClientContext* context : polls_) context->TryCancel();
+  }
+
+  void ReportEvents(const v1::ReportEventsRequest& request, Reported done) override {
+    Start<v1::ReportEventsRequest, v1::ReportEventsResponse>(
+        request, std::move(done), false,
+        [](auto* stub, auto* call, auto then) {
+          stub->async()->ReportEvents(&call->context, &call->request, &call->response, std::move(then));
+        });
+  }
+
+ private:
+  template <typename Request, typename Response>
+  struct Call {
+    grpc::ClientContext context;
+    Request request;
+    Response response;
+  };
+
+  template <typename Request, typename Response, typename Begin>
+  void Start(const Request& request, std::function<void(absl::StatusOr<Response>)> done, bool poll, Begin begin) {
+    auto call = std::make_shared<Call<Request, Response>>();
+    call->request = request;
+    call->context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+    call->context.AddMetadata("authorization", absl::StrCat("Bearer ", address_.secret));
+    call->context.AddMetadata("x-scalelab-allocation", address_.allocation);
+    v1::WorkerService::Stub* stub;
+    size_t server;
+    {
+      absl::MutexLock lock(&mutex_);
+      calls_.insert(&call->context);
+      if (poll) polls_.insert(&call->context);
+      server = server_;
+      stub = stubs_[server].get();
+    }
+    begin(stub, call.get(), [this, call, server, done = std::move(done)](grpc::Status status) {
+      if (status.error_code() == grpc::StatusCode::UNAVAILABLE) TryNextAfter(server);
+      if (status.ok()) {
+        done(std::move(call->response));
+      } else {
+        done(FromGrpc(status));
+      }
+      absl::MutexLock lock(&mutex_);
+      polls_.erase(&call->context);
+      calls_.erase(&call->context);
+    });
+  }
+
+  // The next call goes to the next address, unless one that failed earlier has seen to that.
+  void TryNextAfter(size_t server) {
+    absl::MutexLock lock(&mutex_);
+    if (server == server_) server_ = (server_ + 1) % stubs_.size();
+  }
+
+  const CoordinatorAddress address_;
+  std::vector<std::unique_ptr<v1::WorkerService::Stub>> stubs_;
+  absl::Mutex mutex_;
+  size_t server_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mutex_);
+  std::set<grpc::ClientContext*> polls_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::unique_ptr<CoordinatorClient> NewGrpcCoordinatorClient(const CoordinatorAddress& address) {
+  return std::make_unique<GrpcCoordinatorClient>(address);
+}
+
+}  // namespace scalelab::worker

@@ -1,0 +1,47 @@
+// From "train this, on these nodes" to the processes that have to be started for it. Pure: reads nothing but its
+// arguments.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "scalelab/v1/worker.pb.h"
+#include "worker/framework.h"
+#include "worker/process.h"
+
+namespace scalelab::worker {
+
+// What the launcher has to know of the node.
+struct LaunchHost {
+  std::vector<std::string> environment;    // what ranks inherit, see InheritedEnvironment
+  std::string rank_program;                // path of scalelab-rank
+  std::string mpirun = "mpirun";
+  int cpus = 1;                            // cores the worker may use
+  bool root = false;                       // mpirun wants to be told
+  bool single_copy = true;                 // ranks may read each other's memory (CMA)
+};
+
+struct LaunchPlan {
+  std::vector<Command> commands;
+  std::string tag;           // Job::tag
+  bool through_mpi = false;  // commands[0] is mpirun, which starts the ranks
+};
+
+// Of the worker's environment, what its ranks get: not the traces of a surrounding MPI or Slurm step, which would
+// make theirs believe that it is a part of it, and not our own variables, the secret among them.
+std::vector<std::string> InheritedEnvironment(const std::vector<std::string>& environment);
+
+// The processes that the launching node starts. UNIMPLEMENTED: the attempt spans several nodes.
+absl::StatusOr<LaunchPlan> PlanLaunch(const v1::SynchronizeResponse::DesiredAttempt& attempt,
+                                      const RankProgram& program, const LaunchHost& host);
+
+// Ranks of the attempt on the node in this place of its list: first and how many.
+struct RankRange {
+  int first = 0;
+  int count = 0;
+};
+RankRange RanksOn(const v1::SynchronizeResponse::DesiredAttempt& attempt, int place);
+
+}  // namespace scalelab::worker

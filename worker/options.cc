@@ -1,0 +1,76 @@
+#include "worker/options.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "CLI/CLI.hpp"
+#include "worker/node_info.h"
+
+extern char** environ;
+
+namespace scalelab::worker {
+
+bool ParseOptions(int argc, char** argv, WorkerOptions* options, int* exit_code) {
+  std::error_code error;
+  options->own_program = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  const std::filesystem::path beside = std::filesystem::path(options->own_program).parent_path();
+  options->rank_program = beside / "scalelab-rank";
+  options->trainer_program = beside / "scalelab-trainer";
+  options->node = HostName();
+  double give_up_after = 3600;
+
+  CLI::App app("Runs the attempts that a scalelab coordinator assigns to this node.", "scalelab-worker");
+  app.set_version_flag("--version", std::string("scalelab-worker ") + SCALELAB_VERSION);
+  app.add_option("--server", options->coordinator.servers, "Coordinator: unix:PATH or HOST:PORT, several by commas")
+      ->required()
+      ->delimiter(',');
+  app.add_option("--allocation", options->coordinator.allocation, "Token of the allocation")->required();
+  app.add_option("--node", options->node, "Name of this node as the scheduler calls it")->capture_default_str();
+  app.add_option("--node-index", options->node_index, "Place of this node in the allocation, from 0")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--lock", options->lock_file, "File that is locked as long as a process of this worker is left");
+  app.add_option("--give-up-after", give_up_after, "Seconds without the coordinator after which to end everything")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--trainer", options->trainer_program, "Program of the native engines")->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    *exit_code = app.exit(error) == 0 ? 0 : 2;
+    return false;
+  }
+  options->give_up_after = absl::Seconds(give_up_after);
+  const char* secret = getenv("SCALELAB_ALLOCATION_SECRET");
+  if (secret == nullptr || *secret == '\0') {
+    fprintf(stderr, "scalelab-worker: SCALELAB_ALLOCATION_SECRET is not set; the coordinator's scheduler sets it\n");
+    *exit_code = 2;
+    return false;
+  }
+  options->coordinator.secret = secret;
+  unsetenv("SCALELAB_ALLOCATION_SECRET");
+  return true;
+}
+
+Frameworks NewFrameworks(const WorkerOptions& options) {
+  Frameworks frameworks;
+  frameworks.push_back(NewNativeFramework(options.trainer_program));
+  frameworks.push_back(NewCustomFramework());
+  return frameworks;
+}
+
+LaunchHost NewLaunchHost(const WorkerOptions& options) {
+  LaunchHost host;
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
+  host.environment = InheritedEnvironment(environment);
+  host.rank_program = options.rank_program;
+  host.cpus = ReadNodeInfo().cpus();
+  host.root = geteuid() == 0;
+  host.single_copy = SingleCopyAllowed();
+  return host;
+}
+
+}  // namespace scalelab::worker

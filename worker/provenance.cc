@@ -1,0 +1,141 @@
+#include "worker/provenance.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
+#include "worker/node_info.h"
+
+namespace scalelab::worker {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr absl::Duration kVersionLimit = absl::Seconds(30);
+
+ordered_json Binary(const std::string& path) { return {{"path", path}, {"sha256", FileSha256(path)}}; }
+
+}  // namespace
+
+ordered_json RedactedEnvironment(const std::vector<std::string>& environment) {
+  ordered_json result = ordered_json::object();
+  for (const std::string& entry : environment) {
+    const size_t mark = entry.find('=');
+    if (mark == std::string::npos || mark == 0) continue;
+    const std::string name = entry.substr(0, mark);
+    const std::string upper = absl::AsciiStrToUpper(name);
+    bool secret = false;
+    for (absl::string_view word : {"TOKEN", "SECRET", "PASSWORD", "KEY", "CREDENTIAL"}) {
+      secret = secret || absl::StrContains(upper, word);
+    }
+    result[name] = secret ? "(redacted)" : entry.substr(mark + 1);
+  }
+  return result;
+}
+
+bool WriteFileWhole(const std::string& path, const std::string& text) {
+  const std::string draft = path + ".new";
+  const int fd = open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return false;
+  size_t at = 0;
+  while (at < text.size()) {
+    const ssize_t written = write(fd, text.data() + at, text.size() - at);
+    if (written <= 0) break;
+    at += static_cast<size_t>(written);
+  }
+  const bool closed = close(fd) == 0;
+  return closed && at == text.size() && rename(draft.c_str(), path.c_str()) == 0;
+}
+
+Provenance::Provenance(EventLoop& loop, Programs programs, std::vector<std::string> environment)
+    : loop_(loop), programs_(std::move(programs)), environment_(std::move(environment)), node_(ReadNodeInfo()) {}
+
+void Provenance::AskTrainer(Processes& processes, std::function<void()> known) {
+  std::string file = (std::filesystem::temp_directory_path() / "scalelab-version-XXXXXX").string();
+  const int fd = access(programs_.trainer.c_str(), X_OK) == 0 ? mkstemp(file.data()) : -1;
+  if (fd < 0) {
+    complete_ = true;
+    loop_.Post(std::move(known));
+    return;
+  }
+  close(fd);
+  const Command command{{programs_.trainer, "--version"}, environment_, "/", file, ""};
+  const auto finish = [this, file, known = std::move(known)] {
+    std::ifstream output(file);
+    TakeVersions({std::istreambuf_iterator<char>(output), {}});
+    unlink(file.c_str());
+    complete_ = true;
+    Flush();
+    known();
+  };
+  const uint64_t job = processes.Start(
+      {"SCALELAB_ATTEMPT=version", {command}, absl::ZeroDuration()},
+      [finish](absl::StatusOr<int> started) {
+        if (!started.ok()) finish();
+      },
+      [finish](JobResult) { finish(); });
+  loop_.After(kVersionLimit, [&processes, job] { processes.Stop(job, absl::ZeroDuration()); });
+}
+
+// {"name":"scalelab-trainer","version":"0.1.0","libtorch":"1.13.1",...}: one line of JSON.
+void Provenance::TakeVersions(const std::string& output) {
+  const auto versions = nlohmann::json::parse(output, nullptr, false);
+  if (!versions.is_object()) {
+    spdlog::warn("'{} --version' said nothing that is understood", programs_.trainer);
+    return;
+  }
+  for (const auto& [name, value] : versions.items()) {
+    if (name == "name" || !value.is_string()) continue;
+    (*node_.mutable_software())[name == "version" ? "trainer" : name] = value.get<std::string>();
+  }
+}
+
+void Provenance::Record(const std::string& directory, ordered_json attempt) {
+  if (complete_) {
+    Write(directory, attempt);
+  } else {
+    waiting_.emplace_back(directory, std::move(attempt));
+  }
+}
+
+void Provenance::Flush() {
+  for (const auto& [directory, attempt] : std::exchange(waiting_, {})) Write(directory, attempt);
+}
+
+void Provenance::Write(const std::string& directory, const ordered_json& attempt) {
+  if (common_.empty()) {
+    ordered_json common;
+    common["worker"] = {{"version", SCALELAB_VERSION}, {"git_commit", SCALELAB_GIT_COMMIT}};
+    common["binaries"] = ordered_json::array();
+    for (const std::string& program : {programs_.worker, programs_.rank, programs_.trainer}) {
+      if (!program.empty() && access(program.c_str(), R_OK) == 0) common["binaries"].push_back(Binary(program));
+    }
+    common["software"] = ordered_json::object();
+    for (const auto& [name, version] : node_.software()) common["software"][name] = version;
+    common["hardware"] = {{"hostname", HostName()},
+                          {"cpu_model", node_.cpu_model()},
+                          {"cpus", node_.cpus()},
+                          {"memory_bytes", node_.memory_bytes()},
+                          {"gpus", std::vector<std::string>(node_.gpus().begin(), node_.gpus().end())},
+                          {"os", node_.os()}};
+    common["environment"] = RedactedEnvironment(environment_);
+    common_ = common.dump(2, ' ', false, ordered_json::error_handler_t::replace);
+  }
+  // One object of two: the attempt's members, then the common ones.
+  std::string text = attempt.dump(2, ' ', false, ordered_json::error_handler_t::replace);
+  text.resize(text.rfind('\n'));
+  absl::StrAppend(&text, ",", absl::string_view(common_).substr(1), "\n");
+  const std::string path = directory + "/provenance.json";
+  if (!WriteFileWhole(path, text)) spdlog::warn("Cannot write '{}'", path);
+}
+
+}  // namespace scalelab::worker

@@ -1,0 +1,63 @@
+// scalelab-rank PROGRAM ARGS...: what an MPI launcher or srun starts in place of PROGRAM. Gives the rank what every
+// rank finds (docs/trainer-protocol.md), whoever started it, and then becomes PROGRAM. Nothing but libc: it is started
+// once a rank.
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+namespace {
+
+// The first of these variables that is set to a number; NULL when none is.
+const char* FirstNumber(const char* const* names) {
+  for (; *names != nullptr; ++names) {
+    const char* value = getenv(*names);
+    if (value != nullptr && *value != '\0' && strspn(value, "0123456789") == strlen(value)) return value;
+  }
+  return nullptr;
+}
+
+bool Redirect(int target, const char* directory, const char* rank, const char* ending) {
+  char path[4096];
+  snprintf(path, sizeof path, "%s/rank-%s.%s", directory, rank, ending);
+  const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (fd >= 0 && dup2(fd, target) >= 0) return true;
+  fprintf(stderr, "scalelab-rank: cannot write '%s': %s\n", path, strerror(errno));
+  return false;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  static const char* const kRank[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID", "RANK", nullptr};
+  static const char* const kLocal[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "LOCAL_RANK", nullptr};
+  static const char* const kWorld[] = {"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "WORLD_SIZE",
+                                       nullptr};
+  if (argc < 2) {
+    fputs("usage: scalelab-rank PROGRAM [ARGUMENT...]\n", stderr);
+    return 2;
+  }
+  const char* directory = getenv("SCALELAB_ATTEMPT_DIR");
+  const char* rank = FirstNumber(kRank);
+  if (directory == nullptr || rank == nullptr) {
+    fprintf(stderr, "scalelab-rank: no %s; start it with mpirun or srun from scalelab-worker\n",
+            directory == nullptr ? "SCALELAB_ATTEMPT_DIR" : "rank in OMPI_COMM_WORLD_RANK, PMIX_RANK, SLURM_PROCID or RANK");
+    return 2;
+  }
+  // Copies: setenv may move what getenv has given.
+  char own_rank[32], events[4096];
+  snprintf(own_rank, sizeof own_rank, "%s", rank);
+  snprintf(events, sizeof events, "%s/events-%s.jsonl", directory, own_rank);
+  if (!Redirect(STDERR_FILENO, directory, own_rank, "err")) return 126;
+  if (!Redirect(STDOUT_FILENO, directory, own_rank, "out")) return 126;
+  if (const char* local = FirstNumber(kLocal)) setenv("LOCAL_RANK", local, 1);
+  if (const char* world = FirstNumber(kWorld)) setenv("WORLD_SIZE", world, 1);
+  setenv("RANK", own_rank, 1);
+  setenv("SCALELAB_EVENTS", events, 1);
+
+  execvp(argv[1], argv + 1);
+  fprintf(stderr, "scalelab-rank: cannot start '%s': %s\n", argv[1], strerror(errno));
+  return errno == ENOENT ? 127 : 126;
+}

@@ -1,0 +1,55 @@
+// Ranks joined by MPI.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "worker/trainer/comm/communicator.h"
+
+namespace scalelab::trainer {
+
+// All MPI calls between MPI_Init and MPI_Finalize are made by one communication thread, which starts operations in the
+// order of the calls, all as non-blocking collectives, and drives them: at full speed while somebody waits, with short
+// sleeps while the ranks still compute, because on one core per rank a busy poll would steal from the computation that
+// it is meant to overlap with.
+class MpiCommunicator : public Communicator {
+ public:
+  // Initialises MPI; one object per process. `launched` is what the launcher said (0: nothing), `expected` what the
+  // specification asks for; throws TrainerError when MPI finds another number of ranks.
+  MpiCommunicator(int rank, int launched, int64_t expected);
+  // Finalises MPI, which waits for the other ranks; not while an exception is passing: then only AbortOtherRanks helps.
+  ~MpiCommunicator() override;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string_view name() const override { return "mpi"; }
+  std::unique_ptr<Work> StartAllReduce(const at::Tensor& tensor, ReduceOp op) override;
+  void Broadcast(const at::Tensor& tensor, int root) override;
+  std::vector<std::string> AllGather(std::string_view mine) override;
+  void Barrier() override;
+
+ private:
+  class Operation;
+  class OperationWork;
+  struct Handles;  // MPI's communicator, kept out of this header
+
+  std::unique_ptr<Work> Submit(std::unique_ptr<Operation> operation);
+  void CommunicationThread();
+
+  int rank_ = 0, size_ = 1;
+  std::unique_ptr<Handles> handles_;
+  std::atomic<int> waiting_ = 0;       // callers in Wait()
+  std::atomic<bool> abandon_ = false;  // leave unfinished operations
+
+  std::mutex mutex_;  // guards queue_ and closing_
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Operation>> queue_;
+  bool closing_ = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace scalelab::trainer

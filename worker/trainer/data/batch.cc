@@ -1,0 +1,80 @@
+#include "worker/trainer/data/batch.h"
+
+#include <algorithm>
+#include <array>
+
+#include "worker/trainer/data/random.h"
+
+namespace scalelab::trainer {
+namespace {
+
+constexpr int kPad = 4;
+
+using Table = std::array<std::array<float, 256>, kChannels>;
+
+constexpr Table kNormal = [] {
+  constexpr float mean[] = {0.4914f, 0.4822f, 0.4465f}, deviation[] = {0.2470f, 0.2435f, 0.2616f};
+  Table table{};
+  for (int c = 0; c < kChannels; ++c) {
+    for (int v = 0; v < 256; ++v) table[c][v] = (static_cast<float>(v) / 255.0f - mean[c]) / deviation[c];
+  }
+  return table;
+}();
+
+// One image to `out`, where a pixel's channel c stands at pixel * pixel_stride + c * channel_stride. The strides are
+// template arguments because the inner loop is all there is.
+template <int64_t pixel_stride, int64_t channel_stride>
+void WriteImage(const uint8_t* image, const CropFlip& crop, float* out) {
+  const int shift = crop.right - kPad;  // source column of target column 0, before flipping
+  const int first = std::max(0, -shift), last = std::min(kSide, kSide - shift);
+  const bool whole = crop.down == kPad && crop.right == kPad;
+  if (!whole) std::fill_n(out, kImageBytes, 0.0f);
+  for (int y = 0; y < kSide; ++y) {
+    const int source_row = y + crop.down - kPad;
+    if (source_row < 0 || source_row >= kSide) continue;
+    const uint8_t* source = image + source_row * kSide + shift;
+    float* row = out + y * kSide * pixel_stride;
+    // A flip mirrors the crop: target column x shows what column kSide - 1 - x would show.
+    const int64_t step = crop.flip ? -pixel_stride : pixel_stride;
+    float* target = row + (crop.flip ? kSide - 1 - first : first) * pixel_stride;
+    for (int x = first; x < last; ++x, target += step) {
+      for (int c = 0; c < kChannels; ++c) target[c * channel_stride] = kNormal[c][source[c * kPlane + x]];
+    }
+  }
+}
+
+}  // namespace
+
+Batch AllocateBatch(int64_t size, at::MemoryFormat format) {
+  return {at::empty({size, kChannels, kSide, kSide}, at::TensorOptions(at::kFloat).memory_format(format)),
+          at::empty({size}, at::kLong)};
+}
+
+CropFlip DrawCropFlip(uint64_t seed, int64_t epoch, int64_t sample) {
+  // Samples count from 1 here: purpose 0 belongs to the order of the epoch.
+  Random random(seed, static_cast<uint64_t>(epoch), static_cast<uint64_t>(sample) + 1);
+  CropFlip crop;
+  crop.down = static_cast<int>(random.Below(2 * kPad + 1));
+  crop.right = static_cast<int>(random.Below(2 * kPad + 1));
+  crop.flip = random.Below(2) == 1;
+  return crop;
+}
+
+void FillBatch(const ImageSet& set, std::span<const int32_t> samples, std::span<const CropFlip> crops, Batch& batch) {
+  float* images = batch.images.data_ptr<float>();
+  int64_t* labels = batch.labels.data_ptr<int64_t>();
+  const bool channels_last = batch.images.stride(1) == 1;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const CropFlip crop = crops.empty() ? CropFlip{} : crops[i];
+    const uint8_t* image = set.image(samples[i]);
+    float* out = images + static_cast<int64_t>(i) * kImageBytes;
+    if (channels_last) {
+      WriteImage<kChannels, 1>(image, crop, out);
+    } else {
+      WriteImage<1, kPlane>(image, crop, out);
+    }
+    labels[i] = set.labels[samples[i]];
+  }
+}
+
+}  // namespace scalelab::trainer

@@ -1,0 +1,33 @@
+// Bytes of images -> normalised, augmented tensors.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "worker/trainer/data/dataset.h"
+#include "worker/trainer/torch.h"
+
+namespace scalelab::trainer {
+
+struct Batch {
+  at::Tensor images;  // float [n, 3, 32, 32] in the memory format of the run
+  at::Tensor labels;  // int64 [n]
+};
+
+Batch AllocateBatch(int64_t size, at::MemoryFormat format);
+
+// He et al. 2015, section 4.2: four pixels of zeros (after normalisation) on each side, a random 32 x 32 crop of that, a
+// flip with probability one half.
+struct CropFlip {
+  int down = 4, right = 4;  // corner of the crop in the padded image, 0 to 8
+  bool flip = false;
+};
+
+// Depends on nothing else, so that a sample is augmented the same way whichever rank trains on it.
+CropFlip DrawCropFlip(uint64_t seed, int64_t epoch, int64_t sample);
+
+// Writes the samples into the first rows of `batch`, each channel less its mean over its deviation (of the CIFAR-10
+// training set); `crops` is empty or one for each sample.
+void FillBatch(const ImageSet& set, std::span<const int32_t> samples, std::span<const CropFlip> crops, Batch& batch);
+
+}  // namespace scalelab::trainer

@@ -1,0 +1,77 @@
+#include "worker/trainer/launch.h"
+
+#include <dlfcn.h>
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <initializer_list>
+#include <string_view>
+
+#include "nlohmann/json.hpp"
+#include "worker/trainer/comm/communicators.h"
+#include "worker/trainer/errors.h"
+#include "worker/trainer/torch.h"
+
+namespace scalelab::trainer {
+namespace {
+
+// The first of the variables that is set, as a number of at least 0.
+int NumberFrom(std::initializer_list<const char*> names, int otherwise) {
+  for (const char* name : names) {
+    const char* text = std::getenv(name);
+    if (text == nullptr || *text == '\0') continue;
+    const std::string_view view(text);
+    int value = -1;
+    auto [end, error] = std::from_chars(view.begin(), view.end(), value);
+    if (error != std::errc() || end != view.end() || value < 0) {
+      throw TrainerError(std::string("environment variable ") + name + " must be a number of at least 0, it is \"" +
+                         text + "\"");
+    }
+    return value;
+  }
+  return otherwise;
+}
+
+}  // namespace
+
+LaunchEnvironment ReadLaunchEnvironment(int argc, char** argv) {
+  LaunchEnvironment env;
+  const char* spec = argc > 1 ? argv[1] : std::getenv("SCALELAB_SPEC");
+  if (argc > 2 || spec == nullptr || *spec == '\0') {
+    throw TrainerError("usage: scalelab-trainer [SPEC.json]; without an argument SCALELAB_SPEC must name the file");
+  }
+  env.spec_path = spec;
+  if (const char* events = std::getenv("SCALELAB_EVENTS")) env.events_path = events;
+  env.rank = NumberFrom({"RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"}, 0);
+  env.local_rank = NumberFrom({"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"}, 0);
+  env.world_size = NumberFrom({"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"}, 0);
+  return env;
+}
+
+void DieWithLauncher() {
+  if (std::getenv("OMPI_COMM_WORLD_RANK") != nullptr || std::getenv("PMIX_RANK") != nullptr) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+  }
+}
+
+void ConfigureCpu(int threads) {
+  at::set_num_threads(threads);
+  at::set_num_interop_threads(1);
+  at::globalContext().setFlushDenormal(true);
+  // OpenBLAS with its own threads does not listen to ATen; it is there only when the system's BLAS is OpenBLAS.
+  if (void* symbol = dlsym(RTLD_DEFAULT, "openblas_set_num_threads")) {
+    reinterpret_cast<void (*)(int)>(symbol)(threads);
+  }
+}
+
+std::string VersionLine() {
+  return nlohmann::json{{"name", "scalelab-trainer"},
+                        {"version", SCALELAB_VERSION},
+                        {"libtorch", TORCH_VERSION},
+                        {"mpi", MpiLibraryVersion()}}
+      .dump();
+}
+
+}  // namespace scalelab::trainer

@@ -1,0 +1,51 @@
+// scalelab-trainer: one rank of one run. Wiring only; read train_loop.cc next.
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <string_view>
+
+#include "worker/trainer/comm/communicators.h"
+#include "worker/trainer/errors.h"
+#include "worker/trainer/launch.h"
+#include "worker/trainer/metrics/event_writer.h"
+#include "worker/trainer/train_loop.h"
+#include "worker/trainer/training_spec.h"
+
+namespace scalelab::trainer {
+namespace {
+
+int Fail(const std::exception_ptr& error, EventWriter* events) {
+  const ErrorReport report = DescribeError(error);
+  std::fprintf(stderr, "scalelab-trainer: %s\n", report.message.c_str());
+  try {
+    if (events != nullptr) events->Error(report.message, report.kind);
+  } catch (const std::exception&) {
+    // The event file itself is what failed; standard error has the message.
+  }
+  AbortOtherRanks(1);
+  return 1;
+}
+
+int Main(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "--version") {
+    std::puts(VersionLine().c_str());
+    return 0;
+  }
+  DieWithLauncher();
+  std::unique_ptr<EventWriter> events;
+  try {
+    const LaunchEnvironment environment = ReadLaunchEnvironment(argc, argv);
+    events = std::make_unique<EventWriter>(environment.events_path);
+    const TrainingSpec spec = ReadTrainingSpec(environment.spec_path);
+    const std::unique_ptr<Communicator> communicator = MakeCommunicator(spec, environment);
+    Train(spec, *communicator, *events);
+    return 0;
+  } catch (...) {
+    return Fail(std::current_exception(), events.get());
+  }
+}
+
+}  // namespace
+}  // namespace scalelab::trainer
+
+int main(int argc, char** argv) { return scalelab::trainer::Main(argc, argv); }

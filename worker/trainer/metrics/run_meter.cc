@@ -1,0 +1,64 @@
+#include "worker/trainer/metrics/run_meter.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+
+namespace scalelab::trainer {
+
+void RunMeter::Add(const StepTimes& step) {
+  if (++steps_ <= warmup_) return;
+  totals_.push_back(step.total);
+  total_sum_ += step.total;
+  exposed_sum_ += step.comm_exposed;
+  compute_sum_ += step.forward + step.backward + step.optimizer;
+}
+
+double RunMeter::MeanCompute() const { return totals_.empty() ? 0 : compute_sum_ / static_cast<double>(measured()); }
+
+void RunMeter::AppendTo(std::vector<Metric>& metrics, int64_t samples_per_epoch) const {
+  if (totals_.empty()) return;
+  const double median = Median(totals_), mean = total_sum_ / static_cast<double>(measured());
+  const double batch = static_cast<double>(global_batch_);
+  metrics.emplace_back("run/throughput", batch / median);
+  metrics.emplace_back("run/throughput_mean", batch / mean);
+  metrics.emplace_back("run/step_seconds", median);
+  metrics.emplace_back("run/epoch_seconds", static_cast<double>(samples_per_epoch) / (batch / median));
+  metrics.emplace_back("run/comm_share", exposed_sum_ / total_sum_);
+}
+
+double StragglerSkew(const std::vector<double>& compute) {
+  const double sum = std::accumulate(compute.begin(), compute.end(), 0.0);
+  if (sum <= 0) return 0;
+  return *std::max_element(compute.begin(), compute.end()) / (sum / static_cast<double>(compute.size())) - 1;
+}
+
+double Median(std::vector<double> values) {
+  const size_t middle = values.size() / 2;
+  std::nth_element(values.begin(), values.begin() + middle, values.end());
+  const double upper = values[middle];
+  if (values.size() % 2 == 1) return upper;
+  return (*std::max_element(values.begin(), values.begin() + middle) + upper) / 2;
+}
+
+int64_t PeakResidentBytes() {
+  long long kib = 0;
+  if (FILE* status = std::fopen("/proc/self/status", "r")) {
+    char line[256];
+    while (std::fgets(line, sizeof line, status) != nullptr) {
+      if (std::sscanf(line, "VmHWM: %lld kB", &kib) == 1) break;
+    }
+    std::fclose(status);
+  }
+  return kib * 1024;
+}
+
+double ProcessCpuSeconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+}  // namespace scalelab::trainer

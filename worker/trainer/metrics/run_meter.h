@@ -1,0 +1,50 @@
+// What a run comes to: from the times of its steps to the metrics of its `finish` event.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "worker/trainer/metrics/event_writer.h"
+
+namespace scalelab::trainer {
+
+// Seconds of one step and its parts.
+struct StepTimes {
+  double total = 0, data = 0, forward = 0, backward = 0, comm_exposed = 0, optimizer = 0;
+};
+
+class RunMeter {
+ public:
+  // The first `warmup_steps` steps do not count.
+  RunMeter(int64_t warmup_steps, int64_t global_batch) : warmup_(warmup_steps), global_batch_(global_batch) {}
+
+  void Add(const StepTimes& step);
+
+  int64_t steps() const { return steps_; }
+  // Steps after warm-up, the measured window.
+  int64_t measured() const { return static_cast<int64_t>(totals_.size()); }
+  // Mean seconds of computing in a step of the window; 0 when it is empty.
+  double MeanCompute() const;
+  // Appends run/throughput, run/throughput_mean, run/step_seconds, run/epoch_seconds (of an epoch of
+  // `samples_per_epoch`) and run/comm_share; nothing when the window is empty.
+  void AppendTo(std::vector<Metric>& metrics, int64_t samples_per_epoch) const;
+
+ private:
+  int64_t warmup_, global_batch_;
+  int64_t steps_ = 0;
+  std::vector<double> totals_;  // of the window
+  double total_sum_ = 0, exposed_sum_ = 0, compute_sum_ = 0;
+};
+
+// (slowest / mean) - 1 over the ranks' mean compute times; 0 when nothing was measured.
+double StragglerSkew(const std::vector<double>& compute);
+
+// Middle value, or the mean of the two middle ones; `values` must not be empty.
+double Median(std::vector<double> values);
+
+// Largest resident set of this process so far (VmHWM), in bytes; 0 where /proc does not say.
+int64_t PeakResidentBytes();
+// CPU seconds of all threads of this process.
+double ProcessCpuSeconds();
+
+}  // namespace scalelab::trainer

@@ -1,0 +1,79 @@
+#include <vector>
+
+#include "worker/trainer/models/batch_norm.h"
+
+namespace scalelab::trainer {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Sum over everything but channels, in double precision.
+at::Tensor ChannelSum(const at::Tensor& x) { return x.sum({0, 2, 3}, /*keepdim=*/false, at::kDouble); }
+
+at::Tensor PerChannel(const at::Tensor& v) { return v.view({1, -1, 1, 1}); }
+
+struct SyncFunction : public torch::autograd::Function<SyncFunction> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight,
+                            const at::Tensor& bias, at::Tensor running_mean, at::Tensor running_var, double momentum,
+                            double epsilon, int64_t communicator_address) {
+    auto& communicator = *reinterpret_cast<Communicator*>(communicator_address);
+    const at::Tensor x = input.to(at::kFloat);
+    const int64_t channels = x.size(1);
+    const double own = static_cast<double>(x.numel() / channels);
+    const at::Tensor x64 = x.to(at::kDouble);
+    at::Tensor sums = at::cat({ChannelSum(x64), ChannelSum(x64 * x64), at::full({1}, own, at::kDouble)});
+    communicator.AllReduce(sums, ReduceOp::kSum);
+    const double count = sums[2 * channels].item<double>();
+    const at::Tensor mean = sums.narrow(0, 0, channels) / count;
+    const at::Tensor variance = (sums.narrow(0, channels, channels) / count - mean * mean).clamp_min(0);
+    const at::Tensor inverse = (variance + epsilon).rsqrt();
+
+    running_mean.mul_(1 - momentum).add_(mean.to(at::kFloat), momentum);
+    running_var.mul_(1 - momentum).add_((variance * (count / (count - 1))).to(at::kFloat), momentum);
+
+    const at::Tensor mean32 = mean.to(at::kFloat), inverse32 = inverse.to(at::kFloat);
+    context->save_for_backward({x, weight, mean32, inverse32});
+    context->saved_data["communicator"] = communicator_address;
+    context->saved_data["count"] = count;
+    const at::Tensor scale = inverse32 * weight;
+    return x.sub(PerChannel(mean32)).mul_(PerChannel(scale)).add_(PerChannel(bias));
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    auto& communicator = *reinterpret_cast<Communicator*>(context->saved_data["communicator"].toInt());
+    const double count = context->saved_data["count"].toDouble();
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1], &mean = saved[2], &inverse = saved[3];
+    const int64_t channels = x.size(1);
+    const at::Tensor dy = gradients[0].to(at::kFloat);
+    const at::Tensor normal = x.sub(PerChannel(mean)).mul_(PerChannel(inverse));
+    // The rank's own sums are the gradients of bias and weight (averaged over ranks later, as all gradients); the
+    // sums over all ranks correct the input's gradient, because every sample moved the statistics of all.
+    const at::Tensor own = at::cat({ChannelSum(dy), ChannelSum(dy * normal)});
+    at::Tensor all = own.clone();
+    communicator.AllReduce(all, ReduceOp::kSum);
+    const at::Tensor mean_dy = (all.narrow(0, 0, channels) / count).to(at::kFloat);
+    const at::Tensor mean_dy_normal = (all.narrow(0, channels, channels) / count).to(at::kFloat);
+    const at::Tensor dx = dy.sub(PerChannel(mean_dy))
+                              .sub_(normal * PerChannel(mean_dy_normal))
+                              .mul_(PerChannel(inverse * weight));
+    const at::Tensor none;
+    return {dx,   own.narrow(0, channels, channels).to(at::kFloat),
+            own.narrow(0, 0, channels).to(at::kFloat),
+            none, none,
+            none, none,
+            none};
+  }
+};
+
+}  // namespace
+
+at::Tensor SyncBatchNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                         const at::Tensor& running_mean, const at::Tensor& running_var, double momentum,
+                         double epsilon, Communicator& communicator) {
+  return SyncFunction::apply(x, weight, bias, running_mean, running_var, momentum, epsilon,
+                             static_cast<int64_t>(reinterpret_cast<intptr_t>(&communicator)));
+}
+
+}  // namespace scalelab::trainer

@@ -1,0 +1,14 @@
+// One training run, from the specification to the `finish` event.
+#pragma once
+
+#include "worker/trainer/comm/communicator.h"
+#include "worker/trainer/metrics/event_writer.h"
+#include "worker/trainer/training_spec.h"
+
+namespace scalelab::trainer {
+
+// All ranks of the communicator call this with the same specification. Throws TrainerError or what Torch throws; the
+// same specification gives the same losses bit for bit on one rank with one thread.
+void Train(const TrainingSpec& spec, Communicator& communicator, EventWriter& events);
+
+}  // namespace scalelab::trainer
