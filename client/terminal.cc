@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <string>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -22,7 +23,8 @@ bool LocaleIsUtf8() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const absl::string_view value = Env(name);
     if (!value.empty()) {
-      return absl::StrContainsIgnoreCase(value, "utf-8") || absl::StrContainsIgnoreCase(value, "utf8");
+      const std::string lower = absl::AsciiStrToLower(value);
+      return absl::StrContains(lower, "utf-8") || absl::StrContains(lower, "utf8");
     }
   }
   return false;

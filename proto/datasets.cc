@@ -22,7 +22,8 @@ bool Exists(const std::string& path) {
   return stat(path.c_str(), &st) == 0;
 }
 
-// Opens rather than asks access(2): network filesystems and root squash make its answer differ from what open does.
+// Opens rather than asks access(2): network filesystems and root squash make its answer differ from what open
+// does.
 absl::StatusOr<RecordFile> CheckRecordFile(const std::string& path) {
   int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
@@ -33,7 +34,8 @@ absl::StatusOr<RecordFile> CheckRecordFile(const std::string& path) {
   int rc = fstat(fd, &st);
   int error = errno;
   close(fd);
-  if (rc != 0) return absl::InvalidArgumentError(absl::StrCat(path, " cannot be read: ", std::strerror(error)));
+  if (rc != 0)
+    return absl::InvalidArgumentError(absl::StrCat(path, " cannot be read: ", std::strerror(error)));
   if (!S_ISREG(st.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file; ", kGetIt));
   }
@@ -53,7 +55,8 @@ absl::StatusOr<RecordFile> CheckRecordFile(const std::string& path) {
 // What somebody with another layout of the same data should do, if that is what `dir` holds.
 std::string MissingHint(const std::string& dir) {
   std::string inner = absl::StrCat(dir, "/cifar-10-batches-bin");
-  if (Exists(inner + "/data_batch_1.bin")) return absl::StrCat("the data are in ", inner, ": name that directory");
+  if (Exists(inner + "/data_batch_1.bin"))
+    return absl::StrCat("the data are in ", inner, ": name that directory");
   if (Exists(dir + "/data_batch_1") || Exists(dir + "/cifar-10-batches-py")) {
     return absl::StrCat("this is the Python version; ", kGetIt);
   }
@@ -70,8 +73,8 @@ absl::StatusOr<RecordFiles> FindCifar10(const std::string& dir) {
   struct stat st;
   if (stat(dir.c_str(), &st) != 0) {
     if (errno != ENOENT && errno != ENOTDIR) {
-      return absl::InvalidArgumentError(absl::StrCat("directory ", dir, " cannot be read: ", std::strerror(errno),
-                                                     "; check its permissions"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "directory ", dir, " cannot be read: ", std::strerror(errno), "; check its permissions"));
     }
     return absl::NotFoundError(
         absl::StrCat("directory ", dir, " does not exist; check data_dir, as the nodes see it"));
@@ -81,8 +84,8 @@ absl::StatusOr<RecordFiles> FindCifar10(const std::string& dir) {
         absl::StrCat(dir, " is not a directory; data_dir names the directory of data_batch_1.bin"));
   }
   if (access(dir.c_str(), X_OK) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("directory ", dir, " cannot be read: ", std::strerror(errno),
-                                                   "; check its permissions"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "directory ", dir, " cannot be read: ", std::strerror(errno), "; check its permissions"));
   }
 
   RecordFiles files;
@@ -118,8 +121,7 @@ absl::StatusOr<RecordFiles> FindCifar10(const std::string& dir) {
 absl::Status CheckDataset(absl::string_view name, const std::string& dir) {
   if (name == "synthetic") return absl::OkStatus();
   if (name == "cifar10") return FindCifar10(dir).status();
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown data set '", name, "'; known: cifar10, synthetic"));
+  return absl::InvalidArgumentError(absl::StrCat("unknown data set '", name, "'; known: cifar10, synthetic"));
 }
 
 }  // namespace scalelab

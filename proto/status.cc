@@ -14,8 +14,8 @@ namespace {
 constexpr char kErrorInfoUrl[] = "type.googleapis.com/google.rpc.ErrorInfo";
 constexpr char kBadRequestUrl[] = "type.googleapis.com/google.rpc.BadRequest";
 
-// gRPC refuses trailing metadata past 8 KiB, and with them the whole answer. The details travel as base64 (4/3), beside
-// the message, which may grow threefold by percent encoding.
+// gRPC refuses trailing metadata past 8 KiB, and with them the whole answer. The details travel as base64
+// (4/3), beside the message, which may grow threefold by percent encoding.
 constexpr size_t kMaxWireMessage = 600;
 constexpr size_t kMaxWireDetails = 4096;
 
@@ -25,12 +25,18 @@ std::string Printable(absl::string_view text, size_t limit) {
   out.reserve(std::min(text.size(), limit + 3));
   for (size_t i = 0; i < text.size();) {
     unsigned char c = text[i];
-    size_t length = c < 0x80 ? 1 : c >= 0xC2 && c < 0xE0 ? 2 : c >= 0xE0 && c < 0xF0 ? 3 : c >= 0xF0 && c < 0xF5 ? 4 : 0;
+    size_t length = c < 0x80                ? 1
+                    : c >= 0xC2 && c < 0xE0 ? 2
+                    : c >= 0xE0 && c < 0xF0 ? 3
+                    : c >= 0xF0 && c < 0xF5 ? 4
+                                            : 0;
     bool valid = length > 0 && i + length <= text.size();
-    for (size_t j = 1; valid && j < length; ++j) valid = (static_cast<unsigned char>(text[i + j]) & 0xC0) == 0x80;
+    for (size_t j = 1; valid && j < length; ++j)
+      valid = (static_cast<unsigned char>(text[i + j]) & 0xC0) == 0x80;
     if (valid && length > 2) {  // overlong forms, surrogates, beyond U+10FFFF
       unsigned char d = text[i + 1];
-      valid = !(c == 0xE0 && d < 0xA0) && !(c == 0xED && d > 0x9F) && !(c == 0xF0 && d < 0x90) && !(c == 0xF4 && d > 0x8F);
+      valid = !(c == 0xE0 && d < 0xA0) && !(c == 0xED && d > 0x9F) && !(c == 0xF0 && d < 0x90) &&
+              !(c == 0xF4 && d > 0x8F);
     }
     size_t take = valid ? length : 1;
     if (out.size() + take > limit) return out + "...";
@@ -78,7 +84,8 @@ absl::Status MakeError(absl::StatusCode code, absl::string_view reason, absl::st
 
 absl::Status InvalidFields(std::vector<FieldViolation> violations) {
   const FieldViolation& first = violations.front();
-  std::string message = first.field.empty() ? first.description : absl::StrCat(first.field, ": ", first.description);
+  std::string message =
+      first.field.empty() ? first.description : absl::StrCat(first.field, ": ", first.description);
   if (violations.size() > 1) absl::StrAppend(&message, " (and ", violations.size() - 1, " more)");
   return WithViolations(MakeError(absl::StatusCode::kInvalidArgument, "INVALID_FIELDS", message),
                         std::move(violations));

@@ -1,5 +1,5 @@
-// absl::Status <-> gRPC status with google.rpc error details, so that rooms speak absl::Status and only handlers and
-// clients know gRPC. Details travel as absl::Status payloads under their type URL.
+// absl::Status <-> gRPC status with google.rpc error details, so that rooms speak absl::Status and only
+// handlers and clients know gRPC. Details travel as absl::Status payloads under their type URL.
 #pragma once
 
 #include <string>
@@ -21,8 +21,8 @@ struct FieldViolation {
 // An error with google.rpc.ErrorInfo{reason, domain "scalelab"}. `reason` is UPPER_SNAKE_CASE and stable.
 absl::Status MakeError(absl::StatusCode code, absl::string_view reason, absl::string_view message);
 
-// INVALID_ARGUMENT whose message is the first violation (and says how many more), with all of them as BadRequest.
-// `violations` must not be empty.
+// INVALID_ARGUMENT whose message is the first violation (and says how many more), with all of them as
+// BadRequest. `violations` must not be empty.
 absl::Status InvalidFields(std::vector<FieldViolation> violations);
 
 // `status` with these violations attached: for errors of another code whose cause is a field all the same.
@@ -33,8 +33,8 @@ std::vector<FieldViolation> ViolationsOf(const absl::Status& status);
 // The reason of an error's ErrorInfo; empty when none.
 std::string ReasonOf(const absl::Status& status);
 
-// What does not fit into gRPC's 8 KiB of trailing metadata is cut: the message at 600 bytes, the violations after
-// about 4 KiB with a last one that counts the rest. Bytes that are not UTF-8 become '?'.
+// What does not fit into gRPC's 8 KiB of trailing metadata is cut: the message at 600 bytes, the violations
+// after about 4 KiB with a last one that counts the rest. Bytes that are not UTF-8 become '?'.
 grpc::Status ToGrpc(const absl::Status& status);
 absl::Status FromGrpc(const grpc::Status& status);
 

@@ -18,9 +18,18 @@ constexpr double kMaxInt = std::numeric_limits<int32_t>::max();
 constexpr int64_t kLongestTime = 365 * 86400;
 
 const std::vector<absl::string_view>& RetryCauses() {
-  static const auto& causes = *new std::vector<absl::string_view>{
-      "node_fail", "preempted",     "worker_lost", "rank_killed", "boot_fail",            "out_of_memory",
-      "timeout",   "trainer_error", "deadline",    "no_finish",   "allocation_cancelled", "launch_error"};
+  static const auto& causes = *new std::vector<absl::string_view>{"node_fail",
+                                                                  "preempted",
+                                                                  "worker_lost",
+                                                                  "rank_killed",
+                                                                  "boot_fail",
+                                                                  "out_of_memory",
+                                                                  "timeout",
+                                                                  "trainer_error",
+                                                                  "deadline",
+                                                                  "no_finish",
+                                                                  "allocation_cancelled",
+                                                                  "launch_error"};
   return causes;
 }
 
@@ -59,14 +68,15 @@ void CheckName(const std::string& name, Violations* violations) {
     return;
   }
   bool letters = absl::ascii_isalpha(name[0]) && std::all_of(name.begin(), name.end(), [](unsigned char c) {
-    return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
-  });
+                   return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
+                 });
   if (!letters || name.size() > 100) {
     violations->Add("study", absl::StrCat("study name ", Quote(name),
                                           " must be a letter, then letters, digits, '-', '_' or '.', "
                                           "100 characters at most"));
   } else if (name == "last" || name == "all") {
-    violations->Add("study", absl::StrCat("study name ", Quote(name), " has a meaning of its own; choose another"));
+    violations->Add("study",
+                    absl::StrCat("study name ", Quote(name), " has a meaning of its own; choose another"));
   }
 }
 
@@ -95,8 +105,8 @@ void CheckScaling(const Scaling& scaling, Violations* violations) {
 
 void CheckRates(const LearningRate& lr, Violations* violations) {
   if (lr.base() != 0) violations->CheckRange("lr.base", "base", lr.base(), 1e-12, 1e6);
-  violations->CheckRange("lr.reference_batch", "reference_batch", lr.reference_batch() == 0 ? 1 : lr.reference_batch(),
-                         1, kMaxInt);
+  violations->CheckRange("lr.reference_batch", "reference_batch",
+                         lr.reference_batch() == 0 ? 1 : lr.reference_batch(), 1, kMaxInt);
   CheckEnum("lr.rule", "rule", lr.rule(), LearningRate::Rule_IsValid(lr.rule()), violations);
   violations->CheckRange("lr.warmup_epochs", "warmup_epochs", lr.warmup_epochs(), 0, 1e6);
 }
@@ -120,12 +130,13 @@ void CheckSlurm(const v1::SlurmOptions& slurm, Violations* violations) {
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) {
     std::string field = absl::StrCat("slurm.sbatch_options.", name);
-    bool plain = !name.empty() && absl::ascii_isalnum(name[0]) && std::all_of(name.begin(), name.end(), [](char c) {
-      return absl::ascii_isalnum(c) || c == '-';
-    });
+    bool plain =
+        !name.empty() && absl::ascii_isalnum(name[0]) &&
+        std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isalnum(c) || c == '-'; });
     if (!plain) {
-      violations->Add(field, absl::StrCat("sbatch option ", Quote(name),
-                                          " must be a long option's name without dashes in front, such as constraint"));
+      violations->Add(
+          field, absl::StrCat("sbatch option ", Quote(name),
+                              " must be a long option's name without dashes in front, such as constraint"));
       continue;
     }
     for (const OwnOption& own : kOwnOptions) {
@@ -152,7 +163,8 @@ void CheckSections(const StudySpec& spec, Violations* violations) {
   if (spec.measure().has_warmup_steps()) {
     violations->CheckRange("measure.warmup_steps", "warmup_steps", spec.measure().warmup_steps(), 0, kMaxInt);
   }
-  violations->CheckRange("measure.target_accuracy", "target_accuracy", spec.measure().target_accuracy(), 0, 1);
+  violations->CheckRange("measure.target_accuracy", "target_accuracy", spec.measure().target_accuracy(), 0,
+                         1);
   CheckEnum("order", "order", spec.order(), StudySpec::Order_IsValid(spec.order()), violations);
   CheckResources(spec.resources(), violations);
   CheckSlurm(spec.slurm(), violations);
@@ -166,8 +178,8 @@ void CheckSections(const StudySpec& spec, Violations* violations) {
   violations->CheckRange("limits.concurrent_allocations", "concurrent_allocations",
                          spec.limits().concurrent_allocations(), 0, kMaxInt);
   violations->CheckRange("limits.gpu_hours", "gpu_hours", spec.limits().gpu_hours(), 0, 1e12);
-  CheckEnum("allocation", "allocation", spec.allocation(), StudySpec::AllocationMode_IsValid(spec.allocation()),
-            violations);
+  CheckEnum("allocation", "allocation", spec.allocation(),
+            StudySpec::AllocationMode_IsValid(spec.allocation()), violations);
   violations->CheckRange("priority", "priority", spec.priority(), -1000, 1000);
 }
 

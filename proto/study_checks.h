@@ -6,7 +6,8 @@
 
 namespace scalelab {
 
-// Checks name, scaling, lr, repeats, seed, measure, order, resources, slurm, retry, limits, allocation and priority.
+// Checks name, scaling, lr, repeats, seed, measure, order, resources, slurm, retry, limits, allocation and
+// priority.
 void CheckSections(const scalelab::v1::StudySpec& spec, Violations* violations);
 
 // Fills in the defaults of those sections.

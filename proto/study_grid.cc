@@ -38,12 +38,14 @@ class GridReader {
     for (int i = 0; i < spec_.zip_size(); ++i) ReadZip(spec_.zip(i), absl::StrCat("zip[", i, "]"));
     CheckElsewhere();
     if (!grid_.Sets("ranks") && !grid_.unknown_keys) {
-      violations_->Add("matrix.ranks",
-                       "ranks is not set; write for example ranks: [1, 2, 4] in matrix, or ranks: 2 in fixed");
+      violations_->Add(
+          "matrix.ranks",
+          "ranks is not set; write for example ranks: [1, 2, 4] in matrix, or ranks: 2 in fixed");
     }
     if (spec_.exclude_size() > kMaxExclude) {
-      violations_->Add("exclude", absl::StrCat("exclude has ", WithCommas(spec_.exclude_size()),
-                                               " entries; at most 1,000 are allowed: name fewer keys in each"));
+      violations_->Add("exclude",
+                       absl::StrCat("exclude has ", WithCommas(spec_.exclude_size()),
+                                    " entries; at most 1,000 are allowed: name fewer keys in each"));
       grid_.sound = false;
     }
     for (int i = 0; i < spec_.exclude_size(); ++i) {
@@ -95,9 +97,10 @@ class GridReader {
   void Claim(absl::string_view name, absl::string_view section, const std::string& path) {
     auto [it, fresh] = home_.emplace(std::string(name), std::string(section));
     if (fresh) return;
-    violations_->Add(path, it->second == section
-                               ? absl::StrCat(name, " is set twice in ", section, "; keep one")
-                               : absl::StrCat(name, " is set in ", it->second, " and in ", section, "; keep one"));
+    violations_->Add(path,
+                     it->second == section
+                         ? absl::StrCat(name, " is set twice in ", section, "; keep one")
+                         : absl::StrCat(name, " is set in ", it->second, " and in ", section, "; keep one"));
     grid_.sound = false;
   }
 
@@ -116,11 +119,13 @@ class GridReader {
     out.key = Find(axis.key(), out.path);
     Claim(axis.key(), section, out.path);
     if (axis.values().empty()) {
-      violations_->Add(out.path, absl::StrCat(axis.key(), " has no values; give at least one, or remove the axis"));
+      violations_->Add(out.path,
+                       absl::StrCat(axis.key(), " has no values; give at least one, or remove the axis"));
       grid_.sound = false;
     }
     if (out.key != nullptr) {
-      for (int i = 0; i < axis.values_size(); ++i) Check(out.key, axis.values(i), absl::StrCat(out.path, "[", i, "]"));
+      for (int i = 0; i < axis.values_size(); ++i)
+        Check(out.key, axis.values(i), absl::StrCat(out.path, "[", i, "]"));
     }
     return out;
   }
@@ -136,9 +141,10 @@ class GridReader {
     for (const v1::Axis& axis : group.axes()) {
       factor.axes.push_back(ReadAxis(axis, path));
       if (axis.values_size() == factor.length || axis.values().empty()) continue;
-      violations_->Add(factor.axes.back().path,
-                       absl::StrCat("axes of one zip group need equally many values, but ", group.axes(0).key(),
-                                    " has ", factor.length, " and ", axis.key(), " has ", axis.values_size()));
+      violations_->Add(
+          factor.axes.back().path,
+          absl::StrCat("axes of one zip group need equally many values, but ", group.axes(0).key(), " has ",
+                       factor.length, " and ", axis.key(), " has ", axis.values_size()));
       grid_.sound = false;
     }
     if (grid_.sound) CheckDistinct(factor);
@@ -177,15 +183,18 @@ class GridReader {
              Home{"gpus_per_rank", "resources.gpus_per_rank", spec_.resources().gpus_per_rank() != 0},
          }) {
       if (!home.set || !grid_.Sets(home.key)) continue;
-      violations_->Add(PathOf(home.key), absl::StrCat(home.key, " is also set as ", home.other, "; keep one"));
+      violations_->Add(PathOf(home.key),
+                       absl::StrCat(home.key, " is also set as ", home.other, "; keep one"));
     }
     bool weak = spec_.scaling().mode() == v1::Scaling::WEAK;
     if (weak && grid_.Sets("global_batch")) {
-      violations_->Add(PathOf("global_batch"), "global_batch belongs to strong scaling; use batch_per_rank instead, or "
-                                               "scaling: {mode: strong}");
+      violations_->Add(PathOf("global_batch"),
+                       "global_batch belongs to strong scaling; use batch_per_rank instead, or "
+                       "scaling: {mode: strong}");
     }
     if (!weak && grid_.Sets("batch_per_rank")) {
-      violations_->Add(PathOf("batch_per_rank"), "batch_per_rank belongs to weak scaling; add scaling: {mode: weak}");
+      violations_->Add(PathOf("batch_per_rank"),
+                       "batch_per_rank belongs to weak scaling; add scaling: {mode: weak}");
     }
   }
 
@@ -230,12 +239,15 @@ const GridAxis* Grid::FindAxis(absl::string_view name, size_t* factor) const {
 bool Grid::Sets(absl::string_view name) const {
   size_t factor;
   return FindAxis(name, &factor) != nullptr ||
-         std::any_of(fixed.begin(), fixed.end(), [&](const auto& entry) { return entry.first->name == name; });
+         std::any_of(fixed.begin(), fixed.end(),
+                     [&](const auto& entry) { return entry.first->name == name; });
 }
 
-std::string Grid::Where(absl::string_view name, const std::vector<int>& index, absl::string_view otherwise) const {
+std::string Grid::Where(absl::string_view name, const std::vector<int>& index,
+                        absl::string_view otherwise) const {
   size_t factor;
-  if (const GridAxis* axis = FindAxis(name, &factor)) return absl::StrCat(axis->path, "[", index[factor], "]");
+  if (const GridAxis* axis = FindAxis(name, &factor))
+    return absl::StrCat(axis->path, "[", index[factor], "]");
   return Sets(name) ? absl::StrCat("fixed.", name) : std::string(otherwise);
 }
 
@@ -257,7 +269,8 @@ CellMatcher::CellMatcher(const Struct& entry, const Grid& grid) {
 }
 
 bool CellMatcher::Matches(const std::vector<int>& index, const v1::RunSpec& spec) const {
-  return std::all_of(axes_.begin(), axes_.end(), [&](const OnAxis& on) { return on.matches[index[on.factor]]; }) &&
+  return std::all_of(axes_.begin(), axes_.end(),
+                     [&](const OnAxis& on) { return on.matches[index[on.factor]]; }) &&
          std::all_of(fields_.begin(), fields_.end(),
                      [&](const OnField& on) { return FieldEquals(*on.key, *on.value, spec); });
 }

@@ -1,5 +1,5 @@
-// The grid of a study: what is fixed, what the axes are, and which cells an entry of "exclude" or "baseline" means.
-// Internal to this room.
+// The grid of a study: what is fixed, what the axes are, and which cells an entry of "exclude" or "baseline"
+// means. Internal to this room.
 #pragma once
 
 #include <string>
@@ -40,7 +40,8 @@ struct Grid {
   std::string Where(absl::string_view name, const std::vector<int>& index, absl::string_view otherwise) const;
 };
 
-// Reads fixed, matrix and zip, and checks them, exclude and baseline: keys, values, and that each key has one home.
+// Reads fixed, matrix and zip, and checks them, exclude and baseline: keys, values, and that each key has one
+// home.
 Grid ReadGrid(const scalelab::v1::StudySpec& spec, Violations* violations);
 
 // Cells that equal `entry` in every key it names.
@@ -51,7 +52,8 @@ class CellMatcher {
   bool Matches(const std::vector<int>& index, const scalelab::v1::RunSpec& spec) const;
 
  private:
-  // An axis is matched by the place of its value, which costs a look-up a cell; anything else by the finished cell.
+  // An axis is matched by the place of its value, which costs a look-up a cell; anything else by the finished
+  // cell.
   struct OnAxis {
     size_t factor;
     std::vector<bool> matches;

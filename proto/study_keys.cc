@@ -10,13 +10,28 @@ namespace scalelab {
 const std::vector<StudyKey>& StudyKeys() {
   using enum KeyType;
   static const auto& keys = *new std::vector<StudyKey>{
-      {"engine", kString, {"native/ddp", "custom"}, 0, 0, "framework/strategy, or custom for a program of your own"},
+      {"engine",
+       kString,
+       {"native/ddp", "custom"},
+       0,
+       0,
+       "framework/strategy, or custom for a program of your own"},
       {"model", kString, {"resnet20", "resnet32", "resnet44", "resnet56"}, 0, 0, "network to train"},
       {"dataset", kString, {"cifar10", "synthetic"}, 0, 0, "what to train on"},
       {"data_dir", kString, {}, 0, 0, "directory of the data set, as the nodes see it"},
-      {"precision", kString, {"fp32", "tf32", "amp-bf16", "amp-fp16"}, 0, 0, "arithmetic of forward and backward"},
+      {"precision",
+       kString,
+       {"fp32", "tf32", "amp-bf16", "amp-fp16"},
+       0,
+       0,
+       "arithmetic of forward and backward"},
       {"backend", kString, {"auto", "solo", "mpi", "gloo", "nccl"}, 0, 0, "communicator"},
-      {"device", kString, {"auto", "cpu", "cuda"}, 0, 0, "where ranks compute; auto: cuda where they were given GPUs"},
+      {"device",
+       kString,
+       {"auto", "cpu", "cuda"},
+       0,
+       0,
+       "where ranks compute; auto: cuda where they were given GPUs"},
       {"ranks", kInt, {}, 1, 65536, "training processes"},
       {"epochs", kInt, {}, 1, 1e6, "epochs to train"},
       {"max_steps", kInt, {}, 0, 1e12, "end after so many steps; 0: no such limit"},
@@ -48,8 +63,8 @@ const StudyKey* FindStudyKey(absl::string_view name) {
 
 namespace {
 
-// Edits between two words where swapping neighbours is one edit (optimal string alignment): "modle" is one from
-// "model".
+// Edits between two words where swapping neighbours is one edit (optimal string alignment): "modle" is one
+// from "model".
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   std::iota(last.begin(), last.end(), 0);
@@ -57,7 +72,8 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
     row[0] = i;
     for (size_t j = 1; j <= b.size(); ++j) {
       row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1])});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        row[j] = std::min(row[j], before[j - 2] + 1);
     }
     before.swap(last);
     last.swap(row);

@@ -1,5 +1,5 @@
-// The table of everything a study may set on a cell: one row a key, used for checking, expansion, "did you mean" and
-// documentation. Keys are the names of RunSpec's fields.
+// The table of everything a study may set on a cell: one row a key, used for checking, expansion, "did you
+// mean" and documentation. Keys are the names of RunSpec's fields.
 #pragma once
 
 #include <string>
@@ -26,8 +26,8 @@ const std::vector<StudyKey>& StudyKeys();
 // Null when there is no such key.
 const StudyKey* FindStudyKey(absl::string_view name);
 
-// The candidate nearest to `word` by edit distance, or empty when none is near (more than a third of its letters
-// differ).
+// The candidate nearest to `word` by edit distance, or empty when none is near (more than a third of its
+// letters differ).
 std::string Nearest(absl::string_view word, const std::vector<absl::string_view>& candidates);
 
 }  // namespace scalelab

@@ -125,8 +125,9 @@ class CellChecker {
     CheckBatch(run, index);
     if (raw_.measure().has_warmup_steps() && CellMaker::KnownSteps(run) > 0 &&
         run.warmup_steps() >= CellMaker::KnownSteps(run)) {
-      Add("measure.warmup_steps", absl::StrCat("warmup_steps ", run.warmup_steps(), " leave nothing to measure of ",
-                                               CellMaker::KnownSteps(run), " steps"));
+      Add("measure.warmup_steps",
+          absl::StrCat("warmup_steps ", run.warmup_steps(), " leave nothing to measure of ",
+                       CellMaker::KnownSteps(run), " steps"));
     }
     if (run.engine() == "custom") {
       if (run.command().empty() && !grid_.unknown_keys) {
@@ -136,7 +137,8 @@ class CellChecker {
     }
     if (!grid_.unknown_keys) {
       if (run.model().empty()) {
-        Add("fixed.model", absl::StrCat("engine ", run.engine(), " needs a model, for example model: resnet20"));
+        Add("fixed.model",
+            absl::StrCat("engine ", run.engine(), " needs a model, for example model: resnet20"));
       }
       if (run.dataset() == "cifar10" && run.data_dir().empty()) {
         Add("fixed.data_dir", "dataset cifar10 needs data_dir, the directory of data_batch_1.bin");
@@ -147,7 +149,8 @@ class CellChecker {
 
  private:
   void Add(std::string field, std::string description) {
-    if (seen_.insert(field + "\n" + description).second) violations_->Add(std::move(field), std::move(description));
+    if (seen_.insert(field + "\n" + description).second)
+      violations_->Add(std::move(field), std::move(description));
   }
 
   void CheckBatch(const RunSpec& run, const std::vector<int>& index) {
@@ -156,8 +159,9 @@ class CellChecker {
       int64_t global = run.batch_per_rank() * ranks;
       if (global > std::numeric_limits<int32_t>::max()) {
         Add(grid_.Where("batch_per_rank", index, "scaling.batch_per_rank"),
-            absl::StrCat("batch_per_rank ", run.batch_per_rank(), " x ", ranks, " ranks is a global batch of ",
-                         WithCommas(global), "; at most 2,147,483,647 is possible"));
+            absl::StrCat("batch_per_rank ", run.batch_per_rank(), " x ", ranks,
+                         " ranks is a global batch of ", WithCommas(global),
+                         "; at most 2,147,483,647 is possible"));
       }
       return;
     }
@@ -165,7 +169,8 @@ class CellChecker {
     if (batch < 1 || batch % ranks == 0) return;
     int64_t below = batch / ranks * ranks;
     Add(grid_.Where("global_batch", index, "scaling.global_batch"),
-        absl::StrCat("global_batch ", batch, " does not divide evenly over ", ranks, " ranks; the nearest that ",
+        absl::StrCat("global_batch ", batch, " does not divide evenly over ", ranks,
+                     " ranks; the nearest that ",
                      below > 0 ? absl::StrCat("do are ", below, " and ") : "does is ", below + ranks));
   }
 
@@ -202,7 +207,9 @@ constexpr int64_t kVeryMany = 1'000'000'000'000'000'000;
 
 int64_t Times(int64_t a, int64_t b) { return b != 0 && a > kVeryMany / b ? kVeryMany : a * b; }
 
-std::string Count(int64_t n) { return n >= kVeryMany ? absl::StrCat("more than ", WithCommas(n)) : WithCommas(n); }
+std::string Count(int64_t n) {
+  return n >= kVeryMany ? absl::StrCat("more than ", WithCommas(n)) : WithCommas(n);
+}
 
 // OK, or what to reduce.
 absl::Status CheckSize(const Grid& grid, int64_t repeats) {
@@ -218,15 +225,16 @@ absl::Status CheckSize(const Grid& grid, int64_t repeats) {
   std::string field = by_repeats ? "repeats" : longest->axes.front().path;
   std::string reduce = by_repeats ? absl::StrCat("repeats (", WithCommas(repeats), ")")
                                   : absl::StrCat(field, " (", WithCommas(longest->length), " values)");
-  std::string sentence = absl::StrCat("the study has ", Count(runs), " runs (", Count(cells), " cells x ",
-                                      WithCommas(repeats), " repeats); at most ", WithCommas(kMaxRunsPerStudy),
-                                      " are allowed: reduce ", reduce, ", or make several studies of it");
+  std::string sentence =
+      absl::StrCat("the study has ", Count(runs), " runs (", Count(cells), " cells x ", WithCommas(repeats),
+                   " repeats); at most ", WithCommas(kMaxRunsPerStudy), " are allowed: reduce ", reduce,
+                   ", or make several studies of it");
   return WithViolations(MakeError(absl::StatusCode::kResourceExhausted, "STUDY_TOO_LARGE", sentence),
                         {{field, sentence}});
 }
 
-// splitmix64 (Steele, Lea and Flood, OOPSLA 2014): written out because the standard's distributions differ between
-// libraries, and an order must be the same everywhere.
+// splitmix64 (Steele, Lea and Flood, OOPSLA 2014): written out because the standard's distributions differ
+// between libraries, and an order must be the same everywhere.
 class SplitMix {
  public:
   explicit SplitMix(uint64_t seed) : state_(seed) {}

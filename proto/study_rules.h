@@ -1,5 +1,5 @@
-// What a study specification means: pure checks and expansion, the same in the client (before anything is sent) and
-// in the coordinator (which trusts nobody).
+// What a study specification means: pure checks and expansion, the same in the client (before anything is
+// sent) and in the coordinator (which trusts nobody).
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ inline constexpr int64_t kMaxRunsPerStudy = 100'000;
 
 // One point of the grid.
 struct Cell {
-  google::protobuf::Struct key;   // values of the axes only, ranks included when it is an axis
-  scalelab::v1::RunSpec spec;     // complete; seed is that of repeat 0
+  google::protobuf::Struct key;  // values of the axes only, ranks included when it is an axis
+  scalelab::v1::RunSpec spec;    // complete; seed is that of repeat 0
 };
 
 // One run in the order of execution.
@@ -30,7 +30,7 @@ struct PlannedRun {
 // Nodes that one group of runs needs at the same time.
 struct AllocationShape {
   int nodes = 1;
-  int ranks_per_node = 1;   // slots on each node
+  int ranks_per_node = 1;  // slots on each node
   int cpus_per_rank = 1;
   int gpus_per_rank = 0;
 };
@@ -39,8 +39,9 @@ struct ExpandedStudy {
   scalelab::v1::StudySpec spec;  // with every default filled in
   std::vector<Cell> cells;       // file order
   std::vector<Cell> excluded;    // left out by "exclude", shown in curves as such
-  std::vector<PlannedRun> runs;  // order of execution: for RANDOMIZED each repeat is a block shuffled by the seed
-  AllocationShape shape;         // of the study's largest cell
+  std::vector<PlannedRun>
+      runs;               // order of execution: for RANDOMIZED each repeat is a block shuffled by the seed
+  AllocationShape shape;  // of the study's largest cell
 };
 
 // Checks everything that can be checked without a scheduler and expands the grid. INVALID_ARGUMENT with every

@@ -17,9 +17,9 @@ using google::protobuf::Value;
 constexpr size_t kLongestText = 4096;
 
 // Sections in the order in which study files have them.
-constexpr absl::string_view kSections[] = {"study",   "fixed",    "matrix",    "zip",   "exclude", "scaling",
-                                           "lr",      "repeats",  "seed",      "measure", "order", "baseline",
-                                           "resources", "slurm",  "retry",     "limits", "allocation", "priority"};
+constexpr absl::string_view kSections[] = {
+    "study",   "fixed", "matrix",   "zip",       "exclude", "scaling", "lr",     "repeats",    "seed",
+    "measure", "order", "baseline", "resources", "slurm",   "retry",   "limits", "allocation", "priority"};
 
 int SectionOf(absl::string_view field) {
   absl::string_view section = field.substr(0, field.find_first_of(".["));
@@ -138,11 +138,12 @@ std::string WithCommas(int64_t number) {
   return digits;
 }
 
-std::string UnknownName(absl::string_view kind, absl::string_view word, const std::vector<absl::string_view>& known) {
+std::string UnknownName(absl::string_view kind, absl::string_view word,
+                        const std::vector<absl::string_view>& known) {
   std::string near = Nearest(word, known);
   return absl::StrCat("unknown ", kind, " ", Quote(word), "; ",
-                      near.empty() ? "" : absl::StrCat("did you mean '", near, "'? "), "known: ",
-                      absl::StrJoin(known, ", "));
+                      near.empty() ? "" : absl::StrCat("did you mean '", near, "'? "),
+                      "known: ", absl::StrJoin(known, ", "));
 }
 
 std::string UnknownKey(absl::string_view word, const std::vector<absl::string_view>& known) {
@@ -194,7 +195,8 @@ std::optional<std::string> CheckValue(const StudyKey& key, const Value& value, b
       }
       for (const Value& v : value.list_value().values()) {
         // Arguments may hold anything but NUL, which no program can be given.
-        if (v.string_value().find('\0') != std::string::npos) return absl::StrCat(key.name, " has a NUL character");
+        if (v.string_value().find('\0') != std::string::npos)
+          return absl::StrCat(key.name, " has a NUL character");
       }
       return std::nullopt;
     }

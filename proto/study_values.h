@@ -1,5 +1,5 @@
-// Values of study keys: their type and range, equality, and how sentences show them. Used by the rules and by the
-// reader of study files, so that both say the same thing in the same words.
+// Values of study keys: their type and range, equality, and how sentences show them. Used by the rules and by
+// the reader of study files, so that both say the same thing in the same words.
 #pragma once
 
 #include <cstdint>
@@ -42,23 +42,27 @@ std::string ShowNumber(double number);
 std::string WithCommas(int64_t number);
 
 // "unknown KIND 'WORD'; did you mean 'NEAR'? known: A, B" without the parts that do not apply.
-std::string UnknownName(absl::string_view kind, absl::string_view word, const std::vector<absl::string_view>& known);
+std::string UnknownName(absl::string_view kind, absl::string_view word,
+                        const std::vector<absl::string_view>& known);
 // The same for a key, where the list stands only if nothing is near.
 std::string UnknownKey(absl::string_view word, const std::vector<absl::string_view>& known);
 // Names of all study keys.
 const std::vector<absl::string_view>& StudyKeyNames();
 
-// What is wrong with this value of this key; nothing when it may stand. With `any_choice` a text key takes any text.
-std::optional<std::string> CheckValue(const StudyKey& key, const google::protobuf::Value& value, bool any_choice);
+// What is wrong with this value of this key; nothing when it may stand. With `any_choice` a text key takes
+// any text.
+std::optional<std::string> CheckValue(const StudyKey& key, const google::protobuf::Value& value,
+                                      bool any_choice);
 
 bool SameValue(const google::protobuf::Value& a, const google::protobuf::Value& b);
 // Equal for equal values and for no others.
 std::string Fingerprint(const google::protobuf::Value& value);
 
-// Sets the RunSpec field that has the key's name. A value that CheckValue refuses sets what can be set: expansion goes
-// on to find further problems.
+// Sets the RunSpec field that has the key's name. A value that CheckValue refuses sets what can be set:
+// expansion goes on to find further problems.
 void SetField(const StudyKey& key, const google::protobuf::Value& value, scalelab::v1::RunSpec* spec);
 // Whether that field has this value.
-bool FieldEquals(const StudyKey& key, const google::protobuf::Value& value, const scalelab::v1::RunSpec& spec);
+bool FieldEquals(const StudyKey& key, const google::protobuf::Value& value,
+                 const scalelab::v1::RunSpec& spec);
 
 }  // namespace scalelab

@@ -408,11 +408,11 @@ void Lifecycle::Plan(db::Micros now, Effects& fx) {
     allocation->submitted = true;
     ++state_.pending_allocations;
     study.allocations.insert(row.id);
-    UpdateWaiting(study);
     fx.batch.allocations.push_back(row);
     fx.submit.push_back(RequestFor(*allocation));
     state_.allocation_by_token[row.token] = row.id;
     state_.allocations.emplace(row.id, std::move(allocation));
+    UpdateWaiting(study);
   }
 }
 

@@ -40,7 +40,7 @@ std::string Readable(absl::string_view text) {
     if (whole && c == 0xED) whole = static_cast<unsigned char>(text[i + 1]) < 0xA0;
     if (result.size() + std::max<size_t>(length, 1) > kWordsBytes) break;
     if (whole && c >= 0x20 && c != 0x7F) {
-      result.append(text, i, length);
+      result.append(text.data() + i, length);
     } else {
       result += ' ';
     }

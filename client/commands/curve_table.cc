@@ -3,6 +3,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/commands/sections.h"
 #include "client/plots/curve_view.h"
@@ -16,7 +17,6 @@ using scalelab::v1::CurveSeries;
 using scalelab::v1::Estimate;
 using scalelab::v1::GetCurveResponse;
 using In = Column::In;
-using Format = std::string (*)(double);
 
 std::string Ratio(double value) { return absl::StrFormat("%.2f", value); }
 

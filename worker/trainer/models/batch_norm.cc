@@ -3,12 +3,6 @@
 #include "worker/trainer/errors.h"
 
 namespace scalelab::trainer {
-namespace {
-
-constexpr double kMomentum = 0.1;
-constexpr double kEpsilon = 1e-5;
-
-}  // namespace
 
 BatchNormMode ParseBatchNormMode(const std::string& name) {
   if (name == "train") return BatchNormMode::kTrain;
@@ -18,26 +12,30 @@ BatchNormMode ParseBatchNormMode(const std::string& name) {
 }
 
 BatchNorm::BatchNorm(int64_t channels, const BatchNormOptions& options) : options_(options) {
-  weight_ = register_parameter("weight", at::ones({channels}));
-  bias_ = register_parameter("bias", at::zeros({channels}));
-  running_mean_ = register_buffer("running_mean", at::zeros({channels}));
-  running_var_ = register_buffer("running_var", at::ones({channels}));
+  state_.weight = register_parameter("weight", at::ones({channels}));
+  state_.bias = register_parameter("bias", at::zeros({channels}));
+  state_.running_mean = register_buffer("running_mean", at::zeros({channels}));
+  state_.running_var = register_buffer("running_var", at::ones({channels}));
 }
 
-at::Tensor BatchNorm::forward(const at::Tensor& x) {
-  const bool batch_statistics = is_training() && options_.mode != BatchNormMode::kEval;
-  if (batch_statistics && options_.mode == BatchNormMode::kSync) {
-    return SyncBatchNorm(x, weight_, bias_, running_mean_, running_var_, kMomentum, kEpsilon,
-                         *options_.communicator);
-  }
-  return at::batch_norm(x, weight_, bias_, running_mean_, running_var_, batch_statistics, kMomentum, kEpsilon,
-                        /*cudnn_enabled=*/true);
-}
+at::Tensor BatchNorm::forward(const at::Tensor& x) { return Apply(x, {}, false); }
 
-at::Tensor BatchNorm::ForwardRelu(const at::Tensor& x) { return forward(x).relu_(); }
+at::Tensor BatchNorm::ForwardRelu(const at::Tensor& x) { return Apply(x, {}, true); }
 
 at::Tensor BatchNorm::ForwardAddRelu(const at::Tensor& x, const at::Tensor& residual) {
-  return forward(x).add_(residual).relu_();
+  return Apply(x, residual, true);
+}
+
+at::Tensor BatchNorm::Apply(const at::Tensor& x, const at::Tensor& residual, bool relu) {
+  const bool batch_statistics = is_training() && options_.mode != BatchNormMode::kEval;
+  const bool sync = batch_statistics && options_.mode == BatchNormMode::kSync;
+  if (!sync && CanFuseNorm(x)) return FusedNorm(x, residual, state_, batch_statistics, relu);
+
+  at::Tensor y = sync ? SyncBatchNorm(x, state_, *options_.communicator)
+                      : at::batch_norm(x, state_.weight, state_.bias, state_.running_mean, state_.running_var,
+                                       batch_statistics, state_.momentum, state_.epsilon, /*cudnn_enabled=*/true);
+  if (residual.defined()) y = y + residual;
+  return relu ? y.relu() : y;
 }
 
 }  // namespace scalelab::trainer

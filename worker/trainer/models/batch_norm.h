@@ -3,6 +3,7 @@
 #pragma once
 
 #include "worker/trainer/comm/communicator.h"
+#include "worker/trainer/models/fused_norm.h"
 #include "worker/trainer/torch.h"
 
 namespace scalelab::trainer {
@@ -31,14 +32,14 @@ class BatchNorm : public torch::nn::Module {
   at::Tensor ForwardAddRelu(const at::Tensor& x, const at::Tensor& residual);
 
  private:
+  at::Tensor Apply(const at::Tensor& x, const at::Tensor& residual, bool relu);
+
   BatchNormOptions options_;
-  at::Tensor weight_, bias_, running_mean_, running_var_;
+  NormState state_;
 };
 
 // Batch normalisation over all ranks with gradients that see all ranks. Statistics are taken in double precision; two
-// small blocking all-reduces, one in forward and one in backward. Updates the running statistics.
-at::Tensor SyncBatchNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                         const at::Tensor& running_mean, const at::Tensor& running_var, double momentum,
-                         double epsilon, Communicator& communicator);
+// small blocking all-reduces, one in forward and one in backward. Moves the running statistics.
+at::Tensor SyncBatchNorm(const at::Tensor& x, const NormState& state, Communicator& communicator);
 
 }  // namespace scalelab::trainer

@@ -69,11 +69,9 @@ struct SyncFunction : public torch::autograd::Function<SyncFunction> {
 
 }  // namespace
 
-at::Tensor SyncBatchNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                         const at::Tensor& running_mean, const at::Tensor& running_var, double momentum,
-                         double epsilon, Communicator& communicator) {
-  return SyncFunction::apply(x, weight, bias, running_mean, running_var, momentum, epsilon,
-                             static_cast<int64_t>(reinterpret_cast<intptr_t>(&communicator)));
+at::Tensor SyncBatchNorm(const at::Tensor& x, const NormState& state, Communicator& communicator) {
+  return SyncFunction::apply(x, state.weight, state.bias, state.running_mean, state.running_var, state.momentum,
+                             state.epsilon, static_cast<int64_t>(reinterpret_cast<intptr_t>(&communicator)));
 }
 
 }  // namespace scalelab::trainer

@@ -1,0 +1,379 @@
+// What every Store must do with studies, cells, runs, attempts, allocations and results.
+#include <thread>
+
+#include "tests/contract/store_fixture.h"
+
+namespace scalelab::db {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+INSTANTIATE_TEST_SUITE_P(Stores, StoreContract, ::testing::ValuesIn(Implementations()),
+                         [](const auto& info) { return info.param.name; });
+
+template <class Row>
+std::vector<int64_t> Ids(const std::vector<Row>& rows) {
+  std::vector<int64_t> ids;
+  for (const Row& row : rows) ids.push_back(row.id);
+  return ids;
+}
+
+TEST_P(StoreContract, KeepsEveryMemberOfEveryRecordAcrossAReopen) {
+  StudyRow study = AStudy(7, "strong");
+  study.request_id = "r-1";
+  study.state = StudyState::kRunning;
+  study.priority = -3;
+  study.runs = 1;
+  study.started = 11;
+  study.finished = 12;
+  study.cancel_requested = true;
+  CellRow cell = ACell(70, 7, 4);
+  cell.excluded = true;
+  RunRow run = ARun(700, 7, 70, 2);
+  run.state = RunState::kFailed;
+  run.cause = Cause::kOutOfMemory;
+  run.attempts = 2;
+  run.message = "rank 1: CUDA out of memory \xe2\x80\x94 sorry";
+  run.started = 21;
+  run.finished = 22;
+  AttemptRow attempt = AnAttempt(7000, 700, 2);
+  attempt.allocation_id = 5;
+  attempt.state = AttemptState::kStopping;
+  attempt.cause = Cause::kOutOfMemory;
+  attempt.message = "m";
+  attempt.nodes = "n1,n2";
+  attempt.directory = "/runs/7/700/x";
+  attempt.exit_status = 137;
+  attempt.parameter_hash = "beef";
+  attempt.assigned = 31;
+  attempt.started = 32;
+  attempt.finished = 33;
+  AllocationRow allocation = AnAllocation(5, 7);
+  allocation.run_id = 700;
+  allocation.secret_hash = "5ec";
+  allocation.state = AllocationState::kPending;
+  allocation.external_id = "4711";
+  allocation.ranks_per_node = 4;
+  allocation.cpus_per_rank = 8;
+  allocation.gpus_per_rank = 1;
+  allocation.reason = "Resources";
+  allocation.created = 41;
+  allocation.started = 42;
+  allocation.ended = 43;
+  RunSummary summary = ASummary(700, 7000, 812.5);
+  summary.throughput_mean = 800;
+  summary.peak_memory = 1e9;
+  summary.straggler_skew = 0.25;
+  summary.metrics["odd"] = std::numeric_limits<double>::quiet_NaN();
+  WriteBatch batch;
+  batch.studies = {study};
+  batch.cells = {cell};
+  batch.runs = {run};
+  batch.allocations = {allocation};
+  batch.attempts = {attempt};
+  batch.provenance = {{7000, R"({"gpu":"A100"})"}};
+  batch.epochs = {{7000, 0, 0, 1.5, {{"eval/accuracy", 0.4}}}};
+  batch.summaries = {summary};
+  Commit(batch);
+  Reopen();
+
+  const StudyRow s = store_->GetStudy(7).value();
+  EXPECT_EQ(std::tie(s.name, s.owner, s.request_id, s.spec), std::tie(study.name, study.owner, study.request_id, study.spec));
+  EXPECT_EQ(std::tie(s.state, s.priority, s.runs, s.created, s.started, s.finished, s.cancel_requested),
+            std::tie(study.state, study.priority, study.runs, study.created, study.started, study.finished,
+                     study.cancel_requested));
+  const std::vector<CellRow> cells = store_->ListCells(7).value();
+  ASSERT_THAT(cells, SizeIs(1));
+  const CellRow& c = cells[0];
+  EXPECT_EQ(std::tie(c.id, c.position, c.engine, c.model, c.precision, c.backend, c.ranks, c.global_batch, c.key, c.spec, c.excluded),
+            std::tie(cell.id, cell.position, cell.engine, cell.model, cell.precision, cell.backend, cell.ranks,
+                     cell.global_batch, cell.key, cell.spec, cell.excluded));
+  const RunRow r = store_->GetRun(700).value();
+  EXPECT_EQ(std::tie(r.study_id, r.cell_id, r.repeat, r.position, r.state, r.cause, r.attempts, r.message, r.started, r.finished),
+            std::tie(run.study_id, run.cell_id, run.repeat, run.position, run.state, run.cause, run.attempts,
+                     run.message, run.started, run.finished));
+  const std::vector<AttemptRow> attempts = store_->ListAttempts(700).value();
+  ASSERT_THAT(attempts, SizeIs(1));
+  const AttemptRow& a = attempts[0];
+  EXPECT_EQ(std::tie(a.id, a.run_id, a.number, a.token, a.allocation_id, a.state, a.cause, a.message, a.nodes, a.directory,
+                     a.exit_status, a.parameter_hash, a.assigned, a.started, a.finished),
+            std::tie(attempt.id, attempt.run_id, attempt.number, attempt.token, attempt.allocation_id, attempt.state,
+                     attempt.cause, attempt.message, attempt.nodes, attempt.directory, attempt.exit_status,
+                     attempt.parameter_hash, attempt.assigned, attempt.started, attempt.finished));
+  const AllocationRow l = store_->GetAllocation(5).value();
+  EXPECT_EQ(std::tie(l.token, l.secret_hash, l.study_id, l.run_id, l.state, l.external_id, l.nodes, l.ranks_per_node, l.cpus_per_rank,
+                     l.gpus_per_rank, l.reason, l.created, l.started, l.ended),
+            std::tie(allocation.token, allocation.secret_hash, allocation.study_id, allocation.run_id, allocation.state,
+                     allocation.external_id, allocation.nodes, allocation.ranks_per_node, allocation.cpus_per_rank,
+                     allocation.gpus_per_rank, allocation.reason, allocation.created, allocation.started,
+                     allocation.ended));
+  const RunSummary u = store_->GetSummary(700).value();
+  EXPECT_EQ(std::tie(u.attempt_id, u.throughput, u.throughput_mean, u.peak_memory, u.straggler_skew, u.accuracy, u.steps, u.fingerprint),
+            std::tie(summary.attempt_id, summary.throughput, summary.throughput_mean, summary.peak_memory,
+                     summary.straggler_skew, summary.accuracy, summary.steps, summary.fingerprint));
+  EXPECT_EQ(u.metrics.at("run/throughput"), 812.5);
+  EXPECT_TRUE(std::isnan(u.metrics.at("odd")));
+}
+
+TEST_P(StoreContract, SaysNotFoundForWhatIsNotThere) {
+  EXPECT_TRUE(absl::IsNotFound(store_->GetStudy(1).status()));
+  EXPECT_TRUE(absl::IsNotFound(store_->FindStudy("x").status()));
+  EXPECT_TRUE(absl::IsNotFound(store_->FindRequest("ada", "r").status()));
+  EXPECT_TRUE(absl::IsNotFound(store_->GetRun(1).status()));
+  EXPECT_TRUE(absl::IsNotFound(store_->GetAllocation(1).status()));
+  EXPECT_TRUE(absl::IsNotFound(store_->GetSummary(1).status()));
+  EXPECT_THAT(store_->ListCells(1).value(), IsEmpty());
+  EXPECT_THAT(store_->ListCurveRows(1).value(), IsEmpty());
+}
+
+TEST_P(StoreContract, PutsOverwriteById) {
+  CommitStudyWithAttempt(1);
+  WriteBatch batch;
+  RunRow run = ARun(1, 1, 1);
+  run.state = RunState::kSucceeded;
+  run.attempts = 1;
+  batch.runs = {run};
+  AttemptRow attempt = AnAttempt(1, 1);
+  attempt.state = AttemptState::kSucceeded;
+  batch.attempts = {attempt};
+  StudyRow study = AStudy(1);
+  study.state = StudyState::kSucceeded;
+  batch.studies = {study};
+  Commit(batch);
+  EXPECT_EQ(store_->GetRun(1)->state, RunState::kSucceeded);
+  EXPECT_EQ(store_->GetRun(1)->attempts, 1);
+  EXPECT_EQ(store_->ListAttempts(1).value()[0].state, AttemptState::kSucceeded);
+  EXPECT_EQ(store_->GetStudy(1)->state, StudyState::kSucceeded);
+  EXPECT_THAT(store_->ListRuns({.study_id = 1, .state = {}, .after_position = -1, .limit = 10}).value(), SizeIs(1));
+}
+
+TEST_P(StoreContract, FindsTheNewestStudyOfAName) {
+  WriteBatch batch;
+  batch.studies = {AStudy(1, "a"), AStudy(2, "b"), AStudy(3, "a"), AStudy(4, "c")};
+  Commit(batch);
+  EXPECT_EQ(store_->FindStudy("a")->id, 3);
+  EXPECT_EQ(store_->FindStudy("b")->id, 2);
+}
+
+TEST_P(StoreContract, FindsARequestOfItsOwnerOnly) {
+  WriteBatch batch;
+  batch.studies = {AStudy(1), AStudy(2), AStudy(3), AStudy(4)};
+  batch.studies[0].request_id = "r";
+  batch.studies[1].request_id = "r";
+  batch.studies[1].owner = "bob";  // studies 3 and 4 have none, which is no clash
+  Commit(batch);
+  EXPECT_EQ(store_->FindRequest("ada", "r")->id, 1);
+  EXPECT_EQ(store_->FindRequest("bob", "r")->id, 2);
+  EXPECT_TRUE(absl::IsNotFound(store_->FindRequest("eve", "r").status()));
+  EXPECT_TRUE(absl::IsNotFound(store_->FindRequest("ada", "").status()));
+}
+
+TEST_P(StoreContract, RefusesASecondStudyOfOneRequest) {
+  WriteBatch batch;
+  batch.studies = {AStudy(1), AStudy(2)};
+  batch.studies[0].request_id = batch.studies[1].request_id = "r";
+  EXPECT_TRUE(absl::IsAlreadyExists(store_->Commit(batch)));
+  EXPECT_TRUE(absl::IsNotFound(store_->GetStudy(1).status()));
+}
+
+TEST_P(StoreContract, ListsStudiesNewestFirstInPages) {
+  WriteBatch batch;
+  for (int64_t id = 1; id <= 5; ++id) batch.studies.push_back(AStudy(id));
+  Commit(batch);
+  EXPECT_THAT(Ids(store_->ListStudies(0, 2).value()), ElementsAre(5, 4));
+  EXPECT_THAT(Ids(store_->ListStudies(4, 2).value()), ElementsAre(3, 2));
+  EXPECT_THAT(Ids(store_->ListStudies(2, 2).value()), ElementsAre(1));
+  EXPECT_THAT(store_->ListStudies(1, 2).value(), IsEmpty());
+}
+
+TEST_P(StoreContract, ListsRunsByPositionInPagesAndByState) {
+  WriteBatch batch;
+  batch.studies = {AStudy(1), AStudy(2)};
+  batch.cells = {ACell(1, 1), ACell(2, 2)};
+  // Ids of two studies that interleave, positions against the order of the ids.
+  for (int64_t id = 1; id <= 8; ++id) {
+    RunRow run = ARun(id, 2 - id % 2, 2 - id % 2, static_cast<int>(id));
+    run.position = static_cast<int>(10 - id);
+    run.state = id <= 4 ? RunState::kSucceeded : RunState::kQueued;
+    batch.runs.push_back(run);
+  }
+  Commit(batch);
+  EXPECT_THAT(Ids(store_->ListRuns({.study_id = 1, .state = {}, .after_position = -1, .limit = 100}).value()),
+              ElementsAre(7, 5, 3, 1));
+  EXPECT_THAT(Ids(store_->ListRuns({.study_id = 1, .state = {}, .after_position = 3, .limit = 2}).value()), ElementsAre(5, 3));
+  EXPECT_THAT(Ids(store_->ListRuns({.study_id = 2, .state = RunState::kSucceeded, .after_position = -1, .limit = 100}).value()),
+              ElementsAre(4, 2));
+  EXPECT_THAT(store_->CountRuns({2, 1, 9}).value(),
+              ElementsAre(ElementsAre(0, 2, 0, 2, 0, 0), ElementsAre(0, 2, 0, 2, 0, 0), ElementsAre(0, 0, 0, 0, 0, 0)));
+}
+
+TEST_P(StoreContract, GivesCurveRowsByCellAndRepeatWithTheirResults) {
+  WriteBatch batch;
+  batch.studies = {AStudy(1), AStudy(2)};
+  batch.cells = {ACell(1, 1, 1), ACell(2, 1, 2), ACell(3, 2)};
+  batch.runs = {ARun(1, 1, 2, 1), ARun(2, 1, 1, 1), ARun(3, 2, 3, 0), ARun(4, 1, 2, 0), ARun(5, 1, 1, 0)};
+  batch.runs[0].state = RunState::kFailed;
+  batch.runs[0].cause = Cause::kOutOfMemory;
+  batch.runs[1].state = RunState::kSucceeded;
+  batch.runs[3].state = RunState::kSucceeded;
+  batch.attempts = {AnAttempt(1, 2), AnAttempt(2, 3), AnAttempt(3, 4)};
+  batch.summaries = {ASummary(2, 1, 100), ASummary(3, 2, 999), ASummary(4, 3, 190)};
+  batch.summaries[0].accuracy = 0.91;
+  Commit(batch);
+  const std::vector<CurveRow> rows = store_->ListCurveRows(1).value();
+  ASSERT_THAT(rows, SizeIs(4));
+  const auto place = [&](int i) { return std::pair(rows[i].cell_id, rows[i].repeat); };
+  EXPECT_EQ(place(0), std::pair(int64_t{1}, 0));
+  EXPECT_EQ(place(1), std::pair(int64_t{1}, 1));
+  EXPECT_EQ(place(2), std::pair(int64_t{2}, 0));
+  EXPECT_EQ(place(3), std::pair(int64_t{2}, 1));
+  EXPECT_EQ(rows[0].state, RunState::kQueued);
+  EXPECT_EQ(rows[0].throughput, std::nullopt);
+  EXPECT_EQ(rows[0].fingerprint, "");
+  EXPECT_EQ(rows[1].throughput, 100);
+  EXPECT_EQ(rows[1].accuracy, 0.91);
+  EXPECT_EQ(rows[1].train_loss, std::nullopt);
+  EXPECT_EQ(rows[1].fingerprint, "a100");
+  EXPECT_EQ(rows[2].throughput, 190);
+  EXPECT_EQ(rows[3].cause, Cause::kOutOfMemory);
+  ASSERT_THAT(store_->ListCurveRows(2).value(), SizeIs(1));
+  EXPECT_EQ(store_->ListCurveRows(2).value()[0].throughput, 999);
+}
+
+TEST_P(StoreContract, SeesRunsThatJoinAStudyLater) {
+  CommitStudyWithAttempt(5);
+  WriteBatch batch;
+  batch.runs = {ARun(9, 5, 5, 1), ARun(2, 5, 5, 2)};
+  Commit(batch);
+  EXPECT_THAT(store_->ListCurveRows(5).value(), SizeIs(3));
+  EXPECT_EQ(store_->CountRuns({5}).value()[0][1], 3);
+}
+
+TEST_P(StoreContract, LoadsWhatIsNotFinal) {
+  CommitStudyWithAttempt(1);
+  CommitStudyWithAttempt(2);
+  WriteBatch batch;
+  batch.studies = {AStudy(1)};
+  batch.studies[0].state = StudyState::kSucceeded;
+  batch.runs = {ARun(3, 2, 2, 1), ARun(4, 2, 2, 2)};
+  batch.runs[0].state = RunState::kSucceeded;
+  batch.attempts = {AnAttempt(3, 3), AnAttempt(4, 4)};
+  batch.attempts[0].state = AttemptState::kSucceeded;
+  batch.allocations = {AnAllocation(1, 2), AnAllocation(2, 2), AnAllocation(3, 1)};
+  batch.allocations[0].state = AllocationState::kEnded;
+  batch.allocations[2].state = AllocationState::kReleasing;  // of a final study, and yet to be handed back
+  batch.appends = {AnAppend(2, 0, 0, 100), AnAppend(3, 0, 0, 100), AnAppend(1, 0, 0, 100)};
+  Commit(batch);
+  Reopen();
+  const Snapshot snapshot = store_->Load().value();
+  EXPECT_THAT(Ids(snapshot.studies), ElementsAre(2));
+  EXPECT_THAT(Ids(snapshot.cells), ElementsAre(2));
+  EXPECT_THAT(Ids(snapshot.runs), ElementsAre(2, 3, 4));
+  EXPECT_THAT(Ids(snapshot.attempts), ElementsAre(2, 4));
+  EXPECT_THAT(Ids(snapshot.allocations), ElementsAre(2, 3));
+  ASSERT_THAT(snapshot.streams, SizeIs(1));
+  EXPECT_EQ(snapshot.streams[0].attempt_id, 2);
+  EXPECT_EQ(snapshot.streams[0].position, 100);
+}
+
+TEST_P(StoreContract, NeverForgetsTheLargestIds) {
+  CommitStudyWithAttempt(3);
+  WriteBatch batch;
+  batch.allocations = {AnAllocation(8, 3)};
+  Commit(batch);
+  batch.Clear();
+  batch.deleted_studies = {3};
+  Commit(batch);
+  CommitStudyWithAttempt(2);  // smaller ones change nothing
+  Reopen();
+  const Snapshot snapshot = store_->Load().value();
+  EXPECT_EQ(snapshot.last_study_id, 3);
+  EXPECT_EQ(snapshot.last_cell_id, 3);
+  EXPECT_EQ(snapshot.last_run_id, 3);
+  EXPECT_EQ(snapshot.last_attempt_id, 3);
+  EXPECT_EQ(snapshot.last_allocation_id, 8);
+}
+
+TEST_P(StoreContract, DeletesAStudyWithAllThatIsItsAndNothingElse) {
+  for (int64_t id : {1, 2}) {
+    CommitStudyWithAttempt(id);
+    WriteBatch batch;
+    batch.allocations = {AnAllocation(id, id)};
+    batch.provenance = {{id, "{}"}};
+    batch.appends = {AnAppend(id, 0, 0, 100)};
+    batch.appends[0].columns = {AColumn("train/loss", 0, {1, 2, 3})};
+    batch.epochs = {{id, 0, 0, 1.0, {}}};
+    batch.summaries = {ASummary(id, id, 100)};
+    Commit(batch);
+  }
+  WriteBatch batch;
+  batch.deleted_studies = {1};
+  Commit(batch);
+  Reopen();
+  EXPECT_TRUE(absl::IsNotFound(store_->GetStudy(1).status()));
+  EXPECT_TRUE(absl::IsNotFound(store_->GetRun(1).status()));
+  EXPECT_TRUE(absl::IsNotFound(store_->GetAllocation(1).status()));
+  EXPECT_TRUE(absl::IsNotFound(store_->GetSummary(1).status()));
+  EXPECT_THAT(store_->ListCells(1).value(), IsEmpty());
+  EXPECT_THAT(store_->ListAttempts(1).value(), IsEmpty());
+  EXPECT_THAT(store_->ListStreams(1).value(), IsEmpty());
+  EXPECT_THAT(Points({1, "", {}}), IsEmpty());
+  EXPECT_TRUE(store_->GetSummary(2).ok());
+  EXPECT_TRUE(store_->GetAllocation(2).ok());
+  EXPECT_THAT(Points({2, "", {}}), SizeIs(1));
+  EXPECT_EQ(Stream(2, 0).position, 100);
+}
+
+TEST_P(StoreContract, WritesNothingOfABatchThatRefersToNothing) {
+  WriteBatch batch;
+  batch.studies = {AStudy(1)};
+  batch.attempts = {AnAttempt(1, 77)};  // there is no run 77
+  EXPECT_TRUE(absl::IsFailedPrecondition(store_->Commit(batch)));
+  EXPECT_TRUE(absl::IsNotFound(store_->GetStudy(1).status()));
+  CommitStudyWithAttempt(1);  // and the store goes on
+  EXPECT_TRUE(store_->GetRun(1).ok());
+}
+
+TEST_P(StoreContract, AcceptsAnEmptyBatch) {
+  WriteBatch batch;
+  EXPECT_TRUE(batch.empty());
+  Commit(batch);
+  batch.deleted_studies = {1};
+  EXPECT_FALSE(batch.empty());
+  Commit(batch);  // deleting what is not there is no error
+  batch.Clear();
+  EXPECT_TRUE(batch.empty());
+}
+
+TEST_P(StoreContract, ReadersSeeWholeCommitsWhileAWriteRuns) {
+  CommitStudyWithAttempt(1);
+  std::atomic<bool> stop = false;
+  std::atomic<int> reads = 0;
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 6; ++i) {  // more than there are connections
+    readers.emplace_back([&] {
+      while (!stop) {
+        const auto streams = store_->ListStreams(1);
+        ASSERT_TRUE(streams.ok()) << streams.status();
+        ++reads;
+        // Both ranks' streams move in one commit, so one read finds them equal.
+        if (streams->size() == 2) ASSERT_EQ((*streams)[0].position, (*streams)[1].position);
+        else ASSERT_THAT(*streams, IsEmpty());
+      }
+    });
+  }
+  for (int64_t i = 0; i < 100 || reads < 100; ++i) {
+    WriteBatch batch;
+    batch.appends = {AnAppend(1, 0, i * 10, i * 10 + 10), AnAppend(1, 1, i * 10, i * 10 + 10)};
+    const absl::Status status = store_->Commit(batch);
+    EXPECT_TRUE(status.ok()) << status;
+    if (!status.ok()) break;
+  }
+  stop = true;
+  for (std::thread& reader : readers) reader.join();
+}
+
+}  // namespace
+}  // namespace scalelab::db

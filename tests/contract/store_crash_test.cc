@@ -1,0 +1,83 @@
+// A process that is killed at any moment loses nothing that it was told is durable, and doubles nothing.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <random>
+
+#include "tests/contract/store_fixture.h"
+
+namespace scalelab::db {
+namespace {
+
+class StoreCrash : public ::testing::TestWithParam<Implementation> {};
+
+INSTANTIATE_TEST_SUITE_P(Stores, StoreCrash, ::testing::ValuesIn(Implementations()),
+                         [](const auto& info) { return info.param.name; });
+
+// Each study `id` comes with a run, an attempt and three points; `id` goes to `out` once that is acknowledged.
+[[noreturn]] void CommitUntilKilled(const Implementation& implementation, const std::string& directory, int out) {
+  absl::StatusOr<std::unique_ptr<Store>> store = implementation.open(directory);
+  if (!store.ok()) _exit(2);
+  int64_t id = (*store)->Load()->last_study_id;
+  while (true) {
+    ++id;
+    WriteBatch batch;
+    batch.studies = {AStudy(id)};
+    batch.cells = {ACell(id, id)};
+    batch.runs = {ARun(id, id, id)};
+    batch.attempts = {AnAttempt(id, id)};
+    batch.appends = {AnAppend(id, 0, 0, 30)};
+    batch.appends[0].columns = {AColumn("loss", 0, {1.0 * static_cast<double>(id), 2, 3})};
+    if (!(*store)->Commit(batch).ok()) _exit(3);
+    if (write(out, &id, sizeof(id)) != sizeof(id)) _exit(4);
+  }
+}
+
+TEST_P(StoreCrash, KilledProcessesLoseAndDoubleNothingAcknowledged) {
+  TemporaryDirectory directory;
+  std::mt19937 random(1);
+  int64_t acknowledged = 0, checked = 0;
+  for (int iteration = 0; iteration < 40; ++iteration) {
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    const pid_t child = fork();  // no store is open here
+    if (child == 0) {
+      close(ends[0]);
+      CommitUntilKilled(GetParam(), directory.path(), ends[1]);
+    }
+    close(ends[1]);
+    // Killed some microseconds after one of its first acknowledgements: at any point of the next commit.
+    const int wanted = std::uniform_int_distribution(1, 20)(random);
+    int64_t id = 0;
+    for (int i = 0; i < wanted && read(ends[0], &id, sizeof(id)) == sizeof(id); ++i) acknowledged = id;
+    usleep(std::uniform_int_distribution(0, 2000)(random));
+    kill(child, SIGKILL);
+    while (read(ends[0], &id, sizeof(id)) == sizeof(id)) acknowledged = id;
+    close(ends[0]);
+    int status = 0;
+    waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the child ended by itself with " << WEXITSTATUS(status);
+
+    absl::StatusOr<std::unique_ptr<Store>> store = GetParam().open(directory.path());
+    ASSERT_TRUE(store.ok()) << store.status();
+    const int64_t last = (*store)->Load()->last_study_id;
+    ASSERT_GE(last, acknowledged);
+    ASSERT_LE(last, acknowledged + 1);  // the one it was killed in may have become durable
+    for (; checked < last; ++checked) {
+      const int64_t study = checked + 1;
+      ASSERT_TRUE((*store)->GetStudy(study).ok()) << study;
+      ASSERT_EQ((*store)->ListAttempts(study)->size(), 1u);
+      ASSERT_EQ((*store)->ListStreams(study)->at(0).position, 30);
+      std::vector<Series> points;
+      ASSERT_TRUE((*store)->ReadPoints({study, "", {}}, [&](Series s) { points.push_back(std::move(s)); }).ok());
+      ASSERT_EQ(points.size(), 1u);
+      ASSERT_EQ(points[0].value, (std::vector<double>{1.0 * static_cast<double>(study), 2, 3}));
+    }
+    ASSERT_EQ((*store)->ListStudies(0, 1'000'000)->size(), static_cast<size_t>(last));
+  }
+  EXPECT_GT(checked, 40);
+}
+
+}  // namespace
+}  // namespace scalelab::db

@@ -1,0 +1,201 @@
+// What every Store must do with streams and points.
+#include <cmath>
+
+#include "tests/contract/store_fixture.h"
+
+namespace scalelab::db {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class StorePoints : public StoreContract {
+ protected:
+  void SetUp() override {
+    StoreContract::SetUp();
+    CommitStudyWithAttempt(1);
+    CommitStudyWithAttempt(2);
+  }
+  absl::Status Append(StreamAppend append) {
+    WriteBatch batch;
+    batch.appends = {std::move(append)};
+    return store_->Commit(batch);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Stores, StorePoints, ::testing::ValuesIn(Implementations()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(StorePoints, AnAppendMovesTheStreamAndAddsItsPoints) {
+  StreamAppend append = AnAppend(1, 3, 0, 30);
+  append.columns = {AColumn("train/loss", 0, {1.5, 1.25, 1.125})};
+  ASSERT_TRUE(Append(append).ok());
+  Reopen();
+  EXPECT_EQ(Stream(1, 3).position, 30);
+  EXPECT_EQ(Stream(1, 3).line, 3);
+  const std::vector<Series> all = Points({1, "", {}});
+  ASSERT_THAT(all, SizeIs(1));
+  EXPECT_EQ(all[0].key, "train/loss");
+  EXPECT_EQ(all[0].rank, 3);
+  EXPECT_THAT(all[0].line, ElementsAre(0, 1, 2));
+  EXPECT_THAT(all[0].step, ElementsAre(0, 2, 4));
+  EXPECT_THAT(all[0].time, ElementsAre(1795000000.25, 1795000001.25, 1795000002.25));
+  EXPECT_THAT(all[0].value, ElementsAre(1.5, 1.25, 1.125));
+}
+
+TEST_P(StorePoints, AResentPartIsRefusedAndNothingOfItsBatchIsWritten) {
+  StreamAppend first = AnAppend(1, 0, 0, 30);
+  first.columns = {AColumn("loss", 0, {1, 2, 3})};
+  ASSERT_TRUE(Append(first).ok());
+  WriteBatch batch;
+  batch.studies = {AStudy(9)};
+  batch.appends = {AnAppend(2, 0, 0, 10), first};
+  const absl::Status status = store_->Commit(batch);
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("30 is next"));
+  EXPECT_THAT(store_->ListStreams(2).value(), IsEmpty());
+  EXPECT_TRUE(absl::IsNotFound(store_->GetStudy(9).status()));
+  EXPECT_THAT(Points({1, "", {}})[0].value, ElementsAre(1, 2, 3));
+}
+
+TEST_P(StorePoints, AGapIsRefused) {
+  EXPECT_TRUE(absl::IsFailedPrecondition(Append(AnAppend(1, 0, 10, 20))));
+  ASSERT_TRUE(Append(AnAppend(1, 0, 0, 10)).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(Append(AnAppend(1, 0, 20, 30))));
+  EXPECT_TRUE(Append(AnAppend(1, 0, 10, 20)).ok());
+  EXPECT_EQ(Stream(1, 0).position, 20);
+}
+
+TEST_P(StorePoints, PartsOfOneStreamMayFollowEachOtherInOneBatch) {
+  WriteBatch batch;
+  batch.appends = {AnAppend(1, 0, 0, 20), AnAppend(1, 0, 20, 40)};
+  batch.appends[0].columns = {AColumn("loss", 0, {1, 2})};
+  batch.appends[1].columns = {AColumn("loss", 2, {3, 4})};
+  Commit(batch);
+  EXPECT_EQ(Stream(1, 0).position, 40);
+  EXPECT_THAT(Points({1, "", {}})[0].value, ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(Points({1, "", {}})[0].line, ElementsAre(0, 1, 2, 3));
+}
+
+TEST_P(StorePoints, WhatAStreamKnowsIsMergedAndKept) {
+  StreamAppend append = AnAppend(1, 0, 0, 10);
+  append.malformed = 2;
+  append.first_malformed = "line 3: not JSON";
+  append.finished = true;
+  append.parameter_hash = "beef";
+  append.error_kind = "data";
+  append.error_message = "no file";
+  ASSERT_TRUE(Append(append).ok());
+  append = AnAppend(1, 0, 10, 20);
+  append.malformed = 1;
+  append.first_malformed = "line 7: not JSON";
+  append.error_kind = "communication";
+  append.error_message = "peer is gone";
+  ASSERT_TRUE(Append(append).ok());
+  ASSERT_TRUE(Append(AnAppend(1, 0, 20, 30)).ok());
+  const StreamRow stream = Stream(1, 0);
+  EXPECT_EQ(stream.position, 30);
+  EXPECT_EQ(stream.malformed, 3);
+  EXPECT_EQ(stream.first_malformed, "line 3: not JSON");
+  EXPECT_TRUE(stream.finished);
+  EXPECT_EQ(stream.parameter_hash, "beef");
+  EXPECT_EQ(stream.error_kind, "data");
+  EXPECT_EQ(stream.error_message, "no file");
+}
+
+TEST_P(StorePoints, SeriesComeByKeyAndRankAndCanBeChosen) {
+  WriteBatch batch;
+  for (int rank : {2, 0, 1}) {
+    StreamAppend append = AnAppend(1, rank, 0, 10);
+    append.columns = {AColumn("step/total_s", 0, {0.1 * rank}), AColumn("loss", 0, {1.0 * rank})};
+    batch.appends.push_back(append);
+  }
+  Commit(batch);
+  const auto names = [&](const PointFilter& filter) {
+    std::vector<std::string> out;
+    for (const Series& s : Points(filter)) out.push_back(s.key + "/" + std::to_string(s.rank));
+    return out;
+  };
+  EXPECT_THAT(names({1, "", {}}), ElementsAre("loss/0", "loss/1", "loss/2", "step/total_s/0", "step/total_s/1",
+                                              "step/total_s/2"));
+  EXPECT_THAT(names({1, "loss", {}}), ElementsAre("loss/0", "loss/1", "loss/2"));
+  EXPECT_THAT(names({1, "", 1}), ElementsAre("loss/1", "step/total_s/1"));
+  EXPECT_THAT(names({1, "loss", 2}), ElementsAre("loss/2"));
+  EXPECT_THAT(names({1, "nothing", {}}), IsEmpty());
+  EXPECT_THAT(names({2, "", {}}), IsEmpty());
+}
+
+TEST_P(StorePoints, NumbersComeBackBitForBit) {
+  const std::vector<double> odd = {0.1, -0.0, 1e308, 5e-324, 1.0 / 3, std::numeric_limits<double>::infinity(), std::nan("")};
+  StreamAppend append = AnAppend(1, 0, 0, 10'000);
+  PointColumn column = AColumn("odd", 0, odd);
+  column.line = {0, 1, 5, 7, 100, 1000, 4'000'000'000};
+  column.step = {-1, 0, 3, INT64_MAX, INT64_MIN, 2, 2};
+  append.columns = {column};
+  ASSERT_TRUE(Append(append).ok());
+  const Series series = Points({1, "odd", 0}).at(0);
+  EXPECT_THAT(series.line, ElementsAreArray(column.line));
+  EXPECT_THAT(series.step, ElementsAreArray(column.step));
+  for (size_t i = 0; i + 1 < odd.size(); ++i) {
+    EXPECT_EQ(series.value[i], odd[i]);
+    EXPECT_EQ(std::signbit(series.value[i]), std::signbit(odd[i]));
+  }
+  EXPECT_TRUE(std::isnan(series.value.back()));
+}
+
+TEST_P(StorePoints, LongAndManyPartsComeBackInOrder) {
+  std::vector<double> expected;
+  int64_t position = 0;
+  for (int part = 0; part < 40; ++part) {
+    // One of them is far longer than what is stored in one piece.
+    const int count = part == 20 ? 10'001 : 1 + part % 5;
+    std::vector<double> values(count);
+    for (double& v : values) v = static_cast<double>(expected.size()), expected.push_back(v);
+    StreamAppend append = AnAppend(1, 0, position, position + 10 * count);
+    append.columns = {AColumn("x", position / 10, values)};
+    position += 10 * count;
+    ASSERT_TRUE(Append(append).ok());
+  }
+  const Series series = Points({1, "x", 0}).at(0);
+  EXPECT_EQ(series.value, expected);
+  for (size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(series.line[i], static_cast<int64_t>(i));
+  for (size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(series.step[i], static_cast<int64_t>(2 * i));
+}
+
+TEST_P(StorePoints, ColumnsThatMakeNoSenseAreRefused) {
+  const auto refused = [&](auto change) {
+    StreamAppend append = AnAppend(1, 0, 0, 10);
+    append.columns = {AColumn("x", 0, {1, 2})};
+    change(append);
+    return absl::IsInvalidArgument(Append(append));
+  };
+  EXPECT_TRUE(refused([](StreamAppend& a) { a.columns[0].value.pop_back(); }));
+  EXPECT_TRUE(refused([](StreamAppend& a) { a.columns[0].line[1] = 0; }));
+  EXPECT_TRUE(refused([](StreamAppend& a) { a.columns[0].line[0] = -1; }));
+  EXPECT_TRUE(refused([](StreamAppend& a) { a.columns[0].line[1] = int64_t{1} << 32; }));
+  EXPECT_TRUE(refused([](StreamAppend& a) { a.end_position = -1; }));
+  EXPECT_THAT(store_->ListStreams(1).value(), IsEmpty());
+}
+
+TEST_P(StorePoints, TakersMayUseTheStore) {
+  WriteBatch batch;
+  for (int rank = 0; rank < 8; ++rank) {
+    batch.appends.push_back(AnAppend(1, rank, 0, 10));
+    batch.appends.back().columns = {AColumn("x", 0, {1})};
+  }
+  Commit(batch);
+  int taken = 0;
+  ASSERT_TRUE(store_->ReadPoints({1, "", {}}, [&](Series series) {
+    ++taken;
+    WriteBatch more;
+    more.appends = {AnAppend(1, series.rank, 10, 20)};
+    EXPECT_TRUE(store_->Commit(more).ok());
+    EXPECT_TRUE(store_->GetRun(1).ok());
+  }).ok());
+  EXPECT_EQ(taken, 8);
+}
+
+}  // namespace
+}  // namespace scalelab::db

@@ -1,0 +1,163 @@
+#include "tests/e2e/service.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <set>
+#include <sstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace scalelab::e2e {
+
+std::string Program(const std::string& name) { return absl::StrCat(SCALELAB_BIN_DIR, "/", name); }
+std::string ShippedData() { return absl::StrCat(SCALELAB_SOURCE_DIR, "/deploy/data"); }
+
+Service::Service(std::vector<std::string> flags) : flags_(std::move(flags)) {
+  std::string pattern = "/tmp/scalelab-e2e-XXXXXX";
+  dir_ = mkdtemp(pattern.data());
+}
+
+Service::~Service() {
+  if (daemon_ != nullptr) {
+    daemon_->Signal(SIGKILL);
+    daemon_->Wait();
+  }
+  for (const pid_t pid : Processes()) kill(pid, SIGKILL);
+  if (testing::Test::HasFailure()) {
+    std::cerr << "kept for a look: " << dir_ << "\n" << log() << "\n";
+    return;
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(dir_, ignored);
+}
+
+std::string Service::Start() {
+  std::vector<std::string> argv = {Program("scalelabd"), "--data", data()};
+  argv.insert(argv.end(), flags_.begin(), flags_.end());
+  daemon_ = std::make_unique<Background>(argv, dir_ + "/scalelabd.log");
+  const std::string line = daemon_->Line();
+  return line.rfind("ready", 0) == 0 ? "" : absl::StrCat("scalelabd did not start: '", line, "' ", log());
+}
+
+int Service::Stop() {
+  daemon_->Signal(SIGTERM);
+  return daemon_->Wait();
+}
+
+void Service::Kill() {
+  daemon_->Signal(SIGKILL);
+  daemon_->Wait();
+}
+
+Output Service::Run(std::vector<std::string> words, double seconds) const {
+  std::vector<std::string> argv = {Program("scalelab"), "--server", socket()};
+  argv.insert(argv.end(), words.begin(), words.end());
+  return RunProgram(argv, {{"NO_COLOR", "1"}}, seconds);
+}
+
+nlohmann::json Service::Json(std::vector<std::string> words) const {
+  words.insert(words.end(), {"-o", "json"});
+  const Output output = Run(words);
+  EXPECT_EQ(output.code, 0) << absl::StrJoin(words, " ") << ": " << output.err;
+  auto json = nlohmann::json::parse(output.out, nullptr, false);
+  EXPECT_FALSE(json.is_discarded()) << output.out;
+  return json;
+}
+
+std::string Service::File(const std::string& name, const std::string& yaml) const {
+  const std::string path = absl::StrCat(dir_, "/", name);
+  WriteFile(path, yaml);
+  return path;
+}
+
+std::string Service::Submit(const std::string& yaml, std::vector<std::string> more) const {
+  std::vector<std::string> words = {"study", "submit", File("study.yaml", yaml)};
+  words.insert(words.end(), more.begin(), more.end());
+  const Output output = Run(words);
+  EXPECT_EQ(output.code, 0) << output.err;
+  return std::string(absl::StripAsciiWhitespace(output.out));
+}
+
+int Service::WaitFor(const std::string& study, double seconds) const {
+  return Run({"study", "wait", study, "--timeout", absl::StrCat(static_cast<int>(seconds), "s")}, seconds + 30).code;
+}
+
+nlohmann::json Service::Runs(const std::string& study) const { return Json({"run", "list", study})["runs"]; }
+
+nlohmann::json Service::Attempts(const std::string& run) const {
+  const nlohmann::json json = Json({"run", "show", run});
+  return json.contains("run") ? json["run"]["attempts"] : json["attempts"];
+}
+
+std::string Service::WaitUntilTraining(const std::string& study, int steps) const {
+  std::string run;
+  EXPECT_TRUE(Eventually([&] {
+    for (const auto& candidate : Runs(study)) {
+      if (candidate["state"] != "RUNNING") continue;
+      run = candidate["name"];
+      if (static_cast<int>(Points(run).size()) >= steps) return true;
+    }
+    return false;
+  }, 60)) << "no run of " << study << " trains: " << Run({"run", "list", study}).out;
+  return run;
+}
+
+std::vector<std::string> Service::Points(const std::string& run, int attempt) const {
+  std::vector<std::string> words = {"run", "metrics", run, "-o", "csv"};
+  if (attempt > 0) words.insert(words.end(), {"--attempt", absl::StrCat(attempt)});
+  const Output output = Run(words);
+  if (output.code != 0) return {};
+  std::vector<std::string> lines = absl::StrSplit(output.out, '\n', absl::SkipEmpty());
+  if (!lines.empty()) lines.erase(lines.begin());
+  return lines;
+}
+
+std::vector<pid_t> Service::Processes() const {
+  std::set<pid_t> all;
+  for (const pid_t pid : ProcessesWith(dir_)) all.insert(pid);
+  for (const pid_t pid : ProcessesInEnvironment(dir_)) all.insert(pid);
+  if (daemon_ != nullptr) all.erase(daemon_->pid());
+  return {all.begin(), all.end()};
+}
+
+std::vector<pid_t> Service::Workers() const {
+  std::vector<pid_t> workers;
+  for (const pid_t pid : ProcessesWith("scalelab-worker")) {
+    if (CommandLine(pid).find(dir_) != std::string::npos) workers.push_back(pid);
+  }
+  return workers;
+}
+
+std::vector<pid_t> Service::Ranks() const {
+  std::vector<pid_t> ranks;
+  for (const pid_t pid : ProcessesInEnvironment(dir_)) {
+    const std::string program = CommandLine(pid);
+    if (program.substr(0, program.find(' ')).find("scalelab-trainer") != std::string::npos) ranks.push_back(pid);
+  }
+  return ranks;
+}
+
+std::vector<std::string> StepsOfEventFile(const std::string& path, int rank) {
+  std::vector<std::string> points;
+  std::istringstream lines(ReadFile(path));
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_discarded() || json.value("event", "") != "step") continue;
+    for (const auto& [key, value] : json["metrics"].items()) {
+      points.push_back(absl::StrCat(rank, ",", json["step"].get<int64_t>(), ",", key, ",",
+                                    value.is_number() ? value.get<double>() : std::nan("")));
+    }
+  }
+  return points;
+}
+
+}  // namespace scalelab::e2e

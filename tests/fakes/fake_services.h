@@ -1,0 +1,248 @@
+// A server that answers what a test tells it to, over real gRPC on a socket of its own: for tests of the client.
+//
+// Set the data before the calls; `seen` members hold what the client sent. Services keep no state beyond that.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "grpcpp/grpcpp.h"
+#include "proto/status.h"
+#include "scalelab/v1/cluster.grpc.pb.h"
+#include "scalelab/v1/result.grpc.pb.h"
+#include "scalelab/v1/run.grpc.pb.h"
+#include "scalelab/v1/study.grpc.pb.h"
+
+namespace scalelab::fakes {
+
+namespace v1 = scalelab::v1;
+
+class FakeServices {
+ public:
+  // Answers of all services.
+  std::vector<v1::Study> studies;  // newest first
+  std::vector<v1::Run> runs;
+  v1::PlanStudyResponse plan;
+  v1::GetCurveResponse curve;
+  v1::GetClusterResponse cluster;
+  std::vector<v1::WatchStudyResponse> looks;  // sent by one WatchStudy, which then ends, or stays open:
+  bool watch_stays_open = false;
+  std::vector<v1::ReadPointsResponse> points;
+  std::vector<v1::ReadRunLogResponse> log;
+  int page_size = 2;        // of lists, whatever is asked for
+  std::string token;        // when set, callers must present it
+  absl::Status error;       // when set, what every call is answered with
+  int lost_answers = 0;     // so many CreateStudy are carried out and answered UNAVAILABLE
+  int broken_watches = 0;   // so many WatchStudy break after their first look
+
+  // What was asked.
+  std::vector<v1::CreateStudyRequest> created;
+  std::vector<v1::ReadPointsRequest> points_asked;
+  std::vector<v1::ReadRunLogRequest> logs_asked;
+  std::vector<v1::ListRunsRequest> runs_asked;
+  std::vector<std::string> watched, cancelled, deleted;
+
+  // Serves at `address` ("unix:PATH" or "127.0.0.1:0") until destroyed; `port()` is the port that was chosen.
+  void Start(const std::string& address) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(&study_service_);
+    builder.RegisterService(&run_service_);
+    builder.RegisterService(&result_service_);
+    builder.RegisterService(&cluster_service_);
+    server_ = builder.BuildAndStart();
+  }
+  void Stop() {
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+    server_.reset();
+  }
+  ~FakeServices() { Stop(); }
+  int port() const { return port_; }
+
+ private:
+  grpc::Status Check(const grpc::ServerContext& context) const {
+    const auto it = context.client_metadata().find("authorization");
+    if (!token.empty() && (it == context.client_metadata().end() ||
+                           std::string(it->second.data(), it->second.size()) != "Bearer " + token)) {
+      return ToGrpc(MakeError(absl::StatusCode::kUnauthenticated, "", "no valid token"));
+    }
+    return ToGrpc(error);
+  }
+
+  // "studies/last", "studies/7" or "studies/{display name}".
+  const v1::Study* FindStudy(const std::string& name) const {
+    if (name == "studies/last" && !studies.empty()) return &studies.front();
+    for (const auto& study : studies) {
+      if (study.name() == name || "studies/" + study.display_name() == name) return &study;
+    }
+    return nullptr;
+  }
+  const v1::Run* FindRun(const std::string& name) const {
+    for (const auto& run : runs) {
+      const bool tail = run.name().size() > name.size() &&
+                        run.name().compare(run.name().size() - name.size() - 1, std::string::npos, "/" + name) == 0;
+      if (run.name() == name || tail) return &run;
+    }
+    return nullptr;
+  }
+  static grpc::Status NotFound(const std::string& name) {
+    return ToGrpc(MakeError(absl::StatusCode::kNotFound, "NOT_FOUND", "there is no " + name));
+  }
+  template <class Request, class Add>
+  std::string Page(const Request& request, size_t total, const Add& add) const {
+    size_t at = request.page_token().empty() ? 0 : std::stoul(request.page_token());
+    const size_t end = std::min(total, at + static_cast<size_t>(page_size));
+    for (; at < end; ++at) add(at);
+    return end < total ? std::to_string(end) : "";
+  }
+
+  struct Studies : v1::StudyService::Service {
+    explicit Studies(FakeServices& f) : f(f) {}
+    grpc::Status CreateStudy(grpc::ServerContext* c, const v1::CreateStudyRequest* request,
+                             v1::CreateStudyResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      f.created.push_back(*request);
+      if (f.lost_answers-- > 0) return {grpc::StatusCode::UNAVAILABLE, "the connection broke"};
+      auto* study = response->mutable_study();
+      study->set_name("studies/7");
+      study->set_display_name(request->spec().study());
+      study->set_state(v1::Study::QUEUED);
+      return grpc::Status::OK;
+    }
+    grpc::Status PlanStudy(grpc::ServerContext* c, const v1::PlanStudyRequest*, v1::PlanStudyResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      *response = f.plan;
+      return grpc::Status::OK;
+    }
+    grpc::Status GetStudy(grpc::ServerContext* c, const v1::GetStudyRequest* request,
+                          v1::GetStudyResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      const v1::Study* study = f.FindStudy(request->name());
+      if (study == nullptr) return NotFound(request->name());
+      *response->mutable_study() = *study;
+      return grpc::Status::OK;
+    }
+    grpc::Status ListStudies(grpc::ServerContext* c, const v1::ListStudiesRequest* request,
+                             v1::ListStudiesResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      response->set_next_page_token(
+          f.Page(*request, f.studies.size(), [&](size_t i) { *response->add_studies() = f.studies[i]; }));
+      return grpc::Status::OK;
+    }
+    grpc::Status WatchStudy(grpc::ServerContext* c, const v1::WatchStudyRequest* request,
+                            grpc::ServerWriter<v1::WatchStudyResponse>* writer) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      f.watched.push_back(request->name());
+      for (const auto& look : f.looks) {
+        writer->Write(look);
+        if (f.broken_watches-- > 0) return {grpc::StatusCode::UNAVAILABLE, "the connection broke"};
+      }
+      while (f.watch_stays_open && !c->IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      return grpc::Status::OK;
+    }
+    grpc::Status CancelStudy(grpc::ServerContext* c, const v1::CancelStudyRequest* request,
+                             v1::CancelStudyResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      f.cancelled.push_back(request->name());
+      *response->mutable_study() = *f.FindStudy(request->name());
+      response->mutable_study()->set_state(v1::Study::CANCELLED);
+      return grpc::Status::OK;
+    }
+    grpc::Status DeleteStudy(grpc::ServerContext* c, const v1::DeleteStudyRequest* request,
+                             v1::DeleteStudyResponse*) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      if (const auto state = f.FindStudy(request->name())->state(); state == v1::Study::RUNNING) {
+        return ToGrpc(MakeError(absl::StatusCode::kFailedPrecondition, "STUDY_NOT_FINAL",
+                                request->name() + " is not over: cancel it first"));
+      }
+      f.deleted.push_back(request->name());
+      return grpc::Status::OK;
+    }
+    FakeServices& f;
+  };
+
+  struct Runs : v1::RunService::Service {
+    explicit Runs(FakeServices& f) : f(f) {}
+    grpc::Status GetRun(grpc::ServerContext* c, const v1::GetRunRequest* request, v1::GetRunResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      const v1::Run* run = f.FindRun(request->name());
+      if (run == nullptr) return NotFound(request->name());
+      *response->mutable_run() = *run;
+      return grpc::Status::OK;
+    }
+    grpc::Status ListRuns(grpc::ServerContext* c, const v1::ListRunsRequest* request,
+                          v1::ListRunsResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      f.runs_asked.push_back(*request);
+      std::vector<v1::Run> some;
+      for (const auto& run : f.runs) {
+        if (request->state() == v1::Run::STATE_UNSPECIFIED || run.state() == request->state()) some.push_back(run);
+      }
+      response->set_next_page_token(f.Page(*request, some.size(), [&](size_t i) {
+        *response->add_runs() = some[i];
+        response->mutable_runs(response->runs_size() - 1)->clear_attempts();
+      }));
+      return grpc::Status::OK;
+    }
+    grpc::Status CancelRun(grpc::ServerContext* c, const v1::CancelRunRequest* request,
+                           v1::CancelRunResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      const v1::Run* run = f.FindRun(request->name());
+      if (run == nullptr) return NotFound(request->name());
+      f.cancelled.push_back(request->name());
+      *response->mutable_run() = *run;
+      response->mutable_run()->set_state(v1::Run::CANCELLED);
+      return grpc::Status::OK;
+    }
+    grpc::Status ReadRunLog(grpc::ServerContext* c, const v1::ReadRunLogRequest* request,
+                            grpc::ServerWriter<v1::ReadRunLogResponse>* writer) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      f.logs_asked.push_back(*request);
+      for (const auto& piece : f.log) writer->Write(piece);
+      return grpc::Status::OK;
+    }
+    FakeServices& f;
+  };
+
+  struct Results : v1::ResultService::Service {
+    explicit Results(FakeServices& f) : f(f) {}
+    grpc::Status GetCurve(grpc::ServerContext* c, const v1::GetCurveRequest*, v1::GetCurveResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      *response = f.curve;
+      return grpc::Status::OK;
+    }
+    grpc::Status ReadPoints(grpc::ServerContext* c, const v1::ReadPointsRequest* request,
+                            grpc::ServerWriter<v1::ReadPointsResponse>* writer) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      f.points_asked.push_back(*request);
+      for (const auto& part : f.points) writer->Write(part);
+      return grpc::Status::OK;
+    }
+    FakeServices& f;
+  };
+
+  struct Cluster : v1::ClusterService::Service {
+    explicit Cluster(FakeServices& f) : f(f) {}
+    grpc::Status GetCluster(grpc::ServerContext* c, const v1::GetClusterRequest*,
+                            v1::GetClusterResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      *response = f.cluster;
+      return grpc::Status::OK;
+    }
+    FakeServices& f;
+  };
+
+  Studies study_service_{*this};
+  Runs run_service_{*this};
+  Results result_service_{*this};
+  Cluster cluster_service_{*this};
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace scalelab::fakes

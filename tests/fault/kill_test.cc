@@ -1,0 +1,132 @@
+// kill -9 of the coordinator, of workers and of ranks in the middle of training. SCALELAB_KILLS sets how many times the
+// coordinator is killed (default 5).
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tests/e2e/service.h"
+
+namespace scalelab::e2e {
+namespace {
+
+std::string Study(const std::string& ranks, int repeats, int steps) {
+  return absl::StrCat("study: faults\nfixed: {model: resnet20, dataset: cifar10, data_dir: ", ShippedData(),
+                      ", epochs: 100, max_steps: ", steps, "}\nmatrix: {ranks: ", ranks, "}\nrepeats: ", repeats,
+                      "\nscaling: {mode: strong, global_batch: 32}\nmeasure: {evaluate: false}\n");
+}
+
+// Every attempt of every run: its ranks started once, and what is stored of a finished one is what they wrote.
+void ExpectNothingLostOrDoubled(const Service& service, const std::string& study) {
+  for (const auto& run : service.Runs(study)) {
+    const std::string name = run["name"];
+    std::set<std::string> tokens;
+    for (const auto& attempt : service.Attempts(name)) {
+      EXPECT_TRUE(tokens.insert(attempt["name"].get<std::string>()).second);
+      const std::string directory = attempt["directory"];
+      std::vector<std::string> reported;
+      for (int r = 0; r < run["spec"]["ranks"].get<int>(); ++r) {
+        const std::string file = absl::StrCat(directory, "/events-", r, ".jsonl");
+        const std::string text = ReadFile(file);
+        size_t starts = 0;
+        for (size_t at = text.find("\"event\":\"start\""); at != std::string::npos;
+             at = text.find("\"event\":\"start\"", at + 1)) {
+          ++starts;
+        }
+        EXPECT_LE(starts, 1u) << file << ": the attempt was executed twice";
+        for (std::string& point : StepsOfEventFile(file, r)) reported.push_back(std::move(point));
+      }
+      std::vector<std::string> stored;
+      for (const std::string& line : service.Points(name, attempt["number"])) {
+        const std::vector<std::string> f = absl::StrSplit(line, ',');
+        if (f.size() != 5 || f[1] == "-1" || f[3].rfind("epoch/", 0) == 0 || f[3].rfind("eval/", 0) == 0) continue;
+        stored.push_back(absl::StrCat(f[0], ",", f[1], ",", f[3], ",", std::stod(f[4])));
+      }
+      std::sort(reported.begin(), reported.end());
+      std::sort(stored.begin(), stored.end());
+      if (attempt["state"] == "SUCCEEDED") {
+        EXPECT_EQ(stored, reported) << name;
+      } else {  // what was not acknowledged before the end may be missing, nothing may be invented or doubled
+        EXPECT_TRUE(std::includes(reported.begin(), reported.end(), stored.begin(), stored.end())) << name;
+      }
+    }
+  }
+}
+
+TEST(KillNine, OfTheCoordinatorLosesAndDoublesNothing) {
+  const char* asked = std::getenv("SCALELAB_KILLS");
+  const int kills = asked != nullptr ? std::atoi(asked) : 5;
+  Service service({"--local-slots", "2"});
+  ASSERT_EQ(service.Start(), "");
+  const std::string study = service.Submit(Study("[1, 2]", 2, 60));
+  service.WaitUntilTraining(study, 10);
+  for (int k = 0; k < kills; ++k) {
+    service.Kill();
+    ASSERT_EQ(service.Start(), "") << "restart " << k;
+    // Until the workers are back and something new is stored, or it is over.
+    const auto points = [&] {
+      size_t n = 0;
+      for (const auto& run : service.Runs(study)) n += service.Points(run["name"]).size();
+      return n;
+    };
+    const size_t before = points();
+    EXPECT_TRUE(Eventually([&] { return points() > before || service.WaitFor(study, 1) == 0; }, 60));
+  }
+  ASSERT_EQ(service.WaitFor(study, 180), 0) << service.Run({"run", "list", study}).out << service.log();
+  for (const auto& run : service.Runs(study)) {
+    EXPECT_EQ(service.Attempts(run["name"]).size(), 1u) << "training goes on while the coordinator is away";
+  }
+  ExpectNothingLostOrDoubled(service, study);
+  EXPECT_TRUE(Eventually([&] { return service.Processes().empty(); }));
+}
+
+TEST(KillNine, OfAWorkerEndsItsAttemptAndTheRunIsTriedAgain) {
+  Service service({"--local-slots", "2"});
+  ASSERT_EQ(service.Start(), "");
+  const std::string study = service.Submit(Study("[2]", 1, 60));
+  const std::string run = service.WaitUntilTraining(study, 10);
+  const std::vector<pid_t> workers = service.Workers(), ranks = service.Ranks();
+  ASSERT_FALSE(workers.empty());
+  ASSERT_EQ(ranks.size(), 2u);
+  // The worker, not the process that minds its children: the one the lock file names.
+  pid_t worker = *std::min_element(workers.begin(), workers.end());
+  kill(worker, SIGKILL);
+  EXPECT_TRUE(Eventually([&] {
+    const std::vector<pid_t> now = service.Ranks();
+    return std::none_of(ranks.begin(), ranks.end(),
+                        [&](pid_t old) { return std::find(now.begin(), now.end(), old) != now.end(); });
+  }, 10)) << "ranks outlived their worker";
+  ASSERT_EQ(service.WaitFor(study, 120), 0) << service.Run({"run", "show", run}).out << service.log();
+  const auto attempts = service.Attempts(run);
+  ASSERT_EQ(attempts.size(), 2u);
+  EXPECT_EQ(attempts[0]["state"], "FAILED");
+  EXPECT_EQ(attempts[0]["cause"], "WORKER_LOST");
+  EXPECT_EQ(attempts[1]["state"], "SUCCEEDED");
+  EXPECT_NE(attempts[0]["name"], attempts[1]["name"]);
+  ExpectNothingLostOrDoubled(service, study);
+  EXPECT_TRUE(Eventually([&] { return service.Processes().empty(); }));
+}
+
+TEST(KillNine, OfOneRankEndsItsAttemptAndTheRunIsTriedAgain) {
+  Service service({"--local-slots", "2"});
+  ASSERT_EQ(service.Start(), "");
+  const std::string study = service.Submit(Study("[2]", 1, 60));
+  const std::string run = service.WaitUntilTraining(study, 10);
+  const std::vector<pid_t> ranks = service.Ranks();
+  ASSERT_EQ(ranks.size(), 2u);
+  kill(ranks[1], SIGKILL);
+  ASSERT_EQ(service.WaitFor(study, 120), 0) << service.Run({"run", "show", run}).out << service.log();
+  const auto attempts = service.Attempts(run);
+  ASSERT_EQ(attempts.size(), 2u);
+  EXPECT_EQ(attempts[0]["cause"], "RANK_KILLED") << attempts[0].dump();
+  EXPECT_EQ(attempts[1]["state"], "SUCCEEDED");
+  ExpectNothingLostOrDoubled(service, study);
+  EXPECT_TRUE(Eventually([&] { return service.Processes().empty(); }));
+}
+
+}  // namespace
+}  // namespace scalelab::e2e

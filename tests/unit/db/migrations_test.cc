@@ -1,0 +1,101 @@
+// Databases of every older version, with rows in them, come to the newest version and keep what they hold.
+#include "db/migrations.h"
+
+#include "db/sqlite.h"
+#include "db/sqlite_store.h"
+#include "tests/contract/store_fixture.h"
+
+namespace scalelab::db {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Migration : public ::testing::Test {
+ protected:
+  std::unique_ptr<Database> Raw() {
+    auto db = Database::Open(path_, Database::Mode::kReadWrite, 1000);
+    EXPECT_TRUE(db.ok()) << db.status();
+    return std::move(*db);
+  }
+  // What a program of schema `version` would have left behind.
+  void MakeVersion(int version) {
+    auto db = Raw();
+    for (int step = 0; step < version; ++step) ASSERT_TRUE(db->Execute(Migrations()[step]).ok());
+    ASSERT_TRUE(db->Execute("PRAGMA user_version=" + std::to_string(version)).ok());
+    if (version == 0) return;
+    ASSERT_TRUE(db->Execute("PRAGMA application_id=" + std::to_string(kApplicationId)).ok());
+    ASSERT_TRUE(db->Execute("INSERT INTO study (id, name, owner, request_id, spec, state, priority, runs, created, started, "
+                            "finished, cancel_requested) VALUES (1, 'old', 'ada', '', '{}', 1, 0, 0, 5, 0, 0, 0)")
+                    .ok());
+    ASSERT_TRUE(db->Execute("INSERT INTO counter VALUES ('study', 4)").ok());
+  }
+  std::string Schema() {
+    return *Raw()->QueryText("SELECT group_concat(sql, char(10)) FROM (SELECT sql FROM sqlite_schema ORDER BY name)");
+  }
+  absl::StatusOr<std::unique_ptr<Store>> OpenStore() {
+    SqliteOptions options;
+    options.path = path_;
+    return OpenSqliteStore(options);
+  }
+
+  TemporaryDirectory directory_;
+  std::string path_ = directory_.path() + "/scalelab.db";
+};
+
+TEST_F(Migration, EveryOlderVersionBecomesTheNewestAndKeepsItsRows) {
+  std::string newest;
+  for (int version = 0; version <= NewestSchema(); ++version) {
+    SCOPED_TRACE(version);
+    std::filesystem::remove(path_);
+    MakeVersion(version);
+    {
+      auto store = OpenStore();
+      ASSERT_TRUE(store.ok()) << store.status();
+      if (version > 0) {
+        EXPECT_EQ((*store)->GetStudy(1)->name, "old");
+        EXPECT_EQ((*store)->Load()->last_study_id, 4);
+      }
+      WriteBatch batch;
+      batch.studies = {AStudy(9)};
+      EXPECT_TRUE((*store)->Commit(batch).ok());
+    }
+    EXPECT_EQ(*Raw()->QueryInt("PRAGMA user_version"), NewestSchema());
+    EXPECT_EQ(*Raw()->QueryInt("PRAGMA application_id"), kApplicationId);
+    EXPECT_EQ(*Raw()->QueryText("PRAGMA integrity_check"), "ok");
+    if (newest.empty()) newest = Schema();
+    EXPECT_EQ(Schema(), newest);
+  }
+}
+
+TEST_F(Migration, ANewerVersionIsRefusedAndLeftAlone) {
+  MakeVersion(NewestSchema());
+  ASSERT_TRUE(Raw()->Execute("PRAGMA user_version=" + std::to_string(NewestSchema() + 5)).ok());
+  const absl::Status status = OpenStore().status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("version " + std::to_string(NewestSchema() + 5)));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("a newer scalelab is needed"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(path_));
+  EXPECT_EQ(*Raw()->QueryInt("PRAGMA user_version"), NewestSchema() + 5);
+}
+
+TEST_F(Migration, ADatabaseOfAnotherProgramIsRefusedAndLeftAlone) {
+  ASSERT_TRUE(Raw()->Execute("CREATE TABLE theirs (x)").ok());
+  const absl::Status status = OpenStore().status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("another program"));
+  EXPECT_EQ(*Raw()->QueryInt("SELECT count(*) FROM sqlite_schema"), 1);
+  EXPECT_EQ(*Raw()->QueryText("PRAGMA journal_mode"), "delete");
+}
+
+TEST_F(Migration, AStepThatFailsLeavesTheOlderVersion) {
+  MakeVersion(1);
+  ASSERT_TRUE(Raw()->Execute("CREATE TABLE runs (x)").ok());  // in the way of step 2
+  EXPECT_FALSE(OpenStore().ok());
+  EXPECT_EQ(*Raw()->QueryInt("PRAGMA user_version"), 1);
+  EXPECT_EQ(*Raw()->QueryInt("SELECT count(*) FROM sqlite_schema WHERE type = 'view'"), 0);
+  ASSERT_TRUE(Raw()->Execute("DROP TABLE runs").ok());
+  EXPECT_TRUE(OpenStore().ok());
+}
+
+}  // namespace
+}  // namespace scalelab::db

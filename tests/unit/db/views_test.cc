@@ -1,0 +1,94 @@
+// What sqlite3 and pandas see.
+#include <cmath>
+
+#include "db/sqlite.h"
+#include "tests/contract/store_fixture.h"
+
+namespace scalelab::db {
+namespace {
+
+class Views : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    SqliteOptions options;
+    options.path = directory_.path() + "/scalelab.db";
+    store_ = std::move(*OpenSqliteStore(options));
+    WriteBatch batch;
+    batch.studies = {AStudy(1, "strong")};
+    batch.studies[0].state = StudyState::kFailed;
+    batch.cells = {ACell(1, 1, 4)};
+    batch.runs = {ARun(1, 1, 1), ARun(2, 1, 1, 1)};
+    batch.runs[0].state = RunState::kSucceeded;
+    batch.runs[0].started = 1'795'000'000'250'000;
+    batch.runs[1].state = RunState::kFailed;
+    batch.runs[1].cause = Cause::kOutOfMemory;
+    batch.attempts = {AnAttempt(1, 1), AnAttempt(2, 2)};
+    batch.attempts[0].state = AttemptState::kSucceeded;
+    batch.allocations = {AnAllocation(1, 1)};
+    batch.summaries = {ASummary(1, 1, 812.5)};
+    batch.appends = {AnAppend(1, 0, 0, 100)};
+    PointColumn steady = AColumn("loss", 3, {0.1, -2.5, std::nan(""), 1e308, 5e-324, 0});
+    PointColumn uneven = AColumn("uneven", 0, {-1.0 / 3, 1, 2});
+    uneven.line = {1, 2, 4'000'000'000};
+    uneven.step = {-1, 7, INT64_MAX};
+    uneven.time = {0.25, 1795000000.123456, -1e-300};
+    batch.appends[0].columns = {steady, uneven};
+    ASSERT_TRUE(store_->Commit(batch).ok());
+    raw_ = std::move(*Database::Open(options.path, Database::Mode::kReadOnly, 1000));
+  }
+  std::string Text(const std::string& sql) { return raw_->QueryText(sql).value(); }
+
+  TemporaryDirectory directory_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<Database> raw_;
+};
+
+TEST_F(Views, ShowNamesInPlaceOfNumbers) {
+  EXPECT_EQ(Text("SELECT state FROM studies"), "FAILED");
+  EXPECT_EQ(Text("SELECT study || ' ' || engine || ' ' || ranks || ' ' || state || ' ' || throughput || ' ' || started "
+                 "FROM runs WHERE id = 1"),
+            "strong native/ddp 4 SUCCEEDED 812.5 2026-11-18T11:06:40.250Z");
+  EXPECT_EQ(Text("SELECT state || ' ' || cause || ' ' || ifnull(throughput, 'none') || ' ' || ifnull(started, 'never') FROM "
+                 "runs WHERE id = 2"),
+            "FAILED OUT_OF_MEMORY none never");
+  EXPECT_EQ(Text("SELECT state || ' ' || study_id FROM attempts WHERE id = 1"), "SUCCEEDED 1");
+  EXPECT_EQ(Text("SELECT state FROM allocations"), "INTENDED");
+  EXPECT_EQ(Text("SELECT json_extract(metrics, '$.run/throughput') FROM runs WHERE id = 1"), "812.5");
+}
+
+TEST_F(Views, PointsAreDecodedExactlyAsTheStoreReadsThem) {
+  EXPECT_EQ(*raw_->QueryInt("SELECT count(*) FROM points"), 9);
+  int checked = 0;
+  ASSERT_TRUE(store_->ReadPoints({1, "", {}}, [&](Series series) {
+    Statement rows(*raw_, "SELECT line, step, time, value FROM points WHERE attempt_id = 1 AND key = ? ORDER BY line");
+    rows.Bind(series.key);
+    for (size_t i = 0; i < series.line.size(); ++i, ++checked) {
+      int64_t line = 0, step = 0;
+      double time = 0, value = 0;
+      ASSERT_TRUE(rows.Step()) << rows.status();
+      rows.Read(line, step, time, value);
+      EXPECT_EQ(line, series.line[i]);
+      EXPECT_EQ(step, series.step[i]);
+      EXPECT_EQ(time, series.time[i]);
+      if (std::isnan(series.value[i])) EXPECT_TRUE(std::isnan(value));
+      else EXPECT_EQ(value, series.value[i]);
+    }
+    EXPECT_FALSE(rows.Step());
+  }).ok());
+  EXPECT_EQ(checked, 9);
+}
+
+TEST_F(Views, OneAttemptsPointsAreFoundWithoutReadingTheOthers) {
+  Statement plan(*raw_, "EXPLAIN QUERY PLAN SELECT value FROM points WHERE attempt_id = 1 AND key = 'loss'");
+  std::string all;
+  while (plan.Step()) {
+    int64_t id, parent, unused;
+    std::string detail;
+    plan.Read(id, parent, unused, detail);
+    all += detail + "\n";
+  }
+  EXPECT_THAT(all, ::testing::HasSubstr("SEARCH c USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)")) << all;
+}
+
+}  // namespace
+}  // namespace scalelab::db

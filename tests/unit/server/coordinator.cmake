@@ -1,0 +1,2 @@
+scalelab_test(server_lifecycle_test LABEL unit SOURCES lifecycle_test.cc LIBS scalelab_coordinator)
+scalelab_test(server_fair_queue_test LABEL unit SOURCES fair_queue_test.cc LIBS scalelab_coordinator)

@@ -1,0 +1,319 @@
+#include "worker/event_follower.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "absl/strings/str_cat.h"
+#include "tests/unit/worker/temp_dir.h"
+
+namespace scalelab::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using Outcome = v1::ReportEventsResponse::Stream;
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+std::string Step(int step) {
+  return absl::StrCat(R"({"time":1,"event":"step","step":)", step, R"(,"metrics":{"m":)", step, "}}\n");
+}
+const std::string kFinish = "{\"time\":1,\"event\":\"finish\"}\n";
+
+// The follower with the test as its coordinator: every request is looked at and answered by hand.
+class EventFollowerTest : public ::testing::Test {
+ protected:
+  EventFollowerTest()
+      : follower_(loop_, [this](const v1::ReportEventsRequest& request, EventFollower::Answer answer) {
+          EXPECT_EQ(answers_.size(), requests_.size());  // one at a time
+          EXPECT_TRUE(answers_.empty());
+          requests_.push_back(request);
+          answers_.push_back(std::move(answer));
+        }) {}
+
+  std::string File(int rank = 0) { return dir_ / absl::StrCat("events-", rank, ".jsonl"); }
+  void Write(const std::string& text, int rank = 0) { Append(File(rank), text); }
+  void Follow(bool fresh = true, int ranks = 1) { follower_.Follow("t", dir_.path(), 0, ranks, fresh); }
+  void Finish() {
+    follower_.Finish("t", [this] { drained_ = true; });
+  }
+  // The next request.
+  v1::ReportEventsRequest Next() {
+    EXPECT_TRUE(loop_.RunUntil([this] { return !requests_.empty(); }, kPatience));
+    if (requests_.empty()) return {};
+    v1::ReportEventsRequest request = requests_.front();
+    requests_.pop_front();
+    return request;
+  }
+  void Answer(const v1::ReportEventsResponse& response) {
+    auto answer = std::move(answers_.front());
+    answers_.pop_front();
+    answer(response);
+  }
+  void Fail(absl::Status status) {
+    auto answer = std::move(answers_.front());
+    answers_.pop_front();
+    answer(std::move(status));
+  }
+  static v1::ReportEventsResponse State(int64_t position, int64_t line, Outcome::Outcome outcome) {
+    v1::ReportEventsResponse response;
+    auto& stream = *response.add_streams();
+    stream.set_position(position);
+    stream.set_line(line);
+    stream.set_outcome(outcome);
+    return response;
+  }
+  static v1::ReportEventsResponse Accept(const v1::ReportEventsRequest& request) {
+    v1::ReportEventsResponse response;
+    for (const auto& batch : request.batches()) {
+      *response.add_streams() = State(batch.end_position(), batch.end_line(), Outcome::ACCEPTED).streams(0);
+    }
+    return response;
+  }
+  // Accepts until everything is durable; returns all batches.
+  std::vector<v1::EventBatch> DrainAll() {
+    std::vector<v1::EventBatch> batches;
+    while (!drained_) {
+      EXPECT_TRUE(loop_.RunUntil([this] { return drained_ || !requests_.empty(); }, kPatience));
+      if (requests_.empty()) break;
+      const v1::ReportEventsRequest request = Next();
+      batches.insert(batches.end(), request.batches().begin(), request.batches().end());
+      Answer(Accept(request));
+    }
+    EXPECT_TRUE(drained_);
+    return batches;
+  }
+
+  TempDir dir_;
+  EventLoop loop_;
+  std::deque<v1::ReportEventsRequest> requests_;
+  std::deque<EventFollower::Answer> answers_;
+  bool drained_ = false;
+  EventFollower follower_;
+};
+
+TEST_F(EventFollowerTest, SendsCompleteLinesWithTheirPlacesAndKeepsAPartOfALine) {
+  Follow();
+  Write(Step(0) + Step(1) + kFinish + "{\"time\":1,");
+  const auto request = Next();
+  ASSERT_EQ(request.batches_size(), 1);
+  const v1::EventBatch& batch = request.batches(0);
+  EXPECT_EQ(batch.token(), "t");
+  EXPECT_EQ(batch.begin_position(), 0);
+  EXPECT_EQ(batch.begin_line(), 0);
+  const int64_t whole = (Step(0) + Step(1) + kFinish).size();
+  EXPECT_EQ(batch.end_position(), whole);
+  EXPECT_EQ(batch.end_line(), 3);
+  EXPECT_THAT(batch.columns(0).value(), ElementsAre(0, 1));
+  EXPECT_EQ(batch.malformed_size(), 0);
+  Answer(Accept(request));
+
+  Write("\"event\":\"finish\"}\n");
+  const auto rest = Next();
+  EXPECT_EQ(rest.batches(0).begin_position(), whole);
+  EXPECT_EQ(rest.batches(0).begin_line(), 3);
+  EXPECT_EQ(rest.batches(0).events_size(), 1);
+}
+
+TEST_F(EventFollowerTest, SendsStepsWithoutAnybodyAskingAndManyRanksInOneRequest) {
+  Follow(true, 3);
+  Write(Step(0), 0);
+  Write(Step(1), 2);
+  const auto request = Next();
+  ASSERT_EQ(request.batches_size(), 2);
+  EXPECT_EQ(request.batches(0).rank(), 0);
+  EXPECT_EQ(request.batches(1).rank(), 2);
+}
+
+TEST_F(EventFollowerTest, AsksForThePositionWhenItDoesNotKnowItAndGoesOnFromThere) {
+  Write(Step(0) + Step(1) + Step(2));
+  Follow(false);
+  const auto question = Next();
+  EXPECT_EQ(question.batches(0).begin_position(), 0);
+  EXPECT_EQ(question.batches(0).end_position(), 0);
+  const int64_t one = Step(0).size();
+  Answer(State(one, 1, Outcome::ACCEPTED));
+  const auto request = Next();
+  EXPECT_EQ(request.batches(0).begin_position(), one);
+  EXPECT_EQ(request.batches(0).begin_line(), 1);
+  EXPECT_THAT(request.batches(0).columns(0).value(), ElementsAre(1, 2));
+}
+
+TEST_F(EventFollowerTest, GoesBackAtAGap) {
+  Follow();
+  Write(Step(0) + Step(1) + kFinish);
+  Answer(Accept(Next()));
+  Write(Step(2) + kFinish);
+  EXPECT_THAT(Next().batches(0).columns(0).value(), ElementsAre(2));
+  const int64_t one = Step(0).size();
+  Answer(State(one, 1, Outcome::GAP));
+  const auto again = Next();
+  EXPECT_EQ(again.batches(0).begin_position(), one);
+  EXPECT_EQ(again.batches(0).begin_line(), 1);
+  EXPECT_THAT(again.batches(0).columns(0).value(), ElementsAre(1, 2));
+  EXPECT_EQ(again.batches(0).end_line(), 5);
+}
+
+TEST_F(EventFollowerTest, SendsAgainWhatMayNotHaveArrived) {
+  Follow();
+  Write(Step(0) + kFinish);
+  const auto first = Next();
+  Fail(absl::UnavailableError("gone"));
+  Write(Step(1));
+  const auto again = Next();
+  EXPECT_EQ(again.batches(0).begin_position(), 0);
+  EXPECT_THAT(again.batches(0).columns(0).value(), ElementsAre(0, 1));
+}
+
+TEST_F(EventFollowerTest, SkipsAheadWhenTheFirstTryHadArrivedAfterAll) {
+  Follow();
+  Write(Step(0) + kFinish);
+  const auto first = Next();
+  Fail(absl::DeadlineExceededError("slow"));
+  const auto again = Next();
+  Answer(State(first.batches(0).end_position(), 2, Outcome::ACCEPTED));
+  Write(Step(7));
+  const auto next = Next();
+  EXPECT_EQ(next.batches(0).begin_position(), first.batches(0).end_position());
+  EXPECT_THAT(next.batches(0).columns(0).value(), ElementsAre(7));
+}
+
+TEST_F(EventFollowerTest, SendsNoMoreOfAnAttemptThatWasSuperseded) {
+  Follow(true, 2);
+  Write(Step(0) + kFinish, 0);
+  Next();
+  Answer(State(0, 0, Outcome::FENCED));
+  Write(Step(1) + kFinish, 0);
+  Write(Step(2) + kFinish, 1);
+  const auto request = Next();
+  ASSERT_EQ(request.batches_size(), 1);
+  EXPECT_EQ(request.batches(0).rank(), 1);
+  Answer(Accept(request));
+  Finish();
+  DrainAll();
+}
+
+TEST_F(EventFollowerTest, CountsWhatIsNoEventAndGoesOn) {
+  Follow();
+  Write("garbage\n" + Step(1) + "\n" + kFinish);
+  const auto request = Next();
+  const v1::EventBatch& batch = request.batches(0);
+  ASSERT_EQ(batch.malformed_size(), 2);
+  EXPECT_EQ(batch.malformed(0).line(), 0);
+  EXPECT_EQ(batch.malformed(0).reason(), "is not JSON");
+  EXPECT_EQ(batch.malformed(1).line(), 2);
+  EXPECT_THAT(batch.columns(0).line(), ElementsAre(1));
+  EXPECT_EQ(batch.end_line(), 4);
+}
+
+TEST_F(EventFollowerTest, SkipsALineThatIsFarTooLongEvenWhileItIsBeingWritten) {
+  Follow();
+  Write(Step(0) + std::string(300 << 10, 'x'));
+  const auto first = Next();
+  EXPECT_EQ(first.batches(0).end_line(), 1);
+  Answer(Accept(first));
+  Write(std::string(300 << 10, 'y') + "\n" + Step(2) + kFinish);
+  const auto request = Next();
+  const v1::EventBatch& batch = request.batches(0);
+  ASSERT_EQ(batch.malformed_size(), 1);
+  EXPECT_EQ(batch.malformed(0).line(), 1);
+  EXPECT_EQ(batch.malformed(0).reason(), "longer than 64 KiB");
+  EXPECT_THAT(batch.columns(0).line(), ElementsAre(2));
+  EXPECT_EQ(batch.end_position(), static_cast<int64_t>(std::filesystem::file_size(File())));
+}
+
+TEST_F(EventFollowerTest, CallsTheLastLineCutOffOnceNobodyWritesAnyMore) {
+  Follow();
+  Write(Step(0) + "{\"time\":1,\"ev");
+  Finish();
+  const auto batches = DrainAll();
+  ASSERT_EQ(batches.size(), 1u);
+  ASSERT_EQ(batches[0].malformed_size(), 1);
+  EXPECT_EQ(batches[0].malformed(0).line(), 1);
+  EXPECT_THAT(batches[0].malformed(0).reason(), ::testing::HasSubstr("cut off"));
+  EXPECT_EQ(batches[0].end_position(), static_cast<int64_t>(std::filesystem::file_size(File())));
+}
+
+TEST_F(EventFollowerTest, HasDrainedAtOnceWhenNothingWasWritten) {
+  Follow();
+  Finish();
+  EXPECT_FALSE(drained_);  // not from inside Finish
+  EXPECT_TRUE(DrainAll().empty());
+}
+
+TEST_F(EventFollowerTest, HasDrainedOnlyWhenTheLastLineIsDurable) {
+  Follow();
+  Write(Step(0));
+  Finish();
+  const auto request = Next();
+  EXPECT_FALSE(drained_);
+  Fail(absl::UnavailableError("gone"));
+  EXPECT_EQ(DrainAll().size(), 1u);
+}
+
+TEST_F(EventFollowerTest, TriesAtOnceWhenItIsToldThatTheCoordinatorIsBack) {
+  Follow();
+  Write(kFinish);
+  Next();
+  Fail(absl::UnavailableError("gone"));
+  EXPECT_TRUE(requests_.empty());
+  follower_.Retry();
+  EXPECT_EQ(requests_.size(), 1u);
+}
+
+TEST_F(EventFollowerTest, DoesNotGoRoundInCirclesWithACoordinatorThatAcceptsNothing) {
+  Follow();
+  Write(kFinish);
+  Next();
+  Answer(State(0, 0, Outcome::GAP));
+  EXPECT_TRUE(requests_.empty());  // later
+  EXPECT_EQ(Next().batches(0).events_size(), 1);
+}
+
+TEST_F(EventFollowerTest, SendsALargeFileInPiecesOfABoundedSizeWithoutLossOrDoubles) {
+  std::string text;
+  for (int i = 0; i < 60000; ++i) text += Step(i);
+  Write(text);
+  Follow();
+  Finish();
+  int64_t next = 0, position = 0;
+  for (const v1::EventBatch& batch : DrainAll()) {
+    EXPECT_LE(batch.ByteSizeLong(), 1u << 20);
+    EXPECT_EQ(batch.begin_position(), position);
+    position = batch.end_position();
+    for (const double value : batch.columns(0).value()) EXPECT_EQ(static_cast<int64_t>(value), next++);
+  }
+  EXPECT_EQ(next, 60000);
+  EXPECT_EQ(position, static_cast<int64_t>(text.size()));
+}
+
+TEST_F(EventFollowerTest, KeepsRequestsOfManyRanksBounded) {
+  std::string text;
+  for (int i = 0; i < 8000; ++i) text += Step(i);
+  for (int rank = 0; rank < 8; ++rank) Write(text, rank);
+  Follow(true, 8);
+  Finish();
+  size_t points = 0;
+  while (!drained_) {
+    ASSERT_TRUE(loop_.RunUntil([this] { return drained_ || !requests_.empty(); }, kPatience));
+    if (requests_.empty()) break;
+    const auto request = Next();
+    EXPECT_LE(request.ByteSizeLong(), 1100u << 10);
+    for (const auto& batch : request.batches()) points += batch.columns(0).value_size();
+    Answer(Accept(request));
+  }
+  EXPECT_EQ(points, 64000u);
+}
+
+TEST_F(EventFollowerTest, IgnoresAnAnswerForAnAttemptThatWasForgotten) {
+  Follow();
+  Write(kFinish);
+  const auto request = Next();
+  follower_.Forget("t");
+  Answer(Accept(request));
+  EXPECT_TRUE(requests_.empty());
+}
+
+}  // namespace
+}  // namespace scalelab::worker

@@ -1,0 +1,66 @@
+#include "worker/exit_cause.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/worker/temp_dir.h"
+
+namespace scalelab::worker {
+namespace {
+
+using ::testing::HasSubstr;
+using v1::Attempt;
+
+JobResult Ended(int status, int failed = 0) { return {status, failed, false}; }
+
+TEST(JudgeExit, CallsASignalThatWasNotOursAKilledRank) {
+  TempDir dir;
+  const ExitCause judged = JudgeExit(Ended(139), false, 1, dir.path());
+  EXPECT_EQ(judged.cause, Attempt::RANK_KILLED);
+  EXPECT_THAT(judged.message, HasSubstr("signal 11"));
+}
+
+TEST(JudgeExit, QuotesMpirunOnWhichRankWasKilled) {
+  TempDir dir;
+  Append(dir / "rank-0.err", "all is well\n");
+  Append(dir / "launcher.err",
+         "-----\nmpirun noticed that process rank 1 with PID 0 on node n0 exited on signal 9 (Killed).\n-----\n");
+  const ExitCause judged = JudgeExit(Ended(137), true, 2, dir.path());
+  EXPECT_EQ(judged.cause, Attempt::RANK_KILLED);
+  EXPECT_THAT(judged.message, HasSubstr("process rank 1"));
+}
+
+TEST(JudgeExit, LeavesAnOrdinaryFailureToTheEventsAndQuotesTheRankThatFailed) {
+  TempDir dir;
+  Append(dir / "rank-0.err", "rank 0 is fine\n");
+  Append(dir / "rank-1.err", "loading\nno such data set\n\n");
+  const ExitCause judged = JudgeExit(Ended(3, 1), false, 2, dir.path());
+  EXPECT_EQ(judged.cause, Attempt::CAUSE_UNSPECIFIED);
+  EXPECT_EQ(judged.message, "Rank 1 ended with status 3: no such data set");
+}
+
+TEST(JudgeExit, CallsItALaunchErrorWhenMpirunEndsBeforeAnyRankRan) {
+  TempDir dir;
+  Append(dir / "launcher.err", "There are not enough slots available\n------\n");
+  const ExitCause judged = JudgeExit(Ended(1), true, 2, dir.path());
+  EXPECT_EQ(judged.cause, Attempt::LAUNCH_ERROR);
+  EXPECT_THAT(judged.message, HasSubstr("not enough slots"));
+}
+
+TEST(JudgeExit, CallsItALaunchErrorWhenTheRankProgramCannotBeStarted) {
+  TempDir dir;
+  Append(dir / "rank-0.err", "scalelab-rank: cannot start '/x': No such file or directory\n");
+  EXPECT_EQ(JudgeExit(Ended(127), true, 2, dir.path()).cause, Attempt::LAUNCH_ERROR);
+}
+
+TEST(LastWords, AreShortAndValidUtf8WhateverWasWritten) {
+  TempDir dir;
+  Append(dir / "bad", "ok \xff\xc3\x28 \xe2\x82\xac\n   \n");
+  EXPECT_EQ(LastWords(dir / "bad"), "ok   ( \xe2\x82\xac");
+  Append(dir / "long", std::string(1000, 'x') + "\n");
+  EXPECT_EQ(LastWords(dir / "long").size(), 300u);
+  EXPECT_EQ(LastWords(dir / "absent"), "");
+}
+
+}  // namespace
+}  // namespace scalelab::worker

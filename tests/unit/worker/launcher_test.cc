@@ -1,0 +1,151 @@
+#include "worker/launcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_join.h"
+
+namespace scalelab::worker {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+v1::SynchronizeResponse::DesiredAttempt Desired(int ranks, int cpus_per_rank = 1) {
+  v1::SynchronizeResponse::DesiredAttempt attempt;
+  attempt.set_token("t0");
+  attempt.set_directory("/runs/1/2/t0");
+  attempt.add_nodes("n0");
+  attempt.set_ranks_per_node(ranks);
+  attempt.mutable_spec()->set_ranks(ranks);
+  attempt.mutable_spec()->set_cpus_per_rank(cpus_per_rank);
+  return attempt;
+}
+
+LaunchHost Host() {
+  LaunchHost host;
+  host.environment = {"PATH=/bin", "OMP_NUM_THREADS=64"};
+  host.rank_program = "/opt/scalelab-rank";
+  host.cpus = 2;
+  return host;
+}
+
+const RankProgram kTrainer{{"/opt/scalelab-trainer"}, {}, Rendezvous::kMpi};
+
+std::string Line(const Command& command) { return absl::StrJoin(command.argv, " "); }
+
+TEST(PlanLaunch, StartsASingleRankDirectlyWithWhatEveryRankFinds) {
+  const auto plan = PlanLaunch(Desired(1), kTrainer, Host());
+  ASSERT_TRUE(plan.ok());
+  EXPECT_FALSE(plan->through_mpi);
+  EXPECT_EQ(plan->tag, "SCALELAB_ATTEMPT=t0");
+  ASSERT_EQ(plan->commands.size(), 1u);
+  const Command& command = plan->commands[0];
+  EXPECT_EQ(Line(command), "/opt/scalelab-trainer");
+  EXPECT_EQ(command.directory, "/runs/1/2/t0");
+  EXPECT_EQ(command.output, "/runs/1/2/t0/rank-0.out");
+  EXPECT_EQ(command.error, "/runs/1/2/t0/rank-0.err");
+  EXPECT_THAT(command.environment,
+              ElementsAre("PATH=/bin", "SCALELAB_ATTEMPT=t0", "SCALELAB_ATTEMPT_DIR=/runs/1/2/t0",
+                          "SCALELAB_SPEC=/runs/1/2/t0/spec.json", "OMP_NUM_THREADS=1", "RANK=0", "LOCAL_RANK=0",
+                          "WORLD_SIZE=1", "SCALELAB_EVENTS=/runs/1/2/t0/events-0.jsonl"));
+}
+
+TEST(PlanLaunch, StartsSeveralMpiRanksThroughMpirun) {
+  const auto plan = PlanLaunch(Desired(2), kTrainer, Host());
+  ASSERT_TRUE(plan.ok());
+  EXPECT_TRUE(plan->through_mpi);
+  ASSERT_EQ(plan->commands.size(), 1u);
+  EXPECT_EQ(Line(plan->commands[0]),
+            "mpirun -np 2 --oversubscribe --bind-to none --mca plm isolated --mca btl self,vader "
+            "/opt/scalelab-rank /opt/scalelab-trainer");
+  EXPECT_EQ(plan->commands[0].error, "/runs/1/2/t0/launcher.err");
+  EXPECT_THAT(plan->commands[0].environment, Not(Contains(HasSubstr("yield_when_idle"))));
+}
+
+TEST(PlanLaunch, TellsMpirunAboutRootAndForbiddenMemoryCopies) {
+  LaunchHost host = Host();
+  host.root = true;
+  host.single_copy = false;
+  const auto plan = PlanLaunch(Desired(2), kTrainer, host);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(Line(plan->commands[0]),
+            "mpirun -np 2 --oversubscribe --bind-to none --mca plm isolated --allow-run-as-root --mca btl self,vader "
+            "--mca btl_vader_single_copy_mechanism none /opt/scalelab-rank /opt/scalelab-trainer");
+}
+
+TEST(PlanLaunch, MakesIdleRanksYieldWhenThereAreMoreThanCores) {
+  for (const auto& attempt : {Desired(4, 1), Desired(2, 2)}) {
+    const auto plan = PlanLaunch(attempt, kTrainer, Host());
+    ASSERT_TRUE(plan.ok());
+    EXPECT_THAT(plan->commands[0].environment, Contains("OMPI_MCA_mpi_yield_when_idle=1"));
+  }
+}
+
+TEST(PlanLaunch, StartsSeveralRanksWithoutRendezvousOneByOne) {
+  const auto plan = PlanLaunch(Desired(2, 3), RankProgram{{"sh", "-c", "true"}, {{"X", "y"}}, Rendezvous::kNone}, Host());
+  ASSERT_TRUE(plan.ok());
+  ASSERT_EQ(plan->commands.size(), 2u);
+  EXPECT_EQ(Line(plan->commands[1]), "sh -c true");
+  for (const char* entry : {"RANK=1", "LOCAL_RANK=1", "WORLD_SIZE=2", "OMP_NUM_THREADS=3", "X=y",
+                            "SCALELAB_EVENTS=/runs/1/2/t0/events-1.jsonl"}) {
+    EXPECT_THAT(plan->commands[1].environment, Contains(entry));
+  }
+  EXPECT_EQ(plan->commands[1].output, "/runs/1/2/t0/rank-1.out");
+}
+
+TEST(PlanLaunch, SaysThatSeveralNodesAreNotServedYet) {
+  auto attempt = Desired(2);
+  attempt.add_nodes("n1");
+  const auto plan = PlanLaunch(attempt, kTrainer, Host());
+  EXPECT_EQ(plan.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(plan.status().ToString(), HasSubstr("2 nodes"));
+}
+
+TEST(RanksOn, FillsNodesOneAfterAnother) {
+  auto attempt = Desired(5);
+  attempt.add_nodes("n1");
+  attempt.add_nodes("n2");
+  attempt.set_ranks_per_node(2);
+  EXPECT_EQ(RanksOn(attempt, 1).first, 2);
+  EXPECT_EQ(RanksOn(attempt, 1).count, 2);
+  EXPECT_EQ(RanksOn(attempt, 2).first, 4);
+  EXPECT_EQ(RanksOn(attempt, 2).count, 1);
+}
+
+TEST(InheritedEnvironment, LeavesOutTracesOfASurroundingStepAndOurOwnVariables) {
+  EXPECT_THAT(InheritedEnvironment({"PATH=/bin", "PMIX_RANK=0", "OMPI_COMM_WORLD_SIZE=2", "SLURM_STEP_ID=1",
+                                    "SLURM_JOB_ID=7", "SLURM_PROCID=0", "RANK=3", "RANKING=1",
+                                    "SCALELAB_ALLOCATION_SECRET=s"}),
+              ElementsAre("PATH=/bin", "SLURM_JOB_ID=7", "RANKING=1"));
+}
+
+TEST(FrameworkOf, ServesNativeAndCustomEnginesAndNamesWhatItDoesNotKnow) {
+  Frameworks frameworks;
+  frameworks.push_back(NewNativeFramework("/bin/sh"));
+  frameworks.push_back(NewCustomFramework());
+  v1::RunSpec spec;
+  spec.set_engine("native/ddp");
+  spec.set_ranks(2);
+  auto native = FrameworkOf(frameworks, "native/ddp");
+  ASSERT_TRUE(native.ok());
+  EXPECT_EQ((*native)->ProgramOf(spec)->rendezvous, Rendezvous::kMpi);
+  auto custom = FrameworkOf(frameworks, "custom");
+  ASSERT_TRUE(custom.ok());
+  EXPECT_EQ((*custom)->ProgramOf(spec).status().code(), absl::StatusCode::kFailedPrecondition);
+  spec.add_command("true");
+  EXPECT_THAT((*custom)->ProgramOf(spec)->argv, ElementsAre("true"));
+  EXPECT_THAT(FrameworkOf(frameworks, "mxnet/dist").status().ToString(), HasSubstr("mxnet/dist"));
+}
+
+TEST(FrameworkOf, SaysWhichTrainerIsMissing) {
+  v1::RunSpec spec;
+  spec.set_engine("native/ddp");
+  const auto program = NewNativeFramework("/nowhere/scalelab-trainer")->ProgramOf(spec);
+  EXPECT_THAT(program.status().ToString(), HasSubstr("/nowhere/scalelab-trainer"));
+}
+
+}  // namespace
+}  // namespace scalelab::worker

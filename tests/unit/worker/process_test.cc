@@ -1,0 +1,268 @@
+#include "worker/process.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <optional>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tests/unit/worker/temp_dir.h"
+#include "worker/lock_file.h"
+#include "worker/process_tree.h"
+
+namespace scalelab::worker {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+bool Gone(pid_t pid) { return kill(pid, 0) != 0 && errno == ESRCH; }
+
+// Real processes through a real spawner. Scripts say what they have reached by lines into $FIFO.
+class ProcessTest : public ::testing::Test {
+ protected:
+  ProcessTest() {
+    EXPECT_EQ(mkfifo((dir_ / "fifo").c_str(), 0600), 0);
+    fifo_ = open((dir_ / "fifo").c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    const auto spawner = ForkSpawner();
+    EXPECT_TRUE(spawner.ok());
+    spawner_ = *spawner;
+    processes_.emplace(loop_, spawner_, [this] { lost_ = true; });
+    loop_.Watch(fifo_, [this] {
+      char buffer[4096];
+      const ssize_t got = read(fifo_, buffer, sizeof buffer);
+      if (got > 0) said_.append(buffer, got);
+    });
+  }
+  ~ProcessTest() override {
+    processes_.reset();
+    close(fifo_);
+  }
+
+  Command Shell(const std::string& script) {
+    return {{"sh", "-c", script},
+            {"PATH=/usr/bin:/bin", "TAG=1", "FIFO=" + (dir_ / "fifo")},
+            dir_.path(),
+            dir_ / "out",
+            dir_ / "err"};
+  }
+  uint64_t Start(std::vector<Command> commands, absl::Duration grace = absl::Seconds(20)) {
+    return processes_->Start({"TAG=1", std::move(commands), grace},
+                             [this](absl::StatusOr<int> started) { started_ = std::move(started); },
+                             [this](JobResult result) { ended_ = result; });
+  }
+  std::vector<std::string> WaitForLines(size_t count) {
+    const auto lines = [this] { return std::vector<std::string>(absl::StrSplit(said_, '\n', absl::SkipEmpty())); };
+    EXPECT_TRUE(loop_.RunUntil([&] { return lines().size() >= count; }, kPatience)) << said_;
+    return lines();
+  }
+  pid_t WaitForPid() {
+    int pid = 0;
+    EXPECT_TRUE(absl::SimpleAtoi(WaitForLines(1).back(), &pid));
+    return pid;
+  }
+  JobResult WaitForEnd() {
+    EXPECT_TRUE(loop_.RunUntil([&] { return ended_.has_value(); }, kPatience));
+    return ended_.value_or(JobResult{-1, -1, false});
+  }
+
+  TempDir dir_;
+  EventLoop loop_;
+  int fifo_;
+  SpawnerHandle spawner_;
+  bool lost_ = false;
+  std::string said_;
+  std::optional<absl::StatusOr<int>> started_;
+  std::optional<JobResult> ended_;
+  std::optional<SpawnerProcesses> processes_;
+};
+
+TEST_F(ProcessTest, ReportsTheExitStatusAndKeepsTheOutputInItsFiles) {
+  Start({Shell("echo hello; echo trouble >&2; pwd; exit 7")});
+  const JobResult result = WaitForEnd();
+  EXPECT_EQ(result.exit_status, 7);
+  EXPECT_EQ(result.failed, 0);
+  EXPECT_FALSE(result.stopped);
+  EXPECT_EQ(ReadAll(dir_ / "out"), "hello\n" + dir_.path() + "\n");
+  EXPECT_EQ(ReadAll(dir_ / "err"), "trouble\n");
+  ASSERT_TRUE(started_.has_value());
+  EXPECT_TRUE(started_->ok());
+}
+
+TEST_F(ProcessTest, ReportsASignalAs128PlusItsNumber) {
+  Start({Shell("kill -SEGV $$")});
+  EXPECT_EQ(WaitForEnd().exit_status, 128 + SIGSEGV);
+}
+
+TEST_F(ProcessTest, GivesACommandDefaultSignalsItsOwnSessionAndItsEnvironmentOnly) {
+  Start({Shell("grep -E '^Sig(Blk|Ign)' /proc/self/status; ps -o sid= -p $$ | tr -d ' '; echo $$; env | grep -c . ")});
+  EXPECT_EQ(WaitForEnd().exit_status, 0);
+  const std::vector<std::string> lines = absl::StrSplit(ReadAll(dir_ / "out"), '\n');
+  ASSERT_GE(lines.size(), 5u);
+  EXPECT_THAT(lines[0], HasSubstr("0000000000000000"));
+  EXPECT_THAT(lines[1], HasSubstr("0000000000000000"));
+  EXPECT_EQ(lines[2], lines[3]);
+  EXPECT_EQ(lines[4], "4");  // PATH, TAG, FIFO, and PWD, which the shell sets
+}
+
+TEST_F(ProcessTest, SaysWhyACommandCannotBeStarted) {
+  Command missing = Shell("");
+  missing.argv = {"/nowhere/program"};
+  Start({missing});
+  ASSERT_TRUE(loop_.RunUntil([&] { return started_.has_value(); }, kPatience));
+  EXPECT_EQ(started_->status().message(), "Could not start '/nowhere/program': No such file or directory.");
+
+  started_.reset();
+  Command nowhere = Shell("true");
+  nowhere.output = "/nowhere/out";
+  Start({nowhere});
+  ASSERT_TRUE(loop_.RunUntil([&] { return started_.has_value(); }, kPatience));
+  EXPECT_THAT(started_->status().message(), HasSubstr("/nowhere/out"));
+  EXPECT_FALSE(ended_.has_value());
+}
+
+TEST_F(ProcessTest, EndsACommandWithTerm) {
+  const uint64_t id = Start({Shell("trap 'echo bye >$FIFO; exit 3' TERM; echo ready >$FIFO; while :; do sleep 1000 & wait; done")});
+  WaitForLines(1);
+  processes_->Stop(id, kPatience);
+  const JobResult result = WaitForEnd();
+  EXPECT_EQ(result.exit_status, 3);
+  EXPECT_TRUE(result.stopped);
+  EXPECT_EQ(WaitForLines(2).back(), "bye");
+}
+
+TEST_F(ProcessTest, KillsAStubbornCommandAfterTheGrace) {
+  const uint64_t id = Start({Shell("trap '' TERM; echo $$ >$FIFO; while :; do sleep 1000; done")});
+  const pid_t pid = WaitForPid();
+  processes_->Stop(id, absl::Milliseconds(50));
+  EXPECT_EQ(WaitForEnd().exit_status, 128 + SIGKILL);
+  EXPECT_TRUE(Gone(pid));
+}
+
+TEST_F(ProcessTest, EndsOrphansInOtherSessionsWhenTheCommandIsStopped) {
+  // The command ends at once on TERM; its grandchild, in a session of its own, ignores it.
+  const uint64_t id =
+      Start({Shell("setsid sh -c 'trap \"\" TERM; echo $$ >$FIFO; while :; do sleep 1000; done' & wait")});
+  const pid_t grandchild = WaitForPid();
+  processes_->Stop(id, absl::Milliseconds(50));
+  WaitForEnd();
+  EXPECT_TRUE(Gone(grandchild));
+}
+
+TEST_F(ProcessTest, EndsWhatACommandLeftBehindBeforeItReportsTheEnd) {
+  Start({Shell("setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & read -r line <$FIFO; echo $line >$FIFO; exit 0")},
+        absl::Seconds(20));
+  EXPECT_EQ(WaitForEnd().exit_status, 0);
+  EXPECT_TRUE(Gone(WaitForPid()));
+}
+
+TEST_F(ProcessTest, EndsEvenAnOrphanThatHidesWhereItCameFrom) {
+  Start({Shell("env -i FIFO=$FIFO setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & read -r l <$FIFO; echo $l >$FIFO")});
+  WaitForEnd();
+  EXPECT_TRUE(Gone(WaitForPid()));
+}
+
+TEST_F(ProcessTest, LeavesTheOrphansOfOtherJobsAlone) {
+  Command other = Shell("setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000");
+  other.environment[1] = "TAG=2";
+  processes_->Start({"TAG=2", {other}, absl::Seconds(1)}, [](auto) {}, [](auto) {});
+  const pid_t orphan = WaitForPid();
+  Start({Shell("exit 4")});
+  EXPECT_EQ(WaitForEnd().exit_status, 4);
+  EXPECT_FALSE(Gone(orphan));
+}
+
+TEST_F(ProcessTest, StopsTheOtherCommandsOfAJobWhenOneFails) {
+  Start({Shell("echo $$ >$FIFO; exec sleep 1000"), Shell("exit 5")});
+  const JobResult result = WaitForEnd();
+  EXPECT_EQ(result.exit_status, 5);
+  EXPECT_EQ(result.failed, 1);
+  EXPECT_FALSE(result.stopped);
+}
+
+TEST_F(ProcessTest, RunsManyJobsAtOnceAndReportsEachOnce) {
+  std::vector<int> ends(200, 0);
+  for (int i = 0; i < 200; ++i) {
+    processes_->Start({absl::StrCat("JOB=", i), {Shell(absl::StrCat("exit ", i % 100))}, absl::Seconds(1)}, [](auto) {},
+                      [&ends, i](JobResult result) { ends[i] += result.exit_status == i % 100 ? 1 : 100; });
+  }
+  const auto all = [&] { return std::count(ends.begin(), ends.end(), 0) == 0; };
+  ASSERT_TRUE(loop_.RunUntil(all, kPatience));
+  EXPECT_EQ(std::count(ends.begin(), ends.end(), 1), 200);
+}
+
+TEST_F(ProcessTest, NoticesThatTheSpawnerDiedAndStillLeavesNothingBehind) {
+  Start({Shell("setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000")});
+  const pid_t grandchild = WaitForPid();
+  kill(spawner_.pid, SIGKILL);
+  ASSERT_TRUE(loop_.RunUntil([&] { return lost_; }, kPatience));
+  processes_.reset();
+  EXPECT_TRUE(Gone(grandchild));
+}
+
+TEST(Spawner, EndsEverythingAndOnlyThenGivesTheLockBackWhenTheWorkerIsKilled) {
+  TempDir dir;
+  ASSERT_EQ(mkfifo((dir / "fifo").c_str(), 0600), 0);
+  const int fifo = open((dir / "fifo").c_str(), O_RDWR | O_CLOEXEC);
+  const pid_t worker = fork();
+  ASSERT_GE(worker, 0);
+  if (worker == 0) {
+    if (!LockFile(dir / "lock").ok()) _exit(1);
+    const auto spawner = ForkSpawner();
+    EventLoop loop;
+    SpawnerProcesses processes(loop, *spawner, [] {});
+    const std::string script =
+        "setsid sh -c 'trap \"\" TERM; echo $$ >$FIFO; while :; do sleep 1000; done' & "
+        "trap '' TERM; echo $$ >$FIFO; while :; do sleep 1000; done";
+    processes.Start({"TAG=1", {{{"sh", "-c", script}, {"TAG=1", "PATH=/usr/bin:/bin", "FIFO=" + (dir / "fifo")}, "", "", ""}},
+                     absl::Seconds(5)},
+                    [](auto) {}, [](auto) {});
+    loop.Run();
+    _exit(0);
+  }
+  std::string said;
+  char buffer[64];
+  while (std::count(said.begin(), said.end(), '\n') < 2) {
+    const ssize_t got = read(fifo, buffer, sizeof buffer);
+    ASSERT_GT(got, 0);
+    said.append(buffer, got);
+  }
+  EXPECT_EQ(ReadAll(dir / "lock"), absl::StrCat(worker, "\n"));
+  EXPECT_THAT(LockFile(dir / "lock").status().ToString(), HasSubstr("is held"));
+  kill(worker, SIGKILL);
+  waitpid(worker, nullptr, 0);
+  const int lock = open((dir / "lock").c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(flock(lock, LOCK_EX), 0);  // waits for the spawner
+  for (absl::string_view line : absl::StrSplit(said, '\n', absl::SkipEmpty())) {
+    int pid = 0;
+    ASSERT_TRUE(absl::SimpleAtoi(line, &pid));
+    EXPECT_TRUE(Gone(pid)) << pid;
+  }
+  close(lock);
+  close(fifo);
+}
+
+TEST(LockFile, SaysWhichFileCannotBeMade) {
+  EXPECT_THAT(LockFile("/nowhere/lock").status().ToString(), HasSubstr("/nowhere/lock"));
+}
+
+TEST(ProcessTree, FindsTheEnvironmentAProcessWasStartedWith) {
+  ASSERT_EQ(setenv("SCALELAB_TREE_TEST", "later", 1), 0);
+  EXPECT_FALSE(HasEnvironment(getpid(), "SCALELAB_TREE_TEST=later"));  // only what exec handed over
+  EXPECT_TRUE(HasEnvironment(getpid(), std::string("PATH=") + getenv("PATH")));
+  EXPECT_FALSE(HasEnvironment(getpid(), "PATH="));
+}
+
+}  // namespace
+}  // namespace scalelab::worker

@@ -1,0 +1,56 @@
+// The real scalelab-rank, started the way launchers start it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include "tests/unit/worker/temp_dir.h"
+
+namespace scalelab::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kSay[] =
+    " sh -c 'echo $RANK $LOCAL_RANK $WORLD_SIZE $SCALELAB_EVENTS; echo trouble >&2; exit 5'";
+
+int Run(const std::string& command, const TempDir& dir) {
+  const std::string clean =
+      "exec env -u RANK -u LOCAL_RANK -u WORLD_SIZE -u PMIX_RANK -u SLURM_PROCID -u SLURM_LOCALID -u SLURM_NTASKS "
+      "-u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_LOCAL_RANK -u OMPI_COMM_WORLD_SIZE ";
+  return WEXITSTATUS(system((clean + command + " 2>" + (dir / "stderr")).c_str()));
+}
+
+TEST(ScalelabRank, TakesItsRankFromOpenMpiAndKeepsTheOutputInFiles) {
+  TempDir dir;
+  EXPECT_EQ(Run("SCALELAB_ATTEMPT_DIR=" + dir.path() +
+                    " OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_SIZE=4 RANK=9 " SCALELAB_RANK +
+                    kSay,
+                dir),
+            5);
+  EXPECT_EQ(ReadAll(dir / "rank-3.out"), "3 1 4 " + (dir / "events-3.jsonl") + "\n");
+  EXPECT_EQ(ReadAll(dir / "rank-3.err"), "trouble\n");
+}
+
+TEST(ScalelabRank, TakesItsRankFromSlurm) {
+  TempDir dir;
+  Run("SCALELAB_ATTEMPT_DIR=" + dir.path() + " SLURM_PROCID=2 SLURM_LOCALID=0 SLURM_NTASKS=8 " SCALELAB_RANK + kSay, dir);
+  EXPECT_EQ(ReadAll(dir / "rank-2.out"), "2 0 8 " + (dir / "events-2.jsonl") + "\n");
+}
+
+TEST(ScalelabRank, SaysInTheRanksOwnFileThatTheProgramCannotBeStarted) {
+  TempDir dir;
+  EXPECT_EQ(Run("SCALELAB_ATTEMPT_DIR=" + dir.path() + " PMIX_RANK=0 " SCALELAB_RANK " /nowhere/program", dir), 127);
+  EXPECT_THAT(ReadAll(dir / "rank-0.err"), HasSubstr("cannot start '/nowhere/program'"));
+}
+
+TEST(ScalelabRank, RefusesToGuessItsRankOrDirectory) {
+  TempDir dir;
+  EXPECT_EQ(Run("SCALELAB_ATTEMPT_DIR=" + dir.path() + " OMPI_COMM_WORLD_RANK=x " SCALELAB_RANK " true", dir), 2);
+  EXPECT_THAT(ReadAll(dir / "stderr"), HasSubstr("OMPI_COMM_WORLD_RANK"));
+  EXPECT_EQ(Run("RANK=0 " SCALELAB_RANK " true", dir), 2);
+  EXPECT_THAT(ReadAll(dir / "stderr"), HasSubstr("SCALELAB_ATTEMPT_DIR"));
+}
+
+}  // namespace
+}  // namespace scalelab::worker
