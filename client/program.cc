@@ -13,6 +13,7 @@ namespace scalelab::client {
 namespace {
 
 constexpr char kFooter[] =
+    "Global options (-o, --server, --token-file, --timeout, -q, --no-color: see `scalelab --help`) may stand anywhere.\n"
     "Exit codes: 0 ok, 1 failure, 2 usage or invalid file, 4 not allowed, 5 ended with runs that did not succeed,\n"
     "6 no server answers, 8 timeout, 130 interrupted.";
 

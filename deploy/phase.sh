@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the scripts beside it: how they say what they do and how long it took.
 
 # phase WHAT...: starts a phase, in one line.

@@ -2,6 +2,8 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
@@ -36,7 +38,10 @@ std::string Print(const google::protobuf::Message& message, bool defaults) {
 
 }  // namespace
 
-std::string ToJson(const google::protobuf::Message& message) { return Print(message, false); }
+// protobuf prints maps in an order that differs from one message to the next; equal messages must give equal text.
+std::string ToJson(const google::protobuf::Message& message) {
+  return nlohmann::json::parse(Print(message, false)).dump();
+}
 std::string ToFullJson(const google::protobuf::Message& message) { return Print(message, true); }
 
 absl::Status FromJson(const std::string& json, google::protobuf::Message* message) {

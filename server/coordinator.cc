@@ -129,6 +129,10 @@ void Coordinator::Synchronize(std::string allocation_token, v1::SynchronizeReque
         return done(absl::UnauthenticatedError("the allocation is over; the worker should exit"));
       }
       const AllocationState& allocation = *state_.allocation(it->second);
+      // A worker has one call open: an older one was given up by it.
+      const auto [first, last] = held_by_allocation_.equal_range(it->second);
+      const auto older = std::find_if(first, last, [&](const auto& h) { return h.second->node_index == node; });
+      if (older != last) Answer(older->second);
       if (known != allocation.generation) return done(lifecycle_->Desired(allocation, node));
       held_.push_back({absl::Now() + options_.long_poll, it->second, node, std::move(done)});
       held_by_allocation_.emplace(it->second, std::prev(held_.end()));

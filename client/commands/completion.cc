@@ -39,6 +39,7 @@ std::string Bash(const CLI::App& app) {
       "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" path=\"\" words=\"\" word i\n"
       "  for ((i = 1; i < COMP_CWORD; i++)); do\n"
       "    word=\"${COMP_WORDS[i]}\"\n"
+      "    case \"$word\" in -o|--output|--server|--token-file|--timeout) ((i++)); continue ;; esac\n"
       "    case \"$path $word\" in\n"
       "      \" study\"|\" run\") path=\"$word\" ;;\n"
       "      \" -\"*|*\" -\"*) ;;\n"

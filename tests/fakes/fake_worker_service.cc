@@ -96,15 +96,8 @@ bool FakeWorkerService::WaitForState(const std::string& token, AttemptStatus::St
   return Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return seen_[token].state() == state; });
 }
 
-bool FakeWorkerService::WaitForLeaving() {
-  return Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return last_.leaving(); });
-}
-
-bool FakeWorkerService::WaitForSynchronize() {
-  mutex_.Lock();
-  const int now = synchronized_;
-  mutex_.Unlock();
-  return Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return synchronized_ > now; });
+bool FakeWorkerService::WaitForRequest(const std::function<bool(const v1::SynchronizeRequest&)>& wanted) {
+  return Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return wanted(last_); });
 }
 
 bool FakeWorkerService::WaitForMetric(const std::string& token, int rank, const std::string& key, int count) {
@@ -149,7 +142,6 @@ grpc::Status FakeWorkerService::Synchronize(grpc::ServerContext* context, const 
   absl::MutexLock lock(&mutex_);
   if (!Allowed(*context)) return {grpc::StatusCode::UNAUTHENTICATED, "no such allocation"};
   last_ = *request;
-  ++synchronized_;
   for (const auto& attempt : request->attempts()) seen_[attempt.token()] = attempt;
   // Looks at the cancellation now and then: this server has a thread for every call.
   const absl::Time until = absl::Now() + absl::Seconds(10);

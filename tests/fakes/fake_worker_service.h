@@ -40,8 +40,7 @@ class FakeWorkerService final : public v1::WorkerService::Service {
 
   // Waits until the last Synchronize says so, or fails after half a minute.
   bool WaitForState(const std::string& token, AttemptStatus::State state);
-  bool WaitForLeaving();
-  bool WaitForSynchronize();  // one more than now
+  bool WaitForRequest(const std::function<bool(const v1::SynchronizeRequest&)>& wanted);
   bool WaitForMetric(const std::string& token, int rank, const std::string& key, int count);
 
   AttemptStatus Status(const std::string& token);
@@ -74,7 +73,6 @@ class FakeWorkerService final : public v1::WorkerService::Service {
   bool refuse_ ABSL_GUARDED_BY(mutex_) = false;
   v1::SynchronizeResponse desired_ ABSL_GUARDED_BY(mutex_);
   v1::SynchronizeRequest last_ ABSL_GUARDED_BY(mutex_);
-  int synchronized_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, AttemptStatus> seen_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, bool> fenced_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<std::string, int>, File> files_ ABSL_GUARDED_BY(mutex_);

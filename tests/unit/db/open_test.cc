@@ -106,7 +106,7 @@ TEST(Open, ADamagedFileIsToldAsDataLoss) {
   {
     auto store = OpenAt(path);
     WriteBatch batch;
-    for (int64_t id = 1; id <= 2000; ++id) batch.studies.push_back(AStudy(id));
+    for (int64_t id = 1; id <= 10000; ++id) batch.studies.push_back(AStudy(id));
     ASSERT_TRUE((*store)->Commit(batch).ok());
   }
   {
@@ -120,7 +120,7 @@ TEST(Open, ADamagedFileIsToldAsDataLoss) {
   }
   auto store = OpenAt(path);
   ASSERT_TRUE(store.ok()) << store.status();
-  const absl::Status status = (*store)->ListStudies(0, 5000).status();
+  const absl::Status status = (*store)->ListStudies(0, 50000).status();
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("restore a backup"));
 }

@@ -43,6 +43,7 @@ TEST_F(DataDirTest, MakesWhatIsAbsentForItsOwnerOnly) {
   EXPECT_EQ(Mode(path_), 0700);
   EXPECT_EQ(Mode(directory->allocations()), 0700);
   EXPECT_EQ(Mode(path_ + "/client.token"), 0600);
+  EXPECT_EQ(Mode(path_ + "/server.key"), 0600);
 }
 
 TEST_F(DataDirTest, KeepsItsTokenFromStartToStart) {
@@ -56,6 +57,18 @@ TEST_F(DataDirTest, KeepsItsTokenFromStartToStart) {
   EXPECT_EQ(token.size(), 64u);
   EXPECT_EQ(DataDir::Open(path_)->client_token(), token);
   EXPECT_NE(DataDir::Open(root_ + "/other")->client_token(), token);
+}
+
+TEST_F(DataDirTest, KeepsItsKeyWhichIsNotTheToken) {
+  std::string key;
+  {
+    const absl::StatusOr<DataDir> directory = DataDir::Open(path_);
+    ASSERT_TRUE(directory.ok()) << directory.status();
+    key = directory->server_key();
+    EXPECT_NE(key, directory->client_token());
+  }
+  EXPECT_EQ(key.size(), 64u);
+  EXPECT_EQ(DataDir::Open(path_)->server_key(), key);
 }
 
 TEST_F(DataDirTest, IsHeldByOneAtATime) {
@@ -93,7 +106,7 @@ TEST_F(DataDirTest, AnEmptyTokenFileIsRefused) {
   std::filesystem::create_directories(path_);
   std::ofstream(path_ + "/client.token") << "\n";
   chmod((path_ + "/client.token").c_str(), 0600);
-  EXPECT_THAT(DataDir::Open(path_).status().message(), HasSubstr("holds no token"));
+  EXPECT_THAT(DataDir::Open(path_).status().message(), HasSubstr("holds no secret"));
 }
 
 // Opens `path` in a child process that may not write there, and returns the message of the refusal. `prepare`

@@ -1,1 +1,345 @@
+#include "worker/agent.h"
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <optional>
+
+#include "tests/unit/worker/temp_dir.h"
+
+namespace scalelab::worker {
+namespace {
+
+using ::testing::HasSubstr;
+using AttemptStatus = v1::SynchronizeRequest::AttemptStatus;
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+// The coordinator is the test: it sees every call and answers by hand.
+class HandClient final : public CoordinatorClient {
+ public:
+  void Synchronize(const v1::SynchronizeRequest& request, Synchronized done) override {
+    polls.push_back({request, std::move(done)});
+  }
+  void CancelSynchronize() override {
+    for (auto& poll : std::exchange(polls, {})) poll.done(absl::CancelledError());
+  }
+  void ReportEvents(const v1::ReportEventsRequest& request, Reported done) override {
+    reports.push_back({request, std::move(done)});
+  }
+  struct Poll {
+    v1::SynchronizeRequest request;
+    Synchronized done;
+  };
+  struct Report {
+    v1::ReportEventsRequest request;
+    Reported done;
+  };
+  std::deque<Poll> polls;
+  std::deque<Report> reports;
+};
+
+// Processes that start and end when the test says so.
+class HandProcesses final : public Processes {
+ public:
+  struct Running {
+    Job job;
+    Started started;
+    Ended ended;
+    std::optional<absl::Duration> stopped_with;
+  };
+  uint64_t Start(const Job& job, Started started, Ended ended) override {
+    jobs.push_back({job, std::move(started), std::move(ended), {}});
+    return jobs.size();
+  }
+  void Stop(uint64_t id, absl::Duration grace) override { jobs[id - 1].stopped_with = grace; }
+  std::deque<Running> jobs;
+};
+
+class AgentTest : public ::testing::Test {
+ protected:
+  AgentTest()
+      : follower_(loop_, [this](const v1::ReportEventsRequest& request, EventFollower::Answer answer) {
+          client_.ReportEvents(request, std::move(answer));
+        }),
+        provenance_(loop_, {"", "", ""}, {}),
+        host_{processes_, follower_, provenance_, frameworks_, launch_, "n0", "alloc"} {
+    frameworks_.push_back(NewNativeFramework("/nowhere/trainer"));
+    frameworks_.push_back(NewCustomFramework());
+  }
+
+  void StartAgent(AgentOptions options = {}) {
+    agent_.emplace(loop_, client_, host_, options, [this](Agent::Exit exit) { exited_ = exit; });
+    agent_->Start();
+  }
+  bool Wait(const std::function<bool()>& done) { return loop_.RunUntil(done, kPatience); }
+  // Serves until a Synchronize is under way that `wanted` likes.
+  v1::SynchronizeRequest WaitForPoll(const std::function<bool(const v1::SynchronizeRequest&)>& wanted) {
+    EXPECT_TRUE(Wait([&] { return !client_.polls.empty() && wanted(client_.polls.back().request); }));
+    return client_.polls.empty() ? v1::SynchronizeRequest() : client_.polls.back().request;
+  }
+  AttemptStatus WaitForState(AttemptStatus::State state) {
+    return WaitForPoll([&](const auto& request) {
+             return request.attempts_size() == 1 && request.attempts(0).state() == state;
+           }).attempts(0);
+  }
+  void Answer(absl::StatusOr<v1::SynchronizeResponse> response) {
+    ASSERT_FALSE(client_.polls.empty());
+    auto done = std::move(client_.polls.back().done);
+    client_.polls.clear();
+    done(std::move(response));
+  }
+  void AnswerPoll(absl::StatusOr<v1::SynchronizeResponse> response) {
+    WaitForPoll([](const auto&) { return true; });
+    Answer(std::move(response));
+  }
+  v1::SynchronizeResponse Desired(std::vector<std::string> tokens, bool stop = false) {
+    v1::SynchronizeResponse response;
+    response.set_generation(++generation_);
+    for (const std::string& token : tokens) {
+      auto& attempt = *response.add_attempts();
+      attempt.set_token(token);
+      attempt.set_stop(stop);
+      attempt.set_directory(dir_ / token);
+      attempt.add_nodes("n0");
+      attempt.set_ranks_per_node(1);
+      attempt.mutable_spec()->set_engine("custom");
+      attempt.mutable_spec()->set_ranks(1);
+      attempt.mutable_spec()->add_command("program");
+    }
+    return response;
+  }
+  HandProcesses::Running& WaitForJob(size_t number = 1) {
+    EXPECT_TRUE(Wait([&] { return processes_.jobs.size() >= number; }));
+    return processes_.jobs[number - 1];
+  }
+  void AcceptReport() {
+    ASSERT_TRUE(Wait([this] { return !client_.reports.empty(); }));
+    auto report = std::move(client_.reports.front());
+    client_.reports.pop_front();
+    v1::ReportEventsResponse response;
+    for (const auto& batch : report.request.batches()) {
+      auto& stream = *response.add_streams();
+      stream.set_outcome(v1::ReportEventsResponse::Stream::ACCEPTED);
+      stream.set_position(batch.end_position());
+      stream.set_line(batch.end_line());
+    }
+    report.done(response);
+  }
+  void RunToStarted() {
+    StartAgent();
+    AnswerPoll(Desired({"t"}));
+    WaitForJob().started(100);
+    WaitForState(AttemptStatus::RUNNING);
+  }
+
+  TempDir dir_;
+  EventLoop loop_;
+  HandClient client_;
+  HandProcesses processes_;
+  EventFollower follower_;
+  Provenance provenance_;
+  Frameworks frameworks_;
+  LaunchHost launch_;
+  AttemptHost host_;
+  std::optional<Agent::Exit> exited_;
+  std::optional<Agent> agent_;
+  int64_t generation_ = 0;
+};
+
+TEST_F(AgentTest, IntroducesItself) {
+  StartAgent({.node_index = 2});
+  const auto request = WaitForPoll([](const auto&) { return true; });
+  EXPECT_EQ(request.node(), "n0");
+  EXPECT_EQ(request.node_index(), 2);
+  EXPECT_FALSE(request.instance().empty());
+  EXPECT_EQ(request.generation(), 0);
+  EXPECT_GT(request.info().cpus(), 0);
+  EXPECT_EQ(request.attempts_size(), 0);
+}
+
+TEST_F(AgentTest, BringsAnAttemptFromItsDirectoryToItsEnd) {
+  StartAgent();
+  AnswerPoll(Desired({"t"}));
+  auto& job = WaitForJob();
+  EXPECT_EQ(job.job.tag, "SCALELAB_ATTEMPT=t");
+  EXPECT_EQ(job.job.commands[0].argv[0], "program");
+  const auto spec = nlohmann::json::parse(ReadAll(dir_ / "t/spec.json"));
+  EXPECT_EQ(spec["engine"], "custom");
+  EXPECT_EQ(spec["max_steps"], "0");  // defaults are written out, 64-bit numbers as strings
+  EXPECT_TRUE(std::filesystem::exists(dir_ / "t/launch.json"));
+
+  job.started(100);
+  EXPECT_EQ(WaitForState(AttemptStatus::RUNNING).token(), "t");
+  Append(dir_ / "t/events-0.jsonl", "{\"time\":1,\"event\":\"finish\"}\n");
+  job.ended({});
+  AcceptReport();
+  const AttemptStatus status = WaitForState(AttemptStatus::ENDED);
+  EXPECT_EQ(status.exit_status(), 0);
+  EXPECT_FALSE(status.stopped());
+  EXPECT_EQ(nlohmann::json::parse(ReadAll(dir_ / "t/exit.json"))["exit_status"], 0);
+
+  Answer(Desired({}));
+  EXPECT_EQ(WaitForPoll([](const auto& request) { return request.attempts_size() == 0; }).generation(), generation_);
+}
+
+TEST_F(AgentTest, ReportsTheEndOnlyWhenEveryLineIsDurable) {
+  RunToStarted();
+  Append(dir_ / "t/events-0.jsonl", "{\"time\":1,\"event\":\"finish\"}\n");
+  processes_.jobs[0].ended({});
+  ASSERT_TRUE(Wait([this] { return !client_.reports.empty(); }));
+  EXPECT_EQ(client_.polls.back().request.attempts(0).state(), AttemptStatus::RUNNING);
+  AcceptReport();
+  WaitForState(AttemptStatus::ENDED);
+}
+
+TEST_F(AgentTest, SaysWhyAProgramFailed) {
+  RunToStarted();
+  Append(dir_ / "t/rank-0.err", "no such file\n");
+  processes_.jobs[0].ended({2, 0, false});
+  const AttemptStatus status = WaitForState(AttemptStatus::ENDED);
+  EXPECT_EQ(status.exit_status(), 2);
+  EXPECT_EQ(status.cause(), v1::Attempt::CAUSE_UNSPECIFIED);
+  EXPECT_THAT(status.message(), HasSubstr("no such file"));
+}
+
+TEST_F(AgentTest, SaysThatAProgramCouldNotBeStarted) {
+  StartAgent();
+  AnswerPoll(Desired({"t"}));
+  WaitForJob().started(absl::NotFoundError("Could not start 'program': No such file or directory."));
+  const AttemptStatus status = WaitForState(AttemptStatus::ENDED);
+  EXPECT_EQ(status.cause(), v1::Attempt::LAUNCH_ERROR);
+  EXPECT_THAT(status.message(), HasSubstr("'program'"));
+}
+
+TEST_F(AgentTest, SaysThatAnEngineOrADirectoryCannotBeHad) {
+  StartAgent();
+  auto desired = Desired({"t"});
+  desired.mutable_attempts(0)->mutable_spec()->set_engine("native/ddp");
+  AnswerPoll(desired);
+  EXPECT_THAT(WaitForState(AttemptStatus::ENDED).message(), HasSubstr("/nowhere/trainer"));
+  desired = Desired({"u"});
+  desired.mutable_attempts(0)->set_directory("/proc/nowhere");
+  Answer(desired);
+  const auto request = WaitForPoll([](const auto& r) { return r.attempts_size() == 1 && r.attempts(0).token() == "u"; });
+  EXPECT_EQ(request.attempts(0).cause(), v1::Attempt::LAUNCH_ERROR);
+  EXPECT_THAT(request.attempts(0).message(), HasSubstr("/proc/nowhere"));
+  EXPECT_TRUE(processes_.jobs.empty());
+}
+
+TEST_F(AgentTest, StopsWithTheGraceThatWasAskedFor) {
+  RunToStarted();
+  auto desired = Desired({"t"}, true);
+  desired.mutable_attempts(0)->set_grace_seconds(2);
+  Answer(desired);
+  ASSERT_TRUE(Wait([this] { return processes_.jobs[0].stopped_with.has_value(); }));
+  EXPECT_EQ(*processes_.jobs[0].stopped_with, absl::Seconds(2));
+  processes_.jobs[0].ended({143, 0, true});
+  const AttemptStatus status = WaitForState(AttemptStatus::ENDED);
+  EXPECT_TRUE(status.stopped());
+  EXPECT_EQ(status.exit_status(), 143);
+  EXPECT_EQ(status.cause(), v1::Attempt::CAUSE_UNSPECIFIED);
+}
+
+TEST_F(AgentTest, DoesNotStartWhatIsToBeStopped) {
+  StartAgent();
+  AnswerPoll(Desired({"t"}, true));
+  EXPECT_TRUE(WaitForState(AttemptStatus::ENDED).stopped());
+  EXPECT_TRUE(processes_.jobs.empty());
+}
+
+TEST_F(AgentTest, StopsAndForgetsWhatIsNotWantedAnyMore) {
+  RunToStarted();
+  Answer(Desired({}));
+  WaitForPoll([](const auto& request) { return request.attempts_size() == 0; });
+  ASSERT_TRUE(Wait([this] { return processes_.jobs[0].stopped_with.has_value(); }));
+  Append(dir_ / "t/events-0.jsonl", "{\"time\":1,\"event\":\"finish\"}\n");
+  processes_.jobs[0].ended({143, 0, true});
+  Answer(Desired({"u"}));
+  WaitForJob(2);
+  EXPECT_TRUE(client_.reports.empty());
+}
+
+TEST_F(AgentTest, DoesNotLaunchAgainWhatAnEarlierWorkerLaunched) {
+  std::filesystem::create_directories(dir_ / "t");
+  Append(dir_ / "t/launch.json", "{}");
+  Append(dir_ / "t/events-0.jsonl", "{\"time\":1,\"event\":\"finish\"}\n");
+  StartAgent();
+  AnswerPoll(Desired({"t"}));
+  ASSERT_TRUE(Wait([this] { return !client_.reports.empty(); }));
+  EXPECT_EQ(client_.reports.front().request.batches(0).end_position(), 0);  // asks first
+  AcceptReport();
+  AcceptReport();
+  const AttemptStatus status = WaitForState(AttemptStatus::ENDED);
+  EXPECT_EQ(status.cause(), v1::Attempt::WORKER_LOST);
+  EXPECT_TRUE(processes_.jobs.empty());
+}
+
+TEST_F(AgentTest, KeepsTrainingAndTriesAgainWhileTheCoordinatorIsAway) {
+  RunToStarted();
+  for (int i = 0; i < 3; ++i) AnswerPoll(absl::UnavailableError("gone"));
+  AnswerPoll(absl::DeadlineExceededError("silent"));
+  WaitForState(AttemptStatus::RUNNING);
+  EXPECT_FALSE(processes_.jobs[0].stopped_with.has_value());
+  EXPECT_FALSE(exited_.has_value());
+}
+
+TEST_F(AgentTest, GivesUpWhenTheCoordinatorStaysAway) {
+  StartAgent({.give_up_after = absl::Milliseconds(1)});
+  while (!exited_.has_value()) {
+    ASSERT_TRUE(Wait([this] { return exited_.has_value() || !client_.polls.empty(); }));
+    if (!client_.polls.empty()) Answer(absl::UnavailableError("gone"));
+  }
+  EXPECT_EQ(*exited_, Agent::Exit::kGaveUp);
+}
+
+TEST_F(AgentTest, StopsEverythingAndExitsWhenItIsDenied) {
+  RunToStarted();
+  Answer(absl::UnauthenticatedError("who are you"));
+  ASSERT_TRUE(Wait([this] { return processes_.jobs[0].stopped_with.has_value(); }));
+  EXPECT_FALSE(exited_.has_value());  // a process is left
+  processes_.jobs[0].ended({143, 0, true});
+  ASSERT_TRUE(Wait([this] { return exited_.has_value(); }));
+  EXPECT_EQ(*exited_, Agent::Exit::kDenied);
+}
+
+TEST_F(AgentTest, ExitsWhenThereIsNothingMoreToDoAndNoAttemptIsLeft) {
+  RunToStarted();
+  auto desired = Desired({"t"});
+  desired.set_terminate(true);
+  Answer(desired);
+  WaitForState(AttemptStatus::RUNNING);
+  EXPECT_FALSE(exited_.has_value());
+  processes_.jobs[0].ended({});
+  WaitForState(AttemptStatus::ENDED);
+  desired = Desired({});
+  desired.set_terminate(true);
+  Answer(desired);
+  ASSERT_TRUE(Wait([this] { return exited_.has_value(); }));
+  EXPECT_EQ(*exited_, Agent::Exit::kDone);
+}
+
+TEST_F(AgentTest, LeavesAfterItHasSaidHowEverythingEnded) {
+  RunToStarted();
+  agent_->Leave();
+  EXPECT_TRUE(processes_.jobs[0].stopped_with.has_value());
+  EXPECT_TRUE(WaitForPoll([](const auto& request) { return request.leaving(); }).leaving());
+  Answer(Desired({"t", "u"}));  // nothing new is begun
+  processes_.jobs[0].ended({143, 0, true});
+  WaitForState(AttemptStatus::ENDED);
+  EXPECT_FALSE(exited_.has_value());
+  Answer(Desired({"t"}));
+  ASSERT_TRUE(Wait([this] { return exited_.has_value(); }));
+  EXPECT_EQ(*exited_, Agent::Exit::kDone);
+  EXPECT_EQ(processes_.jobs.size(), 1u);
+}
+
+TEST_F(AgentTest, LeavesEvenIfNobodyAnswers) {
+  StartAgent({.leave_within = absl::Milliseconds(1)});
+  agent_->Leave();
+  ASSERT_TRUE(Wait([this] { return exited_.has_value(); }));
+}
+
+}  // namespace
+}  // namespace scalelab::worker

@@ -161,14 +161,14 @@ TEST_F(ProcessTest, EndsOrphansInOtherSessionsWhenTheCommandIsStopped) {
 }
 
 TEST_F(ProcessTest, EndsWhatACommandLeftBehindBeforeItReportsTheEnd) {
-  Start({Shell("setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & read -r line <$FIFO; echo $line >$FIFO; exit 0")},
+  Start({Shell("mkfifo up; setsid sh -c 'echo $$ >up; exec sleep 1000' & read -r pid <up; echo $pid >$FIFO; exit 0")},
         absl::Seconds(20));
   EXPECT_EQ(WaitForEnd().exit_status, 0);
   EXPECT_TRUE(Gone(WaitForPid()));
 }
 
 TEST_F(ProcessTest, EndsEvenAnOrphanThatHidesWhereItCameFrom) {
-  Start({Shell("env -i FIFO=$FIFO setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & read -r l <$FIFO; echo $l >$FIFO")});
+  Start({Shell("mkfifo up; env -i setsid sh -c 'echo $$ >up; exec sleep 1000' & read -r pid <up; echo $pid >$FIFO")});
   WaitForEnd();
   EXPECT_TRUE(Gone(WaitForPid()));
 }

@@ -1,1 +1,240 @@
+// scalelab-worker as a whole: the real program, real processes, real gRPC; only the coordinator is a fake.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "nlohmann/json.hpp"
+#include "tests/fakes/fake_worker_service.h"
+#include "tests/unit/worker/temp_dir.h"
+
+extern char** environ;
+
+namespace scalelab::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+using testing::FakeWorkerService;
+using AttemptStatus = v1::SynchronizeRequest::AttemptStatus;
+
+class ProgramTest : public ::testing::Test {
+ protected:
+  ProgramTest() : service_(Address(), "alloc", "s3cret") {}
+  ~ProgramTest() override {
+    if (worker_ > 0) {
+      kill(worker_, SIGKILL);
+      waitpid(worker_, nullptr, 0);
+      WaitForLock();
+    }
+  }
+
+  std::string Address() { return "unix:" + (dir_ / "sock"); }
+  void StartWorker(const std::string& secret = "s3cret", std::vector<std::string> more = {}) {
+    std::vector<std::string> argv{SCALELAB_WORKER, "--server", Address(), "--allocation", "alloc", "--node", "n0",
+                                  "--lock", dir_ / "lock"};
+    argv.insert(argv.end(), more.begin(), more.end());
+    std::vector<std::string> environment{"SCALELAB_ALLOCATION_SECRET=" + secret};
+    for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
+    const auto pointers = [](const std::vector<std::string>& texts) {
+      std::vector<char*> result;
+      for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));
+      result.push_back(nullptr);
+      return result;
+    };
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, 2, (dir_ / "log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    ASSERT_EQ(posix_spawn(&worker_, argv[0].c_str(), &files, nullptr, pointers(argv).data(),
+                          pointers(environment).data()),
+              0);
+    posix_spawn_file_actions_destroy(&files);
+  }
+  // Exit status of the worker once it has exited by itself.
+  int WaitForExit() {
+    int status = 0;
+    waitpid(worker_, &status, 0);
+    worker_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  void WaitForLock() {
+    const int lock = open((dir_ / "lock").c_str(), O_RDWR | O_CLOEXEC);
+    ASSERT_EQ(flock(lock, LOCK_EX), 0);
+    close(lock);
+  }
+  void Assign(const std::string& token, const std::string& script, int ranks = 1) {
+    v1::SynchronizeResponse::DesiredAttempt attempt;
+    attempt.set_token(token);
+    attempt.set_directory(dir_ / ("runs/" + token));
+    attempt.set_run("studies/1/runs/2");
+    attempt.add_nodes("n0");
+    attempt.set_ranks_per_node(ranks);
+    auto& spec = *attempt.mutable_spec();
+    spec.set_engine("custom");
+    spec.set_ranks(ranks);
+    spec.set_cpus_per_rank(1);
+    for (const char* word : {"sh", "-c"}) spec.add_command(word);
+    spec.add_command(script);
+    service_.Assign(attempt);
+  }
+
+  TempDir dir_;
+  FakeWorkerService service_;
+  pid_t worker_ = -1;
+};
+
+TEST_F(ProgramTest, RunsAScriptOnEveryRankAndReportsItsEventsExactlyOnce) {
+  StartWorker();
+  Assign("t",
+         "for s in 0 1 2; do echo '{\"time\":1,\"event\":\"step\",\"step\":'$s',\"metrics\":{\"m\":'$RANK$s'}}'; done "
+         ">>$SCALELAB_EVENTS; echo '{\"time\":2,\"event\":\"finish\",\"parameter_hash\":\"ab\"}' >>$SCALELAB_EVENTS; "
+         "echo $SCALELAB_SPEC $WORLD_SIZE ${SCALELAB_ALLOCATION_SECRET:-none}",
+         2);
+  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
+  EXPECT_EQ(service_.Status("t").exit_status(), 0);
+  EXPECT_THAT(service_.Points("t", 0, "m"), ElementsAre(Pair(0, 0), Pair(1, 1), Pair(2, 2)));
+  EXPECT_THAT(service_.Points("t", 1, "m"), ElementsAre(Pair(0, 10), Pair(1, 11), Pair(2, 12)));
+  ASSERT_EQ(service_.Events("t", 1).size(), 1u);
+  EXPECT_EQ(service_.Events("t", 1)[0].parameter_hash(), "ab");
+  const std::string runs = dir_ / "runs/t/";
+  EXPECT_EQ(ReadAll(runs + "rank-1.out"), runs + "spec.json 2 none\n");
+  EXPECT_EQ(nlohmann::json::parse(ReadAll(runs + "exit.json"))["exit_status"], 0);
+
+  service_.Forget("t");
+  service_.Terminate();
+  EXPECT_EQ(WaitForExit(), 0);
+  const auto provenance = nlohmann::json::parse(ReadAll(runs + "provenance.json"));
+  EXPECT_EQ(provenance["attempt"], "t");
+  EXPECT_EQ(provenance["binaries"][0]["sha256"].get<std::string>().size(), 64u);
+  EXPECT_THAT(provenance.dump(), ::testing::Not(HasSubstr("s3cret")));
+}
+
+TEST_F(ProgramTest, ServesManyShortAttemptsOneAfterAnotherAndAtOnce) {
+  StartWorker();
+  for (int i = 0; i < 60; ++i) {
+    Assign(absl::StrCat("t", i), "echo '{\"time\":2,\"event\":\"finish\",\"metrics\":{\"m\":1}}' >>$SCALELAB_EVENTS");
+  }
+  for (int i = 0; i < 60; ++i) {
+    ASSERT_TRUE(service_.WaitForState(absl::StrCat("t", i), AttemptStatus::ENDED));
+    EXPECT_EQ(service_.Points(absl::StrCat("t", i), 0, "m").size(), 1u);
+    service_.Forget(absl::StrCat("t", i));
+  }
+}
+
+TEST_F(ProgramTest, KeepsTrainingWhileTheCoordinatorIsAwayAndLosesNothing) {
+  ASSERT_EQ(mkfifo((dir_ / "go").c_str(), 0600), 0);
+  StartWorker();
+  const std::string step = "echo '{\"time\":1,\"event\":\"step\",\"step\":'$s',\"metrics\":{\"m\":1}}' >>$SCALELAB_EVENTS; ";
+  Assign("t", "s=0; " + step + "read -r go <" + (dir_ / "go") + "; s=1; " + step + "exit 3");
+  ASSERT_TRUE(service_.WaitForMetric("t", 0, "m", 1));
+  service_.StopServing();
+  Append(dir_ / "go", "on\n");
+  service_.StartServing();
+  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
+  EXPECT_EQ(service_.Status("t").exit_status(), 3);
+  EXPECT_THAT(service_.Points("t", 0, "m"), ElementsAre(Pair(0, 1), Pair(1, 1)));
+}
+
+TEST_F(ProgramTest, StopsAnAttemptThatIgnoresTermAndItsDescendants) {
+  StartWorker();
+  Assign("t",
+         "trap '' TERM; setsid sh -c 'echo \"{\\\"time\\\":1,\\\"event\\\":\\\"step\\\",\\\"step\\\":0,"
+         "\\\"metrics\\\":{\\\"pid\\\":$$}}\" >>$SCALELAB_EVENTS; while :; do sleep 1000; done'");
+  ASSERT_TRUE(service_.WaitForMetric("t", 0, "pid", 1));
+  service_.AskToStop("t", 0.05);
+  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
+  EXPECT_TRUE(service_.Status("t").stopped());
+  const pid_t pid = static_cast<pid_t>(service_.Points("t", 0, "pid")[0].second);
+  EXPECT_NE(kill(pid, 0), 0);
+}
+
+TEST_F(ProgramTest, ExitsWhenItsSecretIsWrong) {
+  StartWorker("wrong");
+  EXPECT_EQ(WaitForExit(), 1);
+  EXPECT_THAT(ReadAll(dir_ / "log"), HasSubstr("UNAUTHENTICATED"));
+}
+
+TEST_F(ProgramTest, StopsWhatRunsAndExitsWhenTheAllocationIsOver) {
+  StartWorker();
+  Assign("t", "exec sleep 1000");
+  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::RUNNING));
+  service_.RefuseEverybody();
+  EXPECT_EQ(WaitForExit(), 1);
+  WaitForLock();
+}
+
+TEST_F(ProgramTest, LeavesOnTermAndReportsBefore) {
+  StartWorker();
+  Assign("t", "exec sleep 1000");
+  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::RUNNING));
+  kill(worker_, SIGTERM);
+  EXPECT_EQ(WaitForExit(), 0);
+  EXPECT_EQ(service_.Status("t").state(), AttemptStatus::ENDED);
+  EXPECT_TRUE(service_.Status("t").stopped());
+  EXPECT_TRUE(service_.LastRequest().leaving());
+}
+
+TEST_F(ProgramTest, RefusesALockThatIsHeld) {
+  StartWorker();
+  ASSERT_TRUE(service_.WaitForRequest([](const auto& request) { return request.node() == "n0"; }));
+  const pid_t first = worker_;
+  EXPECT_EQ(ReadAll(dir_ / "lock"), absl::StrCat(first, "\n"));
+  StartWorker();
+  EXPECT_EQ(WaitForExit(), 1);
+  EXPECT_THAT(ReadAll(dir_ / "log"), HasSubstr("is held"));
+  worker_ = first;
+}
+
+TEST_F(ProgramTest, ReportsTheRestOfAnAttemptWhoseWorkerWasKilled) {
+  StartWorker();
+  Assign("t", "echo '{\"time\":1,\"event\":\"step\",\"step\":0,\"metrics\":{\"m\":1}}' >>$SCALELAB_EVENTS; exec sleep 1000");
+  ASSERT_TRUE(service_.WaitForMetric("t", 0, "m", 1));
+  kill(worker_, SIGKILL);
+  WaitForExit();
+  WaitForLock();
+  Append(dir_ / "runs/t/events-0.jsonl", "{\"time\":1,\"event\":\"step\",\"step\":1,\"metrics\":{\"m\":2}}\n");
+  StartWorker();
+  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
+  EXPECT_EQ(service_.Status("t").cause(), v1::Attempt::WORKER_LOST);
+  EXPECT_THAT(service_.Points("t", 0, "m"), ElementsAre(Pair(0, 1), Pair(1, 2)));
+}
+
+TEST_F(ProgramTest, LaunchesMpiRanksThroughMpirun) {
+  // A stand-in for the trainer that needs no MPI: it writes what it found.
+  const std::string trainer = dir_ / "trainer";
+  Append(trainer,
+         "#!/bin/sh\n[ \"$1\" = --version ] && echo '{\"name\":\"x\",\"version\":\"7\"}' && exit\n"
+         "echo '{\"time\":1,\"event\":\"finish\",\"metrics\":{\"rank\":'$RANK',\"world\":'$WORLD_SIZE'}}' "
+         ">>$SCALELAB_EVENTS\n[ \"$RANK\" = 1 ] && kill -9 $$\nexec sleep 1000\n");
+  chmod(trainer.c_str(), 0755);
+  StartWorker("s3cret", {"--trainer", trainer});
+  v1::SynchronizeResponse::DesiredAttempt attempt;
+  attempt.set_token("t");
+  attempt.set_directory(dir_ / "runs/t");
+  attempt.add_nodes("n0");
+  attempt.set_ranks_per_node(2);
+  attempt.mutable_spec()->set_engine("native/ddp");
+  attempt.mutable_spec()->set_ranks(2);
+  service_.Assign(attempt);
+  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
+  EXPECT_THAT(service_.Points("t", 1, "rank"), ElementsAre(Pair(-1, 1)));
+  EXPECT_THAT(service_.Points("t", 1, "world"), ElementsAre(Pair(-1, 2)));
+  EXPECT_EQ(service_.Status("t").cause(), v1::Attempt::RANK_KILLED);
+  EXPECT_THAT(service_.Status("t").message(), HasSubstr("rank 1"));
+  EXPECT_TRUE(service_.WaitForRequest([](const auto& request) {
+    auto trainer = request.info().software().find("trainer");
+    return trainer != request.info().software().end() && trainer->second == "7";
+  }));
+}
+
+}  // namespace
+}  // namespace scalelab::worker

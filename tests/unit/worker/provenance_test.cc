@@ -12,10 +12,12 @@ namespace {
 
 TEST(RedactedEnvironment, HidesWhatLooksLikeASecret) {
   const auto environment = RedactedEnvironment(
-      {"HOME=/root", "API_TOKEN=a", "my_secret=b", "DB_PASSWORD=c", "AWS_ACCESS_KEY_ID=d", "Credentials=e", "EMPTY="});
-  EXPECT_EQ(environment.dump(),
-            R"({"HOME":"/root","API_TOKEN":"(redacted)","my_secret":"(redacted)","DB_PASSWORD":"(redacted)",)"
-            R"("AWS_ACCESS_KEY_ID":"(redacted)","Credentials":"(redacted)","EMPTY":""})");
+      {"HOME=/root", "API_TOKEN=a", "my_secret=b", "DB_PASSWORD=c",
+       "AWS_ACCESS_KEY_ID=d", "Credentials=e", "EMPTY="});
+  const char* const expected =
+      R"({"HOME":"/root","API_TOKEN":"(redacted)","my_secret":"(redacted)","DB_PASSWORD":"(redacted)",)"
+      R"("AWS_ACCESS_KEY_ID":"(redacted)","Credentials":"(redacted)","EMPTY":""})";
+  EXPECT_EQ(environment.dump(), expected);
 }
 
 TEST(Sha256, IsTheStandardOne) {

@@ -74,9 +74,9 @@ void BatchStatistics(const at::Tensor& x, NormState& state, float* mean, float* 
 }
 
 struct FusedNormFunction : public torch::autograd::Function<FusedNormFunction> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& residual,
-                            const at::Tensor& weight, const at::Tensor& bias, NormState state, bool batch_statistics,
-                            bool relu) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const c10::optional<at::Tensor>& residual, const at::Tensor& weight,
+                            const at::Tensor& bias, NormState state, bool batch_statistics, bool relu) {
     const Block block = BlockOf(x);
     at::Tensor mean = at::empty({block.channels}, weight.options().requires_grad(false));
     at::Tensor inverse = at::empty_like(mean);
@@ -88,7 +88,7 @@ struct FusedNormFunction : public torch::autograd::Function<FusedNormFunction> {
     }
     const at::Tensor scale = weight * inverse;
     at::Tensor y = at::empty_like(x);
-    const float* other = Data(residual);
+    const float* other = residual.has_value() ? Data(*residual) : nullptr;
     ForRows(block, [&](int64_t first, int64_t rows) {
       const int64_t at = first * block.channels;
       NormApply(Data(x) + at, other == nullptr ? nullptr : other + at, rows, block.channels, Data(mean), Data(scale),
@@ -96,7 +96,7 @@ struct FusedNormFunction : public torch::autograd::Function<FusedNormFunction> {
     });
     context->save_for_backward({x, relu ? y : at::Tensor(), weight, mean, inverse});
     context->saved_data["batch_statistics"] = batch_statistics;
-    context->saved_data["residual"] = residual.defined();
+    context->saved_data["residual"] = residual.has_value();
     return y;
   }
 
@@ -147,8 +147,8 @@ bool CanFuseNorm(const at::Tensor& x) {
 
 at::Tensor FusedNorm(const at::Tensor& x, const at::Tensor& residual, const NormState& state, bool batch_statistics,
                      bool relu) {
-  const at::Tensor other =
-      residual.defined() ? residual.contiguous(at::MemoryFormat::ChannelsLast) : residual;
+  c10::optional<at::Tensor> other;
+  if (residual.defined()) other = residual.contiguous(at::MemoryFormat::ChannelsLast);
   return FusedNormFunction::apply(x, other, state.weight, state.bias, state, batch_statistics, relu);
 }
 

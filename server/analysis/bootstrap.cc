@@ -1,0 +1,115 @@
+#include "server/analysis/bootstrap.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "server/analysis/statistics.h"
+
+namespace scalelab::server {
+namespace {
+
+// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): fast, and the same on every machine.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  // Uniform below `n`; the bias of the multiplication is below 2^-20 for any number of blocks.
+  uint32_t Below(uint32_t n) {
+    uint64_t z = state_ += 0x9e3779b97f4a7c15;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return static_cast<uint32_t>(((z ^ (z >> 31)) >> 32) * n >> 32);
+  }
+
+ private:
+  uint64_t state_;
+};
+
+// sum += factor * values, without aliasing so that the compiler vectorises it.
+void AddScaled(float factor, const float* __restrict values, float* __restrict sum, size_t n) {
+  for (size_t i = 0; i < n; ++i) sum[i] += factor * values[i];
+}
+
+}  // namespace
+
+BlockBootstrap::BlockBootstrap(int blocks, int resamples, double confidence)
+    : blocks_(blocks), resamples_(resamples), critical_(confidence) {}
+
+void BlockBootstrap::Draw() const {
+  counts_.assign(static_cast<size_t>(blocks_) * resamples_, 0.0f);
+  Random random(20'151'117);
+  for (int r = 0; r < resamples_; ++r) {
+    for (int i = 0; i < blocks_; ++i) {
+      counts_[static_cast<size_t>(random.Below(static_cast<uint32_t>(blocks_))) * resamples_ + r] += 1.0f;
+    }
+  }
+}
+
+std::vector<float> BlockBootstrap::RelativeMeans(const Sample& sample) const {
+  if (counts_.empty()) Draw();
+  const size_t n = static_cast<size_t>(resamples_);
+  const double mean = Mean(sample.value);
+  // Sums of deviations from the mean, not of values: single precision is then plenty.
+  std::vector<float> sums(n, 0.0f);
+  for (size_t i = 0; i < sample.size(); ++i) {
+    AddScaled(static_cast<float>(sample.value[i] / mean - 1), &counts_[sample.block[i] * n], sums.data(), n);
+  }
+  if (static_cast<int>(sample.size()) == blocks_) {
+    const float scale = 1.0f / static_cast<float>(blocks_);
+    for (float& v : sums) v = 1.0f + v * scale;
+    return sums;
+  }
+  std::vector<float> drawn(n, 0.0f);
+  for (int block : sample.block) AddScaled(1.0f, &counts_[block * n], drawn.data(), n);
+  for (size_t r = 0; r < n; ++r) {
+    sums[r] = drawn[r] > 0 ? 1.0f + sums[r] / drawn[r] : std::numeric_limits<float>::quiet_NaN();
+  }
+  return sums;
+}
+
+double BlockBootstrap::Widening(size_t n) const {
+  const double count = static_cast<double>(n);
+  return critical_.T(n - 1) * std::sqrt(count / (count - 1)) / critical_.Z();
+}
+
+std::optional<BlockBootstrap::Interval> BlockBootstrap::Ratio(const Sample& a, const Sample& b,
+                                                              const std::vector<float>& a_means,
+                                                              const std::vector<float>& b_means) const {
+  const size_t n = std::min(a.size(), b.size());
+  if (n < 2 || Mean(a.value) <= 0 || Mean(b.value) <= 0) return std::nullopt;
+  if (!Resamples(n)) return Linearised(a, b);
+  std::vector<float> ratios;
+  ratios.reserve(a_means.size());
+  for (size_t r = 0; r < a_means.size(); ++r) {
+    const float ratio = a_means[r] / b_means[r];
+    if (ratio > 0) ratios.push_back(ratio);  // false for NaN
+  }
+  if (ratios.size() < a_means.size() / 2) return Linearised(a, b);
+  const double low = std::log(Quantile(ratios, 0.5 - critical_.confidence() / 2));
+  const double high = std::log(Quantile(ratios, 0.5 + critical_.confidence() / 2));
+  const double ratio = Mean(a.value) / Mean(b.value), factor = Widening(n);
+  return Interval{ratio * std::exp(factor * low), ratio * std::exp(factor * high)};
+}
+
+std::optional<BlockBootstrap::Interval> BlockBootstrap::Linearised(const Sample& a, const Sample& b) const {
+  // Influence of each block on log(mean(a) / mean(b)); a block in both has the difference, so what is common cancels.
+  std::map<int, double> influence;
+  const auto add = [&](const Sample& s, double sign) {
+    const double mean = Mean(s.value), n = static_cast<double>(s.size());
+    for (size_t i = 0; i < s.size(); ++i) influence[s.block[i]] += sign * (s.value[i] / mean - 1) / n;
+  };
+  add(a, 1);
+  add(b, -1);
+  double variance = 0;
+  for (const auto& [block, u] : influence) variance += u * u;
+  // n - 1 of the smaller sample both corrects the variance and counts the degrees of freedom: exact for pairs, on the
+  // wide side where some blocks are missing.
+  const size_t smaller = std::min(a.size(), b.size());
+  const double n = static_cast<double>(smaller);
+  const double half = critical_.T(smaller - 1) * std::sqrt(variance * n / (n - 1));
+  const double ratio = Mean(a.value) / Mean(b.value);
+  return Interval{ratio * std::exp(-half), ratio * std::exp(half)};
+}
+
+}  // namespace scalelab::server

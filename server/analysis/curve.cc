@@ -1,0 +1,383 @@
+#include "server/analysis/curve.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/util/json_util.h"
+#include "nlohmann/json.hpp"
+#include "server/analysis/bootstrap.h"
+#include "server/analysis/fits.h"
+#include "server/analysis/statistics.h"
+
+namespace scalelab::server {
+namespace {
+
+using nlohmann::json;
+using scalelab::v1::CurvePoint;
+using scalelab::v1::CurveSeries;
+using scalelab::v1::Estimate;
+
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+// One cell's rows, those of one fingerprint.
+struct Point {
+  const db::CellRow* cell = nullptr;
+  int succeeded = 0, failed = 0, out_of_memory = 0, pending = 0, cancelled = 0;
+  Sample throughput;
+  std::vector<double> epoch_seconds, comm_share, peak_memory, accuracy, train_loss, time_to_accuracy;
+};
+
+// Cells that differ in nothing but ranks, by ranks; one series of the answer for each fingerprint.
+struct Group {
+  json key;
+  std::vector<size_t> cells;
+  std::map<std::string, int> fingerprints;  // runs that succeeded, by fingerprint
+  std::string majority;
+};
+
+class CurveMaker {
+ public:
+  CurveMaker(const scalelab::v1::StudySpec& spec, const std::vector<db::CellRow>& cells,
+             const std::vector<db::CurveRow>& rows, const CurveOptions& options)
+      : spec_(spec), cells_(cells), rows_(rows), options_(options) {}
+
+  scalelab::v1::GetCurveResponse Make() {
+    scalelab::v1::GetCurveResponse response;
+    response.set_display_name(spec_.study());
+    response.set_scaling(Strong() ? "strong" : "weak");
+    GroupCells();
+    AssignRows();
+    bootstrap_.emplace(blocks_, options_.resamples, options_.confidence);
+    ReadBaseline();
+    for (const Group& group : groups_) {
+      *response.add_series() = MakeSeries(group, group.majority);
+      for (const auto& [fingerprint, runs] : group.fingerprints) {
+        if (fingerprint != group.majority) *response.add_series() = MakeSeries(group, fingerprint);
+      }
+    }
+    return response;
+  }
+
+ private:
+  bool Strong() const { return spec_.scaling().mode() != scalelab::v1::Scaling::WEAK; }
+  void GroupCells();
+  void AssignRows();
+  void ReadBaseline();
+  std::vector<Point> Collect(const Group& group, const std::string& fingerprint) const;
+  CurveSeries MakeSeries(const Group& group, const std::string& fingerprint);
+  std::optional<Point> FindBaseline(const Group& group, const std::string& fingerprint,
+                                    const std::vector<Point>& points, CurveSeries& series) const;
+  void AddFits(const std::vector<Point>& points, const std::vector<std::vector<float>>& means,
+               const Point* baseline, CurveSeries& series) const;
+
+  const scalelab::v1::StudySpec& spec_;
+  const std::vector<db::CellRow>& cells_;
+  const std::vector<db::CurveRow>& rows_;
+  const CurveOptions options_;
+  std::vector<Group> groups_;
+  std::vector<size_t> group_of_;                     // by cell
+  std::vector<std::vector<const db::CurveRow*>> of_; // rows by cell
+  std::vector<int> block_of_repeat_;                 // repeats that have rows, numbered without gaps
+  int blocks_ = 0;
+  std::optional<BlockBootstrap> bootstrap_;
+  json baseline_ = json::object();                   // other axes that the baseline names
+  int baseline_ranks_ = 0;                           // 0: the smallest
+};
+
+void CurveMaker::GroupCells() {
+  std::vector<size_t> order(cells_.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return cells_[a].position < cells_[b].position; });
+  std::map<std::string, size_t> known;
+  group_of_.resize(cells_.size());
+  for (size_t i : order) {
+    json key = json::parse(cells_[i].key, nullptr, false);
+    if (!key.is_object()) key = json::object();
+    key.erase("ranks");
+    const auto [it, added] = known.try_emplace(key.dump(), groups_.size());
+    if (added) groups_.emplace_back().key = std::move(key);
+    groups_[it->second].cells.push_back(i);
+    group_of_[i] = it->second;
+  }
+  for (Group& group : groups_) {
+    std::stable_sort(group.cells.begin(), group.cells.end(),
+                     [&](size_t a, size_t b) { return cells_[a].ranks < cells_[b].ranks; });
+  }
+}
+
+void CurveMaker::AssignRows() {
+  absl::flat_hash_map<int64_t, size_t> index;
+  for (size_t i = 0; i < cells_.size(); ++i) index[cells_[i].id] = i;
+  of_.resize(cells_.size());
+  int64_t last_id = -1;
+  size_t cell = 0;
+  for (const db::CurveRow& row : rows_) {
+    if (row.cell_id != last_id) {  // rows come by cell
+      const auto it = index.find(row.cell_id);
+      if (it == index.end()) continue;
+      last_id = row.cell_id;
+      cell = it->second;
+    }
+    of_[cell].push_back(&row);
+    if (row.state == db::RunState::kSucceeded) ++groups_[group_of_[cell]].fingerprints[row.fingerprint];
+    if (row.repeat >= 0 && static_cast<size_t>(row.repeat) >= block_of_repeat_.size()) {
+      block_of_repeat_.resize(row.repeat + 1, -1);
+    }
+    if (row.repeat >= 0) block_of_repeat_[row.repeat] = 0;
+  }
+  for (int& block : block_of_repeat_) {
+    if (block == 0) block = blocks_++;
+  }
+  for (Group& group : groups_) {
+    int most = 0;
+    for (const auto& [fingerprint, runs] : group.fingerprints) {
+      if (runs > most) most = runs, group.majority = fingerprint;
+    }
+  }
+}
+
+void CurveMaker::ReadBaseline() {
+  std::string text;
+  if (!google::protobuf::util::MessageToJsonString(spec_.baseline(), &text).ok()) return;
+  baseline_ = json::parse(text, nullptr, false);
+  if (!baseline_.is_object()) baseline_ = json::object();
+  if (const auto it = baseline_.find("ranks"); it != baseline_.end()) {
+    if (it->is_number()) baseline_ranks_ = static_cast<int>(it->get<double>());
+    baseline_.erase(it);
+  }
+}
+
+std::vector<Point> CurveMaker::Collect(const Group& group, const std::string& fingerprint) const {
+  std::vector<Point> points;
+  const bool majority = fingerprint == group.majority;
+  for (size_t cell : group.cells) {
+    Point point;
+    point.cell = &cells_[cell];
+    int elsewhere = 0;
+    for (const db::CurveRow* row : of_[cell]) {
+      switch (row->state) {
+        case db::RunState::kSucceeded:
+          if (row->fingerprint != fingerprint) {
+            ++elsewhere;
+            continue;
+          }
+          ++point.succeeded;
+          if (row->throughput.has_value() && row->repeat >= 0) {
+            point.throughput.block.push_back(block_of_repeat_[row->repeat]);
+            point.throughput.value.push_back(*row->throughput);
+          }
+          if (row->epoch_seconds) point.epoch_seconds.push_back(*row->epoch_seconds);
+          if (row->comm_share) point.comm_share.push_back(*row->comm_share);
+          if (row->peak_memory) point.peak_memory.push_back(*row->peak_memory);
+          if (row->accuracy) point.accuracy.push_back(*row->accuracy);
+          if (row->train_loss) point.train_loss.push_back(*row->train_loss);
+          if (row->time_to_accuracy) point.time_to_accuracy.push_back(*row->time_to_accuracy);
+          break;
+        // A run without results has no fingerprint; it is told with the majority.
+        case db::RunState::kFailed:
+          if (!majority) break;
+          ++point.failed;
+          if (row->cause == db::Cause::kOutOfMemory) ++point.out_of_memory;
+          break;
+        case db::RunState::kCancelled:
+          if (majority) ++point.cancelled;
+          break;
+        default:
+          if (majority) ++point.pending;
+      }
+    }
+    // A cell all of whose results are of another fingerprint is a point there, not here.
+    if (point.succeeded == 0 && (!majority || (elsewhere > 0 && point.failed + point.pending + point.cancelled == 0))) {
+      continue;
+    }
+    points.push_back(std::move(point));
+  }
+  return points;
+}
+
+CurvePoint::State StateOf(const Point& point) {
+  if (point.cell->excluded) return CurvePoint::EXCLUDED;
+  const bool others = point.failed + point.cancelled + point.pending > 0;
+  if (point.succeeded > 0) return others ? CurvePoint::PARTIAL : CurvePoint::OK;
+  if (point.pending > 0) return CurvePoint::PENDING;
+  if (point.out_of_memory > 0) return CurvePoint::OUT_OF_MEMORY;
+  return point.failed > 0 ? CurvePoint::FAILED : CurvePoint::MISSING;
+}
+
+// The cell that a series' ratios are relative to, with its rows; none when it has no results.
+std::optional<Point> CurveMaker::FindBaseline(const Group& group, const std::string& fingerprint,
+                                              const std::vector<Point>& points, CurveSeries& series) const {
+  json wanted = group.key;
+  for (const auto& [axis, value] : baseline_.items()) {
+    if (wanted.contains(axis)) wanted[axis] = value;  // what is no axis is the same in every cell
+  }
+  const Group* target = nullptr;
+  for (const Group& other : groups_) {
+    if (other.key == wanted) target = &other;
+  }
+  if (target == nullptr) {
+    series.add_notes(absl::StrCat("no baseline: the study has no cell with ", wanted.dump()));
+    return std::nullopt;
+  }
+  std::vector<Point> others;
+  std::string from = fingerprint;
+  if (target != &group) {
+    if (!target->fingerprints.contains(from)) from = target->majority;
+    others = Collect(*target, from);
+    series.add_notes(absl::StrCat("relative to ", wanted.dump()));
+    if (from != fingerprint) {
+      series.add_notes(absl::StrCat("the baseline ran on other hardware or software (fingerprint ", from, ")"));
+    }
+  }
+  const std::vector<Point>& candidates = target == &group ? points : others;
+  int ranks = baseline_ranks_;
+  if (ranks == 0) {
+    for (size_t cell : target->cells) {  // by ranks
+      if (cells_[cell].excluded) continue;
+      ranks = cells_[cell].ranks;
+      break;
+    }
+  }
+  for (const Point& point : candidates) {
+    if (point.cell->ranks == ranks && !point.cell->excluded && point.throughput.size() > 0 &&
+        Mean(point.throughput.value) > 0) {
+      return point;
+    }
+  }
+  series.add_notes(absl::StrCat("no speedups: the baseline of ", ranks, ranks == 1 ? " rank" : " ranks",
+                                " has no results here"));
+  return std::nullopt;
+}
+
+// Ratio of the means with median and deviation of the ratios within blocks.
+Estimate EstimateRatio(const Point& point, const Point& baseline, const std::vector<float>& means,
+                       const std::vector<float>& baseline_means, const BlockBootstrap& bootstrap) {
+  Estimate estimate;
+  if (point.cell == baseline.cell) {  // itself: no noise, whatever its repeats are
+    estimate.set_mean(1);
+    estimate.set_median(1);
+    estimate.set_stddev(0);
+    estimate.set_low(1);
+    estimate.set_high(1);
+    return estimate;
+  }
+  const Sample &a = point.throughput, &b = baseline.throughput;
+  std::vector<double> ratios;
+  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    if (a.block[i] < b.block[j]) ++i;
+    else if (b.block[j] < a.block[i]) ++j;
+    else ratios.push_back(a.value[i++] / b.value[j++]);
+  }
+  estimate.set_mean(Mean(a.value) / Mean(b.value));
+  estimate.set_median(ratios.empty() ? Median(a.value) / Median(b.value) : Median(ratios));
+  if (ratios.size() >= 2) estimate.set_stddev(StandardDeviation(ratios));
+  if (const auto interval = bootstrap.Ratio(a, b, means, baseline_means)) {
+    estimate.set_low(interval->low);
+    estimate.set_high(interval->high);
+  }
+  return estimate;
+}
+
+Estimate Scaled(Estimate estimate, double factor) {
+  estimate.set_mean(estimate.mean() * factor);
+  estimate.set_median(estimate.median() * factor);
+  if (estimate.has_stddev()) estimate.set_stddev(estimate.stddev() * factor);
+  if (estimate.has_low()) estimate.set_low(estimate.low() * factor);
+  if (estimate.has_high()) estimate.set_high(estimate.high() * factor);
+  return estimate;
+}
+
+CurveSeries CurveMaker::MakeSeries(const Group& group, const std::string& fingerprint) {
+  CurveSeries series;
+  // Cannot fail: it came from a Struct.
+  (void)google::protobuf::util::JsonStringToMessage(group.key.dump(), series.mutable_key());
+  series.set_fingerprint(fingerprint);
+  if (group.fingerprints.size() > 1) {
+    series.add_notes(absl::StrCat(
+        "runs of these cells were made on ", group.fingerprints.size(),
+        " kinds of hardware or software, each shown as a series of its own; this one (", fingerprint, ") has ",
+        group.fingerprints.at(fingerprint), group.fingerprints.at(fingerprint) == 1 ? " run" : " runs"));
+  }
+  const std::vector<Point> points = Collect(group, fingerprint);
+  std::optional<Point> baseline;
+  if (std::any_of(points.begin(), points.end(), [](const Point& p) { return p.succeeded > 0; })) {
+    baseline = FindBaseline(group, fingerprint, points, series);
+  }
+  std::vector<float> baseline_means;
+  if (baseline.has_value()) {
+    series.set_baseline_ranks(baseline->cell->ranks);
+    series.set_baseline_throughput(Mean(baseline->throughput.value));
+    if (bootstrap_->Resamples(baseline->throughput.size())) {
+      baseline_means = bootstrap_->RelativeMeans(baseline->throughput);
+    }
+  }
+
+  bool single = false;
+  std::vector<std::vector<float>> means(points.size());
+  for (size_t i = 0; i < points.size(); ++i) {
+    const Point& point = points[i];
+    CurvePoint& out = *series.add_points();
+    out.set_ranks(point.cell->ranks);
+    out.set_n(point.succeeded);
+    out.set_state(StateOf(point));
+    out.set_failed(point.failed);
+    out.set_global_batch(point.cell->global_batch);
+    if (point.cell->ranks > 0) out.set_batch_per_rank(point.cell->global_batch / point.cell->ranks);
+    const auto mean_of = [&](const std::vector<double>& values, double max, auto mutable_field, double min = 0) {
+      if (!values.empty()) *(out.*mutable_field)() = EstimateMean(values, bootstrap_->critical(), min, max);
+    };
+    mean_of(point.throughput.value, kNoLimit, &CurvePoint::mutable_throughput);
+    mean_of(point.epoch_seconds, kNoLimit, &CurvePoint::mutable_epoch_seconds);
+    mean_of(point.comm_share, 1, &CurvePoint::mutable_comm_share);
+    mean_of(point.peak_memory, kNoLimit, &CurvePoint::mutable_peak_memory);
+    mean_of(point.accuracy, 1, &CurvePoint::mutable_accuracy);
+    mean_of(point.train_loss, kNoLimit, &CurvePoint::mutable_train_loss, -kNoLimit);
+    mean_of(point.time_to_accuracy, kNoLimit, &CurvePoint::mutable_time_to_accuracy);
+    if (!baseline.has_value() || point.throughput.size() == 0) continue;
+    single = single || point.throughput.size() == 1 || baseline->throughput.size() == 1;
+    const bool is_baseline = point.cell == baseline->cell;
+    if (is_baseline) means[i] = baseline_means;
+    else if (bootstrap_->Resamples(point.throughput.size())) means[i] = bootstrap_->RelativeMeans(point.throughput);
+    *out.mutable_speedup() = EstimateRatio(point, *baseline, means[i], baseline_means, *bootstrap_);
+    *out.mutable_efficiency() = Scaled(
+        out.speedup(), static_cast<double>(baseline->cell->ranks) / static_cast<double>(std::max(1, point.cell->ranks)));
+  }
+  if (single) series.add_notes("single repeats have no interval; ask for 5 repeats or more");
+  if (Strong() && baseline.has_value()) AddFits(points, means, &*baseline, series);
+  return series;
+}
+
+void CurveMaker::AddFits(const std::vector<Point>& points, const std::vector<std::vector<float>>& means,
+                         const Point* baseline, CurveSeries& series) const {
+  // A law describes one series: where the baseline is of another, its smallest world size with results stands in.
+  std::vector<double> ranks;
+  std::vector<const Sample*> samples;
+  std::vector<std::vector<float>> used;
+  size_t base = 0;
+  for (size_t i = 0; i < points.size(); ++i) {
+    if (points[i].throughput.size() == 0 || Mean(points[i].throughput.value) <= 0) continue;
+    if (points[i].cell == baseline->cell) base = ranks.size();
+    ranks.push_back(points[i].cell->ranks);
+    samples.push_back(&points[i].throughput);
+    used.push_back(means[i]);
+  }
+  for (scalelab::v1::ScalingFit& fit : FitLaws(ranks, samples, used, base, *bootstrap_)) {
+    *series.add_fits() = std::move(fit);
+  }
+}
+
+}  // namespace
+
+scalelab::v1::GetCurveResponse MakeCurve(const scalelab::v1::StudySpec& spec, const std::vector<db::CellRow>& cells,
+                                         const std::vector<db::CurveRow>& rows, const CurveOptions& options) {
+  return CurveMaker(spec, cells, rows, options).Make();
+}
+
+}  // namespace scalelab::server

@@ -1,0 +1,60 @@
+// A coordinator with its database and gRPC in this process, and a scheduler whose jobs are only said to run: what is
+// measured is the service, not training.
+#pragma once
+
+#include <grpcpp/channel.h>
+
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "server/coordinator.h"
+#include "server/rpc_server.h"
+
+namespace scalelab::bench {
+
+class PretendScheduler final : public server::Scheduler {
+ public:
+  // `runs`: whether jobs are said to run at once, or to wait for ever.
+  explicit PretendScheduler(bool runs) : runs_(runs) {}
+  std::string name() const override { return "pretend"; }
+  server::Capacity capacity() const override { return {}; }
+  absl::StatusOr<std::string> Submit(const server::JobRequest& request) override;
+  std::string Script(const server::JobRequest&) const override { return ""; }
+  absl::StatusOr<std::vector<server::JobStatus>> Poll(const std::vector<std::string>& tokens) override;
+  absl::Status Cancel(const std::string&) override { return absl::OkStatus(); }
+  // Tokens of all jobs asked for, with their secrets.
+  std::vector<std::pair<std::string, std::string>> jobs();
+
+ private:
+  const bool runs_;
+  std::mutex mutex_;
+  std::vector<std::pair<std::string, std::string>> jobs_;
+};
+
+class BenchServer {
+ public:
+  // Aborts with a message when it cannot start: a benchmark has nobody to recover for.
+  BenchServer(const std::string& directory, bool jobs_run);
+  ~BenchServer();
+
+  // A connection of its own, not shared with other channels.
+  std::shared_ptr<grpc::Channel> Connect() const;
+  PretendScheduler& scheduler() { return scheduler_; }
+  const std::string& database() const { return database_; }
+
+ private:
+  std::string database_, address_;
+  PretendScheduler scheduler_;
+  server::Auth auth_{"client-token", "server-key"};
+  std::unique_ptr<db::Store> store_;
+  std::unique_ptr<server::Coordinator> coordinator_;
+  std::unique_ptr<server::RpcServer> rpc_;
+};
+
+// A study of one-rank synthetic runs.
+v1::StudySpec BenchStudy(int runs);
+
+}  // namespace scalelab::bench

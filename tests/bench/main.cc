@@ -1,0 +1,50 @@
+// scalelab-bench: prints one JSON line a figure. Numbers belong here, never into a timed test.
+#include <stdlib.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "spdlog/spdlog.h"
+#include "tests/bench/query_bench.h"
+#include "tests/bench/service_bench.h"
+
+int main(int argc, char** argv) {
+  using namespace scalelab::bench;
+  const std::map<std::string, std::vector<Figure> (*)(const BenchOptions&)> benches = {
+      {"submit", RunSubmitBench}, {"ingest", RunIngestBench}, {"dispatch", RunDispatchBench}, {"query", RunQueryBench}};
+
+  CLI::App app{"Benchmarks of scalelab; one JSON line a figure"};
+  BenchOptions options;
+  std::string parent = std::filesystem::temp_directory_path();
+  app.require_subcommand(1);
+  app.add_option("--scale", options.scale, "Size of the work; 1 is what targets are stated for")->check(CLI::PositiveNumber);
+  app.add_option("--directory", parent, "Where databases are made and removed: use the disk you want to measure");
+  app.add_subcommand("list", "Name the benchmarks");
+  for (const auto& [name, run] : benches) app.add_subcommand(name, "Measure " + name)->fallthrough();
+  CLI11_PARSE(app, argc, argv);
+
+  if (app.got_subcommand("list")) {
+    for (const auto& [name, run] : benches) std::cout << name << "\n";
+    return 0;
+  }
+  spdlog::set_level(spdlog::level::warn);
+  const std::string name = app.get_subcommands().front()->get_name();
+  std::string pattern = parent + "/scalelab-bench-XXXXXX";
+  if (mkdtemp(pattern.data()) == nullptr) {
+    std::cerr << "scalelab-bench: cannot make a directory in " << parent << "; choose another --directory\n";
+    return 1;
+  }
+  options.directory = pattern;
+  const std::vector<Figure> figures = benches.at(name)(options);
+  for (const Figure& f : figures) {
+    std::cout << nlohmann::ordered_json{{"name", f.name},       {"value", f.value},
+                                        {"unit", f.unit},       {"against", f.against},
+                                        {"against_value", f.against_value}, {"ratio", f.ratio}}
+              << std::endl;
+  }
+  std::filesystem::remove_all(options.directory);
+  return figures.empty() ? 1 : 0;
+}

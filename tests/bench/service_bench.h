@@ -1,0 +1,14 @@
+// Figures of the service: submits, dispatch, ingest; all through real gRPC into a durable database.
+#pragma once
+
+#include <vector>
+
+#include "tests/bench/figure.h"
+
+namespace scalelab::bench {
+
+std::vector<Figure> RunSubmitBench(const BenchOptions& options);
+std::vector<Figure> RunDispatchBench(const BenchOptions& options);
+std::vector<Figure> RunIngestBench(const BenchOptions& options);
+
+}  // namespace scalelab::bench

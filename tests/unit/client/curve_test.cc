@@ -1,0 +1,187 @@
+#include <nlohmann/json.hpp>
+
+#include <google/protobuf/util/json_util.h>
+#include <google/protobuf/util/message_differencer.h>
+
+#include "client/plots/curve_view.h"
+#include "client/plots/svg_plot.h"
+#include "client/plots/terminal_plot.h"
+#include "client/text.h"
+#include "tests/unit/client/client_fixture.h"
+#include "tests/unit/client/golden.h"
+#include "tests/unit/client/sample_curve.h"
+
+namespace scalelab::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+using scalelab::v1::GetCurveResponse;
+
+const Terminal kPlain{false, false, true, 80, 24};
+
+TEST(TerminalPlotTest, LooksAsItDid) { ExpectGolden("curve_plot.txt", TerminalPlot(SampleCurve(), kPlain)); }
+
+TEST(TerminalPlotTest, IsAsciiWithoutUtf8) {
+  const std::string plot = TerminalPlot(SampleCurve(), Terminal{false, false, false, 80, 24});
+  ExpectGolden("curve_plot_ascii.txt", plot);
+  EXPECT_TRUE(std::all_of(plot.begin(), plot.end(), [](char c) { return c >= 0; }));
+}
+
+TEST(TerminalPlotTest, FitsTheTerminal) {
+  for (const int width : {40, 60, 80, 300}) {
+    std::istringstream lines(TerminalPlot(SampleCurve(), Terminal{true, false, true, width, 24}));
+    for (std::string line; std::getline(lines, line);) {
+      if (line.find("samples/s") == std::string::npos) EXPECT_LE(DisplayWidth(line), std::min(width, 100)) << line;
+    }
+  }
+}
+
+TEST(TerminalPlotTest, ColoursOnlyWhereThereAreColours) {
+  EXPECT_THAT(TerminalPlot(SampleCurve(), Terminal{true, true, true, 80, 24}), HasSubstr("\033[34m●\033[0m"));
+  EXPECT_THAT(TerminalPlot(SampleCurve(), kPlain), Not(HasSubstr("\033")));
+}
+
+TEST(TerminalPlotTest, NothingToDrawIsNothing) {
+  EXPECT_EQ(TerminalPlot(GetCurveResponse(), kPlain), "");
+  GetCurveResponse curve = SampleCurve();
+  for (auto& series : *curve.mutable_series()) {
+    for (auto& point : *series.mutable_points()) point.set_n(0);
+  }
+  EXPECT_EQ(TerminalPlot(curve, kPlain), "");
+}
+
+TEST(CurveView, LabelsNameOnlyWhatDiffers) {
+  GetCurveResponse curve = SampleCurve();
+  EXPECT_THAT(SeriesLabels(curve), ElementsAre("native/ddp fp32", "native/horovod fp32", "native/ddp amp-bf16"));
+  curve.mutable_series()->RemoveLast();
+  EXPECT_THAT(SeriesLabels(curve), ElementsAre("native/ddp", "native/horovod"));
+  *curve.mutable_series(1) = curve.series(0);
+  curve.mutable_series(1)->set_fingerprint("0f0f0f0f0f");
+  EXPECT_THAT(SeriesLabels(curve), ElementsAre("resnet20-strong [a1b2c3d]", "resnet20-strong [0f0f0f0]"));
+  curve.mutable_series()->RemoveLast();
+  EXPECT_THAT(SeriesLabels(curve), ElementsAre("native/ddp fp32"));
+}
+
+TEST(CurveView, WithoutABaseCaseThroughputIsShown) {
+  GetCurveResponse curve = SampleCurve();
+  EXPECT_EQ(MainQuantity(curve), Quantity::kSpeedup);
+  for (auto& series : *curve.mutable_series()) {
+    series.set_baseline_ranks(0);
+    for (auto& point : *series.mutable_points()) {
+      point.clear_speedup();
+      point.clear_efficiency();
+    }
+  }
+  EXPECT_EQ(MainQuantity(curve), Quantity::kThroughput);
+  EXPECT_THAT(TerminalPlot(curve, kPlain), AllOf(HasSubstr("throughput (samples/s)"), Not(HasSubstr("ideal"))));
+  EXPECT_THAT(SvgPlot(curve), AllOf(HasSubstr("throughput (samples/s)"), Not(HasSubstr("efficiency"))));
+}
+
+TEST(CurveView, ScalesCoverEveryPointAndInterval) {
+  for (const Quantity quantity : {Quantity::kThroughput, Quantity::kSpeedup, Quantity::kEfficiency}) {
+    const auto series = SeriesOf(SampleCurve(), quantity);
+    const Scale scale = ValueScale(series, quantity);
+    for (const auto& s : series) {
+      for (const auto& p : s.points) {
+        EXPECT_GE(scale(p.low.value_or(p.value)), 0);
+        EXPECT_LE(scale(p.high.value_or(p.value)), 1);
+      }
+    }
+    EXPECT_GE(scale.ticks.size(), 3U);
+    for (const double tick : scale.ticks) EXPECT_TRUE(scale(tick) >= 0 && scale(tick) <= 1) << tick;
+  }
+}
+
+// Python's parser is stricter than any eye.
+void ExpectWellFormed(const std::string& xml, const std::string& dir) {
+  const std::string path = dir + "/check.svg";
+  std::ofstream(path, std::ios::binary) << xml;
+  EXPECT_EQ(std::system(("python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' " + path).c_str()), 0)
+      << xml;
+}
+
+class CurveCommand : public ClientTest {
+ protected:
+  void SetUp() override {
+    Start();
+    server_.curve = SampleCurve();
+  }
+};
+
+TEST_F(CurveCommand, SvgLooksAsItDid) { ExpectGolden("curve.svg", SvgPlot(SampleCurve())); }
+
+TEST_F(CurveCommand, SvgIsWellFormedWhateverNamesContain) {
+  ExpectWellFormed(SvgPlot(SampleCurve()), dir_);
+  GetCurveResponse curve = SampleCurve();
+  curve.set_display_name("<script>&\"quotes\" \x01 größer");
+  (*curve.mutable_series(0)->mutable_key()->mutable_fields())["engine"].set_string_value("</svg>&amp;");
+  ExpectWellFormed(SvgPlot(curve), dir_);
+  EXPECT_THAT(SvgPlot(curve), Not(HasSubstr("<script>")));
+  ExpectWellFormed(SvgPlot(GetCurveResponse()), dir_);
+}
+
+TEST_F(CurveCommand, SvgNamesTheBaseCaseInAbsoluteUnits) {
+  EXPECT_THAT(SvgPlot(SampleCurve()), HasSubstr("Strong scaling, base case: native/ddp fp32 812.4 samples/s on 1 rank"));
+}
+
+TEST_F(CurveCommand, TableLooksAsItDid) {
+  const Outcome curve = Run({"curve", "7"});
+  EXPECT_THAT(curve, Exits(ExitCode::kOk));
+  ExpectGolden("curve_table.txt", curve.out);
+}
+
+TEST_F(CurveCommand, JsonIsTheServersAnswerWithProtoNames) {
+  const auto json = nlohmann::json::parse(Run({"curve", "7", "-o", "json"}).out);
+  ASSERT_EQ(json["series"].size(), 3U);
+  const auto& point = json["series"][0]["points"][1];
+  EXPECT_EQ(json["series"][0]["key"]["engine"], "native/ddp");
+  EXPECT_EQ(point["ranks"], 2);
+  EXPECT_EQ(point["n"], 5);
+  EXPECT_EQ(point["state"], "OK");
+  EXPECT_EQ(point["failed"], 0);
+  EXPECT_GT(point["speedup"]["high"], point["speedup"]["mean"]);
+  // One repeat has no interval, and none is made up.
+  EXPECT_FALSE(json["series"][1]["points"][3]["speedup"].contains("low"));
+  // The whole of it reads back as the message that was sent.
+  GetCurveResponse back;
+  ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(json.dump(), &back).ok());
+  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(back, SampleCurve()));
+}
+
+TEST_F(CurveCommand, CsvHasEveryStatisticInAColumnOfItsOwn) {
+  std::istringstream csv(Run({"curve", "7", "-o", "csv"}).out);
+  std::string header, line;
+  std::getline(csv, header);
+  EXPECT_THAT(header, StartsWith("engine,precision,ranks,n,throughput_mean,throughput_median,throughput_stddev,"
+                                 "throughput_low,throughput_high,speedup_mean"));
+  const auto columns = std::count(header.begin(), header.end(), ',');
+  int lines = 0;
+  for (; std::getline(csv, line); ++lines) EXPECT_EQ(std::count(line.begin(), line.end(), ','), columns) << line;
+  EXPECT_EQ(lines, 12);
+}
+
+TEST_F(CurveCommand, PlotsOnATerminalOrWhenAsked) {
+  const Terminal terminal{true, false, true, 100, 40};
+  EXPECT_THAT(Run({"curve", "7"}, terminal).out, HasSubstr("· ideal"));
+  EXPECT_THAT(Run({"curve", "7", "--no-plot"}, terminal).out, Not(HasSubstr("· ideal")));
+  EXPECT_THAT(Run({"curve", "7"}).out, Not(HasSubstr("ideal")));
+  EXPECT_THAT(Run({"curve", "7", "--plot"}).out, HasSubstr("' ideal"));
+  EXPECT_EQ(nlohmann::json::parse(Run({"curve", "7", "-o", "json"}, terminal).out)["scaling"], "strong");
+}
+
+TEST_F(CurveCommand, WritesThePictureOrSaysWhyNot) {
+  const std::string path = dir_ + "/curve.svg";
+  EXPECT_THAT(Run({"curve", "7", "--svg", path}), Exits(ExitCode::kOk));
+  std::ifstream file(path);
+  EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}), SvgPlot(SampleCurve()));
+  const Outcome failed = Run({"curve", "7", "--svg", dir_ + "/none/curve.svg"});
+  EXPECT_THAT(failed, Exits(ExitCode::kFailure));
+  EXPECT_THAT(failed.err, HasSubstr("cannot write"));
+}
+
+}  // namespace
+}  // namespace scalelab::client

@@ -1,0 +1,24 @@
+// Compares with files in tests/golden/client. SCALELAB_UPDATE_GOLDEN=1 writes them anew: look at the difference.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+namespace scalelab::client {
+
+inline void ExpectGolden(const std::string& name, const std::string& text) {
+  const std::string path = std::string(SCALELAB_GOLDEN_DIR) + "/client/" + name;
+  if (const char* update = std::getenv("SCALELAB_UPDATE_GOLDEN"); update != nullptr && *update != '\0') {
+    std::ofstream(path, std::ios::binary) << text;
+  }
+  std::ifstream file(path, std::ios::binary);
+  ASSERT_TRUE(file) << "no golden file " << path << ": run with SCALELAB_UPDATE_GOLDEN=1 and look at it";
+  const std::string expected((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_EQ(text, expected) << "differs from " << path << "; if meant, run with SCALELAB_UPDATE_GOLDEN=1";
+}
+
+}  // namespace scalelab::client

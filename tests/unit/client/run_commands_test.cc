@@ -1,0 +1,191 @@
+#include <nlohmann/json.hpp>
+
+#include <limits>
+
+#include "tests/unit/client/client_fixture.h"
+#include "tests/unit/client/golden.h"
+
+namespace scalelab::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+using scalelab::v1::Attempt;
+using scalelab::v1::ReadRunLogRequest;
+using scalelab::v1::Run;
+
+class RunCommands : public ClientTest {
+ protected:
+  void SetUp() override {
+    Start();
+    AddRun(11, 1, Run::SUCCEEDED, "");
+    AddRun(12, 2, Run::FAILED, "rank 1: CUDA out of memory, \"tried\" 2 GiB");
+    AddRun(13, 4, Run::QUEUED, "waits for an allocation\033[31m");
+    (*server_.runs[0].mutable_summary())["run/throughput"] = 812.4375;
+    server_.runs[0].mutable_spec()->set_engine("native/ddp");
+    server_.runs[1].set_cause(Attempt::OUT_OF_MEMORY);
+    Attempt* attempt = server_.runs[1].add_attempts();
+    attempt->set_number(1);
+    attempt->set_state(Attempt::FAILED);
+    attempt->set_cause(Attempt::OUT_OF_MEMORY);
+    attempt->set_message("rank 1: CUDA out of memory");
+    attempt->add_nodes("n1");
+    attempt->set_exit_status(1);
+    attempt->set_directory("/runs/7/12/x");
+  }
+  void AddRun(int number, int ranks, Run::State state, const std::string& message) {
+    Run run;
+    run.set_name("studies/7/runs/" + std::to_string(number));
+    (*run.mutable_key()->mutable_fields())["engine"].set_string_value("native/ddp");
+    (*run.mutable_key()->mutable_fields())["ranks"].set_number_value(ranks);
+    run.set_repeat(0);
+    run.set_position(number - 11);
+    run.set_state(state);
+    run.set_message(message);
+    if (state != Run::QUEUED) {
+      run.mutable_start_time()->set_seconds(1'795'000'000);
+      run.mutable_finish_time()->set_seconds(1'795'000'042);
+    }
+    server_.runs.push_back(run);
+  }
+};
+
+TEST_F(RunCommands, ListShowsAxesStatesAndReasons) {
+  const Outcome list = Run({"run", "list", "7"});
+  EXPECT_THAT(list, Exits(ExitCode::kOk));
+  ExpectGolden("run_list.txt", list.out);
+  EXPECT_THAT(list.out, Not(HasSubstr("\033")));  // nothing of the server's steers the terminal
+  EXPECT_EQ(server_.runs_asked.front().parent(), "studies/7");
+}
+
+TEST_F(RunCommands, ListGathersAllPagesAsJson) {
+  const auto json = nlohmann::json::parse(Run({"run", "list", "7", "-o", "json"}).out);
+  ASSERT_EQ(json["runs"].size(), 3U);
+  EXPECT_EQ(json["runs"][2]["name"], "studies/7/runs/13");
+  EXPECT_EQ(json["runs"][0]["repeat"], 0);
+  EXPECT_EQ(json["runs"][0]["summary"]["run/throughput"], 812.4375);
+}
+
+TEST_F(RunCommands, CsvQuotesWhatNeedsIt) {
+  const std::string csv = Run({"run", "list", "7", "-o", "csv"}).out;
+  EXPECT_THAT(csv, StartsWith("name,position,engine,ranks,repeat,state,cause,start_time,finish_time,throughput,message\n"
+                              "studies/7/runs/11,0,native/ddp,1,0,succeeded,,2026-11-18T"));
+  EXPECT_THAT(csv, HasSubstr(",812.4375,\n"));
+  EXPECT_THAT(csv, HasSubstr(",\"rank 1: CUDA out of memory, \"\"tried\"\" 2 GiB\"\n"));
+}
+
+TEST_F(RunCommands, ListCanAskForOneState) {
+  const Outcome list = Run({"run", "list", "last", "--state", "failed", "-o", "csv"});
+  EXPECT_THAT(list.out, AllOf(HasSubstr("runs/12"), Not(HasSubstr("runs/11"))));
+  EXPECT_THAT(Run({"run", "list", "7", "--state", "broken"}), Exits(ExitCode::kUsage));
+}
+
+TEST_F(RunCommands, ShowTellsOfAttempts) {
+  for (const char* selector : {"12", "runs/12", "studies/7/runs/12"}) {
+    const Outcome show = Run({"run", "show", selector});
+    EXPECT_THAT(show, Exits(ExitCode::kOk));
+    EXPECT_THAT(show.out, AllOf(HasSubstr("engine=native/ddp ranks=2"), HasSubstr("Attempts\n"), HasSubstr("/runs/7/12/x")));
+  }
+  const auto json = nlohmann::json::parse(Run({"run", "show", "12", "-o", "json"}).out);
+  EXPECT_EQ(json["run"]["attempts"][0]["exit_status"], 1);
+  EXPECT_THAT(Run({"run", "show", "99"}), Exits(ExitCode::kFailure));
+  EXPECT_THAT(Run({"run", "show", "seven"}), Exits(ExitCode::kUsage));
+}
+
+TEST_F(RunCommands, AnExitStatusThatIsNotThereIsNotInventedInJson) {
+  server_.runs[1].mutable_attempts(0)->clear_exit_status();
+  const auto json = nlohmann::json::parse(Run({"run", "show", "12", "-o", "json"}).out);
+  EXPECT_FALSE(json["run"]["attempts"][0].contains("exit_status"));
+  EXPECT_EQ(json["run"]["attempts"][0]["malformed_lines"], "0");
+}
+
+TEST_F(RunCommands, LogsAreTheRanksOwnBytes) {
+  for (const std::string& data : {std::string("line 1\n\0raw", 11), std::string("\xff tail")}) {
+    server_.log.emplace_back().set_data(data);
+  }
+  const Outcome logs = Run({"run", "logs", "12", "--rank", "1", "--attempt", "2", "--stderr"});
+  EXPECT_THAT(logs, Exits(ExitCode::kOk));
+  EXPECT_EQ(logs.out, std::string("line 1\n\0raw\xff tail", 17));
+  ASSERT_THAT(server_.logs_asked, SizeIs(1));
+  EXPECT_EQ(server_.logs_asked[0].rank(), 1);
+  EXPECT_EQ(server_.logs_asked[0].attempt(), 2);
+  EXPECT_EQ(server_.logs_asked[0].stream(), ReadRunLogRequest::STDERR);
+  EXPECT_THAT(Run({"run", "logs", "12", "--stdout", "--stderr"}), Exits(ExitCode::kUsage));
+}
+
+class Metrics : public RunCommands {
+ protected:
+  void SetUp() override {
+    RunCommands::SetUp();
+    for (const int rank : {0, 1}) {
+      auto& part = server_.points.emplace_back();
+      part.set_key("train/loss");
+      part.set_rank(rank);
+      for (const int step : {0, 1, 2}) {
+        part.add_step(step);
+        part.add_time(1795000000.25 + step);
+        part.add_value(step == 2 ? std::numeric_limits<double>::quiet_NaN() : 1.5 - 0.1 * step);
+      }
+    }
+  }
+};
+
+TEST_F(Metrics, CsvHasExactlyTheDocumentedColumnsAndExactNumbers) {
+  const Outcome csv = Run({"run", "metrics", "12", "--key", "train/loss", "--max-points", "100", "-o", "csv"});
+  EXPECT_THAT(csv, Exits(ExitCode::kOk));
+  EXPECT_EQ(csv.out,
+            "rank,step,time,key,value\n"
+            "0,0,1795000000.25,train/loss,1.5\n0,1,1795000001.25,train/loss,1.4\n0,2,1795000002.25,train/loss,nan\n"
+            "1,0,1795000000.25,train/loss,1.5\n1,1,1795000001.25,train/loss,1.4\n1,2,1795000002.25,train/loss,nan\n");
+  ASSERT_THAT(server_.points_asked, SizeIs(1));
+  EXPECT_EQ(server_.points_asked[0].run(), "runs/12");
+  EXPECT_EQ(server_.points_asked[0].max_points(), 100);
+  EXPECT_FALSE(server_.points_asked[0].has_rank());
+}
+
+TEST_F(Metrics, RankZeroIsNotAnyRank) {
+  Run({"run", "metrics", "12", "--rank", "0"});
+  ASSERT_TRUE(server_.points_asked.at(0).has_rank());
+  EXPECT_EQ(server_.points_asked[0].rank(), 0);
+}
+
+TEST_F(Metrics, TablesSumUpEachSeries) {
+  const Outcome table = Run({"run", "metrics", "12"});
+  EXPECT_THAT(table.out, HasSubstr("train/loss     0       3          2  1.500   nan  1.400  1.500\n"));
+}
+
+TEST_F(Metrics, JsonIsOneDocument) {
+  const auto json = nlohmann::json::parse(Run({"run", "metrics", "12", "-o", "json"}).out);
+  ASSERT_EQ(json["points"].size(), 2U);
+  EXPECT_EQ(json["points"][1]["rank"], 1);
+  EXPECT_EQ(json["points"][0]["value"][2], "NaN");
+}
+
+TEST_F(RunCommands, CancelTakesRangesAndGoesOnAfterAnError) {
+  const Outcome cancel = Run({"run", "cancel", "12-14,11"});
+  EXPECT_THAT(cancel, Exits(ExitCode::kFailure));  // there is no run 14
+  EXPECT_THAT(server_.cancelled, ElementsAre("runs/12", "runs/13", "runs/11"));
+  EXPECT_THAT(cancel.err, HasSubstr("runs/14"));
+}
+
+TEST_F(RunCommands, ClusterShowsAllocationsAndWorkers) {
+  server_.cluster.set_version("0.1.0");
+  server_.cluster.set_scheduler("local");
+  server_.cluster.set_slots(2);
+  auto* allocation = server_.cluster.add_allocations();
+  allocation->set_name("allocations/abc");
+  allocation->set_state(scalelab::v1::Allocation::RUNNING);
+  allocation->set_study("studies/7");
+  server_.cluster.add_workers()->set_node("n1");
+  const Outcome cluster = Run({"cluster"});
+  EXPECT_THAT(cluster.out, AllOf(HasSubstr("scheduler:"), HasSubstr("abc"), HasSubstr("running"), HasSubstr("n1")));
+  EXPECT_EQ(nlohmann::json::parse(Run({"cluster", "-o", "json"}).out)["slots"], 2);
+  EXPECT_THAT(Run({"version"}).out, AllOf(HasSubstr("scalelab 0"), HasSubstr("scalelabd 0.1.0")));
+}
+
+}  // namespace
+}  // namespace scalelab::client

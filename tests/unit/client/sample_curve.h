@@ -1,0 +1,75 @@
+// A curve with everything that plots and tables have to deal with: several series, intervals, a single repeat, cells
+// that failed, names that need escaping.
+#pragma once
+
+#include <string>
+
+#include "scalelab/v1/result.pb.h"
+
+namespace scalelab::client {
+
+inline void SetEstimate(scalelab::v1::Estimate* e, double mean, double half_width) {
+  e->set_mean(mean);
+  e->set_median(mean);
+  if (half_width <= 0) return;
+  e->set_stddev(half_width / 1.5);
+  e->set_low(mean - half_width);
+  e->set_high(mean + half_width);
+}
+
+// Throughput of `base` samples/s and Amdahl's law with serial share `serial`.
+inline scalelab::v1::CurveSeries SampleSeries(const std::string& engine, const std::string& precision, double base,
+                                              double serial) {
+  scalelab::v1::CurveSeries series;
+  (*series.mutable_key()->mutable_fields())["engine"].set_string_value(engine);
+  (*series.mutable_key()->mutable_fields())["precision"].set_string_value(precision);
+  series.set_baseline_ranks(1);
+  series.set_baseline_throughput(base);
+  series.set_fingerprint("a1b2c3d4e5f6");
+  for (const int ranks : {1, 2, 4, 8}) {
+    const double speedup = 1 / (serial + (1 - serial) / ranks);
+    auto* point = series.add_points();
+    point->set_ranks(ranks);
+    point->set_n(5);
+    point->set_state(scalelab::v1::CurvePoint::OK);
+    point->set_global_batch(256);
+    point->set_batch_per_rank(256 / ranks);
+    SetEstimate(point->mutable_throughput(), base * speedup, base * speedup * 0.02);
+    SetEstimate(point->mutable_speedup(), speedup, ranks == 1 ? 0 : speedup * 0.04);
+    SetEstimate(point->mutable_efficiency(), speedup / ranks, ranks == 1 ? 0 : speedup / ranks * 0.04);
+    SetEstimate(point->mutable_epoch_seconds(), 50000 / (base * speedup), 0.1);
+    SetEstimate(point->mutable_comm_share(), 1 - speedup / ranks, 0.01);
+    SetEstimate(point->mutable_peak_memory(), 1.5 * (1 << 30), 1 << 20);
+    SetEstimate(point->mutable_accuracy(), 0.4123, 0.004);
+  }
+  return series;
+}
+
+inline scalelab::v1::GetCurveResponse SampleCurve() {
+  scalelab::v1::GetCurveResponse curve;
+  curve.set_study("studies/7");
+  curve.set_display_name("resnet20-strong");
+  curve.set_scaling("strong");
+  *curve.add_series() = SampleSeries("native/ddp", "fp32", 812.4, 0.03);
+  *curve.add_series() = SampleSeries("native/horovod", "fp32", 799.8, 0.08);
+  *curve.add_series() = SampleSeries("native/ddp", "amp-bf16", 1350, 0.15);
+  auto* lost = curve.mutable_series(2)->mutable_points(3);
+  lost->Clear();
+  lost->set_ranks(8);
+  lost->set_state(scalelab::v1::CurvePoint::OUT_OF_MEMORY);
+  lost->set_failed(5);
+  auto* single = curve.mutable_series(1)->mutable_points(3);
+  single->set_n(1);
+  single->set_state(scalelab::v1::CurvePoint::PARTIAL);
+  single->set_failed(4);
+  SetEstimate(single->mutable_speedup(), 4.4, 0);
+  single->mutable_speedup()->clear_low();
+  single->mutable_speedup()->clear_high();
+  auto* fit = curve.mutable_series(0)->add_fits();
+  fit->set_law("amdahl");
+  SetEstimate(&(*fit->mutable_parameters())["serial_fraction"], 0.03, 0.005);
+  curve.mutable_series(1)->add_notes("repeats ran on different nodes");
+  return curve;
+}
+
+}  // namespace scalelab::client

@@ -1,0 +1,285 @@
+#include <nlohmann/json.hpp>
+
+#include "tests/unit/client/client_fixture.h"
+#include "tests/unit/client/golden.h"
+
+namespace scalelab::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+using scalelab::v1::Study;
+
+class StudyCommands : public ClientTest {};
+
+TEST_F(StudyCommands, ValidateNeedsNoServer) {
+  const Outcome good = Run({"study", "validate", StudyFile()});
+  EXPECT_THAT(good, Exits(ExitCode::kOk));
+  EXPECT_THAT(good.out, IsEmpty());
+  EXPECT_THAT(good.err, HasSubstr("2 cells x 3 repeats = 6 runs"));
+}
+
+TEST_F(StudyCommands, AnInvalidFileExitsWithTwoAndNamesThePlace) {
+  const std::string path = WriteFile("bad.yaml", "study: small\nfixed: {model: resnet2O}\nmatrix: {ranks: [1]}\n");
+  for (const char* command : {"validate", "plan", "submit"}) {
+    const Outcome bad = Run({"study", command, path});
+    EXPECT_THAT(bad, Exits(ExitCode::kUsage)) << command;
+    EXPECT_THAT(bad.err, StartsWith(path + ":2:9: ")) << command;
+    EXPECT_THAT(bad.out, IsEmpty());
+  }
+  EXPECT_THAT(Run({"study", "validate", dir_ + "/missing.yaml"}), Exits(ExitCode::kUsage));
+}
+
+TEST_F(StudyCommands, SubmitPrintsTheNameAndNothingElseOnStdout) {
+  Start();
+  const Outcome submit = Run({"study", "submit", StudyFile(), "--owner", "ada"});
+  EXPECT_THAT(submit, Exits(ExitCode::kOk));
+  EXPECT_EQ(submit.out, "studies/7\n");
+  EXPECT_THAT(submit.err, HasSubstr("6 runs queued"));
+  ASSERT_THAT(server_.created, SizeIs(1));
+  EXPECT_EQ(server_.created[0].spec().study(), "small");
+  EXPECT_EQ(server_.created[0].owner(), "ada");
+  EXPECT_THAT(server_.created[0].request_id(),
+              MatchesRegex("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"));
+}
+
+TEST_F(StudyCommands, QuietSubmitSaysNothing) {
+  Start();
+  EXPECT_THAT(Run({"study", "submit", StudyFile(), "--quiet"}).err, IsEmpty());
+}
+
+TEST_F(StudyCommands, ALostAnswerIsAskedForAgainWithTheSameRequestId) {
+  Start();
+  server_.lost_answers = 2;
+  const Outcome submit = Run({"study", "submit", StudyFile()});
+  EXPECT_THAT(submit, Exits(ExitCode::kOk));
+  ASSERT_THAT(server_.created, SizeIs(3));
+  EXPECT_EQ(server_.created[0].request_id(), server_.created[1].request_id());
+  EXPECT_EQ(server_.created[0].request_id(), server_.created[2].request_id());
+}
+
+TEST_F(StudyCommands, TwoSubmitsAreTwoRequestsUnlessTheUserNamesOne) {
+  Start();
+  Run({"study", "submit", StudyFile()});
+  Run({"study", "submit", StudyFile()});
+  Run({"study", "submit", StudyFile(), "--request-id", "mine"});
+  ASSERT_THAT(server_.created, SizeIs(3));
+  EXPECT_NE(server_.created[0].request_id(), server_.created[1].request_id());
+  EXPECT_EQ(server_.created[2].request_id(), "mine");
+}
+
+TEST_F(StudyCommands, WhatTheServerRefusesOfAFileIsAnInvalidFileWithItsPlace) {
+  Start();
+  server_.error = InvalidFields({{"resources.partition", "there is no partition 'gpu'"}});
+  const std::string path = WriteFile("p.yaml", "study: s\nfixed: {model: resnet20, dataset: synthetic}\nmatrix:\n  ranks: [1]\n"
+                                               "resources:\n  partition: gpu\n");
+  const Outcome submit = Run({"study", "submit", path});
+  EXPECT_THAT(submit, Exits(ExitCode::kUsage));
+  EXPECT_THAT(submit.err, StartsWith(path + ":6:3: there is no partition 'gpu'"));
+
+  server_.error = MakeError(absl::StatusCode::kFailedPrecondition, "TOO_MANY_RANKS", "8 ranks, but 4 slots");
+  EXPECT_THAT(Run({"study", "submit", path}), Exits(ExitCode::kUsage));
+  server_.error = MakeError(absl::StatusCode::kResourceExhausted, "STUDY_TOO_LARGE", "200000 runs");
+  EXPECT_THAT(Run({"study", "plan", path}), Exits(ExitCode::kUsage));
+}
+
+TEST_F(StudyCommands, ARequestOfMoreThanFourMebibytesIsNotSent) {
+  Start();
+  const std::string path = WriteFile("large.yaml", "study: s\nfixed: {model: resnet20, dataset: synthetic, data_dir: /" +
+                                                       std::string(5 << 20, 'x') + "}\nmatrix: {ranks: [1]}\n");
+  const Outcome submit = Run({"study", "submit", path});
+  EXPECT_THAT(submit, Exits(ExitCode::kUsage));
+  EXPECT_THAT(submit.err, HasSubstr("4 MiB"));
+  EXPECT_THAT(server_.created, IsEmpty());
+}
+
+TEST_F(StudyCommands, PlanShowsCellsAllocationsAndTotals) {
+  Start();
+  for (const int ranks : {1, 2}) {
+    auto* cell = server_.plan.add_cells();
+    (*cell->mutable_key()->mutable_fields())["engine"].set_string_value("native/ddp");
+    (*cell->mutable_key()->mutable_fields())["ranks"].set_number_value(ranks);
+    cell->set_ranks(ranks);
+    cell->set_global_batch(64);
+    cell->set_batch_per_rank(64 / ranks);
+    cell->set_learning_rate(0.1);
+  }
+  for (int i = 0; i < 3; ++i) {
+    auto* allocation = server_.plan.add_allocations();
+    allocation->set_nodes(1);
+    allocation->set_ranks_per_node(2);
+    allocation->set_cpus_per_node(2);
+    allocation->set_time_seconds(1800);
+    allocation->set_runs(2);
+    allocation->set_script("#!/bin/sh\nexec scalelab-worker\n");
+  }
+  server_.plan.set_runs(6);
+  const Outcome plan = Run({"study", "plan", StudyFile()});
+  EXPECT_THAT(plan, Exits(ExitCode::kOk));
+  ExpectGolden("plan.txt", plan.out);
+  EXPECT_THAT(Run({"study", "plan", StudyFile(), "--scripts"}).out, HasSubstr("\nexec scalelab-worker\n"));
+  EXPECT_EQ(Run({"study", "plan", StudyFile(), "-o", "csv"}).out,
+            "engine,ranks,global_batch,batch_per_rank,learning_rate\n"
+            "native/ddp,1,64,64,0.1\nnative/ddp,2,64,32,0.1\n");
+}
+
+TEST_F(StudyCommands, ListGathersAllPages) {
+  Start();
+  for (int i = 5; i >= 1; --i) server_.studies.push_back(MakeStudy(i, "s" + std::to_string(i), Study::SUCCEEDED, 0, 0, 6));
+  const Outcome table = Run({"study", "list"});
+  EXPECT_THAT(table, Exits(ExitCode::kOk));
+  ExpectGolden("study_list.txt", table.out);
+  const auto json = nlohmann::json::parse(Run({"study", "list", "-o", "json"}).out);
+  ASSERT_EQ(json["studies"].size(), 5U);
+  EXPECT_EQ(json["studies"][0]["name"], "studies/5");
+  EXPECT_EQ(json["studies"][0]["counts"]["failed"], 0);  // zeros are there
+  EXPECT_EQ(json["studies"][0]["state"], "SUCCEEDED");
+  const std::string csv = Run({"study", "list", "-o", "csv"}).out;
+  EXPECT_THAT(csv, StartsWith("name,display_name,owner,state,queued,running,succeeded,failed,cancelled,create_time,"
+                              "start_time,finish_time\nstudies/5,s5,ada,succeeded,0,0,6,0,0,2026-11-18T"));
+}
+
+TEST_F(StudyCommands, ListTakesRangesAndNames) {
+  Start();
+  for (int i = 5; i >= 1; --i) server_.studies.push_back(MakeStudy(i, "s" + std::to_string(i), Study::RUNNING, 1, 1, 0));
+  const auto json = nlohmann::json::parse(Run({"study", "list", "1-2,s4,last,5", "-o", "json"}).out);
+  std::vector<std::string> names;
+  for (const auto& study : json["studies"]) names.push_back(study["name"]);
+  EXPECT_THAT(names, ElementsAre("studies/1", "studies/2", "studies/4", "studies/5"));
+  EXPECT_THAT(Run({"study", "list", "9"}), Exits(ExitCode::kFailure));
+  EXPECT_THAT(Run({"study", "list", "3-1"}), Exits(ExitCode::kUsage));
+}
+
+TEST_F(StudyCommands, AnEmptyListIsAnAnswerInEveryFormat) {
+  Start();
+  EXPECT_THAT(Run({"study", "list"}).out, HasSubstr("no studies yet"));
+  EXPECT_EQ(nlohmann::json::parse(Run({"study", "list", "-o", "json"}).out)["studies"].size(), 0U);
+  EXPECT_THAT(Run({"study", "list", "-o", "csv"}).out, StartsWith("name,"));
+}
+
+TEST_F(StudyCommands, ShowAcceptsEverySelector) {
+  Start();
+  server_.studies = {MakeStudy(7, "small", Study::FAILED, 0, 0, 5, 1)};
+  for (const char* selector : {"7", "studies/7", "last", "small"}) {
+    const Outcome show = Run({"study", "show", selector});
+    EXPECT_THAT(show, Exits(ExitCode::kOk));
+    EXPECT_THAT(show.out, AllOf(HasSubstr("studies/7"), HasSubstr("6: 0 queued, 0 running, 5 succeeded, 1 failed")));
+  }
+  EXPECT_EQ(nlohmann::json::parse(Run({"study", "show", "7", "-o", "json"}).out)["study"]["display_name"], "small");
+  EXPECT_THAT(Run({"study", "show", "8"}), Exits(ExitCode::kFailure));
+}
+
+TEST_F(StudyCommands, CancelAllLeavesFinishedStudiesAlone) {
+  Start();
+  server_.studies = {MakeStudy(3, "c", Study::RUNNING, 1, 1, 0), MakeStudy(2, "b", Study::SUCCEEDED, 0, 0, 2),
+                     MakeStudy(1, "a", Study::QUEUED, 2, 0, 0)};
+  const Outcome cancel = Run({"study", "cancel", "all"});
+  EXPECT_THAT(cancel, Exits(ExitCode::kOk));
+  EXPECT_THAT(server_.cancelled, ElementsAre("studies/3", "studies/1"));
+  EXPECT_THAT(cancel.out, HasSubstr("cancelled"));
+}
+
+TEST_F(StudyCommands, DeleteNamesTheStudyThatLastMeansAndPassesRefusalsOn) {
+  Start();
+  server_.studies = {MakeStudy(3, "c", Study::SUCCEEDED, 0, 0, 1), MakeStudy(2, "b", Study::RUNNING, 0, 1, 0),
+                     MakeStudy(1, "a", Study::FAILED, 0, 0, 0, 1)};
+  EXPECT_THAT(Run({"study", "delete", "last"}), Exits(ExitCode::kOk));
+  EXPECT_THAT(server_.deleted, ElementsAre("studies/3"));
+  const Outcome some = Run({"study", "delete", "1-2"});
+  EXPECT_THAT(some, Exits(ExitCode::kFailure));
+  EXPECT_THAT(some.err, HasSubstr("studies/2 is not over"));
+  EXPECT_THAT(server_.deleted, ElementsAre("studies/3", "studies/1"));
+}
+
+class Watching : public ClientTest {
+ protected:
+  void SetUp() override {
+    Start();
+    server_.looks = {Look(MakeStudy(7, "small", Study::QUEUED, 3, 0, 0)), Look(MakeStudy(7, "small", Study::RUNNING, 2, 1, 0)),
+                     Look(MakeStudy(7, "small", Study::RUNNING, 2, 1, 0)), Look(MakeStudy(7, "small", Study::RUNNING, 0, 1, 2))};
+    server_.looks[0].set_waiting_reason("the scheduler has no free node");
+  }
+  void EndWith(Study::State state, int succeeded, int failed) {
+    server_.looks.push_back(Look(MakeStudy(7, "small", state, 0, 0, succeeded, failed)));
+  }
+};
+
+TEST_F(Watching, WithoutATerminalALineIsPrintedAtEachChangeOfTheCounts) {
+  EndWith(Study::SUCCEEDED, 3, 0);
+  const Outcome watch = Run({"study", "watch", "small"});
+  EXPECT_THAT(watch, Exits(ExitCode::kOk));
+  EXPECT_EQ(watch.out,
+            "studies/7 queued: 0 of 3 runs done, 3 queued; waiting: the scheduler has no free node\n"
+            "studies/7 running: 0 of 3 runs done, 1 running, 2 queued\n"
+            "studies/7 running: 2 of 3 runs done, 1 running\n"
+            "studies/7 succeeded: 3 of 3 runs done\n");
+}
+
+TEST_F(Watching, JsonAndCsvAreLinesToo) {
+  EndWith(Study::SUCCEEDED, 3, 0);
+  std::istringstream lines(Run({"study", "watch", "7", "-o", "json"}).out);
+  std::string line;
+  int count = 0;
+  for (; std::getline(lines, line); ++count) EXPECT_EQ(nlohmann::json::parse(line)["study"]["name"], "studies/7");
+  EXPECT_EQ(count, 4);
+  EXPECT_THAT(Run({"study", "watch", "7", "-o", "csv"}).out,
+              StartsWith("name,state,queued,running,succeeded,failed,cancelled\nstudies/7,queued,3,0,0,0,0\n"));
+}
+
+TEST_F(Watching, OnATerminalTheDisplayIsRedrawnInPlace) {
+  EndWith(Study::SUCCEEDED, 3, 0);
+  const Outcome watch = Run({"study", "watch", "7"}, Terminal{true, false, true, 80, 24});
+  EXPECT_THAT(watch, Exits(ExitCode::kOk));
+  EXPECT_THAT(watch.out, HasSubstr("\033[3A\r\033[J"));  // the first one had three lines
+  EXPECT_THAT(watch.out, HasSubstr("██████████████████████████████ 3/3 runs\n"));
+}
+
+TEST_F(Watching, ARunThatDidNotSucceedMakesItFive) {
+  EndWith(Study::FAILED, 2, 1);
+  EXPECT_THAT(Run({"study", "watch", "7"}), Exits(ExitCode::kRunsFailed));
+  EXPECT_THAT(Run({"study", "wait", "7"}), Exits(ExitCode::kRunsFailed));
+}
+
+TEST_F(Watching, ACancelledStudyMakesItFiveToo) {
+  EndWith(Study::CANCELLED, 3, 0);
+  EXPECT_THAT(Run({"study", "wait", "7"}), Exits(ExitCode::kRunsFailed));
+}
+
+TEST_F(Watching, WaitPrintsNoDataAndEndsWithZero) {
+  EndWith(Study::SUCCEEDED, 3, 0);
+  const Outcome wait = Run({"study", "wait", "7"});
+  EXPECT_THAT(wait, Exits(ExitCode::kOk));
+  EXPECT_THAT(wait.out, IsEmpty());
+}
+
+TEST_F(Watching, ATimeoutIsEightAndSaysHowItStands) {
+  server_.watch_stays_open = true;
+  const Outcome wait = Run({"study", "wait", "7", "--timeout", "200ms"});
+  EXPECT_THAT(wait, Exits(ExitCode::kTimeout));
+  EXPECT_THAT(wait.err, AllOf(HasSubstr("2 of 3 runs done"), HasSubstr("it goes on")));
+}
+
+TEST_F(Watching, ABrokenStreamIsTakenUpAgainForTheSameStudy) {
+  EndWith(Study::SUCCEEDED, 3, 0);
+  server_.broken_watches = 2;
+  EXPECT_THAT(Run({"study", "wait", "last"}), Exits(ExitCode::kOk));
+  // "last" could mean another study by then.
+  EXPECT_THAT(server_.watched, ElementsAre("studies/last", "studies/7", "studies/7"));
+}
+
+TEST_F(Watching, SubmitAndWatchKeepsStdoutForTheName) {
+  EndWith(Study::FAILED, 2, 1);
+  const Outcome submit = Run({"study", "submit", StudyFile(), "--watch"});
+  EXPECT_THAT(submit, Exits(ExitCode::kRunsFailed));
+  EXPECT_EQ(submit.out, "studies/7\n");
+  EXPECT_THAT(submit.err, HasSubstr("2 of 3 runs done, 1 running\n"));
+}
+
+}  // namespace
+}  // namespace scalelab::client
