@@ -117,18 +117,20 @@ absl::Status Connection::Unreachable() const {
 
 absl::Status Connection::Explain(const grpc::Status& grpc_status) const {
   absl::Status status = FromGrpc(grpc_status);
-  if (status.ok() || !ReasonOf(status).empty()) return status;
   const std::string& server = options_.address.text;
+  if (status.code() == absl::StatusCode::kUnauthenticated) {
+    return absl::UnauthenticatedError(
+        absl::StrCat("the server at ", server, " does not know you (", status.message(),
+                     "): --token-file or SCALELAB_TOKEN_FILE names a copy of the coordinator's client.token"));
+  }
+  // With a reason the server has said what is wrong, better than we can.
+  if (status.ok() || !ReasonOf(status).empty()) return status;
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
       return Unreachable();
     case absl::StatusCode::kDeadlineExceeded:
       return absl::DeadlineExceededError(absl::StrCat("the server at ", server, " did not answer in ",
                                                       absl::FormatDuration(timeout_), ": --timeout gives it longer"));
-    case absl::StatusCode::kUnauthenticated:
-      return absl::UnauthenticatedError(
-          absl::StrCat("the server at ", server, " does not know you (", status.message(),
-                       "): --token-file or SCALELAB_TOKEN_FILE names a copy of the coordinator's client.token"));
     case absl::StatusCode::kUnimplemented:
       return absl::UnimplementedError(
           absl::StrCat("the server at ", server, " is of another version and does not know this command"));

@@ -17,7 +17,8 @@ absl::Status CsvPrinter::Print(const Answer& answer) {
   const Section& section = answer.sections.at(answer.main);
   std::vector<size_t> shown;
   for (size_t i = 0; i < section.columns.size(); ++i) {
-    if (section.columns[i].in != Column::In::kTables) shown.push_back(i);
+    const Column::In in = section.columns[i].in;
+    if (in == Column::In::kAll || in == Column::In::kCsv) shown.push_back(i);
   }
   const auto line = [this, &shown](const auto& text_of) {
     std::string text;

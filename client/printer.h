@@ -27,7 +27,7 @@ struct Cell {
 };
 
 struct Column {
-  // Where a column is shown.
+  // Where a column is shown: everywhere, in tables only, in wide tables only, in CSV only.
   enum class In { kAll, kTables, kWide, kCsv };
   std::string title;  // upper case in tables, as it is in CSV
   In in = In::kAll;
@@ -59,8 +59,8 @@ class Printer {
  public:
   virtual ~Printer() = default;
   // Writes one complete answer that ends in a line break and flushes it, so that a script that reads line by line sees
-  // it at once; may be called again for another one. Never lets control characters of the data through to a terminal.
-  // UNKNOWN when the stream does not take it (disk full, reader gone).
+  // it at once; may be called again for another one. CSV gives values as they are; the others let no control character
+  // of the data through to a terminal. UNKNOWN when the stream does not take it (disk full, reader gone).
   virtual absl::Status Print(const Answer& answer) = 0;
 };
 

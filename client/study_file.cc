@@ -18,6 +18,7 @@
 #include "client/study_reader.h"
 #include "client/yaml_document.h"
 #include "proto/status.h"
+#include "proto/utf8.h"
 
 namespace scalelab::client {
 namespace {
@@ -48,15 +49,8 @@ size_t FirstBinaryByte(const std::string& text) {
   while (i < text.size()) {
     unsigned char c = text[i];
     if (c < 0x20 && c != '\n' && c != '\r' && c != '\t') return i;
-    size_t length = c < 0x80                ? 1
-                    : c >= 0xC2 && c < 0xE0 ? 2
-                    : c >= 0xE0 && c < 0xF0 ? 3
-                    : c >= 0xF0 && c < 0xF5 ? 4
-                                            : 0;
-    if (length == 0 || i + length > text.size()) return i;
-    for (size_t j = 1; j < length; ++j) {
-      if ((static_cast<unsigned char>(text[i + j]) & 0xC0) != 0x80) return i;
-    }
+    size_t length = Utf8Length(text, i);
+    if (length == 0) return i;
     i += length;
   }
   return std::string::npos;

@@ -29,8 +29,8 @@ struct Table<StudyRow> {
 };
 template <RowOf<StudyRow> R>
 auto Members(R& r) {
-  return std::tie(r.id, r.name, r.owner, r.request_id, r.spec, r.state, r.priority, r.runs, r.created, r.started,
-                  r.finished, r.cancel_requested);
+  return std::tie(r.id, r.name, r.owner, r.request_id, r.spec, r.state, r.priority, r.runs, r.created,
+                  r.started, r.finished, r.cancel_requested);
 }
 
 template <>
@@ -41,8 +41,8 @@ struct Table<CellRow> {
 };
 template <RowOf<CellRow> R>
 auto Members(R& r) {
-  return std::tie(r.id, r.study_id, r.position, r.engine, r.model, r.precision, r.backend, r.ranks, r.global_batch,
-                  r.key, r.spec, r.excluded);
+  return std::tie(r.id, r.study_id, r.position, r.engine, r.model, r.precision, r.backend, r.ranks,
+                  r.global_batch, r.key, r.spec, r.excluded);
 }
 
 template <>
@@ -61,20 +61,23 @@ template <>
 struct Table<AllocationRow> {
   static constexpr char kName[] = "allocation", kKey[] = "id";
   static constexpr char kColumns[] =
-      "id,token,secret_hash,study_id,run_id,state,external_id,nodes,ranks_per_node,cpus_per_rank,gpus_per_rank,reason,"
+      "id,token,secret_hash,study_id,run_id,state,external_id,nodes,ranks_per_node,cpus_per_rank,gpus_per_"
+      "rank,reason,"
       "created,started,ended";
 };
 template <RowOf<AllocationRow> R>
 auto Members(R& r) {
   return std::tie(r.id, r.token, r.secret_hash, r.study_id, r.run_id, r.state, r.external_id, r.nodes,
-                  r.ranks_per_node, r.cpus_per_rank, r.gpus_per_rank, r.reason, r.created, r.started, r.ended);
+                  r.ranks_per_node, r.cpus_per_rank, r.gpus_per_rank, r.reason, r.created, r.started,
+                  r.ended);
 }
 
 template <>
 struct Table<AttemptRow> {
   static constexpr char kName[] = "attempt", kKey[] = "id";
   static constexpr char kColumns[] =
-      "id,run_id,number,token,allocation_id,state,cause,message,nodes,directory,exit_status,parameter_hash,assigned,"
+      "id,run_id,number,token,allocation_id,state,cause,message,nodes,directory,exit_status,parameter_hash,"
+      "assigned,"
       "started,finished";
 };
 template <RowOf<AttemptRow> R>
@@ -97,7 +100,8 @@ template <>
 struct Table<StreamRow> {
   static constexpr char kName[] = "stream", kKey[] = "attempt_id,rank";
   static constexpr char kColumns[] =
-      "attempt_id,rank,position,line,malformed,first_malformed,finished,parameter_hash,error_kind,error_message";
+      "attempt_id,rank,position,line,malformed,first_malformed,finished,parameter_hash,error_kind,error_"
+      "message";
 };
 template <RowOf<StreamRow> R>
 auto Members(R& r) {
@@ -120,18 +124,19 @@ template <>
 struct Table<RunSummary> {
   static constexpr char kName[] = "run_summary", kKey[] = "run_id";
   static constexpr char kColumns[] =
-      "run_id,attempt_id,throughput,epoch_seconds,comm_share,peak_memory,accuracy,train_loss,time_to_accuracy,"
+      "run_id,attempt_id,throughput,epoch_seconds,comm_share,peak_memory,accuracy,train_loss,time_to_"
+      "accuracy,"
       "fingerprint,throughput_mean,step_seconds,device_memory,straggler_skew,cpu_utilisation,steps";
 };
 template <RowOf<RunSummary> R>
 auto Members(R& r) {
-  return std::tie(r.run_id, r.attempt_id, r.throughput, r.epoch_seconds, r.comm_share, r.peak_memory, r.accuracy,
-                  r.train_loss, r.time_to_accuracy, r.fingerprint, r.throughput_mean, r.step_seconds, r.device_memory,
-                  r.straggler_skew, r.cpu_utilisation, r.steps);
+  return std::tie(r.run_id, r.attempt_id, r.throughput, r.epoch_seconds, r.comm_share, r.peak_memory,
+                  r.accuracy, r.train_loss, r.time_to_accuracy, r.fingerprint, r.throughput_mean,
+                  r.step_seconds, r.device_memory, r.straggler_skew, r.cpu_utilisation, r.steps);
 }
 
-// "INSERT INTO run (..) VALUES (..) ON CONFLICT (id) DO UPDATE SET ..". Not INSERT OR REPLACE, which deletes the old
-// row first and with it what other columns and tables know of it.
+// "INSERT INTO run (..) VALUES (..) ON CONFLICT (id) DO UPDATE SET ..". Not INSERT OR REPLACE, which deletes
+// the old row first and with it what other columns and tables know of it.
 template <class Row>
 const char* UpsertSql() {
   static const std::string* const sql = [] {
@@ -141,10 +146,10 @@ const char* UpsertSql() {
     for (size_t i = key.size(); i < columns.size(); ++i) {
       updates.push_back(absl::StrCat(columns[i], "=excluded.", columns[i]));
     }
-    return new std::string(absl::StrCat(
-        "INSERT INTO ", Table<Row>::kName, " (", Table<Row>::kColumns, ") VALUES (",
-        absl::StrJoin(std::vector<const char*>(columns.size(), "?"), ","), ") ON CONFLICT (", Table<Row>::kKey,
-        ") DO UPDATE SET ", absl::StrJoin(updates, ",")));
+    return new std::string(
+        absl::StrCat("INSERT INTO ", Table<Row>::kName, " (", Table<Row>::kColumns, ") VALUES (",
+                     absl::StrJoin(std::vector<const char*>(columns.size(), "?"), ","), ") ON CONFLICT (",
+                     Table<Row>::kKey, ") DO UPDATE SET ", absl::StrJoin(updates, ",")));
   }();
   return sql->c_str();
 }

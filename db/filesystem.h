@@ -7,9 +7,9 @@
 
 namespace scalelab::db {
 
-// Name of the network filesystem that statfs(2) reports as `type`, or null when it is none that is known. WAL shares
-// an index through mapped memory and trusts POSIX locks; neither holds between machines.
-// FUSE counts, because sshfs and most parallel filesystems' clients show as FUSE. 9P does not: virtual machines and
+// Name of the network filesystem that statfs(2) reports as `type`, or null when it is none that is known. WAL
+// shares an index through mapped memory and trusts POSIX locks; neither holds between machines. FUSE counts,
+// because sshfs and most parallel filesystems' clients show as FUSE. 9P does not: virtual machines and
 // sandboxes show local disks that way.
 const char* NetworkFilesystem(long type);
 

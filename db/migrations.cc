@@ -8,9 +8,9 @@
 namespace scalelab::db {
 namespace {
 
-// Indexes are few on purpose: each costs every insert. run has one besides its id, and no foreign key to cell, which
-// would need one more to delete cells. Times are microseconds since 1970, states the numbers of records.h (the views
-// of the next step show names).
+// Indexes are few on purpose: each costs every insert. run has one besides its id, and no foreign key to
+// cell, which would need one more to delete cells. Times are microseconds since 1970, states the numbers of
+// records.h (the views of the next step show names).
 constexpr char kTables[] = R"sql(
 CREATE TABLE study (
   id INTEGER PRIMARY KEY,
@@ -227,7 +227,8 @@ std::string Names(const std::string& column, std::initializer_list<const char*> 
 }
 
 std::string Time(const std::string& column) {
-  return absl::StrCat("CASE WHEN ", column, ">0 THEN strftime('%Y-%m-%dT%H:%M:%fZ',", column, "/1e6,'unixepoch') END");
+  return absl::StrCat("CASE WHEN ", column, ">0 THEN strftime('%Y-%m-%dT%H:%M:%fZ',", column,
+                      "/1e6,'unixepoch') END");
 }
 
 // What people look at: names in place of numbers, times as text, one row a point.
@@ -236,37 +237,45 @@ std::string Views() {
     return Names(column, {"QUEUED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED"}, 1);
   };
   const auto cause = [](const std::string& column) {
-    return Names(column,
-                 {"TRAINER_ERROR", "RANK_KILLED", "WORKER_LOST", "OUT_OF_MEMORY", "TIMEOUT", "NODE_FAIL", "PREEMPTED",
-                  "BOOT_FAIL", "DEADLINE", "ALLOCATION_CANCELLED", "NO_FINISH", "PARAMETERS_DIFFER", "LAUNCH_ERROR"},
-                 1);
+    return Names(
+        column,
+        {"TRAINER_ERROR", "RANK_KILLED", "WORKER_LOST", "OUT_OF_MEMORY", "TIMEOUT", "NODE_FAIL", "PREEMPTED",
+         "BOOT_FAIL", "DEADLINE", "ALLOCATION_CANCELLED", "NO_FINISH", "PARAMETERS_DIFFER", "LAUNCH_ERROR"},
+        1);
   };
   return absl::StrCat(
-      "CREATE VIEW studies AS SELECT s.id, s.name, s.owner, ", state("s.state"), " AS state, s.priority, s.runs, ",
-      Time("s.created"), " AS created, ", Time("s.started"), " AS started, ", Time("s.finished"),
-      " AS finished FROM study s;\n",
-      "CREATE VIEW runs AS SELECT r.id, r.study_id, s.name AS study, r.cell_id, c.engine, c.model, c.precision, "
+      "CREATE VIEW studies AS SELECT s.id, s.name, s.owner, ", state("s.state"),
+      " AS state, s.priority, s.runs, ", Time("s.created"), " AS created, ", Time("s.started"),
+      " AS started, ", Time("s.finished"), " AS finished FROM study s;\n",
+      "CREATE VIEW runs AS SELECT r.id, r.study_id, s.name AS study, r.cell_id, c.engine, c.model, "
+      "c.precision, "
       "c.backend, c.ranks, c.global_batch, c.key, r.repeat, r.position, ",
-      state("r.state"), " AS state, ", cause("r.cause"), " AS cause, r.attempts, r.message, ", Time("r.started"),
-      " AS started, ", Time("r.finished"),
-      " AS finished, u.throughput, u.throughput_mean, u.epoch_seconds, u.step_seconds, u.comm_share, u.peak_memory, "
-      "u.device_memory, u.accuracy, u.train_loss, u.time_to_accuracy, u.straggler_skew, u.cpu_utilisation, u.steps, "
-      "u.fingerprint, m.metrics FROM run r JOIN study s ON s.id = r.study_id LEFT JOIN cell c ON c.id = r.cell_id "
+      state("r.state"), " AS state, ", cause("r.cause"), " AS cause, r.attempts, r.message, ",
+      Time("r.started"), " AS started, ", Time("r.finished"),
+      " AS finished, u.throughput, u.throughput_mean, u.epoch_seconds, u.step_seconds, u.comm_share, "
+      "u.peak_memory, "
+      "u.device_memory, u.accuracy, u.train_loss, u.time_to_accuracy, u.straggler_skew, u.cpu_utilisation, "
+      "u.steps, "
+      "u.fingerprint, m.metrics FROM run r JOIN study s ON s.id = r.study_id LEFT JOIN cell c ON c.id = "
+      "r.cell_id "
       "LEFT JOIN run_summary u ON u.run_id = r.id LEFT JOIN run_metrics m ON m.run_id = r.id;\n",
       "CREATE VIEW attempts AS SELECT a.id, a.run_id, r.study_id, a.number, a.token, l.external_id AS job, ",
-      Names("a.state", {"ASSIGNED", "RUNNING", "STOPPING", "SUCCEEDED", "FAILED", "CANCELLED"}, 1), " AS state, ",
-      cause("a.cause"), " AS cause, a.message, a.nodes, a.directory, a.exit_status, a.parameter_hash, ",
-      Time("a.assigned"), " AS assigned, ", Time("a.started"), " AS started, ", Time("a.finished"),
-      " AS finished, p.json AS provenance FROM attempt a JOIN run r ON r.id = a.run_id LEFT JOIN allocation l ON "
+      Names("a.state", {"ASSIGNED", "RUNNING", "STOPPING", "SUCCEEDED", "FAILED", "CANCELLED"}, 1),
+      " AS state, ", cause("a.cause"),
+      " AS cause, a.message, a.nodes, a.directory, a.exit_status, a.parameter_hash, ", Time("a.assigned"),
+      " AS assigned, ", Time("a.started"), " AS started, ", Time("a.finished"),
+      " AS finished, p.json AS provenance FROM attempt a JOIN run r ON r.id = a.run_id LEFT JOIN allocation "
+      "l ON "
       "l.id = a.allocation_id LEFT JOIN provenance p ON p.attempt_id = a.id;\n",
       "CREATE VIEW allocations AS SELECT l.id, l.study_id, l.token, l.external_id AS job, ",
       Names("l.state", {"INTENDED", "PENDING", "RUNNING", "RELEASING", "ENDED"}, 1),
       " AS state, l.nodes, l.ranks_per_node, l.cpus_per_rank, l.gpus_per_rank, l.reason, ", Time("l.created"),
       " AS created, ", Time("l.started"), " AS started, ", Time("l.ended"), " AS ended FROM allocation l;\n",
-      "CREATE VIEW points AS SELECT e.attempt_id, k.name AS key, e.rank, ", ProgressionAt("c.line"), " AS line, ",
-      ProgressionAt("c.step"), " AS step, ", DoubleOf(IntAt("c.time", "o.n")), " AS time, ",
+      "CREATE VIEW points AS SELECT e.attempt_id, k.name AS key, e.rank, ", ProgressionAt("c.line"),
+      " AS line, ", ProgressionAt("c.step"), " AS step, ", DoubleOf(IntAt("c.time", "o.n")), " AS time, ",
       DoubleOf(IntAt("c.value", "o.n")),
-      " AS value FROM series e JOIN metric_key k ON k.id = e.key_id JOIN point_chunk c ON c.id BETWEEN e.id<<32 AND "
+      " AS value FROM series e JOIN metric_key k ON k.id = e.key_id JOIN point_chunk c ON c.id BETWEEN "
+      "e.id<<32 AND "
       "(e.id<<32)+4294967295 JOIN ordinal o ON o.n < c.count;\n");
 }
 
@@ -289,19 +298,20 @@ absl::Status Migrate(Database& db) {
 
   const bool empty = *application == 0 && *version == 0 && *objects == 0;
   if (!empty && *application != kApplicationId) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(db.path(), " is a database of another program; name another file, or move this one away"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        db.path(), " is a database of another program; name another file, or move this one away"));
   }
   if (*version > NewestSchema()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(db.path(), " has schema version ", *version, ", this program knows versions up to ",
-                     NewestSchema(), "; a newer scalelab is needed to open it"));
+    return absl::FailedPreconditionError(absl::StrCat(db.path(), " has schema version ", *version,
+                                                      ", this program knows versions up to ", NewestSchema(),
+                                                      "; a newer scalelab is needed to open it"));
   }
   for (int64_t step = *version; step < NewestSchema(); ++step) {
     Transaction transaction(db, Transaction::Kind::kWrite);
     if (!transaction.status().ok()) return transaction.status();
-    absl::Status status = db.Execute(absl::StrCat(Migrations()[step], "PRAGMA application_id=", kApplicationId,
-                                                  ";PRAGMA user_version=", step + 1, ";"));
+    absl::Status status =
+        db.Execute(absl::StrCat(Migrations()[step], "PRAGMA application_id=", kApplicationId,
+                                ";PRAGMA user_version=", step + 1, ";"));
     if (status.ok()) status = transaction.Commit();
     if (!status.ok()) return status;
   }

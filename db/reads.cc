@@ -33,12 +33,16 @@ absl::StatusOr<Row> One(Database& db, const std::string& what, const std::string
 template <class Row>
 absl::Status Move(absl::StatusOr<std::vector<Row>> from, std::vector<Row>& to) {
   if (!from.ok()) return from.status();
-  if (to.empty()) to = std::move(*from);
-  else to.insert(to.end(), std::make_move_iterator(from->begin()), std::make_move_iterator(from->end()));
+  if (to.empty())
+    to = std::move(*from);
+  else
+    to.insert(to.end(), std::make_move_iterator(from->begin()), std::make_move_iterator(from->end()));
   return absl::OkStatus();
 }
 
-// First and last id of the runs of a study; last < first when it has none.
+// First and last id of the runs of a study; last < first when it has none. A scan of that range asks for
+// "+study_id = ?" too, for the ids of other studies in between; the + keeps SQLite from going through the
+// index and back instead.
 absl::Status RunRange(Database& db, int64_t study_id, int64_t& first, int64_t& last) {
   first = 0;
   last = -1;
@@ -101,8 +105,10 @@ absl::StatusOr<StudyRow> FindStudy(Database& db, const std::string& name) {
 
 absl::StatusOr<StudyRow> FindRequest(Database& db, const std::string& owner, const std::string& request_id) {
   // request_id <> '' lets SQLite use the partial index.
-  static const std::string sql = SelectSql<StudyRow>("WHERE owner = ? AND request_id = ? AND request_id <> ''");
-  return One<StudyRow>(db, absl::StrCat("study of request \"", request_id, "\" by ", owner), sql, owner, request_id);
+  static const std::string sql =
+      SelectSql<StudyRow>("WHERE owner = ? AND request_id = ? AND request_id <> ''");
+  return One<StudyRow>(db, absl::StrCat("study of request \"", request_id, "\" by ", owner), sql, owner,
+                       request_id);
 }
 
 absl::StatusOr<std::vector<StudyRow>> ListStudies(Database& db, int64_t before, int limit) {
@@ -110,11 +116,12 @@ absl::StatusOr<std::vector<StudyRow>> ListStudies(Database& db, int64_t before, 
   return All<StudyRow>(db, sql, before == 0 ? INT64_MAX : before, std::max(limit, 0));
 }
 
-absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(Database& db, const std::vector<int64_t>& study_ids) {
+absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(Database& db,
+                                                            const std::vector<int64_t>& study_ids) {
   Transaction transaction(db, Transaction::Kind::kRead);
   if (!transaction.status().ok()) return transaction.status();
   std::vector<std::vector<int64_t>> counts;
-  Statement runs(db, "SELECT state FROM run WHERE id BETWEEN ? AND ? AND study_id = ?");
+  Statement runs(db, "SELECT state FROM run WHERE id BETWEEN ? AND ? AND +study_id = ?");
   for (int64_t study_id : study_ids) {
     std::vector<int64_t> count(static_cast<size_t>(RunState::kCancelled) + 1);
     int64_t first, last;
@@ -143,7 +150,8 @@ absl::StatusOr<RunRow> GetRun(Database& db, int64_t id) {
 }
 
 absl::StatusOr<std::vector<RunRow>> ListRuns(Database& db, const RunFilter& filter) {
-  static const std::string every = SelectSql<RunRow>("WHERE study_id = ? AND position > ? ORDER BY position LIMIT ?");
+  static const std::string every =
+      SelectSql<RunRow>("WHERE study_id = ? AND position > ? ORDER BY position LIMIT ?");
   static const std::string of_state =
       SelectSql<RunRow>("WHERE study_id = ? AND position > ? AND state = ? ORDER BY position LIMIT ?");
   const int limit = std::max(filter.limit, 0);
@@ -170,7 +178,8 @@ absl::StatusOr<RunSummary> GetSummary(Database& db, int64_t run_id) {
   static const std::string sql = SelectSql<RunSummary>("WHERE run_id = ?");
   Transaction transaction(db, Transaction::Kind::kRead);
   if (!transaction.status().ok()) return transaction.status();
-  absl::StatusOr<RunSummary> summary = One<RunSummary>(db, absl::StrCat("result of run ", run_id), sql, run_id);
+  absl::StatusOr<RunSummary> summary =
+      One<RunSummary>(db, absl::StrCat("result of run ", run_id), sql, run_id);
   if (!summary.ok()) return summary;
   Statement metrics(db, "SELECT metrics FROM run_metrics WHERE run_id = ?");
   metrics.Bind(run_id);
@@ -180,20 +189,24 @@ absl::StatusOr<RunSummary> GetSummary(Database& db, int64_t run_id) {
 }
 
 absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_id) {
-  // The ids of a study's runs are neighbours, and so are those of their summaries: two scans in step, no searches.
+  // The ids of a study's runs are neighbours, and so are those of their summaries: two scans in step, no
+  // searches.
   Transaction transaction(db, Transaction::Kind::kRead);
   if (!transaction.status().ok()) return transaction.status();
   int64_t first, last;
   if (absl::Status status = RunRange(db, study_id, first, last); !status.ok()) return status;
-  Statement runs(db,
-                 "SELECT id, cell_id, repeat, state, cause FROM run WHERE id BETWEEN ? AND ? AND study_id = ? "
-                 "ORDER BY id");
-  Statement summaries(db,
-                      "SELECT run_id, throughput, epoch_seconds, comm_share, peak_memory, accuracy, train_loss, "
-                      "time_to_accuracy, fingerprint FROM run_summary WHERE run_id BETWEEN ? AND ? ORDER BY run_id");
+  Statement runs(
+      db,
+      "SELECT id, cell_id, repeat, state, cause FROM run WHERE id BETWEEN ? AND ? AND +study_id = ? "
+      "ORDER BY id");
+  Statement summaries(
+      db,
+      "SELECT run_id, throughput, epoch_seconds, comm_share, peak_memory, accuracy, train_loss, "
+      "time_to_accuracy, fingerprint FROM run_summary WHERE run_id BETWEEN ? AND ? ORDER BY run_id");
   runs.Bind(first, last, study_id);
   summaries.Bind(first, last);
   std::vector<CurveRow> rows;
+  rows.reserve(std::clamp<int64_t>(last - first + 1, 0, 100'000));
   int64_t id = 0, summary_id = -1;
   const auto next_summary = [&] {
     summary_id = INT64_MAX;
@@ -205,8 +218,8 @@ absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_
     runs.Read(id, row.cell_id, row.repeat, row.state, row.cause);
     while (summary_id < id) next_summary();
     if (summary_id == id) {
-      summaries.Read(summary_id, row.throughput, row.epoch_seconds, row.comm_share, row.peak_memory, row.accuracy,
-                     row.train_loss, row.time_to_accuracy, row.fingerprint);
+      summaries.Read(summary_id, row.throughput, row.epoch_seconds, row.comm_share, row.peak_memory,
+                     row.accuracy, row.train_loss, row.time_to_accuracy, row.fingerprint);
     }
   }
   if (!runs.status().ok()) return runs.status();
@@ -218,7 +231,8 @@ absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_
     // Sorting 16-byte handles is several times cheaper than moving the rows about.
     std::vector<uint32_t> order(rows.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<uint32_t>(i);
-    std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return before(rows[a], rows[b]); });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](uint32_t a, uint32_t b) { return before(rows[a], rows[b]); });
     std::vector<CurveRow> sorted;
     sorted.reserve(rows.size());
     for (uint32_t i : order) sorted.push_back(std::move(rows[i]));
@@ -243,19 +257,21 @@ absl::StatusOr<SeriesList> ListSeries(Database& db, const PointFilter& filter) {
 }
 
 absl::Status ReadSeries(Database& db, int64_t id, Series& series) {
-  Statement chunks(db,
-                   "SELECT count, line, step, time, value FROM point_chunk WHERE id BETWEEN ? AND ? ORDER BY id");
+  Statement chunks(
+      db, "SELECT count, line, step, time, value FROM point_chunk WHERE id BETWEEN ? AND ? ORDER BY id");
   chunks.Bind(ChunkId(id, 0), ChunkId(id, kMaxLine - 1));
   while (chunks.Step()) {
     size_t count = 0;
     chunks.Read(count);
-    const auto line = chunks.BlobAt(1), step = chunks.BlobAt(2), time = chunks.BlobAt(3), value = chunks.BlobAt(4);
+    const auto line = chunks.BlobAt(1), step = chunks.BlobAt(2), time = chunks.BlobAt(3),
+               value = chunks.BlobAt(4);
     if (!AppendInts(line.data, line.size, count, series.line) ||
         !AppendInts(step.data, step.size, count, series.step) ||
         !AppendDoubles(time.data, time.size, count, series.time) ||
         !AppendDoubles(value.data, value.size, count, series.value)) {
       return absl::DataLossError(absl::StrCat(db.path(), " has a damaged piece of metric \"", series.key,
-                                              "\" rank ", series.rank, "; stop, keep a copy and restore a backup"));
+                                              "\" rank ", series.rank,
+                                              "; stop, keep a copy and restore a backup"));
     }
   }
   return chunks.status();

@@ -16,7 +16,8 @@ absl::StatusOr<StudyRow> GetStudy(Database& db, int64_t id);
 absl::StatusOr<StudyRow> FindStudy(Database& db, const std::string& name);
 absl::StatusOr<StudyRow> FindRequest(Database& db, const std::string& owner, const std::string& request_id);
 absl::StatusOr<std::vector<StudyRow>> ListStudies(Database& db, int64_t before, int limit);
-absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(Database& db, const std::vector<int64_t>& study_ids);
+absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(Database& db,
+                                                            const std::vector<int64_t>& study_ids);
 absl::StatusOr<std::vector<CellRow>> ListCells(Database& db, int64_t study_id);
 absl::StatusOr<RunRow> GetRun(Database& db, int64_t id);
 absl::StatusOr<std::vector<RunRow>> ListRuns(Database& db, const RunFilter& filter);

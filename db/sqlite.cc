@@ -17,22 +17,25 @@ absl::Status StatusOf(int rc, int system_error, absl::string_view path, absl::st
     case SQLITE_DONE:
       return absl::OkStatus();
     case SQLITE_FULL:
-      return absl::ResourceExhaustedError(absl::StrCat("No space is left to write ", path, " (", why,
-                                                       "); nothing was changed: free space on its disk and try again"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("No space is left to write ", path, " (", why,
+                       "); nothing was changed: free space on its disk and try again"));
     case SQLITE_IOERR:
       return absl::ResourceExhaustedError(
           absl::StrCat(path, " could not be read or written (", why,
                        "); nothing was changed: check the space and the health of its disk and try again"));
     case SQLITE_NOMEM:
-      return absl::ResourceExhaustedError(absl::StrCat("Memory ran out while working on ", path, "; try again"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("Memory ran out while working on ", path, "; try again"));
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
     case SQLITE_PROTOCOL:
-      return absl::UnavailableError(
-          absl::StrCat(path, " is locked by another process (", why, "); close what else has it open and try again"));
+      return absl::UnavailableError(absl::StrCat(path, " is locked by another process (", why,
+                                                 "); close what else has it open and try again"));
     case SQLITE_READONLY:
-      return absl::FailedPreconditionError(absl::StrCat(
-          path, " cannot be written (", why, "); give this user write permission to the file and its folder"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, " cannot be written (", why,
+                       "); give this user write permission to the file and its folder"));
     case SQLITE_CANTOPEN:
     case SQLITE_PERM:
     case SQLITE_AUTH:
@@ -43,13 +46,15 @@ absl::Status StatusOf(int rc, int system_error, absl::string_view path, absl::st
       return absl::FailedPreconditionError(
           absl::StrCat(path, " is no SQLite database; name another file, or move this one away"));
     case SQLITE_CORRUPT:
-      return absl::DataLossError(absl::StrCat(path, " is damaged (", why, "); stop, keep a copy and restore a backup"));
+      return absl::DataLossError(
+          absl::StrCat(path, " is damaged (", why, "); stop, keep a copy and restore a backup"));
     case SQLITE_CONSTRAINT:
       if (rc == SQLITE_CONSTRAINT_UNIQUE || rc == SQLITE_CONSTRAINT_PRIMARYKEY) {
-        return absl::AlreadyExistsError(absl::StrCat(path, " already has such a row (", why, "); nothing was changed"));
+        return absl::AlreadyExistsError(
+            absl::StrCat(path, " already has such a row (", why, "); nothing was changed"));
       }
-      return absl::FailedPreconditionError(
-          absl::StrCat(path, " refused a row (", why, "); nothing was changed: write what it refers to first"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          path, " refused a row (", why, "); nothing was changed: write what it refers to first"));
     case SQLITE_TOOBIG:
       return absl::InvalidArgumentError(absl::StrCat("A value is too large for ", path, " (", why, ")"));
     default:
@@ -57,10 +62,12 @@ absl::Status StatusOf(int rc, int system_error, absl::string_view path, absl::st
   }
 }
 
-absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& path, Mode mode, int busy_timeout_ms) {
+absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& path, Mode mode,
+                                                         int busy_timeout_ms) {
   std::unique_ptr<Database> db(new Database(path));
-  const int flags = SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE |
-                    (mode == Mode::kReadOnly ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
+  const int flags =
+      SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE |
+      (mode == Mode::kReadOnly ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
   const int rc = sqlite3_open_v2(path.c_str(), &db->handle_, flags, nullptr);
   if (rc != SQLITE_OK) {
     const int system_error = db->handle_ == nullptr ? 0 : sqlite3_system_errno(db->handle_);
@@ -95,7 +102,8 @@ absl::Status Database::LastError() const {
 }
 
 absl::Status Database::Execute(const std::string& sql) {
-  return sqlite3_exec(handle_, sql.c_str(), nullptr, nullptr, nullptr) == SQLITE_OK ? absl::OkStatus() : LastError();
+  return sqlite3_exec(handle_, sql.c_str(), nullptr, nullptr, nullptr) == SQLITE_OK ? absl::OkStatus()
+                                                                                    : LastError();
 }
 
 absl::StatusOr<std::string> Database::QueryText(const std::string& sql) {
@@ -164,8 +172,10 @@ Statement::Blob Statement::BlobAt(int column) const {
 
 void Statement::ReadAt(int i, std::string& v) const {
   const unsigned char* text = sqlite3_column_text(statement_, i);
-  if (text == nullptr) v.clear();
-  else v.assign(reinterpret_cast<const char*>(text), sqlite3_column_bytes(statement_, i));
+  if (text == nullptr)
+    v.clear();
+  else
+    v.assign(reinterpret_cast<const char*>(text), sqlite3_column_bytes(statement_, i));
 }
 
 void Statement::ReadAt(int i, std::map<std::string, double>& v) const {

@@ -1,7 +1,7 @@
 // A small RAII layer over SQLite's C interface. Nothing outside db/ includes it.
 //
-// A Database and all that belongs to it are used by one thread at a time; connections are opened without SQLite's own
-// mutexes. Errors are absl::Status with a sentence that names the file and what to try:
+// A Database and all that belongs to it are used by one thread at a time; connections are opened without
+// SQLite's own mutexes. Errors are absl::Status with a sentence that names the file and what to try:
 //   RESOURCE_EXHAUSTED   disk full, I/O error, out of memory; nothing was written, the call may be made again
 //   UNAVAILABLE          another process holds a lock
 //   FAILED_PRECONDITION  no permission, read-only, no database, a row that breaks a constraint
@@ -31,8 +31,10 @@ class Database {
  public:
   enum class Mode { kReadOnly, kReadWrite };
 
-  // kReadWrite creates the file if it is not there. `busy_timeout_ms`: how long to wait for another connection's lock.
-  static absl::StatusOr<std::unique_ptr<Database>> Open(const std::string& path, Mode mode, int busy_timeout_ms);
+  // kReadWrite creates the file if it is not there. `busy_timeout_ms`: how long to wait for another
+  // connection's lock.
+  static absl::StatusOr<std::unique_ptr<Database>> Open(const std::string& path, Mode mode,
+                                                        int busy_timeout_ms);
   ~Database();
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
@@ -65,8 +67,8 @@ class Database {
 // What went wrong, in the words of this room; `rc` is an extended result code, `system_error` an errno or 0.
 absl::Status StatusOf(int rc, int system_error, absl::string_view path, absl::string_view message);
 
-// One use of a prepared statement; the destructor resets it. Preparing is done once for each connection and each
-// `sql`, told apart by *address*: pass literals or strings that live as long as the program.
+// One use of a prepared statement; the destructor resets it. Preparing is done once for each connection and
+// each `sql`, told apart by *address*: pass literals or strings that live as long as the program.
 //
 //   Statement s(db, "SELECT id, name FROM study WHERE state = ?");
 //   s.Bind(state);
@@ -79,7 +81,8 @@ class Statement {
   Statement(const Statement&) = delete;
   Statement& operator=(const Statement&) = delete;
 
-  // Binds the parameters from the first one on. Text and blobs are not copied: they must live until the last Step.
+  // Binds the parameters from the first one on. Text and blobs are not copied: they must live until the last
+  // Step.
   template <class... T>
   void Bind(const T&... values) {
     int i = 0;
@@ -116,7 +119,7 @@ class Statement {
 
  private:
   template <class T>
-    requires std::integral<T> || std::is_enum_v<T>
+  requires std::integral<T> || std::is_enum_v<T>
   void BindAt(int i, T v) { Check(sqlite3_bind_int64(statement_, i, static_cast<int64_t>(v))); }
   void BindAt(int i, double v) { Check(sqlite3_bind_double(statement_, i, v)); }  // NaN becomes NULL
   void BindAt(int i, absl::string_view v);
@@ -126,18 +129,27 @@ class Statement {
   void BindAt(int i, const std::map<std::string, double>& v);  // JSON object
   template <class T>
   void BindAt(int i, const std::optional<T>& v) {
-    if (v.has_value()) BindAt(i, *v);
-    else Check(sqlite3_bind_null(statement_, i));
+    if (v.has_value())
+      BindAt(i, *v);
+    else
+      Check(sqlite3_bind_null(statement_, i));
   }
 
   template <class T>
-    requires std::integral<T> || std::is_enum_v<T>
+  requires std::integral<T> || std::is_enum_v<T>
   void ReadAt(int i, T& v) const { v = static_cast<T>(sqlite3_column_int64(statement_, i)); }
   void ReadAt(int i, double& v) const {
     v = IsNull(i) ? std::numeric_limits<double>::quiet_NaN() : sqlite3_column_double(statement_, i);
   }
   void ReadAt(int i, std::string& v) const;
   void ReadAt(int i, std::map<std::string, double>& v) const;
+  void ReadAt(int i,
+              std::optional<double>& v) const {  // asks for the type once: curves read a million of these
+    if (IsNull(i))
+      v.reset();
+    else
+      v = sqlite3_column_double(statement_, i);
+  }
   template <class T>
   void ReadAt(int i, std::optional<T>& v) const {
     v.reset();

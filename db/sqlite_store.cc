@@ -20,8 +20,8 @@ namespace {
 
 constexpr int kBusyTimeoutMs = 10'000;
 
-// Keeps a second daemon from the database, next to it so that SQLite's own locks on the file are left alone. Gone with
-// the process, however it ends.
+// Keeps a second daemon from the database, next to it so that SQLite's own locks on the file are left alone.
+// Gone with the process, however it ends.
 class LockFile {
  public:
   static absl::StatusOr<std::unique_ptr<LockFile>> Take(const std::string& database) {
@@ -100,7 +100,8 @@ class SqliteStore : public Store {
   absl::StatusOr<std::vector<StudyRow>> ListStudies(int64_t before, int limit) override {
     return db::ListStudies(*readers_.Borrow(), before, limit);
   }
-  absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(const std::vector<int64_t>& study_ids) override {
+  absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(
+      const std::vector<int64_t>& study_ids) override {
     return db::CountRuns(*readers_.Borrow(), study_ids);
   }
   absl::StatusOr<std::vector<CellRow>> ListCells(int64_t study_id) override {
@@ -131,26 +132,31 @@ class SqliteStore : public Store {
     for (size_t i = 0; i < list->ids.size(); ++i) {
       // A transaction for each series and none open while `take` works: a slow taker must not hold the WAL.
       Series& series = list->series[i];
-      if (absl::Status status = ReadSeries(*readers_.Borrow(), list->ids[i], series); !status.ok()) return status;
+      if (absl::Status status = ReadSeries(*readers_.Borrow(), list->ids[i], series); !status.ok())
+        return status;
       take(std::move(series));
     }
     return absl::OkStatus();
   }
 
  private:
-  // Destroyed from the last: readers close first, then the writer, whose closing checkpoints and removes the WAL.
+  // Destroyed from the last: readers close first, then the writer, whose closing checkpoints and removes the
+  // WAL.
   std::unique_ptr<LockFile> lock_;
   Writer writer_;
   Readers readers_;
 };
 
 // How the connections are set up:
-// - page_size 4096: a small commit writes each page it touches in full, and 8,192 doubles that; chunks of points are
+// - page_size 4096: a small commit writes each page it touches in full, and 8,192 doubles that; chunks of
+// points are
 //   larger than either and go to overflow pages of their own.
 // - secure_delete off (Debian turns it on): deleted bytes need no overwriting here.
 // - wal_autocheckpoint is off on every connection (the hook in Database); the writer checkpoints.
-// - cache_size: 16 MiB to write keeps the inner pages and tails of all tables; readers mostly scan, 2 MiB each will do.
-// - no mmap: an I/O error would be a SIGBUS in the daemon instead of a status, and mapped pages count as its memory.
+// - cache_size: 16 MiB to write keeps the inner pages and tails of all tables; readers mostly scan, 2 MiB
+// each will do.
+// - no mmap: an I/O error would be a SIGBUS in the daemon instead of a status, and mapped pages count as its
+// memory.
 absl::Status SetUpWriter(Database& db, bool rollback_journal) {
   const std::string mode = rollback_journal ? "delete" : "wal";
   absl::StatusOr<std::string> now = db.QueryText("PRAGMA journal_mode=" + mode);
@@ -177,7 +183,8 @@ absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const SqliteOptions& opti
       Database::Open(options.path, Database::Mode::kReadWrite, kBusyTimeoutMs);
   if (!writer.ok()) return writer.status();
   // Migrating first: a file that is not ours is told and left as it is.
-  absl::Status status = (*writer)->Execute("PRAGMA page_size=4096; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON");
+  absl::Status status =
+      (*writer)->Execute("PRAGMA page_size=4096; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON");
   if (status.ok()) status = Migrate(**writer);
   if (status.ok()) status = SetUpWriter(**writer, options.rollback_journal);
   if (!status.ok()) return status;

@@ -4,7 +4,8 @@ namespace scalelab::db {
 
 bool WriteBatch::empty() const {
   return studies.empty() && cells.empty() && runs.empty() && allocations.empty() && attempts.empty() &&
-         provenance.empty() && appends.empty() && epochs.empty() && summaries.empty() && deleted_studies.empty();
+         provenance.empty() && appends.empty() && epochs.empty() && summaries.empty() &&
+         deleted_studies.empty();
 }
 
 void WriteBatch::Clear() { *this = WriteBatch(); }

@@ -13,9 +13,9 @@
 namespace scalelab::db {
 namespace {
 
-// A checkpoint copies each changed page once, however often it was written, but the commit that runs it waits for it.
-// 4,096 pages are 16 MiB: some tens of milliseconds, once in hundreds of small commits; the WAL is then written anew from
-// its start, in place, so fsync has no growing file to record.
+// A checkpoint copies each changed page once, however often it was written, but the commit that runs it waits
+// for it. 4,096 pages are 16 MiB: some tens of milliseconds, once in hundreds of small commits; the WAL is
+// then written anew from its start, in place, so fsync has no growing file to record.
 constexpr int kCheckpointPages = 4096;
 // Series that are remembered; at more the memory starts anew.
 constexpr size_t kMaxRemembered = 1 << 16;
@@ -31,14 +31,15 @@ absl::Status PutAll(Database& db, const std::vector<Row>& rows) {
 absl::Status CheckColumn(const StreamAppend& append, const PointColumn& column) {
   const size_t count = column.line.size();
   const auto refuse = [&](absl::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat("Metric \"", column.key, "\" of attempt ", append.attempt_id, " rank ",
-                                                   append.rank, " ", what));
+    return absl::InvalidArgumentError(absl::StrCat("Metric \"", column.key, "\" of attempt ",
+                                                   append.attempt_id, " rank ", append.rank, " ", what));
   };
   if (column.step.size() != count || column.time.size() != count || column.value.size() != count) {
     return refuse("has columns of different lengths");
   }
   for (size_t i = 0; i < count; ++i) {
-    if (column.line[i] < 0 || column.line[i] >= kMaxLine) return refuse(absl::StrCat("has line ", column.line[i]));
+    if (column.line[i] < 0 || column.line[i] >= kMaxLine)
+      return refuse(absl::StrCat("has line ", column.line[i]));
     if (i > 0 && column.line[i] <= column.line[i - 1]) return refuse("has lines that do not rise");
   }
   return absl::OkStatus();
@@ -67,7 +68,8 @@ absl::Status Writer::Commit(const WriteBatch& batch) {
 }
 
 void Writer::Checkpoint() {
-  // PASSIVE waits for no reader; what it could not copy the next one will. It failing costs only a longer WAL.
+  // PASSIVE waits for no reader; what it could not copy the next one will. It failing costs only a longer
+  // WAL.
   sqlite3_wal_checkpoint_v2(db_->handle(), nullptr, SQLITE_CHECKPOINT_PASSIVE, nullptr, nullptr);
   db_->reset_wal_pages();
 }
@@ -94,10 +96,11 @@ absl::Status Writer::PutRuns(const std::vector<RunRow>& runs) {
     it->second.first = std::min(it->second.first, run.id);
     it->second.second = std::max(it->second.second, run.id);
   }
-  Statement widen(*db_,
-                  "UPDATE study SET first_run_id = iif(last_run_id < first_run_id, ?2, min(first_run_id, ?2)), "
-                  "last_run_id = max(last_run_id, ?3) WHERE id = ?1 AND (last_run_id < first_run_id OR "
-                  "first_run_id > ?2 OR last_run_id < ?3)");
+  Statement widen(
+      *db_,
+      "UPDATE study SET first_run_id = iif(last_run_id < first_run_id, ?2, min(first_run_id, ?2)), "
+      "last_run_id = max(last_run_id, ?3) WHERE id = ?1 AND (last_run_id < first_run_id OR "
+      "first_run_id > ?2 OR last_run_id < ?3)");
   for (const auto& [study, range] : ranges) {
     SCALELAB_RETURN_IF_ERROR(widen.Run(study, range.first, range.second));
   }
@@ -109,7 +112,8 @@ absl::Status Writer::PutSummaries(const std::vector<RunSummary>& summaries) {
   Statement put(*db_,
                 "INSERT INTO run_metrics (run_id, metrics) VALUES (?, ?) "
                 "ON CONFLICT (run_id) DO UPDATE SET metrics = excluded.metrics");
-  for (const RunSummary& summary : summaries) SCALELAB_RETURN_IF_ERROR(put.Run(summary.run_id, summary.metrics));
+  for (const RunSummary& summary : summaries)
+    SCALELAB_RETURN_IF_ERROR(put.Run(summary.run_id, summary.metrics));
   return absl::OkStatus();
 }
 
@@ -129,8 +133,9 @@ absl::Status Writer::Append(const StreamAppend& append) {
                      append.begin_position, ", but ", stream.position, " is next; send from there"));
   }
   if (append.end_position < append.begin_position) {
-    return absl::InvalidArgumentError(absl::StrCat("Events of attempt ", append.attempt_id, " rank ", append.rank,
-                                                   " end at byte ", append.end_position, " before they start"));
+    return absl::InvalidArgumentError(absl::StrCat("Events of attempt ", append.attempt_id, " rank ",
+                                                   append.rank, " end at byte ", append.end_position,
+                                                   " before they start"));
   }
 
   stream.position = append.end_position;
@@ -139,7 +144,8 @@ absl::Status Writer::Append(const StreamAppend& append) {
   if (stream.first_malformed.empty()) stream.first_malformed = append.first_malformed;
   stream.finished = stream.finished || append.finished;
   if (!append.parameter_hash.empty()) stream.parameter_hash = append.parameter_hash;
-  if (stream.error_kind.empty() && stream.error_message.empty()) {  // the first error is the cause of the others
+  if (stream.error_kind.empty() &&
+      stream.error_message.empty()) {  // the first error is the cause of the others
     stream.error_kind = append.error_kind;
     stream.error_message = append.error_message;
   }
@@ -157,7 +163,8 @@ absl::Status Writer::AppendColumn(const StreamAppend& append, const PointColumn&
   absl::StatusOr<int64_t> series = SeriesId({append.attempt_id, *key, append.rank});
   if (!series.ok()) return series.status();
 
-  Statement insert(*db_, "INSERT INTO point_chunk (id, count, line, step, time, value) VALUES (?, ?, ?, ?, ?, ?)");
+  Statement insert(*db_,
+                   "INSERT INTO point_chunk (id, count, line, step, time, value) VALUES (?, ?, ?, ?, ?, ?)");
   for (size_t begin = 0; begin < column.line.size(); begin += kMaxChunk) {
     const size_t count = std::min(kMaxChunk, column.line.size() - begin);
     const auto ints = [&](const std::vector<int64_t>& v) {
@@ -205,9 +212,10 @@ absl::StatusOr<int64_t> Writer::SeriesId(const SeriesKey& key) {
 absl::Status Writer::DeleteStudy(int64_t id) {
   // Chunks are found by ranges of ids, one a series.
   {
-    Statement series(*db_,
-                     "SELECT e.id FROM run r JOIN attempt a ON a.run_id = r.id JOIN series e ON e.attempt_id = a.id "
-                     "WHERE r.study_id = ?");
+    Statement series(
+        *db_,
+        "SELECT e.id FROM run r JOIN attempt a ON a.run_id = r.id JOIN series e ON e.attempt_id = a.id "
+        "WHERE r.study_id = ?");
     Statement chunks(*db_, "DELETE FROM point_chunk WHERE id BETWEEN ? AND ?");
     series.Bind(id);
     while (series.Step()) {
@@ -221,11 +229,11 @@ absl::Status Writer::DeleteStudy(int64_t id) {
   " WHERE attempt_id IN (SELECT a.id FROM run r JOIN attempt a ON a.run_id = r.id WHERE r.study_id = ?)"
 #define OF_ITS_RUNS " WHERE run_id IN (SELECT id FROM run WHERE study_id = ?)"
   static constexpr const char* kDeletes[] = {
-      "DELETE FROM series" OF_ITS_ATTEMPTS,   "DELETE FROM stream" OF_ITS_ATTEMPTS,
-      "DELETE FROM epoch" OF_ITS_ATTEMPTS,    "DELETE FROM provenance" OF_ITS_ATTEMPTS,
-      "DELETE FROM attempt" OF_ITS_RUNS,      "DELETE FROM run_summary" OF_ITS_RUNS,
-      "DELETE FROM run_metrics" OF_ITS_RUNS,  "DELETE FROM allocation WHERE study_id = ?",
-      "DELETE FROM run WHERE study_id = ?",   "DELETE FROM cell WHERE study_id = ?",
+      "DELETE FROM series" OF_ITS_ATTEMPTS,  "DELETE FROM stream" OF_ITS_ATTEMPTS,
+      "DELETE FROM epoch" OF_ITS_ATTEMPTS,   "DELETE FROM provenance" OF_ITS_ATTEMPTS,
+      "DELETE FROM attempt" OF_ITS_RUNS,     "DELETE FROM run_summary" OF_ITS_RUNS,
+      "DELETE FROM run_metrics" OF_ITS_RUNS, "DELETE FROM allocation WHERE study_id = ?",
+      "DELETE FROM run WHERE study_id = ?",  "DELETE FROM cell WHERE study_id = ?",
       "DELETE FROM study WHERE id = ?"};
 #undef OF_ITS_ATTEMPTS
 #undef OF_ITS_RUNS
@@ -247,7 +255,8 @@ absl::Status Writer::RaiseCounters(const WriteBatch& batch) {
     SCALELAB_RETURN_IF_ERROR(all.status());
   }
   Statement put(*db_,
-                "INSERT INTO counter (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value");
+                "INSERT INTO counter (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = "
+                "excluded.value");
   const auto raise = [&](const char* name, const auto& rows) {
     int64_t& last = counters_[name];
     const int64_t before = last;

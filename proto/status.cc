@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "proto/utf8.h"
 
 namespace scalelab {
 namespace {
@@ -24,28 +25,14 @@ std::string Printable(absl::string_view text, size_t limit) {
   std::string out;
   out.reserve(std::min(text.size(), limit + 3));
   for (size_t i = 0; i < text.size();) {
-    unsigned char c = text[i];
-    size_t length = c < 0x80                ? 1
-                    : c >= 0xC2 && c < 0xE0 ? 2
-                    : c >= 0xE0 && c < 0xF0 ? 3
-                    : c >= 0xF0 && c < 0xF5 ? 4
-                                            : 0;
-    bool valid = length > 0 && i + length <= text.size();
-    for (size_t j = 1; valid && j < length; ++j)
-      valid = (static_cast<unsigned char>(text[i + j]) & 0xC0) == 0x80;
-    if (valid && length > 2) {  // overlong forms, surrogates, beyond U+10FFFF
-      unsigned char d = text[i + 1];
-      valid = !(c == 0xE0 && d < 0xA0) && !(c == 0xED && d > 0x9F) && !(c == 0xF0 && d < 0x90) &&
-              !(c == 0xF4 && d > 0x8F);
-    }
-    size_t take = valid ? length : 1;
-    if (out.size() + take > limit) return out + "...";
-    if (valid) {
+    size_t length = Utf8Length(text, i);
+    if (out.size() + std::max<size_t>(length, 1) > limit) return out + "...";
+    if (length > 0) {
       out.append(text.data() + i, length);
     } else {
       out.push_back('?');
     }
-    i += take;
+    i += std::max<size_t>(length, 1);
   }
   return out;
 }

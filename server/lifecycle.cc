@@ -248,13 +248,7 @@ void Lifecycle::Assign(AllocationState& allocation, db::Micros now, Effects& fx)
   row.assigned = now;
   row.directory = absl::StrCat(options_.runs_dir, "/", study->row.id, "/", run.id, "/", row.token);
   const int nodes = (cell.spec.ranks() + allocation.row.ranks_per_node - 1) / allocation.row.ranks_per_node;
-  std::vector<v1::NodeInfo> infos;
-  for (int n = 0; n < nodes; ++n) {
-    const WorkerState& w = allocation.workers[n];
-    absl::StrAppend(&row.nodes, n == 0 ? "" : ",", w.node);
-    infos.push_back(w.info);
-  }
-  attempt->fingerprint = Fingerprint(infos);
+  for (int n = 0; n < nodes; ++n) absl::StrAppend(&row.nodes, n == 0 ? "" : ",", allocation.workers[n].node);
   attempt->ranks.resize(cell.spec.ranks());
   for (int r = 0; r < cell.spec.ranks(); ++r) {
     attempt->ranks[r].stream.attempt_id = row.id;
@@ -284,6 +278,18 @@ void Lifecycle::StopAttempt(AttemptState& attempt, db::Micros now, Effects& fx) 
   if (AllocationState* allocation = state_.allocation(attempt.row.allocation_id)) Wake(*allocation, fx);
 }
 
+// Asked at the end of an attempt: a worker may learn its software's versions only after its first words.
+std::vector<v1::NodeInfo> Lifecycle::NodesOf(const AttemptState& attempt) const {
+  std::vector<v1::NodeInfo> infos;
+  const AllocationState* allocation = state_.allocation(attempt.row.allocation_id);
+  if (allocation == nullptr) return infos;
+  const auto nodes = std::count(attempt.row.nodes.begin(), attempt.row.nodes.end(), ',') + 1;
+  for (const auto& [index, worker] : allocation->workers) {
+    if (index < nodes) infos.push_back(worker.info);
+  }
+  return infos;
+}
+
 void Lifecycle::EndAttempt(AttemptState& attempt, db::AttemptState to, db::Cause cause, std::string message,
                            db::Micros now, Effects& fx) {
   StudyState& study = *state_.study(attempt.study_id);
@@ -293,6 +299,9 @@ void Lifecycle::EndAttempt(AttemptState& attempt, db::AttemptState to, db::Cause
   attempt.row.message = message;
   attempt.row.finished = now;
   fx.batch.attempts.push_back(attempt.row);
+  if (const auto nodes = NodesOf(attempt); !nodes.empty()) {
+    fx.batch.provenance.push_back({attempt.row.id, ProvenanceJson(nodes)});
+  }
   const CellState& cell = study.cells[study.cell_of[attempt.position]];
   state_.waiting.Charge(study.row.owner,
                         1e-6 * static_cast<double>(now - attempt.row.assigned) * cell.spec.ranks() *
@@ -302,7 +311,7 @@ void Lifecycle::EndAttempt(AttemptState& attempt, db::AttemptState to, db::Cause
   run.cause = cause;
   run.message = message;
   if (to == db::AttemptState::kSucceeded) {
-    fx.batch.summaries.push_back(Summarize(run.id, attempt.row.id, attempt.ranks, attempt.fingerprint));
+    fx.batch.summaries.push_back(Summarize(run.id, attempt.row.id, attempt.ranks, Fingerprint(NodesOf(attempt))));
     SetRunState(study, attempt.position, db::RunState::kSucceeded, now, fx);
   } else if (to == db::AttemptState::kCancelled || study.row.cancel_requested) {
     SetRunState(study, attempt.position, db::RunState::kCancelled, now, fx);

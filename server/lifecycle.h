@@ -82,6 +82,7 @@ class Lifecycle {
   void Assign(AllocationState& allocation, db::Micros now, Effects& fx);
   void ObserveAttempt(AllocationState& allocation, const WorkerState& worker, const v1::SynchronizeRequest& request,
                       db::Micros now, Effects& fx);
+  std::vector<v1::NodeInfo> NodesOf(const AttemptState& attempt) const;
   void EndAttempt(AttemptState& attempt, db::AttemptState state, db::Cause cause, std::string message, db::Micros now,
                   Effects& fx);
   void StopAttempt(AttemptState& attempt, db::Micros now, Effects& fx);

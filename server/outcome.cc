@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "absl/strings/ascii.h"
@@ -110,6 +111,19 @@ std::string Fingerprint(const std::vector<v1::NodeInfo>& nodes) {
     kinds.insert(std::move(kind));
   }
   return absl::StrCat(absl::Hex(Fnv1a(absl::StrJoin(kinds, "\n")), absl::kZeroPad16));
+}
+
+std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes) {
+  auto array = nlohmann::ordered_json::array();
+  for (const v1::NodeInfo& node : nodes) {
+    array.push_back({{"cpus", node.cpus()},
+                     {"cpu_model", node.cpu_model()},
+                     {"memory_bytes", node.memory_bytes()},
+                     {"gpus", std::vector<std::string>(node.gpus().begin(), node.gpus().end())},
+                     {"os", node.os()},
+                     {"software", std::map<std::string, std::string>(node.software().begin(), node.software().end())}});
+  }
+  return array.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 bool Retries(const v1::Retry& retry, db::Cause cause) {

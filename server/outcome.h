@@ -27,6 +27,9 @@ db::RunSummary Summarize(int64_t run_id, int64_t attempt_id, const std::vector<R
 // Hash (16 hex digits) of what may make two runs' figures incomparable: CPU and GPU models, cores, software.
 std::string Fingerprint(const std::vector<v1::NodeInfo>& nodes);
 
+// What the nodes were and ran, as a JSON array.
+std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes);
+
 // Whether a failure for this cause is tried again under `retry`.
 bool Retries(const v1::Retry& retry, db::Cause cause);
 

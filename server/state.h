@@ -53,7 +53,6 @@ struct AttemptState {
   int64_t study_id = 0;
   int position = 0;                  // of its run in the study
   std::vector<RankState> ranks;
-  std::string fingerprint;           // of the nodes it runs on
   int64_t step = 0;                  // last step of rank 0
   int64_t total_steps = 0;
   std::optional<double> train_loss;

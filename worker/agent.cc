@@ -87,7 +87,8 @@ v1::SynchronizeRequest Agent::Request() const {
   request.set_node(host_.node);
   request.set_node_index(options_.node_index);
   request.set_instance(instance_);
-  request.set_generation(generation_);
+  // The goodbye is to be answered at once: say that nothing is known.
+  request.set_generation(sync_said_goodbye_ ? 0 : generation_);
   request.set_version(SCALELAB_VERSION);
   request.set_leaving(leaving_);
   *request.mutable_info() = host_.provenance.node();

@@ -40,6 +40,7 @@ struct RunningJob {
   double grace = 5;
   double kill_at = 0;             // kStopping
   bool stopped = false;           // by kStop
+  std::set<std::pair<pid_t, uint64_t>> asked;  // that got TERM: pid, start time
   std::map<pid_t, int> alive;     // commands that run: pid -> index
   std::set<pid_t> sessions;       // of all its commands
   int exit_status = 0;
@@ -149,11 +150,18 @@ class Spawner {
     if (job.phase == RunningJob::Phase::kRunning) {
       job.phase = RunningJob::Phase::kStopping;
       job.kill_at = kill_at;
-      for (const ProcessInfo& process : MembersOf(job)) Signal(process, SIGTERM);
+      AskToEnd(job);
     } else if (job.phase == RunningJob::Phase::kStopping) {
       job.kill_at = std::min(job.kill_at, kill_at);
     }
     ArmTimer();
+  }
+
+  // TERM, once to each process.
+  void AskToEnd(RunningJob& job) {
+    for (const ProcessInfo& process : MembersOf(job)) {
+      if (job.asked.emplace(process.pid, process.start_time).second) Signal(process, SIGTERM);
+    }
   }
 
   void OnChildren() {
@@ -209,7 +217,9 @@ class Spawner {
       }
       if (job.phase == RunningJob::Phase::kKilling) {
         for (const ProcessInfo& process : MembersOf(job)) Signal(process, SIGKILL);
-      } else if (job.phase == RunningJob::Phase::kRunning && (job.alive.empty() || job.failed >= 0)) {
+      } else if (job.phase == RunningJob::Phase::kStopping) {
+        AskToEnd(job);  // what was started since
+      } else if (job.alive.empty() || job.failed >= 0) {
         BeginStop(job, job.grace);
       }
       ++it;

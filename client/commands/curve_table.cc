@@ -1,6 +1,7 @@
 #include "client/commands/curve_table.h"
 
 #include <map>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -20,10 +21,13 @@ using In = Column::In;
 
 std::string Ratio(double value) { return absl::StrFormat("%.2f", value); }
 
-// "812.4 ± 3.1": half the interval's width, which is symmetric for means.
+// "812.4 ± 3.1": half the interval's width, which is symmetric for means, with as many decimals as the mean.
 std::string WithMargin(const Estimate& e) {
-  if (!e.has_low() || !e.has_high()) return Short(e.mean());
-  return absl::StrCat(Short(e.mean()), " ± ", Short((e.high() - e.low()) / 2));
+  const std::string mean = Short(e.mean());
+  if (!e.has_low() || !e.has_high()) return mean;
+  const size_t point = mean.find('.');
+  const size_t decimals = point == std::string::npos ? 0 : mean.size() - point - 1;
+  return absl::StrFormat("%s ± %.*f", mean, static_cast<int>(decimals), (e.high() - e.low()) / 2);
 }
 
 std::string WithInterval(const Estimate& e) {
@@ -81,6 +85,11 @@ Section CurveTable(const GetCurveResponse& curve) {
   const std::vector<std::string> axes = AxesOf(keys);
   Section section;
   for (const std::string& axis : axes) section.columns.push_back({axis});
+  // Shown where the axes alone do not tell two series apart.
+  std::set<std::string> distinct;
+  for (const CurveSeries& series : curve.series()) distinct.insert(KeyText(series.key()));
+  const bool split = distinct.size() < static_cast<size_t>(curve.series_size());
+  section.columns.push_back({"made on", split ? In::kTables : In::kWide});
   section.columns.push_back({"ranks", In::kAll, true});
   section.columns.push_back({"n", In::kAll, true});
   for (const Statistic& statistic : Statistics()) {
@@ -106,6 +115,7 @@ Section CurveTable(const GetCurveResponse& curve) {
           const auto it = series.key().fields().find(axis);
           row.emplace_back(it == series.key().fields().end() ? "" : ValueText(it->second));
         }
+        row.emplace_back(series.fingerprint().substr(0, 7));
         row.emplace_back(absl::StrCat(point.ranks()));
         row.emplace_back(absl::StrCat(point.n()));
         for (const Statistic& statistic : Statistics()) {
@@ -138,9 +148,12 @@ Section CurveFacts(const GetCurveResponse& curve) {
       {"study", absl::StrCat(curve.study(), " ", curve.display_name())},
       {"scope", Subtitle(curve)},
       {"intervals", curve.series().empty() ? "" : "95% over repeats; of ratios with the base case's own variance"}};
-  const std::vector<std::string> labels = SeriesLabels(curve);
+  const std::vector<PlotSeries> series = SeriesOf(curve, Quantity::kThroughput);
+  for (const PlotSeries& s : series) {
+    if (series.size() > 1) facts.emplace_back("base case", absl::StrCat(s.label, ": ", s.baseline));
+  }
   for (int i = 0; i < curve.series_size(); ++i) {
-    const std::string& label = labels[static_cast<size_t>(i)];
+    const std::string& label = series[static_cast<size_t>(i)].label;
     for (const auto& fit : curve.series(i).fits()) {
       const std::map<std::string, Estimate> sorted(fit.parameters().begin(), fit.parameters().end());
       const auto one = [](std::string* out, const auto& parameter) {

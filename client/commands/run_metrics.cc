@@ -44,10 +44,26 @@ struct SeriesSummary {
   }
 };
 
+// The messages of the stream. The first is read at once, so that an error is known before anything is printed.
+class PointStream {
+ public:
+  explicit PointStream(grpc::ClientReader<ReadPointsResponse>& reader) : reader_(reader), more_(reader.Read(&part_)) {}
+  bool empty() const { return !more_; }
+  template <class Visit>
+  void Each(const Visit& visit) {
+    for (; more_; more_ = reader_.Read(&part_)) visit(part_);
+  }
+
+ private:
+  grpc::ClientReader<ReadPointsResponse>& reader_;
+  ReadPointsResponse part_;
+  bool more_;
+};
+
 // Prints points as they come, a message at a time: a run can have more of them than fit in memory twice.
 class PointRows {
  public:
-  explicit PointRows(grpc::ClientReader<ReadPointsResponse>& reader) : reader_(reader) {}
+  explicit PointRows(PointStream& stream) : stream_(stream) {}
 
   Section Points() {
     Section section;
@@ -88,20 +104,22 @@ class PointRows {
  private:
   template <class Visit>
   void Each(const Visit& visit) {
-    ReadPointsResponse part;
-    while (reader_.Read(&part)) {
+    stream_.Each([&visit](const ReadPointsResponse& part) {
       const int size = std::min({part.step_size(), part.time_size(), part.value_size()});
       for (int i = 0; i < size; ++i) visit(part, i);
-    }
+    });
   }
-  grpc::ClientReader<ReadPointsResponse>& reader_;
+  PointStream& stream_;
 };
 
 // {"points":[...]}, an entry a message of the server.
-absl::Status PrintJson(grpc::ClientReader<ReadPointsResponse>& reader, std::ostream& out) {
-  ReadPointsResponse part;
+absl::Status PrintJson(PointStream& stream, std::ostream& out) {
   out << "{\"points\":[";
-  for (bool first = true; reader.Read(&part); first = false) out << (first ? "" : ",\n") << ToJson(part, false);
+  bool first = true;
+  stream.Each([&](const ReadPointsResponse& part) {
+    out << (first ? "" : ",\n") << ToJson(part, false);
+    first = false;
+  });
   out << "]}\n";
   return Flush(out);
 }
@@ -120,15 +138,22 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
 
   const auto context = (*server)->MakeContext(absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration()));
   const auto reader = (*server)->results().ReadPoints(context.get(), request);
+  PointStream stream(*reader);
+  const bool finished = stream.empty();
+  if (finished) {
+    if (const grpc::Status status = reader->Finish(); !status.ok()) return (*server)->Explain(status);
+  }
   absl::Status printed;
   if (session.options().output == OutputFormat::kJson) {
-    printed = PrintJson(*reader, session.io().out);
+    printed = PrintJson(stream, session.io().out);
   } else {
-    PointRows rows(*reader);
+    PointRows rows(stream);
     const ReadPointsResponse unused;  // JSON has been dealt with
     printed = session.Print({unused, {session.tables() ? rows.Summaries() : rows.Points()}});
   }
-  if (const grpc::Status status = reader->Finish(); !status.ok()) return (*server)->Explain(status);
+  if (!finished) {
+    if (const grpc::Status status = reader->Finish(); !status.ok()) return (*server)->Explain(status);
+  }
   if (!printed.ok()) return printed;
   return ExitCode::kOk;
 }

@@ -100,7 +100,7 @@ Section RunTable(const RepeatedPtrField<Run>& runs) {
   const std::vector<std::string> axes = AxesOf(keys);
   Section section;
   section.columns = {{"run", In::kTables, true}, {"name", In::kCsv}, {"position", In::kCsv}};
-  for (const std::string& axis : axes) section.columns.push_back({axis});
+  for (const std::string& axis : axes) section.columns.push_back({axis, In::kAll, axis == "ranks"});
   for (Column column : std::vector<Column>{{"repeat", In::kAll, true},
                                            {"state"},
                                            {"cause"},

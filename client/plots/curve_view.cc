@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -19,7 +21,6 @@ using scalelab::v1::Estimate;
 using scalelab::v1::GetCurveResponse;
 
 constexpr size_t kMostRankTicks = 10;
-constexpr size_t kMostBaselinesNamed = 3;
 
 const Estimate* EstimateOf(const CurvePoint& point, Quantity quantity) {
   switch (quantity) {
@@ -136,22 +137,20 @@ std::string AxisTitle(Quantity quantity) {
 }
 
 std::string Subtitle(const GetCurveResponse& curve) {
-  const std::vector<std::string> labels = SeriesLabels(curve);
-  std::vector<std::string> bases;
-  for (int i = 0; i < curve.series_size(); ++i) {
-    const CurveSeries& series = curve.series(i);
+  std::set<int> ranks;
+  std::set<double> throughputs;
+  for (const CurveSeries& series : curve.series()) {
     if (series.baseline_ranks() == 0) continue;
-    bases.push_back(curve.series_size() == 1 ? BaselineText(series)
-                                             : absl::StrCat(labels[static_cast<size_t>(i)], " ", BaselineText(series)));
+    ranks.insert(series.baseline_ranks());
+    throughputs.insert(series.baseline_throughput());
   }
   std::string text = curve.scaling().empty() ? "Scaling" : absl::StrCat(curve.scaling(), " scaling");
-  text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
-  if (bases.empty()) return absl::StrCat(text, ", no base case");
-  const size_t more = bases.size() > kMostBaselinesNamed ? bases.size() - kMostBaselinesNamed : 0;
-  bases.resize(bases.size() - more);
-  absl::StrAppend(&text, ", base case: ", absl::StrJoin(bases, "; "));
-  if (more > 0) absl::StrAppend(&text, "; and ", more, " more");
-  return text;
+  text[0] = absl::ascii_toupper(static_cast<unsigned char>(text[0]));
+  if (ranks.empty()) return absl::StrCat(text, ", no base case");
+  const std::string low = Short(*throughputs.begin()), high = Short(*throughputs.rbegin());
+  return absl::StrCat(text, throughputs.size() > 1 ? ", base cases: " : ", base case: ", low,
+                      low == high ? "" : absl::StrCat(" to ", high), " samples/s on ",
+                      ranks.size() > 1 ? absl::StrCat(absl::StrJoin(ranks, ", "), " ranks") : Ranks(*ranks.begin()));
 }
 
 double Scale::operator()(double value) const {

@@ -42,7 +42,7 @@ std::vector<PlotSeries> SeriesOf(const scalelab::v1::GetCurveResponse& curve, Qu
 // Speedup where some series has a baseline, else throughput.
 Quantity MainQuantity(const scalelab::v1::GetCurveResponse& curve);
 std::string AxisTitle(Quantity quantity);
-// "Strong scaling, relative to the base case: native/ddp 812.4 samples/s on 1 rank; ..." (at most three named).
+// "Strong scaling, base cases: 799.8 to 1350 samples/s on 1 rank".
 std::string Subtitle(const scalelab::v1::GetCurveResponse& curve);
 
 // A scale maps values to 0 (bottom or left) to 1.

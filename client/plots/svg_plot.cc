@@ -156,7 +156,7 @@ std::string Legend(double top, const std::vector<PlotSeries>& series, bool ideal
     absl::StrAppend(&out, "<text class=\"legend\" x=\"", N(kLeft + 36), "\" y=\"", N(y + 4), "\">", Escaped(series[i].label),
                     "<tspan class=\"dim\" dx=\"10\">base case ", Escaped(series[i].baseline), "</tspan></text>\n");
   }
-  const double x = kWidth / 2 + 150;
+  const double x = kWidth / 2 + 110;
   y = top;
   if (ideal) {
     out += Line(x, y, x + 26, y, "class=\"ideal\"");
@@ -196,7 +196,7 @@ std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve) {
       ".ideal{stroke:#888;stroke-width:1.4;stroke-dasharray:5 4}</style>\n",
       "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n");
   out += Text(kLeft, 38, "head", curve.display_name());
-  out += Text(kLeft, 62, "sub", Cut(Subtitle(curve), 140, "…"));
+  out += Text(kLeft, 62, "sub", Subtitle(curve));
   out += Panel({kLeft, kTop, panel, kPanelHeight}, series, quantity);
   if (two) {
     out += Panel({kLeft + panel + kBetween, kTop, panel, kPanelHeight}, SeriesOf(curve, Quantity::kEfficiency),

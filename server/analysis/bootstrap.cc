@@ -26,9 +26,12 @@ class Random {
   uint64_t state_;
 };
 
-// sum += factor * values, without aliasing so that the compiler vectorises it.
-void AddScaled(float factor, const float* __restrict values, float* __restrict sum, size_t n) {
-  for (size_t i = 0; i < n; ++i) sum[i] += factor * values[i];
+// sum += factor[0] * rows[0] + .. + factor[3] * rows[3]. Nothing aliases, so that the compiler vectorises it;
+// four rows at a time halve the traffic to memory, which is what this costs.
+void AddScaled(const float (&factor)[4], const float* const (&rows)[4], float* __restrict sum, size_t n) {
+  const float f0 = factor[0], f1 = factor[1], f2 = factor[2], f3 = factor[3];
+  const float* __restrict r0 = rows[0], * __restrict r1 = rows[1], * __restrict r2 = rows[2], * __restrict r3 = rows[3];
+  for (size_t i = 0; i < n; ++i) sum[i] += (f0 * r0[i] + f1 * r1[i]) + (f2 * r2[i] + f3 * r3[i]);
 }
 
 }  // namespace
@@ -51,17 +54,26 @@ std::vector<float> BlockBootstrap::RelativeMeans(const Sample& sample) const {
   const size_t n = static_cast<size_t>(resamples_);
   const double mean = Mean(sample.value);
   // Sums of deviations from the mean, not of values: single precision is then plenty.
-  std::vector<float> sums(n, 0.0f);
-  for (size_t i = 0; i < sample.size(); ++i) {
-    AddScaled(static_cast<float>(sample.value[i] / mean - 1), &counts_[sample.block[i] * n], sums.data(), n);
-  }
+  const auto weighted_sum = [&](auto weight_of) {
+    std::vector<float> sums(n, 0.0f);
+    for (size_t begin = 0; begin < sample.size(); begin += 4) {
+      float factor[4] = {0, 0, 0, 0};
+      const float* rows[4] = {counts_.data(), counts_.data(), counts_.data(), counts_.data()};
+      for (size_t i = begin; i < std::min(begin + 4, sample.size()); ++i) {
+        factor[i - begin] = static_cast<float>(weight_of(i));
+        rows[i - begin] = &counts_[sample.block[i] * n];
+      }
+      AddScaled(factor, rows, sums.data(), n);
+    }
+    return sums;
+  };
+  std::vector<float> sums = weighted_sum([&](size_t i) { return sample.value[i] / mean - 1; });
   if (static_cast<int>(sample.size()) == blocks_) {
     const float scale = 1.0f / static_cast<float>(blocks_);
     for (float& v : sums) v = 1.0f + v * scale;
     return sums;
   }
-  std::vector<float> drawn(n, 0.0f);
-  for (int block : sample.block) AddScaled(1.0f, &counts_[block * n], drawn.data(), n);
+  const std::vector<float> drawn = weighted_sum([](size_t) { return 1.0; });
   for (size_t r = 0; r < n; ++r) {
     sums[r] = drawn[r] > 0 ? 1.0f + sums[r] / drawn[r] : std::numeric_limits<float>::quiet_NaN();
   }
@@ -78,7 +90,7 @@ std::optional<BlockBootstrap::Interval> BlockBootstrap::Ratio(const Sample& a, c
                                                               const std::vector<float>& b_means) const {
   const size_t n = std::min(a.size(), b.size());
   if (n < 2 || Mean(a.value) <= 0 || Mean(b.value) <= 0) return std::nullopt;
-  if (!Resamples(n)) return Linearised(a, b);
+  if (!Resamples(n) || a_means.empty() || b_means.empty()) return Linearised(a, b);
   std::vector<float> ratios;
   ratios.reserve(a_means.size());
   for (size_t r = 0; r < a_means.size(); ++r) {
@@ -93,7 +105,8 @@ std::optional<BlockBootstrap::Interval> BlockBootstrap::Ratio(const Sample& a, c
 }
 
 std::optional<BlockBootstrap::Interval> BlockBootstrap::Linearised(const Sample& a, const Sample& b) const {
-  // Influence of each block on log(mean(a) / mean(b)); a block in both has the difference, so what is common cancels.
+  // Influence of each block on log(mean(a) / mean(b)); a block in both has the difference, so what is common
+  // cancels.
   std::map<int, double> influence;
   const auto add = [&](const Sample& s, double sign) {
     const double mean = Mean(s.value), n = static_cast<double>(s.size());
@@ -103,8 +116,8 @@ std::optional<BlockBootstrap::Interval> BlockBootstrap::Linearised(const Sample&
   add(b, -1);
   double variance = 0;
   for (const auto& [block, u] : influence) variance += u * u;
-  // n - 1 of the smaller sample both corrects the variance and counts the degrees of freedom: exact for pairs, on the
-  // wide side where some blocks are missing.
+  // n - 1 of the smaller sample both corrects the variance and counts the degrees of freedom: exact for
+  // pairs, on the wide side where some blocks are missing.
   const size_t smaller = std::min(a.size(), b.size());
   const double n = static_cast<double>(smaller);
   const double half = critical_.T(smaller - 1) * std::sqrt(variance * n / (n - 1));

@@ -81,13 +81,13 @@ class CurveMaker {
   const std::vector<db::CurveRow>& rows_;
   const CurveOptions options_;
   std::vector<Group> groups_;
-  std::vector<size_t> group_of_;                     // by cell
-  std::vector<std::vector<const db::CurveRow*>> of_; // rows by cell
-  std::vector<int> block_of_repeat_;                 // repeats that have rows, numbered without gaps
+  std::vector<size_t> group_of_;                      // by cell
+  std::vector<std::vector<const db::CurveRow*>> of_;  // rows by cell
+  std::vector<int> block_of_repeat_;                  // repeats that have rows, numbered without gaps
   int blocks_ = 0;
   std::optional<BlockBootstrap> bootstrap_;
-  json baseline_ = json::object();                   // other axes that the baseline names
-  int baseline_ranks_ = 0;                           // 0: the smallest
+  json baseline_ = json::object();  // other axes that the baseline names
+  int baseline_ranks_ = 0;          // 0: the smallest
 };
 
 void CurveMaker::GroupCells() {
@@ -194,7 +194,8 @@ std::vector<Point> CurveMaker::Collect(const Group& group, const std::string& fi
       }
     }
     // A cell all of whose results are of another fingerprint is a point there, not here.
-    if (point.succeeded == 0 && (!majority || (elsewhere > 0 && point.failed + point.pending + point.cancelled == 0))) {
+    if (point.succeeded == 0 &&
+        (!majority || (elsewhere > 0 && point.failed + point.pending + point.cancelled == 0))) {
       continue;
     }
     points.push_back(std::move(point));
@@ -233,7 +234,8 @@ std::optional<Point> CurveMaker::FindBaseline(const Group& group, const std::str
     others = Collect(*target, from);
     series.add_notes(absl::StrCat("relative to ", wanted.dump()));
     if (from != fingerprint) {
-      series.add_notes(absl::StrCat("the baseline ran on other hardware or software (fingerprint ", from, ")"));
+      series.add_notes(
+          absl::StrCat("the baseline ran on other hardware or software (fingerprint ", from, ")"));
     }
   }
   const std::vector<Point>& candidates = target == &group ? points : others;
@@ -271,9 +273,12 @@ Estimate EstimateRatio(const Point& point, const Point& baseline, const std::vec
   const Sample &a = point.throughput, &b = baseline.throughput;
   std::vector<double> ratios;
   for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-    if (a.block[i] < b.block[j]) ++i;
-    else if (b.block[j] < a.block[i]) ++j;
-    else ratios.push_back(a.value[i++] / b.value[j++]);
+    if (a.block[i] < b.block[j])
+      ++i;
+    else if (b.block[j] < a.block[i])
+      ++j;
+    else
+      ratios.push_back(a.value[i++] / b.value[j++]);
   }
   estimate.set_mean(Mean(a.value) / Mean(b.value));
   estimate.set_median(ratios.empty() ? Median(a.value) / Median(b.value) : Median(ratios));
@@ -300,10 +305,11 @@ CurveSeries CurveMaker::MakeSeries(const Group& group, const std::string& finger
   (void)google::protobuf::util::JsonStringToMessage(group.key.dump(), series.mutable_key());
   series.set_fingerprint(fingerprint);
   if (group.fingerprints.size() > 1) {
-    series.add_notes(absl::StrCat(
-        "runs of these cells were made on ", group.fingerprints.size(),
-        " kinds of hardware or software, each shown as a series of its own; this one (", fingerprint, ") has ",
-        group.fingerprints.at(fingerprint), group.fingerprints.at(fingerprint) == 1 ? " run" : " runs"));
+    series.add_notes(
+        absl::StrCat("runs of these cells were made on ", group.fingerprints.size(),
+                     " kinds of hardware or software, each shown as a series of its own; this one (",
+                     fingerprint, ") has ", group.fingerprints.at(fingerprint),
+                     group.fingerprints.at(fingerprint) == 1 ? " run" : " runs"));
   }
   const std::vector<Point> points = Collect(group, fingerprint);
   std::optional<Point> baseline;
@@ -330,7 +336,8 @@ CurveSeries CurveMaker::MakeSeries(const Group& group, const std::string& finger
     out.set_failed(point.failed);
     out.set_global_batch(point.cell->global_batch);
     if (point.cell->ranks > 0) out.set_batch_per_rank(point.cell->global_batch / point.cell->ranks);
-    const auto mean_of = [&](const std::vector<double>& values, double max, auto mutable_field, double min = 0) {
+    const auto mean_of = [&](const std::vector<double>& values, double max, auto mutable_field,
+                             double min = 0) {
       if (!values.empty()) *(out.*mutable_field)() = EstimateMean(values, bootstrap_->critical(), min, max);
     };
     mean_of(point.throughput.value, kNoLimit, &CurvePoint::mutable_throughput);
@@ -343,11 +350,14 @@ CurveSeries CurveMaker::MakeSeries(const Group& group, const std::string& finger
     if (!baseline.has_value() || point.throughput.size() == 0) continue;
     single = single || point.throughput.size() == 1 || baseline->throughput.size() == 1;
     const bool is_baseline = point.cell == baseline->cell;
-    if (is_baseline) means[i] = baseline_means;
-    else if (bootstrap_->Resamples(point.throughput.size())) means[i] = bootstrap_->RelativeMeans(point.throughput);
+    if (is_baseline)
+      means[i] = baseline_means;
+    else if (bootstrap_->Resamples(point.throughput.size()))
+      means[i] = bootstrap_->RelativeMeans(point.throughput);
     *out.mutable_speedup() = EstimateRatio(point, *baseline, means[i], baseline_means, *bootstrap_);
-    *out.mutable_efficiency() = Scaled(
-        out.speedup(), static_cast<double>(baseline->cell->ranks) / static_cast<double>(std::max(1, point.cell->ranks)));
+    *out.mutable_efficiency() =
+        Scaled(out.speedup(), static_cast<double>(baseline->cell->ranks) /
+                                  static_cast<double>(std::max(1, point.cell->ranks)));
   }
   if (single) series.add_notes("single repeats have no interval; ask for 5 repeats or more");
   if (Strong() && baseline.has_value()) AddFits(points, means, &*baseline, series);
@@ -356,7 +366,8 @@ CurveSeries CurveMaker::MakeSeries(const Group& group, const std::string& finger
 
 void CurveMaker::AddFits(const std::vector<Point>& points, const std::vector<std::vector<float>>& means,
                          const Point* baseline, CurveSeries& series) const {
-  // A law describes one series: where the baseline is of another, its smallest world size with results stands in.
+  // A law describes one series: where the baseline is of another, its smallest world size with results stands
+  // in.
   std::vector<double> ranks;
   std::vector<const Sample*> samples;
   std::vector<std::vector<float>> used;
@@ -375,7 +386,8 @@ void CurveMaker::AddFits(const std::vector<Point>& points, const std::vector<std
 
 }  // namespace
 
-scalelab::v1::GetCurveResponse MakeCurve(const scalelab::v1::StudySpec& spec, const std::vector<db::CellRow>& cells,
+scalelab::v1::GetCurveResponse MakeCurve(const scalelab::v1::StudySpec& spec,
+                                         const std::vector<db::CellRow>& cells,
                                          const std::vector<db::CurveRow>& rows, const CurveOptions& options) {
   return CurveMaker(spec, cells, rows, options).Make();
 }

@@ -13,7 +13,7 @@ namespace {
 using Parameters = std::array<double, 2>;  // Amdahl uses the first only
 
 struct Point {
-  double value;          // of the law
+  double value;  // of the law
   Parameters derivative;
 };
 
@@ -46,8 +46,8 @@ struct Linear {
   double ar = 0, br = 0;          // J'r
 };
 
-// Minimises the quadratic model over parameters in [0, max]: the free solution, or the better of the solutions on an
-// edge, which is all there is in two dimensions.
+// Minimises the quadratic model over parameters in [0, max]: the free solution, or the better of the
+// solutions on an edge, which is all there is in two dimensions.
 template <class Law>
 Parameters Step(const Linear& l, const Parameters& from) {
   const auto cut = [](double v) { return std::clamp(v, 0.0, Law::kMax); };
@@ -150,7 +150,8 @@ bool Speedups(const Series& series, int without, std::vector<double>& speedups) 
 }
 
 template <class Law>
-scalelab::v1::ScalingFit Describe(const Series& series, const char* law, std::initializer_list<const char*> names) {
+scalelab::v1::ScalingFit Describe(const Series& series, const char* law,
+                                  std::initializer_list<const char*> names) {
   std::vector<double> speedups;
   Speedups(series, -1, speedups);
   const double p0 = series.ranks[series.base];
@@ -163,7 +164,9 @@ scalelab::v1::ScalingFit Describe(const Series& series, const char* law, std::in
   }
   const CriticalValues& critical = series.bootstrap.critical();
   const double confidence = critical.confidence();
-  if (series.bootstrap.Resamples(series.smallest)) {
+  const bool drawn_means =
+      std::none_of(series.means.begin(), series.means.end(), [](const auto& m) { return m.empty(); });
+  if (drawn_means && series.bootstrap.Resamples(series.smallest)) {
     // Only the speedups change from draw to draw, so that derivatives are taken once.
     const size_t points = series.points.size();
     std::vector<Point> at;
@@ -185,7 +188,8 @@ scalelab::v1::ScalingFit Describe(const Series& series, const char* law, std::in
     const double factor = series.bootstrap.Widening(series.smallest);
     for (int k = 0; k < Law::kParameters && drawn[k].size() > 1; ++k) {
       estimates[k].set_median(Quantile(drawn[k], 0.5));
-      const double low = Quantile(drawn[k], 0.5 - confidence / 2), high = Quantile(drawn[k], 0.5 + confidence / 2);
+      const double low = Quantile(drawn[k], 0.5 - confidence / 2),
+                   high = Quantile(drawn[k], 0.5 + confidence / 2);
       estimates[k].set_low(std::clamp(fit[k] + factor * (low - fit[k]), 0.0, fit[k]));
       estimates[k].set_high(std::clamp(fit[k] + factor * (high - fit[k]), fit[k], Law::kMax));
     }
@@ -219,7 +223,8 @@ scalelab::v1::ScalingFit Describe(const Series& series, const char* law, std::in
 
 }  // namespace
 
-AmdahlFit FitAmdahl(const std::vector<double>& ranks, const std::vector<double>& speedups, double base_ranks) {
+AmdahlFit FitAmdahl(const std::vector<double>& ranks, const std::vector<double>& speedups,
+                    double base_ranks) {
   return {Fit<Amdahl>(ranks, speedups, base_ranks)[0]};
 }
 
@@ -228,7 +233,8 @@ UslFit FitUsl(const std::vector<double>& ranks, const std::vector<double>& speed
   return {t[0], t[1]};
 }
 
-std::vector<scalelab::v1::ScalingFit> FitLaws(const std::vector<double>& ranks, const std::vector<const Sample*>& points,
+std::vector<scalelab::v1::ScalingFit> FitLaws(const std::vector<double>& ranks,
+                                              const std::vector<const Sample*>& points,
                                               const std::vector<std::vector<float>>& means, size_t base,
                                               const BlockBootstrap& bootstrap) {
   std::vector<scalelab::v1::ScalingFit> fits;

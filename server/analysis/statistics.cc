@@ -32,7 +32,8 @@ double IncompleteBeta(double a, double b, double x) {
   if (x >= 1) return 1;
   const double front =
       std::exp(std::lgamma(a + b) - std::lgamma(a) - std::lgamma(b) + a * std::log(x) + b * std::log1p(-x));
-  return x < (a + 1) / (a + b + 2) ? front * BetaFraction(a, b, x) / a : 1 - front * BetaFraction(b, a, 1 - x) / b;
+  return x < (a + 1) / (a + b + 2) ? front * BetaFraction(a, b, x) / a
+                                   : 1 - front * BetaFraction(b, a, 1 - x) / b;
 }
 
 template <class Cdf>
@@ -101,8 +102,8 @@ double CriticalValues::T(size_t df) const {
   return t;
 }
 
-scalelab::v1::Estimate EstimateMean(const std::vector<double>& values, const CriticalValues& critical, double min,
-                                    double max) {
+scalelab::v1::Estimate EstimateMean(const std::vector<double>& values, const CriticalValues& critical,
+                                    double min, double max) {
   scalelab::v1::Estimate estimate;
   const double n = static_cast<double>(values.size());
   const double mean = Mean(values);

@@ -21,7 +21,8 @@ double StudentQuantile(double p, double df);
 // The same of the normal distribution.
 double NormalQuantile(double p);
 
-// Two-sided critical values of one confidence, each computed once: a curve asks for the same few a thousand times.
+// Two-sided critical values of one confidence, each computed once: a curve asks for the same few a thousand
+// times.
 class CriticalValues {
  public:
   explicit CriticalValues(double confidence) : confidence_(confidence) {}
@@ -39,9 +40,9 @@ class CriticalValues {
 // Interpolated quantile of `values` (Hyndman and Fan 1996, type 7), which it reorders. Not empty.
 double Quantile(std::vector<float>& values, double p);
 
-// Mean with Student's t interval, the right one for few repeats of a mean, cut to [min, max], between which the
-// quantity must lie. One value has no spread; `values` must not be empty.
-scalelab::v1::Estimate EstimateMean(const std::vector<double>& values, const CriticalValues& critical, double min,
-                                    double max);
+// Mean with Student's t interval, the right one for few repeats of a mean, cut to [min, max], between which
+// the quantity must lie. One value has no spread; `values` must not be empty.
+scalelab::v1::Estimate EstimateMean(const std::vector<double>& values, const CriticalValues& critical,
+                                    double min, double max);
 
 }  // namespace scalelab::server

@@ -80,37 +80,43 @@ TEST_P(StoreContract, KeepsEveryMemberOfEveryRecordAcrossAReopen) {
   Reopen();
 
   const StudyRow s = store_->GetStudy(7).value();
-  EXPECT_EQ(std::tie(s.name, s.owner, s.request_id, s.spec), std::tie(study.name, study.owner, study.request_id, study.spec));
+  EXPECT_EQ(std::tie(s.name, s.owner, s.request_id, s.spec),
+            std::tie(study.name, study.owner, study.request_id, study.spec));
   EXPECT_EQ(std::tie(s.state, s.priority, s.runs, s.created, s.started, s.finished, s.cancel_requested),
             std::tie(study.state, study.priority, study.runs, study.created, study.started, study.finished,
                      study.cancel_requested));
   const std::vector<CellRow> cells = store_->ListCells(7).value();
   ASSERT_THAT(cells, SizeIs(1));
   const CellRow& c = cells[0];
-  EXPECT_EQ(std::tie(c.id, c.position, c.engine, c.model, c.precision, c.backend, c.ranks, c.global_batch, c.key, c.spec, c.excluded),
-            std::tie(cell.id, cell.position, cell.engine, cell.model, cell.precision, cell.backend, cell.ranks,
-                     cell.global_batch, cell.key, cell.spec, cell.excluded));
+  EXPECT_EQ(std::tie(c.id, c.position, c.engine, c.model, c.precision, c.backend, c.ranks, c.global_batch,
+                     c.key, c.spec, c.excluded),
+            std::tie(cell.id, cell.position, cell.engine, cell.model, cell.precision, cell.backend,
+                     cell.ranks, cell.global_batch, cell.key, cell.spec, cell.excluded));
   const RunRow r = store_->GetRun(700).value();
-  EXPECT_EQ(std::tie(r.study_id, r.cell_id, r.repeat, r.position, r.state, r.cause, r.attempts, r.message, r.started, r.finished),
+  EXPECT_EQ(std::tie(r.study_id, r.cell_id, r.repeat, r.position, r.state, r.cause, r.attempts, r.message,
+                     r.started, r.finished),
             std::tie(run.study_id, run.cell_id, run.repeat, run.position, run.state, run.cause, run.attempts,
                      run.message, run.started, run.finished));
   const std::vector<AttemptRow> attempts = store_->ListAttempts(700).value();
   ASSERT_THAT(attempts, SizeIs(1));
   const AttemptRow& a = attempts[0];
-  EXPECT_EQ(std::tie(a.id, a.run_id, a.number, a.token, a.allocation_id, a.state, a.cause, a.message, a.nodes, a.directory,
-                     a.exit_status, a.parameter_hash, a.assigned, a.started, a.finished),
-            std::tie(attempt.id, attempt.run_id, attempt.number, attempt.token, attempt.allocation_id, attempt.state,
-                     attempt.cause, attempt.message, attempt.nodes, attempt.directory, attempt.exit_status,
-                     attempt.parameter_hash, attempt.assigned, attempt.started, attempt.finished));
+  EXPECT_EQ(std::tie(a.id, a.run_id, a.number, a.token, a.allocation_id, a.state, a.cause, a.message, a.nodes,
+                     a.directory, a.exit_status, a.parameter_hash, a.assigned, a.started, a.finished),
+            std::tie(attempt.id, attempt.run_id, attempt.number, attempt.token, attempt.allocation_id,
+                     attempt.state, attempt.cause, attempt.message, attempt.nodes, attempt.directory,
+                     attempt.exit_status, attempt.parameter_hash, attempt.assigned, attempt.started,
+                     attempt.finished));
   const AllocationRow l = store_->GetAllocation(5).value();
-  EXPECT_EQ(std::tie(l.token, l.secret_hash, l.study_id, l.run_id, l.state, l.external_id, l.nodes, l.ranks_per_node, l.cpus_per_rank,
-                     l.gpus_per_rank, l.reason, l.created, l.started, l.ended),
-            std::tie(allocation.token, allocation.secret_hash, allocation.study_id, allocation.run_id, allocation.state,
-                     allocation.external_id, allocation.nodes, allocation.ranks_per_node, allocation.cpus_per_rank,
-                     allocation.gpus_per_rank, allocation.reason, allocation.created, allocation.started,
-                     allocation.ended));
+  EXPECT_EQ(
+      std::tie(l.token, l.secret_hash, l.study_id, l.run_id, l.state, l.external_id, l.nodes,
+               l.ranks_per_node, l.cpus_per_rank, l.gpus_per_rank, l.reason, l.created, l.started, l.ended),
+      std::tie(allocation.token, allocation.secret_hash, allocation.study_id, allocation.run_id,
+               allocation.state, allocation.external_id, allocation.nodes, allocation.ranks_per_node,
+               allocation.cpus_per_rank, allocation.gpus_per_rank, allocation.reason, allocation.created,
+               allocation.started, allocation.ended));
   const RunSummary u = store_->GetSummary(700).value();
-  EXPECT_EQ(std::tie(u.attempt_id, u.throughput, u.throughput_mean, u.peak_memory, u.straggler_skew, u.accuracy, u.steps, u.fingerprint),
+  EXPECT_EQ(std::tie(u.attempt_id, u.throughput, u.throughput_mean, u.peak_memory, u.straggler_skew,
+                     u.accuracy, u.steps, u.fingerprint),
             std::tie(summary.attempt_id, summary.throughput, summary.throughput_mean, summary.peak_memory,
                      summary.straggler_skew, summary.accuracy, summary.steps, summary.fingerprint));
   EXPECT_EQ(u.metrics.at("run/throughput"), 812.5);
@@ -146,7 +152,8 @@ TEST_P(StoreContract, PutsOverwriteById) {
   EXPECT_EQ(store_->GetRun(1)->attempts, 1);
   EXPECT_EQ(store_->ListAttempts(1).value()[0].state, AttemptState::kSucceeded);
   EXPECT_EQ(store_->GetStudy(1)->state, StudyState::kSucceeded);
-  EXPECT_THAT(store_->ListRuns({.study_id = 1, .state = {}, .after_position = -1, .limit = 10}).value(), SizeIs(1));
+  EXPECT_THAT(store_->ListRuns({.study_id = 1, .state = {}, .after_position = -1, .limit = 10}).value(),
+              SizeIs(1));
 }
 
 TEST_P(StoreContract, FindsTheNewestStudyOfAName) {
@@ -202,11 +209,15 @@ TEST_P(StoreContract, ListsRunsByPositionInPagesAndByState) {
   Commit(batch);
   EXPECT_THAT(Ids(store_->ListRuns({.study_id = 1, .state = {}, .after_position = -1, .limit = 100}).value()),
               ElementsAre(7, 5, 3, 1));
-  EXPECT_THAT(Ids(store_->ListRuns({.study_id = 1, .state = {}, .after_position = 3, .limit = 2}).value()), ElementsAre(5, 3));
-  EXPECT_THAT(Ids(store_->ListRuns({.study_id = 2, .state = RunState::kSucceeded, .after_position = -1, .limit = 100}).value()),
-              ElementsAre(4, 2));
+  EXPECT_THAT(Ids(store_->ListRuns({.study_id = 1, .state = {}, .after_position = 3, .limit = 2}).value()),
+              ElementsAre(5, 3));
+  EXPECT_THAT(
+      Ids(store_->ListRuns({.study_id = 2, .state = RunState::kSucceeded, .after_position = -1, .limit = 100})
+              .value()),
+      ElementsAre(4, 2));
   EXPECT_THAT(store_->CountRuns({2, 1, 9}).value(),
-              ElementsAre(ElementsAre(0, 2, 0, 2, 0, 0), ElementsAre(0, 2, 0, 2, 0, 0), ElementsAre(0, 0, 0, 0, 0, 0)));
+              ElementsAre(ElementsAre(0, 2, 0, 2, 0, 0), ElementsAre(0, 2, 0, 2, 0, 0),
+                          ElementsAre(0, 0, 0, 0, 0, 0)));
 }
 
 TEST_P(StoreContract, GivesCurveRowsByCellAndRepeatWithTheirResults) {
@@ -359,8 +370,10 @@ TEST_P(StoreContract, ReadersSeeWholeCommitsWhileAWriteRuns) {
         ASSERT_TRUE(streams.ok()) << streams.status();
         ++reads;
         // Both ranks' streams move in one commit, so one read finds them equal.
-        if (streams->size() == 2) ASSERT_EQ((*streams)[0].position, (*streams)[1].position);
-        else ASSERT_THAT(*streams, IsEmpty());
+        if (streams->size() == 2)
+          ASSERT_EQ((*streams)[0].position, (*streams)[1].position);
+        else
+          ASSERT_THAT(*streams, IsEmpty());
       }
     });
   }

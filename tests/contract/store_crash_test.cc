@@ -15,8 +15,10 @@ class StoreCrash : public ::testing::TestWithParam<Implementation> {};
 INSTANTIATE_TEST_SUITE_P(Stores, StoreCrash, ::testing::ValuesIn(Implementations()),
                          [](const auto& info) { return info.param.name; });
 
-// Each study `id` comes with a run, an attempt and three points; `id` goes to `out` once that is acknowledged.
-[[noreturn]] void CommitUntilKilled(const Implementation& implementation, const std::string& directory, int out) {
+// Each study `id` comes with a run, an attempt and three points; `id` goes to `out` once that is
+// acknowledged.
+[[noreturn]] void CommitUntilKilled(const Implementation& implementation, const std::string& directory,
+                                    int out) {
   absl::StatusOr<std::unique_ptr<Store>> store = implementation.open(directory);
   if (!store.ok()) _exit(2);
   int64_t id = (*store)->Load()->last_study_id;
@@ -70,7 +72,8 @@ TEST_P(StoreCrash, KilledProcessesLoseAndDoubleNothingAcknowledged) {
       ASSERT_EQ((*store)->ListAttempts(study)->size(), 1u);
       ASSERT_EQ((*store)->ListStreams(study)->at(0).position, 30);
       std::vector<Series> points;
-      ASSERT_TRUE((*store)->ReadPoints({study, "", {}}, [&](Series s) { points.push_back(std::move(s)); }).ok());
+      ASSERT_TRUE(
+          (*store)->ReadPoints({study, "", {}}, [&](Series s) { points.push_back(std::move(s)); }).ok());
       ASSERT_EQ(points.size(), 1u);
       ASSERT_EQ(points[0].value, (std::vector<double>{1.0 * static_cast<double>(study), 2, 3}));
     }

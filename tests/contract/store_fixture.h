@@ -1,5 +1,5 @@
-// A little language to talk of studies, runs and points, and the list of Store implementations that the contract runs
-// against. To add one, add a row to Implementations().
+// A little language to talk of studies, runs and points, and the list of Store implementations that the
+// contract runs against. To add one, add a row to Implementations().
 #pragma once
 
 #include <stdlib.h>
@@ -162,7 +162,8 @@ class StoreContract : public ::testing::TestWithParam<Implementation> {
   }
   std::vector<Series> Points(const PointFilter& filter) {
     std::vector<Series> all;
-    const absl::Status status = store_->ReadPoints(filter, [&](Series series) { all.push_back(std::move(series)); });
+    const absl::Status status =
+        store_->ReadPoints(filter, [&](Series series) { all.push_back(std::move(series)); });
     EXPECT_TRUE(status.ok()) << status;
     return all;
   }

@@ -118,8 +118,8 @@ TEST_P(StorePoints, SeriesComeByKeyAndRankAndCanBeChosen) {
     for (const Series& s : Points(filter)) out.push_back(s.key + "/" + std::to_string(s.rank));
     return out;
   };
-  EXPECT_THAT(names({1, "", {}}), ElementsAre("loss/0", "loss/1", "loss/2", "step/total_s/0", "step/total_s/1",
-                                              "step/total_s/2"));
+  EXPECT_THAT(names({1, "", {}}), ElementsAre("loss/0", "loss/1", "loss/2", "step/total_s/0",
+                                              "step/total_s/1", "step/total_s/2"));
   EXPECT_THAT(names({1, "loss", {}}), ElementsAre("loss/0", "loss/1", "loss/2"));
   EXPECT_THAT(names({1, "", 1}), ElementsAre("loss/1", "step/total_s/1"));
   EXPECT_THAT(names({1, "loss", 2}), ElementsAre("loss/2"));
@@ -128,7 +128,8 @@ TEST_P(StorePoints, SeriesComeByKeyAndRankAndCanBeChosen) {
 }
 
 TEST_P(StorePoints, NumbersComeBackBitForBit) {
-  const std::vector<double> odd = {0.1, -0.0, 1e308, 5e-324, 1.0 / 3, std::numeric_limits<double>::infinity(), std::nan("")};
+  const std::vector<double> odd = {
+      0.1, -0.0, 1e308, 5e-324, 1.0 / 3, std::numeric_limits<double>::infinity(), std::nan("")};
   StreamAppend append = AnAppend(1, 0, 0, 10'000);
   PointColumn column = AColumn("odd", 0, odd);
   column.line = {0, 1, 5, 7, 100, 1000, 4'000'000'000};
@@ -187,13 +188,16 @@ TEST_P(StorePoints, TakersMayUseTheStore) {
   }
   Commit(batch);
   int taken = 0;
-  ASSERT_TRUE(store_->ReadPoints({1, "", {}}, [&](Series series) {
-    ++taken;
-    WriteBatch more;
-    more.appends = {AnAppend(1, series.rank, 10, 20)};
-    EXPECT_TRUE(store_->Commit(more).ok());
-    EXPECT_TRUE(store_->GetRun(1).ok());
-  }).ok());
+  ASSERT_TRUE(store_
+                  ->ReadPoints({1, "", {}},
+                               [&](Series series) {
+                                 ++taken;
+                                 WriteBatch more;
+                                 more.appends = {AnAppend(1, series.rank, 10, 20)};
+                                 EXPECT_TRUE(store_->Commit(more).ok());
+                                 EXPECT_TRUE(store_->GetRun(1).ok());
+                               })
+                  .ok());
   EXPECT_EQ(taken, 8);
 }
 

@@ -16,15 +16,15 @@ using ::testing::SizeIs;
 using ::testing::StartsWith;
 using scalelab::v1::Attempt;
 using scalelab::v1::ReadRunLogRequest;
-using scalelab::v1::Run;
+using RunMessage = scalelab::v1::Run;  // the fixture's Run is another
 
 class RunCommands : public ClientTest {
  protected:
   void SetUp() override {
     Start();
-    AddRun(11, 1, Run::SUCCEEDED, "");
-    AddRun(12, 2, Run::FAILED, "rank 1: CUDA out of memory, \"tried\" 2 GiB");
-    AddRun(13, 4, Run::QUEUED, "waits for an allocation\033[31m");
+    AddRun(11, 1, RunMessage::SUCCEEDED, "");
+    AddRun(12, 2, RunMessage::FAILED, "rank 1: CUDA out of memory, \"tried\" 2 GiB");
+    AddRun(13, 4, RunMessage::QUEUED, "waits for an allocation\033[31m");
     (*server_.runs[0].mutable_summary())["run/throughput"] = 812.4375;
     server_.runs[0].mutable_spec()->set_engine("native/ddp");
     server_.runs[1].set_cause(Attempt::OUT_OF_MEMORY);
@@ -37,8 +37,8 @@ class RunCommands : public ClientTest {
     attempt->set_exit_status(1);
     attempt->set_directory("/runs/7/12/x");
   }
-  void AddRun(int number, int ranks, Run::State state, const std::string& message) {
-    Run run;
+  void AddRun(int number, int ranks, RunMessage::State state, const std::string& message) {
+    RunMessage run;
     run.set_name("studies/7/runs/" + std::to_string(number));
     (*run.mutable_key()->mutable_fields())["engine"].set_string_value("native/ddp");
     (*run.mutable_key()->mutable_fields())["ranks"].set_number_value(ranks);
@@ -46,7 +46,7 @@ class RunCommands : public ClientTest {
     run.set_position(number - 11);
     run.set_state(state);
     run.set_message(message);
-    if (state != Run::QUEUED) {
+    if (state != RunMessage::QUEUED) {
       run.mutable_start_time()->set_seconds(1'795'000'000);
       run.mutable_finish_time()->set_seconds(1'795'000'042);
     }
@@ -145,6 +145,19 @@ TEST_F(Metrics, CsvHasExactlyTheDocumentedColumnsAndExactNumbers) {
   EXPECT_EQ(server_.points_asked[0].run(), "runs/12");
   EXPECT_EQ(server_.points_asked[0].max_points(), 100);
   EXPECT_FALSE(server_.points_asked[0].has_rank());
+}
+
+TEST_F(Metrics, AnErrorIsNotAnEmptyAnswer) {
+  server_.error = MakeError(absl::StatusCode::kNotFound, "RUN_NOT_FOUND", "there is no run 99");
+  for (const char* format : {"table", "csv", "json"}) {
+    const Outcome metrics = Run({"run", "metrics", "99", "-o", format});
+    EXPECT_THAT(metrics, Exits(ExitCode::kFailure));
+    EXPECT_EQ(metrics.out, "");
+  }
+  server_.error = absl::OkStatus();
+  server_.points.clear();
+  EXPECT_EQ(Run({"run", "metrics", "12", "-o", "csv"}).out, "rank,step,time,key,value\n");
+  EXPECT_EQ(Run({"run", "metrics", "12", "-o", "json"}).out, "{\"points\":[]}\n");
 }
 
 TEST_F(Metrics, RankZeroIsNotAnyRank) {

@@ -26,7 +26,7 @@ TEST_F(StudyCommands, ValidateNeedsNoServer) {
 }
 
 TEST_F(StudyCommands, AnInvalidFileExitsWithTwoAndNamesThePlace) {
-  const std::string path = WriteFile("bad.yaml", "study: small\nfixed: {model: resnet2O}\nmatrix: {ranks: [1]}\n");
+  const std::string path = WriteFile("bad.yaml", "study: small\nfixed: {model: resnet2O, dataset: synthetic}\nmatrix: {ranks: [1]}\n");
   for (const char* command : {"validate", "plan", "submit"}) {
     const Outcome bad = Run({"study", command, path});
     EXPECT_THAT(bad, Exits(ExitCode::kUsage)) << command;

@@ -15,7 +15,8 @@ namespace scalelab::client {
 
 class StudyFiles : public testing::Test {
  protected:
-  StudyFiles() : dir_(std::filesystem::path(testing::TempDir()) / ("study_files." + std::to_string(getpid()))) {
+  StudyFiles()
+      : dir_(std::filesystem::path(testing::TempDir()) / ("study_files." + std::to_string(getpid()))) {
     std::filesystem::remove_all(dir_);
     std::filesystem::create_directories(dir_);
   }

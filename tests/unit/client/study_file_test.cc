@@ -102,7 +102,8 @@ TEST_F(StudyFileTest, SectionsMayBeLeftEmpty) {
 }
 
 TEST_F(StudyFileTest, ReadsZippedAxes) {
-  v1::StudySpec spec = Read("study: s\nzip:\n- ranks: [1, 2]\n  global_batch: [64, 128]\n- {momentum: [0.5]}\n").spec;
+  v1::StudySpec spec =
+      Read("study: s\nzip:\n- ranks: [1, 2]\n  global_batch: [64, 128]\n- {momentum: [0.5]}\n").spec;
   ASSERT_EQ(spec.zip_size(), 2);
   ASSERT_EQ(spec.zip(0).axes_size(), 2);
   EXPECT_EQ(spec.zip(0).axes(1).key(), "global_batch");
@@ -118,9 +119,10 @@ TEST_F(StudyFileTest, RangesAreThePowersOfTwoBetweenTheirEnds) {
 }
 
 TEST_F(StudyFileTest, TextKeysTakeWhatLooksLikeNumbers) {
-  auto fields = Read("study: s\nfixed: {dataset: 10, data_dir: /d, momentum: 9e-1, command: [sleep, 1, true]}\n")
-                    .spec.fixed()
-                    .fields();
+  auto fields =
+      Read("study: s\nfixed: {dataset: 10, data_dir: /d, momentum: 9e-1, command: [sleep, 1, true]}\n")
+          .spec.fixed()
+          .fields();
   EXPECT_EQ(fields.at("dataset").string_value(), "10");
   EXPECT_EQ(fields.at("momentum").number_value(), 0.9);
   EXPECT_EQ(fields.at("command").list_value().values(1).string_value(), "1");
@@ -131,13 +133,15 @@ TEST_F(StudyFileTest, ARelativeDataDirIsSeenFromTheFile) {
   auto dir = [&](const std::string& value) {
     return Read("study: s\nfixed: {data_dir: " + value + "}\nmatrix: {data_dir: [" + value + "]}\n").spec;
   };
-  EXPECT_EQ(dir("../data").fixed().fields().at("data_dir").string_value(), (dir_.parent_path() / "data").string());
+  EXPECT_EQ(dir("../data").fixed().fields().at("data_dir").string_value(),
+            (dir_.parent_path() / "data").string());
   EXPECT_EQ(dir("data").matrix(0).values(0).string_value(), (dir_ / "data").string());
   EXPECT_EQ(dir("/data/../x").fixed().fields().at("data_dir").string_value(), "/data/../x");
 }
 
 TEST_F(StudyFileTest, KnowsThePlaceOfEverything) {
-  auto positions = Read("study: s\nfixed: {model: resnet20}\nmatrix:\n  ranks: [1, 2]\nzip:\n- epochs: [1]\n").positions;
+  auto positions =
+      Read("study: s\nfixed: {model: resnet20}\nmatrix:\n  ranks: [1, 2]\nzip:\n- epochs: [1]\n").positions;
   EXPECT_EQ(positions.at(""), (Position{1, 1}));
   EXPECT_EQ(positions.at("study"), (Position{1, 1}));
   EXPECT_EQ(positions.at("fixed"), (Position{2, 1}));
@@ -170,7 +174,8 @@ TEST_F(StudyFileTest, LocatesViolationsAtTheLongestKnownPartOfTheirPath) {
   absl::Status located = Locate(file, status);
   EXPECT_EQ(located.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Short(located),
-            "f.yaml:1:1: one\nf.yaml:2:1: two\nf.yaml:3:14: three\nf.yaml:4:1: four\nf.yaml: and 5 more like these");
+            "f.yaml:1:1: one\nf.yaml:2:1: two\nf.yaml:3:14: three\nf.yaml:4:1: four\nf.yaml: and 5 more like "
+            "these");
   EXPECT_EQ(ReasonOf(located), "INVALID_FIELDS");
   EXPECT_EQ(ViolationsOf(located).size(), 5u);
 }

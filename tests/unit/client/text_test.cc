@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 
+#include "client/interrupt.h"
 #include "client/progress.h"
 #include "client/selectors.h"
 
@@ -138,6 +140,16 @@ TEST_F(Progress, TheDisplayShowsStepsLossAndTheTimeLeft) {
 TEST_F(Progress, AttemptsWithoutRoomAreCounted) {
   const auto lines = ProgressDisplay(look_, absl::Seconds(1), std::nullopt, Terminal{true, false, false, 120, 8});
   EXPECT_EQ(lines.back(), "  and 2 more");
+}
+
+TEST(InterruptDeathTest, EndsWith130AndSaysWhatGoesOn) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto interrupted = [] {
+    InstallInterruptHandler();
+    SetInterruptWords("the study goes on");
+    std::raise(SIGINT);
+  };
+  EXPECT_EXIT(interrupted(), ::testing::ExitedWithCode(130), "the study goes on");
 }
 
 TEST(PaceEstimate, ExtrapolatesFromWhatItSaw) {

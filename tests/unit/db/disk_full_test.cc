@@ -74,7 +74,8 @@ TEST_P(DiskFull, WritesBeyondTheFileSizeLimitAreRefusedUntilItIsRaised) {
 TEST_P(DiskFull, WritesToAFullFilesystemAreRefusedUntilThereIsSpace) {
   TemporaryDirectory directory;
   if (mount("tmpfs", directory.path().c_str(), "tmpfs", 0, "size=16m") != 0) {
-    GTEST_SKIP() << "cannot mount a small tmpfs (" << std::strerror(errno) << "); run as root to test a full disk";
+    GTEST_SKIP() << "cannot mount a small tmpfs (" << std::strerror(errno)
+                 << "); run as root to test a full disk";
   }
   {
     std::unique_ptr<Store> store = OpenIn(directory.path(), GetParam());

@@ -24,13 +24,16 @@ class Migration : public ::testing::Test {
     ASSERT_TRUE(db->Execute("PRAGMA user_version=" + std::to_string(version)).ok());
     if (version == 0) return;
     ASSERT_TRUE(db->Execute("PRAGMA application_id=" + std::to_string(kApplicationId)).ok());
-    ASSERT_TRUE(db->Execute("INSERT INTO study (id, name, owner, request_id, spec, state, priority, runs, created, started, "
-                            "finished, cancel_requested) VALUES (1, 'old', 'ada', '', '{}', 1, 0, 0, 5, 0, 0, 0)")
-                    .ok());
+    ASSERT_TRUE(
+        db->Execute("INSERT INTO study (id, name, owner, request_id, spec, state, priority, runs, created, "
+                    "started, "
+                    "finished, cancel_requested) VALUES (1, 'old', 'ada', '', '{}', 1, 0, 0, 5, 0, 0, 0)")
+            .ok());
     ASSERT_TRUE(db->Execute("INSERT INTO counter VALUES ('study', 4)").ok());
   }
   std::string Schema() {
-    return *Raw()->QueryText("SELECT group_concat(sql, char(10)) FROM (SELECT sql FROM sqlite_schema ORDER BY name)");
+    return *Raw()->QueryText(
+        "SELECT group_concat(sql, char(10)) FROM (SELECT sql FROM sqlite_schema ORDER BY name)");
   }
   absl::StatusOr<std::unique_ptr<Store>> OpenStore() {
     SqliteOptions options;

@@ -24,7 +24,8 @@ absl::StatusOr<std::unique_ptr<Store>> OpenAt(const std::string& path, bool roll
 TEST(Open, KnowsNetworkFilesystemsByTheirNumbers) {
   EXPECT_THAT(NetworkFilesystem(0x6969), StrEq("NFS"));
   EXPECT_THAT(NetworkFilesystem(0x0bd00bd0), StrEq("Lustre"));
-  EXPECT_THAT(NetworkFilesystem(static_cast<int>(0xff534d42)), StrEq("SMB"));  // as a 32-bit statfs reports it
+  EXPECT_THAT(NetworkFilesystem(static_cast<int>(0xff534d42)),
+              StrEq("SMB"));  // as a 32-bit statfs reports it
   EXPECT_THAT(NetworkFilesystem(0x65735546), StrEq("FUSE"));
   EXPECT_EQ(NetworkFilesystem(0xef53), nullptr);      // ext4
   EXPECT_EQ(NetworkFilesystem(0x01021994), nullptr);  // tmpfs

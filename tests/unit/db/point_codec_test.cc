@@ -28,7 +28,8 @@ TEST(PointCodec, AProgressionIsStoredAsItsFirstTwoTerms) {
 }
 
 TEST(PointCodec, AnythingElseIsStoredInFull) {
-  for (const auto& values : std::vector<std::vector<int64_t>>{{}, {7}, {7, 3}, {1, 2, 4}, {1, 2, 3, 5}, {INT64_MIN, INT64_MAX, 0}}) {
+  for (const auto& values : std::vector<std::vector<int64_t>>{
+           {}, {7}, {7, 3}, {1, 2, 4}, {1, 2, 3, 5}, {INT64_MIN, INT64_MAX, 0}}) {
     size_t stored = 0;
     EXPECT_EQ(RoundTrip(values, &stored), values);
     EXPECT_EQ(stored, values.size());

@@ -65,8 +65,10 @@ TEST(Sqlite, APreparedStatementServesAgainAfterAnError) {
   for (int i = 0; i < 2; ++i) {
     Statement insert(*db, "INSERT INTO t (id) VALUES (?)");
     const absl::Status status = insert.Run(1);
-    if (i == 0) EXPECT_TRUE(status.ok());
-    else EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+    if (i == 0)
+      EXPECT_TRUE(status.ok());
+    else
+      EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
   }
   EXPECT_TRUE(Statement(*db, "INSERT INTO t (id) VALUES (?)").Run(2).ok());
 }
@@ -86,7 +88,8 @@ TEST(Sqlite, ErrorsSayWhereAndWhatToTry) {
   EXPECT_THAT(text(SQLITE_FULL), HasSubstr("/data/x.db"));
   EXPECT_THAT(text(SQLITE_FULL), HasSubstr("free space"));
   EXPECT_THAT(text(SQLITE_READONLY), HasSubstr("write permission"));
-  EXPECT_THAT(std::string(StatusOf(SQLITE_IOERR, ENOSPC, "p", "m").message()), HasSubstr("No space left on device"));
+  EXPECT_THAT(std::string(StatusOf(SQLITE_IOERR, ENOSPC, "p", "m").message()),
+              HasSubstr("No space left on device"));
 }
 
 }  // namespace

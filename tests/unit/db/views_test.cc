@@ -45,10 +45,12 @@ class Views : public ::testing::Test {
 
 TEST_F(Views, ShowNamesInPlaceOfNumbers) {
   EXPECT_EQ(Text("SELECT state FROM studies"), "FAILED");
-  EXPECT_EQ(Text("SELECT study || ' ' || engine || ' ' || ranks || ' ' || state || ' ' || throughput || ' ' || started "
+  EXPECT_EQ(Text("SELECT study || ' ' || engine || ' ' || ranks || ' ' || state || ' ' || throughput || ' ' "
+                 "|| started "
                  "FROM runs WHERE id = 1"),
             "strong native/ddp 4 SUCCEEDED 812.5 2026-11-18T11:06:40.250Z");
-  EXPECT_EQ(Text("SELECT state || ' ' || cause || ' ' || ifnull(throughput, 'none') || ' ' || ifnull(started, 'never') FROM "
+  EXPECT_EQ(Text("SELECT state || ' ' || cause || ' ' || ifnull(throughput, 'none') || ' ' || "
+                 "ifnull(started, 'never') FROM "
                  "runs WHERE id = 2"),
             "FAILED OUT_OF_MEMORY none never");
   EXPECT_EQ(Text("SELECT state || ' ' || study_id FROM attempts WHERE id = 1"), "SUCCEEDED 1");
@@ -59,22 +61,29 @@ TEST_F(Views, ShowNamesInPlaceOfNumbers) {
 TEST_F(Views, PointsAreDecodedExactlyAsTheStoreReadsThem) {
   EXPECT_EQ(*raw_->QueryInt("SELECT count(*) FROM points"), 9);
   int checked = 0;
-  ASSERT_TRUE(store_->ReadPoints({1, "", {}}, [&](Series series) {
-    Statement rows(*raw_, "SELECT line, step, time, value FROM points WHERE attempt_id = 1 AND key = ? ORDER BY line");
-    rows.Bind(series.key);
-    for (size_t i = 0; i < series.line.size(); ++i, ++checked) {
-      int64_t line = 0, step = 0;
-      double time = 0, value = 0;
-      ASSERT_TRUE(rows.Step()) << rows.status();
-      rows.Read(line, step, time, value);
-      EXPECT_EQ(line, series.line[i]);
-      EXPECT_EQ(step, series.step[i]);
-      EXPECT_EQ(time, series.time[i]);
-      if (std::isnan(series.value[i])) EXPECT_TRUE(std::isnan(value));
-      else EXPECT_EQ(value, series.value[i]);
-    }
-    EXPECT_FALSE(rows.Step());
-  }).ok());
+  ASSERT_TRUE(store_
+                  ->ReadPoints({1, "", {}},
+                               [&](Series series) {
+                                 Statement rows(*raw_,
+                                                "SELECT line, step, time, value FROM points WHERE attempt_id "
+                                                "= 1 AND key = ? ORDER BY line");
+                                 rows.Bind(series.key);
+                                 for (size_t i = 0; i < series.line.size(); ++i, ++checked) {
+                                   int64_t line = 0, step = 0;
+                                   double time = 0, value = 0;
+                                   ASSERT_TRUE(rows.Step()) << rows.status();
+                                   rows.Read(line, step, time, value);
+                                   EXPECT_EQ(line, series.line[i]);
+                                   EXPECT_EQ(step, series.step[i]);
+                                   EXPECT_EQ(time, series.time[i]);
+                                   if (std::isnan(series.value[i]))
+                                     EXPECT_TRUE(std::isnan(value));
+                                   else
+                                     EXPECT_EQ(value, series.value[i]);
+                                 }
+                                 EXPECT_FALSE(rows.Step());
+                               })
+                  .ok());
   EXPECT_EQ(checked, 9);
 }
 

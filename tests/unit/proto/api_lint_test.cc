@@ -51,7 +51,8 @@ struct Api {
     for (int i = 0; i < file->enum_type_count(); ++i) AddEnum(file->enum_type(i));
     for (int i = 0; i < file->service_count(); ++i) {
       services.push_back(file->service(i));
-      for (int j = 0; j < file->service(i)->method_count(); ++j) methods.push_back(file->service(i)->method(j));
+      for (int j = 0; j < file->service(i)->method_count(); ++j)
+        methods.push_back(file->service(i)->method(j));
     }
   }
 };
@@ -119,7 +120,8 @@ TEST(ApiLint, EveryRpcHasARequestAndAResponseOfItsOwn) {
 
 std::string TypeOf(const FieldDescriptor* field) {
   if (field->is_map()) {
-    return "map<" + TypeOf(field->message_type()->map_key()) + "," + TypeOf(field->message_type()->map_value()) + ">";
+    return "map<" + TypeOf(field->message_type()->map_key()) + "," +
+           TypeOf(field->message_type()->map_value()) + ">";
   }
   if (field->message_type() != nullptr) return field->message_type()->full_name();
   if (field->enum_type() != nullptr) return field->enum_type()->full_name();
@@ -127,7 +129,8 @@ std::string TypeOf(const FieldDescriptor* field) {
 }
 
 std::string LabelOf(const FieldDescriptor* field) {
-  if (field->is_map() || !field->is_repeated()) return field->has_optional_keyword() ? "optional" : "singular";
+  if (field->is_map() || !field->is_repeated())
+    return field->has_optional_keyword() ? "optional" : "singular";
   return "repeated";
 }
 
@@ -151,12 +154,14 @@ std::map<std::string, std::string> Promises() {
   for (const MethodDescriptor* method : TheApi().methods) {
     out[method->full_name()] = std::string("rpc ") + (method->client_streaming() ? "stream " : "") +
                                method->input_type()->full_name() + " -> " +
-                               (method->server_streaming() ? "stream " : "") + method->output_type()->full_name();
+                               (method->server_streaming() ? "stream " : "") +
+                               method->output_type()->full_name();
   }
   return out;
 }
 
-constexpr char kHowToUpdate[] = "; if this is meant, run api_lint_test --update and commit tests/golden/api.txt";
+constexpr char kHowToUpdate[] =
+    "; if this is meant, run api_lint_test --update and commit tests/golden/api.txt";
 
 TEST(ApiLint, KeepsEveryPromiseOfTheCommittedList) {
   const std::map<std::string, std::string> now = Promises();
@@ -182,7 +187,8 @@ TEST(ApiLint, KeepsEveryPromiseOfTheCommittedList) {
     if (found == now.end()) {
       ADD_FAILURE() << name << " (" << promise << ") is gone, which breaks clients of today" << kHowToUpdate;
     } else {
-      EXPECT_EQ(found->second, promise) << name << " has changed, which breaks clients of today" << kHowToUpdate;
+      EXPECT_EQ(found->second, promise)
+          << name << " has changed, which breaks clients of today" << kHowToUpdate;
     }
   }
   for (const auto& [name, promise] : now) {

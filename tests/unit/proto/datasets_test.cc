@@ -88,7 +88,8 @@ TEST_F(Datasets, NamesAGapInTheNumbering) {
 
 TEST_F(Datasets, TellsOtherLayoutsApart) {
   PutRecords("cifar-10-batches-bin/data_batch_1.bin", 1);
-  EXPECT_THAT(Sentence(), HasSubstr("the data are in " + Path("cifar-10-batches-bin") + ": name that directory"));
+  EXPECT_THAT(Sentence(),
+              HasSubstr("the data are in " + Path("cifar-10-batches-bin") + ": name that directory"));
   fs::remove_all(dir_ / "cifar-10-batches-bin");
   Put("data_batch_1", 10);
   EXPECT_THAT(Sentence(), HasSubstr("this is the Python version"));
@@ -98,9 +99,10 @@ TEST_F(Datasets, CountsTheBytesOfAFileThatIsCutShort) {
   PutRecords("test_batch.bin", 1);
   Put("data_batch_1.bin", 2 * kCifar10RecordBytes + 5);
   EXPECT_EQ(Find().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(Sentence(), Path("data_batch_1.bin") +
-                            " has 6151 bytes, which is 5 bytes too many or 3068 too few for whole records of 3073 "
-                            "bytes; copy or unpack it again");
+  EXPECT_EQ(Sentence(),
+            Path("data_batch_1.bin") +
+                " has 6151 bytes, which is 5 bytes too many or 3068 too few for whole records of 3073 "
+                "bytes; copy or unpack it again");
   Put("data_batch_1.bin", 0);
   EXPECT_THAT(Sentence(), HasSubstr("data_batch_1.bin is empty"));
   PutRecords("data_batch_1.bin", 1);
@@ -122,7 +124,8 @@ TEST_F(Datasets, ADirectoryOrAPipeIsNoDataFile) {
   EXPECT_THAT(Sentence(), HasSubstr("data_batch_1.bin is not a regular file"));
   fs::remove(dir_ / "data_batch_1.bin");
   ASSERT_EQ(mkfifo(Path("data_batch_1.bin").c_str(), 0600), 0);
-  EXPECT_THAT(Sentence(), HasSubstr("data_batch_1.bin is not a regular file")) << "and does not wait for a writer";
+  EXPECT_THAT(Sentence(), HasSubstr("data_batch_1.bin is not a regular file"))
+      << "and does not wait for a writer";
 }
 
 TEST_F(Datasets, SyntheticNeedsNoFiles) {

@@ -24,7 +24,8 @@ TEST(Status, CarriesItsReason) {
 }
 
 TEST(Status, NamesTheFirstViolationAndCountsTheOthers) {
-  EXPECT_EQ(InvalidFields({{"fixed.model", "unknown model 'x'"}}).message(), "fixed.model: unknown model 'x'");
+  EXPECT_EQ(InvalidFields({{"fixed.model", "unknown model 'x'"}}).message(),
+            "fixed.model: unknown model 'x'");
   absl::Status three = InvalidFields({{"a", "one"}, {"b", "two"}, {"c", "three"}});
   EXPECT_EQ(three.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(three.message(), "a: one (and 2 more)");
@@ -90,22 +91,24 @@ TEST(Status, LongMessagesAreCutBetweenCharacters) {
 
 TEST(Status, BytesThatAreNoTextAreReplaced) {
   for (const char* bad : {"\xFF", "\xC3", "\xC0\xAF", "\xED\xA0\x80", "\xF5\x80\x80\x80"}) {
-    absl::Status back = FromGrpc(ToGrpc(MakeError(absl::StatusCode::kInternal, "R", std::string("a") + bad + "b")));
+    absl::Status back =
+        FromGrpc(ToGrpc(MakeError(absl::StatusCode::kInternal, "R", std::string("a") + bad + "b")));
     EXPECT_THAT(std::string(back.message()), testing::MatchesRegex("a\\?+b"));
     EXPECT_EQ(ReasonOf(back), "R") << "the details must still parse";
   }
 }
 
 TEST(Status, TakesAnythingFromTheWire) {
-  EXPECT_EQ(FromGrpc(grpc::Status(static_cast<grpc::StatusCode>(99), "strange")).code(), absl::StatusCode::kUnknown);
+  EXPECT_EQ(FromGrpc(grpc::Status(static_cast<grpc::StatusCode>(99), "strange")).code(),
+            absl::StatusCode::kUnknown);
   absl::Status garbage = FromGrpc(grpc::Status(grpc::StatusCode::INTERNAL, "broken", "\xFFnot a message"));
   EXPECT_EQ(garbage.message(), "broken");
   EXPECT_EQ(ReasonOf(garbage), "");
 }
 
 TEST(Status, ViolationsCanBeAttachedToAnyCode) {
-  absl::Status status =
-      WithViolations(MakeError(absl::StatusCode::kResourceExhausted, "STUDY_TOO_LARGE", "big"), {{"repeats", "big"}});
+  absl::Status status = WithViolations(
+      MakeError(absl::StatusCode::kResourceExhausted, "STUDY_TOO_LARGE", "big"), {{"repeats", "big"}});
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ReasonOf(status), "STUDY_TOO_LARGE");
   EXPECT_THAT(ViolationsOf(status), ElementsAre(FieldViolation{"repeats", "big"}));

@@ -4,6 +4,7 @@
 
 #include "gtest/gtest.h"
 #include "proto/study_values.h"
+#include "proto/utf8.h"
 #include "scalelab/v1/run.pb.h"
 
 namespace scalelab {
@@ -61,7 +62,9 @@ TEST(Nearest, FindsSlips) {
   EXPECT_EQ(Nearest("resnet", {"resnet20"}), "resnet20");
 }
 
-TEST(Nearest, PrefersTheFirstOfEqualOnes) { EXPECT_EQ(Nearest("resnet2", {"resnet32", "resnet20"}), "resnet32"); }
+TEST(Nearest, PrefersTheFirstOfEqualOnes) {
+  EXPECT_EQ(Nearest("resnet2", {"resnet32", "resnet20"}), "resnet32");
+}
 
 TEST(Nearest, IsSilentWhenNothingIsNear) {
   EXPECT_EQ(Nearest("vgg16", {"resnet20", "resnet32"}), "");
@@ -78,10 +81,22 @@ TEST(Values, AreShownShort) {
   EXPECT_EQ(ShowNumber(1e-12), "1e-12");
   EXPECT_EQ(Quote("a\nb"), "'a?b'");
   EXPECT_EQ(Quote(std::string(100, 'x')), "'" + std::string(60, 'x') + "...'");
-  EXPECT_EQ(Quote(std::string(59, 'x') + "\xC3\xA4z"), "'" + std::string(59, 'x') + "...'") << "not half a letter";
+  EXPECT_EQ(Quote(std::string(59, 'x') + "\xC3\xA4z"), "'" + std::string(59, 'x') + "...'")
+      << "not half a letter";
   EXPECT_EQ(WithCommas(1234567), "1,234,567");
   EXPECT_EQ(WithCommas(100), "100");
   EXPECT_EQ(WithCommas(-1000), "-1,000");
+}
+
+TEST(Utf8, TellsCharactersFromOtherBytes) {
+  EXPECT_EQ(Utf8Length("a", 0), 1u);
+  EXPECT_EQ(Utf8Length("x\xC3\xA4", 1), 2u);
+  EXPECT_EQ(Utf8Length("\xE2\x82\xAC", 0), 3u);
+  EXPECT_EQ(Utf8Length("\xF0\x9F\x98\x80", 0), 4u);
+  for (const char* bad : {"", "\x80", "\xC3", "\xC3z", "\xC0\xAF", "\xE0\x80\x80", "\xED\xA0\x80", "\xE2\x82",
+                          "\xF4\x90\x80\x80", "\xF0\x80\x80\x80", "\xF5\x80\x80\x80", "\xFF"}) {
+    EXPECT_EQ(Utf8Length(bad, 0), 0u) << testing::PrintToString(bad);
+  }
 }
 
 }  // namespace

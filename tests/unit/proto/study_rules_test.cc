@@ -71,8 +71,8 @@ TEST(ExpandStudy, TakesEveryKeyIntoTheRun) {
       "decay_norm": false, "augment": true, "batch_norm": "sync", "memory_format": "channels_last",
       "bucket_cap_mib": 10, "train_samples": 1000, "cpus_per_rank": 2, "gpus_per_rank": 1}, "seed": 7,
       "measure": {"warmup_steps": 9, "evaluate": false, "target_accuracy": 0.5}})"))
-                       .cells[0]
-                       .spec;
+                        .cells[0]
+                        .spec;
   EXPECT_THAT(run.command(), ElementsAre("python3", "train.py"));
   EXPECT_EQ(run.engine(), "custom");
   EXPECT_EQ(run.model(), "vit") << "a program of the user's own has models of its own";
@@ -129,7 +129,8 @@ TEST(ExpandStudy, KeepsZeroRetriesApartFromTheDefault) {
 }
 
 TEST(ExpandStudy, AugmentsCifar10ByDefault) {
-  v1::StudySpec spec = Spec(R"({"study": "s", "fixed": {"model": "resnet20", "data_dir": "/d", "ranks": 1}})");
+  v1::StudySpec spec =
+      Spec(R"({"study": "s", "fixed": {"model": "resnet20", "data_dir": "/d", "ranks": 1}})");
   EXPECT_EQ(Expand(spec).cells[0].spec.dataset(), "cifar10");
   EXPECT_TRUE(Expand(spec).cells[0].spec.augment());
 }
@@ -201,8 +202,10 @@ TEST(ExpandStudy, WeakScalingKeepsTheBatchOfARank) {
 
 TEST(ExpandStudy, TheRateFollowsItsRule) {
   auto rate = [](const std::string& rule) {
-    return Expand(Small(R"("scaling": {"global_batch": 512}, "lr": {"base": 0.1, "reference_batch": 128, "rule": ")" +
-                        rule + "\"}"))
+    return Expand(
+               Small(
+                   R"("scaling": {"global_batch": 512}, "lr": {"base": 0.1, "reference_batch": 128, "rule": ")" +
+                   rule + "\"}"))
         .cells[0]
         .spec.learning_rate();
   };
@@ -218,9 +221,12 @@ TEST(ExpandStudy, WarmUpStartsAtATenthOfTheBaseOrAtTheTarget) {
                         .spec;
   EXPECT_DOUBLE_EQ(run.warmup_start_rate(), 0.01);
   EXPECT_DOUBLE_EQ(run.warmup_epochs(), 1.5);
-  run = Expand(Small(R"("scaling": {"global_batch": 2}, "lr": {"base": 1, "reference_batch": 100, "warmup_epochs": 1})"))
-            .cells[0]
-            .spec;
+  run =
+      Expand(
+          Small(
+              R"("scaling": {"global_batch": 2}, "lr": {"base": 1, "reference_batch": 100, "warmup_epochs": 1})"))
+          .cells[0]
+          .spec;
   EXPECT_DOUBLE_EQ(run.learning_rate(), 0.02);
   EXPECT_DOUBLE_EQ(run.warmup_start_rate(), 0.02);
 }
@@ -236,7 +242,8 @@ TEST(ExpandStudy, ShortRunsWarmUpForAQuarterAtMost) {
   EXPECT_EQ(Expand(Small("", R"("ranks": 1, "max_steps": 8)")).cells[0].spec.warmup_steps(), 2);
   EXPECT_EQ(Expand(Small("", R"("ranks": 1, "max_steps": 3)")).cells[0].spec.warmup_steps(), 0);
   EXPECT_EQ(Expand(Small("", R"("ranks": 1, "max_steps": 1000)")).cells[0].spec.warmup_steps(), 5);
-  EXPECT_EQ(Expand(Small("", R"("ranks": 1, "train_samples": 1024, "epochs": 2)")).cells[0].spec.warmup_steps(), 4)
+  EXPECT_EQ(
+      Expand(Small("", R"("ranks": 1, "train_samples": 1024, "epochs": 2)")).cells[0].spec.warmup_steps(), 4)
       << "16 steps of 128 samples";
   EXPECT_EQ(Expand(Small(R"("measure": {"warmup_steps": 6})", R"("ranks": 1, "max_steps": 8)"))
                 .cells[0]
@@ -264,7 +271,8 @@ TEST(ExpandStudy, EveryBlockHoldsEveryCellOnce) {
 }
 
 v1::StudySpec TenCells(int seed) {
-  v1::StudySpec spec = Small(R"("matrix": [{"key": "momentum", "values": [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]}])");
+  v1::StudySpec spec =
+      Small(R"("matrix": [{"key": "momentum", "values": [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]}])");
   spec.set_seed(seed);
   return spec;
 }
@@ -335,7 +343,8 @@ TEST(ExpandStudy, MayMixEnginesWhereEachHasWhatItNeeds) {
   ExpandedStudy study = Expand(Small(R"("matrix": [{"key": "engine", "values": ["native/ddp", "custom"]}])",
                                      R"("ranks": 1, "command": ["./train"])"));
   EXPECT_EQ(study.cells.size(), 2u);
-  ExpandedStudy custom = Expand(Spec(R"({"study": "s", "fixed": {"engine": "custom", "command": ["true"], "ranks": 2}})"));
+  ExpandedStudy custom =
+      Expand(Spec(R"({"study": "s", "fixed": {"engine": "custom", "command": ["true"], "ranks": 2}})"));
   EXPECT_EQ(custom.cells[0].spec.dataset(), "") << "no data set is made up for a program of the user's own";
 }
 

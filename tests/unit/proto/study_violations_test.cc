@@ -23,7 +23,9 @@ std::vector<FieldViolation> Wrong(const v1::StudySpec& spec) {
 
 // What is wrong with one further section behind a small valid study.
 std::vector<FieldViolation> WrongWith(const std::string& section) { return Wrong(Small(section)); }
-std::vector<FieldViolation> WrongFixed(const std::string& fixed) { return Wrong(Small("", R"("ranks": 1, )" + fixed)); }
+std::vector<FieldViolation> WrongFixed(const std::string& fixed) {
+  return Wrong(Small("", R"("ranks": 1, )" + fixed));
+}
 
 auto Only(const std::string& field, const std::string& sentence) {
   return ElementsAre(FieldViolation{field, sentence});
@@ -35,9 +37,10 @@ TEST(StudyViolations, Names) {
   for (const char* name : {"1st", "a b", "-a", "a/b", "\xC3\xA4"}) {
     v1::StudySpec spec = Small();
     spec.set_study(name);
-    EXPECT_THAT(Wrong(spec), Only("study", std::string("study name '") + name +
-                                               "' must be a letter, then letters, digits, '-', '_' or '.', 100 "
-                                               "characters at most"));
+    EXPECT_THAT(Wrong(spec),
+                Only("study", std::string("study name '") + name +
+                                  "' must be a letter, then letters, digits, '-', '_' or '.', 100 "
+                                  "characters at most"));
   }
   v1::StudySpec spec = Small();
   spec.set_study(std::string(101, 'a'));
@@ -49,9 +52,11 @@ TEST(StudyViolations, Names) {
 }
 
 TEST(StudyViolations, UnknownValues) {
-  EXPECT_THAT(Wrong(Spec(R"({"study": "s", "fixed": {"model": "resnet21", "dataset": "synthetic", "ranks": 1}})")),
-              Only("fixed.model",
-                   "unknown model 'resnet21'; did you mean 'resnet20'? known: resnet20, resnet32, resnet44, resnet56"));
+  EXPECT_THAT(
+      Wrong(Spec(R"({"study": "s", "fixed": {"model": "resnet21", "dataset": "synthetic", "ranks": 1}})")),
+      Only("fixed.model",
+           "unknown model 'resnet21'; did you mean 'resnet20'? known: resnet20, resnet32, resnet44, "
+           "resnet56"));
   EXPECT_THAT(WrongWith(R"("matrix": [{"key": "engine", "values": ["native/ddp", "native/dpd"]}])"),
               Only("matrix.engine[1]",
                    "unknown engine 'native/dpd'; did you mean 'native/ddp'? known: native/ddp, custom"));
@@ -60,26 +65,32 @@ TEST(StudyViolations, UnknownValues) {
 }
 
 TEST(StudyViolations, UnknownKeys) {
-  EXPECT_THAT(WrongFixed(R"("epoch": 2)"), Only("fixed.epoch", "unknown key 'epoch'; did you mean 'epochs'?"));
+  EXPECT_THAT(WrongFixed(R"("epoch": 2)"),
+              Only("fixed.epoch", "unknown key 'epoch'; did you mean 'epochs'?"));
   EXPECT_THAT(Wrong(Spec(R"({"study": "s", "fixed": {"modle": "resnet20", "dataset": "synthetic"},
                              "matrix": [{"key": "rank", "values": [1, 2]}]})")),
               ElementsAre(FieldViolation{"fixed.modle", "unknown key 'modle'; did you mean 'model'?"},
                           FieldViolation{"matrix.rank", "unknown key 'rank'; did you mean 'ranks'?"}))
       << "a misspelt key is not also reported as missing";
   EXPECT_THAT(Wrong(Small(R"("exclude": [{"colour": "red"}])")),
-              ElementsAre(Field(&FieldViolation::description, HasSubstr("unknown key 'colour'; known: engine, model"))));
+              ElementsAre(Field(&FieldViolation::description,
+                                HasSubstr("unknown key 'colour'; known: engine, model"))));
   EXPECT_THAT(Wrong(Small(R"("baseline": {"rank": 1})")),
               Only("baseline.rank", "unknown key 'rank'; did you mean 'ranks'?"));
 }
 
 TEST(StudyViolations, WrongTypes) {
-  EXPECT_THAT(WrongFixed(R"("epochs": "two")"), Only("fixed.epochs", "epochs must be a whole number, not 'two'"));
+  EXPECT_THAT(WrongFixed(R"("epochs": "two")"),
+              Only("fixed.epochs", "epochs must be a whole number, not 'two'"));
   EXPECT_THAT(WrongFixed(R"("epochs": 1.5)"), Only("fixed.epochs", "epochs must be a whole number, not 1.5"));
-  EXPECT_THAT(WrongFixed(R"("momentum": true)"), Only("fixed.momentum", "momentum must be a number, not true"));
-  EXPECT_THAT(WrongFixed(R"("augment": "yes")"), Only("fixed.augment", "augment must be true or false, not 'yes'"));
+  EXPECT_THAT(WrongFixed(R"("momentum": true)"),
+              Only("fixed.momentum", "momentum must be a number, not true"));
+  EXPECT_THAT(WrongFixed(R"("augment": "yes")"),
+              Only("fixed.augment", "augment must be true or false, not 'yes'"));
   EXPECT_THAT(WrongFixed(R"("precision": 16)"), Only("fixed.precision", "precision must be text, not 16"));
   EXPECT_THAT(WrongFixed(R"("backend": ["mpi"])"), Only("fixed.backend", "backend must be text, not a list"));
-  EXPECT_THAT(WrongFixed(R"("backend": {"a": 1})"), Only("fixed.backend", "backend must be text, not a mapping"));
+  EXPECT_THAT(WrongFixed(R"("backend": {"a": 1})"),
+              Only("fixed.backend", "backend must be text, not a mapping"));
   EXPECT_THAT(WrongFixed(R"("backend": null)"), Only("fixed.backend", "backend must be text, not nothing"));
   EXPECT_THAT(WrongFixed(R"("command": "python3 a.py")"),
               Only("fixed.command", "command must be a list of texts, not 'python3 a.py'"));
@@ -90,13 +101,16 @@ TEST(StudyViolations, OutOfRange) {
   EXPECT_THAT(Wrong(Small("", R"("ranks": 0)")), Only("fixed.ranks", "ranks must be at least 1, not 0"));
   EXPECT_THAT(WrongWith(R"("matrix": [{"key": "epochs", "values": [1, -2]}])"),
               Only("matrix.epochs[1]", "epochs must be at least 1, not -2"));
-  EXPECT_THAT(WrongFixed(R"("momentum": 1.5)"), Only("fixed.momentum", "momentum must be at most 1, not 1.5"));
+  EXPECT_THAT(WrongFixed(R"("momentum": 1.5)"),
+              Only("fixed.momentum", "momentum must be at most 1, not 1.5"));
   EXPECT_THAT(Wrong(Small("", R"("ranks": 1e30)")),
               Only("fixed.ranks", "ranks must be at most 65536, not 1e+30"));
   v1::StudySpec spec = Small();
-  (*spec.mutable_fixed()->mutable_fields())["momentum"].set_number_value(std::numeric_limits<double>::quiet_NaN());
+  (*spec.mutable_fixed()->mutable_fields())["momentum"].set_number_value(
+      std::numeric_limits<double>::quiet_NaN());
   EXPECT_THAT(Wrong(spec), Only("fixed.momentum", "momentum must be a number, not NaN"));
-  (*spec.mutable_fixed()->mutable_fields())["momentum"].set_number_value(std::numeric_limits<double>::infinity());
+  (*spec.mutable_fixed()->mutable_fields())["momentum"].set_number_value(
+      std::numeric_limits<double>::infinity());
   EXPECT_THAT(Wrong(spec), Only("fixed.momentum", "momentum must be at most 1, not inf"));
   (*spec.mutable_fixed()->mutable_fields())["momentum"].Clear();
   EXPECT_THAT(Wrong(spec), Only("fixed.momentum", "momentum must be a number, not nothing"));
@@ -112,7 +126,8 @@ TEST(StudyViolations, TextThatWouldBreakALine) {
 
 TEST(StudyViolations, RanksAreRequired) {
   EXPECT_THAT(Wrong(Small("", R"("epochs": 1)")),
-              Only("matrix.ranks", "ranks is not set; write for example ranks: [1, 2, 4] in matrix, or ranks: 2 in fixed"));
+              Only("matrix.ranks",
+                   "ranks is not set; write for example ranks: [1, 2, 4] in matrix, or ranks: 2 in fixed"));
 }
 
 TEST(StudyViolations, AxesThatAreNone) {
@@ -122,9 +137,11 @@ TEST(StudyViolations, AxesThatAreNone) {
               Only("matrix.epochs[2]", "epochs has the value 1 twice"));
   EXPECT_THAT(WrongWith(R"("zip": [{}])"),
               Only("zip[0]", "names no axis; write for example {ranks: [1, 2], global_batch: [64, 128]}"));
-  EXPECT_THAT(WrongWith(R"("zip": [{"axes": [{"key": "epochs", "values": [1, 2]}, {"key": "momentum", "values": [0.5]}]}])"),
-              Only("zip[0].momentum",
-                   "axes of one zip group need equally many values, but epochs has 2 and momentum has 1"));
+  EXPECT_THAT(
+      WrongWith(
+          R"("zip": [{"axes": [{"key": "epochs", "values": [1, 2]}, {"key": "momentum", "values": [0.5]}]}])"),
+      Only("zip[0].momentum",
+           "axes of one zip group need equally many values, but epochs has 2 and momentum has 1"));
   EXPECT_THAT(WrongWith(R"("zip": [{"axes": [{"key": "epochs", "values": [1, 2, 1]},
                                             {"key": "momentum", "values": [0.5, 0.5, 0.5]}]}])"),
               Only("zip[0].epochs[2]", "the zip group has the same values at 2 as before"));
@@ -146,12 +163,13 @@ TEST(StudyViolations, AKeyHasOneHome) {
 }
 
 TEST(StudyViolations, StrongScalingDividesEvenly) {
-  EXPECT_THAT(Wrong(Small(R"("matrix": [{"key": "ranks", "values": [1, 8]},
+  EXPECT_THAT(
+      Wrong(Small(R"("matrix": [{"key": "ranks", "values": [1, 8]},
                                         {"key": "precision", "values": ["fp32", "amp-bf16"]}],
                              "scaling": {"mode": "STRONG", "global_batch": 100})",
-                          R"("epochs": 1)")),
-              Only("scaling.global_batch",
-                   "global_batch 100 does not divide evenly over 8 ranks; the nearest that do are 96 and 104"))
+                  R"("epochs": 1)")),
+      Only("scaling.global_batch",
+           "global_batch 100 does not divide evenly over 8 ranks; the nearest that do are 96 and 104"))
       << "once, however many cells have it";
   EXPECT_THAT(Wrong(Small(R"("scaling": {"global_batch": 3})", R"("ranks": 8)")),
               Only("scaling.global_batch",
@@ -159,9 +177,10 @@ TEST(StudyViolations, StrongScalingDividesEvenly) {
   EXPECT_THAT(Wrong(Small(R"("matrix": [{"key": "global_batch", "values": [64, 65]}])", R"("ranks": 2)")),
               Only("matrix.global_batch[1]",
                    "global_batch 65 does not divide evenly over 2 ranks; the nearest that do are 64 and 66"));
-  EXPECT_THAT(Wrong(Small("", R"("ranks": 3)")),
-              Only("scaling.global_batch",
-                   "global_batch 128 does not divide evenly over 3 ranks; the nearest that do are 126 and 129"))
+  EXPECT_THAT(
+      Wrong(Small("", R"("ranks": 3)")),
+      Only("scaling.global_batch",
+           "global_batch 128 does not divide evenly over 3 ranks; the nearest that do are 126 and 129"))
       << "the default batch too";
 }
 
@@ -172,12 +191,14 @@ TEST(StudyViolations, BatchesOfTheOtherMode) {
   EXPECT_THAT(WrongWith(R"("scaling": {"mode": "WEAK", "global_batch": 32})"),
               Only("scaling.global_batch",
                    "global_batch belongs to strong scaling; write batch_per_rank, or mode: strong"));
-  EXPECT_THAT(WrongFixed(R"("batch_per_rank": 32)"),
-              Only("fixed.batch_per_rank", "batch_per_rank belongs to weak scaling; add scaling: {mode: weak}"));
-  EXPECT_THAT(Wrong(Small(R"("scaling": {"mode": "WEAK", "batch_per_rank": 1000000000})", R"("ranks": 4)")),
-              Only("scaling.batch_per_rank",
-                   "batch_per_rank 1000000000 x 4 ranks is a global batch of 4,000,000,000; at most 2,147,483,647 is "
-                   "possible"));
+  EXPECT_THAT(
+      WrongFixed(R"("batch_per_rank": 32)"),
+      Only("fixed.batch_per_rank", "batch_per_rank belongs to weak scaling; add scaling: {mode: weak}"));
+  EXPECT_THAT(
+      Wrong(Small(R"("scaling": {"mode": "WEAK", "batch_per_rank": 1000000000})", R"("ranks": 4)")),
+      Only("scaling.batch_per_rank",
+           "batch_per_rank 1000000000 x 4 ranks is a global batch of 4,000,000,000; at most 2,147,483,647 is "
+           "possible"));
 }
 
 TEST(StudyViolations, Sections) {
@@ -203,25 +224,29 @@ TEST(StudyViolations, Sections) {
               Only("limits.gpu_hours", "gpu_hours must be at least 0, not -1"));
   EXPECT_THAT(WrongWith(R"("priority": 5000)"), Only("priority", "priority must be at most 1000, not 5000"));
   EXPECT_THAT(WrongWith(R"("retry": {"max": -1})"), Only("retry.max", "max must be at least 0, not -1"));
-  EXPECT_THAT(WrongWith(R"("retry": {"on": ["preempted", "node_fial"]})"),
-              Only("retry.on[1]",
-                   "unknown cause 'node_fial'; did you mean 'node_fail'? known: node_fail, preempted, worker_lost, "
-                   "rank_killed, boot_fail, out_of_memory, timeout, trainer_error, deadline, no_finish, "
-                   "allocation_cancelled, launch_error"));
+  EXPECT_THAT(
+      WrongWith(R"("retry": {"on": ["preempted", "node_fial"]})"),
+      Only("retry.on[1]",
+           "unknown cause 'node_fial'; did you mean 'node_fail'? known: node_fail, preempted, worker_lost, "
+           "rank_killed, boot_fail, out_of_memory, timeout, trainer_error, deadline, no_finish, "
+           "allocation_cancelled, launch_error"));
   EXPECT_THAT(WrongWith(R"("order": 9)"), Only("order", "unknown order 9"));
 }
 
 TEST(StudyViolations, SbatchOptions) {
-  EXPECT_TRUE(ExpandStudy(Small(R"("slurm": {"sbatch_options": {"constraint": "a100", "mail-type": "END"}})")).ok());
+  EXPECT_TRUE(
+      ExpandStudy(Small(R"("slurm": {"sbatch_options": {"constraint": "a100", "mail-type": "END"}})")).ok());
   EXPECT_THAT(WrongWith(R"("slurm": {"sbatch_options": {"job-name": "x"}})"),
               Only("slurm.sbatch_options.job-name",
                    "sbatch option 'job-name' cannot be set here: the coordinator finds its jobs by it"));
-  EXPECT_THAT(WrongWith(R"("slurm": {"sbatch_options": {"--constraint": "x"}})"),
-              Only("slurm.sbatch_options.--constraint",
-                   "sbatch option '--constraint' must be a long option's name without dashes in front, such as "
-                   "constraint"));
-  EXPECT_THAT(WrongWith(R"("slurm": {"sbatch_options": {"comment": "a\nrm -rf /"}})"),
-              Only("slurm.sbatch_options.comment", "sbatch option 'comment' has a control character in its value"));
+  EXPECT_THAT(
+      WrongWith(R"("slurm": {"sbatch_options": {"--constraint": "x"}})"),
+      Only("slurm.sbatch_options.--constraint",
+           "sbatch option '--constraint' must be a long option's name without dashes in front, such as "
+           "constraint"));
+  EXPECT_THAT(
+      WrongWith(R"("slurm": {"sbatch_options": {"comment": "a\nrm -rf /"}})"),
+      Only("slurm.sbatch_options.comment", "sbatch option 'comment' has a control character in its value"));
 }
 
 TEST(StudyViolations, Exclude) {
@@ -229,13 +254,16 @@ TEST(StudyViolations, Exclude) {
               Only("exclude[0]", "excludes nothing: no cell has precision 'tf32' and ranks 1"));
   EXPECT_THAT(WrongWith(R"("exclude": [{"ranks": 1}])"),
               Only("exclude", "every cell is excluded (1 of 1); nothing is left to run"));
-  EXPECT_THAT(WrongWith(R"("exclude": [{}])"),
-              Contains(FieldViolation{"exclude[0]", "names no key, which would exclude every cell; remove it"}));
+  EXPECT_THAT(
+      WrongWith(R"("exclude": [{}])"),
+      Contains(FieldViolation{"exclude[0]", "names no key, which would exclude every cell; remove it"}));
   EXPECT_THAT(WrongWith(R"("exclude": [{"ranks": "one"}])"),
               Only("exclude[0].ranks", "ranks must be a whole number, not 'one'"));
   v1::StudySpec many = Small();
   for (int i = 0; i < 1001; ++i) (*many.add_exclude()->mutable_fields())["ranks"].set_number_value(2);
-  EXPECT_THAT(Wrong(many), Only("exclude", "exclude has 1,001 entries; at most 1,000 are allowed: name fewer keys in each"));
+  EXPECT_THAT(
+      Wrong(many),
+      Only("exclude", "exclude has 1,001 entries; at most 1,000 are allowed: name fewer keys in each"));
 }
 
 TEST(StudyViolations, Baseline) {
@@ -245,12 +273,15 @@ TEST(StudyViolations, Baseline) {
 }
 
 TEST(StudyViolations, WhatAnEngineNeeds) {
-  EXPECT_THAT(Wrong(Spec(R"({"study": "s", "fixed": {"ranks": 1}})")),
-              ElementsAre(FieldViolation{"fixed.model", "engine native/ddp needs a model, for example model: resnet20"},
-                          FieldViolation{"fixed.data_dir",
-                                         "dataset cifar10 needs data_dir, the directory of data_batch_1.bin"}));
-  EXPECT_THAT(Wrong(Spec(R"({"study": "s", "fixed": {"ranks": 1, "engine": "custom"}})")),
-              Only("fixed.command", "engine custom needs a command, for example command: [python3, train.py]"));
+  EXPECT_THAT(
+      Wrong(Spec(R"({"study": "s", "fixed": {"ranks": 1}})")),
+      ElementsAre(
+          FieldViolation{"fixed.model", "engine native/ddp needs a model, for example model: resnet20"},
+          FieldViolation{"fixed.data_dir",
+                         "dataset cifar10 needs data_dir, the directory of data_batch_1.bin"}));
+  EXPECT_THAT(
+      Wrong(Spec(R"({"study": "s", "fixed": {"ranks": 1, "engine": "custom"}})")),
+      Only("fixed.command", "engine custom needs a command, for example command: [python3, train.py]"));
 }
 
 TEST(StudyViolations, WhatADeviceCannotDo) {
@@ -258,24 +289,27 @@ TEST(StudyViolations, WhatADeviceCannotDo) {
               Only("fixed.device", "device cuda needs GPUs; set resources.gpus_per_rank, for example to 1"));
   EXPECT_THAT(Wrong(Small("", R"("ranks": 2, "backend": "solo")")),
               Only("fixed.backend", "backend solo is for one rank, not 2; use auto, mpi or gloo"));
-  EXPECT_THAT(WrongFixed(R"("backend": "nccl")"),
-              Only("fixed.backend", "backend nccl needs GPUs; set resources.gpus_per_rank, or use mpi or gloo"));
+  EXPECT_THAT(
+      WrongFixed(R"("backend": "nccl")"),
+      Only("fixed.backend", "backend nccl needs GPUs; set resources.gpus_per_rank, or use mpi or gloo"));
   EXPECT_THAT(WrongWith(R"("matrix": [{"key": "precision", "values": ["fp32", "amp-fp16"]}])"),
               Only("matrix.precision[1]",
                    "precision amp-fp16 needs GPUs; set resources.gpus_per_rank, or use fp32 or amp-bf16"));
-  EXPECT_TRUE(ExpandStudy(Small(R"("resources": {"gpus_per_rank": 1})", R"("ranks": 1, "precision": "amp-fp16",
+  EXPECT_TRUE(
+      ExpandStudy(Small(R"("resources": {"gpus_per_rank": 1})", R"("ranks": 1, "precision": "amp-fp16",
                                 "device": "cuda", "backend": "nccl")"))
-                  .ok());
+          .ok());
 }
 
 TEST(StudyViolations, EverythingIsToldInTheOrderOfTheFile) {
-  EXPECT_THAT(Wrong(Spec(R"({"study": "1", "fixed": {"model": "resnet21", "momentum": 2, "dataset": "synthetic"},
+  EXPECT_THAT(
+      Wrong(Spec(R"({"study": "1", "fixed": {"model": "resnet21", "momentum": 2, "dataset": "synthetic"},
                              "matrix": [{"key": "ranks", "values": [3, 0]}], "repeats": -1, "priority": 2000})")),
-              ElementsAre(Field(&FieldViolation::field, "study"), Field(&FieldViolation::field, "fixed.model"),
-                          Field(&FieldViolation::field, "fixed.momentum"),
-                          Field(&FieldViolation::field, "matrix.ranks[1]"),
-                          Field(&FieldViolation::field, "scaling.global_batch"),
-                          Field(&FieldViolation::field, "repeats"), Field(&FieldViolation::field, "priority")));
+      ElementsAre(Field(&FieldViolation::field, "study"), Field(&FieldViolation::field, "fixed.model"),
+                  Field(&FieldViolation::field, "fixed.momentum"),
+                  Field(&FieldViolation::field, "matrix.ranks[1]"),
+                  Field(&FieldViolation::field, "scaling.global_batch"),
+                  Field(&FieldViolation::field, "repeats"), Field(&FieldViolation::field, "priority")));
 }
 
 TEST(StudyViolations, AHostileRequestIsAnsweredInBounds) {
@@ -311,9 +345,10 @@ TEST(StudyTooLarge, IsToldWithItsNumbers) {
 
 TEST(StudyTooLarge, CanBeTheRepeats) {
   absl::Status status = ExpandStudy(WithAxes({}, 100'001)).status();
-  EXPECT_EQ(status.message(),
-            "the study has 100,001 runs (1 cells x 100,001 repeats); at most 100,000 are allowed: reduce repeats "
-            "(100,001), or make several studies of it");
+  EXPECT_EQ(
+      status.message(),
+      "the study has 100,001 runs (1 cells x 100,001 repeats); at most 100,000 are allowed: reduce repeats "
+      "(100,001), or make several studies of it");
   EXPECT_TRUE(ExpandStudy(WithAxes({}, 100'000)).ok());
 }
 

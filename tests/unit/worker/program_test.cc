@@ -95,14 +95,14 @@ class ProgramTest : public ::testing::Test {
 TEST_F(ProgramTest, RunsAScriptOnEveryRankAndReportsItsEventsExactlyOnce) {
   StartWorker();
   Assign("t",
-         "for s in 0 1 2; do echo '{\"time\":1,\"event\":\"step\",\"step\":'$s',\"metrics\":{\"m\":'$RANK$s'}}'; done "
+         "for s in 0 1 2; do echo '{\"time\":1,\"event\":\"step\",\"step\":'$s',\"metrics\":{\"m\":1'$RANK$s'}}'; done "
          ">>$SCALELAB_EVENTS; echo '{\"time\":2,\"event\":\"finish\",\"parameter_hash\":\"ab\"}' >>$SCALELAB_EVENTS; "
          "echo $SCALELAB_SPEC $WORLD_SIZE ${SCALELAB_ALLOCATION_SECRET:-none}",
          2);
   ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
   EXPECT_EQ(service_.Status("t").exit_status(), 0);
-  EXPECT_THAT(service_.Points("t", 0, "m"), ElementsAre(Pair(0, 0), Pair(1, 1), Pair(2, 2)));
-  EXPECT_THAT(service_.Points("t", 1, "m"), ElementsAre(Pair(0, 10), Pair(1, 11), Pair(2, 12)));
+  EXPECT_THAT(service_.Points("t", 0, "m"), ElementsAre(Pair(0, 100), Pair(1, 101), Pair(2, 102)));
+  EXPECT_THAT(service_.Points("t", 1, "m"), ElementsAre(Pair(0, 110), Pair(1, 111), Pair(2, 112)));
   ASSERT_EQ(service_.Events("t", 1).size(), 1u);
   EXPECT_EQ(service_.Events("t", 1)[0].parameter_hash(), "ab");
   const std::string runs = dir_ / "runs/t/";

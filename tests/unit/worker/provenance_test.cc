@@ -15,8 +15,8 @@ TEST(RedactedEnvironment, HidesWhatLooksLikeASecret) {
       {"HOME=/root", "API_TOKEN=a", "my_secret=b", "DB_PASSWORD=c",
        "AWS_ACCESS_KEY_ID=d", "Credentials=e", "EMPTY="});
   const char* const expected =
-      R"({"HOME":"/root","API_TOKEN":"(redacted)","my_secret":"(redacted)","DB_PASSWORD":"(redacted)",)"
-      R"("AWS_ACCESS_KEY_ID":"(redacted)","Credentials":"(redacted)","EMPTY":""})";
+      R"x({"HOME":"/root","API_TOKEN":"(redacted)","my_secret":"(redacted)","DB_PASSWORD":"(redacted)",)x"
+      R"x("AWS_ACCESS_KEY_ID":"(redacted)","Credentials":"(redacted)","EMPTY":""})x";
   EXPECT_EQ(environment.dump(), expected);
 }
 

@@ -21,6 +21,7 @@ std::string ParameterHash(const std::vector<at::Tensor>& tensors) {
       data += bytes;
       left -= bytes;
     }
+    hash = (hash ^ flat.nbytes()) * 0x100000001b3u;
   }
   hash = (hash ^ (hash >> 33)) * 0xff51afd7ed558ccdu;
   hash ^= hash >> 33;

@@ -1,0 +1,23 @@
+// What a benchmark says: one figure, and what it is measured against in the same run.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace scalelab::bench {
+
+struct Figure {
+  std::string name;  // "ingest/points_1000"
+  double value = 0;
+  std::string unit;          // "points/s", "ms"
+  std::string against;       // what it is compared with; empty when with nothing
+  double against_value = 0;  // in the same unit
+  double ratio = 0;          // value / against_value; 0 when compared with nothing
+};
+
+struct BenchOptions {
+  double scale = 1.0;     // of the amounts of data; below 1 for a quick look
+  std::string directory;  // where databases are made: on the disk that is to be measured
+};
+
+}  // namespace scalelab::bench

@@ -1,0 +1,68 @@
+// A little language for studies with results.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "google/protobuf/util/json_util.h"
+#include "server/analysis/curve.h"
+
+namespace scalelab::server {
+
+// Cells are numbered from 1 in the order they are added.
+class Results {
+ public:
+  explicit Results(const std::string& spec_json = "{}") {
+    (void)google::protobuf::util::JsonStringToMessage(spec_json, &spec_);
+  }
+  // A cell whose axes are those of `key` (a JSON object) and ranks.
+  Results& Cell(int ranks, const std::string& key = "{}") {
+    db::CellRow cell;
+    cell.id = static_cast<int64_t>(cells_.size()) + 1;
+    cell.position = static_cast<int>(cells_.size());
+    cell.ranks = ranks;
+    cell.global_batch = 256;
+    const std::string rest = key.substr(1);
+    cell.key = "{\"ranks\":" + std::to_string(ranks) + (rest == "}" ? "" : ",") + rest;
+    cells_.push_back(cell);
+    next_repeat_ = 0;
+    return *this;
+  }
+  Results& Excluded() {
+    cells_.back().excluded = true;
+    return *this;
+  }
+  // The next repeats of the last cell succeeded with these throughputs.
+  Results& Ok(const std::vector<double>& throughputs, const std::string& fingerprint = "a100") {
+    for (double throughput : throughputs) {
+      db::CurveRow& row = Row(db::RunState::kSucceeded);
+      row.throughput = throughput;
+      row.fingerprint = fingerprint;
+    }
+    return *this;
+  }
+  // The next repeat ended, or stands, so.
+  Results& Other(db::RunState state, db::Cause cause = db::Cause::kNone) {
+    Row(state).cause = cause;
+    return *this;
+  }
+  db::CurveRow& Row(db::RunState state) {
+    db::CurveRow& row = rows_.emplace_back();
+    row.cell_id = cells_.back().id;
+    row.repeat = next_repeat_++;
+    row.state = state;
+    return row;
+  }
+  db::CurveRow& last_row() { return rows_.back(); }
+  scalelab::v1::GetCurveResponse Curve(const CurveOptions& options = {}) const {
+    return MakeCurve(spec_, cells_, rows_, options);
+  }
+
+ private:
+  scalelab::v1::StudySpec spec_;
+  std::vector<db::CellRow> cells_;
+  std::vector<db::CurveRow> rows_;
+  int next_repeat_ = 0;
+};
+
+}  // namespace scalelab::server

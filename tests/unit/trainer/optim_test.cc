@@ -1,0 +1,51 @@
+#include <gtest/gtest.h>
+
+#include "worker/trainer/optim/sgd.h"
+
+namespace scalelab::trainer {
+namespace {
+
+std::vector<at::Tensor> Parameters() {
+  torch::manual_seed(1);
+  return {at::randn({4, 3}).set_requires_grad(true), at::randn({4}).set_requires_grad(true),
+          at::randn({2, 3, 2, 2}).contiguous(at::MemoryFormat::ChannelsLast).set_requires_grad(true)};
+}
+
+void SetGradients(std::vector<at::Tensor>& parameters, int step) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    torch::manual_seed(10 * step + static_cast<int>(i));
+    parameters[i].mutable_grad() = at::randn(parameters[i].sizes());
+  }
+}
+
+TEST(Sgd, MovesParametersAsTorchOptimSgdDoes) {
+  std::vector<at::Tensor> ours = Parameters(), theirs = Parameters();
+  Sgd sgd(ours, 0.9, 0.01, true);
+  torch::optim::SGD reference(theirs, torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01));
+  for (int step = 0; step < 5; ++step) {
+    SetGradients(ours, step), SetGradients(theirs, step);
+    sgd.Step(0.1);
+    reference.step();
+    for (size_t i = 0; i < ours.size(); ++i) EXPECT_TRUE(at::allclose(ours[i], theirs[i], 1e-6, 1e-7)) << step;
+  }
+}
+
+TEST(Sgd, SparesNormalisationAndBiasesThePenaltyWhenAsked) {
+  std::vector<at::Tensor> parameters = Parameters();
+  const at::Tensor matrix = parameters[0].detach().clone(), bias = parameters[1].detach().clone();
+  for (at::Tensor& parameter : parameters) parameter.mutable_grad() = at::zeros_like(parameter);
+  Sgd(parameters, 0.9, 0.5, false).Step(1);
+  EXPECT_TRUE(at::allclose(parameters[0], matrix * 0.5));
+  EXPECT_TRUE(parameters[1].equal(bias));
+}
+
+TEST(Sgd, PassesOverParametersWithoutGradient) {
+  std::vector<at::Tensor> parameters = Parameters();
+  const at::Tensor before = parameters[2].detach().clone();
+  parameters[0].mutable_grad() = at::ones_like(parameters[0]);
+  Sgd(parameters, 0.9, 0.5, true).Step(1);
+  EXPECT_TRUE(parameters[2].equal(before));
+}
+
+}  // namespace
+}  // namespace scalelab::trainer

@@ -1,0 +1,361 @@
+// The program as the worker starts it: files in, events and an exit status out.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "nlohmann/json.hpp"
+
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+std::string ReadAll(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+struct Result {
+  int status = -1;
+  std::vector<std::vector<json>> events;  // of each rank
+
+  std::vector<json> Of(int rank, const std::string& event) const {
+    std::vector<json> found;
+    std::ranges::copy_if(events[rank], std::back_inserter(found), [&](const json& e) { return e["event"] == event; });
+    return found;
+  }
+  std::string hash(int rank) const {
+    const auto finish = Of(rank, "finish");
+    return finish.empty() ? "no finish" : finish[0]["parameter_hash"].get<std::string>();
+  }
+  // Mean loss over the ranks of each step.
+  std::vector<double> Losses() const {
+    std::vector<double> losses;
+    for (size_t r = 0; r < events.size(); ++r) {
+      const auto steps = Of(static_cast<int>(r), "step");
+      losses.resize(steps.size());
+      for (size_t i = 0; i < steps.size(); ++i) {
+        EXPECT_EQ(steps[i]["step"], i);
+        losses[i] += steps[i]["metrics"]["train/loss"].get<double>() / static_cast<double>(events.size());
+      }
+    }
+    return losses;
+  }
+};
+
+class Trainer : public testing::Test {
+ protected:
+  Trainer() {
+    static int number = 0;
+    dir_ = testing::TempDir() + "/trainer-" + std::to_string(getpid()) + "-" + std::to_string(number++);
+    std::filesystem::create_directories(dir_);
+    setenv("OMP_NUM_THREADS", "1", 1);
+    setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
+  }
+  ~Trainer() override { std::filesystem::remove_all(dir_); }
+
+  std::string EventsPath(int rank) const { return dir_ + "/events-" + std::to_string(rank) + ".jsonl"; }
+  std::string SpecPath(int rank) const { return dir_ + "/spec-" + std::to_string(rank) + ".json"; }
+
+  // The shell command of a run whose ranks get specs[rank], or the last one.
+  std::string Command(const std::vector<json>& specs, int ranks) {
+    std::string command;
+    for (int r = 0; r < ranks; ++r) {
+      std::filesystem::remove(EventsPath(r));
+      std::ofstream(SpecPath(r)) << specs[std::min<size_t>(r, specs.size() - 1)].dump();
+      const std::string rank = std::to_string(r), world = std::to_string(ranks);
+      if (ranks == 1) {
+        command = "env RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 SCALELAB_SPEC=" + SpecPath(0) +
+                  " SCALELAB_EVENTS=" + EventsPath(0) + " " TRAINER;
+        break;
+      }
+      command += (r == 0 ? MPIRUN " --oversubscribe --allow-run-as-root " : " : ") + std::string("-np 1 -x RANK=") +
+                 rank + " -x LOCAL_RANK=" + rank + " -x WORLD_SIZE=" + world + " -x SCALELAB_SPEC=" + SpecPath(r) +
+                 " -x SCALELAB_EVENTS=" + EventsPath(r) + " " TRAINER;
+    }
+    return command;
+  }
+
+  Result Run(const std::vector<json>& specs, int ranks = 1) {
+    Result result;
+    const int status = std::system((Command(specs, ranks) + " >" + dir_ + "/out 2>" + dir_ + "/err").c_str());
+    result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    for (int r = 0; r < ranks; ++r) {
+      std::ifstream file(EventsPath(r));
+      auto& events = result.events.emplace_back();
+      for (std::string line; std::getline(file, line);) events.push_back(json::parse(line));
+    }
+    if (result.status != 0) std::fputs(ReadAll(dir_ + "/err").substr(0, 400).c_str(), stderr);
+    return result;
+  }
+
+  static json Spec(int ranks, json more = json::object()) {
+    json spec = {{"engine", "native/ddp"}, {"model", "resnet20"},   {"dataset", "synthetic"}, {"backend", "auto"},
+                 {"ranks", ranks},         {"global_batch", 32},    {"epochs", 1},            {"max_steps", "20"},
+                 {"seed", "3"},            {"learning_rate", 0.01}, {"augment", false},       {"train_samples", "640"},
+                 {"cpus_per_rank", 1},     {"momentum", 0.9},       {"weight_decay", 1e-4}};
+    spec.update(more);
+    return spec;
+  }
+
+  void WriteCifar(int train, int test, int missing_bytes = 0) {
+    auto write = [&](const std::string& name, int records, int missing) {
+      std::string bytes;
+      for (int r = 0; r < records; ++r) {
+        bytes += static_cast<char>(r % 10);
+        for (int i = 0; i < 3072; ++i) bytes += static_cast<char>((r * 37 + i * (r % 10 + 1)) & 0xff);
+      }
+      bytes.resize(bytes.size() - missing);
+      std::ofstream(dir_ + "/" + name, std::ios::binary) << bytes;
+    };
+    write("data_batch_1.bin", train, missing_bytes);
+    write("test_batch.bin", test, 0);
+  }
+
+  std::string dir_;
+};
+
+class Parity : public Trainer, public testing::WithParamInterface<std::string> {};
+
+// The same global batches on 1, 2 and 4 ranks are the same training; only the order of additions differs.
+TEST_P(Parity, LossesDoNotDependOnTheNumberOfRanks) {
+  constexpr double kTolerance = 1e-3;  // of the loss; rounding grows from step to step
+  const json more = {{"batch_norm", GetParam()}, {"learning_rate", GetParam() == "eval" ? 0.001 : 0.02}};
+  const Result one = Run({Spec(1, more)});
+  ASSERT_EQ(one.status, 0);
+  const std::vector<double> expected = one.Losses();
+  ASSERT_EQ(expected.size(), 20u);
+  EXPECT_LT(expected.back(), expected.front()) << "it should learn, or the comparison says little";
+  for (int ranks : {2, 4}) {
+    const Result many = Run({Spec(ranks, more)}, ranks);
+    ASSERT_EQ(many.status, 0);
+    const std::vector<double> losses = many.Losses();
+    ASSERT_EQ(losses.size(), 20u);
+    double deviation = 0;
+    for (int i = 0; i < 20; ++i) deviation = std::max(deviation, std::abs(losses[i] / expected[i] - 1));
+    std::printf("batch_norm %s, %d ranks: loss %.4f -> %.4f, largest relative deviation %.2e\n", GetParam().c_str(),
+                ranks, expected.front(), expected.back(), deviation);
+    EXPECT_LT(deviation, kTolerance);
+    for (int r = 1; r < ranks; ++r) EXPECT_EQ(many.hash(r), many.hash(0));
+    EXPECT_EQ(many.Of(0, "epoch").at(0)["metrics"]["epoch/train_loss"],
+              many.Of(1, "epoch").at(0)["metrics"]["epoch/train_loss"]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Parity, testing::Values("eval", "sync"), [](const auto& info) { return info.param; });
+
+TEST_F(Trainer, RepeatsARunBitForBit) {
+  const json spec = Spec(1, {{"augment", true}, {"max_steps", "5"}});
+  const Result first = Run({spec}), second = Run({spec});
+  EXPECT_EQ(first.status, 0);
+  EXPECT_EQ(first.Losses(), second.Losses());
+  EXPECT_EQ(first.hash(0), second.hash(0));
+  EXPECT_NE(first.hash(0), Run({Spec(1, {{"augment", true}, {"max_steps", "5"}, {"seed", "4"}})}).hash(0));
+}
+
+TEST_F(Trainer, ReportsEveryMetricOfTheProtocol) {
+  WriteCifar(60, 37);
+  const Result run = Run({Spec(2, {{"dataset", "cifar10"},
+                                   {"data_dir", dir_},
+                                   {"evaluate", true},
+                                   {"train_samples", "0"},
+                                   {"epochs", 3},
+                                   {"warmup_steps", 1},
+                                   {"global_batch", 20},
+                                   {"target_accuracy", 0.01},
+                                   {"max_steps", "8"}})},
+                         2);
+  ASSERT_EQ(run.status, 0);
+  for (int r = 0; r < 2; ++r) {
+    const auto start = run.Of(r, "start");
+    ASSERT_EQ(start.size(), 1u);
+    EXPECT_EQ(start[0]["rank"], r);
+    EXPECT_EQ(start[0]["world_size"], 2);
+    EXPECT_EQ(start[0]["total_steps"], 8);
+    const auto steps = run.Of(r, "step");
+    ASSERT_EQ(steps.size(), 8u);
+    for (const json& step : steps) {
+      const json& m = step["metrics"];
+      for (const char* key : {"step/total_s", "step/data_s", "step/forward_s", "step/backward_s", "step/optimizer_s",
+                              "step/comm_exposed_s", "comm/bytes", "train/loss"}) {
+        EXPECT_TRUE(m.contains(key)) << key;
+      }
+      EXPECT_EQ(m.contains("train/learning_rate"), r == 0);
+      EXPECT_GE(m["comm/bytes"], 269'722 * 4);
+      const double parts = m["step/data_s"].get<double>() + m["step/forward_s"].get<double>() +
+                           m["step/backward_s"].get<double>() + m["step/comm_exposed_s"].get<double>() +
+                           m["step/optimizer_s"].get<double>();
+      EXPECT_LE(parts, m["step/total_s"].get<double>());
+    }
+    const auto epochs = run.Of(r, "epoch");
+    ASSERT_EQ(epochs.size(), 3u) << "the last one is cut short by max_steps";
+    for (const json& epoch : epochs) {
+      for (const char* key : {"epoch/seconds", "epoch/throughput", "epoch/train_loss", "epoch/train_accuracy",
+                              "eval/loss", "eval/accuracy", "eval/seconds"}) {
+        EXPECT_TRUE(epoch["metrics"].contains(key)) << key;
+      }
+      EXPECT_EQ(epoch["metrics"]["eval/samples"], 37) << "every test sample once, though 37 divides by nothing";
+    }
+    const auto finish = run.Of(r, "finish");
+    ASSERT_EQ(finish.size(), 1u);
+    for (const char* key :
+         {"run/throughput", "run/throughput_mean", "run/step_seconds", "run/epoch_seconds", "run/comm_share",
+          "run/peak_memory_bytes", "run/cpu_utilisation", "run/accuracy", "run/train_loss", "run/time_to_accuracy_s",
+          "run/straggler_skew", "run/steps", "run/seconds"}) {
+      EXPECT_TRUE(finish[0]["metrics"].contains(key)) << key;
+    }
+    EXPECT_EQ(finish[0]["metrics"]["run/steps"], 8);
+  }
+  EXPECT_EQ(run.hash(0), run.hash(1)) << "with batch_norm \"train\" parameters agree though statistics differ";
+  EXPECT_EQ(run.Of(0, "epoch")[2]["metrics"]["eval/loss"], run.Of(1, "epoch")[2]["metrics"]["eval/loss"]);
+}
+
+TEST_F(Trainer, EvaluatesTheSameWithAnyNumberOfRanks) {
+  WriteCifar(40, 301);  // more than one evaluation batch on one rank
+  const json more = {{"dataset", "cifar10"}, {"data_dir", dir_},  {"evaluate", true}, {"batch_norm", "eval"},
+                     {"max_steps", "1"},     {"global_batch", 6}, {"train_samples", "0"}, {"learning_rate", 0.0001}};
+  const json one = Run({Spec(1, more)}).Of(0, "epoch").at(0)["metrics"];
+  const json three = Run({Spec(3, more)}, 3).Of(2, "epoch").at(0)["metrics"];
+  EXPECT_EQ(one["eval/samples"], 301);
+  EXPECT_EQ(three["eval/samples"], 301);
+  EXPECT_NEAR(three["eval/loss"].get<double>() / one["eval/loss"].get<double>(), 1, 1e-4);
+  EXPECT_NEAR(three["eval/accuracy"].get<double>(), one["eval/accuracy"].get<double>(), 2.5 / 301);
+}
+
+TEST_F(Trainer, SaysWhichDataFileIsShort) {
+  WriteCifar(60, 10, 1);
+  const Result run = Run({Spec(1, {{"dataset", "cifar10"}, {"data_dir", dir_}})});
+  EXPECT_EQ(run.status, 1);
+  ASSERT_FALSE(run.events[0].empty());
+  const json error = run.events[0].back();
+  EXPECT_EQ(error["event"], "error");
+  EXPECT_EQ(error["kind"], "data");
+  EXPECT_THAT(error["message"].get<std::string>(), HasSubstr("data_batch_1.bin"));
+  EXPECT_THAT(ReadAll(dir_ + "/err"), HasSubstr("data_batch_1.bin"));
+}
+
+TEST_F(Trainer, EndsAllRanksWhenOneFails) {
+  WriteCifar(60, 10);
+  const json good = Spec(2, {{"dataset", "cifar10"}, {"data_dir", dir_}, {"epochs", 1000}, {"max_steps", "0"}});
+  json bad = good;
+  bad["data_dir"] = dir_ + "/nothing-here";
+  const Result run = Run({good, bad}, 2);
+  EXPECT_NE(run.status, 0);
+  EXPECT_EQ(run.Of(1, "error").at(0)["kind"], "data");
+  EXPECT_TRUE(run.Of(0, "finish").empty());
+}
+
+TEST_F(Trainer, NamesAWrongLauncherAsTheCause) {
+  json spec = Spec(2);
+  const Result alone = Run({spec});  // WORLD_SIZE=1
+  EXPECT_EQ(alone.status, 1);
+  EXPECT_EQ(alone.events[0].back()["kind"], "communication");
+  EXPECT_THAT(alone.events[0].back()["message"].get<std::string>(), HasSubstr("WORLD_SIZE"));
+  // A launcher that sets the environment but starts processes which do not know of each other.
+  const std::string command = "env -u OMPI_COMM_WORLD_RANK RANK=0 WORLD_SIZE=2 SCALELAB_SPEC=" + SpecPath(0) +
+                              " SCALELAB_EVENTS=" + EventsPath(0) + " " TRAINER " >/dev/null 2>&1";
+  EXPECT_NE(std::system(command.c_str()), 0);
+  EXPECT_THAT(ReadAll(EventsPath(0)), HasSubstr("each process started alone"));
+}
+
+TEST_F(Trainer, RefusesWhatACpuCannotDo) {
+  for (const auto& [field, value] : std::vector<std::pair<std::string, std::string>>{
+           {"precision", "amp-fp16"}, {"precision", "tf32"}, {"device", "cuda"}, {"backend", "nccl"},
+           {"engine", "native/none"}, {"model", "vgg"}, {"dataset", "mnist"}}) {
+    const Result run = Run({Spec(1, {{field, value}})});
+    EXPECT_EQ(run.status, 1) << value;
+    ASSERT_FALSE(run.events[0].empty()) << value;
+    EXPECT_EQ(run.events[0].back()["event"], "error");
+    EXPECT_THAT(run.events[0].back()["message"].get<std::string>(), HasSubstr(value));
+  }
+}
+
+TEST_F(Trainer, TrainsInMixedPrecision) {
+  const json more = {{"precision", "amp-bf16"}, {"max_steps", "12"}, {"learning_rate", 0.02}};
+  const Result run = Run({Spec(1, more)});
+  ASSERT_EQ(run.status, 0);
+  const std::vector<double> mixed = run.Losses(), full = Run({Spec(1, {{"max_steps", "12"}, {"learning_rate", 0.02}})}).Losses();
+  EXPECT_NE(mixed[0], full[0]);
+  EXPECT_NEAR(mixed[0] / full[0], 1, 0.05);
+  EXPECT_LT(mixed.back(), mixed.front());
+}
+
+TEST_F(Trainer, WritesEventsToStandardOutputForAPersonWithAFile) {
+  std::ofstream(SpecPath(0)) << Spec(1, {{"max_steps", "2"}}).dump();
+  const std::string out = dir_ + "/out";
+  ASSERT_EQ(std::system(("env -u SCALELAB_EVENTS -u RANK " TRAINER " " + SpecPath(0) + " >" + out).c_str()), 0);
+  std::ifstream file(out);
+  std::vector<std::string> events;
+  for (std::string line; std::getline(file, line);) events.push_back(json::parse(line)["event"]);
+  EXPECT_THAT(events, testing::ElementsAre("start", "step", "step", "epoch", "finish"));
+}
+
+TEST_F(Trainer, TellsItsVersionsInOneJsonLine) {
+  const std::string out = dir_ + "/out";
+  ASSERT_EQ(std::system((TRAINER " --version >" + out).c_str()), 0);
+  const json version = json::parse(ReadAll(out));
+  EXPECT_EQ(version["name"], "scalelab-trainer");
+  EXPECT_THAT(version["mpi"].get<std::string>(), HasSubstr("MPI"));
+  EXPECT_TRUE(version.contains("libtorch"));
+}
+
+TEST_F(Trainer, LinksNeitherGrpcNorProtobuf) {
+  const std::string out = dir_ + "/out";
+  ASSERT_EQ(std::system(("readelf -d " TRAINER " >" + out).c_str()), 0);
+  const std::string needed = ReadAll(out);
+  EXPECT_THAT(needed, HasSubstr("libtorch_cpu"));
+  EXPECT_THAT(needed, testing::Not(HasSubstr("libgrpc")));
+  EXPECT_THAT(needed, testing::Not(HasSubstr("libprotobuf")));
+}
+
+// Processes whose environment names this test's event files.
+int RanksAlive(const std::string& dir) {
+  int alive = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string environment = ReadAll(entry.path().string() + "/environ");
+    const std::string program = ReadAll(entry.path().string() + "/comm");
+    if (environment.find("SCALELAB_EVENTS=" + dir) != std::string::npos && program.starts_with("scalelab-train")) {
+      ++alive;
+    }
+  }
+  return alive;
+}
+
+TEST_F(Trainer, DoesNotOutliveAKilledLauncher) {
+  const std::string command = "exec " + Command({Spec(2, {{"max_steps", "0"}, {"epochs", 100'000}})}, 2);
+  const pid_t launcher = fork();
+  if (launcher == 0) {
+    execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    _exit(127);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  auto wait_for = [&](auto condition) {
+    while (!condition() && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return condition();
+  };
+  const bool started = wait_for([&] {
+    return ReadAll(EventsPath(0)).find("step/total_s") != std::string::npos &&
+           ReadAll(EventsPath(1)).find("step/total_s") != std::string::npos;
+  });
+  EXPECT_TRUE(started);
+  EXPECT_EQ(RanksAlive(dir_), 2);
+  kill(launcher, SIGKILL);
+  waitpid(launcher, nullptr, 0);
+  EXPECT_TRUE(wait_for([&] { return RanksAlive(dir_) == 0; }));
+}
+
+}  // namespace

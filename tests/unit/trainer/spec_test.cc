@@ -1,0 +1,81 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "worker/trainer/errors.h"
+#include "worker/trainer/optim/schedule.h"
+#include "worker/trainer/training_spec.h"
+
+namespace scalelab::trainer {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string ErrorOf(const std::string& json) {
+  try {
+    ParseTrainingSpec(json, "spec.json");
+  } catch (const TrainerError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(TrainingSpec, TakesProtobufJsonWith64BitNumbersAsStrings) {
+  const TrainingSpec spec = ParseTrainingSpec(
+      R"({"engine":"native/ddp","model":"resnet56","max_steps":"200","seed":"-7","ranks":4,"global_batch":256,
+          "learning_rate":0.4,"augment":false,"batch_norm":"sync","train_samples":"1000","command":[]})",
+      "spec.json");
+  EXPECT_EQ(spec.model, "resnet56");
+  EXPECT_EQ(spec.max_steps, 200);
+  EXPECT_EQ(spec.seed, -7);
+  EXPECT_EQ(spec.batch_per_rank, 64);
+  EXPECT_EQ(spec.learning_rate, 0.4);
+  EXPECT_FALSE(spec.augment);
+  EXPECT_EQ(spec.train_samples, 1000);
+}
+
+TEST(TrainingSpec, KeepsDefaultsOfMissingFields) {
+  const TrainingSpec spec = ParseTrainingSpec("{}", "spec.json");
+  EXPECT_EQ(spec.engine, "native/ddp");
+  EXPECT_EQ(spec.ranks, 1);
+  EXPECT_EQ(spec.global_batch, 128);
+}
+
+TEST(TrainingSpec, NamesFileFieldAndValueOfWhatIsWrong) {
+  EXPECT_THAT(ErrorOf(R"({"max_steps":"many"})"), AllOf(HasSubstr("spec.json"), HasSubstr("max_steps"), HasSubstr("many")));
+  EXPECT_THAT(ErrorOf(R"({"epochs":1.5})"), AllOf(HasSubstr("epochs"), HasSubstr("1.5")));
+  EXPECT_THAT(ErrorOf(R"({"augment":"yes"})"), HasSubstr("augment"));
+  EXPECT_THAT(ErrorOf(R"({"ranks":0})"), HasSubstr("ranks"));
+  EXPECT_THAT(ErrorOf(R"({"precision":"fp8"})"), AllOf(HasSubstr("amp-bf16"), HasSubstr("fp8")));
+  EXPECT_THAT(ErrorOf(R"({"ranks":3,"global_batch":128})"), AllOf(HasSubstr("global_batch"), HasSubstr("3 ranks")));
+  EXPECT_THAT(ErrorOf(R"({"ranks":2,"global_batch":128,"batch_per_rank":128})"), HasSubstr("global_batch"));
+  EXPECT_THAT(ErrorOf("{"), HasSubstr("not a JSON object"));
+}
+
+TEST(LearningRate, WarmsUpByStepsAndThenStaysConstant) {
+  TrainingSpec spec;
+  spec.learning_rate = 0.8, spec.warmup_start_rate = 0.2, spec.warmup_epochs = 1.5, spec.epochs = 4;
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 0, 10), 0.2);
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 5, 10), 0.4);
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 15, 10), 0.8);
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 39, 10), 0.8);
+}
+
+TEST(LearningRate, FallsTenfoldAtOneHalfAndThreeQuarters) {
+  TrainingSpec spec;
+  spec.learning_rate = 1, spec.lr_schedule = "step", spec.epochs = 4;
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 19, 10), 1);
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 20, 10), 0.1);
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 30, 10), 0.01);
+}
+
+TEST(LearningRate, FollowsHalfACosineFromTheEndOfWarmUp) {
+  TrainingSpec spec;
+  spec.learning_rate = 1, spec.lr_schedule = "cosine", spec.epochs = 5, spec.warmup_epochs = 1;
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 10, 10), 1);
+  EXPECT_NEAR(LearningRate(spec, 30, 10), 0.5, 1e-12);
+  EXPECT_NEAR(LearningRate(spec, 50, 10), 0, 1e-12);
+}
+
+}  // namespace
+}  // namespace scalelab::trainer
