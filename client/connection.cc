@@ -28,9 +28,10 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
   std::ifstream file(path);
   std::string token;
   if (!std::getline(file, token) || absl::StripAsciiWhitespace(token).empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot read a token from ", path,
-                                                   ": --token-file and SCALELAB_TOKEN_FILE name a copy of the "
-                                                   "coordinator's client.token"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot read a token from ", path,
+                     ": --token-file and SCALELAB_TOKEN_FILE name a copy of the "
+                     "coordinator's client.token"));
   }
   return std::string(absl::StripAsciiWhitespace(token));
 }
@@ -42,19 +43,22 @@ Connection::Connection(ServerOptions options, absl::Duration timeout, std::strin
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);  // also the time a host has to take the connection
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
+                   5000);  // also the time a host has to take the connection
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   arguments.SetMaxReceiveMessageSize(-1);
-  channel_ = grpc::CreateCustomChannel(options_.address.target, grpc::InsecureChannelCredentials(), arguments);
+  channel_ =
+      grpc::CreateCustomChannel(options_.address.target, grpc::InsecureChannelCredentials(), arguments);
   studies_ = scalelab::v1::StudyService::NewStub(channel_);
   runs_ = scalelab::v1::RunService::NewStub(channel_);
   results_ = scalelab::v1::ResultService::NewStub(channel_);
   cluster_ = scalelab::v1::ClusterService::NewStub(channel_);
 }
 
-absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ServerOptions& options, absl::Duration timeout) {
+absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ServerOptions& options,
+                                                             absl::Duration timeout) {
   std::string token;
   if (options.address.socket_path.empty() && !options.token_file.empty()) {
     auto read = ReadToken(options.token_file);
@@ -75,7 +79,9 @@ absl::Status Connection::Connect(absl::Time deadline) const {
   return absl::OkStatus();
 }
 
-bool Connection::WaitForServer(absl::Time deadline) const { return channel_->WaitForConnected(ToChrono(deadline)); }
+bool Connection::WaitForServer(absl::Time deadline) const {
+  return channel_->WaitForConnected(ToChrono(deadline));
+}
 
 std::unique_ptr<grpc::ClientContext> Connection::MakeContext(absl::Time deadline) const {
   auto context = std::make_unique<grpc::ClientContext>();
@@ -87,9 +93,9 @@ std::unique_ptr<grpc::ClientContext> Connection::MakeContext(absl::Time deadline
 absl::Status Connection::Repeat(size_t request_bytes,
                                 const std::function<grpc::Status(grpc::ClientContext*)>& call) const {
   if (request_bytes > kMaxRequestBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("the request has ", request_bytes, " bytes, and a server takes ",
-                                                   kMaxRequestBytes,
-                                                   " (4 MiB) at most: split the study, or write its grid as axes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the request has ", request_bytes, " bytes, and a server takes ", kMaxRequestBytes,
+                     " (4 MiB) at most: split the study, or write its grid as axes"));
   }
   const absl::Time deadline = absl::Now() + timeout_;
   for (absl::Duration pause = absl::Milliseconds(50);; pause = std::min(2 * pause, absl::Seconds(1))) {
@@ -107,8 +113,8 @@ absl::Status Connection::Repeat(size_t request_bytes,
 absl::Status Connection::Unreachable() const {
   const std::string& path = options_.address.socket_path;
   if (!path.empty() && access(path.c_str(), W_OK) != 0 && errno == EACCES) {
-    return absl::PermissionDeniedError(absl::StrCat("you may not open the socket ", path,
-                                                    ": ask whoever runs the server for an address and a token"));
+    return absl::PermissionDeniedError(absl::StrCat(
+        "you may not open the socket ", path, ": ask whoever runs the server for an address and a token"));
   }
   return absl::UnavailableError(
       absl::StrCat("no scalelab server answers at ", options_.address.text,
@@ -119,9 +125,9 @@ absl::Status Connection::Explain(const grpc::Status& grpc_status) const {
   absl::Status status = FromGrpc(grpc_status);
   const std::string& server = options_.address.text;
   if (status.code() == absl::StatusCode::kUnauthenticated) {
-    return absl::UnauthenticatedError(
-        absl::StrCat("the server at ", server, " does not know you (", status.message(),
-                     "): --token-file or SCALELAB_TOKEN_FILE names a copy of the coordinator's client.token"));
+    return absl::UnauthenticatedError(absl::StrCat(
+        "the server at ", server, " does not know you (", status.message(),
+        "): --token-file or SCALELAB_TOKEN_FILE names a copy of the coordinator's client.token"));
   }
   // With a reason the server has said what is wrong, better than we can.
   if (status.ok() || !ReasonOf(status).empty()) return status;
@@ -130,13 +136,15 @@ absl::Status Connection::Explain(const grpc::Status& grpc_status) const {
       return Unreachable();
     case absl::StatusCode::kDeadlineExceeded:
       return absl::DeadlineExceededError(absl::StrCat("the server at ", server, " did not answer in ",
-                                                      absl::FormatDuration(timeout_), ": --timeout gives it longer"));
+                                                      absl::FormatDuration(timeout_),
+                                                      ": --timeout gives it longer"));
     case absl::StatusCode::kUnimplemented:
       return absl::UnimplementedError(
           absl::StrCat("the server at ", server, " is of another version and does not know this command"));
     case absl::StatusCode::kResourceExhausted:
       if (absl::StrContains(status.message(), "larger than max")) {
-        return absl::InvalidArgumentError(absl::StrCat("the server at ", server, " does not take so large a request (",
+        return absl::InvalidArgumentError(absl::StrCat("the server at ", server,
+                                                       " does not take so large a request (",
                                                        status.message(), "): split the study"));
       }
       return status;

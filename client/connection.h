@@ -1,5 +1,5 @@
-// The line to the server: deadlines, retries, credentials, and errors in the words of a user. The only file of this
-// room that deals with channels.
+// The line to the server: deadlines, retries, credentials, and errors in the words of a user. The only file
+// of this room that deals with channels.
 #pragma once
 
 #include <functional>
@@ -23,12 +23,14 @@ inline constexpr size_t kMaxRequestBytes = 4U << 20;
 
 class Connection {
  public:
-  // Connects, and tells within a second when nobody listens: UNAVAILABLE with what to try; PERMISSION_DENIED when the
-  // socket is not ours to open; INVALID_ARGUMENT when the token file cannot be read. `timeout` is that of each call.
-  static absl::StatusOr<std::unique_ptr<Connection>> Open(const ServerOptions& options, absl::Duration timeout);
+  // Connects, and tells within a second when nobody listens: UNAVAILABLE with what to try; PERMISSION_DENIED
+  // when the socket is not ours to open; INVALID_ARGUMENT when the token file cannot be read. `timeout` is
+  // that of each call.
+  static absl::StatusOr<std::unique_ptr<Connection>> Open(const ServerOptions& options,
+                                                          absl::Duration timeout);
 
-  // One unary call. A call that loses its server on the way is made again until it is answered or the time is over,
-  // so it must be idempotent (a create: by its request_id).
+  // One unary call. A call that loses its server on the way is made again until it is answered or the time is
+  // over, so it must be idempotent (a create: by its request_id).
   template <class Stub, class Request, class Response>
   absl::StatusOr<Response> Call(Stub& stub,
                                 grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
@@ -57,7 +59,8 @@ class Connection {
  private:
   Connection(ServerOptions options, absl::Duration timeout, std::string token);
   absl::Status Connect(absl::Time deadline) const;
-  absl::Status Repeat(size_t request_bytes, const std::function<grpc::Status(grpc::ClientContext*)>& call) const;
+  absl::Status Repeat(size_t request_bytes,
+                      const std::function<grpc::Status(grpc::ClientContext*)>& call) const;
   absl::Status Unreachable() const;
 
   const ServerOptions options_;

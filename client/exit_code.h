@@ -1,4 +1,5 @@
-// What the program tells its caller by exiting; scripts depend on these numbers, so they never change their meaning.
+// What the program tells its caller by exiting; scripts depend on these numbers, so they never change their
+// meaning.
 #pragma once
 
 #include "absl/status/status.h"
@@ -18,8 +19,9 @@ enum class ExitCode : int {
 
 ExitCode ExitCodeOf(const absl::Status& status);
 
-// The same error as one about what the user handed in, which exits with kUsage whatever its code was. Keeps the
-// message. An error that says nothing of the input (server gone, not allowed, time over) is returned as it is.
+// The same error as one about what the user handed in, which exits with kUsage whatever its code was. Keeps
+// the message. An error that says nothing of the input (server gone, not allowed, time over) is returned as
+// it is.
 absl::Status AsInvalidInput(const absl::Status& status);
 
 }  // namespace scalelab::client

@@ -11,7 +11,8 @@ std::string ToJson(const google::protobuf::Message& message, bool pretty) {
   options.add_whitespace = pretty;
   std::string text;
   // Fails only on messages that break their own type, such as a Value without a kind.
-  if (const auto status = google::protobuf::util::MessageToJsonString(message, &text, options); !status.ok()) {
+  if (const auto status = google::protobuf::util::MessageToJsonString(message, &text, options);
+      !status.ok()) {
     return "";
   }
   return text;

@@ -20,8 +20,9 @@ enum class OutputFormat { kTable, kWide, kJson, kCsv };
 enum class Tone { kPlain, kGood, kBad, kBusy, kDim };
 
 struct Cell {
-  Cell(std::string text, Tone tone = Tone::kPlain) : text(std::move(text)), tone(tone) {}  // NOLINT: rows read better
-  Cell(const char* text) : text(text) {}                                                  // NOLINT
+  Cell(std::string text, Tone tone = Tone::kPlain)
+      : text(std::move(text)), tone(tone) {}  // NOLINT: rows read better
+  Cell(const char* text) : text(text) {}      // NOLINT
   std::string text;
   Tone tone;
 };
@@ -37,15 +38,15 @@ struct Column {
 
 using RowSink = std::function<void(const std::vector<Cell>&)>;
 
-// A table. Rows are made while they are printed, so that a million of them need no memory; every row has a cell for
-// every column, whether it is shown or not.
+// A table. Rows are made while they are printed, so that a million of them need no memory; every row has a
+// cell for every column, whether it is shown or not.
 struct Section {
   std::string title;  // a line above the table; empty means none
   std::vector<Column> columns;
   std::function<void(const RowSink&)> rows;
   bool in_tables = true;
-  bool header = true;         // of tables; CSV always has one
-  std::string empty = "";     // said in tables instead of the header when there is no row
+  bool header = true;      // of tables; CSV always has one
+  std::string empty = "";  // said in tables instead of the header when there is no row
 };
 
 // One answer in all its forms.
@@ -58,9 +59,10 @@ struct Answer {
 class Printer {
  public:
   virtual ~Printer() = default;
-  // Writes one complete answer that ends in a line break and flushes it, so that a script that reads line by line sees
-  // it at once; may be called again for another one. CSV gives values as they are; the others let no control character
-  // of the data through to a terminal. UNKNOWN when the stream does not take it (disk full, reader gone).
+  // Writes one complete answer that ends in a line break and flushes it, so that a script that reads line by
+  // line sees it at once; may be called again for another one. CSV gives values as they are; the others let
+  // no control character of the data through to a terminal. UNKNOWN when the stream does not take it (disk
+  // full, reader gone).
   virtual absl::Status Print(const Answer& answer) = 0;
 };
 

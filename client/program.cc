@@ -13,8 +13,10 @@ namespace scalelab::client {
 namespace {
 
 constexpr char kFooter[] =
-    "Global options (-o, --server, --token-file, --timeout, -q, --no-color: see `scalelab --help`) may stand anywhere.\n"
-    "Exit codes: 0 ok, 1 failure, 2 usage or invalid file, 4 not allowed, 5 ended with runs that did not succeed,\n"
+    "Global options (-o, --server, --token-file, --timeout, -q, --no-color: see `scalelab --help`) may stand "
+    "anywhere.\n"
+    "Exit codes: 0 ok, 1 failure, 2 usage or invalid file, 4 not allowed, 5 ended with runs that did not "
+    "succeed,\n"
     "6 no server answers, 8 timeout, 130 interrupted.";
 
 // "60s", "1m30s", "500ms", or a number of seconds.
@@ -39,12 +41,14 @@ void AddGlobalOptions(CLI::App& app, GlobalOptions& options) {
       ->check(CLI::IsMember({"table", "wide", "json", "csv"}));
   app.add_option("--server", options.server,
                  "unix:PATH or HOST:PORT; else SCALELAB_SERVER, else `server:` in ~/.config/scalelab/config");
-  app.add_option("--token-file", options.token_file, "Token for a server on HOST:PORT; else SCALELAB_TOKEN_FILE");
+  app.add_option("--token-file", options.token_file,
+                 "Token for a server on HOST:PORT; else SCALELAB_TOKEN_FILE");
   app.add_option_function<std::string>(
       "--timeout",
       [&options](const std::string& text) {
         absl::Duration span;
-        if (!ParseSpan(text, &span)) throw CLI::ValidationError("--timeout", "'" + text + "' is no time: write 60s or 5m");
+        if (!ParseSpan(text, &span))
+          throw CLI::ValidationError("--timeout", "'" + text + "' is no time: write 60s or 5m");
         options.timeout = span;
       },
       "Time a call may take (60s); of `wait` and `watch` the whole (no limit)");
@@ -58,7 +62,8 @@ std::string Suggestion(const CLI::App& app, const std::vector<std::string>& argu
   for (const std::string& word : arguments) {
     if (word.empty() || word[0] == '-') continue;
     const auto subcommands = at->get_subcommands([](const CLI::App*) { return true; });
-    const auto it = std::find_if(subcommands.begin(), subcommands.end(), [&](auto* s) { return s->get_name() == word; });
+    const auto it =
+        std::find_if(subcommands.begin(), subcommands.end(), [&](auto* s) { return s->get_name() == word; });
     if (it != subcommands.end()) {
       at = *it;
       continue;
@@ -108,7 +113,8 @@ int RunProgram(const std::vector<std::string>& arguments, Io io) {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
     app.parse(reversed);
   } catch (const CLI::ParseError& error) {
-    const bool asked = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);  // --help, --version
+    const bool asked =
+        error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);  // --help, --version
     const std::string suggestion = asked ? "" : Suggestion(app, arguments);
     if (!suggestion.empty()) {
       io.err << "scalelab: " << suggestion << std::endl;

@@ -72,10 +72,13 @@ Tone ToneOf(Study::State state) {
 
 }  // namespace
 
-int TotalRuns(const RunCounts& c) { return c.queued() + c.running() + c.succeeded() + c.failed() + c.cancelled(); }
+int TotalRuns(const RunCounts& c) {
+  return c.queued() + c.running() + c.succeeded() + c.failed() + c.cancelled();
+}
 
 bool IsFinal(const Study& study) {
-  return study.state() == Study::SUCCEEDED || study.state() == Study::FAILED || study.state() == Study::CANCELLED;
+  return study.state() == Study::SUCCEEDED || study.state() == Study::FAILED ||
+         study.state() == Study::CANCELLED;
 }
 
 double DoneShare(const WatchStudyResponse& look) {
@@ -85,7 +88,8 @@ double DoneShare(const WatchStudyResponse& look) {
   double done = counts.succeeded() + counts.failed() + counts.cancelled();
   for (const auto& attempt : look.running()) {
     if (attempt.total_steps() <= 0) continue;
-    done += std::clamp(static_cast<double>(attempt.step()) / static_cast<double>(attempt.total_steps()), 0.0, 1.0);
+    done += std::clamp(static_cast<double>(attempt.step()) / static_cast<double>(attempt.total_steps()), 0.0,
+                       1.0);
   }
   return std::min(1.0, done / total);
 }
@@ -133,7 +137,8 @@ std::vector<std::string> ProgressDisplay(const WatchStudyResponse& look, absl::D
   head.Add(study.name()).Add(" ").Add(study.display_name()).Add("  ");
   head.Add(EnumText(Study::State_Name(study.state())), ToneOf(study.state()));
   head.Add("  ").Add(Span(absl::ToDoubleSeconds(elapsed)), Tone::kDim);
-  if (left && !IsFinal(study)) head.Add(absl::StrCat("  about ", Span(absl::ToDoubleSeconds(*left)), " left"), Tone::kDim);
+  if (left && !IsFinal(study))
+    head.Add(absl::StrCat("  about ", Span(absl::ToDoubleSeconds(*left)), " left"), Tone::kDim);
   lines.push_back(head.Text());
 
   Line bar(terminal);
@@ -153,13 +158,15 @@ std::vector<std::string> ProgressDisplay(const WatchStudyResponse& look, absl::D
   const int room = std::max(1, terminal.height - 5);
   const int shown = std::min(room, look.running_size());
   int key_width = 0;
-  for (int i = 0; i < shown; ++i) key_width = std::max(key_width, DisplayWidth(ShortKeyText(look.running(i).key())));
+  for (int i = 0; i < shown; ++i)
+    key_width = std::max(key_width, DisplayWidth(ShortKeyText(look.running(i).key())));
   for (int i = 0; i < shown; ++i) {
     const auto& attempt = look.running(i);
     Line line(terminal);
     line.Add(absl::StrCat("  run ", LastPart(attempt.run()))).Pad(12);
     line.Add(ShortKeyText(attempt.key())).Pad(12 + key_width + 2);
-    line.Add(absl::StrCat("repeat ", attempt.repeat(), attempt.attempt() > 1 ? absl::StrCat(" try ", attempt.attempt()) : ""));
+    line.Add(absl::StrCat("repeat ", attempt.repeat(),
+                          attempt.attempt() > 1 ? absl::StrCat(" try ", attempt.attempt()) : ""));
     line.Add("  ");
     if (attempt.total_steps() > 0) {
       const double share = static_cast<double>(attempt.step()) / static_cast<double>(attempt.total_steps());
@@ -172,7 +179,8 @@ std::vector<std::string> ProgressDisplay(const WatchStudyResponse& look, absl::D
     lines.push_back(line.Text());
   }
   if (look.running_size() > shown) {
-    lines.push_back(Line(terminal).Add(absl::StrCat("  and ", look.running_size() - shown, " more"), Tone::kDim).Text());
+    lines.push_back(
+        Line(terminal).Add(absl::StrCat("  and ", look.running_size() - shown, " more"), Tone::kDim).Text());
   }
   if (!look.waiting_reason().empty()) {
     lines.push_back(Line(terminal).Add(absl::StrCat("waiting: ", look.waiting_reason()), Tone::kDim).Text());

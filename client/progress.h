@@ -32,8 +32,8 @@ class PaceEstimate {
 // "studies/7 running: 3 of 40 runs done, 2 running, 35 queued, 1 failed" plus why it waits.
 std::string ProgressLine(const scalelab::v1::WatchStudyResponse& look);
 
-// The display: a head line, a bar, live attempts as far as `terminal.height` has room. No line is wider than the
-// terminal, so the number of lines is what has to be cleared before the next one.
+// The display: a head line, a bar, live attempts as far as `terminal.height` has room. No line is wider than
+// the terminal, so the number of lines is what has to be cleared before the next one.
 std::vector<std::string> ProgressDisplay(const scalelab::v1::WatchStudyResponse& look, absl::Duration elapsed,
                                          std::optional<absl::Duration> left, const Terminal& terminal);
 

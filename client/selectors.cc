@@ -72,16 +72,21 @@ absl::StatusOr<std::string> RunName(absl::string_view selector) {
   const std::vector<absl::string_view> parts = absl::StrSplit(selector, '/');
   if (parts.size() == 1 && IsNumber(parts[0])) return absl::StrCat("runs/", selector);
   if (parts.size() == 2 && parts[0] == "runs" && IsNumber(parts[1])) return std::string(selector);
-  if (parts.size() == 4 && parts[0] == "studies" && !parts[1].empty() && parts[2] == "runs" && IsNumber(parts[3])) {
+  if (parts.size() == 4 && parts[0] == "studies" && !parts[1].empty() && parts[2] == "runs" &&
+      IsNumber(parts[3])) {
     return std::string(selector);
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", selector, "' names no run: give its number, runs/NUMBER, or studies/NUMBER/runs/NUMBER"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", selector, "' names no run: give its number, runs/NUMBER, or studies/NUMBER/runs/NUMBER"));
 }
 
-absl::StatusOr<std::vector<std::string>> StudyNames(absl::string_view selector) { return Several(selector, StudyName); }
+absl::StatusOr<std::vector<std::string>> StudyNames(absl::string_view selector) {
+  return Several(selector, StudyName);
+}
 
-absl::StatusOr<std::vector<std::string>> RunNames(absl::string_view selector) { return Several(selector, RunName); }
+absl::StatusOr<std::vector<std::string>> RunNames(absl::string_view selector) {
+  return Several(selector, RunName);
+}
 
 absl::StatusOr<ListStudiesResponse> ListAllStudies(Connection& server) {
   ListStudiesResponse all;
@@ -113,7 +118,8 @@ absl::StatusOr<std::vector<Study>> FindStudies(Connection& server, absl::string_
     if (!response.ok()) return response.status();
     // Two selectors may mean one study, for example its name and its number.
     const auto same = [&](const Study& study) { return study.name() == response->study().name(); };
-    if (std::none_of(studies.begin(), studies.end(), same)) studies.push_back(std::move(*response->mutable_study()));
+    if (std::none_of(studies.begin(), studies.end(), same))
+      studies.push_back(std::move(*response->mutable_study()));
   }
   return studies;
 }

@@ -27,7 +27,8 @@ absl::StatusOr<std::vector<std::string>> RunNames(absl::string_view selector);
 
 // Every study, newest first, all pages.
 absl::StatusOr<scalelab::v1::ListStudiesResponse> ListAllStudies(Connection& server);
-// The studies a selector means, "all" and "last" included, each looked up: NOT_FOUND names the first that is not there.
+// The studies a selector means, "all" and "last" included, each looked up: NOT_FOUND names the first that is
+// not there.
 absl::StatusOr<std::vector<scalelab::v1::Study>> FindStudies(Connection& server, absl::string_view selector);
 
 }  // namespace scalelab::client

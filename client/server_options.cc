@@ -33,16 +33,19 @@ absl::StatusOr<std::map<std::string, std::string>> ReadConfig(const std::string&
   std::ifstream file(path);
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
-    const absl::string_view text = absl::StripAsciiWhitespace(absl::string_view(line).substr(0, line.find('#')));
+    const absl::string_view text =
+        absl::StripAsciiWhitespace(absl::string_view(line).substr(0, line.find('#')));
     if (text.empty()) continue;
     const size_t separator = text.find_first_of(":=");
     const std::string key(absl::StripAsciiWhitespace(text.substr(0, separator)));
     if (separator == absl::string_view::npos || (key != "server" && key != "token_file")) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path, ":", number, ": '", text, "' is not a setting: write \"server: ADDRESS\" or \"token_file: PATH\""));
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ":", number, ": '", text,
+                       "' is not a setting: write \"server: ADDRESS\" or \"token_file: PATH\""));
     }
     absl::string_view value = absl::StripAsciiWhitespace(text.substr(separator + 1));
-    if (value.size() >= 2 && value.front() == value.back() && (value.front() == '"' || value.front() == '\'')) {
+    if (value.size() >= 2 && value.front() == value.back() &&
+        (value.front() == '"' || value.front() == '\'')) {
       value = value.substr(1, value.size() - 2);
     }
     values[key] = std::string(value);
@@ -58,10 +61,12 @@ absl::StatusOr<ServerAddress> ParseServerAddress(absl::string_view text) {
   absl::string_view rest = text;
   if (absl::ConsumePrefix(&rest, "unix:")) {
     if (absl::StartsWith(rest, "//")) rest.remove_prefix(2);
-    if (rest.empty()) return absl::InvalidArgumentError("the server address 'unix:' lacks the path of a socket");
+    if (rest.empty())
+      return absl::InvalidArgumentError("the server address 'unix:' lacks the path of a socket");
     if (rest.size() > kLongestSocketPath) {
-      return absl::InvalidArgumentError(absl::StrCat("the socket path ", rest, " has ", rest.size(), " bytes, more than ",
-                                                     kLongestSocketPath, ": use a shorter or a relative one"));
+      return absl::InvalidArgumentError(absl::StrCat("the socket path ", rest, " has ", rest.size(),
+                                                     " bytes, more than ", kLongestSocketPath,
+                                                     ": use a shorter or a relative one"));
     }
     address.socket_path = std::string(rest);
     address.target = absl::StrCat("unix:", rest);
@@ -73,13 +78,15 @@ absl::StatusOr<ServerAddress> ParseServerAddress(absl::string_view text) {
                     text.find_first_of("/ ") == absl::string_view::npos &&
                     absl::SimpleAtoi(text.substr(colon + 1), &port) && port > 0 && port < 65536;
   if (!fits) {
-    return absl::InvalidArgumentError(absl::StrCat("the server address '", text, "' is neither unix:PATH nor HOST:PORT"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the server address '", text, "' is neither unix:PATH nor HOST:PORT"));
   }
   address.target = absl::StrCat("dns:///", text);
   return address;
 }
 
-absl::StatusOr<ServerOptions> ResolveServer(const std::string& server_flag, const std::string& token_file_flag) {
+absl::StatusOr<ServerOptions> ResolveServer(const std::string& server_flag,
+                                            const std::string& token_file_flag) {
   const std::string config_path = XdgDirectory("XDG_CONFIG_HOME", ".config") + "/scalelab/config";
   const auto config = ReadConfig(config_path);
   if (!config.ok()) return config.status();

@@ -1,4 +1,5 @@
-// Where the server is and how to be let in: from the command line, the environment and the configuration file.
+// Where the server is and how to be let in: from the command line, the environment and the configuration
+// file.
 #pragma once
 
 #include <string>
@@ -26,6 +27,7 @@ absl::StatusOr<ServerAddress> ParseServerAddress(absl::string_view text);
 // The first that is set of: the flag; SCALELAB_SERVER and SCALELAB_TOKEN_FILE; `server` and `token_file` of
 // $XDG_CONFIG_HOME/scalelab/config (lines "key: value" or "key = value", '#' starts a comment); the socket
 // ${XDG_DATA_HOME:-~/.local/share}/scalelab/scalelab.sock. INVALID_ARGUMENT names the place of a wrong value.
-absl::StatusOr<ServerOptions> ResolveServer(const std::string& server_flag, const std::string& token_file_flag);
+absl::StatusOr<ServerOptions> ResolveServer(const std::string& server_flag,
+                                            const std::string& token_file_flag);
 
 }  // namespace scalelab::client

@@ -20,9 +20,10 @@ namespace scalelab::client {
 
 struct GlobalOptions {
   OutputFormat output = OutputFormat::kTable;
-  std::string server;                     // empty: see ResolveServer
-  std::string token_file;                 // empty: see ResolveServer
-  std::optional<absl::Duration> timeout;  // of each call (default 60 s), of "wait" and "watch" the whole (none)
+  std::string server;      // empty: see ResolveServer
+  std::string token_file;  // empty: see ResolveServer
+  std::optional<absl::Duration>
+      timeout;  // of each call (default 60 s), of "wait" and "watch" the whole (none)
   bool quiet = false;
   bool no_color = false;
 };
@@ -47,7 +48,9 @@ class Session {
   absl::Status Print(const Answer& answer) { return printer_->Print(answer); }
   // A sentence for a person, on `err`; nothing with --quiet.
   void Say(absl::string_view words) const;
-  bool tables() const { return options_.output == OutputFormat::kTable || options_.output == OutputFormat::kWide; }
+  bool tables() const {
+    return options_.output == OutputFormat::kTable || options_.output == OutputFormat::kWide;
+  }
 
  private:
   const GlobalOptions& options_;

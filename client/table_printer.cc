@@ -47,12 +47,14 @@ void TablePrinter::PrintSection(const Section& section) {
   std::vector<size_t> shown;
   for (size_t i = 0; i < section.columns.size(); ++i) {
     const Column::In in = section.columns[i].in;
-    if (in == Column::In::kAll || in == Column::In::kTables || (in == Column::In::kWide && wide_)) shown.push_back(i);
+    if (in == Column::In::kAll || in == Column::In::kTables || (in == Column::In::kWide && wide_))
+      shown.push_back(i);
   }
   std::vector<std::vector<Cell>> lines;
   if (section.header) {
     std::vector<Cell> header;
-    for (const size_t i : shown) header.emplace_back(absl::AsciiStrToUpper(section.columns[i].title), Tone::kDim);
+    for (const size_t i : shown)
+      header.emplace_back(absl::AsciiStrToUpper(section.columns[i].title), Tone::kDim);
     lines.push_back(std::move(header));
   }
   section.rows([&](const std::vector<Cell>& row) {
@@ -71,7 +73,8 @@ void TablePrinter::PrintSection(const Section& section) {
     for (size_t c = 0; c < line.size(); ++c) widths[c] = std::max(widths[c], DisplayWidth(line[c].text));
   }
   if (terminal_.tty && !wide_) {
-    int total = std::accumulate(widths.begin(), widths.end(), 0) + kGap * (static_cast<int>(widths.size()) - 1);
+    int total =
+        std::accumulate(widths.begin(), widths.end(), 0) + kGap * (static_cast<int>(widths.size()) - 1);
     for (size_t c = 0; c < widths.size() && total > terminal_.width; ++c) {
       if (!section.columns[shown[c]].elastic) continue;
       const int narrower = std::max(std::min(kNarrowest, widths[c]), widths[c] - (total - terminal_.width));

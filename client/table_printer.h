@@ -13,7 +13,8 @@ std::string Colored(const std::string& text, Tone tone, bool color);
 class TablePrinter : public Printer {
  public:
   // `wide` shows all columns and cuts none.
-  TablePrinter(std::ostream& out, const Terminal& terminal, bool wide) : out_(out), terminal_(terminal), wide_(wide) {}
+  TablePrinter(std::ostream& out, const Terminal& terminal, bool wide)
+      : out_(out), terminal_(terminal), wide_(wide) {}
   absl::Status Print(const Answer& answer) override;
 
  private:

@@ -1,4 +1,5 @@
-// What the program knows of where its output goes. The only file that asks the operating system about terminals.
+// What the program knows of where its output goes. The only file that asks the operating system about
+// terminals.
 #pragma once
 
 namespace scalelab::client {
@@ -11,7 +12,8 @@ struct Terminal {
   int height = 24;       // lines
 };
 
-// Looks at file descriptor `fd`, at NO_COLOR (https://no-color.org), TERM and the locale's environment variables.
+// Looks at file descriptor `fd`, at NO_COLOR (https://no-color.org), TERM and the locale's environment
+// variables.
 Terminal DetectTerminal(int fd, bool no_color);
 
 }  // namespace scalelab::client

@@ -97,10 +97,11 @@ std::string ValueText(const google::protobuf::Value& value) {
     case google::protobuf::Value::kBoolValue:
       return value.bool_value() ? "true" : "false";
     case google::protobuf::Value::kListValue:
-      return absl::StrCat("[",
-                          absl::StrJoin(value.list_value().values(), ", ",
-                                        [](std::string* out, const auto& v) { absl::StrAppend(out, ValueText(v)); }),
-                          "]");
+      return absl::StrCat(
+          "[",
+          absl::StrJoin(value.list_value().values(), ", ",
+                        [](std::string* out, const auto& v) { absl::StrAppend(out, ValueText(v)); }),
+          "]");
     case google::protobuf::Value::kStructValue:
       return absl::StrCat("{", KeyText(value.struct_value()), "}");
     default:

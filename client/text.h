@@ -30,7 +30,8 @@ std::string UtcTime(const google::protobuf::Timestamp& time);
 
 // "native/ddp", "4", "true", "[a, b]".
 std::string ValueText(const google::protobuf::Value& value);
-// Names of all axes in `keys`: engine, model, dataset, precision, backend first, ranks last, others by name between.
+// Names of all axes in `keys`: engine, model, dataset, precision, backend first, ranks last, others by name
+// between.
 std::vector<std::string> AxesOf(const std::vector<const google::protobuf::Struct*>& keys);
 // "engine=native/ddp ranks=4".
 std::string KeyText(const google::protobuf::Struct& key);
@@ -42,7 +43,8 @@ std::string EnumText(const std::string& name);
 // "studies/7/runs/12" -> "12".
 std::string LastPart(absl::string_view name);
 
-// Without control characters (line breaks become spaces), so that nothing a server sends can steer a terminal.
+// Without control characters (line breaks become spaces), so that nothing a server sends can steer a
+// terminal.
 std::string Printable(absl::string_view text);
 // Columns that UTF-8 text takes, counting a code point as one.
 int DisplayWidth(absl::string_view text);

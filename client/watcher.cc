@@ -27,14 +27,15 @@ constexpr absl::Duration kPatience = absl::Minutes(1);
 
 std::string CsvRow(const Study& study) {
   const RunCounts& c = study.counts();
-  return absl::StrCat(study.name(), ",", EnumText(Study::State_Name(study.state())), ",", c.queued(), ",", c.running(),
-                      ",", c.succeeded(), ",", c.failed(), ",", c.cancelled());
+  return absl::StrCat(study.name(), ",", EnumText(Study::State_Name(study.state())), ",", c.queued(), ",",
+                      c.running(), ",", c.succeeded(), ",", c.failed(), ",", c.cancelled());
 }
 
 }  // namespace
 
 absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
-                                  const std::function<void(const WatchStudyResponse&)>& on_look) {
+                                  const std::function<void(const WatchStudyResponse&)>& on_look,
+                                  const std::function<void()>& on_lost) {
   const absl::Duration limit = session.options().timeout.value_or(absl::InfiniteDuration());
   const absl::Time deadline = absl::Now() + limit;
   auto server = session.Server();
@@ -45,6 +46,7 @@ absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
   request.set_name(name);
   std::optional<WatchStudyResponse> last;
   absl::Time heard = absl::Now();
+  bool told = false;  // that the server is away
   for (absl::Duration pause = absl::Milliseconds(50);; pause = std::min(2 * pause, absl::Seconds(1))) {
     const auto context = connection.MakeContext(deadline);
     const auto reader = connection.studies().WatchStudy(context.get(), request);
@@ -52,6 +54,7 @@ absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
     while (reader->Read(&look)) {
       last = look;
       heard = absl::Now();
+      told = false;
       pause = absl::Milliseconds(50);
       request.set_name(look.study().name());  // "last" may be another one when we have to ask again
       on_look(look);
@@ -64,6 +67,12 @@ absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
                                                       absl::FormatDuration(limit), ", and it goes on"));
     }
     if (!lost || absl::Now() - heard > kPatience) return connection.Explain(status);
+    if (!told) {
+      session.Say(
+          absl::StrCat("lost the server at ", connection.address().text, "; waiting for it to come back"));
+      if (on_lost) on_lost();
+      told = true;
+    }
     absl::SleepFor(pause);
     if (!connection.WaitForServer(std::min(deadline, heard + kPatience)) && absl::Now() < deadline) {
       return connection.Explain(grpc::Status(grpc::StatusCode::UNAVAILABLE, ""));
@@ -80,31 +89,36 @@ absl::StatusOr<ExitCode> WatchStudy(Session& session, const std::string& name, s
   size_t lines_drawn = 0;
   PaceEstimate pace;
 
-  const auto final = FollowStudy(session, name, [&](const WatchStudyResponse& look) {
-    if (live) {
-      pace.Add(DoneShare(look), absl::Now());
-      const Study& study = look.study();
-      const double now = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
-      const double start = study.has_start_time() ? Seconds(study.start_time()) : now;
-      const double end = study.has_finish_time() ? Seconds(study.finish_time()) : now;
-      const auto lines = ProgressDisplay(look, absl::Seconds(std::max(0.0, end - start)), pace.Left(), terminal);
-      if (lines_drawn > 0) out << "\033[" << lines_drawn << "A\r\033[J";
-      out << absl::StrJoin(lines, "\n") << std::endl;
-      lines_drawn = lines.size();
-      return;
-    }
-    const bool first = !shown;
-    if (!first && MessageDifferencer::Equals(*shown, look.study().counts()) && !IsFinal(look.study())) return;
-    shown = look.study().counts();
-    if (format == OutputFormat::kJson) {
-      out << ToJson(look, false) << std::endl;
-    } else if (format == OutputFormat::kCsv) {
-      if (first) out << "name,state,queued,running,succeeded,failed,cancelled\n";
-      out << CsvRow(look.study()) << std::endl;
-    } else {
-      out << ProgressLine(look) << std::endl;
-    }
-  });
+  const auto final = FollowStudy(
+      session, name,
+      [&](const WatchStudyResponse& look) {
+        if (live) {
+          pace.Add(DoneShare(look), absl::Now());
+          const Study& study = look.study();
+          const double now = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
+          const double start = study.has_start_time() ? Seconds(study.start_time()) : now;
+          const double end = study.has_finish_time() ? Seconds(study.finish_time()) : now;
+          const auto lines =
+              ProgressDisplay(look, absl::Seconds(std::max(0.0, end - start)), pace.Left(), terminal);
+          if (lines_drawn > 0) out << "\033[" << lines_drawn << "A\r\033[J";
+          out << absl::StrJoin(lines, "\n") << std::endl;
+          lines_drawn = lines.size();
+          return;
+        }
+        const bool first = !shown;
+        if (!first && MessageDifferencer::Equals(*shown, look.study().counts()) && !IsFinal(look.study()))
+          return;
+        shown = look.study().counts();
+        if (format == OutputFormat::kJson) {
+          out << ToJson(look, false) << std::endl;
+        } else if (format == OutputFormat::kCsv) {
+          if (first) out << "name,state,queued,running,succeeded,failed,cancelled\n";
+          out << CsvRow(look.study()) << std::endl;
+        } else {
+          out << ProgressLine(look) << std::endl;
+        }
+      },
+      [&lines_drawn] { lines_drawn = 0; });  // what was said stands below the display: draw a new one
   SetInterruptWords(nullptr);
   if (!final.ok()) return final.status();
   if (const absl::Status status = Flush(out); !status.ok()) return status;

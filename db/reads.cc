@@ -257,6 +257,25 @@ absl::StatusOr<SeriesList> ListSeries(Database& db, const PointFilter& filter) {
 }
 
 absl::Status ReadSeries(Database& db, int64_t id, Series& series) {
+  // Long series: room for all of it at once, as growing would copy it about. There are no more points than
+  // lines; room that a sparse metric does not use is never touched, so it costs no memory.
+  constexpr int64_t kMaxRoom = 1 << 22;
+  int64_t first = 0, last = 0;
+  {
+    Statement range(db,
+                    "SELECT (SELECT id FROM point_chunk WHERE id BETWEEN ?1 AND ?2 ORDER BY id LIMIT 1), "
+                    "(SELECT id FROM point_chunk WHERE id BETWEEN ?1 AND ?2 ORDER BY id DESC LIMIT 1)");
+    range.Bind(ChunkId(id, 0), ChunkId(id, kMaxLine - 1));
+    if (range.Step()) range.Read(first, last);
+    if (!range.status().ok()) return range.status();
+  }
+  if (last > first) {
+    const size_t room = static_cast<size_t>(std::min<int64_t>(last - first + kMaxChunk, kMaxRoom));
+    series.line.reserve(room);
+    series.step.reserve(room);
+    series.time.reserve(room);
+    series.value.reserve(room);
+  }
   Statement chunks(
       db, "SELECT count, line, step, time, value FROM point_chunk WHERE id BETWEEN ? AND ? ORDER BY id");
   chunks.Bind(ChunkId(id, 0), ChunkId(id, kMaxLine - 1));

@@ -1,6 +1,7 @@
 #include "server/ingest.h"
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 
@@ -10,6 +11,8 @@ namespace {
 std::map<std::string, double> ToMap(const google::protobuf::Map<std::string, double>& from) {
   return {from.begin(), from.end()};
 }
+
+constexpr int64_t kMaxLine = int64_t{1} << 32;  // what the store can number
 
 // "total_steps" of a start line's details, when it has one.
 std::optional<int64_t> TotalSteps(const std::string& details) {
@@ -24,7 +27,7 @@ std::optional<int64_t> TotalSteps(const std::string& details) {
 
 absl::StatusOr<ParsedBatch> ParseBatch(const v1::EventBatch& batch) {
   if (batch.begin_position() < 0 || batch.end_position() < batch.begin_position() ||
-      batch.end_line() < batch.begin_line()) {
+      batch.begin_line() < 0 || batch.end_line() < batch.begin_line() || batch.end_line() >= kMaxLine) {
     return absl::InvalidArgumentError(absl::StrCat("event batch of rank ", batch.rank(), " runs backwards: bytes ",
                                                    batch.begin_position(), " to ", batch.end_position()));
   }
@@ -41,11 +44,26 @@ absl::StatusOr<ParsedBatch> ParseBatch(const v1::EventBatch& batch) {
     append.first_malformed = absl::StrCat("line ", batch.malformed(0).line(), ": ", batch.malformed(0).reason());
   }
   append.columns.reserve(batch.columns_size());
+  std::set<std::string> keys;
   for (const v1::PointColumn& column : batch.columns()) {
     const int n = column.value_size();
     if (column.line_size() != n || column.step_size() != n || column.time_size() != n) {
       return absl::InvalidArgumentError(
           absl::StrCat("column '", column.key(), "' of rank ", batch.rank(), " has members of unequal length"));
+    }
+    // One batch that the database would refuse would take the whole commit of many with it.
+    int64_t before = batch.begin_line() - 1;
+    for (const int64_t line : column.line()) {
+      if (line <= before || line >= batch.end_line()) {
+        return absl::InvalidArgumentError(absl::StrCat("column '", column.key(), "' of rank ", batch.rank(),
+                                                       ": lines must rise from ", batch.begin_line(), " to below ",
+                                                       batch.end_line(), ", found ", line, " after ", before));
+      }
+      before = line;
+    }
+    if (!keys.insert(column.key()).second || column.key().empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("column '", column.key(), "' of rank ", batch.rank(), " is there twice or has no name"));
     }
     append.columns.push_back({column.key(), {column.line().begin(), column.line().end()},
                               {column.step().begin(), column.step().end()},

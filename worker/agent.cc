@@ -11,9 +11,11 @@
 namespace scalelab::worker {
 namespace {
 
-// Time for a started process to be reported together with what else happens just then. The end of an attempt is
-// reported at once, because a slot waits for it.
+// Time for a started process to be reported together with what else happens just then. The end of an attempt
+// is reported at once, because a slot waits for it.
 constexpr absl::Duration kGather = absl::Milliseconds(5);
+// Between two calls when the first has not been answered: ends that come together are reported together.
+constexpr absl::Duration kSyncGap = absl::Milliseconds(1);
 // A coordinator that answers at once though nothing is new must not be asked in a circle.
 constexpr absl::Duration kIdlePause = absl::Milliseconds(100);
 constexpr absl::Duration kQuitGrace = absl::Seconds(5);
@@ -57,7 +59,10 @@ void Agent::Leave() {
 
 void Agent::ScheduleSync(absl::Duration within) {
   if (quitting_) return;
-  const absl::Time due = absl::Now() + within;
+  const absl::Time now = absl::Now();
+  // The second bound is for a clock that was set back.
+  if (sync_in_flight_) within = std::max(within, std::min(sync_sent_ + kSyncGap - now, kSyncGap));
+  const absl::Time due = now + within;
   if (sync_timer_ != 0 && sync_due_ <= due) return;
   loop_.Cancel(sync_timer_);
   sync_due_ = due;
@@ -144,7 +149,8 @@ void Agent::Apply(const v1::SynchronizeResponse& response) {
 void Agent::Do(const Action& action) {
   switch (action.kind) {
     case Action::Kind::kBegin: {
-      auto attempt = std::make_unique<Attempt>(host_, *action.desired, [this, token = action.token] { OnChanged(token); });
+      auto attempt = std::make_unique<Attempt>(host_, *action.desired,
+                                               [this, token = action.token] { OnChanged(token); });
       Attempt* begun = attempt.get();
       attempts_[action.token] = std::move(attempt);
       begun->Begin();
@@ -194,15 +200,17 @@ void Agent::Quit(Exit exit) {
   ExitIfQuiet();
 }
 
-// Quitting: exits when no process is left. Leaving: what has not been said some seconds after that stays unsaid; the
-// event files keep it.
+// Quitting: exits when no process is left. Leaving: what has not been said some seconds after that stays
+// unsaid; the event files keep it.
 void Agent::ExitIfQuiet() {
   if (quitting_) {
-    if (AllEnded() && exited_) loop_.Post([exited = std::exchange(exited_, nullptr), exit = exit_] { exited(exit); });
+    if (AllEnded() && exited_)
+      loop_.Post([exited = std::exchange(exited_, nullptr), exit = exit_] { exited(exit); });
     return;
   }
   const bool processes = std::any_of(attempts_.begin(), attempts_.end(), [](const auto& entry) {
-    return entry.second->phase() == Attempt::Phase::kPreparing || entry.second->phase() == Attempt::Phase::kRunning;
+    return entry.second->phase() == Attempt::Phase::kPreparing ||
+           entry.second->phase() == Attempt::Phase::kRunning;
   });
   if (processes || leave_timer_ != 0) return;
   leave_timer_ = loop_.After(options_.leave_within, [this] {

@@ -1,7 +1,7 @@
 // The worker's loop: tells the coordinator what is, hears what should be, and makes it so.
 //
-// Everything happens on the event loop's thread. A Synchronize is always under way or due: it waits at the coordinator
-// until the desired state changes, and is given up and sent anew when something changes here.
+// Everything happens on the event loop's thread. A Synchronize is always under way or due: it waits at the
+// coordinator until the desired state changes, and is given up and sent anew when something changes here.
 #pragma once
 
 #include <functional>
@@ -18,9 +18,9 @@
 namespace scalelab::worker {
 
 struct AgentOptions {
-  int node_index = 0;                              // place of the node in the allocation
-  absl::Duration give_up_after = absl::Hours(1);   // without a word from the coordinator
-  absl::Duration leave_within = absl::Seconds(10); // after SIGTERM, once no process is left
+  int node_index = 0;                               // place of the node in the allocation
+  absl::Duration give_up_after = absl::Hours(1);    // without a word from the coordinator
+  absl::Duration leave_within = absl::Seconds(10);  // after SIGTERM, once no process is left
 };
 
 class Agent {
@@ -69,7 +69,7 @@ class Agent {
   bool quitting_ = false;
   Exit exit_ = Exit::kDone;
 
-  uint64_t sync_number_ = 0;        // of the latest call; answers to older ones are of no interest
+  uint64_t sync_number_ = 0;  // of the latest call; answers to older ones are of no interest
   bool sync_in_flight_ = false;
   bool sync_said_goodbye_ = false;  // it said: leaving, and everything has ended
   absl::Time sync_sent_;

@@ -68,9 +68,10 @@ void Attempt::Begin() {
     return Fail(v1::Attempt::LAUNCH_ERROR, 126, std::string(status.message()));
   }
   through_mpi_ = plan.through_mpi;
-  job_ = host_.processes.Start({plan.tag, std::move(plan.commands), GraceOf(desired_)},
-                               [this](absl::StatusOr<int> pid) { OnStarted(std::move(pid)); },
-                               [this](const JobResult& result) { OnEnded(result); });
+  job_ = host_.processes.Start(
+      {plan.tag, std::move(plan.commands), GraceOf(desired_)},
+      [this](absl::StatusOr<int> pid) { OnStarted(std::move(pid)); },
+      [this](const JobResult& result) { OnEnded(result); });
 }
 
 absl::Status Attempt::Prepare(LaunchPlan* plan) {

@@ -39,9 +39,9 @@ class Attempt {
   // `changed` is called, never from inside a method of this class, whenever status() says something new.
   Attempt(const AttemptHost& host, Desired desired, std::function<void()> changed);
 
-  // Prepares and launches; of one that is to be stopped nothing is started. An attempt whose directory says that it
-  // was launched before (by a worker that died) is not launched again: what it has written is sent, and it has
-  // ended as WORKER_LOST.
+  // Prepares and launches; of one that is to be stopped nothing is started. An attempt whose directory says
+  // that it was launched before (by a worker that died) is not launched again: what it has written is sent,
+  // and it has ended as WORKER_LOST.
   void Begin();
   // TERM now, KILL after the grace.
   void Stop(absl::Duration grace);

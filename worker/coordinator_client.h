@@ -8,8 +8,8 @@
 
 namespace scalelab::worker {
 
-// Both calls return at once and call back exactly once, from any thread, possibly before they return. Errors are those
-// of the service, UNAVAILABLE or DEADLINE_EXCEEDED when it is not heard of, CANCELLED.
+// Both calls return at once and call back exactly once, from any thread, possibly before they return. Errors
+// are those of the service, UNAVAILABLE or DEADLINE_EXCEEDED when it is not heard of, CANCELLED.
 class CoordinatorClient {
  public:
   using Synchronized = std::function<void(absl::StatusOr<v1::SynchronizeResponse>)>;

@@ -18,10 +18,10 @@ namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(500);      // what was read is sent at least so often
 constexpr absl::Duration kReadPause = absl::Milliseconds(20);  // files are not read more often
-constexpr size_t kFlushBytes = 256 << 10;    // sent at once when so much waits
-constexpr size_t kBatchBytes = 768 << 10;    // of one rank in one request
+constexpr size_t kFlushBytes = 256 << 10;                      // sent at once when so much waits
+constexpr size_t kBatchBytes = 768 << 10;                      // of one rank in one request
 constexpr size_t kRequestBytes = 1 << 20;
-constexpr size_t kReadBytes = 256 << 10;     // more than the longest line
+constexpr size_t kReadBytes = 256 << 10;  // more than the longest line
 
 int64_t SizeOf(int fd) {
   struct stat status {};
@@ -237,9 +237,10 @@ void EventFollower::MaybeSend(bool flush) {
     }
   }
   if (in_flight_.empty()) return;
-  send_(request, [this, alive = std::weak_ptr<bool>(alive_)](absl::StatusOr<v1::ReportEventsResponse> answer) {
-    if (!alive.expired()) OnAnswer(std::move(answer));
-  });
+  send_(request,
+        [this, alive = std::weak_ptr<bool>(alive_)](absl::StatusOr<v1::ReportEventsResponse> answer) {
+          if (!alive.expired()) OnAnswer(std::move(answer));
+        });
 }
 
 void EventFollower::OnAnswer(absl::StatusOr<v1::ReportEventsResponse> answer) {
@@ -275,7 +276,8 @@ bool EventFollower::Apply(const Sent& sent, const v1::ReportEventsResponse::Stre
   Stream* stream = Find(sent.token, sent.rank);
   if (stream == nullptr) return true;
   if (state.outcome() == v1::ReportEventsResponse::Stream::FENCED) {
-    spdlog::info("Attempt {} rank {}: superseded, its events are not followed any more", sent.token, sent.rank);
+    spdlog::info("Attempt {} rank {}: superseded, its events are not followed any more", sent.token,
+                 sent.rank);
     stream->fenced = true;
     return true;
   }

@@ -1,7 +1,8 @@
 // Follows the event files of this node's ranks and sends what they say, exactly once.
 //
-// The files are the spool: nothing is kept here but positions, and the coordinator's answer is the truth about them.
-// A resend is dropped there, a gap makes this side go back and read again, so any message may get lost.
+// The files are the spool: nothing is kept here but positions, and the coordinator's answer is the truth
+// about them. A resend is dropped there, a gap makes this side go back and read again, so any message may get
+// lost.
 #pragma once
 
 #include <cstdint>
@@ -28,11 +29,11 @@ class EventFollower {
   EventFollower(EventLoop& loop, Send send);
   ~EventFollower();
 
-  // Follows <directory>/events-<rank>.jsonl of these ranks; the directory exists, the files may not yet. `fresh`: no
-  // line of them was ever sent, so that the position need not be asked for.
+  // Follows <directory>/events-<rank>.jsonl of these ranks; the directory exists, the files may not yet.
+  // `fresh`: no line of them was ever sent, so that the position need not be asked for.
   void Follow(const std::string& token, const std::string& directory, int first_rank, int ranks, bool fresh);
-  // Nobody writes to the attempt's files any more: sends the rest, a cut-off last line as malformed, then calls
-  // `drained` once: everything is durable, or refused because the attempt was superseded.
+  // Nobody writes to the attempt's files any more: sends the rest, a cut-off last line as malformed, then
+  // calls `drained` once: everything is durable, or refused because the attempt was superseded.
   void Finish(const std::string& token, std::function<void()> drained);
   // Drops the attempt; `drained` will not be called.
   void Forget(const std::string& token);
@@ -50,11 +51,11 @@ class EventFollower {
     std::string token, path;
     int rank = 0;
     int fd = -1;
-    bool known = false;    // the durable position has been heard, or is 0 for certain
+    bool known = false;  // the durable position has been heard, or is 0 for certain
     bool fenced = false;
     bool finishing = false;
-    Place durable, read;   // read: after the last line that `builder` has
-    int64_t skip_from = 0; // > 0: inside a line that is too long; its end is searched from here
+    Place durable, read;    // read: after the last line that `builder` has
+    int64_t skip_from = 0;  // > 0: inside a line that is too long; its end is searched from here
     BatchBuilder builder;
   };
   struct Source {
@@ -87,15 +88,15 @@ class EventFollower {
   EventLoop& loop_;
   Send send_;
   int notify_fd_;
-  std::map<std::string, Source> sources_;   // by token
-  std::map<int, std::string> watches_;      // inotify watch -> token
-  std::set<std::string> dirty_;             // tokens whose files have changed
+  std::map<std::string, Source> sources_;  // by token
+  std::map<int, std::string> watches_;     // inotify watch -> token
+  std::set<std::string> dirty_;            // tokens whose files have changed
   EventLoop::TimerId tick_timer_ = 0, read_timer_ = 0, retry_timer_ = 0;
   absl::Time last_read_;
-  std::vector<Sent> in_flight_;             // empty: no request is under way
-  int failures_ = 0;                        // since the last answer
+  std::vector<Sent> in_flight_;  // empty: no request is under way
+  int failures_ = 0;             // since the last answer
   std::vector<char> buffer_;
-  std::shared_ptr<bool> alive_;             // guards callbacks that outlive the follower
+  std::shared_ptr<bool> alive_;  // guards callbacks that outlive the follower
 };
 
 }  // namespace scalelab::worker

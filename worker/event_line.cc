@@ -20,12 +20,10 @@ constexpr size_t kMaxKeyBytes = 256;
 constexpr int kMaxDepth = 32;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-bool IsNotFinite(std::string_view text) {
-  return text == "NaN" || text == "Infinity" || text == "-Infinity";
-}
+bool IsNotFinite(std::string_view text) { return text == "NaN" || text == "Infinity" || text == "-Infinity"; }
 
-// Reads the JSON that nearly every line is made of: ASCII strings without escapes, numbers, flat objects. Whatever
-// it does not know makes it fail, and then the real parser decides.
+// Reads the JSON that nearly every line is made of: ASCII strings without escapes, numbers, flat objects.
+// Whatever it does not know makes it fail, and then the real parser decides.
 class PlainScanner {
  public:
   explicit PlainScanner(absl::string_view text) : at_(text.data()), end_(at_ + text.size()) {}
@@ -68,7 +66,8 @@ class PlainScanner {
     if (at_ == end_ || *at_ < '0' || *at_ > '9') return false;
     if (*at_ == '0' && at_ + 1 != end_ && at_[1] >= '0' && at_[1] <= '9') return false;
     const auto [stop, error] = std::from_chars(at_, end_, *value);
-    if (error != std::errc() || (stop != end_ && (*stop == '.' || *stop == 'e' || *stop == 'E'))) return false;
+    if (error != std::errc() || (stop != end_ && (*stop == '.' || *stop == 'e' || *stop == 'E')))
+      return false;
     at_ = stop;
     return true;
   }
@@ -85,7 +84,8 @@ class PlainScanner {
 std::string ReadCount(const json& line, const char* name, int64_t limit, int64_t* value) {
   auto it = line.find(name);
   if (it == line.end()) return absl::StrCat("has no \"", name, "\"");
-  if (!it->is_number_integer() || (it->is_number_unsigned() && it->get<uint64_t>() > static_cast<uint64_t>(limit))) {
+  if (!it->is_number_integer() ||
+      (it->is_number_unsigned() && it->get<uint64_t>() > static_cast<uint64_t>(limit))) {
     return absl::StrCat("\"", name, "\" is not a whole number");
   }
   *value = it->get<int64_t>();
@@ -168,7 +168,8 @@ bool BatchBuilder::AddPlainStep(absl::string_view line, int64_t number) {
       if (scanner.Take('}')) continue;
       do {
         double value = kNan;
-        if (!scanner.String(&name) || name.empty() || name.size() > kMaxKeyBytes || !scanner.Take(':')) return false;
+        if (!scanner.String(&name) || name.empty() || name.size() > kMaxKeyBytes || !scanner.Take(':'))
+          return false;
         if (!scanner.Number(&value) && !(scanner.String(&text) && IsNotFinite(text))) return false;
         metrics.emplace_back(name, value);
       } while (scanner.Take(','));

@@ -1,5 +1,5 @@
-// The worker's one thread: file descriptors, timers and calls posted by other threads, one callback at a time. All
-// state of the worker lives on it, so none of it is locked.
+// The worker's one thread: file descriptors, timers and calls posted by other threads, one callback at a
+// time. All state of the worker lives on it, so none of it is locked.
 #pragma once
 
 #include <sys/types.h>

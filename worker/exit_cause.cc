@@ -34,7 +34,8 @@ std::string Readable(absl::string_view text) {
     const unsigned char c = static_cast<unsigned char>(text[i]);
     const size_t length = c < 0x80 ? 1 : c >= 0xC2 && c < 0xE0 ? 2 : c >= 0xE0 && c < 0xF0 ? 3 : 0;
     bool whole = length > 0 && i + length <= text.size();
-    for (size_t k = 1; whole && k < length; ++k) whole = (static_cast<unsigned char>(text[i + k]) & 0xC0) == 0x80;
+    for (size_t k = 1; whole && k < length; ++k)
+      whole = (static_cast<unsigned char>(text[i + k]) & 0xC0) == 0x80;
     // Overlong forms and surrogates.
     if (whole && c == 0xE0) whole = static_cast<unsigned char>(text[i + 1]) >= 0xA0;
     if (whole && c == 0xED) whole = static_cast<unsigned char>(text[i + 1]) < 0xA0;
@@ -91,12 +92,14 @@ ExitCause JudgeExit(const JobResult& result, bool through_mpi, int ranks, const 
   }
   const int signal = result.exit_status - 128;
   if (signal > 0 && signal <= kLastSignal) {
-    const std::string what = absl::StrCat("A rank was ended by signal ", signal, " (", strsignal(signal), ")");
+    const std::string what =
+        absl::StrCat("A rank was ended by signal ", signal, " (", strsignal(signal), ")");
     return {v1::Attempt::RANK_KILLED, Sentence(what, launcher.empty() ? words : launcher)};
   }
   if (!any_started) {
     return {v1::Attempt::LAUNCH_ERROR,
-            Sentence(absl::StrCat("mpirun ended with status ", result.exit_status, " before a rank ran"), launcher)};
+            Sentence(absl::StrCat("mpirun ended with status ", result.exit_status, " before a rank ran"),
+                     launcher)};
   }
   if (absl::StartsWith(words, "scalelab-rank: ")) return {v1::Attempt::LAUNCH_ERROR, words + "."};
   const std::string what = words.empty() && !launcher.empty()

@@ -34,19 +34,20 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& server) {
 class GrpcCoordinatorClient final : public CoordinatorClient {
  public:
   explicit GrpcCoordinatorClient(const CoordinatorAddress& address) : address_(address) {
-    for (const std::string& server : address.servers) stubs_.push_back(v1::WorkerService::NewStub(Dial(server)));
+    for (const std::string& server : address.servers)
+      stubs_.push_back(v1::WorkerService::NewStub(Dial(server)));
   }
 
   ~GrpcCoordinatorClient() override {
     absl::MutexLock lock(&mutex_);
     for (grpc::ClientContext* context : calls_) context->TryCancel();
-    mutex_.Await(absl::Condition(+[](std::set<grpc::ClientContext*>* calls) { return calls->empty(); }, &calls_));
+    mutex_.Await(absl::Condition(
+        +[](std::set<grpc::ClientContext*>* calls) { return calls->empty(); }, &calls_));
   }
 
   void Synchronize(const v1::SynchronizeRequest& request, Synchronized done) override {
     Start<v1::SynchronizeRequest, v1::SynchronizeResponse>(
-        request, std::move(done), true,
-        [](auto* stub, auto* call, auto then) {
+        request, std::move(done), true, [](auto* stub, auto* call, auto then) {
           stub->async()->Synchronize(&call->context, &call->request, &call->response, std::move(then));
         });
   }
@@ -58,8 +59,7 @@ class GrpcCoordinatorClient final : public CoordinatorClient {
 
   void ReportEvents(const v1::ReportEventsRequest& request, Reported done) override {
     Start<v1::ReportEventsRequest, v1::ReportEventsResponse>(
-        request, std::move(done), false,
-        [](auto* stub, auto* call, auto then) {
+        request, std::move(done), false, [](auto* stub, auto* call, auto then) {
           stub->async()->ReportEvents(&call->context, &call->request, &call->response, std::move(then));
         });
   }
@@ -73,7 +73,8 @@ class GrpcCoordinatorClient final : public CoordinatorClient {
   };
 
   template <typename Request, typename Response, typename Begin>
-  void Start(const Request& request, std::function<void(absl::StatusOr<Response>)> done, bool poll, Begin begin) {
+  void Start(const Request& request, std::function<void(absl::StatusOr<Response>)> done, bool poll,
+             Begin begin) {
     auto call = std::make_shared<Call<Request, Response>>();
     call->request = request;
     call->context.set_deadline(std::chrono::system_clock::now() + kDeadline);

@@ -10,7 +10,8 @@
 namespace scalelab::worker {
 
 struct CoordinatorAddress {
-  // Where the coordinator may be reached ("unix:/data/scalelab.sock", "host:7410"), tried in turn; at least one.
+  // Where the coordinator may be reached ("unix:/data/scalelab.sock", "host:7410"), tried in turn; at least
+  // one.
   std::vector<std::string> servers;
   std::string allocation;  // token
   std::string secret;      // of the allocation

@@ -1,5 +1,5 @@
-// From "train this, on these nodes" to the processes that have to be started for it. Pure: reads nothing but its
-// arguments.
+// From "train this, on these nodes" to the processes that have to be started for it. Pure: reads nothing but
+// its arguments.
 #pragma once
 
 #include <string>
@@ -15,12 +15,12 @@ namespace scalelab::worker {
 
 // What the launcher has to know of the node.
 struct LaunchHost {
-  std::vector<std::string> environment;    // what ranks inherit, see InheritedEnvironment
-  std::string rank_program;                // path of scalelab-rank
+  std::vector<std::string> environment;  // what ranks inherit, see InheritedEnvironment
+  std::string rank_program;              // path of scalelab-rank
   std::string mpirun = "mpirun";
-  int cpus = 1;                            // cores the worker may use
-  bool root = false;                       // mpirun wants to be told
-  bool single_copy = true;                 // ranks may read each other's memory (CMA)
+  int cpus = 1;             // cores the worker may use
+  bool root = false;        // mpirun wants to be told
+  bool single_copy = true;  // ranks may read each other's memory (CMA)
 };
 
 struct LaunchPlan {
@@ -29,8 +29,8 @@ struct LaunchPlan {
   bool through_mpi = false;  // commands[0] is mpirun, which starts the ranks
 };
 
-// Of the worker's environment, what its ranks get: not the traces of a surrounding MPI or Slurm step, which would
-// make theirs believe that it is a part of it, and not our own variables, the secret among them.
+// Of the worker's environment, what its ranks get: not the traces of a surrounding MPI or Slurm step, which
+// would make theirs believe that it is a part of it, and not our own variables, the secret among them.
 std::vector<std::string> InheritedEnvironment(const std::vector<std::string>& environment);
 
 // The processes that the launching node starts. UNIMPLEMENTED: the attempt spans several nodes.

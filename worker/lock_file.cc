@@ -16,8 +16,8 @@ absl::StatusOr<int> LockFile(const std::string& path) {
     const int error = errno;
     close(fd);
     if (error == EWOULDBLOCK) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("Lock file '", path, "' is held: a worker runs there, or its processes are still being ended."));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "Lock file '", path, "' is held: a worker runs there, or its processes are still being ended."));
     }
     return absl::ErrnoToStatus(error, absl::StrCat("Cannot lock '", path, "'"));
   }

@@ -7,9 +7,9 @@
 
 namespace scalelab::worker {
 
-// Opens (or makes) the file, takes its flock without waiting, writes this process's id and a newline, and returns the
-// descriptor, closed on exec. A forked child holds the lock too, until both have closed it. FAILED_PRECONDITION:
-// another process holds it.
+// Opens (or makes) the file, takes its flock without waiting, writes this process's id and a newline, and
+// returns the descriptor, closed on exec. A forked child holds the lock too, until both have closed it.
+// FAILED_PRECONDITION: another process holds it.
 absl::StatusOr<int> LockFile(const std::string& path);
 
 }  // namespace scalelab::worker

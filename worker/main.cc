@@ -38,16 +38,17 @@ int Serve(const WorkerOptions& options, const SpawnerHandle& spawner) {
   });
   const auto client = NewGrpcCoordinatorClient(options.coordinator);
   EventFollower follower(loop, [&](const v1::ReportEventsRequest& request, EventFollower::Answer answer) {
-    client->ReportEvents(request, [&loop, answer = std::move(answer)](absl::StatusOr<v1::ReportEventsResponse> got) {
-      loop.Post([answer, got = std::move(got)] { answer(got); });
-    });
+    client->ReportEvents(request,
+                         [&loop, answer = std::move(answer)](absl::StatusOr<v1::ReportEventsResponse> got) {
+                           loop.Post([answer, got = std::move(got)] { answer(got); });
+                         });
   });
   const Frameworks frameworks = NewFrameworks(options);
   const LaunchHost launch = NewLaunchHost(options);
   Provenance provenance(loop, {options.own_program, options.rank_program, options.trainer_program},
                         launch.environment);
-  const AttemptHost host{processes, follower, provenance, frameworks, launch, options.node,
-                         options.coordinator.allocation};
+  const AttemptHost host{
+      processes, follower, provenance, frameworks, launch, options.node, options.coordinator.allocation};
   Agent agent(loop, *client, host, {options.node_index, options.give_up_after}, [&](Agent::Exit exit) {
     exit_code = exit == Agent::Exit::kDone ? 0 : 1;
     loop.Stop();
@@ -66,12 +67,14 @@ int Serve(const WorkerOptions& options, const SpawnerHandle& spawner) {
 int Main(int argc, char** argv) {
   WorkerOptions options;
   if (int code = 0; !ParseOptions(argc, argv, &options, &code)) return code;
-  syscall(SYS_close_range, 3u, ~0u, 1u << 2 /* CLOSE_RANGE_CLOEXEC */);  // nothing that came with us goes to ranks
+  syscall(SYS_close_range, 3u, ~0u,
+          1u << 2 /* CLOSE_RANGE_CLOEXEC */);  // nothing that came with us goes to ranks
   if (!options.lock_file.empty()) {
     const absl::StatusOr<int> lock = LockFile(options.lock_file);
     if (!lock.ok()) return fprintf(stderr, "scalelab-worker: %s\n", lock.status().ToString().c_str()), 1;
   }
-  const absl::StatusOr<SpawnerHandle> spawner = ForkSpawner();  // before any thread exists; it holds the lock too
+  const absl::StatusOr<SpawnerHandle> spawner =
+      ForkSpawner();  // before any thread exists; it holds the lock too
   if (!spawner.ok()) return fprintf(stderr, "scalelab-worker: %s\n", spawner.status().ToString().c_str()), 1;
   spdlog::set_default_logger(spdlog::stderr_color_mt("worker"));
   return Serve(options, *spawner);

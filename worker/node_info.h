@@ -12,7 +12,8 @@ namespace scalelab::worker {
 v1::NodeInfo ReadNodeInfo();
 // Name of this machine.
 std::string HostName();
-// Whether processes here may copy from each other's memory (process_vm_readv): containers and Yama often forbid it.
+// Whether processes here may copy from each other's memory (process_vm_readv): containers and Yama often
+// forbid it.
 bool SingleCopyAllowed();
 // SHA-256 of a file in hexadecimal; empty when it cannot be read.
 std::string FileSha256(const std::string& path);

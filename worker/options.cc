@@ -24,18 +24,23 @@ bool ParseOptions(int argc, char** argv, WorkerOptions* options, int* exit_code)
 
   CLI::App app("Runs the attempts that a scalelab coordinator assigns to this node.", "scalelab-worker");
   app.set_version_flag("--version", std::string("scalelab-worker ") + SCALELAB_VERSION);
-  app.add_option("--server", options->coordinator.servers, "Coordinator: unix:PATH or HOST:PORT, several by commas")
+  app.add_option("--server", options->coordinator.servers,
+                 "Coordinator: unix:PATH or HOST:PORT, several by commas")
       ->required()
       ->delimiter(',');
   app.add_option("--allocation", options->coordinator.allocation, "Token of the allocation")->required();
-  app.add_option("--node", options->node, "Name of this node as the scheduler calls it")->capture_default_str();
+  app.add_option("--node", options->node, "Name of this node as the scheduler calls it")
+      ->capture_default_str();
   app.add_option("--node-index", options->node_index, "Place of this node in the allocation, from 0")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--lock", options->lock_file, "File that is locked as long as a process of this worker is left");
-  app.add_option("--give-up-after", give_up_after, "Seconds without the coordinator after which to end everything")
+  app.add_option("--lock", options->lock_file,
+                 "File that is locked as long as a process of this worker is left");
+  app.add_option("--give-up-after", give_up_after,
+                 "Seconds without the coordinator after which to end everything")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--trainer", options->trainer_program, "Program of the native engines")->capture_default_str();
+  app.add_option("--trainer", options->trainer_program, "Program of the native engines")
+      ->capture_default_str();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -45,7 +50,8 @@ bool ParseOptions(int argc, char** argv, WorkerOptions* options, int* exit_code)
   options->give_up_after = absl::Seconds(give_up_after);
   const char* secret = getenv("SCALELAB_ALLOCATION_SECRET");
   if (secret == nullptr || *secret == '\0') {
-    fprintf(stderr, "scalelab-worker: SCALELAB_ALLOCATION_SECRET is not set; the coordinator's scheduler sets it\n");
+    fprintf(stderr,
+            "scalelab-worker: SCALELAB_ALLOCATION_SECRET is not set; the coordinator's scheduler sets it\n");
     *exit_code = 2;
     return false;
   }

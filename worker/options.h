@@ -11,18 +11,18 @@
 namespace scalelab::worker {
 
 struct WorkerOptions {
-  CoordinatorAddress coordinator;  // --server, --allocation, SCALELAB_ALLOCATION_SECRET
-  std::string node;                // --node, by default the host's name
-  int node_index = 0;              // --node-index
-  std::string lock_file;           // --lock; empty: none
+  CoordinatorAddress coordinator;                 // --server, --allocation, SCALELAB_ALLOCATION_SECRET
+  std::string node;                               // --node, by default the host's name
+  int node_index = 0;                             // --node-index
+  std::string lock_file;                          // --lock; empty: none
   absl::Duration give_up_after = absl::Hours(1);  // --give-up-after
-  std::string trainer_program;     // --trainer, by default scalelab-trainer beside this program
-  std::string rank_program;        // scalelab-rank beside this program
+  std::string trainer_program;  // --trainer, by default scalelab-trainer beside this program
+  std::string rank_program;     // scalelab-rank beside this program
   std::string own_program;
 };
 
-// False: the process should exit with *exit_code; whatever there is to say has been said. Takes the secret out of the
-// environment.
+// False: the process should exit with *exit_code; whatever there is to say has been said. Takes the secret
+// out of the environment.
 bool ParseOptions(int argc, char** argv, WorkerOptions* options, int* exit_code);
 
 Frameworks NewFrameworks(const WorkerOptions& options);

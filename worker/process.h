@@ -1,9 +1,10 @@
 // Starts and ends processes for the worker through the spawner (spawner.h), a small child of the worker.
 //
-//   worker (gRPC, threads) <-- socketpair --> spawner (one thread, subreaper) --> commands --> whatever they start
+//   worker (gRPC, threads) <-- socketpair --> spawner (one thread, subreaper) --> commands --> whatever they
+//   start
 //
-// Why a process of its own: gRPC does not survive fork, a process of one thread can start others cheaply and safely,
-// and when the worker is killed with -9 somebody is left who ends its processes.
+// Why a process of its own: gRPC does not survive fork, a process of one thread can start others cheaply and
+// safely, and when the worker is killed with -9 somebody is left who ends its processes.
 #pragma once
 
 #include <functional>
@@ -27,12 +28,13 @@ struct Command {
   std::string output, error;             // files that standard output and error are appended to
 };
 
-// Processes that belong together: when one fails the others are stopped, and the job has ended only when they and
-// everything they started are gone.
+// Processes that belong together: when one fails the others are stopped, and the job has ended only when they
+// and everything they started are gone.
 struct Job {
   std::string tag;  // "NAME=value" that all have in their environment: tells whose an orphan is
   std::vector<Command> commands;
-  absl::Duration grace = absl::Seconds(5);  // between TERM and KILL for what is left when the job ends by itself
+  absl::Duration grace =
+      absl::Seconds(5);  // between TERM and KILL for what is left when the job ends by itself
 };
 
 struct JobResult {
@@ -43,16 +45,16 @@ struct JobResult {
 
 class Processes {
  public:
-  // All are called on the loop's thread, after Start has returned: `started` once, with the first process id or why
-  // a command could not be started; then, only if it could, `ended` once.
+  // All are called on the loop's thread, after Start has returned: `started` once, with the first process id
+  // or why a command could not be started; then, only if it could, `ended` once.
   using Started = std::function<void(absl::StatusOr<int>)>;
   using Ended = std::function<void(JobResult)>;
 
   virtual ~Processes() = default;
   // Returns the job's id.
   virtual uint64_t Start(const Job& job, Started started, Ended ended) = 0;
-  // TERM to every process of the job, KILL to what is left after `grace`. Of a job that is gone nothing happens;
-  // a second call may shorten the grace.
+  // TERM to every process of the job, KILL to what is left after `grace`. Of a job that is gone nothing
+  // happens; a second call may shorten the grace.
   virtual void Stop(uint64_t id, absl::Duration grace) = 0;
 };
 
@@ -62,8 +64,8 @@ struct SpawnerHandle {
   int pid = -1;
 };
 
-// Forks the spawner. Call it before any thread exists, with every descriptor but 0, 1, 2 closed on exec. Makes the
-// caller a subreaper, so that nothing gets lost even if the spawner dies.
+// Forks the spawner. Call it before any thread exists, with every descriptor but 0, 1, 2 closed on exec.
+// Makes the caller a subreaper, so that nothing gets lost even if the spawner dies.
 absl::StatusOr<SpawnerHandle> ForkSpawner();
 
 // The worker's end. `lost` is called once if the spawner dies: the worker cannot go on without it.

@@ -40,8 +40,8 @@ bool ReadProcess(pid_t pid, ProcessInfo* info) {
   int parent = 0, session = 0;
   unsigned long long start = 0;
   if (sscanf(stat.c_str() + name_end + 1,
-             " %c %d %*d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state, &parent,
-             &session, &start) != 4) {
+             " %c %d %*d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
+             &parent, &session, &start) != 4) {
     return false;
   }
   *info = {pid, parent, session, start};
@@ -116,8 +116,8 @@ void Signal(const ProcessInfo& process, int signal) {
 }
 
 void KillAllDescendants() {
-  // Whatever is killed comes back as a child to wait for, since this process is a subreaper; what it forked in the
-  // meantime is found by the next walk.
+  // Whatever is killed comes back as a child to wait for, since this process is a subreaper; what it forked
+  // in the meantime is found by the next walk.
   for (;;) {
     for (const ProcessInfo& process : DescendantsOf(getpid())) Signal(process, SIGKILL);
     if (waitpid(-1, nullptr, 0) < 0 && errno == ECHILD) return;

@@ -1,5 +1,5 @@
-// What /proc says of the processes below one process. Reads only what it is asked for; every answer may be outdated
-// the moment it is given, so whoever acts on it looks again afterwards.
+// What /proc says of the processes below one process. Reads only what it is asked for; every answer may be
+// outdated the moment it is given, so whoever acts on it looks again afterwards.
 #pragma once
 
 #include <sys/types.h>
@@ -23,7 +23,8 @@ std::vector<ProcessInfo> DescendantsOf(pid_t root);
 // Direct children of the calling thread, zombies too, in one read. False: this kernel does not say.
 bool ReadOwnChildren(std::vector<pid_t>* children);
 
-// Whether the process was started with this "NAME=value" in its environment. False also when it may not be read.
+// Whether the process was started with this "NAME=value" in its environment. False also when it may not be
+// read.
 bool HasEnvironment(pid_t pid, const std::string& entry);
 
 // Sends a signal to exactly this process, not to one that has its pid now.

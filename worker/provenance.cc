@@ -57,7 +57,10 @@ bool WriteFileWhole(const std::string& path, const std::string& text) {
 }
 
 Provenance::Provenance(EventLoop& loop, Programs programs, std::vector<std::string> environment)
-    : loop_(loop), programs_(std::move(programs)), environment_(std::move(environment)), node_(ReadNodeInfo()) {}
+    : loop_(loop),
+      programs_(std::move(programs)),
+      environment_(std::move(environment)),
+      node_(ReadNodeInfo()) {}
 
 void Provenance::AskTrainer(Processes& processes, std::function<void()> known) {
   std::string file = (std::filesystem::temp_directory_path() / "scalelab-version-XXXXXX").string();
@@ -117,7 +120,8 @@ void Provenance::Write(const std::string& directory, const ordered_json& attempt
     common["worker"] = {{"version", SCALELAB_VERSION}, {"git_commit", SCALELAB_GIT_COMMIT}};
     common["binaries"] = ordered_json::array();
     for (const std::string& program : {programs_.worker, programs_.rank, programs_.trainer}) {
-      if (!program.empty() && access(program.c_str(), R_OK) == 0) common["binaries"].push_back(Binary(program));
+      if (!program.empty() && access(program.c_str(), R_OK) == 0)
+        common["binaries"].push_back(Binary(program));
     }
     common["software"] = ordered_json::object();
     for (const auto& [name, version] : node_.software()) common["software"][name] = version;

@@ -1,4 +1,5 @@
-// What is written beside a run so that its numbers can be judged later: which binaries, on what, in which environment.
+// What is written beside a run so that its numbers can be judged later: which binaries, on what, in which
+// environment.
 #pragma once
 
 #include <memory>
@@ -13,8 +14,8 @@
 
 namespace scalelab::worker {
 
-// "NAME=value" entries as an object; values of variables whose name holds TOKEN, SECRET, PASSWORD, KEY or CREDENTIAL
-// are replaced.
+// "NAME=value" entries as an object; values of variables whose name holds TOKEN, SECRET, PASSWORD, KEY or
+// CREDENTIAL are replaced.
 nlohmann::ordered_json RedactedEnvironment(const std::vector<std::string>& environment);
 
 // Replaces a file in one step: a reader sees all of it or none.
@@ -32,8 +33,8 @@ class Provenance {
   void AskTrainer(Processes& processes, std::function<void()> known);
   // The node, with the software known so far.
   const v1::NodeInfo& node() const { return node_; }
-  // Writes <directory>/provenance.json: `attempt` and what is the same for all attempts of this worker. Waits for the
-  // versions first.
+  // Writes <directory>/provenance.json: `attempt` and what is the same for all attempts of this worker. Waits
+  // for the versions first.
   void Record(const std::string& directory, nlohmann::ordered_json attempt);
   // Writes what still waits.
   void Flush();

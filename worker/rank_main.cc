@@ -1,6 +1,6 @@
-// scalelab-rank PROGRAM ARGS...: what an MPI launcher or srun starts in place of PROGRAM. Gives the rank what every
-// rank finds (docs/trainer-protocol.md), whoever started it, and then becomes PROGRAM. Nothing but libc: it is started
-// once a rank.
+// scalelab-rank PROGRAM ARGS...: what an MPI launcher or srun starts in place of PROGRAM. Gives the rank what
+// every rank finds (docs/trainer-protocol.md), whoever started it, and then becomes PROGRAM. Nothing but
+// libc: it is started once a rank.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -33,8 +33,8 @@ bool Redirect(int target, const char* directory, const char* rank, const char* e
 int main(int argc, char** argv) {
   static const char* const kRank[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID", "RANK", nullptr};
   static const char* const kLocal[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "LOCAL_RANK", nullptr};
-  static const char* const kWorld[] = {"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "WORLD_SIZE",
-                                       nullptr};
+  static const char* const kWorld[] = {"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS",
+                                       "WORLD_SIZE", nullptr};
   if (argc < 2) {
     fputs("usage: scalelab-rank PROGRAM [ARGUMENT...]\n", stderr);
     return 2;
@@ -43,7 +43,8 @@ int main(int argc, char** argv) {
   const char* rank = FirstNumber(kRank);
   if (directory == nullptr || rank == nullptr) {
     fprintf(stderr, "scalelab-rank: no %s; start it with mpirun or srun from scalelab-worker\n",
-            directory == nullptr ? "SCALELAB_ATTEMPT_DIR" : "rank in OMPI_COMM_WORLD_RANK, PMIX_RANK, SLURM_PROCID or RANK");
+            directory == nullptr ? "SCALELAB_ATTEMPT_DIR"
+                                 : "rank in OMPI_COMM_WORLD_RANK, PMIX_RANK, SLURM_PROCID or RANK");
     return 2;
   }
   // Copies: setenv may move what getenv has given.

@@ -100,12 +100,18 @@ pid_t Spawn(const Command& command, std::string* error) {
   const std::string program = ProgramOf(command);
   const std::vector<char*> argv = Pointers(command.argv);
   const std::vector<char*> environment = Pointers(command.environment);
-  ChildPlan plan{getpid(),           program.c_str(),        argv.data(),           environment.data(),
-                 command.directory.c_str(), command.output.c_str(), command.error.c_str()};
+  ChildPlan plan{getpid(),
+                 program.c_str(),
+                 argv.data(),
+                 environment.data(),
+                 command.directory.c_str(),
+                 command.output.c_str(),
+                 command.error.c_str()};
   sigset_t all, before;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, &before);
-  // As vfork: no copy of the page tables, and the parent sleeps until exec, so that the answer is there afterwards.
+  // As vfork: no copy of the page tables, and the parent sleeps until exec, so that the answer is there
+  // afterwards.
   const pid_t pid =
       clone(RunChild, static_cast<char*>(stack) + kStackBytes, CLONE_VM | CLONE_VFORK | SIGCHLD, &plan);
   const int clone_error = errno;

@@ -38,11 +38,11 @@ struct RunningJob {
   Phase phase = Phase::kRunning;
   std::string tag;
   double grace = 5;
-  double kill_at = 0;             // kStopping
-  bool stopped = false;           // by kStop
+  double kill_at = 0;                          // kStopping
+  bool stopped = false;                        // by kStop
   std::set<std::pair<pid_t, uint64_t>> asked;  // that got TERM: pid, start time
-  std::map<pid_t, int> alive;     // commands that run: pid -> index
-  std::set<pid_t> sessions;       // of all its commands
+  std::map<pid_t, int> alive;                  // commands that run: pid -> index
+  std::set<pid_t> sessions;                    // of all its commands
   int exit_status = 0;
   int failed = -1;
 };
@@ -199,8 +199,8 @@ class Spawner {
     ArmTimer();
   }
 
-  // Brings every job as far as it can go now. Whatever it waits for makes a SIGCHLD here: the last process of a tree
-  // to die is always a child of the spawner.
+  // Brings every job as far as it can go now. Whatever it waits for makes a SIGCHLD here: the last process of
+  // a tree to die is always a child of the spawner.
   void Advance() {
     const bool orphans = !jobs_.empty() && MayHaveOrphans();
     for (auto it = jobs_.begin(); it != jobs_.end();) {
@@ -226,11 +226,13 @@ class Spawner {
     }
   }
 
-  // Whether the spawner has a child that is no job's command. One short read in the usual case that it has none.
+  // Whether the spawner has a child that is no job's command. One short read in the usual case that it has
+  // none.
   bool MayHaveOrphans() {
     std::vector<pid_t> children;
     if (!ReadOwnChildren(&children)) return true;
-    return std::any_of(children.begin(), children.end(), [this](pid_t pid) { return CommandOwner(pid) == nullptr; });
+    return std::any_of(children.begin(), children.end(),
+                       [this](pid_t pid) { return CommandOwner(pid) == nullptr; });
   }
 
   const RunningJob* CommandOwner(pid_t pid) const {
@@ -240,8 +242,8 @@ class Spawner {
     return nullptr;
   }
 
-  // Whose a child of the spawner is: by being its command, by its tag, by its session. One that hides all of that
-  // belongs to the last job that is left.
+  // Whose a child of the spawner is: by being its command, by its tag, by its session. One that hides all of
+  // that belongs to the last job that is left.
   const RunningJob* OwnerOf(const ProcessInfo& child) const {
     if (const RunningJob* job = CommandOwner(child.pid)) return job;
     for (const auto& [id, job] : jobs_) {
@@ -256,7 +258,8 @@ class Spawner {
     std::vector<ProcessInfo> members;
     // Parents come before their children.
     for (const ProcessInfo& process : DescendantsOf(self)) {
-      const bool member = process.parent == self ? OwnerOf(process) == &job : member_pids.contains(process.parent);
+      const bool member =
+          process.parent == self ? OwnerOf(process) == &job : member_pids.contains(process.parent);
       if (!member) continue;
       member_pids.insert(process.pid);
       members.push_back(process);

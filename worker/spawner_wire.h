@@ -1,5 +1,5 @@
-// How worker and spawner talk: frames of a 32-bit length and that many bytes, numbers in the machine's own order
-// (both ends are the same program).
+// How worker and spawner talk: frames of a 32-bit length and that many bytes, numbers in the machine's own
+// order (both ends are the same program).
 #pragma once
 
 #include <cstdint>

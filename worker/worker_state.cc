@@ -24,7 +24,8 @@ std::vector<Action> Decide(const std::vector<LocalAttempt>& local, const v1::Syn
     if (!wanted.insert(attempt.token()).second) continue;
     auto it = known.find(attempt.token());
     if (it == known.end()) {
-      if (!leaving) actions.push_back({Action::Kind::kBegin, attempt.token(), &attempt, absl::ZeroDuration()});
+      if (!leaving)
+        actions.push_back({Action::Kind::kBegin, attempt.token(), &attempt, absl::ZeroDuration()});
     } else if (attempt.stop() && !it->second->ended && !it->second->stopping) {
       actions.push_back({Action::Kind::kStop, attempt.token(), nullptr, GraceOf(attempt)});
     }

@@ -21,10 +21,10 @@ struct LocalAttempt {
 
 struct Action {
   enum class Kind {
-    kBegin,   // prepare and launch; if it is to be stopped already, only say that it has ended
-    kStop,    // end its processes; it still reports
-    kForget,  // has ended and is not wanted any more
-    kAbandon, // end its processes and forget it; nobody wants its events
+    kBegin,    // prepare and launch; if it is to be stopped already, only say that it has ended
+    kStop,     // end its processes; it still reports
+    kForget,   // has ended and is not wanted any more
+    kAbandon,  // end its processes and forget it; nobody wants its events
   };
   Kind kind;
   std::string token;

@@ -31,9 +31,9 @@ Section Allocations(const GetClusterResponse& cluster) {
   section.rows = [&cluster](const RowSink& sink) {
     for (const Allocation& a : cluster.allocations()) {
       const Tone tone = a.state() == Allocation::RUNNING ? Tone::kBusy : Tone::kDim;
-      sink({LastPart(a.name()), Cell(EnumText(Allocation::State_Name(a.state())), tone), a.external_id(), a.study(),
-            absl::StrCat(a.nodes()), absl::StrCat(a.slots_per_node()), LastPart(a.run()), LocalTime(a.create_time()),
-            UtcTime(a.create_time()), a.reason()});
+      sink({LastPart(a.name()), Cell(EnumText(Allocation::State_Name(a.state())), tone), a.external_id(),
+            a.study(), absl::StrCat(a.nodes()), absl::StrCat(a.slots_per_node()), LastPart(a.run()),
+            LocalTime(a.create_time()), UtcTime(a.create_time()), a.reason()});
     }
   };
   return section;
@@ -42,13 +42,17 @@ Section Allocations(const GetClusterResponse& cluster) {
 Section Workers(const GetClusterResponse& cluster) {
   Section section;
   section.title = "Workers";
-  section.columns = {{"node"},       {"allocation"}, {"version"}, {"cpus", In::kAll, true},
-                     {"gpus", In::kAll, false, true}, {"last heard of"}};
+  section.columns = {{"node"},
+                     {"allocation"},
+                     {"version"},
+                     {"cpus", In::kAll, true},
+                     {"gpus", In::kAll, false, true},
+                     {"last heard of"}};
   section.empty = "none";
   section.rows = [&cluster](const RowSink& sink) {
     for (const auto& w : cluster.workers()) {
-      sink({w.node(), LastPart(w.allocation()), w.version(), absl::StrCat(w.cpus()), absl::StrJoin(w.gpus(), ", "),
-            LocalTime(w.last_seen_time())});
+      sink({w.node(), LastPart(w.allocation()), w.version(), absl::StrCat(w.cpus()),
+            absl::StrJoin(w.gpus(), ", "), LocalTime(w.last_seen_time())});
     }
   };
   return section;
@@ -57,7 +61,8 @@ Section Workers(const GetClusterResponse& cluster) {
 absl::StatusOr<ExitCode> Run(Session& session) {
   auto server = session.Server();
   if (!server.ok()) return server.status();
-  const auto cluster = (*server)->Call((*server)->cluster(), &ClusterService::Stub::GetCluster, GetClusterRequest());
+  const auto cluster =
+      (*server)->Call((*server)->cluster(), &ClusterService::Stub::GetCluster, GetClusterRequest());
   if (!cluster.ok()) return cluster.status();
   Section facts = Facts({{"server", (*server)->address().text},
                          {"version", cluster->version()},
@@ -66,7 +71,8 @@ absl::StatusOr<ExitCode> Run(Session& session) {
                          {"queued runs", absl::StrCat(cluster->queued_runs())},
                          {"running attempts", absl::StrCat(cluster->running_attempts())},
                          {"started", LocalTime(cluster->start_time())}});
-  if (const absl::Status status = session.Print({*cluster, {facts, Allocations(*cluster), Workers(*cluster)}, 1});
+  if (const absl::Status status =
+          session.Print({*cluster, {facts, Allocations(*cluster), Workers(*cluster)}, 1});
       !status.ok()) {
     return status;
   }

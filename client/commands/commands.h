@@ -1,5 +1,5 @@
-// One function a command: adds it below its parent, and lets a parse that chooses it put what it does into `chosen`.
-// Each stands in the file of its name.
+// One function a command: adds it below its parent, and lets a parse that chooses it put what it does into
+// `chosen`. Each stands in the file of its name.
 #pragma once
 
 #include "CLI/App.hpp"

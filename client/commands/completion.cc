@@ -20,12 +20,14 @@ void Walk(const CLI::App& app, const std::string& path, const Visit& visit) {
 
 std::set<std::string> WordsAt(const CLI::App& app) {
   std::set<std::string> words;
-  for (const CLI::App* level = &app; level != nullptr; level = level->get_parent()) {  // global options stand anywhere
+  for (const CLI::App* level = &app; level != nullptr;
+       level = level->get_parent()) {  // global options stand anywhere
     for (const CLI::Option* option : level->get_options()) {
       for (const std::string& name : option->get_lnames()) words.insert("--" + name);
     }
   }
-  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) words.insert(sub->get_name());
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
+    words.insert(sub->get_name());
   return words;
 }
 
@@ -69,8 +71,8 @@ std::string Fish(const CLI::App& app) {
     }
     for (const CLI::Option* option : at.get_options()) {
       for (const std::string& name : option->get_lnames()) {
-        absl::StrAppend(&out, "complete -c scalelab ", path.empty() ? "" : absl::StrCat("-n '", condition, "' "), "-l ",
-                        name, "\n");
+        absl::StrAppend(&out, "complete -c scalelab ",
+                        path.empty() ? "" : absl::StrCat("-n '", condition, "' "), "-l ", name, "\n");
       }
     }
   });
@@ -89,8 +91,11 @@ absl::StatusOr<ExitCode> Run(const std::string& shell, const CLI::App& app, Sess
 
 void AddCompletion(CLI::App& app, Action& chosen) {
   auto shell = std::make_shared<std::string>();
-  CLI::App* command = app.add_subcommand("completion", "Print a completion script: `source <(scalelab completion bash)`");
-  command->add_option("SHELL", *shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  CLI::App* command =
+      app.add_subcommand("completion", "Print a completion script: `source <(scalelab completion bash)`");
+  command->add_option("SHELL", *shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
   command->callback([shell, &app, &chosen] {
     chosen = [shell, &app](Session& session) { return Run(*shell, app, session); };
   });

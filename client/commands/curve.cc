@@ -31,7 +31,8 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
   const auto curve = (*server)->Call((*server)->results(), &ResultService::Stub::GetCurve, request);
   if (!curve.ok()) return curve.status();
 
-  if (const absl::Status s = session.Print({*curve, {CurveTable(*curve), CurveFacts(*curve)}}); !s.ok()) return s;
+  if (const absl::Status s = session.Print({*curve, {CurveTable(*curve), CurveFacts(*curve)}}); !s.ok())
+    return s;
   const Terminal& terminal = session.io().out_terminal;
   if (session.tables() && !options.no_plot && (terminal.tty || options.plot)) {
     const std::string plot = TerminalPlot(*curve, terminal);
@@ -42,7 +43,9 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
     std::ofstream file(options.svg, std::ios::binary);
     file << SvgPlot(*curve);
     file.close();
-    if (!file) return absl::UnknownError(absl::StrCat("cannot write ", options.svg, ": does its directory exist, and may you write there?"));
+    if (!file)
+      return absl::UnknownError(
+          absl::StrCat("cannot write ", options.svg, ": does its directory exist, and may you write there?"));
     session.Say(absl::StrCat("wrote ", options.svg));
   }
   return ExitCode::kOk;
@@ -57,7 +60,8 @@ void AddCurve(CLI::App& app, Action& chosen) {
   command->add_option("--svg", options->svg, "Also write a picture to this file");
   auto* plot = command->add_flag("--plot", options->plot, "Plot even where standard output is no terminal");
   command->add_flag("--no-plot", options->no_plot, "No plot on a terminal")->excludes(plot);
-  command->callback([options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback(
+      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
 }
 
 }  // namespace scalelab::client

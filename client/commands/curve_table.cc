@@ -147,7 +147,8 @@ Section CurveFacts(const GetCurveResponse& curve) {
   std::vector<std::pair<std::string, Cell>> facts = {
       {"study", absl::StrCat(curve.study(), " ", curve.display_name())},
       {"scope", Subtitle(curve)},
-      {"intervals", curve.series().empty() ? "" : "95% over repeats; of ratios with the base case's own variance"}};
+      {"intervals",
+       curve.series().empty() ? "" : "95% over repeats; of ratios with the base case's own variance"}};
   const std::vector<PlotSeries> series = SeriesOf(curve, Quantity::kThroughput);
   for (const PlotSeries& s : series) {
     if (series.size() > 1) facts.emplace_back("base case", absl::StrCat(s.label, ": ", s.baseline));
@@ -159,11 +160,14 @@ Section CurveFacts(const GetCurveResponse& curve) {
       const auto one = [](std::string* out, const auto& parameter) {
         const Estimate& e = parameter.second;
         absl::StrAppend(out, parameter.first, " ", Short(e.mean()));
-        if (e.has_low() && e.has_high()) absl::StrAppend(out, " [", Short(e.low()), ", ", Short(e.high()), "]");
+        if (e.has_low() && e.has_high())
+          absl::StrAppend(out, " [", Short(e.low()), ", ", Short(e.high()), "]");
       };
-      facts.emplace_back(absl::StrCat(fit.law(), " fit"), absl::StrCat(label, ": ", absl::StrJoin(sorted, ", ", one)));
+      facts.emplace_back(absl::StrCat(fit.law(), " fit"),
+                         absl::StrCat(label, ": ", absl::StrJoin(sorted, ", ", one)));
     }
-    for (const std::string& note : curve.series(i).notes()) facts.emplace_back("note", absl::StrCat(label, ": ", note));
+    for (const std::string& note : curve.series(i).notes())
+      facts.emplace_back("note", absl::StrCat(label, ": ", note));
   }
   return Facts(std::move(facts));
 }

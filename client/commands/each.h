@@ -9,8 +9,8 @@
 
 namespace scalelab::client {
 
-// Does `act` to every one of `names`, going on after an error that concerns only that one. Every error but the last is
-// said; the last is returned.
+// Does `act` to every one of `names`, going on after an error that concerns only that one. Every error but
+// the last is said; the last is returned.
 inline absl::StatusOr<ExitCode> ForEach(Session& session, const std::vector<std::string>& names,
                                         const std::function<absl::Status(const std::string&)>& act) {
   absl::Status last;

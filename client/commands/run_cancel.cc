@@ -41,7 +41,8 @@ void AddRunCancel(CLI::App& run, Action& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* command = run.add_subcommand("cancel", "End single runs");
   command->add_option("RUNS", options->runs, "Number, 12-15,20, or full names")->required();
-  command->callback([options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });
+  command->callback(
+      [options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });
 }
 
 }  // namespace scalelab::client

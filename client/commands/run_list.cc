@@ -51,8 +51,10 @@ void AddRunList(CLI::App& run, Action& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* command = run.add_subcommand("list", "List the runs of studies in the order of execution");
   command->add_option("STUDIES", options->studies, "Number, name, last, or 1-3,5")->required();
-  command->add_option("--state", options->state, "Only runs that are queued, running, succeeded, failed or cancelled");
-  command->callback([options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });
+  command->add_option("--state", options->state,
+                      "Only runs that are queued, running, succeeded, failed or cancelled");
+  command->callback(
+      [options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });
 }
 
 }  // namespace scalelab::client

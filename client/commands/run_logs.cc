@@ -29,7 +29,8 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
   if (options.only_stderr) request.set_stream(ReadRunLogRequest::STDERR);
 
   // As long as it takes: a log can be large; --timeout limits it.
-  const auto context = (*server)->MakeContext(absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration()));
+  const auto context =
+      (*server)->MakeContext(absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration()));
   const auto reader = (*server)->runs().ReadRunLog(context.get(), request);
   ReadRunLogResponse piece;
   while (reader->Read(&piece)) session.io().out << piece.data();
@@ -42,13 +43,18 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
 
 void AddRunLogs(CLI::App& run, Action& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = run.add_subcommand("logs", "Print what a rank of a run wrote: standard output, then standard error");
+  CLI::App* command =
+      run.add_subcommand("logs", "Print what a rank of a run wrote: standard output, then standard error");
   command->add_option("RUN", options->run, "Number, runs/NUMBER, or studies/NUMBER/runs/NUMBER")->required();
-  command->add_option("--rank", options->rank, "Rank, from 0")->check(CLI::NonNegativeNumber)->capture_default_str();
-  command->add_option("--attempt", options->attempt, "Attempt, from 1; the last one if not given")->check(CLI::PositiveNumber);
+  command->add_option("--rank", options->rank, "Rank, from 0")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--attempt", options->attempt, "Attempt, from 1; the last one if not given")
+      ->check(CLI::PositiveNumber);
   auto* only_stdout = command->add_flag("--stdout", options->only_stdout, "Standard output only");
   command->add_flag("--stderr", options->only_stderr, "Standard error only")->excludes(only_stdout);
-  command->callback([options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });
+  command->callback(
+      [options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });
 }
 
 }  // namespace scalelab::client

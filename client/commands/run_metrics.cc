@@ -44,10 +44,12 @@ struct SeriesSummary {
   }
 };
 
-// The messages of the stream. The first is read at once, so that an error is known before anything is printed.
+// The messages of the stream. The first is read at once, so that an error is known before anything is
+// printed.
 class PointStream {
  public:
-  explicit PointStream(grpc::ClientReader<ReadPointsResponse>& reader) : reader_(reader), more_(reader.Read(&part_)) {}
+  explicit PointStream(grpc::ClientReader<ReadPointsResponse>& reader)
+      : reader_(reader), more_(reader.Read(&part_)) {}
   bool empty() const { return !more_; }
   template <class Visit>
   void Each(const Visit& visit) {
@@ -70,7 +72,8 @@ class PointRows {
     section.columns = {{"rank"}, {"step"}, {"time"}, {"key"}, {"value"}};
     section.rows = [this](const RowSink& sink) {
       Each([&sink](const ReadPointsResponse& part, int i) {
-        sink({absl::StrCat(part.rank()), absl::StrCat(part.step(i)), Exact(part.time(i)), part.key(), Exact(part.value(i))});
+        sink({absl::StrCat(part.rank()), absl::StrCat(part.step(i)), Exact(part.time(i)), part.key(),
+              Exact(part.value(i))});
       });
     };
     return section;
@@ -94,8 +97,8 @@ class PointRows {
       });
       for (const auto& [key, s] : series) {
         const bool any = s.max >= s.min;
-        sink({key.first, absl::StrCat(key.second), absl::StrCat(s.points), absl::StrCat(s.last_step), Short(s.first),
-              Short(s.last), any ? Short(s.min) : "", any ? Short(s.max) : ""});
+        sink({key.first, absl::StrCat(key.second), absl::StrCat(s.points), absl::StrCat(s.last_step),
+              Short(s.first), Short(s.last), any ? Short(s.min) : "", any ? Short(s.max) : ""});
       }
     };
     return section;
@@ -136,7 +139,8 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
   request.set_max_points(options.max_points);
   if (options.rank) request.set_rank(*options.rank);
 
-  const auto context = (*server)->MakeContext(absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration()));
+  const auto context =
+      (*server)->MakeContext(absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration()));
   const auto reader = (*server)->results().ReadPoints(context.get(), request);
   PointStream stream(*reader);
   const bool finished = stream.empty();
@@ -162,14 +166,19 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
 
 void AddRunMetrics(CLI::App& run, Action& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = run.add_subcommand("metrics", "Metrics of a run; -o csv has the columns rank,step,time,key,value");
+  CLI::App* command =
+      run.add_subcommand("metrics", "Metrics of a run; -o csv has the columns rank,step,time,key,value");
   command->add_option("RUN", options->run, "Number, runs/NUMBER, or studies/NUMBER/runs/NUMBER")->required();
   command->add_option("--key", options->key, "Only this metric, for example train/loss");
   command->add_option("--rank", options->rank, "Only this rank")->check(CLI::NonNegativeNumber);
-  command->add_option("--attempt", options->attempt, "Attempt, from 1; the last one if not given")->check(CLI::PositiveNumber);
-  command->add_option("--max-points", options->max_points, "At most so many points a series, chosen to keep its shape")
+  command->add_option("--attempt", options->attempt, "Attempt, from 1; the last one if not given")
       ->check(CLI::PositiveNumber);
-  command->callback([options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });
+  command
+      ->add_option("--max-points", options->max_points,
+                   "At most so many points a series, chosen to keep its shape")
+      ->check(CLI::PositiveNumber);
+  command->callback(
+      [options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });
 }
 
 }  // namespace scalelab::client

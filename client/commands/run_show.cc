@@ -39,16 +39,24 @@ Section Attempts(const Run& run) {
   using In = Column::In;
   Section section;
   section.title = "Attempts";
-  section.columns = {{"attempt", In::kAll, true}, {"state"},  {"cause"},      {"exit", In::kAll, true},
-                     {"nodes"},                   {"started"}, {"took", In::kAll, true}, {"malformed", In::kWide, true},
-                     {"parameters", In::kWide},   {"message", In::kAll, false, true},    {"directory"}};
+  section.columns = {{"attempt", In::kAll, true},
+                     {"state"},
+                     {"cause"},
+                     {"exit", In::kAll, true},
+                     {"nodes"},
+                     {"started"},
+                     {"took", In::kAll, true},
+                     {"malformed", In::kWide, true},
+                     {"parameters", In::kWide},
+                     {"message", In::kAll, false, true},
+                     {"directory"}};
   section.empty = "no attempt yet";
   section.rows = [&run](const RowSink& sink) {
     for (const Attempt& a : run.attempts()) {
       sink({absl::StrCat(a.number()), StateCell(a.state()), EnumText(Attempt::Cause_Name(a.cause())),
             a.has_exit_status() ? absl::StrCat(a.exit_status()) : "", absl::StrJoin(a.nodes(), ","),
-            LocalTime(a.assign_time()), Took(a.assign_time(), a.finish_time()), absl::StrCat(a.malformed_lines()),
-            a.parameter_hash(), a.message(), a.directory()});
+            LocalTime(a.assign_time()), Took(a.assign_time(), a.finish_time()),
+            absl::StrCat(a.malformed_lines()), a.parameter_hash(), a.message(), a.directory()});
     }
   };
   return section;
@@ -92,9 +100,11 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
 
 void AddRunShow(CLI::App& run, Action& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = run.add_subcommand("show", "Show one run, why it waits or how it ended, and its attempts");
+  CLI::App* command =
+      run.add_subcommand("show", "Show one run, why it waits or how it ended, and its attempts");
   command->add_option("RUN", options->run, "Number, runs/NUMBER, or studies/NUMBER/runs/NUMBER")->required();
-  command->callback([options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });
+  command->callback(
+      [options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });
 }
 
 }  // namespace scalelab::client

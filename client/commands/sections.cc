@@ -52,7 +52,8 @@ Cell StateCell(Attempt::State state) {
 
 std::string Took(const google::protobuf::Timestamp& start, const google::protobuf::Timestamp& finish) {
   if (Seconds(start) == 0) return "";
-  const double end = Seconds(finish) != 0 ? Seconds(finish) : absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
+  const double end =
+      Seconds(finish) != 0 ? Seconds(finish) : absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
   return Span(std::max(0.0, end - Seconds(start)));
 }
 
@@ -84,10 +85,11 @@ Section StudyTable(const RepeatedPtrField<Study>& studies) {
       const int over = c.succeeded() + c.failed() + c.cancelled();
       sink({s.name(), s.display_name(), s.display_name(), s.owner(), StateCell(s.state()),
             absl::StrCat(over, "/", TotalRuns(c)), absl::StrCat(c.queued()), absl::StrCat(c.running()),
-            absl::StrCat(c.succeeded()), Cell(absl::StrCat(c.failed()), c.failed() > 0 ? Tone::kBad : Tone::kPlain),
+            absl::StrCat(c.succeeded()),
+            Cell(absl::StrCat(c.failed()), c.failed() > 0 ? Tone::kBad : Tone::kPlain),
             absl::StrCat(c.cancelled()), LocalTime(s.create_time()), Took(s.start_time(), s.finish_time()),
-            LocalTime(s.start_time()), LocalTime(s.finish_time()), UtcTime(s.create_time()), UtcTime(s.start_time()),
-            UtcTime(s.finish_time())});
+            LocalTime(s.start_time()), LocalTime(s.finish_time()), UtcTime(s.create_time()),
+            UtcTime(s.start_time()), UtcTime(s.finish_time())});
     }
   };
   return section;
@@ -124,11 +126,12 @@ Section RunTable(const RepeatedPtrField<Run>& runs) {
       }
       const auto throughput = run.summary().find("run/throughput");
       const bool has = throughput != run.summary().end();
-      for (Cell cell : std::vector<Cell>{
-               absl::StrCat(run.repeat()), StateCell(run.state()), EnumText(Attempt::Cause_Name(run.cause())),
-               Took(run.start_time(), run.finish_time()), UtcTime(run.start_time()), UtcTime(run.finish_time()),
-               has ? Short(throughput->second) : "", has ? Exact(throughput->second) : "",
-               LocalTime(run.start_time()), LocalTime(run.finish_time()), run.message()}) {
+      for (Cell cell : std::vector<Cell>{absl::StrCat(run.repeat()), StateCell(run.state()),
+                                         EnumText(Attempt::Cause_Name(run.cause())),
+                                         Took(run.start_time(), run.finish_time()), UtcTime(run.start_time()),
+                                         UtcTime(run.finish_time()), has ? Short(throughput->second) : "",
+                                         has ? Exact(throughput->second) : "", LocalTime(run.start_time()),
+                                         LocalTime(run.finish_time()), run.message()}) {
         row.push_back(std::move(cell));
       }
       sink(row);

@@ -45,9 +45,11 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 
 void AddStudyCancel(CLI::App& study, Action& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = study.add_subcommand("cancel", "End studies: queued runs at once, running ones as they stop");
+  CLI::App* command =
+      study.add_subcommand("cancel", "End studies: queued runs at once, running ones as they stop");
   command->add_option("STUDIES", options->studies, "Number, name, last, 1-3,5, or all")->required();
-  command->callback([options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback(
+      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
 }
 
 }  // namespace scalelab::client

@@ -17,7 +17,8 @@ struct Options {
 absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
   auto server = session.Server();
   if (!server.ok()) return server.status();
-  // Looked up first: the server does not delete what "last" means, for a repeated call would mean another one.
+  // Looked up first: the server does not delete what "last" means, for a repeated call would mean another
+  // one.
   const auto studies = FindStudies(**server, options.studies);
   if (!studies.ok()) return studies.status();
   std::vector<std::string> names;
@@ -35,9 +36,11 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 
 void AddStudyDelete(CLI::App& study, Action& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = study.add_subcommand("delete", "Remove studies that are over, with their runs and points");
+  CLI::App* command =
+      study.add_subcommand("delete", "Remove studies that are over, with their runs and points");
   command->add_option("STUDIES", options->studies, "Number, name, last, 1-3,5, or all")->required();
-  command->callback([options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback(
+      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
 }
 
 }  // namespace scalelab::client

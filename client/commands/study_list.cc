@@ -17,7 +17,8 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
   if (!studies.ok()) return studies.status();
   scalelab::v1::ListStudiesResponse list;
   for (auto& study : *studies) list.mutable_studies()->Add(std::move(study));
-  if (const absl::Status status = session.Print({list, {StudyTable(list.studies())}}); !status.ok()) return status;
+  if (const absl::Status status = session.Print({list, {StudyTable(list.studies())}}); !status.ok())
+    return status;
   return ExitCode::kOk;
 }
 
@@ -27,7 +28,8 @@ void AddStudyList(CLI::App& study, Action& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* command = study.add_subcommand("list", "List studies, newest first");
   command->add_option("STUDIES", options->studies, "Only these: 1-3,5, last, a name")->capture_default_str();
-  command->callback([options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback(
+      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
 }
 
 }  // namespace scalelab::client

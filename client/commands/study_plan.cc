@@ -54,16 +54,20 @@ Section Cells(const PlanStudyResponse& plan) {
 Section Allocations(const PlanStudyResponse& plan) {
   Section section;
   section.title = "Allocations";
-  for (const char* title : {"number", "nodes", "ranks/node", "cpus/node", "gpus/node", "time limit", "runs"}) {
+  for (const char* title :
+       {"number", "nodes", "ranks/node", "cpus/node", "gpus/node", "time limit", "runs"}) {
     section.columns.push_back({title, In::kAll, true});
   }
   section.rows = [&plan](const RowSink& sink) {
     std::vector<std::pair<std::vector<std::string>, int>> lines;
     std::map<std::vector<std::string>, size_t> seen;
     for (const auto& a : plan.allocations()) {
-      std::vector<std::string> line = {absl::StrCat(a.nodes()),        absl::StrCat(a.ranks_per_node()),
-                                       absl::StrCat(a.cpus_per_node()), absl::StrCat(a.gpus_per_node()),
-                                       Span(static_cast<double>(a.time_seconds())), absl::StrCat(a.runs())};
+      std::vector<std::string> line = {absl::StrCat(a.nodes()),
+                                       absl::StrCat(a.ranks_per_node()),
+                                       absl::StrCat(a.cpus_per_node()),
+                                       absl::StrCat(a.gpus_per_node()),
+                                       Span(static_cast<double>(a.time_seconds())),
+                                       absl::StrCat(a.runs())};
       const auto [it, added] = seen.try_emplace(line, lines.size());
       if (added) lines.emplace_back(line, 0);
       ++lines[it->second].second;
@@ -105,7 +109,8 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
       script.columns = {{"line"}};
       script.header = false;
       script.rows = [&allocation](const RowSink& sink) {
-        for (const absl::string_view line : absl::StrSplit(allocation.script(), '\n')) sink({std::string(line)});
+        for (const absl::string_view line : absl::StrSplit(allocation.script(), '\n'))
+          sink({std::string(line)});
       };
       answer.sections.push_back(std::move(script));
     }
@@ -118,10 +123,12 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 
 void AddStudyPlan(CLI::App& study, Action& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = study.add_subcommand("plan", "Show the cells, allocations and cost of a study without submitting");
+  CLI::App* command =
+      study.add_subcommand("plan", "Show the cells, allocations and cost of a study without submitting");
   command->add_option("FILE", options->file, "The study file")->required();
   command->add_flag("--scripts", options->scripts, "Show the batch scripts too (so does -o wide)");
-  command->callback([options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback(
+      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
 }
 
 }  // namespace scalelab::client

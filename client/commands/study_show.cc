@@ -20,7 +20,8 @@ struct Options {
 };
 
 std::string AxisText(const Axis& axis) {
-  return absl::StrCat(axis.key(), ": ", absl::StrJoin(axis.values(), ", ", [](std::string* out, const auto& value) {
+  return absl::StrCat(axis.key(), ": ",
+                      absl::StrJoin(axis.values(), ", ", [](std::string* out, const auto& value) {
                         absl::StrAppend(out, ValueText(value));
                       }));
 }
@@ -33,9 +34,9 @@ Section Details(const Study& study) {
       {"name", study.display_name()},
       {"owner", study.owner()},
       {"state", StateCell(study.state())},
-      {"runs", absl::StrCat(TotalRuns(counts), ": ", counts.queued(), " queued, ", counts.running(), " running, ",
-                            counts.succeeded(), " succeeded, ", counts.failed(), " failed, ", counts.cancelled(),
-                            " cancelled")},
+      {"runs", absl::StrCat(TotalRuns(counts), ": ", counts.queued(), " queued, ", counts.running(),
+                            " running, ", counts.succeeded(), " succeeded, ", counts.failed(), " failed, ",
+                            counts.cancelled(), " cancelled")},
       {"created", LocalTime(study.create_time())},
       {"started", LocalTime(study.start_time())},
       {"finished", LocalTime(study.finish_time())},
@@ -77,7 +78,8 @@ void AddStudyShow(CLI::App& study, Action& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* command = study.add_subcommand("show", "Show one study and what was submitted");
   command->add_option("STUDY", options->study, "Number, name, or last")->required();
-  command->callback([options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback(
+      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
 }
 
 }  // namespace scalelab::client

@@ -27,8 +27,8 @@ std::string RandomUuid() {
   std::random_device random;
   const auto word = [&random] { return static_cast<uint32_t>(random()); };
   const uint32_t a = word(), b = word(), c = word(), d = word();
-  return absl::StrFormat("%08x-%04x-%04x-%04x-%04x%08x", a, b >> 16, (b & 0x0fff) | 0x4000, (c >> 16 & 0x3fff) | 0x8000,
-                         c & 0xffff, d);
+  return absl::StrFormat("%08x-%04x-%04x-%04x-%04x%08x", a, b >> 16, (b & 0x0fff) | 0x4000,
+                         (c >> 16 & 0x3fff) | 0x8000, c & 0xffff, d);
 }
 
 absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
@@ -51,7 +51,8 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
   name.rows = [&study](const RowSink& sink) { sink({study.name()}); };
   if (const absl::Status status = session.Print({*response, {std::move(name)}}); !status.ok()) return status;
   if (options.watch) return WatchStudy(session, study.name(), session.io().err, session.io().err_terminal);
-  session.Say(absl::StrCat(checked->study.runs.size(), " runs queued; `scalelab study watch ", study.name(), "` follows them"));
+  session.Say(absl::StrCat(checked->study.runs.size(), " runs queued; `scalelab study watch ", study.name(),
+                           "` follows them"));
   return ExitCode::kOk;
 }
 
@@ -65,7 +66,8 @@ void AddStudySubmit(CLI::App& study, Action& chosen) {
                       "Makes repeating this command safe: the same id never makes a second study");
   command->add_option("--owner", options->owner, "Who submits, if not you");
   command->add_flag("--watch", options->watch, "Follow the study until it is over (see `study watch`)");
-  command->callback([options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback(
+      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
 }
 
 }  // namespace scalelab::client

@@ -15,8 +15,9 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
   const auto checked = CheckStudyFile(options.file);
   if (!checked.ok()) return AsInvalidInput(checked.status());
   const ExpandedStudy& study = checked->study;
-  session.Say(absl::StrCat(options.file, ": valid, ", study.cells.size(), " cells x ", study.spec.repeats(), " repeats = ",
-                           study.runs.size(), " runs, ", study.excluded.size(), " cells excluded"));
+  session.Say(absl::StrCat(options.file, ": valid, ", study.cells.size(), " cells x ", study.spec.repeats(),
+                           " repeats = ", study.runs.size(), " runs, ", study.excluded.size(),
+                           " cells excluded"));
   return ExitCode::kOk;
 }
 
@@ -26,7 +27,8 @@ void AddStudyValidate(CLI::App& study, Action& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* command = study.add_subcommand("validate", "Check a study file; needs no server");
   command->add_option("FILE", options->file, "The study file")->required();
-  command->callback([options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback(
+      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
 }
 
 }  // namespace scalelab::client

@@ -94,11 +94,15 @@ std::vector<PlotSeries> SeriesOf(const GetCurveResponse& curve, Quantity quantit
   std::vector<PlotSeries> result;
   for (int i = 0; i < curve.series_size(); ++i) {
     const CurveSeries& series = curve.series(i);
-    PlotSeries plot{labels[static_cast<size_t>(i)], BaselineText(series), static_cast<double>(series.baseline_ranks()),
-                    {}, {}};
+    PlotSeries plot{labels[static_cast<size_t>(i)],
+                    BaselineText(series),
+                    static_cast<double>(series.baseline_ranks()),
+                    {},
+                    {}};
     for (const CurvePoint& point : series.points()) {
       const Estimate* estimate = EstimateOf(point, quantity);
-      const bool usable = point.n() > 0 && estimate != nullptr && std::isfinite(estimate->mean()) && estimate->mean() > 0;
+      const bool usable =
+          point.n() > 0 && estimate != nullptr && std::isfinite(estimate->mean()) && estimate->mean() > 0;
       if (usable) {
         PlotPoint p{static_cast<double>(point.ranks()), estimate->mean(), {}, {}, point.n()};
         if (estimate->has_low() && estimate->has_high()) {
@@ -108,8 +112,9 @@ std::vector<PlotSeries> SeriesOf(const GetCurveResponse& curve, Quantity quantit
         plot.points.push_back(p);
       } else if (point.state() == CurvePoint::FAILED || point.state() == CurvePoint::OUT_OF_MEMORY ||
                  point.state() == CurvePoint::MISSING) {
-        plot.lost.push_back({static_cast<double>(point.ranks()),
-                             absl::StrReplaceAll(EnumText(CurvePoint::State_Name(point.state())), {{"_", " "}})});
+        plot.lost.push_back(
+            {static_cast<double>(point.ranks()),
+             absl::StrReplaceAll(EnumText(CurvePoint::State_Name(point.state())), {{"_", " "}})});
       }
     }
     std::sort(plot.points.begin(), plot.points.end(), [](auto& a, auto& b) { return a.ranks < b.ranks; });
@@ -120,7 +125,8 @@ std::vector<PlotSeries> SeriesOf(const GetCurveResponse& curve, Quantity quantit
 
 Quantity MainQuantity(const GetCurveResponse& curve) {
   const auto speedups = SeriesOf(curve, Quantity::kSpeedup);
-  const bool any = std::any_of(speedups.begin(), speedups.end(), [](const auto& s) { return !s.points.empty(); });
+  const bool any =
+      std::any_of(speedups.begin(), speedups.end(), [](const auto& s) { return !s.points.empty(); });
   return any ? Quantity::kSpeedup : Quantity::kThroughput;
 }
 
@@ -148,9 +154,10 @@ std::string Subtitle(const GetCurveResponse& curve) {
   text[0] = absl::ascii_toupper(static_cast<unsigned char>(text[0]));
   if (ranks.empty()) return absl::StrCat(text, ", no base case");
   const std::string low = Short(*throughputs.begin()), high = Short(*throughputs.rbegin());
-  return absl::StrCat(text, throughputs.size() > 1 ? ", base cases: " : ", base case: ", low,
-                      low == high ? "" : absl::StrCat(" to ", high), " samples/s on ",
-                      ranks.size() > 1 ? absl::StrCat(absl::StrJoin(ranks, ", "), " ranks") : Ranks(*ranks.begin()));
+  return absl::StrCat(
+      text, throughputs.size() > 1 ? ", base cases: " : ", base case: ", low,
+      low == high ? "" : absl::StrCat(" to ", high), " samples/s on ",
+      ranks.size() > 1 ? absl::StrCat(absl::StrJoin(ranks, ", "), " ranks") : Ranks(*ranks.begin()));
 }
 
 double Scale::operator()(double value) const {

@@ -26,14 +26,14 @@ struct LostPoint {
 
 struct PlotSeries {
   std::string label;
-  std::string baseline;       // "812.4 samples/s on 1 rank", or that there is none
-  double baseline_ranks = 0;  // 0 when there is none
+  std::string baseline;           // "812.4 samples/s on 1 rank", or that there is none
+  double baseline_ranks = 0;      // 0 when there is none
   std::vector<PlotPoint> points;  // by ranks
   std::vector<LostPoint> lost;
 };
 
-// Names that tell the series apart: values of the axes in which they differ (all axes of a single one), and the start
-// of the fingerprint where only hardware or software differs.
+// Names that tell the series apart: values of the axes in which they differ (all axes of a single one), and
+// the start of the fingerprint where only hardware or software differs.
 std::vector<std::string> SeriesLabels(const scalelab::v1::GetCurveResponse& curve);
 
 // One entry a series, in their order. Speedup and efficiency only of points that have them.
@@ -55,8 +55,8 @@ struct Scale {
 
 // The ranks of all points, lost ones included; a tick at each (powers of two when there are more than ten).
 Scale RanksScale(const std::vector<PlotSeries>& series);
-// Values and intervals of all points and, for a speedup, the ideal line. Speedups are on a log2 scale, on which ideal
-// scaling is straight; the others start at 0.
+// Values and intervals of all points and, for a speedup, the ideal line. Speedups are on a log2 scale, on
+// which ideal scaling is straight; the others start at 0.
 Scale ValueScale(const std::vector<PlotSeries>& series, Quantity quantity);
 
 // Distinct baseline ranks of series that have points: each has its own ideal speedup, ranks / baseline.

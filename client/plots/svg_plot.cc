@@ -23,8 +23,8 @@ constexpr double kPanelHeight = 320;
 constexpr double kLeft = 68;
 constexpr double kRight = 24;
 constexpr double kBetween = 84;
-constexpr double kInset = 22;    // between the frame and the first point
-constexpr double kDodge = 5;     // between points of equal ranks of two series
+constexpr double kInset = 22;  // between the frame and the first point
+constexpr double kDodge = 5;   // between points of equal ranks of two series
 constexpr double kLegendLine = 21;
 
 struct Box {
@@ -40,25 +40,27 @@ std::string N(double value) {
 }
 
 std::string Escaped(absl::string_view text) {
-  return absl::StrReplaceAll(Printable(text), {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
+  return absl::StrReplaceAll(Printable(text),
+                             {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
 }
 
 std::string Text(double x, double y, absl::string_view css, absl::string_view text) {
-  return absl::StrCat("<text class=\"", css, "\" x=\"", N(x), "\" y=\"", N(y), "\">", Escaped(text), "</text>\n");
+  return absl::StrCat("<text class=\"", css, "\" x=\"", N(x), "\" y=\"", N(y), "\">", Escaped(text),
+                      "</text>\n");
 }
 
 std::string Line(double x1, double y1, double x2, double y2, absl::string_view attributes) {
-  return absl::StrCat("<line x1=\"", N(x1), "\" y1=\"", N(y1), "\" x2=\"", N(x2), "\" y2=\"", N(y2), "\" ", attributes,
-                      "/>\n");
+  return absl::StrCat("<line x1=\"", N(x1), "\" y1=\"", N(y1), "\" x2=\"", N(x2), "\" y2=\"", N(y2), "\" ",
+                      attributes, "/>\n");
 }
 
 // Shapes differ too, for print without colour.
 std::string Mark(size_t index, double x, double y, absl::string_view tooltip) {
   const absl::string_view color = kColors[index % kColors.size()];
   const std::string head = absl::StrCat("fill=\"", color, "\" stroke=\"#fff\" stroke-width=\"1\"");
-  const std::string tail =
-      tooltip.empty() ? "/>\n" : absl::StrCat("><title>", Escaped(tooltip), "</title></", index % 4 == 0 ? "circle" : "path",
-                                              ">\n");
+  const std::string tail = tooltip.empty() ? "/>\n"
+                                           : absl::StrCat("><title>", Escaped(tooltip), "</title></",
+                                                          index % 4 == 0 ? "circle" : "path", ">\n");
   switch (index % 4) {
     case 0:
       return absl::StrCat("<circle cx=\"", N(x), "\" cy=\"", N(y), "\" r=\"4.5\" ", head, tail);
@@ -76,8 +78,11 @@ std::string TickText(double value, Quantity quantity) {
 }
 
 std::string Tooltip(const PlotSeries& series, const PlotPoint& p, Quantity quantity) {
-  const auto number = [quantity](double v) { return quantity == Quantity::kEfficiency ? Percent(v) + "%" : Short(v); };
-  std::string text = absl::StrCat(series.label, ", ", N(p.ranks), p.ranks == 1 ? " rank" : " ranks", ": ", number(p.value));
+  const auto number = [quantity](double v) {
+    return quantity == Quantity::kEfficiency ? Percent(v) + "%" : Short(v);
+  };
+  std::string text =
+      absl::StrCat(series.label, ", ", N(p.ranks), p.ranks == 1 ? " rank" : " ranks", ": ", number(p.value));
   if (p.low) absl::StrAppend(&text, " [", number(*p.low), ", ", number(*p.high), "]");
   return absl::StrCat(text, ", n=", p.n);
 }
@@ -110,7 +115,8 @@ std::string Panel(const Box& box, const std::vector<PlotSeries>& series, Quantit
 
   if (quantity == Quantity::kSpeedup) {
     for (const double baseline : Baselines(series)) {
-      out += Line(x_of(xs.min), y_of(xs.min / baseline), x_of(xs.max), y_of(xs.max / baseline), "class=\"ideal\"");
+      out += Line(x_of(xs.min), y_of(xs.min / baseline), x_of(xs.max), y_of(xs.max / baseline),
+                  "class=\"ideal\"");
     }
   } else if (quantity == Quantity::kEfficiency) {
     out += Line(box.x, y_of(1), box.x + box.width, y_of(1), "class=\"ideal\"");
@@ -153,8 +159,9 @@ std::string Legend(double top, const std::vector<PlotSeries>& series, bool ideal
     out += Line(kLeft, y, kLeft + 26, y,
                 absl::StrCat("stroke=\"", kColors[i % kColors.size()], "\" stroke-width=\"1.8\""));
     out += Mark(i, kLeft + 13, y, "");
-    absl::StrAppend(&out, "<text class=\"legend\" x=\"", N(kLeft + 36), "\" y=\"", N(y + 4), "\">", Escaped(series[i].label),
-                    "<tspan class=\"dim\" dx=\"10\">base case ", Escaped(series[i].baseline), "</tspan></text>\n");
+    absl::StrAppend(&out, "<text class=\"legend\" x=\"", N(kLeft + 36), "\" y=\"", N(y + 4), "\">",
+                    Escaped(series[i].label), "<tspan class=\"dim\" dx=\"10\">base case ",
+                    Escaped(series[i].baseline), "</tspan></text>\n");
   }
   const double x = kWidth / 2 + 110;
   y = top;
@@ -163,12 +170,14 @@ std::string Legend(double top, const std::vector<PlotSeries>& series, bool ideal
     out += Text(x + 36, y + 4, "legend", "ideal");
     y += kLegendLine;
   }
-  out += absl::StrCat("<path d=\"M", N(x + 13), " ", N(y - 7), "v14m-3.5-14h7m-7 14h7\" class=\"axis\" fill=\"none\"/>\n");
+  out += absl::StrCat("<path d=\"M", N(x + 13), " ", N(y - 7),
+                      "v14m-3.5-14h7m-7 14h7\" class=\"axis\" fill=\"none\"/>\n");
   out += Text(x + 36, y + 4, "legend", "95% interval");
   const bool lost = std::any_of(series.begin(), series.end(), [](const auto& s) { return !s.lost.empty(); });
   if (lost) {
     y += kLegendLine;
-    out += absl::StrCat("<path d=\"M", N(x + 9), " ", N(y - 4), "l8 8m0-8l-8 8\" class=\"axis\" stroke-width=\"2\"/>\n");
+    out += absl::StrCat("<path d=\"M", N(x + 9), " ", N(y - 4),
+                        "l8 8m0-8l-8 8\" class=\"axis\" stroke-width=\"2\"/>\n");
     out += Text(x + 36, y + 4, "legend", "no result (failed, out of memory or cancelled)");
   }
   return out;
@@ -183,15 +192,17 @@ std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve) {
   const double inner = kWidth - kLeft - kRight;
   const double panel = two ? (inner - kBetween) / 2 : inner;
   const double legend_top = kTop + kPanelHeight + 72;
-  const double height = legend_top + kLegendLine * static_cast<double>(std::max<size_t>(3, series.size())) + 4;
+  const double height =
+      legend_top + kLegendLine * static_cast<double>(std::max<size_t>(3, series.size())) + 4;
 
   std::string out = absl::StrCat(
-      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", N(kWidth),
-      "\" height=\"", N(height), "\" viewBox=\"0 0 ", N(kWidth), " ", N(height), "\" role=\"img\">\n<title>",
-      Escaped(curve.display_name()), "</title>\n",
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"",
+      N(kWidth), "\" height=\"", N(height), "\" viewBox=\"0 0 ", N(kWidth), " ", N(height),
+      "\" role=\"img\">\n<title>", Escaped(curve.display_name()), "</title>\n",
       "<style>text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;fill:#222}"
       ".head{font-size:19px;font-weight:600}.sub{font-size:13px;fill:#555}.tick{font-size:12px;fill:#555}"
-      ".title{font-size:13px}.legend{font-size:13px}.dim{fill:#777}.middle{text-anchor:middle}.end{text-anchor:end}"
+      ".title{font-size:13px}.legend{font-size:13px}.dim{fill:#777}.middle{text-anchor:middle}.end{text-"
+      "anchor:end}"
       ".grid{stroke:#e6e6e6;stroke-width:1}.axis{stroke:#666;stroke-width:1}"
       ".ideal{stroke:#888;stroke-width:1.4;stroke-dasharray:5 4}</style>\n",
       "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n");
@@ -199,8 +210,8 @@ std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve) {
   out += Text(kLeft, 62, "sub", Subtitle(curve));
   out += Panel({kLeft, kTop, panel, kPanelHeight}, series, quantity);
   if (two) {
-    out += Panel({kLeft + panel + kBetween, kTop, panel, kPanelHeight}, SeriesOf(curve, Quantity::kEfficiency),
-                 Quantity::kEfficiency);
+    out += Panel({kLeft + panel + kBetween, kTop, panel, kPanelHeight},
+                 SeriesOf(curve, Quantity::kEfficiency), Quantity::kEfficiency);
   }
   return absl::StrCat(out, Legend(legend_top, series, two), "</svg>\n");
 }

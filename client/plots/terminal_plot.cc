@@ -25,7 +25,11 @@ constexpr std::array<int, 6> kColors = {34, 33, 32, 35, 36, 31};
 class Canvas {
  public:
   Canvas(int width, int height, bool unicode, bool color)
-      : width_(width), height_(height), unicode_(unicode), color_(color), cells_(static_cast<size_t>(width * height)) {}
+      : width_(width),
+        height_(height),
+        unicode_(unicode),
+        color_(color),
+        cells_(static_cast<size_t>(width * height)) {}
 
   // Overwrites what is there.
   void Put(int column, int row, absl::string_view glyph, int color) {
@@ -155,11 +159,13 @@ std::string TerminalPlot(const scalelab::v1::GetCurveResponse& curve, const Term
   for (int row = 0; row < kHeight; ++row) {
     const std::string& label = labels[static_cast<size_t>(row)];
     absl::StrAppend(&out, absl::StrFormat("%*s ", kLabelColumns - 1, label),
-                    unicode ? (label.empty() ? "│" : "┤") : (label.empty() ? "|" : "+"), canvas.Row(row), "\n");
+                    unicode ? (label.empty() ? "│" : "┤") : (label.empty() ? "|" : "+"), canvas.Row(row),
+                    "\n");
   }
   std::string axis, numbers(static_cast<size_t>(width + kLabelColumns + 8), ' ');
   for (int column = 0; column < width; ++column) {
-    const bool tick = std::any_of(xs.ticks.begin(), xs.ticks.end(), [&](double t) { return column_of(t) == column; });
+    const bool tick =
+        std::any_of(xs.ticks.begin(), xs.ticks.end(), [&](double t) { return column_of(t) == column; });
     axis += unicode ? (tick ? "┴" : "─") : (tick ? "+" : "-");
   }
   size_t free = 0;

@@ -19,11 +19,11 @@ struct CurveOptions {
 // all axes but ranks, in file order; runs whose hardware or software fingerprint differs from the series' majority
 // make a series of their own with a note.
 //
-// Speedup and efficiency are ratios of means; their intervals come from a percentile bootstrap that resamples whole
-// blocks (repeats), the baseline's repeats with them, so that the baseline's variance is carried and what a block has
-// in common cancels (Efron and Tibshirani 1993, chapters 8 and 13; Kalibera and Jones, ISMM 2013). With fewer than two
-// repeats an interval is absent. Where few blocks make a percentile bootstrap too narrow the interval of a mean is
-// Student's t.
+// Speedup and efficiency are ratios of means; their intervals resample whole blocks (repeats), the baseline's repeats
+// with them, so that the baseline's variance is carried and what a block has in common cancels (Efron and Tibshirani
+// 1993, chapters 8 and 13; Kalibera and Jones, ISMM 2013). Where few blocks make a percentile bootstrap too narrow it is
+// Student's t on the logarithm instead, see bootstrap.h; the interval of a mean is always Student's t. With fewer than
+// two repeats an interval is absent.
 scalelab::v1::GetCurveResponse MakeCurve(const scalelab::v1::StudySpec& spec,
                                          const std::vector<db::CellRow>& cells,
                                          const std::vector<db::CurveRow>& rows,

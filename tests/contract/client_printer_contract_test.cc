@@ -12,9 +12,9 @@
 namespace scalelab::client {
 namespace {
 
+using scalelab::v1::ListStudiesResponse;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
-using scalelab::v1::ListStudiesResponse;
 
 struct Format {
   const char* name;

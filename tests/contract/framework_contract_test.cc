@@ -32,7 +32,8 @@ class FrameworkContract : public ::testing::TestWithParam<Implementation> {
 TEST_P(FrameworkContract, ServesItsEnginesAndNoOthers) {
   const auto framework = GetParam().ready();
   EXPECT_TRUE(framework->Serves(GetParam().engine));
-  for (const char* other : {"", "nativ", "customs", "pytorch/ddp"}) EXPECT_FALSE(framework->Serves(other)) << other;
+  for (const char* other : {"", "nativ", "customs", "pytorch/ddp"})
+    EXPECT_FALSE(framework->Serves(other)) << other;
 }
 
 TEST_P(FrameworkContract, NamesAProgramForOneRankAndForMany) {

@@ -23,6 +23,9 @@ struct Implementation {
   std::function<absl::StatusOr<std::unique_ptr<Store>>(const std::string& directory)> open;
 };
 
+// Names a parameter in the output of a test.
+inline void PrintTo(const Implementation& implementation, std::ostream* out) { *out << implementation.name; }
+
 inline std::vector<Implementation> Implementations() {
   const auto sqlite = [](bool rollback_journal) {
     return [rollback_journal](const std::string& directory) {

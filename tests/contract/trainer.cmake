@@ -2,12 +2,12 @@
 if(SCALELAB_TRAINER)
   scalelab_test(communicator_contract_test LABEL contract
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/communicator_contract_test.cc LIBS scalelab_trainer_lib)
-  target_precompile_headers(communicator_contract_test REUSE_FROM scalelab_trainer_lib)
+  scalelab_use_torch_header(communicator_contract_test)
 
   add_executable(mpi_communicator_contract_test ${CMAKE_CURRENT_LIST_DIR}/mpi_communicator_contract_test.cc)
   target_include_directories(mpi_communicator_contract_test PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(mpi_communicator_contract_test PRIVATE scalelab_trainer_lib GTest::gtest scalelab_warnings)
-  target_precompile_headers(mpi_communicator_contract_test REUSE_FROM scalelab_trainer_lib)
+  scalelab_use_torch_header(mpi_communicator_contract_test)
   set_target_properties(mpi_communicator_contract_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   foreach(ranks 1 2 4)
     add_test(NAME MpiCommunicatorContract.${ranks}_ranks

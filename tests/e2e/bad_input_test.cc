@@ -31,7 +31,7 @@ class BadInput : public testing::Test {
     const Output output = service_.Run({"study", "submit", file});
     EXPECT_EQ(output.code, 2) << yaml << output.err;
     EXPECT_EQ(output.out, "");
-    if (!place.empty()) EXPECT_THAT(output.err, HasSubstr(absl::StrCat("bad.yaml:", place, ":"))) << yaml;
+    EXPECT_THAT(output.err, HasSubstr(place.empty() ? "bad.yaml" : absl::StrCat("bad.yaml:", place))) << yaml;
     for (const std::string& word : words) EXPECT_THAT(output.err, HasSubstr(word)) << yaml;
     EXPECT_LE(absl::StrSplit(output.err, '\n', absl::SkipEmpty()).operator std::vector<std::string>().size(), 2u)
         << output.err;

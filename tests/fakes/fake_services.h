@@ -1,6 +1,8 @@
-// A server that answers what a test tells it to, over real gRPC on a socket of its own: for tests of the client.
+// A server that answers what a test tells it to, over real gRPC on a socket of its own: for tests of the
+// client.
 //
-// Set the data before the calls; `seen` members hold what the client sent. Services keep no state beyond that.
+// Set the data before the calls; `seen` members hold what the client sent. Services keep no state beyond
+// that.
 #pragma once
 
 #include <algorithm>
@@ -34,11 +36,11 @@ class FakeServices {
   bool watch_stays_open = false;
   std::vector<v1::ReadPointsResponse> points;
   std::vector<v1::ReadRunLogResponse> log;
-  int page_size = 2;        // of lists, whatever is asked for
-  std::string token;        // when set, callers must present it
-  absl::Status error;       // when set, what every call is answered with
-  int lost_answers = 0;     // so many CreateStudy are carried out and answered UNAVAILABLE
-  int broken_watches = 0;   // so many WatchStudy break after their first look
+  int page_size = 2;       // of lists, whatever is asked for
+  std::string token;       // when set, callers must present it
+  absl::Status error;      // when set, what every call is answered with
+  int lost_answers = 0;    // so many CreateStudy are carried out and answered UNAVAILABLE
+  int broken_watches = 0;  // so many WatchStudy break after their first look
 
   // What was asked.
   std::vector<v1::CreateStudyRequest> created;
@@ -84,8 +86,9 @@ class FakeServices {
   }
   const v1::Run* FindRun(const std::string& name) const {
     for (const auto& run : runs) {
-      const bool tail = run.name().size() > name.size() &&
-                        run.name().compare(run.name().size() - name.size() - 1, std::string::npos, "/" + name) == 0;
+      const bool tail =
+          run.name().size() > name.size() &&
+          run.name().compare(run.name().size() - name.size() - 1, std::string::npos, "/" + name) == 0;
       if (run.name() == name || tail) return &run;
     }
     return nullptr;
@@ -114,7 +117,8 @@ class FakeServices {
       study->set_state(v1::Study::QUEUED);
       return grpc::Status::OK;
     }
-    grpc::Status PlanStudy(grpc::ServerContext* c, const v1::PlanStudyRequest*, v1::PlanStudyResponse* response) override {
+    grpc::Status PlanStudy(grpc::ServerContext* c, const v1::PlanStudyRequest*,
+                           v1::PlanStudyResponse* response) override {
       if (const auto s = f.Check(*c); !s.ok()) return s;
       *response = f.plan;
       return grpc::Status::OK;
@@ -142,7 +146,8 @@ class FakeServices {
         writer->Write(look);
         if (f.broken_watches-- > 0) return {grpc::StatusCode::UNAVAILABLE, "the connection broke"};
       }
-      while (f.watch_stays_open && !c->IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      while (f.watch_stays_open && !c->IsCancelled())
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
       return grpc::Status::OK;
     }
     grpc::Status CancelStudy(grpc::ServerContext* c, const v1::CancelStudyRequest* request,
@@ -168,7 +173,8 @@ class FakeServices {
 
   struct Runs : v1::RunService::Service {
     explicit Runs(FakeServices& f) : f(f) {}
-    grpc::Status GetRun(grpc::ServerContext* c, const v1::GetRunRequest* request, v1::GetRunResponse* response) override {
+    grpc::Status GetRun(grpc::ServerContext* c, const v1::GetRunRequest* request,
+                        v1::GetRunResponse* response) override {
       if (const auto s = f.Check(*c); !s.ok()) return s;
       const v1::Run* run = f.FindRun(request->name());
       if (run == nullptr) return NotFound(request->name());
@@ -181,7 +187,8 @@ class FakeServices {
       f.runs_asked.push_back(*request);
       std::vector<v1::Run> some;
       for (const auto& run : f.runs) {
-        if (request->state() == v1::Run::STATE_UNSPECIFIED || run.state() == request->state()) some.push_back(run);
+        if (request->state() == v1::Run::STATE_UNSPECIFIED || run.state() == request->state())
+          some.push_back(run);
       }
       response->set_next_page_token(f.Page(*request, some.size(), [&](size_t i) {
         *response->add_runs() = some[i];
@@ -211,7 +218,8 @@ class FakeServices {
 
   struct Results : v1::ResultService::Service {
     explicit Results(FakeServices& f) : f(f) {}
-    grpc::Status GetCurve(grpc::ServerContext* c, const v1::GetCurveRequest*, v1::GetCurveResponse* response) override {
+    grpc::Status GetCurve(grpc::ServerContext* c, const v1::GetCurveRequest*,
+                          v1::GetCurveResponse* response) override {
       if (const auto s = f.Check(*c); !s.ok()) return s;
       *response = f.curve;
       return grpc::Status::OK;

@@ -137,7 +137,8 @@ bool FakeWorkerService::Allowed(const grpc::ServerContext& context) {
          MetadataOf(context, "x-scalelab-allocation") == allocation_;
 }
 
-grpc::Status FakeWorkerService::Synchronize(grpc::ServerContext* context, const v1::SynchronizeRequest* request,
+grpc::Status FakeWorkerService::Synchronize(grpc::ServerContext* context,
+                                            const v1::SynchronizeRequest* request,
                                             v1::SynchronizeResponse* response) {
   absl::MutexLock lock(&mutex_);
   if (!Allowed(*context)) return {grpc::StatusCode::UNAUTHENTICATED, "no such allocation"};
@@ -157,7 +158,8 @@ grpc::Status FakeWorkerService::Synchronize(grpc::ServerContext* context, const 
   return grpc::Status::OK;
 }
 
-grpc::Status FakeWorkerService::ReportEvents(grpc::ServerContext* context, const v1::ReportEventsRequest* request,
+grpc::Status FakeWorkerService::ReportEvents(grpc::ServerContext* context,
+                                             const v1::ReportEventsRequest* request,
                                              v1::ReportEventsResponse* response) {
   absl::MutexLock lock(&mutex_);
   if (!Allowed(*context)) return {grpc::StatusCode::UNAUTHENTICATED, "no such allocation"};

@@ -1,5 +1,5 @@
-// A coordinator for workers, in this process and over real gRPC: keeps what was reported the way the real one does
-// (positions are truth) and hands out whatever desired state a test sets.
+// A coordinator for workers, in this process and over real gRPC: keeps what was reported the way the real one
+// does (positions are truth) and hands out whatever desired state a test sets.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,8 @@ class FakeWorkerService final : public v1::WorkerService::Service {
  public:
   using AttemptStatus = v1::SynchronizeRequest::AttemptStatus;
 
-  // Serves at `address`, for example "unix:/tmp/x.sock". Only callers with this allocation and secret are heard.
+  // Serves at `address`, for example "unix:/tmp/x.sock". Only callers with this allocation and secret are
+  // heard.
   FakeWorkerService(std::string address, std::string allocation, std::string secret);
   ~FakeWorkerService() override;
 

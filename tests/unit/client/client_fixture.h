@@ -34,7 +34,8 @@ class ClientTest : public ::testing::Test {
   ClientTest() {
     std::string pattern = (std::filesystem::temp_directory_path() / "scalelab-XXXXXX").string();
     dir_ = mkdtemp(pattern.data());
-    for (const char* name : {"SCALELAB_SERVER", "SCALELAB_TOKEN_FILE", "XDG_CONFIG_HOME", "XDG_DATA_HOME"}) unsetenv(name);
+    for (const char* name : {"SCALELAB_SERVER", "SCALELAB_TOKEN_FILE", "XDG_CONFIG_HOME", "XDG_DATA_HOME"})
+      unsetenv(name);
     setenv("HOME", dir_.c_str(), 1);
     setenv("TZ", "UTC", 1);
     socket_ = "unix:" + dir_ + "/s.sock";
@@ -81,8 +82,9 @@ class ClientTest : public ::testing::Test {
 };
 
 // A study as the server would tell it.
-inline scalelab::v1::Study MakeStudy(int number, const std::string& display_name, scalelab::v1::Study::State state,
-                                     int queued, int running, int succeeded, int failed = 0) {
+inline scalelab::v1::Study MakeStudy(int number, const std::string& display_name,
+                                     scalelab::v1::Study::State state, int queued, int running, int succeeded,
+                                     int failed = 0) {
   scalelab::v1::Study study;
   study.set_name("studies/" + std::to_string(number));
   study.set_display_name(display_name);

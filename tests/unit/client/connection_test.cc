@@ -19,19 +19,28 @@ TEST_F(ConnectionTest, AMissingServerIsSixAndSaysWhatToDo) {
   for (const std::string& server : {socket_, std::string("127.0.0.1:1")}) {
     const Outcome list = Run({"study", "list", "--server", server});
     EXPECT_THAT(list, Exits(ExitCode::kUnreachable));
-    EXPECT_EQ(list.err, "scalelab: no scalelab server answers at " + server +
-                            ": start one with `scalelabd --data DIR` or point --server/SCALELAB_SERVER at it\n");
+    EXPECT_EQ(list.err,
+              "scalelab: no scalelab server answers at " + server +
+                  ": start one with `scalelabd --data DIR` or point --server/SCALELAB_SERVER at it\n");
     EXPECT_THAT(list.out, IsEmpty());
   }
 }
 
 TEST_F(ConnectionTest, EveryCommandThatNeedsAServerSaysSoInTheSameWay) {
-  const std::vector<std::vector<std::string>> commands = {
-      {"study", "plan", StudyFile()}, {"study", "submit", StudyFile()}, {"study", "show", "1"},
-      {"study", "watch"},             {"study", "wait", "--timeout", "1h"}, {"study", "cancel", "1"},
-      {"study", "delete", "1"},       {"run", "list", "1"},             {"run", "show", "1"},
-      {"run", "logs", "1"},           {"run", "metrics", "1"},          {"run", "cancel", "1"},
-      {"curve", "1"},                 {"cluster"}};
+  const std::vector<std::vector<std::string>> commands = {{"study", "plan", StudyFile()},
+                                                          {"study", "submit", StudyFile()},
+                                                          {"study", "show", "1"},
+                                                          {"study", "watch"},
+                                                          {"study", "wait", "--timeout", "1h"},
+                                                          {"study", "cancel", "1"},
+                                                          {"study", "delete", "1"},
+                                                          {"run", "list", "1"},
+                                                          {"run", "show", "1"},
+                                                          {"run", "logs", "1"},
+                                                          {"run", "metrics", "1"},
+                                                          {"run", "cancel", "1"},
+                                                          {"curve", "1"},
+                                                          {"cluster"}};
   for (const auto& command : commands) {
     EXPECT_THAT(Run(command), Exits(ExitCode::kUnreachable)) << command.front() << " " << command.back();
   }
@@ -61,7 +70,8 @@ TEST_F(ConnectionTest, OverTcpTheTokenIsPresented) {
 
 TEST_F(ConnectionTest, TheServersRefusalsKeepTheirWords) {
   Start();
-  server_.error = MakeError(absl::StatusCode::kPermissionDenied, "NOT_OWNER", "only ada may cancel studies/7");
+  server_.error =
+      MakeError(absl::StatusCode::kPermissionDenied, "NOT_OWNER", "only ada may cancel studies/7");
   const Outcome denied = Run({"study", "show", "7"});
   EXPECT_THAT(denied, Exits(ExitCode::kNotAllowed));
   EXPECT_EQ(denied.err, "scalelab: only ada may cancel studies/7\n");
@@ -112,10 +122,12 @@ TEST(ServerAddress, IsASocketOrHostAndPort) {
   EXPECT_EQ(ParseServerAddress("unix:///a/b").value().target, "unix:/a/b");
   EXPECT_EQ(ParseServerAddress("login.cluster:7070").value().target, "dns:///login.cluster:7070");
   EXPECT_EQ(ParseServerAddress("[::1]:7070").value().target, "dns:///[::1]:7070");
-  for (const std::string bad : {"", "unix:", "host", "host:", "host:x", "host:0", "host:70000", ":80", "http://h:1"}) {
+  for (const std::string bad :
+       {"", "unix:", "host", "host:", "host:x", "host:0", "host:70000", ":80", "http://h:1"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseServerAddress(bad).status())) << bad;
   }
-  EXPECT_THAT(std::string(ParseServerAddress("unix:/" + std::string(200, 'x')).status().message()), HasSubstr("107"));
+  EXPECT_THAT(std::string(ParseServerAddress("unix:/" + std::string(200, 'x')).status().message()),
+              HasSubstr("107"));
 }
 
 class CommandLine : public ClientTest {};
@@ -128,9 +140,17 @@ TEST_F(CommandLine, HelpIsDataAndMistakesAreWords) {
     EXPECT_THAT(help.out, HasSubstr("Usage:"));
     EXPECT_THAT(help.err, IsEmpty());
   }
-  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
-           {}, {"study"}, {"curve"}, {"curve", "1", "2"}, {"-o", "xml", "cluster"}, {"cluster", "--timeout", "soon"},
-           {"cluster", "--timeout", "-1s"}, {"cluster", "--unknown"}, {"study", "show", "a b"}, {"run", "logs", "1", "--rank", "-1"}}) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{},
+                                             {"study"},
+                                             {"curve"},
+                                             {"curve", "1", "2"},
+                                             {"-o", "xml", "cluster"},
+                                             {"cluster", "--timeout", "soon"},
+                                             {"cluster", "--timeout", "-1s"},
+                                             {"cluster", "--unknown"},
+                                             {"study", "show", "a b"},
+                                             {"run", "logs", "1", "--rank", "-1"}}) {
     const Outcome wrong = RunAsIs(arguments);
     EXPECT_THAT(wrong, Exits(ExitCode::kUsage));
     EXPECT_THAT(wrong.out, IsEmpty());
@@ -151,7 +171,8 @@ TEST_F(CommandLine, GlobalOptionsStandBeforeOrAfterTheCommand) {
 
 TEST_F(CommandLine, CompletionKnowsEveryCommandAndOption) {
   const Outcome bash = RunAsIs({"completion", "bash"});
-  EXPECT_THAT(bash.out, AllOf(HasSubstr("\"study submit\") words="), HasSubstr("--request-id"), HasSubstr("--server")));
+  EXPECT_THAT(bash.out,
+              AllOf(HasSubstr("\"study submit\") words="), HasSubstr("--request-id"), HasSubstr("--server")));
   const std::string script = WriteFile("completion.bash", bash.out);
   const std::string check = "bash -c '. " + script +
                             "; COMP_WORDS=(scalelab -o json study su); COMP_CWORD=4; _scalelab; "
@@ -166,7 +187,8 @@ TEST_F(CommandLine, AFullDiskIsAFailure) {
   Start();
   std::ofstream full("/dev/full");
   std::ostringstream err;
-  EXPECT_EQ(RunProgram({"cluster", "--server", socket_}, Io{full, err, {}, {}}), static_cast<int>(ExitCode::kFailure));
+  EXPECT_EQ(RunProgram({"cluster", "--server", socket_}, Io{full, err, {}, {}}),
+            static_cast<int>(ExitCode::kFailure));
   EXPECT_THAT(err.str(), HasSubstr("cannot write the output"));
 }
 

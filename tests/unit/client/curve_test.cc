@@ -1,7 +1,7 @@
-#include <nlohmann/json.hpp>
-
 #include <google/protobuf/util/json_util.h>
 #include <google/protobuf/util/message_differencer.h>
+
+#include <nlohmann/json.hpp>
 
 #include "client/plots/curve_view.h"
 #include "client/plots/svg_plot.h"
@@ -14,12 +14,12 @@
 namespace scalelab::client {
 namespace {
 
+using scalelab::v1::GetCurveResponse;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
-using scalelab::v1::GetCurveResponse;
 
 const Terminal kPlain{false, false, true, 80, 24};
 
@@ -57,7 +57,8 @@ TEST(TerminalPlotTest, NothingToDrawIsNothing) {
 
 TEST(CurveView, LabelsNameOnlyWhatDiffers) {
   GetCurveResponse curve = SampleCurve();
-  EXPECT_THAT(SeriesLabels(curve), ElementsAre("native/ddp fp32", "native/horovod fp32", "native/ddp amp-bf16"));
+  EXPECT_THAT(SeriesLabels(curve),
+              ElementsAre("native/ddp fp32", "native/horovod fp32", "native/ddp amp-bf16"));
   curve.mutable_series()->RemoveLast();
   EXPECT_THAT(SeriesLabels(curve), ElementsAre("native/ddp", "native/horovod"));
   *curve.mutable_series(1) = curve.series(0);
@@ -78,7 +79,8 @@ TEST(CurveView, WithoutABaseCaseThroughputIsShown) {
     }
   }
   EXPECT_EQ(MainQuantity(curve), Quantity::kThroughput);
-  EXPECT_THAT(TerminalPlot(curve, kPlain), AllOf(HasSubstr("throughput (samples/s)"), Not(HasSubstr("ideal"))));
+  EXPECT_THAT(TerminalPlot(curve, kPlain),
+              AllOf(HasSubstr("throughput (samples/s)"), Not(HasSubstr("ideal"))));
   EXPECT_THAT(SvgPlot(curve), AllOf(HasSubstr("throughput (samples/s)"), Not(HasSubstr("efficiency"))));
 }
 
@@ -101,7 +103,10 @@ TEST(CurveView, ScalesCoverEveryPointAndInterval) {
 void ExpectWellFormed(const std::string& xml, const std::string& dir) {
   const std::string path = dir + "/check.svg";
   std::ofstream(path, std::ios::binary) << xml;
-  EXPECT_EQ(std::system(("python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' " + path).c_str()), 0)
+  EXPECT_EQ(
+      std::system(
+          ("python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' " + path).c_str()),
+      0)
       << xml;
 }
 
@@ -126,8 +131,9 @@ TEST_F(CurveCommand, SvgIsWellFormedWhateverNamesContain) {
 }
 
 TEST_F(CurveCommand, SvgNamesTheBaseCaseInAbsoluteUnits) {
-  EXPECT_THAT(SvgPlot(SampleCurve()), AllOf(HasSubstr("Strong scaling, base cases: 799.8 to 1350 samples/s on 1 rank"),
-                                            HasSubstr("base case 812.4 samples/s on 1 rank")));
+  EXPECT_THAT(SvgPlot(SampleCurve()),
+              AllOf(HasSubstr("Strong scaling, base cases: 799.8 to 1350 samples/s on 1 rank"),
+                    HasSubstr("base case 812.4 samples/s on 1 rank")));
 }
 
 TEST_F(CurveCommand, TableLooksAsItDid) {
@@ -140,7 +146,8 @@ TEST_F(CurveCommand, SeriesOfOneKeyFromDifferentHardwareAreToldApart) {
   EXPECT_THAT(Run({"curve", "7"}).out, Not(HasSubstr("a1b2c3d")));
   *server_.curve.mutable_series(1) = server_.curve.series(0);
   server_.curve.mutable_series(1)->set_fingerprint("0f0f0f0f0f");
-  EXPECT_THAT(Run({"curve", "7"}).out, AllOf(HasSubstr("MADE ON"), HasSubstr("a1b2c3d"), HasSubstr("0f0f0f0")));
+  EXPECT_THAT(Run({"curve", "7"}).out,
+              AllOf(HasSubstr("MADE ON"), HasSubstr("a1b2c3d"), HasSubstr("0f0f0f0")));
 }
 
 TEST_F(CurveCommand, JsonIsTheServersAnswerWithProtoNames) {
@@ -165,11 +172,13 @@ TEST_F(CurveCommand, CsvHasEveryStatisticInAColumnOfItsOwn) {
   std::istringstream csv(Run({"curve", "7", "-o", "csv"}).out);
   std::string header, line;
   std::getline(csv, header);
-  EXPECT_THAT(header, StartsWith("engine,precision,ranks,n,throughput_mean,throughput_median,throughput_stddev,"
-                                 "throughput_low,throughput_high,speedup_mean"));
+  EXPECT_THAT(header,
+              StartsWith("engine,precision,ranks,n,throughput_mean,throughput_median,throughput_stddev,"
+                         "throughput_low,throughput_high,speedup_mean"));
   const auto columns = std::count(header.begin(), header.end(), ',');
   int lines = 0;
-  for (; std::getline(csv, line); ++lines) EXPECT_EQ(std::count(line.begin(), line.end(), ','), columns) << line;
+  for (; std::getline(csv, line); ++lines)
+    EXPECT_EQ(std::count(line.begin(), line.end(), ','), columns) << line;
   EXPECT_EQ(lines, 12);
 }
 

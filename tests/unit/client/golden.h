@@ -1,4 +1,5 @@
-// Compares with files in tests/golden/client. SCALELAB_UPDATE_GOLDEN=1 writes them anew: look at the difference.
+// Compares with files in tests/golden/client. SCALELAB_UPDATE_GOLDEN=1 writes them anew: look at the
+// difference.
 #pragma once
 
 #include <gtest/gtest.h>

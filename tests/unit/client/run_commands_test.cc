@@ -1,6 +1,5 @@
-#include <nlohmann/json.hpp>
-
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "tests/unit/client/client_fixture.h"
 #include "tests/unit/client/golden.h"
@@ -8,14 +7,14 @@
 namespace scalelab::client {
 namespace {
 
+using scalelab::v1::Attempt;
+using scalelab::v1::ReadRunLogRequest;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
-using scalelab::v1::Attempt;
-using scalelab::v1::ReadRunLogRequest;
 using RunMessage = scalelab::v1::Run;  // the fixture's Run is another
 
 class RunCommands : public ClientTest {
@@ -72,8 +71,10 @@ TEST_F(RunCommands, ListGathersAllPagesAsJson) {
 
 TEST_F(RunCommands, CsvQuotesWhatNeedsIt) {
   const std::string csv = Run({"run", "list", "7", "-o", "csv"}).out;
-  EXPECT_THAT(csv, StartsWith("name,position,engine,ranks,repeat,state,cause,start_time,finish_time,throughput,message\n"
-                              "studies/7/runs/11,0,native/ddp,1,0,succeeded,,2026-11-18T"));
+  EXPECT_THAT(
+      csv,
+      StartsWith("name,position,engine,ranks,repeat,state,cause,start_time,finish_time,throughput,message\n"
+                 "studies/7/runs/11,0,native/ddp,1,0,succeeded,,2026-11-18T"));
   EXPECT_THAT(csv, HasSubstr(",812.4375,\n"));
   EXPECT_THAT(csv, HasSubstr(",\"rank 1: CUDA out of memory, \"\"tried\"\" 2 GiB\"\n"));
 }
@@ -88,7 +89,8 @@ TEST_F(RunCommands, ShowTellsOfAttempts) {
   for (const char* selector : {"12", "runs/12", "studies/7/runs/12"}) {
     const Outcome show = Run({"run", "show", selector});
     EXPECT_THAT(show, Exits(ExitCode::kOk));
-    EXPECT_THAT(show.out, AllOf(HasSubstr("engine=native/ddp ranks=2"), HasSubstr("Attempts\n"), HasSubstr("/runs/7/12/x")));
+    EXPECT_THAT(show.out, AllOf(HasSubstr("engine=native/ddp ranks=2"), HasSubstr("Attempts\n"),
+                                HasSubstr("/runs/7/12/x")));
   }
   const auto json = nlohmann::json::parse(Run({"run", "show", "12", "-o", "json"}).out);
   EXPECT_EQ(json["run"]["attempts"][0]["exit_status"], 1);
@@ -135,12 +137,15 @@ class Metrics : public RunCommands {
 };
 
 TEST_F(Metrics, CsvHasExactlyTheDocumentedColumnsAndExactNumbers) {
-  const Outcome csv = Run({"run", "metrics", "12", "--key", "train/loss", "--max-points", "100", "-o", "csv"});
+  const Outcome csv =
+      Run({"run", "metrics", "12", "--key", "train/loss", "--max-points", "100", "-o", "csv"});
   EXPECT_THAT(csv, Exits(ExitCode::kOk));
-  EXPECT_EQ(csv.out,
-            "rank,step,time,key,value\n"
-            "0,0,1795000000.25,train/loss,1.5\n0,1,1795000001.25,train/loss,1.4\n0,2,1795000002.25,train/loss,nan\n"
-            "1,0,1795000000.25,train/loss,1.5\n1,1,1795000001.25,train/loss,1.4\n1,2,1795000002.25,train/loss,nan\n");
+  EXPECT_EQ(
+      csv.out,
+      "rank,step,time,key,value\n"
+      "0,0,1795000000.25,train/loss,1.5\n0,1,1795000001.25,train/loss,1.4\n0,2,1795000002.25,train/loss,nan\n"
+      "1,0,1795000000.25,train/loss,1.5\n1,1,1795000001.25,train/loss,1.4\n1,2,1795000002.25,train/"
+      "loss,nan\n");
   ASSERT_THAT(server_.points_asked, SizeIs(1));
   EXPECT_EQ(server_.points_asked[0].run(), "runs/12");
   EXPECT_EQ(server_.points_asked[0].max_points(), 100);
@@ -195,7 +200,8 @@ TEST_F(RunCommands, ClusterShowsAllocationsAndWorkers) {
   allocation->set_study("studies/7");
   server_.cluster.add_workers()->set_node("n1");
   const Outcome cluster = Run({"cluster"});
-  EXPECT_THAT(cluster.out, AllOf(HasSubstr("scheduler:"), HasSubstr("abc"), HasSubstr("running"), HasSubstr("n1")));
+  EXPECT_THAT(cluster.out,
+              AllOf(HasSubstr("scheduler:"), HasSubstr("abc"), HasSubstr("running"), HasSubstr("n1")));
   EXPECT_EQ(nlohmann::json::parse(Run({"cluster", "-o", "json"}).out)["slots"], 2);
   EXPECT_THAT(Run({"version"}).out, AllOf(HasSubstr("scalelab 0"), HasSubstr("scalelabd 0.1.0")));
 }

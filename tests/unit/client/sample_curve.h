@@ -1,5 +1,5 @@
-// A curve with everything that plots and tables have to deal with: several series, intervals, a single repeat, cells
-// that failed, names that need escaping.
+// A curve with everything that plots and tables have to deal with: several series, intervals, a single
+// repeat, cells that failed, names that need escaping.
 #pragma once
 
 #include <string>
@@ -18,8 +18,8 @@ inline void SetEstimate(scalelab::v1::Estimate* e, double mean, double half_widt
 }
 
 // Throughput of `base` samples/s and Amdahl's law with serial share `serial`.
-inline scalelab::v1::CurveSeries SampleSeries(const std::string& engine, const std::string& precision, double base,
-                                              double serial) {
+inline scalelab::v1::CurveSeries SampleSeries(const std::string& engine, const std::string& precision,
+                                              double base, double serial) {
   scalelab::v1::CurveSeries series;
   (*series.mutable_key()->mutable_fields())["engine"].set_string_value(engine);
   (*series.mutable_key()->mutable_fields())["precision"].set_string_value(precision);

@@ -6,6 +6,7 @@
 namespace scalelab::client {
 namespace {
 
+using scalelab::v1::Study;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -14,7 +15,6 @@ using ::testing::MatchesRegex;
 using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
-using scalelab::v1::Study;
 
 class StudyCommands : public ClientTest {};
 
@@ -26,7 +26,8 @@ TEST_F(StudyCommands, ValidateNeedsNoServer) {
 }
 
 TEST_F(StudyCommands, AnInvalidFileExitsWithTwoAndNamesThePlace) {
-  const std::string path = WriteFile("bad.yaml", "study: small\nfixed: {model: resnet2O, dataset: synthetic}\nmatrix: {ranks: [1]}\n");
+  const std::string path = WriteFile(
+      "bad.yaml", "study: small\nfixed: {model: resnet2O, dataset: synthetic}\nmatrix: {ranks: [1]}\n");
   for (const char* command : {"validate", "plan", "submit"}) {
     const Outcome bad = Run({"study", command, path});
     EXPECT_THAT(bad, Exits(ExitCode::kUsage)) << command;
@@ -77,8 +78,10 @@ TEST_F(StudyCommands, TwoSubmitsAreTwoRequestsUnlessTheUserNamesOne) {
 TEST_F(StudyCommands, WhatTheServerRefusesOfAFileIsAnInvalidFileWithItsPlace) {
   Start();
   server_.error = InvalidFields({{"resources.partition", "there is no partition 'gpu'"}});
-  const std::string path = WriteFile("p.yaml", "study: s\nfixed: {model: resnet20, dataset: synthetic}\nmatrix:\n  ranks: [1]\n"
-                                               "resources:\n  partition: gpu\n");
+  const std::string path =
+      WriteFile("p.yaml",
+                "study: s\nfixed: {model: resnet20, dataset: synthetic}\nmatrix:\n  ranks: [1]\n"
+                "resources:\n  partition: gpu\n");
   const Outcome submit = Run({"study", "submit", path});
   EXPECT_THAT(submit, Exits(ExitCode::kUsage));
   EXPECT_THAT(submit.err, StartsWith(path + ":6:3: there is no partition 'gpu'"));
@@ -91,8 +94,9 @@ TEST_F(StudyCommands, WhatTheServerRefusesOfAFileIsAnInvalidFileWithItsPlace) {
 
 TEST_F(StudyCommands, ARequestOfMoreThanFourMebibytesIsNotSent) {
   Start();
-  const std::string path = WriteFile("large.yaml", "study: s\nfixed: {model: resnet20, dataset: synthetic, data_dir: /" +
-                                                       std::string(5 << 20, 'x') + "}\nmatrix: {ranks: [1]}\n");
+  const std::string path =
+      WriteFile("large.yaml", "study: s\nfixed: {model: resnet20, dataset: synthetic, data_dir: /" +
+                                  std::string(5 << 20, 'x') + "}\nmatrix: {ranks: [1]}\n");
   const Outcome submit = Run({"study", "submit", path});
   EXPECT_THAT(submit, Exits(ExitCode::kUsage));
   EXPECT_THAT(submit.err, HasSubstr("4 MiB"));
@@ -131,7 +135,8 @@ TEST_F(StudyCommands, PlanShowsCellsAllocationsAndTotals) {
 
 TEST_F(StudyCommands, ListGathersAllPages) {
   Start();
-  for (int i = 5; i >= 1; --i) server_.studies.push_back(MakeStudy(i, "s" + std::to_string(i), Study::SUCCEEDED, 0, 0, 6));
+  for (int i = 5; i >= 1; --i)
+    server_.studies.push_back(MakeStudy(i, "s" + std::to_string(i), Study::SUCCEEDED, 0, 0, 6));
   const Outcome table = Run({"study", "list"});
   EXPECT_THAT(table, Exits(ExitCode::kOk));
   ExpectGolden("study_list.txt", table.out);
@@ -141,13 +146,15 @@ TEST_F(StudyCommands, ListGathersAllPages) {
   EXPECT_EQ(json["studies"][0]["counts"]["failed"], 0);  // zeros are there
   EXPECT_EQ(json["studies"][0]["state"], "SUCCEEDED");
   const std::string csv = Run({"study", "list", "-o", "csv"}).out;
-  EXPECT_THAT(csv, StartsWith("name,display_name,owner,state,queued,running,succeeded,failed,cancelled,create_time,"
-                              "start_time,finish_time\nstudies/5,s5,ada,succeeded,0,0,6,0,0,2026-11-18T"));
+  EXPECT_THAT(
+      csv, StartsWith("name,display_name,owner,state,queued,running,succeeded,failed,cancelled,create_time,"
+                      "start_time,finish_time\nstudies/5,s5,ada,succeeded,0,0,6,0,0,2026-11-18T"));
 }
 
 TEST_F(StudyCommands, ListTakesRangesAndNames) {
   Start();
-  for (int i = 5; i >= 1; --i) server_.studies.push_back(MakeStudy(i, "s" + std::to_string(i), Study::RUNNING, 1, 1, 0));
+  for (int i = 5; i >= 1; --i)
+    server_.studies.push_back(MakeStudy(i, "s" + std::to_string(i), Study::RUNNING, 1, 1, 0));
   const auto json = nlohmann::json::parse(Run({"study", "list", "1-2,s4,last,5", "-o", "json"}).out);
   std::vector<std::string> names;
   for (const auto& study : json["studies"]) names.push_back(study["name"]);
@@ -169,9 +176,11 @@ TEST_F(StudyCommands, ShowAcceptsEverySelector) {
   for (const char* selector : {"7", "studies/7", "last", "small"}) {
     const Outcome show = Run({"study", "show", selector});
     EXPECT_THAT(show, Exits(ExitCode::kOk));
-    EXPECT_THAT(show.out, AllOf(HasSubstr("studies/7"), HasSubstr("6: 0 queued, 0 running, 5 succeeded, 1 failed")));
+    EXPECT_THAT(show.out,
+                AllOf(HasSubstr("studies/7"), HasSubstr("6: 0 queued, 0 running, 5 succeeded, 1 failed")));
   }
-  EXPECT_EQ(nlohmann::json::parse(Run({"study", "show", "7", "-o", "json"}).out)["study"]["display_name"], "small");
+  EXPECT_EQ(nlohmann::json::parse(Run({"study", "show", "7", "-o", "json"}).out)["study"]["display_name"],
+            "small");
   EXPECT_THAT(Run({"study", "show", "8"}), Exits(ExitCode::kFailure));
 }
 
@@ -201,8 +210,10 @@ class Watching : public ClientTest {
  protected:
   void SetUp() override {
     Start();
-    server_.looks = {Look(MakeStudy(7, "small", Study::QUEUED, 3, 0, 0)), Look(MakeStudy(7, "small", Study::RUNNING, 2, 1, 0)),
-                     Look(MakeStudy(7, "small", Study::RUNNING, 2, 1, 0)), Look(MakeStudy(7, "small", Study::RUNNING, 0, 1, 2))};
+    server_.looks = {Look(MakeStudy(7, "small", Study::QUEUED, 3, 0, 0)),
+                     Look(MakeStudy(7, "small", Study::RUNNING, 2, 1, 0)),
+                     Look(MakeStudy(7, "small", Study::RUNNING, 2, 1, 0)),
+                     Look(MakeStudy(7, "small", Study::RUNNING, 0, 1, 2))};
     server_.looks[0].set_waiting_reason("the scheduler has no free node");
   }
   void EndWith(Study::State state, int succeeded, int failed) {
@@ -226,10 +237,12 @@ TEST_F(Watching, JsonAndCsvAreLinesToo) {
   std::istringstream lines(Run({"study", "watch", "7", "-o", "json"}).out);
   std::string line;
   int count = 0;
-  for (; std::getline(lines, line); ++count) EXPECT_EQ(nlohmann::json::parse(line)["study"]["name"], "studies/7");
+  for (; std::getline(lines, line); ++count)
+    EXPECT_EQ(nlohmann::json::parse(line)["study"]["name"], "studies/7");
   EXPECT_EQ(count, 4);
-  EXPECT_THAT(Run({"study", "watch", "7", "-o", "csv"}).out,
-              StartsWith("name,state,queued,running,succeeded,failed,cancelled\nstudies/7,queued,3,0,0,0,0\n"));
+  EXPECT_THAT(
+      Run({"study", "watch", "7", "-o", "csv"}).out,
+      StartsWith("name,state,queued,running,succeeded,failed,cancelled\nstudies/7,queued,3,0,0,0,0\n"));
 }
 
 TEST_F(Watching, OnATerminalTheDisplayIsRedrawnInPlace) {
@@ -268,7 +281,9 @@ TEST_F(Watching, ATimeoutIsEightAndSaysHowItStands) {
 TEST_F(Watching, ABrokenStreamIsTakenUpAgainForTheSameStudy) {
   EndWith(Study::SUCCEEDED, 3, 0);
   server_.broken_watches = 2;
-  EXPECT_THAT(Run({"study", "wait", "last"}), Exits(ExitCode::kOk));
+  const Outcome wait = Run({"study", "wait", "last"});
+  EXPECT_THAT(wait, Exits(ExitCode::kOk));
+  EXPECT_THAT(wait.err, HasSubstr("lost the server at " + socket_));
   // "last" could mean another study by then.
   EXPECT_THAT(server_.watched, ElementsAre("studies/last", "studies/7", "studies/7"));
 }

@@ -14,12 +14,12 @@
 namespace scalelab::client {
 namespace {
 
+using scalelab::v1::Study;
+using scalelab::v1::WatchStudyResponse;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Truly;
-using scalelab::v1::Study;
-using scalelab::v1::WatchStudyResponse;
 
 TEST(Text, ExactNumbersReadBackAsTheSame) {
   for (const double value : {0.1, 1.0 / 3, 1795000000.25, 1e-300, -5.0, 123456789012345678.0}) {
@@ -55,7 +55,9 @@ TEST(Text, BytesHaveBinaryUnits) {
 
 TEST(Text, ControlCharactersNeverReachATerminal) {
   EXPECT_EQ(Printable("a\033[31mb\nc\x7f"), "a?[31mb c?");
-  EXPECT_EQ(Printable("\xc2\x9b" "2J é"), "?2J é");
+  EXPECT_EQ(Printable("\xc2\x9b"
+                      "2J é"),
+            "?2J é");
 }
 
 TEST(Text, CuttingCountsCharactersNotBytes) {
@@ -66,7 +68,8 @@ TEST(Text, CuttingCountsCharactersNotBytes) {
 
 TEST(Text, AxesStandInAnOrderThatReadsWell) {
   google::protobuf::Struct key;
-  for (const char* name : {"ranks", "precision", "augment", "engine"}) (*key.mutable_fields())[name].set_string_value("x");
+  for (const char* name : {"ranks", "precision", "augment", "engine"})
+    (*key.mutable_fields())[name].set_string_value("x");
   EXPECT_THAT(AxesOf({&key}), ElementsAre("engine", "precision", "augment", "ranks"));
 }
 
@@ -83,7 +86,8 @@ TEST(Selectors, StudiesHaveNumbersNamesAndLast) {
 TEST(Selectors, RangesExpandInOrderAndEachOnce) {
   EXPECT_THAT(StudyNames("1-3,5,2").value(), ElementsAre("studies/1", "studies/2", "studies/3", "studies/5"));
   EXPECT_THAT(StudyNames("a-1, b").value(), ElementsAre("studies/a-1", "studies/b"));
-  EXPECT_THAT(RunNames("12-13,studies/1/runs/4").value(), ElementsAre("runs/12", "runs/13", "studies/1/runs/4"));
+  EXPECT_THAT(RunNames("12-13,studies/1/runs/4").value(),
+              ElementsAre("runs/12", "runs/13", "studies/1/runs/4"));
   for (const char* bad : {"3-1", "1-99999999", "1,,2", "1-99999999999999999999"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(StudyNames(bad).status())) << bad;
   }
@@ -122,15 +126,18 @@ TEST_F(Progress, CountsWhatLiveAttemptsHaveDone) { EXPECT_DOUBLE_EQ(DoneShare(lo
 TEST_F(Progress, TheDisplayNeverExceedsTheTerminal) {
   for (const int width : {20, 40, 80, 200}) {
     for (const int height : {6, 8, 24}) {
-      const auto lines = ProgressDisplay(look_, absl::Seconds(83), absl::Seconds(120), Terminal{true, false, true, width, height});
+      const auto lines = ProgressDisplay(look_, absl::Seconds(83), absl::Seconds(120),
+                                         Terminal{true, false, true, width, height});
       EXPECT_LT(lines.size(), static_cast<size_t>(height));
-      EXPECT_THAT(lines, Each(Truly([width](const std::string& line) { return DisplayWidth(line) < width; })));
+      EXPECT_THAT(lines,
+                  Each(Truly([width](const std::string& line) { return DisplayWidth(line) < width; })));
     }
   }
 }
 
 TEST_F(Progress, TheDisplayShowsStepsLossAndTheTimeLeft) {
-  const auto lines = ProgressDisplay(look_, absl::Seconds(83), absl::Seconds(120), Terminal{true, false, false, 120, 24});
+  const auto lines =
+      ProgressDisplay(look_, absl::Seconds(83), absl::Seconds(120), Terminal{true, false, false, 120, 24});
   ASSERT_EQ(lines.size(), 7U);
   EXPECT_EQ(lines[0], "studies/7 resnet20-strong  running  1m23s  about 2m00s left");
   EXPECT_EQ(lines[1], "#########..................... 10/40 runs  5 running  25 queued  1 failed");
@@ -138,7 +145,8 @@ TEST_F(Progress, TheDisplayShowsStepsLossAndTheTimeLeft) {
 }
 
 TEST_F(Progress, AttemptsWithoutRoomAreCounted) {
-  const auto lines = ProgressDisplay(look_, absl::Seconds(1), std::nullopt, Terminal{true, false, false, 120, 8});
+  const auto lines =
+      ProgressDisplay(look_, absl::Seconds(1), std::nullopt, Terminal{true, false, false, 120, 8});
   EXPECT_EQ(lines.back(), "  and 2 more");
 }
 

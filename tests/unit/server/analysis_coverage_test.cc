@@ -18,6 +18,8 @@ struct World {
   bool skewed = false;  // lognormal, as slow outliers make it; else normal
 };
 
+void PrintTo(const World& world, std::ostream* out) { *out << world.repeats << " blocks"; }
+
 double TrueSpeedup(double p) { return 1 / (kSerial + (1 - kSerial) / p); }
 
 struct Coverage {

@@ -148,8 +148,7 @@ class Cifar10Files : public testing::Test {
       bytes += label;
       bytes += std::string(kImageBytes, static_cast<char>(first + r));
     }
-    bytes.resize(bytes.size() - missing_bytes);
-    std::ofstream(dir_ + "/" + name, std::ios::binary) << bytes;
+    std::ofstream(dir_ + "/" + name, std::ios::binary).write(bytes.data(), std::ssize(bytes) - missing_bytes);
   }
   std::string ErrorOfLoading(TrainingSpec spec) {
     try {

@@ -53,7 +53,7 @@ at::Tensor Reference(Model& model, const at::Tensor& images, bool batch_statisti
       x = at::relu(z + x);
     }
   }
-  return at::linear(at::adaptive_avg_pool2d(x, 1).flatten(1), parameters["linear.weight"], parameters["linear.bias"]);
+  return at::linear(at::adaptive_avg_pool2d(x, {1, 1}).flatten(1), parameters["linear.weight"], parameters["linear.bias"]);
 }
 
 class ResNetForward : public testing::TestWithParam<std::tuple<bool, at::MemoryFormat>> {};

@@ -117,8 +117,7 @@ class Trainer : public testing::Test {
         bytes += static_cast<char>(r % 10);
         for (int i = 0; i < 3072; ++i) bytes += static_cast<char>((r * 37 + i * (r % 10 + 1)) & 0xff);
       }
-      bytes.resize(bytes.size() - missing);
-      std::ofstream(dir_ + "/" + name, std::ios::binary) << bytes;
+      std::ofstream(dir_ + "/" + name, std::ios::binary).write(bytes.data(), std::ssize(bytes) - missing);
     };
     write("data_batch_1.bin", train, missing_bytes);
     write("test_batch.bin", test, 0);
@@ -131,8 +130,9 @@ class Parity : public Trainer, public testing::WithParamInterface<std::string> {
 
 // The same global batches on 1, 2 and 4 ranks are the same training; only the order of additions differs.
 TEST_P(Parity, LossesDoNotDependOnTheNumberOfRanks) {
-  constexpr double kTolerance = 1e-3;  // of the loss; rounding grows from step to step
-  const json more = {{"batch_norm", GetParam()}, {"learning_rate", GetParam() == "eval" ? 0.001 : 0.02}};
+  // Relative to the loss. Each step multiplies the rounding of the steps before it, so the first ones tell most.
+  constexpr double kTolerance = 2e-3, kToleranceOfFirstFive = 5e-5;
+  const json more = {{"batch_norm", GetParam()}, {"learning_rate", GetParam() == "eval" ? 0.001 : 0.005}};
   const Result one = Run({Spec(1, more)});
   ASSERT_EQ(one.status, 0);
   const std::vector<double> expected = one.Losses();
@@ -143,11 +143,15 @@ TEST_P(Parity, LossesDoNotDependOnTheNumberOfRanks) {
     ASSERT_EQ(many.status, 0);
     const std::vector<double> losses = many.Losses();
     ASSERT_EQ(losses.size(), 20u);
-    double deviation = 0;
-    for (int i = 0; i < 20; ++i) deviation = std::max(deviation, std::abs(losses[i] / expected[i] - 1));
-    std::printf("batch_norm %s, %d ranks: loss %.4f -> %.4f, largest relative deviation %.2e\n", GetParam().c_str(),
-                ranks, expected.front(), expected.back(), deviation);
+    double deviation = 0, early = 0;
+    for (int i = 0; i < 20; ++i) {
+      deviation = std::max(deviation, std::abs(losses[i] / expected[i] - 1));
+      if (i == 4) early = deviation;
+    }
+    std::printf("batch_norm %s, %d ranks: loss %.4f -> %.4f, largest relative deviation %.2e (first five steps %.2e)\n",
+                GetParam().c_str(), ranks, expected.front(), expected.back(), deviation, early);
     EXPECT_LT(deviation, kTolerance);
+    EXPECT_LT(early, kToleranceOfFirstFive);
     for (int r = 1; r < ranks; ++r) EXPECT_EQ(many.hash(r), many.hash(0));
     EXPECT_EQ(many.Of(0, "epoch").at(0)["metrics"]["epoch/train_loss"],
               many.Of(1, "epoch").at(0)["metrics"]["epoch/train_loss"]);

@@ -60,9 +60,10 @@ class HandProcesses final : public Processes {
 class AgentTest : public ::testing::Test {
  protected:
   AgentTest()
-      : follower_(loop_, [this](const v1::ReportEventsRequest& request, EventFollower::Answer answer) {
-          client_.ReportEvents(request, std::move(answer));
-        }),
+      : follower_(loop_,
+                  [this](const v1::ReportEventsRequest& request, EventFollower::Answer answer) {
+                    client_.ReportEvents(request, std::move(answer));
+                  }),
         provenance_(loop_, {"", "", ""}, {}),
         host_{processes_, follower_, provenance_, frameworks_, launch_, "n0", "alloc"} {
     frameworks_.push_back(NewNativeFramework("/nowhere/trainer"));
@@ -82,7 +83,8 @@ class AgentTest : public ::testing::Test {
   AttemptStatus WaitForState(AttemptStatus::State state) {
     return WaitForPoll([&](const auto& request) {
              return request.attempts_size() == 1 && request.attempts(0).state() == state;
-           }).attempts(0);
+           })
+        .attempts(0);
   }
   void Answer(absl::StatusOr<v1::SynchronizeResponse> response) {
     ASSERT_FALSE(client_.polls.empty());
@@ -181,7 +183,8 @@ TEST_F(AgentTest, BringsAnAttemptFromItsDirectoryToItsEnd) {
   EXPECT_EQ(nlohmann::json::parse(ReadAll(dir_ / "t/exit.json"))["exit_status"], 0);
 
   Answer(Desired({}));
-  EXPECT_EQ(WaitForPoll([](const auto& request) { return request.attempts_size() == 0; }).generation(), generation_);
+  EXPECT_EQ(WaitForPoll([](const auto& request) { return request.attempts_size() == 0; }).generation(),
+            generation_);
 }
 
 TEST_F(AgentTest, ReportsTheEndOnlyWhenEveryLineIsDurable) {
@@ -222,7 +225,8 @@ TEST_F(AgentTest, SaysThatAnEngineOrADirectoryCannotBeHad) {
   desired = Desired({"u"});
   desired.mutable_attempts(0)->set_directory("/proc/nowhere");
   Answer(desired);
-  const auto request = WaitForPoll([](const auto& r) { return r.attempts_size() == 1 && r.attempts(0).token() == "u"; });
+  const auto request =
+      WaitForPoll([](const auto& r) { return r.attempts_size() == 1 && r.attempts(0).token() == "u"; });
   EXPECT_EQ(request.attempts(0).cause(), v1::Attempt::LAUNCH_ERROR);
   EXPECT_THAT(request.attempts(0).message(), HasSubstr("/proc/nowhere"));
   EXPECT_TRUE(processes_.jobs.empty());

@@ -70,7 +70,8 @@ TEST(BatchBuilder, KeepsWhatEventsSayBesideMetrics) {
 TEST(BatchBuilder, StoresNamesOfNumbersThatAreNotFiniteAsNan) {
   for (const char* value : {"\"NaN\"", "\"Infinity\"", "\"-Infinity\""}) {
     for (const char* more : {"", ",\"unknown\":[]"}) {  // by the quick way and by the thorough one
-      const auto batch = Parse({absl::StrCat(R"({"time":1,"event":"step","step":1,"metrics":{"a":)", value, "}", more, "}")});
+      const auto batch = Parse(
+          {absl::StrCat(R"({"time":1,"event":"step","step":1,"metrics":{"a":)", value, "}", more, "}")});
       ASSERT_EQ(batch.columns_size(), 1) << value << more;
       EXPECT_TRUE(std::isnan(batch.columns(0).value(0)));
     }
@@ -95,8 +96,10 @@ TEST(BatchBuilder, SaysWhatIsWrongWithALine) {
   EXPECT_EQ(Wrong(R"({"time":1,"event":"step","step":-1})"), "\"step\" is negative");
   EXPECT_EQ(Wrong(R"({"time":1,"event":"step","step":1.5})"), "\"step\" is not a whole number");
   EXPECT_EQ(Wrong(R"({"time":1,"event":"epoch","epoch":3000000000})"), "\"epoch\" is not a whole number");
-  EXPECT_EQ(Wrong(R"({"time":1,"event":"step","step":1,"metrics":{"a":1,"b":true}})"), "metric \"b\" is not a number");
-  EXPECT_EQ(Wrong(R"({"time":1,"event":"step","step":1,"metrics":{"a":"inf"}})"), "metric \"a\" is not a number");
+  EXPECT_EQ(Wrong(R"({"time":1,"event":"step","step":1,"metrics":{"a":1,"b":true}})"),
+            "metric \"b\" is not a number");
+  EXPECT_EQ(Wrong(R"({"time":1,"event":"step","step":1,"metrics":{"a":"inf"}})"),
+            "metric \"a\" is not a number");
   EXPECT_EQ(Wrong(R"({"time":1,"event":"step","step":1,"metrics":[]})"), "\"metrics\" is not an object");
   EXPECT_EQ(Wrong(R"({"time":1,"event":"error","message":7})"), "\"message\" is not a string");
   EXPECT_EQ(Wrong("{\"time\":1,\"event\":\"start\",\"who\":\"\xff\"}"), "is not JSON");
@@ -106,13 +109,15 @@ TEST(BatchBuilder, SaysWhatIsWrongWithALine) {
 
 TEST(BatchBuilder, DoesNotTakeNumbersThatAreNoJson) {
   for (const char* number : {"01", "1.", ".5", "+1", "nan", "inf", "-", "0x10", "1e", "1e999"}) {
-    EXPECT_EQ(Wrong(absl::StrCat(R"({"time":1,"event":"step","step":1,"metrics":{"a":)", number, "}}")), "is not JSON")
+    EXPECT_EQ(Wrong(absl::StrCat(R"({"time":1,"event":"step","step":1,"metrics":{"a":)", number, "}}")),
+              "is not JSON")
         << number;
   }
 }
 
 TEST(BatchBuilder, SurvivesDeepNesting) {
-  EXPECT_EQ(Wrong("{\"time\":1,\"event\":\"start\",\"x\":" + std::string(30000, '[') + std::string(30000, ']') + "}"),
+  EXPECT_EQ(Wrong("{\"time\":1,\"event\":\"start\",\"x\":" + std::string(30000, '[') +
+                  std::string(30000, ']') + "}"),
             "is nested too deeply");
 }
 

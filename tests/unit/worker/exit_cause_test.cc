@@ -24,7 +24,8 @@ TEST(JudgeExit, QuotesMpirunOnWhichRankWasKilled) {
   TempDir dir;
   Append(dir / "rank-0.err", "all is well\n");
   Append(dir / "launcher.err",
-         "-----\nmpirun noticed that process rank 1 with PID 0 on node n0 exited on signal 9 (Killed).\n-----\n");
+         "-----\nmpirun noticed that process rank 1 with PID 0 on node n0 exited on signal 9 "
+         "(Killed).\n-----\n");
   const ExitCause judged = JudgeExit(Ended(137), true, 2, dir.path());
   EXPECT_EQ(judged.cause, Attempt::RANK_KILLED);
   EXPECT_THAT(judged.message, HasSubstr("process rank 1"));

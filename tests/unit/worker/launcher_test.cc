@@ -49,8 +49,8 @@ TEST(PlanLaunch, StartsASingleRankDirectlyWithWhatEveryRankFinds) {
   EXPECT_EQ(command.error, "/runs/1/2/t0/rank-0.err");
   EXPECT_THAT(command.environment,
               ElementsAre("PATH=/bin", "SCALELAB_ATTEMPT=t0", "SCALELAB_ATTEMPT_DIR=/runs/1/2/t0",
-                          "SCALELAB_SPEC=/runs/1/2/t0/spec.json", "OMP_NUM_THREADS=1", "RANK=0", "LOCAL_RANK=0",
-                          "WORLD_SIZE=1", "SCALELAB_EVENTS=/runs/1/2/t0/events-0.jsonl"));
+                          "SCALELAB_SPEC=/runs/1/2/t0/spec.json", "OMP_NUM_THREADS=1", "RANK=0",
+                          "LOCAL_RANK=0", "WORLD_SIZE=1", "SCALELAB_EVENTS=/runs/1/2/t0/events-0.jsonl"));
 }
 
 TEST(PlanLaunch, StartsSeveralMpiRanksThroughMpirun) {
@@ -72,7 +72,8 @@ TEST(PlanLaunch, TellsMpirunAboutRootAndForbiddenMemoryCopies) {
   const auto plan = PlanLaunch(Desired(2), kTrainer, host);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(Line(plan->commands[0]),
-            "mpirun -np 2 --oversubscribe --bind-to none --mca plm isolated --allow-run-as-root --mca btl self,vader "
+            "mpirun -np 2 --oversubscribe --bind-to none --mca plm isolated --allow-run-as-root --mca btl "
+            "self,vader "
             "--mca btl_vader_single_copy_mechanism none /opt/scalelab-rank /opt/scalelab-trainer");
 }
 
@@ -85,7 +86,8 @@ TEST(PlanLaunch, MakesIdleRanksYieldWhenThereAreMoreThanCores) {
 }
 
 TEST(PlanLaunch, StartsSeveralRanksWithoutRendezvousOneByOne) {
-  const auto plan = PlanLaunch(Desired(2, 3), RankProgram{{"sh", "-c", "true"}, {{"X", "y"}}, Rendezvous::kNone}, Host());
+  const auto plan =
+      PlanLaunch(Desired(2, 3), RankProgram{{"sh", "-c", "true"}, {{"X", "y"}}, Rendezvous::kNone}, Host());
   ASSERT_TRUE(plan.ok());
   ASSERT_EQ(plan->commands.size(), 2u);
   EXPECT_EQ(Line(plan->commands[1]), "sh -c true");

@@ -58,12 +58,15 @@ class ProcessTest : public ::testing::Test {
             dir_ / "err"};
   }
   uint64_t Start(std::vector<Command> commands, absl::Duration grace = absl::Seconds(20)) {
-    return processes_->Start({"TAG=1", std::move(commands), grace},
-                             [this](absl::StatusOr<int> started) { started_ = std::move(started); },
-                             [this](JobResult result) { ended_ = result; });
+    return processes_->Start(
+        {"TAG=1", std::move(commands), grace},
+        [this](absl::StatusOr<int> started) { started_ = std::move(started); },
+        [this](JobResult result) { ended_ = result; });
   }
   std::vector<std::string> WaitForLines(size_t count) {
-    const auto lines = [this] { return std::vector<std::string>(absl::StrSplit(said_, '\n', absl::SkipEmpty())); };
+    const auto lines = [this] {
+      return std::vector<std::string>(absl::StrSplit(said_, '\n', absl::SkipEmpty()));
+    };
     EXPECT_TRUE(loop_.RunUntil([&] { return lines().size() >= count; }, kPatience)) << said_;
     return lines();
   }
@@ -106,7 +109,8 @@ TEST_F(ProcessTest, ReportsASignalAs128PlusItsNumber) {
 }
 
 TEST_F(ProcessTest, GivesACommandDefaultSignalsItsOwnSessionAndItsEnvironmentOnly) {
-  Start({Shell("grep -E '^Sig(Blk|Ign)' /proc/self/status; ps -o sid= -p $$ | tr -d ' '; echo $$; env | grep -c . ")});
+  Start({Shell(
+      "grep -E '^Sig(Blk|Ign)' /proc/self/status; ps -o sid= -p $$ | tr -d ' '; echo $$; env | grep -c . ")});
   EXPECT_EQ(WaitForEnd().exit_status, 0);
   const std::vector<std::string> lines = absl::StrSplit(ReadAll(dir_ / "out"), '\n');
   ASSERT_GE(lines.size(), 5u);
@@ -133,7 +137,8 @@ TEST_F(ProcessTest, SaysWhyACommandCannotBeStarted) {
 }
 
 TEST_F(ProcessTest, EndsACommandWithTerm) {
-  const uint64_t id = Start({Shell("trap 'echo bye >$FIFO; exit 3' TERM; echo ready >$FIFO; while :; do sleep 1000 & wait; done")});
+  const uint64_t id = Start(
+      {Shell("trap 'echo bye >$FIFO; exit 3' TERM; echo ready >$FIFO; while :; do sleep 1000 & wait; done")});
   WaitForLines(1);
   processes_->Stop(id, kPatience);
   const JobResult result = WaitForEnd();
@@ -161,14 +166,16 @@ TEST_F(ProcessTest, EndsOrphansInOtherSessionsWhenTheCommandIsStopped) {
 }
 
 TEST_F(ProcessTest, EndsWhatACommandLeftBehindBeforeItReportsTheEnd) {
-  Start({Shell("mkfifo up; setsid sh -c 'echo $$ >up; exec sleep 1000' & read -r pid <up; echo $pid >$FIFO; exit 0")},
+  Start({Shell("mkfifo up; setsid sh -c 'echo $$ >up; exec sleep 1000' & read -r pid <up; echo $pid >$FIFO; "
+               "exit 0")},
         absl::Seconds(20));
   EXPECT_EQ(WaitForEnd().exit_status, 0);
   EXPECT_TRUE(Gone(WaitForPid()));
 }
 
 TEST_F(ProcessTest, EndsEvenAnOrphanThatHidesWhereItCameFrom) {
-  Start({Shell("mkfifo up; env -i setsid sh -c 'echo $$ >up; exec sleep 1000' & read -r pid <up; echo $pid >$FIFO")});
+  Start({Shell(
+      "mkfifo up; env -i setsid sh -c 'echo $$ >up; exec sleep 1000' & read -r pid <up; echo $pid >$FIFO")});
   WaitForEnd();
   EXPECT_TRUE(Gone(WaitForPid()));
 }
@@ -176,7 +183,8 @@ TEST_F(ProcessTest, EndsEvenAnOrphanThatHidesWhereItCameFrom) {
 TEST_F(ProcessTest, LeavesTheOrphansOfOtherJobsAlone) {
   Command other = Shell("setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000");
   other.environment[1] = "TAG=2";
-  processes_->Start({"TAG=2", {other}, absl::Seconds(1)}, [](auto) {}, [](auto) {});
+  processes_->Start(
+      {"TAG=2", {other}, absl::Seconds(1)}, [](auto) {}, [](auto) {});
   const pid_t orphan = WaitForPid();
   Start({Shell("exit 4")});
   EXPECT_EQ(WaitForEnd().exit_status, 4);
@@ -194,8 +202,9 @@ TEST_F(ProcessTest, StopsTheOtherCommandsOfAJobWhenOneFails) {
 TEST_F(ProcessTest, RunsManyJobsAtOnceAndReportsEachOnce) {
   std::vector<int> ends(200, 0);
   for (int i = 0; i < 200; ++i) {
-    processes_->Start({absl::StrCat("JOB=", i), {Shell(absl::StrCat("exit ", i % 100))}, absl::Seconds(1)}, [](auto) {},
-                      [&ends, i](JobResult result) { ends[i] += result.exit_status == i % 100 ? 1 : 100; });
+    processes_->Start(
+        {absl::StrCat("JOB=", i), {Shell(absl::StrCat("exit ", i % 100))}, absl::Seconds(1)}, [](auto) {},
+        [&ends, i](JobResult result) { ends[i] += result.exit_status == i % 100 ? 1 : 100; });
   }
   const auto all = [&] { return std::count(ends.begin(), ends.end(), 0) == 0; };
   ASSERT_TRUE(loop_.RunUntil(all, kPatience));
@@ -225,9 +234,11 @@ TEST(Spawner, EndsEverythingAndOnlyThenGivesTheLockBackWhenTheWorkerIsKilled) {
     const std::string script =
         "setsid sh -c 'trap \"\" TERM; echo $$ >$FIFO; while :; do sleep 1000; done' & "
         "trap '' TERM; echo $$ >$FIFO; while :; do sleep 1000; done";
-    processes.Start({"TAG=1", {{{"sh", "-c", script}, {"TAG=1", "PATH=/usr/bin:/bin", "FIFO=" + (dir / "fifo")}, "", "", ""}},
-                     absl::Seconds(5)},
-                    [](auto) {}, [](auto) {});
+    processes.Start(
+        {"TAG=1",
+         {{{"sh", "-c", script}, {"TAG=1", "PATH=/usr/bin:/bin", "FIFO=" + (dir / "fifo")}, "", "", ""}},
+         absl::Seconds(5)},
+        [](auto) {}, [](auto) {});
     loop.Run();
     _exit(0);
   }

@@ -22,9 +22,9 @@ namespace scalelab::worker {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::FakeWorkerService;
 using ::testing::HasSubstr;
 using ::testing::Pair;
-using testing::FakeWorkerService;
 using AttemptStatus = v1::SynchronizeRequest::AttemptStatus;
 
 class ProgramTest : public ::testing::Test {
@@ -40,8 +40,8 @@ class ProgramTest : public ::testing::Test {
 
   std::string Address() { return "unix:" + (dir_ / "sock"); }
   void StartWorker(const std::string& secret = "s3cret", std::vector<std::string> more = {}) {
-    std::vector<std::string> argv{SCALELAB_WORKER, "--server", Address(), "--allocation", "alloc", "--node", "n0",
-                                  "--lock", dir_ / "lock"};
+    std::vector<std::string> argv{SCALELAB_WORKER, "--server", Address(), "--allocation", "alloc",
+                                  "--node",        "n0",       "--lock",  dir_ / "lock"};
     argv.insert(argv.end(), more.begin(), more.end());
     std::vector<std::string> environment{"SCALELAB_ALLOCATION_SECRET=" + secret};
     for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
@@ -95,8 +95,10 @@ class ProgramTest : public ::testing::Test {
 TEST_F(ProgramTest, RunsAScriptOnEveryRankAndReportsItsEventsExactlyOnce) {
   StartWorker();
   Assign("t",
-         "for s in 0 1 2; do echo '{\"time\":1,\"event\":\"step\",\"step\":'$s',\"metrics\":{\"m\":1'$RANK$s'}}'; done "
-         ">>$SCALELAB_EVENTS; echo '{\"time\":2,\"event\":\"finish\",\"parameter_hash\":\"ab\"}' >>$SCALELAB_EVENTS; "
+         "for s in 0 1 2; do echo "
+         "'{\"time\":1,\"event\":\"step\",\"step\":'$s',\"metrics\":{\"m\":1'$RANK$s'}}'; done "
+         ">>$SCALELAB_EVENTS; echo '{\"time\":2,\"event\":\"finish\",\"parameter_hash\":\"ab\"}' "
+         ">>$SCALELAB_EVENTS; "
          "echo $SCALELAB_SPEC $WORLD_SIZE ${SCALELAB_ALLOCATION_SECRET:-none}",
          2);
   ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
@@ -121,7 +123,8 @@ TEST_F(ProgramTest, RunsAScriptOnEveryRankAndReportsItsEventsExactlyOnce) {
 TEST_F(ProgramTest, ServesManyShortAttemptsOneAfterAnotherAndAtOnce) {
   StartWorker();
   for (int i = 0; i < 60; ++i) {
-    Assign(absl::StrCat("t", i), "echo '{\"time\":2,\"event\":\"finish\",\"metrics\":{\"m\":1}}' >>$SCALELAB_EVENTS");
+    Assign(absl::StrCat("t", i),
+           "echo '{\"time\":2,\"event\":\"finish\",\"metrics\":{\"m\":1}}' >>$SCALELAB_EVENTS");
   }
   for (int i = 0; i < 60; ++i) {
     ASSERT_TRUE(service_.WaitForState(absl::StrCat("t", i), AttemptStatus::ENDED));
@@ -133,7 +136,8 @@ TEST_F(ProgramTest, ServesManyShortAttemptsOneAfterAnotherAndAtOnce) {
 TEST_F(ProgramTest, KeepsTrainingWhileTheCoordinatorIsAwayAndLosesNothing) {
   ASSERT_EQ(mkfifo((dir_ / "go").c_str(), 0600), 0);
   StartWorker();
-  const std::string step = "echo '{\"time\":1,\"event\":\"step\",\"step\":'$s',\"metrics\":{\"m\":1}}' >>$SCALELAB_EVENTS; ";
+  const std::string step =
+      "echo '{\"time\":1,\"event\":\"step\",\"step\":'$s',\"metrics\":{\"m\":1}}' >>$SCALELAB_EVENTS; ";
   Assign("t", "s=0; " + step + "read -r go <" + (dir_ / "go") + "; s=1; " + step + "exit 3");
   ASSERT_TRUE(service_.WaitForMetric("t", 0, "m", 1));
   service_.StopServing();
@@ -196,12 +200,15 @@ TEST_F(ProgramTest, RefusesALockThatIsHeld) {
 
 TEST_F(ProgramTest, ReportsTheRestOfAnAttemptWhoseWorkerWasKilled) {
   StartWorker();
-  Assign("t", "echo '{\"time\":1,\"event\":\"step\",\"step\":0,\"metrics\":{\"m\":1}}' >>$SCALELAB_EVENTS; exec sleep 1000");
+  Assign("t",
+         "echo '{\"time\":1,\"event\":\"step\",\"step\":0,\"metrics\":{\"m\":1}}' >>$SCALELAB_EVENTS; exec "
+         "sleep 1000");
   ASSERT_TRUE(service_.WaitForMetric("t", 0, "m", 1));
   kill(worker_, SIGKILL);
   WaitForExit();
   WaitForLock();
-  Append(dir_ / "runs/t/events-0.jsonl", "{\"time\":1,\"event\":\"step\",\"step\":1,\"metrics\":{\"m\":2}}\n");
+  Append(dir_ / "runs/t/events-0.jsonl",
+         "{\"time\":1,\"event\":\"step\",\"step\":1,\"metrics\":{\"m\":2}}\n");
   StartWorker();
   ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
   EXPECT_EQ(service_.Status("t").cause(), v1::Attempt::WORKER_LOST);

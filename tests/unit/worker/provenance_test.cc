@@ -11,9 +11,8 @@ namespace scalelab::worker {
 namespace {
 
 TEST(RedactedEnvironment, HidesWhatLooksLikeASecret) {
-  const auto environment = RedactedEnvironment(
-      {"HOME=/root", "API_TOKEN=a", "my_secret=b", "DB_PASSWORD=c",
-       "AWS_ACCESS_KEY_ID=d", "Credentials=e", "EMPTY="});
+  const auto environment = RedactedEnvironment({"HOME=/root", "API_TOKEN=a", "my_secret=b", "DB_PASSWORD=c",
+                                                "AWS_ACCESS_KEY_ID=d", "Credentials=e", "EMPTY="});
   const char* const expected =
       R"x({"HOME":"/root","API_TOKEN":"(redacted)","my_secret":"(redacted)","DB_PASSWORD":"(redacted)",)x"
       R"x("AWS_ACCESS_KEY_ID":"(redacted)","Credentials":"(redacted)","EMPTY":""})x";
@@ -49,7 +48,8 @@ TEST(Provenance, WaitsForTheTrainersVersionsAndNamesBinariesByHash) {
   provenance.Record(dir.path(), {{"attempt", "t0"}});
   EXPECT_EQ(ReadAll(dir / "provenance.json"), "");
 
-  Append(processes.job_.commands[0].output, R"({"name":"scalelab-trainer","version":"0.1.0","libtorch":"1.13.1"})");
+  Append(processes.job_.commands[0].output,
+         R"({"name":"scalelab-trainer","version":"0.1.0","libtorch":"1.13.1"})");
   processes.ended_({});
   EXPECT_TRUE(known);
   EXPECT_EQ(provenance.node().software().at("trainer"), "0.1.0");

@@ -16,7 +16,8 @@ constexpr char kSay[] =
 
 int Launch(const std::string& command, const TempDir& dir) {
   const std::string clean =
-      "exec env -u RANK -u LOCAL_RANK -u WORLD_SIZE -u PMIX_RANK -u SLURM_PROCID -u SLURM_LOCALID -u SLURM_NTASKS "
+      "exec env -u RANK -u LOCAL_RANK -u WORLD_SIZE -u PMIX_RANK -u SLURM_PROCID -u SLURM_LOCALID -u "
+      "SLURM_NTASKS "
       "-u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_LOCAL_RANK -u OMPI_COMM_WORLD_SIZE ";
   return WEXITSTATUS(system((clean + command + " 2>" + (dir / "stderr")).c_str()));
 }
@@ -24,9 +25,10 @@ int Launch(const std::string& command, const TempDir& dir) {
 TEST(ScalelabRank, TakesItsRankFromOpenMpiAndKeepsTheOutputInFiles) {
   TempDir dir;
   EXPECT_EQ(Launch("SCALELAB_ATTEMPT_DIR=" + dir.path() +
-                    " OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_SIZE=4 RANK=9 " SCALELAB_RANK +
-                    kSay,
-                dir),
+                       " OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_SIZE=4 "
+                       "RANK=9 " SCALELAB_RANK +
+                       kSay,
+                   dir),
             5);
   EXPECT_EQ(ReadAll(dir / "rank-3.out"), "3 1 4 " + (dir / "events-3.jsonl") + "\n");
   EXPECT_EQ(ReadAll(dir / "rank-3.err"), "trouble\n");
@@ -34,19 +36,25 @@ TEST(ScalelabRank, TakesItsRankFromOpenMpiAndKeepsTheOutputInFiles) {
 
 TEST(ScalelabRank, TakesItsRankFromSlurm) {
   TempDir dir;
-  Launch("SCALELAB_ATTEMPT_DIR=" + dir.path() + " SLURM_PROCID=2 SLURM_LOCALID=0 SLURM_NTASKS=8 " SCALELAB_RANK + kSay, dir);
+  Launch("SCALELAB_ATTEMPT_DIR=" + dir.path() +
+             " SLURM_PROCID=2 SLURM_LOCALID=0 SLURM_NTASKS=8 " SCALELAB_RANK + kSay,
+         dir);
   EXPECT_EQ(ReadAll(dir / "rank-2.out"), "2 0 8 " + (dir / "events-2.jsonl") + "\n");
 }
 
 TEST(ScalelabRank, SaysInTheRanksOwnFileThatTheProgramCannotBeStarted) {
   TempDir dir;
-  EXPECT_EQ(Launch("SCALELAB_ATTEMPT_DIR=" + dir.path() + " PMIX_RANK=0 " SCALELAB_RANK " /nowhere/program", dir), 127);
+  EXPECT_EQ(
+      Launch("SCALELAB_ATTEMPT_DIR=" + dir.path() + " PMIX_RANK=0 " SCALELAB_RANK " /nowhere/program", dir),
+      127);
   EXPECT_THAT(ReadAll(dir / "rank-0.err"), HasSubstr("cannot start '/nowhere/program'"));
 }
 
 TEST(ScalelabRank, RefusesToGuessItsRankOrDirectory) {
   TempDir dir;
-  EXPECT_EQ(Launch("SCALELAB_ATTEMPT_DIR=" + dir.path() + " OMPI_COMM_WORLD_RANK=x " SCALELAB_RANK " true", dir), 2);
+  EXPECT_EQ(
+      Launch("SCALELAB_ATTEMPT_DIR=" + dir.path() + " OMPI_COMM_WORLD_RANK=x " SCALELAB_RANK " true", dir),
+      2);
   EXPECT_THAT(ReadAll(dir / "stderr"), HasSubstr("OMPI_COMM_WORLD_RANK"));
   EXPECT_EQ(Launch("RANK=0 " SCALELAB_RANK " true", dir), 2);
   EXPECT_THAT(ReadAll(dir / "stderr"), HasSubstr("SCALELAB_ATTEMPT_DIR"));
