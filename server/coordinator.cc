@@ -242,7 +242,9 @@ void Coordinator::Round(std::vector<Task> tasks) {
   absl::Status durable = fx.batch.empty() ? absl::OkStatus() : store_.Commit(fx.batch);
   if (!durable.ok()) {
     spdlog::error("nothing of {} requests could be made durable: {}", tasks.size(), durable.ToString());
-    durable = MakeError(absl::StatusCode::kUnavailable, "NOT_DURABLE",
+    // A full disk needs a person; anything else may pass, and clients try again by themselves.
+    const bool full = absl::IsResourceExhausted(durable);
+    durable = MakeError(full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable, "NOT_DURABLE",
                         absl::StrCat("the database did not take it, nothing was changed: ", durable.message()));
     Reload();
     fx = Effects();

@@ -33,7 +33,8 @@ struct CoordinatorOptions {
 };
 
 // All methods may be called from any thread. Callbacks run on the core thread after the commit: they must not block.
-// UNAVAILABLE: it could not be made durable (a full disk, say) or the coordinator is stopping; nothing happened.
+// RESOURCE_EXHAUSTED (a full disk) and UNAVAILABLE (any other reason, or the coordinator is stopping): it could not be
+// made durable and nothing happened.
 class Coordinator {
  public:
   template <typename T>

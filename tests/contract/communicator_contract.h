@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -86,6 +87,9 @@ struct ContractCase {
   const char* name;
   void (*check)(Communicator&);
 };
+
+// Without it GoogleTest shows the struct's bytes, which differ from run to run.
+inline void PrintTo(const ContractCase& c, std::ostream* out) { *out << c.name; }
 
 inline const ContractCase kCommunicatorContract[] = {
     {"NumbersRanksFromZero", CheckNumbering},

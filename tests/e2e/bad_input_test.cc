@@ -49,11 +49,11 @@ TEST_F(BadInput, UnknownKey) {
   Refused("study: s\nfixed: {modle: resnet20, ranks: 1}\n", "2:9", {"modle", "did you mean 'model'"});
 }
 TEST_F(BadInput, DuplicateKey) {
-  Refused(Good("matrix: {ranks: [1]}\nrepeats: 1\nrepeats: 2\n"), "5:1", {"repeats", "twice"});
+  Refused(Good("matrix: {ranks: [1]}\nrepeats: 1\nrepeats: 2\n"), "5:1", {"repeats", "second time", "line 4"});
 }
-TEST_F(BadInput, WrongType) { Refused(Good("matrix: {ranks: [1]}\nrepeats: many\n"), "4:10", {"many"}); }
+TEST_F(BadInput, WrongType) { Refused(Good("matrix: {ranks: [1]}\nrepeats: many\n"), "4:1", {"repeats", "whole number", "many"}); }
 TEST_F(BadInput, UnknownModel) {
-  Refused("study: s\nfixed: {model: resnet21, dataset: synthetic, ranks: 1}\n", "2:16",
+  Refused("study: s\nfixed: {model: resnet21, dataset: synthetic, ranks: 1}\n", "2:9",
           {"resnet21", "did you mean 'resnet20'"});
 }
 TEST_F(BadInput, UnknownEngine) {
@@ -63,11 +63,11 @@ TEST_F(BadInput, StrongBatchThatDoesNotDivide) {
   Refused(Good("matrix: {ranks: [1, 2]}\nscaling: {mode: strong, global_batch: 33}\n"), "4:", {"33", "2"});
 }
 TEST_F(BadInput, ZeroRanks) { Refused(Good("matrix: {ranks: [0, 1]}\n"), "3:18", {"0", "ranks"}); }
-TEST_F(BadInput, NegativeRepeats) { Refused(Good("matrix: {ranks: [1]}\nrepeats: -1\n"), "4:10", {"-1", "repeats"}); }
+TEST_F(BadInput, NegativeRepeats) { Refused(Good("matrix: {ranks: [1]}\nrepeats: -1\n"), "4:1", {"-1", "repeats"}); }
 TEST_F(BadInput, EmptyMatrix) { Refused(Good("matrix: {ranks: []}\n"), "3:", {"ranks"}); }
 TEST_F(BadInput, NoYaml) { Refused("study: [unclosed\n", "", {"YAML"}); }
 TEST_F(BadInput, EmptyFile) { Refused("", "", {"empty"}); }
-TEST_F(BadInput, AMillionRuns) { Refused(Good("matrix: {ranks: [1]}\nrepeats: 1000000\n"), "", {"1000000", "100000"}); }
+TEST_F(BadInput, AMillionRuns) { Refused(Good("matrix: {ranks: [1]}\nrepeats: 1000000\n"), "", {"1,000,000", "100,000", "reduce repeats"}); }
 TEST_F(BadInput, MoreRanksThanSlots) { Refused(Good("matrix: {ranks: [1, 64]}\n"), "3:", {"64", "2", "slots"}); }
 
 TEST_F(BadInput, DataSetThatIsMissing) {

@@ -116,14 +116,17 @@ TEST(Study, CancelEndsEveryRankWithinTenSeconds) {
 TEST(Study, ATrainerThatFailsSaysWhyAndTheStudyEndsAsFailed) {
   Service service({"--local-slots", "1"});
   ASSERT_EQ(service.Start(), "");
-  // Valid at submit, cannot run here: there is no GPU, or no CUDA in this build.
   const std::string study = service.Submit(
-      "study: nogpu\nfixed: {model: resnet20, dataset: synthetic, ranks: 1, device: cuda, max_steps: 2}\n");
+      "study: fails\nfixed:\n  engine: custom\n  ranks: 1\n  command: [sh, -c, "
+      "'echo oh dear >&2; echo \"{\\\"time\\\": 1, \\\"event\\\": \\\"error\\\", \\\"message\\\": \\\"no luck today\\\"}\" "
+      ">> $SCALELAB_EVENTS; exit 3']\n");
   EXPECT_EQ(service.WaitFor(study, 60), 5);
   const auto runs = service.Runs(study);
   EXPECT_EQ(runs[0]["state"], "FAILED");
   EXPECT_EQ(runs[0]["cause"], "TRAINER_ERROR");
-  EXPECT_THAT(runs[0]["message"].get<std::string>(), testing::HasSubstr("cuda"));
+  EXPECT_THAT(runs[0]["message"].get<std::string>(), testing::HasSubstr("no luck today"));
+  EXPECT_EQ(service.Attempts(runs[0]["name"]).size(), 1u) << "a trainer's own error is not tried again";
+  EXPECT_EQ(service.Run({"run", "logs", runs[0]["name"], "--stderr"}).out, "oh dear\n");
 }
 
 TEST(Study, DeletesOnlyWhatIsOver) {

@@ -42,7 +42,8 @@ Evaluation Evaluate(Model& model, const ImageSet& set, Precision precision, at::
   }
   model.train();
 
-  at::Tensor sums = torch::tensor({loss, static_cast<double>(correct), static_cast<double>(last - first)}, at::kDouble);
+  at::Tensor sums =
+      torch::tensor({loss, static_cast<double>(correct), static_cast<double>(last - first)}, at::kDouble);
   communicator.AllReduce(sums, ReduceOp::kSum);
   const double* s = sums.data_ptr<double>();
   return {.loss = s[0] / s[2],

@@ -13,8 +13,8 @@ struct Evaluation {
   int64_t samples = 0;  // over all ranks
 };
 
-// Each rank takes its contiguous share of the set, every sample once, and all get the same result. Collective. Leaves
-// the model in training mode.
+// Each rank takes its contiguous share of the set, every sample once, and all get the same result.
+// Collective. Leaves the model in training mode.
 Evaluation Evaluate(Model& model, const ImageSet& set, Precision precision, at::MemoryFormat format,
                     Communicator& communicator);
 

@@ -27,8 +27,8 @@ int NumberFrom(std::initializer_list<const char*> names, int otherwise) {
     int value = -1;
     auto [end, error] = std::from_chars(view.begin(), view.end(), value);
     if (error != std::errc() || end != view.end() || value < 0) {
-      throw TrainerError(std::string("environment variable ") + name + " must be a number of at least 0, it is \"" +
-                         text + "\"");
+      throw TrainerError(std::string("environment variable ") + name +
+                         " must be a number of at least 0, it is \"" + text + "\"");
     }
     return value;
   }
@@ -41,7 +41,8 @@ LaunchEnvironment ReadLaunchEnvironment(int argc, char** argv) {
   LaunchEnvironment env;
   const char* spec = argc > 1 ? argv[1] : std::getenv("SCALELAB_SPEC");
   if (argc > 2 || spec == nullptr || *spec == '\0') {
-    throw TrainerError("usage: scalelab-trainer [SPEC.json]; without an argument SCALELAB_SPEC must name the file");
+    throw TrainerError(
+        "usage: scalelab-trainer [SPEC.json]; without an argument SCALELAB_SPEC must name the file");
   }
   env.spec_path = spec;
   if (const char* events = std::getenv("SCALELAB_EVENTS")) env.events_path = events;
@@ -58,15 +59,16 @@ void DieWithLauncher() {
 }
 
 void ConfigureCpu(int threads) {
-  // Activations come and go in every step: keep their memory instead of returning it to the kernel, which would clear
-  // each page again (a sixth of a step otherwise).
+  // Activations come and go in every step: keep their memory instead of returning it to the kernel, which
+  // would clear each page again (a sixth of a step otherwise).
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, -1);
   mallopt(M_TOP_PAD, 64 << 20);
   at::set_num_threads(threads);
   at::set_num_interop_threads(1);
   at::globalContext().setFlushDenormal(true);
-  // OpenBLAS with its own threads does not listen to ATen; it is there only when the system's BLAS is OpenBLAS.
+  // OpenBLAS with its own threads does not listen to ATen; it is there only when the system's BLAS is
+  // OpenBLAS.
   if (void* symbol = dlsym(RTLD_DEFAULT, "openblas_set_num_threads")) {
     reinterpret_cast<void (*)(int)>(symbol)(threads);
   }

@@ -6,8 +6,8 @@
 
 namespace scalelab::trainer {
 
-// From the environment (docs/trainer-protocol.md). RANK, LOCAL_RANK and WORLD_SIZE may be missing when a person starts
-// the program by hand: Open MPI's own variables are taken then, and 0 of 1 without them.
+// From the environment (docs/trainer-protocol.md). RANK, LOCAL_RANK and WORLD_SIZE may be missing when a
+// person starts the program by hand: Open MPI's own variables are taken then, and 0 of 1 without them.
 struct LaunchEnvironment {
   std::string spec_path;    // argv[1], else SCALELAB_SPEC
   std::string events_path;  // SCALELAB_EVENTS; empty: events go to standard output
@@ -19,8 +19,8 @@ struct LaunchEnvironment {
 // Throws TrainerError for a missing specification or a variable that is no number.
 LaunchEnvironment ReadLaunchEnvironment(int argc, char** argv);
 
-// Under an MPI launcher: the kernel kills this process when the launcher dies, so that no rank outlives its attempt.
-// A process started directly belongs to whoever started it.
+// Under an MPI launcher: the kernel kills this process when the launcher dies, so that no rank outlives its
+// attempt. A process started directly belongs to whoever started it.
 void DieWithLauncher();
 
 // Uses `threads` cores and no more (ATen, OpenMP and OpenBLAS), and rounds denormal numbers to zero.

@@ -33,8 +33,9 @@ at::MemoryFormat ResolveMemoryFormat(const TrainingSpec& spec) {
 
 int64_t StepsPerEpoch(const TrainingSpec& spec, int64_t samples) {
   if (samples < spec.global_batch) {
-    throw TrainerError("the training set has " + std::to_string(samples) + " samples, fewer than one global batch of " +
-                           std::to_string(spec.global_batch) + ": use a smaller global_batch or more train_samples",
+    throw TrainerError("the training set has " + std::to_string(samples) +
+                           " samples, fewer than one global batch of " + std::to_string(spec.global_batch) +
+                           ": use a smaller global_batch or more train_samples",
                        ErrorKind::kData);
   }
   return samples / spec.global_batch;
@@ -53,14 +54,15 @@ struct EpochTotals {
 
 std::vector<double> AllGatherNumber(Communicator& communicator, double mine) {
   std::vector<double> result;
-  for (const std::string& bytes : communicator.AllGather({reinterpret_cast<const char*>(&mine), sizeof mine})) {
+  for (const std::string& bytes :
+       communicator.AllGather({reinterpret_cast<const char*>(&mine), sizeof mine})) {
     std::memcpy(&result.emplace_back(), bytes.data(), sizeof(double));
   }
   return result;
 }
 
-void ReportStep(EventWriter& events, int rank, int64_t epoch, int64_t step, const StepTimes& times, int64_t bytes,
-                double loss, double rate) {
+void ReportStep(EventWriter& events, int rank, int64_t epoch, int64_t step, const StepTimes& times,
+                int64_t bytes, double loss, double rate) {
   const Metric metrics[] = {{"step/total_s", times.total},
                             {"step/data_s", times.data},
                             {"step/forward_s", times.forward},
@@ -97,7 +99,8 @@ void Train(const TrainingSpec& spec, Communicator& communicator, EventWriter& ev
   const std::unique_ptr<Strategy> strategy = MakeStrategy(spec, *model, communicator);
   Sgd optimizer(model->parameters(), spec.momentum, spec.weight_decay, spec.decay_norm);
   const uint64_t seed = static_cast<uint64_t>(spec.seed);
-  TrainLoader loader(data.train, ShardedSampler(data.train.size, spec.global_batch, rank, communicator.size(), seed),
+  TrainLoader loader(data.train,
+                     ShardedSampler(data.train.size, spec.global_batch, rank, communicator.size(), seed),
                      {spec.batch_per_rank, total_steps, spec.augment, seed, format});
 
   RunMeter meter(spec.warmup_steps, spec.global_batch);
@@ -182,7 +185,8 @@ void Train(const TrainingSpec& spec, Communicator& communicator, EventWriter& ev
   if (spec.evaluate) metrics.emplace_back("run/accuracy", evaluation.accuracy);
   metrics.emplace_back("run/train_loss", train_loss);
   if (time_to_accuracy >= 0) metrics.emplace_back("run/time_to_accuracy_s", time_to_accuracy);
-  metrics.emplace_back("run/straggler_skew", StragglerSkew(AllGatherNumber(communicator, meter.MeanCompute())));
+  metrics.emplace_back("run/straggler_skew",
+                       StragglerSkew(AllGatherNumber(communicator, meter.MeanCompute())));
   metrics.emplace_back("run/steps", static_cast<double>(meter.steps()));
   metrics.emplace_back("run/seconds", run_seconds);
   events.Finish(metrics, ParameterHash(model->parameters()));

@@ -7,8 +7,8 @@
 
 namespace scalelab::trainer {
 
-// All ranks of the communicator call this with the same specification. Throws TrainerError or what Torch throws; the
-// same specification gives the same losses bit for bit on one rank with one thread.
+// All ranks of the communicator call this with the same specification. Throws TrainerError or what Torch
+// throws; the same specification gives the same losses bit for bit on one rank with one thread.
 void Train(const TrainingSpec& spec, Communicator& communicator, EventWriter& events);
 
 }  // namespace scalelab::trainer

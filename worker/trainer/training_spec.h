@@ -1,4 +1,5 @@
-// What to train: RunSpec of proto/scalelab/v1/run.proto as a plain struct, read from its protobuf JSON without protobuf.
+// What to train: RunSpec of proto/scalelab/v1/run.proto as a plain struct, read from its protobuf JSON
+// without protobuf.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +41,9 @@ struct TrainingSpec {
   int64_t train_samples = 0;
 };
 
-// Numbers may be JSON numbers or strings (protobuf JSON writes 64-bit integers as strings), unknown fields are passed
-// over, batches are completed from each other. Throws TrainerError that names `source`, the field and its value.
+// Numbers may be JSON numbers or strings (protobuf JSON writes 64-bit integers as strings), unknown fields
+// are passed over, batches are completed from each other. Throws TrainerError that names `source`, the field
+// and its value.
 TrainingSpec ParseTrainingSpec(const std::string& text, const std::string& source);
 TrainingSpec ReadTrainingSpec(const std::string& path);
 

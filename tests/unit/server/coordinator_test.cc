@@ -143,7 +143,7 @@ TEST_F(CoordinatorTest, TheJobGetsTheSecretOfItsToken) {
 TEST_F(CoordinatorTest, WhatCouldNotBeMadeDurableDidNotHappen) {
   store_->full = true;
   const auto refused = Submit(World::Spec({1}));
-  EXPECT_TRUE(absl::IsUnavailable(refused.status())) << refused.status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
   EXPECT_THAT(std::string(refused.status().message()), testing::HasSubstr("disk is full"));
   EXPECT_EQ(Live(), 0u);
   store_->full = false;

@@ -102,7 +102,8 @@ TEST(TrainLoader, WritesTheSameNumbersInBothMemoryFormats) {
 
 TEST(TrainLoader, CanBeLeftBeforeItsEnd) {
   const Dataset data = LoadDataset(SyntheticSpec(40));
-  TrainLoader loader(data.train, ShardedSampler(40, 4, 0, 1, 1), {4, 1000, true, 1, at::MemoryFormat::Contiguous});
+  TrainLoader loader(data.train, ShardedSampler(40, 4, 0, 1, 1),
+                     {4, 1000, true, 1, at::MemoryFormat::Contiguous});
   loader.Next();
 }
 
@@ -115,8 +116,10 @@ TEST(FillBatch, NormalisesCropsAndFlipsAsTensorOperationsDo) {
   const at::Tensor mean = torch::tensor({0.4914f, 0.4822f, 0.4465f}).view({3, 1, 1});
   const at::Tensor deviation = torch::tensor({0.2470f, 0.2435f, 0.2616f}).view({3, 1, 1});
   for (int i = 0; i < 3; ++i) {
-    const at::Tensor bytes = at::from_blob(const_cast<uint8_t*>(data.train.image(samples[i])), {3, 32, 32}, at::kByte);
-    const at::Tensor padded = at::constant_pad_nd((bytes.to(at::kFloat) / 255 - mean) / deviation, {4, 4, 4, 4});
+    const at::Tensor bytes =
+        at::from_blob(const_cast<uint8_t*>(data.train.image(samples[i])), {3, 32, 32}, at::kByte);
+    const at::Tensor padded =
+        at::constant_pad_nd((bytes.to(at::kFloat) / 255 - mean) / deviation, {4, 4, 4, 4});
     at::Tensor expected = padded.narrow(1, crops[i].down, 32).narrow(2, crops[i].right, 32);
     if (crops[i].flip) expected = expected.flip({2});
     EXPECT_TRUE(at::allclose(batch.images[i], expected, 1e-6, 1e-6)) << i;

@@ -7,10 +7,10 @@
 #include <limits>
 
 #include "nlohmann/json.hpp"
+#include "worker/trainer/errors.h"
 #include "worker/trainer/metrics/event_writer.h"
 #include "worker/trainer/metrics/parameter_hash.h"
 #include "worker/trainer/metrics/run_meter.h"
-#include "worker/trainer/errors.h"
 #include "worker/trainer/torch.h"
 
 namespace scalelab::trainer {
@@ -78,7 +78,8 @@ TEST_F(EventFile, CarriesAnyErrorMessage) {
     EventWriter events(path_);
     events.Error("quote \" backslash \\ tab \t bad \xff utf-8", "data");
   }
-  EXPECT_THAT(Lines().at(0)["message"].get<std::string>(), testing::HasSubstr("quote \" backslash \\ tab \t bad"));
+  EXPECT_THAT(Lines().at(0)["message"].get<std::string>(),
+              testing::HasSubstr("quote \" backslash \\ tab \t bad"));
   EXPECT_EQ(Lines().at(0)["kind"], "data");
 }
 
@@ -101,9 +102,10 @@ TEST(RunMeter, MeasuresAfterWarmUp) {
   EXPECT_EQ(meter.steps(), 5);
   EXPECT_EQ(meter.measured(), 3);
   EXPECT_DOUBLE_EQ(meter.MeanCompute(), 1.5);
-  EXPECT_THAT(metrics, testing::ElementsAre(Metric("run/throughput", 50), Metric("run/throughput_mean", 100 / 3.0),
-                                            Metric("run/step_seconds", 2), Metric("run/epoch_seconds", 20),
-                                            Metric("run/comm_share", 0.5)));
+  EXPECT_THAT(metrics,
+              testing::ElementsAre(Metric("run/throughput", 50), Metric("run/throughput_mean", 100 / 3.0),
+                                   Metric("run/step_seconds", 2), Metric("run/epoch_seconds", 20),
+                                   Metric("run/comm_share", 0.5)));
 }
 
 TEST(RunMeter, SaysNothingWhenEveryStepWasWarmUp) {

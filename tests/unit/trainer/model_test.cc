@@ -1,3 +1,5 @@
+#include "worker/trainer/models/model.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -5,7 +7,6 @@
 #include "tests/fakes/thread_communicator.h"
 #include "worker/trainer/errors.h"
 #include "worker/trainer/models/fused_norm.h"
-#include "worker/trainer/models/model.h"
 
 namespace scalelab::trainer {
 namespace {
@@ -13,7 +14,8 @@ namespace {
 TEST(ResNetCifar, HasThePapersNumbersOfParameters) {
   const std::pair<const char*, int64_t> expected[] = {
       {"resnet20", 269'722}, {"resnet32", 464'154}, {"resnet44", 658'586}, {"resnet56", 853'018}};
-  for (const auto& [name, count] : expected) EXPECT_EQ(CountParameters(*MakeModel(name, 10, {})), count) << name;
+  for (const auto& [name, count] : expected)
+    EXPECT_EQ(CountParameters(*MakeModel(name, 10, {})), count) << name;
 }
 
 TEST(ResNetCifar, IsRefusedByAnotherName) { EXPECT_THROW(MakeModel("resnet18", 10, {}), TrainerError); }
@@ -42,8 +44,8 @@ at::Tensor Reference(Model& model, const at::Tensor& images, bool batch_statisti
     for (int block = 0; block < 3; ++block) {
       const std::string name = "stage" + std::to_string(stage) + "_" + std::to_string(block);
       const bool shrink = stage > 1 && block == 0;
-      const at::Tensor y =
-          at::relu(norm(name + ".norm1", at::conv2d(x, parameters[name + ".conv1.weight"], {}, shrink ? 2 : 1, 1)));
+      const at::Tensor y = at::relu(
+          norm(name + ".norm1", at::conv2d(x, parameters[name + ".conv1.weight"], {}, shrink ? 2 : 1, 1)));
       const at::Tensor z = norm(name + ".norm2", at::conv2d(y, parameters[name + ".conv2.weight"], {}, 1, 1));
       if (shrink) {
         const at::Tensor half = at::avg_pool2d(x, 1, 2);
@@ -53,7 +55,8 @@ at::Tensor Reference(Model& model, const at::Tensor& images, bool batch_statisti
       x = at::relu(z + x);
     }
   }
-  return at::linear(at::adaptive_avg_pool2d(x, {1, 1}).flatten(1), parameters["linear.weight"], parameters["linear.bias"]);
+  return at::linear(at::adaptive_avg_pool2d(x, {1, 1}).flatten(1), parameters["linear.weight"],
+                    parameters["linear.bias"]);
 }
 
 class ResNetForward : public testing::TestWithParam<std::tuple<bool, at::MemoryFormat>> {};
@@ -110,8 +113,9 @@ TEST_P(FusedNormTest, AgreesWithSeparateOperationsInDoublePrecision) {
   ASSERT_TRUE(CanFuseNorm(x));
 
   const at::Tensor mean = state.running_mean.to(at::kDouble), variance = state.running_var.to(at::kDouble);
-  at::Tensor expected = at::batch_norm(x.to(at::kDouble), state.weight.to(at::kDouble), state.bias.to(at::kDouble),
-                                       mean, variance, batch_statistics, 0.1, 1e-5, false);
+  at::Tensor expected =
+      at::batch_norm(x.to(at::kDouble), state.weight.to(at::kDouble), state.bias.to(at::kDouble), mean,
+                     variance, batch_statistics, 0.1, 1e-5, false);
   if (with_residual) expected = expected + residual.to(at::kDouble);
   if (relu) expected = expected.relu();
   const at::Tensor y = FusedNorm(x, residual, state, batch_statistics, relu);
@@ -128,7 +132,8 @@ TEST_P(FusedNormTest, AgreesWithSeparateOperationsInDoublePrecision) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FusedNormTest,
-                         testing::Combine(testing::Bool(), testing::Bool(), testing::Bool(), testing::Values(16, 48)));
+                         testing::Combine(testing::Bool(), testing::Bool(), testing::Bool(),
+                                          testing::Values(16, 48)));
 
 TEST(FusedNormTest, LetsNaNThroughSoThatDivergenceIsSeen) {
   const NormState state = State(16);
@@ -143,7 +148,8 @@ TEST(SyncBatchNorm, OfRanksWithAQuarterEachEqualsOneRankWithTheWholeBatch) {
   const at::Tensor x = Input({8, 6, 3, 5});
   const at::Tensor upstream = at::randn_like(x);
   const at::Tensor mean = whole.running_mean.clone(), variance = whole.running_var.clone();
-  const at::Tensor expected = at::batch_norm(x, whole.weight, whole.bias, mean, variance, true, 0.1, 1e-5, false);
+  const at::Tensor expected =
+      at::batch_norm(x, whole.weight, whole.bias, mean, variance, true, 0.1, 1e-5, false);
   const auto wanted = torch::autograd::grad({expected}, {x, whole.weight, whole.bias}, {upstream});
 
   std::vector<at::Tensor> y(4), dx(4), dweight(4), dbias(4);

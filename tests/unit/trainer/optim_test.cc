@@ -26,7 +26,8 @@ TEST(Sgd, MovesParametersAsTorchOptimSgdDoes) {
     SetGradients(ours, step), SetGradients(theirs, step);
     sgd.Step(0.1);
     reference.step();
-    for (size_t i = 0; i < ours.size(); ++i) EXPECT_TRUE(at::allclose(ours[i], theirs[i], 1e-6, 1e-7)) << step;
+    for (size_t i = 0; i < ours.size(); ++i)
+      EXPECT_TRUE(at::allclose(ours[i], theirs[i], 1e-6, 1e-7)) << step;
   }
 }
 

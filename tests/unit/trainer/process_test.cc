@@ -33,7 +33,8 @@ struct Result {
 
   std::vector<json> Of(int rank, const std::string& event) const {
     std::vector<json> found;
-    std::ranges::copy_if(events[rank], std::back_inserter(found), [&](const json& e) { return e["event"] == event; });
+    std::ranges::copy_if(events[rank], std::back_inserter(found),
+                         [&](const json& e) { return e["event"] == event; });
     return found;
   }
   std::string hash(int rank) const {
@@ -81,9 +82,9 @@ class Trainer : public testing::Test {
                   " SCALELAB_EVENTS=" + EventsPath(0) + " " TRAINER;
         break;
       }
-      command += (r == 0 ? MPIRUN " --oversubscribe --allow-run-as-root " : " : ") + std::string("-np 1 -x RANK=") +
-                 rank + " -x LOCAL_RANK=" + rank + " -x WORLD_SIZE=" + world + " -x SCALELAB_SPEC=" + SpecPath(r) +
-                 " -x SCALELAB_EVENTS=" + EventsPath(r) + " " TRAINER;
+      command += (r == 0 ? MPIRUN " --oversubscribe --allow-run-as-root " : " : ") +
+                 std::string("-np 1 -x RANK=") + rank + " -x LOCAL_RANK=" + rank + " -x WORLD_SIZE=" + world +
+                 " -x SCALELAB_SPEC=" + SpecPath(r) + " -x SCALELAB_EVENTS=" + EventsPath(r) + " " TRAINER;
     }
     return command;
   }
@@ -102,10 +103,21 @@ class Trainer : public testing::Test {
   }
 
   static json Spec(int ranks, json more = json::object()) {
-    json spec = {{"engine", "native/ddp"}, {"model", "resnet20"},   {"dataset", "synthetic"}, {"backend", "auto"},
-                 {"ranks", ranks},         {"global_batch", 32},    {"epochs", 1},            {"max_steps", "20"},
-                 {"seed", "3"},            {"learning_rate", 0.01}, {"augment", false},       {"train_samples", "640"},
-                 {"cpus_per_rank", 1},     {"momentum", 0.9},       {"weight_decay", 1e-4}};
+    json spec = {{"engine", "native/ddp"},
+                 {"model", "resnet20"},
+                 {"dataset", "synthetic"},
+                 {"backend", "auto"},
+                 {"ranks", ranks},
+                 {"global_batch", 32},
+                 {"epochs", 1},
+                 {"max_steps", "20"},
+                 {"seed", "3"},
+                 {"learning_rate", 0.01},
+                 {"augment", false},
+                 {"train_samples", "640"},
+                 {"cpus_per_rank", 1},
+                 {"momentum", 0.9},
+                 {"weight_decay", 1e-4}};
     spec.update(more);
     return spec;
   }
@@ -130,7 +142,8 @@ class Parity : public Trainer, public testing::WithParamInterface<std::string> {
 
 // The same global batches on 1, 2 and 4 ranks are the same training; only the order of additions differs.
 TEST_P(Parity, LossesDoNotDependOnTheNumberOfRanks) {
-  // Relative to the loss. Each step multiplies the rounding of the steps before it, so the first ones tell most.
+  // Relative to the loss. Each step multiplies the rounding of the steps before it, so the first ones tell
+  // most.
   constexpr double kTolerance = 2e-3, kToleranceOfFirstFive = 5e-5;
   const json more = {{"batch_norm", GetParam()}, {"learning_rate", GetParam() == "eval" ? 0.001 : 0.005}};
   const Result one = Run({Spec(1, more)});
@@ -148,8 +161,10 @@ TEST_P(Parity, LossesDoNotDependOnTheNumberOfRanks) {
       deviation = std::max(deviation, std::abs(losses[i] / expected[i] - 1));
       if (i == 4) early = deviation;
     }
-    std::printf("batch_norm %s, %d ranks: loss %.4f -> %.4f, largest relative deviation %.2e (first five steps %.2e)\n",
-                GetParam().c_str(), ranks, expected.front(), expected.back(), deviation, early);
+    std::printf(
+        "batch_norm %s, %d ranks: loss %.4f -> %.4f, largest relative deviation %.2e (first five steps "
+        "%.2e)\n",
+        GetParam().c_str(), ranks, expected.front(), expected.back(), deviation, early);
     EXPECT_LT(deviation, kTolerance);
     EXPECT_LT(early, kToleranceOfFirstFive);
     for (int r = 1; r < ranks; ++r) EXPECT_EQ(many.hash(r), many.hash(0));
@@ -158,7 +173,8 @@ TEST_P(Parity, LossesDoNotDependOnTheNumberOfRanks) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Parity, testing::Values("eval", "sync"), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(All, Parity, testing::Values("eval", "sync"),
+                         [](const auto& info) { return info.param; });
 
 TEST_F(Trainer, RepeatsARunBitForBit) {
   const json spec = Spec(1, {{"augment", true}, {"max_steps", "5"}});
@@ -192,8 +208,8 @@ TEST_F(Trainer, ReportsEveryMetricOfTheProtocol) {
     ASSERT_EQ(steps.size(), 8u);
     for (const json& step : steps) {
       const json& m = step["metrics"];
-      for (const char* key : {"step/total_s", "step/data_s", "step/forward_s", "step/backward_s", "step/optimizer_s",
-                              "step/comm_exposed_s", "comm/bytes", "train/loss"}) {
+      for (const char* key : {"step/total_s", "step/data_s", "step/forward_s", "step/backward_s",
+                              "step/optimizer_s", "step/comm_exposed_s", "comm/bytes", "train/loss"}) {
         EXPECT_TRUE(m.contains(key)) << key;
       }
       EXPECT_EQ(m.contains("train/learning_rate"), r == 0);
@@ -210,26 +226,29 @@ TEST_F(Trainer, ReportsEveryMetricOfTheProtocol) {
                               "eval/loss", "eval/accuracy", "eval/seconds"}) {
         EXPECT_TRUE(epoch["metrics"].contains(key)) << key;
       }
-      EXPECT_EQ(epoch["metrics"]["eval/samples"], 37) << "every test sample once, though 37 divides by nothing";
+      EXPECT_EQ(epoch["metrics"]["eval/samples"], 37)
+          << "every test sample once, though 37 divides by nothing";
     }
     const auto finish = run.Of(r, "finish");
     ASSERT_EQ(finish.size(), 1u);
     for (const char* key :
          {"run/throughput", "run/throughput_mean", "run/step_seconds", "run/epoch_seconds", "run/comm_share",
-          "run/peak_memory_bytes", "run/cpu_utilisation", "run/accuracy", "run/train_loss", "run/time_to_accuracy_s",
-          "run/straggler_skew", "run/steps", "run/seconds"}) {
+          "run/peak_memory_bytes", "run/cpu_utilisation", "run/accuracy", "run/train_loss",
+          "run/time_to_accuracy_s", "run/straggler_skew", "run/steps", "run/seconds"}) {
       EXPECT_TRUE(finish[0]["metrics"].contains(key)) << key;
     }
     EXPECT_EQ(finish[0]["metrics"]["run/steps"], 8);
   }
-  EXPECT_EQ(run.hash(0), run.hash(1)) << "with batch_norm \"train\" parameters agree though statistics differ";
+  EXPECT_EQ(run.hash(0), run.hash(1))
+      << "with batch_norm \"train\" parameters agree though statistics differ";
   EXPECT_EQ(run.Of(0, "epoch")[2]["metrics"]["eval/loss"], run.Of(1, "epoch")[2]["metrics"]["eval/loss"]);
 }
 
 TEST_F(Trainer, EvaluatesTheSameWithAnyNumberOfRanks) {
   WriteCifar(40, 301);  // more than one evaluation batch on one rank
-  const json more = {{"dataset", "cifar10"}, {"data_dir", dir_},  {"evaluate", true}, {"batch_norm", "eval"},
-                     {"max_steps", "1"},     {"global_batch", 6}, {"train_samples", "0"}, {"learning_rate", 0.0001}};
+  const json more = {{"dataset", "cifar10"}, {"data_dir", dir_},       {"evaluate", true},
+                     {"batch_norm", "eval"}, {"max_steps", "1"},       {"global_batch", 6},
+                     {"train_samples", "0"}, {"learning_rate", 0.0001}};
   const json one = Run({Spec(1, more)}).Of(0, "epoch").at(0)["metrics"];
   const json three = Run({Spec(3, more)}, 3).Of(2, "epoch").at(0)["metrics"];
   EXPECT_EQ(one["eval/samples"], 301);
@@ -252,7 +271,8 @@ TEST_F(Trainer, SaysWhichDataFileIsShort) {
 
 TEST_F(Trainer, EndsAllRanksWhenOneFails) {
   WriteCifar(60, 10);
-  const json good = Spec(2, {{"dataset", "cifar10"}, {"data_dir", dir_}, {"epochs", 1000}, {"max_steps", "0"}});
+  const json good =
+      Spec(2, {{"dataset", "cifar10"}, {"data_dir", dir_}, {"epochs", 1000}, {"max_steps", "0"}});
   json bad = good;
   bad["data_dir"] = dir_ + "/nothing-here";
   const Result run = Run({good, bad}, 2);
@@ -275,9 +295,14 @@ TEST_F(Trainer, NamesAWrongLauncherAsTheCause) {
 }
 
 TEST_F(Trainer, RefusesWhatACpuCannotDo) {
-  for (const auto& [field, value] : std::vector<std::pair<std::string, std::string>>{
-           {"precision", "amp-fp16"}, {"precision", "tf32"}, {"device", "cuda"}, {"backend", "nccl"},
-           {"engine", "native/none"}, {"model", "vgg"}, {"dataset", "mnist"}}) {
+  for (const auto& [field, value] :
+       std::vector<std::pair<std::string, std::string>>{{"precision", "amp-fp16"},
+                                                        {"precision", "tf32"},
+                                                        {"device", "cuda"},
+                                                        {"backend", "nccl"},
+                                                        {"engine", "native/none"},
+                                                        {"model", "vgg"},
+                                                        {"dataset", "mnist"}}) {
     const Result run = Run({Spec(1, {{field, value}})});
     EXPECT_EQ(run.status, 1) << value;
     ASSERT_FALSE(run.events[0].empty()) << value;
@@ -290,7 +315,8 @@ TEST_F(Trainer, TrainsInMixedPrecision) {
   const json more = {{"precision", "amp-bf16"}, {"max_steps", "12"}, {"learning_rate", 0.02}};
   const Result run = Run({Spec(1, more)});
   ASSERT_EQ(run.status, 0);
-  const std::vector<double> mixed = run.Losses(), full = Run({Spec(1, {{"max_steps", "12"}, {"learning_rate", 0.02}})}).Losses();
+  const std::vector<double> mixed = run.Losses(),
+                            full = Run({Spec(1, {{"max_steps", "12"}, {"learning_rate", 0.02}})}).Losses();
   EXPECT_NE(mixed[0], full[0]);
   EXPECT_NEAR(mixed[0] / full[0], 1, 0.05);
   EXPECT_LT(mixed.back(), mixed.front());
@@ -299,7 +325,8 @@ TEST_F(Trainer, TrainsInMixedPrecision) {
 TEST_F(Trainer, WritesEventsToStandardOutputForAPersonWithAFile) {
   std::ofstream(SpecPath(0)) << Spec(1, {{"max_steps", "2"}}).dump();
   const std::string out = dir_ + "/out";
-  ASSERT_EQ(std::system(("env -u SCALELAB_EVENTS -u RANK " TRAINER " " + SpecPath(0) + " >" + out).c_str()), 0);
+  ASSERT_EQ(std::system(("env -u SCALELAB_EVENTS -u RANK " TRAINER " " + SpecPath(0) + " >" + out).c_str()),
+            0);
   std::ifstream file(out);
   std::vector<std::string> events;
   for (std::string line; std::getline(file, line);) events.push_back(json::parse(line)["event"]);
@@ -330,7 +357,8 @@ int RanksAlive(const std::string& dir) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string environment = ReadAll(entry.path().string() + "/environ");
     const std::string program = ReadAll(entry.path().string() + "/comm");
-    if (environment.find("SCALELAB_EVENTS=" + dir) != std::string::npos && program.starts_with("scalelab-train")) {
+    if (environment.find("SCALELAB_EVENTS=" + dir) != std::string::npos &&
+        program.starts_with("scalelab-train")) {
       ++alive;
     }
   }

@@ -42,12 +42,14 @@ TEST(TrainingSpec, KeepsDefaultsOfMissingFields) {
 }
 
 TEST(TrainingSpec, NamesFileFieldAndValueOfWhatIsWrong) {
-  EXPECT_THAT(ErrorOf(R"({"max_steps":"many"})"), AllOf(HasSubstr("spec.json"), HasSubstr("max_steps"), HasSubstr("many")));
+  EXPECT_THAT(ErrorOf(R"({"max_steps":"many"})"),
+              AllOf(HasSubstr("spec.json"), HasSubstr("max_steps"), HasSubstr("many")));
   EXPECT_THAT(ErrorOf(R"({"epochs":1.5})"), AllOf(HasSubstr("epochs"), HasSubstr("1.5")));
   EXPECT_THAT(ErrorOf(R"({"augment":"yes"})"), HasSubstr("augment"));
   EXPECT_THAT(ErrorOf(R"({"ranks":0})"), HasSubstr("ranks"));
   EXPECT_THAT(ErrorOf(R"({"precision":"fp8"})"), AllOf(HasSubstr("amp-bf16"), HasSubstr("fp8")));
-  EXPECT_THAT(ErrorOf(R"({"ranks":3,"global_batch":128})"), AllOf(HasSubstr("global_batch"), HasSubstr("3 ranks")));
+  EXPECT_THAT(ErrorOf(R"({"ranks":3,"global_batch":128})"),
+              AllOf(HasSubstr("global_batch"), HasSubstr("3 ranks")));
   EXPECT_THAT(ErrorOf(R"({"ranks":2,"global_batch":128,"batch_per_rank":128})"), HasSubstr("global_batch"));
   EXPECT_THAT(ErrorOf("{"), HasSubstr("not a JSON object"));
 }

@@ -89,9 +89,8 @@ TEST(DdpStrategy, GivesEveryRankTheGradientOfTheWholeBatchStepAfterStep) {
       EXPECT_EQ(model.first.grad().strides(), model.first.strides());
       for (const GradientBucket& bucket : strategy.buckets()) {
         for (const at::Tensor& gradient : {model.first.grad(), model.unused.grad(), model.second.grad()}) {
-          const bool inside = std::ranges::any_of(bucket.views, [&](const at::Tensor& view) {
-            return view.data_ptr() == gradient.data_ptr();
-          });
+          const bool inside = std::ranges::any_of(
+              bucket.views, [&](const at::Tensor& view) { return view.data_ptr() == gradient.data_ptr(); });
           EXPECT_EQ(inside, gradient.is_alias_of(bucket.flat));
         }
       }

@@ -22,12 +22,12 @@ class Work {
 
 // All ranks of a run, numbered from 0.
 //
-// Every call but rank(), size() and name() is collective: all ranks make the same calls, with the same shapes and
-// types, in the same order. The order is that of the calls, started operations included. One thread calls at a time,
-// not always the same one. Tensors are dense blocks of memory (any permutation of strides, the same on all ranks), of
-// type float, double or int64 (no averages of int64), and stay untouched by the caller until the operation is over.
-// Results are the same bits on all ranks. Failures throw TrainerError of kind communication; the communicator cannot be
-// used after one.
+// Every call but rank(), size() and name() is collective: all ranks make the same calls, with the same shapes
+// and types, in the same order. The order is that of the calls, started operations included. One thread calls
+// at a time, not always the same one. Tensors are dense blocks of memory (any permutation of strides, the
+// same on all ranks), of type float, double or int64 (no averages of int64), and stay untouched by the caller
+// until the operation is over. Results are the same bits on all ranks. Failures throw TrainerError of kind
+// communication; the communicator cannot be used after one.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -36,7 +36,8 @@ class Communicator {
   virtual int size() const = 0;
   virtual std::string_view name() const = 0;
 
-  // Replaces `tensor` by the sum, average or maximum over all ranks, element by element, while the caller goes on.
+  // Replaces `tensor` by the sum, average or maximum over all ranks, element by element, while the caller
+  // goes on.
   virtual std::unique_ptr<Work> StartAllReduce(const at::Tensor& tensor, ReduceOp op) = 0;
   void AllReduce(const at::Tensor& tensor, ReduceOp op) { StartAllReduce(tensor, op)->Wait(); }
 

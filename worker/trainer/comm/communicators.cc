@@ -40,11 +40,13 @@ constexpr Entry kBackends[] = {
 
 }  // namespace
 
-std::unique_ptr<Communicator> MakeCommunicator(const TrainingSpec& spec, const LaunchEnvironment& environment) {
+std::unique_ptr<Communicator> MakeCommunicator(const TrainingSpec& spec,
+                                               const LaunchEnvironment& environment) {
   for (const Entry& entry : kBackends) {
     if (entry.backend != spec.backend) continue;
     if (entry.make != nullptr) return entry.make(spec, environment);
-    throw TrainerError("backend \"" + spec.backend + "\" is not part of this build: set backend to \"mpi\" or \"auto\"");
+    throw TrainerError("backend \"" + spec.backend +
+                       "\" is not part of this build: set backend to \"mpi\" or \"auto\"");
   }
   throw TrainerError("there is no backend \"" + spec.backend + "\": use auto, solo, mpi, gloo or nccl");
 }

@@ -15,8 +15,8 @@
 namespace scalelab::trainer {
 namespace {
 
-// Between two looks at running operations while the rank computes. Short against a gradient bucket's transfer, long
-// against the 3 us that waking up costs.
+// Between two looks at running operations while the rank computes. Short against a gradient bucket's
+// transfer, long against the 3 us that waking up costs.
 constexpr timespec kPollInterval = {0, 50'000};
 
 void Check(int code, const char* what) {
@@ -37,7 +37,8 @@ MPI_Datatype TypeOf(const at::Tensor& tensor) {
     case at::kLong:
       return MPI_INT64_T;
     default:
-      throw TrainerError(std::string("MPI cannot communicate tensors of type ") + c10::toString(tensor.scalar_type()));
+      throw TrainerError(std::string("MPI cannot communicate tensors of type ") +
+                         c10::toString(tensor.scalar_type()));
   }
 }
 
@@ -56,11 +57,12 @@ void Scale(const at::Tensor& tensor, double factor) {
 }
 
 std::string CountMismatch(int found, int64_t expected) {
-  std::string message = "MPI sees " + std::to_string(found) + " ranks, but the run asks for " +
-                        std::to_string(expected) + ": ";
+  std::string message =
+      "MPI sees " + std::to_string(found) + " ranks, but the run asks for " + std::to_string(expected) + ": ";
   if (found == 1) {
     return message +
-           "each process started alone; launch with the mpirun of the same MPI, or srun --mpi=pmix, not as plain processes";
+           "each process started alone; launch with the mpirun of the same MPI, or srun --mpi=pmix, not as "
+           "plain processes";
   }
   return message + "launch exactly as many processes as the specification's field \"ranks\" says";
 }
@@ -118,10 +120,12 @@ class MpiCommunicator::OperationWork : public Work {
   std::atomic<int>& waiting_;
 };
 
-MpiCommunicator::MpiCommunicator(int rank, int launched, int64_t expected) : handles_(std::make_unique<Handles>()) {
+MpiCommunicator::MpiCommunicator(int rank, int launched, int64_t expected)
+    : handles_(std::make_unique<Handles>()) {
   if (launched != 0 && launched != expected) {
-    throw TrainerError("the launcher set WORLD_SIZE to " + std::to_string(launched) + ", but the run asks for " +
-                           std::to_string(expected) + " ranks: launch as many processes as the specification says",
+    throw TrainerError("the launcher set WORLD_SIZE to " + std::to_string(launched) +
+                           ", but the run asks for " + std::to_string(expected) +
+                           " ranks: launch as many processes as the specification says",
                        ErrorKind::kCommunication);
   }
   int provided = MPI_THREAD_SINGLE;
@@ -131,8 +135,9 @@ MpiCommunicator::MpiCommunicator(int rank, int launched, int64_t expected) : han
   MPI_Comm_size(MPI_COMM_WORLD, &world);
   if (world != expected) throw TrainerError(CountMismatch(world, expected), ErrorKind::kCommunication);
   if (provided < MPI_THREAD_SERIALIZED) {
-    throw TrainerError("this MPI library was built without thread support: it must offer MPI_THREAD_SERIALIZED",
-                       ErrorKind::kCommunication);
+    throw TrainerError(
+        "this MPI library was built without thread support: it must offer MPI_THREAD_SERIALIZED",
+        ErrorKind::kCommunication);
   }
   // Ordered by our own rank number, which names the event file, whatever order the launcher chose.
   Check(MPI_Comm_split(MPI_COMM_WORLD, 0, rank, &handles_->comm), "MPI_Comm_split");
@@ -220,7 +225,8 @@ std::unique_ptr<Work> MpiCommunicator::StartAllReduce(const at::Tensor& tensor, 
   auto operation = std::make_unique<Operation>();
   operation->what = "all-reduce";
   const MPI_Op mpi_op = op == ReduceOp::kMax ? MPI_MAX : MPI_SUM;
-  operation->start = [this, tensor, count = CountOf(tensor), type = TypeOf(tensor), mpi_op](MPI_Request* request) {
+  operation->start = [this, tensor, count = CountOf(tensor), type = TypeOf(tensor),
+                      mpi_op](MPI_Request* request) {
     return MPI_Iallreduce(MPI_IN_PLACE, tensor.data_ptr(), count, type, mpi_op, handles_->comm, request);
   };
   if (op == ReduceOp::kAverage) {
@@ -235,7 +241,8 @@ std::unique_ptr<Work> MpiCommunicator::StartAllReduce(const at::Tensor& tensor, 
 void MpiCommunicator::Broadcast(const at::Tensor& tensor, int root) {
   auto operation = std::make_unique<Operation>();
   operation->what = "broadcast";
-  operation->start = [this, tensor, count = CountOf(tensor), type = TypeOf(tensor), root](MPI_Request* request) {
+  operation->start = [this, tensor, count = CountOf(tensor), type = TypeOf(tensor),
+                      root](MPI_Request* request) {
     return MPI_Ibcast(tensor.data_ptr(), count, type, root, handles_->comm, request);
   };
   Submit(std::move(operation))->Wait();
@@ -247,8 +254,8 @@ std::vector<std::string> MpiCommunicator::AllGather(std::string_view mine) {
   auto operation = std::make_unique<Operation>();
   operation->what = "all-gather";
   operation->start = [&, this](MPI_Request* request) {
-    return MPI_Iallgather(mine.data(), static_cast<int>(length), MPI_BYTE, all.data(), static_cast<int>(length),
-                          MPI_BYTE, handles_->comm, request);
+    return MPI_Iallgather(mine.data(), static_cast<int>(length), MPI_BYTE, all.data(),
+                          static_cast<int>(length), MPI_BYTE, handles_->comm, request);
   };
   Submit(std::move(operation))->Wait();
   std::vector<std::string> result;

@@ -12,16 +12,17 @@
 
 namespace scalelab::trainer {
 
-// All MPI calls between MPI_Init and MPI_Finalize are made by one communication thread, which starts operations in the
-// order of the calls, all as non-blocking collectives, and drives them: at full speed while somebody waits, with short
-// sleeps while the ranks still compute, because on one core per rank a busy poll would steal from the computation that
-// it is meant to overlap with.
+// All MPI calls between MPI_Init and MPI_Finalize are made by one communication thread, which starts
+// operations in the order of the calls, all as non-blocking collectives, and drives them: at full speed while
+// somebody waits, with short sleeps while the ranks still compute, because on one core per rank a busy poll
+// would steal from the computation that it is meant to overlap with.
 class MpiCommunicator : public Communicator {
  public:
-  // Initialises MPI; one object per process. `launched` is what the launcher said (0: nothing), `expected` what the
-  // specification asks for; throws TrainerError when MPI finds another number of ranks.
+  // Initialises MPI; one object per process. `launched` is what the launcher said (0: nothing), `expected`
+  // what the specification asks for; throws TrainerError when MPI finds another number of ranks.
   MpiCommunicator(int rank, int launched, int64_t expected);
-  // Finalises MPI, which waits for the other ranks; not while an exception is passing: then only AbortOtherRanks helps.
+  // Finalises MPI, which waits for the other ranks; not while an exception is passing: then only
+  // AbortOtherRanks helps.
   ~MpiCommunicator() override;
 
   int rank() const override { return rank_; }

@@ -21,8 +21,8 @@ constexpr Table kNormal = [] {
   return table;
 }();
 
-// One image to `out`, where a pixel's channel c stands at pixel * pixel_stride + c * channel_stride. The strides are
-// template arguments because the inner loop is all there is.
+// One image to `out`, where a pixel's channel c stands at pixel * pixel_stride + c * channel_stride. The
+// strides are template arguments because the inner loop is all there is.
 template <int64_t pixel_stride, int64_t channel_stride>
 void WriteImage(const uint8_t* image, const CropFlip& crop, float* out) {
   const int shift = crop.right - kPad;  // source column of target column 0, before flipping
@@ -60,7 +60,8 @@ CropFlip DrawCropFlip(uint64_t seed, int64_t epoch, int64_t sample) {
   return crop;
 }
 
-void FillBatch(const ImageSet& set, std::span<const int32_t> samples, std::span<const CropFlip> crops, Batch& batch) {
+void FillBatch(const ImageSet& set, std::span<const int32_t> samples, std::span<const CropFlip> crops,
+               Batch& batch) {
   float* images = batch.images.data_ptr<float>();
   int64_t* labels = batch.labels.data_ptr<int64_t>();
   const bool channels_last = batch.images.stride(1) == 1;

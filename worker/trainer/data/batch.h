@@ -16,8 +16,8 @@ struct Batch {
 
 Batch AllocateBatch(int64_t size, at::MemoryFormat format);
 
-// He et al. 2015, section 4.2: four pixels of zeros (after normalisation) on each side, a random 32 x 32 crop of that, a
-// flip with probability one half.
+// He et al. 2015, section 4.2: four pixels of zeros (after normalisation) on each side, a random 32 x 32 crop
+// of that, a flip with probability one half.
 struct CropFlip {
   int down = 4, right = 4;  // corner of the crop in the padded image, 0 to 8
   bool flip = false;
@@ -26,8 +26,9 @@ struct CropFlip {
 // Depends on nothing else, so that a sample is augmented the same way whichever rank trains on it.
 CropFlip DrawCropFlip(uint64_t seed, int64_t epoch, int64_t sample);
 
-// Writes the samples into the first rows of `batch`, each channel less its mean over its deviation (of the CIFAR-10
-// training set); `crops` is empty or one for each sample.
-void FillBatch(const ImageSet& set, std::span<const int32_t> samples, std::span<const CropFlip> crops, Batch& batch);
+// Writes the samples into the first rows of `batch`, each channel less its mean over its deviation (of the
+// CIFAR-10 training set); `crops` is empty or one for each sample.
+void FillBatch(const ImageSet& set, std::span<const int32_t> samples, std::span<const CropFlip> crops,
+               Batch& batch);
 
 }  // namespace scalelab::trainer

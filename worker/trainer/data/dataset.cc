@@ -34,8 +34,9 @@ ImageSet ReadRecords(const std::vector<RecordFile>& files, int64_t limit) {
     for (int64_t left = std::min(file.records, set.size - image); left > 0;) {
       const int64_t records = std::min<int64_t>(left, 1000);
       if (!in.read(chunk.data(), records * kCifar10RecordBytes)) {
-        throw TrainerError(file.path + ": cannot read record " + std::to_string(file.records - left) + " and after",
-                           ErrorKind::kData);
+        throw TrainerError(
+            file.path + ": cannot read record " + std::to_string(file.records - left) + " and after",
+            ErrorKind::kData);
       }
       for (int64_t r = 0; r < records; ++r, ++image) {
         const char* record = chunk.data() + r * kCifar10RecordBytes;
@@ -79,7 +80,9 @@ ImageSet MakeSynthetic(int64_t size, uint64_t first) {
   return set;
 }
 
-int64_t TrainLimit(const TrainingSpec& spec) { return spec.train_samples == 0 ? INT64_MAX : spec.train_samples; }
+int64_t TrainLimit(const TrainingSpec& spec) {
+  return spec.train_samples == 0 ? INT64_MAX : spec.train_samples;
+}
 
 Dataset LoadCifar10(const TrainingSpec& spec) {
   absl::StatusOr<RecordFiles> files = FindCifar10(spec.data_dir);
@@ -112,7 +115,8 @@ Dataset LoadDataset(const TrainingSpec& spec) {
     if (entry.name == spec.dataset) return entry.load(spec);
     known += (known.empty() ? "" : ", ") + std::string(entry.name);
   }
-  throw TrainerError("this trainer has no data set \"" + spec.dataset + "\": it has " + known, ErrorKind::kData);
+  throw TrainerError("this trainer has no data set \"" + spec.dataset + "\": it has " + known,
+                     ErrorKind::kData);
 }
 
 }  // namespace scalelab::trainer

@@ -27,9 +27,10 @@ struct Dataset {
   ImageSet test;  // empty when the run does not evaluate
 };
 
-// Data set `spec.dataset`: "cifar10" from the files in spec.data_dir, or "synthetic" (50,000 and 10,000 images of the
-// same shape, made from their index: a pattern of the class under noise, the same whatever the seed). Of the training
-// set the first spec.train_samples, if that is not 0. Throws TrainerError of kind data.
+// Data set `spec.dataset`: "cifar10" from the files in spec.data_dir, or "synthetic" (50,000 and 10,000
+// images of the same shape, made from their index: a pattern of the class under noise, the same whatever the
+// seed). Of the training set the first spec.train_samples, if that is not 0. Throws TrainerError of kind
+// data.
 Dataset LoadDataset(const TrainingSpec& spec);
 
 }  // namespace scalelab::trainer

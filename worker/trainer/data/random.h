@@ -5,7 +5,8 @@
 
 namespace scalelab::trainer {
 
-// SplitMix64 (Steele, Lea, Flood 2014): 64 bits a call, good enough for shuffling and augmentation, and cheap to seed.
+// SplitMix64 (Steele, Lea, Flood 2014): 64 bits a call, good enough for shuffling and augmentation, and cheap
+// to seed.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}

@@ -8,7 +8,11 @@
 namespace scalelab::trainer {
 
 ShardedSampler::ShardedSampler(int64_t samples, int64_t global_batch, int rank, int ranks, uint64_t seed)
-    : samples_(samples), global_batch_(global_batch), slice_(global_batch / ranks), rank_(rank), seed_(seed),
+    : samples_(samples),
+      global_batch_(global_batch),
+      slice_(global_batch / ranks),
+      rank_(rank),
+      seed_(seed),
       order_(samples) {}
 
 void ShardedSampler::StartEpoch(int64_t epoch) {

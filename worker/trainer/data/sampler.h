@@ -7,9 +7,9 @@
 
 namespace scalelab::trainer {
 
-// Each epoch is one permutation of all samples, drawn from (seed, epoch) alone. Step k of the epoch trains on its k-th
-// `global_batch` samples, whatever the number of ranks; rank r takes the r-th contiguous slice of them. The samples
-// that do not fill a last global batch are left out of that epoch.
+// Each epoch is one permutation of all samples, drawn from (seed, epoch) alone. Step k of the epoch trains on
+// its k-th `global_batch` samples, whatever the number of ranks; rank r takes the r-th contiguous slice of
+// them. The samples that do not fill a last global batch are left out of that epoch.
 class ShardedSampler {
  public:
   ShardedSampler(int64_t samples, int64_t global_batch, int rank, int ranks, uint64_t seed);

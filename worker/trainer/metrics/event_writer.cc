@@ -65,7 +65,8 @@ void AppendMetrics(std::span<const Metric> metrics, std::string& out) {
 }
 
 EventWriter::EventWriter(const std::string& path) : path_(path.empty() ? "standard output" : path) {
-  descriptor_ = path.empty() ? STDOUT_FILENO : open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  descriptor_ =
+      path.empty() ? STDOUT_FILENO : open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
   if (descriptor_ < 0) {
     throw TrainerError("cannot open the event file " + path + " (SCALELAB_EVENTS): " + std::strerror(errno));
   }

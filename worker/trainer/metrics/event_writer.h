@@ -17,8 +17,8 @@ using Metric = std::pair<std::string_view, double>;
 // Appends `{"key":value,...}`; a value that is not finite becomes a string.
 void AppendMetrics(std::span<const Metric> metrics, std::string& out);
 
-// Appends events to a file, whole lines only. Step events reach the file within 0.2 s, written by a thread of its own;
-// all others at once. One thread calls.
+// Appends events to a file, whole lines only. Step events reach the file within 0.2 s, written by a thread of
+// its own; all others at once. One thread calls.
 class EventWriter {
  public:
   // An empty path means standard output. Throws TrainerError when the file cannot be opened.

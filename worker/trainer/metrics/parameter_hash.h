@@ -8,8 +8,9 @@
 
 namespace scalelab::trainer {
 
-// 16 hexadecimal digits over the bytes of the tensors one after another, each in logical (contiguous) order whatever
-// its memory format. Meant for parameters: running statistics may differ between ranks (batch_norm "train").
+// 16 hexadecimal digits over the bytes of the tensors one after another, each in logical (contiguous) order
+// whatever its memory format. Meant for parameters: running statistics may differ between ranks (batch_norm
+// "train").
 std::string ParameterHash(const std::vector<at::Tensor>& tensors);
 
 }  // namespace scalelab::trainer

@@ -16,7 +16,9 @@ void RunMeter::Add(const StepTimes& step) {
   compute_sum_ += step.forward + step.backward + step.optimizer;
 }
 
-double RunMeter::MeanCompute() const { return totals_.empty() ? 0 : compute_sum_ / static_cast<double>(measured()); }
+double RunMeter::MeanCompute() const {
+  return totals_.empty() ? 0 : compute_sum_ / static_cast<double>(measured());
+}
 
 void RunMeter::AppendTo(std::vector<Metric>& metrics, int64_t samples_per_epoch) const {
   if (totals_.empty()) return;

@@ -31,9 +31,10 @@ at::Tensor BatchNorm::Apply(const at::Tensor& x, const at::Tensor& residual, boo
   const bool sync = batch_statistics && options_.mode == BatchNormMode::kSync;
   if (!sync && CanFuseNorm(x)) return FusedNorm(x, residual, state_, batch_statistics, relu);
 
-  at::Tensor y = sync ? SyncBatchNorm(x, state_, *options_.communicator)
-                      : at::batch_norm(x, state_.weight, state_.bias, state_.running_mean, state_.running_var,
-                                       batch_statistics, state_.momentum, state_.epsilon, /*cudnn_enabled=*/true);
+  at::Tensor y =
+      sync ? SyncBatchNorm(x, state_, *options_.communicator)
+           : at::batch_norm(x, state_.weight, state_.bias, state_.running_mean, state_.running_var,
+                            batch_statistics, state_.momentum, state_.epsilon, /*cudnn_enabled=*/true);
   if (residual.defined()) y = y + residual;
   return relu ? y.relu() : y;
 }

@@ -1,5 +1,5 @@
-// Batch normalisation over [n, channels, height, width], with the three ways of taking statistics that a run can ask
-// for, and the addition and rectification that follow it in a residual network.
+// Batch normalisation over [n, channels, height, width], with the three ways of taking statistics that a run
+// can ask for, and the addition and rectification that follow it in a residual network.
 #pragma once
 
 #include "worker/trainer/comm/communicator.h"
@@ -38,8 +38,9 @@ class BatchNorm : public torch::nn::Module {
   NormState state_;
 };
 
-// Batch normalisation over all ranks with gradients that see all ranks. Statistics are taken in double precision; two
-// small blocking all-reduces, one in forward and one in backward. Moves the running statistics.
+// Batch normalisation over all ranks with gradients that see all ranks. Statistics are taken in double
+// precision; two small blocking all-reduces, one in forward and one in backward. Moves the running
+// statistics.
 at::Tensor SyncBatchNorm(const at::Tensor& x, const NormState& state, Communicator& communicator);
 
 }  // namespace scalelab::trainer

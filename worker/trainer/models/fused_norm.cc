@@ -29,11 +29,12 @@ void ForRows(const Block& block, const Body& body) {
                    [&](int64_t first, int64_t last) { body(first, last - first); });
 }
 
-// Two sums a channel over all rows; body(first row, rows, sums, other sums) adds to them. Each thread's part is added in
-// the order of rows, so the result depends on the number of threads only.
+// Two sums a channel over all rows; body(first row, rows, sums, other sums) adds to them. Each thread's part
+// is added in the order of rows, so the result depends on the number of threads only.
 template <typename Body>
 std::vector<double> SumRows(const Block& block, const Body& body) {
-  const int64_t parts = std::max<int64_t>(1, std::min<int64_t>(at::get_num_threads(), block.rows * block.channels / 32'768));
+  const int64_t parts =
+      std::max<int64_t>(1, std::min<int64_t>(at::get_num_threads(), block.rows * block.channels / 32'768));
   std::vector<double> sums(parts * 2 * block.channels);
   at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
     for (int64_t part = first; part < last; ++part) {
@@ -91,8 +92,8 @@ struct FusedNormFunction : public torch::autograd::Function<FusedNormFunction> {
     const float* other = residual.has_value() ? Data(*residual) : nullptr;
     ForRows(block, [&](int64_t first, int64_t rows) {
       const int64_t at = first * block.channels;
-      NormApply(Data(x) + at, other == nullptr ? nullptr : other + at, rows, block.channels, Data(mean), Data(scale),
-                Data(bias), relu, y.data_ptr<float>() + at);
+      NormApply(Data(x) + at, other == nullptr ? nullptr : other + at, rows, block.channels, Data(mean),
+                Data(scale), Data(bias), relu, y.data_ptr<float>() + at);
     });
     context->save_for_backward({x, relu ? y : at::Tensor(), weight, mean, inverse});
     context->saved_data["batch_statistics"] = batch_statistics;
@@ -110,10 +111,12 @@ struct FusedNormFunction : public torch::autograd::Function<FusedNormFunction> {
     const float* rectified = Data(y);
     const auto part = [](const float* data, int64_t at) { return data == nullptr ? nullptr : data + at; };
 
-    const std::vector<double> sums = SumRows(block, [&](int64_t first, int64_t rows, double* dz, double* dz_x) {
-      const int64_t at = first * channels;
-      NormBackwardSums(Data(x) + at, part(rectified, at), Data(dy) + at, rows, channels, Data(mean), dz, dz_x);
-    });
+    const std::vector<double> sums =
+        SumRows(block, [&](int64_t first, int64_t rows, double* dz, double* dz_x) {
+          const int64_t at = first * channels;
+          NormBackwardSums(Data(x) + at, part(rectified, at), Data(dy) + at, rows, channels, Data(mean), dz,
+                           dz_x);
+        });
     at::Tensor dweight = at::empty_like(weight), dbias = at::empty_like(weight);
     std::vector<float> a(channels), b(channels), c(channels);
     const double count = static_cast<double>(block.rows);
@@ -130,8 +133,8 @@ struct FusedNormFunction : public torch::autograd::Function<FusedNormFunction> {
     at::Tensor dz = context->saved_data["residual"].toBool() ? at::empty_like(x) : at::Tensor();
     ForRows(block, [&](int64_t first, int64_t rows) {
       const int64_t at = first * channels;
-      NormBackwardApply(Data(x) + at, part(rectified, at), Data(dy) + at, rows, channels, Data(mean), a.data(),
-                        b.data(), c.data(), dx.data_ptr<float>() + at,
+      NormBackwardApply(Data(x) + at, part(rectified, at), Data(dy) + at, rows, channels, Data(mean),
+                        a.data(), b.data(), c.data(), dx.data_ptr<float>() + at,
                         dz.defined() ? dz.data_ptr<float>() + at : nullptr);
     });
     return {dx, dz, dweight, dbias, at::Tensor(), at::Tensor(), at::Tensor()};
@@ -141,12 +144,12 @@ struct FusedNormFunction : public torch::autograd::Function<FusedNormFunction> {
 }  // namespace
 
 bool CanFuseNorm(const at::Tensor& x) {
-  return x.is_cpu() && x.scalar_type() == at::kFloat && x.dim() == 4 && x.size(1) % kNormLanes == 0 && x.numel() > 0 &&
-         x.is_contiguous(at::MemoryFormat::ChannelsLast);
+  return x.is_cpu() && x.scalar_type() == at::kFloat && x.dim() == 4 && x.size(1) % kNormLanes == 0 &&
+         x.numel() > 0 && x.is_contiguous(at::MemoryFormat::ChannelsLast);
 }
 
-at::Tensor FusedNorm(const at::Tensor& x, const at::Tensor& residual, const NormState& state, bool batch_statistics,
-                     bool relu) {
+at::Tensor FusedNorm(const at::Tensor& x, const at::Tensor& residual, const NormState& state,
+                     bool batch_statistics, bool relu) {
   c10::optional<at::Tensor> other;
   if (residual.defined()) other = residual.contiguous(at::MemoryFormat::ChannelsLast);
   return FusedNormFunction::apply(x, other, state.weight, state.bias, state, batch_statistics, relu);

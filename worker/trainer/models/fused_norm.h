@@ -13,9 +13,10 @@ struct NormState {
 // Whether FusedNorm can take `x`: float, on the CPU, channels last, channels a multiple of 16.
 bool CanFuseNorm(const at::Tensor& x);
 
-// norm(x), plus `residual` if it is defined (same shape), rectified if `relu`. With `batch_statistics` by this batch's
-// mean and variance, which also move the running ones; otherwise by the running ones. Sums are kept in double precision.
-at::Tensor FusedNorm(const at::Tensor& x, const at::Tensor& residual, const NormState& state, bool batch_statistics,
-                     bool relu);
+// norm(x), plus `residual` if it is defined (same shape), rectified if `relu`. With `batch_statistics` by
+// this batch's mean and variance, which also move the running ones; otherwise by the running ones. Sums are
+// kept in double precision.
+at::Tensor FusedNorm(const at::Tensor& x, const at::Tensor& residual, const NormState& state,
+                     bool batch_statistics, bool relu);
 
 }  // namespace scalelab::trainer

@@ -17,8 +17,10 @@ struct Entry {
   Factory make;
 };
 
-constexpr Entry kModels[] = {
-    {"resnet20", MakeResNet<20>}, {"resnet32", MakeResNet<32>}, {"resnet44", MakeResNet<44>}, {"resnet56", MakeResNet<56>}};
+constexpr Entry kModels[] = {{"resnet20", MakeResNet<20>},
+                             {"resnet32", MakeResNet<32>},
+                             {"resnet44", MakeResNet<44>},
+                             {"resnet56", MakeResNet<56>}};
 
 }  // namespace
 

@@ -18,7 +18,8 @@ typedef float Lanes __attribute__((vector_size(4 * kNormLanes), aligned(4), may_
 #define AT(pointer, index) (*reinterpret_cast<const Lanes*>((pointer) + (index)))
 #define AT_MUTABLE(pointer, index) (*reinterpret_cast<Lanes*>((pointer) + (index)))
 
-// Rows between additions to the double sums: few enough for single precision, and a tile stays in the first cache.
+// Rows between additions to the double sums: few enough for single precision, and a tile stays in the first
+// cache.
 constexpr int64_t kTile = 64;
 
 }  // namespace
@@ -41,8 +42,8 @@ FOR_EACH_CPU void NormSums(const float* x, int64_t rows, int64_t channels, const
   }
 }
 
-FOR_EACH_CPU void NormApply(const float* x, const float* residual, int64_t rows, int64_t channels, const float* mean,
-                            const float* scale, const float* bias, bool relu, float* y) {
+FOR_EACH_CPU void NormApply(const float* x, const float* residual, int64_t rows, int64_t channels,
+                            const float* mean, const float* scale, const float* bias, bool relu, float* y) {
   const Lanes zero = {};
   for (int64_t first = 0; first < rows; first += kTile) {
     const int64_t last = std::min(rows, first + kTile);
@@ -59,8 +60,8 @@ FOR_EACH_CPU void NormApply(const float* x, const float* residual, int64_t rows,
   }
 }
 
-FOR_EACH_CPU void NormBackwardSums(const float* x, const float* y, const float* dy, int64_t rows, int64_t channels,
-                                   const float* mean, double* sum_dz, double* sum_dz_x) {
+FOR_EACH_CPU void NormBackwardSums(const float* x, const float* y, const float* dy, int64_t rows,
+                                   int64_t channels, const float* mean, double* sum_dz, double* sum_dz_x) {
   const Lanes zero = {};
   for (int64_t first = 0; first < rows; first += kTile) {
     const int64_t last = std::min(rows, first + kTile);
@@ -80,9 +81,9 @@ FOR_EACH_CPU void NormBackwardSums(const float* x, const float* y, const float* 
   }
 }
 
-FOR_EACH_CPU void NormBackwardApply(const float* x, const float* y, const float* dy, int64_t rows, int64_t channels,
-                                    const float* mean, const float* a, const float* b, const float* c, float* dx,
-                                    float* dz) {
+FOR_EACH_CPU void NormBackwardApply(const float* x, const float* y, const float* dy, int64_t rows,
+                                    int64_t channels, const float* mean, const float* a, const float* b,
+                                    const float* c, float* dx, float* dz) {
   const Lanes zero = {};
   for (int64_t first = 0; first < rows; first += kTile) {
     const int64_t last = std::min(rows, first + kTile);

@@ -31,8 +31,9 @@ at::Tensor ResidualBlock::Shortcut(const at::Tensor& x) const {
   using torch::indexing::None;
   using torch::indexing::Slice;
   const int64_t below = (out_ - in_) / 2;
-  return at::constant_pad_nd(x.index({Slice(), Slice(), Slice(None, None, stride_), Slice(None, None, stride_)}),
-                             {0, 0, 0, 0, below, out_ - in_ - below});
+  return at::constant_pad_nd(
+      x.index({Slice(), Slice(), Slice(None, None, stride_), Slice(None, None, stride_)}),
+      {0, 0, 0, 0, below, out_ - in_ - below});
 }
 
 ResNetCifar::ResNetCifar(int depth, int classes, const BatchNormOptions& batch_norm) {

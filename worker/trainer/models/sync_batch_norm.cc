@@ -15,8 +15,8 @@ at::Tensor PerChannel(const at::Tensor& v) { return v.view({1, -1, 1, 1}); }
 
 struct SyncFunction : public torch::autograd::Function<SyncFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight,
-                            const at::Tensor& bias, at::Tensor running_mean, at::Tensor running_var, double momentum,
-                            double epsilon, int64_t communicator_address) {
+                            const at::Tensor& bias, at::Tensor running_mean, at::Tensor running_var,
+                            double momentum, double epsilon, int64_t communicator_address) {
     auto& communicator = *reinterpret_cast<Communicator*>(communicator_address);
     const at::Tensor x = input.to(at::kFloat);
     const int64_t channels = x.size(1);
@@ -48,8 +48,8 @@ struct SyncFunction : public torch::autograd::Function<SyncFunction> {
     const int64_t channels = x.size(1);
     const at::Tensor dy = gradients[0].to(at::kFloat);
     const at::Tensor normal = x.sub(PerChannel(mean)).mul_(PerChannel(inverse));
-    // The rank's own sums are the gradients of bias and weight (averaged over ranks later, as all gradients); the
-    // sums over all ranks correct the input's gradient, because every sample moved the statistics of all.
+    // The rank's own sums are the gradients of bias and weight (averaged over ranks later, as all gradients);
+    // the sums over all ranks correct the input's gradient, because every sample moved the statistics of all.
     const at::Tensor own = at::cat({ChannelSum(dy), ChannelSum(dy * normal)});
     at::Tensor all = own.clone();
     communicator.AllReduce(all, ReduceOp::kSum);
@@ -59,10 +59,13 @@ struct SyncFunction : public torch::autograd::Function<SyncFunction> {
                               .sub_(normal * PerChannel(mean_dy_normal))
                               .mul_(PerChannel(inverse * weight));
     const at::Tensor none;
-    return {dx,   own.narrow(0, channels, channels).to(at::kFloat),
+    return {dx,
+            own.narrow(0, channels, channels).to(at::kFloat),
             own.narrow(0, 0, channels).to(at::kFloat),
-            none, none,
-            none, none,
+            none,
+            none,
+            none,
+            none,
             none};
   }
 };
@@ -70,8 +73,9 @@ struct SyncFunction : public torch::autograd::Function<SyncFunction> {
 }  // namespace
 
 at::Tensor SyncBatchNorm(const at::Tensor& x, const NormState& state, Communicator& communicator) {
-  return SyncFunction::apply(x, state.weight, state.bias, state.running_mean, state.running_var, state.momentum,
-                             state.epsilon, static_cast<int64_t>(reinterpret_cast<intptr_t>(&communicator)));
+  return SyncFunction::apply(x, state.weight, state.bias, state.running_mean, state.running_var,
+                             state.momentum, state.epsilon,
+                             static_cast<int64_t>(reinterpret_cast<intptr_t>(&communicator)));
 }
 
 }  // namespace scalelab::trainer

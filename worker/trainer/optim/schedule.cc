@@ -10,13 +10,15 @@ double LearningRate(const TrainingSpec& spec, int64_t step, int64_t steps_per_ep
   const double epoch = static_cast<double>(step) / static_cast<double>(steps_per_epoch);
   const double end = static_cast<double>(spec.epochs);
   if (epoch < spec.warmup_epochs) {
-    return spec.warmup_start_rate + (spec.learning_rate - spec.warmup_start_rate) * epoch / spec.warmup_epochs;
+    return spec.warmup_start_rate +
+           (spec.learning_rate - spec.warmup_start_rate) * epoch / spec.warmup_epochs;
   }
   if (spec.lr_schedule == "step") {
     return spec.learning_rate * (epoch < end / 2 ? 1.0 : epoch < end * 3 / 4 ? 0.1 : 0.01);
   }
   if (spec.lr_schedule == "cosine") {
-    const double done = std::min(1.0, (epoch - spec.warmup_epochs) / std::max(1e-9, end - spec.warmup_epochs));
+    const double done =
+        std::min(1.0, (epoch - spec.warmup_epochs) / std::max(1e-9, end - spec.warmup_epochs));
     return spec.learning_rate * 0.5 * (1 + std::cos(std::numbers::pi * done));
   }
   return spec.learning_rate;

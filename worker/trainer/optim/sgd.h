@@ -7,8 +7,8 @@
 
 namespace scalelab::trainer {
 
-// v = momentum * v + grad + weight_decay * p;  p = p - rate * v  (v starts at 0), as in torch.optim.SGD. Gradients are
-// used up: the penalty is added to them in place.
+// v = momentum * v + grad + weight_decay * p;  p = p - rate * v  (v starts at 0), as in torch.optim.SGD.
+// Gradients are used up: the penalty is added to them in place.
 class Sgd {
  public:
   // Without `decay_norm`, parameters of less than two dimensions (normalisation, biases) have no penalty.

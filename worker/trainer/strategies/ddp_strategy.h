@@ -9,10 +9,10 @@
 
 namespace scalelab::trainer {
 
-// The grad() of each parameter is a view of its bucket. A hook behind each parameter's gradient accumulator counts the
-// bucket down; a full bucket is handed to the communicator once all buckets before it are, because all ranks must
-// start the same operations in the same order. After backward the rest is started (parameters that took no part leave
-// zeros) and everything is waited for.
+// The grad() of each parameter is a view of its bucket. A hook behind each parameter's gradient accumulator
+// counts the bucket down; a full bucket is handed to the communicator once all buckets before it are, because
+// all ranks must start the same operations in the same order. After backward the rest is started (parameters
+// that took no part leave zeros) and everything is waited for.
 class DdpStrategy : public Strategy {
  public:
   DdpStrategy(Model& model, Communicator& communicator, int64_t bucket_cap_bytes);

@@ -17,14 +17,14 @@ struct BackwardCost {
   int64_t bytes = 0;           // gradients handed to the communicator
 };
 
-// Made after the model has its final device and memory format; lives as long as the model trains. A constructor makes
-// all ranks start from rank 0's parameters and buffers.
+// Made after the model has its final device and memory format; lives as long as the model trains. A
+// constructor makes all ranks start from rank 0's parameters and buffers.
 class Strategy {
  public:
   virtual ~Strategy() = default;
 
-  // Computes the gradients of `loss`. Afterwards grad() of every parameter that took part is the mean over the ranks,
-  // the same bits on all of them; gradients of the step before are gone. Collective; once a step.
+  // Computes the gradients of `loss`. Afterwards grad() of every parameter that took part is the mean over
+  // the ranks, the same bits on all of them; gradients of the step before are gone. Collective; once a step.
   virtual BackwardCost Backward(const at::Tensor& loss) = 0;
 
   // Gives all ranks rank 0's buffers (running statistics), so that all evaluate the same model. Collective.
