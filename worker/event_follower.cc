@@ -320,4 +320,12 @@ EventFollower::Stream* EventFollower::Find(const std::string& token, int rank) {
   return nullptr;
 }
 
+EventFollower::Send SendThrough(CoordinatorClient& client, EventLoop& loop) {
+  return [&client, &loop](const v1::ReportEventsRequest& request, EventFollower::Answer answer) {
+    client.ReportEvents(request, [&loop, answer](absl::StatusOr<v1::ReportEventsResponse> got) {
+      loop.Post([answer, got = std::move(got)] { answer(got); });
+    });
+  };
+}
+
 }  // namespace scalelab::worker

@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "scalelab/v1/worker.pb.h"
+#include "worker/coordinator_client.h"
 #include "worker/event_line.h"
 #include "worker/event_loop.h"
 
@@ -98,5 +99,8 @@ class EventFollower {
   std::vector<char> buffer_;
   std::shared_ptr<bool> alive_;  // guards callbacks that outlive the follower
 };
+
+// The usual `send`: through a client, whose answers come on other threads. Both outlive what is returned.
+EventFollower::Send SendThrough(CoordinatorClient& client, EventLoop& loop);
 
 }  // namespace scalelab::worker

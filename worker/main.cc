@@ -1,7 +1,6 @@
 // scalelab-worker: one per node of an allocation. Wiring only; agent.h is where to start reading.
 #include <signal.h>
 #include <sys/signalfd.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -37,12 +36,7 @@ int Serve(const WorkerOptions& options, const SpawnerHandle& spawner) {
     loop.Stop();
   });
   const auto client = NewGrpcCoordinatorClient(options.coordinator);
-  EventFollower follower(loop, [&](const v1::ReportEventsRequest& request, EventFollower::Answer answer) {
-    client->ReportEvents(request,
-                         [&loop, answer = std::move(answer)](absl::StatusOr<v1::ReportEventsResponse> got) {
-                           loop.Post([answer, got = std::move(got)] { answer(got); });
-                         });
-  });
+  EventFollower follower(loop, SendThrough(*client, loop));
   const Frameworks frameworks = NewFrameworks(options);
   const LaunchHost launch = NewLaunchHost(options);
   Provenance provenance(loop, {options.own_program, options.rank_program, options.trainer_program},
@@ -64,18 +58,21 @@ int Serve(const WorkerOptions& options, const SpawnerHandle& spawner) {
   return exit_code;
 }
 
+int Fail(const absl::Status& status) {
+  fprintf(stderr, "scalelab-worker: %s\n", status.ToString().c_str());
+  return 1;
+}
+
 int Main(int argc, char** argv) {
   WorkerOptions options;
   if (int code = 0; !ParseOptions(argc, argv, &options, &code)) return code;
-  syscall(SYS_close_range, 3u, ~0u,
-          1u << 2 /* CLOSE_RANGE_CLOEXEC */);  // nothing that came with us goes to ranks
-  if (!options.lock_file.empty()) {
-    const absl::StatusOr<int> lock = LockFile(options.lock_file);
-    if (!lock.ok()) return fprintf(stderr, "scalelab-worker: %s\n", lock.status().ToString().c_str()), 1;
-  }
-  const absl::StatusOr<SpawnerHandle> spawner =
-      ForkSpawner();  // before any thread exists; it holds the lock too
-  if (!spawner.ok()) return fprintf(stderr, "scalelab-worker: %s\n", spawner.status().ToString().c_str()), 1;
+  CloseInheritedOnExec();
+  absl::StatusOr<int> lock = -1;
+  if (!options.lock_file.empty()) lock = LockFile(options.lock_file);
+  if (!lock.ok()) return Fail(lock.status());
+  // Before any thread exists; it holds the lock too.
+  const absl::StatusOr<SpawnerHandle> spawner = ForkSpawner();
+  if (!spawner.ok()) return Fail(spawner.status());
   spdlog::set_default_logger(spdlog::stderr_color_mt("worker"));
   return Serve(options, *spawner);
 }

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +17,11 @@
 #include "worker/spawner_wire.h"
 
 namespace scalelab::worker {
+
+void CloseInheritedOnExec() {
+  constexpr unsigned kCloseOnExec = 1u << 2;  // CLOSE_RANGE_CLOEXEC
+  syscall(SYS_close_range, 3u, ~0u, kCloseOnExec);
+}
 
 absl::StatusOr<SpawnerHandle> ForkSpawner() {
   int ends[2];

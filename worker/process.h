@@ -64,6 +64,9 @@ struct SpawnerHandle {
   int pid = -1;
 };
 
+// Marks every descriptor but 0, 1, 2 to be closed on exec: nothing that came with this process goes to ranks.
+void CloseInheritedOnExec();
+
 // Forks the spawner. Call it before any thread exists, with every descriptor but 0, 1, 2 closed on exec.
 // Makes the caller a subreaper, so that nothing gets lost even if the spawner dies.
 absl::StatusOr<SpawnerHandle> ForkSpawner();
