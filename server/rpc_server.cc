@@ -48,10 +48,14 @@ class Impl final : public RpcServer {
     builder.RegisterService(&results_);
     builder.RegisterService(&cluster_);
     builder.RegisterService(&workers_);
-    // The socket is born with mode 0600: there is no moment in which others may connect.
-    const mode_t before = umask(0177);
+    // The socket is born closed to others: there is no moment in which they may connect. The mask is the whole
+    // process's, so it leaves the owner every right that files and directories of other threads may need.
+    const mode_t before = umask(0077);
     server_ = builder.BuildAndStart();
     umask(before);
+    for (const Address& address : addresses) {
+      if (!address.unix_path.empty()) (void)chmod(address.unix_path.c_str(), 0600);
+    }
     for (size_t i = 0; i < addresses.size(); ++i) {
       if (server_ == nullptr || ports[i] <= 0) {
         return absl::FailedPreconditionError(
