@@ -22,7 +22,9 @@ void SetTime(db::Micros micros, google::protobuf::Timestamp* time) {
 }
 
 std::string StudyName(int64_t id) { return absl::StrCat("studies/", id); }
-std::string RunName(int64_t study_id, int64_t run_id) { return absl::StrCat("studies/", study_id, "/runs/", run_id); }
+std::string RunName(int64_t study_id, int64_t run_id) {
+  return absl::StrCat("studies/", study_id, "/runs/", run_id);
+}
 std::string AllocationName(const std::string& token) { return absl::StrCat("allocations/", token); }
 
 namespace {
@@ -38,7 +40,8 @@ std::string Print(const google::protobuf::Message& message, bool defaults) {
 
 }  // namespace
 
-// protobuf prints maps in an order that differs from one message to the next; equal messages must give equal text.
+// protobuf prints maps in an order that differs from one message to the next; equal messages must give equal
+// text.
 std::string ToJson(const google::protobuf::Message& message) {
   return nlohmann::json::parse(Print(message, false)).dump();
 }
@@ -99,7 +102,8 @@ v1::Attempt ToAttempt(const db::AttemptRow& row, int64_t study_id, const std::st
   attempt.set_cause(static_cast<v1::Attempt::Cause>(row.cause));
   attempt.set_message(row.message);
   if (!allocation_token.empty()) attempt.set_allocation(AllocationName(allocation_token));
-  for (const auto node : absl::StrSplit(row.nodes, ',', absl::SkipEmpty())) attempt.add_nodes(std::string(node));
+  for (const auto node : absl::StrSplit(row.nodes, ',', absl::SkipEmpty()))
+    attempt.add_nodes(std::string(node));
   SetTime(row.assigned, attempt.mutable_assign_time());
   if (row.started != 0) SetTime(row.started, attempt.mutable_start_time());
   if (row.finished != 0) SetTime(row.finished, attempt.mutable_finish_time());

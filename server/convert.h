@@ -20,7 +20,8 @@ std::string StudyName(int64_t id);
 std::string RunName(int64_t study_id, int64_t run_id);
 std::string AllocationName(const std::string& token);
 
-// Compact protobuf JSON with proto field names and sorted keys: equal messages give equal text. Parsing ignores unknown fields, which a newer version may have stored.
+// Compact protobuf JSON with proto field names and sorted keys: equal messages give equal text. Parsing
+// ignores unknown fields, which a newer version may have stored.
 std::string ToJson(const google::protobuf::Message& message);
 // With defaults written out; for messages without maps.
 std::string ToFullJson(const google::protobuf::Message& message);

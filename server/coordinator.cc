@@ -11,7 +11,8 @@
 namespace scalelab::server {
 namespace {
 
-// Points in one commit at most: about 20 ms of inserts, so that no answer waits longer for somebody else's points.
+// Points in one commit at most: about 20 ms of inserts, so that no answer waits longer for somebody else's
+// points.
 constexpr size_t kPointsPerCommit = 20'000;
 constexpr absl::Duration kTick = absl::Seconds(1);
 constexpr absl::Duration kWatchPeriod = absl::Milliseconds(200);
@@ -19,7 +20,8 @@ constexpr absl::Duration kWatchPeriod = absl::Milliseconds(200);
 constexpr absl::Duration kStoodStill = absl::Seconds(5);
 
 absl::Status Stopping() {
-  return MakeError(absl::StatusCode::kUnavailable, "STOPPING", "scalelabd is stopping; try again when it is back");
+  return MakeError(absl::StatusCode::kUnavailable, "STOPPING",
+                   "scalelabd is stopping; try again when it is back");
 }
 
 }  // namespace
@@ -63,7 +65,8 @@ void Coordinator::Stop() {
   scheduler_thread_.join();
 }
 
-// --- from other threads ------------------------------------------------------------------------------------------
+// --- from other threads
+// ------------------------------------------------------------------------------------------
 
 void Coordinator::Post(Decide decide, size_t weight) {
   {
@@ -80,12 +83,12 @@ void Coordinator::Post(Decide decide, size_t weight) {
 
 void Coordinator::Submit(NewStudy study, Done<int64_t> done) {
   // Decide may be called by a stopping coordinator just to be told so: it must not have moved anything then.
-  Post([this, study = std::move(study), done = std::move(done)](db::Micros now, Effects& fx) mutable -> Reply {
-    if (now == 0) return [done = std::move(done)](absl::Status s) mutable { done(s); };
-    return [id = lifecycle_->Submit(std::move(study), now, fx), done = std::move(done)](absl::Status s) mutable {
-      s.ok() ? done(std::move(id)) : done(s);
-    };
-  });
+  Post(
+      [this, study = std::move(study), done = std::move(done)](db::Micros now, Effects& fx) mutable -> Reply {
+        if (now == 0) return [done = std::move(done)](absl::Status s) mutable { done(s); };
+        return [id = lifecycle_->Submit(std::move(study), now, fx),
+                done = std::move(done)](absl::Status s) mutable { s.ok() ? done(std::move(id)) : done(s); };
+      });
 }
 
 void Coordinator::CancelStudy(int64_t study_id, DoneStatus done) {
@@ -118,8 +121,8 @@ void Coordinator::DeleteStudy(int64_t study_id, DoneStatus done) {
 
 void Coordinator::Synchronize(std::string allocation_token, v1::SynchronizeRequest request,
                               Done<v1::SynchronizeResponse> done) {
-  Post([this, token = std::move(allocation_token), request = std::move(request),
-        done = std::move(done)](db::Micros now, Effects& fx) mutable -> Reply {
+  Post([this, token = std::move(allocation_token), request = std::move(request), done = std::move(done)](
+           db::Micros now, Effects& fx) mutable -> Reply {
     absl::Status seen = now == 0 ? absl::OkStatus() : lifecycle_->Observe(token, request, now, fx);
     return [this, seen, token = std::move(token), node = request.node_index(), known = request.generation(),
             done = std::move(done)](absl::Status s) mutable {
@@ -131,7 +134,8 @@ void Coordinator::Synchronize(std::string allocation_token, v1::SynchronizeReque
       const AllocationState& allocation = *state_.allocation(it->second);
       // A worker has one call open: an older one was given up by it.
       const auto [first, last] = held_by_allocation_.equal_range(it->second);
-      const auto older = std::find_if(first, last, [&](const auto& h) { return h.second->node_index == node; });
+      const auto older =
+          std::find_if(first, last, [&](const auto& h) { return h.second->node_index == node; });
       if (older != last) Answer(older->second);
       if (known != allocation.generation) return done(lifecycle_->Desired(allocation, node));
       held_.push_back({absl::Now() + options_.long_poll, it->second, node, std::move(done)});
@@ -140,23 +144,27 @@ void Coordinator::Synchronize(std::string allocation_token, v1::SynchronizeReque
   });
 }
 
-void Coordinator::Report(std::vector<ParsedBatch> batches, Done<std::vector<v1::ReportEventsResponse::Stream>> done) {
+void Coordinator::Report(std::vector<ParsedBatch> batches,
+                         Done<std::vector<v1::ReportEventsResponse::Stream>> done) {
   size_t points = 1;
   for (const ParsedBatch& batch : batches) {
     for (const db::PointColumn& column : batch.append.columns) points += column.value.size();
   }
-  Post([this, batches = std::move(batches), done = std::move(done)](db::Micros now, Effects& fx) mutable -> Reply {
-    if (now == 0) return [done = std::move(done)](absl::Status s) mutable { done(s); };
-    return [streams = lifecycle_->Ingest(std::move(batches), fx), done = std::move(done)](absl::Status s) mutable {
-      s.ok() ? done(std::move(streams)) : done(s);
-    };
-  }, points);
+  Post(
+      [this, batches = std::move(batches), done = std::move(done)](db::Micros now,
+                                                                   Effects& fx) mutable -> Reply {
+        if (now == 0) return [done = std::move(done)](absl::Status s) mutable { done(s); };
+        return [streams = lifecycle_->Ingest(std::move(batches), fx), done = std::move(done)](
+                   absl::Status s) mutable { s.ok() ? done(std::move(streams)) : done(s); };
+      },
+      points);
 }
 
 void Coordinator::Watch(int64_t study_id, Watcher watcher, DoneStatus not_live) {
-  Post([this, study_id, watcher = std::move(watcher), not_live = std::move(not_live)](db::Micros, Effects&) mutable
-       -> Reply {
-    return [this, study_id, watcher = std::move(watcher), not_live = std::move(not_live)](absl::Status s) mutable {
+  Post([this, study_id, watcher = std::move(watcher), not_live = std::move(not_live)](
+           db::Micros, Effects&) mutable -> Reply {
+    return [this, study_id, watcher = std::move(watcher),
+            not_live = std::move(not_live)](absl::Status s) mutable {
       if (!s.ok()) return not_live(s);
       if (state_.study(study_id) == nullptr) return not_live(absl::NotFoundError("the study is not live"));
       watches_.push_back({study_id, 0, absl::InfinitePast(), std::move(watcher)});
@@ -166,7 +174,8 @@ void Coordinator::Watch(int64_t study_id, Watcher watcher, DoneStatus not_live) 
 
 void Coordinator::Read(absl::AnyInvocable<void(const State*)> read) {
   Post([this, read = std::move(read)](db::Micros now, Effects&) mutable -> Reply {
-    return [state = now == 0 ? nullptr : &state_, read = std::move(read)](absl::Status) mutable { read(state); };
+    return
+        [state = now == 0 ? nullptr : &state_, read = std::move(read)](absl::Status) mutable { read(state); };
   });
 }
 
@@ -176,7 +185,8 @@ void Coordinator::PollSoon() {
   arrived_.notify_one();
 }
 
-// --- the core thread ---------------------------------------------------------------------------------------------
+// --- the core thread
+// ---------------------------------------------------------------------------------------------
 
 absl::Time Coordinator::NextWake() const {
   absl::Time next = absl::InfiniteFuture();
@@ -191,7 +201,9 @@ absl::Time Coordinator::NextWake() const {
 }
 
 void Coordinator::RunCore() {
-  Post([](db::Micros, Effects&) -> Reply { return [](absl::Status) {}; });  // first round: plan what was loaded
+  Post([](db::Micros, Effects&) -> Reply {
+    return [](absl::Status) {};
+  });  // first round: plan what was loaded
   poll_wanted_ = true;
   while (true) {
     std::vector<Task> tasks;
@@ -244,8 +256,9 @@ void Coordinator::Round(std::vector<Task> tasks) {
     spdlog::error("nothing of {} requests could be made durable: {}", tasks.size(), durable.ToString());
     // A full disk needs a person; anything else may pass, and clients try again by themselves.
     const bool full = absl::IsResourceExhausted(durable);
-    durable = MakeError(full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable, "NOT_DURABLE",
-                        absl::StrCat("the database did not take it, nothing was changed: ", durable.message()));
+    durable =
+        MakeError(full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable, "NOT_DURABLE",
+                  absl::StrCat("the database did not take it, nothing was changed: ", durable.message()));
     Reload();
     fx = Effects();
   }
@@ -323,7 +336,8 @@ void Coordinator::Poll() {
 void Coordinator::Answer(std::list<Held>::iterator held) {
   const AllocationState* allocation = state_.allocation(held->allocation_id);
   const auto [first, last] = held_by_allocation_.equal_range(held->allocation_id);
-  held_by_allocation_.erase(std::find_if(first, last, [&](const auto& entry) { return entry.second == held; }));
+  held_by_allocation_.erase(
+      std::find_if(first, last, [&](const auto& entry) { return entry.second == held; }));
   Held gone = std::move(*held);
   held_.erase(held);
   if (allocation == nullptr) {
@@ -336,7 +350,8 @@ void Coordinator::Answer(std::list<Held>::iterator held) {
 void Coordinator::AnswerHeld(const Effects& fx, absl::Time now) {
   while (!held_.empty() && held_.front().until <= now) Answer(held_.begin());
   for (const int64_t id : fx.woken) {
-    for (auto it = held_by_allocation_.find(id); it != held_by_allocation_.end(); it = held_by_allocation_.find(id)) {
+    for (auto it = held_by_allocation_.find(id); it != held_by_allocation_.end();
+         it = held_by_allocation_.find(id)) {
       Answer(it->second);
     }
   }
@@ -346,7 +361,8 @@ void Coordinator::NotifyWatchers(absl::Time now) {
   for (auto it = watches_.begin(); it != watches_.end();) {
     const StudyState* study = state_.study(it->study_id);
     bool keep = study != nullptr;
-    if (keep && study->revision != it->sent_revision && (now >= it->not_before || IsFinal(study->row.state))) {
+    if (keep && study->revision != it->sent_revision &&
+        (now >= it->not_before || IsFinal(study->row.state))) {
       it->sent_revision = study->revision;
       it->not_before = now + kWatchPeriod;
       const bool final = IsFinal(study->row.state);
@@ -363,7 +379,8 @@ void Coordinator::ForgetFinalStudies(const std::set<int64_t>& changed) {
   }
 }
 
-// --- the scheduler's thread --------------------------------------------------------------------------------------
+// --- the scheduler's thread
+// --------------------------------------------------------------------------------------
 
 void Coordinator::PostToScheduler(absl::AnyInvocable<void()> job) {
   std::lock_guard lock(scheduler_mutex_);

@@ -1,5 +1,6 @@
-// The core thread: takes everything that happened, decides (Lifecycle), makes it durable in one commit, then acts and
-// answers. So nothing is acknowledged before it is durable, and throughput does not depend on how long a sync takes.
+// The core thread: takes everything that happened, decides (Lifecycle), makes it durable in one commit, then
+// acts and answers. So nothing is acknowledged before it is durable, and throughput does not depend on how
+// long a sync takes.
 #pragma once
 
 #include <condition_variable>
@@ -25,16 +26,17 @@ namespace scalelab::server {
 struct CoordinatorOptions {
   std::string runs_dir;
   absl::Duration worker_timeout = absl::Seconds(30);
-  absl::Duration long_poll = absl::Seconds(10);      // longest time a Synchronize is held
-  absl::Duration poll_interval = absl::Seconds(15);  // between questions to the scheduler when nothing calls for one
+  absl::Duration long_poll = absl::Seconds(10);  // longest time a Synchronize is held
+  absl::Duration poll_interval =
+      absl::Seconds(15);  // between questions to the scheduler when nothing calls for one
   int max_pending_allocations = 4;
   std::function<std::string(const std::string& allocation_token)> secret_for;
   std::function<std::string()> new_token;
 };
 
-// All methods may be called from any thread. Callbacks run on the core thread after the commit: they must not block.
-// RESOURCE_EXHAUSTED (a full disk) and UNAVAILABLE (any other reason, or the coordinator is stopping): it could not be
-// made durable and nothing happened.
+// All methods may be called from any thread. Callbacks run on the core thread after the commit: they must not
+// block. RESOURCE_EXHAUSTED (a full disk) and UNAVAILABLE (any other reason, or the coordinator is stopping):
+// it could not be made durable and nothing happened.
 class Coordinator {
  public:
   template <typename T>
@@ -51,14 +53,16 @@ class Coordinator {
 
   // Loads what the database has and starts the threads.
   absl::Status Start();
-  // Answers what is held, finishes what was accepted, ends the threads. Workers go on and find the next coordinator.
+  // Answers what is held, finishes what was accepted, ends the threads. Workers go on and find the next
+  // coordinator.
   void Stop();
 
   void Submit(NewStudy study, Done<int64_t> done);
   void CancelStudy(int64_t study_id, DoneStatus done);
   void CancelRun(int64_t study_id, int64_t run_id, DoneStatus done);
   void DeleteStudy(int64_t study_id, DoneStatus done);
-  void Synchronize(std::string allocation_token, v1::SynchronizeRequest request, Done<v1::SynchronizeResponse> done);
+  void Synchronize(std::string allocation_token, v1::SynchronizeRequest request,
+                   Done<v1::SynchronizeResponse> done);
   void Report(std::vector<ParsedBatch> batches, Done<std::vector<v1::ReportEventsResponse::Stream>> done);
   // NOT_FOUND when the study is not live; then the database tells all there is.
   void Watch(int64_t study_id, Watcher watcher, DoneStatus not_live);
@@ -108,7 +112,7 @@ class Coordinator {
   // Core thread only.
   State state_;
   std::unique_ptr<Lifecycle> lifecycle_;
-  std::list<Held> held_;          // by deadline
+  std::list<Held> held_;  // by deadline
   std::unordered_multimap<int64_t, std::list<Held>::iterator> held_by_allocation_;
   std::list<Watch_> watches_;
   absl::Time last_round_ = absl::InfinitePast();
@@ -118,10 +122,10 @@ class Coordinator {
 
   std::mutex mutex_;
   std::condition_variable arrived_;
-  std::deque<Task> mailbox_;      // guarded by mutex_
-  bool poll_wanted_ = false;      // guarded by mutex_
-  bool stopping_ = false;         // guarded by mutex_
-  bool started_ = false;          // guarded by mutex_
+  std::deque<Task> mailbox_;  // guarded by mutex_
+  bool poll_wanted_ = false;  // guarded by mutex_
+  bool stopping_ = false;     // guarded by mutex_
+  bool started_ = false;      // guarded by mutex_
 
   std::mutex scheduler_mutex_;
   std::condition_variable scheduler_arrived_;

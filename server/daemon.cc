@@ -19,8 +19,9 @@ std::string NewToken() {
   if (RAND_bytes(b, sizeof b) != 1) std::abort();  // no randomness, no fencing
   b[6] = (b[6] & 0x0f) | 0x40;
   b[8] = (b[8] & 0x3f) | 0x80;
-  return absl::StrFormat("%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3],
-                         b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+  return absl::StrFormat("%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
+                         b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14],
+                         b[15]);
 }
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config) {
@@ -32,8 +33,8 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
   std::error_code error;
   std::filesystem::create_directories(config.runs_dir, error);
   if (error) {
-    return absl::FailedPreconditionError(absl::StrCat("cannot make the directory of runs ", config.runs_dir, ": ",
-                                                      error.message(), "; choose another with --runs"));
+    return absl::FailedPreconditionError(absl::StrCat("cannot make the directory of runs ", config.runs_dir,
+                                                      ": ", error.message(), "; choose another with --runs"));
   }
   daemon->auth_ = std::make_unique<Auth>(daemon->data_dir_->client_token(), daemon->data_dir_->server_key());
 
@@ -58,14 +59,17 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
   CoordinatorOptions options;
   options.runs_dir = config.runs_dir;
   options.worker_timeout = config.worker_timeout;
-  options.secret_for = [auth = daemon->auth_.get()](const std::string& token) { return auth->SecretFor(token); };
+  options.secret_for = [auth = daemon->auth_.get()](const std::string& token) {
+    return auth->SecretFor(token);
+  };
   options.new_token = NewToken;
-  daemon->coordinator_ = std::make_unique<Coordinator>(std::move(options), *daemon->store_, *daemon->scheduler_);
+  daemon->coordinator_ =
+      std::make_unique<Coordinator>(std::move(options), *daemon->store_, *daemon->scheduler_);
   coordinator_to_tell->store(daemon->coordinator_.get());
   if (auto s = daemon->coordinator_->Start(); !s.ok()) return s;
 
-  auto rpc = StartRpcServer({config.listen, kVersion}, *daemon->coordinator_, *daemon->store_, *daemon->scheduler_,
-                            *daemon->auth_);
+  auto rpc = StartRpcServer({config.listen, kVersion}, *daemon->coordinator_, *daemon->store_,
+                            *daemon->scheduler_, *daemon->auth_);
   if (!rpc.ok()) return rpc.status();
   daemon->rpc_ = *std::move(rpc);
   return daemon;
@@ -76,7 +80,7 @@ Daemon::~Daemon() {
   if (coordinator_ != nullptr) coordinator_->Stop();
   if (rpc_ != nullptr) rpc_->Shutdown(absl::Seconds(2));
   rpc_.reset();
-  scheduler_.reset();    // tells the coordinator nothing more
+  scheduler_.reset();  // tells the coordinator nothing more
   coordinator_.reset();
 }
 

@@ -15,7 +15,8 @@ class Daemon {
  public:
   // Serves when it returns. The errors are sentences for the person who started it.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(const ServerConfig& config);
-  // Stops serving, makes durable what was accepted, lets go of the data directory. Workers and their training go on.
+  // Stops serving, makes durable what was accepted, lets go of the data directory. Workers and their training
+  // go on.
   ~Daemon();
 
   const std::vector<std::string>& addresses() const { return rpc_->addresses(); }

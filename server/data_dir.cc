@@ -78,8 +78,8 @@ absl::StatusOr<int> Lock(const std::string& directory) {
 
 constexpr size_t kTokenBytes = 32;
 
-// Reads the secret `name`, or makes it. It appears under its name only when it is complete, so that no crash leaves
-// half of one.
+// Reads the secret `name`, or makes it. It appears under its name only when it is complete, so that no crash
+// leaves half of one.
 absl::StatusOr<std::string> SecretFile(const std::string& directory, const std::string& name) {
   const std::string file = directory + "/" + name, part = file + ".part";
   if (int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC); fd >= 0) {
@@ -113,8 +113,7 @@ absl::StatusOr<std::string> SecretFile(const std::string& directory, const std::
   written = written && rename(part.c_str(), file.c_str()) == 0;
   const int error = errno;
   if (fd >= 0) close(fd);
-  if (!written)
-    return CannotUse(directory, absl::StrCat(name, " cannot be written: ", std::strerror(error)));
+  if (!written) return CannotUse(directory, absl::StrCat(name, " cannot be written: ", std::strerror(error)));
   return token;
 }
 

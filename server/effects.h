@@ -13,10 +13,10 @@ namespace scalelab::server {
 
 struct Effects {
   db::WriteBatch batch;
-  std::vector<JobRequest> submit;         // jobs to ask the scheduler for; without their secrets
-  std::vector<std::string> cancel;        // tokens of jobs to end
-  std::set<int64_t> woken;                // allocations whose desired state changed
-  std::set<int64_t> changed_studies;      // for watchers
+  std::vector<JobRequest> submit;     // jobs to ask the scheduler for; without their secrets
+  std::vector<std::string> cancel;    // tokens of jobs to end
+  std::set<int64_t> woken;            // allocations whose desired state changed
+  std::set<int64_t> changed_studies;  // for watchers
 
   bool empty() const { return batch.empty() && submit.empty() && cancel.empty() && woken.empty(); }
 };

@@ -43,9 +43,12 @@ size_t FairQueue::Ahead(int64_t study, absl::Time now) const {
   for (const auto& [p, owners] : by_priority_) {
     if (p < priority) break;
     for (const auto& [owner, studies] : owners) {
-      if (p > priority) ahead += studies.size();
-      else if (owner == own) ahead += std::distance(studies.begin(), studies.lower_bound(study));
-      else if (Usage(owner, now) < Usage(own, now)) ++ahead;  // at least its next one
+      if (p > priority)
+        ahead += studies.size();
+      else if (owner == own)
+        ahead += std::distance(studies.begin(), studies.lower_bound(study));
+      else if (Usage(owner, now) < Usage(own, now))
+        ++ahead;  // at least its next one
     }
   }
   return ahead;

@@ -26,10 +26,11 @@ std::optional<int64_t> TotalSteps(const std::string& details) {
 }  // namespace
 
 absl::StatusOr<ParsedBatch> ParseBatch(const v1::EventBatch& batch) {
-  if (batch.begin_position() < 0 || batch.end_position() < batch.begin_position() ||
-      batch.begin_line() < 0 || batch.end_line() < batch.begin_line() || batch.end_line() >= kMaxLine) {
-    return absl::InvalidArgumentError(absl::StrCat("event batch of rank ", batch.rank(), " runs backwards: bytes ",
-                                                   batch.begin_position(), " to ", batch.end_position()));
+  if (batch.begin_position() < 0 || batch.end_position() < batch.begin_position() || batch.begin_line() < 0 ||
+      batch.end_line() < batch.begin_line() || batch.end_line() >= kMaxLine) {
+    return absl::InvalidArgumentError(absl::StrCat("event batch of rank ", batch.rank(),
+                                                   " runs backwards: bytes ", batch.begin_position(), " to ",
+                                                   batch.end_position()));
   }
   ParsedBatch parsed;
   parsed.token = batch.token();
@@ -41,31 +42,33 @@ absl::StatusOr<ParsedBatch> ParseBatch(const v1::EventBatch& batch) {
   append.end_line = batch.end_line();
   append.malformed = batch.malformed_size();
   if (batch.malformed_size() > 0) {
-    append.first_malformed = absl::StrCat("line ", batch.malformed(0).line(), ": ", batch.malformed(0).reason());
+    append.first_malformed =
+        absl::StrCat("line ", batch.malformed(0).line(), ": ", batch.malformed(0).reason());
   }
   append.columns.reserve(batch.columns_size());
   std::set<std::string> keys;
   for (const v1::PointColumn& column : batch.columns()) {
     const int n = column.value_size();
     if (column.line_size() != n || column.step_size() != n || column.time_size() != n) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("column '", column.key(), "' of rank ", batch.rank(), " has members of unequal length"));
+      return absl::InvalidArgumentError(absl::StrCat("column '", column.key(), "' of rank ", batch.rank(),
+                                                     " has members of unequal length"));
     }
     // One batch that the database would refuse would take the whole commit of many with it.
     int64_t before = batch.begin_line() - 1;
     for (const int64_t line : column.line()) {
       if (line <= before || line >= batch.end_line()) {
-        return absl::InvalidArgumentError(absl::StrCat("column '", column.key(), "' of rank ", batch.rank(),
-                                                       ": lines must rise from ", batch.begin_line(), " to below ",
-                                                       batch.end_line(), ", found ", line, " after ", before));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "column '", column.key(), "' of rank ", batch.rank(), ": lines must rise from ",
+            batch.begin_line(), " to below ", batch.end_line(), ", found ", line, " after ", before));
       }
       before = line;
     }
     if (!keys.insert(column.key()).second || column.key().empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("column '", column.key(), "' of rank ", batch.rank(), " is there twice or has no name"));
+      return absl::InvalidArgumentError(absl::StrCat("column '", column.key(), "' of rank ", batch.rank(),
+                                                     " is there twice or has no name"));
     }
-    append.columns.push_back({column.key(), {column.line().begin(), column.line().end()},
+    append.columns.push_back({column.key(),
+                              {column.line().begin(), column.line().end()},
                               {column.step().begin(), column.step().end()},
                               {column.time().begin(), column.time().end()},
                               {column.value().begin(), column.value().end()}});
@@ -87,7 +90,8 @@ absl::StatusOr<ParsedBatch> ParseBatch(const v1::EventBatch& batch) {
         break;
       case v1::Event::ERROR:
         append.error_kind = event.error_kind();
-        append.error_message = event.message().empty() ? "the trainer gave up and did not say why" : event.message();
+        append.error_message =
+            event.message().empty() ? "the trainer gave up and did not say why" : event.message();
         break;
       default:
         break;

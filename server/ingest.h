@@ -12,18 +12,20 @@
 
 namespace scalelab::server {
 
-// One part of a rank's event file. `append.attempt_id` and the epochs' are set when the token is known to be live.
+// One part of a rank's event file. `append.attempt_id` and the epochs' are set when the token is known to be
+// live.
 struct ParsedBatch {
   std::string token;
   db::StreamAppend append;
   std::vector<db::EpochRow> epochs;
   std::optional<std::map<std::string, double>> finish_metrics;
-  std::optional<int64_t> total_steps;   // of a start line
+  std::optional<int64_t> total_steps;  // of a start line
   std::optional<int64_t> last_step;
   std::optional<double> last_loss;
 };
 
-// INVALID_ARGUMENT names what does not fit together (columns of unequal length, positions that run backwards).
+// INVALID_ARGUMENT names what does not fit together (columns of unequal length, positions that run
+// backwards).
 absl::StatusOr<ParsedBatch> ParseBatch(const v1::EventBatch& batch);
 
 }  // namespace scalelab::server

@@ -1,12 +1,12 @@
-// Every decision the coordinator makes, as pure code: (state, event, now) -> new state + effects. No I/O, no locks, no
-// clock, no randomness of its own; callable from one thread.
+// Every decision the coordinator makes, as pure code: (state, event, now) -> new state + effects. No I/O, no
+// locks, no clock, no randomness of its own; callable from one thread.
 //
 //   run:      QUEUED -> RUNNING -> SUCCEEDED | FAILED | CANCELLED      (RUNNING -> QUEUED: another attempt)
 //   attempt:  ASSIGNED -> RUNNING -> SUCCEEDED | FAILED | CANCELLED    (STOPPING before CANCELLED)
 //   allocation: INTENDED -> PENDING -> RUNNING -> RELEASING -> ENDED
 //
-// A run has at most one attempt that is not final, and an attempt whose worker is silent ends only when the scheduler
-// says that its allocation is over: until then its processes may live.
+// A run has at most one attempt that is not final, and an attempt whose worker is silent ends only when the
+// scheduler says that its allocation is over: until then its processes may live.
 #pragma once
 
 #include <functional>
@@ -25,34 +25,37 @@
 namespace scalelab::server {
 
 struct LifecycleOptions {
-  std::string runs_dir;                        // attempt directories are <runs_dir>/<study>/<run>/<token>
-  db::Micros worker_timeout = 30'000'000;      // silence after which a worker's allocation is given up
-  db::Micros stop_timeout = 20'000'000;        // after which a stop that did not happen ends the allocation
-  int max_pending_allocations = 4;             // asked for and not started; more would only undo our own order
-  std::function<std::string()> new_token;      // a new UUID at each call
+  std::string runs_dir;                    // attempt directories are <runs_dir>/<study>/<run>/<token>
+  db::Micros worker_timeout = 30'000'000;  // silence after which a worker's allocation is given up
+  db::Micros stop_timeout = 20'000'000;    // after which a stop that did not happen ends the allocation
+  int max_pending_allocations = 4;         // asked for and not started; more would only undo our own order
+  std::function<std::string()> new_token;  // a new UUID at each call
 };
 
 // A study ready to be stored: checked and expanded outside the core thread. Ids are not set yet.
 struct NewStudy {
   std::unique_ptr<StudyState> state;
-  std::vector<db::CellRow> cells;              // one for each of state->cells, then the excluded ones
+  std::vector<db::CellRow> cells;  // one for each of state->cells, then the excluded ones
 };
 
 // ALREADY_EXISTS: the request id made another study from a different specification.
 absl::Status RequestIdReused(const std::string& request_id, int64_t study_id);
 
+// In three files: users' requests, time and bookkeeping in lifecycle.cc, workers in lifecycle_workers.cc, the
+// scheduler in lifecycle_jobs.cc.
 class Lifecycle {
  public:
   Lifecycle(LifecycleOptions options, State& state) : options_(std::move(options)), state_(state) {}
 
-  // Id of the new study, or of the one that was made with this request id. ALREADY_EXISTS: that one was different.
+  // Id of the new study, or of the one that was made with this request id. ALREADY_EXISTS: that one was
+  // different.
   absl::StatusOr<int64_t> Submit(NewStudy study, db::Micros now, Effects& fx);
   absl::Status CancelStudy(int64_t study_id, db::Micros now, Effects& fx);
   absl::Status CancelRun(int64_t study_id, int64_t run_id, db::Micros now, Effects& fx);
 
   // What a worker says of its node. UNAUTHENTICATED: the allocation is over.
-  absl::Status Observe(const std::string& allocation_token, const v1::SynchronizeRequest& request, db::Micros now,
-                       Effects& fx);
+  absl::Status Observe(const std::string& allocation_token, const v1::SynchronizeRequest& request,
+                       db::Micros now, Effects& fx);
   // What the worker of this node should do.
   v1::SynchronizeResponse Desired(const AllocationState& allocation, int node_index) const;
 
@@ -80,11 +83,11 @@ class Lifecycle {
   void UpdateStudy(StudyState& study, db::Micros now, Effects& fx);
   void UpdateWaiting(StudyState& study);
   void Assign(AllocationState& allocation, db::Micros now, Effects& fx);
-  void ObserveAttempt(AllocationState& allocation, const WorkerState& worker, const v1::SynchronizeRequest& request,
-                      db::Micros now, Effects& fx);
+  void ObserveAttempt(AllocationState& allocation, const WorkerState& worker,
+                      const v1::SynchronizeRequest& request, db::Micros now, Effects& fx);
   std::vector<v1::NodeInfo> NodesOf(const AttemptState& attempt) const;
-  void EndAttempt(AttemptState& attempt, db::AttemptState state, db::Cause cause, std::string message, db::Micros now,
-                  Effects& fx);
+  void EndAttempt(AttemptState& attempt, db::AttemptState state, db::Cause cause, std::string message,
+                  db::Micros now, Effects& fx);
   void StopAttempt(AttemptState& attempt, db::Micros now, Effects& fx);
   void Release(AllocationState& allocation, const std::string& reason, Effects& fx);
   void EndJob(AllocationState& allocation, Effects& fx);

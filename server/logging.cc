@@ -1,7 +1,6 @@
 #include "server/logging.h"
 
 #include <memory>
-
 #include <nlohmann/json.hpp>
 
 #include "spdlog/pattern_formatter.h"
@@ -25,7 +24,8 @@ class EscapedMessage final : public spdlog::custom_flag_formatter {
 }  // namespace
 
 void SetUpLogging(const ServerConfig& config) {
-  auto logger = std::make_shared<spdlog::logger>("scalelabd", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger =
+      std::make_shared<spdlog::logger>("scalelabd", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   if (config.log_format == "json") {
     auto formatter = std::make_unique<spdlog::pattern_formatter>(spdlog::pattern_time_type::utc);
     formatter->add_flag<EscapedMessage>('*');

@@ -26,7 +26,9 @@ std::optional<double> Largest(const std::vector<RankState>& ranks, const char* k
   return largest;
 }
 
-Outcome Failed(db::Cause cause, std::string message) { return {db::AttemptState::kFailed, cause, std::move(message), ""}; }
+Outcome Failed(db::Cause cause, std::string message) {
+  return {db::AttemptState::kFailed, cause, std::move(message), ""};
+}
 
 // FNV-1a, 64 bits (Fowler, Noll, Vo).
 uint64_t Fnv1a(const std::string& text) {
@@ -43,19 +45,22 @@ Outcome Judge(const std::vector<RankState>& ranks, const v1::SynchronizeRequest:
     if (rank.stream.error_message.empty()) continue;
     if (error == nullptr) error = &rank;
     if (rank.stream.error_kind == "out_of_memory") {
-      return Failed(db::Cause::kOutOfMemory, absl::StrCat("rank ", rank.stream.rank, ": ", rank.stream.error_message));
+      return Failed(db::Cause::kOutOfMemory,
+                    absl::StrCat("rank ", rank.stream.rank, ": ", rank.stream.error_message));
     }
   }
   if (status.cause() != v1::Attempt::CAUSE_UNSPECIFIED) {
     return Failed(static_cast<db::Cause>(status.cause()), status.message());
   }
   if (error != nullptr) {
-    return Failed(db::Cause::kTrainerError, absl::StrCat("rank ", error->stream.rank, ": ", error->stream.error_message));
+    return Failed(db::Cause::kTrainerError,
+                  absl::StrCat("rank ", error->stream.rank, ": ", error->stream.error_message));
   }
   if (status.exit_status() != 0) {
     const std::string words = status.message().empty() ? "" : absl::StrCat(": ", status.message());
     if (status.exit_status() > 128) {
-      return Failed(db::Cause::kRankKilled, absl::StrCat("ended by signal ", status.exit_status() - 128, words));
+      return Failed(db::Cause::kRankKilled,
+                    absl::StrCat("ended by signal ", status.exit_status() - 128, words));
     }
     return Failed(db::Cause::kTrainerError, absl::StrCat("exit status ", status.exit_status(), words));
   }
@@ -64,17 +69,19 @@ Outcome Judge(const std::vector<RankState>& ranks, const v1::SynchronizeRequest:
     if (!ranks[r].stream.finished) silent.push_back(static_cast<int>(r));
   }
   if (!silent.empty()) {
-    return Failed(db::Cause::kNoFinish, absl::StrCat("exit status 0, but no finish event of rank ",
-                                                     absl::StrJoin(silent, ", ")));
+    return Failed(db::Cause::kNoFinish,
+                  absl::StrCat("exit status 0, but no finish event of rank ", absl::StrJoin(silent, ", ")));
   }
   for (size_t r = 1; r < ranks.size(); ++r) {
     if (ranks[r].stream.parameter_hash != ranks[0].stream.parameter_hash) {
       return Failed(db::Cause::kParametersDiffer,
-                    absl::StrCat("rank ", r, " ended with parameters ", ranks[r].stream.parameter_hash, ", rank 0 with ",
-                                 ranks[0].stream.parameter_hash, ": the ranks did not stay synchronised"));
+                    absl::StrCat("rank ", r, " ended with parameters ", ranks[r].stream.parameter_hash,
+                                 ", rank 0 with ", ranks[0].stream.parameter_hash,
+                                 ": the ranks did not stay synchronised"));
     }
   }
-  return {db::AttemptState::kSucceeded, db::Cause::kNone, "", ranks.empty() ? "" : ranks[0].stream.parameter_hash};
+  return {db::AttemptState::kSucceeded, db::Cause::kNone, "",
+          ranks.empty() ? "" : ranks[0].stream.parameter_hash};
 }
 
 db::RunSummary Summarize(int64_t run_id, int64_t attempt_id, const std::vector<RankState>& ranks,
@@ -116,22 +123,25 @@ std::string Fingerprint(const std::vector<v1::NodeInfo>& nodes) {
 std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes) {
   auto array = nlohmann::ordered_json::array();
   for (const v1::NodeInfo& node : nodes) {
-    array.push_back({{"cpus", node.cpus()},
-                     {"cpu_model", node.cpu_model()},
-                     {"memory_bytes", node.memory_bytes()},
-                     {"gpus", std::vector<std::string>(node.gpus().begin(), node.gpus().end())},
-                     {"os", node.os()},
-                     {"software", std::map<std::string, std::string>(node.software().begin(), node.software().end())}});
+    array.push_back(
+        {{"cpus", node.cpus()},
+         {"cpu_model", node.cpu_model()},
+         {"memory_bytes", node.memory_bytes()},
+         {"gpus", std::vector<std::string>(node.gpus().begin(), node.gpus().end())},
+         {"os", node.os()},
+         {"software", std::map<std::string, std::string>(node.software().begin(), node.software().end())}});
   }
   return array.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 bool Retries(const v1::Retry& retry, db::Cause cause) {
   if (retry.on_size() == 0) {
-    return cause == db::Cause::kNodeFail || cause == db::Cause::kPreempted || cause == db::Cause::kWorkerLost ||
-           cause == db::Cause::kRankKilled || cause == db::Cause::kBootFail;
+    return cause == db::Cause::kNodeFail || cause == db::Cause::kPreempted ||
+           cause == db::Cause::kWorkerLost || cause == db::Cause::kRankKilled ||
+           cause == db::Cause::kBootFail;
   }
-  const std::string name = absl::AsciiStrToLower(v1::Attempt::Cause_Name(static_cast<v1::Attempt::Cause>(cause)));
+  const std::string name =
+      absl::AsciiStrToLower(v1::Attempt::Cause_Name(static_cast<v1::Attempt::Cause>(cause)));
   return std::find(retry.on().begin(), retry.on().end(), name) != retry.on().end();
 }
 

@@ -16,8 +16,9 @@ struct Outcome {
   std::string parameter_hash;
 };
 
-// For an attempt that was not stopped by us. The first that holds decides: a rank out of memory; the cause the worker
-// saw; an error a rank wrote; an exit status that is not 0; a rank without finish; hashes that differ.
+// For an attempt that was not stopped by us. The first that holds decides: a rank out of memory; the cause
+// the worker saw; an error a rank wrote; an exit status that is not 0; a rank without finish; hashes that
+// differ.
 Outcome Judge(const std::vector<RankState>& ranks, const v1::SynchronizeRequest::AttemptStatus& status);
 
 // Results from the ranks' finish metrics: figures over all ranks from rank 0, memory the largest of any rank.

@@ -20,10 +20,13 @@ constexpr int kMaxRequestBytes = 4 << 20;
 
 class Impl final : public RpcServer {
  public:
-  Impl(const RpcServerOptions& options, Coordinator& coordinator, db::Store& store, const Scheduler& scheduler,
-       const Auth& auth)
-      : studies_(coordinator, store, scheduler, auth), runs_(coordinator, store, auth), results_(store, auth),
-        cluster_(coordinator, scheduler, auth, options.version), workers_(coordinator, auth) {}
+  Impl(const RpcServerOptions& options, Coordinator& coordinator, db::Store& store,
+       const Scheduler& scheduler, const Auth& auth)
+      : studies_(coordinator, store, scheduler, auth),
+        runs_(coordinator, store, auth),
+        results_(store, auth),
+        cluster_(coordinator, scheduler, auth, options.version),
+        workers_(coordinator, auth) {}
 
   ~Impl() override { Shutdown(absl::ZeroDuration()); }
 
@@ -48,8 +51,9 @@ class Impl final : public RpcServer {
     builder.RegisterService(&results_);
     builder.RegisterService(&cluster_);
     builder.RegisterService(&workers_);
-    // The socket is born closed to others: there is no moment in which they may connect. The mask is the whole
-    // process's, so it leaves the owner every right that files and directories of other threads may need.
+    // The socket is born closed to others: there is no moment in which they may connect. The mask is the
+    // whole process's, so it leaves the owner every right that files and directories of other threads may
+    // need.
     const mode_t before = umask(0077);
     server_ = builder.BuildAndStart();
     umask(before);
@@ -59,8 +63,9 @@ class Impl final : public RpcServer {
     for (size_t i = 0; i < addresses.size(); ++i) {
       if (server_ == nullptr || ports[i] <= 0) {
         return absl::FailedPreconditionError(
-            absl::StrCat("cannot serve on ", addresses[i].text(), ": is another program using it, and is it an address "
-                                                                  "of this machine? Choose another --listen"));
+            absl::StrCat("cannot serve on ", addresses[i].text(),
+                         ": is another program using it, and is it an address "
+                         "of this machine? Choose another --listen"));
       }
       Address served = addresses[i];
       if (served.unix_path.empty()) served.port = ports[i];
@@ -90,9 +95,9 @@ class Impl final : public RpcServer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RpcServer>> StartRpcServer(const RpcServerOptions& options, Coordinator& coordinator,
-                                                          db::Store& store, const Scheduler& scheduler,
-                                                          const Auth& auth) {
+absl::StatusOr<std::unique_ptr<RpcServer>> StartRpcServer(const RpcServerOptions& options,
+                                                          Coordinator& coordinator, db::Store& store,
+                                                          const Scheduler& scheduler, const Auth& auth) {
   std::vector<Address> addresses;
   for (const std::string& text : options.listen) {
     const auto address = ParseAddress(text);

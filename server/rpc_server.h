@@ -28,10 +28,10 @@ class RpcServer {
   virtual void Shutdown(absl::Duration grace) = 0;
 };
 
-// All references must outlive the server. FAILED_PRECONDITION or INVALID_ARGUMENT: a sentence about the address that
-// cannot be served.
-absl::StatusOr<std::unique_ptr<RpcServer>> StartRpcServer(const RpcServerOptions& options, Coordinator& coordinator,
-                                                          db::Store& store, const Scheduler& scheduler,
-                                                          const Auth& auth);
+// All references must outlive the server. FAILED_PRECONDITION or INVALID_ARGUMENT: a sentence about the
+// address that cannot be served.
+absl::StatusOr<std::unique_ptr<RpcServer>> StartRpcServer(const RpcServerOptions& options,
+                                                          Coordinator& coordinator, db::Store& store,
+                                                          const Scheduler& scheduler, const Auth& auth);
 
 }  // namespace scalelab::server

@@ -12,9 +12,9 @@ namespace scalelab::server {
 
 // One job to ask for. Its token is the job's name: with it a job can be found again after a crash.
 struct JobRequest {
-  std::string token;    // UUID
-  std::string secret;   // what its workers present; reaches them in the job's environment only
-  std::string study;    // display name, for people who look at the scheduler
+  std::string token;   // UUID
+  std::string secret;  // what its workers present; reaches them in the job's environment only
+  std::string study;   // display name, for people who look at the scheduler
   int nodes = 1;
   int ranks_per_node = 1;
   int cpus_per_rank = 1;
@@ -29,23 +29,30 @@ struct JobRequest {
 // What the scheduler says of one job.
 struct JobStatus {
   enum class State {
-    kUnknown,        // asked for it, and it is certain that the scheduler never had it or has forgotten it
+    kUnknown,  // asked for it, and it is certain that the scheduler never had it or has forgotten it
     kPending,
     kRunning,
-    kCompleted,      // its workers exited by themselves
-    kFailed, kCancelled, kTimeout, kPreempted, kNodeFail, kOutOfMemory, kBootFail, kDeadline
+    kCompleted,  // its workers exited by themselves
+    kFailed,
+    kCancelled,
+    kTimeout,
+    kPreempted,
+    kNodeFail,
+    kOutOfMemory,
+    kBootFail,
+    kDeadline
   };
   std::string token;
   std::string external_id;
   State state = State::kUnknown;
-  std::string reason;   // in words: why it is pending, how it ended
+  std::string reason;  // in words: why it is pending, how it ended
 };
 
 bool IsOver(JobStatus::State state);
 
 // What a study could ask for at most. 0 = the scheduler does not say.
 struct Capacity {
-  int slots = 0;            // single-core ranks over all nodes
+  int slots = 0;  // single-core ranks over all nodes
   int slots_per_node = 0;
   int gpus = 0;
 };
@@ -54,11 +61,11 @@ struct Capacity {
 class Scheduler {
  public:
   virtual ~Scheduler() = default;
-  virtual std::string name() const = 0;   // "local", "slurm"
+  virtual std::string name() const = 0;  // "local", "slurm"
   virtual Capacity capacity() const = 0;
-  // Asks for a job, or finds the one that already has this token; returns its external id. UNAVAILABLE: not known
-  // whether it was taken, ask Poll; RESOURCE_EXHAUSTED: a limit or quota, wait and try again; INVALID_ARGUMENT and
-  // PERMISSION_DENIED: it will never be taken.
+  // Asks for a job, or finds the one that already has this token; returns its external id. UNAVAILABLE: not
+  // known whether it was taken, ask Poll; RESOURCE_EXHAUSTED: a limit or quota, wait and try again;
+  // INVALID_ARGUMENT and PERMISSION_DENIED: it will never be taken.
   virtual absl::StatusOr<std::string> Submit(const JobRequest& request) = 0;
   // The script Submit would hand over; empty when there is none.
   virtual std::string Script(const JobRequest& request) const = 0;

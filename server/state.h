@@ -1,5 +1,5 @@
-// What the coordinator knows while it runs: everything of the database that can still change, plus what only live
-// connections can tell. Owned by the core thread; nothing here locks.
+// What the coordinator knows while it runs: everything of the database that can still change, plus what only
+// live connections can tell. Owned by the core thread; nothing here locks.
 #pragma once
 
 #include <array>
@@ -25,21 +25,21 @@ namespace scalelab::server {
 // A cell that runs are made of; excluded ones are in the database only.
 struct CellState {
   int64_t id = 0;
-  v1::RunSpec spec;             // seed is that of repeat 0
+  v1::RunSpec spec;  // seed is that of repeat 0
   google::protobuf::Struct key;
 };
 
 struct StudyState {
   db::StudyRow row;
-  v1::StudySpec spec;           // defaults filled in
-  AllocationShape shape;        // of its largest cell
+  v1::StudySpec spec;     // defaults filled in
+  AllocationShape shape;  // of its largest cell
   std::vector<CellState> cells;
-  std::vector<db::RunRow> runs;      // by position
-  std::vector<int> cell_of;          // by position: index into cells
-  std::set<int> queued;              // positions that wait; the smallest goes next
-  std::array<int64_t, 6> counts{};   // runs by db::RunState
-  std::set<int64_t> allocations;     // not ended
-  int64_t revision = 1;              // grows with every change a watcher would see
+  std::vector<db::RunRow> runs;     // by position
+  std::vector<int> cell_of;         // by position: index into cells
+  std::set<int> queued;             // positions that wait; the smallest goes next
+  std::array<int64_t, 6> counts{};  // runs by db::RunState
+  std::set<int64_t> allocations;    // not ended
+  int64_t revision = 1;             // grows with every change a watcher would see
 };
 
 // One rank's progress while its attempt is live.
@@ -51,13 +51,13 @@ struct RankState {
 struct AttemptState {
   db::AttemptRow row;
   int64_t study_id = 0;
-  int position = 0;                  // of its run in the study
+  int position = 0;  // of its run in the study
   std::vector<RankState> ranks;
-  int64_t step = 0;                  // last step of rank 0
+  int64_t step = 0;  // last step of rank 0
   int64_t total_steps = 0;
   std::optional<double> train_loss;
-  bool reported = false;             // a worker has said that it knows it
-  std::string reported_by;           // that worker's instance
+  bool reported = false;    // a worker has said that it knows it
+  std::string reported_by;  // that worker's instance
   db::Micros stopping_since = 0;
 };
 
@@ -68,6 +68,11 @@ struct WorkerState {
   bool leaving = false;
 };
 
+// Asked for, or about to be, and not begun.
+inline bool Waits(db::AllocationState state) {
+  return state == db::AllocationState::kIntended || state == db::AllocationState::kPending;
+}
+
 struct AllocationState {
   db::AllocationRow row;
   std::map<int, WorkerState> workers;  // by node index
@@ -75,8 +80,8 @@ struct AllocationState {
   int64_t generation = 0;              // of its desired state
   bool submitted = false;              // handed to the scheduler by this process
   bool cancel_sent = false;
-  db::Micros last_seen = 0;            // of worker 0, or when it began to run
-  db::Micros retry_at = 0;             // when to ask the scheduler again
+  db::Micros last_seen = 0;  // of worker 0, or when it began to run
+  db::Micros retry_at = 0;   // when to ask the scheduler again
 };
 
 struct State {
@@ -86,14 +91,14 @@ struct State {
   std::unordered_map<int64_t, std::unique_ptr<AllocationState>> allocations;
   std::unordered_map<std::string, int64_t> attempt_by_token;
   std::unordered_map<std::string, int64_t> allocation_by_token;
-  // "owner\nrequest id" of the newest submits -> study, hash of its spec. It closes the gap between a handler's look
-  // into the database and the core thread's turn; older ones are found in the database.
+  // "owner\nrequest id" of the newest submits -> study, hash of its spec. It closes the gap between a
+  // handler's look into the database and the core thread's turn; older ones are found in the database.
   std::unordered_map<std::string, std::pair<int64_t, size_t>> requests;
   std::deque<std::string> request_order;
-  FairQueue waiting;                   // studies that want an allocation and have not enough
+  FairQueue waiting;  // studies that want an allocation and have not enough
   int64_t last_study_id = 0, last_cell_id = 0, last_run_id = 0, last_attempt_id = 0, last_allocation_id = 0;
   int64_t last_generation = 0;
-  int pending_allocations = 0;         // intended or pending
+  int pending_allocations = 0;  // intended or pending
 
   StudyState* study(int64_t id) const;
   AttemptState* attempt(int64_t id) const;

@@ -27,7 +27,8 @@ std::string FieldOf(const v1::StudySpec& spec, const std::string& key, double nu
   return absl::StrCat("fixed.", key);
 }
 
-std::optional<FieldViolation> CheckFits(const v1::StudySpec& spec, const Cell& cell, const Scheduler& scheduler) {
+std::optional<FieldViolation> CheckFits(const v1::StudySpec& spec, const Cell& cell,
+                                        const Scheduler& scheduler) {
   const Capacity capacity = scheduler.capacity();
   const int cpus = std::max(1, cell.spec.cpus_per_rank());
   if (capacity.slots > 0 && cell.spec.ranks() * cpus > capacity.slots) {
@@ -37,10 +38,11 @@ std::optional<FieldViolation> CheckFits(const v1::StudySpec& spec, const Cell& c
                                        "; use fewer ranks, or start scalelabd with more (--local-slots)")};
   }
   if (capacity.slots > 0 && cell.spec.ranks() * cell.spec.gpus_per_rank() > capacity.gpus) {
-    return FieldViolation{"resources.gpus_per_rank",
-                          absl::StrCat("ranks: ", cell.spec.ranks(), " needs ",
-                                       cell.spec.ranks() * cell.spec.gpus_per_rank(), " GPUs, the ", scheduler.name(),
-                                       " scheduler has ", capacity.gpus, "; set gpus_per_rank: 0 to train on the CPU")};
+    return FieldViolation{
+        "resources.gpus_per_rank",
+        absl::StrCat("ranks: ", cell.spec.ranks(), " needs ", cell.spec.ranks() * cell.spec.gpus_per_rank(),
+                     " GPUs, the ", scheduler.name(), " scheduler has ", capacity.gpus,
+                     "; set gpus_per_rank: 0 to train on the CPU")};
   }
   return std::nullopt;
 }
@@ -60,11 +62,13 @@ absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler
   if (scheduler.name() == "local") {
     for (const auto& [name, dir] : datasets) {
       if (name.empty()) continue;
-      if (auto s = CheckDataset(name, dir); !s.ok()) violations.push_back({"fixed.data_dir", std::string(s.message())});
+      if (auto s = CheckDataset(name, dir); !s.ok())
+        violations.push_back({"fixed.data_dir", std::string(s.message())});
     }
   }
-  std::sort(violations.begin(), violations.end(),
-            [](const auto& a, const auto& b) { return std::tie(a.field, a.description) < std::tie(b.field, b.description); });
+  std::sort(violations.begin(), violations.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.field, a.description) < std::tie(b.field, b.description);
+  });
   violations.erase(std::unique(violations.begin(), violations.end()), violations.end());
   if (!violations.empty()) return InvalidFields(std::move(violations));
 
@@ -100,14 +104,16 @@ absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler
   }
   const double cap = expanded->spec.limits().gpu_hours();
   if (cap > 0 && plan.gpu_hours() > cap) {
-    return InvalidFields({{"limits.gpu_hours", absl::StrCat("the plan may use ", plan.gpu_hours(), " GPU-hours, the limit is ",
-                                                            cap, "; shorten resources.time or raise the limit")}});
+    return InvalidFields(
+        {{"limits.gpu_hours", absl::StrCat("the plan may use ", plan.gpu_hours(), " GPU-hours, the limit is ",
+                                           cap, "; shorten resources.time or raise the limit")}});
   }
   needs.study = *std::move(expanded);
   return needs;
 }
 
-NewStudy MakeNewStudy(const v1::StudySpec& spec, ExpandedStudy expanded, std::string owner, std::string request_id) {
+NewStudy MakeNewStudy(const v1::StudySpec& spec, ExpandedStudy expanded, std::string owner,
+                      std::string request_id) {
   NewStudy made;
   made.state = std::make_unique<StudyState>();
   StudyState& study = *made.state;

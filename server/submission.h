@@ -1,5 +1,5 @@
-// From a request to a study that the core thread can store as it is; everything costly happens here, in the caller's
-// thread.
+// From a request to a study that the core thread can store as it is; everything costly happens here, in the
+// caller's thread.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -19,6 +19,7 @@ struct StudyNeeds {
 absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler& scheduler);
 
 // `spec` is stored as it was submitted.
-NewStudy MakeNewStudy(const v1::StudySpec& spec, ExpandedStudy expanded, std::string owner, std::string request_id);
+NewStudy MakeNewStudy(const v1::StudySpec& spec, ExpandedStudy expanded, std::string owner,
+                      std::string request_id);
 
 }  // namespace scalelab::server

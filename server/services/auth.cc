@@ -35,10 +35,11 @@ absl::Status Auth::CheckClient(const grpc::CallbackServerContext& context) const
   if (absl::StartsWith(context.peer(), "unix:")) return absl::OkStatus();
   const std::string token = Bearer(context);
   if (Same(token, client_token_)) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kUnauthenticated, "BAD_TOKEN",
-                   absl::StrCat(token.empty() ? "this server wants a token over TCP" : "the token is not this server's",
-                                "; give the file client.token of its data directory with --token-file or "
-                                "SCALELAB_TOKEN_FILE"));
+  return MakeError(
+      absl::StatusCode::kUnauthenticated, "BAD_TOKEN",
+      absl::StrCat(token.empty() ? "this server wants a token over TCP" : "the token is not this server's",
+                   "; give the file client.token of its data directory with --token-file or "
+                   "SCALELAB_TOKEN_FILE"));
 }
 
 absl::StatusOr<std::string> Auth::CheckWorker(const grpc::CallbackServerContext& context) const {

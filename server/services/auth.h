@@ -1,5 +1,5 @@
-// Who may call. Over a Unix socket the file's mode decides (0600: the same account), over TCP a bearer token does:
-// never open. Workers prove their allocation on every transport.
+// Who may call. Over a Unix socket the file's mode decides (0600: the same account), over TCP a bearer token
+// does: never open. Workers prove their allocation on every transport.
 #pragma once
 
 #include <string>
@@ -10,12 +10,13 @@
 
 namespace scalelab::server {
 
-// Secrets of allocations are derived, not stored: HMAC-SHA256 (RFC 2104) of the allocation's token under the server's
-// key, so that a restarted coordinator knows them and the database never holds them.
+// Secrets of allocations are derived, not stored: HMAC-SHA256 (RFC 2104) of the allocation's token under the
+// server's key, so that a restarted coordinator knows them and the database never holds them.
 class Auth {
  public:
   // `client_token`: what clients present. `key`: secret of this server, any length.
-  Auth(std::string client_token, std::string key) : client_token_(std::move(client_token)), key_(std::move(key)) {}
+  Auth(std::string client_token, std::string key)
+      : client_token_(std::move(client_token)), key_(std::move(key)) {}
 
   // OK for users' calls; UNAUTHENTICATED says how to present a token.
   absl::Status CheckClient(const grpc::CallbackServerContext& context) const;

@@ -6,7 +6,8 @@
 namespace scalelab::server {
 
 grpc::ServerUnaryReactor* ClusterService::GetCluster(grpc::CallbackServerContext* context,
-                                                     const v1::GetClusterRequest*, v1::GetClusterResponse* response) {
+                                                     const v1::GetClusterRequest*,
+                                                     v1::GetClusterResponse* response) {
   if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
   response->set_version(version_);
   response->set_scheduler(scheduler_.name());

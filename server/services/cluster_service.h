@@ -12,7 +12,10 @@ namespace scalelab::server {
 class ClusterService final : public v1::ClusterService::CallbackService {
  public:
   ClusterService(Coordinator& coordinator, const Scheduler& scheduler, const Auth& auth, std::string version)
-      : coordinator_(coordinator), scheduler_(scheduler), auth_(auth), version_(std::move(version)),
+      : coordinator_(coordinator),
+        scheduler_(scheduler),
+        auth_(auth),
+        version_(std::move(version)),
         started_(absl::ToUnixMicros(absl::Now())) {}
 
   grpc::ServerUnaryReactor* GetCluster(grpc::CallbackServerContext*, const v1::GetClusterRequest*,

@@ -10,8 +10,9 @@ namespace scalelab::server {
 namespace {
 
 absl::Status NoStudy(absl::string_view name) {
-  return MakeError(absl::StatusCode::kNotFound, "STUDY_NOT_FOUND",
-                   absl::StrCat("there is no study '", name, "'; `scalelab study list` shows those there are"));
+  return MakeError(
+      absl::StatusCode::kNotFound, "STUDY_NOT_FOUND",
+      absl::StrCat("there is no study '", name, "'; `scalelab study list` shows those there are"));
 }
 
 }  // namespace
@@ -41,8 +42,9 @@ absl::StatusOr<db::RunRow> FindRun(db::Store& store, const std::string& name) {
   if (absl::SimpleAtoi(last, &id)) found = store.GetRun(id);
   const bool full = slash != std::string::npos && name.rfind("studies/", 0) == 0;
   if (absl::IsNotFound(found.status()) || (full && RunName(found->study_id, id) != name)) {
-    return MakeError(absl::StatusCode::kNotFound, "RUN_NOT_FOUND",
-                     absl::StrCat("there is no run '", name, "'; `scalelab run list STUDY` shows those there are"));
+    return MakeError(
+        absl::StatusCode::kNotFound, "RUN_NOT_FOUND",
+        absl::StrCat("there is no run '", name, "'; `scalelab run list STUDY` shows those there are"));
   }
   return found;
 }

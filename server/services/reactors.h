@@ -16,8 +16,8 @@ inline grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, co
   return reactor;
 }
 
-// Writes what `next` puts into its argument until it returns false or an error. `next` may block for a disk, not for a
-// peer; it is called from gRPC's threads, one call at a time.
+// Writes what `next` puts into its argument until it returns false or an error. `next` may block for a disk,
+// not for a peer; it is called from gRPC's threads, one call at a time.
 template <typename Response>
 class GeneratedStream : public grpc::ServerWriteReactor<Response> {
  public:
@@ -27,15 +27,19 @@ class GeneratedStream : public grpc::ServerWriteReactor<Response> {
 
  private:
   void OnWriteDone(bool ok) override {
-    if (ok) Continue();
-    else this->Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client is gone"));
+    if (ok)
+      Continue();
+    else
+      this->Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client is gone"));
   }
   void OnDone() override { delete this; }
   void Continue() {
     response_.Clear();
     const absl::StatusOr<bool> more = next_(&response_);
-    if (more.ok() && *more) this->StartWrite(&response_);
-    else this->Finish(ToGrpc(more.status()));
+    if (more.ok() && *more)
+      this->StartWrite(&response_);
+    else
+      this->Finish(ToGrpc(more.status()));
   }
 
   Next next_;

@@ -18,7 +18,8 @@ void AddSeries(const db::Series& series, int max_points, std::deque<v1::ReadPoin
   const size_t n = series.value.size();
   std::vector<size_t> chosen;
   if (max_points > 0) {
-    chosen = Downsample({series.step.begin(), series.step.end()}, series.value, static_cast<size_t>(max_points));
+    chosen =
+        Downsample({series.step.begin(), series.step.end()}, series.value, static_cast<size_t>(max_points));
   }
   const size_t count = max_points > 0 ? chosen.size() : n;
   for (size_t k = 0; k < count; ++k) {
@@ -54,8 +55,8 @@ grpc::ServerUnaryReactor* ResultService::GetCurve(grpc::CallbackServerContext* c
   return Answer(context, absl::OkStatus());
 }
 
-grpc::ServerWriteReactor<v1::ReadPointsResponse>* ResultService::ReadPoints(grpc::CallbackServerContext* context,
-                                                                           const v1::ReadPointsRequest* request) {
+grpc::ServerWriteReactor<v1::ReadPointsResponse>* ResultService::ReadPoints(
+    grpc::CallbackServerContext* context, const v1::ReadPointsRequest* request) {
   using Stream = GeneratedStream<v1::ReadPointsResponse>;
   if (auto s = auth_.CheckClient(*context); !s.ok()) return new Stream(s);
   const auto run = FindRun(store_, request->run());
@@ -67,9 +68,8 @@ grpc::ServerWriteReactor<v1::ReadPointsResponse>* ResultService::ReadPoints(grpc
   filter.key = request->key();
   if (request->has_rank()) filter.rank = request->rank();
   auto messages = std::make_shared<std::deque<v1::ReadPointsResponse>>();
-  const absl::Status read = store_.ReadPoints(filter, [&](const db::Series& series) {
-    AddSeries(series, request->max_points(), messages.get());
-  });
+  const absl::Status read = store_.ReadPoints(
+      filter, [&](const db::Series& series) { AddSeries(series, request->max_points(), messages.get()); });
   if (!read.ok()) return new Stream(read);
   return new Stream([messages](v1::ReadPointsResponse* response) -> absl::StatusOr<bool> {
     if (messages->empty()) return false;

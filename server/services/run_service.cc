@@ -20,8 +20,10 @@ class LogReader {
  public:
   LogReader(const std::string& directory, int rank, v1::ReadRunLogRequest::Stream which) {
     const std::string base = absl::StrCat(directory, "/rank-", rank);
-    if (which != v1::ReadRunLogRequest::STDERR) files_.emplace_back(v1::ReadRunLogRequest::STDOUT, base + ".out");
-    if (which != v1::ReadRunLogRequest::STDOUT) files_.emplace_back(v1::ReadRunLogRequest::STDERR, base + ".err");
+    if (which != v1::ReadRunLogRequest::STDERR)
+      files_.emplace_back(v1::ReadRunLogRequest::STDOUT, base + ".out");
+    if (which != v1::ReadRunLogRequest::STDOUT)
+      files_.emplace_back(v1::ReadRunLogRequest::STDERR, base + ".err");
   }
 
   absl::StatusOr<bool> Next(v1::ReadRunLogResponse* response) {
@@ -83,15 +85,16 @@ absl::Status RunService::Fill(int64_t run_id, v1::Run* run) {
   return absl::OkStatus();
 }
 
-grpc::ServerUnaryReactor* RunService::GetRun(grpc::CallbackServerContext* context, const v1::GetRunRequest* request,
-                                             v1::GetRunResponse* response) {
+grpc::ServerUnaryReactor* RunService::GetRun(grpc::CallbackServerContext* context,
+                                             const v1::GetRunRequest* request, v1::GetRunResponse* response) {
   if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
   const auto row = FindRun(store_, request->name());
   return Answer(context, row.ok() ? Fill(row->id, response->mutable_run()) : row.status());
 }
 
 grpc::ServerUnaryReactor* RunService::ListRuns(grpc::CallbackServerContext* context,
-                                               const v1::ListRunsRequest* request, v1::ListRunsResponse* response) {
+                                               const v1::ListRunsRequest* request,
+                                               v1::ListRunsResponse* response) {
   if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
   const auto study = FindStudy(store_, request->parent());
   if (!study.ok()) return Answer(context, study.status());
@@ -101,7 +104,8 @@ grpc::ServerUnaryReactor* RunService::ListRuns(grpc::CallbackServerContext* cont
   if (!request->page_token().empty() && !absl::SimpleAtoi(request->page_token(), &filter.after_position)) {
     return Answer(context, InvalidFields({{"page_token", "page_token is not one that ListRuns gave"}}));
   }
-  if (request->state() != v1::Run::STATE_UNSPECIFIED) filter.state = static_cast<db::RunState>(request->state());
+  if (request->state() != v1::Run::STATE_UNSPECIFIED)
+    filter.state = static_cast<db::RunState>(request->state());
   const auto cells = store_.ListCells(study->id);
   if (!cells.ok()) return Answer(context, cells.status());
   std::unordered_map<int64_t, const db::CellRow*> cell_by_id;
@@ -129,8 +133,8 @@ grpc::ServerUnaryReactor* RunService::CancelRun(grpc::CallbackServerContext* con
   return reactor;
 }
 
-grpc::ServerWriteReactor<v1::ReadRunLogResponse>* RunService::ReadRunLog(grpc::CallbackServerContext* context,
-                                                                        const v1::ReadRunLogRequest* request) {
+grpc::ServerWriteReactor<v1::ReadRunLogResponse>* RunService::ReadRunLog(
+    grpc::CallbackServerContext* context, const v1::ReadRunLogRequest* request) {
   using Stream = GeneratedStream<v1::ReadRunLogResponse>;
   if (auto s = auth_.CheckClient(*context); !s.ok()) return new Stream(s);
   const auto run = FindRun(store_, request->name());

@@ -30,12 +30,14 @@ grpc::ServerUnaryReactor* StudyService::CreateStudy(grpc::CallbackServerContext*
                                                     v1::CreateStudyResponse* response) {
   if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
   if (request->request_id().size() > kLongestRequestId) {
-    return Answer(context, InvalidFields({{"request_id", absl::StrCat("request_id has ", request->request_id().size(),
-                                                                      " characters; at most 100 are allowed")}}));
+    return Answer(context,
+                  InvalidFields({{"request_id", absl::StrCat("request_id has ", request->request_id().size(),
+                                                             " characters; at most 100 are allowed")}}));
   }
   absl::StatusOr<StudyNeeds> needs = CheckStudy(request->spec(), scheduler_);
   if (!needs.ok()) return Answer(context, needs.status());
-  NewStudy study = MakeNewStudy(request->spec(), std::move(needs->study), request->owner(), request->request_id());
+  NewStudy study =
+      MakeNewStudy(request->spec(), std::move(needs->study), request->owner(), request->request_id());
   if (request->validate_only()) {
     study.state->row.runs = static_cast<int64_t>(study.state->runs.size());
     *response->mutable_study() = ToStudy(study.state->row, {0, study.state->row.runs}, false);
@@ -77,7 +79,8 @@ grpc::ServerUnaryReactor* StudyService::PlanStudy(grpc::CallbackServerContext* c
 }
 
 grpc::ServerUnaryReactor* StudyService::GetStudy(grpc::CallbackServerContext* context,
-                                                 const v1::GetStudyRequest* request, v1::GetStudyResponse* response) {
+                                                 const v1::GetStudyRequest* request,
+                                                 v1::GetStudyResponse* response) {
   if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
   const auto row = FindStudy(store_, request->name());
   return Answer(context, row.ok() ? Fill(row->id, response->mutable_study()) : row.status());
@@ -98,17 +101,19 @@ grpc::ServerUnaryReactor* StudyService::ListStudies(grpc::CallbackServerContext*
   for (const db::StudyRow& row : *rows) ids.push_back(row.id);
   const auto counts = store_.CountRuns(ids);
   if (!counts.ok()) return Answer(context, counts.status());
-  for (size_t i = 0; i < rows->size(); ++i) *response->add_studies() = ToStudy((*rows)[i], (*counts)[i], false);
+  for (size_t i = 0; i < rows->size(); ++i)
+    *response->add_studies() = ToStudy((*rows)[i], (*counts)[i], false);
   if (static_cast<int>(rows->size()) == size) response->set_next_page_token(absl::StrCat(rows->back().id));
   return Answer(context, absl::OkStatus());
 }
 
-grpc::ServerWriteReactor<v1::WatchStudyResponse>* StudyService::WatchStudy(grpc::CallbackServerContext* context,
-                                                                          const v1::WatchStudyRequest* request) {
+grpc::ServerWriteReactor<v1::WatchStudyResponse>* StudyService::WatchStudy(
+    grpc::CallbackServerContext* context, const v1::WatchStudyRequest* request) {
   if (auto s = auth_.CheckClient(*context); !s.ok()) return new GeneratedStream<v1::WatchStudyResponse>(s);
   const auto row = FindStudy(store_, request->name());
   if (!row.ok()) return new GeneratedStream<v1::WatchStudyResponse>(row.status());
-  return WatchStream::Start(coordinator_, row->id, [this, id = row->id](v1::Study* study) { return Fill(id, study); });
+  return WatchStream::Start(coordinator_, row->id,
+                            [this, id = row->id](v1::Study* study) { return Fill(id, study); });
 }
 
 grpc::ServerUnaryReactor* StudyService::CancelStudy(grpc::CallbackServerContext* context,
@@ -126,11 +131,13 @@ grpc::ServerUnaryReactor* StudyService::CancelStudy(grpc::CallbackServerContext*
 }
 
 grpc::ServerUnaryReactor* StudyService::DeleteStudy(grpc::CallbackServerContext* context,
-                                                    const v1::DeleteStudyRequest* request, v1::DeleteStudyResponse*) {
+                                                    const v1::DeleteStudyRequest* request,
+                                                    v1::DeleteStudyResponse*) {
   if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
   if (request->name() == "studies/last" || request->name() == "last") {
-    return Answer(context, InvalidFields({{"name", "deleting 'last' is refused because it may have changed since you "
-                                                   "looked; give the study's number"}}));
+    return Answer(context, InvalidFields({{"name",
+                                           "deleting 'last' is refused because it may have changed since you "
+                                           "looked; give the study's number"}}));
   }
   const auto row = FindStudy(store_, request->name());
   if (!row.ok()) return Answer(context, row.status());

@@ -31,7 +31,7 @@ v1::WatchStudyResponse Describe(const StudyState& study, const State& state) {
     return response;
   }
   const db::AllocationRow& row = state.allocation(*study.allocations.begin())->row;
-  response.set_waiting_reason(!row.reason.empty() ? row.reason
+  response.set_waiting_reason(!row.reason.empty()                          ? row.reason
                               : row.state == db::AllocationState::kRunning ? "its worker is starting"
                                                                            : "waiting for the scheduler");
   return response;
@@ -51,8 +51,10 @@ WatchStream* WatchStream::Start(Coordinator& coordinator, int64_t study_id,
       [stream](absl::Status not_live) {
         v1::WatchStudyResponse last;
         if (absl::IsNotFound(not_live)) not_live = stream->fill_(last.mutable_study());
-        if (not_live.ok()) stream->Offer(std::move(last), true);
-        else stream->Fail(not_live);
+        if (not_live.ok())
+          stream->Offer(std::move(last), true);
+        else
+          stream->Fail(not_live);
       });
   return stream.get();
 }

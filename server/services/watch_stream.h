@@ -30,8 +30,8 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::WatchStudyResponse
   std::shared_ptr<WatchStream> self_;  // until OnDone
 
   std::mutex mutex_;
-  v1::WatchStudyResponse writing_;   // guarded by mutex_ while not writing, by gRPC while writing
-  v1::WatchStudyResponse newest_;    // guarded by mutex_
+  v1::WatchStudyResponse writing_;  // guarded by mutex_ while not writing, by gRPC while writing
+  v1::WatchStudyResponse newest_;   // guarded by mutex_
   bool has_newest_ = false, busy_ = false, final_ = false, over_ = false, sent_spec_ = false;
 };
 

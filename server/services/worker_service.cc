@@ -11,10 +11,11 @@ grpc::ServerUnaryReactor* WorkerService::Synchronize(grpc::CallbackServerContext
   const auto allocation = auth_.CheckWorker(*context);
   if (!allocation.ok()) return Answer(context, allocation.status());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  coordinator_.Synchronize(*allocation, *request, [reactor, response](absl::StatusOr<v1::SynchronizeResponse> desired) {
-    if (desired.ok()) *response = *std::move(desired);
-    reactor->Finish(ToGrpc(desired.status()));
-  });
+  coordinator_.Synchronize(*allocation, *request,
+                           [reactor, response](absl::StatusOr<v1::SynchronizeResponse> desired) {
+                             if (desired.ok()) *response = *std::move(desired);
+                             reactor->Finish(ToGrpc(desired.status()));
+                           });
   return reactor;
 }
 
@@ -31,13 +32,14 @@ grpc::ServerUnaryReactor* WorkerService::ReportEvents(grpc::CallbackServerContex
     batches.push_back(*std::move(parsed));
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  coordinator_.Report(std::move(batches),
-                      [reactor, response](absl::StatusOr<std::vector<v1::ReportEventsResponse::Stream>> streams) {
-                        if (streams.ok()) {
-                          for (auto& stream : *streams) *response->add_streams() = std::move(stream);
-                        }
-                        reactor->Finish(ToGrpc(streams.status()));
-                      });
+  coordinator_.Report(
+      std::move(batches),
+      [reactor, response](absl::StatusOr<std::vector<v1::ReportEventsResponse::Stream>> streams) {
+        if (streams.ok()) {
+          for (auto& stream : *streams) *response->add_streams() = std::move(stream);
+        }
+        reactor->Finish(ToGrpc(streams.status()));
+      });
   return reactor;
 }
 

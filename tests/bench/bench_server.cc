@@ -27,10 +27,12 @@ absl::StatusOr<std::string> PretendScheduler::Submit(const server::JobRequest& r
   return absl::StrCat(jobs_.size());
 }
 
-absl::StatusOr<std::vector<server::JobStatus>> PretendScheduler::Poll(const std::vector<std::string>& tokens) {
+absl::StatusOr<std::vector<server::JobStatus>> PretendScheduler::Poll(
+    const std::vector<std::string>& tokens) {
   using State = server::JobStatus::State;
   std::vector<server::JobStatus> jobs;
-  for (const std::string& token : tokens) jobs.push_back({token, "1", runs_ ? State::kRunning : State::kPending, ""});
+  for (const std::string& token : tokens)
+    jobs.push_back({token, "1", runs_ ? State::kRunning : State::kPending, ""});
   return jobs;
 }
 

@@ -1,5 +1,5 @@
-// A coordinator with its database and gRPC in this process, and a scheduler whose jobs are only said to run: what is
-// measured is the service, not training.
+// A coordinator with its database and gRPC in this process, and a scheduler whose jobs are only said to run:
+// what is measured is the service, not training.
 #pragma once
 
 #include <grpcpp/channel.h>

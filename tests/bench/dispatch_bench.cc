@@ -24,10 +24,12 @@ std::vector<Figure> RunDispatchBench(const BenchOptions& options) {
     context.set_wait_for_ready(true);
     if (!studies->CreateStudy(&context, request, &response).ok()) return {};
   }
-  while (server.scheduler().jobs().size() < kWorkers) std::this_thread::yield();  // asked for on another thread
+  while (server.scheduler().jobs().size() < kWorkers)
+    std::this_thread::yield();  // asked for on another thread
   std::vector<std::unique_ptr<SimulatedWorker>> workers;
   for (const auto& [token, secret] : server.scheduler().jobs()) {
-    workers.push_back(std::make_unique<SimulatedWorker>(server.Connect(), token, secret, static_cast<int>(workers.size())));
+    workers.push_back(
+        std::make_unique<SimulatedWorker>(server.Connect(), token, secret, static_cast<int>(workers.size())));
   }
   std::mutex mutex;
   std::condition_variable changed;

@@ -21,8 +21,9 @@ constexpr int kLines = 1250;  // of a request: 10,000 points, about 330 KiB
 constexpr int kRowsPerCommit = 10'000;
 
 const char* Key(int k) {
-  static const char* keys[kKeys] = {"step/total_s",     "step/data_s",         "step/forward_s", "step/backward_s",
-                                    "step/optimizer_s", "step/comm_exposed_s", "comm/bytes",     "train/loss"};
+  static const char* keys[kKeys] = {"step/total_s",    "step/data_s",      "step/forward_s",
+                                    "step/backward_s", "step/optimizer_s", "step/comm_exposed_s",
+                                    "comm/bytes",      "train/loss"};
   return keys[k];
 }
 
@@ -51,21 +52,25 @@ v1::ReportEventsRequest Request(const std::string& token, int number) {
 double RawRowsPerSecond(const std::string& path, int requests) {
   sqlite3* db = nullptr;
   sqlite3_open(path.c_str(), &db);
-  sqlite3_exec(db,
-               "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;"
-               "CREATE TABLE point(attempt_id INTEGER NOT NULL, key_id INTEGER NOT NULL, rank INTEGER NOT NULL,"
-               " line INTEGER NOT NULL, step INTEGER NOT NULL, time REAL NOT NULL, value REAL,"
-               " PRIMARY KEY(attempt_id, key_id, rank, line)) STRICT, WITHOUT ROWID;",
-               nullptr, nullptr, nullptr);
+  sqlite3_exec(
+      db,
+      "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;"
+      "CREATE TABLE point(attempt_id INTEGER NOT NULL, key_id INTEGER NOT NULL, rank INTEGER NOT NULL,"
+      " line INTEGER NOT NULL, step INTEGER NOT NULL, time REAL NOT NULL, value REAL,"
+      " PRIMARY KEY(attempt_id, key_id, rank, line)) STRICT, WITHOUT ROWID;",
+      nullptr, nullptr, nullptr);
   sqlite3_stmt* insert = nullptr;
-  sqlite3_prepare_v3(db, "INSERT INTO point VALUES(?,?,?,?,?,?,?)", -1, SQLITE_PREPARE_PERSISTENT, &insert, nullptr);
+  sqlite3_prepare_v3(db, "INSERT INTO point VALUES(?,?,?,?,?,?,?)", -1, SQLITE_PREPARE_PERSISTENT, &insert,
+                     nullptr);
   const absl::Time start = absl::Now();
   int64_t rows = 0;
   for (int r = 0; r < requests; ++r) {
     for (int w = 0; w < kWorkers; ++w) {
       for (int k = 0; k < kKeys; ++k) {
-        for (int64_t line = static_cast<int64_t>(r) * kLines; line < static_cast<int64_t>(r + 1) * kLines; ++line) {
-          if (rows % kRowsPerCommit == 0) sqlite3_exec(db, rows == 0 ? "BEGIN" : "COMMIT; BEGIN", nullptr, nullptr, nullptr);
+        for (int64_t line = static_cast<int64_t>(r) * kLines; line < static_cast<int64_t>(r + 1) * kLines;
+             ++line) {
+          if (rows % kRowsPerCommit == 0)
+            sqlite3_exec(db, rows == 0 ? "BEGIN" : "COMMIT; BEGIN", nullptr, nullptr, nullptr);
           sqlite3_bind_int64(insert, 1, w);
           sqlite3_bind_int64(insert, 2, k);
           sqlite3_bind_int64(insert, 3, 0);
@@ -90,7 +95,8 @@ double RawRowsPerSecond(const std::string& path, int requests) {
 // Sends one worker's requests one after another, as a worker does.
 class IngestLoop {
  public:
-  IngestLoop(SimulatedWorker& worker, const std::vector<v1::ReportEventsRequest>& requests, std::function<void(bool)> done)
+  IngestLoop(SimulatedWorker& worker, const std::vector<v1::ReportEventsRequest>& requests,
+             std::function<void(bool)> done)
       : worker_(worker), requests_(requests), done_(std::move(done)) {}
   void Next(bool ok = true) {
     if (!ok || at_ == requests_.size()) return done_(ok);
@@ -119,7 +125,8 @@ double IngestRowsPerSecond(const std::string& directory, int requests) {
   std::vector<std::unique_ptr<SimulatedWorker>> workers;
   std::vector<std::vector<v1::ReportEventsRequest>> prepared;
   for (const auto& [token, secret] : server.scheduler().jobs()) {
-    workers.push_back(std::make_unique<SimulatedWorker>(server.Connect(), token, secret, static_cast<int>(workers.size())));
+    workers.push_back(
+        std::make_unique<SimulatedWorker>(server.Connect(), token, secret, static_cast<int>(workers.size())));
     const std::string attempt = workers.back()->Attach();
     auto& mine = prepared.emplace_back();
     for (int r = 0; r < requests; ++r) mine.push_back(Request(attempt, r));
@@ -151,8 +158,8 @@ std::vector<Figure> RunIngestBench(const BenchOptions& options) {
   const int requests = std::max(2, static_cast<int>(50 * options.scale));  // 2 M points in all at scale 1
   const double raw = RawRowsPerSecond(options.directory + "/raw.db", requests);
   const double through = IngestRowsPerSecond(options.directory, requests);
-  return {{"ingest/grpc_to_durable_commit", through, "points/s", "raw SQLite bulk insert of the same rows", raw,
-           through / raw}};
+  return {{"ingest/grpc_to_durable_commit", through, "points/s", "raw SQLite bulk insert of the same rows",
+           raw, through / raw}};
 }
 
 }  // namespace scalelab::bench

@@ -10,18 +10,25 @@
 #include "spdlog/spdlog.h"
 #include "tests/bench/query_bench.h"
 #include "tests/bench/service_bench.h"
+#include "tests/bench/store_bench.h"
 
 int main(int argc, char** argv) {
   using namespace scalelab::bench;
   const std::map<std::string, std::vector<Figure> (*)(const BenchOptions&)> benches = {
-      {"submit", RunSubmitBench}, {"ingest", RunIngestBench}, {"dispatch", RunDispatchBench}, {"query", RunQueryBench}};
+      {"submit", RunSubmitBench},
+      {"ingest", RunIngestBench},
+      {"dispatch", RunDispatchBench},
+      {"query", RunQueryBench},
+      {"store", RunStoreBench}};
 
   CLI::App app{"Benchmarks of scalelab; one JSON line a figure"};
   BenchOptions options;
   std::string parent = std::filesystem::temp_directory_path();
   app.require_subcommand(1);
-  app.add_option("--scale", options.scale, "Size of the work; 1 is what targets are stated for")->check(CLI::PositiveNumber);
-  app.add_option("--directory", parent, "Where databases are made and removed: use the disk you want to measure");
+  app.add_option("--scale", options.scale, "Size of the work; 1 is what targets are stated for")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--directory", parent,
+                 "Where databases are made and removed: use the disk you want to measure");
   app.add_subcommand("list", "Name the benchmarks");
   for (const auto& [name, run] : benches) app.add_subcommand(name, "Measure " + name)->fallthrough();
   CLI11_PARSE(app, argc, argv);
@@ -40,9 +47,12 @@ int main(int argc, char** argv) {
   options.directory = pattern;
   const std::vector<Figure> figures = benches.at(name)(options);
   for (const Figure& f : figures) {
-    std::cout << nlohmann::ordered_json{{"name", f.name},       {"value", f.value},
-                                        {"unit", f.unit},       {"against", f.against},
-                                        {"against_value", f.against_value}, {"ratio", f.ratio}}
+    std::cout << nlohmann::ordered_json{{"name", f.name},
+                                        {"value", f.value},
+                                        {"unit", f.unit},
+                                        {"against", f.against},
+                                        {"against_value", f.against_value},
+                                        {"ratio", f.ratio}}
               << std::endl;
   }
   std::filesystem::remove_all(options.directory);

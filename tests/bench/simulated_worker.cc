@@ -6,9 +6,11 @@
 
 namespace scalelab::bench {
 
-SimulatedWorker::SimulatedWorker(std::shared_ptr<grpc::Channel> channel, std::string allocation, std::string secret,
-                                 int index)
-    : stub_(v1::WorkerService::NewStub(channel)), allocation_(std::move(allocation)), secret_(std::move(secret)) {
+SimulatedWorker::SimulatedWorker(std::shared_ptr<grpc::Channel> channel, std::string allocation,
+                                 std::string secret, int index)
+    : stub_(v1::WorkerService::NewStub(channel)),
+      allocation_(std::move(allocation)),
+      secret_(std::move(secret)) {
   sync_.set_node(absl::StrCat("node-", index));
   sync_.set_instance(absl::StrCat("instance-", index));
   sync_.set_version("bench");
@@ -91,9 +93,8 @@ bool SimulatedWorker::Report(const v1::ReportEventsRequest& request) {
 void SimulatedWorker::ReportAsync(const v1::ReportEventsRequest& request, std::function<void(bool)> done) {
   context_ = Context();
   reported_.Clear();
-  stub_->async()->ReportEvents(context_.get(), &request, &reported_, [done = std::move(done)](grpc::Status status) {
-    done(status.ok());
-  });
+  stub_->async()->ReportEvents(context_.get(), &request, &reported_,
+                               [done = std::move(done)](grpc::Status status) { done(status.ok()); });
 }
 
 }  // namespace scalelab::bench

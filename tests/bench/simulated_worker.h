@@ -13,7 +13,8 @@ namespace scalelab::bench {
 
 class SimulatedWorker {
  public:
-  SimulatedWorker(std::shared_ptr<grpc::Channel> channel, std::string allocation, std::string secret, int index);
+  SimulatedWorker(std::shared_ptr<grpc::Channel> channel, std::string allocation, std::string secret,
+                  int index);
 
   // Completes runs, each with one finish event, until the coordinator has no more; then calls `done`.
   void Work(std::function<void()> done);

@@ -33,7 +33,8 @@ class BadInput : public testing::Test {
     EXPECT_EQ(output.out, "");
     EXPECT_THAT(output.err, HasSubstr(place.empty() ? "bad.yaml" : absl::StrCat("bad.yaml:", place))) << yaml;
     for (const std::string& word : words) EXPECT_THAT(output.err, HasSubstr(word)) << yaml;
-    EXPECT_LE(absl::StrSplit(output.err, '\n', absl::SkipEmpty()).operator std::vector<std::string>().size(), 2u)
+    EXPECT_LE(absl::StrSplit(output.err, '\n', absl::SkipEmpty()).operator std::vector<std::string>().size(),
+              2u)
         << output.err;
   }
 
@@ -49,9 +50,12 @@ TEST_F(BadInput, UnknownKey) {
   Refused("study: s\nfixed: {modle: resnet20, ranks: 1}\n", "2:9", {"modle", "did you mean 'model'"});
 }
 TEST_F(BadInput, DuplicateKey) {
-  Refused(Good("matrix: {ranks: [1]}\nrepeats: 1\nrepeats: 2\n"), "5:1", {"repeats", "second time", "line 4"});
+  Refused(Good("matrix: {ranks: [1]}\nrepeats: 1\nrepeats: 2\n"), "5:1",
+          {"repeats", "second time", "line 4"});
 }
-TEST_F(BadInput, WrongType) { Refused(Good("matrix: {ranks: [1]}\nrepeats: many\n"), "4:1", {"repeats", "whole number", "many"}); }
+TEST_F(BadInput, WrongType) {
+  Refused(Good("matrix: {ranks: [1]}\nrepeats: many\n"), "4:1", {"repeats", "whole number", "many"});
+}
 TEST_F(BadInput, UnknownModel) {
   Refused("study: s\nfixed: {model: resnet21, dataset: synthetic, ranks: 1}\n", "2:9",
           {"resnet21", "did you mean 'resnet20'"});
@@ -63,16 +67,23 @@ TEST_F(BadInput, StrongBatchThatDoesNotDivide) {
   Refused(Good("matrix: {ranks: [1, 2]}\nscaling: {mode: strong, global_batch: 33}\n"), "4:", {"33", "2"});
 }
 TEST_F(BadInput, ZeroRanks) { Refused(Good("matrix: {ranks: [0, 1]}\n"), "3:18", {"0", "ranks"}); }
-TEST_F(BadInput, NegativeRepeats) { Refused(Good("matrix: {ranks: [1]}\nrepeats: -1\n"), "4:1", {"-1", "repeats"}); }
+TEST_F(BadInput, NegativeRepeats) {
+  Refused(Good("matrix: {ranks: [1]}\nrepeats: -1\n"), "4:1", {"-1", "repeats"});
+}
 TEST_F(BadInput, EmptyMatrix) { Refused(Good("matrix: {ranks: []}\n"), "3:", {"ranks"}); }
 TEST_F(BadInput, NoYaml) { Refused("study: [unclosed\n", "", {"YAML"}); }
 TEST_F(BadInput, EmptyFile) { Refused("", "", {"empty"}); }
-TEST_F(BadInput, AMillionRuns) { Refused(Good("matrix: {ranks: [1]}\nrepeats: 1000000\n"), "", {"1,000,000", "100,000", "reduce repeats"}); }
-TEST_F(BadInput, MoreRanksThanSlots) { Refused(Good("matrix: {ranks: [1, 64]}\n"), "3:", {"64", "2", "slots"}); }
+TEST_F(BadInput, AMillionRuns) {
+  Refused(Good("matrix: {ranks: [1]}\nrepeats: 1000000\n"), "", {"1,000,000", "100,000", "reduce repeats"});
+}
+TEST_F(BadInput, MoreRanksThanSlots) {
+  Refused(Good("matrix: {ranks: [1, 64]}\n"), "3:", {"64", "2", "slots"});
+}
 
 TEST_F(BadInput, DataSetThatIsMissing) {
   Refused(absl::StrCat("study: s\nfixed: {model: resnet20, dataset: cifar10, data_dir: ", service_.dir(),
-                       "/nowhere, ranks: 1}\n"), "2:", {"nowhere"});
+                       "/nowhere, ranks: 1}\n"),
+          "2:", {"nowhere"});
 }
 TEST_F(BadInput, DataSetThatIsShortByOneByte) {
   const std::string data = service_.dir() + "/short";
@@ -80,11 +91,13 @@ TEST_F(BadInput, DataSetThatIsShortByOneByte) {
   const std::string file = data + "/data_batch_1.bin";
   std::filesystem::permissions(file, std::filesystem::perms::owner_all);
   std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1);
-  Refused(absl::StrCat("study: s\nfixed: {model: resnet20, dataset: cifar10, data_dir: ", data, ", ranks: 1}\n"), "2:",
-          {"data_batch_1.bin", "3073"});
+  Refused(
+      absl::StrCat("study: s\nfixed: {model: resnet20, dataset: cifar10, data_dir: ", data, ", ranks: 1}\n"),
+      "2:", {"data_batch_1.bin", "3073"});
 }
 TEST_F(BadInput, ARequestOfFiveMegabytes) {
-  const Output output = service_.Run({"study", "submit", service_.File("big.yaml", Good("# ") + std::string(5 << 20, 'x'))});
+  const Output output =
+      service_.Run({"study", "submit", service_.File("big.yaml", Good("# ") + std::string(5 << 20, 'x'))});
   EXPECT_EQ(output.code, 2);
   EXPECT_THAT(output.err, HasSubstr("4 MiB"));
 }
@@ -96,7 +109,8 @@ TEST_F(BadInput, MissingFile) {
 
 TEST(BadServer, NoServer) {
   const double start = Now();
-  const Output output = RunProgram({Program("scalelab"), "--server", "unix:/tmp/scalelab-nobody.sock", "study", "list"});
+  const Output output =
+      RunProgram({Program("scalelab"), "--server", "unix:/tmp/scalelab-nobody.sock", "study", "list"});
   EXPECT_EQ(output.code, 6);
   EXPECT_THAT(output.err, AllOf(HasSubstr("/tmp/scalelab-nobody.sock"), HasSubstr("scalelabd")));
   EXPECT_LT(Now() - start, 10);
@@ -107,7 +121,8 @@ TEST(BadServer, SecondDaemonOnTheSameDirectory) {
   ASSERT_EQ(service.Start(), "");
   const Output output = RunProgram({Program("scalelabd"), "--data", service.data()});
   EXPECT_EQ(output.code, 1);
-  EXPECT_THAT(output.err, AllOf(HasSubstr(service.data()), HasSubstr(absl::StrCat("pid ", service.daemon()->pid()))));
+  EXPECT_THAT(output.err,
+              AllOf(HasSubstr(service.data()), HasSubstr(absl::StrCat("pid ", service.daemon()->pid()))));
 }
 
 TEST(BadServer, DataDirectoryThatIsReadOnly) {

@@ -13,14 +13,16 @@ namespace {
 // Directory with the official files packed by xz; empty when there is none.
 std::string PackedCifar10() {
   const char* named = std::getenv("SCALELAB_CIFAR10_XZ");
-  const std::string dir = named != nullptr ? named : absl::StrCat(SCALELAB_SOURCE_DIR, "/../shared/data/cifar-10");
+  const std::string dir =
+      named != nullptr ? named : absl::StrCat(SCALELAB_SOURCE_DIR, "/../shared/data/cifar-10");
   return std::filesystem::exists(dir + "/data_batch_1.bin.xz") ? dir : "";
 }
 
 TEST(Cifar10, OneEpochOnTwoRanksLearns) {
   const std::string packed = PackedCifar10();
   if (packed.empty()) {
-    GTEST_SKIP() << "the full CIFAR-10 is not here; name a directory with data_batch_1.bin.xz ... in SCALELAB_CIFAR10_XZ";
+    GTEST_SKIP() << "the full CIFAR-10 is not here; name a directory with data_batch_1.bin.xz ... in "
+                    "SCALELAB_CIFAR10_XZ";
   }
   Service service({"--local-slots", "2"});
   const std::string data = service.dir() + "/cifar-10";
@@ -28,11 +30,13 @@ TEST(Cifar10, OneEpochOnTwoRanksLearns) {
   for (const auto& entry : std::filesystem::directory_iterator(packed)) {
     if (entry.path().extension() != ".xz") continue;
     const std::string to = data + "/" + entry.path().stem().string();
-    ASSERT_EQ(RunProgram({"sh", "-c", absl::StrCat("xz -dc '", entry.path().string(), "' > '", to, "'")}).code, 0);
+    ASSERT_EQ(
+        RunProgram({"sh", "-c", absl::StrCat("xz -dc '", entry.path().string(), "' > '", to, "'")}).code, 0);
   }
   ASSERT_EQ(service.Start(), "");
   const std::string study = service.Submit(absl::StrCat(
-      "study: cifar10\nfixed: {model: resnet20, dataset: cifar10, data_dir: ", data, ", epochs: 1, ranks: 2}\n",
+      "study: cifar10\nfixed: {model: resnet20, dataset: cifar10, data_dir: ", data,
+      ", epochs: 1, ranks: 2}\n",
       "seed: 1\nscaling: {mode: strong, global_batch: 128}\nlr: {base: 0.1, reference_batch: 128}\n"));
   ASSERT_EQ(service.WaitFor(study, 800), 0) << service.Run({"run", "list", study}).out;
   const std::string run = service.Runs(study)[0]["name"];

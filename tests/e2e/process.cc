@@ -19,7 +19,8 @@ extern char** environ;
 namespace scalelab::e2e {
 namespace {
 
-pid_t Spawn(const std::vector<std::string>& argv, const std::map<std::string, std::string>& env, int out, int err) {
+pid_t Spawn(const std::vector<std::string>& argv, const std::map<std::string, std::string>& env, int out,
+            int err) {
   std::vector<std::string> environment;
   for (char** e = environ; *e != nullptr; ++e) {
     const std::string entry = *e;

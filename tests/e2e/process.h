@@ -10,12 +10,13 @@
 namespace scalelab::e2e {
 
 struct Output {
-  int code = -1;      // exit status, or 128 + signal
+  int code = -1;  // exit status, or 128 + signal
   std::string out;
   std::string err;
 };
 
-// Runs a program to its end; what it prints is kept. `seconds`: after it the program is killed and code is 124.
+// Runs a program to its end; what it prints is kept. `seconds`: after it the program is killed and code is
+// 124.
 Output RunProgram(const std::vector<std::string>& argv, const std::map<std::string, std::string>& env = {},
                   double seconds = 120);
 
@@ -51,8 +52,8 @@ std::string CommandLine(pid_t pid);
 std::string ReadFile(const std::string& path);
 void WriteFile(const std::string& path, const std::string& text);
 
-// Asks every 20 ms until `condition` holds; false when it does not in time. For conditions that only other processes
-// can see, which no event of ours announces.
+// Asks every 20 ms until `condition` holds; false when it does not in time. For conditions that only other
+// processes can see, which no event of ours announces.
 template <typename Condition>
 bool Eventually(Condition condition, double seconds = 30);
 

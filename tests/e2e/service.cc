@@ -88,7 +88,9 @@ std::string Service::Submit(const std::string& yaml, std::vector<std::string> mo
 }
 
 int Service::WaitFor(const std::string& study, double seconds) const {
-  return Run({"study", "wait", study, "--timeout", absl::StrCat(static_cast<int>(seconds), "s")}, seconds + 30).code;
+  return Run({"study", "wait", study, "--timeout", absl::StrCat(static_cast<int>(seconds), "s")},
+             seconds + 30)
+      .code;
 }
 
 nlohmann::json Service::Runs(const std::string& study) const { return Json({"run", "list", study})["runs"]; }
@@ -100,14 +102,17 @@ nlohmann::json Service::Attempts(const std::string& run) const {
 
 std::string Service::WaitUntilTraining(const std::string& study, int steps) const {
   std::string run;
-  EXPECT_TRUE(Eventually([&] {
-    for (const auto& candidate : Runs(study)) {
-      if (candidate["state"] != "RUNNING") continue;
-      run = candidate["name"];
-      if (static_cast<int>(Points(run).size()) >= steps) return true;
-    }
-    return false;
-  }, 60)) << "no run of " << study << " trains: " << Run({"run", "list", study}).out;
+  EXPECT_TRUE(Eventually(
+      [&] {
+        for (const auto& candidate : Runs(study)) {
+          if (candidate["state"] != "RUNNING") continue;
+          run = candidate["name"];
+          if (static_cast<int>(Points(run).size()) >= steps) return true;
+        }
+        return false;
+      },
+      60))
+      << "no run of " << study << " trains: " << Run({"run", "list", study}).out;
   return run;
 }
 
@@ -141,7 +146,8 @@ std::vector<pid_t> Service::Ranks() const {
   std::vector<pid_t> ranks;
   for (const pid_t pid : ProcessesInEnvironment(dir_)) {
     const std::string program = CommandLine(pid);
-    if (program.substr(0, program.find(' ')).find("scalelab-trainer") != std::string::npos) ranks.push_back(pid);
+    if (program.substr(0, program.find(' ')).find("scalelab-trainer") != std::string::npos)
+      ranks.push_back(pid);
   }
   return ranks;
 }

@@ -37,8 +37,8 @@ class Service {
   // Waits until some run of the study is RUNNING and has reported `steps` steps; its name.
   std::string WaitUntilTraining(const std::string& study, int steps = 1) const;
 
-  nlohmann::json Runs(const std::string& study) const;      // array
-  nlohmann::json Attempts(const std::string& run) const;    // array
+  nlohmann::json Runs(const std::string& study) const;    // array
+  nlohmann::json Attempts(const std::string& run) const;  // array
   // Every point of a run's attempt as "rank,step,time,key,value" lines, without the header.
   std::vector<std::string> Points(const std::string& run, int attempt = 0) const;
 

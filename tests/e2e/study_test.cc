@@ -18,7 +18,8 @@ namespace {
 std::string SmallStudy(const std::string& ranks, int repeats, int steps, const std::string& more = "") {
   return absl::StrCat("study: small\nfixed: {model: resnet20, dataset: cifar10, data_dir: ", ShippedData(),
                       ", epochs: 20, max_steps: ", steps, "}\nmatrix: {engine: [native/ddp], ranks: ", ranks,
-                      "}\nrepeats: ", repeats, "\nseed: 7\nscaling: {mode: strong, global_batch: 32}\n", more);
+                      "}\nrepeats: ", repeats, "\nseed: 7\nscaling: {mode: strong, global_batch: 32}\n",
+                      more);
 }
 
 // "rank,step,key,value" of the stored step points, in the order of the event file.
@@ -26,7 +27,8 @@ std::vector<std::string> StoredSteps(const Service& service, const std::string& 
   std::vector<std::string> points;
   for (const std::string& line : service.Points(run)) {
     const std::vector<std::string> f = absl::StrSplit(line, ',');
-    const bool of_step = f[3].rfind("step/", 0) == 0 || f[3].rfind("train/", 0) == 0 || f[3].rfind("comm/", 0) == 0;
+    const bool of_step =
+        f[3].rfind("step/", 0) == 0 || f[3].rfind("train/", 0) == 0 || f[3].rfind("comm/", 0) == 0;
     double value = 0;
     if (f.size() == 5 && of_step && absl::SimpleAtod(f[4], &value)) {
       points.push_back(absl::StrCat(f[0], ",", f[1], ",", f[3], ",", value));
@@ -80,7 +82,8 @@ TEST(Study, RunsToACurveAndStoresEveryPointOnce) {
   }
   EXPECT_EQ(curve["series"][0]["points"][0]["speedup"]["mean"], 1.0);
   EXPECT_THAT(ReadFile(svg), testing::HasSubstr("<svg"));
-  EXPECT_TRUE(Eventually([&] { return service.Processes().empty(); })) << "the worker did not hand back its nodes";
+  EXPECT_TRUE(Eventually([&] { return service.Processes().empty(); }))
+      << "the worker did not hand back its nodes";
   EXPECT_EQ(service.Stop(), 0);
 }
 
@@ -118,7 +121,8 @@ TEST(Study, ATrainerThatFailsSaysWhyAndTheStudyEndsAsFailed) {
   ASSERT_EQ(service.Start(), "");
   const std::string study = service.Submit(
       "study: fails\nfixed:\n  engine: custom\n  ranks: 1\n  command: [sh, -c, "
-      "'echo oh dear >&2; echo \"{\\\"time\\\": 1, \\\"event\\\": \\\"error\\\", \\\"message\\\": \\\"no luck today\\\"}\" "
+      "'echo oh dear >&2; echo \"{\\\"time\\\": 1, \\\"event\\\": \\\"error\\\", \\\"message\\\": \\\"no "
+      "luck today\\\"}\" "
       ">> $SCALELAB_EVENTS; exit 3']\n");
   EXPECT_EQ(service.WaitFor(study, 60), 5);
   const auto runs = service.Runs(study);

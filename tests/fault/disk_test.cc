@@ -1,5 +1,5 @@
-// A disk that is full: what cannot be made durable is refused with a reason, what was accepted stays, and it goes on
-// when there is room again.
+// A disk that is full: what cannot be made durable is refused with a reason, what was accepted stays, and it
+// goes on when there is room again.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -23,12 +23,13 @@ TEST(FullDisk, RefusesWithAReasonAndGoesOnWhenThereIsRoom) {
   }
   ASSERT_EQ(service.Start(), "");
   const std::string yaml =
-      "study: many\nfixed: {model: resnet20, dataset: synthetic, max_steps: 1}\nmatrix: {ranks: [1]}\nrepeats: ";
+      "study: many\nfixed: {model: resnet20, dataset: synthetic, max_steps: 1}\nmatrix: {ranks: "
+      "[1]}\nrepeats: ";
   const std::string first = service.Submit(yaml + "1\n");
   EXPECT_EQ(service.WaitFor(first, 60), 0);
 
   const std::string ballast = service.data() + "/ballast";
-  struct statvfs room{};
+  struct statvfs room {};
   statvfs(service.data().c_str(), &room);
   WriteFile(ballast, std::string(room.f_bavail * room.f_bsize, 'x'));
   const Output refused = service.Run({"study", "submit", service.File("many.yaml", yaml + "20000\n")});

@@ -1,5 +1,5 @@
-// kill -9 of the coordinator, of workers and of ranks in the middle of training. SCALELAB_KILLS sets how many times the
-// coordinator is killed (default 5).
+// kill -9 of the coordinator, of workers and of ranks in the middle of training. SCALELAB_KILLS sets how many
+// times the coordinator is killed (default 5).
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -16,11 +16,13 @@ namespace {
 
 std::string Study(const std::string& ranks, int repeats, int steps) {
   return absl::StrCat("study: faults\nfixed: {model: resnet20, dataset: cifar10, data_dir: ", ShippedData(),
-                      ", epochs: 100, max_steps: ", steps, "}\nmatrix: {ranks: ", ranks, "}\nrepeats: ", repeats,
+                      ", epochs: 100, max_steps: ", steps, "}\nmatrix: {ranks: ", ranks,
+                      "}\nrepeats: ", repeats,
                       "\nscaling: {mode: strong, global_batch: 32}\nmeasure: {evaluate: false}\n");
 }
 
-// Every attempt of every run: its ranks started once, and what is stored of a finished one is what they wrote.
+// Every attempt of every run: its ranks started once, and what is stored of a finished one is what they
+// wrote.
 void ExpectNothingLostOrDoubled(const Service& service, const std::string& study) {
   for (const auto& run : service.Runs(study)) {
     const std::string name = run["name"];
@@ -43,7 +45,8 @@ void ExpectNothingLostOrDoubled(const Service& service, const std::string& study
       std::vector<std::string> stored;
       for (const std::string& line : service.Points(name, attempt["number"])) {
         const std::vector<std::string> f = absl::StrSplit(line, ',');
-        if (f.size() != 5 || f[1] == "-1" || f[3].rfind("epoch/", 0) == 0 || f[3].rfind("eval/", 0) == 0) continue;
+        if (f.size() != 5 || f[1] == "-1" || f[3].rfind("epoch/", 0) == 0 || f[3].rfind("eval/", 0) == 0)
+          continue;
         stored.push_back(absl::StrCat(f[0], ",", f[1], ",", f[3], ",", std::stod(f[4])));
       }
       std::sort(reported.begin(), reported.end());
@@ -95,11 +98,14 @@ TEST(KillNine, OfAWorkerEndsItsAttemptAndTheRunIsTriedAgain) {
   // The worker, not the process that minds its children: the one the lock file names.
   pid_t worker = *std::min_element(workers.begin(), workers.end());
   kill(worker, SIGKILL);
-  EXPECT_TRUE(Eventually([&] {
-    const std::vector<pid_t> now = service.Ranks();
-    return std::none_of(ranks.begin(), ranks.end(),
-                        [&](pid_t old) { return std::find(now.begin(), now.end(), old) != now.end(); });
-  }, 10)) << "ranks outlived their worker";
+  EXPECT_TRUE(Eventually(
+      [&] {
+        const std::vector<pid_t> now = service.Ranks();
+        return std::none_of(ranks.begin(), ranks.end(),
+                            [&](pid_t old) { return std::find(now.begin(), now.end(), old) != now.end(); });
+      },
+      10))
+      << "ranks outlived their worker";
   ASSERT_EQ(service.WaitFor(study, 120), 0) << service.Run({"run", "show", run}).out << service.log();
   const auto attempts = service.Attempts(run);
   ASSERT_EQ(attempts.size(), 2u);

@@ -57,12 +57,19 @@ class FragileStore final : public db::Store {
   absl::StatusOr<std::vector<db::RunRow>> ListRuns(const db::RunFilter& filter) override {
     return store_->ListRuns(filter);
   }
-  absl::StatusOr<std::vector<db::AttemptRow>> ListAttempts(int64_t id) override { return store_->ListAttempts(id); }
+  absl::StatusOr<std::vector<db::AttemptRow>> ListAttempts(int64_t id) override {
+    return store_->ListAttempts(id);
+  }
   absl::StatusOr<db::AllocationRow> GetAllocation(int64_t id) override { return store_->GetAllocation(id); }
-  absl::StatusOr<std::vector<db::StreamRow>> ListStreams(int64_t id) override { return store_->ListStreams(id); }
+  absl::StatusOr<std::vector<db::StreamRow>> ListStreams(int64_t id) override {
+    return store_->ListStreams(id);
+  }
   absl::StatusOr<db::RunSummary> GetSummary(int64_t id) override { return store_->GetSummary(id); }
-  absl::StatusOr<std::vector<db::CurveRow>> ListCurveRows(int64_t id) override { return store_->ListCurveRows(id); }
-  absl::Status ReadPoints(const db::PointFilter& filter, const std::function<void(db::Series)>& take) override {
+  absl::StatusOr<std::vector<db::CurveRow>> ListCurveRows(int64_t id) override {
+    return store_->ListCurveRows(id);
+  }
+  absl::Status ReadPoints(const db::PointFilter& filter,
+                          const std::function<void(db::Series)>& take) override {
     return store_->ReadPoints(filter, take);
   }
   std::atomic<bool> full = false;
@@ -106,13 +113,14 @@ class CoordinatorTest : public testing::Test {
                          [&](absl::StatusOr<int64_t> id) { done.set_value(std::move(id)); });
     return done.get_future().get();
   }
-  absl::StatusOr<v1::SynchronizeResponse> Sync(const std::string& token, v1::SynchronizeRequest request = {}) {
+  absl::StatusOr<v1::SynchronizeResponse> Sync(const std::string& token,
+                                               v1::SynchronizeRequest request = {}) {
     request.set_node("n");
     request.set_instance("life");
     std::promise<absl::StatusOr<v1::SynchronizeResponse>> done;
-    coordinator_->Synchronize(token, std::move(request), [&](absl::StatusOr<v1::SynchronizeResponse> response) {
-      done.set_value(std::move(response));
-    });
+    coordinator_->Synchronize(
+        token, std::move(request),
+        [&](absl::StatusOr<v1::SynchronizeResponse> response) { done.set_value(std::move(response)); });
     return done.get_future().get();
   }
   size_t Live() {
@@ -181,10 +189,13 @@ TEST_F(CoordinatorTest, ARestartGoesOnWithTheAttemptThatIsLive) {
 TEST_F(CoordinatorTest, AWatcherHearsOfEveryEndAndThenNothing) {
   const auto id = Submit(World::Spec({1}));
   std::promise<void> final;
-  coordinator_->Watch(*id, [&](const StudyState&, const State&, bool last) {
-    if (last) final.set_value();
-    return true;
-  }, [](absl::Status) { FAIL(); });
+  coordinator_->Watch(
+      *id,
+      [&](const StudyState&, const State&, bool last) {
+        if (last) final.set_value();
+        return true;
+      },
+      [](absl::Status) { FAIL(); });
   std::promise<absl::Status> cancelled;
   coordinator_->CancelStudy(*id, [&](absl::Status s) { cancelled.set_value(s); });
   EXPECT_TRUE(cancelled.get_future().get().ok());
@@ -200,7 +211,8 @@ TEST_F(CoordinatorTest, StoppingAnswersTheCallsThatAreHeld) {
   v1::SynchronizeRequest request;
   request.set_generation(first->generation());
   std::promise<absl::Status> held;
-  coordinator_->Synchronize(job, request, [&](absl::StatusOr<v1::SynchronizeResponse> r) { held.set_value(r.status()); });
+  coordinator_->Synchronize(job, request,
+                            [&](absl::StatusOr<v1::SynchronizeResponse> r) { held.set_value(r.status()); });
   coordinator_->Stop();
   EXPECT_TRUE(absl::IsUnavailable(held.get_future().get()));
 }

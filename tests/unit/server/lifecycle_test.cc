@@ -167,11 +167,14 @@ TEST(Lifecycle, ARestartedWorkerThatDoesNotKnowTheAttemptHasLostIt) {
 }
 
 TEST(Lifecycle, EachEndOfAJobHasItsOwnCause) {
-  const std::vector<std::pair<Job, db::Cause>> kCases = {
-      {Job::kTimeout, db::Cause::kTimeout},         {Job::kPreempted, db::Cause::kPreempted},
-      {Job::kNodeFail, db::Cause::kNodeFail},       {Job::kOutOfMemory, db::Cause::kOutOfMemory},
-      {Job::kBootFail, db::Cause::kBootFail},       {Job::kDeadline, db::Cause::kDeadline},
-      {Job::kCancelled, db::Cause::kAllocationCancelled}, {Job::kFailed, db::Cause::kWorkerLost}};
+  const std::vector<std::pair<Job, db::Cause>> kCases = {{Job::kTimeout, db::Cause::kTimeout},
+                                                         {Job::kPreempted, db::Cause::kPreempted},
+                                                         {Job::kNodeFail, db::Cause::kNodeFail},
+                                                         {Job::kOutOfMemory, db::Cause::kOutOfMemory},
+                                                         {Job::kBootFail, db::Cause::kBootFail},
+                                                         {Job::kDeadline, db::Cause::kDeadline},
+                                                         {Job::kCancelled, db::Cause::kAllocationCancelled},
+                                                         {Job::kFailed, db::Cause::kWorkerLost}};
   for (const auto& [job, cause] : kCases) {
     OneRun w;
     w.Job(w.job, job);

@@ -14,7 +14,6 @@ namespace scalelab::server {
 
 class World {
  public:
-
   static v1::StudySpec Spec(std::vector<int> ranks, int repeats = 1) {
     v1::StudySpec spec;
     spec.set_study("test");
@@ -29,7 +28,8 @@ class World {
     return spec;
   }
 
-  int64_t Submit(const v1::StudySpec& spec, const std::string& request_id = "", const std::string& owner = "ann") {
+  int64_t Submit(const v1::StudySpec& spec, const std::string& request_id = "",
+                 const std::string& owner = "ann") {
     const auto id = TrySubmit(spec, request_id, owner);
     EXPECT_TRUE(id.ok()) << id.status();
     return id.value_or(0);
@@ -119,7 +119,9 @@ class World {
   }
 
   const StudyState& study(int64_t id) const { return *state.study(id); }
-  db::RunState run_state(int64_t study_id, int position) const { return study(study_id).runs[position].state; }
+  db::RunState run_state(int64_t study_id, int position) const {
+    return study(study_id).runs[position].state;
+  }
 
   State state;
   Effects fx;

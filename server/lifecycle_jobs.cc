@@ -1,0 +1,199 @@
+// The scheduler: which jobs to ask for, and what becomes of them.
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/lifecycle.h"
+
+namespace scalelab::server {
+
+using AllocationPhase = db::AllocationState;
+
+void Lifecycle::Plan(db::Micros now, Effects& fx) {
+  while (state_.pending_allocations < options_.max_pending_allocations) {
+    const auto next = state_.waiting.Next(absl::FromUnixMicros(now));
+    if (!next) return;
+    StudyState& study = *state_.study(*next);
+    auto allocation = std::make_unique<AllocationState>();
+    db::AllocationRow& row = allocation->row;
+    row.id = ++state_.last_allocation_id;
+    row.token = options_.new_token();
+    row.study_id = study.row.id;
+    AllocationShape shape = study.shape;
+    if (study.spec.allocation() == v1::StudySpec::PER_RUN) {
+      std::set<int64_t> served;
+      for (const int64_t id : study.allocations) served.insert(state_.allocation(id)->row.run_id);
+      for (const int position : study.queued) {
+        if (served.contains(study.runs[position].id)) continue;
+        row.run_id = study.runs[position].id;
+        shape = ShapeOf(study.cells[study.cell_of[position]].spec, study.spec.resources());
+        break;
+      }
+    }
+    row.nodes = shape.nodes;
+    row.ranks_per_node = shape.ranks_per_node;
+    row.cpus_per_rank = shape.cpus_per_rank;
+    row.gpus_per_rank = shape.gpus_per_rank;
+    row.created = now;
+    allocation->generation = ++state_.last_generation;
+    allocation->submitted = true;
+    ++state_.pending_allocations;
+    study.allocations.insert(row.id);
+    fx.batch.allocations.push_back(row);
+    fx.submit.push_back(RequestFor(*allocation));
+    state_.allocation_by_token[row.token] = row.id;
+    state_.allocations.emplace(row.id, std::move(allocation));
+    UpdateWaiting(study);
+  }
+}
+
+JobRequest Lifecycle::RequestFor(const AllocationState& allocation) const {
+  JobRequest request;
+  const db::AllocationRow& row = allocation.row;
+  request.token = row.token;
+  request.nodes = row.nodes;
+  request.ranks_per_node = row.ranks_per_node;
+  request.cpus_per_rank = row.cpus_per_rank;
+  request.gpus_per_rank = row.gpus_per_rank;
+  if (const StudyState* study = state_.study(row.study_id)) {
+    const v1::Resources& resources = study->spec.resources();
+    request.study = study->row.name;
+    request.time_limit = absl::Seconds(resources.time_seconds() > 0 ? resources.time_seconds() : 3600);
+    request.partition = resources.partition();
+    request.exclusive = resources.exclusive();
+    request.memory_mib = resources.memory_mib();
+    for (const auto& [key, value] : study->spec.slurm().sbatch_options())
+      request.options.emplace_back(key, value);
+  }
+  return request;
+}
+
+void Lifecycle::JobSubmitted(const std::string& token, const absl::StatusOr<std::string>& external_id,
+                             db::Micros now, Effects& fx) {
+  const auto it = state_.allocation_by_token.find(token);
+  if (it == state_.allocation_by_token.end()) return;
+  AllocationState& allocation = *state_.allocation(it->second);
+  if (external_id.ok()) {
+    allocation.row.external_id = *external_id;
+    if (allocation.row.state == AllocationPhase::kIntended) allocation.row.state = AllocationPhase::kPending;
+    fx.batch.allocations.push_back(allocation.row);
+    return;
+  }
+  const std::string reason(external_id.status().message());
+  if (absl::IsInvalidArgument(external_id.status()) || absl::IsPermissionDenied(external_id.status())) {
+    StudyState* study = state_.study(allocation.row.study_id);
+    EndAllocation(allocation, db::Cause::kLaunchError, reason, now, fx);
+    if (study != nullptr) FailQueued(*study, absl::StrCat("the scheduler refused: ", reason), now, fx);
+    return;
+  }
+  // Not now: say why, and ask again.
+  allocation.submitted = false;
+  allocation.retry_at = now + 5'000'000;
+  allocation.row.reason = reason;
+  fx.batch.allocations.push_back(allocation.row);
+}
+
+void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros now, Effects& fx) {
+  using Job = JobStatus::State;
+  for (const JobStatus& job : jobs) {
+    const auto it = state_.allocation_by_token.find(job.token);
+    if (it == state_.allocation_by_token.end()) continue;
+    AllocationState& allocation = *state_.allocation(it->second);
+    db::AllocationRow& row = allocation.row;
+    if (job.state == Job::kPending || job.state == Job::kRunning) {
+      const bool starts = job.state == Job::kRunning && Waits(row.state);
+      if (starts) {
+        if (!allocation.cancel_sent) --state_.pending_allocations;
+        row.state = AllocationPhase::kRunning;
+        row.started = now;
+        allocation.last_seen = now;
+      }
+      if (starts || row.reason != job.reason || row.external_id != job.external_id) {
+        row.reason = job.reason;
+        row.external_id = job.external_id;
+        fx.batch.allocations.push_back(row);
+      }
+      if (allocation.cancel_sent) fx.cancel.push_back(row.token);  // the wish may have been lost
+    } else if (job.state == Job::kUnknown && Waits(row.state)) {
+      if (allocation.cancel_sent) {
+        EndAllocation(allocation, db::Cause::kAllocationCancelled, "cancelled before it began", now, fx);
+      } else if (allocation.retry_at <= now) {
+        allocation.submitted = true;
+        fx.submit.push_back(RequestFor(allocation));
+      }
+    } else {
+      static const std::map<Job, db::Cause> kCauses = {{Job::kTimeout, db::Cause::kTimeout},
+                                                       {Job::kPreempted, db::Cause::kPreempted},
+                                                       {Job::kNodeFail, db::Cause::kNodeFail},
+                                                       {Job::kOutOfMemory, db::Cause::kOutOfMemory},
+                                                       {Job::kBootFail, db::Cause::kBootFail},
+                                                       {Job::kDeadline, db::Cause::kDeadline},
+                                                       {Job::kCancelled, db::Cause::kAllocationCancelled}};
+      const auto cause = kCauses.find(job.state);
+      // A job that we ended ourselves for silence counts as a lost worker.
+      const bool ours = allocation.cancel_sent || cause == kCauses.end();
+      EndAllocation(allocation, ours ? db::Cause::kWorkerLost : cause->second,
+                    job.reason.empty() ? "its allocation ended" : job.reason, now, fx);
+    }
+  }
+}
+
+void Lifecycle::EndAllocation(AllocationState& allocation, db::Cause cause, const std::string& reason,
+                              db::Micros now, Effects& fx) {
+  if (Waits(allocation.row.state) && !allocation.cancel_sent) --state_.pending_allocations;
+  allocation.row.state = AllocationPhase::kEnded;
+  allocation.row.ended = now;
+  if (!reason.empty()) allocation.row.reason = reason;
+  fx.batch.allocations.push_back(allocation.row);
+  fx.woken.insert(allocation.row.id);
+  const int64_t id = allocation.row.id;
+  const int64_t attempt_id = allocation.attempt_id;
+  StudyState* study = state_.study(allocation.row.study_id);  // null when the study is over
+  if (study != nullptr) study->allocations.erase(id);
+  state_.allocation_by_token.erase(allocation.row.token);
+  state_.allocations.erase(id);  // `allocation` is gone from here on
+  if (AttemptState* attempt = state_.attempt(attempt_id)) {
+    const bool stopping = attempt->row.state == db::AttemptState::kStopping;
+    EndAttempt(*attempt, stopping ? db::AttemptState::kCancelled : db::AttemptState::kFailed,
+               stopping ? db::Cause::kNone : cause, stopping ? "" : reason, now, fx);
+  }
+  if (study != nullptr) UpdateWaiting(*study);
+}
+
+void Lifecycle::Release(AllocationState& allocation, const std::string& reason, Effects& fx) {
+  if (allocation.row.state == AllocationPhase::kReleasing) return;
+  if (Waits(allocation.row.state)) {
+    EndJob(allocation, fx);
+    return;
+  }
+  allocation.row.state = AllocationPhase::kReleasing;
+  allocation.row.reason = reason;
+  fx.batch.allocations.push_back(allocation.row);
+  Wake(allocation, fx);
+}
+
+void Lifecycle::EndJob(AllocationState& allocation, Effects& fx) {
+  if (!allocation.cancel_sent && Waits(allocation.row.state)) --state_.pending_allocations;
+  allocation.cancel_sent = true;
+  fx.cancel.push_back(allocation.row.token);
+}
+
+void Lifecycle::FailQueued(StudyState& study, const std::string& message, db::Micros now, Effects& fx) {
+  const std::vector<int> queued(study.queued.begin(), study.queued.end());
+  for (const int position : queued) {
+    study.runs[position].cause = db::Cause::kLaunchError;
+    study.runs[position].message = message;
+    SetRunState(study, position, db::RunState::kFailed, now, fx);
+  }
+  UpdateStudy(study, now, fx);
+}
+
+std::vector<std::string> Lifecycle::JobsToPoll() const {
+  std::vector<std::string> tokens;
+  tokens.reserve(state_.allocations.size());
+  for (const auto& [id, allocation] : state_.allocations) tokens.push_back(allocation->row.token);
+  return tokens;
+}
+
+}  // namespace scalelab::server

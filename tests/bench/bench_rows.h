@@ -1,0 +1,50 @@
+// Rows as the service writes them, and a place to store them: what the benchmarks of the database share.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "db/sqlite_store.h"
+#include "tests/bench/figure.h"
+
+namespace scalelab::bench {
+
+inline constexpr int kKeys = 10;  // metrics that a step reports
+
+// Ends the program with a message when it is not OK: a benchmark has nobody to recover for.
+void Check(const absl::Status& status);
+double Seconds(const std::function<void()>& work);
+double MedianMilliseconds(int times, const std::function<void()>& work);
+
+// A folder for one measurement, removed with it.
+class Place {
+ public:
+  Place(const BenchOptions& options, const std::string& name) : path_(options.directory + "/bench-" + name) {
+    std::filesystem::remove_all(path_);
+    std::filesystem::create_directories(path_);
+  }
+  ~Place() { std::filesystem::remove_all(path_); }
+  std::string file() const { return path_ + "/scalelab.db"; }
+  std::unique_ptr<db::Store> Open() const {
+    db::SqliteOptions options;
+    options.path = file();
+    auto store = db::OpenSqliteStore(options);
+    Check(store.status());
+    return std::move(*store);
+  }
+
+ private:
+  std::string path_;
+};
+
+db::StudyRow Study(int64_t id);
+db::CellRow Cell(int64_t id, int64_t study, int ranks, const std::string& engine = "native/ddp");
+db::RunRow Run(int64_t id, int64_t study, int64_t cell, int repeat);
+db::AttemptRow Attempt(int64_t id, int64_t run);
+db::RunSummary Summary(int64_t run, int64_t attempt);
+// Part number `part` of a rank's event file: `lines` lines with kKeys values each.
+db::StreamAppend Part(int64_t attempt, int rank, int64_t part, int64_t lines);
+
+}  // namespace scalelab::bench
