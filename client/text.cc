@@ -35,7 +35,10 @@ std::string Exact(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   char buffer[64];
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value);
+  // Shortest form, but whole numbers as people write them: 100000, not 1e+05.
+  const bool whole = std::trunc(value) == value && std::abs(value) < 1e15;
+  const auto end = whole ? std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed)
+                         : std::to_chars(buffer, buffer + sizeof buffer, value);
   return std::string(buffer, end.ptr);
 }
 

@@ -1,5 +1,9 @@
 #include "server/services/study_service.h"
 
+#include <pwd.h>
+#include <unistd.h>
+
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/status.h"
@@ -13,6 +17,17 @@ namespace scalelab::server {
 namespace {
 
 constexpr size_t kLongestRequestId = 100;
+
+// Who submits, when the client does not say: over the socket only the account of this process can call.
+std::string OwnerOf(const v1::CreateStudyRequest& request, const std::string& peer) {
+  if (!request.owner().empty()) return request.owner();
+  if (!absl::StartsWith(peer, "unix:")) return "remote";
+  passwd entry{}, *found = nullptr;
+  char buffer[4096];
+  if (getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &found) == 0 && found != nullptr)
+    return entry.pw_name;
+  return absl::StrCat("uid ", geteuid());
+}
 
 }  // namespace
 
@@ -36,8 +51,8 @@ grpc::ServerUnaryReactor* StudyService::CreateStudy(grpc::CallbackServerContext*
   }
   absl::StatusOr<StudyNeeds> needs = CheckStudy(request->spec(), scheduler_);
   if (!needs.ok()) return Answer(context, needs.status());
-  NewStudy study =
-      MakeNewStudy(request->spec(), std::move(needs->study), request->owner(), request->request_id());
+  const std::string owner = OwnerOf(*request, context->peer());
+  NewStudy study = MakeNewStudy(request->spec(), std::move(needs->study), owner, request->request_id());
   if (request->validate_only()) {
     study.state->row.runs = static_cast<int64_t>(study.state->runs.size());
     *response->mutable_study() = ToStudy(study.state->row, {0, study.state->row.runs}, false);
@@ -47,7 +62,7 @@ grpc::ServerUnaryReactor* StudyService::CreateStudy(grpc::CallbackServerContext*
     return Answer(context, absl::OkStatus());
   }
   if (!request->request_id().empty()) {
-    const auto earlier = store_.FindRequest(request->owner(), request->request_id());
+    const auto earlier = store_.FindRequest(owner, request->request_id());
     if (earlier.ok()) {
       if (earlier->spec != study.state->row.spec) {
         return Answer(context, RequestIdReused(request->request_id(), earlier->id));

@@ -60,7 +60,7 @@ void DieWithLauncher() {
 
 void ConfigureCpu(int threads) {
   // Activations come and go in every step: keep their memory instead of returning it to the kernel, which
-  // would clear each page again (a sixth of a step otherwise).
+  // would clear each page again.
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, -1);
   mallopt(M_TOP_PAD, 64 << 20);
