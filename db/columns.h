@@ -61,15 +61,13 @@ template <>
 struct Table<AllocationRow> {
   static constexpr char kName[] = "allocation", kKey[] = "id";
   static constexpr char kColumns[] =
-      "id,token,secret_hash,study_id,run_id,state,external_id,nodes,ranks_per_node,cpus_per_rank,gpus_per_"
-      "rank,reason,"
-      "created,started,ended";
+      "id,token,study_id,run_id,state,external_id,nodes,ranks_per_node,cpus_per_rank,gpus_per_rank,"
+      "reason,created,started,ended";
 };
 template <RowOf<AllocationRow> R>
 auto Members(R& r) {
-  return std::tie(r.id, r.token, r.secret_hash, r.study_id, r.run_id, r.state, r.external_id, r.nodes,
-                  r.ranks_per_node, r.cpus_per_rank, r.gpus_per_rank, r.reason, r.created, r.started,
-                  r.ended);
+  return std::tie(r.id, r.token, r.study_id, r.run_id, r.state, r.external_id, r.nodes, r.ranks_per_node,
+                  r.cpus_per_rank, r.gpus_per_rank, r.reason, r.created, r.started, r.ended);
 }
 
 template <>

@@ -67,7 +67,6 @@ CREATE INDEX run_by_study ON run (study_id, position);
 CREATE TABLE allocation (
   id INTEGER PRIMARY KEY,
   token TEXT NOT NULL UNIQUE,
-  secret_hash TEXT NOT NULL,
   study_id INTEGER NOT NULL,
   run_id INTEGER NOT NULL,
   state INTEGER NOT NULL,

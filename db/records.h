@@ -84,7 +84,6 @@ struct AttemptRow {
 struct AllocationRow {
   int64_t id = 0;
   std::string token;        // UUID: the scheduler's job name
-  std::string secret_hash;  // SHA-256 hex of the secret its workers present (the secret itself is in a 0600 file)
   int64_t study_id = 0;
   int64_t run_id = 0;       // AllocationMode PER_RUN: the run it is for; 0 for a group
   AllocationState state = AllocationState::kIntended;

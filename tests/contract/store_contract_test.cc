@@ -52,7 +52,6 @@ TEST_P(StoreContract, KeepsEveryMemberOfEveryRecordAcrossAReopen) {
   attempt.finished = 33;
   AllocationRow allocation = AnAllocation(5, 7);
   allocation.run_id = 700;
-  allocation.secret_hash = "5ec";
   allocation.state = AllocationState::kPending;
   allocation.external_id = "4711";
   allocation.ranks_per_node = 4;
@@ -107,13 +106,12 @@ TEST_P(StoreContract, KeepsEveryMemberOfEveryRecordAcrossAReopen) {
                      attempt.exit_status, attempt.parameter_hash, attempt.assigned, attempt.started,
                      attempt.finished));
   const AllocationRow l = store_->GetAllocation(5).value();
-  EXPECT_EQ(
-      std::tie(l.token, l.secret_hash, l.study_id, l.run_id, l.state, l.external_id, l.nodes,
-               l.ranks_per_node, l.cpus_per_rank, l.gpus_per_rank, l.reason, l.created, l.started, l.ended),
-      std::tie(allocation.token, allocation.secret_hash, allocation.study_id, allocation.run_id,
-               allocation.state, allocation.external_id, allocation.nodes, allocation.ranks_per_node,
-               allocation.cpus_per_rank, allocation.gpus_per_rank, allocation.reason, allocation.created,
-               allocation.started, allocation.ended));
+  EXPECT_EQ(std::tie(l.token, l.study_id, l.run_id, l.state, l.external_id, l.nodes, l.ranks_per_node,
+                     l.cpus_per_rank, l.gpus_per_rank, l.reason, l.created, l.started, l.ended),
+            std::tie(allocation.token, allocation.study_id, allocation.run_id, allocation.state,
+                     allocation.external_id, allocation.nodes, allocation.ranks_per_node,
+                     allocation.cpus_per_rank, allocation.gpus_per_rank, allocation.reason,
+                     allocation.created, allocation.started, allocation.ended));
   const RunSummary u = store_->GetSummary(700).value();
   EXPECT_EQ(std::tie(u.attempt_id, u.throughput, u.throughput_mean, u.peak_memory, u.straggler_skew,
                      u.accuracy, u.steps, u.fingerprint),
