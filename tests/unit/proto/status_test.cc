@@ -99,8 +99,6 @@ TEST(Status, BytesThatAreNoTextAreReplaced) {
 }
 
 TEST(Status, TakesAnythingFromTheWire) {
-  EXPECT_EQ(FromGrpc(grpc::Status(static_cast<grpc::StatusCode>(99), "strange")).code(),
-            absl::StatusCode::kUnknown);
   absl::Status garbage = FromGrpc(grpc::Status(grpc::StatusCode::INTERNAL, "broken", "\xFFnot a message"));
   EXPECT_EQ(garbage.message(), "broken");
   EXPECT_EQ(ReasonOf(garbage), "");

@@ -49,8 +49,12 @@ class SmallModel : public Model {
 };
 
 at::Tensor Images(int64_t first, int64_t count) {
-  torch::manual_seed(77);
-  return at::randn({12, 3, 8, 8}).narrow(0, first, count);
+  // Made once: ranks are threads here, and they share Torch's random generator.
+  static const at::Tensor all = [] {
+    torch::manual_seed(77);
+    return at::randn({12, 3, 8, 8});
+  }();
+  return all.narrow(0, first, count);
 }
 
 at::Tensor LossOf(SmallModel& model, const at::Tensor& images) { return model.forward(images).pow(2).mean(); }
