@@ -14,6 +14,6 @@ if(SCALELAB_TRAINER)
       COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} --oversubscribe --allow-run-as-root
               $<TARGET_FILE:mpi_communicator_contract_test> ${ranks})
     set_tests_properties(MpiCommunicatorContract.${ranks}_ranks PROPERTIES LABELS contract TIMEOUT 120
-      ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_MCA_rmaps_base_oversubscribe=1")
+      ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_MCA_rmaps_base_oversubscribe=1;ASAN_OPTIONS=detect_leaks=0")
   endforeach()
 endif()
