@@ -5,11 +5,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "db/filesystem.h"
 #include "db/migrations.h"
 #include "db/reads.h"
@@ -54,8 +55,9 @@ class Readers {
    public:
     Lease(Readers& readers, std::unique_ptr<Database> db) : readers_(readers), db_(std::move(db)) {}
     ~Lease() {
-      absl::MutexLock lock(&readers_.mutex_);
+      std::lock_guard lock(readers_.mutex_);
       readers_.free_.push_back(std::move(db_));
+      readers_.freed_.notify_one();
     }
     Database& operator*() { return *db_; }
 
@@ -65,21 +67,21 @@ class Readers {
   };
 
   void Add(std::unique_ptr<Database> db) {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     free_.push_back(std::move(db));
   }
   Lease Borrow() {
-    absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(
-        +[](std::vector<std::unique_ptr<Database>>* free) { return !free->empty(); }, &free_));
+    std::unique_lock lock(mutex_);
+    freed_.wait(lock, [&] { return !free_.empty(); });
     std::unique_ptr<Database> db = std::move(free_.back());  // the one used last has the warmest cache
     free_.pop_back();
     return Lease(*this, std::move(db));
   }
 
  private:
-  absl::Mutex mutex_;
-  std::vector<std::unique_ptr<Database>> free_ ABSL_GUARDED_BY(mutex_);
+  std::mutex mutex_;
+  std::condition_variable freed_;
+  std::vector<std::unique_ptr<Database>> free_;  // guarded by mutex_
 };
 
 class SqliteStore : public Store {

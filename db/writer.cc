@@ -48,7 +48,7 @@ absl::Status CheckColumn(const StreamAppend& append, const PointColumn& column) 
 }  // namespace
 
 absl::Status Writer::Commit(const WriteBatch& batch) {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard lock(mutex_);
   if (batch.empty()) return absl::OkStatus();
   absl::Status status;
   {
