@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/time/clock.h"
+
 namespace scalelab::worker {
 namespace {
 
@@ -42,7 +44,7 @@ void EventLoop::Cancel(TimerId id) {
 
 void EventLoop::Post(Callback call) {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     posted_.push_back(std::move(call));
     if (posted_.size() > 1) return;  // the loop has been woken and has not looked yet
   }
@@ -91,7 +93,7 @@ void EventLoop::RunPosted() {
   [[maybe_unused]] const ssize_t got = read(wake_fd_, &count, sizeof count);
   std::vector<Callback> calls;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     calls.swap(posted_);
   }
   for (Callback& call : calls) call();

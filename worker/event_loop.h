@@ -7,10 +7,9 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
 namespace scalelab::worker {
@@ -52,8 +51,8 @@ class EventLoop {
   std::map<std::pair<int64_t, TimerId>, Callback> timers_;  // by due time in ns of the monotonic clock
   std::map<TimerId, int64_t> due_;
 
-  absl::Mutex mutex_;
-  std::vector<Callback> posted_ ABSL_GUARDED_BY(mutex_);
+  std::mutex mutex_;
+  std::vector<Callback> posted_;  // guarded by mutex_
 };
 
 }  // namespace scalelab::worker
