@@ -75,6 +75,7 @@ class LocalScheduler final : public Scheduler {
   std::string Script(const JobRequest&) const override { return ""; }
   absl::StatusOr<std::string> Submit(const JobRequest& request) override;
   absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>& tokens) override;
+  absl::StatusOr<ClusterView> View() override;
   absl::Status Cancel(const std::string& token) override;
 
  private:
@@ -230,6 +231,18 @@ absl::Status LocalScheduler::Cancel(const std::string& token) {
     Wake();
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<ClusterView> LocalScheduler::View() {
+  std::lock_guard lock(mutex_);
+  ClusterView::Node node;
+  node.name = node_;
+  node.cpus = options_.slots;
+  node.cpus_allocated = options_.slots - static_cast<int>(free_slots_);
+  node.gpus = static_cast<int>(gpus_.size());
+  node.gpus_allocated = node.gpus - static_cast<int>(free_gpus_.size());
+  node.state = node.cpus_allocated == 0 ? "IDLE" : free_slots_ <= 0 ? "ALLOCATED" : "MIXED";
+  return ClusterView{{}, {node}};
 }
 
 absl::StatusOr<JobStatus> LocalScheduler::Find(const std::string& token) {

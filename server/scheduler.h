@@ -20,10 +20,11 @@ struct JobRequest {
   int cpus_per_rank = 1;
   int gpus_per_rank = 0;
   absl::Duration time_limit = absl::Hours(1);
-  std::string partition;
+  std::string partition;  // empty: the site's default
   bool exclusive = false;
   long memory_mib = 0;
-  std::vector<std::pair<std::string, std::string>> options;  // site options that pass through
+  std::vector<std::pair<std::string, std::string>>
+      options;  // options that pass through: account, qos, constraint, ...
 };
 
 // What the scheduler says of one job.
@@ -45,7 +46,8 @@ struct JobStatus {
   std::string token;
   std::string external_id;
   State state = State::kUnknown;
-  std::string reason;  // in words: why it is pending, how it ended
+  std::string reason;                           // in words: why it is pending, how it ended
+  absl::Time ends_at = absl::InfiniteFuture();  // running: when its time limit ends it, if that is known
 };
 
 bool IsOver(JobStatus::State state);
@@ -55,6 +57,31 @@ struct Capacity {
   int slots = 0;  // single-core ranks over all nodes
   int slots_per_node = 0;
   int gpus = 0;
+};
+
+// What the scheduler has, for people.
+struct ClusterView {
+  struct Partition {
+    std::string name;
+    bool is_default = false;
+    std::string state;  // the scheduler's word, for example "UP"
+    absl::Duration max_time = absl::InfiniteDuration();
+    int nodes = 0;
+    int idle_nodes = 0;
+  };
+  struct Node {
+    std::string name;
+    std::vector<std::string> partitions;
+    std::string state;   // the scheduler's word, for example "IDLE"
+    std::string reason;  // why it is not available; empty otherwise
+    int cpus = 0;
+    int cpus_allocated = 0;
+    long memory_mib = 0;
+    int gpus = 0;
+    int gpus_allocated = 0;  // 0 also when the scheduler does not say
+  };
+  std::vector<Partition> partitions;  // by name
+  std::vector<Node> nodes;            // by name
 };
 
 // Methods may block (seconds), are called from one thread, and are all safe to repeat.
@@ -71,6 +98,8 @@ class Scheduler {
   virtual std::string Script(const JobRequest& request) const = 0;
   // One answer for each token, in one query. An error says nothing about any job.
   virtual absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>& tokens) = 0;
+  // For people only, and not asked often: one more question to the scheduler.
+  virtual absl::StatusOr<ClusterView> View() = 0;
   // Ends a job. OK also when it is not there any more.
   virtual absl::Status Cancel(const std::string& token) = 0;
 };

@@ -24,6 +24,7 @@ class PretendScheduler final : public server::Scheduler {
   absl::StatusOr<std::string> Submit(const server::JobRequest& request) override;
   std::string Script(const server::JobRequest&) const override { return ""; }
   absl::StatusOr<std::vector<server::JobStatus>> Poll(const std::vector<std::string>& tokens) override;
+  absl::StatusOr<server::ClusterView> View() override { return server::ClusterView{}; }
   absl::Status Cancel(const std::string&) override { return absl::OkStatus(); }
   // Tokens of all jobs asked for, with their secrets.
   std::vector<std::pair<std::string, std::string>> jobs();

@@ -29,6 +29,7 @@ class ObedientScheduler final : public Scheduler {
     for (const std::string& token : tokens) jobs.push_back({token, "1", JobStatus::State::kRunning, ""});
     return jobs;
   }
+  absl::StatusOr<ClusterView> View() override { return ClusterView{}; }
   absl::Status Cancel(const std::string&) override { return absl::OkStatus(); }
   std::promise<JobRequest> submitted;  // once
 };

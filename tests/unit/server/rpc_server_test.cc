@@ -28,6 +28,7 @@ class IdleScheduler final : public Scheduler {
   absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>&) override {
     return std::vector<JobStatus>();
   }
+  absl::StatusOr<ClusterView> View() override { return ClusterView{}; }
   absl::Status Cancel(const std::string&) override { return absl::OkStatus(); }
 };
 

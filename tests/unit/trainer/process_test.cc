@@ -143,14 +143,21 @@ class Parity : public Trainer, public testing::WithParamInterface<std::string> {
 // The same global batches on 1, 2 and 4 ranks are the same training; only the order of additions differs.
 TEST_P(Parity, LossesDoNotDependOnTheNumberOfRanks) {
   // Relative to the loss. Each step multiplies the rounding of the steps before it, so the first ones tell
-  // most.
-  constexpr double kTolerance = 2e-3, kToleranceOfFirstFive = 5e-5;
+  // most. What rounding alone does is seen on one rank, whose additions another memory format puts into
+  // another order; the ranks may not be further apart than a few times that.
+  constexpr double kTolerance = 2e-3, kTimesRounding = 2, kFloor = 5e-6;
   const json more = {{"batch_norm", GetParam()}, {"learning_rate", GetParam() == "eval" ? 0.001 : 0.005}};
   const Result one = Run({Spec(1, more)});
   ASSERT_EQ(one.status, 0);
   const std::vector<double> expected = one.Losses();
   ASSERT_EQ(expected.size(), 20u);
   EXPECT_LT(expected.back(), expected.front()) << "it should learn, or the comparison says little";
+  json other_format = more;  // "auto" is channels_last on the CPU
+  other_format["memory_format"] = "contiguous";
+  const std::vector<double> reordered = Run({Spec(1, other_format)}).Losses();
+  ASSERT_EQ(reordered.size(), 20u);
+  double rounding = kFloor;
+  for (int i = 0; i < 5; ++i) rounding = std::max(rounding, std::abs(reordered[i] / expected[i] - 1));
   for (int ranks : {2, 4}) {
     const Result many = Run({Spec(ranks, more)}, ranks);
     ASSERT_EQ(many.status, 0);
@@ -163,10 +170,10 @@ TEST_P(Parity, LossesDoNotDependOnTheNumberOfRanks) {
     }
     std::printf(
         "batch_norm %s, %d ranks: loss %.4f -> %.4f, largest relative deviation %.2e (first five steps "
-        "%.2e)\n",
-        GetParam().c_str(), ranks, expected.front(), expected.back(), deviation, early);
+        "%.2e, another order of additions on one rank %.2e)\n",
+        GetParam().c_str(), ranks, expected.front(), expected.back(), deviation, early, rounding);
     EXPECT_LT(deviation, kTolerance);
-    EXPECT_LT(early, kToleranceOfFirstFive);
+    EXPECT_LT(early, kTimesRounding * rounding);
     for (int r = 1; r < ranks; ++r) EXPECT_EQ(many.hash(r), many.hash(0));
     EXPECT_EQ(many.Of(0, "epoch").at(0)["metrics"]["epoch/train_loss"],
               many.Of(1, "epoch").at(0)["metrics"]["epoch/train_loss"]);
