@@ -15,6 +15,7 @@ namespace {
 // points.
 constexpr size_t kPointsPerCommit = 20'000;
 constexpr absl::Duration kTick = absl::Seconds(1);
+constexpr absl::Duration kViewAge = absl::Seconds(5);  // people who look often are one question
 constexpr absl::Duration kWatchPeriod = absl::Milliseconds(200);
 // A round that comes so much later than planned means that this process stood still.
 constexpr absl::Duration kStoodStill = absl::Seconds(5);
@@ -179,6 +180,33 @@ void Coordinator::Read(absl::AnyInvocable<void(const State*)> read) {
   });
 }
 
+void Coordinator::View(Done<ClusterView> done) {
+  Post([this, done = std::move(done)](db::Micros now, Effects&) mutable -> Reply {
+    if (now == 0) return [done = std::move(done)](absl::Status s) mutable { done(s); };
+    return [this, done = std::move(done)](absl::Status) mutable {
+      if (absl::Now() - view_at_ < kViewAge) return done(view_);
+      // Polls go on while there are allocations and will tell when it is back: nobody waits for that here.
+      if (!state_.scheduler.error.empty() && !state_.allocations.empty()) {
+        return done(absl::UnavailableError(state_.scheduler.error));
+      }
+      viewers_.push_back(std::move(done));
+      if (viewers_.size() > 1) return;
+      PostToScheduler([this] {
+        auto view = scheduler_.View();
+        Post([this, view = std::move(view)](db::Micros now, Effects&) mutable -> Reply {
+          if (now == 0) return [](absl::Status) {};  // the core thread has answered the viewers
+          Heard(view.status(), now);
+          view_ = std::move(view);
+          view_at_ = absl::FromUnixMicros(now);
+          return [this](absl::Status) {
+            for (auto& viewer : std::exchange(viewers_, {})) viewer(view_);
+          };
+        });
+      });
+    };
+  });
+}
+
 void Coordinator::PollSoon() {
   std::lock_guard lock(mutex_);
   poll_wanted_ = true;
@@ -235,6 +263,7 @@ void Coordinator::RunCore() {
   held_.clear();
   held_by_allocation_.clear();
   watches_.clear();
+  for (auto& viewer : std::exchange(viewers_, {})) viewer(Stopping());
 }
 
 void Coordinator::Round(std::vector<Task> tasks) {
@@ -284,8 +313,10 @@ void Coordinator::Reload() {
     if (AllocationState* fresh = state->allocation(id)) {
       fresh->workers = allocation->workers;
       fresh->last_seen = allocation->last_seen;
+      fresh->ends_at = allocation->ends_at;
     }
   }
+  state->scheduler = state_.scheduler;
   state->requests.clear();
   state_ = *std::move(state);
   next_tick_ = absl::Now() + kTick;
@@ -327,10 +358,22 @@ void Coordinator::Poll() {
     Post([this, jobs = std::move(jobs)](db::Micros now, Effects& fx) -> Reply {
       if (now == 0) return [](absl::Status) {};
       polling_ = false;
+      Heard(jobs.status(), now);
       if (jobs.ok()) lifecycle_->JobsPolled(*jobs, now, fx);
       return [](absl::Status) {};
     });
   });
+}
+
+void Coordinator::Heard(const absl::Status& answer, db::Micros now) {
+  SchedulerHealth& health = state_.scheduler;
+  if (answer.ok()) {
+    health = SchedulerHealth();
+    return;
+  }
+  if (health.since == 0) health.since = now;
+  health.error = std::string(answer.message());
+  health.next_ask = state_.allocations.empty() ? 0 : absl::ToUnixMicros(next_poll_);
 }
 
 void Coordinator::Answer(std::list<Held>::iterator held) {

@@ -68,6 +68,9 @@ class Coordinator {
   void Watch(int64_t study_id, Watcher watcher, DoneStatus not_live);
   // Lets `read` look at the state on the core thread; null when the coordinator is stopping.
   void Read(absl::AnyInvocable<void(const State*)> read);
+  // What the scheduler has, a few seconds old at most; it is asked when need be, which may take as long as it
+  // takes. While it is known not to answer, that is the answer, at once: UNAVAILABLE, or what it failed with.
+  void View(Done<ClusterView> done);
   // The scheduler has news.
   void PollSoon();
 
@@ -98,6 +101,7 @@ class Coordinator {
   void Reload();
   void Act(Effects& fx);
   void Poll();
+  void Heard(const absl::Status& answer, db::Micros now);
   void Answer(std::list<Held>::iterator held);
   void AnswerHeld(const Effects& fx, absl::Time now);
   void NotifyWatchers(absl::Time now);
@@ -119,6 +123,9 @@ class Coordinator {
   absl::Time next_tick_ = absl::InfinitePast();
   absl::Time next_poll_ = absl::InfinitePast();
   bool polling_ = false;
+  absl::StatusOr<ClusterView> view_ = ClusterView();
+  absl::Time view_at_ = absl::InfinitePast();  // when view_ was answered
+  std::vector<Done<ClusterView>> viewers_;     // wait for the next answer; not empty while it is asked for
 
   std::mutex mutex_;
   std::condition_variable arrived_;

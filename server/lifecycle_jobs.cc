@@ -76,6 +76,7 @@ void Lifecycle::JobSubmitted(const std::string& token, const absl::StatusOr<std:
   AllocationState& allocation = *state_.allocation(it->second);
   if (external_id.ok()) {
     allocation.row.external_id = *external_id;
+    allocation.row.reason.clear();  // of an earlier refusal
     if (allocation.row.state == AllocationPhase::kIntended) allocation.row.state = AllocationPhase::kPending;
     fx.batch.allocations.push_back(allocation.row);
     return;
@@ -109,6 +110,9 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros now, E
         row.started = now;
         allocation.last_seen = now;
       }
+      allocation.ends_at = job.state == Job::kRunning && job.ends_at != absl::InfiniteFuture()
+                               ? absl::ToUnixMicros(job.ends_at)
+                               : 0;
       if (starts || row.reason != job.reason || row.external_id != job.external_id) {
         row.reason = job.reason;
         row.external_id = job.external_id;

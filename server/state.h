@@ -82,6 +82,14 @@ struct AllocationState {
   bool cancel_sent = false;
   db::Micros last_seen = 0;  // of worker 0, or when it began to run
   db::Micros retry_at = 0;   // when to ask the scheduler again
+  db::Micros ends_at = 0;    // when its time limit ends it; 0 when it does not run or nobody says
+};
+
+// Whether the scheduler answers, as its last answer told.
+struct SchedulerHealth {
+  std::string error;        // why it does not, one sentence; empty when it does
+  db::Micros since = 0;     // of the first question without an answer; 0 when it answers
+  db::Micros next_ask = 0;  // when it is asked again; 0 when nothing has to be asked
 };
 
 struct State {
@@ -99,6 +107,7 @@ struct State {
   int64_t last_study_id = 0, last_cell_id = 0, last_run_id = 0, last_attempt_id = 0, last_allocation_id = 0;
   int64_t last_generation = 0;
   int pending_allocations = 0;  // intended or pending
+  SchedulerHealth scheduler;
 
   StudyState* study(int64_t id) const;
   AttemptState* attempt(int64_t id) const;
