@@ -28,12 +28,23 @@ std::string SpecJson(const v1::RunSpec& spec) {
   return text + "\n";
 }
 
+std::string Tag(const Attempt::Desired& desired) { return absl::StrCat(kAttemptTag, "=", desired.token()); }
+
+// Slurm signals every step of a job at once, and which of them is heard first is chance: a rank that a signal
+// ended may be the first sign that this worker is to leave.
+constexpr absl::Duration kSettle = absl::Seconds(1);
+
 std::string Time(absl::Time time) { return absl::FormatTime(absl::RFC3339_full, time, absl::UTCTimeZone()); }
 
 }  // namespace
 
 Attempt::Attempt(const AttemptHost& host, Desired desired, std::function<void()> changed)
-    : host_(host), desired_(std::move(desired)), changed_(std::move(changed)) {}
+    : host_(host),
+      desired_(std::move(desired)),
+      changed_(std::move(changed)),
+      ranks_here_(host.loop, Tag(desired_)) {}
+
+Attempt::~Attempt() { host_.loop.Cancel(settle_timer_); }
 
 void Attempt::Begin() {
   if (desired_.stop()) {
@@ -43,9 +54,15 @@ void Attempt::Begin() {
   }
   const auto& nodes = desired_.nodes();
   const auto own = std::find(nodes.begin(), nodes.end(), host_.node);
+  if (own == nodes.end() && nodes.size() > 1) {
+    return Fail(v1::Attempt::LAUNCH_ERROR, 126,
+                absl::StrCat("Node ", host_.node,
+                             " is none of the attempt's nodes; names in --node must be unique."));
+  }
   const int place = own == nodes.end() ? 0 : static_cast<int>(own - nodes.begin());
+  launches_ = place == 0;
   const RankRange ranks = RanksOn(desired_, place);
-  const bool launched_before = access(Path("launch.json").c_str(), F_OK) == 0;
+  const bool launched_before = launches_ && access(Path("launch.json").c_str(), F_OK) == 0;
   std::error_code error;
   std::filesystem::create_directories(desired_.directory(), error);
   if (error) {
@@ -53,21 +70,28 @@ void Attempt::Begin() {
                 absl::StrCat("Cannot make directory '", desired_.directory(), "': ", error.message(),
                              "; check --runs of the coordinator and the rights there."));
   }
-  host_.follower.Follow(token(), desired_.directory(), ranks.first, ranks.count, !launched_before);
+  host_.follower.Follow(token(), desired_.directory(), ranks.first, ranks.count,
+                        launches_ && !launched_before);
   followed_ = true;
+  if (!launches_) {
+    spdlog::info("Attempt {} ({}): ranks {} to {} are on this node", token(), desired_.run(), ranks.first,
+                 ranks.first + ranks.count - 1);
+    phase_ = Phase::kRunning;
+    return;
+  }
   if (launched_before) {
     spdlog::warn("Attempt {} was launched by an earlier worker, which is gone", token());
     cause_ = v1::Attempt::WORKER_LOST;
     exit_status_ = 128 + SIGKILL;
     message_ = "The worker was restarted while the attempt ran.";
-    return Drain();
+    return EndRanksHere(GraceOf(desired_));
   }
 
   LaunchPlan plan;
   if (absl::Status status = Prepare(&plan); !status.ok()) {
     return Fail(v1::Attempt::LAUNCH_ERROR, 126, std::string(status.message()));
   }
-  through_mpi_ = plan.through_mpi;
+  launcher_ = plan.launcher;
   job_ = host_.processes.Start(
       {plan.tag, std::move(plan.commands), GraceOf(desired_)},
       [this](absl::StatusOr<int> pid) { OnStarted(std::move(pid)); },
@@ -98,7 +122,9 @@ absl::Status Attempt::WriteLaunch(const LaunchPlan& plan) {
         {{"argv", command.argv}, {"environment", RedactedEnvironment(command.environment)}});
   }
   const std::string launch_text = launch.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-  for (const auto& [name, text] : {std::pair("spec.json", &spec), {"launch.json", &launch_text}}) {
+  for (const auto& [name, text] :
+       {std::pair("spec.json", &spec), {"hosts", &plan.hosts}, {"launch.json", &launch_text}}) {
+    if (text->empty()) continue;
     if (!WriteFileWhole(Path(name), *text)) {
       return absl::ErrnoToStatus(errno, absl::StrCat("Cannot write '", Path(name), "'"));
     }
@@ -128,22 +154,45 @@ void Attempt::OnStarted(absl::StatusOr<int> pid) {
 
 void Attempt::OnEnded(const JobResult& result) {
   job_ = 0;
+  const bool by_signal = result.exit_status > 128;
+  if (launcher_ != "srun" || !by_signal || stopping_ || abandoned_) return Conclude(result);
+  settle_timer_ = host_.loop.After(kSettle, [this, result] {
+    settle_timer_ = 0;
+    Conclude(result);
+  });
+}
+
+void Attempt::Conclude(const JobResult& result) {
   exit_status_ = result.exit_status;
   if (result.exit_status != 0 && !stopping_) {
-    const ExitCause judged = JudgeExit(result, through_mpi_, desired_.spec().ranks(), desired_.directory());
+    const ExitCause judged = JudgeExit(result, launcher_, desired_.spec().ranks(), desired_.directory());
     cause_ = judged.cause;
     message_ = judged.message;
     spdlog::info("Attempt {} ended with status {}: {}", token(), exit_status_, message_);
   } else if (stopping_) {
     message_ = "Stopped.";
   }
-  if (abandoned_) {
-    End();
-  } else {
-    WriteExit();
-    Drain();
-  }
+  EndRanksHere(GraceOf(desired_));
   changed_();
+}
+
+// What slurmstepd has started here and srun's end has not ended.
+void Attempt::EndRanksHere(absl::Duration grace) {
+  const auto gone = [this] {
+    ending_ranks_ = false;
+    if (abandoned_) {
+      End();
+    } else {
+      if (launches_) WriteExit();
+      Drain();
+    }
+  };
+  if (host_.launch.launcher != Launcher::kSrun) return gone();
+  ending_ranks_ = true;
+  ranks_here_.End(grace, [this, gone] {
+    gone();
+    changed_();
+  });
 }
 
 void Attempt::Drain() {
@@ -182,12 +231,13 @@ void Attempt::Stop(absl::Duration grace) {
   if (phase_ == Phase::kEnded) return;
   stopping_ = true;
   if (job_ != 0) host_.processes.Stop(job_, grace);
+  if (!launches_ && phase_ == Phase::kRunning) EndRanksHere(grace);
 }
 
 void Attempt::Abandon(absl::Duration grace) {
   if (std::exchange(abandoned_, true)) return;
   Stop(grace);
-  if (job_ == 0) End();
+  if (job_ == 0 && settle_timer_ == 0 && !ending_ranks_) End();
 }
 
 v1::SynchronizeRequest::AttemptStatus Attempt::Status() const {

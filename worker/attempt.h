@@ -4,6 +4,9 @@
 //   kPreparing ---------> kRunning --------------> kDraining ---------------------------> kEnded
 //       |  cannot be prepared or started: nothing to drain                                  ^
 //       +-----------------------------------------------------------------------------------+
+//
+// The attempt's first node launches. On the others an attempt is kRunning from the beginning and follows the
+// files of its ranks there; that they are over it hears from the coordinator, as a stop.
 #pragma once
 
 #include <functional>
@@ -17,11 +20,13 @@
 #include "worker/launcher.h"
 #include "worker/process.h"
 #include "worker/provenance.h"
+#include "worker/tagged_processes.h"
 
 namespace scalelab::worker {
 
 // What all attempts of a worker share; outlives them.
 struct AttemptHost {
+  EventLoop& loop;
   Processes& processes;
   EventFollower& follower;
   Provenance& provenance;
@@ -38,6 +43,7 @@ class Attempt {
 
   // `changed` is called, never from inside a method of this class, whenever status() says something new.
   Attempt(const AttemptHost& host, Desired desired, std::function<void()> changed);
+  ~Attempt();
 
   // Prepares and launches; of one that is to be stopped nothing is started. An attempt whose directory says
   // that it was launched before (by a worker that died) is not launched again: what it has written is sent,
@@ -59,6 +65,8 @@ class Attempt {
   absl::Status WriteLaunch(const LaunchPlan& plan);
   void OnStarted(absl::StatusOr<int> pid);
   void OnEnded(const JobResult& result);
+  void Conclude(const JobResult& result);
+  void EndRanksHere(absl::Duration grace);
   void Drain();
   void End();
   void Fail(v1::Attempt::Cause cause, int exit_status, std::string message);
@@ -72,7 +80,11 @@ class Attempt {
   bool stopping_ = false;
   bool abandoned_ = false;
   bool followed_ = false;
-  bool through_mpi_ = false;
+  bool launches_ = true;
+  bool ending_ranks_ = false;
+  std::string launcher_;
+  TaggedProcesses ranks_here_;  // under Slurm: this node's, whoever launched them
+  EventLoop::TimerId settle_timer_ = 0;
   uint64_t job_ = 0;  // 0: nothing was started
   int exit_status_ = 0;
   v1::Attempt::Cause cause_ = v1::Attempt::CAUSE_UNSPECIFIED;

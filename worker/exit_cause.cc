@@ -50,16 +50,31 @@ std::string Readable(absl::string_view text) {
   return result;
 }
 
-// mpirun frames its messages; the line that matters is not the last.
-std::string MpirunWords(const std::string& path) {
-  std::string about_signal, last;
+struct LauncherWords {
+  std::string text;
+  bool out_of_memory = false;
+};
+
+// mpirun frames its messages, srun tells of the first dead rank first and then of those it ended for that:
+// the line that matters is not the last.
+LauncherWords WordsOf(const std::string& path) {
+  LauncherWords words;
+  std::string telling, last;
   for (absl::string_view line : absl::StrSplit(Tail(path), '\n')) {
     line = absl::StripAsciiWhitespace(line);
     if (line.empty() || absl::StartsWith(line, "---")) continue;
-    if (absl::StrContains(line, "exited on signal")) about_signal = Readable(line);
+    const bool of_memory = absl::StrContains(line, "Out Of Memory") || absl::StrContains(line, "oom-kill") ||
+                           absl::StrContains(line, "oom_kill") ||
+                           absl::StrContains(line, "exceeded memory limit");
+    words.out_of_memory = words.out_of_memory || of_memory;
+    const bool tells = of_memory || absl::StrContains(line, "exited on signal") ||
+                       absl::StrContains(line, "Node failure") ||
+                       (absl::StartsWith(line, "srun: error: ") && absl::StrContains(line, ": task "));
+    if (tells && telling.empty()) telling = Readable(line);
     last = Readable(line);
   }
-  return about_signal.empty() ? last : about_signal;
+  words.text = telling.empty() ? last : telling;
+  return words;
 }
 
 std::string Sentence(const std::string& what, const std::string& words) {
@@ -77,35 +92,39 @@ std::string LastWords(const std::string& path) {
   return last;
 }
 
-ExitCause JudgeExit(const JobResult& result, bool through_mpi, int ranks, const std::string& directory) {
-  const std::string launcher = through_mpi ? MpirunWords(directory + "/launcher.err") : "";
-  // The rank to quote: the one that failed; behind mpirun, the first that said anything.
+ExitCause JudgeExit(const JobResult& result, const std::string& launcher, int ranks,
+                    const std::string& directory) {
+  const bool launched = !launcher.empty();
+  const LauncherWords said = launched ? WordsOf(directory + "/launcher.err") : LauncherWords();
+  // The rank to quote: the one that failed; behind a launcher, the first that said anything.
   int rank = std::max(0, result.failed);
-  bool any_started = !through_mpi;
+  bool any_started = !launched;
   std::string words;
-  for (int i = through_mpi ? 0 : rank; i < (through_mpi ? ranks : rank + 1); ++i) {
+  for (int i = launched ? 0 : rank; i < (launched ? ranks : rank + 1); ++i) {
     const std::string file = absl::StrCat(directory, "/rank-", i, ".err");
     any_started = any_started || access(file.c_str(), F_OK) == 0;
     if (!words.empty()) continue;
     words = LastWords(file);
     if (!words.empty()) rank = i;
   }
+  if (said.out_of_memory)
+    return {v1::Attempt::OUT_OF_MEMORY, Sentence("A rank ran out of memory", said.text)};
   const int signal = result.exit_status - 128;
   if (signal > 0 && signal <= kLastSignal) {
     const std::string what =
         absl::StrCat("A rank was ended by signal ", signal, " (", strsignal(signal), ")");
-    return {v1::Attempt::RANK_KILLED, Sentence(what, launcher.empty() ? words : launcher)};
+    return {v1::Attempt::RANK_KILLED, Sentence(what, said.text.empty() ? words : said.text)};
   }
   if (!any_started) {
     return {v1::Attempt::LAUNCH_ERROR,
-            Sentence(absl::StrCat("mpirun ended with status ", result.exit_status, " before a rank ran"),
-                     launcher)};
+            Sentence(absl::StrCat(launcher, " ended with status ", result.exit_status, " before a rank ran"),
+                     said.text)};
   }
   if (absl::StartsWith(words, "scalelab-rank: ")) return {v1::Attempt::LAUNCH_ERROR, words + "."};
-  const std::string what = words.empty() && !launcher.empty()
-                               ? absl::StrCat("mpirun ended with status ", result.exit_status)
+  const std::string what = words.empty() && !said.text.empty()
+                               ? absl::StrCat(launcher, " ended with status ", result.exit_status)
                                : absl::StrCat("Rank ", rank, " ended with status ", result.exit_status);
-  return {v1::Attempt::CAUSE_UNSPECIFIED, Sentence(what, words.empty() ? launcher : words)};
+  return {v1::Attempt::CAUSE_UNSPECIFIED, Sentence(what, words.empty() ? said.text : words)};
 }
 
 }  // namespace scalelab::worker

@@ -13,8 +13,10 @@ struct ExitCause {
   std::string message;                                        // one sentence
 };
 
-// Of a job that ended with a status other than 0; reads the outputs in the attempt's directory.
-ExitCause JudgeExit(const JobResult& result, bool through_mpi, int ranks, const std::string& directory);
+// Of a job that ended with a status other than 0; reads the outputs in the attempt's directory. `launcher`:
+// LaunchPlan::launcher.
+ExitCause JudgeExit(const JobResult& result, const std::string& launcher, int ranks,
+                    const std::string& directory);
 
 // The last line of a file that holds more than spaces, at most 300 bytes of it and valid UTF-8; empty when
 // there is none.

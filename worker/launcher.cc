@@ -46,23 +46,55 @@ Command Mpirun(const Desired& attempt, const RankProgram& program, std::vector<s
           attempt.directory() + "/launcher.err"};
 }
 
+// One step of the job, on exactly the nodes the coordinator chose: ranks fill them one after another. The
+// worker's own step holds the same CPUs, memory and GPUs, hence --overlap. When one rank dies the others are
+// ended.
+Command Srun(const Desired& attempt, const RankProgram& program, std::vector<std::string> environment,
+             const LaunchHost& host, std::string* hosts) {
+  const v1::RunSpec& spec = attempt.spec();
+  int largest = 0;
+  for (int place = 0; place < attempt.nodes_size(); ++place) {
+    const RankRange ranks = RanksOn(attempt, place);
+    largest = std::max(largest, ranks.count);
+    for (int i = 0; i < ranks.count; ++i) absl::StrAppend(hosts, attempt.nodes(place), "\n");
+  }
+  Set(&environment, "SLURM_HOSTFILE", attempt.directory() + "/hosts");
+  if (!host.single_copy) Set(&environment, "OMPI_MCA_btl_vader_single_copy_mechanism", "none");
+  std::vector<std::string> argv{host.srun,
+                                "--overlap",
+                                program.rendezvous == Rendezvous::kMpi ? "--mpi=pmix" : "--mpi=none",
+                                absl::StrCat("--nodes=", attempt.nodes_size()),
+                                absl::StrCat("--ntasks=", spec.ranks()),
+                                "--distribution=arbitrary",
+                                absl::StrCat("--cpus-per-task=", std::max(1, spec.cpus_per_rank())),
+                                "--mem=0",
+                                "--kill-on-bad-exit=1",
+                                "--input=none",
+                                "--export=ALL",
+                                "--chdir=" + attempt.directory()};
+  // Every rank sees the GPUs of its node, as NCCL wants it, and takes the one of its local rank.
+  if (spec.gpus_per_rank() > 0) argv.push_back(absl::StrCat("--gres=gpu:", largest * spec.gpus_per_rank()));
+  argv.push_back(host.rank_program);
+  argv.insert(argv.end(), program.argv.begin(), program.argv.end());
+  return {std::move(argv), std::move(environment), attempt.directory(), attempt.directory() + "/launcher.out",
+          attempt.directory() + "/launcher.err"};
+}
+
 }  // namespace
 
 std::vector<std::string> InheritedEnvironment(const std::vector<std::string>& environment) {
   std::vector<std::string> kept;
   for (const std::string& entry : environment) {
     const absl::string_view name = NameOf(entry);
-    bool drop = false;
-    for (absl::string_view prefix :
-         {"PMIX_", "PMI_", "OMPI_", "ORTE_", "SLURM_STEP", "SLURM_TASK", "SCALELAB_"}) {
-      drop = drop || absl::StartsWith(name, prefix);
-    }
-    for (absl::string_view exact :
-         {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_NTASKS", "SLURM_NPROCS",
-          "SLURM_NNODES", "RANK", "LOCAL_RANK", "WORLD_SIZE"}) {
-      drop = drop || name == exact;
-    }
-    if (!drop) kept.push_back(entry);
+    constexpr absl::string_view kTraces[] = {"PMIX_",  "PMI_",  "OMPI_",   "ORTE_",
+                                             "SLURM_", "SRUN_", "SBATCH_", "SCALELAB_"};
+    constexpr absl::string_view kJob[] = {"SLURM_CONF",         "SLURM_JOB_ID",        "SLURM_JOBID",
+                                          "SLURM_JOB_NODELIST", "SLURM_JOB_PARTITION", "SLURM_CLUSTER_NAME"};
+    constexpr absl::string_view kRank[] = {"RANK", "LOCAL_RANK", "WORLD_SIZE"};
+    const bool trace =
+        std::ranges::any_of(kTraces, [&](absl::string_view p) { return absl::StartsWith(name, p); }) &&
+        std::ranges::find(kJob, name) == std::end(kJob);
+    if (!trace && std::ranges::find(kRank, name) == std::end(kRank)) kept.push_back(entry);
   }
   return kept;
 }
@@ -70,26 +102,35 @@ std::vector<std::string> InheritedEnvironment(const std::vector<std::string>& en
 absl::StatusOr<LaunchPlan> PlanLaunch(const Desired& attempt, const RankProgram& program,
                                       const LaunchHost& host) {
   const v1::RunSpec& spec = attempt.spec();
-  if (attempt.nodes_size() > 1) {
-    return absl::UnimplementedError(absl::StrCat("The attempt spans ", attempt.nodes_size(),
-                                                 " nodes, and this worker launches on one node only; choose "
-                                                 "resources.ranks_per_node so that all ranks fit on one."));
+  const bool slurm = host.launcher == Launcher::kSrun;
+  if (attempt.nodes_size() > 1 && !slurm) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("The attempt spans ", attempt.nodes_size(),
+                     " nodes, and mpirun here serves one node only; choose "
+                     "resources.ranks_per_node so that all ranks fit on one, or run on Slurm."));
   }
   if (spec.ranks() < 1) return absl::InvalidArgumentError("The attempt has no ranks.");
   std::vector<std::string> environment = host.environment;
   const int cores = std::max(1, spec.cpus_per_rank());
   LaunchPlan plan;
-  plan.tag = absl::StrCat("SCALELAB_ATTEMPT=", attempt.token());
+  plan.tag = absl::StrCat(kAttemptTag, "=", attempt.token());
   environment.push_back(plan.tag);
   Set(&environment, "SCALELAB_ATTEMPT_DIR", attempt.directory());
   Set(&environment, "SCALELAB_SPEC", attempt.directory() + "/spec.json");
   Set(&environment, "OMP_NUM_THREADS", absl::StrCat(cores));
   for (const auto& [name, value] : program.environment) Set(&environment, name, value);
 
+  // More ranks than cores: a rank that waits must give its core away, or steps take a scheduler tick each.
+  if (program.rendezvous == Rendezvous::kMpi && RanksOn(attempt, 0).count * cores > host.cpus) {
+    Set(&environment, "OMPI_MCA_mpi_yield_when_idle", "1");
+  }
+  if (slurm) {
+    plan.launcher = "srun";
+    plan.commands.push_back(Srun(attempt, program, std::move(environment), host, &plan.hosts));
+    return plan;
+  }
   if (program.rendezvous == Rendezvous::kMpi && spec.ranks() > 1) {
-    // More ranks than cores: a rank that waits must give its core away, or steps take a scheduler tick each.
-    if (spec.ranks() * cores > host.cpus) Set(&environment, "OMPI_MCA_mpi_yield_when_idle", "1");
-    plan.through_mpi = true;
+    plan.launcher = "mpirun";
     plan.commands.push_back(Mpirun(attempt, program, std::move(environment), host));
     return plan;
   }
@@ -101,6 +142,7 @@ absl::StatusOr<LaunchPlan> PlanLaunch(const Desired& attempt, const RankProgram&
 
 RankRange RanksOn(const Desired& attempt, int place) {
   const int ranks = attempt.spec().ranks();
+  if (place < 0) return {0, 0};
   if (attempt.nodes_size() <= 1 || attempt.ranks_per_node() <= 0) return {0, ranks};
   const int first = std::min(ranks, place * attempt.ranks_per_node());
   return {first, std::min(attempt.ranks_per_node(), ranks - first)};

@@ -13,11 +13,21 @@
 
 namespace scalelab::worker {
 
+// Variable whose value is the attempt's token; every process of the attempt has it.
+inline constexpr char kAttemptTag[] = "SCALELAB_ATTEMPT";
+
+// What starts the ranks of an attempt.
+enum class Launcher {
+  kMpirun,  // on this machine, as the worker's own processes; a rank that needs no MPI is started directly
+  kSrun,    // anywhere in the Slurm job, as a step of it: children of slurmstepd
+};
+
 // What the launcher has to know of the node.
 struct LaunchHost {
+  Launcher launcher = Launcher::kMpirun;
   std::vector<std::string> environment;  // what ranks inherit, see InheritedEnvironment
   std::string rank_program;              // path of scalelab-rank
-  std::string mpirun = "mpirun";
+  std::string mpirun = "mpirun", srun = "srun";
   int cpus = 1;             // cores the worker may use
   bool root = false;        // mpirun wants to be told
   bool single_copy = true;  // ranks may read each other's memory (CMA)
@@ -25,15 +35,20 @@ struct LaunchHost {
 
 struct LaunchPlan {
   std::vector<Command> commands;
-  std::string tag;           // Job::tag
-  bool through_mpi = false;  // commands[0] is mpirun, which starts the ranks
+  std::string tag;  // Job::tag
+  // Program that starts the ranks, commands[0]: "mpirun" or "srun"; empty: the commands are the ranks.
+  std::string launcher;
+  // Node of each rank, a line each; to be written to SLURM_HOSTFILE, <directory>/hosts. Empty: not needed.
+  std::string hosts;
 };
 
 // Of the worker's environment, what its ranks get: not the traces of a surrounding MPI or Slurm step, which
-// would make theirs believe that it is a part of it, and not our own variables, the secret among them.
+// would make theirs believe that it is a part of it (of Slurm's variables only what names the job stays), and
+// not our own variables, the secret among them.
 std::vector<std::string> InheritedEnvironment(const std::vector<std::string>& environment);
 
-// The processes that the launching node starts. UNIMPLEMENTED: the attempt spans several nodes.
+// The processes that the launching node, the attempt's first one, starts. FAILED_PRECONDITION: the attempt
+// spans several nodes and mpirun serves one.
 absl::StatusOr<LaunchPlan> PlanLaunch(const v1::SynchronizeResponse::DesiredAttempt& attempt,
                                       const RankProgram& program, const LaunchHost& host);
 

@@ -12,8 +12,8 @@ namespace scalelab::worker {
 absl::StatusOr<int> LockFile(const std::string& path) {
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("Cannot open lock file '", path, "'"));
-  // Who wants to know whether the lock is free can only find out by taking it for an instant; that is no reason to
-  // give up.
+  // Who wants to know whether the lock is free can only find out by taking it for an instant; that is no
+  // reason to give up.
   int taken = flock(fd, LOCK_EX | LOCK_NB);
   for (int again = 0; taken != 0 && errno == EWOULDBLOCK && again < 50; ++again) {
     usleep(10'000);

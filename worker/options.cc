@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <map>
 
 #include "CLI/CLI.hpp"
 #include "worker/node_info.h"
@@ -35,6 +36,11 @@ bool ParseOptions(int argc, char** argv, WorkerOptions* options, int* exit_code)
       ->check(CLI::NonNegativeNumber);
   app.add_option("--lock", options->lock_file,
                  "File that is locked as long as a process of this worker is left");
+  app.add_option("--launcher", options->launcher,
+                 "What starts ranks: mpirun (this machine), srun (Slurm job)")
+      ->transform(CLI::Transformer(
+          std::map<std::string, Launcher>{{"mpirun", Launcher::kMpirun}, {"srun", Launcher::kSrun}}))
+      ->default_str("mpirun");
   app.add_option("--give-up-after", give_up_after,
                  "Seconds without the coordinator after which to end everything")
       ->check(CLI::PositiveNumber)
@@ -72,6 +78,7 @@ LaunchHost NewLaunchHost(const WorkerOptions& options) {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
   host.environment = InheritedEnvironment(environment);
+  host.launcher = options.launcher;
   host.rank_program = options.rank_program;
   host.cpus = ReadNodeInfo().cpus();
   host.root = geteuid() == 0;

@@ -16,8 +16,9 @@ struct WorkerOptions {
   int node_index = 0;                             // --node-index
   std::string lock_file;                          // --lock; empty: none
   absl::Duration give_up_after = absl::Hours(1);  // --give-up-after
-  std::string trainer_program;  // --trainer, by default scalelab-trainer beside this program
-  std::string rank_program;     // scalelab-rank beside this program
+  std::string trainer_program;            // --trainer, by default scalelab-trainer beside this program
+  Launcher launcher = Launcher::kMpirun;  // --launcher
+  std::string rank_program;               // scalelab-rank beside this program
   std::string own_program;
 };
 

@@ -102,6 +102,19 @@ bool HasEnvironment(pid_t pid, const std::string& entry) {
   return false;
 }
 
+std::vector<ProcessInfo> ProcessesWithEnvironment(const std::string& entry) {
+  std::vector<ProcessInfo> found;
+  DIR* proc = opendir("/proc");
+  if (proc == nullptr) return found;
+  while (const dirent* directory = readdir(proc)) {
+    const int pid = atoi(directory->d_name);
+    ProcessInfo info;
+    if (pid > 0 && HasEnvironment(pid, entry) && ReadProcess(pid, &info)) found.push_back(info);
+  }
+  closedir(proc);
+  return found;
+}
+
 void Signal(const ProcessInfo& process, int signal) {
   const int fd = static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0));
   if (fd < 0) {

@@ -27,6 +27,9 @@ bool ReadOwnChildren(std::vector<pid_t>* children);
 // read.
 bool HasEnvironment(pid_t pid, const std::string& entry);
 
+// Every living process on this machine that was started with this "NAME=value", as far as it may be read.
+std::vector<ProcessInfo> ProcessesWithEnvironment(const std::string& entry);
+
 // Sends a signal to exactly this process, not to one that has its pid now.
 void Signal(const ProcessInfo& process, int signal);
 

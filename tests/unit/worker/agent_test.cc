@@ -2,8 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <deque>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 
 #include "tests/unit/worker/temp_dir.h"
@@ -65,7 +70,7 @@ class AgentTest : public ::testing::Test {
                     client_.ReportEvents(request, std::move(answer));
                   }),
         provenance_(loop_, {"", "", ""}, {}),
-        host_{processes_, follower_, provenance_, frameworks_, launch_, "n0", "alloc"} {
+        host_{loop_, processes_, follower_, provenance_, frameworks_, launch_, "n0", "alloc"} {
     frameworks_.push_back(NewNativeFramework("/nowhere/trainer"));
     frameworks_.push_back(NewCustomFramework());
   }
@@ -244,6 +249,45 @@ TEST_F(AgentTest, StopsWithTheGraceThatWasAskedFor) {
   EXPECT_TRUE(status.stopped());
   EXPECT_EQ(status.exit_status(), 143);
   EXPECT_EQ(status.cause(), v1::Attempt::CAUSE_UNSPECIFIED);
+}
+
+TEST_F(AgentTest, FollowsWithoutLaunchingOnTheOtherNodesOfAnAttempt) {
+  launch_.launcher = Launcher::kSrun;
+  StartAgent({.node_index = 1});
+  v1::SynchronizeResponse desired = Desired({"t"});
+  desired.mutable_attempts(0)->set_nodes(0, "first");
+  desired.mutable_attempts(0)->add_nodes("n0");
+  desired.mutable_attempts(0)->mutable_spec()->set_ranks(2);
+  AnswerPoll(desired);
+  WaitForState(AttemptStatus::RUNNING);
+  EXPECT_TRUE(processes_.jobs.empty());
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "t/launch.json"));
+  std::ofstream(dir_ / "t/events-1.jsonl")
+      << R"({"time":1,"event":"step","step":0,"metrics":{"a":1}})" << std::endl;
+  AcceptReport();  // the question for the position
+  ASSERT_TRUE(Wait([this] { return !client_.reports.empty(); }));
+  EXPECT_EQ(client_.reports.front().request.batches(0).rank(), 1);
+  AcceptReport();
+
+  // Its ranks are nobody's children here; they go by their tag, the stubborn one by KILL, before it has
+  // ended.
+  const pid_t rank = fork();
+  if (rank == 0) {
+    setenv("SCALELAB_ATTEMPT", "t", 1);
+    execl("/bin/sh", "sh", "-c", "trap '' TERM; while :; do sleep 1; done", nullptr);
+    _exit(127);
+  }
+  ASSERT_TRUE(Wait([&] { return HasEnvironment(rank, "SCALELAB_ATTEMPT=t"); }));
+  desired.set_generation(++generation_);
+  desired.mutable_attempts(0)->set_stop(true);
+  desired.mutable_attempts(0)->set_grace_seconds(0.2);
+  AnswerPoll(desired);
+  const AttemptStatus ended = WaitForState(AttemptStatus::ENDED);
+  EXPECT_EQ(ended.cause(), v1::Attempt::CAUSE_UNSPECIFIED);
+  int status = 0;
+  EXPECT_EQ(waitpid(rank, &status, WNOHANG), rank);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "t/exit.json"));
 }
 
 TEST_F(AgentTest, DoesNotStartWhatIsToBeStopped) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "tests/unit/worker/temp_dir.h"
 
 namespace scalelab::worker {
@@ -15,7 +17,7 @@ JobResult Ended(int status, int failed = 0) { return {status, failed, false}; }
 
 TEST(JudgeExit, CallsASignalThatWasNotOursAKilledRank) {
   TempDir dir;
-  const ExitCause judged = JudgeExit(Ended(139), false, 1, dir.path());
+  const ExitCause judged = JudgeExit(Ended(139), "", 1, dir.path());
   EXPECT_EQ(judged.cause, Attempt::RANK_KILLED);
   EXPECT_THAT(judged.message, HasSubstr("signal 11"));
 }
@@ -26,7 +28,7 @@ TEST(JudgeExit, QuotesMpirunOnWhichRankWasKilled) {
   Append(dir / "launcher.err",
          "-----\nmpirun noticed that process rank 1 with PID 0 on node n0 exited on signal 9 "
          "(Killed).\n-----\n");
-  const ExitCause judged = JudgeExit(Ended(137), true, 2, dir.path());
+  const ExitCause judged = JudgeExit(Ended(137), "mpirun", 2, dir.path());
   EXPECT_EQ(judged.cause, Attempt::RANK_KILLED);
   EXPECT_THAT(judged.message, HasSubstr("process rank 1"));
 }
@@ -35,7 +37,7 @@ TEST(JudgeExit, LeavesAnOrdinaryFailureToTheEventsAndQuotesTheRankThatFailed) {
   TempDir dir;
   Append(dir / "rank-0.err", "rank 0 is fine\n");
   Append(dir / "rank-1.err", "loading\nno such data set\n\n");
-  const ExitCause judged = JudgeExit(Ended(3, 1), false, 2, dir.path());
+  const ExitCause judged = JudgeExit(Ended(3, 1), "", 2, dir.path());
   EXPECT_EQ(judged.cause, Attempt::CAUSE_UNSPECIFIED);
   EXPECT_EQ(judged.message, "Rank 1 ended with status 3: no such data set");
 }
@@ -43,7 +45,7 @@ TEST(JudgeExit, LeavesAnOrdinaryFailureToTheEventsAndQuotesTheRankThatFailed) {
 TEST(JudgeExit, CallsItALaunchErrorWhenMpirunEndsBeforeAnyRankRan) {
   TempDir dir;
   Append(dir / "launcher.err", "There are not enough slots available\n------\n");
-  const ExitCause judged = JudgeExit(Ended(1), true, 2, dir.path());
+  const ExitCause judged = JudgeExit(Ended(1), "mpirun", 2, dir.path());
   EXPECT_EQ(judged.cause, Attempt::LAUNCH_ERROR);
   EXPECT_THAT(judged.message, HasSubstr("not enough slots"));
 }
@@ -51,7 +53,28 @@ TEST(JudgeExit, CallsItALaunchErrorWhenMpirunEndsBeforeAnyRankRan) {
 TEST(JudgeExit, CallsItALaunchErrorWhenTheRankProgramCannotBeStarted) {
   TempDir dir;
   Append(dir / "rank-0.err", "scalelab-rank: cannot start '/x': No such file or directory\n");
-  EXPECT_EQ(JudgeExit(Ended(127), true, 2, dir.path()).cause, Attempt::LAUNCH_ERROR);
+  EXPECT_EQ(JudgeExit(Ended(127), "mpirun", 2, dir.path()).cause, Attempt::LAUNCH_ERROR);
+}
+
+TEST(JudgeExit, QuotesWhatSrunSaysOfTheFirstRankThatDied) {
+  TempDir dir;
+  std::ofstream(dir / "rank-0.err");
+  std::ofstream(dir / "launcher.err") << "srun: error: n2: task 1: Killed\n"
+                                         "srun: Terminating StepId=4.1\n"
+                                         "srun: error: n1: task 0: Terminated\n";
+  ExitCause judged = JudgeExit(Ended(137), "srun", 2, dir.path());
+  EXPECT_EQ(judged.cause, Attempt::RANK_KILLED);
+  EXPECT_THAT(judged.message, HasSubstr("n2: task 1: Killed"));
+
+  std::ofstream(dir / "launcher.err") << "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=4.2.\n"
+                                         "srun: error: n1: task 0: Out Of Memory\n";
+  EXPECT_EQ(JudgeExit(Ended(137), "srun", 2, dir.path()).cause, Attempt::OUT_OF_MEMORY);
+
+  TempDir empty;
+  std::ofstream(empty / "launcher.err") << "srun: error: Unable to create step for job 4: Job has expired\n";
+  judged = JudgeExit(Ended(1), "srun", 2, empty.path());
+  EXPECT_EQ(judged.cause, Attempt::LAUNCH_ERROR);
+  EXPECT_THAT(judged.message, HasSubstr("Job has expired"));
 }
 
 TEST(LastWords, AreShortAndValidUtf8WhateverWasWritten) {

@@ -39,7 +39,7 @@ std::string Line(const Command& command) { return absl::StrJoin(command.argv, " 
 TEST(PlanLaunch, StartsASingleRankDirectlyWithWhatEveryRankFinds) {
   const auto plan = PlanLaunch(Desired(1), kTrainer, Host());
   ASSERT_TRUE(plan.ok());
-  EXPECT_FALSE(plan->through_mpi);
+  EXPECT_EQ(plan->launcher, "");
   EXPECT_EQ(plan->tag, "SCALELAB_ATTEMPT=t0");
   ASSERT_EQ(plan->commands.size(), 1u);
   const Command& command = plan->commands[0];
@@ -56,7 +56,7 @@ TEST(PlanLaunch, StartsASingleRankDirectlyWithWhatEveryRankFinds) {
 TEST(PlanLaunch, StartsSeveralMpiRanksThroughMpirun) {
   const auto plan = PlanLaunch(Desired(2), kTrainer, Host());
   ASSERT_TRUE(plan.ok());
-  EXPECT_TRUE(plan->through_mpi);
+  EXPECT_EQ(plan->launcher, "mpirun");
   ASSERT_EQ(plan->commands.size(), 1u);
   EXPECT_EQ(Line(plan->commands[0]),
             "mpirun -np 2 --oversubscribe --bind-to none --mca plm isolated --mca btl self,vader "
@@ -98,12 +98,37 @@ TEST(PlanLaunch, StartsSeveralRanksWithoutRendezvousOneByOne) {
   EXPECT_EQ(plan->commands[1].output, "/runs/1/2/t0/rank-1.out");
 }
 
-TEST(PlanLaunch, SaysThatSeveralNodesAreNotServedYet) {
+TEST(PlanLaunch, SaysThatMpirunServesOneNode) {
   auto attempt = Desired(2);
   attempt.add_nodes("n1");
   const auto plan = PlanLaunch(attempt, kTrainer, Host());
-  EXPECT_EQ(plan.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(plan.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(plan.status().ToString(), HasSubstr("2 nodes"));
+}
+
+TEST(PlanLaunch, StartsEverythingAsAStepOfTheJobUnderSlurm) {
+  LaunchHost host = Host();
+  host.launcher = Launcher::kSrun;
+  auto attempt = Desired(3, 2);
+  attempt.add_nodes("n1");
+  attempt.set_ranks_per_node(2);
+  attempt.mutable_spec()->set_gpus_per_rank(1);
+  const auto plan = PlanLaunch(attempt, kTrainer, host);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->launcher, "srun");
+  EXPECT_EQ(plan->hosts, "n0\nn0\nn1\n");
+  ASSERT_EQ(plan->commands.size(), 1u);
+  EXPECT_EQ(
+      Line(plan->commands[0]),
+      "srun --overlap --mpi=pmix --nodes=2 --ntasks=3 --distribution=arbitrary --cpus-per-task=2 --mem=0 "
+      "--kill-on-bad-exit=1 --input=none --export=ALL --chdir=/runs/1/2/t0 --gres=gpu:2 "
+      "/opt/scalelab-rank /opt/scalelab-trainer");
+  EXPECT_THAT(plan->commands[0].environment, Contains("SLURM_HOSTFILE=/runs/1/2/t0/hosts"));
+  EXPECT_THAT(plan->commands[0].environment, Contains("OMPI_MCA_mpi_yield_when_idle=1"));  // 2 x 2 cores of 2
+
+  const auto script = PlanLaunch(Desired(1), RankProgram{{"true"}, {}, Rendezvous::kNone}, host);
+  ASSERT_TRUE(script.ok());
+  EXPECT_THAT(script->commands[0].argv, Contains("--mpi=none"));
 }
 
 TEST(RanksOn, FillsNodesOneAfterAnother) {
@@ -119,8 +144,8 @@ TEST(RanksOn, FillsNodesOneAfterAnother) {
 
 TEST(InheritedEnvironment, LeavesOutTracesOfASurroundingStepAndOurOwnVariables) {
   EXPECT_THAT(InheritedEnvironment({"PATH=/bin", "PMIX_RANK=0", "OMPI_COMM_WORLD_SIZE=2", "SLURM_STEP_ID=1",
-                                    "SLURM_JOB_ID=7", "SLURM_PROCID=0", "RANK=3", "RANKING=1",
-                                    "SCALELAB_ALLOCATION_SECRET=s"}),
+                                    "SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_EXPORT_ENV=PATH", "RANK=3",
+                                    "RANKING=1", "SCALELAB_ALLOCATION_SECRET=s"}),
               ElementsAre("PATH=/bin", "SLURM_JOB_ID=7", "RANKING=1"));
 }
 
