@@ -77,6 +77,14 @@ v1::Study ToStudy(const db::StudyRow& row, const std::vector<int64_t>& counts, b
   return study;
 }
 
+void SetProgress(const db::RunRow& row, v1::Run* run) {
+  run->set_state(static_cast<v1::Run::State>(row.state));
+  run->set_cause(static_cast<v1::Attempt::Cause>(row.cause));
+  run->set_message(row.message);
+  if (row.started != 0) SetTime(row.started, run->mutable_start_time());
+  if (row.finished != 0) SetTime(row.finished, run->mutable_finish_time());
+}
+
 v1::Run ToRun(const db::RunRow& row, const db::CellRow& cell) {
   v1::Run run;
   run.set_name(RunName(row.study_id, row.id));
@@ -85,11 +93,7 @@ v1::Run ToRun(const db::RunRow& row, const db::CellRow& cell) {
   run.mutable_spec()->set_seed(run.spec().seed() + row.repeat);
   run.set_repeat(row.repeat);
   run.set_position(row.position);
-  run.set_state(static_cast<v1::Run::State>(row.state));
-  run.set_cause(static_cast<v1::Attempt::Cause>(row.cause));
-  run.set_message(row.message);
-  if (row.started != 0) SetTime(row.started, run.mutable_start_time());
-  if (row.finished != 0) SetTime(row.finished, run.mutable_finish_time());
+  SetProgress(row, &run);
   return run;
 }
 
@@ -124,6 +128,9 @@ v1::Allocation ToAllocation(const AllocationState& from, const State& state) {
   allocation.set_slots_per_node(from.row.ranks_per_node);
   allocation.set_reason(from.row.reason);
   SetTime(from.row.created, allocation.mutable_create_time());
+  if (from.row.started != 0) SetTime(from.row.started, allocation.mutable_start_time());
+  if (from.ends_at != 0) SetTime(from.ends_at, allocation.mutable_end_time());
+  for (const auto& [index, worker] : from.workers) allocation.add_node_names(worker.node);
   if (const AttemptState* attempt = state.attempt(from.attempt_id)) {
     allocation.set_run(RunName(attempt->study_id, attempt->row.run_id));
   }
@@ -139,6 +146,32 @@ v1::Worker ToWorker(const WorkerState& from, const std::string& allocation_token
   worker.set_cpus(from.info.cpus());
   *worker.mutable_gpus() = from.info.gpus();
   return worker;
+}
+
+v1::Partition ToPartition(const ClusterView::Partition& from) {
+  v1::Partition partition;
+  partition.set_name(from.name);
+  partition.set_is_default(from.is_default);
+  partition.set_state(from.state);
+  if (from.max_time != absl::InfiniteDuration())
+    partition.set_max_time_seconds(absl::ToInt64Seconds(from.max_time));
+  partition.set_nodes(from.nodes);
+  partition.set_idle_nodes(from.idle_nodes);
+  return partition;
+}
+
+v1::Node ToNode(const ClusterView::Node& from) {
+  v1::Node node;
+  node.set_name(from.name);
+  for (const std::string& partition : from.partitions) node.add_partitions(partition);
+  node.set_state(from.state);
+  node.set_reason(from.reason);
+  node.set_cpus(from.cpus);
+  node.set_cpus_allocated(from.cpus_allocated);
+  node.set_memory_mib(from.memory_mib);
+  node.set_gpus(from.gpus);
+  node.set_gpus_allocated(from.gpus_allocated);
+  return node;
 }
 
 }  // namespace scalelab::server

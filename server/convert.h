@@ -9,6 +9,7 @@
 #include "scalelab/v1/cluster.pb.h"
 #include "scalelab/v1/run.pb.h"
 #include "scalelab/v1/study.pb.h"
+#include "server/scheduler.h"
 #include "server/state.h"
 
 namespace scalelab::server {
@@ -29,10 +30,14 @@ absl::Status FromJson(const std::string& json, google::protobuf::Message* messag
 
 // `counts` by db::RunState. The specification is parsed only when `with_spec`.
 v1::Study ToStudy(const db::StudyRow& row, const std::vector<int64_t>& counts, bool with_spec);
+// What of a run changes while it lives: state, cause, message, times.
+void SetProgress(const db::RunRow& row, v1::Run* run);
 v1::Run ToRun(const db::RunRow& row, const db::CellRow& cell);
 v1::Attempt ToAttempt(const db::AttemptRow& row, int64_t study_id, const std::string& allocation_token,
                       int64_t malformed_lines);
 v1::Allocation ToAllocation(const AllocationState& allocation, const State& state);
 v1::Worker ToWorker(const WorkerState& worker, const std::string& allocation_token);
+v1::Partition ToPartition(const ClusterView::Partition& partition);
+v1::Node ToNode(const ClusterView::Node& node);
 
 }  // namespace scalelab::server

@@ -1,6 +1,8 @@
 #include "server/fair_queue.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace scalelab::server {
 
@@ -35,23 +37,26 @@ std::optional<int64_t> FairQueue::Next(absl::Time now) const {
   return *best->begin();
 }
 
-size_t FairQueue::Ahead(int64_t study, absl::Time now) const {
+std::vector<int64_t> FairQueue::Before(int64_t study, absl::Time now) const {
+  std::vector<int64_t> before;
   const auto it = where_.find(study);
-  if (it == where_.end()) return 0;
-  const auto& [priority, own] = it->second;
-  size_t ahead = 0;
+  if (it == where_.end()) return before;
+  const auto& [priority, owner] = it->second;
+  const std::pair own(Usage(owner, now), study);
   for (const auto& [p, owners] : by_priority_) {
     if (p < priority) break;
-    for (const auto& [owner, studies] : owners) {
-      if (p > priority)
-        ahead += studies.size();
-      else if (owner == own)
-        ahead += std::distance(studies.begin(), studies.lower_bound(study));
-      else if (Usage(owner, now) < Usage(own, now))
-        ++ahead;  // at least its next one
+    std::vector<std::pair<double, int64_t>> places;  // by usage, then first come
+    for (const auto& [other, studies] : owners) {
+      const double usage = Usage(other, now);
+      for (const int64_t id : studies) {
+        if (p == priority && std::pair(usage, id) >= own) break;
+        places.emplace_back(usage, id);
+      }
     }
+    std::sort(places.begin(), places.end());
+    for (const auto& place : places) before.push_back(place.second);
   }
-  return ahead;
+  return before;
 }
 
 void FairQueue::Charge(const std::string& owner, double core_seconds, absl::Time now) {

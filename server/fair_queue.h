@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "absl/time/time.h"
 
@@ -25,8 +26,9 @@ class FairQueue {
 
   // The next study, or nothing; stays in the queue.
   std::optional<int64_t> Next(absl::Time now) const;
-  // Studies that go before `study`, for explanations.
-  size_t Ahead(int64_t study, absl::Time now) const;
+  // The studies that go before `study`, the first one first: what Next would give one after another if nobody
+  // used anything meanwhile. Takes time in their number; for explanations.
+  std::vector<int64_t> Before(int64_t study, absl::Time now) const;
 
   // Books core-seconds of `owner`.
   void Charge(const std::string& owner, double core_seconds, absl::Time now);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/status.h"
 #include "server/convert.h"
+#include "server/explain.h"
 #include "server/services/lookup.h"
 #include "server/services/reactors.h"
 
@@ -62,14 +63,19 @@ void FillSummary(const db::RunSummary& from, v1::Run* run) {
 
 }  // namespace
 
+absl::Status RunService::FillRun(const db::RunRow& row, v1::Run* run) {
+  const auto cells = store_.ListCells(row.study_id);
+  if (!cells.ok()) return cells.status();
+  for (const db::CellRow& cell : *cells) {
+    if (cell.id == row.cell_id) *run = ToRun(row, cell);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunService::Fill(int64_t run_id, v1::Run* run) {
   const auto row = store_.GetRun(run_id);
   if (!row.ok()) return row.status();
-  const auto cells = store_.ListCells(row->study_id);
-  if (!cells.ok()) return cells.status();
-  for (const db::CellRow& cell : *cells) {
-    if (cell.id == row->cell_id) *run = ToRun(*row, cell);
-  }
+  if (auto s = FillRun(*row, run); !s.ok()) return s;
   const auto attempts = store_.ListAttempts(run_id);
   if (!attempts.ok()) return attempts.status();
   for (const db::AttemptRow& attempt : *attempts) {
@@ -143,6 +149,35 @@ grpc::ServerWriteReactor<v1::ReadRunLogResponse>* RunService::ReadRunLog(
   if (!attempt.ok()) return new Stream(attempt.status());
   auto reader = std::make_shared<LogReader>(attempt->directory, request->rank(), request->stream());
   return new Stream([reader](v1::ReadRunLogResponse* response) { return reader->Next(response); });
+}
+
+grpc::ServerUnaryReactor* RunService::ExplainRun(grpc::CallbackServerContext* context,
+                                                 const v1::ExplainRunRequest* request,
+                                                 v1::ExplainRunResponse* response) {
+  if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
+  const auto row = FindRun(store_, request->name());
+  if (!row.ok()) return Answer(context, row.status());
+  if (auto s = FillRun(*row, response->mutable_run()); !s.ok()) return Answer(context, s);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  coordinator_.Read([this, reactor, response, row = *row](const State* state) {
+    if (state == nullptr) return reactor->Finish({grpc::StatusCode::UNAVAILABLE, "scalelabd is stopping"});
+    if (const StudyState* study = state->study(row.study_id)) {
+      SetProgress(study->runs[row.position], response->mutable_run());
+      for (v1::Reason& reason :
+           server::ExplainRun(*state, *study, row.position, absl::ToUnixMicros(absl::Now()))) {
+        *response->add_reasons() = std::move(reason);
+      }
+      return reactor->Finish(grpc::Status::OK);
+    }
+    // Its study is over, perhaps since a moment ago: the database tells how it ended.
+    const auto last = store_.GetRun(row.id);
+    if (last.ok()) {
+      SetProgress(*last, response->mutable_run());
+      *response->add_reasons() = FinalReason(*last);
+    }
+    reactor->Finish(ToGrpc(last.status()));
+  });
+  return reactor;
 }
 
 }  // namespace scalelab::server

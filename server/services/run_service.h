@@ -21,8 +21,12 @@ class RunService final : public v1::RunService::CallbackService {
                                       v1::CancelRunResponse*) override;
   grpc::ServerWriteReactor<v1::ReadRunLogResponse>* ReadRunLog(grpc::CallbackServerContext*,
                                                                const v1::ReadRunLogRequest*) override;
+  grpc::ServerUnaryReactor* ExplainRun(grpc::CallbackServerContext*, const v1::ExplainRunRequest*,
+                                       v1::ExplainRunResponse*) override;
 
  private:
+  // Without attempts and results.
+  absl::Status FillRun(const db::RunRow& row, v1::Run* run);
   absl::Status Fill(int64_t run_id, v1::Run* run);
 
   Coordinator& coordinator_;

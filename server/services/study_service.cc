@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/status.h"
 #include "server/convert.h"
+#include "server/explain.h"
 #include "server/services/lookup.h"
 #include "server/services/reactors.h"
 #include "server/services/watch_stream.h"
@@ -158,6 +159,34 @@ grpc::ServerUnaryReactor* StudyService::DeleteStudy(grpc::CallbackServerContext*
   if (!row.ok()) return Answer(context, row.status());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   coordinator_.DeleteStudy(row->id, [reactor](absl::Status s) { reactor->Finish(ToGrpc(s)); });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* StudyService::ExplainStudy(grpc::CallbackServerContext* context,
+                                                     const v1::ExplainStudyRequest* request,
+                                                     v1::ExplainStudyResponse* response) {
+  if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
+  const auto row = FindStudy(store_, request->name());
+  if (!row.ok()) return Answer(context, row.status());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  coordinator_.Read([this, reactor, response, id = row->id](const State* state) {
+    if (state == nullptr) return reactor->Finish({grpc::StatusCode::UNAVAILABLE, "scalelabd is stopping"});
+    if (const StudyState* study = state->study(id)) {
+      *response->mutable_study() = ToStudy(study->row, {study->counts.begin(), study->counts.end()}, false);
+      for (v1::Reason& reason : server::ExplainStudy(*state, *study, absl::ToUnixMicros(absl::Now()))) {
+        *response->add_reasons() = std::move(reason);
+      }
+      return reactor->Finish(grpc::Status::OK);
+    }
+    // It is over: the database tells how it ended.
+    const auto last = store_.GetStudy(id);
+    const auto counts = store_.CountRuns({id});
+    if (!last.ok() || !counts.ok())
+      return reactor->Finish(ToGrpc(last.ok() ? counts.status() : last.status()));
+    *response->mutable_study() = ToStudy(*last, counts->front(), false);
+    *response->add_reasons() = FinalReason(*last, counts->front());
+    reactor->Finish(grpc::Status::OK);
+  });
   return reactor;
 }
 

@@ -27,6 +27,8 @@ class StudyService final : public v1::StudyService::CallbackService {
                                         v1::CancelStudyResponse*) override;
   grpc::ServerUnaryReactor* DeleteStudy(grpc::CallbackServerContext*, const v1::DeleteStudyRequest*,
                                         v1::DeleteStudyResponse*) override;
+  grpc::ServerUnaryReactor* ExplainStudy(grpc::CallbackServerContext*, const v1::ExplainStudyRequest*,
+                                         v1::ExplainStudyResponse*) override;
 
  private:
   absl::Status Fill(int64_t study_id, v1::Study* study);

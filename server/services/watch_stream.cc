@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/status.h"
 #include "server/convert.h"
+#include "server/explain.h"
 
 namespace scalelab::server {
 namespace {
@@ -24,16 +25,7 @@ v1::WatchStudyResponse Describe(const StudyState& study, const State& state) {
     if (attempt->train_loss) progress->set_train_loss(*attempt->train_loss);
   }
   if (response.running_size() > 0 || study.queued.empty()) return response;
-  if (study.allocations.empty()) {
-    const size_t ahead = state.waiting.Ahead(study.row.id, absl::Now());
-    response.set_waiting_reason(ahead > 0 ? absl::StrCat("behind ", ahead, " other studies")
-                                          : "other studies' allocations are ahead at the scheduler");
-    return response;
-  }
-  const db::AllocationRow& row = state.allocation(*study.allocations.begin())->row;
-  response.set_waiting_reason(!row.reason.empty()                          ? row.reason
-                              : row.state == db::AllocationState::kRunning ? "its worker is starting"
-                                                                           : "waiting for the scheduler");
+  response.set_waiting_reason(ExplainStudy(state, study, absl::ToUnixMicros(absl::Now())).front().message());
   return response;
 }
 

@@ -15,7 +15,22 @@ TEST(FairQueue, PriorityComesFirstThenFirstCome) {
   EXPECT_EQ(queue.Next(kNow), 3);
   queue.Remove(3);
   EXPECT_EQ(queue.Next(kNow), 1);
-  EXPECT_EQ(queue.Ahead(2, kNow), 1u);
+}
+
+TEST(FairQueue, BeforeIsWhatNextGivesOneAfterAnother) {
+  FairQueue queue;
+  const std::vector<std::string> owners = {"ann", "bob", "cid"};
+  for (int64_t id = 1; id <= 24; ++id) queue.Add(id, static_cast<int>(id % 2), owners[id % owners.size()]);
+  queue.Charge("ann", 100, kNow);  // bob and cid used equally little
+  const std::vector<int64_t> before = queue.Before(21, kNow);
+  EXPECT_EQ(before.size(), 11u);  // of priority 1: eight of bob and cid, then three of ann
+  for (const int64_t id : before) {
+    EXPECT_EQ(queue.Next(kNow), id);
+    queue.Remove(id);
+  }
+  EXPECT_EQ(queue.Next(kNow), 21);
+  EXPECT_TRUE(queue.Before(21, kNow).empty());
+  EXPECT_TRUE(queue.Before(99, kNow).empty());
 }
 
 TEST(FairQueue, WhoUsedLessGoesFirst) {
