@@ -25,12 +25,18 @@ class ObedientScheduler final : public Scheduler {
   }
   std::string Script(const JobRequest&) const override { return ""; }
   absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>& tokens) override {
+    if (away) return absl::UnavailableError("squeue timed out");
     std::vector<JobStatus> jobs;
     for (const std::string& token : tokens) jobs.push_back({token, "1", JobStatus::State::kRunning, ""});
     return jobs;
   }
-  absl::StatusOr<ClusterView> View() override { return ClusterView{}; }
+  absl::StatusOr<ClusterView> View() override {
+    ++views;
+    return ClusterView{};
+  }
   absl::Status Cancel(const std::string&) override { return absl::OkStatus(); }
+  std::atomic<bool> away = false;
+  std::atomic<int> views = 0;
   std::promise<JobRequest> submitted;  // once
 };
 
@@ -130,6 +136,24 @@ class CoordinatorTest : public testing::Test {
     return live.get_future().get();
   }
 
+  absl::Status View() {
+    std::promise<absl::Status> done;
+    coordinator_->View([&](absl::StatusOr<ClusterView> view) { done.set_value(view.status()); });
+    return done.get_future().get();
+  }
+  SchedulerHealth Health() {
+    std::promise<SchedulerHealth> health;
+    coordinator_->Read([&](const State* state) { health.set_value(state->scheduler); });
+    return health.get_future().get();
+  }
+  // Polls until the scheduler is known to be away, or to be back.
+  void PollUntil(bool away) {
+    scheduler_->away = away;
+    const absl::Time deadline = absl::Now() + absl::Seconds(20);
+    while (Health().error.empty() == away && absl::Now() < deadline) coordinator_->PollSoon();
+    ASSERT_EQ(Health().error.empty(), !away);
+  }
+
   std::string directory_;
   int tokens_ = 0;
   std::unique_ptr<FragileStore> store_;
@@ -216,6 +240,33 @@ TEST_F(CoordinatorTest, StoppingAnswersTheCallsThatAreHeld) {
                             [&](absl::StatusOr<v1::SynchronizeResponse> r) { held.set_value(r.status()); });
   coordinator_->Stop();
   EXPECT_TRUE(absl::IsUnavailable(held.get_future().get()));
+}
+
+TEST_F(CoordinatorTest, ManyWhoLookAtTheClusterAreOneQuestionToTheScheduler) {
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(View().ok());
+  EXPECT_EQ(scheduler_->views, 1);
+}
+
+TEST_F(CoordinatorTest, NobodyWaitsForASchedulerThatIsKnownToBeAway) {
+  ASSERT_TRUE(Submit(World::Spec({1})).ok());
+  PollUntil(/*away=*/true);
+  const SchedulerHealth health = Health();
+  EXPECT_EQ(health.error, "squeue timed out");
+  EXPECT_NE(health.since, 0);
+  EXPECT_GT(health.next_ask, health.since);
+  const absl::Status view = View();
+  EXPECT_TRUE(absl::IsUnavailable(view)) << view;
+  EXPECT_EQ(view.message(), "squeue timed out");
+  EXPECT_EQ(scheduler_->views, 0);
+  EXPECT_EQ(Health().since, health.since) << "the first question without an answer counts";
+  PollUntil(/*away=*/false);
+  EXPECT_EQ(Health().since, 0);
+  EXPECT_TRUE(View().ok());
+}
+
+TEST_F(CoordinatorTest, AStoppedCoordinatorSaysSoToWhoAsksForTheView) {
+  coordinator_->Stop();
+  EXPECT_TRUE(absl::IsUnavailable(View()));
 }
 
 }  // namespace

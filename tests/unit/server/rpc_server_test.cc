@@ -8,11 +8,15 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <filesystem>
 
 #include "db/sqlite_store.h"
+#include "scalelab/v1/cluster.grpc.pb.h"
+#include "scalelab/v1/run.grpc.pb.h"
 #include "scalelab/v1/study.grpc.pb.h"
 #include "scalelab/v1/worker.grpc.pb.h"
+#include "tests/unit/server/world.h"
 
 namespace scalelab::server {
 namespace {
@@ -28,8 +32,15 @@ class IdleScheduler final : public Scheduler {
   absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>&) override {
     return std::vector<JobStatus>();
   }
-  absl::StatusOr<ClusterView> View() override { return ClusterView{}; }
+  absl::StatusOr<ClusterView> View() override {
+    if (away) return absl::UnavailableError("sinfo found no controller");
+    ClusterView view;
+    view.partitions = {{"gpu", true, "UP", absl::Hours(2), 1, 1}};
+    view.nodes = {{"n1", {"gpu"}, "MIXED", "", 8, 3, 16000, 2, 1}};
+    return view;
+  }
   absl::Status Cancel(const std::string&) override { return absl::OkStatus(); }
+  std::atomic<bool> away = false;
 };
 
 class RpcServerTest : public testing::Test {
@@ -145,6 +156,71 @@ TEST_F(RpcServerTest, AWorkerWithoutItsAllocationsSecretIsTurnedAwayOnEveryTrans
     const auto status = v1::WorkerService::NewStub(channel)->Synchronize(context.get(), {}, &response);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << status.error_message();
   }
+}
+
+TEST_F(RpcServerTest, ExplainsWhatLivesFromTheStateAndWhatIsOverFromTheDatabase) {
+  const auto studies = v1::StudyService::NewStub(Unix());
+  const auto runs = v1::RunService::NewStub(Unix());
+  v1::CreateStudyRequest create;
+  *create.mutable_spec() = World::Spec({1});
+  v1::CreateStudyResponse created;
+  ASSERT_TRUE(studies->CreateStudy(Context().get(), create, &created).ok());
+
+  v1::ExplainStudyRequest study;
+  study.set_name("studies/last");
+  v1::ExplainStudyResponse waits;
+  ASSERT_TRUE(studies->ExplainStudy(Context().get(), study, &waits).ok());
+  EXPECT_EQ(waits.study().name(), created.study().name());
+  EXPECT_FALSE(waits.study().has_spec());
+  ASSERT_EQ(waits.reasons_size(), 1);
+  EXPECT_EQ(waits.reasons(0).kind(), v1::Reason::SCHEDULER_PENDING);
+  v1::ExplainRunRequest run;
+  run.set_name("runs/1");
+  v1::ExplainRunResponse queued;
+  ASSERT_TRUE(runs->ExplainRun(Context().get(), run, &queued).ok());
+  EXPECT_EQ(queued.run().state(), v1::Run::QUEUED);
+  EXPECT_EQ(queued.run().spec().model(), "resnet20");
+  EXPECT_EQ(queued.reasons(0).kind(), v1::Reason::SCHEDULER_PENDING);
+
+  v1::CancelStudyRequest cancel;
+  cancel.set_name("studies/last");
+  v1::CancelStudyResponse cancelled;
+  ASSERT_TRUE(studies->CancelStudy(Context().get(), cancel, &cancelled).ok());
+  v1::ExplainStudyResponse over;
+  ASSERT_TRUE(studies->ExplainStudy(Context().get(), study, &over).ok());
+  EXPECT_EQ(over.study().state(), v1::Study::CANCELLED);
+  ASSERT_EQ(over.reasons_size(), 1);
+  EXPECT_EQ(over.reasons(0).message(), "it was cancelled; 0 of 1 runs had succeeded");
+  v1::ExplainRunResponse ended;
+  ASSERT_TRUE(runs->ExplainRun(Context().get(), run, &ended).ok());
+  EXPECT_EQ(ended.run().state(), v1::Run::CANCELLED);
+  EXPECT_EQ(ended.reasons(0).kind(), v1::Reason::FINAL);
+
+  run.set_name("runs/99");
+  EXPECT_EQ(runs->ExplainRun(Context().get(), run, &ended).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(v1::RunService::NewStub(Tcp())->ExplainRun(Context().get(), run, &ended).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+}
+
+TEST_F(RpcServerTest, TheClusterIsWhatTheSchedulerHas) {
+  v1::GetClusterResponse cluster;
+  ASSERT_TRUE(v1::ClusterService::NewStub(Unix())->GetCluster(Context().get(), {}, &cluster).ok());
+  ASSERT_EQ(cluster.partitions_size(), 1);
+  EXPECT_EQ(cluster.partitions(0).name(), "gpu");
+  EXPECT_EQ(cluster.partitions(0).max_time_seconds(), 7200);
+  ASSERT_EQ(cluster.nodes_size(), 1);
+  EXPECT_EQ(cluster.nodes(0).gpus_allocated(), 1);
+  EXPECT_EQ(cluster.scheduler_error(), "");
+}
+
+TEST_F(RpcServerTest, ASchedulerThatIsAwayIsToldWithSinceWhen) {
+  scheduler_.away = true;
+  v1::GetClusterResponse cluster;
+  ASSERT_TRUE(v1::ClusterService::NewStub(Unix())->GetCluster(Context().get(), {}, &cluster).ok());
+  EXPECT_EQ(cluster.scheduler_error(), "sinfo found no controller");
+  EXPECT_GT(cluster.scheduler_error_time().seconds(), 0);
+  EXPECT_EQ(cluster.nodes_size(), 0);
+  EXPECT_EQ(cluster.scheduler(), "idle");
 }
 
 TEST_F(RpcServerTest, ARequestOfMoreThanFourMegabytesIsRefusedAndTheServerLives) {
