@@ -94,6 +94,7 @@ int RunProgram(const std::vector<std::string>& arguments, Io io) {
   AddStudySubmit(*study, chosen);
   AddStudyList(*study, chosen);
   AddStudyShow(*study, chosen);
+  AddStudyExplain(*study, chosen);
   AddStudyWatch(*study, chosen);
   AddStudyWait(*study, chosen);
   AddStudyCancel(*study, chosen);
@@ -101,6 +102,7 @@ int RunProgram(const std::vector<std::string>& arguments, Io io) {
   CLI::App* run = app.add_subcommand("run", "Look at single runs")->require_subcommand(1);
   AddRunList(*run, chosen);
   AddRunShow(*run, chosen);
+  AddRunExplain(*run, chosen);
   AddRunLogs(*run, chosen);
   AddRunMetrics(*run, chosen);
   AddRunCancel(*run, chosen);

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/connection.h"
 #include "client/exit_code.h"
@@ -34,6 +35,7 @@ struct Io {
   std::ostream& err;
   Terminal out_terminal;
   Terminal err_terminal;
+  std::function<absl::Time()> now = absl::Now;  // what ages and remaining times are measured from
 };
 
 class Session {
@@ -43,6 +45,7 @@ class Session {
 
   const GlobalOptions& options() const { return options_; }
   const Io& io() const { return io_; }
+  absl::Time now() const { return io_.now(); }
   // Connects at the first call; `Connection::Open` lists the errors.
   absl::StatusOr<Connection*> Server();
   absl::Status Print(const Answer& answer) { return printer_->Print(answer); }

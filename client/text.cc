@@ -81,6 +81,10 @@ double Seconds(const google::protobuf::Timestamp& time) {
   return static_cast<double>(time.seconds()) + time.nanos() * 1e-9;
 }
 
+double Since(const google::protobuf::Timestamp& time, absl::Time now) {
+  return absl::ToDoubleSeconds(now - TimeOf(time));
+}
+
 std::string LocalTime(const google::protobuf::Timestamp& time) {
   if (!IsSet(time)) return "";
   return absl::FormatTime("%Y-%m-%d %H:%M:%S", TimeOf(time), absl::LocalTimeZone());

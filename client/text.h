@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/timestamp.pb.h"
 
@@ -23,6 +24,8 @@ std::string Span(double seconds);
 
 // Seconds since 1970; 0 when `time` is not set.
 double Seconds(const google::protobuf::Timestamp& time);
+// Seconds from `time` to `now`; negative when it is still to come.
+double Since(const google::protobuf::Timestamp& time, absl::Time now);
 // "2026-11-21 13:37:00" in local time; empty when not set.
 std::string LocalTime(const google::protobuf::Timestamp& time);
 // "2026-11-21T13:37:00Z"; empty when not set.

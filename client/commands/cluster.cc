@@ -1,4 +1,4 @@
-// `scalelab cluster`: the coordinator, its allocations and workers.
+// `scalelab cluster`: the coordinator, what its scheduler has, allocations and workers.
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/commands/commands.h"
@@ -12,9 +12,86 @@ using scalelab::v1::Allocation;
 using scalelab::v1::ClusterService;
 using scalelab::v1::GetClusterRequest;
 using scalelab::v1::GetClusterResponse;
+using scalelab::v1::Node;
 using In = Column::In;
 
-Section Allocations(const GetClusterResponse& cluster) {
+// "3 of 8"; empty when there are none.
+std::string Used(int64_t used, int64_t all) { return all > 0 ? absl::StrCat(used, " of ", all) : ""; }
+
+// "no answer since 2026-11-21 13:37:00 (3m20s): squeue timed out".
+std::string AwayText(const GetClusterResponse& cluster, absl::Time now) {
+  if (cluster.scheduler_error().empty()) return "";
+  std::string since;
+  if (cluster.has_scheduler_error_time()) {
+    since = absl::StrCat(" since ", LocalTime(cluster.scheduler_error_time()), " (",
+                         Span(Since(cluster.scheduler_error_time(), now)), ")");
+  }
+  return absl::StrCat("no answer", since, ": ", cluster.scheduler_error());
+}
+
+Section Summary(const GetClusterResponse& cluster, const std::string& server, absl::Time now) {
+  int64_t cpus = 0, cpus_used = 0, gpus = 0, gpus_used = 0;
+  for (const Node& node : cluster.nodes()) {
+    cpus += node.cpus();
+    cpus_used += node.cpus_allocated();
+    gpus += node.gpus();
+    gpus_used += node.gpus_allocated();
+  }
+  return Facts({{"server", server},
+                {"version", cluster.version()},
+                {"started", LocalTime(cluster.start_time())},
+                {"scheduler", cluster.scheduler()},
+                {"away", Cell(AwayText(cluster, now), Tone::kBad)},
+                {"slots", cluster.slots() > 0 ? absl::StrCat(cluster.slots()) : ""},
+                {"nodes", cluster.nodes_size() > 0 ? absl::StrCat(cluster.nodes_size()) : ""},
+                {"cores in use", Used(cpus_used, cpus)},
+                {"GPUs in use", Used(gpus_used, gpus)},
+                {"queued runs", absl::StrCat(cluster.queued_runs())},
+                {"running attempts", absl::StrCat(cluster.running_attempts())}});
+}
+
+Section Partitions(const GetClusterResponse& cluster) {
+  Section section;
+  section.title = "Partitions";
+  section.columns = {{"partition"},
+                     {"default"},
+                     {"state"},
+                     {"time limit", In::kAll, true},
+                     {"nodes", In::kAll, true},
+                     {"idle", In::kAll, true}};
+  section.in_tables = cluster.partitions_size() > 0;
+  section.rows = [&cluster](const RowSink& sink) {
+    for (const auto& p : cluster.partitions()) {
+      sink({p.name(), p.is_default() ? "yes" : "", p.state(),
+            p.max_time_seconds() > 0 ? Span(static_cast<double>(p.max_time_seconds())) : "none",
+            absl::StrCat(p.nodes()), absl::StrCat(p.idle_nodes())});
+    }
+  };
+  return section;
+}
+
+Section Nodes(const GetClusterResponse& cluster) {
+  Section section;
+  section.title = "Nodes";
+  section.columns = {{"node"},
+                     {"partitions"},
+                     {"state"},
+                     {"cores in use", In::kAll, true},
+                     {"GPUs in use", In::kAll, true},
+                     {"memory", In::kAll, true},
+                     {"reason", In::kAll, false, true}};
+  section.in_tables = cluster.nodes_size() > 0;
+  section.rows = [&cluster](const RowSink& sink) {
+    for (const Node& n : cluster.nodes()) {
+      sink({n.name(), absl::StrJoin(n.partitions(), ","), n.state(), Used(n.cpus_allocated(), n.cpus()),
+            Used(n.gpus_allocated(), n.gpus()),
+            n.memory_mib() > 0 ? Bytes(static_cast<double>(n.memory_mib()) * (1 << 20)) : "", n.reason()});
+    }
+  };
+  return section;
+}
+
+Section Allocations(const GetClusterResponse& cluster, absl::Time now) {
   Section section;
   section.title = "Allocations";
   section.columns = {{"allocation"},
@@ -24,22 +101,29 @@ Section Allocations(const GetClusterResponse& cluster) {
                      {"nodes", In::kAll, true},
                      {"slots/node", In::kAll, true},
                      {"run"},
+                     {"on", In::kAll, false, true},
+                     {"time left", In::kTables, true},
                      {"created", In::kTables},
                      {"create_time", In::kCsv},
+                     {"start_time", In::kCsv},
+                     {"end_time", In::kCsv},
                      {"reason", In::kAll, false, true}};
   section.empty = "none";
-  section.rows = [&cluster](const RowSink& sink) {
+  section.rows = [&cluster, now](const RowSink& sink) {
     for (const Allocation& a : cluster.allocations()) {
       const Tone tone = a.state() == Allocation::RUNNING ? Tone::kBusy : Tone::kDim;
       sink({LastPart(a.name()), Cell(EnumText(Allocation::State_Name(a.state())), tone), a.external_id(),
             a.study(), absl::StrCat(a.nodes()), absl::StrCat(a.slots_per_node()), LastPart(a.run()),
-            LocalTime(a.create_time()), UtcTime(a.create_time()), a.reason()});
+            absl::StrJoin(a.node_names(), ","),
+            a.has_end_time() ? Span(std::max(0.0, -Since(a.end_time(), now))) : "",
+            LocalTime(a.create_time()), UtcTime(a.create_time()), UtcTime(a.start_time()),
+            UtcTime(a.end_time()), a.reason()});
     }
   };
   return section;
 }
 
-Section Workers(const GetClusterResponse& cluster) {
+Section Workers(const GetClusterResponse& cluster, absl::Time now) {
   Section section;
   section.title = "Workers";
   section.columns = {{"node"},
@@ -47,12 +131,16 @@ Section Workers(const GetClusterResponse& cluster) {
                      {"version"},
                      {"cpus", In::kAll, true},
                      {"gpus", In::kAll, false, true},
-                     {"last heard of"}};
+                     {"heard of", In::kTables, true},
+                     {"last_seen_time", In::kCsv}};
   section.empty = "none";
-  section.rows = [&cluster](const RowSink& sink) {
+  section.rows = [&cluster, now](const RowSink& sink) {
     for (const auto& w : cluster.workers()) {
       sink({w.node(), LastPart(w.allocation()), w.version(), absl::StrCat(w.cpus()),
-            absl::StrJoin(w.gpus(), ", "), LocalTime(w.last_seen_time())});
+            absl::StrJoin(w.gpus(), ", "),
+            w.has_last_seen_time() ? absl::StrCat(Span(std::max(0.0, Since(w.last_seen_time(), now))), " ago")
+                                   : "",
+            UtcTime(w.last_seen_time())});
     }
   };
   return section;
@@ -64,25 +152,20 @@ absl::StatusOr<ExitCode> Run(Session& session) {
   const auto cluster =
       (*server)->Call((*server)->cluster(), &ClusterService::Stub::GetCluster, GetClusterRequest());
   if (!cluster.ok()) return cluster.status();
-  Section facts = Facts({{"server", (*server)->address().text},
-                         {"version", cluster->version()},
-                         {"scheduler", cluster->scheduler()},
-                         {"slots", cluster->slots() > 0 ? absl::StrCat(cluster->slots()) : ""},
-                         {"queued runs", absl::StrCat(cluster->queued_runs())},
-                         {"running attempts", absl::StrCat(cluster->running_attempts())},
-                         {"started", LocalTime(cluster->start_time())}});
-  if (const absl::Status status =
-          session.Print({*cluster, {facts, Allocations(*cluster), Workers(*cluster)}, 1});
-      !status.ok()) {
-    return status;
-  }
+  const absl::Time now = session.now();
+  const Answer answer{*cluster,
+                      {Summary(*cluster, (*server)->address().text, now), Allocations(*cluster, now),
+                       Workers(*cluster, now), Partitions(*cluster), Nodes(*cluster)},
+                      1};
+  if (const absl::Status status = session.Print(answer); !status.ok()) return status;
   return ExitCode::kOk;
 }
 
 }  // namespace
 
 void AddCluster(CLI::App& app, Action& chosen) {
-  CLI::App* command = app.add_subcommand("cluster", "Show the server, its allocations and workers");
+  CLI::App* command = app.add_subcommand(
+      "cluster", "Show the server, its allocations and workers, and what the scheduler has");
   command->callback([&chosen] { chosen = Run; });
 }
 

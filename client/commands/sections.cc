@@ -12,6 +12,7 @@ namespace {
 
 using google::protobuf::RepeatedPtrField;
 using scalelab::v1::Attempt;
+using scalelab::v1::Reason;
 using scalelab::v1::Run;
 using scalelab::v1::Study;
 
@@ -55,6 +56,35 @@ std::string Took(const google::protobuf::Timestamp& start, const google::protobu
   const double end =
       Seconds(finish) != 0 ? Seconds(finish) : absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
   return Span(std::max(0.0, end - Seconds(start)));
+}
+
+std::string CountsText(const scalelab::v1::RunCounts& counts) {
+  return absl::StrCat(TotalRuns(counts), ": ", counts.queued(), " queued, ", counts.running(), " running, ",
+                      counts.succeeded(), " succeeded, ", counts.failed(), " failed, ", counts.cancelled(),
+                      " cancelled");
+}
+
+Section ReasonTable(const RepeatedPtrField<Reason>& reasons, absl::Time now) {
+  using In = Column::In;
+  Section section;
+  section.columns = {{"#", In::kTables, true}, {"for", In::kTables, true}, {"next try", In::kTables},
+                     {"kind", In::kCsv},       {"kind", In::kWide},        {"subject", In::kCsv},
+                     {"about", In::kWide},     {"why", In::kTables},       {"message", In::kCsv},
+                     {"since_time", In::kCsv}, {"next_try_time", In::kCsv}};
+  section.rows = [&reasons, now](const RowSink& sink) {
+    for (int i = 0; i < reasons.size(); ++i) {
+      const Reason& r = reasons[i];
+      const std::string kind = EnumText(Reason::Kind_Name(r.kind()));
+      // The clocks of client and server differ by a little: no age is negative.
+      const std::string age = r.has_since_time() ? Span(std::max(0.0, Since(r.since_time(), now))) : "";
+      const std::string next = r.has_next_try_time()
+                                   ? absl::StrCat("in ", Span(std::max(0.0, -Since(r.next_try_time(), now))))
+                                   : "";
+      sink({absl::StrCat(i + 1), age, next, kind, kind, r.subject(), r.subject(), r.message(), r.message(),
+            UtcTime(r.since_time()), UtcTime(r.next_try_time())});
+    }
+  };
+  return section;
 }
 
 Section StudyTable(const RepeatedPtrField<Study>& studies) {

@@ -5,8 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "client/printer.h"
 #include "google/protobuf/repeated_field.h"
+#include "scalelab/v1/reason.pb.h"
 #include "scalelab/v1/run.pb.h"
 #include "scalelab/v1/study.pb.h"
 
@@ -19,9 +21,14 @@ Section StudyTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Study>
 // A row a run.
 Section RunTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Run>& runs);
 
+// The chain of reasons, numbered; how long it has been so and until the next try as seen at `now`.
+Section ReasonTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Reason>& reasons, absl::Time now);
+
 Cell StateCell(scalelab::v1::Study::State state);
 Cell StateCell(scalelab::v1::Run::State state);
 Cell StateCell(scalelab::v1::Attempt::State state);
+// "9: 1 queued, 1 running, 6 succeeded, 1 failed, 0 cancelled".
+std::string CountsText(const scalelab::v1::RunCounts& counts);
 // Seconds between two times (to now when the second is not set); empty when the first is not set.
 std::string Took(const google::protobuf::Timestamp& start, const google::protobuf::Timestamp& finish);
 

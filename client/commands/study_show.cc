@@ -3,7 +3,6 @@
 #include "absl/strings/str_join.h"
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
-#include "client/progress.h"
 #include "client/selectors.h"
 #include "client/text.h"
 
@@ -27,20 +26,16 @@ std::string AxisText(const Axis& axis) {
 }
 
 Section Details(const Study& study) {
-  const auto& counts = study.counts();
   const auto& spec = study.spec();
-  std::vector<std::pair<std::string, Cell>> facts = {
-      {"study", study.name()},
-      {"name", study.display_name()},
-      {"owner", study.owner()},
-      {"state", StateCell(study.state())},
-      {"runs", absl::StrCat(TotalRuns(counts), ": ", counts.queued(), " queued, ", counts.running(),
-                            " running, ", counts.succeeded(), " succeeded, ", counts.failed(), " failed, ",
-                            counts.cancelled(), " cancelled")},
-      {"created", LocalTime(study.create_time())},
-      {"started", LocalTime(study.start_time())},
-      {"finished", LocalTime(study.finish_time())},
-      {"took", Took(study.start_time(), study.finish_time())}};
+  std::vector<std::pair<std::string, Cell>> facts = {{"study", study.name()},
+                                                     {"name", study.display_name()},
+                                                     {"owner", study.owner()},
+                                                     {"state", StateCell(study.state())},
+                                                     {"runs", CountsText(study.counts())},
+                                                     {"created", LocalTime(study.create_time())},
+                                                     {"started", LocalTime(study.start_time())},
+                                                     {"finished", LocalTime(study.finish_time())},
+                                                     {"took", Took(study.start_time(), study.finish_time())}};
   if (!study.has_spec()) return Facts(std::move(facts));
   facts.emplace_back("fixed", KeyText(spec.fixed()));
   for (const Axis& axis : spec.matrix()) facts.emplace_back("axis", AxisText(axis));

@@ -32,6 +32,7 @@ class FakeServices {
   v1::PlanStudyResponse plan;
   v1::GetCurveResponse curve;
   v1::GetClusterResponse cluster;
+  std::vector<v1::Reason> reasons;            // of every study and run
   std::vector<v1::WatchStudyResponse> looks;  // sent by one WatchStudy, which then ends, or stays open:
   bool watch_stays_open = false;
   std::vector<v1::ReadPointsResponse> points;
@@ -168,6 +169,15 @@ class FakeServices {
       f.deleted.push_back(request->name());
       return grpc::Status::OK;
     }
+    grpc::Status ExplainStudy(grpc::ServerContext* c, const v1::ExplainStudyRequest* request,
+                              v1::ExplainStudyResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      const v1::Study* study = f.FindStudy(request->name());
+      if (study == nullptr) return NotFound(request->name());
+      *response->mutable_study() = *study;
+      response->mutable_reasons()->Assign(f.reasons.begin(), f.reasons.end());
+      return grpc::Status::OK;
+    }
     FakeServices& f;
   };
 
@@ -211,6 +221,16 @@ class FakeServices {
       if (const auto s = f.Check(*c); !s.ok()) return s;
       f.logs_asked.push_back(*request);
       for (const auto& piece : f.log) writer->Write(piece);
+      return grpc::Status::OK;
+    }
+    grpc::Status ExplainRun(grpc::ServerContext* c, const v1::ExplainRunRequest* request,
+                            v1::ExplainRunResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      const v1::Run* run = f.FindRun(request->name());
+      if (run == nullptr) return NotFound(request->name());
+      *response->mutable_run() = *run;
+      response->mutable_run()->clear_attempts();
+      response->mutable_reasons()->Assign(f.reasons.begin(), f.reasons.end());
       return grpc::Status::OK;
     }
     FakeServices& f;

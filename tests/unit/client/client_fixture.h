@@ -56,7 +56,7 @@ class ClientTest : public ::testing::Test {
   Outcome RunAsIs(const std::vector<std::string>& arguments, const Terminal& terminal = {}) {
     std::ostringstream out, err;
     Outcome outcome;
-    outcome.code = RunProgram(arguments, Io{out, err, terminal, terminal});
+    outcome.code = RunProgram(arguments, Io{out, err, terminal, terminal, [this] { return now_; }});
     outcome.out = out.str();
     outcome.err = err.str();
     return outcome;
@@ -78,6 +78,7 @@ class ClientTest : public ::testing::Test {
   }
 
   std::string dir_, socket_;
+  absl::Time now_ = absl::FromUnixSeconds(1'795'000'200);
   fakes::FakeServices server_;
 };
 

@@ -1,0 +1,45 @@
+// `scalelab run explain RUN`.
+#include "client/commands/commands.h"
+#include "client/commands/sections.h"
+#include "client/selectors.h"
+#include "client/text.h"
+
+namespace scalelab::client {
+namespace {
+
+using scalelab::v1::ExplainRunRequest;
+using scalelab::v1::RunService;
+
+struct Options {
+  std::string run;
+};
+
+absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+  const auto name = RunName(options.run);
+  if (!name.ok()) return name.status();
+  auto server = session.Server();
+  if (!server.ok()) return server.status();
+  ExplainRunRequest request;
+  request.set_name(*name);
+  const auto response = (*server)->Call((*server)->runs(), &RunService::Stub::ExplainRun, request);
+  if (!response.ok()) return response.status();
+  Section facts = Facts({{"run", response->run().name()},
+                         {"cell", KeyText(response->run().key())},
+                         {"state", StateCell(response->run().state())}});
+  const Answer answer{*response, {facts, ReasonTable(response->reasons(), session.now())}, 1};
+  if (const absl::Status status = session.Print(answer); !status.ok()) return status;
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddRunExplain(CLI::App& run, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command =
+      run.add_subcommand("explain", "Say why a run is not running, first what has to change first");
+  command->add_option("RUN", options->run, "Number, runs/NUMBER, or studies/NUMBER/runs/NUMBER")->required();
+  command->callback(
+      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+}
+
+}  // namespace scalelab::client

@@ -1,0 +1,45 @@
+// `scalelab study explain STUDY`.
+#include "client/commands/commands.h"
+#include "client/commands/sections.h"
+#include "client/selectors.h"
+
+namespace scalelab::client {
+namespace {
+
+using scalelab::v1::ExplainStudyRequest;
+using scalelab::v1::StudyService;
+
+struct Options {
+  std::string study;
+};
+
+absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+  const auto name = StudyName(options.study);
+  if (!name.ok()) return name.status();
+  auto server = session.Server();
+  if (!server.ok()) return server.status();
+  ExplainStudyRequest request;
+  request.set_name(*name);
+  const auto response = (*server)->Call((*server)->studies(), &StudyService::Stub::ExplainStudy, request);
+  if (!response.ok()) return response.status();
+  Section facts = Facts({{"study", response->study().name()},
+                         {"name", response->study().display_name()},
+                         {"state", StateCell(response->study().state())},
+                         {"runs", CountsText(response->study().counts())}});
+  const Answer answer{*response, {facts, ReasonTable(response->reasons(), session.now())}, 1};
+  if (const absl::Status status = session.Print(answer); !status.ok()) return status;
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddStudyExplain(CLI::App& study, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = study.add_subcommand(
+      "explain", "Say why the next run of a study is not running, first what has to change first");
+  command->add_option("STUDY", options->study, "Number, name, or last")->required();
+  command->callback(
+      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+}
+
+}  // namespace scalelab::client
