@@ -312,8 +312,10 @@ void Coordinator::Reload() {
   for (const auto& [id, allocation] : state_.allocations) {
     if (AllocationState* fresh = state->allocation(id)) {
       fresh->workers = allocation->workers;
-      fresh->last_seen = allocation->last_seen;
+      fresh->listening_since = allocation->listening_since;
+      fresh->leaving_since = allocation->leaving_since;
       fresh->ends_at = allocation->ends_at;
+      fresh->served = allocation->served;
     }
   }
   state->scheduler = state_.scheduler;
@@ -343,6 +345,7 @@ void Coordinator::Act(Effects& fx) {
   bool wanted;
   {
     std::lock_guard lock(mutex_);
+    poll_wanted_ = poll_wanted_ || fx.poll;
     wanted = poll_wanted_;
     if (!polling_) poll_wanted_ = false;
   }
@@ -351,15 +354,16 @@ void Coordinator::Act(Effects& fx) {
 
 void Coordinator::Poll() {
   polling_ = true;
-  next_poll_ = absl::Now() + options_.poll_interval;
-  PostToScheduler([this, tokens = lifecycle_->JobsToPoll()] {
+  // Slower when nothing is about to happen: then workers tell what does.
+  next_poll_ = absl::Now() + options_.poll_interval * (lifecycle_->JobsChange() ? 1 : 2);
+  PostToScheduler([this, asked = absl::ToUnixMicros(absl::Now()), tokens = lifecycle_->JobsToPoll()] {
     auto jobs = scheduler_.Poll(tokens);
     if (!jobs.ok()) spdlog::warn("the scheduler does not answer: {}", jobs.status().ToString());
-    Post([this, jobs = std::move(jobs)](db::Micros now, Effects& fx) -> Reply {
+    Post([this, asked, jobs = std::move(jobs)](db::Micros now, Effects& fx) -> Reply {
       if (now == 0) return [](absl::Status) {};
       polling_ = false;
       Heard(jobs.status(), now);
-      if (jobs.ok()) lifecycle_->JobsPolled(*jobs, now, fx);
+      if (jobs.ok()) lifecycle_->JobsPolled(*jobs, asked, now, fx);
       return [](absl::Status) {};
     });
   });

@@ -111,26 +111,61 @@ void Lifecycle::Tick(db::Micros now, Effects& fx) {
       allocation->submitted = true;
       fx.submit.push_back(RequestFor(*allocation));
     }
-    const bool live = allocation->row.state == AllocationPhase::kRunning ||
-                      allocation->row.state == AllocationPhase::kReleasing;
-    if (live && !allocation->cancel_sent && now - allocation->last_seen > options_.worker_timeout) {
-      allocation->row.reason =
-          absl::StrCat("its worker was silent for ", (now - allocation->last_seen) / 1'000'000, " s");
-      fx.batch.allocations.push_back(allocation->row);
-      EndJob(*allocation, fx);
-    }
-    const AttemptState* attempt = state_.attempt(allocation->attempt_id);
+    WatchOver(*allocation, now, fx);
+    AttemptState* attempt = state_.attempt(allocation->attempt_id);
     if (attempt != nullptr && attempt->row.state == db::AttemptState::kStopping && !allocation->cancel_sent &&
         now - attempt->stopping_since > options_.stop_timeout) {
       EndJob(*allocation, fx);
+    }
+    // The scheduler does not say: what the worker said has to do.
+    if (attempt != nullptr && attempt->held_since != 0 && allocation->leaving_since == 0 &&
+        now - attempt->held_since > options_.hold_timeout) {
+      Conclude(*allocation, *attempt, now, fx);
     }
   }
   Plan(now, fx);
 }
 
+// Gives up an allocation one of whose workers is silent.
+void Lifecycle::WatchOver(AllocationState& allocation, db::Micros now, Effects& fx) {
+  db::AllocationRow& row = allocation.row;
+  const bool live = row.state == AllocationPhase::kRunning || row.state == AllocationPhase::kReleasing;
+  if (!live || allocation.cancel_sent) return;
+  for (int node = 0; node < row.nodes; ++node) {
+    const auto worker = allocation.workers.find(node);
+    if (worker != allocation.workers.end()) {
+      const db::Micros silence = now - worker->second.last_seen;
+      if (silence <= options_.worker_timeout) continue;
+      row.reason =
+          absl::StrCat("its worker on ", worker->second.node, " was silent for ", silence / 1'000'000, " s");
+    } else {
+      if (now <= std::max(row.started + options_.start_timeout,
+                          allocation.listening_since + options_.worker_timeout)) {
+        continue;
+      }
+      row.reason = absl::StrCat("no word from ", row.nodes - static_cast<int>(allocation.workers.size()),
+                                " of its ", row.nodes, " workers");
+    }
+    fx.batch.allocations.push_back(row);
+    EndJob(allocation, fx);
+    return;
+  }
+}
+
+// Whether one of its workers spoke lately: then it is not over, whatever anybody says.
+bool Lifecycle::Heard(const AllocationState& allocation, db::Micros now) const {
+  return std::any_of(allocation.workers.begin(), allocation.workers.end(), [&](const auto& worker) {
+    return now - worker.second.last_seen <= options_.worker_timeout;
+  });
+}
+
 void Lifecycle::Forgive(db::Micros gap) {
-  for (const auto& [id, allocation] : state_.allocations) allocation->last_seen += gap;
+  for (const auto& [id, allocation] : state_.allocations) {
+    allocation->listening_since += gap;
+    for (auto& [node, worker] : allocation->workers) worker.last_seen += gap;
+  }
   for (const auto& [id, attempt] : state_.attempts) {
+    if (attempt->held_since != 0) attempt->held_since += gap;
     if (attempt->stopping_since != 0) attempt->stopping_since += gap;
   }
 }

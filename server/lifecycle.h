@@ -27,6 +27,10 @@ namespace scalelab::server {
 struct LifecycleOptions {
   std::string runs_dir;                    // attempt directories are <runs_dir>/<study>/<run>/<token>
   db::Micros worker_timeout = 30'000'000;  // silence after which a worker's allocation is given up
+  db::Micros start_timeout =
+      120'000'000;  // in which every worker of an allocation that began must have spoken
+  db::Micros hold_timeout =
+      10'000'000;  // for the scheduler to say whether an interrupted attempt's job goes on
   db::Micros stop_timeout = 20'000'000;    // after which a stop that did not happen ends the allocation
   int max_pending_allocations = 4;         // asked for and not started; more would only undo our own order
   std::function<std::string()> new_token;  // a new UUID at each call
@@ -38,11 +42,15 @@ struct NewStudy {
   std::vector<db::CellRow> cells;  // one for each of state->cells, then the excluded ones
 };
 
+// Before its end, the time of an allocation that no run may need: its workers are warned then.
+db::Micros EndMargin(const AllocationState& allocation);
+
 // ALREADY_EXISTS: the request id made another study from a different specification.
 absl::Status RequestIdReused(const std::string& request_id, int64_t study_id);
 
-// In three files: users' requests, time and bookkeeping in lifecycle.cc, workers in lifecycle_workers.cc, the
-// scheduler in lifecycle_jobs.cc.
+// In four files: users' requests, time and bookkeeping in lifecycle.cc, what workers say in
+// lifecycle_workers.cc, the beginning and end of attempts in lifecycle_attempts.cc, the scheduler in
+// lifecycle_jobs.cc.
 class Lifecycle {
  public:
   Lifecycle(LifecycleOptions options, State& state) : options_(std::move(options)), state_(state) {}
@@ -65,7 +73,8 @@ class Lifecycle {
   // What the scheduler answered to a submit.
   void JobSubmitted(const std::string& token, const absl::StatusOr<std::string>& external_id, db::Micros now,
                     Effects& fx);
-  void JobsPolled(const std::vector<JobStatus>& jobs, db::Micros now, Effects& fx);
+  // `asked`: when the question was put.
+  void JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked, db::Micros now, Effects& fx);
 
   // Whatever follows from time alone, and new allocations for what waits.
   void Tick(db::Micros now, Effects& fx);
@@ -75,6 +84,8 @@ class Lifecycle {
   void Forgive(db::Micros gap);
   // Tokens of the jobs that the scheduler should be asked about.
   std::vector<std::string> JobsToPoll() const;
+  // Whether a job is about to begin or to end, so that its state is of interest soon.
+  bool JobsChange() const;
 
  private:
   JobRequest RequestFor(const AllocationState& allocation) const;
@@ -83,8 +94,14 @@ class Lifecycle {
   void UpdateStudy(StudyState& study, db::Micros now, Effects& fx);
   void UpdateWaiting(StudyState& study);
   void Assign(AllocationState& allocation, db::Micros now, Effects& fx);
+  int Choose(const StudyState& study, const AllocationState& allocation, db::Micros now) const;
+  bool FitsInto(const AllocationState& allocation, const StudyState& study, int position,
+                db::Micros now) const;
   void ObserveAttempt(AllocationState& allocation, const WorkerState& worker,
                       const v1::SynchronizeRequest& request, db::Micros now, Effects& fx);
+  void Conclude(AllocationState& allocation, AttemptState& attempt, db::Micros now, Effects& fx);
+  void WatchOver(AllocationState& allocation, db::Micros now, Effects& fx);
+  bool Heard(const AllocationState& allocation, db::Micros now) const;
   std::vector<v1::NodeInfo> NodesOf(const AttemptState& attempt) const;
   void EndAttempt(AttemptState& attempt, db::AttemptState state, db::Cause cause, std::string message,
                   db::Micros now, Effects& fx);

@@ -1,4 +1,5 @@
 // The scheduler: which jobs to ask for, and what becomes of them.
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
@@ -9,6 +10,18 @@
 namespace scalelab::server {
 
 using AllocationPhase = db::AllocationState;
+
+namespace {
+
+// Between a worker's word that it leaves and the warning that made it, at most.
+constexpr db::Micros kWarningSlack = 10'000'000;
+
+}  // namespace
+
+db::Micros EndMargin(const AllocationState& allocation) {
+  const db::Micros limit = allocation.ends_at - allocation.row.started;
+  return absl::ToInt64Microseconds(WarningBeforeEnd(absl::Microseconds(limit)));
+}
 
 void Lifecycle::Plan(db::Micros now, Effects& fx) {
   while (state_.pending_allocations < options_.max_pending_allocations) {
@@ -95,7 +108,8 @@ void Lifecycle::JobSubmitted(const std::string& token, const absl::StatusOr<std:
   fx.batch.allocations.push_back(allocation.row);
 }
 
-void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros now, Effects& fx) {
+void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked, db::Micros now,
+                           Effects& fx) {
   using Job = JobStatus::State;
   for (const JobStatus& job : jobs) {
     const auto it = state_.allocation_by_token.find(job.token);
@@ -108,7 +122,7 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros now, E
         if (!allocation.cancel_sent) --state_.pending_allocations;
         row.state = AllocationPhase::kRunning;
         row.started = now;
-        allocation.last_seen = now;
+        allocation.listening_since = now;
       }
       allocation.ends_at = job.state == Job::kRunning && job.ends_at != absl::InfiniteFuture()
                                ? absl::ToUnixMicros(job.ends_at)
@@ -118,7 +132,14 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros now, E
         row.external_id = job.external_id;
         fx.batch.allocations.push_back(row);
       }
+      allocation.ending = job.ending;
       if (allocation.cancel_sent) fx.cancel.push_back(row.token);  // the wish may have been lost
+      AttemptState* attempt = state_.attempt(allocation.attempt_id);
+      if (attempt != nullptr && attempt->held_since != 0 && attempt->held_since <= asked &&
+          !allocation.ending && allocation.leaving_since == 0) {
+        Conclude(allocation, *attempt, now, fx);  // the job goes on: it was the attempt alone
+        Assign(allocation, now, fx);
+      }
     } else if (job.state == Job::kUnknown && Waits(row.state)) {
       if (allocation.cancel_sent) {
         EndAllocation(allocation, db::Cause::kAllocationCancelled, "cancelled before it began", now, fx);
@@ -126,6 +147,8 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros now, E
         allocation.submitted = true;
         fx.submit.push_back(RequestFor(allocation));
       }
+    } else if (job.state == Job::kUnknown && Heard(allocation, now)) {
+      // Its workers know better.
     } else {
       static const std::map<Job, db::Cause> kCauses = {{Job::kTimeout, db::Cause::kTimeout},
                                                        {Job::kPreempted, db::Cause::kPreempted},
@@ -134,11 +157,19 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros now, E
                                                        {Job::kBootFail, db::Cause::kBootFail},
                                                        {Job::kDeadline, db::Cause::kDeadline},
                                                        {Job::kCancelled, db::Cause::kAllocationCancelled}};
-      const auto cause = kCauses.find(job.state);
       // A job that we ended ourselves for silence counts as a lost worker.
-      const bool ours = allocation.cancel_sent || cause == kCauses.end();
-      EndAllocation(allocation, ours ? db::Cause::kWorkerLost : cause->second,
-                    job.reason.empty() ? "its allocation ended" : job.reason, now, fx);
+      const auto known = kCauses.find(job.state);
+      db::Cause cause =
+          allocation.cancel_sent || known == kCauses.end() ? db::Cause::kWorkerLost : known->second;
+      std::string reason = job.reason.empty() ? "its allocation ended" : job.reason;
+      if (allocation.cancel_sent && !row.reason.empty()) reason = row.reason;
+      // Warned of the end of their time, workers leave, and the job ends in peace.
+      if (cause == db::Cause::kWorkerLost && allocation.leaving_since != 0 && allocation.ends_at != 0 &&
+          allocation.leaving_since >= allocation.ends_at - EndMargin(allocation) - kWarningSlack) {
+        cause = db::Cause::kTimeout;
+        reason = "its allocation's time limit was reached";
+      }
+      EndAllocation(allocation, cause, reason, now, fx);
     }
   }
 }
@@ -153,12 +184,18 @@ void Lifecycle::EndAllocation(AllocationState& allocation, db::Cause cause, cons
   fx.woken.insert(allocation.row.id);
   const int64_t id = allocation.row.id;
   const int64_t attempt_id = allocation.attempt_id;
+  const bool shared = allocation.served > 1;
   StudyState* study = state_.study(allocation.row.study_id);  // null when the study is over
   if (study != nullptr) study->allocations.erase(id);
   state_.allocation_by_token.erase(allocation.row.token);
   state_.allocations.erase(id);  // `allocation` is gone from here on
   if (AttemptState* attempt = state_.attempt(attempt_id)) {
     const bool stopping = attempt->row.state == db::AttemptState::kStopping;
+    if (cause == db::Cause::kTimeout && !stopping) {
+      db::Micros& longest = study->longest[study->cell_of[attempt->position]];
+      longest = std::max(longest, now - attempt->row.assigned);
+      attempt->cut_short = shared;
+    }
     EndAttempt(*attempt, stopping ? db::AttemptState::kCancelled : db::AttemptState::kFailed,
                stopping ? db::Cause::kNone : cause, stopping ? "" : reason, now, fx);
   }
@@ -191,6 +228,14 @@ void Lifecycle::FailQueued(StudyState& study, const std::string& message, db::Mi
     SetRunState(study, position, db::RunState::kFailed, now, fx);
   }
   UpdateStudy(study, now, fx);
+}
+
+bool Lifecycle::JobsChange() const {
+  return std::any_of(state_.allocations.begin(), state_.allocations.end(), [](const auto& entry) {
+    const AllocationState& allocation = *entry.second;
+    return allocation.row.state != AllocationPhase::kRunning || allocation.cancel_sent || allocation.ending ||
+           allocation.leaving_since != 0;
+  });
 }
 
 std::vector<std::string> Lifecycle::JobsToPoll() const {

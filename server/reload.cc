@@ -64,6 +64,7 @@ absl::StatusOr<State> LoadState(db::Store& store, db::Micros now) {
     if (study->cells.empty() || size(shape) > size(study->shape)) study->shape = shape;
     cell_index[row.id] = static_cast<int>(study->cells.size());
     study->cells.push_back(std::move(cell));
+    study->longest.push_back(0);
   }
   std::unordered_map<int64_t, std::pair<int64_t, int>> place;  // run -> study, position
   for (db::RunRow& row : loaded->runs) {
@@ -77,12 +78,17 @@ absl::StatusOr<State> LoadState(db::Store& store, db::Micros now) {
       study->cell_of.resize(row.position + 1);
     }
     study->cell_of[row.position] = cell_index[row.cell_id];
+    if (row.state == db::RunState::kSucceeded) {
+      db::Micros& longest = study->longest[study->cell_of[row.position]];
+      longest = std::max(longest, row.finished - row.started);
+    }
     study->runs[row.position] = std::move(row);
   }
   for (db::AllocationRow& row : loaded->allocations) {
     auto allocation = std::make_unique<AllocationState>();
     allocation->row = std::move(row);
-    allocation->last_seen = now;
+    allocation->listening_since = now;
+    allocation->served = 1;
     allocation->generation = ++state.last_generation;
     const db::AllocationRow& kept = allocation->row;
     StudyState* study = state.study(kept.study_id);

@@ -1,6 +1,7 @@
 // The seam between the coordinator and whatever gives out nodes.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -46,11 +47,18 @@ struct JobStatus {
   std::string token;
   std::string external_id;
   State state = State::kUnknown;
-  std::string reason;                           // in words: why it is pending, how it ended
+  std::string reason;   // in words: why it is pending, how it ended
+  bool ending = false;  // running, and on its way out: no work for it; its final state will follow
   absl::Time ends_at = absl::InfiniteFuture();  // running: when its time limit ends it, if that is known
 };
 
 bool IsOver(JobStatus::State state);
+
+// How long before its time limit a job's workers get SIGTERM, so that they can end in order: a minute, less
+// for short limits.
+inline absl::Duration WarningBeforeEnd(absl::Duration time_limit) {
+  return std::clamp(time_limit / 10, absl::Seconds(5), absl::Seconds(60));
+}
 
 // What a study could ask for at most. 0 = the scheduler does not say.
 struct Capacity {

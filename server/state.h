@@ -2,6 +2,7 @@
 // live connections can tell. Owned by the core thread; nothing here locks.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -34,6 +35,8 @@ struct StudyState {
   v1::StudySpec spec;     // defaults filled in
   AllocationShape shape;  // of its largest cell
   std::vector<CellState> cells;
+  std::vector<db::Micros>
+      longest;  // by cell: longest a run of it took, or had when its time was up; 0 not known
   std::vector<db::RunRow> runs;     // by position
   std::vector<int> cell_of;         // by position: index into cells
   std::set<int> queued;             // positions that wait; the smallest goes next
@@ -59,6 +62,13 @@ struct AttemptState {
   bool reported = false;    // a worker has said that it knows it
   std::string reported_by;  // that worker's instance
   db::Micros stopping_since = 0;
+  // What the workers of its nodes said of its end there, by place; it is over when all have.
+  std::map<int, v1::SynchronizeRequest::AttemptStatus> ended;
+  // It has ended, and whether because its job does is for the scheduler to say. 0: no such question.
+  db::Micros held_since = 0;
+  bool cut_short = false;  // by the time limit of an allocation that had served others before
+
+  int nodes() const { return 1 + static_cast<int>(std::count(row.nodes.begin(), row.nodes.end(), ',')); }
 };
 
 struct WorkerState {
@@ -80,9 +90,12 @@ struct AllocationState {
   int64_t generation = 0;              // of its desired state
   bool submitted = false;              // handed to the scheduler by this process
   bool cancel_sent = false;
-  db::Micros last_seen = 0;  // of worker 0, or when it began to run
-  db::Micros retry_at = 0;   // when to ask the scheduler again
-  db::Micros ends_at = 0;    // when its time limit ends it; 0 when it does not run or nobody says
+  bool ending = false;             // the scheduler says that it is on its way out
+  int served = 0;                  // attempts so far, as far as this process knows
+  db::Micros listening_since = 0;  // when it began to run, or this process to listen
+  db::Micros leaving_since = 0;    // when the first of its workers was asked to leave; 0: none was
+  db::Micros retry_at = 0;         // when to ask the scheduler again
+  db::Micros ends_at = 0;          // when its time limit ends it; 0 when it does not run or nobody says
 };
 
 // Whether the scheduler answers, as its last answer told.

@@ -140,6 +140,7 @@ NewStudy MakeNewStudy(const v1::StudySpec& spec, ExpandedStudy expanded, std::st
   for (const Cell& cell : expanded.cells) add(cell, false);
   for (const Cell& cell : expanded.excluded) add(cell, true);
   for (Cell& cell : expanded.cells) study.cells.push_back({0, std::move(cell.spec), std::move(cell.key)});
+  study.longest.assign(study.cells.size(), 0);
   study.runs.resize(expanded.runs.size());
   study.cell_of.reserve(expanded.runs.size());
   for (size_t p = 0; p < expanded.runs.size(); ++p) {

@@ -58,7 +58,7 @@ TEST_F(ExplainTest, AJobThatWaitsIsToldInTheSchedulersWords) {
   world_.lifecycle.JobSubmitted(job, "4711", world_.now, world_.fx);
   world_.After(60);
   world_.lifecycle.JobsPolled({{job, "4711", JobStatus::State::kPending, "too few idle nodes (Resources)"}},
-                              world_.now, world_.fx);
+                              world_.now, world_.now, world_.fx);
   const Reason reason = Run(id, 0).front();
   EXPECT_EQ(reason.kind(), Reason::SCHEDULER_PENDING);
   EXPECT_EQ(reason.message(), "job 4711 waits at the scheduler: too few idle nodes (Resources)");

@@ -55,7 +55,9 @@ class World {
     return token;
   }
   void Job(const std::string& token, JobStatus::State state, const std::string& reason = "") {
-    lifecycle.JobsPolled({{token, "job-1", state, reason}}, now, fx);
+    JobStatus status{token, "job-1", state, reason};
+    status.ends_at = ends_at;
+    lifecycle.JobsPolled({status}, now, now, fx);
   }
   bool Asked(const std::string& token) const {
     for (const JobRequest& request : fx.submit) {
@@ -70,9 +72,10 @@ class World {
   using Status = v1::SynchronizeRequest::AttemptStatus;
   // A worker speaks; what it hears.
   v1::SynchronizeResponse Sync(const std::string& allocation, std::vector<Status> attempts = {},
-                               const std::string& instance = "life-1", bool leaving = false) {
+                               const std::string& instance = "life-1", bool leaving = false, int node = 0) {
     v1::SynchronizeRequest request;
-    request.set_node("node-0");
+    request.set_node(absl::StrCat("node-", node));
+    request.set_node_index(node);
     request.set_instance(instance);
     request.set_leaving(leaving);
     for (Status& status : attempts) *request.add_attempts() = std::move(status);
@@ -80,7 +83,7 @@ class World {
     EXPECT_TRUE(seen.ok()) << seen;
     const auto it = state.allocation_by_token.find(allocation);
     if (it == state.allocation_by_token.end()) return {};
-    return lifecycle.Desired(*state.allocation(it->second), 0);
+    return lifecycle.Desired(*state.allocation(it->second), node);
   }
   static Status Running(const std::string& token) { return Make(token, Status::RUNNING); }
   static Status Ended(const std::string& token, int exit_status = 0,
@@ -126,6 +129,7 @@ class World {
   State state;
   Effects fx;
   db::Micros now = 1'000'000'000;
+  absl::Time ends_at = absl::InfiniteFuture();  // of jobs that Job() tells of
 
  private:
   static Status Make(const std::string& token, Status::State state) {
