@@ -70,6 +70,23 @@ TEST_F(Migration, EveryOlderVersionBecomesTheNewestAndKeepsItsRows) {
   }
 }
 
+// FNV-1a, 64 bits: the same on every machine, which std::hash is not.
+uint64_t Hash(const std::string& text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const unsigned char c : text) hash = (hash ^ c) * 0x100000001b3;
+  return hash;
+}
+
+TEST(Migrations, AStepThatWasReleasedIsNeverChanged) {
+  const std::vector<uint64_t> released = {0xa65a02eec2aff9d8, 0x25de8a262b602911};
+  ASSERT_EQ(Migrations().size(), released.size()) << "a new step: add its hash here";
+  for (size_t step = 0; step < released.size(); ++step) {
+    EXPECT_EQ(Hash(Migrations()[step]), released[step])
+        << "step " << step << " of db/migrations.cc was changed, but databases that have taken it exist and "
+        << "will not take it again: undo that, and put the change into a new step at the end";
+  }
+}
+
 TEST_F(Migration, ANewerVersionIsRefusedAndLeftAlone) {
   MakeVersion(NewestSchema());
   ASSERT_TRUE(Raw()->Execute("PRAGMA user_version=" + std::to_string(NewestSchema() + 5)).ok());

@@ -1,0 +1,154 @@
+#include "db/backup.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "db/migrations.h"
+#include "db/sqlite.h"
+
+namespace scalelab::db {
+namespace {
+
+constexpr int kBusyTimeoutMs = 10'000;
+
+bool Exists(const std::string& path) {
+  struct stat found {};
+  return lstat(path.c_str(), &found) == 0;
+}
+
+absl::Status CannotWrite(const std::string& path, int error) {
+  const std::string sentence =
+      absl::StrCat(path, " cannot be written (", std::strerror(error),
+                   "); check that its folder exists, has space, and that this user may write there");
+  return error == ENOSPC || error == EDQUOT ? absl::ResourceExhaustedError(sentence)
+                                            : absl::FailedPreconditionError(sentence);
+}
+
+// The file that the copy grows in. Removed by the destructor, with what SQLite keeps beside it, unless it got
+// its name.
+class PartFile {
+ public:
+  explicit PartFile(const std::string& file) : file_(file), path_(file + ".part") {}
+  ~PartFile() {
+    if (!made_) return;
+    for (const char* suffix : {"", "-journal", "-wal", "-shm"}) unlink((path_ + suffix).c_str());
+  }
+  PartFile(const PartFile&) = delete;
+  PartFile& operator=(const PartFile&) = delete;
+  const std::string& path() const { return path_; }
+
+  // Made here, so that nobody else can read it at any time, and before SQLite opens it: closing a file that
+  // SQLite has open would drop its locks.
+  absl::Status Make() {
+    if (Exists(file_)) {
+      return absl::AlreadyExistsError(
+          absl::StrCat(file_, " exists, and a backup overwrites nothing; name another file"));
+    }
+    const int fd = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0 && errno == EEXIST) {
+      return absl::AlreadyExistsError(
+          absl::StrCat(path_,
+                       " exists: another backup is writing it, or one was interrupted; when none runs, "
+                       "remove it and try again"));
+    }
+    if (fd < 0) return CannotWrite(path_, errno);
+    close(fd);
+    made_ = true;
+    return absl::OkStatus();
+  }
+
+  // Makes it durable and gives it its name. SQLite must have it closed.
+  absl::Status Finish() {
+    if (auto s = Sync(path_, O_RDONLY); !s.ok()) return s;
+    if (renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, file_.c_str(), RENAME_NOREPLACE) != 0) {
+      // Not every file system knows how to rename without replacing.
+      if (errno != EINVAL || Exists(file_) || rename(path_.c_str(), file_.c_str()) != 0)
+        return CannotWrite(file_, errno);
+    }
+    made_ = false;
+    const std::string folder = std::filesystem::path(file_).parent_path();
+    return Sync(folder.empty() ? "." : folder, O_RDONLY | O_DIRECTORY);
+  }
+
+ private:
+  static absl::Status Sync(const std::string& path, int flags) {
+    const int fd = open(path.c_str(), flags | O_CLOEXEC);
+    const bool synced = fd >= 0 && fsync(fd) == 0;
+    const int error = errno;
+    if (fd >= 0) close(fd);
+    return synced ? absl::OkStatus() : CannotWrite(path, error);
+  }
+
+  const std::string file_, path_;
+  bool made_ = false;
+};
+
+absl::Status Copy(Database& source, const std::string& part) {
+  absl::StatusOr<std::unique_ptr<Database>> copy =
+      Database::Open(part, Database::Mode::kReadWrite, kBusyTimeoutMs);
+  if (!copy.ok()) return copy.status();
+  // What is not complete is removed, so nothing has to be undone; the whole is synced at the end.
+  if (auto s = (*copy)->Execute("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF"); !s.ok()) return s;
+  sqlite3_backup* backup = sqlite3_backup_init((*copy)->handle(), "main", source.handle(), "main");
+  if (backup == nullptr) return (*copy)->LastError();
+  // All pages in one step: one read transaction, so the copy is of one moment and no commit makes it start
+  // again.
+  const int rc = sqlite3_backup_step(backup, -1);
+  const int system_error = sqlite3_system_errno((*copy)->handle());
+  sqlite3_backup_finish(backup);
+  if (rc != SQLITE_DONE) {
+    const int primary = rc & 0xff;
+    const bool reading = primary == SQLITE_BUSY || primary == SQLITE_LOCKED || primary == SQLITE_CORRUPT ||
+                         primary == SQLITE_NOTADB || rc == SQLITE_IOERR_READ || rc == SQLITE_IOERR_SHORT_READ;
+    return StatusOf(rc, reading ? 0 : system_error, reading ? source.path() : part, sqlite3_errstr(rc));
+  }
+  // Out of WAL mode: a single file that can be read where nothing may be written beside it.
+  return (*copy)->QueryText("PRAGMA journal_mode=DELETE").status();
+}
+
+absl::Status Check(const std::string& part) {
+  absl::StatusOr<std::unique_ptr<Database>> copy =
+      Database::Open(part, Database::Mode::kReadOnly, kBusyTimeoutMs);
+  if (!copy.ok()) return copy.status();
+  const absl::StatusOr<std::string> found = (*copy)->QueryText("PRAGMA quick_check(1)");
+  if (!found.ok() || *found == "ok") return found.status();
+  return absl::DataLossError(*found);
+}
+
+}  // namespace
+
+absl::Status BackupDatabase(const std::string& path, const std::string& file) {
+  if (!Exists(path)) {
+    return absl::NotFoundError(
+        absl::StrCat("There is no database ", path, "; name the folder of a service that has run"));
+  }
+  absl::StatusOr<std::unique_ptr<Database>> source =
+      Database::Open(path, Database::Mode::kReadOnly, kBusyTimeoutMs);
+  if (!source.ok()) return source.status();
+  const absl::StatusOr<int64_t> application = (*source)->QueryInt("PRAGMA application_id");
+  if (!application.ok()) return application.status();
+  if (*application != kApplicationId) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is no database of scalelab; name the folder of a service that has run"));
+  }
+  PartFile part(file);
+  if (auto s = part.Make(); !s.ok()) return s;
+  absl::Status status = Copy(**source, part.path());
+  if (status.ok()) status = Check(part.path());
+  if (absl::IsDataLoss(status)) {  // what is wrong with the copy is wrong with what it was made of
+    return absl::DataLossError(absl::StrCat(path,
+                                            " is damaged, so no backup was made; keep the earlier ones and "
+                                            "restore the newest (",
+                                            status.message(), ")"));
+  }
+  return status.ok() ? part.Finish() : status;
+}
+
+}  // namespace scalelab::db
