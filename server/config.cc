@@ -254,6 +254,10 @@ absl::StatusOr<Command> ParseCommand(int argc, const char* const* argv, const st
       ->option_text("FILE");
   app.add_flag("--check-config", check, "Check flags and file, print the first mistake, and exit");
   app.add_flag("--version", print_version, "Print the version and exit");
+  std::string backup_file;
+  CLI::App* backup =
+      app.add_subcommand("backup", "Copy the database of --data to FILE, in use or not, and exit");
+  backup->fallthrough()->add_option("FILE", backup_file, "A new file")->required();
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -262,7 +266,7 @@ absl::StatusOr<Command> ParseCommand(int argc, const char* const* argv, const st
     return Invalid(absl::StrCat(absl::StripTrailingAsciiWhitespace(error.what()), "; see scalelabd --help"));
   }
   if (print_version) return Command{Command::Kind::kPrint, {}, absl::StrCat("scalelabd ", version, "\n")};
-  if (const std::vector<std::string> extras = app.remaining(); !extras.empty()) {
+  if (const std::vector<std::string> extras = app.remaining(/*recurse=*/true); !extras.empty()) {
     const std::string word = extras.front().substr(0, extras.front().find('='));
     if (!absl::StartsWith(word, "--"))
       return Invalid(absl::StrCat("unexpected argument '", word, "'; see scalelabd --help"));
@@ -288,6 +292,14 @@ absl::StatusOr<Command> ParseCommand(int argc, const char* const* argv, const st
   }
   if (!file.empty()) {
     if (absl::Status status = ApplyFile(file, given, command.config); !status.ok()) return status;
+  }
+  if (*backup) {
+    command.kind = Command::Kind::kBackup;
+    if (command.config.data_dir.empty())
+      return Invalid("--data DIR is missing: name the directory of the service to back up");
+    absl::Status status = SetPath(command.text, backup_file);
+    if (!status.ok()) return Prefixed("backup FILE", status);
+    return command;
   }
   if (absl::Status status = FillDefaults(command.config); !status.ok()) return status;
   return command;

@@ -35,10 +35,10 @@ struct ServerConfig {
 
 // What the command line asks for.
 struct Command {
-  enum class Kind { kServe, kCheckConfig, kPrint };
+  enum class Kind { kServe, kCheckConfig, kBackup, kPrint };
   Kind kind = Kind::kServe;
-  ServerConfig config;  // complete, defaults filled in; not for kPrint
-  std::string text;     // kPrint (--help, --version): for stdout
+  ServerConfig config;  // complete, defaults filled in; not for kPrint, for kBackup without defaults
+  std::string text;     // kPrint (--help, --version): for stdout; kBackup: the file to make, absolute
 };
 
 // Reads the command line and the file that --config names. `version` is what --version prints after the

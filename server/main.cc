@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <iostream>
 
+#include "db/backup.h"
 #include "server/config.h"
 #include "server/daemon.h"
 #include "server/logging.h"
@@ -23,6 +24,16 @@ int main(int argc, char** argv) {
   }
   if (command->kind == Command::Kind::kCheckConfig) {
     std::cerr << "the configuration is valid\n";
+    return 0;
+  }
+  if (command->kind == Command::Kind::kBackup) {
+    const std::string& data = command->config.data_dir;
+    const absl::Status made = scalelab::db::BackupDatabase(data + "/scalelab.db", command->text);
+    if (!made.ok()) {
+      std::cerr << "scalelabd: " << made.message() << "\n";
+      return 1;
+    }
+    std::cerr << command->text << " is a complete, checked backup of " << data << "\n";
     return 0;
   }
   SetUpLogging(command->config);

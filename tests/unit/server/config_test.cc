@@ -186,6 +186,24 @@ TEST_F(ConfigTest, AWorkerProgramThatIsNotThereIsTold) {
   EXPECT_THAT(ParseCommand(5, argv.data(), "").status().message(), HasSubstr("/no/worker is not there"));
 }
 
+TEST_F(ConfigTest, ABackupNeedsAFileAndTheDirectoryOfAService) {
+  const absl::StatusOr<Command> command = Parse({"backup", "/b/today.db", "--data", "/d"});
+  ASSERT_TRUE(command.ok()) << command.status();
+  EXPECT_EQ(command->kind, Command::Kind::kBackup);
+  EXPECT_EQ(command->config.data_dir, "/d");
+  EXPECT_EQ(command->text, "/b/today.db");
+  WriteFile("data: /from-file\n");
+  EXPECT_EQ(Parse({"backup", "b.db", "--config", file_})->config.data_dir, "/from-file");
+  EXPECT_EQ(Parse({"--data", "/d", "backup", "b.db"})->text,
+            std::filesystem::current_path().string() + "/b.db");
+  // The worker program and the socket are not needed.
+  EXPECT_TRUE(Parse({"backup", "b.db", "--data", "/" + std::string(100, 'd')}).ok());
+  EXPECT_THAT(Mistake({"backup", "b.db"}), HasSubstr("--data DIR is missing"));
+  EXPECT_THAT(Mistake({"backup", "--data", "/d"}), HasSubstr("FILE is required"));
+  EXPECT_THAT(Mistake({"backup", "b.db", "c.db", "--data", "/d"}), HasSubstr("unexpected argument 'c.db'"));
+  EXPECT_THAT(Mistake({"backup", "b.db", "--dta", "/d"}), HasSubstr("did you mean --data?"));
+}
+
 TEST_F(ConfigTest, HelpVersionAndCheckAreCommands) {
   EXPECT_EQ(Parse({"--version"})->kind, Command::Kind::kPrint);
   EXPECT_EQ(Parse({"--version"})->text, "scalelabd 1.2.3\n");
