@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "server/convert.h"
+#include "server/lifecycle.h"
 
 namespace scalelab::server {
 namespace {
@@ -107,21 +108,25 @@ class Chain {
   void AddRunning(const AllocationState& allocation) {
     const db::AllocationRow& row = allocation.row;
     const std::string name = AllocationName(row.token);
-    if (const AttemptState* attempt = state_.attempt(allocation.attempt_id)) {
-      if (attempt->row.state != db::AttemptState::kStopping) return;  // the study's order says the rest
+    const AttemptState* attempt = state_.attempt(allocation.attempt_id);
+    if (attempt != nullptr && attempt->row.state == db::AttemptState::kStopping) {
       reasons_.push_back(Make(Reason::STOPPING,
                               absl::StrCat("runs/", attempt->row.run_id, " is being stopped there"),
                               Name(attempt->row.run_id), attempt->stopping_since));
-      return;
     }
-    const auto first = allocation.workers.find(0);
-    if (first != allocation.workers.end() && first->second.leaving) {
-      reasons_.push_back(Make(Reason::STOPPING,
-                              absl::StrCat("the worker on ", first->second.node,
-                                           " was told to leave; another allocation follows"),
-                              name));
-      return;
+    if (allocation.ending || allocation.leaving_since != 0) {
+      reasons_.push_back(Make(Reason::STOPPING, absl::StrCat(Job(row), " is being ended; another follows"),
+                              name, allocation.leaving_since));
+    } else if (!FitsInto(allocation, study_, run_.position, now_)) {
+      const absl::Duration left =
+          absl::Trunc(absl::Microseconds(allocation.ends_at - now_), absl::Seconds(1));
+      reasons_.push_back(
+          Make(Reason::WALL_CLOCK,
+               absl::StrCat(Job(row), " reaches its time limit in ", absl::FormatDuration(left),
+                            ", too soon for it; the next allocation serves it"),
+               name));
     }
+    if (attempt != nullptr || !reasons_.empty()) return;  // the study's order says the rest
     reasons_.push_back(Make(Reason::WORKERS_STARTING,
                             absl::StrCat(allocation.workers.size(), " of ", Count(row.nodes, "worker"),
                                          " of ", Job(row), " reported"),

@@ -44,6 +44,9 @@ struct NewStudy {
 
 // Before its end, the time of an allocation that no run may need: its workers are warned then.
 db::Micros EndMargin(const AllocationState& allocation);
+// Whether a run can be expected to end before the allocation's time limit: judged by what runs of its cell,
+// or if there were none, any runs of the study took, and a tenth more.
+bool FitsInto(const AllocationState& allocation, const StudyState& study, int position, db::Micros now);
 
 // ALREADY_EXISTS: the request id made another study from a different specification.
 absl::Status RequestIdReused(const std::string& request_id, int64_t study_id);
@@ -95,8 +98,6 @@ class Lifecycle {
   void UpdateWaiting(StudyState& study);
   void Assign(AllocationState& allocation, db::Micros now, Effects& fx);
   int Choose(const StudyState& study, const AllocationState& allocation, db::Micros now) const;
-  bool FitsInto(const AllocationState& allocation, const StudyState& study, int position,
-                db::Micros now) const;
   void ObserveAttempt(AllocationState& allocation, const WorkerState& worker,
                       const v1::SynchronizeRequest& request, db::Micros now, Effects& fx);
   void Conclude(AllocationState& allocation, AttemptState& attempt, db::Micros now, Effects& fx);

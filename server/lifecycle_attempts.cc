@@ -10,10 +10,7 @@ namespace scalelab::server {
 
 using AllocationPhase = db::AllocationState;
 
-// Whether a run can be expected to end before the allocation's time limit: judged by what runs of its cell,
-// or if there were none, any runs of the study took, and a tenth more.
-bool Lifecycle::FitsInto(const AllocationState& allocation, const StudyState& study, int position,
-                         db::Micros now) const {
+bool FitsInto(const AllocationState& allocation, const StudyState& study, int position, db::Micros now) {
   // The first one gets its chance; no allocation of this study could give it more.
   if (allocation.ends_at == 0 || allocation.served == 0) return true;
   db::Micros needed = study.longest[study.cell_of[position]];

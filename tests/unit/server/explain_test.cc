@@ -225,16 +225,49 @@ TEST_F(ExplainTest, WhatIsBeingStoppedStopsFirst) {
   EXPECT_THAT(Kinds(Run(id, 1)), ElementsAre(Reason::FINAL));
 }
 
+TEST_F(ExplainTest, WhatTheAllocationHasNoTimeForWaitsForTheNext) {
+  const int64_t id = world_.Submit(World::Spec({1}, 3));
+  world_.ends_at = absl::FromUnixMicros(world_.now) + absl::Seconds(300);
+  const std::string job = Begin(world_.AskedFor());
+  auto desired = world_.Sync(job);
+  const auto train = [&](int seconds) {
+    for (int spoken = 0; spoken < seconds / 20; ++spoken) {
+      world_.After(20);
+      world_.Sync(job, {World::Running(desired.attempts(0).token())});
+    }
+  };
+  train(100);
+  desired = world_.Finish(job, desired);  // the second one begins with 200 s left
+  ASSERT_EQ(desired.attempts_size(), 1);
+  train(80);  // and leaves 120 s: enough for 100 s and a tenth, but not for the warning before the end too
+  const std::vector<Reason> reasons = Run(id, 2);
+  ASSERT_THAT(Kinds(reasons), ElementsAre(Reason::WALL_CLOCK, Reason::STUDY_ORDER));
+  EXPECT_EQ(reasons[0].message(),
+            "job job-1 reaches its time limit in 2m, too soon for it; the next allocation serves it");
+  EXPECT_EQ(reasons[0].subject(), "allocations/" + job);
+}
+
+TEST_F(ExplainTest, AnAllocationWhoseWorkersWereAskedToLeaveIsEnding) {
+  const int64_t id = world_.Submit(World::Spec({1}, 2));
+  const std::string job = Begin(world_.AskedFor());
+  const auto desired = world_.Sync(job);
+  world_.Sync(job, {World::Running(desired.attempts(0).token())}, "life-1", /*leaving=*/true);
+  const std::vector<Reason> reasons = Run(id, 1);
+  ASSERT_THAT(Kinds(reasons), ElementsAre(Reason::STOPPING, Reason::STUDY_ORDER));
+  EXPECT_EQ(reasons[0].message(), "job job-1 is being ended; another follows");
+  EXPECT_EQ(Micros(reasons[0].since_time()), world_.now);
+}
+
 TEST_F(ExplainTest, AnAllocationThatIsEndedForSilenceIsNamed) {
   v1::StudySpec spec = World::Spec({2});
   spec.mutable_resources()->set_ranks_per_node(1);
   const int64_t id = world_.Submit(spec);
   const std::string job = Begin(world_.AskedFor());
-  world_.After(31);
+  world_.After(121);
   ASSERT_TRUE(world_.Cancelled(job));
   const Reason reason = Study(id).front();
   EXPECT_EQ(reason.kind(), Reason::STOPPING);
-  EXPECT_THAT(reason.message(), HasSubstr("silent for 31 s"));
+  EXPECT_THAT(reason.message(), HasSubstr("is being ended: no word from 2 of its 2 workers"));
   EXPECT_EQ(reason.subject(), "allocations/" + job);
 }
 
