@@ -39,7 +39,7 @@ plug_in() {
   pid=$(init_pid "$node")
   ip link add "$node" type veth peer name eth0 netns "$pid"
   ip link set "$node" master "$name" up
-  [ "$rate" = none ] || tc qdisc add dev "$node" "${shape[@]}" || fail "the link of $node cannot be shaped; try --rate none"
+  [ "$rate" = none ] || tc qdisc add dev "$node" "${shape[@]}" || fail "the link of $node cannot be shaped to $rate; try --rate none"
   # shellcheck disable=SC2016  # expanded in the node
   nsenter --target "$pid" --net bash -euc '
     [ ! -e /proc/sys/net/ipv6/conf/all/disable_ipv6 ] || echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6
