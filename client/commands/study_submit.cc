@@ -1,4 +1,7 @@
 // `scalelab study submit FILE`: checks the file here, so that errors have places, then queues the study.
+#include <pwd.h>
+#include <unistd.h>
+
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -31,6 +34,14 @@ std::string RandomUuid() {
                          (c >> 16 & 0x3fff) | 0x8000, c & 0xffff, d);
 }
 
+// Name of the account that runs this; empty, which leaves it to the server, when it has none.
+std::string OwnAccount() {
+  passwd entry{}, *found = nullptr;
+  char buffer[4096];
+  getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &found);
+  return found != nullptr ? found->pw_name : "";
+}
+
 absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
   const auto checked = CheckStudyFile(options.file);
   if (!checked.ok()) return AsInvalidInput(checked.status());
@@ -38,7 +49,7 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
   *request.mutable_spec() = checked->file.spec;
   // Without one of the user's own it still makes our own retries safe.
   request.set_request_id(options.request_id.empty() ? RandomUuid() : options.request_id);
-  request.set_owner(options.owner);
+  request.set_owner(options.owner.empty() ? OwnAccount() : options.owner);
   auto server = session.Server();
   if (!server.ok()) return server.status();
   const auto response = (*server)->Call((*server)->studies(), &StudyService::Stub::CreateStudy, request);
