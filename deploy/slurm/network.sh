@@ -34,12 +34,15 @@ node_address() { printf '%s.%d\n' "${address%.*}" $((10 + ${1##*-n})); }
 
 # plug_in NODE: its cable. Each end shapes what it sends, so that the node is slow both ways.
 plug_in() {
-  local node=$1 pid shape=()
+  local node=$1 pid error shape=()
   [ "$rate" = none ] || shape=(root tbf rate "$rate" burst 128kb latency 50ms)
   pid=$(init_pid "$node")
   ip link add "$node" type veth peer name eth0 netns "$pid"
   ip link set "$node" master "$name" up
-  [ "$rate" = none ] || tc qdisc add dev "$node" "${shape[@]}" || fail "the link of $node cannot be shaped to $rate; try --rate none"
+  if [ "$rate" != none ]; then
+    error=$(tc qdisc add dev "$node" "${shape[@]}" 2>&1) ||
+      fail "the link of $node cannot be shaped to $rate; try --rate none (${error%%$'\n'*})"
+  fi
   # shellcheck disable=SC2016  # expanded in the node
   nsenter --target "$pid" --net bash -euc '
     [ ! -e /proc/sys/net/ipv6/conf/all/disable_ipv6 ] || echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6
