@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "proto/sbatch_options.h"
 
 namespace scalelab {
 namespace {
@@ -32,31 +33,6 @@ const std::vector<absl::string_view>& RetryCauses() {
                                                                   "launch_error"};
   return causes;
 }
-
-// sbatch options that would break what the coordinator relies on, and what to write instead.
-struct OwnOption {
-  absl::string_view name, instead;
-};
-constexpr OwnOption kOwnOptions[] = {
-    {"job-name", "the coordinator finds its jobs by it"},
-    {"parsable", "the coordinator sets it itself"},
-    {"requeue", "the coordinator queues runs again itself, see retry"},
-    {"no-requeue", "the coordinator sets it itself"},
-    {"array", "use matrix and repeats"},
-    {"nodes", "it follows from ranks and resources.ranks_per_node"},
-    {"ntasks", "it follows from ranks and resources.ranks_per_node"},
-    {"ntasks-per-node", "use resources.ranks_per_node"},
-    {"cpus-per-task", "use resources.cpus_per_rank"},
-    {"partition", "use resources.partition"},
-    {"time", "use resources.time"},
-    {"exclusive", "use resources.exclusive"},
-    {"mem", "use resources.memory_mib"},
-    {"wrap", "the coordinator submits its own script"},
-    {"test-only", "use scalelab study plan"},
-    {"wait", "use scalelab study wait"},
-    {"output", "the coordinator keeps the job's output in its own directory"},
-    {"error", "the coordinator keeps the job's output in its own directory"},
-};
 
 bool HasControlCharacter(absl::string_view text) {
   return std::any_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; });
@@ -129,24 +105,9 @@ void CheckSlurm(const v1::SlurmOptions& slurm, Violations* violations) {
   for (const auto& [name, value] : slurm.sbatch_options()) names.push_back(name);
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) {
-    std::string field = absl::StrCat("slurm.sbatch_options.", name);
-    bool plain =
-        !name.empty() && absl::ascii_isalnum(name[0]) &&
-        std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isalnum(c) || c == '-'; });
-    if (!plain) {
-      violations->Add(
-          field, absl::StrCat("sbatch option ", Quote(name),
-                              " must be a long option's name without dashes in front, such as constraint"));
-      continue;
-    }
-    for (const OwnOption& own : kOwnOptions) {
-      if (own.name == name) {
-        violations->Add(field, absl::StrCat("sbatch option '", name, "' cannot be set here: ", own.instead));
-      }
-    }
-    if (HasControlCharacter(slurm.sbatch_options().at(name))) {
-      violations->Add(field, absl::StrCat("sbatch option '", name, "' has a control character in its value"));
-    }
+    const std::string field = absl::StrCat("slurm.sbatch_options.", name);
+    const std::string mistake = SbatchOptionMistake(name, slurm.sbatch_options().at(name));
+    if (!mistake.empty()) violations->Add(field, mistake);
   }
 }
 

@@ -16,7 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "proto/sbatch_options.h"
 #include "proto/study_keys.h"
 #include "server/socket.h"
 #include "yaml-cpp/yaml.h"
@@ -48,11 +50,6 @@ absl::Status SetChoice(std::string& field, const std::string& value,
   }
   field = value;
   return absl::OkStatus();
-}
-
-absl::Status SetScheduler(std::string& field, const std::string& value) {
-  if (value == "slurm") return Invalid("scheduler slurm is not built yet; use local");
-  return SetChoice(field, value, {"local"});
 }
 
 absl::Status SetNumber(int& field, const std::string& value, int min, int max) {
@@ -87,6 +84,31 @@ absl::Status AddListen(std::vector<std::string>& field, const std::string& value
   return absl::OkStatus();
 }
 
+absl::Status SetWorkerServer(std::string& field, const std::string& value) {
+  absl::StatusOr<Address> address = ParseAddress(value);
+  if (!address.ok()) return address.status();
+  if (!address->unix_path.empty() || address->port == 0) {
+    return Invalid(
+        absl::StrCat("'", value, "' is not of the form HOST:PORT, which workers on other nodes need"));
+  }
+  field = address->text();
+  return absl::OkStatus();
+}
+
+// NAME=VALUE, or NAME alone for an option that takes no value.
+absl::Status AddSbatchOption(std::vector<std::pair<std::string, std::string>>& field,
+                             const std::string& value) {
+  std::pair<std::string, std::string> option = absl::StrSplit(value, absl::MaxSplits('=', 1));
+  if (const std::string mistake = SbatchOptionMistake(option.first, option.second); !mistake.empty())
+    return Invalid(mistake);
+  for (const auto& [name, unused] : field) {
+    if (name == option.first)
+      return Invalid(absl::StrCat("sbatch option '", name, "' is given twice; keep one"));
+  }
+  field.push_back(std::move(option));
+  return absl::OkStatus();
+}
+
 // One row a setting: the flag --NAME, and the key NAME of the file (there with '_' where the flag has '-').
 struct Setting {
   const char* name;
@@ -105,10 +127,19 @@ const std::vector<Setting>& Settings() {
       {"listen", "ADDRESS", "unix:PATH or HOST:PORT, may be repeated (default: unix:DATA/scalelab.sock)",
        [](ServerConfig& c, const std::string& v) { return AddListen(c.listen, v); }, /*repeats=*/true},
       {"scheduler", "NAME", "What gives out nodes: local or slurm (default: local)",
-       [](ServerConfig& c, const std::string& v) { return SetScheduler(c.scheduler, v); }},
+       [](ServerConfig& c, const std::string& v) {
+         return SetChoice(c.scheduler, v, {"local", "slurm"});
+       }},
+      {"worker-server", "HOST:PORT",
+       "What workers on other nodes dial (default: the first --listen they can reach)",
+       [](ServerConfig& c, const std::string& v) { return SetWorkerServer(c.worker_server, v); }},
+      {"sbatch-option", "NAME=VALUE", "For every job of scheduler slurm, may be repeated; a study's own win",
+       [](ServerConfig& c, const std::string& v) { return AddSbatchOption(c.sbatch_options, v); },
+       /*repeats=*/true},
       {"local-slots", "N", "Single-core ranks that scheduler local runs at once (default: the cores)",
        [](ServerConfig& c, const std::string& v) { return SetNumber(c.local_slots, v, 1, 100'000); }},
-      {"worker-program", "FILE", "scalelab-worker (default: the one beside scalelabd)",
+      {"worker-program", "FILE",
+       "scalelab-worker; every node must see it (default: the one beside scalelabd)",
        [](ServerConfig& c, const std::string& v) { return SetPath(c.worker_program, v); }},
       {"worker-timeout", "SECONDS", "A worker not heard of for so long is lost (default: 30)",
        [](ServerConfig& c, const std::string& v) { return SetTimeout(c.worker_timeout, v); }},
@@ -202,6 +233,28 @@ absl::Status ApplyFile(const std::string& file, const std::vector<bool>& given, 
   return absl::OkStatus();
 }
 
+// Whether a worker on another machine can dial it.
+bool Reachable(const Address& address) {
+  if (!address.unix_path.empty() || address.port == 0) return false;
+  const std::string& host = address.host;
+  return host != "0.0.0.0" && host != "[::]" && host != "[::1]" && host != "localhost" &&
+         !absl::StartsWith(host, "127.");
+}
+
+absl::Status FillWorkerServer(ServerConfig& config) {
+  if (config.scheduler != "slurm" || !config.worker_server.empty()) return absl::OkStatus();
+  for (const std::string& listen : config.listen) {
+    const absl::StatusOr<Address> address = ParseAddress(listen);
+    if (!address.ok() || !Reachable(*address)) continue;
+    config.worker_server = listen;
+    return absl::OkStatus();
+  }
+  return Invalid(
+      "scheduler slurm needs an address that workers on other nodes can dial; add --listen HOST:PORT with "
+      "this "
+      "machine's name in the cluster, or name it with --worker-server HOST:PORT");
+}
+
 absl::Status FillDefaults(ServerConfig& config) {
   if (config.data_dir.empty()) {
     return Invalid(
@@ -215,6 +268,7 @@ absl::Status FillDefaults(ServerConfig& config) {
       return Invalid(absl::StrCat(status.message(), ", with --listen unix:PATH or a shorter --data"));
     }
   }
+  if (absl::Status status = FillWorkerServer(config); !status.ok()) return status;
   if (config.local_slots == 0) {
     cpu_set_t cores;
     config.local_slots = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -19,11 +20,16 @@ struct ServerConfig {
   std::string runs_dir;
   // Where to serve: "unix:/absolute/path" or "host:port"; by default unix:<data_dir>/scalelab.sock.
   std::vector<std::string> listen;
-  // What gives out nodes: "local".
+  // What gives out nodes: "local" or "slurm".
   std::string scheduler = "local";
+  // slurm: "host:port" that workers dial; by default the first of `listen` that other machines can reach.
+  std::string worker_server;
+  // slurm: sbatch options for every job, name without dashes and value (empty: it takes none); those of a
+  // study win.
+  std::vector<std::pair<std::string, std::string>> sbatch_options;
   // Single-core ranks the local scheduler runs at once; by default the cores this process may use.
   int local_slots = 0;
-  // scalelab-worker; by default the one beside scalelabd.
+  // scalelab-worker, on a cluster where every node sees it; by default the one beside scalelabd.
   std::string worker_program;
   // A worker that was not heard of for so long is lost.
   absl::Duration worker_timeout = absl::Seconds(30);

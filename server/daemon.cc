@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "db/sqlite_store.h"
 #include "server/local_scheduler.h"
+#include "server/slurm_scheduler.h"
 #include "server/version.h"
 
 namespace scalelab::server {
@@ -22,6 +23,17 @@ std::string NewToken() {
   return absl::StrFormat("%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
                          b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14],
                          b[15]);
+}
+
+static LocalSchedulerOptions LocalOptions(const ServerConfig& config, const DataDir& data_dir,
+                                          std::function<void()> changed) {
+  LocalSchedulerOptions options;
+  options.directory = data_dir.allocations();
+  options.worker_program = config.worker_program;
+  options.server_address = config.listen.front();
+  options.slots = config.local_slots;
+  options.changed = std::move(changed);
+  return options;
 }
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config) {
@@ -44,15 +56,13 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
 
   // The scheduler may have news before the coordinator exists; its first poll hears them all the same.
   auto coordinator_to_tell = std::make_shared<std::atomic<Coordinator*>>(nullptr);
-  LocalSchedulerOptions local;
-  local.directory = daemon->data_dir_->allocations();
-  local.worker_program = config.worker_program;
-  local.server_address = config.listen.front();
-  local.slots = config.local_slots;
-  local.changed = [coordinator_to_tell] {
-    if (Coordinator* coordinator = coordinator_to_tell->load()) coordinator->PollSoon();
-  };
-  auto scheduler = NewLocalScheduler(std::move(local));
+  auto scheduler = config.scheduler == "slurm"
+                       ? NewSlurmScheduler({{config.runs_dir, config.worker_program, config.worker_server,
+                                             config.sbatch_options}})
+                       : NewLocalScheduler(LocalOptions(config, *daemon->data_dir_, [coordinator_to_tell] {
+                           if (Coordinator* coordinator = coordinator_to_tell->load())
+                             coordinator->PollSoon();
+                         }));
   if (!scheduler.ok()) return scheduler.status();
   daemon->scheduler_ = *std::move(scheduler);
 

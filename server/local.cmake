@@ -10,3 +10,9 @@ find_package(yaml-cpp REQUIRED)
 scalelab_room(scalelab_config config.cc)
 target_link_libraries(scalelab_config PUBLIC absl::status absl::statusor absl::strings absl::time
   PRIVATE scalelab_local scalelab_study CLI11::CLI11 yaml-cpp)
+
+# Slurm through its own programs.
+scalelab_room(scalelab_slurm slurm_commands.cc slurm_queue.cc slurm_words.cc slurm_errors.cc slurm_view.cc
+              slurm_script.cc slurm_client.cc slurm_scheduler.cc)
+target_link_libraries(scalelab_slurm PUBLIC scalelab_local absl::status absl::statusor absl::strings absl::time
+  PRIVATE absl::cleanup spdlog::spdlog)

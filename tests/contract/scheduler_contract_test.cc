@@ -1,13 +1,23 @@
 // What every Scheduler promises, whatever gives out the nodes.
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/fakes/local_cluster.h"
+#include "tests/fakes/slurm_standins.h"
 
 namespace scalelab::server {
 namespace {
@@ -33,6 +43,11 @@ class Harness {
   virtual void Restart() = 0;
 };
 
+void EndProcess(pid_t worker, bool success) {
+  ASSERT_GT(worker, 0);  // 0 would be this process itself, and its children
+  kill(worker, success ? SIGTERM : SIGUSR1);
+}
+
 class LocalHarness : public Harness {
  public:
   Scheduler& scheduler() override { return cluster_.scheduler(); }
@@ -40,12 +55,196 @@ class LocalHarness : public Harness {
   JobStatus Status(const std::string& token) override { return cluster_.Status(token); }
   JobStatus WaitFor(const std::string& token, State state) override { return cluster_.WaitFor(token, state); }
   void WaitForWorker() override { worker_ = cluster_.WaitForWorker().pid; }
-  void EndWorker(bool success) override { kill(worker_, success ? SIGTERM : SIGUSR1); }
+  void EndWorker(bool success) override { EndProcess(worker_, success); }
   void Restart() override { cluster_.Restart(); }
 
  private:
   LocalCluster cluster_{/*slots=*/2};
   pid_t worker_ = 0;
+};
+
+// What only jobs of the test in this directory have their names begin with.
+std::string Prefix(const std::string& directory) {
+  return directory.substr(directory.find_last_of('/') + 1) + "-";
+}
+
+// Where fake workers say that they hold their lock.
+class Reports {
+ public:
+  explicit Reports(const std::string& path) {
+    mkfifo(path.c_str(), 0666);
+    fd_ = open(path.c_str(), O_RDWR | O_CLOEXEC);  // also for writing: so it never reads as ended
+  }
+  ~Reports() { close(fd_); }
+  // Process id of the next worker that says so; 0 when none does.
+  pid_t Next() {
+    std::string line;
+    for (char c = 0; c != '\n'; line += c) {
+      pollfd ready{fd_, POLLIN, 0};
+      if (poll(&ready, 1, 30'000) != 1 || read(fd_, &c, 1) != 1) {
+        ADD_FAILURE() << "no worker took its lock";
+        return 0;
+      }
+    }
+    return atoi(line.c_str());
+  }
+
+ private:
+  int fd_;
+};
+
+class SlurmHarness : public Harness {
+ public:
+  JobRequest Request(const std::string& token, int ranks) override {
+    JobRequest request;
+    request.token = token;
+    request.secret = "secret-of-" + token;
+    request.study = "a-study";
+    request.ranks_per_node = ranks;
+    return request;
+  }
+  JobStatus Status(const std::string& token) override {
+    const absl::StatusOr<std::vector<JobStatus>> statuses = scheduler().Poll({token});
+    if (!statuses.ok() || statuses->size() != 1) {
+      ADD_FAILURE() << statuses.status();
+      return {};
+    }
+    return statuses->front();
+  }
+  // Each look starts a program, which is pause enough.
+  JobStatus WaitFor(const std::string& token, State state) override {
+    const absl::Time give_up = absl::Now() + absl::Seconds(30);
+    JobStatus status = Status(token);
+    while (status.state != state && !IsOver(status.state) && absl::Now() < give_up) status = Status(token);
+    EXPECT_EQ(status.state, state) << token << ": " << status.reason;
+    return status;
+  }
+  void EndWorker(bool success) override { EndProcess(worker_, success); }
+
+ protected:
+  pid_t worker_ = 0;
+};
+
+// Gives names to jobs that no other test gives: a real Slurm remembers them, and the locks of workers lie in
+// one place. Removes those locks.
+class Renaming final : public Scheduler {
+ public:
+  Renaming(Scheduler& inner, std::string prefix) : inner_(inner), prefix_(std::move(prefix)) {}
+  ~Renaming() override {
+    std::error_code error;
+    for (const auto& lock :
+         std::filesystem::directory_iterator(absl::StrCat("/tmp/scalelab-", geteuid()), error)) {
+      if (absl::StartsWith(lock.path().filename().string(), prefix_)) std::filesystem::remove(lock, error);
+    }
+  }
+  std::string name() const override { return inner_.name(); }
+  Capacity capacity() const override { return inner_.capacity(); }
+  std::string Script(const JobRequest& request) const override { return inner_.Script(Renamed(request)); }
+  absl::StatusOr<std::string> Submit(const JobRequest& request) override {
+    return inner_.Submit(Renamed(request));
+  }
+  absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>& tokens) override {
+    std::vector<std::string> names;
+    for (const std::string& token : tokens) names.push_back(prefix_ + token);
+    absl::StatusOr<std::vector<JobStatus>> statuses = inner_.Poll(names);
+    if (!statuses.ok()) return statuses;
+    for (JobStatus& status : *statuses) status.token = status.token.substr(prefix_.size());
+    return statuses;
+  }
+  absl::StatusOr<ClusterView> View() override { return inner_.View(); }
+  absl::Status Cancel(const std::string& token) override { return inner_.Cancel(prefix_ + token); }
+
+ private:
+  JobRequest Renamed(JobRequest request) const {
+    request.token = prefix_ + request.token;
+    return request;
+  }
+  Scheduler& inner_;
+  const std::string prefix_;
+};
+
+// Slurm's programs are stand-ins, which tell the truth here; slurm_standins_test is about lies.
+class StandinHarness final : public SlurmHarness {
+ public:
+  StandinHarness() {
+    standins_.Write("environment", "FAKE_WORKER_REPORT=" + standins_.directory() + "/report");
+    standins_.options().settle = absl::ZeroDuration();  // these forget nothing
+    Restart();
+  }
+  Scheduler& scheduler() override { return *renaming_; }
+  void WaitForWorker() override { worker_ = reports_.Next(); }
+  void Restart() override {
+    standins_.Restart();
+    renaming_ = std::make_unique<Renaming>(standins_.scheduler(), Prefix(standins_.directory()));
+  }
+
+ private:
+  SlurmStandins standins_{/*slots=*/2};
+  Reports reports_{standins_.directory() + "/report"};
+  std::unique_ptr<Renaming> renaming_;
+};
+
+// The Slurm that is first on PATH and idle: that of `eval "$(deploy/dev-cluster env)"`, whose nodes see this
+// machine's files. Two jobs of one rank fill its first node.
+class ClusterHarness final : public SlurmHarness {
+ public:
+  ClusterHarness() {
+    const std::string directory = MakeDirectory();
+    reports_ = std::make_unique<Reports>(directory + "/report");
+    worker_program_ = directory + "/worker";
+    std::ofstream(worker_program_) << "#!/bin/sh\nFAKE_WORKER_REPORT=" << directory << "/report exec "
+                                   << FAKE_WORKER_PROGRAM << " \"$@\"\n";
+    chmod(worker_program_.c_str(), 0755);
+    options_.script = {directory + "/runs", worker_program_, "login:50051", {}};
+    options_.settle = absl::ZeroDuration();
+    Restart();
+    const absl::StatusOr<ClusterView> view = scheduler().View();
+    EXPECT_TRUE(view.ok() && !view->nodes.empty()) << view.status();
+    if (!view.ok() || view->nodes.empty()) return;
+    node_ = view->nodes.front();
+  }
+  ~ClusterHarness() override {
+    for (const std::string& name : names_) EXPECT_TRUE(scheduler().Cancel(name).ok());
+    for (const std::string& name : names_) {
+      const absl::Time give_up = absl::Now() + absl::Seconds(30);
+      State state = Status(name).state;
+      while (!IsOver(state) && state != State::kUnknown && absl::Now() < give_up) state = Status(name).state;
+      EXPECT_TRUE(IsOver(state) || state == State::kUnknown) << name;
+    }
+    std::filesystem::remove_all(directory_);
+  }
+  Scheduler& scheduler() override { return *renaming_; }
+  JobRequest Request(const std::string& token, int ranks) override {
+    JobRequest request = SlurmHarness::Request(token, ranks);
+    request.cpus_per_rank = std::max(1, node_.cpus / 2);
+    request.time_limit = absl::Minutes(2);
+    request.options = {{"nodelist", node_.name}};
+    names_.push_back(token);
+    return request;
+  }
+  void WaitForWorker() override { worker_ = reports_->Next(); }
+  void Restart() override {
+    absl::StatusOr<std::unique_ptr<Scheduler>> scheduler = NewSlurmScheduler(options_);
+    ASSERT_TRUE(scheduler.ok()) << scheduler.status();
+    scheduler_ = *std::move(scheduler);
+    renaming_ = std::make_unique<Renaming>(*scheduler_, Prefix(directory_));
+  }
+
+ private:
+  std::string MakeDirectory() {
+    std::string directory = testing::TempDir() + "slurm-XXXXXX";
+    if (mkdtemp(directory.data()) == nullptr) ADD_FAILURE() << "cannot make " << directory;
+    directory_ = directory;
+    return directory;
+  }
+
+  std::string directory_, worker_program_;
+  std::unique_ptr<Reports> reports_;
+  SlurmSchedulerOptions options_;
+  ClusterView::Node node_;
+  std::vector<std::string> names_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<Renaming> renaming_;
 };
 
 struct Kind {
@@ -184,8 +383,15 @@ TEST_P(SchedulerContract, TheSecretStandsInNoScript) {
   EXPECT_THAT(scheduler().Script(request), Not(HasSubstr("a-very-secret-word")));
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, SchedulerContract,
-                         testing::Values(Kind{"local", [] { return std::make_unique<LocalHarness>(); }}),
+std::vector<Kind> Kinds() {
+  std::vector<Kind> kinds = {{"local", [] { return std::make_unique<LocalHarness>(); }},
+                             {"slurm_standins", [] { return std::make_unique<StandinHarness>(); }}};
+  if (getenv("SCALELAB_CLUSTER_NAME") != nullptr)
+    kinds.push_back({"slurm_cluster", [] { return std::make_unique<ClusterHarness>(); }});
+  return kinds;
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, SchedulerContract, testing::ValuesIn(Kinds()),
                          [](const testing::TestParamInfo<Kind>& info) { return info.param.name; });
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <iostream>
@@ -21,7 +22,8 @@ namespace scalelab::e2e {
 std::string Program(const std::string& name) { return absl::StrCat(SCALELAB_BIN_DIR, "/", name); }
 std::string ShippedData() { return absl::StrCat(SCALELAB_SOURCE_DIR, "/deploy/data"); }
 
-Service::Service(std::vector<std::string> flags) : flags_(std::move(flags)) {
+Service::Service(std::vector<std::string> flags, std::map<std::string, std::string> env)
+    : flags_(std::move(flags)), env_(std::move(env)) {
   std::string pattern = "/tmp/scalelab-e2e-XXXXXX";
   dir_ = mkdtemp(pattern.data());
 }
@@ -43,7 +45,7 @@ Service::~Service() {
 std::string Service::Start() {
   std::vector<std::string> argv = {Program("scalelabd"), "--data", data()};
   argv.insert(argv.end(), flags_.begin(), flags_.end());
-  daemon_ = std::make_unique<Background>(argv, dir_ + "/scalelabd.log");
+  daemon_ = std::make_unique<Background>(argv, dir_ + "/scalelabd.log", env_);
   const std::string line = daemon_->Line();
   return line.rfind("ready", 0) == 0 ? "" : absl::StrCat("scalelabd did not start: '", line, "' ", log());
 }
@@ -150,6 +152,49 @@ std::vector<pid_t> Service::Ranks() const {
       ranks.push_back(pid);
   }
   return ranks;
+}
+
+std::vector<std::string> LostOrDoubled(const Service& service, const std::string& study) {
+  std::vector<std::string> wrong;
+  for (const auto& run : service.Runs(study)) {
+    const std::string name = run["name"];
+    std::set<std::string> tokens;
+    for (const auto& attempt : service.Attempts(name)) {
+      const std::string which = absl::StrCat(name, " attempt ", attempt["number"].get<int>());
+      if (!tokens.insert(attempt["name"].get<std::string>()).second)
+        wrong.push_back(which + " has a token that was used");
+      std::vector<std::string> reported;
+      for (int r = 0; r < run["spec"]["ranks"].get<int>(); ++r) {
+        const std::string file =
+            absl::StrCat(attempt["directory"].get<std::string>(), "/events-", r, ".jsonl");
+        const std::string text = ReadFile(file);
+        size_t starts = 0;
+        for (size_t at = text.find("\"event\":\"start\""); at != std::string::npos;
+             at = text.find("\"event\":\"start\"", at + 1)) {
+          ++starts;
+        }
+        if (starts > 1) wrong.push_back(absl::StrCat(file, " has ", starts, " starts: executed twice"));
+        for (std::string& point : StepsOfEventFile(file, r)) reported.push_back(std::move(point));
+      }
+      std::vector<std::string> stored;
+      for (const std::string& line : service.Points(name, attempt["number"])) {
+        const std::vector<std::string> f = absl::StrSplit(line, ',');
+        if (f.size() != 5 || f[1] == "-1" || f[3].rfind("epoch/", 0) == 0 || f[3].rfind("eval/", 0) == 0)
+          continue;
+        stored.push_back(absl::StrCat(f[0], ",", f[1], ",", f[3], ",", std::stod(f[4])));
+      }
+      std::sort(reported.begin(), reported.end());
+      std::sort(stored.begin(), stored.end());
+      // Of an attempt that did not finish, what was not acknowledged before its end may be missing.
+      if (!std::includes(reported.begin(), reported.end(), stored.begin(), stored.end())) {
+        wrong.push_back(which + ": stored points that no rank has written, or twice");
+      } else if (attempt["state"] == "SUCCEEDED" && stored.size() != reported.size()) {
+        wrong.push_back(absl::StrCat(which, ": ", reported.size() - stored.size(), " of ", reported.size(),
+                                     " points are lost"));
+      }
+    }
+  }
+  return wrong;
 }
 
 std::vector<std::string> StepsOfEventFile(const std::string& path, int rank) {

@@ -13,8 +13,8 @@ namespace scalelab::e2e {
 
 class Service {
  public:
-  // `flags` are added to every start of scalelabd.
-  explicit Service(std::vector<std::string> flags = {});
+  // `flags` are added to every start of scalelabd, `env` to its environment.
+  explicit Service(std::vector<std::string> flags = {}, std::map<std::string, std::string> env = {});
   ~Service();
 
   // Starts scalelabd and waits for its ready line; its words on stderr when it does not come.
@@ -53,9 +53,15 @@ class Service {
   std::string log() const { return ReadFile(dir_ + "/scalelabd.log"); }
   Background* daemon() { return daemon_.get(); }
 
+ protected:
+  void AddFlags(const std::vector<std::string>& flags) {
+    flags_.insert(flags_.end(), flags.begin(), flags.end());
+  }
+
  private:
   std::string dir_;
   std::vector<std::string> flags_;
+  std::map<std::string, std::string> env_;
   std::unique_ptr<Background> daemon_;
 };
 
@@ -63,6 +69,11 @@ class Service {
 std::string Program(const std::string& name);
 // The images that ship with the project.
 std::string ShippedData();
+
+// What a study's stored points and its event files say against each other, a sentence for each point of a
+// finished run that is lost, each that is doubled or invented, each attempt that was executed twice; empty
+// when all is well.
+std::vector<std::string> LostOrDoubled(const Service& service, const std::string& study);
 
 // What one rank's event file says: "rank,step,key,value" of every step line, in order.
 std::vector<std::string> StepsOfEventFile(const std::string& path, int rank);

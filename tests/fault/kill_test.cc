@@ -1,14 +1,13 @@
 // kill -9 of the coordinator, of workers and of ranks in the middle of training. SCALELAB_KILLS sets how many
 // times the coordinator is killed (default 5).
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <set>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "tests/e2e/service.h"
 
 namespace scalelab::e2e {
@@ -21,43 +20,8 @@ std::string Study(const std::string& ranks, int repeats, int steps) {
                       "\nscaling: {mode: strong, global_batch: 32}\nmeasure: {evaluate: false}\n");
 }
 
-// Every attempt of every run: its ranks started once, and what is stored of a finished one is what they
-// wrote.
 void ExpectNothingLostOrDoubled(const Service& service, const std::string& study) {
-  for (const auto& run : service.Runs(study)) {
-    const std::string name = run["name"];
-    std::set<std::string> tokens;
-    for (const auto& attempt : service.Attempts(name)) {
-      EXPECT_TRUE(tokens.insert(attempt["name"].get<std::string>()).second);
-      const std::string directory = attempt["directory"];
-      std::vector<std::string> reported;
-      for (int r = 0; r < run["spec"]["ranks"].get<int>(); ++r) {
-        const std::string file = absl::StrCat(directory, "/events-", r, ".jsonl");
-        const std::string text = ReadFile(file);
-        size_t starts = 0;
-        for (size_t at = text.find("\"event\":\"start\""); at != std::string::npos;
-             at = text.find("\"event\":\"start\"", at + 1)) {
-          ++starts;
-        }
-        EXPECT_LE(starts, 1u) << file << ": the attempt was executed twice";
-        for (std::string& point : StepsOfEventFile(file, r)) reported.push_back(std::move(point));
-      }
-      std::vector<std::string> stored;
-      for (const std::string& line : service.Points(name, attempt["number"])) {
-        const std::vector<std::string> f = absl::StrSplit(line, ',');
-        if (f.size() != 5 || f[1] == "-1" || f[3].rfind("epoch/", 0) == 0 || f[3].rfind("eval/", 0) == 0)
-          continue;
-        stored.push_back(absl::StrCat(f[0], ",", f[1], ",", f[3], ",", std::stod(f[4])));
-      }
-      std::sort(reported.begin(), reported.end());
-      std::sort(stored.begin(), stored.end());
-      if (attempt["state"] == "SUCCEEDED") {
-        EXPECT_EQ(stored, reported) << name;
-      } else {  // what was not acknowledged before the end may be missing, nothing may be invented or doubled
-        EXPECT_TRUE(std::includes(reported.begin(), reported.end(), stored.begin(), stored.end())) << name;
-      }
-    }
-  }
+  EXPECT_THAT(LostOrDoubled(service, study), testing::IsEmpty());
 }
 
 TEST(KillNine, OfTheCoordinatorLosesAndDoublesNothing) {

@@ -87,6 +87,7 @@ TEST_F(ConfigTest, EveryFlagIsAKeyOfTheFile) {
   WriteFile(
       "data: /d\nruns: /r\nlisten: ['unix:/run/s', 'login1:50051']\nscheduler: local\nlocal_slots: "
       "3\nworker_program: /bin/false\n"
+      "worker_server: login1:50051\nsbatch_option: [account=lab, 'comment=x y']\n"
       "worker_timeout: 60\nrollback_journal: true\nlog_format: json\nlog-level: error\n");
   std::vector<const char*> argv = {"scalelabd", "--config", file_.c_str()};
   const absl::StatusOr<Command> command = ParseCommand(3, argv.data(), "");
@@ -97,6 +98,8 @@ TEST_F(ConfigTest, EveryFlagIsAKeyOfTheFile) {
   EXPECT_THAT(config.listen, ElementsAre("unix:/run/s", "login1:50051"));
   EXPECT_EQ(config.local_slots, 3);
   EXPECT_EQ(config.worker_program, "/bin/false");
+  EXPECT_EQ(config.worker_server, "login1:50051");
+  EXPECT_EQ(config.sbatch_options.size(), 2u);
   EXPECT_EQ(config.worker_timeout, absl::Seconds(60));
   EXPECT_TRUE(config.rollback_journal);
   EXPECT_EQ(config.log_format, "json");
@@ -168,10 +171,54 @@ TEST_F(ConfigTest, AnUnknownFlagIsToldWithTheNearestName) {
               StartsWith("--local-slots: '0' is no whole number"));
 }
 
-TEST_F(ConfigTest, SlurmIsNotBuiltYet) {
-  EXPECT_THAT(Mistake({"--data", "/d", "--scheduler", "slurm"}),
-              HasSubstr("scheduler slurm is not built yet"));
-  EXPECT_THAT(Mistake({"--data", "/d", "--scheduler", "pbs"}), HasSubstr("'pbs' is not one of local"));
+TEST_F(ConfigTest, ASchedulerIsOneOfTwo) {
+  EXPECT_THAT(Mistake({"--data", "/d", "--scheduler", "pbs"}), HasSubstr("'pbs' is not one of local, slurm"));
+}
+
+TEST_F(ConfigTest, WorkersOfSlurmDialTheFirstAddressThatTheyCanReach) {
+  const auto worker_server = [](const std::vector<std::string>& listen) {
+    std::vector<std::string> flags = {"--data", "/d", "--scheduler", "slurm"};
+    for (const std::string& address : listen) flags.insert(flags.end(), {"--listen", address});
+    return Config(flags).worker_server;
+  };
+  EXPECT_EQ(worker_server({"unix:/run/s", "127.0.0.1:1", "localhost:2", "0.0.0.0:3", "[::]:4", "login1:5"}),
+            "login1:5");
+  EXPECT_EQ(worker_server({"10.0.0.1:50051", "login1:5"}), "10.0.0.1:50051");
+  EXPECT_EQ(Config({"--data", "/d"}).worker_server, "");  // local workers have the socket
+}
+
+TEST_F(ConfigTest, AnAddressThatWorkersOfSlurmCannotReachIsToldWithWhatToWrite) {
+  for (const char* listen : {"unix:/run/s", "127.0.0.1:50051", "0.0.0.0:50051", "[::1]:50051", "login1:0"}) {
+    EXPECT_THAT(Mistake({"--data", "/d", "--scheduler", "slurm", "--listen", listen}),
+                AllOf(HasSubstr("--listen HOST:PORT"), HasSubstr("--worker-server HOST:PORT")))
+        << listen;
+  }
+  const ServerConfig config = Config({"--data", "/d", "--scheduler", "slurm", "--listen", "0.0.0.0:50051",
+                                      "--worker-server", "login1.cluster:50051"});
+  EXPECT_EQ(config.worker_server, "login1.cluster:50051");
+  for (const char* wrong : {"unix:/run/s", "login1:0"}) {
+    EXPECT_THAT(Mistake({"--data", "/d", "--worker-server", wrong}), StartsWith("--worker-server: '"));
+  }
+}
+
+TEST_F(ConfigTest, SbatchOptionsOfTheSiteAreChecked) {
+  const ServerConfig config = Config({"--data", "/d", "--sbatch-option", "account=lab", "--sbatch-option",
+                                      "contiguous", "--sbatch-option", "comment=a=b c"});
+  using Option = std::pair<std::string, std::string>;
+  EXPECT_THAT(config.sbatch_options,
+              ElementsAre(Option("account", "lab"), Option("contiguous", ""), Option("comment", "a=b c")));
+  const auto mistake = [](const std::string& option) {
+    return Mistake({"--data", "/d", "--sbatch-option", option});
+  };
+  EXPECT_EQ(
+      mistake("job-name=x"),
+      "--sbatch-option: sbatch option 'job-name' cannot be set here: the coordinator finds its jobs by it");
+  EXPECT_THAT(mistake("dependency=afterok:1"), HasSubstr("the coordinator sets it itself"));
+  EXPECT_THAT(mistake("job-n=x"), HasSubstr("could be read as 'job-name'"));
+  EXPECT_THAT(mistake("-A=x"), HasSubstr("long option's name"));
+  EXPECT_THAT(mistake("comment=a\nb"), HasSubstr("control character"));
+  EXPECT_THAT(Mistake({"--data", "/d", "--sbatch-option", "account=a", "--sbatch-option", "account=b"}),
+              HasSubstr("'account' is given twice"));
 }
 
 TEST_F(ConfigTest, ADirectoryTooDeepForASocketIsToldWithWhatToDo) {

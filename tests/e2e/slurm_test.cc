@@ -1,0 +1,110 @@
+// Studies on a real Slurm cluster of four nodes, with real training on real images.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tests/e2e/slurm_service.h"
+
+namespace scalelab::e2e {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+class Slurm : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = DevCluster::Unavailable(); !why.empty()) GTEST_SKIP() << why;
+    ASSERT_EQ(cluster_.Start(), "");
+  }
+
+  // Every cell has all its repeats, and figures with intervals.
+  static void ExpectCurve(const Service& service, const std::string& study, const std::set<int>& ranks,
+                          int n) {
+    const auto curve = service.Json({"curve", study});
+    ASSERT_EQ(curve["series"].size(), 1u) << curve.dump(1);
+    std::set<int> seen;
+    for (const auto& point : curve["series"][0]["points"]) {
+      seen.insert(point["ranks"].get<int>());
+      EXPECT_EQ(point["state"], "OK");
+      EXPECT_EQ(point["n"], n);
+      for (const char* figure : {"throughput", "speedup", "efficiency"}) {
+        EXPECT_GT(point[figure]["mean"].get<double>(), 0) << figure;
+        EXPECT_LE(point[figure]["low"].get<double>(), point[figure]["mean"].get<double>()) << figure;
+        EXPECT_GE(point[figure]["high"].get<double>(), point[figure]["mean"].get<double>()) << figure;
+      }
+    }
+    EXPECT_EQ(seen, ranks);
+  }
+
+  static std::string Last(const Service& service, const std::string& study) {
+    return service.Run({"run", "list", study}).out + service.log();
+  }
+
+  DevCluster cluster_{{"-n", "4"}};
+};
+
+TEST_F(Slurm, OneJobServesAStudyOnOneTwoAndFourNodes) {
+  SlurmService service(cluster_);
+  ASSERT_EQ(service.Start(), "");
+  const std::string study =
+      service.Submit(ClusterStudy("ranks: [1, 2, 4]", 2, 12, "resources: {ranks_per_node: 1}\n"));
+  ASSERT_EQ(service.WaitFor(study, 180), 0) << Last(service, study);
+  ExpectCurve(service, study, {1, 2, 4}, 2);
+  EXPECT_THAT(LostOrDoubled(service, study), IsEmpty());
+  for (const auto& run : service.Runs(study)) {
+    const auto attempts = service.Attempts(run["name"]);
+    ASSERT_EQ(attempts.size(), 1u);
+    std::set<std::string> nodes;
+    for (const auto& node : attempts[0]["nodes"]) nodes.insert(node);
+    EXPECT_THAT(nodes, SizeIs(run["spec"]["ranks"].get<int>())) << attempts[0].dump();
+  }
+  EXPECT_EQ(service.LeftBehind(4), "");
+  EXPECT_THAT(service.JobRecords(), SizeIs(1)) << "one allocation serves all runs";
+  EXPECT_THAT(service.JobRecords()[0], HasSubstr("JobState=COMPLETED"));
+  EXPECT_EQ(service.Stop(), 0);
+}
+
+TEST_F(Slurm, AnAllocationForEachRun) {
+  SlurmService service(cluster_);
+  ASSERT_EQ(service.Start(), "");
+  const std::string study = service.Submit(
+      ClusterStudy("ranks: [1, 2, 4]", 2, 8, "resources: {ranks_per_node: 1}\nallocation: per-run\n"));
+  ASSERT_EQ(service.WaitFor(study, 240), 0) << Last(service, study);
+  ExpectCurve(service, study, {1, 2, 4}, 2);
+  EXPECT_THAT(LostOrDoubled(service, study), IsEmpty());
+  EXPECT_EQ(service.LeftBehind(4), "");
+  EXPECT_THAT(service.JobRecords(), SizeIs(6));
+}
+
+TEST_F(Slurm, TwoRanksOnEachNode) {
+  SlurmService service(cluster_);
+  ASSERT_EQ(service.Start(), "");
+  const std::string study =
+      service.Submit(ClusterStudy("ranks: [1, 2, 4]", 2, 8, "resources: {ranks_per_node: 2}\n"));
+  ASSERT_EQ(service.WaitFor(study, 180), 0) << Last(service, study);
+  ExpectCurve(service, study, {1, 2, 4}, 2);
+  EXPECT_THAT(LostOrDoubled(service, study), IsEmpty());
+  EXPECT_EQ(service.LeftBehind(4), "");
+  EXPECT_THAT(service.JobRecords(), SizeIs(1));
+}
+
+TEST_F(Slurm, CancellingAStudyGivesItsJobBackWithinTenSeconds) {
+  SlurmService service(cluster_);
+  ASSERT_EQ(service.Start(), "");
+  const std::string study =
+      service.Submit(ClusterStudy("ranks: [4]", 2, 100'000, "resources: {ranks_per_node: 1}\n"));
+  service.WaitUntilTraining(study);
+  ASSERT_EQ(service.Run({"study", "cancel", study}).code, 0);
+  EXPECT_EQ(service.LeftBehind(4, 10), "");
+  EXPECT_EQ(service.WaitFor(study, 20), 5);
+  EXPECT_THAT(LostOrDoubled(service, study), IsEmpty());
+}
+
+}  // namespace
+}  // namespace scalelab::e2e

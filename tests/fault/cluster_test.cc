@@ -1,0 +1,234 @@
+// Parts of a Slurm cluster, and of scalelab on it, die in the middle of a study: it completes all the same,
+// no acknowledged point is lost or doubled, no run has two live attempts, nothing is left behind.
+//
+// Prints each fault and, at the end, how many there were and how many violations. SCALELAB_FAULT_ROUNDS: how
+// often each fault is tried (default 1); from 2 on also those that take minutes (a link down for 60 s, the
+// controller killed after 20 accepted submissions).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "tests/e2e/slurm_service.h"
+
+namespace scalelab::e2e {
+namespace {
+
+constexpr int kNodes = 4;
+
+// Looks all the time whether two attempts of one run have live ranks at once, on any node.
+class OneAttemptAtATime {
+ public:
+  explicit OneAttemptAtATime(std::string runs_dir)
+      : runs_dir_(std::move(runs_dir)), thread_([this] { Look(); }) {}
+  ~OneAttemptAtATime() {
+    stop_ = true;
+    thread_.join();
+  }
+  std::vector<std::string> Violations() {
+    std::lock_guard lock(mutex_);
+    return {violations_.begin(), violations_.end()};
+  }
+
+ private:
+  void Look() {
+    const std::string variable = "SCALELAB_ATTEMPT_DIR=" + runs_dir_ + "/";
+    while (!stop_) {
+      std::map<std::string, std::set<std::string>> attempts_of;  // run -> attempts with live ranks
+      for (const pid_t pid : ProcessesInEnvironment(variable)) {
+        if (!absl::StrContains(CommandLine(pid), "scalelab-trainer")) continue;
+        const std::string environment = ReadFile(absl::StrCat("/proc/", pid, "/environ"));
+        const size_t at = environment.find(variable);
+        if (at == std::string::npos) continue;
+        const std::string path =
+            environment.substr(at + variable.size(), environment.find('\0', at) - at - variable.size());
+        const size_t slash = path.rfind('/');
+        attempts_of[path.substr(0, slash)].insert(path.substr(slash + 1));
+      }
+      std::lock_guard lock(mutex_);
+      for (const auto& [run, attempts] : attempts_of) {
+        if (attempts.size() > 1) {
+          violations_.insert(
+              absl::StrCat("run ", run, " has two live attempts: ", absl::StrJoin(attempts, " and ")));
+        }
+      }
+      Pause(0.1);
+    }
+  }
+
+  const std::string runs_dir_;
+  std::mutex mutex_;
+  std::set<std::string> violations_;  // guarded by mutex_
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+class ClusterFaults : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = DevCluster::Unavailable(); !why.empty()) GTEST_SKIP() << why;
+    if (const char* rounds = std::getenv("SCALELAB_FAULT_ROUNDS")) rounds_ = std::max(1, std::atoi(rounds));
+    ASSERT_EQ(cluster_.Start(), "");
+    service_ = std::make_unique<SlurmService>(cluster_, std::vector<std::string>{"--worker-timeout", "15"});
+    ASSERT_EQ(service_->Start(), "");
+  }
+
+  void Violation(const std::string& fault, const std::string& what) {
+    ++violations_;
+    ADD_FAILURE() << fault << ": " << what;
+  }
+
+  void Control(std::vector<std::string> words) {
+    const Output output = cluster_.Control(words);
+    EXPECT_EQ(output.code, 0) << absl::StrJoin(words, " ") << ": " << output.err;
+  }
+  void KillOn(int node, const std::string& text) {
+    pid_t pid = 0;
+    EXPECT_TRUE(Eventually([&] { return (pid = service_->FindOn(node, text)) != 0; }, 60)) << "no " << text;
+    cluster_.RunOn(node, {"kill", "-9", absl::StrCat(pid)});
+  }
+
+  // A study over all nodes, the fault in its middle, and everything that must hold afterwards.
+  void Try(const std::string& name, const std::function<void()>& fault) {
+    const double begin = Now();
+    ++faults_;
+    const std::string study = service_->Submit(ClusterStudy(
+        "ranks: [4, 2, 1]", 1, 25, "order: listed\nresources: {ranks_per_node: 1}\nretry: {max: 5}\n"));
+    const std::string run = service_->WaitUntilTraining(study, 12);
+    const auto attempt = static_cast<int>(service_->Attempts(run).size());
+    const std::vector<std::string> acknowledged = service_->Points(run, attempt);
+    fault();
+    if (service_->WaitFor(study, 300) != 0) {
+      Violation(name, "the study did not complete\n" + service_->Run({"run", "list", study}).out +
+                          service_->Run({"study", "explain", study}).out);
+      service_->Run({"study", "cancel", study});
+      service_->WaitFor(study, 60);
+    }
+    Check(name, study);
+    std::vector<std::string> stored = service_->Points(run, attempt);
+    std::sort(stored.begin(), stored.end());
+    for (const std::string& point : acknowledged) {
+      if (!std::binary_search(stored.begin(), stored.end(), point)) {
+        Violation(name, "acknowledged and lost: " + point);
+        break;
+      }
+    }
+    size_t attempts = 0;
+    for (const auto& one : service_->Runs(study)) attempts += service_->Attempts(one["name"]).size();
+    std::printf("fault: %s: completed after %.0f s with %zu attempts of 3 runs\n", name.c_str(),
+                Now() - begin, attempts);
+    std::fflush(stdout);
+  }
+
+  void Check(const std::string& name, const std::string& study) {
+    for (const std::string& wrong : LostOrDoubled(*service_, study)) Violation(name, wrong);
+    if (const std::string left = service_->LeftBehind(kNodes, 90); !left.empty())
+      Violation(name, "left behind:\n" + left);
+    std::map<std::string, int> ran;  // jobs that ran, by token
+    for (const std::string& record : service_->JobRecords()) {
+      const size_t at = record.find(" Name=");
+      if (at == std::string::npos || absl::StrContains(record, "JobState=CANCELLED")) continue;
+      const std::string token = record.substr(at + 6, record.find(' ', at + 6) - at - 6);
+      if (++ran[token] > 1) Violation(name, "two jobs ran for allocation " + token);
+    }
+  }
+
+  void Report(OneAttemptAtATime& watch) {
+    for (const std::string& violation : watch.Violations()) Violation("all the time", violation);
+    std::printf("faults: %d, violations: %d\n", faults_, violations_);
+  }
+
+  int rounds_ = 1;
+  int faults_ = 0;
+  int violations_ = 0;
+  DevCluster cluster_{{"-n", absl::StrCat(kNodes)}};
+  std::unique_ptr<SlurmService> service_;
+};
+
+TEST_F(ClusterFaults, NothingIsLostOrDoubledWhateverDies) {
+  OneAttemptAtATime watch(service_->data() + "/runs");
+  for (int round = 0; round < rounds_; ++round) {
+    Try("kill -9 scalelabd", [&] {
+      service_->Kill();
+      ASSERT_EQ(service_->Start(), "");
+    });
+    Try("kill -9 of the first node's worker", [&] { KillOn(1, "scalelab-worker"); });
+    Try("kill -9 of another node's worker", [&] { KillOn(3, "scalelab-worker"); });
+    Try("kill -9 of a rank", [&] { KillOn(2, "scalelab-trainer"); });
+    Try("kill -9 of a slurmd", [&] {
+      Control({"node", "2", "kill-slurmd"});
+      Pause(3);
+      Control({"node", "2", "start-slurmd"});
+    });
+    Try("kill -9 of slurmctld", [&] {
+      Control({"controller", "kill"});
+      Pause(3);
+      Control({"controller", "start"});
+    });
+    Try("SIGSTOP of scalelabd for 30 s", [&] {
+      service_->daemon()->Signal(SIGSTOP);
+      Pause(30);
+      service_->daemon()->Signal(SIGCONT);
+    });
+    for (const int seconds : {1, 10, 60}) {
+      if (seconds == 60 && rounds_ == 1) continue;
+      Try(absl::StrCat("a node's link down for ", seconds, " s"), [&] {
+        Control({"node", "4", "link-down"});
+        Pause(seconds);
+        Control({"node", "4", "link-up"});
+      });
+    }
+  }
+  Report(watch);
+}
+
+// slurmctld answers sbatch before it saves the job: one that dies within some seconds may forget it.
+TEST_F(ClusterFaults, AControllerThatDiesRightAfterItTookAJob) {
+  OneAttemptAtATime watch(service_->data() + "/runs");
+  std::mt19937 random(20);
+  const int kills = rounds_ == 1 ? 2 : 10 * rounds_;
+  for (int kill = 0; kill < kills; ++kill) {
+    ++faults_;
+    const double begin = Now();
+    const std::string study =
+        service_->Submit(ClusterStudy("ranks: [1]", 1, 2, "resources: {ranks_per_node: 1}\n"));
+    // Accepted: the coordinator knows its id, or it has ended already.
+    EXPECT_TRUE(Eventually([&] {
+      const auto cluster = service_->Json({"cluster"});
+      for (const auto& allocation : cluster.value("allocations", nlohmann::json::array())) {
+        if (allocation.value("study", "") == study && !allocation.value("external_id", "").empty())
+          return true;
+      }
+      return service_->WaitFor(study, 1) == 0;
+    }));
+    const double pause = std::uniform_real_distribution<double>(0, 6)(random);
+    Pause(pause);
+    Control({"controller", "kill"});
+    Control({"controller", "start"});
+    const std::string name =
+        absl::StrCat("slurmctld killed ", static_cast<int>(pause * 1000), " ms after an accepted sbatch");
+    if (service_->WaitFor(study, 240) != 0) {
+      Violation(name, "the study did not complete\n" + service_->Run({"study", "explain", study}).out);
+    }
+    Check(name, study);
+    std::printf("fault: %s: completed after %.0f s\n", name.c_str(), Now() - begin);
+    std::fflush(stdout);
+  }
+  Report(watch);
+}
+
+}  // namespace
+}  // namespace scalelab::e2e
