@@ -47,8 +47,8 @@ Command Mpirun(const Desired& attempt, const RankProgram& program, std::vector<s
 }
 
 // One step of the job, on exactly the nodes the coordinator chose: ranks fill them one after another. The
-// worker's own step holds the same CPUs, memory and GPUs, hence --overlap. When one rank dies the others are
-// ended.
+// worker's own step holds the same CPUs and GPUs, hence --overlap. No --mem: a controller that restarts
+// (22.05) forgets of steps with it that they overlap. When one rank dies the others are ended.
 Command Srun(const Desired& attempt, const RankProgram& program, std::vector<std::string> environment,
              const LaunchHost& host, std::string* hosts) {
   const v1::RunSpec& spec = attempt.spec();
@@ -60,18 +60,13 @@ Command Srun(const Desired& attempt, const RankProgram& program, std::vector<std
   }
   Set(&environment, "SLURM_HOSTFILE", attempt.directory() + "/hosts");
   if (!host.single_copy) Set(&environment, "OMPI_MCA_btl_vader_single_copy_mechanism", "none");
-  std::vector<std::string> argv{host.srun,
-                                "--overlap",
-                                program.rendezvous == Rendezvous::kMpi ? "--mpi=pmix" : "--mpi=none",
-                                absl::StrCat("--nodes=", attempt.nodes_size()),
-                                absl::StrCat("--ntasks=", spec.ranks()),
-                                "--distribution=arbitrary",
-                                absl::StrCat("--cpus-per-task=", std::max(1, spec.cpus_per_rank())),
-                                "--mem=0",
-                                "--kill-on-bad-exit=1",
-                                "--input=none",
-                                "--export=ALL",
-                                "--chdir=" + attempt.directory()};
+  std::vector<std::string> argv{
+      host.srun, "--overlap", program.rendezvous == Rendezvous::kMpi ? "--mpi=pmix" : "--mpi=none",
+      absl::StrCat("--nodes=", attempt.nodes_size()), absl::StrCat("--ntasks=", spec.ranks()),
+      "--distribution=arbitrary", absl::StrCat("--cpus-per-task=", std::max(1, spec.cpus_per_rank())),
+      // Slurm waits for ever for what a step of this job should always get.
+      "--immediate=60", "--kill-on-bad-exit=1", "--input=none", "--export=ALL",
+      "--chdir=" + attempt.directory()};
   // Every rank sees the GPUs of its node, as NCCL wants it, and takes the one of its local rank.
   if (spec.gpus_per_rank() > 0) argv.push_back(absl::StrCat("--gres=gpu:", largest * spec.gpus_per_rank()));
   argv.push_back(host.rank_program);

@@ -65,9 +65,13 @@ std::vector<std::string> SlurmService::ProcessesOn(int i) const {
   return processes;
 }
 
-pid_t SlurmService::FindOn(int i, const std::string& text) const {
+pid_t SlurmService::FindOn(int i, const std::string& program) const {
   for (const std::string& line : ProcessesOn(i)) {
-    if (absl::StrContains(line, text)) return std::atoi(line.c_str());
+    // pid, memory, command line; a command line with line breaks goes on in lines that are none of that.
+    const std::vector<std::string> columns = absl::StrSplit(line, absl::MaxSplits('\t', 2));
+    if (columns.size() < 3) continue;
+    const std::string file = columns[2].substr(0, columns[2].find(' '));
+    if (file.substr(file.rfind('/') + 1) == program) return std::atoi(columns[0].c_str());
   }
   return 0;
 }

@@ -21,8 +21,8 @@ class SlurmService : public Service {
   std::vector<std::string> LiveJobs() const;
   // Processes of jobs on node i: everything there but the node's own daemons.
   std::vector<std::string> ProcessesOn(int i) const;
-  // The process on node i whose command line has `text`; 0: none.
-  pid_t FindOn(int i, const std::string& text) const;
+  // The first process on node i that runs this program, its number there; 0: none.
+  pid_t FindOn(int i, const std::string& program) const;
   // "" when no job is left in the queue and no process of one on any of the nodes; waits for it.
   std::string LeftBehind(int nodes, double seconds = 30) const;
 

@@ -95,9 +95,10 @@ class ClusterFaults : public testing::Test {
     const Output output = cluster_.Control(words);
     EXPECT_EQ(output.code, 0) << absl::StrJoin(words, " ") << ": " << output.err;
   }
-  void KillOn(int node, const std::string& text) {
+  void KillOn(int node, const std::string& program) {
     pid_t pid = 0;
-    EXPECT_TRUE(Eventually([&] { return (pid = service_->FindOn(node, text)) != 0; }, 60)) << "no " << text;
+    ASSERT_TRUE(Eventually([&] { return (pid = service_->FindOn(node, program)) != 0; }, 60))
+        << "no " << program;
     cluster_.RunOn(node, {"kill", "-9", absl::StrCat(pid)});
   }
 

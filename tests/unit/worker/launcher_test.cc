@@ -118,11 +118,11 @@ TEST(PlanLaunch, StartsEverythingAsAStepOfTheJobUnderSlurm) {
   EXPECT_EQ(plan->launcher, "srun");
   EXPECT_EQ(plan->hosts, "n0\nn0\nn1\n");
   ASSERT_EQ(plan->commands.size(), 1u);
-  EXPECT_EQ(
-      Line(plan->commands[0]),
-      "srun --overlap --mpi=pmix --nodes=2 --ntasks=3 --distribution=arbitrary --cpus-per-task=2 --mem=0 "
-      "--kill-on-bad-exit=1 --input=none --export=ALL --chdir=/runs/1/2/t0 --gres=gpu:2 "
-      "/opt/scalelab-rank /opt/scalelab-trainer");
+  EXPECT_EQ(Line(plan->commands[0]),
+            "srun --overlap --mpi=pmix --nodes=2 --ntasks=3 --distribution=arbitrary --cpus-per-task=2 "
+            "--immediate=60 "
+            "--kill-on-bad-exit=1 --input=none --export=ALL --chdir=/runs/1/2/t0 --gres=gpu:2 "
+            "/opt/scalelab-rank /opt/scalelab-trainer");
   EXPECT_THAT(plan->commands[0].environment, Contains("SLURM_HOSTFILE=/runs/1/2/t0/hosts"));
   EXPECT_THAT(plan->commands[0].environment, Contains("OMPI_MCA_mpi_yield_when_idle=1"));  // 2 x 2 cores of 2
 
