@@ -179,9 +179,9 @@ class StandinHarness final : public SlurmHarness {
   }
 
  private:
+  std::unique_ptr<Renaming> renaming_;  // removes locks when no worker is left
   SlurmStandins standins_{/*slots=*/2};
   Reports reports_{standins_.directory() + "/report"};
-  std::unique_ptr<Renaming> renaming_;
 };
 
 // The Slurm that is first on PATH and idle: that of `eval "$(deploy/dev-cluster env)"`, whose nodes see this
