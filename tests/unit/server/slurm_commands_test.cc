@@ -3,8 +3,11 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/pidfd.h>
 #include <unistd.h>
+
+extern "C" {  // the header of glibc 2.36 forgets to say so
+#include <sys/pidfd.h>
+}
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
