@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "worker/trainer/comm/communicator.h"
+#include "worker/trainer/errors.h"
 
 namespace scalelab::trainer {
 
@@ -20,21 +21,119 @@ inline void CheckNumbering(Communicator& c) {
 }
 
 inline void CheckSum(Communicator& c) {
-  for (at::ScalarType type : {at::kFloat, at::kDouble, at::kLong}) {
-    const at::Tensor t = at::arange(1000).to(type) + c.rank();
+  for (at::ScalarType type : {at::kFloat, at::kDouble, at::kLong, at::kHalf, at::kBFloat16}) {
+    // Whole numbers that even bfloat16 holds exactly.
+    const at::Tensor t = (at::arange(1000).remainder(20) + c.rank()).to(type);
     c.AllReduce(t, ReduceOp::kSum);
-    const at::Tensor expected = at::arange(1000).to(type) * c.size() + c.size() * (c.size() - 1) / 2;
-    EXPECT_TRUE(t.equal(expected)) << c10::toString(type);
+    const at::Tensor expected = at::arange(1000).remainder(20) * c.size() + c.size() * (c.size() - 1) / 2;
+    EXPECT_TRUE(t.equal(expected.to(type))) << c10::toString(type);
   }
 }
 
 inline void CheckAverageAndMaximum(Communicator& c) {
-  const at::Tensor average = at::full({7}, 1.0f + static_cast<float>(c.rank()));
-  c.AllReduce(average, ReduceOp::kAverage);
-  EXPECT_TRUE(average.equal(at::full({7}, (static_cast<float>(c.size()) + 1) / 2)));
-  const at::Tensor maximum = at::full({3}, 10 - c.rank(), at::kLong);
-  c.AllReduce(maximum, ReduceOp::kMax);
-  EXPECT_TRUE(maximum.equal(at::full({3}, 10, at::kLong)));
+  for (at::ScalarType type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
+    const at::Tensor average = at::full({7}, 1 + c.rank(), type);
+    c.AllReduce(average, ReduceOp::kAverage);
+    EXPECT_TRUE(average.equal(at::full({7}, (c.size() + 1) / 2.0, type))) << c10::toString(type);
+  }
+  for (at::ScalarType type : {at::kFloat, at::kDouble, at::kLong, at::kHalf, at::kBFloat16}) {
+    const at::Tensor maximum = at::full({3}, 10 - c.rank(), type);
+    maximum[1] = -5 + c.rank();
+    c.AllReduce(maximum, ReduceOp::kMax);
+    const std::vector<int64_t> expected = {10, c.size() - 6, 10};
+    EXPECT_TRUE(maximum.equal(at::tensor(expected).to(type))) << c10::toString(type);
+  }
+}
+
+inline void CheckBitsThatAllRanksHave(Communicator& c) {
+  // All bits but the rank's own; the sign bit too.
+  const at::Tensor t = at::full({5}, ~(int64_t{1} << (c.rank() + 40)), at::kLong);
+  c.AllReduce(t, ReduceOp::kBitAnd);
+  const int64_t expected = ~(((int64_t{1} << c.size()) - 1) << 40);
+  EXPECT_TRUE(t.equal(at::full({5}, expected, at::kLong)));
+}
+
+inline void CheckReductionsThatMakeNoSense(Communicator& c) {
+  EXPECT_THROW(c.AllReduce(at::ones({2}, at::kLong), ReduceOp::kAverage), TrainerError);
+  EXPECT_THROW(c.AllReduce(at::ones({2}), ReduceOp::kBitAnd), TrainerError);
+  EXPECT_THROW(c.AllReduce(at::ones({2}, at::kBool), ReduceOp::kSum), TrainerError);
+  EXPECT_THROW(c.AllReduce(at::ones({4, 4}).select(1, 0), ReduceOp::kSum), TrainerError);  // has gaps
+  EXPECT_THROW(c.ReduceScatter(at::ones({2}), at::ones({2 * c.size() + 1}), ReduceOp::kSum), TrainerError);
+  EXPECT_THROW(c.AllGatherInto(at::ones({2 * c.size()}, at::kLong), at::ones({2})), TrainerError);
+  EXPECT_THROW(c.Send(at::ones({1}), c.rank()), TrainerError);
+  EXPECT_THROW(c.Receive(at::ones({1}), c.size()), TrainerError);
+  CheckSum(c);  // none of this broke it
+}
+
+inline void CheckReduceScatter(Communicator& c) {
+  for (at::ScalarType type : {at::kFloat, at::kLong, at::kHalf, at::kBFloat16}) {
+    for (int64_t length : {1, 7, 5000}) {
+      // Element i of block b is b + 1 on each rank, plus the rank.
+      const at::Tensor input = (at::arange(1, c.size() + 1).repeat_interleave(length) + c.rank()).to(type);
+      const at::Tensor before = input.clone();
+      const at::Tensor output = at::zeros({length}, type);
+      c.ReduceScatter(output, input, ReduceOp::kSum);
+      const int64_t expected = (c.rank() + 1) * c.size() + c.size() * (c.size() - 1) / 2;
+      EXPECT_TRUE(output.equal(at::full({length}, expected, type))) << c10::toString(type) << length;
+      EXPECT_TRUE(input.equal(before)) << "the input must be kept";
+    }
+  }
+  const at::Tensor maximum = at::zeros({2}), average = at::zeros({2});
+  const at::Tensor input = at::full({2 * c.size()}, static_cast<float>(c.rank()));
+  c.ReduceScatter(maximum, input, ReduceOp::kMax);
+  c.ReduceScatter(average, input, ReduceOp::kAverage);
+  EXPECT_TRUE(maximum.equal(at::full({2}, static_cast<float>(c.size() - 1))));
+  EXPECT_TRUE(average.equal(at::full({2}, static_cast<float>(c.size() - 1) / 2)));
+}
+
+inline void CheckAllGather(Communicator& c) {
+  for (at::ScalarType type : {at::kFloat, at::kLong, at::kHalf, at::kBFloat16, at::kDouble}) {
+    const at::Tensor output = at::zeros({c.size(), 3}, type);
+    c.AllGatherInto(output, at::full({3}, c.rank() + 1, type));
+    const at::Tensor expected = at::arange(1, c.size() + 1).to(type).view({-1, 1}).expand({c.size(), 3});
+    EXPECT_TRUE(output.equal(expected)) << c10::toString(type);
+  }
+  const at::Tensor large = at::zeros({c.size(), 100'000});
+  large[c.rank()].fill_(c.rank() + 1);
+  c.AllGatherInto(large, large[c.rank()]);  // in place
+  for (int r = 0; r < c.size(); ++r) {
+    EXPECT_EQ(large[r].min().item<float>(), static_cast<float>(r + 1));
+    EXPECT_EQ(large[r].max().item<float>(), static_cast<float>(r + 1));
+  }
+}
+
+inline void CheckSendAndReceive(Communicator& c) {
+  if (c.size() == 1) return;
+  const int next = (c.rank() + 1) % c.size(), previous = (c.rank() + c.size() - 1) % c.size();
+  for (int64_t length : {1, 300'000}) {
+    const at::Tensor mine = at::full({length}, c.rank(), at::kLong),
+                     received = at::zeros({length}, at::kLong);
+    // All ranks send first: a send may wait for its receiver, starting it must not.
+    auto sending = c.StartSend(mine, next);
+    c.Receive(received, previous);
+    sending->Wait();
+    EXPECT_TRUE(received.equal(at::full({length}, previous, at::kLong)));
+  }
+  // In order from one rank to another, and beside collective operations.
+  const at::Tensor first = at::full({2}, 1.0f), second = at::full({2}, 2.0f);
+  if (c.rank() == 0) {
+    const at::Tensor answer = at::zeros({1}, at::kBFloat16);
+    auto receiving = c.StartReceive(answer, 1);
+    c.Barrier();
+    c.Send(first, 1);
+    c.Send(second, 1);
+    receiving->Wait();
+    EXPECT_EQ(answer.item<float>(), 3.0f);
+  } else {
+    c.Barrier();
+    if (c.rank() > 1) return;
+    const at::Tensor a = at::zeros({2}), b = at::zeros({2});
+    c.Receive(a, 0);
+    c.Receive(b, 0);
+    EXPECT_TRUE(a.equal(first));
+    EXPECT_TRUE(b.equal(second));
+    c.Send(at::full({1}, 3.0f, at::kBFloat16), 0);
+  }
 }
 
 inline void CheckManyStartedAtOnceEndInAnyOrderOfWaiting(Communicator& c) {
@@ -60,12 +159,14 @@ inline void CheckForgottenWorkEndsAnyway(Communicator& c) {
 }
 
 inline void CheckResultsAreTheSameBitsEverywhere(Communicator& c) {
-  torch::manual_seed(100 + c.rank());
-  for (int64_t size : {1, 33, 70'000, 300'000}) {
-    const at::Tensor t = at::randn({size});
-    c.AllReduce(t, ReduceOp::kAverage);
-    const std::string bytes(static_cast<const char*>(t.data_ptr()), t.nbytes());
-    for (const std::string& other : c.AllGather(bytes)) EXPECT_TRUE(other == bytes) << size;
+  for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (int64_t size : {1, 33, 70'000, 300'000}) {
+      // Own numbers, not those of the process's generator, which ranks that are threads would share.
+      const at::Tensor t = (at::arange(size, at::kDouble) * 0.37 + 1.7 * c.rank()).sin().exp().to(type);
+      c.AllReduce(t, ReduceOp::kAverage);
+      const std::string bytes(static_cast<const char*>(t.data_ptr()), t.nbytes());
+      for (const std::string& other : c.AllGather(bytes)) EXPECT_TRUE(other == bytes) << size;
+    }
   }
 }
 
@@ -95,6 +196,11 @@ inline const ContractCase kCommunicatorContract[] = {
     {"NumbersRanksFromZero", CheckNumbering},
     {"SumsEveryType", CheckSum},
     {"AveragesAndTakesTheMaximum", CheckAverageAndMaximum},
+    {"KeepsBitsThatAllRanksHave", CheckBitsThatAllRanksHave},
+    {"RefusesWhatMakesNoSense", CheckReductionsThatMakeNoSense},
+    {"ReducesAndScatters", CheckReduceScatter},
+    {"GathersTensors", CheckAllGather},
+    {"SendsAndReceives", CheckSendAndReceive},
     {"StartsManyAndWaitsInAnyOrder", CheckManyStartedAtOnceEndInAnyOrderOfWaiting},
     {"FinishesWorkThatNobodyWaitsFor", CheckForgottenWorkEndsAnyway},
     {"GivesTheSameBitsToAllRanks", CheckResultsAreTheSameBitsEverywhere},

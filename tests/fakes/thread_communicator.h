@@ -2,13 +2,17 @@
 #pragma once
 
 #include <barrier>
+#include <condition_variable>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "worker/trainer/comm/communicator.h"
+#include "worker/trainer/comm/tensors.h"
 
 namespace scalelab::trainer {
 
@@ -21,6 +25,10 @@ class ThreadCommunicator : public Communicator {
     std::vector<at::Tensor> tensors;
     std::vector<std::string> texts;
     std::barrier<> barrier;
+
+    std::mutex mutex;  // guards messages
+    std::condition_variable sent;
+    std::map<std::pair<int, int>, std::deque<at::Tensor>> messages;  // by sender and receiver
   };
 
   ThreadCommunicator(std::shared_ptr<Group> group, int rank) : group_(std::move(group)), rank_(rank) {}
@@ -30,20 +38,41 @@ class ThreadCommunicator : public Communicator {
 
   std::unique_ptr<Work> StartAllReduce(const at::Tensor& tensor, ReduceOp op) override {
     ++all_reduces;
-    Exchange(tensor, [&](const std::vector<at::Tensor>& all) {
-      at::Tensor result = all[0].clone();
-      for (int r = 1; r < group_->size; ++r) {
-        result = op == ReduceOp::kMax ? at::maximum(result, all[r]) : result + all[r];
-      }
-      return op == ReduceOp::kAverage ? result / group_->size : result;
-    });
-    class Done : public Work {
-      void Wait() override {}
-    };
+    CheckReduction(tensor, op);
+    Exchange(tensor, tensor, [&](const std::vector<at::Tensor>& all) { return Reduced(all, op); });
     return std::make_unique<Done>();
   }
+  std::unique_ptr<Work> StartReduceScatter(const at::Tensor& output, const at::Tensor& input,
+                                           ReduceOp op) override {
+    CheckReduction(input, op);
+    CheckBlocks(input, output, size());
+    Exchange(output, input, [&](const std::vector<at::Tensor>& all) {
+      return Reduced(all, op).view({size(), -1})[rank_].view(output.sizes());
+    });
+    return std::make_unique<Done>();
+  }
+  std::unique_ptr<Work> StartAllGather(const at::Tensor& output, const at::Tensor& input) override {
+    CheckBlocks(output, input, size());
+    Exchange(output, input, [&](const std::vector<at::Tensor>& all) {
+      std::vector<at::Tensor> flat;
+      for (const at::Tensor& t : all) flat.push_back(t.reshape(-1));
+      return at::cat(flat).view(output.sizes());
+    });
+    return std::make_unique<Done>();
+  }
+  std::unique_ptr<Work> StartSend(const at::Tensor& tensor, int to) override {
+    CheckPeer(to, *this);
+    std::lock_guard lock(group_->mutex);
+    group_->messages[{rank_, to}].push_back(tensor.clone());
+    group_->sent.notify_all();
+    return std::make_unique<Done>();
+  }
+  std::unique_ptr<Work> StartReceive(const at::Tensor& tensor, int from) override {
+    CheckPeer(from, *this);
+    return std::make_unique<Receiving>(group_, tensor, std::pair(from, rank_));
+  }
   void Broadcast(const at::Tensor& tensor, int root) override {
-    Exchange(tensor, [&](const std::vector<at::Tensor>& all) { return all[root].clone(); });
+    Exchange(tensor, tensor, [&](const std::vector<at::Tensor>& all) { return all[root].clone(); });
   }
   std::vector<std::string> AllGather(std::string_view mine) override {
     group_->texts[rank_] = mine;
@@ -57,14 +86,51 @@ class ThreadCommunicator : public Communicator {
   int all_reduces = 0;  // started by this rank
 
  private:
+  class Done : public Work {
+    void Wait() override {}
+  };
+
+  class Receiving : public Work {
+   public:
+    Receiving(std::shared_ptr<Group> group, at::Tensor tensor, std::pair<int, int> ends)
+        : group_(std::move(group)), tensor_(std::move(tensor)), ends_(ends) {}
+    void Wait() override {
+      std::unique_lock lock(group_->mutex);
+      std::deque<at::Tensor>& messages = group_->messages[ends_];
+      group_->sent.wait(lock, [&] { return !messages.empty(); });
+      tensor_.copy_(messages.front());
+      messages.pop_front();
+    }
+
+   private:
+    std::shared_ptr<Group> group_;
+    at::Tensor tensor_;
+    std::pair<int, int> ends_;
+  };
+
+  at::Tensor Reduced(const std::vector<at::Tensor>& all, ReduceOp op) const {
+    at::Tensor result = all[0].clone();
+    for (int r = 1; r < group_->size; ++r) {
+      if (op == ReduceOp::kMax) {
+        result = at::maximum(result, all[r]);
+      } else if (op == ReduceOp::kBitAnd) {
+        result = at::bitwise_and(result, all[r]);
+      } else {
+        result = result + all[r];
+      }
+    }
+    return op == ReduceOp::kAverage ? result / group_->size : result;
+  }
+
+  // `output` becomes what `combine` makes of the inputs of all ranks.
   template <typename Combine>
-  void Exchange(const at::Tensor& tensor, const Combine& combine) {
+  void Exchange(const at::Tensor& output, const at::Tensor& input, const Combine& combine) {
     const at::NoGradGuard no_grad;
-    group_->tensors[rank_] = tensor;
+    group_->tensors[rank_] = input;
     group_->barrier.arrive_and_wait();
     const at::Tensor result = combine(group_->tensors);
     group_->barrier.arrive_and_wait();
-    at::Tensor(tensor).copy_(result);
+    at::Tensor(output).copy_(result);
     group_->barrier.arrive_and_wait();
   }
 

@@ -129,6 +129,7 @@ void Check(const FieldReader& in, const TrainingSpec& s) {
   in.CheckRange("target_accuracy", s.target_accuracy, 0, 1);
   in.CheckRange("cpus_per_rank", s.cpus_per_rank, 1, 4096);
   in.CheckRange("bucket_cap_mib", s.bucket_cap_mib, 1, 1 << 16);
+  in.CheckRange("comm_timeout_s", s.comm_timeout_s, 0.1, 1e6);
   in.CheckRange("train_samples", s.train_samples, 0, 1e12);
   in.CheckChoice("precision", s.precision, {"fp32", "tf32", "amp-bf16", "amp-fp16"});
   in.CheckChoice("lr_schedule", s.lr_schedule, {"constant", "step", "cosine"});
@@ -176,6 +177,7 @@ TrainingSpec ParseTrainingSpec(const std::string& text, const std::string& sourc
   in.Read("memory_format", s.memory_format);
   in.Read("bucket_cap_mib", s.bucket_cap_mib);
   in.Read("train_samples", s.train_samples);
+  in.Read("comm_timeout_s", s.comm_timeout_s);
   Check(in, s);
   CompleteBatches(in, s);
   return s;

@@ -39,6 +39,7 @@ struct TrainingSpec {
   std::string memory_format = "auto";
   int64_t bucket_cap_mib = 25;
   int64_t train_samples = 0;
+  double comm_timeout_s = 600;  // of one operation between ranks
 };
 
 // Numbers may be JSON numbers or strings (protobuf JSON writes 64-bit integers as strings), unknown fields

@@ -1,5 +1,7 @@
 #include "worker/trainer/comm/communicators.h"
 
+#include <cmath>
+
 #include "worker/trainer/comm/mpi_communicator.h"
 #include "worker/trainer/comm/solo_communicator.h"
 #include "worker/trainer/errors.h"
@@ -8,6 +10,10 @@ namespace scalelab::trainer {
 namespace {
 
 using Factory = std::unique_ptr<Communicator> (*)(const TrainingSpec&, const LaunchEnvironment&);
+
+std::chrono::milliseconds TimeoutOf(const TrainingSpec& spec) {
+  return std::chrono::milliseconds(std::llround(spec.comm_timeout_s * 1000));
+}
 
 std::unique_ptr<Communicator> MakeSolo(const TrainingSpec& spec, const LaunchEnvironment& environment) {
   if (spec.ranks != 1) {
@@ -23,7 +29,8 @@ std::unique_ptr<Communicator> MakeSolo(const TrainingSpec& spec, const LaunchEnv
 }
 
 std::unique_ptr<Communicator> MakeMpi(const TrainingSpec& spec, const LaunchEnvironment& environment) {
-  return std::make_unique<MpiCommunicator>(environment.rank, environment.world_size, spec.ranks);
+  return std::make_unique<MpiCommunicator>(environment.rank, environment.world_size, spec.ranks,
+                                           TimeoutOf(spec));
 }
 
 std::unique_ptr<Communicator> MakeAuto(const TrainingSpec& spec, const LaunchEnvironment& environment) {

@@ -8,8 +8,11 @@
 
 #include <climits>
 #include <exception>
+#include <list>
 
 #include "worker/trainer/comm/communicators.h"
+#include "worker/trainer/comm/operation.h"
+#include "worker/trainer/comm/tensors.h"
 #include "worker/trainer/errors.h"
 
 namespace scalelab::trainer {
@@ -28,32 +31,17 @@ void Check(int code, const char* what) {
                      ErrorKind::kCommunication);
 }
 
-MPI_Datatype TypeOf(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return MPI_FLOAT;
-    case at::kDouble:
-      return MPI_DOUBLE;
-    case at::kLong:
-      return MPI_INT64_T;
-    default:
-      throw TrainerError(std::string("MPI cannot communicate tensors of type ") +
-                         c10::toString(tensor.scalar_type()));
-  }
-}
-
 int CountOf(const at::Tensor& tensor) {
-  if (!tensor.is_cpu() || !tensor.is_non_overlapping_and_dense() || tensor.numel() > INT_MAX) {
-    throw TrainerError("MPI communicates dense tensors in host memory with less than 2^31 elements");
+  if (!tensor.is_cpu() || tensor.numel() > INT_MAX) {
+    throw TrainerError("MPI communicates tensors in host memory with less than 2^31 elements");
   }
   return static_cast<int>(tensor.numel());
 }
 
-// A plain loop: Torch's operators would start a second team of OpenMP threads on the communication thread.
-template <typename T>
-void Scale(const at::Tensor& tensor, double factor) {
-  T* data = static_cast<T*>(tensor.data_ptr());
-  for (int64_t i = 0, n = tensor.numel(); i < n; ++i) data[i] *= static_cast<T>(factor);
+// As a reduction of MPI's own kind: MPI knows neither float16 nor bfloat16.
+template <at::ScalarType kType, ReduceOp kOp>
+void ReduceForMpi(void* in, void* result, int* count, MPI_Datatype*) {
+  ReduceFunctionFor(kType, kOp)(result, result, in, static_cast<size_t>(*count));
 }
 
 std::string CountMismatch(int found, int64_t expected) {
@@ -71,57 +59,56 @@ std::string CountMismatch(int found, int64_t expected) {
 
 struct MpiCommunicator::Handles {
   MPI_Comm comm = MPI_COMM_NULL;
+  MPI_Datatype half = MPI_DATATYPE_NULL;  // two bytes: float16 and bfloat16
+  MPI_Op half_sum = MPI_OP_NULL, half_max = MPI_OP_NULL;
+  MPI_Op bfloat16_sum = MPI_OP_NULL, bfloat16_max = MPI_OP_NULL;
+
+  void Create() {
+    Check(MPI_Type_contiguous(2, MPI_BYTE, &half), "MPI_Type_contiguous");
+    Check(MPI_Type_commit(&half), "MPI_Type_commit");
+    constexpr int kCommutes = 1;
+    MPI_Op_create(ReduceForMpi<at::kHalf, ReduceOp::kSum>, kCommutes, &half_sum);
+    MPI_Op_create(ReduceForMpi<at::kHalf, ReduceOp::kMax>, kCommutes, &half_max);
+    MPI_Op_create(ReduceForMpi<at::kBFloat16, ReduceOp::kSum>, kCommutes, &bfloat16_sum);
+    MPI_Op_create(ReduceForMpi<at::kBFloat16, ReduceOp::kMax>, kCommutes, &bfloat16_max);
+  }
+  void Free() {
+    for (MPI_Op* op : {&half_sum, &half_max, &bfloat16_sum, &bfloat16_max}) MPI_Op_free(op);
+    MPI_Type_free(&half);
+    MPI_Comm_free(&comm);
+  }
+  MPI_Datatype TypeOf(const at::Tensor& tensor) const {
+    switch (tensor.scalar_type()) {
+      case at::kFloat:
+        return MPI_FLOAT;
+      case at::kDouble:
+        return MPI_DOUBLE;
+      case at::kLong:
+        return MPI_INT64_T;
+      default:
+        return half;
+    }
+  }
+  MPI_Op OpOf(const at::Tensor& tensor, ReduceOp op) const {
+    const at::ScalarType type = tensor.scalar_type();
+    if (type == at::kHalf) return op == ReduceOp::kMax ? half_max : half_sum;
+    if (type == at::kBFloat16) return op == ReduceOp::kMax ? bfloat16_max : bfloat16_sum;
+    if (op == ReduceOp::kBitAnd) return MPI_BAND;
+    return op == ReduceOp::kMax ? MPI_MAX : MPI_SUM;
+  }
 };
 
-// A collective operation: how it starts, what is left to do at its end, and who waits for it.
-class MpiCommunicator::Operation {
+// How it starts, and what is left to do at its end.
+class MpiCommunicator::MpiOperation : public Operation {
  public:
+  using Operation::Operation;
   std::function<int(MPI_Request*)> start;
   std::function<void()> finish;  // may be empty
-  const char* what = "";
   MPI_Request request = MPI_REQUEST_NULL;
-
-  void Complete(std::exception_ptr error) {
-    std::lock_guard lock(mutex_);
-    done_ = true;
-    error_ = std::move(error);
-    changed_.notify_all();
-  }
-  void Wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return done_; });
-    if (error_) std::rethrow_exception(error_);
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = false;
-  std::exception_ptr error_;
 };
 
-class MpiCommunicator::OperationWork : public Work {
- public:
-  OperationWork(std::shared_ptr<Operation> operation, std::atomic<int>& waiting)
-      : operation_(std::move(operation)), waiting_(waiting) {}
-  void Wait() override {
-    waiting_.fetch_add(1, std::memory_order_relaxed);
-    try {
-      operation_->Wait();
-    } catch (...) {
-      waiting_.fetch_sub(1, std::memory_order_relaxed);
-      throw;
-    }
-    waiting_.fetch_sub(1, std::memory_order_relaxed);
-  }
-
- private:
-  std::shared_ptr<Operation> operation_;
-  std::atomic<int>& waiting_;
-};
-
-MpiCommunicator::MpiCommunicator(int rank, int launched, int64_t expected)
-    : handles_(std::make_unique<Handles>()) {
+MpiCommunicator::MpiCommunicator(int rank, int launched, int64_t expected, std::chrono::milliseconds timeout)
+    : timeout_(timeout), handles_(std::make_unique<Handles>()) {
   if (launched != 0 && launched != expected) {
     throw TrainerError("the launcher set WORLD_SIZE to " + std::to_string(launched) +
                            ", but the run asks for " + std::to_string(expected) +
@@ -149,6 +136,7 @@ MpiCommunicator::MpiCommunicator(int rank, int launched, int64_t expected)
                            std::to_string(rank_) + ": each process needs its own RANK from 0 to ranks - 1",
                        ErrorKind::kCommunication);
   }
+  handles_->Create();
   thread_ = std::thread(&MpiCommunicator::CommunicationThread, this);
 }
 
@@ -162,47 +150,60 @@ MpiCommunicator::~MpiCommunicator() {
   changed_.notify_all();
   thread_.join();
   if (failing) return;
-  MPI_Comm_free(&handles_->comm);
+  handles_->Free();
   MPI_Finalize();
 }
 
 void MpiCommunicator::CommunicationThread() {
-  prctl(PR_SET_TIMERSLACK, 1);  // or a sleep of 50 us takes 100
-  std::deque<std::shared_ptr<Operation>> running;
+  prctl(PR_SET_TIMERSLACK, 1);                            // or a sleep of 50 us takes 100
+  std::deque<std::shared_ptr<MpiOperation>> collectives;  // these end in the order of their start
+  std::list<std::shared_ptr<MpiOperation>> messages;      // these in any
   std::exception_ptr broken;  // after a failure every later operation fails the same way
+  // Whether the operation is over, either way.
+  const auto ended = [&](MpiOperation& operation) {
+    try {
+      if (broken) std::rethrow_exception(broken);
+      int done = 0;
+      Check(MPI_Test(&operation.request, &done, MPI_STATUS_IGNORE), operation.what);
+      if (!done) {
+        if (std::chrono::steady_clock::now() > operation.deadline) ThrowLate(operation);
+        return false;
+      }
+      if (operation.finish) operation.finish();
+      operation.Complete(nullptr);
+    } catch (...) {
+      broken = std::current_exception();
+      operation.Complete(broken);
+    }
+    return true;
+  };
   while (!abandon_) {
-    std::deque<std::shared_ptr<Operation>> fresh;
+    std::deque<std::shared_ptr<MpiOperation>> fresh;
     {
       std::unique_lock lock(mutex_);
-      if (running.empty()) changed_.wait(lock, [&] { return !queue_.empty() || closing_; });
-      if (running.empty() && queue_.empty()) return;
+      const bool idle = collectives.empty() && messages.empty();
+      if (idle) changed_.wait(lock, [&] { return !queue_.empty() || closing_; });
+      if (idle && queue_.empty()) return;
       fresh.swap(queue_);
     }
     for (auto& operation : fresh) {
       try {
         if (broken) std::rethrow_exception(broken);
+        operation->deadline = std::chrono::steady_clock::now() + timeout_;
         Check(operation->start(&operation->request), operation->what);
-        running.push_back(operation);
+        if (operation->collective()) {
+          collectives.push_back(operation);
+        } else {
+          messages.push_back(operation);
+        }
       } catch (...) {
         broken = std::current_exception();
         operation->Complete(broken);
       }
     }
-    while (!running.empty()) {
-      Operation& oldest = *running.front();
-      try {
-        int done = 0;
-        Check(MPI_Test(&oldest.request, &done, MPI_STATUS_IGNORE), oldest.what);
-        if (!done) break;
-        if (oldest.finish) oldest.finish();
-        oldest.Complete(nullptr);
-      } catch (...) {
-        broken = std::current_exception();
-        oldest.Complete(broken);
-      }
-      running.pop_front();
-    }
-    if (running.empty()) continue;
+    while (!collectives.empty() && ended(*collectives.front())) collectives.pop_front();
+    std::erase_if(messages, [&](const auto& message) { return ended(*message); });
+    if (collectives.empty() && messages.empty()) continue;
     if (waiting_.load(std::memory_order_relaxed) > 0) {
       sched_yield();
     } else {
@@ -211,8 +212,15 @@ void MpiCommunicator::CommunicationThread() {
   }
 }
 
-std::unique_ptr<Work> MpiCommunicator::Submit(std::unique_ptr<Operation> operation) {
-  std::shared_ptr<Operation> shared = std::move(operation);
+void MpiCommunicator::ThrowLate(const Operation& operation) const {
+  throw TrainerError(std::string("MPI: ") + operation.what + " was not over after " +
+                         std::to_string(timeout_.count() / 1000) +
+                         " s: a rank hangs, is gone or is slower than that",
+                     ErrorKind::kCommunication);
+}
+
+std::unique_ptr<Work> MpiCommunicator::Submit(std::unique_ptr<MpiOperation> operation) {
+  std::shared_ptr<MpiOperation> shared = std::move(operation);
   {
     std::lock_guard lock(mutex_);
     queue_.push_back(shared);
@@ -222,37 +230,76 @@ std::unique_ptr<Work> MpiCommunicator::Submit(std::unique_ptr<Operation> operati
 }
 
 std::unique_ptr<Work> MpiCommunicator::StartAllReduce(const at::Tensor& tensor, ReduceOp op) {
-  auto operation = std::make_unique<Operation>();
-  operation->what = "all-reduce";
-  const MPI_Op mpi_op = op == ReduceOp::kMax ? MPI_MAX : MPI_SUM;
-  operation->start = [this, tensor, count = CountOf(tensor), type = TypeOf(tensor),
-                      mpi_op](MPI_Request* request) {
-    return MPI_Iallreduce(MPI_IN_PLACE, tensor.data_ptr(), count, type, mpi_op, handles_->comm, request);
+  CheckReduction(tensor, op);
+  auto operation = std::make_unique<MpiOperation>("all-reduce");
+  operation->start = [this, tensor, count = CountOf(tensor), op](MPI_Request* request) {
+    return MPI_Iallreduce(MPI_IN_PLACE, tensor.data_ptr(), count, handles_->TypeOf(tensor),
+                          handles_->OpOf(tensor, op), handles_->comm, request);
   };
-  if (op == ReduceOp::kAverage) {
-    if (tensor.scalar_type() == at::kLong) throw TrainerError("integers have no average over ranks");
-    operation->finish = [tensor, factor = 1.0 / size_] {
-      tensor.scalar_type() == at::kFloat ? Scale<float>(tensor, factor) : Scale<double>(tensor, factor);
-    };
-  }
+  if (op == ReduceOp::kAverage) operation->finish = [tensor, factor = 1.0 / size_] { Scale(tensor, factor); };
+  return Submit(std::move(operation));
+}
+
+std::unique_ptr<Work> MpiCommunicator::StartReduceScatter(const at::Tensor& output, const at::Tensor& input,
+                                                          ReduceOp op) {
+  CheckReduction(input, op);
+  CheckBlocks(input, output, size_);
+  CountOf(input);
+  auto operation = std::make_unique<MpiOperation>("reduce-scatter");
+  operation->start = [this, output, input, count = CountOf(output), op](MPI_Request* request) {
+    return MPI_Ireduce_scatter_block(input.data_ptr(), output.data_ptr(), count, handles_->TypeOf(input),
+                                     handles_->OpOf(input, op), handles_->comm, request);
+  };
+  if (op == ReduceOp::kAverage) operation->finish = [output, factor = 1.0 / size_] { Scale(output, factor); };
+  return Submit(std::move(operation));
+}
+
+std::unique_ptr<Work> MpiCommunicator::StartAllGather(const at::Tensor& output, const at::Tensor& input) {
+  CheckBlocks(output, input, size_);
+  CountOf(output);
+  auto operation = std::make_unique<MpiOperation>("all-gather");
+  operation->start = [this, output, input, count = CountOf(input)](MPI_Request* request) {
+    const bool in_place = input.data_ptr() == static_cast<char*>(output.data_ptr()) + rank_ * input.nbytes();
+    const MPI_Datatype type = handles_->TypeOf(input);
+    return MPI_Iallgather(in_place ? MPI_IN_PLACE : input.data_ptr(), count, type, output.data_ptr(), count,
+                          type, handles_->comm, request);
+  };
   return Submit(std::move(operation));
 }
 
 void MpiCommunicator::Broadcast(const at::Tensor& tensor, int root) {
-  auto operation = std::make_unique<Operation>();
-  operation->what = "broadcast";
-  operation->start = [this, tensor, count = CountOf(tensor), type = TypeOf(tensor),
-                      root](MPI_Request* request) {
-    return MPI_Ibcast(tensor.data_ptr(), count, type, root, handles_->comm, request);
+  CheckTensor(tensor);
+  auto operation = std::make_unique<MpiOperation>("broadcast");
+  operation->start = [this, tensor, count = CountOf(tensor), root](MPI_Request* request) {
+    return MPI_Ibcast(tensor.data_ptr(), count, handles_->TypeOf(tensor), root, handles_->comm, request);
   };
   Submit(std::move(operation))->Wait();
+}
+
+std::unique_ptr<Work> MpiCommunicator::StartSend(const at::Tensor& tensor, int to) {
+  CheckTensor(tensor);
+  CheckPeer(to, *this);
+  auto operation = std::make_unique<MpiOperation>("send", to);
+  operation->start = [this, tensor, count = CountOf(tensor), to](MPI_Request* request) {
+    return MPI_Isend(tensor.data_ptr(), count, handles_->TypeOf(tensor), to, 0, handles_->comm, request);
+  };
+  return Submit(std::move(operation));
+}
+
+std::unique_ptr<Work> MpiCommunicator::StartReceive(const at::Tensor& tensor, int from) {
+  CheckTensor(tensor);
+  CheckPeer(from, *this);
+  auto operation = std::make_unique<MpiOperation>("receive", from);
+  operation->start = [this, tensor, count = CountOf(tensor), from](MPI_Request* request) {
+    return MPI_Irecv(tensor.data_ptr(), count, handles_->TypeOf(tensor), from, 0, handles_->comm, request);
+  };
+  return Submit(std::move(operation));
 }
 
 std::vector<std::string> MpiCommunicator::AllGather(std::string_view mine) {
   const size_t length = mine.size();
   std::string all(length * size_, '\0');
-  auto operation = std::make_unique<Operation>();
-  operation->what = "all-gather";
+  auto operation = std::make_unique<MpiOperation>("all-gather");
   operation->start = [&, this](MPI_Request* request) {
     return MPI_Iallgather(mine.data(), static_cast<int>(length), MPI_BYTE, all.data(),
                           static_cast<int>(length), MPI_BYTE, handles_->comm, request);
@@ -264,8 +311,7 @@ std::vector<std::string> MpiCommunicator::AllGather(std::string_view mine) {
 }
 
 void MpiCommunicator::Barrier() {
-  auto operation = std::make_unique<Operation>();
-  operation->what = "barrier";
+  auto operation = std::make_unique<MpiOperation>("barrier");
   operation->start = [this](MPI_Request* request) { return MPI_Ibarrier(handles_->comm, request); };
   Submit(std::move(operation))->Wait();
 }

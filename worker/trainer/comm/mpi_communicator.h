@@ -12,6 +12,8 @@
 
 namespace scalelab::trainer {
 
+class Operation;
+
 // All MPI calls between MPI_Init and MPI_Finalize are made by one communication thread, which starts
 // operations in the order of the calls, all as non-blocking collectives, and drives them: at full speed while
 // somebody waits, with short sleeps while the ranks still compute, because on one core per rank a busy poll
@@ -19,8 +21,9 @@ namespace scalelab::trainer {
 class MpiCommunicator : public Communicator {
  public:
   // Initialises MPI; one object per process. `launched` is what the launcher said (0: nothing), `expected`
-  // what the specification asks for; throws TrainerError when MPI finds another number of ranks.
-  MpiCommunicator(int rank, int launched, int64_t expected);
+  // what the specification asks for; throws TrainerError when MPI finds another number of ranks. `timeout` is
+  // each operation's.
+  MpiCommunicator(int rank, int launched, int64_t expected, std::chrono::milliseconds timeout);
   // Finalises MPI, which waits for the other ranks; not while an exception is passing: then only
   // AbortOtherRanks helps.
   ~MpiCommunicator() override;
@@ -29,26 +32,32 @@ class MpiCommunicator : public Communicator {
   int size() const override { return size_; }
   std::string_view name() const override { return "mpi"; }
   std::unique_ptr<Work> StartAllReduce(const at::Tensor& tensor, ReduceOp op) override;
+  std::unique_ptr<Work> StartReduceScatter(const at::Tensor& output, const at::Tensor& input,
+                                           ReduceOp op) override;
+  std::unique_ptr<Work> StartAllGather(const at::Tensor& output, const at::Tensor& input) override;
   void Broadcast(const at::Tensor& tensor, int root) override;
+  std::unique_ptr<Work> StartSend(const at::Tensor& tensor, int to) override;
+  std::unique_ptr<Work> StartReceive(const at::Tensor& tensor, int from) override;
   std::vector<std::string> AllGather(std::string_view mine) override;
   void Barrier() override;
 
  private:
-  class Operation;
-  class OperationWork;
-  struct Handles;  // MPI's communicator, kept out of this header
+  class MpiOperation;
+  struct Handles;  // MPI's own types, kept out of this header
 
-  std::unique_ptr<Work> Submit(std::unique_ptr<Operation> operation);
+  std::unique_ptr<Work> Submit(std::unique_ptr<MpiOperation> operation);
+  [[noreturn]] void ThrowLate(const Operation& operation) const;
   void CommunicationThread();
 
   int rank_ = 0, size_ = 1;
+  const std::chrono::milliseconds timeout_;
   std::unique_ptr<Handles> handles_;
   std::atomic<int> waiting_ = 0;       // callers in Wait()
   std::atomic<bool> abandon_ = false;  // leave unfinished operations
 
   std::mutex mutex_;  // guards queue_ and closing_
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<Operation>> queue_;
+  std::deque<std::shared_ptr<MpiOperation>> queue_;
   bool closing_ = false;
   std::thread thread_;  // last: it uses all of the above
 };

@@ -1,4 +1,4 @@
-// One rank alone: every operation is over at once and costs nothing.
+// One rank alone: every operation is over at once and costs nothing, or a copy.
 #pragma once
 
 #include "worker/trainer/comm/communicator.h"
@@ -11,7 +11,13 @@ class SoloCommunicator : public Communicator {
   int size() const override { return 1; }
   std::string_view name() const override { return "solo"; }
   std::unique_ptr<Work> StartAllReduce(const at::Tensor& tensor, ReduceOp op) override;
+  std::unique_ptr<Work> StartReduceScatter(const at::Tensor& output, const at::Tensor& input,
+                                           ReduceOp op) override;
+  std::unique_ptr<Work> StartAllGather(const at::Tensor& output, const at::Tensor& input) override;
   void Broadcast(const at::Tensor&, int) override {}
+  // There is nobody to send to: both throw.
+  std::unique_ptr<Work> StartSend(const at::Tensor& tensor, int to) override;
+  std::unique_ptr<Work> StartReceive(const at::Tensor& tensor, int from) override;
   std::vector<std::string> AllGather(std::string_view mine) override { return {std::string(mine)}; }
   void Barrier() override {}
 };
