@@ -45,6 +45,13 @@ RunSpec BaseSpec(const StudySpec& spec, const Grid& grid) {
   base.set_gpus_per_rank(spec.resources().gpus_per_rank());
   base.set_memory_format("auto");
   base.set_bucket_cap_mib(25);
+  base.set_accumulation_steps(1);
+  base.set_first_bucket_cap_mib(1);
+  base.set_fusion_threshold_mib(128);
+  base.set_cycle_time_ms(1);
+  base.set_cache_capacity(1024);
+  base.set_gradient_compression("none");
+  base.set_stall_warning_s(60);
   for (const auto& [key, value] : grid.fixed) SetField(*key, *value, &base);
   return base;
 }

@@ -90,7 +90,8 @@ TEST_F(StudyFileErrors, UnknownModelsAndEngines) {
       "f.yaml:5:3: unknown model 'resnet21'; did you mean 'resnet20'? known: resnet20, resnet32, resnet44, "
       "resnet56");
   EXPECT_EQ(After("matrix:\n  engine:\n  - native/ddp\n  - native/dpd\n"),
-            "f.yaml:6:5: unknown engine 'native/dpd'; did you mean 'native/ddp'? known: native/ddp, custom");
+            "f.yaml:6:5: unknown engine 'native/dpd'; did you mean 'native/ddp'? known: native/ddp, "
+            "native/horovod, native/serial, native/none, custom");
 }
 
 TEST_F(StudyFileErrors, ABatchThatDoesNotDivide) {
@@ -224,7 +225,10 @@ TEST_F(StudyFileErrors, AreToldAllAtOnceInFileOrder) {
       "f.yaml:7:3: unknown key 'colour'; known: engine, model, dataset, data_dir, precision, backend, "
       "device, "
       "ranks, epochs, max_steps, global_batch, batch_per_rank, learning_rate, lr_schedule, momentum, "
-      "weight_decay, decay_norm, augment, batch_norm, memory_format, bucket_cap_mib, train_samples, "
+      "weight_decay, decay_norm, augment, batch_norm, memory_format, bucket_cap_mib, "
+      "first_bucket_cap_mib, accumulation_steps, find_unused_parameters, static_graph, fusion_threshold_mib, "
+      "cycle_time_ms, cache_capacity, gradient_compression, autotune, stall_warning_s, timeline, "
+      "train_samples, "
       "cpus_per_rank, gpus_per_rank, command\n"
       "f.yaml:8:1: priority must be at most 1000, not 5000");
 }

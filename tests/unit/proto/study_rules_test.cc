@@ -60,6 +60,13 @@ TEST(ExpandStudy, FillsInEveryDefaultOfARun) {
   expected.set_cpus_per_rank(1);
   expected.set_memory_format("auto");
   expected.set_bucket_cap_mib(25);
+  expected.set_accumulation_steps(1);
+  expected.set_first_bucket_cap_mib(1);
+  expected.set_fusion_threshold_mib(128);
+  expected.set_cycle_time_ms(1);
+  expected.set_cache_capacity(1024);
+  expected.set_gradient_compression("none");
+  expected.set_stall_warning_s(60);
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(run, expected)) << run.DebugString();
 }
 
@@ -69,7 +76,9 @@ TEST(ExpandStudy, TakesEveryKeyIntoTheRun) {
       "precision": "amp-bf16", "backend": "gloo", "device": "cpu", "ranks": 4, "epochs": 3, "max_steps": 200,
       "global_batch": 64, "learning_rate": 0.2, "lr_schedule": "cosine", "momentum": 0.8, "weight_decay": 0.001,
       "decay_norm": false, "augment": true, "batch_norm": "sync", "memory_format": "channels_last",
-      "bucket_cap_mib": 10, "train_samples": 1000, "cpus_per_rank": 2, "gpus_per_rank": 1}, "seed": 7,
+      "bucket_cap_mib": 10, "first_bucket_cap_mib": 2, "accumulation_steps": 4, "find_unused_parameters": true,
+      "static_graph": true, "fusion_threshold_mib": 64, "cycle_time_ms": 2.5, "cache_capacity": 10,
+      "gradient_compression": "fp16", "autotune": true, "stall_warning_s": 5, "timeline": true, "train_samples": 1000, "cpus_per_rank": 2, "gpus_per_rank": 1}, "seed": 7,
       "measure": {"warmup_steps": 9, "evaluate": false, "target_accuracy": 0.5}})"))
                         .cells[0]
                         .spec;
@@ -95,6 +104,17 @@ TEST(ExpandStudy, TakesEveryKeyIntoTheRun) {
   EXPECT_EQ(run.batch_norm(), "sync");
   EXPECT_EQ(run.memory_format(), "channels_last");
   EXPECT_EQ(run.bucket_cap_mib(), 10);
+  EXPECT_EQ(run.first_bucket_cap_mib(), 2);
+  EXPECT_EQ(run.accumulation_steps(), 4);
+  EXPECT_TRUE(run.find_unused_parameters());
+  EXPECT_TRUE(run.static_graph());
+  EXPECT_EQ(run.fusion_threshold_mib(), 64);
+  EXPECT_DOUBLE_EQ(run.cycle_time_ms(), 2.5);
+  EXPECT_EQ(run.cache_capacity(), 10);
+  EXPECT_EQ(run.gradient_compression(), "fp16");
+  EXPECT_TRUE(run.autotune());
+  EXPECT_DOUBLE_EQ(run.stall_warning_s(), 5);
+  EXPECT_TRUE(run.timeline());
   EXPECT_EQ(run.train_samples(), 1000);
   EXPECT_EQ(run.cpus_per_rank(), 2);
   EXPECT_EQ(run.gpus_per_rank(), 1);

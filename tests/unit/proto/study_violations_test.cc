@@ -59,7 +59,8 @@ TEST(StudyViolations, UnknownValues) {
            "resnet56"));
   EXPECT_THAT(WrongWith(R"("matrix": [{"key": "engine", "values": ["native/ddp", "native/dpd"]}])"),
               Only("matrix.engine[1]",
-                   "unknown engine 'native/dpd'; did you mean 'native/ddp'? known: native/ddp, custom"));
+                   "unknown engine 'native/dpd'; did you mean 'native/ddp'? known: native/ddp, "
+                   "native/horovod, native/serial, native/none, custom"));
   EXPECT_THAT(WrongFixed(R"("precision": "int8")"),
               Only("fixed.precision", "unknown precision 'int8'; known: fp32, tf32, amp-bf16, amp-fp16"));
 }
