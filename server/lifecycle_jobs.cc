@@ -13,8 +13,8 @@ using AllocationPhase = db::AllocationState;
 
 namespace {
 
-// Between a worker's word that it leaves and the warning that made it, at most.
-constexpr db::Micros kWarningSlack = 10'000'000;
+// How much sooner than asked for the warning may come: Slurm looks every 30 s, and rather sends it early.
+constexpr db::Micros kWarningSlack = 45'000'000;
 
 }  // namespace
 
@@ -124,12 +124,14 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
         row.started = now;
         allocation.listening_since = now;
       }
-      allocation.ends_at = job.state == Job::kRunning && job.ends_at != absl::InfiniteFuture()
-                               ? absl::ToUnixMicros(job.ends_at)
-                               : 0;
-      if (starts || row.reason != job.reason || row.external_id != job.external_id) {
+      // Of a job that is ending it is the end, not the limit.
+      if (job.state == Job::kRunning && !job.ending && job.ends_at != absl::InfiniteFuture()) {
+        allocation.ends_at = absl::ToUnixMicros(job.ends_at);
+      }
+      const bool new_id = !job.external_id.empty() && row.external_id != job.external_id;
+      if (starts || row.reason != job.reason || new_id) {
         row.reason = job.reason;
-        row.external_id = job.external_id;
+        if (new_id) row.external_id = job.external_id;
         fx.batch.allocations.push_back(row);
       }
       allocation.ending = job.ending;
@@ -157,12 +159,13 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
                                                        {Job::kBootFail, db::Cause::kBootFail},
                                                        {Job::kDeadline, db::Cause::kDeadline},
                                                        {Job::kCancelled, db::Cause::kAllocationCancelled}};
-      // A job that we ended ourselves for silence counts as a lost worker.
+      // That we ended it ourselves, for silence, is a lost worker; that it had ended for its own reason is
+      // that reason.
       const auto known = kCauses.find(job.state);
-      db::Cause cause =
-          allocation.cancel_sent || known == kCauses.end() ? db::Cause::kWorkerLost : known->second;
+      const bool ours = allocation.cancel_sent && job.state == Job::kCancelled;
+      db::Cause cause = ours || known == kCauses.end() ? db::Cause::kWorkerLost : known->second;
       std::string reason = job.reason.empty() ? "its allocation ended" : job.reason;
-      if (allocation.cancel_sent && !row.reason.empty()) reason = row.reason;
+      if (ours && !row.reason.empty()) reason = row.reason;
       // Warned of the end of their time, workers leave, and the job ends in peace.
       if (cause == db::Cause::kWorkerLost && allocation.leaving_since != 0 && allocation.ends_at != 0 &&
           allocation.leaving_since >= allocation.ends_at - EndMargin(allocation) - kWarningSlack) {

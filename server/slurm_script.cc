@@ -35,8 +35,9 @@ srun --overlap --whole --mpi=none --cpu-bind=none --export=ALL --input=/dev/null
   bash -c "$start_worker" start_worker "$token" "${worker[@]}" &
 step=$!
 
-# SIGTERM comes when the time limit is near or the job is cancelled: workers get it, and are waited for.
-trap 'kill -TERM "$step" 2>/dev/null' TERM
+# SIGTERM comes when the time limit is near or the job is cancelled: workers get it, and are waited for. srun itself would
+# answer it by killing them.
+trap 'scancel --signal=TERM "$SLURM_JOB_ID.0" || kill -TERM "$step" 2>/dev/null' TERM
 while kill -0 "$step" 2>/dev/null; do
   wait "$step"
 done

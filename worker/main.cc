@@ -1,6 +1,4 @@
 // scalelab-worker: one per node of an allocation. Wiring only; agent.h is where to start reading.
-#include <signal.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -12,23 +10,12 @@
 #include "worker/lock_file.h"
 #include "worker/node_info.h"
 #include "worker/options.h"
+#include "worker/signals.h"
 
 namespace scalelab::worker {
 namespace {
 
-// Only SIGTERM and SIGINT ask the worker to leave; both come as events, to the loop.
-int OpenSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  sigprocmask(SIG_BLOCK, &signals, nullptr);
-  signal(SIGPIPE, SIG_IGN);
-  return signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
-}
-
-int Serve(const WorkerOptions& options, const SpawnerHandle& spawner) {
-  const int signals = OpenSignals();  // before gRPC makes threads, which inherit the mask
+int Serve(const WorkerOptions& options, const SpawnerHandle& spawner, int signals) {
   EventLoop loop;
   int exit_code = 1;
   SpawnerProcesses processes(loop, spawner, [&] {
@@ -48,8 +35,7 @@ int Serve(const WorkerOptions& options, const SpawnerHandle& spawner) {
     loop.Stop();
   });
   loop.Watch(signals, [&] {
-    signalfd_siginfo info;
-    while (read(signals, &info, sizeof info) > 0) agent.Leave();
+    if (TakeSignal(signals)) agent.Leave();
   });
   provenance.AskTrainer(processes, [&] { agent.Refresh(); });
   agent.Start();
@@ -74,10 +60,17 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<SpawnerHandle> spawner = ForkSpawner();
   if (!spawner.ok()) return Fail(spawner.status());
   spdlog::set_default_logger(spdlog::stderr_color_mt("worker"));
-  return Serve(options, *spawner);
+  return Serve(options, *spawner, BlockSignals());  // before gRPC makes threads, which inherit the mask
 }
 
 }  // namespace
 }  // namespace scalelab::worker
 
-int main(int argc, char** argv) { return scalelab::worker::Main(argc, argv); }
+int main(int argc, char** argv) {
+  const int code = scalelab::worker::Main(argc, argv);
+  spdlog::shutdown();
+  fflush(nullptr);
+  // Not exit: a gRPC thread may still be giving back its last call, while destructors of its library's
+  // statics would run.
+  _exit(code);
+}

@@ -137,13 +137,19 @@ TEST_F(SlurmScriptRuns, StartsTheWorkerOfItsNodeAndEndsAsItDoes) {
 
 TEST_F(SlurmScriptRuns, HandsSigtermOnAndWaitsForTheEnd) {
   // The worker asks for the signal itself, so it has its trap by then.
-  Program("worker",
-          "trap 'echo told; exit 4' TERM\n"
-          "kill -TERM \"$BATCH\"\n"
-          "while true; do read -r -t 1 _ < <(tail -f /dev/null); done\n");
-  const CommandResult result = Run("export BATCH=$$");
-  EXPECT_EQ(result.exit_code, 4) << result.err;
-  EXPECT_EQ(result.out, "told\n");
+  Program("worker", "echo $$ > " + directory_ +
+                        "/pid\n"
+                        "trap 'echo told; exit 4' TERM\n"
+                        "kill -TERM \"$BATCH\"\n"
+                        "while true; do read -r -t 1 _ < <(tail -f /dev/null); done\n");
+  for (const bool controller_is_there : {true, false}) {
+    Program("scancel", controller_is_there ? "[ \"$*\" = '--signal=TERM 7.0' ] && kill -TERM \"$(cat " +
+                                                 directory_ + "/pid)\"\n"
+                                           : "exit 1\n");
+    const CommandResult result = Run("export SLURM_JOB_ID=7 BATCH=$$");
+    EXPECT_EQ(result.exit_code, 4) << result.err;
+    EXPECT_EQ(result.out, "told\n");
+  }
 }
 
 }  // namespace
