@@ -21,9 +21,9 @@ std::string_view KindName(ErrorKind kind) {
   return "";
 }
 
-std::string FirstLine(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
-
 }  // namespace
+
+std::string FirstLine(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
 
 ErrorReport DescribeError(const std::exception_ptr& error) {
   try {

@@ -21,6 +21,9 @@ class TrainerError : public std::runtime_error {
   ErrorKind kind_;
 };
 
+// Messages of libraries may go on with a stack.
+std::string FirstLine(std::string_view text);
+
 struct ErrorReport {
   std::string message;    // one line
   std::string_view kind;  // as in the event: "out_of_memory", "data", "communication" or ""

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "worker/trainer/comm/gloo_communicator.h"
 #include "worker/trainer/comm/mpi_communicator.h"
 #include "worker/trainer/comm/solo_communicator.h"
 #include "worker/trainer/errors.h"
@@ -33,6 +34,26 @@ std::unique_ptr<Communicator> MakeMpi(const TrainingSpec& spec, const LaunchEnvi
                                            TimeoutOf(spec));
 }
 
+#ifdef SCALELAB_GLOO
+std::unique_ptr<Communicator> MakeGloo(const TrainingSpec& spec, const LaunchEnvironment& environment) {
+  if (environment.world_size != 0 && environment.world_size != spec.ranks) {
+    throw TrainerError("the launcher set WORLD_SIZE to " + std::to_string(environment.world_size) +
+                           ", but the run asks for " + std::to_string(spec.ranks) +
+                           " ranks: launch as many processes as the specification says",
+                       ErrorKind::kCommunication);
+  }
+  if (environment.rank >= spec.ranks) {
+    throw TrainerError("environment variable RANK is " + std::to_string(environment.rank) +
+                           ", but the run has " + std::to_string(spec.ranks) + " ranks: number them from 0",
+                       ErrorKind::kCommunication);
+  }
+  return std::make_unique<GlooCommunicator>(environment.rank, static_cast<int>(spec.ranks), RendezvousOfRun(),
+                                            TimeoutOf(spec));
+}
+#else
+constexpr Factory MakeGloo = nullptr;
+#endif
+
 std::unique_ptr<Communicator> MakeAuto(const TrainingSpec& spec, const LaunchEnvironment& environment) {
   return spec.ranks == 1 ? MakeSolo(spec, environment) : MakeMpi(spec, environment);
 }
@@ -43,7 +64,7 @@ struct Entry {
 };
 
 constexpr Entry kBackends[] = {
-    {"auto", MakeAuto}, {"solo", MakeSolo}, {"mpi", MakeMpi}, {"gloo", nullptr}, {"nccl", nullptr}};
+    {"auto", MakeAuto}, {"solo", MakeSolo}, {"mpi", MakeMpi}, {"gloo", MakeGloo}, {"nccl", nullptr}};
 
 }  // namespace
 

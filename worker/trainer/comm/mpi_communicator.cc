@@ -12,6 +12,7 @@
 
 #include "worker/trainer/comm/communicators.h"
 #include "worker/trainer/comm/operation.h"
+#include "worker/trainer/comm/peer_watch.h"
 #include "worker/trainer/comm/tensors.h"
 #include "worker/trainer/errors.h"
 
@@ -137,6 +138,16 @@ MpiCommunicator::MpiCommunicator(int rank, int launched, int64_t expected, std::
                        ErrorKind::kCommunication);
   }
   handles_->Create();
+  watch_ = WatchPeers(rank_, size_, [this](const std::string& mine) {
+    constexpr size_t kLine = 1024;
+    std::string line = mine, all(kLine * size_, '\0');
+    line.resize(kLine);
+    Check(MPI_Allgather(line.data(), kLine, MPI_BYTE, all.data(), kLine, MPI_BYTE, handles_->comm),
+          "MPI_Allgather");
+    std::vector<std::string> lines;
+    for (int r = 0; r < size_; ++r) lines.emplace_back(&all[r * kLine]);  // up to its first zero
+    return lines;
+  });
   thread_ = std::thread(&MpiCommunicator::CommunicationThread, this);
 }
 
@@ -149,6 +160,7 @@ MpiCommunicator::~MpiCommunicator() {
   }
   changed_.notify_all();
   thread_.join();
+  watch_.reset();  // says goodbye, now that nothing is left to do
   if (failing) return;
   handles_->Free();
   MPI_Finalize();
@@ -166,10 +178,11 @@ void MpiCommunicator::CommunicationThread() {
       int done = 0;
       Check(MPI_Test(&operation.request, &done, MPI_STATUS_IGNORE), operation.what);
       if (!done) {
-        if (std::chrono::steady_clock::now() > operation.deadline) ThrowLate(operation);
+        ThrowIfHopeless(operation);
         return false;
       }
       if (operation.finish) operation.finish();
+      if (operation.collective()) watch_->Finished(operation.what);
       operation.Complete(nullptr);
     } catch (...) {
       broken = std::current_exception();
@@ -190,6 +203,7 @@ void MpiCommunicator::CommunicationThread() {
       try {
         if (broken) std::rethrow_exception(broken);
         operation->deadline = std::chrono::steady_clock::now() + timeout_;
+        if (operation->collective()) watch_->Started(operation->what);
         Check(operation->start(&operation->request), operation->what);
         if (operation->collective()) {
           collectives.push_back(operation);
@@ -212,11 +226,12 @@ void MpiCommunicator::CommunicationThread() {
   }
 }
 
-void MpiCommunicator::ThrowLate(const Operation& operation) const {
-  throw TrainerError(std::string("MPI: ") + operation.what + " was not over after " +
-                         std::to_string(timeout_.count() / 1000) +
-                         " s: a rank hangs, is gone or is slower than that",
-                     ErrorKind::kCommunication);
+void MpiCommunicator::ThrowIfHopeless(const Operation& operation) const {
+  if (!watch_->condemned()) {
+    if (std::chrono::steady_clock::now() < operation.deadline) return;
+    watch_->Investigate(LateSentence(operation, timeout_), operation.peer);
+  }
+  throw TrainerError(watch_->verdict(), ErrorKind::kCommunication);
 }
 
 std::unique_ptr<Work> MpiCommunicator::Submit(std::unique_ptr<MpiOperation> operation) {

@@ -13,6 +13,7 @@
 namespace scalelab::trainer {
 
 class Operation;
+class PeerWatch;
 
 // All MPI calls between MPI_Init and MPI_Finalize are made by one communication thread, which starts
 // operations in the order of the calls, all as non-blocking collectives, and drives them: at full speed while
@@ -46,12 +47,13 @@ class MpiCommunicator : public Communicator {
   struct Handles;  // MPI's own types, kept out of this header
 
   std::unique_ptr<Work> Submit(std::unique_ptr<MpiOperation> operation);
-  [[noreturn]] void ThrowLate(const Operation& operation) const;
+  void ThrowIfHopeless(const Operation& operation) const;
   void CommunicationThread();
 
   int rank_ = 0, size_ = 1;
   const std::chrono::milliseconds timeout_;
   std::unique_ptr<Handles> handles_;
+  std::unique_ptr<PeerWatch> watch_;
   std::atomic<int> waiting_ = 0;       // callers in Wait()
   std::atomic<bool> abandon_ = false;  // leave unfinished operations
 

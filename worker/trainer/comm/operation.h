@@ -7,6 +7,8 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <sstream>
+#include <string>
 
 #include "worker/trainer/comm/communicator.h"
 
@@ -63,5 +65,12 @@ class OperationWork : public Work {
   std::shared_ptr<Operation> operation_;
   std::atomic<int>& waiting_;
 };
+
+// What PeerWatch::Investigate is asked about.
+inline std::string LateSentence(const Operation& operation, std::chrono::milliseconds timeout) {
+  std::ostringstream sentence;
+  sentence << operation.what << " was not over after " << static_cast<double>(timeout.count()) / 1000 << " s";
+  return sentence.str();
+}
 
 }  // namespace scalelab::trainer

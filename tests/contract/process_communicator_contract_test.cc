@@ -1,4 +1,5 @@
-// The communicator suite over MPI: run under mpirun, every process runs every test in the same order.
+// The communicator suite over processes, as RANKS BACKEND: run under mpirun, every process runs every test in
+// the same order.
 #include <cstdlib>
 
 #include "tests/contract/communicator_contract.h"
@@ -9,11 +10,11 @@ namespace {
 
 std::unique_ptr<Communicator> shared;
 
-class MpiCommunicatorContract : public testing::TestWithParam<ContractCase> {};
+class ProcessCommunicatorContract : public testing::TestWithParam<ContractCase> {};
 
-TEST_P(MpiCommunicatorContract, Holds) { GetParam().check(*shared); }
+TEST_P(ProcessCommunicatorContract, Holds) { GetParam().check(*shared); }
 
-INSTANTIATE_TEST_SUITE_P(All, MpiCommunicatorContract, testing::ValuesIn(kCommunicatorContract),
+INSTANTIATE_TEST_SUITE_P(All, ProcessCommunicatorContract, testing::ValuesIn(kCommunicatorContract),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
@@ -22,7 +23,7 @@ int Main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   TrainingSpec spec;
   spec.ranks = argc > 1 ? std::atoi(argv[1]) : 1;
-  spec.backend = "mpi";
+  spec.backend = argc > 2 ? argv[2] : "mpi";
   LaunchEnvironment environment;
   if (const char* rank = std::getenv("OMPI_COMM_WORLD_RANK")) environment.rank = std::atoi(rank);
   shared = MakeCommunicator(spec, environment);

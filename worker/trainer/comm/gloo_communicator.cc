@@ -1,0 +1,332 @@
+#include "worker/trainer/comm/gloo_communicator.h"
+
+#include <gloo/allgather.h>
+#include <gloo/allreduce.h>
+#include <gloo/barrier.h>
+#include <gloo/broadcast.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <cstring>
+#include <exception>
+
+#include "worker/trainer/comm/gloo_rendezvous.h"
+#include "worker/trainer/comm/operation.h"
+#include "worker/trainer/comm/peer_watch.h"
+#include "worker/trainer/comm/tensors.h"
+#include "worker/trainer/errors.h"
+
+namespace scalelab::trainer {
+namespace {
+
+// Slots of our own; Gloo's collectives have numbers from 1 to 8 in this place.
+constexpr uint8_t kMessageSlot = 0x40, kReduceScatterSlot = 0x41, kAbortSlot = 0x42;
+
+char* Bytes(const at::Tensor& tensor) { return static_cast<char*>(tensor.data_ptr()); }
+
+void CheckHost(const at::Tensor& tensor) {
+  CheckTensor(tensor);
+  if (!tensor.is_cpu()) throw TrainerError("Gloo communicates tensors in host memory");
+}
+
+}  // namespace
+
+struct GlooCommunicator::Transport {
+  std::shared_ptr<gloo::rendezvous::Context> context;
+
+  std::unique_ptr<gloo::transport::UnboundBuffer> Buffer(void* data, size_t bytes) {
+    return context->createUnboundBuffer(data, bytes);
+  }
+  // Ends whatever waits inside Gloo: a receive that is not answered in time makes Gloo close all connections.
+  void Abort() {
+    if (context->size == 1) return;
+    char byte = 0;
+    try {
+      auto buffer = Buffer(&byte, 1);
+      buffer->recv((context->rank + 1) % context->size, gloo::Slot::build(kAbortSlot, 0));
+      buffer->waitRecv(std::chrono::milliseconds(1));
+    } catch (const std::exception&) {
+      // What was wanted.
+    }
+  }
+};
+
+class GlooCommunicator::GlooOperation : public Operation {
+ public:
+  GlooOperation(const char* what, std::function<void(uint32_t tag)> run)
+      : Operation(what), run(std::move(run)) {}
+  const std::function<void(uint32_t tag)> run;
+};
+
+// A send or receive, which Gloo carries out by itself.
+class GlooCommunicator::MessageWork : public Work {
+ public:
+  MessageWork(GlooCommunicator& owner, const at::Tensor& tensor, const char* what, int peer)
+      : owner_(owner),
+        tensor_(tensor),
+        operation_(what, peer),
+        buffer_(owner.transport_->Buffer(tensor.data_ptr(), tensor.nbytes())) {
+    operation_.deadline = std::chrono::steady_clock::now() + owner.timeout_;
+  }
+  void Start(bool send) {
+    send_ = send;
+    const uint64_t slot = gloo::Slot::build(kMessageSlot, 0);
+    try {
+      send ? buffer_->send(operation_.peer, slot) : buffer_->recv(operation_.peer, slot);
+    } catch (const std::exception& e) {
+      owner_.Fail(operation_, e.what());
+    }
+  }
+  void Wait() override {
+    if (done_) return;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(operation_.deadline -
+                                                                            std::chrono::steady_clock::now());
+    try {
+      const auto limit = std::max(left, std::chrono::milliseconds(1));
+      send_ ? buffer_->waitSend(limit) : buffer_->waitRecv(limit);
+    } catch (const std::exception& e) {
+      owner_.Fail(operation_, e.what());
+    }
+    done_ = true;
+  }
+  // Gloo must not write into a tensor that is no more.
+  ~MessageWork() override {
+    try {
+      Wait();
+    } catch (const std::exception&) {
+      // Nobody has asked for it.
+    }
+  }
+
+ private:
+  GlooCommunicator& owner_;
+  const at::Tensor tensor_;
+  Operation operation_;
+  std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
+  bool send_ = false, done_ = false;
+};
+
+GlooCommunicator::GlooCommunicator(int rank, int size, const Rendezvous& rendezvous,
+                                   std::chrono::milliseconds timeout)
+    : rank_(rank), size_(size), timeout_(timeout), transport_(std::make_shared<Transport>()) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const auto store = OpenStore(rendezvous, rank, size, timeout);
+  std::string address;
+  int round = 0;
+  watch_ = WatchPeers(rank, size, [&](const std::string& mine) {
+    return GatherThrough(*store, "scalelab/" + std::to_string(round++) + "/", rank, size, mine, deadline);
+  });
+  gloo::transport::tcp::attr attribute;
+  attribute.hostname = watch_->address();
+  try {
+    std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attribute);
+    transport_->context = std::make_shared<gloo::rendezvous::Context>(rank, size);
+    transport_->context->setTimeout(timeout);
+    transport_->context->connectFullMesh(*store, device);
+  } catch (const std::exception& e) {
+    throw TrainerError(watch_->Investigate("connecting over Gloo failed (" + FirstLine(e.what()) + ")", -1),
+                       ErrorKind::kCommunication);
+  }
+  watch_->OnCondemned([transport = transport_] { transport->Abort(); });
+  thread_ = std::thread(&GlooCommunicator::CommunicationThread, this);
+  Barrier();  // the store must live until all have read it
+}
+
+GlooCommunicator::~GlooCommunicator() {
+  abandon_ = std::uncaught_exceptions() > 0;
+  {
+    std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) {
+    if (abandon_) {
+      watch_->Leave();  // so that the others blame this rank, whose connections end now
+      transport_->Abort();
+    }
+    thread_.join();
+  }
+}
+
+void GlooCommunicator::CommunicationThread() {
+  std::exception_ptr broken;  // after a failure every later operation fails the same way
+  for (uint32_t tag = 1;; ++tag) {
+    std::shared_ptr<GlooOperation> operation;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return !queue_.empty() || closing_; });
+      if (queue_.empty()) return;
+      operation = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    try {
+      if (broken) std::rethrow_exception(broken);
+      if (abandon_) throw TrainerError("the communicator was closed", ErrorKind::kCommunication);
+      operation->deadline = std::chrono::steady_clock::now() + timeout_;
+      watch_->Started(operation->what);
+      try {
+        operation->run(tag);
+      } catch (const std::exception& e) {
+        Fail(*operation, e.what());
+      }
+      watch_->Finished(operation->what);
+      operation->Complete(nullptr);
+    } catch (...) {
+      broken = std::current_exception();
+      operation->Complete(broken);
+    }
+  }
+}
+
+void GlooCommunicator::Fail(const Operation& operation, const std::string& reason) {
+  const bool late = std::chrono::steady_clock::now() + std::chrono::milliseconds(10) >= operation.deadline;
+  const std::string symptom = late ? LateSentence(operation, timeout_)
+                                   : std::string(operation.what) + " failed (" + FirstLine(reason) + ")";
+  throw TrainerError(watch_->Investigate(symptom, operation.peer), ErrorKind::kCommunication);
+}
+
+std::unique_ptr<Work> GlooCommunicator::Submit(const char* what, std::function<void(uint32_t tag)> run) {
+  auto operation = std::make_shared<GlooOperation>(what, std::move(run));
+  {
+    std::lock_guard lock(mutex_);
+    queue_.push_back(operation);
+  }
+  changed_.notify_one();
+  return std::make_unique<OperationWork>(std::move(operation), waiting_);
+}
+
+std::unique_ptr<Work> GlooCommunicator::StartAllReduce(const at::Tensor& tensor, ReduceOp op) {
+  CheckReduction(tensor, op);
+  CheckHost(tensor);
+  return Submit("all-reduce", [=, this](uint32_t tag) {
+    if (tensor.numel() == 0) return;
+    gloo::AllreduceOptions options(transport_->context);
+    const size_t count = static_cast<size_t>(tensor.numel());
+    // Gloo asks for the type only to know its size.
+    switch (tensor.element_size()) {
+      case 2:
+        options.setOutput(static_cast<uint16_t*>(tensor.data_ptr()), count);
+        break;
+      case 4:
+        options.setOutput(static_cast<float*>(tensor.data_ptr()), count);
+        break;
+      default:
+        options.setOutput(static_cast<double*>(tensor.data_ptr()), count);
+    }
+    options.setReduceFunction(ReduceFunctionFor(tensor.scalar_type(), op));
+    options.setTag(tag);
+    options.setTimeout(timeout_);
+    gloo::allreduce(options);
+    if (op == ReduceOp::kAverage) Scale(tensor, 1.0 / size_);
+  });
+}
+
+// Gloo has none. A ring: block b starts at rank b + 1 and, after each hop, has the values of one more rank in
+// it.
+std::unique_ptr<Work> GlooCommunicator::StartReduceScatter(const at::Tensor& output, const at::Tensor& input,
+                                                           ReduceOp op) {
+  CheckReduction(input, op);
+  CheckBlocks(input, output, size_);
+  CheckHost(input);
+  CheckHost(output);
+  return Submit("reduce-scatter", [=, this](uint32_t tag) {
+    const size_t bytes = output.nbytes(), count = static_cast<size_t>(output.numel());
+    if (bytes == 0) return;
+    const ReduceFunction reduce = ReduceFunctionFor(input.scalar_type(), op);
+    const int next = (rank_ + 1) % size_, previous = (rank_ + size_ - 1) % size_;
+    const auto deadline = std::chrono::steady_clock::now() + timeout_;
+    const auto left = [&] {
+      return std::max(std::chrono::milliseconds(1), std::chrono::duration_cast<std::chrono::milliseconds>(
+                                                        deadline - std::chrono::steady_clock::now()));
+    };
+    const auto block = [&](int hop) { return Bytes(input) + (rank_ + 2 * size_ - 1 - hop) % size_ * bytes; };
+    std::string outgoing(block(0), bytes), incoming(bytes, '\0');
+    for (int hop = 1; hop < size_; ++hop) {
+      const uint64_t slot = gloo::Slot::build(kReduceScatterSlot, tag);
+      const auto receiving = transport_->Buffer(incoming.data(), bytes);
+      const auto sending = transport_->Buffer(outgoing.data(), bytes);
+      receiving->recv(previous, slot);
+      sending->send(next, slot);
+      receiving->waitRecv(left());
+      sending->waitSend(left());
+      reduce(outgoing.data(), incoming.data(), block(hop), count);
+    }
+    std::memcpy(Bytes(output), outgoing.data(), bytes);
+    if (op == ReduceOp::kAverage) Scale(output, 1.0 / size_);
+  });
+}
+
+std::unique_ptr<Work> GlooCommunicator::StartAllGather(const at::Tensor& output, const at::Tensor& input) {
+  CheckBlocks(output, input, size_);
+  CheckHost(output);
+  CheckHost(input);
+  return Submit("all-gather", [=, this](uint32_t tag) {
+    if (input.numel() == 0) return;
+    gloo::AllgatherOptions options(transport_->context);
+    // Without an input Gloo takes this rank's block of the output.
+    char* const place = Bytes(output) + rank_ * input.nbytes();
+    if (place != Bytes(input)) options.setInput(Bytes(input), input.nbytes());
+    options.setOutput(Bytes(output), output.nbytes());
+    options.setTag(tag);
+    options.setTimeout(timeout_);
+    gloo::allgather(options);
+  });
+}
+
+void GlooCommunicator::Broadcast(const at::Tensor& tensor, int root) {
+  CheckHost(tensor);
+  Submit("broadcast", [=, this](uint32_t tag) {
+    if (tensor.numel() == 0) return;
+    gloo::BroadcastOptions options(transport_->context);
+    options.setOutput(Bytes(tensor), tensor.nbytes());
+    options.setRoot(root);
+    options.setTag(tag);
+    options.setTimeout(timeout_);
+    gloo::broadcast(options);
+  })->Wait();
+}
+
+std::unique_ptr<Work> GlooCommunicator::StartSend(const at::Tensor& tensor, int to) {
+  CheckHost(tensor);
+  CheckPeer(to, *this);
+  auto work = std::make_unique<MessageWork>(*this, tensor, "send", to);
+  work->Start(/*send=*/true);
+  return work;
+}
+
+std::unique_ptr<Work> GlooCommunicator::StartReceive(const at::Tensor& tensor, int from) {
+  CheckHost(tensor);
+  CheckPeer(from, *this);
+  auto work = std::make_unique<MessageWork>(*this, tensor, "receive", from);
+  work->Start(/*send=*/false);
+  return work;
+}
+
+std::vector<std::string> GlooCommunicator::AllGather(std::string_view mine) {
+  const size_t length = mine.size();
+  std::string all(length * size_, '\0');
+  Submit("all-gather", [&](uint32_t tag) {
+    if (length == 0) return;
+    gloo::AllgatherOptions options(transport_->context);
+    options.setInput(const_cast<char*>(mine.data()), length);
+    options.setOutput(all.data(), all.size());
+    options.setTag(tag);
+    options.setTimeout(timeout_);
+    gloo::allgather(options);
+  })->Wait();
+  std::vector<std::string> result;
+  for (int r = 0; r < size_; ++r) result.push_back(all.substr(r * length, length));
+  return result;
+}
+
+void GlooCommunicator::Barrier() {
+  Submit("barrier", [this](uint32_t tag) {
+    gloo::BarrierOptions options(transport_->context);
+    options.setTag(tag);
+    options.setTimeout(timeout_);
+    gloo::barrier(options);
+  })->Wait();
+}
+
+}  // namespace scalelab::trainer

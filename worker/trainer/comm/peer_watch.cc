@@ -1,0 +1,319 @@
+#include "worker/trainer/comm/peer_watch.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <random>
+#include <sstream>
+
+#include "worker/trainer/errors.h"
+
+namespace scalelab::trainer {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kTick{500};
+// A rank that fails tells why before it goes; its words must be heard before its silence is judged.
+constexpr milliseconds kGrace{200};
+constexpr milliseconds kConnect{500}, kAnswer{2000};
+
+}  // namespace
+
+PeerWatch::PeerWatch(int rank, int size, const std::string& address)
+    : rank_(rank), size_(size), address_(address), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  int port = 0;
+  listener_ = Listen(address, port);
+  endpoint_ = address + " " + std::to_string(port) + " " + HostName();
+}
+
+void PeerWatch::Leave() {
+  closing_ = true;
+  const uint64_t one = 1;
+  if (write(wake_.get(), &one, sizeof one) < 0) {  // cannot happen; the tick would end the thread too
+  }
+  if (thread_.joinable()) thread_.join();
+  connections_.clear();
+  listener_ = Socket();
+}
+
+void PeerWatch::OnCondemned(std::function<void()> interrupt) {
+  {
+    std::lock_guard lock(mutex_);
+    interrupt_ = interrupt;
+  }
+  if (condemned()) interrupt();
+}
+
+void PeerWatch::Join(const std::vector<std::string>& endpoints, const std::string& token) {
+  token_ = token;
+  peers_.resize(size_);
+  for (int r = 0; r < size_; ++r) {
+    std::istringstream in(endpoints[r]);
+    in >> peers_[r].address >> peers_[r].port >> peers_[r].host;
+  }
+  if (size_ == 1) return;
+  const int next = (rank_ + 1) % size_;
+  Connection connection;
+  connection.socket = Connect(peers_[next].address, peers_[next].port, milliseconds(10'000));
+  connection.rank = next;
+  if (!connection.socket || !SendLine(connection.socket, Line("watch", std::to_string(rank_)))) {
+    throw TrainerError("rank " + std::to_string(rank_) + " cannot connect to " + Name(next) + " at " +
+                           peers_[next].address +
+                           ": check that nodes reach each other there, or set "
+                           "GLOO_SOCKET_IFNAME to another interface",
+                       ErrorKind::kCommunication);
+  }
+  connections_.push_back(std::move(connection));
+  thread_ = std::thread(&PeerWatch::Run, this);
+}
+
+void PeerWatch::Started(const char*) {
+  std::lock_guard lock(mutex_);
+  ++mine_.started;
+}
+
+void PeerWatch::Finished(const char* what) {
+  std::lock_guard lock(mutex_);
+  ++mine_.finished;
+  mine_.what = what;
+}
+
+std::string PeerWatch::verdict() const {
+  std::lock_guard lock(mutex_);
+  return verdict_;
+}
+
+std::string PeerWatch::Name(int rank) const {
+  return "rank " + std::to_string(rank) + " on " + peers_[rank].host;
+}
+
+std::string PeerWatch::Line(const char* verb, const std::string& rest) const {
+  return token_ + " " + verb + " " + rest + "\n";
+}
+
+std::string PeerWatch::ProgressLine(const char* verb, int rank, const Progress& progress) const {
+  std::ostringstream rest;
+  rest << rank << ' ' << progress.started << ' ' << progress.finished << ' ' << progress.what;
+  return Line(verb, rest.str());
+}
+
+void PeerWatch::Run() {
+  while (!closing_) {
+    std::vector<pollfd> ready = {{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    for (const Connection& c : connections_) ready.push_back({c.socket.get(), POLLIN, 0});
+    bool waiting_for_words = false;
+    {
+      std::lock_guard lock(mutex_);
+      for (const Peer& peer : peers_) waiting_for_words |= peer.lost && verdict_.empty();
+    }
+    poll(ready.data(), ready.size(), static_cast<int>((waiting_for_words ? kGrace / 4 : kTick).count()));
+    std::erase_if(connections_, [&](Connection& c) { return !Read(c); });
+    for (int fd; (fd = accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
+      connections_.emplace_back().socket = Socket(fd);
+    }
+    LookAtNeighbours();
+  }
+  std::lock_guard lock(mutex_);
+  for (const Connection& c : connections_) {
+    if (c.rank >= 0) SendLine(c.socket, ProgressLine("bye", rank_, mine_));
+  }
+}
+
+bool PeerWatch::Read(Connection& connection) {
+  char bytes[4096];
+  ssize_t count;
+  while ((count = recv(connection.socket.get(), bytes, sizeof bytes, 0)) > 0) {
+    connection.unread.append(bytes, count);
+    for (size_t end; (end = connection.unread.find('\n')) != std::string::npos;) {
+      Handle(connection, connection.unread.substr(0, end));
+      connection.unread.erase(0, end + 1);
+    }
+    if (connection.unread.size() > sizeof bytes) return false;  // nobody of ours writes such lines
+  }
+  if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
+  if (connection.rank >= 0) {
+    std::lock_guard lock(mutex_);
+    Peer& peer = peers_[connection.rank];
+    if (!peer.left && !peer.lost) {
+      peer.lost = true;
+      peer.lost_at = Clock::now();
+    }
+  }
+  return false;
+}
+
+void PeerWatch::Handle(Connection& connection, const std::string& line) {
+  std::istringstream in(line);
+  std::string token, verb;
+  in >> token >> verb;
+  if (token != token_) return;
+  if (verb == "verdict") {
+    std::string verdict;
+    std::getline(in >> std::ws, verdict);
+    return Condemn(verdict, /*tell=*/false);
+  }
+  int rank = -1;
+  in >> rank;
+  if (rank < 0 || rank >= size_) return;
+  if (verb == "ask") {
+    std::lock_guard lock(mutex_);
+    std::string answer;
+    for (int neighbour : {(rank_ + 1) % size_, (rank_ + size_ - 1) % size_}) {
+      answer += ProgressLine("heard", neighbour, peers_[neighbour].heard);
+    }
+    SendLine(connection.socket, answer + ProgressLine("here", rank_, mine_));
+  } else if (verb == "watch") {
+    connection.rank = rank;
+    told_ = -1;
+  } else if (verb == "at" || verb == "bye") {
+    Progress progress;
+    in >> progress.started >> progress.finished;
+    std::getline(in >> std::ws, progress.what);
+    std::lock_guard lock(mutex_);
+    peers_[rank].heard = progress;
+    if (verb == "bye") peers_[rank].left = true;
+  }
+}
+
+void PeerWatch::LookAtNeighbours() {
+  std::string verdict;
+  {
+    std::lock_guard lock(mutex_);
+    if (told_ != mine_.started + mine_.finished) {
+      for (const Connection& c : connections_) {
+        if (c.rank >= 0) SendLine(c.socket, ProgressLine("at", rank_, mine_));
+      }
+      told_ = mine_.started + mine_.finished;
+    }
+    if (!verdict_.empty()) return;
+    for (int r = 0; r < size_ && verdict.empty(); ++r) {
+      const Peer& peer = peers_[r];
+      const std::string last = "; the last operation it is known to have finished is " +
+                               std::to_string(peer.heard.finished) + " (" + peer.heard.what + "); see rank-" +
+                               std::to_string(r) + ".err";
+      if (peer.lost && Clock::now() - peer.lost_at > kGrace) {
+        verdict = Name(r) + " is gone: its process ended without a goodbye" + last;
+      } else if (peer.left && mine_.started > peer.heard.finished) {
+        verdict = Name(r) + " left before operation " + std::to_string(peer.heard.finished + 1) +
+                  " that others are in" + last;
+      }
+    }
+  }
+  if (!verdict.empty()) Condemn(verdict, /*tell=*/true);
+}
+
+void PeerWatch::Condemn(const std::string& verdict, bool tell) {
+  if (condemned()) return;
+  std::vector<int> others;
+  {
+    std::lock_guard lock(mutex_);
+    for (int r = 0; tell && r < size_; ++r) {
+      if (r != rank_ && !peers_[r].lost && !peers_[r].left) others.push_back(r);
+    }
+  }
+  for (int r : others) {
+    const Socket socket = Connect(peers_[r].address, peers_[r].port, kConnect);
+    if (socket) SendLine(socket, Line("verdict", verdict));
+  }
+  std::function<void()> interrupt;
+  {
+    std::lock_guard lock(mutex_);
+    if (verdict_.empty()) verdict_ = verdict;
+    condemned_.store(true, std::memory_order_release);
+    interrupt.swap(interrupt_);  // once
+  }
+  if (interrupt) interrupt();
+}
+
+std::string PeerWatch::Investigate(const std::string& symptom, int only) {
+  struct Asked {
+    Socket socket;
+    std::string text;
+    bool reached = false, answered = false;
+  };
+  std::vector<Asked> asked(size_);
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    asked[r].socket = Connect(peers_[r].address, peers_[r].port, kConnect);
+    asked[r].reached = asked[r].socket && SendLine(asked[r].socket, Line("ask", std::to_string(rank_)));
+  }
+  std::vector<Progress> known(size_);
+  {
+    std::lock_guard lock(mutex_);
+    for (int r = 0; r < size_; ++r) known[r] = r == rank_ ? mine_ : peers_[r].heard;
+  }
+  for (const auto deadline = Clock::now() + kAnswer; !condemned();) {
+    std::vector<pollfd> ready;
+    for (const Asked& a : asked) {
+      if (a.reached && !a.answered) ready.push_back({a.socket.get(), POLLIN, 0});
+    }
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
+    if (ready.empty() || left <= 0) break;
+    poll(ready.data(), ready.size(), static_cast<int>(std::min<int64_t>(left, 100)));
+    for (Asked& a : asked) {
+      if (!a.reached || a.answered) continue;
+      char bytes[4096];
+      const ssize_t count = recv(a.socket.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+      if (count > 0) a.text.append(bytes, count);
+      if (count == 0 || (count < 0 && errno == ECONNRESET)) a.reached = false;
+      std::istringstream lines(a.text);
+      for (std::string line; std::getline(lines, line) && !lines.eof();) {
+        std::istringstream in(line);
+        std::string token, verb;
+        int rank = -1;
+        Progress progress;
+        in >> token >> verb >> rank >> progress.started >> progress.finished;
+        std::getline(in >> std::ws, progress.what);
+        if (token != token_ || rank < 0 || rank >= size_) continue;
+        if (progress.finished >= known[rank].finished) known[rank] = progress;
+        a.answered |= verb == "here";
+      }
+    }
+  }
+  if (condemned()) return verdict();  // somebody else knows better
+
+  int64_t furthest = 0;
+  for (const Progress& p : known) furthest = std::max(furthest, p.started);
+  std::string blame;
+  for (int r = 0, named = 0; r < size_; ++r) {
+    if (r == rank_ || (only >= 0 && r != only)) continue;
+    const bool silent = asked[r].reached && !asked[r].answered, gone = !asked[r].reached;
+    const bool behind = only < 0 && known[r].started < furthest;
+    if (!silent && !gone && !behind) continue;
+    if (++named > 4) continue;  // names enough
+    blame += (blame.empty() ? "" : ", ") + Name(r) +
+             (gone     ? " cannot be reached (ended, or its node is cut off)"
+              : silent ? " does not answer (stopped, or its node is stuck)"
+                       : " has not started operation " + std::to_string(known[r].started + 1)) +
+             ", the last operation it is known to have finished is " + std::to_string(known[r].finished) +
+             " (" + known[r].what + ")";
+  }
+  if (blame.empty()) {
+    blame = only >= 0
+                ? Name(only) + " answers, but takes no part in it"
+                : "all ranks answer and have started it; the network is too slow, or raise comm_timeout_s";
+  }
+  Condemn(symptom + " on " + Name(rank_) + ": " + blame, /*tell=*/true);
+  return verdict();
+}
+
+std::unique_ptr<PeerWatch> WatchPeers(int rank, int size, const GatherLines& gather) {
+  const std::string address = ChooseAddress(gather(DescribeHost()), rank);
+  auto watch = std::make_unique<PeerWatch>(rank, size, address);
+  std::random_device random;
+  std::ostringstream token;
+  token << std::hex << random() << random();
+  const std::vector<std::string> all = gather(watch->endpoint() + " " + token.str());
+  std::istringstream first(all[0]);
+  std::string skipped, shared;
+  first >> skipped >> skipped >> skipped >> shared;  // rank 0's counts
+  watch->Join(all, shared);
+  return watch;
+}
+
+}  // namespace scalelab::trainer
