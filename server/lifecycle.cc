@@ -109,7 +109,7 @@ void Lifecycle::Tick(db::Micros now, Effects& fx) {
     if (allocation->row.state == AllocationPhase::kIntended && !allocation->submitted &&
         allocation->retry_at <= now) {
       allocation->submitted = true;
-      fx.submit.push_back(RequestFor(*allocation));
+      fx.submit.push_back(RequestOf(*allocation));
     }
     WatchOver(*allocation, now, fx);
     AttemptState* attempt = state_.attempt(allocation->attempt_id);

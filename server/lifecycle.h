@@ -91,7 +91,7 @@ class Lifecycle {
   bool JobsChange() const;
 
  private:
-  JobRequest RequestFor(const AllocationState& allocation) const;
+  JobRequest RequestOf(const AllocationState& allocation) const;
   void PutRun(StudyState& study, int position, Effects& fx);
   void SetRunState(StudyState& study, int position, db::RunState to, db::Micros now, Effects& fx);
   void UpdateStudy(StudyState& study, db::Micros now, Effects& fx);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/job_request.h"
 #include "server/lifecycle.h"
 
 namespace scalelab::server {
@@ -54,31 +55,19 @@ void Lifecycle::Plan(db::Micros now, Effects& fx) {
     ++state_.pending_allocations;
     study.allocations.insert(row.id);
     fx.batch.allocations.push_back(row);
-    fx.submit.push_back(RequestFor(*allocation));
+    fx.submit.push_back(RequestOf(*allocation));
     state_.allocation_by_token[row.token] = row.id;
     state_.allocations.emplace(row.id, std::move(allocation));
     UpdateWaiting(study);
   }
 }
 
-JobRequest Lifecycle::RequestFor(const AllocationState& allocation) const {
-  JobRequest request;
+JobRequest Lifecycle::RequestOf(const AllocationState& allocation) const {
   const db::AllocationRow& row = allocation.row;
+  const StudyState* study = state_.study(row.study_id);
+  JobRequest request = RequestFor(study == nullptr ? v1::StudySpec() : study->spec,
+                                  {row.nodes, row.ranks_per_node, row.cpus_per_rank, row.gpus_per_rank});
   request.token = row.token;
-  request.nodes = row.nodes;
-  request.ranks_per_node = row.ranks_per_node;
-  request.cpus_per_rank = row.cpus_per_rank;
-  request.gpus_per_rank = row.gpus_per_rank;
-  if (const StudyState* study = state_.study(row.study_id)) {
-    const v1::Resources& resources = study->spec.resources();
-    request.study = study->row.name;
-    request.time_limit = absl::Seconds(resources.time_seconds() > 0 ? resources.time_seconds() : 3600);
-    request.partition = resources.partition();
-    request.exclusive = resources.exclusive();
-    request.memory_mib = resources.memory_mib();
-    for (const auto& [key, value] : study->spec.slurm().sbatch_options())
-      request.options.emplace_back(key, value);
-  }
   return request;
 }
 
@@ -147,7 +136,7 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
         EndAllocation(allocation, db::Cause::kAllocationCancelled, "cancelled before it began", now, fx);
       } else if (allocation.retry_at <= now) {
         allocation.submitted = true;
-        fx.submit.push_back(RequestFor(allocation));
+        fx.submit.push_back(RequestOf(allocation));
       }
     } else if (job.state == Job::kUnknown && Heard(allocation, now)) {
       // Its workers know better.

@@ -7,6 +7,7 @@
 #include "proto/datasets.h"
 #include "proto/status.h"
 #include "server/convert.h"
+#include "server/job_request.h"
 
 namespace scalelab::server {
 namespace {
@@ -35,7 +36,9 @@ std::optional<FieldViolation> CheckFits(const v1::StudySpec& spec, const Cell& c
     return FieldViolation{FieldOf(spec, "ranks", cell.spec.ranks()),
                           absl::StrCat("ranks: ", cell.spec.ranks(), " needs ", cell.spec.ranks() * cpus,
                                        " slots, the ", scheduler.name(), " scheduler has ", capacity.slots,
-                                       "; use fewer ranks, or start scalelabd with more (--local-slots)")};
+                                       scheduler.name() == "local"
+                                           ? "; use fewer ranks, or start scalelabd with more (--local-slots)"
+                                           : "; use fewer ranks")};
   }
   if (capacity.slots > 0 && cell.spec.ranks() * cell.spec.gpus_per_rank() > capacity.gpus) {
     return FieldViolation{
@@ -110,6 +113,19 @@ absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler
   }
   needs.study = *std::move(expanded);
   return needs;
+}
+
+void AddScripts(const Scheduler& scheduler, StudyNeeds& needs) {
+  std::set<std::pair<int, int>> shown;
+  for (auto& allocation : *needs.plan.mutable_allocations()) {
+    AllocationShape shape = needs.study.shape;
+    shape.nodes = allocation.nodes();
+    shape.ranks_per_node = allocation.ranks_per_node();
+    if (!shown.emplace(shape.nodes, shape.ranks_per_node).second) continue;
+    JobRequest request = RequestFor(needs.study.spec, shape);
+    request.token = "00000000-0000-0000-0000-000000000000";
+    allocation.set_script(scheduler.Script(request));
+  }
 }
 
 NewStudy MakeNewStudy(const v1::StudySpec& spec, ExpandedStudy expanded, std::string owner,

@@ -18,6 +18,9 @@ struct StudyNeeds {
 // Expands and checks against the scheduler's capacity and, where this machine trains, the data set's files.
 absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler& scheduler);
 
+// Adds to the plan the script of its first allocation of each shape; the token in it is a stand-in.
+void AddScripts(const Scheduler& scheduler, StudyNeeds& needs);
+
 // `spec` is stored as it was submitted.
 NewStudy MakeNewStudy(const v1::StudySpec& spec, ExpandedStudy expanded, std::string owner,
                       std::string request_id);

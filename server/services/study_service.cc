@@ -90,7 +90,10 @@ grpc::ServerUnaryReactor* StudyService::PlanStudy(grpc::CallbackServerContext* c
                                                   v1::PlanStudyResponse* response) {
   if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
   absl::StatusOr<StudyNeeds> needs = CheckStudy(request->spec(), scheduler_);
-  if (needs.ok()) *response = std::move(needs->plan);
+  if (needs.ok()) {
+    AddScripts(scheduler_, *needs);
+    *response = std::move(needs->plan);
+  }
   return Answer(context, needs.status());
 }
 

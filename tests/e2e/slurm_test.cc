@@ -70,6 +70,36 @@ TEST_F(Slurm, OneJobServesAStudyOnOneTwoAndFourNodes) {
   EXPECT_EQ(service.Stop(), 0);
 }
 
+TEST_F(Slurm, APlanShowsTheScriptAndItsJobAsksForThat) {
+  SlurmService service(cluster_, {"--sbatch-option", "comment=lab"});
+  ASSERT_EQ(service.Start(), "");
+  const std::string file = service.File(
+      "plan.yaml",
+      ClusterStudy("ranks: [2, 4]", 1, 5,
+                   "resources: {ranks_per_node: 2, cpus_per_rank: 2, memory_mib: 4000, time: \"00:05:00\"}\n"
+                   "slurm: {sbatch_options: {nice: \"7\"}}\n"));
+  const auto plan = service.Json({"study", "plan", file});
+  ASSERT_EQ(plan["allocations"].size(), 1u);
+  const std::string script = plan["allocations"][0]["script"];
+  for (const char* line :
+       {"#SBATCH --nodes=2\n", "#SBATCH --ntasks-per-node=2\n", "#SBATCH --cpus-per-task=2\n",
+        "#SBATCH --mem=4000M\n", "#SBATCH --time=0-00:05:00\n", "#SBATCH --nice=7\n"}) {
+    EXPECT_THAT(script, HasSubstr(line));
+  }
+  const auto submitted = service.Run({"study", "submit", file});
+  ASSERT_EQ(submitted.code, 0) << submitted.err;
+  std::string job;
+  ASSERT_TRUE(Eventually([&] {
+    job = cluster_.Run({"scontrol", "show", "job", "-o"}).out;
+    return absl::StrContains(job, "JobId=");
+  }));
+  for (const char* fact :
+       {"NumNodes=2", "NumCPUs=8 ", "MinMemoryNode=4000M", "TimeLimit=00:05:00", "Nice=7", "Comment=lab"}) {
+    EXPECT_THAT(job, HasSubstr(fact));
+  }
+  EXPECT_EQ(service.WaitFor("last", 120), 0);
+}
+
 TEST_F(Slurm, AnAllocationForEachRun) {
   SlurmService service(cluster_);
   ASSERT_EQ(service.Start(), "");

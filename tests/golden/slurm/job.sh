@@ -37,7 +37,7 @@ start_worker='
   exec "$@" --node "$SLURMD_NODENAME" --node-index "$SLURM_NODEID" \
     --lock "$directory/$token-$SLURM_NODEID.lock"
 '
-srun --overlap --whole --mpi=none --cpu-bind=none --mem=0 --export=ALL --input=/dev/null \
+srun --overlap --whole --mpi=none --cpu-bind=none --export=ALL --input=/dev/null \
   --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
   --kill-on-bad-exit=1 --wait=0 \
   bash -c "$start_worker" start_worker "$token" "${worker[@]}" &
