@@ -23,6 +23,9 @@ namespace {
 // transfer, long against the 3 us that waking up costs.
 constexpr timespec kPollInterval = {0, 50'000};
 
+constexpr std::chrono::milliseconds kReportGrace{500};
+std::atomic<bool> others_know = false;  // why this rank has failed
+
 void Check(int code, const char* what) {
   if (code == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING];
@@ -231,6 +234,7 @@ void MpiCommunicator::ThrowIfHopeless(const Operation& operation) const {
     if (std::chrono::steady_clock::now() < operation.deadline) return;
     watch_->Investigate(LateSentence(operation, timeout_), operation.peer);
   }
+  others_know = true;
   throw TrainerError(watch_->verdict(), ErrorKind::kCommunication);
 }
 
@@ -335,6 +339,9 @@ void AbortOtherRanks(int status) {
   int started = 0, over = 0;
   MPI_Initialized(&started);
   MPI_Finalized(&over);
+  // The launcher kills the others at once, and they have just been told what is wrong: they shall report it
+  // too.
+  if (others_know) std::this_thread::sleep_for(kReportGrace);
   if (started && !over) MPI_Abort(MPI_COMM_WORLD, status);
 }
 

@@ -1,0 +1,52 @@
+// One rank that reduces tensors for ever: communicator_rank BACKEND RANKS TIMEOUT_S DIRECTORY LEAVER. Writes
+// DIRECTORY/pid-RANK once it is in the middle of it, and DIRECTORY/error-RANK when it has failed. Rank LEAVER
+// ends by itself, without an error, after a few operations.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "worker/trainer/comm/communicators.h"
+#include "worker/trainer/errors.h"
+
+namespace scalelab::trainer {
+namespace {
+
+// Whole or not at all.
+void Write(const std::string& path, const std::string& text) {
+  std::ofstream(path + ".new") << text << "\n";
+  std::filesystem::rename(path + ".new", path);
+}
+
+int Main(char** argv) {
+  TrainingSpec spec;
+  spec.backend = argv[1];
+  spec.ranks = std::atoi(argv[2]);
+  spec.comm_timeout_s = std::atof(argv[3]);
+  const std::string directory = argv[4];
+  const int leaver = std::atoi(argv[5]);
+  LaunchEnvironment environment;
+  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK"}) {
+    if (const char* rank = std::getenv(name)) environment.rank = std::atoi(rank);
+  }
+  const std::string number = std::to_string(environment.rank);
+  try {
+    const auto communicator = MakeCommunicator(spec, environment);
+    const at::Tensor tensor = at::ones({1 << 20});
+    for (int i = 0;; ++i) {
+      communicator->AllReduce(tensor, ReduceOp::kAverage);
+      if (i == 10) Write(directory + "/pid-" + number, std::to_string(getpid()));
+      if (i == 20 && environment.rank == leaver) return 0;
+    }
+  } catch (const TrainerError& e) {
+    Write(directory + "/error-" + number, e.what());
+  }
+  AbortOtherRanks(1);
+  return 1;
+}
+
+}  // namespace
+}  // namespace scalelab::trainer
+
+int main(int argc, char** argv) { return argc == 6 ? scalelab::trainer::Main(argv) : 2; }

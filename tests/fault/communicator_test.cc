@@ -1,0 +1,153 @@
+// A rank killed in the middle of an all-reduce, one that hangs, one that leaves early: every other rank ends
+// with an error that names it, within the time limit of an operation and a few seconds to find out.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+extern char** environ;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kRanks = 4, kVictim = 1;
+constexpr double kFindingOut = 8;  // seconds; on a busy machine
+
+bool Until(const std::function<bool()>& condition, double seconds) {
+  const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
+  while (!condition()) {
+    if (Clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return true;
+}
+
+std::string Text(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+// Neither there nor a zombie.
+bool Alive(pid_t pid) {
+  const std::string stat = Text("/proc/" + std::to_string(pid) + "/stat");
+  const size_t name_end = stat.rfind(')');
+  return name_end != std::string::npos && stat[name_end + 2] != 'Z';
+}
+
+class CommunicatorFault : public testing::TestWithParam<const char*> {
+ protected:
+  CommunicatorFault() {
+    directory_ = testing::TempDir() + "/communicator-fault-" + std::to_string(getpid()) + "-" + GetParam();
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directories(directory_);
+  }
+  ~CommunicatorFault() override {
+    for (pid_t child : children_) kill(child, SIGKILL);
+    for (int r = 0; r < kRanks; ++r) {
+      if (pids_.size() == kRanks) kill(pids_[r], SIGKILL);
+    }
+    for (pid_t child : children_) waitpid(child, nullptr, 0);
+    std::filesystem::remove_all(directory_);
+  }
+
+  bool mpi() const { return std::string(GetParam()) == "mpi"; }
+  std::string File(const std::string& name, int rank) const {
+    return directory_ + "/" + name + "-" + std::to_string(rank);
+  }
+
+  void Spawn(const std::string& command) {
+    const char* argv[] = {"/bin/sh", "-c", command.c_str(), nullptr};
+    pid_t pid = 0;
+    ASSERT_EQ(posix_spawn(&pid, argv[0], nullptr, nullptr, const_cast<char**>(argv), environ), 0);
+    children_.push_back(pid);
+  }
+
+  // All ranks, and returns when they are in the middle of it. MPI's launcher would end the others as soon as
+  // one dies, and the communicator should not need that: it is told not to. Gloo needs no launcher at all.
+  void Start(double timeout, int leaver = -1) {
+    const std::string program = std::string(COMMUNICATOR_RANK) + " " + GetParam() + " " +
+                                std::to_string(kRanks) + " " + std::to_string(timeout) + " " + directory_ +
+                                " " + std::to_string(leaver);
+    const std::string settings = "exec env OMP_NUM_THREADS=1 SCALELAB_ATTEMPT_DIR=" + directory_ + " ";
+    if (mpi()) {
+      Spawn(settings +
+            "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 " MPIRUN
+            " --enable-recovery --oversubscribe --allow-run-as-root -np " +
+            std::to_string(kRanks) + " " + program + " 2>" + directory_ + "/launcher.err");
+    } else {
+      for (int r = 0; r < kRanks; ++r) Spawn(settings + "RANK=" + std::to_string(r) + " " + program);
+    }
+    for (int r = 0; r < kRanks; ++r) {
+      ASSERT_TRUE(Until([&] { return std::filesystem::exists(File("pid", r)); }, 60))
+          << "rank " << r << " never began";
+      pids_.push_back(std::stoi(Text(File("pid", r))));
+    }
+    begun_ = Clock::now();
+  }
+
+  // Every rank but the victim has reported it within `seconds`.
+  void ExpectAllToBlame(const std::string& how, double seconds) {
+    for (int r = 0; r < kRanks; ++r) {
+      if (r == kVictim) continue;
+      ASSERT_TRUE(Until([&] { return std::filesystem::exists(File("error", r)); }, seconds))
+          << "rank " << r << " has not failed";
+      EXPECT_THAT(Text(File("error", r)), testing::HasSubstr("rank " + std::to_string(kVictim) + " on "));
+      EXPECT_THAT(Text(File("error", r)), testing::ContainsRegex(how));
+      EXPECT_THAT(Text(File("error", r)),
+                  testing::ContainsRegex("finished is [0-9]+ \\((all-reduce|barrier|nothing)\\)"));
+    }
+    RecordProperty("seconds", std::to_string(std::chrono::duration<double>(Clock::now() - begun_).count()));
+  }
+
+  void ExpectNobodyStays(bool victim_too) {
+    for (int r = 0; r < kRanks; ++r) {
+      if (r == kVictim && !victim_too) continue;
+      EXPECT_TRUE(Until([&] { return !Alive(pids_[r]); }, 10)) << "rank " << r << " is still there";
+    }
+    if (mpi()) {
+      EXPECT_TRUE(Until([&] { return !Alive(children_[0]); }, 10)) << "the launcher is still there";
+    }
+  }
+
+  std::string directory_;
+  std::vector<pid_t> children_, pids_;
+  Clock::time_point begun_;
+};
+
+TEST_P(CommunicatorFault, AKilledRankIsNamedLongBeforeTheTimeIsOver) {
+  Start(/*timeout=*/120);
+  kill(pids_[kVictim], SIGKILL);
+  ExpectAllToBlame("is gone|cannot be reached", kFindingOut);
+  ExpectNobodyStays(/*victim_too=*/true);
+}
+
+TEST_P(CommunicatorFault, AStoppedRankIsNamedWhenTheTimeIsOver) {
+  Start(/*timeout=*/3);
+  kill(pids_[kVictim], SIGSTOP);
+  ExpectAllToBlame("was not over after 3 s.*does not answer", 3 + kFindingOut);
+  // Ending what does not run any more is the launcher's part.
+  ExpectNobodyStays(/*victim_too=*/mpi());
+}
+
+TEST_P(CommunicatorFault, ARankThatLeavesEarlyIsNamed) {
+  Start(/*timeout=*/120, /*leaver=*/kVictim);
+  ExpectAllToBlame("left before operation|cannot be reached", kFindingOut);
+  ExpectNobodyStays(/*victim_too=*/true);
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, CommunicatorFault, testing::Values("mpi", "gloo"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
