@@ -125,25 +125,43 @@ void Train(const TrainingSpec& spec, Communicator& communicator, EventWriter& ev
       const Batch& batch = loader.Next();
       times.data = watch.Lap();
 
-      at::Tensor logits, loss;
-      {
-        const PrecisionScope scope(precision);
-        logits = model->forward(batch.images);
-        loss = at::cross_entropy_loss(logits, batch.labels);
+      BackwardCost cost;
+      std::vector<at::Tensor> logits, losses;
+      const std::vector<at::Tensor> images = at::tensor_split(batch.images, spec.accumulation_steps);
+      const std::vector<at::Tensor> labels = at::tensor_split(batch.labels, spec.accumulation_steps);
+      for (size_t part = 0; part < images.size(); ++part) {
+        at::Tensor loss;
+        {
+          const PrecisionScope scope(precision);
+          logits.push_back(model->forward(images[part]));
+          loss = at::cross_entropy_loss(logits[part], labels[part]);
+        }
+        // Parts add up to the mean over the batch.
+        if (images.size() > 1) {
+          loss = loss * (static_cast<double>(labels[part].numel()) / static_cast<double>(spec.batch_per_rank));
+        }
+        losses.push_back(loss.detach());
+        times.forward += watch.Lap();
+        if (part + 1 < images.size()) {
+          strategy->Accumulate(loss);
+          times.backward += watch.Lap();
+        } else {
+          cost = strategy->Backward(loss);
+          times.backward += cost.compute_seconds;
+        }
       }
-      times.forward = watch.Lap();
-
-      const BackwardCost cost = strategy->Backward(loss);
-      times.backward = cost.compute_seconds;
       times.comm_exposed = cost.exposed_seconds;
       watch.Lap();
 
       optimizer.Step(rate);
       times.optimizer = watch.Lap();
 
-      const double batch_loss = loss.item<double>();
+      double batch_loss = 0;
+      for (size_t part = 0; part < losses.size(); ++part) {
+        batch_loss += losses[part].item<double>();
+        totals.correct += static_cast<double>(CountCorrect(logits[part], labels[part]));
+      }
       totals.loss += batch_loss * static_cast<double>(spec.batch_per_rank);
-      totals.correct += static_cast<double>(CountCorrect(logits, batch.labels));
       totals.samples += static_cast<double>(spec.batch_per_rank);
       times.total = step_watch.Lap();
       epoch_seconds += times.total;
@@ -189,7 +207,8 @@ void Train(const TrainingSpec& spec, Communicator& communicator, EventWriter& ev
                        StragglerSkew(AllGatherNumber(communicator, meter.MeanCompute())));
   metrics.emplace_back("run/steps", static_cast<double>(meter.steps()));
   metrics.emplace_back("run/seconds", run_seconds);
-  events.Finish(metrics, ParameterHash(model->parameters()));
+  strategy->AppendMetrics(metrics);
+  events.Finish(metrics, strategy->keeps_ranks_equal() ? ParameterHash(model->parameters()) : "");
 }
 
 }  // namespace scalelab::trainer

@@ -112,6 +112,12 @@ void CompleteBatches(const FieldReader& in, TrainingSpec& s) {
                 std::to_string(s.ranks) + "), it is",
             s.global_batch);
   }
+  if (s.accumulation_steps == 0) s.accumulation_steps = 1;
+  if (s.accumulation_steps > s.batch_per_rank) {
+    in.Fail("accumulation_steps",
+            "must not exceed batch_per_rank (" + std::to_string(s.batch_per_rank) + "), it is",
+            s.accumulation_steps);
+  }
 }
 
 void Check(const FieldReader& in, const TrainingSpec& s) {
@@ -131,6 +137,13 @@ void Check(const FieldReader& in, const TrainingSpec& s) {
   in.CheckRange("bucket_cap_mib", s.bucket_cap_mib, 1, 1 << 16);
   in.CheckRange("comm_timeout_s", s.comm_timeout_s, 0.1, 1e6);
   in.CheckRange("train_samples", s.train_samples, 0, 1e12);
+  in.CheckRange("accumulation_steps", s.accumulation_steps, 0, 1 << 24);
+  in.CheckRange("first_bucket_cap_mib", s.first_bucket_cap_mib, 0, 1 << 16);
+  in.CheckRange("fusion_threshold_mib", s.fusion_threshold_mib, 0, 1 << 16);
+  in.CheckRange("cycle_time_ms", s.cycle_time_ms, 0, 1000);
+  in.CheckRange("cache_capacity", s.cache_capacity, 0, 1 << 20);
+  in.CheckRange("stall_warning_s", s.stall_warning_s, 0, 1e6);
+  in.CheckChoice("gradient_compression", s.gradient_compression, {"none", "fp16"});
   in.CheckChoice("precision", s.precision, {"fp32", "tf32", "amp-bf16", "amp-fp16"});
   in.CheckChoice("lr_schedule", s.lr_schedule, {"constant", "step", "cosine"});
   in.CheckChoice("batch_norm", s.batch_norm, {"train", "sync", "eval"});
@@ -177,6 +190,17 @@ TrainingSpec ParseTrainingSpec(const std::string& text, const std::string& sourc
   in.Read("memory_format", s.memory_format);
   in.Read("bucket_cap_mib", s.bucket_cap_mib);
   in.Read("train_samples", s.train_samples);
+  in.Read("accumulation_steps", s.accumulation_steps);
+  in.Read("first_bucket_cap_mib", s.first_bucket_cap_mib);
+  in.Read("find_unused_parameters", s.find_unused_parameters);
+  in.Read("static_graph", s.static_graph);
+  in.Read("fusion_threshold_mib", s.fusion_threshold_mib);
+  in.Read("cycle_time_ms", s.cycle_time_ms);
+  in.Read("cache_capacity", s.cache_capacity);
+  in.Read("gradient_compression", s.gradient_compression);
+  in.Read("autotune", s.autotune);
+  in.Read("stall_warning_s", s.stall_warning_s);
+  in.Read("timeline", s.timeline);
   in.Read("comm_timeout_s", s.comm_timeout_s);
   Check(in, s);
   CompleteBatches(in, s);

@@ -39,6 +39,17 @@ struct TrainingSpec {
   std::string memory_format = "auto";
   int64_t bucket_cap_mib = 25;
   int64_t train_samples = 0;
+  int64_t accumulation_steps = 1;
+  int64_t first_bucket_cap_mib = 1;
+  bool find_unused_parameters = false;
+  bool static_graph = false;
+  int64_t fusion_threshold_mib = 128;
+  double cycle_time_ms = 1;
+  int64_t cache_capacity = 1024;
+  std::string gradient_compression = "none";
+  bool autotune = false;
+  double stall_warning_s = 60;
+  bool timeline = false;
   double comm_timeout_s = 600;  // of one operation between ranks
 };
 

@@ -1,74 +1,131 @@
 #include "worker/trainer/strategies/ddp_strategy.h"
 
+#include <algorithm>
+
+#include "worker/trainer/errors.h"
 #include "worker/trainer/metrics/stopwatch.h"
 
 namespace scalelab::trainer {
 
-class DdpStrategy::ReadyHook : public torch::autograd::FunctionPostHook {
- public:
-  ReadyHook(DdpStrategy& strategy, int bucket) : strategy_(strategy), bucket_(bucket) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    strategy_.GradientReady(bucket_);
-    return outputs;
-  }
-
- private:
-  DdpStrategy& strategy_;
-  int bucket_;
-};
-
-DdpStrategy::DdpStrategy(Model& model, Communicator& communicator, int64_t bucket_cap_bytes)
-    : model_(model), communicator_(communicator) {
+DdpStrategy::DdpStrategy(Model& model, Communicator& communicator, const DdpOptions& options)
+    : model_(model), communicator_(communicator), options_(options) {
   for (const at::Tensor& parameter : model.parameters()) {
     communicator.Broadcast(parameter.detach(), 0);
     if (parameter.requires_grad()) parameters_.push_back(parameter);
   }
   SyncBuffers();
-
-  for (const std::vector<int>& indices : AssignBuckets(parameters_, bucket_cap_bytes)) {
-    const int number = static_cast<int>(buckets_.size());
-    buckets_.push_back(MakeBucket(parameters_, indices));
-    for (size_t k = 0; k < indices.size(); ++k) {
-      at::Tensor& parameter = parameters_[indices[k]];
-      parameter.mutable_grad() = buckets_.back().views[k];
-      accumulators_.push_back(torch::autograd::impl::grad_accumulator(parameter));
-      hooks_.push_back(accumulators_.back()->add_post_hook(std::make_unique<ReadyHook>(*this, number)));
-    }
-  }
+  never_used_.resize(parameters_.size());
+  MakeBuckets(ReverseOrder(parameters_.size()));
+  hooks_.Attach(parameters_, [this](int parameter) { GradientReady(parameter); });
 }
 
-DdpStrategy::~DdpStrategy() {
-  for (size_t i = 0; i < hooks_.size(); ++i) accumulators_[i]->del_post_hook(hooks_[i]);
+void DdpStrategy::Accumulate(const at::Tensor& loss) {
+  BeginStep();
+  loss.backward();
 }
 
 BackwardCost DdpStrategy::Backward(const at::Tensor& loss) {
   Stopwatch watch;
+  BeginStep();
   BackwardCost cost;
   started_.clear();
   next_ = 0;
   for (GradientBucket& bucket : buckets_) {
-    bucket.flat.zero_();  // accumulation adds in place, which keeps gradients in their buckets
     bucket.missing = static_cast<int>(bucket.parameters.size());
     cost.bytes += static_cast<int64_t>(bucket.flat.nbytes());
   }
+  if (options_.find_unused) {
+    for (int parameter : hooks_.Unreached(loss)) CountDown(parameter);
+  }
+  synchronising_ = true;
   loss.backward();
+  synchronising_ = false;
   cost.compute_seconds = watch.Lap();
 
   for (GradientBucket& bucket : buckets_) bucket.missing = 0;
   StartFullBuckets();
   for (auto& work : started_) work->Wait();
+  DropUnused();
+  in_step_ = false;
+  if (order_ == Order::kDeclared) order_ = Order::kArriving;
   cost.exposed_seconds = watch.Lap();
   return cost;
 }
 
-void DdpStrategy::GradientReady(int bucket) {
-  if (--buckets_[bucket].missing == 0) StartFullBuckets();
+// Gradients of the step before are still in use until now; from here on buckets are this step's.
+void DdpStrategy::BeginStep() {
+  if (in_step_) return;
+  in_step_ = true;
+  if (order_ == Order::kArriving) RebuildBuckets();
+  used_.assign(parameters_.size(), 0);
+  // Accumulation adds in place, which keeps gradients in their buckets.
+  for (GradientBucket& bucket : buckets_) bucket.flat.zero_();
+  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].mutable_grad() = view_of_[i];
+}
+
+void DdpStrategy::RebuildBuckets() {
+  std::vector<int> order = arrived_;
+  for (int i : ReverseOrder(parameters_.size())) {
+    if (std::ranges::find(order, i) == order.end()) order.push_back(i);
+  }
+  const at::Tensor agreed = at::empty({std::ssize(order)}, at::kLong);
+  std::ranges::copy(order, static_cast<int64_t*>(agreed.data_ptr()));
+  communicator_.Broadcast(agreed, 0);
+  std::copy_n(static_cast<const int64_t*>(agreed.data_ptr()), order.size(), order.begin());
+  std::erase_if(order, [&](int i) { return never_used_[i]; });
+  MakeBuckets(order);
+  order_ = Order::kFinal;
+}
+
+void DdpStrategy::MakeBuckets(const std::vector<int>& order) {
+  buckets_.clear();
+  bucket_of_.assign(parameters_.size(), -1);
+  view_of_.assign(parameters_.size(), {});
+  const auto assigned = AssignBuckets(parameters_, order, options_.caps);
+  for (const std::vector<int>& indices : assigned) {
+    const bool last = buckets_.size() + 1 == assigned.size();
+    GradientBucket& bucket =
+        buckets_.emplace_back(MakeBucket(parameters_, indices, last ? std::ssize(parameters_) : 0));
+    for (size_t k = 0; k < indices.size(); ++k) {
+      bucket_of_[indices[k]] = static_cast<int>(buckets_.size()) - 1;
+      view_of_[indices[k]] = bucket.views[k];
+    }
+  }
+}
+
+void DdpStrategy::GradientReady(int parameter) {
+  if (never_used_[parameter]) {
+    throw TrainerError(
+        "static_graph is set, but a parameter that had no gradient in the first step has one now: "
+        "leave static_graph out, or use find_unused_parameters");
+  }
+  used_[parameter] = 1;
+  if (!synchronising_) return;
+  if (order_ == Order::kDeclared) arrived_.push_back(parameter);
+  CountDown(parameter);
+}
+
+void DdpStrategy::CountDown(int parameter) {
+  if (bucket_of_[parameter] < 0) return;
+  if (--buckets_[bucket_of_[parameter]].missing == 0 && options_.overlap) StartFullBuckets();
 }
 
 void DdpStrategy::StartFullBuckets() {
   for (; next_ < buckets_.size() && buckets_[next_].missing <= 0; ++next_) {
-    started_.push_back(communicator_.StartAllReduce(buckets_[next_].flat, ReduceOp::kAverage));
+    GradientBucket& bucket = buckets_[next_];
+    // The last bucket starts last, when what this rank has used is known.
+    if (bucket.tail.numel() > 0) bucket.tail.copy_(torch::tensor(used_));
+    started_.push_back(communicator_.StartAllReduce(bucket.flat, ReduceOp::kAverage));
+  }
+}
+
+void DdpStrategy::DropUnused() {
+  if (buckets_.empty() || (options_.static_graph && order_ == Order::kFinal)) return;
+  const at::Tensor used = buckets_.back().tail.to(at::kCPU, at::kFloat);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (static_cast<const float*>(used.data_ptr())[i] > 0) continue;
+    parameters_[i].mutable_grad().reset();
+    if (options_.static_graph) never_used_[i] = true;
   }
 }
 

@@ -1,10 +1,18 @@
 #include "worker/trainer/strategies/gradient_buckets.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace scalelab::trainer {
 
-std::vector<std::vector<int>> AssignBuckets(const std::vector<at::Tensor>& parameters, int64_t cap_bytes) {
+std::vector<int> ReverseOrder(size_t count) {
+  std::vector<int> order(count);
+  std::iota(order.rbegin(), order.rend(), 0);
+  return order;
+}
+
+std::vector<std::vector<int>> AssignBuckets(const std::vector<at::Tensor>& parameters,
+                                            const std::vector<int>& order, const BucketCaps& caps) {
   std::vector<std::vector<int>> buckets;
   std::vector<int> open;
   int64_t bytes = 0;
@@ -13,18 +21,18 @@ std::vector<std::vector<int>> AssignBuckets(const std::vector<at::Tensor>& param
     open.clear();
     bytes = 0;
   };
-  for (int i = static_cast<int>(parameters.size()) - 1; i >= 0; --i) {
+  for (int i : order) {
     if (!open.empty() && parameters[open.back()].scalar_type() != parameters[i].scalar_type()) close();
     open.push_back(i);
     bytes += static_cast<int64_t>(parameters[i].nbytes());
-    const int64_t cap = buckets.empty() ? std::min(kFirstBucketBytes, cap_bytes) : cap_bytes;
-    if (bytes >= cap) close();
+    if (bytes >= (buckets.empty() ? std::min(caps.first_bytes, caps.bytes) : caps.bytes)) close();
   }
   close();
   return buckets;
 }
 
-GradientBucket MakeBucket(const std::vector<at::Tensor>& parameters, const std::vector<int>& indices) {
+GradientBucket MakeBucket(const std::vector<at::Tensor>& parameters, const std::vector<int>& indices,
+                          int64_t tail_elements) {
   GradientBucket bucket;
   bucket.parameters = indices;
   const at::Tensor& first = parameters[indices.front()];
@@ -35,12 +43,13 @@ GradientBucket MakeBucket(const std::vector<at::Tensor>& parameters, const std::
     offsets.push_back(elements);
     elements += (parameters[i].numel() + align - 1) / align * align;
   }
-  bucket.flat = at::zeros({elements}, first.options().requires_grad(false));
+  bucket.flat = at::zeros({elements + tail_elements}, first.options().requires_grad(false));
   for (size_t k = 0; k < indices.size(); ++k) {
     const at::Tensor& parameter = parameters[indices[k]];
     TORCH_CHECK(parameter.is_non_overlapping_and_dense(), "parameters must be dense blocks of memory");
     bucket.views.push_back(bucket.flat.as_strided(parameter.sizes(), parameter.strides(), offsets[k]));
   }
+  bucket.tail = bucket.flat.narrow(0, elements, tail_elements);
   return bucket;
 }
 

@@ -1,0 +1,215 @@
+// What all engines promise: training on several ranks is training on one.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <ostream>
+
+#include "tests/fakes/thread_communicator.h"
+#include "tests/unit/trainer/small_model.h"
+#include "worker/trainer/comm/solo_communicator.h"
+#include "worker/trainer/errors.h"
+#include "worker/trainer/optim/sgd.h"
+#include "worker/trainer/strategies/strategy.h"
+
+namespace scalelab::trainer {
+namespace {
+
+constexpr int kSteps = 20, kGlobalBatch = 12;
+
+// In float32 only the order of additions differs. float16 gradients have 11 bits.
+constexpr double kTolerance = 5e-6, kTolerance16 = 5e-3;
+
+// One rank's part of a step: losses whose sum over parts, averaged over ranks, is the mean over the batch.
+using Parts = std::vector<at::Tensor>;
+using StepParts = std::function<Parts(SmallModel& model, int rank, int ranks, int step)>;
+
+at::Tensor Slice(int step, int64_t first, int64_t count) {
+  return Images(step % 20 * kGlobalBatch + first, count);
+}
+
+Parts EqualSlices(SmallModel& model, int rank, int ranks, int step) {
+  const int64_t slice = kGlobalBatch / ranks;
+  return {LossOf(model, Slice(step, rank * slice, slice))};
+}
+
+void Train(Strategy& strategy, SmallModel& model, int rank, int ranks, const StepParts& parts_of) {
+  Sgd optimizer(model.parameters(), 0.9, 1e-2, true);  // a decay that shows on a parameter without a gradient
+  for (int step = 0; step < kSteps; ++step) {
+    Parts parts = parts_of(model, rank, ranks, step);
+    if (parts.empty()) {
+      strategy.Join();
+      return;
+    }
+    for (size_t i = 0; i + 1 < parts.size(); ++i) strategy.Accumulate(parts[i]);
+    strategy.Backward(parts.back());
+    optimizer.Step(0.02);
+  }
+}
+
+struct Engine {
+  const char* name;
+  TrainingSpec spec;
+};
+
+// Without it GoogleTest shows the struct's bytes.
+void PrintTo(const Engine& engine, std::ostream* out) { *out << engine.name; }
+
+std::vector<Engine> Engines() {
+  auto with = [](const char* engine, const std::function<void(TrainingSpec&)>& change) {
+    TrainingSpec spec;
+    spec.engine = engine;
+    change(spec);
+    return spec;
+  };
+  return {
+      {"ddp", with("native/ddp", [](TrainingSpec&) {})},
+      {"ddp_find_unused", with("native/ddp", [](TrainingSpec& s) { s.find_unused_parameters = true; })},
+      {"ddp_static_graph", with("native/ddp", [](TrainingSpec& s) { s.static_graph = true; })},
+      {"serial", with("native/serial", [](TrainingSpec&) {})},
+      {"horovod", with("native/horovod", [](TrainingSpec&) {})},
+      {"horovod_without_cache", with("native/horovod", [](TrainingSpec& s) { s.cache_capacity = 0; })},
+      {"horovod_cache_too_small", with("native/horovod", [](TrainingSpec& s) { s.cache_capacity = 2; })},
+      {"horovod_without_fusion", with("native/horovod", [](TrainingSpec& s) { s.fusion_threshold_mib = 0; })},
+      {"horovod_no_pause", with("native/horovod", [](TrainingSpec& s) { s.cycle_time_ms = 0; })},
+      {"horovod_autotune", with("native/horovod", [](TrainingSpec& s) { s.autotune = true; })},
+      {"horovod_fp16", with("native/horovod", [](TrainingSpec& s) { s.gradient_compression = "fp16"; })}};
+}
+
+class Parity : public testing::TestWithParam<std::tuple<Engine, int>> {
+ protected:
+  // Trains on the ranks and, with the parts of `reference`, on one alone, and compares the parameters of the
+  // first `trained` ranks. A rank that has joined ends before the others.
+  void Check(const StepParts& parts_of, const StepParts& reference, int trained) {
+    const auto models = EqualModels(ranks() + 1);
+    const SmallModel& alone = *models[ranks()];
+    SoloCommunicator solo;
+    Train(*MakeStrategy(engine().spec, *models[ranks()], solo), *models[ranks()], 0, 1, reference);
+    OnRanks(ranks(), [&](ThreadCommunicator& c) {
+      const auto strategy = MakeStrategy(engine().spec, *models[c.rank()], c);
+      Train(*strategy, *models[c.rank()], c.rank(), ranks(), parts_of);
+      if (trained < ranks() && c.rank() < trained) strategy->Join();
+    });
+    EXPECT_FALSE(alone.first.equal(EqualModels(1)[0]->first)) << "it should learn";
+    double largest = 0;
+    for (const auto& named : alone.named_parameters()) {
+      const at::Tensor found = models[0]->named_parameters()[named.key()];
+      const double size = named.value().abs().max().clamp_min(1e-3).item<double>();
+      const double deviation = (found - named.value()).abs().max().item<double>() / size;
+      EXPECT_LT(deviation, engine().spec.gradient_compression == "fp16" ? kTolerance16 : kTolerance)
+          << named.key();
+      largest = std::max(largest, deviation);
+      for (int r = 1; r < trained; ++r) {
+        EXPECT_TRUE(models[r]->named_parameters()[named.key()].equal(found))
+            << named.key() << " on rank " << r;
+      }
+    }
+    std::printf("%s, %d ranks: largest deviation %.1e of a parameter's size\n", engine().name, ranks(),
+                largest);
+  }
+  void Check(const StepParts& parts_of) { Check(parts_of, EqualSlices, ranks()); }
+
+  const Engine& engine() const { return std::get<0>(GetParam()); }
+  int ranks() const { return std::get<1>(GetParam()); }
+};
+
+TEST_P(Parity, WithAParameterThatGetsNoGradient) { Check(EqualSlices); }
+
+// The bias takes part on the last rank only, in the steps for which `used` says so.
+StepParts BiasOnLastRank(const std::function<bool(int step)>& used) {
+  return [used](SmallModel& model, int rank, int ranks, int step) {
+    model.with_bias = rank + 1 == ranks && used(step);
+    return EqualSlices(model, rank, ranks, step);
+  };
+}
+
+// The same on one rank: the mean of the losses of `ranks` ranks.
+StepParts MeanOver(int ranks, const StepParts& parts) {
+  return [ranks, parts](SmallModel& model, int, int, int step) {
+    at::Tensor loss = parts(model, 0, ranks, step)[0];
+    for (int r = 1; r < ranks; ++r) loss = loss + parts(model, r, ranks, step)[0];
+    return Parts{loss / ranks};
+  };
+}
+
+TEST_P(Parity, WithAParameterThatGetsAGradientOnOneRankOnly) {
+  const StepParts parts = BiasOnLastRank([](int) { return true; });
+  Check(parts, MeanOver(ranks(), parts), ranks());
+}
+
+TEST_P(Parity, WithAParameterThatGetsAGradientInSomeStepsOnly) {
+  const StepParts parts = BiasOnLastRank([](int step) { return step % 3 == 1; });
+  if (engine().spec.static_graph) GTEST_SKIP() << "a static graph is the same in every step";
+  Check(parts, MeanOver(ranks(), parts), ranks());
+}
+
+TEST_P(Parity, WithGradientAccumulation) {
+  Check([](SmallModel& model, int rank, int ranks, int step) {
+    const int64_t slice = kGlobalBatch / ranks;
+    Parts parts;
+    for (int64_t i = 0; i < slice; ++i) {
+      parts.push_back(LossOf(model, Slice(step, rank * slice + i, 1)) / static_cast<double>(slice));
+    }
+    return parts;
+  });
+}
+
+// Rank 0 has more samples than the others; each weighs its mean by its share.
+TEST_P(Parity, WithUnequalBatches) {
+  Check([](SmallModel& model, int rank, int ranks, int step) {
+    const int64_t others = kGlobalBatch / ranks - 1, first = kGlobalBatch - others * (ranks - 1);
+    const int64_t count = rank == 0 ? first : others, begin = rank == 0 ? 0 : first + (rank - 1) * others;
+    return Parts{LossOf(model, Slice(step, begin, count)) *
+                 (static_cast<double>(count * ranks) / kGlobalBatch)};
+  });
+}
+
+// The last rank runs out of data three steps early; the others take its samples.
+TEST_P(Parity, WithARankThatEndsEarlier) {
+  const StepParts parts = [](SmallModel& model, int rank, int ranks, int step) {
+    if (step < kSteps - 3) return EqualSlices(model, rank, ranks, step);
+    if (rank + 1 == ranks) return Parts{};
+    const int64_t slice = kGlobalBatch / (ranks - 1);
+    const double share = static_cast<double>(ranks) / (ranks - 1);
+    return Parts{LossOf(model, Slice(step, rank * slice, slice)) * share};
+  };
+  if (engine().spec.engine == "native/horovod") {
+    Check(parts, EqualSlices, ranks() - 1);
+  } else {
+    OnRanks(ranks(), [&](ThreadCommunicator& c) {
+      SmallModel model;
+      EXPECT_THROW(MakeStrategy(engine().spec, model, c)->Join(), TrainerError);
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, Parity,
+                         testing::Combine(testing::ValuesIn(Engines()), testing::Values(2, 4)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param).name) + "_" +
+                                  std::to_string(std::get<1>(info.param)) + "_ranks";
+                         });
+
+TEST(NoSynchronisation, LetsRanksDriftApartFromRankZerosParameters) {
+  const auto models = EqualModels(2);
+  {
+    const at::NoGradGuard no_grad;
+    models[1]->second.zero_();
+  }
+  TrainingSpec spec;
+  spec.engine = "native/none";
+  OnRanks(2, [&](ThreadCommunicator& c) {
+    const auto strategy = MakeStrategy(spec, *models[c.rank()], c);
+    EXPECT_TRUE(models[c.rank()]->second.equal(models[0]->second));
+    EXPECT_FALSE(strategy->keeps_ranks_equal());
+    c.Barrier();
+    c.all_reduces = 0;
+    Train(*strategy, *models[c.rank()], c.rank(), 2, EqualSlices);
+    EXPECT_EQ(c.all_reduces, 0);
+  });
+  EXPECT_FALSE(models[1]->second.equal(models[0]->second));
+}
+
+}  // namespace
+}  // namespace scalelab::trainer

@@ -1,0 +1,28 @@
+// Tells which ranks keep which tensors waiting. Pure: it is told the time.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "worker/trainer/strategies/horovod/negotiation.h"
+
+namespace scalelab::trainer::horovod {
+
+class StallInspector {
+ public:
+  // 0 seconds: never a report.
+  explicit StallInspector(double warning_seconds) : limit_(warning_seconds) {}
+
+  bool Stalled(double seconds) const { return limit_ > 0 && seconds >= limit_; }
+
+  // A sentence for each tensor that has waited for the limit, and again after each further one.
+  std::vector<std::string> Inspect(const std::vector<Waiting>& waiting);
+
+ private:
+  double limit_;
+  std::map<std::string, int64_t>
+      reported_;  // how many limits each waiting tensor had waited at its last report
+};
+
+}  // namespace scalelab::trainer::horovod
