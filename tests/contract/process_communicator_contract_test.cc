@@ -25,7 +25,9 @@ int Main(int argc, char** argv) {
   spec.ranks = argc > 1 ? std::atoi(argv[1]) : 1;
   spec.backend = argc > 2 ? argv[2] : "mpi";
   LaunchEnvironment environment;
-  if (const char* rank = std::getenv("OMPI_COMM_WORLD_RANK")) environment.rank = std::atoi(rank);
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "RANK"}) {
+    if (const char* rank = std::getenv(name)) environment.rank = std::atoi(rank);
+  }
   shared = MakeCommunicator(spec, environment);
   const int result = RUN_ALL_TESTS();
   shared.reset();

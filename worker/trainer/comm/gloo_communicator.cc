@@ -30,6 +30,12 @@ void CheckHost(const at::Tensor& tensor) {
   if (!tensor.is_cpu()) throw TrainerError("Gloo communicates tensors in host memory");
 }
 
+// Gloo's messages begin with the place in its source.
+std::string Words(const std::string& message) {
+  const size_t place = message.rfind("[./", 0) == 0 ? message.find("] ") : std::string::npos;
+  return FirstLine(place == std::string::npos ? message : message.substr(place + 2));
+}
+
 }  // namespace
 
 struct GlooCommunicator::Transport {
@@ -125,7 +131,7 @@ GlooCommunicator::GlooCommunicator(int rank, int size, const Rendezvous& rendezv
     transport_->context->setTimeout(timeout);
     transport_->context->connectFullMesh(*store, device);
   } catch (const std::exception& e) {
-    throw TrainerError(watch_->Investigate("connecting over Gloo failed (" + FirstLine(e.what()) + ")", -1),
+    throw TrainerError(watch_->Investigate("connecting over Gloo failed (" + Words(e.what()) + ")", -1),
                        ErrorKind::kCommunication);
   }
   watch_->OnCondemned([transport = transport_] { transport->Abort(); });
@@ -182,7 +188,7 @@ void GlooCommunicator::CommunicationThread() {
 void GlooCommunicator::Fail(const Operation& operation, const std::string& reason) {
   const bool late = std::chrono::steady_clock::now() + std::chrono::milliseconds(10) >= operation.deadline;
   const std::string symptom = late ? LateSentence(operation, timeout_)
-                                   : std::string(operation.what) + " failed (" + FirstLine(reason) + ")";
+                                   : std::string(operation.what) + " failed (" + Words(reason) + ")";
   throw TrainerError(watch_->Investigate(symptom, operation.peer), ErrorKind::kCommunication);
 }
 

@@ -17,7 +17,8 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kTick{500};
+// How old a neighbour's knowledge of a rank's progress may be.
+constexpr milliseconds kTick{100};
 // A rank that fails tells why before it goes; its words must be heard before its silence is judged.
 constexpr milliseconds kGrace{200};
 constexpr milliseconds kConnect{500}, kAnswer{2000};
@@ -90,6 +91,11 @@ std::string PeerWatch::verdict() const {
 
 std::string PeerWatch::Name(int rank) const {
   return "rank " + std::to_string(rank) + " on " + peers_[rank].host;
+}
+
+std::string PeerWatch::LastKnown(int rank, const Progress& progress) {
+  return "; the last operation it is known to have finished is " + std::to_string(progress.finished) + " (" +
+         progress.what + "); see rank-" + std::to_string(rank) + ".err";
 }
 
 std::string PeerWatch::Line(const char* verb, const std::string& rest) const {
@@ -193,9 +199,7 @@ void PeerWatch::LookAtNeighbours() {
     if (!verdict_.empty()) return;
     for (int r = 0; r < size_ && verdict.empty(); ++r) {
       const Peer& peer = peers_[r];
-      const std::string last = "; the last operation it is known to have finished is " +
-                               std::to_string(peer.heard.finished) + " (" + peer.heard.what + "); see rank-" +
-                               std::to_string(r) + ".err";
+      const std::string last = LastKnown(r, peer.heard);
       if (peer.lost && Clock::now() - peer.lost_at > kGrace) {
         verdict = Name(r) + " is gone: its process ended without a goodbye" + last;
       } else if (peer.left && mine_.started > peer.heard.finished) {
@@ -279,19 +283,23 @@ std::string PeerWatch::Investigate(const std::string& symptom, int only) {
 
   int64_t furthest = 0;
   for (const Progress& p : known) furthest = std::max(furthest, p.started);
+  const auto concerned = [&](int r) { return r != rank_ && (only < 0 || r == only); };
+  // Ranks that answer may be late only because they wait for one that does not.
+  bool all_answer = true;
+  for (int r = 0; r < size_; ++r) all_answer &= !concerned(r) || asked[r].answered;
   std::string blame;
   for (int r = 0, named = 0; r < size_; ++r) {
-    if (r == rank_ || (only >= 0 && r != only)) continue;
-    const bool silent = asked[r].reached && !asked[r].answered, gone = !asked[r].reached;
-    const bool behind = only < 0 && known[r].started < furthest;
+    if (!concerned(r)) continue;
+    const bool silent = asked[r].reached && !asked[r].answered,
+               gone = !asked[r].reached && !asked[r].answered;
+    const bool behind = all_answer && only < 0 && known[r].started < furthest;
     if (!silent && !gone && !behind) continue;
     if (++named > 4) continue;  // names enough
-    blame += (blame.empty() ? "" : ", ") + Name(r) +
+    blame += (blame.empty() ? "" : "; and ") + Name(r) +
              (gone     ? " cannot be reached (ended, or its node is cut off)"
               : silent ? " does not answer (stopped, or its node is stuck)"
                        : " has not started operation " + std::to_string(known[r].started + 1)) +
-             ", the last operation it is known to have finished is " + std::to_string(known[r].finished) +
-             " (" + known[r].what + ")";
+             LastKnown(r, known[r]);
   }
   if (blame.empty()) {
     blame = only >= 0

@@ -1,9 +1,9 @@
 // Who of the other ranks is still there, and how far: beside the communicator's own transport, so that it
 // answers when that one does not.
 //
-//   Every rank listens on a TCP port and keeps a connection to the next rank. Its two neighbours hear twice a
-//   second how far it is. A connection that closes without a goodbye is a rank that was killed: known at
-//   once. A rank that is late is found by a roll call: all ranks are asked, and one that is stopped or cut
+//   Every rank listens on a TCP port and keeps a connection to the next rank. Its two neighbours hear ten
+//   times a second how far it is. A connection that closes without a goodbye is a rank that was killed: known
+//   at once. A rank that is late is found by a roll call: all ranks are asked, and one that is stopped or cut
 //   off does not answer. Whoever knows what is wrong tells all others, who then fail with the same sentence.
 #pragma once
 
@@ -82,6 +82,7 @@ class PeerWatch {
   std::string Line(const char* verb, const std::string& rest) const;
   std::string ProgressLine(const char* verb, int rank, const Progress& progress) const;
   std::string Name(int rank) const;
+  static std::string LastKnown(int rank, const Progress& progress);
 
   const int rank_, size_;
   std::string address_, endpoint_, token_;
