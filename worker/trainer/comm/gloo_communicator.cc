@@ -118,7 +118,6 @@ GlooCommunicator::GlooCommunicator(int rank, int size, const Rendezvous& rendezv
     : rank_(rank), size_(size), timeout_(timeout), transport_(std::make_shared<Transport>()) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   const auto store = OpenStore(rendezvous, rank, size, timeout);
-  std::string address;
   int round = 0;
   watch_ = WatchPeers(rank, size, [&](const std::string& mine) {
     return GatherThrough(*store, "scalelab/" + std::to_string(round++) + "/", rank, size, mine, deadline);
@@ -130,13 +129,15 @@ GlooCommunicator::GlooCommunicator(int rank, int size, const Rendezvous& rendezv
     transport_->context = std::make_shared<gloo::rendezvous::Context>(rank, size);
     transport_->context->setTimeout(timeout);
     transport_->context->connectFullMesh(*store, device);
+    gloo::BarrierOptions all_have_read_the_store(transport_->context);
+    all_have_read_the_store.setTimeout(timeout);
+    gloo::barrier(all_have_read_the_store);
   } catch (const std::exception& e) {
     throw TrainerError(watch_->Investigate("connecting over Gloo failed (" + Words(e.what()) + ")", -1),
                        ErrorKind::kCommunication);
   }
   watch_->OnCondemned([transport = transport_] { transport->Abort(); });
   thread_ = std::thread(&GlooCommunicator::CommunicationThread, this);
-  Barrier();  // the store must live until all have read it
 }
 
 GlooCommunicator::~GlooCommunicator() {

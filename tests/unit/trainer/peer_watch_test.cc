@@ -1,0 +1,98 @@
+// Ranks are watches of one process: what each of them says when another is late, leaves or is not there.
+#include "worker/trainer/comm/peer_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <memory>
+#include <sstream>
+
+namespace scalelab::trainer {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+class PeerWatchTest : public testing::Test {
+ protected:
+  PeerWatchTest() {
+    std::vector<std::string> endpoints;
+    for (int r = 0; r < kRanks; ++r) {
+      ranks_.push_back(std::make_unique<PeerWatch>(r, kRanks, "127.0.0.1"));
+      endpoints.push_back(ranks_[r]->endpoint());
+    }
+    for (auto& rank : ranks_) rank->Join(endpoints, "token");
+  }
+
+  // Operations that the rank finishes; then it starts one more if `in_next`.
+  void Work(int rank, int finished, bool in_next) {
+    for (int i = 0; i < finished; ++i) {
+      ranks_[rank]->Started("all-reduce");
+      ranks_[rank]->Finished("all-reduce");
+    }
+    if (in_next) ranks_[rank]->Started("broadcast");
+  }
+
+  // The sentence with which `rank` is interrupted; waits for it.
+  std::string Interruption(int rank) {
+    auto done = std::make_shared<std::promise<void>>();
+    ranks_[rank]->OnCondemned([done] { done->set_value(); });
+    if (done->get_future().wait_for(std::chrono::seconds(20)) != std::future_status::ready) return "(never)";
+    return ranks_[rank]->verdict();
+  }
+
+  static constexpr int kRanks = 4;
+  std::vector<std::unique_ptr<PeerWatch>> ranks_;
+};
+
+TEST_F(PeerWatchTest, NamesTheRankThatHasNotStartedWhatTheOthersAreIn) {
+  for (int r : {0, 1, 3}) Work(r, 5, /*in_next=*/true);
+  Work(2, 3, /*in_next=*/false);
+  const std::string verdict = ranks_[0]->Investigate("broadcast was not over after 7 s", -1);
+  EXPECT_THAT(verdict, HasSubstr("broadcast was not over after 7 s on rank 0"));
+  EXPECT_THAT(verdict, HasSubstr("rank 2 on "));
+  EXPECT_THAT(verdict, HasSubstr("has not started operation 4"));
+  EXPECT_THAT(verdict, HasSubstr("finished is 3 (all-reduce)"));
+  EXPECT_THAT(verdict, Not(HasSubstr("rank 1 on ")));
+  for (int r = 1; r < kRanks; ++r) EXPECT_EQ(Interruption(r), verdict) << "all say the same";
+}
+
+TEST_F(PeerWatchTest, BlamesTheNetworkWhenAllAreInIt) {
+  for (int r = 0; r < kRanks; ++r) Work(r, 2, /*in_next=*/true);
+  EXPECT_THAT(ranks_[1]->Investigate("broadcast was not over after 7 s", -1),
+              HasSubstr("raise comm_timeout_s"));
+}
+
+TEST_F(PeerWatchTest, ARankThatLeavesBeforeAnOperationOfOthersIsNamedUnasked) {
+  for (int r : {0, 1, 3}) Work(r, 5, /*in_next=*/true);
+  Work(2, 5, /*in_next=*/false);
+  ranks_[2]->Leave();
+  for (int r : {0, 1, 3}) EXPECT_THAT(Interruption(r), HasSubstr("left before operation 6")) << r;
+}
+
+TEST_F(PeerWatchTest, ARankThatLeavesAfterTheLastOperationDisturbsNobody) {
+  for (int r : {0, 1, 3}) Work(r, 4, /*in_next=*/true);  // still in the fifth, which rank 2 has finished
+  Work(2, 5, /*in_next=*/false);
+  ranks_[2]->Leave();
+  // Whatever the others had to say about that would have been said before they answer.
+  const std::string verdict = ranks_[0]->Investigate("receive was not over after 1 s", /*peer=*/3);
+  EXPECT_THAT(verdict, HasSubstr("rank 3 on "));
+  EXPECT_THAT(verdict, HasSubstr("takes no part in it"));
+}
+
+TEST_F(PeerWatchTest, DoesNotListenToStrangers) {
+  std::istringstream endpoint(ranks_[1]->endpoint());
+  std::string address;
+  int port = 0;
+  endpoint >> address >> port;
+  const Socket stranger = Connect(address, port, std::chrono::seconds(5));
+  ASSERT_TRUE(stranger);
+  ASSERT_TRUE(SendLine(stranger, "guess verdict all is lost\n"));
+  // Rank 1 has read it by the time it answers what came later.
+  ranks_[0]->Investigate("x", 1);
+  EXPECT_THAT(Interruption(1), Not(HasSubstr("all is lost")));
+}
+
+}  // namespace
+}  // namespace scalelab::trainer
