@@ -117,6 +117,9 @@ void Lifecycle::Conclude(AllocationState& allocation, AttemptState& attempt, db:
       return;
     }
   }
+  // Where no step can be started the next run would fare no better: another job may.
+  const bool useless = outcome.cause == db::Cause::kBootFail;
+  if (useless) Release(allocation, outcome.message, fx);
   EndAttempt(attempt, outcome.state, outcome.cause, outcome.message, now, fx);
 }
 

@@ -116,7 +116,9 @@ ExitCause JudgeExit(const JobResult& result, const std::string& launcher, int ra
     return {v1::Attempt::RANK_KILLED, Sentence(what, said.text.empty() ? words : said.text)};
   }
   if (!any_started) {
-    return {v1::Attempt::LAUNCH_ERROR,
+    // Slurm that does not know the job (any more), has no room, or does not answer is no fault of the run.
+    const bool slurm = launcher == "srun" && !absl::StrContains(said.text, "execve");
+    return {slurm ? v1::Attempt::BOOT_FAIL : v1::Attempt::LAUNCH_ERROR,
             Sentence(absl::StrCat(launcher, " ended with status ", result.exit_status, " before a rank ran"),
                      said.text)};
   }

@@ -494,6 +494,16 @@ TEST(Lifecycle, WorkersThatLeaveWhenTheirTimeIsUpMeanATimeout) {
   EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kFailed) << "a new allocation would not give it more time";
 }
 
+TEST(Lifecycle, AnAllocationThatCannotStartRanksIsHandedBackForAnotherOne) {
+  OneRun w;
+  const auto after = w.Sync(w.job, {World::Ended(w.token, 1, v1::Attempt::BOOT_FAIL)});
+  EXPECT_TRUE(after.terminate());
+  EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kQueued);
+  const std::string other = w.AskedFor();
+  EXPECT_NE(other, "");
+  EXPECT_NE(other, w.job);
+}
+
 TEST(Lifecycle, ALeavingWorkerGetsNothingNew) {
   World w;
   const int64_t id = w.Submit(World::Spec({1}));

@@ -73,8 +73,11 @@ TEST(JudgeExit, QuotesWhatSrunSaysOfTheFirstRankThatDied) {
   TempDir empty;
   std::ofstream(empty / "launcher.err") << "srun: error: Unable to create step for job 4: Job has expired\n";
   judged = JudgeExit(Ended(1), "srun", 2, empty.path());
-  EXPECT_EQ(judged.cause, Attempt::LAUNCH_ERROR);
+  EXPECT_EQ(judged.cause, Attempt::BOOT_FAIL);
   EXPECT_THAT(judged.message, HasSubstr("Job has expired"));
+  std::ofstream(empty / "launcher.err")
+      << "slurmstepd: error: execve(): /opt/scalelab-rank: No such file or directory\n";
+  EXPECT_EQ(JudgeExit(Ended(2), "srun", 2, empty.path()).cause, Attempt::LAUNCH_ERROR);
 }
 
 TEST(LastWords, AreShortAndValidUtf8WhateverWasWritten) {
