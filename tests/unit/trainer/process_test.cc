@@ -2,141 +2,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <thread>
 
-#include "nlohmann/json.hpp"
+#include "tests/unit/trainer/trainer_program.h"
 
+namespace scalelab::trainer {
 namespace {
 
-using nlohmann::json;
 using testing::HasSubstr;
-
-std::string ReadAll(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-
-struct Result {
-  int status = -1;
-  std::vector<std::vector<json>> events;  // of each rank
-
-  std::vector<json> Of(int rank, const std::string& event) const {
-    std::vector<json> found;
-    std::ranges::copy_if(events[rank], std::back_inserter(found),
-                         [&](const json& e) { return e["event"] == event; });
-    return found;
-  }
-  std::string hash(int rank) const {
-    const auto finish = Of(rank, "finish");
-    return finish.empty() ? "no finish" : finish[0]["parameter_hash"].get<std::string>();
-  }
-  // Mean loss over the ranks of each step.
-  std::vector<double> Losses() const {
-    std::vector<double> losses;
-    for (size_t r = 0; r < events.size(); ++r) {
-      const auto steps = Of(static_cast<int>(r), "step");
-      losses.resize(steps.size());
-      for (size_t i = 0; i < steps.size(); ++i) {
-        EXPECT_EQ(steps[i]["step"], i);
-        losses[i] += steps[i]["metrics"]["train/loss"].get<double>() / static_cast<double>(events.size());
-      }
-    }
-    return losses;
-  }
-};
-
-class Trainer : public testing::Test {
- protected:
-  Trainer() {
-    static int number = 0;
-    dir_ = testing::TempDir() + "/trainer-" + std::to_string(getpid()) + "-" + std::to_string(number++);
-    std::filesystem::create_directories(dir_);
-    setenv("OMP_NUM_THREADS", "1", 1);
-    setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
-  }
-  ~Trainer() override { std::filesystem::remove_all(dir_); }
-
-  std::string EventsPath(int rank) const { return dir_ + "/events-" + std::to_string(rank) + ".jsonl"; }
-  std::string SpecPath(int rank) const { return dir_ + "/spec-" + std::to_string(rank) + ".json"; }
-
-  // The shell command of a run whose ranks get specs[rank], or the last one.
-  std::string Command(const std::vector<json>& specs, int ranks) {
-    std::string command;
-    for (int r = 0; r < ranks; ++r) {
-      std::filesystem::remove(EventsPath(r));
-      std::ofstream(SpecPath(r)) << specs[std::min<size_t>(r, specs.size() - 1)].dump();
-      const std::string rank = std::to_string(r), world = std::to_string(ranks);
-      if (ranks == 1) {
-        command = "env RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 SCALELAB_SPEC=" + SpecPath(0) +
-                  " SCALELAB_EVENTS=" + EventsPath(0) + " " TRAINER;
-        break;
-      }
-      command += (r == 0 ? MPIRUN " --oversubscribe --allow-run-as-root " : " : ") +
-                 std::string("-np 1 -x RANK=") + rank + " -x LOCAL_RANK=" + rank + " -x WORLD_SIZE=" + world +
-                 " -x SCALELAB_SPEC=" + SpecPath(r) + " -x SCALELAB_EVENTS=" + EventsPath(r) + " " TRAINER;
-    }
-    return command;
-  }
-
-  Result Run(const std::vector<json>& specs, int ranks = 1) {
-    Result result;
-    const int status = std::system((Command(specs, ranks) + " >" + dir_ + "/out 2>" + dir_ + "/err").c_str());
-    result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    for (int r = 0; r < ranks; ++r) {
-      std::ifstream file(EventsPath(r));
-      auto& events = result.events.emplace_back();
-      for (std::string line; std::getline(file, line);) events.push_back(json::parse(line));
-    }
-    if (result.status != 0) std::fputs(ReadAll(dir_ + "/err").substr(0, 400).c_str(), stderr);
-    return result;
-  }
-
-  static json Spec(int ranks, json more = json::object()) {
-    json spec = {{"engine", "native/ddp"},
-                 {"model", "resnet20"},
-                 {"dataset", "synthetic"},
-                 {"backend", "auto"},
-                 {"ranks", ranks},
-                 {"global_batch", 32},
-                 {"epochs", 1},
-                 {"max_steps", "20"},
-                 {"seed", "3"},
-                 {"learning_rate", 0.01},
-                 {"augment", false},
-                 {"train_samples", "640"},
-                 {"cpus_per_rank", 1},
-                 {"momentum", 0.9},
-                 {"weight_decay", 1e-4}};
-    spec.update(more);
-    return spec;
-  }
-
-  void WriteCifar(int train, int test, int missing_bytes = 0) {
-    auto write = [&](const std::string& name, int records, int missing) {
-      std::string bytes;
-      for (int r = 0; r < records; ++r) {
-        bytes += static_cast<char>(r % 10);
-        for (int i = 0; i < 3072; ++i) bytes += static_cast<char>((r * 37 + i * (r % 10 + 1)) & 0xff);
-      }
-      std::ofstream(dir_ + "/" + name, std::ios::binary).write(bytes.data(), std::ssize(bytes) - missing);
-    };
-    write("data_batch_1.bin", train, missing_bytes);
-    write("test_batch.bin", test, 0);
-  }
-
-  std::string dir_;
-};
 
 class Parity : public Trainer, public testing::WithParamInterface<std::string> {};
 
@@ -307,7 +183,7 @@ TEST_F(Trainer, RefusesWhatACpuCannotDo) {
                                                         {"precision", "tf32"},
                                                         {"device", "cuda"},
                                                         {"backend", "nccl"},
-                                                        {"engine", "native/none"},
+                                                        {"engine", "native/gossip"},
                                                         {"model", "vgg"},
                                                         {"dataset", "mnist"}}) {
     const Result run = Run({Spec(1, {{field, value}})});
@@ -398,3 +274,4 @@ TEST_F(Trainer, DoesNotOutliveAKilledLauncher) {
 }
 
 }  // namespace
+}  // namespace scalelab::trainer

@@ -34,6 +34,26 @@ TEST(TrainingSpec, TakesProtobufJsonWith64BitNumbersAsStrings) {
   EXPECT_EQ(spec.train_samples, 1000);
 }
 
+TEST(TrainingSpec, TakesTheOptionsOfEngines) {
+  const TrainingSpec spec = ParseTrainingSpec(
+      R"({"accumulation_steps":4,"first_bucket_cap_mib":2,"bucket_cap_mib":10,"find_unused_parameters":true,
+          "static_graph":true,"fusion_threshold_mib":0,"cycle_time_ms":2.5,"cache_capacity":0,
+          "gradient_compression":"fp16","autotune":true,"stall_warning_s":0,"timeline":true})",
+      "spec.json");
+  EXPECT_EQ(spec.accumulation_steps, 4);
+  EXPECT_EQ(spec.first_bucket_cap_mib, 2);
+  EXPECT_EQ(spec.bucket_cap_mib, 10);
+  EXPECT_TRUE(spec.find_unused_parameters);
+  EXPECT_TRUE(spec.static_graph);
+  EXPECT_EQ(spec.fusion_threshold_mib, 0);
+  EXPECT_EQ(spec.cycle_time_ms, 2.5);
+  EXPECT_EQ(spec.cache_capacity, 0);
+  EXPECT_EQ(spec.gradient_compression, "fp16");
+  EXPECT_TRUE(spec.autotune);
+  EXPECT_EQ(spec.stall_warning_s, 0);
+  EXPECT_TRUE(spec.timeline);
+}
+
 TEST(TrainingSpec, KeepsDefaultsOfMissingFields) {
   const TrainingSpec spec = ParseTrainingSpec("{}", "spec.json");
   EXPECT_EQ(spec.engine, "native/ddp");
@@ -51,6 +71,10 @@ TEST(TrainingSpec, NamesFileFieldAndValueOfWhatIsWrong) {
   EXPECT_THAT(ErrorOf(R"({"ranks":3,"global_batch":128})"),
               AllOf(HasSubstr("global_batch"), HasSubstr("3 ranks")));
   EXPECT_THAT(ErrorOf(R"({"ranks":2,"global_batch":128,"batch_per_rank":128})"), HasSubstr("global_batch"));
+  EXPECT_THAT(ErrorOf(R"({"batch_per_rank":4,"accumulation_steps":5})"),
+              AllOf(HasSubstr("accumulation_steps"), HasSubstr("batch_per_rank (4)")));
+  EXPECT_THAT(ErrorOf(R"({"gradient_compression":"fp8"})"), AllOf(HasSubstr("fp16"), HasSubstr("fp8")));
+  EXPECT_THAT(ErrorOf(R"({"cycle_time_ms":-1})"), HasSubstr("cycle_time_ms"));
   EXPECT_THAT(ErrorOf("{"), HasSubstr("not a JSON object"));
 }
 

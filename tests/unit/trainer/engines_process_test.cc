@@ -1,0 +1,128 @@
+// Engines as real processes: what the threads of parity_test.cc cannot show.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "tests/unit/trainer/trainer_program.h"
+
+namespace scalelab::trainer {
+namespace {
+
+using testing::HasSubstr;
+
+// Relative to the loss. The ranks add in another order, and each step multiplies the rounding of those
+// before.
+constexpr double kTolerance = 2e-3;
+
+std::vector<std::string> Backends() {
+#ifdef SCALELAB_GLOO
+  return {"mpi", "gloo"};
+#else
+  return {"mpi"};
+#endif
+}
+
+class Engines : public Trainer, public testing::WithParamInterface<std::string> {
+ protected:
+  static json Frozen(json more = json::object()) {
+    json spec = {{"batch_norm", "eval"},
+                 {"learning_rate", 0.001}};  // the same whatever the slices of a batch
+    spec.update(more);
+    return spec;
+  }
+  static double Deviation(const Result& run, const std::vector<double>& expected) {
+    const std::vector<double> losses = run.Losses();
+    EXPECT_EQ(losses.size(), expected.size());
+    double deviation = 0;
+    for (size_t i = 0; i < std::min(losses.size(), expected.size()); ++i) {
+      deviation = std::max(deviation, std::abs(losses[i] / expected[i] - 1));
+    }
+    return deviation;
+  }
+};
+
+TEST_P(Engines, TrainLikeOneRank) {
+  const std::vector<double> expected = Run({Spec(1, Frozen())}).Losses();
+  ASSERT_EQ(expected.size(), 20u);
+  EXPECT_LT(expected.back(), expected.front()) << "it should learn, or the comparison says little";
+  for (const int ranks : {2, 4}) {
+    std::map<std::string, std::string> hashes;
+    for (const char* engine : {"native/ddp", "native/serial", "native/horovod"}) {
+      const Result run = Run({Spec(ranks, Frozen({{"engine", engine}, {"backend", GetParam()}}))}, ranks);
+      ASSERT_EQ(run.status, 0) << engine;
+      const double deviation = Deviation(run, expected);
+      std::printf("%s over %s, %d ranks: largest relative deviation of the loss %.1e\n", engine,
+                  GetParam().c_str(), ranks, deviation);
+      EXPECT_LT(deviation, kTolerance) << engine;
+      for (int r = 1; r < ranks; ++r) EXPECT_EQ(run.hash(r), run.hash(0)) << engine;
+      hashes[engine] = run.hash(0);
+    }
+    // The sum of two numbers has no order: all engines end with the very same bits.
+    if (ranks == 2) {
+      EXPECT_EQ(hashes["native/serial"], hashes["native/ddp"]);
+      EXPECT_EQ(hashes["native/horovod"], hashes["native/ddp"]);
+    }
+  }
+}
+
+TEST_P(Engines, AddUpThePartsOfABatch) {
+  const json few = Frozen({{"max_steps", "8"}});
+  const std::vector<double> expected = Run({Spec(1, few)}).Losses();
+  json parts = few;
+  parts.update({{"accumulation_steps", 3}, {"backend", GetParam()}});  // of 16 samples: 6, 5, 5
+  for (const char* engine : {"native/ddp", "native/horovod"}) {
+    parts["engine"] = engine;
+    const Result run = Run({Spec(2, parts)}, 2);
+    ASSERT_EQ(run.status, 0) << engine;
+    EXPECT_LT(Deviation(run, expected), kTolerance) << engine;
+    EXPECT_EQ(run.hash(1), run.hash(0)) << engine;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, Engines, testing::ValuesIn(Backends()),
+                         [](const auto& info) { return info.param; });
+
+TEST_F(Trainer, WithoutSynchronisationHasNoHashToCompare) {
+  const Result run = Run({Spec(2, {{"engine", "native/none"}, {"max_steps", "4"}})}, 2);
+  ASSERT_EQ(run.status, 0);
+  EXPECT_EQ(run.hash(0), "");
+  EXPECT_EQ(run.hash(1), "");
+  for (const json& step : run.Of(0, "step")) EXPECT_EQ(step["metrics"]["comm/bytes"], 0);
+  EXPECT_NE(Run({Spec(1, {{"engine", "native/none"}, {"max_steps", "1"}})}).hash(0), "");
+}
+
+TEST_F(Trainer, TellsWhatHorovodsMachineryDid) {
+  const Result run =
+      Run({Spec(2, {{"engine", "native/horovod"}, {"max_steps", "6"}, {"timeline", true}})}, 2);
+  ASSERT_EQ(run.status, 0);
+  for (int r = 0; r < 2; ++r) {
+    const json metrics = run.Of(r, "finish").at(0)["metrics"];
+    const double tensors = metrics["horovod/cache_misses"];
+    EXPECT_GT(tensors, 50) << "each tensor of the network is negotiated once";
+    EXPECT_EQ(metrics["horovod/cache_hits"], 5 * tensors);
+    EXPECT_GT(metrics["horovod/fused_tensors"], 0);
+    EXPECT_LT(metrics["horovod/all_reduces"], 6 * tensors);
+    EXPECT_GE(metrics["horovod/cycles"], 6);
+    EXPECT_EQ(metrics["horovod/stall_warnings"], 0);
+    EXPECT_EQ(metrics["horovod/bytes"], 6 * run.Of(r, "step")[0]["metrics"]["comm/bytes"].get<double>());
+  }
+  const json timeline = json::parse(ReadAll(dir_ + "/horovod-timeline.json"));
+  const auto reduced =
+      std::ranges::count_if(timeline, [](const json& e) { return e["name"] == "ALLREDUCE"; });
+  EXPECT_EQ(reduced, 6 * run.Of(0, "finish").at(0)["metrics"]["horovod/cache_misses"].get<int>());
+}
+
+TEST_F(Trainer, RefusesHorovodWithStatisticsOverAllRanks) {
+  const Result run = Run({Spec(2, {{"engine", "native/horovod"}, {"batch_norm", "sync"}})}, 2);
+  EXPECT_NE(run.status, 0);
+  // The first rank that fails ends the other, perhaps before that one has said why.
+  std::vector<json> errors = run.Of(0, "error");
+  if (errors.empty()) errors = run.Of(1, "error");
+  ASSERT_FALSE(errors.empty());
+  EXPECT_THAT(errors[0]["message"].get<std::string>(), HasSubstr("batch_norm"));
+}
+
+}  // namespace
+}  // namespace scalelab::trainer
