@@ -33,6 +33,8 @@ struct ServerConfig {
   std::string worker_program;
   // A worker that was not heard of for so long is lost.
   absl::Duration worker_timeout = absl::Seconds(30);
+  // Between two questions to the scheduler; twice as long when no job is about to begin or to end.
+  absl::Duration poll_interval = absl::Seconds(15);
   // SQLite rollback journal instead of WAL, for a data_dir on a network filesystem.
   bool rollback_journal = false;
   std::string log_format = "text";  // or "json"

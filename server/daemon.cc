@@ -69,6 +69,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
   CoordinatorOptions options;
   options.runs_dir = config.runs_dir;
   options.worker_timeout = config.worker_timeout;
+  options.poll_interval = config.poll_interval;
   options.secret_for = [auth = daemon->auth_.get()](const std::string& token) {
     return auth->SecretFor(token);
   };

@@ -34,8 +34,9 @@ std::map<std::string, std::string> Environment(const DevCluster& cluster) {
 }
 
 std::vector<std::string> Flags(const DevCluster& cluster, std::vector<std::string> more) {
-  std::vector<std::string> flags = {"--scheduler", "slurm", "--listen",
-                                    absl::StrCat(cluster.address(), ":", FreePort(cluster.address()))};
+  std::vector<std::string> flags = {
+      "--scheduler", "slurm",    "--poll-interval",
+      "2",           "--listen", absl::StrCat(cluster.address(), ":", FreePort(cluster.address()))};
   flags.insert(flags.end(), more.begin(), more.end());
   return flags;
 }
