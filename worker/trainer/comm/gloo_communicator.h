@@ -52,6 +52,7 @@ class GlooCommunicator : public Communicator {
 
  private:
   class GlooOperation;
+  class CollectiveWork;
   class MessageWork;
   struct Transport;  // Gloo's context, kept out of this header
 
@@ -64,7 +65,6 @@ class GlooCommunicator : public Communicator {
   const std::chrono::milliseconds timeout_;
   std::shared_ptr<Transport> transport_;
   std::unique_ptr<PeerWatch> watch_;
-  std::atomic<int> waiting_ = 0;       // callers in Wait()
   std::atomic<bool> abandon_ = false;  // leave operations that were not started
 
   std::mutex mutex_;  // guards queue_ and closing_
