@@ -29,7 +29,8 @@ struct Rendezvous {
 Rendezvous RendezvousOfRun();
 
 // Collective operations are carried out one after another by a communication thread; sends and receives are
-// Gloo's own and go on beside them.
+// Gloo's own and go on beside them. Gloo counts the time limit of a collective operation anew for each part
+// of it that arrives.
 class GlooCommunicator : public Communicator {
  public:
   // Returns when all ranks have come; throws TrainerError that names those who have not within `timeout`,
