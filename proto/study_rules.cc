@@ -152,6 +152,7 @@ class CellChecker {
       }
     }
     CheckDevice(run, index);
+    CheckEngine(run, index);
   }
 
  private:
@@ -179,6 +180,18 @@ class CellChecker {
         absl::StrCat("global_batch ", batch, " does not divide evenly over ", ranks,
                      " ranks; the nearest that ",
                      below > 0 ? absl::StrCat("do are ", below, " and ") : "does is ", below + ranks));
+  }
+
+  void CheckEngine(const RunSpec& run, const std::vector<int>& index) {
+    if (run.engine() == "native/horovod" && run.batch_norm() == "sync" && run.ranks() > 1) {
+      Add(grid_.Where("batch_norm", index, "fixed.batch_norm"),
+          "engine native/horovod cannot run batch_norm sync; use batch_norm train, or native/ddp");
+    }
+    if (run.batch_per_rank() > 0 && run.accumulation_steps() > run.batch_per_rank()) {
+      Add(grid_.Where("accumulation_steps", index, "fixed.accumulation_steps"),
+          absl::StrCat("accumulation_steps ", run.accumulation_steps(), " must not exceed the ",
+                       run.batch_per_rank(), " samples of a rank"));
+    }
   }
 
   void CheckDevice(const RunSpec& run, const std::vector<int>& index) {

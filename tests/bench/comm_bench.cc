@@ -99,6 +99,7 @@ int Main(int64_t largest) {
   spec.backend = "gloo";
   MeetingPlace(*mpi);
   const auto gloo = MakeCommunicator(spec, environment);
+  mpi->Barrier();  // all have met, and removed what they left there
   if (mpi->rank() == 0) std::filesystem::remove_all(std::getenv("SCALELAB_ATTEMPT_DIR"));
 
   // Nobody else calls MPI meanwhile: the communicator's own thread sleeps while it has nothing to do.

@@ -302,6 +302,17 @@ TEST(StudyViolations, WhatADeviceCannotDo) {
           .ok());
 }
 
+TEST(StudyViolations, WhatAnEngineCannotDo) {
+  const std::string horovod = R"("engine": "native/horovod", "batch_norm": "sync", "ranks": )";
+  EXPECT_THAT(Wrong(Small("", horovod + "2")),
+              Only("fixed.batch_norm",
+                   "engine native/horovod cannot run batch_norm sync; use batch_norm train, or native/ddp"));
+  EXPECT_TRUE(ExpandStudy(Small("", horovod + "1")).ok()) << "one rank has nothing to bring together";
+  EXPECT_THAT(
+      Wrong(Small("", R"("ranks": 4, "global_batch": 8, "accumulation_steps": 3)")),
+      Only("fixed.accumulation_steps", "accumulation_steps 3 must not exceed the 2 samples of a rank"));
+}
+
 TEST(StudyViolations, EverythingIsToldInTheOrderOfTheFile) {
   EXPECT_THAT(
       Wrong(Spec(R"({"study": "1", "fixed": {"model": "resnet21", "momentum": 2, "dataset": "synthetic"},

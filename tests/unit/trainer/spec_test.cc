@@ -23,7 +23,7 @@ std::string ErrorOf(const std::string& json) {
 TEST(TrainingSpec, TakesProtobufJsonWith64BitNumbersAsStrings) {
   const TrainingSpec spec = ParseTrainingSpec(
       R"({"engine":"native/ddp","model":"resnet56","max_steps":"200","seed":"-7","ranks":4,"global_batch":256,
-          "learning_rate":0.4,"augment":false,"batch_norm":"sync","train_samples":"1000","command":[]})",
+          "learning_rate":0.4,"augment":false,"batch_norm":"sync","train_samples":"1000","comm_timeout_s":2.5,"command":[]})",
       "spec.json");
   EXPECT_EQ(spec.model, "resnet56");
   EXPECT_EQ(spec.max_steps, 200);
@@ -32,6 +32,7 @@ TEST(TrainingSpec, TakesProtobufJsonWith64BitNumbersAsStrings) {
   EXPECT_EQ(spec.learning_rate, 0.4);
   EXPECT_FALSE(spec.augment);
   EXPECT_EQ(spec.train_samples, 1000);
+  EXPECT_EQ(spec.comm_timeout_s, 2.5);
 }
 
 TEST(TrainingSpec, TakesTheOptionsOfEngines) {
@@ -76,6 +77,7 @@ TEST(TrainingSpec, NamesFileFieldAndValueOfWhatIsWrong) {
   EXPECT_THAT(ErrorOf(R"({"gradient_compression":"fp8"})"), AllOf(HasSubstr("fp16"), HasSubstr("fp8")));
   EXPECT_THAT(ErrorOf(R"({"cycle_time_ms":-1})"), HasSubstr("cycle_time_ms"));
   EXPECT_THAT(ErrorOf("{"), HasSubstr("not a JSON object"));
+  EXPECT_THAT(ErrorOf(R"({"comm_timeout_s":0})"), AllOf(HasSubstr("comm_timeout_s"), HasSubstr("0.1")));
 }
 
 TEST(LearningRate, WarmsUpByStepsAndThenStaysConstant) {

@@ -65,6 +65,15 @@ class GlooCommunicator::GlooOperation : public Operation {
   const std::function<void(uint32_t tag)> run;
 };
 
+class GlooCommunicator::CollectiveWork : public Work {
+ public:
+  explicit CollectiveWork(std::shared_ptr<GlooOperation> operation) : operation_(std::move(operation)) {}
+  void Wait() override { operation_->Wait(); }
+
+ private:
+  std::shared_ptr<GlooOperation> operation_;
+};
+
 // A send or receive, which Gloo carries out by itself.
 class GlooCommunicator::MessageWork : public Work {
  public:
@@ -200,7 +209,7 @@ std::unique_ptr<Work> GlooCommunicator::Submit(const char* what, std::function<v
     queue_.push_back(operation);
   }
   changed_.notify_one();
-  return std::make_unique<OperationWork>(std::move(operation), waiting_);
+  return std::make_unique<CollectiveWork>(std::move(operation));
 }
 
 std::unique_ptr<Work> GlooCommunicator::StartAllReduce(const at::Tensor& tensor, ReduceOp op) {

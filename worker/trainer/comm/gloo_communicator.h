@@ -29,7 +29,8 @@ struct Rendezvous {
 Rendezvous RendezvousOfRun();
 
 // Collective operations are carried out one after another by a communication thread; sends and receives are
-// Gloo's own and go on beside them.
+// Gloo's own and go on beside them. Gloo counts the time limit of a collective operation anew for each part
+// of it that arrives.
 class GlooCommunicator : public Communicator {
  public:
   // Returns when all ranks have come; throws TrainerError that names those who have not within `timeout`,
@@ -52,6 +53,7 @@ class GlooCommunicator : public Communicator {
 
  private:
   class GlooOperation;
+  class CollectiveWork;
   class MessageWork;
   struct Transport;  // Gloo's context, kept out of this header
 
@@ -64,7 +66,6 @@ class GlooCommunicator : public Communicator {
   const std::chrono::milliseconds timeout_;
   std::shared_ptr<Transport> transport_;
   std::unique_ptr<PeerWatch> watch_;
-  std::atomic<int> waiting_ = 0;       // callers in Wait()
   std::atomic<bool> abandon_ = false;  // leave operations that were not started
 
   std::mutex mutex_;  // guards queue_ and closing_

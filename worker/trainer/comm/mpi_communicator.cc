@@ -8,7 +8,6 @@
 
 #include <climits>
 #include <exception>
-#include <list>
 
 #include "worker/trainer/comm/communicators.h"
 #include "worker/trainer/comm/operation.h"
@@ -169,64 +168,94 @@ MpiCommunicator::~MpiCommunicator() {
   MPI_Finalize();
 }
 
-void MpiCommunicator::CommunicationThread() {
-  prctl(PR_SET_TIMERSLACK, 1);                            // or a sleep of 50 us takes 100
-  std::deque<std::shared_ptr<MpiOperation>> collectives;  // these end in the order of their start
-  std::list<std::shared_ptr<MpiOperation>> messages;      // these in any
-  std::exception_ptr broken;  // after a failure every later operation fails the same way
-  // Whether the operation is over, either way.
-  const auto ended = [&](MpiOperation& operation) {
-    try {
-      if (broken) std::rethrow_exception(broken);
-      int done = 0;
-      Check(MPI_Test(&operation.request, &done, MPI_STATUS_IGNORE), operation.what);
-      if (!done) {
-        ThrowIfHopeless(operation);
-        return false;
-      }
-      if (operation.finish) operation.finish();
-      if (operation.collective()) watch_->Finished(operation.what);
-      operation.Complete(nullptr);
-    } catch (...) {
-      broken = std::current_exception();
-      operation.Complete(broken);
+// Drives MPI itself while it waits: a handover to another thread and back costs more than a small operation.
+class MpiCommunicator::MpiWork : public Work {
+ public:
+  MpiWork(MpiCommunicator& owner, std::shared_ptr<MpiOperation> operation)
+      : owner_(owner), operation_(std::move(operation)) {}
+  void Wait() override {
+    owner_.waiting_.fetch_add(1);
+    while (!operation_->done()) {
+      owner_.Drive();
+      if (!operation_->done()) sched_yield();
     }
-    return true;
-  };
+    if (owner_.waiting_.fetch_sub(1) == 1 && owner_.under_way_ > 0) owner_.WakeThread();
+    operation_->Wait();  // throws what it failed with
+  }
+
+ private:
+  MpiCommunicator& owner_;
+  std::shared_ptr<MpiOperation> operation_;
+};
+
+void MpiCommunicator::CommunicationThread() {
+  prctl(PR_SET_TIMERSLACK, 1);  // or a sleep of 50 us takes 100
   while (!abandon_) {
-    std::deque<std::shared_ptr<MpiOperation>> fresh;
     {
       std::unique_lock lock(mutex_);
-      const bool idle = collectives.empty() && messages.empty();
-      if (idle) changed_.wait(lock, [&] { return !queue_.empty() || closing_; });
-      if (idle && queue_.empty()) return;
-      fresh.swap(queue_);
+      changed_.wait(lock, [&] { return closing_ || (under_way_ > 0 && waiting_ == 0); });
+      if (closing_ && under_way_ == 0) return;
     }
-    for (auto& operation : fresh) {
-      try {
-        if (broken) std::rethrow_exception(broken);
-        operation->deadline = std::chrono::steady_clock::now() + timeout_;
-        if (operation->collective()) watch_->Started(operation->what);
-        Check(operation->start(&operation->request), operation->what);
-        if (operation->collective()) {
-          collectives.push_back(operation);
-        } else {
-          messages.push_back(operation);
-        }
-      } catch (...) {
-        broken = std::current_exception();
-        operation->Complete(broken);
+    Drive();
+    nanosleep(&kPollInterval, nullptr);
+  }
+}
+
+void MpiCommunicator::WakeThread() {
+  {
+    std::lock_guard lock(mutex_);  // or it may just have looked, and not sleep yet
+  }
+  changed_.notify_one();
+}
+
+void MpiCommunicator::Drive() {
+  std::lock_guard driving(driving_);
+  std::deque<std::shared_ptr<MpiOperation>> fresh;
+  {
+    std::lock_guard lock(mutex_);
+    fresh.swap(queue_);
+  }
+  for (auto& operation : fresh) {
+    try {
+      if (broken_) std::rethrow_exception(broken_);
+      operation->deadline = std::chrono::steady_clock::now() + timeout_;
+      if (operation->collective()) watch_->Started(operation->what);
+      Check(operation->start(&operation->request), operation->what);
+      if (operation->collective()) {
+        collectives_.push_back(operation);
+      } else {
+        messages_.push_back(operation);
       }
-    }
-    while (!collectives.empty() && ended(*collectives.front())) collectives.pop_front();
-    std::erase_if(messages, [&](const auto& message) { return ended(*message); });
-    if (collectives.empty() && messages.empty()) continue;
-    if (waiting_.load(std::memory_order_relaxed) > 0) {
-      sched_yield();
-    } else {
-      nanosleep(&kPollInterval, nullptr);
+    } catch (...) {
+      broken_ = std::current_exception();
+      Complete(*operation);
     }
   }
+  while (!collectives_.empty() && Ended(*collectives_.front())) collectives_.pop_front();
+  std::erase_if(messages_, [&](const auto& message) { return Ended(*message); });
+}
+
+bool MpiCommunicator::Ended(MpiOperation& operation) {
+  try {
+    if (broken_) std::rethrow_exception(broken_);
+    int done = 0;
+    Check(MPI_Test(&operation.request, &done, MPI_STATUS_IGNORE), operation.what);
+    if (!done) {
+      ThrowIfHopeless(operation);
+      return false;
+    }
+    if (operation.finish) operation.finish();
+    if (operation.collective()) watch_->Finished(operation.what);
+  } catch (...) {
+    broken_ = std::current_exception();
+  }
+  Complete(operation);
+  return true;
+}
+
+void MpiCommunicator::Complete(MpiOperation& operation) {
+  --under_way_;
+  operation.Complete(broken_);
 }
 
 void MpiCommunicator::ThrowIfHopeless(const Operation& operation) const {
@@ -243,9 +272,10 @@ std::unique_ptr<Work> MpiCommunicator::Submit(std::unique_ptr<MpiOperation> oper
   {
     std::lock_guard lock(mutex_);
     queue_.push_back(shared);
+    ++under_way_;
   }
   changed_.notify_one();
-  return std::make_unique<OperationWork>(std::move(shared), waiting_);
+  return std::make_unique<MpiWork>(*this, std::move(shared));
 }
 
 std::unique_ptr<Work> MpiCommunicator::StartAllReduce(const at::Tensor& tensor, ReduceOp op) {

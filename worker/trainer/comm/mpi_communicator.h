@@ -4,7 +4,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <functional>
+#include <list>
 #include <mutex>
 #include <thread>
 
@@ -15,10 +17,10 @@ namespace scalelab::trainer {
 class Operation;
 class PeerWatch;
 
-// All MPI calls between MPI_Init and MPI_Finalize are made by one communication thread, which starts
-// operations in the order of the calls, all as non-blocking collectives, and drives them: at full speed while
-// somebody waits, with short sleeps while the ranks still compute, because on one core per rank a busy poll
-// would steal from the computation that it is meant to overlap with.
+// Operations start in the order of the calls, all as non-blocking ones. Whoever waits for one drives MPI
+// meanwhile, at full speed. While nobody waits a communication thread drives it, with short sleeps, because
+// on one core per rank a busy poll would steal from the computation that it is meant to overlap with. Only
+// one thread is in MPI at a time.
 class MpiCommunicator : public Communicator {
  public:
   // Initialises MPI; one object per process. `launched` is what the launcher said (0: nothing), `expected`
@@ -44,18 +46,31 @@ class MpiCommunicator : public Communicator {
 
  private:
   class MpiOperation;
+  class MpiWork;
   struct Handles;  // MPI's own types, kept out of this header
 
   std::unique_ptr<Work> Submit(std::unique_ptr<MpiOperation> operation);
   void ThrowIfHopeless(const Operation& operation) const;
   void CommunicationThread();
+  void WakeThread();
+  // Starts what was submitted and looks at what is running, once.
+  void Drive();
+  // With driving_ held: whether the operation is over, either way; tells those who wait.
+  bool Ended(MpiOperation& operation);
+  void Complete(MpiOperation& operation);
 
   int rank_ = 0, size_ = 1;
   const std::chrono::milliseconds timeout_;
   std::unique_ptr<Handles> handles_;
   std::unique_ptr<PeerWatch> watch_;
   std::atomic<int> waiting_ = 0;       // callers in Wait()
+  std::atomic<int> under_way_ = 0;     // operations submitted and not over
   std::atomic<bool> abandon_ = false;  // leave unfinished operations
+
+  std::mutex driving_;  // held by who is in MPI; guards the three below, taken before mutex_
+  std::deque<std::shared_ptr<MpiOperation>> collectives_;  // running; these end in the order of their start
+  std::list<std::shared_ptr<MpiOperation>> messages_;      // these in any
+  std::exception_ptr broken_;  // after a failure every later operation fails the same way
 
   std::mutex mutex_;  // guards queue_ and closing_
   std::condition_variable changed_;

@@ -25,13 +25,14 @@ class Operation {
   // Once; `error` is null when the result is in place.
   void Complete(std::exception_ptr error) {
     std::lock_guard lock(mutex_);
-    done_ = true;
     error_ = std::move(error);
+    over_.store(true, std::memory_order_release);
     changed_.notify_all();
   }
+  bool done() const { return over_.load(std::memory_order_acquire); }
   void Wait() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return done_; });
+    changed_.wait(lock, [&] { return done(); });
     if (error_) std::rethrow_exception(error_);
   }
 
@@ -42,28 +43,8 @@ class Operation {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool done_ = false;
+  std::atomic<bool> over_ = false;
   std::exception_ptr error_;
-};
-
-// What the caller gets. `waiting` counts those who wait at this moment: the communication thread hurries for
-// them.
-class OperationWork : public Work {
- public:
-  OperationWork(std::shared_ptr<Operation> operation, std::atomic<int>& waiting)
-      : operation_(std::move(operation)), waiting_(waiting) {}
-  void Wait() override {
-    struct Counted {
-      explicit Counted(std::atomic<int>& n) : n(n) { n.fetch_add(1, std::memory_order_relaxed); }
-      ~Counted() { n.fetch_sub(1, std::memory_order_relaxed); }
-      std::atomic<int>& n;
-    } counted(waiting_);
-    operation_->Wait();
-  }
-
- private:
-  std::shared_ptr<Operation> operation_;
-  std::atomic<int>& waiting_;
 };
 
 // What PeerWatch::Investigate is asked about.
