@@ -96,6 +96,8 @@ absl::StatusOr<State> LoadState(db::Store& store, db::Micros now) {
     if (kept.state == db::AllocationState::kIntended || kept.state == db::AllocationState::kPending) {
       // Wanted no more: the poll will end it.
       allocation->cancel_sent = study == nullptr || study->row.cancel_requested;
+      // An earlier process may have asked for it and died before it knew the answer: the poll tells first.
+      allocation->submitted = true;
       if (!allocation->cancel_sent) ++state.pending_allocations;
     }
     state.allocation_by_token[kept.token] = kept.id;

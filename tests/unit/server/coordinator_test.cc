@@ -21,13 +21,16 @@ class ObedientScheduler final : public Scheduler {
   Capacity capacity() const override { return {}; }
   absl::StatusOr<std::string> Submit(const JobRequest& request) override {
     submitted.set_value(request);
+    if (silent) return absl::UnavailableError("nobody knows whether it was heard");
     return "1";
   }
   std::string Script(const JobRequest&) const override { return ""; }
   absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>& tokens) override {
     if (away) return absl::UnavailableError("squeue timed out");
     std::vector<JobStatus> jobs;
-    for (const std::string& token : tokens) jobs.push_back({token, "1", JobStatus::State::kRunning, ""});
+    polls += tokens.size();
+    const auto state = silent ? JobStatus::State::kUnknown : JobStatus::State::kRunning;
+    for (const std::string& token : tokens) jobs.push_back({token, "1", state, ""});
     return jobs;
   }
   absl::StatusOr<ClusterView> View() override {
@@ -38,6 +41,8 @@ class ObedientScheduler final : public Scheduler {
   std::atomic<bool> away = false;
   std::atomic<int> views = 0;
   std::promise<JobRequest> submitted;  // once
+  std::atomic<bool> silent = false;    // takes no job, has none
+  std::atomic<size_t> polls = 0;       // tokens asked about
 };
 
 // Fails commits on demand.
@@ -96,11 +101,12 @@ class CoordinatorTest : public testing::Test {
     Close();
     std::filesystem::remove_all(directory_);
   }
-  void Open() {
+  void Open(bool scheduler_silent = false) {
     auto store = db::OpenSqliteStore({directory_ + "/test.db"});
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = std::make_unique<FragileStore>(*std::move(store));
     scheduler_ = std::make_unique<ObedientScheduler>();
+    scheduler_->silent = scheduler_silent;
     CoordinatorOptions options;
     options.runs_dir = "/runs";
     options.secret_for = [](const std::string& token) { return "secret of " + token; };
@@ -209,6 +215,16 @@ TEST_F(CoordinatorTest, ARestartGoesOnWithTheAttemptThatIsLive) {
   db::RunFilter all;
   all.study_id = *id;
   EXPECT_EQ(store_->ListAttempts(store_->ListRuns(all)->front().id)->size(), 1u);
+}
+
+TEST_F(CoordinatorTest, AnIntentOfAnEarlierProcessIsLookedForBeforeItIsAskedForAgain) {
+  scheduler_->silent = true;
+  ASSERT_TRUE(Submit(World::Spec({1})).ok());
+  const std::string token = scheduler_->submitted.get_future().get().token;
+  Close();
+  Open(/*scheduler_silent=*/true);
+  EXPECT_EQ(scheduler_->submitted.get_future().get().token, token);
+  EXPECT_GE(scheduler_->polls, 1u) << "the other process's call may still be under way";
 }
 
 TEST_F(CoordinatorTest, AWatcherHearsOfEveryEndAndThenNothing) {
