@@ -504,6 +504,18 @@ TEST(Lifecycle, AnAllocationThatCannotStartRanksIsHandedBackForAnotherOne) {
   EXPECT_NE(other, w.job);
 }
 
+TEST(Lifecycle, TheSchedulerIsAskedMoreSeldomWhileNothingIsAboutToHappen) {
+  World w;
+  EXPECT_TRUE(w.lifecycle.JobsToPoll().empty());
+  w.Submit(World::Spec({1}));
+  const std::string job = w.AskedFor();
+  EXPECT_TRUE(w.lifecycle.JobsChange()) << "it waits to begin";
+  const auto desired = w.Sync(job);
+  EXPECT_FALSE(w.lifecycle.JobsChange()) << "it runs, and its worker would tell what happens";
+  w.Finish(job, desired);
+  EXPECT_TRUE(w.lifecycle.JobsChange()) << "it is handed back";
+}
+
 TEST(Lifecycle, ALeavingWorkerGetsNothingNew) {
   World w;
   const int64_t id = w.Submit(World::Spec({1}));
