@@ -150,4 +150,19 @@ class World {
   Lifecycle lifecycle{Options(), state};
 };
 
+// A study of one cell whose only run is being executed.
+struct OneRun : World {
+  explicit OneRun(int ranks = 1) {
+    id = Submit(Spec({ranks}));
+    job = AskedFor();
+    Job(job, JobStatus::State::kRunning);
+    desired = Sync(job);
+    token = desired.attempts(0).token();
+    Sync(job, {Running(token)});
+  }
+  int64_t id;
+  std::string job, token;
+  v1::SynchronizeResponse desired;
+};
+
 }  // namespace scalelab::server
