@@ -223,6 +223,19 @@ class ClusterHarness final : public SlurmHarness {
     return request;
   }
   void WaitForWorker() override { worker_ = reports_->Next(); }
+  void EndWorker(bool success) override {
+    // Nodes with process ids of their own tell one that is somebody else here.
+    std::error_code error;
+    const auto program =
+        std::filesystem::read_symlink(absl::StrCat("/proc/", worker_, "/exe"), error).filename();
+    if (program != std::filesystem::path(FAKE_WORKER_PROGRAM).filename()) {
+      ADD_FAILURE() << "process " << worker_
+                    << " is no worker here; use a cluster that shares this machine's "
+                    << "process ids";
+      return;
+    }
+    SlurmHarness::EndWorker(success);
+  }
   void Restart() override {
     absl::StatusOr<std::unique_ptr<Scheduler>> scheduler = NewSlurmScheduler(options_);
     ASSERT_TRUE(scheduler.ok()) << scheduler.status();
