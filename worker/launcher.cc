@@ -64,10 +64,14 @@ Command Srun(const Desired& attempt, const RankProgram& program, std::vector<std
       host.srun, "--overlap", program.rendezvous == Rendezvous::kMpi ? "--mpi=pmix" : "--mpi=none",
       absl::StrCat("--nodes=", attempt.nodes_size()), absl::StrCat("--ntasks=", spec.ranks()),
       "--distribution=arbitrary", absl::StrCat("--cpus-per-task=", std::max(1, spec.cpus_per_rank())),
+      // Each rank has cores of its own, where the site's task plugin can bind at all.
+      "--cpu-bind=cores",
       // Slurm waits for ever for what a step of this job should always get.
       "--immediate=60", "--kill-on-bad-exit=1", "--input=none", "--export=ALL",
       "--chdir=" + attempt.directory()};
-  // Every rank sees the GPUs of its node, as NCCL wants it, and takes the one of its local rank.
+  // Every rank sees the GPUs of its node, as NCCL wants it, and takes the one of its local rank. That is what
+  // srun does when nothing is said of binding; --gpu-bind=none (22.05) hides the GPUs from two ranks and
+  // more.
   if (spec.gpus_per_rank() > 0) argv.push_back(absl::StrCat("--gres=gpu:", largest * spec.gpus_per_rank()));
   argv.push_back(host.rank_program);
   argv.insert(argv.end(), program.argv.begin(), program.argv.end());

@@ -10,7 +10,7 @@ load_cluster() {
   local key value
   while IFS='=' read -r key value; do
     case $key in
-      name | token | mac | address | node_count | rate | gpus | cpus | memory | preempt) printf -v "$key" %s "$value" ;;
+      name | token | mac | address | node_count | rate | gpus | cpus | memory | bind | preempt) printf -v "$key" %s "$value" ;;
     esac
   done <"$dir/cluster"
   [ -n "${token:-}" ] || fail "$dir/cluster is no description of a cluster; if nothing else is in $dir, remove it"
@@ -19,7 +19,7 @@ load_cluster() {
 # save_cluster: writes DIR/cluster, whole or not at all.
 save_cluster() {
   printf '%s\n' "name=$name" "token=$token" "mac=$mac" "address=$address" "node_count=$node_count" "rate=$rate" \
-    "gpus=$gpus" "cpus=$cpus" "memory=$memory" "preempt=$preempt" >"$dir/cluster.new"
+    "gpus=$gpus" "cpus=$cpus" "memory=$memory" "bind=$bind" "preempt=$preempt" >"$dir/cluster.new"
   mv "$dir/cluster.new" "$dir/cluster"
 }
 

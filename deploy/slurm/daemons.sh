@@ -3,7 +3,7 @@
 
 # write_config: DIR/etc from the templates beside this file, the key of MUNGE, and the devices that stand for GPUs.
 write_config() {
-  local node i gres='' cgroup=cgroup/v1 constrain=no
+  local node i gres='' cgroup=cgroup/v1 constrain=no plugins=()
   mkdir -p "$dir/etc" "$dir/dev" "$dir/nodes/login/state"
   chmod 755 "$dir"
   chmod 700 "$dir/nodes/login/state"
@@ -19,11 +19,14 @@ write_config() {
     -e "s|@mem_per_cpu@|$((memory > cpus ? memory / cpus : 1))|g" "$here/slurm/slurm.conf.in" >"$dir/etc/slurm.conf"
   {
     if [ "$constrain" = yes ]; then
-      printf '%s\n' '# The kernel limits memory; a job over its limit is OUT_OF_MEMORY.' TaskPlugin=task/cgroup
+      printf '%s\n' '# The kernel limits memory; a job over its limit is OUT_OF_MEMORY.'
+      plugins+=(task/cgroup)
     else
       printf '%s\n' '# Without memory cgroups memory is looked at every second; a job over its limit is killed and FAILED.' \
         JobAcctGatherType=jobacct_gather/linux JobAcctGatherFrequency=task=1 JobAcctGatherParams=OverMemoryKill
     fi
+    [ "$bind" = no ] || plugins=(task/affinity "${plugins[@]}")
+    [ ${#plugins[@]} -eq 0 ] || printf 'TaskPlugin=%s\n' "$(IFS=, && printf %s "${plugins[*]}")"
     if [ "$gpus" -gt 0 ]; then
       for ((i = 0; i < gpus; i++)); do mknod -m 666 "$dir/dev/gpu$i" c 1 3; done
       printf 'AutoDetect=off\nName=gpu File=%s\n' "$dir/dev/gpu[0-$((gpus - 1))]" >"$dir/etc/gres.conf"

@@ -133,25 +133,6 @@ TEST_F(SlurmEnds, WithoutItsControllerEverythingWaitsSaysSoAndGoesOn) {
   EXPECT_EQ(service_->WaitFor(study, 180), 0) << Explain(study);
 }
 
-TEST_F(SlurmEnds, GpusOfAJobReachItsRanks) {
-  DevCluster cluster({"-n", "1", "--gpus", "2"});
-  ASSERT_EQ(cluster.Start(), "");
-  SlurmService service(cluster);
-  ASSERT_EQ(service.Start(), "");
-  const std::string study = service.Submit(
-      "study: gpus\n"
-      "fixed: {engine: custom, command: [sh, -c, 'echo \"rank $RANK of $WORLD_SIZE sees "
-      "$CUDA_VISIBLE_DEVICES\"; echo "
-      "\"{\\\"time\\\":1,\\\"event\\\":\\\"finish\\\",\\\"metrics\\\":{}}\" >> $SCALELAB_EVENTS']}\n"
-      "matrix: {ranks: [2]}\nresources: {ranks_per_node: 2, gpus_per_rank: 1}\n");
-  EXPECT_EQ(service.WaitFor(study, 60), 0) << service.Run({"run", "list", study}).out;
-  const auto attempt = service.Attempts(service.Runs(study).at(0)["name"]).at(0);
-  for (int rank : {0, 1}) {
-    EXPECT_THAT(ReadFile(absl::StrCat(attempt["directory"].get<std::string>(), "/rank-", rank, ".out")),
-                HasSubstr(absl::StrCat("rank ", rank, " of 2 sees 0,1")));
-  }
-}
-
 TEST(SlurmAbsent, IsSaidInASentence) {
   Service service({"--scheduler", "slurm", "--worker-server", "login:7000"}, {{"PATH", "/nowhere"}});
   const std::string said = service.Start();

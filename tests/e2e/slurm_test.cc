@@ -4,14 +4,18 @@
 
 #include <algorithm>
 #include <set>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "tests/e2e/slurm_service.h"
 
 namespace scalelab::e2e {
 namespace {
 
+using testing::AnyOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
@@ -134,6 +138,33 @@ TEST_F(Slurm, CancellingAStudyGivesItsJobBackWithinTenSeconds) {
   EXPECT_EQ(service.LeftBehind(4, 10), "");
   EXPECT_EQ(service.WaitFor(study, 20), 5);
   EXPECT_THAT(LostOrDoubled(service, study), IsEmpty());
+}
+
+// What the ranks on node 1 have, a line each: LOCAL_RANK, GPUs, processors.
+std::vector<std::string> Placement(const DevCluster& cluster) {
+  const Output out = cluster.RunOn(1, {"bash", "-c", R"(
+    for process in /proc/[0-9]*; do
+      [[ $(<"$process/comm") == scalelab-train* ]] || continue
+      variables=$(tr '\0' '\n' <"$process/environ" | grep -E '^(LOCAL_RANK|CUDA_VISIBLE_DEVICES)=' | sort -r | cut -d= -f2)
+      echo $variables $(sed -n 's/^Cpus_allowed_list:\s*//p' "$process/status")
+    done 2>/dev/null | sort)"});
+  return absl::StrSplit(out.out, '\n', absl::SkipEmpty());
+}
+
+TEST(SlurmBinding, EachRankHasItsOwnCoresAndSeesTheGpusOfItsNode) {
+  if (const std::string why = DevCluster::Unavailable(); !why.empty()) GTEST_SKIP() << why;
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "needs two processors";
+  DevCluster cluster({"-n", "1", "--cpus", "2", "--gpus", "2", "--bind"});
+  ASSERT_EQ(cluster.Start(), "");
+  SlurmService service(cluster);
+  ASSERT_EQ(service.Start(), "");
+  const std::string study = service.Submit(
+      ClusterStudy("ranks: [2]", 1, 100'000, "resources: {ranks_per_node: 2, gpus_per_rank: 1}\n"));
+  service.WaitUntilTraining(study);
+  const std::vector<std::string> placement = Placement(cluster);
+  EXPECT_THAT(placement, AnyOf(ElementsAre("0 0,1 0", "1 0,1 1"), ElementsAre("0 0,1 1", "1 0,1 0")));
+  ASSERT_EQ(service.Run({"study", "cancel", study}).code, 0);
+  EXPECT_EQ(service.LeftBehind(1, 20), "");
 }
 
 }  // namespace

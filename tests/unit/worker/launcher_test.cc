@@ -120,7 +120,7 @@ TEST(PlanLaunch, StartsEverythingAsAStepOfTheJobUnderSlurm) {
   ASSERT_EQ(plan->commands.size(), 1u);
   EXPECT_EQ(Line(plan->commands[0]),
             "srun --overlap --mpi=pmix --nodes=2 --ntasks=3 --distribution=arbitrary --cpus-per-task=2 "
-            "--immediate=60 "
+            "--cpu-bind=cores --immediate=60 "
             "--kill-on-bad-exit=1 --input=none --export=ALL --chdir=/runs/1/2/t0 --gres=gpu:2 "
             "/opt/scalelab-rank /opt/scalelab-trainer");
   EXPECT_THAT(plan->commands[0].environment, Contains("SLURM_HOSTFILE=/runs/1/2/t0/hosts"));
