@@ -140,6 +140,16 @@ TEST_F(Slurm, CancellingAStudyGivesItsJobBackWithinTenSeconds) {
   EXPECT_THAT(LostOrDoubled(service, study), IsEmpty());
 }
 
+TEST(SlurmContract, HoldsOverARealSlurm) {
+  if (const std::string why = DevCluster::Unavailable(); !why.empty()) GTEST_SKIP() << why;
+  DevCluster cluster({"-n", "1"});
+  ASSERT_EQ(cluster.Start(), "");
+  const Output contract =
+      cluster.Run({SCALELAB_SCHEDULER_CONTRACT_TEST, "--gtest_filter=*/slurm_cluster"}, 300);
+  EXPECT_EQ(contract.code, 0) << contract.out << contract.err;
+  EXPECT_THAT(contract.out, HasSubstr("Kinds/SchedulerContract.AJobRunsAndCompletes/slurm_cluster"));
+}
+
 // What the ranks on node 1 have, a line each: LOCAL_RANK, GPUs, processors.
 std::vector<std::string> Placement(const DevCluster& cluster) {
   const Output out = cluster.RunOn(1, {"bash", "-c", R"(
