@@ -2,15 +2,16 @@
 # Sourced by dev-cluster: what a cluster is, and its namespaces.
 #
 # Each node is a set of namespaces that live as long as their PID 1 (node-init): kill it, and the kernel ends every process,
-# mount and network link of the node. The daemons of the login node (munged, slurmctld) have a PID 1 too, but the machine's
-# network. So a cluster is: its node-inits, one bridge, and DIR. DIR/cluster names them, and is written before they are made.
+# mount and network link of the node. The daemons of the login node (munged, slurmctld, with --accounting mariadbd and slurmdbd)
+# have a PID 1 too, but the machine's network. So a cluster is: its node-inits, one bridge, and DIR. DIR/cluster names them, and
+# is written before they are made.
 
 # load_cluster: reads DIR/cluster.
 load_cluster() {
   local key value
   while IFS='=' read -r key value; do
     case $key in
-      name | token | mac | address | node_count | rate | gpus | cpus | memory | bind | preempt) printf -v "$key" %s "$value" ;;
+      name | token | mac | address | node_count | rate | gpus | cpus | memory | bind | preempt | accounting) printf -v "$key" %s "$value" ;;
     esac
   done <"$dir/cluster"
   [ -n "${token:-}" ] || fail "$dir/cluster is no description of a cluster; if nothing else is in $dir, remove it"
@@ -19,7 +20,7 @@ load_cluster() {
 # save_cluster: writes DIR/cluster, whole or not at all.
 save_cluster() {
   printf '%s\n' "name=$name" "token=$token" "mac=$mac" "address=$address" "node_count=$node_count" "rate=$rate" \
-    "gpus=$gpus" "cpus=$cpus" "memory=$memory" "bind=$bind" "preempt=$preempt" >"$dir/cluster.new"
+    "gpus=$gpus" "cpus=$cpus" "memory=$memory" "bind=$bind" "preempt=$preempt" "accounting=$accounting" >"$dir/cluster.new"
   mv "$dir/cluster.new" "$dir/cluster"
 }
 

@@ -17,6 +17,11 @@ write_config() {
   sed -e '/^##/d' -e "s|@cgroup@|$cgroup|; s|@constrain@|$constrain|" "$here/slurm/cgroup.conf.in" >"$dir/etc/cgroup.conf"
   sed -e '/^##/d' -e "s|@dir@|$dir|g; s|@name@|$name|g; s|@address@|$address|g; s|@preempt@|${preempt^^}|g" \
     -e "s|@mem_per_cpu@|$((memory > cpus ? memory / cpus : 1))|g" "$here/slurm/slurm.conf.in" >"$dir/etc/slurm.conf"
+  if [ "$accounting" = yes ]; then
+    write_accounting
+  else
+    printf 'AccountingStorageType=accounting_storage/none\n' >>"$dir/etc/slurm.conf"
+  fi
   {
     if [ "$constrain" = yes ]; then
       printf '%s\n' '# The kernel limits memory; a job over its limit is OUT_OF_MEMORY.'
@@ -62,6 +67,9 @@ daemon_pid() {
   init=$(init_pid "$1") && { read -r pid <"$dir/nodes/$1/$2.pid"; } 2>/dev/null &&
     { read -r comm <"/proc/$init/root/proc/$pid/comm"; } 2>/dev/null && [ "$comm" = "$2" ] && printf '%s\n' "$pid"
 }
+
+# daemon_state NODE DAEMON: in a word.
+daemon_state() { daemon_pid "$1" "$2" >/dev/null && echo runs || echo down; }
 
 daemon_gone() { ! daemon_pid "$1" "$2" >/dev/null; }
 
