@@ -141,6 +141,8 @@ void CheckSections(const StudySpec& spec, Violations* violations) {
   violations->CheckRange("limits.gpu_hours", "gpu_hours", spec.limits().gpu_hours(), 0, 1e12);
   CheckEnum("allocation", "allocation", spec.allocation(),
             StudySpec::AllocationMode_IsValid(spec.allocation()), violations);
+  CheckEnum("on_unusable", "on_unusable", spec.on_unusable(), StudySpec::Unusable_IsValid(spec.on_unusable()),
+            violations);
   violations->CheckRange("priority", "priority", spec.priority(), -1000, 1000);
 }
 
@@ -169,6 +171,7 @@ void FillDefaults(StudySpec* spec) {
     }
   }
   if (spec->allocation() == StudySpec::ALLOCATION_MODE_UNSPECIFIED) spec->set_allocation(StudySpec::GROUP);
+  if (spec->on_unusable() == StudySpec::UNUSABLE_UNSPECIFIED) spec->set_on_unusable(StudySpec::REFUSE);
 }
 
 }  // namespace scalelab

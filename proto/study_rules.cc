@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <unordered_set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/study_cell_checks.h"
 #include "proto/study_checks.h"
+#include "proto/study_communication.h"
 #include "proto/study_grid.h"
 #include "proto/study_values.h"
 
@@ -103,123 +106,11 @@ class CellMaker {
     if (!warmup_set_ && steps > 0) run->set_warmup_steps(std::min<int64_t>(run->warmup_steps(), steps / 4));
   }
 
- public:
-  // Steps that the run will not exceed as far as the specification tells; 0 when it does not.
-  static int64_t KnownSteps(const RunSpec& run) {
-    int64_t steps = run.max_steps();
-    if (run.train_samples() > 0 && run.global_batch() > 0) {
-      int64_t by_epochs = std::max<int64_t>(run.train_samples() / run.global_batch(), 1) * run.epochs();
-      steps = steps > 0 ? std::min(steps, by_epochs) : by_epochs;
-    }
-    return steps;
-  }
-
  private:
   const StudySpec& spec_;
   const Grid& grid_;
   const RunSpec base_;
   const bool dataset_set_, augment_set_, warmup_set_;
-};
-
-// Problems that only a whole cell can have. Each is told once, whatever the number of cells that have it.
-class CellChecker {
- public:
-  CellChecker(const StudySpec& raw, const StudySpec& spec, const Grid& grid, Violations* violations)
-      : raw_(raw), spec_(spec), grid_(grid), violations_(violations) {}
-
-  void Check(const RunSpec& run, const std::vector<int>& index) {
-    if (run.ranks() < 1) return;  // already told
-    CheckBatch(run, index);
-    if (raw_.measure().has_warmup_steps() && CellMaker::KnownSteps(run) > 0 &&
-        run.warmup_steps() >= CellMaker::KnownSteps(run)) {
-      Add("measure.warmup_steps",
-          absl::StrCat("warmup_steps ", run.warmup_steps(), " leave nothing to measure of ",
-                       CellMaker::KnownSteps(run), " steps"));
-    }
-    if (run.engine() == "custom") {
-      if (run.command().empty() && !grid_.unknown_keys) {
-        Add("fixed.command", "engine custom needs a command, for example command: [python3, train.py]");
-      }
-      return;
-    }
-    if (!grid_.unknown_keys) {
-      if (run.model().empty()) {
-        Add("fixed.model",
-            absl::StrCat("engine ", run.engine(), " needs a model, for example model: resnet20"));
-      }
-      if (run.dataset() == "cifar10" && run.data_dir().empty()) {
-        Add("fixed.data_dir", "dataset cifar10 needs data_dir, the directory of data_batch_1.bin");
-      }
-    }
-    CheckDevice(run, index);
-    CheckEngine(run, index);
-  }
-
- private:
-  void Add(std::string field, std::string description) {
-    if (seen_.insert(field + "\n" + description).second)
-      violations_->Add(std::move(field), std::move(description));
-  }
-
-  void CheckBatch(const RunSpec& run, const std::vector<int>& index) {
-    int64_t ranks = run.ranks();
-    if (spec_.scaling().mode() == Scaling::WEAK) {
-      int64_t global = run.batch_per_rank() * ranks;
-      if (global > std::numeric_limits<int32_t>::max()) {
-        Add(grid_.Where("batch_per_rank", index, "scaling.batch_per_rank"),
-            absl::StrCat("batch_per_rank ", run.batch_per_rank(), " x ", ranks,
-                         " ranks is a global batch of ", WithCommas(global),
-                         "; at most 2,147,483,647 is possible"));
-      }
-      return;
-    }
-    int64_t batch = run.global_batch();
-    if (batch < 1 || batch % ranks == 0) return;
-    int64_t below = batch / ranks * ranks;
-    Add(grid_.Where("global_batch", index, "scaling.global_batch"),
-        absl::StrCat("global_batch ", batch, " does not divide evenly over ", ranks,
-                     " ranks; the nearest that ",
-                     below > 0 ? absl::StrCat("do are ", below, " and ") : "does is ", below + ranks));
-  }
-
-  void CheckEngine(const RunSpec& run, const std::vector<int>& index) {
-    if (run.engine() == "native/horovod" && run.batch_norm() == "sync" && run.ranks() > 1) {
-      Add(grid_.Where("batch_norm", index, "fixed.batch_norm"),
-          "engine native/horovod cannot run batch_norm sync; use batch_norm train, or native/ddp");
-    }
-    if (run.batch_per_rank() > 0 && run.accumulation_steps() > run.batch_per_rank()) {
-      Add(grid_.Where("accumulation_steps", index, "fixed.accumulation_steps"),
-          absl::StrCat("accumulation_steps ", run.accumulation_steps(), " must not exceed the ",
-                       run.batch_per_rank(), " samples of a rank"));
-    }
-  }
-
-  void CheckDevice(const RunSpec& run, const std::vector<int>& index) {
-    bool cpu = run.device() == "cpu" || (run.device() == "auto" && run.gpus_per_rank() == 0);
-    if (run.device() == "cuda" && run.gpus_per_rank() == 0) {
-      Add(grid_.Where("device", index, "fixed.device"),
-          "device cuda needs GPUs; set resources.gpus_per_rank, for example to 1");
-    }
-    if (run.backend() == "solo" && run.ranks() > 1) {
-      Add(grid_.Where("backend", index, "fixed.backend"),
-          absl::StrCat("backend solo is for one rank, not ", run.ranks(), "; use auto, mpi or gloo"));
-    }
-    if (cpu && run.backend() == "nccl") {
-      Add(grid_.Where("backend", index, "fixed.backend"),
-          "backend nccl needs GPUs; set resources.gpus_per_rank, or use mpi or gloo");
-    }
-    if (cpu && (run.precision() == "tf32" || run.precision() == "amp-fp16")) {
-      Add(grid_.Where("precision", index, "fixed.precision"),
-          absl::StrCat("precision ", run.precision(),
-                       " needs GPUs; set resources.gpus_per_rank, or use fp32 or amp-bf16"));
-    }
-  }
-
-  const StudySpec& raw_;
-  const StudySpec& spec_;
-  const Grid& grid_;
-  Violations* violations_;
-  std::unordered_set<std::string> seen_;
 };
 
 // Runs are few enough to count in 64 bits after saturation at this.
@@ -300,6 +191,60 @@ AllocationShape Shape(int ranks, int cpus_per_rank, int gpus_per_rank, const v1:
   return shape;
 }
 
+// What is measured of a cell's communication.
+bool IsMeasured(const RunSpec& run) { return run.ranks() > 1 && OverlapsCommunication(run.engine()); }
+
+// Why "measure: {communication: true}" would measure nothing; nothing when it does, or was told already.
+std::optional<std::string> NothingToMeasure(const std::vector<Cell>& cells) {
+  bool distributed = false;
+  for (const Cell& cell : cells) {
+    if (cell.spec.ranks() < 2) continue;
+    distributed = true;
+    if (cell.spec.engine() != kSerialEngine && cell.spec.engine() != kUnsynchronisedEngine)
+      return std::nullopt;
+  }
+  if (!distributed) {
+    return "there is no communication to measure on 1 rank; add ranks of 2 or more, or remove communication";
+  }
+  return "no engine of the study overlaps communication; add native/ddp or native/horovod, or remove "
+         "communication";
+}
+
+// Puts behind the cells what they are compared with: each baseline once, and none that is a cell itself.
+void AddBaselines(ExpandedStudy* study) {
+  std::unordered_set<std::string> there;
+  for (const Cell& cell : study->cells) there.insert(ComparisonKey(cell.spec, cell.spec.engine()));
+  std::vector<Cell> baselines;
+  for (const Cell& cell : study->cells) {
+    if (!IsMeasured(cell.spec)) continue;
+    for (absl::string_view engine : {kUnsynchronisedEngine, kSerialEngine}) {
+      if (!there.insert(ComparisonKey(cell.spec, engine)).second) continue;
+      Cell& baseline = baselines.emplace_back();
+      for (const auto& [axis, value] : cell.key.fields()) {
+        if (EngineReads(engine, axis)) (*baseline.key.mutable_fields())[axis] = value;
+      }
+      (*baseline.key.mutable_fields())["engine"].set_string_value(std::string(engine));
+      baseline.spec = cell.spec;
+      baseline.spec.set_engine(std::string(engine));
+      baseline.spec.set_communication_baseline(true);
+    }
+  }
+  study->baselines = static_cast<int>(baselines.size());
+  std::move(baselines.begin(), baselines.end(), std::back_inserter(study->cells));
+}
+
+absl::Status CheckSizeWithBaselines(const ExpandedStudy& study) {
+  const int64_t repeats = study.spec.repeats();
+  const int64_t runs = static_cast<int64_t>(study.cells.size()) * repeats;
+  if (runs <= kMaxRunsPerStudy) return absl::OkStatus();
+  const std::string sentence =
+      absl::StrCat("the study has ", WithCommas(runs), " runs, ", WithCommas(study.baselines * repeats),
+                   " of them to measure communication; at most ", WithCommas(kMaxRunsPerStudy),
+                   " are allowed: make several studies of it, or remove communication");
+  return WithViolations(MakeError(absl::StatusCode::kResourceExhausted, "STUDY_TOO_LARGE", sentence),
+                        {{"measure.communication", sentence}});
+}
+
 // "engine 'native/ddp' and ranks 4".
 std::string Describe(const google::protobuf::Struct& values) {
   std::vector<std::string> parts;
@@ -310,7 +255,7 @@ std::string Describe(const google::protobuf::Struct& values) {
 
 }  // namespace
 
-absl::StatusOr<ExpandedStudy> ExpandStudy(const StudySpec& raw) {
+absl::StatusOr<ExpandedStudy> ExpandStudy(const StudySpec& raw, const CellCheck& runs_here) {
   Violations violations;
   CheckSections(raw, &violations);
   ExpandedStudy study;
@@ -332,7 +277,7 @@ absl::StatusOr<ExpandedStudy> ExpandStudy(const StudySpec& raw) {
   bool has_baseline = raw.baseline().fields().empty();
 
   CellMaker maker(raw, spec, grid);
-  CellChecker checker(raw, spec, grid, &violations);
+  CellChecker checker(raw, spec, grid, runs_here, &violations);
   int max_ranks = 1, max_cpus = 1, max_gpus = 0;
   std::vector<int> index(grid.factors.size());
   int64_t cells = 1;
@@ -346,10 +291,9 @@ absl::StatusOr<ExpandedStudy> ExpandStudy(const StudySpec& raw) {
       excluded = true;
       excluded_any[i] = true;
     }
-    if (excluded) {
+    if (excluded || !checker.Check(cell, index)) {
       study.excluded.push_back(std::move(cell));
     } else {
-      checker.Check(cell.spec, index);
       has_baseline = has_baseline || baseline.Matches(index, cell.spec);
       max_ranks = std::max(max_ranks, cell.spec.ranks());
       max_cpus = std::max(max_cpus, cell.spec.cpus_per_rank());
@@ -362,22 +306,34 @@ absl::StatusOr<ExpandedStudy> ExpandStudy(const StudySpec& raw) {
     }
   }
 
+  study.unusable = checker.TakeUnusable();
   if (values_sound) {
     for (size_t i = 0; i < exclude.size(); ++i) {
       if (excluded_any[i]) continue;
       violations.Add(absl::StrCat("exclude[", i, "]"),
                      absl::StrCat("excludes nothing: no cell has ", Describe(raw.exclude(i))));
     }
-    if (study.cells.empty()) {
+    if (study.cells.empty() && !study.unusable.empty()) {
+      violations.Add("on_unusable",
+                     absl::StrCat("nothing is left to run: ", study.unusable.front(),
+                                  study.unusable.size() == 1
+                                      ? ""
+                                      : absl::StrCat(" (and ", study.unusable.size() - 1, " more reasons)")));
+    } else if (study.cells.empty()) {
       violations.Add("exclude", absl::StrCat("every cell is excluded (", WithCommas(cells), " of ",
                                              WithCommas(cells), "); nothing is left to run"));
     } else if (!has_baseline) {
       violations.Add("baseline", absl::StrCat("no cell has ", Describe(raw.baseline()),
                                               "; name values that the study has, or leave baseline out"));
+    } else if (spec.measure().communication()) {
+      if (auto nothing = NothingToMeasure(study.cells))
+        violations.Add("measure.communication", *std::move(nothing));
     }
   }
   if (!violations.empty()) return InvalidFields(violations.Take());
 
+  if (spec.measure().communication()) AddBaselines(&study);
+  if (absl::Status size = CheckSizeWithBaselines(study); !size.ok()) return size;
   study.runs = Order(spec, static_cast<int>(study.cells.size()));
   study.shape = Shape(max_ranks, max_cpus, max_gpus, spec.resources());
   return study;

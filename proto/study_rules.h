@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/status.h"
 #include "scalelab/v1/run.pb.h"
 #include "scalelab/v1/study.pb.h"
 
@@ -36,19 +39,26 @@ struct AllocationShape {
 };
 
 struct ExpandedStudy {
-  scalelab::v1::StudySpec spec;  // with every default filled in
-  std::vector<Cell> cells;       // file order
-  std::vector<Cell> excluded;    // left out by "exclude", shown in curves as such
+  scalelab::v1::StudySpec spec;       // with every default filled in
+  std::vector<Cell> cells;            // file order, then the baselines
+  int baselines = 0;                  // cells at the end that "measure: {communication: true}" added
+  std::vector<Cell> excluded;         // left out by "exclude" and "on_unusable", shown in curves as such
+  std::vector<std::string> unusable;  // why "on_unusable: exclude" left out cells: different sentences
   std::vector<PlannedRun>
       runs;               // order of execution: for RANDOMIZED each repeat is a block shuffled by the seed
   AllocationShape shape;  // of the study's largest cell
 };
 
-// Checks everything that can be checked without a scheduler and expands the grid. INVALID_ARGUMENT with every
-// violation (field paths as in the YAML file: "matrix.engine[1]", "fixed.model", "scaling.global_batch",
-// "zip[0].ranks", "exclude[0].engine", "retry.on[0]"); RESOURCE_EXHAUSTED reason STUDY_TOO_LARGE past
-// kMaxRunsPerStudy, told without expanding. Deterministic: the same spec gives the same result everywhere.
-absl::StatusOr<ExpandedStudy> ExpandStudy(const scalelab::v1::StudySpec& spec);
+// Why a cell cannot run here, for whoever knows the machine; nothing when it can.
+using CellCheck = std::function<std::optional<FieldViolation>(const Cell& cell)>;
+
+// Checks everything that can be checked without a scheduler, and what `runs_here` says, and expands the grid.
+// INVALID_ARGUMENT with every violation (field paths as in the YAML file: "matrix.engine[1]", "fixed.model",
+// "scaling.global_batch", "zip[0].ranks", "exclude[0].engine", "retry.on[0]"); RESOURCE_EXHAUSTED reason
+// STUDY_TOO_LARGE past kMaxRunsPerStudy, told without expanding. Deterministic: the same spec gives the same
+// result everywhere.
+absl::StatusOr<ExpandedStudy> ExpandStudy(const scalelab::v1::StudySpec& spec,
+                                          const CellCheck& runs_here = {});
 
 // Shape of one cell's own allocation (AllocationMode PER_RUN).
 AllocationShape ShapeOf(const scalelab::v1::RunSpec& spec, const scalelab::v1::Resources& resources);

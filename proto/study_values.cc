@@ -17,9 +17,10 @@ using google::protobuf::Value;
 constexpr size_t kLongestText = 4096;
 
 // Sections in the order in which study files have them.
-constexpr absl::string_view kSections[] = {
-    "study",   "fixed", "matrix",   "zip",       "exclude", "scaling", "lr",     "repeats",    "seed",
-    "measure", "order", "baseline", "resources", "slurm",   "retry",   "limits", "allocation", "priority"};
+constexpr absl::string_view kSections[] = {"study",   "fixed",      "matrix",    "zip",        "exclude",
+                                           "scaling", "lr",         "repeats",   "seed",       "measure",
+                                           "order",   "baseline",   "resources", "slurm",      "retry",
+                                           "limits",  "allocation", "priority",  "on_unusable"};
 
 int SectionOf(absl::string_view field) {
   absl::string_view section = field.substr(0, field.find_first_of(".["));

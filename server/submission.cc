@@ -6,18 +6,31 @@
 #include "absl/strings/str_cat.h"
 #include "proto/datasets.h"
 #include "proto/status.h"
+#include "proto/study_values.h"
 #include "server/convert.h"
 #include "server/job_request.h"
 
 namespace scalelab::server {
 namespace {
 
+google::protobuf::Value Number(double number) {
+  google::protobuf::Value value;
+  value.set_number_value(number);
+  return value;
+}
+
+google::protobuf::Value Text(const char* text) {
+  google::protobuf::Value value;
+  value.set_string_value(text);
+  return value;
+}
+
 // Where a key's value was written, for the message: the axis entry, or "fixed".
-std::string FieldOf(const v1::StudySpec& spec, const std::string& key, double number) {
+std::string FieldOf(const v1::StudySpec& spec, const std::string& key, const google::protobuf::Value& value) {
   for (const v1::Axis& axis : spec.matrix()) {
     if (axis.key() != key) continue;
     for (int i = 0; i < axis.values_size(); ++i) {
-      if (axis.values(i).number_value() == number) return absl::StrCat("matrix.", key, "[", i, "]");
+      if (SameValue(axis.values(i), value)) return absl::StrCat("matrix.", key, "[", i, "]");
     }
   }
   for (int z = 0; z < spec.zip_size(); ++z) {
@@ -28,12 +41,17 @@ std::string FieldOf(const v1::StudySpec& spec, const std::string& key, double nu
   return absl::StrCat("fixed.", key);
 }
 
+// What Slurm has is only known once it has answered; until then everything may fit.
 std::optional<FieldViolation> CheckFits(const v1::StudySpec& spec, const Cell& cell,
-                                        const Scheduler& scheduler) {
-  const Capacity capacity = scheduler.capacity();
+                                        const Scheduler& scheduler, const Capacity& capacity) {
+  if (capacity.slots > 0 && capacity.gpus == 0 && cell.spec.backend() == "nccl") {
+    return FieldViolation{FieldOf(spec, "backend", Text("nccl")),
+                          absl::StrCat("backend nccl needs GPUs, and the ", scheduler.name(),
+                                       " scheduler has none; use mpi or gloo with gpus_per_rank: 0")};
+  }
   const int cpus = std::max(1, cell.spec.cpus_per_rank());
   if (capacity.slots > 0 && cell.spec.ranks() * cpus > capacity.slots) {
-    return FieldViolation{FieldOf(spec, "ranks", cell.spec.ranks()),
+    return FieldViolation{FieldOf(spec, "ranks", Number(cell.spec.ranks())),
                           absl::StrCat("ranks: ", cell.spec.ranks(), " needs ", cell.spec.ranks() * cpus,
                                        " slots, the ", scheduler.name(), " scheduler has ", capacity.slots,
                                        scheduler.name() == "local"
@@ -53,12 +71,13 @@ std::optional<FieldViolation> CheckFits(const v1::StudySpec& spec, const Cell& c
 }  // namespace
 
 absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler& scheduler) {
-  absl::StatusOr<ExpandedStudy> expanded = ExpandStudy(spec);
+  const Capacity capacity = scheduler.capacity();
+  absl::StatusOr<ExpandedStudy> expanded =
+      ExpandStudy(spec, [&](const Cell& cell) { return CheckFits(spec, cell, scheduler, capacity); });
   if (!expanded.ok()) return expanded.status();
   std::vector<FieldViolation> violations;
   std::set<std::pair<std::string, std::string>> datasets;
   for (const Cell& cell : expanded->cells) {
-    if (auto violation = CheckFits(spec, cell, scheduler)) violations.push_back(std::move(*violation));
     if (cell.spec.dataset() != "synthetic") datasets.emplace(cell.spec.dataset(), cell.spec.data_dir());
   }
   // Only the local scheduler's nodes are known to see what this machine sees.
@@ -69,15 +88,13 @@ absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler
         violations.push_back({"fixed.data_dir", std::string(s.message())});
     }
   }
-  std::sort(violations.begin(), violations.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.field, a.description) < std::tie(b.field, b.description);
-  });
-  violations.erase(std::unique(violations.begin(), violations.end()), violations.end());
   if (!violations.empty()) return InvalidFields(std::move(violations));
 
   StudyNeeds needs;
   v1::PlanStudyResponse& plan = needs.plan;
-  for (const Cell& cell : expanded->cells) {
+  const size_t grid = expanded->cells.size() - expanded->baselines;
+  for (size_t i = 0; i < grid; ++i) {
+    const Cell& cell = expanded->cells[i];
     auto* planned = plan.add_cells();
     *planned->mutable_key() = cell.key;
     planned->set_ranks(cell.spec.ranks());
@@ -85,8 +102,10 @@ absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler
     planned->set_batch_per_rank(cell.spec.batch_per_rank());
     planned->set_learning_rate(cell.spec.learning_rate());
   }
-  plan.set_runs(static_cast<int>(expanded->runs.size()));
+  plan.set_baseline_runs(expanded->baselines * expanded->spec.repeats());
+  plan.set_runs(static_cast<int>(expanded->runs.size()) - plan.baseline_runs());
   plan.set_excluded(static_cast<int>(expanded->excluded.size()));
+  for (std::string& why : expanded->unusable) plan.add_unusable(std::move(why));
   const auto add = [&](const AllocationShape& shape, int runs) {
     auto* allocation = plan.add_allocations();
     allocation->set_nodes(shape.nodes);
@@ -103,7 +122,7 @@ absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler
       add(ShapeOf(expanded->cells[run.cell].spec, expanded->spec.resources()), 1);
     }
   } else {
-    add(expanded->shape, plan.runs());
+    add(expanded->shape, static_cast<int>(expanded->runs.size()));
   }
   const double cap = expanded->spec.limits().gpu_hours();
   if (cap > 0 && plan.gpu_hours() > cap) {

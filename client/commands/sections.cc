@@ -58,6 +58,11 @@ std::string Took(const google::protobuf::Timestamp& start, const google::protobu
   return Span(std::max(0.0, end - Seconds(start)));
 }
 
+std::string RunsText(int64_t runs, int64_t baseline_runs) {
+  if (baseline_runs == 0) return absl::StrCat(runs);
+  return absl::StrCat(runs, " + ", baseline_runs, " baseline runs");
+}
+
 std::string CountsText(const scalelab::v1::RunCounts& counts) {
   return absl::StrCat(TotalRuns(counts), ": ", counts.queued(), " queued, ", counts.running(), " running, ",
                       counts.succeeded(), " succeeded, ", counts.failed(), " failed, ", counts.cancelled(),

@@ -27,6 +27,8 @@ Section ReasonTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Reaso
 Cell StateCell(scalelab::v1::Study::State state);
 Cell StateCell(scalelab::v1::Run::State state);
 Cell StateCell(scalelab::v1::Attempt::State state);
+// "12", or "12 + 6 baseline runs" where communication is measured.
+std::string RunsText(int64_t runs, int64_t baseline_runs);
 // "9: 1 queued, 1 running, 6 succeeded, 1 failed, 0 cancelled".
 std::string CountsText(const scalelab::v1::RunCounts& counts);
 // Seconds between two times (to now when the second is not set); empty when the first is not set.

@@ -95,9 +95,10 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
   std::vector<std::pair<std::string, Cell>> facts = {
       {"cells", absl::StrCat(plan->cells_size())},
       {"repeats", absl::StrCat(checked->study.spec.repeats())},
-      {"runs", absl::StrCat(plan->runs())},
+      {"runs", RunsText(plan->runs(), plan->baseline_runs())},
       {"excluded cells", plan->excluded() > 0 ? absl::StrCat(plan->excluded()) : ""},
       {"GPU-hours at most", plan->gpu_hours() > 0 ? Short(plan->gpu_hours()) : ""}};
+  for (const std::string& why : plan->unusable()) facts.emplace_back("left out", why);
   answer.sections.push_back(Facts(std::move(facts)));
   answer.sections.back().title = "Total";
   if (options.scripts || session.options().output == OutputFormat::kWide) {

@@ -46,6 +46,7 @@ Section Details(const Study& study) {
   facts.emplace_back("scaling", EnumText(scalelab::v1::Scaling::Mode_Name(spec.scaling().mode())));
   facts.emplace_back("repeats", absl::StrCat(std::max(1, spec.repeats())));
   facts.emplace_back("seed", absl::StrCat(spec.seed()));
+  facts.emplace_back("measures", spec.measure().communication() ? "communication" : "");
   facts.emplace_back("partition", spec.resources().partition());
   return Facts(std::move(facts));
 }

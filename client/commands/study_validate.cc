@@ -15,9 +15,14 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
   const auto checked = CheckStudyFile(options.file);
   if (!checked.ok()) return AsInvalidInput(checked.status());
   const ExpandedStudy& study = checked->study;
-  session.Say(absl::StrCat(options.file, ": valid, ", study.cells.size(), " cells x ", study.spec.repeats(),
-                           " repeats = ", study.runs.size(), " runs, ", study.excluded.size(),
+  const int64_t cells = static_cast<int64_t>(study.cells.size()) - study.baselines;
+  const int64_t repeats = study.spec.repeats();
+  const std::string baselines =
+      study.baselines == 0 ? "" : absl::StrCat(" + ", study.baselines * repeats, " baseline runs");
+  session.Say(absl::StrCat(options.file, ": valid, ", cells, " cells x ", repeats,
+                           " repeats = ", cells * repeats, " runs", baselines, ", ", study.excluded.size(),
                            " cells excluded"));
+  for (const std::string& why : study.unusable) session.Say(absl::StrCat("left out: ", why));
   return ExitCode::kOk;
 }
 

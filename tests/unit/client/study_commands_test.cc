@@ -28,6 +28,17 @@ TEST_F(StudyCommands, ValidateNeedsNoServer) {
   EXPECT_THAT(good.err, HasSubstr("2 cells x 3 repeats = 6 runs"));
 }
 
+TEST_F(StudyCommands, ValidateTellsWhatIsAddedAndLeftOut) {
+  const Outcome good = Run({"study", "validate",
+                            WriteFile("measured.yaml",
+                                      "study: s\nfixed: {model: resnet20, dataset: synthetic}\nmatrix:\n"
+                                      "  backend: [mpi, nccl]\n  ranks: [1, 2]\nrepeats: 3\n"
+                                      "measure: {communication: true}\non_unusable: exclude\n")});
+  EXPECT_THAT(good, Exits(ExitCode::kOk));
+  EXPECT_THAT(good.err, AllOf(HasSubstr("2 cells x 3 repeats = 6 runs + 6 baseline runs, 2 cells excluded"),
+                              HasSubstr("left out: backend nccl needs GPUs")));
+}
+
 TEST_F(StudyCommands, AnInvalidFileExitsWithTwoAndNamesThePlace) {
   const std::string path = WriteFile(
       "bad.yaml", "study: small\nfixed: {model: resnet2O, dataset: synthetic}\nmatrix: {ranks: [1]}\n");
@@ -138,6 +149,10 @@ TEST_F(StudyCommands, PlanShowsCellsAllocationsAndTotals) {
   const Outcome plan = Run({"study", "plan", StudyFile()});
   EXPECT_THAT(plan, Exits(ExitCode::kOk));
   ExpectGolden("plan.txt", plan.out);
+  server_.plan.set_baseline_runs(6);
+  server_.plan.add_unusable("backend nccl needs GPUs, and the local scheduler has none");
+  EXPECT_THAT(Run({"study", "plan", StudyFile()}).out,
+              AllOf(HasSubstr("6 + 6 baseline runs"), HasSubstr("left out:  backend nccl needs GPUs")));
   EXPECT_THAT(Run({"study", "plan", StudyFile(), "--scripts"}).out, HasSubstr("\nexec scalelab-worker\n"));
   EXPECT_EQ(Run({"study", "plan", StudyFile(), "-o", "csv"}).out,
             "engine,ranks,global_batch,batch_per_rank,learning_rate\n"

@@ -296,6 +296,10 @@ TEST(StudyViolations, WhatADeviceCannotDo) {
   EXPECT_THAT(WrongWith(R"("matrix": [{"key": "precision", "values": ["fp32", "amp-fp16"]}])"),
               Only("matrix.precision[1]",
                    "precision amp-fp16 needs GPUs; set resources.gpus_per_rank, or use fp32 or amp-bf16"));
+  EXPECT_THAT(
+      Wrong(
+          Small(R"("resources": {"gpus_per_rank": 1})", R"("ranks": 1, "device": "cpu", "backend": "nccl")")),
+      Only("fixed.backend", "backend nccl needs device cuda, not cpu; change device, or use mpi or gloo"));
   EXPECT_TRUE(
       ExpandStudy(Small(R"("resources": {"gpus_per_rank": 1})", R"("ranks": 1, "precision": "amp-fp16",
                                 "device": "cuda", "backend": "nccl")"))

@@ -1,0 +1,139 @@
+#include "proto/study_cell_checks.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "proto/study_communication.h"
+
+namespace scalelab {
+
+using v1::RunSpec;
+using v1::Scaling;
+using v1::StudySpec;
+
+int64_t KnownSteps(const RunSpec& run) {
+  int64_t steps = run.max_steps();
+  if (run.train_samples() > 0 && run.global_batch() > 0) {
+    int64_t by_epochs = std::max<int64_t>(run.train_samples() / run.global_batch(), 1) * run.epochs();
+    steps = steps > 0 ? std::min(steps, by_epochs) : by_epochs;
+  }
+  return steps;
+}
+
+bool CellChecker::Check(const Cell& cell, const std::vector<int>& index) {
+  constexpr size_t kMostReasons = 100;
+  const RunSpec& run = cell.spec;
+  if (run.ranks() < 1) return true;  // already told
+  const std::vector<FieldViolation> why = WhyUnusable(cell, index);
+  if (!why.empty() && spec_.on_unusable() == StudySpec::EXCLUDE) {
+    if (unusable_.size() < kMostReasons && seen_.insert(why.front().description).second)
+      unusable_.push_back(why.front().description);
+    return false;
+  }
+  CheckBatch(run, index);
+  if (raw_.measure().has_warmup_steps() && KnownSteps(run) > 0 && run.warmup_steps() >= KnownSteps(run)) {
+    Add("measure.warmup_steps", absl::StrCat("warmup_steps ", run.warmup_steps(),
+                                             " leave nothing to measure of ", KnownSteps(run), " steps"));
+  }
+  CheckNeeds(run, index);
+  for (const FieldViolation& violation : why) Add(violation.field, violation.description);
+  CheckCommunication(run, index);
+  return true;
+}
+
+void CellChecker::Add(std::string field, std::string description) {
+  if (seen_.insert(field + "\n" + description).second)
+    violations_->Add(std::move(field), std::move(description));
+}
+
+// What does not go together, or not on this machine.
+std::vector<FieldViolation> CellChecker::WhyUnusable(const Cell& cell, const std::vector<int>& index) const {
+  const RunSpec& run = cell.spec;
+  std::vector<FieldViolation> out;
+  const auto add = [&](absl::string_view key, std::string description) {
+    out.push_back({grid_.Where(key, index, absl::StrCat("fixed.", key)), std::move(description)});
+  };
+  if (run.engine() != "custom") {
+    const bool cpu = run.device() == "cpu" || (run.device() == "auto" && run.gpus_per_rank() == 0);
+    if (run.device() == "cuda" && run.gpus_per_rank() == 0)
+      add("device", "device cuda needs GPUs; set resources.gpus_per_rank, for example to 1");
+    if (run.backend() == "solo" && run.ranks() > 1) {
+      add("backend",
+          absl::StrCat("backend solo is for one rank, not ", run.ranks(), "; use auto, mpi or gloo"));
+    }
+    if (cpu && run.backend() == "nccl") {
+      add("backend", run.gpus_per_rank() > 0
+                         ? "backend nccl needs device cuda, not cpu; change device, or use mpi or gloo"
+                         : "backend nccl needs GPUs; set resources.gpus_per_rank, or use mpi or gloo");
+    }
+    if (cpu && (run.precision() == "tf32" || run.precision() == "amp-fp16")) {
+      add("precision", absl::StrCat("precision ", run.precision(),
+                                    " needs GPUs; set resources.gpus_per_rank, or use fp32 or amp-bf16"));
+    }
+    if (run.engine() == "native/horovod" && run.batch_norm() == "sync" && run.ranks() > 1) {
+      add("batch_norm",
+          "engine native/horovod cannot run batch_norm sync; use batch_norm train, or native/ddp");
+    }
+  }
+  if (out.empty() && runs_here_) {
+    if (std::optional<FieldViolation> why = runs_here_(cell)) out.push_back(*std::move(why));
+  }
+  return out;
+}
+
+void CellChecker::CheckBatch(const RunSpec& run, const std::vector<int>& index) {
+  int64_t ranks = run.ranks();
+  if (spec_.scaling().mode() == Scaling::WEAK) {
+    int64_t global = run.batch_per_rank() * ranks;
+    if (global > std::numeric_limits<int32_t>::max()) {
+      Add(grid_.Where("batch_per_rank", index, "scaling.batch_per_rank"),
+          absl::StrCat("batch_per_rank ", run.batch_per_rank(), " x ", ranks, " ranks is a global batch of ",
+                       WithCommas(global), "; at most 2,147,483,647 is possible"));
+    }
+    return;
+  }
+  int64_t batch = run.global_batch();
+  if (batch < 1 || batch % ranks == 0) return;
+  int64_t below = batch / ranks * ranks;
+  Add(grid_.Where("global_batch", index, "scaling.global_batch"),
+      absl::StrCat("global_batch ", batch, " does not divide evenly over ", ranks,
+                   " ranks; the nearest that ",
+                   below > 0 ? absl::StrCat("do are ", below, " and ") : "does is ", below + ranks));
+}
+
+// What an engine must be given.
+void CellChecker::CheckNeeds(const RunSpec& run, const std::vector<int>& index) {
+  if (run.engine() == "custom") {
+    if (run.command().empty() && !grid_.unknown_keys)
+      Add("fixed.command", "engine custom needs a command, for example command: [python3, train.py]");
+    return;
+  }
+  if (!grid_.unknown_keys) {
+    if (run.model().empty()) {
+      Add("fixed.model",
+          absl::StrCat("engine ", run.engine(), " needs a model, for example model: resnet20"));
+    }
+    if (run.dataset() == "cifar10" && run.data_dir().empty())
+      Add("fixed.data_dir", "dataset cifar10 needs data_dir, the directory of data_batch_1.bin");
+  }
+  if (run.batch_per_rank() > 0 && run.accumulation_steps() > run.batch_per_rank()) {
+    Add(grid_.Where("accumulation_steps", index, "fixed.accumulation_steps"),
+        absl::StrCat("accumulation_steps ", run.accumulation_steps(), " must not exceed the ",
+                     run.batch_per_rank(), " samples of a rank"));
+  }
+}
+
+// An engine that has no baselines would show nothing where the study asked for something.
+void CellChecker::CheckCommunication(const RunSpec& run, const std::vector<int>& index) {
+  const std::string& engine = run.engine();
+  if (!spec_.measure().communication() || run.ranks() == 1 || OverlapsCommunication(engine) ||
+      engine == kSerialEngine || engine == kUnsynchronisedEngine) {
+    return;
+  }
+  Add(grid_.Where("engine", index, "measure.communication"),
+      absl::StrCat("measure: {communication: true} has no runs to compare engine ", engine,
+                   " with; measure native/ddp or native/horovod, or remove communication"));
+}
+
+}  // namespace scalelab
