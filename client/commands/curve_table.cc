@@ -1,5 +1,6 @@
 #include "client/commands/curve_table.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -35,34 +36,77 @@ std::string WithInterval(const Estimate& e) {
   return absl::StrCat(Ratio(e.mean()), " [", Ratio(e.low()), ", ", Ratio(e.high()), "]");
 }
 
+std::string Milliseconds(Estimate seconds) {
+  seconds.set_mean(seconds.mean() * 1000);
+  if (seconds.has_low()) seconds.set_low(seconds.low() * 1000);
+  if (seconds.has_high()) seconds.set_high(seconds.high() * 1000);
+  return WithMargin(seconds);
+}
+
+std::string PercentWithInterval(const Estimate& e) {
+  if (!e.has_low() || !e.has_high()) return Percent(e.mean());
+  return absl::StrCat(Percent(e.mean()), " [", Percent(e.low()), ", ", Percent(e.high()), "]");
+}
+
 // One statistic: how a table shows it, and the name it has in CSV, where it takes five columns.
 struct Statistic {
   const char* title;
   const char* csv;
-  In in;  // kTables or kWide
-  bool (CurvePoint::*has)() const;
-  const Estimate& (CurvePoint::*get)() const;
+  In in;                                      // kTables or kWide
+  const Estimate* (*get)(const CurvePoint&);  // null where the point has none
   std::string (*text)(const Estimate&);
 };
 
-const std::vector<Statistic>& Statistics() {
+template <auto kHas, auto kGet>
+const Estimate* Of(const CurvePoint& point) {
+  return (point.*kHas)() ? &(point.*kGet)() : nullptr;
+}
+
+template <auto kHas, auto kGet>
+const Estimate* OfCommunication(const CurvePoint& point) {
+  return (point.communication().*kHas)() ? &(point.communication().*kGet)() : nullptr;
+}
+
+bool MeasuresCommunication(const GetCurveResponse& curve) {
+  for (const CurveSeries& series : curve.series()) {
+    for (const CurvePoint& point : series.points()) {
+      if (point.has_communication()) return true;
+    }
+  }
+  return false;
+}
+
+std::vector<Statistic> StatisticsOf(const GetCurveResponse& curve) {
   using P = CurvePoint;
-  static const auto* kStatistics = new std::vector<Statistic>{
-      {"samples/s", "throughput", In::kTables, &P::has_throughput, &P::throughput, WithMargin},
-      {"speedup", "speedup", In::kTables, &P::has_speedup, &P::speedup, WithInterval},
-      {"efficiency", "efficiency", In::kTables, &P::has_efficiency, &P::efficiency, WithInterval},
-      {"epoch s", "epoch_seconds", In::kTables, &P::has_epoch_seconds, &P::epoch_seconds,
+  using C = scalelab::v1::CommunicationCost;
+  std::vector<Statistic> statistics = {
+      {"samples/s", "throughput", In::kTables, Of<&P::has_throughput, &P::throughput>, WithMargin},
+      {"speedup", "speedup", In::kTables, Of<&P::has_speedup, &P::speedup>, WithInterval},
+      {"efficiency", "efficiency", In::kTables, Of<&P::has_efficiency, &P::efficiency>, WithInterval},
+      {"epoch s", "epoch_seconds", In::kTables, Of<&P::has_epoch_seconds, &P::epoch_seconds>,
        [](const Estimate& e) { return Short(e.mean()); }},
-      {"comm %", "comm_share", In::kTables, &P::has_comm_share, &P::comm_share,
+      {"comm %", "comm_share", In::kTables, Of<&P::has_comm_share, &P::comm_share>,
        [](const Estimate& e) { return Percent(e.mean()); }},
-      {"memory", "peak_memory", In::kTables, &P::has_peak_memory, &P::peak_memory,
+      {"memory", "peak_memory", In::kTables, Of<&P::has_peak_memory, &P::peak_memory>,
        [](const Estimate& e) { return Bytes(e.mean()); }},
-      {"accuracy", "accuracy", In::kTables, &P::has_accuracy, &P::accuracy,
+      {"accuracy", "accuracy", In::kTables, Of<&P::has_accuracy, &P::accuracy>,
        [](const Estimate& e) { return absl::StrFormat("%.4f", e.mean()); }},
-      {"loss", "train_loss", In::kWide, &P::has_train_loss, &P::train_loss, WithMargin},
-      {"time to acc.", "time_to_accuracy", In::kWide, &P::has_time_to_accuracy, &P::time_to_accuracy,
+      {"loss", "train_loss", In::kWide, Of<&P::has_train_loss, &P::train_loss>, WithMargin},
+      {"time to acc.", "time_to_accuracy", In::kWide, Of<&P::has_time_to_accuracy, &P::time_to_accuracy>,
        [](const Estimate& e) { return Span(e.mean()); }}};
-  return *kStatistics;
+  if (!MeasuresCommunication(curve)) return statistics;
+  const std::vector<Statistic> costs = {
+      {"exposed ms", "communication_exposed", In::kTables, OfCommunication<&C::has_exposed, &C::exposed>,
+       [](const Estimate& e) { return Milliseconds(e); }},
+      {"total ms", "communication_total", In::kTables, OfCommunication<&C::has_total, &C::total>,
+       [](const Estimate& e) { return Milliseconds(e); }},
+      {"hidden %", "communication_hidden", In::kTables, OfCommunication<&C::has_hidden, &C::hidden>,
+       PercentWithInterval}};
+  const auto comm_share = std::find_if(statistics.begin(), statistics.end(), [](const Statistic& s) {
+    return s.csv == absl::string_view("comm_share");
+  });
+  statistics.insert(comm_share + 1, costs.begin(), costs.end());
+  return statistics;
 }
 
 Tone ToneOf(CurvePoint::State state) {
@@ -92,7 +136,8 @@ Section CurveTable(const GetCurveResponse& curve) {
   section.columns.push_back({"made on", split ? In::kTables : In::kWide});
   section.columns.push_back({"ranks", In::kAll, true});
   section.columns.push_back({"n", In::kAll, true});
-  for (const Statistic& statistic : Statistics()) {
+  const std::vector<Statistic> statistics = StatisticsOf(curve);
+  for (const Statistic& statistic : statistics) {
     section.columns.push_back({statistic.title, statistic.in, true});
     for (const char* part : {"_mean", "_median", "_stddev", "_low", "_high"}) {
       section.columns.push_back({absl::StrCat(statistic.csv, part), In::kCsv});
@@ -107,7 +152,7 @@ Section CurveTable(const GetCurveResponse& curve) {
   section.columns.push_back({"baseline_ranks", In::kCsv});
   section.columns.push_back({"fingerprint", In::kCsv});
   section.empty = "no results yet";
-  section.rows = [&curve, axes](const RowSink& sink) {
+  section.rows = [&curve, axes, statistics](const RowSink& sink) {
     for (const CurveSeries& series : curve.series()) {
       for (const CurvePoint& point : series.points()) {
         std::vector<Cell> row;
@@ -118,9 +163,10 @@ Section CurveTable(const GetCurveResponse& curve) {
         row.emplace_back(series.fingerprint().substr(0, 7));
         row.emplace_back(absl::StrCat(point.ranks()));
         row.emplace_back(absl::StrCat(point.n()));
-        for (const Statistic& statistic : Statistics()) {
-          const bool has = point.n() > 0 && (point.*statistic.has)();
-          const Estimate& e = (point.*statistic.get)();
+        for (const Statistic& statistic : statistics) {
+          const Estimate* found = statistic.get(point);
+          const bool has = point.n() > 0 && found != nullptr;
+          const Estimate& e = has ? *found : Estimate::default_instance();
           row.emplace_back(has ? statistic.text(e) : "-");
           row.emplace_back(has ? Exact(e.mean()) : "");
           row.emplace_back(has ? Exact(e.median()) : "");
@@ -153,6 +199,12 @@ Section CurveFacts(const GetCurveResponse& curve) {
   for (const PlotSeries& s : series) {
     if (series.size() > 1) facts.emplace_back("base case", absl::StrCat(s.label, ": ", s.baseline));
   }
+  if (MeasuresCommunication(curve)) {
+    facts.emplace_back(
+        "communication",
+        "exposed, total: what it adds to a step, compared with native/none; comm %: what ranks "
+        "wait, by their own clocks");
+  }
   for (int i = 0; i < curve.series_size(); ++i) {
     const std::string& label = series[static_cast<size_t>(i)].label;
     for (const auto& fit : curve.series(i).fits()) {
@@ -168,6 +220,11 @@ Section CurveFacts(const GetCurveResponse& curve) {
     }
     for (const std::string& note : curve.series(i).notes())
       facts.emplace_back("note", absl::StrCat(label, ": ", note));
+    for (const CurvePoint& point : curve.series(i).points()) {
+      if (point.communication().missing().empty()) continue;
+      facts.emplace_back(
+          "note", absl::StrCat(label, ", ", point.ranks(), " ranks: ", point.communication().missing()));
+    }
   }
   return Facts(std::move(facts));
 }

@@ -104,6 +104,54 @@ std::optional<BlockBootstrap::Interval> BlockBootstrap::Ratio(const Sample& a, c
   return Interval{ratio * std::exp(factor * low), ratio * std::exp(factor * high)};
 }
 
+std::optional<BlockBootstrap::Interval> BlockBootstrap::RatioOfDifferences(const Sample& a, const Sample& b,
+                                                                           const Sample& c) const {
+  const size_t n = c.size();
+  if (n < 2) return std::nullopt;
+  std::vector<double> above, below;
+  for (size_t i = 0; i < n; ++i) {
+    above.push_back(a.value[i] - c.value[i]);
+    below.push_back(b.value[i] - c.value[i]);
+  }
+  const double margin = critical_.T(n - 1) * StandardDeviation(below) / std::sqrt(static_cast<double>(n));
+  if (Mean(below) <= margin) return std::nullopt;
+  if (!Resamples(n)) return Fieller(above, below);
+  const std::vector<float> as = RelativeMeans(a), bs = RelativeMeans(b), cs = RelativeMeans(c);
+  const double a_mean = Mean(a.value), b_mean = Mean(b.value), c_mean = Mean(c.value);
+  std::vector<float> ratios;
+  ratios.reserve(cs.size());
+  for (size_t r = 0; r < cs.size(); ++r) {
+    const double ratio = (a_mean * as[r] - c_mean * cs[r]) / (b_mean * bs[r] - c_mean * cs[r]);
+    if (std::isfinite(ratio)) ratios.push_back(static_cast<float>(ratio));
+  }
+  if (ratios.size() < cs.size() / 2) return Fieller(above, below);
+  const double ratio = Mean(above) / Mean(below), factor = Widening(n);
+  const double low = Quantile(ratios, 0.5 - critical_.confidence() / 2);
+  const double high = Quantile(ratios, 0.5 + critical_.confidence() / 2);
+  return Interval{ratio + factor * (low - ratio), ratio + factor * (high - ratio)};
+}
+
+BlockBootstrap::Interval BlockBootstrap::Fieller(const std::vector<double>& numerators,
+                                                 const std::vector<double>& denominators) const {
+  const size_t n = numerators.size();
+  const double x = Mean(numerators), y = Mean(denominators), t = critical_.T(n - 1);
+  // Variances and covariance of the means, over y^2.
+  double xx = 0, xy = 0, yy = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const double dx = (numerators[i] - x) / y, dy = (denominators[i] - y) / y;
+    xx += dx * dx;
+    xy += dx * dy;
+    yy += dy * dy;
+  }
+  const double scale = 1 / (static_cast<double>(n) * static_cast<double>(n - 1));
+  xx *= scale, xy *= scale, yy *= scale;
+  const double ratio = x / y, g = t * t * yy;  // below 1: the denominator's interval is above 0
+  const double middle = (ratio - t * t * xy) / (1 - g);
+  const double root = xx - 2 * ratio * xy + ratio * ratio * yy - (g * xx - t * t * xy * xy);
+  const double half = t * std::sqrt(std::max(root, 0.0)) / (1 - g);
+  return {middle - half, middle + half};
+}
+
 std::optional<BlockBootstrap::Interval> BlockBootstrap::Linearised(const Sample& a, const Sample& b) const {
   // Influence of each block on log(mean(a) / mean(b)); a block in both has the difference, so what is common
   // cancels.

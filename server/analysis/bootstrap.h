@@ -58,12 +58,19 @@ class BlockBootstrap {
   std::optional<Interval> Ratio(const Sample& a, const Sample& b, const std::vector<float>& a_means,
                                 const std::vector<float>& b_means) const;
 
+  // Interval of (mean(a) - mean(c)) / (mean(b) - mean(c)) of samples with the same blocks, where the
+  // denominator is known to be above 0: Resamples() as above but on the scale of the ratio, which may have
+  // any sign, otherwise Fieller's (Biometrics 1954), exact for normal differences. Absent with fewer than two
+  // blocks, and where that denominator's own interval reaches 0: then any ratio is possible.
+  std::optional<Interval> RatioOfDifferences(const Sample& a, const Sample& b, const Sample& c) const;
+
   // Factor that widens a percentile interval of n blocks, see above.
   double Widening(size_t n) const;
   const CriticalValues& critical() const { return critical_; }
   int blocks() const { return blocks_; }
 
  private:
+  Interval Fieller(const std::vector<double>& numerators, const std::vector<double>& denominators) const;
   std::optional<Interval> Linearised(const Sample& a, const Sample& b) const;
   void Draw() const;
 

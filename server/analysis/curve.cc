@@ -11,7 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
+#include "proto/study_communication.h"
 #include "server/analysis/bootstrap.h"
+#include "server/analysis/communication.h"
 #include "server/analysis/fits.h"
 #include "server/analysis/statistics.h"
 
@@ -51,6 +53,8 @@ class CurveMaker {
     scalelab::v1::GetCurveResponse response;
     response.set_display_name(spec_.study());
     response.set_scaling(Strong() ? "strong" : "weak");
+    comparisons_.resize(cells_.size());
+    if (spec_.measure().communication()) comparisons_ = FindComparisons(cells_);
     GroupCells();
     AssignRows();
     bootstrap_.emplace(blocks_, options_.resamples, options_.confidence);
@@ -71,6 +75,7 @@ class CurveMaker {
   void ReadBaseline();
   std::vector<Point> Collect(const Group& group, const std::string& fingerprint) const;
   CurveSeries MakeSeries(const Group& group, const std::string& fingerprint);
+  scalelab::v1::CommunicationCost MakeCommunicationCost(size_t cell, const std::string& fingerprint) const;
   std::optional<Point> FindBaseline(const Group& group, const std::string& fingerprint,
                                     const std::vector<Point>& points, CurveSeries& series) const;
   void AddFits(const std::vector<Point>& points, const std::vector<std::vector<float>>& means,
@@ -81,7 +86,8 @@ class CurveMaker {
   const std::vector<db::CurveRow>& rows_;
   const CurveOptions options_;
   std::vector<Group> groups_;
-  std::vector<size_t> group_of_;                      // by cell
+  std::vector<size_t> group_of_;                      // by cell; of a communication baseline none
+  std::vector<Comparison> comparisons_;               // by cell
   std::vector<std::vector<const db::CurveRow*>> of_;  // rows by cell
   std::vector<int> block_of_repeat_;                  // repeats that have rows, numbered without gaps
   int blocks_ = 0;
@@ -98,6 +104,7 @@ void CurveMaker::GroupCells() {
   std::map<std::string, size_t> known;
   group_of_.resize(cells_.size());
   for (size_t i : order) {
+    if (comparisons_[i].baseline) continue;
     json key = json::parse(cells_[i].key, nullptr, false);
     if (!key.is_object()) key = json::object();
     key.erase("ranks");
@@ -126,7 +133,8 @@ void CurveMaker::AssignRows() {
       cell = it->second;
     }
     of_[cell].push_back(&row);
-    if (row.state == db::RunState::kSucceeded) ++groups_[group_of_[cell]].fingerprints[row.fingerprint];
+    if (row.state == db::RunState::kSucceeded && !comparisons_[cell].baseline)
+      ++groups_[group_of_[cell]].fingerprints[row.fingerprint];
     if (row.repeat >= 0 && static_cast<size_t>(row.repeat) >= block_of_repeat_.size()) {
       block_of_repeat_.resize(row.repeat + 1, -1);
     }
@@ -347,6 +355,9 @@ CurveSeries CurveMaker::MakeSeries(const Group& group, const std::string& finger
     mean_of(point.accuracy, 1, &CurvePoint::mutable_accuracy);
     mean_of(point.train_loss, kNoLimit, &CurvePoint::mutable_train_loss, -kNoLimit);
     mean_of(point.time_to_accuracy, kNoLimit, &CurvePoint::mutable_time_to_accuracy);
+    if (const size_t cell = point.cell - cells_.data(); comparisons_[cell].measured && point.succeeded > 0) {
+      *out.mutable_communication() = MakeCommunicationCost(cell, fingerprint);
+    }
     if (!baseline.has_value() || point.throughput.size() == 0) continue;
     single = single || point.throughput.size() == 1 || baseline->throughput.size() == 1;
     const bool is_baseline = point.cell == baseline->cell;
@@ -362,6 +373,17 @@ CurveSeries CurveMaker::MakeSeries(const Group& group, const std::string& finger
   if (single) series.add_notes("single repeats have no interval; ask for 5 repeats or more");
   if (Strong() && baseline.has_value()) AddFits(points, means, &*baseline, series);
   return series;
+}
+
+scalelab::v1::CommunicationCost CurveMaker::MakeCommunicationCost(size_t cell,
+                                                                  const std::string& fingerprint) const {
+  const auto steps_of = [&](std::optional<size_t> other, absl::string_view name) {
+    if (!other.has_value()) return Steps{{}, absl::StrCat("the study has no runs of ", name)};
+    return StepsOf(cells_[*other].global_batch, name, of_[*other], fingerprint, block_of_repeat_);
+  };
+  return CompareSteps(steps_of(cell, "this cell"),
+                      steps_of(comparisons_[cell].unsynchronised, kUnsynchronisedEngine),
+                      steps_of(comparisons_[cell].serial, kSerialEngine), *bootstrap_);
 }
 
 void CurveMaker::AddFits(const std::vector<Point>& points, const std::vector<std::vector<float>>& means,

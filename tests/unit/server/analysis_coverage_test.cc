@@ -70,6 +70,37 @@ TEST_P(CoverageTest, NinetyFivePercentIntervalsCoverTheTruthThatOften) {
   EXPECT_LE(coverage.serial_fraction, 0.98);
 }
 
+// Steps of 1 s without communication, 1.1 s with, 1.3 s serial: two thirds are hidden.
+TEST_P(CoverageTest, OfTheHiddenShareToo) {
+  const World& world = GetParam();
+  std::mt19937_64 random(7);
+  std::normal_distribution<double> normal;
+  // A fifth of the noise, or small differences of large steps would drown.
+  const auto steps = [&](double seconds, const std::vector<double>& blocks) {
+    std::vector<double> values;
+    for (double block : blocks) values.push_back(seconds * block * (1 + world.noise / 5 * normal(random)));
+    return values;
+  };
+  int covered = 0, told = 0;
+  for (int study = 0; study < kStudies; ++study) {
+    std::vector<double> blocks;
+    for (int i = 0; i < world.repeats; ++i) blocks.push_back(1 + world.block_noise * normal(random));
+    Results results(R"({"measure":{"communication":true}})");
+    results.Engine("native/ddp", 2).Steps(steps(1.1, blocks));
+    results.Baseline("native/none", 2).Steps(steps(1.0, blocks));
+    results.Baseline("native/serial", 2).Steps(steps(1.3, blocks));
+    const auto curve = results.Curve({.resamples = 1000, .confidence = 0.95});
+    const auto& hidden = curve.series(0).points(0).communication().hidden();
+    if (!hidden.has_low()) continue;  // the total could not be told from 0
+    ++told;
+    covered += hidden.low() <= 2.0 / 3 && 2.0 / 3 <= hidden.high();
+  }
+  std::printf("hidden %.4f of %d\n", covered / double(told), told);
+  ASSERT_GT(told, kStudies / 4);
+  EXPECT_GE(covered / double(told), 0.92);
+  EXPECT_LE(covered / double(told), 0.98);
+}
+
 INSTANTIATE_TEST_SUITE_P(Studies, CoverageTest,
                          ::testing::Values(World{2, 0.02, 0.02}, World{3, 0.05, 0.05}, World{5, 0.05, 0.05},
                                            World{8, 0.05, 0.05}, World{10, 0.05, 0.05}, World{20, 0.05, 0.1},

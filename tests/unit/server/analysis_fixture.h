@@ -28,6 +28,23 @@ class Results {
     next_repeat_ = 0;
     return *this;
   }
+  // A cell of this engine with its specification, as a study that measures communication has them. `more`:
+  // further fields of RunSpec, for example ", \"precision\": \"fp32\"".
+  Results& Engine(const std::string& engine, int ranks, const std::string& more = "") {
+    Cell(ranks, "{\"engine\":\"" + engine + "\"}");
+    cells_.back().spec = "{\"engine\":\"" + engine + "\",\"ranks\":" + std::to_string(ranks) + more + "}";
+    return *this;
+  }
+  // The same, added for others to be compared with.
+  Results& Baseline(const std::string& engine, int ranks, const std::string& more = "") {
+    return Engine(engine, ranks, more + ",\"communication_baseline\":true");
+  }
+  // The next repeats of the last cell succeeded with steps of so many seconds.
+  Results& Steps(const std::vector<double>& seconds, const std::string& fingerprint = "a100") {
+    std::vector<double> throughputs;
+    for (double s : seconds) throughputs.push_back(cells_.back().global_batch / s);
+    return Ok(throughputs, fingerprint);
+  }
   Results& Excluded() {
     cells_.back().excluded = true;
     return *this;
