@@ -9,6 +9,7 @@
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
 #include "client/exit_code.h"
+#include "client/progress.h"
 #include "client/study_file.h"
 #include "client/watcher.h"
 
@@ -62,7 +63,7 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
   name.rows = [&study](const RowSink& sink) { sink({study.name()}); };
   if (const absl::Status status = session.Print({*response, {std::move(name)}}); !status.ok()) return status;
   if (options.watch) return WatchStudy(session, study.name(), session.io().err, session.io().err_terminal);
-  session.Say(absl::StrCat(checked->study.runs.size(), " runs queued; `scalelab study watch ", study.name(),
+  session.Say(absl::StrCat(TotalRuns(study.counts()), " runs queued; `scalelab study watch ", study.name(),
                            "` follows them"));
   return ExitCode::kOk;
 }

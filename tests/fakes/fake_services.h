@@ -116,6 +116,7 @@ class FakeServices {
       study->set_name("studies/7");
       study->set_display_name(request->spec().study());
       study->set_state(v1::Study::QUEUED);
+      study->mutable_counts()->set_queued(6);
       return grpc::Status::OK;
     }
     grpc::Status PlanStudy(grpc::ServerContext* c, const v1::PlanStudyRequest*,

@@ -142,6 +142,20 @@ TEST_F(CurveCommand, TableLooksAsItDid) {
   ExpectGolden("curve_table.txt", curve.out);
 }
 
+TEST_F(CurveCommand, WhatCommunicationCostsIsShownWhereItWasMeasured) {
+  EXPECT_THAT(Run({"curve", "7", "-o", "csv"}).out, Not(HasSubstr("communication")));
+  server_.curve = SampleCurveWithCommunication();
+  ExpectGolden("curve_communication.txt", Run({"curve", "7"}).out);
+  EXPECT_THAT(Run({"curve", "7", "-o", "csv"}).out,
+              AllOf(HasSubstr(",comm_share_high,communication_exposed_mean,communication_exposed_median,"),
+                    HasSubstr(",communication_hidden_high,peak_memory_mean,")));
+  const auto json = nlohmann::json::parse(Run({"curve", "7", "-o", "json"}).out);
+  const auto& points = json["series"][0]["points"];
+  EXPECT_FALSE(points[0].contains("communication"));
+  EXPECT_DOUBLE_EQ(points[1]["communication"]["total"]["mean"], 0.0168);
+  EXPECT_FALSE(points[3]["communication"].contains("hidden"));
+}
+
 TEST_F(CurveCommand, SeriesOfOneKeyFromDifferentHardwareAreToldApart) {
   EXPECT_THAT(Run({"curve", "7"}).out, Not(HasSubstr("a1b2c3d")));
   *server_.curve.mutable_series(1) = server_.curve.series(0);

@@ -72,4 +72,27 @@ inline scalelab::v1::GetCurveResponse SampleCurve() {
   return curve;
 }
 
+// The same with what communication costs; one point lacks its serial runs, one all of them.
+inline scalelab::v1::GetCurveResponse SampleCurveWithCommunication() {
+  scalelab::v1::GetCurveResponse curve = SampleCurve();
+  for (auto& series : *curve.mutable_series()) {
+    for (auto& point : *series.mutable_points()) {
+      if (point.ranks() == 1 || point.n() == 0) continue;
+      auto* cost = point.mutable_communication();
+      cost->set_n(point.n());
+      SetEstimate(cost->mutable_exposed(), 0.0021 * point.ranks(), 0.0004);
+      SetEstimate(cost->mutable_total(), 0.0084 * point.ranks(), 0.0007);
+      SetEstimate(cost->mutable_hidden(), 0.75, 0.05);
+    }
+  }
+  auto* serial = curve.mutable_series(0)->mutable_points(3)->mutable_communication();
+  serial->clear_total();
+  serial->clear_hidden();
+  serial->set_missing("no total and hidden communication: every run of native/serial failed");
+  auto* all = curve.mutable_series(1)->mutable_points(3)->mutable_communication();
+  all->Clear();
+  all->set_missing("no communication cost: native/none has no result yet");
+  return curve;
+}
+
 }  // namespace scalelab::client
