@@ -157,7 +157,9 @@ Section RunTable(const RepeatedPtrField<Run>& runs) {
       std::vector<Cell> row = {LastPart(run.name()), run.name(), absl::StrCat(run.position())};
       for (const std::string& axis : axes) {
         const auto it = run.key().fields().find(axis);
-        row.emplace_back(it == run.key().fields().end() ? "" : ValueText(it->second));
+        // Runs that others are compared with have an engine of their own, whether or not the grid names one.
+        const std::string fixed = axis == "engine" ? run.spec().engine() : "";
+        row.emplace_back(it == run.key().fields().end() ? fixed : ValueText(it->second));
       }
       const auto throughput = run.summary().find("run/throughput");
       const bool has = throughput != run.summary().end();
