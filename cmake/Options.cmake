@@ -17,7 +17,8 @@ endif()
 find_package(Threads REQUIRED)
 
 if(SCALELAB_SANITIZE)
-  add_compile_options(-fsanitize=${SCALELAB_SANITIZE} -fno-omit-frame-pointer -g1)
+  # Undefined behaviour ends the program as the other findings do: a report that only scrolls by fails no test.
+  add_compile_options(-fsanitize=${SCALELAB_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${SCALELAB_SANITIZE})
   if(SCALELAB_SANITIZE MATCHES thread)
     # protobuf's headers lay out messages differently when they see it; the packaged library was built without.

@@ -151,7 +151,7 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
       // That we ended it ourselves, for silence, is a lost worker; that it had ended for its own reason is
       // that reason.
       const auto known = kCauses.find(job.state);
-      const bool ours = allocation.cancel_sent && job.state == Job::kCancelled;
+      const bool ours = allocation.cancel_sent && job.state == Job::kCancelled && !job.from_outside;
       db::Cause cause = ours || known == kCauses.end() ? db::Cause::kWorkerLost : known->second;
       std::string reason = job.reason.empty() ? "its allocation ended" : job.reason;
       if (ours && !row.reason.empty()) reason = row.reason;

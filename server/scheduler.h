@@ -50,6 +50,7 @@ struct JobStatus {
   std::string reason;   // in words: why it is pending, how it ended
   bool ending = false;  // running, and on its way out: no work for it; its final state will follow
   absl::Time ends_at = absl::InfiniteFuture();  // running: when its time limit ends it, if that is known
+  bool from_outside = false;  // cancelled, and certainly not by Cancel(), whether or not that was called
 };
 
 bool IsOver(JobStatus::State state);

@@ -32,15 +32,17 @@ constexpr Known kKnown[] = {
     {"Controller is in standby mode", kAway},
     {"Failed to connect to authentication agent", kAway},
     {"Munge encode failed", kAway},
-    // A limit of one job, where the QOS refuses at submit (DenyOnLimit).
-    {"PerJobLimit", kNever, Field::kShape, kAskForLess},
-    {"PerJob", kNever, Field::kShape, kAskForLess},
-    {"QOSMaxWallDuration", kNever, Field::kTime, "shorten resources.time"},
-    {"AssocMaxWallDuration", kNever, Field::kTime, "shorten resources.time"},
-    // Limits that pass.
-    {"QOSMaxSubmitJob", kLater},
-    {"AssocMaxSubmitJobLimit", kLater},
+    // A limit on submitted jobs (AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit, ...) passes.
     {"SubmitJob", kLater},
+    // What this job alone is too large for, where the QOS refuses at submit (DenyOnLimit).
+    {"MaxWallDuration", kNever, Field::kTime, "shorten resources.time"},
+    {"MinutesPerJob", kNever, Field::kTime, "shorten resources.time, or ask for fewer ranks"},
+    {"PerJob", kNever, Field::kShape, kAskForLess},
+    {"PerNode", kNever, Field::kShape, kAskForLess},
+    {"PerUser", kNever, Field::kShape, kAskForLess},
+    {"PerAccount", kNever, Field::kShape, kAskForLess},
+    {"QOSMin", kNever, Field::kShape, "ask for more, or change sbatch_options.qos"},
+    // Other limits pass.
     {"Job violates accounting/QOS policy", kLater},
     {"Requested account has breached requested QOS usage threshold", kLater},
     {"MaxJobCount limit reached", kLater},

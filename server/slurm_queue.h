@@ -24,7 +24,7 @@ struct QueueRow {
   std::string reason;  // Slurm's code, "None" left out
   int exit_code = 0;
   int signal = 0;
-  absl::Time end = absl::InfiniteFuture();          // running: when its limit ends it
+  absl::Time end = absl::InfiniteFuture();          // running: when its limit ends it; over: when it ended
   absl::Duration used = absl::ZeroDuration();       // time it has run
   absl::Duration limit = absl::InfiniteDuration();  // its time limit
   std::string nodes;                                // empty: it never began

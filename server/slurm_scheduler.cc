@@ -19,7 +19,8 @@ namespace {
 
 using State = JobStatus::State;
 
-constexpr absl::Duration kForgetAfter = absl::Hours(1);  // jobs that nobody asks about any more
+constexpr absl::Duration kForgetAfter = absl::Hours(1);      // jobs that nobody asks about any more
+constexpr absl::Duration kClocksDiffer = absl::Seconds(20);  // by less; a silent worker is waited for longer
 
 // What this process knows of one token.
 struct Job {
@@ -29,9 +30,16 @@ struct Job {
   std::optional<JobStatus> last;                      // when it was listed last
   absl::Time missing_since = absl::InfiniteFuture();  // first of the answers without it, none failed since
   absl::Time asked;
-  bool cancelled = false;   // by us
-  bool seen_alive = false;  // by this process
+  absl::Time cancelled = absl::InfiniteFuture();  // by us, the first time
+  bool seen_alive = false;                        // by this process
 };
+
+// A job that had ended before we cancelled it was silent, and it was that for a reason of its own.
+Canceller CancellerOf(const Job& job, const QueueRow& row) {
+  if (job.cancelled != absl::InfiniteFuture())
+    return row.end < job.cancelled - kClocksDiffer ? Canceller::kSomebodyElse : Canceller::kUs;
+  return job.seen_alive ? Canceller::kSomebodyElse : Canceller::kUnknown;
+}
 
 JobStatus Status(const std::string& token, const std::string& id, State state) {
   JobStatus status;
@@ -235,10 +243,7 @@ JobStatus SlurmScheduler::Listed(const std::string& token, const std::vector<Que
   job.may_exist = true;
   job.missing_since = absl::InfiniteFuture();
   job.doubt = "Slurm does not list the job any more";
-  const Canceller canceller = job.cancelled    ? Canceller::kUs
-                              : job.seen_alive ? Canceller::kSomebodyElse
-                                               : Canceller::kUnknown;
-  std::optional<JobStatus> status = StatusOf(row, canceller);
+  std::optional<JobStatus> status = StatusOf(row, CancellerOf(job, row));
   if (!status) {
     status = Uncertain(token, job,
                        absl::StrCat("Slurm says it is ", Harmless(row.word), ", which is not known here"));
@@ -317,7 +322,7 @@ absl::Status SlurmScheduler::Cancel(const std::string& token) {
   Job& job = jobs_[token];
   job.asked = options_.now();
   if (job.last && IsOver(job.last->state)) return absl::OkStatus();
-  job.cancelled = true;
+  job.cancelled = std::min(job.cancelled, options_.now());
   return slurm_.Cancel(token);
 }
 

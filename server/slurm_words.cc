@@ -5,7 +5,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 #include "server/slurm_queue.h"
 
 namespace scalelab::server {
@@ -51,7 +50,7 @@ constexpr StateWord kStates[] = {
 };
 
 struct ReasonWords {
-  absl::string_view code;  // a prefix, when it ends in '*'
+  absl::string_view code;  // one '*' stands for anything
   absl::string_view words;
 };
 
@@ -68,7 +67,8 @@ constexpr ReasonWords kReasons[] = {
     {"Licenses", "waits for licenses"},
     {"ReqNodeNotAvail", "waits for nodes that are down, drained or reserved"},
     {"NodeDown", "waits for a node that is down"},
-    {"Nodes_required_for_job_are_DOWN*", "waits for nodes that are down, drained or reserved"},
+    // "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+    {"Nodes*", "waits for nodes that are down, drained or reserved"},
     {"PartitionNodeLimit", "asks for more nodes than its partition gives; it starts only if that is changed"},
     {"PartitionTimeLimit",
      "asks for more time than its partition gives, and will not start; shorten resources.time"},
@@ -92,7 +92,21 @@ constexpr ReasonWords kReasons[] = {
     {"QOSNotAllowed", "its partition does not take this QOS; change sbatch_options.qos"},
     {"AccountNotAllowed", "its partition does not take this account; change sbatch_options.account"},
     {"FedJobLock", "waits for another cluster of the federation"},
-    {"MaxBillingPerAccount", "waits for a limit of its account"},
+    // More than one job may have, whatever else runs. A job that is accepted all the same waits for ever.
+    {"QOSMaxWallDurationPerJobLimit",
+     "asks for more time than its QOS gives one job; it starts only if that is changed"},
+    {"AssocMaxWallDurationPerJobLimit",
+     "asks for more time than its account gives one job; it starts only if that is changed"},
+    {"QOSMax*PerJobLimit", "asks for more than its QOS gives one job; it starts only if that is changed"},
+    {"QOSMax*PerJob", "asks for more than its QOS gives one job; it starts only if that is changed"},
+    {"QOSMax*PerNode", "asks for more of a node than its QOS gives; it starts only if that is changed"},
+    {"QOSMin*", "asks for less than its QOS takes; it starts only if that is changed"},
+    {"AssocMax*PerJobLimit",
+     "asks for more than its account gives one job; it starts only if that is changed"},
+    {"AssocMax*PerJob", "asks for more than its account gives one job; it starts only if that is changed"},
+    {"AssocMax*PerNode", "asks for more of a node than its account gives; it starts only if that is changed"},
+    {"MaxJobsPerAccount", "waits for a limit on running jobs of its account"},
+    {"Max*PerAccount", "waits for a limit of its account"},
     {"QOSMaxSubmit*", "waits for a limit on submitted jobs of its QOS"},
     {"QOSMaxJobs*", "waits for a limit on running jobs of its QOS"},
     {"QOSUsageThreshold", "waits for a limit on usage of its QOS"},
@@ -102,6 +116,13 @@ constexpr ReasonWords kReasons[] = {
     {"AssocGrp*", "waits for a limit that all jobs of its account share"},
     {"Assoc*", "waits for a limit of its account"},
 };
+
+bool Matches(absl::string_view code, absl::string_view pattern) {
+  const size_t star = pattern.find('*');
+  if (star == absl::string_view::npos) return code == pattern;
+  return code.size() + 1 >= pattern.size() && absl::StartsWith(code, pattern.substr(0, star)) &&
+         absl::EndsWith(code, pattern.substr(star + 1));
+}
 
 std::string Clock(absl::Duration duration) {
   const int64_t seconds = absl::ToInt64Seconds(duration);
@@ -146,7 +167,10 @@ std::optional<JobStatus> StatusOf(const QueueRow& row, Canceller canceller) {
   status.ending = row.word == "COMPLETING";
   if (row.word == "PENDING") status.reason = PendingReason(row.reason);
   if (row.word == "FAILED") status.reason = FailedReason(row);
-  if (row.word == "CANCELLED") status.reason = CancelledReason(row, canceller);
+  if (row.word == "CANCELLED") {
+    status.reason = CancelledReason(row, canceller);
+    status.from_outside = canceller == Canceller::kSomebodyElse;
+  }
   // The script is warned before the limit and then ends by itself, with whatever status. Slurm looks every 30
   // s, so the warning may come that much earlier.
   const absl::Duration warned = row.limit - WarningBeforeEnd(row.limit) - absl::Seconds(35);
@@ -166,9 +190,7 @@ std::string PendingReason(absl::string_view reason) {
   const absl::string_view code = reason.substr(0, reason.find_first_of(", (:"));
   absl::string_view words = "waits";
   for (const ReasonWords& known : kReasons) {
-    absl::string_view name = known.code;
-    const bool prefix = absl::ConsumeSuffix(&name, "*");
-    if (prefix ? absl::StartsWith(code, name) : code == name) {
+    if (Matches(code, known.code)) {
       words = known.words;
       break;
     }

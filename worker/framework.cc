@@ -20,7 +20,10 @@ class NativeFramework final : public Framework {
           absl::StrCat("Engine ", spec.engine(), " needs the trainer, and '", trainer_,
                        "' is no program; build it (SCALELAB_TRAINER=ON) or name another with --trainer."));
     }
-    return RankProgram{{trainer_}, {}, spec.ranks() > 1 ? Rendezvous::kMpi : Rendezvous::kNone};
+    // Ranks of gloo and nccl meet in the attempt's directory, whoever starts them. MPI wants its launcher on
+    // Slurm even for one rank.
+    const bool mpi = spec.backend() == "mpi" || (spec.backend() == "auto" && spec.ranks() > 1);
+    return RankProgram{{trainer_}, {}, mpi ? Rendezvous::kMpi : Rendezvous::kNone};
   }
 
  private:

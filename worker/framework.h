@@ -36,7 +36,7 @@ class Framework {
 
 using Frameworks = std::vector<std::unique_ptr<Framework>>;
 
-// "native/*": the trainer of this project, over MPI.
+// "native/*": the trainer of this project.
 std::unique_ptr<Framework> NewNativeFramework(std::string trainer_program);
 // "custom": the study's own command.
 std::unique_ptr<Framework> NewCustomFramework();

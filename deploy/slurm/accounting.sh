@@ -14,13 +14,14 @@ write_accounting() {
 # start_database: a private mariadbd without a port; only root reaches its socket. What a crash would cost does not matter.
 start_database() {
   local home=$dir/nodes/login data=$dir/nodes/login/db
-  local small=(--no-defaults --user=root --datadir="$data" --innodb-buffer-pool-size=16M --innodb-log-file-size=8M
-    --innodb-flush-log-at-trx-commit=0 --innodb-doublewrite=0 --innodb-use-native-aio=0 --max-connections=20 --table-open-cache=200)
+  local small=(--no-defaults --user=root --datadir="$data" --tmpdir="$home/tmp" --innodb-buffer-pool-size=16M
+    --innodb-log-file-size=8M --innodb-doublewrite=0 --innodb-use-native-aio=0 --loose-debug-no-sync
+    --max-connections=20 --table-open-cache=200)
   mkdir -m 700 "$data"
-  # In the node, so that `down` ends it too. It needs a directory of its own for what it writes on its way.
-  start_daemon login mariadb-install-db "${small[@]}" --tmpdir="$home/tmp" --auth-root-authentication-method=normal --skip-test-db ||
+  # In the node, so that `down` ends it too.
+  start_daemon login mariadb-install-db "${small[@]}" --auth-root-authentication-method=normal --skip-test-db ||
     fail "mariadb-install-db makes no database: $(last_words "$home/console.log")"
-  start_daemon login setsid --fork mariadbd "${small[@]}" --tmpdir="$home/tmp" --skip-networking --socket="$data/socket" \
+  start_daemon login setsid --fork mariadbd "${small[@]}" --skip-networking --socket="$data/socket" \
     --pid-file="$home/mariadbd.pid" --log-error="$home/mariadbd.log" || fail "mariadbd does not start: $(last_words "$home/console.log")"
   wait_until 60 grep -qs 'ready for connections' "$home/mariadbd.log" || fail "mariadbd does not start: $(last_words "$home/mariadbd.log")"
 }

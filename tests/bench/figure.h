@@ -13,6 +13,7 @@ struct Figure {
   std::string against;       // what it is compared with; empty when with nothing
   double against_value = 0;  // in the same unit
   double ratio = 0;          // value / against_value; 0 when compared with nothing
+  double low = 0, high = 0;  // least and greatest ratio of a round; 0 where one measurement is all there is
 };
 
 struct BenchOptions {

@@ -11,15 +11,13 @@
 #include "tests/bench/query_bench.h"
 #include "tests/bench/service_bench.h"
 #include "tests/bench/store_bench.h"
+#include "tests/bench/train_bench.h"
 
 int main(int argc, char** argv) {
   using namespace scalelab::bench;
   const std::map<std::string, std::vector<Figure> (*)(const BenchOptions&)> benches = {
-      {"submit", RunSubmitBench},
-      {"ingest", RunIngestBench},
-      {"dispatch", RunDispatchBench},
-      {"query", RunQueryBench},
-      {"store", RunStoreBench}};
+      {"submit", RunSubmitBench}, {"ingest", RunIngestBench}, {"dispatch", RunDispatchBench},
+      {"query", RunQueryBench},   {"store", RunStoreBench},   {"train", RunTrainBench}};
 
   CLI::App app{"Benchmarks of scalelab; one JSON line a figure"};
   BenchOptions options;
@@ -47,13 +45,14 @@ int main(int argc, char** argv) {
   options.directory = pattern;
   const std::vector<Figure> figures = benches.at(name)(options);
   for (const Figure& f : figures) {
-    std::cout << nlohmann::ordered_json{{"name", f.name},
-                                        {"value", f.value},
-                                        {"unit", f.unit},
-                                        {"against", f.against},
-                                        {"against_value", f.against_value},
-                                        {"ratio", f.ratio}}
-              << std::endl;
+    nlohmann::ordered_json line{{"name", f.name},
+                                {"value", f.value},
+                                {"unit", f.unit},
+                                {"against", f.against},
+                                {"against_value", f.against_value},
+                                {"ratio", f.ratio}};
+    if (f.high > 0) line["low"] = f.low, line["high"] = f.high;
+    std::cout << line << std::endl;
   }
   std::filesystem::remove_all(options.directory);
   return figures.empty() ? 1 : 0;

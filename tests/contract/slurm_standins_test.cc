@@ -321,6 +321,25 @@ TEST_F(SlurmLies, HowAForgottenJobEndedIsKnownToAccounting) {
   EXPECT_EQ(slurm_.Calls("sacct"), 1);
 }
 
+// As after a restart of the coordinator: it gives up a job whose workers are silent, which an administrator
+// had cancelled while it was away.
+TEST_F(SlurmLies, AccountingTellsAJobThatWeCancelledFromOneThatHadBeenCancelled) {
+  slurm_.Write("accounting", "slurmdbd");
+  for (const bool before : {true, false}) {
+    Restart();
+    EXPECT_EQ(Status("a").state, State::kPending);
+    slurm_.Advance(kSettle);
+    ASSERT_TRUE(slurm_.scheduler().Cancel("a").ok());
+    const absl::Time end = slurm_.Now() + (before ? -2 * kSettle : absl::ZeroDuration());
+    slurm_.Write("sacct.answer", absl::StrCat("1|", geteuid(), "|CANCELLED by 7|None|0:0|",
+                                              absl::ToUnixSeconds(end), "|00:10:00|01:00:00|node1|a"));
+    const JobStatus status = Status("a");
+    EXPECT_EQ(status.state, State::kCancelled);
+    EXPECT_EQ(status.from_outside, before);
+    EXPECT_EQ(status.reason, before ? "cancelled by user id 7" : "cancelled by this service");
+  }
+}
+
 TEST_F(SlurmLies, AccountingThatFailsIsNotWaitedFor) {
   slurm_.Write("accounting", "slurmdbd");
   slurm_.Lie("sacct", "fail sacct: error: Problem talking to the database: Connection refused");

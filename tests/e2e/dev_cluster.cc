@@ -61,8 +61,9 @@ DevCluster::~DevCluster() {
   if (!error.empty()) std::cerr << error << "\n";
 }
 
-std::string DevCluster::Unavailable() {
-  const Output check = RunProgram({Script(), "check"});
+std::string DevCluster::Unavailable(std::vector<std::string> options) {
+  options.insert(options.begin(), {Script(), "check"});
+  const Output check = RunProgram(options);
   return check.code == 0 ? "" : check.err;
 }
 

@@ -17,8 +17,8 @@ class DevCluster {
   DevCluster(const DevCluster&) = delete;
 
   // Why there can be no cluster here (no root, no Slurm), in a sentence; empty when there can. For
-  // GTEST_SKIP.
-  static std::string Unavailable();
+  // GTEST_SKIP. `options` are those of `deploy/dev-cluster check`.
+  static std::string Unavailable(std::vector<std::string> options = {});
 
   // Returns when all nodes are idle; what went wrong otherwise, and then nothing of it is there.
   std::string Start();

@@ -227,6 +227,25 @@ TEST_F(DevClusterTest, JobsArePreemptedAndRunOutOfMemory) {
   EXPECT_THAT(ReadFile(cluster.dir() + "/jobcomp.log"), HasSubstr(absl::StrCat("JobId=", poor, " ")));
 }
 
+TEST_F(DevClusterTest, WithAccountingItRemembersJobsInADatabaseOfItsOwn) {
+  if (const std::string why = DevCluster::Unavailable({"--accounting"}); !why.empty()) GTEST_SKIP() << why;
+  DevCluster cluster({"-n", "1", "--accounting"});
+  ASSERT_EQ(cluster.Start(), "");
+  const std::string job = cluster.Submit({"--wrap", "exit 3"});
+  const auto remembered = [&] {
+    return cluster.Run({"sacct", "-Xn", "--parsable2", "-o", "State,Account", "-j", job}).out;
+  };
+  EXPECT_TRUE(Eventually([&] { return remembered() == "FAILED|lab\n"; })) << remembered();
+  EXPECT_THAT(cluster.Control({"accounting", "start"}).err, HasSubstr("slurmdbd runs already"));
+  ASSERT_EQ(cluster.Control({"accounting", "kill"}).err, "");
+  EXPECT_THAT(cluster.Control({"status"}).out, HasSubstr("mariadbd runs, slurmdbd down"));
+  EXPECT_EQ(remembered(), "");
+  ASSERT_EQ(cluster.Control({"accounting", "start"}).err, "");
+  EXPECT_EQ(remembered(), "FAILED|lab\n");
+  EXPECT_EQ(cluster.Down(), "");
+  EXPECT_EQ(cluster.Leftovers(), "");
+}
+
 // What stands in DIR/cluster after `key=`.
 std::string Written(const DevCluster& cluster, const std::string& key) {
   for (const std::string& line : Lines(ReadFile(cluster.dir() + "/cluster"))) {
@@ -249,9 +268,15 @@ std::vector<std::string> Up(const DevCluster& cluster, std::vector<std::string> 
 }
 
 TEST_F(DevClusterTest, DownCleansAfterAnUpThatWasKilled) {
-  for (const char* reached : {"/cluster", "/nodes/login/pid", "/nodes/login/slurmctld.pid"}) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> moments = {
+      {"/cluster", {}}, {"/nodes/login/pid", {}}, {"/nodes/login/slurmctld.pid", {}}};
+  if (DevCluster::Unavailable({"--accounting"}).empty()) {
+    for (const char* reached : {"/nodes/login/db", "/nodes/login/mariadbd.pid", "/nodes/login/slurmdbd.pid"})
+      moments.push_back({reached, {"--accounting"}});
+  }
+  for (const auto& [reached, options] : moments) {
     DevCluster cluster;
-    Background up(Up(cluster), "/dev/null");
+    Background up(Up(cluster, options), "/dev/null");
     ASSERT_TRUE(Eventually([&] { return std::filesystem::exists(cluster.dir() + reached); })) << reached;
     up.Signal(SIGKILL);
     ASSERT_EQ(up.Wait(), 128 + SIGKILL) << reached;
@@ -316,6 +341,7 @@ TEST_F(DevClusterTest, BadInputIsASentence) {
       HasSubstr(cluster.name() + " has no node '7'; it has " + cluster.Node(1) + " " + cluster.Node(2)));
   EXPECT_THAT(cluster.Control({"node", "1", "explode"}).err, HasSubstr("not 'explode'"));
   EXPECT_THAT(cluster.Control({"controller", "start"}).err, HasSubstr("slurmctld runs already"));
+  EXPECT_THAT(cluster.Control({"accounting", "kill"}).err, HasSubstr(cluster.name() + " has no slurmdbd"));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <set>
 #include <sstream>
 
@@ -152,6 +153,26 @@ std::vector<pid_t> Service::Ranks() const {
       ranks.push_back(pid);
   }
   return ranks;
+}
+
+std::vector<double> Losses(const Service& service, const nlohmann::json& run) {
+  std::vector<double> losses;
+  for (const std::string& line : service.Points(run["name"])) {
+    const std::vector<std::string> f = absl::StrSplit(line, ',');
+    if (f.size() != 5 || f[3] != "train/loss" || f[1] == "-1") continue;
+    const size_t step = std::stoul(f[1]);
+    if (step >= losses.size()) losses.resize(step + 1);
+    losses[step] += std::stod(f[4]) / run["spec"]["ranks"].get<int>();
+  }
+  return losses;
+}
+
+double LargestDeviation(const std::vector<double>& losses, const std::vector<double>& reference) {
+  if (losses.empty() || losses.size() != reference.size()) return std::numeric_limits<double>::infinity();
+  double largest = 0;
+  for (size_t i = 0; i < losses.size(); ++i)
+    largest = std::max(largest, std::abs(losses[i] - reference[i]) / std::abs(reference[i]));
+  return largest;
 }
 
 std::vector<std::string> LostOrDoubled(const Service& service, const std::string& study) {

@@ -75,6 +75,11 @@ std::string ShippedData();
 // when all is well.
 std::vector<std::string> LostOrDoubled(const Service& service, const std::string& study);
 
+// Loss of each step, mean over the ranks: with equal shares this is the loss of the global batch.
+std::vector<double> Losses(const Service& service, const nlohmann::json& run);
+// The largest deviation of a loss curve from another of the same length, relative to that one.
+double LargestDeviation(const std::vector<double>& losses, const std::vector<double>& reference);
+
 // What one rank's event file says: "rank,step,key,value" of every step line, in order.
 std::vector<std::string> StepsOfEventFile(const std::string& path, int rank);
 

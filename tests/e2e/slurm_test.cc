@@ -128,6 +128,42 @@ TEST_F(Slurm, TwoRanksOnEachNode) {
   EXPECT_THAT(service.JobRecords(), SizeIs(1));
 }
 
+TEST_F(Slurm, EnginesPrecisionsAndBackendsAreSeriesOfOneCurveAndTrainTheSame) {
+  SlurmService service(cluster_);
+  ASSERT_EQ(service.Start(), "");
+  // Without random augmentation and batch statistics all of it computes the same sums, but for rounding.
+  const std::string study = service.Submit(
+      absl::StrCat("study: engines\nfixed: {model: resnet20, dataset: cifar10, data_dir: ", ShippedData(),
+                   ", epochs: 1, max_steps: 10, augment: false, batch_norm: eval}\n"
+                   "matrix: {engine: [native/ddp, native/horovod], precision: [fp32, amp-bf16], "
+                   "backend: [mpi, gloo], ranks: [1, 2]}\nseed: 3\nlr: {base: 0.02, rule: constant}\n"
+                   "scaling: {mode: strong, global_batch: 32}\nmeasure: {evaluate: false}\n"
+                   "resources: {ranks_per_node: 1}\n"));
+  ASSERT_EQ(service.WaitFor(study, 300), 0) << Last(service, study);
+  std::set<std::string> series;
+  const auto curve = service.Json({"curve", study});
+  for (const auto& one : curve["series"]) {
+    for (const auto& point : one["points"]) EXPECT_EQ(point["state"], "OK") << point.dump();
+    EXPECT_THAT(one["points"], SizeIs(2));
+    series.insert(one["key"].dump());
+  }
+  EXPECT_THAT(series, SizeIs(8));
+  EXPECT_THAT(LostOrDoubled(service, study), IsEmpty());
+
+  std::map<std::string, std::vector<double>> alone;  // by precision
+  for (const auto& run : service.Runs(study)) {
+    if (run["spec"]["ranks"] == 1) alone[run["spec"]["precision"]] = Losses(service, run);
+  }
+  for (const auto& run : service.Runs(study)) {
+    // What ten steps make of sums in another order; bf16 has eight bits.
+    const std::string precision = run["spec"]["precision"];
+    const double order = precision == "fp32" ? 1e-4 : 1e-2;
+    EXPECT_LT(LargestDeviation(Losses(service, run), alone[precision]), order) << run.dump();
+  }
+  // Nothing is normalised here, so rounding grows from layer to layer.
+  EXPECT_LT(LargestDeviation(alone["amp-bf16"], alone["fp32"]), 0.15);
+}
+
 TEST_F(Slurm, CancellingAStudyGivesItsJobBackWithinTenSeconds) {
   SlurmService service(cluster_);
   ASSERT_EQ(service.Start(), "");

@@ -155,25 +155,11 @@ TEST(Study, SmallerWorldSizesAreFractionsOfTheSameGlobalBatch) {
                    "matrix: {ranks: [1, 2, 4]}\nseed: 3\nscaling: {mode: strong, global_batch: 32}\n"
                    "lr: {base: 0.02, rule: constant}\n"));
   ASSERT_EQ(service.WaitFor(study, 180), 0) << service.Run({"run", "list", study}).out;
-  // Mean loss of a step over the ranks: with equal shares this is the loss of the global batch.
   std::map<int, std::vector<double>> curves;
-  for (const auto& run : service.Runs(study)) {
-    const int ranks = run["spec"]["ranks"];
-    std::vector<double>& curve = curves[ranks];
-    curve.resize(15);
-    const std::string name = run["name"];
-    for (const std::string& line : service.Points(name)) {
-      const std::vector<std::string> f = absl::StrSplit(line, ',');
-      if (f[3] == "train/loss" && std::stoi(f[1]) >= 0) curve.at(std::stoul(f[1])) += std::stod(f[4]) / ranks;
-    }
-  }
-  ASSERT_EQ(curves.size(), 3u);
+  for (const auto& run : service.Runs(study)) curves[run["spec"]["ranks"].get<int>()] = Losses(service, run);
+  ASSERT_EQ(curves[1].size(), 15u);
   for (const int ranks : {2, 4}) {
-    double worst = 0;
-    for (int step = 0; step < 15; ++step) {
-      const double reference = curves[1][step];
-      worst = std::max(worst, std::abs(curves[ranks][step] - reference) / std::abs(reference));
-    }
+    const double worst = LargestDeviation(curves[ranks], curves[1]);
     std::cout << ranks << " ranks against 1: largest relative deviation of the loss " << worst << "\n";
     // fp32 sums in another order, amplified by 15 steps of training.
     EXPECT_LT(worst, 1e-4) << ranks;

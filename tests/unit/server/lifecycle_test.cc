@@ -132,6 +132,17 @@ TEST(Lifecycle, ASilentWorkersRunIsNotTriedAgainBeforeItsAllocationIsOver) {
   EXPECT_NE(w.AskedFor(), "");
 }
 
+TEST(Lifecycle, ASilentWorkersJobThatSomebodyElseHadCancelledIsNotOurs) {
+  OneRun w;
+  w.After(60);
+  ASSERT_TRUE(w.Cancelled(w.job));
+  JobStatus status{w.job, "job-1", Job::kCancelled, "cancelled by user id 7"};
+  status.from_outside = true;
+  w.lifecycle.JobsPolled({status}, w.now, w.now, w.fx);
+  EXPECT_EQ(w.study(w.id).runs[0].cause, db::Cause::kAllocationCancelled);
+  EXPECT_EQ(w.AskedFor(), "");
+}
+
 TEST(Lifecycle, NobodyWasSilentWhileTheCoordinatorStoodStill) {
   OneRun w;
   w.now += 60'000'000;

@@ -1,5 +1,6 @@
 #include "server/slurm_errors.h"
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -66,6 +67,8 @@ TEST(SlurmErrors, WhatSbatchSaysIsUnderstood) {
             "limit, "
             "user's size and/or time limits)\n",
             1, Code::kResourceExhausted, "AssocMaxSubmitJobLimit"},
+           {"sbatch: error: Batch job submission failed: Invalid qos specification\n", 1,
+            Code::kInvalidArgument, "qos (default)"},
            {"sbatch: error: Batch job submission failed: User's group not permitted to use this partition\n",
             1, Code::kPermissionDenied, "partition gpu"},
        }) {
@@ -75,6 +78,32 @@ TEST(SlurmErrors, WhatSbatchSaysIsUnderstood) {
     EXPECT_THAT(refusal.status.message(), Not(HasSubstr("\n")));
     EXPECT_FALSE(refusal.open) << refusal.status;
   }
+}
+
+// Each code as sbatch 22.05.8 said it, before the sentence that is the same for all.
+TEST(SlurmErrors, ALimitThatPassesIsWaitedForAndOneThatDoesNotIsRefused) {
+  const auto refusal = [](const std::string& code) {
+    return Refused(Failed(absl::StrCat("sbatch: error: ", code,
+                                       "\nsbatch: error: Batch job submission failed: Job violates "
+                                       "accounting/QOS policy (job submit limit, user's size and/or time "
+                                       "limits)\n")),
+                   Request())
+        .status;
+  };
+  for (const char* code :
+       {"AssocMaxSubmitJobLimit", "AssocGrpSubmitJobsLimit", "QOSMaxSubmitJobPerUserLimit",
+        "QOSGrpSubmitJobsLimit", "MaxSubmitJobsPerAccount", "QOSGrpCpuLimit", "QOSGrpCPUMinutesLimit"}) {
+    EXPECT_EQ(refusal(code).code(), Code::kResourceExhausted) << code;
+    EXPECT_THAT(refusal(code).message(), HasSubstr(code));
+  }
+  for (const char* code :
+       {"QOSMaxCpuPerJobLimit", "QOSMaxMemoryPerJob", "QOSMaxCpuPerNode", "QOSMaxCpuPerUserLimit"}) {
+    EXPECT_EQ(refusal(code).code(), Code::kInvalidArgument) << code;
+    EXPECT_THAT(refusal(code).message(), HasSubstr("ask for fewer ranks")) << code;
+  }
+  EXPECT_EQ(refusal("QOSMaxWallDurationPerJobLimit").code(), Code::kInvalidArgument);
+  EXPECT_THAT(refusal("QOSMaxWallDurationPerJobLimit").message(), HasSubstr("shorten resources.time"));
+  EXPECT_THAT(refusal("QOSMinCpuNotSatisfied").message(), HasSubstr("ask for more"));
 }
 
 TEST(SlurmErrors, OnlyAConnectionThatWasNeverMadeIsCertain) {

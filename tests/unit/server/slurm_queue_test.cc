@@ -189,7 +189,26 @@ TEST(SlurmQueue, PendingReasonsAreWordsWithTheCode) {
   EXPECT_THAT(PendingReason("AssocMaxJobsLimit"), HasSubstr("of its account"));
   EXPECT_THAT(PendingReason("PartitionTimeLimit"), HasSubstr("shorten resources.time"));
   EXPECT_THAT(PendingReason("JobHeldAdmin"), HasSubstr("by an administrator"));
+  EXPECT_THAT(
+      PendingReason("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority "
+                    "partitions"),
+      HasSubstr("waits for nodes that are down, drained or reserved (Nodes required"));
   EXPECT_EQ(PendingReason("SomethingNew"), "waits (SomethingNew)");
+}
+
+// Codes as squeue 22.05.8 prints them.
+TEST(SlurmQueue, ALimitThatOneJobIsTooLargeForIsNotWaitedForWithHope) {
+  for (const char* code : {"QOSMaxCpuPerJobLimit", "QOSMaxMemoryPerJob", "QOSMaxNodePerJobLimit",
+                           "QOSMaxWallDurationPerJobLimit", "QOSMaxCpuPerNode", "QOSMinCpuNotSatisfied",
+                           "AssocMaxCpuPerJobLimit", "AssocMaxWallDurationPerJobLimit",
+                           "AssocMaxCpuMinutesPerJobLimit", "AssocMaxCpuPerNode"}) {
+    EXPECT_THAT(PendingReason(code), HasSubstr("it starts only if that is changed")) << code;
+  }
+  for (const char* code : {"QOSMaxCpuPerUserLimit", "QOSGrpJobsLimit", "AssocGrpMemLimit", "AssocGrpCpuLimit",
+                           "AssocGrpJobsLimit", "MaxJobsPerAccount"}) {
+    EXPECT_THAT(PendingReason(code), testing::StartsWith("waits for a limit")) << code;
+  }
+  EXPECT_THAT(PendingReason("MaxJobsPerAccount"), HasSubstr("running jobs of its account"));
 }
 
 TEST(SlurmQueue, OfSeveralJobsTheOneThatRunsCountsThenTheOneThatRan) {

@@ -156,9 +156,18 @@ TEST(FrameworkOf, ServesNativeAndCustomEnginesAndNamesWhatItDoesNotKnow) {
   v1::RunSpec spec;
   spec.set_engine("native/ddp");
   spec.set_ranks(2);
+  spec.set_backend("mpi");
   auto native = FrameworkOf(frameworks, "native/ddp");
   ASSERT_TRUE(native.ok());
   EXPECT_EQ((*native)->ProgramOf(spec)->rendezvous, Rendezvous::kMpi);
+  spec.set_ranks(1);
+  EXPECT_EQ((*native)->ProgramOf(spec)->rendezvous, Rendezvous::kMpi);
+  spec.set_backend("auto");
+  EXPECT_EQ((*native)->ProgramOf(spec)->rendezvous, Rendezvous::kNone) << "alone, it needs nobody";
+  spec.set_ranks(2);
+  EXPECT_EQ((*native)->ProgramOf(spec)->rendezvous, Rendezvous::kMpi);
+  spec.set_backend("gloo");
+  EXPECT_EQ((*native)->ProgramOf(spec)->rendezvous, Rendezvous::kNone);
   auto custom = FrameworkOf(frameworks, "custom");
   ASSERT_TRUE(custom.ok());
   EXPECT_EQ((*custom)->ProgramOf(spec).status().code(), absl::StatusCode::kFailedPrecondition);

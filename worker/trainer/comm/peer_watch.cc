@@ -45,9 +45,12 @@ void PeerWatch::Leave() {
 void PeerWatch::OnCondemned(std::function<void()> interrupt) {
   {
     std::lock_guard lock(mutex_);
-    interrupt_ = interrupt;
+    if (!condemned()) {
+      interrupt_ = std::move(interrupt);
+      return;
+    }
   }
-  if (condemned()) interrupt();
+  interrupt();
 }
 
 void PeerWatch::Join(const std::vector<std::string>& endpoints, const std::string& token) {

@@ -38,7 +38,7 @@ class PeerWatch {
   void Leave();
 
   // What to do as soon as something is known to be wrong, on a thread of the watch or of Investigate:
-  // interrupt what this rank waits for. At once if it is known already.
+  // interrupt what this rank waits for. Once; at once if it is known already.
   void OnCondemned(std::function<void()> interrupt);
 
   // This rank's progress through the collective operations, which all ranks count alike. `what` must be a

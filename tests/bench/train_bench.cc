@@ -1,0 +1,160 @@
+#include "tests/bench/train_bench.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace scalelab::bench {
+namespace {
+
+struct Cell {
+  int depth, batch, ranks;
+};
+
+struct Contender {
+  std::string name;
+  bool native;
+  std::vector<double> throughput;  // samples a second, a value a round
+};
+
+int FreePort() {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof name;
+  const bool bound = bind(fd, reinterpret_cast<sockaddr*>(&name), size) == 0 &&
+                     getsockname(fd, reinterpret_cast<sockaddr*>(&name), &size) == 0;
+  close(fd);
+  return bound ? ntohs(name.sin_port) : 0;
+}
+
+// What a shell command writes to standard output.
+std::string OutputOf(const std::string& command) {
+  std::string output;
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return output;
+  char buffer[4096];
+  while (const size_t size = fread(buffer, 1, sizeof buffer, pipe)) output.append(buffer, size);
+  pclose(pipe);
+  return output;
+}
+
+double Native(const Cell& cell, const std::string& engine, int steps, int warmup,
+              const std::string& directory) {
+  const std::string spec = directory + "/spec.json", events = directory + "/events";
+  std::ofstream(spec) << nlohmann::json{{"engine", engine},
+                                        {"model", absl::StrCat("resnet", cell.depth)},
+                                        {"dataset", "synthetic"},
+                                        {"train_samples", steps * cell.batch * cell.ranks},
+                                        {"augment", false},
+                                        {"ranks", cell.ranks},
+                                        {"batch_per_rank", cell.batch},
+                                        {"max_steps", steps},
+                                        {"warmup_steps", warmup}};
+  remove(events.c_str());
+  const std::string launcher =
+      cell.ranks == 1 ? ""
+                      : absl::StrCat("mpirun -np ", cell.ranks, " --bind-to none --oversubscribe ",
+                                     geteuid() == 0 ? "--allow-run-as-root " : "");
+  // Rank 0 alone is asked; the others have nowhere to write.
+  OutputOf(absl::StrCat("OMP_NUM_THREADS=1 ", launcher,
+                        "sh -c 'test ${OMPI_COMM_WORLD_RANK:-0} = 0 && export SCALELAB_EVENTS=", events,
+                        "; exec " SCALELAB_BIN_DIR "/scalelab-trainer ", spec, " >/dev/null'"));
+  std::ifstream file(events);
+  for (std::string line; std::getline(file, line);) {
+    const auto event = nlohmann::json::parse(line, nullptr, false);
+    if (event.is_object() && event["event"] == "finish") return event["metrics"].value("run/throughput", NAN);
+  }
+  return NAN;
+}
+
+double Python(const Cell& cell, bool channels_last, int steps, int warmup) {
+  std::string command =
+      absl::StrCat("export OMP_NUM_THREADS=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=", FreePort(),
+                   " WORLD_SIZE=", cell.ranks, ";");
+  for (int rank = cell.ranks - 1; rank >= 0; --rank) {
+    absl::StrAppend(&command, " RANK=", rank,
+                    " /usr/bin/python3 " SCALELAB_SOURCE_DIR "/tests/bench/pytorch_ddp.py --depth ",
+                    cell.depth, " --batch ", cell.batch, " --steps ", steps, " --warmup ", warmup,
+                    channels_last ? " --channels-last" : "", rank > 0 ? " &" : "; wait");
+  }
+  const std::string output = OutputOf(command);
+  const size_t space = output.find_last_of(' ');
+  double seconds = 0;
+  if (space == std::string::npos || !absl::SimpleAtod(output.substr(space + 1), &seconds)) return NAN;
+  return cell.batch * cell.ranks / seconds;
+}
+
+double Median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+std::vector<Figure> RunTrainBench(const BenchOptions& options) {
+  if (OutputOf("/usr/bin/python3 -c 'import torch; print(1)'").empty()) {
+    std::cerr << "scalelab-bench: /usr/bin/python3 has no torch; install Debian's python3-torch\n";
+    return {};
+  }
+  const int rounds = options.scale >= 1 ? 5 : std::max(1, static_cast<int>(5 * options.scale));
+  const int warmup = 3, steps = warmup + std::max(4, static_cast<int>(16 * std::min(1.0, options.scale)));
+  std::vector<Figure> figures;
+  for (const int ranks : {1, 2}) {
+    for (const int depth : {20, 44}) {
+      for (const int batch : {64, 128}) {
+        const Cell cell{depth, batch, ranks};
+        std::vector<Contender> contenders = {{"native/ddp", true, {}},
+                                             {"PyTorch DDP, contiguous", false, {}},
+                                             {"native/horovod", true, {}},
+                                             {"PyTorch DDP, channels last", false, {}}};
+        for (int round = 0; round < rounds; ++round) {
+          for (size_t i = 0; i < contenders.size(); ++i) {
+            Contender& contender = contenders[i];
+            const double throughput = contender.native
+                                          ? Native(cell, contender.name, steps, warmup, options.directory)
+                                          : Python(cell, i == 3, steps, warmup);
+            if (std::isnan(throughput)) {
+              std::cerr << "scalelab-bench: " << contender.name << " said nothing of its speed\n";
+              return {};
+            }
+            contender.throughput.push_back(throughput);
+          }
+        }
+        const Contender& python = Median(contenders[1].throughput) > Median(contenders[3].throughput)
+                                      ? contenders[1]
+                                      : contenders[3];
+        for (const size_t i : {0, 2}) {
+          std::vector<double> ratios;
+          for (int round = 0; round < rounds; ++round)
+            ratios.push_back(contenders[i].throughput[round] / python.throughput[round]);
+          Figure figure{absl::StrCat("train/resnet", depth, "_b", batch, "_r", ranks, "_",
+                                     contenders[i].name.substr(7)),
+                        Median(contenders[i].throughput),
+                        "samples/s",
+                        python.name,
+                        Median(python.throughput),
+                        Median(ratios)};
+          figure.low = std::ranges::min(ratios);
+          figure.high = std::ranges::max(ratios);
+          std::cerr << figure.name << " " << figure.ratio << "\n";
+          figures.push_back(figure);
+        }
+      }
+    }
+  }
+  return figures;
+}
+
+}  // namespace scalelab::bench
