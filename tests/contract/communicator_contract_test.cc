@@ -3,6 +3,7 @@
 
 #include "tests/fakes/thread_communicator.h"
 #include "worker/trainer/comm/solo_communicator.h"
+#include "worker/trainer/comm/staged_communicator.h"
 
 namespace scalelab::trainer {
 namespace {
@@ -16,6 +17,19 @@ TEST_P(CommunicatorContract, HoldsForOneRankAlone) {
 
 TEST_P(CommunicatorContract, HoldsForThreeThreads) {
   OnRanks(3, [](ThreadCommunicator& communicator) { GetParam().check(communicator); });
+}
+
+// As for a GPU, but the tensors that take the way through other memory are on the CPU already.
+TEST_P(CommunicatorContract, HoldsByWayOfOtherMemory) {
+  const auto group = std::make_shared<ThreadCommunicator::Group>(3);
+  std::vector<std::thread> ranks;
+  for (int r = 0; r < 3; ++r) {
+    ranks.emplace_back([&, r] {
+      StagedCommunicator staged(std::make_unique<ThreadCommunicator>(group, r), at::kCPU);
+      GetParam().check(staged);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CommunicatorContract, testing::ValuesIn(kCommunicatorContract),

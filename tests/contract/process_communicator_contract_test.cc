@@ -1,9 +1,13 @@
-// The communicator suite over processes, as RANKS BACKEND: run under mpirun, every process runs every test in
-// the same order.
+// The communicator suite over processes, as RANKS BACKEND [cuda]: run under mpirun, every process runs every
+// test in the same order. With "cuda" the tensors lie on a GPU. Exits with 77, and says why, where the
+// machine or the build cannot do that.
+#include <cstdio>
 #include <cstdlib>
 
 #include "tests/contract/communicator_contract.h"
+#include "tests/contract/gpu_tensors.h"
 #include "worker/trainer/comm/communicators.h"
+#include "worker/trainer/device/device.h"
 
 namespace scalelab::trainer {
 namespace {
@@ -17,6 +21,11 @@ TEST_P(ProcessCommunicatorContract, Holds) { GetParam().check(*shared); }
 INSTANTIATE_TEST_SUITE_P(All, ProcessCommunicatorContract, testing::ValuesIn(kCommunicatorContract),
                          [](const auto& info) { return std::string(info.param.name); });
 
+int Skip(const std::string& why) {
+  std::printf("skipped: %s\n", why.c_str());
+  return 77;
+}
+
 }  // namespace
 
 int Main(int argc, char** argv) {
@@ -24,11 +33,28 @@ int Main(int argc, char** argv) {
   TrainingSpec spec;
   spec.ranks = argc > 1 ? std::atoi(argv[1]) : 1;
   spec.backend = argc > 2 ? argv[2] : "mpi";
+  const bool on_gpu = argc > 3;
   LaunchEnvironment environment;
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "RANK"}) {
     if (const char* rank = std::getenv(name)) environment.rank = std::atoi(rank);
   }
-  shared = MakeCommunicator(spec, environment);
+  at::Device device = at::kCPU;
+  if (spec.backend == "nccl" || on_gpu) {
+    spec.device = "cuda";
+    try {
+      device = ChooseDevice(spec, environment.rank);
+    } catch (const TrainerError& error) {
+      return Skip(error.what());
+    }
+    const int gpus = VisibleGpus();
+    if (spec.backend == "nccl" && gpus < spec.ranks) {
+      return Skip("backend nccl needs a GPU for each of " + std::to_string(spec.ranks) +
+                  " ranks, and there " + (gpus == 1 ? "is 1" : "are " + std::to_string(gpus)));
+    }
+    PrepareDevice(device, /*tf32=*/false);
+  }
+  shared = MakeCommunicator(spec, environment, device);
+  if (on_gpu) shared = std::make_unique<GpuTensors>(std::move(shared), device);
   const int result = RUN_ALL_TESTS();
   shared.reset();
   return result;

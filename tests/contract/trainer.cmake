@@ -10,18 +10,30 @@ if(SCALELAB_TRAINER)
   scalelab_use_torch_header(process_communicator_contract_test)
   set_target_properties(process_communicator_contract_test PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  function(scalelab_process_contract backend ranks)
+    set(name ProcessCommunicatorContract.${backend}_${ranks}_ranks)
+    if(ARGN)
+      set(name ${name}_${ARGN})
+    endif()
+    add_test(NAME ${name}
+      COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} --oversubscribe --allow-run-as-root
+              $<TARGET_FILE:process_communicator_contract_test> ${ranks} ${backend} ${ARGN})
+    set_tests_properties(${name} PROPERTIES LABELS contract TIMEOUT 120 SKIP_RETURN_CODE 77
+      ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_MCA_rmaps_base_oversubscribe=1;SCALELAB_ATTEMPT_DIR=${CMAKE_BINARY_DIR}/tests/${name}"
+      ENVIRONMENT_MODIFICATION "${scalelab_mpi_environment}")
+  endfunction()
   foreach(backend mpi gloo)
     if(backend STREQUAL gloo AND NOT SCALELAB_GLOO)
       continue()
     endif()
     foreach(ranks 1 2 3 4)
-      set(name ProcessCommunicatorContract.${backend}_${ranks}_ranks)
-      add_test(NAME ${name}
-        COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} --oversubscribe --allow-run-as-root
-                $<TARGET_FILE:process_communicator_contract_test> ${ranks} ${backend})
-      set_tests_properties(${name} PROPERTIES LABELS contract TIMEOUT 120
-        ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_MCA_rmaps_base_oversubscribe=1;SCALELAB_ATTEMPT_DIR=${CMAKE_BINARY_DIR}/tests/${backend}-${ranks}"
-        ENVIRONMENT_MODIFICATION "${scalelab_mpi_environment}")
+      scalelab_process_contract(${backend} ${ranks})
     endforeach()
+    # Ranks of these may share a GPU.
+    scalelab_process_contract(${backend} 2 cuda)
+  endforeach()
+  foreach(ranks 1 2 4)
+    scalelab_process_contract(nccl ${ranks})
+    scalelab_process_contract(nccl ${ranks} cuda)
   endforeach()
 endif()

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "worker/trainer/comm/communicators.h"
+#include "worker/trainer/device/device.h"
 #include "worker/trainer/errors.h"
 
 namespace scalelab::trainer {
@@ -32,7 +33,7 @@ int Main(char** argv) {
   }
   const std::string number = std::to_string(environment.rank);
   try {
-    const auto communicator = MakeCommunicator(spec, environment);
+    const auto communicator = MakeCommunicator(spec, environment, ChooseDevice(spec, environment.rank));
     const at::Tensor tensor = at::ones({1 << 20});
     for (int i = 0;; ++i) {
       communicator->AllReduce(tensor, ReduceOp::kAverage);

@@ -48,6 +48,13 @@ bool Alive(pid_t pid) {
 
 class CommunicatorFault : public testing::TestWithParam<const char*> {
  protected:
+  void SetUp() override {
+    if (std::string(GetParam()) != "nccl") return;
+    const std::filesystem::path gpus = "/proc/driver/nvidia/gpus";
+    const auto count =
+        std::filesystem::exists(gpus) ? std::distance(std::filesystem::directory_iterator(gpus), {}) : 0;
+    if (count < kRanks) GTEST_SKIP() << "needs " << kRanks << " GPUs, this machine has " << count;
+  }
   CommunicatorFault() {
     directory_ = testing::TempDir() + "/communicator-fault-" + std::to_string(getpid()) + "-" + GetParam();
     std::filesystem::remove_all(directory_);
@@ -147,11 +154,15 @@ TEST_P(CommunicatorFault, ARankThatLeavesEarlyIsNamed) {
   ExpectNobodyStays(/*victim_too=*/true);
 }
 
+const std::vector<const char*> kBackends = {
+    "mpi",
 #ifdef SCALELAB_GLOO
-const std::vector<const char*> kBackends = {"mpi", "gloo"};
-#else
-const std::vector<const char*> kBackends = {"mpi"};
+    "gloo",
 #endif
+#ifdef SCALELAB_NCCL
+    "nccl",
+#endif
+};
 INSTANTIATE_TEST_SUITE_P(Over, CommunicatorFault, testing::ValuesIn(kBackends),
                          [](const auto& info) { return std::string(info.param); });
 

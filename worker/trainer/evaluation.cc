@@ -14,8 +14,8 @@ constexpr int64_t kBatch = 250;  // its activations stay below those of a usual 
 
 }  // namespace
 
-Evaluation Evaluate(Model& model, const ImageSet& set, Precision precision, at::MemoryFormat format,
-                    Communicator& communicator) {
+Evaluation Evaluate(Model& model, const ImageSet& set, Precision precision, at::Device device,
+                    at::MemoryFormat format, Communicator& communicator) {
   const Stopwatch watch;
   const at::NoGradGuard no_grad;
   model.eval();
@@ -25,35 +25,34 @@ Evaluation Evaluate(Model& model, const ImageSet& set, Precision precision, at::
   std::iota(samples.begin(), samples.end(), static_cast<int32_t>(first));
 
   Batch buffer = AllocateBatch(std::min<int64_t>(kBatch, last - first), format);
-  double loss = 0;
-  int64_t correct = 0;
+  at::Tensor sums = at::zeros({3}, at::TensorOptions(device).dtype(at::kDouble));  // loss, correct, samples
+  sums[2].fill_(last - first);
   for (int64_t done = 0, n = 0; done < last - first; done += n) {
     n = std::min<int64_t>(kBatch, last - first - done);
     FillBatch(set, std::span(samples).subspan(done, n), {}, buffer);
-    const at::Tensor labels = buffer.labels.narrow(0, 0, n);
+    const at::Tensor labels = buffer.labels.narrow(0, 0, n).to(device);
     at::Tensor logits;
     {
-      const PrecisionScope scope(precision);
-      logits = model.forward(buffer.images.narrow(0, 0, n));
+      const PrecisionScope scope(precision, device.type());
+      logits = model.forward(buffer.images.narrow(0, 0, n).to(device));
     }
     logits = logits.to(at::kFloat);
-    loss += at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum).item<double>();
-    correct += CountCorrect(logits, labels);
+    sums[0].add_(at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum));
+    sums[1].add_(CountCorrect(logits, labels));
   }
   model.train();
 
-  at::Tensor sums =
-      torch::tensor({loss, static_cast<double>(correct), static_cast<double>(last - first)}, at::kDouble);
   communicator.AllReduce(sums, ReduceOp::kSum);
-  const double* s = sums.data_ptr<double>();
+  const at::Tensor on_host = sums.cpu();
+  const double* s = on_host.data_ptr<double>();
   return {.loss = s[0] / s[2],
           .accuracy = s[1] / s[2],
           .seconds = watch.Seconds(),
           .samples = static_cast<int64_t>(s[2])};
 }
 
-int64_t CountCorrect(const at::Tensor& logits, const at::Tensor& labels) {
-  return logits.detach().argmax(1).eq(labels).sum().item<int64_t>();
+at::Tensor CountCorrect(const at::Tensor& logits, const at::Tensor& labels) {
+  return logits.detach().argmax(1).eq(labels).sum();
 }
 
 }  // namespace scalelab::trainer

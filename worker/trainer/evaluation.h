@@ -15,10 +15,10 @@ struct Evaluation {
 
 // Each rank takes its contiguous share of the set, every sample once, and all get the same result.
 // Collective. Leaves the model in training mode.
-Evaluation Evaluate(Model& model, const ImageSet& set, Precision precision, at::MemoryFormat format,
-                    Communicator& communicator);
+Evaluation Evaluate(Model& model, const ImageSet& set, Precision precision, at::Device device,
+                    at::MemoryFormat format, Communicator& communicator);
 
-// How many rows of `logits` are largest at their label.
-int64_t CountCorrect(const at::Tensor& logits, const at::Tensor& labels);
+// How many rows of `logits` are largest at their label, as a number on their device.
+at::Tensor CountCorrect(const at::Tensor& logits, const at::Tensor& labels);
 
 }  // namespace scalelab::trainer

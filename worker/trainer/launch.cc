@@ -75,11 +75,12 @@ void ConfigureCpu(int threads) {
 }
 
 std::string VersionLine() {
-  return nlohmann::json{{"name", "scalelab-trainer"},
-                        {"version", SCALELAB_VERSION},
-                        {"libtorch", TORCH_VERSION},
-                        {"mpi", MpiLibraryVersion()}}
-      .dump();
+  nlohmann::json versions{{"name", "scalelab-trainer"},
+                          {"version", SCALELAB_VERSION},
+                          {"libtorch", TORCH_VERSION},
+                          {"mpi", MpiLibraryVersion()}};
+  if (const std::string nccl = NcclLibraryVersion(); !nccl.empty()) versions["nccl"] = nccl;
+  return versions.dump();
 }
 
 }  // namespace scalelab::trainer

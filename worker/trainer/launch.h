@@ -26,7 +26,8 @@ void DieWithLauncher();
 // Uses `threads` cores and no more (ATen, OpenMP and OpenBLAS), and rounds denormal numbers to zero.
 void ConfigureCpu(int threads);
 
-// One JSON line: program, its version, versions of LibTorch and MPI. Does not initialise MPI.
+// One JSON line: program, its version, versions of LibTorch, MPI and, if it has it, NCCL. Does not initialise
+// MPI.
 std::string VersionLine();
 
 }  // namespace scalelab::trainer

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "worker/trainer/comm/communicators.h"
+#include "worker/trainer/device/device.h"
 #include "worker/trainer/errors.h"
 #include "worker/trainer/launch.h"
 #include "worker/trainer/metrics/event_writer.h"
@@ -37,8 +38,9 @@ int Main(int argc, char** argv) {
     const LaunchEnvironment environment = ReadLaunchEnvironment(argc, argv);
     events = std::make_unique<EventWriter>(environment.events_path);
     const TrainingSpec spec = ReadTrainingSpec(environment.spec_path);
-    const std::unique_ptr<Communicator> communicator = MakeCommunicator(spec, environment);
-    Train(spec, *communicator, *events);
+    const at::Device device = ChooseDevice(spec, environment.local_rank);
+    const std::unique_ptr<Communicator> communicator = MakeCommunicator(spec, environment, device);
+    Train(spec, device, *communicator, *events);
     return 0;
   } catch (...) {
     return Fail(std::current_exception(), events.get());

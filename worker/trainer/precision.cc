@@ -1,22 +1,26 @@
 #include "worker/trainer/precision.h"
 
 #include <ATen/autocast_mode.h>
-#include <torch/version.h>
 
+#include "worker/trainer/compat.h"
 #include "worker/trainer/errors.h"
 
 namespace scalelab::trainer {
 namespace {
 
-// LibTorch 2.4 gave these functions a device argument.
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
-bool AutocastEnabled() { return at::autocast::is_autocast_enabled(at::kCPU); }
-void SetAutocast(bool on) { at::autocast::set_autocast_enabled(at::kCPU, on); }
-void SetAutocastBf16() { at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16); }
+// LibTorch 2.4 gave these functions a device argument; before, only the CPU is of interest here.
+#if SCALELAB_TORCH_AT_LEAST(2, 4)
+bool AutocastEnabled(at::DeviceType device) { return at::autocast::is_autocast_enabled(device); }
+void SetAutocast(at::DeviceType device, bool on) { at::autocast::set_autocast_enabled(device, on); }
+at::ScalarType AutocastType(at::DeviceType device) { return at::autocast::get_autocast_dtype(device); }
+void SetAutocastType(at::DeviceType device, at::ScalarType type) {
+  at::autocast::set_autocast_dtype(device, type);
+}
 #else
-bool AutocastEnabled() { return at::autocast::is_cpu_enabled(); }
-void SetAutocast(bool on) { at::autocast::set_cpu_enabled(on); }
-void SetAutocastBf16() { at::autocast::set_autocast_cpu_dtype(at::kBFloat16); }
+bool AutocastEnabled(at::DeviceType) { return at::autocast::is_cpu_enabled(); }
+void SetAutocast(at::DeviceType, bool on) { at::autocast::set_cpu_enabled(on); }
+at::ScalarType AutocastType(at::DeviceType) { return at::autocast::get_autocast_cpu_dtype(); }
+void SetAutocastType(at::DeviceType, at::ScalarType type) { at::autocast::set_autocast_cpu_dtype(type); }
 #endif
 
 }  // namespace
@@ -24,24 +28,30 @@ void SetAutocastBf16() { at::autocast::set_autocast_cpu_dtype(at::kBFloat16); }
 Precision ParsePrecision(const std::string& name, const at::Device& device) {
   if (name == "fp32") return Precision::kFp32;
   if (name == "amp-bf16") return Precision::kAmpBf16;
-  if (device.is_cpu() && (name == "amp-fp16" || name == "tf32")) {
+  if (name != "amp-fp16" && name != "tf32") {
+    throw TrainerError("there is no precision \"" + name + "\": use fp32, tf32, amp-bf16 or amp-fp16");
+  }
+  if (device.is_cpu()) {
     throw TrainerError("precision \"" + name + "\" needs a GPU: on a CPU use fp32 or amp-bf16");
   }
-  throw TrainerError("there is no precision \"" + name + "\" on this device: use fp32 or amp-bf16");
+  return name == "tf32" ? Precision::kTf32 : Precision::kAmpFp16;
 }
 
-PrecisionScope::PrecisionScope(Precision precision) : active_(precision != Precision::kFp32) {
+PrecisionScope::PrecisionScope(Precision precision, at::DeviceType device)
+    : active_(precision == Precision::kAmpBf16 || precision == Precision::kAmpFp16), device_(device) {
   if (!active_) return;
-  before_ = AutocastEnabled();
+  enabled_before_ = AutocastEnabled(device);
+  type_before_ = AutocastType(device);
   at::autocast::increment_nesting();
-  SetAutocastBf16();
-  SetAutocast(true);
+  SetAutocastType(device, precision == Precision::kAmpFp16 ? at::kHalf : at::kBFloat16);
+  SetAutocast(device, true);
 }
 
 PrecisionScope::~PrecisionScope() {
   if (!active_) return;
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-  SetAutocast(before_);
+  SetAutocast(device_, enabled_before_);
+  SetAutocastType(device_, type_before_);
 }
 
 }  // namespace scalelab::trainer

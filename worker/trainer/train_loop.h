@@ -7,8 +7,9 @@
 
 namespace scalelab::trainer {
 
-// All ranks of the communicator call this with the same specification. Throws TrainerError or what Torch
-// throws; the same specification gives the same losses bit for bit on one rank with one thread.
-void Train(const TrainingSpec& spec, Communicator& communicator, EventWriter& events);
+// All ranks of the communicator call this with the same specification, each with its own device. Throws
+// TrainerError or what Torch throws; the same specification gives the same losses bit for bit on one rank
+// with one thread.
+void Train(const TrainingSpec& spec, at::Device device, Communicator& communicator, EventWriter& events);
 
 }  // namespace scalelab::trainer

@@ -201,6 +201,7 @@ TrainingSpec ParseTrainingSpec(const std::string& text, const std::string& sourc
   in.Read("autotune", s.autotune);
   in.Read("stall_warning_s", s.stall_warning_s);
   in.Read("timeline", s.timeline);
+  in.Read("cuda_graph", s.cuda_graph);
   in.Read("comm_timeout_s", s.comm_timeout_s);
   Check(in, s);
   CompleteBatches(in, s);

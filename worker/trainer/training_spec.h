@@ -50,6 +50,7 @@ struct TrainingSpec {
   bool autotune = false;
   double stall_warning_s = 60;
   bool timeline = false;
+  bool cuda_graph = false;      // record the step once and replay it, on a GPU
   double comm_timeout_s = 600;  // of one operation between ranks
 };
 

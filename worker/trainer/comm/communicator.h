@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,14 +14,16 @@ namespace scalelab::trainer {
 
 // Element by element. kAverage is for floating point, kBitAnd for int64 only. Sums of float16 and bfloat16
 // are rounded after each addition, and a float16 sum beyond 65504 is infinite, before the average is taken
-// too.
+// too (nccl divides first).
 enum class ReduceOp { kSum, kAverage, kMax, kBitAnd };
 
 // An operation that was started. It goes on to its end whether or not anybody waits.
 class Work {
  public:
   virtual ~Work() = default;
-  // Returns once the result is in place; throws TrainerError (communication) if the operation failed.
+  // Returns once the result is in place; throws TrainerError (communication) if the operation failed. The
+  // result of a tensor on a GPU is in place for what the calling thread's current stream is given from then
+  // on; the host may be ahead of it, and a failure may be thrown by a later call.
   virtual void Wait() = 0;
 };
 
@@ -30,7 +33,8 @@ class Work {
 // order is that of the calls, started operations included. Send and receive stand outside of that order. One
 // thread calls at a time, not always the same one. Tensors are dense blocks of memory (any permutation of
 // strides, the same on all ranks), of type float, float16, bfloat16, double or int64, and stay untouched by
-// the caller until the operation is over. Results of a reduction are the same bits on all ranks.
+// the caller until the operation is over. Those on a GPU are taken as the current stream of the calling
+// thread leaves them. Results of a reduction are the same bits on all ranks.
 //
 // An operation that is not over after the communicator's time limit, counted from its start on this rank,
 // fails; so does every operation as soon as a rank is known to be gone. Failures throw TrainerError of kind
@@ -79,6 +83,12 @@ class Communicator {
 
   // Returns when all ranks have called it.
   virtual void Barrier() = 0;
+
+  // Whether operations on tensors of a GPU may be recorded into a CUDA graph.
+  virtual bool CanBeRecorded() const { return false; }
+  // Runs `replay`, which starts a graph with recorded operations on the calling thread's current stream. All
+  // of it counts as one collective operation.
+  virtual void Replay(const std::function<void()>& replay) { replay(); }
 };
 
 }  // namespace scalelab::trainer

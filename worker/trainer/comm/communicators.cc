@@ -5,18 +5,31 @@
 #include "worker/trainer/comm/gloo_communicator.h"
 #include "worker/trainer/comm/mpi_communicator.h"
 #include "worker/trainer/comm/solo_communicator.h"
+#include "worker/trainer/comm/staged_communicator.h"
 #include "worker/trainer/errors.h"
+#ifdef SCALELAB_NCCL
+#include <nccl.h>
+
+#include "worker/trainer/comm/nccl_communicator.h"
+#endif
 
 namespace scalelab::trainer {
 namespace {
 
-using Factory = std::unique_ptr<Communicator> (*)(const TrainingSpec&, const LaunchEnvironment&);
+using Factory = std::unique_ptr<Communicator> (*)(const TrainingSpec&, const LaunchEnvironment&, at::Device);
 
 std::chrono::milliseconds TimeoutOf(const TrainingSpec& spec) {
   return std::chrono::milliseconds(std::llround(spec.comm_timeout_s * 1000));
 }
 
-std::unique_ptr<Communicator> MakeSolo(const TrainingSpec& spec, const LaunchEnvironment& environment) {
+// What knows host memory only, for tensors on `device`.
+std::unique_ptr<Communicator> OnDevice(std::unique_ptr<Communicator> host, at::Device device) {
+  if (device.is_cpu()) return host;
+  return std::make_unique<StagedCommunicator>(std::move(host), device);
+}
+
+std::unique_ptr<Communicator> MakeSolo(const TrainingSpec& spec, const LaunchEnvironment& environment,
+                                       at::Device) {
   if (spec.ranks != 1) {
     throw TrainerError("backend \"solo\" is for one rank, but the run has " + std::to_string(spec.ranks) +
                        ": set backend to \"mpi\" or \"auto\"");
@@ -29,13 +42,15 @@ std::unique_ptr<Communicator> MakeSolo(const TrainingSpec& spec, const LaunchEnv
   return std::make_unique<SoloCommunicator>();
 }
 
-std::unique_ptr<Communicator> MakeMpi(const TrainingSpec& spec, const LaunchEnvironment& environment) {
-  return std::make_unique<MpiCommunicator>(environment.rank, environment.world_size, spec.ranks,
-                                           TimeoutOf(spec));
+std::unique_ptr<Communicator> MakeMpi(const TrainingSpec& spec, const LaunchEnvironment& environment,
+                                      at::Device device) {
+  return OnDevice(std::make_unique<MpiCommunicator>(environment.rank, environment.world_size, spec.ranks,
+                                                    TimeoutOf(spec)),
+                  device);
 }
 
-#ifdef SCALELAB_GLOO
-std::unique_ptr<Communicator> MakeGloo(const TrainingSpec& spec, const LaunchEnvironment& environment) {
+// Of ranks that no MPI counts.
+[[maybe_unused]] void CheckNumbering(const TrainingSpec& spec, const LaunchEnvironment& environment) {
   if (environment.world_size != 0 && environment.world_size != spec.ranks) {
     throw TrainerError("the launcher set WORLD_SIZE to " + std::to_string(environment.world_size) +
                            ", but the run asks for " + std::to_string(spec.ranks) +
@@ -47,15 +62,36 @@ std::unique_ptr<Communicator> MakeGloo(const TrainingSpec& spec, const LaunchEnv
                            ", but the run has " + std::to_string(spec.ranks) + " ranks: number them from 0",
                        ErrorKind::kCommunication);
   }
-  return std::make_unique<GlooCommunicator>(environment.rank, static_cast<int>(spec.ranks), RendezvousOfRun(),
-                                            TimeoutOf(spec));
+}
+
+#ifdef SCALELAB_GLOO
+std::unique_ptr<Communicator> MakeGloo(const TrainingSpec& spec, const LaunchEnvironment& environment,
+                                       at::Device device) {
+  CheckNumbering(spec, environment);
+  return OnDevice(std::make_unique<GlooCommunicator>(environment.rank, static_cast<int>(spec.ranks),
+                                                     RendezvousOfRun("gloo"), TimeoutOf(spec)),
+                  device);
 }
 #else
 constexpr Factory MakeGloo = nullptr;
 #endif
 
-std::unique_ptr<Communicator> MakeAuto(const TrainingSpec& spec, const LaunchEnvironment& environment) {
-  return spec.ranks == 1 ? MakeSolo(spec, environment) : MakeMpi(spec, environment);
+#ifdef SCALELAB_NCCL
+std::unique_ptr<Communicator> MakeNccl(const TrainingSpec& spec, const LaunchEnvironment& environment,
+                                       at::Device device) {
+  CheckNumbering(spec, environment);
+  if (!device.is_cuda())
+    throw TrainerError("backend \"nccl\" joins GPUs: set device to \"cuda\" or \"auto\"");
+  return std::make_unique<NcclCommunicator>(environment.rank, static_cast<int>(spec.ranks), device,
+                                            RendezvousOfRun("nccl"), TimeoutOf(spec));
+}
+#else
+constexpr Factory MakeNccl = nullptr;
+#endif
+
+std::unique_ptr<Communicator> MakeAuto(const TrainingSpec& spec, const LaunchEnvironment& environment,
+                                       at::Device device) {
+  return spec.ranks == 1 ? MakeSolo(spec, environment, device) : MakeMpi(spec, environment, device);
 }
 
 struct Entry {
@@ -64,19 +100,30 @@ struct Entry {
 };
 
 constexpr Entry kBackends[] = {
-    {"auto", MakeAuto}, {"solo", MakeSolo}, {"mpi", MakeMpi}, {"gloo", MakeGloo}, {"nccl", nullptr}};
+    {"auto", MakeAuto}, {"solo", MakeSolo}, {"mpi", MakeMpi}, {"gloo", MakeGloo}, {"nccl", MakeNccl}};
 
 }  // namespace
 
-std::unique_ptr<Communicator> MakeCommunicator(const TrainingSpec& spec,
-                                               const LaunchEnvironment& environment) {
+std::unique_ptr<Communicator> MakeCommunicator(const TrainingSpec& spec, const LaunchEnvironment& environment,
+                                               at::Device device) {
   for (const Entry& entry : kBackends) {
     if (entry.backend != spec.backend) continue;
-    if (entry.make != nullptr) return entry.make(spec, environment);
+    if (entry.make != nullptr) return entry.make(spec, environment, device);
     throw TrainerError("backend \"" + spec.backend +
                        "\" is not part of this build: set backend to \"mpi\" or \"auto\"");
   }
   throw TrainerError("there is no backend \"" + spec.backend + "\": use auto, solo, mpi, gloo or nccl");
+}
+
+std::string NcclLibraryVersion() {
+#ifdef SCALELAB_NCCL
+  int version = 0;
+  ncclGetVersion(&version);
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+#else
+  return "";
+#endif
 }
 
 }  // namespace scalelab::trainer

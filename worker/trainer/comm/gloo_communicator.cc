@@ -5,13 +5,13 @@
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
 #include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
 #include <cstring>
 #include <exception>
 
-#include "worker/trainer/comm/gloo_rendezvous.h"
 #include "worker/trainer/comm/operation.h"
 #include "worker/trainer/comm/peer_watch.h"
 #include "worker/trainer/comm/tensors.h"
@@ -29,6 +29,28 @@ void CheckHost(const at::Tensor& tensor) {
   CheckTensor(tensor);
   if (!tensor.is_cpu()) throw TrainerError("Gloo communicates tensors in host memory");
 }
+
+// The ranks' store, as Gloo wants to see it.
+class GlooStore : public gloo::rendezvous::Store {
+ public:
+  explicit GlooStore(KeyStore& store) : store_(store) {}
+  void set(const std::string& key, const std::vector<char>& data) override {
+    store_.Set(key, std::string(data.begin(), data.end()));
+  }
+  std::vector<char> get(const std::string& key) override { return Wait(key, kDefaultTimeout); }
+  void wait(const std::vector<std::string>& keys) override { wait(keys, kDefaultTimeout); }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
+    for (const std::string& key : keys) Wait(key, timeout);
+  }
+
+ private:
+  std::vector<char> Wait(const std::string& key, std::chrono::milliseconds timeout) {
+    const auto value = WaitForKey(store_, key, std::chrono::steady_clock::now() + timeout);
+    if (!value) throw std::runtime_error("nobody has set " + key);
+    return std::vector<char>(value->begin(), value->end());
+  }
+  KeyStore& store_;
+};
 
 // Gloo's messages begin with the place in its source.
 std::string Words(const std::string& message) {
@@ -137,7 +159,8 @@ GlooCommunicator::GlooCommunicator(int rank, int size, const Rendezvous& rendezv
     std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attribute);
     transport_->context = std::make_shared<gloo::rendezvous::Context>(rank, size);
     transport_->context->setTimeout(timeout);
-    transport_->context->connectFullMesh(*store, device);
+    GlooStore gloo_store(*store);
+    transport_->context->connectFullMesh(gloo_store, device);
     gloo::BarrierOptions all_have_read_the_store(transport_->context);
     all_have_read_the_store.setTimeout(timeout);
     gloo::barrier(all_have_read_the_store);

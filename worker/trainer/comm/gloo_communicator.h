@@ -9,24 +9,12 @@
 #include <thread>
 
 #include "worker/trainer/comm/communicator.h"
+#include "worker/trainer/comm/rendezvous.h"
 
 namespace scalelab::trainer {
 
 class Operation;
 class PeerWatch;
-
-// How ranks that know nothing of each other meet.
-struct Rendezvous {
-  // A directory that all ranks see; files in it are made and removed. Used when `host` is empty.
-  std::string directory;
-  // Rank 0 listens on this port of this machine.
-  std::string host;
-  int port = 0;
-};
-
-// By MASTER_ADDR and MASTER_PORT when they are set, else in SCALELAB_ATTEMPT_DIR. Throws TrainerError without
-// either.
-Rendezvous RendezvousOfRun();
 
 // Collective operations are carried out one after another by a communication thread; sends and receives are
 // Gloo's own and go on beside them. Gloo counts the time limit of a collective operation anew for each part

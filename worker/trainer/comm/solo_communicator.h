@@ -20,6 +20,7 @@ class SoloCommunicator : public Communicator {
   std::unique_ptr<Work> StartReceive(const at::Tensor& tensor, int from) override;
   std::vector<std::string> AllGather(std::string_view mine) override { return {std::string(mine)}; }
   void Barrier() override {}
+  bool CanBeRecorded() const override { return true; }
 };
 
 }  // namespace scalelab::trainer

@@ -45,9 +45,10 @@ void WriteImage(const uint8_t* image, const CropFlip& crop, float* out) {
 
 }  // namespace
 
-Batch AllocateBatch(int64_t size, at::MemoryFormat format) {
-  return {at::empty({size, kChannels, kSide, kSide}, at::TensorOptions(at::kFloat).memory_format(format)),
-          at::empty({size}, at::kLong)};
+Batch AllocateBatch(int64_t size, at::MemoryFormat format, bool pinned) {
+  const at::TensorOptions images = at::TensorOptions(at::kFloat).pinned_memory(pinned);
+  return {at::empty({size, kChannels, kSide, kSide}, images.memory_format(format)),
+          at::empty({size}, images.dtype(at::kLong))};
 }
 
 CropFlip DrawCropFlip(uint64_t seed, int64_t epoch, int64_t sample) {

@@ -14,7 +14,8 @@ struct Batch {
   at::Tensor labels;  // int64 [n]
 };
 
-Batch AllocateBatch(int64_t size, at::MemoryFormat format);
+// In host memory that a GPU copies from by itself if `pinned`.
+Batch AllocateBatch(int64_t size, at::MemoryFormat format, bool pinned = false);
 
 // He et al. 2015, section 4.2: four pixels of zeros (after normalisation) on each side, a random 32 x 32 crop
 // of that, a flip with probability one half.

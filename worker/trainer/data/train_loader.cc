@@ -5,8 +5,21 @@
 namespace scalelab::trainer {
 
 TrainLoader::TrainLoader(const ImageSet& set, ShardedSampler sampler, const Options& options)
-    : set_(set), sampler_(std::move(sampler)), options_(options) {
-  for (Batch& slot : slots_) slot = AllocateBatch(options.batch_per_rank, options.format);
+    : set_(set),
+      sampler_(std::move(sampler)),
+      options_(options),
+      slot_count_(options.device.is_cuda() ? kMostSlots : 3),
+      free_(slot_count_) {
+  for (int i = 0; i < slot_count_; ++i) {
+    Slot& slot = slots_[i];
+    slot.host = AllocateBatch(options.batch_per_rank, options.format, options.device.is_cuda());
+    slot.device = slot.host;
+    if (options.device.is_cuda()) {
+      slot.device = {at::empty_like(slot.host.images, options.device),
+                     at::empty_like(slot.host.labels, options.device)};
+      slot.used = Moment(options.device);  // by whoever had this memory before
+    }
+  }
   thread_ = std::thread(&TrainLoader::Fill, this);
 }
 
@@ -17,12 +30,20 @@ TrainLoader::~TrainLoader() {
 }
 
 const Batch& TrainLoader::Next() {
-  if (taken_ > 0) free_.release();  // the batch handed out before
+  if (taken_ > 0) {  // the batch handed out before
+    slots_[(taken_ - 1) % slot_count_].used = Moment(options_.device);
+    free_.release();
+  }
   ready_.acquire();
-  return slots_[taken_++ % kSlots];
+  const Slot& slot = slots_[taken_++ % slot_count_];
+  slot.copied.Block();
+  return slot.device;
 }
 
 void TrainLoader::Fill() {
+  const DeviceStream stream(options_.device);
+  const StreamScope scope(stream);
+  const at::NoGradGuard no_grad;
   std::vector<CropFlip> crops(options_.augment ? options_.batch_per_rank : 0);
   for (int64_t step = 0; step < options_.total_steps; ++step) {
     const int64_t epoch = step / sampler_.steps_per_epoch(), in_epoch = step % sampler_.steps_per_epoch();
@@ -31,7 +52,14 @@ void TrainLoader::Fill() {
     if (stop_) return;
     const std::span<const int32_t> samples = sampler_.Slice(in_epoch);
     for (size_t i = 0; i < crops.size(); ++i) crops[i] = DrawCropFlip(options_.seed, epoch, samples[i]);
-    FillBatch(set_, samples, crops, slots_[step % kSlots]);
+    Slot& slot = slots_[step % slot_count_];
+    slot.used.Wait();
+    FillBatch(set_, samples, crops, slot.host);
+    if (options_.device.is_cuda()) {
+      slot.device.images.copy_(slot.host.images, /*non_blocking=*/true);
+      slot.device.labels.copy_(slot.host.labels, /*non_blocking=*/true);
+      slot.copied = Moment(options_.device);
+    }
     ready_.release();
   }
 }

@@ -1,4 +1,5 @@
-// Batches of a whole run, made one step ahead on a thread of its own.
+// Batches of a whole run, made ahead on a thread of its own, and brought to the device from there on a stream
+// of its own.
 #pragma once
 
 #include <array>
@@ -9,6 +10,7 @@
 
 #include "worker/trainer/data/batch.h"
 #include "worker/trainer/data/sampler.h"
+#include "worker/trainer/device/moment.h"
 
 namespace scalelab::trainer {
 
@@ -20,25 +22,35 @@ class TrainLoader {
     bool augment = false;
     uint64_t seed = 0;
     at::MemoryFormat format = at::MemoryFormat::Contiguous;
+    at::Device device = at::kCPU;
   };
 
   // `set` must outlive the loader.
   TrainLoader(const ImageSet& set, ShardedSampler sampler, const Options& options);
   ~TrainLoader();
 
-  // The batch of the next step; it stays valid until the next call. At most total_steps calls.
+  // The batch of the next step, on the device; it stays valid until the next call, on a GPU for what the
+  // current stream is given until then. At most total_steps calls.
   const Batch& Next();
 
  private:
-  static constexpr int kSlots = 3;  // one in use, one ready, one being written
+  static constexpr int kMostSlots = 8;
+
+  struct Slot {
+    Batch host, device;  // the same on a CPU
+    Moment copied;       // from host to device
+    Moment used;         // by the step that got it
+  };
 
   void Fill();
 
   const ImageSet& set_;
   ShardedSampler sampler_;
   Options options_;
-  std::array<Batch, kSlots> slots_;
-  std::counting_semaphore<kSlots + 1> free_{kSlots}, ready_{0};
+  // On a CPU one is in use, one ready, one being written. The host may be some steps ahead of a GPU.
+  const int slot_count_;
+  std::array<Slot, kMostSlots> slots_;
+  std::counting_semaphore<kMostSlots + 1> free_, ready_{0};
   std::atomic<bool> stop_ = false;
   int64_t taken_ = 0;
   std::thread thread_;

@@ -16,6 +16,13 @@ void RunMeter::Add(const StepTimes& step) {
   compute_sum_ += step.forward + step.backward + step.optimizer;
 }
 
+void RunMeter::AddWhole(double total) {
+  if (++steps_ <= warmup_) return;
+  totals_.push_back(total);
+  total_sum_ += total;
+  parts_known_ = false;
+}
+
 double RunMeter::MeanCompute() const {
   return totals_.empty() ? 0 : compute_sum_ / static_cast<double>(measured());
 }
@@ -28,7 +35,7 @@ void RunMeter::AppendTo(std::vector<Metric>& metrics, int64_t samples_per_epoch)
   metrics.emplace_back("run/throughput_mean", batch / mean);
   metrics.emplace_back("run/step_seconds", median);
   metrics.emplace_back("run/epoch_seconds", static_cast<double>(samples_per_epoch) / (batch / median));
-  metrics.emplace_back("run/comm_share", exposed_sum_ / total_sum_);
+  if (parts_known_) metrics.emplace_back("run/comm_share", exposed_sum_ / total_sum_);
 }
 
 double StragglerSkew(const std::vector<double>& compute) {

@@ -19,6 +19,8 @@ class RunMeter {
   RunMeter(int64_t warmup_steps, int64_t global_batch) : warmup_(warmup_steps), global_batch_(global_batch) {}
 
   void Add(const StepTimes& step);
+  // A step of which only the total is known.
+  void AddWhole(double total);
 
   int64_t steps() const { return steps_; }
   // Steps after warm-up, the measured window.
@@ -26,13 +28,15 @@ class RunMeter {
   // Mean seconds of computing in a step of the window; 0 when it is empty.
   double MeanCompute() const;
   // Appends run/throughput, run/throughput_mean, run/step_seconds, run/epoch_seconds (of an epoch of
-  // `samples_per_epoch`) and run/comm_share; nothing when the window is empty.
+  // `samples_per_epoch`) and, if the parts of all steps are known, run/comm_share; nothing when the window is
+  // empty.
   void AppendTo(std::vector<Metric>& metrics, int64_t samples_per_epoch) const;
 
  private:
   int64_t warmup_, global_batch_;
   int64_t steps_ = 0;
   std::vector<double> totals_;  // of the window
+  bool parts_known_ = true;     // of all steps of the window
   double total_sum_ = 0, exposed_sum_ = 0, compute_sum_ = 0;
 };
 

@@ -22,9 +22,9 @@ struct SyncFunction : public torch::autograd::Function<SyncFunction> {
     const int64_t channels = x.size(1);
     const double own = static_cast<double>(x.numel() / channels);
     const at::Tensor x64 = x.to(at::kDouble);
-    at::Tensor sums = at::cat({ChannelSum(x64), ChannelSum(x64 * x64), at::full({1}, own, at::kDouble)});
+    at::Tensor sums = at::cat({ChannelSum(x64), ChannelSum(x64 * x64), at::full({1}, own, x64.options())});
     communicator.AllReduce(sums, ReduceOp::kSum);
-    const double count = sums[2 * channels].item<double>();
+    const at::Tensor count = sums[2 * channels];  // not as a number: a GPU would have to be waited for
     const at::Tensor mean = sums.narrow(0, 0, channels) / count;
     const at::Tensor variance = (sums.narrow(0, channels, channels) / count - mean * mean).clamp_min(0);
     const at::Tensor inverse = (variance + epsilon).rsqrt();
@@ -33,18 +33,17 @@ struct SyncFunction : public torch::autograd::Function<SyncFunction> {
     running_var.mul_(1 - momentum).add_((variance * (count / (count - 1))).to(at::kFloat), momentum);
 
     const at::Tensor mean32 = mean.to(at::kFloat), inverse32 = inverse.to(at::kFloat);
-    context->save_for_backward({x, weight, mean32, inverse32});
+    context->save_for_backward({x, weight, mean32, inverse32, count});
     context->saved_data["communicator"] = communicator_address;
-    context->saved_data["count"] = count;
     const at::Tensor scale = inverse32 * weight;
     return x.sub(PerChannel(mean32)).mul_(PerChannel(scale)).add_(PerChannel(bias));
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     auto& communicator = *reinterpret_cast<Communicator*>(context->saved_data["communicator"].toInt());
-    const double count = context->saved_data["count"].toDouble();
     const variable_list saved = context->get_saved_variables();
-    const at::Tensor &x = saved[0], &weight = saved[1], &mean = saved[2], &inverse = saved[3];
+    const at::Tensor &x = saved[0], &weight = saved[1], &mean = saved[2], &inverse = saved[3],
+                     &count = saved[4];
     const int64_t channels = x.size(1);
     const at::Tensor dy = gradients[0].to(at::kFloat);
     const at::Tensor normal = x.sub(PerChannel(mean)).mul_(PerChannel(inverse));

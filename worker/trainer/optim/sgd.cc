@@ -1,9 +1,16 @@
 #include "worker/trainer/optim/sgd.h"
 
+#include "worker/trainer/compat.h"
+
 namespace scalelab::trainer {
 
-Sgd::Sgd(const std::vector<at::Tensor>& parameters, double momentum, double weight_decay, bool decay_norm)
-    : momentum_(momentum), groups_(2) {
+bool Sgd::HasFused() { return SCALELAB_TORCH_AT_LEAST(2, 4); }
+
+Sgd::Sgd(const std::vector<at::Tensor>& parameters, double momentum, double weight_decay, bool decay_norm,
+         bool fused)
+    : momentum_(momentum), fused_(fused), groups_(2) {
+  TORCH_CHECK(!fused || HasFused(), "a fused optimizer step needs LibTorch 2.4 or later");
+  if (fused) device_rate_ = at::zeros({}, parameters.front().options().requires_grad(false));
   groups_[0].weight_decay = weight_decay;
   for (const at::Tensor& parameter : parameters) {
     if (!parameter.requires_grad()) continue;
@@ -13,7 +20,13 @@ Sgd::Sgd(const std::vector<at::Tensor>& parameters, double momentum, double weig
   }
 }
 
-void Sgd::Step(double rate) {
+void Sgd::SetRate(double rate) {
+  rate_ = rate;
+  if (fused_) device_rate_.fill_(rate);
+}
+
+void Sgd::Apply(const at::Tensor& left_out) {
+  TORCH_CHECK(fused_ || !left_out.defined(), "only a fused optimizer step can be left out on the device");
   const at::NoGradGuard no_grad;
   for (const Group& group : groups_) {
     std::vector<at::Tensor> parameters, gradients, velocities;
@@ -25,10 +38,20 @@ void Sgd::Step(double rate) {
       gradients.push_back(gradient);
     }
     if (parameters.empty()) continue;
+#if SCALELAB_TORCH_AT_LEAST(2, 4)
+    if (fused_) {
+      std::optional<at::Tensor> found;
+      if (left_out.defined()) found = left_out;
+      at::_fused_sgd_(parameters, gradients, velocities, group.weight_decay, momentum_, device_rate_,
+                      /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/false,
+                      /*grad_scale=*/{}, found);
+      continue;
+    }
+#endif
     if (group.weight_decay != 0) at::_foreach_add_(gradients, parameters, group.weight_decay);
     at::_foreach_mul_(velocities, momentum_);
     at::_foreach_add_(velocities, gradients, 1);
-    at::_foreach_add_(parameters, velocities, -rate);
+    at::_foreach_add_(parameters, velocities, -rate_);
   }
 }
 

@@ -11,17 +11,33 @@ namespace scalelab::trainer {
 // Gradients are used up: the penalty is added to them in place.
 class Sgd {
  public:
+  // Whether this LibTorch can do a step in one kernel.
+  static bool HasFused();
+
   // Without `decay_norm`, parameters of less than two dimensions (normalisation, biases) have no penalty.
-  Sgd(const std::vector<at::Tensor>& parameters, double momentum, double weight_decay, bool decay_norm);
-  // Passes over parameters without a gradient.
-  void Step(double rate);
+  // With `fused` a step is one kernel for many parameters, as a GPU wants it.
+  Sgd(const std::vector<at::Tensor>& parameters, double momentum, double weight_decay, bool decay_norm,
+      bool fused = false);
+
+  void Step(double rate) {
+    SetRate(rate);
+    Apply();
+  }
+  // The two halves of a step: the second may be recorded into a CUDA graph, because the rate of a fused step
+  // lies on the device. Apply passes over parameters without a gradient, and does nothing at all where
+  // `left_out` (one number on the device; fused only) is 1.
+  void SetRate(double rate);
+  void Apply(const at::Tensor& left_out = {});
 
  private:
   struct Group {
     std::vector<at::Tensor> parameters, velocities;
     double weight_decay = 0;
   };
-  double momentum_;
+  const double momentum_;
+  const bool fused_;
+  double rate_ = 0;
+  at::Tensor device_rate_;  // of a fused step
   std::vector<Group> groups_;
 };
 

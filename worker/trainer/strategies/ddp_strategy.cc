@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "worker/trainer/errors.h"
-#include "worker/trainer/metrics/stopwatch.h"
 
 namespace scalelab::trainer {
 
@@ -25,7 +24,6 @@ void DdpStrategy::Accumulate(const at::Tensor& loss) {
 }
 
 BackwardCost DdpStrategy::Backward(const at::Tensor& loss) {
-  Stopwatch watch;
   BeginStep();
   BackwardCost cost;
   started_.clear();
@@ -40,7 +38,7 @@ BackwardCost DdpStrategy::Backward(const at::Tensor& loss) {
   synchronising_ = true;
   loss.backward();
   synchronising_ = false;
-  cost.compute_seconds = watch.Lap();
+  cost.computed = Moment(loss.device());
 
   for (GradientBucket& bucket : buckets_) bucket.missing = 0;
   StartFullBuckets();
@@ -48,7 +46,6 @@ BackwardCost DdpStrategy::Backward(const at::Tensor& loss) {
   DropUnused();
   in_step_ = false;
   if (order_ == Order::kDeclared) order_ = Order::kArriving;
-  cost.exposed_seconds = watch.Lap();
   return cost;
 }
 
@@ -114,19 +111,34 @@ void DdpStrategy::StartFullBuckets() {
   for (; next_ < buckets_.size() && buckets_[next_].missing <= 0; ++next_) {
     GradientBucket& bucket = buckets_[next_];
     // The last bucket starts last, when what this rank has used is known.
-    if (bucket.tail.numel() > 0) bucket.tail.copy_(torch::tensor(used_));
+    if (bucket.tail.numel() > 0) {
+      AllUsed() ? bucket.tail.fill_(1) : bucket.tail.copy_(torch::tensor(used_));
+    }
     started_.push_back(communicator_.StartAllReduce(bucket.flat, ReduceOp::kAverage));
   }
 }
 
+bool DdpStrategy::AllUsed() const {
+  return std::ranges::all_of(used_, [](float used) { return used > 0; });
+}
+
 void DdpStrategy::DropUnused() {
-  if (buckets_.empty() || (options_.static_graph && order_ == Order::kFinal)) return;
+  // What this rank has used was used somewhere: nothing to look up, for which a GPU would have to be waited
+  // for.
+  if (buckets_.empty() || AllUsed() || (options_.static_graph && order_ == Order::kFinal)) return;
   const at::Tensor used = buckets_.back().tail.to(at::kCPU, at::kFloat);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (static_cast<const float*>(used.data_ptr())[i] > 0) continue;
     parameters_[i].mutable_grad().reset();
     if (options_.static_graph) never_used_[i] = true;
   }
+}
+
+std::string DdpStrategy::WhyNotRecorded() const {
+  if (order_ != Order::kFinal) return "buckets are not final yet";
+  return AllUsed() || options_.static_graph
+             ? ""
+             : "some parameters get no gradient, and which ones is asked in each step; set static_graph";
 }
 
 void DdpStrategy::SyncBuffers() {

@@ -34,6 +34,7 @@ class DdpStrategy : public Strategy {
   void Accumulate(const at::Tensor& loss) override;
   BackwardCost Backward(const at::Tensor& loss) override;
   void SyncBuffers() override;
+  std::string WhyNotRecorded() const override;
 
   // Those of the last step.
   const std::vector<GradientBucket>& buckets() const { return buckets_; }
@@ -47,6 +48,7 @@ class DdpStrategy : public Strategy {
   void GradientReady(int parameter);  // called by autograd
   void CountDown(int parameter);
   void StartFullBuckets();
+  bool AllUsed() const;
   void DropUnused();
 
   Model& model_;

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "worker/trainer/metrics/stopwatch.h"
-
 namespace scalelab::trainer {
 
 HorovodStrategy::HorovodStrategy(Model& model, Communicator& communicator, const horovod::Options& options)
@@ -37,7 +35,6 @@ void HorovodStrategy::Accumulate(const at::Tensor& loss) {
 }
 
 BackwardCost HorovodStrategy::Backward(const at::Tensor& loss) {
-  Stopwatch watch;
   BeginStep();
   cost_ = {};
   submitted_.assign(parameters_.size(), false);
@@ -49,7 +46,7 @@ BackwardCost HorovodStrategy::Backward(const at::Tensor& loss) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (!submitted_[i] && parameters_[i].grad().defined()) Submit(static_cast<int>(i));
   }
-  cost_.compute_seconds = watch.Lap();
+  cost_.computed = Moment(loss.device());
 
   const auto received = loop_.Close();
   const at::NoGradGuard no_grad;
@@ -65,8 +62,7 @@ BackwardCost HorovodStrategy::Backward(const at::Tensor& loss) {
     compressed_[i].reset();
   }
   in_step_ = false;
-  cost_.exposed_seconds = watch.Lap();
-  return cost_;
+  return std::move(cost_);
 }
 
 void HorovodStrategy::Submit(int index) {

@@ -16,6 +16,9 @@ class HorovodStrategy : public Strategy {
   BackwardCost Backward(const at::Tensor& loss) override;
   void Join() override;
   void SyncBuffers() override;
+  std::string WhyNotRecorded() const override {
+    return "engine native/horovod agrees with the other ranks in each step, use native/ddp";
+  }
   void AppendMetrics(std::vector<Metric>& metrics) const override;
 
   const horovod::Counters& counters() const { return loop_.counters(); }

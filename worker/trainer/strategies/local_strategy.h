@@ -15,6 +15,7 @@ class LocalStrategy : public Strategy {
   BackwardCost Backward(const at::Tensor& loss) override;
   void Join() override {}
   void SyncBuffers() override {}
+  std::string WhyNotRecorded() const override { return ""; }
   bool keeps_ranks_equal() const override { return alone_; }
 
  private:

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "worker/trainer/comm/communicator.h"
+#include "worker/trainer/device/moment.h"
 #include "worker/trainer/metrics/event_writer.h"
 #include "worker/trainer/models/model.h"
 #include "worker/trainer/training_spec.h"
@@ -14,9 +15,8 @@ namespace scalelab::trainer {
 
 // What the Backward of one step cost.
 struct BackwardCost {
-  double compute_seconds = 0;  // until autograd had nothing left to compute
-  double exposed_seconds = 0;  // waiting for gradients after that
-  int64_t bytes = 0;           // gradients handed to the communicator
+  Moment computed;    // autograd has nothing left to compute; what follows is waiting for gradients
+  int64_t bytes = 0;  // gradients handed to the communicator
 };
 
 // Made after the model has its final device and memory format; lives as long as the model trains. A
@@ -44,6 +44,9 @@ class Strategy {
 
   // Whether all ranks hold the same parameters after each step.
   virtual bool keeps_ranks_equal() const { return true; }
+
+  // Why a Backward like the last one cannot be recorded into a CUDA graph; empty: it can.
+  virtual std::string WhyNotRecorded() const = 0;
 
   // Appends what the strategy counted, for the `finish` event.
   virtual void AppendMetrics(std::vector<Metric>&) const {}

@@ -42,7 +42,10 @@ void BackgroundLoop::Open() {
 }
 
 void BackgroundLoop::Submit(std::string name, const at::Tensor& tensor) {
-  Tensor entry{{std::move(name), tensor.scalar_type(), tensor.sizes().vec()}, FlatView(tensor), Clock::now()};
+  Tensor entry{{std::move(name), tensor.scalar_type(), tensor.sizes().vec()},
+               FlatView(tensor),
+               Clock::now(),
+               Moment(device_)};
   std::lock_guard lock(mutex_);
   queue_.push_back(std::move(entry));
 }
@@ -66,9 +69,12 @@ void BackgroundLoop::WaitUntilClosed(std::unique_lock<std::mutex>& lock) {
   changed_.notify_all();
   changed_.wait(lock, [&] { return !open_ || error_; });
   if (error_) std::rethrow_exception(error_);
+  reduced_.Block();
 }
 
 void BackgroundLoop::Thread() {
+  const DeviceStream stream(device_);
+  const StreamScope scope(stream);
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return open_ || stop_; });
@@ -81,6 +87,7 @@ void BackgroundLoop::Thread() {
       error = std::current_exception();
     }
     lock.lock();
+    if (!error) reduced_ = Moment(device_);
     error_ = error;
     open_ = false;
     changed_.notify_all();
@@ -130,6 +137,7 @@ void BackgroundLoop::Reduce(const Response& response, Clock::time_point agreed) 
   for (const Request& request : response.tensors) {
     const auto own = tensors_.find(request.name);
     if (own != tensors_.end()) {
+      own->second.ready.Block();
       flat.push_back(own->second.flat);
     } else {
       flat.push_back(at::zeros({request.elements()}, at::TensorOptions(device_).dtype(request.type)));

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "worker/trainer/device/moment.h"
 #include "worker/trainer/strategies/horovod/autotuner.h"
 #include "worker/trainer/strategies/horovod/controller.h"
 #include "worker/trainer/strategies/horovod/fusion_buffer.h"
@@ -22,6 +23,8 @@ namespace scalelab::trainer::horovod {
 // caller. That is the difference to Horovod, whose cycles never end, and costs nothing, since between steps
 // no tensor is ready. A cycle starts `cycle_seconds` after the one before, or at once when the rank has
 // closed its step, because then there is nothing to collect any more.
+//
+// Tensors of a GPU are packed and reduced on a stream of the loop's own, beside the computation.
 //
 // One thread at a time calls; a failure on the background thread is thrown by the next Close, Join or Open.
 class BackgroundLoop {
@@ -52,6 +55,7 @@ class BackgroundLoop {
     Request request;
     at::Tensor flat;
     Clock::time_point submitted;
+    Moment ready;
   };
 
   void Thread();
@@ -81,6 +85,7 @@ class BackgroundLoop {
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::vector<Tensor> queue_;
+  Moment reduced_;  // everything of the last step is
   bool open_ = false, closed_ = false, joined_ = false, stop_ = false;
   std::exception_ptr error_;
   std::thread thread_;  // last: it uses all of the above

@@ -1,12 +1,13 @@
-#include "worker/trainer/comm/gloo_rendezvous.h"
-
-#include <gloo/common/error.h>
-#include <gloo/rendezvous/file_store.h>
+#include "worker/trainer/comm/rendezvous.h"
 
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <sstream>
 #include <system_error>
+#include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "worker/trainer/errors.h"
@@ -16,8 +17,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// LibTorch's store over TCP, as Gloo wants to see it.
-class TcpStore : public gloo::rendezvous::Store {
+// Neither a directory of another machine nor LibTorch's store tells when a key comes.
+constexpr milliseconds kPoll{5};
+
+class TcpStore : public KeyStore {
  public:
   TcpStore(const std::string& host, int port, int rank, int size, milliseconds timeout) {
     c10d::TCPStoreOptions options;
@@ -28,35 +31,57 @@ class TcpStore : public gloo::rendezvous::Store {
     options.timeout = timeout;
     store_ = c10::make_intrusive<c10d::TCPStore>(host, options);
   }
-  void set(const std::string& key, const std::vector<char>& data) override {
-    store_->set(key, std::vector<uint8_t>(data.begin(), data.end()));
+  void Set(const std::string& key, const std::string& value) override {
+    store_->set(key, std::vector<uint8_t>(value.begin(), value.end()));
   }
-  std::vector<char> get(const std::string& key) override {
-    const std::vector<uint8_t> data = store_->get(key);
-    return std::vector<char>(data.begin(), data.end());
-  }
-  void wait(const std::vector<std::string>& keys) override { store_->wait(keys); }
-  void wait(const std::vector<std::string>& keys, const milliseconds& timeout) override {
-    store_->wait(keys, timeout);
+  std::optional<std::string> Find(const std::string& key) override {
+    if (!store_->check({key})) return std::nullopt;
+    const std::vector<uint8_t> value = store_->get(key);
+    return std::string(value.begin(), value.end());
   }
 
  private:
   c10::intrusive_ptr<c10d::TCPStore> store_;
 };
 
-// Gloo's store in files leaves them; the last rank to leave removes them, and the others find nothing to
-// remove.
-class DirectoryStore : public gloo::rendezvous::FileStore {
+// A file a key. Each rank removes its own; the last one to leave removes the directory.
+class DirectoryStore : public KeyStore {
  public:
-  explicit DirectoryStore(const std::string& path) : FileStore(path), path_(path) {}
+  explicit DirectoryStore(const std::string& path) : path_(path) {
+    std::filesystem::create_directories(path);
+  }
   ~DirectoryStore() override {
     std::error_code ignored;
-    for (const std::string& file : getAllKeyFilePaths()) std::filesystem::remove(file, ignored);
+    for (const std::string& file : mine_) std::filesystem::remove(file, ignored);
     std::filesystem::remove(path_, ignored);  // fails while it has files of others
+  }
+  void Set(const std::string& key, const std::string& value) override {
+    const std::string file = FileOf(key), unfinished = file + ".new";
+    std::ofstream out(unfinished, std::ios::binary);
+    if (!(out << value) || !out.flush()) throw TrainerError("cannot write " + unfinished);
+    out.close();
+    std::filesystem::rename(unfinished, file);
+    std::lock_guard lock(mutex_);
+    mine_.push_back(file);
+  }
+  std::optional<std::string> Find(const std::string& key) override {
+    std::ifstream in(FileOf(key), std::ios::binary);
+    if (!in) return std::nullopt;
+    std::ostringstream value;
+    value << in.rdbuf();
+    return std::move(value).str();
   }
 
  private:
-  std::string path_;
+  std::string FileOf(const std::string& key) const {
+    std::string file = path_ + "/";
+    for (char c : key) file += c == '/' ? "%2F" : c == '%' ? "%25" : std::string(1, c);
+    return file;
+  }
+
+  const std::string path_;
+  std::mutex mutex_;  // guards mine_
+  std::vector<std::string> mine_;
 };
 
 std::string Variable(const char* name) {
@@ -66,7 +91,7 @@ std::string Variable(const char* name) {
 
 }  // namespace
 
-Rendezvous RendezvousOfRun() {
+Rendezvous RendezvousOfRun(std::string_view backend) {
   Rendezvous rendezvous;
   rendezvous.host = Variable("MASTER_ADDR");
   const std::string port = Variable("MASTER_PORT"), directory = Variable("SCALELAB_ATTEMPT_DIR");
@@ -82,23 +107,21 @@ Rendezvous RendezvousOfRun() {
   }
   rendezvous.host.clear();
   if (directory.empty()) {
-    throw TrainerError(
-        "backend \"gloo\" needs a place where ranks meet: set SCALELAB_ATTEMPT_DIR to a new directory that "
-        "all ranks "
-        "see, or MASTER_ADDR and MASTER_PORT to rank 0's machine and a free port of it",
-        ErrorKind::kCommunication);
+    throw TrainerError("backend \"" + std::string(backend) +
+                           "\" needs a place where ranks meet: set SCALELAB_ATTEMPT_DIR to a new directory "
+                           "that all ranks see, or MASTER_ADDR and MASTER_PORT to rank 0's machine and a "
+                           "free port of it",
+                       ErrorKind::kCommunication);
   }
-  rendezvous.directory = directory + "/gloo";
+  rendezvous.directory = directory + "/" + std::string(backend);
   return rendezvous;
 }
 
-std::unique_ptr<gloo::rendezvous::Store> OpenStore(const Rendezvous& rendezvous, int rank, int size,
-                                                   milliseconds timeout) {
+std::unique_ptr<KeyStore> OpenStore(const Rendezvous& rendezvous, int rank, int size, milliseconds timeout) {
   try {
     if (!rendezvous.host.empty()) {
       return std::make_unique<TcpStore>(rendezvous.host, rendezvous.port, rank, size, timeout);
     }
-    std::filesystem::create_directories(rendezvous.directory);
     return std::make_unique<DirectoryStore>(rendezvous.directory);
   } catch (const std::exception& e) {
     const std::string place = rendezvous.host.empty()
@@ -114,21 +137,26 @@ std::unique_ptr<gloo::rendezvous::Store> OpenStore(const Rendezvous& rendezvous,
   }
 }
 
-std::vector<std::string> GatherThrough(gloo::rendezvous::Store& store, const std::string& key, int rank,
-                                       int size, const std::string& mine,
+std::optional<std::string> WaitForKey(KeyStore& store, const std::string& key,
+                                      std::chrono::steady_clock::time_point deadline) {
+  while (true) {
+    if (std::optional<std::string> value = store.Find(key)) return value;
+    if (std::chrono::steady_clock::now() >= deadline) return std::nullopt;
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+std::vector<std::string> GatherThrough(KeyStore& store, const std::string& key, int rank, int size,
+                                       const std::string& mine,
                                        std::chrono::steady_clock::time_point deadline) {
-  store.set(key + std::to_string(rank), std::vector<char>(mine.begin(), mine.end()));
+  store.Set(key + std::to_string(rank), mine);
   std::vector<std::string> lines(size);
   std::string missing;
   for (int r = 0; r < size; ++r) {
-    const std::string name = key + std::to_string(r);
     // Once the time is over those who have come are still told from those who have not.
-    const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
-    try {
-      store.wait({name}, std::max(left, milliseconds(20)));
-      const std::vector<char> line = store.get(name);
-      lines[r].assign(line.begin(), line.end());
-    } catch (const std::exception&) {
+    if (std::optional<std::string> line = WaitForKey(store, key + std::to_string(r), deadline)) {
+      lines[r] = *std::move(line);
+    } else {
       missing += (missing.empty() ? "" : ", ") + std::to_string(r);
     }
   }

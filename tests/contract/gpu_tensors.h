@@ -1,0 +1,77 @@
+// A communicator as the suite sees it, whose tensors lie on a GPU on their way.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "worker/trainer/comm/communicator.h"
+
+namespace scalelab::trainer {
+
+class GpuTensors : public Communicator {
+ public:
+  GpuTensors(std::unique_ptr<Communicator> tested, at::Device gpu) : tested_(std::move(tested)), gpu_(gpu) {}
+
+  int rank() const override { return tested_->rank(); }
+  int size() const override { return tested_->size(); }
+  std::string_view name() const override { return tested_->name(); }
+  std::unique_ptr<Work> StartAllReduce(const at::Tensor& tensor, ReduceOp op) override {
+    const at::Tensor there = tensor.to(gpu_);
+    return std::make_unique<Back>(tested_->StartAllReduce(there, op), tensor, there);
+  }
+  std::unique_ptr<Work> StartReduceScatter(const at::Tensor& output, const at::Tensor& input,
+                                           ReduceOp op) override {
+    const at::Tensor there = output.to(gpu_), from = input.to(gpu_);
+    auto work = std::make_unique<Back>(tested_->StartReduceScatter(there, from, op), output, there);
+    work->kept = from;
+    return work;
+  }
+  std::unique_ptr<Work> StartAllGather(const at::Tensor& output, const at::Tensor& input) override {
+    const at::Tensor there = output.to(gpu_);
+    const auto offset = static_cast<const char*>(input.data_ptr()) - static_cast<char*>(output.data_ptr());
+    const bool inside = offset >= 0 && offset < static_cast<int64_t>(output.nbytes());
+    const at::Tensor from =
+        inside ? there.view(-1).narrow(0, offset / output.element_size(), input.numel()) : input.to(gpu_);
+    auto work = std::make_unique<Back>(tested_->StartAllGather(there, from), output, there);
+    work->kept = from;
+    return work;
+  }
+  void Broadcast(const at::Tensor& tensor, int root) override {
+    const at::Tensor there = tensor.to(gpu_);
+    tested_->Broadcast(there, root);
+    at::Tensor(tensor).copy_(there);
+  }
+  std::unique_ptr<Work> StartSend(const at::Tensor& tensor, int to) override {
+    const at::Tensor there = tensor.to(gpu_);
+    return std::make_unique<Back>(tested_->StartSend(there, to), tensor, there);
+  }
+  std::unique_ptr<Work> StartReceive(const at::Tensor& tensor, int from) override {
+    const at::Tensor there = tensor.to(gpu_);
+    return std::make_unique<Back>(tested_->StartReceive(there, from), tensor, there);
+  }
+  std::vector<std::string> AllGather(std::string_view mine) override { return tested_->AllGather(mine); }
+  void Barrier() override { tested_->Barrier(); }
+
+ private:
+  class Back : public Work {
+   public:
+    Back(std::unique_ptr<Work> work, at::Tensor here, at::Tensor there)
+        : work_(std::move(work)), here_(std::move(here)), there_(std::move(there)) {}
+    ~Back() override { Back::Wait(); }
+    void Wait() override {
+      if (!work_) return;
+      std::exchange(work_, nullptr)->Wait();
+      here_.copy_(there_);
+    }
+    at::Tensor kept;
+
+   private:
+    std::unique_ptr<Work> work_;
+    at::Tensor here_, there_;
+  };
+
+  const std::unique_ptr<Communicator> tested_;
+  const at::Device gpu_;
+};
+
+}  // namespace scalelab::trainer

@@ -1,0 +1,94 @@
+#include "worker/trainer/comm/rendezvous.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "worker/trainer/comm/network.h"
+#include "worker/trainer/errors.h"
+
+namespace scalelab::trainer {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::chrono::steady_clock::time_point In(milliseconds time) {
+  return std::chrono::steady_clock::now() + time;
+}
+
+class RendezvousTest : public testing::TestWithParam<const char*> {
+ protected:
+  RendezvousTest() {
+    if (std::string(GetParam()) == "directory") {
+      place_.directory = testing::TempDir() + "/rendezvous-" + std::to_string(getpid());
+    } else {
+      place_.host = "127.0.0.1";
+      Listen(place_.host, place_.port);  // a port that is free again
+    }
+  }
+  Rendezvous place_;
+};
+
+TEST_P(RendezvousTest, EveryRankGetsTheLinesOfAll) {
+  std::vector<std::unique_ptr<KeyStore>> stores(3);  // nobody takes the store away while others read
+  std::vector<std::vector<std::string>> lines(3);
+  std::vector<std::thread> ranks;
+  for (int r = 0; r < 3; ++r) {
+    ranks.emplace_back([&, r] {
+      stores[r] = OpenStore(place_, r, 3, milliseconds(20'000));
+      const std::string mine = std::string("with \0 and \n ", 13) + std::to_string(r);
+      lines[r] = GatherThrough(*stores[r], "a/b%", r, 3, mine, In(milliseconds(20'000)));
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  stores.clear();
+  for (int r = 0; r < 3; ++r) {
+    ASSERT_EQ(lines[r].size(), 3u);
+    for (int other = 0; other < 3; ++other) {
+      EXPECT_EQ(lines[r][other], std::string("with \0 and \n ", 13) + std::to_string(other));
+    }
+  }
+  EXPECT_FALSE(std::filesystem::exists(place_.directory)) << "the last rank clears up";
+}
+
+TEST_P(RendezvousTest, NamesTheRanksThatDoNotCome) {
+  const auto store = OpenStore(place_, 0, 4, milliseconds(20'000));
+  store->Set("here/2", "");
+  try {
+    GatherThrough(*store, "here/", 0, 4, "", In(milliseconds(30)));
+    FAIL() << "two ranks are missing";
+  } catch (const TrainerError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("in vain for rank 1, 3 of 4"));
+  }
+}
+
+TEST_P(RendezvousTest, AKeyIsFoundOnceItIsSet) {
+  const auto store = OpenStore(place_, 0, 1, milliseconds(20'000));
+  EXPECT_EQ(store->Find("key"), std::nullopt);
+  EXPECT_EQ(WaitForKey(*store, "key", In(milliseconds(1))), std::nullopt);
+  std::thread other([&] { store->Set("key", "value"); });
+  EXPECT_EQ(WaitForKey(*store, "key", In(milliseconds(20'000))), "value");
+  other.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(In, RendezvousTest, testing::Values("directory", "tcp"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(Rendezvous, NamesBackendAndVariablesWithoutAPlace) {
+  for (const char* name : {"MASTER_ADDR", "MASTER_PORT", "SCALELAB_ATTEMPT_DIR"}) unsetenv(name);
+  try {
+    RendezvousOfRun("nccl");
+    FAIL() << "there is no place";
+  } catch (const TrainerError& e) {
+    EXPECT_THAT(e.what(), testing::AllOf(HasSubstr("\"nccl\""), HasSubstr("SCALELAB_ATTEMPT_DIR"),
+                                         HasSubstr("MASTER_ADDR")));
+  }
+}
+
+}  // namespace
+}  // namespace scalelab::trainer

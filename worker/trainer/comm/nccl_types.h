@@ -1,0 +1,32 @@
+// Our types and reductions in NCCL's words.
+#pragma once
+
+#include <nccl.h>
+
+#include "worker/trainer/comm/communicator.h"
+
+namespace scalelab::trainer {
+
+inline ncclDataType_t NcclTypeOf(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kHalf:
+      return ncclFloat16;
+    case at::kBFloat16:
+      return ncclBfloat16;
+    case at::kDouble:
+      return ncclFloat64;
+    case at::kLong:
+      return ncclInt64;
+    case at::kByte:
+      return ncclUint8;
+    default:
+      return ncclFloat32;
+  }
+}
+
+// Not for kBitAnd, which NCCL does not know.
+inline ncclRedOp_t NcclOpOf(ReduceOp op) {
+  return op == ReduceOp::kMax ? ncclMax : op == ReduceOp::kAverage ? ncclAvg : ncclSum;
+}
+
+}  // namespace scalelab::trainer

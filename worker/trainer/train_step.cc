@@ -1,0 +1,110 @@
+#include "worker/trainer/train_step.h"
+
+#include <cstdio>
+
+#include "worker/trainer/errors.h"
+#include "worker/trainer/evaluation.h"
+
+namespace scalelab::trainer {
+namespace {
+
+// Before the step is recorded: buckets are final after the second, and cuDNN has chosen its algorithms.
+constexpr int64_t kStepsBeforeRecording = 4;
+
+}  // namespace
+
+TrainStep::TrainStep(const TrainingSpec& spec, Precision precision, at::Device device, Model& model,
+                     Strategy& strategy, Communicator& communicator)
+    : spec_(spec),
+      precision_(precision),
+      device_(device),
+      model_(model),
+      strategy_(strategy),
+      communicator_(communicator),
+      optimizer_(model.parameters(), spec.momentum, spec.weight_decay, spec.decay_norm, device.is_cuda()),
+      scaler_(precision == Precision::kAmpFp16, device),
+      left_{.marks = StepMarks(device)} {}
+
+void TrainStep::Run(const Batch& batch, double rate, StepRecord& record) {
+  optimizer_.SetRate(rate);
+  if (spec_.cuda_graph && steps_++ == kStepsBeforeRecording) Record(batch);
+  if (!graph_) return Body(batch, record);
+  const at::NoGradGuard no_grad;
+  input_.images.copy_(batch.images, /*non_blocking=*/true);
+  input_.labels.copy_(batch.labels, /*non_blocking=*/true);
+  communicator_.Replay([&] { graph_->Replay(); });
+  record.whole = true;
+  record.bytes = left_.bytes;
+  record.numbers = left_.numbers;
+}
+
+void TrainStep::Body(const Batch& batch, StepRecord& record) {
+  std::vector<at::Tensor> logits, losses;
+  const std::vector<at::Tensor> images = at::tensor_split(batch.images, spec_.accumulation_steps);
+  const std::vector<at::Tensor> labels = at::tensor_split(batch.labels, spec_.accumulation_steps);
+  for (size_t part = 0; part < images.size(); ++part) {
+    at::Tensor loss;
+    {
+      const PrecisionScope scope(precision_, device_.type());
+      logits.push_back(model_.forward(images[part]));
+      loss = at::cross_entropy_loss(logits[part], labels[part]);
+    }
+    // Parts add up to the mean over the batch.
+    if (images.size() > 1) {
+      loss = loss * (static_cast<double>(labels[part].numel()) / static_cast<double>(spec_.batch_per_rank));
+    }
+    losses.push_back(loss.detach());
+    record.marks.Mark(&StepTimes::forward);
+    loss = scaler_.Scale(loss);
+    if (part + 1 < images.size()) {
+      strategy_.Accumulate(loss);
+      record.marks.Mark(&StepTimes::backward);
+    } else {
+      BackwardCost cost = strategy_.Backward(loss);
+      record.marks.Mark(&StepTimes::backward, std::move(cost.computed));
+      record.marks.Mark(&StepTimes::comm_exposed);
+      record.bytes = cost.bytes;
+    }
+  }
+
+  // Ranks that train together leave out the same steps.
+  const bool together = communicator_.size() > 1 && strategy_.keeps_ranks_equal();
+  optimizer_.Apply(scaler_.Unscale(model_.parameters(), together ? &communicator_ : nullptr));
+  record.marks.Mark(&StepTimes::optimizer);
+
+  at::Tensor loss = losses[0].to(at::kDouble), correct = CountCorrect(logits[0], labels[0]).to(at::kDouble);
+  for (size_t part = 1; part < losses.size(); ++part) {
+    loss = loss + losses[part];
+    correct = correct + CountCorrect(logits[part], labels[part]);
+  }
+  std::vector<at::Tensor> numbers = {loss, correct};
+  if (scaler_.scale().defined()) {
+    numbers.push_back(scaler_.scale().to(at::kDouble).squeeze());
+    numbers.push_back(scaler_.left_out().to(at::kDouble).squeeze());
+  }
+  record.numbers = at::stack(numbers);
+}
+
+std::string TrainStep::WhyNotRecorded() const {
+  if (!device_.is_cuda()) return "it runs on a CPU";
+  if (!communicator_.CanBeRecorded()) {
+    return "backend \"" + std::string(communicator_.name()) + "\" communicates from the host, use nccl";
+  }
+  return strategy_.WhyNotRecorded();
+}
+
+void TrainStep::Record(const Batch& batch) {
+  if (const std::string why = WhyNotRecorded(); !why.empty()) {
+    std::fprintf(stderr, "cuda_graph is set, but steps are not recorded: %s\n", why.c_str());
+    return;
+  }
+  input_ = {batch.images.clone(), batch.labels.clone()};
+  try {
+    graph_ = std::make_unique<StepGraph>([&] { Body(input_, left_); });
+  } catch (const c10::Error& e) {
+    throw TrainerError("the step cannot be recorded as a CUDA graph (" +
+                       FirstLine(e.what_without_backtrace()) + "): leave cuda_graph out");
+  }
+}
+
+}  // namespace scalelab::trainer
