@@ -22,7 +22,8 @@ class NativeFramework final : public Framework {
     }
     // Ranks of gloo and nccl meet in the attempt's directory, whoever starts them. MPI wants its launcher on
     // Slurm even for one rank.
-    const bool mpi = spec.backend() == "mpi" || (spec.backend() == "auto" && spec.ranks() > 1);
+    const bool automatic = spec.backend().empty() || spec.backend() == "auto";
+    const bool mpi = spec.backend() == "mpi" || (automatic && spec.ranks() > 1);
     return RankProgram{{trainer_}, {}, mpi ? Rendezvous::kMpi : Rendezvous::kNone};
   }
 

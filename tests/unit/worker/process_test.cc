@@ -137,8 +137,9 @@ TEST_F(ProcessTest, SaysWhyACommandCannotBeStarted) {
 }
 
 TEST_F(ProcessTest, EndsACommandWithTerm) {
-  const uint64_t id = Start(
-      {Shell("trap 'echo bye >$FIFO; exit 3' TERM; echo ready >$FIFO; while :; do sleep 1000 & wait; done")});
+  // A shell looks for signals between commands only, so these are short.
+  const uint64_t id =
+      Start({Shell("trap 'echo bye >$FIFO; exit 3' TERM; echo ready >$FIFO; while :; do sleep 0.05; done")});
   WaitForLines(1);
   processes_->Stop(id, kPatience);
   const JobResult result = WaitForEnd();
