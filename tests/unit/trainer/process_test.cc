@@ -132,8 +132,10 @@ TEST_F(Trainer, EvaluatesTheSameWithAnyNumberOfRanks) {
   const json more = {{"dataset", "cifar10"}, {"data_dir", dir_},       {"evaluate", true},
                      {"batch_norm", "eval"}, {"max_steps", "1"},       {"global_batch", 6},
                      {"train_samples", "0"}, {"learning_rate", 0.0001}};
-  const json one = Run({Spec(1, more)}).Of(0, "epoch").at(0)["metrics"];
-  const json three = Run({Spec(3, more)}, 3).Of(2, "epoch").at(0)["metrics"];
+  const Result alone = Run({Spec(1, more)}), together = Run({Spec(3, more)}, 3);
+  EXPECT_EQ(alone.status, 0);
+  EXPECT_EQ(together.status, 0);
+  const json one = alone.Of(0, "epoch").at(0)["metrics"], three = together.Of(2, "epoch").at(0)["metrics"];
   EXPECT_EQ(one["eval/samples"], 301);
   EXPECT_EQ(three["eval/samples"], 301);
   EXPECT_NEAR(three["eval/loss"].get<double>() / one["eval/loss"].get<double>(), 1, 1e-4);
