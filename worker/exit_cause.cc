@@ -63,6 +63,11 @@ LauncherWords WordsOf(const std::string& path) {
   for (absl::string_view line : absl::StrSplit(Tail(path), '\n')) {
     line = absl::StripAsciiWhitespace(line);
     if (line.empty() || absl::StartsWith(line, "---")) continue;
+    // What mpirun says of every failure. Which rank it was does not always follow.
+    if (absl::StartsWith(line, "Primary job  terminated normally, but") ||
+        absl::StartsWith(line, "a non-zero exit code. Per user-direction")) {
+      continue;
+    }
     const bool of_memory = absl::StrContains(line, "Out Of Memory") || absl::StrContains(line, "oom-kill") ||
                            absl::StrContains(line, "oom_kill") ||
                            absl::StrContains(line, "exceeded memory limit");
