@@ -33,6 +33,16 @@ TEST(JudgeExit, QuotesMpirunOnWhichRankWasKilled) {
   EXPECT_THAT(judged.message, HasSubstr("process rank 1"));
 }
 
+TEST(JudgeExit, TakesNoReasonFromWhatMpirunSaysOfEveryFailure) {
+  TempDir dir;
+  Append(dir / "rank-0.err", "");
+  Append(dir / "launcher.err",
+         "-----\nPrimary job  terminated normally, but 1 process returned\n"
+         "a non-zero exit code. Per user-direction, the job has been aborted.\n-----\n");
+  EXPECT_EQ(JudgeExit(Ended(137), "mpirun", 2, dir.path()).message,
+            "A rank was ended by signal 9 (Killed); it wrote nothing to standard error.");
+}
+
 TEST(JudgeExit, LeavesAnOrdinaryFailureToTheEventsAndQuotesTheRankThatFailed) {
   TempDir dir;
   Append(dir / "rank-0.err", "rank 0 is fine\n");

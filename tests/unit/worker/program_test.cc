@@ -237,8 +237,8 @@ TEST_F(ProgramTest, LaunchesMpiRanksThroughMpirun) {
   EXPECT_THAT(service_.Points("t", 1, "world"), ElementsAre(Pair(-1, 2)));
   EXPECT_EQ(service_.Status("t").cause(), v1::Attempt::RANK_KILLED);
   // mpirun does not always say which rank it was.
-  EXPECT_THAT(service_.Status("t").message(), HasSubstr("signal 9"));
-  EXPECT_THAT(service_.Status("t").message(), Not(HasSubstr("user-direction")));
+  EXPECT_THAT(service_.Status("t").message(),
+              AllOf(HasSubstr("signal 9"), AnyOf(HasSubstr("rank 1"), HasSubstr("wrote nothing"))));
   EXPECT_TRUE(service_.WaitForRequest([](const auto& request) {
     auto trainer = request.info().software().find("trainer");
     return trainer != request.info().software().end() && trainer->second == "7";
