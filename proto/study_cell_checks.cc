@@ -15,7 +15,10 @@ using v1::StudySpec;
 int64_t KnownSteps(const RunSpec& run) {
   int64_t steps = run.max_steps();
   if (run.train_samples() > 0 && run.global_batch() > 0) {
-    int64_t by_epochs = std::max<int64_t>(run.train_samples() / run.global_batch(), 1) * run.epochs();
+    int64_t in_epoch = run.train_samples() / run.global_batch();
+    const int64_t rest = run.train_samples() % run.global_batch();
+    if (run.last_batch() == "keep" && rest >= std::max(run.ranks(), 1)) ++in_epoch;
+    int64_t by_epochs = std::max<int64_t>(in_epoch, 1) * run.epochs();
     steps = steps > 0 ? std::min(steps, by_epochs) : by_epochs;
   }
   return steps;
@@ -116,6 +119,18 @@ void CellChecker::CheckNeeds(const RunSpec& run, const std::vector<int>& index) 
     }
     if (run.dataset() == "cifar10" && run.data_dir().empty())
       Add("fixed.data_dir", "dataset cifar10 needs data_dir, the directory of data_batch_1.bin");
+  }
+  if (run.dataset() != "synthetic") {
+    for (const auto& [key, value] :
+         {std::pair("image_size", run.image_size()), std::pair("classes", run.classes())}) {
+      if (value == 0) continue;
+      Add(grid_.Where(key, index, absl::StrCat("fixed.", key)),
+          absl::StrCat(key, " is for dataset synthetic; ", run.dataset(), " has its own: remove it"));
+    }
+  }
+  if (run.cuda_graph() && run.last_batch() == "keep") {
+    Add(grid_.Where("cuda_graph", index, "fixed.cuda_graph"),
+        "a recorded step has one size: use last_batch drop, or remove cuda_graph");
   }
   if (run.batch_per_rank() > 0 && run.accumulation_steps() > run.batch_per_rank()) {
     Add(grid_.Where("accumulation_steps", index, "fixed.accumulation_steps"),

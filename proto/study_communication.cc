@@ -18,7 +18,7 @@ const Names& BucketKeys() {
 const Names& HorovodKeys() {
   static const auto& names = *new Names{
       "fusion_threshold_mib", "cycle_time_ms", "cache_capacity", "gradient_compression", "autotune",
-      "stall_warning_s",      "timeline"};
+      "stall_warning_s",      "timeline",      "all_reduce"};
   return names;
 }
 

@@ -55,6 +55,8 @@ RunSpec BaseSpec(const StudySpec& spec, const Grid& grid) {
   base.set_cache_capacity(1024);
   base.set_gradient_compression("none");
   base.set_stall_warning_s(60);
+  base.set_last_batch("drop");
+  base.set_all_reduce("library");
   for (const auto& [key, value] : grid.fixed) SetField(*key, *value, &base);
   return base;
 }

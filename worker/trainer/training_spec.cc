@@ -144,6 +144,10 @@ void Check(const FieldReader& in, const TrainingSpec& s) {
   in.CheckRange("cache_capacity", s.cache_capacity, 0, 1 << 20);
   in.CheckRange("stall_warning_s", s.stall_warning_s, 0, 1e6);
   in.CheckChoice("gradient_compression", s.gradient_compression, {"none", "fp16"});
+  in.CheckRange("image_size", s.image_size, 0, 1024);
+  in.CheckRange("classes", s.classes, 0, 1000);
+  in.CheckChoice("all_reduce", s.all_reduce, {"library", "ring", "hierarchical"});
+  in.CheckChoice("last_batch", s.last_batch, {"drop", "keep"});
   in.CheckChoice("precision", s.precision, {"fp32", "tf32", "amp-bf16", "amp-fp16"});
   in.CheckChoice("lr_schedule", s.lr_schedule, {"constant", "step", "cosine"});
   in.CheckChoice("batch_norm", s.batch_norm, {"train", "sync", "eval"});
@@ -201,6 +205,10 @@ TrainingSpec ParseTrainingSpec(const std::string& text, const std::string& sourc
   in.Read("autotune", s.autotune);
   in.Read("stall_warning_s", s.stall_warning_s);
   in.Read("timeline", s.timeline);
+  in.Read("all_reduce", s.all_reduce);
+  in.Read("image_size", s.image_size);
+  in.Read("classes", s.classes);
+  in.Read("last_batch", s.last_batch);
   in.Read("cuda_graph", s.cuda_graph);
   in.Read("comm_timeout_s", s.comm_timeout_s);
   Check(in, s);

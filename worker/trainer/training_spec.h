@@ -50,7 +50,11 @@ struct TrainingSpec {
   bool autotune = false;
   double stall_warning_s = 60;
   bool timeline = false;
-  bool cuda_graph = false;      // record the step once and replay it, on a GPU
+  std::string all_reduce = "library";
+  int64_t image_size = 0;
+  int64_t classes = 0;
+  std::string last_batch = "drop";
+  bool cuda_graph = false;
   double comm_timeout_s = 600;  // of one operation between ranks
 };
 

@@ -228,7 +228,7 @@ TEST_F(StudyFileErrors, AreToldAllAtOnceInFileOrder) {
       "weight_decay, decay_norm, augment, batch_norm, memory_format, bucket_cap_mib, "
       "first_bucket_cap_mib, accumulation_steps, find_unused_parameters, static_graph, fusion_threshold_mib, "
       "cycle_time_ms, cache_capacity, gradient_compression, autotune, stall_warning_s, timeline, "
-      "train_samples, "
+      "all_reduce, cuda_graph, image_size, classes, last_batch, train_samples, "
       "cpus_per_rank, gpus_per_rank, command\n"
       "f.yaml:8:1: priority must be at most 1000, not 5000");
 }

@@ -67,6 +67,8 @@ TEST(ExpandStudy, FillsInEveryDefaultOfARun) {
   expected.set_cache_capacity(1024);
   expected.set_gradient_compression("none");
   expected.set_stall_warning_s(60);
+  expected.set_last_batch("drop");
+  expected.set_all_reduce("library");
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(run, expected)) << run.DebugString();
 }
 
@@ -78,7 +80,9 @@ TEST(ExpandStudy, TakesEveryKeyIntoTheRun) {
       "decay_norm": false, "augment": true, "batch_norm": "sync", "memory_format": "channels_last",
       "bucket_cap_mib": 10, "first_bucket_cap_mib": 2, "accumulation_steps": 4, "find_unused_parameters": true,
       "static_graph": true, "fusion_threshold_mib": 64, "cycle_time_ms": 2.5, "cache_capacity": 10,
-      "gradient_compression": "fp16", "autotune": true, "stall_warning_s": 5, "timeline": true, "train_samples": 1000, "cpus_per_rank": 2, "gpus_per_rank": 1}, "seed": 7,
+      "gradient_compression": "fp16", "autotune": true, "stall_warning_s": 5, "timeline": true,
+      "all_reduce": "ring", "cuda_graph": true, "image_size": 64, "classes": 100, "last_batch": "keep",
+      "train_samples": 1000, "cpus_per_rank": 2, "gpus_per_rank": 1}, "seed": 7,
       "measure": {"warmup_steps": 9, "evaluate": false, "target_accuracy": 0.5}})"))
                         .cells[0]
                         .spec;
@@ -115,6 +119,11 @@ TEST(ExpandStudy, TakesEveryKeyIntoTheRun) {
   EXPECT_TRUE(run.autotune());
   EXPECT_DOUBLE_EQ(run.stall_warning_s(), 5);
   EXPECT_TRUE(run.timeline());
+  EXPECT_EQ(run.all_reduce(), "ring");
+  EXPECT_TRUE(run.cuda_graph());
+  EXPECT_EQ(run.image_size(), 64);
+  EXPECT_EQ(run.classes(), 100);
+  EXPECT_EQ(run.last_batch(), "keep");
   EXPECT_EQ(run.train_samples(), 1000);
   EXPECT_EQ(run.cpus_per_rank(), 2);
   EXPECT_EQ(run.gpus_per_rank(), 1);
