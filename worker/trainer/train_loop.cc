@@ -27,14 +27,17 @@ at::MemoryFormat ResolveMemoryFormat(const TrainingSpec& spec) {
   return spec.memory_format == "contiguous" ? at::MemoryFormat::Contiguous : at::MemoryFormat::ChannelsLast;
 }
 
-int64_t StepsPerEpoch(const TrainingSpec& spec, int64_t samples) {
-  if (samples < spec.global_batch) {
+ShardedSampler MakeSampler(const TrainingSpec& spec, int64_t samples, const Communicator& communicator) {
+  ShardedSampler sampler(samples, spec.global_batch, communicator.rank(), communicator.size(),
+                         static_cast<uint64_t>(spec.seed),
+                         spec.last_batch == "keep" ? LastBatch::kKeep : LastBatch::kDrop);
+  if (sampler.steps_per_epoch() == 0) {
     throw TrainerError("the training set has " + std::to_string(samples) +
                            " samples, fewer than one global batch of " + std::to_string(spec.global_batch) +
                            ": use a smaller global_batch or more train_samples",
                        ErrorKind::kData);
   }
-  return samples / spec.global_batch;
+  return sampler;
 }
 
 // Sums over the ranks of what their epochs have come to; seconds are this rank's own.
@@ -68,7 +71,8 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
   const StreamScope on_stream(stream);
 
   const Dataset data = LoadDataset(spec);
-  const int64_t steps_per_epoch = StepsPerEpoch(spec, data.train.size);
+  const ShardedSampler sampler = MakeSampler(spec, data.train.size, communicator);
+  const int64_t steps_per_epoch = sampler.steps_per_epoch();
   const int64_t all_steps = spec.epochs * steps_per_epoch;
   const int64_t total_steps = spec.max_steps == 0 ? all_steps : std::min(all_steps, spec.max_steps);
 
@@ -82,13 +86,12 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
   }
   const std::unique_ptr<Strategy> strategy = MakeStrategy(spec, *model, communicator);
   TrainStep train_step(spec, precision, device, *model, *strategy, communicator);
-  const uint64_t seed = static_cast<uint64_t>(spec.seed);
-  TrainLoader loader(data.train,
-                     ShardedSampler(data.train.size, spec.global_batch, rank, communicator.size(), seed),
-                     {spec.batch_per_rank, total_steps, spec.augment, seed, format, device});
+  TrainLoader loader(
+      data.train, sampler,
+      {spec.batch_per_rank, total_steps, spec.augment, static_cast<uint64_t>(spec.seed), format, device});
 
   RunMeter meter(spec.warmup_steps, spec.global_batch);
-  StepLog log(events, meter, device, rank, spec.batch_per_rank);
+  StepLog log(events, meter, device, rank);
   Evaluation evaluation;
   double train_loss = 0, training_seconds = 0, cpu_seconds = 0, time_to_accuracy = -1, left_out = 0;
   communicator.Barrier();  // ranks load at their own pace; none should wait for that in its first step
@@ -104,6 +107,8 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
       const double rate = LearningRate(spec, step, steps_per_epoch);
       StepRecord record{.epoch = epoch, .step = step, .rate = rate, .marks = StepMarks(device)};
       const Batch& batch = loader.Next();
+      record.samples = batch.labels.numel();
+      record.global_samples = sampler.GlobalBatch(step % steps_per_epoch);
       record.marks.Mark(&StepTimes::data);
       train_step.Run(batch, rate, record);
       log.Add(std::move(record));
@@ -134,7 +139,7 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
   }
 
   std::vector<Metric> metrics;
-  meter.AppendTo(metrics, steps_per_epoch * spec.global_batch);
+  meter.AppendTo(metrics, sampler.samples_per_epoch());
   if (meter.measured() == 0 && rank == 0) {
     std::fprintf(stderr, "nothing was measured: the run has %lld steps and warmup_steps is %lld\n",
                  static_cast<long long>(meter.steps()), static_cast<long long>(spec.warmup_steps));

@@ -1,5 +1,6 @@
 #include "worker/trainer/train_step.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "worker/trainer/errors.h"
@@ -40,8 +41,14 @@ void TrainStep::Run(const Batch& batch, double rate, StepRecord& record) {
 
 void TrainStep::Body(const Batch& batch, StepRecord& record) {
   std::vector<at::Tensor> logits, losses;
-  const std::vector<at::Tensor> images = at::tensor_split(batch.images, spec_.accumulation_steps);
-  const std::vector<at::Tensor> labels = at::tensor_split(batch.labels, spec_.accumulation_steps);
+  const int64_t samples = batch.labels.numel(), split = std::min(spec_.accumulation_steps, samples);
+  const std::vector<at::Tensor> images = at::tensor_split(batch.images, split);
+  const std::vector<at::Tensor> labels = at::tensor_split(batch.labels, split);
+  const bool together = communicator_.size() > 1 && strategy_.keeps_ranks_equal();
+  // Gradients are averaged over ranks: a rank with more samples than the others weighs more.
+  const double share = !together ? 1
+                                 : static_cast<double>(samples * communicator_.size()) /
+                                       static_cast<double>(record.global_samples);
   for (size_t part = 0; part < images.size(); ++part) {
     at::Tensor loss;
     {
@@ -51,9 +58,10 @@ void TrainStep::Body(const Batch& batch, StepRecord& record) {
     }
     // Parts add up to the mean over the batch.
     if (images.size() > 1) {
-      loss = loss * (static_cast<double>(labels[part].numel()) / static_cast<double>(spec_.batch_per_rank));
+      loss = loss * (static_cast<double>(labels[part].numel()) / static_cast<double>(samples));
     }
     losses.push_back(loss.detach());
+    if (share != 1) loss = loss * share;
     record.marks.Mark(&StepTimes::forward);
     loss = scaler_.Scale(loss);
     if (part + 1 < images.size()) {
@@ -68,7 +76,6 @@ void TrainStep::Body(const Batch& batch, StepRecord& record) {
   }
 
   // Ranks that train together leave out the same steps.
-  const bool together = communicator_.size() > 1 && strategy_.keeps_ranks_equal();
   optimizer_.Apply(scaler_.Unscale(model_.parameters(), together ? &communicator_ : nullptr));
   record.marks.Mark(&StepTimes::optimizer);
 
@@ -99,6 +106,7 @@ void TrainStep::Record(const Batch& batch) {
     return;
   }
   input_ = {batch.images.clone(), batch.labels.clone()};
+  left_.global_samples = spec_.global_batch;
   try {
     graph_ = std::make_unique<StepGraph>([&] { Body(input_, left_); });
   } catch (const c10::Error& e) {

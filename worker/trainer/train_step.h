@@ -25,7 +25,7 @@ class TrainStep {
   TrainStep(const TrainingSpec& spec, Precision precision, at::Device device, Model& model,
             Strategy& strategy, Communicator& communicator);
 
-  // Fills in what the step leaves in `record`. Collective.
+  // Fills in what the step leaves in `record`, whose global_samples must be there. Collective.
   void Run(const Batch& batch, double rate, StepRecord& record);
 
  private:

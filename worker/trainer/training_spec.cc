@@ -112,6 +112,10 @@ void CompleteBatches(const FieldReader& in, TrainingSpec& s) {
                 std::to_string(s.ranks) + "), it is",
             s.global_batch);
   }
+  if (s.cuda_graph && s.last_batch == "keep") {
+    in.Fail("cuda_graph",
+            "records a step of one size, but last_batch is \"keep\": leave one of them out, it is", true);
+  }
   if (s.accumulation_steps == 0) s.accumulation_steps = 1;
   if (s.accumulation_steps > s.batch_per_rank) {
     in.Fail("accumulation_steps",

@@ -46,6 +46,27 @@ TEST(ShardedSampler, TakesNoSampleTwiceAndLeavesOutThePartialBatch) {
   EXPECT_EQ(seen.size(), 96u);
 }
 
+TEST(ShardedSampler, KeepsThePartialBatchWhereEveryRankGetsASampleOfIt) {
+  EXPECT_EQ(ShardedSampler(103, 12, 0, 8, 5, LastBatch::kKeep).steps_per_epoch(), 8) << "7 for 8 ranks";
+  std::set<int32_t> seen;
+  for (int r = 0; r < 4; ++r) {
+    ShardedSampler sampler(103, 12, r, 4, 5, LastBatch::kKeep);
+    EXPECT_EQ(sampler.steps_per_epoch(), 9);
+    EXPECT_EQ(sampler.samples_per_epoch(), 103);
+    EXPECT_EQ(sampler.GlobalBatch(7), 12);
+    EXPECT_EQ(sampler.GlobalBatch(8), 7);
+    sampler.StartEpoch(0);
+    EXPECT_EQ(sampler.Slice(7).size(), 3u);
+    EXPECT_EQ(sampler.Slice(8).size(), r == 0 ? 1u : 2u);
+    for (int64_t step = 0; step < 9; ++step) {
+      for (int32_t sample : sampler.Slice(step)) EXPECT_TRUE(seen.insert(sample).second);
+    }
+  }
+  EXPECT_EQ(seen.size(), 103u);
+  EXPECT_EQ(ShardedSampler(5, 12, 0, 4, 5).steps_per_epoch(), 0);
+  EXPECT_EQ(ShardedSampler(5, 12, 0, 4, 5, LastBatch::kKeep).steps_per_epoch(), 1);
+}
+
 TEST(ShardedSampler, ShufflesAnewForEachEpochAndSeed) {
   EXPECT_NE(GlobalBatch(1, 0, 0), GlobalBatch(1, 1, 0));
   ShardedSampler a(1000, 10, 0, 1, 1), b(1000, 10, 0, 1, 2);
@@ -89,6 +110,22 @@ TEST(TrainLoader, AugmentsASampleTheSameWayWhicheverRankTrainsOnIt) {
     }
   }
   EXPECT_FALSE(one[0].images.equal(Batches(data.train, 1, false, at::MemoryFormat::ChannelsLast)[0].images));
+}
+
+TEST(TrainLoader, GivesThePartialBatchItsOwnSize) {
+  const Dataset data = LoadDataset(SyntheticSpec(40));
+  ShardedSampler sampler(40, 16, 1, 2, 9, LastBatch::kKeep);  // 8, 8 and 4 samples on this rank
+  TrainLoader loader(data.train, sampler, {8, 6, true, 9, at::MemoryFormat::ChannelsLast});
+  for (int64_t step = 0; step < 6; ++step) {
+    if (step % 3 == 0) sampler.StartEpoch(step / 3);
+    const Batch& batch = loader.Next();
+    const auto samples = sampler.Slice(step % 3);
+    ASSERT_EQ(batch.images.size(0), std::ssize(samples));
+    ASSERT_EQ(batch.labels.size(0), std::ssize(samples));
+    for (size_t i = 0; i < samples.size(); ++i) {
+      EXPECT_EQ(batch.labels[static_cast<int64_t>(i)].item<int64_t>(), data.train.labels[samples[i]]);
+    }
+  }
 }
 
 TEST(TrainLoader, WritesTheSameNumbersInBothMemoryFormats) {

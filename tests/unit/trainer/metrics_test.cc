@@ -95,7 +95,7 @@ TEST(EventWriter, NamesAFileThatCannotBeOpened) {
 TEST(RunMeter, MeasuresAfterWarmUp) {
   RunMeter meter(2, 100);
   for (double total : {9.0, 9.0, 1.0, 2.0, 6.0}) {
-    meter.Add({.total = total, .forward = total / 4, .backward = total / 4, .comm_exposed = total / 2});
+    meter.Add({.total = total, .forward = total / 4, .backward = total / 4, .comm_exposed = total / 2}, 100);
   }
   std::vector<Metric> metrics;
   meter.AppendTo(metrics, 1000);
@@ -110,10 +110,22 @@ TEST(RunMeter, MeasuresAfterWarmUp) {
 
 TEST(RunMeter, SaysNothingWhenEveryStepWasWarmUp) {
   RunMeter meter(2, 100);
-  meter.Add({.total = 1});
+  meter.Add({.total = 1}, 100);
   std::vector<Metric> metrics;
   meter.AppendTo(metrics, 1000);
   EXPECT_TRUE(metrics.empty());
+}
+
+TEST(RunMeter, CountsASmallerStepByItsSamples) {
+  RunMeter meter(0, 100);
+  meter.Add({.total = 2.0}, 100);
+  meter.Add({.total = 2.0}, 100);
+  meter.Add({.total = 1.0}, 25);  // a full one would take 4
+  std::vector<Metric> metrics;
+  meter.AppendTo(metrics, 225);
+  EXPECT_THAT(metrics, testing::ElementsAre(Metric("run/throughput", 50), Metric("run/throughput_mean", 45),
+                                            Metric("run/step_seconds", 2), Metric("run/epoch_seconds", 4.5),
+                                            Metric("run/comm_share", 0)));
 }
 
 TEST(Median, IsTheMiddleOrTheMeanOfTheTwo) {

@@ -23,6 +23,8 @@ class StepLogTest : public testing::Test {
     return {.epoch = 1,
             .step = step,
             .rate = 0.5,
+            .samples = 8,
+            .global_samples = 32,
             .bytes = 7,
             .marks = StepMarks(at::kCPU),
             .numbers = torch::tensor(numbers, at::kDouble)};
@@ -42,7 +44,7 @@ class StepLogTest : public testing::Test {
 };
 
 TEST_F(StepLogTest, ReportsStepsInTheirOrderAndAddsThemUp) {
-  StepLog log(events_, meter_, at::kCPU, 0, 8);
+  StepLog log(events_, meter_, at::kCPU, 0);
   log.BeginEpoch();
   for (int i = 0; i < 3; ++i) {
     StepRecord record = Step(i, {2.0 + i, 5});
@@ -75,7 +77,7 @@ TEST_F(StepLogTest, ReportsStepsInTheirOrderAndAddsThemUp) {
 }
 
 TEST_F(StepLogTest, TellsOnlyTheTotalOfAStepThatIsReplayed) {
-  StepLog log(events_, meter_, at::kCPU, 1, 8);
+  StepLog log(events_, meter_, at::kCPU, 1);
   log.BeginEpoch();
   StepRecord record = Step(0, {1, 2, 1024, 1});
   record.whole = true;

@@ -1,5 +1,6 @@
 #include "worker/trainer/data/sampler.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -7,13 +8,22 @@
 
 namespace scalelab::trainer {
 
-ShardedSampler::ShardedSampler(int64_t samples, int64_t global_batch, int rank, int ranks, uint64_t seed)
+ShardedSampler::ShardedSampler(int64_t samples, int64_t global_batch, int rank, int ranks, uint64_t seed,
+                               LastBatch last)
     : samples_(samples),
       global_batch_(global_batch),
-      slice_(global_batch / ranks),
       rank_(rank),
+      ranks_(ranks),
       seed_(seed),
-      order_(samples) {}
+      used_(samples),
+      order_(samples) {
+  const int64_t rest = samples % global_batch;
+  if (last == LastBatch::kDrop || rest < ranks) used_ -= rest;
+}
+
+int64_t ShardedSampler::GlobalBatch(int64_t step) const {
+  return std::min(global_batch_, used_ - step * global_batch_);
+}
 
 void ShardedSampler::StartEpoch(int64_t epoch) {
   std::iota(order_.begin(), order_.end(), 0);
@@ -22,7 +32,8 @@ void ShardedSampler::StartEpoch(int64_t epoch) {
 }
 
 std::span<const int32_t> ShardedSampler::Slice(int64_t step) const {
-  return std::span(order_).subspan(step * global_batch_ + rank_ * slice_, slice_);
+  const int64_t batch = GlobalBatch(step), first = batch * rank_ / ranks_;
+  return std::span(order_).subspan(step * global_batch_ + first, batch * (rank_ + 1) / ranks_ - first);
 }
 
 }  // namespace scalelab::trainer

@@ -7,22 +7,31 @@
 
 namespace scalelab::trainer {
 
+// Samples that do not fill the last global batch of an epoch: left out of it, or one more, smaller step.
+enum class LastBatch { kDrop, kKeep };
+
 // Each epoch is one permutation of all samples, drawn from (seed, epoch) alone. Step k of the epoch trains on
 // its k-th `global_batch` samples, whatever the number of ranks; rank r takes the r-th contiguous slice of
-// them. The samples that do not fill a last global batch are left out of that epoch.
+// them. Slices of a smaller last batch differ by at most one sample; with fewer samples than ranks it is left
+// out in any case.
 class ShardedSampler {
  public:
-  ShardedSampler(int64_t samples, int64_t global_batch, int rank, int ranks, uint64_t seed);
+  ShardedSampler(int64_t samples, int64_t global_batch, int rank, int ranks, uint64_t seed,
+                 LastBatch last = LastBatch::kDrop);
 
-  int64_t steps_per_epoch() const { return samples_ / global_batch_; }
+  int64_t steps_per_epoch() const { return (used_ + global_batch_ - 1) / global_batch_; }
+  int64_t samples_per_epoch() const { return used_; }
+  // Samples over all ranks in a step of the epoch, counted from 0.
+  int64_t GlobalBatch(int64_t step) const;
   void StartEpoch(int64_t epoch);
-  // This rank's samples of a step of the epoch, counted from 0; valid until the next StartEpoch.
+  // This rank's samples of a step of the epoch; valid until the next StartEpoch.
   std::span<const int32_t> Slice(int64_t step) const;
 
  private:
-  int64_t samples_, global_batch_, slice_;
-  int rank_;
+  int64_t samples_, global_batch_;
+  int rank_, ranks_;
   uint64_t seed_;
+  int64_t used_;  // samples in an epoch
   std::vector<int32_t> order_;
 };
 

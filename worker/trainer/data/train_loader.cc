@@ -1,5 +1,6 @@
 #include "worker/trainer/data/train_loader.h"
 
+#include <iterator>
 #include <utility>
 
 namespace scalelab::trainer {
@@ -37,23 +38,29 @@ const Batch& TrainLoader::Next() {
   ready_.acquire();
   const Slot& slot = slots_[taken_++ % slot_count_];
   slot.copied.Block();
-  return slot.device;
+  if (slot.samples == options_.batch_per_rank) return slot.device;
+  part_ = {slot.device.images.narrow(0, 0, slot.samples), slot.device.labels.narrow(0, 0, slot.samples)};
+  return part_;
 }
 
 void TrainLoader::Fill() {
   const DeviceStream stream(options_.device);
   const StreamScope scope(stream);
   const at::NoGradGuard no_grad;
-  std::vector<CropFlip> crops(options_.augment ? options_.batch_per_rank : 0);
+  std::vector<CropFlip> crops;
   for (int64_t step = 0; step < options_.total_steps; ++step) {
     const int64_t epoch = step / sampler_.steps_per_epoch(), in_epoch = step % sampler_.steps_per_epoch();
     if (in_epoch == 0) sampler_.StartEpoch(epoch);
     free_.acquire();
     if (stop_) return;
     const std::span<const int32_t> samples = sampler_.Slice(in_epoch);
-    for (size_t i = 0; i < crops.size(); ++i) crops[i] = DrawCropFlip(options_.seed, epoch, samples[i]);
+    if (options_.augment) {
+      crops.resize(samples.size());
+      for (size_t i = 0; i < crops.size(); ++i) crops[i] = DrawCropFlip(options_.seed, epoch, samples[i]);
+    }
     Slot& slot = slots_[step % slot_count_];
     slot.used.Wait();
+    slot.samples = std::ssize(samples);
     FillBatch(set_, samples, crops, slot.host);
     if (options_.device.is_cuda()) {
       slot.device.images.copy_(slot.host.images, /*non_blocking=*/true);

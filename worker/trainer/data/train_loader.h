@@ -17,8 +17,8 @@ namespace scalelab::trainer {
 class TrainLoader {
  public:
   struct Options {
-    int64_t batch_per_rank = 0;
-    int64_t total_steps = 0;  // over all epochs
+    int64_t batch_per_rank = 0;  // at most, of any step
+    int64_t total_steps = 0;     // over all epochs
     bool augment = false;
     uint64_t seed = 0;
     at::MemoryFormat format = at::MemoryFormat::Contiguous;
@@ -38,8 +38,9 @@ class TrainLoader {
 
   struct Slot {
     Batch host, device;  // the same on a CPU
-    Moment copied;       // from host to device
-    Moment used;         // by the step that got it
+    int64_t samples = 0;
+    Moment copied;  // from host to device
+    Moment used;    // by the step that got it
   };
 
   void Fill();
@@ -53,6 +54,7 @@ class TrainLoader {
   std::counting_semaphore<kMostSlots + 1> free_, ready_{0};
   std::atomic<bool> stop_ = false;
   int64_t taken_ = 0;
+  Batch part_;  // of a slot that is not full
   std::thread thread_;
 };
 

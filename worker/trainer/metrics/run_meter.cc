@@ -8,31 +8,34 @@
 
 namespace scalelab::trainer {
 
-void RunMeter::Add(const StepTimes& step) {
-  if (++steps_ <= warmup_) return;
-  totals_.push_back(step.total);
-  total_sum_ += step.total;
+// Whether the step is in the window.
+bool RunMeter::Count(double total, int64_t samples) {
+  if (++steps_ <= warmup_) return false;
+  full_steps_.push_back(total * (static_cast<double>(global_batch_) / static_cast<double>(samples)));
+  total_sum_ += total;
+  sample_sum_ += static_cast<double>(samples);
+  return true;
+}
+
+void RunMeter::Add(const StepTimes& step, int64_t samples) {
+  if (!Count(step.total, samples)) return;
   exposed_sum_ += step.comm_exposed;
   compute_sum_ += step.forward + step.backward + step.optimizer;
 }
 
-void RunMeter::AddWhole(double total) {
-  if (++steps_ <= warmup_) return;
-  totals_.push_back(total);
-  total_sum_ += total;
-  parts_known_ = false;
+void RunMeter::AddWhole(double total, int64_t samples) {
+  if (Count(total, samples)) parts_known_ = false;
 }
 
 double RunMeter::MeanCompute() const {
-  return totals_.empty() ? 0 : compute_sum_ / static_cast<double>(measured());
+  return full_steps_.empty() ? 0 : compute_sum_ / static_cast<double>(measured());
 }
 
 void RunMeter::AppendTo(std::vector<Metric>& metrics, int64_t samples_per_epoch) const {
-  if (totals_.empty()) return;
-  const double median = Median(totals_), mean = total_sum_ / static_cast<double>(measured());
-  const double batch = static_cast<double>(global_batch_);
+  if (full_steps_.empty()) return;
+  const double median = Median(full_steps_), batch = static_cast<double>(global_batch_);
   metrics.emplace_back("run/throughput", batch / median);
-  metrics.emplace_back("run/throughput_mean", batch / mean);
+  metrics.emplace_back("run/throughput_mean", sample_sum_ / total_sum_);
   metrics.emplace_back("run/step_seconds", median);
   metrics.emplace_back("run/epoch_seconds", static_cast<double>(samples_per_epoch) / (batch / median));
   if (parts_known_) metrics.emplace_back("run/comm_share", exposed_sum_ / total_sum_);

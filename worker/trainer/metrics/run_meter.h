@@ -15,29 +15,31 @@ struct StepTimes {
 
 class RunMeter {
  public:
-  // The first `warmup_steps` steps do not count.
+  // The first `warmup_steps` steps do not count. A step has `global_batch` samples over all ranks, or fewer.
   RunMeter(int64_t warmup_steps, int64_t global_batch) : warmup_(warmup_steps), global_batch_(global_batch) {}
 
-  void Add(const StepTimes& step);
+  void Add(const StepTimes& step, int64_t samples);
   // A step of which only the total is known.
-  void AddWhole(double total);
+  void AddWhole(double total, int64_t samples);
 
   int64_t steps() const { return steps_; }
   // Steps after warm-up, the measured window.
-  int64_t measured() const { return static_cast<int64_t>(totals_.size()); }
+  int64_t measured() const { return static_cast<int64_t>(full_steps_.size()); }
   // Mean seconds of computing in a step of the window; 0 when it is empty.
   double MeanCompute() const;
-  // Appends run/throughput, run/throughput_mean, run/step_seconds, run/epoch_seconds (of an epoch of
-  // `samples_per_epoch`) and, if the parts of all steps are known, run/comm_share; nothing when the window is
-  // empty.
+  // Appends run/throughput, run/throughput_mean, run/step_seconds (of a full step), run/epoch_seconds (of an
+  // epoch of `samples_per_epoch`) and, if the parts of all steps are known, run/comm_share; nothing when the
+  // window is empty.
   void AppendTo(std::vector<Metric>& metrics, int64_t samples_per_epoch) const;
 
  private:
   int64_t warmup_, global_batch_;
   int64_t steps_ = 0;
-  std::vector<double> totals_;  // of the window
-  bool parts_known_ = true;     // of all steps of the window
-  double total_sum_ = 0, exposed_sum_ = 0, compute_sum_ = 0;
+  std::vector<double> full_steps_;  // seconds of the window's steps; of a smaller one what a full one takes
+  bool parts_known_ = true;         // of all steps of the window
+  double total_sum_ = 0, sample_sum_ = 0, exposed_sum_ = 0, compute_sum_ = 0;
+
+  bool Count(double total, int64_t samples);
 };
 
 // (slowest / mean) - 1 over the ranks' mean compute times; 0 when nothing was measured.

@@ -24,8 +24,8 @@ struct StepLog::Pending {
   std::shared_ptr<const Moment> begin, end;  // of the whole step
 };
 
-StepLog::StepLog(EventWriter& events, RunMeter& meter, at::Device device, int rank, int64_t samples)
-    : events_(events), meter_(meter), device_(device), rank_(rank), samples_(samples) {}
+StepLog::StepLog(EventWriter& events, RunMeter& meter, at::Device device, int rank)
+    : events_(events), meter_(meter), device_(device), rank_(rank) {}
 
 StepLog::~StepLog() = default;
 
@@ -66,11 +66,11 @@ void StepLog::Report(const Pending& step) {
   StepTimes times;
   times.total = step.end->SecondsSince(*step.begin);
   r.marks.AddTo(times);
-  sums_.loss += numbers[kLoss] * static_cast<double>(samples_);
+  sums_.loss += numbers[kLoss] * static_cast<double>(r.samples);
   sums_.correct += numbers[kCorrect];
-  sums_.samples += static_cast<double>(samples_);
+  sums_.samples += static_cast<double>(r.samples);
   sums_.seconds += times.total;
-  r.whole ? meter_.AddWhole(times.total) : meter_.Add(times);
+  r.whole ? meter_.AddWhole(times.total, r.global_samples) : meter_.Add(times, r.global_samples);
 
   std::vector<Metric> metrics = {{"step/total_s", times.total}, {"step/data_s", times.data}};
   metrics.reserve(11);

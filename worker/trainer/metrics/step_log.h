@@ -32,13 +32,15 @@ class StepMarks {
 struct StepRecord {
   int64_t epoch = 0, step = 0;
   double rate = 0;
+  int64_t samples = 0, global_samples = 0;  // on this rank, on all
   int64_t bytes = 0;
   bool whole = false;  // replayed in one go: its parts are not known
   StepMarks marks;
   at::Tensor numbers = {};  // on the device: see StepNumber
 };
 
-// Elements of StepRecord::numbers, in double precision. The last two are there with loss scaling only.
+// Elements of StepRecord::numbers, in double precision: the mean loss of this rank's samples, and how many of
+// them were classified correctly. The last two are there with loss scaling only.
 enum StepNumber { kLoss, kCorrect, kLossScale, kLeftOut };
 
 // What the epoch has come to on this rank.
@@ -48,8 +50,7 @@ struct EpochSums {
 
 class StepLog {
  public:
-  // `samples` of a step on this rank.
-  StepLog(EventWriter& events, RunMeter& meter, at::Device device, int rank, int64_t samples);
+  StepLog(EventWriter& events, RunMeter& meter, at::Device device, int rank);
   ~StepLog();
 
   // Steps follow each other from now on without a gap.
@@ -67,7 +68,6 @@ class StepLog {
   RunMeter& meter_;
   const at::Device device_;
   const int rank_;
-  const int64_t samples_;
   std::shared_ptr<const Moment> last_;  // end of the step before
   std::deque<std::unique_ptr<Pending>> pending_;
   EpochSums sums_;

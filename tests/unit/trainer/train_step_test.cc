@@ -1,0 +1,113 @@
+// A step whose ranks have unequal parts of the batch trains like one rank on the whole of it.
+#include "worker/trainer/train_step.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "tests/fakes/thread_communicator.h"
+#include "tests/unit/trainer/small_model.h"
+#include "worker/trainer/comm/solo_communicator.h"
+#include "worker/trainer/data/sampler.h"
+
+namespace scalelab::trainer {
+namespace {
+
+// Three steps an epoch, of 12, 12 and 7 samples: on four ranks the last ones have 1, 2, 2 and 2.
+constexpr int64_t kSamples = 31, kGlobalBatch = 12, kEpochs = 6;
+constexpr double kTolerance = 5e-6;  // only the order of additions differs
+
+// Sum of the losses of this rank's samples, a value a step.
+std::vector<double> Train(const TrainingSpec& spec, SmallModel& model, Communicator& communicator) {
+  const auto strategy = MakeStrategy(spec, model, communicator);
+  TrainStep step(spec, Precision::kFp32, at::kCPU, model, *strategy, communicator);
+  ShardedSampler sampler(kSamples, kGlobalBatch, communicator.rank(), communicator.size(), 3,
+                         LastBatch::kKeep);
+  std::vector<double> losses;
+  for (int64_t epoch = 0; epoch < kEpochs; ++epoch) {
+    sampler.StartEpoch(epoch);
+    for (int64_t s = 0; s < sampler.steps_per_epoch(); ++s) {
+      std::vector<int64_t> slice;
+      for (int32_t sample : sampler.Slice(s)) slice.push_back(sample);
+      const at::Tensor index = torch::tensor(slice, at::kLong);
+      StepRecord record{.global_samples = sampler.GlobalBatch(s), .marks = StepMarks(at::kCPU)};
+      step.Run({Images(0, kSamples).index_select(0, index), index.remainder(4)}, 0.1, record);
+      losses.push_back(record.numbers[kLoss].item<double>() * static_cast<double>(slice.size()));
+    }
+  }
+  return losses;
+}
+
+struct Case {
+  const char* name;
+  const char* engine;
+  int ranks;
+  int64_t parts;
+};
+
+class UnequalParts : public testing::TestWithParam<Case> {};
+
+TEST_P(UnequalParts, TrainLikeOneRank) {
+  const Case& c = GetParam();
+  const auto models = EqualModels(c.ranks + 1);
+  TrainingSpec spec;
+  spec.global_batch = kGlobalBatch;
+  SoloCommunicator solo;
+  const std::vector<double> expected = Train(spec, *models[c.ranks], solo);
+  EXPECT_LT(expected[expected.size() - 3], expected[0]) << "it should learn, or the comparison says little";
+
+  spec.engine = c.engine;
+  spec.accumulation_steps = c.parts;
+  std::vector<std::vector<double>> losses(c.ranks);
+  OnRanks(c.ranks,
+          [&](ThreadCommunicator& rank) { losses[rank.rank()] = Train(spec, *models[rank.rank()], rank); });
+  for (size_t step = 0; step < expected.size(); ++step) {
+    double sum = 0;
+    for (const auto& of_rank : losses) sum += of_rank.at(step);
+    EXPECT_NEAR(sum, expected[step], 1e-4 * expected[step]) << "step " << step;
+  }
+  double largest = 0;
+  for (const auto& named : models[c.ranks]->named_parameters()) {
+    const at::Tensor found = models[0]->named_parameters()[named.key()];
+    const double size = named.value().abs().max().clamp_min(1e-3).item<double>();
+    const double deviation = (found - named.value()).abs().max().item<double>() / size;
+    EXPECT_LT(deviation, kTolerance) << named.key();
+    largest = std::max(largest, deviation);
+    for (int r = 1; r < c.ranks; ++r) {
+      EXPECT_TRUE(models[r]->named_parameters()[named.key()].equal(found)) << named.key() << " on rank " << r;
+    }
+  }
+  std::printf("%s: largest deviation %.1e of a parameter's size\n", c.name, largest);
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, UnequalParts,
+                         testing::Values(Case{"ddp_2", "native/ddp", 2, 1}, Case{"ddp_4", "native/ddp", 4, 1},
+                                         Case{"ddp_4_in_parts", "native/ddp", 4, 3},
+                                         Case{"serial_4", "native/serial", 4, 1},
+                                         Case{"horovod_2", "native/horovod", 2, 1},
+                                         Case{"horovod_4", "native/horovod", 4, 1},
+                                         Case{"horovod_4_in_parts", "native/horovod", 4, 3}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// Without synchronisation each rank follows the mean of its own samples, however many they are.
+TEST(UnequalParts, WeighNothingWithoutSynchronisation) {
+  const auto models = EqualModels(3);
+  TrainingSpec spec;
+  spec.engine = "native/none";
+  const at::Tensor index = torch::tensor({0, 1}, at::kLong);
+  const auto run = [&](SmallModel& model, Communicator& communicator, int64_t global) {
+    const auto strategy = MakeStrategy(spec, model, communicator);
+    TrainStep step(spec, Precision::kFp32, at::kCPU, model, *strategy, communicator);
+    StepRecord record{.global_samples = global, .marks = StepMarks(at::kCPU)};
+    step.Run({Images(0, 31).index_select(0, index), index}, 0.1, record);
+  };
+  SoloCommunicator solo;
+  run(*models[2], solo, 2);
+  OnRanks(2, [&](ThreadCommunicator& rank) { run(*models[rank.rank()], rank, 7); });
+  EXPECT_TRUE(models[0]->first.equal(models[2]->first));
+}
+
+}  // namespace
+}  // namespace scalelab::trainer
