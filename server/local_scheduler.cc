@@ -340,11 +340,21 @@ void LocalScheduler::Launch(const Waiting& next, absl::Time now) {
   record.boot_id = boot_id_;
   if (request.time_limit > absl::ZeroDuration()) record.deadline = now + request.time_limit;
   Hold(record);
+  std::vector<std::string> worker{options_.worker_program,
+                                  "--server",
+                                  options_.server_address,
+                                  "--allocation",
+                                  request.token,
+                                  "--node",
+                                  node_,
+                                  "--node-index",
+                                  "0",
+                                  "--lock",
+                                  directory + "/lock"};
+  // Bound to cores that another job is on, ranks could not get out of each other's way.
+  if (request.exclusive) worker.push_back("--bind");
   absl::StatusOr<std::unique_ptr<WatchedJob>> job =
-      WatchedJob::Start(directory, record,
-                        {options_.worker_program, "--server", options_.server_address, "--allocation",
-                         request.token, "--node", node_, "--node-index", "0", "--lock", directory + "/lock"},
-                        Environment(request, record.gpus));
+      WatchedJob::Start(directory, record, worker, Environment(request, record.gpus));
   if (!job.ok()) {
     record.state = State::kBootFail;
     record.reason = std::string(job.status().message());

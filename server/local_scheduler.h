@@ -8,9 +8,9 @@
 // kUnknown and the coordinator asks again. <directory>/<token>/job.json remembers what a job holds and how it
 // ended.
 //
-// It looks at nodes (1), ranks_per_node, cpus_per_rank, gpus_per_rank, exclusive (the whole machine) and
-// time_limit; partition, memory_mib and options are for schedulers that have such things. A job with GPUs
-// finds them in CUDA_VISIBLE_DEVICES.
+// It looks at nodes (1), ranks_per_node, cpus_per_rank, gpus_per_rank, exclusive (the whole machine; each
+// rank is bound to cores of its own, where there are enough) and time_limit; partition, memory_mib and
+// options are for schedulers that have such things. A job with GPUs finds them in CUDA_VISIBLE_DEVICES.
 #pragma once
 
 #include <functional>

@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace scalelab::worker {
 namespace {
@@ -25,11 +26,28 @@ void SetRank(std::vector<std::string>* environment, const Desired& attempt, int 
   Set(environment, "SCALELAB_EVENTS", absl::StrCat(attempt.directory(), "/events-", rank, ".jsonl"));
 }
 
+// Cores of the rank in this place of the node; none: there are too few for each to have its own.
+std::vector<int> CpusOf(const Desired& attempt, const LaunchHost& host, int place) {
+  const size_t each = std::max(1, attempt.spec().cpus_per_rank());
+  if (host.own_cpus.size() < each * RanksOn(attempt, 0).count) return {};
+  const auto first = host.own_cpus.begin() + static_cast<ptrdiff_t>(place * each);
+  return {first, first + static_cast<ptrdiff_t>(each)};
+}
+
+// The same for scalelab-rank, whose place only its launcher knows: cores of all places, "0,1/2,3".
+std::string CpusOfAll(const Desired& attempt, const LaunchHost& host) {
+  std::vector<std::string> places;
+  for (int place = 0; place < RanksOn(attempt, 0).count; ++place)
+    places.push_back(absl::StrJoin(CpusOf(attempt, host, place), ","));
+  return absl::StrJoin(places, "/");
+}
+
 Command DirectRank(const Desired& attempt, const RankProgram& program, std::vector<std::string> environment,
-                   int rank) {
+                   const LaunchHost& host, int rank) {
   SetRank(&environment, attempt, rank);
   const std::string output = absl::StrCat(attempt.directory(), "/rank-", rank);
-  return {program.argv, std::move(environment), attempt.directory(), output + ".out", output + ".err"};
+  return {program.argv,    std::move(environment), attempt.directory(),
+          output + ".out", output + ".err",        CpusOf(attempt, host, rank)};
 }
 
 Command Mpirun(const Desired& attempt, const RankProgram& program, std::vector<std::string> environment,
@@ -130,11 +148,12 @@ absl::StatusOr<LaunchPlan> PlanLaunch(const Desired& attempt, const RankProgram&
   }
   if (program.rendezvous == Rendezvous::kMpi && spec.ranks() > 1) {
     plan.launcher = "mpirun";
+    if (!CpusOf(attempt, host, 0).empty()) Set(&environment, kRankCpus, CpusOfAll(attempt, host));
     plan.commands.push_back(Mpirun(attempt, program, std::move(environment), host));
     return plan;
   }
   for (int rank = 0; rank < spec.ranks(); ++rank) {
-    plan.commands.push_back(DirectRank(attempt, program, environment, rank));
+    plan.commands.push_back(DirectRank(attempt, program, environment, host, rank));
   }
   return plan;
 }

@@ -16,6 +16,9 @@ namespace scalelab::worker {
 // Variable whose value is the attempt's token; every process of the attempt has it.
 inline constexpr char kAttemptTag[] = "SCALELAB_ATTEMPT";
 
+// Tells scalelab-rank its cores: of each rank of the node a list, "0,1/2,3".
+inline constexpr char kRankCpus[] = "SCALELAB_RANK_CPUS";
+
 // What starts the ranks of an attempt.
 enum class Launcher {
   kMpirun,  // on this machine, as the worker's own processes; a rank that needs no MPI is started directly
@@ -28,7 +31,9 @@ struct LaunchHost {
   std::vector<std::string> environment;  // what ranks inherit, see InheritedEnvironment
   std::string rank_program;              // path of scalelab-rank
   std::string mpirun = "mpirun", srun = "srun";
-  int cpus = 1;             // cores the worker may use
+  int cpus = 1;  // cores the worker may use
+  // Of these each rank gets its own, if there are enough for all; empty: ranks run wherever the kernel wants.
+  std::vector<int> own_cpus;
   bool root = false;        // mpirun wants to be told
   bool single_copy = true;  // ranks may read each other's memory (CMA)
 };

@@ -51,12 +51,22 @@ std::string Finish(const Digest& digest) {
 
 }  // namespace
 
-v1::NodeInfo ReadNodeInfo() {
-  v1::NodeInfo info;
+std::vector<int> AllowedCpus() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
-  const bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
-  info.set_cpus(std::max(1, known ? CPU_COUNT(&allowed) : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN))));
+  std::vector<int> cpus;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &allowed)) cpus.push_back(cpu);
+    }
+  }
+  return cpus;
+}
+
+v1::NodeInfo ReadNodeInfo() {
+  v1::NodeInfo info;
+  const int allowed = static_cast<int>(AllowedCpus().size());
+  info.set_cpus(allowed > 0 ? allowed : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
   info.set_cpu_model(ValueIn("/proc/cpuinfo", "model name"));
   info.set_memory_bytes(int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE));
   std::error_code error;

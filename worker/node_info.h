@@ -10,6 +10,8 @@ namespace scalelab::worker {
 
 // Cores this process may use, CPU model, memory, GPU models, operating system. `software` stays empty.
 v1::NodeInfo ReadNodeInfo();
+// Numbers of the cores this process may use; none where the system cannot list them (it has over 1,024).
+std::vector<int> AllowedCpus();
 // Name of this machine.
 std::string HostName();
 // Whether processes here may copy from each other's memory (process_vm_readv): containers and Yama often

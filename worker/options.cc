@@ -41,6 +41,8 @@ bool ParseOptions(int argc, char** argv, WorkerOptions* options, int* exit_code)
       ->transform(CLI::Transformer(
           std::map<std::string, Launcher>{{"mpirun", Launcher::kMpirun}, {"srun", Launcher::kSrun}}))
       ->default_str("mpirun");
+  app.add_flag("--bind", options->bind,
+               "Give each rank cores of its own; for a job that has this machine for itself");
   app.add_option("--give-up-after", give_up_after,
                  "Seconds without the coordinator after which to end everything")
       ->check(CLI::PositiveNumber)
@@ -81,6 +83,7 @@ LaunchHost NewLaunchHost(const WorkerOptions& options) {
   host.launcher = options.launcher;
   host.rank_program = options.rank_program;
   host.cpus = ReadNodeInfo().cpus();
+  if (options.bind) host.own_cpus = AllowedCpus();
   host.root = geteuid() == 0;
   host.single_copy = SingleCopyAllowed();
   return host;

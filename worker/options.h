@@ -18,6 +18,7 @@ struct WorkerOptions {
   absl::Duration give_up_after = absl::Hours(1);  // --give-up-after
   std::string trainer_program;            // --trainer, by default scalelab-trainer beside this program
   Launcher launcher = Launcher::kMpirun;  // --launcher
+  bool bind = false;                      // --bind
   std::string rank_program;               // scalelab-rank beside this program
   std::string own_program;
 };

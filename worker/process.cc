@@ -59,7 +59,7 @@ uint64_t SpawnerProcesses::Start(const Job& job, Started started, Ended ended) {
   frame.Put(static_cast<uint32_t>(job.commands.size()));
   for (const Command& command : job.commands) {
     frame.Put(command.argv).Put(command.environment).Put(command.directory).Put(command.output);
-    frame.Put(command.error);
+    frame.Put(command.error).Put(command.cpus);
   }
   jobs_[id] = {std::move(started), std::move(ended)};
   Send(frame.Finish());

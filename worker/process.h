@@ -26,6 +26,7 @@ struct Command {
   std::vector<std::string> environment;  // all of it, "NAME=value"
   std::string directory;                 // working directory
   std::string output, error;             // files that standard output and error are appended to
+  std::vector<int> cpus = {};            // it runs on these only; none: on all that the worker may use
 };
 
 // Processes that belong together: when one fails the others are stopped, and the job has ended only when they

@@ -3,6 +3,7 @@
 // libc: it is started once a rank.
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,24 @@ bool Redirect(int target, const char* directory, const char* rank, const char* e
   const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (fd >= 0 && dup2(fd, target) >= 0) return true;
   fprintf(stderr, "scalelab-rank: cannot write '%s': %s\n", path, strerror(errno));
+  return false;
+}
+
+// Binds this process to its cores, if the launcher wrote such (worker/launcher.h): the `place`-th list.
+bool Bind(const char* lists, const char* place) {
+  for (int skip = place == nullptr ? 0 : atoi(place); skip > 0 && lists != nullptr; --skip) {
+    lists = strchr(lists, '/');
+    if (lists != nullptr) ++lists;
+  }
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  while (lists != nullptr && *lists >= '0' && *lists <= '9') {
+    char* end = nullptr;
+    CPU_SET(strtoul(lists, &end, 10), &cpus);
+    lists = *end == ',' ? end + 1 : nullptr;
+  }
+  if (CPU_COUNT(&cpus) > 0 && sched_setaffinity(0, sizeof cpus, &cpus) == 0) return true;
+  fprintf(stderr, "scalelab-rank: cannot run on the cores given in SCALELAB_RANK_CPUS\n");
   return false;
 }
 
@@ -53,7 +72,10 @@ int main(int argc, char** argv) {
   snprintf(events, sizeof events, "%s/events-%s.jsonl", directory, own_rank);
   if (!Redirect(STDERR_FILENO, directory, own_rank, "err")) return 126;
   if (!Redirect(STDOUT_FILENO, directory, own_rank, "out")) return 126;
-  if (const char* local = FirstNumber(kLocal)) setenv("LOCAL_RANK", local, 1);
+  const char* local = FirstNumber(kLocal);
+  if (const char* cpus = getenv("SCALELAB_RANK_CPUS"); cpus != nullptr && !Bind(cpus, local)) return 126;
+  unsetenv("SCALELAB_RANK_CPUS");
+  if (local != nullptr) setenv("LOCAL_RANK", local, 1);
   if (const char* world = FirstNumber(kWorld)) setenv("WORLD_SIZE", world, 1);
   setenv("RANK", own_rank, 1);
   setenv("SCALELAB_EVENTS", events, 1);

@@ -26,6 +26,7 @@ struct ChildPlan {
   const char* directory;
   const char* output;
   const char* error;
+  const cpu_set_t* cpus;  // null: those of the parent
   // The answer.
   const char* failed = nullptr;  // the file or directory at fault
   int failure = 0;               // errno
@@ -50,6 +51,9 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) int RunChild(void
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
 
+  if (plan->cpus != nullptr && sched_setaffinity(0, sizeof *plan->cpus, plan->cpus) != 0) {
+    return Fail(plan, "the cores it is bound to");
+  }
   if (*plan->directory != '\0' && chdir(plan->directory) != 0) return Fail(plan, plan->directory);
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   if (null < 0 || dup2(null, 0) < 0) return Fail(plan, "/dev/null");
@@ -100,13 +104,17 @@ pid_t Spawn(const Command& command, std::string* error) {
   const std::string program = ProgramOf(command);
   const std::vector<char*> argv = Pointers(command.argv);
   const std::vector<char*> environment = Pointers(command.environment);
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  for (const int cpu : command.cpus) CPU_SET(cpu, &cpus);
   ChildPlan plan{getpid(),
                  program.c_str(),
                  argv.data(),
                  environment.data(),
                  command.directory.c_str(),
                  command.output.c_str(),
-                 command.error.c_str()};
+                 command.error.c_str(),
+                 command.cpus.empty() ? nullptr : &cpus};
   sigset_t all, before;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, &before);

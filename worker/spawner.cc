@@ -122,6 +122,7 @@ class Spawner {
       command.directory = reader.GetString();
       command.output = reader.GetString();
       command.error = reader.GetString();
+      command.cpus = reader.GetNumbers();
       const pid_t pid = Spawn(command, &error);
       if (pid < 0) break;
       if (first == 0) first = pid;

@@ -35,6 +35,11 @@ class FrameWriter {
     for (const std::string& text : texts) Put(text);
     return *this;
   }
+  FrameWriter& Put(const std::vector<int>& numbers) {
+    Put(static_cast<uint32_t>(numbers.size()));
+    for (const int number : numbers) Put(number);
+    return *this;
+  }
   std::string Finish() {
     const uint32_t length = static_cast<uint32_t>(frame_.size() - 4);
     memcpy(frame_.data(), &length, 4);
@@ -69,6 +74,12 @@ class FrameReader {
     std::vector<std::string> texts;
     for (uint32_t i = 0; i < count && at_ < end_; ++i) texts.push_back(GetString());
     return texts;
+  }
+  std::vector<int> GetNumbers() {
+    const uint32_t count = Get<uint32_t>();
+    std::vector<int> numbers;
+    for (uint32_t i = 0; i < count && at_ < end_; ++i) numbers.push_back(Get<int>());
+    return numbers;
   }
 
  private:

@@ -98,6 +98,10 @@ TEST(LocalScheduler, AnExclusiveJobHasTheMachineForItself) {
   cluster.WaitForWorker();
   Submit(cluster, cluster.Request("other", 1));
   EXPECT_EQ(cluster.Status("other").state, State::kPending);
+  cluster.scheduler().Cancel("alone").IgnoreError();
+  cluster.WaitForWorker();
+  EXPECT_THAT(Contents(cluster.directory() + "/alone/worker.log"), HasSubstr(" --bind\n"));
+  EXPECT_THAT(Contents(cluster.directory() + "/other/worker.log"), testing::Not(HasSubstr("--bind")));
 }
 
 TEST(LocalScheduler, GivesEachJobItsOwnGpus) {

@@ -63,6 +63,7 @@ TEST(PlanLaunch, StartsSeveralMpiRanksThroughMpirun) {
             "/opt/scalelab-rank /opt/scalelab-trainer");
   EXPECT_EQ(plan->commands[0].error, "/runs/1/2/t0/launcher.err");
   EXPECT_THAT(plan->commands[0].environment, Not(Contains(HasSubstr("yield_when_idle"))));
+  EXPECT_THAT(plan->commands[0].environment, Not(Contains(HasSubstr("SCALELAB_RANK_CPUS"))));
 }
 
 TEST(PlanLaunch, TellsMpirunAboutRootAndForbiddenMemoryCopies) {
@@ -96,6 +97,24 @@ TEST(PlanLaunch, StartsSeveralRanksWithoutRendezvousOneByOne) {
     EXPECT_THAT(plan->commands[1].environment, Contains(entry));
   }
   EXPECT_EQ(plan->commands[1].output, "/runs/1/2/t0/rank-1.out");
+}
+
+TEST(PlanLaunch, GivesEachRankCoresOfItsOwn) {
+  LaunchHost host = Host();
+  host.own_cpus = {0, 2, 4, 6, 8};
+  auto plan = PlanLaunch(Desired(2, 2), kTrainer, host);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_THAT(plan->commands[0].environment, Contains("SCALELAB_RANK_CPUS=0,2/4,6"));
+  EXPECT_THAT(plan->commands[0].cpus, ElementsAre()) << "mpirun itself waits anywhere";
+
+  plan = PlanLaunch(Desired(2, 2), RankProgram{{"true"}, {}, Rendezvous::kNone}, host);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_THAT(plan->commands[0].cpus, ElementsAre(0, 2));
+  EXPECT_THAT(plan->commands[1].cpus, ElementsAre(4, 6));
+
+  plan = PlanLaunch(Desired(3, 2), kTrainer, host);  // five cores for six
+  ASSERT_TRUE(plan.ok());
+  EXPECT_THAT(plan->commands[0].environment, Not(Contains(HasSubstr("SCALELAB_RANK_CPUS"))));
 }
 
 TEST(PlanLaunch, SaysThatMpirunServesOneNode) {

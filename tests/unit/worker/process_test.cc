@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "tests/unit/worker/temp_dir.h"
 #include "worker/lock_file.h"
+#include "worker/node_info.h"
 #include "worker/process_tree.h"
 
 namespace scalelab::worker {
@@ -118,6 +119,15 @@ TEST_F(ProcessTest, GivesACommandDefaultSignalsItsOwnSessionAndItsEnvironmentOnl
   EXPECT_THAT(lines[1], HasSubstr("0000000000000000"));
   EXPECT_EQ(lines[2], lines[3]);
   EXPECT_EQ(lines[4], "4");  // PATH, TAG, FIFO, and PWD, which the shell sets
+}
+
+TEST_F(ProcessTest, RunsACommandOnItsCoresOnly) {
+  const int last = AllowedCpus().back();
+  Command command = Shell("grep Cpus_allowed_list /proc/self/status");
+  command.cpus = {last};
+  Start({command});
+  EXPECT_EQ(WaitForEnd().exit_status, 0);
+  EXPECT_EQ(ReadAll(dir_ / "out"), "Cpus_allowed_list:\t" + std::to_string(last) + "\n");
 }
 
 TEST_F(ProcessTest, SaysWhyACommandCannotBeStarted) {

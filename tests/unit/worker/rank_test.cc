@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 
 #include "tests/unit/worker/temp_dir.h"
+#include "worker/node_info.h"
 
 namespace scalelab::worker {
 namespace {
@@ -40,6 +41,26 @@ TEST(ScalelabRank, TakesItsRankFromSlurm) {
              " SLURM_PROCID=2 SLURM_LOCALID=0 SLURM_NTASKS=8 " SCALELAB_RANK + kSay,
          dir);
   EXPECT_EQ(ReadAll(dir / "rank-2.out"), "2 0 8 " + (dir / "events-2.jsonl") + "\n");
+}
+
+TEST(ScalelabRank, RunsOnTheCoresOfItsPlaceOnTheNode) {
+  const std::vector<int> cpus = AllowedCpus();
+  TempDir dir;
+  const std::string last = std::to_string(cpus.back());
+  Launch("SCALELAB_ATTEMPT_DIR=" + dir.path() + " OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_LOCAL_RANK=1 " +
+             "SCALELAB_RANK_CPUS=" + std::to_string(cpus.front()) + "/" + last + " " SCALELAB_RANK +
+             " sh -c 'grep Cpus_allowed_list /proc/self/status; echo ${SCALELAB_RANK_CPUS-none}'",
+         dir);
+  EXPECT_EQ(ReadAll(dir / "rank-3.out"), "Cpus_allowed_list:\t" + last + "\nnone\n");
+  for (const char* wrong : {"5/", "x/y", "0"}) {
+    EXPECT_EQ(Launch("SCALELAB_ATTEMPT_DIR=" + dir.path() +
+                         " OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_LOCAL_RANK=1 SCALELAB_RANK_CPUS=" + wrong +
+                         " " SCALELAB_RANK " true",
+                     dir),
+              126)
+        << wrong;
+  }
+  EXPECT_THAT(ReadAll(dir / "rank-1.err"), HasSubstr("SCALELAB_RANK_CPUS"));
 }
 
 TEST(ScalelabRank, SaysInTheRanksOwnFileThatTheProgramCannotBeStarted) {
