@@ -30,8 +30,8 @@ endif()
 add_library(scalelab_warnings INTERFACE)
 target_compile_options(scalelab_warnings INTERFACE -Wall -Wextra -Werror)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  # GCC 12 warns of std::string's own operator+ when it optimises fully (GCC bug 105651).
-  target_compile_options(scalelab_warnings INTERFACE $<$<CONFIG:Release>:-Wno-restrict>)
+  # GCC 12 warns of std::string's own operator+ when it optimises (GCC bug 105651).
+  target_compile_options(scalelab_warnings INTERFACE -Wno-array-bounds $<$<CONFIG:Release>:-Wno-restrict>)
 endif()
 
 # scalelab_room(NAME sources...): one library of the project, included as "<room>/<file>.h" from the top.
@@ -39,4 +39,11 @@ function(scalelab_room name)
   add_library(${name} STATIC ${ARGN})
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE scalelab_warnings)
+endfunction()
+
+# For rooms that link scalelab_study.
+function(scalelab_use_message_headers)
+  foreach(room ${ARGN})
+    target_precompile_headers(${room} REUSE_FROM scalelab_study)
+  endforeach()
 endfunction()
