@@ -29,6 +29,16 @@ int main(int argc, char** argv) {
                  "Where databases are made and removed: use the disk you want to measure");
   app.add_subcommand("list", "Name the benchmarks");
   for (const auto& [name, run] : benches) app.add_subcommand(name, "Measure " + name)->fallthrough();
+  CLI::App* train = app.get_subcommand("train");
+  train->add_option("--models", options.models, "Models to train, with commas between; all if not given")
+      ->delimiter(',')
+      ->check(CLI::IsMember(TrainBenchModels()));
+  train->add_option("--ranks", options.ranks, "Numbers of ranks, with commas between")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  train->add_option("--rounds", options.rounds, "Rounds of all contenders in place of what --scale gives")
+      ->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
 
   if (app.got_subcommand("list")) {

@@ -17,8 +17,22 @@
 namespace scalelab::bench {
 namespace {
 
-struct Cell {
-  int depth, batch, ranks;
+struct Workload {
+  std::string model;
+  int image_size, classes, batch;  // the batch of a rank
+};
+
+const std::vector<Workload>& Workloads() {
+  static const auto& workloads = *new std::vector<Workload>{{"resnet20", 32, 10, 64},
+                                                            {"resnet20", 32, 10, 128},
+                                                            {"resnet44", 32, 10, 64},
+                                                            {"resnet44", 32, 10, 128},
+                                                            {"resnet50", 64, 1000, 32}};
+  return workloads;
+}
+
+struct Cell : Workload {
+  int ranks;
 };
 
 struct Contender {
@@ -54,8 +68,10 @@ double Native(const Cell& cell, const std::string& engine, int steps, int warmup
               const std::string& directory) {
   const std::string spec = directory + "/spec.json", events = directory + "/events";
   std::ofstream(spec) << nlohmann::json{{"engine", engine},
-                                        {"model", absl::StrCat("resnet", cell.depth)},
+                                        {"model", cell.model},
                                         {"dataset", "synthetic"},
+                                        {"image_size", cell.image_size},
+                                        {"classes", cell.classes},
                                         {"train_samples", steps * cell.batch * cell.ranks},
                                         {"augment", false},
                                         {"ranks", cell.ranks},
@@ -85,8 +101,9 @@ double Python(const Cell& cell, bool channels_last, int steps, int warmup) {
                    " WORLD_SIZE=", cell.ranks, ";");
   for (int rank = cell.ranks - 1; rank >= 0; --rank) {
     absl::StrAppend(&command, " RANK=", rank,
-                    " /usr/bin/python3 " SCALELAB_SOURCE_DIR "/tests/bench/pytorch_ddp.py --depth ",
-                    cell.depth, " --batch ", cell.batch, " --steps ", steps, " --warmup ", warmup,
+                    " /usr/bin/python3 " SCALELAB_SOURCE_DIR "/tests/bench/pytorch_ddp.py --model ",
+                    cell.model, " --image-size ", cell.image_size, " --classes ", cell.classes, " --batch ",
+                    cell.batch, " --steps ", steps, " --warmup ", warmup,
                     channels_last ? " --channels-last" : "", rank > 0 ? " &" : "; wait");
   }
   const std::string output = OutputOf(command);
@@ -101,57 +118,75 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// The figures of both native engines in one cell; empty when a contender failed, which was said.
+std::vector<Figure> Measure(const Cell& cell, int rounds, int steps, int warmup,
+                            const std::string& directory) {
+  std::vector<Contender> contenders = {{"native/ddp", true, {}},
+                                       {"PyTorch DDP, contiguous", false, {}},
+                                       {"native/horovod", true, {}},
+                                       {"PyTorch DDP, channels last", false, {}}};
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < contenders.size(); ++i) {
+      Contender& contender = contenders[i];
+      const double throughput = contender.native ? Native(cell, contender.name, steps, warmup, directory)
+                                                 : Python(cell, i == 3, steps, warmup);
+      if (std::isnan(throughput)) {
+        std::cerr << "scalelab-bench: " << contender.name << " said nothing of its speed\n";
+        return {};
+      }
+      contender.throughput.push_back(throughput);
+    }
+  }
+  const Contender& python =
+      Median(contenders[1].throughput) > Median(contenders[3].throughput) ? contenders[1] : contenders[3];
+  std::vector<Figure> figures;
+  for (const size_t i : {0, 2}) {
+    std::vector<double> ratios;
+    for (int round = 0; round < rounds; ++round)
+      ratios.push_back(contenders[i].throughput[round] / python.throughput[round]);
+    Figure figure{absl::StrCat("train/", cell.model, "_b", cell.batch, "_r", cell.ranks, "_",
+                               contenders[i].name.substr(7)),
+                  Median(contenders[i].throughput),
+                  "samples/s",
+                  python.name,
+                  Median(python.throughput),
+                  Median(ratios)};
+    figure.low = std::ranges::min(ratios);
+    figure.high = std::ranges::max(ratios);
+    std::cerr << figure.name << " " << figure.ratio << "\n";
+    figures.push_back(figure);
+  }
+  return figures;
+}
+
 }  // namespace
+
+std::vector<std::string> TrainBenchModels() {
+  std::vector<std::string> models;
+  for (const Workload& workload : Workloads()) {
+    if (std::ranges::find(models, workload.model) == models.end()) models.push_back(workload.model);
+  }
+  return models;
+}
 
 std::vector<Figure> RunTrainBench(const BenchOptions& options) {
   if (OutputOf("/usr/bin/python3 -c 'import torch; print(1)'").empty()) {
     std::cerr << "scalelab-bench: /usr/bin/python3 has no torch; install Debian's python3-torch\n";
     return {};
   }
-  const int rounds = options.scale >= 1 ? 5 : std::max(1, static_cast<int>(5 * options.scale));
+  const int rounds =
+      options.rounds > 0 ? options.rounds : std::max(1, static_cast<int>(5 * std::min(1.0, options.scale)));
   const int warmup = 3, steps = warmup + std::max(4, static_cast<int>(16 * std::min(1.0, options.scale)));
   std::vector<Figure> figures;
-  for (const int ranks : {1, 2}) {
-    for (const int depth : {20, 44}) {
-      for (const int batch : {64, 128}) {
-        const Cell cell{depth, batch, ranks};
-        std::vector<Contender> contenders = {{"native/ddp", true, {}},
-                                             {"PyTorch DDP, contiguous", false, {}},
-                                             {"native/horovod", true, {}},
-                                             {"PyTorch DDP, channels last", false, {}}};
-        for (int round = 0; round < rounds; ++round) {
-          for (size_t i = 0; i < contenders.size(); ++i) {
-            Contender& contender = contenders[i];
-            const double throughput = contender.native
-                                          ? Native(cell, contender.name, steps, warmup, options.directory)
-                                          : Python(cell, i == 3, steps, warmup);
-            if (std::isnan(throughput)) {
-              std::cerr << "scalelab-bench: " << contender.name << " said nothing of its speed\n";
-              return {};
-            }
-            contender.throughput.push_back(throughput);
-          }
-        }
-        const Contender& python = Median(contenders[1].throughput) > Median(contenders[3].throughput)
-                                      ? contenders[1]
-                                      : contenders[3];
-        for (const size_t i : {0, 2}) {
-          std::vector<double> ratios;
-          for (int round = 0; round < rounds; ++round)
-            ratios.push_back(contenders[i].throughput[round] / python.throughput[round]);
-          Figure figure{absl::StrCat("train/resnet", depth, "_b", batch, "_r", ranks, "_",
-                                     contenders[i].name.substr(7)),
-                        Median(contenders[i].throughput),
-                        "samples/s",
-                        python.name,
-                        Median(python.throughput),
-                        Median(ratios)};
-          figure.low = std::ranges::min(ratios);
-          figure.high = std::ranges::max(ratios);
-          std::cerr << figure.name << " " << figure.ratio << "\n";
-          figures.push_back(figure);
-        }
+  for (const int ranks : options.ranks) {
+    for (const Workload& workload : Workloads()) {
+      if (!options.models.empty() &&
+          std::ranges::find(options.models, workload.model) == options.models.end()) {
+        continue;
       }
+      const std::vector<Figure> cell = Measure({workload, ranks}, rounds, steps, warmup, options.directory);
+      if (cell.empty()) return {};
+      figures.insert(figures.end(), cell.begin(), cell.end());
     }
   }
   return figures;

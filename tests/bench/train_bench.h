@@ -1,6 +1,7 @@
 // Training speed of the native engines against PyTorch DDP in Python.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "tests/bench/figure.h"
@@ -11,7 +12,11 @@ namespace scalelab::bench {
 // thread a rank, against the better of PyTorch DDP's two memory formats over Gloo
 // (tests/bench/pytorch_ddp.py, with /usr/bin/python3, whose python3-torch has the same LibTorch below).
 // Contenders take turns; the median of five rounds counts, and `low` and `high` are the least and the
-// greatest ratio of a round. Scale below 1 takes fewer rounds and steps.
+// greatest ratio of a round. Scale below 1 takes fewer rounds and steps; options.models, .ranks and .rounds
+// cut it into pieces.
 std::vector<Figure> RunTrainBench(const BenchOptions& options);
+
+// What options.models may name.
+std::vector<std::string> TrainBenchModels();
 
 }  // namespace scalelab::bench

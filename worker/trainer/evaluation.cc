@@ -10,7 +10,8 @@
 namespace scalelab::trainer {
 namespace {
 
-constexpr int64_t kBatch = 250;  // its activations stay below those of a usual training batch
+// Images of a batch, and their pixels: its activations stay below those of a usual training batch.
+constexpr int64_t kBatch = 250, kPixels = 1 << 20;
 
 }  // namespace
 
@@ -24,11 +25,12 @@ Evaluation Evaluate(Model& model, const ImageSet& set, Precision precision, at::
   std::vector<int32_t> samples(last - first);
   std::iota(samples.begin(), samples.end(), static_cast<int32_t>(first));
 
-  Batch buffer = AllocateBatch(std::min<int64_t>(kBatch, last - first), format);
+  const int64_t batch = std::clamp<int64_t>(kPixels / set.shape.plane(), 1, kBatch);
+  Batch buffer = AllocateBatch(std::min(batch, last - first), set.shape.side, format);
   at::Tensor sums = at::zeros({3}, at::TensorOptions(device).dtype(at::kDouble));  // loss, correct, samples
   sums[2].fill_(last - first);
   for (int64_t done = 0, n = 0; done < last - first; done += n) {
-    n = std::min<int64_t>(kBatch, last - first - done);
+    n = std::min(batch, last - first - done);
     FillBatch(set, std::span(samples).subspan(done, n), {}, buffer);
     const at::Tensor labels = buffer.labels.narrow(0, 0, n).to(device);
     at::Tensor logits;

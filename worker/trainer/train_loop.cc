@@ -78,7 +78,7 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
 
   torch::manual_seed(static_cast<uint64_t>(spec.seed));
   const std::shared_ptr<Model> model =
-      MakeModel(spec.model, kClasses, {ParseBatchNormMode(spec.batch_norm), &communicator});
+      MakeModel(spec.model, data.train.shape.classes, {ParseBatchNormMode(spec.batch_norm), &communicator});
   model->to(device);
   for (at::Tensor& parameter : model->parameters()) {
     // Before buckets are made: gradients follow the strides of their parameters.

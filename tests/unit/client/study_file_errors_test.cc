@@ -88,7 +88,7 @@ TEST_F(StudyFileErrors, UnknownModelsAndEngines) {
   EXPECT_EQ(
       Errors("study: s\nfixed:\n  ranks: 2\n  dataset: synthetic\n  model: resnet21\n"),
       "f.yaml:5:3: unknown model 'resnet21'; did you mean 'resnet20'? known: resnet20, resnet32, resnet44, "
-      "resnet56");
+      "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152");
   EXPECT_EQ(After("matrix:\n  engine:\n  - native/ddp\n  - native/dpd\n"),
             "f.yaml:6:5: unknown engine 'native/dpd'; did you mean 'native/ddp'? known: native/ddp, "
             "native/horovod, native/serial, native/none, custom");
@@ -220,7 +220,7 @@ TEST_F(StudyFileErrors, AreToldAllAtOnceInFileOrder) {
              "priority: 5000\nexclude: [{precision: tf32}]\n"),
       "f.yaml:2:1: repeats must be at least 1, not -1\n"
       "f.yaml:4:3: unknown model 'resnet21'; did you mean 'resnet20'? known: resnet20, resnet32, resnet44, "
-      "resnet56\n"
+      "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152\n"
       "f.yaml:5:3: ranks must be at least 1, not 0\n"
       "f.yaml:7:3: unknown key 'colour'; known: engine, model, dataset, data_dir, precision, backend, "
       "device, "
@@ -237,7 +237,7 @@ TEST_F(StudyFileErrors, OfShapeAndOfMeaningStandTogether) {
   EXPECT_EQ(
       Errors("study: s\nfixed: {model: resnet21, dataset: synthetic, ranks: 2}\nrepeat: 3\npriority: 5000\n"),
       "f.yaml:2:9: unknown model 'resnet21'; did you mean 'resnet20'? known: resnet20, resnet32, resnet44, "
-      "resnet56\n"
+      "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152\n"
       "f.yaml:3:1: unknown key 'repeat'; did you mean 'repeats'?\n"
       "f.yaml:4:1: priority must be at most 1000, not 5000");
 }

@@ -56,7 +56,7 @@ TEST(StudyViolations, UnknownValues) {
       Wrong(Spec(R"({"study": "s", "fixed": {"model": "resnet21", "dataset": "synthetic", "ranks": 1}})")),
       Only("fixed.model",
            "unknown model 'resnet21'; did you mean 'resnet20'? known: resnet20, resnet32, resnet44, "
-           "resnet56"));
+           "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152"));
   EXPECT_THAT(WrongWith(R"("matrix": [{"key": "engine", "values": ["native/ddp", "native/dpd"]}])"),
               Only("matrix.engine[1]",
                    "unknown engine 'native/dpd'; did you mean 'native/ddp'? known: native/ddp, "

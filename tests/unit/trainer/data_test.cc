@@ -148,7 +148,7 @@ TEST(FillBatch, NormalisesCropsAndFlipsAsTensorOperationsDo) {
   const Dataset data = LoadDataset(SyntheticSpec(3));
   const std::vector<int32_t> samples = {2, 0, 1};
   const std::vector<CropFlip> crops = {{0, 8, true}, {4, 4, false}, {7, 1, false}};
-  Batch batch = AllocateBatch(3, at::MemoryFormat::ChannelsLast);
+  Batch batch = AllocateBatch(3, 32, at::MemoryFormat::ChannelsLast);
   FillBatch(data.train, samples, crops, batch);
   const at::Tensor mean = torch::tensor({0.4914f, 0.4822f, 0.4465f}).view({3, 1, 1});
   const at::Tensor deviation = torch::tensor({0.2470f, 0.2435f, 0.2616f}).view({3, 1, 1});
@@ -186,7 +186,7 @@ class Cifar10Files : public testing::Test {
     std::string bytes;
     for (int r = 0; r < records; ++r) {
       bytes += label;
-      bytes += std::string(kImageBytes, static_cast<char>(first + r));
+      bytes += std::string(ImageShape().bytes(), static_cast<char>(first + r));
     }
     std::ofstream(dir_ + "/" + name, std::ios::binary).write(bytes.data(), std::ssize(bytes) - missing_bytes);
   }

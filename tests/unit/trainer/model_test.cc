@@ -18,7 +18,7 @@ TEST(ResNetCifar, HasThePapersNumbersOfParameters) {
     EXPECT_EQ(CountParameters(*MakeModel(name, 10, {})), count) << name;
 }
 
-TEST(ResNetCifar, IsRefusedByAnotherName) { EXPECT_THROW(MakeModel("resnet18", 10, {}), TrainerError); }
+TEST(ResNetCifar, IsRefusedByAnotherName) { EXPECT_THROW(MakeModel("resnet19", 10, {}), TrainerError); }
 
 TEST(ResNetCifar, StartsWithWeightsOfVarianceTwoOverFanIn) {
   torch::manual_seed(3);

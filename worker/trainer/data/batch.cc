@@ -21,33 +21,36 @@ constexpr Table kNormal = [] {
   return table;
 }();
 
-// One image to `out`, where a pixel's channel c stands at pixel * pixel_stride + c * channel_stride. The
-// strides are template arguments because the inner loop is all there is.
-template <int64_t pixel_stride, int64_t channel_stride>
-void WriteImage(const uint8_t* image, const CropFlip& crop, float* out) {
+// One image of `side` x `side` pixels to `out`, where a pixel's channel c stands at pixel * pixel_stride +
+// c * channel_stride. The layout is a template argument because the inner loop is all there is.
+template <bool channels_last>
+void WriteImage(const uint8_t* image, int side, const CropFlip& crop, float* out) {
+  const int64_t plane = int64_t{side} * side;
+  constexpr int64_t pixel_stride = channels_last ? kChannels : 1;
+  const int64_t channel_stride = channels_last ? 1 : plane;
   const int shift = crop.right - kPad;  // source column of target column 0, before flipping
-  const int first = std::max(0, -shift), last = std::min(kSide, kSide - shift);
+  const int first = std::max(0, -shift), last = std::min(side, side - shift);
   const bool whole = crop.down == kPad && crop.right == kPad;
-  if (!whole) std::fill_n(out, kImageBytes, 0.0f);
-  for (int y = 0; y < kSide; ++y) {
+  if (!whole) std::fill_n(out, kChannels * plane, 0.0f);
+  for (int y = 0; y < side; ++y) {
     const int source_row = y + crop.down - kPad;
-    if (source_row < 0 || source_row >= kSide) continue;
-    const uint8_t* source = image + source_row * kSide + shift;
-    float* row = out + y * kSide * pixel_stride;
-    // A flip mirrors the crop: target column x shows what column kSide - 1 - x would show.
+    if (source_row < 0 || source_row >= side) continue;
+    const uint8_t* source = image + source_row * side + shift;
+    float* row = out + y * side * pixel_stride;
+    // A flip mirrors the crop: target column x shows what column side - 1 - x would show.
     const int64_t step = crop.flip ? -pixel_stride : pixel_stride;
-    float* target = row + (crop.flip ? kSide - 1 - first : first) * pixel_stride;
+    float* target = row + (crop.flip ? side - 1 - first : first) * pixel_stride;
     for (int x = first; x < last; ++x, target += step) {
-      for (int c = 0; c < kChannels; ++c) target[c * channel_stride] = kNormal[c][source[c * kPlane + x]];
+      for (int c = 0; c < kChannels; ++c) target[c * channel_stride] = kNormal[c][source[c * plane + x]];
     }
   }
 }
 
 }  // namespace
 
-Batch AllocateBatch(int64_t size, at::MemoryFormat format, bool pinned) {
+Batch AllocateBatch(int64_t size, int64_t side, at::MemoryFormat format, bool pinned) {
   const at::TensorOptions images = at::TensorOptions(at::kFloat).pinned_memory(pinned);
-  return {at::empty({size, kChannels, kSide, kSide}, images.memory_format(format)),
+  return {at::empty({size, kChannels, side, side}, images.memory_format(format)),
           at::empty({size}, images.dtype(at::kLong))};
 }
 
@@ -69,11 +72,11 @@ void FillBatch(const ImageSet& set, std::span<const int32_t> samples, std::span<
   for (size_t i = 0; i < samples.size(); ++i) {
     const CropFlip crop = crops.empty() ? CropFlip{} : crops[i];
     const uint8_t* image = set.image(samples[i]);
-    float* out = images + static_cast<int64_t>(i) * kImageBytes;
+    float* out = images + static_cast<int64_t>(i) * set.shape.bytes();
     if (channels_last) {
-      WriteImage<kChannels, 1>(image, crop, out);
+      WriteImage<true>(image, set.shape.side, crop, out);
     } else {
-      WriteImage<1, kPlane>(image, crop, out);
+      WriteImage<false>(image, set.shape.side, crop, out);
     }
     labels[i] = set.labels[samples[i]];
   }

@@ -10,15 +10,15 @@
 namespace scalelab::trainer {
 
 struct Batch {
-  at::Tensor images;  // float [n, 3, 32, 32] in the memory format of the run
+  at::Tensor images;  // float [n, 3, side, side] in the memory format of the run
   at::Tensor labels;  // int64 [n]
 };
 
-// In host memory that a GPU copies from by itself if `pinned`.
-Batch AllocateBatch(int64_t size, at::MemoryFormat format, bool pinned = false);
+// For `size` images of `side` x `side` pixels, in host memory that a GPU copies from by itself if `pinned`.
+Batch AllocateBatch(int64_t size, int64_t side, at::MemoryFormat format, bool pinned = false);
 
-// He et al. 2015, section 4.2: four pixels of zeros (after normalisation) on each side, a random 32 x 32 crop
-// of that, a flip with probability one half.
+// He et al. 2015, section 4.2: four pixels of zeros (after normalisation) on each side, a random crop of that
+// to the size it had, a flip with probability one half.
 struct CropFlip {
   int down = 4, right = 4;  // corner of the crop in the padded image, 0 to 8
   bool flip = false;
@@ -28,7 +28,7 @@ struct CropFlip {
 CropFlip DrawCropFlip(uint64_t seed, int64_t epoch, int64_t sample);
 
 // Writes the samples into the first rows of `batch`, each channel less its mean over its deviation (of the
-// CIFAR-10 training set); `crops` is empty or one for each sample.
+// CIFAR-10 training set); `crops` is empty or one for each sample. `batch` was allocated for set.shape.side.
 void FillBatch(const ImageSet& set, std::span<const int32_t> samples, std::span<const CropFlip> crops,
                Batch& batch);
 

@@ -13,12 +13,14 @@
 namespace scalelab::trainer {
 namespace {
 
-constexpr int64_t kSyntheticTrain = 50'000, kSyntheticTest = 10'000;
+constexpr int64_t kSyntheticTrain = 50'000;       // at most
+constexpr int64_t kSyntheticBytes = 200LL << 20;  // of training images, unless more are asked for
 
-ImageSet Allocate(int64_t size) {
+ImageSet Allocate(const ImageShape& shape, int64_t size) {
   ImageSet set;
+  set.shape = shape;
   set.size = size;
-  set.pixels = std::make_unique_for_overwrite<uint8_t[]>(size * kImageBytes);
+  set.pixels = std::make_unique_for_overwrite<uint8_t[]>(size * shape.bytes());
   set.labels.resize(size);
   return set;
 }
@@ -26,7 +28,7 @@ ImageSet Allocate(int64_t size) {
 ImageSet ReadRecords(const std::vector<RecordFile>& files, int64_t limit) {
   int64_t available = 0;
   for (const RecordFile& file : files) available += file.records;
-  ImageSet set = Allocate(std::min(available, limit));
+  ImageSet set = Allocate(ImageShape(), std::min(available, limit));
   std::vector<char> chunk(1000 * kCifar10RecordBytes);
   int64_t image = 0;
   for (const RecordFile& file : files) {
@@ -41,12 +43,12 @@ ImageSet ReadRecords(const std::vector<RecordFile>& files, int64_t limit) {
       for (int64_t r = 0; r < records; ++r, ++image) {
         const char* record = chunk.data() + r * kCifar10RecordBytes;
         set.labels[image] = static_cast<uint8_t>(record[0]);
-        if (set.labels[image] >= kClasses) {
+        if (set.labels[image] >= set.shape.classes) {
           throw TrainerError(file.path + ": label " + std::to_string(set.labels[image]) +
                                  " is none of 0 to 9: this is no CIFAR-10 file in its binary version",
                              ErrorKind::kData);
         }
-        std::memcpy(set.pixels.get() + image * kImageBytes, record + 1, kImageBytes);
+        std::memcpy(set.pixels.get() + image * set.shape.bytes(), record + 1, set.shape.bytes());
       }
       left -= records;
     }
@@ -55,26 +57,31 @@ ImageSet ReadRecords(const std::vector<RecordFile>& files, int64_t limit) {
 }
 
 // `first` keeps training and test images apart.
-ImageSet MakeSynthetic(int64_t size, uint64_t first) {
-  uint8_t patterns[kClasses][kImageBytes];
-  for (int c = 0; c < kClasses; ++c) {
-    // One random value for each 8 x 8 square, so that the pattern survives cropping.
-    for (int64_t i = 0; i < kImageBytes; ++i) {
-      const int64_t square = i / kPlane * 16 + i % kPlane / kSide / 8 * 4 + i % kSide / 8;
-      patterns[c][i] = static_cast<uint8_t>(64 + Random(7, c, square).Below(128));
+ImageSet MakeSynthetic(const ImageShape& shape, int64_t size, uint64_t first) {
+  // One random value for each 8 x 8 square of each channel, so that the pattern survives cropping.
+  const int64_t across = (shape.side + 7) / 8, squares = kChannels * across * across;
+  std::vector<uint8_t> patterns(shape.classes * squares);
+  for (int64_t c = 0; c < shape.classes; ++c) {
+    for (int64_t s = 0; s < squares; ++s) {
+      patterns[c * squares + s] = static_cast<uint8_t>((64 + Random(7, c, s).Below(128)) / 2);
     }
   }
-  ImageSet set = Allocate(size);
+  ImageSet set = Allocate(shape, size);
   for (int64_t i = 0; i < size; ++i) {
     Random random(11, first, i);
-    const int label = static_cast<int>(random.Below(kClasses));
-    set.labels[i] = static_cast<uint8_t>(label);
-    uint8_t* out = set.pixels.get() + i * kImageBytes;
-    for (int64_t p = 0; p < kImageBytes; p += 8) {
+    const int64_t label = static_cast<int64_t>(random.Below(shape.classes));
+    set.labels[i] = static_cast<uint16_t>(label);
+    uint8_t* out = set.pixels.get() + i * shape.bytes();
+    for (int64_t p = 0; p < shape.bytes(); p += 8) {
       const uint64_t noise = random.Next() & 0x7f7f7f7f7f7f7f7fu;
-      uint8_t bytes[8];
-      std::memcpy(bytes, &noise, 8);
-      for (int k = 0; k < 8; ++k) out[p + k] = static_cast<uint8_t>(patterns[label][p + k] / 2 + bytes[k]);
+      std::memcpy(out + p, &noise, std::min<int64_t>(8, shape.bytes() - p));
+    }
+    const uint8_t* pattern = patterns.data() + label * squares;
+    for (int c = 0; c < kChannels; ++c) {
+      for (int y = 0; y < shape.side; ++y) {
+        const uint8_t* values = pattern + (c * across + y / 8) * across;
+        for (int x = 0; x < shape.side; ++x, ++out) *out = static_cast<uint8_t>(*out + values[x / 8]);
+      }
     }
   }
   return set;
@@ -85,6 +92,11 @@ int64_t TrainLimit(const TrainingSpec& spec) {
 }
 
 Dataset LoadCifar10(const TrainingSpec& spec) {
+  if (spec.image_size != 0 || spec.classes != 0) {
+    throw TrainerError(
+        "image_size and classes are for data set \"synthetic\"; \"cifar10\" has its own: remove them",
+        ErrorKind::kData);
+  }
   absl::StatusOr<RecordFiles> files = FindCifar10(spec.data_dir);
   if (!files.ok()) throw TrainerError(std::string(files.status().message()), ErrorKind::kData);
   Dataset data;
@@ -94,9 +106,14 @@ Dataset LoadCifar10(const TrainingSpec& spec) {
 }
 
 Dataset LoadSynthetic(const TrainingSpec& spec) {
+  ImageShape shape;
+  if (spec.image_size != 0) shape.side = static_cast<int>(spec.image_size);
+  if (spec.classes != 0) shape.classes = static_cast<int>(spec.classes);
+  const int64_t fit = std::min(kSyntheticTrain, kSyntheticBytes / shape.bytes());
   Dataset data;
-  data.train = MakeSynthetic(std::min(kSyntheticTrain, TrainLimit(spec)), 0);
-  if (spec.evaluate) data.test = MakeSynthetic(kSyntheticTest, 1);
+  data.train =
+      MakeSynthetic(shape, spec.train_samples == 0 ? fit : std::min(kSyntheticTrain, spec.train_samples), 0);
+  if (spec.evaluate) data.test = MakeSynthetic(shape, fit / 5, 1);
   return data;
 }
 

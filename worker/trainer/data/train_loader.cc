@@ -13,7 +13,8 @@ TrainLoader::TrainLoader(const ImageSet& set, ShardedSampler sampler, const Opti
       free_(slot_count_) {
   for (int i = 0; i < slot_count_; ++i) {
     Slot& slot = slots_[i];
-    slot.host = AllocateBatch(options.batch_per_rank, options.format, options.device.is_cuda());
+    slot.host =
+        AllocateBatch(options.batch_per_rank, set.shape.side, options.format, options.device.is_cuda());
     slot.device = slot.host;
     if (options.device.is_cuda()) {
       slot.device = {at::empty_like(slot.host.images, options.device),

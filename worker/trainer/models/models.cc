@@ -1,15 +1,16 @@
 #include "worker/trainer/errors.h"
 #include "worker/trainer/models/model.h"
 #include "worker/trainer/models/resnet_cifar.h"
+#include "worker/trainer/models/resnet_imagenet.h"
 
 namespace scalelab::trainer {
 namespace {
 
 using Factory = std::shared_ptr<Model> (*)(int classes, const BatchNormOptions&);
 
-template <int depth>
-std::shared_ptr<Model> MakeResNet(int classes, const BatchNormOptions& batch_norm) {
-  return std::make_shared<ResNetCifar>(depth, classes, batch_norm);
+template <typename ResNet, int depth>
+std::shared_ptr<Model> Make(int classes, const BatchNormOptions& batch_norm) {
+  return std::make_shared<ResNet>(depth, classes, batch_norm);
 }
 
 struct Entry {
@@ -17,10 +18,13 @@ struct Entry {
   Factory make;
 };
 
-constexpr Entry kModels[] = {{"resnet20", MakeResNet<20>},
-                             {"resnet32", MakeResNet<32>},
-                             {"resnet44", MakeResNet<44>},
-                             {"resnet56", MakeResNet<56>}};
+constexpr Entry kModels[] = {
+    {"resnet20", Make<ResNetCifar, 20>},      {"resnet32", Make<ResNetCifar, 32>},
+    {"resnet44", Make<ResNetCifar, 44>},      {"resnet56", Make<ResNetCifar, 56>},
+    {"resnet18", Make<ResNetImageNet, 18>},   {"resnet34", Make<ResNetImageNet, 34>},
+    {"resnet50", Make<ResNetImageNet, 50>},   {"resnet101", Make<ResNetImageNet, 101>},
+    {"resnet152", Make<ResNetImageNet, 152>},
+};
 
 }  // namespace
 
