@@ -81,8 +81,9 @@ TEST(Values, AreShownShort) {
   EXPECT_EQ(ShowNumber(1e-12), "1e-12");
   EXPECT_EQ(Quote("a\nb"), "'a?b'");
   EXPECT_EQ(Quote(std::string(100, 'x')), "'" + std::string(60, 'x') + "...'");
-  EXPECT_EQ(Quote(std::string(59, 'x') + "\xC3\xA4z"), "'" + std::string(59, 'x') + "...'")
-      << "not half a letter";
+  std::string cut(59, 'x');
+  cut += "\xC3\xA4z";
+  EXPECT_EQ(Quote(cut), "'" + std::string(59, 'x') + "...'") << "not half a letter";
   EXPECT_EQ(WithCommas(1234567), "1,234,567");
   EXPECT_EQ(WithCommas(100), "100");
   EXPECT_EQ(WithCommas(-1000), "-1,000");

@@ -94,7 +94,7 @@ TEST(LastWords, AreShortAndValidUtf8WhateverWasWritten) {
   TempDir dir;
   Append(dir / "bad", "ok \xff\xc3\x28 \xe2\x82\xac\n   \n");
   EXPECT_EQ(LastWords(dir / "bad"), "ok   ( \xe2\x82\xac");
-  Append(dir / "long", std::string(1000, 'x') + "\n");
+  Append(dir / "long", std::string(1000, 'x').append("\n"));
   EXPECT_EQ(LastWords(dir / "long").size(), 300u);
   EXPECT_EQ(LastWords(dir / "absent"), "");
 }
