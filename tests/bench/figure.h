@@ -18,6 +18,7 @@ struct Figure {
 
 struct BenchOptions {
   double scale = 1.0;     // of the amounts of data; below 1 for a quick look
+  int ranks = 2;          // of all-reduces
   std::string directory;  // where databases are made: on the disk that is to be measured
 };
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "spdlog/spdlog.h"
+#include "tests/bench/allreduce_bench.h"
 #include "tests/bench/query_bench.h"
 #include "tests/bench/service_bench.h"
 #include "tests/bench/store_bench.h"
@@ -16,8 +17,9 @@
 int main(int argc, char** argv) {
   using namespace scalelab::bench;
   const std::map<std::string, std::vector<Figure> (*)(const BenchOptions&)> benches = {
-      {"submit", RunSubmitBench}, {"ingest", RunIngestBench}, {"dispatch", RunDispatchBench},
-      {"query", RunQueryBench},   {"store", RunStoreBench},   {"train", RunTrainBench}};
+      {"submit", RunSubmitBench},      {"ingest", RunIngestBench}, {"dispatch", RunDispatchBench},
+      {"query", RunQueryBench},        {"store", RunStoreBench},   {"train", RunTrainBench},
+      {"allreduce", RunAllReduceBench}};
 
   CLI::App app{"Benchmarks of scalelab; one JSON line a figure"};
   BenchOptions options;
@@ -25,6 +27,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.add_option("--scale", options.scale, "Size of the work; 1 is what targets are stated for")
       ->check(CLI::PositiveNumber);
+  app.add_option("--ranks", options.ranks, "Ranks of allreduce")->check(CLI::PositiveNumber);
   app.add_option("--directory", parent,
                  "Where databases are made and removed: use the disk you want to measure");
   app.add_subcommand("list", "Name the benchmarks");
