@@ -1,5 +1,11 @@
 // scalelab-bench-comm: all-reduce over mpi and gloo against plain MPI_Allreduce, in the same run. Started
 // under mpirun; a program of its own because it links LibTorch. Rank 0 prints one JSON line a figure.
+//
+//   raw           MPI_Allreduce, which nothing can interrupt
+//   raw_started   MPI_Iallreduce and MPI_Test until it is over
+//   mpi, gloo     the blocking call
+//   mpi_started   the same, started and waited for
+//   mpi_ring      around a ring of messages
 #define OMPI_SKIP_MPICXX 1
 #include <mpi.h>
 #include <stdlib.h>
@@ -11,10 +17,12 @@
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <vector>
 
 #include "tests/bench/figure.h"
 #include "worker/trainer/comm/communicators.h"
+#include "worker/trainer/comm/ring_all_reduce.h"
 #include "worker/trainer/errors.h"
 
 namespace scalelab::bench {
@@ -102,6 +110,8 @@ int Main(int64_t largest) {
   mpi->Barrier();  // all have met, and removed what they left there
   if (mpi->rank() == 0) std::filesystem::remove_all(std::getenv("SCALELAB_ATTEMPT_DIR"));
 
+  trainer::Ring ring(mpi->size());
+  std::iota(ring.begin(), ring.end(), 0);
   // Nobody else calls MPI meanwhile: the communicator's own thread sleeps while it has nothing to do.
   std::vector<Contender> contenders = {
       {"raw",
@@ -110,7 +120,19 @@ int Main(int64_t largest) {
                        MPI_COMM_WORLD);
        },
        {}},
+      {"raw_started",
+       [](const at::Tensor& t) {
+         MPI_Request request;
+         MPI_Iallreduce(MPI_IN_PLACE, t.data_ptr(), static_cast<int>(t.numel()), MPI_FLOAT, MPI_SUM,
+                        MPI_COMM_WORLD, &request);
+         for (int done = 0; !done;) MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+       },
+       {}},
       {"mpi", [&](const at::Tensor& t) { mpi->AllReduce(t, trainer::ReduceOp::kSum); }, {}},
+      {"mpi_started",
+       [&](const at::Tensor& t) { mpi->StartAllReduce(t, trainer::ReduceOp::kSum)->Wait(); },
+       {}},
+      {"mpi_ring", [&](const at::Tensor& t) { RingAllReduce(*mpi, t, trainer::ReduceOp::kSum, ring); }, {}},
       {"gloo", [&](const at::Tensor& t) { gloo->AllReduce(t, trainer::ReduceOp::kSum); }, {}}};
   for (int64_t bytes = 1 << 10; bytes <= largest; bytes *= 4) {
     const at::Tensor tensor = at::zeros({bytes / 4});

@@ -19,6 +19,7 @@ struct Figure {
 struct BenchOptions {
   double scale = 1.0;               // of the amounts of data; below 1 for a quick look
   std::string directory;            // where databases are made: on the disk that is to be measured
+  int all_reduce_ranks = 2;         // of `allreduce`
   std::vector<std::string> models;  // of `train`; empty: all that it knows
   std::vector<int> ranks = {1, 2};  // of `train`
   int rounds = 0;                   // of `train`; 0: as many as the scale gives

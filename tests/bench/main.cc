@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "spdlog/spdlog.h"
+#include "tests/bench/allreduce_bench.h"
 #include "tests/bench/query_bench.h"
 #include "tests/bench/service_bench.h"
 #include "tests/bench/store_bench.h"
@@ -16,8 +17,9 @@
 int main(int argc, char** argv) {
   using namespace scalelab::bench;
   const std::map<std::string, std::vector<Figure> (*)(const BenchOptions&)> benches = {
-      {"submit", RunSubmitBench}, {"ingest", RunIngestBench}, {"dispatch", RunDispatchBench},
-      {"query", RunQueryBench},   {"store", RunStoreBench},   {"train", RunTrainBench}};
+      {"submit", RunSubmitBench},      {"ingest", RunIngestBench}, {"dispatch", RunDispatchBench},
+      {"query", RunQueryBench},        {"store", RunStoreBench},   {"train", RunTrainBench},
+      {"allreduce", RunAllReduceBench}};
 
   CLI::App app{"Benchmarks of scalelab; one JSON line a figure"};
   BenchOptions options;
@@ -39,6 +41,10 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   train->add_option("--rounds", options.rounds, "Rounds of all contenders in place of what --scale gives")
       ->check(CLI::PositiveNumber);
+  app.get_subcommand("allreduce")
+      ->add_option("--ranks", options.all_reduce_ranks, "Ranks")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
 
   if (app.got_subcommand("list")) {

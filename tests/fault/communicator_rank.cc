@@ -34,9 +34,12 @@ int Main(char** argv) {
   const std::string number = std::to_string(environment.rank);
   try {
     const auto communicator = MakeCommunicator(spec, environment, ChooseDevice(spec, environment.rank));
-    const at::Tensor tensor = at::ones({1 << 20});
+    const at::Tensor tensor = at::ones({1 << 20}), few = at::ones({100});
     for (int i = 0;; ++i) {
+      // Communicators may go another way for each.
       communicator->AllReduce(tensor, ReduceOp::kAverage);
+      communicator->AllReduce(few, ReduceOp::kAverage);
+      communicator->StartAllReduce(few, ReduceOp::kAverage)->Wait();
       if (i == 10) Write(directory + "/pid-" + number, std::to_string(getpid()));
       if (i == 20 && environment.rank == leaver) return 0;
     }

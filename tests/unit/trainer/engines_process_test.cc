@@ -81,6 +81,28 @@ TEST_P(Engines, AddUpThePartsOfABatch) {
   }
 }
 
+TEST_P(Engines, SumTheSameByEveryAlgorithm) {
+  std::map<std::string, std::string> hashes;
+  for (const char* all_reduce : {"library", "ring", "hierarchical"}) {
+    const Result run = Run({Spec(2, Frozen({{"engine", "native/horovod"},
+                                            {"all_reduce", all_reduce},
+                                            {"backend", GetParam()},
+                                            {"max_steps", "4"}}))},
+                           2);
+    ASSERT_EQ(run.status, 0) << all_reduce;
+    EXPECT_EQ(run.hash(1), run.hash(0)) << all_reduce;
+    hashes[all_reduce] = run.hash(0);
+    json metrics = run.Of(0, "finish").at(0)["metrics"];
+    for (const std::string algorithm : {"ring", "hierarchical"}) {
+      EXPECT_EQ(metrics["horovod/" + algorithm + "_all_reduces"],
+                algorithm == all_reduce ? metrics["horovod/all_reduces"] : json(0));
+    }
+  }
+  // Of two ranks the order does not matter.
+  EXPECT_EQ(hashes["ring"], hashes["library"]);
+  EXPECT_EQ(hashes["hierarchical"], hashes["library"]);
+}
+
 INSTANTIATE_TEST_SUITE_P(Over, Engines, testing::ValuesIn(Backends()),
                          [](const auto& info) { return info.param; });
 

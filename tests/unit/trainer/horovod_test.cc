@@ -97,6 +97,37 @@ TEST(BackgroundLoop, FusesUpToTheThreshold) {
   });
 }
 
+TEST(BackgroundLoop, AveragesByTheAlgorithmThatIsAskedFor) {
+  using enum horovod::AllReduce;
+  for (const auto all_reduce : {kLibrary, kRing, kHierarchical}) {
+    OnRanks(4, [&](ThreadCommunicator& c) {
+      BackgroundLoop loop(c, at::kCPU, {.all_reduce = all_reduce, .node = c.rank() < 2 ? "a" : "b"});
+      for (int step = 0; step < 2; ++step) {
+        const auto tensors = Step(loop, Rotated(c.rank()), c.rank(), step);
+        for (int i = 0; i < kTensors; ++i) {
+          EXPECT_TRUE(tensors[i].equal(at::full({i + 1}, i * 10.0f + 1.5f + step))) << i;
+        }
+      }
+      const Counters& count = loop.counters();
+      EXPECT_EQ(count.ring_all_reduces, all_reduce == kRing ? count.all_reduces : 0);
+      EXPECT_EQ(count.hierarchical_all_reduces, all_reduce == kHierarchical ? count.all_reduces : 0);
+    });
+  }
+}
+
+TEST(BackgroundLoop, LeavesUnequalNodesToTheCommunicatorAndSaysSoOnce) {
+  std::vector<std::string> reports(3);
+  OnRanks(3, [&](ThreadCommunicator& c) {
+    Options options{.all_reduce = horovod::AllReduce::kHierarchical, .node = c.rank() < 2 ? "a" : "b"};
+    options.warn = [&](std::string_view text) { reports[c.rank()] += text; };
+    BackgroundLoop loop(c, at::kCPU, options);
+    for (int step = 0; step < 2; ++step) Step(loop, Rotated(0), c.rank(), step);
+    EXPECT_EQ(loop.counters().hierarchical_all_reduces, 0);
+  });
+  EXPECT_THAT(reports[0], testing::MatchesRegex("all_reduce \"hierarchical\" .* there are 2, 1: .*"));
+  EXPECT_EQ(reports[1] + reports[2], "");
+}
+
 TEST(BackgroundLoop, NegotiatesAgainWhatDoesNotFitIntoTheCache) {
   OnRanks(3, [&](ThreadCommunicator& c) {
     BackgroundLoop loop(c, at::kCPU, {.cache_capacity = 7});

@@ -81,6 +81,21 @@ TEST_F(PeerWatchTest, ARankThatLeavesAfterTheLastOperationDisturbsNobody) {
   EXPECT_THAT(verdict, HasSubstr("takes no part in it"));
 }
 
+// Whoever takes part in a chain of messages waits for its neighbour, not for the one who holds them all up.
+TEST(PeerWatch, NamesTheRankThatDoesNotAnswerThoughAMessageOfAnotherIsLate) {
+  std::vector<std::unique_ptr<PeerWatch>> ranks;
+  std::vector<std::string> endpoints;
+  for (int r = 0; r < 3; ++r) {
+    ranks.push_back(std::make_unique<PeerWatch>(r, 3, "127.0.0.1"));
+    endpoints.push_back(ranks[r]->endpoint());
+  }
+  for (int r : {0, 1}) ranks[r]->Join(endpoints, "token");  // rank 2 can be reached, but hears nothing
+  const std::string verdict = ranks[0]->Investigate("receive was not over after 1 s", /*peer=*/1);
+  EXPECT_THAT(verdict, HasSubstr("rank 2 on "));
+  EXPECT_THAT(verdict, HasSubstr("does not answer"));
+  EXPECT_THAT(verdict, Not(HasSubstr("rank 1 on ")));
+}
+
 TEST_F(PeerWatchTest, DoesNotListenToStrangers) {
   std::istringstream endpoint(ranks_[1]->endpoint());
   std::string address;

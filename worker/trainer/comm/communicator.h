@@ -48,9 +48,10 @@ class Communicator {
   virtual int size() const = 0;
   virtual std::string_view name() const = 0;
 
-  // Replaces `tensor` by its reduction over all ranks, while the caller goes on.
+  // Replaces `tensor` by its reduction over all ranks, while the caller goes on; AllReduce returns when it is
+  // done. All ranks make the same of the two calls.
   virtual std::unique_ptr<Work> StartAllReduce(const at::Tensor& tensor, ReduceOp op) = 0;
-  void AllReduce(const at::Tensor& tensor, ReduceOp op) { StartAllReduce(tensor, op)->Wait(); }
+  virtual void AllReduce(const at::Tensor& tensor, ReduceOp op) { StartAllReduce(tensor, op)->Wait(); }
 
   // `input` is size() blocks as large as `output`, one after another in memory: `output` becomes the
   // reduction over all ranks of block rank(). `input` keeps its values.

@@ -1,15 +1,13 @@
 #include "worker/trainer/comm/mpi_communicator.h"
 
-#define OMPI_SKIP_MPICXX 1
-#include <mpi.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <time.h>
 
-#include <climits>
 #include <exception>
 
 #include "worker/trainer/comm/communicators.h"
+#include "worker/trainer/comm/mpi_handles.h"
 #include "worker/trainer/comm/operation.h"
 #include "worker/trainer/comm/peer_watch.h"
 #include "worker/trainer/comm/tensors.h"
@@ -25,28 +23,6 @@ constexpr timespec kPollInterval = {0, 50'000};
 constexpr std::chrono::milliseconds kReportGrace{500};
 std::atomic<bool> others_know = false;  // why this rank has failed
 
-void Check(int code, const char* what) {
-  if (code == MPI_SUCCESS) return;
-  char text[MPI_MAX_ERROR_STRING];
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  throw TrainerError(std::string("MPI: ") + what + " failed: " + std::string(text, length),
-                     ErrorKind::kCommunication);
-}
-
-int CountOf(const at::Tensor& tensor) {
-  if (!tensor.is_cpu() || tensor.numel() > INT_MAX) {
-    throw TrainerError("MPI communicates tensors in host memory with less than 2^31 elements");
-  }
-  return static_cast<int>(tensor.numel());
-}
-
-// As a reduction of MPI's own kind: MPI knows neither float16 nor bfloat16.
-template <at::ScalarType kType, ReduceOp kOp>
-void ReduceForMpi(void* in, void* result, int* count, MPI_Datatype*) {
-  ReduceFunctionFor(kType, kOp)(result, result, in, static_cast<size_t>(*count));
-}
-
 std::string CountMismatch(int found, int64_t expected) {
   std::string message =
       "MPI sees " + std::to_string(found) + " ranks, but the run asks for " + std::to_string(expected) + ": ";
@@ -60,47 +36,6 @@ std::string CountMismatch(int found, int64_t expected) {
 
 }  // namespace
 
-struct MpiCommunicator::Handles {
-  MPI_Comm comm = MPI_COMM_NULL;
-  MPI_Datatype half = MPI_DATATYPE_NULL;  // two bytes: float16 and bfloat16
-  MPI_Op half_sum = MPI_OP_NULL, half_max = MPI_OP_NULL;
-  MPI_Op bfloat16_sum = MPI_OP_NULL, bfloat16_max = MPI_OP_NULL;
-
-  void Create() {
-    Check(MPI_Type_contiguous(2, MPI_BYTE, &half), "MPI_Type_contiguous");
-    Check(MPI_Type_commit(&half), "MPI_Type_commit");
-    constexpr int kCommutes = 1;
-    MPI_Op_create(ReduceForMpi<at::kHalf, ReduceOp::kSum>, kCommutes, &half_sum);
-    MPI_Op_create(ReduceForMpi<at::kHalf, ReduceOp::kMax>, kCommutes, &half_max);
-    MPI_Op_create(ReduceForMpi<at::kBFloat16, ReduceOp::kSum>, kCommutes, &bfloat16_sum);
-    MPI_Op_create(ReduceForMpi<at::kBFloat16, ReduceOp::kMax>, kCommutes, &bfloat16_max);
-  }
-  void Free() {
-    for (MPI_Op* op : {&half_sum, &half_max, &bfloat16_sum, &bfloat16_max}) MPI_Op_free(op);
-    MPI_Type_free(&half);
-    MPI_Comm_free(&comm);
-  }
-  MPI_Datatype TypeOf(const at::Tensor& tensor) const {
-    switch (tensor.scalar_type()) {
-      case at::kFloat:
-        return MPI_FLOAT;
-      case at::kDouble:
-        return MPI_DOUBLE;
-      case at::kLong:
-        return MPI_INT64_T;
-      default:
-        return half;
-    }
-  }
-  MPI_Op OpOf(const at::Tensor& tensor, ReduceOp op) const {
-    const at::ScalarType type = tensor.scalar_type();
-    if (type == at::kHalf) return op == ReduceOp::kMax ? half_max : half_sum;
-    if (type == at::kBFloat16) return op == ReduceOp::kMax ? bfloat16_max : bfloat16_sum;
-    if (op == ReduceOp::kBitAnd) return MPI_BAND;
-    return op == ReduceOp::kMax ? MPI_MAX : MPI_SUM;
-  }
-};
-
 // How it starts, and what is left to do at its end.
 class MpiCommunicator::MpiOperation : public Operation {
  public:
@@ -111,7 +46,7 @@ class MpiCommunicator::MpiOperation : public Operation {
 };
 
 MpiCommunicator::MpiCommunicator(int rank, int launched, int64_t expected, std::chrono::milliseconds timeout)
-    : timeout_(timeout), handles_(std::make_unique<Handles>()) {
+    : timeout_(timeout), handles_(std::make_unique<MpiHandles>()) {
   if (launched != 0 && launched != expected) {
     throw TrainerError("the launcher set WORLD_SIZE to " + std::to_string(launched) +
                            ", but the run asks for " + std::to_string(expected) +
@@ -119,7 +54,7 @@ MpiCommunicator::MpiCommunicator(int rank, int launched, int64_t expected, std::
                        ErrorKind::kCommunication);
   }
   int provided = MPI_THREAD_SINGLE;
-  Check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  CheckMpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   int world = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &world);
@@ -129,9 +64,7 @@ MpiCommunicator::MpiCommunicator(int rank, int launched, int64_t expected, std::
         "this MPI library was built without thread support: it must offer MPI_THREAD_SERIALIZED",
         ErrorKind::kCommunication);
   }
-  // Ordered by our own rank number, which names the event file, whatever order the launcher chose.
-  Check(MPI_Comm_split(MPI_COMM_WORLD, 0, rank, &handles_->comm), "MPI_Comm_split");
-  MPI_Comm_set_errhandler(handles_->comm, MPI_ERRORS_RETURN);
+  handles_->Create(rank);  // our own rank number, because that names the event file
   MPI_Comm_rank(handles_->comm, &rank_);
   MPI_Comm_size(handles_->comm, &size_);
   if (rank_ != rank) {
@@ -139,13 +72,13 @@ MpiCommunicator::MpiCommunicator(int rank, int launched, int64_t expected, std::
                            std::to_string(rank_) + ": each process needs its own RANK from 0 to ranks - 1",
                        ErrorKind::kCommunication);
   }
-  handles_->Create();
+  meetings_ = RecursiveDoubling(rank_, size_);
   watch_ = WatchPeers(rank_, size_, [this](const std::string& mine) {
     constexpr size_t kLine = 1024;
     std::string line = mine, all(kLine * size_, '\0');
     line.resize(kLine);
-    Check(MPI_Allgather(line.data(), kLine, MPI_BYTE, all.data(), kLine, MPI_BYTE, handles_->comm),
-          "MPI_Allgather");
+    CheckMpi(MPI_Allgather(line.data(), kLine, MPI_BYTE, all.data(), kLine, MPI_BYTE, handles_->comm),
+             "MPI_Allgather");
     std::vector<std::string> lines;
     for (int r = 0; r < size_; ++r) lines.emplace_back(&all[r * kLine]);  // up to its first zero
     return lines;
@@ -174,12 +107,13 @@ class MpiCommunicator::MpiWork : public Work {
   MpiWork(MpiCommunicator& owner, std::shared_ptr<MpiOperation> operation)
       : owner_(owner), operation_(std::move(operation)) {}
   void Wait() override {
-    owner_.waiting_.fetch_add(1);
-    while (!operation_->done()) {
-      owner_.Drive();
-      if (!operation_->done()) sched_yield();
+    {
+      const Driver driver(owner_);
+      while (!operation_->done()) {
+        owner_.Drive();
+        if (!operation_->done()) sched_yield();
+      }
     }
-    if (owner_.waiting_.fetch_sub(1) == 1 && owner_.under_way_ > 0) owner_.WakeThread();
     operation_->Wait();  // throws what it failed with
   }
 
@@ -210,6 +144,10 @@ void MpiCommunicator::WakeThread() {
 
 void MpiCommunicator::Drive() {
   std::lock_guard driving(driving_);
+  Advance();
+}
+
+void MpiCommunicator::Advance() {
   std::deque<std::shared_ptr<MpiOperation>> fresh;
   {
     std::lock_guard lock(mutex_);
@@ -220,7 +158,7 @@ void MpiCommunicator::Drive() {
       if (broken_) std::rethrow_exception(broken_);
       operation->deadline = std::chrono::steady_clock::now() + timeout_;
       if (operation->collective()) watch_->Started(operation->what);
-      Check(operation->start(&operation->request), operation->what);
+      CheckMpi(operation->start(&operation->request), operation->what);
       if (operation->collective()) {
         collectives_.push_back(operation);
       } else {
@@ -239,7 +177,7 @@ bool MpiCommunicator::Ended(MpiOperation& operation) {
   try {
     if (broken_) std::rethrow_exception(broken_);
     int done = 0;
-    Check(MPI_Test(&operation.request, &done, MPI_STATUS_IGNORE), operation.what);
+    CheckMpi(MPI_Test(&operation.request, &done, MPI_STATUS_IGNORE), operation.what);
     if (!done) {
       ThrowIfHopeless(operation);
       return false;
@@ -281,7 +219,7 @@ std::unique_ptr<Work> MpiCommunicator::Submit(std::unique_ptr<MpiOperation> oper
 std::unique_ptr<Work> MpiCommunicator::StartAllReduce(const at::Tensor& tensor, ReduceOp op) {
   CheckReduction(tensor, op);
   auto operation = std::make_unique<MpiOperation>("all-reduce");
-  operation->start = [this, tensor, count = CountOf(tensor), op](MPI_Request* request) {
+  operation->start = [this, tensor, count = CountForMpi(tensor), op](MPI_Request* request) {
     return MPI_Iallreduce(MPI_IN_PLACE, tensor.data_ptr(), count, handles_->TypeOf(tensor),
                           handles_->OpOf(tensor, op), handles_->comm, request);
   };
@@ -293,9 +231,9 @@ std::unique_ptr<Work> MpiCommunicator::StartReduceScatter(const at::Tensor& outp
                                                           ReduceOp op) {
   CheckReduction(input, op);
   CheckBlocks(input, output, size_);
-  CountOf(input);
+  CountForMpi(input);
   auto operation = std::make_unique<MpiOperation>("reduce-scatter");
-  operation->start = [this, output, input, count = CountOf(output), op](MPI_Request* request) {
+  operation->start = [this, output, input, count = CountForMpi(output), op](MPI_Request* request) {
     return MPI_Ireduce_scatter_block(input.data_ptr(), output.data_ptr(), count, handles_->TypeOf(input),
                                      handles_->OpOf(input, op), handles_->comm, request);
   };
@@ -305,9 +243,9 @@ std::unique_ptr<Work> MpiCommunicator::StartReduceScatter(const at::Tensor& outp
 
 std::unique_ptr<Work> MpiCommunicator::StartAllGather(const at::Tensor& output, const at::Tensor& input) {
   CheckBlocks(output, input, size_);
-  CountOf(output);
+  CountForMpi(output);
   auto operation = std::make_unique<MpiOperation>("all-gather");
-  operation->start = [this, output, input, count = CountOf(input)](MPI_Request* request) {
+  operation->start = [this, output, input, count = CountForMpi(input)](MPI_Request* request) {
     const bool in_place = input.data_ptr() == static_cast<char*>(output.data_ptr()) + rank_ * input.nbytes();
     const MPI_Datatype type = handles_->TypeOf(input);
     return MPI_Iallgather(in_place ? MPI_IN_PLACE : input.data_ptr(), count, type, output.data_ptr(), count,
@@ -316,20 +254,11 @@ std::unique_ptr<Work> MpiCommunicator::StartAllGather(const at::Tensor& output, 
   return Submit(std::move(operation));
 }
 
-void MpiCommunicator::Broadcast(const at::Tensor& tensor, int root) {
-  CheckTensor(tensor);
-  auto operation = std::make_unique<MpiOperation>("broadcast");
-  operation->start = [this, tensor, count = CountOf(tensor), root](MPI_Request* request) {
-    return MPI_Ibcast(tensor.data_ptr(), count, handles_->TypeOf(tensor), root, handles_->comm, request);
-  };
-  Submit(std::move(operation))->Wait();
-}
-
 std::unique_ptr<Work> MpiCommunicator::StartSend(const at::Tensor& tensor, int to) {
   CheckTensor(tensor);
   CheckPeer(to, *this);
   auto operation = std::make_unique<MpiOperation>("send", to);
-  operation->start = [this, tensor, count = CountOf(tensor), to](MPI_Request* request) {
+  operation->start = [this, tensor, count = CountForMpi(tensor), to](MPI_Request* request) {
     return MPI_Isend(tensor.data_ptr(), count, handles_->TypeOf(tensor), to, 0, handles_->comm, request);
   };
   return Submit(std::move(operation));
@@ -339,30 +268,10 @@ std::unique_ptr<Work> MpiCommunicator::StartReceive(const at::Tensor& tensor, in
   CheckTensor(tensor);
   CheckPeer(from, *this);
   auto operation = std::make_unique<MpiOperation>("receive", from);
-  operation->start = [this, tensor, count = CountOf(tensor), from](MPI_Request* request) {
+  operation->start = [this, tensor, count = CountForMpi(tensor), from](MPI_Request* request) {
     return MPI_Irecv(tensor.data_ptr(), count, handles_->TypeOf(tensor), from, 0, handles_->comm, request);
   };
   return Submit(std::move(operation));
-}
-
-std::vector<std::string> MpiCommunicator::AllGather(std::string_view mine) {
-  const size_t length = mine.size();
-  std::string all(length * size_, '\0');
-  auto operation = std::make_unique<MpiOperation>("all-gather");
-  operation->start = [&, this](MPI_Request* request) {
-    return MPI_Iallgather(mine.data(), static_cast<int>(length), MPI_BYTE, all.data(),
-                          static_cast<int>(length), MPI_BYTE, handles_->comm, request);
-  };
-  Submit(std::move(operation))->Wait();
-  std::vector<std::string> result;
-  for (int r = 0; r < size_; ++r) result.push_back(all.substr(r * length, length));
-  return result;
-}
-
-void MpiCommunicator::Barrier() {
-  auto operation = std::make_unique<MpiOperation>("barrier");
-  operation->start = [this](MPI_Request* request) { return MPI_Ibarrier(handles_->comm, request); };
-  Submit(std::move(operation))->Wait();
 }
 
 void AbortOtherRanks(int status) {

@@ -286,7 +286,10 @@ std::string PeerWatch::Investigate(const std::string& symptom, int only) {
 
   int64_t furthest = 0;
   for (const Progress& p : known) furthest = std::max(furthest, p.started);
-  const auto concerned = [&](int r) { return r != rank_ && (only < 0 || r == only); };
+  // The other side of a message may only be waiting for a rank that does not answer.
+  const auto concerned = [&](int r) {
+    return r != rank_ && (only < 0 || r == only || (asked[r].reached && !asked[r].answered));
+  };
   // Ranks that answer may be late only because they wait for one that does not.
   bool all_answer = true;
   for (int r = 0; r < size_; ++r) all_answer &= !concerned(r) || asked[r].answered;

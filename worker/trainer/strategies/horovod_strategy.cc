@@ -85,16 +85,19 @@ void HorovodStrategy::SyncBuffers() {
 void HorovodStrategy::AppendMetrics(std::vector<Metric>& metrics) const {
   const horovod::Counters& c = loop_.counters();
   const horovod::Autotuner::Setting setting = loop_.setting();
-  metrics.insert(metrics.end(), {{"horovod/cycles", static_cast<double>(c.cycles)},
-                                 {"horovod/negotiations", static_cast<double>(c.negotiations)},
-                                 {"horovod/cache_hits", static_cast<double>(c.cache_hits)},
-                                 {"horovod/cache_misses", static_cast<double>(c.cache_misses)},
-                                 {"horovod/all_reduces", static_cast<double>(c.all_reduces)},
-                                 {"horovod/fused_tensors", static_cast<double>(c.fused_tensors)},
-                                 {"horovod/bytes", static_cast<double>(c.bytes)},
-                                 {"horovod/stall_warnings", static_cast<double>(c.stall_warnings)},
-                                 {"horovod/cycle_time_s", setting.cycle_seconds},
-                                 {"horovod/fusion_bytes", static_cast<double>(setting.fusion_bytes)}});
+  metrics.insert(metrics.end(),
+                 {{"horovod/cycles", static_cast<double>(c.cycles)},
+                  {"horovod/negotiations", static_cast<double>(c.negotiations)},
+                  {"horovod/cache_hits", static_cast<double>(c.cache_hits)},
+                  {"horovod/cache_misses", static_cast<double>(c.cache_misses)},
+                  {"horovod/all_reduces", static_cast<double>(c.all_reduces)},
+                  {"horovod/ring_all_reduces", static_cast<double>(c.ring_all_reduces)},
+                  {"horovod/hierarchical_all_reduces", static_cast<double>(c.hierarchical_all_reduces)},
+                  {"horovod/fused_tensors", static_cast<double>(c.fused_tensors)},
+                  {"horovod/bytes", static_cast<double>(c.bytes)},
+                  {"horovod/stall_warnings", static_cast<double>(c.stall_warnings)},
+                  {"horovod/cycle_time_s", setting.cycle_seconds},
+                  {"horovod/fusion_bytes", static_cast<double>(setting.fusion_bytes)}});
 }
 
 }  // namespace scalelab::trainer

@@ -28,6 +28,12 @@ std::unique_ptr<Strategy> MakeSerial(const TrainingSpec& spec, Model& model, Com
   return std::make_unique<DdpStrategy>(model, communicator, options);
 }
 
+horovod::AllReduce AllReduceOf(const TrainingSpec& spec) {
+  if (spec.all_reduce == "ring") return horovod::AllReduce::kRing;
+  if (spec.all_reduce == "hierarchical") return horovod::AllReduce::kHierarchical;
+  return horovod::AllReduce::kLibrary;
+}
+
 std::unique_ptr<Strategy> MakeHorovod(const TrainingSpec& spec, Model& model, Communicator& communicator) {
   if (spec.batch_norm == "sync") {
     throw TrainerError(
@@ -45,6 +51,8 @@ std::unique_ptr<Strategy> MakeHorovod(const TrainingSpec& spec, Model& model, Co
                                                             .autotune = spec.autotune,
                                                             .stall_warning_seconds = spec.stall_warning_s,
                                                             .timeline_path = spec.timeline ? timeline : "",
+                                                            .all_reduce = AllReduceOf(spec),
+                                                            .node = {},
                                                             .warn = {}});
 }
 

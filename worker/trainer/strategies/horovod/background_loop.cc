@@ -13,6 +13,7 @@ BackgroundLoop::BackgroundLoop(Communicator& communicator, at::Device device, co
     : communicator_(communicator),
       device_(device),
       controller_(communicator, options, counters_),
+      averager_(communicator, options, counters_),
       setting_{options.fusion_bytes, options.cycle_seconds},
       tuning_(options.autotune) {
   if (communicator.rank() == 0) {
@@ -153,7 +154,7 @@ void BackgroundLoop::Reduce(const Response& response, Clock::time_point agreed) 
   const Clock::time_point begin = Clock::now();
   const at::Tensor packed = fused ? buffer_.Pack(flat) : flat[0];
   const Clock::time_point copied_in = Clock::now();
-  communicator_.AllReduce(packed, ReduceOp::kAverage);
+  averager_.Average(packed);
   const Clock::time_point reduced = Clock::now();
   if (fused) {
     FusionBuffer::Unpack(packed, flat);

@@ -15,6 +15,7 @@
 #include "worker/trainer/strategies/horovod/autotuner.h"
 #include "worker/trainer/strategies/horovod/controller.h"
 #include "worker/trainer/strategies/horovod/fusion_buffer.h"
+#include "worker/trainer/strategies/horovod/gradient_averager.h"
 #include "worker/trainer/strategies/horovod/timeline.h"
 
 namespace scalelab::trainer::horovod {
@@ -29,7 +30,7 @@ namespace scalelab::trainer::horovod {
 // One thread at a time calls; a failure on the background thread is thrown by the next Close, Join or Open.
 class BackgroundLoop {
  public:
-  // `device` is that of all tensors. Throws TrainerError when the timeline cannot be written.
+  // `device` is that of all tensors. Collective. Throws TrainerError when the timeline cannot be written.
   BackgroundLoop(Communicator& communicator, at::Device device, const Options& options);
   // Ends the thread after the cycle that runs.
   ~BackgroundLoop();
@@ -71,6 +72,7 @@ class BackgroundLoop {
   // The background thread's own; the caller may look at them while no step is open.
   Counters counters_;
   Controller controller_;
+  GradientAverager averager_;
   FusionBuffer buffer_;
   std::unique_ptr<Timeline> timeline_;    // rank 0's, if asked for
   std::unique_ptr<Autotuner> autotuner_;  // rank 0's, if asked for

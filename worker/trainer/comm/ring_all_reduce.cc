@@ -1,0 +1,120 @@
+#include "worker/trainer/comm/ring_all_reduce.h"
+
+#include <algorithm>
+
+#include "worker/trainer/comm/tensors.h"
+
+namespace scalelab::trainer {
+namespace {
+
+// A block travels in parts, so that one is added while the next is on its way. Few of them: each costs the
+// communicator an operation.
+constexpr int64_t kPartBytes = 256 << 10, kMostParts = 8;
+
+std::vector<at::Tensor> Parts(const at::Tensor& block) {
+  const auto bytes = static_cast<int64_t>(block.nbytes());
+  if (bytes == 0) return {};
+  const int64_t parts = std::clamp<int64_t>(bytes / kPartBytes, 1, kMostParts);
+  return block.chunk(parts);
+}
+
+void Add(const at::Tensor& to, const at::Tensor& values) {
+  if (to.is_cpu()) {
+    const ReduceFunction add = ReduceFunctionFor(to.scalar_type(), ReduceOp::kSum);
+    add(to.data_ptr(), to.data_ptr(), values.data_ptr(), static_cast<size_t>(to.numel()));
+  } else {
+    const at::NoGradGuard no_grad;
+    at::Tensor(to).add_(values);
+  }
+}
+
+// This rank's place in a ring, and what it does there.
+class RingMember {
+ public:
+  RingMember(Communicator& communicator, const at::Tensor& flat, const Ring& ring)
+      : communicator_(communicator),
+        flat_(flat),
+        ring_(ring),
+        size_(ring.size()),
+        place_(PlaceIn(ring, communicator.rank())) {}
+
+  size_t size() const { return size_; }
+  // The block that is `back` places before this rank's own.
+  at::Tensor Block(size_t back) const { return RingBlock(flat_, (place_ + size_ - back) % size_, size_); }
+
+  // One hop: `outgoing` to the next rank, `incoming` from the one before. Calls `arrived` with the number of
+  // each part of `incoming`.
+  template <typename Arrived>
+  void Hop(const at::Tensor& outgoing, const at::Tensor& incoming, const Arrived& arrived) {
+    std::vector<std::unique_ptr<Work>> receiving, sending;
+    for (const at::Tensor& part : Parts(incoming)) {
+      receiving.push_back(communicator_.StartReceive(part, ring_[(place_ + size_ - 1) % size_]));
+    }
+    for (const at::Tensor& part : Parts(outgoing)) {
+      sending.push_back(communicator_.StartSend(part, ring_[(place_ + 1) % size_]));
+    }
+    for (size_t i = 0; i < receiving.size(); ++i) {
+      receiving[i]->Wait();
+      arrived(i);
+    }
+    for (auto& work : sending) work->Wait();
+  }
+
+ private:
+  Communicator& communicator_;
+  const at::Tensor& flat_;
+  const Ring& ring_;
+  const size_t size_, place_;
+};
+
+}  // namespace
+
+at::Tensor RingBlock(const at::Tensor& flat, size_t place, size_t places) {
+  const int64_t elements = flat.numel(), n = static_cast<int64_t>(places), i = static_cast<int64_t>(place);
+  const int64_t begin = elements / n * i + std::min(i, elements % n);
+  return flat.narrow(0, begin, elements / n + (i < elements % n ? 1 : 0));
+}
+
+size_t PlaceIn(const Ring& ring, int rank) {
+  const auto place = std::ranges::find(ring, rank);
+  TORCH_CHECK(place != ring.end(), "rank ", rank, " is not in the ring that it calls");
+  return static_cast<size_t>(place - ring.begin());
+}
+
+void RingReduceScatter(Communicator& communicator, const at::Tensor& flat, const Ring& ring) {
+  RingMember member(communicator, flat, ring);
+  const at::Tensor received = at::empty({RingBlock(flat, 0, ring.size()).numel()}, flat.options());
+  // A block starts at the rank after its owner and is complete when it reaches that one.
+  for (size_t hop = 1; hop < member.size(); ++hop) {
+    const at::Tensor block = member.Block(hop + 1);
+    const at::Tensor incoming = received.narrow(0, 0, block.numel());
+    const std::vector<at::Tensor> values = Parts(incoming), sums = Parts(block);
+    member.Hop(member.Block(hop), incoming, [&](size_t part) { Add(sums[part], values[part]); });
+  }
+}
+
+void RingAllGather(Communicator& communicator, const at::Tensor& flat, const Ring& ring) {
+  RingMember member(communicator, flat, ring);
+  for (size_t hop = 1; hop < member.size(); ++hop) {
+    member.Hop(member.Block(hop - 1), member.Block(hop), [](size_t) {});
+  }
+}
+
+void RingAllReduce(Communicator& communicator, const at::Tensor& flat, ReduceOp op, const Ring& ring) {
+  CheckReduction(flat, op);
+  TORCH_CHECK(op == ReduceOp::kSum || op == ReduceOp::kAverage, "a ring adds or averages");
+  RingReduceScatter(communicator, flat, ring);
+  if (op == ReduceOp::kAverage) {
+    const size_t place = PlaceIn(ring, communicator.rank());
+    ScaleInPlace(RingBlock(flat, place, ring.size()), 1.0 / static_cast<double>(ring.size()));
+  }
+  RingAllGather(communicator, flat, ring);
+}
+
+void ScaleInPlace(const at::Tensor& tensor, double factor) {
+  if (tensor.is_cpu()) return Scale(tensor, factor);
+  const at::NoGradGuard no_grad;
+  at::Tensor(tensor).mul_(factor);
+}
+
+}  // namespace scalelab::trainer
