@@ -1,6 +1,6 @@
 # Communicator: one suite, in one process and over real MPI processes.
 if(SCALELAB_TRAINER)
-  scalelab_test(communicator_contract_test LABEL contract TORCH
+  scalelab_test(communicator_contract_test LABEL contract TORCH TIMEOUT 300
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/communicator_contract_test.cc LIBS scalelab_trainer_comm)
   scalelab_use_torch_header(communicator_contract_test)
 

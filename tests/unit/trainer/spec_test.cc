@@ -40,7 +40,7 @@ TEST(TrainingSpec, TakesTheOptionsOfEngines) {
       R"({"accumulation_steps":4,"first_bucket_cap_mib":2,"bucket_cap_mib":10,"find_unused_parameters":true,
           "static_graph":true,"fusion_threshold_mib":0,"cycle_time_ms":2.5,"cache_capacity":0,
           "gradient_compression":"fp16","autotune":true,"stall_warning_s":0,"timeline":true,
-          "all_reduce":"ring","cuda_graph":true,"last_batch":"keep","image_size":64,"classes":100})",
+          "all_reduce":"ring","cuda_graph":true,"image_size":64,"classes":100})",
       "spec.json");
   EXPECT_EQ(spec.accumulation_steps, 4);
   EXPECT_EQ(spec.first_bucket_cap_mib, 2);
@@ -56,9 +56,13 @@ TEST(TrainingSpec, TakesTheOptionsOfEngines) {
   EXPECT_TRUE(spec.timeline);
   EXPECT_EQ(spec.all_reduce, "ring");
   EXPECT_TRUE(spec.cuda_graph);
-  EXPECT_EQ(spec.last_batch, "keep");
+  EXPECT_EQ(ParseTrainingSpec(R"({"last_batch":"keep"})", "spec.json").last_batch, "keep");
   EXPECT_EQ(spec.image_size, 64);
   EXPECT_EQ(spec.classes, 100);
+}
+
+TEST(TrainingSpec, RefusesToRecordStepsOfTwoSizes) {
+  EXPECT_THROW(ParseTrainingSpec(R"({"cuda_graph":true,"last_batch":"keep"})", "spec.json"), TrainerError);
 }
 
 TEST(TrainingSpec, KeepsDefaultsOfMissingFields) {
