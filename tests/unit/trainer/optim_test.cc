@@ -31,6 +31,24 @@ TEST(Sgd, MovesParametersAsTorchOptimSgdDoes) {
   }
 }
 
+// The one pass over memory and Torch's operators, which other layouts take.
+TEST(Sgd, DoesTheSameWhateverTheLayoutOfGradients) {
+  std::vector<at::Tensor> alike = Parameters(), other = Parameters();
+  Sgd one(alike, 0.9, 0.01, true), many(other, 0.9, 0.01, true);
+  for (int step = 0; step < 5; ++step) {
+    SetGradients(alike, step), SetGradients(other, step);
+    for (at::Tensor& parameter : alike) {
+      const at::Tensor gradient = at::empty_like(parameter.detach()).copy_(parameter.grad());
+      EXPECT_EQ(gradient.strides(), parameter.strides());
+      parameter.mutable_grad() = gradient;
+    }
+    one.Step(0.1), many.Step(0.1);
+    for (size_t i = 0; i < alike.size(); ++i) {
+      EXPECT_TRUE(at::allclose(alike[i], other[i], 1e-6, 1e-7)) << step;
+    }
+  }
+}
+
 TEST(Sgd, SparesNormalisationAndBiasesThePenaltyWhenAsked) {
   std::vector<at::Tensor> parameters = Parameters();
   const at::Tensor matrix = parameters[0].detach().clone(), bias = parameters[1].detach().clone();

@@ -138,7 +138,8 @@ void MpiCommunicator::AllReduce(const at::Tensor& tensor, ReduceOp op) {
     const Job job{static_cast<char*>(tensor.data_ptr()),       count,
                   static_cast<size_t>(tensor.element_size()),  handles_->TypeOf(tensor),
                   ReduceFunctionFor(tensor.scalar_type(), op), operation};
-    static_cast<int64_t>(tensor.nbytes()) < kSmallestPart* size_ ? ReduceWhole(job) : ReduceParts(job);
+    const bool few = static_cast<int64_t>(tensor.nbytes()) < size_ * kSmallestPart;
+    few ? ReduceWhole(job) : ReduceParts(job);
     if (op == ReduceOp::kAverage) Scale(tensor, 1.0 / size_);
   });
 }

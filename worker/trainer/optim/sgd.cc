@@ -1,8 +1,22 @@
 #include "worker/trainer/optim/sgd.h"
 
+#include <ATen/Parallel.h>
+
 #include "worker/trainer/compat.h"
+#include "worker/trainer/optim/sgd_kernel.h"
 
 namespace scalelab::trainer {
+namespace {
+
+// Whether three tensors are the same elements in the same places of blocks without gaps.
+bool AreAlike(const at::Tensor& parameter, const at::Tensor& gradient, const at::Tensor& velocity) {
+  const auto fits = [&](const at::Tensor& t) {
+    return t.is_cpu() && t.scalar_type() == at::kFloat && t.strides() == parameter.strides();
+  };
+  return parameter.is_non_overlapping_and_dense() && fits(parameter) && fits(gradient) && fits(velocity);
+}
+
+}  // namespace
 
 bool Sgd::HasFused() { return SCALELAB_TORCH_AT_LEAST(2, 4); }
 
@@ -25,6 +39,18 @@ void Sgd::SetRate(double rate) {
   if (fused_) device_rate_.fill_(rate);
 }
 
+void Sgd::StepOne(const at::Tensor& parameter, const at::Tensor& gradient, const at::Tensor& velocity,
+                  double weight_decay) const {
+  constexpr int64_t kLeast = 32'768;  // elements that are worth a thread
+  float* const p = parameter.data_ptr<float>();
+  float* const v = velocity.data_ptr<float>();
+  const float* const g = gradient.data_ptr<float>();
+  at::parallel_for(0, parameter.numel(), kLeast, [&](int64_t first, int64_t last) {
+    SgdStep(p + first, v + first, g + first, last - first, static_cast<float>(momentum_),
+            static_cast<float>(weight_decay), static_cast<float>(rate_));
+  });
+}
+
 void Sgd::Apply(const at::Tensor& left_out) {
   TORCH_CHECK(fused_ || !left_out.defined(), "only a fused optimizer step can be left out on the device");
   const at::NoGradGuard no_grad;
@@ -33,6 +59,10 @@ void Sgd::Apply(const at::Tensor& left_out) {
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       const at::Tensor& gradient = group.parameters[i].grad();
       if (!gradient.defined()) continue;
+      if (AreAlike(group.parameters[i], gradient, group.velocities[i])) {
+        StepOne(group.parameters[i], gradient, group.velocities[i], group.weight_decay);
+        continue;
+      }
       parameters.push_back(group.parameters[i]);
       velocities.push_back(group.velocities[i]);
       gradients.push_back(gradient);

@@ -8,7 +8,7 @@
 namespace scalelab::trainer {
 
 // v = momentum * v + grad + weight_decay * p;  p = p - rate * v  (v starts at 0), as in torch.optim.SGD.
-// Gradients are used up: the penalty is added to them in place.
+// Gradients may be used up: the penalty is added to them in place.
 class Sgd {
  public:
   // Whether this LibTorch can do a step in one kernel.
@@ -34,6 +34,9 @@ class Sgd {
     std::vector<at::Tensor> parameters, velocities;
     double weight_decay = 0;
   };
+  void StepOne(const at::Tensor& parameter, const at::Tensor& gradient, const at::Tensor& velocity,
+               double weight_decay) const;
+
   const double momentum_;
   const bool fused_;
   double rate_ = 0;

@@ -55,9 +55,16 @@ void DdpStrategy::BeginStep() {
   in_step_ = true;
   if (order_ == Order::kArriving) RebuildBuckets();
   used_.assign(parameters_.size(), 0);
-  // Accumulation adds in place, which keeps gradients in their buckets.
-  for (GradientBucket& bucket : buckets_) bucket.flat.zero_();
-  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].mutable_grad() = view_of_[i];
+  for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+}
+
+// A step's first gradient is copied, which costs half of clearing the bucket and adding to it; autograd adds
+// later ones in place.
+void DdpStrategy::TakeIntoBucket(int parameter) {
+  at::Tensor& gradient = parameters_[parameter].mutable_grad();
+  if (gradient.is_same(view_of_[parameter])) return;
+  view_of_[parameter].copy_(gradient);
+  gradient = view_of_[parameter];
 }
 
 void DdpStrategy::RebuildBuckets() {
@@ -96,6 +103,7 @@ void DdpStrategy::GradientReady(int parameter) {
         "static_graph is set, but a parameter that had no gradient in the first step has one now: "
         "leave static_graph out, or use find_unused_parameters");
   }
+  TakeIntoBucket(parameter);
   used_[parameter] = 1;
   if (!synchronising_) return;
   if (order_ == Order::kDeclared) arrived_.push_back(parameter);
@@ -110,6 +118,11 @@ void DdpStrategy::CountDown(int parameter) {
 void DdpStrategy::StartFullBuckets() {
   for (; next_ < buckets_.size() && buckets_[next_].missing <= 0; ++next_) {
     GradientBucket& bucket = buckets_[next_];
+    for (const int parameter : bucket.parameters) {
+      if (used_[parameter] > 0) continue;
+      view_of_[parameter].zero_();
+      parameters_[parameter].mutable_grad() = view_of_[parameter];
+    }
     // The last bucket starts last, when what this rank has used is known.
     if (bucket.tail.numel() > 0) {
       AllUsed() ? bucket.tail.fill_(1) : bucket.tail.copy_(torch::tensor(used_));

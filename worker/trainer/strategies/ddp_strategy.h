@@ -46,6 +46,7 @@ class DdpStrategy : public Strategy {
   void RebuildBuckets();
   void MakeBuckets(const std::vector<int>& order);
   void GradientReady(int parameter);  // called by autograd
+  void TakeIntoBucket(int parameter);
   void CountDown(int parameter);
   void StartFullBuckets();
   bool AllUsed() const;
