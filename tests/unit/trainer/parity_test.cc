@@ -75,7 +75,8 @@ std::vector<Engine> Engines() {
       {"horovod_no_pause", with("native/horovod", [](TrainingSpec& s) { s.cycle_time_ms = 0; })},
       {"horovod_autotune", with("native/horovod", [](TrainingSpec& s) { s.autotune = true; })},
       {"horovod_ring", with("native/horovod", [](TrainingSpec& s) { s.all_reduce = "ring"; })},
-      {"horovod_hierarchical", with("native/horovod", [](TrainingSpec& s) { s.all_reduce = "hierarchical"; })},
+      {"horovod_hierarchical",
+       with("native/horovod", [](TrainingSpec& s) { s.all_reduce = "hierarchical"; })},
       {"horovod_fp16", with("native/horovod", [](TrainingSpec& s) { s.gradient_compression = "fp16"; })}};
 }
 
