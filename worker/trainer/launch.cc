@@ -4,6 +4,7 @@
 #include <malloc.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <cstdlib>
@@ -56,6 +57,12 @@ void DieWithLauncher() {
   if (std::getenv("OMPI_COMM_WORLD_RANK") != nullptr || std::getenv("PMIX_RANK") != nullptr) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
   }
+}
+
+void PreferHugePages(char** argv) {
+  constexpr char kTunables[] = "GLIBC_TUNABLES";  // somebody's own choice stays
+  if (std::getenv(kTunables) != nullptr || setenv(kTunables, "glibc.malloc.hugetlb=1", 1) != 0) return;
+  execv("/proc/self/exe", argv);  // where that is not possible, training is only a little slower
 }
 
 void ConfigureCpu(int threads) {

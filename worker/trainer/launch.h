@@ -23,6 +23,10 @@ LaunchEnvironment ReadLaunchEnvironment(int argc, char** argv);
 // attempt. A process started directly belongs to whoever started it.
 void DieWithLauncher();
 
+// Starts this program once more if the C library was not told yet to ask for huge pages, which it reads before
+// main: activations fill tens of megabytes, and small pages make up to a tenth of a step on a CPU.
+void PreferHugePages(char** argv);
+
 // Uses `threads` cores and no more (ATen, OpenMP and OpenBLAS), and rounds denormal numbers to zero.
 void ConfigureCpu(int threads);
 

@@ -32,6 +32,7 @@ int Main(int argc, char** argv) {
     std::puts(VersionLine().c_str());
     return 0;
   }
+  PreferHugePages(argv);
   DieWithLauncher();
   std::unique_ptr<EventWriter> events;
   try {

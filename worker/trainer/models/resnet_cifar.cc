@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "worker/trainer/models/convolution.h"
+
 namespace scalelab::trainer {
 namespace {
 
@@ -22,8 +24,8 @@ ResidualBlock::ResidualBlock(int64_t in, int64_t out, int64_t stride, const Batc
 }
 
 at::Tensor ResidualBlock::forward(const at::Tensor& x) {
-  const at::Tensor y = norm1_->ForwardRelu(conv1_(x));
-  return norm2_->ForwardAddRelu(conv2_(y), Shortcut(x));
+  const at::Tensor y = norm1_->ForwardRelu(Convolve(conv1_, x));
+  return norm2_->ForwardAddRelu(Convolve(conv2_, y), Shortcut(x));
 }
 
 at::Tensor ResidualBlock::Shortcut(const at::Tensor& x) const {
@@ -57,7 +59,7 @@ ResNetCifar::ResNetCifar(int depth, int classes, const BatchNormOptions& batch_n
 }
 
 at::Tensor ResNetCifar::forward(const at::Tensor& images) {
-  at::Tensor x = norm_->ForwardRelu(conv_(images));
+  at::Tensor x = norm_->ForwardRelu(Convolve(conv_, images));
   for (const auto& block : blocks_) x = block->forward(x);
   return linear_(x.mean({2, 3}));
 }

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <string>
 
+#include "worker/trainer/models/convolution.h"
+
 namespace scalelab::trainer {
 namespace {
 
@@ -55,9 +57,9 @@ void ImageNetBlock::Add(int64_t in, int64_t out, int64_t kernel, int64_t stride,
 at::Tensor ImageNetBlock::forward(const at::Tensor& x) {
   at::Tensor y = x;
   const size_t last = convs_.size() - 1;
-  for (size_t i = 0; i < last; ++i) y = norms_[i]->ForwardRelu(convs_[i](y));
+  for (size_t i = 0; i < last; ++i) y = norms_[i]->ForwardRelu(Convolve(convs_[i], y));
   const at::Tensor shortcut = shortcut_.is_empty() ? x : shortcut_norm_->forward(shortcut_(x));
-  return norms_[last]->ForwardAddRelu(convs_[last](y), shortcut);
+  return norms_[last]->ForwardAddRelu(Convolve(convs_[last], y), shortcut);
 }
 
 ResNetImageNet::ResNetImageNet(int depth, int classes, const BatchNormOptions& batch_norm) {
