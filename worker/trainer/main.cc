@@ -36,8 +36,9 @@ int Main(int argc, char** argv) {
   }
   if (argc >= 2 && std::string_view(argv[1]) == "--print-initial-parameters") {
     try {
-      PrintInitialParameters(ReadTrainingSpec(ReadLaunchEnvironment(argc - 1, argv + 1).spec_path),
-                             std::cout);
+      const TrainingSpec spec = ReadTrainingSpec(ReadLaunchEnvironment(argc - 1, argv + 1).spec_path);
+      ConfigureCpu(static_cast<int>(spec.cpus_per_rank));
+      PrintInitialParameters(spec, std::cout);
       return 0;
     } catch (...) {
       return Fail(std::current_exception(), nullptr);

@@ -29,13 +29,6 @@ at::MemoryFormat ResolveMemoryFormat(const TrainingSpec& spec) {
   return spec.memory_format == "contiguous" ? at::MemoryFormat::Contiguous : at::MemoryFormat::ChannelsLast;
 }
 
-// What a model draws while it trains (dropout) is another on each rank, and the same in each repetition.
-void SeedRank(const TrainingSpec& spec, int rank) {
-  // Samples of epochs have keys of their own: no run has so many epochs.
-  Random random(static_cast<uint64_t>(spec.seed), UINT64_MAX, static_cast<uint64_t>(rank));
-  torch::manual_seed(random.Next());
-}
-
 ShardedSampler MakeSampler(const TrainingSpec& spec, int64_t samples, const Communicator& communicator) {
   ShardedSampler sampler(samples, spec.global_batch, communicator.rank(), communicator.size(),
                          static_cast<uint64_t>(spec.seed),
@@ -69,6 +62,12 @@ std::vector<double> AllGatherNumber(Communicator& communicator, double mine) {
 }
 
 }  // namespace
+
+void SeedRank(const TrainingSpec& spec, int rank) {
+  // Samples of an epoch have keys of their own (DrawCropFlip), and no run has so many epochs.
+  Random random(static_cast<uint64_t>(spec.seed), UINT64_MAX, static_cast<uint64_t>(rank));
+  torch::manual_seed(random.Next());
+}
 
 void Train(const TrainingSpec& spec, at::Device device, Communicator& communicator, EventWriter& events) {
   const int rank = communicator.rank();

@@ -2,13 +2,19 @@
 
 #include <cstdlib>
 
+#include "proto/models.h"
 #include "worker/trainer/errors.h"
-#include "worker/trainer/launch.h"
 
 namespace scalelab::trainer {
 
 std::shared_ptr<Model> MakeInitialModel(const TrainingSpec& spec, const ImageShape& shape,
                                         Communicator* communicator) {
+  const ModelInfo* info = FindModel(spec.model);
+  if (info != nullptr && shape.side < info->smallest_image) {
+    const std::string smallest = std::to_string(info->smallest_image), side = std::to_string(shape.side);
+    throw TrainerError("model \"" + spec.model + "\" needs images of at least " + smallest + " x " + smallest +
+                       " pixels, not " + side + " x " + side + ": set image_size to " + smallest + " or more");
+  }
   torch::manual_seed(static_cast<uint64_t>(spec.seed));
   return MakeModel(spec.model, shape.classes, {ParseBatchNormMode(spec.batch_norm), communicator});
 }
@@ -21,7 +27,6 @@ NamedTensors ParametersAndBuffers(const Model& model) {
 }
 
 void PrintInitialParameters(const TrainingSpec& spec, std::ostream& out) {
-  ConfigureCpu(static_cast<int>(spec.cpus_per_rank));
   WriteSafetensors(ParametersAndBuffers(*MakeInitialModel(spec, ReadShape(spec), nullptr)), out);
 }
 

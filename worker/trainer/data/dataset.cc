@@ -7,6 +7,8 @@
 #include <string_view>
 
 #include "proto/datasets.h"
+#include "proto/image_folder.h"
+#include "worker/trainer/data/image_files.h"
 #include "worker/trainer/data/random.h"
 #include "worker/trainer/errors.h"
 
@@ -127,6 +129,45 @@ Dataset LoadSynthetic(const TrainingSpec& spec) {
   return data;
 }
 
+constexpr int kFolderSide = 224;
+
+ImageShape FolderShape(const TrainingSpec& spec) {
+  if (spec.classes != 0) {
+    throw TrainerError("classes is for data set \"synthetic\"; \"imagefolder\" has its own: remove it",
+                       ErrorKind::kData);
+  }
+  const absl::StatusOr<std::vector<std::string>> classes = ListImageClasses(spec.data_dir);
+  if (!classes.ok()) throw TrainerError(std::string(classes.status().message()), ErrorKind::kData);
+  ImageShape shape;
+  shape.side = spec.image_size == 0 ? kFolderSide : static_cast<int>(spec.image_size);
+  shape.classes = static_cast<int>(classes->size());
+  return shape;
+}
+
+ImageSet LoadFiles(const TrainingSpec& spec, const ImageShape& shape, ImagePart part, int64_t samples) {
+  absl::StatusOr<ImageList> list = ListImages(spec.data_dir, part);
+  if (!list.ok()) throw TrainerError(std::string(list.status().message()), ErrorKind::kData);
+  const auto files = std::make_shared<ImageFiles>(*std::move(list), samples, shape.side,
+                                                  static_cast<int>(spec.cpus_per_rank));
+  ImageSet set;
+  set.shape = shape;
+  set.size = files->size();
+  set.labels.resize(set.size);
+  for (int64_t i = 0; i < set.size; ++i) set.labels[i] = static_cast<uint16_t>(files->label(i));
+  set.files = files;
+  return set;
+}
+
+Dataset LoadFolder(const TrainingSpec& spec) {
+  const ImageShape shape = FolderShape(spec);
+  if (absl::Status sound = CheckImageFolder(spec.data_dir); !sound.ok())
+    throw TrainerError(std::string(sound.message()), ErrorKind::kData);
+  Dataset data;
+  data.train = LoadFiles(spec, shape, ImagePart::kTrain, spec.train_samples);
+  if (spec.evaluate) data.test = LoadFiles(spec, shape, ImagePart::kVal, 0);
+  return data;
+}
+
 struct Entry {
   std::string_view name;
   ImageShape (*shape)(const TrainingSpec&);
@@ -134,6 +175,7 @@ struct Entry {
 };
 
 constexpr Entry kDatasets[] = {{"cifar10", Cifar10Shape, LoadCifar10},
+                               {"imagefolder", FolderShape, LoadFolder},
                                {"synthetic", SyntheticShape, LoadSynthetic}};
 
 const Entry& Find(const TrainingSpec& spec) {

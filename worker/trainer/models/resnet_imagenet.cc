@@ -41,7 +41,8 @@ ImageNetBlock::ImageNetBlock(int64_t in, int64_t width, int64_t stride, bool bot
   }
   if (in != out || stride != 1) {
     downsample_ = register_module(
-        "downsample", torch::nn::Sequential(Convolution(in, out, 1, stride), BatchNorm(out, batch_norm)));
+        "downsample",
+        torch::nn::Sequential(Convolution(in, out, 1, stride), std::make_shared<BatchNorm>(out, batch_norm)));
   }
 }
 
