@@ -12,8 +12,9 @@ std::shared_ptr<Model> MakeInitialModel(const TrainingSpec& spec, const ImageSha
   const ModelInfo* info = FindModel(spec.model);
   if (info != nullptr && shape.side < info->smallest_image) {
     const std::string smallest = std::to_string(info->smallest_image), side = std::to_string(shape.side);
-    throw TrainerError("model \"" + spec.model + "\" needs images of at least " + smallest + " x " + smallest +
-                       " pixels, not " + side + " x " + side + ": set image_size to " + smallest + " or more");
+    throw TrainerError("model \"" + spec.model + "\" needs images of at least " + smallest + " x " +
+                       smallest + " pixels, not " + side + " x " + side + ": set image_size to " + smallest +
+                       " or more");
   }
   torch::manual_seed(static_cast<uint64_t>(spec.seed));
   return MakeModel(spec.model, shape.classes, {ParseBatchNormMode(spec.batch_norm), communicator});
