@@ -108,6 +108,9 @@ int RunProgram(const std::vector<std::string>& arguments, Io io) {
   AddRunCancel(*run, chosen);
   AddCurve(app, chosen);
   AddCluster(app, chosen);
+  CLI::App* data = app.add_subcommand("data", "Look after data sets")->require_subcommand(1);
+  AddDataVerify(*data, chosen);
+  AddDataIndex(*data, chosen);
   AddVersion(app, chosen);
   AddCompletion(app, chosen);
 

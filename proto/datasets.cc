@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "proto/image_folder.h"
 
 namespace scalelab {
 namespace {
@@ -121,7 +122,9 @@ absl::StatusOr<RecordFiles> FindCifar10(const std::string& dir) {
 absl::Status CheckDataset(absl::string_view name, const std::string& dir) {
   if (name == "synthetic") return absl::OkStatus();
   if (name == "cifar10") return FindCifar10(dir).status();
-  return absl::InvalidArgumentError(absl::StrCat("unknown data set '", name, "'; known: cifar10, synthetic"));
+  if (name == "imagefolder") return CheckImageFolder(dir);
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown data set '", name, "'; known: cifar10, imagefolder, synthetic"));
 }
 
 }  // namespace scalelab

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "proto/models.h"
 #include "proto/study_communication.h"
 
 namespace scalelab {
@@ -11,6 +12,10 @@ namespace scalelab {
 using v1::RunSpec;
 using v1::Scaling;
 using v1::StudySpec;
+
+namespace {
+constexpr int kCifarImage = 32;  // side of the images of cifar10, and of synthetic ones unless it is set
+}  // namespace
 
 int64_t KnownSteps(const RunSpec& run) {
   int64_t steps = run.max_steps();
@@ -119,15 +124,10 @@ void CellChecker::CheckNeeds(const RunSpec& run, const std::vector<int>& index) 
     }
     if (run.dataset() == "cifar10" && run.data_dir().empty())
       Add("fixed.data_dir", "dataset cifar10 needs data_dir, the directory of data_batch_1.bin");
+    if (run.dataset() == "imagefolder" && run.data_dir().empty())
+      Add("fixed.data_dir", "dataset imagefolder needs data_dir, the directory of train and val");
   }
-  if (run.dataset() != "synthetic") {
-    for (const auto& [key, value] :
-         {std::pair("image_size", run.image_size()), std::pair("classes", run.classes())}) {
-      if (value == 0) continue;
-      Add(grid_.Where(key, index, absl::StrCat("fixed.", key)),
-          absl::StrCat(key, " is for dataset synthetic; ", run.dataset(), " has its own: remove it"));
-    }
-  }
+  CheckImages(run, index);
   if (run.cuda_graph() && run.last_batch() == "keep") {
     Add(grid_.Where("cuda_graph", index, "fixed.cuda_graph"),
         "a recorded step has one size: use last_batch drop, or remove cuda_graph");
@@ -137,6 +137,27 @@ void CellChecker::CheckNeeds(const RunSpec& run, const std::vector<int>& index) 
         absl::StrCat("accumulation_steps ", run.accumulation_steps(), " must not exceed the ",
                      run.batch_per_rank(), " samples of a rank"));
   }
+}
+
+// Whether the data set's images suit the model.
+void CellChecker::CheckImages(const RunSpec& run, const std::vector<int>& index) {
+  const auto has_its_own = [&](absl::string_view key, absl::string_view takers) {
+    Add(grid_.Where(key, index, absl::StrCat("fixed.", key)),
+        absl::StrCat(key, " is for dataset ", takers, "; ", run.dataset(), " has its own: remove it"));
+  };
+  const bool sized = run.dataset() == "synthetic" || run.dataset() == "imagefolder";
+  if (run.image_size() != 0 && !sized) return has_its_own("image_size", "synthetic or imagefolder");
+  if (run.classes() != 0 && run.dataset() != "synthetic") return has_its_own("classes", "synthetic");
+
+  const ModelInfo* model = FindModel(run.model());
+  const int side = run.image_size() != 0 ? run.image_size() : kCifarImage;
+  if (model == nullptr || side >= model->smallest_image) return;
+  Add(grid_.Where("model", index, "fixed.model"),
+      absl::StrCat("model ", run.model(), " needs images of at least ", model->smallest_image, " x ",
+                   model->smallest_image, " pixels, those of ", run.dataset(), " have ", side, " x ", side,
+                   "; ",
+                   sized ? "set image_size: " : "use dataset synthetic or imagefolder with image_size: ",
+                   model->smallest_image));
 }
 
 // An engine that has no baselines would show nothing where the study asked for something.

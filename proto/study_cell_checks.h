@@ -31,6 +31,7 @@ class CellChecker {
   std::vector<FieldViolation> WhyUnusable(const Cell& cell, const std::vector<int>& index) const;
   void CheckBatch(const scalelab::v1::RunSpec& run, const std::vector<int>& index);
   void CheckNeeds(const scalelab::v1::RunSpec& run, const std::vector<int>& index);
+  void CheckImages(const scalelab::v1::RunSpec& run, const std::vector<int>& index);
   void CheckCommunication(const scalelab::v1::RunSpec& run, const std::vector<int>& index);
 
   const scalelab::v1::StudySpec& raw_;

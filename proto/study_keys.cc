@@ -4,8 +4,18 @@
 #include <numeric>
 
 #include "absl/strings/ascii.h"
+#include "proto/models.h"
 
 namespace scalelab {
+namespace {
+
+std::vector<absl::string_view> ModelNames() {
+  std::vector<absl::string_view> names;
+  for (const ModelInfo& model : Models()) names.push_back(model.name);
+  return names;
+}
+
+}  // namespace
 
 const std::vector<StudyKey>& StudyKeys() {
   using enum KeyType;
@@ -16,14 +26,8 @@ const std::vector<StudyKey>& StudyKeys() {
        0,
        0,
        "framework/strategy, or custom for a program of your own"},
-      {"model",
-       kString,
-       {"resnet20", "resnet32", "resnet44", "resnet56", "resnet18", "resnet34", "resnet50", "resnet101",
-        "resnet152"},
-       0,
-       0,
-       "network to train"},
-      {"dataset", kString, {"cifar10", "synthetic"}, 0, 0, "what to train on"},
+      {"model", kString, ModelNames(), 0, 0, "network to train"},
+      {"dataset", kString, {"cifar10", "imagefolder", "synthetic"}, 0, 0, "what to train on"},
       {"data_dir", kString, {}, 0, 0, "directory of the data set, as the nodes see it"},
       {"precision",
        kString,
@@ -75,9 +79,10 @@ const std::vector<StudyKey>& StudyKeys() {
        0,
        "algorithm that sums gradients (horovod)"},
       {"cuda_graph", kBool, {}, 0, 0, "record the step once and replay it, on a GPU"},
-      {"image_size", kInt, {}, 8, 1024, "side of synthetic images in pixels"},
+      {"image_size", kInt, {}, 8, 1024, "side in pixels that images of synthetic and imagefolder are given"},
       {"classes", kInt, {}, 2, 1000, "classes of synthetic images"},
       {"last_batch", kString, {"drop", "keep"}, 0, 0, "samples of an epoch that do not fill a global batch"},
+      {"save_parameters", kBool, {}, 0, 0, "write the trained parameters into the attempt directory"},
       {"train_samples", kInt, {}, 0, 1e12, "training samples to use; 0: all"},
       {"cpus_per_rank", kInt, {}, 1, 4096, "CPU cores of each rank"},
       {"gpus_per_rank", kInt, {}, 0, 64, "GPUs of each rank"},

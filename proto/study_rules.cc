@@ -61,6 +61,10 @@ RunSpec BaseSpec(const StudySpec& spec, const Grid& grid) {
   return base;
 }
 
+// Side of the images that data set imagefolder gives unless it is told another, as most of ImageNet's
+// networks expect.
+constexpr int kFolderImage = 224;
+
 // Derives what follows from a cell's own values.
 class CellMaker {
  public:
@@ -89,7 +93,9 @@ class CellMaker {
  private:
   void Derive(RunSpec* run) const {
     if (!dataset_set_ && run->engine() != "custom") run->set_dataset("cifar10");
-    if (!augment_set_) run->set_augment(run->dataset() == "cifar10");
+    const bool folder = run->dataset() == "imagefolder";
+    if (!augment_set_) run->set_augment(folder || run->dataset() == "cifar10");
+    if (folder && run->image_size() == 0) run->set_image_size(kFolderImage);
     int64_t ranks = std::max(run->ranks(), 1);
     if (spec_.scaling().mode() == Scaling::WEAK) {
       int64_t global = run->batch_per_rank() * ranks;

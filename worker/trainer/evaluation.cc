@@ -31,7 +31,7 @@ Evaluation Evaluate(Model& model, const ImageSet& set, Precision precision, at::
   sums[2].fill_(last - first);
   for (int64_t done = 0, n = 0; done < last - first; done += n) {
     n = std::min(batch, last - first - done);
-    FillBatch(set, std::span(samples).subspan(done, n), {}, buffer);
+    LoadBatch(set, std::span(samples).subspan(done, n), nullptr, buffer);
     const at::Tensor labels = buffer.labels.narrow(0, 0, n).to(device);
     at::Tensor logits;
     {

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <vector>
 
+#include "worker/trainer/checkpoint/parameters.h"
+#include "worker/trainer/data/random.h"
 #include "worker/trainer/data/train_loader.h"
 #include "worker/trainer/device/device.h"
 #include "worker/trainer/errors.h"
@@ -61,6 +63,12 @@ std::vector<double> AllGatherNumber(Communicator& communicator, double mine) {
 
 }  // namespace
 
+void SeedRank(const TrainingSpec& spec, int rank) {
+  // Samples of an epoch have keys of their own (DrawCropFlip), and no run has so many epochs.
+  Random random(static_cast<uint64_t>(spec.seed), UINT64_MAX, static_cast<uint64_t>(rank));
+  torch::manual_seed(random.Next());
+}
+
 void Train(const TrainingSpec& spec, at::Device device, Communicator& communicator, EventWriter& events) {
   const int rank = communicator.rank();
   const Precision precision = ParsePrecision(spec.precision, device);
@@ -76,9 +84,9 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
   const int64_t all_steps = spec.epochs * steps_per_epoch;
   const int64_t total_steps = spec.max_steps == 0 ? all_steps : std::min(all_steps, spec.max_steps);
 
-  torch::manual_seed(static_cast<uint64_t>(spec.seed));
-  const std::shared_ptr<Model> model =
-      MakeModel(spec.model, data.train.shape.classes, {ParseBatchNormMode(spec.batch_norm), &communicator});
+  const std::string parameters_path = spec.save_parameters ? ParametersPath() : "";
+  const std::shared_ptr<Model> model = MakeInitialModel(spec, data.train.shape, &communicator);
+  SeedRank(spec, rank);
   model->to(device);
   for (at::Tensor& parameter : model->parameters()) {
     // Before buckets are made: gradients follow the strides of their parameters.
@@ -159,6 +167,7 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
   metrics.emplace_back("run/steps", static_cast<double>(meter.steps()));
   metrics.emplace_back("run/seconds", run_seconds);
   strategy->AppendMetrics(metrics);
+  if (spec.save_parameters && rank == 0) SaveSafetensors(ParametersAndBuffers(*model), parameters_path);
   events.Finish(metrics, strategy->keeps_ranks_equal() ? ParameterHash(model->parameters()) : "");
 }
 

@@ -7,6 +7,10 @@
 
 namespace scalelab::trainer {
 
+// Seeds Torch's generators with (spec.seed, rank), from where models draw while they train (dropout): other
+// numbers on each rank, the same ones in each repetition.
+void SeedRank(const TrainingSpec& spec, int rank);
+
 // All ranks of the communicator call this with the same specification, each with its own device. Throws
 // TrainerError or what Torch throws; the same specification gives the same losses bit for bit on one rank
 // with one thread.

@@ -53,8 +53,12 @@ void TrainStep::Body(const Batch& batch, StepRecord& record) {
     at::Tensor loss;
     {
       const PrecisionScope scope(precision_, device_.type());
-      logits.push_back(model_.forward(images[part]));
-      loss = at::cross_entropy_loss(logits[part], labels[part]);
+      const TrainingLogits out = model_.ForwardTraining(images[part]);
+      logits.push_back(out.logits);
+      loss = at::cross_entropy_loss(out.logits, labels[part]);
+      if (out.auxiliary.defined()) {
+        loss = loss + kAuxiliaryWeight * at::cross_entropy_loss(out.auxiliary, labels[part]);
+      }
     }
     // Parts add up to the mean over the batch.
     if (images.size() > 1) {

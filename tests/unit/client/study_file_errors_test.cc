@@ -88,7 +88,8 @@ TEST_F(StudyFileErrors, UnknownModelsAndEngines) {
   EXPECT_EQ(
       Errors("study: s\nfixed:\n  ranks: 2\n  dataset: synthetic\n  model: resnet21\n"),
       "f.yaml:5:3: unknown model 'resnet21'; did you mean 'resnet20'? known: resnet20, resnet32, resnet44, "
-      "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152");
+      "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152, mobilenet_v2, alexnet, inception_v3, "
+      "vgg16");
   EXPECT_EQ(After("matrix:\n  engine:\n  - native/ddp\n  - native/dpd\n"),
             "f.yaml:6:5: unknown engine 'native/dpd'; did you mean 'native/ddp'? known: native/ddp, "
             "native/horovod, native/serial, native/none, custom");
@@ -220,7 +221,8 @@ TEST_F(StudyFileErrors, AreToldAllAtOnceInFileOrder) {
              "priority: 5000\nexclude: [{precision: tf32}]\n"),
       "f.yaml:2:1: repeats must be at least 1, not -1\n"
       "f.yaml:4:3: unknown model 'resnet21'; did you mean 'resnet20'? known: resnet20, resnet32, resnet44, "
-      "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152\n"
+      "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152, mobilenet_v2, alexnet, inception_v3, "
+      "vgg16\n"
       "f.yaml:5:3: ranks must be at least 1, not 0\n"
       "f.yaml:7:3: unknown key 'colour'; known: engine, model, dataset, data_dir, precision, backend, "
       "device, "
@@ -228,7 +230,7 @@ TEST_F(StudyFileErrors, AreToldAllAtOnceInFileOrder) {
       "weight_decay, decay_norm, augment, batch_norm, memory_format, bucket_cap_mib, "
       "first_bucket_cap_mib, accumulation_steps, find_unused_parameters, static_graph, fusion_threshold_mib, "
       "cycle_time_ms, cache_capacity, gradient_compression, autotune, stall_warning_s, timeline, "
-      "all_reduce, cuda_graph, image_size, classes, last_batch, train_samples, "
+      "all_reduce, cuda_graph, image_size, classes, last_batch, save_parameters, train_samples, "
       "cpus_per_rank, gpus_per_rank, command\n"
       "f.yaml:8:1: priority must be at most 1000, not 5000");
 }
@@ -237,7 +239,8 @@ TEST_F(StudyFileErrors, OfShapeAndOfMeaningStandTogether) {
   EXPECT_EQ(
       Errors("study: s\nfixed: {model: resnet21, dataset: synthetic, ranks: 2}\nrepeat: 3\npriority: 5000\n"),
       "f.yaml:2:9: unknown model 'resnet21'; did you mean 'resnet20'? known: resnet20, resnet32, resnet44, "
-      "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152\n"
+      "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152, mobilenet_v2, alexnet, inception_v3, "
+      "vgg16\n"
       "f.yaml:3:1: unknown key 'repeat'; did you mean 'repeats'?\n"
       "f.yaml:4:1: priority must be at most 1000, not 5000");
 }

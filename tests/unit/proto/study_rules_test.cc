@@ -82,7 +82,7 @@ TEST(ExpandStudy, TakesEveryKeyIntoTheRun) {
       "static_graph": true, "fusion_threshold_mib": 64, "cycle_time_ms": 2.5, "cache_capacity": 10,
       "gradient_compression": "fp16", "autotune": true, "stall_warning_s": 5, "timeline": true,
       "all_reduce": "ring", "cuda_graph": true, "image_size": 64, "classes": 100, "last_batch": "keep",
-      "train_samples": 1000, "cpus_per_rank": 2, "gpus_per_rank": 1}, "seed": 7,
+      "save_parameters": true, "train_samples": 1000, "cpus_per_rank": 2, "gpus_per_rank": 1}, "seed": 7,
       "measure": {"warmup_steps": 9, "evaluate": false, "target_accuracy": 0.5}})"))
                         .cells[0]
                         .spec;
@@ -124,6 +124,7 @@ TEST(ExpandStudy, TakesEveryKeyIntoTheRun) {
   EXPECT_EQ(run.image_size(), 64);
   EXPECT_EQ(run.classes(), 100);
   EXPECT_EQ(run.last_batch(), "keep");
+  EXPECT_TRUE(run.save_parameters());
   EXPECT_EQ(run.train_samples(), 1000);
   EXPECT_EQ(run.cpus_per_rank(), 2);
   EXPECT_EQ(run.gpus_per_rank(), 1);

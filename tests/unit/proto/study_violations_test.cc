@@ -56,7 +56,8 @@ TEST(StudyViolations, UnknownValues) {
       Wrong(Spec(R"({"study": "s", "fixed": {"model": "resnet21", "dataset": "synthetic", "ranks": 1}})")),
       Only("fixed.model",
            "unknown model 'resnet21'; did you mean 'resnet20'? known: resnet20, resnet32, resnet44, "
-           "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152"));
+           "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152, mobilenet_v2, alexnet, "
+           "inception_v3, vgg16"));
   EXPECT_THAT(WrongWith(R"("matrix": [{"key": "engine", "values": ["native/ddp", "native/dpd"]}])"),
               Only("matrix.engine[1]",
                    "unknown engine 'native/dpd'; did you mean 'native/ddp'? known: native/ddp, "
@@ -283,6 +284,47 @@ TEST(StudyViolations, WhatAnEngineNeeds) {
   EXPECT_THAT(
       Wrong(Spec(R"({"study": "s", "fixed": {"ranks": 1, "engine": "custom"}})")),
       Only("fixed.command", "engine custom needs a command, for example command: [python3, train.py]"));
+}
+
+TEST(StudyViolations, ImagesThatDoNotSuitTheModel) {
+  const auto with = [](const std::string& fixed) {
+    return Spec(R"({"study": "s", "fixed": {"ranks": 1, )" + fixed + "}}");
+  };
+  EXPECT_THAT(
+      Wrong(with(R"("model": "alexnet", "dataset": "cifar10", "data_dir": "/d")")),
+      Only("fixed.model",
+           "model alexnet needs images of at least 63 x 63 pixels, those of cifar10 have 32 x 32; use "
+           "dataset synthetic or imagefolder with image_size: 63"));
+  EXPECT_THAT(Wrong(with(R"("model": "inception_v3", "dataset": "imagefolder", "data_dir": "/d")")),
+              Only("fixed.model",
+                   "model inception_v3 needs images of at least 299 x 299 pixels, those of imagefolder have "
+                   "224 x 224; set image_size: 299"));
+  EXPECT_THAT(Wrong(with(R"("model": "vgg16", "dataset": "synthetic", "image_size": 31)")),
+              ElementsAre(Field(&FieldViolation::description, HasSubstr("at least 32 x 32"))));
+  for (const char* fits :
+       {R"("model": "vgg16", "dataset": "synthetic")", R"("model": "mobilenet_v2", "dataset": "synthetic")",
+        R"("model": "alexnet", "dataset": "synthetic", "image_size": 63)",
+        R"("model": "vgg16", "dataset": "cifar10", "data_dir": "/d")",
+        R"("model": "inception_v3", "dataset": "imagefolder", "data_dir": "/d", "image_size": 299)"}) {
+    EXPECT_TRUE(ExpandStudy(with(fits)).ok()) << fits;
+  }
+}
+
+TEST(StudyViolations, WhatADataSetNeedsAndHasItself) {
+  const auto with = [](const std::string& fixed) {
+    return Spec(R"({"study": "s", "fixed": {"ranks": 1, "model": "resnet20", )" + fixed + "}}");
+  };
+  EXPECT_THAT(Wrong(with(R"("dataset": "imagefolder")")),
+              Only("fixed.data_dir", "dataset imagefolder needs data_dir, the directory of train and val"));
+  EXPECT_THAT(Wrong(with(R"("dataset": "imagefolder", "data_dir": "/d", "classes": 10)")),
+              Only("fixed.classes", "classes is for dataset synthetic; imagefolder has its own: remove it"));
+  EXPECT_THAT(Wrong(with(R"("dataset": "cifar10", "data_dir": "/d", "image_size": 64)")),
+              Only("fixed.image_size",
+                   "image_size is for dataset synthetic or imagefolder; cifar10 has its own: remove it"));
+  const auto study = ExpandStudy(with(R"("dataset": "imagefolder", "data_dir": "/d")"));
+  ASSERT_TRUE(study.ok()) << study.status();
+  EXPECT_EQ(study->cells[0].spec.image_size(), 224);
+  EXPECT_TRUE(study->cells[0].spec.augment());
 }
 
 TEST(StudyViolations, WhatADeviceCannotDo) {

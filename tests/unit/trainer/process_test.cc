@@ -7,6 +7,7 @@
 #include <cmath>
 #include <thread>
 
+#include "tests/fakes/image_folder.h"
 #include "tests/unit/trainer/trainer_program.h"
 
 namespace scalelab::trainer {
@@ -66,6 +67,36 @@ TEST_F(Trainer, RepeatsARunBitForBit) {
   EXPECT_EQ(first.Losses(), second.Losses());
   EXPECT_EQ(first.hash(0), second.hash(0));
   EXPECT_NE(first.hash(0), Run({Spec(1, {{"augment", true}, {"max_steps", "5"}, {"seed", "4"}})}).hash(0));
+}
+
+TEST_F(Trainer, SavesTheParametersThatItsRanksEndWith) {
+  const std::string path = dir_ + "/parameters.safetensors";
+  const Result plain = Run({Spec(1, {{"max_steps", "2"}})});
+  EXPECT_FALSE(std::filesystem::exists(path)) << "nobody asked";
+  const Result run = Run({Spec(2, {{"max_steps", "2"}, {"save_parameters", true}})}, 2);
+  ASSERT_EQ(run.status, 0);
+  const std::string bytes = ReadAll(path);
+  ASSERT_GT(bytes.size(), 269'722u * 4);
+  EXPECT_THAT(bytes.substr(8, 200), HasSubstr(R"("conv.weight":{"dtype":"F32","shape":[16,3,3,3])"));
+  EXPECT_FALSE(std::filesystem::exists(path + ".new"));
+  ASSERT_EQ(Run({Spec(2, {{"max_steps", "2"}, {"save_parameters", true}})}, 2).status, 0);
+  EXPECT_EQ(ReadAll(path), bytes) << "with the same seed";
+}
+
+TEST_F(Trainer, PrintsTheParametersItStartsFrom) {
+  // Training that changes nothing ends with them; statistics of batches are not taken.
+  const json spec =
+      Spec(1, {{"max_steps", "1"}, {"learning_rate", 0}, {"batch_norm", "eval"}, {"save_parameters", true}});
+  ASSERT_EQ(Run({spec}).status, 0);
+  const std::string command = "env SCALELAB_SPEC=" + SpecPath(0) + " " TRAINER " --print-initial-parameters";
+  ASSERT_EQ(std::system((command + " >" + dir_ + "/initial").c_str()), 0);
+  EXPECT_EQ(ReadAll(dir_ + "/initial"), ReadAll(dir_ + "/parameters.safetensors"));
+  ASSERT_EQ(
+      std::system((TRAINER " --print-initial-parameters " + SpecPath(0) + " >" + dir_ + "/again").c_str()),
+      0);
+  EXPECT_EQ(ReadAll(dir_ + "/again"), ReadAll(dir_ + "/initial"));
+  EXPECT_NE(std::system((command + " >/dev/full 2>" + dir_ + "/err").c_str()), 0);
+  EXPECT_THAT(ReadAll(dir_ + "/err"), HasSubstr("could not be written"));
 }
 
 TEST_F(Trainer, ReportsEveryMetricOfTheProtocol) {
@@ -140,6 +171,62 @@ TEST_F(Trainer, EvaluatesTheSameWithAnyNumberOfRanks) {
   EXPECT_EQ(three["eval/samples"], 301);
   EXPECT_NEAR(three["eval/loss"].get<double>() / one["eval/loss"].get<double>(), 1, 1e-4);
   EXPECT_NEAR(three["eval/accuracy"].get<double>(), one["eval/accuracy"].get<double>(), 2.5 / 301);
+}
+
+TEST_F(Trainer, TrainsOnAFolderOfImagesTheSameWayWithAnyNumberOfRanks) {
+  MakeImageFolder(dir_ + "/images", 16, 5);
+  const json more = {{"dataset", "imagefolder"},
+                     {"data_dir", dir_ + "/images"},
+                     {"image_size", 40},
+                     {"augment", true},
+                     {"evaluate", true},
+                     {"train_samples", "0"},
+                     {"batch_norm", "eval"},
+                     {"learning_rate", 0.00001},
+                     {"global_batch", 16},
+                     {"max_steps", "4"},
+                     {"epochs", 2},
+                     {"cpus_per_rank", 2}};
+  const Result alone = Run({Spec(1, more)}), together = Run({Spec(2, more)}, 2);
+  ASSERT_EQ(alone.status, 0);
+  ASSERT_EQ(together.status, 0);
+  const std::vector<double> one = alone.Losses(), two = together.Losses();
+  ASSERT_EQ(one.size(), 4u);
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(two.at(i), one[i], 1e-4 * one[i]) << i;
+  EXPECT_EQ(alone.Of(0, "epoch").at(0)["metrics"]["eval/samples"], 15);
+}
+
+TEST_F(Trainer, NamesAnImageThatCannotBeDecoded) {
+  MakeImageFolder(dir_ + "/images", 4, 1);
+  const std::string path = dir_ + "/images/train/ant/2000.png";
+  WriteBytes(path, "no image");
+  const Result run = Run({Spec(1, {{"dataset", "imagefolder"},
+                                   {"data_dir", dir_ + "/images"},
+                                   {"image_size", 32},
+                                   {"train_samples", "0"},
+                                   {"global_batch", 13},
+                                   {"max_steps", "2"}})});
+  EXPECT_EQ(run.status, 1);
+  ASSERT_FALSE(run.events[0].empty());
+  const json error = run.events[0].back();
+  EXPECT_EQ(error["kind"], "data");
+  EXPECT_THAT(error["message"].get<std::string>(), HasSubstr(path + ": this is neither JPEG nor PNG"));
+}
+
+TEST_F(Trainer, RefusesImagesThatAreTooSmallForTheModel) {
+  const Result run = Run({Spec(1, {{"model", "alexnet"}})});
+  EXPECT_EQ(run.status, 1);
+  EXPECT_THAT(run.Of(0, "error").at(0)["message"].get<std::string>(),
+              HasSubstr("model \"alexnet\" needs images of at least 63 x 63 pixels, not 32 x 32"));
+}
+
+TEST_F(Trainer, RepeatsDropoutBitForBit) {
+  const json more = {
+      {"model", "mobilenet_v2"}, {"max_steps", "2"}, {"global_batch", 8}, {"batch_norm", "eval"}};
+  const Result first = Run({Spec(2, more)}, 2);
+  ASSERT_EQ(first.status, 0);
+  EXPECT_EQ(first.hash(0), first.hash(1));
+  EXPECT_EQ(first.hash(0), Run({Spec(2, more)}, 2).hash(0));
 }
 
 TEST_F(Trainer, SaysWhichDataFileIsShort) {

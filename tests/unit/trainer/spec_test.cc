@@ -40,7 +40,7 @@ TEST(TrainingSpec, TakesTheOptionsOfEngines) {
       R"({"accumulation_steps":4,"first_bucket_cap_mib":2,"bucket_cap_mib":10,"find_unused_parameters":true,
           "static_graph":true,"fusion_threshold_mib":0,"cycle_time_ms":2.5,"cache_capacity":0,
           "gradient_compression":"fp16","autotune":true,"stall_warning_s":0,"timeline":true,
-          "all_reduce":"ring","cuda_graph":true,"image_size":64,"classes":100})",
+          "all_reduce":"ring","cuda_graph":true,"image_size":64,"classes":100,"save_parameters":true})",
       "spec.json");
   EXPECT_EQ(spec.accumulation_steps, 4);
   EXPECT_EQ(spec.first_bucket_cap_mib, 2);
@@ -59,6 +59,7 @@ TEST(TrainingSpec, TakesTheOptionsOfEngines) {
   EXPECT_EQ(ParseTrainingSpec(R"({"last_batch":"keep"})", "spec.json").last_batch, "keep");
   EXPECT_EQ(spec.image_size, 64);
   EXPECT_EQ(spec.classes, 100);
+  EXPECT_TRUE(spec.save_parameters);
 }
 
 TEST(TrainingSpec, RefusesToRecordStepsOfTwoSizes) {

@@ -91,6 +91,37 @@ INSTANTIATE_TEST_SUITE_P(Engines, UnequalParts,
                                          Case{"horovod_4_in_parts", "native/horovod", 4, 3}),
                          [](const auto& info) { return std::string(info.param.name); });
 
+// With a second classifier, on the same features as the first.
+class TwoHeaded : public SmallModel {
+ public:
+  TwoHeaded() { other = register_parameter("other", at::full({4}, 0.5)); }
+  TrainingLogits ForwardTraining(const at::Tensor& images) override {
+    const at::Tensor logits = forward(images);
+    return {logits, logits * other};
+  }
+  at::Tensor other;
+};
+
+TEST(AuxiliaryClassifier, AddsToTheLossByItsWeightAndLearns) {
+  torch::manual_seed(5);
+  TwoHeaded model;
+  SoloCommunicator solo;
+  TrainingSpec spec;
+  const auto strategy = MakeStrategy(spec, model, solo);
+  TrainStep step(spec, Precision::kFp32, at::kCPU, model, *strategy, solo);
+  const at::Tensor images = Images(0, 12), labels = at::arange(12, at::kLong).remainder(4);
+  const at::Tensor logits = model.forward(images).detach();
+  const double expected =
+      (at::cross_entropy_loss(logits, labels) + 0.4 * at::cross_entropy_loss(0.5 * logits, labels))
+          .item<double>();
+  StepRecord record{.global_samples = 12, .marks = StepMarks(at::kCPU)};
+  step.Run({images, labels}, 0.1, record);
+  EXPECT_NEAR(record.numbers[kLoss].item<double>(), expected, 1e-6);
+  EXPECT_EQ(record.numbers[kCorrect].item<double>(), logits.argmax(1).eq(labels).sum().item<double>())
+      << "the first classifier answers";
+  EXPECT_GT((model.other - 0.5).abs().max().item<double>(), 0);
+}
+
 // Without synchronisation each rank follows the mean of its own samples, however many they are.
 TEST(UnequalParts, WeighNothingWithoutSynchronisation) {
   const auto models = EqualModels(3);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "worker/trainer/data/image_files.h"
 #include "worker/trainer/data/random.h"
 
 namespace scalelab::trainer {
@@ -80,6 +81,21 @@ void FillBatch(const ImageSet& set, std::span<const int32_t> samples, std::span<
     }
     labels[i] = set.labels[samples[i]];
   }
+}
+
+void LoadBatch(const ImageSet& set, std::span<const int32_t> samples, const Augmentation* augmentation,
+               Batch& batch) {
+  if (set.files != nullptr) {
+    set.files->Fill(samples, augmentation, batch.images);
+    for (size_t i = 0; i < samples.size(); ++i) batch.labels.data_ptr<int64_t>()[i] = set.labels[samples[i]];
+    return;
+  }
+  std::vector<CropFlip> crops;
+  if (augmentation != nullptr) {
+    for (int32_t sample : samples)
+      crops.push_back(DrawCropFlip(augmentation->seed, augmentation->epoch, sample));
+  }
+  FillBatch(set, samples, crops, batch);
 }
 
 }  // namespace scalelab::trainer

@@ -27,8 +27,21 @@ struct CropFlip {
 // Depends on nothing else, so that a sample is augmented the same way whichever rank trains on it.
 CropFlip DrawCropFlip(uint64_t seed, int64_t epoch, int64_t sample);
 
-// Writes the samples into the first rows of `batch`, each channel less its mean over its deviation (of the
-// CIFAR-10 training set); `crops` is empty or one for each sample. `batch` was allocated for set.shape.side.
+// What augmentation is drawn from, beside the sample's number.
+struct Augmentation {
+  uint64_t seed = 0;
+  int64_t epoch = 0;
+};
+
+// Writes the samples into the first rows of `batch`, which was allocated for set.shape.side: normalised, and
+// with `augmentation` at random, as CropFlip says, or ImageFiles where the images are files. Throws
+// TrainerError for a file that cannot be decoded.
+void LoadBatch(const ImageSet& set, std::span<const int32_t> samples, const Augmentation* augmentation,
+               Batch& batch);
+
+// Of images in memory: writes the samples into the first rows of `batch`, each channel less its mean over its
+// deviation (of the CIFAR-10 training set); `crops` is empty or one for each sample. `batch` was allocated
+// for set.shape.side.
 void FillBatch(const ImageSet& set, std::span<const int32_t> samples, std::span<const CropFlip> crops,
                Batch& batch);
 

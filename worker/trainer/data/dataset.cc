@@ -7,6 +7,8 @@
 #include <string_view>
 
 #include "proto/datasets.h"
+#include "proto/image_folder.h"
+#include "worker/trainer/data/image_files.h"
 #include "worker/trainer/data/random.h"
 #include "worker/trainer/errors.h"
 
@@ -91,12 +93,17 @@ int64_t TrainLimit(const TrainingSpec& spec) {
   return spec.train_samples == 0 ? INT64_MAX : spec.train_samples;
 }
 
-Dataset LoadCifar10(const TrainingSpec& spec) {
+ImageShape Cifar10Shape(const TrainingSpec& spec) {
   if (spec.image_size != 0 || spec.classes != 0) {
     throw TrainerError(
         "image_size and classes are for data set \"synthetic\"; \"cifar10\" has its own: remove them",
         ErrorKind::kData);
   }
+  return {};
+}
+
+Dataset LoadCifar10(const TrainingSpec& spec) {
+  Cifar10Shape(spec);
   absl::StatusOr<RecordFiles> files = FindCifar10(spec.data_dir);
   if (!files.ok()) throw TrainerError(std::string(files.status().message()), ErrorKind::kData);
   Dataset data;
@@ -105,10 +112,15 @@ Dataset LoadCifar10(const TrainingSpec& spec) {
   return data;
 }
 
-Dataset LoadSynthetic(const TrainingSpec& spec) {
+ImageShape SyntheticShape(const TrainingSpec& spec) {
   ImageShape shape;
   if (spec.image_size != 0) shape.side = static_cast<int>(spec.image_size);
   if (spec.classes != 0) shape.classes = static_cast<int>(spec.classes);
+  return shape;
+}
+
+Dataset LoadSynthetic(const TrainingSpec& spec) {
+  const ImageShape shape = SyntheticShape(spec);
   const int64_t fit = std::min(kSyntheticTrain, kSyntheticBytes / shape.bytes());
   Dataset data;
   data.train =
@@ -117,23 +129,69 @@ Dataset LoadSynthetic(const TrainingSpec& spec) {
   return data;
 }
 
+constexpr int kFolderSide = 224;
+
+ImageShape FolderShape(const TrainingSpec& spec) {
+  if (spec.classes != 0) {
+    throw TrainerError("classes is for data set \"synthetic\"; \"imagefolder\" has its own: remove it",
+                       ErrorKind::kData);
+  }
+  const absl::StatusOr<std::vector<std::string>> classes = ListImageClasses(spec.data_dir);
+  if (!classes.ok()) throw TrainerError(std::string(classes.status().message()), ErrorKind::kData);
+  ImageShape shape;
+  shape.side = spec.image_size == 0 ? kFolderSide : static_cast<int>(spec.image_size);
+  shape.classes = static_cast<int>(classes->size());
+  return shape;
+}
+
+ImageSet LoadFiles(const TrainingSpec& spec, const ImageShape& shape, ImagePart part, int64_t samples) {
+  absl::StatusOr<ImageList> list = ListImages(spec.data_dir, part);
+  if (!list.ok()) throw TrainerError(std::string(list.status().message()), ErrorKind::kData);
+  const auto files = std::make_shared<ImageFiles>(*std::move(list), samples, shape.side,
+                                                  static_cast<int>(spec.cpus_per_rank));
+  ImageSet set;
+  set.shape = shape;
+  set.size = files->size();
+  set.labels.resize(set.size);
+  for (int64_t i = 0; i < set.size; ++i) set.labels[i] = static_cast<uint16_t>(files->label(i));
+  set.files = files;
+  return set;
+}
+
+Dataset LoadFolder(const TrainingSpec& spec) {
+  const ImageShape shape = FolderShape(spec);
+  if (absl::Status sound = CheckImageFolder(spec.data_dir); !sound.ok())
+    throw TrainerError(std::string(sound.message()), ErrorKind::kData);
+  Dataset data;
+  data.train = LoadFiles(spec, shape, ImagePart::kTrain, spec.train_samples);
+  if (spec.evaluate) data.test = LoadFiles(spec, shape, ImagePart::kVal, 0);
+  return data;
+}
+
 struct Entry {
   std::string_view name;
+  ImageShape (*shape)(const TrainingSpec&);
   Dataset (*load)(const TrainingSpec&);
 };
 
-constexpr Entry kDatasets[] = {{"cifar10", LoadCifar10}, {"synthetic", LoadSynthetic}};
+constexpr Entry kDatasets[] = {{"cifar10", Cifar10Shape, LoadCifar10},
+                               {"imagefolder", FolderShape, LoadFolder},
+                               {"synthetic", SyntheticShape, LoadSynthetic}};
 
-}  // namespace
-
-Dataset LoadDataset(const TrainingSpec& spec) {
+const Entry& Find(const TrainingSpec& spec) {
   std::string known;
   for (const Entry& entry : kDatasets) {
-    if (entry.name == spec.dataset) return entry.load(spec);
+    if (entry.name == spec.dataset) return entry;
     known += (known.empty() ? "" : ", ") + std::string(entry.name);
   }
   throw TrainerError("this trainer has no data set \"" + spec.dataset + "\": it has " + known,
                      ErrorKind::kData);
 }
+
+}  // namespace
+
+ImageShape ReadShape(const TrainingSpec& spec) { return Find(spec).shape(spec); }
+
+Dataset LoadDataset(const TrainingSpec& spec) { return Find(spec).load(spec); }
 
 }  // namespace scalelab::trainer

@@ -20,13 +20,18 @@ struct ImageShape {
   int64_t bytes() const { return kChannels * plane(); }
 };
 
-// Images as bytes, each of them red, green and blue plane row by row, and their classes.
+class ImageFiles;
+
+// Images and their classes. Images are in memory as bytes, each of them red, green and blue plane row by row,
+// or they are files.
 struct ImageSet {
   ImageShape shape;
   int64_t size = 0;
-  std::unique_ptr<uint8_t[]> pixels;  // size * shape.bytes()
-  std::vector<uint16_t> labels;       // size, each below shape.classes
+  std::unique_ptr<uint8_t[]> pixels;        // size * shape.bytes(); null where they are files
+  std::shared_ptr<const ImageFiles> files;  // null where they are in memory
+  std::vector<uint16_t> labels;             // size, each below shape.classes
 
+  // In memory.
   const uint8_t* image(int64_t i) const { return pixels.get() + i * shape.bytes(); }
 };
 
@@ -35,7 +40,13 @@ struct Dataset {
   ImageSet test;  // empty when the run does not evaluate
 };
 
+// What the images of data set `spec.dataset` will be, without reading them. Throws as LoadDataset does.
+ImageShape ReadShape(const TrainingSpec& spec);
+
 // Data set `spec.dataset`. Of the training set the first spec.train_samples, if that is not 0.
+//
+// "imagefolder": the files that spec.data_dir lists (proto/image_folder.h), as squares of spec.image_size
+// pixels (0: 224); spec.train_samples of them are at even distances. Only the list is in memory.
 //
 // "cifar10": from the files in spec.data_dir.
 //

@@ -22,7 +22,7 @@ TrainLoader::TrainLoader(const ImageSet& set, ShardedSampler sampler, const Opti
       slot.used = Moment(options.device);  // by whoever had this memory before
     }
   }
-  thread_ = std::thread(&TrainLoader::Fill, this);
+  thread_ = std::thread(&TrainLoader::Run, this);
 }
 
 TrainLoader::~TrainLoader() {
@@ -37,6 +37,7 @@ const Batch& TrainLoader::Next() {
     free_.release();
   }
   ready_.acquire();
+  if (taken_ == filled_) std::rethrow_exception(error_);
   const Slot& slot = slots_[taken_++ % slot_count_];
   slot.copied.Block();
   if (slot.samples == options_.batch_per_rank) return slot.device;
@@ -44,30 +45,36 @@ const Batch& TrainLoader::Next() {
   return part_;
 }
 
+void TrainLoader::Run() {
+  try {
+    Fill();
+  } catch (...) {
+    error_ = std::current_exception();
+    ready_.release();
+  }
+}
+
 void TrainLoader::Fill() {
   const DeviceStream stream(options_.device);
   const StreamScope scope(stream);
   const at::NoGradGuard no_grad;
-  std::vector<CropFlip> crops;
   for (int64_t step = 0; step < options_.total_steps; ++step) {
     const int64_t epoch = step / sampler_.steps_per_epoch(), in_epoch = step % sampler_.steps_per_epoch();
     if (in_epoch == 0) sampler_.StartEpoch(epoch);
     free_.acquire();
     if (stop_) return;
     const std::span<const int32_t> samples = sampler_.Slice(in_epoch);
-    if (options_.augment) {
-      crops.resize(samples.size());
-      for (size_t i = 0; i < crops.size(); ++i) crops[i] = DrawCropFlip(options_.seed, epoch, samples[i]);
-    }
+    const Augmentation augmentation{options_.seed, epoch};
     Slot& slot = slots_[step % slot_count_];
     slot.used.Wait();
     slot.samples = std::ssize(samples);
-    FillBatch(set_, samples, crops, slot.host);
+    LoadBatch(set_, samples, options_.augment ? &augmentation : nullptr, slot.host);
     if (options_.device.is_cuda()) {
       slot.device.images.copy_(slot.host.images, /*non_blocking=*/true);
       slot.device.labels.copy_(slot.host.labels, /*non_blocking=*/true);
       slot.copied = Moment(options_.device);
     }
+    ++filled_;
     ready_.release();
   }
 }

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <exception>
 #include <semaphore>
 #include <thread>
 #include <vector>
@@ -30,7 +31,8 @@ class TrainLoader {
   ~TrainLoader();
 
   // The batch of the next step, on the device; it stays valid until the next call, on a GPU for what the
-  // current stream is given until then. At most total_steps calls.
+  // current stream is given until then. At most total_steps calls. Throws what LoadBatch threw, in the step
+  // that the batch was for.
   const Batch& Next();
 
  private:
@@ -43,6 +45,7 @@ class TrainLoader {
     Moment used;    // by the step that got it
   };
 
+  void Run();
   void Fill();
 
   const ImageSet& set_;
@@ -53,6 +56,8 @@ class TrainLoader {
   std::array<Slot, kMostSlots> slots_;
   std::counting_semaphore<kMostSlots + 1> free_, ready_{0};
   std::atomic<bool> stop_ = false;
+  std::exception_ptr error_;  // why there is no batch after the filled ones; set before ready_ is released
+  std::atomic<int64_t> filled_ = 0;
   int64_t taken_ = 0;
   Batch part_;  // of a slot that is not full
   std::thread thread_;

@@ -11,7 +11,8 @@ BatchNormMode ParseBatchNormMode(const std::string& name) {
   throw TrainerError("batch_norm \"" + name + "\" is none of train, sync, eval");
 }
 
-BatchNorm::BatchNorm(int64_t channels, const BatchNormOptions& options) : options_(options) {
+BatchNorm::BatchNorm(int64_t channels, const BatchNormOptions& options, double epsilon) : options_(options) {
+  state_.epsilon = epsilon;
   state_.weight = register_parameter("weight", at::ones({channels}));
   state_.bias = register_parameter("bias", at::zeros({channels}));
   state_.running_mean = register_buffer("running_mean", at::zeros({channels}));

@@ -23,7 +23,7 @@ BatchNormMode ParseBatchNormMode(const std::string& name);
 
 class BatchNorm : public torch::nn::Module {
  public:
-  BatchNorm(int64_t channels, const BatchNormOptions& options);
+  BatchNorm(int64_t channels, const BatchNormOptions& options, double epsilon = 1e-5);
 
   at::Tensor forward(const at::Tensor& x);
   // relu(forward(x)).

@@ -1,0 +1,96 @@
+"""Logits of a model by another implementation, for torchvision_test.cc.
+
+    torchvision_reference.py MODEL CLASSES DIR
+
+reads DIR/weights and DIR/images (safetensors) and writes DIR/logits: "logits" in evaluation, and for Inception V3
+"auxiliary" in training with running statistics. Weights must have exactly the names that the network's own have. Exits with 77 where PyTorch
+or torchvision is not installed.
+"""
+import json
+import struct
+import sys
+import warnings
+
+try:
+    import numpy
+    import torch
+    import torchvision
+except ImportError as error:
+    print(error, file=sys.stderr)
+    sys.exit(77)
+
+
+def read(path):
+    with open(path, "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        data = file.read()
+    tensors = {}
+    for name, entry in header.items():
+        assert entry["dtype"] == "F32", entry
+        begin, end = entry["data_offsets"]
+        values = numpy.frombuffer(data[begin:end], "<f4").reshape(entry["shape"])
+        tensors[name] = torch.from_numpy(values.copy())
+    return tensors
+
+
+def write(path, tensors):
+    header, data = {}, b""
+    for name, tensor in tensors.items():
+        values = tensor.detach().numpy().astype("<f4").tobytes()
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def cifar_resnet(depth, weights, images):
+    """He et al. 2015, section 4.2, with shortcuts of option A, in evaluation."""
+    functional = torch.nn.functional
+
+    def conv(name, x, stride=1):
+        return functional.conv2d(x, weights.pop(name + ".weight"), stride=stride, padding=1)
+
+    def norm(name, x):
+        mean, variance = weights.pop(name + ".running_mean"), weights.pop(name + ".running_var")
+        return functional.batch_norm(x, mean, variance, weights.pop(name + ".weight"), weights.pop(name + ".bias"))
+
+    x = functional.relu(norm("norm", conv("conv", images)))
+    for stage in (1, 2, 3):
+        for block in range((depth - 2) // 6):
+            name = f"stage{stage}_{block}"
+            stride = 2 if stage > 1 and block == 0 else 1
+            y = functional.relu(norm(name + ".norm1", conv(name + ".conv1", x, stride)))
+            y = norm(name + ".norm2", conv(name + ".conv2", y))
+            if stride == 2:
+                added = x.shape[1] // 2
+                x = functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, added, added))
+            x = functional.relu(x + y)
+    logits = functional.linear(x.mean((2, 3)), weights.pop("linear.weight"), weights.pop("linear.bias"))
+    assert not weights, f"weights that nothing reads: {sorted(weights)}"
+    return logits
+
+
+def main():
+    name, classes, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    torch.set_num_threads(1)
+    weights, images = read(folder + "/weights"), read(folder + "/images")["images"]
+    with torch.no_grad():
+        if name in ("resnet20", "resnet32", "resnet44", "resnet56"):
+            write(folder + "/logits", {"logits": cifar_resnet(int(name[6:]), weights, images)})
+            return
+        options = {"init_weights": False} if name in ("inception_v3", "vgg16") else {}
+        model = getattr(torchvision.models, name)(num_classes=classes, **options)
+        model.load_state_dict(weights)
+        logits = {"logits": model.eval()(images)}
+        if name == "inception_v3":
+            model.train()  # but for its normalisations, whose batch is small
+            for module in model.modules():
+                if isinstance(module, torch.nn.BatchNorm2d):
+                    module.eval()
+            logits["auxiliary"] = model(images)[1]
+        write(folder + "/logits", logits)
+
+
+warnings.simplefilter("ignore")
+main()

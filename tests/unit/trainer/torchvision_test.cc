@@ -1,0 +1,101 @@
+// Every model against another implementation, from the same weights: torchvision's, or a few lines of PyTorch
+// for the CIFAR ResNets (torchvision_reference.py). Weights and images go there as files, logits come back as
+// one.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "proto/models.h"
+#include "worker/trainer/checkpoint/parameters.h"
+
+namespace scalelab::trainer {
+namespace {
+
+constexpr double kTolerance = 1e-4;  // of the largest logit
+constexpr int kClasses = 17, kImages = 3,
+              kLacking = 77;  // what the script exits with where it can import nothing
+
+// Weights that keep activations in bounds whatever the network's own start is, and normalisations that are
+// not the identity, so that none can be left out or mistaken for another.
+void Randomise(Model& model) {
+  const at::NoGradGuard no_grad;
+  for (auto& item : model.named_parameters()) {
+    at::Tensor& value = item.value();
+    if (value.dim() > 1) {
+      torch::nn::init::kaiming_normal_(value, 0.0, torch::kFanIn, torch::kReLU);
+    } else {
+      value.uniform_(item.key().ends_with("weight") ? 0.5 : -0.3, item.key().ends_with("weight") ? 1 : 0.3);
+    }
+  }
+  for (auto& item : model.named_buffers()) {
+    const bool variance = item.key().ends_with("running_var");
+    item.value().uniform_(variance ? 0.5 : -0.3, variance ? 2 : 0.3);
+  }
+}
+
+NamedTensors Load(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return ReadSafetensors(text.str(), path);
+}
+
+class SameAs : public testing::TestWithParam<ModelInfo> {
+ protected:
+  SameAs() : dir_(testing::TempDir() + "/torchvision-" + std::to_string(getpid())) {
+    std::filesystem::create_directories(dir_);
+  }
+  ~SameAs() override { std::filesystem::remove_all(dir_); }
+  const std::string dir_;
+};
+
+TEST_P(SameAs, PyTorchsNetworkFromTheSameWeights) {
+  const std::string name(GetParam().name);
+  const bool cifar =
+      name.ends_with("20") || name.ends_with("32") || name.ends_with("44") || name.ends_with("56");
+  const int side = cifar ? 32 : std::max(96, GetParam().smallest_image);
+  torch::manual_seed(1);
+  const auto model = MakeModel(name, kClasses, {BatchNormMode::kEval, nullptr});
+  Randomise(*model);
+  const at::Tensor images = at::randn({kImages, 3, side, side});
+  SaveSafetensors(ParametersAndBuffers(*model), dir_ + "/weights");
+  SaveSafetensors({{"images", images}}, dir_ + "/images");
+  const std::string command = PYTHON " " SCRIPT " " + name + " " + std::to_string(kClasses) + " " + dir_;
+  const int status = std::system(command.c_str());
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kLacking)
+    GTEST_SKIP()
+        << "needs Debian's python3-torch and python3-torchvision (deploy/setup --frameworks installs them)";
+  ASSERT_EQ(status, 0) << command;
+
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& parameter : model->parameters()) {
+    if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
+  }
+  const at::Tensor input = images.contiguous(at::MemoryFormat::ChannelsLast);
+  for (const auto& [kind, expected] : Load(dir_ + "/logits")) {
+    at::Tensor found;
+    if (kind == "auxiliary") {
+      model->train();
+      found = model->ForwardTraining(input).auxiliary;
+    } else {
+      model->eval();
+      found = model->forward(input);
+    }
+    ASSERT_EQ(found.sizes(), expected.sizes());
+    EXPECT_GT(expected.std().item<double>(), 1e-3) << "or the comparison says little";
+    const double deviation = ((found - expected).abs().max() / expected.abs().max()).item<double>();
+    std::printf("%s: %s deviate by %.1e of the largest\n", name.c_str(), kind.c_str(), deviation);
+    EXPECT_LT(deviation, kTolerance) << kind;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SameAs, testing::ValuesIn(Models()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace scalelab::trainer
