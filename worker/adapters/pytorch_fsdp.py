@@ -20,6 +20,7 @@ class PytorchFsdp(GroupEngine):
     only the optimizer's is reported, and no share of communication."""
 
     name = "pytorch/fsdp"
+    weights_follow_layout = False  # fully_shard takes contiguous parameters only; images may be channels last
 
     def join(self):
         if fully_shard is None:

@@ -14,6 +14,7 @@ class TorchEngine(training.Engine):
 
     framework = "pytorch"
     gradient_bytes = 0  # handed to the communicator in each step
+    weights_follow_layout = True  # where it is channels last, so are weights; else they are contiguous all the same
 
     @staticmethod
     def version():
@@ -29,7 +30,8 @@ class TorchEngine(training.Engine):
         self.layout = "NHWC" if last else "NCHW"
         self.join()
         self.model = make_model(spec.model, data.classes, parameters)
-        self.model.to(self.device, memory_format=torch.channels_last if last else torch.contiguous_format)
+        weights_last = last and self.weights_follow_layout
+        self.model.to(self.device, memory_format=torch.channels_last if weights_last else torch.contiguous_format)
         self.wrapped = self.wrap(self.model)
         self.optimizer = self.wrap_optimizer(self.make_optimizer(self.model))
         self._clock = None
