@@ -9,6 +9,7 @@ from scalelab.torch_engine import TorchEngine
 
 class HorovodPytorch(TorchEngine):
     name = "horovod/pytorch"
+    weights_follow_layout = False  # Horovod takes contiguous gradients only; images may be channels last
 
     @staticmethod
     def version():

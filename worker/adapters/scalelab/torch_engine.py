@@ -71,7 +71,7 @@ class TorchEngine(training.Engine):
         images, labels = self.to_device(images, labels)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
         with self.precision.scope():
             loss, logits = loss_and_logits(self.wrapped(images), labels)
         clock.mark("step/forward_s")
