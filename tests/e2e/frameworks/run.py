@@ -77,7 +77,7 @@ def run(engine, spec, ranks=2, timeout=240):
         "global_batch": 64,
         "max_steps": "10",
         "warmup_steps": 2,
-        "learning_rate": 0.01,
+        "learning_rate": 0.001,  # larger ones multiply rounding more
         "seed": "3",
         "cpus_per_rank": 1,
         "save_parameters": True,
