@@ -1,0 +1,128 @@
+// The recipe in Python (worker/adapters/scalelab) against that of the native trainer: the same bytes.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "nlohmann/json.hpp"
+#include "worker/trainer/data/sampler.h"
+#include "worker/trainer/data/train_loader.h"
+#include "worker/trainer/optim/schedule.h"
+
+namespace scalelab::trainer {
+namespace {
+
+using nlohmann::json;
+
+template <typename T>
+std::vector<T> Numbers(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  std::vector<T> numbers(bytes.size() / sizeof(T));
+  std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(T));
+  return numbers;
+}
+
+template <typename T>
+void Append(const at::Tensor& tensor, std::vector<T>& out) {
+  const at::Tensor flat = tensor.contiguous();
+  out.insert(out.end(), flat.data_ptr<T>(), flat.data_ptr<T>() + flat.numel());
+}
+
+class Recipe : public testing::Test {
+ protected:
+  Recipe() {
+    std::string pattern = testing::TempDir() + "/recipe-XXXXXX";
+    dir_ = mkdtemp(pattern.data());
+  }
+  ~Recipe() override { std::filesystem::remove_all(dir_); }
+
+  // Every number that either makes of the specification, on each of its ranks.
+  void Compare(const json& fields) {
+    const TrainingSpec spec = ParseTrainingSpec(fields.dump(), "spec.json");
+    std::ofstream(dir_ + "/spec.json") << fields;
+    for (int rank = 0; rank < spec.ranks; ++rank) {
+      const std::string command = "/usr/bin/python3 " SCALELAB_SOURCE_DIR
+                                  "/tests/unit/adapters/dump_recipe.py " +
+                                  dir_ + "/spec.json " + dir_ + " " + std::to_string(rank);
+      ASSERT_EQ(system(command.c_str()), 0);
+      CompareRank(spec, rank);
+    }
+  }
+
+ private:
+  void CompareSet(const std::string& name, const ImageSet& set) {
+    const auto pixels = Numbers<uint8_t>(dir_ + "/" + name + "_images.bin");
+    ASSERT_EQ(pixels.size(), set.size * set.shape.bytes());
+    EXPECT_EQ(pixels.empty() ? 0 : std::memcmp(pixels.data(), set.pixels.get(), pixels.size()), 0) << name;
+    const auto labels = Numbers<int64_t>(dir_ + "/" + name + "_labels.bin");
+    EXPECT_TRUE(std::ranges::equal(labels, set.labels)) << name;
+  }
+
+  void CompareRank(const TrainingSpec& spec, int rank) {
+    const Dataset data = LoadDataset(spec);
+    CompareSet("train", data.train);
+    CompareSet("test", data.test);
+    const auto seed = static_cast<uint64_t>(spec.seed);
+    const ShardedSampler sampler(data.train.size, spec.global_batch, rank, static_cast<int>(spec.ranks),
+                                 seed);
+    const int64_t steps = spec.epochs * sampler.steps_per_epoch();
+    TrainLoader loader(data.train, sampler,
+                       {spec.batch_per_rank, steps, spec.augment, seed, at::MemoryFormat::Contiguous});
+    std::vector<float> first, last;
+    std::vector<int64_t> labels;
+    std::vector<double> rates;
+    for (int64_t step = 0; step < steps; ++step) {
+      const Batch& batch = loader.Next();
+      Append(batch.images, first);
+      Append(batch.images.permute({0, 2, 3, 1}), last);
+      Append(batch.labels, labels);
+      rates.push_back(LearningRate(spec, step, sampler.steps_per_epoch()));
+    }
+    ASSERT_GT(steps, 1);
+    EXPECT_EQ(Numbers<int64_t>(dir_ + "/labels.bin"), labels);
+    EXPECT_TRUE(Numbers<float>(dir_ + "/NCHW.bin") == first);
+    EXPECT_TRUE(Numbers<float>(dir_ + "/NHWC.bin") == last);
+    EXPECT_EQ(Numbers<double>(dir_ + "/rates.bin"), rates);
+  }
+
+ protected:
+  std::string dir_;
+};
+
+TEST_F(Recipe, SyntheticImagesOfCifarsSize) {
+  Compare({{"dataset", "synthetic"},
+           {"train_samples", 1100},
+           {"global_batch", 90},
+           {"ranks", 3},
+           {"epochs", 2},
+           {"seed", "7"},
+           {"evaluate", true},
+           {"lr_schedule", "cosine"},
+           {"warmup_epochs", 0.5}});
+}
+
+TEST_F(Recipe, SyntheticImagesOfAnotherSizeWithoutAugmentation) {
+  // Neither rows nor images are whole words of the generator.
+  Compare({{"dataset", "synthetic"},
+           {"image_size", 37},
+           {"classes", 13},
+           {"train_samples", 50},
+           {"global_batch", 16},
+           {"augment", false},
+           {"seed", "-3"},
+           {"lr_schedule", "step"}});
+}
+
+TEST_F(Recipe, Cifar10) {
+  Compare({{"dataset", "cifar10"},
+           {"data_dir", SCALELAB_SOURCE_DIR "/deploy/data"},
+           {"global_batch", 100},
+           {"ranks", 2},
+           {"evaluate", true}});
+}
+
+}  // namespace
+}  // namespace scalelab::trainer

@@ -1,0 +1,30 @@
+"""Writes what Python makes of a specification, for adapters_recipe_test.cc to compare with what C++ makes of it.
+
+argv: specification, directory, rank. Files of bare numbers: NAME.bin each.
+"""
+import os
+import sys
+
+import fixture  # noqa: F401
+import numpy as np
+from scalelab import recipe
+
+
+def main(path, directory, rank):
+    def write(name, arrays):
+        np.concatenate([np.asarray(a).reshape(-1) for a in arrays]).tofile(os.path.join(directory, name + ".bin"))
+
+    spec = recipe.Spec.read(path)
+    data = recipe.load_data(spec)
+    for name in ("train_images", "train_labels", "test_images", "test_labels"):
+        write(name, [getattr(data, name)])
+    for layout in ("NCHW", "NHWC"):
+        run = recipe.Batches(spec, data, rank, spec.ranks, layout)
+        batches = list(run)
+        write(layout, [images for images, _ in batches])
+        write("labels", [labels for _, labels in batches])
+    write("rates", [[recipe.learning_rate(spec, step, run.steps_per_epoch) for step in range(run.total_steps)]])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

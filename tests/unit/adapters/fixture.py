@@ -1,0 +1,27 @@
+"""What the tests of the adapters' modules share."""
+import os
+import shutil
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "..", "worker", "adapters"))
+
+
+class InDirectory(unittest.TestCase):
+    """Each test has a directory of its own, self.dir, and the environment it began with."""
+
+    def setUp(self):
+        self.dir = tempfile.mkdtemp(prefix="scalelab-adapters-")
+        self.addCleanup(shutil.rmtree, self.dir)
+        before = dict(os.environ)
+        self.addCleanup(lambda: (os.environ.clear(), os.environ.update(before)))
+
+    def path(self, name):
+        return os.path.join(self.dir, name)
+
+    def write(self, name, text, mode=0o644):
+        with open(self.path(name), "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(self.path(name), mode)
+        return self.path(name)

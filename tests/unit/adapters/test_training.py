@@ -1,0 +1,123 @@
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+import fixture
+import numpy as np
+from scalelab import meter, recipe, training
+
+TOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "toy_engine.py")
+WEIGHTS = {"b.weight": np.ones((2, 2), np.float32), "a.bias": np.zeros(2, np.float32), "a.running_mean": np.ones(2, np.float32)}
+
+
+class TrainingTest(fixture.InDirectory):
+    def run_toy(self, *arguments, replicas=None, **fields):
+        """(exit status, standard error, events of each file)"""
+        spec = {"engine": "toy/engine", "global_batch": 10, "batch_per_rank": 10, "train_samples": "35", "epochs": 2,
+                "warmup_steps": 2, "learning_rate": 0.5, **fields}
+        recipe.write_safetensors(self.path("weights"), WEIGHTS)
+        environment = {
+            **os.environ, "RANK": "0", "WORLD_SIZE": str(replicas or 1), "SCALELAB_ATTEMPT_DIR": self.dir,
+            "SCALELAB_SPEC": self.write("spec.json", json.dumps(spec)), "SCALELAB_EVENTS": self.path("events-0.jsonl"),
+            "SCALELAB_TRAINER": self.write("trainer", f"#!/bin/sh\ncat {self.dir}/weights\n", 0o755),
+        }
+        if replicas:
+            environment["SCALELAB_REPLICAS"] = str(replicas)
+        done = subprocess.run([sys.executable, TOY, *arguments], env=environment, capture_output=True, text=True, timeout=60,
+                              check=False)
+        events = []
+        for rank in range(replicas or 1):
+            with open(self.path(f"events-{rank}.jsonl"), encoding="utf-8") as file:
+                events.append([json.loads(line) for line in file])
+        self.assertEqual("closed" in done.stdout, done.returncode == 0)
+        return done.returncode, done.stderr, events
+
+    def test_events_and_metrics_are_those_of_the_protocol(self):
+        for arguments in ((), ("late",)):
+            status, errors, (events,) = self.run_toy(*arguments, evaluate=True, target_accuracy=0.25)
+            self.assertEqual((status, errors), (0, ""))
+            self.assertEqual([e["event"] for e in events], ["start"] + (["step"] * 3 + ["epoch"]) * 2 + ["finish"])
+            self.assertEqual([(e["epoch"], e["step"]) for e in events if e["event"] == "step"],
+                             [(0, 0), (0, 1), (0, 2), (1, 3), (1, 4), (1, 5)])
+            start = events[0]
+            self.assertEqual((start["framework"], start["version"], start["total_steps"]), ("toy", "toy 1", 6))
+            step = events[2]["metrics"]
+            self.assertGreaterEqual(step.pop("step/data_s"), 0)
+            self.assertEqual(step, {"step/total_s": 1, "step/forward_s": 0.1, "step/backward_s": 0.2, "step/optimizer_s": 0.05,
+                                    "step/comm_exposed_s": 0.1, "comm/bytes": 8, "train/loss": 2, "train/learning_rate": 0.5})
+            epoch = events[4]["metrics"]
+            self.assertEqual((epoch["epoch/seconds"], epoch["epoch/throughput"], epoch["epoch/train_loss"]), (3, 10, 2))
+            self.assertEqual((epoch["epoch/train_accuracy"], epoch["eval/loss"], epoch["eval/accuracy"]), (0.5, 3, 0.25))
+            self.assertEqual(epoch["eval/samples"], 10_000)
+            finish = events[-1]["metrics"]  # steps 2 to 5 count: 1.5, 2, 2.5 and 3 seconds
+            for key, value in {"run/throughput": 10 / 2.25, "run/throughput_mean": 40 / 9, "run/step_seconds": 2.25,
+                               "run/epoch_seconds": 30 / (10 / 2.25), "run/comm_share": 0.1, "run/accuracy": 0.25,
+                               "run/train_loss": 5, "run/time_to_accuracy_s": 3, "run/straggler_skew": 0, "run/steps": 6}.items():
+                self.assertAlmostEqual(finish[key], value, msg=key)
+            for key in ("run/peak_memory_bytes", "run/cpu_utilisation", "run/seconds"):
+                self.assertGreater(finish[key], 0)
+            os.remove(self.path("events-0.jsonl"))
+
+    def test_hash_covers_parameters_by_name_and_not_buffers(self):
+        _, _, (events,) = self.run_toy(save_parameters=True)
+        expected = hashlib.sha256(WEIGHTS["a.bias"].tobytes() + WEIGHTS["b.weight"].tobytes()).hexdigest()[:16]
+        self.assertEqual(events[-1]["parameter_hash"], expected)
+        saved = recipe.read_safetensors(self.path("parameters.safetensors"))
+        self.assertEqual(set(saved), set(WEIGHTS))
+
+    def test_every_replica_of_one_process_reports(self):
+        status, _, events = self.run_toy("replicas", replicas=2, ranks=2, batch_per_rank=5)
+        self.assertEqual(status, 0)
+        self.assertEqual([e[0]["rank"] for e in events], [0, 1])
+        for e in events:
+            self.assertEqual((e[0]["world_size"], len(e), e[-1]["event"]), (2, 10, "finish"))
+            self.assertEqual(e[-1]["metrics"]["run/throughput"], 10 / 2.25)
+
+    def test_nothing_measured_is_said(self):
+        status, errors, (events,) = self.run_toy(max_steps="2")
+        self.assertIn("nothing was measured: the run has 2 steps and warmup_steps is 2", errors)
+        self.assertNotIn("run/throughput", events[-1]["metrics"])
+        self.assertEqual(status, 0)
+
+    def test_failures_are_error_events(self):
+        cases = [
+            (("crash",), {}, "ValueError: a bug", "other"),
+            (("memory",), {}, "out of host memory: try a smaller batch_per_rank", "out_of_memory"),
+            ((), {"train_samples": 5}, "the training set has 5 samples, fewer than one global batch of 10: use a smaller "
+                                       "global_batch or more train_samples", "data"),
+            ((), {"cuda_graph": True}, 'engine toy/engine does not have cuda_graph "True": leave it out, or use a native engine',
+             "configuration"),
+            ((), {"engine": "other"}, 'this adapter is engine "toy/engine", not "other"', "configuration"),
+        ]
+        for arguments, fields, message, kind in cases:
+            status, errors, (events,) = self.run_toy(*arguments, **fields)
+            self.assertEqual(status, 1)
+            self.assertEqual({k: events[-1][k] for k in ("event", "message", "kind")},
+                             {"event": "error", "message": message, "kind": kind})
+            self.assertIn("toy/engine: " + message, errors)
+
+
+class MeterTest(unittest.TestCase):
+    def test_what_a_step_does_not_show_is_not_known_of_the_run(self):
+        measured = meter.RunMeter(0, 8)
+        measured.add(1.0, {"step/forward_s": 1, "step/backward_s": 1, "step/optimizer_s": 1, "step/comm_exposed_s": 0})
+        self.assertEqual((measured.mean_compute(), measured.metrics(8)["run/comm_share"]), (3, 0))
+        measured.add(1.0, {"step/forward_s": 1})
+        self.assertIsNone(measured.mean_compute())
+        self.assertNotIn("run/comm_share", measured.metrics(8))
+
+    def test_skew_is_the_slowest_over_the_mean(self):
+        self.assertAlmostEqual(meter.straggler_skew([1, 1, 2, 1]), 0.6)
+        self.assertEqual(meter.straggler_skew([0, 0]), 0)
+
+    def test_event_files_of_replicas(self):
+        self.assertEqual(training._event_files("/a/events-0.jsonl", 2), ["/a/events-0.jsonl", "/a/events-1.jsonl"])
+        with self.assertRaisesRegex(RuntimeError, "must name"):
+            training._event_files("/a/b", 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

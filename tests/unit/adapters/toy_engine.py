@@ -1,0 +1,50 @@
+"""A rank of an engine without a framework: what the tests of the training loop run. argv: what goes wrong, or nothing."""
+import os
+import sys
+
+import fixture  # noqa: F401
+import numpy as np
+from scalelab import training
+
+
+class Toy(training.Engine):
+    name, framework = "toy/engine", "toy"
+    one_process = "replicas" in sys.argv
+
+    @staticmethod
+    def version():
+        return "toy 1"
+
+    def __init__(self, spec, data, rank, ranks, parameters):
+        self.weights, self.steps = parameters, 0
+        if "memory" in sys.argv:
+            raise MemoryError()
+
+    def step(self, images, labels, rate):
+        self.steps += 1
+        if "crash" in sys.argv and self.steps == 2:
+            raise ValueError("a bug\nwith a second line")
+        result = training.StepResult(
+            loss=float(self.steps),
+            correct=len(labels) / 2,
+            times={"step/total_s": 0.5 * self.steps, "step/forward_s": 0.1, "step/backward_s": 0.2, "step/optimizer_s": 0.05,
+                   "step/comm_exposed_s": 0.05 * self.steps},
+            metrics={"comm/bytes": 8},
+        )
+        return (lambda: result) if "late" in sys.argv else result
+
+    def evaluate(self, images, labels):
+        return 3.0 * len(labels), 0.25 * len(labels)
+
+    def sum_over_ranks(self, numbers):
+        return numbers
+
+    def parameters(self):
+        return self.weights
+
+    def close(self):
+        print("closed", os.getpid())
+
+
+if __name__ == "__main__":
+    training.run(Toy)

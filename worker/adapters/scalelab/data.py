@@ -1,0 +1,118 @@
+"""Image sets in memory, byte for byte those of worker/trainer/data/dataset.cc."""
+import dataclasses
+import os
+
+import numpy as np
+
+from . import splitmix
+from .errors import RunError
+
+_SYNTHETIC_TRAIN = 50_000  # at most
+_SYNTHETIC_BYTES = 200 << 20  # of training images, unless more are asked for
+_RECORD = 1 + 3 * 32 * 32
+_CHUNK = 1000
+
+
+@dataclasses.dataclass
+class Data:
+    """Images as bytes [n, 3, side, side], labels [n]; the test set is empty when the run does not evaluate."""
+
+    train_images: np.ndarray
+    train_labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
+    classes: int
+    side: int
+
+
+def load_data(spec):
+    """Data set spec.dataset; RunError of kind "data"."""
+    if spec.dataset == "synthetic":
+        return _load_synthetic(spec)
+    if spec.dataset == "cifar10":
+        return _load_cifar10(spec)
+    raise RunError(
+        f'engine {spec.engine} has no data set "{spec.dataset}": it has cifar10 and synthetic; the native engines have it',
+        "data",
+    )
+
+
+def _empty(side):
+    return np.empty((0, 3, side, side), np.uint8), np.empty(0, np.int64)
+
+
+def _load_synthetic(spec):
+    side, classes = spec.image_size or 32, spec.classes or 10
+    fit = min(_SYNTHETIC_TRAIN, _SYNTHETIC_BYTES // (3 * side * side))
+    count = min(_SYNTHETIC_TRAIN, spec.train_samples) if spec.train_samples else fit
+    train = make_synthetic(side, classes, count, first=0)
+    test = make_synthetic(side, classes, fit // 5, first=1) if spec.evaluate else _empty(side)
+    return Data(*train, *test, classes=classes, side=side)
+
+
+def make_synthetic(side, classes, count, first):
+    """A pattern of the class under noise, made from the image's index alone; `first` keeps training and test images apart."""
+    across = (side + 7) // 8
+    squares = 3 * across * across
+    keys = np.arange(classes * squares)
+    numbers = splitmix.draws(splitmix.states(7, keys // squares, keys % squares), 1, 1)[:, 0]
+    values = ((64 + splitmix.below(numbers, 128)) // 2).astype(np.uint8).reshape(classes, 3, across, across)
+    # One value for each 8 x 8 square of each channel, so that the pattern survives cropping.
+    patterns = values.repeat(8, axis=2).repeat(8, axis=3)[:, :, :side, :side]
+
+    bytes_each = 3 * side * side
+    words = (bytes_each + 7) // 8
+    images, labels = np.empty((count, 3, side, side), np.uint8), np.empty(count, np.int64)
+    for begin in range(0, count, _CHUNK):
+        end = min(count, begin + _CHUNK)
+        state = splitmix.states(11, first, np.arange(begin, end))
+        labels[begin:end] = splitmix.below(splitmix.draws(state, 1, 1)[:, 0], classes)
+        noise = splitmix.draws(state, 2, words) & np.uint64(0x7F7F7F7F7F7F7F7F)
+        pixels = noise.astype("<u8", copy=False).view(np.uint8)[:, :bytes_each].reshape(-1, 3, side, side)
+        np.add(pixels, patterns[labels[begin:end]], out=images[begin:end])
+    return images, labels
+
+
+def _load_cifar10(spec):
+    if spec.image_size or spec.classes:
+        raise RunError(
+            'image_size and classes are for data set "synthetic"; "cifar10" has its own: remove them', "data"
+        )
+    train_files = []
+    for i in range(1, 6):
+        path = os.path.join(spec.data_dir, f"data_batch_{i}.bin")
+        if not os.path.exists(path):
+            break
+        train_files.append(path)
+    if not train_files:
+        raise RunError(
+            f"{spec.data_dir or 'data_dir'} has no data_batch_1.bin: data_dir must hold the binary version of CIFAR-10", "data"
+        )
+    train = _read_records(train_files, spec.train_samples)
+    test = _read_records([os.path.join(spec.data_dir, "test_batch.bin")], 0) if spec.evaluate else _empty(32)
+    return Data(*train, *test, classes=10, side=32)
+
+
+def _read_records(paths, limit):
+    """Of all files together the first `limit` records, all if that is 0."""
+    parts, left = [], limit
+    for path in paths:
+        try:
+            part = np.fromfile(path, np.uint8, count=-1 if not limit else left * _RECORD)
+        except OSError as e:
+            raise RunError(f"{path}: cannot be read: {e.strerror}", "data") from e
+        if part.size == 0 or part.size % _RECORD:
+            raise RunError(
+                f"{path} has {part.size} bytes, which are no whole records of {_RECORD} bytes; copy or unpack it again", "data"
+            )
+        part = part.reshape(-1, _RECORD)
+        if part[:, 0].max() > 9:
+            raise RunError(
+                f"{path}: label {part[:, 0].max()} is none of 0 to 9: this is no CIFAR-10 file in its binary version", "data"
+            )
+        parts.append(part)
+        left -= len(part)
+        if limit and left <= 0:
+            break
+    records = np.concatenate(parts)
+    return np.ascontiguousarray(records[:, 1:]).reshape(-1, 3, 32, 32), records[:, 0].astype(np.int64)

@@ -1,0 +1,82 @@
+"""The event file of a rank: docs/trainer-protocol.md, "Event lines". Standard library only."""
+import json
+import math
+import os
+import time
+
+from .errors import RunError
+
+# Step lines wait so many seconds for company: one write for many steps.
+FLUSH_AFTER = 0.5
+MESSAGE_LIMIT = 4000
+
+
+def _number(value):
+    value = float(value)
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+class Events:
+    """Appends events to one file, or the same ones to the file of each replica of an engine of one process.
+
+    Only whole lines are written, many of them in one write. A step line reaches the file with the first step that ends
+    FLUSH_AFTER seconds after the last write, or with the next event of another kind, all of which are written at once.
+    Metrics are numbers by name; those that are None are unknown and left out. One thread calls. OSError: the file cannot
+    be written.
+    """
+
+    def __init__(self, paths):
+        """A path, or a list with the path of each replica; an empty path means standard output."""
+        self._descriptors = []
+        for path in [paths] if isinstance(paths, str) else paths:
+            try:
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+                self._descriptors.append(os.open(path, flags, 0o644) if path else 1)
+            except OSError as e:
+                raise RunError(f"cannot open the event file {path} (SCALELAB_EVENTS): {e.strerror}") from e
+        self._pending = [[] for _ in self._descriptors]
+        self._written = time.monotonic()
+
+    def start(self, framework, version, world_size, rank, total_steps):
+        """The file of replica i says that it is of rank `rank` + i."""
+        for i in range(len(self._descriptors)):
+            more = dict(framework=framework, version=version, world_size=world_size, rank=rank + i, total_steps=total_steps)
+            self._add("start", more, file=i)
+        self._write()
+
+    def step(self, epoch, step, metrics):
+        self._add("step", dict(epoch=epoch, step=step), metrics)
+        if time.monotonic() - self._written >= FLUSH_AFTER:
+            self._write()
+
+    def epoch(self, epoch, metrics):
+        self._add("epoch", dict(epoch=epoch), metrics)
+        self._write()
+
+    def finish(self, metrics, parameter_hash):
+        self._add("finish", {}, metrics, dict(parameter_hash=parameter_hash))
+        self._write()
+
+    def error(self, message, kind):
+        self._add("error", dict(message=message[:MESSAGE_LIMIT], kind=kind))
+        self._write()
+
+    def _add(self, event, fields, metrics=None, last=None, file=None):
+        line = {"time": round(time.time(), 6), "event": event, **fields}
+        if metrics is not None:
+            line["metrics"] = {key: _number(value) for key, value in metrics.items() if value is not None}
+        line.update(last or {})
+        text = json.dumps(line, separators=(",", ":")) + "\n"
+        for i, pending in enumerate(self._pending):
+            if file is None or file == i:
+                pending.append(text)
+
+    def _write(self):
+        for descriptor, pending in zip(self._descriptors, self._pending):
+            data = "".join(pending).encode()
+            pending.clear()
+            while data:
+                data = data[os.write(descriptor, data) :]
+        self._written = time.monotonic()

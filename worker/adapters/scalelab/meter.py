@@ -1,0 +1,63 @@
+"""What a run comes to: from the times of its steps to the metrics of its `finish` event; worker/trainer/metrics/run_meter.h.
+
+Times of a step are a dict by metric name, in seconds; those that a framework does not show are not in it.
+"""
+import statistics
+
+COMPUTE = ("step/forward_s", "step/backward_s", "step/optimizer_s")
+EXPOSED = "step/comm_exposed_s"
+
+
+class RunMeter:
+    def __init__(self, warmup_steps, global_batch):
+        self._warmup, self._batch = warmup_steps, global_batch
+        self.steps = 0
+        self._totals = []
+        self._sums = dict.fromkeys(COMPUTE + (EXPOSED,), 0.0)
+
+    def add(self, total, times):
+        self.steps += 1
+        if self.steps <= self._warmup:
+            return
+        self._totals.append(total)
+        for name in self._sums:
+            # What one step does not show is not known of the run.
+            self._sums[name] = self._sums[name] + times[name] if name in times and self._sums[name] is not None else None
+
+    def mean_compute(self):
+        """Mean seconds of computing in a measured step, or None."""
+        parts = [self._sums[name] for name in COMPUTE]
+        return None if not self._totals or None in parts else sum(parts) / len(self._totals)
+
+    def metrics(self, samples_per_epoch):
+        """Nothing when no step was measured; run/comm_share only where waiting was seen in all of them."""
+        if not self._totals:
+            return {}
+        median, total = statistics.median(self._totals), sum(self._totals)
+        result = {
+            "run/throughput": self._batch / median,
+            "run/throughput_mean": self._batch * len(self._totals) / total,
+            "run/step_seconds": median,
+            "run/epoch_seconds": samples_per_epoch / (self._batch / median),
+        }
+        if self._sums[EXPOSED] is not None:
+            result["run/comm_share"] = self._sums[EXPOSED] / total
+        return result
+
+
+def straggler_skew(compute):
+    """(slowest / mean) - 1 over the ranks' mean compute times; 0 when nothing was measured."""
+    total = sum(compute)
+    return max(compute) / (total / len(compute)) - 1 if total > 0 else 0.0
+
+
+def peak_resident_bytes():
+    """Largest resident set of this process so far (VmHWM); None where /proc does not say."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None

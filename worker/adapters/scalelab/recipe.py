@@ -1,0 +1,168 @@
+"""The recipe that all engines share: the same samples in the same order, augmented alike, the same rates, the same initial
+weights as the native engines have.
+
+What adapters need of the recipe is imported from here.
+"""
+import math
+import os
+import queue
+import subprocess
+import threading
+
+import numpy as np
+
+from . import splitmix
+from .data import Data, load_data  # noqa: F401
+from .errors import RunError
+from .safetensors import parse_safetensors, read_safetensors, write_safetensors  # noqa: F401
+from .spec import Spec  # noqa: F401
+
+_PAD = 4
+_MEAN = np.array([0.4914, 0.4822, 0.4465], np.float32)
+_DEVIATION = np.array([0.2470, 0.2435, 0.2616], np.float32)
+# Each byte of each channel less the mean over the deviation of CIFAR-10's training set, rounded as batch.cc rounds: [3, 256].
+_NORMAL = (np.arange(256, dtype=np.float32)[None, :] / np.float32(255) - _MEAN[:, None]) / _DEVIATION[:, None]
+
+
+class Sampler:
+    """Which samples a rank trains on in which step: worker/trainer/data/sampler.h.
+
+    Each epoch is one permutation of all samples, drawn from (seed, epoch) alone; step k trains on its k-th global batch,
+    whatever the number of ranks, and rank r takes the r-th contiguous slice of it. What does not fill a batch is left out.
+    """
+
+    def __init__(self, samples, global_batch, rank, ranks, seed):
+        self.steps_per_epoch = samples // global_batch
+        self.samples_per_epoch = self.steps_per_epoch * global_batch
+        self._samples, self._batch, self._rank, self._ranks, self._seed = samples, global_batch, rank, ranks, seed
+        self._order = None
+
+    def start_epoch(self, epoch):
+        bounds = np.arange(self._samples, 1, -1, dtype=np.uint64)  # i + 1 for i from the last down to 1
+        numbers = splitmix.draws(splitmix.states(self._seed, epoch, 0), 1, len(bounds))[0]
+        partners = splitmix.below(numbers, bounds).tolist()
+        order = list(range(self._samples))
+        for i, j in zip(range(self._samples - 1, 0, -1), partners):
+            order[i], order[j] = order[j], order[i]
+        self._order = np.array(order)
+
+    def slice(self, step):
+        """This rank's samples of a step of the epoch."""
+        first, end = (self._batch * r // self._ranks for r in (self._rank, self._rank + 1))
+        return self._order[step * self._batch + first : step * self._batch + end]
+
+
+def draw_crops(seed, epoch, samples):
+    """(down, right, flip) of each sample, as batch.cc draws them: corner of the crop in the padded image, 0 to 8."""
+    # Samples count from 1 here: 0 belongs to the order of the epoch.
+    numbers = splitmix.draws(splitmix.states(seed, epoch, np.asarray(samples) + 1), 1, 3)
+    corners = splitmix.below(numbers[:, :2], 2 * _PAD + 1).astype(np.int64)
+    return corners[:, 0], corners[:, 1], splitmix.below(numbers[:, 2], 2) == 1
+
+
+def fill_batch(images, crops=None, layout="NCHW"):
+    """Bytes [n, 3, side, side] -> normalised float32 in `layout`; crops: what draw_crops gave, or None.
+
+    He et al. 2015, section 4.2: four pixels of zeros (after normalisation) on each side, a random crop, a flip.
+    """
+    n, _, side, _ = images.shape
+    pad = 0 if crops is None else _PAD
+    padded = (np.empty if pad == 0 else np.zeros)((n, 3, side + 2 * pad, side + 2 * pad), np.float32)
+    for c in range(3):
+        padded[:, c, pad : pad + side, pad : pad + side] = _NORMAL[c][images[:, c]]
+    if crops is not None:
+        down, right, flip = crops
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (side, side), axis=(2, 3))
+        padded = windows[np.arange(n), :, down, right]
+        padded[flip] = padded[flip][..., ::-1]
+    return np.ascontiguousarray(padded.transpose(0, 2, 3, 1)) if layout == "NHWC" else padded
+
+
+class Batches:
+    """The batches of a whole run, made ahead by a thread: (images float32 in `layout`, labels int64), just what the native
+    trainer feeds. Ends after `total_steps` of them; an error of the thread is raised where its batch is asked for."""
+
+    AHEAD = 2
+
+    def __init__(self, spec, data, rank, ranks, layout="NCHW"):
+        self.sampler = Sampler(len(data.train_labels), spec.global_batch, rank, ranks, spec.seed)
+        if self.sampler.steps_per_epoch == 0:
+            raise RunError(
+                f"the training set has {len(data.train_labels)} samples, fewer than one global batch of {spec.global_batch}: "
+                "use a smaller global_batch or more train_samples",
+                "data",
+            )
+        self.steps_per_epoch = self.sampler.steps_per_epoch
+        self.total_steps = spec.epochs * self.steps_per_epoch
+        if spec.max_steps:
+            self.total_steps = min(self.total_steps, spec.max_steps)
+        self._spec, self._data, self._layout = spec, data, layout
+        self._ready = queue.Queue(self.AHEAD)
+        # A daemon, as a run that fails does not ask for what is left.
+        threading.Thread(target=self._fill, daemon=True).start()
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        batch = self._ready.get()
+        if batch is None:
+            raise StopIteration
+        if isinstance(batch, BaseException):
+            raise batch
+        return batch
+
+    def _fill(self):
+        try:
+            for step in range(self.total_steps):
+                epoch, in_epoch = divmod(step, self.steps_per_epoch)
+                if in_epoch == 0:
+                    self.sampler.start_epoch(epoch)
+                samples = self.sampler.slice(in_epoch)
+                crops = draw_crops(self._spec.seed, epoch, samples) if self._spec.augment else None
+                images = fill_batch(self._data.train_images[samples], crops, self._layout)
+                self._ready.put((images, self._data.train_labels[samples]))
+            self._ready.put(None)
+        except BaseException as e:  # pylint: disable=broad-except
+            self._ready.put(e)
+
+
+def learning_rate(spec, step, steps_per_epoch):
+    """Of `step`, counted from 0 over the whole run: linear from warmup_start_rate to learning_rate over warmup_epochs (Goyal
+    et al. 2017, section 2.2), then as lr_schedule says; as worker/trainer/optim/schedule.cc."""
+    epoch, end = step / steps_per_epoch, float(spec.epochs)
+    if epoch < spec.warmup_epochs:
+        return spec.warmup_start_rate + (spec.learning_rate - spec.warmup_start_rate) * epoch / spec.warmup_epochs
+    if spec.lr_schedule == "step":
+        return spec.learning_rate * (1.0 if epoch < end / 2 else 0.1 if epoch < end * 3 / 4 else 0.01)
+    if spec.lr_schedule == "cosine":
+        done = min(1.0, (epoch - spec.warmup_epochs) / max(1e-9, end - spec.warmup_epochs))
+        return spec.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
+    return spec.learning_rate
+
+
+def is_buffer(name):
+    """Whether a tensor of this native name is no parameter: not trained, not part of parameter_hash."""
+    return name.rsplit(".", 1)[-1] in ("running_mean", "running_var", "num_batches_tracked")
+
+
+def initial_parameters(spec):
+    """native name -> float32 array in PyTorch's layout, buffers included: the weights that the native engines start from,
+    asked of `$SCALELAB_TRAINER --print-initial-parameters`."""
+    trainer = os.environ.get("SCALELAB_TRAINER", "")
+    if not trainer:
+        raise RunError(
+            "SCALELAB_TRAINER is not set: it must name scalelab-trainer, whose initial weights every engine starts from",
+            "configuration",
+        )
+    # Not a rank of this rank's MPI job.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMIX_", "PRTE_"))}
+    environment["SCALELAB_SPEC"] = spec.path
+    try:
+        done = subprocess.run([trainer, "--print-initial-parameters"], env=environment, capture_output=True, check=False)
+        if done.returncode == 0:
+            return parse_safetensors(done.stdout)
+        why = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+    except (OSError, ValueError, KeyError) as e:
+        why = str(e)
+    raise RunError(f"{trainer} --print-initial-parameters (SCALELAB_TRAINER) gave no weights: {why}", "configuration")

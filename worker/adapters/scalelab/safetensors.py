@@ -1,0 +1,52 @@
+"""Tensors in a file: 8 bytes with the length of a JSON header (little-endian), the header (dtype, shape and place of each
+tensor), the data. The format of https://github.com/huggingface/safetensors, as far as numpy has its types."""
+import json
+import os
+import struct
+
+import numpy as np
+
+_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"}
+_NAMES = {np.dtype(code): name for name, code in _TYPES.items()}
+
+
+def parse_safetensors(data):
+    """name -> array, in the order of the header. ValueError when it is none."""
+    if len(data) < 8:
+        raise ValueError(f"{len(data)} bytes are too few for safetensors")
+    length = struct.unpack("<Q", data[:8])[0]
+    if length > len(data) - 8:
+        raise ValueError(f"the header of {length} bytes does not fit into {len(data)} bytes")
+    header = json.loads(data[8 : 8 + length])
+    body = memoryview(data)[8 + length :]
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        first, end = entry["data_offsets"]
+        flat = np.frombuffer(body[first:end], _TYPES[entry["dtype"]])
+        tensors[name] = flat.reshape(entry["shape"]).copy()
+    return tensors
+
+
+def read_safetensors(path):
+    with open(path, "rb") as file:
+        return parse_safetensors(file.read())
+
+
+def write_safetensors(path, tensors):
+    """Makes or replaces the file, all of it or nothing."""
+    header, offset = {}, 0
+    arrays = {name: np.ascontiguousarray(array).reshape(np.shape(array)) for name, array in tensors.items()}
+    for name, array in arrays.items():
+        end = offset + array.nbytes
+        header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    unfinished = f"{path}.{os.getpid()}.new"
+    with open(unfinished, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for array in arrays.values():
+            file.write(array.tobytes())
+    os.rename(unfinished, path)

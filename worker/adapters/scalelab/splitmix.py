@@ -1,0 +1,37 @@
+"""SplitMix64 (Steele, Lea, Flood 2014) as worker/trainer/data/random.h has it, for arrays of generators at once."""
+import numpy as np
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MASK = (1 << 64) - 1
+
+
+def _mix(z):
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def _word(value):
+    """uint64 of integers; negative ones as C++ converts them."""
+    if isinstance(value, np.ndarray):
+        return value.astype(np.uint64)
+    return np.array([int(value) & _MASK], np.uint64)
+
+
+def states(seed, a, b):
+    """The state of generator (seed, a, b); arrays make an array of generators."""
+    return _mix(_mix(_mix(_word(seed)) ^ _word(a)) ^ _word(b))
+
+
+def draws(state, first, count):
+    """Numbers first, first + 1, ... (counted from 1) that each generator gives: [generators, count]."""
+    steps = np.arange(first, first + count, dtype=np.uint64) * _GAMMA
+    return _mix(state[:, None] + steps[None, :])
+
+
+def below(numbers, bound):
+    """From 0 to bound - 1, bound < 2^32: the upper half of the product of 128 bits (Lemire's multiplication)."""
+    bound = np.asarray(bound, np.uint64)
+    low = (numbers & np.uint64(0xFFFFFFFF)) * bound
+    high = (numbers >> np.uint64(32)) * bound
+    return (high + (low >> np.uint64(32))) >> np.uint64(32)

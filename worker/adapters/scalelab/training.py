@@ -1,0 +1,310 @@
+"""The training loop of all adapters: one rank of one run, with the events and metrics of worker/trainer/train_loop.cc.
+
+An adapter is a class Engine and `training.run(ItsEngine)`. The loop reads top to bottom in `train`.
+"""
+import collections
+import ctypes
+import dataclasses
+import hashlib
+import os
+import signal
+import sys
+import time
+import traceback
+
+import numpy as np
+
+from . import recipe
+from .errors import RunError, describe
+from .events import Events
+from .meter import RunMeter, peak_resident_bytes, straggler_skew
+
+# Steps whose results are not asked for yet, where an engine gives them later: a device is not waited for in each step.
+_AHEAD = 16
+
+
+@dataclasses.dataclass
+class StepResult:
+    """Of this rank's batch (engines of one process: of the whole batch): mean loss, correct answers, and seconds by metric
+    name, only what the framework shows: "step/forward_s", "step/backward_s" (without what it waits for communication),
+    "step/comm_exposed_s", "step/optimizer_s", "step/total_s" where a device's clock tells it. `metrics`: more of the step,
+    such as "comm/bytes"."""
+
+    loss: float
+    correct: float
+    times: dict = dataclasses.field(default_factory=dict)
+    metrics: dict = dataclasses.field(default_factory=dict)
+
+
+class Engine:
+    """A framework's part of a rank. Methods of which nothing else is said are called by all ranks in the same order.
+
+    Anything may raise: RunError with its kind where the cause is known; the rank then ends with an `error` event.
+    """
+
+    name = ""  # as in RunSpec.engine
+    framework = ""  # in the start event: "pytorch"
+    one_process = False  # one process drives all replicas; it gets whole batches, and ranks is the number of replicas
+    layout = "NCHW"  # of the images that step and evaluate get, or "NHWC"; may be set by __init__
+
+    @staticmethod
+    def version():
+        """Of the framework, for the start event: "torch 1.13.1"."""
+        raise NotImplementedError
+
+    def __init__(self, spec, data, rank, ranks, parameters):
+        """Meets the other ranks and builds the model with `parameters` (native name -> numpy array, PyTorch's layout).
+
+        Threads: no more than spec.cpus_per_rank. Nothing waits for longer than spec.comm_timeout_s."""
+        raise NotImplementedError
+
+    def step(self, images, labels, rate):
+        """One step of SGD on float32 images and int64 labels: v = m * v + g + wd * p; p -= rate * v, with the mean gradient over
+        ranks of the mean cross entropy. Returns a StepResult, or a function without arguments that waits for it."""
+        raise NotImplementedError
+
+    def begin_evaluation(self):
+        """Every rank takes rank 0's running statistics, where ranks have their own."""
+
+    def evaluate(self, images, labels):
+        """(sum of losses, correct answers) of these images in evaluation mode; other ranks may be asked fewer times."""
+        raise NotImplementedError
+
+    def sum_over_ranks(self, numbers):
+        """The element-wise sum of a list of floats over ranks, in double precision if the framework has it."""
+        raise NotImplementedError
+
+    def barrier(self):
+        self.sum_over_ranks([0.0])
+
+    def parameters(self):
+        """native name -> numpy array in PyTorch's layout, buffers included; the same on all ranks but for the buffers."""
+        raise NotImplementedError
+
+    def run_metrics(self):
+        """More metrics of the `finish` event, such as "run/device_memory_bytes"; this rank alone is asked."""
+        return {}
+
+    def close(self):
+        """After the `finish` event: leaves the other ranks in order."""
+
+
+# What the native engines have and no adapter does: field, its value that means "not used", what to say.
+_NATIVE_ONLY = (
+    ("accumulation_steps", 1),
+    ("last_batch", "drop"),
+    ("cuda_graph", False),
+    ("batch_norm", "train"),
+    ("all_reduce", "library"),
+)
+
+
+def check(spec, engine_class):
+    if spec.engine and spec.engine != engine_class.name:
+        raise RunError(f'this adapter is engine "{engine_class.name}", not "{spec.engine}"', "configuration")
+    for field, unused in _NATIVE_ONLY:
+        value = getattr(spec, field)
+        if value != unused:
+            raise RunError(
+                f'engine {engine_class.name} does not have {field} "{value}": leave it out, or use a native engine',
+                "configuration",
+            )
+
+
+def parameter_hash(parameters):
+    """16 hexadecimal digits of SHA-256 over the parameters (not the buffers) in the order of their names."""
+    digest = hashlib.sha256()
+    for name in sorted(parameters):
+        if not recipe.is_buffer(name):
+            digest.update(np.ascontiguousarray(parameters[name]).tobytes())
+    return digest.hexdigest()[:16]
+
+
+class _EpochLog:
+    """Steps of an epoch on their way to their events, as their results come."""
+
+    def __init__(self, events, meter, rank):
+        self._events, self._meter, self._rank = events, meter, rank
+        self._waiting = collections.deque()
+        # For `scalelab-bench events`: what the event path costs is the difference to a run without it.
+        self._tell = os.environ.get("SCALELAB_STEP_EVENTS", "1") != "0"
+        self.loss = self.correct = self.samples = self.seconds = 0.0
+
+    def add(self, place, result, total, data_seconds, rate, samples):
+        self._waiting.append((place, result, total, data_seconds, rate, samples))
+        while self._waiting and (len(self._waiting) > _AHEAD or not callable(self._waiting[0][1])):
+            self._report(*self._waiting.popleft())
+
+    def end(self):
+        while self._waiting:
+            self._report(*self._waiting.popleft())
+
+    def _report(self, place, result, total, data_seconds, rate, samples):
+        if callable(result):
+            result = result()
+        times = {"step/total_s": total, "step/data_s": data_seconds, **result.times}
+        self.loss += result.loss * samples
+        self.correct += result.correct
+        self.samples += samples
+        self.seconds += times["step/total_s"]
+        self._meter.add(times["step/total_s"], times)
+        if self._tell:
+            metrics = {**times, **result.metrics, "train/loss": result.loss}
+            if self._rank == 0:
+                metrics["train/learning_rate"] = rate
+            self._events.step(*place, metrics)
+
+
+def _evaluate(engine, data, rank, ranks):
+    """Metrics of the test set, every image once, over all ranks."""
+    begin = time.perf_counter()
+    engine.begin_evaluation()
+    images = len(data.test_labels)
+    first, end = images * rank // ranks, images * (rank + 1) // ranks
+    batch = max(1, min(250, (1 << 20) // (data.side * data.side)))
+    loss = correct = 0.0
+    for at in range(first, end, batch):
+        part = slice(at, min(end, at + batch))
+        more = engine.evaluate(recipe.fill_batch(data.test_images[part], layout=engine.layout), data.test_labels[part])
+        loss, correct = loss + more[0], correct + more[1]
+    loss, correct, samples = engine.sum_over_ranks([loss, correct, float(end - first)])
+    return {
+        "eval/loss": loss / samples,
+        "eval/accuracy": correct / samples,
+        "eval/samples": samples,
+        "eval/seconds": time.perf_counter() - begin,
+    }
+
+
+def train(engine_class, spec, rank, ranks, events):
+    """The run, from data to the `finish` event; returns the engine, still open."""
+    check(spec, engine_class)
+    # An engine of one process takes whole batches, whatever the number of its replicas.
+    part, parts = (0, 1) if engine_class.one_process else (rank, ranks)
+    data = recipe.load_data(spec)
+    engine = engine_class(spec, data, rank, ranks, recipe.initial_parameters(spec))
+    batches = recipe.Batches(spec, data, part, parts, engine.layout)
+    meter = RunMeter(spec.warmup_steps, spec.global_batch)
+    cores = spec.cpus_per_rank * (ranks if engine_class.one_process else 1)
+    evaluation, train_loss, time_to_accuracy = {}, None, None
+    training_seconds = cpu_seconds = run_seconds = 0.0
+
+    engine.barrier()  # ranks load at their own pace; none should wait for that in its first step
+    events.start(engine_class.framework, engine_class.version(), ranks, rank, batches.total_steps)
+    begin = time.perf_counter()
+    step = epoch = 0
+    while step < batches.total_steps:
+        epoch_end = min(batches.total_steps, (epoch + 1) * batches.steps_per_epoch)
+        cpu_before = time.process_time()
+        log = _EpochLog(events, meter, rank)
+        last = time.perf_counter()  # the pause of an evaluation lies before it
+        while step < epoch_end:
+            rate = recipe.learning_rate(spec, step, batches.steps_per_epoch)
+            images, labels = next(batches)
+            loaded = time.perf_counter()
+            result = engine.step(images, labels, rate)
+            now = time.perf_counter()
+            log.add((epoch, step), result, now - last, loaded - last, rate, len(labels))
+            last, step = now, step + 1
+        log.end()
+        run_seconds = time.perf_counter() - begin
+        cpu_seconds += time.process_time() - cpu_before
+        training_seconds += log.seconds
+
+        loss, correct, samples = engine.sum_over_ranks([log.loss, log.correct, log.samples])
+        train_loss = loss / samples
+        metrics = {
+            "epoch/seconds": log.seconds,
+            "epoch/throughput": samples / log.seconds,
+            "epoch/train_loss": train_loss,
+            "epoch/train_accuracy": correct / samples,
+        }
+        if spec.evaluate:
+            evaluation = _evaluate(engine, data, part, parts)
+            metrics.update(evaluation)
+            reached = 0 < spec.target_accuracy <= evaluation["eval/accuracy"]
+            if reached and time_to_accuracy is None:
+                time_to_accuracy = training_seconds
+        events.epoch(epoch, metrics)
+        epoch += 1
+
+    compute = meter.mean_compute()
+    skew = None
+    if compute is not None:
+        skew = straggler_skew(engine.sum_over_ranks([compute if r == part else 0.0 for r in range(parts)]))
+    parameters = engine.parameters()
+    if spec.save_parameters and rank == 0:
+        path = os.path.join(os.environ.get("SCALELAB_ATTEMPT_DIR", "."), "parameters.safetensors")
+        recipe.write_safetensors(path, parameters)
+    if not meter.metrics(1) and rank == 0:
+        print(
+            f"nothing was measured: the run has {meter.steps} steps and warmup_steps is {spec.warmup_steps}", file=sys.stderr
+        )
+    events.finish(
+        {
+            **meter.metrics(batches.sampler.samples_per_epoch),
+            "run/peak_memory_bytes": peak_resident_bytes(),
+            "run/cpu_utilisation": cpu_seconds / (training_seconds * cores),
+            "run/accuracy": evaluation.get("eval/accuracy"),
+            "run/train_loss": train_loss,
+            "run/time_to_accuracy_s": time_to_accuracy,
+            "run/straggler_skew": skew,
+            "run/steps": meter.steps,
+            "run/seconds": run_seconds,
+            **engine.run_metrics(),
+        },
+        parameter_hash(parameters),
+    )
+    return engine
+
+
+def _number(names, otherwise):
+    """The first of these variables that is set, as a number of at least 0."""
+    for name in names:
+        text = os.environ.get(name, "")
+        if text:
+            if not text.isdecimal():
+                raise RunError(f'environment variable {name} must be a number of at least 0, it is "{text}"', "configuration")
+            return int(text)
+    return otherwise
+
+
+def _event_files(path, replicas):
+    """Of events-0.jsonl the files of all replicas."""
+    if replicas == 1:
+        return [path]
+    if "events-0" not in os.path.basename(path):
+        raise RunError(f'SCALELAB_EVENTS must name "events-0.jsonl" for {replicas} replicas, not "{path}"', "configuration")
+    directory, name = os.path.split(path)
+    return [os.path.join(directory, name.replace("events-0", f"events-{i}", 1)) for i in range(replicas)]
+
+
+def run(engine_class):
+    """All of an adapter's main program; does not return.
+
+    The process ends without Python's own end, in which frameworks wait for their threads and for ranks that are gone."""
+    if "OMPI_COMM_WORLD_RANK" in os.environ or "PMIX_RANK" in os.environ:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no rank outlives its launcher
+    events, status = None, 1
+    try:
+        rank = _number(("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"), 0)
+        ranks = _number(("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"), 1)
+        replicas = _number(("SCALELAB_REPLICAS",), ranks) if engine_class.one_process else 1
+        events = Events(_event_files(os.environ.get("SCALELAB_EVENTS", ""), replicas))
+        spec = recipe.Spec.read(os.environ.get("SCALELAB_SPEC", ""))
+        engine = train(engine_class, spec, rank, replicas if engine_class.one_process else ranks, events)
+        status = 0
+        engine.close()
+    except BaseException as e:  # pylint: disable=broad-except
+        traceback.print_exc()
+        message, kind = describe(e)
+        print(f"{engine_class.name}: {message}", file=sys.stderr)
+        if status == 1 and events is not None:
+            try:
+                events.error(message, kind)
+            except OSError:
+                pass  # the event file itself is what failed; standard error has the message
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
