@@ -36,10 +36,14 @@ class Deadline:
             running = self._running
             if running is not None and time.monotonic() > running[1]:
                 break
-        message = (
+        fail(
             f"{running[0]} has taken longer than {self._seconds:g} s: another rank is gone or hangs; see the output of those "
             "that told of no error, or raise comm_timeout_s"
         )
-        print(message, file=sys.stderr, flush=True)
-        Events(os.environ.get("SCALELAB_EVENTS", "")).error(message, "other")
-        os._exit(1)
+
+
+def fail(message):
+    """From any thread: writes the `error` event and ends the process at once."""
+    print(message, file=sys.stderr, flush=True)
+    Events(os.environ.get("SCALELAB_EVENTS", "")).error(message, "other")
+    os._exit(1)
