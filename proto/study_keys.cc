@@ -78,6 +78,7 @@ const std::vector<StudyKey>& StudyKeys() {
       {"image_size", kInt, {}, 8, 1024, "side of synthetic images in pixels"},
       {"classes", kInt, {}, 2, 1000, "classes of synthetic images"},
       {"last_batch", kString, {"drop", "keep"}, 0, 0, "samples of an epoch that do not fill a global batch"},
+      {"save_parameters", kBool, {}, 0, 0, "write the trained parameters into the attempt directory"},
       {"train_samples", kInt, {}, 0, 1e12, "training samples to use; 0: all"},
       {"cpus_per_rank", kInt, {}, 1, 4096, "CPU cores of each rank"},
       {"gpus_per_rank", kInt, {}, 0, 64, "GPUs of each rank"},

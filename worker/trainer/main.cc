@@ -1,9 +1,11 @@
 // scalelab-trainer: one rank of one run. Wiring only; read train_loop.cc next.
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <memory>
 #include <string_view>
 
+#include "worker/trainer/checkpoint/parameters.h"
 #include "worker/trainer/comm/communicators.h"
 #include "worker/trainer/device/device.h"
 #include "worker/trainer/errors.h"
@@ -31,6 +33,15 @@ int Main(int argc, char** argv) {
   if (argc == 2 && std::string_view(argv[1]) == "--version") {
     std::puts(VersionLine().c_str());
     return 0;
+  }
+  if (argc >= 2 && std::string_view(argv[1]) == "--print-initial-parameters") {
+    try {
+      PrintInitialParameters(ReadTrainingSpec(ReadLaunchEnvironment(argc - 1, argv + 1).spec_path),
+                             std::cout);
+      return 0;
+    } catch (...) {
+      return Fail(std::current_exception(), nullptr);
+    }
   }
   DieWithLauncher();
   std::unique_ptr<EventWriter> events;

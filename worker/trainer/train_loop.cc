@@ -5,6 +5,8 @@
 #include <cstring>
 #include <vector>
 
+#include "worker/trainer/checkpoint/parameters.h"
+#include "worker/trainer/data/random.h"
 #include "worker/trainer/data/train_loader.h"
 #include "worker/trainer/device/device.h"
 #include "worker/trainer/errors.h"
@@ -25,6 +27,13 @@ at::MemoryFormat ResolveMemoryFormat(const TrainingSpec& spec) {
   // All models here are convolutional; oneDNN is half as fast again with channels last, and cuDNN wants it
   // for its tensor cores.
   return spec.memory_format == "contiguous" ? at::MemoryFormat::Contiguous : at::MemoryFormat::ChannelsLast;
+}
+
+// What a model draws while it trains (dropout) is another on each rank, and the same in each repetition.
+void SeedRank(const TrainingSpec& spec, int rank) {
+  // Samples of epochs have keys of their own: no run has so many epochs.
+  Random random(static_cast<uint64_t>(spec.seed), UINT64_MAX, static_cast<uint64_t>(rank));
+  torch::manual_seed(random.Next());
 }
 
 ShardedSampler MakeSampler(const TrainingSpec& spec, int64_t samples, const Communicator& communicator) {
@@ -76,9 +85,9 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
   const int64_t all_steps = spec.epochs * steps_per_epoch;
   const int64_t total_steps = spec.max_steps == 0 ? all_steps : std::min(all_steps, spec.max_steps);
 
-  torch::manual_seed(static_cast<uint64_t>(spec.seed));
-  const std::shared_ptr<Model> model =
-      MakeModel(spec.model, data.train.shape.classes, {ParseBatchNormMode(spec.batch_norm), &communicator});
+  const std::string parameters_path = spec.save_parameters ? ParametersPath() : "";
+  const std::shared_ptr<Model> model = MakeInitialModel(spec, data.train.shape, &communicator);
+  SeedRank(spec, rank);
   model->to(device);
   for (at::Tensor& parameter : model->parameters()) {
     // Before buckets are made: gradients follow the strides of their parameters.
@@ -159,6 +168,7 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
   metrics.emplace_back("run/steps", static_cast<double>(meter.steps()));
   metrics.emplace_back("run/seconds", run_seconds);
   strategy->AppendMetrics(metrics);
+  if (spec.save_parameters && rank == 0) SaveSafetensors(ParametersAndBuffers(*model), parameters_path);
   events.Finish(metrics, strategy->keeps_ranks_equal() ? ParameterHash(model->parameters()) : "");
 }
 

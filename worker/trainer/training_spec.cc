@@ -214,6 +214,7 @@ TrainingSpec ParseTrainingSpec(const std::string& text, const std::string& sourc
   in.Read("classes", s.classes);
   in.Read("last_batch", s.last_batch);
   in.Read("cuda_graph", s.cuda_graph);
+  in.Read("save_parameters", s.save_parameters);
   in.Read("comm_timeout_s", s.comm_timeout_s);
   Check(in, s);
   CompleteBatches(in, s);

@@ -55,6 +55,7 @@ struct TrainingSpec {
   int64_t classes = 0;
   std::string last_batch = "drop";
   bool cuda_graph = false;
+  bool save_parameters = false;
   double comm_timeout_s = 600;  // of one operation between ranks
 };
 

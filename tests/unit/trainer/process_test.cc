@@ -68,6 +68,36 @@ TEST_F(Trainer, RepeatsARunBitForBit) {
   EXPECT_NE(first.hash(0), Run({Spec(1, {{"augment", true}, {"max_steps", "5"}, {"seed", "4"}})}).hash(0));
 }
 
+TEST_F(Trainer, SavesTheParametersThatItsRanksEndWith) {
+  const std::string path = dir_ + "/parameters.safetensors";
+  const Result plain = Run({Spec(1, {{"max_steps", "2"}})});
+  EXPECT_FALSE(std::filesystem::exists(path)) << "nobody asked";
+  const Result run = Run({Spec(2, {{"max_steps", "2"}, {"save_parameters", true}})}, 2);
+  ASSERT_EQ(run.status, 0);
+  const std::string bytes = ReadAll(path);
+  ASSERT_GT(bytes.size(), 269'722u * 4);
+  EXPECT_THAT(bytes.substr(8, 200), HasSubstr(R"("conv.weight":{"dtype":"F32","shape":[16,3,3,3])"));
+  EXPECT_FALSE(std::filesystem::exists(path + ".new"));
+  ASSERT_EQ(Run({Spec(2, {{"max_steps", "2"}, {"save_parameters", true}})}, 2).status, 0);
+  EXPECT_EQ(ReadAll(path), bytes) << "with the same seed";
+}
+
+TEST_F(Trainer, PrintsTheParametersItStartsFrom) {
+  // Training that changes nothing ends with them; statistics of batches are not taken.
+  const json spec =
+      Spec(1, {{"max_steps", "1"}, {"learning_rate", 0}, {"batch_norm", "eval"}, {"save_parameters", true}});
+  ASSERT_EQ(Run({spec}).status, 0);
+  const std::string command = "env SCALELAB_SPEC=" + SpecPath(0) + " " TRAINER " --print-initial-parameters";
+  ASSERT_EQ(std::system((command + " >" + dir_ + "/initial").c_str()), 0);
+  EXPECT_EQ(ReadAll(dir_ + "/initial"), ReadAll(dir_ + "/parameters.safetensors"));
+  ASSERT_EQ(
+      std::system((TRAINER " --print-initial-parameters " + SpecPath(0) + " >" + dir_ + "/again").c_str()),
+      0);
+  EXPECT_EQ(ReadAll(dir_ + "/again"), ReadAll(dir_ + "/initial"));
+  EXPECT_NE(std::system((command + " >/dev/full 2>" + dir_ + "/err").c_str()), 0);
+  EXPECT_THAT(ReadAll(dir_ + "/err"), HasSubstr("could not be written"));
+}
+
 TEST_F(Trainer, ReportsEveryMetricOfTheProtocol) {
   WriteCifar(60, 37);
   const Result run = Run({Spec(2, {{"dataset", "cifar10"},

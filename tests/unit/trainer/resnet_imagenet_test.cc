@@ -29,7 +29,7 @@ TEST(ResNetImageNet, StartsAsTorchvisionDoes) {
       if (value.numel() < 9'000) continue;
       const double fan_out = static_cast<double>(value.size(0) * value.size(2) * value.size(3));
       EXPECT_NEAR(value.var().item<double>() * fan_out / 2, 1, 0.1) << item.key();
-    } else if (item.key().find("norm") != std::string::npos) {
+    } else if (value.dim() == 1 && item.key() != "fc.bias") {
       const bool weight = item.key().ends_with("weight");
       EXPECT_TRUE(value.eq(weight ? 1 : 0).all().item<bool>()) << item.key();
     } else {  // uniform up to 1 / sqrt(2048)
@@ -64,13 +64,13 @@ class Reference {
 
   at::Tensor ResNet18(const at::Tensor& images) {
     at::Tensor x = Stem(images);
-    for (const std::string stage : {"stage1", "stage2", "stage3", "stage4"}) {
-      for (const std::string block : {"_0.", "_1."}) {
-        const int stride = block == "_0." && stage != "stage1" ? 2 : 1;
-        const at::Tensor y =
-            F::relu(Norm(stage + block + "norm1", Conv(stage + block + "conv1", x, stride, 1)));
-        const at::Tensor z = Norm(stage + block + "norm2", Conv(stage + block + "conv2", y, 1, 1));
-        x = F::relu(z + (stride == 2 ? Projection(stage + block, x, 2) : x));
+    for (const std::string layer : {"layer1", "layer2", "layer3", "layer4"}) {
+      for (const std::string number : {".0.", ".1."}) {
+        const std::string block = layer + number;
+        const int stride = number == ".0." && layer != "layer1" ? 2 : 1;
+        const at::Tensor y = F::relu(Norm(block + "bn1", Conv(block + "conv1", x, stride, 1)));
+        const at::Tensor z = Norm(block + "bn2", Conv(block + "conv2", y, 1, 1));
+        x = F::relu(z + (stride == 2 ? Projection(block, x, 2) : x));
       }
     }
     return Head(x);
@@ -81,11 +81,11 @@ class Reference {
     const int depths[] = {3, 4, 6, 3};
     for (int stage = 0; stage < 4; ++stage) {
       for (int block = 0; block < depths[stage]; ++block) {
-        const std::string name = "stage" + std::to_string(stage + 1) + "_" + std::to_string(block) + ".";
+        const std::string name = "layer" + std::to_string(stage + 1) + "." + std::to_string(block) + ".";
         const int stride = stage > 0 && block == 0 ? 2 : 1;
-        at::Tensor y = F::relu(Norm(name + "norm1", Conv(name + "conv1", x, 1, 0)));
-        y = F::relu(Norm(name + "norm2", Conv(name + "conv2", y, stride, 1)));
-        y = Norm(name + "norm3", Conv(name + "conv3", y, 1, 0));
+        at::Tensor y = F::relu(Norm(name + "bn1", Conv(name + "conv1", x, 1, 0)));
+        y = F::relu(Norm(name + "bn2", Conv(name + "conv2", y, stride, 1)));
+        y = Norm(name + "bn3", Conv(name + "conv3", y, 1, 0));
         x = F::relu(y + (block == 0 ? Projection(name, x, stride) : x));
       }
     }
@@ -94,15 +94,15 @@ class Reference {
 
  private:
   at::Tensor Stem(const at::Tensor& images) {
-    const at::Tensor x = F::relu(Norm("norm", Conv("conv", images, 2, 3)));
+    const at::Tensor x = F::relu(Norm("bn1", Conv("conv1", images, 2, 3)));
     return F::max_pool2d(x, F::MaxPool2dFuncOptions(3).stride(2).padding(1));
   }
   at::Tensor Head(const at::Tensor& x) {
     const at::Tensor mean = F::adaptive_avg_pool2d(x, F::AdaptiveAvgPool2dFuncOptions(1)).flatten(1);
-    return F::linear(mean, parameters_["linear.weight"], parameters_["linear.bias"]);
+    return F::linear(mean, parameters_["fc.weight"], parameters_["fc.bias"]);
   }
   at::Tensor Projection(const std::string& block, const at::Tensor& x, int stride) {
-    return Norm(block + "shortcut_norm", Conv(block + "shortcut", x, stride, 0));
+    return Norm(block + "downsample.1", Conv(block + "downsample.0", x, stride, 0));
   }
   at::Tensor Conv(const std::string& name, const at::Tensor& x, int stride, int padding) {
     return F::conv2d(x, parameters_[name + ".weight"],
@@ -128,7 +128,7 @@ std::shared_ptr<Model> MakeTestModel(const std::string& name, at::MemoryFormat f
   const at::NoGradGuard no_grad;
   for (auto& item : model->named_parameters()) {
     if (item.value().dim() == 4) item.value().set_data(item.value().contiguous(format));
-    if (item.key().find("norm") == std::string::npos) continue;
+    if (item.value().dim() != 1 || item.key() == "fc.bias") continue;  // only normalisations
     item.value().uniform_(item.key().ends_with("weight") ? 0.5 : -0.3,
                           item.key().ends_with("weight") ? 1 : 0.3);
   }

@@ -100,6 +100,11 @@ def address():
     return "127.0.0.1"
 
 
+def interface_of(own_address):
+    """The name of this node's network interface with that address; empty when there is none."""
+    return next((name for _, name in socket.if_nameindex() if _interface_address(name) == own_address), "")
+
+
 def _interface_address(interface):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

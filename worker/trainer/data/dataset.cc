@@ -91,12 +91,17 @@ int64_t TrainLimit(const TrainingSpec& spec) {
   return spec.train_samples == 0 ? INT64_MAX : spec.train_samples;
 }
 
-Dataset LoadCifar10(const TrainingSpec& spec) {
+ImageShape Cifar10Shape(const TrainingSpec& spec) {
   if (spec.image_size != 0 || spec.classes != 0) {
     throw TrainerError(
         "image_size and classes are for data set \"synthetic\"; \"cifar10\" has its own: remove them",
         ErrorKind::kData);
   }
+  return {};
+}
+
+Dataset LoadCifar10(const TrainingSpec& spec) {
+  Cifar10Shape(spec);
   absl::StatusOr<RecordFiles> files = FindCifar10(spec.data_dir);
   if (!files.ok()) throw TrainerError(std::string(files.status().message()), ErrorKind::kData);
   Dataset data;
@@ -105,10 +110,15 @@ Dataset LoadCifar10(const TrainingSpec& spec) {
   return data;
 }
 
-Dataset LoadSynthetic(const TrainingSpec& spec) {
+ImageShape SyntheticShape(const TrainingSpec& spec) {
   ImageShape shape;
   if (spec.image_size != 0) shape.side = static_cast<int>(spec.image_size);
   if (spec.classes != 0) shape.classes = static_cast<int>(spec.classes);
+  return shape;
+}
+
+Dataset LoadSynthetic(const TrainingSpec& spec) {
+  const ImageShape shape = SyntheticShape(spec);
   const int64_t fit = std::min(kSyntheticTrain, kSyntheticBytes / shape.bytes());
   Dataset data;
   data.train =
@@ -119,21 +129,27 @@ Dataset LoadSynthetic(const TrainingSpec& spec) {
 
 struct Entry {
   std::string_view name;
+  ImageShape (*shape)(const TrainingSpec&);
   Dataset (*load)(const TrainingSpec&);
 };
 
-constexpr Entry kDatasets[] = {{"cifar10", LoadCifar10}, {"synthetic", LoadSynthetic}};
+constexpr Entry kDatasets[] = {{"cifar10", Cifar10Shape, LoadCifar10},
+                               {"synthetic", SyntheticShape, LoadSynthetic}};
 
-}  // namespace
-
-Dataset LoadDataset(const TrainingSpec& spec) {
+const Entry& Find(const TrainingSpec& spec) {
   std::string known;
   for (const Entry& entry : kDatasets) {
-    if (entry.name == spec.dataset) return entry.load(spec);
+    if (entry.name == spec.dataset) return entry;
     known += (known.empty() ? "" : ", ") + std::string(entry.name);
   }
   throw TrainerError("this trainer has no data set \"" + spec.dataset + "\": it has " + known,
                      ErrorKind::kData);
 }
+
+}  // namespace
+
+ImageShape ReadShape(const TrainingSpec& spec) { return Find(spec).shape(spec); }
+
+Dataset LoadDataset(const TrainingSpec& spec) { return Find(spec).load(spec); }
 
 }  // namespace scalelab::trainer

@@ -35,6 +35,9 @@ struct Dataset {
   ImageSet test;  // empty when the run does not evaluate
 };
 
+// What the images of data set `spec.dataset` will be, without reading them. Throws as LoadDataset does.
+ImageShape ReadShape(const TrainingSpec& spec);
+
 // Data set `spec.dataset`. Of the training set the first spec.train_samples, if that is not 0.
 //
 // "cifar10": from the files in spec.data_dir.

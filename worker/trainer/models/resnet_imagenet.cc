@@ -40,8 +40,8 @@ ImageNetBlock::ImageNetBlock(int64_t in, int64_t width, int64_t stride, bool bot
     Add(width, out, 3, 1, batch_norm);
   }
   if (in != out || stride != 1) {
-    shortcut_ = register_module("shortcut", Convolution(in, out, 1, stride));
-    shortcut_norm_ = register_module("shortcut_norm", std::make_shared<BatchNorm>(out, batch_norm));
+    downsample_ = register_module(
+        "downsample", torch::nn::Sequential(Convolution(in, out, 1, stride), BatchNorm(out, batch_norm)));
   }
 }
 
@@ -49,40 +49,42 @@ void ImageNetBlock::Add(int64_t in, int64_t out, int64_t kernel, int64_t stride,
                         const BatchNormOptions& batch_norm) {
   const std::string number = std::to_string(convs_.size() + 1);
   convs_.push_back(register_module("conv" + number, Convolution(in, out, kernel, stride)));
-  norms_.push_back(register_module("norm" + number, std::make_shared<BatchNorm>(out, batch_norm)));
+  norms_.push_back(register_module("bn" + number, std::make_shared<BatchNorm>(out, batch_norm)));
 }
 
 at::Tensor ImageNetBlock::forward(const at::Tensor& x) {
   at::Tensor y = x;
   const size_t last = convs_.size() - 1;
   for (size_t i = 0; i < last; ++i) y = norms_[i]->ForwardRelu(convs_[i](y));
-  const at::Tensor shortcut = shortcut_.is_empty() ? x : shortcut_norm_->forward(shortcut_(x));
+  const at::Tensor shortcut = downsample_.is_empty() ? x : downsample_->forward(x);
   return norms_[last]->ForwardAddRelu(convs_[last](y), shortcut);
 }
 
 ResNetImageNet::ResNetImageNet(int depth, int classes, const BatchNormOptions& batch_norm) {
   const Plan* plan = std::ranges::find(kPlans, depth, &Plan::depth);
   TORCH_CHECK(plan != std::end(kPlans), "an ImageNet ResNet has 18, 34, 50, 101 or 152 layers, not ", depth);
-  conv_ = register_module("conv", Convolution(3, 64, 7, 2));
-  norm_ = register_module("norm", std::make_shared<BatchNorm>(64, batch_norm));
+  conv1_ = register_module("conv1", Convolution(3, 64, 7, 2));
+  bn1_ = register_module("bn1", std::make_shared<BatchNorm>(64, batch_norm));
   int64_t channels = 64;
   for (int stage = 1; stage <= 4; ++stage) {
     const int64_t width = 32 << stage;
+    torch::nn::ModuleList layer;
+    register_module("layer" + std::to_string(stage), layer);
     for (int i = 0; i < plan->blocks[stage - 1]; ++i) {
       const int64_t stride = stage > 1 && i == 0 ? 2 : 1;
-      const std::string name = "stage" + std::to_string(stage) + "_" + std::to_string(i);
-      blocks_.push_back(register_module(
-          name, std::make_shared<ImageNetBlock>(channels, width, stride, plan->bottleneck, batch_norm)));
+      blocks_.push_back(
+          std::make_shared<ImageNetBlock>(channels, width, stride, plan->bottleneck, batch_norm));
+      layer->push_back(blocks_.back());
       channels = plan->bottleneck ? 4 * width : width;
     }
   }
-  linear_ = register_module("linear", torch::nn::Linear(channels, classes));
+  fc_ = register_module("fc", torch::nn::Linear(channels, classes));
 }
 
 at::Tensor ResNetImageNet::forward(const at::Tensor& images) {
-  at::Tensor x = at::max_pool2d(norm_->ForwardRelu(conv_(images)), 3, 2, 1);
+  at::Tensor x = at::max_pool2d(bn1_->ForwardRelu(conv1_(images)), 3, 2, 1);
   for (const auto& block : blocks_) x = block->forward(x);
-  return linear_(x.mean({2, 3}));
+  return fc_(x.mean({2, 3}));
 }
 
 }  // namespace scalelab::trainer

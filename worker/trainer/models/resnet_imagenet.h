@@ -3,7 +3,7 @@
 //
 // As torchvision builds it: a bottleneck that halves the image does so in its 3 x 3 convolution, where the
 // paper does in the first one ("v1.5"), and shortcuts of all depths are the paper's option B, a convolution
-// only where the shape changes.
+// only where the shape changes. Parameters have torchvision's names.
 #pragma once
 
 #include <vector>
@@ -28,8 +28,7 @@ class ImageNetBlock : public torch::nn::Module {
 
   std::vector<torch::nn::Conv2d> convs_;
   std::vector<std::shared_ptr<BatchNorm>> norms_;
-  torch::nn::Conv2d shortcut_ = nullptr;  // null where the input is added as it is
-  std::shared_ptr<BatchNorm> shortcut_norm_;
+  torch::nn::Sequential downsample_ = nullptr;  // null where the input is added as it is
 };
 
 // A 7 x 7 convolution with stride 2, maximum over 3 x 3 with stride 2, four stages of blocks, all but the
@@ -43,10 +42,10 @@ class ResNetImageNet : public Model {
   at::Tensor forward(const at::Tensor& images) override;
 
  private:
-  torch::nn::Conv2d conv_ = nullptr;
-  std::shared_ptr<BatchNorm> norm_;
-  std::vector<std::shared_ptr<ImageNetBlock>> blocks_;
-  torch::nn::Linear linear_ = nullptr;
+  torch::nn::Conv2d conv1_ = nullptr;
+  std::shared_ptr<BatchNorm> bn1_;
+  std::vector<std::shared_ptr<ImageNetBlock>> blocks_;  // of all stages
+  torch::nn::Linear fc_ = nullptr;
 };
 
 }  // namespace scalelab::trainer

@@ -1,0 +1,74 @@
+"""An engine against native/ddp, two ranks each, from the same weights on the same batches: `agreement_test.py ENGINE`.
+
+Exit status 77: skipped, and why. Prints what it measured.
+"""
+import sys
+import unittest
+
+import numpy as np
+import run
+
+# Relative to the loss, in each of the first steps. Engines add in another order, and each step multiplies the rounding of
+# those before.
+FIRST_STEPS, LOSS_TOLERANCE = 5, 1e-4
+# Of the change from the initial weights that ten steps make, what an engine may lie apart, over all parameters (2-norm).
+PARAMETER_TOLERANCE = 1e-2
+
+ENGINE = sys.argv.pop() if len(sys.argv) > 1 else "pytorch/ddp"
+
+
+def flat(parameters):
+    names = sorted(name for name in parameters if not run.recipe.is_buffer(name))
+    return np.concatenate([parameters[name].ravel() for name in names]).astype(np.float64)
+
+
+class Agreement(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        run.python_of(ENGINE)  # skips
+        cls.native = run.run("native/ddp", {"evaluate": True})
+        cls.engine = run.run(ENGINE, {"evaluate": True})
+
+    def setUp(self):
+        self.assertEqual(self.native.status, 0, self.native.errors)
+        self.assertEqual(self.engine.status, 0, self.engine.errors)
+
+    def test_losses_of_the_first_steps_agree(self):
+        for rank in range(2):
+            ours, theirs = np.array(self.native.losses(rank)), np.array(self.engine.losses(rank))
+            self.assertEqual(len(theirs), 10)
+            apart = np.abs(theirs / ours - 1)
+            print(f"{ENGINE}, rank {rank}: losses apart by {apart[:FIRST_STEPS].max():.1e}, after ten steps {apart[-1]:.1e}")
+            self.assertLess(apart[:FIRST_STEPS].max(), LOSS_TOLERANCE)
+            self.assertLess(theirs[-1], theirs[0], "it should learn, or the comparison says little")
+
+    def test_parameters_after_ten_steps_agree(self):
+        start = run.run("native/ddp", {"max_steps": "1", "learning_rate": 0, "weight_decay": 0}, ranks=1).parameters
+        ours, theirs, start = (flat(p) for p in (self.native.parameters, self.engine.parameters, start))
+        apart = np.linalg.norm(theirs - ours) / np.linalg.norm(ours - start)
+        print(f"{ENGINE}: parameters apart by {apart:.1e} of their way")
+        self.assertLess(apart, PARAMETER_TOLERANCE)
+
+    def test_running_statistics_agree(self):
+        for name, ours in self.native.parameters.items():
+            if run.recipe.is_buffer(name):
+                np.testing.assert_allclose(self.engine.parameters[name], ours, rtol=0.02, atol=1e-3, err_msg=name)
+
+    def test_evaluations_agree(self):
+        ours, theirs = (r.of(0, "epoch")[0]["metrics"] for r in (self.native, self.engine))
+        self.assertEqual(theirs["eval/samples"], ours["eval/samples"])
+        self.assertAlmostEqual(theirs["eval/loss"] / ours["eval/loss"], 1, delta=1e-2)
+        self.assertAlmostEqual(theirs["epoch/train_loss"] / ours["epoch/train_loss"], 1, delta=1e-3)
+
+    def test_events_tell_what_the_native_ones_tell(self):
+        for rank in range(2):
+            self.assertEqual([e["event"] for e in self.engine.events[rank]], [e["event"] for e in self.native.events[rank]])
+            start, finish = self.engine.of(rank, "start")[0], self.engine.of(rank, "finish")[0]
+            self.assertEqual((start["rank"], start["world_size"], start["total_steps"]), (rank, 2, 10))
+            missing = set(self.native.of(rank, "finish")[0]["metrics"]) - set(finish["metrics"])
+            self.assertLessEqual(missing, {"run/comm_share", "run/straggler_skew"})  # not every framework shows its parts
+            self.assertEqual(finish["parameter_hash"], self.engine.of(0, "finish")[0]["parameter_hash"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

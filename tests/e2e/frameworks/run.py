@@ -1,0 +1,140 @@
+"""Runs of two ranks as the worker starts them: the native trainer, and the adapters in the environments of deploy/frameworks."""
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+ADAPTERS = os.path.join(SOURCE, "worker", "adapters")
+sys.path.insert(0, ADAPTERS)
+from scalelab import recipe  # noqa: E402
+
+SKIPPED = 77  # exit status that ctest takes for a skipped test
+
+
+@dataclasses.dataclass
+class Engine:
+    """What the worker knows of an engine."""
+
+    environment: str
+    script: str
+    mpi: bool = False  # ranks are started by mpirun
+    one_process: bool = False  # all replicas in one process
+
+
+ENGINES = {
+    "pytorch/ddp": Engine("pytorch", "pytorch_ddp.py"),
+    "pytorch/fsdp": Engine("pytorch2", "pytorch_fsdp.py"),
+    "horovod/pytorch": Engine("pytorch", "horovod_pytorch.py", mpi=True),
+}
+
+
+@dataclasses.dataclass
+class Result:
+    status: int  # 0 if every rank's is
+    events: list  # of each rank
+    errors: str  # standard error of all ranks
+    parameters: dict  # what rank 0 saved, or empty
+
+    def of(self, rank, event):
+        return [e for e in self.events[rank] if e["event"] == event]
+
+    def losses(self, rank):
+        return [e["metrics"]["train/loss"] for e in self.of(rank, "step")]
+
+
+def trainer():
+    path = os.environ.get("SCALELAB_TRAINER", os.path.join(SOURCE, "build", "dev", "bin", "scalelab-trainer"))
+    if not os.access(path, os.X_OK):
+        skip(f"{path} is not there: build scalelab-trainer, or name another in SCALELAB_TRAINER")
+    return path
+
+
+def python_of(engine):
+    data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
+    root = os.environ.get("SCALELAB_FRAMEWORKS") or os.path.join(data, "scalelab", "frameworks")
+    environment = os.path.join(root, ENGINES[engine].environment)
+    if not os.path.exists(os.path.join(environment, "ready")):
+        skip(f"{environment} is not there: deploy/frameworks {ENGINES[engine].environment} makes it")
+    return os.path.join(environment, "bin", "python")
+
+
+def skip(why):
+    print("SKIPPED:", why)
+    sys.exit(SKIPPED)
+
+
+def run(engine, spec, ranks=2, timeout=240):
+    """One attempt of `engine` with the fields of `spec` beside those that make it short."""
+    fields = {
+        "engine": engine,
+        "model": "resnet20",
+        "dataset": "cifar10",
+        "data_dir": os.path.join(SOURCE, "deploy", "data"),
+        "ranks": ranks,
+        "global_batch": 64,
+        "max_steps": "10",
+        "warmup_steps": 2,
+        "learning_rate": 0.01,
+        "seed": "3",
+        "cpus_per_rank": 1,
+        "save_parameters": True,
+        "comm_timeout_s": 120,
+        **spec,
+    }
+    if engine.startswith("native/"):
+        argv, mpi, one_process = [trainer()], fields.get("backend", "mpi") == "mpi" and ranks > 1, False
+    else:
+        what = ENGINES[engine]
+        argv, mpi, one_process = [python_of(engine), os.path.join(ADAPTERS, what.script)], what.mpi, what.one_process
+    with tempfile.TemporaryDirectory(prefix="scalelab-frameworks-") as directory:
+        with open(os.path.join(directory, "spec.json"), "w", encoding="utf-8") as file:
+            json.dump(fields, file)
+        status, errors = _start(argv, directory, ranks, mpi, one_process, timeout)
+        events = [_events(os.path.join(directory, f"events-{rank}.jsonl")) for rank in range(ranks)]
+        saved = os.path.join(directory, "parameters.safetensors")
+        parameters = recipe.read_safetensors(saved) if os.path.exists(saved) else {}
+    return Result(status, events, errors, parameters)
+
+
+def _start(argv, directory, ranks, mpi, one_process, timeout):
+    environment = {
+        **os.environ,
+        "SCALELAB_TRAINER": trainer(),
+        "SCALELAB_SPEC": os.path.join(directory, "spec.json"),
+        "SCALELAB_ATTEMPT_DIR": directory,
+        "WORLD_SIZE": str(ranks),
+        "OMP_NUM_THREADS": "1",
+    }
+    if mpi:
+        rank = "RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK"
+        script = f'{rank} SCALELAB_EVENTS={directory}/events-$OMPI_COMM_WORLD_RANK.jsonl exec "$@"'
+        launcher = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "plm", "isolated"]
+        launcher += ["--allow-run-as-root"] if os.geteuid() == 0 else []
+        commands = [([*launcher, "-np", str(ranks), "sh", "-c", script, "sh", *argv], environment)]
+    else:
+        commands = []
+        for rank in range(1 if one_process else ranks):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "SCALELAB_EVENTS": f"{directory}/events-{rank}.jsonl"}
+            own.update({"SCALELAB_REPLICAS": str(ranks)} if one_process else {})
+            commands.append((argv, {**environment, **own}))
+    with open(os.path.join(directory, "errors"), "w+", encoding="utf-8", errors="replace") as errors:
+        running = [subprocess.Popen(c, env=e, stdout=errors, stderr=errors, start_new_session=True) for c, e in commands]
+        try:
+            status = max(process.wait(timeout) for process in running)
+        finally:
+            for process in running:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+        errors.seek(0)
+        return status, errors.read()
+
+
+def _events(path):
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]

@@ -1,0 +1,120 @@
+"""Whether an engine can run in the environment whose Python this is: `python probe.py ENGINE` prints a line of JSON and exits 0.
+
+{"engine":"pytorch/ddp","usable":true,"version":"torch 1.13.1","versions":{"torch":"1.13.1"},"reason":"","fix":""}
+A reason is one sentence, a fix what to do about it. Imports only what the engine needs.
+"""
+import contextlib
+import importlib
+import json
+import os
+import sys
+
+
+class NotUsable(Exception):
+    pass
+
+
+def _version(module):
+    return importlib.import_module(module).__version__
+
+
+def _torch_group():
+    if not importlib.import_module("torch.distributed").is_available():
+        raise NotUsable("this torch was built without torch.distributed")
+
+
+def _gpu():
+    if importlib.import_module("torch").cuda.device_count() == 0:
+        raise NotUsable("pytorch/dp needs a GPU: nn.DataParallel has no replicas on a CPU")
+
+
+def _fully_shard():
+    version = _version("torch")
+    if tuple(int(part) for part in version.split(".")[:2]) < (2, 6):
+        raise NotUsable(f"pytorch/fsdp needs torch 2.6 or later, this is {version}")
+    importlib.import_module("torch.distributed.fsdp").fully_shard
+
+
+def _horovod(framework):
+    def check():
+        hvd = importlib.import_module(f"horovod.{framework}")  # loads what was built for this framework
+        if not hvd.mpi_built():
+            raise NotUsable("this Horovod was built without MPI")
+
+    return check
+
+
+def _keras_on(backend):
+    def check():
+        found = importlib.import_module("keras").backend.backend()
+        if found != backend:
+            raise NotUsable(f"Keras runs on {found} here, not on {backend}")
+
+    return check
+
+
+# engine: its environment, the modules it imports, environment variables it needs before, and what else must hold. The first
+# module's version stands in messages first.
+_ENGINES = {
+    "pytorch/ddp": ("pytorch", ("torch",), {}, (_torch_group,)),
+    "pytorch/fsdp": ("pytorch2", ("torch",), {}, (_torch_group, _fully_shard)),
+    "pytorch/dp": ("pytorch", ("torch",), {}, (_gpu,)),
+    "horovod/pytorch": ("pytorch", ("horovod", "torch"), {}, (_horovod("torch"),)),
+    "horovod/tensorflow": ("tensorflow", ("horovod", "tensorflow"), {}, (_horovod("tensorflow"),)),
+    "horovod/mxnet": ("mxnet", ("horovod", "mxnet"), {}, (_horovod("mxnet"),)),
+    "tensorflow/mirrored": ("tensorflow", ("tensorflow",), {}, ()),
+    "tensorflow/multiworker-mirrored": ("tensorflow", ("tensorflow",), {}, ()),
+    "keras/tensorflow": ("keras-tensorflow", ("keras", "tensorflow"), {"KERAS_BACKEND": "tensorflow"}, (_keras_on("tensorflow"),)),
+    "keras/jax": ("keras-jax", ("keras", "jax"), {"KERAS_BACKEND": "jax"}, (_keras_on("jax"),)),
+    "keras/pytorch": ("pytorch2", ("keras", "torch"), {"KERAS_BACKEND": "torch"}, (_keras_on("torch"), _torch_group)),
+    "mxnet/kvstore": ("mxnet", ("mxnet",), {}, ()),
+}
+
+
+def probe(engine):
+    environment, modules, variables, checks = _ENGINES[engine]
+    os.environ.update(variables)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    versions, reason, fix = {}, "", ""
+    try:
+        for module in modules:
+            try:
+                versions[module] = str(_version(module))
+            except Exception as e:  # pylint: disable=broad-except
+                fix = f"deploy/frameworks {environment}"
+                raise NotUsable(f"cannot import {module}: {_line(e)}") from e
+        for check in checks:
+            check()
+    except NotUsable as e:
+        reason = str(e)
+    except Exception as e:  # pylint: disable=broad-except
+        reason, fix = f"{type(e).__name__}: {_line(e)}", f"deploy/frameworks {environment}"
+    if reason and not fix and "GPU" not in reason:
+        fix = f"deploy/frameworks {environment}"
+    version = "" if reason else ", ".join(f"{module} {versions[module]}" for module in modules)
+    return {
+        "engine": engine,
+        "usable": not reason,
+        "version": version,
+        "versions": versions,
+        "reason": reason,
+        "fix": fix,
+    }
+
+
+def _line(error):
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def main():
+    if len(sys.argv) != 2 or sys.argv[1] not in _ENGINES:
+        sys.exit(f"usage: probe.py ENGINE; engines are {', '.join(_ENGINES)}")
+    # Frameworks greet on standard output; the line of JSON stands there alone.
+    with contextlib.redirect_stdout(sys.stderr):
+        answer = probe(sys.argv[1])
+    print(json.dumps(answer, separators=(",", ":")), flush=True)
+    os._exit(0)  # without the ends of threads that frameworks have begun
+
+
+if __name__ == "__main__":
+    main()

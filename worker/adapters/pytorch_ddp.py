@@ -1,0 +1,35 @@
+"""Engine pytorch/ddp: torch.nn.parallel.DistributedDataParallel (Li et al. 2020), as its tutorials use it."""
+import torch
+from scalelab import training
+from scalelab.torch_group import GroupEngine
+from torch.nn.parallel import DistributedDataParallel
+
+
+class PytorchDdp(GroupEngine):
+    name = "pytorch/ddp"
+
+    def wrap(self, model):
+        if self.ranks == 1:
+            return model
+        self.gradient_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+        return DistributedDataParallel(
+            model,
+            device_ids=[self.device.index] if self.device.type == "cuda" else None,
+            bucket_cap_mb=self.spec.bucket_cap_mib,
+            find_unused_parameters=self.spec.find_unused_parameters,
+            static_graph=self.spec.static_graph,
+            gradient_as_bucket_view=True,
+        )
+
+    def backward(self, loss, clock):
+        if self.ranks > 1:
+            # Callbacks of the autograd engine run in their order when all gradients are computed. DDP adds its own, which
+            # waits for the buckets, at the last gradient; this one stands before it.
+            engine = torch.autograd.Variable._execution_engine
+            loss.register_hook(lambda _: engine.queue_callback(lambda: clock.mark("step/backward_s")))
+        loss.backward()
+        clock.mark("step/comm_exposed_s" if self.ranks > 1 else "step/backward_s")
+
+
+if __name__ == "__main__":
+    training.run(PytorchDdp)

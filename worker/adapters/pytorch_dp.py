@@ -1,0 +1,32 @@
+"""Engine pytorch/dp: torch.nn.DataParallel, one process that drives all GPUs of a node."""
+import torch
+from scalelab import training
+from scalelab.errors import RunError
+from scalelab.torch_engine import TorchEngine
+from torch import nn
+
+
+class PytorchDp(TorchEngine):
+    """Statistics of batch normalisation are each replica's own; the running ones are those of the first."""
+
+    name = "pytorch/dp"
+    one_process = True
+
+    def join(self):
+        # Elsewhere it falls through to the module, and would be measured as something it is not.
+        if self.device.type != "cuda":
+            raise RunError("pytorch/dp needs a GPU: nn.DataParallel has no replicas on a CPU; use pytorch/ddp", "configuration")
+        if torch.cuda.device_count() < self.ranks:
+            raise RunError(
+                f"pytorch/dp was asked for {self.ranks} replicas, but this node shows {torch.cuda.device_count()} GPUs",
+                "configuration",
+            )
+        if self.spec.backend != "auto":
+            raise RunError(f'pytorch/dp has no backend "{self.spec.backend}": leave it out', "configuration")
+
+    def wrap(self, model):
+        return nn.DataParallel(model, device_ids=list(range(self.ranks)))
+
+
+if __name__ == "__main__":
+    training.run(PytorchDp)

@@ -1,0 +1,100 @@
+"""Engine pytorch/fsdp: fully sharded data parallelism by torch.distributed.fsdp.fully_shard (Zhao et al. 2023; its second form, of
+torch 2.6 and later), on CPUs over Gloo too."""
+import torch
+import torch.distributed as dist
+from scalelab import training
+from scalelab.errors import RunError
+from scalelab.models_torch import make_model
+from scalelab.torch_group import GroupEngine
+from torch import nn
+
+try:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+except Exception:  # pylint: disable=broad-except  # what older ones raise depends on Python's version
+    fully_shard = None
+
+
+class PytorchFsdp(GroupEngine):
+    """Parameters are gathered within forward and backward, so their times hold communication that cannot be told apart:
+    only the optimizer's is reported, and no share of communication."""
+
+    name = "pytorch/fsdp"
+    weights_follow_layout = False  # fully_shard takes contiguous parameters only; images may be channels last
+
+    def join(self):
+        if fully_shard is None:
+            raise RunError(
+                f"pytorch/fsdp needs torch 2.6 or later, this is {torch.__version__}: deploy/frameworks pytorch2 makes one",
+                "configuration",
+            )
+        if self.precision.scaler is not None:
+            raise RunError('pytorch/fsdp has no precision "amp-fp16": use amp-bf16', "configuration")
+        super().join()
+
+    def wrap(self, model):
+        self._whole = None  # the model with all its parameters, for evaluation
+        if self.ranks == 1:
+            return model
+        mesh = init_device_mesh(self.device.type, (self.ranks,))
+        self.gradient_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+        # What has more than one convolution is gathered by itself: the blocks of residual networks and the like; the rest,
+        # first and last layer, with the root.
+        for child in _blocks(model):
+            fully_shard(child, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return model
+
+    def step(self, images, labels, rate):
+        result = super().step(images, labels, rate)
+        return (lambda: _told(result())) if callable(result) else _told(result)
+
+    def begin_evaluation(self):
+        super().begin_evaluation()
+        if self.ranks > 1:
+            # Ranks may evaluate different numbers of batches, and gathering is for all at once.
+            state = self.parameters()
+            if self._whole is None:
+                self._whole = make_model(self.spec.model, self._classes()).to(self.device)
+            self._whole.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()}, strict=False)
+
+    def _classes(self):
+        return [m for m in self.model.modules() if isinstance(m, nn.Linear)][-1].out_features
+
+    def evaluated_model(self):
+        return self._whole if self.ranks > 1 else self.model
+
+    def parameters(self):
+        if self.ranks == 1:
+            return super().parameters()
+        whole = {}
+        for name, tensor in self.model.state_dict().items():
+            if not name.endswith("num_batches_tracked"):
+                tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # all ranks take part
+                whole[name] = tensor.detach().cpu().contiguous().numpy()
+        return whole
+
+    def close(self):
+        if self.ranks > 1:
+            dist.barrier()  # some runs were seen to abort when one rank left while others were still at it
+        super().close()
+
+
+def _blocks(module):
+    """The largest parts, below the root, that hold two or more convolutions and are no plain list of all of them."""
+    for child in module.children():
+        convolutions = sum(isinstance(m, nn.Conv2d) for m in child.modules())
+        if isinstance(child, nn.Sequential):
+            yield from _blocks(child)
+        elif convolutions >= 2:
+            yield child
+
+
+def _told(result):
+    for name in ("step/forward_s", "step/backward_s"):
+        result.times.pop(name, None)
+    return result
+
+
+if __name__ == "__main__":
+    training.run(PytorchFsdp)

@@ -1,0 +1,18 @@
+"""Horovod's settings, which it reads from its environment when it starts; the same for all its frameworks."""
+import os
+
+
+def configure(spec):
+    """Before hvd.init."""
+    os.environ.update(
+        HOROVOD_FUSION_THRESHOLD=str(spec.fusion_threshold_mib << 20),
+        HOROVOD_CYCLE_TIME=str(spec.cycle_time_ms),
+        HOROVOD_CACHE_CAPACITY=str(spec.cache_capacity),
+        HOROVOD_AUTOTUNE=str(int(spec.autotune)),
+        HOROVOD_STALL_CHECK_DISABLE=str(int(spec.stall_warning_s == 0)),
+        HOROVOD_STALL_CHECK_TIME_SECONDS=str(max(1, round(spec.stall_warning_s))),
+        # Ranks that wait for one that is gone end with a sentence, not never.
+        HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=str(max(1, round(max(spec.comm_timeout_s, spec.stall_warning_s)))),
+    )
+    if spec.timeline:
+        os.environ["HOROVOD_TIMELINE"] = os.path.join(os.environ.get("SCALELAB_ATTEMPT_DIR", "."), "horovod-timeline.json")

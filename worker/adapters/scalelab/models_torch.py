@@ -1,0 +1,102 @@
+"""Models by name for PyTorch, with the names of parameters that the native engines use: the CIFAR ResNets here, those for
+images of ImageNet's size from torchvision."""
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from .errors import RunError
+
+CIFAR_DEPTHS = {"resnet20": 20, "resnet32": 32, "resnet44": 44, "resnet56": 56}
+TORCHVISION = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "mobilenet_v2", "alexnet", "inception_v3", "vgg16")
+
+
+class _Block(nn.Module):
+    """Two convolutions and a shortcut without parameters, as He et al. 2015, section 4.2 (option A)."""
+
+    def __init__(self, inner, outer, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inner, outer, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outer)
+        self.conv2 = nn.Conv2d(outer, outer, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outer)
+        self.stride, self.below = stride, (outer - inner) // 2
+        self.above = outer - inner - self.below
+
+    def forward(self, x):
+        y = F.relu(self.norm1(self.conv1(x)), inplace=True)
+        y = self.norm2(self.conv2(y))
+        if self.above or self.stride > 1:
+            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.below, self.above))
+        return F.relu(y + x, inplace=True)
+
+
+class ResNetCifar(nn.Module):
+    def __init__(self, depth, classes):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
+        self.norm = nn.BatchNorm2d(16)
+        channels, self.blocks = 16, []  # a plain list: blocks are named as the native model names them
+        for stage, width in enumerate((16, 32, 64), 1):
+            for i in range((depth - 2) // 6):
+                self.blocks.append(f"stage{stage}_{i}")
+                self.add_module(self.blocks[-1], _Block(channels, width, 2 if stage > 1 and i == 0 else 1))
+                channels = width
+        self.linear = nn.Linear(channels, classes)
+
+    def forward(self, images):
+        x = F.relu(self.norm(self.conv(images)), inplace=True)
+        for block in self.blocks:
+            x = getattr(self, block)(x)
+        return self.linear(x.mean((2, 3)))
+
+
+def make_model(name, classes, parameters=None):
+    """The model, with `parameters` (native name -> numpy array) when they are given.
+
+    Images [n, 3, height, width] -> logits [n, classes]; inception_v3 gives torchvision's pair in training.
+    """
+    if name in CIFAR_DEPTHS:
+        model = ResNetCifar(CIFAR_DEPTHS[name], classes)
+    elif name in TORCHVISION:
+        model = _torchvision(name, classes)
+    else:
+        raise RunError(
+            f'the PyTorch engines have no model "{name}": they have {", ".join((*CIFAR_DEPTHS, *TORCHVISION))}', "configuration"
+        )
+    if parameters is not None:
+        load(model, parameters)
+    return model
+
+
+def _torchvision(name, classes):
+    try:
+        from torchvision import models
+    except ImportError as e:
+        raise RunError(f'model "{name}" comes from torchvision, which cannot be imported: {e}', "configuration") from e
+    # Weights come from elsewhere; drawing Inception's takes half a minute.
+    options = {"init_weights": False, "aux_logits": True, "transform_input": False} if name == "inception_v3" else {}
+    return getattr(models, name)(num_classes=classes, **options)
+
+
+def load(model, parameters):
+    state = {name: torch.from_numpy(array) for name, array in parameters.items()}
+    try:
+        missing, unexpected = model.load_state_dict(state, strict=False)
+    except RuntimeError as e:  # sizes
+        raise RunError(f"the native engines' initial weights do not fit this model: {e}", "configuration") from e
+    # PyTorch counts batches; nothing reads that here.
+    missing = [name for name in missing if not name.endswith("num_batches_tracked")]
+    if missing or unexpected:
+        raise RunError(
+            f"the native engines' initial weights do not fit this model: missing {missing[:3]}, unknown {unexpected[:3]}",
+            "configuration",
+        )
+
+
+def loss_and_logits(output, labels):
+    """(mean cross entropy, logits) of what a model gave. The auxiliary head of Inception weighs 0.4 (Szegedy et al. 2015)."""
+    if isinstance(output, tuple):
+        logits, aux = output[0].float(), output[1].float()
+        return F.cross_entropy(logits, labels) + 0.4 * F.cross_entropy(aux, labels), logits
+    logits = output.float()
+    return F.cross_entropy(logits, labels), logits

@@ -1,0 +1,108 @@
+"""CPU or GPU, precision and clock of the PyTorch engines."""
+import contextlib
+import time
+
+import torch
+
+from .errors import RunError
+
+
+def choose_device(spec, local_rank):
+    """GPU local_rank where the spec wants one. "auto" trains on the CPU where PyTorch has no GPU, as the native engines do."""
+    if spec.device == "cpu" or (spec.device == "auto" and spec.gpus_per_rank == 0):
+        return torch.device("cpu")
+    if torch.cuda.device_count() > local_rank:
+        torch.cuda.set_device(local_rank)
+        return torch.device("cuda", local_rank)
+    if spec.device == "cuda":
+        raise RunError(
+            f'device "cuda" was asked for, but torch {torch.__version__} sees {torch.cuda.device_count()} GPUs here: use device '
+            '"cpu", or an environment whose torch has CUDA',
+            "configuration",
+        )
+    return torch.device("cpu")
+
+
+def choose_backend(spec, device, of_cpu="gloo", of_gpu="nccl"):
+    """The communication library: `auto` is the usual one of the device."""
+    known = (of_cpu, of_gpu)
+    if spec.backend == "auto":
+        return of_gpu if device.type == "cuda" else of_cpu
+    if spec.backend not in known or (spec.backend == "nccl" and device.type != "cuda"):
+        where = " on a GPU" if spec.backend == "nccl" else ""
+        raise RunError(
+            f'engine {spec.engine} takes backend "{of_cpu}", or "nccl" on a GPU, not "{spec.backend}"{where and " without one"}',
+            "configuration",
+        )
+    return spec.backend
+
+
+class Precision:
+    """What a name of RunSpec.precision means: autocast for forward passes, loss scaling, TensorFloat-32."""
+
+    def __init__(self, spec, device):
+        if spec.precision not in ("fp32", "tf32", "amp-bf16", "amp-fp16"):
+            raise RunError(f'there is no precision "{spec.precision}": use fp32, tf32, amp-bf16 or amp-fp16', "configuration")
+        if spec.precision in ("tf32", "amp-fp16") and device.type == "cpu":
+            raise RunError(f'precision "{spec.precision}" needs a GPU: on a CPU use fp32 or amp-bf16', "configuration")
+        self._device = device.type
+        self._type = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}.get(spec.precision)
+        self.scaler = None
+        if spec.precision == "amp-fp16":
+            # torch 2.3 moved it.
+            self.scaler = torch.amp.GradScaler("cuda") if hasattr(torch.amp, "GradScaler") else torch.cuda.amp.GradScaler()
+        if device.type == "cuda":
+            # PyTorch's own default lets convolutions use TensorFloat-32 under the name of fp32.
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = spec.precision == "tf32"
+            torch.backends.cudnn.benchmark = True
+
+    def scope(self):
+        return torch.autocast(self._device, dtype=self._type) if self._type is not None else contextlib.nullcontext()
+
+
+def configure_cpu(spec):
+    torch.set_num_threads(spec.cpus_per_rank)
+    torch.set_num_interop_threads(1)
+    torch.set_flush_denormal(True)
+
+
+class HostClock:
+    """Times of the parts of a step: each ends at its mark and begins at the mark before."""
+
+    def __init__(self):
+        self._times, self._last = {}, time.perf_counter()
+
+    def mark(self, name):
+        now = time.perf_counter()
+        self._times[name] = self._times.get(name, 0.0) + now - self._last
+        self._last = now
+
+    def times(self):
+        return self._times
+
+
+class CudaClock:
+    """The same as points on the current stream: nothing waits for the device until `times` is asked for."""
+
+    def __init__(self, before):
+        """before: the clock of the step before, whose end is this one's begin; None after a pause."""
+        self._begin = before.end if before is not None else self._record()
+        self._marks = [(None, self._record())]  # what lies before it is waiting for the batch
+        self.end = self._begin
+
+    @staticmethod
+    def _record():
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def mark(self, name):
+        self.end = self._record()
+        self._marks.append((name, self.end))
+
+    def times(self):
+        self.end.synchronize()
+        times = {"step/total_s": self._begin.elapsed_time(self.end) / 1000}
+        for (_, begin), (name, end) in zip(self._marks, self._marks[1:]):
+            times[name] = times.get(name, 0.0) + begin.elapsed_time(end) / 1000
+        return times

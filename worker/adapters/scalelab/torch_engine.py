@@ -1,0 +1,141 @@
+"""What the PyTorch engines share: model, SGD, precision, one step. They differ in how gradients meet."""
+import os
+
+import torch
+from torch.nn import functional as F
+
+from . import training
+from .models_torch import loss_and_logits, make_model
+from .torch_device import CudaClock, HostClock, Precision, choose_device, configure_cpu
+
+
+class TorchEngine(training.Engine):
+    """An engine sets up its communication in `join`, wraps the model in `wrap`, and may have its own `backward`."""
+
+    framework = "pytorch"
+    gradient_bytes = 0  # handed to the communicator in each step
+    weights_follow_layout = True  # where it is channels last, so are weights; else they are contiguous all the same
+
+    @staticmethod
+    def version():
+        return f"torch {torch.__version__}"
+
+    def __init__(self, spec, data, rank, ranks, parameters):
+        self.spec, self.rank, self.ranks = spec, rank, ranks
+        configure_cpu(spec)
+        self.device = choose_device(spec, int(os.environ.get("LOCAL_RANK", "0")))
+        self.precision = Precision(spec, self.device)
+        # "auto" is what the native engines take it for: oneDNN and cuDNN are faster so.
+        last = spec.memory_format != "contiguous"
+        self.layout = "NHWC" if last else "NCHW"
+        self.join()
+        self.model = make_model(spec.model, data.classes, parameters)
+        weights_last = last and self.weights_follow_layout
+        self.model.to(self.device, memory_format=torch.channels_last if weights_last else torch.contiguous_format)
+        self.wrapped = self.wrap(self.model)
+        self.optimizer = self.wrap_optimizer(self.make_optimizer(self.model))
+        self._clock = None
+        self._left_out = 0
+
+    def join(self):
+        """Meets the other ranks."""
+
+    def wrap(self, model):
+        return model
+
+    def wrap_optimizer(self, optimizer):
+        return optimizer
+
+    def make_optimizer(self, model):
+        """SGD as torch.optim has it: v = m * v + g + wd * p; p -= rate * v."""
+        groups = [{"params": [], "weight_decay": self.spec.weight_decay}, {"params": [], "weight_decay": 0.0}]
+        for parameter in model.parameters():
+            groups[parameter.dim() < 2 and not self.spec.decay_norm]["params"].append(parameter)
+        groups = [group for group in groups if group["params"]]
+        return torch.optim.SGD(groups, lr=self.spec.learning_rate, momentum=self.spec.momentum, foreach=True)
+
+    def to_device(self, images, labels):
+        images, labels = torch.from_numpy(images), torch.from_numpy(labels)
+        if self.layout == "NHWC":
+            images = images.permute(0, 3, 1, 2)  # the same bytes: PyTorch's channels_last
+        if self.device.type == "cuda":
+            images, labels = (t.pin_memory().to(self.device, non_blocking=True) for t in (images, labels))
+        return images, labels
+
+    def new_clock(self):
+        self._clock = CudaClock(self._clock) if self.device.type == "cuda" else HostClock()
+        return self._clock
+
+    def step(self, images, labels, rate):
+        clock = self.new_clock()
+        images, labels = self.to_device(images, labels)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.model.zero_grad(set_to_none=True)
+        with self.precision.scope():
+            loss, logits = loss_and_logits(self.wrapped(images), labels)
+        clock.mark("step/forward_s")
+        scaler = self.precision.scaler
+        self.backward(loss if scaler is None else scaler.scale(loss), clock)
+        metrics = {"comm/bytes": self.gradient_bytes}
+        if scaler is None:
+            self.apply()
+        else:
+            self.apply_scaled(scaler, metrics)
+        clock.mark("step/optimizer_s")
+        correct = logits.detach().argmax(1).eq(labels).sum()
+        loss = loss.detach()
+
+        def result():
+            return training.StepResult(loss.item(), correct.item(), clock.times(), metrics)
+
+        return result if self.device.type == "cuda" else result()
+
+    def backward(self, loss, clock):
+        """Marks step/backward_s, and step/comm_exposed_s where the engine sees when nothing is left but communication."""
+        loss.backward()
+        clock.mark("step/backward_s")
+
+    def apply(self):
+        self.optimizer.step()
+
+    def apply_scaled(self, scaler, metrics):
+        before = scaler.get_scale()
+        scaler.step(self.optimizer)
+        scaler.update()
+        metrics["train/loss_scale"] = scaler.get_scale()
+        self._left_out += metrics["train/loss_scale"] < before
+
+    def begin_evaluation(self):
+        self._clock = None
+
+    def evaluate(self, images, labels):
+        images, labels = self.to_device(images, labels)
+        model = self.evaluated_model()
+        model.eval()
+        with torch.no_grad():
+            with self.precision.scope():
+                logits = model(images)
+            logits = logits.float()
+            loss = F.cross_entropy(logits, labels, reduction="sum").item()
+            correct = logits.argmax(1).eq(labels).sum().item()
+        model.train()
+        return loss, correct
+
+    def evaluated_model(self):
+        return self.model
+
+    def sum_over_ranks(self, numbers):
+        return list(numbers)
+
+    def parameters(self):
+        state = self.model.state_dict()
+        return {name: t.detach().cpu().contiguous().numpy() for name, t in state.items() if not name.endswith("num_batches_tracked")}
+
+    def run_metrics(self):
+        if self.device.type != "cuda":
+            return {}
+        metrics = {"run/device_memory_bytes": torch.cuda.max_memory_allocated(self.device)}
+        if self.precision.scaler is not None:
+            metrics["run/steps_left_out"] = self._left_out
+        return metrics
