@@ -1,5 +1,5 @@
 """Engine horovod/mxnet: Horovod's DistributedTrainer for Gluon, one process a rank under an MPI launcher."""
-from scalelab import horovod_options, training
+from scalelab import horovod, training
 from scalelab.mxnet_engine import MxnetEngine, load_mxnet
 
 
@@ -9,14 +9,14 @@ class HorovodMxnet(MxnetEngine):
 
     @staticmethod
     def version():
-        import horovod
+        import horovod as package
         import mxnet
 
-        return f"horovod {horovod.__version__}, mxnet {mxnet.__version__}"
+        return f"horovod {package.__version__}, mxnet {mxnet.__version__}"
 
     def __init__(self, spec, data, rank, ranks, parameters):
         mx = load_mxnet(spec)
-        self._hvd = hvd = horovod_options.start(spec, "mxnet", ranks)
+        self._hvd = hvd = horovod.start(spec, "mxnet", rank, ranks)
         self.build(mx, spec, data, parameters)
         from scalelab.mxnet_sgd import RecipeSgd
 

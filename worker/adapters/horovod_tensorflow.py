@@ -1,5 +1,5 @@
 """Engine horovod/tensorflow: Horovod's DistributedGradientTape, one process a rank under an MPI launcher, with Keras 2."""
-from scalelab import horovod_options, training
+from scalelab import horovod, training
 from scalelab.tensorflow_engine import TensorFlowEngine, load_tensorflow
 
 
@@ -9,14 +9,14 @@ class HorovodTensorFlow(TensorFlowEngine):
 
     @staticmethod
     def version():
-        import horovod
+        import horovod as package
         import tensorflow as tf
 
-        return f"horovod {horovod.__version__}, tensorflow {tf.__version__}"
+        return f"horovod {package.__version__}, tensorflow {tf.__version__}"
 
     def __init__(self, spec, data, rank, ranks, parameters):
         tf, _ = load_tensorflow(spec)
-        self._hvd = horovod_options.start(spec, "tensorflow", ranks)
+        self._hvd = horovod.start(spec, "tensorflow", rank, ranks)
         self._compression = getattr(self._hvd.Compression, spec.gradient_compression)
         self.build(tf, tf.keras, spec, data, parameters, tf.distribute.get_strategy())
         self._hvd.broadcast_variables(list(self._variables.values()), root_rank=0)
