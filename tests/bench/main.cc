@@ -9,6 +9,7 @@
 
 #include "spdlog/spdlog.h"
 #include "tests/bench/allreduce_bench.h"
+#include "tests/bench/events_bench.h"
 #include "tests/bench/query_bench.h"
 #include "tests/bench/service_bench.h"
 #include "tests/bench/store_bench.h"
@@ -17,9 +18,9 @@
 int main(int argc, char** argv) {
   using namespace scalelab::bench;
   const std::map<std::string, std::vector<Figure> (*)(const BenchOptions&)> benches = {
-      {"submit", RunSubmitBench},      {"ingest", RunIngestBench}, {"dispatch", RunDispatchBench},
-      {"query", RunQueryBench},        {"store", RunStoreBench},   {"train", RunTrainBench},
-      {"allreduce", RunAllReduceBench}};
+      {"submit", RunSubmitBench},       {"ingest", RunIngestBench}, {"dispatch", RunDispatchBench},
+      {"query", RunQueryBench},         {"store", RunStoreBench},   {"train", RunTrainBench},
+      {"allreduce", RunAllReduceBench}, {"events", RunEventsBench}};
 
   CLI::App app{"Benchmarks of scalelab; one JSON line a figure"};
   BenchOptions options;
@@ -40,6 +41,9 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   train->add_option("--rounds", options.rounds, "Rounds of all contenders in place of what --scale gives")
+      ->check(CLI::PositiveNumber);
+  app.get_subcommand("events")
+      ->add_option("--rounds", options.rounds, "Rounds in place of what --scale gives")
       ->check(CLI::PositiveNumber);
   app.get_subcommand("allreduce")
       ->add_option("--ranks", options.all_reduce_ranks, "Ranks")

@@ -8,10 +8,10 @@ import unittest
 import numpy as np
 import run
 
-# Relative to the loss, in each of the first steps. Engines add in another order, and each step multiplies the rounding of
-# those before.
-FIRST_STEPS, LOSS_TOLERANCE = 5, 1e-4
-# Of the change from the initial weights that ten steps make, what an engine may lie apart, over all parameters (2-norm).
+# Relative to the loss of a rank, in each of ten steps. Engines add in another order, and each step multiplies the rounding of
+# those before: 4e-5 was measured for the PyTorch engines, 5e-6 in the first three steps.
+LOSS_TOLERANCE = 1e-4
+# Of the way that all parameters go in ten steps (2-norm), how far an engine may lie apart; 2e-3 was measured.
 PARAMETER_TOLERANCE = 1e-2
 
 ENGINE = sys.argv.pop() if len(sys.argv) > 1 else "pytorch/ddp"
@@ -38,8 +38,8 @@ class Agreement(unittest.TestCase):
             ours, theirs = np.array(self.native.losses(rank)), np.array(self.engine.losses(rank))
             self.assertEqual(len(theirs), 10)
             apart = np.abs(theirs / ours - 1)
-            print(f"{ENGINE}, rank {rank}: losses apart by {apart[:FIRST_STEPS].max():.1e}, after ten steps {apart[-1]:.1e}")
-            self.assertLess(apart[:FIRST_STEPS].max(), LOSS_TOLERANCE)
+            print(f"{ENGINE}, rank {rank}: losses apart by {apart[:3].max():.1e} in three steps, {apart.max():.1e} in ten")
+            self.assertLess(apart.max(), LOSS_TOLERANCE)
             self.assertLess(theirs[-1], theirs[0], "it should learn, or the comparison says little")
 
     def test_parameters_after_ten_steps_agree(self):
@@ -52,13 +52,13 @@ class Agreement(unittest.TestCase):
     def test_running_statistics_agree(self):
         for name, ours in self.native.parameters.items():
             if run.recipe.is_buffer(name):
-                np.testing.assert_allclose(self.engine.parameters[name], ours, rtol=0.02, atol=1e-3, err_msg=name)
+                np.testing.assert_allclose(self.engine.parameters[name], ours, rtol=0.01, atol=1e-3, err_msg=name)
 
     def test_evaluations_agree(self):
         ours, theirs = (r.of(0, "epoch")[0]["metrics"] for r in (self.native, self.engine))
         self.assertEqual(theirs["eval/samples"], ours["eval/samples"])
-        self.assertAlmostEqual(theirs["eval/loss"] / ours["eval/loss"], 1, delta=1e-2)
-        self.assertAlmostEqual(theirs["epoch/train_loss"] / ours["epoch/train_loss"], 1, delta=1e-3)
+        self.assertAlmostEqual(theirs["eval/loss"] / ours["eval/loss"], 1, delta=1e-3)
+        self.assertAlmostEqual(theirs["epoch/train_loss"] / ours["epoch/train_loss"], 1, delta=1e-4)
 
     def test_events_tell_what_the_native_ones_tell(self):
         for rank in range(2):

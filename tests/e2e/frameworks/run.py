@@ -26,6 +26,7 @@ class Engine:
 
 ENGINES = {
     "pytorch/ddp": Engine("pytorch", "pytorch_ddp.py"),
+    "pytorch/dp": Engine("pytorch", "pytorch_dp.py", one_process=True),
     "pytorch/fsdp": Engine("pytorch2", "pytorch_fsdp.py"),
     "horovod/pytorch": Engine("pytorch", "horovod_pytorch.py", mpi=True),
     "horovod/tensorflow": Engine("tensorflow", "horovod_tensorflow.py", mpi=True),
@@ -74,8 +75,10 @@ def skip(why):
     sys.exit(SKIPPED)
 
 
-def run(engine, spec, ranks=2, timeout=240):
-    """One attempt of `engine` with the fields of `spec` beside those that make it short."""
+def run(engine, spec, ranks=2, timeout=240, meddle=None):
+    """One attempt of `engine` with the fields of `spec` beside those that make it short.
+
+    meddle(directory, processes): does something to them when all are started."""
     fields = {
         "engine": engine,
         "model": "resnet20",
@@ -85,7 +88,7 @@ def run(engine, spec, ranks=2, timeout=240):
         "global_batch": 64,
         "max_steps": "10",
         "warmup_steps": 2,
-        "learning_rate": 0.01,
+        "learning_rate": 0.001,  # larger ones multiply rounding more
         "seed": "3",
         "cpus_per_rank": 1,
         "save_parameters": True,
@@ -100,14 +103,14 @@ def run(engine, spec, ranks=2, timeout=240):
     with tempfile.TemporaryDirectory(prefix="scalelab-frameworks-") as directory:
         with open(os.path.join(directory, "spec.json"), "w", encoding="utf-8") as file:
             json.dump(fields, file)
-        status, errors = _start(argv, directory, ranks, mpi, one_process, timeout)
+        status, errors = _start(argv, directory, ranks, mpi, one_process, timeout, meddle)
         events = [_events(os.path.join(directory, f"events-{rank}.jsonl")) for rank in range(ranks)]
         saved = os.path.join(directory, "parameters.safetensors")
         parameters = recipe.read_safetensors(saved) if os.path.exists(saved) else {}
     return Result(status, events, errors, parameters)
 
 
-def _start(argv, directory, ranks, mpi, one_process, timeout):
+def _start(argv, directory, ranks, mpi, one_process, timeout, meddle):
     environment = {
         **os.environ,
         "SCALELAB_TRAINER": trainer(),
@@ -131,7 +134,9 @@ def _start(argv, directory, ranks, mpi, one_process, timeout):
     with open(os.path.join(directory, "errors"), "w+", encoding="utf-8", errors="replace") as errors:
         running = [subprocess.Popen(c, env=e, stdout=errors, stderr=errors, start_new_session=True) for c, e in commands]
         try:
-            status = max(process.wait(timeout) for process in running)
+            if meddle is not None:
+                meddle(directory, running)
+            status = max(abs(process.wait(timeout)) for process in running)
         finally:
             for process in running:
                 if process.poll() is None:

@@ -1,0 +1,70 @@
+"""How an engine fails: `failures_test.py ENGINE`, one whose ranks are started one by one. Exit status 77: skipped."""
+import os
+import sys
+import time
+import unittest
+
+import run
+
+ENGINE = sys.argv.pop() if len(sys.argv) > 1 else "pytorch/ddp"
+LONG = {"max_steps": "0", "epochs": 100}
+
+
+def kill_second(_, processes):
+    processes[1].kill()
+
+
+def kill_second_in_training(directory, processes):
+    path = os.path.join(directory, "events-1.jsonl")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                if '"event":"step"' in file.read():
+                    break
+        time.sleep(0.02)
+    processes[1].kill()
+
+
+class Failures(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        run.python_of(ENGINE)  # skips
+
+    def ends(self, spec, message, kind, engine=ENGINE, meddle=None):
+        """Rank 0 ends by itself, and its last event says why."""
+        result = run.run(engine, {"comm_timeout_s": 20, **spec}, meddle=meddle, timeout=90)
+        self.assertNotEqual(result.status, 0)
+        last = result.events[0][-1]
+        self.assertEqual(last["event"], "error", result.errors)
+        self.assertRegex(last["message"], message)
+        self.assertNotIn("\n", last["message"])
+        self.assertEqual(last["kind"], kind)
+
+    def test_a_rank_that_never_comes_is_named(self):
+        self.ends({"comm_timeout_s": 2}, "rank 0 waited 2 s in vain for rank 1 of 2", "rendezvous", meddle=kill_second)
+
+    def test_a_rank_that_is_killed_ends_the_other(self):
+        begin = time.monotonic()
+        self.ends(LONG, ".", "other", meddle=kill_second_in_training)
+        self.assertLess(time.monotonic() - begin, 80)
+
+    def test_what_is_asked_for_and_not_there_is_a_sentence(self):
+        cases = [
+            ({"data_dir": "/none"}, "/none", "data"),
+            ({"model": "resnet7"}, "resnet7", "configuration"),
+            ({"precision": "amp-fp16"}, 'precision "amp-fp16" needs a GPU', "configuration"),
+            ({"backend": "smoke"}, 'backend.* not "smoke"', "configuration"),
+            ({"accumulation_steps": 2}, "does not have accumulation_steps", "configuration"),
+            ({"global_batch": 4096}, "fewer than one global batch of 4096", "data"),
+        ]
+        for spec, message, kind in cases:
+            with self.subTest(spec):
+                self.ends(spec, message, kind)
+
+    def test_data_parallel_has_no_replicas_on_a_cpu(self):
+        self.ends({}, "pytorch/dp needs a GPU: nn.DataParallel has no replicas on a CPU", "configuration", engine="pytorch/dp")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
