@@ -15,7 +15,7 @@ class HorovodMxnet(MxnetEngine):
         return f"horovod {package.__version__}, mxnet {mxnet.__version__}"
 
     def __init__(self, spec, data, rank, ranks, parameters):
-        mx = load_mxnet(spec)
+        mx = load_mxnet(spec, backends=("mpi",))
         self._hvd = hvd = horovod.start(spec, "mxnet", rank, ranks)
         self.build(mx, spec, data, parameters)
         from scalelab.mxnet_sgd import RecipeSgd

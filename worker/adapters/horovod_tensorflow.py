@@ -15,7 +15,7 @@ class HorovodTensorFlow(TensorFlowEngine):
         return f"horovod {package.__version__}, tensorflow {tf.__version__}"
 
     def __init__(self, spec, data, rank, ranks, parameters):
-        tf, _ = load_tensorflow(spec)
+        tf, _ = load_tensorflow(spec, backends=("mpi", "nccl"))
         self._hvd = horovod.start(spec, "tensorflow", rank, ranks)
         self._compression = getattr(self._hvd.Compression, spec.gradient_compression)
         self.build(tf, tf.keras, spec, data, parameters, tf.distribute.get_strategy())

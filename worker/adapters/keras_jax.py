@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from scalelab import keras_models, rendezvous, training
+from scalelab import choices, keras_models, rendezvous, training
 from scalelab.deadline import Deadline
 from scalelab.errors import RunError
 
@@ -145,8 +145,6 @@ class KerasJax(training.Engine):
 
 def _join(spec, rank, ranks):
     """JAX, with this rank's threads and device, joined with the other ranks."""
-    if spec.precision == "amp-fp16":
-        raise RunError("engine keras/jax has no precision amp-fp16: use amp-bf16, or an engine of PyTorch", "configuration")
     os.environ["KERAS_BACKEND"] = "jax"
     os.environ["NPROC"] = str(spec.cpus_per_rank)  # threads of XLA's pools
     cuda = spec.device == "cuda" or (spec.device == "auto" and spec.gpus_per_rank > 0)
@@ -155,8 +153,7 @@ def _join(spec, rank, ranks):
             raise RunError("this JAX has no part for GPUs: use device auto or cpu, or install jax[cuda13]", "configuration")
         print("this JAX has no part for GPUs: training on the CPU", file=sys.stderr)
         cuda = False
-    if not cuda and spec.precision == "tf32":
-        raise RunError("precision tf32 needs a GPU: use fp32 or amp-bf16 on a CPU", "configuration")
+    choices.check(spec, ("nccl",) if cuda else ("gloo",), cuda)
     import jax
 
     jax.config.update("jax_platforms", "cuda" if cuda else "cpu")

@@ -5,10 +5,10 @@ On a CPU each replica is a logical device of TensorFlow, and they share one pool
 import numpy as np
 
 from scalelab import training
-from scalelab.tensorflow_engine import TensorFlowEngine, load_tensorflow
+from scalelab.tensorflow_engine import StrategyEngine, load_tensorflow
 
 
-class Mirrored(TensorFlowEngine):
+class Mirrored(StrategyEngine):
     name = "tensorflow/mirrored"
     one_process = True
 

@@ -3,14 +3,14 @@ import os
 
 import numpy as np
 
+from . import choices
 from .errors import RunError
 from .training import Engine, StepResult
 
 
-def load_mxnet(spec):
+def load_mxnet(spec, backends=()):
     """Imports MXNet with this rank's threads; DMLC_* must stand in the environment by now."""
-    if spec.precision != "fp32":
-        raise RunError(f"engine {spec.engine} has no precision {spec.precision}: use fp32", "configuration")
+    choices.check(spec, backends, gpu=False, precisions=("fp32",))
     if spec.device == "cuda":
         raise RunError(f"engine {spec.engine} trains on CPUs: use device auto or cpu", "configuration")
     os.environ["OMP_NUM_THREADS"] = str(spec.cpus_per_rank)

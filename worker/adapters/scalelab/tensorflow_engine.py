@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from . import keras_models
+from . import choices, keras_models
 from .errors import RunError
 from .training import Engine, StepResult
 
@@ -16,8 +16,8 @@ from .training import Engine, StepResult
 _AUXILIARY = 0.4
 
 
-def load_tensorflow(spec, replicas=1):
-    """Imports TensorFlow and gives it the threads, device and precision of the run; before anything else is done with it.
+def load_tensorflow(spec, replicas=1, backends=("nccl",)):
+    """(TensorFlow with the threads, device and precision of the run, its GPUs); before anything else is done with it.
 
     `replicas`: how many live in this process, each with spec.cpus_per_rank cores; on a CPU each gets a device.
     """
@@ -27,6 +27,7 @@ def load_tensorflow(spec, replicas=1):
     tf.config.threading.set_intra_op_parallelism_threads(spec.cpus_per_rank * replicas)
     tf.config.threading.set_inter_op_parallelism_threads(max(1, replicas))
     gpus = _take_gpus(tf, spec, replicas)
+    choices.check(spec, backends, bool(gpus))
     if not gpus and replicas > 1:
         tf.config.set_logical_device_configuration(
             tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * replicas
@@ -43,21 +44,12 @@ def _take_gpus(tf, spec, replicas):
         if spec.device == "cuda":
             raise RunError("TensorFlow sees no GPU here: use device auto or cpu, or a build of it for GPUs", "configuration")
         print("TensorFlow sees no GPU here: training on the CPU", file=sys.stderr)
-    if not gpus and spec.precision in ("tf32", "amp-fp16"):
-        raise RunError(f"precision {spec.precision} needs a GPU: use fp32 or amp-bf16 on a CPU", "configuration")
     if gpus and replicas == 1:
         gpus = [gpus[int(os.environ.get("LOCAL_RANK", "0")) % len(gpus)]]
     elif gpus and len(gpus) < replicas:
         raise RunError(f"{replicas} replicas need as many GPUs on one node, it has {len(gpus)}", "configuration")
     tf.config.set_visible_devices(gpus[:replicas], "GPU")
     return gpus[:replicas]
-
-
-def precision_policy(spec):
-    """Name of Keras' policy; fp16 needs a scaled loss, which these engines do not have."""
-    if spec.precision == "amp-fp16":
-        raise RunError(f"engine {spec.engine} has no precision amp-fp16: use amp-bf16, or an engine of PyTorch", "configuration")
-    return "mixed_bfloat16" if spec.precision == "amp-bf16" else "float32"
 
 
 class TensorFlowEngine(Engine):
@@ -68,7 +60,7 @@ class TensorFlowEngine(Engine):
 
     def build(self, tf, keras, spec, data, parameters, strategy):
         self._tf, self._strategy, self._spec = tf, strategy, spec
-        keras.mixed_precision.set_global_policy(precision_policy(spec))
+        keras.mixed_precision.set_global_policy("mixed_bfloat16" if spec.precision == "amp-bf16" else "float32")
         keras.utils.set_random_seed(spec.seed)
         with strategy.scope():
             self.network = keras_models.make(keras, spec.model, data.side, data.classes, self.layout)
@@ -162,7 +154,7 @@ class TensorFlowEngine(Engine):
 
 
 class StrategyEngine(TensorFlowEngine):
-    """Ranks that a strategy of tf.distribute joins, one replica in each."""
+    """Replicas that a strategy of tf.distribute joins; one in each rank, unless a subclass knows better."""
 
     def build(self, tf, keras, spec, data, parameters, strategy):
         super().build(tf, keras, spec, data, parameters, strategy)
