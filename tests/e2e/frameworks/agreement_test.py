@@ -9,7 +9,7 @@ import numpy as np
 import run
 
 # Relative to the loss of a rank, in each of ten steps. Engines add in another order, and each step multiplies the rounding of
-# those before: 4e-5 was measured for the PyTorch engines, 5e-6 in the first three steps.
+# those before: up to 4e-5 was measured, 5e-6 in the first three steps.
 LOSS_TOLERANCE = 1e-4
 # Of the way that all parameters go in ten steps (2-norm), how far an engine may lie apart; 2e-3 was measured.
 PARAMETER_TOLERANCE = 1e-2
@@ -34,8 +34,11 @@ class Agreement(unittest.TestCase):
         self.assertEqual(self.engine.status, 0, self.engine.errors)
 
     def test_losses_of_the_first_steps_agree(self):
-        for rank in range(2):
-            ours, theirs = np.array(self.native.losses(rank)), np.array(self.engine.losses(rank))
+        natives = [np.array(self.native.losses(rank)) for rank in range(2)]
+        if run.ENGINES[ENGINE].one_process:
+            natives = [np.mean(natives, axis=0)] * 2  # its replicas' losses are told as one
+        for rank, ours in enumerate(natives):
+            theirs = np.array(self.engine.losses(rank))
             self.assertEqual(len(theirs), 10)
             apart = np.abs(theirs / ours - 1)
             print(f"{ENGINE}, rank {rank}: losses apart by {apart[:3].max():.1e} in three steps, {apart.max():.1e} in ten")

@@ -29,6 +29,14 @@ ENGINES = {
     "pytorch/dp": Engine("pytorch", "pytorch_dp.py", one_process=True),
     "pytorch/fsdp": Engine("pytorch2", "pytorch_fsdp.py"),
     "horovod/pytorch": Engine("pytorch", "horovod_pytorch.py", mpi=True),
+    "horovod/tensorflow": Engine("tensorflow", "horovod_tensorflow.py", mpi=True),
+    "horovod/mxnet": Engine("mxnet", "horovod_mxnet.py", mpi=True),
+    "tensorflow/mirrored": Engine("tensorflow", "tensorflow_mirrored.py", one_process=True),
+    "tensorflow/multiworker-mirrored": Engine("tensorflow", "tensorflow_multiworker.py"),
+    "keras/tensorflow": Engine("keras-tensorflow", "keras_tensorflow.py"),
+    "keras/jax": Engine("keras-jax", "keras_jax.py"),
+    "keras/pytorch": Engine("pytorch2", "keras_pytorch.py"),
+    "mxnet/kvstore": Engine("mxnet", "mxnet_kvstore.py"),
 }
 
 

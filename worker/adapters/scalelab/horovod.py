@@ -1,5 +1,8 @@
 """Horovod's settings, which it reads from its environment when it starts; the same for all its frameworks."""
+import importlib
 import os
+
+from .errors import RunError
 
 
 def configure(spec):
@@ -16,3 +19,17 @@ def configure(spec):
     )
     if spec.timeline:
         os.environ["HOROVOD_TIMELINE"] = os.path.join(os.environ.get("SCALELAB_ATTEMPT_DIR", "."), "horovod-timeline.json")
+
+
+def start(spec, framework, rank, ranks):
+    """The module horovod.<framework>, initialised; all ranks of the run must be in the MPI launcher's job."""
+    configure(spec)
+    hvd = importlib.import_module(f"horovod.{framework}")
+    hvd.init()
+    if (hvd.rank(), hvd.size()) != (rank, ranks):
+        raise RunError(
+            f"Horovod takes this for rank {hvd.rank()} of {hvd.size()}, not {rank} of {ranks}: ranks must be started by an MPI "
+            "launcher of the MPI that it was built for",
+            "rendezvous",
+        )
+    return hvd

@@ -29,7 +29,7 @@ class TorchEngine(training.Engine):
         last = spec.memory_format != "contiguous"
         self.layout = "NHWC" if last else "NCHW"
         self.join()
-        self.model = make_model(spec.model, data.classes, parameters)
+        self.model = self.make_model(data, parameters)
         weights_last = last and self.weights_follow_layout
         self.model.to(self.device, memory_format=torch.channels_last if weights_last else torch.contiguous_format)
         self.wrapped = self.wrap(self.model)
@@ -39,6 +39,10 @@ class TorchEngine(training.Engine):
 
     def join(self):
         """Meets the other ranks."""
+
+    def make_model(self, data, parameters):
+        """A module: images [n, 3, side, side] -> logits, or a pair of them with those of an auxiliary head in training."""
+        return make_model(self.spec.model, data.classes, parameters)
 
     def wrap(self, model):
         return model

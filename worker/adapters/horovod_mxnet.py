@@ -1,0 +1,43 @@
+"""Engine horovod/mxnet: Horovod's DistributedTrainer for Gluon, one process a rank under an MPI launcher."""
+from scalelab import horovod, training
+from scalelab.mxnet_engine import MxnetEngine, load_mxnet
+
+
+class HorovodMxnet(MxnetEngine):
+    name = "horovod/mxnet"
+    framework = "horovod"
+
+    @staticmethod
+    def version():
+        import horovod as package
+        import mxnet
+
+        return f"horovod {package.__version__}, mxnet {mxnet.__version__}"
+
+    def __init__(self, spec, data, rank, ranks, parameters):
+        mx = load_mxnet(spec, backends=("mpi",))
+        self._hvd = hvd = horovod.start(spec, "mxnet", rank, ranks)
+        self.build(mx, spec, data, parameters)
+        from scalelab.mxnet_sgd import RecipeSgd
+
+        sgd = RecipeSgd(spec, self.steps_per_epoch, sums=len(self.trained), rescale_grad=1)
+        compression = getattr(hvd.Compression, spec.gradient_compression)
+        self._trainer = hvd.DistributedTrainer(self.trained, sgd, compression=compression)
+
+    def update(self):
+        self._trainer.step(1)  # gradients are means over the rank's batch
+
+    def begin_evaluation(self):
+        for name, parameter in self.statistics.items():
+            self._hvd.broadcast_(parameter.data(), root_rank=0, name=name)
+
+    def sum_over_ranks(self, numbers):
+        mine = self._mx.nd.array(numbers, dtype="float64")
+        return self._hvd.allreduce(mine, average=False, name="sum").asnumpy().tolist()
+
+    def close(self):
+        self._hvd.shutdown()
+
+
+if __name__ == "__main__":
+    training.run(HorovodMxnet)

@@ -1,0 +1,181 @@
+"""Engine keras/jax: Keras 3 on JAX with Keras' DataParallel distribution, one process a rank.
+
+Keras lays out the variables over the mesh of all ranks. Left to itself XLA would take the batches of all ranks for one, and
+batch normalisation its statistics over all of them; so the step is mapped over the mesh's shards, where each rank
+normalises by its own batch and only gradients are averaged.
+"""
+import importlib.util
+import os
+import sys
+
+import numpy as np
+
+from scalelab import choices, keras_models, rendezvous, training
+from scalelab.deadline import Deadline
+from scalelab.errors import RunError
+
+# Weight of the auxiliary head's loss, as in torchvision's training.
+_AUXILIARY = 0.4
+
+
+class KerasJax(training.Engine):
+    name = "keras/jax"
+    framework = "keras"
+    layout = "NHWC"
+
+    @staticmethod
+    def version():
+        import jax
+        import keras
+
+        return f"keras {keras.__version__}, jax {jax.__version__}"
+
+    def __init__(self, spec, data, rank, ranks, parameters):
+        self._spec, self._rank, self._ranks = spec, rank, ranks
+        self._deadline = Deadline(spec.comm_timeout_s)
+        self._jax = jax = _join(spec, rank, ranks)
+        import keras
+
+        keras.mixed_precision.set_global_policy("mixed_bfloat16" if spec.precision == "amp-bf16" else "float32")
+        keras.utils.set_random_seed(spec.seed)
+        with self._deadline("building the model on all ranks"):
+            devices = keras.distribution.list_devices()
+            distribution = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
+            keras.distribution.set_distribution(distribution)
+            self._network = keras_models.make(keras, spec.model, data.side, data.classes, self.layout)
+            self._network.load(parameters)
+            self._mesh = distribution.device_mesh.backend_mesh
+            self._batch = jax.sharding.PartitionSpec(distribution.batch_dim_name)
+            self._build(jax)
+
+    def _build(self, jax):
+        self._model = model = self._network.model
+        self._trained = [v.value for v in model.trainable_variables]
+        self._velocities = [jax.numpy.zeros_like(v) for v in self._trained]
+        self._decays = [self._spec.weight_decay if self._spec.decay_norm or v.ndim > 1 else 0.0 for v in self._trained]
+        # Running statistics and the seeds of dropout are each rank's own: a first axis over the ranks.
+        state = [_local(v.value) for v in model.non_trainable_variables]
+        self._state = [self._spread((s + self._rank if s.dtype.kind == "u" else s)[None]) for s in state]
+        same, own = jax.sharding.PartitionSpec(), self._batch
+        step = jax.shard_map(
+            self._shard_step,
+            mesh=self._mesh,
+            in_specs=(same, same, own, own, own, same),
+            out_specs=(same, same, own, own, own),
+            check_vma=False,
+        )
+        self._step = jax.jit(step, donate_argnums=(0, 1, 2))
+        self._evaluation = jax.jit(self._evaluate)
+
+    def _spread(self, local):
+        """An array over all ranks, of which `local` is this rank's part."""
+        sharding = self._jax.sharding.NamedSharding(self._mesh, self._batch)
+        return self._jax.make_array_from_process_local_data(sharding, local)
+
+    def _shard_step(self, trained, velocities, state, images, labels, rate):
+        jax = self._jax
+
+        def loss_of(trained):
+            outputs, new_state = self._model.stateless_call(trained, [s[0] for s in state], images, training=True)
+            outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+            losses = [self._cross_entropy(logits, labels).mean() for logits in outputs]
+            loss = losses[0] if len(losses) == 1 else losses[0] + _AUXILIARY * losses[1]
+            return loss, (self._correct(outputs[0], labels), new_state)
+
+        (loss, (correct, new_state)), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained)
+        gradients = jax.lax.pmean(gradients, self._batch[0])
+        velocities = [
+            self._spec.momentum * v + g + decay * p for v, g, p, decay in zip(velocities, gradients, trained, self._decays)
+        ]
+        trained = [p - rate * v for p, v in zip(trained, velocities)]
+        return trained, velocities, [s[None] for s in new_state], loss[None], correct[None]
+
+    def _cross_entropy(self, logits, labels):
+        logits = logits.astype("float32")
+        picked = self._jax.numpy.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+        return self._jax.nn.logsumexp(logits, axis=1) - picked
+
+    def _correct(self, logits, labels):
+        return (logits.argmax(axis=1) == labels).sum().astype("float32")
+
+    def step(self, images, labels, rate):
+        with self._deadline("a step"):
+            batch = self._spread(images), self._spread(labels.astype(np.int32))
+            self._trained, self._velocities, self._state, loss, correct = self._step(
+                self._trained, self._velocities, self._state, *batch, np.float32(rate)
+            )
+            return training.StepResult(float(_local(loss)[0]), float(_local(correct)[0]))
+
+    def _evaluate(self, trained, state, images, labels):
+        outputs, _ = self._model.stateless_call(trained, state, images, training=False)
+        logits = outputs[0] if isinstance(outputs, (list, tuple)) else outputs
+        return self._cross_entropy(logits, labels).sum(), self._correct(logits, labels)
+
+    def begin_evaluation(self):
+        from jax.experimental import multihost_utils
+
+        with self._deadline("sharing the running statistics"):
+            own = [_local(s) for s in self._state]
+            first = multihost_utils.broadcast_one_to_all(own) if self._ranks > 1 else own
+        self._state = [self._spread(o if o.dtype.kind == "u" else np.asarray(f)) for o, f in zip(own, first)]
+
+    def evaluate(self, images, labels):
+        # On this rank's device alone: the others may have fewer images.
+        trained, state = [v.addressable_data(0) for v in self._trained], [s.addressable_data(0)[0] for s in self._state]
+        loss, correct = self._evaluation(trained, state, images, labels.astype(np.int32))
+        return float(loss), float(correct)
+
+    def sum_over_ranks(self, numbers):
+        from jax.experimental import multihost_utils
+
+        if self._ranks == 1:
+            return list(numbers)
+        with self._deadline("a sum over all ranks"):
+            # Numbers cross as bytes: JAX would make them single precision.
+            gathered = multihost_utils.process_allgather(np.frombuffer(np.array(numbers, np.float64).tobytes(), np.uint8))
+        return np.frombuffer(np.asarray(gathered).tobytes(), np.float64).reshape(self._ranks, -1).sum(axis=0).tolist()
+
+    def parameters(self):
+        state = [s.addressable_data(0)[0] for s in self._state]
+        values = dict(zip(map(id, self._model.trainable_variables), (v.addressable_data(0) for v in self._trained)))
+        values.update(zip(map(id, self._model.non_trainable_variables), state))
+        variables = {**self._network.variables(), **self._network.variables(trainable=False)}
+        return {name: self._network.to_native(name, values[id(v)]) for name, v in variables.items()}
+
+
+def _join(spec, rank, ranks):
+    """JAX, with this rank's threads and device, joined with the other ranks."""
+    os.environ["KERAS_BACKEND"] = "jax"
+    os.environ["NPROC"] = str(spec.cpus_per_rank)  # threads of XLA's pools
+    cuda = spec.device == "cuda" or (spec.device == "auto" and spec.gpus_per_rank > 0)
+    if cuda and not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
+        if spec.device == "cuda":
+            raise RunError("this JAX has no part for GPUs: use device auto or cpu, or install jax[cuda13]", "configuration")
+        print("this JAX has no part for GPUs: training on the CPU", file=sys.stderr)
+        cuda = False
+    choices.check(spec, ("nccl",) if cuda else ("gloo",), cuda)
+    import jax
+
+    jax.config.update("jax_platforms", "cuda" if cuda else "cpu")
+    jax.config.update("jax_default_matmul_precision", "tensorfloat32" if spec.precision == "tf32" else "highest")
+    if ranks > 1:
+        if not cuda:
+            jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        addresses = rendezvous.meet(os.environ.get("SCALELAB_ATTEMPT_DIR", "."), rank, ranks, spec.comm_timeout_s)
+        visible = len(os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(","))
+        jax.distributed.initialize(
+            addresses[0],
+            ranks,
+            rank,
+            local_device_ids=[int(os.environ.get("LOCAL_RANK", "0")) % visible if cuda else 0],
+            initialization_timeout=max(1, int(spec.comm_timeout_s)),
+        )
+    return jax
+
+
+def _local(array):
+    return np.asarray(array.addressable_data(0))
+
+
+if __name__ == "__main__":
+    training.run(KerasJax)

@@ -1,0 +1,82 @@
+"""Engine keras/pytorch: Keras 3 on PyTorch; on this backend a Keras model is a module, which DistributedDataParallel wraps."""
+import contextlib
+import os
+
+import torch
+import torch.distributed as dist
+from pytorch_ddp import PytorchDdp
+from scalelab import training
+from scalelab.torch_device import Precision
+
+_POLICIES = {"amp-bf16": "mixed_bfloat16", "amp-fp16": "mixed_float16"}
+
+
+class _KerasPrecision(Precision):
+    """Keras' own policy decides on types, not autocast."""
+
+    def scope(self):
+        return contextlib.nullcontext()
+
+
+class _Module(torch.nn.Module):
+    """Keras is told by an argument what PyTorch keeps in the module."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.keras_model = network.model
+
+    def forward(self, images):
+        outputs = self.keras_model(images, training=self.training)
+        if not isinstance(outputs, (list, tuple)):
+            return outputs
+        return tuple(outputs) if self.training and len(outputs) > 1 else outputs[0]
+
+
+class KerasPytorch(PytorchDdp):
+    name = "keras/pytorch"
+    framework = "keras"
+    weights_follow_layout = False  # Keras' kernels have their channels last of all axes
+
+    @staticmethod
+    def version():
+        import keras
+
+        return f"keras {keras.__version__}, torch {torch.__version__}"
+
+    def join(self):
+        super().join()
+        self.precision = _KerasPrecision(self.spec, self.device)
+
+    def make_model(self, data, parameters):
+        os.environ["KERAS_BACKEND"] = "torch"
+        os.environ["KERAS_TORCH_DEVICE"] = self.device.type
+        import keras
+        from scalelab import keras_models
+
+        keras.config.set_dtype_policy(_POLICIES.get(self.spec.precision, "float32"))
+        keras.utils.set_random_seed(self.spec.seed + self.rank)  # of dropout; weights come from elsewhere
+        # PyTorch takes images of either layout for [n, channels, height, width].
+        self._network = keras_models.make(keras, self.spec.model, data.side, data.classes, "NCHW")
+        self._network.load(parameters)
+        return _Module(self._network)
+
+    def wrap(self, model):
+        wrapped = super().wrap(model)
+        if self.ranks > 1:
+            self.gradient_bytes = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+        return wrapped
+
+    def begin_evaluation(self):
+        super().begin_evaluation()
+        if self.ranks > 1:
+            # To PyTorch they are parameters without gradients, not buffers.
+            for statistics in self._network.variables(trainable=False).values():
+                dist.broadcast(statistics.value.data, 0)
+
+    def parameters(self):
+        variables = {**self._network.variables(), **self._network.variables(trainable=False)}
+        return {name: self._network.to_native(name, v.value.detach().cpu()) for name, v in variables.items()}
+
+
+if __name__ == "__main__":
+    training.run(KerasPytorch)

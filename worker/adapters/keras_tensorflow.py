@@ -1,0 +1,33 @@
+"""Engine keras/tensorflow: Keras 3 on TensorFlow under MultiWorkerMirroredStrategy.
+
+Keras' own DataParallel does nothing on this backend, and its fit() does not work under this strategy; so the loop is ours.
+"""
+import os
+
+from scalelab import tensorflow_cluster, training
+from scalelab.tensorflow_engine import StrategyEngine, load_tensorflow
+
+
+class KerasTensorFlow(StrategyEngine):
+    name = "keras/tensorflow"
+    framework = "keras"
+
+    @staticmethod
+    def version():
+        import keras
+        import tensorflow as tf
+
+        return f"keras {keras.__version__}, tensorflow {tf.__version__}"
+
+    def __init__(self, spec, data, rank, ranks, parameters):
+        os.environ["KERAS_BACKEND"] = "tensorflow"
+        tensorflow_cluster.join(spec, rank, ranks)
+        tf, _ = load_tensorflow(spec)
+        strategy = tensorflow_cluster.strategy(tf, spec)
+        import keras
+
+        self.build(tf, keras, spec, data, parameters, strategy)
+
+
+if __name__ == "__main__":
+    training.run(KerasTensorFlow)

@@ -1,0 +1,131 @@
+"""Engine mxnet/kvstore: a parameter server (Li et al. 2014, OSDI) as MXNet has it, in its synchronous mode dist_sync.
+
+Rank 0 starts the scheduler and one server beside itself, on its own cores; the optimizer lives in the server. One rank alone
+uses the store of its process.
+"""
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+
+from scalelab import rendezvous, training
+from scalelab.deadline import Deadline, fail
+from scalelab.mxnet_engine import MxnetEngine, load_mxnet
+
+# A store that is freed waits for all ranks, and would do so in a rank that fails: this reference lasts.
+_stores = []
+
+
+class KvStore(MxnetEngine):
+    name = "mxnet/kvstore"
+
+    def __init__(self, spec, data, rank, ranks, parameters):
+        self._rank, self._ranks = rank, ranks
+        self._helpers, self._closing = [], False
+        self._deadline = Deadline(spec.comm_timeout_s)
+        if ranks > 1:
+            self._meet(spec)
+        mx = load_mxnet(spec)
+        self.build(mx, spec, data, parameters)
+        with self._deadline("joining the parameter server"):
+            self._kv = mx.kv.create("dist_sync" if ranks > 1 else "local")
+            _stores.append(self._kv)
+            self._init_store(spec)
+
+    def _meet(self, spec):
+        directory = os.environ.get("SCALELAB_ATTEMPT_DIR", ".")
+        hosts = [a.rsplit(":", 1) for a in rendezvous.meet(directory, self._rank, self._ranks, spec.comm_timeout_s)]
+        os.environ.update(
+            DMLC_PS_ROOT_URI=hosts[0][0],
+            DMLC_PS_ROOT_PORT=hosts[0][1],
+            DMLC_NODE_HOST=hosts[self._rank][0],
+            DMLC_NUM_SERVER="1",
+            DMLC_NUM_WORKER=str(self._ranks),
+            DMLC_ROLE="worker",
+        )
+        if self._rank == 0:
+            for role in ("scheduler", "server"):
+                helper = _start_helper(role)
+                self._helpers.append(helper)
+                threading.Thread(target=self._watch, args=(role, helper), daemon=True).start()
+
+    def _watch(self, role, helper):
+        status = helper.wait()
+        if not self._closing:
+            fail(f"the {role} of the parameter server has ended with status {status}: see its last lines in this rank's output")
+
+    def _init_store(self, spec):
+        from scalelab.mxnet_sgd import RecipeSgd
+
+        self._lengths = []  # of the sums, whose keys follow those of the parameters
+        self._sums = len(self.trained)
+        self._kv.set_optimizer(RecipeSgd(spec, self.steps_per_epoch, self._sums, rescale_grad=1 / self._ranks))
+        for key, parameter in enumerate(self.trained.values()):
+            self._kv.init(key, parameter.data())
+        self._kv._barrier()  # else a push may come before the optimizer
+
+    def update(self):
+        for key, parameter in enumerate(self.trained.values()):
+            # The first layers are needed first in the next step.
+            self._kv.push(key, parameter.grad(), priority=-key)
+            self._kv.pull(key, out=parameter.data(), priority=-key)
+
+    def step(self, images, labels, rate):
+        with self._deadline("a step"):
+            return super().step(images, labels, rate)
+
+    def begin_evaluation(self):
+        values = [p.data().asnumpy() for p in self.statistics.values()]
+        mine = np.concatenate(values) if self._rank == 0 else np.zeros(sum(map(len, values)), np.float32)
+        first, at = self._sum(mine), 0
+        for parameter, value in zip(self.statistics.values(), values):
+            parameter.set_data(self._mx.nd.array(first[at : at + len(value)]))
+            at += len(value)
+
+    def sum_over_ranks(self, numbers):
+        return self._sum(np.array(numbers, np.float64)).tolist()
+
+    def _sum(self, array):
+        """The sum of an array over ranks, in its own precision; a key of the store for each shape and type."""
+        if self._ranks == 1:
+            return array
+        nd, kind = self._mx.nd, (array.shape, array.dtype.str)
+        with self._deadline("a sum over all ranks"):
+            if kind not in self._lengths:
+                self._lengths.append(kind)
+                self._kv.init(self._sums + self._lengths.index(kind), nd.zeros(array.shape, dtype=array.dtype))
+            key = self._sums + self._lengths.index(kind)
+            total = nd.empty(array.shape, dtype=array.dtype)
+            self._kv.push(key, nd.array(array, dtype=array.dtype))
+            self._kv.pull(key, out=total)
+            return total.asnumpy()
+
+    def close(self):
+        if self._ranks > 1:
+            with self._deadline("the last barrier"):
+                self._kv._barrier()
+        self._closing = True
+        for helper in self._helpers:
+            helper.kill()
+            helper.wait()
+
+
+def _start_helper(role):
+    """It never outlives this rank, whatever ends it."""
+    libc = ctypes.CDLL(None)
+    here = os.path.dirname(os.path.abspath(__file__))
+    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+    return subprocess.Popen(
+        [sys.executable, "-m", "scalelab.mxnet_helper", role],
+        env=dict(os.environ, PYTHONPATH=path, OMP_NUM_THREADS="1"),
+        stdin=subprocess.DEVNULL,
+        preexec_fn=lambda: libc.prctl(1, signal.SIGKILL),  # PR_SET_PDEATHSIG
+    )
+
+
+if __name__ == "__main__":
+    training.run(KvStore)

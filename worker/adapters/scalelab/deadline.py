@@ -1,0 +1,49 @@
+"""Time limits for waits that a framework does not limit, or cannot be told to."""
+import contextlib
+import os
+import sys
+import threading
+import time
+
+from .events import Events
+
+_LOOK = 0.5  # seconds between two looks at the clock: nothing is asked of the thread that trains
+
+
+class Deadline:
+    """Ends the process when what is done under it takes longer than `seconds`: `with deadline("a step"): ...`.
+
+    The thread that waits is inside of the framework and cannot be interrupted; so another one writes the `error` event, and
+    the process ends at once, with status 1.
+    """
+
+    def __init__(self, seconds):
+        self._seconds = seconds
+        self._running = None  # (what, when it must have ended), or None
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    @contextlib.contextmanager
+    def __call__(self, what):
+        self._running = (what, time.monotonic() + self._seconds)
+        try:
+            yield
+        finally:
+            self._running = None
+
+    def _watch(self):
+        while True:
+            time.sleep(_LOOK)
+            running = self._running
+            if running is not None and time.monotonic() > running[1]:
+                break
+        fail(
+            f"{running[0]} has taken longer than {self._seconds:g} s: another rank is gone or hangs; see the output of those "
+            "that told of no error, or raise comm_timeout_s"
+        )
+
+
+def fail(message):
+    """From any thread: writes the `error` event and ends the process at once."""
+    print(message, file=sys.stderr, flush=True)
+    Events(os.environ.get("SCALELAB_EVENTS", "")).error(message, "other")
+    os._exit(1)

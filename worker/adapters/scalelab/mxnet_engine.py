@@ -1,0 +1,73 @@
+"""What the engines on MXNet share: a Gluon model and its step; how gradients meet is a subclass's."""
+import os
+
+import numpy as np
+
+from . import choices
+from .errors import RunError
+from .training import Engine, StepResult
+
+
+def load_mxnet(spec, backends=()):
+    """Imports MXNet with this rank's threads; DMLC_* must stand in the environment by now."""
+    choices.check(spec, backends, gpu=False, precisions=("fp32",))
+    if spec.device == "cuda":
+        raise RunError(f"engine {spec.engine} trains on CPUs: use device auto or cpu", "configuration")
+    os.environ["OMP_NUM_THREADS"] = str(spec.cpus_per_rank)
+    os.environ["MXNET_CPU_WORKER_NTHREADS"] = "1"  # each of which uses the threads above
+    import mxnet
+
+    return mxnet
+
+
+class MxnetEngine(Engine):
+    framework = "mxnet"
+    layout = "NCHW"
+
+    @staticmethod
+    def version():
+        import mxnet
+
+        return f"mxnet {mxnet.__version__}"
+
+    def build(self, mx, spec, data, parameters):
+        from . import models_mxnet
+
+        self._mx = mx
+        mx.random.seed(spec.seed)
+        try:
+            self._net = models_mxnet.make(spec.model, data.classes)
+        except ValueError as e:
+            raise RunError(str(e), "configuration") from e
+        self._net.load(parameters, mx.cpu())
+        self._net.hybridize(static_alloc=True, static_shape=True)
+        self._cross_entropy = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+        slots = self._net.slots
+        self.trained = {name: p for name, p in slots.items() if p.grad_req != "null"}
+        self.statistics = {name: p for name, p in slots.items() if p.grad_req == "null"}
+        self.steps_per_epoch = len(data.train_labels) // spec.global_batch
+
+    def update(self):
+        """One update of `trained` with the mean gradient over ranks."""
+        raise NotImplementedError
+
+    def step(self, images, labels, rate):
+        # The rate of each step is known to the optimizer, wherever it is.
+        mx = self._mx
+        with mx.autograd.record():
+            logits = self._net(mx.nd.array(images))
+            loss = self._cross_entropy(logits, mx.nd.array(labels)).mean()
+        loss.backward()
+        self.update()
+        correct = (logits.asnumpy().argmax(axis=1) == labels).sum()
+        mx.nd.waitall()
+        return StepResult(float(loss.asscalar()), float(correct))
+
+    def evaluate(self, images, labels):
+        mx = self._mx
+        logits = self._net(mx.nd.array(images))
+        loss = self._cross_entropy(logits, mx.nd.array(labels)).sum()
+        return float(loss.asscalar()), float((logits.asnumpy().argmax(axis=1) == labels).sum())
+
+    def parameters(self):
+        return {name: np.ascontiguousarray(p.data().asnumpy()) for name, p in self._net.slots.items()}

@@ -1,0 +1,181 @@
+"""What the engines on TensorFlow share: a step under tf.function with a gradient tape, on Keras 2 or 3.
+
+A strategy of tf.distribute, or Horovod, says how replicas agree; each trains on its own part of the batch with statistics
+of its own in batch normalisation. TensorFlow shows of a step only its whole length.
+"""
+import os
+import sys
+
+import numpy as np
+
+from . import choices, keras_models
+from .errors import RunError
+from .training import Engine, StepResult
+
+# Weight of the auxiliary head's loss, as in torchvision's training (Szegedy et al. 2015, section 4, do not give one).
+_AUXILIARY = 0.4
+
+
+def load_tensorflow(spec, replicas=1, backends=("nccl",)):
+    """(TensorFlow with the threads, device and precision of the run, its GPUs); before anything else is done with it.
+
+    `replicas`: how many live in this process, each with spec.cpus_per_rank cores; on a CPU each gets a device.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(spec.cpus_per_rank * replicas)
+    tf.config.threading.set_inter_op_parallelism_threads(max(1, replicas))
+    gpus = _take_gpus(tf, spec, replicas)
+    choices.check(spec, backends, bool(gpus))
+    if not gpus and replicas > 1:
+        tf.config.set_logical_device_configuration(
+            tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * replicas
+        )
+    if gpus:
+        tf.config.experimental.enable_tensor_float_32_execution(spec.precision == "tf32")
+    return tf, gpus
+
+
+def _take_gpus(tf, spec, replicas):
+    wanted = spec.device == "cuda" or (spec.device == "auto" and spec.gpus_per_rank > 0)
+    gpus = tf.config.list_physical_devices("GPU") if wanted else []
+    if wanted and not gpus:
+        if spec.device == "cuda":
+            raise RunError("TensorFlow sees no GPU here: use device auto or cpu, or a build of it for GPUs", "configuration")
+        print("TensorFlow sees no GPU here: training on the CPU", file=sys.stderr)
+    if gpus and replicas == 1:
+        gpus = [gpus[int(os.environ.get("LOCAL_RANK", "0")) % len(gpus)]]
+    elif gpus and len(gpus) < replicas:
+        raise RunError(f"{replicas} replicas need as many GPUs on one node, it has {len(gpus)}", "configuration")
+    tf.config.set_visible_devices(gpus[:replicas], "GPU")
+    return gpus[:replicas]
+
+
+class TensorFlowEngine(Engine):
+    """A subclass meets the other ranks, then calls `build`."""
+
+    framework = "tensorflow"
+    layout = "NHWC"  # TensorFlow's convolutions on a CPU know no other
+
+    def build(self, tf, keras, spec, data, parameters, strategy):
+        self._tf, self._strategy, self._spec = tf, strategy, spec
+        keras.mixed_precision.set_global_policy("mixed_bfloat16" if spec.precision == "amp-bf16" else "float32")
+        keras.utils.set_random_seed(spec.seed)
+        with strategy.scope():
+            self.network = keras_models.make(keras, spec.model, data.side, data.classes, self.layout)
+            self.network.load(parameters)
+            # Keras 3 wraps TensorFlow's variables, Keras 2 has just these.
+            self._variables = {name: getattr(v, "value", v) if hasattr(keras, "ops") else v
+                               for name, v in self.network.variables().items()}
+            self.statistics = [getattr(v, "value", v) if hasattr(keras, "ops") else v
+                               for v in self.network.variables(trainable=False).values()]
+            self._velocities = [tf.Variable(tf.zeros(v.shape), trainable=False) for v in self._variables.values()]
+        self._step = self.in_replicas(self._replica_step)
+        self._evaluation = self.in_replicas(self._replica_evaluation, reduce_retracing=True)
+
+    def in_replicas(self, function, **options):
+        """A tf.function that calls `function` in every replica."""
+        return self._tf.function(lambda *args: self._strategy.run(function, args=args), autograph=False, **options)
+
+    def mean_gradients(self, tape, loss, variables):
+        """Gradients, averaged over all replicas; called in each of them."""
+        tf = self._tf
+        gradients = tape.gradient(loss, variables)
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, gradients)
+
+    def distribute(self, array):
+        """What strategy.run is to be given for a batch of this process."""
+        return self._tf.constant(array)
+
+    def _replica_step(self, images, labels, rate):
+        tf = self._tf
+        variables = list(self._variables.values())
+        with tf.GradientTape() as tape:
+            outputs = self._outputs(images, training=True)
+            losses = [tf.reduce_mean(self._cross_entropy(labels, logits)) for logits in outputs]
+            loss = losses[0] if len(losses) == 1 else losses[0] + _AUXILIARY * losses[1]
+        gradients = self.mean_gradients(tape, loss, variables)
+        # Mirrored variables are changed by all replicas together.
+        tf.distribute.get_replica_context().merge_call(self._apply, args=(gradients, rate))
+        return loss, self._correct(labels, outputs[0])
+
+    def _apply(self, strategy, gradients, rate):
+        momentum, tf = self._spec.momentum, self._tf
+
+        def sgd(variable, gradient, velocity, rate, decay):
+            if decay:
+                gradient = gradient + decay * variable
+            # v = momentum * v + gradient; variable -= rate * v
+            tf.raw_ops.ResourceApplyMomentum(
+                var=variable.handle, accum=velocity.handle, lr=rate, grad=gradient, momentum=momentum
+            )
+
+        for variable, gradient, velocity in zip(self._variables.values(), gradients, self._velocities):
+            decays = self._spec.decay_norm or len(variable.shape) > 1
+            decay = self._spec.weight_decay if decays else 0.0
+            strategy.extended.update(variable, sgd, args=(gradient, velocity, rate, decay))
+
+    def _replica_evaluation(self, images, labels):
+        logits = self._outputs(images, training=False)[0]
+        return self._tf.reduce_sum(self._cross_entropy(labels, logits)), self._correct(labels, logits)
+
+    def _outputs(self, images, training):
+        outputs = self.network.model(images, training=training)
+        outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+        return [self._tf.cast(logits, self._tf.float32) for logits in outputs]
+
+    def _cross_entropy(self, labels, logits):
+        return self._tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+    def _correct(self, labels, logits):
+        tf = self._tf
+        return tf.reduce_sum(tf.cast(tf.equal(tf.argmax(logits, 1), labels), tf.float32))
+
+    def _numbers(self, per_replica):
+        return [float(n) for n in self._strategy.experimental_local_results(per_replica)]
+
+    def step(self, images, labels, rate):
+        loss, correct = self._step(self.distribute(images), self.distribute(labels), self._tf.constant(rate, self._tf.float32))
+        return StepResult(float(np.mean(self._numbers(loss))), sum(self._numbers(correct)))
+
+    def evaluate(self, images, labels):
+        loss, correct = self._evaluation(self.distribute(images), self.distribute(labels))
+        return sum(self._numbers(loss)), sum(self._numbers(correct))
+
+    def parameters(self):
+        tensors = {}
+        for variables in (self.network.variables(), self.network.variables(trainable=False)):
+            for name, variable in variables.items():
+                # The first replica's here; where replicas have values of their own, reading all would be an average.
+                value = getattr(variable, "value", variable) if hasattr(self.network.keras, "ops") else variable
+                tensors[name] = self.network.to_native(name, self._strategy.experimental_local_results(value)[0].numpy())
+        return tensors
+
+
+class StrategyEngine(TensorFlowEngine):
+    """Replicas that a strategy of tf.distribute joins; one in each rank, unless a subclass knows better."""
+
+    def build(self, tf, keras, spec, data, parameters, strategy):
+        super().build(tf, keras, spec, data, parameters, strategy)
+        self._sum = self.in_replicas(self._replica_sum, reduce_retracing=True)
+        self._take_statistics = self.in_replicas(self._take_first_statistics)
+
+    def sum_over_ranks(self, numbers):
+        return self._sum(self._tf.constant(numbers, self._tf.float64)).numpy().tolist()
+
+    def _replica_sum(self, numbers):
+        tf = self._tf
+        # A tensor of the replica's own device; that of the argument has none.
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(numbers))
+
+    def begin_evaluation(self):
+        self._take_statistics()
+
+    def _take_first_statistics(self):
+        tf = self._tf
+        context = tf.distribute.get_replica_context()
+        share = tf.cast(tf.equal(context.replica_id_in_sync_group, 0), tf.float32)
+        firsts = context.all_reduce(tf.distribute.ReduceOp.SUM, [v * share for v in self.statistics])
+        for variable, first in zip(self.statistics, firsts):
+            variable.assign(first)

@@ -1,0 +1,22 @@
+"""Engine tensorflow/multiworker-mirrored: MultiWorkerMirroredStrategy, one worker a rank, with Keras 2."""
+from scalelab import tensorflow_cluster, training
+from scalelab.tensorflow_engine import StrategyEngine, load_tensorflow
+
+
+class MultiWorkerMirrored(StrategyEngine):
+    name = "tensorflow/multiworker-mirrored"
+
+    @staticmethod
+    def version():
+        import tensorflow as tf
+
+        return f"tensorflow {tf.__version__}"
+
+    def __init__(self, spec, data, rank, ranks, parameters):
+        tensorflow_cluster.join(spec, rank, ranks)
+        tf, _ = load_tensorflow(spec)
+        self.build(tf, tf.keras, spec, data, parameters, tensorflow_cluster.strategy(tf, spec))
+
+
+if __name__ == "__main__":
+    training.run(MultiWorkerMirrored)
