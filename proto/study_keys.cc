@@ -4,18 +4,14 @@
 #include <numeric>
 
 #include "absl/strings/ascii.h"
+#include "proto/engines.h"
 
 namespace scalelab {
 
 const std::vector<StudyKey>& StudyKeys() {
   using enum KeyType;
   static const auto& keys = *new std::vector<StudyKey>{
-      {"engine",
-       kString,
-       {"native/ddp", "native/horovod", "native/serial", "native/none", "custom"},
-       0,
-       0,
-       "framework/strategy, or custom for a program of your own"},
+      {"engine", kString, EngineNames(), 0, 0, "framework/strategy, or custom for a program of your own"},
       {"model",
        kString,
        {"resnet20", "resnet32", "resnet44", "resnet56", "resnet18", "resnet34", "resnet50", "resnet101",

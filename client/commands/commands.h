@@ -25,6 +25,7 @@ void AddRunMetrics(CLI::App& run, Action& chosen);
 void AddRunCancel(CLI::App& run, Action& chosen);
 void AddCurve(CLI::App& app, Action& chosen);
 void AddCluster(CLI::App& app, Action& chosen);
+void AddClusterFrameworks(CLI::App& cluster, Action& chosen);
 void AddVersion(CLI::App& app, Action& chosen);
 // `app` must be complete: what it knows is what is completed.
 void AddCompletion(CLI::App& app, Action& chosen);
