@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "proto/engine_checks.h"
 #include "proto/models.h"
 #include "proto/study_communication.h"
 
@@ -64,13 +66,21 @@ std::vector<FieldViolation> CellChecker::WhyUnusable(const Cell& cell, const std
   };
   if (run.engine() != "custom") {
     const bool cpu = run.device() == "cpu" || (run.device() == "auto" && run.gpus_per_rank() == 0);
+    const bool native = absl::StartsWith(run.engine(), "native/");
     if (run.device() == "cuda" && run.gpus_per_rank() == 0)
       add("device", "device cuda needs GPUs; set resources.gpus_per_rank, for example to 1");
-    if (run.backend() == "solo" && run.ranks() > 1) {
+    for (EngineMisfit& misfit : EngineMisfits(run, spec_.resources())) {
+      const bool of_grid = FindStudyKey(misfit.key) != nullptr;
+      if (of_grid)
+        add(misfit.key, std::move(misfit.sentence));
+      else
+        out.push_back({std::string(misfit.key), std::move(misfit.sentence)});
+    }
+    if (native && run.backend() == "solo" && run.ranks() > 1) {
       add("backend",
           absl::StrCat("backend solo is for one rank, not ", run.ranks(), "; use auto, mpi or gloo"));
     }
-    if (cpu && run.backend() == "nccl") {
+    if (native && cpu && run.backend() == "nccl") {
       add("backend", run.gpus_per_rank() > 0
                          ? "backend nccl needs device cuda, not cpu; change device, or use mpi or gloo"
                          : "backend nccl needs GPUs; set resources.gpus_per_rank, or use mpi or gloo");

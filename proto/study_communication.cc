@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/strings/match.h"
+
 namespace scalelab {
 namespace {
 
@@ -33,8 +35,10 @@ bool OverlapsCommunication(absl::string_view engine) {
 }
 
 bool EngineReads(absl::string_view engine, absl::string_view key) {
-  if (Has(HorovodKeys(), key)) return engine == "native/horovod";
-  if (Has(BucketKeys(), key)) return engine == "native/ddp" || engine == kSerialEngine;
+  if (Has(HorovodKeys(), key)) return engine == "native/horovod" || absl::StartsWith(engine, "horovod/");
+  if (Has(BucketKeys(), key))
+    return engine == "native/ddp" || engine == kSerialEngine || engine == "pytorch/ddp" ||
+           engine == "keras/pytorch";
   return true;
 }
 

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "absl/strings/ascii.h"
+#include "proto/engines.h"
 #include "proto/models.h"
 
 namespace scalelab {
@@ -20,12 +21,7 @@ std::vector<absl::string_view> ModelNames() {
 const std::vector<StudyKey>& StudyKeys() {
   using enum KeyType;
   static const auto& keys = *new std::vector<StudyKey>{
-      {"engine",
-       kString,
-       {"native/ddp", "native/horovod", "native/serial", "native/none", "custom"},
-       0,
-       0,
-       "framework/strategy, or custom for a program of your own"},
+      {"engine", kString, EngineNames(), 0, 0, "framework/strategy, or custom for a program of your own"},
       {"model", kString, ModelNames(), 0, 0, "network to train"},
       {"dataset", kString, {"cifar10", "imagefolder", "synthetic"}, 0, 0, "what to train on"},
       {"data_dir", kString, {}, 0, 0, "directory of the data set, as the nodes see it"},

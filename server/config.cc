@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -148,6 +149,9 @@ const std::vector<Setting>& Settings() {
        [](ServerConfig& c, const std::string& v) { return SetTimeout(c.poll_interval, v); }},
       {"rollback-journal", "BOOL", "true: database mode for a network filesystem, slower (default: false)",
        [](ServerConfig& c, const std::string& v) { return SetBool(c.rollback_journal, v); }},
+      {"frameworks", "DIR",
+       "Environments of deploy/frameworks (default: $SCALELAB_FRAMEWORKS, or in ~/.local/share)",
+       [](ServerConfig& c, const std::string& v) { return SetPath(c.frameworks_dir, v); }},
       {"log-format", "FORMAT", "Log lines on stderr as text or json (default: text)",
        [](ServerConfig& c, const std::string& v) {
          return SetChoice(c.log_format, v, {"text", "json"});
@@ -166,6 +170,7 @@ std::string KeyOf(const Setting& setting) { return absl::StrReplaceAll(setting.n
 std::string Suggestion(const std::string& word, const std::string& prefix, bool keys) {
   std::vector<std::string> names;
   for (const Setting& setting : Settings()) names.push_back(keys ? KeyOf(setting) : setting.name);
+  if (keys) names.push_back("environments");
   if (!keys) names.insert(names.end(), {"config", "check-config", "version", "help"});
   std::string nearest = Nearest(word, {names.begin(), names.end()});
   return nearest.empty() ? "" : absl::StrCat("; did you mean ", prefix, nearest, "?");
@@ -205,7 +210,8 @@ absl::Status ApplyFile(const std::string& file, const std::vector<bool>& given, 
     const std::string key = absl::StrReplaceAll(key_node.Scalar(), {{"-", "_"}});
     const auto setting =
         std::find_if(Settings().begin(), Settings().end(), [&](const Setting& s) { return KeyOf(s) == key; });
-    if (setting == Settings().end()) {
+    const bool environments = key == "environments";
+    if (setting == Settings().end() && !environments) {
       return Invalid(absl::StrCat(at(key_node.Mark()), ": unknown key '", key_node.Scalar(), "'",
                                   Suggestion(key, "", true)));
     }
@@ -213,6 +219,11 @@ absl::Status ApplyFile(const std::string& file, const std::vector<bool>& given, 
       return Invalid(absl::StrCat(at(key_node.Mark()), ": ", key,
                                   " stands here a second time, first in line ", first->second.line + 1,
                                   "; keep one"));
+    }
+    if (environments) {
+      if (absl::Status status = ReadEnvironments(value_node, at, &config.environments); !status.ok())
+        return status;
+      continue;
     }
     std::vector<YAML::Node> values;
     if (value_node.IsSequence() && setting->repeats) {
@@ -258,12 +269,27 @@ absl::Status FillWorkerServer(ServerConfig& config) {
       "machine's name in the cluster, or name it with --worker-server HOST:PORT");
 }
 
+// Where deploy/frameworks builds when it is not told.
+std::string FrameworksDir() {
+  const auto value = [](const char* name) {
+    const char* text = std::getenv(name);
+    return std::string(text == nullptr ? "" : text);
+  };
+  if (!value("SCALELAB_FRAMEWORKS").empty()) return value("SCALELAB_FRAMEWORKS");
+  const std::string data =
+      value("XDG_DATA_HOME").empty() ? value("HOME") + "/.local/share" : value("XDG_DATA_HOME");
+  return data + "/scalelab/frameworks";
+}
+
 absl::Status FillDefaults(ServerConfig& config) {
   if (config.data_dir.empty()) {
     return Invalid(
         "--data DIR is missing: say where the service keeps its database, for example --data ~/scalelab");
   }
   if (config.runs_dir.empty()) config.runs_dir = config.data_dir + "/runs";
+  if (config.frameworks_dir.empty()) {
+    if (absl::Status status = SetPath(config.frameworks_dir, FrameworksDir()); !status.ok()) return status;
+  }
   if (config.listen.empty()) {
     if (absl::Status status =
             AddListen(config.listen, absl::StrCat("unix:", config.data_dir, "/scalelab.sock"));

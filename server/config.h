@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/config_environments.h"
 
 namespace scalelab::server {
 
@@ -37,6 +38,11 @@ struct ServerConfig {
   absl::Duration poll_interval = absl::Seconds(15);
   // SQLite rollback journal instead of WAL, for a data_dir on a network filesystem.
   bool rollback_journal = false;
+  // Where deploy/frameworks has built environments; by default $SCALELAB_FRAMEWORKS, or scalelab/frameworks
+  // in $XDG_DATA_HOME (~/.local/share). Every node must see it. Absolute.
+  std::string frameworks_dir;
+  // Of engines that run elsewhere; only from the file.
+  std::vector<EnvironmentConfig> environments;
   std::string log_format = "text";  // or "json"
   std::string log_level = "info";   // trace, debug, info, warning, error
 };

@@ -40,6 +40,7 @@ absl::Status Coordinator::Start() {
   options.worker_timeout = absl::ToInt64Microseconds(options_.worker_timeout);
   options.max_pending_allocations = options_.max_pending_allocations;
   options.new_token = options_.new_token;
+  options.environment_of = options_.environment_of;
   lifecycle_ = std::make_unique<Lifecycle>(std::move(options), state_);
   spdlog::info("loaded {} live studies, {} live attempts, {} allocations", state_.studies.size(),
                state_.attempts.size(), state_.allocations.size());

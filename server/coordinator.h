@@ -32,6 +32,8 @@ struct CoordinatorOptions {
   int max_pending_allocations = 4;
   std::function<std::string(const std::string& allocation_token)> secret_for;
   std::function<std::string()> new_token;
+  // As LifecycleOptions has it.
+  std::function<std::optional<v1::FrameworkEnvironment>(const std::string& engine)> environment_of;
 };
 
 // All methods may be called from any thread. Callbacks run on the core thread after the commit: they must not

@@ -36,6 +36,21 @@ static LocalSchedulerOptions LocalOptions(const ServerConfig& config, const Data
   return options;
 }
 
+// Adapters and the trainer stand where the worker looks for them: beside it.
+static FrameworksOptions FrameworksOf(const ServerConfig& config) {
+  std::error_code error;  // where it cannot be followed, the name serves
+  std::filesystem::path worker = std::filesystem::canonical(config.worker_program, error);
+  if (error) worker = config.worker_program;
+  const std::filesystem::path beside = worker.parent_path();
+  FrameworksOptions options;
+  options.directory = config.frameworks_dir;
+  options.environments = config.environments;
+  options.probe.adapters = beside.parent_path() / "share/scalelab/adapters";
+  options.probe.trainer = beside / "scalelab-trainer";
+  options.nodes_are_here = config.scheduler == "local";
+  return options;
+}
+
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config) {
   std::unique_ptr<Daemon> daemon(new Daemon());
 
@@ -66,6 +81,8 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
   if (!scheduler.ok()) return scheduler.status();
   daemon->scheduler_ = *std::move(scheduler);
 
+  daemon->frameworks_ = std::make_unique<Frameworks>(FrameworksOf(config));
+
   CoordinatorOptions options;
   options.runs_dir = config.runs_dir;
   options.worker_timeout = config.worker_timeout;
@@ -74,13 +91,16 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
     return auth->SecretFor(token);
   };
   options.new_token = NewToken;
+  options.environment_of = [frameworks = daemon->frameworks_.get()](const std::string& engine) {
+    return frameworks->EnvironmentOf(engine);
+  };
   daemon->coordinator_ =
       std::make_unique<Coordinator>(std::move(options), *daemon->store_, *daemon->scheduler_);
   coordinator_to_tell->store(daemon->coordinator_.get());
   if (auto s = daemon->coordinator_->Start(); !s.ok()) return s;
 
   auto rpc = StartRpcServer({config.listen, kVersion}, *daemon->coordinator_, *daemon->store_,
-                            *daemon->scheduler_, *daemon->auth_);
+                            *daemon->scheduler_, *daemon->frameworks_, *daemon->auth_);
   if (!rpc.ok()) return rpc.status();
   daemon->rpc_ = *std::move(rpc);
   return daemon;
@@ -88,6 +108,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
 
 Daemon::~Daemon() {
   // The coordinator answers what is held, then the calls can end.
+  if (frameworks_ != nullptr) frameworks_->Stop();
   if (coordinator_ != nullptr) coordinator_->Stop();
   if (rpc_ != nullptr) rpc_->Shutdown(absl::Seconds(2));
   rpc_.reset();

@@ -7,6 +7,7 @@
 #include "server/config.h"
 #include "server/coordinator.h"
 #include "server/data_dir.h"
+#include "server/frameworks.h"
 #include "server/rpc_server.h"
 
 namespace scalelab::server {
@@ -28,6 +29,7 @@ class Daemon {
   std::unique_ptr<Auth> auth_;
   std::unique_ptr<db::Store> store_;
   std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<Frameworks> frameworks_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<RpcServer> rpc_;
 };

@@ -34,6 +34,9 @@ struct LifecycleOptions {
   db::Micros stop_timeout = 20'000'000;    // after which a stop that did not happen ends the allocation
   int max_pending_allocations = 4;         // asked for and not started; more would only undo our own order
   std::function<std::string()> new_token;  // a new UUID at each call
+  // Where an engine's framework is; nothing for engines that have none, and for all when it is empty. Never
+  // blocks.
+  std::function<std::optional<v1::FrameworkEnvironment>(const std::string& engine)> environment_of;
 };
 
 // A study ready to be stored: checked and expanded outside the core thread. Ids are not set yet.

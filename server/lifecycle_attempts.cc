@@ -89,13 +89,20 @@ void Lifecycle::StopAttempt(AttemptState& attempt, db::Micros now, Effects& fx) 
   if (AllocationState* allocation = state_.allocation(attempt.row.allocation_id)) Wake(*allocation, fx);
 }
 
-// Asked at the end of an attempt: a worker may learn its software's versions only after its first words.
+// Asked at the end of an attempt: a worker may learn its software's versions only after its first words, and
+// what a framework's ranks trained with when they are gone.
 std::vector<v1::NodeInfo> Lifecycle::NodesOf(const AttemptState& attempt) const {
   std::vector<v1::NodeInfo> infos;
   const AllocationState* allocation = state_.allocation(attempt.row.allocation_id);
   if (allocation == nullptr) return infos;
   for (const auto& [index, worker] : allocation->workers) {
     if (index < attempt.nodes()) infos.push_back(worker.info);
+  }
+  if (const auto launched = attempt.ended.find(0); launched != attempt.ended.end()) {
+    for (v1::NodeInfo& info : infos) {
+      for (const auto& [name, version] : launched->second.software())
+        (*info.mutable_software())[name] = version;
+    }
   }
   return infos;
 }

@@ -136,6 +136,10 @@ v1::SynchronizeResponse Lifecycle::Desired(const AllocationState& allocation, in
   desired->set_grace_seconds(5);
   *desired->mutable_spec() = study.cells[study.cell_of[attempt->position]].spec;
   desired->mutable_spec()->set_seed(desired->spec().seed() + study.runs[attempt->position].repeat);
+  if (options_.environment_of) {
+    if (auto environment = options_.environment_of(desired->spec().engine()))
+      *desired->mutable_environment() = *std::move(environment);
+  }
   desired->set_directory(attempt->row.directory);
   for (const auto node : absl::StrSplit(attempt->row.nodes, ',')) desired->add_nodes(std::string(node));
   desired->set_ranks_per_node(allocation.row.ranks_per_node);

@@ -21,11 +21,11 @@ constexpr int kMaxRequestBytes = 4 << 20;
 class Impl final : public RpcServer {
  public:
   Impl(const RpcServerOptions& options, Coordinator& coordinator, db::Store& store,
-       const Scheduler& scheduler, const Auth& auth)
-      : studies_(coordinator, store, scheduler, auth),
+       const Scheduler& scheduler, Frameworks& frameworks, const Auth& auth)
+      : studies_(coordinator, store, scheduler, frameworks, auth),
         runs_(coordinator, store, auth),
         results_(store, auth),
-        cluster_(coordinator, scheduler, auth, options.version),
+        cluster_(coordinator, scheduler, frameworks, auth, options.version),
         workers_(coordinator, auth) {}
 
   ~Impl() override { Shutdown(absl::ZeroDuration()); }
@@ -97,14 +97,15 @@ class Impl final : public RpcServer {
 
 absl::StatusOr<std::unique_ptr<RpcServer>> StartRpcServer(const RpcServerOptions& options,
                                                           Coordinator& coordinator, db::Store& store,
-                                                          const Scheduler& scheduler, const Auth& auth) {
+                                                          const Scheduler& scheduler, Frameworks& frameworks,
+                                                          const Auth& auth) {
   std::vector<Address> addresses;
   for (const std::string& text : options.listen) {
     const auto address = ParseAddress(text);
     if (!address.ok()) return address.status();
     addresses.push_back(*address);
   }
-  auto server = std::make_unique<Impl>(options, coordinator, store, scheduler, auth);
+  auto server = std::make_unique<Impl>(options, coordinator, store, scheduler, frameworks, auth);
   if (auto s = server->Start(addresses); !s.ok()) return s;
   return server;
 }

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "db/store.h"
 #include "server/coordinator.h"
+#include "server/frameworks.h"
 #include "server/scheduler.h"
 #include "server/services/auth.h"
 
@@ -32,6 +33,7 @@ class RpcServer {
 // address that cannot be served.
 absl::StatusOr<std::unique_ptr<RpcServer>> StartRpcServer(const RpcServerOptions& options,
                                                           Coordinator& coordinator, db::Store& store,
-                                                          const Scheduler& scheduler, const Auth& auth);
+                                                          const Scheduler& scheduler, Frameworks& frameworks,
+                                                          const Auth& auth);
 
 }  // namespace scalelab::server

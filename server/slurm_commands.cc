@@ -91,19 +91,20 @@ bool Drain(int fd, std::string* text) {
 
 // Reads until the process has ended, which `pidfd` tells, or a reason to end it comes. What its own children
 // hold open is not waited for.
-void Follow(int pidfd, int out, int err, absl::Time deadline, CommandResult* result) {
-  pollfd watch[] = {{pidfd, POLLIN, 0}, {out, POLLIN, 0}, {err, POLLIN, 0}};
+void Follow(int pidfd, int out, int err, int cancel, absl::Time deadline, CommandResult* result) {
+  pollfd watch[] = {{pidfd, POLLIN, 0}, {out, POLLIN, 0}, {err, POLLIN, 0}, {cancel, POLLIN, 0}};
   std::string* texts[] = {nullptr, &result->out, &result->err};
   while (true) {
     const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
-    const int ready = poll(watch, 3, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
+    const int ready = poll(watch, 4, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
     const bool over = ready > 0 && watch[0].revents != 0;
     for (int i : {1, 2}) {
       if (watch[i].fd >= 0 && !Drain(watch[i].fd, texts[i])) watch[i].fd = -1;
     }
     result->truncated = result->out.size() > kMostOutput || result->err.size() > kMostOutput;
     if (over || result->truncated) return;
-    if (absl::Now() >= deadline) {
+    const bool cancelled = ready > 0 && watch[3].revents != 0;
+    if (cancelled || absl::Now() >= deadline) {
       result->timed_out = true;
       return;
     }
@@ -113,8 +114,8 @@ void Follow(int pidfd, int out, int err, absl::Time deadline, CommandResult* res
 }  // namespace
 
 absl::StatusOr<CommandResult> RunCommand(const std::vector<std::string>& argv, const std::string& input,
-                                         const std::vector<std::string>& environment,
-                                         absl::Duration deadline) {
+                                         const std::vector<std::string>& environment, absl::Duration deadline,
+                                         int cancel) {
   const absl::Time until = absl::Now() + deadline;
   std::vector<int> open;
   absl::Cleanup close_all = [&] {
@@ -136,7 +137,7 @@ absl::StatusOr<CommandResult> RunCommand(const std::vector<std::string>& argv, c
   const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, *pid, 0));
   if (pidfd >= 0) {
     open.push_back(pidfd);
-    Follow(pidfd, out[0], err[0], until, &result);
+    Follow(pidfd, out[0], err[0], cancel, until, &result);
   }
   // Before it is reaped its id, and so its group's, cannot belong to anybody else.
   siginfo_t info{};

@@ -22,10 +22,11 @@ struct CommandResult {
 
 // Looks `argv[0]` up on PATH, gives it `input` as standard input and `environment` ("NAME=VALUE") as its
 // whole environment, in a process group of its own that does not outlive the call. Blocks until it has ended
-// or `deadline` has passed. FAILED_PRECONDITION: it could not be started.
+// or `deadline` has passed, or `cancel` (a descriptor; -1: none) can be read, which ends it as the deadline
+// does. FAILED_PRECONDITION: it could not be started.
 absl::StatusOr<CommandResult> RunCommand(const std::vector<std::string>& argv, const std::string& input,
-                                         const std::vector<std::string>& environment,
-                                         absl::Duration deadline);
+                                         const std::vector<std::string>& environment, absl::Duration deadline,
+                                         int cancel = -1);
 
 // The first of `programs` that is not on PATH; empty when all are.
 std::string MissingProgram(const std::vector<std::string>& programs);

@@ -19,7 +19,7 @@ google::protobuf::Value Number(double number) {
   return value;
 }
 
-google::protobuf::Value Text(const char* text) {
+google::protobuf::Value Text(const std::string& text) {
   google::protobuf::Value value;
   value.set_string_value(text);
   return value;
@@ -39,6 +39,17 @@ std::string FieldOf(const v1::StudySpec& spec, const std::string& key, const goo
     }
   }
   return absl::StrCat("fixed.", key);
+}
+
+// Whether the framework is there and works.
+std::optional<FieldViolation> CheckEngine(const v1::StudySpec& spec, const Cell& cell,
+                                          const FrameworkStates& engines) {
+  const std::string& engine = cell.spec.engine();
+  const auto state = engines.find(engine);
+  if (state == engines.end() || state->second.usable()) return std::nullopt;
+  return FieldViolation{FieldOf(spec, "engine", Text(engine)),
+                        absl::StrCat("engine ", engine, " cannot run here: ", state->second.reason(),
+                                     "; try ", state->second.fix())};
 }
 
 // What Slurm has is only known once it has answered; until then everything may fit.
@@ -70,10 +81,32 @@ std::optional<FieldViolation> CheckFits(const v1::StudySpec& spec, const Cell& c
 
 }  // namespace
 
-absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler& scheduler) {
+std::vector<std::string> FrameworkEngines(const v1::StudySpec& spec) {
+  std::set<std::string> names;
+  const auto add = [&](const google::protobuf::Value& value) {
+    const Engine* engine = FindEngine(value.string_value());
+    if (engine != nullptr && HasAdapter(*engine)) names.insert(value.string_value());
+  };
+  const auto add_axis = [&](const v1::Axis& axis) {
+    if (axis.key() != "engine") return;
+    for (const auto& value : axis.values()) add(value);
+  };
+  if (const auto fixed = spec.fixed().fields().find("engine"); fixed != spec.fixed().fields().end())
+    add(fixed->second);
+  for (const v1::Axis& axis : spec.matrix()) add_axis(axis);
+  for (const v1::ZipGroup& group : spec.zip()) {
+    for (const v1::Axis& axis : group.axes()) add_axis(axis);
+  }
+  return {names.begin(), names.end()};
+}
+
+absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler& scheduler,
+                                      const FrameworkStates& engines) {
   const Capacity capacity = scheduler.capacity();
-  absl::StatusOr<ExpandedStudy> expanded =
-      ExpandStudy(spec, [&](const Cell& cell) { return CheckFits(spec, cell, scheduler, capacity); });
+  absl::StatusOr<ExpandedStudy> expanded = ExpandStudy(spec, [&](const Cell& cell) {
+    std::optional<FieldViolation> why = CheckEngine(spec, cell, engines);
+    return why ? why : CheckFits(spec, cell, scheduler, capacity);
+  });
   if (!expanded.ok()) return expanded.status();
   std::vector<FieldViolation> violations;
   std::set<std::pair<std::string, std::string>> datasets;

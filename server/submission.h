@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "scalelab/v1/study.pb.h"
+#include "server/frameworks.h"
 #include "server/lifecycle.h"
 #include "server/scheduler.h"
 
@@ -15,8 +16,13 @@ struct StudyNeeds {
   v1::PlanStudyResponse plan;  // without the scripts
 };
 
-// Expands and checks against the scheduler's capacity and, where this machine trains, the data set's files.
-absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler& scheduler);
+// Engines of Python frameworks that the specification names, right or wrong: what to ask Frameworks about.
+std::vector<std::string> FrameworkEngines(const v1::StudySpec& spec);
+
+// Expands and checks against the scheduler's capacity, what engines can run (those that are not in `engines`
+// can) and, where this machine trains, the data set's files.
+absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler& scheduler,
+                                      const FrameworkStates& engines = {});
 
 // Adds to the plan the script of its first allocation of each shape; the token in it is a stand-in.
 void AddScripts(const Scheduler& scheduler, StudyNeeds& needs);

@@ -42,6 +42,7 @@ Attempt::Attempt(const AttemptHost& host, Desired desired, std::function<void()>
     : host_(host),
       desired_(std::move(desired)),
       changed_(std::move(changed)),
+      output_limit_(host.loop, host.output_limit),
       ranks_here_(host.loop, Tag(desired_)) {}
 
 Attempt::~Attempt() { host_.loop.Cancel(settle_timer_); }
@@ -73,6 +74,11 @@ void Attempt::Begin() {
   host_.follower.Follow(token(), desired_.directory(), ranks.first, ranks.count,
                         launches_ && !launched_before);
   followed_ = true;
+  std::vector<std::string> outputs{Path("launcher.out"), Path("launcher.err")};
+  for (int rank = ranks.first; rank < ranks.first + ranks.count; ++rank) {
+    for (const char* ending : {".out", ".err"}) outputs.push_back(Path(absl::StrCat("rank-", rank, ending)));
+  }
+  output_limit_.Watch(std::move(outputs));
   if (!launches_) {
     spdlog::info("Attempt {} ({}): ranks {} to {} are on this node", token(), desired_.run(), ranks.first,
                  ranks.first + ranks.count - 1);
@@ -101,7 +107,7 @@ void Attempt::Begin() {
 absl::Status Attempt::Prepare(LaunchPlan* plan) {
   absl::StatusOr<const Framework*> framework = FrameworkOf(host_.frameworks, desired_.spec().engine());
   if (!framework.ok()) return framework.status();
-  absl::StatusOr<RankProgram> program = (*framework)->ProgramOf(desired_.spec());
+  absl::StatusOr<RankProgram> program = (*framework)->ProgramOf(desired_);
   if (!program.ok()) return program.status();
   absl::StatusOr<LaunchPlan> planned = PlanLaunch(desired_, *program, host_.launch);
   if (!planned.ok()) return planned.status();
@@ -129,15 +135,16 @@ absl::Status Attempt::WriteLaunch(const LaunchPlan& plan) {
       return absl::ErrnoToStatus(errno, absl::StrCat("Cannot write '", Path(name), "'"));
     }
   }
-  host_.provenance.Record(
-      desired_.directory(),
-      {{"attempt", token()},
-       {"run", desired_.run()},
-       {"allocation", host_.allocation},
-       {"nodes", std::vector<std::string>(desired_.nodes().begin(), desired_.nodes().end())},
-       {"node", host_.node},
-       {"time", Time(absl::Now())},
-       {"spec_sha256", Sha256(spec)}});
+  ordered_json attempt = {
+      {"attempt", token()},
+      {"run", desired_.run()},
+      {"allocation", host_.allocation},
+      {"nodes", std::vector<std::string>(desired_.nodes().begin(), desired_.nodes().end())},
+      {"node", host_.node},
+      {"time", Time(absl::Now())},
+      {"spec_sha256", Sha256(spec)}};
+  if (desired_.has_environment()) attempt["framework"] = EnvironmentJson(desired_.environment());
+  host_.provenance.Record(desired_.directory(), std::move(attempt));
   return absl::OkStatus();
 }
 
@@ -197,6 +204,9 @@ void Attempt::EndRanksHere(absl::Duration grace) {
 
 void Attempt::Drain() {
   phase_ = Phase::kDraining;
+  output_limit_.Finish();
+  if (launches_ && desired_.has_environment())
+    software_ = SoftwareOf(desired_.environment(), Path("events-0.jsonl"));
   host_.follower.Finish(token(), [this] {
     End();
     changed_();
@@ -205,6 +215,7 @@ void Attempt::Drain() {
 
 void Attempt::End() {
   phase_ = Phase::kEnded;
+  output_limit_.Finish();
   if (std::exchange(followed_, false)) host_.follower.Forget(token());
 }
 
@@ -258,6 +269,7 @@ v1::SynchronizeRequest::AttemptStatus Attempt::Status() const {
       status.set_exit_status(exit_status_);
       status.set_cause(cause_);
       status.set_message(message_);
+      status.mutable_software()->insert(software_.begin(), software_.end());
       break;
   }
   return status;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -18,6 +19,7 @@
 #include "worker/event_follower.h"
 #include "worker/framework.h"
 #include "worker/launcher.h"
+#include "worker/output_limit.h"
 #include "worker/process.h"
 #include "worker/provenance.h"
 #include "worker/tagged_processes.h"
@@ -32,13 +34,14 @@ struct AttemptHost {
   Provenance& provenance;
   const Frameworks& frameworks;
   const LaunchHost& launch;
-  std::string node;        // the scheduler's name for it
-  std::string allocation;  // token
+  std::string node;                          // the scheduler's name for it
+  std::string allocation;                    // token
+  int64_t output_limit = int64_t{64} << 20;  // bytes that one output of a rank may take, see output_limit.h
 };
 
 class Attempt {
  public:
-  using Desired = v1::SynchronizeResponse::DesiredAttempt;
+  using Desired = DesiredAttempt;
   enum class Phase { kPreparing, kRunning, kDraining, kEnded };
 
   // `changed` is called, never from inside a method of this class, whenever status() says something new.
@@ -83,12 +86,14 @@ class Attempt {
   bool launches_ = true;
   bool ending_ranks_ = false;
   std::string launcher_;
+  OutputLimit output_limit_;
   TaggedProcesses ranks_here_;  // under Slurm: this node's, whoever launched them
   EventLoop::TimerId settle_timer_ = 0;
   uint64_t job_ = 0;  // 0: nothing was started
   int exit_status_ = 0;
   v1::Attempt::Cause cause_ = v1::Attempt::CAUSE_UNSPECIFIED;
   std::string message_;
+  std::map<std::string, std::string> software_;  // what the ranks trained with, once they are gone
 };
 
 }  // namespace scalelab::worker

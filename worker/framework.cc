@@ -2,8 +2,13 @@
 
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/engine_environment.h"
+#include "proto/engines.h"
 
 namespace scalelab::worker {
 namespace {
@@ -14,7 +19,8 @@ class NativeFramework final : public Framework {
 
   bool Serves(absl::string_view engine) const override { return absl::StartsWith(engine, "native/"); }
 
-  absl::StatusOr<RankProgram> ProgramOf(const v1::RunSpec& spec) const override {
+  absl::StatusOr<RankProgram> ProgramOf(const DesiredAttempt& attempt) const override {
+    const v1::RunSpec& spec = attempt.spec();
     if (access(trainer_.c_str(), X_OK) != 0) {
       return absl::FailedPreconditionError(
           absl::StrCat("Engine ", spec.engine(), " needs the trainer, and '", trainer_,
@@ -31,11 +37,48 @@ class NativeFramework final : public Framework {
   const std::string trainer_;
 };
 
+class PythonFramework final : public Framework {
+ public:
+  PythonFramework(std::string adapters, std::string trainer)
+      : adapters_(std::move(adapters)), trainer_(std::move(trainer)) {}
+
+  bool Serves(absl::string_view name) const override {
+    const Engine* engine = FindEngine(name);
+    return engine != nullptr && HasAdapter(*engine);
+  }
+
+  absl::StatusOr<RankProgram> ProgramOf(const DesiredAttempt& attempt) const override {
+    const v1::RunSpec& spec = attempt.spec();
+    const Engine& engine = *FindEngine(spec.engine());
+    const std::string script = absl::StrCat(adapters_, "/", engine.script);
+    if (const auto missing = FindMissing(engine, attempt.environment(), script)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "Engine ", engine.name, " cannot run here: ", missing->reason, "; try ", missing->fix, "."));
+    }
+    const std::string data = absl::StartsWith(spec.data_dir(), "/") ? spec.data_dir() : "";
+    const std::string trainer_directory = std::filesystem::path(trainer_).parent_path();
+    RankProgram program;
+    program.argv =
+        PythonCommand(attempt.environment(), {script},
+                      {{attempt.directory(), adapters_, trainer_directory, data}, spec.gpus_per_rank() > 0});
+    // Packages in a home directory would shadow those of the environment.
+    program.environment = {{"SCALELAB_TRAINER", trainer_}, {"PYTHONNOUSERSITE", "1"}};
+    // Even for one rank: MPI wants its launcher on Slurm.
+    program.rendezvous = engine.meeting == Engine::Meeting::kMpi ? Rendezvous::kMpi : Rendezvous::kNone;
+    program.one_process = engine.one_process;
+    return program;
+  }
+
+ private:
+  const std::string adapters_, trainer_;
+};
+
 class CustomFramework final : public Framework {
  public:
   bool Serves(absl::string_view engine) const override { return engine == "custom"; }
 
-  absl::StatusOr<RankProgram> ProgramOf(const v1::RunSpec& spec) const override {
+  absl::StatusOr<RankProgram> ProgramOf(const DesiredAttempt& attempt) const override {
+    const v1::RunSpec& spec = attempt.spec();
     if (spec.command().empty()) {
       return absl::FailedPreconditionError("Engine custom has no command; set the study's `command`.");
     }
@@ -49,14 +92,18 @@ std::unique_ptr<Framework> NewNativeFramework(std::string trainer_program) {
   return std::make_unique<NativeFramework>(std::move(trainer_program));
 }
 
+std::unique_ptr<Framework> NewPythonFramework(std::string adapters, std::string trainer_program) {
+  return std::make_unique<PythonFramework>(std::move(adapters), std::move(trainer_program));
+}
+
 std::unique_ptr<Framework> NewCustomFramework() { return std::make_unique<CustomFramework>(); }
 
 absl::StatusOr<const Framework*> FrameworkOf(const Frameworks& frameworks, absl::string_view engine) {
   for (const auto& framework : frameworks) {
     if (framework->Serves(engine)) return framework.get();
   }
-  return absl::UnimplementedError(
-      absl::StrCat("This worker does not know engine '", engine, "'; it runs native/* and custom."));
+  return absl::UnimplementedError(absl::StrCat("This worker does not know engine '", engine, "'; it runs ",
+                                               absl::StrJoin(EngineNames(), ", "), "."));
 }
 
 }  // namespace scalelab::worker

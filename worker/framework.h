@@ -8,9 +8,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "scalelab/v1/run.pb.h"
+#include "scalelab/v1/worker.pb.h"
 
 namespace scalelab::worker {
+
+using DesiredAttempt = v1::SynchronizeResponse::DesiredAttempt;
 
 // How the ranks of an attempt find each other.
 enum class Rendezvous {
@@ -23,6 +25,8 @@ struct RankProgram {
   std::vector<std::string> argv;
   std::vector<std::pair<std::string, std::string>> environment;  // beside what every rank finds
   Rendezvous rendezvous = Rendezvous::kNone;
+  bool one_process =
+      false;  // one process for all ranks, with their cores and GPUs; SCALELAB_REPLICAS says how many
 };
 
 class Framework {
@@ -30,14 +34,18 @@ class Framework {
   virtual ~Framework() = default;
   // Whether engines of this name ("native/ddp") are its own.
   virtual bool Serves(absl::string_view engine) const = 0;
-  // What to run. FAILED_PRECONDITION: it is not installed here; the sentence says what to try.
-  virtual absl::StatusOr<RankProgram> ProgramOf(const v1::RunSpec& spec) const = 0;
+  // What to run, of an attempt whose engine it serves. FAILED_PRECONDITION: it is not installed here; the
+  // sentence says what to try.
+  virtual absl::StatusOr<RankProgram> ProgramOf(const DesiredAttempt& attempt) const = 0;
 };
 
 using Frameworks = std::vector<std::unique_ptr<Framework>>;
 
 // "native/*": the trainer of this project.
 std::unique_ptr<Framework> NewNativeFramework(std::string trainer_program);
+// Engines of Python frameworks (proto/engines.h): an adapter of the directory `adapters`, run by the Python
+// of the attempt's environment. The native trainer gives all of them their initial weights.
+std::unique_ptr<Framework> NewPythonFramework(std::string adapters, std::string trainer_program);
 // "custom": the study's own command.
 std::unique_ptr<Framework> NewCustomFramework();
 

@@ -18,6 +18,14 @@ void Set(std::vector<std::string>* environment, absl::string_view name, absl::st
   environment->push_back(absl::StrCat(name, "=", value));
 }
 
+// Processes to start, and cores and GPUs of each, in those of a rank.
+int ProcessCount(const Desired& attempt, const RankProgram& program) {
+  return program.one_process ? 1 : attempt.spec().ranks();
+}
+int RanksIn(const Desired& attempt, const RankProgram& program) {
+  return program.one_process ? attempt.spec().ranks() : 1;
+}
+
 // What a rank that no launcher starts finds in its environment; scalelab-rank sets the same for the others.
 void SetRank(std::vector<std::string>* environment, const Desired& attempt, int rank) {
   Set(environment, "RANK", absl::StrCat(rank));
@@ -26,12 +34,12 @@ void SetRank(std::vector<std::string>* environment, const Desired& attempt, int 
   Set(environment, "SCALELAB_EVENTS", absl::StrCat(attempt.directory(), "/events-", rank, ".jsonl"));
 }
 
-// Cores of the rank in this place of the node; none: there are too few for each to have its own.
-std::vector<int> CpusOf(const Desired& attempt, const LaunchHost& host, int place) {
+// Cores of `count` ranks of the node from this place on; none: there are too few for each to have its own.
+std::vector<int> CpusOf(const Desired& attempt, const LaunchHost& host, int place, int count = 1) {
   const size_t each = std::max(1, attempt.spec().cpus_per_rank());
   if (host.own_cpus.size() < each * RanksOn(attempt, 0).count) return {};
   const auto first = host.own_cpus.begin() + static_cast<ptrdiff_t>(place * each);
-  return {first, first + static_cast<ptrdiff_t>(each)};
+  return {first, first + static_cast<ptrdiff_t>(count * each)};
 }
 
 // The same for scalelab-rank, whose place only its launcher knows: cores of all places, "0,1/2,3".
@@ -47,7 +55,7 @@ Command DirectRank(const Desired& attempt, const RankProgram& program, std::vect
   SetRank(&environment, attempt, rank);
   const std::string output = absl::StrCat(attempt.directory(), "/rank-", rank);
   return {program.argv,    std::move(environment), attempt.directory(),
-          output + ".out", output + ".err",        CpusOf(attempt, host, rank)};
+          output + ".out", output + ".err",        CpusOf(attempt, host, rank, RanksIn(attempt, program))};
 }
 
 Command Mpirun(const Desired& attempt, const RankProgram& program, std::vector<std::string> environment,
@@ -70,18 +78,21 @@ Command Mpirun(const Desired& attempt, const RankProgram& program, std::vector<s
 Command Srun(const Desired& attempt, const RankProgram& program, std::vector<std::string> environment,
              const LaunchHost& host, std::string* hosts) {
   const v1::RunSpec& spec = attempt.spec();
+  const int cores = std::max(1, spec.cpus_per_rank()) * RanksIn(attempt, program);
   int largest = 0;
   for (int place = 0; place < attempt.nodes_size(); ++place) {
     const RankRange ranks = RanksOn(attempt, place);
     largest = std::max(largest, ranks.count);
-    for (int i = 0; i < ranks.count; ++i) absl::StrAppend(hosts, attempt.nodes(place), "\n");
+    const int processes = program.one_process ? 1 : ranks.count;
+    for (int i = 0; i < processes; ++i) absl::StrAppend(hosts, attempt.nodes(place), "\n");
   }
   Set(&environment, "SLURM_HOSTFILE", attempt.directory() + "/hosts");
   if (!host.single_copy) Set(&environment, "OMPI_MCA_btl_vader_single_copy_mechanism", "none");
   std::vector<std::string> argv{
       host.srun, "--overlap", program.rendezvous == Rendezvous::kMpi ? "--mpi=pmix" : "--mpi=none",
-      absl::StrCat("--nodes=", attempt.nodes_size()), absl::StrCat("--ntasks=", spec.ranks()),
-      "--distribution=arbitrary", absl::StrCat("--cpus-per-task=", std::max(1, spec.cpus_per_rank())),
+      absl::StrCat("--nodes=", attempt.nodes_size()),
+      absl::StrCat("--ntasks=", ProcessCount(attempt, program)), "--distribution=arbitrary",
+      absl::StrCat("--cpus-per-task=", cores),
       // Each rank has cores of its own, where the site's task plugin can bind at all.
       "--cpu-bind=cores",
       // Slurm waits for ever for what a step of this job should always get.
@@ -127,6 +138,11 @@ absl::StatusOr<LaunchPlan> PlanLaunch(const Desired& attempt, const RankProgram&
                      "resources.ranks_per_node so that all ranks fit on one, or run on Slurm."));
   }
   if (spec.ranks() < 1) return absl::InvalidArgumentError("The attempt has no ranks.");
+  if (program.one_process && attempt.nodes_size() > 1) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "Engine ", spec.engine(), " is one process for all ", spec.ranks(), " ranks, and the attempt has ",
+        attempt.nodes_size(), " nodes; set resources.ranks_per_node to ", spec.ranks(), "."));
+  }
   std::vector<std::string> environment = host.environment;
   const int cores = std::max(1, spec.cpus_per_rank());
   LaunchPlan plan;
@@ -134,7 +150,8 @@ absl::StatusOr<LaunchPlan> PlanLaunch(const Desired& attempt, const RankProgram&
   environment.push_back(plan.tag);
   Set(&environment, "SCALELAB_ATTEMPT_DIR", attempt.directory());
   Set(&environment, "SCALELAB_SPEC", attempt.directory() + "/spec.json");
-  Set(&environment, "OMP_NUM_THREADS", absl::StrCat(cores));
+  Set(&environment, "OMP_NUM_THREADS", absl::StrCat(cores * RanksIn(attempt, program)));
+  if (program.one_process) Set(&environment, "SCALELAB_REPLICAS", absl::StrCat(spec.ranks()));
   for (const auto& [name, value] : program.environment) Set(&environment, name, value);
 
   // More ranks than cores: a rank that waits must give its core away, or steps take a scheduler tick each.
@@ -152,7 +169,7 @@ absl::StatusOr<LaunchPlan> PlanLaunch(const Desired& attempt, const RankProgram&
     plan.commands.push_back(Mpirun(attempt, program, std::move(environment), host));
     return plan;
   }
-  for (int rank = 0; rank < spec.ranks(); ++rank) {
+  for (int rank = 0; rank < ProcessCount(attempt, program); ++rank) {
     plan.commands.push_back(DirectRank(attempt, program, environment, host, rank));
   }
   return plan;

@@ -28,8 +28,15 @@ int Serve(const WorkerOptions& options, const SpawnerHandle& spawner, int signal
   const LaunchHost launch = NewLaunchHost(options);
   Provenance provenance(loop, {options.own_program, options.rank_program, options.trainer_program},
                         launch.environment);
-  const AttemptHost host{loop,       processes, follower,     provenance,
-                         frameworks, launch,    options.node, options.coordinator.allocation};
+  const AttemptHost host{loop,
+                         processes,
+                         follower,
+                         provenance,
+                         frameworks,
+                         launch,
+                         options.node,
+                         options.coordinator.allocation,
+                         options.output_limit};
   Agent agent(loop, *client, host, {options.node_index, options.give_up_after}, [&](Agent::Exit exit) {
     exit_code = exit == Agent::Exit::kDone ? 0 : 1;
     loop.Stop();

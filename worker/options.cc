@@ -20,8 +20,10 @@ bool ParseOptions(int argc, char** argv, WorkerOptions* options, int* exit_code)
   const std::filesystem::path beside = std::filesystem::path(options->own_program).parent_path();
   options->rank_program = beside / "scalelab-rank";
   options->trainer_program = beside / "scalelab-trainer";
+  options->adapters = beside.parent_path() / "share/scalelab/adapters";
   options->node = HostName();
   double give_up_after = 3600;
+  int64_t output_mib = options->output_limit >> 20;
 
   CLI::App app("Runs the attempts that a scalelab coordinator assigns to this node.", "scalelab-worker");
   app.set_version_flag("--version", std::string("scalelab-worker ") + SCALELAB_VERSION);
@@ -49,6 +51,12 @@ bool ParseOptions(int argc, char** argv, WorkerOptions* options, int* exit_code)
       ->capture_default_str();
   app.add_option("--trainer", options->trainer_program, "Program of the native engines")
       ->capture_default_str();
+  app.add_option("--adapters", options->adapters, "Directory of the adapters of Python frameworks")
+      ->capture_default_str();
+  app.add_option("--output-limit", output_mib,
+                 "MiB that each of a rank's two outputs may take on the disk; what is beyond is cut")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -56,6 +64,7 @@ bool ParseOptions(int argc, char** argv, WorkerOptions* options, int* exit_code)
     return false;
   }
   options->give_up_after = absl::Seconds(give_up_after);
+  options->output_limit = output_mib << 20;
   const char* secret = getenv("SCALELAB_ALLOCATION_SECRET");
   if (secret == nullptr || *secret == '\0') {
     fprintf(stderr,
@@ -71,6 +80,7 @@ bool ParseOptions(int argc, char** argv, WorkerOptions* options, int* exit_code)
 Frameworks NewFrameworks(const WorkerOptions& options) {
   Frameworks frameworks;
   frameworks.push_back(NewNativeFramework(options.trainer_program));
+  frameworks.push_back(NewPythonFramework(options.adapters, options.trainer_program));
   frameworks.push_back(NewCustomFramework());
   return frameworks;
 }

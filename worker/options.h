@@ -16,7 +16,11 @@ struct WorkerOptions {
   int node_index = 0;                             // --node-index
   std::string lock_file;                          // --lock; empty: none
   absl::Duration give_up_after = absl::Hours(1);  // --give-up-after
-  std::string trainer_program;            // --trainer, by default scalelab-trainer beside this program
+  std::string trainer_program;  // --trainer, by default scalelab-trainer beside this program
+  // --adapters, by default share/scalelab/adapters beside the directory of this program
+  std::string adapters;
+  // --output-limit: bytes that the standard output, and as many that the errors, of a rank may take
+  int64_t output_limit = int64_t{64} << 20;
   Launcher launcher = Launcher::kMpirun;  // --launcher
   bool bind = false;                      // --bind
   std::string rank_program;               // scalelab-rank beside this program

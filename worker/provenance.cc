@@ -12,6 +12,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "spdlog/spdlog.h"
 #include "worker/node_info.h"
 
@@ -54,6 +55,46 @@ bool WriteFileWhole(const std::string& path, const std::string& text) {
   }
   const bool closed = close(fd) == 0;
   return closed && at == text.size() && rename(draft.c_str(), path.c_str()) == 0;
+}
+
+ordered_json EnvironmentJson(const v1::FrameworkEnvironment& environment) {
+  ordered_json json;
+  std::error_code error;
+  const auto venv = std::filesystem::canonical(environment.venv(), error);
+  if (!environment.venv().empty()) json["venv"] = error ? environment.venv() : venv.string();
+  if (!environment.modules().empty())
+    json["modules"] = std::vector<std::string>(environment.modules().begin(), environment.modules().end());
+  if (!environment.container().empty()) json["container"] = environment.container();
+  json["versions"] =
+      std::map<std::string, std::string>(environment.versions().begin(), environment.versions().end());
+  return json;
+}
+
+std::map<std::string, std::string> SoftwareOf(const v1::FrameworkEnvironment& environment,
+                                              const std::string& event_file) {
+  constexpr int kLines = 20;  // the start event is the first line, unless something went wrong
+  std::map<std::string, std::string> software;
+  std::ifstream events(event_file);
+  std::string line;
+  for (int i = 0; i < kLines && std::getline(events, line); ++i) {
+    const auto event = nlohmann::json::parse(line, nullptr, false);
+    if (!event.is_object() || event.value("event", nlohmann::json()) != "start") continue;
+    const auto text = [&](const char* key) {
+      const auto it = event.find(key);
+      return it != event.end() && it->is_string() ? it->get<std::string>() : std::string();
+    };
+    if (!text("framework").empty())
+      software["framework"] = absl::StrCat(text("framework"), " ", text("version"));
+    break;
+  }
+  std::error_code error;
+  const auto venv = std::filesystem::canonical(environment.venv(), error);
+  std::vector<std::string> parts;
+  if (!environment.venv().empty()) parts.push_back(error ? environment.venv() : venv.filename().string());
+  if (!environment.container().empty()) parts.push_back(environment.container());
+  parts.insert(parts.end(), environment.modules().begin(), environment.modules().end());
+  if (!parts.empty()) software["environment"] = absl::StrJoin(parts, " ");
+  return software;
 }
 
 Provenance::Provenance(EventLoop& loop, Programs programs, std::vector<std::string> environment)

@@ -2,6 +2,7 @@
 // environment.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,6 +21,15 @@ nlohmann::ordered_json RedactedEnvironment(const std::vector<std::string>& envir
 
 // Replaces a file in one step: a reader sees all of it or none.
 bool WriteFileWhole(const std::string& path, const std::string& text);
+
+// Of a framework's environment: where it is, and the versions of its packages.
+nlohmann::ordered_json EnvironmentJson(const v1::FrameworkEnvironment& environment);
+
+// What a rank trained with: "framework" as its start event says ("pytorch 1.13.1"), and "environment", the
+// directory of the virtual environment behind all links, or the container, or the modules. Parts that are not
+// told are absent.
+std::map<std::string, std::string> SoftwareOf(const v1::FrameworkEnvironment& environment,
+                                              const std::string& event_file);
 
 class Provenance {
  public:

@@ -52,8 +52,9 @@ bool Bind(const char* lists, const char* place) {
 int main(int argc, char** argv) {
   static const char* const kRank[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID", "RANK", nullptr};
   static const char* const kLocal[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "LOCAL_RANK", nullptr};
-  static const char* const kWorld[] = {"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS",
-                                       "WORLD_SIZE", nullptr};
+  // A process that stands for several ranks is alone in its step.
+  static const char* const kWorld[] = {"SCALELAB_REPLICAS", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS",
+                                       "SLURM_NTASKS",      "WORLD_SIZE",           nullptr};
   if (argc < 2) {
     fputs("usage: scalelab-rank PROGRAM [ARGUMENT...]\n", stderr);
     return 2;

@@ -166,7 +166,10 @@ absl::StatusOr<ExitCode> Run(Session& session) {
 void AddCluster(CLI::App& app, Action& chosen) {
   CLI::App* command = app.add_subcommand(
       "cluster", "Show the server, its allocations and workers, and what the scheduler has");
-  command->callback([&chosen] { chosen = Run; });
+  AddClusterFrameworks(*command, chosen);
+  command->callback([command, &chosen] {
+    if (command->get_subcommands().empty()) chosen = Run;
+  });
 }
 
 }  // namespace scalelab::client

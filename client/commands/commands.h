@@ -25,6 +25,7 @@ void AddRunMetrics(CLI::App& run, Action& chosen);
 void AddRunCancel(CLI::App& run, Action& chosen);
 void AddCurve(CLI::App& app, Action& chosen);
 void AddCluster(CLI::App& app, Action& chosen);
+void AddClusterFrameworks(CLI::App& cluster, Action& chosen);
 void AddDataVerify(CLI::App& data, Action& chosen);
 void AddDataIndex(CLI::App& data, Action& chosen);
 void AddVersion(CLI::App& app, Action& chosen);

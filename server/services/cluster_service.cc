@@ -52,4 +52,19 @@ grpc::ServerUnaryReactor* ClusterService::GetCluster(grpc::CallbackServerContext
   return reactor;
 }
 
+grpc::ServerUnaryReactor* ClusterService::ListFrameworks(grpc::CallbackServerContext* context,
+                                                         const v1::ListFrameworksRequest*,
+                                                         v1::ListFrameworksResponse* response) {
+  if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  frameworks_.Ask({EngineNames().begin(), EngineNames().end()},
+                  [reactor, response](absl::StatusOr<FrameworkStates> states) {
+                    if (!states.ok()) return reactor->Finish(ToGrpc(states.status()));
+                    for (absl::string_view engine : EngineNames())
+                      *response->add_frameworks() = std::move((*states)[std::string(engine)]);
+                    reactor->Finish(grpc::Status::OK);
+                  });
+  return reactor;
+}
+
 }  // namespace scalelab::server

@@ -5,25 +5,31 @@
 
 #include "scalelab/v1/cluster.grpc.pb.h"
 #include "server/coordinator.h"
+#include "server/frameworks.h"
 #include "server/services/auth.h"
 
 namespace scalelab::server {
 
 class ClusterService final : public v1::ClusterService::CallbackService {
  public:
-  ClusterService(Coordinator& coordinator, const Scheduler& scheduler, const Auth& auth, std::string version)
+  ClusterService(Coordinator& coordinator, const Scheduler& scheduler, Frameworks& frameworks,
+                 const Auth& auth, std::string version)
       : coordinator_(coordinator),
         scheduler_(scheduler),
+        frameworks_(frameworks),
         auth_(auth),
         version_(std::move(version)),
         started_(absl::ToUnixMicros(absl::Now())) {}
 
   grpc::ServerUnaryReactor* GetCluster(grpc::CallbackServerContext*, const v1::GetClusterRequest*,
                                        v1::GetClusterResponse*) override;
+  grpc::ServerUnaryReactor* ListFrameworks(grpc::CallbackServerContext*, const v1::ListFrameworksRequest*,
+                                           v1::ListFrameworksResponse*) override;
 
  private:
   Coordinator& coordinator_;
   const Scheduler& scheduler_;
+  Frameworks& frameworks_;
   const Auth& auth_;
   const std::string version_;
   const db::Micros started_;

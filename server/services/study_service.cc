@@ -50,51 +50,68 @@ grpc::ServerUnaryReactor* StudyService::CreateStudy(grpc::CallbackServerContext*
                   InvalidFields({{"request_id", absl::StrCat("request_id has ", request->request_id().size(),
                                                              " characters; at most 100 are allowed")}}));
   }
-  absl::StatusOr<StudyNeeds> needs = CheckStudy(request->spec(), scheduler_);
-  if (!needs.ok()) return Answer(context, needs.status());
-  const std::string owner = OwnerOf(*request, context->peer());
-  NewStudy study = MakeNewStudy(request->spec(), std::move(needs->study), owner, request->request_id());
-  if (request->validate_only()) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  frameworks_.Ask(FrameworkEngines(request->spec()),
+                  [this, request, response, reactor,
+                   owner = OwnerOf(*request, context->peer())](absl::StatusOr<FrameworkStates> engines) {
+                    if (!engines.ok()) return reactor->Finish(ToGrpc(engines.status()));
+                    Create(*request, owner, *engines, response, reactor);
+                  });
+  return reactor;
+}
+
+void StudyService::Create(const v1::CreateStudyRequest& request, const std::string& owner,
+                          const FrameworkStates& engines, v1::CreateStudyResponse* response,
+                          grpc::ServerUnaryReactor* reactor) {
+  const auto finish = [reactor](const absl::Status& status) { reactor->Finish(ToGrpc(status)); };
+  absl::StatusOr<StudyNeeds> needs = CheckStudy(request.spec(), scheduler_, engines);
+  if (!needs.ok()) return finish(needs.status());
+  NewStudy study = MakeNewStudy(request.spec(), std::move(needs->study), owner, request.request_id());
+  if (request.validate_only()) {
     study.state->row.runs = static_cast<int64_t>(study.state->runs.size());
     *response->mutable_study() = ToStudy(study.state->row, {0, study.state->row.runs}, false);
     response->mutable_study()->clear_name();
     response->mutable_study()->clear_create_time();
-    *response->mutable_study()->mutable_spec() = request->spec();
-    return Answer(context, absl::OkStatus());
+    *response->mutable_study()->mutable_spec() = request.spec();
+    return finish(absl::OkStatus());
   }
-  if (!request->request_id().empty()) {
-    const auto earlier = store_.FindRequest(owner, request->request_id());
+  if (!request.request_id().empty()) {
+    const auto earlier = store_.FindRequest(owner, request.request_id());
     if (earlier.ok()) {
       if (earlier->spec != study.state->row.spec) {
-        return Answer(context, RequestIdReused(request->request_id(), earlier->id));
+        return finish(RequestIdReused(request.request_id(), earlier->id));
       }
-      return Answer(context, Fill(earlier->id, response->mutable_study()));
+      return finish(Fill(earlier->id, response->mutable_study()));
     }
-    if (!absl::IsNotFound(earlier.status())) return Answer(context, earlier.status());
+    if (!absl::IsNotFound(earlier.status())) return finish(earlier.status());
   }
   // What is answered is what was just stored; no need to read it back.
   study.state->row.runs = static_cast<int64_t>(study.state->runs.size());
   study.state->row.created = absl::ToUnixMicros(absl::Now());
   *response->mutable_study() = ToStudy(study.state->row, {0, study.state->row.runs}, false);
-  *response->mutable_study()->mutable_spec() = request->spec();
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  *response->mutable_study()->mutable_spec() = request.spec();
   coordinator_.Submit(std::move(study), [reactor, response](absl::StatusOr<int64_t> id) {
     if (id.ok()) response->mutable_study()->set_name(StudyName(*id));
     reactor->Finish(ToGrpc(id.status()));
   });
-  return reactor;
 }
 
 grpc::ServerUnaryReactor* StudyService::PlanStudy(grpc::CallbackServerContext* context,
                                                   const v1::PlanStudyRequest* request,
                                                   v1::PlanStudyResponse* response) {
   if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
-  absl::StatusOr<StudyNeeds> needs = CheckStudy(request->spec(), scheduler_);
-  if (needs.ok()) {
-    AddScripts(scheduler_, *needs);
-    *response = std::move(needs->plan);
-  }
-  return Answer(context, needs.status());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  frameworks_.Ask(FrameworkEngines(request->spec()),
+                  [this, request, response, reactor](absl::StatusOr<FrameworkStates> engines) {
+                    if (!engines.ok()) return reactor->Finish(ToGrpc(engines.status()));
+                    absl::StatusOr<StudyNeeds> needs = CheckStudy(request->spec(), scheduler_, *engines);
+                    if (needs.ok()) {
+                      AddScripts(scheduler_, *needs);
+                      *response = std::move(needs->plan);
+                    }
+                    reactor->Finish(ToGrpc(needs.status()));
+                  });
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* StudyService::GetStudy(grpc::CallbackServerContext* context,

@@ -4,14 +4,20 @@
 #include "db/store.h"
 #include "scalelab/v1/study.grpc.pb.h"
 #include "server/coordinator.h"
+#include "server/frameworks.h"
 #include "server/services/auth.h"
 
 namespace scalelab::server {
 
 class StudyService final : public v1::StudyService::CallbackService {
  public:
-  StudyService(Coordinator& coordinator, db::Store& store, const Scheduler& scheduler, const Auth& auth)
-      : coordinator_(coordinator), store_(store), scheduler_(scheduler), auth_(auth) {}
+  StudyService(Coordinator& coordinator, db::Store& store, const Scheduler& scheduler, Frameworks& frameworks,
+               const Auth& auth)
+      : coordinator_(coordinator),
+        store_(store),
+        scheduler_(scheduler),
+        frameworks_(frameworks),
+        auth_(auth) {}
 
   grpc::ServerUnaryReactor* CreateStudy(grpc::CallbackServerContext*, const v1::CreateStudyRequest*,
                                         v1::CreateStudyResponse*) override;
@@ -32,10 +38,14 @@ class StudyService final : public v1::StudyService::CallbackService {
 
  private:
   absl::Status Fill(int64_t study_id, v1::Study* study);
+  // The part of CreateStudy that knows which engines can run.
+  void Create(const v1::CreateStudyRequest& request, const std::string& owner, const FrameworkStates& engines,
+              v1::CreateStudyResponse* response, grpc::ServerUnaryReactor* reactor);
 
   Coordinator& coordinator_;
   db::Store& store_;
   const Scheduler& scheduler_;
+  Frameworks& frameworks_;
   const Auth& auth_;
 };
 

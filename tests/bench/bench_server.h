@@ -49,6 +49,7 @@ class BenchServer {
  private:
   std::string database_, address_;
   PretendScheduler scheduler_;
+  server::Frameworks frameworks_{{}};
   server::Auth auth_{"client-token", "server-key"};
   std::unique_ptr<db::Store> store_;
   std::unique_ptr<server::Coordinator> coordinator_;

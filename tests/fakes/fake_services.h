@@ -32,6 +32,7 @@ class FakeServices {
   v1::PlanStudyResponse plan;
   v1::GetCurveResponse curve;
   v1::GetClusterResponse cluster;
+  v1::ListFrameworksResponse frameworks;
   std::vector<v1::Reason> reasons;            // of every study and run
   std::vector<v1::WatchStudyResponse> looks;  // sent by one WatchStudy, which then ends, or stays open:
   bool watch_stays_open = false;
@@ -261,6 +262,12 @@ class FakeServices {
                             v1::GetClusterResponse* response) override {
       if (const auto s = f.Check(*c); !s.ok()) return s;
       *response = f.cluster;
+      return grpc::Status::OK;
+    }
+    grpc::Status ListFrameworks(grpc::ServerContext* c, const v1::ListFrameworksRequest*,
+                                v1::ListFrameworksResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      *response = f.frameworks;
       return grpc::Status::OK;
     }
     FakeServices& f;

@@ -206,5 +206,25 @@ TEST_F(RunCommands, ClusterShowsAllocationsAndWorkers) {
   EXPECT_THAT(Run({"version"}).out, AllOf(HasSubstr("scalelab 0"), HasSubstr("scalelabd 0.1.0")));
 }
 
+TEST_F(RunCommands, ClusterFrameworksShowsWhatRunsAndWhatTheOthersLack) {
+  auto& torch = *server_.frameworks.add_frameworks();
+  torch.set_engine("pytorch/ddp");
+  torch.set_usable(true);
+  torch.set_version("torch 1.13.1");
+  auto& jax = *server_.frameworks.add_frameworks();
+  jax.set_engine("keras/jax");
+  jax.set_reason("cannot import jax");
+  jax.set_fix("deploy/frameworks keras-jax");
+  const Outcome table = Run({"cluster", "frameworks"});
+  EXPECT_THAT(table, Exits(ExitCode::kOk));
+  EXPECT_THAT(table.out, ::testing::ContainsRegex("pytorch/ddp +yes +torch 1.13.1"));
+  EXPECT_THAT(table.out,
+              ::testing::ContainsRegex("keras/jax +no +cannot import jax +deploy/frameworks keras-jax"));
+  const auto json = nlohmann::json::parse(Run({"cluster", "frameworks", "-o", "json"}).out);
+  EXPECT_EQ(json["frameworks"][1]["usable"], false);
+  EXPECT_EQ(json["frameworks"][1]["engine"], "keras/jax");
+  EXPECT_THAT(Run({"cluster", "framework"}), Exits(ExitCode::kUsage));
+}
+
 }  // namespace
 }  // namespace scalelab::client

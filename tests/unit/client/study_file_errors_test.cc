@@ -92,7 +92,10 @@ TEST_F(StudyFileErrors, UnknownModelsAndEngines) {
       "vgg16");
   EXPECT_EQ(After("matrix:\n  engine:\n  - native/ddp\n  - native/dpd\n"),
             "f.yaml:6:5: unknown engine 'native/dpd'; did you mean 'native/ddp'? known: native/ddp, "
-            "native/horovod, native/serial, native/none, custom");
+            "native/horovod, native/serial, native/none, pytorch/ddp, pytorch/fsdp, pytorch/dp, "
+            "horovod/pytorch, horovod/tensorflow, horovod/mxnet, tensorflow/mirrored, "
+            "tensorflow/multiworker-mirrored, keras/tensorflow, keras/jax, keras/pytorch, "
+            "mxnet/kvstore, custom");
 }
 
 TEST_F(StudyFileErrors, ABatchThatDoesNotDivide) {

@@ -61,7 +61,10 @@ TEST(StudyViolations, UnknownValues) {
   EXPECT_THAT(WrongWith(R"("matrix": [{"key": "engine", "values": ["native/ddp", "native/dpd"]}])"),
               Only("matrix.engine[1]",
                    "unknown engine 'native/dpd'; did you mean 'native/ddp'? known: native/ddp, "
-                   "native/horovod, native/serial, native/none, custom"));
+                   "native/horovod, native/serial, native/none, pytorch/ddp, pytorch/fsdp, pytorch/dp, "
+                   "horovod/pytorch, horovod/tensorflow, horovod/mxnet, tensorflow/mirrored, "
+                   "tensorflow/multiworker-mirrored, keras/tensorflow, keras/jax, keras/pytorch, "
+                   "mxnet/kvstore, custom"));
   EXPECT_THAT(WrongFixed(R"("precision": "int8")"),
               Only("fixed.precision", "unknown precision 'int8'; known: fp32, tf32, amp-bf16, amp-fp16"));
 }

@@ -221,6 +221,61 @@ TEST_F(ConfigTest, SbatchOptionsOfTheSiteAreChecked) {
               HasSubstr("'account' is given twice"));
 }
 
+TEST_F(ConfigTest, FrameworksAreWhereTheEnvironmentSays) {
+  for (const char* name : {"SCALELAB_FRAMEWORKS", "XDG_DATA_HOME"}) unsetenv(name);
+  const auto with = [](const char* name, const char* value, const std::vector<std::string>& flags) {
+    const char* before = getenv(name);
+    const std::string kept = before == nullptr ? "" : before;
+    setenv(name, value, 1);
+    const std::string directory = Config(flags).frameworks_dir;
+    before == nullptr ? unsetenv(name) : setenv(name, kept.c_str(), 1);
+    return directory;
+  };
+  EXPECT_EQ(with("SCALELAB_FRAMEWORKS", "/lab/frameworks", {"--data", "/d"}), "/lab/frameworks");
+  EXPECT_EQ(with("XDG_DATA_HOME", "/xdg", {"--data", "/d"}), "/xdg/scalelab/frameworks");
+  EXPECT_EQ(with("HOME", "/home/ann", {"--data", "/d"}), "/home/ann/.local/share/scalelab/frameworks");
+  EXPECT_EQ(with("SCALELAB_FRAMEWORKS", "/lab", {"--data", "/d", "--frameworks", "/mine"}), "/mine");
+}
+
+TEST_F(ConfigTest, EnvironmentsAreReadFromTheFile) {
+  WriteFile(
+      "environments:\n  pytorch/ddp: {venv: /opt/torch, modules: [gcc/12, cuda/12.4]}\n"
+      "  \"tensorflow/*\": {container: /images/tf.sif}\n  mxnet/kvstore: {venv: '', modules: mxnet}\n");
+  const auto& environments = Config({"--data", "/d", "--config", file_}).environments;
+  ASSERT_EQ(environments.size(), 3u);
+  EXPECT_EQ(environments[0].engine, "pytorch/ddp");
+  EXPECT_EQ(environments[0].venv, "/opt/torch");
+  EXPECT_THAT(environments[0].modules, ElementsAre("gcc/12", "cuda/12.4"));
+  EXPECT_EQ(environments[1].engine, "tensorflow/*");
+  EXPECT_EQ(environments[1].venv, std::nullopt);
+  EXPECT_EQ(environments[1].container, "/images/tf.sif");
+  EXPECT_EQ(environments[2].venv, "");
+}
+
+TEST_F(ConfigTest, AWrongEnvironmentIsToldWithItsPlace) {
+  const auto mistake = [&](const std::string& yaml) {
+    return MistakeInFile("environments:\n  " + yaml + "\n");
+  };
+  EXPECT_EQ(mistake("pytorch/dpd: {venv: /v}"),
+            file_ + ":2:3: environments: no framework has engine 'pytorch/dpd'; did you mean pytorch/ddp?");
+  EXPECT_THAT(mistake("native/ddp: {venv: /v}"), HasSubstr("no framework has engine 'native/ddp'"));
+  EXPECT_EQ(mistake("pytorch/ddp: {vnv: /v}"),
+            file_ + ":2:17: environments: unknown key 'vnv'; did you mean venv?");
+  EXPECT_EQ(mistake("pytorch/ddp: {venv: v}"),
+            file_ + ":2:23: environments: venv 'v' must be an absolute path, as every node sees it");
+  EXPECT_EQ(
+      mistake("pytorch/ddp: {modules: ['a; reboot']}"),
+      file_ + ":2:27: environments: 'a; reboot' is no name of a module; write it as `module load` takes it");
+  EXPECT_THAT(mistake("pytorch/ddp: {modules: []}"), HasSubstr("a name or a list of names"));
+  EXPECT_THAT(mistake("pytorch/ddp: {container: '--writable'}"), HasSubstr("is no image"));
+  EXPECT_THAT(mistake("pytorch/ddp: /v"), HasSubstr("pytorch/ddp needs venv, modules or container"));
+  EXPECT_THAT(mistake("pytorch/ddp: {venv: ''}"), HasSubstr("pytorch/ddp has no Python"));
+  EXPECT_THAT(mistake("pytorch/ddp: {venv: /a, venv: /b}"), HasSubstr("venv stands here a second time"));
+  EXPECT_THAT(mistake("pytorch/ddp: {venv: /a}\n  pytorch/ddp: {venv: /b}"), HasSubstr(":3:3: "));
+  EXPECT_THAT(MistakeInFile("environments: [a]\n"), HasSubstr(":1:15: environments: expected engines"));
+  EXPECT_THAT(MistakeInFile("environment: {}\n"), HasSubstr("did you mean environments?"));
+}
+
 TEST_F(ConfigTest, ADirectoryTooDeepForASocketIsToldWithWhatToDo) {
   EXPECT_THAT(Mistake({"--data", "/" + std::string(100, 'd')}),
               AllOf(HasSubstr("takes 107"), HasSubstr("--listen unix:PATH"), HasSubstr("--data")));

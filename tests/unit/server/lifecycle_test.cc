@@ -51,6 +51,34 @@ TEST(Lifecycle, SeedOfARepeatIsTheStudysSeedPlusTheRepeat) {
   EXPECT_EQ(w.Finish(job, desired).attempts(0).spec().seed(), 43);
 }
 
+// Runs a study of one run of this engine, whose ranks trained with `software`; its provenance and
+// fingerprint.
+std::pair<std::string, std::string> TrainedWith(const std::string& engine,
+                                                const std::map<std::string, std::string>& software) {
+  World w;
+  auto spec = World::Spec({1});
+  (*spec.mutable_fixed()->mutable_fields())["engine"].set_string_value(engine);
+  w.Submit(spec);
+  const std::string job = w.AskedFor();
+  const auto desired = w.Sync(job);
+  const auto& attempt = desired.attempts(0);
+  EXPECT_EQ(attempt.has_environment(), engine != "native/ddp");
+  EXPECT_EQ(attempt.environment().venv(), engine == "native/ddp" ? "" : "/frameworks/pytorch");
+  w.Report(attempt.token(), 0, 0, 10, true);
+  auto ended = World::Ended(attempt.token());
+  ended.mutable_software()->insert(software.begin(), software.end());
+  w.Sync(job, {ended});
+  return {w.fx.batch.provenance.at(0).json, w.fx.batch.summaries.at(0).fingerprint};
+}
+
+TEST(Lifecycle, WhatAFrameworkTrainedWithIsPartOfProvenanceAndFingerprint) {
+  const auto old = TrainedWith("pytorch/ddp", {{"framework", "pytorch 1.13.1"}});
+  EXPECT_THAT(old.first, HasSubstr(R"("framework":"pytorch 1.13.1")"));
+  EXPECT_EQ(TrainedWith("pytorch/ddp", {{"framework", "pytorch 1.13.1"}}).second, old.second);
+  EXPECT_NE(TrainedWith("pytorch/ddp", {{"framework", "pytorch 2.4.0"}}).second, old.second);
+  EXPECT_NE(TrainedWith("native/ddp", {}).second, old.second);
+}
+
 TEST(Lifecycle, OneRequestIdMakesOneStudyAndRefusesAnother) {
   World w;
   const int64_t first = w.Submit(World::Spec({1}), "request");

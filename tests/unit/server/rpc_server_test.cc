@@ -55,7 +55,7 @@ class RpcServerTest : public testing::Test {
     coordinator_ = std::make_unique<Coordinator>(std::move(options), *store_, scheduler_);
     EXPECT_TRUE(coordinator_->Start().ok());
     auto rpc = StartRpcServer({{"unix:" + directory_ + "/socket", "127.0.0.1:0"}, "1.2.3"}, *coordinator_,
-                              *store_, scheduler_, auth_);
+                              *store_, scheduler_, frameworks_, auth_);
     EXPECT_TRUE(rpc.ok()) << rpc.status();
     rpc_ = *std::move(rpc);
   }
@@ -114,6 +114,7 @@ class RpcServerTest : public testing::Test {
 
   std::string directory_;
   IdleScheduler scheduler_;
+  Frameworks frameworks_{{}};
   Auth auth_{"right-token", "key"};
   std::unique_ptr<db::Store> store_;
   std::unique_ptr<Coordinator> coordinator_;
@@ -235,7 +236,7 @@ TEST_F(RpcServerTest, ARequestOfMoreThanFourMegabytesIsRefusedAndTheServerLives)
 
 TEST_F(RpcServerTest, ASecondServerCannotTakeTheSamePort) {
   const auto second =
-      StartRpcServer({{rpc_->addresses()[1]}, "1"}, *coordinator_, *store_, scheduler_, auth_);
+      StartRpcServer({{rpc_->addresses()[1]}, "1"}, *coordinator_, *store_, scheduler_, frameworks_, auth_);
   EXPECT_FALSE(second.ok());
   EXPECT_THAT(std::string(second.status().message()), HasSubstr(rpc_->addresses()[1]));
 }

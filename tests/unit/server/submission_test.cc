@@ -76,6 +76,38 @@ TEST(CheckStudy, LeavesOutWhatDoesNotRunHereWhenTheStudySaysSo) {
   EXPECT_EQ(study.cells[2].ranks, 16);
 }
 
+// native/ddp and pytorch/ddp.
+v1::StudySpec TwoEngines() {
+  v1::StudySpec spec = World::Spec({2});
+  auto* axis = spec.add_matrix();
+  axis->set_key("engine");
+  for (const char* engine : {"native/ddp", "pytorch/ddp"}) axis->add_values()->set_string_value(engine);
+  return spec;
+}
+
+FrameworkStates NoTorch() {
+  v1::Framework state;
+  state.set_engine("pytorch/ddp");
+  state.set_reason("cannot import torch");
+  state.set_fix("deploy/frameworks pytorch");
+  return {{"pytorch/ddp", state}};
+}
+
+TEST(CheckStudy, RefusesAnEngineThatCannotRunHere) {
+  EXPECT_THAT(FrameworkEngines(TwoEngines()), ElementsAre("pytorch/ddp"));
+  const std::string sentence =
+      "engine pytorch/ddp cannot run here: cannot import torch; try deploy/frameworks pytorch";
+  EXPECT_THAT(ViolationsOf(CheckStudy(TwoEngines(), kNoGpus, NoTorch()).status()),
+              ElementsAre(FieldViolation{"matrix.engine[1]", sentence}));
+  EXPECT_TRUE(CheckStudy(TwoEngines(), kNoGpus).ok());
+  v1::StudySpec spec = TwoEngines();
+  spec.set_on_unusable(v1::StudySpec::EXCLUDE);
+  const auto needs = CheckStudy(spec, kNoGpus, NoTorch());
+  ASSERT_TRUE(needs.ok()) << needs.status();
+  EXPECT_EQ(needs->plan.runs(), 1);
+  EXPECT_THAT(needs->plan.unusable(), ElementsAre(sentence));
+}
+
 TEST(CheckStudy, PlansTheRunsThatCommunicationIsMeasuredWith) {
   v1::StudySpec spec = World::Spec({1, 2, 4}, 3);
   spec.mutable_measure()->set_communication(true);

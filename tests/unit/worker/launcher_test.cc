@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_join.h"
+#include "proto/engines.h"
 
 namespace scalelab::worker {
 namespace {
@@ -168,37 +169,73 @@ TEST(InheritedEnvironment, LeavesOutTracesOfASurroundingStepAndOurOwnVariables) 
               ElementsAre("PATH=/bin", "SLURM_JOB_ID=7", "RANKING=1"));
 }
 
-TEST(FrameworkOf, ServesNativeAndCustomEnginesAndNamesWhatItDoesNotKnow) {
+TEST(PlanLaunch, StartsOneProcessForAllReplicasWithTheirCores) {
+  const RankProgram program{{"python", "mirrored.py"}, {}, Rendezvous::kNone, true};
+  LaunchHost host = Host();
+  host.own_cpus = {0, 2, 4, 6, 8};
+  auto plan = PlanLaunch(Desired(2, 2), program, host);
+  ASSERT_TRUE(plan.ok());
+  ASSERT_EQ(plan->commands.size(), 1u);
+  EXPECT_THAT(plan->commands[0].cpus, ElementsAre(0, 2, 4, 6));
+  for (const char* entry : {"RANK=0", "LOCAL_RANK=0", "WORLD_SIZE=2", "SCALELAB_REPLICAS=2",
+                            "OMP_NUM_THREADS=4", "SCALELAB_EVENTS=/runs/1/2/t0/events-0.jsonl"}) {
+    EXPECT_THAT(plan->commands[0].environment, Contains(entry));
+  }
+
+  host.launcher = Launcher::kSrun;
+  auto attempt = Desired(3, 2);
+  attempt.mutable_spec()->set_gpus_per_rank(1);
+  plan = PlanLaunch(attempt, program, host);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->hosts, "n0\n");
+  EXPECT_THAT(Line(plan->commands[0]), HasSubstr("--mpi=none --nodes=1 --ntasks=1 --distribution=arbitrary "
+                                                 "--cpus-per-task=6 --cpu-bind=cores"));
+  EXPECT_THAT(plan->commands[0].argv, Contains("--gres=gpu:3"));
+
+  attempt.add_nodes("n1");
+  attempt.set_ranks_per_node(2);
+  EXPECT_THAT(PlanLaunch(attempt, program, host).status().ToString(), HasSubstr("ranks_per_node to 3"));
+}
+
+Frameworks AllFrameworks(const std::string& adapters = "/nowhere") {
   Frameworks frameworks;
   frameworks.push_back(NewNativeFramework("/bin/sh"));
+  frameworks.push_back(NewPythonFramework(adapters, "/opt/bin/scalelab-trainer"));
   frameworks.push_back(NewCustomFramework());
-  v1::RunSpec spec;
+  return frameworks;
+}
+
+TEST(FrameworkOf, ServesEveryEngineAndNamesWhatItDoesNotKnow) {
+  const Frameworks frameworks = AllFrameworks();
+  DesiredAttempt attempt = Desired(2);
+  v1::RunSpec& spec = *attempt.mutable_spec();
   spec.set_engine("native/ddp");
-  spec.set_ranks(2);
   spec.set_backend("mpi");
   auto native = FrameworkOf(frameworks, "native/ddp");
   ASSERT_TRUE(native.ok());
-  EXPECT_EQ((*native)->ProgramOf(spec)->rendezvous, Rendezvous::kMpi);
+  EXPECT_EQ((*native)->ProgramOf(attempt)->rendezvous, Rendezvous::kMpi);
   spec.set_ranks(1);
-  EXPECT_EQ((*native)->ProgramOf(spec)->rendezvous, Rendezvous::kMpi);
+  EXPECT_EQ((*native)->ProgramOf(attempt)->rendezvous, Rendezvous::kMpi);
   spec.set_backend("auto");
-  EXPECT_EQ((*native)->ProgramOf(spec)->rendezvous, Rendezvous::kNone) << "alone, it needs nobody";
+  EXPECT_EQ((*native)->ProgramOf(attempt)->rendezvous, Rendezvous::kNone) << "alone, it needs nobody";
   spec.set_ranks(2);
-  EXPECT_EQ((*native)->ProgramOf(spec)->rendezvous, Rendezvous::kMpi);
+  EXPECT_EQ((*native)->ProgramOf(attempt)->rendezvous, Rendezvous::kMpi);
   spec.set_backend("gloo");
-  EXPECT_EQ((*native)->ProgramOf(spec)->rendezvous, Rendezvous::kNone);
+  EXPECT_EQ((*native)->ProgramOf(attempt)->rendezvous, Rendezvous::kNone);
   auto custom = FrameworkOf(frameworks, "custom");
   ASSERT_TRUE(custom.ok());
-  EXPECT_EQ((*custom)->ProgramOf(spec).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ((*custom)->ProgramOf(attempt).status().code(), absl::StatusCode::kFailedPrecondition);
   spec.add_command("true");
-  EXPECT_THAT((*custom)->ProgramOf(spec)->argv, ElementsAre("true"));
+  EXPECT_THAT((*custom)->ProgramOf(attempt)->argv, ElementsAre("true"));
+  for (const Engine& engine : Engines())
+    EXPECT_TRUE(FrameworkOf(frameworks, engine.name).ok()) << engine.name;
   EXPECT_THAT(FrameworkOf(frameworks, "mxnet/dist").status().ToString(), HasSubstr("mxnet/dist"));
 }
 
 TEST(FrameworkOf, SaysWhichTrainerIsMissing) {
-  v1::RunSpec spec;
-  spec.set_engine("native/ddp");
-  const auto program = NewNativeFramework("/nowhere/scalelab-trainer")->ProgramOf(spec);
+  DesiredAttempt attempt = Desired(1);
+  attempt.mutable_spec()->set_engine("native/ddp");
+  const auto program = NewNativeFramework("/nowhere/scalelab-trainer")->ProgramOf(attempt);
   EXPECT_THAT(program.status().ToString(), HasSubstr("/nowhere/scalelab-trainer"));
 }
 

@@ -4,11 +4,16 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <filesystem>
+
 #include "tests/unit/worker/temp_dir.h"
 #include "worker/node_info.h"
 
 namespace scalelab::worker {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Pair;
 
 TEST(RedactedEnvironment, HidesWhatLooksLikeASecret) {
   const auto environment = RedactedEnvironment({"HOME=/root", "API_TOKEN=a", "my_secret=b", "DB_PASSWORD=c",
@@ -17,6 +22,20 @@ TEST(RedactedEnvironment, HidesWhatLooksLikeASecret) {
       R"x({"HOME":"/root","API_TOKEN":"(redacted)","my_secret":"(redacted)","DB_PASSWORD":"(redacted)",)x"
       R"x("AWS_ACCESS_KEY_ID":"(redacted)","Credentials":"(redacted)","EMPTY":""})x";
   EXPECT_EQ(environment.dump(), expected);
+}
+
+TEST(SoftwareOf, IsWhatTheStartEventSaysAndWhereTheEnvironmentLeads) {
+  TempDir dir;
+  std::filesystem::create_directory(dir / "pytorch-0123456789ab");
+  std::filesystem::create_symlink("pytorch-0123456789ab", dir / "pytorch");
+  v1::FrameworkEnvironment environment;
+  environment.set_venv(dir / "pytorch");
+  environment.add_modules("cuda/12");
+  EXPECT_THAT(SoftwareOf(environment, dir / "none"),
+              ElementsAre(Pair("environment", "pytorch-0123456789ab cuda/12")));
+  Append(dir / "events-0.jsonl",
+         "warning: not JSON\n{\"event\":\"start\",\"framework\":\"pytorch\",\"version\":\"1.13.1\"}\n");
+  EXPECT_EQ(SoftwareOf(environment, dir / "events-0.jsonl").at("framework"), "pytorch 1.13.1");
 }
 
 TEST(Sha256, IsTheStandardOne) {
