@@ -233,7 +233,7 @@ class StudyReader {
         value.set_null_value(google::protobuf::NULL_VALUE);
         break;
       case YamlNode::kScalar:
-        if (name == "data_dir") {
+        if (name == "data_dir" || (name == "command" && IsBeside(node.text))) {
           value.set_string_value(Absolute(node.text));
         } else if (node.quoted || text) {
           value.set_string_value(node.text);
@@ -256,6 +256,9 @@ class StudyReader {
     }
     return value;
   }
+
+  // A word of a command that names a file beside the study file: ranks start elsewhere.
+  static bool IsBeside(const std::string& word) { return word.starts_with("./") || word.starts_with("../"); }
 
   std::string Absolute(const std::string& path) const {
     if (path.empty() || path[0] == '/') return path;

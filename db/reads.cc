@@ -201,7 +201,7 @@ absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_
       "ORDER BY id");
   Statement summaries(
       db,
-      "SELECT run_id, throughput, epoch_seconds, comm_share, peak_memory, accuracy, train_loss, "
+      "SELECT run_id, attempt_id, throughput, epoch_seconds, comm_share, peak_memory, accuracy, train_loss, "
       "time_to_accuracy, fingerprint FROM run_summary WHERE run_id BETWEEN ? AND ? ORDER BY run_id");
   runs.Bind(first, last, study_id);
   summaries.Bind(first, last);
@@ -218,8 +218,8 @@ absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_
     runs.Read(id, row.cell_id, row.repeat, row.state, row.cause);
     while (summary_id < id) next_summary();
     if (summary_id == id) {
-      summaries.Read(summary_id, row.throughput, row.epoch_seconds, row.comm_share, row.peak_memory,
-                     row.accuracy, row.train_loss, row.time_to_accuracy, row.fingerprint);
+      summaries.Read(summary_id, row.attempt_id, row.throughput, row.epoch_seconds, row.comm_share,
+                     row.peak_memory, row.accuracy, row.train_loss, row.time_to_accuracy, row.fingerprint);
     }
   }
   if (!runs.status().ok()) return runs.status();
@@ -256,7 +256,7 @@ absl::StatusOr<SeriesList> ListSeries(Database& db, const PointFilter& filter) {
   return list;
 }
 
-absl::Status ReadSeries(Database& db, int64_t id, Series& series) {
+absl::Status ReadSeries(Database& db, int64_t id, size_t count_wanted, Series& series) {
   // Long series: room for all of it at once, as growing would copy it about. There are no more points than
   // lines; room that a sparse metric does not use is never touched, so it costs no memory.
   constexpr int64_t kMaxRoom = 1 << 22;
@@ -269,7 +269,7 @@ absl::Status ReadSeries(Database& db, int64_t id, Series& series) {
     if (range.Step()) range.Read(first, last);
     if (!range.status().ok()) return range.status();
   }
-  if (last > first) {
+  if (last > first && count_wanted == 0) {
     const size_t room = static_cast<size_t>(std::min<int64_t>(last - first + kMaxChunk, kMaxRoom));
     series.line.reserve(room);
     series.step.reserve(room);
@@ -279,7 +279,7 @@ absl::Status ReadSeries(Database& db, int64_t id, Series& series) {
   Statement chunks(
       db, "SELECT count, line, step, time, value FROM point_chunk WHERE id BETWEEN ? AND ? ORDER BY id");
   chunks.Bind(ChunkId(id, 0), ChunkId(id, kMaxLine - 1));
-  while (chunks.Step()) {
+  while ((count_wanted == 0 || series.value.size() < count_wanted) && chunks.Step()) {
     size_t count = 0;
     chunks.Read(count);
     const auto line = chunks.BlobAt(1), step = chunks.BlobAt(2), time = chunks.BlobAt(3),
@@ -292,6 +292,10 @@ absl::Status ReadSeries(Database& db, int64_t id, Series& series) {
                                               "\" rank ", series.rank,
                                               "; stop, keep a copy and restore a backup"));
     }
+  }
+  if (count_wanted > 0 && series.value.size() > count_wanted) {
+    for (auto* column : {&series.line, &series.step}) column->resize(count_wanted);
+    for (auto* column : {&series.time, &series.value}) column->resize(count_wanted);
   }
   return chunks.status();
 }

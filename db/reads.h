@@ -33,7 +33,7 @@ struct SeriesList {
   std::vector<Series> series;
 };
 absl::StatusOr<SeriesList> ListSeries(Database& db, const PointFilter& filter);
-// Adds the points of series `id`.
-absl::Status ReadSeries(Database& db, int64_t id, Series& series);
+// Adds the points of series `id`, or the `first` ones of them if that is not 0.
+absl::Status ReadSeries(Database& db, int64_t id, size_t first, Series& series);
 
 }  // namespace scalelab::db

@@ -160,6 +160,7 @@ struct CurveRow {
   int repeat = 0;
   RunState state = RunState::kQueued;
   Cause cause = Cause::kNone;
+  int64_t attempt_id = 0;                         // the one whose results these are; 0: there are none
   std::optional<double> throughput, epoch_seconds, comm_share, peak_memory, accuracy, train_loss, time_to_accuracy;
   std::string fingerprint;
 };

@@ -134,7 +134,8 @@ class SqliteStore : public Store {
     for (size_t i = 0; i < list->ids.size(); ++i) {
       // A transaction for each series and none open while `take` works: a slow taker must not hold the WAL.
       Series& series = list->series[i];
-      if (absl::Status status = ReadSeries(*readers_.Borrow(), list->ids[i], series); !status.ok())
+      if (absl::Status status = ReadSeries(*readers_.Borrow(), list->ids[i], filter.first, series);
+          !status.ok())
         return status;
       take(std::move(series));
     }

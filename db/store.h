@@ -55,6 +55,7 @@ struct PointFilter {
   int64_t attempt_id = 0;
   std::string key;                        // empty: all
   std::optional<int> rank;
+  size_t first = 0;                       // only so many points at the beginning of each series; 0: all
 };
 
 // One (key, rank) series of an attempt.

@@ -109,6 +109,15 @@ std::vector<Statistic> StatisticsOf(const GetCurveResponse& curve) {
   return statistics;
 }
 
+bool SomeTrainDifferently(const GetCurveResponse& curve) {
+  for (const CurveSeries& series : curve.series()) {
+    for (const CurvePoint& point : series.points()) {
+      if (point.has_training_difference()) return true;
+    }
+  }
+  return false;
+}
+
 Tone ToneOf(CurvePoint::State state) {
   switch (state) {
     case CurvePoint::OK:
@@ -144,6 +153,9 @@ Section CurveTable(const GetCurveResponse& curve) {
     }
   }
   section.columns.push_back({"state"});
+  const bool differences = SomeTrainDifferently(curve);
+  if (differences) section.columns.push_back({"training", In::kTables});
+  if (differences) section.columns.push_back({"training_difference", In::kCsv});
   section.columns.push_back({"failed", In::kCsv});
   section.columns.push_back({"batch", In::kWide, true});
   section.columns.push_back({"batch/rank", In::kWide, true});
@@ -152,7 +164,7 @@ Section CurveTable(const GetCurveResponse& curve) {
   section.columns.push_back({"baseline_ranks", In::kCsv});
   section.columns.push_back({"fingerprint", In::kCsv});
   section.empty = "no results yet";
-  section.rows = [&curve, axes, statistics](const RowSink& sink) {
+  section.rows = [&curve, axes, statistics, differences](const RowSink& sink) {
     for (const CurveSeries& series : curve.series()) {
       for (const CurvePoint& point : series.points()) {
         std::vector<Cell> row;
@@ -175,6 +187,11 @@ Section CurveTable(const GetCurveResponse& curve) {
           row.emplace_back(has && e.has_high() ? Exact(e.high()) : "");
         }
         row.emplace_back(EnumText(CurvePoint::State_Name(point.state())), ToneOf(point.state()));
+        if (differences) {
+          const bool differs = point.has_training_difference();
+          row.emplace_back(differs ? "differs" : "", Tone::kBad);
+          row.emplace_back(point.training_difference().message());
+        }
         row.emplace_back(absl::StrCat(point.failed()));
         row.emplace_back(absl::StrCat(point.global_batch()));
         row.emplace_back(absl::StrCat(point.batch_per_rank()));

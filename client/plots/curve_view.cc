@@ -94,7 +94,9 @@ std::vector<PlotSeries> SeriesOf(const GetCurveResponse& curve, Quantity quantit
   std::vector<PlotSeries> result;
   for (int i = 0; i < curve.series_size(); ++i) {
     const CurveSeries& series = curve.series(i);
-    PlotSeries plot{labels[static_cast<size_t>(i)],
+    const bool differs = std::any_of(series.points().begin(), series.points().end(),
+                                     [](const CurvePoint& point) { return point.has_training_difference(); });
+    PlotSeries plot{absl::StrCat(labels[static_cast<size_t>(i)], differs ? " (trains differently)" : ""),
                     BaselineText(series),
                     static_cast<double>(series.baseline_ranks()),
                     {},

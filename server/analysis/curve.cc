@@ -46,8 +46,9 @@ struct Group {
 class CurveMaker {
  public:
   CurveMaker(const scalelab::v1::StudySpec& spec, const std::vector<db::CellRow>& cells,
-             const std::vector<db::CurveRow>& rows, const CurveOptions& options)
-      : spec_(spec), cells_(cells), rows_(rows), options_(options) {}
+             const std::vector<db::CurveRow>& rows, const CurveOptions& options,
+             const std::map<int64_t, scalelab::v1::TrainingDifference>& differences)
+      : spec_(spec), cells_(cells), rows_(rows), options_(options), differences_(differences) {}
 
   scalelab::v1::GetCurveResponse Make() {
     scalelab::v1::GetCurveResponse response;
@@ -85,6 +86,7 @@ class CurveMaker {
   const std::vector<db::CellRow>& cells_;
   const std::vector<db::CurveRow>& rows_;
   const CurveOptions options_;
+  const std::map<int64_t, scalelab::v1::TrainingDifference>& differences_;  // by id of the cell
   std::vector<Group> groups_;
   std::vector<size_t> group_of_;                      // by cell; of a communication baseline none
   std::vector<Comparison> comparisons_;               // by cell
@@ -358,6 +360,10 @@ CurveSeries CurveMaker::MakeSeries(const Group& group, const std::string& finger
     if (const size_t cell = point.cell - cells_.data(); comparisons_[cell].measured && point.succeeded > 0) {
       *out.mutable_communication() = MakeCommunicationCost(cell, fingerprint);
     }
+    if (const auto it = differences_.find(point.cell->id); it != differences_.end() && point.succeeded > 0) {
+      *out.mutable_training_difference() = it->second;
+      series.add_notes(it->second.message());
+    }
     if (!baseline.has_value() || point.throughput.size() == 0) continue;
     single = single || point.throughput.size() == 1 || baseline->throughput.size() == 1;
     const bool is_baseline = point.cell == baseline->cell;
@@ -408,10 +414,11 @@ void CurveMaker::AddFits(const std::vector<Point>& points, const std::vector<std
 
 }  // namespace
 
-scalelab::v1::GetCurveResponse MakeCurve(const scalelab::v1::StudySpec& spec,
-                                         const std::vector<db::CellRow>& cells,
-                                         const std::vector<db::CurveRow>& rows, const CurveOptions& options) {
-  return CurveMaker(spec, cells, rows, options).Make();
+scalelab::v1::GetCurveResponse MakeCurve(
+    const scalelab::v1::StudySpec& spec, const std::vector<db::CellRow>& cells,
+    const std::vector<db::CurveRow>& rows, const CurveOptions& options,
+    const std::map<int64_t, scalelab::v1::TrainingDifference>& differences) {
+  return CurveMaker(spec, cells, rows, options, differences).Make();
 }
 
 }  // namespace scalelab::server

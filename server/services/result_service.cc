@@ -5,6 +5,7 @@
 
 #include "server/analysis/curve.h"
 #include "server/analysis/downsample.h"
+#include "server/analysis/training.h"
 #include "server/convert.h"
 #include "server/services/lookup.h"
 #include "server/services/reactors.h"
@@ -35,6 +36,24 @@ void AddSeries(const db::Series& series, int max_points, std::deque<v1::ReadPoin
   }
 }
 
+// How the runs that are to be compared began to train. Reads no more of their points than that.
+absl::StatusOr<std::vector<Losses>> ReadLosses(db::Store& store, const std::vector<ComparedRun>& runs) {
+  std::vector<Losses> losses;
+  for (const ComparedRun& run : runs) {
+    Losses& of_run = losses.emplace_back();
+    std::vector<std::pair<std::vector<int64_t>, std::vector<double>>> ranks;
+    absl::Status read = store.ReadPoints(
+        {run.attempt_id, "train/loss", std::nullopt, kComparedSteps},
+        [&](db::Series series) { ranks.emplace_back(std::move(series.step), std::move(series.value)); });
+    if (!read.ok()) return read;
+    of_run.steps = MeanOverRanks(ranks);
+    read = store.ReadPoints({run.attempt_id, "epoch/train_loss", 0, kComparedEpochs},
+                            [&](db::Series series) { of_run.epochs = std::move(series.value); });
+    if (!read.ok()) return read;
+  }
+  return losses;
+}
+
 }  // namespace
 
 grpc::ServerUnaryReactor* ResultService::GetCurve(grpc::CallbackServerContext* context,
@@ -49,7 +68,10 @@ grpc::ServerUnaryReactor* ResultService::GetCurve(grpc::CallbackServerContext* c
   if (!cells.ok()) return Answer(context, cells.status());
   const auto rows = store_.ListCurveRows(study->id);
   if (!rows.ok()) return Answer(context, rows.status());
-  *response = MakeCurve(spec, *cells, *rows);
+  const std::vector<ComparedRun> compared = RunsToCompare(*cells, *rows);
+  const auto losses = ReadLosses(store_, compared);
+  if (!losses.ok()) return Answer(context, losses.status());
+  *response = MakeCurve(spec, *cells, *rows, {}, CompareTraining(*cells, compared, *losses));
   response->set_study(StudyName(study->id));
   response->set_display_name(study->name);
   return Answer(context, absl::OkStatus());

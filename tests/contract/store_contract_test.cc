@@ -240,6 +240,8 @@ TEST_P(StoreContract, GivesCurveRowsByCellAndRepeatWithTheirResults) {
   EXPECT_EQ(place(3), std::pair(int64_t{2}, 1));
   EXPECT_EQ(rows[0].state, RunState::kQueued);
   EXPECT_EQ(rows[0].throughput, std::nullopt);
+  EXPECT_EQ(rows[0].attempt_id, 0);
+  EXPECT_EQ(rows[1].attempt_id, 1);
   EXPECT_EQ(rows[0].fingerprint, "");
   EXPECT_EQ(rows[1].throughput, 100);
   EXPECT_EQ(rows[1].accuracy, 0.91);

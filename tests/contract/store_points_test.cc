@@ -127,6 +127,21 @@ TEST_P(StorePoints, SeriesComeByKeyAndRankAndCanBeChosen) {
   EXPECT_THAT(names({2, "", {}}), IsEmpty());
 }
 
+TEST_P(StorePoints, TheFirstPointsOfASeriesCanBeHadAlone) {
+  std::vector<double> values;
+  for (int i = 0; i < 10'000; ++i) values.push_back(0.5 * i);
+  StreamAppend append = AnAppend(1, 0, 0, 10'000);
+  append.columns = {AColumn("loss", 0, values), AColumn("rare", 0, {7})};
+  ASSERT_TRUE(Append(append).ok());
+  const Series first = Points({1, "loss", 0, 3}).at(0);
+  EXPECT_THAT(first.value, ElementsAre(0, 0.5, 1));
+  EXPECT_EQ(first.line.size(), 3u);
+  EXPECT_EQ(first.step.size(), 3u);
+  EXPECT_EQ(first.time.size(), 3u);
+  EXPECT_THAT(Points({1, "rare", 0, 3}).at(0).value, ElementsAre(7));
+  EXPECT_EQ(Points({1, "loss", 0, 5000}).at(0).value.size(), 5000u);
+}
+
 TEST_P(StorePoints, NumbersComeBackBitForBit) {
   const std::vector<double> odd = {
       0.1, -0.0, 1e308, 5e-324, 1.0 / 3, std::numeric_limits<double>::infinity(), std::nan("")};

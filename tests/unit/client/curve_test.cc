@@ -55,6 +55,16 @@ TEST(TerminalPlotTest, NothingToDrawIsNothing) {
   EXPECT_EQ(TerminalPlot(curve, kPlain), "");
 }
 
+TEST(CurveView, AnEngineThatTrainsDifferentlyIsMarkedInTheLegend) {
+  GetCurveResponse curve = SampleCurve();
+  const std::string label = SeriesLabels(curve)[1];
+  EXPECT_THAT(SvgPlot(curve), Not(HasSubstr("trains differently")));
+  curve.mutable_series(1)->mutable_points(0)->mutable_training_difference()->set_message(
+      "trains differently ...");
+  EXPECT_THAT(SvgPlot(curve), HasSubstr(label + " (trains differently)"));
+  EXPECT_THAT(TerminalPlot(curve, kPlain), HasSubstr(label + " (trains differently)"));
+}
+
 TEST(CurveView, LabelsNameOnlyWhatDiffers) {
   GetCurveResponse curve = SampleCurve();
   EXPECT_THAT(SeriesLabels(curve),

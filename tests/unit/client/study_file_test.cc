@@ -139,6 +139,17 @@ TEST_F(StudyFileTest, ARelativeDataDirIsSeenFromTheFile) {
   EXPECT_EQ(dir("/data/../x").fixed().fields().at("data_dir").string_value(), "/data/../x");
 }
 
+TEST_F(StudyFileTest, AScriptBesideTheFileMayBeACommandsWord) {
+  const auto words = Read("study: s\nfixed: {command: [sh, ./train.sh, ../x, .hidden, a/b]}\n")
+                         .spec.fixed()
+                         .fields()
+                         .at("command");
+  EXPECT_EQ(words.list_value().values(1).string_value(), (dir_ / "train.sh").string());
+  EXPECT_EQ(words.list_value().values(2).string_value(), (dir_.parent_path() / "x").string());
+  EXPECT_EQ(words.list_value().values(3).string_value(), ".hidden");
+  EXPECT_EQ(words.list_value().values(4).string_value(), "a/b");
+}
+
 TEST_F(StudyFileTest, KnowsThePlaceOfEverything) {
   auto positions =
       Read("study: s\nfixed: {model: resnet20}\nmatrix:\n  ranks: [1, 2]\nzip:\n- epochs: [1]\n").positions;

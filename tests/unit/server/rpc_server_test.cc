@@ -224,6 +224,35 @@ TEST_F(RpcServerTest, ASchedulerThatIsAwayIsToldWithSinceWhen) {
   EXPECT_EQ(cluster.scheduler(), "idle");
 }
 
+TEST_F(RpcServerTest, EveryEngineIsListedAndOneThatCannotRunIsRefused) {
+  v1::ListFrameworksResponse listed;
+  ASSERT_TRUE(v1::ClusterService::NewStub(Unix())->ListFrameworks(Context().get(), {}, &listed).ok());
+  ASSERT_EQ(listed.frameworks_size(), static_cast<int>(EngineNames().size()));
+  for (const v1::Framework& framework : listed.frameworks()) {
+    EXPECT_EQ(framework.usable(), framework.engine() == "custom") << framework.engine();
+    EXPECT_EQ(framework.reason().empty(), framework.usable()) << framework.engine();
+    EXPECT_EQ(framework.fix().empty(), framework.usable()) << framework.engine();
+  }
+  EXPECT_EQ(v1::ClusterService::NewStub(Tcp())->ListFrameworks(Context().get(), {}, &listed).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+
+  v1::CreateStudyRequest create;
+  *create.mutable_spec() = World::Spec({1});
+  (*create.mutable_spec()->mutable_fixed()->mutable_fields())["engine"].set_string_value("pytorch/ddp");
+  for (const bool validate_only : {true, false}) {
+    create.set_validate_only(validate_only);
+    v1::CreateStudyResponse created;
+    const auto refused = v1::StudyService::NewStub(Unix())->CreateStudy(Context().get(), create, &created);
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(refused.error_message(), HasSubstr("engine pytorch/ddp cannot run here"));
+  }
+  v1::PlanStudyRequest plan;
+  *plan.mutable_spec() = create.spec();
+  v1::PlanStudyResponse planned;
+  EXPECT_EQ(v1::StudyService::NewStub(Unix())->PlanStudy(Context().get(), plan, &planned).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+}
+
 TEST_F(RpcServerTest, ARequestOfMoreThanFourMegabytesIsRefusedAndTheServerLives) {
   auto context = Context();
   v1::CreateStudyRequest request;

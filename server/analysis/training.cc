@@ -1,0 +1,248 @@
+#include "server/analysis/training.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <unordered_map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "google/protobuf/util/json_util.h"
+#include "proto/engines.h"
+#include "proto/study_communication.h"
+#include "scalelab/v1/run.pb.h"
+#include "server/analysis/statistics.h"
+
+namespace scalelab::server {
+namespace {
+
+using v1::TrainingDifference;
+
+constexpr double kSmallLoss = 0.2;
+// Repeats among which one is looked for that most engines have: one is enough, and all would be slow to look
+// through.
+constexpr size_t kCandidates = 16;
+
+// Equal for cells that must train alike; empty for those that are compared with none.
+std::string RecipeOf(const db::CellRow& cell) {
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;  // a newer version may have written them
+  v1::RunSpec spec;
+  if (!google::protobuf::util::JsonStringToMessage(cell.spec, &spec, options).ok() || spec.model().empty())
+    return "";
+  // How the engine works, which must not change what it computes.
+  for (const char* name : {"backend",
+                           "device",
+                           "cpus_per_rank",
+                           "gpus_per_rank",
+                           "memory_format",
+                           "cuda_graph",
+                           "command",
+                           "evaluate",
+                           "target_accuracy",
+                           "warmup_steps",
+                           "data_dir",
+                           "accumulation_steps",
+                           "bucket_cap_mib",
+                           "first_bucket_cap_mib",
+                           "find_unused_parameters",
+                           "static_graph",
+                           "fusion_threshold_mib",
+                           "cycle_time_ms",
+                           "cache_capacity",
+                           "gradient_compression",
+                           "autotune",
+                           "stall_warning_s",
+                           "timeline",
+                           "all_reduce",
+                           "communication_baseline",
+                           "engine"}) {
+    spec.GetReflection()->ClearField(&spec, spec.GetDescriptor()->FindFieldByName(name));
+  }
+  return spec.SerializeAsString();
+}
+
+bool IsCompared(const db::CellRow& cell) { return !cell.excluded && cell.engine != kUnsynchronisedEngine; }
+
+// Place of an engine in the order in which they are taken for the reference; past the end: never.
+size_t Authority(absl::string_view engine) {
+  constexpr absl::string_view kOrder[] = {"native/ddp", "native/horovod", "native/serial"};
+  return static_cast<size_t>(std::find(std::begin(kOrder), std::end(kOrder), engine) - std::begin(kOrder));
+}
+constexpr size_t kNoAuthority = 3;
+
+double StepBand(const db::CellRow& cell) { return cell.precision.starts_with("amp-") ? 0.10 : 0.05; }
+double EpochBand(const db::CellRow& cell) { return cell.precision.starts_with("amp-") ? 0.20 : 0.15; }
+
+bool Differs(double loss, double reference, double band) {
+  if (std::isfinite(loss) != std::isfinite(reference)) return true;
+  return std::isfinite(loss) && std::abs(loss - reference) > band * std::max(std::abs(reference), kSmallLoss);
+}
+
+// What the losses of a group are held against.
+struct Reference {
+  std::string name;
+  size_t run = std::numeric_limits<size_t>::max();  // its place in the runs; none for the median
+  Losses losses;
+};
+
+std::vector<double> MedianAtEach(const std::vector<const std::vector<double>*>& all) {
+  std::vector<double> medians;
+  for (size_t at = 0;; ++at) {
+    std::vector<double> there;
+    for (const std::vector<double>* one : all) {
+      if (at < one->size() && std::isfinite((*one)[at])) there.push_back((*one)[at]);
+    }
+    if (there.size() < 2) return medians;
+    medians.push_back(Median(there));
+  }
+}
+
+Reference ReferenceOf(const std::vector<db::CellRow>& cells, const std::vector<ComparedRun>& runs,
+                      const std::vector<Losses>& losses, const std::vector<size_t>& group) {
+  Reference reference;
+  size_t best = kNoAuthority;
+  for (const size_t i : group) {
+    const size_t authority = Authority(cells[runs[i].cell].engine);
+    if (authority >= best || losses[i].steps.empty()) continue;
+    best = authority;
+    reference = {cells[runs[i].cell].engine, i, losses[i]};
+  }
+  if (best < kNoAuthority) return reference;
+  reference.name = "the median of the engines";
+  std::vector<const std::vector<double>*> steps, epochs;
+  for (const size_t i : group) {
+    steps.push_back(&losses[i].steps);
+    epochs.push_back(&losses[i].epochs);
+  }
+  reference.losses = {MedianAtEach(steps), MedianAtEach(epochs)};
+  return reference;
+}
+
+// The first place at which they differ; -1 when none.
+int FirstDifference(const std::vector<double>& losses, const std::vector<double>& reference, double band) {
+  for (size_t at = 0; at < std::min(losses.size(), reference.size()); ++at) {
+    if (Differs(losses[at], reference[at], band)) return static_cast<int>(at);
+  }
+  return -1;
+}
+
+TrainingDifference Describe(const db::CellRow& cell, const Reference& reference, bool of_epoch, int place,
+                            double loss, double expected, double band) {
+  TrainingDifference difference;
+  difference.set_reference(reference.name);
+  if (of_epoch) {
+    difference.set_epoch(place);
+  } else {
+    difference.set_step(place);
+  }
+  difference.set_loss(loss);
+  difference.set_reference_loss(expected);
+  difference.set_band(band);
+  difference.set_message(
+      absl::StrFormat("trains differently on %d %s: loss %s %d is %.4g where %s has %.4g (band %.0f%%)",
+                      cell.ranks, cell.ranks == 1 ? "rank" : "ranks", of_epoch ? "of epoch" : "at step",
+                      place, loss, reference.name, expected, 100 * band));
+  return difference;
+}
+
+}  // namespace
+
+std::vector<ComparedRun> RunsToCompare(const std::vector<db::CellRow>& cells,
+                                       const std::vector<db::CurveRow>& rows) {
+  std::vector<ComparedRun> runs;
+  std::set<absl::string_view> engines;
+  for (const db::CellRow& cell : cells) {
+    if (IsCompared(cell)) engines.insert(cell.engine);
+  }
+  if (engines.size() < 2) return runs;
+
+  std::unordered_map<std::string, std::vector<size_t>> by_recipe;
+  for (size_t i = 0; i < cells.size(); ++i) {
+    if (!IsCompared(cells[i])) continue;
+    if (std::string recipe = RecipeOf(cells[i]); !recipe.empty()) by_recipe[std::move(recipe)].push_back(i);
+  }
+  std::unordered_map<int64_t, std::pair<size_t, size_t>> rows_of;  // by cell; they lie together
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i == 0 || rows[i].cell_id != rows[i - 1].cell_id) rows_of[rows[i].cell_id].first = i;
+    if (i + 1 == rows.size() || rows[i].cell_id != rows[i + 1].cell_id)
+      rows_of[rows[i].cell_id].second = i + 1;
+  }
+  // The first runs of a cell that succeeded: repeat -> attempt.
+  const auto attempts_of = [&](const db::CellRow& cell) {
+    std::map<int, int64_t> attempts;
+    const auto [begin, end] = rows_of[cell.id];
+    for (size_t i = begin; i < end && attempts.size() < kCandidates; ++i) {
+      if (rows[i].state == db::RunState::kSucceeded && rows[i].attempt_id != 0)
+        attempts[rows[i].repeat] = rows[i].attempt_id;
+    }
+    return attempts;
+  };
+  std::vector<std::vector<size_t>> groups;
+  for (auto& [recipe, group] : by_recipe) groups.push_back(std::move(group));
+  std::sort(groups.begin(), groups.end());  // a hash table's order is nobody's
+  int number = 0;
+  for (const std::vector<size_t>& group : groups) {
+    std::vector<std::map<int, int64_t>> attempts;
+    std::map<int, std::set<absl::string_view>> having;  // engines by repeat
+    for (const size_t i : group) {
+      attempts.push_back(attempts_of(cells[i]));
+      for (const auto& [repeat, attempt] : attempts.back()) having[repeat].insert(cells[i].engine);
+    }
+    const auto most = std::max_element(having.begin(), having.end(), [](const auto& a, const auto& b) {
+      return a.second.size() < b.second.size();
+    });
+    if (most == having.end() || most->second.size() < 2) continue;
+    for (size_t i = 0; i < group.size(); ++i) {
+      if (const auto run = attempts[i].find(most->first); run != attempts[i].end())
+        runs.push_back({group[i], run->second, number});
+    }
+    ++number;
+  }
+  return runs;
+}
+
+std::map<int64_t, TrainingDifference> CompareTraining(const std::vector<db::CellRow>& cells,
+                                                      const std::vector<ComparedRun>& runs,
+                                                      const std::vector<Losses>& losses) {
+  std::map<int64_t, TrainingDifference> differences;
+  std::map<int, std::vector<size_t>> groups;
+  for (size_t i = 0; i < runs.size(); ++i) groups[runs[i].group].push_back(i);
+  for (const auto& [number, group] : groups) {
+    const Reference reference = ReferenceOf(cells, runs, losses, group);
+    for (const size_t i : group) {
+      if (i == reference.run) continue;
+      const db::CellRow& cell = cells[runs[i].cell];
+      for (const bool of_epoch : {false, true}) {
+        const std::vector<double>& own = of_epoch ? losses[i].epochs : losses[i].steps;
+        const std::vector<double>& expected = of_epoch ? reference.losses.epochs : reference.losses.steps;
+        const double band = of_epoch ? EpochBand(cell) : StepBand(cell);
+        const int place = FirstDifference(own, expected, band);
+        if (place < 0) continue;
+        differences.emplace(cell.id,
+                            Describe(cell, reference, of_epoch, place, own[place], expected[place], band));
+        break;
+      }
+    }
+  }
+  return differences;
+}
+
+std::vector<double> MeanOverRanks(
+    const std::vector<std::pair<std::vector<int64_t>, std::vector<double>>>& ranks) {
+  std::vector<double> means;
+  for (int64_t step = 0; step < kComparedSteps; ++step) {
+    double sum = 0;
+    for (const auto& [steps, values] : ranks) {
+      const auto at = std::find(steps.begin(), steps.end(), step);
+      if (at == steps.end()) return means;
+      sum += values[static_cast<size_t>(at - steps.begin())];
+    }
+    if (ranks.empty()) return means;
+    means.push_back(sum / static_cast<double>(ranks.size()));
+  }
+  return means;
+}
+
+}  // namespace scalelab::server
