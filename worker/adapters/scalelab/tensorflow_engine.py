@@ -136,8 +136,12 @@ class TensorFlowEngine(Engine):
         return [float(n) for n in self._strategy.experimental_local_results(per_replica)]
 
     def step(self, images, labels, rate):
-        loss, correct = self._step(self.distribute(images), self.distribute(labels), self._tf.constant(rate, self._tf.float32))
-        return StepResult(float(np.mean(self._numbers(loss))), sum(self._numbers(correct)))
+        try:
+            batch = self.distribute(images), self.distribute(labels)
+            loss, correct = self._step(*batch, self._tf.constant(rate, self._tf.float32))
+            return StepResult(float(np.mean(self._numbers(loss))), sum(self._numbers(correct)))
+        except self._tf.errors.OpError as e:
+            raise _explained(e) from e
 
     def evaluate(self, images, labels):
         loss, correct = self._evaluation(self.distribute(images), self.distribute(labels))
@@ -151,6 +155,14 @@ class TensorFlowEngine(Engine):
                 value = getattr(variable, "value", variable) if hasattr(self.network.keras, "ops") else variable
                 tensors[name] = self.network.to_native(name, self._strategy.experimental_local_results(value)[0].numpy())
         return tensors
+
+
+def _explained(error):
+    """TensorFlow's message begins with its function's name, and tells of the other ranks somewhere within."""
+    begin = error.message.find("Collective ops")
+    if begin < 0:
+        return error
+    return RunError(f"another rank is gone or hangs, see its output: {error.message[begin:].splitlines()[0]}")
 
 
 class StrategyEngine(TensorFlowEngine):
