@@ -21,14 +21,15 @@ class HorovodPytorch(TorchEngine):
         backend = choose_backend(self.spec, self.device, of_cpu="mpi")
         if backend == "nccl" and not hvd.nccl_built():
             raise RunError(
-                'this Horovod was built without NCCL: use backend "mpi", or an environment that was built with it', "configuration"
+                'this Horovod was built without NCCL: use backend "mpi", or an environment that was built with it',
+                "configuration",
             )
         horovod.configure(self.spec)
         hvd.init()
         if (hvd.rank(), hvd.size()) != (self.rank, self.ranks):
             raise RunError(
-                f"Horovod takes this for rank {hvd.rank()} of {hvd.size()}, not {self.rank} of {self.ranks}: ranks must be started "
-                "by an MPI launcher of the MPI that it was built for",
+                f"Horovod takes this for rank {hvd.rank()} of {hvd.size()}, not {self.rank} of {self.ranks}: ranks must be "
+                "started by an MPI launcher of the MPI that it was built for",
                 "rendezvous",
             )
 

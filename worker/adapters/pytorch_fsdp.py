@@ -1,5 +1,5 @@
-"""Engine pytorch/fsdp: fully sharded data parallelism by torch.distributed.fsdp.fully_shard (Zhao et al. 2023; its second form, of
-torch 2.6 and later), on CPUs over Gloo too."""
+"""Engine pytorch/fsdp: fully sharded data parallelism by torch.distributed.fsdp.fully_shard (Zhao et al. 2023; its second form,
+of torch 2.6 and later), on CPUs over Gloo too."""
 import torch
 import torch.distributed as dist
 from scalelab import training
@@ -76,7 +76,8 @@ class PytorchFsdp(GroupEngine):
 
 
 def _parts(module):
-    """What is gathered by itself: blocks of two or more convolutions, and layers of a million parameters. The rest is the root's."""
+    """What is gathered by itself: blocks of two or more convolutions, and layers of a million parameters. The rest is the
+    root's."""
     for child in module.children():
         convolutions = sum(isinstance(m, nn.Conv2d) for m in child.modules())
         large = not list(child.children()) and sum(p.numel() for p in child.parameters()) >= 1_000_000

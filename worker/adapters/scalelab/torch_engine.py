@@ -130,8 +130,8 @@ class TorchEngine(training.Engine):
         return list(numbers)
 
     def parameters(self):
-        state = self.model.state_dict()
-        return {name: t.detach().cpu().contiguous().numpy() for name, t in state.items() if not name.endswith("num_batches_tracked")}
+        state = {name: t for name, t in self.model.state_dict().items() if not name.endswith("num_batches_tracked")}
+        return {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in state.items()}
 
     def run_metrics(self):
         if self.device.type != "cuda":
