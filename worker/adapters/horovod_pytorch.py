@@ -1,10 +1,12 @@
 """Engine horovod/pytorch: Horovod's DistributedOptimizer (Sergeev and Del Balso 2018) over PyTorch."""
-import horovod.torch as hvd
-import torch
 from scalelab import horovod, training
 from scalelab.errors import RunError
-from scalelab.torch_device import choose_backend
-from scalelab.torch_engine import TorchEngine
+
+with training.importing("horovod/pytorch", "pytorch"):
+    import horovod.torch as hvd
+    import torch
+    from scalelab.torch_device import choose_backend
+    from scalelab.torch_engine import TorchEngine
 
 
 class HorovodPytorch(TorchEngine):

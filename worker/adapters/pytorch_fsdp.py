@@ -1,12 +1,14 @@
 """Engine pytorch/fsdp: fully sharded data parallelism by torch.distributed.fsdp.fully_shard (Zhao et al. 2023; its second form,
 of torch 2.6 and later), on CPUs over Gloo too."""
-import torch
-import torch.distributed as dist
 from scalelab import training
 from scalelab.errors import RunError
-from scalelab.models_torch import make_model
-from scalelab.torch_group import GroupEngine
-from torch import nn
+
+with training.importing("pytorch/fsdp", "pytorch2"):
+    import torch
+    import torch.distributed as dist
+    from scalelab.models_torch import make_model
+    from scalelab.torch_group import GroupEngine
+    from torch import nn
 
 try:
     from torch.distributed.device_mesh import init_device_mesh
