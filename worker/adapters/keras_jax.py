@@ -34,7 +34,8 @@ class KerasJax(training.Engine):
         self._spec, self._rank, self._ranks = spec, rank, ranks
         self._deadline = Deadline(spec.comm_timeout_s)
         self._jax = jax = _join(spec, rank, ranks)
-        import keras
+        with training.importing(self.name, "keras-jax"):
+            import keras
 
         keras.mixed_precision.set_global_policy("mixed_bfloat16" if spec.precision == "amp-bf16" else "float32")
         keras.utils.set_random_seed(spec.seed)
@@ -171,7 +172,8 @@ def _join(spec, rank, ranks):
         print("this JAX has no part for GPUs: training on the CPU", file=sys.stderr)
         cuda = False
     choices.check(spec, ("nccl",) if cuda else ("gloo",), cuda)
-    import jax
+    with training.importing("keras/jax", "keras-jax"):
+        import jax
 
     jax.config.update("jax_platforms", "cuda" if cuda else "cpu")
     jax.config.update("jax_default_matmul_precision", "tensorfloat32" if spec.precision == "tf32" else "highest")

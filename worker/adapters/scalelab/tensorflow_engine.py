@@ -10,19 +10,20 @@ import numpy as np
 
 from . import choices, keras_models
 from .errors import RunError
-from .training import Engine, StepResult
+from .training import Engine, StepResult, importing
 
 # Weight of the auxiliary head's loss, as in torchvision's training (Szegedy et al. 2015, section 4, do not give one).
 _AUXILIARY = 0.4
 
 
-def load_tensorflow(spec, replicas=1, backends=("nccl",)):
+def load_tensorflow(spec, replicas=1, backends=("nccl",), environment="tensorflow"):
     """(TensorFlow with the threads, device and precision of the run, its GPUs); before anything else is done with it.
 
     `replicas`: how many live in this process, each with spec.cpus_per_rank cores; on a CPU each gets a device.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    import tensorflow as tf
+    with importing(spec.engine, environment):
+        import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(spec.cpus_per_rank * replicas)
     tf.config.threading.set_inter_op_parallelism_threads(max(1, replicas))
@@ -158,11 +159,12 @@ class TensorFlowEngine(Engine):
 
 
 def _explained(error):
-    """TensorFlow's message begins with its function's name, and tells of the other ranks somewhere within."""
-    begin = error.message.find("Collective ops")
+    """TensorFlow tells of the other ranks somewhere within its message, which begins with the name of a function."""
+    begin = error.message.find("Collective")
     if begin < 0:
         return error
-    return RunError(f"another rank is gone or hangs, see its output: {error.message[begin:].splitlines()[0]}")
+    line = error.message[begin:].splitlines()[0]
+    return RunError(f"another rank is gone or late, see the output of all ranks: {line}", "communication")
 
 
 class StrategyEngine(TensorFlowEngine):
