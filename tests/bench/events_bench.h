@@ -7,6 +7,9 @@
 
 namespace scalelab::bench {
 
+// events/path: microseconds that one step spends on being told of, against the shortest step below without
+// that.
+//
 // events/MODEL_bBATCH_rRANKS: milliseconds of a step of the adapter worker/adapters/pytorch_ddp.py on two
 // ranks, the median over their runs' medians, against the same without step events (SCALELAB_STEP_EVENTS=0).
 // Both take turns, first one and then the other first; the median ratio of a round counts, and `low` and

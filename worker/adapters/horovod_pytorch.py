@@ -1,10 +1,12 @@
 """Engine horovod/pytorch: Horovod's DistributedOptimizer (Sergeev and Del Balso 2018) over PyTorch."""
-import horovod.torch as hvd
-import torch
 from scalelab import horovod, training
 from scalelab.errors import RunError
-from scalelab.torch_device import choose_backend
-from scalelab.torch_engine import TorchEngine
+
+with training.importing("horovod/pytorch", "pytorch"):
+    import horovod.torch as hvd
+    import torch
+    from scalelab.torch_device import choose_backend
+    from scalelab.torch_engine import TorchEngine
 
 
 class HorovodPytorch(TorchEngine):
@@ -21,14 +23,15 @@ class HorovodPytorch(TorchEngine):
         backend = choose_backend(self.spec, self.device, of_cpu="mpi")
         if backend == "nccl" and not hvd.nccl_built():
             raise RunError(
-                'this Horovod was built without NCCL: use backend "mpi", or an environment that was built with it', "configuration"
+                'this Horovod was built without NCCL: use backend "mpi", or an environment that was built with it',
+                "configuration",
             )
         horovod.configure(self.spec)
         hvd.init()
         if (hvd.rank(), hvd.size()) != (self.rank, self.ranks):
             raise RunError(
-                f"Horovod takes this for rank {hvd.rank()} of {hvd.size()}, not {self.rank} of {self.ranks}: ranks must be started "
-                "by an MPI launcher of the MPI that it was built for",
+                f"Horovod takes this for rank {hvd.rank()} of {hvd.size()}, not {self.rank} of {self.ranks}: ranks must be "
+                "started by an MPI launcher of the MPI that it was built for",
                 "rendezvous",
             )
 

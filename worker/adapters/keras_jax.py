@@ -34,7 +34,8 @@ class KerasJax(training.Engine):
         self._spec, self._rank, self._ranks = spec, rank, ranks
         self._deadline = Deadline(spec.comm_timeout_s)
         self._jax = jax = _join(spec, rank, ranks)
-        import keras
+        with training.importing(self.name, "keras-jax"):
+            import keras
 
         keras.mixed_precision.set_global_policy("mixed_bfloat16" if spec.precision == "amp-bf16" else "float32")
         keras.utils.set_random_seed(spec.seed)
@@ -46,16 +47,21 @@ class KerasJax(training.Engine):
             self._network.load(parameters)
             self._mesh = distribution.device_mesh.backend_mesh
             self._batch = jax.sharding.PartitionSpec(distribution.batch_dim_name)
-            self._build(jax)
+        self._model = self._network.model
+        self._lay_out(jax)
+        self._compile(jax, data)
 
-    def _build(self, jax):
-        self._model = model = self._network.model
+    def _lay_out(self, jax):
+        model = self._model
         self._trained = [v.value for v in model.trainable_variables]
         self._velocities = [jax.numpy.zeros_like(v) for v in self._trained]
         self._decays = [self._spec.weight_decay if self._spec.decay_norm or v.ndim > 1 else 0.0 for v in self._trained]
         # Running statistics and the seeds of dropout are each rank's own: a first axis over the ranks.
         state = [_local(v.value) for v in model.non_trainable_variables]
         self._state = [self._spread((s + self._rank if s.dtype.kind == "u" else s)[None]) for s in state]
+
+    def _compile(self, jax, data):
+        # Ahead of the first step, which others wait for: it takes seconds, and not the same on all ranks.
         same, own = jax.sharding.PartitionSpec(), self._batch
         step = jax.shard_map(
             self._shard_step,
@@ -64,7 +70,19 @@ class KerasJax(training.Engine):
             out_specs=(same, same, own, own, own),
             check_vma=False,
         )
-        self._step = jax.jit(step, donate_argnums=(0, 1, 2))
+        batch = self._spec.batch_per_rank
+        self._step = (
+            jax.jit(step, donate_argnums=(0, 1, 2))
+            .lower(
+                self._trained,
+                self._velocities,
+                self._state,
+                self._spread(np.zeros((batch, data.side, data.side, 3), np.float32)),
+                self._spread(np.zeros(batch, np.int32)),
+                np.float32(0),
+            )
+            .compile()
+        )
         self._evaluation = jax.jit(self._evaluate)
 
     def _spread(self, local):
@@ -154,7 +172,8 @@ def _join(spec, rank, ranks):
         print("this JAX has no part for GPUs: training on the CPU", file=sys.stderr)
         cuda = False
     choices.check(spec, ("nccl",) if cuda else ("gloo",), cuda)
-    import jax
+    with training.importing("keras/jax", "keras-jax"):
+        import jax
 
     jax.config.update("jax_platforms", "cuda" if cuda else "cpu")
     jax.config.update("jax_default_matmul_precision", "tensorfloat32" if spec.precision == "tf32" else "highest")

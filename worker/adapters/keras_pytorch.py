@@ -2,11 +2,13 @@
 import contextlib
 import os
 
-import torch
-import torch.distributed as dist
-from pytorch_ddp import PytorchDdp
 from scalelab import training
-from scalelab.torch_device import Precision
+
+with training.importing("keras/pytorch", "pytorch2"):
+    import torch
+    import torch.distributed as dist
+    from pytorch_ddp import PytorchDdp
+    from scalelab.torch_device import Precision
 
 _POLICIES = {"amp-bf16": "mixed_bfloat16", "amp-fp16": "mixed_float16"}
 
@@ -50,8 +52,9 @@ class KerasPytorch(PytorchDdp):
     def make_model(self, data, parameters):
         os.environ["KERAS_BACKEND"] = "torch"
         os.environ["KERAS_TORCH_DEVICE"] = self.device.type
-        import keras
-        from scalelab import keras_models
+        with training.importing(self.name, "pytorch2"):
+            import keras
+            from scalelab import keras_models
 
         keras.config.set_dtype_policy(_POLICIES.get(self.spec.precision, "float32"))
         keras.utils.set_random_seed(self.spec.seed + self.rank)  # of dropout; weights come from elsewhere

@@ -22,9 +22,10 @@ class KerasTensorFlow(StrategyEngine):
     def __init__(self, spec, data, rank, ranks, parameters):
         os.environ["KERAS_BACKEND"] = "tensorflow"
         tensorflow_cluster.join(spec, rank, ranks)
-        tf, _ = load_tensorflow(spec)
+        tf, _ = load_tensorflow(spec, environment="keras-tensorflow")
         strategy = tensorflow_cluster.strategy(tf, spec)
-        import keras
+        with training.importing(self.name, "keras-tensorflow"):
+            import keras
 
         self.build(tf, keras, spec, data, parameters, strategy)
 

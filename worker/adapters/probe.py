@@ -64,7 +64,12 @@ _ENGINES = {
     "horovod/mxnet": ("mxnet", ("horovod", "mxnet"), {}, (_horovod("mxnet"),)),
     "tensorflow/mirrored": ("tensorflow", ("tensorflow",), {}, ()),
     "tensorflow/multiworker-mirrored": ("tensorflow", ("tensorflow",), {}, ()),
-    "keras/tensorflow": ("keras-tensorflow", ("keras", "tensorflow"), {"KERAS_BACKEND": "tensorflow"}, (_keras_on("tensorflow"),)),
+    "keras/tensorflow": (
+        "keras-tensorflow",
+        ("keras", "tensorflow"),
+        {"KERAS_BACKEND": "tensorflow"},
+        (_keras_on("tensorflow"),),
+    ),
     "keras/jax": ("keras-jax", ("keras", "jax"), {"KERAS_BACKEND": "jax"}, (_keras_on("jax"),)),
     "keras/pytorch": ("pytorch2", ("keras", "torch"), {"KERAS_BACKEND": "torch"}, (_keras_on("torch"), _torch_group)),
     "mxnet/kvstore": ("mxnet", ("mxnet",), {}, ()),

@@ -1,8 +1,10 @@
 """Engine pytorch/ddp: torch.nn.parallel.DistributedDataParallel (Li et al. 2020), as its tutorials use it."""
-import torch
 from scalelab import training
-from scalelab.torch_group import GroupEngine
-from torch.nn.parallel import DistributedDataParallel
+
+with training.importing("pytorch/ddp", "pytorch"):
+    import torch
+    from scalelab.torch_group import GroupEngine
+    from torch.nn.parallel import DistributedDataParallel
 
 
 class PytorchDdp(GroupEngine):

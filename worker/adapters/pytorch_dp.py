@@ -1,9 +1,11 @@
 """Engine pytorch/dp: torch.nn.DataParallel, one process that drives all GPUs of a node."""
-import torch
 from scalelab import training
 from scalelab.errors import RunError
-from scalelab.torch_engine import TorchEngine
-from torch import nn
+
+with training.importing("pytorch/dp", "pytorch"):
+    import torch
+    from scalelab.torch_engine import TorchEngine
+    from torch import nn
 
 
 class PytorchDp(TorchEngine):

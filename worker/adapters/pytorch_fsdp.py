@@ -1,12 +1,14 @@
-"""Engine pytorch/fsdp: fully sharded data parallelism by torch.distributed.fsdp.fully_shard (Zhao et al. 2023; its second form, of
-torch 2.6 and later), on CPUs over Gloo too."""
-import torch
-import torch.distributed as dist
+"""Engine pytorch/fsdp: fully sharded data parallelism by torch.distributed.fsdp.fully_shard (Zhao et al. 2023; its second form,
+of torch 2.6 and later), on CPUs over Gloo too."""
 from scalelab import training
 from scalelab.errors import RunError
-from scalelab.models_torch import make_model
-from scalelab.torch_group import GroupEngine
-from torch import nn
+
+with training.importing("pytorch/fsdp", "pytorch2"):
+    import torch
+    import torch.distributed as dist
+    from scalelab.models_torch import make_model
+    from scalelab.torch_group import GroupEngine
+    from torch import nn
 
 try:
     from torch.distributed.device_mesh import init_device_mesh
@@ -38,10 +40,8 @@ class PytorchFsdp(GroupEngine):
             return model
         mesh = init_device_mesh(self.device.type, (self.ranks,))
         self.gradient_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
-        # What has more than one convolution is gathered by itself: the blocks of residual networks and the like; the rest,
-        # first and last layer, with the root.
-        for child in _blocks(model):
-            fully_shard(child, mesh=mesh)
+        for part in _parts(model):
+            fully_shard(part, mesh=mesh)
         fully_shard(model, mesh=mesh)
         return model
 
@@ -55,11 +55,8 @@ class PytorchFsdp(GroupEngine):
             # Ranks may evaluate different numbers of batches, and gathering is for all at once.
             state = self.parameters()
             if self._whole is None:
-                self._whole = make_model(self.spec.model, self._classes()).to(self.device)
+                self._whole = make_model(self.spec.model, self.classes).to(self.device)
             self._whole.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()}, strict=False)
-
-    def _classes(self):
-        return [m for m in self.model.modules() if isinstance(m, nn.Linear)][-1].out_features
 
     def evaluated_model(self):
         return self._whole if self.ranks > 1 else self.model
@@ -80,14 +77,16 @@ class PytorchFsdp(GroupEngine):
         super().close()
 
 
-def _blocks(module):
-    """The largest parts, below the root, that hold two or more convolutions and are no plain list of all of them."""
+def _parts(module):
+    """What is gathered by itself: blocks of two or more convolutions, and layers of a million parameters. The rest is the
+    root's."""
     for child in module.children():
         convolutions = sum(isinstance(m, nn.Conv2d) for m in child.modules())
-        if isinstance(child, nn.Sequential):
-            yield from _blocks(child)
-        elif convolutions >= 2:
+        large = not list(child.children()) and sum(p.numel() for p in child.parameters()) >= 1_000_000
+        if large or (convolutions >= 2 and not isinstance(child, nn.Sequential)):
             yield child
+        else:
+            yield from _parts(child)
 
 
 def _told(result):

@@ -1,5 +1,6 @@
 """How an engine fails: `failures_test.py ENGINE`, one whose ranks are started one by one. Exit status 77: skipped."""
 import os
+import signal
 import sys
 import time
 import unittest
@@ -14,7 +15,7 @@ def kill_second(_, processes):
     processes[1].kill()
 
 
-def kill_second_in_training(directory, processes):
+def until_second_trains(directory):
     path = os.path.join(directory, "events-1.jsonl")
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -23,7 +24,20 @@ def kill_second_in_training(directory, processes):
                 if '"event":"step"' in file.read():
                     break
         time.sleep(0.02)
+
+
+def kill_second_in_training(directory, processes):
+    until_second_trains(directory)
     processes[1].kill()
+
+
+def stop_second_in_training(directory, processes):
+    until_second_trains(directory)
+    processes[1].send_signal(signal.SIGSTOP)
+    try:
+        processes[0].wait(60)
+    finally:
+        processes[1].kill()
 
 
 class Failures(unittest.TestCase):
@@ -46,8 +60,12 @@ class Failures(unittest.TestCase):
 
     def test_a_rank_that_is_killed_ends_the_other(self):
         begin = time.monotonic()
-        self.ends(LONG, ".", "other", meddle=kill_second_in_training)
+        self.ends(LONG, "another rank is gone or late", "communication", meddle=kill_second_in_training)
         self.assertLess(time.monotonic() - begin, 80)
+
+    def test_a_rank_that_is_stopped_is_given_up_in_time(self):
+        stopped = {**LONG, "comm_timeout_s": 5}
+        self.ends(stopped, "another rank is gone or late", "communication", meddle=stop_second_in_training)
 
     def test_what_is_asked_for_and_not_there_is_a_sentence(self):
         cases = [

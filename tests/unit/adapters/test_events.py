@@ -85,6 +85,9 @@ class DescribeTest(unittest.TestCase):
             (OutOfMemoryError("CUDA"), "OutOfMemoryError: CUDA", "out_of_memory"),
             (RuntimeError("[enforce] DefaultCPUAllocator: can't allocate memory: 9 bytes\nstack"),
              "RuntimeError: [enforce] DefaultCPUAllocator: can't allocate memory: 9 bytes", "out_of_memory"),
+            (RuntimeError("[x.cc:81] Timed out waiting 5000ms for recv operation to complete"),
+             "another rank is gone or late, see the output of all ranks: [x.cc:81] Timed out waiting 5000ms for recv operation to "
+             "complete", "communication"),
             (KeyError(), "KeyError", "other"),
         ]
         for error, message, kind in cases:

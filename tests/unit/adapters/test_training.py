@@ -85,6 +85,8 @@ class TrainingTest(fixture.InDirectory):
     def test_failures_are_error_events(self):
         cases = [
             (("crash",), {}, "ValueError: a bug", "other"),
+            (("lacking",), {}, "cannot import what it needs: No module named 'scalelab.no_such_framework'; deploy/frameworks toys "
+                               "makes an environment that has it", "configuration"),
             (("memory",), {}, "out of host memory: try a smaller batch_per_rank", "out_of_memory"),
             ((), {"train_samples": 5}, "the training set has 5 samples, fewer than one global batch of 10: use a smaller "
                                        "global_batch or more train_samples", "data"),

@@ -3,8 +3,11 @@ import os
 import sys
 
 import fixture  # noqa: F401
-import numpy as np
 from scalelab import training
+
+if "lacking" in sys.argv:
+    with training.importing("toy/engine", "toys"):
+        import scalelab.no_such_framework
 
 
 class Toy(training.Engine):

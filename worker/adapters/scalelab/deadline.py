@@ -37,13 +37,13 @@ class Deadline:
             if running is not None and time.monotonic() > running[1]:
                 break
         fail(
-            f"{running[0]} has taken longer than {self._seconds:g} s: another rank is gone or hangs; see the output of those "
-            "that told of no error, or raise comm_timeout_s"
+            f"another rank is gone or late, see the output of all ranks: {running[0]} has taken longer than {self._seconds:g} s; "
+            "raise comm_timeout_s if it is only slow"
         )
 
 
 def fail(message):
     """From any thread: writes the `error` event and ends the process at once."""
     print(message, file=sys.stderr, flush=True)
-    Events(os.environ.get("SCALELAB_EVENTS", "")).error(message, "other")
+    Events(os.environ.get("SCALELAB_EVENTS", "")).error(message, "communication")
     os._exit(1)

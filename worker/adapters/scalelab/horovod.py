@@ -3,6 +3,7 @@ import importlib
 import os
 
 from .errors import RunError
+from .training import importing
 
 
 def configure(spec):
@@ -24,7 +25,8 @@ def configure(spec):
 def start(spec, framework, rank, ranks):
     """The module horovod.<framework>, initialised; all ranks of the run must be in the MPI launcher's job."""
     configure(spec)
-    hvd = importlib.import_module(f"horovod.{framework}")
+    with importing(spec.engine, framework):
+        hvd = importlib.import_module(f"horovod.{framework}")
     hvd.init()
     if (hvd.rank(), hvd.size()) != (rank, ranks):
         raise RunError(

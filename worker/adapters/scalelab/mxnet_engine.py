@@ -5,7 +5,7 @@ import numpy as np
 
 from . import choices
 from .errors import RunError
-from .training import Engine, StepResult
+from .training import Engine, StepResult, importing
 
 
 def load_mxnet(spec, backends=()):
@@ -15,7 +15,8 @@ def load_mxnet(spec, backends=()):
         raise RunError(f"engine {spec.engine} trains on CPUs: use device auto or cpu", "configuration")
     os.environ["OMP_NUM_THREADS"] = str(spec.cpus_per_rank)
     os.environ["MXNET_CPU_WORKER_NTHREADS"] = "1"  # each of which uses the threads above
-    import mxnet
+    with importing(spec.engine, "mxnet"):
+        import mxnet
 
     return mxnet
 

@@ -10,19 +10,20 @@ import numpy as np
 
 from . import choices, keras_models
 from .errors import RunError
-from .training import Engine, StepResult
+from .training import Engine, StepResult, importing
 
 # Weight of the auxiliary head's loss, as in torchvision's training (Szegedy et al. 2015, section 4, do not give one).
 _AUXILIARY = 0.4
 
 
-def load_tensorflow(spec, replicas=1, backends=("nccl",)):
+def load_tensorflow(spec, replicas=1, backends=("nccl",), environment="tensorflow"):
     """(TensorFlow with the threads, device and precision of the run, its GPUs); before anything else is done with it.
 
     `replicas`: how many live in this process, each with spec.cpus_per_rank cores; on a CPU each gets a device.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    import tensorflow as tf
+    with importing(spec.engine, environment):
+        import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(spec.cpus_per_rank * replicas)
     tf.config.threading.set_inter_op_parallelism_threads(max(1, replicas))
@@ -136,8 +137,12 @@ class TensorFlowEngine(Engine):
         return [float(n) for n in self._strategy.experimental_local_results(per_replica)]
 
     def step(self, images, labels, rate):
-        loss, correct = self._step(self.distribute(images), self.distribute(labels), self._tf.constant(rate, self._tf.float32))
-        return StepResult(float(np.mean(self._numbers(loss))), sum(self._numbers(correct)))
+        try:
+            batch = self.distribute(images), self.distribute(labels)
+            loss, correct = self._step(*batch, self._tf.constant(rate, self._tf.float32))
+            return StepResult(float(np.mean(self._numbers(loss))), sum(self._numbers(correct)))
+        except self._tf.errors.OpError as e:
+            raise _explained(e) from e
 
     def evaluate(self, images, labels):
         loss, correct = self._evaluation(self.distribute(images), self.distribute(labels))
@@ -151,6 +156,15 @@ class TensorFlowEngine(Engine):
                 value = getattr(variable, "value", variable) if hasattr(self.network.keras, "ops") else variable
                 tensors[name] = self.network.to_native(name, self._strategy.experimental_local_results(value)[0].numpy())
         return tensors
+
+
+def _explained(error):
+    """TensorFlow tells of the other ranks somewhere within its message, which begins with the name of a function."""
+    begin = error.message.find("Collective")
+    if begin < 0:
+        return error
+    line = error.message[begin:].splitlines()[0]
+    return RunError(f"another rank is gone or late, see the output of all ranks: {line}", "communication")
 
 
 class StrategyEngine(TensorFlowEngine):

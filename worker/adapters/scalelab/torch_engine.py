@@ -21,7 +21,7 @@ class TorchEngine(training.Engine):
         return f"torch {torch.__version__}"
 
     def __init__(self, spec, data, rank, ranks, parameters):
-        self.spec, self.rank, self.ranks = spec, rank, ranks
+        self.spec, self.rank, self.ranks, self.classes = spec, rank, ranks, data.classes
         configure_cpu(spec)
         self.device = choose_device(spec, int(os.environ.get("LOCAL_RANK", "0")))
         self.precision = Precision(spec, self.device)
@@ -34,6 +34,7 @@ class TorchEngine(training.Engine):
         self.model.to(self.device, memory_format=torch.channels_last if weights_last else torch.contiguous_format)
         self.wrapped = self.wrap(self.model)
         self.optimizer = self.wrap_optimizer(self.make_optimizer(self.model))
+        torch.manual_seed((spec.seed + (rank << 32)) % 2**63)  # dropout: each rank its own, the same in each run
         self._clock = None
         self._left_out = 0
 
@@ -133,8 +134,8 @@ class TorchEngine(training.Engine):
         return list(numbers)
 
     def parameters(self):
-        state = self.model.state_dict()
-        return {name: t.detach().cpu().contiguous().numpy() for name, t in state.items() if not name.endswith("num_batches_tracked")}
+        state = {name: t for name, t in self.model.state_dict().items() if not name.endswith("num_batches_tracked")}
+        return {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in state.items()}
 
     def run_metrics(self):
         if self.device.type != "cuda":

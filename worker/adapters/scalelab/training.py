@@ -3,6 +3,7 @@
 An adapter is a class Engine and `training.run(ItsEngine)`. The loop reads top to bottom in `train`.
 """
 import collections
+import contextlib
 import ctypes
 import dataclasses
 import hashlib
@@ -279,6 +280,34 @@ def _event_files(path, replicas):
     return [os.path.join(directory, name.replace("events-0", f"events-{i}", 1)) for i in range(replicas)]
 
 
+@contextlib.contextmanager
+def importing(engine, environment):
+    """Around an adapter's imports of its framework: what they raise is told like any other failure."""
+    try:
+        yield
+    except Exception as e:  # pylint: disable=broad-except
+        why = (str(e).strip().splitlines() or [type(e).__name__])[0]
+        error = RunError(
+            f"cannot import what it needs: {why}; deploy/frameworks {environment} makes an environment that has it",
+            "configuration",
+        )
+        error.__cause__ = e
+        _fail(engine, error, Events(os.environ.get("SCALELAB_EVENTS", "")))
+        os._exit(1)
+
+
+def _fail(name, error, events):
+    """Tells of an error: all of it on standard error, one line in the event file."""
+    traceback.print_exception(type(error), error, error.__traceback__)
+    message, kind = describe(error)
+    print(f"{name}: {message}", file=sys.stderr, flush=True)
+    if events is not None:
+        try:
+            events.error(message, kind)
+        except OSError:
+            pass  # the event file itself is what failed; standard error has the message
+
+
 def run(engine_class):
     """All of an adapter's main program; does not return.
 
@@ -296,14 +325,7 @@ def run(engine_class):
         status = 0
         engine.close()
     except BaseException as e:  # pylint: disable=broad-except
-        traceback.print_exc()
-        message, kind = describe(e)
-        print(f"{engine_class.name}: {message}", file=sys.stderr)
-        if status == 1 and events is not None:
-            try:
-                events.error(message, kind)
-            except OSError:
-                pass  # the event file itself is what failed; standard error has the message
+        _fail(engine_class.name, e, events if status == 1 else None)  # nothing follows a `finish`
         status = 1
     sys.stdout.flush()
     sys.stderr.flush()

@@ -5,6 +5,7 @@ import numpy
 _CONVOLUTION = (3, 2, 0, 1)  # HWIO -> OIHW
 _DEPTHWISE = (2, 3, 0, 1)    # HWIM -> IMHW, its own inverse
 _LINEAR = (1, 0)
+_INITIALIZER = "zeros"  # weights come by `load`; drawing others first takes JAX seconds
 
 
 class Network:
@@ -44,10 +45,10 @@ class Network:
         x, border = self._padded(x, kernel, stride, padding)
         options = dict(strides=stride, padding=border, use_bias=bias, data_format=self._format, name=_keras(name))
         if depthwise:
-            layer = self.keras.layers.DepthwiseConv2D(kernel, **options)
+            layer = self.keras.layers.DepthwiseConv2D(kernel, depthwise_initializer=_INITIALIZER, **options)
             weight = (layer, "kernel" if hasattr(self.keras, "ops") else "depthwise_kernel", _DEPTHWISE)
         else:
-            layer = self.keras.layers.Conv2D(out, kernel, **options)
+            layer = self.keras.layers.Conv2D(out, kernel, kernel_initializer=_INITIALIZER, **options)
             weight = (layer, "kernel", _CONVOLUTION)
         self._slots[name + ".weight"] = weight
         if bias:
@@ -68,7 +69,7 @@ class Network:
         return layer(x)
 
     def linear(self, x, name, out):
-        layer = self.keras.layers.Dense(out, name=_keras(name))
+        layer = self.keras.layers.Dense(out, kernel_initializer=_INITIALIZER, name=_keras(name))
         self._slots[name + ".weight"] = (layer, "kernel", _LINEAR)
         self._slots[name + ".bias"] = (layer, "bias", None)
         return layer(x)

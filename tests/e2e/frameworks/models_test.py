@@ -1,0 +1,52 @@
+"""The models of Keras and MXNet against PyTorch's, with the same weights: `models_test.py KIND`, of forward.py.
+
+Exit status 77: skipped, and why.
+"""
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import run
+
+CIFAR = ("resnet20", "resnet56")  # the ones between are made alike
+IMAGENET = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "mobilenet_v2", "alexnet", "inception_v3", "vgg16")
+# Kind -> an engine of its environment, models.
+KINDS = {
+    "keras2": ("tensorflow/mirrored", CIFAR + IMAGENET),
+    "tensorflow": ("keras/tensorflow", CIFAR + IMAGENET),
+    "jax": ("keras/jax", CIFAR + IMAGENET),
+    "keras-torch": ("keras/pytorch", CIFAR + IMAGENET),
+    "mxnet": ("mxnet/kvstore", CIFAR + ("resnet50",)),
+}
+# Of the largest logit; the most that was measured is in the test's output.
+TOLERANCE = 1e-4
+
+KIND = sys.argv.pop() if len(sys.argv) > 1 else "keras2"
+FORWARD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "forward.py")
+
+
+def forward(engine, *arguments):
+    done = subprocess.run(
+        [run.python_of(engine), "-B", FORWARD, *arguments], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+class Models(unittest.TestCase):
+    def test_logits_are_those_of_pytorch(self):
+        engine, models = KINDS[KIND]
+        run.python_of(engine), run.python_of("pytorch/ddp")  # skip
+        for model in models:
+            with self.subTest(model), tempfile.TemporaryDirectory() as directory:
+                path = os.path.join(directory, "reference.npz")
+                forward("pytorch/ddp", "torch", model, path)
+                apart = float(forward(engine, KIND, model, path).split("APART")[1])
+                print(f"{KIND} {model}: apart by {apart:.1e}", flush=True)
+                self.assertLess(apart, TOLERANCE)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
