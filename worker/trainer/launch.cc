@@ -8,6 +8,7 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <initializer_list>
 #include <string_view>
 
@@ -63,7 +64,10 @@ void DieWithLauncher() {
 void PreferHugePages(char** argv) {
   constexpr char kTunables[] = "GLIBC_TUNABLES";  // somebody's own choice stays
   if (std::getenv(kTunables) != nullptr || setenv(kTunables, "glibc.malloc.hugetlb=1", 1) != 0) return;
-  execv("/proc/self/exe", argv);  // where that is not possible, training is only a little slower
+  // By its path, or the process would be called "exe". Where that is not possible, training is only slower.
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (!error) execv(program.c_str(), argv);
 }
 
 void ConfigureCpu(int threads) {
