@@ -16,7 +16,9 @@
 namespace scalelab::db {
 namespace {
 
-constexpr int kBusyTimeoutMs = 10'000;
+// With a rollback journal the lock is free between two commits only, and a busy service on a slow disk has
+// few such moments.
+constexpr int kBusyTimeoutMs = 30'000;
 
 bool Exists(const std::string& path) {
   struct stat found {};
