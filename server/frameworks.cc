@@ -138,18 +138,18 @@ void Frameworks::Serve() {
     Known known{ProbeStamp(*engine, environment, options_.probe),
                 ProbeEngine(stand, environment, options_.probe)};
     known.state.set_engine(std::string(engine->name));
+    std::vector<Question> answered;
+    lock.lock();
+    if (stopping_) return;  // it was cut short and says nothing
+    under_way_.erase(engine);
+    known_[std::string(engine->name)] = known;
+    Settle(known.state, &answered);
+    lock.unlock();
     if (known.state.usable()) {
       spdlog::info("engine {} can run here: {}", known.state.engine(), known.state.version());
     } else {
       spdlog::info("engine {} cannot run here: {}", known.state.engine(), known.state.reason());
     }
-
-    std::vector<Question> answered;
-    lock.lock();
-    under_way_.erase(engine);
-    known_[std::string(engine->name)] = known;
-    Settle(known.state, &answered);
-    lock.unlock();
     for (Question& question : answered) question.done(std::move(question.states));
     lock.lock();
   }
