@@ -24,13 +24,14 @@ class PytorchDdp(GroupEngine):
         )
 
     def backward(self, loss, clock):
-        if self.ranks > 1:
-            # Callbacks of the autograd engine run in their order when all gradients are computed. DDP adds its own, which
-            # waits for the buckets, at the last gradient; this one stands before it.
-            engine = torch.autograd.Variable._execution_engine
-            loss.register_hook(lambda _: engine.queue_callback(lambda: clock.mark("step/backward_s")))
+        if self.ranks == 1:
+            return super().backward(loss, clock)
+        # Callbacks of the autograd engine run in their order when all gradients are computed. DDP adds its own, which waits
+        # for the buckets, at the last gradient; this one stands before it.
+        engine = torch.autograd.Variable._execution_engine
+        loss.register_hook(lambda _: engine.queue_callback(lambda: clock.mark("step/backward_s")))
         loss.backward()
-        clock.mark("step/comm_exposed_s" if self.ranks > 1 else "step/backward_s")
+        clock.mark("step/comm_exposed_s")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,19 @@ class PytorchDp(TorchEngine):
             raise RunError(f'pytorch/dp has no backend "{self.spec.backend}": leave it out', "configuration")
 
     def wrap(self, model):
-        return nn.DataParallel(model, device_ids=list(range(self.ranks)))
+        return nn.DataParallel(_InPrecision(model, self.precision), device_ids=list(range(self.ranks)))
+
+
+class _InPrecision(nn.Module):
+    """Replicas run in threads of their own, where autocast is on if it is outside, but always to float16: so it is set here."""
+
+    def __init__(self, model, precision):
+        super().__init__()
+        self.model, self.precision = model, precision
+
+    def forward(self, images):
+        with self.precision.scope():
+            return self.model(images)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,8 @@ class PytorchFsdp(GroupEngine):
 
     def step(self, images, labels, rate):
         result = super().step(images, labels, rate)
+        if self.ranks == 1:
+            return result
         return (lambda: _told(result())) if callable(result) else _told(result)
 
     def begin_evaluation(self):

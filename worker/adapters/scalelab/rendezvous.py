@@ -90,6 +90,8 @@ def address():
     try:
         found = socket.gethostbyname(socket.gethostname())
         if not found.startswith("127."):
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.bind((found, 0))  # a name may stand for another machine's address, or for one of long ago
             return found
     except OSError:
         pass
