@@ -1,6 +1,6 @@
-"""One side of models_test.py, in the environment of a framework: `forward.py torch|keras2|tensorflow|jax|keras-torch|mxnet MODEL FILE`.
+"""One side of models_test.py, in the environment of a framework: `forward.py KIND MODEL FILE`.
 
-torch writes FILE: a model's weights, images, and its logits in evaluation mode, those of an auxiliary head too. The others read
+KIND is torch, keras2, tensorflow, jax, keras-torch or mxnet. torch writes FILE: a model's weights, images, and its logits in evaluation mode, those of an auxiliary head too. The others read
 it, do the same and print how far their logits lie apart, as a share of the largest one.
 """
 import os
@@ -43,7 +43,8 @@ def write(name, path):
         if kept:
             outputs.append(model.AuxLogits(kept["features"]))
     weights = {key: t.numpy() for key, t in model.state_dict().items() if not key.endswith("num_batches_tracked")}
-    np.savez(path, images=images.numpy(), **{f"output{i}": o.numpy() for i, o in enumerate(outputs)}, **{"=" + k: w for k, w in weights.items()})
+    logits = {f"output{i}": output.numpy() for i, output in enumerate(outputs)}
+    np.savez(path, images=images.numpy(), **logits, **{"=" + key: weight for key, weight in weights.items()})
 
 
 def keras_outputs(backend, name, images, weights):

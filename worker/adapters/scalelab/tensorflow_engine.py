@@ -12,7 +12,7 @@ from . import choices, keras_models
 from .errors import RunError
 from .training import Engine, StepResult, importing
 
-# Weight of the auxiliary head's loss, as in torchvision's training (Szegedy et al. 2015, section 4, do not give one).
+# Weight of the auxiliary head's loss, as in torchvision's training.
 _AUXILIARY = 0.4
 
 
