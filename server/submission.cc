@@ -111,7 +111,9 @@ absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler
   std::vector<FieldViolation> violations;
   std::set<std::pair<std::string, std::string>> datasets;
   for (const Cell& cell : expanded->cells) {
-    if (cell.spec.dataset() != "synthetic") datasets.emplace(cell.spec.dataset(), cell.spec.data_dir());
+    // What a program of the user's own calls a data set is its own business.
+    if (cell.spec.engine() != "custom" && cell.spec.dataset() != "synthetic")
+      datasets.emplace(cell.spec.dataset(), cell.spec.data_dir());
   }
   // Only the local scheduler's nodes are known to see what this machine sees.
   if (scheduler.name() == "local") {

@@ -83,8 +83,10 @@ std::map<std::string, std::string> SoftwareOf(const v1::FrameworkEnvironment& en
       const auto it = event.find(key);
       return it != event.end() && it->is_string() ? it->get<std::string>() : std::string();
     };
-    if (!text("framework").empty())
-      software["framework"] = absl::StrCat(text("framework"), " ", text("version"));
+    const std::string framework = text("framework"), version = text("version");
+    // Some say "torch 1.13.1" for their version.
+    const bool named = absl::StartsWith(version, framework);
+    if (!framework.empty()) software["framework"] = named ? version : absl::StrCat(framework, " ", version);
     break;
   }
   std::error_code error;

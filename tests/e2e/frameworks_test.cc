@@ -134,8 +134,8 @@ TEST_F(FrameworksTest, AnEngineThatIsNotInstalledIsRefusedWithTheCommandThatInst
 
 TEST_F(FrameworksTest, EveryEngineIsListedWithWhatItLacks) {
   std::map<std::string, nlohmann::json> engines;
-  for (const auto& framework : service_->Json({"cluster", "frameworks"})["frameworks"])
-    engines[framework["engine"]] = framework;
+  const nlohmann::json listed = service_->Json({"cluster", "frameworks"});
+  for (const auto& framework : listed["frameworks"]) engines[framework["engine"]] = framework;
   EXPECT_EQ(engines.size(), 17u);
   EXPECT_EQ(engines["pytorch/ddp"]["usable"], true);
   EXPECT_EQ(engines["pytorch/ddp"]["version"], "torch 1.13.1");
@@ -228,7 +228,7 @@ TEST_F(FrameworksTest, MemoryThatRunsOutIsACauseOfItsOwn) {
   Fails(
       "start()\nif rank == 1: tell('error', message='DefaultCPUAllocator: cannot allocate', "
       "kind='out_of_memory')\n"
-      "sys.exit(1)\n",
+      "else: time.sleep(1000)\nsys.exit(1)\n",
       "OUT_OF_MEMORY", {"rank 1: DefaultCPUAllocator"});
 }
 
@@ -278,7 +278,8 @@ TEST(CustomExamples, TrainInAShellAndInPlainPython) {
     EXPECT_LT(losses.back(), losses.front() / 2) << "it does not learn";
     EXPECT_EQ(service.Attempts(run["name"])[0].value("malformed_lines", "0"), "0");
   }
-  for (const auto& series : service.Json({"curve", "last"})["series"]) {
+  const nlohmann::json curve = service.Json({"curve", "last"});
+  for (const auto& series : curve["series"]) {
     for (const auto& point : series["points"]) EXPECT_EQ(point["state"], "OK");
   }
 }

@@ -36,6 +36,8 @@ TEST(SoftwareOf, IsWhatTheStartEventSaysAndWhereTheEnvironmentLeads) {
   Append(dir / "events-0.jsonl",
          "warning: not JSON\n{\"event\":\"start\",\"framework\":\"pytorch\",\"version\":\"1.13.1\"}\n");
   EXPECT_EQ(SoftwareOf(environment, dir / "events-0.jsonl").at("framework"), "pytorch 1.13.1");
+  Append(dir / "other", "{\"event\":\"start\",\"framework\":\"mxnet\",\"version\":\"mxnet 1.9.1\"}\n");
+  EXPECT_EQ(SoftwareOf(environment, dir / "other").at("framework"), "mxnet 1.9.1");
 }
 
 TEST(Sha256, IsTheStandardOne) {
