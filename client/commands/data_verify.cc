@@ -3,7 +3,7 @@
 #include "client/commands/commands.h"
 #include "client/exit_code.h"
 #include "google/protobuf/struct.pb.h"
-#include "images/verify.h"
+#include "worker/images/verify.h"
 
 namespace scalelab::client {
 namespace {

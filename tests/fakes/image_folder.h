@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "images/decode.h"
+#include "worker/images/decode.h"
 
 namespace scalelab {
 

@@ -1,4 +1,4 @@
-#include "images/decode.h"
+#include "worker/images/decode.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "images/verify.h"
+#include "worker/images/verify.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -13,8 +13,8 @@
 #include <span>
 #include <vector>
 
-#include "images/resize.h"
 #include "proto/image_folder.h"
+#include "worker/images/resize.h"
 #include "worker/trainer/data/batch.h"
 
 namespace scalelab::trainer {

@@ -1,4 +1,4 @@
-#include "images/resize.h"
+#include "worker/images/resize.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // The JPEG part of decode.h. Internal to this room.
 #pragma once
 
-#include "images/decode.h"
+#include "worker/images/decode.h"
 
 namespace scalelab {
 

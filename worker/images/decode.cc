@@ -1,4 +1,4 @@
-#include "images/decode.h"
+#include "worker/images/decode.h"
 
 #include <fcntl.h>
 #include <png.h>
@@ -10,7 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "images/jpeg.h"
+#include "worker/images/jpeg.h"
 
 namespace scalelab {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "images/decode.h"
+#include "worker/images/decode.h"
 
 namespace scalelab {
 

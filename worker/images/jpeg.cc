@@ -1,4 +1,4 @@
-#include "images/jpeg.h"
+#include "worker/images/jpeg.h"
 
 #include <csetjmp>
 // Each of these needs the one before it.

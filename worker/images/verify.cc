@@ -1,4 +1,4 @@
-#include "images/verify.h"
+#include "worker/images/verify.h"
 
 #include <openssl/evp.h>
 
@@ -12,9 +12,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "images/decode.h"
 #include "proto/datasets.h"
 #include "proto/image_folder.h"
+#include "worker/images/decode.h"
 
 namespace scalelab {
 namespace {
