@@ -5,14 +5,12 @@
 // The loss of each of the first steps (mean over ranks) and the mean loss of each epoch are compared with
 // those of the reference: native/ddp, else native/horovod or native/serial, else at each place the median of
 // the engines. Bands:
-// - A step: 5% in fp32 and tf32. Sums in another order differ by about 1e-7 a step; ten steps at usual rates
-// make up to
-//   1e-4 of it (tests/e2e/study_test.cc), while a wrong rate, missing momentum or another order of samples
-//   shows within ten steps as tens of percent. In amp-*, whose numbers have 8 to 11 bits: 10%.
-// - An epoch: 15%, and 20% in amp-*. By then rounding has grown as far as another seed would have brought it,
-// so only
-//   what a mean over an epoch still shows counts. Wide by choice: a slow drift of a few percent is not found
-//   here.
+// A step: 5% in fp32 and tf32. Sums in another order differ by about 1e-7 a step; ten steps at usual rates
+// make up to 1e-4 of it (tests/e2e/study_test.cc), while a wrong rate, missing momentum or another order of
+// samples shows within ten steps as tens of percent. In amp-*, whose numbers have 8 to 11 bits: 10%.
+// An epoch: 15%, and 20% in amp-*. By then rounding has grown as far as another seed would have brought it,
+// so only what a mean over an epoch still shows counts. Wide by choice: a slow drift of a few percent is not
+// found here.
 // Of a loss below 0.2 the band is as wide as that of 0.2: there small differences are large parts and mean
 // nothing.
 #pragma once

@@ -22,14 +22,6 @@ v1::StudySpec On(const std::string& engine, const std::string& fixed = "", const
   return Small(more, absl::StrCat(R"("ranks": 2, "engine": ")", engine, "\"", fixed));
 }
 
-std::vector<FieldViolation> Wrong(const v1::StudySpec& spec) {
-  return ViolationsOf(ExpandStudy(spec).status());
-}
-
-auto Only(const std::string& field, const std::string& sentence) {
-  return ElementsAre(FieldViolation{field, sentence});
-}
-
 TEST(Engines, EachHasARowOfItsOwn) {
   std::set<absl::string_view> names, scripts;
   for (const Engine& engine : Engines()) {

@@ -1,10 +1,14 @@
-// Study specifications for tests, written as the JSON of StudySpec.
+// Study specifications for tests, written as the JSON of StudySpec, and what is wrong with them.
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "gmock/gmock.h"
 #include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
+#include "proto/status.h"
+#include "proto/study_rules.h"
 #include "scalelab/v1/study.pb.h"
 
 namespace scalelab {
@@ -20,6 +24,17 @@ inline v1::StudySpec Spec(const std::string& json) {
 inline v1::StudySpec Small(const std::string& more = "", const std::string& fixed = R"("ranks": 1)") {
   return Spec(R"({"study": "s", "fixed": {"model": "resnet20", "dataset": "synthetic", )" + fixed + "}" +
               (more.empty() ? "" : ", " + more) + "}");
+}
+
+// Why a study is refused, which it must be.
+inline std::vector<FieldViolation> Wrong(const v1::StudySpec& spec) {
+  const absl::StatusOr<ExpandedStudy> study = ExpandStudy(spec);
+  EXPECT_EQ(study.status().code(), absl::StatusCode::kInvalidArgument) << study.status();
+  return ViolationsOf(study.status());
+}
+
+inline auto Only(const std::string& field, const std::string& sentence) {
+  return testing::ElementsAre(FieldViolation{field, sentence});
 }
 
 }  // namespace scalelab

@@ -79,11 +79,12 @@ TEST_P(ResNetForward, AgreesWithTheNetworkWrittenInTorchFunctionsInValueAndGradi
   const at::Tensor logits = model->forward(images.contiguous(format));
   EXPECT_TRUE(at::allclose(logits, expected, 1e-3, 1e-3)) << (logits - expected).abs().max().item<float>();
   const auto actual_gradients = gradients(logits);
-  // Sums in another order turn a few rectifiers around that stand at zero, and with them whole gradients; single
-  // convolutions are held to 1e-5 in convolution_test.
+  // Without statistics of the batch activations grow, and sums in another order (Winograd's) turn some
+  // rectifiers around; each convolution by itself is held to 1e-5 in convolution_test.
+  const double tolerance = !training && format == at::MemoryFormat::ChannelsLast ? 1e-2 : 2e-3;
   for (size_t i = 0; i < expected_gradients.size(); ++i) {
     const at::Tensor difference = (actual_gradients[i] - expected_gradients[i]).norm();
-    EXPECT_LT(difference.item<double>(), 1e-2 * expected_gradients[i].norm().item<double>() + 1e-5) << i;
+    EXPECT_LT(difference.item<double>(), tolerance * expected_gradients[i].norm().item<double>() + 1e-5) << i;
   }
 }
 

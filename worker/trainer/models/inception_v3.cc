@@ -3,6 +3,8 @@
 #include <memory>
 #include <utility>
 
+#include "worker/trainer/models/convolution.h"
+
 namespace scalelab::trainer {
 namespace {
 
@@ -71,7 +73,7 @@ ConvNorm::ConvNorm(const Conv2dOptions& options, const BatchNormOptions& batch_n
   bn_ = register_module("bn", std::make_shared<BatchNorm>(options.out_channels(), batch_norm, kEpsilon));
 }
 
-at::Tensor ConvNorm::forward(const at::Tensor& x) { return bn_->ForwardRelu(conv_(x)); }
+at::Tensor ConvNorm::forward(const at::Tensor& x) { return bn_->ForwardRelu(Convolve(conv_, x)); }
 
 InceptionBlock::InceptionBlock(int64_t in, const std::vector<Branch>& branches,
                                const BatchNormOptions& batch_norm) {
