@@ -42,7 +42,7 @@ class GrpcCoordinatorClient final : public CoordinatorClient {
     absl::MutexLock lock(&mutex_);
     for (grpc::ClientContext* context : calls_) context->TryCancel();
     mutex_.Await(absl::Condition(
-        +[](std::set<grpc::ClientContext*>* calls) { return calls->empty(); }, &calls_));
+        +[](int* unfinished) { return *unfinished == 0; }, &unfinished_));
   }
 
   void Synchronize(const v1::SynchronizeRequest& request, Synchronized done) override {
@@ -84,21 +84,30 @@ class GrpcCoordinatorClient final : public CoordinatorClient {
     size_t server;
     {
       absl::MutexLock lock(&mutex_);
+      ++unfinished_;
       calls_.insert(&call->context);
       if (poll) polls_.insert(&call->context);
       server = server_;
       stub = stubs_[server].get();
     }
-    begin(stub, call.get(), [this, call, server, done = std::move(done)](grpc::Status status) {
+    begin(stub, call.get(), [this, call, server, done = std::move(done)](grpc::Status status) mutable {
       if (status.error_code() == grpc::StatusCode::UNAVAILABLE) TryNextAfter(server);
       if (status.ok()) {
         done(std::move(call->response));
       } else {
         done(FromGrpc(status));
       }
+      {
+        absl::MutexLock lock(&mutex_);
+        polls_.erase(&call->context);
+        calls_.erase(&call->context);
+      }
+      // A call holds its channel. Its last holder joins the threads of gRPC, and must not be one of them:
+      // what is known of that ends with memory used after it is given back (grpc/grpc pull request 32584).
+      call.reset();
+      done = nullptr;
       absl::MutexLock lock(&mutex_);
-      polls_.erase(&call->context);
-      calls_.erase(&call->context);
+      --unfinished_;
     });
   }
 
@@ -112,6 +121,7 @@ class GrpcCoordinatorClient final : public CoordinatorClient {
   std::vector<std::unique_ptr<v1::WorkerService::Stub>> stubs_;
   absl::Mutex mutex_;
   size_t server_ ABSL_GUARDED_BY(mutex_) = 0;
+  int unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // calls that still hold something
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mutex_);
   std::set<grpc::ClientContext*> polls_ ABSL_GUARDED_BY(mutex_);
 };
