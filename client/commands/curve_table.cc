@@ -222,8 +222,11 @@ Section CurveFacts(const GetCurveResponse& curve) {
         "exposed, total: what it adds to a step, compared with native/none; comm %: what ranks "
         "wait, by their own clocks");
   }
+  const std::vector<std::string> labels = SeriesLabels(curve);
+  std::vector<std::string> notes;  // what several series say is said once
+  std::map<std::string, std::vector<std::string>> said_by;
   for (int i = 0; i < curve.series_size(); ++i) {
-    const std::string& label = series[static_cast<size_t>(i)].label;
+    const std::string& label = labels[static_cast<size_t>(i)];
     for (const auto& fit : curve.series(i).fits()) {
       const std::map<std::string, Estimate> sorted(fit.parameters().begin(), fit.parameters().end());
       const auto one = [](std::string* out, const auto& parameter) {
@@ -235,13 +238,23 @@ Section CurveFacts(const GetCurveResponse& curve) {
       facts.emplace_back(absl::StrCat(fit.law(), " fit"),
                          absl::StrCat(label, ": ", absl::StrJoin(sorted, ", ", one)));
     }
-    for (const std::string& note : curve.series(i).notes())
-      facts.emplace_back("note", absl::StrCat(label, ": ", note));
+    for (const std::string& note : curve.series(i).notes()) {
+      auto [it, is_new] = said_by.try_emplace(note);
+      if (is_new) notes.push_back(note);
+      it->second.push_back(label);
+    }
     for (const CurvePoint& point : curve.series(i).points()) {
       if (point.communication().missing().empty()) continue;
       facts.emplace_back(
           "note", absl::StrCat(label, ", ", point.ranks(), " ranks: ", point.communication().missing()));
     }
+  }
+  constexpr size_t kNamed = 3;
+  for (const std::string& note : notes) {
+    const std::vector<std::string>& who = said_by[note];
+    facts.emplace_back("note", absl::StrCat(who.size() <= kNamed ? absl::StrJoin(who, ", ")
+                                                                 : absl::StrCat(who.size(), " series"),
+                                            ": ", note));
   }
   return Facts(std::move(facts));
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <span>
 #include <unordered_map>
 
 #include "absl/strings/str_cat.h"
@@ -72,8 +73,18 @@ size_t Authority(absl::string_view engine) {
 }
 constexpr size_t kNoAuthority = 3;
 
-double StepBand(const db::CellRow& cell) { return cell.precision.starts_with("amp-") ? 0.10 : 0.05; }
-double EpochBand(const db::CellRow& cell) { return cell.precision.starts_with("amp-") ? 0.20 : 0.15; }
+// What is allowed from `first` on.
+struct Band {
+  int first;
+  double fp32, reduced;  // reduced: amp-*
+};
+constexpr Band kStepBands[] = {{6, 0.15, 0.20}, {3, 0.05, 0.15}, {0, 0.01, 0.03}};
+constexpr Band kEpochBands[] = {{0, 0.15, 0.20}};
+
+double BandAt(std::span<const Band> bands, int place, const db::CellRow& cell) {
+  const auto band = std::ranges::find_if(bands, [place](const Band& one) { return place >= one.first; });
+  return cell.precision.starts_with("amp-") ? band->reduced : band->fp32;
+}
 
 bool Differs(double loss, double reference, double band) {
   if (std::isfinite(loss) != std::isfinite(reference)) return true;
@@ -118,14 +129,6 @@ Reference ReferenceOf(const std::vector<db::CellRow>& cells, const std::vector<C
   }
   reference.losses = {MedianAtEach(steps), MedianAtEach(epochs)};
   return reference;
-}
-
-// The first place at which they differ; -1 when none.
-int FirstDifference(const std::vector<double>& losses, const std::vector<double>& reference, double band) {
-  for (size_t at = 0; at < std::min(losses.size(), reference.size()); ++at) {
-    if (Differs(losses[at], reference[at], band)) return static_cast<int>(at);
-  }
-  return -1;
 }
 
 TrainingDifference Describe(const db::CellRow& cell, const Reference& reference, bool of_epoch, int place,
@@ -214,16 +217,19 @@ std::map<int64_t, TrainingDifference> CompareTraining(const std::vector<db::Cell
     for (const size_t i : group) {
       if (i == reference.run) continue;
       const db::CellRow& cell = cells[runs[i].cell];
-      for (const bool of_epoch : {false, true}) {
-        const std::vector<double>& own = of_epoch ? losses[i].epochs : losses[i].steps;
-        const std::vector<double>& expected = of_epoch ? reference.losses.epochs : reference.losses.steps;
-        const double band = of_epoch ? EpochBand(cell) : StepBand(cell);
-        const int place = FirstDifference(own, expected, band);
-        if (place < 0) continue;
-        differences.emplace(cell.id,
-                            Describe(cell, reference, of_epoch, place, own[place], expected[place], band));
-        break;
-      }
+      const auto find = [&](bool of_epoch, std::span<const Band> bands, const std::vector<double>& own,
+                            const std::vector<double>& expected) {
+        for (size_t at = 0; at < std::min(own.size(), expected.size()); ++at) {
+          const int place = static_cast<int>(at);
+          const double band = BandAt(bands, place, cell);
+          if (!Differs(own[at], expected[at], band)) continue;
+          differences.emplace(cell.id,
+                              Describe(cell, reference, of_epoch, place, own[at], expected[at], band));
+          return;
+        }
+      };
+      find(false, kStepBands, losses[i].steps, reference.losses.steps);
+      find(true, kEpochBands, losses[i].epochs, reference.losses.epochs);  // emplace: the first one stays
     }
   }
   return differences;

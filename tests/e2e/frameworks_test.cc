@@ -257,7 +257,7 @@ TEST_F(FrameworksTest, EnginesOfOneRecipeThatTrainDifferentlyAreMarkedInTheCurve
   EXPECT_FALSE(series[0]["points"][0].contains("training_difference")) << series[0];
   EXPECT_FALSE(series[1]["points"][0].contains("training_difference")) << series[1];
   const std::string sentence =
-      "trains differently on 2 ranks: loss at step 0 is 3 where the median of the engines has 2.01 (band 5%)";
+      "trains differently on 2 ranks: loss at step 0 is 3 where the median of the engines has 2.01 (band 1%)";
   EXPECT_EQ(series[2]["points"][0]["training_difference"]["message"], sentence);
   EXPECT_THAT(service_->Run({"curve", study}).out, AllOf(HasSubstr("differs"), HasSubstr(sentence)));
   EXPECT_THAT(ReadFile(svg), HasSubstr("tensorflow/mirrored (trains differently)"));

@@ -62,9 +62,26 @@ TEST(Training, EnginesThatAgreeAreNotMentioned) {
                   .Cell("native/ddp")
                   .Run(0, {2.3, 2.2, 2.1}, {1.9})
                   .Cell("pytorch/ddp")
-                  .Run(0, {2.3001, 2.21, 2.0}, {2.0})
+                  .Run(0, {2.3001, 2.21, 2.11}, {2.0})
                   .Compare(),
               IsEmpty());
+}
+
+TEST(Training, RoundingMayGrowFromStepToStep) {
+  // As measured with a rate at which the loss rises first: a band that is narrow from the first step to the
+  // last would be too wide for the first or too narrow for the last.
+  const std::vector<double> native = {3.267, 2.602, 3.410, 3.194, 3.481, 3.330, 3.246, 2.447, 2.764, 2.474};
+  const std::vector<double> mxnet = {3.267, 2.602, 3.411, 3.207, 3.483, 3.380, 3.080, 2.557, 2.960, 2.281};
+  EXPECT_THAT(Training().Cell("native/ddp").Run(0, native).Cell("mxnet/kvstore").Run(0, mxnet).Compare(),
+              IsEmpty());
+  for (const size_t step : {2, 5, 9}) {
+    std::vector<double> other = mxnet;
+    other[step] = native[step] * std::vector{1.02, 1.06, 1.2}[step / 4];
+    const auto differences =
+        Training().Cell("native/ddp").Run(0, native).Cell("mxnet/kvstore").Run(0, other).Compare();
+    ASSERT_THAT(differences, SizeIs(1));
+    EXPECT_EQ(differences.at(2).step(), step);
+  }
 }
 
 TEST(Training, TheFirstStepPastTheBandIsTold) {
@@ -77,11 +94,11 @@ TEST(Training, TheFirstStepPastTheBandIsTold) {
   ASSERT_THAT(differences, SizeIs(1));
   const v1::TrainingDifference& difference = differences.at(2);
   EXPECT_EQ(difference.message(),
-            "trains differently on 2 ranks: loss at step 2 is 2.31 where native/ddp has 1.97 (band 5%)");
+            "trains differently on 2 ranks: loss at step 2 is 2.31 where native/ddp has 1.97 (band 1%)");
   EXPECT_EQ(difference.step(), 2);
   EXPECT_FALSE(difference.has_epoch());
   EXPECT_EQ(difference.reference(), "native/ddp");
-  EXPECT_DOUBLE_EQ(difference.band(), 0.05);
+  EXPECT_DOUBLE_EQ(difference.band(), 0.01);
 }
 
 TEST(Training, AnEpochIsToldWhereTheFirstStepsAgree) {
@@ -101,10 +118,10 @@ TEST(Training, ReducedPrecisionHasAWiderBandAndSmallLossesAnAbsoluteOne) {
                   .Cell("native/ddp", "amp-bf16")
                   .Run(0, {2.0})
                   .Cell("pytorch/ddp", "amp-bf16")
-                  .Run(0, {2.18})
+                  .Run(0, {2.05})
                   .Compare(),
               IsEmpty());
-  EXPECT_THAT(Training().Cell("native/ddp").Run(0, {0.010}).Cell("pytorch/ddp").Run(0, {0.015}).Compare(),
+  EXPECT_THAT(Training().Cell("native/ddp").Run(0, {0.0100}).Cell("pytorch/ddp").Run(0, {0.0115}).Compare(),
               IsEmpty());
 }
 
@@ -124,12 +141,12 @@ TEST(Training, WithoutANativeEngineTheMedianIsTheReference) {
                                .Cell("pytorch/ddp")
                                .Run(0, {2.0})
                                .Cell("keras/jax")
-                               .Run(0, {2.02})
+                               .Run(0, {2.01})
                                .Cell("mxnet/kvstore")
                                .Run(0, {3.0})
                                .Compare();
   ASSERT_THAT(differences, SizeIs(1));
-  EXPECT_THAT(differences.at(3).message(), HasSubstr("where the median of the engines has 2.02"));
+  EXPECT_THAT(differences.at(3).message(), HasSubstr("where the median of the engines has 2.01"));
 }
 
 TEST(Training, OnlyCellsOfOneRecipeAreCompared) {
