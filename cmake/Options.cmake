@@ -32,6 +32,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LES
   # it does not know a system header for one.
   target_compile_options(scalelab_warnings INTERFACE
     $<$<NOT:$<CONFIG:RelWithDebInfo>>:-Wno-array-bounds;-Wno-restrict;-Wno-stringop-overflow;-Wno-stringop-overread>)
+  if(SCALELAB_SANITIZE)
+    # What the sanitizers insert hides from it that an optional is looked at only when it has a value (Torch's headers).
+    target_compile_options(scalelab_warnings INTERFACE -Wno-maybe-uninitialized)
+  endif()
 endif()
 
 # scalelab_room(NAME sources...): one library of the project, included as "<room>/<file>.h" from the top.
