@@ -32,14 +32,13 @@ class KerasJax(training.Engine):
 
     def __init__(self, spec, data, rank, ranks, parameters):
         self._spec, self._rank, self._ranks = spec, rank, ranks
-        self._deadline = Deadline(spec.comm_timeout_s)
         self._jax = jax = _join(spec, rank, ranks)
         with training.importing(self.name, "keras-jax"):
             import keras
 
         keras.mixed_precision.set_global_policy("mixed_bfloat16" if spec.precision == "amp-bf16" else "float32")
         keras.utils.set_random_seed(spec.seed)
-        with self._deadline("building the model on all ranks"):
+        with Deadline(spec.comm_timeout_s)("building the model on all ranks"):
             devices = keras.distribution.list_devices()
             distribution = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
             keras.distribution.set_distribution(distribution)
@@ -117,12 +116,11 @@ class KerasJax(training.Engine):
         return (logits.argmax(axis=1) == labels).sum().astype("float32")
 
     def step(self, images, labels, rate):
-        with self._deadline("a step"):
-            batch = self._spread(images), self._spread(labels.astype(np.int32))
-            self._trained, self._velocities, self._state, loss, correct = self._step(
-                self._trained, self._velocities, self._state, *batch, np.float32(rate)
-            )
-            return training.StepResult(float(_local(loss)[0]), float(_local(correct)[0]))
+        batch = self._spread(images), self._spread(labels.astype(np.int32))
+        self._trained, self._velocities, self._state, loss, correct = self._step(
+            self._trained, self._velocities, self._state, *batch, np.float32(rate)
+        )
+        return training.StepResult(float(_local(loss)[0]), float(_local(correct)[0]))
 
     def _evaluate(self, trained, state, images, labels):
         outputs, _ = self._model.stateless_call(trained, state, images, training=False)
@@ -132,9 +130,8 @@ class KerasJax(training.Engine):
     def begin_evaluation(self):
         from jax.experimental import multihost_utils
 
-        with self._deadline("sharing the running statistics"):
-            own = [_local(s) for s in self._state]
-            first = multihost_utils.broadcast_one_to_all(own) if self._ranks > 1 else own
+        own = [_local(s) for s in self._state]
+        first = multihost_utils.broadcast_one_to_all(own) if self._ranks > 1 else own
         self._state = [self._spread(o if o.dtype.kind == "u" else np.asarray(f)) for o, f in zip(own, first)]
 
     def evaluate(self, images, labels):
@@ -148,9 +145,8 @@ class KerasJax(training.Engine):
 
         if self._ranks == 1:
             return list(numbers)
-        with self._deadline("a sum over all ranks"):
-            # Numbers cross as bytes: JAX would make them single precision.
-            gathered = multihost_utils.process_allgather(np.frombuffer(np.array(numbers, np.float64).tobytes(), np.uint8))
+        # Numbers cross as bytes: JAX would make them single precision.
+        gathered = multihost_utils.process_allgather(np.frombuffer(np.array(numbers, np.float64).tobytes(), np.uint8))
         return np.frombuffer(np.asarray(gathered).tobytes(), np.float64).reshape(self._ranks, -1).sum(axis=0).tolist()
 
     def parameters(self):

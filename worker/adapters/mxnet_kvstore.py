@@ -26,12 +26,11 @@ class KvStore(MxnetEngine):
     def __init__(self, spec, data, rank, ranks, parameters):
         self._rank, self._ranks = rank, ranks
         self._helpers, self._closing = [], False
-        self._deadline = Deadline(spec.comm_timeout_s)
         if ranks > 1:
             self._meet(spec)
         mx = load_mxnet(spec)
         self.build(mx, spec, data, parameters)
-        with self._deadline("joining the parameter server"):
+        with Deadline(spec.comm_timeout_s)("joining the parameter server"):
             self._kv = mx.kv.create("dist_sync" if ranks > 1 else "local")
             _stores.append(self._kv)
             self._init_store(spec)
@@ -74,10 +73,6 @@ class KvStore(MxnetEngine):
             self._kv.push(key, parameter.grad(), priority=-key)
             self._kv.pull(key, out=parameter.data(), priority=-key)
 
-    def step(self, images, labels, rate):
-        with self._deadline("a step"):
-            return super().step(images, labels, rate)
-
     def begin_evaluation(self):
         values = [p.data().asnumpy() for p in self.statistics.values()]
         mine = np.concatenate(values) if self._rank == 0 else np.zeros(sum(map(len, values)), np.float32)
@@ -94,20 +89,18 @@ class KvStore(MxnetEngine):
         if self._ranks == 1:
             return array
         nd, kind = self._mx.nd, (array.shape, array.dtype.str)
-        with self._deadline("a sum over all ranks"):
-            if kind not in self._lengths:
-                self._lengths.append(kind)
-                self._kv.init(self._sums + self._lengths.index(kind), nd.zeros(array.shape, dtype=array.dtype))
-            key = self._sums + self._lengths.index(kind)
-            total = nd.empty(array.shape, dtype=array.dtype)
-            self._kv.push(key, nd.array(array, dtype=array.dtype))
-            self._kv.pull(key, out=total)
-            return total.asnumpy()
+        if kind not in self._lengths:
+            self._lengths.append(kind)
+            self._kv.init(self._sums + self._lengths.index(kind), nd.zeros(array.shape, dtype=array.dtype))
+        key = self._sums + self._lengths.index(kind)
+        total = nd.empty(array.shape, dtype=array.dtype)
+        self._kv.push(key, nd.array(array, dtype=array.dtype))
+        self._kv.pull(key, out=total)
+        return total.asnumpy()
 
     def close(self):
         if self._ranks > 1:
-            with self._deadline("the last barrier"):
-                self._kv._barrier()
+            self._kv._barrier()
         self._closing = True
         for helper in self._helpers:
             helper.kill()

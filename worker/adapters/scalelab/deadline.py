@@ -20,11 +20,13 @@ class Deadline:
     def __init__(self, seconds):
         self._seconds = seconds
         self._running = None  # (what, when it must have ended), or None
+        self.finished = False  # the event file has its last event: nothing follows a `finish`
         threading.Thread(target=self._watch, daemon=True).start()
 
     @contextlib.contextmanager
-    def __call__(self, what):
-        self._running = (what, time.monotonic() + self._seconds)
+    def __call__(self, what, more=0):
+        """`more` seconds are allowed beyond those of the deadline."""
+        self._running = (what, time.monotonic() + self._seconds + more)
         try:
             yield
         finally:
@@ -38,12 +40,14 @@ class Deadline:
                 break
         fail(
             f"another rank is gone or late, see the output of all ranks: {running[0]} has taken longer than {self._seconds:g} s; "
-            "raise comm_timeout_s if it is only slow"
+            "raise comm_timeout_s if it is only slow",
+            tell=not self.finished,
         )
 
 
-def fail(message):
-    """From any thread: writes the `error` event and ends the process at once."""
+def fail(message, tell=True):
+    """From any thread: writes the `error` event, if it is to be told, and ends the process at once."""
     print(message, file=sys.stderr, flush=True)
-    Events(os.environ.get("SCALELAB_EVENTS", "")).error(message, "communication")
+    if tell:
+        Events(os.environ.get("SCALELAB_EVENTS", "")).error(message, "communication")
     os._exit(1)

@@ -16,10 +16,13 @@ import traceback
 import numpy as np
 
 from . import recipe
+from .deadline import Deadline
 from .errors import RunError, describe
 from .events import Events
 from .meter import RunMeter, peak_resident_bytes, straggler_skew
 
+# Seconds that a first step may take longer than others: frameworks compile in it.
+_FIRST_STEP = 300
 # Steps whose results are not asked for yet, where an engine gives them later: a device is not waited for in each step.
 _AHEAD = 16
 
@@ -56,7 +59,8 @@ class Engine:
     def __init__(self, spec, data, rank, ranks, parameters):
         """Meets the other ranks and builds the model with `parameters` (native name -> numpy array, PyTorch's layout).
 
-        Threads: no more than spec.cpus_per_rank. Nothing waits for longer than spec.comm_timeout_s."""
+        Threads: no more than spec.cpus_per_rank. Nothing waits for longer than spec.comm_timeout_s; of the other methods the
+        loop sees to that."""
         raise NotImplementedError
 
     def step(self, images, labels, rate):
@@ -156,10 +160,48 @@ class _EpochLog:
             self._events.step(*place, metrics)
 
 
-def _evaluate(engine, data, rank, ranks):
+class _Waits:
+    """What an engine does together with other ranks, none of it for longer than comm_timeout_s."""
+
+    def __init__(self, engine, seconds):
+        self._engine, self._deadline, self._stepped = engine, Deadline(seconds), False
+
+    def step(self, images, labels, rate):
+        with self._deadline("a step", 0 if self._stepped else _FIRST_STEP):
+            result = self._engine.step(images, labels, rate)
+        self._stepped = True
+        return result
+
+    def end(self, log):
+        with self._deadline("the last steps of an epoch"):
+            log.end()
+
+    def begin_evaluation(self):
+        with self._deadline("sharing the running statistics"):
+            self._engine.begin_evaluation()
+
+    def sum(self, numbers):
+        with self._deadline("a sum over all ranks"):
+            return self._engine.sum_over_ranks(numbers)
+
+    def barrier(self):
+        with self._deadline("waiting for all ranks", _FIRST_STEP):
+            self._engine.barrier()
+
+    def parameters(self):
+        with self._deadline("collecting the parameters"):
+            return self._engine.parameters()
+
+    def close(self):
+        self._deadline.finished = True
+        with self._deadline("leaving the other ranks"):
+            self._engine.close()
+
+
+def _evaluate(engine, waits, data, rank, ranks):
     """Metrics of the test set, every image once, over all ranks."""
     begin = time.perf_counter()
-    engine.begin_evaluation()
+    waits.begin_evaluation()
     images = len(data.test_labels)
     first, end = images * rank // ranks, images * (rank + 1) // ranks
     batch = max(1, min(250, (1 << 20) // (data.side * data.side)))
@@ -168,7 +210,7 @@ def _evaluate(engine, data, rank, ranks):
         part = slice(at, min(end, at + batch))
         more = engine.evaluate(recipe.fill_batch(data.test_images[part], layout=engine.layout), data.test_labels[part])
         loss, correct = loss + more[0], correct + more[1]
-    loss, correct, samples = engine.sum_over_ranks([loss, correct, float(end - first)])
+    loss, correct, samples = waits.sum([loss, correct, float(end - first)])
     return {
         "eval/loss": loss / samples,
         "eval/accuracy": correct / samples,
@@ -178,7 +220,7 @@ def _evaluate(engine, data, rank, ranks):
 
 
 def train(engine_class, spec, rank, ranks, events):
-    """The run, from data to the `finish` event; returns the engine, still open."""
+    """The run, from data to the `finish` event; returns what closes the engine."""
     check(spec, engine_class)
     # An engine of one process takes whole batches, whatever the number of its replicas.
     part, parts = (0, 1) if engine_class.one_process else (rank, ranks)
@@ -190,7 +232,8 @@ def train(engine_class, spec, rank, ranks, events):
     evaluation, train_loss, time_to_accuracy = {}, None, None
     training_seconds = cpu_seconds = run_seconds = 0.0
 
-    engine.barrier()  # ranks load at their own pace; none should wait for that in its first step
+    waits = _Waits(engine, spec.comm_timeout_s)
+    waits.barrier()  # ranks load at their own pace; none should wait for that in its first step
     events.start(engine_class.framework, engine_class.version(), ranks, rank, batches.total_steps)
     begin = time.perf_counter()
     step = epoch = 0
@@ -203,16 +246,16 @@ def train(engine_class, spec, rank, ranks, events):
             rate = recipe.learning_rate(spec, step, batches.steps_per_epoch)
             images, labels = next(batches)
             loaded = time.perf_counter()
-            result = engine.step(images, labels, rate)
+            result = waits.step(images, labels, rate)
             now = time.perf_counter()
             log.add((epoch, step), result, now - last, loaded - last, rate, len(labels))
             last, step = now, step + 1
-        log.end()
+        waits.end(log)
         run_seconds = time.perf_counter() - begin
         cpu_seconds += time.process_time() - cpu_before
         training_seconds += log.seconds
 
-        loss, correct, samples = engine.sum_over_ranks([log.loss, log.correct, log.samples])
+        loss, correct, samples = waits.sum([log.loss, log.correct, log.samples])
         train_loss = loss / samples
         metrics = {
             "epoch/seconds": log.seconds,
@@ -221,7 +264,7 @@ def train(engine_class, spec, rank, ranks, events):
             "epoch/train_accuracy": correct / samples,
         }
         if spec.evaluate:
-            evaluation = _evaluate(engine, data, part, parts)
+            evaluation = _evaluate(engine, waits, data, part, parts)
             metrics.update(evaluation)
             reached = 0 < spec.target_accuracy <= evaluation["eval/accuracy"]
             if reached and time_to_accuracy is None:
@@ -232,8 +275,8 @@ def train(engine_class, spec, rank, ranks, events):
     compute = meter.mean_compute()
     skew = None
     if compute is not None:
-        skew = straggler_skew(engine.sum_over_ranks([compute if r == part else 0.0 for r in range(parts)]))
-    parameters = engine.parameters()
+        skew = straggler_skew(waits.sum([compute if r == part else 0.0 for r in range(parts)]))
+    parameters = waits.parameters()
     if spec.save_parameters and rank == 0:
         path = os.path.join(os.environ.get("SCALELAB_ATTEMPT_DIR", "."), "parameters.safetensors")
         recipe.write_safetensors(path, parameters)
@@ -256,7 +299,7 @@ def train(engine_class, spec, rank, ranks, events):
         },
         parameter_hash(parameters),
     )
-    return engine
+    return waits.close
 
 
 def _number(names, otherwise):
@@ -321,9 +364,9 @@ def run(engine_class):
         replicas = _number(("SCALELAB_REPLICAS",), ranks) if engine_class.one_process else 1
         events = Events(_event_files(os.environ.get("SCALELAB_EVENTS", ""), replicas))
         spec = recipe.Spec.read(os.environ.get("SCALELAB_SPEC", ""))
-        engine = train(engine_class, spec, rank, replicas if engine_class.one_process else ranks, events)
+        close = train(engine_class, spec, rank, replicas if engine_class.one_process else ranks, events)
         status = 0
-        engine.close()
+        close()
     except BaseException as e:  # pylint: disable=broad-except
         _fail(engine_class.name, e, events if status == 1 else None)  # nothing follows a `finish`
         status = 1
