@@ -59,7 +59,6 @@ std::vector<EngineMisfit> EngineMisfits(const v1::RunSpec& run, const v1::Resour
   };
   check("precision", "does not have", engine->precisions, run.precision());
   check("model", "does not have", engine->models, run.model());
-  check("dataset", "cannot read", engine->datasets, run.dataset());
   check("batch_norm", "cannot run", engine->batch_norms, run.batch_norm());
   // Settings of the native engines; adapters refuse them too (worker/adapters/scalelab/training.py).
   const auto native_only = [&](absl::string_view key, bool used, absl::string_view value,

@@ -42,9 +42,7 @@ std::vector<Engine> MakeEngines() {
   };
   for (const Engine& adapter : adapters) {
     engines.push_back(adapter);
-    // What worker/adapters/scalelab/recipe.py can read, and a statistic of each rank by its own batch.
-    engines.back().datasets = {"cifar10", "synthetic"};
-    engines.back().batch_norms = {"train"};
+    engines.back().batch_norms = {"train"};  // a statistic of each rank by its own batch
   }
   engines.push_back({"custom", "", ""});
   return engines;

@@ -30,7 +30,6 @@ struct Engine {
   Names backends = {};
   Names precisions = {};
   Names models = {};
-  Names datasets = {};
   Names batch_norms = {};
 };
 

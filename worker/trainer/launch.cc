@@ -44,8 +44,8 @@ LaunchEnvironment ReadLaunchEnvironment(int argc, char** argv) {
   const char* spec = argc > 1 ? argv[1] : std::getenv("SCALELAB_SPEC");
   if (argc > 2 || spec == nullptr || *spec == '\0') {
     throw TrainerError(
-        "usage: scalelab-trainer [--print-initial-parameters] [SPEC.json]; without a file SCALELAB_SPEC must "
-        "name it");
+        "usage: scalelab-trainer [--print-initial-parameters|--serve-images] [SPEC.json]; without a file "
+        "SCALELAB_SPEC must name it");
   }
   env.spec_path = spec;
   if (const char* events = std::getenv("SCALELAB_EVENTS")) env.events_path = events;

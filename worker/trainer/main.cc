@@ -7,6 +7,7 @@
 
 #include "worker/trainer/checkpoint/parameters.h"
 #include "worker/trainer/comm/communicators.h"
+#include "worker/trainer/data/image_server.h"
 #include "worker/trainer/device/device.h"
 #include "worker/trainer/errors.h"
 #include "worker/trainer/launch.h"
@@ -34,11 +35,13 @@ int Main(int argc, char** argv) {
     std::puts(VersionLine().c_str());
     return 0;
   }
-  if (argc >= 2 && std::string_view(argv[1]) == "--print-initial-parameters") {
+  const std::string_view command = argc >= 2 ? argv[1] : "";
+  if (command == "--print-initial-parameters" || command == "--serve-images") {
     try {
       const TrainingSpec spec = ReadTrainingSpec(ReadLaunchEnvironment(argc - 1, argv + 1).spec_path);
       ConfigureCpu(static_cast<int>(spec.cpus_per_rank));
-      PrintInitialParameters(spec, std::cout);
+      command == "--serve-images" ? ServeImages(spec, std::cin, std::cout)
+                                  : PrintInitialParameters(spec, std::cout);
       return 0;
     } catch (...) {
       return Fail(std::current_exception(), nullptr);

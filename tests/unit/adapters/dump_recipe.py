@@ -16,8 +16,9 @@ def main(path, directory, rank):
 
     spec = recipe.Spec.read(path)
     data = recipe.load_data(spec)
-    for name in ("train_images", "train_labels", "test_images", "test_labels"):
-        write(name, [getattr(data, name)])
+    write("train_labels", [data.train_labels])
+    write("test_labels", [data.test_labels])
+    write("test", [data.test_batch(slice(None), "NCHW")] if len(data.test_labels) else [[]])
     for layout in ("NCHW", "NHWC"):
         run = recipe.Batches(spec, data, rank, spec.ranks, layout)
         batches = list(run)

@@ -96,7 +96,7 @@ class DataTest(fixture.InDirectory):
         np.full(3073, 77, np.uint8).tofile(self.path("data_batch_1.bin"))
         with self.assertRaisesRegex(RunError, "label 77 is none of 0 to 9"):
             recipe.load_data(cifar)
-        with self.assertRaisesRegex(RunError, 'has no data set "mnist": it has cifar10 and synthetic'):
+        with self.assertRaisesRegex(RunError, 'has no data set "mnist": it has cifar10, imagefolder and synthetic'):
             recipe.load_data(spec(dataset="mnist"))
 
     def test_train_samples_are_the_first_of_all_files(self):

@@ -37,8 +37,7 @@ TEST(Engines, EachHasARowOfItsOwn) {
               ElementsAre("pytorch", "pytorch2", "tensorflow", "mxnet", "keras-tensorflow", "keras-jax"));
 }
 
-// A word that the table has and the study key has not could never be asked for; models and data sets may come
-// later.
+// A word that the table has and the study key has not could never be asked for; models may come later.
 TEST(Engines, TakeWordsOfTheStudyKeys) {
   for (const Engine& engine : Engines()) {
     const auto check = [&](absl::string_view key, const Engine::Names& names) {
@@ -49,7 +48,6 @@ TEST(Engines, TakeWordsOfTheStudyKeys) {
     };
     check("backend", engine.backends);
     check("precision", engine.precisions);
-    check("dataset", engine.datasets);
     check("batch_norm", engine.batch_norms);
   }
 }

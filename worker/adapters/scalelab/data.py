@@ -1,11 +1,13 @@
-"""Image sets in memory, byte for byte those of worker/trainer/data/dataset.cc."""
+"""Image sets: those in memory byte for byte as worker/trainer/data/dataset.cc has them."""
 import dataclasses
 import os
 
 import numpy as np
 
 from . import splitmix
+from .augment import draw_crops, fill_batch
 from .errors import RunError
+from .image_server import ServedData
 
 _SYNTHETIC_TRAIN = 50_000  # at most
 _SYNTHETIC_BYTES = 200 << 20  # of training images, unless more are asked for
@@ -24,17 +26,25 @@ class Data:
     classes: int
     side: int
 
+    def train_batch(self, spec, epoch, samples, layout):
+        """These training images as that epoch trains on them: float32 in `layout`, normalised, augmented if the spec says so."""
+        crops = draw_crops(spec.seed, epoch, samples) if spec.augment else None
+        return fill_batch(self.train_images[samples], crops, layout)
+
+    def test_batch(self, part, layout):
+        """This slice of the test images as they are evaluated: float32 in `layout`, normalised."""
+        return fill_batch(self.test_images[part], layout=layout)
+
 
 def load_data(spec):
-    """Data set spec.dataset; RunError of kind "data"."""
+    """Data set spec.dataset, a Data or what has its methods, labels and sizes; RunError of kind "data"."""
     if spec.dataset == "synthetic":
         return _load_synthetic(spec)
     if spec.dataset == "cifar10":
         return _load_cifar10(spec)
-    raise RunError(
-        f'engine {spec.engine} has no data set "{spec.dataset}": it has cifar10 and synthetic; the native engines have it',
-        "data",
-    )
+    if spec.dataset == "imagefolder":
+        return ServedData(spec)
+    raise RunError(f'engine {spec.engine} has no data set "{spec.dataset}": it has cifar10, imagefolder and synthetic', "data")
 
 
 def _empty(side):

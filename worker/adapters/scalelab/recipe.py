@@ -4,24 +4,18 @@ weights as the native engines have.
 What adapters need of the recipe is imported from here.
 """
 import math
-import os
 import queue
 import subprocess
 import threading
 
 import numpy as np
 
-from . import splitmix
+from . import splitmix, trainer
+from .augment import draw_crops, fill_batch  # noqa: F401
 from .data import Data, load_data  # noqa: F401
 from .errors import RunError
 from .safetensors import parse_safetensors, read_safetensors, write_safetensors  # noqa: F401
 from .spec import Spec  # noqa: F401
-
-_PAD = 4
-_MEAN = np.array([0.4914, 0.4822, 0.4465], np.float32)
-_DEVIATION = np.array([0.2470, 0.2435, 0.2616], np.float32)
-# Each byte of each channel less the mean over the deviation of CIFAR-10's training set, rounded as batch.cc rounds: [3, 256].
-_NORMAL = (np.arange(256, dtype=np.float32)[None, :] / np.float32(255) - _MEAN[:, None]) / _DEVIATION[:, None]
 
 
 class Sampler:
@@ -50,32 +44,6 @@ class Sampler:
         """This rank's samples of a step of the epoch."""
         first, end = (self._batch * r // self._ranks for r in (self._rank, self._rank + 1))
         return self._order[step * self._batch + first : step * self._batch + end]
-
-
-def draw_crops(seed, epoch, samples):
-    """(down, right, flip) of each sample, as batch.cc draws them: corner of the crop in the padded image, 0 to 8."""
-    # Samples count from 1 here: 0 belongs to the order of the epoch.
-    numbers = splitmix.draws(splitmix.states(seed, epoch, np.asarray(samples) + 1), 1, 3)
-    corners = splitmix.below(numbers[:, :2], 2 * _PAD + 1).astype(np.int64)
-    return corners[:, 0], corners[:, 1], splitmix.below(numbers[:, 2], 2) == 1
-
-
-def fill_batch(images, crops=None, layout="NCHW"):
-    """Bytes [n, 3, side, side] -> normalised float32 in `layout`; crops: what draw_crops gave, or None.
-
-    He et al. 2015, section 4.2: four pixels of zeros (after normalisation) on each side, a random crop, a flip.
-    """
-    n, _, side, _ = images.shape
-    pad = 0 if crops is None else _PAD
-    padded = (np.empty if pad == 0 else np.zeros)((n, 3, side + 2 * pad, side + 2 * pad), np.float32)
-    for c in range(3):
-        padded[:, c, pad : pad + side, pad : pad + side] = _NORMAL[c][images[:, c]]
-    if crops is not None:
-        down, right, flip = crops
-        windows = np.lib.stride_tricks.sliding_window_view(padded, (side, side), axis=(2, 3))
-        padded = windows[np.arange(n), :, down, right]
-        padded[flip] = padded[flip][..., ::-1]
-    return np.ascontiguousarray(padded.transpose(0, 2, 3, 1)) if layout == "NHWC" else padded
 
 
 class Batches:
@@ -119,8 +87,7 @@ class Batches:
                 if in_epoch == 0:
                     self.sampler.start_epoch(epoch)
                 samples = self.sampler.slice(in_epoch)
-                crops = draw_crops(self._spec.seed, epoch, samples) if self._spec.augment else None
-                images = fill_batch(self._data.train_images[samples], crops, self._layout)
+                images = self._data.train_batch(self._spec, epoch, samples, self._layout)
                 self._ready.put((images, self._data.train_labels[samples]))
             self._ready.put(None)
         except BaseException as e:  # pylint: disable=broad-except
@@ -149,20 +116,12 @@ def is_buffer(name):
 def initial_parameters(spec):
     """native name -> float32 array in PyTorch's layout, buffers included: the weights that the native engines start from,
     asked of `$SCALELAB_TRAINER --print-initial-parameters`."""
-    trainer = os.environ.get("SCALELAB_TRAINER", "")
-    if not trainer:
-        raise RunError(
-            "SCALELAB_TRAINER is not set: it must name scalelab-trainer, whose initial weights every engine starts from",
-            "configuration",
-        )
-    # Not a rank of this rank's MPI job.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMIX_", "PRTE_"))}
-    environment["SCALELAB_SPEC"] = spec.path
+    program, environment = trainer.program(spec)
     try:
-        done = subprocess.run([trainer, "--print-initial-parameters"], env=environment, capture_output=True, check=False)
+        done = subprocess.run([program, "--print-initial-parameters"], env=environment, capture_output=True, check=False)
         if done.returncode == 0:
             return parse_safetensors(done.stdout)
-        why = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        why = trainer.reason(done.stderr, done.returncode)
     except (OSError, ValueError, KeyError) as e:
         why = str(e)
-    raise RunError(f"{trainer} --print-initial-parameters (SCALELAB_TRAINER) gave no weights: {why}", "configuration")
+    raise RunError(f"{program} --print-initial-parameters (SCALELAB_TRAINER) gave no weights: {why}", "configuration")

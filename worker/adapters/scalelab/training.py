@@ -208,7 +208,7 @@ def _evaluate(engine, waits, data, rank, ranks):
     loss = correct = 0.0
     for at in range(first, end, batch):
         part = slice(at, min(end, at + batch))
-        more = engine.evaluate(recipe.fill_batch(data.test_images[part], layout=engine.layout), data.test_labels[part])
+        more = engine.evaluate(data.test_batch(part, engine.layout), data.test_labels[part])
         loss, correct = loss + more[0], correct + more[1]
     loss, correct, samples = waits.sum([loss, correct, float(end - first)])
     return {

@@ -1,0 +1,36 @@
+"""Bytes of images -> normalised, augmented tensors, as worker/trainer/data/batch.cc makes them."""
+import numpy as np
+
+from . import splitmix
+
+_PAD = 4
+_MEAN = np.array([0.4914, 0.4822, 0.4465], np.float32)
+_DEVIATION = np.array([0.2470, 0.2435, 0.2616], np.float32)
+# Each byte of each channel less the mean over the deviation of CIFAR-10's training set, rounded as batch.cc rounds: [3, 256].
+_NORMAL = (np.arange(256, dtype=np.float32)[None, :] / np.float32(255) - _MEAN[:, None]) / _DEVIATION[:, None]
+
+
+def draw_crops(seed, epoch, samples):
+    """(down, right, flip) of each sample, as batch.cc draws them: corner of the crop in the padded image, 0 to 8."""
+    # Samples count from 1 here: 0 belongs to the order of the epoch.
+    numbers = splitmix.draws(splitmix.states(seed, epoch, np.asarray(samples) + 1), 1, 3)
+    corners = splitmix.below(numbers[:, :2], 2 * _PAD + 1).astype(np.int64)
+    return corners[:, 0], corners[:, 1], splitmix.below(numbers[:, 2], 2) == 1
+
+
+def fill_batch(images, crops=None, layout="NCHW"):
+    """Bytes [n, 3, side, side] -> normalised float32 in `layout`; crops: what draw_crops gave, or None.
+
+    He et al. 2015, section 4.2: four pixels of zeros (after normalisation) on each side, a random crop, a flip.
+    """
+    n, _, side, _ = images.shape
+    pad = 0 if crops is None else _PAD
+    padded = (np.empty if pad == 0 else np.zeros)((n, 3, side + 2 * pad, side + 2 * pad), np.float32)
+    for c in range(3):
+        padded[:, c, pad : pad + side, pad : pad + side] = _NORMAL[c][images[:, c]]
+    if crops is not None:
+        down, right, flip = crops
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (side, side), axis=(2, 3))
+        padded = windows[np.arange(n), :, down, right]
+        padded[flip] = padded[flip][..., ::-1]
+    return np.ascontiguousarray(padded.transpose(0, 2, 3, 1)) if layout == "NHWC" else padded

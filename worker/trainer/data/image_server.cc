@@ -1,0 +1,79 @@
+#include "worker/trainer/data/image_server.h"
+
+#include <bit>
+#include <istream>
+#include <ostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "worker/trainer/data/batch.h"
+#include "worker/trainer/data/dataset.h"
+#include "worker/trainer/errors.h"
+
+namespace scalelab::trainer {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+void WriteLabels(const ImageSet& set, std::ostream& out) {
+  out.write(reinterpret_cast<const char*>(set.labels.data()),
+            static_cast<std::streamsize>(set.labels.size() * sizeof(uint16_t)));
+}
+
+struct Request {
+  bool of_test = false;
+  int64_t epoch = 0;
+  at::MemoryFormat format = at::MemoryFormat::Contiguous;
+  std::vector<int32_t> samples;
+};
+
+Request Parse(const std::string& line, const Dataset& data) {
+  std::istringstream words(line);
+  std::string set, layout;
+  Request request;
+  words >> set >> request.epoch >> layout;
+  for (int32_t sample; words >> sample;) request.samples.push_back(sample);
+  const ImageSet& images = set == "test" ? data.test : data.train;
+  bool valid = words.eof() && (set == "train" || set == "test") && (layout == "NCHW" || layout == "NHWC") &&
+               !request.samples.empty();
+  for (const int32_t sample : request.samples) valid = valid && sample >= 0 && sample < images.size;
+  if (!valid) {
+    throw TrainerError("request \"" + line.substr(0, 100) +
+                       "\": it must be \"train EPOCH LAYOUT SAMPLE...\" or \"test 0 LAYOUT SAMPLE...\" with "
+                       "samples of that set");
+  }
+  request.of_test = set == "test";
+  if (layout == "NHWC") request.format = at::MemoryFormat::ChannelsLast;
+  return request;
+}
+
+}  // namespace
+
+void ServeImages(const TrainingSpec& spec, std::istream& requests, std::ostream& out) {
+  const at::NoGradGuard no_grad;
+  const Dataset data = LoadDataset(spec);
+  out << nlohmann::json{{"side", data.train.shape.side},
+                        {"classes", data.train.shape.classes},
+                        {"train", data.train.size},
+                        {"test", data.test.size}}
+      << "\n";
+  WriteLabels(data.train, out);
+  WriteLabels(data.test, out);
+  out.flush();
+  for (std::string line; std::getline(requests, line);) {
+    const Request request = Parse(line, data);
+    const ImageSet& set = request.of_test ? data.test : data.train;
+    const Augmentation augmentation{static_cast<uint64_t>(spec.seed), request.epoch};
+    Batch batch = AllocateBatch(std::ssize(request.samples), set.shape.side, request.format);
+    LoadBatch(set, request.samples, !request.of_test && spec.augment ? &augmentation : nullptr, batch);
+    // Storage is in the order of its layout, without gaps.
+    out.write(static_cast<const char*>(batch.images.data_ptr()),
+              static_cast<std::streamsize>(batch.images.nbytes()));
+    out.flush();
+    if (!out) return;  // whoever asked is gone
+  }
+}
+
+}  // namespace scalelab::trainer
