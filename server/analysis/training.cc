@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <set>
-#include <span>
 #include <unordered_map>
 
 #include "absl/strings/str_cat.h"
@@ -73,22 +72,35 @@ size_t Authority(absl::string_view engine) {
 }
 constexpr size_t kNoAuthority = 3;
 
-// What is allowed from `first` on.
+// How far a loss may lie apart, relative to the reference's.
 struct Band {
-  int first;
-  double fp32, reduced;  // reduced: amp-*
+  double first;  // at the first place
+  double least, most;
+  double growth;  // times the largest difference at an earlier place, between these two
 };
-constexpr Band kStepBands[] = {{6, 0.15, 0.20}, {3, 0.05, 0.15}, {0, 0.01, 0.03}};
-constexpr Band kEpochBands[] = {{0, 0.15, 0.20}};
+constexpr Band kSteps{0.0003, 0.01, 0.20, 100}, kReducedSteps{0.003, 0.03, 0.20, 100};
+constexpr Band kRandomSteps{0.20, 0.20, 0.20, 0};
+constexpr Band kEpochs{0.15, 0.15, 0.15, 0}, kReducedEpochs{0.20, 0.20, 0.20, 0};
 
-double BandAt(std::span<const Band> bands, int place, const db::CellRow& cell) {
-  const auto band = std::ranges::find_if(bands, [place](const Band& one) { return place >= one.first; });
-  return cell.precision.starts_with("amp-") ? band->reduced : band->fp32;
+// Of the models that drop out units: each framework draws its own.
+bool DropsOut(const db::CellRow& cell) {
+  for (const char* model : {"alexnet", "inception_v3", "mobilenet_v2", "vgg16"}) {
+    if (absl::StrContains(cell.spec, absl::StrCat("\"", model, "\""))) return true;
+  }
+  return false;
 }
 
-bool Differs(double loss, double reference, double band) {
-  if (std::isfinite(loss) != std::isfinite(reference)) return true;
-  return std::isfinite(loss) && std::abs(loss - reference) > band * std::max(std::abs(reference), kSmallLoss);
+Band BandOf(const db::CellRow& cell, bool of_epoch) {
+  const bool reduced = cell.precision != "fp32";
+  if (of_epoch) return reduced ? kReducedEpochs : kEpochs;
+  if (DropsOut(cell)) return kRandomSteps;
+  return reduced ? kReducedSteps : kSteps;
+}
+
+// Relative to the reference; of a small loss to kSmallLoss.
+double Apart(double loss, double reference) {
+  if (std::isfinite(loss) != std::isfinite(reference)) return HUGE_VAL;
+  return std::isfinite(loss) ? std::abs(loss - reference) / std::max(std::abs(reference), kSmallLoss) : 0;
 }
 
 // What the losses of a group are held against.
@@ -144,7 +156,7 @@ TrainingDifference Describe(const db::CellRow& cell, const Reference& reference,
   difference.set_reference_loss(expected);
   difference.set_band(band);
   difference.set_message(
-      absl::StrFormat("trains differently on %d %s: loss %s %d is %.4g where %s has %.4g (band %.0f%%)",
+      absl::StrFormat("trains differently on %d %s: loss %s %d is %.4g where %s has %.4g (band %.2g%%)",
                       cell.ranks, cell.ranks == 1 ? "rank" : "ranks", of_epoch ? "of epoch" : "at step",
                       place, loss, reference.name, expected, 100 * band));
   return difference;
@@ -217,19 +229,24 @@ std::map<int64_t, TrainingDifference> CompareTraining(const std::vector<db::Cell
     for (const size_t i : group) {
       if (i == reference.run) continue;
       const db::CellRow& cell = cells[runs[i].cell];
-      const auto find = [&](bool of_epoch, std::span<const Band> bands, const std::vector<double>& own,
+      const auto find = [&](bool of_epoch, const std::vector<double>& own,
                             const std::vector<double>& expected) {
+        const Band band = BandOf(cell, of_epoch);
+        double largest = 0;
         for (size_t at = 0; at < std::min(own.size(), expected.size()); ++at) {
-          const int place = static_cast<int>(at);
-          const double band = BandAt(bands, place, cell);
-          if (!Differs(own[at], expected[at], band)) continue;
-          differences.emplace(cell.id,
-                              Describe(cell, reference, of_epoch, place, own[at], expected[at], band));
-          return;
+          const double apart = Apart(own[at], expected[at]);
+          const double allowed =
+              at == 0 ? band.first : std::clamp(band.growth * largest, band.least, band.most);
+          if (apart > allowed) {
+            differences.emplace(cell.id, Describe(cell, reference, of_epoch, static_cast<int>(at), own[at],
+                                                  expected[at], allowed));
+            return;
+          }
+          largest = std::max(largest, apart);
         }
       };
-      find(false, kStepBands, losses[i].steps, reference.losses.steps);
-      find(true, kEpochBands, losses[i].epochs, reference.losses.epochs);  // emplace: the first one stays
+      find(false, losses[i].steps, reference.losses.steps);
+      find(true, losses[i].epochs, reference.losses.epochs);  // emplace: the first one stays
     }
   }
   return differences;

@@ -5,14 +5,14 @@
 // The loss of each of the first steps (mean over ranks) and the mean loss of each epoch are compared with
 // those of the reference: native/ddp, else native/horovod or native/serial, else at each place the median of
 // the engines. Bands:
-// A step: 1% in steps 0 to 2, 5% in 3 to 5, 15% in 6 to 9; in amp-*, whose numbers have 8 to 11 bits, 3%, 15%
-// and 20%. Sums in another order differ by 1e-7, and at rates at which the loss rises first (0.1 from the
-// first step on) that grows up to a hundredfold in one step, until losses differ as those of two seeds do:
-// docs/curves.md has what was measured. A wrong rate, momentum or order of samples shows in the first three.
-// An epoch: 15%, and 20% in amp-*. By then rounding has grown as far as another seed would have brought it,
-// so only what a mean over an epoch still shows counts. Wide by choice: a slow drift of a few percent is not
-// found here.
-// Of a loss below 0.2 the band is as wide as that of 0.2: there small differences are large parts and mean
+// A step: the first, from the same weights on the same samples, 0.03%. Then 1%, or a hundred times the
+// largest difference of the steps before, up to 20%. Where numbers have 8 to 11 bits (tf32, amp-*) 0.3% and
+// 3%. Rounding begins with 1e-7 and grows from step to step, a hundredfold at rates at which the loss rises
+// first, until losses differ as those of two seeds do; another recipe begins at once: docs/curves.md has what
+// was measured. Models that drop out units have 20%, as each framework draws its own. An epoch: 15%, and 20%
+// in tf32 and amp-*. By then rounding has grown as far as another seed would have brought it, so only what a
+// mean over an epoch still shows counts. Wide by choice: a slow drift of a few percent is not found here. Of
+// a loss below 0.2 the band is as wide as that of 0.2: there small differences are large parts and mean
 // nothing.
 #pragma once
 

@@ -20,16 +20,16 @@ using testing::SizeIs;
 class Training {
  public:
   Training& Cell(const std::string& engine, const std::string& precision = "fp32", int ranks = 2,
-                 const std::string& more = "") {
+                 const std::string& more = "", const std::string& model = "resnet20") {
     db::CellRow cell;
     cell.id = static_cast<int64_t>(cells.size()) + 1;
     cell.engine = engine;
     cell.precision = precision;
     cell.ranks = ranks;
     cell.key = absl::StrCat("{\"engine\":\"", engine, "\"}");
-    cell.spec = absl::StrCat("{\"engine\":\"", engine,
-                             "\",\"model\":\"resnet20\",\"global_batch\":64,\"precision\":\"", precision,
-                             "\",\"ranks\":", ranks, more, "}");
+    cell.spec =
+        absl::StrCat("{\"engine\":\"", engine, "\",\"model\":\"", model,
+                     "\",\"global_batch\":64,\"precision\":\"", precision, "\",\"ranks\":", ranks, more, "}");
     cells.push_back(cell);
     return *this;
   }
@@ -68,19 +68,22 @@ TEST(Training, EnginesThatAgreeAreNotMentioned) {
 }
 
 TEST(Training, RoundingMayGrowFromStepToStep) {
-  // As measured with a rate at which the loss rises first: a band that is narrow from the first step to the
-  // last would be too wide for the first or too narrow for the last.
+  // As measured with a rate at which the loss rises first.
   const std::vector<double> native = {3.267, 2.602, 3.410, 3.194, 3.481, 3.330, 3.246, 2.447, 2.764, 2.474};
-  const std::vector<double> mxnet = {3.267, 2.602, 3.411, 3.207, 3.483, 3.380, 3.080, 2.557, 2.960, 2.281};
+  const std::vector<double> mxnet = {3.267, 2.60204, 3.4114, 3.207, 3.4834,
+                                     3.380, 3.080,   2.557,  2.960, 2.281};
   EXPECT_THAT(Training().Cell("native/ddp").Run(0, native).Cell("mxnet/kvstore").Run(0, mxnet).Compare(),
               IsEmpty());
-  for (const size_t step : {2, 5, 9}) {
+  // What begins at once has not grown: at step 1 a difference of 1.1%, at step 5 more than rounding ever
+  // makes.
+  for (const auto& [step, factor] : {std::pair<size_t, double>{1, 1.011}, {5, 1.21}}) {
     std::vector<double> other = mxnet;
-    other[step] = native[step] * std::vector{1.02, 1.06, 1.2}[step / 4];
+    other[step] = native[step] * factor;
     const auto differences =
         Training().Cell("native/ddp").Run(0, native).Cell("mxnet/kvstore").Run(0, other).Compare();
     ASSERT_THAT(differences, SizeIs(1));
     EXPECT_EQ(differences.at(2).step(), step);
+    EXPECT_DOUBLE_EQ(differences.at(2).band(), step == 1 ? 0.01 : 0.20);
   }
 }
 
@@ -118,11 +121,24 @@ TEST(Training, ReducedPrecisionHasAWiderBandAndSmallLossesAnAbsoluteOne) {
                   .Cell("native/ddp", "amp-bf16")
                   .Run(0, {2.0})
                   .Cell("pytorch/ddp", "amp-bf16")
-                  .Run(0, {2.05})
+                  .Run(0, {2.005})
                   .Compare(),
               IsEmpty());
-  EXPECT_THAT(Training().Cell("native/ddp").Run(0, {0.0100}).Cell("pytorch/ddp").Run(0, {0.0115}).Compare(),
+  EXPECT_THAT(Training().Cell("native/ddp").Run(0, {0.01}).Cell("pytorch/ddp").Run(0, {0.01005}).Compare(),
               IsEmpty());
+}
+
+TEST(Training, WhereUnitsDropOutEachFrameworkHasItsOwn) {
+  const auto differing = [](double second) {
+    return Training()
+        .Cell("native/ddp", "fp32", 2, "", "vgg16")
+        .Run(0, {6.9, 6.8})
+        .Cell("pytorch/ddp", "fp32", 2, "", "vgg16")
+        .Run(0, {7.0, second})
+        .Compare();
+  };
+  EXPECT_THAT(differing(6.5), IsEmpty());
+  EXPECT_THAT(differing(5.0), SizeIs(1));
 }
 
 TEST(Training, ALossThatIsNoNumberIsADifference) {
@@ -141,12 +157,12 @@ TEST(Training, WithoutANativeEngineTheMedianIsTheReference) {
                                .Cell("pytorch/ddp")
                                .Run(0, {2.0})
                                .Cell("keras/jax")
-                               .Run(0, {2.01})
+                               .Run(0, {2.0002})
                                .Cell("mxnet/kvstore")
                                .Run(0, {3.0})
                                .Compare();
   ASSERT_THAT(differences, SizeIs(1));
-  EXPECT_THAT(differences.at(3).message(), HasSubstr("where the median of the engines has 2.01"));
+  EXPECT_THAT(differences.at(3).message(), HasSubstr("where the median of the engines has 2 (band 0.03%)"));
 }
 
 TEST(Training, OnlyCellsOfOneRecipeAreCompared) {
