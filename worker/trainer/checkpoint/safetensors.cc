@@ -73,7 +73,7 @@ at::Tensor Take(const ordered_json& entry, std::string_view data) {
   }
   if (bytes != end - begin) throw std::out_of_range("shape");
   at::Tensor tensor = at::empty(shape, type->type);
-  std::memcpy(tensor.data_ptr(), data.data() + begin, bytes);
+  if (bytes > 0) std::memcpy(tensor.data_ptr(), data.data() + begin, bytes);  // an empty one has no address
   return tensor;
 }
 
