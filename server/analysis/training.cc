@@ -24,13 +24,18 @@ constexpr double kSmallLoss = 0.2;
 // through.
 constexpr size_t kCandidates = 16;
 
-// Equal for cells that must train alike; empty for those that are compared with none.
-std::string RecipeOf(const db::CellRow& cell) {
+v1::RunSpec SpecOf(const db::CellRow& cell) {
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;  // a newer version may have written them
   v1::RunSpec spec;
-  if (!google::protobuf::util::JsonStringToMessage(cell.spec, &spec, options).ok() || spec.model().empty())
-    return "";
+  if (!google::protobuf::util::JsonStringToMessage(cell.spec, &spec, options).ok()) spec.Clear();
+  return spec;
+}
+
+// Equal for cells that must train alike; empty for those that are compared with none.
+std::string RecipeOf(const db::CellRow& cell) {
+  v1::RunSpec spec = SpecOf(cell);
+  if (spec.model().empty()) return "";
   // How the engine works, which must not change what it computes.
   for (const char* name : {"backend",
                            "device",
@@ -82,12 +87,10 @@ constexpr Band kSteps{0.0003, 0.01, 0.20, 100}, kReducedSteps{0.003, 0.03, 0.20,
 constexpr Band kRandomSteps{0.20, 0.20, 0.20, 0};
 constexpr Band kEpochs{0.15, 0.15, 0.15, 0}, kReducedEpochs{0.20, 0.20, 0.20, 0};
 
-// Of the models that drop out units: each framework draws its own.
+// Units of these are dropped out at random, and each framework draws its own.
 bool DropsOut(const db::CellRow& cell) {
-  for (const char* model : {"alexnet", "inception_v3", "mobilenet_v2", "vgg16"}) {
-    if (absl::StrContains(cell.spec, absl::StrCat("\"", model, "\""))) return true;
-  }
-  return false;
+  constexpr absl::string_view kModels[] = {"alexnet", "inception_v3", "mobilenet_v2", "vgg16"};
+  return std::ranges::find(kModels, SpecOf(cell).model()) != std::end(kModels);
 }
 
 Band BandOf(const db::CellRow& cell, bool of_epoch) {
