@@ -7,6 +7,7 @@
 #include <future>
 #include <memory>
 #include <sstream>
+#include <thread>
 
 namespace scalelab::trainer {
 namespace {
@@ -69,6 +70,23 @@ TEST_F(PeerWatchTest, ARankThatLeavesBeforeAnOperationOfOthersIsNamedUnasked) {
   Work(2, 5, /*in_next=*/false);
   ranks_[2]->Leave();
   for (int r : {0, 1, 3}) EXPECT_THAT(Interruption(r), HasSubstr("left before operation 6")) << r;
+}
+
+TEST_F(PeerWatchTest, ARankThatFailedAndLeftIsNotBlamedBeforeItsWordsAreHeard) {
+  Work(0, 5, /*in_next=*/true);
+  std::istringstream endpoint(ranks_[0]->endpoint());
+  std::string address;
+  int port;
+  endpoint >> address >> port;
+  const auto say = [&](const std::string& line) {
+    Socket socket = Connect(address, port, std::chrono::seconds(5));
+    EXPECT_TRUE(SendLine(socket, "token " + line + "\n"));
+    return socket;
+  };
+  const Socket goodbye = say("bye 2 5 5 all-reduce");
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // words on another connection may come later
+  const Socket words = say("verdict rank 1 does not answer");
+  EXPECT_EQ(Interruption(0), "rank 1 does not answer");
 }
 
 TEST_F(PeerWatchTest, ARankThatLeavesAfterTheLastOperationDisturbsNobody) {

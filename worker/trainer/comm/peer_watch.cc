@@ -118,18 +118,22 @@ void PeerWatch::Run() {
     bool waiting_for_words = false;
     {
       std::lock_guard lock(mutex_);
-      for (const Peer& peer : peers_) waiting_for_words |= peer.lost && verdict_.empty();
+      for (const Peer& peer : peers_) waiting_for_words |= (peer.lost || peer.left) && verdict_.empty();
     }
     poll(ready.data(), ready.size(), static_cast<int>((waiting_for_words ? kGrace / 4 : kTick).count()));
     std::erase_if(connections_, [&](Connection& c) { return !Read(c); });
-    for (int fd; (fd = accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
-      connections_.emplace_back().socket = Socket(fd);
-    }
+    Accept();
     LookAtNeighbours();
   }
+  Accept();
   std::lock_guard lock(mutex_);
-  for (const Connection& c : connections_) {
-    if (c.rank >= 0) SendLine(c.socket, ProgressLine("bye", rank_, mine_));
+  // A neighbour may not have come to saying who it is.
+  for (const Connection& c : connections_) SendLine(c.socket, ProgressLine("bye", rank_, mine_));
+}
+
+void PeerWatch::Accept() {
+  for (int fd; (fd = accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
+    connections_.emplace_back().socket = Socket(fd);
   }
 }
 
@@ -150,7 +154,7 @@ bool PeerWatch::Read(Connection& connection) {
     Peer& peer = peers_[connection.rank];
     if (!peer.left && !peer.lost) {
       peer.lost = true;
-      peer.lost_at = Clock::now();
+      peer.gone_at = Clock::now();
     }
   }
   return false;
@@ -185,7 +189,10 @@ void PeerWatch::Handle(Connection& connection, const std::string& line) {
     std::getline(in >> std::ws, progress.what);
     std::lock_guard lock(mutex_);
     peers_[rank].heard = progress;
-    if (verb == "bye") peers_[rank].left = true;
+    if (verb == "bye" && !peers_[rank].left) {
+      peers_[rank].left = true;
+      peers_[rank].gone_at = Clock::now();
+    }
   }
 }
 
@@ -203,9 +210,10 @@ void PeerWatch::LookAtNeighbours() {
     for (int r = 0; r < size_ && verdict.empty(); ++r) {
       const Peer& peer = peers_[r];
       const std::string last = LastKnown(r, peer.heard);
-      if (peer.lost && Clock::now() - peer.lost_at > kGrace) {
+      if (!(peer.lost || peer.left) || Clock::now() - peer.gone_at <= kGrace) continue;
+      if (peer.lost) {
         verdict = Name(r) + " is gone: its process ended without a goodbye" + last;
-      } else if (peer.left && mine_.started > peer.heard.finished) {
+      } else if (mine_.started > peer.heard.finished) {
         verdict = Name(r) + " left before operation " + std::to_string(peer.heard.finished + 1) +
                   " that others are in" + last;
       }

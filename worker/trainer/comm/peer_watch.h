@@ -66,7 +66,7 @@ class PeerWatch {
     Progress heard;
     bool left = false;  // said goodbye
     bool lost = false;  // the connection closed without
-    std::chrono::steady_clock::time_point lost_at;
+    std::chrono::steady_clock::time_point gone_at;  // when either became known
   };
   struct Connection {
     Socket socket;
@@ -75,6 +75,7 @@ class PeerWatch {
   };
 
   void Run();
+  void Accept();
   bool Read(Connection& connection);  // false: closed
   void Handle(Connection& connection, const std::string& line);
   void LookAtNeighbours();
