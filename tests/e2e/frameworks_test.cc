@@ -105,7 +105,10 @@ TEST_F(FrameworksTest, TrainsAndTellsWhatItTrainedWith) {
   const nlohmann::json run = Run(
       "assert os.environ['SCALELAB_TRAINER'].endswith('scalelab-trainer'), os.environ\nstart()\nfinish()\n");
   EXPECT_EQ(run["state"], "SUCCEEDED") << run;
-  const auto provenance = nlohmann::json::parse(ReadFile(Directory(run) + "/provenance.json"));
+  // It names the trainer's version too, which may be known later than so short a run is over.
+  const std::string file = Directory(run) + "/provenance.json";
+  ASSERT_TRUE(Eventually([&] { return std::filesystem::exists(file); }));
+  const auto provenance = nlohmann::json::parse(ReadFile(file));
   EXPECT_EQ(provenance["framework"]["versions"]["torch"], "1.13.1");
   EXPECT_EQ(provenance["framework"]["venv"], root_ + "/frameworks/pytorch");
   const Output stored =
