@@ -53,6 +53,7 @@ std::string Readable(absl::string_view text) {
 struct LauncherWords {
   std::string text;
   bool out_of_memory = false;
+  bool crashed = false;  // mpirun itself: what a rank says of its own crash stands in that rank's file
 };
 
 // mpirun frames its messages, srun tells of the first dead rank first and then of those it ended for that:
@@ -68,6 +69,7 @@ LauncherWords WordsOf(const std::string& path) {
         absl::StartsWith(line, "a non-zero exit code. Per user-direction")) {
       continue;
     }
+    words.crashed = words.crashed || absl::StrContains(line, "*** Process received signal ***");
     const bool of_memory = absl::StrContains(line, "Out Of Memory") || absl::StrContains(line, "oom-kill") ||
                            absl::StrContains(line, "oom_kill") ||
                            absl::StrContains(line, "exceeded memory limit");
@@ -116,8 +118,9 @@ ExitCause JudgeExit(const JobResult& result, const std::string& launcher, int ra
     return {v1::Attempt::OUT_OF_MEMORY, Sentence("A rank ran out of memory", said.text)};
   const int signal = result.exit_status - 128;
   if (signal > 0 && signal <= kLastSignal) {
-    const std::string what =
-        absl::StrCat("A rank was ended by signal ", signal, " (", strsignal(signal), ")");
+    const std::string what = absl::StrCat(said.crashed ? launcher + " itself" : "A rank",
+                                          " was ended by signal ", signal, " (", strsignal(signal), ")");
+    if (said.crashed) return {v1::Attempt::RANK_KILLED, what + "; launcher.err has where it was."};
     return {v1::Attempt::RANK_KILLED, Sentence(what, said.text.empty() ? words : said.text)};
   }
   if (!any_started) {

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -17,11 +18,16 @@
 namespace scalelab::bench {
 namespace {
 
-constexpr int kRanks = 2, kSteps = 60, kWarmup = 10;
+constexpr int kRanks = 2, kSteps = 210, kWarmup = 10;
 
 struct Cell {
   std::string model;
   int batch;  // of a rank
+};
+
+// Milliseconds of a step of one training, the mean of its ranks.
+struct Step {
+  double with = 0, without = 0;
 };
 
 double Median(std::vector<double> values) {
@@ -29,8 +35,8 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Milliseconds of a step of one run; NaN, after saying why, when it failed.
-double StepMilliseconds(const Cell& cell, bool tell, const std::string& parent) {
+// None, after saying why, when it failed.
+std::optional<Step> Train(const Cell& cell, const std::string& parent) {
   const std::string directory = parent + "/run", spec = directory + "/spec.json";
   std::filesystem::remove_all(directory);
   std::filesystem::create_directories(directory);
@@ -41,28 +47,28 @@ double StepMilliseconds(const Cell& cell, bool tell, const std::string& parent) 
       {"learning_rate", 0.01},   {"warmup_steps", kWarmup}};
   std::string command =
       absl::StrCat("export OMP_NUM_THREADS=1 WORLD_SIZE=", kRanks, " SCALELAB_SPEC=", spec,
-                   " SCALELAB_ATTEMPT_DIR=", directory, " SCALELAB_STEP_EVENTS=", tell ? 1 : 0,
+                   " SCALELAB_ATTEMPT_DIR=", directory,
                    " SCALELAB_TRAINER=" SCALELAB_BIN_DIR "/scalelab-trainer; cd ", directory, ";");
   for (int rank = kRanks - 1; rank >= 0; --rank) {
     absl::StrAppend(&command, " RANK=", rank, " SCALELAB_EVENTS=", directory, "/events-", rank,
-                    " /usr/bin/python3 " SCALELAB_SOURCE_DIR "/worker/adapters/pytorch_ddp.py",
-                    rank > 0 ? " &" : "; wait");
+                    " /usr/bin/python3 " SCALELAB_SOURCE_DIR
+                    "/tests/bench/toggled_events.py"
+                    " " SCALELAB_SOURCE_DIR "/worker/adapters/pytorch_ddp.py ",
+                    directory, "/steps-", rank, rank > 0 ? " &" : "; wait");
   }
-  if (std::system(command.c_str()) == -1) return NAN;
-  std::vector<double> milliseconds;
+  if (std::system(command.c_str()) == -1) return {};
+  Step step;
   for (int rank = 0; rank < kRanks; ++rank) {
-    std::ifstream events(absl::StrCat(directory, "/events-", rank));
-    for (std::string line; std::getline(events, line);) {
-      const auto event = nlohmann::json::parse(line, nullptr, false);
-      if (event.is_object() && event.value("event", "") == "finish")
-        milliseconds.push_back(1000 * event["metrics"].value("run/step_seconds", NAN));
+    std::ifstream file(absl::StrCat(directory, "/steps-", rank));
+    const auto found = nlohmann::json::parse(file, nullptr, false);
+    if (!found.is_object()) {
+      std::cerr << "scalelab-bench: worker/adapters/pytorch_ddp.py did not finish; its words stand above\n";
+      return {};
     }
+    step.with += 1000 * found["with"].get<double>() / kRanks;
+    step.without += 1000 * found["without"].get<double>() / kRanks;
   }
-  if (milliseconds.size() != kRanks) {
-    std::cerr << "scalelab-bench: worker/adapters/pytorch_ddp.py did not finish; its words stand above\n";
-    return NAN;
-  }
-  return (milliseconds[0] + milliseconds[1]) / 2;
+  return step;
 }
 
 // What a program says; NaN when it cannot be found out.
@@ -79,25 +85,22 @@ double PathMicroseconds(const std::string& command) {
 
 std::vector<Figure> RunEventsBench(const BenchOptions& options) {
   const int rounds =
-      options.rounds > 0 ? options.rounds : std::max(1, static_cast<int>(9 * std::min(1.0, options.scale)));
+      options.rounds > 0 ? options.rounds : std::max(1, static_cast<int>(5 * std::min(1.0, options.scale)));
   std::vector<Figure> figures;
   double shortest = HUGE_VAL;  // microseconds
   for (const Cell& cell : {Cell{"resnet20", 16}, Cell{"resnet20", 64}}) {
     std::vector<double> with, without, ratios;
     for (int round = 0; round < rounds; ++round) {
-      double milliseconds[2];  // without step events, with them
-      for (const int turn : {round % 2, 1 - round % 2}) {
-        milliseconds[turn] = StepMilliseconds(cell, turn == 1, options.directory);
-        if (std::isnan(milliseconds[turn])) return {};
-      }
-      without.push_back(milliseconds[0]);
-      with.push_back(milliseconds[1]);
-      ratios.push_back(milliseconds[1] / milliseconds[0]);
+      const std::optional<Step> step = Train(cell, options.directory);
+      if (!step) return {};
+      with.push_back(step->with);
+      without.push_back(step->without);
+      ratios.push_back(step->with / step->without);
     }
     Figure figure{absl::StrCat("events/", cell.model, "_b", cell.batch, "_r", kRanks),
                   Median(with),
                   "ms",
-                  "the same without step events",
+                  "the same without telling of a step",
                   Median(without),
                   Median(ratios)};
     figure.low = std::ranges::min(ratios);

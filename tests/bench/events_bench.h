@@ -11,10 +11,10 @@ namespace scalelab::bench {
 // adapters and in the native trainer, against the shortest step below.
 //
 // events/MODEL_bBATCH_rRANKS: milliseconds of a step of the adapter worker/adapters/pytorch_ddp.py on two
-// ranks, the median over their runs' medians, against the same without step events (SCALELAB_STEP_EVENTS=0).
-// Both take turns, first one and then the other first; the median ratio of a round counts, and `low` and
-// `high` are the least and the greatest. Needs Debian's python3-torch, and the programs scalelab-trainer
-// and scalelab-bench-steps. Scale below 1 takes fewer rounds.
+// ranks that begins with telling of the step before, against one that does not. Both are drawn by chance
+// within each training (toggled_events.py), and compared by their medians there; the median training counts,
+// and `low` and `high` are the least and the greatest ratio. Needs Debian's python3-torch, and the programs
+// scalelab-trainer and scalelab-bench-steps. Scale below 1 takes fewer trainings.
 std::vector<Figure> RunEventsBench(const BenchOptions& options);
 
 }  // namespace scalelab::bench

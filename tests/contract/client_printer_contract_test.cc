@@ -20,6 +20,8 @@ struct Format {
   const char* name;
   OutputFormat format;
   bool tty;
+  // How ctest names the case: otherwise by its bytes, which are others in each run.
+  friend void PrintTo(const Format& value, std::ostream* out) { *out << value.name; }
 };
 
 class PrinterContract : public ::testing::TestWithParam<Format> {

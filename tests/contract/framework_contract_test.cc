@@ -27,6 +27,8 @@ struct Implementation {
   std::function<std::unique_ptr<Framework>()> broken;  // where something it needs is missing
   std::function<void(DesiredAttempt*)> spoil;          // makes an attempt that it cannot run
   bool always_mpi = false;                             // its only way to meet, even alone
+  // How ctest names the case: otherwise by its bytes, which are others in each run.
+  friend void PrintTo(const Implementation& value, std::ostream* out) { *out << value.name; }
 };
 
 // A directory with what the engine `engine` needs: a Python and its adapter.

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <future>
 #include <memory>
@@ -33,6 +35,14 @@ class PeerWatchTest : public testing::Test {
       ranks_[rank]->Finished("all-reduce");
     }
     if (in_next) ranks_[rank]->Started("broadcast");
+  }
+
+  Socket ConnectTo(int rank) {
+    std::istringstream endpoint(ranks_[rank]->endpoint());
+    std::string address;
+    int port;
+    endpoint >> address >> port;
+    return Connect(address, port, std::chrono::seconds(5));
   }
 
   // The sentence with which `rank` is interrupted; waits for it.
@@ -74,12 +84,8 @@ TEST_F(PeerWatchTest, ARankThatLeavesBeforeAnOperationOfOthersIsNamedUnasked) {
 
 TEST_F(PeerWatchTest, ARankThatFailedAndLeftIsNotBlamedBeforeItsWordsAreHeard) {
   Work(0, 5, /*in_next=*/true);
-  std::istringstream endpoint(ranks_[0]->endpoint());
-  std::string address;
-  int port;
-  endpoint >> address >> port;
   const auto say = [&](const std::string& line) {
-    Socket socket = Connect(address, port, std::chrono::seconds(5));
+    Socket socket = ConnectTo(0);
     EXPECT_TRUE(SendLine(socket, "token " + line + "\n"));
     return socket;
   };
@@ -87,6 +93,25 @@ TEST_F(PeerWatchTest, ARankThatFailedAndLeftIsNotBlamedBeforeItsWordsAreHeard) {
   std::this_thread::sleep_for(std::chrono::milliseconds(50));  // words on another connection may come later
   const Socket words = say("verdict rank 1 does not answer");
   EXPECT_EQ(Interruption(0), "rank 1 does not answer");
+}
+
+TEST_F(PeerWatchTest, ARankThatLeavesHearsOutItsNeighbours) {
+  Socket neighbour = ConnectTo(0);
+  EXPECT_TRUE(SendLine(neighbour, "token watch 3\n"));
+  std::thread leaving([&] { ranks_[0]->Leave(); });
+  std::string heard;
+  char bytes[256];
+  for (ssize_t count = 1; count > 0; heard.append(bytes, std::max<ssize_t>(count, 0))) {
+    pollfd ready{neighbour.get(), POLLIN, 0};
+    ASSERT_EQ(poll(&ready, 1, 20'000), 1) << heard;
+    count = recv(neighbour.get(), bytes, sizeof bytes, 0);
+  }
+  EXPECT_THAT(heard, HasSubstr("token bye 0 "));
+  // Of a connection that is gone, the first of these would bring the news and the second fail.
+  EXPECT_TRUE(SendLine(neighbour, "token at 3 1 1 all-reduce\n"));
+  EXPECT_TRUE(SendLine(neighbour, "token at 3 2 2 all-reduce\n"));
+  neighbour = Socket();
+  leaving.join();
 }
 
 TEST_F(PeerWatchTest, ARankThatLeavesAfterTheLastOperationDisturbsNobody) {

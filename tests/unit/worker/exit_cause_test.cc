@@ -33,6 +33,18 @@ TEST(JudgeExit, QuotesMpirunOnWhichRankWasKilled) {
   EXPECT_THAT(judged.message, HasSubstr("process rank 1"));
 }
 
+TEST(JudgeExit, TellsACrashOfMpirunFromThatOfARank) {
+  TempDir dir;
+  Append(dir / "rank-0.err", "all is well\n");
+  Append(dir / "launcher.err",
+         "[n0:161067] *** Process received signal ***\n[n0:161067] Signal: Segmentation fault (11)\n"
+         "[n0:161067] *** End of error message ***\n");
+  const ExitCause judged = JudgeExit(Ended(139), "mpirun", 2, dir.path());
+  EXPECT_EQ(judged.cause, Attempt::RANK_KILLED);
+  EXPECT_EQ(judged.message,
+            "mpirun itself was ended by signal 11 (Segmentation fault); launcher.err has where it was.");
+}
+
 TEST(JudgeExit, TakesNoReasonFromWhatMpirunSaysOfEveryFailure) {
   TempDir dir;
   Append(dir / "rank-0.err", "");

@@ -131,8 +131,6 @@ class _EpochLog:
     def __init__(self, events, meter, rank):
         self._events, self._meter, self._rank = events, meter, rank
         self._waiting = collections.deque()
-        # For `scalelab-bench events`: what the event path costs is the difference to a run without it.
-        self._tell = os.environ.get("SCALELAB_STEP_EVENTS", "1") != "0"
         self.loss = self.correct = self.samples = self.seconds = 0.0
 
     def add(self, place, result, total, data_seconds, rate, samples):
@@ -153,11 +151,10 @@ class _EpochLog:
         self.samples += samples
         self.seconds += times["step/total_s"]
         self._meter.add(times["step/total_s"], times)
-        if self._tell:
-            metrics = {**times, **result.metrics, "train/loss": result.loss}
-            if self._rank == 0:
-                metrics["train/learning_rate"] = rate
-            self._events.step(*place, metrics)
+        metrics = {**times, **result.metrics, "train/loss": result.loss}
+        if self._rank == 0:
+            metrics["train/learning_rate"] = rate
+        self._events.step(*place, metrics)
 
 
 class _Waits:

@@ -22,6 +22,8 @@ constexpr milliseconds kTick{100};
 // A rank that fails tells why before it goes; its words must be heard before its silence is judged.
 constexpr milliseconds kGrace{200};
 constexpr milliseconds kConnect{500}, kAnswer{2000};
+// A neighbour that runs hears a goodbye at once; one that is stopped is not waited for any longer.
+constexpr milliseconds kFarewell{500};
 
 }  // namespace
 
@@ -126,9 +128,33 @@ void PeerWatch::Run() {
     LookAtNeighbours();
   }
   Accept();
-  std::lock_guard lock(mutex_);
-  // A neighbour may not have come to saying who it is.
-  for (const Connection& c : connections_) SendLine(c.socket, ProgressLine("bye", rank_, mine_));
+  SayGoodbye();
+}
+
+void PeerWatch::SayGoodbye() {
+  {
+    std::lock_guard lock(mutex_);
+    // To every connection: a neighbour may not have come to saying who it is.
+    for (const Connection& c : connections_) {
+      SendLine(c.socket, ProgressLine("bye", rank_, mine_));
+      shutdown(c.socket.get(), SHUT_WR);
+    }
+  }
+  // Closed while words of a neighbour are unread, a connection would be reset, and a goodbye that still waits
+  // to be sent be lost. A neighbour that has heard it closes its own end.
+  const auto over = [](Connection& c) {
+    char bytes[4096];
+    const ssize_t count = recv(c.socket.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+    return count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK);
+  };
+  for (const auto deadline = Clock::now() + kFarewell; !connections_.empty();) {
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0) break;
+    std::vector<pollfd> ready;
+    for (const Connection& c : connections_) ready.push_back({c.socket.get(), POLLIN, 0});
+    poll(ready.data(), ready.size(), static_cast<int>(left));
+    std::erase_if(connections_, over);
+  }
 }
 
 void PeerWatch::Accept() {

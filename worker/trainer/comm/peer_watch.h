@@ -34,7 +34,7 @@ class PeerWatch {
   // strangers out. Throws TrainerError when the next rank cannot be reached.
   void Join(const std::vector<std::string>& endpoints, const std::string& token);
 
-  // Says goodbye: the others know that no later operation can include this rank.
+  // Says goodbye: the others know that no later operation can include this rank. Takes half a second at most.
   void Leave();
 
   // What to do as soon as something is known to be wrong, on a thread of the watch or of Investigate:
@@ -75,6 +75,7 @@ class PeerWatch {
   };
 
   void Run();
+  void SayGoodbye();
   void Accept();
   bool Read(Connection& connection);  // false: closed
   void Handle(Connection& connection, const std::string& line);
