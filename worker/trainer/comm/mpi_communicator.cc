@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include <cstdlib>
 #include <exception>
 
 #include "worker/trainer/comm/communicators.h"
@@ -53,6 +54,10 @@ MpiCommunicator::MpiCommunicator(int rank, int launched, int64_t expected, std::
                            " ranks: launch as many processes as the specification says",
                        ErrorKind::kCommunication);
   }
+  // MPI_Iallreduce in place goes through one rank by default (coll/libnbc of Open MPI 4.1 takes its binomial
+  // tree), which receives and sends everything twice and more. Around a ring each rank sends 2 (n - 1) / n of
+  // the data.
+  setenv("OMPI_MCA_coll_libnbc_iallreduce_algorithm", "1", /*overwrite=*/0);
   int provided = MPI_THREAD_SINGLE;
   CheckMpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
