@@ -226,7 +226,7 @@ class ClusterHarness final : public SlurmHarness {
   void EndWorker(bool success) override {
     std::string job;
     std::ifstream(directory_ + "/job") >> job;
-    // A node under load may take the step for unknown just after it has begun.
+    // Seen once, under load: the step is said to be unknown although its worker has reported.
     const std::string command =
         absl::StrCat("for i in $(seq 50); do scancel --signal=", success ? "TERM" : "USR1", " ", job,
                      ".0 && exit; done; exit 1");
