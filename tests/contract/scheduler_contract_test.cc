@@ -222,15 +222,15 @@ class ClusterHarness final : public SlurmHarness {
     return request;
   }
   void WaitForWorker() override { EXPECT_GT(reports_->Next(), 0); }
-  // Nodes may number processes in their own way, so Slurm is asked to signal the step of the worker.
+  // Nodes may number processes in their own way, so Slurm is asked to signal the step of the worker. Whether it did is
+  // seen by how the job ends, for which every test waits, and not by scancel: seen under load, that called a step
+  // unknown which had ended by this very signal.
   void EndWorker(bool success) override {
     std::string job;
     std::ifstream(directory_ + "/job") >> job;
-    // Seen once, under load: the step is said to be unknown although its worker has reported.
     const std::string command =
-        absl::StrCat("for i in $(seq 50); do scancel --signal=", success ? "TERM" : "USR1", " ", job,
-                     ".0 && exit; done; exit 1");
-    EXPECT_EQ(system(command.c_str()), 0) << command;
+        absl::StrCat("scancel --signal=", success ? "TERM" : "USR1", " ", job, ".0");
+    if (system(command.c_str()) != 0) printf("refused: %s\n", command.c_str());
   }
   void Restart() override {
     absl::StatusOr<std::unique_ptr<Scheduler>> scheduler = NewSlurmScheduler(options_);
