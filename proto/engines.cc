@@ -14,9 +14,7 @@ std::vector<Engine> MakeEngines() {
   constexpr auto kMust = Engine::Gpus::kMust;
   const Names gloo = {"gloo", "nccl"}, mpi = {"mpi", "nccl"}, nccl = {"nccl"};
   const Names own = {"auto"};  // the framework has one way
-  // amp-fp16 needs a loss that is scaled, which only some have.
-  const Names all = {"fp32", "tf32", "amp-bf16", "amp-fp16"}, most = {"fp32", "tf32", "amp-bf16"},
-              fp32 = {"fp32"};
+  const Names all = {"fp32", "tf32", "amp-bf16", "amp-fp16"}, of_cpu = {"fp32", "amp-bf16"};
   // What every adapter has, and what all but those of MXNet have.
   const Names some = {"resnet20", "resnet32", "resnet44", "resnet56", "resnet50"};
   const Names many = {"resnet20", "resnet32",     "resnet44",  "resnet56",  "resnet18",
@@ -27,18 +25,18 @@ std::vector<Engine> MakeEngines() {
       {"native/ddp", "", ""}, {"native/horovod", "", ""}, {"native/serial", "", ""}, {"native/none", "", ""}};
   const Engine adapters[] = {
       {"pytorch/ddp", "pytorch", "pytorch_ddp.py", kAlone, false, kMay, gloo, all, many},
-      {"pytorch/fsdp", "pytorch2", "pytorch_fsdp.py", kAlone, false, kMay, gloo, most, many},
+      {"pytorch/fsdp", "pytorch2", "pytorch_fsdp.py", kAlone, false, kMay, gloo, all, many},
       {"pytorch/dp", "pytorch", "pytorch_dp.py", kAlone, true, kMust, own, all, many},
       {"horovod/pytorch", "pytorch", "horovod_pytorch.py", kMpi, false, kMay, mpi, all, many},
-      {"horovod/tensorflow", "tensorflow", "horovod_tensorflow.py", kMpi, false, kMay, mpi, most, many},
-      {"horovod/mxnet", "mxnet", "horovod_mxnet.py", kMpi, false, kMay, mpi, fp32, some},
-      {"tensorflow/mirrored", "tensorflow", "tensorflow_mirrored.py", kAlone, true, kMay, nccl, most, many},
+      {"horovod/tensorflow", "tensorflow", "horovod_tensorflow.py", kMpi, false, kMay, mpi, all, many},
+      {"horovod/mxnet", "mxnet", "horovod_mxnet.py", kMpi, false, kMay, mpi, of_cpu, some},
+      {"tensorflow/mirrored", "tensorflow", "tensorflow_mirrored.py", kAlone, true, kMay, nccl, all, many},
       {"tensorflow/multiworker-mirrored", "tensorflow", "tensorflow_multiworker.py", kAlone, false, kMay,
-       nccl, most, many},
-      {"keras/tensorflow", "keras-tensorflow", "keras_tensorflow.py", kAlone, false, kMay, nccl, most, many},
-      {"keras/jax", "keras-jax", "keras_jax.py", kAlone, false, kMay, gloo, most, many},
+       nccl, all, many},
+      {"keras/tensorflow", "keras-tensorflow", "keras_tensorflow.py", kAlone, false, kMay, nccl, all, many},
+      {"keras/jax", "keras-jax", "keras_jax.py", kAlone, false, kMay, gloo, all, many},
       {"keras/pytorch", "pytorch2", "keras_pytorch.py", kAlone, false, kMay, gloo, all, many},
-      {"mxnet/kvstore", "mxnet", "mxnet_kvstore.py", kAlone, false, kMay, own, fp32, some},
+      {"mxnet/kvstore", "mxnet", "mxnet_kvstore.py", kAlone, false, kMay, own, of_cpu, some},
   };
   for (const Engine& adapter : adapters) {
     engines.push_back(adapter);

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from scalelab import choices, keras_models, rendezvous, training
+from scalelab import choices, keras_models, loss_scale, rendezvous, training
 from scalelab.deadline import Deadline
 from scalelab.errors import RunError
 
@@ -36,7 +36,7 @@ class KerasJax(training.Engine):
         with training.importing(self.name, "keras-jax"):
             import keras
 
-        keras.mixed_precision.set_global_policy("mixed_bfloat16" if spec.precision == "amp-bf16" else "float32")
+        keras.mixed_precision.set_global_policy(loss_scale.KERAS_POLICIES.get(spec.precision, "float32"))
         keras.utils.set_random_seed(spec.seed)
         with Deadline(spec.comm_timeout_s)("building the model on all ranks"):
             devices = keras.distribution.list_devices()
@@ -55,6 +55,10 @@ class KerasJax(training.Engine):
         self._trained = [v.value for v in model.trainable_variables]
         self._velocities = [jax.numpy.zeros_like(v) for v in self._trained]
         self._decays = [self._spec.weight_decay if self._spec.decay_norm or v.ndim > 1 else 0.0 for v in self._trained]
+        # Scale of the loss and steps since it changed, where there is one.
+        scaled = self._spec.precision == "amp-fp16"
+        self._scaling = [jax.numpy.float32(loss_scale.FIRST), jax.numpy.int32(0)] if scaled else []
+        self._scales = loss_scale.Log()
         # Running statistics and the seeds of dropout are each rank's own: a first axis over the ranks.
         state = [_local(v.value) for v in model.non_trainable_variables]
         self._state = [self._spread((s + self._rank if s.dtype.kind == "u" else s)[None]) for s in state]
@@ -65,8 +69,8 @@ class KerasJax(training.Engine):
         step = jax.shard_map(
             self._shard_step,
             mesh=self._mesh,
-            in_specs=(same, same, own, own, own, same),
-            out_specs=(same, same, own, own, own),
+            in_specs=(same, same, own, same, own, own, same),
+            out_specs=(same, same, own, same, own, own),
             check_vma=False,
         )
         batch = self._spec.batch_per_rank
@@ -76,6 +80,7 @@ class KerasJax(training.Engine):
                 self._trained,
                 self._velocities,
                 self._state,
+                self._scaling,
                 self._spread(np.zeros((batch, data.side, data.side, 3), np.float32)),
                 self._spread(np.zeros(batch, np.int32)),
                 np.float32(0),
@@ -89,23 +94,32 @@ class KerasJax(training.Engine):
         sharding = self._jax.sharding.NamedSharding(self._mesh, self._batch)
         return self._jax.make_array_from_process_local_data(sharding, local)
 
-    def _shard_step(self, trained, velocities, state, images, labels, rate):
-        jax = self._jax
+    def _shard_step(self, trained, velocities, state, scaling, images, labels, rate):
+        jax, where = self._jax, self._jax.numpy.where
+        scale = scaling[0] if scaling else 1
 
         def loss_of(trained):
             outputs, new_state = self._model.stateless_call(trained, [s[0] for s in state], images, training=True)
             outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
             losses = [self._cross_entropy(logits, labels).mean() for logits in outputs]
             loss = losses[0] if len(losses) == 1 else losses[0] + _AUXILIARY * losses[1]
-            return loss, (self._correct(outputs[0], labels), new_state)
+            return loss * scale, (loss, self._correct(outputs[0], labels), new_state)
 
-        (loss, (correct, new_state)), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained)
+        (_, (loss, correct, new_state)), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained)
         gradients = jax.lax.pmean(gradients, self._batch[0])
+        before = trained, velocities
+        if scaling:
+            # What is not finite on one rank is not in the mean, so all ranks agree.
+            finite = jax.numpy.stack([jax.numpy.isfinite(g).all() for g in gradients]).all()
+            gradients = [g / scale for g in gradients]
+            scaling = list(loss_scale.after_step(where, *scaling, finite))
         velocities = [
             self._spec.momentum * v + g + decay * p for v, g, p, decay in zip(velocities, gradients, trained, self._decays)
         ]
         trained = [p - rate * v for p, v in zip(trained, velocities)]
-        return trained, velocities, [s[None] for s in new_state], loss[None], correct[None]
+        if scaling:
+            trained, velocities = ([where(finite, n, o) for n, o in zip(*pair)] for pair in zip((trained, velocities), before))
+        return trained, velocities, [s[None] for s in new_state], scaling, loss[None], correct[None]
 
     def _cross_entropy(self, logits, labels):
         logits = logits.astype("float32")
@@ -117,10 +131,14 @@ class KerasJax(training.Engine):
 
     def step(self, images, labels, rate):
         batch = self._spread(images), self._spread(labels.astype(np.int32))
-        self._trained, self._velocities, self._state, loss, correct = self._step(
-            self._trained, self._velocities, self._state, *batch, np.float32(rate)
+        self._trained, self._velocities, self._state, self._scaling, loss, correct = self._step(
+            self._trained, self._velocities, self._state, self._scaling, *batch, np.float32(rate)
         )
-        return training.StepResult(float(_local(loss)[0]), float(_local(correct)[0]))
+        metrics = self._scales.of_step(float(_local(self._scaling[0]))) if self._scaling else {}
+        return training.StepResult(float(_local(loss)[0]), float(_local(correct)[0]), metrics=metrics)
+
+    def run_metrics(self):
+        return self._scales.of_run() if self._scaling else {}
 
     def _evaluate(self, trained, state, images, labels):
         outputs, _ = self._model.stateless_call(trained, state, images, training=False)

@@ -8,9 +8,8 @@ with training.importing("keras/pytorch", "pytorch2"):
     import torch
     import torch.distributed as dist
     from pytorch_ddp import PytorchDdp
+    from scalelab.loss_scale import KERAS_POLICIES
     from scalelab.torch_device import Precision
-
-_POLICIES = {"amp-bf16": "mixed_bfloat16", "amp-fp16": "mixed_float16"}
 
 
 class _KerasPrecision(Precision):
@@ -56,7 +55,7 @@ class KerasPytorch(PytorchDdp):
             import keras
             from scalelab import keras_models
 
-        keras.config.set_dtype_policy(_POLICIES.get(self.spec.precision, "float32"))
+        keras.config.set_dtype_policy(KERAS_POLICIES.get(self.spec.precision, "float32"))
         keras.utils.set_random_seed(self.spec.seed + self.rank)  # of dropout; weights come from elsewhere
         # PyTorch takes images of either layout for [n, channels, height, width].
         self._network = keras_models.make(keras, self.spec.model, data.side, data.classes, "NCHW")

@@ -30,8 +30,6 @@ class PytorchFsdp(GroupEngine):
                 f"pytorch/fsdp needs torch 2.6 or later, this is {torch.__version__}: deploy/frameworks pytorch2 makes one",
                 "configuration",
             )
-        if self.precision.scaler is not None:
-            raise RunError('pytorch/fsdp has no precision "amp-fp16": use amp-bf16', "configuration")
         super().join()
 
     def wrap(self, model):

@@ -75,10 +75,11 @@ def skip(why):
     sys.exit(SKIPPED)
 
 
-def run(engine, spec, ranks=2, timeout=240, meddle=None):
+def run(engine, spec, ranks=2, timeout=240, meddle=None, wrapper=None):
     """One attempt of `engine` with the fields of `spec` beside those that make it short.
 
-    meddle(directory, processes): does something to them when all are started."""
+    meddle(directory, processes): does something to them when all are started.
+    wrapper: a script beside this one that runs the engine's, which it gets as its argument."""
     fields = {
         "engine": engine,
         "model": "resnet20",
@@ -100,6 +101,8 @@ def run(engine, spec, ranks=2, timeout=240, meddle=None):
     else:
         what = ENGINES[engine]
         argv, mpi, one_process = [python_of(engine), os.path.join(ADAPTERS, what.script)], what.mpi, what.one_process
+        if wrapper:
+            argv.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), wrapper))
     with tempfile.TemporaryDirectory(prefix="scalelab-frameworks-") as directory:
         with open(os.path.join(directory, "spec.json"), "w", encoding="utf-8") as file:
             json.dump(fields, file)

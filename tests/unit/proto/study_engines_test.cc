@@ -85,9 +85,11 @@ TEST(StudyEngines, ABackendThatAnEngineDoesNotTake) {
 }
 
 TEST(StudyEngines, WhatAnEngineDoesNotHave) {
-  EXPECT_THAT(Wrong(On("mxnet/kvstore", R"(, "precision": "amp-bf16")")),
-              Only("fixed.precision",
-                   "engine mxnet/kvstore does not have precision amp-bf16; use fp32, or a native engine"));
+  EXPECT_THAT(
+      Wrong(On("mxnet/kvstore", R"(, "precision": "tf32")", R"("resources": {"gpus_per_rank": 1})")),
+      Only("fixed.precision",
+           "engine mxnet/kvstore does not have precision tf32; use fp32 (it has fp32, amp-bf16), or a "
+           "native engine"));
   v1::StudySpec spec = On("mxnet/kvstore");
   (*spec.mutable_fixed()->mutable_fields())["model"].set_string_value("resnet34");
   EXPECT_THAT(
@@ -119,13 +121,13 @@ TEST(StudyEngines, OneProcessHasAllItsRanksOnOneNode) {
 TEST(StudyEngines, CellsThatDoNotGoTogetherCanBeLeftOut) {
   const auto study = ExpandStudy(Small(R"("on_unusable": "EXCLUDE", "matrix": [
             {"key": "engine", "values": ["native/ddp", "pytorch/ddp", "mxnet/kvstore"]},
-            {"key": "precision", "values": ["fp32", "amp-bf16"]}])",
+            {"key": "backend", "values": ["auto", "gloo"]}])",
                                        R"("ranks": 2)"));
   ASSERT_TRUE(study.ok()) << study.status();
   EXPECT_THAT(study->cells, SizeIs(5));
   ASSERT_THAT(study->excluded, SizeIs(1));
   EXPECT_EQ(study->excluded[0].spec.engine(), "mxnet/kvstore");
-  EXPECT_THAT(study->unusable, ElementsAre(HasSubstr("does not have precision amp-bf16")));
+  EXPECT_THAT(study->unusable, ElementsAre(HasSubstr("cannot use backend gloo")));
 }
 
 TEST(StudyEngines, CommunicationIsMeasuredWhereThereAreRunsToCompareWith) {

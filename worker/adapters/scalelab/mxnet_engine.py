@@ -10,7 +10,7 @@ from .training import Engine, StepResult, importing
 
 def load_mxnet(spec, backends=()):
     """Imports MXNet with this rank's threads; DMLC_* must stand in the environment by now."""
-    choices.check(spec, backends, gpu=False, precisions=("fp32",))
+    choices.check(spec, backends, gpu=False, precisions=("fp32", "amp-bf16"))
     if spec.device == "cuda":
         raise RunError(f"engine {spec.engine} trains on CPUs: use device auto or cpu", "configuration")
     os.environ["OMP_NUM_THREADS"] = str(spec.cpus_per_rank)
@@ -18,7 +18,22 @@ def load_mxnet(spec, backends=()):
     with importing(spec.engine, "mxnet"):
         import mxnet
 
+    if spec.precision == "amp-bf16":
+        # It changes what MXNet's operators are: here, once, before there is a model.
+        from mxnet.contrib import amp
+
+        amp.init("bfloat16")
+        _check_bf16(mxnet)
     return mxnet
+
+
+def _check_bf16(mx):
+    some = mx.nd.zeros((1, 1, 3, 3))
+    try:
+        mx.nd.Convolution(some, some, kernel=(3, 3), num_filter=1, no_bias=True).wait_to_read()
+    except mx.MXNetError as e:
+        message = "MXNet has bfloat16 only on processors with AVX-512, which this node has not: use precision fp32"
+        raise RunError(message, "configuration") from e
 
 
 class MxnetEngine(Engine):
@@ -56,7 +71,7 @@ class MxnetEngine(Engine):
         # The rate of each step is known to the optimizer, wherever it is.
         mx = self._mx
         with mx.autograd.record():
-            logits = self._net(mx.nd.array(images))
+            logits = self._logits(images)
             loss = self._cross_entropy(logits, mx.nd.array(labels)).mean()
         loss.backward()
         self.update()
@@ -64,10 +79,12 @@ class MxnetEngine(Engine):
         mx.nd.waitall()
         return StepResult(float(loss.asscalar()), float(correct))
 
+    def _logits(self, images):
+        return self._mx.nd.amp_cast(self._net(self._mx.nd.array(images)), dtype="float32")
+
     def evaluate(self, images, labels):
-        mx = self._mx
-        logits = self._net(mx.nd.array(images))
-        loss = self._cross_entropy(logits, mx.nd.array(labels)).sum()
+        logits = self._logits(images)
+        loss = self._cross_entropy(logits, self._mx.nd.array(labels)).sum()
         return float(loss.asscalar()), float((logits.asnumpy().argmax(axis=1) == labels).sum())
 
     def parameters(self):

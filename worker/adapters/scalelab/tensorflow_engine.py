@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from . import choices, keras_models
+from . import choices, keras_models, loss_scale
 from .errors import RunError
 from .training import Engine, StepResult, importing
 
@@ -61,7 +61,7 @@ class TensorFlowEngine(Engine):
 
     def build(self, tf, keras, spec, data, parameters, strategy):
         self._tf, self._strategy, self._spec = tf, strategy, spec
-        keras.mixed_precision.set_global_policy("mixed_bfloat16" if spec.precision == "amp-bf16" else "float32")
+        keras.mixed_precision.set_global_policy(loss_scale.KERAS_POLICIES.get(spec.precision, "float32"))
         keras.utils.set_random_seed(spec.seed)
         with strategy.scope():
             self.network = keras_models.make(keras, spec.model, data.side, data.classes, self.layout)
@@ -72,6 +72,10 @@ class TensorFlowEngine(Engine):
             self.statistics = [getattr(v, "value", v) if hasattr(keras, "ops") else v
                                for v in self.network.variables(trainable=False).values()]
             self._velocities = [tf.Variable(tf.zeros(v.shape), trainable=False) for v in self._variables.values()]
+            self._scaling = None  # scale of the loss, and steps since it changed
+            if spec.precision == "amp-fp16":
+                self._scaling = [tf.Variable(first, trainable=False) for first in (loss_scale.FIRST, 0)]
+        self._scales = loss_scale.Log()
         self._step = self.in_replicas(self._replica_step)
         self._evaluation = self.in_replicas(self._replica_evaluation, reduce_retracing=True)
 
@@ -96,17 +100,28 @@ class TensorFlowEngine(Engine):
             outputs = self._outputs(images, training=True)
             losses = [tf.reduce_mean(self._cross_entropy(labels, logits)) for logits in outputs]
             loss = losses[0] if len(losses) == 1 else losses[0] + _AUXILIARY * losses[1]
-        gradients = self.mean_gradients(tape, loss, variables)
+            scaled = loss if self._scaling is None else loss * self._scaling[0]
+        gradients = self.mean_gradients(tape, scaled, variables)
+        finite = None
+        if self._scaling is not None:
+            # What is not finite on one replica is not in the mean, so all replicas agree.
+            finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in gradients])
+            gradients = [g / self._scaling[0] for g in gradients]
         # Mirrored variables are changed by all replicas together.
-        tf.distribute.get_replica_context().merge_call(self._apply, args=(gradients, rate))
-        return loss, self._correct(labels, outputs[0])
+        tf.distribute.get_replica_context().merge_call(self._apply, args=(gradients, rate, finite))
+        scale = 0.0 if self._scaling is None else tf.identity(self._scaling[0])
+        return loss, self._correct(labels, outputs[0]), scale
 
-    def _apply(self, strategy, gradients, rate):
-        momentum, tf = self._spec.momentum, self._tf
+    def _apply(self, strategy, gradients, rate, finite):
+        tf = self._tf
 
-        def sgd(variable, gradient, velocity, rate, decay):
+        def sgd(variable, gradient, velocity, rate, decay, finite):
+            momentum = self._spec.momentum
             if decay:
                 gradient = gradient + decay * variable
+            if finite is not None:  # a step that is left out, without a branch for which a device would wait
+                gradient = tf.where(finite, gradient, 0.0)
+                momentum, rate = tf.where(finite, momentum, 1.0), tf.where(finite, rate, 0.0)
             # v = momentum * v + gradient; variable -= rate * v
             tf.raw_ops.ResourceApplyMomentum(
                 var=variable.handle, accum=velocity.handle, lr=rate, grad=gradient, momentum=momentum
@@ -115,7 +130,14 @@ class TensorFlowEngine(Engine):
         for variable, gradient, velocity in zip(self._variables.values(), gradients, self._velocities):
             decays = self._spec.decay_norm or len(variable.shape) > 1
             decay = self._spec.weight_decay if decays else 0.0
-            strategy.extended.update(variable, sgd, args=(gradient, velocity, rate, decay))
+            strategy.extended.update(variable, sgd, args=(gradient, velocity, rate, decay, finite))
+        if self._scaling is not None:
+            strategy.extended.update(self._scaling[0], self._next_scale, args=(self._scaling[1], finite))
+
+    def _next_scale(self, scale, good_steps, finite):
+        following = loss_scale.after_step(self._tf.where, scale, good_steps, finite)
+        scale.assign(following[0])
+        good_steps.assign(following[1])
 
     def _replica_evaluation(self, images, labels):
         logits = self._outputs(images, training=False)[0]
@@ -139,14 +161,18 @@ class TensorFlowEngine(Engine):
     def step(self, images, labels, rate):
         try:
             batch = self.distribute(images), self.distribute(labels)
-            loss, correct = self._step(*batch, self._tf.constant(rate, self._tf.float32))
-            return StepResult(float(np.mean(self._numbers(loss))), sum(self._numbers(correct)))
+            loss, correct, scale = self._step(*batch, self._tf.constant(rate, self._tf.float32))
+            metrics = {} if self._scaling is None else self._scales.of_step(self._numbers(scale)[0])
+            return StepResult(float(np.mean(self._numbers(loss))), sum(self._numbers(correct)), metrics=metrics)
         except self._tf.errors.OpError as e:
             raise _explained(e) from e
 
     def evaluate(self, images, labels):
         loss, correct = self._evaluation(self.distribute(images), self.distribute(labels))
         return sum(self._numbers(loss)), sum(self._numbers(correct))
+
+    def run_metrics(self):
+        return {} if self._scaling is None else self._scales.of_run()
 
     def parameters(self):
         tensors = {}

@@ -4,6 +4,7 @@ import time
 
 import torch
 
+from . import choices, loss_scale
 from .errors import RunError
 
 
@@ -41,16 +42,14 @@ class Precision:
     """What a name of RunSpec.precision means: autocast for forward passes, loss scaling, TensorFloat-32."""
 
     def __init__(self, spec, device):
-        if spec.precision not in ("fp32", "tf32", "amp-bf16", "amp-fp16"):
-            raise RunError(f'there is no precision "{spec.precision}": use fp32, tf32, amp-bf16 or amp-fp16', "configuration")
-        if spec.precision in ("tf32", "amp-fp16") and device.type == "cpu":
-            raise RunError(f'precision "{spec.precision}" needs a GPU: on a CPU use fp32 or amp-bf16', "configuration")
+        choices.check_precision(spec, device.type == "cuda")
         self._device = device.type
         self._type = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}.get(spec.precision)
         self.scaler = None
         if spec.precision == "amp-fp16":
             # torch 2.3 moved it.
-            self.scaler = torch.amp.GradScaler("cuda") if hasattr(torch.amp, "GradScaler") else torch.cuda.amp.GradScaler()
+            new = hasattr(torch.amp, "GradScaler")
+            self.scaler = torch.amp.GradScaler(self._device, loss_scale.FIRST) if new else torch.cuda.amp.GradScaler()
         if device.type == "cuda":
             # PyTorch's own default lets convolutions use TensorFloat-32 under the name of fp32.
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = spec.precision == "tf32"

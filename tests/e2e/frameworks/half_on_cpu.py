@@ -1,0 +1,35 @@
+"""`half_on_cpu.py ADAPTER`: the adapter, which takes every precision on a CPU as if it were a GPU: slow, and the same arithmetic.
+The first scale of the loss is 1024, with which no gradient of the test overflows by itself.
+
+SPOIL_FIRST_STEP: the last image of rank 1, or of the last replica, is so bright in the first step that its gradients overflow.
+"""
+import os
+import runpy
+import sys
+
+adapter = os.path.abspath(sys.argv[1])
+sys.path.insert(0, os.path.dirname(adapter))
+from scalelab import choices, loss_scale, training  # noqa: E402
+
+choices.check_precision = lambda *_, **__: None
+loss_scale.FIRST = 1024.0
+run = training.run
+
+
+def run_spoiled(engine_class):
+    step = engine_class.step
+
+    def spoiled(self, images, *rest):
+        if engine_class.one_process or os.environ["RANK"] == "1":
+            images[-1] = 1e30
+        engine_class.step = step
+        return step(self, images, *rest)
+
+    engine_class.step = spoiled
+    run(engine_class)
+
+
+if "SPOIL_FIRST_STEP" in os.environ:
+    training.run = run_spoiled
+sys.argv = [adapter]
+runpy.run_path(adapter, run_name="__main__")

@@ -1,0 +1,69 @@
+"""An engine's mixed precisions against native/ddp in single precision, two ranks each: `precision_test.py ENGINE`.
+
+amp-fp16 is for GPUs; here it runs on CPUs (half_on_cpu.py), where the arithmetic is the same. Exit status 77: skipped, and why.
+Prints what it measured.
+"""
+import os
+import sys
+import unittest
+
+import numpy as np
+import run
+
+# Relative to a loss in single precision, in each step. Numbers of bfloat16 have a relative error of up to 2^-8, those
+# of float16 of 2^-11; 2.7e-3 and 7e-4 were measured.
+TOLERANCE = {"amp-bf16": 3e-2, "amp-fp16": 5e-3}
+# Numbers that were rounded to 8 or 11 bits do not agree better than this: the precision was really used.
+ROUNDED = 1e-6
+# Torch 1.13 has no half precision on CPUs, and MXNet none at all there.
+HALF_ON_CPU = ("pytorch/fsdp", "keras/pytorch", "keras/jax", "keras/tensorflow", "horovod/tensorflow", "tensorflow/mirrored",
+               "tensorflow/multiworker-mirrored")
+
+ENGINE = sys.argv.pop() if len(sys.argv) > 1 else "keras/jax"
+# TensorFlow 2.15 takes seconds for a step of 32 images in float16 on a CPU.
+FEW = {"global_batch": 8, "max_steps": "5"}
+
+
+class Precision(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        run.python_of(ENGINE)  # skips
+
+    def near_the_native_one(self, precision, spec, **options):
+        native = run.run("native/ddp", spec)
+        result = run.run(ENGINE, {"precision": precision, **spec}, **options)
+        self.assertEqual(result.status, 0, result.errors)
+        ours, theirs = (np.mean([r.losses(rank) for rank in range(2)], axis=0) for r in (native, result))
+        self.assertEqual(len(theirs), len(ours))
+        apart = np.abs(theirs / ours - 1).max()
+        print(f"{ENGINE}, {precision}: losses apart from single precision by {apart:.1e}")
+        self.assertLess(apart, TOLERANCE[precision])
+        self.assertGreater(apart, ROUNDED)
+        return result
+
+    def test_amp_bf16_is_near_single_precision(self):
+        self.near_the_native_one("amp-bf16", {})
+
+    @unittest.skipUnless(ENGINE in HALF_ON_CPU, "no half precision on CPUs")
+    def test_amp_fp16_is_near_single_precision(self):
+        result = self.near_the_native_one("amp-fp16", FEW, wrapper="half_on_cpu.py")
+        for rank in range(2):
+            scales = [step["metrics"]["train/loss_scale"] for step in result.of(rank, "step")]
+            self.assertEqual(scales, [1024] * 5)
+
+    @unittest.skipUnless(ENGINE in HALF_ON_CPU, "no half precision on CPUs")
+    def test_a_gradient_that_overflows_on_one_rank_leaves_the_step_out_on_all(self):
+        start = run.run("native/ddp", {"max_steps": "1", "learning_rate": 0, "weight_decay": 0}, ranks=1).parameters
+        os.environ["SPOIL_FIRST_STEP"] = "1"
+        self.addCleanup(os.environ.pop, "SPOIL_FIRST_STEP")
+        left_out = run.run(ENGINE, {**FEW, "max_steps": "1", "precision": "amp-fp16"}, wrapper="half_on_cpu.py")
+        self.assertEqual(left_out.status, 0, left_out.errors)
+        for rank in range(2):
+            self.assertEqual(left_out.of(rank, "step")[0]["metrics"]["train/loss_scale"], 512)
+        for name, value in start.items():
+            if not run.recipe.is_buffer(name):
+                np.testing.assert_array_equal(left_out.parameters[name], value, err_msg=name)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
