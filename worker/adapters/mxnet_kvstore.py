@@ -36,8 +36,9 @@ class KvStore(MxnetEngine):
             self._init_store(spec)
 
     def _meet(self, spec):
-        directory = os.environ.get("SCALELAB_ATTEMPT_DIR", ".")
-        hosts = [a.rsplit(":", 1) for a in rendezvous.meet(directory, self._rank, self._ranks, spec.comm_timeout_s)]
+        self._directory, self._timeout_s = os.environ.get("SCALELAB_ATTEMPT_DIR", "."), spec.comm_timeout_s
+        addresses = rendezvous.meet(self._directory, self._rank, self._ranks, self._timeout_s)
+        hosts = [a.rsplit(":", 1) for a in addresses]
         os.environ.update(
             DMLC_PS_ROOT_URI=hosts[0][0],
             DMLC_PS_ROOT_PORT=hosts[0][1],
@@ -100,7 +101,8 @@ class KvStore(MxnetEngine):
 
     def close(self):
         if self._ranks > 1:
-            self._kv._barrier()
+            # Not by the store's own barrier: rank 0 may be past it and end the scheduler before that has told the others.
+            rendezvous.exchange(self._directory, "left", self._rank, self._ranks, "", self._timeout_s)
         self._closing = True
         for helper in self._helpers:
             helper.kill()
