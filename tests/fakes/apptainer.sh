@@ -1,0 +1,30 @@
+#!/bin/bash
+# Stands in for `apptainer exec [--nv] [--bind DIRECTORY]... IMAGE COMMAND...`, which Debian 12 does not have; needs root. The image is a
+# directory: its root, with this machine's own /usr and /etc for contents. Of the node's other directories the
+# command sees those of --bind and nothing else; Apptainer itself would also show it the home directory and /tmp.
+set -euo pipefail
+[ "$1" = exec ] && shift
+binds=()
+while :; do
+  case $1 in
+    --nv) shift ;;
+    --bind) binds+=("$2") && shift 2 ;;
+    *) break ;;
+  esac
+done
+image=$1
+shift
+# shellcheck disable=SC2016
+exec unshare --mount --propagation private bash -euc '
+  image=$1 count=$2 directory=$PWD
+  shift 2
+  mount -t tmpfs image "$image"
+  for name in bin lib lib64 sbin; do ln -s "usr/$name" "$image/$name"; done
+  mkdir -m 1777 "$image/tmp"
+  for shown in /usr /etc /proc /dev "${@:1:count}"; do
+    mkdir -p "$image$shown"
+    mount --rbind "$shown" "$image$shown"
+  done
+  shift "$count"
+  exec chroot "$image" bash -c '\''cd "$1" 2>/dev/null || cd /; shift; exec "$@"'\'' bash "$directory" "$@"
+' bash "$image" "${#binds[@]}" "${binds[@]}" "$@"
