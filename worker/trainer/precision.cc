@@ -10,20 +10,24 @@ namespace {
 
 // LibTorch 2.4 gave these functions a device argument; before, only the CPU is of interest here.
 #if SCALELAB_TORCH_AT_LEAST(2, 4)
-bool AutocastEnabled(at::DeviceType device) { return at::autocast::is_autocast_enabled(device); }
 void SetAutocast(at::DeviceType device, bool on) { at::autocast::set_autocast_enabled(device, on); }
 at::ScalarType AutocastType(at::DeviceType device) { return at::autocast::get_autocast_dtype(device); }
 void SetAutocastType(at::DeviceType device, at::ScalarType type) {
   at::autocast::set_autocast_dtype(device, type);
 }
 #else
-bool AutocastEnabled(at::DeviceType) { return at::autocast::is_cpu_enabled(); }
 void SetAutocast(at::DeviceType, bool on) { at::autocast::set_cpu_enabled(on); }
 at::ScalarType AutocastType(at::DeviceType) { return at::autocast::get_autocast_cpu_dtype(); }
 void SetAutocastType(at::DeviceType, at::ScalarType type) { at::autocast::set_autocast_cpu_dtype(type); }
 #endif
 
 }  // namespace
+
+#if SCALELAB_TORCH_AT_LEAST(2, 4)
+bool AutocastEnabled(at::DeviceType device) { return at::autocast::is_autocast_enabled(device); }
+#else
+bool AutocastEnabled(at::DeviceType) { return at::autocast::is_cpu_enabled(); }
+#endif
 
 Precision ParsePrecision(const std::string& name, const at::Device& device) {
   if (name == "fp32") return Precision::kFp32;

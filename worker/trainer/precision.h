@@ -14,6 +14,9 @@ enum class Precision { kFp32, kTf32, kAmpBf16, kAmpFp16 };
 // Throws TrainerError for what the device cannot do.
 Precision ParsePrecision(const std::string& name, const at::Device& device);
 
+// Whether the calling thread is under automatic mixed precision.
+bool AutocastEnabled(at::DeviceType device);
+
 // Forward passes of the calling thread run under automatic mixed precision while this lives (nothing for
 // kFp32 and kTf32). The cache of converted weights is emptied at the outermost end, because the optimizer
 // changes the weights after it.

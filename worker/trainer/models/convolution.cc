@@ -1,12 +1,12 @@
 #include "worker/trainer/models/convolution.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/autocast_mode.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "worker/trainer/models/winograd_kernels.h"
+#include "worker/trainer/precision.h"
 
 namespace scalelab::trainer {
 namespace {
@@ -110,10 +110,11 @@ bool IsFor(const torch::nn::Conv2dImpl& conv, const at::Tensor& x) {
     return pair->at(0) == value && pair->at(1) == value;
   };
   const auto& options = conv.options;
-  const auto* padding = c10::get_if<torch::ExpandingArray<2>>(&options.padding());
+  // Of std, or of c10 in LibTorch 1.13, whose variant this is.
+  const auto* padding = get_if<torch::ExpandingArray<2>>(&options.padding());
   return x.is_cpu() && x.scalar_type() == at::kFloat && x.dim() == 4 && x.numel() > 0 &&
          x.is_contiguous(at::MemoryFormat::ChannelsLast) &&
-         conv.weight.is_contiguous(at::MemoryFormat::ChannelsLast) && !at::autocast::is_cpu_enabled() &&
+         conv.weight.is_contiguous(at::MemoryFormat::ChannelsLast) && !AutocastEnabled(at::kCPU) &&
          are(options.kernel_size(), 3) && are(options.stride(), 1) && are(options.dilation(), 1) &&
          padding != nullptr && are(*padding, 1) && options.groups() == 1 && !options.bias() &&
          options.in_channels() % kConvLanes == 0 && options.out_channels() % kConvLanes == 0;
