@@ -1,6 +1,8 @@
 // The blocking calls of MpiCommunicator: their caller alone makes them, from start to end.
 #include <sched.h>
 
+#include <algorithm>
+#include <array>
 #include <exception>
 
 #include "worker/trainer/comm/mpi_communicator.h"
@@ -14,10 +16,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The smallest part of a tensor that is worth a message of its own. Ranks exchange whole tensors while parts
-// would be smaller, because then messages cost more than bytes.
+// The smallest part of a tensor that is worth a hop of its own. Ranks exchange whole tensors while parts
+// would be no larger, because then messages cost more than bytes. Whole ones go in messages of this size:
+// Open MPI sends up to 4 KiB, its own words included, without asking the receiver first.
 constexpr int64_t kSmallestPart = 2 << 10;
-constexpr int kExchangeTag = 1;  // messages of callers have 0
+constexpr int kMostMessages = 4;  // of a tensor to one rank
+constexpr int kExchangeTag = 1;   // messages of callers have 0
+
+// Elements of a message of a tensor that is sent whole.
+int MessageOf(int count, size_t width) {
+  return std::max(static_cast<int>(kSmallestPart / width), (count + kMostMessages - 1) / kMostMessages);
+}
 
 // At an operation, before the clock is read and the core offered to others: most small ones are over by then.
 constexpr int64_t kEagerLooks = 2000;
@@ -25,7 +34,10 @@ constexpr int64_t kEagerLooks = 2000;
 }  // namespace
 
 struct MpiCommunicator::Requests {
-  MPI_Request first = MPI_REQUEST_NULL, second = MPI_REQUEST_NULL;
+  MPI_Request* Add() { return &all[count++]; }
+
+  std::array<MPI_Request, 2 * kMostMessages> all;
+  int count = 0;
 };
 
 // An all-reduce by messages between two ranks.
@@ -33,6 +45,7 @@ struct MpiCommunicator::Job {
   char* data;
   int count;     // elements
   size_t width;  // bytes of one
+  int message;   // elements that a message has at most
   MPI_Datatype type;
   ReduceFunction reduce;
   Operation& operation;
@@ -61,15 +74,14 @@ void MpiCommunicator::Block(const char* what, const Body& body) {
 template <typename Start>
 void MpiCommunicator::SeeThrough(Operation& operation, const Start& start) {
   Requests requests;
-  CheckMpi(start(&requests.first), operation.what);
+  CheckMpi(start(requests.Add()), operation.what);
   Await(requests, operation);
 }
 
-void MpiCommunicator::Await(const Requests& requests, Operation& operation) {
-  MPI_Request both[] = {requests.first, requests.second};
+void MpiCommunicator::Await(Requests& requests, Operation& operation) {
   for (int64_t looks = 1;; ++looks) {
     int done = 0;
-    CheckMpi(MPI_Testall(2, both, &done, MPI_STATUSES_IGNORE), operation.what);
+    CheckMpi(MPI_Testall(requests.count, requests.all.data(), &done, MPI_STATUSES_IGNORE), operation.what);
     if (done) return;
     if (under_way_ > 0) Advance();
     if (looks < kEagerLooks) continue;
@@ -83,12 +95,15 @@ void MpiCommunicator::Await(const Requests& requests, Operation& operation) {
 // Receives `in` elements and sends `out` elements at the same time; none: no message.
 void MpiCommunicator::Swap(const Job& job, void* place, int in, int from, const void* data, int out, int to) {
   Requests requests;
-  if (in > 0) {
-    CheckMpi(MPI_Irecv(place, in, job.type, from, kExchangeTag, handles_->comm, &requests.first),
+  for (int at = 0; at < in; at += job.message) {
+    CheckMpi(MPI_Irecv(static_cast<char*>(place) + at * job.width, std::min(job.message, in - at), job.type,
+                       from, kExchangeTag, handles_->comm, requests.Add()),
              "MPI_Irecv");
   }
-  if (out > 0) {
-    CheckMpi(MPI_Isend(data, out, job.type, to, kExchangeTag, handles_->comm, &requests.second), "MPI_Isend");
+  for (int at = 0; at < out; at += job.message) {
+    CheckMpi(MPI_Isend(static_cast<const char*>(data) + at * job.width, std::min(job.message, out - at),
+                       job.type, to, kExchangeTag, handles_->comm, requests.Add()),
+             "MPI_Isend");
   }
   Await(requests, job.operation);
 }
@@ -135,10 +150,15 @@ void MpiCommunicator::AllReduce(const at::Tensor& tensor, ReduceOp op) {
   CheckReduction(tensor, op);
   const int count = CountForMpi(tensor);
   Block("all-reduce", [&](Operation& operation) {
-    const Job job{static_cast<char*>(tensor.data_ptr()),       count,
-                  static_cast<size_t>(tensor.element_size()),  handles_->TypeOf(tensor),
-                  ReduceFunctionFor(tensor.scalar_type(), op), operation};
-    const bool few = static_cast<int64_t>(tensor.nbytes()) < size_ * kSmallestPart;
+    const bool few = static_cast<int64_t>(tensor.nbytes()) <= size_ * kSmallestPart;
+    const auto width = static_cast<size_t>(tensor.element_size());
+    const Job job{static_cast<char*>(tensor.data_ptr()),
+                  count,
+                  width,
+                  few ? MessageOf(count, width) : std::max(count, 1),
+                  handles_->TypeOf(tensor),
+                  ReduceFunctionFor(tensor.scalar_type(), op),
+                  operation};
     few ? ReduceWhole(job) : ReduceParts(job);
     if (op == ReduceOp::kAverage) Scale(tensor, 1.0 / size_);
   });

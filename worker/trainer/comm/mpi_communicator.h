@@ -78,7 +78,7 @@ class MpiCommunicator : public Communicator {
   template <typename Start>
   void SeeThrough(Operation& operation, const Start& start);
   // Until the requests are over; what else is running goes on meanwhile.
-  void Await(const Requests& requests, Operation& operation);
+  void Await(Requests& requests, Operation& operation);
   void Swap(const Job& job, void* place, int in, int from, const void* data, int out, int to);
   void ReduceWhole(const Job& job);  // recursive doubling
   void ReduceParts(const Job& job);  // a ring
