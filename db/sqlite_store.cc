@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "db/filesystem.h"
 #include "db/migrations.h"
+#include "db/phase_fair_lock.h"
 #include "db/reads.h"
 #include "db/writer.h"
 
@@ -53,8 +54,11 @@ class Readers {
  public:
   class Lease {
    public:
-    Lease(Readers& readers, std::unique_ptr<Database> db) : readers_(readers), db_(std::move(db)) {}
+    Lease(Readers& readers, std::unique_ptr<Database> db) : readers_(readers), db_(std::move(db)) {
+      if (readers_.turns_ != nullptr) readers_.turns_->lock_shared();
+    }
     ~Lease() {
+      if (readers_.turns_ != nullptr) readers_.turns_->unlock_shared();
       std::lock_guard lock(readers_.mutex_);
       readers_.free_.push_back(std::move(db_));
       readers_.freed_.notify_one();
@@ -65,6 +69,9 @@ class Readers {
     Readers& readers_;
     std::unique_ptr<Database> db_;
   };
+
+  // Without `turns` readers and a writer work beside each other.
+  explicit Readers(PhaseFairLock* turns) : turns_(turns) {}
 
   void Add(std::unique_ptr<Database> db) {
     std::lock_guard lock(mutex_);
@@ -79,6 +86,7 @@ class Readers {
   }
 
  private:
+  PhaseFairLock* const turns_;  // may be null
   std::mutex mutex_;
   std::condition_variable freed_;
   std::vector<std::unique_ptr<Database>> free_;  // guarded by mutex_
@@ -86,11 +94,18 @@ class Readers {
 
 class SqliteStore : public Store {
  public:
-  SqliteStore(std::unique_ptr<LockFile> lock, std::unique_ptr<Database> writer)
-      : lock_(std::move(lock)), writer_(std::move(writer)) {}
+  SqliteStore(std::unique_ptr<LockFile> lock, std::unique_ptr<Database> writer, bool rollback_journal)
+      : lock_(std::move(lock)),
+        writer_(std::move(writer)),
+        turns_(rollback_journal ? std::make_unique<PhaseFairLock>() : nullptr),
+        readers_(turns_.get()) {}
   Readers& readers() { return readers_; }
 
-  absl::Status Commit(const WriteBatch& batch) override { return writer_.Commit(batch); }
+  absl::Status Commit(const WriteBatch& batch) override {
+    if (turns_ == nullptr) return writer_.Commit(batch);
+    std::lock_guard turn(*turns_);
+    return writer_.Commit(batch);
+  }
   absl::StatusOr<Snapshot> Load() override { return db::Load(*readers_.Borrow()); }
   absl::StatusOr<StudyRow> GetStudy(int64_t id) override { return db::GetStudy(*readers_.Borrow(), id); }
   absl::StatusOr<StudyRow> FindStudy(const std::string& name) override {
@@ -147,6 +162,9 @@ class SqliteStore : public Store {
   // WAL.
   std::unique_ptr<LockFile> lock_;
   Writer writer_;
+  // With a rollback journal nobody reads during a commit, and SQLite lets the others look again after sleeps,
+  // in which a busy writer has begun the next one: for seconds, until they give up.
+  std::unique_ptr<PhaseFairLock> turns_;  // null with a WAL
   Readers readers_;
 };
 
@@ -192,7 +210,7 @@ absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const SqliteOptions& opti
   if (status.ok()) status = SetUpWriter(**writer, options.rollback_journal);
   if (!status.ok()) return status;
 
-  auto store = std::make_unique<SqliteStore>(std::move(*lock), std::move(*writer));
+  auto store = std::make_unique<SqliteStore>(std::move(*lock), std::move(*writer), options.rollback_journal);
   for (int i = 0; i < std::max(options.readers, 1); ++i) {
     absl::StatusOr<std::unique_ptr<Database>> reader =
         Database::Open(options.path, Database::Mode::kReadOnly, kBusyTimeoutMs);
