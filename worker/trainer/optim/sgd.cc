@@ -59,7 +59,7 @@ void Sgd::Apply(const at::Tensor& left_out) {
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       const at::Tensor& gradient = group.parameters[i].grad();
       if (!gradient.defined()) continue;
-      if (AreAlike(group.parameters[i], gradient, group.velocities[i])) {
+      if (!fused_ && AreAlike(group.parameters[i], gradient, group.velocities[i])) {
         StepOne(group.parameters[i], gradient, group.velocities[i], group.weight_decay);
         continue;
       }
