@@ -7,7 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/commands/commands.h"
-#include "proto/study_keys.h"
+#include "catalog/study_keys.h"
 
 namespace scalelab::client {
 namespace {

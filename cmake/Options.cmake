@@ -45,9 +45,17 @@ function(scalelab_room name)
   target_link_libraries(${name} PRIVATE scalelab_warnings)
 endfunction()
 
-# For rooms that link scalelab_study.
+# scalelab_folder(SOURCE...): the library of the current folder. Its target is named after the folder's path:
+# server/core is scalelab_server_core.
+function(scalelab_folder)
+  file(RELATIVE_PATH name ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  string(REPLACE / _ name scalelab_${name})
+  scalelab_room(${name} ${ARGN})
+endfunction()
+
+# For libraries that link scalelab_proto.
 function(scalelab_use_message_headers)
-  foreach(room ${ARGN})
-    target_precompile_headers(${room} REUSE_FROM scalelab_study)
+  foreach(library ${ARGN})
+    target_precompile_headers(${library} REUSE_FROM scalelab_proto)
   endforeach()
 endfunction()

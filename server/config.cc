@@ -19,9 +19,9 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "proto/sbatch_options.h"
-#include "proto/study_keys.h"
-#include "server/socket.h"
+#include "study/sbatch_options.h"
+#include "catalog/study_keys.h"
+#include "server/services/socket.h"
 #include "yaml-cpp/yaml.h"
 
 namespace scalelab::server {

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/config_environments.h"
+#include "server/frameworks/config_environments.h"
 
 namespace scalelab::server {
 

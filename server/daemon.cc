@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "db/sqlite_store.h"
-#include "server/local_scheduler.h"
-#include "server/slurm_scheduler.h"
+#include "server/scheduler/local_scheduler.h"
+#include "server/scheduler/slurm_scheduler.h"
 #include "server/version.h"
 
 namespace scalelab::server {

@@ -5,10 +5,10 @@
 
 #include "absl/status/statusor.h"
 #include "server/config.h"
-#include "server/coordinator.h"
+#include "server/core/coordinator.h"
 #include "server/data_dir.h"
-#include "server/frameworks.h"
-#include "server/rpc_server.h"
+#include "server/frameworks/frameworks.h"
+#include "server/services/rpc_server.h"
 
 namespace scalelab::server {
 

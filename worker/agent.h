@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "worker/attempt.h"
 #include "worker/coordinator_client.h"
-#include "worker/event_loop.h"
+#include "worker/process/event_loop.h"
 #include "worker/worker_state.h"
 
 namespace scalelab::worker {

@@ -19,10 +19,10 @@
 #include "worker/event_follower.h"
 #include "worker/framework.h"
 #include "worker/launcher.h"
-#include "worker/output_limit.h"
-#include "worker/process.h"
+#include "worker/process/output_limit.h"
+#include "worker/process/process.h"
 #include "worker/provenance.h"
-#include "worker/tagged_processes.h"
+#include "worker/process/tagged_processes.h"
 
 namespace scalelab::worker {
 

@@ -17,7 +17,7 @@
 #include "scalelab/v1/worker.pb.h"
 #include "worker/coordinator_client.h"
 #include "worker/event_line.h"
-#include "worker/event_loop.h"
+#include "worker/process/event_loop.h"
 
 namespace scalelab::worker {
 

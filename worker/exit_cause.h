@@ -4,7 +4,7 @@
 #include <string>
 
 #include "scalelab/v1/run.pb.h"
-#include "worker/process.h"
+#include "worker/process/process.h"
 
 namespace scalelab::worker {
 

@@ -7,8 +7,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "proto/engine_environment.h"
-#include "proto/engines.h"
+#include "study/engine_environment.h"
+#include "catalog/engines.h"
 
 namespace scalelab::worker {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "scalelab/v1/worker.pb.h"
 #include "worker/framework.h"
-#include "worker/process.h"
+#include "worker/process/process.h"
 
 namespace scalelab::worker {
 

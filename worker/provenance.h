@@ -10,8 +10,8 @@
 
 #include "nlohmann/json.hpp"
 #include "scalelab/v1/worker.pb.h"
-#include "worker/event_loop.h"
-#include "worker/process.h"
+#include "worker/process/event_loop.h"
+#include "worker/process/process.h"
 
 namespace scalelab::worker {
 

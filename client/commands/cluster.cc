@@ -3,7 +3,7 @@
 #include "absl/strings/str_join.h"
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
-#include "client/text.h"
+#include "client/output/text.h"
 
 namespace scalelab::client {
 namespace {

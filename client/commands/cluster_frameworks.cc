@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/commands/commands.h"
-#include "client/text.h"
+#include "client/output/text.h"
 
 namespace scalelab::client {
 namespace {

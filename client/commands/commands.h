@@ -3,7 +3,7 @@
 #pragma once
 
 #include "CLI/App.hpp"
-#include "client/session.h"
+#include "client/session/session.h"
 
 namespace scalelab::client {
 

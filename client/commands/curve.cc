@@ -6,7 +6,7 @@
 #include "client/commands/curve_table.h"
 #include "client/plots/svg_plot.h"
 #include "client/plots/terminal_plot.h"
-#include "client/selectors.h"
+#include "client/session/selectors.h"
 
 namespace scalelab::client {
 namespace {

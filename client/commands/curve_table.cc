@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "client/commands/sections.h"
 #include "client/plots/curve_view.h"
-#include "client/text.h"
+#include "client/output/text.h"
 
 namespace scalelab::client {
 namespace {

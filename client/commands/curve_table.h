@@ -1,7 +1,7 @@
 // A scaling curve as tables. Pure.
 #pragma once
 
-#include "client/printer.h"
+#include "client/output/printer.h"
 #include "scalelab/v1/result.pb.h"
 
 namespace scalelab::client {

@@ -1,8 +1,8 @@
 // `scalelab data index DIR`: lists the images of a folder once, so that runs need not. Needs no server.
 #include "absl/strings/str_cat.h"
 #include "client/commands/commands.h"
-#include "client/exit_code.h"
-#include "proto/image_folder.h"
+#include "client/session/exit_code.h"
+#include "catalog/image_folder.h"
 
 namespace scalelab::client {
 namespace {

@@ -1,9 +1,9 @@
 // `scalelab data verify DATASET --data-dir DIR`: looks at every file of a data set. Needs no server.
 #include "absl/strings/str_cat.h"
 #include "client/commands/commands.h"
-#include "client/exit_code.h"
+#include "client/session/exit_code.h"
 #include "google/protobuf/struct.pb.h"
-#include "worker/images/verify.h"
+#include "catalog/images/verify.h"
 
 namespace scalelab::client {
 namespace {

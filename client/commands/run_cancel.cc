@@ -2,7 +2,7 @@
 #include "client/commands/commands.h"
 #include "client/commands/each.h"
 #include "client/commands/sections.h"
-#include "client/selectors.h"
+#include "client/session/selectors.h"
 
 namespace scalelab::client {
 namespace {

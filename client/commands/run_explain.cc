@@ -1,8 +1,8 @@
 // `scalelab run explain RUN`.
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
-#include "client/selectors.h"
-#include "client/text.h"
+#include "client/session/selectors.h"
+#include "client/output/text.h"
 
 namespace scalelab::client {
 namespace {

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
-#include "client/selectors.h"
+#include "client/session/selectors.h"
 
 namespace scalelab::client {
 namespace {

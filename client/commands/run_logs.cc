@@ -1,6 +1,6 @@
 // `scalelab run logs RUN`: what a rank wrote, byte for byte.
 #include "client/commands/commands.h"
-#include "client/selectors.h"
+#include "client/session/selectors.h"
 
 namespace scalelab::client {
 namespace {

@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/commands/commands.h"
-#include "client/json_printer.h"
-#include "client/selectors.h"
-#include "client/text.h"
+#include "client/output/json_printer.h"
+#include "client/session/selectors.h"
+#include "client/output/text.h"
 
 namespace scalelab::client {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/progress.h"
-#include "client/text.h"
+#include "client/session/progress.h"
+#include "client/output/text.h"
 
 namespace scalelab::client {
 namespace {

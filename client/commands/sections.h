@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "client/printer.h"
+#include "client/output/printer.h"
 #include "google/protobuf/repeated_field.h"
 #include "scalelab/v1/reason.pb.h"
 #include "scalelab/v1/run.pb.h"

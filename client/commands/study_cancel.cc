@@ -3,8 +3,8 @@
 #include "client/commands/commands.h"
 #include "client/commands/each.h"
 #include "client/commands/sections.h"
-#include "client/progress.h"
-#include "client/selectors.h"
+#include "client/session/progress.h"
+#include "client/session/selectors.h"
 
 namespace scalelab::client {
 namespace {

@@ -2,7 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/commands/commands.h"
 #include "client/commands/each.h"
-#include "client/selectors.h"
+#include "client/session/selectors.h"
 
 namespace scalelab::client {
 namespace {

@@ -1,7 +1,7 @@
 // `scalelab study explain STUDY`.
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
-#include "client/selectors.h"
+#include "client/session/selectors.h"
 
 namespace scalelab::client {
 namespace {

@@ -3,8 +3,8 @@
 #include "absl/strings/str_join.h"
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
-#include "client/selectors.h"
-#include "client/text.h"
+#include "client/session/selectors.h"
+#include "client/output/text.h"
 
 namespace scalelab::client {
 namespace {

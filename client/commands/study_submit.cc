@@ -8,10 +8,10 @@
 #include "absl/strings/str_format.h"
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
-#include "client/exit_code.h"
-#include "client/progress.h"
-#include "client/study_file.h"
-#include "client/watcher.h"
+#include "client/session/exit_code.h"
+#include "client/session/progress.h"
+#include "study/file/study_file.h"
+#include "client/session/watcher.h"
 
 namespace scalelab::client {
 namespace {

@@ -1,8 +1,8 @@
 // `scalelab study validate FILE`: checks a study file without a server.
 #include "absl/strings/str_cat.h"
 #include "client/commands/commands.h"
-#include "client/exit_code.h"
-#include "client/study_file.h"
+#include "client/session/exit_code.h"
+#include "study/file/study_file.h"
 
 namespace scalelab::client {
 namespace {

@@ -1,9 +1,9 @@
 // `scalelab study wait STUDY [--timeout 60s]`.
 #include "client/commands/commands.h"
-#include "client/interrupt.h"
-#include "client/progress.h"
-#include "client/selectors.h"
-#include "client/watcher.h"
+#include "client/session/interrupt.h"
+#include "client/session/progress.h"
+#include "client/session/selectors.h"
+#include "client/session/watcher.h"
 
 namespace scalelab::client {
 namespace {

@@ -1,7 +1,7 @@
 // `scalelab study watch STUDY`.
 #include "client/commands/commands.h"
-#include "client/selectors.h"
-#include "client/watcher.h"
+#include "client/session/selectors.h"
+#include "client/session/watcher.h"
 
 namespace scalelab::client {
 namespace {

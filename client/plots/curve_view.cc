@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "client/text.h"
+#include "client/output/text.h"
 
 namespace scalelab::client {
 namespace {

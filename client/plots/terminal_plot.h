@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "client/terminal.h"
+#include "client/output/terminal.h"
 #include "scalelab/v1/result.pb.h"
 
 namespace scalelab::client {

@@ -18,7 +18,7 @@
 //   order.
 // - More: the same; resampling thousands of blocks says nothing new.
 // With 95% asked for, both cover the truth in 94.0 to 95.5% of simulated studies of 2 to 20 blocks with noise
-// of 5% in cell, baseline and block (tests/unit/server/analysis_coverage_test.cc keeps them between 92 and
+// of 5% in cell, baseline and block (tests/unit/server/analysis/coverage_test.cc keeps them between 92 and
 // 98%).
 #pragma once
 

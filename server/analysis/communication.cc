@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/json_util.h"
-#include "proto/study_communication.h"
+#include "study/communication.h"
 #include "scalelab/v1/run.pb.h"
 
 namespace scalelab::server {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
-#include "proto/study_communication.h"
+#include "study/communication.h"
 #include "server/analysis/bootstrap.h"
 #include "server/analysis/communication.h"
 #include "server/analysis/fits.h"

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "google/protobuf/util/json_util.h"
-#include "proto/engines.h"
-#include "proto/study_communication.h"
+#include "catalog/engines.h"
+#include "study/communication.h"
 #include "scalelab/v1/run.pb.h"
 #include "server/analysis/statistics.h"
 

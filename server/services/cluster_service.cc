@@ -1,6 +1,6 @@
 #include "server/services/cluster_service.h"
 
-#include "server/convert.h"
+#include "server/core/convert.h"
 #include "server/services/reactors.h"
 
 namespace scalelab::server {

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "scalelab/v1/cluster.grpc.pb.h"
-#include "server/coordinator.h"
-#include "server/frameworks.h"
+#include "server/core/coordinator.h"
+#include "server/frameworks/frameworks.h"
 #include "server/services/auth.h"
 
 namespace scalelab::server {

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "proto/status.h"
-#include "server/convert.h"
+#include "server/core/convert.h"
 
 namespace scalelab::server {
 namespace {

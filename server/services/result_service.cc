@@ -6,7 +6,7 @@
 #include "server/analysis/curve.h"
 #include "server/analysis/downsample.h"
 #include "server/analysis/training.h"
-#include "server/convert.h"
+#include "server/core/convert.h"
 #include "server/services/lookup.h"
 #include "server/services/reactors.h"
 

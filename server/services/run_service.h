@@ -3,7 +3,7 @@
 
 #include "db/store.h"
 #include "scalelab/v1/run.grpc.pb.h"
-#include "server/coordinator.h"
+#include "server/core/coordinator.h"
 #include "server/services/auth.h"
 
 namespace scalelab::server {

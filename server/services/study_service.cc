@@ -7,12 +7,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/status.h"
-#include "server/convert.h"
-#include "server/explain.h"
+#include "server/core/convert.h"
+#include "server/core/explain.h"
 #include "server/services/lookup.h"
 #include "server/services/reactors.h"
 #include "server/services/watch_stream.h"
-#include "server/submission.h"
+#include "server/core/submission.h"
 
 namespace scalelab::server {
 namespace {

@@ -3,8 +3,8 @@
 
 #include "db/store.h"
 #include "scalelab/v1/study.grpc.pb.h"
-#include "server/coordinator.h"
-#include "server/frameworks.h"
+#include "server/core/coordinator.h"
+#include "server/frameworks/frameworks.h"
 #include "server/services/auth.h"
 
 namespace scalelab::server {

@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/status.h"
-#include "server/convert.h"
-#include "server/explain.h"
+#include "server/core/convert.h"
+#include "server/core/explain.h"
 
 namespace scalelab::server {
 namespace {

@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "scalelab/v1/study.grpc.pb.h"
-#include "server/coordinator.h"
+#include "server/core/coordinator.h"
 
 namespace scalelab::server {
 

@@ -1,6 +1,6 @@
 #include "server/services/worker_service.h"
 
-#include "server/ingest.h"
+#include "server/core/ingest.h"
 #include "server/services/reactors.h"
 
 namespace scalelab::server {

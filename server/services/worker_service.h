@@ -2,7 +2,7 @@
 #pragma once
 
 #include "scalelab/v1/worker.grpc.pb.h"
-#include "server/coordinator.h"
+#include "server/core/coordinator.h"
 #include "server/services/auth.h"
 
 namespace scalelab::server {

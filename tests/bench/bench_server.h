@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "server/coordinator.h"
-#include "server/rpc_server.h"
+#include "server/core/coordinator.h"
+#include "server/services/rpc_server.h"
 
 namespace scalelab::bench {
 

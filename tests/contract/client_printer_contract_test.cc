@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "client/printer.h"
+#include "client/output/printer.h"
 #include "scalelab/v1/study.pb.h"
 
 namespace scalelab::client {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "proto/engines.h"
+#include "catalog/engines.h"
 #include "worker/framework.h"
 
 namespace scalelab::worker {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/images/decode.h"
+#include "catalog/images/decode.h"
 
 namespace scalelab {
 

@@ -14,7 +14,7 @@
 #include <sstream>
 
 #include "gtest/gtest.h"
-#include "server/local_job.h"
+#include "server/scheduler/local_job.h"
 
 namespace scalelab::server {
 

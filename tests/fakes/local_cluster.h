@@ -9,7 +9,7 @@
 #include <mutex>
 #include <string>
 
-#include "server/local_scheduler.h"
+#include "server/scheduler/local_scheduler.h"
 
 namespace scalelab::server {
 

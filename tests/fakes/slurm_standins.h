@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "server/slurm_scheduler.h"
+#include "server/scheduler/slurm_scheduler.h"
 
 namespace scalelab::server {
 

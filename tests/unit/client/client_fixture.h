@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "client/exit_code.h"
+#include "client/session/exit_code.h"
 #include "client/program.h"
 #include "tests/fakes/fake_services.h"
 

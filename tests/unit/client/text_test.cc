@@ -1,4 +1,4 @@
-#include "client/text.h"
+#include "client/output/text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <csignal>
 #include <cstdlib>
 
-#include "client/interrupt.h"
-#include "client/progress.h"
-#include "client/selectors.h"
+#include "client/session/interrupt.h"
+#include "client/session/progress.h"
+#include "client/session/selectors.h"
 
 namespace scalelab::client {
 namespace {

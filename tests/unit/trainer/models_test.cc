@@ -1,5 +1,5 @@
 // The registry, and the networks without residual blocks: AlexNet, VGG-16, MobileNetV2 and Inception V3.
-#include "proto/models.h"
+#include "catalog/models.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "proto/models.h"
+#include "catalog/models.h"
 #include "worker/trainer/checkpoint/parameters.h"
 
 namespace scalelab::trainer {

@@ -1,4 +1,4 @@
-#include "worker/event_loop.h"
+#include "worker/process/event_loop.h"
 
 #include <gtest/gtest.h>
 

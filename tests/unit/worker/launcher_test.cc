@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_join.h"
-#include "proto/engines.h"
+#include "catalog/engines.h"
 
 namespace scalelab::worker {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/output_limit.h"
+#include "worker/process/output_limit.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "worker/process.h"
+#include "worker/process/process.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -16,9 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tests/unit/worker/temp_dir.h"
-#include "worker/lock_file.h"
+#include "worker/process/lock_file.h"
 #include "worker/node_info.h"
-#include "worker/process_tree.h"
+#include "worker/process/process_tree.h"
 
 namespace scalelab::worker {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "proto/models.h"
+#include "catalog/models.h"
 #include "worker/trainer/errors.h"
 
 namespace scalelab::trainer {

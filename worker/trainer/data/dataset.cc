@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "proto/datasets.h"
-#include "proto/image_folder.h"
+#include "catalog/datasets.h"
+#include "catalog/image_folder.h"
 #include "worker/trainer/data/image_files.h"
 #include "worker/trainer/data/random.h"
 #include "worker/trainer/errors.h"

@@ -13,8 +13,8 @@
 #include <span>
 #include <vector>
 
-#include "proto/image_folder.h"
-#include "worker/images/resize.h"
+#include "catalog/image_folder.h"
+#include "catalog/images/resize.h"
 #include "worker/trainer/data/batch.h"
 
 namespace scalelab::trainer {

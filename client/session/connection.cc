@@ -1,0 +1,156 @@
+#include "client/session/connection.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/status.h"
+
+namespace scalelab::client {
+namespace {
+
+using std::chrono::system_clock;
+
+system_clock::time_point ToChrono(absl::Time time) {
+  // gRPC cannot say "for ever" with a time point of its own; a year is as good.
+  return absl::ToChronoTime(std::min(time, absl::Now() + absl::Hours(24 * 365)));
+}
+
+absl::StatusOr<std::string> ReadToken(const std::string& path) {
+  std::ifstream file(path);
+  std::string token;
+  if (!std::getline(file, token) || absl::StripAsciiWhitespace(token).empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot read a token from ", path,
+                     ": --token-file and SCALELAB_TOKEN_FILE name a copy of the "
+                     "coordinator's client.token"));
+  }
+  return std::string(absl::StripAsciiWhitespace(token));
+}
+
+}  // namespace
+
+Connection::Connection(ServerOptions options, absl::Duration timeout, std::string token)
+    : options_(std::move(options)), timeout_(timeout), token_(std::move(token)) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
+                   5000);  // also the time a host has to take the connection
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  arguments.SetMaxReceiveMessageSize(-1);
+  channel_ =
+      grpc::CreateCustomChannel(options_.address.target, grpc::InsecureChannelCredentials(), arguments);
+  studies_ = scalelab::v1::StudyService::NewStub(channel_);
+  runs_ = scalelab::v1::RunService::NewStub(channel_);
+  results_ = scalelab::v1::ResultService::NewStub(channel_);
+  cluster_ = scalelab::v1::ClusterService::NewStub(channel_);
+}
+
+absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ServerOptions& options,
+                                                             absl::Duration timeout) {
+  std::string token;
+  if (options.address.socket_path.empty() && !options.token_file.empty()) {
+    auto read = ReadToken(options.token_file);
+    if (!read.ok()) return read.status();
+    token = *std::move(read);
+  }
+  std::unique_ptr<Connection> connection(new Connection(options, timeout, std::move(token)));
+  if (const absl::Status status = connection->Connect(absl::Now() + timeout); !status.ok()) return status;
+  return connection;
+}
+
+absl::Status Connection::Connect(absl::Time deadline) const {
+  for (grpc_connectivity_state state = channel_->GetState(true); state != GRPC_CHANNEL_READY;
+       state = channel_->GetState(true)) {
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) return Unreachable();
+    if (!channel_->WaitForStateChange(state, ToChrono(deadline))) return Unreachable();
+  }
+  return absl::OkStatus();
+}
+
+bool Connection::WaitForServer(absl::Time deadline) const {
+  return channel_->WaitForConnected(ToChrono(deadline));
+}
+
+std::unique_ptr<grpc::ClientContext> Connection::MakeContext(absl::Time deadline) const {
+  auto context = std::make_unique<grpc::ClientContext>();
+  context->set_deadline(ToChrono(deadline));
+  if (!token_.empty()) context->AddMetadata("authorization", absl::StrCat("Bearer ", token_));
+  return context;
+}
+
+absl::Status Connection::Repeat(size_t request_bytes,
+                                const std::function<grpc::Status(grpc::ClientContext*)>& call) const {
+  if (request_bytes > kMaxRequestBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the request has ", request_bytes, " bytes, and a server takes ", kMaxRequestBytes,
+                     " (4 MiB) at most: split the study, or write its grid as axes"));
+  }
+  const absl::Time deadline = absl::Now() + timeout_;
+  for (absl::Duration pause = absl::Milliseconds(50);; pause = std::min(2 * pause, absl::Seconds(1))) {
+    const grpc::Status status = call(MakeContext(deadline).get());
+    // With a reason it is the server itself that says no.
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE || !ReasonOf(FromGrpc(status)).empty()) {
+      return Explain(status);
+    }
+    // It was there when we connected: give a restart the time that the user gave us.
+    absl::SleepFor(std::min(pause, deadline - absl::Now()));
+    if (!WaitForServer(deadline)) return Unreachable();
+  }
+}
+
+absl::Status Connection::Unreachable() const {
+  const std::string& path = options_.address.socket_path;
+  if (!path.empty() && access(path.c_str(), W_OK) != 0 && errno == EACCES) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "you may not open the socket ", path, ": ask whoever runs the server for an address and a token"));
+  }
+  return absl::UnavailableError(
+      absl::StrCat("no scalelab server answers at ", options_.address.text,
+                   ": start one with `scalelabd --data DIR` or point --server/SCALELAB_SERVER at it"));
+}
+
+absl::Status Connection::Explain(const grpc::Status& grpc_status) const {
+  absl::Status status = FromGrpc(grpc_status);
+  const std::string& server = options_.address.text;
+  if (status.code() == absl::StatusCode::kUnauthenticated) {
+    return absl::UnauthenticatedError(absl::StrCat(
+        "the server at ", server, " does not know you (", status.message(),
+        "): --token-file or SCALELAB_TOKEN_FILE names a copy of the coordinator's client.token"));
+  }
+  // With a reason the server has said what is wrong, better than we can.
+  if (status.ok() || !ReasonOf(status).empty()) return status;
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+      return Unreachable();
+    case absl::StatusCode::kDeadlineExceeded:
+      return absl::DeadlineExceededError(absl::StrCat("the server at ", server, " did not answer in ",
+                                                      absl::FormatDuration(timeout_),
+                                                      ": --timeout gives it longer"));
+    case absl::StatusCode::kUnimplemented:
+      return absl::UnimplementedError(
+          absl::StrCat("the server at ", server, " is of another version and does not know this command"));
+    case absl::StatusCode::kResourceExhausted:
+      if (absl::StrContains(status.message(), "larger than max")) {
+        return absl::InvalidArgumentError(absl::StrCat("the server at ", server,
+                                                       " does not take so large a request (",
+                                                       status.message(), "): split the study"));
+      }
+      return status;
+    default:
+      return status;
+  }
+}
+
+}  // namespace scalelab::client

@@ -1,0 +1,107 @@
+#include "client/session/server_options.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace scalelab::client {
+namespace {
+
+constexpr size_t kLongestSocketPath = 107;  // sockaddr_un.sun_path, its ending zero left out
+
+std::string Env(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string XdgDirectory(const char* variable, absl::string_view below_home) {
+  const std::string value = Env(variable);
+  return value.empty() ? absl::StrCat(Env("HOME"), "/", below_home) : value;
+}
+
+// The configuration file's values; empty when there is no such file.
+absl::StatusOr<std::map<std::string, std::string>> ReadConfig(const std::string& path) {
+  std::map<std::string, std::string> values;
+  std::ifstream file(path);
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    const absl::string_view text =
+        absl::StripAsciiWhitespace(absl::string_view(line).substr(0, line.find('#')));
+    if (text.empty()) continue;
+    const size_t separator = text.find_first_of(":=");
+    const std::string key(absl::StripAsciiWhitespace(text.substr(0, separator)));
+    if (separator == absl::string_view::npos || (key != "server" && key != "token_file")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ":", number, ": '", text,
+                       "' is not a setting: write \"server: ADDRESS\" or \"token_file: PATH\""));
+    }
+    absl::string_view value = absl::StripAsciiWhitespace(text.substr(separator + 1));
+    if (value.size() >= 2 && value.front() == value.back() &&
+        (value.front() == '"' || value.front() == '\'')) {
+      value = value.substr(1, value.size() - 2);
+    }
+    values[key] = std::string(value);
+  }
+  return values;
+}
+
+}  // namespace
+
+absl::StatusOr<ServerAddress> ParseServerAddress(absl::string_view text) {
+  ServerAddress address;
+  address.text = std::string(text);
+  absl::string_view rest = text;
+  if (absl::ConsumePrefix(&rest, "unix:")) {
+    if (absl::StartsWith(rest, "//")) rest.remove_prefix(2);
+    if (rest.empty())
+      return absl::InvalidArgumentError("the server address 'unix:' lacks the path of a socket");
+    if (rest.size() > kLongestSocketPath) {
+      return absl::InvalidArgumentError(absl::StrCat("the socket path ", rest, " has ", rest.size(),
+                                                     " bytes, more than ", kLongestSocketPath,
+                                                     ": use a shorter or a relative one"));
+    }
+    address.socket_path = std::string(rest);
+    address.target = absl::StrCat("unix:", rest);
+    return address;
+  }
+  const size_t colon = text.rfind(':');
+  int port = 0;
+  const bool fits = colon != absl::string_view::npos && colon > 0 &&
+                    text.find_first_of("/ ") == absl::string_view::npos &&
+                    absl::SimpleAtoi(text.substr(colon + 1), &port) && port > 0 && port < 65536;
+  if (!fits) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the server address '", text, "' is neither unix:PATH nor HOST:PORT"));
+  }
+  address.target = absl::StrCat("dns:///", text);
+  return address;
+}
+
+absl::StatusOr<ServerOptions> ResolveServer(const std::string& server_flag,
+                                            const std::string& token_file_flag) {
+  const std::string config_path = XdgDirectory("XDG_CONFIG_HOME", ".config") + "/scalelab/config";
+  const auto config = ReadConfig(config_path);
+  if (!config.ok()) return config.status();
+  const auto first_set = [&config](const std::string& flag, const char* variable, const std::string& key,
+                                   const std::string& fallback) {
+    if (!flag.empty()) return flag;
+    if (const std::string value = Env(variable); !value.empty()) return value;
+    const auto it = config->find(key);
+    return it != config->end() && !it->second.empty() ? it->second : fallback;
+  };
+  const std::string socket = XdgDirectory("XDG_DATA_HOME", ".local/share") + "/scalelab/scalelab.sock";
+  const auto address =
+      ParseServerAddress(first_set(server_flag, "SCALELAB_SERVER", "server", absl::StrCat("unix:", socket)));
+  if (!address.ok()) return address.status();
+  return ServerOptions{*address, first_set(token_file_flag, "SCALELAB_TOKEN_FILE", "token_file", "")};
+}
+
+}  // namespace scalelab::client

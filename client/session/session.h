@@ -1,0 +1,68 @@
+// What a command works with: the global options, its outputs and the line to the server.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/session/connection.h"
+#include "client/session/exit_code.h"
+#include "client/output/printer.h"
+#include "client/output/terminal.h"
+
+namespace scalelab::client {
+
+struct GlobalOptions {
+  OutputFormat output = OutputFormat::kTable;
+  std::string server;      // empty: see ResolveServer
+  std::string token_file;  // empty: see ResolveServer
+  std::optional<absl::Duration>
+      timeout;  // of each call (default 60 s), of "wait" and "watch" the whole (none)
+  bool quiet = false;
+  bool no_color = false;
+};
+
+// Where output goes. Data goes to `out`, words to `err`.
+struct Io {
+  std::ostream& out;
+  std::ostream& err;
+  Terminal out_terminal;
+  Terminal err_terminal;
+  std::function<absl::Time()> now = absl::Now;  // what ages and remaining times are measured from
+};
+
+class Session {
+ public:
+  // Both must outlive the session.
+  Session(const GlobalOptions& options, const Io& io);
+
+  const GlobalOptions& options() const { return options_; }
+  const Io& io() const { return io_; }
+  absl::Time now() const { return io_.now(); }
+  // Connects at the first call; `Connection::Open` lists the errors.
+  absl::StatusOr<Connection*> Server();
+  absl::Status Print(const Answer& answer) { return printer_->Print(answer); }
+  // A sentence for a person, on `err`; nothing with --quiet.
+  void Say(absl::string_view words) const;
+  bool tables() const {
+    return options_.output == OutputFormat::kTable || options_.output == OutputFormat::kWide;
+  }
+
+ private:
+  const GlobalOptions& options_;
+  const Io& io_;
+  std::unique_ptr<Printer> printer_;
+  std::unique_ptr<Connection> connection_;
+};
+
+// What a chosen subcommand does, given everything it needs.
+using Action = std::function<absl::StatusOr<ExitCode>(Session&)>;
+
+}  // namespace scalelab::client

@@ -1,0 +1,132 @@
+#include "client/session/watcher.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "client/session/interrupt.h"
+#include "client/output/json_printer.h"
+#include "client/session/progress.h"
+#include "client/output/text.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "proto/status.h"
+
+namespace scalelab::client {
+namespace {
+
+using google::protobuf::util::MessageDifferencer;
+using scalelab::v1::RunCounts;
+using scalelab::v1::Study;
+using scalelab::v1::WatchStudyRequest;
+using scalelab::v1::WatchStudyResponse;
+
+constexpr absl::Duration kPatience = absl::Minutes(1);
+
+std::string CsvRow(const Study& study) {
+  const RunCounts& c = study.counts();
+  return absl::StrCat(study.name(), ",", EnumText(Study::State_Name(study.state())), ",", c.queued(), ",",
+                      c.running(), ",", c.succeeded(), ",", c.failed(), ",", c.cancelled());
+}
+
+}  // namespace
+
+absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
+                                  const std::function<void(const WatchStudyResponse&)>& on_look,
+                                  const std::function<void()>& on_lost) {
+  const absl::Duration limit = session.options().timeout.value_or(absl::InfiniteDuration());
+  const absl::Time deadline = absl::Now() + limit;
+  auto server = session.Server();
+  if (!server.ok()) return server.status();
+  Connection& connection = **server;
+
+  WatchStudyRequest request;
+  request.set_name(name);
+  std::optional<WatchStudyResponse> last;
+  absl::Time heard = absl::Now();
+  bool told = false;  // that the server is away
+  for (absl::Duration pause = absl::Milliseconds(50);; pause = std::min(2 * pause, absl::Seconds(1))) {
+    const auto context = connection.MakeContext(deadline);
+    const auto reader = connection.studies().WatchStudy(context.get(), request);
+    WatchStudyResponse look;
+    while (reader->Read(&look)) {
+      last = look;
+      heard = absl::Now();
+      told = false;
+      pause = absl::Milliseconds(50);
+      request.set_name(look.study().name());  // "last" may be another one when we have to ask again
+      on_look(look);
+    }
+    const grpc::Status status = reader->Finish();
+    if (last && IsFinal(last->study())) return last->study();
+    const bool lost = status.error_code() == grpc::StatusCode::UNAVAILABLE || status.ok();
+    if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+      return absl::DeadlineExceededError(absl::StrCat(last ? ProgressLine(*last) : name, "; not over after ",
+                                                      absl::FormatDuration(limit), ", and it goes on"));
+    }
+    if (!lost || absl::Now() - heard > kPatience) return connection.Explain(status);
+    if (!told) {
+      session.Say(
+          absl::StrCat("lost the server at ", connection.address().text, "; waiting for it to come back"));
+      if (on_lost) on_lost();
+      told = true;
+    }
+    absl::SleepFor(pause);
+    if (!connection.WaitForServer(std::min(deadline, heard + kPatience)) && absl::Now() < deadline) {
+      return connection.Explain(grpc::Status(grpc::StatusCode::UNAVAILABLE, ""));
+    }
+  }
+}
+
+absl::StatusOr<ExitCode> WatchStudy(Session& session, const std::string& name, std::ostream& out,
+                                    const Terminal& terminal) {
+  SetInterruptWords("no longer watching; the study goes on (`scalelab study cancel` ends it)");
+  const OutputFormat format = session.options().output;
+  const bool live = terminal.tty && session.tables();
+  std::optional<RunCounts> shown;
+  size_t lines_drawn = 0;
+  PaceEstimate pace;
+
+  const auto final = FollowStudy(
+      session, name,
+      [&](const WatchStudyResponse& look) {
+        if (live) {
+          pace.Add(DoneShare(look), absl::Now());
+          const Study& study = look.study();
+          const double now = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
+          const double start = study.has_start_time() ? Seconds(study.start_time()) : now;
+          const double end = study.has_finish_time() ? Seconds(study.finish_time()) : now;
+          const auto lines =
+              ProgressDisplay(look, absl::Seconds(std::max(0.0, end - start)), pace.Left(), terminal);
+          if (lines_drawn > 0) out << "\033[" << lines_drawn << "A\r\033[J";
+          out << absl::StrJoin(lines, "\n") << std::endl;
+          lines_drawn = lines.size();
+          return;
+        }
+        const bool first = !shown;
+        if (!first && MessageDifferencer::Equals(*shown, look.study().counts()) && !IsFinal(look.study()))
+          return;
+        shown = look.study().counts();
+        if (format == OutputFormat::kJson) {
+          out << ToJson(look, false) << std::endl;
+        } else if (format == OutputFormat::kCsv) {
+          if (first) out << "name,state,queued,running,succeeded,failed,cancelled\n";
+          out << CsvRow(look.study()) << std::endl;
+        } else {
+          out << ProgressLine(look) << std::endl;
+        }
+      },
+      [&lines_drawn] { lines_drawn = 0; });  // what was said stands below the display: draw a new one
+  SetInterruptWords(nullptr);
+  if (!final.ok()) return final.status();
+  if (const absl::Status status = Flush(out); !status.ok()) return status;
+  return OutcomeOf(*final);
+}
+
+ExitCode OutcomeOf(const Study& study) {
+  return study.state() == Study::SUCCEEDED ? ExitCode::kOk : ExitCode::kRunsFailed;
+}
+
+}  // namespace scalelab::client

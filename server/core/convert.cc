@@ -1,0 +1,177 @@
+#include "server/core/convert.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace scalelab::server {
+
+// The database stores the API's numbers.
+static_assert(static_cast<int>(db::StudyState::kCancelled) == v1::Study::CANCELLED);
+static_assert(static_cast<int>(db::RunState::kCancelled) == v1::Run::CANCELLED);
+static_assert(static_cast<int>(db::AttemptState::kCancelled) == v1::Attempt::CANCELLED);
+static_assert(static_cast<int>(db::AllocationState::kEnded) == v1::Allocation::ENDED);
+static_assert(static_cast<int>(db::Cause::kLaunchError) == v1::Attempt::LAUNCH_ERROR);
+
+void SetTime(db::Micros micros, google::protobuf::Timestamp* time) {
+  time->set_seconds(micros / 1'000'000);
+  time->set_nanos(static_cast<int32_t>(micros % 1'000'000) * 1000);
+}
+
+std::string StudyName(int64_t id) { return absl::StrCat("studies/", id); }
+std::string RunName(int64_t study_id, int64_t run_id) {
+  return absl::StrCat("studies/", study_id, "/runs/", run_id);
+}
+std::string AllocationName(const std::string& token) { return absl::StrCat("allocations/", token); }
+
+namespace {
+
+std::string Print(const google::protobuf::Message& message, bool defaults) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  options.always_print_primitive_fields = defaults;
+  std::string json;
+  const auto status = google::protobuf::util::MessageToJsonString(message, &json, options);
+  return status.ok() ? json : "{}";  // fails only for a Struct with NaN, which validation refuses
+}
+
+}  // namespace
+
+// protobuf prints maps in an order that differs from one message to the next; equal messages must give equal
+// text.
+std::string ToJson(const google::protobuf::Message& message) {
+  return nlohmann::json::parse(Print(message, false)).dump();
+}
+std::string ToFullJson(const google::protobuf::Message& message) { return Print(message, true); }
+
+absl::Status FromJson(const std::string& json, google::protobuf::Message* message) {
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  const auto status = google::protobuf::util::JsonStringToMessage(json, message, options);
+  return status.ok() ? absl::OkStatus() : absl::DataLossError(status.ToString());
+}
+
+v1::Study ToStudy(const db::StudyRow& row, const std::vector<int64_t>& counts, bool with_spec) {
+  v1::Study study;
+  study.set_name(StudyName(row.id));
+  study.set_display_name(row.name);
+  study.set_owner(row.owner);
+  study.set_state(static_cast<v1::Study::State>(row.state));
+  if (with_spec) (void)FromJson(row.spec, study.mutable_spec());
+  const auto count = [&](db::RunState s) {
+    const size_t i = static_cast<size_t>(s);
+    return i < counts.size() ? static_cast<int32_t>(counts[i]) : 0;
+  };
+  v1::RunCounts& c = *study.mutable_counts();
+  c.set_queued(count(db::RunState::kQueued));
+  c.set_running(count(db::RunState::kRunning));
+  c.set_succeeded(count(db::RunState::kSucceeded));
+  c.set_failed(count(db::RunState::kFailed));
+  c.set_cancelled(count(db::RunState::kCancelled));
+  SetTime(row.created, study.mutable_create_time());
+  if (row.started != 0) SetTime(row.started, study.mutable_start_time());
+  if (row.finished != 0) SetTime(row.finished, study.mutable_finish_time());
+  return study;
+}
+
+void SetProgress(const db::RunRow& row, v1::Run* run) {
+  run->set_state(static_cast<v1::Run::State>(row.state));
+  run->set_cause(static_cast<v1::Attempt::Cause>(row.cause));
+  run->set_message(row.message);
+  if (row.started != 0) SetTime(row.started, run->mutable_start_time());
+  if (row.finished != 0) SetTime(row.finished, run->mutable_finish_time());
+}
+
+v1::Run ToRun(const db::RunRow& row, const db::CellRow& cell) {
+  v1::Run run;
+  run.set_name(RunName(row.study_id, row.id));
+  (void)FromJson(cell.key, run.mutable_key());
+  (void)FromJson(cell.spec, run.mutable_spec());
+  run.mutable_spec()->set_seed(run.spec().seed() + row.repeat);
+  run.set_repeat(row.repeat);
+  run.set_position(row.position);
+  SetProgress(row, &run);
+  return run;
+}
+
+v1::Attempt ToAttempt(const db::AttemptRow& row, int64_t study_id, const std::string& allocation_token,
+                      int64_t malformed_lines) {
+  v1::Attempt attempt;
+  attempt.set_name(absl::StrCat(RunName(study_id, row.run_id), "/attempts/", row.token));
+  attempt.set_number(row.number);
+  attempt.set_state(static_cast<v1::Attempt::State>(row.state));
+  attempt.set_cause(static_cast<v1::Attempt::Cause>(row.cause));
+  attempt.set_message(row.message);
+  if (!allocation_token.empty()) attempt.set_allocation(AllocationName(allocation_token));
+  for (const auto node : absl::StrSplit(row.nodes, ',', absl::SkipEmpty()))
+    attempt.add_nodes(std::string(node));
+  SetTime(row.assigned, attempt.mutable_assign_time());
+  if (row.started != 0) SetTime(row.started, attempt.mutable_start_time());
+  if (row.finished != 0) SetTime(row.finished, attempt.mutable_finish_time());
+  if (row.exit_status) attempt.set_exit_status(*row.exit_status);
+  attempt.set_directory(row.directory);
+  attempt.set_malformed_lines(malformed_lines);
+  attempt.set_parameter_hash(row.parameter_hash);
+  return attempt;
+}
+
+v1::Allocation ToAllocation(const AllocationState& from, const State& state) {
+  v1::Allocation allocation;
+  allocation.set_name(AllocationName(from.row.token));
+  allocation.set_state(static_cast<v1::Allocation::State>(from.row.state));
+  allocation.set_external_id(from.row.external_id);
+  allocation.set_study(StudyName(from.row.study_id));
+  allocation.set_nodes(from.row.nodes);
+  allocation.set_slots_per_node(from.row.ranks_per_node);
+  allocation.set_reason(from.row.reason);
+  SetTime(from.row.created, allocation.mutable_create_time());
+  if (from.row.started != 0) SetTime(from.row.started, allocation.mutable_start_time());
+  if (from.ends_at != 0) SetTime(from.ends_at, allocation.mutable_end_time());
+  for (const auto& [index, worker] : from.workers) allocation.add_node_names(worker.node);
+  if (const AttemptState* attempt = state.attempt(from.attempt_id)) {
+    allocation.set_run(RunName(attempt->study_id, attempt->row.run_id));
+  }
+  return allocation;
+}
+
+v1::Worker ToWorker(const WorkerState& from, const std::string& allocation_token) {
+  v1::Worker worker;
+  worker.set_node(from.node);
+  worker.set_allocation(AllocationName(allocation_token));
+  worker.set_version(from.version);
+  SetTime(from.last_seen, worker.mutable_last_seen_time());
+  worker.set_cpus(from.info.cpus());
+  *worker.mutable_gpus() = from.info.gpus();
+  return worker;
+}
+
+v1::Partition ToPartition(const ClusterView::Partition& from) {
+  v1::Partition partition;
+  partition.set_name(from.name);
+  partition.set_is_default(from.is_default);
+  partition.set_state(from.state);
+  if (from.max_time != absl::InfiniteDuration())
+    partition.set_max_time_seconds(absl::ToInt64Seconds(from.max_time));
+  partition.set_nodes(from.nodes);
+  partition.set_idle_nodes(from.idle_nodes);
+  return partition;
+}
+
+v1::Node ToNode(const ClusterView::Node& from) {
+  v1::Node node;
+  node.set_name(from.name);
+  for (const std::string& partition : from.partitions) node.add_partitions(partition);
+  node.set_state(from.state);
+  node.set_reason(from.reason);
+  node.set_cpus(from.cpus);
+  node.set_cpus_allocated(from.cpus_allocated);
+  node.set_memory_mib(from.memory_mib);
+  node.set_gpus(from.gpus);
+  node.set_gpus_allocated(from.gpus_allocated);
+  return node;
+}
+
+}  // namespace scalelab::server

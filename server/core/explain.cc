@@ -1,0 +1,308 @@
+#include "server/core/explain.h"
+
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "server/core/convert.h"
+#include "server/core/lifecycle.h"
+
+namespace scalelab::server {
+namespace {
+
+using v1::Reason;
+using Phase = db::AllocationState;
+
+Reason Make(Reason::Kind kind, std::string message, std::string subject = "", db::Micros since = 0) {
+  Reason reason;
+  reason.set_kind(kind);
+  reason.set_message(std::move(message));
+  reason.set_subject(std::move(subject));
+  if (since != 0) SetTime(since, reason.mutable_since_time());
+  return reason;
+}
+
+// A try that is overdue is being made: no time is told for it.
+Reason TriedAgain(Reason reason, db::Micros next_try, db::Micros now) {
+  if (next_try > now) SetTime(next_try, reason.mutable_next_try_time());
+  return reason;
+}
+
+std::string Job(const db::AllocationRow& row) {
+  return row.external_id.empty() ? "its job" : absl::StrCat("job ", row.external_id);
+}
+
+std::string Because(const std::string& reason) { return reason.empty() ? "" : absl::StrCat(": ", reason); }
+
+// "1 run", "2 runs".
+std::string Count(size_t n, absl::string_view what) { return absl::StrCat(n, " ", what, n == 1 ? "" : "s"); }
+
+// Will serve queued runs, as Lifecycle counts it.
+bool Serves(const AllocationState& allocation) {
+  return allocation.row.state != Phase::kReleasing && !allocation.cancel_sent;
+}
+
+// The reasons of one queued run, gathered from the nearest to the farthest.
+class Chain {
+ public:
+  Chain(const State& state, const StudyState& study, int position, db::Micros now)
+      : state_(state), study_(study), run_(study.runs[position]), now_(now) {}
+
+  std::vector<Reason> Explain() {
+    const AllocationState* allocation = Allocation();
+    if (allocation != nullptr) {
+      AddAllocation(*allocation);
+    } else if (state_.waiting.Contains(study_.row.id)) {
+      AddQueue();
+    } else {
+      AddNoneWanted();
+    }
+    AddStudyOrder(allocation);
+    if (run_.attempts > 0) reasons_.push_back(Make(Reason::RETRY, run_.message, Name(run_.id)));
+    return std::move(reasons_);
+  }
+
+ private:
+  std::string Name(int64_t run_id) const { return RunName(study_.row.id, run_id); }
+
+  // The allocation that will serve the run, the one that is nearest to doing so; null when there is none.
+  const AllocationState* Allocation() const {
+    const AllocationState* best = nullptr;
+    for (const int64_t id : study_.allocations) {
+      const AllocationState* other = state_.allocation(id);
+      if (!Serves(*other) || (other->row.run_id != 0 && other->row.run_id != run_.id)) continue;
+      if (best == nullptr || other->row.state > best->row.state) best = other;
+    }
+    return best;
+  }
+
+  void AddAllocation(const AllocationState& allocation) {
+    const db::AllocationRow& row = allocation.row;
+    const std::string name = AllocationName(row.token);
+    switch (row.state) {
+      case Phase::kIntended:
+        AddIfAway();
+        if (row.reason.empty()) {
+          reasons_.push_back(
+              Make(Reason::SCHEDULER_PENDING, "its job is being handed to the scheduler", name, row.created));
+        } else {
+          reasons_.push_back(
+              TriedAgain(Make(Reason::SCHEDULER_REFUSED,
+                              absl::StrCat("the scheduler did not take its job for now: ", row.reason), name,
+                              row.created),
+                         allocation.retry_at, now_));
+        }
+        break;
+      case Phase::kPending:
+        AddIfAway();
+        reasons_.push_back(Make(Reason::SCHEDULER_PENDING,
+                                absl::StrCat(Job(row), " waits at the scheduler", Because(row.reason)), name,
+                                row.created));
+        break;
+      default:
+        AddRunning(allocation);
+    }
+  }
+
+  void AddRunning(const AllocationState& allocation) {
+    const db::AllocationRow& row = allocation.row;
+    const std::string name = AllocationName(row.token);
+    const AttemptState* attempt = state_.attempt(allocation.attempt_id);
+    if (attempt != nullptr && attempt->row.state == db::AttemptState::kStopping) {
+      reasons_.push_back(Make(Reason::STOPPING,
+                              absl::StrCat("runs/", attempt->row.run_id, " is being stopped there"),
+                              Name(attempt->row.run_id), attempt->stopping_since));
+    }
+    if (allocation.ending || allocation.leaving_since != 0) {
+      reasons_.push_back(Make(Reason::STOPPING, absl::StrCat(Job(row), " is being ended; another follows"),
+                              name, allocation.leaving_since));
+    } else if (!FitsInto(allocation, study_, run_.position, now_)) {
+      const absl::Duration left =
+          absl::Trunc(absl::Microseconds(allocation.ends_at - now_), absl::Seconds(1));
+      reasons_.push_back(
+          Make(Reason::WALL_CLOCK,
+               absl::StrCat(Job(row), " reaches its time limit in ", absl::FormatDuration(left),
+                            ", too soon for it; the next allocation serves it"),
+               name));
+    }
+    if (attempt != nullptr || !reasons_.empty()) return;  // the study's order says the rest
+    reasons_.push_back(Make(Reason::WORKERS_STARTING,
+                            absl::StrCat(allocation.workers.size(), " of ", Count(row.nodes, "worker"),
+                                         " of ", Job(row), " reported"),
+                            name, row.started));
+  }
+
+  // It wants an allocation, and none has been asked for.
+  void AddQueue() {
+    AddIfAway();
+    reasons_.push_back(Make(Reason::COORDINATOR_CAP,
+                            absl::StrCat("no more allocations are asked for until one of those that wait (",
+                                         state_.pending_allocations, ") begins")));
+    const std::vector<int64_t> before = state_.waiting.Before(study_.row.id, absl::FromUnixMicros(now_));
+    if (before.empty()) return;
+    const StudyState& first = *state_.study(before.front());
+    std::string message = absl::StrCat(StudyName(first.row.id), " (", first.row.name, ") of ",
+                                       first.row.owner, " goes first: ", Why(first));
+    if (before.size() > 1) absl::StrAppend(&message, "; then ", before.size() - 1, " more");
+    reasons_.push_back(Make(Reason::BEHIND_STUDY, std::move(message), StudyName(first.row.id)));
+  }
+
+  // Why the queue prefers `other`.
+  std::string Why(const StudyState& other) const {
+    if (other.row.priority > study_.row.priority) {
+      return absl::StrCat("its priority ", other.row.priority, " is higher than ", study_.row.priority);
+    }
+    const absl::Time now = absl::FromUnixMicros(now_);
+    const double theirs = state_.waiting.Usage(other.row.owner, now);
+    const double ours = state_.waiting.Usage(study_.row.owner, now);
+    if (theirs < ours) {
+      return absl::StrFormat("%s has used less lately, %.3g against %.3g core-hours", other.row.owner,
+                             theirs / 3600, ours / 3600);
+    }
+    return "it was submitted earlier";
+  }
+
+  // It has no allocation and may not have one: the study has as many as it may, or one that is ending.
+  void AddNoneWanted() {
+    size_t serving = 0;
+    const AllocationState* ending = nullptr;
+    for (const int64_t id : study_.allocations) {
+      const AllocationState* allocation = state_.allocation(id);
+      if (Serves(*allocation)) {
+        ++serving;
+      } else {
+        ending = allocation;
+      }
+    }
+    const int cap = study_.spec.limits().concurrent_allocations();
+    if (serving > 0) {
+      const bool capped = cap > 0 && serving >= static_cast<size_t>(cap);
+      reasons_.push_back(Make(Reason::STUDY_CAP,
+                              absl::StrCat("its study has ", Count(serving, "allocation"),
+                                           capped ? ", as many as its limits.concurrent_allocations allows"
+                                                  : " already, one for every run that needs one"),
+                              StudyName(study_.row.id)));
+    } else if (ending != nullptr) {
+      reasons_.push_back(Make(
+          Reason::STOPPING,
+          absl::StrCat(Job(ending->row), " is being ended", Because(ending->row.reason), "; another follows"),
+          AllocationName(ending->row.token)));
+    } else {
+      reasons_.push_back(Make(Reason::SCHEDULER_PENDING, "its job is about to be asked for"));
+    }
+  }
+
+  void AddStudyOrder(const AllocationState* allocation) {
+    if (allocation != nullptr && allocation->row.run_id == run_.id) return;  // its own
+    std::string message, subject;
+    const AttemptState* attempt = allocation == nullptr ? nullptr : state_.attempt(allocation->attempt_id);
+    if (attempt != nullptr) {
+      subject = Name(attempt->row.run_id);
+      message = absl::StrCat("runs/", attempt->row.run_id, " has the allocation of its study now");
+    }
+    std::set<int64_t> served;  // runs with an allocation of their own
+    for (const int64_t id : study_.allocations) served.insert(state_.allocation(id)->row.run_id);
+    size_t ahead = 0;
+    for (const int position : study_.queued) {
+      if (position >= run_.position) break;
+      const int64_t id = study_.runs[position].id;
+      if (served.contains(id)) continue;
+      if (subject.empty()) subject = Name(id);
+      ++ahead;
+    }
+    if (ahead > 0) {
+      absl::StrAppend(&message, message.empty() ? "" : ", and ", Count(ahead, "queued run"), " of its study ",
+                      ahead == 1 ? "goes" : "go", " first");
+    }
+    if (!message.empty()) reasons_.push_back(Make(Reason::STUDY_ORDER, std::move(message), subject));
+  }
+
+  void AddIfAway() {
+    const SchedulerHealth& health = state_.scheduler;
+    if (health.error.empty()) return;
+    reasons_.push_back(
+        TriedAgain(Make(Reason::SCHEDULER_AWAY, absl::StrCat("the scheduler does not answer: ", health.error),
+                        "", health.since),
+                   health.next_ask, now_));
+  }
+
+  const State& state_;
+  const StudyState& study_;
+  const db::RunRow& run_;
+  const db::Micros now_;
+  std::vector<Reason> reasons_;
+};
+
+Reason Running(const State& state, const StudyState& study, const db::RunRow& run) {
+  const std::string name = RunName(study.row.id, run.id);
+  for (const int64_t id : study.allocations) {
+    const AllocationState& allocation = *state.allocation(id);
+    const AttemptState* attempt = state.attempt(allocation.attempt_id);
+    if (attempt == nullptr || attempt->row.run_id != run.id) continue;
+    if (attempt->row.state == db::AttemptState::kStopping) {
+      return Make(Reason::STOPPING, "it is being stopped", name, attempt->stopping_since);
+    }
+    if (allocation.cancel_sent) {
+      return Make(Reason::STOPPING,
+                  absl::StrCat(Job(allocation.row), " is being ended", Because(allocation.row.reason)),
+                  AllocationName(allocation.row.token));
+    }
+    const bool runs = attempt->row.state == db::AttemptState::kRunning;
+    return Make(Reason::RUNNING,
+                absl::StrCat("attempt ", attempt->row.number, runs ? " runs on " : " is being started on ",
+                             attempt->row.nodes),
+                name, runs ? attempt->row.started : attempt->row.assigned);
+  }
+  return Make(Reason::RUNNING, "it runs", name, run.started);
+}
+
+}  // namespace
+
+std::vector<Reason> ExplainStudy(const State& state, const StudyState& study, db::Micros now) {
+  if (IsFinal(study.row.state)) return {FinalReason(study.row, {study.counts.begin(), study.counts.end()})};
+  if (!study.queued.empty()) return ExplainRun(state, study, *study.queued.begin(), now);
+  const auto running = static_cast<size_t>(study.counts[static_cast<int>(db::RunState::kRunning)]);
+  const std::string name = StudyName(study.row.id);
+  if (study.row.cancel_requested) {
+    return {
+        Make(Reason::STOPPING, absl::StrCat("it was cancelled; ", Count(running, "run"), " to stop"), name)};
+  }
+  return {Make(Reason::RUNNING, absl::StrCat("none is queued; ", Count(running, "run"), " left to end"), name,
+               study.row.started)};
+}
+
+std::vector<Reason> ExplainRun(const State& state, const StudyState& study, int position, db::Micros now) {
+  const db::RunRow& run = study.runs[position];
+  if (IsFinal(run.state)) return {FinalReason(run)};
+  if (run.state == db::RunState::kRunning) return {Running(state, study, run)};
+  return Chain(state, study, position, now).Explain();
+}
+
+Reason FinalReason(const db::StudyRow& study, const std::vector<int64_t>& counts) {
+  const auto count = [&](db::RunState s) { return counts.at(static_cast<size_t>(s)); };
+  std::string message;
+  switch (study.state) {
+    case db::StudyState::kSucceeded:
+      message = absl::StrCat("it is over: ", study.runs, " of ", study.runs, " runs succeeded");
+      break;
+    case db::StudyState::kCancelled:
+      message = absl::StrCat("it was cancelled; ", count(db::RunState::kSucceeded), " of ", study.runs,
+                             " runs had succeeded");
+      break;
+    default:
+      message =
+          absl::StrCat("it is over: ", count(db::RunState::kFailed), " of ", study.runs, " runs failed");
+  }
+  return Make(Reason::FINAL, std::move(message), StudyName(study.id), study.finished);
+}
+
+Reason FinalReason(const db::RunRow& run) {
+  const std::string message = run.state == db::RunState::kSucceeded ? "it is over: it succeeded"
+                              : run.state == db::RunState::kCancelled
+                                  ? "it was cancelled"
+                                  : "it is over: it failed" + Because(run.message);
+  return Make(Reason::FINAL, message, RunName(run.study_id, run.id), run.finished);
+}
+
+}  // namespace scalelab::server

@@ -1,0 +1,205 @@
+// What workers say and hear: observations, assignments, the end of attempts, events.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "proto/status.h"
+#include "server/core/lifecycle.h"
+#include "server/core/outcome.h"
+
+namespace scalelab::server {
+
+using AllocationPhase = db::AllocationState;
+
+absl::Status Lifecycle::Observe(const std::string& allocation_token, const v1::SynchronizeRequest& request,
+                                db::Micros now, Effects& fx) {
+  const auto it = state_.allocation_by_token.find(allocation_token);
+  if (it == state_.allocation_by_token.end()) {
+    return MakeError(absl::StatusCode::kUnauthenticated, "ALLOCATION_OVER",
+                     absl::StrCat("allocation ", allocation_token, " is over; the worker should exit"));
+  }
+  AllocationState& allocation = *state_.allocation(it->second);
+  WorkerState& worker = allocation.workers[request.node_index()];
+  worker.node = request.node();
+  worker.instance = request.instance();
+  worker.version = request.version();
+  if (request.has_info()) worker.info = request.info();
+  worker.last_seen = now;
+  worker.leaving = request.leaving();
+  if (worker.leaving && allocation.leaving_since == 0) {
+    allocation.leaving_since = now;
+    fx.poll = true;
+  }
+  if (Waits(allocation.row.state)) {
+    if (!allocation.cancel_sent) --state_.pending_allocations;
+    allocation.row.state = AllocationPhase::kRunning;
+    allocation.row.started = now;
+    allocation.listening_since = now;
+    allocation.row.reason.clear();
+    fx.batch.allocations.push_back(allocation.row);
+  }
+  ObserveAttempt(allocation, worker, request, now, fx);
+  Assign(allocation, now, fx);
+  return absl::OkStatus();
+}
+
+void Lifecycle::ObserveAttempt(AllocationState& allocation, const WorkerState& worker,
+                               const v1::SynchronizeRequest& request, db::Micros now, Effects& fx) {
+  AttemptState* attempt = state_.attempt(allocation.attempt_id);
+  const int node = request.node_index();
+  if (attempt == nullptr || node >= attempt->nodes()) return;
+  using Status = v1::SynchronizeRequest::AttemptStatus;
+  const auto status = std::find_if(request.attempts().begin(), request.attempts().end(),
+                                   [&](const Status& s) { return s.token() == attempt->row.token; });
+  if (status == request.attempts().end() && node != 0) return;  // follows, or begins to follow anew
+  if (status == request.attempts().end()) {
+    // Never heard of it, and a worker of the same life will: it is in the desired state. But one that a
+    // worker has had and a new worker does not know is gone.
+    const bool started = attempt->row.state != db::AttemptState::kAssigned || attempt->reported;
+    if (started && attempt->reported_by != worker.instance) {
+      EndAttempt(*attempt, db::AttemptState::kFailed, db::Cause::kWorkerLost,
+                 absl::StrCat("the worker on ", worker.node, " was restarted and does not know the attempt"),
+                 now, fx);
+    } else if (attempt->row.state == db::AttemptState::kStopping && !attempt->reported) {
+      EndAttempt(*attempt, db::AttemptState::kCancelled, db::Cause::kNone, "", now, fx);
+    }
+    return;
+  }
+  if (node == 0) {
+    attempt->reported = true;
+    attempt->reported_by = worker.instance;
+  }
+  if (node == 0 && status->state() == Status::RUNNING && attempt->row.state == db::AttemptState::kAssigned) {
+    attempt->row.state = db::AttemptState::kRunning;
+    attempt->row.started = now;
+    fx.batch.attempts.push_back(attempt->row);
+    ++state_.study(attempt->study_id)->revision;
+    fx.changed_studies.insert(attempt->study_id);
+  } else if (status->state() == Status::ENDED) {
+    const bool news = attempt->ended.empty();
+    attempt->ended[node] = *status;
+    if (static_cast<int>(attempt->ended.size()) < attempt->nodes()) {
+      if (news) Wake(allocation, fx);  // it ends on the other nodes too
+    } else if (attempt->held_since == 0) {
+      Conclude(allocation, *attempt, now, fx);
+    }
+  }
+}
+
+// Every node is done with the attempt: how did it end?
+void Lifecycle::Conclude(AllocationState& allocation, AttemptState& attempt, db::Micros now, Effects& fx) {
+  // The launching node knows best, unless another one could not even begin.
+  const v1::SynchronizeRequest::AttemptStatus* status = &attempt.ended.at(0);
+  for (const auto& [node, other] : attempt.ended) {
+    if (node != 0 && other.cause() != v1::Attempt::CAUSE_UNSPECIFIED) status = &other;
+  }
+  if (attempt.row.started == 0) attempt.row.started = attempt.row.assigned;
+  attempt.row.exit_status = status->exit_status();
+  Outcome outcome = Judge(attempt.ranks, *status);
+  // A run that had finished when it was told to stop is finished; everything else that we stopped is
+  // cancelled.
+  if (outcome.state == db::AttemptState::kSucceeded) {
+    attempt.row.parameter_hash = outcome.parameter_hash;
+  } else if (attempt.row.state == db::AttemptState::kStopping) {
+    outcome = {db::AttemptState::kCancelled, db::Cause::kNone, "", ""};
+  } else {
+    const bool left = status->stopped();
+    if (left) {
+      outcome.cause = db::Cause::kWorkerLost;
+      outcome.message = absl::StrCat("the worker on ", allocation.workers[0].node,
+                                     " was told to leave and stopped the attempt");
+    }
+    // Was it the attempt, or is the whole job being ended? The scheduler knows which, and why.
+    if ((left || outcome.cause == db::Cause::kRankKilled) && attempt.held_since == 0) {
+      attempt.held_since = now;
+      fx.poll = true;
+      return;
+    }
+  }
+  // Where no step can be started the next run would fare no better: another job may.
+  const bool useless = outcome.cause == db::Cause::kBootFail;
+  if (useless) Release(allocation, outcome.message, fx);
+  EndAttempt(attempt, outcome.state, outcome.cause, outcome.message, now, fx);
+}
+
+v1::SynchronizeResponse Lifecycle::Desired(const AllocationState& allocation, int node_index) const {
+  v1::SynchronizeResponse response;
+  response.set_generation(allocation.generation);
+  response.set_terminate(allocation.row.state == AllocationPhase::kReleasing);
+  const AttemptState* attempt = state_.attempt(allocation.attempt_id);
+  if (attempt == nullptr || node_index >= attempt->nodes()) return response;
+  const StudyState& study = *state_.study(attempt->study_id);
+  auto* desired = response.add_attempts();
+  desired->set_token(attempt->row.token);
+  desired->set_stop(attempt->row.state == db::AttemptState::kStopping || !attempt->ended.empty());
+  desired->set_grace_seconds(5);
+  *desired->mutable_spec() = study.cells[study.cell_of[attempt->position]].spec;
+  desired->mutable_spec()->set_seed(desired->spec().seed() + study.runs[attempt->position].repeat);
+  if (options_.environment_of) {
+    if (auto environment = options_.environment_of(desired->spec().engine()))
+      *desired->mutable_environment() = *std::move(environment);
+  }
+  desired->set_directory(attempt->row.directory);
+  for (const auto node : absl::StrSplit(attempt->row.nodes, ',')) desired->add_nodes(std::string(node));
+  desired->set_ranks_per_node(allocation.row.ranks_per_node);
+  desired->set_run(absl::StrCat("studies/", study.row.id, "/runs/", attempt->row.run_id));
+  return response;
+}
+
+std::vector<v1::ReportEventsResponse::Stream> Lifecycle::Ingest(std::vector<ParsedBatch> batches,
+                                                                Effects& fx) {
+  std::vector<v1::ReportEventsResponse::Stream> answers;
+  answers.reserve(batches.size());
+  for (ParsedBatch& batch : batches) {
+    v1::ReportEventsResponse::Stream& answer = answers.emplace_back();
+    answer.set_token(batch.token);
+    answer.set_rank(batch.append.rank);
+    const auto it = state_.attempt_by_token.find(batch.token);
+    AttemptState* attempt = it == state_.attempt_by_token.end() ? nullptr : state_.attempt(it->second);
+    if (attempt == nullptr || batch.append.rank < 0 ||
+        batch.append.rank >= static_cast<int>(attempt->ranks.size())) {
+      answer.set_outcome(v1::ReportEventsResponse::Stream::FENCED);
+      continue;
+    }
+    RankState& rank = attempt->ranks[batch.append.rank];
+    db::StreamRow& stream = rank.stream;
+    db::StreamAppend& append = batch.append;
+    const bool fits = append.begin_position == stream.position && append.begin_line == stream.line;
+    const bool resent = append.end_position <= stream.position;
+    answer.set_outcome(fits || resent ? v1::ReportEventsResponse::Stream::ACCEPTED
+                                      : v1::ReportEventsResponse::Stream::GAP);
+    if (fits && append.end_position > stream.position) {
+      stream.position = append.end_position;
+      stream.line = append.end_line;
+      stream.malformed += append.malformed;
+      if (append.finished) {
+        stream.finished = true;
+        stream.parameter_hash = append.parameter_hash;
+      }
+      if (!append.error_message.empty()) {
+        stream.error_kind = append.error_kind;
+        stream.error_message = append.error_message;
+      }
+      if (batch.finish_metrics) rank.finish_metrics = std::move(*batch.finish_metrics);
+      if (append.rank == 0) {
+        if (batch.total_steps) attempt->total_steps = *batch.total_steps;
+        if (batch.last_step) attempt->step = *batch.last_step + 1;
+        if (batch.last_loss) attempt->train_loss = batch.last_loss;
+        ++state_.study(attempt->study_id)->revision;
+        fx.changed_studies.insert(attempt->study_id);
+      }
+      append.attempt_id = attempt->row.id;
+      for (db::EpochRow& epoch : batch.epochs) {
+        epoch.attempt_id = attempt->row.id;
+        fx.batch.epochs.push_back(std::move(epoch));
+      }
+      fx.batch.appends.push_back(std::move(append));
+    }
+    answer.set_position(stream.position);
+    answer.set_line(stream.line);
+  }
+  return answers;
+}
+
+}  // namespace scalelab::server

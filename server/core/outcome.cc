@@ -1,0 +1,148 @@
+#include "server/core/outcome.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace scalelab::server {
+namespace {
+
+std::optional<double> Find(const std::map<std::string, double>& metrics, const char* key) {
+  const auto it = metrics.find(key);
+  return it == metrics.end() ? std::nullopt : std::optional(it->second);
+}
+
+std::optional<double> Largest(const std::vector<RankState>& ranks, const char* key) {
+  std::optional<double> largest;
+  for (const RankState& rank : ranks) {
+    const auto value = Find(rank.finish_metrics, key);
+    if (value && (!largest || *value > *largest)) largest = value;
+  }
+  return largest;
+}
+
+Outcome Failed(db::Cause cause, std::string message) {
+  return {db::AttemptState::kFailed, cause, std::move(message), ""};
+}
+
+// FNV-1a, 64 bits (Fowler, Noll, Vo).
+uint64_t Fnv1a(const std::string& text) {
+  uint64_t hash = 14695981039346656037ull;
+  for (const unsigned char c : text) hash = (hash ^ c) * 1099511628211ull;
+  return hash;
+}
+
+}  // namespace
+
+Outcome Judge(const std::vector<RankState>& ranks, const v1::SynchronizeRequest::AttemptStatus& status) {
+  const RankState* error = nullptr;
+  for (const RankState& rank : ranks) {
+    if (rank.stream.error_message.empty()) continue;
+    if (error == nullptr) error = &rank;
+    if (rank.stream.error_kind == "out_of_memory") {
+      return Failed(db::Cause::kOutOfMemory,
+                    absl::StrCat("rank ", rank.stream.rank, ": ", rank.stream.error_message));
+    }
+  }
+  if (status.cause() != v1::Attempt::CAUSE_UNSPECIFIED) {
+    return Failed(static_cast<db::Cause>(status.cause()), status.message());
+  }
+  if (error != nullptr) {
+    return Failed(db::Cause::kTrainerError,
+                  absl::StrCat("rank ", error->stream.rank, ": ", error->stream.error_message));
+  }
+  if (status.exit_status() != 0) {
+    const std::string words = status.message().empty() ? "" : absl::StrCat(": ", status.message());
+    if (status.exit_status() > 128) {
+      return Failed(db::Cause::kRankKilled,
+                    absl::StrCat("ended by signal ", status.exit_status() - 128, words));
+    }
+    return Failed(db::Cause::kTrainerError, absl::StrCat("exit status ", status.exit_status(), words));
+  }
+  std::vector<int> silent;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    if (!ranks[r].stream.finished) silent.push_back(static_cast<int>(r));
+  }
+  if (!silent.empty()) {
+    return Failed(db::Cause::kNoFinish,
+                  absl::StrCat("exit status 0, but no finish event of rank ", absl::StrJoin(silent, ", ")));
+  }
+  for (size_t r = 1; r < ranks.size(); ++r) {
+    if (ranks[r].stream.parameter_hash != ranks[0].stream.parameter_hash) {
+      return Failed(db::Cause::kParametersDiffer,
+                    absl::StrCat("rank ", r, " ended with parameters ", ranks[r].stream.parameter_hash,
+                                 ", rank 0 with ", ranks[0].stream.parameter_hash,
+                                 ": the ranks did not stay synchronised"));
+    }
+  }
+  return {db::AttemptState::kSucceeded, db::Cause::kNone, "",
+          ranks.empty() ? "" : ranks[0].stream.parameter_hash};
+}
+
+db::RunSummary Summarize(int64_t run_id, int64_t attempt_id, const std::vector<RankState>& ranks,
+                         const std::string& fingerprint) {
+  db::RunSummary summary;
+  summary.run_id = run_id;
+  summary.attempt_id = attempt_id;
+  summary.fingerprint = fingerprint;
+  if (ranks.empty()) return summary;
+  const auto& m = ranks[0].finish_metrics;
+  summary.throughput = Find(m, "run/throughput");
+  summary.throughput_mean = Find(m, "run/throughput_mean");
+  summary.epoch_seconds = Find(m, "run/epoch_seconds");
+  summary.step_seconds = Find(m, "run/step_seconds");
+  summary.comm_share = Find(m, "run/comm_share");
+  summary.accuracy = Find(m, "run/accuracy");
+  summary.train_loss = Find(m, "run/train_loss");
+  summary.time_to_accuracy = Find(m, "run/time_to_accuracy_s");
+  summary.straggler_skew = Find(m, "run/straggler_skew");
+  summary.cpu_utilisation = Find(m, "run/cpu_utilisation");
+  summary.peak_memory = Largest(ranks, "run/peak_memory_bytes");
+  summary.device_memory = Largest(ranks, "run/device_memory_bytes");
+  summary.steps = static_cast<int64_t>(Find(m, "run/steps").value_or(0));
+  summary.metrics = m;
+  return summary;
+}
+
+std::string Fingerprint(const std::vector<v1::NodeInfo>& nodes) {
+  std::set<std::string> kinds;
+  for (const v1::NodeInfo& node : nodes) {
+    std::string kind = absl::StrCat(node.cpu_model(), "|", node.cpus(), "|", absl::StrJoin(node.gpus(), ","));
+    const std::map<std::string, std::string> software(node.software().begin(), node.software().end());
+    for (const auto& [name, version] : software) absl::StrAppend(&kind, "|", name, "=", version);
+    kinds.insert(std::move(kind));
+  }
+  return absl::StrCat(absl::Hex(Fnv1a(absl::StrJoin(kinds, "\n")), absl::kZeroPad16));
+}
+
+std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes) {
+  auto array = nlohmann::ordered_json::array();
+  for (const v1::NodeInfo& node : nodes) {
+    array.push_back(
+        {{"cpus", node.cpus()},
+         {"cpu_model", node.cpu_model()},
+         {"memory_bytes", node.memory_bytes()},
+         {"gpus", std::vector<std::string>(node.gpus().begin(), node.gpus().end())},
+         {"os", node.os()},
+         {"software", std::map<std::string, std::string>(node.software().begin(), node.software().end())}});
+  }
+  return array.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+bool Retries(const v1::Retry& retry, db::Cause cause) {
+  if (retry.on_size() == 0) {
+    return cause == db::Cause::kNodeFail || cause == db::Cause::kPreempted ||
+           cause == db::Cause::kWorkerLost || cause == db::Cause::kRankKilled ||
+           cause == db::Cause::kBootFail;
+  }
+  const std::string name =
+      absl::AsciiStrToLower(v1::Attempt::Cause_Name(static_cast<v1::Attempt::Cause>(cause)));
+  return std::find(retry.on().begin(), retry.on().end(), name) != retry.on().end();
+}
+
+}  // namespace scalelab::server

@@ -1,0 +1,18 @@
+#include "server/core/state.h"
+
+namespace scalelab::server {
+namespace {
+
+template <typename Map>
+auto* Find(const Map& map, int64_t id) {
+  const auto it = map.find(id);
+  return it == map.end() ? nullptr : it->second.get();
+}
+
+}  // namespace
+
+StudyState* State::study(int64_t id) const { return Find(studies, id); }
+AttemptState* State::attempt(int64_t id) const { return Find(attempts, id); }
+AllocationState* State::allocation(int64_t id) const { return Find(allocations, id); }
+
+}  // namespace scalelab::server

@@ -1,0 +1,209 @@
+#include "server/scheduler/slurm_commands.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace scalelab::server {
+namespace {
+
+// 100,000 lines of squeue; past that something else is wrong.
+constexpr size_t kMostOutput = 16 << 20;
+
+absl::Status SystemError(const std::string& what) {
+  return absl::FailedPreconditionError(absl::StrCat(what, ": ", std::strerror(errno)));
+}
+
+std::vector<char*> Pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (const std::string& s : strings) pointers.push_back(const_cast<char*>(s.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// A file in memory: unlike a pipe it needs nobody to feed it, and raises no SIGPIPE.
+absl::StatusOr<int> InputFile(const std::string& input) {
+  const int fd = memfd_create("input", MFD_CLOEXEC);
+  if (fd < 0) return SystemError("cannot make a file in memory");
+  if (pwrite(fd, input.data(), input.size(), 0) != static_cast<ssize_t>(input.size())) {
+    close(fd);
+    return SystemError("cannot fill a file in memory");
+  }
+  return fd;
+}
+
+absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
+                            int in, int out, int err) {
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_adddup2(&files, in, STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&files, err, STDERR_FILENO);
+  posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  sigset_t signals;
+  sigemptyset(&signals);
+  posix_spawnattr_setsigmask(&attributes, &signals);
+  sigfillset(&signals);
+  posix_spawnattr_setsigdefault(&attributes, &signals);
+  pid_t pid = 0;
+  const int error = posix_spawnp(&pid, argv[0].c_str(), &files, &attributes, Pointers(argv).data(),
+                                 Pointers(environment).data());
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&files);
+  if (error == 0) return pid;
+  return absl::FailedPreconditionError(absl::StrCat("cannot start ", argv[0], ": ", std::strerror(error)));
+}
+
+// Takes what can be read now. False: that was the end.
+bool Drain(int fd, std::string* text) {
+  char buffer[64 << 10];
+  while (text->size() <= kMostOutput) {
+    const ssize_t length = read(fd, buffer, sizeof buffer);
+    if (length < 0 && errno == EINTR) continue;
+    if (length < 0) return errno == EAGAIN;
+    if (length == 0) return false;
+    text->append(buffer, length);
+  }
+  return true;
+}
+
+// Reads until the process has ended, which `pidfd` tells, or a reason to end it comes. What its own children
+// hold open is not waited for.
+void Follow(int pidfd, int out, int err, int cancel, absl::Time deadline, CommandResult* result) {
+  pollfd watch[] = {{pidfd, POLLIN, 0}, {out, POLLIN, 0}, {err, POLLIN, 0}, {cancel, POLLIN, 0}};
+  std::string* texts[] = {nullptr, &result->out, &result->err};
+  while (true) {
+    const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
+    const int ready = poll(watch, 4, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
+    const bool over = ready > 0 && watch[0].revents != 0;
+    for (int i : {1, 2}) {
+      if (watch[i].fd >= 0 && !Drain(watch[i].fd, texts[i])) watch[i].fd = -1;
+    }
+    result->truncated = result->out.size() > kMostOutput || result->err.size() > kMostOutput;
+    if (over || result->truncated) return;
+    const bool cancelled = ready > 0 && watch[3].revents != 0;
+    if (cancelled || absl::Now() >= deadline) {
+      result->timed_out = true;
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<CommandResult> RunCommand(const std::vector<std::string>& argv, const std::string& input,
+                                         const std::vector<std::string>& environment, absl::Duration deadline,
+                                         int cancel) {
+  const absl::Time until = absl::Now() + deadline;
+  std::vector<int> open;
+  absl::Cleanup close_all = [&] {
+    for (int fd : open) close(fd);
+  };
+  const absl::StatusOr<int> in = InputFile(input);
+  if (!in.ok()) return in.status();
+  open.push_back(*in);
+  int out[2], err[2];
+  if (pipe2(out, O_CLOEXEC) != 0) return SystemError("cannot make a pipe");
+  open.insert(open.end(), out, out + 2);
+  if (pipe2(err, O_CLOEXEC) != 0) return SystemError("cannot make a pipe");
+  open.insert(open.end(), err, err + 2);
+  for (int fd : {out[0], err[0]}) fcntl(fd, F_SETFL, O_NONBLOCK);
+
+  const absl::StatusOr<pid_t> pid = Spawn(argv, environment, *in, out[1], err[1]);
+  if (!pid.ok()) return pid.status();
+  CommandResult result;
+  const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, *pid, 0));
+  if (pidfd >= 0) {
+    open.push_back(pidfd);
+    Follow(pidfd, out[0], err[0], cancel, until, &result);
+  }
+  // Before it is reaped its id, and so its group's, cannot belong to anybody else.
+  siginfo_t info{};
+  kill(-*pid, SIGKILL);
+  while (waitid(P_PID, *pid, &info, WEXITED) != 0 && errno == EINTR) {
+  }
+  if (pidfd < 0) return absl::ResourceExhaustedError(absl::StrCat("cannot watch ", argv[0]));
+  if (info.si_code == CLD_EXITED) {
+    result.exit_code = info.si_status;
+  } else {
+    result.signal = info.si_status;
+  }
+  return result;
+}
+
+std::string MissingProgram(const std::vector<std::string>& programs) {
+  const char* path = std::getenv("PATH");
+  const std::vector<std::string> directories =
+      absl::StrSplit(path == nullptr ? "/usr/bin:/bin" : path, ':', absl::SkipEmpty());
+  for (const std::string& program : programs) {
+    const bool found = std::any_of(directories.begin(), directories.end(), [&](const std::string& directory) {
+      return access(absl::StrCat(directory, "/", program).c_str(), X_OK) == 0;
+    });
+    if (!found) return program;
+  }
+  return "";
+}
+
+std::vector<std::string> SlurmEnvironment() {
+  static constexpr absl::string_view kNames[] = {
+      "HOME",      "USER",      "LOGNAME",    "SHELL",      "PATH",        "LD_LIBRARY_PATH",
+      "LANG",      "TZ",        "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX",
+      "CUDA_HOME", "CUDA_PATH", "SLURM_CONF", "SLURM_JWT"};
+  static constexpr absl::string_view kPrefixes[] = {"NCCL_", "OMPI_MCA_", "PMIX_MCA_", "UCX_",
+                                                    "FI_",   "GLOO_",     "OMP_",      "MKL_"};
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const absl::string_view name =
+        *std::vector<absl::string_view>(absl::StrSplit(*entry, absl::MaxSplits('=', 1))).begin();
+    const auto starts = [&](absl::string_view prefix) { return absl::StartsWith(name, prefix); };
+    if (std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames) ||
+        std::any_of(std::begin(kPrefixes), std::end(kPrefixes), starts)) {
+      environment.emplace_back(*entry);
+    }
+  }
+  environment.push_back("LC_ALL=C.UTF-8");  // messages as the tables know them
+  return environment;
+}
+
+std::string Complaint(const CommandResult& result) {
+  if (result.truncated) return "it wrote more than can be true";
+  std::vector<std::string> lines;
+  for (absl::string_view line : absl::StrSplit(result.err, '\n', absl::SkipWhitespace())) {
+    line = absl::StripAsciiWhitespace(line);
+    const size_t error = line.find("error: ");  // "sbatch: error: ..."
+    std::string words(error < 20 ? line.substr(error + 7) : line);
+    std::replace_if(
+        words.begin(), words.end(), [](unsigned char c) { return c < 0x20 || c >= 0x7F; }, '?');
+    if (lines.size() < 4 && std::find(lines.begin(), lines.end(), words) == lines.end())
+      lines.push_back(words.substr(0, 300));
+  }
+  const std::string words = absl::StrJoin(lines, "; ");
+  if (result.timed_out) return absl::StrCat("it did not end in time", words.empty() ? "" : ": ", words);
+  if (!words.empty()) return words;
+  return result.signal != 0 ? absl::StrCat("it was ended by signal ", result.signal)
+                            : absl::StrCat("it ended with status ", result.exit_code, " and said nothing");
+}
+
+}  // namespace scalelab::server

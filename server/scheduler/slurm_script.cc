@@ -1,0 +1,112 @@
+#include "server/scheduler/slurm_script.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+
+namespace scalelab::server {
+namespace {
+
+// Starts one worker on each node and waits for all of them. srun numbers nodes in the order of ranks.
+constexpr absl::string_view kBody = R"(
+# Of the task layout above a worker step knows nothing: it has its nodes whole, beside the steps of its ranks.
+unset SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_NTASKS SLURM_NPROCS \
+  SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK \
+  SLURM_DISTRIBUTION
+
+# On each node: the lock keeps a second worker of this allocation away, so it must be local to the node.
+start_worker='
+  token=$1
+  shift
+  directory="/tmp/scalelab-$UID"
+  mkdir -p -m 700 "$directory" && [ -O "$directory" ] && [ ! -L "$directory" ] || {
+    echo "scalelab: $directory is not ours; remove it from $SLURMD_NODENAME" >&2
+    exit 1
+  }
+  find "$directory" -maxdepth 1 -name "*.lock" -mtime +2 -exec flock --nonblock {} rm {} \;
+  exec "$@" --node "$SLURMD_NODENAME" --node-index "$SLURM_NODEID" \
+    --lock "$directory/$token-$SLURM_NODEID.lock"
+'
+srun --overlap --whole --mpi=none --cpu-bind=none --export=ALL --input=/dev/null \
+  --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
+  --kill-on-bad-exit=1 --wait=0 \
+  bash -c "$start_worker" start_worker "$token" "${worker[@]}" &
+step=$!
+
+# SIGTERM comes when the time limit is near or the job is cancelled: workers get it, and are waited for. srun itself would
+# answer it by killing them.
+trap 'scancel --signal=TERM "$SLURM_JOB_ID.0" || kill -TERM "$step" 2>/dev/null' TERM
+while kill -0 "$step" 2>/dev/null; do
+  wait "$step"
+done
+wait "$step"
+exit $?
+)";
+
+// As one word of a #SBATCH line, which sbatch reads with a shell's quotes.
+std::string Quoted(absl::string_view value) {
+  return absl::StrCat("\"", absl::StrReplaceAll(value, {{"\\", "\\\\"}, {"\"", "\\\""}}), "\"");
+}
+
+std::string ShellQuoted(absl::string_view value) {
+  return absl::StrCat("'", absl::StrReplaceAll(value, {{"'", "'\\''"}}), "'");
+}
+
+// A line break in a value would end the #SBATCH line and begin a command.
+std::string OneLine(absl::string_view value) {
+  return absl::StrReplaceAll(value, {{"\n", " "}, {"\r", " "}, {absl::string_view("\0", 1), " "}});
+}
+
+// Slurm counts limits in minutes.
+absl::Duration WholeMinutes(absl::Duration limit) {
+  return std::max(absl::Minutes(1), absl::Ceil(limit, absl::Minutes(1)));
+}
+
+std::string Clock(absl::Duration limit) {
+  const int64_t minutes = absl::ToInt64Minutes(limit);
+  return absl::StrFormat("%d-%02d:%02d:00", minutes / 1440, minutes / 60 % 24, minutes % 60);
+}
+
+}  // namespace
+
+std::string AllocationDirectory(const SlurmScriptOptions& options, const std::string& token) {
+  return absl::StrCat(options.runs_dir, "/allocations/", token);
+}
+
+std::string SlurmScript(const SlurmScriptOptions& options, const JobRequest& request) {
+  std::string script = "#!/bin/bash\n";
+  const auto add = [&](absl::string_view name, absl::string_view value) {
+    absl::StrAppend(&script, "#SBATCH --", name);
+    if (value.empty()) return absl::StrAppend(&script, "\n");
+    const bool plain = value.find_first_not_of(
+                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                           "-_./:,=+@%") == absl::string_view::npos;
+    absl::StrAppend(&script, "=", plain ? std::string(value) : Quoted(OneLine(value)), "\n");
+  };
+  const std::string directory = AllocationDirectory(options, request.token);
+  add("comment", OneLine("scalelab " + request.study));
+  add("nodes", absl::StrCat(request.nodes));
+  add("ntasks-per-node", absl::StrCat(request.ranks_per_node));
+  add("cpus-per-task", absl::StrCat(request.cpus_per_rank));
+  if (const int64_t gpus = int64_t{request.ranks_per_node} * request.gpus_per_rank; gpus > 0)
+    add("gres", absl::StrCat("gpu:", gpus));
+  if (request.memory_mib > 0) add("mem", absl::StrCat(request.memory_mib, "M"));
+  const absl::Duration limit = WholeMinutes(request.time_limit);
+  add("time", Clock(limit));
+  if (!request.partition.empty()) add("partition", request.partition);
+  if (request.exclusive) add("exclusive", "");
+  add("signal", absl::StrCat("B:TERM@", absl::ToInt64Seconds(WarningBeforeEnd(limit))));
+  add("open-mode", "append");
+  add("chdir", directory);
+  add("output", absl::StrReplaceAll(directory, {{"%", "%%"}}) + "/job.out");
+  for (const auto& [name, value] : options.site_options) add(name, value);
+  for (const auto& [name, value] : request.options) add(name, value);
+  absl::StrAppend(&script, "\ntoken=", ShellQuoted(request.token), "\nworker=(",
+                  ShellQuoted(options.worker_program), " --server ", ShellQuoted(options.server_address),
+                  " --launcher srun --allocation \"$token\")\n", kBody.substr(1));
+  return script;
+}
+
+}  // namespace scalelab::server

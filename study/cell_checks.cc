@@ -1,0 +1,185 @@
+#include "study/cell_checks.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "study/engine_checks.h"
+#include "catalog/models.h"
+#include "study/communication.h"
+
+namespace scalelab {
+
+using v1::RunSpec;
+using v1::Scaling;
+using v1::StudySpec;
+
+namespace {
+constexpr int kCifarImage = 32;  // side of the images of cifar10, and of synthetic ones unless it is set
+}  // namespace
+
+int64_t KnownSteps(const RunSpec& run) {
+  int64_t steps = run.max_steps();
+  if (run.train_samples() > 0 && run.global_batch() > 0) {
+    int64_t in_epoch = run.train_samples() / run.global_batch();
+    const int64_t rest = run.train_samples() % run.global_batch();
+    if (run.last_batch() == "keep" && rest >= std::max(run.ranks(), 1)) ++in_epoch;
+    int64_t by_epochs = std::max<int64_t>(in_epoch, 1) * run.epochs();
+    steps = steps > 0 ? std::min(steps, by_epochs) : by_epochs;
+  }
+  return steps;
+}
+
+bool CellChecker::Check(const Cell& cell, const std::vector<int>& index) {
+  constexpr size_t kMostReasons = 100;
+  const RunSpec& run = cell.spec;
+  if (run.ranks() < 1) return true;  // already told
+  const std::vector<FieldViolation> why = WhyUnusable(cell, index);
+  if (!why.empty() && spec_.on_unusable() == StudySpec::EXCLUDE) {
+    if (unusable_.size() < kMostReasons && seen_.insert(why.front().description).second)
+      unusable_.push_back(why.front().description);
+    return false;
+  }
+  CheckBatch(run, index);
+  if (raw_.measure().has_warmup_steps() && KnownSteps(run) > 0 && run.warmup_steps() >= KnownSteps(run)) {
+    Add("measure.warmup_steps", absl::StrCat("warmup_steps ", run.warmup_steps(),
+                                             " leave nothing to measure of ", KnownSteps(run), " steps"));
+  }
+  CheckNeeds(run, index);
+  for (const FieldViolation& violation : why) Add(violation.field, violation.description);
+  CheckCommunication(run, index);
+  return true;
+}
+
+void CellChecker::Add(std::string field, std::string description) {
+  if (seen_.insert(field + "\n" + description).second)
+    violations_->Add(std::move(field), std::move(description));
+}
+
+// What does not go together, or not on this machine.
+std::vector<FieldViolation> CellChecker::WhyUnusable(const Cell& cell, const std::vector<int>& index) const {
+  const RunSpec& run = cell.spec;
+  std::vector<FieldViolation> out;
+  const auto add = [&](absl::string_view key, std::string description) {
+    out.push_back({grid_.Where(key, index, absl::StrCat("fixed.", key)), std::move(description)});
+  };
+  if (run.engine() != "custom") {
+    const bool cpu = run.device() == "cpu" || (run.device() == "auto" && run.gpus_per_rank() == 0);
+    const bool native = absl::StartsWith(run.engine(), "native/");
+    if (run.device() == "cuda" && run.gpus_per_rank() == 0)
+      add("device", "device cuda needs GPUs; set resources.gpus_per_rank, for example to 1");
+    for (EngineMisfit& misfit : EngineMisfits(run, spec_.resources())) {
+      const bool of_grid = FindStudyKey(misfit.key) != nullptr;
+      if (of_grid)
+        add(misfit.key, std::move(misfit.sentence));
+      else
+        out.push_back({std::string(misfit.key), std::move(misfit.sentence)});
+    }
+    if (native && run.backend() == "solo" && run.ranks() > 1) {
+      add("backend",
+          absl::StrCat("backend solo is for one rank, not ", run.ranks(), "; use auto, mpi or gloo"));
+    }
+    if (native && cpu && run.backend() == "nccl") {
+      add("backend", run.gpus_per_rank() > 0
+                         ? "backend nccl needs device cuda, not cpu; change device, or use mpi or gloo"
+                         : "backend nccl needs GPUs; set resources.gpus_per_rank, or use mpi or gloo");
+    }
+    if (cpu && (run.precision() == "tf32" || run.precision() == "amp-fp16")) {
+      add("precision", absl::StrCat("precision ", run.precision(),
+                                    " needs GPUs; set resources.gpus_per_rank, or use fp32 or amp-bf16"));
+    }
+    if (run.engine() == "native/horovod" && run.batch_norm() == "sync" && run.ranks() > 1) {
+      add("batch_norm",
+          "engine native/horovod cannot run batch_norm sync; use batch_norm train, or native/ddp");
+    }
+  }
+  if (out.empty() && runs_here_) {
+    if (std::optional<FieldViolation> why = runs_here_(cell)) out.push_back(*std::move(why));
+  }
+  return out;
+}
+
+void CellChecker::CheckBatch(const RunSpec& run, const std::vector<int>& index) {
+  int64_t ranks = run.ranks();
+  if (spec_.scaling().mode() == Scaling::WEAK) {
+    int64_t global = run.batch_per_rank() * ranks;
+    if (global > std::numeric_limits<int32_t>::max()) {
+      Add(grid_.Where("batch_per_rank", index, "scaling.batch_per_rank"),
+          absl::StrCat("batch_per_rank ", run.batch_per_rank(), " x ", ranks, " ranks is a global batch of ",
+                       WithCommas(global), "; at most 2,147,483,647 is possible"));
+    }
+    return;
+  }
+  int64_t batch = run.global_batch();
+  if (batch < 1 || batch % ranks == 0) return;
+  int64_t below = batch / ranks * ranks;
+  Add(grid_.Where("global_batch", index, "scaling.global_batch"),
+      absl::StrCat("global_batch ", batch, " does not divide evenly over ", ranks,
+                   " ranks; the nearest that ",
+                   below > 0 ? absl::StrCat("do are ", below, " and ") : "does is ", below + ranks));
+}
+
+// What an engine must be given.
+void CellChecker::CheckNeeds(const RunSpec& run, const std::vector<int>& index) {
+  if (run.engine() == "custom") {
+    if (run.command().empty() && !grid_.unknown_keys)
+      Add("fixed.command", "engine custom needs a command, for example command: [python3, train.py]");
+    return;
+  }
+  if (!grid_.unknown_keys) {
+    if (run.model().empty()) {
+      Add("fixed.model",
+          absl::StrCat("engine ", run.engine(), " needs a model, for example model: resnet20"));
+    }
+    if (run.dataset() == "cifar10" && run.data_dir().empty())
+      Add("fixed.data_dir", "dataset cifar10 needs data_dir, the directory of data_batch_1.bin");
+    if (run.dataset() == "imagefolder" && run.data_dir().empty())
+      Add("fixed.data_dir", "dataset imagefolder needs data_dir, the directory of train and val");
+  }
+  CheckImages(run, index);
+  if (run.cuda_graph() && run.last_batch() == "keep") {
+    Add(grid_.Where("cuda_graph", index, "fixed.cuda_graph"),
+        "a recorded step has one size: use last_batch drop, or remove cuda_graph");
+  }
+  if (run.batch_per_rank() > 0 && run.accumulation_steps() > run.batch_per_rank()) {
+    Add(grid_.Where("accumulation_steps", index, "fixed.accumulation_steps"),
+        absl::StrCat("accumulation_steps ", run.accumulation_steps(), " must not exceed the ",
+                     run.batch_per_rank(), " samples of a rank"));
+  }
+}
+
+// Whether the data set's images suit the model.
+void CellChecker::CheckImages(const RunSpec& run, const std::vector<int>& index) {
+  const auto has_its_own = [&](absl::string_view key, absl::string_view takers) {
+    Add(grid_.Where(key, index, absl::StrCat("fixed.", key)),
+        absl::StrCat(key, " is for dataset ", takers, "; ", run.dataset(), " has its own: remove it"));
+  };
+  const bool sized = run.dataset() == "synthetic" || run.dataset() == "imagefolder";
+  if (run.image_size() != 0 && !sized) return has_its_own("image_size", "synthetic or imagefolder");
+  if (run.classes() != 0 && run.dataset() != "synthetic") return has_its_own("classes", "synthetic");
+
+  const ModelInfo* model = FindModel(run.model());
+  const int side = run.image_size() != 0 ? run.image_size() : kCifarImage;
+  if (model == nullptr || side >= model->smallest_image) return;
+  Add(grid_.Where("model", index, "fixed.model"),
+      absl::StrCat("model ", run.model(), " needs images of at least ", model->smallest_image, " x ",
+                   model->smallest_image, " pixels, those of ", run.dataset(), " have ", side, " x ", side,
+                   "; ",
+                   sized ? "set image_size: " : "use dataset synthetic or imagefolder with image_size: ",
+                   model->smallest_image));
+}
+
+// An engine that has no baselines would show nothing where the study asked for something.
+void CellChecker::CheckCommunication(const RunSpec& run, const std::vector<int>& index) {
+  const std::string& engine = run.engine();
+  if (!spec_.measure().communication() || run.ranks() == 1 || OverlapsCommunication(engine) ||
+      engine == kSerialEngine || engine == kUnsynchronisedEngine) {
+    return;
+  }
+  Add(grid_.Where("engine", index, "measure.communication"),
+      absl::StrCat("measure: {communication: true} has no runs to compare engine ", engine,
+                   " with; measure native/ddp or native/horovod, or remove communication"));
+}
+
+}  // namespace scalelab

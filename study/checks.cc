@@ -1,0 +1,177 @@
+#include "study/checks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "study/sbatch_options.h"
+
+namespace scalelab {
+namespace {
+
+using v1::LearningRate;
+using v1::Scaling;
+using v1::StudySpec;
+
+constexpr double kMaxInt = std::numeric_limits<int32_t>::max();
+constexpr int64_t kLongestTime = 365 * 86400;
+
+const std::vector<absl::string_view>& RetryCauses() {
+  static const auto& causes = *new std::vector<absl::string_view>{"node_fail",
+                                                                  "preempted",
+                                                                  "worker_lost",
+                                                                  "rank_killed",
+                                                                  "boot_fail",
+                                                                  "out_of_memory",
+                                                                  "timeout",
+                                                                  "trainer_error",
+                                                                  "deadline",
+                                                                  "no_finish",
+                                                                  "allocation_cancelled",
+                                                                  "launch_error"};
+  return causes;
+}
+
+bool HasControlCharacter(absl::string_view text) {
+  return std::any_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; });
+}
+
+void CheckName(const std::string& name, Violations* violations) {
+  if (name.empty()) {
+    violations->Add("study", "the study has no name; write for example study: my-first-study");
+    return;
+  }
+  bool letters = absl::ascii_isalpha(name[0]) && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+                   return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
+                 });
+  if (!letters || name.size() > 100) {
+    violations->Add("study", absl::StrCat("study name ", Quote(name),
+                                          " must be a letter, then letters, digits, '-', '_' or '.', "
+                                          "100 characters at most"));
+  } else if (name == "last" || name == "all") {
+    violations->Add("study",
+                    absl::StrCat("study name ", Quote(name), " has a meaning of its own; choose another"));
+  }
+}
+
+template <typename Enum>
+void CheckEnum(std::string field, absl::string_view name, Enum value, bool valid, Violations* violations) {
+  if (!valid) violations->Add(std::move(field), absl::StrCat("unknown ", name, " ", static_cast<int>(value)));
+}
+
+void CheckScaling(const Scaling& scaling, Violations* violations) {
+  CheckEnum("scaling.mode", "mode", scaling.mode(), Scaling::Mode_IsValid(scaling.mode()), violations);
+  if (scaling.global_batch() != 0) {
+    violations->CheckRange("scaling.global_batch", "global_batch", scaling.global_batch(), 1, 1 << 30);
+    if (scaling.mode() == Scaling::WEAK) {
+      violations->Add("scaling.global_batch",
+                      "global_batch belongs to strong scaling; write batch_per_rank, or mode: strong");
+    }
+  }
+  if (scaling.batch_per_rank() != 0) {
+    violations->CheckRange("scaling.batch_per_rank", "batch_per_rank", scaling.batch_per_rank(), 1, 1 << 30);
+    if (scaling.mode() != Scaling::WEAK) {
+      violations->Add("scaling.batch_per_rank",
+                      "batch_per_rank belongs to weak scaling; write mode: weak, or global_batch");
+    }
+  }
+}
+
+void CheckRates(const LearningRate& lr, Violations* violations) {
+  if (lr.base() != 0) violations->CheckRange("lr.base", "base", lr.base(), 1e-12, 1e6);
+  violations->CheckRange("lr.reference_batch", "reference_batch",
+                         lr.reference_batch() == 0 ? 1 : lr.reference_batch(), 1, kMaxInt);
+  CheckEnum("lr.rule", "rule", lr.rule(), LearningRate::Rule_IsValid(lr.rule()), violations);
+  violations->CheckRange("lr.warmup_epochs", "warmup_epochs", lr.warmup_epochs(), 0, 1e6);
+}
+
+void CheckResources(const v1::Resources& resources, Violations* violations) {
+  violations->CheckRange("resources.ranks_per_node", "ranks_per_node", resources.ranks_per_node(), 0, 65536);
+  violations->CheckRange("resources.cpus_per_rank", "cpus_per_rank", resources.cpus_per_rank(), 0, 4096);
+  violations->CheckRange("resources.gpus_per_rank", "gpus_per_rank", resources.gpus_per_rank(), 0, 64);
+  // Both end up in a script's #SBATCH lines, where a line break would start a command.
+  if (HasControlCharacter(resources.partition()) || resources.partition().find(' ') != std::string::npos) {
+    violations->Add("resources.partition",
+                    absl::StrCat("partition ", Quote(resources.partition()), " must be one word"));
+  }
+  violations->CheckRange("resources.time", "time", resources.time_seconds(), 0, kLongestTime);
+  violations->CheckRange("resources.memory_mib", "memory_mib", resources.memory_mib(), 0, 1e12);
+}
+
+void CheckSlurm(const v1::SlurmOptions& slurm, Violations* violations) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : slurm.sbatch_options()) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  for (const std::string& name : names) {
+    const std::string field = absl::StrCat("slurm.sbatch_options.", name);
+    const std::string mistake = SbatchOptionMistake(name, slurm.sbatch_options().at(name));
+    if (!mistake.empty()) violations->Add(field, mistake);
+  }
+}
+
+}  // namespace
+
+void CheckSections(const StudySpec& spec, Violations* violations) {
+  CheckName(spec.study(), violations);
+  CheckScaling(spec.scaling(), violations);
+  CheckRates(spec.lr(), violations);
+  if (spec.repeats() < 0) violations->CheckRange("repeats", "repeats", spec.repeats(), 1, kMaxInt);
+  if (spec.seed() > std::numeric_limits<int64_t>::max() - std::max(spec.repeats(), 1)) {
+    violations->Add("seed", "seed is too large: seed + repeat must fit into 64 bits");
+  }
+  if (spec.measure().has_warmup_steps()) {
+    violations->CheckRange("measure.warmup_steps", "warmup_steps", spec.measure().warmup_steps(), 0, kMaxInt);
+  }
+  violations->CheckRange("measure.target_accuracy", "target_accuracy", spec.measure().target_accuracy(), 0,
+                         1);
+  CheckEnum("order", "order", spec.order(), StudySpec::Order_IsValid(spec.order()), violations);
+  CheckResources(spec.resources(), violations);
+  CheckSlurm(spec.slurm(), violations);
+  if (spec.retry().has_max()) violations->CheckRange("retry.max", "max", spec.retry().max(), 0, 1000);
+  for (int i = 0; i < spec.retry().on_size(); ++i) {
+    const std::string& cause = spec.retry().on(i);
+    if (std::find(RetryCauses().begin(), RetryCauses().end(), cause) == RetryCauses().end()) {
+      violations->Add(absl::StrCat("retry.on[", i, "]"), UnknownName("cause", cause, RetryCauses()));
+    }
+  }
+  violations->CheckRange("limits.concurrent_allocations", "concurrent_allocations",
+                         spec.limits().concurrent_allocations(), 0, kMaxInt);
+  violations->CheckRange("limits.gpu_hours", "gpu_hours", spec.limits().gpu_hours(), 0, 1e12);
+  CheckEnum("allocation", "allocation", spec.allocation(),
+            StudySpec::AllocationMode_IsValid(spec.allocation()), violations);
+  CheckEnum("on_unusable", "on_unusable", spec.on_unusable(), StudySpec::Unusable_IsValid(spec.on_unusable()),
+            violations);
+  violations->CheckRange("priority", "priority", spec.priority(), -1000, 1000);
+}
+
+void FillDefaults(StudySpec* spec) {
+  Scaling* scaling = spec->mutable_scaling();
+  if (scaling->mode() == Scaling::MODE_UNSPECIFIED) scaling->set_mode(Scaling::STRONG);
+  if (scaling->mode() == Scaling::STRONG && scaling->global_batch() == 0) scaling->set_global_batch(128);
+  if (scaling->mode() == Scaling::WEAK && scaling->batch_per_rank() == 0) scaling->set_batch_per_rank(128);
+  LearningRate* lr = spec->mutable_lr();
+  if (lr->base() == 0) lr->set_base(0.1);
+  if (lr->reference_batch() == 0) lr->set_reference_batch(128);
+  if (lr->rule() == LearningRate::RULE_UNSPECIFIED) lr->set_rule(LearningRate::LINEAR);
+  if (spec->repeats() == 0) spec->set_repeats(1);
+  v1::Measure* measure = spec->mutable_measure();
+  if (!measure->has_evaluate()) measure->set_evaluate(true);
+  if (!measure->has_warmup_steps()) measure->set_warmup_steps(5);
+  if (spec->order() == StudySpec::ORDER_UNSPECIFIED) spec->set_order(StudySpec::RANDOMIZED);
+  v1::Resources* resources = spec->mutable_resources();
+  if (resources->cpus_per_rank() == 0) resources->set_cpus_per_rank(1);
+  if (resources->time_seconds() == 0) resources->set_time_seconds(3600);
+  v1::Retry* retry = spec->mutable_retry();
+  if (!retry->has_max()) retry->set_max(2);
+  if (retry->on().empty()) {
+    for (const char* cause : {"node_fail", "preempted", "worker_lost", "rank_killed", "boot_fail"}) {
+      retry->add_on(cause);
+    }
+  }
+  if (spec->allocation() == StudySpec::ALLOCATION_MODE_UNSPECIFIED) spec->set_allocation(StudySpec::GROUP);
+  if (spec->on_unusable() == StudySpec::UNUSABLE_UNSPECIFIED) spec->set_on_unusable(StudySpec::REFUSE);
+}
+
+}  // namespace scalelab

@@ -1,0 +1,83 @@
+#include "study/engine_checks.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "catalog/study_keys.h"
+
+namespace scalelab {
+namespace {
+
+bool Takes(const Engine::Names& names, absl::string_view word) {
+  return names.empty() || std::find(names.begin(), names.end(), word) != names.end();
+}
+
+// The engine's own way on this device where it has one.
+std::string NearestBackend(const Engine& engine, bool cpu) {
+  for (absl::string_view backend : engine.backends) {
+    if ((backend == "nccl") != cpu) return std::string(backend);
+  }
+  return "auto";
+}
+
+std::string NearestOf(const Engine::Names& names, absl::string_view word) {
+  const std::string nearest = Nearest(word, names);
+  return nearest.empty() ? std::string(names.front()) : nearest;
+}
+
+}  // namespace
+
+std::vector<EngineMisfit> EngineMisfits(const v1::RunSpec& run, const v1::Resources& resources) {
+  std::vector<EngineMisfit> misfits;
+  const Engine* engine = FindEngine(run.engine());
+  if (engine == nullptr || !HasAdapter(*engine)) return misfits;
+  const std::string who = absl::StrCat("engine ", engine->name);
+  const bool cpu = run.device() == "cpu" || (run.device() == "auto" && run.gpus_per_rank() == 0);
+  if (engine->gpus == Engine::Gpus::kMust && cpu) {
+    misfits.push_back(
+        {"engine", absl::StrCat(who, " needs GPUs; set resources.gpus_per_rank, for example to 1, or use ",
+                                "pytorch/ddp")});
+  }
+  const std::string backend = NearestBackend(*engine, cpu);
+  if (run.backend() != "auto" && !Takes(engine->backends, run.backend())) {
+    misfits.push_back(
+        {"backend", absl::StrCat(who, " cannot use backend ", run.backend(), "; use ",
+                                 backend == "auto" ? "auto, its own way" : backend + " or auto")});
+  } else if (run.backend() == "nccl" && cpu) {
+    misfits.push_back(
+        {"backend", absl::StrCat("backend nccl needs GPUs; set resources.gpus_per_rank, or use ", backend)});
+  }
+  const auto check = [&](absl::string_view key, absl::string_view verb, const Engine::Names& names,
+                         const std::string& word) {
+    if (word.empty() || Takes(names, word)) return;
+    misfits.push_back(
+        {key,
+         absl::StrCat(who, " ", verb, " ", key, " ", word, "; use ", NearestOf(names, word),
+                      names.size() == 1 ? "" : absl::StrCat(" (it has ", absl::StrJoin(names, ", "), ")"),
+                      ", or a native engine")});
+  };
+  check("precision", "does not have", engine->precisions, run.precision());
+  check("model", "does not have", engine->models, run.model());
+  check("batch_norm", "cannot run", engine->batch_norms, run.batch_norm());
+  // Settings of the native engines; adapters refuse them too (worker/adapters/scalelab/training.py).
+  const auto native_only = [&](absl::string_view key, bool used, absl::string_view value,
+                               absl::string_view instead) {
+    if (!used) return;
+    misfits.push_back({key, absl::StrCat(who, " does not have ", key, " ", value, "; use ", instead,
+                                         ", or a native engine")});
+  };
+  native_only("accumulation_steps", run.accumulation_steps() > 1, absl::StrCat(run.accumulation_steps()),
+              "1");
+  native_only("last_batch", run.last_batch() == "keep", run.last_batch(), "drop");
+  native_only("cuda_graph", run.cuda_graph(), "true", "false");
+  native_only("all_reduce", run.all_reduce() != "library", run.all_reduce(), "library");
+  if (engine->one_process && resources.ranks_per_node() > 0 && resources.ranks_per_node() < run.ranks()) {
+    misfits.push_back({"resources.ranks_per_node", absl::StrCat(who, " is one process, so its ", run.ranks(),
+                                                                " ranks share a node; set ranks_per_node to ",
+                                                                run.ranks(), ", or leave it out")});
+  }
+  return misfits;
+}
+
+}  // namespace scalelab

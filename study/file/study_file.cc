@@ -1,0 +1,207 @@
+#include "study/file/study_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <set>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "study/file/study_reader.h"
+#include "study/file/yaml_document.h"
+#include "proto/status.h"
+#include "proto/utf8.h"
+
+namespace scalelab::client {
+namespace {
+
+constexpr int64_t kMaxFileBytes = 4 << 20;
+
+absl::Status WholeFile(absl::StatusCode code, const std::string& path, absl::string_view sentence) {
+  return MakeError(code, "INVALID_STUDY_FILE", absl::StrCat(path, ": ", sentence));
+}
+
+absl::Status SystemError(const std::string& path, int error) {
+  if (error == ENOENT || error == ENOTDIR) {
+    return WholeFile(absl::StatusCode::kNotFound, path, "there is no such file");
+  }
+  absl::StatusCode code =
+      error == EACCES ? absl::StatusCode::kPermissionDenied : absl::StatusCode::kInvalidArgument;
+  return WholeFile(code, path, absl::StrCat("the file cannot be read: ", std::strerror(error)));
+}
+
+absl::Status TooLarge(const std::string& path, absl::string_view size) {
+  return WholeFile(absl::StatusCode::kInvalidArgument, path,
+                   absl::StrCat("the file is ", size, "; a study file may have at most 4 MiB"));
+}
+
+// Place of the first byte that is not UTF-8 text, or npos.
+size_t FirstBinaryByte(const std::string& text) {
+  size_t i = 0;
+  while (i < text.size()) {
+    unsigned char c = text[i];
+    if (c < 0x20 && c != '\n' && c != '\r' && c != '\t') return i;
+    size_t length = Utf8Length(text, i);
+    if (length == 0) return i;
+    i += length;
+  }
+  return std::string::npos;
+}
+
+// Pipes are welcome too: `scalelab study submit <(generate)`.
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return SystemError(path, errno);
+  struct stat st;
+  if (fstat(fd, &st) == 0) {
+    if (S_ISDIR(st.st_mode)) {
+      close(fd);
+      return WholeFile(absl::StatusCode::kInvalidArgument, path,
+                       "this is a directory; name the study file in it");
+    }
+    if (S_ISREG(st.st_mode) && st.st_size > kMaxFileBytes) {
+      close(fd);
+      return TooLarge(path, absl::StrFormat("%.1f MB", st.st_size / 1e6));
+    }
+  }
+  std::string text;
+  char buffer[65536];
+  ssize_t n = 0;
+  while (static_cast<int64_t>(text.size()) <= kMaxFileBytes) {
+    n = read(fd, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    text.append(buffer, n);
+  }
+  int error = errno;
+  close(fd);
+  if (n < 0) return SystemError(path, error);
+  if (static_cast<int64_t>(text.size()) > kMaxFileBytes) return TooLarge(path, "more than that");
+  if (size_t at = FirstBinaryByte(text); at != std::string::npos) {
+    return WholeFile(
+        absl::StatusCode::kInvalidArgument, path,
+        absl::StrFormat("the file is not text (byte 0x%02X at offset %d); a study file is YAML in UTF-8",
+                        static_cast<unsigned char>(text[at]), at));
+  }
+  return text;
+}
+
+absl::Status InvalidFile(const StudyFile& file, std::vector<Problem> problems) {
+  std::stable_sort(problems.begin(), problems.end(),
+                   [](const Problem& a, const Problem& b) { return a.at < b.at; });
+  std::vector<std::string> lines;
+  std::vector<FieldViolation> violations;
+  for (Problem& problem : problems) {
+    lines.push_back(
+        absl::StrCat(file.path, ":", problem.at.line, ":", problem.at.column, ": ", problem.sentence));
+    violations.push_back({std::move(problem.field), std::move(problem.sentence)});
+  }
+  return WithViolations(
+      MakeError(absl::StatusCode::kInvalidArgument, "INVALID_STUDY_FILE", absl::StrJoin(lines, "\n")),
+      std::move(violations));
+}
+
+// The file as far as it can be read; an error only where there is nothing to go on with.
+absl::StatusOr<StudyFile> Parse(const std::string& path, std::vector<Problem>* problems) {
+  absl::StatusOr<std::string> text = ReadText(path);
+  if (!text.ok()) return text.status();
+  StudyFile file;
+  file.path = path;
+  YamlResult yaml = ParseYaml(*text);
+  if (yaml.root == nullptr) return InvalidFile(file, {{yaml.error_at, "", yaml.error}});
+  if (yaml.root->kind == YamlNode::kNull) {
+    return WholeFile(absl::StatusCode::kInvalidArgument, path,
+                     "the file is empty; a study file starts with study: NAME");
+  }
+  if (yaml.root->kind != YamlNode::kMap) {
+    return InvalidFile(file, {{yaml.root->at, "",
+                               absl::StrCat("a study file is a mapping that starts with study: NAME, not ",
+                                            ShowNode(*yaml.root))}});
+  }
+  std::error_code ignored;  // without a working directory the path stays relative, and the server says so
+  std::filesystem::path directory = std::filesystem::absolute(path, ignored).parent_path();
+  *problems = ReadStudy(*yaml.root, directory.string(), &file);
+  return file;
+}
+
+// Position of the longest part of `field` that stands in the file.
+Position Find(const StudyFile& file, absl::string_view field) {
+  while (true) {
+    auto found = file.positions.find(std::string(field));
+    if (found != file.positions.end()) return found->second;
+    size_t cut = field.find_last_of(".[");
+    field = field.substr(0, cut == absl::string_view::npos ? 0 : cut);
+    if (field.empty() && !file.positions.contains("")) return {};
+  }
+}
+
+absl::string_view Section(absl::string_view field) { return field.substr(0, field.find_first_of(".[")); }
+
+// What the rules say of a file of which parts could not be read: only what does not follow from the gaps.
+void AddSoundViolations(const StudyFile& file, const absl::Status& status, std::vector<Problem>* problems) {
+  std::set<std::string, std::less<>> broken;
+  for (const Problem& problem : *problems) broken.emplace(Section(problem.field));
+  for (FieldViolation& violation : ViolationsOf(status)) {
+    absl::string_view section = Section(violation.field);
+    bool whole_entry = violation.field.find('.') == std::string::npos;
+    bool about_cells = (section == "exclude" || section == "baseline") && whole_entry;
+    if (broken.contains(section) || about_cells || !file.positions.contains(violation.field)) continue;
+    problems->push_back({Find(file, violation.field), violation.field, violation.description});
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<StudyFile> ReadStudyFile(const std::string& path) {
+  std::vector<Problem> problems;
+  absl::StatusOr<StudyFile> file = Parse(path, &problems);
+  if (file.ok() && !problems.empty()) return InvalidFile(*file, std::move(problems));
+  return file;
+}
+
+absl::Status Locate(const StudyFile& file, const absl::Status& status) {
+  std::vector<FieldViolation> violations = ViolationsOf(status);
+  if (violations.empty()) return status;
+  std::vector<std::pair<Position, std::string>> lines;
+  for (const FieldViolation& violation : violations) {
+    Position at = Find(file, violation.field);
+    lines.emplace_back(at,
+                       absl::StrCat(file.path, ":", at.line, ":", at.column, ": ", violation.description));
+    // What counts further violations stays last.
+    if (violation.field.empty()) {
+      lines.back() = {{std::numeric_limits<int>::max(), 1},
+                      absl::StrCat(file.path, ": ", violation.description)};
+    }
+  }
+  std::stable_sort(lines.begin(), lines.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  absl::Status located(status.code(), absl::StrJoin(lines, "\n", [](std::string* out, const auto& line) {
+                         out->append(line.second);
+                       }));
+  status.ForEachPayload(
+      [&](absl::string_view url, const absl::Cord& payload) { located.SetPayload(url, payload); });
+  return located;
+}
+
+absl::StatusOr<CheckedStudyFile> CheckStudyFile(const std::string& path) {
+  std::vector<Problem> problems;
+  absl::StatusOr<StudyFile> file = Parse(path, &problems);
+  if (!file.ok()) return file.status();
+  absl::StatusOr<ExpandedStudy> study = ExpandStudy(file->spec);
+  if (!problems.empty()) {
+    if (!study.ok()) AddSoundViolations(*file, study.status(), &problems);
+    return InvalidFile(*file, std::move(problems));
+  }
+  if (!study.ok()) return Locate(*file, study.status());
+  return CheckedStudyFile{*std::move(file), *std::move(study)};
+}
+
+}  // namespace scalelab::client

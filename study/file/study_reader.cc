@@ -1,0 +1,399 @@
+#include "study/file/study_reader.h"
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <unordered_map>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "study/file/time_limit.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
+#include "study/values.h"
+
+namespace scalelab::client {
+namespace {
+
+using google::protobuf::EnumDescriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Struct;
+using google::protobuf::Value;
+
+// Numbers whose zero means "the default" in the specification: whoever writes the zero into a file means
+// something else.
+bool ZeroIsDefault(absl::string_view field) {
+  for (absl::string_view name : {"repeats", "scaling.global_batch", "scaling.batch_per_rank",
+                                 "lr.reference_batch", "resources.cpus_per_rank"}) {
+    if (field == name) return true;
+  }
+  return false;
+}
+
+bool ParseBool(absl::string_view text, bool* value) {
+  *value = text == "true" || text == "True" || text == "TRUE";
+  return *value || text == "false" || text == "False" || text == "FALSE";
+}
+
+bool ParseNumber(absl::string_view text, double* value) {
+  std::string lower = absl::AsciiStrToLower(text);
+  if (lower == ".nan") {
+    *value = std::numeric_limits<double>::quiet_NaN();
+    return true;
+  }
+  absl::string_view unsigned_part = lower;
+  if (!lower.empty() && (lower[0] == '-' || lower[0] == '+')) unsigned_part.remove_prefix(1);
+  if (unsigned_part == ".inf") {
+    *value = std::numeric_limits<double>::infinity() * (lower[0] == '-' ? -1 : 1);
+    return true;
+  }
+  // SimpleAtod also takes "inf", "nan" and hexadecimals, which are text in YAML 1.2.
+  return unsigned_part.find_first_not_of("0123456789.e+-") == absl::string_view::npos &&
+         absl::SimpleAtod(text, value);
+}
+
+// STRONG -> "strong", PER_RUN -> "per-run".
+std::string EnumWord(absl::string_view name) {
+  return absl::StrReplaceAll(absl::AsciiStrToLower(name), {{"_", "-"}});
+}
+
+class StudyReader {
+ public:
+  StudyReader(std::string directory, StudyFile* file) : directory_(std::move(directory)), file_(file) {}
+
+  std::vector<Problem> Read(const YamlNode& root) {
+    file_->positions[""] = root.at;
+    ReadMessage(root, "", &file_->spec);
+    return std::move(problems_);
+  }
+
+ private:
+  void Add(Position at, const std::string& field, std::string sentence) {
+    problems_.push_back({at, field, std::move(sentence)});
+  }
+
+  static std::string Path(const std::string& parent, absl::string_view name) {
+    return parent.empty() ? std::string(name) : absl::StrCat(parent, ".", name);
+  }
+
+  // The entries of a mapping, each key once, their places noted. A section that is left empty has none.
+  std::vector<const YamlEntry*> Entries(const YamlNode& node, Position at, const std::string& path,
+                                        absl::string_view what) {
+    std::vector<const YamlEntry*> out;
+    if (node.kind == YamlNode::kNull) return out;
+    if (node.kind != YamlNode::kMap) {
+      Add(at, path, absl::StrCat(what, " must be a mapping of keys to values, not ", ShowNode(node)));
+      return out;
+    }
+    std::unordered_map<std::string, int> lines;
+    for (const YamlEntry& entry : node.entries) {
+      std::string field = Path(path, entry.key);
+      auto [it, fresh] = lines.emplace(entry.key, entry.at.line);
+      if (!fresh) {
+        Add(entry.at, field,
+            absl::StrCat("key ", Quote(entry.key), " stands here a second time; the first is in line ",
+                         it->second));
+        continue;
+      }
+      file_->positions[field] = entry.at;
+      out.push_back(&entry);
+    }
+    return out;
+  }
+
+  // The items of a list, their places noted.
+  std::vector<YamlPtr> Items(const YamlNode& node, Position at, const std::string& path,
+                             absl::string_view what, absl::string_view hint = "") {
+    if (node.kind == YamlNode::kNull) return {};
+    if (node.kind != YamlNode::kList) {
+      Add(at, path, absl::StrCat(what, " must be a list, not ", ShowNode(node), hint));
+      return {};
+    }
+    for (size_t i = 0; i < node.items.size(); ++i)
+      file_->positions[absl::StrCat(path, "[", i, "]")] = node.items[i]->at;
+    return node.items;
+  }
+
+  // A mapping whose keys are the fields of a message: the whole file, and each section with typed fields.
+  void ReadMessage(const YamlNode& node, const std::string& path, Message* message) {
+    const auto* descriptor = message->GetDescriptor();
+    Position at = file_->positions[path];
+    for (const YamlEntry* entry : Entries(node, at, path, path.empty() ? "a study file" : path)) {
+      std::string field_path = Path(path, entry->key);
+      const FieldDescriptor* field =
+          descriptor->FindFieldByName(entry->key == "time" ? "time_seconds" : entry->key);
+      if (field == nullptr || entry->key == "time_seconds") {
+        std::vector<absl::string_view> known;
+        for (int i = 0; i < descriptor->field_count(); ++i) {
+          const std::string& name = descriptor->field(i)->name();
+          known.push_back(name == "time_seconds" ? absl::string_view("time") : absl::string_view(name));
+        }
+        Add(entry->at, field_path, UnknownKey(entry->key, known));
+        continue;
+      }
+      ReadField(*entry, field_path, field, message);
+    }
+  }
+
+  void ReadField(const YamlEntry& entry, const std::string& path, const FieldDescriptor* field,
+                 Message* message) {
+    const YamlNode& node = *entry.value;
+    const auto* reflection = message->GetReflection();
+    v1::StudySpec& spec = file_->spec;
+    if (path == "matrix") return ReadMatrix(node, entry.at, path, spec.mutable_matrix());
+    if (path == "zip") return ReadZip(node, entry.at);
+    if (path == "exclude") return ReadExclude(node, entry.at);
+    if (path == "slurm.sbatch_options") return ReadOptions(node, entry.at, path);
+    if (path == "resources.time") return ReadTime(node, entry.at, path);
+    if (path == "retry.on") return ReadCauses(node, entry.at, path);
+    if (field->message_type() != nullptr) {
+      Message* child = reflection->MutableMessage(message, field);
+      if (field->message_type() == Struct::descriptor()) {
+        return ReadStruct(node, entry.at, path, static_cast<Struct*>(child));
+      }
+      return ReadMessage(node, path, child);
+    }
+    ReadScalar(node, entry, path, field, message);
+  }
+
+  void ReadScalar(const YamlNode& node, const YamlEntry& entry, const std::string& path,
+                  const FieldDescriptor* field, Message* message) {
+    const auto* reflection = message->GetReflection();
+    auto wrong = [&](absl::string_view expected) {
+      Add(entry.at, path, absl::StrCat(entry.key, " must be ", expected, ", not ", ShowNode(node)));
+    };
+    bool scalar = node.kind == YamlNode::kScalar;
+    bool plain = scalar && !node.quoted;
+    switch (field->cpp_type()) {
+      case FieldDescriptor::CPPTYPE_STRING:
+        if (!scalar) return wrong("text");
+        return reflection->SetString(message, field, node.text);
+      case FieldDescriptor::CPPTYPE_BOOL: {
+        bool value = false;
+        if (!plain || !ParseBool(node.text, &value)) return wrong("true or false");
+        return reflection->SetBool(message, field, value);
+      }
+      case FieldDescriptor::CPPTYPE_DOUBLE: {
+        double value = 0;
+        if (!plain || !ParseNumber(node.text, &value)) return wrong("a number");
+        if (path == "lr.base" && value == 0) return wrong("more than 0");
+        return reflection->SetDouble(message, field, value);
+      }
+      case FieldDescriptor::CPPTYPE_INT32:
+      case FieldDescriptor::CPPTYPE_INT64: {
+        bool small = field->cpp_type() == FieldDescriptor::CPPTYPE_INT32;
+        int64_t value = 0;
+        if (!plain || !absl::SimpleAtoi(node.text, &value)) return wrong("a whole number");
+        if (small && value != static_cast<int32_t>(value)) {
+          return wrong("a whole number from -2147483648 to 2147483647");
+        }
+        if (value == 0 && ZeroIsDefault(path)) {
+          return Add(entry.at, path, absl::StrCat(entry.key, " must be at least 1, not 0"));
+        }
+        return small ? reflection->SetInt32(message, field, value)
+                     : reflection->SetInt64(message, field, value);
+      }
+      case FieldDescriptor::CPPTYPE_ENUM:
+        return ReadEnum(node, entry, path, field, message);
+      default:
+        return;  // StudySpec has no fields of other types
+    }
+  }
+
+  void ReadEnum(const YamlNode& node, const YamlEntry& entry, const std::string& path,
+                const FieldDescriptor* field, Message* message) {
+    const EnumDescriptor* type = field->enum_type();
+    std::vector<std::string> words;
+    for (int i = 1; i < type->value_count(); ++i)
+      words.push_back(EnumWord(type->value(i)->name()));  // 0: unspecified
+    for (size_t i = 0; i < words.size(); ++i) {
+      if (node.kind == YamlNode::kScalar && node.text == words[i]) {
+        return message->GetReflection()->SetEnum(message, field, type->value(i + 1));
+      }
+    }
+    if (node.kind != YamlNode::kScalar) {
+      return Add(entry.at, path, absl::StrCat(entry.key, " must be text, not ", ShowNode(node)));
+    }
+    Add(entry.at, path, UnknownName(entry.key, node.text, {words.begin(), words.end()}));
+  }
+
+  // A scalar, list or mapping without a type of its own; scalars of text keys are text whatever they look
+  // like.
+  Value ReadValue(const YamlNode& node, absl::string_view name) {
+    const StudyKey* key = FindStudyKey(name);
+    bool text = key != nullptr && (key->type == KeyType::kString || key->type == KeyType::kStringList);
+    Value value;
+    double number = 0;
+    bool boolean = false;
+    switch (node.kind) {
+      case YamlNode::kNull:
+        value.set_null_value(google::protobuf::NULL_VALUE);
+        break;
+      case YamlNode::kScalar:
+        if (name == "data_dir" || (name == "command" && IsBeside(node.text))) {
+          value.set_string_value(Absolute(node.text));
+        } else if (node.quoted || text) {
+          value.set_string_value(node.text);
+        } else if (ParseBool(node.text, &boolean)) {
+          value.set_bool_value(boolean);
+        } else if (ParseNumber(node.text, &number)) {
+          value.set_number_value(number);
+        } else {
+          value.set_string_value(node.text);
+        }
+        break;
+      case YamlNode::kList:
+        value.mutable_list_value();
+        for (const YamlPtr& item : node.items)
+          *value.mutable_list_value()->add_values() = ReadValue(*item, name);
+        break;
+      case YamlNode::kMap:
+        value.mutable_struct_value();  // no key takes one: that it is one is all that the rules need to know
+        break;
+    }
+    return value;
+  }
+
+  // A word of a command that names a file beside the study file: ranks start elsewhere.
+  static bool IsBeside(const std::string& word) { return word.starts_with("./") || word.starts_with("../"); }
+
+  std::string Absolute(const std::string& path) const {
+    if (path.empty() || path[0] == '/') return path;
+    return (std::filesystem::path(directory_) / path).lexically_normal().string();
+  }
+
+  void ReadStruct(const YamlNode& node, Position at, const std::string& path, Struct* out) {
+    for (const YamlEntry* entry : Entries(node, at, path, path)) {
+      (*out->mutable_fields())[entry->key] = ReadValue(*entry->value, entry->key);
+    }
+  }
+
+  template <typename Axes>
+  void ReadMatrix(const YamlNode& node, Position at, const std::string& path, Axes* axes) {
+    for (const YamlEntry* entry : Entries(node, at, path, path)) {
+      std::string axis_path = Path(path, entry->key);
+      v1::Axis axis;
+      axis.set_key(entry->key);
+      if (entry->value->kind == YamlNode::kMap) {
+        if (!ReadRange(*entry, axis_path, &axis)) continue;
+      } else if (entry->value->kind == YamlNode::kScalar) {
+        Items(*entry->value, entry->at, axis_path, entry->key,
+              "; one value for all cells belongs into fixed");
+        continue;
+      } else {
+        for (const YamlPtr& item : Items(*entry->value, entry->at, axis_path, entry->key)) {
+          *axis.add_values() = ReadValue(*item, entry->key);
+        }
+      }
+      *axes->Add() = std::move(axis);
+    }
+  }
+
+  // {pow2: [FIRST, LAST]}.
+  bool ReadRange(const YamlEntry& entry, const std::string& path, v1::Axis* axis) {
+    constexpr int64_t kLargest = int64_t{1} << 40;
+    const std::vector<YamlEntry>& entries = entry.value->entries;
+    auto fail = [&](Position at, std::string sentence) {
+      Add(at, path, std::move(sentence));
+      return false;
+    };
+    if (entries.size() != 1) {
+      return fail(entry.at, absl::StrCat(entry.key, " must be a list or a range {pow2: [FIRST, LAST]}"));
+    }
+    if (entries[0].key != "pow2") return fail(entries[0].at, UnknownName("range", entries[0].key, {"pow2"}));
+    const StudyKey* key = FindStudyKey(entry.key);
+    if (key != nullptr && key->type != KeyType::kInt) {
+      return fail(entries[0].at, absl::StrCat("pow2 makes whole numbers, which ", entry.key,
+                                              " does not take; "
+                                              "write a list"));
+    }
+    const YamlNode& ends = *entries[0].value;
+    int64_t first = 0, last = 0;
+    auto whole = [&](size_t i, int64_t* value) {
+      const YamlNode& node = *ends.items[i];
+      return node.kind == YamlNode::kScalar && !node.quoted && absl::SimpleAtoi(node.text, value);
+    };
+    if (ends.kind != YamlNode::kList || ends.items.size() != 2 || !whole(0, &first) || !whole(1, &last) ||
+        first < 1 || last < first || last > kLargest) {
+      return fail(entries[0].at,
+                  "pow2 must be a list of two whole numbers, the first at least 1 and not above the "
+                  "second, for example [1, 8]");
+    }
+    for (int64_t value = 1; value <= last; value *= 2) {
+      if (value >= first) axis->add_values()->set_number_value(static_cast<double>(value));
+    }
+    if (axis->values().empty()) {
+      return fail(entries[0].at, absl::StrCat("no power of two lies between ", first, " and ", last));
+    }
+    return true;
+  }
+
+  void ReadZip(const YamlNode& node, Position at) {
+    std::vector<YamlPtr> groups = Items(node, at, "zip", "zip");
+    for (size_t i = 0; i < groups.size(); ++i) {
+      std::string path = absl::StrCat("zip[", i, "]");
+      ReadMatrix(*groups[i], groups[i]->at, path, file_->spec.add_zip()->mutable_axes());
+    }
+  }
+
+  void ReadExclude(const YamlNode& node, Position at) {
+    std::vector<YamlPtr> entries = Items(node, at, "exclude", "exclude");
+    for (size_t i = 0; i < entries.size(); ++i) {
+      ReadStruct(*entries[i], entries[i]->at, absl::StrCat("exclude[", i, "]"), file_->spec.add_exclude());
+    }
+  }
+
+  void ReadOptions(const YamlNode& node, Position at, const std::string& path) {
+    for (const YamlEntry* entry : Entries(node, at, path, "sbatch_options")) {
+      if (entry->value->kind == YamlNode::kList || entry->value->kind == YamlNode::kMap) {
+        Add(entry->at, Path(path, entry->key),
+            absl::StrCat("sbatch option ", Quote(entry->key), " must be text, not ",
+                         ShowNode(*entry->value)));
+        continue;
+      }
+      (*file_->spec.mutable_slurm()->mutable_sbatch_options())[entry->key] = entry->value->text;
+    }
+  }
+
+  void ReadTime(const YamlNode& node, Position at, const std::string& path) {
+    std::optional<int64_t> seconds;
+    if (node.kind == YamlNode::kScalar) seconds = ParseTimeLimit(node.text);
+    if (!seconds) {
+      return Add(at, path,
+                 absl::StrCat("time must be a time limit such as \"00:30:00\", 30m or 1800 (seconds), not ",
+                              ShowNode(node)));
+    }
+    if (*seconds == 0) return Add(at, path, "time must be at least one second");
+    file_->spec.mutable_resources()->set_time_seconds(*seconds);
+  }
+
+  void ReadCauses(const YamlNode& node, Position at, const std::string& path) {
+    if (node.kind == YamlNode::kList && node.items.empty()) {
+      return Add(at, path, "on names no cause; to try nothing again, write max: 0");
+    }
+    std::vector<YamlPtr> causes = Items(node, at, path, "on");
+    for (size_t i = 0; i < causes.size(); ++i) {
+      if (causes[i]->kind != YamlNode::kScalar) {
+        Add(causes[i]->at, absl::StrCat(path, "[", i, "]"),
+            absl::StrCat("a cause must be text, not ", ShowNode(*causes[i])));
+      } else {
+        file_->spec.mutable_retry()->add_on(causes[i]->text);
+      }
+    }
+  }
+
+  const std::string directory_;
+  StudyFile* file_;
+  std::vector<Problem> problems_;
+};
+
+}  // namespace
+
+std::vector<Problem> ReadStudy(const YamlNode& root, const std::string& directory, StudyFile* file) {
+  return StudyReader(directory, file).Read(root);
+}
+
+}  // namespace scalelab::client

@@ -1,0 +1,278 @@
+#include "study/grid.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "absl/strings/str_cat.h"
+
+namespace scalelab {
+namespace {
+
+using google::protobuf::Struct;
+using google::protobuf::Value;
+using v1::StudySpec;
+
+constexpr int kMaxExclude = 1000;
+
+// Entries of a mapping by name: protobuf's own order differs from process to process.
+std::vector<std::pair<absl::string_view, const Value*>> Sorted(const Struct& values) {
+  std::vector<std::pair<absl::string_view, const Value*>> out;
+  for (const auto& [name, value] : values.fields()) out.emplace_back(name, &value);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+class GridReader {
+ public:
+  GridReader(const StudySpec& spec, Violations* violations)
+      : spec_(spec), violations_(violations), only_custom_(OnlyCustom()) {}
+
+  Grid Read() {
+    ReadFixed();
+    for (const v1::Axis& axis : spec_.matrix()) {
+      GridFactor factor{{ReadAxis(axis, "matrix")}, axis.values_size()};
+      CheckDistinct(factor);
+      grid_.factors.push_back(std::move(factor));
+    }
+    for (int i = 0; i < spec_.zip_size(); ++i) ReadZip(spec_.zip(i), absl::StrCat("zip[", i, "]"));
+    CheckElsewhere();
+    if (!grid_.Sets("ranks") && !grid_.unknown_keys) {
+      violations_->Add(
+          "matrix.ranks",
+          "ranks is not set; write for example ranks: [1, 2, 4] in matrix, or ranks: 2 in fixed");
+    }
+    if (spec_.exclude_size() > kMaxExclude) {
+      violations_->Add("exclude",
+                       absl::StrCat("exclude has ", WithCommas(spec_.exclude_size()),
+                                    " entries; at most 1,000 are allowed: name fewer keys in each"));
+      grid_.sound = false;
+    }
+    for (int i = 0; i < spec_.exclude_size(); ++i) {
+      std::string path = absl::StrCat("exclude[", i, "]");
+      if (spec_.exclude(i).fields().empty()) {
+        violations_->Add(path, "names no key, which would exclude every cell; remove it");
+      }
+      CheckPattern(spec_.exclude(i), path);
+    }
+    CheckPattern(spec_.baseline(), "baseline");
+    return std::move(grid_);
+  }
+
+ private:
+  // A study of programs of the user's own may call models and data sets whatever it likes.
+  bool OnlyCustom() const {
+    auto custom = [](const Value& value) { return value.string_value() == "custom"; };
+    auto all_custom = [&](const v1::Axis& axis) {
+      return axis.key() == "engine" && std::all_of(axis.values().begin(), axis.values().end(), custom);
+    };
+    auto fixed = spec_.fixed().fields().find("engine");
+    if (fixed != spec_.fixed().fields().end()) return custom(fixed->second);
+    if (std::any_of(spec_.matrix().begin(), spec_.matrix().end(), all_custom)) return true;
+    for (const v1::ZipGroup& group : spec_.zip()) {
+      if (std::any_of(group.axes().begin(), group.axes().end(), all_custom)) return true;
+    }
+    return false;
+  }
+
+  // The key, or null after a violation.
+  const StudyKey* Find(absl::string_view name, const std::string& path) {
+    const StudyKey* key = FindStudyKey(name);
+    if (key == nullptr) {
+      violations_->Add(path, UnknownKey(name, StudyKeyNames()));
+      grid_.unknown_keys = true;
+    }
+    return key;
+  }
+
+  bool Check(const StudyKey* key, const Value& value, std::string path) {
+    if (key == nullptr) return false;
+    bool any_choice = only_custom_ && (key->name == "model" || key->name == "dataset");
+    std::optional<std::string> problem = CheckValue(*key, value, any_choice);
+    if (problem) violations_->Add(std::move(path), *std::move(problem));
+    return !problem;
+  }
+
+  // Notes that `name` stands in `section`; a violation when it stands elsewhere too.
+  void Claim(absl::string_view name, absl::string_view section, const std::string& path) {
+    auto [it, fresh] = home_.emplace(std::string(name), std::string(section));
+    if (fresh) return;
+    violations_->Add(path,
+                     it->second == section
+                         ? absl::StrCat(name, " is set twice in ", section, "; keep one")
+                         : absl::StrCat(name, " is set in ", it->second, " and in ", section, "; keep one"));
+    grid_.sound = false;
+  }
+
+  void ReadFixed() {
+    for (const auto& [name, value] : Sorted(spec_.fixed())) {
+      std::string path = absl::StrCat("fixed.", name);
+      const StudyKey* key = Find(name, path);
+      Claim(name, "fixed", path);
+      Check(key, *value, path);
+      if (key != nullptr) grid_.fixed.emplace_back(key, value);
+    }
+  }
+
+  GridAxis ReadAxis(const v1::Axis& axis, const std::string& section) {
+    GridAxis out{absl::StrCat(section, ".", axis.key()), axis.key(), nullptr, &axis.values()};
+    out.key = Find(axis.key(), out.path);
+    Claim(axis.key(), section, out.path);
+    if (axis.values().empty()) {
+      violations_->Add(out.path,
+                       absl::StrCat(axis.key(), " has no values; give at least one, or remove the axis"));
+      grid_.sound = false;
+    }
+    if (out.key != nullptr) {
+      for (int i = 0; i < axis.values_size(); ++i)
+        Check(out.key, axis.values(i), absl::StrCat(out.path, "[", i, "]"));
+    }
+    return out;
+  }
+
+  void ReadZip(const v1::ZipGroup& group, const std::string& path) {
+    if (group.axes().empty()) {
+      violations_->Add(path, "names no axis; write for example {ranks: [1, 2], global_batch: [64, 128]}");
+      grid_.sound = false;
+      return;
+    }
+    GridFactor factor;
+    factor.length = group.axes(0).values_size();
+    for (const v1::Axis& axis : group.axes()) {
+      factor.axes.push_back(ReadAxis(axis, path));
+      if (axis.values_size() == factor.length || axis.values().empty()) continue;
+      violations_->Add(
+          factor.axes.back().path,
+          absl::StrCat("axes of one zip group need equally many values, but ", group.axes(0).key(), " has ",
+                       factor.length, " and ", axis.key(), " has ", axis.values_size()));
+      grid_.sound = false;
+    }
+    if (grid_.sound) CheckDistinct(factor);
+    grid_.factors.push_back(std::move(factor));
+  }
+
+  // Two equal places on a factor would make the same cell twice.
+  void CheckDistinct(const GridFactor& factor) {
+    std::unordered_set<std::string> seen;
+    for (int i = 0; i < factor.length; ++i) {
+      std::string place;
+      for (const GridAxis& axis : factor.axes) {
+        std::string value = Fingerprint(axis.values->Get(i));
+        absl::StrAppend(&place, value.size(), ":", value);
+      }
+      if (seen.insert(std::move(place)).second) continue;
+      const GridAxis& axis = factor.axes.front();
+      violations_->Add(absl::StrCat(axis.path, "[", i, "]"),
+                       factor.axes.size() == 1
+                           ? absl::StrCat(axis.name, " has the value ", Show(axis.values->Get(i)), " twice")
+                           : absl::StrCat("the zip group has the same values at ", i, " as before"));
+    }
+  }
+
+  // Keys that have a second home outside of the grid.
+  void CheckElsewhere() {
+    struct Home {
+      absl::string_view key, other;
+      bool set;
+    };
+    for (const Home& home : {
+             Home{"global_batch", "scaling.global_batch", spec_.scaling().global_batch() != 0},
+             Home{"batch_per_rank", "scaling.batch_per_rank", spec_.scaling().batch_per_rank() != 0},
+             Home{"learning_rate", "lr.base", spec_.lr().base() != 0},
+             Home{"cpus_per_rank", "resources.cpus_per_rank", spec_.resources().cpus_per_rank() != 0},
+             Home{"gpus_per_rank", "resources.gpus_per_rank", spec_.resources().gpus_per_rank() != 0},
+         }) {
+      if (!home.set || !grid_.Sets(home.key)) continue;
+      violations_->Add(PathOf(home.key),
+                       absl::StrCat(home.key, " is also set as ", home.other, "; keep one"));
+    }
+    bool weak = spec_.scaling().mode() == v1::Scaling::WEAK;
+    if (weak && grid_.Sets("global_batch")) {
+      violations_->Add(PathOf("global_batch"),
+                       "global_batch belongs to strong scaling; use batch_per_rank instead, or "
+                       "scaling: {mode: strong}");
+    }
+    if (!weak && grid_.Sets("batch_per_rank")) {
+      violations_->Add(PathOf("batch_per_rank"),
+                       "batch_per_rank belongs to weak scaling; add scaling: {mode: weak}");
+    }
+  }
+
+  std::string PathOf(absl::string_view name) const {
+    size_t factor;
+    const GridAxis* axis = grid_.FindAxis(name, &factor);
+    return axis != nullptr ? axis->path : absl::StrCat("fixed.", name);
+  }
+
+  void CheckPattern(const Struct& pattern, const std::string& path) {
+    for (const auto& [name, value] : Sorted(pattern)) {
+      std::string field = absl::StrCat(path, ".", name);
+      const StudyKey* key = FindStudyKey(name);
+      if (key == nullptr) {
+        violations_->Add(field, UnknownKey(name, StudyKeyNames()));
+      } else {
+        Check(key, *value, field);
+      }
+    }
+  }
+
+  const StudySpec& spec_;
+  Violations* violations_;
+  const bool only_custom_;
+  Grid grid_;
+  std::unordered_map<std::string, std::string> home_;  // key -> section
+};
+
+}  // namespace
+
+const GridAxis* Grid::FindAxis(absl::string_view name, size_t* factor) const {
+  for (size_t f = 0; f < factors.size(); ++f) {
+    for (const GridAxis& axis : factors[f].axes) {
+      if (axis.name != name) continue;
+      *factor = f;
+      return &axis;
+    }
+  }
+  return nullptr;
+}
+
+bool Grid::Sets(absl::string_view name) const {
+  size_t factor;
+  return FindAxis(name, &factor) != nullptr ||
+         std::any_of(fixed.begin(), fixed.end(),
+                     [&](const auto& entry) { return entry.first->name == name; });
+}
+
+std::string Grid::Where(absl::string_view name, const std::vector<int>& index,
+                        absl::string_view otherwise) const {
+  size_t factor;
+  if (const GridAxis* axis = FindAxis(name, &factor))
+    return absl::StrCat(axis->path, "[", index[factor], "]");
+  return Sets(name) ? absl::StrCat("fixed.", name) : std::string(otherwise);
+}
+
+Grid ReadGrid(const StudySpec& spec, Violations* violations) { return GridReader(spec, violations).Read(); }
+
+CellMatcher::CellMatcher(const Struct& entry, const Grid& grid) {
+  for (const auto& [name, value] : Sorted(entry)) {
+    size_t factor;
+    const GridAxis* axis = grid.FindAxis(name, &factor);
+    const StudyKey* key = FindStudyKey(name);
+    if (axis != nullptr) {
+      OnAxis on{factor, {}};
+      for (const Value& v : *axis->values) on.matches.push_back(SameValue(v, *value));
+      axes_.push_back(std::move(on));
+    } else if (key != nullptr) {
+      fields_.push_back({key, value});
+    }
+  }
+}
+
+bool CellMatcher::Matches(const std::vector<int>& index, const v1::RunSpec& spec) const {
+  return std::all_of(axes_.begin(), axes_.end(),
+                     [&](const OnAxis& on) { return on.matches[index[on.factor]]; }) &&
+         std::all_of(fields_.begin(), fields_.end(),
+                     [&](const OnField& on) { return FieldEquals(*on.key, *on.value, spec); });
+}
+
+}  // namespace scalelab

@@ -1,0 +1,299 @@
+#include "study/values.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace scalelab {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Value;
+
+constexpr size_t kLongestText = 4096;
+
+// Sections in the order in which study files have them.
+constexpr absl::string_view kSections[] = {"study",   "fixed",      "matrix",    "zip",        "exclude",
+                                           "scaling", "lr",         "repeats",   "seed",       "measure",
+                                           "order",   "baseline",   "resources", "slurm",      "retry",
+                                           "limits",  "allocation", "priority",  "on_unusable"};
+
+int SectionOf(absl::string_view field) {
+  absl::string_view section = field.substr(0, field.find_first_of(".["));
+  return std::find(std::begin(kSections), std::end(kSections), section) - std::begin(kSections);
+}
+
+// RunSpec's field of each row of StudyKeys().
+const FieldDescriptor* FieldOf(const StudyKey& key) {
+  static const auto& fields = *[] {
+    auto* out = new std::vector<const FieldDescriptor*>;
+    for (const StudyKey& k : StudyKeys()) {
+      out->push_back(v1::RunSpec::descriptor()->FindFieldByName(std::string(k.name)));
+    }
+    return out;
+  }();
+  return fields[&key - StudyKeys().data()];
+}
+
+bool IsTextList(const Value& value) {
+  if (value.kind_case() != Value::kListValue) return false;
+  const auto& values = value.list_value().values();
+  return std::all_of(values.begin(), values.end(),
+                     [](const Value& v) { return v.kind_case() == Value::kStringValue; });
+}
+
+std::optional<std::string> CheckText(absl::string_view name, absl::string_view text) {
+  if (text.size() > kLongestText) {
+    return absl::StrCat(name, " has ", text.size(), " characters; at most ", kLongestText, " are allowed");
+  }
+  for (unsigned char c : text) {
+    if (c < 0x20 || c == 0x7F) return absl::StrCat(name, " has a control character: ", Quote(text));
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> CheckNumber(const StudyKey& key, double number) {
+  if (std::isnan(number)) return absl::StrCat(key.name, " must be a number, not NaN");
+  if (number < key.min) {
+    return absl::StrCat(key.name, " must be at least ", ShowNumber(key.min), ", not ", ShowNumber(number));
+  }
+  if (number > key.max) {
+    return absl::StrCat(key.name, " must be at most ", ShowNumber(key.max), ", not ", ShowNumber(number));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void Violations::Add(std::string field, std::string description) {
+  if (list_.size() >= kMax) {
+    ++dropped_;
+    return;
+  }
+  list_.push_back({std::move(field), std::move(description)});
+}
+
+void Violations::CheckRange(std::string field, absl::string_view name, double value, double min, double max) {
+  std::optional<std::string> problem = CheckNumber({name, KeyType::kDouble, {}, min, max, ""}, value);
+  if (problem) Add(std::move(field), *std::move(problem));
+}
+
+std::vector<FieldViolation> Violations::Take() {
+  std::vector<FieldViolation> out;
+  std::set<std::pair<std::string, std::string>> seen;
+  for (FieldViolation& violation : list_) {
+    if (seen.insert({violation.field, violation.description}).second) out.push_back(std::move(violation));
+  }
+  list_.clear();
+  std::stable_sort(out.begin(), out.end(), [](const FieldViolation& a, const FieldViolation& b) {
+    return SectionOf(a.field) < SectionOf(b.field);
+  });
+  if (dropped_ > 0) out.push_back({"", absl::StrCat("and ", WithCommas(dropped_), " more like these")});
+  return out;
+}
+
+std::string Quote(absl::string_view text) {
+  constexpr size_t kShown = 60;
+  std::string out = "'";
+  size_t end = std::min(text.size(), kShown);
+  while (end < text.size() && end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  for (unsigned char c : text.substr(0, end)) out += c < 0x20 || c == 0x7F ? '?' : static_cast<char>(c);
+  if (end < text.size()) out += "...";
+  return out + "'";
+}
+
+std::string ShowNumber(double number) {
+  char buffer[400];
+  // Whole numbers in full: "must be at most 1000000" reads better than 1e+06.
+  bool whole = std::abs(number) < 1e15 && number == std::floor(number);
+  auto result = whole ? std::to_chars(buffer, std::end(buffer), static_cast<int64_t>(number))
+                      : std::to_chars(buffer, std::end(buffer), number);
+  return std::string(buffer, result.ptr);
+}
+
+std::string Show(const Value& value) {
+  switch (value.kind_case()) {
+    case Value::kStringValue:
+      return Quote(value.string_value());
+    case Value::kNumberValue:
+      return ShowNumber(value.number_value());
+    case Value::kBoolValue:
+      return value.bool_value() ? "true" : "false";
+    case Value::kListValue:
+      return "a list";
+    case Value::kStructValue:
+      return "a mapping";
+    default:
+      return "nothing";
+  }
+}
+
+std::string WithCommas(int64_t number) {
+  std::string digits = absl::StrCat(number);
+  size_t first = number < 0 ? 1 : 0;
+  for (size_t i = digits.size(); i > first + 3;) digits.insert(i -= 3, 1, ',');
+  return digits;
+}
+
+std::string UnknownName(absl::string_view kind, absl::string_view word,
+                        const std::vector<absl::string_view>& known) {
+  std::string near = Nearest(word, known);
+  return absl::StrCat("unknown ", kind, " ", Quote(word), "; ",
+                      near.empty() ? "" : absl::StrCat("did you mean '", near, "'? "),
+                      "known: ", absl::StrJoin(known, ", "));
+}
+
+std::string UnknownKey(absl::string_view word, const std::vector<absl::string_view>& known) {
+  std::string near = Nearest(word, known);
+  if (near.empty()) return UnknownName("key", word, known);
+  return absl::StrCat("unknown key ", Quote(word), "; did you mean '", near, "'?");
+}
+
+const std::vector<absl::string_view>& StudyKeyNames() {
+  static const auto& names = *[] {
+    auto* out = new std::vector<absl::string_view>;
+    for (const StudyKey& key : StudyKeys()) out->push_back(key.name);
+    return out;
+  }();
+  return names;
+}
+
+std::optional<std::string> CheckValue(const StudyKey& key, const Value& value, bool any_choice) {
+  auto wrong_type = [&](absl::string_view expected) {
+    return absl::StrCat(key.name, " must be ", expected, ", not ", Show(value));
+  };
+  switch (key.type) {
+    case KeyType::kString: {
+      if (value.kind_case() != Value::kStringValue) return wrong_type("text");
+      const std::string& text = value.string_value();
+      if (text.empty()) return absl::StrCat(key.name, " must not be empty");
+      if (!key.choices.empty() && !any_choice &&
+          std::find(key.choices.begin(), key.choices.end(), text) == key.choices.end()) {
+        return UnknownName(key.name, text, key.choices);
+      }
+      return CheckText(key.name, text);
+    }
+    case KeyType::kInt: {
+      if (value.kind_case() != Value::kNumberValue) return wrong_type("a whole number");
+      double number = value.number_value();
+      if (std::isfinite(number) && number != std::floor(number)) return wrong_type("a whole number");
+      return CheckNumber(key, number);
+    }
+    case KeyType::kDouble:
+      if (value.kind_case() != Value::kNumberValue) return wrong_type("a number");
+      return CheckNumber(key, value.number_value());
+    case KeyType::kBool:
+      if (value.kind_case() != Value::kBoolValue) return wrong_type("true or false");
+      return std::nullopt;
+    case KeyType::kStringList: {
+      if (!IsTextList(value)) return wrong_type("a list of texts");
+      if (value.list_value().values().empty() || value.list_value().values(0).string_value().empty()) {
+        return absl::StrCat(key.name, " must name a program");
+      }
+      for (const Value& v : value.list_value().values()) {
+        // Arguments may hold anything but NUL, which no program can be given.
+        if (v.string_value().find('\0') != std::string::npos)
+          return absl::StrCat(key.name, " has a NUL character");
+      }
+      return std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string Fingerprint(const Value& value) {
+  switch (value.kind_case()) {
+    case Value::kStringValue:
+      return "s" + value.string_value();
+    case Value::kNumberValue: {
+      double number = value.number_value() == 0 ? 0 : value.number_value();  // -0 equals 0
+      return "n" + std::string(reinterpret_cast<const char*>(&number), sizeof number);
+    }
+    case Value::kBoolValue:
+      return value.bool_value() ? "b1" : "b0";
+    case Value::kListValue: {
+      std::string out = "l";
+      for (const Value& v : value.list_value().values()) {
+        std::string element = Fingerprint(v);
+        absl::StrAppend(&out, element.size(), ":", element);
+      }
+      return out;
+    }
+    case Value::kStructValue:
+      return "m";  // no key takes one; refused before it is compared
+    default:
+      return "0";
+  }
+}
+
+bool SameValue(const Value& a, const Value& b) {
+  if (a.kind_case() != b.kind_case()) return false;
+  if (a.kind_case() == Value::kStringValue) return a.string_value() == b.string_value();
+  if (a.kind_case() == Value::kNumberValue) return a.number_value() == b.number_value();
+  return Fingerprint(a) == Fingerprint(b);
+}
+
+void SetField(const StudyKey& key, const Value& value, v1::RunSpec* spec) {
+  const FieldDescriptor* field = FieldOf(key);
+  const auto* reflection = v1::RunSpec::GetReflection();
+  switch (key.type) {
+    case KeyType::kString:
+      reflection->SetString(spec, field,
+                            value.kind_case() == Value::kStringValue ? value.string_value() : Show(value));
+      return;
+    case KeyType::kInt: {
+      double number = value.number_value();
+      bool usable = number >= key.min && number <= key.max;
+      if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT32) {
+        reflection->SetInt32(spec, field, usable ? static_cast<int32_t>(number) : 0);
+      } else {
+        reflection->SetInt64(spec, field, usable ? static_cast<int64_t>(number) : 0);
+      }
+      return;
+    }
+    case KeyType::kDouble:
+      reflection->SetDouble(spec, field, value.number_value());
+      return;
+    case KeyType::kBool:
+      reflection->SetBool(spec, field, value.bool_value());
+      return;
+    case KeyType::kStringList:
+      reflection->ClearField(spec, field);
+      for (const Value& v : value.list_value().values()) reflection->AddString(spec, field, v.string_value());
+      return;
+  }
+}
+
+bool FieldEquals(const StudyKey& key, const Value& value, const v1::RunSpec& spec) {
+  const FieldDescriptor* field = FieldOf(key);
+  const auto* reflection = v1::RunSpec::GetReflection();
+  switch (key.type) {
+    case KeyType::kString: {
+      std::string scratch;
+      return reflection->GetStringReference(spec, field, &scratch) == value.string_value();
+    }
+    case KeyType::kInt:
+      return value.number_value() == (field->cpp_type() == FieldDescriptor::CPPTYPE_INT32
+                                          ? reflection->GetInt32(spec, field)
+                                          : static_cast<double>(reflection->GetInt64(spec, field)));
+    case KeyType::kDouble:
+      return reflection->GetDouble(spec, field) == value.number_value();
+    case KeyType::kBool:
+      return reflection->GetBool(spec, field) == value.bool_value();
+    case KeyType::kStringList: {
+      const auto& wanted = value.list_value().values();
+      if (reflection->FieldSize(spec, field) != wanted.size()) return false;
+      for (int i = 0; i < wanted.size(); ++i) {
+        if (reflection->GetRepeatedString(spec, field, i) != wanted[i].string_value()) return false;
+      }
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace scalelab

@@ -1,0 +1,114 @@
+// Whether 95% intervals cover the truth in 95% of studies: thousands of simulated ones whose truth is known.
+#include <cmath>
+#include <random>
+
+#include "gtest/gtest.h"
+#include "tests/unit/server/analysis/fixture.h"
+
+namespace scalelab::server {
+namespace {
+
+constexpr int kStudies = 2000;
+constexpr double kSerial = 0.05;
+
+// Noise of a run, of a block (common to its cells), and how a run's noise is spread.
+struct World {
+  int repeats;
+  double noise, block_noise;
+  bool skewed = false;  // lognormal, as slow outliers make it; else normal
+};
+
+void PrintTo(const World& world, std::ostream* out) { *out << world.repeats << " blocks"; }
+
+double TrueSpeedup(double p) { return 1 / (kSerial + (1 - kSerial) / p); }
+
+struct Coverage {
+  double speedup, throughput, serial_fraction;
+};
+
+Coverage Simulate(const World& world) {
+  std::mt19937_64 random(7);
+  std::normal_distribution<double> normal;
+  const auto factor = [&](double deviation) {
+    // Both have mean 1.
+    return world.skewed ? std::exp(deviation * normal(random) - deviation * deviation / 2)
+                        : 1 + deviation * normal(random);
+  };
+  int speedup = 0, throughput = 0, serial = 0;
+  for (int study = 0; study < kStudies; ++study) {
+    std::vector<double> blocks(world.repeats);
+    for (double& b : blocks) b = factor(world.block_noise);
+    Results results;
+    for (int p : {1, 2, 8}) {
+      std::vector<double> values;
+      for (double b : blocks) values.push_back(100 * TrueSpeedup(p) * b * factor(world.noise));
+      results.Cell(p).Ok(values);
+    }
+    const auto curve = results.Curve({.resamples = 1000, .confidence = 0.95});
+    const auto covers = [](const scalelab::v1::Estimate& e, double truth) {
+      return e.has_low() && e.low() <= truth && truth <= e.high();
+    };
+    speedup += covers(curve.series(0).points(2).speedup(), TrueSpeedup(8));
+    throughput += covers(curve.series(0).points(2).throughput(), 100 * TrueSpeedup(8));
+    serial += covers(curve.series(0).fits(0).parameters().at("serial_fraction"), kSerial);
+  }
+  return {speedup / double{kStudies}, throughput / double{kStudies}, serial / double{kStudies}};
+}
+
+class CoverageTest : public ::testing::TestWithParam<World> {};
+
+TEST_P(CoverageTest, NinetyFivePercentIntervalsCoverTheTruthThatOften) {
+  const Coverage coverage = Simulate(GetParam());
+  RecordProperty("speedup", std::to_string(coverage.speedup));
+  std::printf("speedup %.4f, throughput %.4f, serial fraction %.4f\n", coverage.speedup, coverage.throughput,
+              coverage.serial_fraction);
+  EXPECT_GE(coverage.speedup, 0.92);
+  EXPECT_LE(coverage.speedup, 0.98);
+  EXPECT_GE(coverage.throughput, 0.92);
+  EXPECT_LE(coverage.throughput, 0.98);
+  EXPECT_GE(coverage.serial_fraction, 0.92);
+  EXPECT_LE(coverage.serial_fraction, 0.98);
+}
+
+// Steps of 1 s without communication, 1.1 s with, 1.3 s serial: two thirds are hidden.
+TEST_P(CoverageTest, OfTheHiddenShareToo) {
+  const World& world = GetParam();
+  std::mt19937_64 random(7);
+  std::normal_distribution<double> normal;
+  // A fifth of the noise, or small differences of large steps would drown.
+  const auto steps = [&](double seconds, const std::vector<double>& blocks) {
+    std::vector<double> values;
+    for (double block : blocks) values.push_back(seconds * block * (1 + world.noise / 5 * normal(random)));
+    return values;
+  };
+  int covered = 0, told = 0;
+  for (int study = 0; study < kStudies; ++study) {
+    std::vector<double> blocks;
+    for (int i = 0; i < world.repeats; ++i) blocks.push_back(1 + world.block_noise * normal(random));
+    Results results(R"({"measure":{"communication":true}})");
+    results.Engine("native/ddp", 2).Steps(steps(1.1, blocks));
+    results.Baseline("native/none", 2).Steps(steps(1.0, blocks));
+    results.Baseline("native/serial", 2).Steps(steps(1.3, blocks));
+    const auto curve = results.Curve({.resamples = 1000, .confidence = 0.95});
+    const auto& hidden = curve.series(0).points(0).communication().hidden();
+    if (!hidden.has_low()) continue;  // the total could not be told from 0
+    ++told;
+    covered += hidden.low() <= 2.0 / 3 && 2.0 / 3 <= hidden.high();
+  }
+  std::printf("hidden %.4f of %d\n", covered / double(told), told);
+  ASSERT_GT(told, kStudies / 4);
+  EXPECT_GE(covered / double(told), 0.92);
+  EXPECT_LE(covered / double(told), 0.98);
+}
+
+INSTANTIATE_TEST_SUITE_P(Studies, CoverageTest,
+                         ::testing::Values(World{2, 0.02, 0.02}, World{3, 0.05, 0.05}, World{5, 0.05, 0.05},
+                                           World{8, 0.05, 0.05}, World{10, 0.05, 0.05}, World{20, 0.05, 0.1},
+                                           World{5, 0.05, 0.1, true}, World{10, 0.05, 0.1, true}),
+                         [](const auto& info) {
+                           return std::to_string(info.param.repeats) +
+                                  (info.param.skewed ? "SkewedBlocks" : "Blocks");
+                         });
+
+}  // namespace
+}  // namespace scalelab::server

@@ -1,0 +1,230 @@
+// Whether engines that should train alike do.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "server/analysis/training.h"
+#include "tests/unit/server/analysis/fixture.h"
+
+namespace scalelab::server {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+// A study whose cells have attempts, and what their runs tell.
+class Training {
+ public:
+  Training& Cell(const std::string& engine, const std::string& precision = "fp32", int ranks = 2,
+                 const std::string& more = "", const std::string& model = "resnet20") {
+    db::CellRow cell;
+    cell.id = static_cast<int64_t>(cells.size()) + 1;
+    cell.engine = engine;
+    cell.precision = precision;
+    cell.ranks = ranks;
+    cell.key = absl::StrCat("{\"engine\":\"", engine, "\"}");
+    cell.spec =
+        absl::StrCat("{\"engine\":\"", engine, "\",\"model\":\"", model,
+                     "\",\"global_batch\":64,\"precision\":\"", precision, "\",\"ranks\":", ranks, more, "}");
+    cells.push_back(cell);
+    return *this;
+  }
+  // The run of a repeat of the last cell succeeded and told these losses.
+  Training& Run(int repeat, std::vector<double> steps, std::vector<double> epochs = {}) {
+    db::CurveRow row;
+    row.cell_id = cells.back().id;
+    row.repeat = repeat;
+    row.state = db::RunState::kSucceeded;
+    row.attempt_id = static_cast<int64_t>(rows.size()) + 100;
+    row.throughput = 100;
+    rows.push_back(row);
+    told[row.attempt_id] = {std::move(steps), std::move(epochs)};
+    return *this;
+  }
+  std::map<int64_t, v1::TrainingDifference> Compare() const {
+    const auto runs = RunsToCompare(cells, rows);
+    std::vector<Losses> losses;
+    for (const ComparedRun& run : runs) losses.push_back(told.at(run.attempt_id));
+    return CompareTraining(cells, runs, losses);
+  }
+
+  std::vector<db::CellRow> cells;
+  std::vector<db::CurveRow> rows;
+  std::map<int64_t, Losses> told;
+};
+
+TEST(Training, EnginesThatAgreeAreNotMentioned) {
+  EXPECT_THAT(Training()
+                  .Cell("native/ddp")
+                  .Run(0, {2.3, 2.2, 2.1}, {1.9})
+                  .Cell("pytorch/ddp")
+                  .Run(0, {2.3001, 2.21, 2.11}, {2.0})
+                  .Compare(),
+              IsEmpty());
+}
+
+TEST(Training, RoundingMayGrowFromStepToStep) {
+  // As measured with a rate at which the loss rises first.
+  const std::vector<double> native = {3.267, 2.602, 3.410, 3.194, 3.481, 3.330, 3.246, 2.447, 2.764, 2.474};
+  const std::vector<double> mxnet = {3.267, 2.60204, 3.4114, 3.207, 3.4834,
+                                     3.380, 3.080,   2.557,  2.960, 2.281};
+  EXPECT_THAT(Training().Cell("native/ddp").Run(0, native).Cell("mxnet/kvstore").Run(0, mxnet).Compare(),
+              IsEmpty());
+  // What begins at once has not grown: at step 1 a difference of 1.1%, at step 5 more than rounding ever
+  // makes.
+  for (const auto& [step, factor] : {std::pair<size_t, double>{1, 1.011}, {5, 1.21}}) {
+    std::vector<double> other = mxnet;
+    other[step] = native[step] * factor;
+    const auto differences =
+        Training().Cell("native/ddp").Run(0, native).Cell("mxnet/kvstore").Run(0, other).Compare();
+    ASSERT_THAT(differences, SizeIs(1));
+    EXPECT_EQ(differences.at(2).step(), step);
+    EXPECT_DOUBLE_EQ(differences.at(2).band(), step == 1 ? 0.01 : 0.20);
+  }
+}
+
+TEST(Training, TheFirstStepPastTheBandIsTold) {
+  const auto differences = Training()
+                               .Cell("native/ddp")
+                               .Run(0, {2.3, 2.2, 1.97})
+                               .Cell("pytorch/ddp")
+                               .Run(0, {2.3, 2.2, 2.31})
+                               .Compare();
+  ASSERT_THAT(differences, SizeIs(1));
+  const v1::TrainingDifference& difference = differences.at(2);
+  EXPECT_EQ(difference.message(),
+            "trains differently on 2 ranks: loss at step 2 is 2.31 where native/ddp has 1.97 (band 1%)");
+  EXPECT_EQ(difference.step(), 2);
+  EXPECT_FALSE(difference.has_epoch());
+  EXPECT_EQ(difference.reference(), "native/ddp");
+  EXPECT_DOUBLE_EQ(difference.band(), 0.01);
+}
+
+TEST(Training, AnEpochIsToldWhereTheFirstStepsAgree) {
+  const auto differences = Training()
+                               .Cell("native/ddp")
+                               .Run(0, {2.3}, {1.9, 1.5})
+                               .Cell("mxnet/kvstore")
+                               .Run(0, {2.3}, {1.9, 1.8})
+                               .Compare();
+  ASSERT_THAT(differences, SizeIs(1));
+  EXPECT_THAT(differences.at(2).message(),
+              HasSubstr("loss of epoch 1 is 1.8 where native/ddp has 1.5 (band 15%)"));
+}
+
+TEST(Training, ReducedPrecisionHasAWiderBandAndSmallLossesAnAbsoluteOne) {
+  EXPECT_THAT(Training()
+                  .Cell("native/ddp", "amp-bf16")
+                  .Run(0, {2.0})
+                  .Cell("pytorch/ddp", "amp-bf16")
+                  .Run(0, {2.005})
+                  .Compare(),
+              IsEmpty());
+  EXPECT_THAT(Training().Cell("native/ddp").Run(0, {0.01}).Cell("pytorch/ddp").Run(0, {0.01005}).Compare(),
+              IsEmpty());
+}
+
+TEST(Training, WhereUnitsDropOutEachFrameworkHasItsOwn) {
+  const auto differing = [](double second) {
+    return Training()
+        .Cell("native/ddp", "fp32", 2, "", "vgg16")
+        .Run(0, {6.9, 6.8})
+        .Cell("pytorch/ddp", "fp32", 2, "", "vgg16")
+        .Run(0, {7.0, second})
+        .Compare();
+  };
+  EXPECT_THAT(differing(6.5), IsEmpty());
+  EXPECT_THAT(differing(5.0), SizeIs(1));
+}
+
+TEST(Training, ALossThatIsNoNumberIsADifference) {
+  const auto differences = Training()
+                               .Cell("native/ddp")
+                               .Run(0, {2.3, 2.2})
+                               .Cell("pytorch/ddp")
+                               .Run(0, {2.3, std::nan("")})
+                               .Compare();
+  ASSERT_THAT(differences, SizeIs(1));
+  EXPECT_EQ(differences.at(2).step(), 1);
+}
+
+TEST(Training, WithoutANativeEngineTheMedianIsTheReference) {
+  const auto differences = Training()
+                               .Cell("pytorch/ddp")
+                               .Run(0, {2.0})
+                               .Cell("keras/jax")
+                               .Run(0, {2.0002})
+                               .Cell("mxnet/kvstore")
+                               .Run(0, {3.0})
+                               .Compare();
+  ASSERT_THAT(differences, SizeIs(1));
+  EXPECT_THAT(differences.at(3).message(), HasSubstr("where the median of the engines has 2 (band 0.03%)"));
+}
+
+TEST(Training, OnlyCellsOfOneRecipeAreCompared) {
+  EXPECT_THAT(Training()
+                  .Cell("native/ddp", "fp32", 2)
+                  .Run(0, {2.0})
+                  .Cell("pytorch/ddp", "fp32", 4)
+                  .Run(0, {3.0})
+                  .Cell("pytorch/ddp", "amp-bf16", 2)
+                  .Run(0, {3.0})
+                  .Cell("horovod/pytorch", "fp32", 2, ",\"learning_rate\":0.7")
+                  .Run(0, {3.0})
+                  .Compare(),
+              IsEmpty());
+  // How an engine works is not part of it.
+  EXPECT_THAT(Training()
+                  .Cell("native/ddp", "fp32", 2, ",\"backend\":\"mpi\"")
+                  .Run(0, {2.0})
+                  .Cell("pytorch/ddp", "fp32", 2, ",\"backend\":\"gloo\"")
+                  .Run(0, {3.0})
+                  .Compare(),
+              SizeIs(1));
+}
+
+TEST(Training, RunsOfOneSeedAreCompared) {
+  Training training;
+  training.Cell("native/ddp").Run(0, {1.0}).Run(1, {2.0}).Cell("pytorch/ddp").Run(1, {2.0});
+  const auto runs = RunsToCompare(training.cells, training.rows);
+  ASSERT_THAT(runs, SizeIs(2));
+  EXPECT_EQ(runs[0].attempt_id, 101);
+  EXPECT_EQ(runs[1].attempt_id, 102);
+  EXPECT_THAT(training.Compare(), IsEmpty());
+}
+
+TEST(Training, RanksThatDoNotSynchroniseAreNotCompared) {
+  EXPECT_THAT(Training().Cell("native/ddp").Run(0, {2.0}).Cell("native/none").Run(0, {3.0}).Compare(),
+              IsEmpty());
+  EXPECT_THAT(Training().Cell("native/ddp").Run(0, {2.0}).Cell("pytorch/ddp").Run(0, {}).Compare(), IsEmpty())
+      << "an engine that tells no losses cannot be judged by them";
+}
+
+TEST(Training, OneEngineNeedsNoReading) {
+  const Training training =
+      Training().Cell("native/ddp").Run(0, {2.0}).Cell("native/ddp", "amp-bf16").Run(0, {2.0});
+  EXPECT_THAT(RunsToCompare(training.cells, training.rows), IsEmpty());
+}
+
+TEST(Training, AStepIsTheMeanOfItsRanks) {
+  EXPECT_THAT(MeanOverRanks({{{0, 1, 2}, {1, 2, 3}}, {{0, 1}, {3, 4}}}), ElementsAre(2, 3));
+  EXPECT_THAT(MeanOverRanks({}), IsEmpty());
+}
+
+TEST(Training, ACurveShowsADifferenceAtItsPointAndInItsNotes) {
+  v1::TrainingDifference difference;
+  difference.set_message("trains differently on 2 ranks: ...");
+  const auto curve = Training().Cell("native/ddp").Run(0, {2.0}).Cell("pytorch/ddp").Run(0, {3.0});
+  const v1::GetCurveResponse response = MakeCurve({}, curve.cells, curve.rows, {}, {{2, difference}});
+  ASSERT_EQ(response.series_size(), 2);
+  EXPECT_FALSE(response.series(0).points(0).has_training_difference());
+  EXPECT_EQ(response.series(1).points(0).training_difference().message(), difference.message());
+  EXPECT_THAT(response.series(1).notes(), testing::Contains(difference.message()));
+}
+
+}  // namespace
+}  // namespace scalelab::server

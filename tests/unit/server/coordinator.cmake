@@ -1,6 +1,0 @@
-scalelab_test(server_lifecycle_test LABEL unit SOURCES lifecycle_test.cc lifecycle_cluster_test.cc outcome_test.cc ingest_test.cc LIBS scalelab_coordinator)
-scalelab_test(server_fair_queue_test LABEL unit SOURCES fair_queue_test.cc LIBS scalelab_coordinator)
-scalelab_test(server_coordinator_test LABEL unit SOURCES coordinator_test.cc LIBS scalelab_coordinator)
-scalelab_test(server_rpc_test LABEL unit GRPC SOURCES rpc_server_test.cc LIBS scalelab_server)
-scalelab_test(server_explain_test LABEL unit SOURCES explain_test.cc LIBS scalelab_coordinator)
-scalelab_test(server_submission_test LABEL unit SOURCES submission_test.cc LIBS scalelab_coordinator)

@@ -1,0 +1,69 @@
+#include "server/core/ingest.h"
+
+#include <gtest/gtest.h>
+
+namespace scalelab::server {
+namespace {
+
+v1::EventBatch Batch() {
+  v1::EventBatch batch;
+  batch.set_token("t");
+  batch.set_end_position(100);
+  batch.set_end_line(3);
+  auto* column = batch.add_columns();
+  column->set_key("train/loss");
+  for (int i = 0; i < 3; ++i) {
+    column->add_line(i);
+    column->add_step(i);
+    column->add_time(i);
+    column->add_value(2.0 - i);
+  }
+  return batch;
+}
+
+TEST(ParseBatch, TakesPointsAndProgress) {
+  const auto parsed = ParseBatch(Batch());
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->append.columns.size(), 1u);
+  EXPECT_EQ(parsed->last_loss, 0.0);
+}
+
+TEST(ParseBatch, AFinishEventBringsHashAndMetrics) {
+  v1::EventBatch batch = Batch();
+  auto* event = batch.add_events();
+  event->set_kind(v1::Event::FINISH);
+  event->set_parameter_hash("abc");
+  (*event->mutable_metrics())["run/throughput"] = 7;
+  const auto parsed = ParseBatch(batch);
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_TRUE(parsed->append.finished);
+  EXPECT_EQ(parsed->append.parameter_hash, "abc");
+  EXPECT_EQ(parsed->finish_metrics->at("run/throughput"), 7);
+}
+
+TEST(ParseBatch, AStartEventTellsTheTotalSteps) {
+  v1::EventBatch batch = Batch();
+  auto* event = batch.add_events();
+  event->set_kind(v1::Event::START);
+  event->set_details(R"({"total_steps": 32})");
+  EXPECT_EQ(ParseBatch(batch)->total_steps, 32);
+  event->set_details("not json");
+  EXPECT_EQ(ParseBatch(batch)->total_steps, std::nullopt);
+}
+
+TEST(ParseBatch, RefusesWhatTheStoreWouldRefuse) {
+  const auto refused = [](auto change) {
+    v1::EventBatch batch = Batch();
+    change(batch);
+    return absl::IsInvalidArgument(ParseBatch(batch).status());
+  };
+  EXPECT_TRUE(refused([](v1::EventBatch& b) { b.set_begin_position(200); }));
+  EXPECT_TRUE(refused([](v1::EventBatch& b) { b.mutable_columns(0)->add_value(1); }));
+  EXPECT_TRUE(refused([](v1::EventBatch& b) { b.mutable_columns(0)->set_line(1, 0); }));
+  EXPECT_TRUE(refused([](v1::EventBatch& b) { b.mutable_columns(0)->set_line(2, 3); }));
+  EXPECT_TRUE(refused([](v1::EventBatch& b) { *b.add_columns() = b.columns(0); }));
+  EXPECT_TRUE(refused([](v1::EventBatch& b) { b.mutable_columns(0)->clear_key(); }));
+}
+
+}  // namespace
+}  // namespace scalelab::server

@@ -1,0 +1,366 @@
+#include "server/core/lifecycle.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/server/core/world.h"
+
+namespace scalelab::server {
+namespace {
+
+using Job = JobStatus::State;
+using testing::HasSubstr;
+
+TEST(Lifecycle, RunsAStudyFromSubmitToSuccessInOneAllocation) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1, 2}, 2));
+  const std::string job = w.AskedFor();
+  ASSERT_FALSE(job.empty());
+  w.Job(job, Job::kRunning);
+  auto desired = w.Sync(job);
+  for (int position = 0; position < 4; ++position) {
+    ASSERT_EQ(desired.attempts_size(), 1) << position;
+    EXPECT_EQ(w.run_state(id, position), db::RunState::kRunning);
+    w.Sync(job, {World::Running(desired.attempts(0).token())});
+    desired = w.Finish(job, desired);
+    EXPECT_EQ(w.run_state(id, position), db::RunState::kSucceeded);
+  }
+  EXPECT_EQ(desired.attempts_size(), 0);
+  EXPECT_TRUE(desired.terminate());
+  EXPECT_EQ(w.study(id).row.state, db::StudyState::kSucceeded);
+  EXPECT_EQ(w.AskedFor(), "");
+  EXPECT_EQ(w.fx.batch.summaries.size(), 4u);
+}
+
+TEST(Lifecycle, TheAllocationIsAsLargeAsTheLargestCell) {
+  World w;
+  w.Submit(World::Spec({1, 4, 2}));
+  w.lifecycle.Plan(w.now, w.fx);
+  ASSERT_EQ(w.fx.submit.size(), 1u);
+  EXPECT_EQ(w.fx.submit[0].nodes * w.fx.submit[0].ranks_per_node, 4);
+}
+
+TEST(Lifecycle, SeedOfARepeatIsTheStudysSeedPlusTheRepeat) {
+  World w;
+  auto spec = World::Spec({1}, 2);
+  spec.set_seed(42);
+  w.Submit(spec);
+  const std::string job = w.AskedFor();
+  auto desired = w.Sync(job);
+  EXPECT_EQ(desired.attempts(0).spec().seed(), 42);
+  EXPECT_EQ(w.Finish(job, desired).attempts(0).spec().seed(), 43);
+}
+
+// Runs a study of one run of this engine, whose ranks trained with `software`; its provenance and
+// fingerprint.
+std::pair<std::string, std::string> TrainedWith(const std::string& engine,
+                                                const std::map<std::string, std::string>& software) {
+  World w;
+  auto spec = World::Spec({1});
+  (*spec.mutable_fixed()->mutable_fields())["engine"].set_string_value(engine);
+  w.Submit(spec);
+  const std::string job = w.AskedFor();
+  const auto desired = w.Sync(job);
+  const auto& attempt = desired.attempts(0);
+  EXPECT_EQ(attempt.has_environment(), engine != "native/ddp");
+  EXPECT_EQ(attempt.environment().venv(), engine == "native/ddp" ? "" : "/frameworks/pytorch");
+  w.Report(attempt.token(), 0, 0, 10, true);
+  auto ended = World::Ended(attempt.token());
+  ended.mutable_software()->insert(software.begin(), software.end());
+  w.Sync(job, {ended});
+  return {w.fx.batch.provenance.at(0).json, w.fx.batch.summaries.at(0).fingerprint};
+}
+
+TEST(Lifecycle, WhatAFrameworkTrainedWithIsPartOfProvenanceAndFingerprint) {
+  const auto old = TrainedWith("pytorch/ddp", {{"framework", "pytorch 1.13.1"}});
+  EXPECT_THAT(old.first, HasSubstr(R"("framework":"pytorch 1.13.1")"));
+  EXPECT_EQ(TrainedWith("pytorch/ddp", {{"framework", "pytorch 1.13.1"}}).second, old.second);
+  EXPECT_NE(TrainedWith("pytorch/ddp", {{"framework", "pytorch 2.4.0"}}).second, old.second);
+  EXPECT_NE(TrainedWith("native/ddp", {}).second, old.second);
+}
+
+TEST(Lifecycle, OneRequestIdMakesOneStudyAndRefusesAnother) {
+  World w;
+  const int64_t first = w.Submit(World::Spec({1}), "request");
+  EXPECT_EQ(w.Submit(World::Spec({1}), "request"), first);
+  EXPECT_NE(w.Submit(World::Spec({1})), first);
+  EXPECT_NE(w.Submit(World::Spec({1}), "request", "bob"), first);
+  const auto other = w.TrySubmit(World::Spec({2}), "request");
+  EXPECT_TRUE(absl::IsAlreadyExists(other.status())) << other.status();
+}
+
+TEST(Lifecycle, SummaryTakesTheLargestMemoryAndTheFirstRanksThroughput) {
+  OneRun w(2);
+  w.fx = Effects();
+  w.Finish(w.job, w.desired);
+  ASSERT_EQ(w.fx.batch.summaries.size(), 1u);
+  EXPECT_EQ(w.fx.batch.summaries[0].throughput, 100.0);
+  EXPECT_EQ(w.fx.batch.summaries[0].peak_memory, 11.0);
+}
+
+TEST(Lifecycle, ARankThatWasKilledIsTriedAgainUnderANewToken) {
+  OneRun w;
+  w.Sync(w.job, {World::Ended(w.token, 137, v1::Attempt::RANK_KILLED)});
+  EXPECT_TRUE(w.fx.poll);
+  EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kRunning) << "the whole job may be ending";
+  w.Job(w.job, Job::kRunning);
+  const auto again = w.Sync(w.job, {});
+  ASSERT_EQ(again.attempts_size(), 1);
+  EXPECT_NE(again.attempts(0).token(), w.token);
+  EXPECT_EQ(w.study(w.id).runs[0].attempts, 2);
+  EXPECT_EQ(w.Report(w.token, 0, 0, 10).outcome(), v1::ReportEventsResponse::Stream::FENCED);
+}
+
+TEST(Lifecycle, ARunFailsWhenItsRetriesAreUsedUp) {
+  OneRun w;
+  std::string token = w.token;
+  for (int attempt = 1; attempt <= 3; ++attempt) {
+    w.Sync(w.job, {World::Ended(token, 137, v1::Attempt::RANK_KILLED)});
+    w.Job(w.job, Job::kRunning);
+    const auto desired = w.Sync(w.job);
+    if (attempt < 3) token = desired.attempts(0).token();
+  }
+  EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kFailed);
+  EXPECT_EQ(w.study(w.id).row.state, db::StudyState::kFailed);
+}
+
+TEST(Lifecycle, AnErrorOfTheTrainerIsNotTriedAgain) {
+  OneRun w;
+  w.Sync(w.job, {World::Ended(w.token, 1)});
+  EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kFailed);
+  EXPECT_EQ(w.study(w.id).runs[0].cause, db::Cause::kTrainerError);
+  EXPECT_THAT(w.study(w.id).runs[0].message, HasSubstr("last words"));
+}
+
+TEST(Lifecycle, ExitWithoutFinishIsAFailure) {
+  OneRun w(2);
+  w.Report(w.token, 0, 0, 10, true);
+  w.Sync(w.job, {World::Ended(w.token)});
+  EXPECT_EQ(w.study(w.id).runs[0].cause, db::Cause::kNoFinish);
+  EXPECT_THAT(w.study(w.id).runs[0].message, HasSubstr("rank 1"));
+}
+
+TEST(Lifecycle, RanksThatEndWithDifferentParametersAreAFailure) {
+  OneRun w(2);
+  w.Report(w.token, 0, 0, 10, true, "aaaa");
+  w.Report(w.token, 1, 0, 10, true, "bbbb");
+  w.Sync(w.job, {World::Ended(w.token)});
+  EXPECT_EQ(w.study(w.id).runs[0].cause, db::Cause::kParametersDiffer);
+}
+
+TEST(Lifecycle, ASilentWorkersRunIsNotTriedAgainBeforeItsAllocationIsOver) {
+  OneRun w;
+  w.After(60);
+  EXPECT_TRUE(w.Cancelled(w.job));
+  EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kRunning);  // its processes may live
+  EXPECT_EQ(w.AskedFor(), "");
+  w.Job(w.job, Job::kCancelled);
+  EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kQueued);
+  EXPECT_EQ(w.study(w.id).runs[0].cause, db::Cause::kWorkerLost);
+  EXPECT_NE(w.AskedFor(), "");
+}
+
+TEST(Lifecycle, ASilentWorkersJobThatSomebodyElseHadCancelledIsNotOurs) {
+  OneRun w;
+  w.After(60);
+  ASSERT_TRUE(w.Cancelled(w.job));
+  JobStatus status{w.job, "job-1", Job::kCancelled, "cancelled by user id 7"};
+  status.from_outside = true;
+  w.lifecycle.JobsPolled({status}, w.now, w.now, w.fx);
+  EXPECT_EQ(w.study(w.id).runs[0].cause, db::Cause::kAllocationCancelled);
+  EXPECT_EQ(w.AskedFor(), "");
+}
+
+TEST(Lifecycle, NobodyWasSilentWhileTheCoordinatorStoodStill) {
+  OneRun w;
+  w.now += 60'000'000;
+  w.lifecycle.Forgive(60'000'000);
+  w.lifecycle.Tick(w.now, w.fx);
+  EXPECT_FALSE(w.Cancelled(w.job));
+}
+
+TEST(Lifecycle, AWorkerThatSpeaksStaysAlive) {
+  OneRun w;
+  for (int i = 0; i < 10; ++i) {
+    w.After(20);
+    w.Sync(w.job, {World::Running(w.token)});
+  }
+  EXPECT_FALSE(w.Cancelled(w.job));
+}
+
+TEST(Lifecycle, ARestartedWorkerThatDoesNotKnowTheAttemptHasLostIt) {
+  OneRun w;
+  const auto desired = w.Sync(w.job, {}, "life-2");
+  ASSERT_EQ(desired.attempts_size(), 1);
+  EXPECT_NE(desired.attempts(0).token(), w.token);
+  EXPECT_EQ(w.study(w.id).runs[0].attempts, 2);
+}
+
+TEST(Lifecycle, EachEndOfAJobHasItsOwnCause) {
+  const std::vector<std::pair<Job, db::Cause>> kCases = {{Job::kTimeout, db::Cause::kTimeout},
+                                                         {Job::kPreempted, db::Cause::kPreempted},
+                                                         {Job::kNodeFail, db::Cause::kNodeFail},
+                                                         {Job::kOutOfMemory, db::Cause::kOutOfMemory},
+                                                         {Job::kBootFail, db::Cause::kBootFail},
+                                                         {Job::kDeadline, db::Cause::kDeadline},
+                                                         {Job::kCancelled, db::Cause::kAllocationCancelled},
+                                                         {Job::kFailed, db::Cause::kWorkerLost}};
+  for (const auto& [job, cause] : kCases) {
+    OneRun w;
+    w.Job(w.job, job);
+    EXPECT_EQ(w.study(w.id).runs[0].cause, cause) << static_cast<int>(job);
+  }
+}
+
+TEST(Lifecycle, CancellingAStudyCancelsWhatWaitsAndStopsWhatRuns) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}, 3));
+  const std::string job = w.AskedFor();
+  const auto desired = w.Sync(job);
+  const std::string token = desired.attempts(0).token();
+  w.Sync(job, {World::Running(token)});
+  ASSERT_TRUE(w.lifecycle.CancelStudy(id, w.now, w.fx).ok());
+  EXPECT_EQ(w.run_state(id, 1), db::RunState::kCancelled);
+  EXPECT_EQ(w.run_state(id, 0), db::RunState::kRunning);
+  const auto stop = w.Sync(job, {World::Running(token)});
+  EXPECT_TRUE(stop.attempts(0).stop());
+  auto ended = World::Ended(token, 143);
+  ended.set_stopped(true);
+  const auto after = w.Sync(job, {ended});
+  EXPECT_TRUE(after.terminate());
+  EXPECT_EQ(w.study(id).row.state, db::StudyState::kCancelled);
+  EXPECT_EQ(w.AskedFor(), "");
+}
+
+TEST(Lifecycle, CancellingAStudyThatWaitsForItsAllocationEndsTheJob) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}));
+  const std::string job = w.AskedFor();
+  ASSERT_TRUE(w.lifecycle.CancelStudy(id, w.now, w.fx).ok());
+  EXPECT_TRUE(w.Cancelled(job));
+  EXPECT_EQ(w.study(id).row.state, db::StudyState::kCancelled);
+  EXPECT_EQ(w.state.pending_allocations, 0);
+  w.Job(job, Job::kUnknown);
+  EXPECT_EQ(w.state.pending_allocations, 0);
+  EXPECT_TRUE(w.state.allocations.empty());
+}
+
+TEST(Lifecycle, AStopThatDoesNotHappenEndsTheAllocation) {
+  OneRun w;
+  ASSERT_TRUE(w.lifecycle.CancelStudy(w.id, w.now, w.fx).ok());
+  for (int i = 0; i < 3; ++i) {
+    w.After(10);
+    w.Sync(w.job, {World::Running(w.token)});
+  }
+  EXPECT_TRUE(w.Cancelled(w.job));
+  w.Job(w.job, Job::kCancelled);
+  EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kCancelled);
+}
+
+TEST(Lifecycle, CancellingOneRunLetsTheOthersRun) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}, 2));
+  const std::string job = w.AskedFor();
+  const std::string token = w.Sync(job).attempts(0).token();
+  w.Sync(job, {World::Running(token)});
+  ASSERT_TRUE(w.lifecycle.CancelRun(id, w.study(id).runs[0].id, w.now, w.fx).ok());
+  auto ended = World::Ended(token, 143);
+  ended.set_stopped(true);
+  const auto next = w.Sync(job, {ended});
+  EXPECT_EQ(w.run_state(id, 0), db::RunState::kCancelled);
+  ASSERT_EQ(next.attempts_size(), 1);
+  w.Finish(job, next);
+  EXPECT_EQ(w.study(id).row.state, db::StudyState::kCancelled);
+}
+
+TEST(Lifecycle, AJobTheSchedulerForgotBeforeItBeganIsAskedForAgain) {
+  World w;
+  w.Submit(World::Spec({1}));
+  const std::string job = w.AskedFor();
+  w.lifecycle.JobSubmitted(job, std::string("17"), w.now, w.fx);
+  w.Job(job, Job::kUnknown);
+  EXPECT_TRUE(w.Asked(job));
+}
+
+TEST(Lifecycle, ASchedulerThatIsAwayIsAskedAgainLaterAndSaysWhy) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}));
+  const std::string job = w.AskedFor();
+  w.lifecycle.JobSubmitted(job, absl::UnavailableError("controller away"), w.now, w.fx);
+  EXPECT_FALSE(w.Asked(job));
+  EXPECT_EQ(w.state.allocation(*w.study(id).allocations.begin())->row.reason, "controller away");
+  w.After(6);
+  EXPECT_TRUE(w.Asked(job));
+}
+
+TEST(Lifecycle, AJobTheSchedulerWillNeverTakeFailsItsRuns) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}, 2));
+  const std::string job = w.AskedFor();
+  w.lifecycle.JobSubmitted(job, absl::InvalidArgumentError("no such partition"), w.now, w.fx);
+  EXPECT_EQ(w.study(id).row.state, db::StudyState::kFailed);
+  EXPECT_THAT(w.study(id).runs[1].message, HasSubstr("no such partition"));
+}
+
+TEST(Lifecycle, OnlySoManyAllocationsWaitAtOnceAndTheFairQueueChoosesThem) {
+  World w;
+  for (int i = 0; i < 10; ++i) w.Submit(World::Spec({1}));
+  auto urgent = World::Spec({1});
+  urgent.set_priority(5);
+  w.lifecycle.Plan(w.now, w.fx);
+  EXPECT_EQ(w.fx.submit.size(), 4u);
+  w.fx.submit.clear();
+  const int64_t id = w.Submit(urgent);
+  w.Job(w.state.allocations.begin()->second->row.token, Job::kRunning);
+  ASSERT_NE(w.AskedFor(), "");
+  EXPECT_EQ(w.study(id).allocations.size(), 1u);
+}
+
+TEST(Lifecycle, PerRunAllocationServesItsRunAndIsHandedBack) {
+  World w;
+  auto spec = World::Spec({1}, 2);
+  spec.set_allocation(v1::StudySpec::PER_RUN);
+  const int64_t id = w.Submit(spec);
+  w.lifecycle.Plan(w.now, w.fx);
+  ASSERT_EQ(w.fx.submit.size(), 2u);
+  const std::string job = w.fx.submit[0].token;
+  const auto after = w.Finish(job, w.Sync(job));
+  EXPECT_TRUE(after.terminate());
+  EXPECT_EQ(w.run_state(id, 0), db::RunState::kSucceeded);
+  EXPECT_EQ(w.run_state(id, 1), db::RunState::kQueued);
+}
+
+TEST(Lifecycle, EventsAreTakenOnceInOrderAndAGapIsRefused) {
+  using Stream = v1::ReportEventsResponse::Stream;
+  OneRun w;
+  w.fx = Effects();
+  EXPECT_EQ(w.Report(w.token, 0, 0, 100).outcome(), Stream::ACCEPTED);
+  EXPECT_EQ(w.Report(w.token, 0, 0, 100).outcome(), Stream::ACCEPTED);  // resent: dropped
+  EXPECT_EQ(w.fx.batch.appends.size(), 1u);
+  const auto gap = w.Report(w.token, 0, 150, 200);
+  EXPECT_EQ(gap.outcome(), Stream::GAP);
+  EXPECT_EQ(gap.position(), 100);
+  EXPECT_EQ(w.Report(w.token, 0, 50, 150).outcome(), Stream::GAP);  // overlaps: must start at the position
+  EXPECT_EQ(w.Report(w.token, 0, 100, 150).outcome(), Stream::ACCEPTED);
+  EXPECT_EQ(w.Report(w.token, 7, 0, 10).outcome(), Stream::FENCED);
+  EXPECT_EQ(w.Report("nobody", 0, 0, 10).outcome(), Stream::FENCED);
+  EXPECT_EQ(w.fx.batch.appends.size(), 2u);
+}
+
+TEST(Lifecycle, AWorkerOfAnAllocationThatIsOverIsTurnedAway) {
+  OneRun w;
+  w.Job(w.job, Job::kFailed);
+  const absl::Status seen = w.lifecycle.Observe(w.job, {}, w.now, w.fx);
+  EXPECT_TRUE(absl::IsUnauthenticated(seen)) << seen;
+}
+
+TEST(Lifecycle, ALeavingWorkerGetsNothingNew) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}));
+  const std::string job = w.AskedFor();
+  EXPECT_EQ(w.Sync(job, {}, "life-1", true).attempts_size(), 0);
+  EXPECT_EQ(w.run_state(id, 0), db::RunState::kQueued);
+}
+
+}  // namespace
+}  // namespace scalelab::server

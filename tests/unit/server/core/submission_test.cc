@@ -1,0 +1,130 @@
+// What is said of a study before it is stored: does it fit the scheduler, and what would be run.
+#include "server/core/submission.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "proto/status.h"
+#include "tests/unit/server/core/world.h"
+
+namespace scalelab::server {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+class SizedScheduler final : public Scheduler {
+ public:
+  explicit SizedScheduler(Capacity capacity) : capacity_(capacity) {}
+  std::string name() const override { return "slurm"; }
+  Capacity capacity() const override { return capacity_; }
+  absl::StatusOr<std::string> Submit(const JobRequest&) override { return "1"; }
+  std::string Script(const JobRequest&) const override { return ""; }
+  absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>&) override {
+    return std::vector<JobStatus>();
+  }
+  absl::StatusOr<ClusterView> View() override { return ClusterView{}; }
+  absl::Status Cancel(const std::string&) override { return absl::OkStatus(); }
+
+ private:
+  const Capacity capacity_;
+};
+
+const SizedScheduler kNoGpus(Capacity{8, 4, 0}), kGpus(Capacity{8, 4, 4}), kSilent(Capacity{});
+
+// Backends over 2 ranks with a GPU each.
+v1::StudySpec Backends(const std::vector<std::string>& backends) {
+  v1::StudySpec spec = World::Spec({2});
+  auto* axis = spec.add_matrix();
+  axis->set_key("backend");
+  for (const std::string& backend : backends) axis->add_values()->set_string_value(backend);
+  spec.mutable_resources()->set_gpus_per_rank(1);
+  return spec;
+}
+
+constexpr char kNoNccl[] =
+    "backend nccl needs GPUs, and the slurm scheduler has none; use mpi or gloo with gpus_per_rank: 0";
+
+TEST(CheckStudy, RefusesNcclWhereThereAreNoGpus) {
+  const auto refused = CheckStudy(Backends({"nccl"}), kNoGpus);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(ViolationsOf(refused.status()), ElementsAre(FieldViolation{"matrix.backend[0]", kNoNccl}));
+  EXPECT_TRUE(CheckStudy(Backends({"nccl"}), kGpus).ok());
+  EXPECT_TRUE(CheckStudy(Backends({"nccl"}), kSilent).ok()) << "nobody knows yet what it has";
+}
+
+TEST(CheckStudy, RefusesMoreRanksThanSlots) {
+  const auto refused = CheckStudy(World::Spec({1, 16}), kNoGpus);
+  EXPECT_THAT(
+      ViolationsOf(refused.status()),
+      ElementsAre(FieldViolation{"matrix.ranks[1]",
+                                 "ranks: 16 needs 16 slots, the slurm scheduler has 8; use fewer ranks"}));
+}
+
+TEST(CheckStudy, LeavesOutWhatDoesNotRunHereWhenTheStudySaysSo) {
+  v1::StudySpec spec = World::Spec({1, 2, 16});
+  spec.set_on_unusable(v1::StudySpec::EXCLUDE);
+  const auto needs = CheckStudy(spec, kNoGpus);
+  ASSERT_TRUE(needs.ok()) << needs.status();
+  EXPECT_EQ(needs->plan.runs(), 2);
+  EXPECT_EQ(needs->plan.excluded(), 1);
+  EXPECT_THAT(needs->plan.unusable(),
+              ElementsAre("ranks: 16 needs 16 slots, the slurm scheduler has 8; use fewer ranks"));
+  const NewStudy study = MakeNewStudy(spec, needs->study, "ann", "");
+  ASSERT_EQ(study.cells.size(), 3u);
+  EXPECT_TRUE(study.cells[2].excluded);
+  EXPECT_EQ(study.cells[2].ranks, 16);
+}
+
+// native/ddp and pytorch/ddp.
+v1::StudySpec TwoEngines() {
+  v1::StudySpec spec = World::Spec({2});
+  auto* axis = spec.add_matrix();
+  axis->set_key("engine");
+  for (const char* engine : {"native/ddp", "pytorch/ddp"}) axis->add_values()->set_string_value(engine);
+  return spec;
+}
+
+FrameworkStates NoTorch() {
+  v1::Framework state;
+  state.set_engine("pytorch/ddp");
+  state.set_reason("cannot import torch");
+  state.set_fix("deploy/frameworks pytorch");
+  return {{"pytorch/ddp", state}};
+}
+
+TEST(CheckStudy, RefusesAnEngineThatCannotRunHere) {
+  EXPECT_THAT(FrameworkEngines(TwoEngines()), ElementsAre("pytorch/ddp"));
+  const std::string sentence =
+      "engine pytorch/ddp cannot run here: cannot import torch; try deploy/frameworks pytorch";
+  EXPECT_THAT(ViolationsOf(CheckStudy(TwoEngines(), kNoGpus, NoTorch()).status()),
+              ElementsAre(FieldViolation{"matrix.engine[1]", sentence}));
+  EXPECT_TRUE(CheckStudy(TwoEngines(), kNoGpus).ok());
+  v1::StudySpec spec = TwoEngines();
+  spec.set_on_unusable(v1::StudySpec::EXCLUDE);
+  const auto needs = CheckStudy(spec, kNoGpus, NoTorch());
+  ASSERT_TRUE(needs.ok()) << needs.status();
+  EXPECT_EQ(needs->plan.runs(), 1);
+  EXPECT_THAT(needs->plan.unusable(), ElementsAre(sentence));
+}
+
+TEST(CheckStudy, PlansTheRunsThatCommunicationIsMeasuredWith) {
+  v1::StudySpec spec = World::Spec({1, 2, 4}, 3);
+  spec.mutable_measure()->set_communication(true);
+  const auto needs = CheckStudy(spec, kNoGpus);
+  ASSERT_TRUE(needs.ok()) << needs.status();
+  EXPECT_EQ(needs->plan.cells_size(), 3);
+  EXPECT_EQ(needs->plan.runs(), 9);
+  EXPECT_EQ(needs->plan.baseline_runs(), 12);
+  EXPECT_EQ(needs->plan.allocations(0).runs(), 21);
+  EXPECT_THAT(needs->plan.unusable(), IsEmpty());
+  const NewStudy study = MakeNewStudy(spec, needs->study, "ann", "");
+  ASSERT_EQ(study.cells.size(), 7u);
+  EXPECT_EQ(study.state->runs.size(), 21u);
+  EXPECT_EQ(study.cells[3].engine, "native/none");
+  EXPECT_FALSE(study.cells[3].excluded);
+  EXPECT_THAT(study.cells[3].spec, testing::HasSubstr(R"("communication_baseline":true)"));
+}
+
+}  // namespace
+}  // namespace scalelab::server

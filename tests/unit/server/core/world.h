@@ -1,0 +1,175 @@
+// A tiny language for tests of the lifecycle: a study, a scheduler and workers that do as they are told.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/core/lifecycle.h"
+#include "server/core/submission.h"
+
+namespace scalelab::server {
+
+class World {
+ public:
+  static v1::StudySpec Spec(std::vector<int> ranks, int repeats = 1) {
+    v1::StudySpec spec;
+    spec.set_study("test");
+    (*spec.mutable_fixed()->mutable_fields())["model"].set_string_value("resnet20");
+    (*spec.mutable_fixed()->mutable_fields())["dataset"].set_string_value("synthetic");
+    auto* axis = spec.add_matrix();
+    axis->set_key("ranks");
+    for (const int r : ranks) axis->add_values()->set_number_value(r);
+    spec.set_repeats(repeats);
+    spec.set_order(v1::StudySpec::LISTED);
+    spec.mutable_scaling()->set_global_batch(64);
+    return spec;
+  }
+
+  int64_t Submit(const v1::StudySpec& spec, const std::string& request_id = "",
+                 const std::string& owner = "ann") {
+    const auto id = TrySubmit(spec, request_id, owner);
+    EXPECT_TRUE(id.ok()) << id.status();
+    return id.value_or(0);
+  }
+  absl::StatusOr<int64_t> TrySubmit(const v1::StudySpec& spec, const std::string& request_id,
+                                    const std::string& owner = "ann") {
+    auto expanded = ExpandStudy(spec);
+    if (!expanded.ok()) return expanded.status();
+    return lifecycle.Submit(MakeNewStudy(spec, *std::move(expanded), owner, request_id), now, fx);
+  }
+
+  // Lets time pass and the lifecycle notice.
+  void After(double seconds) {
+    now += static_cast<db::Micros>(seconds * 1e6);
+    lifecycle.Tick(now, fx);
+  }
+  // The job that was asked for last; empty when none was since the last call.
+  std::string AskedFor() {
+    lifecycle.Plan(now, fx);
+    if (fx.submit.empty()) return "";
+    const std::string token = fx.submit.back().token;
+    fx.submit.clear();
+    return token;
+  }
+  void Job(const std::string& token, JobStatus::State state, const std::string& reason = "") {
+    JobStatus status{token, "job-1", state, reason};
+    status.ends_at = ends_at;
+    lifecycle.JobsPolled({status}, now, now, fx);
+  }
+  bool Asked(const std::string& token) const {
+    for (const JobRequest& request : fx.submit) {
+      if (request.token == token) return true;
+    }
+    return false;
+  }
+  bool Cancelled(const std::string& token) const {
+    return std::find(fx.cancel.begin(), fx.cancel.end(), token) != fx.cancel.end();
+  }
+
+  using Status = v1::SynchronizeRequest::AttemptStatus;
+  // A worker speaks; what it hears.
+  v1::SynchronizeResponse Sync(const std::string& allocation, std::vector<Status> attempts = {},
+                               const std::string& instance = "life-1", bool leaving = false, int node = 0) {
+    v1::SynchronizeRequest request;
+    request.set_node(absl::StrCat("node-", node));
+    request.set_node_index(node);
+    request.set_instance(instance);
+    request.set_leaving(leaving);
+    for (Status& status : attempts) *request.add_attempts() = std::move(status);
+    const absl::Status seen = lifecycle.Observe(allocation, request, now, fx);
+    EXPECT_TRUE(seen.ok()) << seen;
+    const auto it = state.allocation_by_token.find(allocation);
+    if (it == state.allocation_by_token.end()) return {};
+    return lifecycle.Desired(*state.allocation(it->second), node);
+  }
+  static Status Running(const std::string& token) { return Make(token, Status::RUNNING); }
+  static Status Ended(const std::string& token, int exit_status = 0,
+                      v1::Attempt::Cause cause = v1::Attempt::CAUSE_UNSPECIFIED) {
+    Status status = Make(token, Status::ENDED);
+    status.set_exit_status(exit_status);
+    status.set_cause(cause);
+    if (exit_status != 0) status.set_message("last words");
+    return status;
+  }
+
+  // A part of a rank's event file.
+  v1::ReportEventsResponse::Stream Report(const std::string& token, int rank, int64_t begin, int64_t end,
+                                          bool finish = false, const std::string& hash = "h") {
+    ParsedBatch batch;
+    batch.token = token;
+    batch.append.rank = rank;
+    batch.append.begin_position = begin;
+    batch.append.end_position = end;
+    batch.append.begin_line = begin / 10;
+    batch.append.end_line = end / 10;
+    if (finish) {
+      batch.append.finished = true;
+      batch.append.parameter_hash = hash;
+      batch.finish_metrics = {{"run/throughput", 100.0 + rank}, {"run/peak_memory_bytes", 10.0 + rank}};
+    }
+    std::vector<ParsedBatch> batches;
+    batches.push_back(std::move(batch));
+    return lifecycle.Ingest(std::move(batches), fx).front();
+  }
+  // Every rank finishes and the worker says so.
+  v1::SynchronizeResponse Finish(const std::string& allocation, const v1::SynchronizeResponse& desired) {
+    const auto& attempt = desired.attempts(0);
+    for (int r = 0; r < attempt.spec().ranks(); ++r) Report(attempt.token(), r, 0, 10, true);
+    return Sync(allocation, {Ended(attempt.token())});
+  }
+
+  const StudyState& study(int64_t id) const { return *state.study(id); }
+  db::RunState run_state(int64_t study_id, int position) const {
+    return study(study_id).runs[position].state;
+  }
+
+  State state;
+  Effects fx;
+  db::Micros now = 1'000'000'000;
+  absl::Time ends_at = absl::InfiniteFuture();  // of jobs that Job() tells of
+
+ private:
+  static Status Make(const std::string& token, Status::State state) {
+    Status status;
+    status.set_token(token);
+    status.set_state(state);
+    return status;
+  }
+  LifecycleOptions Options() {
+    LifecycleOptions options;
+    options.runs_dir = "/runs";
+    options.new_token = [this] { return absl::StrCat("token-", ++tokens_); };
+    options.environment_of = [](const std::string& name) -> std::optional<v1::FrameworkEnvironment> {
+      const Engine* engine = FindEngine(name);
+      if (engine == nullptr || !HasAdapter(*engine)) return std::nullopt;
+      v1::FrameworkEnvironment environment;
+      environment.set_venv(absl::StrCat("/frameworks/", engine->environment));
+      return environment;
+    };
+    return options;
+  }
+  int tokens_ = 0;
+
+ public:
+  Lifecycle lifecycle{Options(), state};
+};
+
+// A study of one cell whose only run is being executed.
+struct OneRun : World {
+  explicit OneRun(int ranks = 1) {
+    id = Submit(Spec({ranks}));
+    job = AskedFor();
+    Job(job, JobStatus::State::kRunning);
+    desired = Sync(job);
+    token = desired.attempts(0).token();
+    Sync(job, {Running(token)});
+  }
+  int64_t id;
+  std::string job, token;
+  v1::SynchronizeResponse desired;
+};
+
+}  // namespace scalelab::server

@@ -1,6 +1,0 @@
-include(${PROJECT_SOURCE_DIR}/tests/fakes/local_cluster.cmake)
-scalelab_test(local_scheduler_test LABEL unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/local_scheduler_test.cc LIBS scalelab_local_cluster)
-scalelab_test(data_dir_test LABEL unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/data_dir_test.cc LIBS scalelab_local)
-scalelab_test(socket_test LABEL unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/socket_test.cc LIBS scalelab_local)
-scalelab_test(config_test LABEL unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/config_test.cc LIBS scalelab_config)
-scalelab_test(frameworks_test LABEL unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/frameworks_test.cc LIBS scalelab_frameworks)

@@ -1,0 +1,137 @@
+#include "server/scheduler/slurm_errors.h"
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace scalelab::server {
+namespace {
+
+using Code = absl::StatusCode;
+using testing::HasSubstr;
+using testing::Not;
+
+CommandResult Failed(const std::string& err, int exit_code = 1) {
+  CommandResult result;
+  result.exit_code = exit_code;
+  result.err = err;
+  return result;
+}
+
+JobRequest Request() {
+  JobRequest request;
+  request.nodes = 2;
+  request.ranks_per_node = 4;
+  request.cpus_per_rank = 2;
+  request.gpus_per_rank = 1;
+  request.memory_mib = 900;
+  request.partition = "gpu";
+  request.options = {{"account", "site"}, {"account", "lab"}};
+  return request;
+}
+
+// Said by sbatch 22.05.8 for wrong options.
+struct Said {
+  const char* err;
+  int exit_code;
+  Code code;
+  const char* sentence;
+};
+
+TEST(SlurmErrors, WhatSbatchSaysIsUnderstood) {
+  for (const Said& said : std::initializer_list<Said>{
+           {"sbatch: error: invalid partition specified: nope\n"
+            "sbatch: error: Batch job submission failed: Invalid partition name specified\n",
+            1, Code::kInvalidArgument, "partition gpu"},
+           {"sbatch: error: Batch job submission failed: Invalid feature specification\n", 1,
+            Code::kInvalidArgument, "constraint (default)"},
+           {"sbatch: error: Invalid generic resource (gres) specification\n", 1, Code::kInvalidArgument,
+            "gpus_per_rank"},
+           {"sbatch: error: CPU count per node can not be satisfied\n"
+            "sbatch: error: Batch job submission failed: Requested node configuration is not available\n",
+            1, Code::kInvalidArgument, "2 nodes with 4 ranks of 2 cores and 1 GPU each, 900 MiB a node"},
+           {"sbatch: error: Batch job submission failed: Invalid account or account/partition combination "
+            "specified\n",
+            1, Code::kInvalidArgument, "account lab"},
+           {"sbatch: error: Invalid --mail-type specification\n", 255, Code::kInvalidArgument,
+            "correct sbatch_options"},
+           {"sbatch: unrecognized option '--nosuch'\nTry \"sbatch --help\" for more information\n", 255,
+            Code::kInvalidArgument, "correct sbatch_options"},
+           {"sbatch: error: QOSMaxNodePerJobLimit\n"
+            "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit "
+            "limit, "
+            "user's size and/or time limits)\n",
+            1, Code::kInvalidArgument, "QOSMaxNodePerJobLimit"},
+           {"sbatch: error: AssocMaxSubmitJobLimit\n"
+            "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit "
+            "limit, "
+            "user's size and/or time limits)\n",
+            1, Code::kResourceExhausted, "AssocMaxSubmitJobLimit"},
+           {"sbatch: error: Batch job submission failed: Invalid qos specification\n", 1,
+            Code::kInvalidArgument, "qos (default)"},
+           {"sbatch: error: Batch job submission failed: User's group not permitted to use this partition\n",
+            1, Code::kPermissionDenied, "partition gpu"},
+       }) {
+    const Refusal refusal = Refused(Failed(said.err, said.exit_code), Request());
+    EXPECT_EQ(refusal.status.code(), said.code) << refusal.status;
+    EXPECT_THAT(refusal.status.message(), HasSubstr(said.sentence));
+    EXPECT_THAT(refusal.status.message(), Not(HasSubstr("\n")));
+    EXPECT_FALSE(refusal.open) << refusal.status;
+  }
+}
+
+// Each code as sbatch 22.05.8 said it, before the sentence that is the same for all.
+TEST(SlurmErrors, ALimitThatPassesIsWaitedForAndOneThatDoesNotIsRefused) {
+  const auto refusal = [](const std::string& code) {
+    return Refused(Failed(absl::StrCat("sbatch: error: ", code,
+                                       "\nsbatch: error: Batch job submission failed: Job violates "
+                                       "accounting/QOS policy (job submit limit, user's size and/or time "
+                                       "limits)\n")),
+                   Request())
+        .status;
+  };
+  for (const char* code :
+       {"AssocMaxSubmitJobLimit", "AssocGrpSubmitJobsLimit", "QOSMaxSubmitJobPerUserLimit",
+        "QOSGrpSubmitJobsLimit", "MaxSubmitJobsPerAccount", "QOSGrpCpuLimit", "QOSGrpCPUMinutesLimit"}) {
+    EXPECT_EQ(refusal(code).code(), Code::kResourceExhausted) << code;
+    EXPECT_THAT(refusal(code).message(), HasSubstr(code));
+  }
+  for (const char* code :
+       {"QOSMaxCpuPerJobLimit", "QOSMaxMemoryPerJob", "QOSMaxCpuPerNode", "QOSMaxCpuPerUserLimit"}) {
+    EXPECT_EQ(refusal(code).code(), Code::kInvalidArgument) << code;
+    EXPECT_THAT(refusal(code).message(), HasSubstr("ask for fewer ranks")) << code;
+  }
+  EXPECT_EQ(refusal("QOSMaxWallDurationPerJobLimit").code(), Code::kInvalidArgument);
+  EXPECT_THAT(refusal("QOSMaxWallDurationPerJobLimit").message(), HasSubstr("shorten resources.time"));
+  EXPECT_THAT(refusal("QOSMinCpuNotSatisfied").message(), HasSubstr("ask for more"));
+}
+
+TEST(SlurmErrors, OnlyAConnectionThatWasNeverMadeIsCertain) {
+  const std::string failed = "sbatch: error: Batch job submission failed: ";
+  EXPECT_FALSE(
+      Refused(Failed(failed + "Unable to contact slurm controller (connect failure)\n"), Request()).open);
+  for (const char* words :
+       {"Unable to contact slurm controller (send failure)",
+        "Unable to contact slurm controller (receive failure)", "Socket timed out on send/recv operation",
+        "Zero Bytes were transmitted or received", "Unspecified error"}) {
+    const Refusal refusal = Refused(Failed(failed + words + "\n"), Request());
+    EXPECT_EQ(refusal.status.code(), Code::kUnavailable) << words;
+    EXPECT_TRUE(refusal.open) << words;
+    EXPECT_THAT(refusal.status.message(), HasSubstr(words));
+  }
+}
+
+TEST(SlurmErrors, AnSbatchThatWasKilledOrSaidNothingLeavesItOpen) {
+  CommandResult killed = Failed("sbatch: error: Slurm job queue full, sleeping and retrying\n", -1);
+  killed.signal = 9;
+  killed.timed_out = true;
+  EXPECT_TRUE(Refused(killed, Request()).open);
+  EXPECT_THAT(Refused(killed, Request()).status.message(), HasSubstr("queue full"));
+  CommandResult silent;
+  silent.exit_code = 0;
+  EXPECT_TRUE(Refused(silent, Request()).open);
+  EXPECT_TRUE(Refused(Failed(""), Request()).open);
+}
+
+}  // namespace
+}  // namespace scalelab::server

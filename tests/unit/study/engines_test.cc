@@ -1,0 +1,148 @@
+// What each engine takes of a cell, and what is said of what it does not take.
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "catalog/engines.h"
+#include "proto/status.h"
+#include "catalog/study_keys.h"
+#include "study/rules.h"
+#include "tests/unit/study/study_spec_builder.h"
+
+namespace scalelab {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::SizeIs;
+
+// A study of one cell of this engine on 2 ranks.
+v1::StudySpec On(const std::string& engine, const std::string& fixed = "", const std::string& more = "") {
+  return Small(more, absl::StrCat(R"("ranks": 2, "engine": ")", engine, "\"", fixed));
+}
+
+TEST(Engines, EachHasARowOfItsOwn) {
+  std::set<absl::string_view> names, scripts;
+  for (const Engine& engine : Engines()) {
+    EXPECT_TRUE(names.insert(engine.name).second) << engine.name;
+    EXPECT_EQ(HasAdapter(engine), !engine.environment.empty()) << engine.name;
+    if (HasAdapter(engine)) {
+      EXPECT_TRUE(scripts.insert(engine.script).second) << engine.script;
+    }
+    EXPECT_EQ(FindEngine(engine.name), &engine);
+  }
+  EXPECT_EQ(FindEngine("pytorch"), nullptr);
+  EXPECT_THAT(EnvironmentNames(),
+              ElementsAre("pytorch", "pytorch2", "tensorflow", "mxnet", "keras-tensorflow", "keras-jax"));
+}
+
+// A word that the table has and the study key has not could never be asked for; models may come later.
+TEST(Engines, TakeWordsOfTheStudyKeys) {
+  for (const Engine& engine : Engines()) {
+    const auto check = [&](absl::string_view key, const Engine::Names& names) {
+      const auto& choices = FindStudyKey(key)->choices;
+      for (absl::string_view name : names)
+        EXPECT_NE(std::find(choices.begin(), choices.end(), name), choices.end())
+            << engine.name << " " << name;
+    };
+    check("backend", engine.backends);
+    check("precision", engine.precisions);
+    check("batch_norm", engine.batch_norms);
+  }
+}
+
+TEST(StudyEngines, EveryEngineButTheOneThatNeedsGpusTakesTheSimplestCell) {
+  for (absl::string_view engine : EngineNames()) {
+    const std::string command = engine == "custom" ? R"(, "command": ["true"])" : "";
+    const auto study = ExpandStudy(On(std::string(engine), command));
+    if (engine == "pytorch/dp") {
+      EXPECT_THAT(ViolationsOf(study.status()),
+                  Only("fixed.engine",
+                       "engine pytorch/dp needs GPUs; set resources.gpus_per_rank, for example to 1, or use "
+                       "pytorch/ddp"));
+    } else {
+      EXPECT_TRUE(study.ok()) << engine << ": " << study.status();
+    }
+  }
+  EXPECT_TRUE(ExpandStudy(On("pytorch/dp", "", R"("resources": {"gpus_per_rank": 1})")).ok());
+}
+
+TEST(StudyEngines, ABackendThatAnEngineDoesNotTake) {
+  EXPECT_THAT(Wrong(On("pytorch/ddp", R"(, "backend": "mpi")")),
+              Only("fixed.backend", "engine pytorch/ddp cannot use backend mpi; use gloo or auto"));
+  EXPECT_THAT(Wrong(On("horovod/pytorch", R"(, "backend": "gloo")")),
+              Only("fixed.backend", "engine horovod/pytorch cannot use backend gloo; use mpi or auto"));
+  EXPECT_THAT(Wrong(On("mxnet/kvstore", R"(, "backend": "gloo")")),
+              Only("fixed.backend", "engine mxnet/kvstore cannot use backend gloo; use auto, its own way"));
+  EXPECT_THAT(Wrong(On("pytorch/ddp", R"(, "backend": "solo")")),
+              Only("fixed.backend", "engine pytorch/ddp cannot use backend solo; use gloo or auto"));
+  EXPECT_THAT(Wrong(On("pytorch/ddp", R"(, "backend": "mpi")", R"("resources": {"gpus_per_rank": 1})")),
+              Only("fixed.backend", "engine pytorch/ddp cannot use backend mpi; use nccl or auto"));
+  EXPECT_THAT(Wrong(On("tensorflow/mirrored", R"(, "backend": "nccl")")),
+              Only("fixed.backend", "backend nccl needs GPUs; set resources.gpus_per_rank, or use auto"));
+  EXPECT_TRUE(ExpandStudy(On("keras/jax", R"(, "backend": "gloo")")).ok());
+}
+
+TEST(StudyEngines, WhatAnEngineDoesNotHave) {
+  EXPECT_THAT(
+      Wrong(On("mxnet/kvstore", R"(, "precision": "tf32")", R"("resources": {"gpus_per_rank": 1})")),
+      Only("fixed.precision",
+           "engine mxnet/kvstore does not have precision tf32; use fp32 (it has fp32, amp-bf16), or a "
+           "native engine"));
+  v1::StudySpec spec = On("mxnet/kvstore");
+  (*spec.mutable_fixed()->mutable_fields())["model"].set_string_value("resnet34");
+  EXPECT_THAT(
+      Wrong(spec),
+      Only("fixed.model",
+           "engine mxnet/kvstore does not have model resnet34; use resnet32 (it has resnet20, resnet32, "
+           "resnet44, resnet56, resnet50), or a native engine"));
+  EXPECT_THAT(Wrong(On("pytorch/ddp", R"(, "accumulation_steps": 2)")),
+              Only("fixed.accumulation_steps",
+                   "engine pytorch/ddp does not have accumulation_steps 2; use 1, or a native engine"));
+  EXPECT_THAT(Wrong(On("horovod/pytorch", R"(, "all_reduce": "ring")")),
+              Only("fixed.all_reduce",
+                   "engine horovod/pytorch does not have all_reduce ring; use library, or a native engine"));
+  EXPECT_THAT(Wrong(On("pytorch/ddp", R"(, "batch_norm": "eval")")),
+              Only("fixed.batch_norm",
+                   "engine pytorch/ddp cannot run batch_norm eval; use train, or a native engine"));
+}
+
+TEST(StudyEngines, OneProcessHasAllItsRanksOnOneNode) {
+  EXPECT_THAT(Wrong(On("tensorflow/mirrored", "", R"("resources": {"ranks_per_node": 1})")),
+              Only("resources.ranks_per_node",
+                   "engine tensorflow/mirrored is one process, so its 2 ranks share a node; set "
+                   "ranks_per_node to 2, or "
+                   "leave it out"));
+  EXPECT_TRUE(ExpandStudy(On("tensorflow/mirrored", "", R"("resources": {"ranks_per_node": 2})")).ok());
+  EXPECT_TRUE(ExpandStudy(On("pytorch/ddp", "", R"("resources": {"ranks_per_node": 1})")).ok());
+}
+
+TEST(StudyEngines, CellsThatDoNotGoTogetherCanBeLeftOut) {
+  const auto study = ExpandStudy(Small(R"("on_unusable": "EXCLUDE", "matrix": [
+            {"key": "engine", "values": ["native/ddp", "pytorch/ddp", "mxnet/kvstore"]},
+            {"key": "backend", "values": ["auto", "gloo"]}])",
+                                       R"("ranks": 2)"));
+  ASSERT_TRUE(study.ok()) << study.status();
+  EXPECT_THAT(study->cells, SizeIs(5));
+  ASSERT_THAT(study->excluded, SizeIs(1));
+  EXPECT_EQ(study->excluded[0].spec.engine(), "mxnet/kvstore");
+  EXPECT_THAT(study->unusable, ElementsAre(HasSubstr("cannot use backend gloo")));
+}
+
+TEST(StudyEngines, CommunicationIsMeasuredWhereThereAreRunsToCompareWith) {
+  EXPECT_THAT(Wrong(On("pytorch/ddp", "", R"("measure": {"communication": true})")),
+              ElementsAre(FieldViolation{"fixed.engine",
+                                         "measure: {communication: true} has no runs to compare engine "
+                                         "pytorch/ddp with; measure native/ddp or "
+                                         "native/horovod, or remove communication"}));
+}
+
+TEST(StudyEngines, AnUnknownOneIsToldWithTheNearest) {
+  const auto wrong = Wrong(On("pytorch/dpd"));
+  ASSERT_THAT(wrong, SizeIs(1));
+  EXPECT_THAT(wrong[0].description, HasSubstr("unknown engine 'pytorch/dpd'; did you mean 'pytorch/ddp'?"));
+}
+
+}  // namespace
+}  // namespace scalelab

@@ -1,0 +1,40 @@
+// Study files for tests, in a directory of their own.
+#pragma once
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_replace.h"
+#include "study/file/study_file.h"
+#include "gtest/gtest.h"
+
+namespace scalelab::client {
+
+class StudyFiles : public testing::Test {
+ protected:
+  StudyFiles()
+      : dir_(std::filesystem::path(testing::TempDir()) / ("study_files." + std::to_string(getpid()))) {
+    std::filesystem::remove_all(dir_);
+    std::filesystem::create_directories(dir_);
+  }
+  ~StudyFiles() override { std::filesystem::remove_all(dir_); }
+
+  std::string Put(const std::string& text) {
+    std::ofstream(Path(), std::ios::binary) << text;
+    return Path();
+  }
+  std::string Path() const { return (dir_ / "f.yaml").string(); }
+
+  // What is wrong with a file of this text, with "f.yaml" for the file's path; empty when nothing is.
+  std::string Errors(const std::string& text) { return Short(CheckStudyFile(Put(text)).status()); }
+  std::string Short(const absl::Status& status) const {
+    return absl::StrReplaceAll(std::string(status.message()), {{dir_.string() + "/", ""}});
+  }
+
+  const std::filesystem::path dir_;
+};
+
+}  // namespace scalelab::client

@@ -1,0 +1,219 @@
+#include "study/file/study_file.h"
+
+#include "gmock/gmock.h"
+#include "proto/status.h"
+#include "tests/unit/study/file/study_file_fixture.h"
+
+namespace scalelab::client {
+namespace {
+
+using testing::ElementsAre;
+
+// Every section a study file can have.
+constexpr char kFull[] = R"(study: resnet20-strong
+fixed:   {model: resnet20, dataset: cifar10, data_dir: /data/cifar-10, epochs: 2}   # max_steps: 200 ends earlier
+matrix:
+  engine:    [native/ddp]
+  precision: [fp32, amp-bf16]
+  ranks:     {pow2: [1, 8]}          # or [1, 2, 4, 8]
+zip: []                              # axes that move together
+exclude: [{engine: native/ddp, precision: amp-bf16, ranks: 8}]
+scaling: {mode: strong, global_batch: 256}   # or {mode: weak, batch_per_rank: 128}
+lr:      {base: 0.1, reference_batch: 128, rule: linear, warmup_epochs: 1}
+repeats: 5
+seed: 42                             # repeat r trains with seed + r
+measure: {warmup_steps: 20, evaluate: false, target_accuracy: 0.6}
+order: listed
+baseline: {ranks: 1}
+resources: {ranks_per_node: 4, cpus_per_rank: 8, gpus_per_rank: 1, partition: gpu, time: "00:30:00", exclusive: true,
+            memory_mib: 64000}
+slurm:   {sbatch_options: {constraint: a100, nice: 10}}
+retry:   {max: 2, on: [node_fail, preempted]}
+limits:  {concurrent_allocations: 4, gpu_hours: 500}
+allocation: per-run
+priority: -7
+)";
+
+class StudyFileTest : public StudyFiles {
+ protected:
+  StudyFile Read(const std::string& text) {
+    absl::StatusOr<StudyFile> file = ReadStudyFile(Put(text));
+    EXPECT_TRUE(file.ok()) << file.status();
+    return file.ok() ? *std::move(file) : StudyFile{};
+  }
+};
+
+TEST_F(StudyFileTest, ReadsEverySection) {
+  v1::StudySpec spec = Read(kFull).spec;
+  EXPECT_EQ(spec.study(), "resnet20-strong");
+  EXPECT_EQ(spec.fixed().fields().at("epochs").number_value(), 2);
+  EXPECT_EQ(spec.fixed().fields().at("data_dir").string_value(), "/data/cifar-10");
+  ASSERT_EQ(spec.matrix_size(), 3);
+  EXPECT_EQ(spec.matrix(1).key(), "precision");
+  EXPECT_EQ(spec.matrix(1).values(1).string_value(), "amp-bf16");
+  ASSERT_EQ(spec.matrix(2).values_size(), 4);
+  EXPECT_EQ(spec.matrix(2).values(3).number_value(), 8);
+  EXPECT_EQ(spec.zip_size(), 0);
+  ASSERT_EQ(spec.exclude_size(), 1);
+  EXPECT_EQ(spec.exclude(0).fields().at("ranks").number_value(), 8);
+  EXPECT_EQ(spec.scaling().mode(), v1::Scaling::STRONG);
+  EXPECT_EQ(spec.scaling().global_batch(), 256);
+  EXPECT_EQ(spec.lr().base(), 0.1);
+  EXPECT_EQ(spec.lr().reference_batch(), 128);
+  EXPECT_EQ(spec.lr().rule(), v1::LearningRate::LINEAR);
+  EXPECT_EQ(spec.lr().warmup_epochs(), 1);
+  EXPECT_EQ(spec.repeats(), 5);
+  EXPECT_EQ(spec.seed(), 42);
+  EXPECT_EQ(spec.measure().warmup_steps(), 20);
+  EXPECT_TRUE(spec.measure().has_evaluate());
+  EXPECT_FALSE(spec.measure().evaluate());
+  EXPECT_EQ(spec.measure().target_accuracy(), 0.6);
+  EXPECT_EQ(spec.order(), v1::StudySpec::LISTED);
+  EXPECT_EQ(spec.baseline().fields().at("ranks").number_value(), 1);
+  EXPECT_EQ(spec.resources().ranks_per_node(), 4);
+  EXPECT_EQ(spec.resources().cpus_per_rank(), 8);
+  EXPECT_EQ(spec.resources().gpus_per_rank(), 1);
+  EXPECT_EQ(spec.resources().partition(), "gpu");
+  EXPECT_EQ(spec.resources().time_seconds(), 1800);
+  EXPECT_TRUE(spec.resources().exclusive());
+  EXPECT_EQ(spec.resources().memory_mib(), 64000);
+  EXPECT_EQ(spec.slurm().sbatch_options().at("constraint"), "a100");
+  EXPECT_EQ(spec.slurm().sbatch_options().at("nice"), "10");
+  EXPECT_EQ(spec.retry().max(), 2);
+  EXPECT_THAT(spec.retry().on(), ElementsAre("node_fail", "preempted"));
+  EXPECT_EQ(spec.limits().concurrent_allocations(), 4);
+  EXPECT_EQ(spec.limits().gpu_hours(), 500);
+  EXPECT_EQ(spec.allocation(), v1::StudySpec::PER_RUN);
+  EXPECT_EQ(spec.priority(), -7);
+}
+
+TEST_F(StudyFileTest, AFullFileIsValid) {
+  absl::StatusOr<CheckedStudyFile> checked = CheckStudyFile(Put(kFull));
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  EXPECT_EQ(checked->study.cells.size(), 7u);
+  EXPECT_EQ(checked->study.excluded.size(), 1u);
+  EXPECT_EQ(checked->study.runs.size(), 35u);
+}
+
+TEST_F(StudyFileTest, SectionsMayBeLeftEmpty) {
+  StudyFile file = Read("study: s\nfixed: {ranks: 1}\nmatrix:\nzip:\nexclude: []\nscaling:\nretry: {}\n");
+  EXPECT_EQ(file.spec.matrix_size(), 0);
+  EXPECT_FALSE(file.spec.retry().has_max());
+}
+
+TEST_F(StudyFileTest, ReadsZippedAxes) {
+  v1::StudySpec spec =
+      Read("study: s\nzip:\n- ranks: [1, 2]\n  global_batch: [64, 128]\n- {momentum: [0.5]}\n").spec;
+  ASSERT_EQ(spec.zip_size(), 2);
+  ASSERT_EQ(spec.zip(0).axes_size(), 2);
+  EXPECT_EQ(spec.zip(0).axes(1).key(), "global_batch");
+  EXPECT_EQ(spec.zip(0).axes(1).values(1).number_value(), 128);
+}
+
+TEST_F(StudyFileTest, RangesAreThePowersOfTwoBetweenTheirEnds) {
+  v1::StudySpec spec = Read("study: s\nmatrix: {ranks: {pow2: [3, 33]}, epochs: {pow2: [1, 1]}}\n").spec;
+  ASSERT_EQ(spec.matrix(0).values_size(), 4);
+  EXPECT_EQ(spec.matrix(0).values(0).number_value(), 4);
+  EXPECT_EQ(spec.matrix(0).values(3).number_value(), 32);
+  ASSERT_EQ(spec.matrix(1).values_size(), 1);
+}
+
+TEST_F(StudyFileTest, TextKeysTakeWhatLooksLikeNumbers) {
+  auto fields =
+      Read("study: s\nfixed: {dataset: 10, data_dir: /d, momentum: 9e-1, command: [sleep, 1, true]}\n")
+          .spec.fixed()
+          .fields();
+  EXPECT_EQ(fields.at("dataset").string_value(), "10");
+  EXPECT_EQ(fields.at("momentum").number_value(), 0.9);
+  EXPECT_EQ(fields.at("command").list_value().values(1).string_value(), "1");
+  EXPECT_EQ(fields.at("command").list_value().values(2).string_value(), "true");
+}
+
+TEST_F(StudyFileTest, ARelativeDataDirIsSeenFromTheFile) {
+  auto dir = [&](const std::string& value) {
+    return Read("study: s\nfixed: {data_dir: " + value + "}\nmatrix: {data_dir: [" + value + "]}\n").spec;
+  };
+  EXPECT_EQ(dir("../data").fixed().fields().at("data_dir").string_value(),
+            (dir_.parent_path() / "data").string());
+  EXPECT_EQ(dir("data").matrix(0).values(0).string_value(), (dir_ / "data").string());
+  EXPECT_EQ(dir("/data/../x").fixed().fields().at("data_dir").string_value(), "/data/../x");
+}
+
+TEST_F(StudyFileTest, AScriptBesideTheFileMayBeACommandsWord) {
+  const auto words = Read("study: s\nfixed: {command: [sh, ./train.sh, ../x, .hidden, a/b]}\n")
+                         .spec.fixed()
+                         .fields()
+                         .at("command");
+  EXPECT_EQ(words.list_value().values(1).string_value(), (dir_ / "train.sh").string());
+  EXPECT_EQ(words.list_value().values(2).string_value(), (dir_.parent_path() / "x").string());
+  EXPECT_EQ(words.list_value().values(3).string_value(), ".hidden");
+  EXPECT_EQ(words.list_value().values(4).string_value(), "a/b");
+}
+
+TEST_F(StudyFileTest, KnowsThePlaceOfEverything) {
+  auto positions =
+      Read("study: s\nfixed: {model: resnet20}\nmatrix:\n  ranks: [1, 2]\nzip:\n- epochs: [1]\n").positions;
+  EXPECT_EQ(positions.at(""), (Position{1, 1}));
+  EXPECT_EQ(positions.at("study"), (Position{1, 1}));
+  EXPECT_EQ(positions.at("fixed"), (Position{2, 1}));
+  EXPECT_EQ(positions.at("fixed.model"), (Position{2, 9}));
+  EXPECT_EQ(positions.at("matrix.ranks"), (Position{4, 3}));
+  EXPECT_EQ(positions.at("matrix.ranks[1]"), (Position{4, 14}));
+  EXPECT_EQ(positions.at("zip[0]"), (Position{6, 3}));
+  EXPECT_EQ(positions.at("zip[0].epochs"), (Position{6, 3}));
+  EXPECT_EQ(positions.at("zip[0].epochs[0]"), (Position{6, 12}));
+}
+
+TEST_F(StudyFileTest, AliasesStandForWhatTheyReferTo) {
+  v1::StudySpec spec = Read("study: s\nzip: []\nmatrix: {epochs: &n [1, 2], bucket_cap_mib: *n}\n").spec;
+  EXPECT_EQ(spec.matrix(1).values(1).number_value(), 2);
+}
+
+TEST_F(StudyFileTest, TakesWindowsLineEndsAndAByteOrderMark) {
+  v1::StudySpec spec = Read("\xEF\xBB\xBFstudy: s\r\nfixed: {ranks: 1}\r\n").spec;
+  EXPECT_EQ(spec.study(), "s");
+  EXPECT_EQ(spec.fixed().fields().at("ranks").number_value(), 1);
+}
+
+TEST_F(StudyFileTest, LocatesViolationsAtTheLongestKnownPartOfTheirPath) {
+  StudyFile file = Read("study: s\nmatrix:\n  ranks: [1, 2]\nscaling: {global_batch: 3}\n");
+  absl::Status status = InvalidFields({{"scaling.mode", "four"},
+                                       {"matrix.ranks[1]", "three"},
+                                       {"matrix.engine[7]", "two"},
+                                       {"resources.time", "one"},
+                                       {"", "and 5 more like these"}});
+  absl::Status located = Locate(file, status);
+  EXPECT_EQ(located.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Short(located),
+            "f.yaml:1:1: one\nf.yaml:2:1: two\nf.yaml:3:14: three\nf.yaml:4:1: four\nf.yaml: and 5 more like "
+            "these");
+  EXPECT_EQ(ReasonOf(located), "INVALID_FIELDS");
+  EXPECT_EQ(ViolationsOf(located).size(), 5u);
+}
+
+TEST_F(StudyFileTest, LocateLeavesOtherErrorsAlone) {
+  absl::Status status = MakeError(absl::StatusCode::kUnavailable, "DOWN", "no answer");
+  EXPECT_EQ(Locate(Read("study: s\n"), status), status);
+}
+
+TEST(ShippedStudies, AreValid) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(STUDIES)) {
+    if (entry.path().extension() != ".yaml") continue;
+    ++count;
+    EXPECT_EQ(CheckStudyFile(entry.path().string()).status(), absl::OkStatus());
+  }
+  EXPECT_GE(count, 1);
+}
+
+TEST(ShippedStudies, QuickstartIsFourRunsOfTheDataBesideIt) {
+  absl::StatusOr<CheckedStudyFile> checked = CheckStudyFile(std::string(STUDIES) + "/quickstart.yaml");
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  EXPECT_EQ(checked->study.runs.size(), 4u);
+  EXPECT_EQ(checked->study.cells[1].spec.data_dir(),
+            (std::filesystem::path(STUDIES).parent_path() / "data").string());
+  EXPECT_NEAR(checked->study.cells[1].spec.learning_rate(), 0.05, 1e-12);
+}
+
+}  // namespace
+}  // namespace scalelab::client

@@ -1,0 +1,111 @@
+#include "worker/process/event_loop.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/clock.h"
+
+namespace scalelab::worker {
+namespace {
+
+int64_t MonotonicNanoseconds() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace
+
+EventLoop::EventLoop() : wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+EventLoop::~EventLoop() { close(wake_fd_); }
+
+void EventLoop::Watch(int fd, Callback readable) { watched_[fd] = std::move(readable); }
+void EventLoop::Unwatch(int fd) { watched_.erase(fd); }
+
+EventLoop::TimerId EventLoop::After(absl::Duration delay, Callback then) {
+  const TimerId id = next_timer_++;
+  const int64_t due = MonotonicNanoseconds() + std::max<int64_t>(0, absl::ToInt64Nanoseconds(delay));
+  timers_.emplace(std::pair(due, id), std::move(then));
+  due_[id] = due;
+  return id;
+}
+
+void EventLoop::Cancel(TimerId id) {
+  auto it = due_.find(id);
+  if (it == due_.end()) return;
+  timers_.erase({it->second, id});
+  due_.erase(it);
+}
+
+void EventLoop::Post(Callback call) {
+  {
+    std::lock_guard lock(mutex_);
+    posted_.push_back(std::move(call));
+    if (posted_.size() > 1) return;  // the loop has been woken and has not looked yet
+  }
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof one);
+}
+
+void EventLoop::Run() {
+  stopped_ = false;
+  while (!stopped_) RunOnce(absl::InfiniteFuture());
+}
+
+bool EventLoop::RunUntil(const std::function<bool()>& done, absl::Duration limit) {
+  const absl::Time until = absl::Now() + limit;
+  while (!done()) {
+    if (absl::Now() >= until) return false;
+    RunOnce(until);
+  }
+  return true;
+}
+
+void EventLoop::RunOnce(absl::Time until) {
+  std::vector<pollfd> fds{{wake_fd_, POLLIN, 0}};
+  for (const auto& [fd, callback] : watched_) fds.push_back({fd, POLLIN, 0});
+  absl::Duration wait = until - absl::Now();
+  if (!timers_.empty()) {
+    wait = std::min(wait, absl::Nanoseconds(timers_.begin()->first.first - MonotonicNanoseconds()));
+  }
+  timespec timeout = absl::ToTimespec(std::clamp(wait, absl::ZeroDuration(), absl::Hours(1)));
+  if (ppoll(fds.data(), fds.size(), &timeout, nullptr) > 0) {
+    for (const pollfd& fd : fds) {
+      if (fd.revents == 0) continue;
+      if (fd.fd == wake_fd_) {
+        RunPosted();
+      } else if (auto it = watched_.find(fd.fd); it != watched_.end()) {
+        Callback callback = it->second;  // it may unwatch itself
+        callback();
+      }
+    }
+  }
+  RunTimers();
+}
+
+void EventLoop::RunPosted() {
+  uint64_t count;
+  [[maybe_unused]] const ssize_t got = read(wake_fd_, &count, sizeof count);
+  std::vector<Callback> calls;
+  {
+    std::lock_guard lock(mutex_);
+    calls.swap(posted_);
+  }
+  for (Callback& call : calls) call();
+}
+
+void EventLoop::RunTimers() {
+  const int64_t now = MonotonicNanoseconds();
+  while (!timers_.empty() && timers_.begin()->first.first <= now) {
+    auto node = timers_.extract(timers_.begin());
+    due_.erase(node.key().second);
+    node.mapped()();
+  }
+}
+
+}  // namespace scalelab::worker

@@ -1,0 +1,142 @@
+#include "worker/process/process_tree.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <unordered_map>
+
+namespace scalelab::worker {
+namespace {
+
+// A whole file of /proc, at most `limit` bytes.
+std::string ReadProc(const char* path, size_t limit = 1 << 20) {
+  std::string text;
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return text;
+  char buffer[4096];
+  ssize_t got;
+  while (text.size() < limit && (got = read(fd, buffer, sizeof buffer)) > 0) text.append(buffer, got);
+  close(fd);
+  return text;
+}
+
+// False: it is gone or a zombie.
+bool ReadProcess(pid_t pid, ProcessInfo* info) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  const std::string stat = ReadProc(path);
+  // The command in parentheses may hold anything, ')' and spaces too: fields start after the last one.
+  const size_t name_end = stat.rfind(')');
+  if (name_end == std::string::npos) return false;
+  char state = 0;
+  int parent = 0, session = 0;
+  unsigned long long start = 0;
+  if (sscanf(stat.c_str() + name_end + 1,
+             " %c %d %*d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
+             &parent, &session, &start) != 4) {
+    return false;
+  }
+  *info = {pid, parent, session, start};
+  return state != 'Z' && state != 'X';
+}
+
+}  // namespace
+
+std::vector<ProcessInfo> DescendantsOf(pid_t root) {
+  std::unordered_multimap<pid_t, ProcessInfo> by_parent;
+  DIR* proc = opendir("/proc");
+  if (proc == nullptr) return {};
+  while (const dirent* entry = readdir(proc)) {
+    const int pid = atoi(entry->d_name);
+    ProcessInfo info;
+    if (pid > 0 && ReadProcess(pid, &info)) by_parent.emplace(info.parent, info);
+  }
+  closedir(proc);
+  std::vector<ProcessInfo> found;
+  std::vector<pid_t> open{root};
+  while (!open.empty()) {
+    const pid_t parent = open.back();
+    open.pop_back();
+    auto [begin, end] = by_parent.equal_range(parent);
+    for (auto it = begin; it != end; ++it) {
+      found.push_back(it->second);
+      open.push_back(it->second.pid);
+    }
+  }
+  return found;
+}
+
+bool ReadOwnChildren(std::vector<pid_t>* children) {
+  const int fd = open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  close(fd);
+  const std::string text = ReadProc("/proc/thread-self/children");
+  children->clear();
+  for (const char* at = text.c_str(); *at != '\0';) {
+    char* end;
+    const long pid = strtol(at, &end, 10);
+    if (end == at) break;
+    children->push_back(static_cast<pid_t>(pid));
+    at = end;
+  }
+  return true;
+}
+
+bool HasEnvironment(pid_t pid, const std::string& entry) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/environ", pid);
+  const std::string environment = ReadProc(path);
+  for (size_t at = 0; at < environment.size();) {
+    const size_t length = strnlen(environment.data() + at, environment.size() - at);
+    if (environment.compare(at, length, entry) == 0) return true;
+    at += length + 1;
+  }
+  return false;
+}
+
+std::vector<ProcessInfo> ProcessesWithEnvironment(const std::string& entry) {
+  std::vector<ProcessInfo> found;
+  DIR* proc = opendir("/proc");
+  if (proc == nullptr) return found;
+  while (const dirent* directory = readdir(proc)) {
+    const int pid = atoi(directory->d_name);
+    ProcessInfo info;
+    if (pid > 0 && HasEnvironment(pid, entry) && ReadProcess(pid, &info)) found.push_back(info);
+  }
+  closedir(proc);
+  return found;
+}
+
+void Signal(const ProcessInfo& process, int signal) {
+  const int fd = static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0));
+  if (fd < 0) {
+    if (errno == ENOSYS) kill(process.pid, signal);  // before Linux 5.3
+    return;
+  }
+  ProcessInfo now;
+  if (ReadProcess(process.pid, &now) && now.start_time == process.start_time) {
+    syscall(SYS_pidfd_send_signal, fd, signal, nullptr, 0);
+  }
+  close(fd);
+}
+
+void KillAllDescendants() {
+  // Whatever is killed comes back as a child to wait for, since this process is a subreaper; what it forked
+  // in the meantime is found by the next walk.
+  for (;;) {
+    for (const ProcessInfo& process : DescendantsOf(getpid())) Signal(process, SIGKILL);
+    if (waitpid(-1, nullptr, 0) < 0 && errno == ECHILD) return;
+    while (waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+  }
+}
+
+}  // namespace scalelab::worker
