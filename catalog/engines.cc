@@ -7,43 +7,60 @@ namespace {
 
 using Names = Engine::Names;
 
+template <typename... Groups>
+constexpr unsigned Sum(Groups... groups) {
+  return (static_cast<unsigned>(groups) | ...);
+}
+
 std::vector<Engine> MakeEngines() {
-  constexpr auto kAlone = Engine::Meeting::kByItself;
-  constexpr auto kMpi = Engine::Meeting::kMpi;
-  constexpr auto kMay = Engine::Gpus::kMay;
-  constexpr auto kMust = Engine::Gpus::kMust;
+  using enum Engine::Program;
+  using enum Engine::Synchronisation;
+  constexpr auto kNone = Rendezvous::kNone, kMpi = Rendezvous::kMpi;
+  constexpr auto kOptional = Engine::Gpus::kOptional, kRequired = Engine::Gpus::kRequired;
+  constexpr unsigned kNothing = 0;
+  constexpr unsigned kBuckets = Sum(ParameterGroup::kBuckets);
+  constexpr unsigned kFusion = Sum(ParameterGroup::kFusion);
+  constexpr unsigned kStep = Sum(ParameterGroup::kStep);
+  constexpr unsigned kAllBuckets = kStep | kBuckets | Sum(ParameterGroup::kFirstBucket);
+  constexpr unsigned kAllFusion = kStep | kFusion | Sum(ParameterGroup::kAllReduce);
+  constexpr unsigned kCommand = kStep | Sum(ParameterGroup::kCustom);
+
+  const Names all = {};
   const Names gloo = {"gloo", "nccl"}, mpi = {"mpi", "nccl"}, nccl = {"nccl"};
-  const Names own = {"auto"};  // the framework has one way
-  const Names all = {"fp32", "tf32", "amp-bf16", "amp-fp16"}, of_cpu = {"fp32", "amp-bf16"};
-  // What every adapter has, and what all but those of MXNet have.
-  const Names some = {"resnet20", "resnet32", "resnet44", "resnet56", "resnet50"};
+  const Names only_auto = {"auto"};  // the framework chooses its communication library
+  const Names without_fp16 = {"fp32", "amp-bf16"};
+  const Names own_batch = {"train"}, no_sync = {"train", "eval"};
+  // The models that every adapter has, and those that all adapters but MXNet's have.
+  const Names few = {"resnet20", "resnet32", "resnet44", "resnet56", "resnet50"};
   const Names many = {"resnet20", "resnet32",     "resnet44",  "resnet56",  "resnet18",
                       "resnet34", "resnet50",     "resnet101", "resnet152", "mobilenet_v2",
                       "alexnet",  "inception_v3", "vgg16"};
-
-  std::vector<Engine> engines = {
-      {"native/ddp", "", ""}, {"native/horovod", "", ""}, {"native/serial", "", ""}, {"native/none", "", ""}};
-  const Engine adapters[] = {
-      {"pytorch/ddp", "pytorch", "pytorch_ddp.py", kAlone, false, kMay, gloo, all, many},
-      {"pytorch/fsdp", "pytorch2", "pytorch_fsdp.py", kAlone, false, kMay, gloo, all, many},
-      {"pytorch/dp", "pytorch", "pytorch_dp.py", kAlone, true, kMust, own, all, many},
-      {"horovod/pytorch", "pytorch", "horovod_pytorch.py", kMpi, false, kMay, mpi, all, many},
-      {"horovod/tensorflow", "tensorflow", "horovod_tensorflow.py", kMpi, false, kMay, mpi, all, many},
-      {"horovod/mxnet", "mxnet", "horovod_mxnet.py", kMpi, false, kMay, mpi, of_cpu, some},
-      {"tensorflow/mirrored", "tensorflow", "tensorflow_mirrored.py", kAlone, true, kMay, nccl, all, many},
-      {"tensorflow/multiworker-mirrored", "tensorflow", "tensorflow_multiworker.py", kAlone, false, kMay,
-       nccl, all, many},
-      {"keras/tensorflow", "keras-tensorflow", "keras_tensorflow.py", kAlone, false, kMay, nccl, all, many},
-      {"keras/jax", "keras-jax", "keras_jax.py", kAlone, false, kMay, gloo, all, many},
-      {"keras/pytorch", "pytorch2", "keras_pytorch.py", kAlone, false, kMay, gloo, all, many},
-      {"mxnet/kvstore", "mxnet", "mxnet_kvstore.py", kAlone, false, kMay, own, of_cpu, some},
+  // clang-format off
+  return {
+      {"native/ddp", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kAllBuckets, kOverlapped},
+      {"native/horovod", kTrainer, "", "", kMpi, false, kOptional, all, all, all, no_sync, kAllFusion, kOverlapped},
+      {"native/serial", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kAllBuckets, kAfterBackward},
+      {"native/none", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kStep, kNever},
+      {"pytorch/ddp", kAdapter, "pytorch", "pytorch_ddp.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets},
+      {"pytorch/fsdp", kAdapter, "pytorch2", "pytorch_fsdp.py", kNone, false, kOptional, gloo, all, many, own_batch, kNothing},
+      {"pytorch/dp", kAdapter, "pytorch", "pytorch_dp.py", kNone, true, kRequired, only_auto, all, many, own_batch, kNothing},
+      {"horovod/pytorch", kAdapter, "pytorch", "horovod_pytorch.py", kMpi, false, kOptional, mpi, all, many, own_batch, kFusion},
+      {"horovod/tensorflow", kAdapter, "tensorflow", "horovod_tensorflow.py", kMpi, false, kOptional, mpi, all, many, own_batch, kFusion},
+      {"horovod/mxnet", kAdapter, "mxnet", "horovod_mxnet.py", kMpi, false, kOptional, mpi, without_fp16, few, own_batch, kFusion},
+      {"tensorflow/mirrored", kAdapter, "tensorflow", "tensorflow_mirrored.py", kNone, true, kOptional, nccl, all, many, own_batch, kNothing},
+      {"tensorflow/multiworker-mirrored", kAdapter, "tensorflow", "tensorflow_multiworker.py", kNone, false, kOptional, nccl, all, many, own_batch, kNothing},
+      {"keras/tensorflow", kAdapter, "keras-tensorflow", "keras_tensorflow.py", kNone, false, kOptional, nccl, all, many, own_batch, kNothing},
+      {"keras/jax", kAdapter, "keras-jax", "keras_jax.py", kNone, false, kOptional, gloo, all, many, own_batch, kNothing},
+      {"keras/pytorch", kAdapter, "pytorch2", "keras_pytorch.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets},
+      {"mxnet/kvstore", kAdapter, "mxnet", "mxnet_kvstore.py", kNone, false, kOptional, only_auto, without_fp16, few, own_batch, kNothing},
+      {"custom", Engine::Program::kCommand, "", "", kNone, false, kOptional, all, all, all, all, kCommand},
   };
-  for (const Engine& adapter : adapters) {
-    engines.push_back(adapter);
-    engines.back().batch_norms = {"train"};  // a statistic of each rank by its own batch
-  }
-  engines.push_back({"custom", "", ""});
-  return engines;
+  // clang-format on
+}
+
+const Engine& EngineWith(Engine::Synchronisation synchronisation) {
+  return *std::find_if(Engines().begin(), Engines().end(),
+                       [&](const Engine& engine) { return engine.synchronisation == synchronisation; });
 }
 
 }  // namespace
@@ -60,6 +77,10 @@ const Engine* FindEngine(absl::string_view name) {
   return nullptr;
 }
 
+const Engine& UnsynchronisedEngine() { return EngineWith(Engine::Synchronisation::kNever); }
+
+const Engine& SerialEngine() { return EngineWith(Engine::Synchronisation::kAfterBackward); }
+
 const std::vector<absl::string_view>& EngineNames() {
   static const auto& names = *new std::vector<absl::string_view>([] {
     std::vector<absl::string_view> all;
@@ -72,7 +93,7 @@ const std::vector<absl::string_view>& EngineNames() {
 std::vector<absl::string_view> EnvironmentNames() {
   std::vector<absl::string_view> names;
   for (const Engine& engine : Engines()) {
-    if (HasAdapter(engine) && std::find(names.begin(), names.end(), engine.environment) == names.end())
+    if (!engine.environment.empty() && std::find(names.begin(), names.end(), engine.environment) == names.end())
       names.push_back(engine.environment);
   }
   return names;

@@ -1,5 +1,5 @@
-// The table of engines: what each is made of, how it is started and what it takes. One row an engine; read by
-// the rules of studies, the worker and the coordinator.
+// The table of engines: what each is made of, how it is started and what it supports. One row per engine. Readers: the
+// checks of studies, the worker, the coordinator and the analysis.
 #pragma once
 
 #include <string>
@@ -9,40 +9,72 @@
 
 namespace scalelab {
 
+// How the ranks of an attempt find each other, as far as the launcher is concerned.
+enum class Rendezvous {
+  kNone,  // no help from the launcher: through the attempt's directory, or not at all
+  kMpi,   // through the MPI launcher that starts the ranks
+};
+
+// Groups of run parameters. Each row of catalog/run_parameters.def names its group, each engine the groups that it reads.
+enum class ParameterGroup : unsigned {
+  kCommon = 0,            // every engine
+  kBuckets = 1 << 0,      // gradient buckets, as in PyTorch DDP
+  kFirstBucket = 1 << 1,  // the size of the first bucket
+  kFusion = 1 << 2,       // tensor fusion, as in Horovod
+  kAllReduce = 1 << 3,    // the algorithm of the all-reduce
+  kStep = 1 << 4,         // the shape of a step; a run of an engine that does not read it must keep the defaults
+  kCustom = 1 << 5,       // a program of the user's own
+};
+
 struct Engine {
   using Names = std::vector<absl::string_view>;
 
-  // How its ranks find each other, as far as whoever starts them is concerned.
-  enum class Meeting {
-    kByItself,  // through the attempt's directory or an address that they agree on there
-    kMpi,       // through the MPI launcher that starts them
+  // The program that runs a rank.
+  enum class Program {
+    kTrainer,  // scalelab-trainer
+    kAdapter,  // Python, with a script of worker/adapters
+    kCommand,  // the command of the study
   };
-  // What it takes of GPUs.
-  enum class Gpus { kMay, kMust };
+  enum class Gpus { kOptional, kRequired };
+  // When gradients are synchronised, for engines that can be compared with each other to measure the cost of communication.
+  enum class Synchronisation {
+    kOverlapped,     // while backward runs
+    kAfterBackward,  // a baseline: communication is not hidden
+    kNever,          // a baseline: no communication
+    kNotMeasured,    // there is no baseline that runs the same code
+  };
 
   absl::string_view name;         // "framework/strategy", or "custom"
-  absl::string_view environment;  // what `deploy/frameworks` calls it; empty: part of scalelab, or the user's
-  absl::string_view script;       // in the directory of adapters; empty where environment is
-  Meeting meeting = Meeting::kByItself;
-  bool one_process = false;  // one process with a replica for each rank: all of them on one node
-  Gpus gpus = Gpus::kMay;
-  // What it takes of the study key of that name; empty: every word of it. Backend "auto" is always taken.
+  Program program = Program::kTrainer;
+  absl::string_view environment;  // name for `deploy/frameworks`; empty unless the program is an adapter
+  absl::string_view script;       // file in worker/adapters; empty unless the program is an adapter
+  Rendezvous rendezvous = Rendezvous::kNone;
+  bool one_process = false;  // one process with a replica for each rank, all on one node
+  Gpus gpus = Gpus::kOptional;
+  // Supported values of the study key of that name; empty: all. Backend "auto" is always supported.
   Names backends = {};
   Names precisions = {};
   Names models = {};
   Names batch_norms = {};
+  unsigned reads = 0;  // the ParameterGroups that it reads besides kCommon, or-ed
+  Synchronisation synchronisation = Synchronisation::kNotMeasured;
+
+  bool Reads(ParameterGroup group) const {
+    return group == ParameterGroup::kCommon || (reads & static_cast<unsigned>(group)) != 0;
+  }
 };
 
-// All of them, in the order in which people are shown them.
+// All engines in the order in which users see them.
 const std::vector<Engine>& Engines();
-// Null when there is no such engine.
+// Returns null when there is no engine of this name.
 const Engine* FindEngine(absl::string_view name);
-// Names of all of them.
+// Returns the engine that trains without communication, or with communication after backward: the baselines of
+// "measure: {communication: true}".
+const Engine& UnsynchronisedEngine();
+const Engine& SerialEngine();
+// Returns the names of all engines.
 const std::vector<absl::string_view>& EngineNames();
-// Names of all environments, each once.
+// Returns the names of all environments, each once.
 std::vector<absl::string_view> EnvironmentNames();
-
-// Of a Python framework, behind an adapter. The others are native/* and custom.
-inline bool HasAdapter(const Engine& engine) { return !engine.script.empty(); }
 
 }  // namespace scalelab

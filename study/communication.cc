@@ -1,56 +1,32 @@
 #include "study/communication.h"
 
-#include <algorithm>
-#include <vector>
-
-#include "absl/strings/match.h"
+#include "catalog/engines.h"
+#include "study/values.h"
 
 namespace scalelab {
-namespace {
 
-using Names = std::vector<absl::string_view>;
-
-// Settings of how native/ddp and native/serial synchronise.
-const Names& BucketKeys() {
-  static const auto& names =
-      *new Names{"bucket_cap_mib", "first_bucket_cap_mib", "find_unused_parameters", "static_graph"};
-  return names;
+bool OverlapsCommunication(absl::string_view name) {
+  const Engine* engine = FindEngine(name);
+  return engine != nullptr && engine->synchronisation == Engine::Synchronisation::kOverlapped;
 }
 
-const Names& HorovodKeys() {
-  static const auto& names = *new Names{
-      "fusion_threshold_mib", "cycle_time_ms", "cache_capacity", "gradient_compression", "autotune",
-      "stall_warning_s",      "timeline",      "all_reduce"};
-  return names;
+bool IsBaselineEngine(absl::string_view name) {
+  return name == UnsynchronisedEngine().name || name == SerialEngine().name;
 }
 
-bool Has(const Names& names, absl::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+bool EngineReads(absl::string_view name, absl::string_view key) {
+  const Engine* engine = FindEngine(name);
+  const RunParameter* parameter = FindStudyKey(key);
+  return engine == nullptr || parameter == nullptr || engine->Reads(parameter->group);
 }
 
-}  // namespace
-
-bool OverlapsCommunication(absl::string_view engine) {
-  return engine == "native/ddp" || engine == "native/horovod";
-}
-
-bool EngineReads(absl::string_view engine, absl::string_view key) {
-  if (Has(HorovodKeys(), key)) return engine == "native/horovod" || absl::StartsWith(engine, "horovod/");
-  if (Has(BucketKeys(), key))
-    return engine == "native/ddp" || engine == kSerialEngine || engine == "pytorch/ddp" ||
-           engine == "keras/pytorch";
-  return true;
-}
-
-std::string ComparisonKey(const v1::RunSpec& run, absl::string_view engine) {
+std::string ComparisonKey(const v1::RunSpec& run, absl::string_view name) {
   v1::RunSpec same = run;
-  same.set_engine(std::string(engine));
+  same.set_engine(std::string(name));
   same.clear_communication_baseline();
-  for (const Names* names : {&BucketKeys(), &HorovodKeys()}) {
-    for (absl::string_view name : *names) {
-      if (EngineReads(engine, name)) continue;
-      same.GetReflection()->ClearField(&same, same.GetDescriptor()->FindFieldByName(std::string(name)));
-    }
+  const Engine* engine = FindEngine(name);
+  for (const RunParameter& parameter : RunParameters()) {
+    if (engine != nullptr && !engine->Reads(parameter.group)) ClearField(parameter, &same);
   }
   return same.SerializeAsString();
 }

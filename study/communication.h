@@ -10,11 +10,10 @@
 
 namespace scalelab {
 
-inline constexpr absl::string_view kUnsynchronisedEngine = "native/none";
-inline constexpr absl::string_view kSerialEngine = "native/serial";
-
 // Engines that communicate while backward runs: those whose communication can be measured this way.
 bool OverlapsCommunication(absl::string_view engine);
+// Whether the engine is one of the two that others are compared with: UnsynchronisedEngine() and SerialEngine().
+bool IsBaselineEngine(absl::string_view engine);
 
 // Whether this engine reads the setting, a study key: not those of another engine's way to synchronise.
 bool EngineReads(absl::string_view engine, absl::string_view key);

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "catalog/study_keys.h"
+#include "study/values.h"
 
 namespace scalelab {
 namespace {
@@ -31,10 +31,10 @@ std::string NearestOf(const Engine::Names& names, absl::string_view word) {
 std::vector<EngineMisfit> EngineMisfits(const v1::RunSpec& run, const v1::Resources& resources) {
   std::vector<EngineMisfit> misfits;
   const Engine* engine = FindEngine(run.engine());
-  if (engine == nullptr || !HasAdapter(*engine)) return misfits;
+  if (engine == nullptr || engine->program != Engine::Program::kAdapter) return misfits;
   const std::string who = absl::StrCat("engine ", engine->name);
   const bool cpu = run.device() == "cpu" || (run.device() == "auto" && run.gpus_per_rank() == 0);
-  if (engine->gpus == Engine::Gpus::kMust && cpu) {
+  if (engine->gpus == Engine::Gpus::kRequired && cpu) {
     misfits.push_back(
         {"engine", absl::StrCat(who, " needs GPUs; set resources.gpus_per_rank, for example to 1, or use ",
                                 "pytorch/ddp")});
@@ -60,18 +60,14 @@ std::vector<EngineMisfit> EngineMisfits(const v1::RunSpec& run, const v1::Resour
   check("precision", "does not have", engine->precisions, run.precision());
   check("model", "does not have", engine->models, run.model());
   check("batch_norm", "cannot run", engine->batch_norms, run.batch_norm());
-  // Settings of the native engines; adapters refuse them too (worker/adapters/scalelab/training.py).
-  const auto native_only = [&](absl::string_view key, bool used, absl::string_view value,
-                               absl::string_view instead) {
-    if (!used) return;
-    misfits.push_back({key, absl::StrCat(who, " does not have ", key, " ", value, "; use ", instead,
-                                         ", or a native engine")});
-  };
-  native_only("accumulation_steps", run.accumulation_steps() > 1, absl::StrCat(run.accumulation_steps()),
-              "1");
-  native_only("last_batch", run.last_batch() == "keep", run.last_batch(), "drop");
-  native_only("cuda_graph", run.cuda_graph(), "true", "false");
-  native_only("all_reduce", run.all_reduce() != "library", run.all_reduce(), "library");
+  // The adapters refuse these too (worker/adapters/scalelab/training.py).
+  for (const RunParameter& parameter : RunParameters()) {
+    if (!IsNativeOnly(parameter) || engine->Reads(parameter.group) || !HasField(parameter, run)) continue;
+    const std::string value = FieldText(parameter, run), usual = DefaultText(parameter);
+    if (value == usual) continue;
+    misfits.push_back({parameter.name, absl::StrCat(who, " does not have ", parameter.name, " ", value, "; use ", usual,
+                                                    ", or a native engine")});
+  }
   if (engine->one_process && resources.ranks_per_node() > 0 && resources.ranks_per_node() < run.ranks()) {
     misfits.push_back({"resources.ranks_per_node", absl::StrCat(who, " is one process, so its ", run.ranks(),
                                                                 " ranks share a node; set ranks_per_node to ",

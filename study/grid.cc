@@ -76,8 +76,8 @@ class GridReader {
   }
 
   // The key, or null after a violation.
-  const StudyKey* Find(absl::string_view name, const std::string& path) {
-    const StudyKey* key = FindStudyKey(name);
+  const RunParameter* Find(absl::string_view name, const std::string& path) {
+    const RunParameter* key = FindStudyKey(name);
     if (key == nullptr) {
       violations_->Add(path, UnknownKey(name, StudyKeyNames()));
       grid_.unknown_keys = true;
@@ -85,7 +85,7 @@ class GridReader {
     return key;
   }
 
-  bool Check(const StudyKey* key, const Value& value, std::string path) {
+  bool Check(const RunParameter* key, const Value& value, std::string path) {
     if (key == nullptr) return false;
     bool any_choice = only_custom_ && (key->name == "model" || key->name == "dataset");
     std::optional<std::string> problem = CheckValue(*key, value, any_choice);
@@ -107,7 +107,7 @@ class GridReader {
   void ReadFixed() {
     for (const auto& [name, value] : Sorted(spec_.fixed())) {
       std::string path = absl::StrCat("fixed.", name);
-      const StudyKey* key = Find(name, path);
+      const RunParameter* key = Find(name, path);
       Claim(name, "fixed", path);
       Check(key, *value, path);
       if (key != nullptr) grid_.fixed.emplace_back(key, value);
@@ -207,7 +207,7 @@ class GridReader {
   void CheckPattern(const Struct& pattern, const std::string& path) {
     for (const auto& [name, value] : Sorted(pattern)) {
       std::string field = absl::StrCat(path, ".", name);
-      const StudyKey* key = FindStudyKey(name);
+      const RunParameter* key = FindStudyKey(name);
       if (key == nullptr) {
         violations_->Add(field, UnknownKey(name, StudyKeyNames()));
       } else {
@@ -257,7 +257,7 @@ CellMatcher::CellMatcher(const Struct& entry, const Grid& grid) {
   for (const auto& [name, value] : Sorted(entry)) {
     size_t factor;
     const GridAxis* axis = grid.FindAxis(name, &factor);
-    const StudyKey* key = FindStudyKey(name);
+    const RunParameter* key = FindStudyKey(name);
     if (axis != nullptr) {
       OnAxis on{factor, {}};
       for (const Value& v : *axis->values) on.matches.push_back(SameValue(v, *value));

@@ -16,7 +16,7 @@ namespace scalelab {
 struct GridAxis {
   std::string path;     // "matrix.engine", "zip[0].ranks"
   std::string name;     // "engine"
-  const StudyKey* key;  // null when there is no such key
+  const RunParameter* key;  // null when there is no such key
   const google::protobuf::RepeatedPtrField<google::protobuf::Value>* values;
 };
 
@@ -28,7 +28,7 @@ struct GridFactor {
 
 // Points into the specification it was read from.
 struct Grid {
-  std::vector<std::pair<const StudyKey*, const google::protobuf::Value*>> fixed;
+  std::vector<std::pair<const RunParameter*, const google::protobuf::Value*>> fixed;
   std::vector<GridFactor> factors;  // matrix, then zip; the first varies slowest
   bool sound = true;                // can be expanded, even if some of its values are wrong
   bool unknown_keys = false;        // then a key that seems to be missing may only be misspelt
@@ -59,7 +59,7 @@ class CellMatcher {
     std::vector<bool> matches;
   };
   struct OnField {
-    const StudyKey* key;
+    const RunParameter* key;
     const google::protobuf::Value* value;
   };
   std::vector<OnAxis> axes_;

@@ -27,16 +27,17 @@ int SectionOf(absl::string_view field) {
   return std::find(std::begin(kSections), std::end(kSections), section) - std::begin(kSections);
 }
 
-// RunSpec's field of each row of StudyKeys().
-const FieldDescriptor* FieldOf(const StudyKey& key) {
+// Returns RunSpec's field of a row of RunParameters(). Null while proto/scalelab/v1/run_spec.proto is older than the
+// table: deploy/generate brings it up to date.
+const FieldDescriptor* FieldOf(const RunParameter& key) {
   static const auto& fields = *[] {
     auto* out = new std::vector<const FieldDescriptor*>;
-    for (const StudyKey& k : StudyKeys()) {
+    for (const RunParameter& k : RunParameters()) {
       out->push_back(v1::RunSpec::descriptor()->FindFieldByName(std::string(k.name)));
     }
     return out;
   }();
-  return fields[&key - StudyKeys().data()];
+  return fields[&key - RunParameters().data()];
 }
 
 bool IsTextList(const Value& value) {
@@ -56,13 +57,13 @@ std::optional<std::string> CheckText(absl::string_view name, absl::string_view t
   return std::nullopt;
 }
 
-std::optional<std::string> CheckNumber(const StudyKey& key, double number) {
-  if (std::isnan(number)) return absl::StrCat(key.name, " must be a number, not NaN");
-  if (number < key.min) {
-    return absl::StrCat(key.name, " must be at least ", ShowNumber(key.min), ", not ", ShowNumber(number));
+std::optional<std::string> CheckNumber(absl::string_view name, double number, double min, double max) {
+  if (std::isnan(number)) return absl::StrCat(name, " must be a number, not NaN");
+  if (number < min) {
+    return absl::StrCat(name, " must be at least ", ShowNumber(min), ", not ", ShowNumber(number));
   }
-  if (number > key.max) {
-    return absl::StrCat(key.name, " must be at most ", ShowNumber(key.max), ", not ", ShowNumber(number));
+  if (number > max) {
+    return absl::StrCat(name, " must be at most ", ShowNumber(max), ", not ", ShowNumber(number));
   }
   return std::nullopt;
 }
@@ -78,7 +79,7 @@ void Violations::Add(std::string field, std::string description) {
 }
 
 void Violations::CheckRange(std::string field, absl::string_view name, double value, double min, double max) {
-  std::optional<std::string> problem = CheckNumber({name, KeyType::kDouble, {}, min, max, ""}, value);
+  std::optional<std::string> problem = CheckNumber(name, value, min, max);
   if (problem) Add(std::move(field), *std::move(problem));
 }
 
@@ -104,15 +105,6 @@ std::string Quote(absl::string_view text) {
   for (unsigned char c : text.substr(0, end)) out += c < 0x20 || c == 0x7F ? '?' : static_cast<char>(c);
   if (end < text.size()) out += "...";
   return out + "'";
-}
-
-std::string ShowNumber(double number) {
-  char buffer[400];
-  // Whole numbers in full: "must be at most 1000000" reads better than 1e+06.
-  bool whole = std::abs(number) < 1e15 && number == std::floor(number);
-  auto result = whole ? std::to_chars(buffer, std::end(buffer), static_cast<int64_t>(number))
-                      : std::to_chars(buffer, std::end(buffer), number);
-  return std::string(buffer, result.ptr);
 }
 
 std::string Show(const Value& value) {
@@ -153,21 +145,12 @@ std::string UnknownKey(absl::string_view word, const std::vector<absl::string_vi
   return absl::StrCat("unknown key ", Quote(word), "; did you mean '", near, "'?");
 }
 
-const std::vector<absl::string_view>& StudyKeyNames() {
-  static const auto& names = *[] {
-    auto* out = new std::vector<absl::string_view>;
-    for (const StudyKey& key : StudyKeys()) out->push_back(key.name);
-    return out;
-  }();
-  return names;
-}
-
-std::optional<std::string> CheckValue(const StudyKey& key, const Value& value, bool any_choice) {
+std::optional<std::string> CheckValue(const RunParameter& key, const Value& value, bool any_choice) {
   auto wrong_type = [&](absl::string_view expected) {
     return absl::StrCat(key.name, " must be ", expected, ", not ", Show(value));
   };
   switch (key.type) {
-    case KeyType::kString: {
+    case ParameterType::kString: {
       if (value.kind_case() != Value::kStringValue) return wrong_type("text");
       const std::string& text = value.string_value();
       if (text.empty()) return absl::StrCat(key.name, " must not be empty");
@@ -177,19 +160,20 @@ std::optional<std::string> CheckValue(const StudyKey& key, const Value& value, b
       }
       return CheckText(key.name, text);
     }
-    case KeyType::kInt: {
+    case ParameterType::kInt32:
+    case ParameterType::kInt64: {
       if (value.kind_case() != Value::kNumberValue) return wrong_type("a whole number");
       double number = value.number_value();
       if (std::isfinite(number) && number != std::floor(number)) return wrong_type("a whole number");
-      return CheckNumber(key, number);
+      return CheckNumber(key.name, number, key.min, key.max);
     }
-    case KeyType::kDouble:
+    case ParameterType::kDouble:
       if (value.kind_case() != Value::kNumberValue) return wrong_type("a number");
-      return CheckNumber(key, value.number_value());
-    case KeyType::kBool:
+      return CheckNumber(key.name, value.number_value(), key.min, key.max);
+    case ParameterType::kBool:
       if (value.kind_case() != Value::kBoolValue) return wrong_type("true or false");
       return std::nullopt;
-    case KeyType::kStringList: {
+    case ParameterType::kStringList: {
       if (!IsTextList(value)) return wrong_type("a list of texts");
       if (value.list_value().values().empty() || value.list_value().values(0).string_value().empty()) {
         return absl::StrCat(key.name, " must name a program");
@@ -237,54 +221,56 @@ bool SameValue(const Value& a, const Value& b) {
   return Fingerprint(a) == Fingerprint(b);
 }
 
-void SetField(const StudyKey& key, const Value& value, v1::RunSpec* spec) {
+void SetField(const RunParameter& key, const Value& value, v1::RunSpec* spec) {
   const FieldDescriptor* field = FieldOf(key);
   const auto* reflection = v1::RunSpec::GetReflection();
   switch (key.type) {
-    case KeyType::kString:
+    case ParameterType::kString:
       reflection->SetString(spec, field,
                             value.kind_case() == Value::kStringValue ? value.string_value() : Show(value));
       return;
-    case KeyType::kInt: {
+    case ParameterType::kInt32:
+    case ParameterType::kInt64: {
       double number = value.number_value();
       bool usable = number >= key.min && number <= key.max;
-      if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT32) {
+      if (key.type == ParameterType::kInt32) {
         reflection->SetInt32(spec, field, usable ? static_cast<int32_t>(number) : 0);
       } else {
         reflection->SetInt64(spec, field, usable ? static_cast<int64_t>(number) : 0);
       }
       return;
     }
-    case KeyType::kDouble:
+    case ParameterType::kDouble:
       reflection->SetDouble(spec, field, value.number_value());
       return;
-    case KeyType::kBool:
+    case ParameterType::kBool:
       reflection->SetBool(spec, field, value.bool_value());
       return;
-    case KeyType::kStringList:
+    case ParameterType::kStringList:
       reflection->ClearField(spec, field);
       for (const Value& v : value.list_value().values()) reflection->AddString(spec, field, v.string_value());
       return;
   }
 }
 
-bool FieldEquals(const StudyKey& key, const Value& value, const v1::RunSpec& spec) {
+bool FieldEquals(const RunParameter& key, const Value& value, const v1::RunSpec& spec) {
   const FieldDescriptor* field = FieldOf(key);
   const auto* reflection = v1::RunSpec::GetReflection();
   switch (key.type) {
-    case KeyType::kString: {
+    case ParameterType::kString: {
       std::string scratch;
       return reflection->GetStringReference(spec, field, &scratch) == value.string_value();
     }
-    case KeyType::kInt:
-      return value.number_value() == (field->cpp_type() == FieldDescriptor::CPPTYPE_INT32
+    case ParameterType::kInt32:
+    case ParameterType::kInt64:
+      return value.number_value() == (key.type == ParameterType::kInt32
                                           ? reflection->GetInt32(spec, field)
                                           : static_cast<double>(reflection->GetInt64(spec, field)));
-    case KeyType::kDouble:
+    case ParameterType::kDouble:
       return reflection->GetDouble(spec, field) == value.number_value();
-    case KeyType::kBool:
+    case ParameterType::kBool:
       return reflection->GetBool(spec, field) == value.bool_value();
-    case KeyType::kStringList: {
+    case ParameterType::kStringList: {
       const auto& wanted = value.list_value().values();
       if (reflection->FieldSize(spec, field) != wanted.size()) return false;
       for (int i = 0; i < wanted.size(); ++i) {
@@ -294,6 +280,56 @@ bool FieldEquals(const StudyKey& key, const Value& value, const v1::RunSpec& spe
     }
   }
   return false;
+}
+
+void SetDefaults(v1::RunSpec* spec) {
+  const auto* reflection = v1::RunSpec::GetReflection();
+  for (const RunParameter& parameter : RunParameters()) {
+    const FieldDescriptor* field = FieldOf(parameter);
+    if (const auto* text = std::get_if<absl::string_view>(&parameter.default_value)) {
+      reflection->SetString(spec, field, std::string(*text));
+    } else if (const auto* flag = std::get_if<bool>(&parameter.default_value)) {
+      reflection->SetBool(spec, field, *flag);
+    } else if (const auto* number = std::get_if<double>(&parameter.default_value)) {
+      if (parameter.type == ParameterType::kDouble) {
+        reflection->SetDouble(spec, field, *number);
+      } else if (parameter.type == ParameterType::kInt32) {
+        reflection->SetInt32(spec, field, static_cast<int32_t>(*number));
+      } else {
+        reflection->SetInt64(spec, field, static_cast<int64_t>(*number));
+      }
+    }
+  }
+}
+
+std::string FieldText(const RunParameter& key, const v1::RunSpec& spec) {
+  const FieldDescriptor* field = FieldOf(key);
+  const auto* reflection = v1::RunSpec::GetReflection();
+  switch (key.type) {
+    case ParameterType::kString:
+      return reflection->GetString(spec, field);
+    case ParameterType::kInt32:
+      return absl::StrCat(reflection->GetInt32(spec, field));
+    case ParameterType::kInt64:
+      return absl::StrCat(reflection->GetInt64(spec, field));
+    case ParameterType::kDouble:
+      return ShowNumber(reflection->GetDouble(spec, field));
+    case ParameterType::kBool:
+      return reflection->GetBool(spec, field) ? "true" : "false";
+    case ParameterType::kStringList:
+      return absl::StrCat(reflection->FieldSize(spec, field), " texts");
+  }
+  return "";
+}
+
+void ClearField(const RunParameter& key, v1::RunSpec* spec) {
+  v1::RunSpec::GetReflection()->ClearField(spec, FieldOf(key));
+}
+
+bool HasField(const RunParameter& key, const v1::RunSpec& spec) {
+  const FieldDescriptor* field = FieldOf(key);
+  const auto* reflection = v1::RunSpec::GetReflection();
+  return field->is_repeated() ? reflection->FieldSize(spec, field) > 0 : reflection->HasField(spec, field);
 }
 
 }  // namespace scalelab

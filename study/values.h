@@ -10,7 +10,8 @@
 #include "absl/strings/string_view.h"
 #include "google/protobuf/struct.pb.h"
 #include "proto/status.h"
-#include "catalog/study_keys.h"
+#include "catalog/nearest.h"
+#include "catalog/run_parameters.h"
 #include "scalelab/v1/run.pb.h"
 
 namespace scalelab {
@@ -37,7 +38,6 @@ class Violations {
 std::string Quote(absl::string_view text);
 // A value for a sentence: text in quotes, numbers as short as they can be told apart.
 std::string Show(const google::protobuf::Value& value);
-std::string ShowNumber(double number);
 // 1234567 -> "1,234,567".
 std::string WithCommas(int64_t number);
 
@@ -46,12 +46,9 @@ std::string UnknownName(absl::string_view kind, absl::string_view word,
                         const std::vector<absl::string_view>& known);
 // The same for a key, where the list stands only if nothing is near.
 std::string UnknownKey(absl::string_view word, const std::vector<absl::string_view>& known);
-// Names of all study keys.
-const std::vector<absl::string_view>& StudyKeyNames();
-
 // What is wrong with this value of this key; nothing when it may stand. With `any_choice` a text key takes
 // any text.
-std::optional<std::string> CheckValue(const StudyKey& key, const google::protobuf::Value& value,
+std::optional<std::string> CheckValue(const RunParameter& key, const google::protobuf::Value& value,
                                       bool any_choice);
 
 bool SameValue(const google::protobuf::Value& a, const google::protobuf::Value& b);
@@ -60,9 +57,18 @@ std::string Fingerprint(const google::protobuf::Value& value);
 
 // Sets the RunSpec field that has the key's name. A value that CheckValue refuses sets what can be set:
 // expansion goes on to find further problems.
-void SetField(const StudyKey& key, const google::protobuf::Value& value, scalelab::v1::RunSpec* spec);
+void SetField(const RunParameter& key, const google::protobuf::Value& value, scalelab::v1::RunSpec* spec);
 // Whether that field has this value.
-bool FieldEquals(const StudyKey& key, const google::protobuf::Value& value,
+bool FieldEquals(const RunParameter& key, const google::protobuf::Value& value,
                  const scalelab::v1::RunSpec& spec);
+
+// Sets every field to its default in the table of run parameters.
+void SetDefaults(scalelab::v1::RunSpec* spec);
+// Sets the field to zero, false or empty.
+void ClearField(const RunParameter& key, scalelab::v1::RunSpec* spec);
+// Returns false when the field is zero, false or empty.
+bool HasField(const RunParameter& key, const scalelab::v1::RunSpec& spec);
+// Returns the field's value as text: "25", "true", "fp32".
+std::string FieldText(const RunParameter& key, const scalelab::v1::RunSpec& spec);
 
 }  // namespace scalelab

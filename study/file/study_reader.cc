@@ -223,8 +223,8 @@ class StudyReader {
   // A scalar, list or mapping without a type of its own; scalars of text keys are text whatever they look
   // like.
   Value ReadValue(const YamlNode& node, absl::string_view name) {
-    const StudyKey* key = FindStudyKey(name);
-    bool text = key != nullptr && (key->type == KeyType::kString || key->type == KeyType::kStringList);
+    const RunParameter* key = FindStudyKey(name);
+    bool text = key != nullptr && (key->type == ParameterType::kString || key->type == ParameterType::kStringList);
     Value value;
     double number = 0;
     bool boolean = false;
@@ -304,8 +304,8 @@ class StudyReader {
       return fail(entry.at, absl::StrCat(entry.key, " must be a list or a range {pow2: [FIRST, LAST]}"));
     }
     if (entries[0].key != "pow2") return fail(entries[0].at, UnknownName("range", entries[0].key, {"pow2"}));
-    const StudyKey* key = FindStudyKey(entry.key);
-    if (key != nullptr && key->type != KeyType::kInt) {
+    const RunParameter* key = FindStudyKey(entry.key);
+    if (key != nullptr && !IsInteger(key->type)) {
       return fail(entries[0].at, absl::StrCat("pow2 makes whole numbers, which ", entry.key,
                                               " does not take; "
                                               "write a list"));

@@ -1,0 +1,70 @@
+// The table of run parameters. run_parameters.def holds the rows; this header gives access to them at run time.
+//
+// Readers: the checks and the expansion of a study (study/), the trainer (worker/trainer/training_spec.h), the adapters
+// (through worker/adapters/scalelab/run_parameters.json), `scalelab study keys`, and the generated files: RunSpec in
+// proto/scalelab/v1/run_spec.proto, docs/users/keys.md and deploy/schema/study.schema.json.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "catalog/engines.h"
+
+namespace scalelab {
+
+enum class ParameterType { kString, kInt32, kInt64, kDouble, kBool, kStringList };
+
+struct RunParameter {
+  int number;  // field number of RunSpec
+  absl::string_view name;
+  ParameterType type;
+  // The value where a study sets none. Numbers are held as double, lists have no default.
+  std::variant<std::monostate, absl::string_view, double, bool> default_value;
+  // Allowed values of a string; empty: any non-empty text.
+  std::vector<absl::string_view> choices;
+  // Range of a number, both ends included. A default of zero outside the range means "not set".
+  double min = 0, max = 0;
+  absl::string_view unit;  // "" for none
+  ParameterGroup group = ParameterGroup::kCommon;
+  // Whether a study may set it in "fixed", "matrix" and "zip" and name it in "exclude" and "baseline". Otherwise other
+  // sections of the study decide it.
+  bool study_key = true;
+  // Whether it changes what is computed. Runs that differ only in other parameters must have the same losses.
+  bool recipe = true;
+  absl::string_view help;     // one line, without a full stop
+  absl::string_view details;  // further sentences, or ""
+};
+
+// All parameters in the order in which people read them.
+const std::vector<RunParameter>& RunParameters();
+// Returns the parameter that a study may set under this name, or null.
+const RunParameter* FindStudyKey(absl::string_view name);
+// Returns the names of all parameters that a study may set.
+const std::vector<absl::string_view>& StudyKeyNames();
+
+// Whether an engine behind an adapter refuses every value but the default: without the parameter the run would measure
+// something else than the study asks for.
+bool IsNativeOnly(const RunParameter& parameter);
+
+bool IsNumber(ParameterType type);
+bool IsInteger(ParameterType type);
+
+// Returns "text", "whole number", "number", "true or false" or "list of texts".
+absl::string_view TypeName(ParameterType type);
+// Returns the default as text: "25", "0.1", "fp32", "true", or "" where there is none.
+std::string DefaultText(const RunParameter& parameter);
+// Returns "1 to 4096", "drop, keep", or "" where every value of the type is allowed.
+std::string ValuesText(const RunParameter& parameter);
+// Returns the names of the engines that read the parameter.
+std::vector<absl::string_view> ReadingEngines(const RunParameter& parameter);
+// Returns "all", "native/ddp, native/serial" and the like.
+std::string EnginesText(const RunParameter& parameter);
+// Returns the shortest text that reads back as `number`; whole numbers below 1e15 without an exponent: "1000000".
+std::string ShowNumber(double number);
+// Returns the table as JSON, an object {"parameters": [...]}. `scalelab study keys -o json` prints it, and the adapters
+// read it as run_parameters.json.
+std::string RunParametersJson();
+
+}  // namespace scalelab

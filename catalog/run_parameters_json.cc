@@ -1,0 +1,66 @@
+#include "catalog/run_parameters.h"
+#include "nlohmann/json.hpp"
+
+namespace scalelab {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* JsonType(ParameterType type) {
+  switch (type) {
+    case ParameterType::kString:
+      return "string";
+    case ParameterType::kInt32:
+      return "int32";
+    case ParameterType::kInt64:
+      return "int64";
+    case ParameterType::kDouble:
+      return "double";
+    case ParameterType::kBool:
+      return "bool";
+    case ParameterType::kStringList:
+      return "string_list";
+  }
+  return "";
+}
+
+Json Number(const RunParameter& parameter, double number) {
+  if (IsInteger(parameter.type)) return static_cast<int64_t>(number);
+  return number;
+}
+
+Json DefaultOf(const RunParameter& parameter) {
+  if (const auto* text = std::get_if<absl::string_view>(&parameter.default_value)) return std::string(*text);
+  if (const auto* flag = std::get_if<bool>(&parameter.default_value)) return *flag;
+  if (const auto* number = std::get_if<double>(&parameter.default_value)) return Number(parameter, *number);
+  return Json::array();
+}
+
+}  // namespace
+
+std::string RunParametersJson() {
+  Json list = Json::array();
+  for (const RunParameter& parameter : RunParameters()) {
+    Json row;
+    row["name"] = std::string(parameter.name);
+    row["type"] = JsonType(parameter.type);
+    row["default"] = DefaultOf(parameter);
+    if (IsNumber(parameter.type)) {
+      row["min"] = Number(parameter, parameter.min);
+      row["max"] = Number(parameter, parameter.max);
+    }
+    if (!parameter.choices.empty()) row["choices"] = std::vector<std::string>(parameter.choices.begin(), parameter.choices.end());
+    row["unit"] = std::string(parameter.unit);
+    const std::vector<absl::string_view> engines = ReadingEngines(parameter);
+    row["engines"] = std::vector<std::string>(engines.begin(), engines.end());
+    row["native_only"] = IsNativeOnly(parameter);
+    row["study_key"] = parameter.study_key;
+    row["recipe"] = parameter.recipe;
+    row["help"] = std::string(parameter.help);
+    row["details"] = std::string(parameter.details);
+    list.push_back(std::move(row));
+  }
+  return Json{{"parameters", std::move(list)}}.dump(1) + "\n";
+}
+
+}  // namespace scalelab
