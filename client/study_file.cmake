@@ -1,4 +1,5 @@
-# Study files; a library of its own, for tests and benchmarks read them without the rest of the client.
+# The study file reader: a separate library, so that tests and benchmarks can link it without the rest
+# of the client.
 find_package(yaml-cpp REQUIRED)
 scalelab_room(scalelab_study_file study_file.cc study_reader.cc time_limit.cc yaml_document.cc)
 target_include_directories(scalelab_study_file SYSTEM PRIVATE ${YAML_CPP_INCLUDE_DIR})

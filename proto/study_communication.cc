@@ -10,7 +10,7 @@ namespace {
 
 using Names = std::vector<absl::string_view>;
 
-// Settings of how native/ddp and native/serial synchronise.
+// Settings that control how native/ddp and native/serial synchronise.
 const Names& BucketKeys() {
   static const auto& names =
       *new Names{"bucket_cap_mib", "first_bucket_cap_mib", "find_unused_parameters", "static_graph"};

@@ -16,7 +16,7 @@ using google::protobuf::Value;
 
 constexpr size_t kLongestText = 4096;
 
-// Sections in the order in which study files have them.
+// Sections in the order of a study file.
 constexpr absl::string_view kSections[] = {"study",   "fixed",      "matrix",    "zip",        "exclude",
                                            "scaling", "lr",         "repeats",   "seed",       "measure",
                                            "order",   "baseline",   "resources", "slurm",      "retry",
@@ -27,7 +27,7 @@ int SectionOf(absl::string_view field) {
   return std::find(std::begin(kSections), std::end(kSections), section) - std::begin(kSections);
 }
 
-// RunSpec's field of each row of StudyKeys().
+// Returns the RunSpec field of a key.
 const FieldDescriptor* FieldOf(const StudyKey& key) {
   static const auto& fields = *[] {
     auto* out = new std::vector<const FieldDescriptor*>;
@@ -108,7 +108,7 @@ std::string Quote(absl::string_view text) {
 
 std::string ShowNumber(double number) {
   char buffer[400];
-  // Whole numbers in full: "must be at most 1000000" reads better than 1e+06.
+  // Whole numbers are printed in full: "must be at most 1000000" is clearer than 1e+06.
   bool whole = std::abs(number) < 1e15 && number == std::floor(number);
   auto result = whole ? std::to_chars(buffer, std::end(buffer), static_cast<int64_t>(number))
                       : std::to_chars(buffer, std::end(buffer), number);
@@ -192,10 +192,10 @@ std::optional<std::string> CheckValue(const StudyKey& key, const Value& value, b
     case KeyType::kStringList: {
       if (!IsTextList(value)) return wrong_type("a list of texts");
       if (value.list_value().values().empty() || value.list_value().values(0).string_value().empty()) {
-        return absl::StrCat(key.name, " must name a program");
+        return absl::StrCat(key.name, " must start with the name of a program");
       }
       for (const Value& v : value.list_value().values()) {
-        // Arguments may hold anything but NUL, which no program can be given.
+        // Arguments may contain anything but NUL, which cannot be passed to a program.
         if (v.string_value().find('\0') != std::string::npos)
           return absl::StrCat(key.name, " has a NUL character");
       }
@@ -224,7 +224,7 @@ std::string Fingerprint(const Value& value) {
       return out;
     }
     case Value::kStructValue:
-      return "m";  // no key takes one; refused before it is compared
+      return "m";  // no key accepts a mapping; it is refused before comparison
     default:
       return "0";
   }

@@ -51,7 +51,7 @@ TEST_F(BadInput, UnknownKey) {
 }
 TEST_F(BadInput, DuplicateKey) {
   Refused(Good("matrix: {ranks: [1]}\nrepeats: 1\nrepeats: 2\n"), "5:1",
-          {"repeats", "second time", "line 4"});
+          {"repeats", "duplicate key", "line 4"});
 }
 TEST_F(BadInput, WrongType) {
   Refused(Good("matrix: {ranks: [1]}\nrepeats: many\n"), "4:1", {"repeats", "whole number", "many"});

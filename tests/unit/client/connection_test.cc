@@ -159,7 +159,7 @@ TEST_F(CommandLine, HelpIsDataAndMistakesAreWords) {
 }
 
 TEST_F(CommandLine, AMistypedCommandIsGuessed) {
-  EXPECT_EQ(RunAsIs({"stduy", "list"}).err, "scalelab: 'stduy' is no command; did you mean 'study'?\n");
+  EXPECT_EQ(RunAsIs({"stduy", "list"}).err, "scalelab: unknown command 'stduy'; did you mean 'study'?\n");
   EXPECT_THAT(RunAsIs({"study", "submti", "x.yaml"}).err, HasSubstr("did you mean 'submit'?"));
 }
 

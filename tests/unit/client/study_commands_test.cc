@@ -301,7 +301,7 @@ TEST_F(Watching, ATimeoutIsEightAndSaysHowItStands) {
   server_.watch_stays_open = true;
   const Outcome wait = Run({"study", "wait", "7", "--timeout", "200ms"});
   EXPECT_THAT(wait, Exits(ExitCode::kTimeout));
-  EXPECT_THAT(wait.err, AllOf(HasSubstr("2 of 3 runs done"), HasSubstr("it goes on")));
+  EXPECT_THAT(wait.err, AllOf(HasSubstr("2 of 3 runs done"), HasSubstr("the study continues")));
 }
 
 TEST_F(Watching, ABrokenStreamIsTakenUpAgainForTheSameStudy) {
@@ -309,7 +309,7 @@ TEST_F(Watching, ABrokenStreamIsTakenUpAgainForTheSameStudy) {
   server_.broken_watches = 2;
   const Outcome wait = Run({"study", "wait", "last"});
   EXPECT_THAT(wait, Exits(ExitCode::kOk));
-  EXPECT_THAT(wait.err, HasSubstr("lost the server at " + socket_));
+  EXPECT_THAT(wait.err, HasSubstr("lost the connection to " + socket_));
   // "last" could mean another study by then.
   EXPECT_THAT(server_.watched, ElementsAre("studies/last", "studies/7", "studies/7"));
 }
