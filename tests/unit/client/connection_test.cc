@@ -1,4 +1,5 @@
-// What a user is told when something is wrong between here and the server.
+// Messages and exit codes when the client cannot reach the server or the server refuses a call, and the
+// parsing of the command line.
 #include <sys/stat.h>
 
 #include <chrono>

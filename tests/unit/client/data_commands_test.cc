@@ -1,4 +1,4 @@
-// `scalelab data`: no server anywhere.
+// `scalelab data`: the commands that need no server.
 #include <filesystem>
 
 #include "nlohmann/json.hpp"

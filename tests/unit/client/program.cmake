@@ -1,6 +1,6 @@
 include(${PROJECT_SOURCE_DIR}/tests/fakes/image_folder.cmake)
 
-# The program and its parts, against a server made for the test.
+# Tests of the whole program and of its parts, against a test server.
 add_library(client_test_settings INTERFACE)
 target_compile_definitions(client_test_settings INTERFACE SCALELAB_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden")
 target_link_libraries(client_test_settings INTERFACE scalelab_client nlohmann_json::nlohmann_json)

@@ -1,4 +1,4 @@
-// Every way in which a study file can be wrong: the place and the sentence that the user reads.
+// Every possible error in a study file: its position and its message.
 #include <sys/stat.h>
 
 #include "absl/strings/str_cat.h"
@@ -12,7 +12,7 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// Two lines in front of whatever a test is about.
+// Two valid lines before the lines of each test.
 constexpr char kHead[] = "study: s\nfixed: {model: resnet20, dataset: synthetic, ranks: 2}\n";
 
 class StudyFileErrors : public StudyFiles {
