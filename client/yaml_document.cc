@@ -108,7 +108,7 @@ class TreeBuilder : public YAML::EventHandler {
     } else if (node->kind == YamlNode::kScalar) {
       parent.entry = YamlEntry{node->text, At(mark), nullptr};
     } else {
-      throw YAML::ParserException(mark, absl::StrCat("a key must be a word, not ", ShowNode(*node)));
+      throw YAML::ParserException(mark, absl::StrCat("a key must be text, not ", ShowNode(*node)));
     }
   }
 

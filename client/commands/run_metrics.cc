@@ -63,7 +63,8 @@ class PointStream {
   bool more_;
 };
 
-// Prints points as they arrive, one message at a time: a run can have more points than fit in memory.
+// Prints points as they arrive, one message at a time, because the points of a
+// run may not fit in memory twice.
 class PointRows {
  public:
   explicit PointRows(PointStream& stream) : stream_(stream) {}

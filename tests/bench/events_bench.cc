@@ -62,7 +62,7 @@ std::optional<Step> Train(const Cell& cell, const std::string& parent) {
     std::ifstream file(absl::StrCat(directory, "/steps-", rank));
     const auto found = nlohmann::json::parse(file, nullptr, false);
     if (!found.is_object()) {
-      std::cerr << "scalelab-bench: worker/adapters/pytorch_ddp.py did not finish; its words stand above\n";
+      std::cerr << "scalelab-bench: worker/adapters/pytorch_ddp.py did not finish; its output is above\n";
       return {};
     }
     step.with += 1000 * found["with"].get<double>() / kRanks;

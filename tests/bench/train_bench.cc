@@ -132,7 +132,7 @@ std::vector<Figure> Measure(const Cell& cell, int rounds, int steps, int warmup,
       const double throughput = contender.native ? Native(cell, contender.name, steps, warmup, directory)
                                                  : Python(cell, i == 3, steps, warmup);
       if (std::isnan(throughput)) {
-        std::cerr << "scalelab-bench: " << contender.name << " said nothing of its speed\n";
+        std::cerr << "scalelab-bench: " << contender.name << " reported no throughput\n";
         return {};
       }
       contender.throughput.push_back(throughput);

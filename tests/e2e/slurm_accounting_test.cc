@@ -136,7 +136,7 @@ TEST_F(SlurmAccounting, HowAJobEndedThatSlurmHasForgottenIsKnownFromAccounting) 
   ASSERT_EQ(service_->Start(), "");
   EXPECT_EQ(service_->WaitFor(cancelled, 90), 5);
   EXPECT_EQ(TheRun(cancelled)["cause"], "ALLOCATION_CANCELLED") << TheRun(cancelled).dump(1);
-  EXPECT_THAT(Attempts(cancelled), SizeIs(1)) << "whoever cancelled it does not want it again";
+  EXPECT_THAT(Attempts(cancelled), SizeIs(1)) << "a run is not retried after a user cancelled its job";
   EXPECT_EQ(service_->WaitFor(late, 90), 5);
   EXPECT_EQ(TheRun(late)["cause"], "TIMEOUT") << TheRun(late).dump(1);
   EXPECT_THAT(Attempts(late), SizeIs(1)) << "the same time would not be enough again";

@@ -165,7 +165,7 @@ TEST_F(StudyFileErrors, NoYaml) {
   EXPECT_EQ(Errors("study: *nowhere\n"),
             "f.yaml:1:8: this is not valid YAML: the referenced anchor is not defined");
   EXPECT_EQ(After("---\nstudy: t\n"), "f.yaml:4:1: a second document starts here; a study file holds one");
-  EXPECT_EQ(After("[a, b]: c\n"), "f.yaml:3:1: this is not valid YAML: a key must be a word, not a list");
+  EXPECT_EQ(After("[a, b]: c\n"), "f.yaml:3:1: this is not valid YAML: a key must be text, not a list");
 }
 
 TEST_F(StudyFileErrors, NothingInTheFile) {
