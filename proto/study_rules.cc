@@ -216,8 +216,7 @@ std::optional<std::string> NothingToMeasure(const std::vector<Cell>& cells) {
     return "there is no communication to measure on 1 rank; add ranks of 2 or more, or remove communication";
   }
   return "no engine of the study overlaps communication with backward; add native/ddp or native/horovod, or "
-         "remove "
-         "communication";
+         "remove communication";
 }
 
 // Appends the baselines of the cells: each baseline once, and none that is itself a cell of the study.

@@ -112,8 +112,7 @@ TEST(StudyEngines, OneProcessHasAllItsRanksOnOneNode) {
   EXPECT_THAT(Wrong(On("tensorflow/mirrored", "", R"("resources": {"ranks_per_node": 1})")),
               Only("resources.ranks_per_node",
                    "engine tensorflow/mirrored is one process, so its 2 ranks share a node; set "
-                   "ranks_per_node to 2, or "
-                   "remove it"));
+                   "ranks_per_node to 2, or remove it"));
   EXPECT_TRUE(ExpandStudy(On("tensorflow/mirrored", "", R"("resources": {"ranks_per_node": 2})")).ok());
   EXPECT_TRUE(ExpandStudy(On("pytorch/ddp", "", R"("resources": {"ranks_per_node": 1})")).ok());
 }
