@@ -1,4 +1,4 @@
-// scalelab: the command line of the service. Everything it does is in program.h.
+// The main of `scalelab`, the command-line client. program.h holds the logic.
 #include <unistd.h>
 
 #include <iostream>

@@ -13,13 +13,12 @@ namespace scalelab::client {
 namespace {
 
 constexpr char kFooter[] =
-    "Global options (-o, --server, --token-file, --timeout, -q, --no-color: see `scalelab --help`) may stand "
-    "anywhere.\n"
-    "Exit codes: 0 ok, 1 failure, 2 usage or invalid file, 4 not allowed, 5 ended with runs that did not "
-    "succeed,\n"
+    "Global options (-o, --server, --token-file, --timeout, -q, --no-color: see `scalelab --help`) are "
+    "accepted anywhere.\n"
+    "Exit codes: 0 ok, 1 failure, 2 usage or invalid file, 4 not allowed, 5 some runs did not succeed,\n"
     "6 no server answers, 8 timeout, 130 interrupted.";
 
-// "60s", "1m30s", "500ms", or a number of seconds.
+// Parses "60s", "1m30s", "500ms" or a number of seconds. Returns false unless the result is positive.
 bool ParseSpan(const std::string& text, absl::Duration* span) {
   double seconds = 0;
   if (absl::SimpleAtod(text, &seconds)) {
@@ -48,15 +47,15 @@ void AddGlobalOptions(CLI::App& app, GlobalOptions& options) {
       [&options](const std::string& text) {
         absl::Duration span;
         if (!ParseSpan(text, &span))
-          throw CLI::ValidationError("--timeout", "'" + text + "' is no time: write 60s or 5m");
+          throw CLI::ValidationError("--timeout", "invalid time '" + text + "'; write for example 60s or 5m");
         options.timeout = span;
       },
-      "Time a call may take (60s); of `wait` and `watch` the whole (no limit)");
-  app.add_flag("-q,--quiet", options.quiet, "Data and errors only, no other words");
-  app.add_flag("--no-color", options.no_color, "No colours (so does NO_COLOR)");
+      "Time limit of each call (60s); for `wait` and `watch`, of the whole command (no limit)");
+  app.add_flag("-q,--quiet", options.quiet, "Print data and errors only");
+  app.add_flag("--no-color", options.no_color, "Print without colours (as does NO_COLOR)");
 }
 
-// What was probably meant by a word that is no command.
+// Suggests a command for the first unknown command in `arguments`. Empty when no known name is similar.
 std::string Suggestion(const CLI::App& app, const std::vector<std::string>& arguments) {
   const CLI::App* at = &app;
   for (const std::string& word : arguments) {
@@ -71,7 +70,7 @@ std::string Suggestion(const CLI::App& app, const std::vector<std::string>& argu
     std::vector<absl::string_view> names;
     for (const CLI::App* sub : subcommands) names.push_back(sub->get_name());
     const std::string nearest = Nearest(word, names);
-    return nearest.empty() ? "" : absl::StrCat("'", word, "' is no command; did you mean '", nearest, "'?");
+    return nearest.empty() ? "" : absl::StrCat("unknown command '", word, "'; did you mean '", nearest, "'?");
   }
   return "";
 }
@@ -82,13 +81,13 @@ int RunProgram(const std::vector<std::string>& arguments, Io io) {
   GlobalOptions options;
   Action chosen;
   CLI::App app("scalelab: distributed-training scaling experiments as a shared service", "scalelab");
-  app.fallthrough();  // global options may stand after the command
+  app.fallthrough();  // allows global options after the command
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("scalelab ") + SCALELAB_VERSION);
   app.footer(kFooter);
   AddGlobalOptions(app, options);
 
-  CLI::App* study = app.add_subcommand("study", "Submit, follow and end studies")->require_subcommand(1);
+  CLI::App* study = app.add_subcommand("study", "Submit, follow and cancel studies")->require_subcommand(1);
   AddStudyValidate(*study, chosen);
   AddStudyPlan(*study, chosen);
   AddStudySubmit(*study, chosen);
@@ -99,7 +98,7 @@ int RunProgram(const std::vector<std::string>& arguments, Io io) {
   AddStudyWait(*study, chosen);
   AddStudyCancel(*study, chosen);
   AddStudyDelete(*study, chosen);
-  CLI::App* run = app.add_subcommand("run", "Look at single runs")->require_subcommand(1);
+  CLI::App* run = app.add_subcommand("run", "Show and cancel single runs")->require_subcommand(1);
   AddRunList(*run, chosen);
   AddRunShow(*run, chosen);
   AddRunExplain(*run, chosen);
@@ -108,14 +107,14 @@ int RunProgram(const std::vector<std::string>& arguments, Io io) {
   AddRunCancel(*run, chosen);
   AddCurve(app, chosen);
   AddCluster(app, chosen);
-  CLI::App* data = app.add_subcommand("data", "Look after data sets")->require_subcommand(1);
+  CLI::App* data = app.add_subcommand("data", "Check and index data sets")->require_subcommand(1);
   AddDataVerify(*data, chosen);
   AddDataIndex(*data, chosen);
   AddVersion(app, chosen);
   AddCompletion(app, chosen);
 
   try {
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // in CLI11's order
     app.parse(reversed);
   } catch (const CLI::ParseError& error) {
     const bool asked =
@@ -134,7 +133,8 @@ int RunProgram(const std::vector<std::string>& arguments, Io io) {
   const auto outcome = chosen(session);
   if (outcome.ok()) return static_cast<int>(*outcome);
   io.out.flush();
-  // A file's errors name their place first, as compilers do; everything else says who speaks.
+  // Errors about a file start with its path, as compilers print them; all other errors get the program's
+  // name as prefix.
   const std::string message(outcome.status().message());
   const bool placed = message.find('\n') != std::string::npos || message.find(": ") < message.find(' ');
   io.err << (placed ? "" : "scalelab: ") << message << std::endl;

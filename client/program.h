@@ -1,4 +1,4 @@
-// The whole program without a process around it, so that tests run it as users do.
+// The client program as a function, so that tests can run it without starting a process.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@
 
 namespace scalelab::client {
 
-// `arguments` without the program's name. Errors are said on io.err; the exit code is one of ExitCode.
+// Runs the command line `arguments`, which excludes the program's name. Prints errors on io.err.
+// Returns an ExitCode.
 int RunProgram(const std::vector<std::string>& arguments, Io io);
 
 }  // namespace scalelab::client

@@ -16,7 +16,7 @@ using v1::Scaling;
 using v1::StudySpec;
 
 namespace {
-constexpr int kCifarImage = 32;  // side of the images of cifar10, and of synthetic ones unless it is set
+constexpr int kCifarImage = 32;  // side length of the images of cifar10, and the default for synthetic ones
 }  // namespace
 
 int64_t KnownSteps(const RunSpec& run) {
@@ -34,7 +34,7 @@ int64_t KnownSteps(const RunSpec& run) {
 bool CellChecker::Check(const Cell& cell, const std::vector<int>& index) {
   constexpr size_t kMostReasons = 100;
   const RunSpec& run = cell.spec;
-  if (run.ranks() < 1) return true;  // already told
+  if (run.ranks() < 1) return true;  // already reported
   const std::vector<FieldViolation> why = WhyUnusable(cell, index);
   if (!why.empty() && spec_.on_unusable() == StudySpec::EXCLUDE) {
     if (unusable_.size() < kMostReasons && seen_.insert(why.front().description).second)
@@ -43,8 +43,8 @@ bool CellChecker::Check(const Cell& cell, const std::vector<int>& index) {
   }
   CheckBatch(run, index);
   if (raw_.measure().has_warmup_steps() && KnownSteps(run) > 0 && run.warmup_steps() >= KnownSteps(run)) {
-    Add("measure.warmup_steps", absl::StrCat("warmup_steps ", run.warmup_steps(),
-                                             " leave nothing to measure of ", KnownSteps(run), " steps"));
+    Add("measure.warmup_steps", absl::StrCat("warmup_steps ", run.warmup_steps(), " must be less than the ",
+                                             KnownSteps(run), " steps of the run"));
   }
   CheckNeeds(run, index);
   for (const FieldViolation& violation : why) Add(violation.field, violation.description);
@@ -57,7 +57,7 @@ void CellChecker::Add(std::string field, std::string description) {
     violations_->Add(std::move(field), std::move(description));
 }
 
-// What does not go together, or not on this machine.
+// Returns the reasons why the cell cannot run on this machine or at all: settings that contradict each other.
 std::vector<FieldViolation> CellChecker::WhyUnusable(const Cell& cell, const std::vector<int>& index) const {
   const RunSpec& run = cell.spec;
   std::vector<FieldViolation> out;
@@ -120,7 +120,7 @@ void CellChecker::CheckBatch(const RunSpec& run, const std::vector<int>& index) 
                    below > 0 ? absl::StrCat("do are ", below, " and ") : "does is ", below + ranks));
 }
 
-// What an engine must be given.
+// Checks that the cell has the settings that its engine requires.
 void CellChecker::CheckNeeds(const RunSpec& run, const std::vector<int>& index) {
   if (run.engine() == "custom") {
     if (run.command().empty() && !grid_.unknown_keys)
@@ -133,14 +133,14 @@ void CellChecker::CheckNeeds(const RunSpec& run, const std::vector<int>& index) 
           absl::StrCat("engine ", run.engine(), " needs a model, for example model: resnet20"));
     }
     if (run.dataset() == "cifar10" && run.data_dir().empty())
-      Add("fixed.data_dir", "dataset cifar10 needs data_dir, the directory of data_batch_1.bin");
+      Add("fixed.data_dir", "dataset cifar10 needs data_dir, the directory that contains data_batch_1.bin");
     if (run.dataset() == "imagefolder" && run.data_dir().empty())
-      Add("fixed.data_dir", "dataset imagefolder needs data_dir, the directory of train and val");
+      Add("fixed.data_dir", "dataset imagefolder needs data_dir, the directory that contains train and val");
   }
   CheckImages(run, index);
   if (run.cuda_graph() && run.last_batch() == "keep") {
     Add(grid_.Where("cuda_graph", index, "fixed.cuda_graph"),
-        "a recorded step has one size: use last_batch drop, or remove cuda_graph");
+        "cuda_graph needs equal batch sizes; use last_batch drop, or remove cuda_graph");
   }
   if (run.batch_per_rank() > 0 && run.accumulation_steps() > run.batch_per_rank()) {
     Add(grid_.Where("accumulation_steps", index, "fixed.accumulation_steps"),
@@ -149,11 +149,11 @@ void CellChecker::CheckNeeds(const RunSpec& run, const std::vector<int>& index) 
   }
 }
 
-// Whether the data set's images suit the model.
+// Checks that the data set's images suit the model.
 void CellChecker::CheckImages(const RunSpec& run, const std::vector<int>& index) {
   const auto has_its_own = [&](absl::string_view key, absl::string_view takers) {
     Add(grid_.Where(key, index, absl::StrCat("fixed.", key)),
-        absl::StrCat(key, " is for dataset ", takers, "; ", run.dataset(), " has its own: remove it"));
+        absl::StrCat(key, " is for dataset ", takers, ", not ", run.dataset(), "; remove it"));
   };
   const bool sized = run.dataset() == "synthetic" || run.dataset() == "imagefolder";
   if (run.image_size() != 0 && !sized) return has_its_own("image_size", "synthetic or imagefolder");
@@ -170,7 +170,7 @@ void CellChecker::CheckImages(const RunSpec& run, const std::vector<int>& index)
                    model->smallest_image));
 }
 
-// An engine that has no baselines would show nothing where the study asked for something.
+// Refuses engines without baselines when the study measures communication: the curve could not show a cost.
 void CellChecker::CheckCommunication(const RunSpec& run, const std::vector<int>& index) {
   const std::string& engine = run.engine();
   if (!spec_.measure().communication() || run.ranks() == 1 || OverlapsCommunication(engine) ||
@@ -178,8 +178,8 @@ void CellChecker::CheckCommunication(const RunSpec& run, const std::vector<int>&
     return;
   }
   Add(grid_.Where("engine", index, "measure.communication"),
-      absl::StrCat("measure: {communication: true} has no runs to compare engine ", engine,
-                   " with; measure native/ddp or native/horovod, or remove communication"));
+      absl::StrCat("measure: {communication: true} does not support engine ", engine,
+                   "; measure native/ddp or native/horovod, or remove communication"));
 }
 
 }  // namespace scalelab

@@ -1,4 +1,4 @@
-// Problems that only a whole cell can have. Internal to this room.
+// Checks of whole cells. Internal to this library.
 #pragma once
 
 #include <string>
@@ -10,20 +10,20 @@
 
 namespace scalelab {
 
-// Steps that the run will not exceed as far as the specification tells; 0 when it does not.
+// Returns an upper limit of the run's steps, as far as the specification gives one; 0 if it gives none.
 int64_t KnownSteps(const scalelab::v1::RunSpec& run);
 
-// Each problem is told once, whatever the number of cells that have it.
+// Checks cells. Reports each problem once, however many cells have it.
 class CellChecker {
  public:
-  // `raw` as it was written, `spec` with defaults; `runs_here` may be empty.
+  // `raw` is the specification as written, `spec` the one with defaults. `runs_here` may be empty.
   CellChecker(const scalelab::v1::StudySpec& raw, const scalelab::v1::StudySpec& spec, const Grid& grid,
               const CellCheck& runs_here, Violations* violations)
       : raw_(raw), spec_(spec), grid_(grid), runs_here_(runs_here), violations_(violations) {}
 
-  // False: the cell cannot run, and the study wants such cells left out.
+  // Returns false if the cell cannot run and the study excludes such cells (on_unusable: exclude).
   bool Check(const Cell& cell, const std::vector<int>& index);
-  // Why cells were left out, the first hundred different sentences.
+  // Returns why cells were excluded: the first hundred distinct sentences.
   std::vector<std::string> TakeUnusable() { return std::move(unusable_); }
 
  private:

@@ -51,8 +51,7 @@ void CheckName(const std::string& name, Violations* violations) {
                                           " must be a letter, then letters, digits, '-', '_' or '.', "
                                           "100 characters at most"));
   } else if (name == "last" || name == "all") {
-    violations->Add("study",
-                    absl::StrCat("study name ", Quote(name), " has a meaning of its own; choose another"));
+    violations->Add("study", absl::StrCat("study name ", Quote(name), " is reserved; choose another"));
   }
 }
 
@@ -67,14 +66,14 @@ void CheckScaling(const Scaling& scaling, Violations* violations) {
     violations->CheckRange("scaling.global_batch", "global_batch", scaling.global_batch(), 1, 1 << 30);
     if (scaling.mode() == Scaling::WEAK) {
       violations->Add("scaling.global_batch",
-                      "global_batch belongs to strong scaling; write batch_per_rank, or mode: strong");
+                      "global_batch is for strong scaling; write batch_per_rank, or mode: strong");
     }
   }
   if (scaling.batch_per_rank() != 0) {
     violations->CheckRange("scaling.batch_per_rank", "batch_per_rank", scaling.batch_per_rank(), 1, 1 << 30);
     if (scaling.mode() != Scaling::WEAK) {
       violations->Add("scaling.batch_per_rank",
-                      "batch_per_rank belongs to weak scaling; write mode: weak, or global_batch");
+                      "batch_per_rank is for weak scaling; write mode: weak, or global_batch");
     }
   }
 }
@@ -91,7 +90,7 @@ void CheckResources(const v1::Resources& resources, Violations* violations) {
   violations->CheckRange("resources.ranks_per_node", "ranks_per_node", resources.ranks_per_node(), 0, 65536);
   violations->CheckRange("resources.cpus_per_rank", "cpus_per_rank", resources.cpus_per_rank(), 0, 4096);
   violations->CheckRange("resources.gpus_per_rank", "gpus_per_rank", resources.gpus_per_rank(), 0, 64);
-  // Both end up in a script's #SBATCH lines, where a line break would start a command.
+  // Both become part of #SBATCH lines of a script, where a line break would start a command.
   if (HasControlCharacter(resources.partition()) || resources.partition().find(' ') != std::string::npos) {
     violations->Add("resources.partition",
                     absl::StrCat("partition ", Quote(resources.partition()), " must be one word"));

@@ -1,4 +1,4 @@
-// The parts of a study specification that are not its grid: checks and defaults. Internal to this room.
+// Checks and defaults of a study specification, except for its grid. Internal to this library.
 #pragma once
 
 #include "study/values.h"
@@ -6,8 +6,8 @@
 
 namespace scalelab {
 
-// Checks name, scaling, lr, repeats, seed, measure, order, resources, slurm, retry, limits, allocation and
-// priority.
+// Checks name, scaling, lr, repeats, seed, measure, order, resources, slurm, retry, limits, allocation,
+// on_unusable and priority.
 void CheckSections(const scalelab::v1::StudySpec& spec, Violations* violations);
 
 // Fills in the defaults of those sections.

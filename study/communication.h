@@ -1,6 +1,6 @@
-// What "measure: {communication: true}" compares a run with: itself without synchronisation, and with
-// synchronisation that only starts after backward. The same rule adds these runs to a study and finds them
-// for its curve.
+// The baselines of "measure: {communication: true}". A run is compared with the same run without
+// synchronisation (native/none), and with the same run whose synchronisation starts only after backward
+// (native/serial). These functions both add the baseline runs to a study and find them for its curve.
 #pragma once
 
 #include <string>
@@ -10,16 +10,17 @@
 
 namespace scalelab {
 
-// Engines that communicate while backward runs: those whose communication can be measured this way.
+// Returns whether the engine communicates while backward runs. Only such engines can be measured this way.
 bool OverlapsCommunication(absl::string_view engine);
 // Whether the engine is one of the two that others are compared with: UnsynchronisedEngine() and SerialEngine().
 bool IsBaselineEngine(absl::string_view engine);
 
-// Whether this engine reads the setting, a study key: not those of another engine's way to synchronise.
+// Returns whether the engine uses the setting `key`, a study key. An engine ignores the synchronisation
+// settings of other engines.
 bool EngineReads(absl::string_view engine, absl::string_view key);
 
-// Equal for two runs that are the same to this engine, and for no others: everything but their engines, what
-// the engine does not read, and which of them was added as a baseline.
+// Returns a key that is equal for two runs exactly if they differ at most in their engine, in settings that
+// `engine` ignores, and in whether they were added as a baseline.
 std::string ComparisonKey(const scalelab::v1::RunSpec& run, absl::string_view engine);
 
 }  // namespace scalelab

@@ -13,7 +13,7 @@ bool Takes(const Engine::Names& names, absl::string_view word) {
   return names.empty() || std::find(names.begin(), names.end(), word) != names.end();
 }
 
-// The engine's own way on this device where it has one.
+// Returns the engine's backend for this device, or "auto" if it has none.
 std::string NearestBackend(const Engine& engine, bool cpu) {
   for (absl::string_view backend : engine.backends) {
     if ((backend == "nccl") != cpu) return std::string(backend);
@@ -41,9 +41,8 @@ std::vector<EngineMisfit> EngineMisfits(const v1::RunSpec& run, const v1::Resour
   }
   const std::string backend = NearestBackend(*engine, cpu);
   if (run.backend() != "auto" && !Takes(engine->backends, run.backend())) {
-    misfits.push_back(
-        {"backend", absl::StrCat(who, " cannot use backend ", run.backend(), "; use ",
-                                 backend == "auto" ? "auto, its own way" : backend + " or auto")});
+    misfits.push_back({"backend", absl::StrCat(who, " cannot use backend ", run.backend(), "; use ",
+                                               backend == "auto" ? "auto" : backend + " or auto")});
   } else if (run.backend() == "nccl" && cpu) {
     misfits.push_back(
         {"backend", absl::StrCat("backend nccl needs GPUs; set resources.gpus_per_rank, or use ", backend)});
@@ -71,7 +70,7 @@ std::vector<EngineMisfit> EngineMisfits(const v1::RunSpec& run, const v1::Resour
   if (engine->one_process && resources.ranks_per_node() > 0 && resources.ranks_per_node() < run.ranks()) {
     misfits.push_back({"resources.ranks_per_node", absl::StrCat(who, " is one process, so its ", run.ranks(),
                                                                 " ranks share a node; set ranks_per_node to ",
-                                                                run.ranks(), ", or leave it out")});
+                                                                run.ranks(), ", or remove it")});
   }
   return misfits;
 }

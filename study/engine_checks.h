@@ -1,4 +1,4 @@
-// Whether a cell's engine takes what the cell asks of it. Internal to this room.
+// Checks whether a cell's engine supports the cell's settings. Internal to this library.
 #pragma once
 
 #include <string>
@@ -10,14 +10,15 @@
 
 namespace scalelab {
 
-// A study key and what is wrong with its value.
+// An unsupported setting: a study key and what is wrong with its value.
 struct EngineMisfit {
   absl::string_view key;  // or "resources.ranks_per_node"
-  std::string sentence;   // with the nearest choice that it takes
+  std::string sentence;   // includes the nearest supported choice
 };
 
-// Of engines behind an adapter: device, backend, precision, model, data set, batch normalisation, ranks on a
-// node. Empty for native/* and custom, and where the cell can run.
+// Checks engines with an adapter: device, backend, precision, model, batch normalisation, ranks per node,
+// and settings that only native engines have. Returns nothing for native/* and custom, and for a cell
+// that can run.
 std::vector<EngineMisfit> EngineMisfits(const scalelab::v1::RunSpec& run,
                                         const scalelab::v1::Resources& resources);
 

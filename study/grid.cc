@@ -15,7 +15,7 @@ using v1::StudySpec;
 
 constexpr int kMaxExclude = 1000;
 
-// Entries of a mapping by name: protobuf's own order differs from process to process.
+// Returns the entries of a mapping sorted by name: protobuf's order differs from process to process.
 std::vector<std::pair<absl::string_view, const Value*>> Sorted(const Struct& values) {
   std::vector<std::pair<absl::string_view, const Value*>> out;
   for (const auto& [name, value] : values.fields()) out.emplace_back(name, &value);
@@ -51,7 +51,7 @@ class GridReader {
     for (int i = 0; i < spec_.exclude_size(); ++i) {
       std::string path = absl::StrCat("exclude[", i, "]");
       if (spec_.exclude(i).fields().empty()) {
-        violations_->Add(path, "names no key, which would exclude every cell; remove it");
+        violations_->Add(path, "the entry has no keys and would exclude every cell; remove it");
       }
       CheckPattern(spec_.exclude(i), path);
     }
@@ -60,7 +60,7 @@ class GridReader {
   }
 
  private:
-  // A study of programs of the user's own may call models and data sets whatever it likes.
+  // A study that only uses engine custom may use any names for models and data sets.
   bool OnlyCustom() const {
     auto custom = [](const Value& value) { return value.string_value() == "custom"; };
     auto all_custom = [&](const v1::Axis& axis) {
@@ -75,7 +75,7 @@ class GridReader {
     return false;
   }
 
-  // The key, or null after a violation.
+  // Returns the key, or null after adding a violation.
   const RunParameter* Find(absl::string_view name, const std::string& path) {
     const RunParameter* key = FindStudyKey(name);
     if (key == nullptr) {
@@ -93,7 +93,7 @@ class GridReader {
     return !problem;
   }
 
-  // Notes that `name` stands in `section`; a violation when it stands elsewhere too.
+  // Records that `section` sets `name`. Adds a violation if it is already set.
   void Claim(absl::string_view name, absl::string_view section, const std::string& path) {
     auto [it, fresh] = home_.emplace(std::string(name), std::string(section));
     if (fresh) return;
@@ -132,7 +132,8 @@ class GridReader {
 
   void ReadZip(const v1::ZipGroup& group, const std::string& path) {
     if (group.axes().empty()) {
-      violations_->Add(path, "names no axis; write for example {ranks: [1, 2], global_batch: [64, 128]}");
+      violations_->Add(
+          path, "the zip group has no axes; write for example {ranks: [1, 2], global_batch: [64, 128]}");
       grid_.sound = false;
       return;
     }
@@ -141,17 +142,17 @@ class GridReader {
     for (const v1::Axis& axis : group.axes()) {
       factor.axes.push_back(ReadAxis(axis, path));
       if (axis.values_size() == factor.length || axis.values().empty()) continue;
-      violations_->Add(
-          factor.axes.back().path,
-          absl::StrCat("axes of one zip group need equally many values, but ", group.axes(0).key(), " has ",
-                       factor.length, " and ", axis.key(), " has ", axis.values_size()));
+      violations_->Add(factor.axes.back().path,
+                       absl::StrCat("all axes of a zip group must have the same number of values, but ",
+                                    group.axes(0).key(), " has ", factor.length, " and ", axis.key(), " has ",
+                                    axis.values_size()));
       grid_.sound = false;
     }
     if (grid_.sound) CheckDistinct(factor);
     grid_.factors.push_back(std::move(factor));
   }
 
-  // Two equal places on a factor would make the same cell twice.
+  // Equal values in a factor would create the same cell twice.
   void CheckDistinct(const GridFactor& factor) {
     std::unordered_set<std::string> seen;
     for (int i = 0; i < factor.length; ++i) {
@@ -165,11 +166,11 @@ class GridReader {
       violations_->Add(absl::StrCat(axis.path, "[", i, "]"),
                        factor.axes.size() == 1
                            ? absl::StrCat(axis.name, " has the value ", Show(axis.values->Get(i)), " twice")
-                           : absl::StrCat("the zip group has the same values at ", i, " as before"));
+                           : absl::StrCat("the zip group repeats its values at index ", i));
     }
   }
 
-  // Keys that have a second home outside of the grid.
+  // Checks keys that can also be set in a section outside of the grid.
   void CheckElsewhere() {
     struct Home {
       absl::string_view key, other;
@@ -189,12 +190,12 @@ class GridReader {
     bool weak = spec_.scaling().mode() == v1::Scaling::WEAK;
     if (weak && grid_.Sets("global_batch")) {
       violations_->Add(PathOf("global_batch"),
-                       "global_batch belongs to strong scaling; use batch_per_rank instead, or "
+                       "global_batch is for strong scaling; use batch_per_rank instead, or "
                        "scaling: {mode: strong}");
     }
     if (!weak && grid_.Sets("batch_per_rank")) {
       violations_->Add(PathOf("batch_per_rank"),
-                       "batch_per_rank belongs to weak scaling; add scaling: {mode: weak}");
+                       "batch_per_rank is for weak scaling; add scaling: {mode: weak}");
     }
   }
 

@@ -23,7 +23,8 @@ using v1::RunSpec;
 using v1::Scaling;
 using v1::StudySpec;
 
-// What every cell starts from. Fields that a cell derives (batches, rate) hold their inputs until then.
+// Returns the values that all cells start with. Until Derive, the batches and the learning rate hold the
+// inputs of their derivation.
 RunSpec BaseSpec(const StudySpec& spec, const Grid& grid) {
   RunSpec base;
   base.set_engine("native/ddp");
@@ -61,11 +62,10 @@ RunSpec BaseSpec(const StudySpec& spec, const Grid& grid) {
   return base;
 }
 
-// Side of the images that data set imagefolder gives unless it is told another, as most of ImageNet's
-// networks expect.
+// Default image size of data set imagefolder. Most networks for ImageNet expect it.
 constexpr int kFolderImage = 224;
 
-// Derives what follows from a cell's own values.
+// Makes cells, with the fields that are derived from a cell's other values.
 class CellMaker {
  public:
   CellMaker(const StudySpec& raw, const StudySpec& spec, const Grid& grid)
@@ -121,7 +121,7 @@ class CellMaker {
   const bool dataset_set_, augment_set_, warmup_set_;
 };
 
-// Runs are few enough to count in 64 bits after saturation at this.
+// Products saturate at this value, so that counting runs cannot overflow 64 bits.
 constexpr int64_t kVeryMany = 1'000'000'000'000'000'000;
 
 int64_t Times(int64_t a, int64_t b) { return b != 0 && a > kVeryMany / b ? kVeryMany : a * b; }
@@ -130,7 +130,7 @@ std::string Count(int64_t n) {
   return n >= kVeryMany ? absl::StrCat("more than ", WithCommas(n)) : WithCommas(n);
 }
 
-// OK, or what to reduce.
+// Returns OK, or an error that says what to reduce.
 absl::Status CheckSize(const Grid& grid, int64_t repeats) {
   int64_t cells = 1;
   const GridFactor* longest = nullptr;
@@ -147,13 +147,13 @@ absl::Status CheckSize(const Grid& grid, int64_t repeats) {
   std::string sentence =
       absl::StrCat("the study has ", Count(runs), " runs (", Count(cells), " cells x ", WithCommas(repeats),
                    " repeats); at most ", WithCommas(kMaxRunsPerStudy), " are allowed: reduce ", reduce,
-                   ", or make several studies of it");
+                   ", or split it into several studies");
   return WithViolations(MakeError(absl::StatusCode::kResourceExhausted, "STUDY_TOO_LARGE", sentence),
                         {{field, sentence}});
 }
 
-// splitmix64 (Steele, Lea and Flood, OOPSLA 2014): written out because the standard's distributions differ
-// between libraries, and an order must be the same everywhere.
+// splitmix64 (Steele, Lea and Flood, OOPSLA 2014). Implemented here because the distributions of the standard
+// library differ between implementations, and the order of runs must be the same everywhere.
 class SplitMix {
  public:
   explicit SplitMix(uint64_t seed) : state_(seed) {}
@@ -163,7 +163,7 @@ class SplitMix {
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
     return z ^ (z >> 31);
   }
-  // Uniform below n, by rejection.
+  // Returns a uniform number below n, by rejection sampling.
   uint64_t Below(uint64_t n) {
     uint64_t reject = (0 - n) % n;  // 2^64 mod n
     uint64_t x;
@@ -199,10 +199,11 @@ AllocationShape Shape(int ranks, int cpus_per_rank, int gpus_per_rank, const v1:
   return shape;
 }
 
-// What is measured of a cell's communication.
+// Whether the communication of this cell is measured.
 bool IsMeasured(const RunSpec& run) { return run.ranks() > 1 && OverlapsCommunication(run.engine()); }
 
-// Why "measure: {communication: true}" would measure nothing; nothing when it does, or was told already.
+// Returns why "measure: {communication: true}" would measure nothing. Returns nothing if it measures
+// something, or if another violation already reports the problem.
 std::optional<std::string> NothingToMeasure(const std::vector<Cell>& cells) {
   bool distributed = false;
   for (const Cell& cell : cells) {
@@ -214,11 +215,11 @@ std::optional<std::string> NothingToMeasure(const std::vector<Cell>& cells) {
   if (!distributed) {
     return "there is no communication to measure on 1 rank; add ranks of 2 or more, or remove communication";
   }
-  return "no engine of the study overlaps communication; add native/ddp or native/horovod, or remove "
-         "communication";
+  return "no engine of the study overlaps communication with backward; add native/ddp or native/horovod, or "
+         "remove communication";
 }
 
-// Puts behind the cells what they are compared with: each baseline once, and none that is a cell itself.
+// Appends the baselines of the cells: each baseline once, and none that is itself a cell of the study.
 void AddBaselines(ExpandedStudy* study) {
   std::unordered_set<std::string> there;
   for (const Cell& cell : study->cells) there.insert(ComparisonKey(cell.spec, cell.spec.engine()));
@@ -248,12 +249,12 @@ absl::Status CheckSizeWithBaselines(const ExpandedStudy& study) {
   const std::string sentence =
       absl::StrCat("the study has ", WithCommas(runs), " runs, ", WithCommas(study.baselines * repeats),
                    " of them to measure communication; at most ", WithCommas(kMaxRunsPerStudy),
-                   " are allowed: make several studies of it, or remove communication");
+                   " are allowed: split it into several studies, or remove communication");
   return WithViolations(MakeError(absl::StatusCode::kResourceExhausted, "STUDY_TOO_LARGE", sentence),
                         {{"measure.communication", sentence}});
 }
 
-// "engine 'native/ddp' and ranks 4".
+// Returns for example "engine 'native/ddp' and ranks 4".
 std::string Describe(const google::protobuf::Struct& values) {
   std::vector<std::string> parts;
   for (const auto& [name, value] : values.fields()) parts.push_back(absl::StrCat(name, " ", Show(value)));
@@ -319,7 +320,7 @@ absl::StatusOr<ExpandedStudy> ExpandStudy(const StudySpec& raw, const CellCheck&
     for (size_t i = 0; i < exclude.size(); ++i) {
       if (excluded_any[i]) continue;
       violations.Add(absl::StrCat("exclude[", i, "]"),
-                     absl::StrCat("excludes nothing: no cell has ", Describe(raw.exclude(i))));
+                     absl::StrCat("the entry excludes nothing: no cell has ", Describe(raw.exclude(i))));
     }
     if (study.cells.empty() && !study.unusable.empty()) {
       violations.Add("on_unusable",
@@ -332,7 +333,7 @@ absl::StatusOr<ExpandedStudy> ExpandStudy(const StudySpec& raw, const CellCheck&
                                              WithCommas(cells), "); nothing is left to run"));
     } else if (!has_baseline) {
       violations.Add("baseline", absl::StrCat("no cell has ", Describe(raw.baseline()),
-                                              "; name values that the study has, or leave baseline out"));
+                                              "; use values of the study, or remove baseline"));
     } else if (spec.measure().communication()) {
       if (auto nothing = NothingToMeasure(study.cells))
         violations.Add("measure.communication", *std::move(nothing));

@@ -10,19 +10,19 @@
 namespace scalelab {
 namespace {
 
-// Options that would break what the coordinator relies on, and what to write instead.
+// Options that the coordinator sets or depends on, and what to use instead.
 struct OwnOption {
   absl::string_view name, instead;
 };
 constexpr OwnOption kOwnOptions[] = {
-    {"job-name", "the coordinator finds its jobs by it"},
-    {"parsable", "the coordinator sets it itself"},
-    {"requeue", "the coordinator queues runs again itself, see retry"},
-    {"no-requeue", "the coordinator sets it itself"},
-    {"dependency", "the coordinator sets it itself, so that a job never runs twice"},
+    {"job-name", "the coordinator identifies its jobs by their names"},
+    {"parsable", "the coordinator sets it"},
+    {"requeue", "the coordinator retries runs itself, see retry"},
+    {"no-requeue", "the coordinator sets it"},
+    {"dependency", "the coordinator sets it, so that a job never runs twice"},
     {"array", "use matrix and repeats"},
-    {"nodes", "it follows from ranks and resources.ranks_per_node"},
-    {"ntasks", "it follows from ranks and resources.ranks_per_node"},
+    {"nodes", "it is derived from ranks and resources.ranks_per_node"},
+    {"ntasks", "it is derived from ranks and resources.ranks_per_node"},
     {"ntasks-per-node", "use resources.ranks_per_node"},
     {"tasks-per-node", "use resources.ranks_per_node"},
     {"cpus-per-task", "use resources.cpus_per_rank"},
@@ -33,23 +33,23 @@ constexpr OwnOption kOwnOptions[] = {
     {"wrap", "the coordinator submits its own script"},
     {"test-only", "use scalelab study plan"},
     {"wait", "use scalelab study wait"},
-    {"input", "a job reads no input"},
-    {"output", "the coordinator keeps the job's output in its own directory"},
-    {"error", "the coordinator keeps the job's output in its own directory"},
-    {"open-mode", "the coordinator keeps the job's output in its own directory"},
-    {"chdir", "a job works in its own directory"},
-    {"workdir", "a job works in its own directory"},
-    {"signal", "the coordinator sets it itself, from resources.time"},
-    {"export", "the coordinator hands over the environment itself"},
-    {"export-file", "the coordinator hands over the environment itself"},
-    {"get-user-env", "the coordinator hands over the environment itself"},
-    {"clusters", "the coordinator looks after one cluster"},
-    {"cluster", "the coordinator looks after one cluster"},
+    {"input", "jobs have no input"},
+    {"output", "the coordinator writes the job's output to its own directory"},
+    {"error", "the coordinator writes the job's output to its own directory"},
+    {"open-mode", "the coordinator writes the job's output to its own directory"},
+    {"chdir", "the coordinator sets the working directory"},
+    {"workdir", "the coordinator sets the working directory"},
+    {"signal", "the coordinator derives it from resources.time"},
+    {"export", "the coordinator sets the job's environment"},
+    {"export-file", "the coordinator sets the job's environment"},
+    {"get-user-env", "the coordinator sets the job's environment"},
+    {"clusters", "the coordinator uses only one cluster"},
+    {"cluster", "the coordinator uses only one cluster"},
     {"uid", "jobs run as the coordinator's user"},
     {"gid", "jobs run as the coordinator's user"},
-    {"help", "it submits nothing"},
-    {"usage", "it submits nothing"},
-    {"version", "it submits nothing"},
+    {"help", "it does not submit a job"},
+    {"usage", "it does not submit a job"},
+    {"version", "it does not submit a job"},
 };
 
 }  // namespace
@@ -60,16 +60,16 @@ std::string SbatchOptionMistake(absl::string_view name, absl::string_view value)
       std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isalnum(c) || c == '-'; });
   if (!plain) {
     return absl::StrCat("sbatch option ", Quote(name),
-                        " must be a long option's name without dashes in front, such as constraint");
+                        " must be the name of a long option without leading dashes, for example constraint");
   }
   for (const OwnOption& own : kOwnOptions) {
     if (own.name == name) return absl::StrCat("sbatch option '", name, "' cannot be set here: ", own.instead);
   }
-  // sbatch takes the beginning of a name for the name.
+  // sbatch accepts a prefix of a long option's name.
   for (const OwnOption& own : kOwnOptions) {
     if (absl::StartsWith(own.name, name)) {
       return absl::StrCat("sbatch option '", name, "' could be read as '", own.name,
-                          "'; write the whole name of the option");
+                          "'; write the full name of the option");
     }
   }
   if (std::any_of(value.begin(), value.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }))

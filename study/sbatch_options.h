@@ -1,4 +1,5 @@
-// sbatch options that pass through the coordinator: a study's own, and those that a site sets for every job.
+// sbatch options that the coordinator passes through: those of a study, and those that a site sets
+// for every job.
 #pragma once
 
 #include <string>
@@ -7,8 +8,8 @@
 
 namespace scalelab {
 
-// What is wrong with this option, one sentence; empty when it may pass through. `name` is a long option's
-// name without dashes in front; an empty `value` means that the option takes none.
+// Returns what is wrong with this option; empty if it may be passed through. `name` is the name of a long
+// option without leading dashes. An empty `value` means that the option has none.
 std::string SbatchOptionMistake(absl::string_view name, absl::string_view value);
 
 }  // namespace scalelab

@@ -16,7 +16,7 @@ using google::protobuf::Value;
 
 constexpr size_t kLongestText = 4096;
 
-// Sections in the order in which study files have them.
+// Sections in the order of a study file.
 constexpr absl::string_view kSections[] = {"study",   "fixed",      "matrix",    "zip",        "exclude",
                                            "scaling", "lr",         "repeats",   "seed",       "measure",
                                            "order",   "baseline",   "resources", "slurm",      "retry",
@@ -176,10 +176,10 @@ std::optional<std::string> CheckValue(const RunParameter& key, const Value& valu
     case ParameterType::kStringList: {
       if (!IsTextList(value)) return wrong_type("a list of texts");
       if (value.list_value().values().empty() || value.list_value().values(0).string_value().empty()) {
-        return absl::StrCat(key.name, " must name a program");
+        return absl::StrCat(key.name, " must start with the name of a program");
       }
       for (const Value& v : value.list_value().values()) {
-        // Arguments may hold anything but NUL, which no program can be given.
+        // Arguments may contain anything but NUL, which cannot be passed to a program.
         if (v.string_value().find('\0') != std::string::npos)
           return absl::StrCat(key.name, " has a NUL character");
       }
@@ -208,7 +208,7 @@ std::string Fingerprint(const Value& value) {
       return out;
     }
     case Value::kStructValue:
-      return "m";  // no key takes one; refused before it is compared
+      return "m";  // no key accepts a mapping; it is refused before comparison
     default:
       return "0";
   }

@@ -1,5 +1,5 @@
-// Values of study keys: their type and range, equality, and how sentences show them. Used by the rules and by
-// the reader of study files, so that both say the same thing in the same words.
+// Values of study keys: types, ranges, equality, and their text in messages. The checks and the reader of
+// study files both use them, so that their messages agree.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,19 @@
 
 namespace scalelab {
 
-// Collects what is wrong; past kMax it only counts, for a hostile request can be wrong a million times.
+// A list of violations. Keeps at most kMax and counts the rest, because a malicious request can contain
+// a million errors.
 class Violations {
  public:
   static constexpr size_t kMax = 1000;
 
   void Add(std::string field, std::string description);
-  // "NAME must be at least MIN, not VALUE" (or at most MAX) unless MIN <= value <= MAX.
+  // Adds "NAME must be at least MIN, not VALUE" (or "at most MAX") unless MIN <= value <= MAX.
   void CheckRange(std::string field, absl::string_view name, double value, double min, double max);
   bool empty() const { return list_.empty(); }
   size_t size() const { return list_.size(); }
-  // In the order of a study file's sections, otherwise as they were added; equal ones once.
+  // Returns the violations in the order of a study file's sections, then in the order of
+  // Add, without duplicates.
   std::vector<FieldViolation> Take();
 
  private:
@@ -34,31 +36,32 @@ class Violations {
   size_t dropped_ = 0;
 };
 
-// Text in quotes, cut where it is long, control characters replaced.
+// Returns `text` in quotes, truncated if it is long, with control characters replaced.
 std::string Quote(absl::string_view text);
-// A value for a sentence: text in quotes, numbers as short as they can be told apart.
+// Returns a value as messages show it: text in quotes, numbers in their shortest exact form.
 std::string Show(const google::protobuf::Value& value);
-// 1234567 -> "1,234,567".
+// Returns for example "1,234,567" for 1234567.
 std::string WithCommas(int64_t number);
 
-// "unknown KIND 'WORD'; did you mean 'NEAR'? known: A, B" without the parts that do not apply.
+// Returns "unknown KIND 'WORD'; did you mean 'NEAR'? known: A, B", without the suggestion if no known
+// name is similar.
 std::string UnknownName(absl::string_view kind, absl::string_view word,
                         const std::vector<absl::string_view>& known);
-// The same for a key, where the list stands only if nothing is near.
+// The same for a key, but lists the known keys only if there is no suggestion.
 std::string UnknownKey(absl::string_view word, const std::vector<absl::string_view>& known);
-// What is wrong with this value of this key; nothing when it may stand. With `any_choice` a text key takes
-// any text.
+// Returns what is wrong with `value` as the value of `key`; nothing if it is valid. With `any_choice`, a text
+// key accepts any text.
 std::optional<std::string> CheckValue(const RunParameter& key, const google::protobuf::Value& value,
                                       bool any_choice);
 
 bool SameValue(const google::protobuf::Value& a, const google::protobuf::Value& b);
-// Equal for equal values and for no others.
+// Returns a string that is equal exactly for equal values.
 std::string Fingerprint(const google::protobuf::Value& value);
 
-// Sets the RunSpec field that has the key's name. A value that CheckValue refuses sets what can be set:
-// expansion goes on to find further problems.
+// Sets the RunSpec field that has the key's name. For an invalid value it sets as much as possible, because
+// the expansion continues to find further problems.
 void SetField(const RunParameter& key, const google::protobuf::Value& value, scalelab::v1::RunSpec* spec);
-// Whether that field has this value.
+// Returns whether that field has this value.
 bool FieldEquals(const RunParameter& key, const google::protobuf::Value& value,
                  const scalelab::v1::RunSpec& spec);
 

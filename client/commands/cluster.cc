@@ -1,4 +1,4 @@
-// `scalelab cluster`: the coordinator, what its scheduler has, allocations and workers.
+// `scalelab cluster`: shows the coordinator, its scheduler's partitions and nodes, allocations and workers.
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/commands/commands.h"
@@ -15,10 +15,10 @@ using scalelab::v1::GetClusterResponse;
 using scalelab::v1::Node;
 using In = Column::In;
 
-// "3 of 8"; empty when there are none.
+// Returns for example "3 of 8"; empty when `all` is 0.
 std::string Used(int64_t used, int64_t all) { return all > 0 ? absl::StrCat(used, " of ", all) : ""; }
 
-// "no answer since 2026-11-21 13:37:00 (3m20s): squeue timed out".
+// Returns for example "no answer since 2026-11-21 13:37:00 (3m20s): squeue timed out".
 std::string AwayText(const GetClusterResponse& cluster, absl::Time now) {
   if (cluster.scheduler_error().empty()) return "";
   std::string since;
@@ -131,7 +131,7 @@ Section Workers(const GetClusterResponse& cluster, absl::Time now) {
                      {"version"},
                      {"cpus", In::kAll, true},
                      {"gpus", In::kAll, false, true},
-                     {"heard of", In::kTables, true},
+                     {"last seen", In::kTables, true},
                      {"last_seen_time", In::kCsv}};
   section.empty = "none";
   section.rows = [&cluster, now](const RowSink& sink) {
@@ -165,7 +165,7 @@ absl::StatusOr<ExitCode> Run(Session& session) {
 
 void AddCluster(CLI::App& app, Action& chosen) {
   CLI::App* command = app.add_subcommand(
-      "cluster", "Show the server, its allocations and workers, and what the scheduler has");
+      "cluster", "Show the server, its allocations and workers, and the scheduler's partitions and nodes");
   AddClusterFrameworks(*command, chosen);
   command->callback([command, &chosen] {
     if (command->get_subcommands().empty()) chosen = Run;

@@ -1,4 +1,4 @@
-// `scalelab cluster frameworks`: which engines can run, and what to do about the others.
+// `scalelab cluster frameworks`: shows which engines can run, and how to make the others usable.
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -50,7 +50,7 @@ absl::StatusOr<ExitCode> Run(Session& session) {
 
 void AddClusterFrameworks(CLI::App& cluster, Action& chosen) {
   CLI::App* command =
-      cluster.add_subcommand("frameworks", "Show which engines can run, and what the others lack");
+      cluster.add_subcommand("frameworks", "Show which engines can run, and what is missing for the others");
   command->callback([&chosen] { chosen = Run; });
 }
 

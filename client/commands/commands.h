@@ -1,5 +1,5 @@
-// One function a command: adds it below its parent, and lets a parse that chooses it put what it does into
-// `chosen`. Each stands in the file of its name.
+// The subcommands. Each AddX function, defined in the file of its name, registers one subcommand below its
+// parent; if the command line selects it, its action is stored in `chosen`.
 #pragma once
 
 #include "CLI/App.hpp"
@@ -29,7 +29,7 @@ void AddClusterFrameworks(CLI::App& cluster, Action& chosen);
 void AddDataVerify(CLI::App& data, Action& chosen);
 void AddDataIndex(CLI::App& data, Action& chosen);
 void AddVersion(CLI::App& app, Action& chosen);
-// `app` must be complete: what it knows is what is completed.
+// `app` must be complete: the completion script lists the subcommands and options registered in it.
 void AddCompletion(CLI::App& app, Action& chosen);
 
 }  // namespace scalelab::client

@@ -1,4 +1,5 @@
-// `scalelab completion SHELL`: a script, made from what the command line knows, for the shell to read.
+// `scalelab completion SHELL`: prints a completion script that is generated from the command
+// line's own definition.
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -9,7 +10,7 @@
 namespace scalelab::client {
 namespace {
 
-// Calls `visit` with the words before a place ("study watch") and the program that stands there.
+// Calls `visit` for `app` and every subcommand below it, each with its path, for example "study watch".
 template <class Visit>
 void Walk(const CLI::App& app, const std::string& path, const Visit& visit) {
   visit(path, app);
@@ -21,7 +22,7 @@ void Walk(const CLI::App& app, const std::string& path, const Visit& visit) {
 std::set<std::string> WordsAt(const CLI::App& app) {
   std::set<std::string> words;
   for (const CLI::App* level = &app; level != nullptr;
-       level = level->get_parent()) {  // global options stand anywhere
+       level = level->get_parent()) {  // global options are accepted anywhere
     for (const CLI::Option* option : level->get_options()) {
       for (const std::string& name : option->get_lnames()) words.insert("--" + name);
     }

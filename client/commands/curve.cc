@@ -1,4 +1,4 @@
-// `scalelab curve STUDY`: scaling curves as a table, a plot on the terminal, and a picture.
+// `scalelab curve STUDY`: shows scaling curves as a table and a terminal plot, and writes them as SVG.
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -57,9 +57,9 @@ void AddCurve(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("curve", "Show the scaling curves of a study");
   command->add_option("STUDY", options->study, "Number, name, or last")->required();
-  command->add_option("--svg", options->svg, "Also write a picture to this file");
-  auto* plot = command->add_flag("--plot", options->plot, "Plot even where standard output is no terminal");
-  command->add_flag("--no-plot", options->no_plot, "No plot on a terminal")->excludes(plot);
+  command->add_option("--svg", options->svg, "Also write the curves to this SVG file");
+  auto* plot = command->add_flag("--plot", options->plot, "Plot even if standard output is not a terminal");
+  command->add_flag("--no-plot", options->no_plot, "Do not plot on a terminal")->excludes(plot);
   command->callback(
       [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
 }

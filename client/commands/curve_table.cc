@@ -22,7 +22,8 @@ using In = Column::In;
 
 std::string Ratio(double value) { return absl::StrFormat("%.2f", value); }
 
-// "812.4 ± 3.1": half the interval's width, which is symmetric for means, with as many decimals as the mean.
+// Returns for example "812.4 ± 3.1". The margin is half the width of the interval, which is symmetric for
+// means; it has as many decimals as the mean.
 std::string WithMargin(const Estimate& e) {
   const std::string mean = Short(e.mean());
   if (!e.has_low() || !e.has_high()) return mean;
@@ -48,12 +49,12 @@ std::string PercentWithInterval(const Estimate& e) {
   return absl::StrCat(Percent(e.mean()), " [", Percent(e.low()), ", ", Percent(e.high()), "]");
 }
 
-// One statistic: how a table shows it, and the name it has in CSV, where it takes five columns.
+// One statistic: its title in tables, and the prefix of its five columns in CSV.
 struct Statistic {
   const char* title;
   const char* csv;
   In in;                                      // kTables or kWide
-  const Estimate* (*get)(const CurvePoint&);  // null where the point has none
+  const Estimate* (*get)(const CurvePoint&);  // null if the point has none
   std::string (*text)(const Estimate&);
 };
 
@@ -138,7 +139,7 @@ Section CurveTable(const GetCurveResponse& curve) {
   const std::vector<std::string> axes = AxesOf(keys);
   Section section;
   for (const std::string& axis : axes) section.columns.push_back({axis});
-  // Shown where the axes alone do not tell two series apart.
+  // The fingerprint is shown only if the axes do not distinguish all series.
   std::set<std::string> distinct;
   for (const CurveSeries& series : curve.series()) distinct.insert(KeyText(series.key()));
   const bool split = distinct.size() < static_cast<size_t>(curve.series_size());
@@ -211,7 +212,7 @@ Section CurveFacts(const GetCurveResponse& curve) {
       {"study", absl::StrCat(curve.study(), " ", curve.display_name())},
       {"scope", Subtitle(curve)},
       {"intervals",
-       curve.series().empty() ? "" : "95% over repeats; of ratios with the base case's own variance"}};
+       curve.series().empty() ? "" : "95% over repeats; ratios include the base case's variance"}};
   const std::vector<PlotSeries> series = SeriesOf(curve, Quantity::kThroughput);
   for (const PlotSeries& s : series) {
     if (series.size() > 1) facts.emplace_back("base case", absl::StrCat(s.label, ": ", s.baseline));
@@ -219,11 +220,11 @@ Section CurveFacts(const GetCurveResponse& curve) {
   if (MeasuresCommunication(curve)) {
     facts.emplace_back(
         "communication",
-        "exposed, total: what it adds to a step, compared with native/none; comm %: what ranks "
+        "exposed, total: time added to a step, compared with native/none; comm %: share of time that ranks "
         "wait, by their own clocks");
   }
   const std::vector<std::string> labels = SeriesLabels(curve);
-  std::vector<std::string> notes;  // what several series say is said once
+  std::vector<std::string> notes;  // each distinct note once
   std::map<std::string, std::vector<std::string>> said_by;
   for (int i = 0; i < curve.series_size(); ++i) {
     const std::string& label = labels[static_cast<size_t>(i)];

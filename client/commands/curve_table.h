@@ -1,4 +1,4 @@
-// A scaling curve as tables. Pure.
+// Tables of a scaling curve. Pure functions.
 #pragma once
 
 #include "client/output/printer.h"
@@ -6,10 +6,10 @@
 
 namespace scalelab::client {
 
-// The points of all series; of CSV every statistic in columns of its own ("throughput_mean",
-// "throughput_low", ...). Refers to `curve`, which must outlive the printing.
+// Returns a table with a row for each point of each series. CSV has separate columns for each statistic
+// ("throughput_mean", "throughput_low", ...). The section refers to `curve`, which must outlive the printing.
 Section CurveTable(const scalelab::v1::GetCurveResponse& curve);
-// Scope: scaling mode, base cases, fits and notes, a line each.
+// Returns the facts below the table, one per line: study, scaling mode, base cases, fits and notes.
 Section CurveFacts(const scalelab::v1::GetCurveResponse& curve);
 
 }  // namespace scalelab::client

@@ -1,4 +1,5 @@
-// `scalelab data index DIR`: lists the images of a folder once, so that runs need not. Needs no server.
+// `scalelab data index DIR`: writes the list of a folder's images once, so that runs need not search the
+// folder. Needs no server.
 #include "absl/strings/str_cat.h"
 #include "client/commands/commands.h"
 #include "client/session/exit_code.h"
@@ -11,7 +12,7 @@ absl::StatusOr<ExitCode> Run(const std::string& dir, Session& session) {
   const absl::StatusOr<int64_t> images = WriteImageIndex(dir);
   if (!images.ok()) return images.status();
   session.Say(absl::StrCat(dir, "/train.index and val.index list ", *images,
-                           " images; index again when images are added or removed"));
+                           " images; run this command again when images are added or removed"));
   return ExitCode::kOk;
 }
 
@@ -20,8 +21,8 @@ absl::StatusOr<ExitCode> Run(const std::string& dir, Session& session) {
 void AddDataIndex(CLI::App& data, Action& chosen) {
   auto dir = std::make_shared<std::string>();
   CLI::App* command = data.add_subcommand(
-      "index", "Write the list of a folder's images beside them, so that runs start sooner; needs no server");
-  command->add_option("DIR", *dir, "Directory of train and val (data set imagefolder)")->required();
+      "index", "Write the list of a folder's images, so that runs start sooner; needs no server");
+  command->add_option("DIR", *dir, "Directory with train and val (data set imagefolder)")->required();
   command->callback([dir, &chosen] { chosen = [dir](Session& session) { return Run(*dir, session); }; });
 }
 

@@ -1,4 +1,4 @@
-// `scalelab data verify DATASET --data-dir DIR`: looks at every file of a data set. Needs no server.
+// `scalelab data verify DATASET --data-dir DIR`: checks every file of a data set. Needs no server.
 #include "absl/strings/str_cat.h"
 #include "client/commands/commands.h"
 #include "client/session/exit_code.h"
@@ -30,7 +30,7 @@ google::protobuf::Struct Message(const Options& options, const Verification& res
 Section BadFiles(const Verification& result) {
   Section section;
   section.columns = {{"file"}, {"problem", Column::In::kAll, false, true}};
-  section.empty = "no bad file";
+  section.empty = "no bad files";
   section.rows = [&result](const RowSink& sink) {
     for (const BadFile& file : result.bad) sink({file.path, Cell(file.problem, Tone::kBad)});
   };
@@ -55,12 +55,12 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 
 void AddDataVerify(CLI::App& data, Action& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = data.add_subcommand(
-      "verify", "Look at every file of a data set and list the bad ones; needs no server");
+  CLI::App* command =
+      data.add_subcommand("verify", "Check every file of a data set and list the bad ones; needs no server");
   command->add_option("DATASET", options->dataset, "cifar10 or imagefolder")
       ->required()
       ->check(CLI::IsMember({"cifar10", "imagefolder"}));
-  command->add_option("--data-dir", options->data_dir, "Its directory")->required();
+  command->add_option("--data-dir", options->data_dir, "Directory of the data set")->required();
   command->callback(
       [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
 }

@@ -1,4 +1,4 @@
-// For commands that do one thing to each of several studies or runs.
+// A loop for commands that act on several studies or runs.
 #pragma once
 
 #include <functional>
@@ -9,8 +9,8 @@
 
 namespace scalelab::client {
 
-// Does `act` to every one of `names`, going on after an error that concerns only that one. Every error but
-// the last is said; the last is returned.
+// Calls `act` for every name. Continues after an error that concerns only one name; stops when the server is
+// unavailable or rejects the credentials. Prints every error except the last, which it returns.
 inline absl::StatusOr<ExitCode> ForEach(Session& session, const std::vector<std::string>& names,
                                         const std::function<absl::Status(const std::string&)>& act) {
   absl::Status last;

@@ -1,4 +1,4 @@
-// `scalelab run cancel RUNS`.
+// `scalelab run cancel RUNS`: cancels single runs.
 #include "client/commands/commands.h"
 #include "client/commands/each.h"
 #include "client/commands/sections.h"
@@ -39,7 +39,7 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
 
 void AddRunCancel(CLI::App& run, Action& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = run.add_subcommand("cancel", "End single runs");
+  CLI::App* command = run.add_subcommand("cancel", "Cancel single runs");
   command->add_option("RUNS", options->runs, "Number, 12-15,20, or full names")->required();
   command->callback(
       [options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });

@@ -1,4 +1,4 @@
-// `scalelab run explain RUN`.
+// `scalelab run explain RUN`: shows why a run is not running.
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
 #include "client/session/selectors.h"
@@ -36,7 +36,7 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 void AddRunExplain(CLI::App& run, Action& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* command =
-      run.add_subcommand("explain", "Say why a run is not running, first what has to change first");
+      run.add_subcommand("explain", "Show why a run is not running; the first reason must be resolved first");
   command->add_option("RUN", options->run, "Number, runs/NUMBER, or studies/NUMBER/runs/NUMBER")->required();
   command->callback(
       [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });

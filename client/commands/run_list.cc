@@ -1,4 +1,4 @@
-// `scalelab run list STUDY`.
+// `scalelab run list STUDIES`: lists runs in the order of execution.
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "client/commands/commands.h"

@@ -1,4 +1,4 @@
-// `scalelab run logs RUN`: what a rank wrote, byte for byte.
+// `scalelab run logs RUN`: prints the output of a rank, byte for byte.
 #include "client/commands/commands.h"
 #include "client/session/selectors.h"
 
@@ -28,7 +28,7 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
   if (options.only_stdout) request.set_stream(ReadRunLogRequest::STDOUT);
   if (options.only_stderr) request.set_stream(ReadRunLogRequest::STDERR);
 
-  // As long as it takes: a log can be large; --timeout limits it.
+  // No default timeout, because a log can be large; --timeout limits the whole transfer.
   const auto context =
       (*server)->MakeContext(absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration()));
   const auto reader = (*server)->runs().ReadRunLog(context.get(), request);
@@ -44,7 +44,7 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
 void AddRunLogs(CLI::App& run, Action& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* command =
-      run.add_subcommand("logs", "Print what a rank of a run wrote: standard output, then standard error");
+      run.add_subcommand("logs", "Print the output of a rank of a run: standard output, then standard error");
   command->add_option("RUN", options->run, "Number, runs/NUMBER, or studies/NUMBER/runs/NUMBER")->required();
   command->add_option("--rank", options->rank, "Rank, from 0")
       ->check(CLI::NonNegativeNumber)

@@ -1,4 +1,5 @@
-// `scalelab run metrics RUN`: points of metrics; tables show a line a series, CSV and JSON every point.
+// `scalelab run metrics RUN`: prints points of metrics. Tables have a line per series; CSV and JSON
+// have every point.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -27,7 +28,7 @@ struct Options {
   int max_points = 0;
 };
 
-// What a table says of one metric of one rank.
+// Summary of one metric of one rank, as tables show it.
 struct SeriesSummary {
   int64_t points = 0;
   double first = 0, last = 0;
@@ -44,8 +45,8 @@ struct SeriesSummary {
   }
 };
 
-// The messages of the stream. The first is read at once, so that an error is known before anything is
-// printed.
+// The messages of the stream. The constructor reads the first one, so that an error is detected before
+// anything is printed.
 class PointStream {
  public:
   explicit PointStream(grpc::ClientReader<ReadPointsResponse>& reader)
@@ -62,7 +63,8 @@ class PointStream {
   bool more_;
 };
 
-// Prints points as they come, a message at a time: a run can have more of them than fit in memory twice.
+// Prints points as they arrive, one message at a time, because the points of a
+// run may not fit in memory twice.
 class PointRows {
  public:
   explicit PointRows(PointStream& stream) : stream_(stream) {}
@@ -115,7 +117,7 @@ class PointRows {
   PointStream& stream_;
 };
 
-// {"points":[...]}, an entry a message of the server.
+// Prints {"points":[...]} with one entry per message of the server.
 absl::Status PrintJson(PointStream& stream, std::ostream& out) {
   out << "{\"points\":[";
   bool first = true;
@@ -152,7 +154,7 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
     printed = PrintJson(stream, session.io().out);
   } else {
     PointRows rows(stream);
-    const ReadPointsResponse unused;  // JSON has been dealt with
+    const ReadPointsResponse unused;  // JSON is handled above
     printed = session.Print({unused, {session.tables() ? rows.Summaries() : rows.Points()}});
   }
   if (!finished) {
@@ -167,7 +169,7 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
 void AddRunMetrics(CLI::App& run, Action& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* command =
-      run.add_subcommand("metrics", "Metrics of a run; -o csv has the columns rank,step,time,key,value");
+      run.add_subcommand("metrics", "Show metrics of a run; -o csv has the columns rank,step,time,key,value");
   command->add_option("RUN", options->run, "Number, runs/NUMBER, or studies/NUMBER/runs/NUMBER")->required();
   command->add_option("--key", options->key, "Only this metric, for example train/loss");
   command->add_option("--rank", options->rank, "Only this rank")->check(CLI::NonNegativeNumber);
@@ -175,7 +177,7 @@ void AddRunMetrics(CLI::App& run, Action& chosen) {
       ->check(CLI::PositiveNumber);
   command
       ->add_option("--max-points", options->max_points,
-                   "At most so many points a series, chosen to keep its shape")
+                   "Maximum number of points per series, chosen to keep its shape")
       ->check(CLI::PositiveNumber);
   command->callback(
       [options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });

@@ -1,4 +1,4 @@
-// `scalelab run show RUN`.
+// `scalelab run show RUN`: shows one run with its attempts and results.
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -101,7 +101,7 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
 void AddRunShow(CLI::App& run, Action& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* command =
-      run.add_subcommand("show", "Show one run, why it waits or how it ended, and its attempts");
+      run.add_subcommand("show", "Show one run: why it waits or how it ended, and its attempts");
   command->add_option("RUN", options->run, "Number, runs/NUMBER, or studies/NUMBER/runs/NUMBER")->required();
   command->callback(
       [options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });

@@ -80,7 +80,7 @@ Section ReasonTable(const RepeatedPtrField<Reason>& reasons, absl::Time now) {
     for (int i = 0; i < reasons.size(); ++i) {
       const Reason& r = reasons[i];
       const std::string kind = EnumText(Reason::Kind_Name(r.kind()));
-      // The clocks of client and server differ by a little: no age is negative.
+      // The clocks of client and server may differ slightly; an age is never shown as negative.
       const std::string age = r.has_since_time() ? Span(std::max(0.0, Since(r.since_time(), now))) : "";
       const std::string next = r.has_next_try_time()
                                    ? absl::StrCat("in ", Span(std::max(0.0, -Since(r.next_try_time(), now))))
@@ -113,7 +113,7 @@ Section StudyTable(const RepeatedPtrField<Study>& studies) {
                      {"create_time", In::kCsv},
                      {"start_time", In::kCsv},
                      {"finish_time", In::kCsv}};
-  section.empty = "no studies yet: `scalelab study submit FILE` makes one";
+  section.empty = "no studies yet: `scalelab study submit FILE` creates one";
   section.rows = [&studies](const RowSink& sink) {
     for (const Study& s : studies) {
       const auto& c = s.counts();
@@ -157,7 +157,7 @@ Section RunTable(const RepeatedPtrField<Run>& runs) {
       std::vector<Cell> row = {LastPart(run.name()), run.name(), absl::StrCat(run.position())};
       for (const std::string& axis : axes) {
         const auto it = run.key().fields().find(axis);
-        // Runs that others are compared with have an engine of their own, whether or not the grid names one.
+        // Baseline runs have their own engine even if the grid has no engine axis.
         const std::string fixed = axis == "engine" ? run.spec().engine() : "";
         row.emplace_back(it == run.key().fields().end() ? fixed : ValueText(it->second));
       }

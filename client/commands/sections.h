@@ -1,4 +1,4 @@
-// Tables that more than one command shows.
+// Tables that several commands share.
 #pragma once
 
 #include <string>
@@ -14,24 +14,25 @@
 
 namespace scalelab::client {
 
-// Names and values, one a line; entries without a value are left out.
+// Returns a list of names and values, one per line. Entries without a value are omitted.
 Section Facts(std::vector<std::pair<std::string, Cell>> facts);
-// A row a study. Refers to `studies`, which must outlive the printing, as the messages below must.
+// Returns one row per study. Refers to `studies`, which must outlive the printing; the same holds for
+// the messages below.
 Section StudyTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Study>& studies);
-// A row a run.
+// Returns one row per run.
 Section RunTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Run>& runs);
 
-// The chain of reasons, numbered; how long it has been so and until the next try as seen at `now`.
+// Returns the numbered chain of reasons. Ages and times until the next try are relative to `now`.
 Section ReasonTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Reason>& reasons, absl::Time now);
 
 Cell StateCell(scalelab::v1::Study::State state);
 Cell StateCell(scalelab::v1::Run::State state);
 Cell StateCell(scalelab::v1::Attempt::State state);
-// "12", or "12 + 6 baseline runs" where communication is measured.
+// Returns "12", or "12 + 6 baseline runs" if the study measures communication.
 std::string RunsText(int64_t runs, int64_t baseline_runs);
-// "9: 1 queued, 1 running, 6 succeeded, 1 failed, 0 cancelled".
+// Returns for example "9: 1 queued, 1 running, 6 succeeded, 1 failed, 0 cancelled".
 std::string CountsText(const scalelab::v1::RunCounts& counts);
-// Seconds between two times (to now when the second is not set); empty when the first is not set.
+// Returns the time between `start` and `finish` (now if `finish` is not set). Empty if `start` is not set.
 std::string Took(const google::protobuf::Timestamp& start, const google::protobuf::Timestamp& finish);
 
 }  // namespace scalelab::client

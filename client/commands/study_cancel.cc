@@ -1,4 +1,4 @@
-// `scalelab study cancel STUDIES`.
+// `scalelab study cancel STUDIES`: cancels studies.
 #include "absl/strings/str_cat.h"
 #include "client/commands/commands.h"
 #include "client/commands/each.h"
@@ -46,7 +46,7 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 void AddStudyCancel(CLI::App& study, Action& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* command =
-      study.add_subcommand("cancel", "End studies: queued runs at once, running ones as they stop");
+      study.add_subcommand("cancel", "Cancel studies: queued runs at once, running ones when they stop");
   command->add_option("STUDIES", options->studies, "Number, name, last, 1-3,5, or all")->required();
   command->callback(
       [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });

@@ -1,4 +1,4 @@
-// `scalelab study delete STUDIES`.
+// `scalelab study delete STUDIES`: deletes finished studies.
 #include "absl/strings/str_cat.h"
 #include "client/commands/commands.h"
 #include "client/commands/each.h"
@@ -17,8 +17,8 @@ struct Options {
 absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
   auto server = session.Server();
   if (!server.ok()) return server.status();
-  // Looked up first: the server does not delete what "last" means, for a repeated call would mean another
-  // one.
+  // Names are resolved first: the server refuses to delete "last", because a repeated call would
+  // delete another study.
   const auto studies = FindStudies(**server, options.studies);
   if (!studies.ok()) return studies.status();
   std::vector<std::string> names;
@@ -36,8 +36,7 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 
 void AddStudyDelete(CLI::App& study, Action& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* command =
-      study.add_subcommand("delete", "Remove studies that are over, with their runs and points");
+  CLI::App* command = study.add_subcommand("delete", "Delete finished studies with their runs and points");
   command->add_option("STUDIES", options->studies, "Number, name, last, 1-3,5, or all")->required();
   command->callback(
       [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });

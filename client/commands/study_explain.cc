@@ -1,4 +1,4 @@
-// `scalelab study explain STUDY`.
+// `scalelab study explain STUDY`: shows why the next run of a study is not running.
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
 #include "client/session/selectors.h"
@@ -36,7 +36,7 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 void AddStudyExplain(CLI::App& study, Action& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* command = study.add_subcommand(
-      "explain", "Say why the next run of a study is not running, first what has to change first");
+      "explain", "Show why a study's next run is not running; the first reason must be resolved first");
   command->add_option("STUDY", options->study, "Number, name, or last")->required();
   command->callback(
       [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });

@@ -1,4 +1,4 @@
-// `scalelab study list [STUDIES]`.
+// `scalelab study list [STUDIES]`: lists studies, newest first.
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
 #include "client/session/selectors.h"

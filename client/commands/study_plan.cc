@@ -1,4 +1,5 @@
-// `scalelab study plan FILE`: what a submit would do, from the server, without doing it.
+// `scalelab study plan FILE`: shows what a submission would run. The server computes the plan
+// and submits nothing.
 #include <map>
 #include <utility>
 
@@ -50,7 +51,7 @@ Section Cells(const PlanStudyResponse& plan) {
   return section;
 }
 
-// Equal allocations make one line with their number.
+// Equal allocations share a row, which shows their number.
 Section Allocations(const PlanStudyResponse& plan) {
   Section section;
   section.title = "Allocations";
@@ -127,7 +128,7 @@ void AddStudyPlan(CLI::App& study, Action& chosen) {
   CLI::App* command =
       study.add_subcommand("plan", "Show the cells, allocations and cost of a study without submitting");
   command->add_option("FILE", options->file, "The study file")->required();
-  command->add_flag("--scripts", options->scripts, "Show the batch scripts too (so does -o wide)");
+  command->add_flag("--scripts", options->scripts, "Also show the batch scripts (as does -o wide)");
   command->callback(
       [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
 }

@@ -1,4 +1,4 @@
-// `scalelab study show STUDY`.
+// `scalelab study show STUDY`: shows one study and its specification.
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/commands/commands.h"

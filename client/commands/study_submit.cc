@@ -1,4 +1,5 @@
-// `scalelab study submit FILE`: checks the file here, so that errors have places, then queues the study.
+// `scalelab study submit FILE`: checks the file locally, so that errors have positions, then
+// queues the study.
 #include <pwd.h>
 #include <unistd.h>
 
@@ -26,7 +27,7 @@ struct Options {
   bool watch = false;
 };
 
-// Version 4 of RFC 4122.
+// Returns a random UUID (version 4 of RFC 4122).
 std::string RandomUuid() {
   std::random_device random;
   const auto word = [&random] { return static_cast<uint32_t>(random()); };
@@ -35,7 +36,8 @@ std::string RandomUuid() {
                          (c >> 16 & 0x3fff) | 0x8000, c & 0xffff, d);
 }
 
-// Name of the account that runs this; empty, which leaves it to the server, when it has none.
+// Returns the name of the account that runs this program. Empty if the account has no name; the server then
+// chooses the owner.
 std::string OwnAccount() {
   passwd entry{}, *found = nullptr;
   char buffer[4096];
@@ -48,7 +50,7 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
   if (!checked.ok()) return AsInvalidInput(checked.status());
   CreateStudyRequest request;
   *request.mutable_spec() = checked->file.spec;
-  // Without one of the user's own it still makes our own retries safe.
+  // A random id makes our own retries idempotent even if the user gave none.
   request.set_request_id(options.request_id.empty() ? RandomUuid() : options.request_id);
   request.set_owner(options.owner.empty() ? OwnAccount() : options.owner);
   auto server = session.Server();
@@ -76,7 +78,7 @@ void AddStudySubmit(CLI::App& study, Action& chosen) {
   command->add_option("FILE", options->file, "The study file")->required();
   command->add_option("--request-id", options->request_id,
                       "Makes repeating this command safe: the same id never makes a second study");
-  command->add_option("--owner", options->owner, "Who submits, if not you");
+  command->add_option("--owner", options->owner, "Owner of the study, if not your account");
   command->add_flag("--watch", options->watch, "Follow the study until it is over (see `study watch`)");
   command->callback(
       [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });

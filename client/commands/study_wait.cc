@@ -1,4 +1,4 @@
-// `scalelab study wait STUDY [--timeout 60s]`.
+// `scalelab study wait STUDY [--timeout 60s]`: waits silently until a study is finished.
 #include "client/commands/commands.h"
 #include "client/session/interrupt.h"
 #include "client/session/progress.h"
@@ -15,7 +15,7 @@ struct Options {
 absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
   const auto name = StudyName(options.study);
   if (!name.ok()) return name.status();
-  SetInterruptWords("no longer waiting; the study goes on");
+  SetInterruptWords("stopped waiting; the study continues");
   scalelab::v1::WatchStudyResponse last;
   const auto study = FollowStudy(session, *name, [&last](const auto& look) { last = look; });
   if (!study.ok()) return study.status();
@@ -28,8 +28,7 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 void AddStudyWait(CLI::App& study, Action& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* command = study.add_subcommand(
-      "wait",
-      "Wait silently until a study is over; exits with 5 if a run did not succeed, 8 when --timeout is over");
+      "wait", "Wait silently until a study is over; exits with 5 if any run did not succeed, 8 on timeout");
   command->add_option("STUDY", options->study, "Number, name, or last")->capture_default_str();
   command->callback(
       [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });

@@ -1,4 +1,4 @@
-// `scalelab study watch STUDY`.
+// `scalelab study watch STUDY`: shows progress until a study is finished.
 #include "client/commands/commands.h"
 #include "client/session/selectors.h"
 #include "client/session/watcher.h"
@@ -20,8 +20,8 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 
 void AddStudyWatch(CLI::App& study, Action& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* command =
-      study.add_subcommand("watch", "Follow a study until it is over; exits with 5 if a run did not succeed");
+  CLI::App* command = study.add_subcommand(
+      "watch", "Follow a study until it is over; exits with 5 if any run did not succeed");
   command->add_option("STUDY", options->study, "Number, name, or last")->capture_default_str();
   command->callback(
       [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });

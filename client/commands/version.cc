@@ -1,4 +1,4 @@
-// `scalelab version`: this program's version, and the server's if one answers.
+// `scalelab version`: prints the version of this program and, if the server answers, that of the server.
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
 

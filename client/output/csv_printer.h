@@ -1,5 +1,5 @@
-// CSV as RFC 4180 has it, but with "\n" line ends: a header line, then one line a row of the answer's main
-// section.
+// CSV as defined in RFC 4180, but with "\n" as line ending: a header line, then one line per row of the
+// answer's main section.
 #pragma once
 
 #include <ostream>

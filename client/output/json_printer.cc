@@ -10,7 +10,7 @@ std::string ToJson(const google::protobuf::Message& message, bool pretty) {
   options.always_print_primitive_fields = true;
   options.add_whitespace = pretty;
   std::string text;
-  // Fails only on messages that break their own type, such as a Value without a kind.
+  // Fails only for messages that violate their type, such as a Value without a kind.
   if (const auto status = google::protobuf::util::MessageToJsonString(message, &text, options);
       !status.ok()) {
     return "";
@@ -21,7 +21,8 @@ std::string ToJson(const google::protobuf::Message& message, bool pretty) {
 absl::Status JsonPrinter::Print(const Answer& answer) {
   std::string text = ToJson(answer.message, pretty_);
   if (text.empty()) {
-    return absl::InternalError("the answer cannot be written as JSON: are client and server of one version?");
+    return absl::InternalError(
+        "the answer cannot be written as JSON: do client and server have one version?");
   }
   if (text.back() != '\n') text += '\n';
   out_ << text;

@@ -1,4 +1,4 @@
-// Protobuf JSON with the field names of the .proto files, values that are zero included.
+// Protobuf JSON with the field names of the .proto files. Fields whose value is zero are included.
 #pragma once
 
 #include <ostream>
@@ -8,7 +8,8 @@
 
 namespace scalelab::client {
 
-// One line, or indented when `pretty`. Bytes become base64, 64-bit integers strings, as protobuf JSON has it.
+// Returns one line, or indented JSON if `pretty`. As in all protobuf JSON, bytes are base64 and 64-bit
+// integers are strings.
 std::string ToJson(const google::protobuf::Message& message, bool pretty);
 
 class JsonPrinter : public Printer {

@@ -23,7 +23,7 @@ std::unique_ptr<Printer> MakePrinter(OutputFormat format, std::ostream& out, con
 absl::Status Flush(std::ostream& out) {
   out.flush();
   if (out.good()) return absl::OkStatus();
-  return absl::UnknownError("cannot write the output: is the disk full, or did its reader go away?");
+  return absl::UnknownError("cannot write the output: is the disk full, or was the pipe closed?");
 }
 
 }  // namespace scalelab::client

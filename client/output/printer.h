@@ -1,4 +1,4 @@
-// The seam between what commands answer and how it is written: table, JSON or CSV.
+// The interface of the output formats: table, JSON and CSV.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ namespace scalelab::client {
 
 enum class OutputFormat { kTable, kWide, kJson, kCsv };
 
-// How a value is meant; shown as colour where there is colour.
+// The meaning of a value. Shown as a colour if the terminal has colours.
 enum class Tone { kPlain, kGood, kBad, kBusy, kDim };
 
 struct Cell {
@@ -28,48 +28,48 @@ struct Cell {
 };
 
 struct Column {
-  // Where a column is shown: everywhere, in tables only, in wide tables only, in CSV only.
+  // The formats that show a column: all, tables only, wide tables only, CSV only.
   enum class In { kAll, kTables, kWide, kCsv };
-  std::string title;  // upper case in tables, as it is in CSV
+  std::string title;  // in upper case in tables, unchanged in CSV
   In in = In::kAll;
   bool right = false;    // numbers
-  bool elastic = false;  // may be cut where the terminal is too narrow
+  bool elastic = false;  // may be truncated if the terminal is too narrow
 };
 
 using RowSink = std::function<void(const std::vector<Cell>&)>;
 
-// A table. Rows are made while they are printed, so that a million of them need no memory; every row has a
-// cell for every column, whether it is shown or not.
+// A table. Rows are generated while they are printed, so that a million rows need no memory. Every row has a
+// cell for every column, including columns that are not shown.
 struct Section {
-  std::string title;  // a line above the table; empty means none
+  std::string title;  // a line above the table; empty for none
   std::vector<Column> columns;
   std::function<void(const RowSink&)> rows;
   bool in_tables = true;
-  bool header = true;      // of tables; CSV always has one
-  std::string empty = "";  // said in tables instead of the header when there is no row
+  bool header = true;      // in tables; CSV always has a header
+  std::string empty = "";  // printed in tables instead of the header if there are no rows
 };
 
-// One answer in all its forms.
+// One answer in every output format.
 struct Answer {
-  const google::protobuf::Message& message;  // what JSON shows
-  std::vector<Section> sections;             // what tables show
-  size_t main = 0;                           // the section that CSV shows
+  const google::protobuf::Message& message;  // for JSON
+  std::vector<Section> sections;             // for tables
+  size_t main = 0;                           // index of the section for CSV
 };
 
 class Printer {
  public:
   virtual ~Printer() = default;
   // Writes one complete answer that ends in a line break and flushes it, so that a script that reads line by
-  // line sees it at once; may be called again for another one. CSV gives values as they are; the others let
-  // no control character of the data through to a terminal. UNKNOWN when the stream does not take it (disk
-  // full, reader gone).
+  // line sees it immediately. May be called again for another answer. CSV contains values unchanged; the
+  // other formats replace control characters, so that data cannot control a terminal. Returns UNKNOWN if
+  // writing fails (disk full, pipe closed).
   virtual absl::Status Print(const Answer& answer) = 0;
 };
 
 // `out` must outlive the printer.
 std::unique_ptr<Printer> MakePrinter(OutputFormat format, std::ostream& out, const Terminal& terminal);
 
-// For implementations: flushes, and says whether everything got out.
+// For implementations: flushes `out` and returns an error unless everything was written.
 absl::Status Flush(std::ostream& out);
 
 }  // namespace scalelab::client

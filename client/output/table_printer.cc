@@ -11,7 +11,7 @@ namespace scalelab::client {
 namespace {
 
 constexpr int kGap = 2;
-constexpr int kNarrowest = 12;  // an elastic column is not cut below this
+constexpr int kNarrowest = 12;  // minimum width of a truncated column
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Aligned columns for people.
+// Tables with aligned columns.
 #pragma once
 
 #include <ostream>
@@ -7,12 +7,12 @@
 
 namespace scalelab::client {
 
-// The text in the colour of its tone; as it is when `color` is false.
+// Returns `text` in the colour of its tone, or unchanged if `color` is false.
 std::string Colored(const std::string& text, Tone tone, bool color);
 
 class TablePrinter : public Printer {
  public:
-  // `wide` shows all columns and cuts none.
+  // `wide` shows all columns and truncates none.
   TablePrinter(std::ostream& out, const Terminal& terminal, bool wide)
       : out_(out), terminal_(terminal), wide_(wide) {}
   absl::Status Print(const Answer& answer) override;

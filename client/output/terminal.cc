@@ -18,7 +18,7 @@ absl::string_view Env(const char* name) {
   return value == nullptr ? absl::string_view() : absl::string_view(value);
 }
 
-// The first of the three that is set decides, as setlocale(3) does it.
+// The first variable that is set decides, as in setlocale(3).
 bool LocaleIsUtf8() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const absl::string_view value = Env(name);

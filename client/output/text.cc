@@ -35,7 +35,7 @@ std::string Exact(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   char buffer[64];
-  // Shortest form, but whole numbers as people write them: 100000, not 1e+05.
+  // Uses the shortest form, except for whole numbers, which are printed in full: 100000, not 1e+05.
   const bool whole = std::trunc(value) == value && std::abs(value) < 1e15;
   const auto end = whole ? std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed)
                          : std::to_chars(buffer, buffer + sizeof buffer, value);
@@ -160,7 +160,7 @@ std::string Printable(absl::string_view text) {
     } else if (c < 0x20 || c == 0x7f) {
       out += '?';
     } else if (c == 0xc2 && i + 1 < text.size() && (static_cast<unsigned char>(text[i + 1]) & 0xe0) == 0x80) {
-      out += '?';  // U+0080 to U+009F: the second set of control characters
+      out += '?';  // U+0080 to U+009F are control characters, too
       ++i;
     } else {
       out += text[i];

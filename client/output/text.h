@@ -1,4 +1,4 @@
-// Values as words: what tables, plots and progress show.
+// Formatting of values for tables, plots and progress.
 #pragma once
 
 #include <string>
@@ -11,34 +11,34 @@
 
 namespace scalelab::client {
 
-// The shortest text that reads back as the same number ("0.1", "1795000000.25", "nan"): for CSV.
+// Returns the shortest text that parses to the same number ("0.1", "1795000000.25", "nan"). For CSV.
 std::string Exact(double value);
-// About four digits for a person: "0.03120", "12.35", "81240".
+// Returns about four significant digits: "0.03120", "12.35", "81240".
 std::string Short(double value);
-// Bytes with a binary unit, "1.25 GiB".
+// Returns bytes with a binary unit, "1.25 GiB".
 std::string Bytes(double bytes);
-// A share of 0 to 1 in percent without the sign, "12.5".
+// Returns a fraction from 0 to 1 in percent, without the sign: "12.5".
 std::string Percent(double share);
-// Seconds as "0.8s", "42s", "3m07s", "2h05m", "4d03h".
+// Returns seconds as "0.8s", "42s", "3m07s", "2h05m" or "4d03h".
 std::string Span(double seconds);
 
-// Seconds since 1970; 0 when `time` is not set.
+// Returns seconds since 1970; 0 if `time` is not set.
 double Seconds(const google::protobuf::Timestamp& time);
-// Seconds from `time` to `now`; negative when it is still to come.
+// Returns seconds from `time` to `now`; negative if `time` is in the future.
 double Since(const google::protobuf::Timestamp& time, absl::Time now);
-// "2026-11-21 13:37:00" in local time; empty when not set.
+// Returns for example "2026-11-21 13:37:00" in local time; empty if not set.
 std::string LocalTime(const google::protobuf::Timestamp& time);
-// "2026-11-21T13:37:00Z"; empty when not set.
+// Returns for example "2026-11-21T13:37:00Z"; empty if not set.
 std::string UtcTime(const google::protobuf::Timestamp& time);
 
-// "native/ddp", "4", "true", "[a, b]".
+// Returns for example "native/ddp", "4", "true" or "[a, b]".
 std::string ValueText(const google::protobuf::Value& value);
-// Names of all axes in `keys`: engine, model, dataset, precision, backend first, ranks last, others by name
-// between.
+// Returns the names of all axes in `keys`: first engine, model, dataset, precision and backend, then other
+// axes by name, ranks last.
 std::vector<std::string> AxesOf(const std::vector<const google::protobuf::Struct*>& keys);
-// "engine=native/ddp ranks=4".
+// Returns for example "engine=native/ddp ranks=4".
 std::string KeyText(const google::protobuf::Struct& key);
-// "native/ddp fp32 ranks=4": like KeyText, but strings stand alone.
+// Like KeyText, but without the names of axes whose values are strings: "native/ddp fp32 ranks=4".
 std::string ShortKeyText(const google::protobuf::Struct& key);
 
 // "OUT_OF_MEMORY" -> "out_of_memory"; "..._UNSPECIFIED" -> "".
@@ -46,12 +46,12 @@ std::string EnumText(const std::string& name);
 // "studies/7/runs/12" -> "12".
 std::string LastPart(absl::string_view name);
 
-// Without control characters (line breaks become spaces), so that nothing a server sends can steer a
-// terminal.
+// Removes control characters (line breaks become spaces), so that data from a server cannot
+// control a terminal.
 std::string Printable(absl::string_view text);
-// Columns that UTF-8 text takes, counting a code point as one.
+// Returns the number of columns that UTF-8 text needs, counting each code point as one column.
 int DisplayWidth(absl::string_view text);
-// At most `width` columns; what is cut ends in `ellipsis` (one column).
+// Truncates to at most `width` columns. Truncated text ends in `ellipsis` (one column).
 std::string Cut(absl::string_view text, int width, absl::string_view ellipsis);
 
 }  // namespace scalelab::client

@@ -41,7 +41,7 @@ std::string BaselineText(const CurveSeries& series) {
   return absl::StrCat(Short(series.baseline_throughput()), " samples/s on ", Ranks(series.baseline_ranks()));
 }
 
-// The step of 1, 2, 2.5 or 5 times a power of ten that gives about five ticks up to `max`.
+// Returns a tick distance of 1, 2, 2.5 or 5 times a power of ten, for about five ticks up to `max`.
 double NiceStep(double max) {
   const double raw = max / 5;
   const double power = std::pow(10, std::floor(std::log10(raw)));
@@ -206,9 +206,10 @@ Scale ValueScale(const std::vector<PlotSeries>& series, Quantity quantity) {
     high = std::max(high, low);
     scale.min = low / 1.12;
     scale.max = high * 1.12;
-    const double finest = high / low > 3 ? 1 : 0.25;  // octaves between ticks
+    const double finest = high / low > 3 ? 1 : 0.25;  // in octaves (factors of two)
     for (double e = std::floor(std::log2(scale.min)); std::exp2(std::floor(e)) <= scale.max; e += finest) {
-      // Between powers of two: 1.25, 1.5 and 1.75 times the lower one, which are easier to read than roots.
+      // Between powers of two: 1.25, 1.5 and 1.75 times the lower one, which are easier to read than
+      // roots of two.
       const double whole = std::floor(e);
       const double tick = std::exp2(whole) * (1 + (e - whole));
       if (tick >= scale.min && tick <= scale.max) scale.ticks.push_back(tick);

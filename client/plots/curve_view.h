@@ -1,4 +1,5 @@
-// What both plots show of a curve: names of series, points with intervals, scales with ticks. Pure.
+// The parts of a curve that both plots show: names of series, points with intervals, scales with
+// ticks. Pure functions.
 #pragma once
 
 #include <optional>
@@ -14,11 +15,11 @@ enum class Quantity { kThroughput, kSpeedup, kEfficiency };
 struct PlotPoint {
   double ranks = 0;
   double value = 0;
-  std::optional<double> low, high;  // both or none
+  std::optional<double> low, high;  // both are set, or none
   int n = 0;
 };
 
-// A cell that was planned and has nothing to plot.
+// A planned cell without a result to plot.
 struct LostPoint {
   double ranks = 0;
   std::string why;  // "failed", "out of memory", ...
@@ -26,26 +27,26 @@ struct LostPoint {
 
 struct PlotSeries {
   std::string label;
-  std::string baseline;           // "812.4 samples/s on 1 rank", or that there is none
+  std::string baseline;           // "812.4 samples/s on 1 rank", or "no base case"
   double baseline_ranks = 0;      // 0 when there is none
   std::vector<PlotPoint> points;  // by ranks
   std::vector<LostPoint> lost;
 };
 
-// Names that tell the series apart: values of the axes in which they differ (all axes of a single one), and
-// the start of the fingerprint where only hardware or software differs.
+// Returns names that distinguish the series: the values of the axes in which they differ (all axes if there
+// is only one series), and a prefix of the fingerprint where only hardware or software differs.
 std::vector<std::string> SeriesLabels(const scalelab::v1::GetCurveResponse& curve);
 
-// One entry a series, in their order. Speedup and efficiency only of points that have them.
+// Returns one entry per series, in their order. Speedup and efficiency contain only points that have them.
 std::vector<PlotSeries> SeriesOf(const scalelab::v1::GetCurveResponse& curve, Quantity quantity);
 
-// Speedup where some series has a baseline, else throughput.
+// Returns speedup if any series has a baseline, else throughput.
 Quantity MainQuantity(const scalelab::v1::GetCurveResponse& curve);
 std::string AxisTitle(Quantity quantity);
-// "Strong scaling, base cases: 799.8 to 1350 samples/s on 1 rank".
+// Returns for example "Strong scaling, base cases: 799.8 to 1350 samples/s on 1 rank".
 std::string Subtitle(const scalelab::v1::GetCurveResponse& curve);
 
-// A scale maps values to 0 (bottom or left) to 1.
+// A scale maps values to the range from 0 (bottom or left) to 1.
 struct Scale {
   bool log2 = false;
   double min = 0, max = 1;
@@ -53,13 +54,15 @@ struct Scale {
   double operator()(double value) const;
 };
 
-// The ranks of all points, lost ones included; a tick at each (powers of two when there are more than ten).
+// Returns a scale for the ranks of all points, including points without a result. It has a tick at each rank
+// count, or at powers of two if there are more than ten.
 Scale RanksScale(const std::vector<PlotSeries>& series);
-// Values and intervals of all points and, for a speedup, the ideal line. Speedups are on a log2 scale, on
-// which ideal scaling is straight; the others start at 0.
+// Returns a scale for the values and intervals of all points and, for a speedup, for the ideal line. Speedups
+// use a log2 scale, on which ideal scaling is a straight line; the other quantities start at 0.
 Scale ValueScale(const std::vector<PlotSeries>& series, Quantity quantity);
 
-// Distinct baseline ranks of series that have points: each has its own ideal speedup, ranks / baseline.
+// Returns the distinct baseline ranks of all series that have points. Each has its own ideal speedup,
+// ranks / baseline.
 std::vector<double> Baselines(const std::vector<PlotSeries>& series);
 
 }  // namespace scalelab::client

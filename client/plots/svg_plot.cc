@@ -14,7 +14,7 @@
 namespace scalelab::client {
 namespace {
 
-// Colours that people with any colour vision tell apart (Okabe and Ito 2008), the yellow one left out.
+// Colours that people with any colour vision can distinguish (Okabe and Ito 2008), without yellow.
 constexpr std::array<absl::string_view, 7> kColors = {"#0072B2", "#D55E00", "#009E73", "#CC79A7",
                                                       "#E69F00", "#56B4E9", "#444444"};
 constexpr double kWidth = 980;
@@ -23,15 +23,15 @@ constexpr double kPanelHeight = 320;
 constexpr double kLeft = 68;
 constexpr double kRight = 24;
 constexpr double kBetween = 84;
-constexpr double kInset = 22;  // between the frame and the first point
-constexpr double kDodge = 5;   // between points of equal ranks of two series
+constexpr double kInset = 22;  // distance between the frame and the first point
+constexpr double kDodge = 5;   // distance between points of two series with equal ranks
 constexpr double kLegendLine = 21;
 
 struct Box {
   double x, y, width, height;
 };
 
-// Two decimals without trailing zeros: enough for a pixel, and small.
+// Formats with two decimals and without trailing zeros: precise to a fraction of a pixel, and short.
 std::string N(double value) {
   std::string text = absl::StrFormat("%.2f", value);
   text.erase(text.find_last_not_of('0') + 1);
@@ -54,7 +54,7 @@ std::string Line(double x1, double y1, double x2, double y2, absl::string_view a
                       attributes, "/>\n");
 }
 
-// Shapes differ too, for print without colour.
+// Series also differ in shape, for prints without colour.
 std::string Mark(size_t index, double x, double y, absl::string_view tooltip) {
   const absl::string_view color = kColors[index % kColors.size()];
   const std::string head = absl::StrCat("fill=\"", color, "\" stroke=\"#fff\" stroke-width=\"1\"");
@@ -122,7 +122,7 @@ std::string Panel(const Box& box, const std::vector<PlotSeries>& series, Quantit
     out += Line(box.x, y_of(1), box.x + box.width, y_of(1), "class=\"ideal\"");
   }
 
-  std::string marks;  // above every line
+  std::string marks;  // drawn above all lines
   for (size_t i = 0; i < series.size(); ++i) {
     const absl::string_view color = kColors[i % kColors.size()];
     const double dodge = (static_cast<double>(i) - (static_cast<double>(series.size()) - 1) / 2) * kDodge;

@@ -1,4 +1,4 @@
-// A curve as a picture for papers and pages.
+// A scaling curve as an SVG picture.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace scalelab::client {
 
-// A self-contained SVG 1.1 document: speedup (throughput where no series has a baseline) and, beside it,
-// efficiency over ranks (log2), with 95% intervals, ideal lines, a legend with each base case in absolute
-// units, and marks for cells without a result. The same curve always gives the same bytes. Any text of the
-// curve is escaped.
+// Returns a self-contained SVG 1.1 document with two panels over ranks (log2): speedup (throughput if no
+// series has a baseline) and, to the right, efficiency. Both show 95% intervals, ideal lines and marks for
+// cells without a result. A legend gives each base case in absolute units. The same curve always gives the
+// same bytes. All text of the curve is escaped.
 std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve);
 
 }  // namespace scalelab::client

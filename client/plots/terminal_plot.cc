@@ -15,13 +15,13 @@ namespace scalelab::client {
 namespace {
 
 constexpr int kHeight = 18;
-constexpr int kLabelColumns = 8;  // "   1.25 " before the axis
-constexpr int kMargin = 2;        // columns and rows between axis and first point
+constexpr int kLabelColumns = 8;  // for example "   1.25 ", left of the axis
+constexpr int kMargin = 2;        // columns and rows between the axis and the first point
 constexpr std::array<absl::string_view, 6> kMarks = {"●", "▲", "■", "◆", "▼", "★"};
 constexpr std::array<absl::string_view, 6> kAsciiMarks = {"o", "x", "*", "#", "@", "%"};
 constexpr std::array<int, 6> kColors = {34, 33, 32, 35, 36, 31};
 
-// Characters and, below them, a finer grid of dots (2 x 4 a character, as braille has them).
+// A grid of characters and, below them, a finer grid of dots (2 x 4 per character, as in braille).
 class Canvas {
  public:
   Canvas(int width, int height, bool unicode, bool color)
@@ -31,15 +31,15 @@ class Canvas {
         color_(color),
         cells_(static_cast<size_t>(width * height)) {}
 
-  // Overwrites what is there.
+  // Replaces the glyph at this place.
   void Put(int column, int row, absl::string_view glyph, int color) {
     if (Cell* cell = At(column, row)) *cell = {std::string(glyph), 0, color};
   }
-  // Only where no glyph is.
+  // Puts the glyph only if the place has none.
   void PutBelow(int column, int row, absl::string_view glyph, int color) {
     if (Cell* cell = At(column, row); cell != nullptr && cell->glyph.empty()) Put(column, row, glyph, color);
   }
-  void Dot(double x, double y, int color) {  // in characters, from the left top
+  void Dot(double x, double y, int color) {  // in characters, from the top left
     const int column = static_cast<int>(std::floor(x)), row = static_cast<int>(std::floor(y));
     Cell* cell = At(column, row);
     if (cell == nullptr || !cell->glyph.empty()) return;
@@ -80,7 +80,7 @@ class Canvas {
     int dots = 0;
     int color = 0;
   };
-  // U+2800 plus one bit a dot, in UTF-8.
+  // Returns the character U+2800 plus one bit per dot, in UTF-8.
   static std::string Braille(int dots) {
     return {'\xe2', static_cast<char>(0xa0 | (dots >> 6)), static_cast<char>(0x80 | (dots & 0x3f))};
   }
@@ -115,7 +115,7 @@ std::string TerminalPlot(const scalelab::v1::GetCurveResponse& curve, const Term
   const int width = std::clamp(terminal.width, 40, 100) - kLabelColumns - 1;
 
   Canvas canvas(width, kHeight, unicode, terminal.color);
-  // The middles of the characters at both ends carry the ends of the scales.
+  // The centres of the first and last characters represent the ends of the scales.
   const auto x_of = [&](double ranks) { return kMargin + 0.5 + xs(ranks) * (width - 1 - 2 * kMargin); };
   const auto y_of = [&](double value) { return 0.5 + (1 - std::clamp(ys(value), 0.0, 1.0)) * (kHeight - 1); };
   const auto column_of = [&](double ranks) { return static_cast<int>(x_of(ranks)); };

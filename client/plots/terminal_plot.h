@@ -1,4 +1,4 @@
-// A curve drawn with characters.
+// A scaling curve drawn with characters.
 #pragma once
 
 #include <string>
@@ -8,9 +8,10 @@
 
 namespace scalelab::client {
 
-// Speedup (throughput where no series has a baseline) over ranks, both on log2 scales, with the ideal line,
-// intervals and cells without a result; below it a legend. Braille lines when `terminal.unicode`, else ASCII
-// only. At most `terminal.width` columns (100 at the widest). Empty when there is nothing to draw.
+// Returns a plot of speedup (throughput if no series has a baseline) over ranks, both on log2 scales, with
+// the ideal line, intervals and cells without a result, and a legend below. Uses braille lines if
+// `terminal.unicode`, else only ASCII. At most `terminal.width` columns wide, and never more than 100. Empty
+// if there is nothing to draw.
 std::string TerminalPlot(const scalelab::v1::GetCurveResponse& curve, const Terminal& terminal);
 
 }  // namespace scalelab::client

@@ -20,7 +20,7 @@ namespace {
 using std::chrono::system_clock;
 
 system_clock::time_point ToChrono(absl::Time time) {
-  // gRPC cannot say "for ever" with a time point of its own; a year is as good.
+  // gRPC's time points have no infinite value; one year is long enough.
   return absl::ToChronoTime(std::min(time, absl::Now() + absl::Hours(24 * 365)));
 }
 
@@ -30,7 +30,7 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
   if (!std::getline(file, token) || absl::StripAsciiWhitespace(token).empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot read a token from ", path,
-                     ": --token-file and SCALELAB_TOKEN_FILE name a copy of the "
+                     ": set --token-file or SCALELAB_TOKEN_FILE to a copy of the "
                      "coordinator's client.token"));
   }
   return std::string(absl::StripAsciiWhitespace(token));
@@ -44,7 +44,7 @@ Connection::Connection(ServerOptions options, absl::Duration timeout, std::strin
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
-                   5000);  // also the time a host has to take the connection
+                   5000);  // also the timeout for establishing a connection
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
@@ -94,17 +94,17 @@ absl::Status Connection::Repeat(size_t request_bytes,
                                 const std::function<grpc::Status(grpc::ClientContext*)>& call) const {
   if (request_bytes > kMaxRequestBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the request has ", request_bytes, " bytes, and a server takes ", kMaxRequestBytes,
+        absl::StrCat("the request has ", request_bytes, " bytes; the server accepts ", kMaxRequestBytes,
                      " (4 MiB) at most: split the study, or write its grid as axes"));
   }
   const absl::Time deadline = absl::Now() + timeout_;
   for (absl::Duration pause = absl::Milliseconds(50);; pause = std::min(2 * pause, absl::Seconds(1))) {
     const grpc::Status status = call(MakeContext(deadline).get());
-    // With a reason it is the server itself that says no.
+    // A status with a reason comes from the server itself: do not retry.
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE || !ReasonOf(FromGrpc(status)).empty()) {
       return Explain(status);
     }
-    // It was there when we connected: give a restart the time that the user gave us.
+    // The server was there when we connected. Retry until the user's timeout, in case the server restarts.
     absl::SleepFor(std::min(pause, deadline - absl::Now()));
     if (!WaitForServer(deadline)) return Unreachable();
   }
@@ -114,7 +114,7 @@ absl::Status Connection::Unreachable() const {
   const std::string& path = options_.address.socket_path;
   if (!path.empty() && access(path.c_str(), W_OK) != 0 && errno == EACCES) {
     return absl::PermissionDeniedError(absl::StrCat(
-        "you may not open the socket ", path, ": ask whoever runs the server for an address and a token"));
+        "no permission to open the socket ", path, ": ask the server's operator for an address and a token"));
   }
   return absl::UnavailableError(
       absl::StrCat("no scalelab server answers at ", options_.address.text,
@@ -126,25 +126,25 @@ absl::Status Connection::Explain(const grpc::Status& grpc_status) const {
   const std::string& server = options_.address.text;
   if (status.code() == absl::StatusCode::kUnauthenticated) {
     return absl::UnauthenticatedError(absl::StrCat(
-        "the server at ", server, " does not know you (", status.message(),
-        "): --token-file or SCALELAB_TOKEN_FILE names a copy of the coordinator's client.token"));
+        "the server at ", server, " rejects the credentials (", status.message(),
+        "): set --token-file or SCALELAB_TOKEN_FILE to a copy of the coordinator's client.token"));
   }
-  // With a reason the server has said what is wrong, better than we can.
+  // A status with a reason already explains what is wrong.
   if (status.ok() || !ReasonOf(status).empty()) return status;
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
       return Unreachable();
     case absl::StatusCode::kDeadlineExceeded:
-      return absl::DeadlineExceededError(absl::StrCat("the server at ", server, " did not answer in ",
+      return absl::DeadlineExceededError(absl::StrCat("the server at ", server, " did not answer within ",
                                                       absl::FormatDuration(timeout_),
-                                                      ": --timeout gives it longer"));
+                                                      "; use a longer --timeout"));
     case absl::StatusCode::kUnimplemented:
       return absl::UnimplementedError(
-          absl::StrCat("the server at ", server, " is of another version and does not know this command"));
+          absl::StrCat("the server at ", server, " has another version and does not support this command"));
     case absl::StatusCode::kResourceExhausted:
       if (absl::StrContains(status.message(), "larger than max")) {
         return absl::InvalidArgumentError(absl::StrCat("the server at ", server,
-                                                       " does not take so large a request (",
+                                                       " does not accept a request of this size (",
                                                        status.message(), "): split the study"));
       }
       return status;

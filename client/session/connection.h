@@ -1,5 +1,5 @@
-// The line to the server: deadlines, retries, credentials, and errors in the words of a user. The only file
-// of this room that deals with channels.
+// The connection to the server: deadlines, retries, credentials and error messages for users. The only file
+// of this library that creates channels and stubs.
 #pragma once
 
 #include <functional>
@@ -18,19 +18,19 @@
 
 namespace scalelab::client {
 
-// What a server takes in one message.
+// The server's limit for one message.
 inline constexpr size_t kMaxRequestBytes = 4U << 20;
 
 class Connection {
  public:
-  // Connects, and tells within a second when nobody listens: UNAVAILABLE with what to try; PERMISSION_DENIED
-  // when the socket is not ours to open; INVALID_ARGUMENT when the token file cannot be read. `timeout` is
-  // that of each call.
+  // Connects. Returns within about a second if nobody listens. Errors: UNAVAILABLE with what to try if the
+  // server cannot be reached; PERMISSION_DENIED if the user may not open the socket; INVALID_ARGUMENT if the
+  // token file cannot be read. `timeout` applies to each call.
   static absl::StatusOr<std::unique_ptr<Connection>> Open(const ServerOptions& options,
                                                           absl::Duration timeout);
 
-  // One unary call. A call that loses its server on the way is made again until it is answered or the time is
-  // over, so it must be idempotent (a create: by its request_id).
+  // Makes one unary call. If the connection breaks, the call is repeated until it is answered or the timeout
+  // expires, so the call must be idempotent (a create is idempotent through its request_id).
   template <class Stub, class Request, class Response>
   absl::StatusOr<Response> Call(Stub& stub,
                                 grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
@@ -43,11 +43,11 @@ class Connection {
     return response;
   }
 
-  // For streams: a context that ends at `deadline` and carries the credentials.
+  // Returns a context for a stream, with the credentials and `deadline`.
   std::unique_ptr<grpc::ClientContext> MakeContext(absl::Time deadline) const;
-  // What a call's status means to a user; OK stays OK.
+  // Converts a call's status to an error message for users. OK stays OK.
   absl::Status Explain(const grpc::Status& status) const;
-  // Waits until the server is there again; false when `deadline` passes first.
+  // Waits until the server is reachable again. Returns false if `deadline` passes first.
   bool WaitForServer(absl::Time deadline) const;
 
   scalelab::v1::StudyService::Stub& studies() const { return *studies_; }

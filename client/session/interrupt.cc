@@ -13,7 +13,7 @@ namespace {
 
 std::atomic<const char*> interrupt_words = nullptr;
 
-// Only what signal-safety(7) allows.
+// A signal handler: calls only functions that signal-safety(7) allows.
 void OnInterrupt(int) {
   const char* words = interrupt_words.load();
   if (words != nullptr) {

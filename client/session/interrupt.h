@@ -1,12 +1,13 @@
-// Ctrl-C: the program says what goes on without it, and exits with 130.
+// Handling of Ctrl-C: the program prints a message about what continues without it, and exits with 130.
 #pragma once
 
 namespace scalelab::client {
 
-// From now on SIGINT and SIGTERM write the words last set to standard error and end the program with 130.
+// Installs handlers for SIGINT and SIGTERM. They write the message set by SetInterruptWords to standard error
+// and exit with 130.
 void InstallInterruptHandler();
 
-// `words` must live as long as the program (a literal); null for none.
+// Sets the message. `words` must live as long as the program (use a literal); null means no message.
 void SetInterruptWords(const char* words);
 
 }  // namespace scalelab::client

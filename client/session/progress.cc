@@ -18,7 +18,7 @@ using scalelab::v1::WatchStudyResponse;
 
 constexpr int kBarWidth = 30;
 
-// Text in several tones that stops at the terminal's edge.
+// Coloured text that is cut at the width of the terminal.
 class Line {
  public:
   explicit Line(const Terminal& terminal) : terminal_(terminal), left_(terminal.width - 1) {}
@@ -28,7 +28,7 @@ class Line {
     text_ += Colored(cut, tone, terminal_.color);
     return *this;
   }
-  // At least one space, then up to `column`.
+  // Pads with at least one space, up to `column`.
   Line& Pad(int column) {
     const int at = terminal_.width - 1 - left_;
     return Add(std::string(static_cast<size_t>(std::max(1, column - at)), ' '));
@@ -41,7 +41,7 @@ class Line {
   std::string text_;
 };
 
-// `share` of `width` columns, in eighths where there are characters for it.
+// Returns a bar of `width` columns that is filled to `share`, in eighths of a column if `unicode`.
 std::string Bar(double share, int width, bool unicode) {
   static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
   const int eighths = static_cast<int>(std::clamp(share, 0.0, 1.0) * width * 8);

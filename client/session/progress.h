@@ -1,4 +1,4 @@
-// A study under way, as lines of text. Pure.
+// Progress of a running study as lines of text. Pure functions.
 #pragma once
 
 #include <optional>
@@ -14,14 +14,15 @@ namespace scalelab::client {
 int TotalRuns(const scalelab::v1::RunCounts& counts);
 bool IsFinal(const scalelab::v1::Study& study);
 
-// Runs that are over and what live attempts have done of theirs, over all runs: 0 to 1.
+// Returns the fraction of work that is done, from 0 to 1: finished runs plus the completed steps of running
+// attempts, divided by the number of runs.
 double DoneShare(const scalelab::v1::WatchStudyResponse& look);
 
-// Guesses the time left from the pace seen so far; looks only at this program's clock.
+// Estimates the remaining time from the pace so far. Uses only this program's clock.
 class PaceEstimate {
  public:
   void Add(double done_share, absl::Time now);
-  // Absent until there is a pace to speak of.
+  // Returns nothing until the pace is known.
   std::optional<absl::Duration> Left() const;
 
  private:
@@ -29,11 +30,13 @@ class PaceEstimate {
   double first_share_ = 0, last_share_ = 0;
 };
 
-// "studies/7 running: 3 of 40 runs done, 2 running, 35 queued, 1 failed" plus why it waits.
+// Returns for example "studies/7 running: 3 of 40 runs done, 2 running, 35 queued, 1 failed", followed by the
+// reason why it waits, if any.
 std::string ProgressLine(const scalelab::v1::WatchStudyResponse& look);
 
-// The display: a head line, a bar, live attempts as far as `terminal.height` has room. No line is wider than
-// the terminal, so the number of lines is what has to be cleared before the next one.
+// Returns the display: a head line, a bar, and the running attempts that fit into `terminal.height`. No
+// line is wider than the terminal, so the number of lines is also the number of terminal rows to clear
+// before the next display.
 std::vector<std::string> ProgressDisplay(const scalelab::v1::WatchStudyResponse& look, absl::Duration elapsed,
                                          std::optional<absl::Duration> left, const Terminal& terminal);
 

@@ -25,7 +25,7 @@ bool IsNumber(absl::string_view text) {
 
 using NameOf = absl::StatusOr<std::string> (*)(absl::string_view);
 
-// Comma-separated parts, each one name or a range of numbers.
+// Parses comma-separated parts, each a name or a range of numbers.
 absl::StatusOr<std::vector<std::string>> Several(absl::string_view selector, NameOf name_of) {
   std::vector<std::string> names;
   std::unordered_set<std::string> seen;
@@ -47,7 +47,7 @@ absl::StatusOr<std::vector<std::string>> Several(absl::string_view selector, Nam
     if (!absl::SimpleAtoi(ends[0], &first) || !absl::SimpleAtoi(ends[1], &last) || first > last ||
         last - first >= kMaxSelected) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the range '", part, "' must rise and hold at most ", kMaxSelected, " numbers"));
+          absl::StrCat("the range '", part, "' must ascend and have at most ", kMaxSelected, " numbers"));
     }
     for (int64_t number = first; number <= last; ++number) {
       if (const absl::Status status = add(absl::StrCat(number)); !status.ok()) return status;
@@ -63,7 +63,7 @@ absl::StatusOr<std::string> StudyName(absl::string_view selector) {
   absl::ConsumePrefix(&rest, "studies/");
   if (rest.empty() || rest.find_first_of("/, ") != absl::string_view::npos) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'", selector, "' names no study: give its number, its name, studies/NUMBER, or last"));
+        absl::StrCat("'", selector, "' is not a study: give a number, a name, studies/NUMBER or last"));
   }
   return absl::StrCat("studies/", rest);
 }
@@ -77,7 +77,7 @@ absl::StatusOr<std::string> RunName(absl::string_view selector) {
     return std::string(selector);
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "'", selector, "' names no run: give its number, runs/NUMBER, or studies/NUMBER/runs/NUMBER"));
+      "'", selector, "' is not a run: give a number, runs/NUMBER or studies/NUMBER/runs/NUMBER"));
 }
 
 absl::StatusOr<std::vector<std::string>> StudyNames(absl::string_view selector) {
@@ -116,7 +116,7 @@ absl::StatusOr<std::vector<Study>> FindStudies(Connection& server, absl::string_
     request.set_name(name);
     auto response = server.Call(server.studies(), &StudyService::Stub::GetStudy, request);
     if (!response.ok()) return response.status();
-    // Two selectors may mean one study, for example its name and its number.
+    // Two selectors may mean the same study, for example its name and its number.
     const auto same = [&](const Study& study) { return study.name() == response->study().name(); };
     if (std::none_of(studies.begin(), studies.end(), same))
       studies.push_back(std::move(*response->mutable_study()));

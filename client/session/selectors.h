@@ -1,9 +1,9 @@
-// From what a user types for studies and runs to resource names.
+// Conversion of what users type for studies and runs to resource names.
 //
 //   last, 7, studies/7, resnet20-strong    one study (a display name means the newest of that name)
-//   1-3,5,resnet20-strong                  several, in that order, each once
+//   1-3,5,resnet20-strong                  several studies, in this order, without duplicates
 //   all                                    every study
-//   12, runs/12, studies/7/runs/12         one run; 12-15,20 several
+//   12, runs/12, studies/7/runs/12         one run; 12-15,20: several runs
 #pragma once
 
 #include <string>
@@ -16,19 +16,19 @@
 
 namespace scalelab::client {
 
-// The longest range taken, so that a slip of the finger does not become a million calls.
+// The longest range accepted, so that a typing mistake does not lead to a million calls.
 inline constexpr int64_t kMaxSelected = 10'000;
 
-// INVALID_ARGUMENT says what is wrong with the selector. None of these asks the server.
+// Return INVALID_ARGUMENT with what is wrong with the selector. None of these functions calls the server.
 absl::StatusOr<std::string> StudyName(absl::string_view selector);
 absl::StatusOr<std::string> RunName(absl::string_view selector);
 absl::StatusOr<std::vector<std::string>> StudyNames(absl::string_view selector);
 absl::StatusOr<std::vector<std::string>> RunNames(absl::string_view selector);
 
-// Every study, newest first, all pages.
+// Returns all studies, newest first, from all pages.
 absl::StatusOr<scalelab::v1::ListStudiesResponse> ListAllStudies(Connection& server);
-// The studies a selector means, "all" and "last" included, each looked up: NOT_FOUND names the first that is
-// not there.
+// Returns the studies that `selector` means, including "all" and "last". Looks each one up; NOT_FOUND names
+// the first that does not exist.
 absl::StatusOr<std::vector<scalelab::v1::Study>> FindStudies(Connection& server, absl::string_view selector);
 
 }  // namespace scalelab::client

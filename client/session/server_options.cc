@@ -15,7 +15,7 @@
 namespace scalelab::client {
 namespace {
 
-constexpr size_t kLongestSocketPath = 107;  // sockaddr_un.sun_path, its ending zero left out
+constexpr size_t kLongestSocketPath = 107;  // size of sockaddr_un.sun_path without the terminating zero
 
 std::string Env(const char* name) {
   const char* value = std::getenv(name);
@@ -27,7 +27,7 @@ std::string XdgDirectory(const char* variable, absl::string_view below_home) {
   return value.empty() ? absl::StrCat(Env("HOME"), "/", below_home) : value;
 }
 
-// The configuration file's values; empty when there is no such file.
+// Returns the values of the configuration file; empty if the file does not exist.
 absl::StatusOr<std::map<std::string, std::string>> ReadConfig(const std::string& path) {
   std::map<std::string, std::string> values;
   std::ifstream file(path);
@@ -62,11 +62,11 @@ absl::StatusOr<ServerAddress> ParseServerAddress(absl::string_view text) {
   if (absl::ConsumePrefix(&rest, "unix:")) {
     if (absl::StartsWith(rest, "//")) rest.remove_prefix(2);
     if (rest.empty())
-      return absl::InvalidArgumentError("the server address 'unix:' lacks the path of a socket");
+      return absl::InvalidArgumentError("the server address 'unix:' has no socket path: write unix:PATH");
     if (rest.size() > kLongestSocketPath) {
       return absl::InvalidArgumentError(absl::StrCat("the socket path ", rest, " has ", rest.size(),
                                                      " bytes, more than ", kLongestSocketPath,
-                                                     ": use a shorter or a relative one"));
+                                                     ": use a shorter or a relative path"));
     }
     address.socket_path = std::string(rest);
     address.target = absl::StrCat("unix:", rest);

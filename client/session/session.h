@@ -1,4 +1,4 @@
-// What a command works with: the global options, its outputs and the line to the server.
+// The context of a command: global options, outputs and the connection to the server.
 #pragma once
 
 #include <functional>
@@ -24,32 +24,32 @@ struct GlobalOptions {
   std::string server;      // empty: see ResolveServer
   std::string token_file;  // empty: see ResolveServer
   std::optional<absl::Duration>
-      timeout;  // of each call (default 60 s), of "wait" and "watch" the whole (none)
+      timeout;  // of each call (default 60 s); of "wait" and "watch" as a whole (none)
   bool quiet = false;
   bool no_color = false;
 };
 
-// Where output goes. Data goes to `out`, words to `err`.
+// The outputs. Data goes to `out`, messages to `err`.
 struct Io {
   std::ostream& out;
   std::ostream& err;
   Terminal out_terminal;
   Terminal err_terminal;
-  std::function<absl::Time()> now = absl::Now;  // what ages and remaining times are measured from
+  std::function<absl::Time()> now = absl::Now;  // reference for ages and remaining times
 };
 
 class Session {
  public:
-  // Both must outlive the session.
+  // `options` and `io` must outlive the session.
   Session(const GlobalOptions& options, const Io& io);
 
   const GlobalOptions& options() const { return options_; }
   const Io& io() const { return io_; }
   absl::Time now() const { return io_.now(); }
-  // Connects at the first call; `Connection::Open` lists the errors.
+  // Connects at the first call. Errors are those of Connection::Open.
   absl::StatusOr<Connection*> Server();
   absl::Status Print(const Answer& answer) { return printer_->Print(answer); }
-  // A sentence for a person, on `err`; nothing with --quiet.
+  // Prints a message for the user on `err`; nothing with --quiet.
   void Say(absl::string_view words) const;
   bool tables() const {
     return options_.output == OutputFormat::kTable || options_.output == OutputFormat::kWide;
@@ -62,7 +62,7 @@ class Session {
   std::unique_ptr<Connection> connection_;
 };
 
-// What a chosen subcommand does, given everything it needs.
+// The action of a subcommand.
 using Action = std::function<absl::StatusOr<ExitCode>(Session&)>;
 
 }  // namespace scalelab::client

@@ -46,7 +46,7 @@ absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
   request.set_name(name);
   std::optional<WatchStudyResponse> last;
   absl::Time heard = absl::Now();
-  bool told = false;  // that the server is away
+  bool told = false;  // whether the user was informed about the lost server
   for (absl::Duration pause = absl::Milliseconds(50);; pause = std::min(2 * pause, absl::Seconds(1))) {
     const auto context = connection.MakeContext(deadline);
     const auto reader = connection.studies().WatchStudy(context.get(), request);
@@ -56,7 +56,7 @@ absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
       heard = absl::Now();
       told = false;
       pause = absl::Milliseconds(50);
-      request.set_name(look.study().name());  // "last" may be another one when we have to ask again
+      request.set_name(look.study().name());  // "last" may mean another study when we reconnect
       on_look(look);
     }
     const grpc::Status status = reader->Finish();
@@ -64,12 +64,12 @@ absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
     const bool lost = status.error_code() == grpc::StatusCode::UNAVAILABLE || status.ok();
     if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
       return absl::DeadlineExceededError(absl::StrCat(last ? ProgressLine(*last) : name, "; not over after ",
-                                                      absl::FormatDuration(limit), ", and it goes on"));
+                                                      absl::FormatDuration(limit), "; the study continues"));
     }
     if (!lost || absl::Now() - heard > kPatience) return connection.Explain(status);
     if (!told) {
       session.Say(
-          absl::StrCat("lost the server at ", connection.address().text, "; waiting for it to come back"));
+          absl::StrCat("lost the connection to ", connection.address().text, "; waiting for the server"));
       if (on_lost) on_lost();
       told = true;
     }
@@ -82,7 +82,7 @@ absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
 
 absl::StatusOr<ExitCode> WatchStudy(Session& session, const std::string& name, std::ostream& out,
                                     const Terminal& terminal) {
-  SetInterruptWords("no longer watching; the study goes on (`scalelab study cancel` ends it)");
+  SetInterruptWords("stopped watching; the study continues (`scalelab study cancel` cancels it)");
   const OutputFormat format = session.options().output;
   const bool live = terminal.tty && session.tables();
   std::optional<RunCounts> shown;
@@ -118,7 +118,7 @@ absl::StatusOr<ExitCode> WatchStudy(Session& session, const std::string& name, s
           out << ProgressLine(look) << std::endl;
         }
       },
-      [&lines_drawn] { lines_drawn = 0; });  // what was said stands below the display: draw a new one
+      [&lines_drawn] { lines_drawn = 0; });  // the message is below the display: draw a new one
   SetInterruptWords(nullptr);
   if (!final.ok()) return final.status();
   if (const absl::Status status = Flush(out); !status.ok()) return status;

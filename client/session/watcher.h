@@ -1,4 +1,4 @@
-// Follows a study until it is final, over restarts of the server.
+// Follows a study until it is final, across restarts of the server.
 #pragma once
 
 #include <functional>
@@ -10,21 +10,21 @@
 
 namespace scalelab::client {
 
-// Calls `on_look` for what the server sends, and returns the final study. Says it when the server is lost,
-// then calls `on_lost`, if set. DEADLINE_EXCEEDED when the session's
-// --timeout is over first; UNAVAILABLE when a server that was there stays away for a minute.
+// Calls `on_look` for each message from the server, and returns the final study. When the connection is lost,
+// prints a message and then calls `on_lost`, if set. Returns DEADLINE_EXCEEDED if the session's --timeout
+// expires first, and UNAVAILABLE if the server cannot be reached for a minute after it was connected.
 absl::StatusOr<scalelab::v1::Study> FollowStudy(
     Session& session, const std::string& name,
     const std::function<void(const scalelab::v1::WatchStudyResponse&)>& on_look,
     const std::function<void()>& on_lost = nullptr);
 
-// Shows progress on `out` until the study is final: redrawn in place when `terminal` is one, else a line at
-// every change of the counts (of the output format: table and wide as words, json as one message a line, csv
-// as rows).
+// Shows progress on `out` until the study is final. If `terminal` is a terminal and the output format is
+// table or wide, progress is redrawn in place. Otherwise prints one line at each change of the counts: text
+// for table and wide, one message per line for json, rows for csv.
 absl::StatusOr<ExitCode> WatchStudy(Session& session, const std::string& name, std::ostream& out,
                                     const Terminal& terminal);
 
-// kOk when every run succeeded, else kRunsFailed.
+// Returns kOk if every run succeeded, else kRunsFailed.
 ExitCode OutcomeOf(const scalelab::v1::Study& study);
 
 }  // namespace scalelab::client

@@ -1,11 +1,11 @@
-// Places in study files.
+// Positions in study files.
 #pragma once
 
 #include <compare>
 
 namespace scalelab::client {
 
-// A place in a file, both from 1. Of an entry of a mapping it is the place of its key.
+// A line and column, both from 1. The position of a mapping's entry is that of its key.
 struct Position {
   int line = 1;
   int column = 1;

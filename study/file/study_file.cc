@@ -43,7 +43,7 @@ absl::Status TooLarge(const std::string& path, absl::string_view size) {
                    absl::StrCat("the file is ", size, "; a study file may have at most 4 MiB"));
 }
 
-// Place of the first byte that is not UTF-8 text, or npos.
+// Returns the index of the first byte that is not UTF-8 text, or npos.
 size_t FirstBinaryByte(const std::string& text) {
   size_t i = 0;
   while (i < text.size()) {
@@ -56,7 +56,7 @@ size_t FirstBinaryByte(const std::string& text) {
   return std::string::npos;
 }
 
-// Pipes are welcome too: `scalelab study submit <(generate)`.
+// Reads a file or a pipe, for example `scalelab study submit <(generate)`.
 absl::StatusOr<std::string> ReadText(const std::string& path) {
   int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return SystemError(path, errno);
@@ -65,7 +65,7 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
     if (S_ISDIR(st.st_mode)) {
       close(fd);
       return WholeFile(absl::StatusCode::kInvalidArgument, path,
-                       "this is a directory; name the study file in it");
+                       "this is a directory; give the path of a study file");
     }
     if (S_ISREG(st.st_mode) && st.st_size > kMaxFileBytes) {
       close(fd);
@@ -109,7 +109,7 @@ absl::Status InvalidFile(const StudyFile& file, std::vector<Problem> problems) {
       std::move(violations));
 }
 
-// The file as far as it can be read; an error only where there is nothing to go on with.
+// Reads as much of the file as possible. Returns an error only if nothing can be read.
 absl::StatusOr<StudyFile> Parse(const std::string& path, std::vector<Problem>* problems) {
   absl::StatusOr<std::string> text = ReadText(path);
   if (!text.ok()) return text.status();
@@ -126,13 +126,13 @@ absl::StatusOr<StudyFile> Parse(const std::string& path, std::vector<Problem>* p
                                absl::StrCat("a study file is a mapping that starts with study: NAME, not ",
                                             ShowNode(*yaml.root))}});
   }
-  std::error_code ignored;  // without a working directory the path stays relative, and the server says so
+  std::error_code ignored;  // without a working directory the path stays relative; the server then rejects it
   std::filesystem::path directory = std::filesystem::absolute(path, ignored).parent_path();
   *problems = ReadStudy(*yaml.root, directory.string(), &file);
   return file;
 }
 
-// Position of the longest part of `field` that stands in the file.
+// Returns the position of the longest prefix of `field` that occurs in the file.
 Position Find(const StudyFile& file, absl::string_view field) {
   while (true) {
     auto found = file.positions.find(std::string(field));
@@ -145,7 +145,8 @@ Position Find(const StudyFile& file, absl::string_view field) {
 
 absl::string_view Section(absl::string_view field) { return field.substr(0, field.find_first_of(".[")); }
 
-// What the rules say of a file of which parts could not be read: only what does not follow from the gaps.
+// Adds the violations in `status`, except those that may only follow from parts of the file that could
+// not be read.
 void AddSoundViolations(const StudyFile& file, const absl::Status& status, std::vector<Problem>* problems) {
   std::set<std::string, std::less<>> broken;
   for (const Problem& problem : *problems) broken.emplace(Section(problem.field));
@@ -175,7 +176,7 @@ absl::Status Locate(const StudyFile& file, const absl::Status& status) {
     Position at = Find(file, violation.field);
     lines.emplace_back(at,
                        absl::StrCat(file.path, ":", at.line, ":", at.column, ": ", violation.description));
-    // What counts further violations stays last.
+    // Keep "and N more" last.
     if (violation.field.empty()) {
       lines.back() = {{std::numeric_limits<int>::max(), 1},
                       absl::StrCat(file.path, ": ", violation.description)};

@@ -1,5 +1,5 @@
-// Study files: YAML to StudySpec, with the place of everything, so that an error anywhere later can name the
-// line.
+// Study files: converts YAML to a StudySpec and keeps the position of every field, so that later errors can
+// name the line.
 #pragma once
 
 #include <map>
@@ -14,29 +14,28 @@
 namespace scalelab::client {
 
 struct StudyFile {
-  std::string path;              // as given
-  scalelab::v1::StudySpec spec;  // defaults not filled in
+  std::string path;              // as given by the user
+  scalelab::v1::StudySpec spec;  // without defaults
   std::map<std::string, Position>
-      positions;  // by field path: "matrix.engine[1]", "scaling.global_batch"; "" is the top
+      positions;  // by field path: "matrix.engine[1]", "scaling.global_batch"; "" is the whole file
 };
 
-// Reads and converts a study file. What a value may be is not looked at here, only that the file has the
-// shape of a study: known keys, none twice, and where the specification has a typed field, a value of its
-// type.
+// Reads and converts a study file. Checks only the structure of the file: keys are known and unique, and
+// typed fields of the specification have values of their type. ExpandStudy checks the values.
 //
-// A relative data_dir is made absolute, seen from the study file's directory: the coordinator and the nodes
-// do not share the client's working directory. Everything else stays as written.
+// A relative data_dir is made absolute, relative to the directory of the study file, because the coordinator
+// and the nodes do not share the client's working directory. Everything else stays as written.
 //
-// `time` takes seconds (1800), units ("30m", "1h30m", "2d") and Slurm's forms with colons or a dash ("MM:SS",
-// "HH:MM:SS", "D-HH", "D-HH:MM", "D-HH:MM:SS").
+// `time` accepts seconds (1800), units ("30m", "1h30m", "2d") and Slurm's forms with colons or a dash
+// ("MM:SS", "HH:MM:SS", "D-HH", "D-HH:MM", "D-HH:MM:SS").
 //
-// INVALID_ARGUMENT with every problem found, a line each in file order: "FILE:LINE:COLUMN: sentence" (or
-// "FILE: sentence" when the file as a whole is wrong); NOT_FOUND when there is no such file.
+// Returns INVALID_ARGUMENT with every problem, one per line in file order: "FILE:LINE:COLUMN: sentence"
+// ("FILE: sentence" if the problem concerns the whole file). Returns NOT_FOUND if the file does not exist.
 absl::StatusOr<StudyFile> ReadStudyFile(const std::string& path);
 
-// An error of ExpandStudy or of the server in the file's own terms: every violation becomes a line
-// "FILE:LINE:COLUMN: sentence", in file order, at the longest part of its field path that stands in the file.
-// Code and details stay. A status without violations comes back as it is.
+// Adds file positions to an error of ExpandStudy or of the server. Every violation becomes a line
+// "FILE:LINE:COLUMN: sentence", in file order, at the longest prefix of its field path that occurs in the
+// file. Keeps the code and the details. A status without violations is returned unchanged.
 absl::Status Locate(const StudyFile& file, const absl::Status& status);
 
 struct CheckedStudyFile {
@@ -44,8 +43,8 @@ struct CheckedStudyFile {
   ExpandedStudy study;
 };
 
-// Everything that can be checked without a server: ReadStudyFile, ExpandStudy and Locate, with all problems
-// of both in one error.
+// Runs all checks that need no server: ReadStudyFile, ExpandStudy and Locate. Returns the problems of all of
+// them in one error.
 absl::StatusOr<CheckedStudyFile> CheckStudyFile(const std::string& path);
 
 }  // namespace scalelab::client

@@ -23,8 +23,8 @@ using google::protobuf::Message;
 using google::protobuf::Struct;
 using google::protobuf::Value;
 
-// Numbers whose zero means "the default" in the specification: whoever writes the zero into a file means
-// something else.
+// Whether 0 means "the default" for this field of the specification. A 0 written in a file is an error for
+// such a field.
 bool ZeroIsDefault(absl::string_view field) {
   for (absl::string_view name : {"repeats", "scaling.global_batch", "scaling.batch_per_rank",
                                  "lr.reference_batch", "resources.cpus_per_rank"}) {
@@ -50,12 +50,12 @@ bool ParseNumber(absl::string_view text, double* value) {
     *value = std::numeric_limits<double>::infinity() * (lower[0] == '-' ? -1 : 1);
     return true;
   }
-  // SimpleAtod also takes "inf", "nan" and hexadecimals, which are text in YAML 1.2.
+  // SimpleAtod also accepts "inf", "nan" and hexadecimal numbers, which are text in YAML 1.2.
   return unsigned_part.find_first_not_of("0123456789.e+-") == absl::string_view::npos &&
          absl::SimpleAtod(text, value);
 }
 
-// STRONG -> "strong", PER_RUN -> "per-run".
+// Converts STRONG to "strong" and PER_RUN to "per-run".
 std::string EnumWord(absl::string_view name) {
   return absl::StrReplaceAll(absl::AsciiStrToLower(name), {{"_", "-"}});
 }
@@ -79,7 +79,8 @@ class StudyReader {
     return parent.empty() ? std::string(name) : absl::StrCat(parent, ".", name);
   }
 
-  // The entries of a mapping, each key once, their places noted. A section that is left empty has none.
+  // Returns the entries of a mapping without duplicate keys, and records their positions. Returns no entries
+  // for an empty section.
   std::vector<const YamlEntry*> Entries(const YamlNode& node, Position at, const std::string& path,
                                         absl::string_view what) {
     std::vector<const YamlEntry*> out;
@@ -94,8 +95,7 @@ class StudyReader {
       auto [it, fresh] = lines.emplace(entry.key, entry.at.line);
       if (!fresh) {
         Add(entry.at, field,
-            absl::StrCat("key ", Quote(entry.key), " stands here a second time; the first is in line ",
-                         it->second));
+            absl::StrCat("duplicate key ", Quote(entry.key), " (first on line ", it->second, ")"));
         continue;
       }
       file_->positions[field] = entry.at;
@@ -104,7 +104,7 @@ class StudyReader {
     return out;
   }
 
-  // The items of a list, their places noted.
+  // Returns the items of a list, and records their positions.
   std::vector<YamlPtr> Items(const YamlNode& node, Position at, const std::string& path,
                              absl::string_view what, absl::string_view hint = "") {
     if (node.kind == YamlNode::kNull) return {};
@@ -117,7 +117,7 @@ class StudyReader {
     return node.items;
   }
 
-  // A mapping whose keys are the fields of a message: the whole file, and each section with typed fields.
+  // Reads a mapping whose keys are the fields of a message: the whole file, or a section with typed fields.
   void ReadMessage(const YamlNode& node, const std::string& path, Message* message) {
     const auto* descriptor = message->GetDescriptor();
     Position at = file_->positions[path];
@@ -208,7 +208,7 @@ class StudyReader {
     const EnumDescriptor* type = field->enum_type();
     std::vector<std::string> words;
     for (int i = 1; i < type->value_count(); ++i)
-      words.push_back(EnumWord(type->value(i)->name()));  // 0: unspecified
+      words.push_back(EnumWord(type->value(i)->name()));  // 0 is unspecified
     for (size_t i = 0; i < words.size(); ++i) {
       if (node.kind == YamlNode::kScalar && node.text == words[i]) {
         return message->GetReflection()->SetEnum(message, field, type->value(i + 1));
@@ -220,8 +220,7 @@ class StudyReader {
     Add(entry.at, path, UnknownName(entry.key, node.text, {words.begin(), words.end()}));
   }
 
-  // A scalar, list or mapping without a type of its own; scalars of text keys are text whatever they look
-  // like.
+  // Reads a scalar, list or mapping without a fixed type. Scalars of text keys are always text.
   Value ReadValue(const YamlNode& node, absl::string_view name) {
     const RunParameter* key = FindStudyKey(name);
     bool text = key != nullptr && (key->type == ParameterType::kString || key->type == ParameterType::kStringList);
@@ -251,13 +250,14 @@ class StudyReader {
           *value.mutable_list_value()->add_values() = ReadValue(*item, name);
         break;
       case YamlNode::kMap:
-        value.mutable_struct_value();  // no key takes one: that it is one is all that the rules need to know
+        value.mutable_struct_value();  // No key accepts a mapping: the checks need only its kind.
         break;
     }
     return value;
   }
 
-  // A word of a command that names a file beside the study file: ranks start elsewhere.
+  // Whether a word of a command names a file relative to the study file. It is made absolute because ranks
+  // start in another directory.
   static bool IsBeside(const std::string& word) { return word.starts_with("./") || word.starts_with("../"); }
 
   std::string Absolute(const std::string& path) const {
@@ -280,8 +280,7 @@ class StudyReader {
       if (entry->value->kind == YamlNode::kMap) {
         if (!ReadRange(*entry, axis_path, &axis)) continue;
       } else if (entry->value->kind == YamlNode::kScalar) {
-        Items(*entry->value, entry->at, axis_path, entry->key,
-              "; one value for all cells belongs into fixed");
+        Items(*entry->value, entry->at, axis_path, entry->key, "; put one value for all cells under fixed");
         continue;
       } else {
         for (const YamlPtr& item : Items(*entry->value, entry->at, axis_path, entry->key)) {
@@ -292,7 +291,7 @@ class StudyReader {
     }
   }
 
-  // {pow2: [FIRST, LAST]}.
+  // Reads {pow2: [FIRST, LAST]}.
   bool ReadRange(const YamlEntry& entry, const std::string& path, v1::Axis* axis) {
     constexpr int64_t kLargest = int64_t{1} << 40;
     const std::vector<YamlEntry>& entries = entry.value->entries;
@@ -306,8 +305,8 @@ class StudyReader {
     if (entries[0].key != "pow2") return fail(entries[0].at, UnknownName("range", entries[0].key, {"pow2"}));
     const RunParameter* key = FindStudyKey(entry.key);
     if (key != nullptr && !IsInteger(key->type)) {
-      return fail(entries[0].at, absl::StrCat("pow2 makes whole numbers, which ", entry.key,
-                                              " does not take; "
+      return fail(entries[0].at, absl::StrCat("pow2 generates whole numbers, which ", entry.key,
+                                              " does not accept; "
                                               "write a list"));
     }
     const YamlNode& ends = *entries[0].value;
@@ -326,7 +325,7 @@ class StudyReader {
       if (value >= first) axis->add_values()->set_number_value(static_cast<double>(value));
     }
     if (axis->values().empty()) {
-      return fail(entries[0].at, absl::StrCat("no power of two lies between ", first, " and ", last));
+      return fail(entries[0].at, absl::StrCat("there is no power of two between ", first, " and ", last));
     }
     return true;
   }
@@ -372,7 +371,7 @@ class StudyReader {
 
   void ReadCauses(const YamlNode& node, Position at, const std::string& path) {
     if (node.kind == YamlNode::kList && node.items.empty()) {
-      return Add(at, path, "on names no cause; to try nothing again, write max: 0");
+      return Add(at, path, "on has no causes; to disable retries, write max: 0");
     }
     std::vector<YamlPtr> causes = Items(node, at, path, "on");
     for (size_t i = 0; i < causes.size(); ++i) {

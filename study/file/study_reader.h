@@ -1,4 +1,4 @@
-// From a YAML tree to a StudySpec. Internal to study files.
+// Converts a YAML tree to a StudySpec. Internal to study files.
 #pragma once
 
 #include <string>
@@ -9,15 +9,15 @@
 
 namespace scalelab::client {
 
-// Something that is wrong at a place of the file.
+// An error at a position in the file.
 struct Problem {
   Position at;
   std::string field;
   std::string sentence;
 };
 
-// Reads what it can into file->spec and file->positions, and says what it could not. `directory` is what a
-// relative data_dir is relative to.
+// Reads what it can into file->spec and file->positions. Returns the problems that it found. A relative
+// data_dir is relative to `directory`.
 std::vector<Problem> ReadStudy(const YamlNode& root, const std::string& directory, StudyFile* file);
 
 }  // namespace scalelab::client

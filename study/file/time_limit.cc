@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kDay = 86400;
 constexpr int64_t kLongest = 10'000 * kDay;
 
-// Digits only: SimpleAtoi alone would take "+5" and " 5".
+// Accepts digits only; SimpleAtoi alone would accept "+5" and " 5".
 std::optional<int64_t> Digits(absl::string_view text) {
   int64_t value = 0;
   bool digits = !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
@@ -34,7 +34,7 @@ std::optional<int64_t> SlurmForm(absl::string_view text) {
   }
   std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
   if (parts.size() > 3 || (!has_days && parts.size() < 2)) return std::nullopt;
-  // After days the first part is hours; without them the last one is seconds.
+  // With days, the first part is hours. Without days, the last part is seconds.
   int64_t unit = has_days ? 3600 : parts.size() == 3 ? 3600 : 60;
   for (size_t i = 0; i < parts.size(); ++i, unit /= 60) {
     std::optional<int64_t> value = Digits(parts[i]);
@@ -47,7 +47,7 @@ std::optional<int64_t> SlurmForm(absl::string_view text) {
 
 std::optional<int64_t> Units(absl::string_view text) {
   int64_t total = 0;
-  int64_t last = kLongest;  // units go from large to small, each once
+  int64_t last = kLongest;  // units must be in descending order, each at most once
   while (!text.empty()) {
     size_t digits = 0;
     while (digits < text.size() && absl::ascii_isdigit(text[digits])) ++digits;

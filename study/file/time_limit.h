@@ -1,4 +1,4 @@
-// Time limits as people write them.
+// Parsing of time limits.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,9 @@
 
 namespace scalelab::client {
 
-// Seconds: a plain number ("1800"), units ("90s", "30m", "1h30m", "2d"), or one of Slurm's forms with a colon
-// or a dash
-// ("MM:SS", "HH:MM:SS", "D-HH", "D-HH:MM", "D-HH:MM:SS"). Nothing when it is none of these or longer than
-// 10,000 days. A plain number means seconds here; Slurm would take it for minutes.
+// Returns seconds. Accepts a plain number ("1800"), units ("90s", "30m", "1h30m", "2d") and Slurm's forms
+// with a colon or a dash ("MM:SS", "HH:MM:SS", "D-HH", "D-HH:MM", "D-HH:MM:SS"). Returns nothing for other
+// text and for more than 10,000 days. A plain number means seconds here; in Slurm it means minutes.
 std::optional<int64_t> ParseTimeLimit(absl::string_view text);
 
 }  // namespace scalelab::client

@@ -21,8 +21,8 @@ Position At(const YAML::Mark& mark) {
   return {mark.line + 1, mark.column + 1};
 }
 
-// Builds the tree from the parser's events. Refuses by throwing what the parser itself throws: only so it
-// stops.
+// Builds the tree from the parser's events. Reports errors by throwing the parser's own exception, because
+// nothing else stops the parser.
 class TreeBuilder : public YAML::EventHandler {
  public:
   YamlPtr Take() { return root_ != nullptr ? std::move(root_) : std::make_shared<YamlNode>(); }
@@ -49,7 +49,7 @@ class TreeBuilder : public YAML::EventHandler {
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     auto found = anchors_.find(anchor);
     if (found == anchors_.end())
-      throw YAML::ParserException(mark, "an alias stands inside of what it refers to");
+      throw YAML::ParserException(mark, "an alias refers to a node that contains it");
     Finish(YAML::NullAnchor, mark, found->second);
   }
 
@@ -69,7 +69,7 @@ class TreeBuilder : public YAML::EventHandler {
   struct Open {
     std::shared_ptr<YamlNode> node;
     YAML::anchor_t anchor;
-    std::optional<YamlEntry> entry;  // of a mapping: has its key and waits for its value
+    std::optional<YamlEntry> entry;  // of a mapping: an entry that has a key and no value yet
   };
 
   static std::shared_ptr<YamlNode> Make(YamlNode::Kind kind, const YAML::Mark& mark) {
@@ -88,7 +88,7 @@ class TreeBuilder : public YAML::EventHandler {
     Finish(done.anchor, mark, std::move(done.node));
   }
 
-  // A node is complete: it goes where it belongs.
+  // Adds a complete node to its parent.
   void Finish(YAML::anchor_t anchor, const YAML::Mark& mark, YamlPtr node) {
     if (anchor != YAML::NullAnchor) anchors_[anchor] = node;
     if (open_.empty()) {
@@ -108,7 +108,7 @@ class TreeBuilder : public YAML::EventHandler {
     } else if (node->kind == YamlNode::kScalar) {
       parent.entry = YamlEntry{node->text, At(mark), nullptr};
     } else {
-      throw YAML::ParserException(mark, absl::StrCat("a key must be a word, not ", ShowNode(*node)));
+      throw YAML::ParserException(mark, absl::StrCat("a key must be text, not ", ShowNode(*node)));
     }
   }
 

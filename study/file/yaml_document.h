@@ -1,5 +1,5 @@
-// A YAML document as a tree that keeps what study files need and yaml-cpp's own nodes lose: the place of
-// every key and value, keys that stand twice, and which scalars were quoted. Internal to study files.
+// A YAML document as a tree. Unlike yaml-cpp's own nodes, the tree keeps what study files need: the position
+// of every key and value, duplicate keys, and which scalars were quoted. Internal to study files.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace scalelab::client {
 
 struct YamlNode;
-using YamlPtr = std::shared_ptr<const YamlNode>;  // an alias is the same node again
+using YamlPtr = std::shared_ptr<const YamlNode>;  // an alias shares the node
 
 struct YamlEntry {
   std::string key;
@@ -25,15 +25,15 @@ struct YamlNode {
   Kind kind = kNull;
   Position at;
   std::string text;                // of a scalar
-  bool quoted = false;             // a scalar that is text, whatever it looks like
+  bool quoted = false;             // a scalar that is always text
   std::vector<YamlPtr> items;      // of a list
-  std::vector<YamlEntry> entries;  // of a mapping, in file order; a key may stand twice
-  int64_t weight = 1;              // nodes below and including this one, aliases followed
+  std::vector<YamlEntry> entries;  // of a mapping, in file order; keys may be duplicates
+  int64_t weight = 1;              // number of nodes in this subtree, with aliases expanded
 };
 
-// The document of `text`, which must be UTF-8 without NUL; a null node when it holds nothing. Otherwise a
-// sentence and its place: a syntax error, a second document, a key that is no scalar, or more than
-// `kMaxYamlNodes` nodes once aliases are followed (nine lines of YAML can mean a billion).
+// Parses `text`, which must be UTF-8 without NUL. Returns a null node for an empty document. Returns an error
+// with its position for a syntax error, a second document, a key that is not a scalar, or more than
+// `kMaxYamlNodes` nodes after aliases are expanded (nine lines of YAML can expand to a billion nodes).
 inline constexpr int64_t kMaxYamlNodes = 500'000;
 struct YamlResult {
   YamlPtr root;  // null on error
@@ -42,7 +42,7 @@ struct YamlResult {
 };
 YamlResult ParseYaml(const std::string& text);
 
-// "a list", "a mapping", "nothing" or the text in quotes.
+// Returns "a list", "a mapping", "nothing", or the text in quotes.
 std::string ShowNode(const YamlNode& node);
 
 }  // namespace scalelab::client

@@ -1,4 +1,4 @@
-// All-reduce over mpi and gloo against MPI's own calls, by scalelab-bench-comm.
+// Compares all-reduce over mpi and gloo with MPI's own calls, using scalelab-bench-comm.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,8 @@
 
 namespace scalelab::bench {
 
-// allreduce/CONTENDER/RANKS_ranks/BYTES_bytes/{algbw,busbw,time}: what comm_bench.cc says under mpirun, with
-// `ranks` ranks and tensors of 1 KiB to 256 MiB, or less with a scale below 1.
+// Returns allreduce/CONTENDER/RANKS_ranks/BYTES_bytes/{algbw,busbw,time}: the output of comm_bench.cc under
+// mpirun with `ranks` ranks. Tensors have 1 KiB to 256 MiB, or less with a scale below 1.
 std::vector<Figure> RunAllReduceBench(const BenchOptions& options);
 
 }  // namespace scalelab::bench

@@ -50,7 +50,7 @@ db::CellRow Cell(int64_t id, int64_t study, int ranks, const std::string& engine
   row.ranks = ranks;
   row.global_batch = 256;
   row.key = R"({"engine":")" + engine + R"(","ranks":)" + std::to_string(ranks) + "}";
-  row.spec = std::string(600, 'x');  // about as long as a RunSpec
+  row.spec = std::string(600, 'x');  // similar to the length of a RunSpec
   return row;
 }
 
@@ -69,7 +69,7 @@ db::AttemptRow Attempt(int64_t id, int64_t run) {
   row.id = id;
   row.run_id = run;
   row.number = 1;
-  char token[40];  // as random as a UUID to the index
+  char token[40];  // as random as a UUID, for the index
   std::snprintf(token, sizeof(token), "%016llx-attempt",
                 static_cast<unsigned long long>(id) * 0x9e3779b97f4a7c15ULL);
   row.token = token;

@@ -1,4 +1,4 @@
-// Rows as the service writes them, and a place to store them: what the benchmarks of the database share.
+// Rows as the service writes them, and a folder to store them in. Shared by the database benchmarks.
 #pragma once
 
 #include <filesystem>
@@ -11,14 +11,14 @@
 
 namespace scalelab::bench {
 
-inline constexpr int kKeys = 10;  // metrics that a step reports
+inline constexpr int kKeys = 10;  // number of metrics per step
 
-// Ends the program with a message when it is not OK: a benchmark has nobody to recover for.
+// Ends the program with a message unless `status` is OK; a benchmark has no recovery.
 void Check(const absl::Status& status);
 double Seconds(const std::function<void()>& work);
 double MedianMilliseconds(int times, const std::function<void()>& work);
 
-// A folder for one measurement, removed with it.
+// A folder for one measurement. Removed by the destructor.
 class Place {
  public:
   Place(const BenchOptions& options, const std::string& name) : path_(options.directory + "/bench-" + name) {
@@ -44,7 +44,7 @@ db::CellRow Cell(int64_t id, int64_t study, int ranks, const std::string& engine
 db::RunRow Run(int64_t id, int64_t study, int64_t cell, int repeat);
 db::AttemptRow Attempt(int64_t id, int64_t run);
 db::RunSummary Summary(int64_t run, int64_t attempt);
-// Part number `part` of a rank's event file: `lines` lines with kKeys values each.
+// Returns part `part` of a rank's event file: `lines` lines with kKeys values each.
 db::StreamAppend Part(int64_t attempt, int rank, int64_t part, int64_t lines);
 
 }  // namespace scalelab::bench

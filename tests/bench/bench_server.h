@@ -1,5 +1,5 @@
-// A coordinator with its database and gRPC in this process, and a scheduler whose jobs are only said to run:
-// what is measured is the service, not training.
+// A coordinator with its database and gRPC in this process, and a scheduler that only pretends to run jobs.
+// The benchmarks measure the service, not training.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -17,7 +17,7 @@ namespace scalelab::bench {
 
 class PretendScheduler final : public server::Scheduler {
  public:
-  // `runs`: whether jobs are said to run at once, or to wait for ever.
+  // `runs`: whether jobs are reported as running immediately, or as pending forever.
   explicit PretendScheduler(bool runs) : runs_(runs) {}
   std::string name() const override { return "pretend"; }
   server::Capacity capacity() const override { return {}; }
@@ -26,7 +26,7 @@ class PretendScheduler final : public server::Scheduler {
   absl::StatusOr<std::vector<server::JobStatus>> Poll(const std::vector<std::string>& tokens) override;
   absl::StatusOr<server::ClusterView> View() override { return server::ClusterView{}; }
   absl::Status Cancel(const std::string&) override { return absl::OkStatus(); }
-  // Tokens of all jobs asked for, with their secrets.
+  // Returns the tokens of all submitted jobs, with their secrets.
   std::vector<std::pair<std::string, std::string>> jobs();
 
  private:
@@ -37,11 +37,11 @@ class PretendScheduler final : public server::Scheduler {
 
 class BenchServer {
  public:
-  // Aborts with a message when it cannot start: a benchmark has nobody to recover for.
+  // Aborts with a message if the server cannot start; a benchmark has no recovery.
   BenchServer(const std::string& directory, bool jobs_run);
   ~BenchServer();
 
-  // A connection of its own, not shared with other channels.
+  // Returns a new connection that is not shared with other channels.
   std::shared_ptr<grpc::Channel> Connect() const;
   PretendScheduler& scheduler() { return scheduler_; }
   const std::string& database() const { return database_; }
@@ -56,7 +56,7 @@ class BenchServer {
   std::unique_ptr<server::RpcServer> rpc_;
 };
 
-// A study of one-rank synthetic runs.
+// Returns a study of one-rank synthetic runs.
 v1::StudySpec BenchStudy(int runs);
 
 }  // namespace scalelab::bench

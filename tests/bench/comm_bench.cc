@@ -1,11 +1,11 @@
-// scalelab-bench-comm: all-reduce over mpi and gloo against plain MPI_Allreduce, in the same run. Started
-// under mpirun; a program of its own because it links LibTorch. Rank 0 prints one JSON line a figure.
+// scalelab-bench-comm: compares all-reduce over mpi and gloo with plain MPI_Allreduce, in the same run.
+// Started by mpirun. A separate program because it links LibTorch. Rank 0 prints one JSON line per figure.
 //
-//   raw           MPI_Allreduce, which nothing can interrupt
-//   raw_started   MPI_Iallreduce and MPI_Test until it is over
+//   raw           MPI_Allreduce, which cannot be interrupted
+//   raw_started   MPI_Iallreduce, then MPI_Test until it is finished
 //   mpi, gloo     the blocking call
-//   mpi_started   the same, started and waited for
-//   mpi_ring      around a ring of messages
+//   mpi_started   started asynchronously, then waited for
+//   mpi_ring      a ring of messages
 #define OMPI_SKIP_MPICXX 1
 #include <mpi.h>
 #include <stdlib.h>
@@ -30,12 +30,12 @@ namespace {
 
 using trainer::Communicator;
 
-constexpr int kRounds = 7;  // of which the median counts; the contenders take turns in each
+constexpr int kRounds = 7;  // the median counts; in each round all contenders take turns
 
 struct Contender {
   const char* name;
   std::function<void(const at::Tensor&)> all_reduce;
-  std::vector<double> seconds;  // of one all-reduce, a value a round
+  std::vector<double> seconds;  // of one all-reduce, one value per round
 };
 
 double Median(std::vector<double> values) {
@@ -43,7 +43,7 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Of one all-reduce; of the slowest rank.
+// Returns the seconds of one all-reduce on the slowest rank.
 double Measure(Communicator& communicator, const Contender& contender, const at::Tensor& tensor,
                int repeats) {
   contender.all_reduce(tensor);
@@ -68,8 +68,8 @@ void Print(const Figure& f) {
   std::fflush(stdout);
 }
 
-// As nccl-tests define them: algorithm bandwidth is bytes / time; bus bandwidth is what a link carries of it,
-// which does not depend on the number of ranks.
+// Computes the bandwidths of nccl-tests: algorithm bandwidth is bytes / time; bus bandwidth is the part that
+// a link carries, which does not depend on the number of ranks.
 void Report(const std::vector<Contender>& contenders, int64_t bytes, int ranks) {
   const double raw = Median(contenders.front().seconds);
   for (const Contender& c : contenders) {
@@ -83,7 +83,7 @@ void Report(const std::vector<Contender>& contenders, int64_t bytes, int ranks) 
   }
 }
 
-// A directory that all ranks know. Gloo's ranks meet in it.
+// Gives all ranks the same directory for Gloo's rendezvous.
 void MeetingPlace(Communicator& communicator) {
   std::string path(256, '\0');
   if (communicator.rank() == 0) {
@@ -107,12 +107,12 @@ int Main(int64_t largest) {
   spec.backend = "gloo";
   MeetingPlace(*mpi);
   const auto gloo = MakeCommunicator(spec, environment);
-  mpi->Barrier();  // all have met, and removed what they left there
+  mpi->Barrier();  // the rendezvous is finished, and its files are removed
   if (mpi->rank() == 0) std::filesystem::remove_all(std::getenv("SCALELAB_ATTEMPT_DIR"));
 
   trainer::Ring ring(mpi->size());
   std::iota(ring.begin(), ring.end(), 0);
-  // Nobody else calls MPI meanwhile: the communicator's own thread sleeps while it has nothing to do.
+  // No other thread calls MPI meanwhile: the communicator's own thread sleeps while it has no work.
   std::vector<Contender> contenders = {
       {"raw",
        [](const at::Tensor& t) {

@@ -25,7 +25,7 @@ std::vector<Figure> RunDispatchBench(const BenchOptions& options) {
     if (!studies->CreateStudy(&context, request, &response).ok()) return {};
   }
   while (server.scheduler().jobs().size() < kWorkers)
-    std::this_thread::yield();  // asked for on another thread
+    std::this_thread::yield();  // submitted by another thread
   std::vector<std::unique_ptr<SimulatedWorker>> workers;
   for (const auto& [token, secret] : server.scheduler().jobs()) {
     workers.push_back(

@@ -22,10 +22,10 @@ constexpr int kRanks = 2, kSteps = 210, kWarmup = 10;
 
 struct Cell {
   std::string model;
-  int batch;  // of a rank
+  int batch;  // per rank
 };
 
-// Milliseconds of a step of one training, the mean of its ranks.
+// Milliseconds per step of one training, the mean of its ranks.
 struct Step {
   double with = 0, without = 0;
 };
@@ -35,7 +35,7 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// None, after saying why, when it failed.
+// Trains once. Returns nothing, after printing the reason, if the training failed.
 std::optional<Step> Train(const Cell& cell, const std::string& parent) {
   const std::string directory = parent + "/run", spec = directory + "/spec.json";
   std::filesystem::remove_all(directory);
@@ -62,7 +62,7 @@ std::optional<Step> Train(const Cell& cell, const std::string& parent) {
     std::ifstream file(absl::StrCat(directory, "/steps-", rank));
     const auto found = nlohmann::json::parse(file, nullptr, false);
     if (!found.is_object()) {
-      std::cerr << "scalelab-bench: worker/adapters/pytorch_ddp.py did not finish; its words stand above\n";
+      std::cerr << "scalelab-bench: worker/adapters/pytorch_ddp.py did not finish; its output is above\n";
       return {};
     }
     step.with += 1000 * found["with"].get<double>() / kRanks;
@@ -71,7 +71,7 @@ std::optional<Step> Train(const Cell& cell, const std::string& parent) {
   return step;
 }
 
-// What a program says; NaN when it cannot be found out.
+// Returns the number that a program prints; NaN if it fails.
 double PathMicroseconds(const std::string& command) {
   double microseconds = NAN;
   if (FILE* pipe = popen(command.c_str(), "r")) {
@@ -100,7 +100,7 @@ std::vector<Figure> RunEventsBench(const BenchOptions& options) {
     Figure figure{absl::StrCat("events/", cell.model, "_b", cell.batch, "_r", kRanks),
                   Median(with),
                   "ms",
-                  "the same without telling of a step",
+                  "the same steps without step events",
                   Median(without),
                   Median(ratios)};
     figure.low = std::ranges::min(ratios);

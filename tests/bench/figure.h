@@ -1,4 +1,4 @@
-// What a benchmark says: one figure, and what it is measured against in the same run.
+// The result of a benchmark: one figure, and the value it is compared with in the same run.
 #pragma once
 
 #include <string>
@@ -10,19 +10,19 @@ struct Figure {
   std::string name;  // "ingest/points_1000"
   double value = 0;
   std::string unit;          // "points/s", "ms"
-  std::string against;       // what it is compared with; empty when with nothing
+  std::string against;       // what it is compared with; empty for nothing
   double against_value = 0;  // in the same unit
-  double ratio = 0;          // value / against_value; 0 when compared with nothing
-  double low = 0, high = 0;  // least and greatest ratio of a round; 0 where one measurement is all there is
+  double ratio = 0;          // value / against_value; 0 without a comparison
+  double low = 0, high = 0;  // smallest and largest ratio of a round; 0 if there is only one measurement
 };
 
 struct BenchOptions {
-  double scale = 1.0;               // of the amounts of data; below 1 for a quick look
-  std::string directory;            // where databases are made: on the disk that is to be measured
-  int all_reduce_ranks = 2;         // of `allreduce`
-  std::vector<std::string> models;  // of `train`; empty: all that it knows
-  std::vector<int> ranks = {1, 2};  // of `train`
-  int rounds = 0;                   // of `train`; 0: as many as the scale gives
+  double scale = 1.0;               // factor for the amount of data; below 1 for a quick look
+  std::string directory;            // for databases: choose the disk to measure
+  int all_reduce_ranks = 2;         // for `allreduce`
+  std::vector<std::string> models;  // for `train`; empty: all models
+  std::vector<int> ranks = {1, 2};  // for `train`
+  int rounds = 0;                   // for `train`; 0: as many as the scale gives
 };
 
 }  // namespace scalelab::bench

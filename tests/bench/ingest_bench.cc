@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kWorkers = 4;
 constexpr int kKeys = 8;
-constexpr int kLines = 1250;  // of a request: 10,000 points, about 330 KiB
+constexpr int kLines = 1250;  // per request: 10,000 points, about 330 KiB
 constexpr int kRowsPerCommit = 10'000;
 
 const char* Key(int k) {
@@ -48,7 +48,7 @@ v1::ReportEventsRequest Request(const std::string& token, int number) {
   return request;
 }
 
-// The same rows, in the same order and schema, straight into SQLite: as fast as SQLite takes them durably.
+// Writes the same rows in the same order and schema directly to SQLite: the maximum rate of durable SQLite.
 double RawRowsPerSecond(const std::string& path, int requests) {
   sqlite3* db = nullptr;
   sqlite3_open(path.c_str(), &db);
@@ -92,7 +92,7 @@ double RawRowsPerSecond(const std::string& path, int requests) {
   return static_cast<double>(rows) / seconds;
 }
 
-// Sends one worker's requests one after another, as a worker does.
+// Sends the requests of one worker one after another, as a worker does.
 class IngestLoop {
  public:
   IngestLoop(SimulatedWorker& worker, const std::vector<v1::ReportEventsRequest>& requests,
@@ -155,7 +155,7 @@ double IngestRowsPerSecond(const std::string& directory, int requests) {
 }  // namespace
 
 std::vector<Figure> RunIngestBench(const BenchOptions& options) {
-  const int requests = std::max(2, static_cast<int>(50 * options.scale));  // 2 M points in all at scale 1
+  const int requests = std::max(2, static_cast<int>(50 * options.scale));  // 2 M points in total at scale 1
   const double raw = RawRowsPerSecond(options.directory + "/raw.db", requests);
   const double through = IngestRowsPerSecond(options.directory, requests);
   return {{"ingest/grpc_to_durable_commit", through, "points/s", "raw SQLite bulk insert of the same rows",

@@ -1,4 +1,5 @@
-// scalelab-bench: prints one JSON line a figure. Numbers belong here, never into a timed test.
+// scalelab-bench: prints one JSON line per figure. Measurements belong here, never into a test with
+// a time limit.
 #include <stdlib.h>
 
 #include <CLI/CLI.hpp>
@@ -26,7 +27,7 @@ int main(int argc, char** argv) {
   BenchOptions options;
   std::string parent = std::filesystem::temp_directory_path();
   app.require_subcommand(1);
-  app.add_option("--scale", options.scale, "Size of the work; 1 is what targets are stated for")
+  app.add_option("--scale", options.scale, "Factor for the amount of work; targets are for 1")
       ->check(CLI::PositiveNumber);
   app.add_option("--directory", parent,
                  "Where databases are made and removed: use the disk you want to measure");

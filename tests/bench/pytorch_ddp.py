@@ -1,8 +1,8 @@
-"""The peer of `scalelab-bench train`: one rank of PyTorch DDP over Gloo, as its tutorials write it.
+"""The competitor of `scalelab-bench train`: one rank of PyTorch DDP over Gloo, written as in PyTorch's tutorials.
 
-The CIFAR ResNets of He et al. 2015 (section 4.2, shortcuts without parameters) and ResNet-50 (table 1, as torchvision has
-it), SGD with momentum and weight decay. Batches lie in memory before the clock starts: loading is not what is compared.
-Prints the median seconds of a step.
+Models: the CIFAR ResNets of He et al. 2015 (section 4.2, shortcuts without parameters) and ResNet-50 (table 1, as in torchvision).
+Optimiser: SGD with momentum and weight decay. All batches are in memory before the clock starts, because the benchmark does not
+compare loading. Prints the median seconds of a step.
 """
 import argparse
 import os
@@ -117,7 +117,7 @@ def main():
     torch.manual_seed(0)
     layout = torch.channels_last if args.channels_last else torch.contiguous_format
     model = make_model(args.model, args.classes).to(memory_format=layout)
-    # In a group of one, DDP would only cost.
+    # With one rank, DDP would only add overhead.
     if dist.get_world_size() > 1:
         model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=1e-4, foreach=True)

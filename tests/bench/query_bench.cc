@@ -20,8 +20,8 @@ Figure Limit(std::string name, double value, std::string unit) {
       std::move(name), value, std::move(unit), "target", kTargetMilliseconds, value / kTargetMilliseconds};
 }
 
-// A million runs with results: studies of 1,000 runs (10 cells of 100 repeats), one of 100,000 (1,000 cells)
-// among them.
+// A million runs with results: studies of 1,000 runs (10 cells of 100 repeats), and one study of 100,000
+// runs (1,000 cells).
 void BenchCurve(const BenchOptions& options, std::vector<Figure>& figures) {
   const Place place(options, "curve");
   std::unique_ptr<Store> store = place.Open();
@@ -45,7 +45,7 @@ void BenchCurve(const BenchOptions& options, std::vector<Figure>& figures) {
     }
     Check(store->Commit(batch));
   }
-  small /= 2;  // one from the middle
+  small /= 2;  // a study in the middle
   const auto curve_of = [&](int64_t id) {
     auto cells = store->ListCells(id);
     auto rows = store->ListCurveRows(id);
@@ -88,7 +88,7 @@ void BenchPoints(const BenchOptions& options, std::vector<Figure>& figures) {
   batch.runs = {Run(1, 1, 1, 0)};
   batch.attempts = {Attempt(1, 1)};
   Check(store->Commit(batch));
-  // In parts of 200 lines, as they come from a rank that reports every few seconds.
+  // In parts of 200 lines, as from a rank that reports every few seconds.
   const int64_t parts = std::max<int64_t>(10, static_cast<int64_t>(5000 * options.scale));
   for (int64_t part = 0; part < parts; ++part) {
     WriteBatch more;

@@ -1,4 +1,4 @@
-// Figures of reading: rows to curves, long series to short ones; without RPC.
+// Benchmarks of reading: from rows to curves, and from long series to short ones; without RPC.
 #pragma once
 
 #include <vector>
@@ -7,12 +7,12 @@
 
 namespace scalelab::bench {
 
-// Measures, in `options.directory` (everything made there is removed), medians of several runs in
-// milliseconds:
+// Measures medians of several runs in milliseconds, in `options.directory`, and removes everything
+// it creates there:
 //   curve/study_of_1000_runs, curve/study_of_100000_runs
-//                             from rows to a finished curve, of a study among a million stored runs
-//   curve/analysis_of_100_cells  a curve of 100 cells with 100 repeats each, rows at hand
-//   points/million_downsampled   to read a series of a million points and choose 2,000
+//                                from rows to a finished curve, for a study among a million stored runs
+//   curve/analysis_of_100_cells  a curve of 100 cells with 100 repeats each, with rows in memory
+//   points/million_downsampled   reads a series of a million points and chooses 2,000
 std::vector<Figure> RunQueryBench(const BenchOptions& options);
 
 }  // namespace scalelab::bench

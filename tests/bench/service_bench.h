@@ -1,4 +1,4 @@
-// Figures of the service: submits, dispatch, ingest; all through real gRPC into a durable database.
+// Benchmarks of the service: submission, dispatch and ingest, through real gRPC into a durable database.
 #pragma once
 
 #include <vector>

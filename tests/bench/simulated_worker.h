@@ -1,4 +1,5 @@
-// A worker that trains nothing: it is assigned runs, reports what a rank would, and asks for the next.
+// A simulated worker: it gets runs assigned, reports the events of a rank without training, and requests
+// the next run.
 #pragma once
 
 #include <functional>
@@ -16,17 +17,17 @@ class SimulatedWorker {
   SimulatedWorker(std::shared_ptr<grpc::Channel> channel, std::string allocation, std::string secret,
                   int index);
 
-  // Completes runs, each with one finish event, until the coordinator has no more; then calls `done`.
+  // Completes runs, each with one finish event, until the coordinator assigns no more; then calls `done`.
   void Work(std::function<void()> done);
   int completed() const { return completed_; }
-  // Seconds from saying that a run ended to hearing of the next one.
+  // Seconds from reporting the end of a run to the assignment of the next one.
   const std::vector<double>& assign_seconds() const { return assign_seconds_; }
 
-  // Blocking: the next assigned attempt's token.
+  // Blocks until an attempt is assigned. Returns its token.
   std::string Attach();
-  // Blocking: one ReportEvents; false when not everything was accepted.
+  // Blocks until a ReportEvents call is answered. Returns false unless everything was accepted.
   bool Report(const v1::ReportEventsRequest& request);
-  // As Report, calling `done` when answered.
+  // Like Report, but asynchronous: calls `done` with the result.
   void ReportAsync(const v1::ReportEventsRequest& request, std::function<void(bool)> done);
 
  private:

@@ -1,5 +1,5 @@
-"""Prints the microseconds that telling of one step takes, writing included: the least of several rounds, so that what else the
-machine does is not counted. For `scalelab-bench events`; argv: a directory to write to."""
+"""Prints the microseconds that an adapter needs to measure one step and write its event: the minimum of several rounds, which
+excludes the influence of other processes. For `scalelab-bench events`; argv: a directory to write to."""
 import os
 import sys
 import time

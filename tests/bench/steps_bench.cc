@@ -1,6 +1,6 @@
-// scalelab-bench-steps DIRECTORY: prints the microseconds that the native trainer spends on one step being
-// measured and told of, its line in DIRECTORY included. The least of several rounds, so that what else the
-// machine does is not counted. For `scalelab-bench events`; a program of its own because it links LibTorch.
+// scalelab-bench-steps DIRECTORY: prints the microseconds that the native trainer needs to measure one step
+// and write its event to DIRECTORY: the minimum of several rounds, which excludes the influence of other
+// processes. For `scalelab-bench events`. A separate program because it links LibTorch.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -18,7 +18,8 @@ using trainer::StepTimes;
 
 constexpr int kRounds = 20, kSteps = 2000, kBatch = 64, kClasses = 10;
 
-// What a step computes for its numbers alone, as worker/trainer/train_step.cc does. The loss is there anyway.
+// Returns what a step computes only for its metrics, as in worker/trainer/train_step.cc. The loss
+// is computed anyway.
 at::Tensor Numbers(const at::Tensor& loss, const at::Tensor& logits, const at::Tensor& labels) {
   const at::Tensor correct = trainer::CountCorrect(logits, labels).to(at::kDouble);
   return at::stack({loss.to(at::kDouble), correct});
@@ -59,7 +60,7 @@ double LeastMicroseconds(const std::string& file) {
 
 int main(int argc, char** argv) {
   if (argc != 2) {
-    std::fprintf(stderr, "scalelab-bench-steps: say a directory to write to\n");
+    std::fprintf(stderr, "scalelab-bench-steps: the directory to write to is missing\n");
     return 2;
   }
   std::printf("%.3f\n", scalelab::bench::LeastMicroseconds(std::string(argv[1]) + "/native-step-events"));

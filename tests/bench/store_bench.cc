@@ -12,7 +12,7 @@ namespace {
 using db::Store;
 using db::WriteBatch;
 
-// Commits of `points` points each, of 4 ranks in turn.
+// Returns commits of `points` points each, from 4 ranks in turn.
 std::vector<WriteBatch> PointBatches(int64_t points, int64_t total) {
   std::vector<WriteBatch> batches;
   const int64_t lines = std::max<int64_t>(1, points / kKeys / 4);
@@ -56,8 +56,8 @@ std::unique_ptr<db::Database> RawDatabase(const Place& place, const std::string&
   return std::move(*raw);
 }
 
-// As anybody would who writes bulk inserts with care: one transaction a batch, a prepared statement,
-// clustered rows.
+// A carefully written bulk insert with plain SQLite: one transaction per batch, a prepared
+// statement, clustered rows.
 double RawRowsPerSecond(const BenchOptions& options, const std::vector<WriteBatch>& batches) {
   const Place place(options, "raw");
   std::unique_ptr<db::Database> raw =
@@ -80,7 +80,7 @@ double RawRowsPerSecond(const BenchOptions& options, const std::vector<WriteBatc
         }
       }
       Check(transaction.Commit());
-      if (raw->wal_pages() > 1000) {  // SQLite's own default
+      if (raw->wal_pages() > 1000) {  // SQLite's default
         Check(raw->Execute("PRAGMA wal_checkpoint(PASSIVE)"));
         raw->reset_wal_pages();
       }
@@ -123,7 +123,8 @@ double RawChunksPerSecond(const BenchOptions& options, const std::vector<WriteBa
 Figure Compared(std::string name, double value, std::string unit, std::string against, double against_value) {
   return {std::move(name), value, std::move(unit), std::move(against), against_value, value / against_value};
 }
-// Against the project's target, which is fixed; the whole service must reach it, of which this is a part.
+// Compares with the project's target, which is fixed. It is a target for the whole service, of which this
+// is a part.
 Figure Target(std::string name, double target, double value, std::string unit) {
   return {std::move(name), value, std::move(unit), "target", target, value / target};
 }

@@ -10,7 +10,7 @@
 namespace scalelab::bench {
 namespace {
 
-// One client that submits the next study as soon as the last one is durable.
+// One client that submits the next study when the previous one is durable.
 class SubmitLoop {
  public:
   SubmitLoop(std::shared_ptr<grpc::Channel> channel, int count, std::function<void(bool)> done)
@@ -76,7 +76,7 @@ std::vector<Figure> RunSubmitBench(const BenchOptions& options) {
   std::vector<Figure> figures;
   {
     BenchServer server(options.directory, false);
-    SubmitSeconds(server, 1);  // connections, caches
+    SubmitSeconds(server, 1);  // warms up connections and caches
     const double seconds = SubmitSeconds(server, 10'000);
     figures.push_back({"submit/study_of_10000_runs", seconds, "s", "target", 1.0, seconds / 1.0});
   }

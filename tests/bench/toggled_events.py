@@ -1,8 +1,8 @@
-"""Trains with an adapter whose ranks tell of about every second step, and writes how long steps take after one that was told of
-and after one that was not. For `scalelab-bench events`; argv: the adapter, and the file for what it found.
+"""Trains with an adapter whose ranks write the events of about half of the steps. Writes how long steps take after a step with an
+event and after a step without one. For `scalelab-bench events`; argv: the adapter, and the file for the result.
 
-Which steps are told of is drawn by chance, the same on all ranks: one training has both kinds in one process, one after the
-other, so that neither the machine nor how memory happened to be laid out sides with one of them.
+The steps with events are chosen at random, the same on all ranks. So one training has both kinds of steps in one process, one after
+the other, and neither the machine nor the memory layout favours one of them.
 """
 import json
 import os
@@ -32,7 +32,7 @@ class Events(training.Events):
 
 
 class RunMeter(training.RunMeter):
-    seconds = {True: [], False: []}  # of measured steps, by whether the one before was told of: a step's time begins with that
+    seconds = {True: [], False: []}  # of measured steps, by whether the previous step wrote an event: the time of a step begins with that
 
     def add(self, total, times):
         super().add(total, times)

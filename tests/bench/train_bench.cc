@@ -19,7 +19,7 @@ namespace {
 
 struct Workload {
   std::string model;
-  int image_size, classes, batch;  // the batch of a rank
+  int image_size, classes, batch;  // batch per rank
 };
 
 const std::vector<Workload>& Workloads() {
@@ -38,7 +38,7 @@ struct Cell : Workload {
 struct Contender {
   std::string name;
   bool native;
-  std::vector<double> throughput;  // samples a second, a value a round
+  std::vector<double> throughput;  // samples per second, one value per round
 };
 
 int FreePort() {
@@ -53,7 +53,7 @@ int FreePort() {
   return bound ? ntohs(name.sin_port) : 0;
 }
 
-// What a shell command writes to standard output.
+// Returns the standard output of a shell command.
 std::string OutputOf(const std::string& command) {
   std::string output;
   FILE* pipe = popen(command.c_str(), "r");
@@ -83,7 +83,7 @@ double Native(const Cell& cell, const std::string& engine, int steps, int warmup
       cell.ranks == 1 ? ""
                       : absl::StrCat("mpirun -np ", cell.ranks, " --bind-to none --oversubscribe ",
                                      geteuid() == 0 ? "--allow-run-as-root " : "");
-  // Rank 0 alone is asked; the others have nowhere to write.
+  // Only rank 0 writes events; the others have no event file.
   OutputOf(absl::StrCat("OMP_NUM_THREADS=1 ", launcher,
                         "sh -c 'test ${OMPI_COMM_WORLD_RANK:-0} = 0 && export SCALELAB_EVENTS=", events,
                         "; exec " SCALELAB_BIN_DIR "/scalelab-trainer ", spec, " >/dev/null'"));
@@ -118,7 +118,8 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// The figures of both native engines in one cell; empty when a contender failed, which was said.
+// Returns the figures of both native engines in one cell. Empty if a contender failed; the reason is
+// then already printed.
 std::vector<Figure> Measure(const Cell& cell, int rounds, int steps, int warmup,
                             const std::string& directory) {
   std::vector<Contender> contenders = {{"native/ddp", true, {}},
@@ -131,7 +132,7 @@ std::vector<Figure> Measure(const Cell& cell, int rounds, int steps, int warmup,
       const double throughput = contender.native ? Native(cell, contender.name, steps, warmup, directory)
                                                  : Python(cell, i == 3, steps, warmup);
       if (std::isnan(throughput)) {
-        std::cerr << "scalelab-bench: " << contender.name << " said nothing of its speed\n";
+        std::cerr << "scalelab-bench: " << contender.name << " reported no throughput\n";
         return {};
       }
       contender.throughput.push_back(throughput);

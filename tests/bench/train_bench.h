@@ -1,4 +1,4 @@
-// Training speed of the native engines against PyTorch DDP in Python.
+// Compares the training speed of the native engines with PyTorch DDP in Python.
 #pragma once
 
 #include <string>
@@ -8,15 +8,15 @@
 
 namespace scalelab::bench {
 
-// train/MODEL_bBATCH_rRANKS_ENGINE: samples a second of the trainer, the batch being that of each rank, one
-// thread a rank, against the better of PyTorch DDP's two memory formats over Gloo
-// (tests/bench/pytorch_ddp.py, with /usr/bin/python3, whose python3-torch has the same LibTorch below).
-// Contenders take turns; the median of five rounds counts, and `low` and `high` are the least and the
-// greatest ratio of a round. Scale below 1 takes fewer rounds and steps; options.models, .ranks and .rounds
-// cut it into pieces.
+// train/MODEL_bBATCH_rRANKS_ENGINE: samples per second of the trainer with BATCH images per rank and one
+// thread per rank, compared with the better of PyTorch DDP's two memory formats over Gloo
+// (tests/bench/pytorch_ddp.py, run by /usr/bin/python3, whose python3-torch contains the same LibTorch).
+// Contenders take turns. The figure is the median of five rounds; `low` and `high` are the smallest and the
+// largest ratio of a round. A scale below 1 runs fewer rounds and steps; options.models, .ranks and .rounds
+// select a part.
 std::vector<Figure> RunTrainBench(const BenchOptions& options);
 
-// What options.models may name.
+// Returns the names that options.models accepts.
 std::vector<std::string> TrainBenchModels();
 
 }  // namespace scalelab::bench

@@ -1,4 +1,4 @@
-// What every Printer keeps, whatever its format.
+// The contract of every Printer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ struct Format {
   const char* name;
   OutputFormat format;
   bool tty;
-  // How ctest names the case: otherwise by its bytes, which are others in each run.
+  // Names the case for ctest; the default, the object's bytes, differs from run to run.
   friend void PrintTo(const Format& value, std::ostream* out) { *out << value.name; }
 };
 
@@ -29,7 +29,7 @@ class PrinterContract : public ::testing::TestWithParam<Format> {
   std::unique_ptr<Printer> Make(std::ostream& out) const {
     return MakePrinter(GetParam().format, out, Terminal{GetParam().tty, false, true, 40, 24});
   }
-  // A study for each name, and a table of the names.
+  // Returns an answer with a study per name, and a table of the names.
   Answer AnswerOf(const std::vector<std::string>& names) {
     list_.Clear();
     for (const std::string& name : names) list_.add_studies()->set_display_name(name);
@@ -67,7 +67,7 @@ TEST_P(PrinterContract, RowsAreOneLineEachInTablesWhateverTheyContain) {
 }
 
 TEST_P(PrinterContract, EscapeSequencesReachNoTerminal) {
-  const bool exact = GetParam().format == OutputFormat::kCsv;  // for programs: values as they are
+  const bool exact = GetParam().format == OutputFormat::kCsv;  // CSV is for programs: values are unchanged
   EXPECT_EQ(Print({"red\033[31m"}).find('\033') != std::string::npos, exact);
 }
 

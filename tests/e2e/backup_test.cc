@@ -1,4 +1,4 @@
-// `scalelabd backup` beside a running service, and the way back.
+// `scalelabd backup` while a service is running, and restoring the backup.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -57,7 +57,7 @@ TEST(Backup, BringsBackWhatWasThereAndTrainingGoesOnAsIfNothingHadHappened) {
   }
   EXPECT_EQ(steps.size(), static_cast<size_t>(kSteps));
   EXPECT_EQ(std::set<std::string>(steps.begin(), steps.end()).size(), static_cast<size_t>(kSteps));
-  // The allocation that the backup does not know: its worker is told so, and ends.
+  // The backup does not contain the second allocation: the coordinator rejects its worker, which exits.
   EXPECT_TRUE(Eventually([&] { return service.Workers().empty(); }));
 }
 

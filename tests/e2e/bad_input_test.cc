@@ -1,4 +1,4 @@
-// Everything a user can get wrong: one clear sentence, the right exit code, nothing stored.
+// Errors that users can make. Each must give one clear sentence and the right exit code, and store nothing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -25,7 +25,8 @@ class BadInput : public testing::Test {
     EXPECT_EQ(service_.Json({"study", "list"})["studies"].size(), 0u) << "something was stored";
   }
 
-  // Submits `yaml`; the exit code must be 2 and stderr must say all of `words`, at FILE:line:column.
+  // Submits `yaml`. The exit code must be 2, and stderr must contain all of `words` and
+  // the position FILE:line:column.
   void Refused(const std::string& yaml, const std::string& place, const std::vector<std::string>& words) {
     const std::string file = service_.File("bad.yaml", yaml);
     const Output output = service_.Run({"study", "submit", file});
@@ -51,7 +52,7 @@ TEST_F(BadInput, UnknownKey) {
 }
 TEST_F(BadInput, DuplicateKey) {
   Refused(Good("matrix: {ranks: [1]}\nrepeats: 1\nrepeats: 2\n"), "5:1",
-          {"repeats", "second time", "line 4"});
+          {"repeats", "duplicate key", "line 4"});
 }
 TEST_F(BadInput, WrongType) {
   Refused(Good("matrix: {ranks: [1]}\nrepeats: many\n"), "4:1", {"repeats", "whole number", "many"});

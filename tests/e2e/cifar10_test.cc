@@ -1,4 +1,4 @@
-// The whole real data set, where it is at hand.
+// Trains on the complete CIFAR-10 data set, where it is available.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -10,7 +10,7 @@
 namespace scalelab::e2e {
 namespace {
 
-// Directory with the official files packed by xz; empty when there is none.
+// Returns the directory with the official files, packed by xz; empty if there is none.
 std::string PackedCifar10() {
   const char* named = std::getenv("SCALELAB_CIFAR10_XZ");
   const std::string dir =
@@ -45,8 +45,8 @@ TEST(Cifar10, OneEpochOnTwoRanksLearns) {
   const double accuracy = summary["run/accuracy"], loss = summary["run/train_loss"];
   std::cout << "one epoch: mean train loss " << loss << ", test accuracy " << accuracy << ", "
             << summary["run/throughput"] << " samples/s\n";
-  EXPECT_LT(loss, 1.75);      // ln 10 = 2.30 at the start
-  EXPECT_GT(accuracy, 0.40);  // 0.10 by guessing
+  EXPECT_LT(loss, 1.75);      // ln 10 = 2.30 before training
+  EXPECT_GT(accuracy, 0.40);  // guessing gives 0.10
 }
 
 }  // namespace

@@ -19,12 +19,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Slurm's sockets lie below it, so it must be short.
+// Must be short, because Slurm creates its sockets below it.
 constexpr char kPrefix[] = "/tmp/scalelab-slurm-";
 
 std::string Script() { return absl::StrCat(SCALELAB_SOURCE_DIR, "/deploy/dev-cluster"); }
 
-// Tests that were killed could not clean up: their directories bear the number of a process that is gone.
+// Removes directories of killed tests. Their names contain the process id of a process that has ended.
 void RemoveAbandoned() {
   for (const auto& entry : fs::directory_iterator("/tmp")) {
     absl::string_view name = entry.path().native();
@@ -91,7 +91,7 @@ std::string DevCluster::Leftovers() const {
   std::string left;
   for (const pid_t pid : ProcessesWith(dir_))
     absl::StrAppend(&left, "process ", pid, " ", CommandLine(pid), "\n");
-  // Another cluster may have got the name by now.
+  // Another cluster may have reused the name, and so the bridge.
   const std::string bridge = BridgeOf(name());
   const bool taken = !bridge.empty() && bridge != bridge_;
   for (const char* parent :

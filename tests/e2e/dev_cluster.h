@@ -1,4 +1,5 @@
-// A real Slurm cluster for a test, made by deploy/dev-cluster: own nodes, own network; nothing of it stays.
+// A real Slurm cluster for a test, created by deploy/dev-cluster with its own nodes and network. Removes
+// everything at the end.
 #pragma once
 
 #include <map>
@@ -11,39 +12,40 @@ namespace scalelab::e2e {
 
 class DevCluster {
  public:
-  // `options` are those of `deploy/dev-cluster up`, for example {"-n", "4", "--gpus", "2"}.
+  // `options` are options of `deploy/dev-cluster up`, for example {"-n", "4", "--gpus", "2"}.
   explicit DevCluster(std::vector<std::string> options = {});
-  ~DevCluster();  // Down(); shows the ends of Slurm's logs when the test has failed
+  ~DevCluster();  // calls Down(); prints the ends of Slurm's logs if the test failed
   DevCluster(const DevCluster&) = delete;
 
-  // Why there can be no cluster here (no root, no Slurm), in a sentence; empty when there can. For
-  // GTEST_SKIP. `options` are those of `deploy/dev-cluster check`.
+  // Returns why a cluster cannot be created on this machine (no root, no Slurm) in a sentence; empty if it
+  // can. For GTEST_SKIP. `options` are options of `deploy/dev-cluster check`.
   static std::string Unavailable(std::vector<std::string> options = {});
 
-  // Returns when all nodes are idle; what went wrong otherwise, and then nothing of it is there.
+  // Starts the cluster and waits until all nodes are idle. Otherwise removes everything and
+  // returns the error.
   std::string Start();
-  // Ends everything; what went wrong, or empty. The names below stay known.
+  // Stops and removes everything. Returns the error, or an empty string. The accessors below stay valid.
   std::string Down();
-  // Processes, links, control groups, mounts and files of a cluster that are still there, a line each.
+  // Returns processes, links, control groups, mounts and files of the cluster that still exist, one per line.
   std::string Leftovers() const;
 
-  // A program outside of the nodes, as on a login node, that speaks with this cluster: Run({"sbatch", ...}).
+  // Runs a program of this cluster outside of the nodes, as on a login node: Run({"sbatch", ...}).
   Output Run(const std::vector<std::string>& argv, double seconds = 120) const;
-  // A program in all namespaces of node i.
+  // Runs a program in all namespaces of node i.
   Output RunOn(int i, const std::vector<std::string>& argv, double seconds = 120) const;
-  // A command of deploy/dev-cluster for this cluster: Control({"node", "2", "link-down"}).
+  // Runs a command of deploy/dev-cluster for this cluster: Control({"node", "2", "link-down"}).
   Output Control(std::vector<std::string> words, double seconds = 120) const;
 
-  // `sbatch --parsable words...`: the number of the job; a failed test when it is not accepted.
+  // Runs `sbatch --parsable words...` and returns the job id. The test fails if the job is not accepted.
   std::string Submit(std::vector<std::string> words) const;
-  // RUNNING, OUT_OF_MEMORY, ...; empty when it is not known or the controller does not answer.
+  // Returns RUNNING, OUT_OF_MEMORY, ...; empty if the job is unknown or the controller does not answer.
   std::string JobState(const std::string& job) const;
-  // Waits until it is in that state.
+  // Waits until the job is in that state.
   bool WaitForState(const std::string& job, const std::string& state, double seconds = 60) const;
 
-  // Name of node i, counted from 1; also its hostname.
+  // Returns the name of node i, counted from 1. The name is also the node's hostname.
   std::string Node(int i) const;
-  // What programs need in their environment to speak with this cluster.
+  // Returns the environment variables that programs need to use this cluster.
   const std::map<std::string, std::string>& Env() const { return env_; }
   std::string name() const { return env_.at("SCALELAB_CLUSTER_NAME"); }
   std::string address() const { return env_.at("SCALELAB_CLUSTER_ADDRESS"); }  // of the login node
@@ -53,7 +55,7 @@ class DevCluster {
   std::string dir_;
   std::vector<std::string> options_;
   std::map<std::string, std::string> env_;
-  std::string bridge_;  // its link address, which no other cluster has
+  std::string bridge_;  // its link-layer address, which no other cluster has
 };
 
 }  // namespace scalelab::e2e

@@ -1,5 +1,5 @@
-// deploy/dev-cluster: that it is a cluster, that it can be broken in the ways clusters break, and that
-// nothing of it stays.
+// deploy/dev-cluster: it creates a working cluster, it can inject the faults of real clusters, and
+// it removes everything.
 #include "tests/e2e/dev_cluster.h"
 
 #include <arpa/inet.h>
@@ -35,7 +35,7 @@ class DevClusterTest : public testing::Test {
   }
 };
 
-// Accepts one connection on an address of this machine and counts what comes.
+// Accepts one connection on an address of this machine and counts the received bytes.
 class Sink {
  public:
   explicit Sink(const std::string& address) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -51,7 +51,7 @@ class Sink {
   ~Sink() { close(socket_); }
 
   int port() const { return port_; }
-  // Bytes until the sender closes, and the seconds from its connection to its end.
+  // Returns the number of bytes until the sender closes, and the seconds from connection to end.
   std::pair<int64_t, double> Receive() {
     const int connection = accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC);
     const double start = Now();
@@ -72,7 +72,7 @@ TEST_F(DevClusterTest, EveryNodeHasItsOwnNameMemoryAndProcesses) {
   ASSERT_EQ(cluster.Start(), "");
   EXPECT_THAT(Lines(cluster.Run({"srun", "-N4", "hostname"}).out),
               UnorderedElementsAre(cluster.Node(1), cluster.Node(2), cluster.Node(3), cluster.Node(4)));
-  // Each knows the address of the others and of the login node.
+  // Each node resolves the names of the other nodes and of the login node.
   const Output hosts = cluster.RunOn(3, {"getent", "hosts", cluster.Node(1), cluster.name()});
   EXPECT_THAT(hosts.out, HasSubstr(cluster.Node(1)));
   EXPECT_THAT(hosts.out, HasSubstr(cluster.address()));
@@ -81,11 +81,11 @@ TEST_F(DevClusterTest, EveryNodeHasItsOwnNameMemoryAndProcesses) {
   EXPECT_EQ(cluster.RunOn(1, {"test", "-e", file}).code, 0);
   EXPECT_NE(cluster.RunOn(2, {"test", "-e", file}).code, 0);
   EXPECT_FALSE(std::filesystem::exists(file));
-  // One PID 1 and one slurmd, those of the node alone.
+  // A node has one PID 1 and one slurmd, and sees only its own processes.
   const Output processes = cluster.Control({"node", "2", "ps"});
   EXPECT_THAT(processes.out, HasSubstr(absl::StrCat("-N ", cluster.Node(2))));
   EXPECT_THAT(processes.out, Not(HasSubstr(cluster.Node(1))));
-  // From inside a node too, and without being told where Slurm is.
+  // Slurm's programs also work inside a node, without SLURM_CONF.
   EXPECT_THAT(cluster.RunOn(1, {"env", "-u", "SLURM_CONF", "sinfo", "-h", "-o", "%D %t", "-p", "main"}).out,
               "4 idle\n");
 }
@@ -102,7 +102,7 @@ TEST_F(DevClusterTest, TwoAtOnceDoNotMeet) {
   ASSERT_TRUE(one.WaitForState(job, "RUNNING"));
   EXPECT_EQ(two.JobState(job), "");
   EXPECT_THAT(two.Run({"scontrol", "show", "config"}).out, HasSubstr(two.address()));
-  // No way leads from a node of one to the controller of the other, while its own is there.
+  // A node can connect to the controller of its own cluster, but not to that of the other cluster.
   const std::string connect = "exec 3<>/dev/tcp/$0/6817";
   EXPECT_EQ(two.RunOn(1, {"bash", "-c", connect, two.address()}).code, 0);
   EXPECT_NE(two.RunOn(1, {"bash", "-c", connect, one.address()}).code, 0);
@@ -124,7 +124,7 @@ TEST_F(DevClusterTest, LinksAreAsSlowAsAsked) {
   const auto [bytes, seconds] = sink.Receive();
   EXPECT_EQ(node.Wait(), 0);
   EXPECT_EQ(bytes, 5'000'000);
-  // 0.4 s, less the 128 kB that may pass at once.
+  // 0.4 s at the configured rate, minus a burst of 128 kB.
   EXPECT_GT(seconds, 0.38);
   const std::string shaped = cluster.RunOn(1, {"tc", "-s", "qdisc", "show", "dev", "eth0"}).out;
   EXPECT_THAT(shaped, HasSubstr("tbf"));
@@ -204,7 +204,7 @@ TEST_F(DevClusterTest, TheControllerStopsAndComesBackWithItsJobs) {
   EXPECT_NE(cluster.Control({"status"}).code, 0);
   ASSERT_EQ(cluster.Control({"controller", "start"}).err, "");
   EXPECT_EQ(cluster.JobState(job), "RUNNING");
-  // What has been saved outlives a crash too.
+  // State that the controller has saved survives a crash, too.
   ASSERT_EQ(cluster.Control({"controller", "kill"}).err, "");
   EXPECT_NE(cluster.Run({"scontrol", "ping"}).code, 0);
   ASSERT_EQ(cluster.Control({"controller", "start"}).err, "");
@@ -219,7 +219,7 @@ TEST_F(DevClusterTest, JobsArePreemptedAndRunOutOfMemory) {
   const std::string urgent = cluster.Submit({"-p", "urgent", "--cpus-per-task=2", "--wrap", "true"});
   EXPECT_TRUE(cluster.WaitForState(urgent, "COMPLETED")) << cluster.JobState(urgent);
   EXPECT_EQ(cluster.JobState(poor), "PREEMPTED");
-  // Without control groups Slurm kills such a job as well, but calls it failed.
+  // Without control groups, Slurm also kills such a job, but reports it as failed.
   const bool limited = std::filesystem::exists("/sys/fs/cgroup/memory/cgroup.procs");
   const std::string greedy = cluster.Submit(
       {"--mem=50M", "--wrap", "exec python3 -c 'b = b\"x\" * 300000000; import time; time.sleep(1000)'"});
@@ -246,7 +246,7 @@ TEST_F(DevClusterTest, WithAccountingItRemembersJobsInADatabaseOfItsOwn) {
   EXPECT_EQ(cluster.Leftovers(), "");
 }
 
-// What stands in DIR/cluster after `key=`.
+// Returns the value of `key` in DIR/cluster.
 std::string Written(const DevCluster& cluster, const std::string& key) {
   for (const std::string& line : Lines(ReadFile(cluster.dir() + "/cluster"))) {
     if (line.starts_with(key + "=")) return line.substr(key.size() + 1);
@@ -254,7 +254,7 @@ std::string Written(const DevCluster& cluster, const std::string& key) {
   return "";
 }
 
-// Whether some network link of this machine has that address.
+// Returns whether a network link of this machine has that address.
 bool LinkExists(const std::string& address) {
   for (const auto& link : std::filesystem::directory_iterator("/sys/class/net")) {
     if (ReadFile(link.path() / "address") == address + "\n") return true;
@@ -303,7 +303,7 @@ TEST_F(DevClusterTest, AnInterruptedUpCleansUpItself) {
 
 TEST_F(DevClusterTest, AnUpThatFailsSaysWhyAndLeavesNothing) {
   DevCluster cluster;
-  // By then there are a bridge and the namespaces of all nodes.
+  // The command fails after it has created a bridge and the namespaces of all nodes.
   const Output up = RunProgram(Up(cluster, {"--rate", "99999999999999999999999gbit"}));
   EXPECT_EQ(up.code, 1);
   EXPECT_THAT(up.err, HasSubstr("-n1 cannot be shaped to 99999999999999999999999gbit"));

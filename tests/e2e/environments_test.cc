@@ -1,5 +1,5 @@
-// A framework that the site brings itself: by a module of the real Environment Modules, in a container. The
-// adapter and PyTorch are real (Debian's python3-torch), on real images.
+// Frameworks that a site provides: through a module of the real Environment Modules, and in a container. The
+// adapter and PyTorch are real (Debian's python3-torch) and train on real images.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -31,7 +31,7 @@ class EnvironmentsTest : public testing::Test {
     if (RunProgram({"/usr/bin/python3", "-c", "import torch"}).code != 0)
       GTEST_SKIP() << "this machine's own python3 has no torch; deploy/setup --frameworks installs it";
   }
-  // `environment` is that of pytorch/ddp, as it stands in the configuration.
+  // `environment` is the configuration's value for pytorch/ddp.
   void Start(const std::string& environment) {
     const std::string config = root_ + "/scalelabd.yaml";
     WriteFile(config, absl::StrCat("environments:\n  pytorch/ddp: ", environment, "\n"));
@@ -47,7 +47,7 @@ class EnvironmentsTest : public testing::Test {
         ", max_steps: 3}\nmatrix: {ranks: [2]}\nscaling: {mode: strong, global_batch: 16}\nretry: {max: "
         "0}\n");
   }
-  // What pytorch/ddp trained with in the only run of a study.
+  // Returns the provenance of the only run of a study with pytorch/ddp.
   nlohmann::json TrainedWith() {
     const std::string study = service_->Submit(Study());
     EXPECT_EQ(service_->WaitFor(study, 120), 0) << service_->Run({"run", "list", study}).out;
@@ -74,7 +74,8 @@ class EnvironmentsTest : public testing::Test {
 TEST_F(EnvironmentsTest, AModuleBringsAFramework) {
   if (RunProgram({"bash", "-lc", "type module"}).code != 0)
     GTEST_SKIP() << "a login shell has no 'module' here; deploy/setup --slurm installs Environment Modules";
-  // The only python3 with this name for torch; that of the system would not know that it was loaded.
+  // A python3 that works only if the module is loaded; the system's python3 would work without
+  // the module, too.
   WriteFile(root_ + "/bin/python3", "#!/bin/sh\n[ -n \"$LAB_TORCH\" ] && exec /usr/bin/python3 \"$@\"\n");
   std::filesystem::permissions(root_ + "/bin/python3", std::filesystem::perms::owner_all);
   WriteFile(root_ + "/modules/lab-torch",

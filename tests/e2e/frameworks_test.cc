@@ -1,5 +1,5 @@
-// Engines with adapters and custom ones, and every way in which they can fail: real processes, an environment
-// whose Python is this machine's, and adapters that a test writes.
+// Engines with adapters, custom engines, and all their failures: real processes, an environment with this
+// machine's Python, and adapters that the tests write.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// What every adapter here begins with.
+// The beginning of every adapter in these tests.
 constexpr char kAdapter[] = R"(
 import json, os, signal, sys, time
 rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -44,7 +44,7 @@ class FrameworksTest : public testing::Test {
     root_ = mkdtemp(pattern.data());
     for (const char* directory : {"bin", "share/scalelab/adapters", "frameworks"})
       std::filesystem::create_directories(absl::StrCat(root_, "/", directory));
-    // Adapters are those beside the worker, which is the real one.
+    // A real worker with the adapters of this test.
     Script("bin/scalelab-worker", absl::StrCat("exec ", Program("scalelab-worker"), " --adapters ", root_,
                                                "/share/scalelab/adapters --output-limit 1 \"$@\""));
     WriteFile(root_ + "/share/scalelab/adapters/probe.py", kProbe);
@@ -76,7 +76,7 @@ class FrameworksTest : public testing::Test {
         "study: s\nfixed: {model: resnet20, dataset: synthetic, max_steps: 3}\nmatrix:\n  engine: [", engine,
         "]\n  ranks: [2]\nretry: {max: 0}\n", more);
   }
-  // The only run of a study of pytorch/ddp with this adapter, at its end.
+  // Returns the finished run of a study of pytorch/ddp with this adapter.
   nlohmann::json Run(const std::string& adapter) {
     Adapter(adapter);
     const std::string study = service_->Submit(Study("pytorch/ddp"));
@@ -85,7 +85,7 @@ class FrameworksTest : public testing::Test {
     EXPECT_EQ(runs.size(), 1u);
     return runs[0];
   }
-  // It failed, for this cause and with these words.
+  // Expects that the run fails with this cause and that its message contains `words`.
   void Fails(const std::string& adapter, const std::string& cause, const std::vector<std::string>& words) {
     const nlohmann::json run = Run(adapter);
     EXPECT_EQ(run["state"], "FAILED");
@@ -105,7 +105,8 @@ TEST_F(FrameworksTest, TrainsAndTellsWhatItTrainedWith) {
   const nlohmann::json run = Run(
       "assert os.environ['SCALELAB_TRAINER'].endswith('scalelab-trainer'), os.environ\nstart()\nfinish()\n");
   EXPECT_EQ(run["state"], "SUCCEEDED") << run;
-  // It names the trainer's version too, which may be known later than so short a run is over.
+  // The file also contains the trainer's version, which may be detected only after such a short
+  // run has finished.
   const std::string file = Directory(run) + "/provenance.json";
   ASSERT_TRUE(Eventually([&] { return std::filesystem::exists(file); }));
   const auto provenance = nlohmann::json::parse(ReadFile(file));
@@ -145,7 +146,7 @@ TEST_F(FrameworksTest, EveryEngineIsListedWithWhatItLacks) {
   EXPECT_EQ(engines["custom"]["usable"], true);
   EXPECT_EQ(engines["keras/jax"]["usable"], false);
   EXPECT_EQ(engines["keras/jax"]["fix"], "deploy/frameworks keras-jax");
-  EXPECT_EQ(engines["native/ddp"]["usable"], false) << "there is no trainer beside this worker";
+  EXPECT_EQ(engines["native/ddp"]["usable"], false) << "there is no trainer in the worker's folder";
   const Output table = service_->Run({"cluster", "frameworks"});
   EXPECT_THAT(table.out, AllOf(HasSubstr("pytorch/ddp"), HasSubstr("torch 1.13.1"),
                                HasSubstr("deploy/frameworks mxnet")));
@@ -196,7 +197,7 @@ TEST_F(FrameworksTest, ARankThatGivesUpEndsTheOthers) {
         {"Rank 1 ended with status 1", "no more"});
 }
 
-// The adapter's own time limit ends it; the rank that never comes is ended with it.
+// The adapter's own timeout ends it. The rank that never joins is then ended, too.
 TEST_F(FrameworksTest, ARankThatNeverComesEndsTheAttempt) {
   Fails(
       "start()\nif rank == 1: time.sleep(1000)\n"
@@ -235,7 +236,7 @@ TEST_F(FrameworksTest, MemoryThatRunsOutIsACauseOfItsOwn) {
       "OUT_OF_MEMORY", {"rank 1: DefaultCPUAllocator"});
 }
 
-// With a limit of 1 MiB; the default is 64.
+// The limit is 1 MiB here; the default is 64 MiB.
 TEST_F(FrameworksTest, OutputPastTheLimitIsCut) {
   const nlohmann::json run =
       Run("start()\nprint('first words')\nfor _ in range(60):\n  os.write(1, b'x' * 999_999 + b'\\n')\n"

@@ -1,4 +1,4 @@
-// Each rank sends 4 MiB to the next one; rank 0 says how many ranks there are, and each where it is.
+// Each rank sends 4 MiB to the next one. Rank 0 prints the number of ranks, and each rank its host.
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

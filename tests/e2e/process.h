@@ -15,23 +15,23 @@ struct Output {
   std::string err;
 };
 
-// Runs a program to its end; what it prints is kept. `seconds`: after it the program is killed and code is
-// 124.
+// Runs a program to its end and captures its output. After `seconds` the program is killed, and the
+// code is 124.
 Output RunProgram(const std::vector<std::string>& argv, const std::map<std::string, std::string>& env = {},
                   double seconds = 120);
 
-// A program that goes on. Its stdout can be waited on line by line; stderr goes to `log`.
+// A background program. Its stdout can be read line by line with a timeout; its stderr goes to `log`.
 class Background {
  public:
   Background(const std::vector<std::string>& argv, const std::string& log,
              const std::map<std::string, std::string>& env = {});
-  ~Background();  // kills it
+  ~Background();  // kills the program
   Background(const Background&) = delete;
 
-  // The next line of stdout, without its end; empty when it ended or nothing came in time.
+  // Returns the next line of stdout without its line break. Empty at the end of the output or on timeout.
   std::string Line(double seconds = 30);
   void Signal(int signal);
-  // Exit status, or 128 + signal; -1 when it has not ended in time.
+  // Waits for the program. Returns its exit status, or 128 + signal; -1 on timeout.
   int Wait(double seconds = 30);
   pid_t pid() const { return pid_; }
 
@@ -43,17 +43,17 @@ class Background {
   bool ended_ = false;
 };
 
-// Processes whose command line contains `text`, this one left out.
+// Returns the processes whose command line contains `text`, except this one.
 std::vector<pid_t> ProcessesWith(const std::string& text);
-// Processes whose environment has `text`.
+// Returns the processes whose environment contains `text`.
 std::vector<pid_t> ProcessesInEnvironment(const std::string& text);
 std::string CommandLine(pid_t pid);
 
 std::string ReadFile(const std::string& path);
 void WriteFile(const std::string& path, const std::string& text);
 
-// Asks every 20 ms until `condition` holds; false when it does not in time. For conditions that only other
-// processes can see, which no event of ours announces.
+// Evaluates `condition` every 20 ms until it is true. Returns false on timeout. For conditions on other
+// processes, which no event in this process announces.
 template <typename Condition>
 bool Eventually(Condition condition, double seconds = 30);
 

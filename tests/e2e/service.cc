@@ -206,7 +206,7 @@ std::vector<std::string> LostOrDoubled(const Service& service, const std::string
       }
       std::sort(reported.begin(), reported.end());
       std::sort(stored.begin(), stored.end());
-      // Of an attempt that did not finish, what was not acknowledged before its end may be missing.
+      // For an attempt that did not finish, points that were not acknowledged before its end may be missing.
       if (!std::includes(reported.begin(), reported.end(), stored.begin(), stored.end())) {
         wrong.push_back(which + ": stored points that no rank has written, or twice");
       } else if (attempt["state"] == "SUCCEEDED" && stored.size() != reported.size()) {

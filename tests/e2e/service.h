@@ -1,4 +1,5 @@
-// A private scalelab service for a test: own directory, own socket, real processes; nothing of it stays.
+// A private scalelab service for a test, with its own directory, its own socket and real processes. Removes
+// everything at the end.
 #pragma once
 
 #include <map>
@@ -13,39 +14,40 @@ namespace scalelab::e2e {
 
 class Service {
  public:
-  // `flags` are added to every start of scalelabd, `env` to its environment.
+  // `flags` are passed to every start of scalelabd, `env` is added to its environment.
   explicit Service(std::vector<std::string> flags = {}, std::map<std::string, std::string> env = {});
   ~Service();
 
-  // Starts scalelabd and waits for its ready line; its words on stderr when it does not come.
+  // Starts scalelabd and waits for its ready line. Returns its stderr if the line does not come.
   std::string Start();
-  // SIGTERM, then the exit status.
+  // Sends SIGTERM. Returns the exit status.
   int Stop();
-  void Kill();  // SIGKILL
+  void Kill();  // sends SIGKILL
 
-  // `scalelab --server <this> words...`.
+  // Runs `scalelab --server <this service> words...`.
   Output Run(std::vector<std::string> words, double seconds = 120) const;
-  // Its JSON; null (and a failed test) when it did not exit with 0.
+  // Returns the command's JSON output; null, and a failed test, if it did not exit with 0.
   nlohmann::json Json(std::vector<std::string> words) const;
 
-  // A study file in the service's directory.
+  // Writes a study file into the service's directory. Returns its path.
   std::string File(const std::string& name, const std::string& yaml) const;
-  // Submits and returns "studies/N".
+  // Submits a study. Returns "studies/N".
   std::string Submit(const std::string& yaml, std::vector<std::string> more = {}) const;
-  // `study wait`; the exit status.
+  // Runs `study wait`. Returns its exit status.
   int WaitFor(const std::string& study, double seconds = 120) const;
-  // Waits until some run of the study is RUNNING and has reported `steps` steps; its name.
+  // Waits until a run of the study is RUNNING and has reported `steps` steps. Returns the run's name.
   std::string WaitUntilTraining(const std::string& study, int steps = 1) const;
 
-  nlohmann::json Runs(const std::string& study) const;    // array
-  nlohmann::json Attempts(const std::string& run) const;  // array
-  // Every point of a run's attempt as "rank,step,time,key,value" lines, without the header.
+  nlohmann::json Runs(const std::string& study) const;    // a JSON array
+  nlohmann::json Attempts(const std::string& run) const;  // a JSON array
+  // Returns every point of a run's attempt as "rank,step,time,key,value" lines, without the header.
   std::vector<std::string> Points(const std::string& run, int attempt = 0) const;
 
-  // Processes of this service (workers, launchers, ranks), by what their environment or command line says.
+  // Returns the processes of this service (workers, launchers, ranks), found by their environment
+  // or command line.
   std::vector<pid_t> Processes() const;
   std::vector<pid_t> Workers() const;
-  std::vector<pid_t> Ranks() const;  // scalelab-trainer processes
+  std::vector<pid_t> Ranks() const;  // processes of scalelab-trainer
 
   const std::string& dir() const { return dir_; }
   std::string data() const { return dir_ + "/data"; }
@@ -65,22 +67,24 @@ class Service {
   std::unique_ptr<Background> daemon_;
 };
 
-// Path of a program that was built, for example "scalelabd".
+// Returns the path of a program of this build, for example "scalelabd".
 std::string Program(const std::string& name);
-// The images that ship with the project.
+// Returns the directory of the images that ship with the project.
 std::string ShippedData();
 
-// What a study's stored points and its event files say against each other, a sentence for each point of a
-// finished run that is lost, each that is doubled or invented, each attempt that was executed twice; empty
-// when all is well.
+// Compares the stored points of a study with its event files. Returns a sentence for each lost point of a
+// finished run, each duplicate or unexpected point, and each attempt that was executed twice; empty if
+// there are none.
 std::vector<std::string> LostOrDoubled(const Service& service, const std::string& study);
 
-// Loss of each step, mean over the ranks: with equal shares this is the loss of the global batch.
+// Returns the loss of each step, the mean over the ranks. With equal shares this is the loss of
+// the global batch.
 std::vector<double> Losses(const Service& service, const nlohmann::json& run);
-// The largest deviation of a loss curve from another of the same length, relative to that one.
+// Returns the largest deviation of a loss curve from a reference of the same length, relative
+// to the reference.
 double LargestDeviation(const std::vector<double>& losses, const std::vector<double>& reference);
 
-// What one rank's event file says: "rank,step,key,value" of every step line, in order.
+// Returns the steps in the event file of one rank: "rank,step,key,value" for every step line, in order.
 std::vector<std::string> StepsOfEventFile(const std::string& path, int rank);
 
 }  // namespace scalelab::e2e

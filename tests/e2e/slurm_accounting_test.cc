@@ -1,4 +1,5 @@
-// A cluster with slurmdbd: accounts, QOS and limits, and jobs that only accounting remembers.
+// A cluster with slurmdbd: accounts, QOS and limits, and jobs that only the accounting
+// database still contains.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +19,7 @@ using testing::SizeIs;
 
 class SlurmAccounting : public testing::Test {
  protected:
-  // One cluster for all of them: no test needs what another has changed in it.
+  // All tests share one cluster; no test depends on what another has changed in it.
   static void SetUpTestSuite() {
     unavailable_ = DevCluster::Unavailable({"--accounting"});
     if (!unavailable_.empty()) return;
@@ -37,7 +38,7 @@ class SlurmAccounting : public testing::Test {
     ASSERT_EQ(service_->Start(), "");
   }
 
-  // `sacctmgr WORDS`, for example "modify account lab set grpjobs=1".
+  // Runs `sacctmgr WORDS`, for example "modify account lab set grpjobs=1".
   static void Sacctmgr(const std::string& words) {
     std::vector<std::string> argv = absl::StrSplit(words, ' ');
     argv.insert(argv.begin(), {"sacctmgr", "--immediate"});
@@ -45,7 +46,7 @@ class SlurmAccounting : public testing::Test {
     EXPECT_EQ(output.code, 0) << words << ": " << output.out << output.err;
   }
 
-  // A study of one run, one rank on each of `nodes` nodes, that ends once its gate is opened.
+  // Submits a study of one run, with one rank on each of `nodes` nodes, that ends when its gate is opened.
   std::string Wait(const std::string& name, int nodes = 1, const std::string& more = "") {
     return service_->Submit(
         absl::StrCat("study: ", name, "\nfixed: {engine: custom, command: [sh, -c, 'until [ -e ", Gate(name),
@@ -67,7 +68,7 @@ class SlurmAccounting : public testing::Test {
     return Eventually([&] { return absl::StrContains(Explain(study), words); }, 40);
   }
 
-  // The job of an attempt.
+  // Returns the token of an attempt's allocation, which is the job's name.
   static std::string Token(const nlohmann::json& attempt) {
     return std::string(absl::StripPrefix(attempt["allocation"].get<std::string>(), "allocations/"));
   }
@@ -75,7 +76,7 @@ class SlurmAccounting : public testing::Test {
     return std::string(absl::StripAsciiWhitespace(
         cluster_->Run({"squeue", "-h", "--states=all", "-o", "%i", "--name", Token(attempt)}).out));
   }
-  // Waits until accounting has one job of an attempt, with "State|Account|QOS".
+  // Waits until the accounting database has exactly one job for the attempt, with "State|Account|QOS".
   static testing::AssertionResult AccountedAs(const nlohmann::json& attempt, const std::string& record) {
     std::string records;
     const bool found = Eventually([&] {
@@ -112,7 +113,7 @@ TEST_F(SlurmAccounting, AStudyRunsInItsAccountAndQos) {
 }
 
 TEST_F(SlurmAccounting, HowAJobEndedThatSlurmHasForgottenIsKnownFromAccounting) {
-  // Slurm forgets what has ended after a few seconds, as a large site's does after minutes.
+  // Slurm removes ended jobs from its memory after two seconds here; a large site removes them after minutes.
   ASSERT_EQ(
       cluster_->Run({"sed", "-i", "s/^MinJobAge=.*/MinJobAge=2/", cluster_->dir() + "/etc/slurm.conf"}).code,
       0);
@@ -135,7 +136,7 @@ TEST_F(SlurmAccounting, HowAJobEndedThatSlurmHasForgottenIsKnownFromAccounting) 
   ASSERT_EQ(service_->Start(), "");
   EXPECT_EQ(service_->WaitFor(cancelled, 90), 5);
   EXPECT_EQ(TheRun(cancelled)["cause"], "ALLOCATION_CANCELLED") << TheRun(cancelled).dump(1);
-  EXPECT_THAT(Attempts(cancelled), SizeIs(1)) << "whoever cancelled it does not want it again";
+  EXPECT_THAT(Attempts(cancelled), SizeIs(1)) << "a run is not retried after a user cancelled its job";
   EXPECT_EQ(service_->WaitFor(late, 90), 5);
   EXPECT_EQ(TheRun(late)["cause"], "TIMEOUT") << TheRun(late).dump(1);
   EXPECT_THAT(Attempts(late), SizeIs(1)) << "the same time would not be enough again";
@@ -222,7 +223,7 @@ TEST_F(SlurmAccounting, WithoutSlurmdbdAStudyGoesOn) {
   EXPECT_THAT(LostOrDoubled(*service_, study), IsEmpty());
   EXPECT_EQ(service_->LeftBehind(3), "");
   ASSERT_EQ(cluster_->Control({"accounting", "start"}).err, "");
-  // What it has missed it is told.
+  // The database receives the records that it missed.
   for (const std::string& each : {study, other}) {
     const auto attempts = Attempts(each);
     ASSERT_THAT(attempts, SizeIs(1));

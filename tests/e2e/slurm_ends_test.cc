@@ -1,4 +1,5 @@
-// How a Slurm job can end, and not begin: what the coordinator makes of each, on a real cluster.
+// The ways in which a Slurm job can end or fail to start, and the coordinator's reaction to each, on
+// a real cluster.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +22,7 @@ class SlurmEnds : public testing::Test {
     ASSERT_EQ(service_->Start(), "");
   }
 
-  // A study of one run on two nodes that trains for so many steps.
+  // Returns a study of one run on two nodes that trains for `steps` steps.
   std::string Train(int steps, const std::string& more = "") {
     return service_->Submit(ClusterStudy("ranks: [2]", 1, steps, "resources: {ranks_per_node: 1}\n" + more));
   }

@@ -1,5 +1,5 @@
-// Every framework whose environment is there, with its own rendezvous, over two nodes of a real Slurm
-// cluster.
+// Runs every framework whose environment exists, with its own rendezvous, over two nodes of a
+// real Slurm cluster.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 using testing::IsEmpty;
 
-// Where deploy/frameworks makes environments; a test's service has a home of its own.
+// Returns the directory in which deploy/frameworks creates environments; a test's service has another home.
 std::string FrameworksDirectory() {
   if (const char* directory = getenv("SCALELAB_FRAMEWORKS")) return directory;
   if (const char* data = getenv("XDG_DATA_HOME")) return absl::StrCat(data, "/scalelab/frameworks");
@@ -35,7 +35,7 @@ TEST(SlurmFrameworks, TrainTheSameOverTwoNodes) {
   const auto known = service.Json({"cluster", "frameworks"});
   for (const auto& framework : known["frameworks"]) {
     const std::string engine = framework["engine"];
-    // One is to be said a program, one needs GPUs, and one does not synchronise.
+    // custom needs a program, pytorch/dp needs GPUs, and native/none does not synchronise.
     if (engine == "custom" || engine == "pytorch/dp" || engine == "native/none") continue;
     if (!framework["usable"].get<bool>()) {
       missing.insert(absl::StrCat(engine, ": ", framework["fix"].get<std::string>()));

@@ -14,7 +14,8 @@
 namespace scalelab::e2e {
 namespace {
 
-// A port that is free on this address now; addresses of development clusters are their own, so it stays free.
+// Returns a port that is currently free on this address. It stays free, because only this cluster
+// uses the address.
 int FreePort(const std::string& address) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in name{};
@@ -68,7 +69,8 @@ std::vector<std::string> SlurmService::ProcessesOn(int i) const {
 
 pid_t SlurmService::FindOn(int i, const std::string& program) const {
   for (const std::string& line : ProcessesOn(i)) {
-    // pid, memory, command line; a command line with line breaks goes on in lines that are none of that.
+    // Columns: pid, memory, command line. A command line with line breaks continues on lines
+    // without these columns.
     const std::vector<std::string> columns = absl::StrSplit(line, absl::MaxSplits('\t', 2));
     if (columns.size() < 3) continue;
     const std::string file = columns[2].substr(0, columns[2].find(' '));

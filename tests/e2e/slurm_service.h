@@ -11,26 +11,28 @@ namespace scalelab::e2e {
 
 class SlurmService : public Service {
  public:
-  // `cluster` has been started and outlives it.
+  // `cluster` must be running and must outlive this object.
   explicit SlurmService(const DevCluster& cluster, std::vector<std::string> flags = {});
 
-  // The jobs of this cluster that have ended, a line each, as Slurm's own record has them: "JobId=7 ...
+  // Returns the ended jobs of this cluster, one per line, from Slurm's record: "JobId=7 ...
   // Name=<token> JobState=COMPLETED ...".
   std::vector<std::string> JobRecords() const;
-  // Ids of the jobs that have not ended.
+  // Returns the ids of the jobs that have not ended.
   std::vector<std::string> LiveJobs() const;
-  // Processes of jobs on node i: everything there but the node's own daemons.
+  // Returns the processes of jobs on node i: all processes except the node's own daemons.
   std::vector<std::string> ProcessesOn(int i) const;
-  // The first process on node i that runs this program, its number there; 0: none.
+  // Returns the process id, inside node i, of the first process that runs this program; 0 if there is none.
   pid_t FindOn(int i, const std::string& program) const;
-  // "" when no job is left in the queue and no process of one on any of the nodes; waits for it.
+  // Waits until no job is in the queue and no job process is on any node. Returns "" then, otherwise
+  // what is left.
   std::string LeftBehind(int nodes, double seconds = 30) const;
 
  private:
   const DevCluster& cluster_;
 };
 
-// A study of resnet20 on the images that ship with the project: `axes` is the matrix, `more` further lines.
+// Returns a study of resnet20 on the images that ship with the project. `axes` is the matrix, `more`
+// has further lines.
 std::string ClusterStudy(const std::string& axes, int repeats, int steps, const std::string& more = "");
 
 }  // namespace scalelab::e2e

@@ -27,7 +27,7 @@ class Slurm : public testing::Test {
     ASSERT_EQ(cluster_.Start(), "");
   }
 
-  // Every cell has all its repeats, and figures with intervals.
+  // Expects that every cell has results of all repeats, and statistics with intervals.
   static void ExpectCurve(const Service& service, const std::string& study, const std::set<int>& ranks,
                           int n) {
     const auto curve = service.Json({"curve", study});
@@ -131,7 +131,7 @@ TEST_F(Slurm, TwoRanksOnEachNode) {
 TEST_F(Slurm, EnginesPrecisionsAndBackendsAreSeriesOfOneCurveAndTrainTheSame) {
   SlurmService service(cluster_);
   ASSERT_EQ(service.Start(), "");
-  // Without random augmentation and batch statistics all of it computes the same sums, but for rounding.
+  // Without random augmentation and batch statistics, all runs compute the same sums except for rounding.
   const std::string study = service.Submit(
       absl::StrCat("study: engines\nfixed: {model: resnet20, dataset: cifar10, data_dir: ", ShippedData(),
                    ", epochs: 1, max_steps: 10, augment: false, batch_norm: eval}\n"
@@ -155,12 +155,12 @@ TEST_F(Slurm, EnginesPrecisionsAndBackendsAreSeriesOfOneCurveAndTrainTheSame) {
     if (run["spec"]["ranks"] == 1) alone[run["spec"]["precision"]] = Losses(service, run);
   }
   for (const auto& run : service.Runs(study)) {
-    // What ten steps make of sums in another order; bf16 has eight bits.
+    // Adding in another order changes the losses of ten steps by at most this; bf16 has eight bits.
     const std::string precision = run["spec"]["precision"];
     const double order = precision == "fp32" ? 1e-4 : 1e-2;
     EXPECT_LT(LargestDeviation(Losses(service, run), alone[precision]), order) << run.dump();
   }
-  // Nothing is normalised here, so rounding grows from layer to layer.
+  // The model has no normalisation layers, so rounding errors grow from layer to layer.
   EXPECT_LT(LargestDeviation(alone["amp-bf16"], alone["fp32"]), 0.15);
 }
 
@@ -186,7 +186,7 @@ TEST(SlurmContract, HoldsOverARealSlurm) {
   EXPECT_THAT(contract.out, HasSubstr("Kinds/SchedulerContract.AJobRunsAndCompletes/slurm_cluster"));
 }
 
-// What the ranks on node 1 have, a line each: LOCAL_RANK, GPUs, processors.
+// Returns the placement of the ranks on node 1, one line per rank: LOCAL_RANK, GPUs, processors.
 std::vector<std::string> Placement(const DevCluster& cluster) {
   const Output out = cluster.RunOn(1, {"bash", "-c", R"(
     for process in /proc/[0-9]*; do

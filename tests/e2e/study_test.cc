@@ -1,4 +1,4 @@
-// Studies from submit to curve, with real training on real images.
+// Studies from submission to curve, with real training on real images.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ std::string SmallStudy(const std::string& ranks, int repeats, int steps, const s
                       more);
 }
 
-// "rank,step,key,value" of the stored step points, in the order of the event file.
+// Returns the stored step points as "rank,step,key,value" in the order of the event file.
 std::vector<std::string> StoredSteps(const Service& service, const std::string& run) {
   std::vector<std::string> points;
   for (const std::string& line : service.Points(run)) {
@@ -161,7 +161,7 @@ TEST(Study, SmallerWorldSizesAreFractionsOfTheSameGlobalBatch) {
   for (const int ranks : {2, 4}) {
     const double worst = LargestDeviation(curves[ranks], curves[1]);
     std::cout << ranks << " ranks against 1: largest relative deviation of the loss " << worst << "\n";
-    // fp32 sums in another order, amplified by 15 steps of training.
+    // fp32 sums in another order, amplified by 15 training steps.
     EXPECT_LT(worst, 1e-4) << ranks;
   }
 }

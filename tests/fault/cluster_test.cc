@@ -1,8 +1,9 @@
-// Parts of a Slurm cluster, and of scalelab on it, die in the middle of a study: it completes all the same,
-// no acknowledged point is lost or doubled, no run has two live attempts, nothing is left behind.
+// Kills parts of a Slurm cluster and of scalelab in the middle of a study. Each time the study must
+// complete, no acknowledged point may be lost or duplicated, no run may have two live attempts, and nothing
+// may be left behind.
 //
-// Prints each fault and, at the end, how many there were and how many violations. SCALELAB_FAULT_ROUNDS: how
-// often each fault is tried (default 1); from 2 on also those that take minutes (a link down for 60 s, the
+// Prints each fault and finally the number of faults and violations. SCALELAB_FAULT_ROUNDS is the number of
+// rounds of each fault (default 1). From 2 on it includes faults that take minutes (a link down for 60 s, the
 // controller killed after 20 accepted submissions).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +31,7 @@ namespace {
 constexpr int kNodes = 4;
 constexpr int kTimedOut = 8;  // exit status of `study wait`
 
-// Looks all the time whether two attempts of one run have live ranks at once, on any node.
+// Checks continuously, on all nodes, whether two attempts of one run have live ranks simultaneously.
 class OneAttemptAtATime {
  public:
   explicit OneAttemptAtATime(std::string runs_dir)
@@ -103,9 +104,9 @@ class ClusterFaults : public testing::Test {
     cluster_.RunOn(node, {"kill", "-9", absl::StrCat(pid)});
   }
 
-  // Waits for the study, and does meanwhile what only an administrator can: a controller that forgot a job
-  // may give its number to another one, which nodes that remember the first refuse, and Slurm drains them for
-  // it.
+  // Waits for the study, and meanwhile does the work of an administrator: a controller that lost a job
+  // may reuse its id for another job. Nodes that remember the first job refuse the second, and Slurm
+  // drains these nodes.
   int WaitFor(const std::string& study, double seconds) {
     int code = -1;
     for (const double end = Now() + seconds; Now() < end;) {
@@ -114,14 +115,14 @@ class ClusterFaults : public testing::Test {
       for (const absl::string_view line : absl::StrSplit(drained, '\n', absl::SkipEmpty())) {
         if (!absl::StrContains(line, "Duplicate jobid")) continue;
         const std::string node(line.substr(0, line.find(' ')));
-        std::printf("       (%s was drained by Slurm for a number given twice; resumed)\n", node.c_str());
+        std::printf("       (%s was drained by Slurm for a duplicate job id; resumed)\n", node.c_str());
         cluster_.Run({"scontrol", "update", "nodename=" + node, "state=resume"});
       }
     }
     return code;
   }
 
-  // A study over all nodes, the fault in its middle, and everything that must hold afterwards.
+  // Runs a study over all nodes, injects the fault in the middle, and checks all requirements afterwards.
   void Try(const std::string& name, const std::function<void()>& fault) {
     const double begin = Now();
     ++faults_;
@@ -157,10 +158,10 @@ class ClusterFaults : public testing::Test {
     for (const std::string& wrong : LostOrDoubled(*service_, study)) Violation(name, wrong);
     if (const std::string left = service_->LeftBehind(kNodes, 90); !left.empty())
       Violation(name, "left behind:\n" + left);
-    // Slurm's record: a job that its controller brought back from an older state may end, or even run, once
-    // more under its number; its workers are turned away then. Two numbers for one allocation were two
-    // submissions.
-    std::map<std::string, std::set<std::string>> ran;  // numbers of jobs that ran, by token
+    // After a crash, the controller may restore a job from an older state: the job may end, or even run, a
+    // second time with the same id, but the coordinator rejects its workers. Two ids for one allocation mean
+    // two submissions, which is a violation.
+    std::map<std::string, std::set<std::string>> ran;  // ids of jobs that ran, by token
     for (const std::string& record : service_->JobRecords()) {
       const std::vector<std::string> words = absl::StrSplit(record, ' ');
       const auto token =
@@ -220,7 +221,7 @@ TEST_F(ClusterFaults, NothingIsLostOrDoubledWhateverDies) {
   Report(watch);
 }
 
-// slurmctld answers sbatch before it saves the job: one that dies within some seconds may forget it.
+// slurmctld answers sbatch before it saves the job, so a crash within the next seconds may lose the job.
 TEST_F(ClusterFaults, AControllerThatDiesRightAfterItTookAJob) {
   OneAttemptAtATime watch(service_->data() + "/runs");
   std::mt19937 random(20);
@@ -230,7 +231,7 @@ TEST_F(ClusterFaults, AControllerThatDiesRightAfterItTookAJob) {
     const double begin = Now();
     const std::string study =
         service_->Submit(ClusterStudy("ranks: [1]", 1, 2, "resources: {ranks_per_node: 1}\n"));
-    // Accepted: the coordinator knows its id, or it has ended already.
+    // The job was accepted if the coordinator has its id, or if the job has already ended.
     EXPECT_TRUE(Eventually([&] {
       const auto cluster = service_->Json({"cluster"});
       for (const auto& allocation : cluster.value("allocations", nlohmann::json::array())) {

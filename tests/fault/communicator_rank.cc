@@ -1,6 +1,6 @@
-// One rank that reduces tensors for ever: communicator_rank BACKEND RANKS TIMEOUT_S DIRECTORY LEAVER. Writes
-// DIRECTORY/pid-RANK once it is in the middle of it, and DIRECTORY/error-RANK when it has failed. Rank LEAVER
-// ends by itself, without an error, after a few operations.
+// One rank that reduces tensors in an endless loop: communicator_rank BACKEND RANKS TIMEOUT_S DIRECTORY
+// LEAVER. Writes DIRECTORY/pid-RANK once the loop is running, and DIRECTORY/error-RANK when an operation
+// fails. Rank LEAVER exits without an error after a few operations.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -14,7 +14,7 @@
 namespace scalelab::trainer {
 namespace {
 
-// Whole or not at all.
+// Writes the file atomically.
 void Write(const std::string& path, const std::string& text) {
   std::ofstream(path + ".new") << text << "\n";
   std::filesystem::rename(path + ".new", path);
@@ -36,7 +36,7 @@ int Main(char** argv) {
     const auto communicator = MakeCommunicator(spec, environment, ChooseDevice(spec, environment.rank));
     const at::Tensor tensor = at::ones({1 << 20}), few = at::ones({100});
     for (int i = 0;; ++i) {
-      // Communicators may go another way for each.
+      // Communicators may use a different algorithm for each of these.
       communicator->AllReduce(tensor, ReduceOp::kAverage);
       communicator->AllReduce(few, ReduceOp::kAverage);
       communicator->StartAllReduce(few, ReduceOp::kAverage)->Wait();

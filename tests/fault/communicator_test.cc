@@ -1,5 +1,6 @@
-// A rank killed in the middle of an all-reduce, one that hangs, one that leaves early: every other rank ends
-// with an error that names it, within the time limit of an operation and a few seconds to find out.
+// Faults of a rank in the middle of an all-reduce: it is killed, it hangs, or it exits early. Every other
+// rank must fail with an error that names this rank, within the timeout of an operation plus a few
+// seconds for detection.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -22,7 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kRanks = 4, kVictim = 1;
-constexpr double kFindingOut = 8;  // seconds; on a busy machine
+constexpr double kFindingOut = 8;  // detection time in seconds, on a busy machine
 
 bool Until(const std::function<bool()>& condition, double seconds) {
   const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
@@ -39,7 +40,7 @@ std::string Text(const std::string& path) {
   return text.str();
 }
 
-// Neither there nor a zombie.
+// Returns whether the process exists and is not a zombie.
 bool Alive(pid_t pid) {
   const std::string stat = Text("/proc/" + std::to_string(pid) + "/stat");
   const size_t name_end = stat.rfind(')');
@@ -81,8 +82,9 @@ class CommunicatorFault : public testing::TestWithParam<const char*> {
     children_.push_back(pid);
   }
 
-  // All ranks, and returns when they are in the middle of it. MPI's launcher would end the others as soon as
-  // one dies, and the communicator should not need that: it is told not to. Gloo needs no launcher at all.
+  // Starts all ranks and returns when all are in the loop. MPI's launcher would kill the other ranks as soon
+  // as one dies; --enable-recovery prevents that, because the communicator must detect the failure by itself.
+  // Gloo needs no launcher.
   void Start(double timeout, int leaver = -1) {
     const std::string program = std::string(COMMUNICATOR_RANK) + " " + GetParam() + " " +
                                 std::to_string(kRanks) + " " + std::to_string(timeout) + " " + directory_ +
@@ -104,7 +106,7 @@ class CommunicatorFault : public testing::TestWithParam<const char*> {
     begun_ = Clock::now();
   }
 
-  // Every rank but the victim has reported it within `seconds`.
+  // Expects that every rank except the victim reports the failure within `seconds`.
   void ExpectAllToBlame(const std::string& how, double seconds) {
     for (int r = 0; r < kRanks; ++r) {
       if (r == kVictim) continue;
@@ -144,7 +146,7 @@ TEST_P(CommunicatorFault, AStoppedRankIsNamedWhenTheTimeIsOver) {
   Start(/*timeout=*/3);
   kill(pids_[kVictim], SIGSTOP);
   ExpectAllToBlame("was not over after 3 s.*does not answer", 3 + kFindingOut);
-  // Ending what does not run any more is the launcher's part.
+  // With MPI, the launcher must also end the stopped rank.
   ExpectNobodyStays(/*victim_too=*/mpi());
 }
 

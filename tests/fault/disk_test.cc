@@ -1,5 +1,5 @@
-// A disk that is full: what cannot be made durable is refused with a reason, what was accepted stays, and it
-// goes on when there is room again.
+// A full disk: a study that cannot be stored durably is refused with a reason, accepted studies are kept, and
+// the service continues when there is free space again.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>

@@ -1,5 +1,5 @@
-// kill -9 of the coordinator, of workers and of ranks in the middle of training. SCALELAB_KILLS sets how many
-// times the coordinator is killed (default 5).
+// kill -9 of the coordinator, of workers and of ranks during training. SCALELAB_KILLS sets how often the
+// coordinator is killed (default 5).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -34,7 +34,7 @@ TEST(KillNine, OfTheCoordinatorLosesAndDoublesNothing) {
   for (int k = 0; k < kills; ++k) {
     service.Kill();
     ASSERT_EQ(service.Start(), "") << "restart " << k;
-    // Until the workers are back and something new is stored, or it is over.
+    // Wait until the workers are back and new points are stored, or until the study is finished.
     const auto points = [&] {
       size_t n = 0;
       for (const auto& run : service.Runs(study)) n += service.Points(run["name"]).size();
@@ -59,7 +59,8 @@ TEST(KillNine, OfAWorkerEndsItsAttemptAndTheRunIsTriedAgain) {
   const std::vector<pid_t> workers = service.Workers(), ranks = service.Ranks();
   ASSERT_FALSE(workers.empty());
   ASSERT_EQ(ranks.size(), 2u);
-  // The worker, not the process that minds its children: the one the lock file names.
+  // The worker has the lowest process id and is named in the lock file; the other process supervises
+  // the worker's children.
   pid_t worker = *std::min_element(workers.begin(), workers.end());
   kill(worker, SIGKILL);
   EXPECT_TRUE(Eventually(

@@ -1,6 +1,6 @@
-"""An engine against native/ddp, two ranks each, from the same weights on the same batches: `agreement_test.py ENGINE`.
+"""Compares an engine with native/ddp, on two ranks, with the same weights and batches: `agreement_test.py ENGINE`.
 
-Exit status 77: skipped, and why. Prints what it measured.
+Exit status 77: skipped; the reason is printed. Prints what it measures.
 """
 import sys
 import unittest
@@ -8,10 +8,10 @@ import unittest
 import numpy as np
 import run
 
-# Relative to the loss of a rank, in each of ten steps. Engines add in another order, and each step multiplies the rounding of
-# those before: up to 4e-5 was measured, 5e-6 in the first three steps.
+# Relative to the loss of a rank, in each of ten steps. Engines add in different orders, and each step
+# amplifies the rounding errors of the steps before. Measured: up to 4e-5, and 5e-6 in the first three steps.
 LOSS_TOLERANCE = 1e-4
-# Of the way that all parameters go in ten steps (2-norm), how far an engine may lie apart; 2e-3 was measured.
+# Maximum distance of the parameters, relative to their change in ten steps (2-norm). Measured: 2e-3.
 PARAMETER_TOLERANCE = 1e-2
 
 ENGINE = sys.argv.pop() if len(sys.argv) > 1 else "pytorch/ddp"
@@ -26,7 +26,8 @@ class Agreement(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         run.python_of(ENGINE)  # skips
-        # The usual weight decay moves parameters by 2e-3 of their way, which would not be missed; this by 0.16.
+        # The usual weight decay changes the parameters by only 2e-3 of their total change, so the test would
+        # not detect a missing weight decay. This one changes them by 0.16.
         recipe = {"evaluate": True, "weight_decay": 0.01}
         cls.native = run.run("native/ddp", recipe)
         cls.engine = run.run(ENGINE, recipe)
@@ -38,7 +39,7 @@ class Agreement(unittest.TestCase):
     def test_losses_of_the_first_steps_agree(self):
         natives = [np.array(self.native.losses(rank)) for rank in range(2)]
         if run.ENGINES[ENGINE].one_process:
-            natives = [np.mean(natives, axis=0)] * 2  # its replicas' losses are told as one
+            natives = [np.mean(natives, axis=0)] * 2  # the replicas report one mean loss
         for rank, ours in enumerate(natives):
             theirs = np.array(self.engine.losses(rank))
             self.assertEqual(len(theirs), 10)
@@ -71,7 +72,7 @@ class Agreement(unittest.TestCase):
             start, finish = self.engine.of(rank, "start")[0], self.engine.of(rank, "finish")[0]
             self.assertEqual((start["rank"], start["world_size"], start["total_steps"]), (rank, 2, 10))
             missing = set(self.native.of(rank, "finish")[0]["metrics"]) - set(finish["metrics"])
-            self.assertLessEqual(missing, {"run/comm_share", "run/straggler_skew"})  # not every framework shows its parts
+            self.assertLessEqual(missing, {"run/comm_share", "run/straggler_skew"})  # not every framework reports the parts of a step
             self.assertEqual(finish["parameter_hash"], self.engine.of(0, "finish")[0]["parameter_hash"])
 
 

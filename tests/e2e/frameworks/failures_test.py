@@ -1,4 +1,4 @@
-"""How an engine fails: `failures_test.py ENGINE`. Exit status 77: skipped."""
+"""How an engine reports failures: `failures_test.py ENGINE`. Exit status 77: skipped."""
 import os
 import signal
 import sys
@@ -11,7 +11,7 @@ ENGINE = sys.argv.pop() if len(sys.argv) > 1 else "pytorch/ddp"
 LONG = {"max_steps": "0", "epochs": 100}
 
 
-# Ranks that mpirun starts, and that it ends when one of them ends.
+# mpirun starts these ranks, and ends all of them when one of them ends.
 LAUNCHED = run.ENGINES[ENGINE].mpi
 
 
@@ -20,7 +20,7 @@ def kill_second(_, processes):
 
 
 def second(directory, processes):
-    """Process number of rank 1, once it has trained a step."""
+    """Returns the process id of rank 1 once it has trained a step."""
     path = os.path.join(directory, "events-1.jsonl")
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -40,7 +40,7 @@ def rank_of_launcher(directory):
                 if wanted <= set(file.read().split("\0")):
                     return int(pid)
         except OSError:
-            pass  # it has ended meanwhile
+            pass  # it has ended
     raise AssertionError("there is no rank 1")
 
 
@@ -54,7 +54,7 @@ def stop_second_in_training(directory, processes):
     try:
         processes[0].wait(60)
     finally:
-        if not LAUNCHED:  # there it is its launcher's
+        if not LAUNCHED:  # with mpirun, the launcher kills the rank
             os.kill(pid, signal.SIGKILL)
 
 
@@ -67,7 +67,7 @@ class Failures(unittest.TestCase):
         self.begin = time.monotonic()
 
     def ends(self, spec, message, kind, engine=ENGINE, meddle=None):
-        """Rank 0 ends by itself, and its last event says why."""
+        """Rank 0 exits, and its last event contains the reason."""
         result = run.run(engine, {"comm_timeout_s": 20, **spec}, meddle=meddle, timeout=90)
         self.assertNotEqual(result.status, 0)
         last = result.events[0][-1]
@@ -81,7 +81,7 @@ class Failures(unittest.TestCase):
         self.ends({"comm_timeout_s": 2}, "rank 0 waited 2 s in vain for rank 1 of 2", "rendezvous", meddle=kill_second)
 
     def test_a_rank_that_is_killed_ends_the_other(self):
-        if LAUNCHED:  # mpirun ends it
+        if LAUNCHED:  # mpirun ends this rank
             result = run.run(ENGINE, LONG, meddle=kill_second_in_training, timeout=90)
             self.assertNotEqual(result.status, 0)
             self.assertNotIn("finish", [event["event"] for event in result.events[0]])

@@ -1,7 +1,8 @@
-"""One side of models_test.py, in the environment of a framework: `forward.py KIND MODEL FILE`.
+"""The part of models_test.py that runs in the environment of a framework: `forward.py KIND MODEL FILE`.
 
-KIND is torch, keras2, tensorflow, jax, keras-torch or mxnet. torch writes FILE: a model's weights, images, and its logits in evaluation mode, those of an auxiliary head too. The others read
-it, do the same and print how far their logits lie apart, as a share of the largest one.
+KIND is torch, keras2, tensorflow, jax, keras-torch or mxnet. torch writes FILE: a model's weights, images, and the logits in
+evaluation mode, including those of an auxiliary head. The other kinds read FILE, compute the logits with the same weights,
+and print the largest difference as a fraction of the largest logit.
 """
 import os
 import sys
@@ -10,7 +11,8 @@ import numpy as np
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "worker", "adapters"))
 
-# Side of the images; small ones show also how the rest is rounded. Inception's auxiliary head wants its usual size.
+# Side length of the images. Small images also show how odd sizes are rounded. Inception's auxiliary head
+# needs its usual size.
 SIDES = {"alexnet": 96, "vgg16": 48, "inception_v3": 299}
 CLASSES = 10
 
@@ -33,7 +35,7 @@ def write(name, path):
         elif tensor.dim() == 1:
             tensor.add_(torch.empty_like(tensor).uniform_(-0.1, 0.1))
         elif name == "inception_v3" and tensor.dim() > 1:
-            torch.nn.init.kaiming_normal_(tensor)  # left as they are its weights make logits of next to nothing
+            torch.nn.init.kaiming_normal_(tensor)  # with the default initialisation the logits are almost zero
     images = torch.randn(2, 3, side_of(name), side_of(name))
     outputs, kept = [], {}
     with torch.no_grad():

@@ -1,5 +1,5 @@
-"""`half_on_cpu.py ADAPTER`: the adapter, which takes every precision on a CPU as if it were a GPU: slow, and the same arithmetic.
-The first scale of the loss is 1024, with which no gradient of the test overflows by itself.
+"""Runs an adapter that accepts every precision on a CPU, as on a GPU: `half_on_cpu.py ADAPTER`. It is slow, but the arithmetic is
+the same. The initial loss scale is 1024, with which no gradient of the test overflows by itself.
 
 SPOIL_FIRST_STEP: the last image of rank 1, or of the last replica, is so bright in the first step that its gradients overflow.
 """

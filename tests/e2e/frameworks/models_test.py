@@ -1,6 +1,6 @@
-"""The models of Keras and MXNet against PyTorch's, with the same weights: `models_test.py KIND`, of forward.py.
+"""Compares the models of Keras and MXNet with PyTorch's, with the same weights: `models_test.py KIND`, a KIND of forward.py.
 
-Exit status 77: skipped, and why.
+Exit status 77: skipped; the reason is printed.
 """
 import os
 import subprocess
@@ -10,7 +10,7 @@ import unittest
 
 import run
 
-CIFAR = ("resnet20", "resnet56")  # the ones between are made alike
+CIFAR = ("resnet20", "resnet56")  # the depths between them are built the same way
 IMAGENET = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "mobilenet_v2", "alexnet", "inception_v3", "vgg16")
 # Kind -> an engine of its environment, models.
 KINDS = {
@@ -20,7 +20,7 @@ KINDS = {
     "keras-torch": ("keras/pytorch", CIFAR + IMAGENET),
     "mxnet": ("mxnet/kvstore", CIFAR + ("resnet50",)),
 }
-# Of the largest logit; the most that was measured is in the test's output.
+# Relative to the largest logit. The test prints the largest difference it measures.
 TOLERANCE = 1e-4
 
 KIND = sys.argv.pop() if len(sys.argv) > 1 else "keras2"
@@ -39,7 +39,7 @@ class Models(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         for engine in (KINDS[KIND][0], "pytorch/ddp"):
-            run.python_of(engine)  # skips; in a test itself that would be an error
+            run.python_of(engine)  # skips here, because skipping in a test itself would be an error
 
     def test_logits_are_those_of_pytorch(self):
         engine, models = KINDS[KIND]

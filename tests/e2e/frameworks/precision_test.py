@@ -1,7 +1,7 @@
-"""An engine's mixed precisions against native/ddp in single precision, two ranks each: `precision_test.py ENGINE`.
+"""Compares an engine's mixed precisions with native/ddp in single precision, on two ranks: `precision_test.py ENGINE`.
 
-amp-fp16 is for GPUs; here it runs on CPUs (half_on_cpu.py), where the arithmetic is the same. Exit status 77: skipped, and why.
-Prints what it measured.
+amp-fp16 is for GPUs; here it runs on CPUs (half_on_cpu.py), where the arithmetic is the same. Exit status 77: skipped; the reason
+is printed. Prints what it measures.
 """
 import os
 import sys
@@ -10,17 +10,17 @@ import unittest
 import numpy as np
 import run
 
-# Relative to a loss in single precision, in each step. Numbers of bfloat16 have a relative error of up to 2^-8, those
-# of float16 of 2^-11; 2.7e-3 and 7e-4 were measured.
+# Relative to a loss in single precision, in each step. Numbers in bfloat16 have a relative error of up to
+# 2^-8, in float16 of up to 2^-11. Measured: 2.7e-3 and 7e-4.
 TOLERANCE = {"amp-bf16": 3e-2, "amp-fp16": 5e-3}
-# Numbers that were rounded to 8 or 11 bits do not agree better than this: the precision was really used.
+# Numbers rounded to 8 or 11 bits differ by more than this, which proves that the precision was used.
 ROUNDED = 1e-6
-# Torch 1.13 has no half precision on CPUs, and MXNet none at all there.
+# Torch 1.13 does not support half precision on CPUs, and MXNet does not support it there at all.
 HALF_ON_CPU = ("pytorch/fsdp", "keras/pytorch", "keras/jax", "keras/tensorflow", "horovod/tensorflow", "tensorflow/mirrored",
                "tensorflow/multiworker-mirrored")
 
 ENGINE = sys.argv.pop() if len(sys.argv) > 1 else "keras/jax"
-# TensorFlow 2.15 takes seconds for a step of 32 images in float16 on a CPU.
+# With TensorFlow 2.15, a step of 32 images in float16 takes seconds on a CPU.
 FEW = {"global_batch": 8, "max_steps": "5"}
 
 

@@ -1,4 +1,4 @@
-"""Runs of two ranks as the worker starts them: the native trainer, and the adapters in the environments of deploy/frameworks."""
+"""Starts runs of two ranks as the worker does: the native trainer, and the adapters in the environments of deploy/frameworks."""
 import dataclasses
 import json
 import os
@@ -11,12 +11,12 @@ ADAPTERS = os.path.join(SOURCE, "worker", "adapters")
 sys.path.insert(0, ADAPTERS)
 from scalelab import recipe  # noqa: E402
 
-SKIPPED = 77  # exit status that ctest takes for a skipped test
+SKIPPED = 77  # exit status that ctest treats as skipped
 
 
 @dataclasses.dataclass
 class Engine:
-    """What the worker knows of an engine."""
+    """The worker's properties of an engine."""
 
     environment: str
     script: str
@@ -42,10 +42,10 @@ ENGINES = {
 
 @dataclasses.dataclass
 class Result:
-    status: int  # 0 if every rank's is
+    status: int  # 0 if all ranks exit with 0
     events: list  # of each rank
     errors: str  # standard error of all ranks
-    parameters: dict  # what rank 0 saved, or empty
+    parameters: dict  # parameters that rank 0 saved, or empty
 
     def of(self, rank, event):
         return [e for e in self.events[rank] if e["event"] == event]
@@ -76,10 +76,10 @@ def skip(why):
 
 
 def run(engine, spec, ranks=2, timeout=240, meddle=None, wrapper=None):
-    """One attempt of `engine` with the fields of `spec` beside those that make it short.
+    """Runs one attempt of `engine`. `spec` has fields in addition to those that make the run short.
 
-    meddle(directory, processes): does something to them when all are started.
-    wrapper: a script beside this one that runs the engine's, which it gets as its argument."""
+    meddle(directory, processes): called when all processes have started.
+    wrapper: a script in this folder that runs the engine's script, which is its argument."""
     fields = {
         "engine": engine,
         "model": "resnet20",
@@ -89,7 +89,7 @@ def run(engine, spec, ranks=2, timeout=240, meddle=None, wrapper=None):
         "global_batch": 64,
         "max_steps": "10",
         "warmup_steps": 2,
-        "learning_rate": 0.001,  # larger ones multiply rounding more
+        "learning_rate": 0.001,  # larger rates amplify rounding errors
         "seed": "3",
         "cpus_per_rank": 1,
         "save_parameters": True,

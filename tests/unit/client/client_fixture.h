@@ -1,4 +1,4 @@
-// The whole program against a server made for the test.
+// Runs the whole client program against a test server in the same process.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -23,7 +23,8 @@ struct Outcome {
   std::string out, err;
 };
 
-// The exit code alone: `EXPECT_THAT(Run({...}), Exits(ExitCode::kOk))` shows both outputs when it is another.
+// Compares only the exit code; on failure, `EXPECT_THAT(Run({...}), Exits(ExitCode::kOk))`
+// shows both outputs.
 MATCHER_P(Exits, code, "") {
   *result_listener << "exit code " << arg.code << "\nstdout: " << arg.out << "\nstderr: " << arg.err;
   return arg.code == static_cast<int>(code);
@@ -46,7 +47,7 @@ class ClientTest : public ::testing::Test {
   }
 
   void Start() { server_.Start(socket_); }
-  // Runs the program with --server set, unless the arguments set it.
+  // Runs the program. Adds --server unless the arguments contain it.
   Outcome Run(std::vector<std::string> arguments, const Terminal& terminal = {}) {
     if (std::find(arguments.begin(), arguments.end(), "--server") == arguments.end()) {
       arguments.insert(arguments.end(), {"--server", socket_});
@@ -82,7 +83,7 @@ class ClientTest : public ::testing::Test {
   fakes::FakeServices server_;
 };
 
-// A study as the server would tell it.
+// Returns a study with the fields that a server would set.
 inline scalelab::v1::Study MakeStudy(int number, const std::string& display_name,
                                      scalelab::v1::Study::State state, int queued, int running, int succeeded,
                                      int failed = 0) {

@@ -1,4 +1,5 @@
-// What a user is told when something is wrong between here and the server.
+// Messages and exit codes when the client cannot reach the server or the server refuses a call, and the
+// parsing of the command line.
 #include <sys/stat.h>
 
 #include <chrono>
@@ -159,7 +160,7 @@ TEST_F(CommandLine, HelpIsDataAndMistakesAreWords) {
 }
 
 TEST_F(CommandLine, AMistypedCommandIsGuessed) {
-  EXPECT_EQ(RunAsIs({"stduy", "list"}).err, "scalelab: 'stduy' is no command; did you mean 'study'?\n");
+  EXPECT_EQ(RunAsIs({"stduy", "list"}).err, "scalelab: unknown command 'stduy'; did you mean 'study'?\n");
   EXPECT_THAT(RunAsIs({"study", "submti", "x.yaml"}).err, HasSubstr("did you mean 'submit'?"));
 }
 

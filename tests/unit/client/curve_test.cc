@@ -109,7 +109,7 @@ TEST(CurveView, ScalesCoverEveryPointAndInterval) {
   }
 }
 
-// Python's parser is stricter than any eye.
+// Python's XML parser checks that the document is well-formed.
 void ExpectWellFormed(const std::string& xml, const std::string& dir) {
   const std::string path = dir + "/check.svg";
   std::ofstream(path, std::ios::binary) << xml;
@@ -184,9 +184,9 @@ TEST_F(CurveCommand, JsonIsTheServersAnswerWithProtoNames) {
   EXPECT_EQ(point["state"], "OK");
   EXPECT_EQ(point["failed"], 0);
   EXPECT_GT(point["speedup"]["high"], point["speedup"]["mean"]);
-  // One repeat has no interval, and none is made up.
+  // One repeat has no interval, and the output invents none.
   EXPECT_FALSE(json["series"][1]["points"][3]["speedup"].contains("low"));
-  // The whole of it reads back as the message that was sent.
+  // The JSON parses back to the message that the server sent.
   GetCurveResponse back;
   ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(json.dump(), &back).ok());
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(back, SampleCurve()));

@@ -1,4 +1,4 @@
-// `scalelab data`: no server anywhere.
+// `scalelab data`: the commands that need no server.
 #include <filesystem>
 
 #include "nlohmann/json.hpp"
@@ -21,7 +21,7 @@ TEST_F(DataCommands, VerifySaysThatAllIsWellOrListsWhatIsNot) {
   const Outcome sound = RunAsIs({"data", "verify", "imagefolder", "--data-dir", images_});
   EXPECT_THAT(sound, Exits(ExitCode::kOk));
   EXPECT_EQ(sound.err, "imagefolder in " + images_ + ": 12 images in 12 files, 0 of them bad\n");
-  EXPECT_EQ(sound.out, "no bad file\n");
+  EXPECT_EQ(sound.out, "no bad files\n");
 
   WriteBytes(images_ + "/val/bee/x.png", "");
   const Outcome bad = RunAsIs({"data", "verify", "imagefolder", "--data-dir", images_});

@@ -1,4 +1,4 @@
-// `study explain`, `run explain` and `cluster`: what an answer looks like at a given time.
+// `study explain`, `run explain` and `cluster`: their output at a fixed time.
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_replace.h"
@@ -14,7 +14,7 @@ using scalelab::v1::Reason;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using RunMessage = scalelab::v1::Run;  // the fixture's Run is another
+using RunMessage = scalelab::v1::Run;  // the fixture has a function Run
 
 class ExplainCommands : public ClientTest {
  protected:

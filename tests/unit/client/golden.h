@@ -1,5 +1,5 @@
-// Compares with files in tests/golden/client. SCALELAB_UPDATE_GOLDEN=1 writes them anew: look at the
-// difference.
+// Compares output with files in tests/golden/client. SCALELAB_UPDATE_GOLDEN=1 rewrites the files;
+// review the difference.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
-using RunMessage = scalelab::v1::Run;  // the fixture's Run is another
+using RunMessage = scalelab::v1::Run;  // the fixture has a function Run
 
 class RunCommands : public ClientTest {
  protected:
@@ -57,7 +57,7 @@ TEST_F(RunCommands, ListShowsAxesStatesAndReasons) {
   const Outcome list = Run({"run", "list", "7"});
   EXPECT_THAT(list, Exits(ExitCode::kOk));
   ExpectGolden("run_list.txt", list.out);
-  EXPECT_THAT(list.out, Not(HasSubstr("\033")));  // nothing of the server's steers the terminal
+  EXPECT_THAT(list.out, Not(HasSubstr("\033")));  // text from the server cannot control the terminal
   EXPECT_EQ(server_.runs_asked.front().parent(), "studies/7");
 }
 

@@ -1,5 +1,5 @@
-// A curve with everything that plots and tables have to deal with: several series, intervals, a single
-// repeat, cells that failed, names that need escaping.
+// A curve with everything that plots and tables must handle: several series, intervals, a single repeat,
+// failed cells, and names that need escaping.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ inline void SetEstimate(scalelab::v1::Estimate* e, double mean, double half_widt
   e->set_high(mean + half_width);
 }
 
-// Throughput of `base` samples/s and Amdahl's law with serial share `serial`.
+// Throughputs that start at `base` samples/s and follow Amdahl's law with serial fraction `serial`.
 inline scalelab::v1::CurveSeries SampleSeries(const std::string& engine, const std::string& precision,
                                               double base, double serial) {
   scalelab::v1::CurveSeries series;
@@ -72,7 +72,8 @@ inline scalelab::v1::GetCurveResponse SampleCurve() {
   return curve;
 }
 
-// The same with what communication costs; one point lacks its serial runs, one all of them.
+// The same curve with communication costs. At 8 ranks, one point has no serial runs, and one has no
+// cost at all.
 inline scalelab::v1::GetCurveResponse SampleCurveWithCommunication() {
   scalelab::v1::GetCurveResponse curve = SampleCurve();
   for (auto& series : *curve.mutable_series()) {

@@ -169,7 +169,7 @@ TEST_F(StudyCommands, ListGathersAllPages) {
   const auto json = nlohmann::json::parse(Run({"study", "list", "-o", "json"}).out);
   ASSERT_EQ(json["studies"].size(), 5U);
   EXPECT_EQ(json["studies"][0]["name"], "studies/5");
-  EXPECT_EQ(json["studies"][0]["counts"]["failed"], 0);  // zeros are there
+  EXPECT_EQ(json["studies"][0]["counts"]["failed"], 0);  // fields with value zero are included
   EXPECT_EQ(json["studies"][0]["state"], "SUCCEEDED");
   const std::string csv = Run({"study", "list", "-o", "csv"}).out;
   EXPECT_THAT(
@@ -275,7 +275,7 @@ TEST_F(Watching, OnATerminalTheDisplayIsRedrawnInPlace) {
   EndWith(Study::SUCCEEDED, 3, 0);
   const Outcome watch = Run({"study", "watch", "7"}, Terminal{true, false, true, 80, 24});
   EXPECT_THAT(watch, Exits(ExitCode::kOk));
-  EXPECT_THAT(watch.out, HasSubstr("\033[3A\r\033[J"));  // the first one had three lines
+  EXPECT_THAT(watch.out, HasSubstr("\033[3A\r\033[J"));  // the first display had three lines
   EXPECT_THAT(watch.out, HasSubstr("██████████████████████████████ 3/3 runs\n"));
 }
 
@@ -301,7 +301,7 @@ TEST_F(Watching, ATimeoutIsEightAndSaysHowItStands) {
   server_.watch_stays_open = true;
   const Outcome wait = Run({"study", "wait", "7", "--timeout", "200ms"});
   EXPECT_THAT(wait, Exits(ExitCode::kTimeout));
-  EXPECT_THAT(wait.err, AllOf(HasSubstr("2 of 3 runs done"), HasSubstr("it goes on")));
+  EXPECT_THAT(wait.err, AllOf(HasSubstr("2 of 3 runs done"), HasSubstr("the study continues")));
 }
 
 TEST_F(Watching, ABrokenStreamIsTakenUpAgainForTheSameStudy) {
@@ -309,8 +309,8 @@ TEST_F(Watching, ABrokenStreamIsTakenUpAgainForTheSameStudy) {
   server_.broken_watches = 2;
   const Outcome wait = Run({"study", "wait", "last"});
   EXPECT_THAT(wait, Exits(ExitCode::kOk));
-  EXPECT_THAT(wait.err, HasSubstr("lost the server at " + socket_));
-  // "last" could mean another study by then.
+  EXPECT_THAT(wait.err, HasSubstr("lost the connection to " + socket_));
+  // When the client reconnects, "last" could mean another study, so it uses the study's number.
   EXPECT_THAT(server_.watched, ElementsAre("studies/last", "studies/7", "studies/7"));
 }
 

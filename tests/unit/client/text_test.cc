@@ -163,10 +163,10 @@ TEST(InterruptDeathTest, EndsWith130AndSaysWhatGoesOn) {
 TEST(PaceEstimate, ExtrapolatesFromWhatItSaw) {
   PaceEstimate pace;
   const absl::Time start = absl::UnixEpoch();
-  pace.Add(0.5, start);  // half was done before we looked
+  pace.Add(0.5, start);  // half was done before the first look
   EXPECT_FALSE(pace.Left());
   pace.Add(0.6, start + absl::Seconds(1));
-  EXPECT_FALSE(pace.Left());  // too short a look
+  EXPECT_FALSE(pace.Left());  // the interval is too short for an estimate
   pace.Add(0.6, start + absl::Seconds(10));
   ASSERT_TRUE(pace.Left());
   EXPECT_NEAR(absl::ToDoubleSeconds(*pace.Left()), 40, 1e-6);

@@ -210,12 +210,12 @@ TEST_F(ConfigTest, SbatchOptionsOfTheSiteAreChecked) {
   const auto mistake = [](const std::string& option) {
     return Mistake({"--data", "/d", "--sbatch-option", option});
   };
-  EXPECT_EQ(
-      mistake("job-name=x"),
-      "--sbatch-option: sbatch option 'job-name' cannot be set here: the coordinator finds its jobs by it");
-  EXPECT_THAT(mistake("dependency=afterok:1"), HasSubstr("the coordinator sets it itself"));
+  EXPECT_EQ(mistake("job-name=x"),
+            "--sbatch-option: sbatch option 'job-name' cannot be set here: the coordinator identifies its "
+            "jobs by their names");
+  EXPECT_THAT(mistake("dependency=afterok:1"), HasSubstr("the coordinator sets it"));
   EXPECT_THAT(mistake("job-n=x"), HasSubstr("could be read as 'job-name'"));
-  EXPECT_THAT(mistake("-A=x"), HasSubstr("long option's name"));
+  EXPECT_THAT(mistake("-A=x"), HasSubstr("name of a long option"));
   EXPECT_THAT(mistake("comment=a\nb"), HasSubstr("control character"));
   EXPECT_THAT(Mistake({"--data", "/d", "--sbatch-option", "account=a", "--sbatch-option", "account=b"}),
               HasSubstr("'account' is given twice"));

@@ -121,12 +121,14 @@ TEST(CommunicationBaselines, AStudyThatWouldMeasureNothingIsTold) {
       SentenceOf(Small(kMeasure)),
       "measure.communication: there is no communication to measure on 1 rank; add ranks of 2 or more, or "
       "remove communication");
-  EXPECT_EQ(SentenceOf(Small(kMeasure, R"("ranks": 2, "engine": "native/serial")")),
-            "measure.communication: no engine of the study overlaps communication; add native/ddp or "
-            "native/horovod, or remove communication");
-  EXPECT_EQ(SentenceOf(Small(kMeasure, R"("ranks": 2, "engine": "custom", "command": ["a"])")),
-            "fixed.engine: measure: {communication: true} has no runs to compare engine custom with; measure "
-            "native/ddp or native/horovod, or remove communication");
+  EXPECT_EQ(
+      SentenceOf(Small(kMeasure, R"("ranks": 2, "engine": "native/serial")")),
+      "measure.communication: no engine of the study overlaps communication with backward; add native/ddp "
+      "or native/horovod, or remove communication");
+  EXPECT_EQ(
+      SentenceOf(Small(kMeasure, R"("ranks": 2, "engine": "custom", "command": ["a"])")),
+      "fixed.engine: measure: {communication: true} does not support engine custom; measure native/ddp or "
+      "native/horovod, or remove communication");
 }
 
 TEST(CommunicationBaselines, CountTowardsTheLargestStudy) {
@@ -137,7 +139,7 @@ TEST(CommunicationBaselines, CountTowardsTheLargestStudy) {
   EXPECT_EQ(
       status.message(),
       "the study has 120,000 runs, 80,000 of them to measure communication; at most 100,000 are allowed: "
-      "make several studies of it, or remove communication");
+      "split it into several studies, or remove communication");
 }
 
 TEST(ComparisonKey, IsThatOfTheRunAsThisEngineSeesIt) {

@@ -39,12 +39,13 @@ TEST(StudyImages, WhatADataSetNeedsAndHasItself) {
     return Spec(R"({"study": "s", "fixed": {"ranks": 1, "model": "resnet20", )" + fixed + "}}");
   };
   EXPECT_THAT(Wrong(with(R"("dataset": "imagefolder")")),
-              Only("fixed.data_dir", "dataset imagefolder needs data_dir, the directory of train and val"));
+              Only("fixed.data_dir",
+                   "dataset imagefolder needs data_dir, the directory that contains train and val"));
   EXPECT_THAT(Wrong(with(R"("dataset": "imagefolder", "data_dir": "/d", "classes": 10)")),
-              Only("fixed.classes", "classes is for dataset synthetic; imagefolder has its own: remove it"));
-  EXPECT_THAT(Wrong(with(R"("dataset": "cifar10", "data_dir": "/d", "image_size": 64)")),
-              Only("fixed.image_size",
-                   "image_size is for dataset synthetic or imagefolder; cifar10 has its own: remove it"));
+              Only("fixed.classes", "classes is for dataset synthetic, not imagefolder; remove it"));
+  EXPECT_THAT(
+      Wrong(with(R"("dataset": "cifar10", "data_dir": "/d", "image_size": 64)")),
+      Only("fixed.image_size", "image_size is for dataset synthetic or imagefolder, not cifar10; remove it"));
   const auto study = ExpandStudy(with(R"("dataset": "imagefolder", "data_dir": "/d")"));
   ASSERT_TRUE(study.ok()) << study.status();
   EXPECT_EQ(study->cells[0].spec.image_size(), 224);

@@ -38,7 +38,7 @@ TEST(StudyViolations, Names) {
   spec.set_study(std::string(100, 'a'));
   EXPECT_TRUE(ExpandStudy(spec).ok());
   spec.set_study("last");
-  EXPECT_THAT(Wrong(spec), Only("study", "study name 'last' has a meaning of its own; choose another"));
+  EXPECT_THAT(Wrong(spec), Only("study", "study name 'last' is reserved; choose another"));
 }
 
 TEST(StudyViolations, UnknownValues) {
@@ -89,7 +89,8 @@ TEST(StudyViolations, WrongTypes) {
   EXPECT_THAT(WrongFixed(R"("backend": null)"), Only("fixed.backend", "backend must be text, not nothing"));
   EXPECT_THAT(WrongFixed(R"("command": "python3 a.py")"),
               Only("fixed.command", "command must be a list of texts, not 'python3 a.py'"));
-  EXPECT_THAT(WrongFixed(R"("command": [])"), Only("fixed.command", "command must name a program"));
+  EXPECT_THAT(WrongFixed(R"("command": [])"),
+              Only("fixed.command", "command must start with the name of a program"));
 }
 
 TEST(StudyViolations, OutOfRange) {
@@ -131,15 +132,17 @@ TEST(StudyViolations, AxesThatAreNone) {
   EXPECT_THAT(WrongWith(R"("matrix": [{"key": "epochs", "values": [1, 2, 1]}])"),
               Only("matrix.epochs[2]", "epochs has the value 1 twice"));
   EXPECT_THAT(WrongWith(R"("zip": [{}])"),
-              Only("zip[0]", "names no axis; write for example {ranks: [1, 2], global_batch: [64, 128]}"));
+              Only("zip[0]",
+                   "the zip group has no axes; write for example {ranks: [1, 2], global_batch: [64, 128]}"));
   EXPECT_THAT(
       WrongWith(
           R"("zip": [{"axes": [{"key": "epochs", "values": [1, 2]}, {"key": "momentum", "values": [0.5]}]}])"),
       Only("zip[0].momentum",
-           "axes of one zip group need equally many values, but epochs has 2 and momentum has 1"));
+           "all axes of a zip group must have the same number of values, but epochs has 2 and momentum has "
+           "1"));
   EXPECT_THAT(WrongWith(R"("zip": [{"axes": [{"key": "epochs", "values": [1, 2, 1]},
                                             {"key": "momentum", "values": [0.5, 0.5, 0.5]}]}])"),
-              Only("zip[0].epochs[2]", "the zip group has the same values at 2 as before"));
+              Only("zip[0].epochs[2]", "the zip group repeats its values at index 2"));
 }
 
 TEST(StudyViolations, AKeyHasOneHome) {
@@ -182,13 +185,12 @@ TEST(StudyViolations, StrongScalingDividesEvenly) {
 TEST(StudyViolations, BatchesOfTheOtherMode) {
   EXPECT_THAT(WrongWith(R"("scaling": {"batch_per_rank": 32})"),
               Only("scaling.batch_per_rank",
-                   "batch_per_rank belongs to weak scaling; write mode: weak, or global_batch"));
+                   "batch_per_rank is for weak scaling; write mode: weak, or global_batch"));
   EXPECT_THAT(WrongWith(R"("scaling": {"mode": "WEAK", "global_batch": 32})"),
               Only("scaling.global_batch",
-                   "global_batch belongs to strong scaling; write batch_per_rank, or mode: strong"));
-  EXPECT_THAT(
-      WrongFixed(R"("batch_per_rank": 32)"),
-      Only("fixed.batch_per_rank", "batch_per_rank belongs to weak scaling; add scaling: {mode: weak}"));
+                   "global_batch is for strong scaling; write batch_per_rank, or mode: strong"));
+  EXPECT_THAT(WrongFixed(R"("batch_per_rank": 32)"),
+              Only("fixed.batch_per_rank", "batch_per_rank is for weak scaling; add scaling: {mode: weak}"));
   EXPECT_THAT(
       Wrong(Small(R"("scaling": {"mode": "WEAK", "batch_per_rank": 1000000000})", R"("ranks": 4)")),
       Only("scaling.batch_per_rank",
@@ -208,7 +210,7 @@ TEST(StudyViolations, Sections) {
   EXPECT_THAT(WrongWith(R"("measure": {"warmup_steps": -1})"),
               Only("measure.warmup_steps", "warmup_steps must be at least 0, not -1"));
   EXPECT_THAT(Wrong(Small(R"("measure": {"warmup_steps": 10})", R"("ranks": 1, "max_steps": 10)")),
-              Only("measure.warmup_steps", "warmup_steps 10 leave nothing to measure of 10 steps"));
+              Only("measure.warmup_steps", "warmup_steps 10 must be less than the 10 steps of the run"));
   EXPECT_THAT(WrongWith(R"("resources": {"ranks_per_node": -1})"),
               Only("resources.ranks_per_node", "ranks_per_node must be at least 0, not -1"));
   EXPECT_THAT(WrongWith(R"("resources": {"time_seconds": -5})"),
@@ -231,14 +233,16 @@ TEST(StudyViolations, Sections) {
 TEST(StudyViolations, SbatchOptions) {
   EXPECT_TRUE(
       ExpandStudy(Small(R"("slurm": {"sbatch_options": {"constraint": "a100", "mail-type": "END"}})")).ok());
-  EXPECT_THAT(WrongWith(R"("slurm": {"sbatch_options": {"job-name": "x"}})"),
-              Only("slurm.sbatch_options.job-name",
-                   "sbatch option 'job-name' cannot be set here: the coordinator finds its jobs by it"));
+  EXPECT_THAT(
+      WrongWith(R"("slurm": {"sbatch_options": {"job-name": "x"}})"),
+      Only(
+          "slurm.sbatch_options.job-name",
+          "sbatch option 'job-name' cannot be set here: the coordinator identifies its jobs by their names"));
   EXPECT_THAT(
       WrongWith(R"("slurm": {"sbatch_options": {"--constraint": "x"}})"),
       Only("slurm.sbatch_options.--constraint",
-           "sbatch option '--constraint' must be a long option's name without dashes in front, such as "
-           "constraint"));
+           "sbatch option '--constraint' must be the name of a long option without leading dashes, for "
+           "example constraint"));
   EXPECT_THAT(
       WrongWith(R"("slurm": {"sbatch_options": {"comment": "a\nrm -rf /"}})"),
       Only("slurm.sbatch_options.comment", "sbatch option 'comment' has a control character in its value"));
@@ -246,12 +250,12 @@ TEST(StudyViolations, SbatchOptions) {
 
 TEST(StudyViolations, Exclude) {
   EXPECT_THAT(WrongWith(R"("exclude": [{"precision": "tf32", "ranks": 1}])"),
-              Only("exclude[0]", "excludes nothing: no cell has precision 'tf32' and ranks 1"));
+              Only("exclude[0]", "the entry excludes nothing: no cell has precision 'tf32' and ranks 1"));
   EXPECT_THAT(WrongWith(R"("exclude": [{"ranks": 1}])"),
               Only("exclude", "every cell is excluded (1 of 1); nothing is left to run"));
-  EXPECT_THAT(
-      WrongWith(R"("exclude": [{}])"),
-      Contains(FieldViolation{"exclude[0]", "names no key, which would exclude every cell; remove it"}));
+  EXPECT_THAT(WrongWith(R"("exclude": [{}])"),
+              Contains(FieldViolation{"exclude[0]",
+                                      "the entry has no keys and would exclude every cell; remove it"}));
   EXPECT_THAT(WrongWith(R"("exclude": [{"ranks": "one"}])"),
               Only("exclude[0].ranks", "ranks must be a whole number, not 'one'"));
   v1::StudySpec many = Small();
@@ -263,7 +267,7 @@ TEST(StudyViolations, Exclude) {
 
 TEST(StudyViolations, Baseline) {
   EXPECT_THAT(WrongWith(R"("baseline": {"ranks": 4})"),
-              Only("baseline", "no cell has ranks 4; name values that the study has, or leave baseline out"));
+              Only("baseline", "no cell has ranks 4; use values of the study, or remove baseline"));
   EXPECT_TRUE(ExpandStudy(Small(R"("baseline": {"ranks": 1})")).ok());
 }
 
@@ -273,7 +277,7 @@ TEST(StudyViolations, WhatAnEngineNeeds) {
       ElementsAre(
           FieldViolation{"fixed.model", "engine native/ddp needs a model, for example model: resnet20"},
           FieldViolation{"fixed.data_dir",
-                         "dataset cifar10 needs data_dir, the directory of data_batch_1.bin"}));
+                         "dataset cifar10 needs data_dir, the directory that contains data_batch_1.bin"}));
   EXPECT_THAT(
       Wrong(Spec(R"({"study": "s", "fixed": {"ranks": 1, "engine": "custom"}})")),
       Only("fixed.command", "engine custom needs a command, for example command: [python3, train.py]"));
@@ -349,7 +353,7 @@ TEST(StudyTooLarge, IsToldWithItsNumbers) {
   EXPECT_EQ(ReasonOf(status), "STUDY_TOO_LARGE");
   EXPECT_EQ(status.message(),
             "the study has 1,000,000 runs (200,000 cells x 5 repeats); at most 100,000 are allowed: reduce "
-            "matrix.max_steps (1,000 values), or make several studies of it");
+            "matrix.max_steps (1,000 values), or split it into several studies");
   EXPECT_THAT(ViolationsOf(status), ElementsAre(Field(&FieldViolation::field, "matrix.max_steps")));
 }
 
@@ -358,7 +362,7 @@ TEST(StudyTooLarge, CanBeTheRepeats) {
   EXPECT_EQ(
       status.message(),
       "the study has 100,001 runs (1 cells x 100,001 repeats); at most 100,000 are allowed: reduce repeats "
-      "(100,001), or make several studies of it");
+      "(100,001), or split it into several studies");
   EXPECT_TRUE(ExpandStudy(WithAxes({}, 100'000)).ok());
 }
 

@@ -1,4 +1,4 @@
-// Every way in which a study file can be wrong: the place and the sentence that the user reads.
+// Every possible error in a study file: its position and its message.
 #include <sys/stat.h>
 
 #include "absl/strings/str_cat.h"
@@ -12,7 +12,7 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// Two lines in front of whatever a test is about.
+// Two valid lines before the lines of each test.
 constexpr char kHead[] = "study: s\nfixed: {model: resnet20, dataset: synthetic, ranks: 2}\n";
 
 class StudyFileErrors : public StudyFiles {
@@ -38,14 +38,13 @@ TEST_F(StudyFileErrors, UnknownKeys) {
 }
 
 TEST_F(StudyFileErrors, DuplicateKeys) {
-  EXPECT_EQ(After("repeats: 2\nrepeats: 3\n"),
-            "f.yaml:4:1: key 'repeats' stands here a second time; the first is in line 3");
+  EXPECT_EQ(After("repeats: 2\nrepeats: 3\n"), "f.yaml:4:1: duplicate key 'repeats' (first on line 3)");
   EXPECT_EQ(Errors("study: s\nfixed:\n  ranks: 2\n  model: resnet20\n  dataset: synthetic\n  ranks: 4\n"),
-            "f.yaml:6:3: key 'ranks' stands here a second time; the first is in line 3");
+            "f.yaml:6:3: duplicate key 'ranks' (first on line 3)");
   EXPECT_EQ(After("matrix: {epochs: [1], epochs: [2]}\n"),
-            "f.yaml:3:23: key 'epochs' stands here a second time; the first is in line 3");
+            "f.yaml:3:23: duplicate key 'epochs' (first on line 3)");
   EXPECT_EQ(After("exclude: [{epochs: 1, epochs: 1}]\n"),
-            "f.yaml:3:23: key 'epochs' stands here a second time; the first is in line 3");
+            "f.yaml:3:23: duplicate key 'epochs' (first on line 3)");
 }
 
 TEST_F(StudyFileErrors, WrongTypes) {
@@ -62,14 +61,14 @@ TEST_F(StudyFileErrors, WrongTypes) {
   EXPECT_EQ(After("exclude: {epochs: 1}\n"), "f.yaml:3:1: exclude must be a list, not a mapping");
   EXPECT_EQ(After("exclude: [1]\n"), "f.yaml:3:11: exclude[0] must be a mapping of keys to values, not '1'");
   EXPECT_EQ(After("matrix: {epochs: 2}\n"),
-            "f.yaml:3:10: epochs must be a list, not '2'; one value for all cells belongs into fixed");
+            "f.yaml:3:10: epochs must be a list, not '2'; put one value for all cells under fixed");
   EXPECT_EQ(After("matrix: [epochs]\n"),
             "f.yaml:3:1: matrix must be a mapping of keys to values, not a list");
   EXPECT_EQ(After("matrix: {epochs: [1, two]}\n"), "f.yaml:3:22: epochs must be a whole number, not 'two'");
   EXPECT_EQ(After("slurm: {sbatch_options: {constraint: [a]}}\n"),
             "f.yaml:3:26: sbatch option 'constraint' must be text, not a list");
   EXPECT_EQ(After("retry: {on: preempted}\n"), "f.yaml:3:9: on must be a list, not 'preempted'");
-  EXPECT_EQ(After("retry: {on: []}\n"), "f.yaml:3:9: on names no cause; to try nothing again, write max: 0");
+  EXPECT_EQ(After("retry: {on: []}\n"), "f.yaml:3:9: on has no causes; to disable retries, write max: 0");
   EXPECT_EQ(Errors("study: [a]\nfixed: {model: resnet20, dataset: synthetic, ranks: 2}\n"),
             "f.yaml:1:1: study must be text, not a list");
 }
@@ -134,9 +133,10 @@ TEST_F(StudyFileErrors, Ranges) {
             "f.yaml:3:19: pow2 must be a list of two whole numbers, the first at least 1 and not above the "
             "second, for "
             "example [1, 8]");
-  EXPECT_EQ(After("matrix: {epochs: {pow2: [5, 7]}}\n"), "f.yaml:3:19: no power of two lies between 5 and 7");
+  EXPECT_EQ(After("matrix: {epochs: {pow2: [5, 7]}}\n"),
+            "f.yaml:3:19: there is no power of two between 5 and 7");
   EXPECT_EQ(After("matrix: {backend: {pow2: [1, 2]}}\n"),
-            "f.yaml:3:20: pow2 makes whole numbers, which backend does not take; write a list");
+            "f.yaml:3:20: pow2 generates whole numbers, which backend does not accept; write a list");
   EXPECT_EQ(After("matrix: {epochs: {}}\n"),
             "f.yaml:3:10: epochs must be a list or a range {pow2: [FIRST, LAST]}");
 }
@@ -147,7 +147,7 @@ TEST_F(StudyFileErrors, AMillionRuns) {
   EXPECT_EQ(
       After("repeats: 1000\nmatrix:\n  max_steps: [" + values + "]\n"),
       "f.yaml:3:1: the study has 1,000,000 runs (1,000 cells x 1,000 repeats); at most 100,000 are allowed: "
-      "reduce repeats (1,000), or make several studies of it");
+      "reduce repeats (1,000), or split it into several studies");
   EXPECT_THAT(
       After("repeats: 500\nmatrix:\n  max_steps: [" + values + "]\n  momentum: [0.1, 0.9]\n"),
       StartsWith("f.yaml:5:3: the study has 1,000,000 runs (2,000 cells x 500 repeats); at most 100,000 are "
@@ -165,7 +165,7 @@ TEST_F(StudyFileErrors, NoYaml) {
   EXPECT_EQ(Errors("study: *nowhere\n"),
             "f.yaml:1:8: this is not valid YAML: the referenced anchor is not defined");
   EXPECT_EQ(After("---\nstudy: t\n"), "f.yaml:4:1: a second document starts here; a study file holds one");
-  EXPECT_EQ(After("[a, b]: c\n"), "f.yaml:3:1: this is not valid YAML: a key must be a word, not a list");
+  EXPECT_EQ(After("[a, b]: c\n"), "f.yaml:3:1: this is not valid YAML: a key must be text, not a list");
 }
 
 TEST_F(StudyFileErrors, NothingInTheFile) {
@@ -194,7 +194,7 @@ TEST_F(StudyFileErrors, FilesThatCannotBeRead) {
   EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(Short(missing), "f.yaml.not: there is no such file");
   EXPECT_EQ(ReadStudyFile(dir_.string()).status().message(),
-            dir_.string() + ": this is a directory; name the study file in it");
+            dir_.string() + ": this is a directory; give the path of a study file");
 }
 
 TEST_F(StudyFileErrors, FilesThatAreTooLarge) {
@@ -213,7 +213,7 @@ TEST_F(StudyFileErrors, AliasBombsAndDeepNestingEndSoon) {
   }
   EXPECT_THAT(Errors(bomb), HasSubstr("this is not valid YAML: more than 500,000 values"));
   EXPECT_THAT(Errors("study: &a [*a]\n"),
-              HasSubstr("f.yaml:1:12: this is not valid YAML: an alias stands inside"));
+              HasSubstr("f.yaml:1:12: this is not valid YAML: an alias refers to a node"));
   EXPECT_THAT(Errors("study: " + std::string(100'000, '[')), HasSubstr("this is not valid YAML"));
 }
 
@@ -251,7 +251,7 @@ TEST_F(StudyFileErrors, OfShapeAndOfMeaningStandTogether) {
 TEST_F(StudyFileErrors, DoNotFollowFromEachOther) {
   EXPECT_EQ(Errors("study: s\nfixed: {model: resnet20, dataset: synthetic}\nmatrix: {ranks: 2}\n"
                    "exclude: [{ranks: 2}]\nbaseline: {ranks: 2}\n"),
-            "f.yaml:3:10: ranks must be a list, not '2'; one value for all cells belongs into fixed");
+            "f.yaml:3:10: ranks must be a list, not '2'; put one value for all cells under fixed");
 }
 
 }  // namespace

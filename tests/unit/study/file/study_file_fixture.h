@@ -1,4 +1,4 @@
-// Study files for tests, in a directory of their own.
+// Study files for tests, in a private directory.
 #pragma once
 
 #include <unistd.h>
@@ -28,7 +28,7 @@ class StudyFiles : public testing::Test {
   }
   std::string Path() const { return (dir_ / "f.yaml").string(); }
 
-  // What is wrong with a file of this text, with "f.yaml" for the file's path; empty when nothing is.
+  // Returns the errors of a file with this text, with "f.yaml" as the file's path; empty if it is valid.
   std::string Errors(const std::string& text) { return Short(CheckStudyFile(Put(text)).status()); }
   std::string Short(const absl::Status& status) const {
     return absl::StrReplaceAll(std::string(status.message()), {{dir_.string() + "/", ""}});

@@ -9,7 +9,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// Every section a study file can have.
+// All sections that a study file can have.
 constexpr char kFull[] = R"(study: resnet20-strong
 fixed:   {model: resnet20, dataset: cifar10, data_dir: /data/cifar-10, epochs: 2}   # max_steps: 200 ends earlier
 matrix:
