@@ -1,4 +1,4 @@
-// Event lines (docs/trainer-protocol.md) into the columns of an EventBatch.
+// Event lines (docs/users/write-a-training-script.md) into the columns of an EventBatch.
 #pragma once
 
 #include <cstddef>

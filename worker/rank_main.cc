@@ -1,6 +1,6 @@
 // scalelab-rank PROGRAM ARGS...: what an MPI launcher or srun starts in place of PROGRAM. Gives the rank what
-// every rank finds (docs/trainer-protocol.md), whoever started it, and then becomes PROGRAM. Nothing but
-// libc: it is started once a rank.
+// every rank finds (docs/users/write-a-training-script.md), whoever started it, and then becomes PROGRAM.
+// Nothing but libc: it is started once a rank.
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>

@@ -8,12 +8,12 @@
 // A step: the first, from the same weights on the same samples, 0.03%. Then 1%, or a hundred times the
 // largest difference of the steps before, up to 20%. Where numbers have 8 to 11 bits (tf32, amp-*) 0.3% and
 // 3%. Rounding begins with 1e-7 and grows from step to step, a hundredfold at rates at which the loss rises
-// first, until losses differ as those of two seeds do; another recipe begins at once: docs/curves.md has what
-// was measured. Models that drop out units have 20%, as each framework draws its own. An epoch: 15%, and 20%
-// in tf32 and amp-*. By then rounding has grown as far as another seed would have brought it, so only what a
-// mean over an epoch still shows counts. Wide by choice: a slow drift of a few percent is not found here. Of
-// a loss below 0.2 the band is as wide as that of 0.2: there small differences are large parts and mean
-// nothing.
+// first, until losses differ as those of two seeds do; another recipe begins at once:
+// docs/users/read-a-curve.md has what was measured. Models that drop out units have 20%, as each framework
+// draws its own. An epoch: 15%, and 20% in tf32 and amp-*. By then rounding has grown as far as another seed
+// would have brought it, so only what a mean over an epoch still shows counts. Wide by choice: a slow drift
+// of a few percent is not found here. Of a loss below 0.2 the band is as wide as that of 0.2: there small
+// differences are large parts and mean nothing.
 #pragma once
 
 #include <cstdint>

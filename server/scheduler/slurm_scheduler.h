@@ -1,5 +1,5 @@
 // Jobs through Slurm's own programs (sbatch, squeue, scancel, sinfo, scontrol; sacct where it works): 22.05
-// and later, with or without slurmdbd. docs/slurm.md has the table of states.
+// and later, with or without slurmdbd. docs/operators/slurm.md has the table of states.
 //
 // A job's identity is its name, the token, and its user: ids are never trusted, because a controller that
 // crashes can forget a job it has acknowledged and give the id to another one.

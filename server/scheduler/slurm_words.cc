@@ -1,4 +1,4 @@
-// Slurm's states and reasons in this project's words; docs/slurm.md has the same table for people.
+// Slurm's states and reasons in this project's words; docs/operators/slurm.md has the same table for people.
 #include <algorithm>
 #include <iterator>
 

@@ -6,8 +6,9 @@
 
 namespace scalelab::trainer {
 
-// From the environment (docs/trainer-protocol.md). RANK, LOCAL_RANK and WORLD_SIZE may be missing when a
-// person starts the program by hand: Open MPI's own variables are taken then, and 0 of 1 without them.
+// From the environment (docs/users/write-a-training-script.md). RANK, LOCAL_RANK and WORLD_SIZE may be
+// missing when a person starts the program by hand: Open MPI's own variables are taken then, and 0 of 1
+// without them.
 struct LaunchEnvironment {
   std::string spec_path;    // argv[1], else SCALELAB_SPEC
   std::string events_path;  // SCALELAB_EVENTS; empty: events go to standard output

@@ -1,6 +1,6 @@
 """Data-parallel gradient descent on a line, in plain Python: ranks meet, share each batch, and average their gradients.
 
-What a rank finds in its environment and what it writes to its event file is docs/trainer-protocol.md.
+What a rank finds in its environment and what it writes to its event file is docs/users/write-a-training-script.md.
 """
 import hashlib
 import json

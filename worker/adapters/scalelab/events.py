@@ -1,4 +1,4 @@
-"""The event file of a rank: docs/trainer-protocol.md, "Event lines". Standard library only."""
+"""The event file of a rank: docs/users/write-a-training-script.md, "Event lines". Standard library only."""
 import json
 import math
 import os

@@ -1,4 +1,4 @@
-// The event file: docs/trainer-protocol.md.
+// The event file: docs/users/write-a-training-script.md.
 #pragma once
 
 #include <condition_variable>
