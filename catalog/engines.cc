@@ -77,6 +77,11 @@ const Engine* FindEngine(absl::string_view name) {
   return nullptr;
 }
 
+bool RunsOwnProgram(absl::string_view name) {
+  const Engine* engine = FindEngine(name);
+  return engine != nullptr && engine->program == Engine::Program::kCommand;
+}
+
 const Engine& UnsynchronisedEngine() { return EngineWith(Engine::Synchronisation::kNever); }
 
 const Engine& SerialEngine() { return EngineWith(Engine::Synchronisation::kAfterBackward); }

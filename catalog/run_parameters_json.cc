@@ -45,7 +45,7 @@ std::string RunParametersJson() {
     row["name"] = std::string(parameter.name);
     row["type"] = JsonType(parameter.type);
     row["default"] = DefaultOf(parameter);
-    if (IsNumber(parameter.type)) {
+    if (!ValuesText(parameter).empty() && IsNumber(parameter.type)) {
       row["min"] = Number(parameter, parameter.min);
       row["max"] = Number(parameter, parameter.max);
     }

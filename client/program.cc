@@ -7,7 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/commands/commands.h"
-#include "catalog/study_keys.h"
+#include "catalog/nearest.h"
 
 namespace scalelab::client {
 namespace {

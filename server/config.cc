@@ -20,7 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "study/sbatch_options.h"
-#include "catalog/study_keys.h"
+#include "catalog/nearest.h"
 #include "server/services/socket.h"
 #include "yaml-cpp/yaml.h"
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "study/engine_checks.h"
+#include "catalog/engines.h"
 #include "catalog/models.h"
 #include "study/communication.h"
 
@@ -64,9 +64,8 @@ std::vector<FieldViolation> CellChecker::WhyUnusable(const Cell& cell, const std
   const auto add = [&](absl::string_view key, std::string description) {
     out.push_back({grid_.Where(key, index, absl::StrCat("fixed.", key)), std::move(description)});
   };
-  if (run.engine() != "custom") {
+  if (!RunsOwnProgram(run.engine())) {
     const bool cpu = run.device() == "cpu" || (run.device() == "auto" && run.gpus_per_rank() == 0);
-    const bool native = absl::StartsWith(run.engine(), "native/");
     if (run.device() == "cuda" && run.gpus_per_rank() == 0)
       add("device", "device cuda needs GPUs; set resources.gpus_per_rank, for example to 1");
     for (EngineMisfit& misfit : EngineMisfits(run, spec_.resources())) {
@@ -76,22 +75,9 @@ std::vector<FieldViolation> CellChecker::WhyUnusable(const Cell& cell, const std
       else
         out.push_back({std::string(misfit.key), std::move(misfit.sentence)});
     }
-    if (native && run.backend() == "solo" && run.ranks() > 1) {
-      add("backend",
-          absl::StrCat("backend solo is for one rank, not ", run.ranks(), "; use auto, mpi or gloo"));
-    }
-    if (native && cpu && run.backend() == "nccl") {
-      add("backend", run.gpus_per_rank() > 0
-                         ? "backend nccl needs device cuda, not cpu; change device, or use mpi or gloo"
-                         : "backend nccl needs GPUs; set resources.gpus_per_rank, or use mpi or gloo");
-    }
     if (cpu && (run.precision() == "tf32" || run.precision() == "amp-fp16")) {
       add("precision", absl::StrCat("precision ", run.precision(),
                                     " needs GPUs; set resources.gpus_per_rank, or use fp32 or amp-bf16"));
-    }
-    if (run.engine() == "native/horovod" && run.batch_norm() == "sync" && run.ranks() > 1) {
-      add("batch_norm",
-          "engine native/horovod cannot run batch_norm sync; use batch_norm train, or native/ddp");
     }
   }
   if (out.empty() && runs_here_) {
@@ -122,7 +108,7 @@ void CellChecker::CheckBatch(const RunSpec& run, const std::vector<int>& index) 
 
 // Checks that the cell has the settings that its engine requires.
 void CellChecker::CheckNeeds(const RunSpec& run, const std::vector<int>& index) {
-  if (run.engine() == "custom") {
+  if (RunsOwnProgram(run.engine())) {
     if (run.command().empty() && !grid_.unknown_keys)
       Add("fixed.command", "engine custom needs a command, for example command: [python3, train.py]");
     return;
@@ -174,7 +160,7 @@ void CellChecker::CheckImages(const RunSpec& run, const std::vector<int>& index)
 void CellChecker::CheckCommunication(const RunSpec& run, const std::vector<int>& index) {
   const std::string& engine = run.engine();
   if (!spec_.measure().communication() || run.ranks() == 1 || OverlapsCommunication(engine) ||
-      engine == kSerialEngine || engine == kUnsynchronisedEngine) {
+      IsBaselineEngine(engine)) {
     return;
   }
   Add(grid_.Where("engine", index, "measure.communication"),

@@ -26,14 +26,34 @@ std::string NearestOf(const Engine::Names& names, absl::string_view word) {
   return nearest.empty() ? std::string(names.front()) : nearest;
 }
 
+// What the native engines do not support. Every other value is theirs.
+std::vector<EngineMisfit> TrainerMisfits(const Engine& engine, const v1::RunSpec& run, bool cpu) {
+  std::vector<EngineMisfit> misfits;
+  if (run.backend() == "solo" && run.ranks() > 1) {
+    misfits.push_back({"backend", absl::StrCat("backend solo is for one rank, not ", run.ranks(),
+                                               "; use auto, mpi or gloo")});
+  }
+  if (cpu && run.backend() == "nccl") {
+    misfits.push_back({"backend", run.gpus_per_rank() > 0
+                                      ? "backend nccl needs device cuda, not cpu; change device, or use mpi or gloo"
+                                      : "backend nccl needs GPUs; set resources.gpus_per_rank, or use mpi or gloo"});
+  }
+  if (run.ranks() > 1 && !Takes(engine.batch_norms, run.batch_norm())) {
+    misfits.push_back({"batch_norm", absl::StrCat("engine ", engine.name, " cannot run batch_norm ", run.batch_norm(),
+                                                  "; use batch_norm train, or native/ddp")});
+  }
+  return misfits;
+}
+
 }  // namespace
 
 std::vector<EngineMisfit> EngineMisfits(const v1::RunSpec& run, const v1::Resources& resources) {
   std::vector<EngineMisfit> misfits;
   const Engine* engine = FindEngine(run.engine());
-  if (engine == nullptr || engine->program != Engine::Program::kAdapter) return misfits;
-  const std::string who = absl::StrCat("engine ", engine->name);
+  if (engine == nullptr || engine->program == Engine::Program::kCommand) return misfits;
   const bool cpu = run.device() == "cpu" || (run.device() == "auto" && run.gpus_per_rank() == 0);
+  if (engine->program == Engine::Program::kTrainer) return TrainerMisfits(*engine, run, cpu);
+  const std::string who = absl::StrCat("engine ", engine->name);
   if (engine->gpus == Engine::Gpus::kRequired && cpu) {
     misfits.push_back(
         {"engine", absl::StrCat(who, " needs GPUs; set resources.gpus_per_rank, for example to 1, or use ",

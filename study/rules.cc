@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "catalog/engines.h"
 #include "study/cell_checks.h"
 #include "study/checks.h"
 #include "study/communication.h"
@@ -27,37 +28,17 @@ using v1::StudySpec;
 // inputs of their derivation.
 RunSpec BaseSpec(const StudySpec& spec, const Grid& grid) {
   RunSpec base;
-  base.set_engine("native/ddp");
-  base.set_precision("fp32");
-  base.set_backend("auto");
-  base.set_device("auto");
-  base.set_epochs(1);
+  SetDefaults(&base);
   base.set_global_batch(spec.scaling().global_batch());
   base.set_batch_per_rank(spec.scaling().batch_per_rank());
   base.set_learning_rate(spec.lr().base());
   base.set_warmup_epochs(spec.lr().warmup_epochs());
-  base.set_lr_schedule("constant");
-  base.set_momentum(0.9);
-  base.set_weight_decay(1e-4);
-  base.set_decay_norm(true);
-  base.set_batch_norm("train");
   base.set_seed(spec.seed());
   base.set_warmup_steps(spec.measure().warmup_steps());
   base.set_evaluate(spec.measure().evaluate());
   base.set_target_accuracy(spec.measure().target_accuracy());
   base.set_cpus_per_rank(spec.resources().cpus_per_rank());
   base.set_gpus_per_rank(spec.resources().gpus_per_rank());
-  base.set_memory_format("auto");
-  base.set_bucket_cap_mib(25);
-  base.set_accumulation_steps(1);
-  base.set_first_bucket_cap_mib(1);
-  base.set_fusion_threshold_mib(128);
-  base.set_cycle_time_ms(1);
-  base.set_cache_capacity(1024);
-  base.set_gradient_compression("none");
-  base.set_stall_warning_s(60);
-  base.set_last_batch("drop");
-  base.set_all_reduce("library");
   for (const auto& [key, value] : grid.fixed) SetField(*key, *value, &base);
   return base;
 }
@@ -92,7 +73,7 @@ class CellMaker {
 
  private:
   void Derive(RunSpec* run) const {
-    if (!dataset_set_ && run->engine() != "custom") run->set_dataset("cifar10");
+    if (!dataset_set_ && RunsOwnProgram(run->engine())) run->clear_dataset();
     const bool folder = run->dataset() == "imagefolder";
     if (!augment_set_) run->set_augment(folder || run->dataset() == "cifar10");
     if (folder && run->image_size() == 0) run->set_image_size(kFolderImage);
@@ -209,8 +190,7 @@ std::optional<std::string> NothingToMeasure(const std::vector<Cell>& cells) {
   for (const Cell& cell : cells) {
     if (cell.spec.ranks() < 2) continue;
     distributed = true;
-    if (cell.spec.engine() != kSerialEngine && cell.spec.engine() != kUnsynchronisedEngine)
-      return std::nullopt;
+    if (!IsBaselineEngine(cell.spec.engine())) return std::nullopt;
   }
   if (!distributed) {
     return "there is no communication to measure on 1 rank; add ranks of 2 or more, or remove communication";
@@ -226,7 +206,7 @@ void AddBaselines(ExpandedStudy* study) {
   std::vector<Cell> baselines;
   for (const Cell& cell : study->cells) {
     if (!IsMeasured(cell.spec)) continue;
-    for (absl::string_view engine : {kUnsynchronisedEngine, kSerialEngine}) {
+    for (absl::string_view engine : {UnsynchronisedEngine().name, SerialEngine().name}) {
       if (!there.insert(ComparisonKey(cell.spec, engine)).second) continue;
       Cell& baseline = baselines.emplace_back();
       for (const auto& [axis, value] : cell.key.fields()) {

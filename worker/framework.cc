@@ -7,17 +7,22 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "study/engine_environment.h"
 #include "catalog/engines.h"
+#include "catalog/python_environment.h"
 
 namespace scalelab::worker {
 namespace {
+
+bool Runs(absl::string_view name, Engine::Program program) {
+  const Engine* engine = FindEngine(name);
+  return engine != nullptr && engine->program == program;
+}
 
 class NativeFramework final : public Framework {
  public:
   explicit NativeFramework(std::string trainer) : trainer_(std::move(trainer)) {}
 
-  bool Serves(absl::string_view engine) const override { return absl::StartsWith(engine, "native/"); }
+  bool Serves(absl::string_view engine) const override { return Runs(engine, Engine::Program::kTrainer); }
 
   absl::StatusOr<RankProgram> ProgramOf(const DesiredAttempt& attempt) const override {
     const v1::RunSpec& spec = attempt.spec();
@@ -42,16 +47,16 @@ class PythonFramework final : public Framework {
   PythonFramework(std::string adapters, std::string trainer)
       : adapters_(std::move(adapters)), trainer_(std::move(trainer)) {}
 
-  bool Serves(absl::string_view name) const override {
-    const Engine* engine = FindEngine(name);
-    return engine != nullptr && HasAdapter(*engine);
-  }
+  bool Serves(absl::string_view engine) const override { return Runs(engine, Engine::Program::kAdapter); }
 
   absl::StatusOr<RankProgram> ProgramOf(const DesiredAttempt& attempt) const override {
     const v1::RunSpec& spec = attempt.spec();
     const Engine& engine = *FindEngine(spec.engine());
     const std::string script = absl::StrCat(adapters_, "/", engine.script);
-    if (const auto missing = FindMissing(engine, attempt.environment(), script)) {
+    const v1::FrameworkEnvironment& sent = attempt.environment();
+    const PythonEnvironment environment{
+        sent.venv(), {sent.modules().begin(), sent.modules().end()}, sent.container()};
+    if (const auto missing = FindMissing(engine, environment, script)) {
       return absl::FailedPreconditionError(absl::StrCat(
           "Engine ", engine.name, " cannot run here: ", missing->reason, "; try ", missing->fix, "."));
     }
@@ -59,12 +64,12 @@ class PythonFramework final : public Framework {
     const std::string trainer_directory = std::filesystem::path(trainer_).parent_path();
     RankProgram program;
     program.argv =
-        PythonCommand(attempt.environment(), {script},
+        PythonCommand(environment, {script},
                       {{attempt.directory(), adapters_, trainer_directory, data}, spec.gpus_per_rank() > 0});
     // Packages in a home directory would shadow those of the environment.
     program.environment = {{"SCALELAB_TRAINER", trainer_}, {"PYTHONNOUSERSITE", "1"}};
     // Even for one rank: MPI wants its launcher on Slurm.
-    program.rendezvous = engine.meeting == Engine::Meeting::kMpi ? Rendezvous::kMpi : Rendezvous::kNone;
+    program.rendezvous = engine.rendezvous;
     program.one_process = engine.one_process;
     return program;
   }
@@ -75,7 +80,7 @@ class PythonFramework final : public Framework {
 
 class CustomFramework final : public Framework {
  public:
-  bool Serves(absl::string_view engine) const override { return engine == "custom"; }
+  bool Serves(absl::string_view engine) const override { return Runs(engine, Engine::Program::kCommand); }
 
   absl::StatusOr<RankProgram> ProgramOf(const DesiredAttempt& attempt) const override {
     const v1::RunSpec& spec = attempt.spec();

@@ -8,17 +8,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "catalog/engines.h"
 #include "scalelab/v1/worker.pb.h"
 
 namespace scalelab::worker {
 
 using DesiredAttempt = v1::SynchronizeResponse::DesiredAttempt;
-
-// How the ranks of an attempt find each other.
-enum class Rendezvous {
-  kNone,  // not at all, or their own business: started one by one
-  kMpi,   // by the MPI launcher that starts them
-};
 
 // One rank's program; every rank runs the same.
 struct RankProgram {
@@ -43,7 +38,7 @@ using Frameworks = std::vector<std::unique_ptr<Framework>>;
 
 // "native/*": the trainer of this project.
 std::unique_ptr<Framework> NewNativeFramework(std::string trainer_program);
-// Engines of Python frameworks (proto/engines.h): an adapter of the directory `adapters`, run by the Python
+// Engines of Python frameworks (catalog/engines.h): an adapter of the directory `adapters`, run by the Python
 // of the attempt's environment. The native trainer gives all of them their initial weights.
 std::unique_ptr<Framework> NewPythonFramework(std::string adapters, std::string trainer_program);
 // "custom": the study's own command.

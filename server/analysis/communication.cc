@@ -1,3 +1,4 @@
+#include "catalog/engines.h"
 #include "server/analysis/communication.h"
 
 #include <limits>
@@ -95,7 +96,7 @@ std::vector<Comparison> FindComparisons(const std::vector<db::CellRow>& cells) {
     (void)google::protobuf::util::JsonStringToMessage(cells[i].spec, &specs[i], options);
     comparisons[i].baseline = specs[i].communication_baseline();
     const std::string& engine = specs[i].engine();
-    if (!cells[i].excluded && (engine == kUnsynchronisedEngine || engine == kSerialEngine))
+    if (!cells[i].excluded && IsBaselineEngine(engine))
       others.emplace(ComparisonKey(specs[i], engine), i);
   }
   for (size_t i = 0; i < cells.size(); ++i) {
@@ -105,8 +106,8 @@ std::vector<Comparison> FindComparisons(const std::vector<db::CellRow>& cells) {
       return it == others.end() ? std::nullopt : std::optional(it->second);
     };
     comparisons[i].measured = true;
-    comparisons[i].unsynchronised = find(kUnsynchronisedEngine);
-    comparisons[i].serial = find(kSerialEngine);
+    comparisons[i].unsynchronised = find(UnsynchronisedEngine().name);
+    comparisons[i].serial = find(SerialEngine().name);
   }
   return comparisons;
 }

@@ -1,3 +1,4 @@
+#include "catalog/engines.h"
 #include "server/analysis/curve.h"
 
 #include <algorithm>
@@ -388,8 +389,8 @@ scalelab::v1::CommunicationCost CurveMaker::MakeCommunicationCost(size_t cell,
     return StepsOf(cells_[*other].global_batch, name, of_[*other], fingerprint, block_of_repeat_);
   };
   return CompareSteps(steps_of(cell, "this cell"),
-                      steps_of(comparisons_[cell].unsynchronised, kUnsynchronisedEngine),
-                      steps_of(comparisons_[cell].serial, kSerialEngine), *bootstrap_);
+                      steps_of(comparisons_[cell].unsynchronised, UnsynchronisedEngine().name),
+                      steps_of(comparisons_[cell].serial, SerialEngine().name), *bootstrap_);
 }
 
 void CurveMaker::AddFits(const std::vector<Point>& points, const std::vector<std::vector<float>>& means,

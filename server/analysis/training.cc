@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "google/protobuf/util/json_util.h"
 #include "catalog/engines.h"
-#include "study/communication.h"
+#include "study/values.h"
 #include "scalelab/v1/run.pb.h"
 #include "server/analysis/statistics.h"
 
@@ -36,39 +36,13 @@ v1::RunSpec SpecOf(const db::CellRow& cell) {
 std::string RecipeOf(const db::CellRow& cell) {
   v1::RunSpec spec = SpecOf(cell);
   if (spec.model().empty()) return "";
-  // How the engine works, which must not change what it computes.
-  for (const char* name : {"backend",
-                           "device",
-                           "cpus_per_rank",
-                           "gpus_per_rank",
-                           "memory_format",
-                           "cuda_graph",
-                           "command",
-                           "evaluate",
-                           "target_accuracy",
-                           "warmup_steps",
-                           "data_dir",
-                           "accumulation_steps",
-                           "bucket_cap_mib",
-                           "first_bucket_cap_mib",
-                           "find_unused_parameters",
-                           "static_graph",
-                           "fusion_threshold_mib",
-                           "cycle_time_ms",
-                           "cache_capacity",
-                           "gradient_compression",
-                           "autotune",
-                           "stall_warning_s",
-                           "timeline",
-                           "all_reduce",
-                           "communication_baseline",
-                           "engine"}) {
-    spec.GetReflection()->ClearField(&spec, spec.GetDescriptor()->FindFieldByName(name));
+  for (const RunParameter& parameter : RunParameters()) {
+    if (!parameter.recipe) ClearField(parameter, &spec);
   }
   return spec.SerializeAsString();
 }
 
-bool IsCompared(const db::CellRow& cell) { return !cell.excluded && cell.engine != kUnsynchronisedEngine; }
+bool IsCompared(const db::CellRow& cell) { return !cell.excluded && cell.engine != UnsynchronisedEngine().name; }
 
 // Place of an engine in the order in which they are taken for the reference; past the end: never.
 size_t Authority(absl::string_view engine) {

@@ -85,7 +85,7 @@ std::vector<std::string> FrameworkEngines(const v1::StudySpec& spec) {
   std::set<std::string> names;
   const auto add = [&](const google::protobuf::Value& value) {
     const Engine* engine = FindEngine(value.string_value());
-    if (engine != nullptr && HasAdapter(*engine)) names.insert(value.string_value());
+    if (engine != nullptr && engine->program == Engine::Program::kAdapter) names.insert(value.string_value());
   };
   const auto add_axis = [&](const v1::Axis& axis) {
     if (axis.key() != "engine") return;
@@ -112,7 +112,7 @@ absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler
   std::set<std::pair<std::string, std::string>> datasets;
   for (const Cell& cell : expanded->cells) {
     // What a program of the user's own calls a data set is its own business.
-    if (cell.spec.engine() != "custom" && cell.spec.dataset() != "synthetic")
+    if (!RunsOwnProgram(cell.spec.engine()) && cell.spec.dataset() != "synthetic")
       datasets.emplace(cell.spec.dataset(), cell.spec.data_dir());
   }
   // Only the local scheduler's nodes are known to see what this machine sees.

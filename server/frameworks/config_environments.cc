@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "catalog/engines.h"
-#include "catalog/study_keys.h"
+#include "catalog/nearest.h"
 #include "yaml-cpp/yaml.h"
 
 namespace scalelab::server {
@@ -22,7 +22,7 @@ absl::Status Invalid(const At& at, const YAML::Node& node, const std::string& se
 std::vector<std::string> KnownNames() {
   std::vector<std::string> names;
   for (const Engine& engine : Engines()) {
-    if (!HasAdapter(engine)) continue;
+    if (engine.program != Engine::Program::kAdapter) continue;
     names.emplace_back(engine.name);
     std::string all = absl::StrCat(engine.name.substr(0, engine.name.find('/')), "/*");
     if (std::find(names.begin(), names.end(), all) == names.end()) names.push_back(std::move(all));

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "study/engine_environment.h"
+#include "catalog/python_environment.h"
 #include "server/scheduler/slurm_commands.h"
 
 namespace scalelab::server {
@@ -128,16 +128,19 @@ v1::Framework ProbeEngine(const Engine& engine, const v1::FrameworkEnvironment& 
                           const ProbeOptions& options) {
   v1::Framework framework;
   framework.set_engine(std::string(engine.name));
-  if (absl::StartsWith(engine.name, "native/")) return ProbeNative(std::move(framework), options);
+  if (engine.program == Engine::Program::kTrainer) return ProbeNative(std::move(framework), options);
   framework.set_usable(true);
-  if (!HasAdapter(engine)) return framework;
+  if (engine.program != Engine::Program::kAdapter) return framework;
 
   framework.set_environment(EnvironmentText(environment));
   const std::string probe = options.adapters + "/probe.py";
-  if (const auto missing = FindMissing(engine, environment, probe))
+  const PythonEnvironment python{environment.venv(),
+                                 {environment.modules().begin(), environment.modules().end()},
+                                 environment.container()};
+  if (const auto missing = FindMissing(engine, python, probe))
     return Unusable(framework, missing->reason, missing->fix);
   const Answer answer = Ask(
-      PythonCommand(environment, {probe, std::string(engine.name)}, {{options.adapters}, false}), options);
+      PythonCommand(python, {probe, std::string(engine.name)}, {{options.adapters}, false}), options);
   const std::string fix = absl::StrCat("deploy/frameworks ", engine.environment);
   if (!answer.object.is_object()) return Unusable(framework, answer.reason, fix);
   const auto usable = answer.object.find("usable");
@@ -153,8 +156,8 @@ v1::Framework ProbeEngine(const Engine& engine, const v1::FrameworkEnvironment& 
 
 std::string ProbeStamp(const Engine& engine, const v1::FrameworkEnvironment& environment,
                        const ProbeOptions& options) {
-  if (absl::StartsWith(engine.name, "native/")) return Stamp(options.trainer);
-  if (!HasAdapter(engine)) return "";
+  if (engine.program == Engine::Program::kTrainer) return Stamp(options.trainer);
+  if (engine.program != Engine::Program::kAdapter) return "";
   return absl::StrCat(Stamp(environment.venv()), " ", Stamp(environment.container()), " ",
                       environment.container(), " ", absl::StrJoin(environment.modules(), " "), " ",
                       Stamp(options.adapters + "/probe.py"));

@@ -60,7 +60,7 @@ v1::FrameworkEnvironment Frameworks::Configured(const Engine& engine) const {
 
 std::optional<v1::FrameworkEnvironment> Frameworks::EnvironmentOf(const std::string& name) const {
   const Engine* engine = FindEngine(name);
-  if (engine == nullptr || !HasAdapter(*engine)) return std::nullopt;
+  if (engine == nullptr || engine->program != Engine::Program::kAdapter) return std::nullopt;
   v1::FrameworkEnvironment environment = Configured(*engine);
   std::lock_guard lock(mutex_);
   if (const auto it = known_.find(name); it != known_.end())

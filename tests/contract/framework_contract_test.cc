@@ -51,11 +51,11 @@ std::vector<Implementation> Implementations() {
       {"custom", "custom", [] { return NewCustomFramework(); }, [] { return NewCustomFramework(); },
        [](DesiredAttempt* attempt) { attempt->mutable_spec()->clear_command(); }}};
   for (const Engine& engine : Engines()) {
-    if (!HasAdapter(engine)) continue;
+    if (engine.program != Engine::Program::kAdapter) continue;
     std::string name(engine.name);
     for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
     const auto ready = [&engine] { return NewPythonFramework(Installed(engine), "/opt/scalelab-trainer"); };
-    const bool mpi = engine.meeting == Engine::Meeting::kMpi;
+    const bool mpi = engine.rendezvous == scalelab::Rendezvous::kMpi;
     all.push_back({name, std::string(engine.name), ready, ready,
                    [](DesiredAttempt* attempt) { attempt->mutable_environment()->set_venv("/nowhere"); },
                    mpi});
@@ -75,7 +75,7 @@ class FrameworkContract : public ::testing::TestWithParam<Implementation> {
     attempt.mutable_spec()->set_ranks(ranks);
     attempt.mutable_spec()->add_command("true");
     const Engine& engine = *FindEngine(GetParam().engine);
-    if (HasAdapter(engine)) attempt.mutable_environment()->set_venv(Installed(engine));
+    if (engine.program == Engine::Program::kAdapter) attempt.mutable_environment()->set_venv(Installed(engine));
     return attempt;
   }
 };

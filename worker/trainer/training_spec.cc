@@ -1,12 +1,14 @@
 #include "worker/trainer/training_spec.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <fstream>
-#include <initializer_list>
 #include <sstream>
-#include <string_view>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "catalog/run_parameters.h"
 #include "nlohmann/json.hpp"
 #include "worker/trainer/errors.h"
 
@@ -15,75 +17,82 @@ namespace {
 
 using nlohmann::json;
 
-// Reads the fields of one JSON object; every complaint names file and field.
+// Reads the fields of one JSON object and checks them by the table of run parameters. Every error names file and field.
 class FieldReader {
  public:
   FieldReader(const json& object, const std::string& source) : object_(object), source_(source) {}
 
-  void Read(const char* name, std::string& out) const {
-    const json* value = Find(name);
+  void Read(const RunParameter& parameter, std::string& out) const {
+    const json* value = Find(parameter);
     if (value == nullptr) return;
-    if (!value->is_string()) Fail(name, "is not a string", *value);
-    if (!value->get_ref<const std::string&>().empty()) out = value->get<std::string>();
+    if (!value->is_string()) Fail(parameter.name, "is not a string", *value);
+    if (value->get_ref<const std::string&>().empty()) return;
+    out = value->get<std::string>();
+    const auto& choices = parameter.choices;
+    if (choices.empty() || std::find(choices.begin(), choices.end(), out) != choices.end()) return;
+    Fail(parameter.name, "must be one of \"" + absl::StrJoin(choices, "\", \"") + "\", it is", *value);
   }
 
-  void Read(const char* name, bool& out) const {
-    const json* value = Find(name);
+  void Read(const RunParameter& parameter, bool& out) const {
+    const json* value = Find(parameter);
     if (value == nullptr) return;
-    if (!value->is_boolean()) Fail(name, "is neither true nor false", *value);
+    if (!value->is_boolean()) Fail(parameter.name, "is neither true nor false", *value);
     out = value->get<bool>();
   }
 
-  void Read(const char* name, int64_t& out) const {
-    const json* value = Find(name);
+  void Read(const RunParameter& parameter, int64_t& out) const {
+    const json* value = Find(parameter);
     if (value == nullptr) return;
+    const int64_t usual = out;
     if (value->is_number_integer()) {
       out = value->get<int64_t>();
     } else if (value->is_number_float() && value->get<double>() == std::floor(value->get<double>()) &&
                std::abs(value->get<double>()) < 9e15) {
       out = static_cast<int64_t>(value->get<double>());
     } else if (!value->is_string() || !FromText(value->get_ref<const std::string&>(), out)) {
-      Fail(name, "is not an integer", *value);
+      Fail(parameter.name, "is not an integer", *value);
     }
+    if (out != usual) CheckRange(parameter, static_cast<double>(out), *value);
   }
 
-  void Read(const char* name, double& out) const {
-    const json* value = Find(name);
+  void Read(const RunParameter& parameter, double& out) const {
+    const json* value = Find(parameter);
     if (value == nullptr) return;
+    const double usual = out;
     if (value->is_number()) {
       out = value->get<double>();
     } else if (!value->is_string() || !FromText(value->get_ref<const std::string&>(), out)) {
-      Fail(name, "is not a number", *value);
+      Fail(parameter.name, "is not a number", *value);
     }
-    if (!std::isfinite(out)) Fail(name, "is not a finite number", *value);
+    if (!std::isfinite(out)) Fail(parameter.name, "is not a finite number", *value);
+    if (out != usual) CheckRange(parameter, out, *value);
   }
 
-  [[noreturn]] void Fail(const char* name, const std::string& what, const json& value) const {
-    throw TrainerError(source_ + ": field \"" + name + "\" " + what + ": " + value.dump().substr(0, 100));
+  void Read(const RunParameter& parameter, std::vector<std::string>& out) const {
+    const json* value = Find(parameter);
+    if (value == nullptr) return;
+    const bool texts = value->is_array() && std::all_of(value->begin(), value->end(),
+                                                        [](const json& item) { return item.is_string(); });
+    if (!texts) Fail(parameter.name, "is not a list of strings", *value);
+    out = value->get<std::vector<std::string>>();
   }
 
-  void CheckRange(const char* name, double value, double low, double high) const {
-    if (value < low || value > high) {
-      std::ostringstream range;
-      range << "must lie between " << low << " and " << high << ", it is";
-      Fail(name, range.str(), value);
-    }
-  }
-
-  void CheckChoice(const char* name, const std::string& value,
-                   std::initializer_list<std::string_view> choices) const {
-    std::string list;
-    for (std::string_view choice : choices) {
-      if (value == choice) return;
-      list += (list.empty() ? "\"" : ", \"") + std::string(choice) + "\"";
-    }
-    Fail(name, "must be one of " + list + ", it is", value);
+  [[noreturn]] void Fail(absl::string_view name, const std::string& what, const json& value) const {
+    throw TrainerError(absl::StrCat(source_, ": field \"", name, "\" ", what, ": ", value.dump().substr(0, 100)));
   }
 
  private:
-  const json* Find(const char* name) const {
-    auto it = object_.find(name);
+  const json* Find(const RunParameter& parameter) const {
+    auto it = object_.find(std::string(parameter.name));
     return it == object_.end() || it->is_null() ? nullptr : &*it;
+  }
+
+  void CheckRange(const RunParameter& parameter, double number, const json& value) const {
+    // Whole numbers without a range of their own may use all 64 bits.
+    if (ValuesText(parameter).empty() || (number >= parameter.min && number <= parameter.max)) return;
+    Fail(parameter.name,
+         absl::StrCat("must be between ", ShowNumber(parameter.min), " and ", ShowNumber(parameter.max), ", it is"),
+         value);
   }
 
   template <typename T>
@@ -114,49 +123,13 @@ void CompleteBatches(const FieldReader& in, TrainingSpec& s) {
   }
   if (s.cuda_graph && s.last_batch == "keep") {
     in.Fail("cuda_graph",
-            "records a step of one size, but last_batch is \"keep\": leave one of them out, it is", true);
+            "records a step of one size, but last_batch is \"keep\": remove one of them, it is", true);
   }
-  if (s.accumulation_steps == 0) s.accumulation_steps = 1;
   if (s.accumulation_steps > s.batch_per_rank) {
     in.Fail("accumulation_steps",
             "must not exceed batch_per_rank (" + std::to_string(s.batch_per_rank) + "), it is",
             s.accumulation_steps);
   }
-}
-
-void Check(const FieldReader& in, const TrainingSpec& s) {
-  in.CheckRange("ranks", s.ranks, 1, 1 << 20);
-  in.CheckRange("epochs", s.epochs, 1, 1'000'000);
-  in.CheckRange("max_steps", s.max_steps, 0, 1e15);
-  in.CheckRange("global_batch", s.global_batch, 0, 1 << 30);
-  in.CheckRange("batch_per_rank", s.batch_per_rank, 0, 1 << 24);
-  in.CheckRange("learning_rate", s.learning_rate, 0, 1e6);
-  in.CheckRange("warmup_start_rate", s.warmup_start_rate, 0, 1e6);
-  in.CheckRange("warmup_epochs", s.warmup_epochs, 0, 1e6);
-  in.CheckRange("momentum", s.momentum, 0, 1);
-  in.CheckRange("weight_decay", s.weight_decay, 0, 1e3);
-  in.CheckRange("warmup_steps", s.warmup_steps, 0, 1e15);
-  in.CheckRange("target_accuracy", s.target_accuracy, 0, 1);
-  in.CheckRange("cpus_per_rank", s.cpus_per_rank, 1, 4096);
-  in.CheckRange("bucket_cap_mib", s.bucket_cap_mib, 1, 1 << 16);
-  in.CheckRange("comm_timeout_s", s.comm_timeout_s, 0.1, 1e6);
-  in.CheckRange("train_samples", s.train_samples, 0, 1e12);
-  in.CheckRange("accumulation_steps", s.accumulation_steps, 0, 1 << 24);
-  in.CheckRange("first_bucket_cap_mib", s.first_bucket_cap_mib, 0, 1 << 16);
-  in.CheckRange("fusion_threshold_mib", s.fusion_threshold_mib, 0, 1 << 16);
-  in.CheckRange("cycle_time_ms", s.cycle_time_ms, 0, 1000);
-  in.CheckRange("cache_capacity", s.cache_capacity, 0, 1 << 20);
-  in.CheckRange("stall_warning_s", s.stall_warning_s, 0, 1e6);
-  in.CheckChoice("gradient_compression", s.gradient_compression, {"none", "fp16"});
-  in.CheckRange("image_size", s.image_size, 0, 1024);
-  in.CheckRange("classes", s.classes, 0, 1000);
-  in.CheckChoice("all_reduce", s.all_reduce, {"library", "ring", "hierarchical"});
-  in.CheckChoice("last_batch", s.last_batch, {"drop", "keep"});
-  in.CheckChoice("precision", s.precision, {"fp32", "tf32", "amp-bf16", "amp-fp16"});
-  in.CheckChoice("lr_schedule", s.lr_schedule, {"constant", "step", "cosine"});
-  in.CheckChoice("batch_norm", s.batch_norm, {"train", "sync", "eval"});
-  in.CheckChoice("memory_format", s.memory_format, {"auto", "contiguous", "channels_last"});
-  in.CheckChoice("device", s.device, {"auto", "cpu", "cuda"});
 }
 
 }  // namespace
@@ -168,55 +141,10 @@ TrainingSpec ParseTrainingSpec(const std::string& text, const std::string& sourc
   }
   const FieldReader in(object, source);
   TrainingSpec s;
-  in.Read("engine", s.engine);
-  in.Read("model", s.model);
-  in.Read("dataset", s.dataset);
-  in.Read("data_dir", s.data_dir);
-  in.Read("precision", s.precision);
-  in.Read("backend", s.backend);
-  in.Read("device", s.device);
-  in.Read("ranks", s.ranks);
-  in.Read("epochs", s.epochs);
-  in.Read("max_steps", s.max_steps);
-  in.Read("global_batch", s.global_batch);
-  in.Read("batch_per_rank", s.batch_per_rank);
-  in.Read("learning_rate", s.learning_rate);
-  in.Read("warmup_start_rate", s.warmup_start_rate);
-  in.Read("warmup_epochs", s.warmup_epochs);
-  in.Read("lr_schedule", s.lr_schedule);
-  in.Read("momentum", s.momentum);
-  in.Read("weight_decay", s.weight_decay);
-  in.Read("decay_norm", s.decay_norm);
-  in.Read("augment", s.augment);
-  in.Read("batch_norm", s.batch_norm);
-  in.Read("seed", s.seed);
-  in.Read("warmup_steps", s.warmup_steps);
-  in.Read("evaluate", s.evaluate);
-  in.Read("target_accuracy", s.target_accuracy);
-  in.Read("cpus_per_rank", s.cpus_per_rank);
-  in.Read("gpus_per_rank", s.gpus_per_rank);
-  in.Read("memory_format", s.memory_format);
-  in.Read("bucket_cap_mib", s.bucket_cap_mib);
-  in.Read("train_samples", s.train_samples);
-  in.Read("accumulation_steps", s.accumulation_steps);
-  in.Read("first_bucket_cap_mib", s.first_bucket_cap_mib);
-  in.Read("find_unused_parameters", s.find_unused_parameters);
-  in.Read("static_graph", s.static_graph);
-  in.Read("fusion_threshold_mib", s.fusion_threshold_mib);
-  in.Read("cycle_time_ms", s.cycle_time_ms);
-  in.Read("cache_capacity", s.cache_capacity);
-  in.Read("gradient_compression", s.gradient_compression);
-  in.Read("autotune", s.autotune);
-  in.Read("stall_warning_s", s.stall_warning_s);
-  in.Read("timeline", s.timeline);
-  in.Read("all_reduce", s.all_reduce);
-  in.Read("image_size", s.image_size);
-  in.Read("classes", s.classes);
-  in.Read("last_batch", s.last_batch);
-  in.Read("cuda_graph", s.cuda_graph);
-  in.Read("save_parameters", s.save_parameters);
-  in.Read("comm_timeout_s", s.comm_timeout_s);
-  Check(in, s);
+  size_t row = 0;
+#define PARAMETER(number, name, ...) in.Read(RunParameters()[row++], s.name);
+#include "catalog/run_parameters.def"
+#undef PARAMETER
   CompleteBatches(in, s);
   return s;
 }

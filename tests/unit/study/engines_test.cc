@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "catalog/engines.h"
 #include "proto/status.h"
-#include "catalog/study_keys.h"
+#include "catalog/run_parameters.h"
 #include "study/rules.h"
 #include "tests/unit/study/study_spec_builder.h"
 
@@ -26,8 +26,8 @@ TEST(Engines, EachHasARowOfItsOwn) {
   std::set<absl::string_view> names, scripts;
   for (const Engine& engine : Engines()) {
     EXPECT_TRUE(names.insert(engine.name).second) << engine.name;
-    EXPECT_EQ(HasAdapter(engine), !engine.environment.empty()) << engine.name;
-    if (HasAdapter(engine)) {
+    EXPECT_EQ(engine.program == Engine::Program::kAdapter, !engine.environment.empty()) << engine.name;
+    if (engine.program == Engine::Program::kAdapter) {
       EXPECT_TRUE(scripts.insert(engine.script).second) << engine.script;
     }
     EXPECT_EQ(FindEngine(engine.name), &engine);

@@ -1,64 +1,32 @@
-"""What to train: RunSpec of proto/scalelab/v1/run.proto, read from its protobuf JSON as worker/trainer/training_spec.cc does."""
-import dataclasses
+"""The specification of a run: RunSpec of proto/scalelab/v1/run_spec.proto, read from its protobuf JSON.
+
+The fields, their defaults and their ranges come from run_parameters.json, which deploy/generate writes from the table in
+catalog/run_parameters.def. worker/trainer/training_spec.cc reads the same file of a run by the same rules.
+"""
 import json
 import math
+import pathlib
 
 from .errors import RunError
 
+with open(pathlib.Path(__file__).with_name("run_parameters.json"), encoding="utf-8") as _file:
+    PARAMETERS = json.load(_file)["parameters"]
 
-@dataclasses.dataclass
+_KINDS = {"string": "a string", "bool": "true or false", "int32": "an integer", "int64": "an integer", "double": "a number",
+          "string_list": "a list of strings"}
+
+
 class Spec:
-    """Meaning and units of each field stand in run.proto; a field that the file lacks keeps the value given here."""
+    """One attribute per run parameter; a field that the file lacks has the default. `path` is the file, if there is one."""
 
-    path: str = ""  # of the file; no field of it
-    engine: str = ""
-    model: str = "resnet20"
-    dataset: str = "synthetic"
-    data_dir: str = ""
-    precision: str = "fp32"
-    backend: str = "auto"
-    device: str = "auto"
-    ranks: int = 1
-    epochs: int = 1
-    max_steps: int = 0
-    global_batch: int = 0  # 0: batch_per_rank * ranks
-    batch_per_rank: int = 0  # 0: global_batch / ranks; both 0: 128
-    learning_rate: float = 0.1
-    warmup_start_rate: float = 0.0
-    warmup_epochs: float = 0.0
-    lr_schedule: str = "constant"
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    decay_norm: bool = True
-    augment: bool = True
-    batch_norm: str = "train"
-    seed: int = 0
-    warmup_steps: int = 0
-    evaluate: bool = False
-    target_accuracy: float = 0.0
-    cpus_per_rank: int = 1
-    gpus_per_rank: int = 0
-    memory_format: str = "auto"
-    bucket_cap_mib: int = 25
-    train_samples: int = 0
-    accumulation_steps: int = 1
-    first_bucket_cap_mib: int = 1
-    find_unused_parameters: bool = False
-    static_graph: bool = False
-    fusion_threshold_mib: int = 128
-    cycle_time_ms: float = 1.0
-    cache_capacity: int = 1024
-    gradient_compression: str = "none"
-    autotune: bool = False
-    stall_warning_s: float = 60.0
-    timeline: bool = False
-    all_reduce: str = "library"
-    image_size: int = 0
-    classes: int = 0
-    last_batch: str = "drop"
-    cuda_graph: bool = False
-    save_parameters: bool = False
-    comm_timeout_s: float = 600.0  # of one operation between ranks
+    def __init__(self, **values):
+        self.path = ""
+        for parameter in PARAMETERS:
+            setattr(self, parameter["name"], parameter["default"])
+        for name, value in values.items():
+            if not hasattr(self, name):
+                raise TypeError(f"there is no run parameter {name}")
+            setattr(self, name, value)
 
     @staticmethod
     def read(path):
@@ -75,7 +43,7 @@ class Spec:
 
     @staticmethod
     def parse(text, source):
-        """Numbers may be strings, as protobuf JSON writes 64-bit integers; unknown fields are passed over."""
+        """Numbers may be strings, because protobuf JSON writes 64-bit integers as strings. Unknown fields are ignored."""
         try:
             fields = json.loads(text)
         except ValueError:
@@ -83,10 +51,10 @@ class Spec:
         if not isinstance(fields, dict):
             raise RunError(f"{source}: not a JSON object; it must hold a RunSpec as protobuf JSON", "configuration")
         spec = Spec()
-        for field in dataclasses.fields(Spec):
-            value = fields.get(field.name)
-            if field.name != "path" and value is not None and value != "":
-                setattr(spec, field.name, _convert(value, field, source))
+        for parameter in PARAMETERS:
+            value = fields.get(parameter["name"])
+            if value is not None and value != "":
+                setattr(spec, parameter["name"], _convert(value, parameter, source))
         spec._complete_batches(source)
         return spec
 
@@ -103,21 +71,41 @@ class Spec:
                 f"({self.batch_per_rank}), it is {self.global_batch}",
                 "configuration",
             )
-        self.accumulation_steps = max(1, self.accumulation_steps)
 
 
-def _convert(value, field, source):
-    wanted = type(field.default)
-    if wanted is str and isinstance(value, str):
-        return value
-    if wanted is bool and isinstance(value, bool):
-        return value
-    if wanted in (int, float) and not isinstance(value, bool):
-        try:
-            number = wanted(value)
-            if math.isfinite(number) and number == (int(value) if isinstance(value, str) and wanted is int else float(value)):
-                return number
-        except (TypeError, ValueError):
-            pass
-    kind = {str: "a string", bool: "true or false", int: "an integer", float: "a number"}[wanted]
-    raise RunError(f'{source}: field "{field.name}" must be {kind}, it is {json.dumps(value)[:100]}', "configuration")
+def _convert(value, parameter, source):
+    kind = parameter["type"]
+    converted = _as_kind(value, kind)
+    if converted is None:
+        _fail(parameter, f"must be {_KINDS[kind]}", value, source)
+    if kind in ("int32", "int64", "double") and converted != parameter["default"] and "min" in parameter:
+        if not parameter["min"] <= converted <= parameter["max"]:
+            _fail(parameter, f"must be between {parameter['min']} and {parameter['max']}", value, source)
+    if kind == "string" and "choices" in parameter and converted not in parameter["choices"]:
+        _fail(parameter, "must be one of " + ", ".join(parameter["choices"]), value, source)
+    return converted
+
+
+def _as_kind(value, kind):
+    """`value` as a Python value of this kind, or None when it is of another kind."""
+    if kind == "string":
+        return value if isinstance(value, str) else None
+    if kind == "bool":
+        return value if isinstance(value, bool) else None
+    if kind == "string_list":
+        return value if isinstance(value, list) and all(isinstance(item, str) for item in value) else None
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    wanted = float if kind == "double" else int
+    try:
+        number = wanted(value)
+        exact = int(value) if isinstance(value, str) and wanted is int else float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and number == exact else None
+
+
+def _fail(parameter, what, value, source):
+    raise RunError(
+        f'{source}: field "{parameter["name"]}" {what}, it is {json.dumps(value)[:100]}', "configuration"
+    )

@@ -20,6 +20,7 @@ from .deadline import Deadline
 from .errors import RunError, describe
 from .events import Events
 from .meter import RunMeter, peak_resident_bytes, straggler_skew
+from .spec import PARAMETERS
 
 # Seconds that a first step may take longer than others: frameworks compile in it.
 _FIRST_STEP = 300
@@ -94,24 +95,15 @@ class Engine:
         """After the `finish` event: leaves the other ranks in order."""
 
 
-# What the native engines have and no adapter does: field, its value that means "not used", what to say.
-_NATIVE_ONLY = (
-    ("accumulation_steps", 1),
-    ("last_batch", "drop"),
-    ("cuda_graph", False),
-    ("batch_norm", "train"),
-    ("all_reduce", "library"),
-)
-
-
 def check(spec, engine_class):
     if spec.engine and spec.engine != engine_class.name:
         raise RunError(f'this adapter is engine "{engine_class.name}", not "{spec.engine}"', "configuration")
-    for field, unused in _NATIVE_ONLY:
-        value = getattr(spec, field)
-        if value != unused:
+    for parameter in PARAMETERS:
+        name, value = parameter["name"], getattr(spec, parameter["name"])
+        native_only = parameter["native_only"] and engine_class.name not in parameter["engines"]
+        if (native_only or name == "batch_norm") and value != parameter["default"]:
             raise RunError(
-                f'engine {engine_class.name} does not have {field} "{value}": leave it out, or use a native engine',
+                f'engine {engine_class.name} does not have {name} "{value}": remove it, or use a native engine',
                 "configuration",
             )
 

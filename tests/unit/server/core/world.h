@@ -144,7 +144,7 @@ class World {
     options.new_token = [this] { return absl::StrCat("token-", ++tokens_); };
     options.environment_of = [](const std::string& name) -> std::optional<v1::FrameworkEnvironment> {
       const Engine* engine = FindEngine(name);
-      if (engine == nullptr || !HasAdapter(*engine)) return std::nullopt;
+      if (engine == nullptr || engine->program != Engine::Program::kAdapter) return std::nullopt;
       v1::FrameworkEnvironment environment;
       environment.set_venv(absl::StrCat("/frameworks/", engine->environment));
       return environment;

@@ -161,7 +161,7 @@ TEST_F(FrameworksTest, AtMostTwoLooksAtOnce) {
   std::vector<std::string> engines;
   for (absl::string_view name : EnvironmentNames()) Environment(std::string(name), count);
   for (const Engine& engine : Engines()) {
-    if (HasAdapter(engine)) engines.emplace_back(engine.name);
+    if (engine.program == Engine::Program::kAdapter) engines.emplace_back(engine.name);
   }
   Frameworks frameworks(options_);
   for (const auto& [name, state] : Ask(frameworks, engines))

@@ -1,4 +1,4 @@
-#include "study/engine_environment.h"
+#include "catalog/python_environment.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -13,11 +13,9 @@
 namespace scalelab {
 namespace {
 
-using v1::FrameworkEnvironment;
-
-// Modules that bring Python or a container's programs need no virtual environment.
-std::string PythonOf(const FrameworkEnvironment& environment) {
-  return environment.venv().empty() ? "python3" : environment.venv() + "/bin/python";
+// Python of the virtual environment, or the one that modules or the container bring.
+std::string PythonOf(const PythonEnvironment& environment) {
+  return environment.venv.empty() ? "python3" : environment.venv + "/bin/python";
 }
 
 bool OnPath(absl::string_view program) {
@@ -28,10 +26,9 @@ bool OnPath(absl::string_view program) {
   return false;
 }
 
-// Names of modules hold nothing that a shell takes for anything else (server/config_environments.cc checks
-// them).
-std::string LoadModules(const FrameworkEnvironment& environment) {
-  const std::string modules = absl::StrJoin(environment.modules(), " ");
+// Module names contain no shell metacharacters: server/frameworks/config_environments.cc checks them.
+std::string LoadModules(const PythonEnvironment& environment) {
+  const std::string modules = absl::StrJoin(environment.modules, " ");
   return absl::StrCat(
       "type module >/dev/null 2>&1 || { echo \"a login shell on $(uname -n) has no 'module' command for ",
       modules,
@@ -43,45 +40,45 @@ std::string LoadModules(const FrameworkEnvironment& environment) {
 
 }  // namespace
 
-std::vector<std::string> PythonCommand(const FrameworkEnvironment& environment,
+std::vector<std::string> PythonCommand(const PythonEnvironment& environment,
                                        const std::vector<std::string>& arguments,
                                        const ContainerNeeds& needs) {
   std::vector<std::string> argv;
-  if (!environment.modules().empty()) argv = {"bash", "-lc", LoadModules(environment), "scalelab"};
-  if (!environment.container().empty()) {
+  if (!environment.modules.empty()) argv = {"bash", "-lc", LoadModules(environment), "scalelab"};
+  if (!environment.container.empty()) {
     argv.insert(argv.end(), {"apptainer", "exec"});
     if (needs.gpus) argv.push_back("--nv");
     std::vector<std::string> directories = needs.directories;
-    directories.push_back(environment.venv());
+    directories.push_back(environment.venv);
     for (const std::string& directory : directories) {
       if (!directory.empty()) argv.insert(argv.end(), {"--bind", directory});
     }
-    argv.push_back(environment.container());
+    argv.push_back(environment.container);
   }
   argv.push_back(PythonOf(environment));
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   return argv;
 }
 
-std::optional<MissingPart> FindMissing(const Engine& engine, const FrameworkEnvironment& environment,
+std::optional<MissingPart> FindMissing(const Engine& engine, const PythonEnvironment& environment,
                                        const std::string& script) {
   const std::string build = absl::StrCat("deploy/frameworks ", engine.environment);
-  const bool own_python = !environment.modules().empty() || !environment.container().empty();
-  if (environment.venv().empty() && !own_python)
+  const bool own_python = !environment.modules.empty() || !environment.container.empty();
+  if (environment.venv.empty() && !own_python)
     return MissingPart{"no environment is configured for it", build};
-  const std::string& image = environment.container();
+  const std::string& image = environment.container;
   if (absl::StartsWith(image, "/") && access(image.c_str(), R_OK) != 0) {
     return MissingPart{absl::StrCat("its container '", image, "' is not there"),
                        "another container in the server's environments"};
   }
-  if (!image.empty() && environment.modules().empty() && !OnPath("apptainer")) {
+  if (!image.empty() && environment.modules.empty() && !OnPath("apptainer")) {
     return MissingPart{
         "there is no 'apptainer' on the PATH for its container",
         "to install Apptainer, or to name the module that brings it in the server's environments"};
   }
   const std::string python = PythonOf(environment);
   // A container has files of its own.
-  if (image.empty() && !environment.venv().empty() && access(python.c_str(), X_OK) != 0)
+  if (image.empty() && !environment.venv.empty() && access(python.c_str(), X_OK) != 0)
     return MissingPart{absl::StrCat("'", python, "' is not there or is no program"), build};
   if (access(script.c_str(), R_OK) != 0) {
     return MissingPart{absl::StrCat("its adapter '", script, "' is not there"),
