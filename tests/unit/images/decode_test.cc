@@ -100,7 +100,7 @@ TEST(DecodeImage, ScalesAJpegByEighthsToTheMeansOfItsPixels) {
 TEST(DecodeImage, SaysWhatIsWrongWithAFile) {
   const std::string jpeg = EncodeJpeg(Picture()), png = EncodePng(Picture());
   EXPECT_EQ(Problem(""), "the file is empty");
-  EXPECT_EQ(Problem("GIF89a etc."), "this is neither JPEG nor PNG by its first bytes");
+  EXPECT_EQ(Problem("GIF89a etc."), "this is neither JPEG nor PNG, judging by its first bytes");
   EXPECT_THAT(Problem(jpeg.substr(0, jpeg.size() / 2)), HasSubstr("remature end"));
   EXPECT_NE(Problem(jpeg.substr(0, 30)), "");
   std::string holes = jpeg;
