@@ -1,5 +1,5 @@
-// Running a program in a framework's environment: which command that is, and what is missing for it. For the
-// worker, which starts ranks so, and the coordinator, which probes so.
+// Builds the command that runs Python in a framework's environment, and finds what is missing for it. Used by
+// the worker, which starts ranks, and the coordinator, which probes frameworks.
 #pragma once
 
 #include <optional>
@@ -12,28 +12,29 @@
 
 namespace scalelab {
 
-// What a container must see of the node beside what it sees anyway.
+// What the container needs in addition to its own files.
 struct ContainerNeeds {
-  std::vector<std::string> directories;  // absolute paths; empty ones are left out
+  std::vector<std::string> directories;  // directories to mount: absolute paths; empty ones are skipped
   bool gpus = false;
 };
 
-// The command that runs Python's `arguments` (a script and what is for it) in the environment:
-//   bash -lc 'module load MODULES...; exec "$@"' ... apptainer exec [--nv] --bind DIRECTORIES... IMAGE python
-//   ...
-// without the parts that it does not name. Pure.
+// Returns the command that runs Python with `arguments` (a script and its arguments) in the environment:
+//
+//   bash -lc 'module load MODULES...; exec "$@"' ... apptainer exec [--nv] --bind DIRECTORIES... IMAGE python ...
+//
+// Parts that the environment does not name are omitted. Pure.
 std::vector<std::string> PythonCommand(const scalelab::v1::FrameworkEnvironment& environment,
                                        const std::vector<std::string>& arguments,
                                        const ContainerNeeds& needs);
 
-// Something that an engine needs and this machine lacks.
+// A requirement of an engine that this machine does not meet.
 struct MissingPart {
-  std::string reason;  // "'/frameworks/pytorch/bin/python' is not there"
-  std::string fix;     // a command or a change: "deploy/frameworks pytorch"
+  std::string reason;  // "'/frameworks/pytorch/bin/python' does not exist or is not executable"
+  std::string fix;     // a command or a phrase: "deploy/frameworks pytorch"
 };
 
-// Looks at files: Python, the container's image and `script`, the adapter to be run. What can only be seen by
-// running something, such as modules, is told by PythonCommand's own exit.
+// Returns what is missing, or nothing. Checks files only: Python, the container's image and `script`, the
+// adapter. Requirements that show only at run time, such as modules, make PythonCommand's command fail.
 std::optional<MissingPart> FindMissing(const Engine& engine,
                                        const scalelab::v1::FrameworkEnvironment& environment,
                                        const std::string& script);

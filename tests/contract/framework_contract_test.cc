@@ -124,10 +124,10 @@ TEST(PythonFramework, TellsAnEngineThatIsNotInstalledWithTheCommandThatInstallsI
   DesiredAttempt attempt;
   attempt.mutable_spec()->set_engine("keras/jax");
   attempt.mutable_environment()->set_venv("/lab/frameworks/keras-jax");
-  EXPECT_EQ(NewPythonFramework("/nowhere", "")->ProgramOf(attempt).status().message(),
-            "Engine keras/jax cannot run here: '/lab/frameworks/keras-jax/bin/python' is not there or is no "
-            "program; "
-            "try deploy/frameworks keras-jax.");
+  EXPECT_EQ(
+      NewPythonFramework("/nowhere", "")->ProgramOf(attempt).status().message(),
+      "Engine keras/jax cannot run here: '/lab/frameworks/keras-jax/bin/python' does not exist or is not "
+      "executable; try deploy/frameworks keras-jax.");
 }
 
 TEST(PythonFramework, RunsTheAdapterWithTheEnvironmentsPython) {
@@ -167,7 +167,7 @@ TEST(PythonFramework, SaysWhatIsMissingOfAContainer) {
   attempt.mutable_spec()->set_engine("pytorch/ddp");
   attempt.mutable_environment()->set_container("/nowhere/torch.sif");
   EXPECT_THAT(std::string(NewPythonFramework(Installed(engine), "")->ProgramOf(attempt).status().message()),
-              HasSubstr("its container '/nowhere/torch.sif' is not there"));
+              HasSubstr("its container '/nowhere/torch.sif' does not exist"));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FrameworkContract, ::testing::ValuesIn(Implementations()),

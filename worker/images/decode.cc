@@ -61,7 +61,7 @@ class PngReader {
 
 absl::Status CheckSize(const ImageSize& size) {
   if (size.width < 1 || size.height < 1 || int64_t{size.width} * size.height > kMostPixels) {
-    return absl::DataLossError(absl::StrCat("it claims to have ", size.width, " x ", size.height, " pixels"));
+    return absl::DataLossError(absl::StrCat("its header claims ", size.width, " x ", size.height, " pixels"));
   }
   return absl::OkStatus();
 }

@@ -51,7 +51,7 @@ std::optional<std::string> ProblemOf(const RecordFile& file) {
     const int label = static_cast<uint8_t>((*bytes)[record * kCifar10RecordBytes]);
     if (label >= kCifar10Classes) {
       return absl::StrCat("record ", record, " has label ", label,
-                          ", which is none of 0 to 9: this is no CIFAR-10 file in its binary version");
+                          ", which is not in 0 to 9: this is not a CIFAR-10 file in the binary version");
     }
   }
   if (file.records != kOfficialRecords) return std::nullopt;

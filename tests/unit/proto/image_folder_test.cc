@@ -95,15 +95,15 @@ TEST_F(ImageFolder, SaysWhatIsMissing) {
   EXPECT_THAT(Error(), HasSubstr("/train/c holds no image"));
   fs::remove_all(dir_ + "/train/c");
   Put("val/d/1.jpg");
-  EXPECT_THAT(Error(), HasSubstr("/val/d is no class: there is no train/d"));
+  EXPECT_THAT(Error(), HasSubstr("/val/d is not a class, because train/d does not exist"));
   fs::remove_all(dir_ + "/val/d");
   fs::remove_all(dir_ + "/val/b");
   Put("val/1.jpg");
   EXPECT_THAT(Error(), HasSubstr("put each image into the directory of its class"));
   fs::remove_all(dir_ + "/val");
-  EXPECT_THAT(Error(), HasSubstr("/val does not exist; imagefolder wants DIR/train/CLASS"));
+  EXPECT_THAT(Error(), HasSubstr("/val does not exist; the layout of imagefolder is DIR/train/CLASS"));
   fs::remove_all(dir_ + "/train/a");
-  EXPECT_THAT(Error(), HasSubstr("one directory where there must be two"));
+  EXPECT_THAT(Error(), HasSubstr("one directory, but at least two classes are required"));
   fs::remove_all(dir_ + "/train");
   EXPECT_THAT(Error(), HasSubstr("/train does not exist"));
   fs::remove_all(dir_);
