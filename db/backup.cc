@@ -50,7 +50,7 @@ class PartFile {
   absl::Status Make() {
     if (Exists(file_)) {
       return absl::AlreadyExistsError(
-          absl::StrCat(file_, " exists, and a backup overwrites nothing; name another file"));
+          absl::StrCat(file_, " exists, and a backup never overwrites a file; name another file"));
     }
     const int fd = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 && errno == EEXIST) {
@@ -137,7 +137,7 @@ absl::Status BackupDatabase(const std::string& path, const std::string& file) {
   if (!application.ok()) return application.status();
   if (*application != kApplicationId) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path, " is no database of scalelab; name the folder of a service that has run"));
+        absl::StrCat(path, " is not a scalelab database; name the folder of a service that has run"));
   }
   PartFile part(file);
   if (auto s = part.Make(); !s.ok()) return s;

@@ -304,7 +304,7 @@ absl::Status Migrate(Database& db) {
   }
   if (*version > NewestSchema()) {
     return absl::FailedPreconditionError(absl::StrCat(db.path(), " has schema version ", *version,
-                                                      ", this program knows versions up to ", NewestSchema(),
+                                                      ", this program supports versions up to ", NewestSchema(),
                                                       "; a newer scalelab is needed to open it"));
   }
   for (int64_t step = *version; step < NewestSchema(); ++step) {

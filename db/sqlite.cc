@@ -31,7 +31,7 @@ absl::Status StatusOf(int rc, int system_error, absl::string_view path, absl::st
     case SQLITE_LOCKED:
     case SQLITE_PROTOCOL:
       return absl::UnavailableError(absl::StrCat(path, " is locked by another process (", why,
-                                                 "); close what else has it open and try again"));
+                                                 "); close other programs that use it and try again"));
     case SQLITE_READONLY:
       return absl::FailedPreconditionError(
           absl::StrCat(path, " cannot be written (", why,
@@ -44,7 +44,7 @@ absl::Status StatusOf(int rc, int system_error, absl::string_view path, absl::st
                        "); check that its folder exists and that this user may read and write there"));
     case SQLITE_NOTADB:
       return absl::FailedPreconditionError(
-          absl::StrCat(path, " is no SQLite database; name another file, or move this one away"));
+          absl::StrCat(path, " is not an SQLite database; name another file, or move this one away"));
     case SQLITE_CORRUPT:
       return absl::DataLossError(
           absl::StrCat(path, " is damaged (", why, "); stop, keep a copy and restore a backup"));

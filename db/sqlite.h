@@ -145,9 +145,8 @@ class Statement {
   }
   void ReadAt(int i, std::string& v) const;
   void ReadAt(int i, std::map<std::string, double>& v) const;
-  void ReadAt(int i,
-              // reads the type only once, because curves read millions of these
-              std::optional<double>& v) const {
+  // Reads the type only once, because curves read millions of these.
+  void ReadAt(int i, std::optional<double>& v) const {
     if (IsNull(i))
       v.reset();
     else

@@ -81,7 +81,7 @@ class Readers {
   Lease Borrow() {
     std::unique_lock lock(mutex_);
     freed_.wait(lock, [&] { return !free_.empty(); });
-    // the most recently used one has the warmest cache
+    // The most recently used connection has the warmest cache.
     std::unique_ptr<Database> db = std::move(free_.back());
     free_.pop_back();
     return Lease(*this, std::move(db));
@@ -188,7 +188,7 @@ absl::Status SetUpWriter(Database& db, bool rollback_journal) {
   if (*now != mode) {
     return absl::FailedPreconditionError(
         absl::StrCat(db.path(), " cannot use journal mode ", mode, " (stays at ", *now,
-                     "); close what else has it open and put it on an ordinary local disk"));
+                     "); close other programs that use it, or move it to a local disk"));
   }
   return db.Execute(
       "PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA secure_delete=OFF; PRAGMA cache_size=-16384;"

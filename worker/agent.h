@@ -22,7 +22,7 @@ namespace scalelab::worker {
 struct AgentOptions {
   int node_index = 0;                             // index of the node in the allocation, from 0
   absl::Duration give_up_after = absl::Hours(1);  // time without an answer from the coordinator
-  // time to report the ends, after SIGTERM and the last process
+  // After SIGTERM and the end of the last process: time limit for the final report.
   absl::Duration leave_within = absl::Seconds(10);
 };
 

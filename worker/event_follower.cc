@@ -16,8 +16,7 @@
 namespace scalelab::worker {
 namespace {
 
-// longest delay before lines that were read are sent
-constexpr absl::Duration kTick = absl::Milliseconds(500);
+constexpr absl::Duration kTick = absl::Milliseconds(500);      // maximum delay before lines are sent
 constexpr absl::Duration kReadPause = absl::Milliseconds(20);  // shortest time between two reads of the files
 constexpr size_t kFlushBytes = 256 << 10;  // pending bytes that are sent without waiting for the tick
 constexpr size_t kBatchBytes = 768 << 10;  // limit for one rank in one request
@@ -224,7 +223,7 @@ void EventFollower::MaybeSend(bool flush) {
   for (auto& [token, source] : sources_) {
     for (auto& stream : source.streams) {
       if (!HasPending(*stream) || bytes >= kRequestBytes) continue;
-      // sent with the next request
+      // Goes into the next request.
       if (bytes > 0 && bytes + stream->builder.bytes() > kRequestBytes) continue;
       bytes += stream->builder.bytes() + token.size() + 40;
       v1::EventBatch& batch = *request.add_batches();

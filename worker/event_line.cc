@@ -42,7 +42,7 @@ class PlainScanner {
     if (!Take('"')) return false;
     const char* begin = at_;
     while (at_ != end_ && *at_ != '"') {
-      // char is signed: non-ASCII bytes are below 0
+      // char is signed, so non-ASCII bytes are below 0.
       if (*at_ < 0x20 || *at_ == '\\' || *at_ == 0x7f) return false;
       ++at_;
     }

@@ -9,7 +9,7 @@
 namespace scalelab::worker {
 
 struct ExitCause {
-  // unspecified: the coordinator judges by the events
+  // CAUSE_UNSPECIFIED: the coordinator judges by the events.
   v1::Attempt::Cause cause = v1::Attempt::CAUSE_UNSPECIFIED;
   std::string message;  // one sentence
 };

@@ -33,7 +33,7 @@ class FakeServices {
   v1::GetClusterResponse cluster;
   v1::ListFrameworksResponse frameworks;
   std::vector<v1::Reason> reasons;  // for every study and run
-  // sent by each WatchStudy, which then ends unless the next flag is set
+  // Sent by each WatchStudy, which then ends unless the next flag is set.
   std::vector<v1::WatchStudyResponse> looks;
   bool watch_stays_open = false;
   std::vector<v1::ReadPointsResponse> points;

@@ -34,7 +34,7 @@ LocalCluster::LocalCluster(int slots, int gpus) {
   };
   fifo_path_ = directory + "/report";
   mkfifo(fifo_path_.c_str(), 0600);
-  // open for writing too, so that reading never returns end of file
+  // Open it for writing too, so that reading never returns end of file.
   fifo_ = open(fifo_path_.c_str(), O_RDWR | O_CLOEXEC);
   setenv("FAKE_WORKER_REPORT", fifo_path_.c_str(), 1);
   set_mode("");

@@ -21,7 +21,7 @@ struct ImageSize {
 struct Image {
   ImageSize size;
   std::vector<uint8_t> rgb;  // 3 * width * height
-  // scale of `size` relative to the file's, in eighths; the last row and column may be covered only in part
+  // Scale of `size` relative to the file's size, in eighths. The last row and column may be covered in part.
   int eighths = 8;
 };
 

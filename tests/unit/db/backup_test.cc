@@ -128,11 +128,11 @@ TEST_P(Backup, WhatIsNoDatabaseOfOursIsRefused) {
   EXPECT_THAT(std::string(Make().message()), HasSubstr("There is no database " + path_));
   std::ofstream(path_) << std::string(5000, 'x');
   EXPECT_TRUE(absl::IsFailedPrecondition(Make()));
-  EXPECT_THAT(std::string(Make().message()), HasSubstr(path_ + " is no SQLite database"));
+  EXPECT_THAT(std::string(Make().message()), HasSubstr(path_ + " is not an SQLite database"));
   std::filesystem::remove(path_);
   ASSERT_TRUE((*Database::Open(path_, Database::Mode::kReadWrite, 1000))->Execute("CREATE TABLE t (x)").ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(Make()));
-  EXPECT_THAT(std::string(Make().message()), HasSubstr("no database of scalelab"));
+  EXPECT_THAT(std::string(Make().message()), HasSubstr("is not a scalelab database"));
   EXPECT_TRUE(Files().empty());
 }
 

@@ -45,7 +45,7 @@ TEST(Open, AFileThatIsNoDatabaseIsRefusedAndKept) {
   std::ofstream(path) << text;
   const absl::Status status = OpenAt(path).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("is no SQLite database"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("is not an SQLite database"));
   EXPECT_EQ(std::filesystem::file_size(path), text.size());
 }
 

@@ -316,7 +316,7 @@ TEST_F(AgentTest, DoesNotLaunchAgainWhatAnEarlierWorkerLaunched) {
   StartAgent();
   AnswerPoll(Desired({"t"}));
   ASSERT_TRUE(Wait([this] { return !client_.reports.empty(); }));
-  // an empty batch first: the query for the position
+  // The first batch is empty: the query for the position.
   EXPECT_EQ(client_.reports.front().request.batches(0).end_position(), 0);
   AcceptReport();
   AcceptReport();
