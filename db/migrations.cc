@@ -303,9 +303,9 @@ absl::Status Migrate(Database& db) {
         db.path(), " is a database of another program; name another file, or move this one away"));
   }
   if (*version > NewestSchema()) {
-    return absl::FailedPreconditionError(absl::StrCat(db.path(), " has schema version ", *version,
-                                                      ", this program supports versions up to ", NewestSchema(),
-                                                      "; a newer scalelab is needed to open it"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(db.path(), " has schema version ", *version, ", this program supports versions up to ",
+                     NewestSchema(), "; a newer scalelab is needed to open it"));
   }
   for (int64_t step = *version; step < NewestSchema(); ++step) {
     Transaction transaction(db, Transaction::Kind::kWrite);

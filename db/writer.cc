@@ -40,7 +40,8 @@ absl::Status CheckColumn(const StreamAppend& append, const PointColumn& column) 
   for (size_t i = 0; i < count; ++i) {
     if (column.line[i] < 0 || column.line[i] >= kMaxLine)
       return refuse(absl::StrCat("has line ", column.line[i]));
-    if (i > 0 && column.line[i] <= column.line[i - 1]) return refuse("has lines that are not in increasing order");
+    if (i > 0 && column.line[i] <= column.line[i - 1])
+      return refuse("has lines that are not in increasing order");
   }
   return absl::OkStatus();
 }
