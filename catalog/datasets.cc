@@ -23,8 +23,8 @@ bool Exists(const std::string& path) {
   return stat(path.c_str(), &st) == 0;
 }
 
-// Opens rather than asks access(2): network filesystems and root squash make its answer differ from what open
-// does.
+// Opens the file instead of calling access(2), which may give another answer on network filesystems and
+// with root squash.
 absl::StatusOr<RecordFile> CheckRecordFile(const std::string& path) {
   int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
@@ -53,11 +53,11 @@ absl::StatusOr<RecordFile> CheckRecordFile(const std::string& path) {
   return RecordFile{path, size / kCifar10RecordBytes};
 }
 
-// What somebody with another layout of the same data should do, if that is what `dir` holds.
+// Returns advice for a user whose `dir` has the same data in another layout.
 std::string MissingHint(const std::string& dir) {
   std::string inner = absl::StrCat(dir, "/cifar-10-batches-bin");
   if (Exists(inner + "/data_batch_1.bin"))
-    return absl::StrCat("the data are in ", inner, ": name that directory");
+    return absl::StrCat("the data are in ", inner, ": set data_dir to it");
   if (Exists(dir + "/data_batch_1") || Exists(dir + "/cifar-10-batches-py")) {
     return absl::StrCat("this is the Python version; ", kGetIt);
   }
@@ -98,7 +98,7 @@ absl::StatusOr<RecordFiles> FindCifar10(const std::string& dir) {
       continue;
     }
     if (gap) {
-      if (files.train.empty()) break;  // the first is missing: said below
+      if (files.train.empty()) break;  // the first file is missing: reported below
       return absl::InvalidArgumentError(
           absl::StrCat(*gap, " is missing although ", path, " is there; copy or unpack it again"));
     }

@@ -1,5 +1,5 @@
-// Data sets by name and the files they are made of: an interface between users, coordinator and trainer just
-// as the messages are. No protobuf here; the trainer links it.
+// Finds and checks the files of data sets by name. Users, coordinator and trainer share these definitions, as
+// they share the API's messages. Independent of protobuf, because the trainer links this library.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace scalelab {
 
-// One file of fixed-size records.
+// A file of fixed-size records.
 struct RecordFile {
   std::string path;
   int64_t records = 0;
@@ -24,14 +24,14 @@ struct RecordFiles {
 };
 
 // CIFAR-10 in its official binary layout (https://www.cs.toronto.edu/~kriz/cifar.html): data_batch_1.bin to
-// data_batch_5.bin (at least the first; numbering without gaps) and test_batch.bin; a record is one label
+// data_batch_5.bin (at least the first; no gaps in the numbering) and test_batch.bin. A record has one label
 // byte (0 to 9) and 3 x 32 x 32 bytes, red plane first, row by row.
 inline constexpr int64_t kCifar10RecordBytes = 1 + 3 * 32 * 32;
-// NOT_FOUND or INVALID_ARGUMENT: one sentence that names the directory or file, what is wrong with it
-// (missing, not readable, N bytes too many or too few for whole records) and what to do.
+// Returns the files in `dir`. NOT_FOUND or INVALID_ARGUMENT with one sentence: the directory or file, what is
+// wrong with it (missing, not readable, too long or too short for whole records) and what to do.
 absl::StatusOr<RecordFiles> FindCifar10(const std::string& dir);
 
-// Whether data set `name` can be read from `dir` on this machine; OK for "synthetic", whatever `dir` is.
+// Checks whether data set `name` can be read from `dir` on this machine. Always OK for "synthetic".
 absl::Status CheckDataset(absl::string_view name, const std::string& dir);
 
 }  // namespace scalelab

@@ -21,7 +21,7 @@
 namespace scalelab {
 namespace {
 
-constexpr char kLayout[] = "imagefolder wants DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg";
+constexpr char kLayout[] = "the layout of imagefolder is DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg";
 constexpr char kMagic[] = "scalelab-index 1 ";
 
 using Names = std::vector<std::string>;
@@ -37,7 +37,8 @@ bool IsImageName(absl::string_view name) {
          absl::EndsWithIgnoreCase(name, ".png");
 }
 
-// Names in a directory that are directories, or that are not, in order; without those that start with a dot.
+// Returns the sorted names of the directories in `path`, or of everything else. Skips names that start
+// with a dot.
 absl::StatusOr<Names> List(const std::string& path, bool directories) {
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(path.c_str()), closedir);
   if (!dir) {
@@ -66,7 +67,7 @@ absl::StatusOr<Names> List(const std::string& path, bool directories) {
   return names;
 }
 
-// Number of class `name`, or nothing.
+// Returns the number of class `name`, or nothing.
 std::optional<int> Find(const Names& classes, absl::string_view name) {
   const auto it = std::lower_bound(classes.begin(), classes.end(), name);
   if (it == classes.end() || *it != name) return std::nullopt;
@@ -74,8 +75,9 @@ std::optional<int> Find(const Names& classes, absl::string_view name) {
 }
 
 absl::Status UnknownClass(const std::string& directory, absl::string_view name) {
-  return absl::InvalidArgumentError(absl::StrCat(directory, "/", name, " is no class: there is no train/",
-                                                 name, " beside it; remove it, or add its training images"));
+  return absl::InvalidArgumentError(absl::StrCat(directory, "/", name, " is not a class, because train/",
+                                                 name,
+                                                 " does not exist; remove it, or add its training images"));
 }
 
 absl::StatusOr<ImageList> ListByDirectories(const std::string& directory, ImagePart part,
@@ -109,7 +111,7 @@ bool Newer(const timespec& a, const timespec& b) {
   return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec > b.tv_nsec;
 }
 
-// Whether nothing was added to or removed from what the index lists since it was written.
+// Whether the index is newer than all directories that it lists, so that no file was added or removed since.
 bool IsFresh(const struct stat& index, const std::string& directory, const ImageList& list) {
   struct stat st;
   if (stat(directory.c_str(), &st) != 0 || !Newer(index.st_mtim, st.st_mtim)) return false;
@@ -123,7 +125,7 @@ bool IsFresh(const struct stat& index, const std::string& directory, const Image
   return true;
 }
 
-// Nothing unless there is an index that is whole and fresh.
+// Returns the images of an index, or nothing if the index is missing, incomplete or outdated.
 std::optional<ImageList> ReadIndex(const std::string& path, const std::string& directory,
                                    const Names& classes) {
   struct stat st;
@@ -159,7 +161,7 @@ std::optional<ImageList> ReadIndex(const std::string& path, const std::string& d
   return list;
 }
 
-// The lines of an index.
+// Writes the lines of an index.
 absl::Status WriteLines(const ImageList& list, std::ostream& out) {
   out << kMagic << list.size() << '\n';
   for (int64_t i = 0; i < list.size(); ++i) {
@@ -184,8 +186,9 @@ absl::Status WriteIndex(const std::string& path, const ImageList& list) {
   absl::Status written = out ? WriteLines(list, out) : absl::OkStatus();
   out.close();
   if (written.ok() && (!out || std::rename(beside.c_str(), path.c_str()) != 0)) {
-    written = absl::PermissionDeniedError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno),
-                                                       "; the index belongs beside the images' directories"));
+    written = absl::PermissionDeniedError(
+        absl::StrCat("cannot write ", path, ": ", std::strerror(errno),
+                     "; the index is written next to the train and val directories"));
   }
   if (!written.ok()) std::remove(beside.c_str());
   return written;
@@ -221,7 +224,7 @@ absl::StatusOr<std::vector<std::string>> ListImageClasses(const std::string& dir
   if (classes.ok() && classes->size() < 2) {
     return absl::InvalidArgumentError(absl::StrCat(PartDirectory(dir, ImagePart::kTrain), " has ",
                                                    classes->empty() ? "no directories" : "one directory",
-                                                   " where there must be two classes or more; ", kLayout));
+                                                   ", but at least two classes are required; ", kLayout));
   }
   constexpr size_t kMostClasses = 65'536;  // labels have 16 bits
   if (classes.ok() && classes->size() > kMostClasses) {

@@ -1,16 +1,17 @@
-// Data set "imagefolder": images in a directory for each class, as torchvision's ImageFolder reads them:
+// Lists the images of data set "imagefolder": a directory for each class, as in torchvision's ImageFolder.
 //
 //   DIR/train/CLASS/NAME.jpg      .jpg, .jpeg or .png, in lower or upper case
-//   DIR/val/CLASS/NAME.jpg        classes are some of those of train
+//   DIR/val/CLASS/NAME.jpg        the classes are a subset of train's
 //
-// Classes are numbered in the order of their names (as bytes), images of a class ordered by theirs.
-// Directories whose name starts with a dot, and files that are no images by their name, are passed over.
+// Classes are numbered in the order of their names (as bytes); images of a class are ordered by name.
+// Directories whose name starts with a dot, and files without an image's extension, are ignored.
 //
-// Listing a million files takes its time on a network's file system. `WriteImageIndex` leaves DIR/train.index
-// and DIR/val.index, which are read instead as long as they are newer than the directories that they list:
+// Listing a million files takes long on a network filesystem. WriteImageIndex therefore writes
+// DIR/train.index and DIR/val.index. ListImages reads them instead, as long as they are newer than the
+// directories that they list:
 //
 //   scalelab-index 1 IMAGES
-//   BYTES <tab> CLASS <tab> NAME      a line an image, in order
+//   BYTES <tab> CLASS <tab> NAME      one line per image, in order
 #pragma once
 
 #include <cstdint>
@@ -25,47 +26,48 @@ namespace scalelab {
 
 enum class ImagePart { kTrain, kVal };
 
-// The images of one part, held compactly: there may be millions.
+// The images of one part in compact form, because there may be millions.
 class ImageList {
  public:
-  // `directory` is that of the part, `classes` are the names of all classes.
+  // `directory` is the part's directory; `classes` are the names of all classes.
   ImageList(std::string directory, std::vector<std::string> classes)
       : directory_(std::move(directory)), classes_(std::move(classes)) {}
 
   int64_t size() const { return static_cast<int64_t>(images_.size()); }
-  // Of training; val may lack some.
+  // The classes of the training part; val may lack some.
   const std::vector<std::string>& classes() const { return classes_; }
   int label(int64_t image) const { return images_[image].label; }
   absl::string_view name(int64_t image) const;
   std::string path(int64_t image) const;
-  // As the index has it; -1 without one.
+  // Size of the file in bytes from the index; -1 without an index.
   int64_t bytes(int64_t image) const { return images_[image].bytes; }
 
   void Add(int label, absl::string_view name, int64_t bytes);
 
  private:
   struct Image {
-    uint64_t name_end;  // in names_, where the next one begins
+    uint64_t name_end;  // offset in names_, where the next name begins
     int64_t bytes;
     int32_t label;
   };
   std::string directory_;
   std::vector<std::string> classes_;
   std::vector<Image> images_;
-  std::string names_;  // one after another
+  std::string names_;  // all names, concatenated
 };
 
-// Names of the classes, by listing DIR/train. Looks at no image.
+// Returns the names of the classes by listing DIR/train. Opens no image.
 absl::StatusOr<std::vector<std::string>> ListImageClasses(const std::string& dir);
 
-// NOT_FOUND or INVALID_ARGUMENT: one sentence that names the directory or file, what is wrong with it and
-// what to do. A class of training without an image is wrong, one of val is not.
+// Returns the images of one part. NOT_FOUND or INVALID_ARGUMENT with one sentence: the directory or
+// file, what is wrong with it and what to do. A class without images is an error in the training part,
+// but not in val.
 absl::StatusOr<ImageList> ListImages(const std::string& dir, ImagePart part);
 
-// Writes the indices of both parts, each atomically; returns the number of images in them.
+// Writes the indexes of both parts, each atomically. Returns the number of images in them.
 absl::StatusOr<int64_t> WriteImageIndex(const std::string& dir);
 
-// Whether both parts are there and their classes fit together. Looks at no image.
+// Checks that both parts exist and that val's classes are among train's. Opens no image.
 absl::Status CheckImageFolder(const std::string& dir);
 
 }  // namespace scalelab

@@ -4,10 +4,10 @@ namespace scalelab {
 
 const std::vector<ModelInfo>& Models() {
   static const auto& models = *new std::vector<ModelInfo>{
-      {"resnet20"},          {"resnet32"},     {"resnet44"},    {"resnet56"},  // of CIFAR
+      {"resnet20"},          {"resnet32"},     {"resnet44"},    {"resnet56"},  // for CIFAR's image size
       {"resnet18"},          {"resnet34"},     {"resnet50"},    {"resnet101"},
-      {"resnet152"},         {"mobilenet_v2"}, {"alexnet", 63},  // or its last maximum has nothing to look at
-      {"inception_v3", 299},                                     // or its auxiliary classifier has not
+      {"resnet152"},         {"mobilenet_v2"}, {"alexnet", 63},  // smaller: empty last max pooling
+      {"inception_v3", 299},                                     // smaller: empty auxiliary classifier
       {"vgg16", 32},                                             // halves the image five times
   };
   return models;

@@ -1,5 +1,5 @@
-// The networks that can be trained, by name: what users, coordinator and trainer must agree on. No protobuf
-// here; the trainer links it.
+// The models that can be trained, by name. Users, coordinator and trainer share this table. Independent of
+// protobuf, because the trainer links this library.
 #pragma once
 
 #include <vector>
@@ -10,13 +10,13 @@ namespace scalelab {
 
 struct ModelInfo {
   absl::string_view name;
-  // Side in pixels of the smallest square image that training takes; 1 where any will do.
+  // Minimum side in pixels of the square training images; 1 means no minimum.
   int smallest_image = 1;
 };
 
-// All models, in the order in which they are listed.
+// Returns all models, in the order in which they are listed to users.
 const std::vector<ModelInfo>& Models();
-// Null when there is no such model.
+// Returns the model of that name, or null.
 const ModelInfo* FindModel(absl::string_view name);
 
 }  // namespace scalelab

@@ -68,21 +68,21 @@ std::optional<MissingPart> FindMissing(const Engine& engine, const PythonEnviron
     return MissingPart{"no environment is configured for it", build};
   const std::string& image = environment.container;
   if (absl::StartsWith(image, "/") && access(image.c_str(), R_OK) != 0) {
-    return MissingPart{absl::StrCat("its container '", image, "' is not there"),
+    return MissingPart{absl::StrCat("its container '", image, "' does not exist or is not readable"),
                        "another container in the server's environments"};
   }
   if (!image.empty() && environment.modules.empty() && !OnPath("apptainer")) {
     return MissingPart{
-        "there is no 'apptainer' on the PATH for its container",
-        "to install Apptainer, or to name the module that brings it in the server's environments"};
+        "'apptainer', which runs its container, is not on the PATH",
+        "to install Apptainer, or to name the module that provides it in the server's environments"};
   }
   const std::string python = PythonOf(environment);
-  // A container has files of its own.
+  // Python is inside the container, if there is one.
   if (image.empty() && !environment.venv.empty() && access(python.c_str(), X_OK) != 0)
-    return MissingPart{absl::StrCat("'", python, "' is not there or is no program"), build};
+    return MissingPart{absl::StrCat("'", python, "' does not exist or is not executable"), build};
   if (access(script.c_str(), R_OK) != 0) {
-    return MissingPart{absl::StrCat("its adapter '", script, "' is not there"),
-                       "to install share/scalelab/adapters beside bin, or scalelab-worker --adapters DIR"};
+    return MissingPart{absl::StrCat("its adapter '", script, "' does not exist or is not readable"),
+                       "to install share/scalelab/adapters next to bin, or scalelab-worker --adapters DIR"};
   }
   return std::nullopt;
 }

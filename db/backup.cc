@@ -16,8 +16,8 @@
 namespace scalelab::db {
 namespace {
 
-// With a rollback journal the lock is free between two commits only, and a busy service on a slow disk has
-// few such moments.
+// With a rollback journal, the lock is only free between two commits, which is rare for a busy service on
+// a slow disk.
 constexpr int kBusyTimeoutMs = 30'000;
 
 bool Exists(const std::string& path) {
@@ -33,8 +33,7 @@ absl::Status CannotWrite(const std::string& path, int error) {
                                             : absl::FailedPreconditionError(sentence);
 }
 
-// The file that the copy grows in. Removed by the destructor, with what SQLite keeps beside it, unless it got
-// its name.
+// The incomplete copy. The destructor removes it and SQLite's files next to it, unless Finish has renamed it.
 class PartFile {
  public:
   explicit PartFile(const std::string& file) : file_(file), path_(file + ".part") {}
@@ -46,12 +45,12 @@ class PartFile {
   PartFile& operator=(const PartFile&) = delete;
   const std::string& path() const { return path_; }
 
-  // Made here, so that nobody else can read it at any time, and before SQLite opens it: closing a file that
-  // SQLite has open would drop its locks.
+  // Creates the file with its final mode, so that no other user can ever read it. Call it before SQLite opens
+  // the file: closing any descriptor of a file that SQLite has open would drop SQLite's locks.
   absl::Status Make() {
     if (Exists(file_)) {
       return absl::AlreadyExistsError(
-          absl::StrCat(file_, " exists, and a backup overwrites nothing; name another file"));
+          absl::StrCat(file_, " exists, and a backup never overwrites a file; name another file"));
     }
     const int fd = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 && errno == EEXIST) {
@@ -66,11 +65,11 @@ class PartFile {
     return absl::OkStatus();
   }
 
-  // Makes it durable and gives it its name. SQLite must have it closed.
+  // Syncs the file and renames it to its final name. SQLite must have closed it.
   absl::Status Finish() {
     if (auto s = Sync(path_, O_RDONLY); !s.ok()) return s;
     if (renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, file_.c_str(), RENAME_NOREPLACE) != 0) {
-      // Not every file system knows how to rename without replacing.
+      // Not every filesystem supports RENAME_NOREPLACE.
       if (errno != EINVAL || Exists(file_) || rename(path_.c_str(), file_.c_str()) != 0)
         return CannotWrite(file_, errno);
     }
@@ -96,12 +95,12 @@ absl::Status Copy(Database& source, const std::string& part) {
   absl::StatusOr<std::unique_ptr<Database>> copy =
       Database::Open(part, Database::Mode::kReadWrite, kBusyTimeoutMs);
   if (!copy.ok()) return copy.status();
-  // What is not complete is removed, so nothing has to be undone; the whole is synced at the end.
+  // An incomplete copy is removed, so it needs no rollback; Finish syncs the complete copy.
   if (auto s = (*copy)->Execute("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF"); !s.ok()) return s;
   sqlite3_backup* backup = sqlite3_backup_init((*copy)->handle(), "main", source.handle(), "main");
   if (backup == nullptr) return (*copy)->LastError();
-  // All pages in one step: one read transaction, so the copy is of one moment and no commit makes it start
-  // again.
+  // Copy all pages in one step. This uses one read transaction, so the copy is consistent, and no
+  // commit restarts it.
   const int rc = sqlite3_backup_step(backup, -1);
   const int system_error = sqlite3_system_errno((*copy)->handle());
   sqlite3_backup_finish(backup);
@@ -111,7 +110,7 @@ absl::Status Copy(Database& source, const std::string& part) {
                          primary == SQLITE_NOTADB || rc == SQLITE_IOERR_READ || rc == SQLITE_IOERR_SHORT_READ;
     return StatusOf(rc, reading ? 0 : system_error, reading ? source.path() : part, sqlite3_errstr(rc));
   }
-  // Out of WAL mode: a single file that can be read where nothing may be written beside it.
+  // Leave WAL mode, so that the single file can be read in a read-only folder too.
   return (*copy)->QueryText("PRAGMA journal_mode=DELETE").status();
 }
 
@@ -138,13 +137,13 @@ absl::Status BackupDatabase(const std::string& path, const std::string& file) {
   if (!application.ok()) return application.status();
   if (*application != kApplicationId) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path, " is no database of scalelab; name the folder of a service that has run"));
+        absl::StrCat(path, " is not a scalelab database; name the folder of a service that has run"));
   }
   PartFile part(file);
   if (auto s = part.Make(); !s.ok()) return s;
   absl::Status status = Copy(**source, part.path());
   if (status.ok()) status = Check(part.path());
-  if (absl::IsDataLoss(status)) {  // what is wrong with the copy is wrong with what it was made of
+  if (absl::IsDataLoss(status)) {  // damage of the copy is damage of the source
     return absl::DataLossError(absl::StrCat(path,
                                             " is damaged, so no backup was made; keep the earlier ones and "
                                             "restore the newest (",

@@ -1,4 +1,4 @@
-// A copy of the database while it is used.
+// Backs up a database, also while it is in use.
 #pragma once
 
 #include <string>
@@ -7,17 +7,19 @@
 
 namespace scalelab::db {
 
-// Copies the database `path`, as it is at one moment of the call, to the new file `file` (mode 0600, a single
-// file that needs no other beside it). It may be in use or not: the copy is read through a connection that
-// can neither write nor checkpoint. A service goes on committing meanwhile, and its write-ahead log grows by
-// what it commits; with the rollback journal its commits wait until the copy is made. Until the copy is
-// complete, checked and on the disk it is called `file`.part; after an error neither is there. May be called
-// from any thread. The errors are sentences:
-//   NOT_FOUND            there is no `path`
-//   ALREADY_EXISTS       `file` or `file`.part is there; neither is touched
-//   FAILED_PRECONDITION  `path` is not ours, or one of the two cannot be opened
+// Copies the database `path`, as of one moment during the call, to the new file `file` (mode 0600, complete
+// without any other file). `path` may be in use: it is read through a connection that neither writes nor
+// checkpoints. A running service continues to commit meanwhile and its write-ahead log grows accordingly;
+// with a rollback journal, its commits wait for the end of the copy.
+//
+// Until the copy is complete, checked and synced, it is named `file`.part. After an error neither file
+// exists. Any thread may call this function. Errors have one sentence each:
+//
+//   NOT_FOUND            `path` does not exist
+//   ALREADY_EXISTS       `file` or `file`.part exists; neither is changed
+//   FAILED_PRECONDITION  `path` is not a scalelab database, or one of the files cannot be opened
 //   RESOURCE_EXHAUSTED   no space left for `file`
-//   UNAVAILABLE          `path` is locked by another process
+//   UNAVAILABLE          another process has locked `path`
 //   DATA_LOSS            `path` is damaged
 absl::Status BackupDatabase(const std::string& path, const std::string& file);
 

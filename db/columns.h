@@ -1,4 +1,4 @@
-// Which column holds which member of a record: written once, used for reading and for writing.
+// Maps the members of each record to the columns of its table, for reading and writing.
 #pragma once
 
 #include <concepts>
@@ -14,7 +14,7 @@
 
 namespace scalelab::db {
 
-// Table<Row>: kName, kKey (primary key) and kColumns (in the order of Members(row)).
+// Table<Row> has kName, kKey (primary key) and kColumns (in the order of Members(row)).
 template <class Row>
 struct Table;
 
@@ -117,7 +117,7 @@ auto Members(R& r) {
   return std::tie(r.attempt_id, r.rank, r.epoch, r.time, r.metrics);
 }
 
-// Its metrics stand in a table of their own, run_metrics.
+// Its metrics are in a separate table, run_metrics.
 template <>
 struct Table<RunSummary> {
   static constexpr char kName[] = "run_summary", kKey[] = "run_id";
@@ -133,8 +133,8 @@ auto Members(R& r) {
                   r.step_seconds, r.device_memory, r.straggler_skew, r.cpu_utilisation, r.steps);
 }
 
-// "INSERT INTO run (..) VALUES (..) ON CONFLICT (id) DO UPDATE SET ..". Not INSERT OR REPLACE, which deletes
-// the old row first and with it what other columns and tables know of it.
+// "INSERT INTO run (..) VALUES (..) ON CONFLICT (id) DO UPDATE SET ..". Not INSERT OR REPLACE, which would
+// delete the old row first, with its other columns and the rows that refer to it.
 template <class Row>
 const char* UpsertSql() {
   static const std::string* const sql = [] {
@@ -157,7 +157,8 @@ absl::Status Put(Statement& upsert, const Row& row) {
   return std::apply([&](const auto&... member) { return upsert.Run(member...); }, Members(row));
 }
 
-// "SELECT .. FROM run" and the rest. Keep the result in a static: statements are cached by its address.
+// Returns "SELECT .. FROM run" followed by `rest`. Keep the result in a static variable, because Statement
+// caches by address.
 template <class Row>
 std::string SelectSql(const char* rest) {
   return absl::StrCat("SELECT ", Table<Row>::kColumns, " FROM ", Table<Row>::kName, " ", rest);

@@ -1,4 +1,4 @@
-// Where a database may live.
+// Checks that a database is on a local filesystem.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace scalelab::db {
 
-// Name of the network filesystem that statfs(2) reports as `type`, or null when it is none that is known. WAL
-// shares an index through mapped memory and trusts POSIX locks; neither holds between machines. FUSE counts,
-// because sshfs and most parallel filesystems' clients show as FUSE. 9P does not: virtual machines and
-// sandboxes show local disks that way.
+// Returns the name of the network filesystem that statfs(2) reports as `type`, or null for a filesystem that
+// is local or unknown. A WAL shares its index through mapped memory and relies on POSIX locks, and neither
+// works between machines. FUSE counts as a network filesystem, because sshfs and most clients of parallel
+// filesystems use it. 9P does not, because virtual machines and sandboxes use it for local disks.
 const char* NetworkFilesystem(long type);
 
-// FAILED_PRECONDITION when the folder of `path` is on a network filesystem or cannot be examined.
+// Returns FAILED_PRECONDITION if the folder of `path` is on a network filesystem or cannot be examined.
 absl::Status CheckLocalFilesystem(const std::string& path);
 
 }  // namespace scalelab::db

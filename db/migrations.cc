@@ -8,9 +8,9 @@
 namespace scalelab::db {
 namespace {
 
-// Indexes are few on purpose: each costs every insert. run has one besides its id, and no foreign key to
-// cell, which would need one more to delete cells. Times are microseconds since 1970, states the numbers of
-// records.h (the views of the next step show names).
+// There are few indexes, because each makes every insert slower. The table run has only one besides its id,
+// and no foreign key to cell, because deleting cells would then need another one. Times are microseconds
+// since 1970; states are the numbers of records.h (the views of the next step have names).
 constexpr char kTables[] = R"sql(
 CREATE TABLE study (
   id INTEGER PRIMARY KEY,
@@ -191,11 +191,13 @@ CREATE TABLE counter (
 ) STRICT, WITHOUT ROWID;
 )sql";
 
-// Number `index` (an SQL expression) of an array of little-endian 64-bit integers in blob `column`.
+// Returns SQL for number `index` (an SQL expression) of an array of little-endian 64-bit integers
+// in blob `column`.
 std::string IntAt(const std::string& column, const std::string& index) {
   std::string sum;
   for (int byte = 7; byte >= 0; --byte) {
-    // The index of a byte's two hexadecimal digits, as SQLite has no cast from blob bytes to a number.
+    // Decode a byte from its two hexadecimal digits, because SQLite cannot cast the bytes of a blob
+    // to a number.
     const std::string place = absl::StrCat("8*(", index, ")+", byte + 1);
     const std::string digits = absl::StrCat("hex(substr(", column, ",", place, ",1))");
     absl::StrAppend(&sum, sum.empty() ? "" : "|", "((instr('123456789ABCDEF',substr(", digits,
@@ -204,13 +206,13 @@ std::string IntAt(const std::string& column, const std::string& index) {
   return absl::StrCat("(", sum, ")");
 }
 
-// The same for line and step, which may be stored as the first two terms of a progression.
+// Returns the same for line and step, which may be stored as the first two terms of a progression.
 std::string ProgressionAt(const std::string& column) {
   return absl::StrCat("CASE WHEN length(", column, ")=8*c.count THEN ", IntAt(column, "o.n"), " ELSE ",
                       IntAt(column, "0"), "+o.n*(", IntAt(column, "1"), "-", IntAt(column, "0"), ") END");
 }
 
-// The IEEE 754 number with the bits `bits`; NULL for NaN and infinities.
+// Returns SQL for the IEEE 754 number with the bits `bits`; NULL for NaN and infinities.
 std::string DoubleOf(const std::string& bits) {
   return absl::StrReplaceAll(
       "CASE WHEN B>>52&2047=2047 THEN NULL ELSE CASE WHEN B<0 THEN -1.0 ELSE 1.0 END * "
@@ -230,7 +232,7 @@ std::string Time(const std::string& column) {
                       "/1e6,'unixepoch') END");
 }
 
-// What people look at: names in place of numbers, times as text, one row a point.
+// Returns the views for users: names instead of numbers, times as text, one row per point.
 std::string Views() {
   const auto state = [](const std::string& column) {
     return Names(column, {"QUEUED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED"}, 1);
@@ -301,9 +303,9 @@ absl::Status Migrate(Database& db) {
         db.path(), " is a database of another program; name another file, or move this one away"));
   }
   if (*version > NewestSchema()) {
-    return absl::FailedPreconditionError(absl::StrCat(db.path(), " has schema version ", *version,
-                                                      ", this program knows versions up to ", NewestSchema(),
-                                                      "; a newer scalelab is needed to open it"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(db.path(), " has schema version ", *version, ", this program supports versions up to ",
+                     NewestSchema(), "; a newer scalelab is needed to open it"));
   }
   for (int64_t step = *version; step < NewestSchema(); ++step) {
     Transaction transaction(db, Transaction::Kind::kWrite);

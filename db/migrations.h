@@ -1,4 +1,4 @@
-// The schema as a list of steps; step i brings a database from version i to version i + 1.
+// The database schema as a list of migrations. Step i migrates a database from version i to version i + 1.
 #pragma once
 
 #include <string>
@@ -10,15 +10,16 @@ namespace scalelab::db {
 
 class Database;
 
-// "ScLb": tells our files from other SQLite databases.
+// "ScLb": distinguishes scalelab's files from other SQLite databases.
 inline constexpr int64_t kApplicationId = 0x53634c62;
 
-// SQL of every step, oldest first. A step that was released is never changed; a change of the schema is a new
-// one.
+// Returns the SQL of every step, oldest first. A released step never changes; a change of the schema is
+// a new step.
 const std::vector<std::string>& Migrations();
 
-// Brings `db` (an empty database or one of ours) to the newest version, each step in a transaction of its
-// own. FAILED_PRECONDITION when it is another program's or newer than this program.
+// Migrates `db`, an empty database or one of scalelab, to the newest version, each step in a
+// transaction of its own. FAILED_PRECONDITION if the database belongs to another program or has a newer
+// version than this program.
 absl::Status Migrate(Database& db);
 
 }  // namespace scalelab::db

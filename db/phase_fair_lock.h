@@ -1,6 +1,5 @@
-// Readers and writers in turn: a phase-fair lock (Brandenburg and Anderson 2010, "Spin-Based Reader-Writer
-// Synchronization for Multiprocessor Real-Time Systems", Real-Time Systems 46, section 3) whose waiters
-// sleep.
+// A phase-fair reader-writer lock whose waiters sleep (Brandenburg and Anderson 2010, "Spin-Based
+// Reader-Writer Synchronization for Multiprocessor Real-Time Systems", Real-Time Systems 46, section 3).
 #pragma once
 
 #include <condition_variable>
@@ -9,8 +8,8 @@
 
 namespace scalelab::db {
 
-// A reader waits for one writer at most, a writer for the readers that came before it and for writers in
-// front. Neither can be starved, as by a lock that whoever is awake takes first. May be used by any thread.
+// A reader waits for one writer at most. A writer waits for the readers that came before it and for earlier
+// writers. So neither side can starve. Thread-safe.
 class PhaseFairLock {
  public:
   void lock_shared() {
@@ -21,7 +20,7 @@ class PhaseFairLock {
     }
     ++admitted_next_;
     const uint64_t phase = phase_;
-    changed_.wait(lock, [&] { return phase_ != phase; });  // the writer that ended has counted it
+    changed_.wait(lock, [&] { return phase_ != phase; });  // unlock() has counted this reader
   }
   void unlock_shared() {
     std::lock_guard lock(mutex_);
@@ -44,13 +43,13 @@ class PhaseFairLock {
   }
 
  private:
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards all members below
   std::condition_variable changed_;
-  int readers_ = 0;        // that read
-  int admitted_next_ = 0;  // that wait for the end of a write
-  int writers_ = 0;        // that wait
+  int readers_ = 0;        // readers that hold the lock
+  int admitted_next_ = 0;  // readers that wait for the current write
+  int writers_ = 0;        // writers that wait
   bool writing_ = false;
-  uint64_t phase_ = 0;  // writes that have ended
+  uint64_t phase_ = 0;  // number of completed writes
 };
 
 }  // namespace scalelab::db

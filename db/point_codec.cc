@@ -5,12 +5,12 @@
 
 namespace scalelab::db {
 
-// Vectors are written to the file as they lie in memory.
+// Vectors are stored in their memory representation.
 static_assert(std::endian::native == std::endian::little, "stored numbers are little-endian");
 
 size_t StoredInts(const int64_t* values, size_t count) {
   if (count <= 2) return count;
-  const auto difference = [values](size_t i) {  // unsigned: may wrap, as the reader's sum does
+  const auto difference = [values](size_t i) {  // unsigned, because it may wrap, as the reader's sum does
     return static_cast<uint64_t>(values[i]) - static_cast<uint64_t>(values[i - 1]);
   };
   const uint64_t stride = difference(1);

@@ -1,6 +1,6 @@
-// How points lie in the database. A row a point would cost an insert of about a microsecond each and as much
-// again to read, so points lie in chunks: up to kMaxChunk neighbouring points of one series in one row,
-// column by column. The view "points" shows them one by one to sqlite3 and pandas.
+// Encodes points for storage. One row per point would cost about a microsecond to insert and the same to
+// read. So a row is a chunk: up to kMaxChunk consecutive points of one series, column by column. The view
+// "points" shows one row per point to sqlite3 and pandas.
 #pragma once
 
 #include <cstddef>
@@ -12,18 +12,18 @@
 
 namespace scalelab::db {
 
-// Points of a chunk at most; equals the rows of the table "ordinal".
+// Maximum number of points in a chunk; equals the number of rows of the table "ordinal".
 inline constexpr size_t kMaxChunk = 4096;
-// Lines of an event file at most: the lower half of a chunk's id.
+// Maximum number of lines in an event file; line numbers use the lower half of a chunk's id.
 inline constexpr int64_t kMaxLine = int64_t{1} << 32;
 
 inline int64_t ChunkId(int64_t series_id, int64_t line) { return (series_id << 32) | line; }
 
-// The part of a vector that is stored: all of it, or its first two numbers if it is an arithmetic progression
-// (as lines and steps mostly are). Nothing is copied.
+// Returns how many numbers to store: all, or only the first two if they form an arithmetic progression (as
+// lines and steps mostly do).
 size_t StoredInts(const int64_t* values, size_t count);
 
-// Appends the `count` numbers of a stored blob; false when its size fits no such chunk.
+// Appends the `count` numbers of a stored blob to `out`. Returns false if the blob's size does not match.
 bool AppendInts(const void* data, size_t bytes, size_t count, std::vector<int64_t>& out);
 bool AppendDoubles(const void* data, size_t bytes, size_t count, std::vector<double>& out);
 

@@ -40,9 +40,9 @@ absl::Status Move(absl::StatusOr<std::vector<Row>> from, std::vector<Row>& to) {
   return absl::OkStatus();
 }
 
-// First and last id of the runs of a study; last < first when it has none. A scan of that range asks for
-// "+study_id = ?" too, for the ids of other studies in between; the + keeps SQLite from going through the
-// index and back instead.
+// Reads the first and last id of a study's runs; last < first if it has none. A scan of that range must also
+// have the condition "+study_id = ?", because ids of other studies may lie in between. The + keeps SQLite
+// from using the index on study_id instead of the range.
 absl::Status RunRange(Database& db, int64_t study_id, int64_t& first, int64_t& last) {
   first = 0;
   last = -1;
@@ -104,7 +104,7 @@ absl::StatusOr<StudyRow> FindStudy(Database& db, const std::string& name) {
 }
 
 absl::StatusOr<StudyRow> FindRequest(Database& db, const std::string& owner, const std::string& request_id) {
-  // request_id <> '' lets SQLite use the partial index.
+  // The condition request_id <> '' lets SQLite use the partial index.
   static const std::string sql =
       SelectSql<StudyRow>("WHERE owner = ? AND request_id = ? AND request_id <> ''");
   return One<StudyRow>(db, absl::StrCat("study of request \"", request_id, "\" by ", owner), sql, owner,
@@ -189,8 +189,8 @@ absl::StatusOr<RunSummary> GetSummary(Database& db, int64_t run_id) {
 }
 
 absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_id) {
-  // The ids of a study's runs are neighbours, and so are those of their summaries: two scans in step, no
-  // searches.
+  // The ids of a study's runs are adjacent, and so are those of their summaries: two parallel scans replace a
+  // search per run.
   Transaction transaction(db, Transaction::Kind::kRead);
   if (!transaction.status().ok()) return transaction.status();
   int64_t first, last;
@@ -228,7 +228,7 @@ absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_
     return std::tie(a.cell_id, a.repeat) < std::tie(b.cell_id, b.repeat);
   };
   if (!std::is_sorted(rows.begin(), rows.end(), before)) {
-    // Sorting 16-byte handles is several times cheaper than moving the rows about.
+    // Sorting indexes is several times cheaper than moving the rows.
     std::vector<uint32_t> order(rows.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<uint32_t>(i);
     std::stable_sort(order.begin(), order.end(),
@@ -257,8 +257,8 @@ absl::StatusOr<SeriesList> ListSeries(Database& db, const PointFilter& filter) {
 }
 
 absl::Status ReadSeries(Database& db, int64_t id, size_t count_wanted, Series& series) {
-  // Long series: room for all of it at once, as growing would copy it about. There are no more points than
-  // lines; room that a sparse metric does not use is never touched, so it costs no memory.
+  // Reserve memory for a long series at once, because growing would copy it repeatedly. There are at most as
+  // many points as lines. Memory that a sparse metric does not use is never touched, so it costs nothing.
   constexpr int64_t kMaxRoom = 1 << 22;
   int64_t first = 0, last = 0;
   {

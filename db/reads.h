@@ -1,4 +1,4 @@
-// The Store's reads, each on a connection that the caller has for itself.
+// The Store's read operations, with its contract. The caller has exclusive use of the connection.
 #pragma once
 
 #include <functional>
@@ -27,13 +27,13 @@ absl::StatusOr<std::vector<StreamRow>> ListStreams(Database& db, int64_t attempt
 absl::StatusOr<RunSummary> GetSummary(Database& db, int64_t run_id);
 absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_id);
 
-// The series that `filter` asks for, without points, by key and rank; ids[i] is that of series[i].
+// The series that match `filter`, without points, ordered by key and rank; ids[i] belongs to series[i].
 struct SeriesList {
   std::vector<int64_t> ids;
   std::vector<Series> series;
 };
 absl::StatusOr<SeriesList> ListSeries(Database& db, const PointFilter& filter);
-// Adds the points of series `id`, or the `first` ones of them if that is not 0.
+// Appends the points of series `id`; only the `first` ones if that is not 0.
 absl::Status ReadSeries(Database& db, int64_t id, size_t first, Series& series);
 
 }  // namespace scalelab::db

@@ -1,5 +1,5 @@
-// Rows of the database as the coordinator sees them. Times are microseconds since the Unix epoch, 0 = not yet.
-// Enumerations are stored as these integers; they equal the API's (scalelab/v1), which is checked in server/.
+// Rows of the database. Times are microseconds since the Unix epoch, 0 = not yet. Enumerations are stored as
+// these integers, which equal the API's (scalelab/v1); server/ checks that.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct StudyRow {
   std::string spec;         // StudySpec as JSON, as submitted
   StudyState state = StudyState::kQueued;
   int priority = 0;
-  int64_t runs = 0;         // number of its runs
+  int64_t runs = 0;         // number of runs
   Micros created = 0, started = 0, finished = 0;
   bool cancel_requested = false;
 };
@@ -43,11 +43,11 @@ struct StudyRow {
 struct CellRow {
   int64_t id = 0;
   int64_t study_id = 0;
-  int position = 0;         // file order
+  int position = 0;         // index in file order
   std::string engine, model, precision, backend;
   int ranks = 0;
   int global_batch = 0;
-  std::string key;          // axis values as JSON object
+  std::string key;          // axis values as a JSON object
   std::string spec;         // RunSpec as JSON
   bool excluded = false;
 };
@@ -57,10 +57,10 @@ struct RunRow {
   int64_t study_id = 0;
   int64_t cell_id = 0;
   int repeat = 0;
-  int position = 0;         // order of execution within the study
+  int position = 0;         // index in the order of execution within the study
   RunState state = RunState::kQueued;
   Cause cause = Cause::kNone;
-  int attempts = 0;         // made so far
+  int attempts = 0;         // number of attempts made so far
   std::string message;
   Micros started = 0, finished = 0;
 };
@@ -74,7 +74,7 @@ struct AttemptRow {
   AttemptState state = AttemptState::kAssigned;
   Cause cause = Cause::kNone;
   std::string message;
-  std::string nodes;        // comma-separated names
+  std::string nodes;        // names, separated by commas
   std::string directory;
   std::optional<int> exit_status;
   std::string parameter_hash;
@@ -85,7 +85,7 @@ struct AllocationRow {
   int64_t id = 0;
   std::string token;        // UUID: the scheduler's job name
   int64_t study_id = 0;
-  int64_t run_id = 0;       // AllocationMode PER_RUN: the run it is for; 0 for a group
+  int64_t run_id = 0;       // with AllocationMode PER_RUN: its run; 0 for a group
   AllocationState state = AllocationState::kIntended;
   std::string external_id;
   int nodes = 0, ranks_per_node = 0, cpus_per_rank = 0, gpus_per_rank = 0;
@@ -93,7 +93,7 @@ struct AllocationRow {
   Micros created = 0, started = 0, ended = 0;
 };
 
-// Values of one metric of one rank, column by column; the vectors have equal lengths. Values may be NaN.
+// Values of one metric of one rank as columns; the vectors have equal lengths. Values may be NaN.
 struct PointColumn {
   std::string key;
   std::vector<int64_t> line, step;
@@ -107,15 +107,15 @@ struct StreamAppend {
   int rank = 0;
   int64_t begin_position = 0, end_position = 0;   // bytes
   int64_t begin_line = 0, end_line = 0;
-  int64_t malformed = 0;                          // lines of it that were no events
-  std::string first_malformed;                    // "line 17: not JSON", kept for the first one of a stream
+  int64_t malformed = 0;                          // number of malformed lines in this part
+  std::string first_malformed;                    // "line 17: not JSON"; the stream keeps its first one
   std::vector<PointColumn> columns;
-  bool finished = false;                          // this part has the rank's finish event
+  bool finished = false;                          // this part contains the rank's finish event
   std::string parameter_hash;                     // of the finish event
-  std::string error_kind, error_message;          // of an error event
+  std::string error_kind, error_message;          // of the error event
 };
 
-// Where one rank's stream stands.
+// The durable state of one rank's stream.
 struct StreamRow {
   int64_t attempt_id = 0;
   int rank = 0;
@@ -128,13 +128,13 @@ struct StreamRow {
   std::string error_kind, error_message;
 };
 
-// Epoch metrics of one rank, a plain table for pandas and sqlite3.
+// Epoch metrics of one rank, in a plain table for pandas and sqlite3.
 struct EpochRow {
   int64_t attempt_id = 0;
   int rank = 0;
   int epoch = 0;
   double time = 0;
-  std::map<std::string, double> metrics;          // stored as JSON object
+  std::map<std::string, double> metrics;          // stored as a JSON object
 };
 
 // Results of a run that succeeded. Absent numbers are NULL. Units: samples/s, seconds, bytes, shares 0 to 1.
@@ -145,22 +145,22 @@ struct RunSummary {
       device_memory, accuracy, train_loss, time_to_accuracy, straggler_skew, cpu_utilisation;
   int64_t steps = 0;
   std::string fingerprint;                        // hash of hardware and software
-  std::map<std::string, double> metrics;          // everything the ranks' finish events said, as JSON object
+  std::map<std::string, double> metrics;          // all metrics of the ranks' finish events, as a JSON object
 };
 
-// What a node was and ran, as JSON; kept once an attempt.
+// Hardware and software of an attempt's node as JSON; one row per attempt.
 struct ProvenanceRow {
   int64_t attempt_id = 0;
   std::string json;
 };
 
-// One cell's run with its results: what a curve is made of.
+// One run of a cell with its results: the input of a curve.
 struct CurveRow {
   int64_t cell_id = 0;
   int repeat = 0;
   RunState state = RunState::kQueued;
   Cause cause = Cause::kNone;
-  int64_t attempt_id = 0;                         // the one whose results these are; 0: there are none
+  int64_t attempt_id = 0;                         // the attempt that produced the results; 0: no results
   std::optional<double> throughput, epoch_seconds, comm_share, peak_memory, accuracy, train_loss, time_to_accuracy;
   std::string fingerprint;
 };

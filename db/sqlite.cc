@@ -31,7 +31,7 @@ absl::Status StatusOf(int rc, int system_error, absl::string_view path, absl::st
     case SQLITE_LOCKED:
     case SQLITE_PROTOCOL:
       return absl::UnavailableError(absl::StrCat(path, " is locked by another process (", why,
-                                                 "); close what else has it open and try again"));
+                                                 "); close other programs that use it and try again"));
     case SQLITE_READONLY:
       return absl::FailedPreconditionError(
           absl::StrCat(path, " cannot be written (", why,
@@ -44,7 +44,7 @@ absl::Status StatusOf(int rc, int system_error, absl::string_view path, absl::st
                        "); check that its folder exists and that this user may read and write there"));
     case SQLITE_NOTADB:
       return absl::FailedPreconditionError(
-          absl::StrCat(path, " is no SQLite database; name another file, or move this one away"));
+          absl::StrCat(path, " is not an SQLite database; name another file, or move this one away"));
     case SQLITE_CORRUPT:
       return absl::DataLossError(
           absl::StrCat(path, " is damaged (", why, "); stop, keep a copy and restore a backup"));
@@ -75,10 +75,10 @@ absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& path
   }
   sqlite3_busy_timeout(db->handle_, busy_timeout_ms);
   if (mode == Mode::kReadOnly) {
-    // Only the writer may checkpoint, also when the last connection is closed.
+    // Only the writer may checkpoint, even when the last connection closes.
     sqlite3_db_config(db->handle_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
   }
-  // Setting a hook also turns automatic checkpoints off: the writer decides when.
+  // Setting a hook also turns off automatic checkpoints; the writer decides when to checkpoint.
   sqlite3_wal_hook(
       db->handle_,
       [](void* self, sqlite3*, const char*, int pages) {
@@ -150,7 +150,7 @@ bool Statement::Step() {
 }
 
 void Statement::BindAt(int i, absl::string_view v) {
-  // A null pointer would bind NULL.
+  // A null pointer would bind NULL instead of an empty string.
   Check(sqlite3_bind_text64(statement_, i, v.empty() ? "" : v.data(), v.size(), SQLITE_STATIC, SQLITE_UTF8));
 }
 
@@ -195,7 +195,7 @@ Transaction::Transaction(Database& db, Kind kind) : db_(db) {
 }
 
 Transaction::~Transaction() {
-  // After some errors SQLite has rolled back by itself.
+  // After some errors SQLite has already rolled back.
   if (open_ && sqlite3_get_autocommit(db_.handle()) == 0) Statement(db_, "ROLLBACK").Run().IgnoreError();
 }
 

@@ -1,11 +1,12 @@
-// A small RAII layer over SQLite's C interface. Nothing outside db/ includes it.
+// A small RAII layer over SQLite's C interface, internal to db/.
 //
-// A Database and all that belongs to it are used by one thread at a time; connections are opened without
-// SQLite's own mutexes. Errors are absl::Status with a sentence that names the file and what to try:
-//   RESOURCE_EXHAUSTED   disk full, I/O error, out of memory; nothing was written, the call may be made again
+// A Database and its statements may be used by one thread at a time, because connections are opened without
+// SQLite's own mutexes. Errors are absl::Status; the message names the file and what to do:
+//
+//   RESOURCE_EXHAUSTED   disk full, I/O error or out of memory; nothing was written, and a retry is safe
 //   UNAVAILABLE          another process holds a lock
-//   FAILED_PRECONDITION  no permission, read-only, no database, a row that breaks a constraint
-//   ALREADY_EXISTS       a row whose unique value is taken
+//   FAILED_PRECONDITION  no permission, read-only, not a database, or a violated constraint
+//   ALREADY_EXISTS       a unique value exists already
 //   DATA_LOSS            the file is damaged
 #pragma once
 
@@ -27,27 +28,28 @@
 
 namespace scalelab::db {
 
+// A connection.
 class Database {
  public:
   enum class Mode { kReadOnly, kReadWrite };
 
-  // kReadWrite creates the file if it is not there. `busy_timeout_ms`: how long to wait for another
-  // connection's lock.
+  // Opens a connection. kReadWrite creates the file if it does not exist. `busy_timeout_ms` is how long
+  // statements wait for another connection's lock.
   static absl::StatusOr<std::unique_ptr<Database>> Open(const std::string& path, Mode mode,
                                                         int busy_timeout_ms);
   ~Database();
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
-  // Statements without parameters, several if separated by ';'. Rows are ignored.
+  // Runs statements without parameters, separated by ';'. Ignores their rows.
   absl::Status Execute(const std::string& sql);
-  // The first column of the first row of a statement that always has one, for example a PRAGMA.
+  // Return the first column of the first row. For a statement that always has a row, such as a PRAGMA.
   absl::StatusOr<int64_t> QueryInt(const std::string& sql);
   absl::StatusOr<std::string> QueryText(const std::string& sql);
 
-  // The status of this connection's last error.
+  // Returns the status of this connection's last error.
   absl::Status LastError() const;
-  // Pages in the WAL after the last commit of this connection; 0 before, and without a WAL.
+  // Number of pages in the WAL after this connection's last commit; 0 before that, and without a WAL.
   int wal_pages() const { return wal_pages_; }
   void reset_wal_pages() { wal_pages_ = 0; }
   const std::string& path() const { return path_; }
@@ -61,14 +63,14 @@ class Database {
   std::string path_;
   sqlite3* handle_ = nullptr;
   int wal_pages_ = 0;
-  absl::flat_hash_map<const char*, sqlite3_stmt*> statements_;  // by address, see Statement
+  absl::flat_hash_map<const char*, sqlite3_stmt*> statements_;  // by address of the SQL text, see Statement
 };
 
-// What went wrong, in the words of this room; `rc` is an extended result code, `system_error` an errno or 0.
+// Converts an extended result code `rc` and an errno (0 if there is none) to a status of the table above.
 absl::Status StatusOf(int rc, int system_error, absl::string_view path, absl::string_view message);
 
-// One use of a prepared statement; the destructor resets it. Preparing is done once for each connection and
-// each `sql`, told apart by *address*: pass literals or strings that live as long as the program.
+// One use of a prepared statement; the destructor resets it. Each connection prepares a text once and caches
+// it by *address*: pass literals, or strings that live as long as the program.
 //
 //   Statement s(db, "SELECT id, name FROM study WHERE state = ?");
 //   s.Bind(state);
@@ -81,17 +83,17 @@ class Statement {
   Statement(const Statement&) = delete;
   Statement& operator=(const Statement&) = delete;
 
-  // Binds the parameters from the first one on. Text and blobs are not copied: they must live until the last
-  // Step.
+  // Binds the first parameters. Text and blobs are not copied, so they must live until the last Step.
   template <class... T>
   void Bind(const T&... values) {
     int i = 0;
     (BindAt(++i, values), ...);
   }
-  // True when there is a row; false at the end and after an error, which status() tells.
+  // Advances to the next row. Returns false at the end and after an error, which status() then returns.
   bool Step();
   absl::Status status() const { return status_; }
-  // Binds, runs to the end, resets. For statements that return no rows; may be called again and again.
+  // Binds, runs the statement to its end and resets it. For statements without rows; may
+  // be called repeatedly.
   template <class... T>
   absl::Status Run(const T&... values) {
     Bind(values...);
@@ -103,7 +105,7 @@ class Statement {
   void Reset() {
     if (statement_ != nullptr) sqlite3_reset(statement_);
   }
-  // Reads the columns of the row from the first one on.
+  // Reads the first columns of the current row.
   template <class... T>
   void Read(T&... values) const {
     int i = 0;
@@ -114,19 +116,19 @@ class Statement {
     const void* data;
     size_t size;
   };
-  // Valid until the next Step.
+  // Returns a blob of the current row, valid until the next Step.
   Blob BlobAt(int column) const;
 
  private:
   template <class T>
   requires std::integral<T> || std::is_enum_v<T>
   void BindAt(int i, T v) { Check(sqlite3_bind_int64(statement_, i, static_cast<int64_t>(v))); }
-  void BindAt(int i, double v) { Check(sqlite3_bind_double(statement_, i, v)); }  // NaN becomes NULL
+  void BindAt(int i, double v) { Check(sqlite3_bind_double(statement_, i, v)); }  // SQLite stores NaN as NULL
   void BindAt(int i, absl::string_view v);
   void BindAt(int i, const std::string& v) { BindAt(i, absl::string_view(v)); }
   void BindAt(int i, const char* v) { BindAt(i, absl::string_view(v)); }
   void BindAt(int i, Blob v);
-  void BindAt(int i, const std::map<std::string, double>& v);  // JSON object
+  void BindAt(int i, const std::map<std::string, double>& v);  // as a JSON object
   template <class T>
   void BindAt(int i, const std::optional<T>& v) {
     if (v.has_value())
@@ -143,8 +145,8 @@ class Statement {
   }
   void ReadAt(int i, std::string& v) const;
   void ReadAt(int i, std::map<std::string, double>& v) const;
-  void ReadAt(int i,
-              std::optional<double>& v) const {  // asks for the type once: curves read a million of these
+  // Reads the type only once, because curves read millions of these.
+  void ReadAt(int i, std::optional<double>& v) const {
     if (IsNull(i))
       v.reset();
     else
@@ -165,7 +167,7 @@ class Statement {
   absl::Status status_;
 };
 
-// Rolls back in its destructor unless committed.
+// A transaction. The destructor rolls it back unless it was committed.
 class Transaction {
  public:
   enum class Kind { kRead, kWrite };
@@ -174,7 +176,7 @@ class Transaction {
   Transaction(const Transaction&) = delete;
   Transaction& operator=(const Transaction&) = delete;
 
-  // Whether it began.
+  // OK if the transaction began.
   const absl::Status& status() const { return status_; }
   absl::Status Commit();
 

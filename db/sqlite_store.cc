@@ -22,8 +22,9 @@ namespace {
 
 constexpr int kBusyTimeoutMs = 10'000;
 
-// Keeps a second daemon from the database, next to it so that SQLite's own locks on the file are left alone.
-// Gone with the process, however it ends.
+// Keeps a second daemon from opening the database. It locks a separate file, because closing another
+// descriptor of the database file would drop SQLite's own locks. The kernel releases the lock when
+// the process ends.
 class LockFile {
  public:
   static absl::StatusOr<std::unique_ptr<LockFile>> Take(const std::string& database) {
@@ -49,7 +50,7 @@ class LockFile {
   int fd_;
 };
 
-// Connections that only read. Borrowing waits for a free one.
+// A pool of read-only connections. Borrow blocks until one is free.
 class Readers {
  public:
   class Lease {
@@ -70,7 +71,7 @@ class Readers {
     std::unique_ptr<Database> db_;
   };
 
-  // Without `turns` readers and a writer work beside each other.
+  // `turns` excludes readers during a commit; null lets readers and the writer run in parallel.
   explicit Readers(PhaseFairLock* turns) : turns_(turns) {}
 
   void Add(std::unique_ptr<Database> db) {
@@ -80,7 +81,8 @@ class Readers {
   Lease Borrow() {
     std::unique_lock lock(mutex_);
     freed_.wait(lock, [&] { return !free_.empty(); });
-    std::unique_ptr<Database> db = std::move(free_.back());  // the one used last has the warmest cache
+    // The most recently used connection has the warmest cache.
+    std::unique_ptr<Database> db = std::move(free_.back());
     free_.pop_back();
     return Lease(*this, std::move(db));
   }
@@ -147,7 +149,8 @@ class SqliteStore : public Store {
     absl::StatusOr<SeriesList> list = ListSeries(*readers_.Borrow(), filter);
     if (!list.ok()) return list.status();
     for (size_t i = 0; i < list->ids.size(); ++i) {
-      // A transaction for each series and none open while `take` works: a slow taker must not hold the WAL.
+      // Use one transaction per series, and none during `take`: a slow caller must not keep the WAL
+      // from being checkpointed.
       Series& series = list->series[i];
       if (absl::Status status = ReadSeries(*readers_.Borrow(), list->ids[i], filter.first, series);
           !status.ok())
@@ -158,26 +161,26 @@ class SqliteStore : public Store {
   }
 
  private:
-  // Destroyed from the last: readers close first, then the writer, whose closing checkpoints and removes the
-  // WAL.
+  // Destroyed in reverse order: the readers close first, then the writer, whose closing checkpoints and
+  // removes the WAL.
   std::unique_ptr<LockFile> lock_;
   Writer writer_;
-  // With a rollback journal nobody reads during a commit, and SQLite lets the others look again after sleeps,
-  // in which a busy writer has begun the next one: for seconds, until they give up.
+  // With a rollback journal, no connection can read during a commit. SQLite's own waiting polls with
+  // sleeps, and a busy writer would begin its next commit during each of them, until the readers time
+  // out after seconds.
   std::unique_ptr<PhaseFairLock> turns_;  // null with a WAL
   Readers readers_;
 };
 
-// How the connections are set up:
-// - page_size 4096: a small commit writes each page it touches in full, and 8,192 doubles that; chunks of
-// points are
-//   larger than either and go to overflow pages of their own.
-// - secure_delete off (Debian turns it on): deleted bytes need no overwriting here.
-// - wal_autocheckpoint is off on every connection (the hook in Database); the writer checkpoints.
-// - cache_size: 16 MiB to write keeps the inner pages and tails of all tables; readers mostly scan, 2 MiB
-// each will do.
-// - no mmap: an I/O error would be a SIGBUS in the daemon instead of a status, and mapped pages count as its
-// memory.
+// How the connections are configured:
+// - page_size 4096: a small commit writes each page that it changes in full, so 8,192 would double its bytes.
+//   Chunks of points are larger than either and are in overflow pages.
+// - secure_delete off (Debian turns it on): deleted bytes need not be overwritten.
+// - wal_autocheckpoint is off on every connection (through the hook in Database); the writer checkpoints.
+// - cache_size: 16 MiB for the writer keeps the inner pages and the last pages of all tables; 2 MiB for each
+//   reader, because readers mostly scan.
+// - no mmap: an I/O error would be a SIGBUS in the daemon instead of a status, and mapped pages would count
+//   as its memory.
 absl::Status SetUpWriter(Database& db, bool rollback_journal) {
   const std::string mode = rollback_journal ? "delete" : "wal";
   absl::StatusOr<std::string> now = db.QueryText("PRAGMA journal_mode=" + mode);
@@ -185,7 +188,7 @@ absl::Status SetUpWriter(Database& db, bool rollback_journal) {
   if (*now != mode) {
     return absl::FailedPreconditionError(
         absl::StrCat(db.path(), " cannot use journal mode ", mode, " (stays at ", *now,
-                     "); close what else has it open and put it on an ordinary local disk"));
+                     "); close other programs that use it, or move it to a local disk"));
   }
   return db.Execute(
       "PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA secure_delete=OFF; PRAGMA cache_size=-16384;"
@@ -203,7 +206,7 @@ absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const SqliteOptions& opti
   absl::StatusOr<std::unique_ptr<Database>> writer =
       Database::Open(options.path, Database::Mode::kReadWrite, kBusyTimeoutMs);
   if (!writer.ok()) return writer.status();
-  // Migrating first: a file that is not ours is told and left as it is.
+  // Migrate before SetUpWriter, so that a file of another program is rejected unchanged.
   absl::Status status =
       (*writer)->Execute("PRAGMA page_size=4096; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON");
   if (status.ok()) status = Migrate(**writer);

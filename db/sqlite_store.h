@@ -1,4 +1,4 @@
-// The Store in one SQLite file: WAL, synchronous=FULL, one connection that writes, a few that only read.
+// A Store in one SQLite file: WAL, synchronous=FULL, one writing connection, several read-only ones.
 #pragma once
 
 #include <memory>
@@ -11,17 +11,18 @@ namespace scalelab::db {
 
 struct SqliteOptions {
   std::string path;
-  // Use a rollback journal instead of WAL, the only mode that is safe on a network filesystem; without it a database
-  // there is refused.
+  // Use a rollback journal instead of WAL. It is the only safe mode on a network filesystem; without it, a
+  // database there is rejected.
   bool rollback_journal = false;
-  int readers = 4;
+  int readers = 4;  // number of read-only connections
 };
 
-// Opens or creates the database and brings it to the newest schema. FAILED_PRECONDITION with a sentence that says what
-// to do: no scalelab database (application_id), a newer schema, a network filesystem, no permission, read-only folder.
+// Opens or creates the database and migrates it to the newest schema. FAILED_PRECONDITION with one sentence
+// that says what to do: not a scalelab database (application_id), a newer schema, a network filesystem, no
+// permission, a read-only folder, or another process has the store open.
 absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const SqliteOptions& options);
 
-// Number of the newest schema (user_version).
+// Returns the number of the newest schema (user_version).
 int NewestSchema();
 
 }  // namespace scalelab::db

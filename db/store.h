@@ -1,4 +1,4 @@
-// The seam between the coordinator and durable storage.
+// The interface between the coordinator and durable storage.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace scalelab::db {
 
-// Everything one group commit changes. Puts insert or overwrite by id; applied in the order of the members. All of
-// it becomes durable, or none.
+// All changes of one commit. Rows are inserted or overwritten by id, in the order of the members. The
+// commit is atomic.
 struct WriteBatch {
   std::vector<StudyRow> studies;
   std::vector<CellRow> cells;
@@ -23,42 +23,42 @@ struct WriteBatch {
   std::vector<AllocationRow> allocations;
   std::vector<AttemptRow> attempts;
   std::vector<ProvenanceRow> provenance;
-  std::vector<StreamAppend> appends;      // each must start at its stream's position, else the commit is refused
+  std::vector<StreamAppend> appends;      // each must start at its stream's position, else the commit fails
   std::vector<EpochRow> epochs;
   std::vector<RunSummary> summaries;
-  std::vector<int64_t> deleted_studies;   // with all that belongs to them
+  std::vector<int64_t> deleted_studies;   // with all rows that belong to them
 
   bool empty() const;
   void Clear();
 };
 
-// What the coordinator needs to go on after a restart: everything of studies that are not final.
+// The state that the coordinator loads at a restart: all rows of studies that are not final.
 struct Snapshot {
   std::vector<StudyRow> studies;
   std::vector<CellRow> cells;
-  std::vector<RunRow> runs;               // all runs of these studies, final ones too
-  std::vector<AttemptRow> attempts;       // not final
-  std::vector<StreamRow> streams;         // of these attempts
-  std::vector<AllocationRow> allocations; // not ended
-  // Largest ids ever used, deleted rows included: an id is never used twice.
+  std::vector<RunRow> runs;               // all runs of these studies, including final ones
+  std::vector<AttemptRow> attempts;       // attempts that are not final
+  std::vector<StreamRow> streams;         // streams of these attempts
+  std::vector<AllocationRow> allocations; // all allocations that have not ended
+  // Largest ids ever used, including deleted rows: an id is never used twice.
   int64_t last_study_id = 0, last_cell_id = 0, last_run_id = 0, last_attempt_id = 0, last_allocation_id = 0;
 };
 
 struct RunFilter {
   int64_t study_id = 0;
   std::optional<RunState> state;
-  int after_position = -1;                // for pages
+  int after_position = -1;                // only runs after this position, for paging
   int limit = 1000;
 };
 
 struct PointFilter {
   int64_t attempt_id = 0;
-  std::string key;                        // empty: all
+  std::string key;                        // empty: all keys
   std::optional<int> rank;
-  size_t first = 0;                       // only so many points at the beginning of each series; 0: all
+  size_t first = 0;                       // maximum number of points, from the start of each series; 0: all
 };
 
-// One (key, rank) series of an attempt.
+// The points of one metric and rank of an attempt.
 struct Series {
   std::string key;
   int rank = 0;
@@ -66,39 +66,52 @@ struct Series {
   std::vector<double> time, value;
 };
 
-// Writes come from one thread at a time; reads from any, also while a write runs, and see what was committed before
-// they began. NOT_FOUND means that the row is not there; UNAVAILABLE and RESOURCE_EXHAUSTED (disk full) leave the
-// database as it was, and the call may be made again.
+// Durable storage. One thread at a time calls Commit. Any thread may call the other methods, also during a
+// commit; they see all commits that returned before they began. All methods block.
+//
+// Errors: NOT_FOUND if the row does not exist. UNAVAILABLE (locked by another process) and
+// RESOURCE_EXHAUSTED (disk full, I/O error) leave the database unchanged, and a retry is safe. DATA_LOSS if
+// the database is damaged.
 class Store {
  public:
   virtual ~Store() = default;
 
-  // Returns when all of `batch` is durable. FAILED_PRECONDITION when an append does not start at its stream's position.
+  // Writes `batch` and returns when it is durable. FAILED_PRECONDITION if an append does not start at its
+  // stream's position, or a row refers to one that does not exist. ALREADY_EXISTS if a unique value is taken
+  // (a token, an owner's request_id). INVALID_ARGUMENT if an append is malformed.
   virtual absl::Status Commit(const WriteBatch& batch) = 0;
+  // Returns the state for a restart.
   virtual absl::StatusOr<Snapshot> Load() = 0;
 
+  // Returns the study with this id.
   virtual absl::StatusOr<StudyRow> GetStudy(int64_t id) = 0;
-  // The newest of that name.
+  // Returns the newest study of that name.
   virtual absl::StatusOr<StudyRow> FindStudy(const std::string& name) = 0;
+  // Returns the study that `owner` submitted with this request_id.
   virtual absl::StatusOr<StudyRow> FindRequest(const std::string& owner, const std::string& request_id) = 0;
-  // Newest first, ids below `before` (0: from the newest).
+  // Returns at most `limit` studies, newest first, with ids below `before` (0: from the newest).
   virtual absl::StatusOr<std::vector<StudyRow>> ListStudies(int64_t before, int limit) = 0;
-  // Number of runs by state (index = RunState) of each study asked for.
+  // Returns the number of runs by state (index = RunState) for each of the studies.
   virtual absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(const std::vector<int64_t>& study_ids) = 0;
 
+  // Returns the cells of a study, ordered by position.
   virtual absl::StatusOr<std::vector<CellRow>> ListCells(int64_t study_id) = 0;
+  // Returns the run with this id.
   virtual absl::StatusOr<RunRow> GetRun(int64_t id) = 0;
-  // By position.
+  // Returns the runs that match `filter`, ordered by position.
   virtual absl::StatusOr<std::vector<RunRow>> ListRuns(const RunFilter& filter) = 0;
-  // By number.
+  // Returns the attempts of a run, ordered by number.
   virtual absl::StatusOr<std::vector<AttemptRow>> ListAttempts(int64_t run_id) = 0;
+  // Returns the allocation with this id.
   virtual absl::StatusOr<AllocationRow> GetAllocation(int64_t id) = 0;
-  // By rank.
+  // Returns the streams of an attempt, ordered by rank.
   virtual absl::StatusOr<std::vector<StreamRow>> ListStreams(int64_t attempt_id) = 0;
+  // Returns the results of a run.
   virtual absl::StatusOr<RunSummary> GetSummary(int64_t run_id) = 0;
-  // By cell and repeat.
+  // Returns the runs of a study with their results, ordered by cell and repeat.
   virtual absl::StatusOr<std::vector<CurveRow>> ListCurveRows(int64_t study_id) = 0;
-  // Calls `take` for each series, by key and rank, points by line.
+  // Calls `take` for each series that matches `filter`, ordered by key and rank, with its points ordered by
+  // line. No transaction is open during `take`.
   virtual absl::Status ReadPoints(const PointFilter& filter, const std::function<void(Series)>& take) = 0;
 };
 

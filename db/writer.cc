@@ -13,11 +13,11 @@
 namespace scalelab::db {
 namespace {
 
-// A checkpoint copies each changed page once, however often it was written, but the commit that runs it waits
-// for it. 4,096 pages are 16 MiB: some tens of milliseconds, once in hundreds of small commits; the WAL is
-// then written anew from its start, in place, so fsync has no growing file to record.
+// A checkpoint copies each changed page once, however often it was written, but delays the commit that runs
+// it. 4,096 pages are 16 MiB: some tens of milliseconds, once in hundreds of small commits. The WAL is then
+// overwritten from its start, so fsync need not record a growing file.
 constexpr int kCheckpointPages = 4096;
-// Series that are remembered; at more the memory starts anew.
+// Maximum number of cached ids; the cache is cleared when it is full.
 constexpr size_t kMaxRemembered = 1 << 16;
 
 template <class Row>
@@ -40,7 +40,8 @@ absl::Status CheckColumn(const StreamAppend& append, const PointColumn& column) 
   for (size_t i = 0; i < count; ++i) {
     if (column.line[i] < 0 || column.line[i] >= kMaxLine)
       return refuse(absl::StrCat("has line ", column.line[i]));
-    if (i > 0 && column.line[i] <= column.line[i - 1]) return refuse("has lines that do not rise");
+    if (i > 0 && column.line[i] <= column.line[i - 1])
+      return refuse("has lines that are not in increasing order");
   }
   return absl::OkStatus();
 }
@@ -68,8 +69,8 @@ absl::Status Writer::Commit(const WriteBatch& batch) {
 }
 
 void Writer::Checkpoint() {
-  // PASSIVE waits for no reader; what it could not copy the next one will. It failing costs only a longer
-  // WAL.
+  // PASSIVE does not wait for readers; the next checkpoint copies what this one could not. Failure only lets
+  // the WAL grow.
   sqlite3_wal_checkpoint_v2(db_->handle(), nullptr, SQLITE_CHECKPOINT_PASSIVE, nullptr, nullptr);
   db_->reset_wal_pages();
 }
@@ -145,7 +146,7 @@ absl::Status Writer::Append(const StreamAppend& append) {
   stream.finished = stream.finished || append.finished;
   if (!append.parameter_hash.empty()) stream.parameter_hash = append.parameter_hash;
   if (stream.error_kind.empty() &&
-      stream.error_message.empty()) {  // the first error is the cause of the others
+      stream.error_message.empty()) {  // keep the first error, which causes the others
     stream.error_kind = append.error_kind;
     stream.error_message = append.error_message;
   }
@@ -210,7 +211,7 @@ absl::StatusOr<int64_t> Writer::SeriesId(const SeriesKey& key) {
 }
 
 absl::Status Writer::DeleteStudy(int64_t id) {
-  // Chunks are found by ranges of ids, one a series.
+  // The chunks of a series are a range of ids.
   {
     Statement series(
         *db_,
@@ -238,7 +239,7 @@ absl::Status Writer::DeleteStudy(int64_t id) {
 #undef OF_ITS_ATTEMPTS
 #undef OF_ITS_RUNS
   for (const char* sql : kDeletes) SCALELAB_RETURN_IF_ERROR(Statement(*db_, sql).Run(id));
-  series_ids_.clear();  // their ids may be used again
+  series_ids_.clear();  // SQLite may reuse the ids of deleted series
   return absl::OkStatus();
 }
 

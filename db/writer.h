@@ -1,4 +1,4 @@
-// The one connection that writes and checkpoints.
+// The store's only writing connection, which also runs the checkpoints.
 #pragma once
 
 #include <map>
@@ -15,12 +15,13 @@
 
 namespace scalelab::db {
 
+// Thread-safe: a mutex serializes commits.
 class Writer {
  public:
   // `db` is at the newest schema.
   explicit Writer(std::unique_ptr<Database> db) : db_(std::move(db)) {}
 
-  // As Store::Commit. Checkpoints now and then, on the calling thread.
+  // As Store::Commit. Sometimes runs a checkpoint, on the calling thread.
   absl::Status Commit(const WriteBatch& batch);
 
  private:
@@ -46,9 +47,9 @@ class Writer {
   absl::Status RaiseCounters(const WriteBatch& batch);
   void Checkpoint();
 
-  std::mutex mutex_;  // guards all below; the private methods are called with it held
+  std::mutex mutex_;  // guards all members below; private methods require it
   std::unique_ptr<Database> db_;
-  // What the tables hold; forgotten when a transaction is rolled back.
+  // Caches of the tables' contents; cleared when a transaction is rolled back.
   absl::flat_hash_map<std::string, int64_t> key_ids_;
   absl::flat_hash_map<SeriesKey, int64_t> series_ids_;
   std::map<std::string, int64_t> counters_;

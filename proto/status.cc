@@ -15,12 +15,13 @@ namespace {
 constexpr char kErrorInfoUrl[] = "type.googleapis.com/google.rpc.ErrorInfo";
 constexpr char kBadRequestUrl[] = "type.googleapis.com/google.rpc.BadRequest";
 
-// gRPC refuses trailing metadata past 8 KiB, and with them the whole answer. The details travel as base64
-// (4/3), beside the message, which may grow threefold by percent encoding.
+// gRPC rejects trailing metadata above 8 KiB, and with it the whole answer. The details are sent as base64
+// (factor 4/3) in addition to the message, whose percent encoding may triple its size.
 constexpr size_t kMaxWireMessage = 600;
 constexpr size_t kMaxWireDetails = 4096;
 
-// Valid UTF-8 (protobuf's parser refuses anything else) of at most `limit` bytes, cut between characters.
+// Returns `text` as valid UTF-8, which protobuf's parser requires, with at most `limit` bytes.
+// Cuts between characters.
 std::string Printable(absl::string_view text, size_t limit) {
   std::string out;
   out.reserve(std::min(text.size(), limit + 3));
@@ -37,7 +38,7 @@ std::string Printable(absl::string_view text, size_t limit) {
   return out;
 }
 
-// The first violations that fit into `budget` bytes, and a last one that counts the rest.
+// Returns the first violations that fit into `budget` bytes, and a last one with the number of the others.
 google::rpc::BadRequest Fit(const google::rpc::BadRequest& all, size_t budget) {
   google::rpc::BadRequest some;
   size_t used = 0;
@@ -109,12 +110,12 @@ grpc::Status ToGrpc(const absl::Status& status) {
   std::string message = Printable(status.message(), kMaxWireMessage);
   google::rpc::Status wire;
   wire.set_code(static_cast<int>(status.code()));
-  wire.set_message(message);  // clients of other languages refuse details that do not repeat it
+  wire.set_message(message);  // clients in other languages reject details without it
   std::vector<std::pair<std::string, std::string>> details;
   status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
     details.emplace_back(std::string(url), std::string(payload));
   });
-  // absl visits payloads in random order; the violations go last, for they can be shortened.
+  // absl visits payloads in random order. The violations go last, because they can be shortened.
   std::sort(details.begin(), details.end(), [](const auto& a, const auto& b) {
     return std::pair(a.first == kBadRequestUrl, a.first) < std::pair(b.first == kBadRequestUrl, b.first);
   });
@@ -135,7 +136,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
 
 absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
-  // The codes are the same numbers; anything a newer or broken peer invents is UNKNOWN.
+  // Both enumerations use the same numbers; an unknown number of a newer or broken peer becomes UNKNOWN.
   int code = status.error_code();
   if (code < 1 || code > 16) code = static_cast<int>(absl::StatusCode::kUnknown);
   absl::Status result(static_cast<absl::StatusCode>(code), status.error_message());

@@ -1,5 +1,6 @@
-// absl::Status <-> gRPC status with google.rpc error details, so that rooms speak absl::Status and only
-// handlers and clients know gRPC. Details travel as absl::Status payloads under their type URL.
+// Converts between absl::Status and gRPC status with google.rpc error details. So most code uses
+// absl::Status, and only RPC handlers and clients use gRPC's. The details are payloads of the absl::Status,
+// with their type URLs as keys. All functions are thread-safe.
 #pragma once
 
 #include <string>
@@ -11,30 +12,32 @@
 
 namespace scalelab {
 
-// One wrong field of a request: path ("matrix.engine[1]") and a sentence.
+// An invalid field of a request: its path ("matrix.engine[1]") and one sentence.
 struct FieldViolation {
   std::string field;
   std::string description;
   bool operator==(const FieldViolation&) const = default;
 };
 
-// An error with google.rpc.ErrorInfo{reason, domain "scalelab"}. `reason` is UPPER_SNAKE_CASE and stable.
+// Returns an error with google.rpc.ErrorInfo{reason, domain "scalelab"}. `reason` is UPPER_SNAKE_CASE and
+// never changes once released.
 absl::Status MakeError(absl::StatusCode code, absl::string_view reason, absl::string_view message);
 
-// INVALID_ARGUMENT whose message is the first violation (and says how many more), with all of them as
-// BadRequest. `violations` must not be empty.
+// Returns INVALID_ARGUMENT. The message is the first violation and the number of further ones; all violations
+// are attached as google.rpc.BadRequest. `violations` must not be empty.
 absl::Status InvalidFields(std::vector<FieldViolation> violations);
 
-// `status` with these violations attached: for errors of another code whose cause is a field all the same.
+// Returns `status` with the violations attached, for errors of another code that are caused by fields.
 absl::Status WithViolations(absl::Status status, std::vector<FieldViolation> violations);
 
-// The violations an error carries; empty when none.
+// Returns the violations attached to an error; empty if there are none.
 std::vector<FieldViolation> ViolationsOf(const absl::Status& status);
-// The reason of an error's ErrorInfo; empty when none.
+// Returns the reason of the attached ErrorInfo; empty if there is none.
 std::string ReasonOf(const absl::Status& status);
 
-// What does not fit into gRPC's 8 KiB of trailing metadata is cut: the message at 600 bytes, the violations
-// after about 4 KiB with a last one that counts the rest. Bytes that are not UTF-8 become '?'.
+// ToGrpc shortens errors to fit into gRPC's 8 KiB of trailing metadata: the message to 600 bytes, the
+// violations to about 4 KiB with a last one that has the number of the others. It replaces bytes that are not
+// valid UTF-8 by '?'.
 grpc::Status ToGrpc(const absl::Status& status);
 absl::Status FromGrpc(const grpc::Status& status);
 

@@ -1,5 +1,5 @@
-// Which bytes are text: protobuf refuses strings that are not valid UTF-8, so whatever comes from a file or
-// an operating system is looked at first.
+// Validates UTF-8. Protobuf rejects strings that are not valid UTF-8, so text from files and the operating
+// system is checked first.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace scalelab {
 
-// Bytes of the character that starts at text[i]; 0 when no valid one does (cut short, overlong, a surrogate,
-// beyond U+10FFFF).
+// Returns the number of bytes of the character at text[i]; 0 if it is not valid (truncated, overlong, a
+// surrogate, beyond U+10FFFF).
 size_t Utf8Length(absl::string_view text, size_t i);
 
 }  // namespace scalelab

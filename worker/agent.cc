@@ -11,12 +11,12 @@
 namespace scalelab::worker {
 namespace {
 
-// Time for a started process to be reported together with what else happens just then. The end of an attempt
-// is reported at once, because a slot waits for it.
+// Delay before a start is reported, so that other changes of the same moment go into the same report. Ends
+// are reported at once, because a slot waits for the next attempt.
 constexpr absl::Duration kGather = absl::Milliseconds(5);
-// Between two calls when the first has not been answered: ends that come together are reported together.
+// Minimum delay between a call and its replacement: ends that occur together are reported together.
 constexpr absl::Duration kSyncGap = absl::Milliseconds(1);
-// A coordinator that answers at once though nothing is new must not be asked in a circle.
+// Delay after an immediate answer without a change, against a busy loop.
 constexpr absl::Duration kIdlePause = absl::Milliseconds(100);
 constexpr absl::Duration kQuitGrace = absl::Seconds(5);
 
@@ -51,7 +51,7 @@ void Agent::Refresh() { ScheduleSync(kGather); }
 
 void Agent::Leave() {
   if (std::exchange(leaving_, true)) return;
-  spdlog::info("Asked to leave: stopping {} attempts", attempts_.size());
+  spdlog::info("Received SIGTERM or SIGINT: stopping {} attempts", attempts_.size());
   for (auto& [token, attempt] : attempts_) attempt->Stop(kQuitGrace);
   ExitIfQuiet();
   ScheduleSync(absl::ZeroDuration());
@@ -60,7 +60,7 @@ void Agent::Leave() {
 void Agent::ScheduleSync(absl::Duration within) {
   if (quitting_) return;
   const absl::Time now = absl::Now();
-  // The second bound is for a clock that was set back.
+  // The second bound limits the delay if the clock was set back.
   if (sync_in_flight_) within = std::max(within, std::min(sync_sent_ + kSyncGap - now, kSyncGap));
   const absl::Time due = now + within;
   if (sync_timer_ != 0 && sync_due_ <= due) return;
@@ -92,7 +92,7 @@ v1::SynchronizeRequest Agent::Request() const {
   request.set_node(host_.node);
   request.set_node_index(options_.node_index);
   request.set_instance(instance_);
-  // The goodbye is to be answered at once: say that nothing is known.
+  // The final report must be answered at once; generation 0 never matches the coordinator's.
   request.set_generation(sync_said_goodbye_ ? 0 : generation_);
   request.set_version(SCALELAB_VERSION);
   request.set_leaving(leaving_);
@@ -109,7 +109,7 @@ void Agent::OnSynchronized(uint64_t number, absl::StatusOr<v1::SynchronizeRespon
   if (!response.ok()) return OnSilence(response.status());
   last_contact_ = absl::Now();
   if (std::exchange(failures_, 0) > 0) {
-    spdlog::info("The coordinator is there again");
+    spdlog::info("The coordinator answers again");
     host_.follower.Retry();
   }
   const bool goodbye = sync_said_goodbye_;
@@ -122,17 +122,17 @@ void Agent::OnSynchronized(uint64_t number, absl::StatusOr<v1::SynchronizeRespon
 
 void Agent::OnSilence(const absl::Status& status) {
   if (absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status)) {
-    spdlog::error("The coordinator does not take this worker (any more): {}", status.ToString());
+    spdlog::error("The coordinator rejected this worker; exiting: {}", status.ToString());
     return Quit(Exit::kDenied);
   }
   ++failures_;
   const absl::Duration silence = absl::Now() - last_contact_;
   if (silence >= options_.give_up_after) {
-    spdlog::error("Not a word from the coordinator for {}: giving up ({})", absl::FormatDuration(silence),
+    spdlog::error("No answer from the coordinator for {}; giving up: {}", absl::FormatDuration(silence),
                   status.ToString());
     return Quit(Exit::kGaveUp);
   }
-  if (failures_ == 1) spdlog::warn("The coordinator cannot be reached, trying again: {}", status.ToString());
+  if (failures_ == 1) spdlog::warn("No answer from the coordinator; retrying: {}", status.ToString());
   ScheduleSync(std::min(BackoffAfter(failures_), options_.give_up_after - silence));
 }
 
@@ -175,7 +175,7 @@ void Agent::OnChanged(const std::string& token) {
   if (it == attempts_.end()) return;
   const bool ended = it->second->phase() == Attempt::Phase::kEnded;
   if (ended && it->second->abandoned()) {
-    // Its callback, which may be running, still needs it.
+    // The attempt's callback may be running now, so the loop destroys the attempt later.
     loop_.Post([gone = std::shared_ptr<Attempt>(std::move(it->second))] {});
     attempts_.erase(it);
   }
@@ -194,14 +194,14 @@ void Agent::Quit(Exit exit) {
   client_.CancelSynchronize();
   loop_.Cancel(sync_timer_);
   loop_.Cancel(leave_timer_);
-  std::vector<Attempt*> all;  // abandoning may remove entries
+  std::vector<Attempt*> all;  // Abandon may remove entries of attempts_
   for (auto& [token, attempt] : attempts_) all.push_back(attempt.get());
   for (Attempt* attempt : all) attempt->Abandon(kQuitGrace);
   ExitIfQuiet();
 }
 
-// Quitting: exits when no process is left. Leaving: what has not been said some seconds after that stays
-// unsaid; the event files keep it.
+// When quitting, exits as soon as no process is left. When leaving, waits for the final report for
+// `leave_within` at most; what is unsent by then remains in the event files.
 void Agent::ExitIfQuiet() {
   if (quitting_) {
     if (AllEnded() && exited_)
@@ -214,7 +214,7 @@ void Agent::ExitIfQuiet() {
   });
   if (processes || leave_timer_ != 0) return;
   leave_timer_ = loop_.After(options_.leave_within, [this] {
-    spdlog::warn("Leaving without an answer from the coordinator");
+    spdlog::warn("Exiting although the coordinator has not confirmed the final report");
     Quit(Exit::kDone);
   });
 }

@@ -1,7 +1,9 @@
-// The worker's loop: tells the coordinator what is, hears what should be, and makes it so.
+// The worker's reconciliation loop: reports the node's state to the coordinator, receives the desired state,
+// and acts on the difference.
 //
-// Everything happens on the event loop's thread. A Synchronize is always under way or due: it waits at the
-// coordinator until the desired state changes, and is given up and sent anew when something changes here.
+// All methods and callbacks run on the event loop's thread. One Synchronize call is always in flight or
+// scheduled. The coordinator answers it when the desired state changes; the agent cancels it and sends a new
+// one when the node's state changes.
 #pragma once
 
 #include <functional>
@@ -18,28 +20,31 @@
 namespace scalelab::worker {
 
 struct AgentOptions {
-  int node_index = 0;                               // place of the node in the allocation
-  absl::Duration give_up_after = absl::Hours(1);    // without a word from the coordinator
-  absl::Duration leave_within = absl::Seconds(10);  // after SIGTERM, once no process is left
+  int node_index = 0;                             // index of the node in the allocation, from 0
+  absl::Duration give_up_after = absl::Hours(1);  // time without an answer from the coordinator
+  // After SIGTERM and the end of the last process: time limit for the final report.
+  absl::Duration leave_within = absl::Seconds(10);
 };
 
 class Agent {
  public:
   enum class Exit {
-    kDone,    // the coordinator has nothing more to do here, or SIGTERM
-    kDenied,  // the coordinator does not know this allocation (any more)
-    kGaveUp,  // not heard of for too long
+    kDone,    // the coordinator has no more work for this node, or SIGTERM
+    kDenied,  // the coordinator rejected the allocation's credentials
+    kGaveUp,  // no answer from the coordinator for `give_up_after`
   };
 
-  // `exited` is called once, when no process is left; the agent does nothing from then on.
+  // `exited` is called once, when no process is left; the agent is inactive from then on. `loop`, `client`
+  // and `host` must outlive the agent.
   Agent(EventLoop& loop, CoordinatorClient& client, const AttemptHost& host, AgentOptions options,
         std::function<void(Exit)> exited);
   ~Agent();
 
+  // Sends the first Synchronize.
   void Start();
-  // SIGTERM: takes no more attempts, stops those it has, reports, exits.
+  // Handles SIGTERM: accepts no new attempts, stops the current ones, reports their ends and exits.
   void Leave();
-  // Something that is reported has changed (the node's software): report it soon.
+  // Sends a new report soon, because something in it (the node's software) has changed.
   void Refresh();
 
  private:
@@ -52,7 +57,7 @@ class Agent {
   void Do(const Action& action);
   void OnChanged(const std::string& token);
   bool AllEnded() const;
-  void Quit(Exit exit);  // stops everything and exits without another word
+  void Quit(Exit exit);  // stops everything, sends nothing more, exits
   void ExitIfQuiet();
 
   EventLoop& loop_;
@@ -69,15 +74,15 @@ class Agent {
   bool quitting_ = false;
   Exit exit_ = Exit::kDone;
 
-  uint64_t sync_number_ = 0;  // of the latest call; answers to older ones are of no interest
+  uint64_t sync_number_ = 0;  // of the latest call; answers to older calls are ignored
   bool sync_in_flight_ = false;
-  bool sync_said_goodbye_ = false;  // it said: leaving, and everything has ended
+  bool sync_said_goodbye_ = false;  // the call in flight reports: leaving, and all attempts have ended
   absl::Time sync_sent_;
   EventLoop::TimerId sync_timer_ = 0, leave_timer_ = 0;
   absl::Time sync_due_;
   absl::Time last_contact_;
   int failures_ = 0;
-  std::shared_ptr<bool> alive_;  // guards answers that come after the agent
+  std::shared_ptr<bool> alive_;  // expires with the agent: late answers check it
 };
 
 }  // namespace scalelab::worker

@@ -30,8 +30,8 @@ std::string SpecJson(const v1::RunSpec& spec) {
 
 std::string Tag(const Attempt::Desired& desired) { return absl::StrCat(kAttemptTag, "=", desired.token()); }
 
-// Slurm signals every step of a job at once, and which of them is heard first is chance: a rank that a signal
-// ended may be the first sign that this worker is to leave.
+// Slurm sends SIGTERM to all steps of a job at once, in no fixed order. So a rank that was ended by a signal
+// may be the first sign that this worker has to exit too; wait this long for the worker's own SIGTERM.
 constexpr absl::Duration kSettle = absl::Seconds(1);
 
 std::string Time(absl::Time time) { return absl::FormatTime(absl::RFC3339_full, time, absl::UTCTimeZone()); }
@@ -56,9 +56,11 @@ void Attempt::Begin() {
   const auto& nodes = desired_.nodes();
   const auto own = std::find(nodes.begin(), nodes.end(), host_.node);
   if (own == nodes.end() && nodes.size() > 1) {
-    return Fail(v1::Attempt::LAUNCH_ERROR, 126,
-                absl::StrCat("Node ", host_.node,
-                             " is none of the attempt's nodes; names in --node must be unique."));
+    return Fail(
+        v1::Attempt::LAUNCH_ERROR, 126,
+        absl::StrCat(
+            "Node ", host_.node,
+            " is not one of the attempt's nodes; start each worker with its node's own name in --node."));
   }
   const int place = own == nodes.end() ? 0 : static_cast<int>(own - nodes.begin());
   launches_ = place == 0;
@@ -68,8 +70,8 @@ void Attempt::Begin() {
   std::filesystem::create_directories(desired_.directory(), error);
   if (error) {
     return Fail(v1::Attempt::LAUNCH_ERROR, 126,
-                absl::StrCat("Cannot make directory '", desired_.directory(), "': ", error.message(),
-                             "; check --runs of the coordinator and the rights there."));
+                absl::StrCat("Cannot create directory '", desired_.directory(), "': ", error.message(),
+                             "; check the coordinator's --runs and the permissions there."));
   }
   host_.follower.Follow(token(), desired_.directory(), ranks.first, ranks.count,
                         launches_ && !launched_before);
@@ -80,13 +82,13 @@ void Attempt::Begin() {
   }
   output_limit_.Watch(std::move(outputs));
   if (!launches_) {
-    spdlog::info("Attempt {} ({}): ranks {} to {} are on this node", token(), desired_.run(), ranks.first,
-                 ranks.first + ranks.count - 1);
+    spdlog::info("Attempt {} ({}): following ranks {} to {} on this node", token(), desired_.run(),
+                 ranks.first, ranks.first + ranks.count - 1);
     phase_ = Phase::kRunning;
     return;
   }
   if (launched_before) {
-    spdlog::warn("Attempt {} was launched by an earlier worker, which is gone", token());
+    spdlog::warn("Attempt {} was launched by an earlier worker process; not launching it again", token());
     cause_ = v1::Attempt::WORKER_LOST;
     exit_status_ = 128 + SIGKILL;
     message_ = "The worker was restarted while the attempt ran.";
@@ -115,7 +117,8 @@ absl::Status Attempt::Prepare(LaunchPlan* plan) {
   return WriteLaunch(*plan);
 }
 
-// spec.json, provenance.json and launch.json: the last one is also the mark that the attempt was launched.
+// Writes spec.json, launch.json and provenance.json. The existence of launch.json also marks the
+// attempt as launched.
 absl::Status Attempt::WriteLaunch(const LaunchPlan& plan) {
   const std::string spec = SpecJson(desired_.spec());
   ordered_json launch;
@@ -153,7 +156,7 @@ void Attempt::OnStarted(absl::StatusOr<int> pid) {
     job_ = 0;
     Fail(v1::Attempt::LAUNCH_ERROR, 127, std::string(pid.status().message()));
   } else {
-    spdlog::info("Attempt {} ({}) runs, process {}", token(), desired_.run(), *pid);
+    spdlog::info("Attempt {} ({}) started, process {}", token(), desired_.run(), *pid);
     phase_ = Phase::kRunning;
   }
   changed_();
@@ -183,7 +186,7 @@ void Attempt::Conclude(const JobResult& result) {
   changed_();
 }
 
-// What slurmstepd has started here and srun's end has not ended.
+// Ends the ranks that slurmstepd started on this node and that outlived srun.
 void Attempt::EndRanksHere(absl::Duration grace) {
   const auto gone = [this] {
     ending_ranks_ = false;

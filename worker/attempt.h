@@ -1,12 +1,15 @@
-// One attempt on this node: its directory, its processes, its events.
+// The part of an attempt that runs on this node: its directory, its processes and its events.
 //
-//               started            processes gone         everything durable (or refused)
+//               started            processes gone         all events durable (or fenced)
 //   kPreparing ---------> kRunning --------------> kDraining ---------------------------> kEnded
-//       |  cannot be prepared or started: nothing to drain                                  ^
-//       +-----------------------------------------------------------------------------------+
+//       |                                                                                   ^
+//       +------------------ preparation or start failed: nothing to drain ------------------+
 //
-// The attempt's first node launches. On the others an attempt is kRunning from the beginning and follows the
-// files of its ranks there; that they are over it hears from the coordinator, as a stop.
+// The attempt's first node launches all processes. On the other nodes the attempt is kRunning from the
+// beginning: they only follow the event files of their ranks, and the coordinator ends the attempt there
+// with a stop.
+//
+// All methods and callbacks run on the event loop's thread.
 #pragma once
 
 #include <functional>
@@ -26,7 +29,7 @@
 
 namespace scalelab::worker {
 
-// What all attempts of a worker share; outlives them.
+// What all attempts of a worker share. Must outlive them.
 struct AttemptHost {
   EventLoop& loop;
   Processes& processes;
@@ -34,9 +37,9 @@ struct AttemptHost {
   Provenance& provenance;
   const Frameworks& frameworks;
   const LaunchHost& launch;
-  std::string node;                          // the scheduler's name for it
+  std::string node;                          // the scheduler's name of this node
   std::string allocation;                    // token
-  int64_t output_limit = int64_t{64} << 20;  // bytes that one output of a rank may take, see output_limit.h
+  int64_t output_limit = int64_t{64} << 20;  // in bytes, for each output file of a rank, see output_limit.h
 };
 
 class Attempt {
@@ -44,17 +47,17 @@ class Attempt {
   using Desired = DesiredAttempt;
   enum class Phase { kPreparing, kRunning, kDraining, kEnded };
 
-  // `changed` is called, never from inside a method of this class, whenever status() says something new.
+  // Calls `changed` whenever Status() changes, but never from inside a method of this class.
   Attempt(const AttemptHost& host, Desired desired, std::function<void()> changed);
   ~Attempt();
 
-  // Prepares and launches; of one that is to be stopped nothing is started. An attempt whose directory says
-  // that it was launched before (by a worker that died) is not launched again: what it has written is sent,
-  // and it has ended as WORKER_LOST.
+  // Prepares and launches the attempt. If the desired state is already a stop, the attempt ends without
+  // starting anything. If launch.json shows that an earlier worker launched it, the attempt is not launched
+  // again: it sends the events that were written and ends as WORKER_LOST.
   void Begin();
-  // TERM now, KILL after the grace.
+  // Sends SIGTERM now and SIGKILL after `grace`.
   void Stop(absl::Duration grace);
-  // Stop, and nothing that it reports matters any more: has ended when its processes are gone.
+  // Stops the attempt and discards its reports: it ends as soon as its processes are gone.
   void Abandon(absl::Duration grace);
 
   v1::SynchronizeRequest::AttemptStatus Status() const;
@@ -87,13 +90,13 @@ class Attempt {
   bool ending_ranks_ = false;
   std::string launcher_;
   OutputLimit output_limit_;
-  TaggedProcesses ranks_here_;  // under Slurm: this node's, whoever launched them
+  TaggedProcesses ranks_here_;  // under Slurm: all ranks on this node
   EventLoop::TimerId settle_timer_ = 0;
-  uint64_t job_ = 0;  // 0: nothing was started
+  uint64_t job_ = 0;  // 0: no job is running
   int exit_status_ = 0;
   v1::Attempt::Cause cause_ = v1::Attempt::CAUSE_UNSPECIFIED;
   std::string message_;
-  std::map<std::string, std::string> software_;  // what the ranks trained with, once they are gone
+  std::map<std::string, std::string> software_;  // what the ranks trained with, known once they are gone
 };
 
 }  // namespace scalelab::worker

@@ -1,4 +1,4 @@
-// How long to wait before the next try.
+// Exponential backoff with jitter.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace scalelab::worker {
 
-// After `failures` tries in a row (from 1): doubles from 50 ms up to 5 s, less up to a half at random, so
-// that a thousand workers do not come back in the same instant.
+// Returns the delay after `failures` failures in a row (from 1): 50 ms, doubled for each further failure up
+// to 5 s. A random factor between 0.5 and 1 keeps a thousand workers from retrying at the same instant.
 inline absl::Duration BackoffAfter(int failures) {
   thread_local absl::InsecureBitGen random;
   const double full = std::min(5.0, 0.05 * std::exp2(std::min(failures - 1, 10)));

@@ -16,12 +16,12 @@
 namespace scalelab::worker {
 namespace {
 
-constexpr absl::Duration kTick = absl::Milliseconds(500);      // what was read is sent at least so often
-constexpr absl::Duration kReadPause = absl::Milliseconds(20);  // files are not read more often
-constexpr size_t kFlushBytes = 256 << 10;                      // sent at once when so much waits
-constexpr size_t kBatchBytes = 768 << 10;                      // of one rank in one request
-constexpr size_t kRequestBytes = 1 << 20;
-constexpr size_t kReadBytes = 256 << 10;  // more than the longest line
+constexpr absl::Duration kTick = absl::Milliseconds(500);      // maximum delay before lines are sent
+constexpr absl::Duration kReadPause = absl::Milliseconds(20);  // shortest time between two reads of the files
+constexpr size_t kFlushBytes = 256 << 10;  // pending bytes that are sent without waiting for the tick
+constexpr size_t kBatchBytes = 768 << 10;  // limit for one rank in one request
+constexpr size_t kRequestBytes = 1 << 20;  // limit for one request
+constexpr size_t kReadBytes = 256 << 10;   // longer than the longest line
 
 int64_t SizeOf(int fd) {
   struct stat status {};
@@ -43,7 +43,7 @@ EventFollower::EventFollower(EventLoop& loop, Send send)
   if (notify_fd_ >= 0) {
     loop_.Watch(notify_fd_, [this] { OnNotify(); });
   } else {
-    spdlog::warn("No inotify ({}): event files are looked at twice a second", strerror(errno));
+    spdlog::warn("inotify is not available ({}): polling the event files twice a second", strerror(errno));
   }
 }
 
@@ -67,7 +67,7 @@ void EventFollower::Follow(const std::string& token, const std::string& director
     source.streams.push_back(std::move(stream));
   }
   if (notify_fd_ >= 0) {
-    // Where this fails (no watches left, a file system without them) the tick finds the lines.
+    // If this fails (no watches left, unsupported file system), the tick still finds the lines.
     source.watch = inotify_add_watch(notify_fd_, directory.c_str(), IN_MODIFY | IN_CREATE);
     if (source.watch >= 0) watches_[source.watch] = token;
   }
@@ -84,7 +84,7 @@ void EventFollower::Finish(const std::string& token, std::function<void()> drain
     Read(*stream);
   }
   MaybeSend(false);
-  // Never from inside this call: the caller is in the middle of something.
+  // Post it, because the caller does not expect `drained` before Finish has returned.
   loop_.Post([this, alive = std::weak_ptr<bool>(alive_)] {
     if (!alive.expired()) NotifyDrained();
   });
@@ -124,7 +124,7 @@ void EventFollower::OnNotify() {
     }
   }
   if (dirty_.empty() || read_timer_ != 0) return;
-  // A rank that writes a line every few microseconds must not wake this up for each.
+  // Limits the rate: a rank may write a line every few microseconds.
   const absl::Duration pause = last_read_ + kReadPause - absl::Now();
   if (pause <= absl::ZeroDuration() || pause > kReadPause) return ReadDirty();
   read_timer_ = loop_.After(pause, [this] {
@@ -149,7 +149,7 @@ void EventFollower::ReadDirty() {
   MaybeSend(false);
 }
 
-// Takes complete lines into the stream's batch until it is full or the file has no more.
+// Reads complete lines into the stream's batch until the batch is full or the file ends.
 void EventFollower::Read(Stream& stream) {
   if (!stream.known || stream.fenced) return;
   if (stream.fd < 0) stream.fd = open(stream.path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -179,7 +179,7 @@ void EventFollower::Read(Stream& stream) {
   }
 }
 
-// False: the line's end is not there yet.
+// Returns false if the end of the line is not in the file yet.
 bool EventFollower::SkipLongLine(Stream& stream) {
   for (;;) {
     const ssize_t got = pread(stream.fd, buffer_.data(), buffer_.size(), stream.skip_from);
@@ -223,7 +223,8 @@ void EventFollower::MaybeSend(bool flush) {
   for (auto& [token, source] : sources_) {
     for (auto& stream : source.streams) {
       if (!HasPending(*stream) || bytes >= kRequestBytes) continue;
-      if (bytes > 0 && bytes + stream->builder.bytes() > kRequestBytes) continue;  // goes with the next
+      // Goes into the next request.
+      if (bytes > 0 && bytes + stream->builder.bytes() > kRequestBytes) continue;
       bytes += stream->builder.bytes() + token.size() + 40;
       v1::EventBatch& batch = *request.add_batches();
       batch = stream->builder.Take();
@@ -246,14 +247,16 @@ void EventFollower::MaybeSend(bool flush) {
 void EventFollower::OnAnswer(absl::StatusOr<v1::ReportEventsResponse> answer) {
   const std::vector<Sent> sent = std::exchange(in_flight_, {});
   if (answer.ok() && answer->streams_size() != static_cast<int>(sent.size())) {
-    answer = absl::InternalError("the coordinator did not answer for every batch");
+    answer = absl::InternalError("the coordinator's answer does not cover every batch");
   }
   if (!answer.ok()) {
-    // Whether it was taken is not known: send again from the last position known to be durable.
+    // The coordinator may or may not have stored the batch: send again from the last position known
+    // to be durable.
     for (const Sent& part : sent) {
       if (Stream* stream = Find(part.token, part.rank)) Rewind(*stream, stream->durable);
     }
-    if (failures_ == 0) spdlog::warn("Events not delivered, trying again: {}", answer.status().ToString());
+    if (failures_ == 0)
+      spdlog::warn("Events could not be delivered; retrying: {}", answer.status().ToString());
     WaitAndRetry();
   } else {
     bool moved = false;
@@ -271,13 +274,12 @@ void EventFollower::OnAnswer(absl::StatusOr<v1::ReportEventsResponse> answer) {
   NotifyDrained();
 }
 
-// Whether the answer brought the stream anywhere.
+// Returns whether the answer made progress on the stream.
 bool EventFollower::Apply(const Sent& sent, const v1::ReportEventsResponse::Stream& state) {
   Stream* stream = Find(sent.token, sent.rank);
   if (stream == nullptr) return true;
   if (state.outcome() == v1::ReportEventsResponse::Stream::FENCED) {
-    spdlog::info("Attempt {} rank {}: superseded, its events are not followed any more", sent.token,
-                 sent.rank);
+    spdlog::info("Attempt {} rank {}: superseded; no more of its events are sent", sent.token, sent.rank);
     stream->fenced = true;
     return true;
   }

@@ -1,8 +1,10 @@
-// Follows the event files of this node's ranks and sends what they say, exactly once.
+// Tails the event files of this node's ranks and delivers their lines exactly once.
 //
-// The files are the spool: nothing is kept here but positions, and the coordinator's answer is the truth
-// about them. A resend is dropped there, a gap makes this side go back and read again, so any message may get
-// lost.
+// The files are the spool. The follower only keeps positions, and the positions in the coordinator's answers
+// are authoritative: the coordinator drops a duplicate batch, and after a gap the follower reads again from
+// the durable position. So any request or answer may get lost.
+//
+// All methods and callbacks run on the event loop's thread.
 #pragma once
 
 #include <cstdint>
@@ -24,21 +26,26 @@ namespace scalelab::worker {
 class EventFollower {
  public:
   using Answer = std::function<void(absl::StatusOr<v1::ReportEventsResponse>)>;
-  // Sends a request; calls back once, on the loop's thread, after it has returned.
+  // Sends a request. Calls `Answer` once, on the loop's thread, after Send has returned. Its status is
+  // that of CoordinatorClient::ReportEvents.
   using Send = std::function<void(const v1::ReportEventsRequest&, Answer)>;
 
+  // `loop` must outlive the follower. `send` is called with one request at a time.
   EventFollower(EventLoop& loop, Send send);
   ~EventFollower();
 
-  // Follows <directory>/events-<rank>.jsonl of these ranks; the directory exists, the files may not yet.
-  // `fresh`: no line of them was ever sent, so that the position need not be asked for.
+  // Starts to follow <directory>/events-<rank>.jsonl of ranks first_rank to first_rank + ranks - 1.
+  // `directory` must exist; the files may appear later. `fresh` means that none of their lines was ever sent,
+  // so that the follower need not ask for the durable positions.
   void Follow(const std::string& token, const std::string& directory, int first_rank, int ranks, bool fresh);
-  // Nobody writes to the attempt's files any more: sends the rest, a cut-off last line as malformed, then
-  // calls `drained` once: everything is durable, or refused because the attempt was superseded.
+  // To be called when no process writes to the attempt's files any more. Sends the rest, reports an
+  // incomplete last line as malformed, then calls `drained` once: every line is durable, or was refused
+  // because the attempt was superseded (FENCED). Requests that fail are retried with backoff, without a
+  // limit. Ignores an unknown token.
   void Finish(const std::string& token, std::function<void()> drained);
-  // Drops the attempt; `drained` will not be called.
+  // Stops following the attempt; its `drained` callback is never called.
   void Forget(const std::string& token);
-  // The coordinator is there again: try at once what waits for another try.
+  // Ends the current backoff and sends at once, because the coordinator answers again.
   void Retry();
 
  private:
@@ -52,11 +59,11 @@ class EventFollower {
     std::string token, path;
     int rank = 0;
     int fd = -1;
-    bool known = false;  // the durable position has been heard, or is 0 for certain
+    bool known = false;  // `durable` is known: reported by the coordinator, or 0
     bool fenced = false;
     bool finishing = false;
-    Place durable, read;    // read: after the last line that `builder` has
-    int64_t skip_from = 0;  // > 0: inside a line that is too long; its end is searched from here
+    Place durable, read;    // read: after the last line in `builder`
+    int64_t skip_from = 0;  // > 0: in a line that is too long; the search for its end continues here
     BatchBuilder builder;
   };
   struct Source {
@@ -64,7 +71,7 @@ class EventFollower {
     int watch = -1;
     std::function<void()> drained;
   };
-  // What of a stream is in the request under way; the stream may be gone when the answer comes.
+  // The part of a stream that is in the request in flight; the stream may be gone when the answer arrives.
   struct Sent {
     std::string token;
     int rank;
@@ -94,13 +101,14 @@ class EventFollower {
   std::set<std::string> dirty_;            // tokens whose files have changed
   EventLoop::TimerId tick_timer_ = 0, read_timer_ = 0, retry_timer_ = 0;
   absl::Time last_read_;
-  std::vector<Sent> in_flight_;  // empty: no request is under way
+  std::vector<Sent> in_flight_;  // empty: no request is in flight
   int failures_ = 0;             // since the last answer
   std::vector<char> buffer_;
-  std::shared_ptr<bool> alive_;  // guards callbacks that outlive the follower
+  std::shared_ptr<bool> alive_;  // expires with the follower: late callbacks check it
 };
 
-// The usual `send`: through a client, whose answers come on other threads. Both outlive what is returned.
+// Returns a `send` for production: it sends through `client` and posts the answers to `loop`. Both must
+// outlive the returned function.
 EventFollower::Send SendThrough(CoordinatorClient& client, EventLoop& loop);
 
 }  // namespace scalelab::worker

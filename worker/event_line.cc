@@ -22,8 +22,8 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 bool IsNotFinite(std::string_view text) { return text == "NaN" || text == "Infinity" || text == "-Infinity"; }
 
-// Reads the JSON that nearly every line is made of: ASCII strings without escapes, numbers, flat objects.
-// Whatever it does not know makes it fail, and then the real parser decides.
+// Fast scanner for the JSON of nearly every line: ASCII strings without escapes, numbers, flat objects. It
+// fails on everything else, and then the complete parser decides.
 class PlainScanner {
  public:
   explicit PlainScanner(absl::string_view text) : at_(text.data()), end_(at_ + text.size()) {}
@@ -42,7 +42,8 @@ class PlainScanner {
     if (!Take('"')) return false;
     const char* begin = at_;
     while (at_ != end_ && *at_ != '"') {
-      if (*at_ < 0x20 || *at_ == '\\' || *at_ == 0x7f) return false;  // char is signed: not ASCII is below 0
+      // char is signed, so non-ASCII bytes are below 0.
+      if (*at_ < 0x20 || *at_ == '\\' || *at_ == 0x7f) return false;
       ++at_;
     }
     if (at_ == end_) return false;
@@ -51,7 +52,7 @@ class PlainScanner {
   }
   bool Number(double* value) {
     SkipSpace();
-    // from_chars takes more than JSON allows ("01", "1.", "inf"), so the form is checked first.
+    // from_chars accepts more than JSON ("01", "1.", "inf"), so check the form first.
     const char* p = at_;
     if (p != end_ && *p == '-') ++p;
     if (p == end_ || *p < '0' || *p > '9') return false;
@@ -80,7 +81,7 @@ class PlainScanner {
   const char* end_;
 };
 
-// A whole number in [0, limit] under `name`; empty on success, else what is wrong.
+// Reads the integer `name`, 0 to `limit`. Returns the error; empty on success.
 std::string ReadCount(const json& line, const char* name, int64_t limit, int64_t* value) {
   auto it = line.find(name);
   if (it == line.end()) return absl::StrCat("has no \"", name, "\"");
@@ -143,7 +144,7 @@ void BatchBuilder::AddMalformed(int64_t number, absl::string_view reason) {
   bytes_ += reason.size() + 20;
 }
 
-// False: not such a line, nothing was added.
+// Adds a plain step line. Returns false, having added nothing, if the line is of another form.
 bool BatchBuilder::AddPlainStep(absl::string_view line, int64_t number) {
   PlainScanner scanner(line);
   double time = kNan;
@@ -183,9 +184,9 @@ bool BatchBuilder::AddPlainStep(absl::string_view line, int64_t number) {
   return true;
 }
 
-// Empty: it was an event. Else what is wrong with it, and nothing was added.
+// Parses any line and adds its event. Returns the error, having added nothing; empty on success.
 std::string BatchBuilder::AddAny(absl::string_view text, int64_t number) {
-  bool deep = false;  // parsing is iterative, but copying and printing are not
+  bool deep = false;  // parsing is iterative, but copying and printing recurse
   const auto watch_depth = [&deep](int depth, json::parse_event_t, json&) {
     deep = deep || depth > kMaxDepth;
     return depth <= kMaxDepth;
@@ -249,7 +250,7 @@ void BatchBuilder::AddPoint(absl::string_view key, int64_t line, int64_t step, d
   next_column_ = index + 1;
   v1::PointColumn& column = *batch_.mutable_columns(index);
   if (const int size = column.line_size(); size > 0 && column.line(size - 1) == line) {
-    column.set_value(size - 1, value);  // the same name twice in one line: the last counts, as in JSON
+    column.set_value(size - 1, value);  // duplicate key in one line: the last value counts, as in JSON
     return;
   }
   column.add_line(line);

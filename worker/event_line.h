@@ -1,4 +1,4 @@
-// Event lines (docs/users/write-a-training-script.md) into the columns of an EventBatch.
+// Converts event lines (docs/users/write-a-training-script.md) into the columns of an EventBatch.
 #pragma once
 
 #include <cstddef>
@@ -11,20 +11,22 @@
 
 namespace scalelab::worker {
 
-inline constexpr size_t kMaxLineBytes = 64 << 10;  // without its end
+inline constexpr size_t kMaxLineBytes = 64 << 10;  // without the line feed
 
-// Collects the lines of one rank's file, one after another, into a batch.
+// Collects consecutive lines of one rank's event file into a batch. Not thread-safe.
 class BatchBuilder {
  public:
-  // One complete line without its '\n'. A line that is no event is noted as malformed, with what is wrong.
+  // Adds the complete line `number` (from 0), given without its '\n'. A line that is not a valid event is
+  // recorded as malformed, with the reason.
   void Add(absl::string_view line, int64_t number);
+  // Records line `number` as malformed.
   void AddMalformed(int64_t number, absl::string_view reason);
 
-  // Holds a line that somebody waits for: epoch, finish or error.
+  // Whether the batch has an event that should be sent at once: epoch, finish or error.
   bool urgent() const { return urgent_; }
-  // About how large the batch will be on the wire; never less than it is.
+  // An upper estimate of the batch's serialized size in bytes.
   size_t bytes() const { return bytes_; }
-  // Hands the batch over (columns, events and malformed lines are set) and starts anew.
+  // Returns the batch (columns, events and malformed lines are set) and starts an empty one.
   v1::EventBatch Take();
 
  private:
@@ -34,7 +36,7 @@ class BatchBuilder {
 
   v1::EventBatch batch_;
   std::unordered_map<std::string, int> columns_;  // metric -> index in batch_
-  int next_column_ = 0;                           // lines tend to have the same metrics in the same order
+  int next_column_ = 0;  // expected column: lines mostly have the same metrics in the same order
   bool urgent_ = false;
   size_t bytes_ = 0;
 };

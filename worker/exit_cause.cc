@@ -27,7 +27,7 @@ std::string Tail(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Bytes that are no printable ASCII or part of a UTF-8 sequence would not travel in a protobuf string.
+// Replaces bytes that are neither printable ASCII nor valid UTF-8 by spaces: protobuf strings must be UTF-8.
 std::string Readable(absl::string_view text) {
   std::string result;
   for (size_t i = 0; i < text.size();) {
@@ -36,7 +36,7 @@ std::string Readable(absl::string_view text) {
     bool whole = length > 0 && i + length <= text.size();
     for (size_t k = 1; whole && k < length; ++k)
       whole = (static_cast<unsigned char>(text[i + k]) & 0xC0) == 0x80;
-    // Overlong forms and surrogates.
+    // Reject overlong forms and surrogates.
     if (whole && c == 0xE0) whole = static_cast<unsigned char>(text[i + 1]) >= 0xA0;
     if (whole && c == 0xED) whole = static_cast<unsigned char>(text[i + 1]) < 0xA0;
     if (result.size() + std::max<size_t>(length, 1) > kWordsBytes) break;
@@ -53,18 +53,18 @@ std::string Readable(absl::string_view text) {
 struct LauncherWords {
   std::string text;
   bool out_of_memory = false;
-  bool crashed = false;  // mpirun itself: what a rank says of its own crash stands in that rank's file
+  bool crashed = false;  // the launcher itself crashed; a rank's own crash report is in the rank's file
 };
 
-// mpirun frames its messages, srun tells of the first dead rank first and then of those it ended for that:
-// the line that matters is not the last.
+// Finds the relevant line of the launcher's standard error. It is not the last one: mpirun puts frames around
+// its messages, and srun reports the first dead rank before the ranks that it ended for that reason.
 LauncherWords WordsOf(const std::string& path) {
   LauncherWords words;
   std::string telling, last;
   for (absl::string_view line : absl::StrSplit(Tail(path), '\n')) {
     line = absl::StripAsciiWhitespace(line);
     if (line.empty() || absl::StartsWith(line, "---")) continue;
-    // What mpirun says of every failure. Which rank it was does not always follow.
+    // mpirun prints these lines for every failure; they do not always name the rank.
     if (absl::StartsWith(line, "Primary job  terminated normally, but") ||
         absl::StartsWith(line, "a non-zero exit code. Per user-direction")) {
       continue;
@@ -103,7 +103,8 @@ ExitCause JudgeExit(const JobResult& result, const std::string& launcher, int ra
                     const std::string& directory) {
   const bool launched = !launcher.empty();
   const LauncherWords said = launched ? WordsOf(directory + "/launcher.err") : LauncherWords();
-  // The rank to quote: the one that failed; behind a launcher, the first that said anything.
+  // The rank to quote: the one that failed; with a launcher, the first rank with any output
+  // to standard error.
   int rank = std::max(0, result.failed);
   bool any_started = !launched;
   std::string words;
@@ -120,11 +121,12 @@ ExitCause JudgeExit(const JobResult& result, const std::string& launcher, int ra
   if (signal > 0 && signal <= kLastSignal) {
     const std::string what = absl::StrCat(said.crashed ? launcher + " itself" : "A rank",
                                           " was ended by signal ", signal, " (", strsignal(signal), ")");
-    if (said.crashed) return {v1::Attempt::RANK_KILLED, what + "; launcher.err has where it was."};
+    if (said.crashed) return {v1::Attempt::RANK_KILLED, what + "; see launcher.err."};
     return {v1::Attempt::RANK_KILLED, Sentence(what, said.text.empty() ? words : said.text)};
   }
   if (!any_started) {
-    // Slurm that does not know the job (any more), has no room, or does not answer is no fault of the run.
+    // It is not the run's fault when Slurm does not know the job (any more), has no resources or
+    // does not answer.
     const bool slurm = launcher == "srun" && !absl::StrContains(said.text, "execve");
     return {slurm ? v1::Attempt::BOOT_FAIL : v1::Attempt::LAUNCH_ERROR,
             Sentence(absl::StrCat(launcher, " ended with status ", result.exit_status, " before a rank ran"),

@@ -1,4 +1,4 @@
-// Why an attempt's processes ended as they did, as far as the node can tell.
+// Determines why an attempt's processes failed, as far as the node can tell.
 #pragma once
 
 #include <string>
@@ -9,17 +9,18 @@
 namespace scalelab::worker {
 
 struct ExitCause {
-  v1::Attempt::Cause cause = v1::Attempt::CAUSE_UNSPECIFIED;  // unspecified: let the events tell
-  std::string message;                                        // one sentence
+  // CAUSE_UNSPECIFIED: the coordinator judges by the events.
+  v1::Attempt::Cause cause = v1::Attempt::CAUSE_UNSPECIFIED;
+  std::string message;  // one sentence
 };
 
-// Of a job that ended with a status other than 0; reads the outputs in the attempt's directory. `launcher`:
-// LaunchPlan::launcher.
+// Judges a job that ended with a status other than 0, from its result and the output files in the attempt's
+// directory. `launcher` is LaunchPlan::launcher, `ranks` the number of ranks.
 ExitCause JudgeExit(const JobResult& result, const std::string& launcher, int ranks,
                     const std::string& directory);
 
-// The last line of a file that holds more than spaces, at most 300 bytes of it and valid UTF-8; empty when
-// there is none.
+// Returns the last line of the file that is not blank: at most 300 bytes, valid UTF-8. Empty if there is none
+// or the file cannot be read.
 std::string LastWords(const std::string& path);
 
 }  // namespace scalelab::worker

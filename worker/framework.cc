@@ -28,11 +28,11 @@ class NativeFramework final : public Framework {
     const v1::RunSpec& spec = attempt.spec();
     if (access(trainer_.c_str(), X_OK) != 0) {
       return absl::FailedPreconditionError(
-          absl::StrCat("Engine ", spec.engine(), " needs the trainer, and '", trainer_,
-                       "' is no program; build it (SCALELAB_TRAINER=ON) or name another with --trainer."));
+          absl::StrCat("Engine ", spec.engine(), " needs the trainer, but '", trainer_,
+                       "' is not an executable program; build it (SCALELAB_TRAINER=ON) or set --trainer."));
     }
-    // Ranks of gloo and nccl meet in the attempt's directory, whoever starts them. MPI wants its launcher on
-    // Slurm even for one rank.
+    // Ranks of gloo and nccl rendezvous in the attempt's directory, whatever starts them. On Slurm, MPI needs
+    // its launcher even for one rank.
     const bool automatic = spec.backend().empty() || spec.backend() == "auto";
     const bool mpi = spec.backend() == "mpi" || (automatic && spec.ranks() > 1);
     return RankProgram{{trainer_}, {}, mpi ? Rendezvous::kMpi : Rendezvous::kNone};
@@ -66,9 +66,9 @@ class PythonFramework final : public Framework {
     program.argv =
         PythonCommand(environment, {script},
                       {{attempt.directory(), adapters_, trainer_directory, data}, spec.gpus_per_rank() > 0});
-    // Packages in a home directory would shadow those of the environment.
+    // Packages in the home directory would shadow those of the environment.
     program.environment = {{"SCALELAB_TRAINER", trainer_}, {"PYTHONNOUSERSITE", "1"}};
-    // Even for one rank: MPI wants its launcher on Slurm.
+    // On Slurm, MPI needs its launcher even for one rank.
     program.rendezvous = engine.rendezvous;
     program.one_process = engine.one_process;
     return program;
@@ -107,8 +107,8 @@ absl::StatusOr<const Framework*> FrameworkOf(const Frameworks& frameworks, absl:
   for (const auto& framework : frameworks) {
     if (framework->Serves(engine)) return framework.get();
   }
-  return absl::UnimplementedError(absl::StrCat("This worker does not know engine '", engine, "'; it runs ",
-                                               absl::StrJoin(EngineNames(), ", "), "."));
+  return absl::UnimplementedError(absl::StrCat("This worker does not support engine '", engine,
+                                               "'; supported: ", absl::StrJoin(EngineNames(), ", "), "."));
 }
 
 }  // namespace scalelab::worker

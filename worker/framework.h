@@ -1,4 +1,4 @@
-// What runs an engine: the command of one rank, and how its ranks find each other.
+// A framework: maps engines to the program of a rank and its rendezvous.
 #pragma once
 
 #include <memory>
@@ -15,36 +15,38 @@ namespace scalelab::worker {
 
 using DesiredAttempt = v1::SynchronizeResponse::DesiredAttempt;
 
-// One rank's program; every rank runs the same.
+// The program of a rank; all ranks run the same one.
 struct RankProgram {
   std::vector<std::string> argv;
-  std::vector<std::pair<std::string, std::string>> environment;  // beside what every rank finds
+  std::vector<std::pair<std::string, std::string>> environment;  // added to the variables that every rank has
   Rendezvous rendezvous = Rendezvous::kNone;
   bool one_process =
-      false;  // one process for all ranks, with their cores and GPUs; SCALELAB_REPLICAS says how many
+      false;  // one process for all ranks, with all their cores and GPUs; SCALELAB_REPLICAS is their number
 };
 
+// Implementations are immutable, so any thread may call them.
 class Framework {
  public:
   virtual ~Framework() = default;
-  // Whether engines of this name ("native/ddp") are its own.
+  // Whether this framework runs the engine ("native/ddp").
   virtual bool Serves(absl::string_view engine) const = 0;
-  // What to run, of an attempt whose engine it serves. FAILED_PRECONDITION: it is not installed here; the
-  // sentence says what to try.
+  // Returns the program for an attempt whose engine this framework serves. FAILED_PRECONDITION if it is not
+  // installed on this node, or the study lacks something; the message is one sentence that says what to try.
   virtual absl::StatusOr<RankProgram> ProgramOf(const DesiredAttempt& attempt) const = 0;
 };
 
 using Frameworks = std::vector<std::unique_ptr<Framework>>;
 
-// "native/*": the trainer of this project.
+// Serves "native/*" with this project's trainer.
 std::unique_ptr<Framework> NewNativeFramework(std::string trainer_program);
-// Engines of Python frameworks (catalog/engines.h): an adapter of the directory `adapters`, run by the Python
-// of the attempt's environment. The native trainer gives all of them their initial weights.
+// Serves the engines of Python frameworks (catalog/engines.h). A rank runs the engine's adapter script in the
+// directory `adapters`, with the Python of the attempt's environment. All of them take their initial weights
+// from the native trainer.
 std::unique_ptr<Framework> NewPythonFramework(std::string adapters, std::string trainer_program);
-// "custom": the study's own command.
+// Serves "custom": the study's own command.
 std::unique_ptr<Framework> NewCustomFramework();
 
-// UNIMPLEMENTED when none of them serves the engine.
+// Returns the first framework that serves the engine; UNIMPLEMENTED if none does.
 absl::StatusOr<const Framework*> FrameworkOf(const Frameworks& frameworks, absl::string_view engine);
 
 }  // namespace scalelab::worker

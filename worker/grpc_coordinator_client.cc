@@ -102,8 +102,8 @@ class GrpcCoordinatorClient final : public CoordinatorClient {
         polls_.erase(&call->context);
         calls_.erase(&call->context);
       }
-      // A call holds its channel. Its last holder joins the threads of gRPC, and must not be one of them:
-      // what is known of that ends with memory used after it is given back (grpc/grpc pull request 32584).
+      // A call holds a reference to its channel. The last holder joins gRPC's threads, so it must not be one
+      // of them: a known error of gRPC uses memory there after freeing it (grpc/grpc pull request 32584).
       call.reset();
       done = nullptr;
       absl::MutexLock lock(&mutex_);
@@ -111,7 +111,7 @@ class GrpcCoordinatorClient final : public CoordinatorClient {
     });
   }
 
-  // The next call goes to the next address, unless one that failed earlier has seen to that.
+  // Makes the next call use the next address, unless another failed call has already done so.
   void TryNextAfter(size_t server) {
     absl::MutexLock lock(&mutex_);
     if (server == server_) server_ = (server_ + 1) % stubs_.size();
@@ -121,7 +121,7 @@ class GrpcCoordinatorClient final : public CoordinatorClient {
   std::vector<std::unique_ptr<v1::WorkerService::Stub>> stubs_;
   absl::Mutex mutex_;
   size_t server_ ABSL_GUARDED_BY(mutex_) = 0;
-  int unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // calls that still hold something
+  int unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // calls that still hold a reference to the channel or to this
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mutex_);
   std::set<grpc::ClientContext*> polls_ ABSL_GUARDED_BY(mutex_);
 };

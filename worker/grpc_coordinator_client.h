@@ -1,4 +1,4 @@
-// WorkerService over gRPC.
+// A CoordinatorClient over gRPC.
 #pragma once
 
 #include <memory>
@@ -10,14 +10,14 @@
 namespace scalelab::worker {
 
 struct CoordinatorAddress {
-  // Where the coordinator may be reached ("unix:/data/scalelab.sock", "host:7410"), tried in turn; at least
-  // one.
+  // Addresses of the coordinator ("unix:/data/scalelab.sock", "host:7410"); at least one. A call uses the
+  // current address; UNAVAILABLE makes the next call use the next one.
   std::vector<std::string> servers;
   std::string allocation;  // token
-  std::string secret;      // of the allocation
+  std::string secret;      // of the allocation, sent as a bearer token
 };
 
-// The client's destructor cancels what is under way and waits for it.
+// The client's destructor cancels all calls in flight and waits for their callbacks.
 std::unique_ptr<CoordinatorClient> NewGrpcCoordinatorClient(const CoordinatorAddress& address);
 
 }  // namespace scalelab::worker

@@ -18,7 +18,7 @@ void Set(std::vector<std::string>* environment, absl::string_view name, absl::st
   environment->push_back(absl::StrCat(name, "=", value));
 }
 
-// Processes to start, and cores and GPUs of each, in those of a rank.
+// The number of processes to start, and the ranks that each of them serves (for its cores and GPUs).
 int ProcessCount(const Desired& attempt, const RankProgram& program) {
   return program.one_process ? 1 : attempt.spec().ranks();
 }
@@ -26,7 +26,8 @@ int RanksIn(const Desired& attempt, const RankProgram& program) {
   return program.one_process ? attempt.spec().ranks() : 1;
 }
 
-// What a rank that no launcher starts finds in its environment; scalelab-rank sets the same for the others.
+// Sets the variables of a rank that is started without a launcher; scalelab-rank sets the same ones
+// for the others.
 void SetRank(std::vector<std::string>* environment, const Desired& attempt, int rank) {
   Set(environment, "RANK", absl::StrCat(rank));
   Set(environment, "LOCAL_RANK", absl::StrCat(rank));
@@ -34,7 +35,8 @@ void SetRank(std::vector<std::string>* environment, const Desired& attempt, int 
   Set(environment, "SCALELAB_EVENTS", absl::StrCat(attempt.directory(), "/events-", rank, ".jsonl"));
 }
 
-// Cores of `count` ranks of the node from this place on; none: there are too few for each to have its own.
+// Returns the cores of `count` ranks of the node, from local rank `place` on; empty if the node has too few
+// to pin all ranks.
 std::vector<int> CpusOf(const Desired& attempt, const LaunchHost& host, int place, int count = 1) {
   const size_t each = std::max(1, attempt.spec().cpus_per_rank());
   if (host.own_cpus.size() < each * RanksOn(attempt, 0).count) return {};
@@ -42,7 +44,7 @@ std::vector<int> CpusOf(const Desired& attempt, const LaunchHost& host, int plac
   return {first, first + static_cast<ptrdiff_t>(count * each)};
 }
 
-// The same for scalelab-rank, whose place only its launcher knows: cores of all places, "0,1/2,3".
+// The cores of all local ranks, "0,1/2,3", for scalelab-rank: only the MPI launcher knows its place.
 std::string CpusOfAll(const Desired& attempt, const LaunchHost& host) {
   std::vector<std::string> places;
   for (int place = 0; place < RanksOn(attempt, 0).count; ++place)
@@ -61,7 +63,7 @@ Command DirectRank(const Desired& attempt, const RankProgram& program, std::vect
 Command Mpirun(const Desired& attempt, const RankProgram& program, std::vector<std::string> environment,
                const LaunchHost& host) {
   std::vector<std::string> argv{host.mpirun, "-np", absl::StrCat(attempt.spec().ranks()),
-                                // Slots were counted by the coordinator; this machine is the only one.
+                                // The coordinator has counted the slots, and this machine is the only node.
                                 "--oversubscribe", "--bind-to", "none", "--mca", "plm", "isolated"};
   if (host.root) argv.push_back("--allow-run-as-root");
   argv.insert(argv.end(), {"--mca", "btl", "self,vader"});
@@ -72,9 +74,9 @@ Command Mpirun(const Desired& attempt, const RankProgram& program, std::vector<s
           attempt.directory() + "/launcher.err"};
 }
 
-// One step of the job, on exactly the nodes the coordinator chose: ranks fill them one after another. The
-// worker's own step holds the same CPUs and GPUs, hence --overlap. No --mem: a controller that restarts
-// (22.05) forgets of steps with it that they overlap. When one rank dies the others are ended.
+// Starts one step of the job, on exactly the nodes that the coordinator chose; ranks fill them one after
+// another. --overlap, because the worker's own step holds the same CPUs and GPUs. No --mem: a restarted
+// controller (Slurm 22.05) forgets that steps with --mem overlap. When one rank dies, srun ends the others.
 Command Srun(const Desired& attempt, const RankProgram& program, std::vector<std::string> environment,
              const LaunchHost& host, std::string* hosts) {
   const v1::RunSpec& spec = attempt.spec();
@@ -93,14 +95,13 @@ Command Srun(const Desired& attempt, const RankProgram& program, std::vector<std
       absl::StrCat("--nodes=", attempt.nodes_size()),
       absl::StrCat("--ntasks=", ProcessCount(attempt, program)), "--distribution=arbitrary",
       absl::StrCat("--cpus-per-task=", cores),
-      // Each rank has cores of its own, where the site's task plugin can bind at all.
+      // Pins each rank to its own cores, where the site's task plugin supports that.
       "--cpu-bind=cores",
-      // Slurm waits for ever for what a step of this job should always get.
+      // Without a limit, srun would wait forever for resources that a step of this job should get at once.
       "--immediate=60", "--kill-on-bad-exit=1", "--input=none", "--export=ALL",
       "--chdir=" + attempt.directory()};
-  // Every rank sees the GPUs of its node, as NCCL wants it, and takes the one of its local rank. That is what
-  // srun does when nothing is said of binding; --gpu-bind=none (22.05) hides the GPUs from two ranks and
-  // more.
+  // Every rank sees all GPUs of its node, as NCCL requires, and uses the one of its local rank. srun does
+  // that when no binding is set; --gpu-bind=none (22.05) hides the GPUs if there are two ranks or more.
   if (spec.gpus_per_rank() > 0) argv.push_back(absl::StrCat("--gres=gpu:", largest * spec.gpus_per_rank()));
   argv.push_back(host.rank_program);
   argv.insert(argv.end(), program.argv.begin(), program.argv.end());
@@ -134,13 +135,13 @@ absl::StatusOr<LaunchPlan> PlanLaunch(const Desired& attempt, const RankProgram&
   if (attempt.nodes_size() > 1 && !slurm) {
     return absl::FailedPreconditionError(
         absl::StrCat("The attempt spans ", attempt.nodes_size(),
-                     " nodes, and mpirun here serves one node only; choose "
-                     "resources.ranks_per_node so that all ranks fit on one, or run on Slurm."));
+                     " nodes, but the mpirun launcher supports only one; set "
+                     "resources.ranks_per_node so that all ranks fit on one node, or run on Slurm."));
   }
   if (spec.ranks() < 1) return absl::InvalidArgumentError("The attempt has no ranks.");
   if (program.one_process && attempt.nodes_size() > 1) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "Engine ", spec.engine(), " is one process for all ", spec.ranks(), " ranks, and the attempt has ",
+        "Engine ", spec.engine(), " runs all ", spec.ranks(), " ranks in one process, but the attempt has ",
         attempt.nodes_size(), " nodes; set resources.ranks_per_node to ", spec.ranks(), "."));
   }
   std::vector<std::string> environment = host.environment;
@@ -154,7 +155,7 @@ absl::StatusOr<LaunchPlan> PlanLaunch(const Desired& attempt, const RankProgram&
   if (program.one_process) Set(&environment, "SCALELAB_REPLICAS", absl::StrCat(spec.ranks()));
   for (const auto& [name, value] : program.environment) Set(&environment, name, value);
 
-  // More ranks than cores: a rank that waits must give its core away, or steps take a scheduler tick each.
+  // With more ranks than cores, a waiting rank must yield its core, or each step takes a scheduler tick.
   if (program.rendezvous == Rendezvous::kMpi && RanksOn(attempt, 0).count * cores > host.cpus) {
     Set(&environment, "OMPI_MCA_mpi_yield_when_idle", "1");
   }

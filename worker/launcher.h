@@ -1,5 +1,4 @@
-// From "train this, on these nodes" to the processes that have to be started for it. Pure: reads nothing but
-// its arguments.
+// Plans which processes a node starts for an attempt. Pure: depends on the arguments only.
 #pragma once
 
 #include <string>
@@ -13,55 +12,58 @@
 
 namespace scalelab::worker {
 
-// Variable whose value is the attempt's token; every process of the attempt has it.
+// Environment variable with the attempt's token, set for every process of the attempt.
 inline constexpr char kAttemptTag[] = "SCALELAB_ATTEMPT";
 
-// Tells scalelab-rank its cores: of each rank of the node a list, "0,1/2,3".
+// Environment variable with the cores of the node's ranks, read by scalelab-rank: one list per
+// local rank, "0,1/2,3".
 inline constexpr char kRankCpus[] = "SCALELAB_RANK_CPUS";
 
-// What starts the ranks of an attempt.
+// The program that starts an attempt's ranks.
 enum class Launcher {
-  kMpirun,  // on this machine, as the worker's own processes; a rank that needs no MPI is started directly
-  kSrun,    // anywhere in the Slurm job, as a step of it: children of slurmstepd
+  kMpirun,  // on this machine, as descendants of the worker; ranks without MPI are started directly
+  kSrun,    // on all nodes of the Slurm job, as a job step: children of slurmstepd
 };
 
-// What the launcher has to know of the node.
+// Properties of this node that a launch depends on.
 struct LaunchHost {
   Launcher launcher = Launcher::kMpirun;
-  std::vector<std::string> environment;  // what ranks inherit, see InheritedEnvironment
+  std::vector<std::string> environment;  // variables that ranks inherit, see InheritedEnvironment
   std::string rank_program;              // path of scalelab-rank
   std::string mpirun = "mpirun", srun = "srun";
-  int cpus = 1;  // cores the worker may use
-  // Of these each rank gets its own, if there are enough for all; empty: ranks run wherever the kernel wants.
+  int cpus = 1;  // number of cores the worker may use
+  // Cores to pin ranks to, if there are enough for all ranks of the attempt; empty: ranks are not pinned.
   std::vector<int> own_cpus;
-  bool root = false;        // mpirun wants to be told
-  bool single_copy = true;  // ranks may read each other's memory (CMA)
+  bool root = false;        // the worker runs as root, for which mpirun needs an option
+  bool single_copy = true;  // ranks may use cross-memory attach (CMA), see SingleCopyAllowed
 };
 
 struct LaunchPlan {
   std::vector<Command> commands;
   std::string tag;  // Job::tag
-  // Program that starts the ranks, commands[0]: "mpirun" or "srun"; empty: the commands are the ranks.
+  // "mpirun" or "srun" if commands[0] starts the ranks; empty if the commands are the ranks.
   std::string launcher;
-  // Node of each rank, a line each; to be written to SLURM_HOSTFILE, <directory>/hosts. Empty: not needed.
+  // Contents of SLURM_HOSTFILE, <directory>/hosts: the node of each process, one per line. Empty: not needed.
   std::string hosts;
 };
 
-// Of the worker's environment, what its ranks get: not the traces of a surrounding MPI or Slurm step, which
-// would make theirs believe that it is a part of it (of Slurm's variables only what names the job stays), and
-// not our own variables, the secret among them.
+// Returns the variables of the worker's `environment` ("NAME=value") that ranks inherit. It leaves out the
+// variables of a surrounding MPI or Slurm step, which would make the ranks believe that they belong to it (of
+// Slurm's variables, those that name the job stay), and scalelab's own variables, among them the secret.
 std::vector<std::string> InheritedEnvironment(const std::vector<std::string>& environment);
 
-// The processes that the launching node, the attempt's first one, starts. FAILED_PRECONDITION: the attempt
-// spans several nodes and mpirun serves one.
+// Returns the processes to start on the attempt's first node, which launches for all nodes.
+// FAILED_PRECONDITION if the attempt spans several nodes and the launcher is mpirun, or if an engine of one
+// process spans several nodes; INVALID_ARGUMENT if the attempt has no ranks.
 absl::StatusOr<LaunchPlan> PlanLaunch(const v1::SynchronizeResponse::DesiredAttempt& attempt,
                                       const RankProgram& program, const LaunchHost& host);
 
-// Ranks of the attempt on the node in this place of its list: first and how many.
+// The ranks on one node: the first and their number.
 struct RankRange {
   int first = 0;
   int count = 0;
 };
+// Returns the ranks on the node with index `place` in the attempt's list of nodes.
 RankRange RanksOn(const v1::SynchronizeResponse::DesiredAttempt& attempt, int place);
 
 }  // namespace scalelab::worker

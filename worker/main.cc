@@ -1,4 +1,5 @@
-// scalelab-worker: one per node of an allocation. Wiring only; agent.h is where to start reading.
+// The entry point of scalelab-worker, the daemon on each node of an allocation. Wiring only; start
+// reading at agent.h.
 #include <unistd.h>
 
 #include <cstdio>
@@ -19,7 +20,7 @@ int Serve(const WorkerOptions& options, const SpawnerHandle& spawner, int signal
   EventLoop loop;
   int exit_code = 1;
   SpawnerProcesses processes(loop, spawner, [&] {
-    spdlog::critical("The process that starts others is gone: leaving");
+    spdlog::critical("The spawner process has died; exiting");
     loop.Stop();
   });
   const auto client = NewGrpcCoordinatorClient(options.coordinator);
@@ -63,7 +64,7 @@ int Main(int argc, char** argv) {
   absl::StatusOr<int> lock = -1;
   if (!options.lock_file.empty()) lock = LockFile(options.lock_file);
   if (!lock.ok()) return Fail(lock.status());
-  // Before any thread exists; it holds the lock too.
+  // Before any thread exists. The spawner shares the lock.
   const absl::StatusOr<SpawnerHandle> spawner = ForkSpawner();
   if (!spawner.ok()) return Fail(spawner.status());
   spdlog::set_default_logger(spdlog::stderr_color_mt("worker"));
@@ -77,7 +78,7 @@ int main(int argc, char** argv) {
   const int code = scalelab::worker::Main(argc, argv);
   spdlog::shutdown();
   fflush(nullptr);
-  // Not exit: a gRPC thread may still be giving back its last call, while destructors of its library's
+  // Not exit(): a gRPC thread may still be releasing its last call while the destructors of the library's
   // statics would run.
   _exit(code);
 }

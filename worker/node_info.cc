@@ -20,7 +20,7 @@
 namespace scalelab::worker {
 namespace {
 
-// What stands after the ':' or '=' of the first line that begins so; empty when there is none.
+// Returns the text after the ':' or '=' of the first line that starts with `begin`; empty if there is none.
 std::string ValueIn(const std::string& path, absl::string_view begin) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -87,11 +87,11 @@ std::string HostName() {
 }
 
 bool SingleCopyAllowed() {
-  // Yama above 0 forbids it between siblings, which is what ranks are.
+  // A Yama scope above 0 forbids it between siblings, and ranks are siblings.
   int scope = 0;
   std::ifstream("/proc/sys/kernel/yama/ptrace_scope") >> scope;
   if (scope > 0) return false;
-  // A seccomp filter forbids the call whoever is asked.
+  // A seccomp filter forbids the call for any target, so test it on this process.
   char from = 1, to = 0;
   const iovec source{&from, 1}, target{&to, 1};
   return process_vm_readv(getpid(), &target, 1, &source, 1, 0) == 1;

@@ -1,4 +1,4 @@
-// What this node is.
+// Describes this node: cores, memory, GPUs, system.
 #pragma once
 
 #include <string>
@@ -8,17 +8,19 @@
 
 namespace scalelab::worker {
 
-// Cores this process may use, CPU model, memory, GPU models, operating system. `software` stays empty.
+// Returns the number of usable cores, the CPU model, the memory, the GPU models and the operating system.
+// Leaves `software` empty.
 v1::NodeInfo ReadNodeInfo();
-// Numbers of the cores this process may use; none where the system cannot list them (it has over 1,024).
+// Returns the ids of the cores this process may use; empty if the affinity mask does not fit (more
+// than 1,024 cores).
 std::vector<int> AllowedCpus();
-// Name of this machine.
+// Returns the machine's host name.
 std::string HostName();
-// Whether processes here may copy from each other's memory (process_vm_readv): containers and Yama often
-// forbid it.
+// Whether a process may read a sibling's memory (process_vm_readv). Containers and Yama often forbid it.
 bool SingleCopyAllowed();
-// SHA-256 of a file in hexadecimal; empty when it cannot be read.
+// Returns the SHA-256 of a file in hexadecimal; empty if the file cannot be read.
 std::string FileSha256(const std::string& path);
+// Returns the SHA-256 of `bytes` in hexadecimal.
 std::string Sha256(const std::string& bytes);
 
 }  // namespace scalelab::worker

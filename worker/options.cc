@@ -28,33 +28,32 @@ bool ParseOptions(int argc, char** argv, WorkerOptions* options, int* exit_code)
   CLI::App app("Runs the attempts that a scalelab coordinator assigns to this node.", "scalelab-worker");
   app.set_version_flag("--version", std::string("scalelab-worker ") + SCALELAB_VERSION);
   app.add_option("--server", options->coordinator.servers,
-                 "Coordinator: unix:PATH or HOST:PORT, several by commas")
+                 "Addresses of the coordinator, separated by commas: unix:PATH or HOST:PORT")
       ->required()
       ->delimiter(',');
   app.add_option("--allocation", options->coordinator.allocation, "Token of the allocation")->required();
-  app.add_option("--node", options->node, "Name of this node as the scheduler calls it")
-      ->capture_default_str();
-  app.add_option("--node-index", options->node_index, "Place of this node in the allocation, from 0")
+  app.add_option("--node", options->node, "Name of this node in the scheduler")->capture_default_str();
+  app.add_option("--node-index", options->node_index, "Index of this node in the allocation, from 0")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--lock", options->lock_file,
-                 "File that is locked as long as a process of this worker is left");
+                 "Lock file, held as long as a process of this worker is alive");
   app.add_option("--launcher", options->launcher,
-                 "What starts ranks: mpirun (this machine), srun (Slurm job)")
+                 "Launcher of the ranks: mpirun (this machine only) or srun (Slurm job)")
       ->transform(CLI::Transformer(
           std::map<std::string, Launcher>{{"mpirun", Launcher::kMpirun}, {"srun", Launcher::kSrun}}))
       ->default_str("mpirun");
   app.add_flag("--bind", options->bind,
-               "Give each rank cores of its own; for a job that has this machine for itself");
+               "Pin each rank to its own cores; for a job with exclusive use of this machine");
   app.add_option("--give-up-after", give_up_after,
-                 "Seconds without the coordinator after which to end everything")
+                 "Seconds without an answer from the coordinator until everything is stopped")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--trainer", options->trainer_program, "Program of the native engines")
+  app.add_option("--trainer", options->trainer_program, "Trainer program of the native engines")
       ->capture_default_str();
-  app.add_option("--adapters", options->adapters, "Directory of the adapters of Python frameworks")
+  app.add_option("--adapters", options->adapters, "Directory with the adapters of Python frameworks")
       ->capture_default_str();
   app.add_option("--output-limit", output_mib,
-                 "MiB that each of a rank's two outputs may take on the disk; what is beyond is cut")
+                 "Limit in MiB for each of a rank's two output files; longer files are truncated")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   try {
@@ -68,7 +67,8 @@ bool ParseOptions(int argc, char** argv, WorkerOptions* options, int* exit_code)
   const char* secret = getenv("SCALELAB_ALLOCATION_SECRET");
   if (secret == nullptr || *secret == '\0') {
     fprintf(stderr,
-            "scalelab-worker: SCALELAB_ALLOCATION_SECRET is not set; the coordinator's scheduler sets it\n");
+            "scalelab-worker: SCALELAB_ALLOCATION_SECRET is not set; the coordinator sets it when it starts "
+            "workers\n");
     *exit_code = 2;
     return false;
   }

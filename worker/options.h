@@ -1,4 +1,4 @@
-// The command line of scalelab-worker, and what follows from it.
+// The command line of scalelab-worker, and the objects that it configures.
 #pragma once
 
 #include <string>
@@ -12,26 +12,28 @@ namespace scalelab::worker {
 
 struct WorkerOptions {
   CoordinatorAddress coordinator;                 // --server, --allocation, SCALELAB_ALLOCATION_SECRET
-  std::string node;                               // --node, by default the host's name
+  std::string node;                               // --node; default: the host name
   int node_index = 0;                             // --node-index
   std::string lock_file;                          // --lock; empty: none
   absl::Duration give_up_after = absl::Hours(1);  // --give-up-after
-  std::string trainer_program;  // --trainer, by default scalelab-trainer beside this program
-  // --adapters, by default share/scalelab/adapters beside the directory of this program
+  std::string trainer_program;  // --trainer; default: scalelab-trainer in this program's directory
+  // --adapters; default: ../share/scalelab/adapters, relative to this program's directory
   std::string adapters;
-  // --output-limit: bytes that the standard output, and as many that the errors, of a rank may take
+  // --output-limit: limit in bytes for each of a rank's two output files
   int64_t output_limit = int64_t{64} << 20;
   Launcher launcher = Launcher::kMpirun;  // --launcher
   bool bind = false;                      // --bind
-  std::string rank_program;               // scalelab-rank beside this program
-  std::string own_program;
+  std::string rank_program;               // scalelab-rank in this program's directory
+  std::string own_program;                // path of this executable
 };
 
-// False: the process should exit with *exit_code; whatever there is to say has been said. Takes the secret
-// out of the environment.
+// Parses the command line and takes the allocation's secret out of the environment. Returns false if the
+// process should exit with `*exit_code`; the help text or the error has been printed by then.
 bool ParseOptions(int argc, char** argv, WorkerOptions* options, int* exit_code);
 
+// Returns the frameworks that serve all engines of this worker.
 Frameworks NewFrameworks(const WorkerOptions& options);
+// Describes this node for PlanLaunch.
 LaunchHost NewLaunchHost(const WorkerOptions& options);
 
 }  // namespace scalelab::worker

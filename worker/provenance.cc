@@ -72,7 +72,7 @@ ordered_json EnvironmentJson(const v1::FrameworkEnvironment& environment) {
 
 std::map<std::string, std::string> SoftwareOf(const v1::FrameworkEnvironment& environment,
                                               const std::string& event_file) {
-  constexpr int kLines = 20;  // the start event is the first line, unless something went wrong
+  constexpr int kLines = 20;  // the start event should be the first line
   std::map<std::string, std::string> software;
   std::ifstream events(event_file);
   std::string line;
@@ -84,7 +84,7 @@ std::map<std::string, std::string> SoftwareOf(const v1::FrameworkEnvironment& en
       return it != event.end() && it->is_string() ? it->get<std::string>() : std::string();
     };
     const std::string framework = text("framework"), version = text("version");
-    // Some say "torch 1.13.1" for their version.
+    // Some adapters report "torch 1.13.1" as their version.
     const bool named = absl::StartsWith(version, framework);
     if (!framework.empty()) software["framework"] = named ? version : absl::StrCat(framework, " ", version);
     break;
@@ -132,11 +132,12 @@ void Provenance::AskTrainer(Processes& processes, std::function<void()> known) {
   loop_.After(kVersionLimit, [&processes, job] { processes.Stop(job, absl::ZeroDuration()); });
 }
 
-// {"name":"scalelab-trainer","version":"0.1.0","libtorch":"1.13.1",...}: one line of JSON.
+// Parses one line of JSON: {"name":"scalelab-trainer","version":"0.1.0","libtorch":"1.13.1",...}.
 void Provenance::TakeVersions(const std::string& output) {
   const auto versions = nlohmann::json::parse(output, nullptr, false);
   if (!versions.is_object()) {
-    spdlog::warn("'{} --version' said nothing that is understood", programs_.trainer);
+    spdlog::warn("'{} --version' did not print a JSON object; provenance will lack its versions",
+                 programs_.trainer);
     return;
   }
   for (const auto& [name, value] : versions.items()) {
@@ -177,7 +178,7 @@ void Provenance::Write(const std::string& directory, const ordered_json& attempt
     common["environment"] = RedactedEnvironment(environment_);
     common_ = common.dump(2, ' ', false, ordered_json::error_handler_t::replace);
   }
-  // One object of two: the attempt's members, then the common ones.
+  // Joins two objects into one: the attempt's members, then the shared ones.
   std::string text = attempt.dump(2, ' ', false, ordered_json::error_handler_t::replace);
   text.resize(text.rfind('\n'));
   absl::StrAppend(&text, ",", absl::string_view(common_).substr(1), "\n");

@@ -1,5 +1,4 @@
-// What is written beside a run so that its numbers can be judged later: which binaries, on what, in which
-// environment.
+// Records a run's provenance: the binaries, hardware and environment that its numbers depend on.
 #pragma once
 
 #include <map>
@@ -15,38 +14,40 @@
 
 namespace scalelab::worker {
 
-// "NAME=value" entries as an object; values of variables whose name holds TOKEN, SECRET, PASSWORD, KEY or
-// CREDENTIAL are replaced.
+// Returns "NAME=value" entries as a JSON object. Values of variables whose name contains TOKEN, SECRET,
+// PASSWORD, KEY or CREDENTIAL are replaced by "(redacted)".
 nlohmann::ordered_json RedactedEnvironment(const std::vector<std::string>& environment);
 
-// Replaces a file in one step: a reader sees all of it or none.
+// Replaces a file atomically: a reader sees the old or the new contents. Returns false on failure,
+// with errno set.
 bool WriteFileWhole(const std::string& path, const std::string& text);
 
-// Of a framework's environment: where it is, and the versions of its packages.
+// Returns a framework's environment as JSON: its place and the versions of its packages.
 nlohmann::ordered_json EnvironmentJson(const v1::FrameworkEnvironment& environment);
 
-// What a rank trained with: "framework" as its start event says ("pytorch 1.13.1"), and "environment", the
-// directory of the virtual environment behind all links, or the container, or the modules. Parts that are not
-// told are absent.
+// Returns what a rank trained with. "framework" is taken from the start event in `event_file` ("pytorch
+// 1.13.1"); "environment" is the directory name of the virtual environment with all symlinks resolved, the
+// container and the modules. A part that is unknown is absent.
 std::map<std::string, std::string> SoftwareOf(const v1::FrameworkEnvironment& environment,
                                               const std::string& event_file);
 
 class Provenance {
  public:
-  // `programs`: what is hashed, and of which the trainer (if not empty) is asked for its versions.
+  // Programs to hash. If `trainer` is not empty, AskTrainer runs it for its versions.
   struct Programs {
     std::string worker, rank, trainer;
   };
   Provenance(EventLoop& loop, Programs programs, std::vector<std::string> environment);
 
-  // Asks the trainer for its versions; `known` is called when they (or that there are none) are known.
+  // Runs the trainer to get its versions. Calls `known` on the loop's thread when they are known, or when the
+  // trainer has not reported any. The limit is 30 s.
   void AskTrainer(Processes& processes, std::function<void()> known);
-  // The node, with the software known so far.
+  // The node, with the software versions known so far.
   const v1::NodeInfo& node() const { return node_; }
-  // Writes <directory>/provenance.json: `attempt` and what is the same for all attempts of this worker. Waits
-  // for the versions first.
+  // Writes <directory>/provenance.json: the members of `attempt` and those that all attempts of this worker
+  // share. Before the versions are known, the file is only queued.
   void Record(const std::string& directory, nlohmann::ordered_json attempt);
-  // Writes what still waits.
+  // Writes all queued files.
   void Flush();
 
  private:
@@ -58,7 +59,7 @@ class Provenance {
   const std::vector<std::string> environment_;
   v1::NodeInfo node_;
   bool complete_ = false;
-  std::string common_;  // JSON text of what all attempts share, made when first needed
+  std::string common_;  // JSON text of the shared members, made when first needed
   std::vector<std::pair<std::string, nlohmann::ordered_json>> waiting_;
 };
 

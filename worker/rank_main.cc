@@ -1,6 +1,6 @@
-// scalelab-rank PROGRAM ARGS...: what an MPI launcher or srun starts in place of PROGRAM. Gives the rank what
-// every rank finds (docs/users/write-a-training-script.md), whoever started it, and then becomes PROGRAM.
-// Nothing but libc: it is started once a rank.
+// scalelab-rank PROGRAM ARGS...: a wrapper that mpirun or srun starts in place of PROGRAM. It sets the
+// variables that every rank has (docs/users/write-a-training-script.md), whatever started it, redirects the output, and
+// then executes PROGRAM. It uses nothing but libc, because it is started once per rank.
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -11,7 +11,7 @@
 
 namespace {
 
-// The first of these variables that is set to a number; NULL when none is.
+// Returns the value of the first of these variables that holds a number, or null.
 const char* FirstNumber(const char* const* names) {
   for (; *names != nullptr; ++names) {
     const char* value = getenv(*names);
@@ -29,7 +29,7 @@ bool Redirect(int target, const char* directory, const char* rank, const char* e
   return false;
 }
 
-// Binds this process to its cores, if the launcher wrote such (worker/launcher.h): the `place`-th list.
+// Pins this process to list number `place` of `lists`, the cores that the worker chose (worker/launcher.h).
 bool Bind(const char* lists, const char* place) {
   for (int skip = place == nullptr ? 0 : atoi(place); skip > 0 && lists != nullptr; --skip) {
     lists = strchr(lists, '/');
@@ -52,7 +52,7 @@ bool Bind(const char* lists, const char* place) {
 int main(int argc, char** argv) {
   static const char* const kRank[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID", "RANK", nullptr};
   static const char* const kLocal[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "LOCAL_RANK", nullptr};
-  // A process that stands for several ranks is alone in its step.
+  // A process that serves several ranks is the only one of its step.
   static const char* const kWorld[] = {"SCALELAB_REPLICAS", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS",
                                        "SLURM_NTASKS",      "WORLD_SIZE",           nullptr};
   if (argc < 2) {
@@ -62,12 +62,12 @@ int main(int argc, char** argv) {
   const char* directory = getenv("SCALELAB_ATTEMPT_DIR");
   const char* rank = FirstNumber(kRank);
   if (directory == nullptr || rank == nullptr) {
-    fprintf(stderr, "scalelab-rank: no %s; start it with mpirun or srun from scalelab-worker\n",
-            directory == nullptr ? "SCALELAB_ATTEMPT_DIR"
-                                 : "rank in OMPI_COMM_WORLD_RANK, PMIX_RANK, SLURM_PROCID or RANK");
+    fprintf(stderr, "scalelab-rank: %s; start it with mpirun or srun from scalelab-worker\n",
+            directory == nullptr ? "SCALELAB_ATTEMPT_DIR is not set"
+                                 : "none of OMPI_COMM_WORLD_RANK, PMIX_RANK, SLURM_PROCID and RANK is set");
     return 2;
   }
-  // Copies: setenv may move what getenv has given.
+  // Copy the values, because setenv may invalidate what getenv has returned.
   char own_rank[32], events[4096];
   snprintf(own_rank, sizeof own_rank, "%s", rank);
   snprintf(events, sizeof events, "%s/events-%s.jsonl", directory, own_rank);

@@ -1,4 +1,5 @@
-// What a worker has to do so that what is becomes what should be. Pure: no processes, no time, no RPC.
+// Decides which actions bring the worker's attempts to the desired state. Pure: no processes, no
+// time, no RPC.
 #pragma once
 
 #include <string>
@@ -9,22 +10,22 @@
 
 namespace scalelab::worker {
 
-// An attempt as the decision sees it.
+// An attempt of this worker, as input of the decision.
 //
-//   (unknown) --begin--> live --stop--> live, stopping --> ended --forget--> (unknown)
-//                          \______________________________/
+//  (unknown) --begin--> live --stop--> live, stopping --> ended --forget--> (unknown)
+//                         \_____ all processes end ______/
 struct LocalAttempt {
   std::string token;
-  bool ended = false;     // reported as ENDED, or nothing of it left to do
-  bool stopping = false;  // has been told to stop
+  bool ended = false;     // it has ended, which is reported as ENDED
+  bool stopping = false;  // a stop was requested
 };
 
 struct Action {
   enum class Kind {
-    kBegin,    // prepare and launch; if it is to be stopped already, only say that it has ended
-    kStop,     // end its processes; it still reports
-    kForget,   // has ended and is not wanted any more
-    kAbandon,  // end its processes and forget it; nobody wants its events
+    kBegin,    // prepare and launch; if the desired state is a stop, end at once
+    kStop,     // end its processes; events and end are still reported
+    kForget,   // remove an ended attempt that is no longer desired
+    kAbandon,  // end its processes, then remove it; its events are not needed
   };
   Kind kind;
   std::string token;
@@ -33,11 +34,12 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
-// Actions in the order of the response. `leaving`: nothing new is begun.
+// Returns the actions: first those for attempts in the response, in its order, then those for attempts that
+// it lacks. If `leaving`, nothing new is begun.
 std::vector<Action> Decide(const std::vector<LocalAttempt>& local, const v1::SynchronizeResponse& desired,
                            bool leaving);
 
-// Time between TERM and KILL that a desired attempt asks for.
+// The time between SIGTERM and SIGKILL for a desired attempt.
 absl::Duration GraceOf(const v1::SynchronizeResponse::DesiredAttempt& desired);
 
 }  // namespace scalelab::worker

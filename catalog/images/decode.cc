@@ -16,12 +16,12 @@ namespace scalelab {
 namespace {
 
 constexpr absl::string_view kJpegMagic = "\xff\xd8\xff", kPngMagic = "\x89PNG\r\n\x1a\n";
-// Four times what the largest cameras make; a header may claim anything.
+// Four times the size of the largest cameras' images, because a damaged header may claim any size.
 constexpr int64_t kMostPixels = int64_t{1} << 29;
 
 absl::Status NoImage(absl::string_view file) {
   if (file.empty()) return absl::DataLossError("the file is empty");
-  return absl::DataLossError("this is neither JPEG nor PNG by its first bytes");
+  return absl::DataLossError("this is neither JPEG nor PNG, judging by its first bytes");
 }
 
 class PngReader {
@@ -42,7 +42,7 @@ class PngReader {
   absl::StatusOr<Image> Decode(absl::string_view file) {
     const absl::StatusOr<ImageSize> size = ReadHeader(file);
     if (!size.ok()) return size.status();
-    image_.format = PNG_FORMAT_RGBA;  // asked for RGB, libpng would mix transparent pixels with a background
+    image_.format = PNG_FORMAT_RGBA;  // with RGB, libpng would blend transparent pixels with a background
     std::vector<uint8_t> rgba(PNG_IMAGE_SIZE(image_));
     if (!png_image_finish_read(&image_, nullptr, rgba.data(), 0, nullptr))
       return absl::DataLossError(image_.message);
@@ -61,7 +61,7 @@ class PngReader {
 
 absl::Status CheckSize(const ImageSize& size) {
   if (size.width < 1 || size.height < 1 || int64_t{size.width} * size.height > kMostPixels) {
-    return absl::DataLossError(absl::StrCat("it claims to have ", size.width, " x ", size.height, " pixels"));
+    return absl::DataLossError(absl::StrCat("its header claims ", size.width, " x ", size.height, " pixels"));
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,5 @@
-// Image files to pixels: JPEG (baseline and progressive; gray, YCbCr, RGB, CMYK and YCCK) and PNG (any kind),
-// told apart by their first bytes, whatever their names. All functions may be called by any number of threads
-// at once.
+// Decodes image files: JPEG (baseline and progressive; gray, YCbCr, RGB, CMYK and YCCK) and PNG (all kinds).
+// The format is detected from the first bytes, not from the file name. All functions are thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -13,34 +12,35 @@
 
 namespace scalelab {
 
-// In pixels.
+// The size of an image in pixels.
 struct ImageSize {
   int width = 0, height = 0;
 };
 
-// Red, green and blue of each pixel, row by row.
+// An image as red, green and blue of each pixel, row by row.
 struct Image {
   ImageSize size;
   std::vector<uint8_t> rgb;  // 3 * width * height
-  int eighths = 8;           // of the file's own size; a last pixel may be covered in part only
+  // Scale of `size` relative to the file's size, in eighths. The last row and column may be covered in part.
+  int eighths = 8;
 };
 
-// Errors of all three are words about the content ("the file ends too early"), to be put behind the file's
-// name.
+// Errors are phrases about the content ("the file ends too early"), for callers that put the file name in
+// front. Damage is DATA_LOSS.
 
-// Size by the header alone.
+// Returns the size, reading the header only.
 absl::StatusOr<ImageSize> ReadImageSize(absl::string_view file);
 
-// JPEG is decoded at `eighths` / 8 of its size, rounded up, at a part of the cost (libjpeg's scaled inverse
-// DCT); PNG always as it is. Gray becomes three equal channels, transparency is passed over. What is damaged
-// is an error, also where a viewer would show something.
+// Decodes an image. JPEG is decoded at `eighths` / 8 of its size, rounded up, at a fraction of the cost
+// (libjpeg's scaled inverse DCT); PNG always at full size. Gray becomes three equal channels; transparency is
+// ignored. Damage is an error, even where a viewer would display something.
 absl::StatusOr<Image> DecodeImage(absl::string_view file, int eighths = 8);
 
-// The smallest number of eighths, 1 to 8, at which `from` pixels are not fewer than `to`; 8 where they are
-// anyway.
+// Returns the smallest number of eighths, 1 to 8, at which `from` pixels become at least `to`; 8
+// if none does.
 int SmallestScale(double from, int to);
 
-// All bytes of a file. INVALID_ARGUMENT is one sentence with the path.
+// Returns all bytes of a file. INVALID_ARGUMENT with one sentence that names the path if it cannot be read.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
 }  // namespace scalelab

@@ -1,7 +1,7 @@
 #include "catalog/images/jpeg.h"
 
 #include <csetjmp>
-// Each of these needs the one before it.
+// Each of these headers needs the previous one.
 // clang-format off
 #include <cstdio>
 #include <jpeglib.h>
@@ -11,8 +11,8 @@
 namespace scalelab {
 namespace {
 
-// libjpeg calls back when something is wrong and must not be returned to: it is left by longjmp, as its
-// manual says.
+// libjpeg calls error_exit on an error, and this function must not return: it leaves by longjmp, as
+// libjpeg's manual recommends.
 struct ErrorHandler {
   jpeg_error_mgr base;
   jmp_buf jump;
@@ -25,7 +25,7 @@ struct ErrorHandler {
   std::longjmp(handler->jump, 1);
 }
 
-// libjpeg goes on with gray pixels after any of these; other warnings do not change what is seen.
+// libjpeg continues with gray pixels after any of these warnings; other warnings do not change the picture.
 bool MeansDamage(int code) {
   switch (code) {
     case JWRN_JPEG_EOF:
@@ -45,8 +45,8 @@ void OnMessage(j_common_ptr info, int level) {
   if (level < 0 && MeansDamage(info->err->msg_code)) Leave(info);
 }
 
-// One decompression. What may fail is done within Guard, by code that owns nothing: it may be left at any
-// call.
+// One decompression. Calls that may fail run inside Guard, in code that owns nothing, because longjmp may
+// leave it at any call.
 class Decompressor {
  public:
   Decompressor() {
@@ -79,7 +79,7 @@ class Decompressor {
   ErrorHandler handler_{};
 };
 
-// Adobe's programs, which make nearly all of these files, store ink inverted: 255 is no ink.
+// Adobe's programs, which write nearly all CMYK files, store inverted values: 255 is no ink.
 void CmykToRgb(const uint8_t* cmyk, int64_t pixels, bool inverted, uint8_t* rgb) {
   for (int64_t i = 0; i < pixels; ++i, cmyk += 4, rgb += 3) {
     const int black = inverted ? cmyk[3] : 255 - cmyk[3];

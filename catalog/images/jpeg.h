@@ -1,4 +1,4 @@
-// The JPEG part of decode.h. Internal to this room.
+// JPEG decoding for decode.h. Internal to this library.
 #pragma once
 
 #include "catalog/images/decode.h"
@@ -8,7 +8,7 @@ namespace scalelab {
 absl::StatusOr<ImageSize> ReadJpegSize(absl::string_view file);
 absl::StatusOr<Image> DecodeJpeg(absl::string_view file, int eighths);
 
-// Of an image that claims so many pixels: OK, or that they are too many to be true.
+// Returns an error if the size in an image's header is implausible.
 absl::Status CheckSize(const ImageSize& size);
 
 }  // namespace scalelab

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kChannels = 3;
 
-// For each target pixel, the source pixels [first, first + count) and their weights, which add up to 1.
+// The source pixels [first, first + count) of each target pixel, and their weights, which sum to 1.
 struct Weights {
   std::vector<int> first, count;
   std::vector<float> values;  // `most` for each target pixel
@@ -27,7 +27,8 @@ Weights TriangleWeights(double begin, double length, int source_length, int side
   weights.values.resize(static_cast<size_t>(side) * weights.most);
   for (int target = 0; target < side; ++target) {
     const double center = begin + (target + 0.5) * scale;
-    // A target pixel of a thin region may lie between two pixels' centers: it takes the nearer one at least.
+    // In a thin region, a target pixel may lie between the centers of two pixels; it uses at least
+    // the nearer one.
     const int first = std::clamp(static_cast<int>(std::ceil(center - support - 0.5)), low, high - 1);
     const int last = std::clamp(static_cast<int>(std::floor(center + support - 0.5)), first, high - 1);
     float* values = weights.values.data() + static_cast<size_t>(target) * weights.most;
@@ -53,7 +54,7 @@ void ResizeRegion(const Image& image, const ImageRegion& region, int side, uint8
   const Weights down = TriangleWeights(region.top, region.height, image.size.height, side);
   const int first_row = down.first.front(), last_row = down.first.back() + down.count.back();
   const size_t stride = static_cast<size_t>(side) * kChannels;
-  std::vector<float> narrow((last_row - first_row) * stride);  // rows of the region, as wide as the target
+  std::vector<float> narrow((last_row - first_row) * stride);  // rows of the region at the target's width
   for (int y = first_row; y < last_row; ++y) {
     const uint8_t* row = image.rgb.data() + static_cast<size_t>(y) * image.size.width * kChannels;
     float* to = narrow.data() + (y - first_row) * stride;
@@ -71,7 +72,7 @@ void ResizeRegion(const Image& image, const ImageRegion& region, int side, uint8
   }
   std::vector<float> sums(stride);
   for (int y = 0; y < side; ++y, out += stride) {
-    std::fill(sums.begin(), sums.end(), 0.5f);  // rounds
+    std::fill(sums.begin(), sums.end(), 0.5f);  // 0.5 for rounding
     for (int i = 0; i < down.count[y]; ++i) {
       const float* row = narrow.data() + (down.first[y] + i - first_row) * stride;
       const float weight = down.of(y)[i];

@@ -24,7 +24,7 @@ using Progress = std::function<void(int64_t done, int64_t all)>;
 constexpr int64_t kOfficialRecords = 10'000;
 constexpr int kCifar10Classes = 10;
 
-// Of the files in cifar-10-binary.tar.gz.
+// MD5 of the files in cifar-10-binary.tar.gz.
 struct OfficialFile {
   absl::string_view name, md5;
 };
@@ -38,12 +38,12 @@ constexpr OfficialFile kOfficial[] = {{"data_batch_1.bin", "5dd7e06a14cb22eb9f67
 std::string Md5(absl::string_view bytes) {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int length = 0;
-  // Fails where a system allows no MD5 at all; then there is nothing to compare.
+  // Fails where the system forbids MD5; then the comparison is skipped.
   if (EVP_Digest(bytes.data(), bytes.size(), digest, &length, EVP_md5(), nullptr) != 1) return "";
   return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), length));
 }
 
-// What is wrong with a file of whole records; nothing when it is sound.
+// Returns what is wrong with a file of whole records, or nothing.
 std::optional<std::string> ProblemOf(const RecordFile& file) {
   const absl::StatusOr<std::string> bytes = ReadFile(file.path);
   if (!bytes.ok()) return std::string(bytes.status().message());
@@ -51,7 +51,7 @@ std::optional<std::string> ProblemOf(const RecordFile& file) {
     const int label = static_cast<uint8_t>((*bytes)[record * kCifar10RecordBytes]);
     if (label >= kCifar10Classes) {
       return absl::StrCat("record ", record, " has label ", label,
-                          ", which is none of 0 to 9: this is no CIFAR-10 file in its binary version");
+                          ", which is not in 0 to 9: this is not a CIFAR-10 file in the binary version");
     }
   }
   if (file.records != kOfficialRecords) return std::nullopt;
@@ -98,7 +98,7 @@ absl::StatusOr<Verification> VerifyImageFolder(const std::string& dir, const Pro
   result.files = result.images;
 
   std::atomic<int64_t> next = 0;
-  std::mutex mutex;  // of what follows
+  std::mutex mutex;  // guards `done` and `bad`
   int64_t done = 0;
   std::map<int64_t, BadFile> bad;
   const auto work = [&] {

@@ -1,4 +1,4 @@
-// Whether the files of a data set are sound, each of them.
+// Verifies all files of a data set.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,17 @@ struct BadFile {
 };
 
 struct Verification {
-  int64_t files = 0;         // looked at
-  int64_t images = 0;        // in them, the bad ones included
+  int64_t files = 0;         // number of files read
+  int64_t images = 0;        // number of images, including the bad ones
   std::vector<BadFile> bad;  // in the order of the data set
 };
 
-// "cifar10": sizes, labels, and of files as large as the official ones whether they are those (MD5).
+// "cifar10": checks sizes and labels, and the MD5 of files that are as large as the official ones.
 // "imagefolder": decodes every image, on as many threads as there are cores.
-// `progress` is told now and then how many of how many files are done, by one thread at a time. An error
-// where the data set cannot be looked at as a whole; INVALID_ARGUMENT for a name that has nothing to verify.
+//
+// Calls `progress` from time to time with the number of files done and in total, from one thread at a
+// time. Returns an error if the data set as a whole cannot be read; INVALID_ARGUMENT for a name without
+// files to verify.
 absl::StatusOr<Verification> VerifyDataset(absl::string_view name, const std::string& dir,
                                            const std::function<void(int64_t done, int64_t all)>& progress);
 

@@ -1,4 +1,4 @@
-// What the launcher relies on, of every Framework.
+// The contract that the launcher requires of every Framework.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,16 +22,16 @@ using ::testing::Pair;
 
 struct Implementation {
   std::string name;
-  std::string engine;                                  // one that it serves
-  std::function<std::unique_ptr<Framework>()> ready;   // where all it needs is there
-  std::function<std::unique_ptr<Framework>()> broken;  // where something it needs is missing
-  std::function<void(DesiredAttempt*)> spoil;          // makes an attempt that it cannot run
-  bool always_mpi = false;                             // its only way to meet, even alone
-  // How ctest names the case: otherwise by its bytes, which are others in each run.
+  std::string engine;                                  // an engine that it serves
+  std::function<std::unique_ptr<Framework>()> ready;   // an installation that is complete
+  std::function<std::unique_ptr<Framework>()> broken;  // an installation that lacks something
+  std::function<void(DesiredAttempt*)> spoil;          // changes the attempt so that it cannot run
+  bool always_mpi = false;                             // it uses MPI even for one rank
+  // Gives ctest a stable name; the default prints the bytes, which differ in each run.
   friend void PrintTo(const Implementation& value, std::ostream* out) { *out << value.name; }
 };
 
-// A directory with what the engine `engine` needs: a Python and its adapter.
+// Makes a directory with a Python and the adapter of `engine`.
 std::string Installed(const Engine& engine) {
   const std::string directory = absl::StrCat(::testing::TempDir(), "/framework-contract");
   std::filesystem::create_directories(directory + "/bin");
@@ -43,7 +43,7 @@ std::string Installed(const Engine& engine) {
   return directory;
 }
 
-// Of every engine with an adapter.
+// Returns all frameworks, the Python framework once for each engine with an adapter.
 std::vector<Implementation> Implementations() {
   std::vector<Implementation> all = {
       {"native", "native/ddp", [] { return NewNativeFramework("/bin/sh"); },
@@ -124,10 +124,10 @@ TEST(PythonFramework, TellsAnEngineThatIsNotInstalledWithTheCommandThatInstallsI
   DesiredAttempt attempt;
   attempt.mutable_spec()->set_engine("keras/jax");
   attempt.mutable_environment()->set_venv("/lab/frameworks/keras-jax");
-  EXPECT_EQ(NewPythonFramework("/nowhere", "")->ProgramOf(attempt).status().message(),
-            "Engine keras/jax cannot run here: '/lab/frameworks/keras-jax/bin/python' is not there or is no "
-            "program; "
-            "try deploy/frameworks keras-jax.");
+  EXPECT_EQ(
+      NewPythonFramework("/nowhere", "")->ProgramOf(attempt).status().message(),
+      "Engine keras/jax cannot run here: '/lab/frameworks/keras-jax/bin/python' does not exist or is not "
+      "executable; try deploy/frameworks keras-jax.");
 }
 
 TEST(PythonFramework, RunsTheAdapterWithTheEnvironmentsPython) {
@@ -144,7 +144,7 @@ TEST(PythonFramework, RunsTheAdapterWithTheEnvironmentsPython) {
   EXPECT_THAT(program->environment, Contains(Pair("SCALELAB_TRAINER", "/opt/bin/scalelab-trainer")));
   EXPECT_TRUE(program->one_process);
 
-  // Modules bring the container's programs, so that nothing of them is looked for here.
+  // Modules provide the container's programs, so PATH is not checked.
   attempt.mutable_spec()->set_gpus_per_rank(1);
   attempt.mutable_spec()->set_data_dir("/data/cifar");
   attempt.mutable_environment()->clear_venv();
@@ -167,7 +167,7 @@ TEST(PythonFramework, SaysWhatIsMissingOfAContainer) {
   attempt.mutable_spec()->set_engine("pytorch/ddp");
   attempt.mutable_environment()->set_container("/nowhere/torch.sif");
   EXPECT_THAT(std::string(NewPythonFramework(Installed(engine), "")->ProgramOf(attempt).status().message()),
-              HasSubstr("its container '/nowhere/torch.sif' is not there"));
+              HasSubstr("its container '/nowhere/torch.sif' does not exist"));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FrameworkContract, ::testing::ValuesIn(Implementations()),

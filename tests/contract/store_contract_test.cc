@@ -1,4 +1,4 @@
-// What every Store must do with studies, cells, runs, attempts, allocations and results.
+// The contract of every Store: studies, cells, runs, attempts, allocations and results.
 #include <thread>
 
 #include "tests/contract/store_fixture.h"
@@ -167,7 +167,7 @@ TEST_P(StoreContract, FindsARequestOfItsOwnerOnly) {
   batch.studies = {AStudy(1), AStudy(2), AStudy(3), AStudy(4)};
   batch.studies[0].request_id = "r";
   batch.studies[1].request_id = "r";
-  batch.studies[1].owner = "bob";  // studies 3 and 4 have none, which is no clash
+  batch.studies[1].owner = "bob";  // studies 3 and 4 have no request_id, which is no conflict
   Commit(batch);
   EXPECT_EQ(store_->FindRequest("ada", "r")->id, 1);
   EXPECT_EQ(store_->FindRequest("bob", "r")->id, 2);
@@ -197,7 +197,7 @@ TEST_P(StoreContract, ListsRunsByPositionInPagesAndByState) {
   WriteBatch batch;
   batch.studies = {AStudy(1), AStudy(2)};
   batch.cells = {ACell(1, 1), ACell(2, 2)};
-  // Ids of two studies that interleave, positions against the order of the ids.
+  // Two studies with interleaved ids, and positions in another order than the ids.
   for (int64_t id = 1; id <= 8; ++id) {
     RunRow run = ARun(id, 2 - id % 2, 2 - id % 2, static_cast<int>(id));
     run.position = static_cast<int>(10 - id);
@@ -274,7 +274,7 @@ TEST_P(StoreContract, LoadsWhatIsNotFinal) {
   batch.attempts[0].state = AttemptState::kSucceeded;
   batch.allocations = {AnAllocation(1, 2), AnAllocation(2, 2), AnAllocation(3, 1)};
   batch.allocations[0].state = AllocationState::kEnded;
-  batch.allocations[2].state = AllocationState::kReleasing;  // of a final study, and yet to be handed back
+  batch.allocations[2].state = AllocationState::kReleasing;  // of a final study, but not returned yet
   batch.appends = {AnAppend(2, 0, 0, 100), AnAppend(3, 0, 0, 100), AnAppend(1, 0, 0, 100)};
   Commit(batch);
   Reopen();
@@ -297,7 +297,7 @@ TEST_P(StoreContract, NeverForgetsTheLargestIds) {
   batch.Clear();
   batch.deleted_studies = {3};
   Commit(batch);
-  CommitStudyWithAttempt(2);  // smaller ones change nothing
+  CommitStudyWithAttempt(2);  // smaller ids do not change the counters
   Reopen();
   const Snapshot snapshot = store_->Load().value();
   EXPECT_EQ(snapshot.last_study_id, 3);
@@ -340,10 +340,10 @@ TEST_P(StoreContract, DeletesAStudyWithAllThatIsItsAndNothingElse) {
 TEST_P(StoreContract, WritesNothingOfABatchThatRefersToNothing) {
   WriteBatch batch;
   batch.studies = {AStudy(1)};
-  batch.attempts = {AnAttempt(1, 77)};  // there is no run 77
+  batch.attempts = {AnAttempt(1, 77)};  // run 77 does not exist
   EXPECT_TRUE(absl::IsFailedPrecondition(store_->Commit(batch)));
   EXPECT_TRUE(absl::IsNotFound(store_->GetStudy(1).status()));
-  CommitStudyWithAttempt(1);  // and the store goes on
+  CommitStudyWithAttempt(1);  // the store still works
   EXPECT_TRUE(store_->GetRun(1).ok());
 }
 
@@ -353,7 +353,7 @@ TEST_P(StoreContract, AcceptsAnEmptyBatch) {
   Commit(batch);
   batch.deleted_studies = {1};
   EXPECT_FALSE(batch.empty());
-  Commit(batch);  // deleting what is not there is no error
+  Commit(batch);  // deleting a missing study is no error
   batch.Clear();
   EXPECT_TRUE(batch.empty());
 }
@@ -363,13 +363,13 @@ TEST_P(StoreContract, ReadersSeeWholeCommitsWhileAWriteRuns) {
   std::atomic<bool> stop = false;
   std::atomic<int> reads = 0;
   std::vector<std::thread> readers;
-  for (int i = 0; i < 6; ++i) {  // more than there are connections
+  for (int i = 0; i < 6; ++i) {  // more threads than connections
     readers.emplace_back([&] {
       while (!stop) {
         const auto streams = store_->ListStreams(1);
         ASSERT_TRUE(streams.ok()) << streams.status();
         ++reads;
-        // Both ranks' streams move in one commit, so one read finds them equal.
+        // One commit advances the streams of both ranks, so a read finds them equal.
         if (streams->size() == 2)
           ASSERT_EQ((*streams)[0].position, (*streams)[1].position);
         else

@@ -1,4 +1,4 @@
-// A process that is killed at any moment loses nothing that it was told is durable, and doubles nothing.
+// Tests that a process killed at any moment loses no acknowledged commit and duplicates nothing.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,8 +15,8 @@ class StoreCrash : public ::testing::TestWithParam<Implementation> {};
 INSTANTIATE_TEST_SUITE_P(Stores, StoreCrash, ::testing::ValuesIn(Implementations()),
                          [](const auto& info) { return info.param.name; });
 
-// Each study `id` comes with a run, an attempt and three points; `id` goes to `out` once that is
-// acknowledged.
+// Commits study after study, each with a run, an attempt and three points. Writes each `id` to `out` after
+// its commit was acknowledged.
 [[noreturn]] void CommitUntilKilled(const Implementation& implementation, const std::string& directory,
                                     int out) {
   absl::StatusOr<std::unique_ptr<Store>> store = implementation.open(directory);
@@ -43,13 +43,13 @@ TEST_P(StoreCrash, KilledProcessesLoseAndDoubleNothingAcknowledged) {
   for (int iteration = 0; iteration < 40; ++iteration) {
     int ends[2];
     ASSERT_EQ(pipe(ends), 0);
-    const pid_t child = fork();  // no store is open here
+    const pid_t child = fork();  // the parent has no store open
     if (child == 0) {
       close(ends[0]);
       CommitUntilKilled(GetParam(), directory.path(), ends[1]);
     }
     close(ends[1]);
-    // Killed some microseconds after one of its first acknowledgements: at any point of the next commit.
+    // Kill it some microseconds after one of the first acknowledgements: at any point of the next commit.
     const int wanted = std::uniform_int_distribution(1, 20)(random);
     int64_t id = 0;
     for (int i = 0; i < wanted && read(ends[0], &id, sizeof(id)) == sizeof(id); ++i) acknowledged = id;
@@ -65,7 +65,7 @@ TEST_P(StoreCrash, KilledProcessesLoseAndDoubleNothingAcknowledged) {
     ASSERT_TRUE(store.ok()) << store.status();
     const int64_t last = (*store)->Load()->last_study_id;
     ASSERT_GE(last, acknowledged);
-    ASSERT_LE(last, acknowledged + 1);  // the one it was killed in may have become durable
+    ASSERT_LE(last, acknowledged + 1);  // the commit interrupted by the kill may be durable
     for (; checked < last; ++checked) {
       const int64_t study = checked + 1;
       ASSERT_TRUE((*store)->GetStudy(study).ok()) << study;

@@ -1,5 +1,5 @@
-// A little language to talk of studies, runs and points, and the list of Store implementations that the
-// contract runs against. To add one, add a row to Implementations().
+// Builders for studies, runs and points, and the list of Store implementations that the contract runs
+// against. To add an implementation, add a row to Implementations().
 #pragma once
 
 #include <stdlib.h>
@@ -19,11 +19,11 @@ namespace scalelab::db {
 
 struct Implementation {
   std::string name;
-  // Opens what lies in `directory`, or something new; called again to see what is durable.
+  // Opens the store in `directory`, or a new one. Called again to check what is durable.
   std::function<absl::StatusOr<std::unique_ptr<Store>>(const std::string& directory)> open;
 };
 
-// Names a parameter in the output of a test.
+// Names a parameter in a test's output.
 inline void PrintTo(const Implementation& implementation, std::ostream* out) { *out << implementation.name; }
 
 inline std::vector<Implementation> Implementations() {
@@ -111,12 +111,12 @@ inline StreamAppend AnAppend(int64_t attempt_id, int rank, int64_t begin, int64_
   append.rank = rank;
   append.begin_position = begin;
   append.end_position = end;
-  append.begin_line = begin / 10;  // lines of ten bytes
+  append.begin_line = begin / 10;  // lines have ten bytes
   append.end_line = end / 10;
   return append;
 }
 
-// Values of one metric in the lines from `first_line` on; step and time follow the line.
+// Values of one metric in the lines from `first_line` on; step and time increase with the line.
 inline PointColumn AColumn(const std::string& key, int64_t first_line, const std::vector<double>& values) {
   PointColumn column;
   column.key = key;
@@ -154,7 +154,7 @@ class StoreContract : public ::testing::TestWithParam<Implementation> {
     const absl::Status status = store_->Commit(batch);
     ASSERT_TRUE(status.ok()) << status;
   }
-  // A study with one cell, one run and one attempt, all of number `id`.
+  // Commits a study with one cell, one run and one attempt, all with id `id`.
   void CommitStudyWithAttempt(int64_t id) {
     WriteBatch batch;
     batch.studies = {AStudy(id)};

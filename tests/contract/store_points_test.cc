@@ -1,4 +1,4 @@
-// What every Store must do with streams and points.
+// The contract of every Store: streams and points.
 #include <cmath>
 
 #include "tests/contract/store_fixture.h"
@@ -165,7 +165,7 @@ TEST_P(StorePoints, LongAndManyPartsComeBackInOrder) {
   std::vector<double> expected;
   int64_t position = 0;
   for (int part = 0; part < 40; ++part) {
-    // One of them is far longer than what is stored in one piece.
+    // One series is much longer than a chunk.
     const int count = part == 20 ? 10'001 : 1 + part % 5;
     std::vector<double> values(count);
     for (double& v : values) v = static_cast<double>(expected.size()), expected.push_back(v);

@@ -122,7 +122,7 @@ TEST_F(FrameworksTest, AnEngineThatIsNotInstalledIsRefusedWithTheCommandThatInst
   const std::string file = service_->File("jax.yaml", Study("pytorch/ddp, keras/jax"));
   const std::string reason =
       absl::StrCat("engine keras/jax cannot run here: '", root_,
-                   "/frameworks/keras-jax/bin/python' is not there or is no program; try "
+                   "/frameworks/keras-jax/bin/python' does not exist or is not executable; try "
                    "deploy/frameworks keras-jax");
   for (const char* command : {"submit", "plan"}) {
     const Output output = service_->Run({"study", command, file});
@@ -158,7 +158,7 @@ TEST_F(FrameworksTest, AnAdapterThatIsMissingOnTheNodeIsToldByTheWorker) {
   const auto run = service_->Runs(study)[0];
   EXPECT_EQ(run["cause"], "LAUNCH_ERROR");
   EXPECT_THAT(run["message"].get<std::string>(), AllOf(HasSubstr("Engine horovod/pytorch cannot run here"),
-                                                       HasSubstr("horovod_pytorch.py' is not there")));
+                                                       HasSubstr("horovod_pytorch.py' does not exist")));
 }
 
 TEST_F(FrameworksTest, HorovodsRanksAreStartedByMpirun) {

@@ -1,7 +1,7 @@
-#!/bin/bash
-# Stands in for `apptainer exec [--nv] [--bind DIRECTORY]... IMAGE COMMAND...`, which Debian 12 does not have; needs root. The image is a
-# directory: its root, with this machine's own /usr and /etc for contents. Of the node's other directories the
-# command sees those of --bind and nothing else; Apptainer itself would also show it the home directory and /tmp.
+# A fake of `apptainer exec [--nv] [--bind DIRECTORY]... IMAGE COMMAND...`, which Debian 12 does not have.
+# Needs root. The image is a directory, which becomes the root, with this machine's own /usr and /etc as
+# contents. Of the node's other directories the command sees only those of --bind; the real Apptainer would
+# also show the home directory and /tmp.
 set -euo pipefail
 [ "$1" = exec ] && shift
 binds=()

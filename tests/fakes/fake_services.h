@@ -1,8 +1,7 @@
-// A server that answers what a test tells it to, over real gRPC on a socket of its own: for tests of the
-// client.
+// A fake server for tests of the client: it returns the answers that a test has set, over real gRPC.
 //
-// Set the data before the calls; `seen` members hold what the client sent. Services keep no state beyond
-// that.
+// Set the data members before the calls. Other members record the client's requests. The services keep
+// no other state.
 #pragma once
 
 #include <algorithm>
@@ -26,32 +25,33 @@ namespace v1 = scalelab::v1;
 
 class FakeServices {
  public:
-  // Answers of all services.
+  // The answers of the services.
   std::vector<v1::Study> studies;  // newest first
   std::vector<v1::Run> runs;
   v1::PlanStudyResponse plan;
   v1::GetCurveResponse curve;
   v1::GetClusterResponse cluster;
   v1::ListFrameworksResponse frameworks;
-  std::vector<v1::Reason> reasons;            // of every study and run
-  std::vector<v1::WatchStudyResponse> looks;  // sent by one WatchStudy, which then ends, or stays open:
+  std::vector<v1::Reason> reasons;  // for every study and run
+  // Sent by each WatchStudy, which then ends unless the next flag is set.
+  std::vector<v1::WatchStudyResponse> looks;
   bool watch_stays_open = false;
   std::vector<v1::ReadPointsResponse> points;
   std::vector<v1::ReadRunLogResponse> log;
-  int page_size = 2;       // of lists, whatever is asked for
-  std::string token;       // when set, callers must present it
-  absl::Status error;      // when set, what every call is answered with
-  int lost_answers = 0;    // so many CreateStudy are carried out and answered UNAVAILABLE
-  int broken_watches = 0;  // so many WatchStudy break after their first look
+  int page_size = 2;       // of lists, regardless of the request
+  std::string token;       // if set, callers must present it
+  absl::Status error;      // if set, every call fails with it
+  int lost_answers = 0;    // number of CreateStudy calls that are carried out but answered UNAVAILABLE
+  int broken_watches = 0;  // number of WatchStudy calls that break after their first message
 
-  // What was asked.
+  // The recorded requests.
   std::vector<v1::CreateStudyRequest> created;
   std::vector<v1::ReadPointsRequest> points_asked;
   std::vector<v1::ReadRunLogRequest> logs_asked;
   std::vector<v1::ListRunsRequest> runs_asked;
   std::vector<std::string> watched, cancelled, deleted;
 
-  // Serves at `address` ("unix:PATH" or "127.0.0.1:0") until destroyed; `port()` is the port that was chosen.
+  // Serves at `address` ("unix:PATH" or "127.0.0.1:0") until destroyed; `port()` returns the chosen port.
   void Start(const std::string& address) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);

@@ -1,11 +1,13 @@
-// Stands in for scalelab-worker towards the local scheduler: takes the lock named by --lock, writes its
-// process id into it, says so, and waits. SIGTERM ends it with 0, SIGUSR1 with 3. $FAKE_WORKER says how it
-// differs:
-//   no-lock        exits with 4 before it takes the lock
+// A fake scalelab-worker for tests of the local scheduler: it takes the lock named by --lock, writes its
+// process id into the lock file, reports, and waits. SIGTERM ends it with status 0, SIGUSR1 with 3.
+//
+// $FAKE_WORKER selects another behaviour:
+//   no-lock        exits with status 4 before it takes the lock
 //   stubborn       ignores SIGTERM
-//   lingering      a child holds the lock on after the worker's end, until SIGUSR2 is sent to it
-// $FAKE_WORKER_REPORT names a FIFO: one line "<pid> <child pid or 0> <secret> <cuda devices>" is written
-// there once the lock is held.
+//   lingering      a child keeps the lock after the worker's end, until SIGUSR2 is sent to it
+//
+// $FAKE_WORKER_REPORT names a FIFO: the worker writes one line "<pid> <child pid or 0> <secret> <cuda
+// devices>" to it once it holds the lock.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -26,7 +28,7 @@ std::string Variable(const char* name) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  alarm(120);  // whatever becomes of the test, nothing of it stays for long
+  alarm(120);  // ends the process even if the test crashes
   const std::string mode = Variable("FAKE_WORKER");
   if (mode == "no-lock") return 4;
   std::string lock;

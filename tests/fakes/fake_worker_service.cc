@@ -144,7 +144,7 @@ grpc::Status FakeWorkerService::Synchronize(grpc::ServerContext* context,
   if (!Allowed(*context)) return {grpc::StatusCode::UNAUTHENTICATED, "no such allocation"};
   last_ = *request;
   for (const auto& attempt : request->attempts()) seen_[attempt.token()] = attempt;
-  // Looks at the cancellation now and then: this server has a thread for every call.
+  // Poll for cancellation: this server has a thread for every call.
   const absl::Time until = absl::Now() + absl::Seconds(10);
   const auto changed = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return stopping_ || desired_.generation() != request->generation();

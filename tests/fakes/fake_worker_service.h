@@ -1,5 +1,5 @@
-// A coordinator for workers, in this process and over real gRPC: keeps what was reported the way the real one
-// does (positions are truth) and hands out whatever desired state a test sets.
+// A fake coordinator for workers, in the test's process and over real gRPC. It stores reports like the real
+// one (positions are authoritative) and returns the desired state that a test sets.
 #pragma once
 
 #include <functional>
@@ -21,32 +21,31 @@ class FakeWorkerService final : public v1::WorkerService::Service {
  public:
   using AttemptStatus = v1::SynchronizeRequest::AttemptStatus;
 
-  // Serves at `address`, for example "unix:/tmp/x.sock". Only callers with this allocation and secret are
-  // heard.
+  // Serves at `address`, for example "unix:/tmp/x.sock". Rejects callers without this allocation and secret.
   FakeWorkerService(std::string address, std::string allocation, std::string secret);
   ~FakeWorkerService() override;
 
-  // Goes away as after kill -9, and comes back with all that was durable.
+  // Stops as if killed with SIGKILL, and starts again with everything that was durable.
   void StopServing();
   void StartServing();
   void RefuseEverybody();
 
-  // Desired state; each call makes a new generation.
+  // Change the desired state; each call makes a new generation.
   void Assign(const v1::SynchronizeResponse::DesiredAttempt& attempt);
   void AskToStop(const std::string& token, double grace_seconds);
   void Forget(const std::string& token);
   void Terminate();
-  // Refuses the events of an attempt from now on.
+  // Rejects all further events of an attempt.
   void Fence(const std::string& token);
 
-  // Waits until the last Synchronize says so, or fails after half a minute.
+  // Wait until the last Synchronize satisfies the condition; return false after 30 s.
   bool WaitForState(const std::string& token, AttemptStatus::State state);
   bool WaitForRequest(const std::function<bool(const v1::SynchronizeRequest&)>& wanted);
   bool WaitForMetric(const std::string& token, int rank, const std::string& key, int count);
 
   AttemptStatus Status(const std::string& token);
   v1::SynchronizeRequest LastRequest();
-  // Everything accepted of one rank's file, in order.
+  // Return everything accepted from one rank's file, in order.
   std::vector<std::pair<int64_t, double>> Points(const std::string& token, int rank, const std::string& key);
   std::vector<v1::Event> Events(const std::string& token, int rank);
   std::vector<v1::MalformedLine> Malformed(const std::string& token, int rank);

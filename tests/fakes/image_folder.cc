@@ -4,7 +4,7 @@
 
 #include <cmath>
 #include <cstdlib>
-// jpeglib.h needs cstdio before it.
+// jpeglib.h needs cstdio first.
 // clang-format off
 #include <cstdio>
 #include <jpeglib.h>

@@ -1,4 +1,4 @@
-// Image files made for a test.
+// Generates image files for tests.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,18 @@ namespace scalelab {
 
 enum class JpegKind { kColour, kProgressive, kGray, kCmyk };
 
-// Smooth gradients and soft waves that differ with `seed`: what becomes of it by compression and by resizing
-// is small.
+// A picture of smooth gradients and waves that differ with `seed`. Compression and resizing change
+// it only slightly.
 Image MakePicture(int width, int height, uint32_t seed);
 
-// The picture as a file. Throws std::runtime_error where a library refuses.
+// Encodes the picture. Throws std::runtime_error if the library fails.
 std::string EncodeJpeg(const Image& picture, JpegKind kind = JpegKind::kColour, int quality = 95);
 std::string EncodePng(const Image& picture, bool gray = false, bool transparent = false);
 
 void WriteBytes(const std::string& path, const std::string& bytes);
 
-// DIR/train/{ant,bee,cat} with `train` images each and DIR/val/{ant,bee,cat} with `val` each: sizes and
-// aspect ratios vary, every fifth is a PNG, every seventh a gray JPEG, one in eleven CMYK.
+// Makes DIR/train/{ant,bee,cat} with `train` images each and DIR/val/{ant,bee,cat} with `val` each. Sizes and
+// aspect ratios vary; every fifth is a PNG, every seventh a gray JPEG, one in eleven CMYK.
 void MakeImageFolder(const std::string& dir, int train, int val);
 
 }  // namespace scalelab

@@ -34,7 +34,8 @@ LocalCluster::LocalCluster(int slots, int gpus) {
   };
   fifo_path_ = directory + "/report";
   mkfifo(fifo_path_.c_str(), 0600);
-  fifo_ = open(fifo_path_.c_str(), O_RDWR | O_CLOEXEC);  // also for writing: so it never reads as ended
+  // Open it for writing too, so that reading never returns end of file.
+  fifo_ = open(fifo_path_.c_str(), O_RDWR | O_CLOEXEC);
   setenv("FAKE_WORKER_REPORT", fifo_path_.c_str(), 1);
   set_mode("");
   Start();
@@ -42,8 +43,9 @@ LocalCluster::LocalCluster(int slots, int gpus) {
 
 LocalCluster::~LocalCluster() {
   scheduler_.reset();
-  // A worker leads a session of its own, and what it started is in it. One that has just started holds no
-  // lock yet, but is our child; one that is dead may have left a child behind, which holds the lock.
+  // Every worker leads a session, which contains the processes it has started. A worker that has just started
+  // holds no lock yet, but is a child of this process. A dead worker may have left a child behind, which
+  // holds the lock.
   std::ifstream children("/proc/self/task/" + std::to_string(getpid()) + "/children");
   for (pid_t pid; children >> pid;) {
     kill(-pid, SIGKILL);

@@ -1,4 +1,4 @@
-// The local scheduler in a directory of its own, with fake workers; for tests.
+// A local scheduler with fake workers in a temporary directory, for tests.
 #pragma once
 
 #include <sys/types.h>
@@ -15,7 +15,7 @@ namespace scalelab::server {
 
 class LocalCluster {
  public:
-  // What a fake worker told when it held its lock.
+  // The report of a fake worker that holds its lock.
   struct WorkerReport {
     pid_t pid = 0;
     pid_t child = 0;
@@ -23,26 +23,26 @@ class LocalCluster {
   };
 
   explicit LocalCluster(int slots = 2, int gpus = 0);
-  ~LocalCluster();  // kills what still runs
+  ~LocalCluster();  // kills all remaining processes
 
-  // How workers started from now on behave; see fake_worker.cc.
+  // Sets the behaviour of workers that start from now on; see fake_worker.cc.
   void set_mode(const std::string& mode);
 
   Scheduler& scheduler() { return *scheduler_; }
   const LocalSchedulerOptions& options() const { return options_; }
   std::string directory() const { return options_.directory; }
 
-  // A scheduler that starts anew on the same directory, as after a crash of the coordinator.
+  // Restarts the scheduler on the same directory, as after a crash of the coordinator.
   void Restart();
-  // The same without a start: the coordinator is away.
+  // Stops the scheduler, as if the coordinator were down.
   void Stop() { scheduler_.reset(); }
 
-  // Status of one job.
+  // Returns the status of one job.
   JobStatus Status(const std::string& token);
-  // Waits until the job is in `state`, woken by the scheduler's own callback; fails the test after 30 s.
+  // Waits until the job is in `state`, using the scheduler's callback; fails the test after 30 s.
   JobStatus WaitFor(const std::string& token, JobStatus::State state);
   JobStatus WaitUntil(const std::string& token, const std::function<bool(JobStatus::State)>& good);
-  // Waits until the next worker holds its lock.
+  // Waits until the next worker holds its lock, and returns its report.
   WorkerReport WaitForWorker();
 
   JobRequest Request(const std::string& token, int ranks = 1) const;

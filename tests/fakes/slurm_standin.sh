@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Stands in for Slurm: linked under the names of its programs into a directory of its own, which also holds the
-# state of its one-node cluster. Jobs really run. A test makes a program lie by a file `lie.PROGRAM`:
-#   fail TEXT       says TEXT on stderr and fails      hang         never ends
-#   garbage         ends well and prints nonsense      empty        ends well and prints nothing
-#   half            prints half of its answer          late         sbatch: fails, and `late/` has the job
-#   take-hang       sbatch: takes the job, then hangs  take-garbage sbatch: takes the job, then prints nonsense
-#   stray TEXT      squeue: TEXT is one more line of its answer
-# Every call is a line of `calls`. `slots` has the cores of the node; `next` the number of the next job;
-# `environment` is what jobs find besides sbatch's own environment.
+# A fake of Slurm's programs: a directory has a symlink to this script for each program, and the state of a cluster
+# with one node. Jobs really run. A file `lie.PROGRAM` simulates a failure of that program:
+#   fail TEXT       prints TEXT to stderr and fails    hang         never ends
+#   garbage         succeeds and prints nonsense       empty        succeeds and prints nothing
+#   half            prints half of its answer          late         sbatch: fails, and the job is in `late/`
+#   take-hang       sbatch: accepts the job, hangs     take-garbage sbatch: accepts the job, prints nonsense
+#   stray TEXT      squeue: adds the line TEXT to its answer
+# `calls` has one line per call, `slots` the number of cores of the node, `next` the number of the next job, and
+# `environment` variables for the jobs in addition to sbatch's environment.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 program=$(basename "$0")
@@ -25,13 +25,13 @@ case $lie in
   empty) exit 0 ;;
 esac
 
-# A change of the state under its lock, of which the programs that it starts know nothing.
+# Changes of the state need the lock on descriptor 9, which started programs must not inherit.
 exec 9>lock
 field() { cat "jobs/$1/$2"; }
 set_field() { printf '%s' "$3" >"jobs/$1/$2.new" && mv "jobs/$1/$2.new" "jobs/$1/$2"; }
 ids() { if [ -d jobs ]; then find jobs -mindepth 1 -maxdepth 1 -printf '%f\n' | sort -n; fi; }
 
-# Starts what there is room for, in order.
+# Starts the jobs that fit, in order.
 start_jobs() {
   local id used=0
   for id in $(ids); do
@@ -47,14 +47,14 @@ start_jobs() {
     set_field "$id" state RUNNING
     set_field "$id" reason None
     set_field "$id" nodes node1
-    # Whoever ends this program's process group must not end the job: wait until it has its own.
+    # Signals to this program's process group must not reach the job: wait until it has its own group.
     mkfifo "jobs/$id/started"
     setsid "$here/run-job" "$id" </dev/null >/dev/null 2>&1 9>&- &
     read -r _ <"jobs/$id/started"
   done
 }
 
-# take SCRIPT: makes a job of it in the directory of the next number, and says the number.
+# take SCRIPT: makes a job in the directory of the next number, and prints the number.
 take() {
   local id name='' cpus ranks word
   for word in "${@:2}"; do case $word in --job-name=*) name=${word#*=} ;; esac; done

@@ -1,4 +1,4 @@
-# Stand-ins for Slurm's programs, used by unit and contract tests.
+# Fakes of Slurm's programs, used by unit and contract tests.
 include_guard(GLOBAL)
 include(${CMAKE_CURRENT_LIST_DIR}/local_cluster.cmake)  # fake_worker
 scalelab_room(scalelab_slurm_standins ${CMAKE_CURRENT_LIST_DIR}/slurm_standins.cc)

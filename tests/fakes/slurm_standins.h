@@ -1,5 +1,5 @@
-// A cluster of stand-ins for Slurm's programs in a directory of its own, first on PATH; for tests. They can
-// be told to lie: slurm_standin.sh says how.
+// A fake Slurm cluster for tests: fakes of Slurm's programs in a temporary directory, first on PATH. They can
+// simulate failures; slurm_standin.sh documents them.
 #pragma once
 
 #include <functional>
@@ -13,39 +13,39 @@ namespace scalelab::server {
 
 class SlurmStandins {
  public:
-  // `slots`: cores of its one node.
+  // `slots` is the number of cores of its one node.
   explicit SlurmStandins(int slots = 2);
-  ~SlurmStandins();  // kills what still runs
+  ~SlurmStandins();  // kills all remaining jobs
 
-  // From now on, until told otherwise, this program lies. An empty lie is the truth.
+  // Sets the failure `lie` of `program` until the next call; an empty `lie` means correct answers.
   void Lie(const std::string& program, const std::string& lie);
-  // Lines of `calls` that begin with this program's name.
+  // Returns the number of calls of `program`.
   int Calls(const std::string& program) const;
-  // Jobs that were taken, whatever became of them.
+  // Returns the number of accepted jobs, in any state.
   int Jobs() const;
-  // Those that have run or run.
+  // Returns the number of jobs that run or have run.
   int Started() const;
-  // The controller has lost it: it is listed no more. It must not be running.
+  // Removes a job from the controller, so that it is no longer listed. It must not be running.
   void Forget(const std::string& id);
-  // Jobs that sbatch took and denied are listed now.
+  // Makes the jobs appear that sbatch accepted although it reported a failure.
   void Appear();
   void set_next_id(int id) const { Write("next", std::to_string(id)); }
   void set_field(const std::string& id, const std::string& field, const std::string& value) const;
   void Write(const std::string& file, const std::string& text) const;
   std::string Read(const std::string& file) const;
 
-  // What `options.now` tells.
+  // The clock of `options.now`.
   void Advance(absl::Duration by) { ahead_ += by; }
   absl::Time Now() const { return absl::Now() + ahead_; }
 
   const std::string& directory() const { return directory_; }
   SlurmSchedulerOptions& options() { return options_; }
   Scheduler& scheduler() { return *scheduler_; }
-  // A scheduler that knows nothing of the one before, as after a crash of the coordinator.
+  // Makes a new scheduler without the old one's state, as after a crash of the coordinator.
   void Restart();
 
   JobRequest Request(const std::string& token, int ranks = 1) const;
-  // Status of one job, by a Poll of its own.
+  // Returns the status of one job, from a separate Poll.
   JobStatus Status(const std::string& token);
 
  private:

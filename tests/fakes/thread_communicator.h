@@ -1,4 +1,4 @@
-// Ranks as threads of one process: for tests of what lies above the communicator, without launching anything.
+// A communicator whose ranks are threads of one process, for tests of code above the communicator.
 #pragma once
 
 #include <barrier>
@@ -18,7 +18,7 @@ namespace scalelab::trainer {
 
 class ThreadCommunicator : public Communicator {
  public:
-  // What the ranks of one group share.
+  // The state shared by the ranks of one group.
   struct Group {
     explicit Group(int size) : size(size), tensors(size), texts(size), barrier(size) {}
     int size;
@@ -83,7 +83,7 @@ class ThreadCommunicator : public Communicator {
   }
   void Barrier() override { group_->barrier.arrive_and_wait(); }
 
-  int all_reduces = 0;  // started by this rank
+  int all_reduces = 0;  // number started by this rank
 
  private:
   class Done : public Work {
@@ -122,7 +122,7 @@ class ThreadCommunicator : public Communicator {
     return op == ReduceOp::kAverage ? result / group_->size : result;
   }
 
-  // `output` becomes what `combine` makes of the inputs of all ranks.
+  // Sets `output` to the result of `combine` on the inputs of all ranks.
   template <typename Combine>
   void Exchange(const at::Tensor& output, const at::Tensor& input, const Combine& combine) {
     const at::NoGradGuard no_grad;

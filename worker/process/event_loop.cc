@@ -46,7 +46,7 @@ void EventLoop::Post(Callback call) {
   {
     std::lock_guard lock(mutex_);
     posted_.push_back(std::move(call));
-    if (posted_.size() > 1) return;  // the loop has been woken and has not looked yet
+    if (posted_.size() > 1) return;  // an earlier Post has woken the loop, which has not run since
   }
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof one);
@@ -80,7 +80,7 @@ void EventLoop::RunOnce(absl::Time until) {
       if (fd.fd == wake_fd_) {
         RunPosted();
       } else if (auto it = watched_.find(fd.fd); it != watched_.end()) {
-        Callback callback = it->second;  // it may unwatch itself
+        Callback callback = it->second;  // a copy, because the callback may call Unwatch
         callback();
       }
     }

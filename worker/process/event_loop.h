@@ -1,5 +1,5 @@
-// The worker's one thread: file descriptors, timers and calls posted by other threads, one callback at a
-// time. All state of the worker lives on it, so none of it is locked.
+// A single-threaded event loop: file descriptors, timers and calls posted by other threads, one callback at a
+// time. All of the worker's state lives on the loop's thread, so it needs no locks.
 #pragma once
 
 #include <sys/types.h>
@@ -17,26 +17,28 @@ namespace scalelab::worker {
 class EventLoop {
  public:
   using Callback = std::function<void()>;
-  using TimerId = uint64_t;  // 0 is no timer
+  using TimerId = uint64_t;  // 0 is never a timer
 
   EventLoop();
   ~EventLoop();
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  // Calls `readable` whenever `fd` can be read or is closed at the other end, until Unwatch.
+  // Calls `readable` whenever `fd` is readable or closed by its peer, until Unwatch.
   void Watch(int fd, Callback readable);
   void Unwatch(int fd);
-  // Calls `then` once, after `delay` at the earliest. Cancelling a timer that is gone does nothing.
+  // Calls `then` once, `delay` from now or later, on the monotonic clock. Cancel ignores a timer that has run
+  // or does not exist.
   TimerId After(absl::Duration delay, Callback then);
   void Cancel(TimerId id);
-  // The only method that any thread may call: `call` runs on the loop's thread.
+  // Runs `call` on the loop's thread. This is the only method that any thread may call.
   void Post(Callback call);
 
-  // Serves until Stop.
+  // Runs callbacks until Stop is called.
   void Run();
   void Stop() { stopped_ = true; }
-  // Serves until `done` or `limit`; says whether it was `done`. For start-up and tests.
+  // Runs callbacks until `done()` is true or `limit` has passed; returns whether `done()` was true. For
+  // start-up and tests.
   bool RunUntil(const std::function<bool()>& done, absl::Duration limit);
 
  private:

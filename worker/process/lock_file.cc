@@ -12,8 +12,7 @@ namespace scalelab::worker {
 absl::StatusOr<int> LockFile(const std::string& path) {
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("Cannot open lock file '", path, "'"));
-  // Who wants to know whether the lock is free can only find out by taking it for an instant; that is no
-  // reason to give up.
+  // Another process may hold the lock for an instant to test it, so one failure is not enough to give up.
   int taken = flock(fd, LOCK_EX | LOCK_NB);
   for (int again = 0; taken != 0 && errno == EWOULDBLOCK && again < 50; ++again) {
     usleep(10'000);
@@ -23,8 +22,10 @@ absl::StatusOr<int> LockFile(const std::string& path) {
     const int error = errno;
     close(fd);
     if (error == EWOULDBLOCK) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "Lock file '", path, "' is held: a worker runs there, or its processes are still being ended."));
+      return absl::FailedPreconditionError(
+          absl::StrCat("Lock file '", path,
+                       "' is held: another worker runs, or its processes are still being ended; try again "
+                       "when they are gone."));
     }
     return absl::ErrnoToStatus(error, absl::StrCat("Cannot lock '", path, "'"));
   }

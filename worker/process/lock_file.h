@@ -1,4 +1,4 @@
-// The worker's lock file: whoever can lock it knows that no process of the worker is left.
+// The worker's lock file: while it is locked, some process of the worker is alive.
 #pragma once
 
 #include <string>
@@ -7,9 +7,12 @@
 
 namespace scalelab::worker {
 
-// Opens (or makes) the file, takes its flock without waiting, writes this process's id and a newline, and
-// returns the descriptor, closed on exec. A forked child holds the lock too, until both have closed it.
-// FAILED_PRECONDITION: another process holds it.
+// Opens or creates the file, takes an exclusive flock, writes this process's id and a newline, and
+// returns the descriptor, which is closed on exec. A forked child shares the lock until both processes
+// have closed the descriptor. Retries for half a second, because another process may hold the lock for an
+// instant to test it.
+//
+// FAILED_PRECONDITION: another process holds the lock. Other errors are those of the system call.
 absl::StatusOr<int> LockFile(const std::string& path);
 
 }  // namespace scalelab::worker

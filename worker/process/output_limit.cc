@@ -20,7 +20,7 @@ void Cut(const std::string& path, int64_t limit) {
   const std::string note =
       absl::StrCat("\n[scalelab-worker cut this file here, as it had more than ", limit >> 20, " MiB]\n");
   if (ftruncate(fd, limit / 2) != 0 || write(fd, note.data(), note.size()) < 0)
-    spdlog::warn("'{}' is past its limit and cannot be cut", path);
+    spdlog::warn("Cannot truncate '{}', which exceeds the output limit", path);
   close(fd);
 }
 

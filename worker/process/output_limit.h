@@ -1,5 +1,5 @@
-// Keeps what ranks print from filling the disk: a file past the limit is cut to half of it, so that its
-// beginning and, as the rank goes on appending, its last words stay.
+// Limits the size of the ranks' output files. A file over the limit is truncated to half of it. The beginning
+// stays, and because ranks append, so does their latest output.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace scalelab::worker {
 
 class OutputLimit {
  public:
-  // Looks at the files once a second, from the loop's thread. Between two looks a file may be longer.
+  // Checks the files once a second, on the loop's thread. Between two checks a file may exceed the limit.
   OutputLimit(EventLoop& loop, int64_t limit_bytes) : loop_(loop), limit_(limit_bytes) {}
   ~OutputLimit() { loop_.Cancel(timer_); }
   OutputLimit(const OutputLimit&) = delete;
 
-  // Files that are written with O_APPEND; those that do not exist (yet) are passed over.
+  // Starts to check `paths`. Writers must use O_APPEND. Files that do not exist (yet) are skipped.
   void Watch(std::vector<std::string> paths);
-  // The last look.
+  // Checks the files a last time and stops.
   void Finish();
 
  private:

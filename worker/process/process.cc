@@ -26,11 +26,11 @@ void CloseInheritedOnExec() {
 absl::StatusOr<SpawnerHandle> ForkSpawner() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    return absl::ErrnoToStatus(errno, "No socket to the process that starts others");
+    return absl::ErrnoToStatus(errno, "Cannot create the socket to the spawner process");
   }
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t pid = fork();
-  if (pid < 0) return absl::ErrnoToStatus(errno, "The process that starts others could not be forked");
+  if (pid < 0) return absl::ErrnoToStatus(errno, "Cannot fork the spawner process");
   if (pid == 0) {
     close(ends[0]);
     RunSpawner(ends[1]);  // does not return
@@ -49,7 +49,7 @@ SpawnerProcesses::~SpawnerProcesses() {
   close(spawner_.socket);
   while (waitpid(spawner_.pid, nullptr, 0) < 0 && errno == EINTR) {
   }
-  KillAllDescendants();  // only if the spawner died is there anything left
+  KillAllDescendants();  // processes are left only if the spawner died
 }
 
 uint64_t SpawnerProcesses::Start(const Job& job, Started started, Ended ended) {
@@ -75,7 +75,7 @@ void SpawnerProcesses::Send(const std::string& frame) {
   for (size_t at = 0; at < frame.size();) {
     const ssize_t sent = send(spawner_.socket, frame.data() + at, frame.size() - at, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) return;  // the spawner is gone; Receive sees it too
+    if (sent < 0) return;  // the spawner is gone; Receive notices that too
     at += sent;
   }
 }

@@ -1,10 +1,9 @@
-// Starts and ends processes for the worker through the spawner (spawner.h), a small child of the worker.
+// Starts and ends processes for the worker through the spawner (spawner.h), a small child process.
 //
-//   worker (gRPC, threads) <-- socketpair --> spawner (one thread, subreaper) --> commands --> whatever they
-//   start
+//   worker (gRPC, threads) <-- socketpair --> spawner (one thread, subreaper) --> commands --> descendants
 //
-// Why a process of its own: gRPC does not survive fork, a process of one thread can start others cheaply and
-// safely, and when the worker is killed with -9 somebody is left who ends its processes.
+// Reasons for a separate process: gRPC does not survive fork; a single-threaded process starts others cheaply
+// and safely; and if the worker is killed with SIGKILL, the spawner is left to end the worker's processes.
 #pragma once
 
 #include <functional>
@@ -20,63 +19,68 @@
 
 namespace scalelab::worker {
 
-// One process to start, in a session of its own.
+// A process to start, in a session of its own.
 struct Command {
-  std::vector<std::string> argv;         // argv[0] is looked up in PATH of `environment` when it has no '/'
+  std::vector<std::string> argv;         // argv[0] is searched in PATH of `environment` if it has no '/'
   std::vector<std::string> environment;  // all of it, "NAME=value"
   std::string directory;                 // working directory
-  std::string output, error;             // files that standard output and error are appended to
-  std::vector<int> cpus = {};            // it runs on these only; none: on all that the worker may use
+  std::string output, error;             // files that standard output and standard error are appended to
+  std::vector<int> cpus = {};            // cores to pin it to; empty: all cores the worker may use
 };
 
-// Processes that belong together: when one fails the others are stopped, and the job has ended only when they
-// and everything they started are gone.
+// A group of processes. When one fails, the others are stopped. The job ends when its processes and all their
+// descendants are gone.
 struct Job {
-  std::string tag;  // "NAME=value" that all have in their environment: tells whose an orphan is
+  std::string tag;  // "NAME=value", in the environment of every process: identifies orphans
   std::vector<Command> commands;
   absl::Duration grace =
-      absl::Seconds(5);  // between TERM and KILL for what is left when the job ends by itself
+      absl::Seconds(5);  // between SIGTERM and SIGKILL for remaining processes when the job ends without Stop
 };
 
 struct JobResult {
-  int exit_status = 0;   // 0 to 255, or 128 + signal: of the first command that failed, else 0
-  int failed = -1;       // which command that was; -1: none
-  bool stopped = false;  // Stop came before the end
+  int exit_status = 0;   // of the first command that failed: 1 to 255, or 128 + signal; 0 if none did
+  int failed = -1;       // index of that command; -1 if none failed
+  bool stopped = false;  // Stop was called before the job ended
 };
 
+// Starts jobs and reports their ends. Call all methods on the event loop's thread.
 class Processes {
  public:
-  // All are called on the loop's thread, after Start has returned: `started` once, with the first process id
-  // or why a command could not be started; then, only if it could, `ended` once.
+  // Callbacks run on the loop's thread, after Start has returned. `started` is called once, with the id of
+  // the first process or with the reason why a command could not be started (NOT_FOUND); in that case no
+  // command keeps running. If the job started, `ended` is called once.
   using Started = std::function<void(absl::StatusOr<int>)>;
   using Ended = std::function<void(JobResult)>;
 
   virtual ~Processes() = default;
-  // Returns the job's id.
+  // Starts all commands of the job, or none. Returns the job's id, which is never 0.
   virtual uint64_t Start(const Job& job, Started started, Ended ended) = 0;
-  // TERM to every process of the job, KILL to what is left after `grace`. Of a job that is gone nothing
-  // happens; a second call may shorten the grace.
+  // Sends SIGTERM to every process of the job, and SIGKILL to the remaining ones after `grace`. A second call
+  // may shorten the grace. Ignores a job that has ended.
   virtual void Stop(uint64_t id, absl::Duration grace) = 0;
 };
 
-// What ForkSpawner leaves to the worker.
+// The worker's connection to the spawner.
 struct SpawnerHandle {
   int socket = -1;
   int pid = -1;
 };
 
-// Marks every descriptor but 0, 1, 2 to be closed on exec: nothing that came with this process goes to ranks.
+// Sets close-on-exec on every descriptor except 0, 1 and 2, so that ranks inherit none that this process
+// was started with.
 void CloseInheritedOnExec();
 
-// Forks the spawner. Call it before any thread exists, with every descriptor but 0, 1, 2 closed on exec.
-// Makes the caller a subreaper, so that nothing gets lost even if the spawner dies.
+// Forks the spawner. Call it before any thread exists, with every descriptor except 0, 1 and 2 closed on
+// exec. Also makes the calling process a subreaper, so that it adopts all processes if the spawner dies.
+// Errors are those of the system calls.
 absl::StatusOr<SpawnerHandle> ForkSpawner();
 
-// The worker's end. `lost` is called once if the spawner dies: the worker cannot go on without it.
+// The worker's side of the connection. Calls `lost` once if the spawner dies; the worker cannot
+// continue without it.
 class SpawnerProcesses final : public Processes {
  public:
   SpawnerProcesses(EventLoop& loop, SpawnerHandle spawner, std::function<void()> lost);
-  // Closes the socket, upon which the spawner ends everything, and waits for that.
+  // Closes the socket, which makes the spawner end all its processes, and waits until the spawner has exited.
   ~SpawnerProcesses() override;
 
   uint64_t Start(const Job& job, Started started, Ended ended) override;

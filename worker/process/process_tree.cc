@@ -16,7 +16,7 @@
 namespace scalelab::worker {
 namespace {
 
-// A whole file of /proc, at most `limit` bytes.
+// Reads a file of /proc, about `limit` bytes at most.
 std::string ReadProc(const char* path, size_t limit = 1 << 20) {
   std::string text;
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -28,12 +28,12 @@ std::string ReadProc(const char* path, size_t limit = 1 << 20) {
   return text;
 }
 
-// False: it is gone or a zombie.
+// Returns false if the process is gone or a zombie.
 bool ReadProcess(pid_t pid, ProcessInfo* info) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
   const std::string stat = ReadProc(path);
-  // The command in parentheses may hold anything, ')' and spaces too: fields start after the last one.
+  // The command name in parentheses may contain ')' and spaces, so the fields start after the last ')'.
   const size_t name_end = stat.rfind(')');
   if (name_end == std::string::npos) return false;
   char state = 0;
@@ -129,8 +129,8 @@ void Signal(const ProcessInfo& process, int signal) {
 }
 
 void KillAllDescendants() {
-  // Whatever is killed comes back as a child to wait for, since this process is a subreaper; what it forked
-  // in the meantime is found by the next walk.
+  // This process is a subreaper, so it adopts and reaps every killed process. The next walk finds processes
+  // that were forked in the meantime.
   for (;;) {
     for (const ProcessInfo& process : DescendantsOf(getpid())) Signal(process, SIGKILL);
     if (waitpid(-1, nullptr, 0) < 0 && errno == ECHILD) return;

@@ -1,5 +1,5 @@
-// What /proc says of the processes below one process. Reads only what it is asked for; every answer may be
-// outdated the moment it is given, so whoever acts on it looks again afterwards.
+// Reads the process tree from /proc. Every answer may be outdated when it is returned, so callers that act on
+// one must check again afterwards.
 #pragma once
 
 #include <sys/types.h>
@@ -14,23 +14,26 @@ struct ProcessInfo {
   pid_t pid = 0;
   pid_t parent = 0;
   pid_t session = 0;
-  uint64_t start_time = 0;  // tells the process from a later one with the same pid
+  uint64_t start_time = 0;  // distinguishes the process from a later one with the same pid
 };
 
-// Every living descendant of `root` (zombies are not living). One walk over /proc.
+// Returns every living descendant of `root`, parents before their children. Zombies do not count as living.
+// Reads all of /proc once.
 std::vector<ProcessInfo> DescendantsOf(pid_t root);
 
-// Direct children of the calling thread, zombies too, in one read. False: this kernel does not say.
+// Reads the direct children of the calling thread, including zombies, from one file. False if the kernel does
+// not provide it.
 bool ReadOwnChildren(std::vector<pid_t>* children);
 
-// Whether the process was started with this "NAME=value" in its environment. False also when it may not be
-// read.
+// Whether the process was started with `entry` ("NAME=value") in its environment. False also if its
+// environment cannot be read.
 bool HasEnvironment(pid_t pid, const std::string& entry);
 
-// Every living process on this machine that was started with this "NAME=value", as far as it may be read.
+// Returns every living process of this machine that was started with `entry` ("NAME=value") in its
+// environment, as far as permissions allow.
 std::vector<ProcessInfo> ProcessesWithEnvironment(const std::string& entry);
 
-// Sends a signal to exactly this process, not to one that has its pid now.
+// Sends a signal to this process, but not to another one that has got its pid.
 void Signal(const ProcessInfo& process, int signal);
 
 // Kills every descendant of the calling process, which must be a subreaper, and waits until none is left.

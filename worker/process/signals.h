@@ -1,12 +1,12 @@
-// The signals that ask the worker to leave, SIGTERM and SIGINT, as something to watch.
+// Delivers SIGTERM and SIGINT, which request the worker's exit, through a file descriptor.
 #pragma once
 
 namespace scalelab::worker {
 
-// Blocks both in the calling thread and those it will start, ignores SIGPIPE, and returns a descriptor that
-// is readable when one of the two has come. Once, before any thread exists.
+// Blocks both signals in the calling thread and in threads that it starts later, ignores SIGPIPE, and returns
+// a descriptor that is readable when a signal is pending. Call it once, before any thread exists.
 int BlockSignals();
-// Takes all that have come; whether there was one.
+// Takes all pending signals; returns whether there was one.
 bool TakeSignal(int signals);
 
 }  // namespace scalelab::worker

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kStackBytes = 256 << 10;
 
-// Everything the child needs, made ready by the parent: until exec both share one memory.
+// Everything the child needs, prepared by the parent. Until exec, both share one address space.
 struct ChildPlan {
   pid_t parent;
   const char* program;
@@ -26,9 +26,9 @@ struct ChildPlan {
   const char* directory;
   const char* output;
   const char* error;
-  const cpu_set_t* cpus;  // null: those of the parent
-  // The answer.
-  const char* failed = nullptr;  // the file or directory at fault
+  const cpu_set_t* cpus;  // null: the parent's cores
+  // The result.
+  const char* failed = nullptr;  // the file or directory that caused the failure
   int failure = 0;               // errno
 };
 
@@ -38,11 +38,12 @@ int Fail(ChildPlan* plan, const char* what) {
   return 127;
 }
 
-// Runs in the child while the parent waits. Only system calls here: no memory is allocated, no lock is taken.
+// Runs in the child while the parent is suspended. Makes only system calls: allocates no memory and
+// takes no lock.
 __attribute__((no_sanitize("address", "undefined", "thread"))) int RunChild(void* argument) {
   auto* plan = static_cast<ChildPlan*>(argument);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != plan->parent) _exit(127);  // it died before the line above
+  if (getppid() != plan->parent) _exit(127);  // the parent died before prctl
   setsid();
   struct sigaction by_default = {};
   by_default.sa_handler = SIG_DFL;
@@ -74,7 +75,8 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-// argv[0], looked up in the command's own PATH; argv[0] itself when it is nowhere, so that exec says why.
+// Searches argv[0] in the command's own PATH. Returns argv[0] itself if it is not found, so that exec
+// reports the reason.
 std::string ProgramOf(const Command& command) {
   const std::string& name = command.argv[0];
   if (name.find('/') != std::string::npos) return name;
@@ -118,8 +120,8 @@ pid_t Spawn(const Command& command, std::string* error) {
   sigset_t all, before;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, &before);
-  // As vfork: no copy of the page tables, and the parent sleeps until exec, so that the answer is there
-  // afterwards.
+  // As vfork: it copies no page tables, and the parent sleeps until exec, after which the plan
+  // holds the result.
   const pid_t pid =
       clone(RunChild, static_cast<char*>(stack) + kStackBytes, CLONE_VM | CLONE_VFORK | SIGCHLD, &plan);
   const int clone_error = errno;

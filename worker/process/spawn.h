@@ -1,4 +1,5 @@
-// Starting one process, as cheaply as posix_spawn and with what it lacks.
+// Starts one process, as cheaply as posix_spawn but with options that it lacks (session, parent-death signal,
+// working directory, cores).
 #pragma once
 
 #include <sys/types.h>
@@ -9,9 +10,9 @@
 
 namespace scalelab::worker {
 
-// Starts the command in a session of its own, killed when the calling process dies, with default signal
-// handling and its output in its files. Returns its pid, or -1 with a sentence. Call it from a
-// single-threaded process.
+// Starts the command in a session of its own, with default signal handling and its output appended to its
+// files. The kernel kills it when the calling process dies. Returns its pid, or -1 and one sentence in
+// `*error`. The caller must be single-threaded.
 pid_t Spawn(const Command& command, std::string* error);
 
 }  // namespace scalelab::worker

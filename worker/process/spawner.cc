@@ -40,9 +40,9 @@ struct RunningJob {
   double grace = 5;
   double kill_at = 0;                          // kStopping
   bool stopped = false;                        // by kStop
-  std::set<std::pair<pid_t, uint64_t>> asked;  // that got TERM: pid, start time
-  std::map<pid_t, int> alive;                  // commands that run: pid -> index
-  std::set<pid_t> sessions;                    // of all its commands
+  std::set<std::pair<pid_t, uint64_t>> asked;  // processes that got SIGTERM: pid, start time
+  std::map<pid_t, int> alive;                  // running commands: pid -> index
+  std::set<pid_t> sessions;                    // sessions of all its commands
   int exit_status = 0;
   int failed = -1;
 };
@@ -56,7 +56,7 @@ class Spawner {
     sigprocmask(SIG_BLOCK, &signals, nullptr);
     child_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     timer_fd_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    // A signal to the whole group or job (Ctrl-C, scancel) is the worker's to answer.
+    // The worker handles signals that go to the whole process group or job (Ctrl-C, scancel).
     for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
   }
 
@@ -130,7 +130,7 @@ class Spawner {
       job.sessions.insert(pid);
     }
     if (!error.empty()) {
-      // All or nothing: those that were started are orphans now and go like any other.
+      // All or nothing: the commands started so far become orphans and are killed.
       for (const auto& [pid, index] : job.alive) kill(pid, SIGKILL);
       Send(FrameWriter(Wire::kFailed).Put(id).Put(error).Finish());
       return;
@@ -158,7 +158,7 @@ class Spawner {
     ArmTimer();
   }
 
-  // TERM, once to each process.
+  // Sends SIGTERM, once to each process.
   void AskToEnd(RunningJob& job) {
     for (const ProcessInfo& process : MembersOf(job)) {
       if (job.asked.emplace(process.pid, process.start_time).second) Signal(process, SIGTERM);
@@ -200,8 +200,8 @@ class Spawner {
     ArmTimer();
   }
 
-  // Brings every job as far as it can go now. Whatever it waits for makes a SIGCHLD here: the last process of
-  // a tree to die is always a child of the spawner.
+  // Advances every job as far as possible. The event that a job waits for always causes a SIGCHLD here,
+  // because the last process of a tree to die is a child of the spawner.
   void Advance() {
     const bool orphans = !jobs_.empty() && MayHaveOrphans();
     for (auto it = jobs_.begin(); it != jobs_.end();) {
@@ -219,7 +219,7 @@ class Spawner {
       if (job.phase == RunningJob::Phase::kKilling) {
         for (const ProcessInfo& process : MembersOf(job)) Signal(process, SIGKILL);
       } else if (job.phase == RunningJob::Phase::kStopping) {
-        AskToEnd(job);  // what was started since
+        AskToEnd(job);  // processes started since the last call
       } else if (job.alive.empty() || job.failed >= 0) {
         BeginStop(job, job.grace);
       }
@@ -227,8 +227,8 @@ class Spawner {
     }
   }
 
-  // Whether the spawner has a child that is no job's command. One short read in the usual case that it has
-  // none.
+  // Whether the spawner has a child that is not a job's command. It usually has none, which one
+  // short read shows.
   bool MayHaveOrphans() {
     std::vector<pid_t> children;
     if (!ReadOwnChildren(&children)) return true;
@@ -243,8 +243,8 @@ class Spawner {
     return nullptr;
   }
 
-  // Whose a child of the spawner is: by being its command, by its tag, by its session. One that hides all of
-  // that belongs to the last job that is left.
+  // Returns the job of a child of the spawner: by command, tag or session. A child that hides all three
+  // belongs to the only job, if just one is left.
   const RunningJob* OwnerOf(const ProcessInfo& child) const {
     if (const RunningJob* job = CommandOwner(child.pid)) return job;
     for (const auto& [id, job] : jobs_) {

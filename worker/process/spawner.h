@@ -1,18 +1,22 @@
-// The process that starts all others for a worker, and sees to it that none outlives what it belongs to.
+// The spawner: the process that starts all other processes of a worker and makes sure that none
+// outlives its job.
 //
-// It is a subreaper: a process whose parent has died becomes its child. So every process that a command
-// started, in whatever process group or session, is below it in the tree, and "no process is left" can be
-// known rather than hoped.
+// The spawner is a subreaper: it adopts every descendant whose parent has died. So every process that a
+// command started, in whatever process group or session, stays below it in the process tree, and "no process
+// is left" can be decided from the tree.
+//
+// The states of a job:
 //
 //            kStart            commands exited, nothing left
 //   (none) ---------> running ------------------------------> ended (kEnded)
-//                        |  kStop, or one command failed,         ^
-//                        |  or something was left: TERM           | nothing left
+//                        |  kStop, or a command failed,           ^
+//                        |  or processes remain: SIGTERM          | nothing left
 //                        v                                        |
-//                     stopping --- grace over: KILL ---> killing -+
+//                     stopping -- grace over: SIGKILL --> killing-+
 //
-// When the socket closes (the worker is gone, even by kill -9) everything gets TERM, after a second KILL, and
-// the spawner exits. Until then it holds what it inherited: the lock on the worker's lock file.
+// When the socket closes (the worker is gone, even after SIGKILL), the spawner sends SIGTERM to all
+// processes, SIGKILL one second later, and exits. Until then it keeps the descriptors it inherited, among
+// them the lock on the worker's lock file.
 #pragma once
 
 namespace scalelab::worker {

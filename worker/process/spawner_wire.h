@@ -1,5 +1,5 @@
-// How worker and spawner talk: frames of a 32-bit length and that many bytes, numbers in the machine's own
-// order (both ends are the same program).
+// The wire format between worker and spawner: frames with a 32-bit length before the body, numbers in native
+// byte order (both ends are the same program).
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@ enum class Wire : uint8_t {
   kEnded = 5,    // id, exit status, failed command, stopped
 };
 
+// Serializes one frame.
 class FrameWriter {
  public:
   explicit FrameWriter(Wire type) : frame_(4, '\0') { Put(type); }
@@ -50,7 +51,7 @@ class FrameWriter {
   std::string frame_;
 };
 
-// Reads past the end give zeros and empty strings.
+// Parses the body of a frame. Reads past the end return zeros and empty strings.
 class FrameReader {
  public:
   explicit FrameReader(const std::string& body) : at_(body.data()), end_(at_ + body.size()) {}
@@ -87,7 +88,7 @@ class FrameReader {
   const char* end_;
 };
 
-// Takes the first whole frame off `input`; false when there is none yet.
+// Moves the body of the first complete frame from `input` to `body`; false if there is none yet.
 inline bool TakeFrame(std::string* input, std::string* body) {
   uint32_t length;
   if (input->size() < sizeof length) return false;

@@ -39,7 +39,8 @@ void TaggedProcesses::End(absl::Duration grace, std::function<void()> gone) {
   }
 }
 
-// Whatever was forked since the last look is found by this one; none is left when a look finds none.
+// Each sweep finds the processes that were forked since the previous one; when a sweep finds none,
+// none is left.
 void TaggedProcesses::Sweep() {
   for (const ProcessInfo& process : ProcessesWithEnvironment(tag_)) {
     const bool known = std::any_of(watched_.begin(), watched_.end(), [&](const auto& entry) {
@@ -47,7 +48,7 @@ void TaggedProcesses::Sweep() {
     });
     if (known) continue;
     const int fd = static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0));
-    if (fd < 0) continue;  // gone meanwhile
+    if (fd < 0) continue;  // it has exited in the meantime
     watched_.emplace(fd, process);
     loop_.Watch(fd, [this, fd] {
       Forget(fd);
@@ -60,7 +61,7 @@ void TaggedProcesses::Sweep() {
   kill_timer_ = 0;
   kill_at_ = absl::InfiniteFuture();
   killing_ = false;
-  if (gone_) std::exchange(gone_, nullptr)();  // may destroy this
+  if (gone_) std::exchange(gone_, nullptr)();  // may destroy this object
 }
 
 void TaggedProcesses::Forget(int pidfd) {

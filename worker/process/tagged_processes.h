@@ -1,5 +1,6 @@
-// Ends the processes of an attempt that this worker did not start itself: under Slurm, ranks are children of
-// slurmstepd. They are known by the tag in their environment (Job::tag).
+// Ends the processes of an attempt that are not descendants of this worker: under Slurm, ranks are
+// children of slurmstepd. They are identified by the tag in their environment (Job::tag). Runs on the
+// event loop's thread.
 #pragma once
 
 #include <functional>
@@ -20,8 +21,9 @@ class TaggedProcesses {
   TaggedProcesses(const TaggedProcesses&) = delete;
   TaggedProcesses& operator=(const TaggedProcesses&) = delete;
 
-  // TERM to each of them on this machine, KILL to what is left after `grace`; calls `gone` once, not from
-  // inside this method, when none is left. A second call may shorten the grace and replaces `gone`.
+  // Sends SIGTERM to each tagged process on this machine and SIGKILL to the remaining ones after `grace`.
+  // Calls `gone` once when none is left, but not from inside this method. A second call may shorten the grace
+  // and replaces `gone`.
   void End(absl::Duration grace, std::function<void()> gone);
 
  private:

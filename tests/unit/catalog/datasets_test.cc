@@ -89,7 +89,7 @@ TEST_F(Datasets, NamesAGapInTheNumbering) {
 TEST_F(Datasets, TellsOtherLayoutsApart) {
   PutRecords("cifar-10-batches-bin/data_batch_1.bin", 1);
   EXPECT_THAT(Sentence(),
-              HasSubstr("the data are in " + Path("cifar-10-batches-bin") + ": name that directory"));
+              HasSubstr("the data are in " + Path("cifar-10-batches-bin") + ": set data_dir to it"));
   fs::remove_all(dir_ / "cifar-10-batches-bin");
   Put("data_batch_1", 10);
   EXPECT_THAT(Sentence(), HasSubstr("this is the Python version"));

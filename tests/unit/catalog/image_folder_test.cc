@@ -32,7 +32,7 @@ class ImageFolder : public testing::Test {
     fs::create_directories(fs::path(dir_ + "/" + name).parent_path());
     std::ofstream(dir_ + "/" + name) << bytes;
   }
-  // What is there now is older than anything written from now on.
+  // Makes all existing files older than anything written from now on.
   void Age() {
     const auto before = fs::file_time_type::clock::now() - std::chrono::hours(1);
     for (const auto& entry : fs::recursive_directory_iterator(dir_)) fs::last_write_time(entry, before);
@@ -68,7 +68,7 @@ TEST_F(ImageFolder, IsReadFromItsIndexAsLongAsThatIsNewer) {
   EXPECT_THAT(by_index, ElementsAre("0 train/a/1.png", "1 train/b/10.JPEG", "1 train/b/2.jpg"));
   EXPECT_EQ(ListImages(dir_, ImagePart::kTrain)->bytes(0), 1);
   EXPECT_EQ(ListImages(dir_, ImagePart::kTrain)->name(1), "10.JPEG");
-  // Seen to be the index: a file that it does not have, in a directory that looks older.
+  // A file that the index lacks, in a directory that looks older, proves that the index was read.
   Put("train/b/3.jpg");
   fs::last_write_time(dir_ + "/train/b", fs::file_time_type::clock::now() - std::chrono::hours(1));
   EXPECT_EQ(Names(), by_index);
@@ -95,15 +95,15 @@ TEST_F(ImageFolder, SaysWhatIsMissing) {
   EXPECT_THAT(Error(), HasSubstr("/train/c holds no image"));
   fs::remove_all(dir_ + "/train/c");
   Put("val/d/1.jpg");
-  EXPECT_THAT(Error(), HasSubstr("/val/d is no class: there is no train/d"));
+  EXPECT_THAT(Error(), HasSubstr("/val/d is not a class, because train/d does not exist"));
   fs::remove_all(dir_ + "/val/d");
   fs::remove_all(dir_ + "/val/b");
   Put("val/1.jpg");
   EXPECT_THAT(Error(), HasSubstr("put each image into the directory of its class"));
   fs::remove_all(dir_ + "/val");
-  EXPECT_THAT(Error(), HasSubstr("/val does not exist; imagefolder wants DIR/train/CLASS"));
+  EXPECT_THAT(Error(), HasSubstr("/val does not exist; the layout of imagefolder is DIR/train/CLASS"));
   fs::remove_all(dir_ + "/train/a");
-  EXPECT_THAT(Error(), HasSubstr("one directory where there must be two"));
+  EXPECT_THAT(Error(), HasSubstr("one directory, but at least two classes are required"));
   fs::remove_all(dir_ + "/train");
   EXPECT_THAT(Error(), HasSubstr("/train does not exist"));
   fs::remove_all(dir_);

@@ -1,4 +1,4 @@
-// Backups of a database that is in use, and of one that is not; and everything that can be in their way.
+// Tests backups of a database that is in use, of one that is not, and all errors.
 #include "db/backup.h"
 
 #include <signal.h>
@@ -26,7 +26,7 @@ class Backup : public ::testing::TestWithParam<bool> {
     EXPECT_TRUE(store.ok()) << store.status();
     return store.ok() ? std::move(*store) : nullptr;
   }
-  // A study with an attempt and some points, all of number `id`.
+  // Commits a study with an attempt and some points, all with id `id`.
   static WriteBatch Numbered(int64_t id) {
     WriteBatch batch;
     batch.studies = {AStudy(id)};
@@ -83,7 +83,7 @@ TEST_P(Backup, HasEverythingThatWasCommittedBeforeItBeganAndNothingByHalves) {
     const std::string file = copy_ + std::to_string(round);
     const absl::Status status = BackupDatabase(path_, file);
     ASSERT_TRUE(status.ok()) << status;
-    wait_for(committed + 1);  // the writer goes on
+    wait_for(committed + 1);  // the writer continues
     const auto copy = Open(file);
     const int64_t last = copy->Load()->last_study_id;
     EXPECT_GE(last, before);
@@ -128,11 +128,11 @@ TEST_P(Backup, WhatIsNoDatabaseOfOursIsRefused) {
   EXPECT_THAT(std::string(Make().message()), HasSubstr("There is no database " + path_));
   std::ofstream(path_) << std::string(5000, 'x');
   EXPECT_TRUE(absl::IsFailedPrecondition(Make()));
-  EXPECT_THAT(std::string(Make().message()), HasSubstr(path_ + " is no SQLite database"));
+  EXPECT_THAT(std::string(Make().message()), HasSubstr(path_ + " is not an SQLite database"));
   std::filesystem::remove(path_);
   ASSERT_TRUE((*Database::Open(path_, Database::Mode::kReadWrite, 1000))->Execute("CREATE TABLE t (x)").ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(Make()));
-  EXPECT_THAT(std::string(Make().message()), HasSubstr("no database of scalelab"));
+  EXPECT_THAT(std::string(Make().message()), HasSubstr("is not a scalelab database"));
   EXPECT_TRUE(Files().empty());
 }
 

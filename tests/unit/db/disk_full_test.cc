@@ -1,4 +1,4 @@
-// A full disk: the commit says so, nothing of it is there, and it succeeds once there is space.
+// Tests a full disk: the commit fails without any effect, and succeeds once there is space again.
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -21,7 +21,7 @@ std::unique_ptr<Store> OpenIn(const std::string& directory, bool rollback_journa
   return store.ok() ? std::move(*store) : nullptr;
 }
 
-// A study and 2 MiB of points.
+// A batch with a study and 2 MiB of points.
 WriteBatch Large(int64_t id) {
   WriteBatch batch;
   batch.studies = {AStudy(id)};
@@ -87,7 +87,7 @@ TEST_P(DiskFull, WritesToAFullFilesystemAreRefusedUntilThereIsSpace) {
       while (file.write(block.data(), 4096).flush()) {
       }
     }
-    // Leave half a MiB, less than the points need.
+    // Leave half a MiB free, less than the points need.
     std::filesystem::resize_file(ballast, std::filesystem::file_size(ballast) - (1 << 19));
     ExpectRefusedThenAccepted(*store, [&] { std::filesystem::remove(ballast); });
   }

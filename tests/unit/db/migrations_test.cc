@@ -1,4 +1,5 @@
-// Databases of every older version, with rows in them, come to the newest version and keep what they hold.
+// Tests that databases of every older version, with rows in them, migrate to the newest version and
+// keep their contents.
 #include "db/migrations.h"
 
 #include "db/sqlite.h"
@@ -17,7 +18,7 @@ class Migration : public ::testing::Test {
     EXPECT_TRUE(db.ok()) << db.status();
     return std::move(*db);
   }
-  // What a program of schema `version` would have left behind.
+  // Makes a database as a program with schema `version` would have left it.
   void MakeVersion(int version) {
     auto db = Raw();
     for (int step = 0; step < version; ++step) ASSERT_TRUE(db->Execute(Migrations()[step]).ok());
@@ -70,7 +71,7 @@ TEST_F(Migration, EveryOlderVersionBecomesTheNewestAndKeepsItsRows) {
   }
 }
 
-// FNV-1a, 64 bits: the same on every machine, which std::hash is not.
+// FNV-1a, 64 bits: unlike std::hash, it is the same on every machine.
 uint64_t Hash(const std::string& text) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const unsigned char c : text) hash = (hash ^ c) * 0x100000001b3;
@@ -109,7 +110,7 @@ TEST_F(Migration, ADatabaseOfAnotherProgramIsRefusedAndLeftAlone) {
 
 TEST_F(Migration, AStepThatFailsLeavesTheOlderVersion) {
   MakeVersion(1);
-  ASSERT_TRUE(Raw()->Execute("CREATE TABLE runs (x)").ok());  // in the way of step 2
+  ASSERT_TRUE(Raw()->Execute("CREATE TABLE runs (x)").ok());  // conflicts with step 2
   EXPECT_FALSE(OpenStore().ok());
   EXPECT_EQ(*Raw()->QueryInt("PRAGMA user_version"), 1);
   EXPECT_EQ(*Raw()->QueryInt("SELECT count(*) FROM sqlite_schema WHERE type = 'view'"), 0);

@@ -1,4 +1,4 @@
-// What OpenSqliteStore accepts, refuses, and says.
+// Tests what OpenSqliteStore accepts and rejects, and its messages.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,7 +25,7 @@ TEST(Open, KnowsNetworkFilesystemsByTheirNumbers) {
   EXPECT_THAT(NetworkFilesystem(0x6969), StrEq("NFS"));
   EXPECT_THAT(NetworkFilesystem(0x0bd00bd0), StrEq("Lustre"));
   EXPECT_THAT(NetworkFilesystem(static_cast<int>(0xff534d42)),
-              StrEq("SMB"));  // as a 32-bit statfs reports it
+              StrEq("SMB"));  // as reported by a 32-bit statfs
   EXPECT_THAT(NetworkFilesystem(0x65735546), StrEq("FUSE"));
   EXPECT_EQ(NetworkFilesystem(0xef53), nullptr);      // ext4
   EXPECT_EQ(NetworkFilesystem(0x01021994), nullptr);  // tmpfs
@@ -45,7 +45,7 @@ TEST(Open, AFileThatIsNoDatabaseIsRefusedAndKept) {
   std::ofstream(path) << text;
   const absl::Status status = OpenAt(path).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("is no SQLite database"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("is not an SQLite database"));
   EXPECT_EQ(std::filesystem::file_size(path), text.size());
 }
 

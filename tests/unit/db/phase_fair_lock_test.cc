@@ -12,7 +12,7 @@ namespace {
 
 TEST(PhaseFairLock, KeepsWritersAloneAndReadersTogether) {
   PhaseFairLock lock;
-  int first = 0, second = 0;  // equal whenever nobody writes
+  int first = 0, second = 0;  // equal whenever no writer holds the lock
   std::vector<std::thread> threads;
   for (int i = 0; i < 2; ++i) {
     threads.emplace_back([&] {

@@ -1,4 +1,4 @@
-// What sqlite3 and pandas see.
+// Tests the views for sqlite3 and pandas.
 #include <cmath>
 
 #include "db/sqlite.h"

@@ -1,4 +1,4 @@
-// Holds the API against its own habits and against the committed list of everything it has promised.
+// Checks the API's conventions, and compares it with the committed list of released names.
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -26,7 +26,7 @@ using google::protobuf::SourceLocation;
 
 bool update_golden = false;
 
-// Everything of package scalelab.v1.
+// All definitions of package scalelab.v1.
 struct Api {
   std::vector<const Descriptor*> messages;
   std::vector<const FieldDescriptor*> fields;
@@ -134,7 +134,7 @@ std::string LabelOf(const FieldDescriptor* field) {
   return "repeated";
 }
 
-// What the wire and generated code depend on: name -> number, type and label.
+// Everything that the wire format and generated code depend on: name -> number, type and label.
 std::map<std::string, std::string> Promises() {
   std::map<std::string, std::string> out;
   for (const Descriptor* message : TheApi().messages) out[message->full_name()] = "message";
@@ -145,7 +145,7 @@ std::map<std::string, std::string> Promises() {
   }
   for (const EnumDescriptor* type : TheApi().enums) out[type->full_name()] = "enum";
   for (const EnumDescriptor* type : TheApi().enums) {
-    // protobuf's own full name of a value leaves out its enum.
+    // protobuf's full name of an enum value does not contain its enum.
     for (int i = 0; i < type->value_count(); ++i) {
       out[type->full_name() + "." + type->value(i)->name()] = std::to_string(type->value(i)->number());
     }

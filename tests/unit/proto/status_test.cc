@@ -99,7 +99,7 @@ TEST(Status, BytesThatAreNoTextAreReplaced) {
 }
 
 TEST(Status, TakesAnythingFromTheWire) {
-  // No code that exists, but one that the enumeration's bits can hold: beyond them it is undefined behaviour.
+  // An undefined code within the range of the enumeration's bits; larger values would be undefined behaviour.
   EXPECT_EQ(FromGrpc(grpc::Status(static_cast<grpc::StatusCode>(20), "strange")).code(),
             absl::StatusCode::kUnknown);
   absl::Status garbage = FromGrpc(grpc::Status(grpc::StatusCode::INTERNAL, "broken", "\xFFnot a message"));

@@ -1,4 +1,4 @@
-// The runs that "measure: {communication: true}" adds, and the cells that "on_unusable: exclude" leaves out.
+// Tests the runs that "measure: {communication: true}" adds, and the cells that "on_unusable: exclude" leaves out.
 #include "study/communication.h"
 
 #include <map>
@@ -30,7 +30,7 @@ ExpandedStudy ExpandMatrix(const std::string& axes, const std::string& more = kM
   return Expand(Small(absl::StrCat(R"("matrix": [)", axes, "], ", more), fixed));
 }
 
-// "native/none 2" of each added cell.
+// "native/none 2" for each added cell.
 std::vector<std::string> Added(const ExpandedStudy& study) {
   std::vector<std::string> out;
   for (size_t i = study.cells.size() - study.baselines; i < study.cells.size(); ++i)

@@ -1,4 +1,4 @@
-// What each engine takes of a cell, and what is said of what it does not take.
+// Tests which settings each engine supports, and the messages for the others.
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -17,7 +17,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
 
-// A study of one cell of this engine on 2 ranks.
+// A study with one cell of this engine on 2 ranks.
 v1::StudySpec On(const std::string& engine, const std::string& fixed = "", const std::string& more = "") {
   return Small(more, absl::StrCat(R"("ranks": 2, "engine": ")", engine, "\"", fixed));
 }
@@ -37,7 +37,7 @@ TEST(Engines, EachHasARowOfItsOwn) {
               ElementsAre("pytorch", "pytorch2", "tensorflow", "mxnet", "keras-tensorflow", "keras-jax"));
 }
 
-// A word that the table has and the study key has not could never be asked for; models may come later.
+// A value in the engines' table that the study key lacks could never be selected. Models may be added later.
 TEST(Engines, TakeWordsOfTheStudyKeys) {
   for (const Engine& engine : Engines()) {
     const auto check = [&](absl::string_view key, const Engine::Names& names) {

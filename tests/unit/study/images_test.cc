@@ -1,4 +1,4 @@
-// What studies say of data sets and their images.
+// Tests the rules for data sets and images in studies.
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/study/study_spec_builder.h"

@@ -314,7 +314,7 @@ std::vector<int> CellsInOrder(const ExpandedStudy& study) {
 }
 
 TEST(ExpandStudy, TheSeedAloneDecidesTheOrder) {
-  // Written out: the order must be the same on every machine and in every version.
+  // Literal values, because the order must be the same on every machine and in every version.
   EXPECT_THAT(CellsInOrder(Expand(TenCells(42))), ElementsAre(4, 6, 7, 0, 9, 5, 1, 2, 3, 8));
   EXPECT_NE(CellsInOrder(Expand(TenCells(42))), CellsInOrder(Expand(TenCells(43))));
 }

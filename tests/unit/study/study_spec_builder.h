@@ -1,4 +1,4 @@
-// Study specifications for tests, written as the JSON of StudySpec, and what is wrong with them.
+// Builds study specifications for tests from the JSON of StudySpec, and returns what is wrong with them.
 #pragma once
 
 #include <string>
@@ -20,13 +20,13 @@ inline v1::StudySpec Spec(const std::string& json) {
   return spec;
 }
 
-// A valid study of one cell with further JSON fields behind it.
+// A valid study with one cell, followed by more JSON fields.
 inline v1::StudySpec Small(const std::string& more = "", const std::string& fixed = R"("ranks": 1)") {
   return Spec(R"({"study": "s", "fixed": {"model": "resnet20", "dataset": "synthetic", )" + fixed + "}" +
               (more.empty() ? "" : ", " + more) + "}");
 }
 
-// Why a study is refused, which it must be.
+// Returns why a study is rejected; fails the test if it is not.
 inline std::vector<FieldViolation> Wrong(const v1::StudySpec& spec) {
   const absl::StatusOr<ExpandedStudy> study = ExpandStudy(spec);
   EXPECT_EQ(study.status().code(), absl::StatusCode::kInvalidArgument) << study.status();

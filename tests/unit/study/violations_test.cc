@@ -1,4 +1,4 @@
-// Every way in which a specification can be wrong: which field is named, and with what sentence.
+// Tests every violation of a specification: the field that is named and its message.
 #include <limits>
 
 #include "gmock/gmock.h"
@@ -15,7 +15,7 @@ using testing::ElementsAre;
 using testing::Field;
 using testing::HasSubstr;
 
-// What is wrong with one further section behind a small valid study.
+// Returns the violations of a small valid study with one more section.
 std::vector<FieldViolation> WrongWith(const std::string& section) { return Wrong(Small(section)); }
 std::vector<FieldViolation> WrongFixed(const std::string& fixed) {
   return Wrong(Small("", R"("ranks": 1, )" + fixed));

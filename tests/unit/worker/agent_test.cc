@@ -21,7 +21,7 @@ using AttemptStatus = v1::SynchronizeRequest::AttemptStatus;
 
 constexpr absl::Duration kPatience = absl::Seconds(30);
 
-// The coordinator is the test: it sees every call and answers by hand.
+// A CoordinatorClient that records every call; the test answers each one by hand.
 class HandClient final : public CoordinatorClient {
  public:
   void Synchronize(const v1::SynchronizeRequest& request, Synchronized done) override {
@@ -45,7 +45,7 @@ class HandClient final : public CoordinatorClient {
   std::deque<Report> reports;
 };
 
-// Processes that start and end when the test says so.
+// A Processes whose jobs start and end when the test decides.
 class HandProcesses final : public Processes {
  public:
   struct Running {
@@ -80,7 +80,7 @@ class AgentTest : public ::testing::Test {
     agent_->Start();
   }
   bool Wait(const std::function<bool()>& done) { return loop_.RunUntil(done, kPatience); }
-  // Serves until a Synchronize is under way that `wanted` likes.
+  // Runs the loop until a Synchronize that satisfies `wanted` is in flight.
   v1::SynchronizeRequest WaitForPoll(const std::function<bool(const v1::SynchronizeRequest&)>& wanted) {
     EXPECT_TRUE(Wait([&] { return !client_.polls.empty() && wanted(client_.polls.back().request); }));
     return client_.polls.empty() ? v1::SynchronizeRequest() : client_.polls.back().request;
@@ -174,7 +174,7 @@ TEST_F(AgentTest, BringsAnAttemptFromItsDirectoryToItsEnd) {
   EXPECT_EQ(job.job.commands[0].argv[0], "program");
   const auto spec = nlohmann::json::parse(ReadAll(dir_ / "t/spec.json"));
   EXPECT_EQ(spec["engine"], "custom");
-  EXPECT_EQ(spec["max_steps"], "0");  // defaults are written out, 64-bit numbers as strings
+  EXPECT_EQ(spec["max_steps"], "0");  // defaults are written too, 64-bit numbers as strings
   EXPECT_TRUE(std::filesystem::exists(dir_ / "t/launch.json"));
 
   job.started(100);
@@ -264,13 +264,13 @@ TEST_F(AgentTest, FollowsWithoutLaunchingOnTheOtherNodesOfAnAttempt) {
   EXPECT_FALSE(std::filesystem::exists(dir_ / "t/launch.json"));
   std::ofstream(dir_ / "t/events-1.jsonl")
       << R"({"time":1,"event":"step","step":0,"metrics":{"a":1}})" << std::endl;
-  AcceptReport();  // the question for the position
+  AcceptReport();  // the query for the durable position
   ASSERT_TRUE(Wait([this] { return !client_.reports.empty(); }));
   EXPECT_EQ(client_.reports.front().request.batches(0).rank(), 1);
   AcceptReport();
 
-  // Its ranks are nobody's children here; they go by their tag, the stubborn one by KILL, before it has
-  // ended.
+  // Here its ranks are not descendants of the worker. They are found by their tag and ended before the
+  // attempt has ended, the one that ignores SIGTERM by SIGKILL.
   const pid_t rank = fork();
   if (rank == 0) {
     setenv("SCALELAB_ATTEMPT", "t", 1);
@@ -316,7 +316,8 @@ TEST_F(AgentTest, DoesNotLaunchAgainWhatAnEarlierWorkerLaunched) {
   StartAgent();
   AnswerPoll(Desired({"t"}));
   ASSERT_TRUE(Wait([this] { return !client_.reports.empty(); }));
-  EXPECT_EQ(client_.reports.front().request.batches(0).end_position(), 0);  // asks first
+  // The first batch is empty: the query for the position.
+  EXPECT_EQ(client_.reports.front().request.batches(0).end_position(), 0);
   AcceptReport();
   AcceptReport();
   const AttemptStatus status = WaitForState(AttemptStatus::ENDED);
@@ -346,7 +347,7 @@ TEST_F(AgentTest, StopsEverythingAndExitsWhenItIsDenied) {
   RunToStarted();
   Answer(absl::UnauthenticatedError("who are you"));
   ASSERT_TRUE(Wait([this] { return processes_.jobs[0].stopped_with.has_value(); }));
-  EXPECT_FALSE(exited_.has_value());  // a process is left
+  EXPECT_FALSE(exited_.has_value());  // a process is still running
   processes_.jobs[0].ended({143, 0, true});
   ASSERT_TRUE(Wait([this] { return exited_.has_value(); }));
   EXPECT_EQ(*exited_, Agent::Exit::kDenied);
@@ -373,7 +374,7 @@ TEST_F(AgentTest, LeavesAfterItHasSaidHowEverythingEnded) {
   agent_->Leave();
   EXPECT_TRUE(processes_.jobs[0].stopped_with.has_value());
   EXPECT_TRUE(WaitForPoll([](const auto& request) { return request.leaving(); }).leaving());
-  Answer(Desired({"t", "u"}));  // nothing new is begun
+  Answer(Desired({"t", "u"}));  // no new attempt is begun
   processes_.jobs[0].ended({143, 0, true});
   WaitForState(AttemptStatus::ENDED);
   EXPECT_FALSE(exited_.has_value());

@@ -21,12 +21,12 @@ std::string Step(int step) {
 }
 const std::string kFinish = "{\"time\":1,\"event\":\"finish\"}\n";
 
-// The follower with the test as its coordinator: every request is looked at and answered by hand.
+// A follower whose requests are inspected and answered by the test.
 class EventFollowerTest : public ::testing::Test {
  protected:
   EventFollowerTest()
       : follower_(loop_, [this](const v1::ReportEventsRequest& request, EventFollower::Answer answer) {
-          EXPECT_EQ(answers_.size(), requests_.size());  // one at a time
+          EXPECT_EQ(answers_.size(), requests_.size());  // one request at a time
           EXPECT_TRUE(answers_.empty());
           requests_.push_back(request);
           answers_.push_back(std::move(answer));
@@ -38,7 +38,7 @@ class EventFollowerTest : public ::testing::Test {
   void Finish() {
     follower_.Finish("t", [this] { drained_ = true; });
   }
-  // The next request.
+  // Returns the next request.
   v1::ReportEventsRequest Next() {
     EXPECT_TRUE(loop_.RunUntil([this] { return !requests_.empty(); }, kPatience));
     if (requests_.empty()) return {};
@@ -71,7 +71,7 @@ class EventFollowerTest : public ::testing::Test {
     }
     return response;
   }
-  // Accepts until everything is durable; returns all batches.
+  // Accepts all requests until everything is durable; returns all batches.
   std::vector<v1::EventBatch> DrainAll() {
     std::vector<v1::EventBatch> batches;
     while (!drained_) {
@@ -238,7 +238,7 @@ TEST_F(EventFollowerTest, CallsTheLastLineCutOffOnceNobodyWritesAnyMore) {
 TEST_F(EventFollowerTest, HasDrainedAtOnceWhenNothingWasWritten) {
   Follow();
   Finish();
-  EXPECT_FALSE(drained_);  // not from inside Finish
+  EXPECT_FALSE(drained_);  // not called from inside Finish
   EXPECT_TRUE(DrainAll().empty());
 }
 
@@ -267,7 +267,7 @@ TEST_F(EventFollowerTest, DoesNotGoRoundInCirclesWithACoordinatorThatAcceptsNoth
   Write(kFinish);
   Next();
   Answer(State(0, 0, Outcome::GAP));
-  EXPECT_TRUE(requests_.empty());  // later
+  EXPECT_TRUE(requests_.empty());  // retried only after a backoff
   EXPECT_EQ(Next().batches(0).events_size(), 1);
 }
 

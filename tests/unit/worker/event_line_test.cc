@@ -69,7 +69,7 @@ TEST(BatchBuilder, KeepsWhatEventsSayBesideMetrics) {
 
 TEST(BatchBuilder, StoresNamesOfNumbersThatAreNotFiniteAsNan) {
   for (const char* value : {"\"NaN\"", "\"Infinity\"", "\"-Infinity\""}) {
-    for (const char* more : {"", ",\"unknown\":[]"}) {  // by the quick way and by the thorough one
+    for (const char* more : {"", ",\"unknown\":[]"}) {  // by the fast scanner and by the complete parser
       const auto batch = Parse(
           {absl::StrCat(R"({"time":1,"event":"step","step":1,"metrics":{"a":)", value, "}", more, "}")});
       ASSERT_EQ(batch.columns_size(), 1) << value << more;

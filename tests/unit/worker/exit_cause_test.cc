@@ -41,8 +41,7 @@ TEST(JudgeExit, TellsACrashOfMpirunFromThatOfARank) {
          "[n0:161067] *** End of error message ***\n");
   const ExitCause judged = JudgeExit(Ended(139), "mpirun", 2, dir.path());
   EXPECT_EQ(judged.cause, Attempt::RANK_KILLED);
-  EXPECT_EQ(judged.message,
-            "mpirun itself was ended by signal 11 (Segmentation fault); launcher.err has where it was.");
+  EXPECT_EQ(judged.message, "mpirun itself was ended by signal 11 (Segmentation fault); see launcher.err.");
 }
 
 TEST(JudgeExit, TakesNoReasonFromWhatMpirunSaysOfEveryFailure) {

@@ -113,7 +113,7 @@ TEST(PlanLaunch, GivesEachRankCoresOfItsOwn) {
   EXPECT_THAT(plan->commands[0].cpus, ElementsAre(0, 2));
   EXPECT_THAT(plan->commands[1].cpus, ElementsAre(4, 6));
 
-  plan = PlanLaunch(Desired(3, 2), kTrainer, host);  // five cores for six
+  plan = PlanLaunch(Desired(3, 2), kTrainer, host);  // 5 cores for 3 ranks with 2 cores each
   ASSERT_TRUE(plan.ok());
   EXPECT_THAT(plan->commands[0].environment, Not(Contains(HasSubstr("SCALELAB_RANK_CPUS"))));
 }
@@ -144,7 +144,8 @@ TEST(PlanLaunch, StartsEverythingAsAStepOfTheJobUnderSlurm) {
             "--kill-on-bad-exit=1 --input=none --export=ALL --chdir=/runs/1/2/t0 --gres=gpu:2 "
             "/opt/scalelab-rank /opt/scalelab-trainer");
   EXPECT_THAT(plan->commands[0].environment, Contains("SLURM_HOSTFILE=/runs/1/2/t0/hosts"));
-  EXPECT_THAT(plan->commands[0].environment, Contains("OMPI_MCA_mpi_yield_when_idle=1"));  // 2 x 2 cores of 2
+  // 2 ranks with 2 cores each on 2 cores
+  EXPECT_THAT(plan->commands[0].environment, Contains("OMPI_MCA_mpi_yield_when_idle=1"));
 
   const auto script = PlanLaunch(Desired(1), RankProgram{{"true"}, {}, Rendezvous::kNone}, host);
   ASSERT_TRUE(script.ok());

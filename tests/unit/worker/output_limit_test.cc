@@ -22,7 +22,7 @@ TEST(OutputLimit, CutsWhatIsPastTheLimitAndLeavesItsBeginning) {
   limit.Watch({dir / "long", dir / "short", dir / "none"});
   ASSERT_TRUE(
       loop.RunUntil([&] { return std::filesystem::file_size(dir / "long") < kMiB; }, absl::Seconds(30)));
-  // What comes later stands behind the cut.
+  // Later output follows the note.
   Append(dir / "long", "last words\n");
   limit.Finish();
   const std::string text = ReadAll(dir / "long");

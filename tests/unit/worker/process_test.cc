@@ -30,7 +30,7 @@ constexpr absl::Duration kPatience = absl::Seconds(30);
 
 bool Gone(pid_t pid) { return kill(pid, 0) != 0 && errno == ESRCH; }
 
-// Real processes through a real spawner. Scripts say what they have reached by lines into $FIFO.
+// Tests real processes with a real spawner. The scripts report their progress as lines in $FIFO.
 class ProcessTest : public ::testing::Test {
  protected:
   ProcessTest() {
@@ -147,7 +147,7 @@ TEST_F(ProcessTest, SaysWhyACommandCannotBeStarted) {
 }
 
 TEST_F(ProcessTest, EndsACommandWithTerm) {
-  // A shell looks for signals between commands only, so these are short.
+  // A shell handles signals only between commands, so the commands are short.
   const uint64_t id =
       Start({Shell("trap 'echo bye >$FIFO; exit 3' TERM; echo ready >$FIFO; while :; do sleep 0.05; done")});
   WaitForLines(1);
@@ -167,7 +167,7 @@ TEST_F(ProcessTest, KillsAStubbornCommandAfterTheGrace) {
 }
 
 TEST_F(ProcessTest, EndsOrphansInOtherSessionsWhenTheCommandIsStopped) {
-  // The command ends at once on TERM; its grandchild, in a session of its own, ignores it.
+  // The command ends immediately on SIGTERM; its grandchild, in another session, ignores it.
   const uint64_t id =
       Start({Shell("setsid sh -c 'trap \"\" TERM; echo $$ >$FIFO; while :; do sleep 1000; done' & wait")});
   const pid_t grandchild = WaitForPid();
@@ -265,7 +265,7 @@ TEST(Spawner, EndsEverythingAndOnlyThenGivesTheLockBackWhenTheWorkerIsKilled) {
   kill(worker, SIGKILL);
   waitpid(worker, nullptr, 0);
   const int lock = open((dir / "lock").c_str(), O_RDWR | O_CLOEXEC);
-  ASSERT_EQ(flock(lock, LOCK_EX), 0);  // waits for the spawner
+  ASSERT_EQ(flock(lock, LOCK_EX), 0);  // blocks until the spawner has exited
   for (absl::string_view line : absl::StrSplit(said, '\n', absl::SkipEmpty())) {
     int pid = 0;
     ASSERT_TRUE(absl::SimpleAtoi(line, &pid));
@@ -281,7 +281,8 @@ TEST(LockFile, SaysWhichFileCannotBeMade) {
 
 TEST(ProcessTree, FindsTheEnvironmentAProcessWasStartedWith) {
   ASSERT_EQ(setenv("SCALELAB_TREE_TEST", "later", 1), 0);
-  EXPECT_FALSE(HasEnvironment(getpid(), "SCALELAB_TREE_TEST=later"));  // only what exec handed over
+  // /proc shows only the environment passed to exec
+  EXPECT_FALSE(HasEnvironment(getpid(), "SCALELAB_TREE_TEST=later"));
   EXPECT_TRUE(HasEnvironment(getpid(), std::string("PATH=") + getenv("PATH")));
   EXPECT_FALSE(HasEnvironment(getpid(), "PATH="));
 }

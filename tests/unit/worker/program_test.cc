@@ -1,4 +1,4 @@
-// scalelab-worker as a whole: the real program, real processes, real gRPC; only the coordinator is a fake.
+// Tests the whole scalelab-worker: the real program, real processes and real gRPC with a fake coordinator.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ class ProgramTest : public ::testing::Test {
               0);
     posix_spawn_file_actions_destroy(&files);
   }
-  // Exit status of the worker once it has exited by itself.
+  // Waits until the worker exits by itself; returns its exit status.
   int WaitForExit() {
     int status = 0;
     waitpid(worker_, &status, 0);
@@ -216,7 +216,7 @@ TEST_F(ProgramTest, ReportsTheRestOfAnAttemptWhoseWorkerWasKilled) {
 }
 
 TEST_F(ProgramTest, LaunchesMpiRanksThroughMpirun) {
-  // A stand-in for the trainer that needs no MPI: it writes what it found.
+  // A fake trainer that needs no MPI: it writes its environment.
   const std::string trainer = dir_ / "trainer";
   Append(trainer,
          "#!/bin/sh\n[ \"$1\" = --version ] && echo '{\"name\":\"x\",\"version\":\"7\"}' && exit\n"
@@ -236,8 +236,8 @@ TEST_F(ProgramTest, LaunchesMpiRanksThroughMpirun) {
   EXPECT_THAT(service_.Points("t", 1, "rank"), ElementsAre(Pair(-1, 1)));
   EXPECT_THAT(service_.Points("t", 1, "world"), ElementsAre(Pair(-1, 2)));
   EXPECT_EQ(service_.Status("t").cause(), v1::Attempt::RANK_KILLED);
-  // mpirun does not always say which rank it was, and was once seen to crash itself, as it seems: no rank
-  // here uses MPI, and the words were Open MPI's.
+  // mpirun does not always report which rank failed. It was also once seen to crash, judging by a message in
+  // Open MPI's wording while no rank of this test used MPI.
   EXPECT_THAT(service_.Status("t").message(),
               AnyOf(AllOf(HasSubstr("signal 9"), AnyOf(HasSubstr("rank 1"), HasSubstr("wrote nothing"))),
                     HasSubstr("mpirun itself was ended by signal 11")));

@@ -44,7 +44,7 @@ TEST(Sha256, IsTheStandardOne) {
   EXPECT_EQ(Sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
-// Answers `--version` only when the test lets it.
+// A Processes that answers `--version` only when the test decides.
 class HeldProcesses final : public Processes {
  public:
   uint64_t Start(const Job& job, Started, Ended ended) override {

@@ -1,4 +1,4 @@
-// The real scalelab-rank, started the way launchers start it.
+// Tests the real scalelab-rank, started as the launchers start it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@ namespace {
 
 using ::testing::IsEmpty;
 
-// "a" is to run, "a!" is to be stopped.
+// Builds a desired state: "a" should run, "a!" should be stopped.
 v1::SynchronizeResponse Desired(const std::vector<std::string>& attempts) {
   v1::SynchronizeResponse response;
   for (const std::string& name : attempts) {
@@ -19,7 +19,7 @@ v1::SynchronizeResponse Desired(const std::vector<std::string>& attempts) {
   return response;
 }
 
-// "begin a, stop b" for readable expectations.
+// Formats actions as "begin a, stop b".
 std::string Text(const std::vector<Action>& actions) {
   std::string text;
   for (const Action& action : actions) {

@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Mean and largest difference of two images of one size, in steps of 255.
+// Mean and maximum difference of two images of the same size, in units of 1/255.
 struct Difference {
   double mean = 0;
   int largest = 0;
@@ -81,7 +81,7 @@ TEST(DecodeImage, ScalesAJpegByEighthsToTheMeansOfItsPixels) {
     EXPECT_EQ(image.eighths, eighths);
     EXPECT_EQ(image.size.width, (150 * eighths + 7) / 8);
     EXPECT_EQ(image.size.height, (97 * eighths + 7) / 8);
-    // A smooth picture: a scaled pixel is near the one in its place.
+    // The picture is smooth, so a scaled pixel is close to the original one at its place.
     double mean = 0;
     for (int y = 0; y < image.size.height; ++y) {
       for (int x = 0; x < image.size.width; ++x) {
@@ -100,7 +100,7 @@ TEST(DecodeImage, ScalesAJpegByEighthsToTheMeansOfItsPixels) {
 TEST(DecodeImage, SaysWhatIsWrongWithAFile) {
   const std::string jpeg = EncodeJpeg(Picture()), png = EncodePng(Picture());
   EXPECT_EQ(Problem(""), "the file is empty");
-  EXPECT_EQ(Problem("GIF89a etc."), "this is neither JPEG nor PNG by its first bytes");
+  EXPECT_EQ(Problem("GIF89a etc."), "this is neither JPEG nor PNG, judging by its first bytes");
   EXPECT_THAT(Problem(jpeg.substr(0, jpeg.size() / 2)), HasSubstr("remature end"));
   EXPECT_NE(Problem(jpeg.substr(0, 30)), "");
   std::string holes = jpeg;

@@ -75,7 +75,7 @@ TEST_F(FrameworksTest, AnEngineThatIsNotInstalledIsToldWithTheCommandThatInstall
   EXPECT_FALSE(state.usable());
   EXPECT_EQ(state.engine(), "pytorch/ddp");
   EXPECT_EQ(state.reason(),
-            absl::StrCat("'", directory_, "/pytorch/bin/python' is not there or is no program"));
+            absl::StrCat("'", directory_, "/pytorch/bin/python' does not exist or is not executable"));
   EXPECT_EQ(state.fix(), "deploy/frameworks pytorch");
   EXPECT_EQ(state.environment(), directory_ + "/pytorch");
 }
