@@ -23,7 +23,7 @@ std::vector<Engine> MakeEngines() {
   constexpr unsigned kStep = Sum(ParameterGroup::kStep);
   constexpr unsigned kAllBuckets = kStep | kBuckets | Sum(ParameterGroup::kFirstBucket);
   constexpr unsigned kAllFusion = kStep | kFusion | Sum(ParameterGroup::kAllReduce);
-  constexpr unsigned kCommand = kStep | Sum(ParameterGroup::kCustom);
+  constexpr unsigned kOwnProgram = kStep | Sum(ParameterGroup::kCustom);
 
   const Names all = {};
   const Names gloo = {"gloo", "nccl"}, mpi = {"mpi", "nccl"}, nccl = {"nccl"};
@@ -53,7 +53,7 @@ std::vector<Engine> MakeEngines() {
       {"keras/jax", kAdapter, "keras-jax", "keras_jax.py", kNone, false, kOptional, gloo, all, many, own_batch, kNothing},
       {"keras/pytorch", kAdapter, "pytorch2", "keras_pytorch.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets},
       {"mxnet/kvstore", kAdapter, "mxnet", "mxnet_kvstore.py", kNone, false, kOptional, only_auto, without_fp16, few, own_batch, kNothing},
-      {"custom", Engine::Program::kCommand, "", "", kNone, false, kOptional, all, all, all, all, kCommand},
+      {"custom", kCommand, "", "", kNone, false, kOptional, all, all, all, all, kOwnProgram},
   };
   // clang-format on
 }

@@ -54,8 +54,8 @@ std::vector<RunParameter> MakeParameters() {
   constexpr auto StringList = ParameterType::kStringList;
   constexpr std::monostate NoDefault;
   constexpr bool Key = true, Derived = false, Recipe = true, Execution = false;
-  // The default's C++ type follows from the parameter's type: 25 of an Int32 is held as 25.0.
-  const auto of = [](ParameterType type, auto value) -> decltype(RunParameter::default_value) {
+  // All numbers are held as double: 25 of an Int32 as 25.0.
+  const auto Default = [](auto value) -> decltype(RunParameter::default_value) {
     if constexpr (std::is_same_v<decltype(value), std::monostate>) return value;
     else if constexpr (std::is_same_v<decltype(value), bool>) return value;
     else if constexpr (std::is_arithmetic_v<decltype(value)>) return static_cast<double>(value);
@@ -64,7 +64,7 @@ std::vector<RunParameter> MakeParameters() {
   std::vector<RunParameter> parameters;
 #define PARAMETER(number, name, type, default_value, values, unit, group, set_by, effect, help, details) \
   parameters.push_back(                                                                            \
-      Row(number, #name, type, of(type, default_value), values, unit, group, set_by, effect, help, details));
+      Row(number, #name, type, Default(default_value), values, unit, group, set_by, effect, help, details));
 #include "catalog/run_parameters.def"
 #undef PARAMETER
   return parameters;

@@ -88,6 +88,7 @@ int RunProgram(const std::vector<std::string>& arguments, Io io) {
   AddGlobalOptions(app, options);
 
   CLI::App* study = app.add_subcommand("study", "Submit, follow and cancel studies")->require_subcommand(1);
+  AddStudyKeys(*study, chosen);
   AddStudyValidate(*study, chosen);
   AddStudyPlan(*study, chosen);
   AddStudySubmit(*study, chosen);

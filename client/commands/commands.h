@@ -7,6 +7,7 @@
 
 namespace scalelab::client {
 
+void AddStudyKeys(CLI::App& study, Action& chosen);
 void AddStudyValidate(CLI::App& study, Action& chosen);
 void AddStudyPlan(CLI::App& study, Action& chosen);
 void AddStudySubmit(CLI::App& study, Action& chosen);

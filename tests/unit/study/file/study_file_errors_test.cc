@@ -227,14 +227,13 @@ TEST_F(StudyFileErrors, AreToldAllAtOnceInFileOrder) {
       "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152, mobilenet_v2, alexnet, inception_v3, "
       "vgg16\n"
       "f.yaml:5:3: ranks must be at least 1, not 0\n"
-      "f.yaml:7:3: unknown key 'colour'; known: engine, model, dataset, data_dir, precision, backend, "
-      "device, "
-      "ranks, epochs, max_steps, global_batch, batch_per_rank, learning_rate, lr_schedule, momentum, "
-      "weight_decay, decay_norm, augment, batch_norm, memory_format, bucket_cap_mib, "
-      "first_bucket_cap_mib, accumulation_steps, find_unused_parameters, static_graph, fusion_threshold_mib, "
-      "cycle_time_ms, cache_capacity, gradient_compression, autotune, stall_warning_s, timeline, "
-      "all_reduce, cuda_graph, image_size, classes, last_batch, save_parameters, train_samples, "
-      "cpus_per_rank, gpus_per_rank, command\n"
+      "f.yaml:7:3: unknown key 'colour'; known: engine, model, dataset, data_dir, train_samples, "
+      "image_size, classes, augment, ranks, epochs, max_steps, global_batch, batch_per_rank, last_batch, "
+      "accumulation_steps, learning_rate, lr_schedule, momentum, weight_decay, decay_norm, precision, "
+      "device, batch_norm, memory_format, cuda_graph, cpus_per_rank, gpus_per_rank, backend, "
+      "comm_timeout_s, bucket_cap_mib, first_bucket_cap_mib, find_unused_parameters, static_graph, "
+      "fusion_threshold_mib, cycle_time_ms, cache_capacity, gradient_compression, autotune, "
+      "stall_warning_s, timeline, all_reduce, save_parameters, command\n"
       "f.yaml:8:1: priority must be at most 1000, not 5000");
 }
 

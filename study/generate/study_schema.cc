@@ -1,0 +1,187 @@
+#include <map>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "catalog/run_parameters.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/descriptor.pb.h"
+#include "nlohmann/json.hpp"
+#include "study/generate/generated_files.h"
+
+namespace scalelab {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::EnumDescriptor;
+using google::protobuf::FieldDescriptor;
+using Json = nlohmann::ordered_json;
+
+// Returns the comment above a field as one line.
+std::string CommentOf(const FieldDescriptor& field) {
+  google::protobuf::SourceLocation location;
+  if (!field.GetSourceLocation(&location)) return "";
+  std::string text = absl::StrReplaceAll(location.leading_comments, {{"\n", " "}});
+  return std::string(absl::StripAsciiWhitespace(text));
+}
+
+// The schema of one value of a run parameter.
+Json ValueSchema(const RunParameter& parameter) {
+  Json schema;
+  switch (parameter.type) {
+    case ParameterType::kString:
+      schema["type"] = "string";
+      break;
+    case ParameterType::kInt32:
+    case ParameterType::kInt64:
+      schema["type"] = "integer";
+      break;
+    case ParameterType::kDouble:
+      schema["type"] = "number";
+      break;
+    case ParameterType::kBool:
+      schema["type"] = "boolean";
+      break;
+    case ParameterType::kStringList:
+      return {{"type", "array"}, {"items", {{"type", "string"}}}, {"minItems", 1}};
+  }
+  // Engine custom takes any model and data set, so an editor only suggests the known ones.
+  const bool open = parameter.name == "model" || parameter.name == "dataset";
+  if (!parameter.choices.empty()) {
+    const std::vector<std::string> choices(parameter.choices.begin(), parameter.choices.end());
+    schema[open ? "examples" : "enum"] = choices;
+  }
+  if (IsNumber(parameter.type) && !ValuesText(parameter).empty()) {
+    if (IsInteger(parameter.type)) {
+      schema["minimum"] = static_cast<int64_t>(parameter.min);
+      schema["maximum"] = static_cast<int64_t>(parameter.max);
+    } else {
+      schema["minimum"] = parameter.min;
+      schema["maximum"] = parameter.max;
+    }
+  }
+  return schema;
+}
+
+std::string Description(const RunParameter& parameter) {
+  std::string text = absl::StrCat(parameter.help, ".");
+  if (!parameter.details.empty()) absl::StrAppend(&text, " ", parameter.details);
+  if (const std::string usual = DefaultText(parameter); !usual.empty()) absl::StrAppend(&text, " Default: ", usual, ".");
+  if (const std::string engines = EnginesText(parameter); engines != "all")
+    absl::StrAppend(&text, " Read by ", engines, ".");
+  return text;
+}
+
+// One value for each key: "fixed", "baseline" and an entry of "exclude".
+Json ValuesOfKeys() {
+  Json properties = Json::object();
+  for (const RunParameter& parameter : RunParameters()) {
+    if (!parameter.study_key) continue;
+    Json schema = ValueSchema(parameter);
+    schema["description"] = Description(parameter);
+    properties[std::string(parameter.name)] = std::move(schema);
+  }
+  return {{"type", "object"}, {"properties", std::move(properties)}, {"additionalProperties", false}};
+}
+
+// A list of values or a range for each key: "matrix" and an entry of "zip".
+Json AxesOfKeys() {
+  Json properties = Json::object();
+  for (const RunParameter& parameter : RunParameters()) {
+    if (!parameter.study_key) continue;
+    Json list = {{"type", "array"}, {"items", ValueSchema(parameter)}, {"minItems", 1}, {"uniqueItems", true}};
+    if (IsInteger(parameter.type)) {
+      Json ends = {{"type", "array"}, {"items", {{"type", "integer"}, {"minimum", 1}}}, {"minItems", 2}, {"maxItems", 2}};
+      Json range = {{"type", "object"},
+                    {"properties", {{"pow2", std::move(ends)}}},
+                    {"required", {"pow2"}},
+                    {"additionalProperties", false}};
+      list = {{"anyOf", Json::array({std::move(list), std::move(range)})}};
+    }
+    list["description"] = Description(parameter);
+    properties[std::string(parameter.name)] = std::move(list);
+  }
+  return {{"type", "object"}, {"properties", std::move(properties)}, {"additionalProperties", false}};
+}
+
+Json EnumSchema(const EnumDescriptor& type) {
+  Json words = Json::array();
+  for (int i = 1; i < type.value_count(); ++i) {  // 0 is "unspecified"
+    words.push_back(absl::StrReplaceAll(absl::AsciiStrToLower(type.value(i)->name()), {{"_", "-"}}));
+  }
+  return {{"type", "string"}, {"enum", std::move(words)}};
+}
+
+Json MessageSchema(const Descriptor& message);
+
+Json FieldSchema(const FieldDescriptor& field) {
+  const std::string& name = field.full_name();
+  const Json axes = {{"$ref", "#/definitions/axes"}}, values = {{"$ref", "#/definitions/values"}};
+  if (name == "scalelab.v1.StudySpec.matrix") return axes;
+  if (name == "scalelab.v1.StudySpec.zip") return {{"type", "array"}, {"items", axes}};
+  if (name == "scalelab.v1.StudySpec.exclude") return {{"type", "array"}, {"items", values}};
+  if (name == "scalelab.v1.Resources.time_seconds") return {{"type", {"string", "integer"}}};
+  if (field.is_map()) return {{"type", "object"}, {"additionalProperties", {{"type", {"string", "number", "boolean"}}}}};
+  if (field.is_repeated()) return {{"type", "array"}, {"items", {{"type", "string"}}}};
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_STRING:
+      return {{"type", "string"}};
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return {{"type", "boolean"}};
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return {{"type", "number"}};
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return EnumSchema(*field.enum_type());
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      if (field.message_type()->full_name() == "google.protobuf.Struct") return values;
+      return MessageSchema(*field.message_type());
+    default:
+      return {{"type", "integer"}};
+  }
+}
+
+Json MessageSchema(const Descriptor& message) {
+  Json properties = Json::object();
+  for (int i = 0; i < message.field_count(); ++i) {
+    const FieldDescriptor& field = *message.field(i);
+    Json schema = FieldSchema(field);
+    // In draft 7 everything beside a $ref is ignored.
+    if (schema.contains("$ref")) schema = {{"allOf", Json::array({schema})}};
+    schema["description"] = CommentOf(field);
+    properties[field.name() == "time_seconds" ? "time" : field.name()] = std::move(schema);
+  }
+  return {{"type", "object"}, {"properties", std::move(properties)}, {"additionalProperties", false}};
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> StudySchema(const std::string& descriptors) {
+  google::protobuf::FileDescriptorSet set;
+  if (!set.ParseFromString(descriptors)) return absl::InvalidArgumentError("the API's descriptors cannot be parsed");
+  google::protobuf::DescriptorPool pool;
+  for (const auto& file : set.file()) {
+    if (pool.BuildFile(file) == nullptr)
+      return absl::InvalidArgumentError(absl::StrCat("the descriptor of ", file.name(), " is not valid"));
+  }
+  const Descriptor* study = pool.FindMessageTypeByName("scalelab.v1.StudySpec");
+  if (study == nullptr) return absl::InvalidArgumentError("the API's descriptors have no scalelab.v1.StudySpec");
+  Json schema = {{"$schema", "http://json-schema.org/draft-07/schema#"},
+                 {"title", "scalelab study"},
+                 {"$comment", "Generated by deploy/generate. Do not edit."}};
+  schema.update(MessageSchema(*study));
+  schema["required"] = {"study"};
+  schema["definitions"] = {{"values", ValuesOfKeys()}, {"axes", AxesOfKeys()}};
+  return schema.dump(1) + "\n";
+}
+
+absl::StatusOr<std::vector<GeneratedFile>> GeneratedFiles(const std::string& descriptors) {
+  absl::StatusOr<std::string> schema = StudySchema(descriptors);
+  if (!schema.ok()) return schema.status();
+  return std::vector<GeneratedFile>{{"proto/scalelab/v1/run_spec.proto", RunSpecProto()},
+                                    {"docs/users/keys.md", KeysPage()},
+                                    {"deploy/schema/study.schema.json", *std::move(schema)},
+                                    {"worker/adapters/scalelab/run_parameters.json", RunParametersJson()}};
+}
+
+}  // namespace scalelab
