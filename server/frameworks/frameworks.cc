@@ -71,9 +71,9 @@ std::optional<v1::FrameworkEnvironment> Frameworks::EnvironmentOf(const std::str
 // The engine that is looked at in place of this one: with nodes elsewhere, one of the same environment that
 // needs no GPU.
 const Engine& Frameworks::Stand(const Engine& engine) const {
-  if (options_.nodes_are_here || engine.gpus != Engine::Gpus::kMust) return engine;
+  if (options_.nodes_are_here || engine.gpus != Engine::Gpus::kRequired) return engine;
   for (const Engine& other : Engines()) {
-    if (other.environment == engine.environment && other.gpus != Engine::Gpus::kMust) return other;
+    if (other.environment == engine.environment && other.gpus != Engine::Gpus::kRequired) return other;
   }
   return engine;
 }
