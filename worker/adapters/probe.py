@@ -32,7 +32,7 @@ def _fully_shard():
     version = _version("torch")
     if tuple(int(part) for part in version.split(".")[:2]) < (2, 6):
         raise NotUsable(f"pytorch/fsdp needs torch 2.6 or later, this is {version}")
-    importlib.import_module("torch.distributed.fsdp").fully_shard
+    _ = importlib.import_module("torch.distributed.fsdp").fully_shard  # raises AttributeError if this torch lacks it
 
 
 def _horovod(framework):

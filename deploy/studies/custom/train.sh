@@ -4,7 +4,7 @@
 set -eu
 
 # The specification is JSON with one field a line or not; this finds a number in it.
-field() { tr ',{' '\n\n' <"$SCALELAB_SPEC" | sed -n "s/^ *\"$1\": *\"\{0,1\}\([-0-9.e]*\).*/\1/p" | head -n 1; }
+field() { tr ',{' '[\n*]' <"$SCALELAB_SPEC" | sed -n "s/^ *\"$1\": *\"\{0,1\}\([-0-9.e]*\).*/\1/p" | head -n 1; }
 steps=$(field max_steps)
 batch=$(field global_batch)
 rate=$(field learning_rate)

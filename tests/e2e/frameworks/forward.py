@@ -1,7 +1,8 @@
 """One side of models_test.py, in the environment of a framework: `forward.py KIND MODEL FILE`.
 
-KIND is torch, keras2, tensorflow, jax, keras-torch or mxnet. torch writes FILE: a model's weights, images, and its logits in evaluation mode, those of an auxiliary head too. The others read
-it, do the same and print how far their logits lie apart, as a share of the largest one.
+KIND is torch, keras2, tensorflow, jax, keras-torch or mxnet. torch writes FILE: a model's weights, images, and its logits in
+evaluation mode, including those of an auxiliary head. The other kinds read FILE, compute the same logits, and print the largest
+difference from those of torch, as a fraction of the largest logit.
 """
 import os
 import sys
