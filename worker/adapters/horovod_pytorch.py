@@ -5,6 +5,7 @@ from scalelab.errors import RunError
 with training.importing("horovod/pytorch", "pytorch"):
     import horovod.torch as hvd
     import torch
+
     from scalelab.torch_device import choose_backend
     from scalelab.torch_engine import TorchEngine
 

@@ -7,6 +7,7 @@ from scalelab import training
 with training.importing("keras/pytorch", "pytorch2"):
     import torch
     import torch.distributed as dist
+
     from pytorch_ddp import PytorchDdp
     from scalelab.loss_scale import KERAS_POLICIES
     from scalelab.torch_device import Precision
@@ -53,6 +54,7 @@ class KerasPytorch(PytorchDdp):
         os.environ["KERAS_TORCH_DEVICE"] = self.device.type
         with training.importing(self.name, "pytorch2"):
             import keras
+
             from scalelab import keras_models
 
         keras.config.set_dtype_policy(KERAS_POLICIES.get(self.spec.precision, "float32"))

@@ -3,8 +3,9 @@ from scalelab import training
 
 with training.importing("pytorch/ddp", "pytorch"):
     import torch
-    from scalelab.torch_group import GroupEngine
     from torch.nn.parallel import DistributedDataParallel
+
+    from scalelab.torch_group import GroupEngine
 
 
 class PytorchDdp(GroupEngine):

@@ -4,8 +4,9 @@ from scalelab.errors import RunError
 
 with training.importing("pytorch/dp", "pytorch"):
     import torch
-    from scalelab.torch_engine import TorchEngine
     from torch import nn
+
+    from scalelab.torch_engine import TorchEngine
 
 
 class PytorchDp(TorchEngine):

@@ -6,9 +6,10 @@ from scalelab.errors import RunError
 with training.importing("pytorch/fsdp", "pytorch2"):
     import torch
     import torch.distributed as dist
+    from torch import nn
+
     from scalelab.models_torch import make_model
     from scalelab.torch_group import GroupEngine
-    from torch import nn
 
 try:
     from torch.distributed.device_mesh import init_device_mesh

@@ -2,8 +2,9 @@
 import os
 import unittest
 
-import fixture
 import numpy as np
+
+import fixture
 from scalelab import data, recipe, splitmix
 from scalelab.errors import RunError
 
