@@ -182,8 +182,8 @@ def _join(spec, rank, ranks):
     cuda = spec.device == "cuda" or (spec.device == "auto" and spec.gpus_per_rank > 0)
     if cuda and not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
         if spec.device == "cuda":
-            raise RunError("this JAX has no part for GPUs: use device auto or cpu, or install jax[cuda13]", "configuration")
-        print("this JAX has no part for GPUs: training on the CPU", file=sys.stderr)
+            raise RunError("this JAX has no GPU support: use device auto or cpu, or install jax[cuda13]", "configuration")
+        print("this JAX has no GPU support: training on the CPU", file=sys.stderr)
         cuda = False
     choices.check(spec, ("nccl",) if cuda else ("gloo",), cuda)
     with training.importing("keras/jax", "keras-jax"):

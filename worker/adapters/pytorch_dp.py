@@ -21,7 +21,7 @@ class PytorchDp(TorchEngine):
             raise RunError("pytorch/dp needs a GPU: nn.DataParallel has no replicas on a CPU; use pytorch/ddp", "configuration")
         if torch.cuda.device_count() < self.ranks:
             raise RunError(
-                f"pytorch/dp was asked for {self.ranks} replicas, but this node shows {torch.cuda.device_count()} GPUs",
+                f"pytorch/dp needs one GPU for each of {self.ranks} replicas, but this node has {torch.cuda.device_count()}",
                 "configuration",
             )
         if self.spec.backend != "auto":

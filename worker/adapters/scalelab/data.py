@@ -114,12 +114,12 @@ def _read_records(paths, limit):
             raise RunError(f"{path}: cannot be read: {e.strerror}", "data") from e
         if part.size == 0 or part.size % _RECORD:
             raise RunError(
-                f"{path} has {part.size} bytes, which are no whole records of {_RECORD} bytes; copy or unpack it again", "data"
+                f"{path} has {part.size} bytes, not a multiple of the record size {_RECORD}; copy or unpack it again", "data"
             )
         part = part.reshape(-1, _RECORD)
         if part[:, 0].max() > 9:
             raise RunError(
-                f"{path}: label {part[:, 0].max()} is none of 0 to 9: this is no CIFAR-10 file in its binary version", "data"
+                f"{path}: label {part[:, 0].max()} is not in 0 to 9: this is not a file of the binary version of CIFAR-10", "data"
             )
         parts.append(part)
         left -= len(part)

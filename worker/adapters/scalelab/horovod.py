@@ -30,8 +30,8 @@ def start(spec, framework, rank, ranks):
     hvd.init()
     if (hvd.rank(), hvd.size()) != (rank, ranks):
         raise RunError(
-            f"Horovod takes this for rank {hvd.rank()} of {hvd.size()}, not {rank} of {ranks}: ranks must be started by an MPI "
-            "launcher of the MPI that it was built for",
+            f"Horovod sees this process as rank {hvd.rank()} of {hvd.size()}, not {rank} of {ranks}: start the ranks with "
+            "a launcher of the MPI that Horovod was built for",
             "rendezvous",
         )
     return hvd

@@ -131,4 +131,4 @@ def initial_parameters(spec):
         why = trainer.reason(done.stderr, done.returncode)
     except (OSError, ValueError, KeyError) as e:
         why = str(e)
-    raise RunError(f"{program} --print-initial-parameters (SCALELAB_TRAINER) gave no weights: {why}", "configuration")
+    raise RunError(f"{program} --print-initial-parameters (SCALELAB_TRAINER) printed no weights: {why}", "configuration")

@@ -48,7 +48,7 @@ def _take_gpus(tf, spec, replicas):
     if gpus and replicas == 1:
         gpus = [gpus[int(os.environ.get("LOCAL_RANK", "0")) % len(gpus)]]
     elif gpus and len(gpus) < replicas:
-        raise RunError(f"{replicas} replicas need as many GPUs on one node, it has {len(gpus)}", "configuration")
+        raise RunError(f"{replicas} replicas need {replicas} GPUs on one node, this node has {len(gpus)}", "configuration")
     tf.config.set_visible_devices(gpus[:replicas], "GPU")
     return gpus[:replicas]
 

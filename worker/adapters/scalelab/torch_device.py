@@ -17,7 +17,7 @@ def choose_device(spec, local_rank):
         return torch.device("cuda", local_rank)
     if spec.device == "cuda":
         raise RunError(
-            f'device "cuda" was asked for, but torch {torch.__version__} sees {torch.cuda.device_count()} GPUs here: use device '
+            f'device is "cuda", but torch {torch.__version__} sees {torch.cuda.device_count()} GPUs here: use device '
             '"cpu", or an environment whose torch has CUDA',
             "configuration",
         )
