@@ -47,7 +47,7 @@ endfunction()
 
 # Makes libraries that link scalelab_study use its precompiled header.
 function(scalelab_use_message_headers)
-  foreach(room ${ARGN})
-    target_precompile_headers(${room} REUSE_FROM scalelab_study)
+  foreach(library ${ARGN})
+    target_precompile_headers(${library} REUSE_FROM scalelab_study)
   endforeach()
 endfunction()
