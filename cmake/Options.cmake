@@ -1,4 +1,4 @@
-# What every target of the project is built with.
+# Build options of all targets.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -15,30 +15,30 @@ endif()
 find_package(Threads REQUIRED)
 
 if(SCALELAB_SANITIZE)
-  # Undefined behaviour ends the program as the other findings do: a report that only scrolls by fails no test.
+  # Undefined behaviour ends the program like all other findings; a report alone would not fail a test.
   add_compile_options(-fsanitize=${SCALELAB_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${SCALELAB_SANITIZE})
   if(SCALELAB_SANITIZE MATCHES thread)
-    # protobuf's headers lay out messages differently when they see it; the packaged library was built without.
+    # protobuf's headers change the layout of messages if this macro is defined; the packaged library was built without it.
     add_compile_options(-U__SANITIZE_THREAD__)
   endif()
 endif()
 
-# Our own code compiles without a warning; generated code does not link this.
+# The project's code must compile without warnings; generated code does not link this target.
 add_library(scalelab_warnings INTERFACE)
 target_compile_options(scalelab_warnings INTERFACE -Wall -Wextra -Werror)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  # GCC 12 warns of std::string's own operator+ when it optimises fully (GCC bug 105651), and behind precompiled headers
-  # it does not know a system header for one.
+  # With full optimisation GCC 12 warns about std::string's operator+ (GCC bug 105651), and in precompiled headers it does not
+  # recognise system headers as such.
   target_compile_options(scalelab_warnings INTERFACE
     $<$<NOT:$<CONFIG:RelWithDebInfo>>:-Wno-array-bounds;-Wno-restrict;-Wno-stringop-overflow;-Wno-stringop-overread>)
   if(SCALELAB_SANITIZE)
-    # What the sanitizers insert hides from it that an optional is looked at only when it has a value (Torch's headers).
+    # Because of the sanitizers' instrumentation GCC cannot see that Torch's headers read an optional only if it has a value.
     target_compile_options(scalelab_warnings INTERFACE -Wno-maybe-uninitialized)
   endif()
 endif()
 
-# scalelab_room(NAME sources...): one library of the project, included as "<room>/<file>.h" from the top.
+# scalelab_room(NAME sources...): defines a library of the project. Include paths start at the top folder: "<folder>/<file>.h".
 function(scalelab_room name)
   add_library(${name} STATIC ${ARGN})
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})

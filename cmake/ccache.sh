@@ -1,7 +1,7 @@
 #!/bin/sh
 # Compiles through ccache: cmake/ccache.sh COMPILER ARGUMENT...
-# Precompiled headers are cached only with this sloppiness. DEPEND spares a first build the preprocessor. EXTSUM: the sum
-# beside a precompiled header stands for it; otherwise each file that uses one would have ccache read hundreds of MiB.
+# ccache caches precompiled headers only with this sloppiness. DEPEND avoids the preprocessor in a first build. With EXTSUM ccache
+# reads the checksum file of a precompiled header; otherwise it would read hundreds of MiB for each file that uses the header.
 export CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1 CCACHE_PCH_EXTSUM=1
 ccache "$@" || exit
 while [ $# -gt 1 ]; do

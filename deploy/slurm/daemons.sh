@@ -1,7 +1,7 @@
-# shellcheck shell=bash disable=SC2154  # the settings of a cluster are dev-cluster's
-# Sourced by dev-cluster: MUNGE and Slurm's own daemons, and their configuration.
+# shellcheck shell=bash disable=SC2154  # dev-cluster sets the variables of a cluster
+# Functions for dev-cluster: the daemons of MUNGE and Slurm, and their configuration.
 
-# write_config: DIR/etc from the templates beside this file, the key of MUNGE, and the devices that stand for GPUs.
+# write_config: writes DIR/etc from the templates in this folder, the key of MUNGE, and the devices of the fake GPUs.
 write_config() {
   local node i gres='' cgroup=cgroup/v1 constrain=no plugins=()
   mkdir -p "$dir/etc" "$dir/dev" "$dir/nodes/login/state"
@@ -12,7 +12,7 @@ write_config() {
   if cgroups_limit_memory; then
     constrain=yes
   elif [ "$(slurm_version)" -ge 2311 ]; then
-    cgroup=disabled  # older versions know no such word, but look for nothing when they are told what there would be
+    cgroup=disabled  # older versions do not support this value, but do not look for control groups with cgroup/v1
   fi
   sed -e '/^##/d' -e "s|@cgroup@|$cgroup|; s|@constrain@|$constrain|" "$here/slurm/cgroup.conf.in" >"$dir/etc/cgroup.conf"
   sed -e '/^##/d' -e "s|@dir@|$dir|g; s|@name@|$name|g; s|@address@|$address|g; s|@preempt@|${preempt^^}|g" \
@@ -27,7 +27,7 @@ write_config() {
       printf '%s\n' '# The kernel limits memory; a job over its limit is OUT_OF_MEMORY.'
       plugins+=(task/cgroup)
     else
-      printf '%s\n' '# Without memory cgroups memory is looked at every second; a job over its limit is killed and FAILED.' \
+      printf '%s\n' '# Without memory cgroups Slurm polls memory every second; a job over its limit is killed and FAILED.' \
         JobAcctGatherType=jobacct_gather/linux JobAcctGatherFrequency=task=1 JobAcctGatherParams=OverMemoryKill
     fi
     [ "$bind" = no ] || plugins=(task/affinity "${plugins[@]}")
@@ -44,13 +44,13 @@ write_config() {
   } >>"$dir/etc/slurm.conf"
 }
 
-# slurm_version: as a number, 2205 for 22.05.8.
+# slurm_version: prints the version as a number, 2205 for 22.05.8.
 slurm_version() { slurmd -V | sed -n 's/.* \([0-9]*\)\.\([0-9]*\).*/\1\2/p'; }
 
-# Only the first version of control groups can be used without systemd.
+# cgroups_limit_memory: succeeds if Slurm can limit memory. Without systemd it can use only version 1 of control groups.
 cgroups_limit_memory() { [ -w /sys/fs/cgroup/memory/cgroup.procs ]; }
 
-# remove_cgroups: those that slurmd has made for its jobs; the kernel takes a moment to let them go.
+# remove_cgroups: removes the control groups of slurmd's jobs; fails while the kernel still uses one.
 remove_cgroups() {
   local node group left=0
   for node in $(nodes); do
@@ -61,28 +61,28 @@ remove_cgroups() {
   return $left
 }
 
-# daemon_pid NODE DAEMON: its process id as the node sees it; fails when it does not run.
+# daemon_pid NODE DAEMON: prints its process id in the node's namespace; fails if it does not run.
 daemon_pid() {
   local init pid comm
   init=$(init_pid "$1") && { read -r pid <"$dir/nodes/$1/$2.pid"; } 2>/dev/null &&
     { read -r comm <"/proc/$init/root/proc/$pid/comm"; } 2>/dev/null && [ "$comm" = "$2" ] && printf '%s\n' "$pid"
 }
 
-# daemon_state NODE DAEMON: in a word.
+# daemon_state NODE DAEMON: prints runs or down.
 daemon_state() { daemon_pid "$1" "$2" >/dev/null && echo runs || echo down; }
 
 daemon_gone() { ! daemon_pid "$1" "$2" >/dev/null; }
 
-# kill_daemon NODE DAEMON SIGNAL: signals it and waits for its end.
+# kill_daemon NODE DAEMON SIGNAL: sends the signal and waits until the daemon has ended.
 kill_daemon() {
   local pid
   pid=$(daemon_pid "$1" "$2") || fail "no $2 runs on $1"
-  # shellcheck disable=SC2016  # expanded in the node
+  # shellcheck disable=SC2016  # the shell in the node expands it
   enter "$1" bash -c 'kill "-$1" "$2"' _ "$3" "$pid"
   wait_until 30 daemon_gone "$1" "$2" || fail "$2 on $1 has not ended 30 s after SIG$3"
 }
 
-# start_daemon NODE COMMAND...: one that goes to the background by itself. What it says before it has a log is in console.log.
+# start_daemon NODE COMMAND...: starts a daemon that forks into the background. Its output is in console.log until it opens its log.
 start_daemon() {
   local way
   way_into "$1"
@@ -91,7 +91,7 @@ start_daemon() {
 
 start_munged() {
   local home=$dir/nodes/login
-  # --force: it would refuse a DIR below a home directory that is not root's.
+  # --force: otherwise munged refuses a DIR below a home directory that is not root's.
   start_daemon login munged --force --key-file="$dir/munge.key" --socket="$dir/munge.socket" --pid-file="$home/munged.pid" \
     --log-file="$home/munged.log" --seed-file="$home/munged.seed" || fail "munged does not start: $(last_words "$home"/*.log)"
 }
@@ -99,7 +99,7 @@ start_munged() {
 controller_answers() { scontrol ping >/dev/null 2>&1; }
 
 start_controller() {
-  daemon_gone login slurmctld || fail "slurmctld runs already"
+  daemon_gone login slurmctld || fail "slurmctld already runs"
   if ! start_daemon login slurmctld -f "$SLURM_CONF" || ! wait_until 20 controller_answers; then
     fail "slurmctld does not answer: $(last_words "$dir"/nodes/login/{console,slurmctld}.log)"
   fi
@@ -112,12 +112,12 @@ spawn_slurmd() {
 slurmd_answers() { enter "$1" scontrol show slurmd >/dev/null 2>&1; }
 
 start_slurmd() {
-  daemon_gone "$1" slurmd || fail "slurmd runs already on $1"
+  daemon_gone "$1" slurmd || fail "slurmd already runs on $1"
   spawn_slurmd "$1"
   wait_until 20 slurmd_answers "$1" || fail "slurmd does not answer on $1: $(last_words "$dir/nodes/$1"/{console,slurmd}.log)"
 }
 
-# node_states: how many nodes are in which state, for example "4 idle"; a star means that a node does not answer.
+# node_states: prints the number of nodes in each state, for example "4 idle"; a star means that a node does not respond.
 node_states() { sinfo --noheader --partition=main --format='%D %t' 2>&1 | paste -sd, ; }
 
 nodes_idle() { [ "$(node_states)" = "$node_count idle" ]; }

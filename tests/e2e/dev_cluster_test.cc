@@ -236,7 +236,7 @@ TEST_F(DevClusterTest, WithAccountingItRemembersJobsInADatabaseOfItsOwn) {
     return cluster.Run({"sacct", "-Xn", "--parsable2", "-o", "State,Account", "-j", job}).out;
   };
   EXPECT_TRUE(Eventually([&] { return remembered() == "FAILED|lab\n"; })) << remembered();
-  EXPECT_THAT(cluster.Control({"accounting", "start"}).err, HasSubstr("slurmdbd runs already"));
+  EXPECT_THAT(cluster.Control({"accounting", "start"}).err, HasSubstr("slurmdbd already runs"));
   ASSERT_EQ(cluster.Control({"accounting", "kill"}).err, "");
   EXPECT_THAT(cluster.Control({"status"}).out, HasSubstr("mariadbd runs, slurmdbd down"));
   EXPECT_EQ(remembered(), "");
@@ -314,9 +314,9 @@ TEST_F(DevClusterTest, AnUpThatFailsSaysWhyAndLeavesNothing) {
 TEST_F(DevClusterTest, BadInputIsASentence) {
   DevCluster cluster;
   const std::pair<std::vector<std::string>, std::string> cases[] = {
-      {{"up", "-n", "0"}, "-n wants a whole number from 1 to 200, not '0'"},
-      {{"up", "--rate", "fast"}, "--rate wants a rate such as 1gbit or 100mbit, or none, not 'fast'"},
-      {{"up", "--preempt", "maybe"}, "--preempt wants cancel or requeue, not 'maybe'"},
+      {{"up", "-n", "0"}, "-n must be a whole number from 1 to 200, not '0'"},
+      {{"up", "--rate", "fast"}, "--rate must be a rate such as 1gbit or 100mbit, or none, not 'fast'"},
+      {{"up", "--preempt", "maybe"}, "--preempt must be cancel or requeue, not 'maybe'"},
       {{"up", "--colour"}, "unknown argument '--colour' of up"},
       {{"env"}, "there is no cluster in " + cluster.dir()},
       {{"node", "1", "ps"}, "there is no cluster in " + cluster.dir()},
@@ -340,7 +340,7 @@ TEST_F(DevClusterTest, BadInputIsASentence) {
       cluster.Control({"node", "7", "ps"}).err,
       HasSubstr(cluster.name() + " has no node '7'; it has " + cluster.Node(1) + " " + cluster.Node(2)));
   EXPECT_THAT(cluster.Control({"node", "1", "explode"}).err, HasSubstr("not 'explode'"));
-  EXPECT_THAT(cluster.Control({"controller", "start"}).err, HasSubstr("slurmctld runs already"));
+  EXPECT_THAT(cluster.Control({"controller", "start"}).err, HasSubstr("slurmctld already runs"));
   EXPECT_THAT(cluster.Control({"accounting", "kill"}).err, HasSubstr(cluster.name() + " has no slurmdbd"));
 }
 

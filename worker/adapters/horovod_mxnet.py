@@ -25,7 +25,7 @@ class HorovodMxnet(MxnetEngine):
         self._trainer = hvd.DistributedTrainer(self.trained, sgd, compression=compression)
 
     def update(self):
-        self._trainer.step(1)  # gradients are means over the rank's batch
+        self._trainer.step(1)  # the gradients are already means over the rank's batch
 
     def begin_evaluation(self):
         for name, parameter in self.statistics.items():

@@ -5,6 +5,7 @@ from scalelab.errors import RunError
 with training.importing("horovod/pytorch", "pytorch"):
     import horovod.torch as hvd
     import torch
+
     from scalelab.torch_device import choose_backend
     from scalelab.torch_engine import TorchEngine
 
@@ -30,8 +31,8 @@ class HorovodPytorch(TorchEngine):
         hvd.init()
         if (hvd.rank(), hvd.size()) != (self.rank, self.ranks):
             raise RunError(
-                f"Horovod takes this for rank {hvd.rank()} of {hvd.size()}, not {self.rank} of {self.ranks}: ranks must be "
-                "started by an MPI launcher of the MPI that it was built for",
+                f"Horovod sees this process as rank {hvd.rank()} of {hvd.size()}, not {self.rank} of {self.ranks}: start the "
+                "ranks with a launcher of the MPI that Horovod was built for",
                 "rendezvous",
             )
 

@@ -1,8 +1,8 @@
 """Engine keras/jax: Keras 3 on JAX with Keras' DataParallel distribution, one process a rank.
 
-Keras lays out the variables over the mesh of all ranks. Left to itself XLA would take the batches of all ranks for one, and
-batch normalisation its statistics over all of them; so the step is mapped over the mesh's shards, where each rank
-normalises by its own batch and only gradients are averaged.
+Keras lays out the variables over the mesh of all ranks. By default XLA treats the batches of all ranks as one batch, and batch
+normalisation computes its statistics over all of them. This engine maps the step over the shards of the mesh instead: each rank
+normalises by the statistics of its own batch, and only the gradients are averaged.
 """
 import importlib.util
 import os
@@ -55,16 +55,16 @@ class KerasJax(training.Engine):
         self._trained = [v.value for v in model.trainable_variables]
         self._velocities = [jax.numpy.zeros_like(v) for v in self._trained]
         self._decays = [self._spec.weight_decay if self._spec.decay_norm or v.ndim > 1 else 0.0 for v in self._trained]
-        # Scale of the loss and steps since it changed, where there is one.
+        # Loss scale, and the number of steps since it last changed; empty without loss scaling.
         scaled = self._spec.precision == "amp-fp16"
         self._scaling = [jax.numpy.float32(loss_scale.FIRST), jax.numpy.int32(0)] if scaled else []
         self._scales = loss_scale.Log()
-        # Running statistics and the seeds of dropout are each rank's own: a first axis over the ranks.
+        # Running statistics and dropout seeds differ between ranks, so their first axis runs over the ranks.
         state = [_local(v.value) for v in model.non_trainable_variables]
         self._state = [self._spread((s + self._rank if s.dtype.kind == "u" else s)[None]) for s in state]
 
     def _compile(self, jax, data):
-        # Ahead of the first step, which others wait for: it takes seconds, and not the same on all ranks.
+        # Compiles before the first step, because other ranks wait in that step and compile times differ between ranks.
         same, own = jax.sharding.PartitionSpec(), self._batch
         step = jax.shard_map(
             self._shard_step,
@@ -90,7 +90,7 @@ class KerasJax(training.Engine):
         self._evaluation = jax.jit(self._evaluate)
 
     def _spread(self, local):
-        """An array over all ranks, of which `local` is this rank's part."""
+        """Returns an array that is sharded over all ranks; `local` is the shard of this rank."""
         sharding = self._jax.sharding.NamedSharding(self._mesh, self._batch)
         return self._jax.make_array_from_process_local_data(sharding, local)
 
@@ -109,7 +109,7 @@ class KerasJax(training.Engine):
         gradients = jax.lax.pmean(gradients, self._batch[0])
         before = trained, velocities
         if scaling:
-            # What is not finite on one rank is not in the mean, so all ranks agree.
+            # A value that is not finite on one rank makes the mean not finite, so all ranks decide alike.
             finite = jax.numpy.stack([jax.numpy.isfinite(g).all() for g in gradients]).all()
             gradients = [g / scale for g in gradients]
             scaling = list(loss_scale.after_step(where, *scaling, finite))
@@ -153,7 +153,7 @@ class KerasJax(training.Engine):
         self._state = [self._spread(o if o.dtype.kind == "u" else np.asarray(f)) for o, f in zip(own, first)]
 
     def evaluate(self, images, labels):
-        # On this rank's device alone: the others may have fewer images.
+        # Runs on this rank's device only, because ranks may have different numbers of images.
         trained, state = [v.addressable_data(0) for v in self._trained], [s.addressable_data(0)[0] for s in self._state]
         loss, correct = self._evaluation(trained, state, images, labels.astype(np.int32))
         return float(loss), float(correct)
@@ -163,7 +163,7 @@ class KerasJax(training.Engine):
 
         if self._ranks == 1:
             return list(numbers)
-        # Numbers cross as bytes: JAX would make them single precision.
+        # The numbers are sent as bytes, because JAX would convert them to single precision.
         gathered = multihost_utils.process_allgather(np.frombuffer(np.array(numbers, np.float64).tobytes(), np.uint8))
         return np.frombuffer(np.asarray(gathered).tobytes(), np.float64).reshape(self._ranks, -1).sum(axis=0).tolist()
 
@@ -176,14 +176,14 @@ class KerasJax(training.Engine):
 
 
 def _join(spec, rank, ranks):
-    """JAX, with this rank's threads and device, joined with the other ranks."""
+    """Imports JAX with this rank's threads and device, and connects it to the other ranks."""
     os.environ["KERAS_BACKEND"] = "jax"
     os.environ["NPROC"] = str(spec.cpus_per_rank)  # threads of XLA's pools
     cuda = spec.device == "cuda" or (spec.device == "auto" and spec.gpus_per_rank > 0)
     if cuda and not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
         if spec.device == "cuda":
-            raise RunError("this JAX has no part for GPUs: use device auto or cpu, or install jax[cuda13]", "configuration")
-        print("this JAX has no part for GPUs: training on the CPU", file=sys.stderr)
+            raise RunError("this JAX has no GPU support: use device auto or cpu, or install jax[cuda13]", "configuration")
+        print("this JAX has no GPU support: training on the CPU", file=sys.stderr)
         cuda = False
     choices.check(spec, ("nccl",) if cuda else ("gloo",), cuda)
     with training.importing("keras/jax", "keras-jax"):

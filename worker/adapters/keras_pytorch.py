@@ -1,4 +1,4 @@
-"""Engine keras/pytorch: Keras 3 on PyTorch; on this backend a Keras model is a module, which DistributedDataParallel wraps."""
+"""Engine keras/pytorch: Keras 3 on PyTorch, whose models are modules that DistributedDataParallel can wrap."""
 import contextlib
 import os
 
@@ -7,20 +7,21 @@ from scalelab import training
 with training.importing("keras/pytorch", "pytorch2"):
     import torch
     import torch.distributed as dist
+
     from pytorch_ddp import PytorchDdp
     from scalelab.loss_scale import KERAS_POLICIES
     from scalelab.torch_device import Precision
 
 
 class _KerasPrecision(Precision):
-    """Keras' own policy decides on types, not autocast."""
+    """Disables autocast, because Keras' policy determines the data types."""
 
     def scope(self):
         return contextlib.nullcontext()
 
 
 class _Module(torch.nn.Module):
-    """Keras is told by an argument what PyTorch keeps in the module."""
+    """Passes the module's training mode to Keras as an argument."""
 
     def __init__(self, network):
         super().__init__()
@@ -36,7 +37,7 @@ class _Module(torch.nn.Module):
 class KerasPytorch(PytorchDdp):
     name = "keras/pytorch"
     framework = "keras"
-    weights_follow_layout = False  # Keras' kernels have their channels last of all axes
+    weights_follow_layout = False  # the last axis of Keras' kernels is the output channel
 
     @staticmethod
     def version():
@@ -53,11 +54,12 @@ class KerasPytorch(PytorchDdp):
         os.environ["KERAS_TORCH_DEVICE"] = self.device.type
         with training.importing(self.name, "pytorch2"):
             import keras
+
             from scalelab import keras_models
 
         keras.config.set_dtype_policy(KERAS_POLICIES.get(self.spec.precision, "float32"))
-        keras.utils.set_random_seed(self.spec.seed + self.rank)  # of dropout; weights come from elsewhere
-        # PyTorch takes images of either layout for [n, channels, height, width].
+        keras.utils.set_random_seed(self.spec.seed + self.rank)  # for dropout; the weights are loaded
+        # A PyTorch tensor has the shape [n, channels, height, width] in both memory layouts.
         self._network = keras_models.make(keras, self.spec.model, data.side, data.classes, "NCHW")
         self._network.load(parameters)
         return _Module(self._network)
@@ -71,7 +73,7 @@ class KerasPytorch(PytorchDdp):
     def begin_evaluation(self):
         super().begin_evaluation()
         if self.ranks > 1:
-            # To PyTorch they are parameters without gradients, not buffers.
+            # DDP does not synchronise the statistics: PyTorch sees them as parameters without gradients, not as buffers.
             for statistics in self._network.variables(trainable=False).values():
                 dist.broadcast(statistics.value.data, 0)
 

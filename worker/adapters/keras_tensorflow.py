@@ -1,6 +1,7 @@
 """Engine keras/tensorflow: Keras 3 on TensorFlow under MultiWorkerMirroredStrategy.
 
-Keras' own DataParallel does nothing on this backend, and its fit() does not work under this strategy; so the loop is ours.
+Keras' DataParallel does nothing on this backend, and its fit() does not work under this strategy, so this engine uses the
+training loop of the adapters.
 """
 import os
 

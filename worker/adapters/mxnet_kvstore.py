@@ -1,7 +1,7 @@
-"""Engine mxnet/kvstore: a parameter server (Li et al. 2014, OSDI) as MXNet has it, in its synchronous mode dist_sync.
+"""Engine mxnet/kvstore: MXNet's parameter server (Li et al. 2014, OSDI) in its synchronous mode dist_sync.
 
-Rank 0 starts the scheduler and one server beside itself, on its own cores; the optimizer lives in the server. One rank alone
-uses the store of its process.
+Rank 0 starts the scheduler and one server as child processes, which share its cores. The optimizer runs in the server. A run with
+one rank uses a local store.
 """
 import ctypes
 import os
@@ -16,7 +16,7 @@ from scalelab import rendezvous, training
 from scalelab.deadline import Deadline, fail
 from scalelab.mxnet_engine import MxnetEngine, load_mxnet
 
-# A store that is freed waits for all ranks, and would do so in a rank that fails: this reference lasts.
+# Keeps stores alive until the process exits: the destructor waits for all ranks, which would block a rank that fails.
 _stores = []
 
 
@@ -56,17 +56,17 @@ class KvStore(MxnetEngine):
     def _watch(self, role, helper):
         status = helper.wait()
         if not self._closing:
-            fail(f"the {role} of the parameter server has ended with status {status}: see its last lines in this rank's output")
+            fail(f"the {role} of the parameter server has exited with status {status}: see its last lines in this rank's output")
 
     def _init_store(self, spec):
         from scalelab.mxnet_sgd import RecipeSgd
 
-        self._lengths = []  # of the sums, whose keys follow those of the parameters
+        self._lengths = []  # (shape, type) of the sums; their keys follow those of the parameters
         self._sums = len(self.trained)
         self._kv.set_optimizer(RecipeSgd(spec, self.steps_per_epoch, self._sums, rescale_grad=1 / self._ranks))
         for key, parameter in enumerate(self.trained.values()):
             self._kv.init(key, parameter.data())
-        self._kv._barrier()  # else a push may come before the optimizer
+        self._kv._barrier()  # otherwise a push could arrive before the optimizer
 
     def update(self):
         for key, parameter in enumerate(self.trained.values()):
@@ -86,7 +86,7 @@ class KvStore(MxnetEngine):
         return self._sum(np.array(numbers, np.float64)).tolist()
 
     def _sum(self, array):
-        """The sum of an array over ranks, in its own precision; a key of the store for each shape and type."""
+        """Returns the sum of an array over ranks, in the array's precision. Each shape and type has one key in the store."""
         if self._ranks == 1:
             return array
         nd, kind = self._mx.nd, (array.shape, array.dtype.str)
@@ -101,7 +101,8 @@ class KvStore(MxnetEngine):
 
     def close(self):
         if self._ranks > 1:
-            # Not by the store's own barrier: rank 0 may be past it and end the scheduler before that has told the others.
+            # The store's barrier does not work here: rank 0 could leave it and kill the scheduler before the scheduler has
+            # released the other ranks.
             rendezvous.exchange(self._directory, "left", self._rank, self._ranks, "", self._timeout_s)
         self._closing = True
         for helper in self._helpers:
@@ -110,7 +111,7 @@ class KvStore(MxnetEngine):
 
 
 def _start_helper(role):
-    """It never outlives this rank, whatever ends it."""
+    """Starts the scheduler or the server; the kernel kills it when this rank ends."""
     libc = ctypes.CDLL(None)
     here = os.path.dirname(os.path.abspath(__file__))
     path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))

@@ -1,7 +1,7 @@
-"""Whether an engine can run in the environment whose Python this is: `python probe.py ENGINE` prints a line of JSON and exits 0.
+"""Checks if an engine can run in the environment of this Python: `python probe.py ENGINE` prints one line of JSON and exits with 0.
 
 {"engine":"pytorch/ddp","usable":true,"version":"torch 1.13.1","versions":{"torch":"1.13.1"},"reason":"","fix":""}
-A reason is one sentence, a fix what to do about it. Imports only what the engine needs.
+`reason` is one sentence, `fix` is the command that solves the problem. Imports only what the engine needs.
 """
 import contextlib
 import importlib
@@ -32,12 +32,12 @@ def _fully_shard():
     version = _version("torch")
     if tuple(int(part) for part in version.split(".")[:2]) < (2, 6):
         raise NotUsable(f"pytorch/fsdp needs torch 2.6 or later, this is {version}")
-    importlib.import_module("torch.distributed.fsdp").fully_shard
+    _ = importlib.import_module("torch.distributed.fsdp").fully_shard  # raises AttributeError if this torch lacks it
 
 
 def _horovod(framework):
     def check():
-        hvd = importlib.import_module(f"horovod.{framework}")  # loads what was built for this framework
+        hvd = importlib.import_module(f"horovod.{framework}")  # loads the library that was built for this framework
         if not hvd.mpi_built():
             raise NotUsable("this Horovod was built without MPI")
 
@@ -53,8 +53,8 @@ def _keras_on(backend):
     return check
 
 
-# engine: its environment, the modules it imports, environment variables it needs before, and what else must hold. The first
-# module's version stands in messages first.
+# Engine -> environment, modules to import, environment variables to set before the import, further checks. Messages list the
+# versions in the order of the modules.
 _ENGINES = {
     "pytorch/ddp": ("pytorch", ("torch",), {}, (_torch_group,)),
     "pytorch/fsdp": ("pytorch2", ("torch",), {}, (_torch_group, _fully_shard)),
@@ -114,11 +114,11 @@ def _line(error):
 def main():
     if len(sys.argv) != 2 or sys.argv[1] not in _ENGINES:
         sys.exit(f"usage: probe.py ENGINE; engines are {', '.join(_ENGINES)}")
-    # Frameworks greet on standard output; the line of JSON stands there alone.
+    # Frameworks print banners on standard output, which must contain only the line of JSON.
     with contextlib.redirect_stdout(sys.stderr):
         answer = probe(sys.argv[1])
     print(json.dumps(answer, separators=(",", ":")), flush=True)
-    os._exit(0)  # without the ends of threads that frameworks have begun
+    os._exit(0)  # does not wait for threads that frameworks have started
 
 
 if __name__ == "__main__":

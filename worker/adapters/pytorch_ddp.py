@@ -1,10 +1,11 @@
-"""Engine pytorch/ddp: torch.nn.parallel.DistributedDataParallel (Li et al. 2020), as its tutorials use it."""
+"""Engine pytorch/ddp: torch.nn.parallel.DistributedDataParallel (Li et al. 2020), used as in its tutorials."""
 from scalelab import training
 
 with training.importing("pytorch/ddp", "pytorch"):
     import torch
-    from scalelab.torch_group import GroupEngine
     from torch.nn.parallel import DistributedDataParallel
+
+    from scalelab.torch_group import GroupEngine
 
 
 class PytorchDdp(GroupEngine):
@@ -26,8 +27,8 @@ class PytorchDdp(GroupEngine):
     def backward(self, loss, clock):
         if self.ranks == 1:
             return super().backward(loss, clock)
-        # Callbacks of the autograd engine run in their order when all gradients are computed. DDP adds its own, which waits
-        # for the buckets, at the last gradient; this one stands before it.
+        # The autograd engine runs its callbacks in order when all gradients are computed. DDP adds its callback, which waits for
+        # the buckets, at the last gradient, so the callback that is added here runs before it.
         engine = torch.autograd.Variable._execution_engine
         loss.register_hook(lambda _: engine.queue_callback(lambda: clock.mark("step/backward_s")))
         loss.backward()

@@ -4,23 +4,24 @@ from scalelab.errors import RunError
 
 with training.importing("pytorch/dp", "pytorch"):
     import torch
-    from scalelab.torch_engine import TorchEngine
     from torch import nn
+
+    from scalelab.torch_engine import TorchEngine
 
 
 class PytorchDp(TorchEngine):
-    """Statistics of batch normalisation are each replica's own; the running ones are those of the first."""
+    """Each replica computes its own batch statistics; the running statistics are those of the first replica."""
 
     name = "pytorch/dp"
     one_process = True
 
     def join(self):
-        # Elsewhere it falls through to the module, and would be measured as something it is not.
+        # On a CPU, DataParallel calls the module directly, so the measurement would not be one of DataParallel.
         if self.device.type != "cuda":
             raise RunError("pytorch/dp needs a GPU: nn.DataParallel has no replicas on a CPU; use pytorch/ddp", "configuration")
         if torch.cuda.device_count() < self.ranks:
             raise RunError(
-                f"pytorch/dp was asked for {self.ranks} replicas, but this node shows {torch.cuda.device_count()} GPUs",
+                f"pytorch/dp needs one GPU for each of {self.ranks} replicas, but this node has {torch.cuda.device_count()}",
                 "configuration",
             )
         if self.spec.backend != "auto":
@@ -31,7 +32,7 @@ class PytorchDp(TorchEngine):
 
 
 class _InPrecision(nn.Module):
-    """Replicas run in threads of their own, where autocast is on if it is outside, but always to float16: so it is set here."""
+    """Sets autocast in each replica's thread: DataParallel enables it there if it is enabled outside, but always as float16."""
 
     def __init__(self, model, precision):
         super().__init__()

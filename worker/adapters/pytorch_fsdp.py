@@ -1,25 +1,26 @@
-"""Engine pytorch/fsdp: fully sharded data parallelism by torch.distributed.fsdp.fully_shard (Zhao et al. 2023; its second form,
-of torch 2.6 and later), on CPUs over Gloo too."""
+"""Engine pytorch/fsdp: fully sharded data parallelism with torch.distributed.fsdp.fully_shard (Zhao et al. 2023; FSDP2, in torch 2.6
+and later). It also runs on CPUs over Gloo."""
 from scalelab import training
 from scalelab.errors import RunError
 
 with training.importing("pytorch/fsdp", "pytorch2"):
     import torch
     import torch.distributed as dist
+    from torch import nn
+
     from scalelab.models_torch import make_model
     from scalelab.torch_group import GroupEngine
-    from torch import nn
 
 try:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
-except Exception:  # pylint: disable=broad-except  # what older ones raise depends on Python's version
+except Exception:  # pylint: disable=broad-except  # older versions raise different exceptions, depending on Python's version
     fully_shard = None
 
 
 class PytorchFsdp(GroupEngine):
-    """Parameters are gathered within forward and backward, so their times hold communication that cannot be told apart:
-    only the optimizer's is reported, and no share of communication."""
+    """Gathers parameters within forward and backward, so their times include communication that cannot be separated. It reports
+    only the time of the optimizer, and no share of communication."""
 
     name = "pytorch/fsdp"
     weights_follow_layout = False  # fully_shard takes contiguous parameters only; images may be channels last
@@ -47,12 +48,12 @@ class PytorchFsdp(GroupEngine):
         result = super().step(images, labels, rate)
         if self.ranks == 1:
             return result
-        return (lambda: _told(result())) if callable(result) else _told(result)
+        return (lambda: _without_parts(result())) if callable(result) else _without_parts(result)
 
     def begin_evaluation(self):
         super().begin_evaluation()
         if self.ranks > 1:
-            # Ranks may evaluate different numbers of batches, and gathering is for all at once.
+            # Gathering is collective, and ranks may evaluate different numbers of batches, so the whole model is gathered first.
             state = self.parameters()
             if self._whole is None:
                 self._whole = make_model(self.spec.model, self.classes).to(self.device)
@@ -67,19 +68,19 @@ class PytorchFsdp(GroupEngine):
         whole = {}
         for name, tensor in self.model.state_dict().items():
             if not name.endswith("num_batches_tracked"):
-                tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # all ranks take part
+                tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # collective
                 whole[name] = tensor.detach().cpu().contiguous().numpy()
         return whole
 
     def close(self):
         if self.ranks > 1:
-            dist.barrier()  # some runs were seen to abort when one rank left while others were still at it
+            dist.barrier()  # some runs aborted when one rank left while others were still communicating
         super().close()
 
 
 def _parts(module):
-    """What is gathered by itself: blocks of two or more convolutions, and layers of a million parameters. The rest is the
-    root's."""
+    """Yields the modules that are gathered separately: blocks of two or more convolutions, and layers with a million parameters or
+    more. The root module gathers the rest."""
     for child in module.children():
         convolutions = sum(isinstance(m, nn.Conv2d) for m in child.modules())
         large = not list(child.children()) and sum(p.numel() for p in child.parameters()) >= 1_000_000
@@ -89,7 +90,7 @@ def _parts(module):
             yield from _parts(child)
 
 
-def _told(result):
+def _without_parts(result):
     for name in ("step/forward_s", "step/backward_s"):
         result.times.pop(name, None)
     return result

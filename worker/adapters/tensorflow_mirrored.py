@@ -1,6 +1,6 @@
 """Engine tensorflow/mirrored: MirroredStrategy, one process that drives all replicas, with Keras 2.
 
-On a CPU each replica is a logical device of TensorFlow, and they share one pool of threads.
+On a CPU each replica is a logical device of TensorFlow, and all replicas share one thread pool.
 """
 import numpy as np
 

@@ -1,10 +1,10 @@
 #!/bin/sh
-# The smallest program that engine custom can run: gradient descent on y = 3 x in a shell. Every rank does the same, so
-# that all end with the same parameter; see train.py for ranks that share the work.
+# The smallest program for engine custom: gradient descent on y = 3 x in a shell. Every rank does the same work, so all ranks end with
+# the same parameter. In train.py the ranks divide the work.
 set -eu
 
-# The specification is JSON with one field a line or not; this finds a number in it.
-field() { tr ',{' '\n\n' <"$SCALELAB_SPEC" | sed -n "s/^ *\"$1\": *\"\{0,1\}\([-0-9.e]*\).*/\1/p" | head -n 1; }
+# field NAME: prints a number of the specification, which is JSON with or without line breaks.
+field() { tr ',{' '[\n*]' <"$SCALELAB_SPEC" | sed -n "s/^ *\"$1\": *\"\{0,1\}\([-0-9.e]*\).*/\1/p" | head -n 1; }
 steps=$(field max_steps)
 batch=$(field global_batch)
 rate=$(field learning_rate)
@@ -19,7 +19,7 @@ step=0
 begin=$(now)
 while [ "$step" -lt "$steps" ]; do
   before=$(now)
-  # Of x = 1: loss (3 - w)^2, gradient 2 (w - 3).
+  # For x = 1: loss (3 - w)^2, gradient 2 (w - 3).
   loss=$(compute "(3 - $weight) * (3 - $weight)")
   weight=$(compute "$weight - $rate * 2 * ($weight - 3)")
   tell "\"event\":\"step\",\"epoch\":0,\"step\":$step,\"metrics\":{\"step/total_s\":$(compute "$(now) - $before"),\"train/loss\":$loss}"

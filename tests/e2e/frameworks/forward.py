@@ -23,6 +23,7 @@ def side_of(model):
 
 def write(name, path):
     import torch
+
     from scalelab import models_torch
 
     torch.manual_seed(1)
@@ -70,6 +71,7 @@ def keras_outputs(backend, name, images, weights):
 
 def mxnet_outputs(name, images, weights):
     import mxnet
+
     from scalelab import models_mxnet
 
     net = models_mxnet.make(name, CLASSES)

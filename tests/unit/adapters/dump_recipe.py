@@ -5,8 +5,9 @@ argv: specification, directory, rank. Files of bare numbers: NAME.bin each.
 import os
 import sys
 
-import fixture  # noqa: F401
 import numpy as np
+
+import fixture  # noqa: F401
 from scalelab import recipe
 
 

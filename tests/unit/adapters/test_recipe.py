@@ -2,8 +2,9 @@
 import os
 import unittest
 
-import fixture
 import numpy as np
+
+import fixture
 from scalelab import data, recipe, splitmix
 from scalelab.errors import RunError
 
@@ -90,11 +91,11 @@ class DataTest(fixture.InDirectory):
         with self.assertRaisesRegex(RunError, "has no data_batch_1.bin"):
             recipe.load_data(cifar)
         np.zeros(3073 + 5, np.uint8).tofile(self.path("data_batch_1.bin"))
-        with self.assertRaisesRegex(RunError, "data_batch_1.bin has 3078 bytes, which are no whole records of 3073") as caught:
+        with self.assertRaisesRegex(RunError, "data_batch_1.bin has 3078 bytes, not a multiple of the record size 3073") as caught:
             recipe.load_data(cifar)
         self.assertEqual(caught.exception.kind, "data")
         np.full(3073, 77, np.uint8).tofile(self.path("data_batch_1.bin"))
-        with self.assertRaisesRegex(RunError, "label 77 is none of 0 to 9"):
+        with self.assertRaisesRegex(RunError, "label 77 is not in 0 to 9"):
             recipe.load_data(cifar)
         with self.assertRaisesRegex(RunError, 'has no data set "mnist": it has cifar10, imagefolder and synthetic'):
             recipe.load_data(spec(dataset="mnist"))
@@ -147,7 +148,7 @@ class InitialParametersTest(fixture.InDirectory):
         with self.assertRaisesRegex(RunError, "SCALELAB_TRAINER is not set"):
             recipe.initial_parameters(spec())
         os.environ["SCALELAB_TRAINER"] = self.write("trainer", "#!/bin/sh\necho no such model >&2; exit 1\n", 0o755)
-        with self.assertRaisesRegex(RunError, "gave no weights: no such model"):
+        with self.assertRaisesRegex(RunError, "printed no weights: no such model"):
             recipe.initial_parameters(spec())
 
 

@@ -5,8 +5,9 @@ import subprocess
 import sys
 import unittest
 
-import fixture
 import numpy as np
+
+import fixture
 from scalelab import meter, recipe, training
 
 TOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "toy_engine.py")

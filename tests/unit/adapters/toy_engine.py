@@ -7,7 +7,7 @@ from scalelab import training
 
 if "lacking" in sys.argv:
     with training.importing("toy/engine", "toys"):
-        import scalelab.no_such_framework
+        import scalelab.no_such_framework  # noqa: F401
 
 
 class Toy(training.Engine):

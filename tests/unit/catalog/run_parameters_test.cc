@@ -89,8 +89,8 @@ TEST(RunParameters, FillASpecification) {
   EXPECT_TRUE(spec.decay_norm());
   EXPECT_EQ(spec.comm_timeout_s(), 600);
   for (const RunParameter& parameter : RunParameters()) {
-    if (parameter.type != ParameterType::kStringList && !DefaultText(parameter).empty())
-      EXPECT_EQ(FieldText(parameter, spec), DefaultText(parameter)) << parameter.name;
+    if (parameter.type == ParameterType::kStringList || DefaultText(parameter).empty()) continue;
+    EXPECT_EQ(FieldText(parameter, spec), DefaultText(parameter)) << parameter.name;
   }
 }
 

@@ -3,8 +3,8 @@
     torchvision_reference.py MODEL CLASSES DIR
 
 reads DIR/weights and DIR/images (safetensors) and writes DIR/logits: "logits" in evaluation, and for Inception V3
-"auxiliary" in training with running statistics. Weights must have exactly the names that the network's own have. Exits with 77 where PyTorch
-or torchvision is not installed.
+"auxiliary" in training with running statistics. The names of the weights must be exactly those of the network's parameters. Exits
+with status 77 if PyTorch or torchvision is not installed.
 """
 import json
 import struct

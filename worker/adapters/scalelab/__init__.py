@@ -1,5 +1,5 @@
-"""What the adapters of all frameworks share: docs/developers/protocol.md in Python.
+"""Code that the adapters of all frameworks share: docs/developers/protocol.md in Python.
 
-`training.run(EngineClass)` is a whole rank; read training.py first. Standard library and numpy only, so that no framework
-is loaded for another's sake; models_*.py alone belong to a framework each.
+`training.run(EngineClass)` runs a whole rank; read training.py first. Shared modules import only the standard library and numpy, so
+that no adapter loads another adapter's framework.
 """

@@ -1,4 +1,4 @@
-"""Bytes of images -> normalised, augmented tensors, as worker/trainer/data/batch.cc makes them."""
+"""Converts the bytes of images to normalised, augmented tensors, as worker/trainer/data/batch.cc does."""
 import numpy as np
 
 from . import splitmix
@@ -6,20 +6,20 @@ from . import splitmix
 _PAD = 4
 _MEAN = np.array([0.4914, 0.4822, 0.4465], np.float32)
 _DEVIATION = np.array([0.2470, 0.2435, 0.2616], np.float32)
-# Each byte of each channel less the mean over the deviation of CIFAR-10's training set, rounded as batch.cc rounds: [3, 256].
+# (byte / 255 - mean) / deviation of CIFAR-10's training set, for each channel and byte, rounded as in batch.cc: [3, 256].
 _NORMAL = (np.arange(256, dtype=np.float32)[None, :] / np.float32(255) - _MEAN[:, None]) / _DEVIATION[:, None]
 
 
 def draw_crops(seed, epoch, samples):
-    """(down, right, flip) of each sample, as batch.cc draws them: corner of the crop in the padded image, 0 to 8."""
-    # Samples count from 1 here: 0 belongs to the order of the epoch.
+    """Returns (down, right, flip) of each sample, drawn as in batch.cc. The corner of the crop in the padded image is 0 to 8."""
+    # Samples count from 1 here: generator 0 draws the order of the epoch.
     numbers = splitmix.draws(splitmix.states(seed, epoch, np.asarray(samples) + 1), 1, 3)
     corners = splitmix.below(numbers[:, :2], 2 * _PAD + 1).astype(np.int64)
     return corners[:, 0], corners[:, 1], splitmix.below(numbers[:, 2], 2) == 1
 
 
 def fill_batch(images, crops=None, layout="NCHW"):
-    """Bytes [n, 3, side, side] -> normalised float32 in `layout`; crops: what draw_crops gave, or None.
+    """Converts bytes [n, 3, side, side] to normalised float32 in `layout`; `crops` is a result of draw_crops, or None.
 
     He et al. 2015, section 4.2: four pixels of zeros (after normalisation) on each side, a random crop, a flip.
     """

@@ -1,9 +1,12 @@
-"""What an engine can be asked for, where its framework would only fail later and in its own words."""
+"""Checks options that an engine does not support, which its framework would report later and less clearly."""
 from .errors import RunError
 
 
 def check(spec, backends, gpu, precisions=("fp32", "amp-bf16"), gpu_precisions=("tf32", "amp-fp16")):
-    """`backends`: names beside "auto"; `gpu`: whether the run trains on GPUs, where `gpu_precisions` are possible too."""
+    """Raises RunError for an unsupported backend or precision.
+
+    `backends` are names in addition to "auto". `gpu` is true if the run trains on GPUs, which also support `gpu_precisions`.
+    """
     allowed = ("auto", *backends)
     if spec.backend not in allowed:
         raise RunError(f'engine {spec.engine} takes backend {_names(allowed)}, not "{spec.backend}"', "configuration")

@@ -1,4 +1,4 @@
-"""Image sets: those in memory byte for byte as worker/trainer/data/dataset.cc has them."""
+"""Image data sets. Those in memory have the same bytes as in worker/trainer/data/dataset.cc."""
 import dataclasses
 import os
 
@@ -10,14 +10,14 @@ from .errors import RunError
 from .image_server import ServedData
 
 _SYNTHETIC_TRAIN = 50_000  # at most
-_SYNTHETIC_BYTES = 200 << 20  # of training images, unless more are asked for
+_SYNTHETIC_BYTES = 200 << 20  # of training images, unless train_samples asks for more
 _RECORD = 1 + 3 * 32 * 32
 _CHUNK = 1000
 
 
 @dataclasses.dataclass
 class Data:
-    """Images as bytes [n, 3, side, side], labels [n]; the test set is empty when the run does not evaluate."""
+    """Images as bytes [n, 3, side, side] and labels [n]. The test set is empty if the run does not evaluate."""
 
     train_images: np.ndarray
     train_labels: np.ndarray
@@ -27,17 +27,17 @@ class Data:
     side: int
 
     def train_batch(self, spec, epoch, samples, layout):
-        """These training images as that epoch trains on them: float32 in `layout`, normalised, augmented if the spec says so."""
+        """Returns training images for an epoch: float32 in `layout`, normalised, and augmented if spec.augment is set."""
         crops = draw_crops(spec.seed, epoch, samples) if spec.augment else None
         return fill_batch(self.train_images[samples], crops, layout)
 
     def test_batch(self, part, layout):
-        """This slice of the test images as they are evaluated: float32 in `layout`, normalised."""
+        """Returns a slice of the test images: float32 in `layout`, normalised."""
         return fill_batch(self.test_images[part], layout=layout)
 
 
 def load_data(spec):
-    """Data set spec.dataset, a Data or what has its methods, labels and sizes; RunError of kind "data"."""
+    """Returns data set spec.dataset: a Data, or an object with the same methods, labels and sizes. Raises RunError of kind "data"."""
     if spec.dataset == "synthetic":
         return _load_synthetic(spec)
     if spec.dataset == "cifar10":
@@ -61,13 +61,14 @@ def _load_synthetic(spec):
 
 
 def make_synthetic(side, classes, count, first):
-    """A pattern of the class under noise, made from the image's index alone; `first` keeps training and test images apart."""
+    """Returns (images, labels). An image is the pattern of its class plus noise, and depends only on its index and `first`, which is 0
+    for training images and 1 for test images."""
     across = (side + 7) // 8
     squares = 3 * across * across
     keys = np.arange(classes * squares)
     numbers = splitmix.draws(splitmix.states(7, keys // squares, keys % squares), 1, 1)[:, 0]
     values = ((64 + splitmix.below(numbers, 128)) // 2).astype(np.uint8).reshape(classes, 3, across, across)
-    # One value for each 8 x 8 square of each channel, so that the pattern survives cropping.
+    # Each 8 x 8 square of a channel has one value, so that the pattern survives cropping.
     patterns = values.repeat(8, axis=2).repeat(8, axis=3)[:, :, :side, :side]
 
     bytes_each = 3 * side * side
@@ -104,7 +105,7 @@ def _load_cifar10(spec):
 
 
 def _read_records(paths, limit):
-    """Of all files together the first `limit` records, all if that is 0."""
+    """Returns (images, labels) of the first `limit` records of all files together; 0 means no limit."""
     parts, left = [], limit
     for path in paths:
         try:
@@ -113,12 +114,12 @@ def _read_records(paths, limit):
             raise RunError(f"{path}: cannot be read: {e.strerror}", "data") from e
         if part.size == 0 or part.size % _RECORD:
             raise RunError(
-                f"{path} has {part.size} bytes, which are no whole records of {_RECORD} bytes; copy or unpack it again", "data"
+                f"{path} has {part.size} bytes, not a multiple of the record size {_RECORD}; copy or unpack it again", "data"
             )
         part = part.reshape(-1, _RECORD)
         if part[:, 0].max() > 9:
             raise RunError(
-                f"{path}: label {part[:, 0].max()} is none of 0 to 9: this is no CIFAR-10 file in its binary version", "data"
+                f"{path}: label {part[:, 0].max()} is not in 0 to 9: this is not a file of the binary version of CIFAR-10", "data"
             )
         parts.append(part)
         left -= len(part)

@@ -1,4 +1,4 @@
-"""Time limits for waits that a framework does not limit, or cannot be told to."""
+"""Timeouts for operations for which a framework has no timeout."""
 import contextlib
 import os
 import sys
@@ -7,25 +7,25 @@ import time
 
 from .events import Events
 
-_LOOK = 0.5  # seconds between two looks at the clock: nothing is asked of the thread that trains
+_LOOK = 0.5  # seconds between two checks of the clock; polling costs the training thread nothing
 
 
 class Deadline:
-    """Ends the process when what is done under it takes longer than `seconds`: `with deadline("a step"): ...`.
+    """Ends the process if the body of `with deadline("a step"): ...` takes longer than `seconds`.
 
-    The thread that waits is inside of the framework and cannot be interrupted; so another one writes the `error` event, and
-    the process ends at once, with status 1.
+    The waiting thread is inside the framework and cannot be interrupted. Another thread therefore writes the `error` event and ends
+    the process immediately, with status 1.
     """
 
     def __init__(self, seconds):
         self._seconds = seconds
-        self._running = None  # (what, when it must have ended), or None
-        self.finished = False  # the event file has its last event: nothing follows a `finish`
+        self._running = None  # (what, deadline), or None
+        self.finished = False  # the `finish` event is written; no event may follow it
         threading.Thread(target=self._watch, daemon=True).start()
 
     @contextlib.contextmanager
     def __call__(self, what, more=0):
-        """`more` seconds are allowed beyond those of the deadline."""
+        """Allows `more` seconds in addition to the timeout."""
         self._running = (what, time.monotonic() + self._seconds + more)
         try:
             yield
@@ -46,7 +46,7 @@ class Deadline:
 
 
 def fail(message, tell=True):
-    """From any thread: writes the `error` event, if it is to be told, and ends the process at once."""
+    """Ends the process immediately, after writing the `error` event if `tell` is true. Any thread may call it."""
     print(message, file=sys.stderr, flush=True)
     if tell:
         Events(os.environ.get("SCALELAB_EVENTS", "")).error(message, "communication")

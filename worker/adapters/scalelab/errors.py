@@ -1,8 +1,8 @@
-"""How an adapter fails: exceptions, caught once in training.run, which become an `error` event and exit status 1."""
+"""Errors of an adapter: training.run catches the exception, writes an `error` event and exits with status 1."""
 
 
 class RunError(RuntimeError):
-    """One sentence for the user that names the file, field or value, and what to try.
+    """An error for the user: one sentence that names the file, field or value, and what to try.
 
     kind: "out_of_memory", "data", "rendezvous", "communication", "configuration" or "other", as in the `error` event.
     """
@@ -12,15 +12,15 @@ class RunError(RuntimeError):
         self.kind = kind
 
 
-# In the messages of allocators, whatever framework they belong to.
+# Parts of the messages of allocators, in all frameworks.
 _MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "oom when allocating", "resource_exhausted")
-# What communication libraries say when another rank is gone, or has not answered in time.
+# Parts of the messages of communication libraries when another rank is gone or late.
 _PEERS = ("connection closed by peer", "connection reset by peer", "timed out waiting", "broken pipe", "ncclremoteerror",
           "watchdog caught collective operation timeout")  # fmt: skip
 
 
 def describe(error):
-    """(message of one line, kind) of any exception."""
+    """Returns (message of one line, kind) of an exception."""
     text = str(error).strip()
     line = text.splitlines()[0] if text else ""
     if isinstance(error, RunError):

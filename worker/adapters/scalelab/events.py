@@ -6,7 +6,7 @@ import time
 
 from .errors import RunError
 
-# Step lines wait so many seconds for company: one write for many steps.
+# Seconds between two writes of step lines: one write contains many steps.
 FLUSH_AFTER = 0.5
 MESSAGE_LIMIT = 4000
 
@@ -19,16 +19,15 @@ def _number(value):
 
 
 class Events:
-    """Appends events to one file, or the same ones to the file of each replica of an engine of one process.
+    """Appends events to one file, or to the file of each replica if one process drives all replicas.
 
-    Only whole lines are written, many of them in one write. A step line reaches the file with the first step that ends
-    FLUSH_AFTER seconds after the last write, or with the next event of another kind, all of which are written at once.
-    Metrics are numbers by name; those that are None are unknown and left out. One thread calls. OSError: the file cannot
-    be written.
+    Writes whole lines only, many of them at once. Step lines are buffered until a step ends FLUSH_AFTER seconds or more after the last
+    write. Every other event is written immediately, after the buffered steps. `metrics` maps names to numbers; None means unknown and
+    is omitted. Not thread-safe. Raises OSError if the file cannot be written.
     """
 
     def __init__(self, paths):
-        """A path, or a list with the path of each replica; an empty path means standard output."""
+        """`paths` is a path, or a list with the path of each replica. An empty path means standard output."""
         self._descriptors = []
         for path in [paths] if isinstance(paths, str) else paths:
             try:
@@ -40,7 +39,7 @@ class Events:
         self._written = time.monotonic()
 
     def start(self, framework, version, world_size, rank, total_steps):
-        """The file of replica i says that it is of rank `rank` + i."""
+        """Writes the `start` event; in the file of replica i the rank is `rank` + i."""
         for i in range(len(self._descriptors)):
             more = dict(framework=framework, version=version, world_size=world_size, rank=rank + i, total_steps=total_steps)
             self._add("start", more, file=i)

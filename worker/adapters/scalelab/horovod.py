@@ -1,4 +1,4 @@
-"""Horovod's settings, which it reads from its environment when it starts; the same for all its frameworks."""
+"""Horovod's settings, which it reads from environment variables in hvd.init; they are the same for all frameworks."""
 import importlib
 import os
 
@@ -7,7 +7,7 @@ from .training import importing
 
 
 def configure(spec):
-    """Before hvd.init."""
+    """Sets Horovod's environment variables. Must be called before hvd.init."""
     os.environ.update(
         HOROVOD_FUSION_THRESHOLD=str(spec.fusion_threshold_mib << 20),
         HOROVOD_CYCLE_TIME=str(spec.cycle_time_ms),
@@ -15,7 +15,7 @@ def configure(spec):
         HOROVOD_AUTOTUNE=str(int(spec.autotune)),
         HOROVOD_STALL_CHECK_DISABLE=str(int(spec.stall_warning_s == 0)),
         HOROVOD_STALL_CHECK_TIME_SECONDS=str(max(1, round(spec.stall_warning_s))),
-        # Ranks that wait for one that is gone end with a sentence, not never.
+        # Ranks that wait for a rank that is gone fail with a message; without this they would wait forever.
         HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=str(max(1, round(max(spec.comm_timeout_s, spec.stall_warning_s)))),
     )
     if spec.timeline:
@@ -23,15 +23,15 @@ def configure(spec):
 
 
 def start(spec, framework, rank, ranks):
-    """The module horovod.<framework>, initialised; all ranks of the run must be in the MPI launcher's job."""
+    """Returns the module horovod.<framework> after hvd.init. All ranks of the run must be in the MPI launcher's job."""
     configure(spec)
     with importing(spec.engine, framework):
         hvd = importlib.import_module(f"horovod.{framework}")
     hvd.init()
     if (hvd.rank(), hvd.size()) != (rank, ranks):
         raise RunError(
-            f"Horovod takes this for rank {hvd.rank()} of {hvd.size()}, not {rank} of {ranks}: ranks must be started by an MPI "
-            "launcher of the MPI that it was built for",
+            f"Horovod sees this process as rank {hvd.rank()} of {hvd.size()}, not {rank} of {ranks}: start the ranks with "
+            "a launcher of the MPI that Horovod was built for",
             "rendezvous",
         )
     return hvd

@@ -1,5 +1,5 @@
-"""Data sets whose images are files, decoded by the native trainer (worker/trainer/data/image_server.h): every engine gets the
-same pixels."""
+"""Data sets whose images are files. The native trainer decodes them (worker/trainer/data/image_server.h), so that every engine gets
+the same pixels."""
 import json
 import subprocess
 import tempfile
@@ -12,16 +12,16 @@ from .errors import RunError
 
 
 class ServedData:
-    """As data.Data, without its images."""
+    """Has the interface of data.Data, but requests the images from the native trainer."""
 
     def __init__(self, spec):
         program, environment = trainer.program(spec)
         self._errors = tempfile.TemporaryFile()
-        # It ends when its standard input does, so with this process at the latest.
+        # The server ends at the end of its standard input, so it never outlives this process.
         self._server = subprocess.Popen(
             [program, "--serve-images"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
         )
-        self._lock = threading.Lock()  # evaluation asks while the next batches are made
+        self._lock = threading.Lock()  # evaluation requests images while a thread requests the next training batches
         line = self._server.stdout.readline()
         if not line:
             self._fail()

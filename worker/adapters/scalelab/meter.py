@@ -1,6 +1,6 @@
-"""What a run comes to: from the times of its steps to the metrics of its `finish` event; worker/trainer/metrics/run_meter.h.
+"""Computes the metrics of the `finish` event from the times of the steps, as worker/trainer/metrics/run_meter.h does.
 
-Times of a step are a dict by metric name, in seconds; those that a framework does not show are not in it.
+The times of a step are a dict from metric name to seconds; it omits times that a framework does not expose.
 """
 import statistics
 
@@ -21,16 +21,16 @@ class RunMeter:
             return
         self._totals.append(total)
         for name in self._sums:
-            # What one step does not show is not known of the run.
+            # A time that is missing in one step is unknown for the run.
             self._sums[name] = self._sums[name] + times[name] if name in times and self._sums[name] is not None else None
 
     def mean_compute(self):
-        """Mean seconds of computing in a measured step, or None."""
+        """Returns the mean seconds of computation in a measured step, or None if they are unknown."""
         parts = [self._sums[name] for name in COMPUTE]
         return None if not self._totals or None in parts else sum(parts) / len(self._totals)
 
     def metrics(self, samples_per_epoch):
-        """Nothing when no step was measured; run/comm_share only where waiting was seen in all of them."""
+        """Returns the metrics; empty if no step was measured. Has run/comm_share only if all measured steps have the exposed time."""
         if not self._totals:
             return {}
         median, total = statistics.median(self._totals), sum(self._totals)
@@ -46,13 +46,13 @@ class RunMeter:
 
 
 def straggler_skew(compute):
-    """(slowest / mean) - 1 over the ranks' mean compute times; 0 when nothing was measured."""
+    """Returns (slowest / mean) - 1 of the ranks' mean compute times; 0 if nothing was measured."""
     total = sum(compute)
     return max(compute) / (total / len(compute)) - 1 if total > 0 else 0.0
 
 
 def peak_resident_bytes():
-    """Largest resident set of this process so far (VmHWM); None where /proc does not say."""
+    """Returns the peak resident set of this process (VmHWM), or None if /proc does not have it."""
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as file:
             for line in file:

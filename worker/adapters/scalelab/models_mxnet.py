@@ -1,5 +1,4 @@
-"""The ResNets of the comparison in Gluon, with the native engine's names and PyTorch's layout of weights, which are MXNet's
-own too."""
+"""ResNets in Gluon, with the native engine's names. The layout of the weights is PyTorch's, which is also MXNet's."""
 import mxnet as mx
 from mxnet.gluon import nn
 
@@ -9,7 +8,7 @@ _BOTTLENECKS = (3, 4, 6, 3)  # ResNet-50
 
 
 class _Net(nn.HybridBlock):
-    """Layers by native name. MXNet averages the biased variance into the running one, PyTorch the unbiased one."""
+    """Layers by native name. MXNet's running variance is a mean of biased batch variances, PyTorch's of unbiased ones."""
 
     def __init__(self):
         super().__init__(prefix="")
@@ -36,7 +35,7 @@ class _Net(nn.HybridBlock):
         return layer
 
     def load(self, weights, context):
-        """Takes all weights from a dict of native names; ValueError for a name that is missing."""
+        """Loads all weights from a dict of native names. Raises ValueError if a name is missing."""
         missing = self.slots.keys() - weights.keys()
         if missing:
             raise ValueError(f"the initial weights have no {sorted(missing)[0]}: they belong to another model")
@@ -65,7 +64,7 @@ class CifarResNet(_Net):
         x = F.relu(norm(conv(x)))
         for (conv1, norm1, conv2, norm2), stride, more in self._blocks:
             y = norm2(conv2(F.relu(norm1(conv1(x)))))
-            if stride == 2:  # option A: every other pixel, new channels are zero
+            if stride == 2:  # option A: every other pixel, and new channels that are zero
                 x = F.slice(x, begin=(None, None, None, None), end=(None, None, None, None), step=(1, 1, 2, 2))
                 zeros = F.zeros_like(F.slice_axis(x, axis=1, begin=0, end=more // 2))
                 x = F.concat(zeros, x, zeros, dim=1)
@@ -108,7 +107,7 @@ class ResNet50(_Net):
 
 
 def make(name, classes):
-    """The model of this name, without weights; ValueError for a name that is not here."""
+    """Returns the model without weights. Raises ValueError for an unknown name."""
     if name == "resnet50":
         return ResNet50(classes)
     depth = name[len("resnet"):] if name.startswith("resnet") else ""

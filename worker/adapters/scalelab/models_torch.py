@@ -1,5 +1,5 @@
-"""Models by name for PyTorch, with the names of parameters that the native engines use: the CIFAR ResNets here, those for
-images of ImageNet's size from torchvision."""
+"""Models for PyTorch, with the parameter names of the native engines. The CIFAR ResNets are defined here; models for images of
+ImageNet's size come from torchvision."""
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -35,7 +35,7 @@ class ResNetCifar(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
         self.norm = nn.BatchNorm2d(16)
-        channels, self.blocks = 16, []  # a plain list: blocks are named as the native model names them
+        channels, self.blocks = 16, []  # a plain list; add_module gives the blocks the names of the native model
         for stage, width in enumerate((16, 32, 64), 1):
             for i in range((depth - 2) // 6):
                 self.blocks.append(f"stage{stage}_{i}")
@@ -51,9 +51,9 @@ class ResNetCifar(nn.Module):
 
 
 def make_model(name, classes, parameters=None):
-    """The model, with `parameters` (native name -> numpy array) when they are given.
+    """Returns the model, with `parameters` (native name -> numpy array) if they are given.
 
-    Images [n, 3, height, width] -> logits [n, classes]; inception_v3 gives torchvision's pair in training.
+    Images [n, 3, height, width] -> logits [n, classes]; inception_v3 returns torchvision's pair in training.
     """
     if name in CIFAR_DEPTHS:
         model = ResNetCifar(CIFAR_DEPTHS[name], classes)
@@ -73,7 +73,7 @@ def _torchvision(name, classes):
         from torchvision import models
     except ImportError as e:
         raise RunError(f'model "{name}" comes from torchvision, which cannot be imported: {e}', "configuration") from e
-    # Weights come from elsewhere; drawing Inception's takes half a minute.
+    # The weights are loaded later; initialising those of Inception takes half a minute.
     options = {"init_weights": False, "aux_logits": True, "transform_input": False} if name == "inception_v3" else {}
     return getattr(models, name)(num_classes=classes, **options)
 
@@ -82,9 +82,9 @@ def load(model, parameters):
     state = {name: torch.from_numpy(array) for name, array in parameters.items()}
     try:
         missing, unexpected = model.load_state_dict(state, strict=False)
-    except RuntimeError as e:  # sizes
+    except RuntimeError as e:  # a shape that does not fit
         raise RunError(f"the native engines' initial weights do not fit this model: {e}", "configuration") from e
-    # PyTorch counts batches; nothing reads that here.
+    # PyTorch counts the batches of batch normalisation; this count is not used here.
     missing = [name for name in missing if not name.endswith("num_batches_tracked")]
     if missing or unexpected:
         raise RunError(
@@ -94,7 +94,7 @@ def load(model, parameters):
 
 
 def loss_and_logits(output, labels):
-    """(mean cross entropy, logits) of what a model gave. The auxiliary head of Inception weighs 0.4 (Szegedy et al. 2015)."""
+    """Returns (mean cross entropy, logits) of a model's output. The weight of Inception's auxiliary head is 0.4 (Szegedy et al. 2015)."""
     if isinstance(output, tuple):
         logits, aux = output[0].float(), output[1].float()
         return F.cross_entropy(logits, labels) + 0.4 * F.cross_entropy(aux, labels), logits

@@ -1,4 +1,4 @@
-"""What the engines on MXNet share: a Gluon model and its step; how gradients meet is a subclass's."""
+"""Base class of the engines on MXNet: a Gluon model and its step. A subclass averages the gradients over ranks."""
 import os
 
 import numpy as np
@@ -9,17 +9,17 @@ from .training import Engine, StepResult, importing
 
 
 def load_mxnet(spec, backends=()):
-    """Imports MXNet with this rank's threads; DMLC_* must stand in the environment by now."""
+    """Imports MXNet with this rank's threads. The DMLC_* environment variables must be set before."""
     choices.check(spec, backends, gpu=False, precisions=("fp32", "amp-bf16"))
     if spec.device == "cuda":
         raise RunError(f"engine {spec.engine} trains on CPUs: use device auto or cpu", "configuration")
     os.environ["OMP_NUM_THREADS"] = str(spec.cpus_per_rank)
-    os.environ["MXNET_CPU_WORKER_NTHREADS"] = "1"  # each of which uses the threads above
+    os.environ["MXNET_CPU_WORKER_NTHREADS"] = "1"  # each worker uses the threads above
     with importing(spec.engine, "mxnet"):
         import mxnet
 
     if spec.precision == "amp-bf16":
-        # It changes what MXNet's operators are: here, once, before there is a model.
+        # amp.init replaces MXNet's operators, so it is called once, before the model is built.
         from mxnet.contrib import amp
 
         amp.init("bfloat16")
@@ -32,7 +32,7 @@ def _check_bf16(mx):
     try:
         mx.nd.Convolution(some, some, kernel=(3, 3), num_filter=1, no_bias=True).wait_to_read()
     except mx.MXNetError as e:
-        message = "MXNet has bfloat16 only on processors with AVX-512, which this node has not: use precision fp32"
+        message = "MXNet supports bfloat16 only on processors with AVX-512, which this node does not have: use precision fp32"
         raise RunError(message, "configuration") from e
 
 
@@ -64,11 +64,11 @@ class MxnetEngine(Engine):
         self.steps_per_epoch = len(data.train_labels) // spec.global_batch
 
     def update(self):
-        """One update of `trained` with the mean gradient over ranks."""
+        """Updates `trained` with the mean gradient over ranks."""
         raise NotImplementedError
 
     def step(self, images, labels, rate):
-        # The rate of each step is known to the optimizer, wherever it is.
+        # `rate` is unused: the optimizer (RecipeSgd) computes it from the number of the step.
         mx = self._mx
         with mx.autograd.record():
             logits = self._logits(images)

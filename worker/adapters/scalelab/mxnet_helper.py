@@ -1,6 +1,6 @@
 """The scheduler or the server of mxnet/kvstore: `python -m scalelab.mxnet_helper ROLE`, with DMLC_* in the environment.
 
-It serves until it is killed. An error of the optimizer ends it: MXNet would go on with the weights as they are.
+It serves until it is killed. An error in the optimizer ends it, because MXNet would continue without updating the weights.
 """
 import os
 import sys
@@ -13,8 +13,8 @@ def _end(failure):
 
 
 def main(role):
-    sys.unraisablehook = _end  # where exceptions go that Python code called from C raises
-    # Imported as a worker, as the import would begin to serve, with half of the module still missing.
+    sys.unraisablehook = _end  # called for exceptions in Python code that C code has called
+    # Imports as a worker: in any other role the import would start to serve before the module is complete.
     os.environ["DMLC_ROLE"] = "worker"
     import mxnet.kvstore.kvstore_server as server
 

@@ -1,14 +1,13 @@
-"""The recipe's SGD as an optimizer of MXNet; parameter servers take it in by its pickle, so it imports little."""
+"""The recipe's SGD as an optimizer of MXNet. Parameter servers unpickle it, so it imports little."""
 import mxnet as mx
 
 from . import recipe
 
 
 class RecipeSgd(mx.optimizer.Optimizer):
-    """v = m * v + g + wd * p; p -= rate * v, with g the sum that arrives times rescale_grad; a key's k-th update is step k.
+    """v = m * v + g + wd * p; p -= rate * v, where g is the summed gradient times rescale_grad; a key's k-th update is step k.
 
-    Keys from `sums` on are no parameters: their values become the sum over the ranks, which is how ranks tell each other
-    numbers through the servers.
+    Keys from `sums` on are not parameters: their values become the sum over the ranks, which implements Engine.sum_over_ranks.
     """
 
     def __init__(self, spec, steps_per_epoch, sums, rescale_grad):

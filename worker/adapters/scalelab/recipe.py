@@ -1,7 +1,7 @@
-"""The recipe that all engines share: the same samples in the same order, augmented alike, the same rates, the same initial
-weights as the native engines have.
+"""The recipe that all engines share with the native engines: the samples and their order, the augmentation, the learning rates and
+the initial weights.
 
-What adapters need of the recipe is imported from here.
+Adapters import all parts of the recipe from this module.
 """
 import math
 import queue
@@ -19,10 +19,10 @@ from .spec import Spec  # noqa: F401
 
 
 class Sampler:
-    """Which samples a rank trains on in which step: worker/trainer/data/sampler.h.
+    """Determines the samples of each rank and step, as worker/trainer/data/sampler.h does.
 
-    Each epoch is one permutation of all samples, drawn from (seed, epoch) alone; step k trains on its k-th global batch,
-    whatever the number of ranks, and rank r takes the r-th contiguous slice of it. What does not fill a batch is left out.
+    Each epoch is one permutation of all samples, which depends only on (seed, epoch). Step k trains on the k-th global batch of the
+    permutation for any number of ranks, and rank r takes the r-th contiguous slice of the batch. An incomplete last batch is dropped.
     """
 
     def __init__(self, samples, global_batch, rank, ranks, seed):
@@ -41,14 +41,17 @@ class Sampler:
         self._order = np.array(order)
 
     def slice(self, step):
-        """This rank's samples of a step of the epoch."""
+        """Returns this rank's samples in a step of the epoch."""
         first, end = (self._batch * r // self._ranks for r in (self._rank, self._rank + 1))
         return self._order[step * self._batch + first : step * self._batch + end]
 
 
 class Batches:
-    """The batches of a whole run, made ahead by a thread: (images float32 in `layout`, labels int64), just what the native
-    trainer feeds. Ends after `total_steps` of them; an error of the thread is raised where its batch is asked for."""
+    """Iterates over the batches of a whole run, which a thread prepares ahead: (images float32 in `layout`, labels int64).
+
+    The batches are those of the native trainer. The iteration ends after `total_steps` batches. If the thread fails, the call that
+    would return its batch raises the error.
+    """
 
     AHEAD = 2
 
@@ -66,7 +69,7 @@ class Batches:
             self.total_steps = min(self.total_steps, spec.max_steps)
         self._spec, self._data, self._layout = spec, data, layout
         self._ready = queue.Queue(self.AHEAD)
-        # A daemon, as a run that fails does not ask for what is left.
+        # A daemon thread, because a run that fails does not consume the remaining batches.
         threading.Thread(target=self._fill, daemon=True).start()
 
     def __iter__(self):
@@ -95,8 +98,10 @@ class Batches:
 
 
 def learning_rate(spec, step, steps_per_epoch):
-    """Of `step`, counted from 0 over the whole run: linear from warmup_start_rate to learning_rate over warmup_epochs (Goyal
-    et al. 2017, section 2.2), then as lr_schedule says; as worker/trainer/optim/schedule.cc."""
+    """Returns the learning rate of `step`, counted from 0 over the whole run, as worker/trainer/optim/schedule.cc does.
+
+    It is linear from warmup_start_rate to learning_rate over warmup_epochs (Goyal et al. 2017, section 2.2), then follows lr_schedule.
+    """
     epoch, end = step / steps_per_epoch, float(spec.epochs)
     if epoch < spec.warmup_epochs:
         return spec.warmup_start_rate + (spec.learning_rate - spec.warmup_start_rate) * epoch / spec.warmup_epochs
@@ -109,13 +114,15 @@ def learning_rate(spec, step, steps_per_epoch):
 
 
 def is_buffer(name):
-    """Whether a tensor of this native name is no parameter: not trained, not part of parameter_hash."""
+    """Returns whether the tensor with this native name is a buffer: not trained and not part of parameter_hash."""
     return name.rsplit(".", 1)[-1] in ("running_mean", "running_var", "num_batches_tracked")
 
 
 def initial_parameters(spec):
-    """native name -> float32 array in PyTorch's layout, buffers included: the weights that the native engines start from,
-    asked of `$SCALELAB_TRAINER --print-initial-parameters`."""
+    """Returns the initial weights of the native engines: native name -> float32 array in PyTorch's layout, buffers included.
+
+    They come from `$SCALELAB_TRAINER --print-initial-parameters`.
+    """
     program, environment = trainer.program(spec)
     try:
         done = subprocess.run([program, "--print-initial-parameters"], env=environment, capture_output=True, check=False)
@@ -124,4 +131,4 @@ def initial_parameters(spec):
         why = trainer.reason(done.stderr, done.returncode)
     except (OSError, ValueError, KeyError) as e:
         why = str(e)
-    raise RunError(f"{program} --print-initial-parameters (SCALELAB_TRAINER) gave no weights: {why}", "configuration")
+    raise RunError(f"{program} --print-initial-parameters (SCALELAB_TRAINER) printed no weights: {why}", "configuration")

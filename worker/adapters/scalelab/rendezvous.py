@@ -1,6 +1,6 @@
-"""Where ranks that no MPI launcher joins meet for the first time: files in the attempt's directory, which all nodes see.
+"""Rendezvous of ranks without an MPI launcher: files in the attempt's directory, which all nodes share.
 
-Each attempt has a directory of its own, so what another attempt has left is never seen. Standard library only.
+Each attempt has a separate directory, so the files of another attempt are never read. Standard library only.
 """
 import errno
 import fcntl
@@ -12,14 +12,14 @@ import time
 
 from .errors import RunError
 
-POLL = 0.01  # seconds: the directory of another machine does not tell when a file comes
+POLL = 0.01  # seconds; a network file system does not notify when a file appears
 _SIOCGIFADDR = 0x8915
 
 
 def exchange(attempt_dir, name, rank, ranks, value, timeout):
-    """The lines that all ranks give under this name, in the order of ranks; each name serves once.
+    """Publishes `value` and returns the values of all ranks in the order of ranks. Each name can be used once.
 
-    RunError of kind "rendezvous" that names the ranks that have not come within `timeout` seconds.
+    Raises RunError of kind "rendezvous" that names the ranks whose values are missing after `timeout` seconds.
     """
     directory = os.path.join(attempt_dir, "rendezvous", name)
     os.makedirs(directory, exist_ok=True)
@@ -46,41 +46,41 @@ def exchange(attempt_dir, name, rank, ranks, value, timeout):
 
 
 def meet(attempt_dir, rank, ranks, timeout, tries=0):
-    """"host:port" of every rank, each a port that was free on that rank's node when all had met.
+    """Returns "host:port" of every rank; each port was free on that rank's node during the rendezvous.
 
-    Ports lie outside of the kernel's ephemeral range, so no outgoing connection takes one, and are held until every rank has
-    one, so ranks of one node never share. Whoever else takes a port between here and the framework's own bind is seen as an
-    error of the framework: where it tells (see is_port_taken), all ranks call again with `tries` one higher.
+    The ports are outside of the kernel's ephemeral range, so no outgoing connection uses one. Each rank holds its port until every
+    rank has one, so ranks on one node never share a port. Another process can still take a port before the framework binds it. The
+    framework then fails; if is_port_taken recognises the error, all ranks call again with `tries` one higher.
     """
     with _bind_free_port() as held:
         mine = announce(held.getsockname()[1])
         met = [line.split() for line in exchange(attempt_dir, f"ports-{tries}", rank, ranks, mine, timeout)]
-        # No port is given back before every rank has seen that all are taken.
+        # No rank releases its port before every rank has seen all ports.
         exchange(attempt_dir, f"seen-{tries}", rank, ranks, "", timeout)
     return [f"{host}:{port}" for host, port in zip(hosts(met), (line[2] for line in met))]
 
 
 def hosts(met):
-    """The hosts of lines that begin with node and address: 127.0.0.1 for all where they are on one node."""
+    """Returns the hosts of lines that begin with node and address; 127.0.0.1 for all ranks if they are on one node."""
     if len({line[0] for line in met}) == 1:
         return ["127.0.0.1"] * len(met)
     return [line[1] for line in met]
 
 
 def announce(port=0):
-    """What a rank gives to `exchange` where only rank 0 listens: node, address and port; read by `hosts`."""
+    """Returns this rank's value for `exchange`: node, address and port, separated by spaces; `hosts` reads it."""
     return f"{_node()} {address()} {port}"
 
 
 def is_port_taken(error):
-    """Whether a framework's exception says that it could not have its port."""
+    """Returns whether a framework's exception means that its port is in use."""
     text = str(error).lower()
     return getattr(error, "errno", None) == errno.EADDRINUSE or "address already in use" in text or "eaddrinuse" in text
 
 
 def address():
-    """This node's address as other nodes see it: that of interface GLOO_SOCKET_IFNAME, else the one that its name stands for,
-    else that of its first interface."""
+    """Returns this node's address for other nodes: that of interface GLOO_SOCKET_IFNAME if it is set, otherwise the address that the
+    host name resolves to, otherwise that of the first interface that is not the loopback."""
     chosen = os.environ.get("GLOO_SOCKET_IFNAME", "")
     if chosen:
         found = _interface_address(chosen)
@@ -91,7 +91,7 @@ def address():
         found = socket.gethostbyname(socket.gethostname())
         if not found.startswith("127."):
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.bind((found, 0))  # a name may stand for another machine's address, or for one of long ago
+                probe.bind((found, 0))  # fails if the name resolves to an address that is not (or no longer) this machine's
             return found
     except OSError:
         pass
@@ -103,7 +103,7 @@ def address():
 
 
 def interface_of(own_address):
-    """The name of this node's network interface with that address; empty when there is none."""
+    """Returns the name of this node's network interface with that address, or "" if there is none."""
     return next((name for _, name in socket.if_nameindex() if _interface_address(name) == own_address), "")
 
 
@@ -117,7 +117,7 @@ def _interface_address(interface):
 
 
 def _node():
-    # Simulated nodes share a host name's machine; each has its network for itself.
+    # Simulated nodes can share a machine and its host name, but each has a separate network namespace.
     return f"{socket.gethostname()}/{os.readlink('/proc/self/ns/net')}"
 
 

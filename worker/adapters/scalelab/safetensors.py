@@ -1,5 +1,8 @@
-"""Tensors in a file: 8 bytes with the length of a JSON header (little-endian), the header (dtype, shape and place of each
-tensor), the data. The format of https://github.com/huggingface/safetensors, as far as numpy has its types."""
+"""Reads and writes safetensors files (https://github.com/huggingface/safetensors) with the types that numpy supports.
+
+A file consists of 8 bytes with the length of a JSON header (little-endian), the header (dtype, shape and offsets of each tensor), and
+the data.
+"""
 import json
 import os
 import struct
@@ -11,7 +14,7 @@ _NAMES = {np.dtype(code): name for name, code in _TYPES.items()}
 
 
 def parse_safetensors(data):
-    """name -> array, in the order of the header. ValueError when it is none."""
+    """Returns name -> array, in the order of the header. Raises ValueError for invalid data."""
     if len(data) < 8:
         raise ValueError(f"{len(data)} bytes are too few for safetensors")
     length = struct.unpack("<Q", data[:8])[0]
@@ -35,7 +38,7 @@ def read_safetensors(path):
 
 
 def write_safetensors(path, tensors):
-    """Makes or replaces the file, all of it or nothing."""
+    """Creates or replaces the file atomically."""
     header, offset = {}, 0
     arrays = {name: np.ascontiguousarray(array).reshape(np.shape(array)) for name, array in tensors.items()}
     for name, array in arrays.items():

@@ -1,4 +1,4 @@
-"""SplitMix64 (Steele, Lea, Flood 2014) as worker/trainer/data/random.h has it, for arrays of generators at once."""
+"""SplitMix64 (Steele, Lea, Flood 2014) as in worker/trainer/data/random.h, vectorised over arrays of generators."""
 import numpy as np
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
@@ -12,25 +12,25 @@ def _mix(z):
 
 
 def _word(value):
-    """uint64 of integers; negative ones as C++ converts them."""
+    """Converts integers to uint64; negative ones wrap around as in C++."""
     if isinstance(value, np.ndarray):
         return value.astype(np.uint64)
     return np.array([int(value) & _MASK], np.uint64)
 
 
 def states(seed, a, b):
-    """The state of generator (seed, a, b); arrays make an array of generators."""
+    """Returns the state of generator (seed, a, b), or the states of many generators if `a` or `b` is an array."""
     return _mix(_mix(_mix(_word(seed)) ^ _word(a)) ^ _word(b))
 
 
 def draws(state, first, count):
-    """Numbers first, first + 1, ... (counted from 1) that each generator gives: [generators, count]."""
+    """Returns `count` numbers of each generator, starting with number `first` (counted from 1): [generators, count]."""
     steps = np.arange(first, first + count, dtype=np.uint64) * _GAMMA
     return _mix(state[:, None] + steps[None, :])
 
 
 def below(numbers, bound):
-    """From 0 to bound - 1, bound < 2^32: the upper half of the product of 128 bits (Lemire's multiplication)."""
+    """Maps numbers to 0 .. bound - 1, for bound < 2^32: the upper half of the 128-bit product (Lemire's multiplication)."""
     bound = np.asarray(bound, np.uint64)
     low = (numbers & np.uint64(0xFFFFFFFF)) * bound
     high = (numbers >> np.uint64(32)) * bound

@@ -1,4 +1,4 @@
-"""Ranks of TensorFlow that meet as the workers of a tf.distribute cluster."""
+"""Connects ranks as the workers of a tf.distribute cluster."""
 import json
 import os
 
@@ -6,13 +6,13 @@ from . import rendezvous
 
 
 def join(spec, rank, ranks):
-    """Sets TF_CONFIG; before TensorFlow is imported."""
+    """Sets TF_CONFIG. Must be called before TensorFlow is imported."""
     addresses = rendezvous.meet(os.environ.get("SCALELAB_ATTEMPT_DIR", "."), rank, ranks, spec.comm_timeout_s)
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
 
 
 def strategy(tf, spec):
-    """The strategy of this worker. No collective operation takes longer than spec.comm_timeout_s."""
+    """Returns the strategy of this worker. No collective operation takes longer than spec.comm_timeout_s."""
     implementations = tf.distribute.experimental.CommunicationImplementation
     return tf.distribute.MultiWorkerMirroredStrategy(
         communication_options=tf.distribute.experimental.CommunicationOptions(

@@ -1,7 +1,7 @@
-"""What the engines on TensorFlow share: a step under tf.function with a gradient tape, on Keras 2 or 3.
+"""Base classes of the engines on TensorFlow: a step under tf.function with a gradient tape, on Keras 2 or 3.
 
-A strategy of tf.distribute, or Horovod, says how replicas agree; each trains on its own part of the batch with statistics
-of its own in batch normalisation. TensorFlow shows of a step only its whole length.
+A strategy of tf.distribute, or Horovod, averages the gradients. Each replica trains on its part of the batch and has separate batch
+normalisation statistics. TensorFlow exposes only the total time of a step.
 """
 import os
 import sys
@@ -17,9 +17,9 @@ _AUXILIARY = 0.4
 
 
 def load_tensorflow(spec, replicas=1, backends=("nccl",), environment="tensorflow"):
-    """(TensorFlow with the threads, device and precision of the run, its GPUs); before anything else is done with it.
+    """Imports TensorFlow with the threads, device and precision of the run; returns (module, GPUs). Must be the first use of TensorFlow.
 
-    `replicas`: how many live in this process, each with spec.cpus_per_rank cores; on a CPU each gets a device.
+    `replicas` is the number of replicas in this process, each with spec.cpus_per_rank cores; on a CPU each gets a logical device.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with importing(spec.engine, environment):
@@ -48,16 +48,16 @@ def _take_gpus(tf, spec, replicas):
     if gpus and replicas == 1:
         gpus = [gpus[int(os.environ.get("LOCAL_RANK", "0")) % len(gpus)]]
     elif gpus and len(gpus) < replicas:
-        raise RunError(f"{replicas} replicas need as many GPUs on one node, it has {len(gpus)}", "configuration")
+        raise RunError(f"{replicas} replicas need {replicas} GPUs on one node, this node has {len(gpus)}", "configuration")
     tf.config.set_visible_devices(gpus[:replicas], "GPU")
     return gpus[:replicas]
 
 
 class TensorFlowEngine(Engine):
-    """A subclass meets the other ranks, then calls `build`."""
+    """A subclass connects to the other ranks in __init__, then calls `build`."""
 
     framework = "tensorflow"
-    layout = "NHWC"  # TensorFlow's convolutions on a CPU know no other
+    layout = "NHWC"  # the only layout of TensorFlow's convolutions on a CPU
 
     def build(self, tf, keras, spec, data, parameters, strategy):
         self._tf, self._strategy, self._spec = tf, strategy, spec
@@ -66,13 +66,13 @@ class TensorFlowEngine(Engine):
         with strategy.scope():
             self.network = keras_models.make(keras, spec.model, data.side, data.classes, self.layout)
             self.network.load(parameters)
-            # Keras 3 wraps TensorFlow's variables, Keras 2 has just these.
+            # Keras 3 wraps TensorFlow's variables, Keras 2 uses them directly.
             self._variables = {name: getattr(v, "value", v) if hasattr(keras, "ops") else v
                                for name, v in self.network.variables().items()}
             self.statistics = [getattr(v, "value", v) if hasattr(keras, "ops") else v
                                for v in self.network.variables(trainable=False).values()]
             self._velocities = [tf.Variable(tf.zeros(v.shape), trainable=False) for v in self._variables.values()]
-            self._scaling = None  # scale of the loss, and steps since it changed
+            self._scaling = None  # loss scale, and number of steps since it last changed
             if spec.precision == "amp-fp16":
                 self._scaling = [tf.Variable(first, trainable=False) for first in (loss_scale.FIRST, 0)]
         self._scales = loss_scale.Log()
@@ -80,17 +80,17 @@ class TensorFlowEngine(Engine):
         self._evaluation = self.in_replicas(self._replica_evaluation, reduce_retracing=True)
 
     def in_replicas(self, function, **options):
-        """A tf.function that calls `function` in every replica."""
+        """Returns a tf.function that calls `function` in every replica."""
         return self._tf.function(lambda *args: self._strategy.run(function, args=args), autograph=False, **options)
 
     def mean_gradients(self, tape, loss, variables):
-        """Gradients, averaged over all replicas; called in each of them."""
+        """Returns the gradients, averaged over all replicas. Called in each replica."""
         tf = self._tf
         gradients = tape.gradient(loss, variables)
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, gradients)
 
     def distribute(self, array):
-        """What strategy.run is to be given for a batch of this process."""
+        """Returns the argument of strategy.run for a batch of this process."""
         return self._tf.constant(array)
 
     def _replica_step(self, images, labels, rate):
@@ -104,10 +104,10 @@ class TensorFlowEngine(Engine):
         gradients = self.mean_gradients(tape, scaled, variables)
         finite = None
         if self._scaling is not None:
-            # What is not finite on one replica is not in the mean, so all replicas agree.
+            # A value that is not finite on one replica makes the mean not finite, so all replicas decide alike.
             finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in gradients])
             gradients = [g / self._scaling[0] for g in gradients]
-        # Mirrored variables are changed by all replicas together.
+        # All replicas must change mirrored variables together.
         tf.distribute.get_replica_context().merge_call(self._apply, args=(gradients, rate, finite))
         scale = 0.0 if self._scaling is None else tf.identity(self._scaling[0])
         return loss, self._correct(labels, outputs[0]), scale
@@ -119,7 +119,7 @@ class TensorFlowEngine(Engine):
             momentum = self._spec.momentum
             if decay:
                 gradient = gradient + decay * variable
-            if finite is not None:  # a step that is left out, without a branch for which a device would wait
+            if finite is not None:  # skips the step without a branch, which would make the device wait
                 gradient = tf.where(finite, gradient, 0.0)
                 momentum, rate = tf.where(finite, momentum, 1.0), tf.where(finite, rate, 0.0)
             # v = momentum * v + gradient; variable -= rate * v
@@ -178,14 +178,14 @@ class TensorFlowEngine(Engine):
         tensors = {}
         for variables in (self.network.variables(), self.network.variables(trainable=False)):
             for name, variable in variables.items():
-                # The first replica's here; where replicas have values of their own, reading all would be an average.
+                # Reads this process's first replica. If replicas have different values, reading the variable would return their mean.
                 value = getattr(variable, "value", variable) if hasattr(self.network.keras, "ops") else variable
                 tensors[name] = self.network.to_native(name, self._strategy.experimental_local_results(value)[0].numpy())
         return tensors
 
 
 def _explained(error):
-    """TensorFlow tells of the other ranks somewhere within its message, which begins with the name of a function."""
+    """Extracts the message about other ranks, which TensorFlow puts after the names of functions."""
     begin = error.message.find("Collective")
     if begin < 0:
         return error
@@ -194,7 +194,7 @@ def _explained(error):
 
 
 class StrategyEngine(TensorFlowEngine):
-    """Replicas that a strategy of tf.distribute joins; one in each rank, unless a subclass knows better."""
+    """Base class of engines with a tf.distribute strategy: one replica in each rank, unless a subclass overrides it."""
 
     def build(self, tf, keras, spec, data, parameters, strategy):
         super().build(tf, keras, spec, data, parameters, strategy)
@@ -206,7 +206,7 @@ class StrategyEngine(TensorFlowEngine):
 
     def _replica_sum(self, numbers):
         tf = self._tf
-        # A tensor of the replica's own device; that of the argument has none.
+        # The argument has no device; tf.identity places it on the device of the replica.
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(numbers))
 
     def begin_evaluation(self):

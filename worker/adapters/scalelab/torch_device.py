@@ -1,4 +1,4 @@
-"""CPU or GPU, precision and clock of the PyTorch engines."""
+"""Device, precision and clocks of the PyTorch engines."""
 import contextlib
 import time
 
@@ -9,7 +9,7 @@ from .errors import RunError
 
 
 def choose_device(spec, local_rank):
-    """GPU local_rank where the spec wants one. "auto" trains on the CPU where PyTorch has no GPU, as the native engines do."""
+    """Returns GPU `local_rank` if the spec requires one. "auto" uses the CPU if PyTorch has no GPU, as in the native engines."""
     if spec.device == "cpu" or (spec.device == "auto" and spec.gpus_per_rank == 0):
         return torch.device("cpu")
     if torch.cuda.device_count() > local_rank:
@@ -17,7 +17,7 @@ def choose_device(spec, local_rank):
         return torch.device("cuda", local_rank)
     if spec.device == "cuda":
         raise RunError(
-            f'device "cuda" was asked for, but torch {torch.__version__} sees {torch.cuda.device_count()} GPUs here: use device '
+            f'device is "cuda", but torch {torch.__version__} sees {torch.cuda.device_count()} GPUs here: use device '
             '"cpu", or an environment whose torch has CUDA',
             "configuration",
         )
@@ -25,7 +25,7 @@ def choose_device(spec, local_rank):
 
 
 def choose_backend(spec, device, of_cpu="gloo", of_gpu="nccl"):
-    """The communication library: `auto` is the usual one of the device."""
+    """Returns the communication library; "auto" selects the default of the device."""
     known = (of_cpu, of_gpu)
     if spec.backend == "auto":
         return of_gpu if device.type == "cuda" else of_cpu
@@ -39,7 +39,7 @@ def choose_backend(spec, device, of_cpu="gloo", of_gpu="nccl"):
 
 
 class Precision:
-    """What a name of RunSpec.precision means: autocast for forward passes, loss scaling, TensorFloat-32."""
+    """Implements RunSpec.precision: autocast for forward passes, loss scaling, TensorFloat-32."""
 
     def __init__(self, spec, device):
         choices.check_precision(spec, device.type == "cuda")
@@ -47,11 +47,11 @@ class Precision:
         self._type = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}.get(spec.precision)
         self.scaler = None
         if spec.precision == "amp-fp16":
-            # torch 2.3 moved it.
+            # torch 2.3 moved GradScaler to torch.amp.
             new = hasattr(torch.amp, "GradScaler")
             self.scaler = torch.amp.GradScaler(self._device, loss_scale.FIRST) if new else torch.cuda.amp.GradScaler()
         if device.type == "cuda":
-            # PyTorch's own default lets convolutions use TensorFloat-32 under the name of fp32.
+            # By default PyTorch uses TensorFloat-32 in float32 convolutions.
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = spec.precision == "tf32"
             torch.backends.cudnn.benchmark = True
 
@@ -66,7 +66,7 @@ def configure_cpu(spec):
 
 
 class HostClock:
-    """Times of the parts of a step: each ends at its mark and begins at the mark before."""
+    """Measures the parts of a step: each part ends at its mark and begins at the previous mark."""
 
     def __init__(self):
         self._times, self._last = {}, time.perf_counter()
@@ -81,12 +81,12 @@ class HostClock:
 
 
 class CudaClock:
-    """The same as points on the current stream: nothing waits for the device until `times` is asked for."""
+    """A HostClock whose marks are events on the current stream: only `times` waits for the device."""
 
     def __init__(self, before):
-        """before: the clock of the step before, whose end is this one's begin; None after a pause."""
+        """`before` is the clock of the previous step, whose end is the beginning of this step; None after a pause."""
         self._begin = before.end if before is not None else self._record()
-        self._marks = [(None, self._record())]  # what lies before it is waiting for the batch
+        self._marks = [(None, self._record())]  # the time before this mark is the wait for the batch
         self.end = self._begin
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What the PyTorch engines share: model, SGD, precision, one step. They differ in how gradients meet."""
+"""Base class of the PyTorch engines: model, SGD, precision and step. Engines differ in how they average gradients."""
 import os
 
 import torch
@@ -13,8 +13,8 @@ class TorchEngine(training.Engine):
     """An engine sets up its communication in `join`, wraps the model in `wrap`, and may have its own `backward`."""
 
     framework = "pytorch"
-    gradient_bytes = 0  # handed to the communicator in each step
-    weights_follow_layout = True  # where it is channels last, so are weights; else they are contiguous all the same
+    gradient_bytes = 0  # sent to the communication library in each step
+    weights_follow_layout = True  # weights are channels last if the images are; False: always contiguous
 
     @staticmethod
     def version():
@@ -25,7 +25,7 @@ class TorchEngine(training.Engine):
         configure_cpu(spec)
         self.device = choose_device(spec, int(os.environ.get("LOCAL_RANK", "0")))
         self.precision = Precision(spec, self.device)
-        # "auto" is what the native engines take it for: oneDNN and cuDNN are faster so.
+        # "auto" is channels last, as in the native engines: oneDNN and cuDNN are faster with it.
         last = spec.memory_format != "contiguous"
         self.layout = "NHWC" if last else "NCHW"
         self.join()
@@ -34,15 +34,15 @@ class TorchEngine(training.Engine):
         self.model.to(self.device, memory_format=torch.channels_last if weights_last else torch.contiguous_format)
         self.wrapped = self.wrap(self.model)
         self.optimizer = self.wrap_optimizer(self.make_optimizer(self.model))
-        torch.manual_seed((spec.seed + (rank << 32)) % 2**63)  # dropout: each rank its own, the same in each run
+        torch.manual_seed((spec.seed + (rank << 32)) % 2**63)  # for dropout: differs between ranks, not between runs
         self._clock = None
         self._left_out = 0
 
     def join(self):
-        """Meets the other ranks."""
+        """Connects to the other ranks."""
 
     def make_model(self, data, parameters):
-        """A module: images [n, 3, side, side] -> logits, or a pair of them with those of an auxiliary head in training."""
+        """Returns a module: images [n, 3, side, side] -> logits; in training a pair with the logits of an auxiliary head, if any."""
         return make_model(self.spec.model, data.classes, parameters)
 
     def wrap(self, model):
@@ -52,7 +52,7 @@ class TorchEngine(training.Engine):
         return optimizer
 
     def make_optimizer(self, model):
-        """SGD as torch.optim has it: v = m * v + g + wd * p; p -= rate * v."""
+        """Returns torch.optim.SGD: v = m * v + g + wd * p; p -= rate * v."""
         groups = [{"params": [], "weight_decay": self.spec.weight_decay}, {"params": [], "weight_decay": 0.0}]
         for parameter in model.parameters():
             groups[parameter.dim() < 2 and not self.spec.decay_norm]["params"].append(parameter)
@@ -62,7 +62,7 @@ class TorchEngine(training.Engine):
     def to_device(self, images, labels):
         images, labels = torch.from_numpy(images), torch.from_numpy(labels)
         if self.layout == "NHWC":
-            images = images.permute(0, 3, 1, 2)  # the same bytes: PyTorch's channels_last
+            images = images.permute(0, 3, 1, 2)  # the same memory, as PyTorch's channels_last
         if self.device.type == "cuda":
             images, labels = (t.pin_memory().to(self.device, non_blocking=True) for t in (images, labels))
         return images, labels
@@ -97,11 +97,11 @@ class TorchEngine(training.Engine):
         return result if self.device.type == "cuda" else result()
 
     def backward(self, loss, clock):
-        """Marks step/backward_s, and step/comm_exposed_s where the engine sees when nothing is left but communication."""
+        """Marks step/backward_s, and step/comm_exposed_s if the engine can detect when only communication remains."""
         loss.backward()
         clock.mark("step/backward_s")
         if self.ranks == 1:
-            clock.mark("step/comm_exposed_s")  # known to be nothing
+            clock.mark("step/comm_exposed_s")  # one rank does not communicate
 
     def apply(self):
         self.optimizer.step()

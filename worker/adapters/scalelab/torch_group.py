@@ -1,4 +1,4 @@
-"""The process group of the engines on torch.distributed."""
+"""Base class and process group of the engines on torch.distributed."""
 import datetime
 import os
 
@@ -11,8 +11,8 @@ from .torch_engine import TorchEngine
 
 
 def join(rank, ranks, backend, timeout_s):
-    """Makes the default process group. Rank 0 listens on a port that the kernel chooses when it listens, so that nobody can
-    have taken it, and tells the others in the attempt's directory."""
+    """Creates the default process group. The kernel chooses rank 0's port when rank 0 starts to listen, so no other process can have
+    taken it. Rank 0 publishes the port in the attempt's directory."""
     timeout = datetime.timedelta(seconds=timeout_s)
     options = dict(world_size=ranks, timeout=timeout, wait_for_workers=False)
     directory = os.environ.get("SCALELAB_ATTEMPT_DIR", ".")
@@ -23,16 +23,16 @@ def join(rank, ranks, backend, timeout_s):
     met = [line.split() for line in lines]
     hosts = rendezvous.hosts(met)
     if len(set(hosts)) > 1 and "GLOO_SOCKET_IFNAME" not in os.environ:
-        # Gloo would take the interface of the host's name, which may be the loopback.
+        # By default Gloo uses the interface that the host name resolves to, which may be the loopback.
         os.environ["GLOO_SOCKET_IFNAME"] = rendezvous.interface_of(met[rank][1])
     if store is None:
         store = dist.TCPStore(hosts[0], int(met[0][2]), is_master=False, **options)
-    os.environ.setdefault("NCCL_ASYNC_ERROR_HANDLING", "1")  # torch 1.13; later ones do so by themselves
+    os.environ.setdefault("NCCL_ASYNC_ERROR_HANDLING", "1")  # needed for torch 1.13; the default in later versions
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timeout)
 
 
 class GroupEngine(TorchEngine):
-    """An engine on torch.distributed; alone it has no group, which would only cost."""
+    """An engine on torch.distributed. A single rank has no process group, which would only add overhead."""
 
     def join(self):
         backend = choose_backend(self.spec, self.device)

@@ -1,6 +1,6 @@
 """The training loop of all adapters: one rank of one run, with the events and metrics of worker/trainer/train_loop.cc.
 
-An adapter is a class Engine and `training.run(ItsEngine)`. The loop reads top to bottom in `train`.
+An adapter is a subclass of Engine and a call `training.run(ItsEngine)`. `train` is the loop.
 """
 import collections
 import contextlib
@@ -22,18 +22,20 @@ from .events import Events
 from .meter import RunMeter, peak_resident_bytes, straggler_skew
 from .spec import PARAMETERS
 
-# Seconds that a first step may take longer than others: frameworks compile in it.
+# Additional seconds for the first step, in which frameworks compile.
 _FIRST_STEP = 300
-# Steps whose results are not asked for yet, where an engine gives them later: a device is not waited for in each step.
+# Maximum number of steps with pending results, for engines that return results later to avoid waiting for a device in each step.
 _AHEAD = 16
 
 
 @dataclasses.dataclass
 class StepResult:
-    """Of this rank's batch (engines of one process: of the whole batch): mean loss, correct answers, and seconds by metric
-    name, only what the framework shows: "step/forward_s", "step/backward_s" (without what it waits for communication),
-    "step/comm_exposed_s", "step/optimizer_s", "step/total_s" where a device's clock tells it. `metrics`: more of the step,
-    such as "comm/bytes"."""
+    """The result of a step on this rank's batch (on the whole batch if one process drives all replicas).
+
+    `loss` is the mean loss, `correct` the number of correct answers. `times` maps metric names to seconds and has only the times that
+    the framework exposes: "step/forward_s", "step/backward_s" (without waiting for communication), "step/comm_exposed_s",
+    "step/optimizer_s", and "step/total_s" if it was measured on the device. `metrics` has further metrics, such as "comm/bytes".
+    """
 
     loss: float
     correct: float
@@ -42,57 +44,57 @@ class StepResult:
 
 
 class Engine:
-    """A framework's part of a rank. Methods of which nothing else is said are called by all ranks in the same order.
+    """The framework's part of a rank. Unless documented otherwise, all ranks call the methods in the same order.
 
-    Anything may raise: RunError with its kind where the cause is known; the rank then ends with an `error` event.
+    Every method may raise an exception, which ends the rank with an `error` event; RunError if the cause is known.
     """
 
     name = ""  # as in RunSpec.engine
     framework = ""  # in the start event: "pytorch"
-    one_process = False  # one process drives all replicas; it gets whole batches, and ranks is the number of replicas
-    layout = "NCHW"  # of the images that step and evaluate get, or "NHWC"; may be set by __init__
+    one_process = False  # one process drives all replicas: it gets whole batches, and `ranks` is the number of replicas
+    layout = "NCHW"  # of the images for step and evaluate, or "NHWC"; __init__ may set it
 
     @staticmethod
     def version():
-        """Of the framework, for the start event: "torch 1.13.1"."""
+        """Returns the framework's version for the start event: "torch 1.13.1"."""
         raise NotImplementedError
 
     def __init__(self, spec, data, rank, ranks, parameters):
-        """Meets the other ranks and builds the model with `parameters` (native name -> numpy array, PyTorch's layout).
+        """Connects to the other ranks and builds the model with `parameters` (native name -> numpy array, PyTorch's layout).
 
-        Threads: no more than spec.cpus_per_rank. Nothing waits for longer than spec.comm_timeout_s; of the other methods the
-        loop sees to that."""
+        Uses at most spec.cpus_per_rank threads. Waits for other ranks for at most spec.comm_timeout_s; the training loop enforces this
+        timeout for all other methods."""
         raise NotImplementedError
 
     def step(self, images, labels, rate):
-        """One step of SGD on float32 images and int64 labels: v = m * v + g + wd * p; p -= rate * v, with the mean gradient over
-        ranks of the mean cross entropy. Returns a StepResult, or a function without arguments that waits for it."""
+        """Runs one step of SGD on float32 images and int64 labels: v = m * v + g + wd * p; p -= rate * v, where g is the gradient of the
+        mean cross entropy, averaged over ranks. Returns a StepResult, or a function without arguments that waits for it."""
         raise NotImplementedError
 
     def begin_evaluation(self):
-        """Every rank takes rank 0's running statistics, where ranks have their own."""
+        """Copies rank 0's running statistics to all ranks, if ranks have different ones."""
 
     def evaluate(self, images, labels):
-        """(sum of losses, correct answers) of these images in evaluation mode; other ranks may be asked fewer times."""
+        """Returns (sum of losses, correct answers) of images in evaluation mode. Ranks may make different numbers of calls."""
         raise NotImplementedError
 
     def sum_over_ranks(self, numbers):
-        """The element-wise sum of a list of floats over ranks, in double precision if the framework has it."""
+        """Returns the element-wise sum of a list of floats over ranks, in double precision if the framework supports it."""
         raise NotImplementedError
 
     def barrier(self):
         self.sum_over_ranks([0.0])
 
     def parameters(self):
-        """native name -> numpy array in PyTorch's layout, buffers included; the same on all ranks but for the buffers."""
+        """Returns native name -> numpy array in PyTorch's layout, buffers included. Only the buffers may differ between ranks."""
         raise NotImplementedError
 
     def run_metrics(self):
-        """More metrics of the `finish` event, such as "run/device_memory_bytes"; this rank alone is asked."""
+        """Returns further metrics of the `finish` event, such as "run/device_memory_bytes". Not collective."""
         return {}
 
     def close(self):
-        """After the `finish` event: leaves the other ranks in order."""
+        """Disconnects from the other ranks, after the `finish` event."""
 
 
 def check(spec, engine_class):
@@ -109,7 +111,7 @@ def check(spec, engine_class):
 
 
 def parameter_hash(parameters):
-    """16 hexadecimal digits of SHA-256 over the parameters (not the buffers) in the order of their names."""
+    """Returns 16 hexadecimal digits of SHA-256 over the parameters (not the buffers) in the order of their names."""
     digest = hashlib.sha256()
     for name in sorted(parameters):
         if not recipe.is_buffer(name):
@@ -118,7 +120,7 @@ def parameter_hash(parameters):
 
 
 class _EpochLog:
-    """Steps of an epoch on their way to their events, as their results come."""
+    """Writes the events of an epoch's steps when their results are available."""
 
     def __init__(self, events, meter, rank):
         self._events, self._meter, self._rank = events, meter, rank
@@ -150,7 +152,7 @@ class _EpochLog:
 
 
 class _Waits:
-    """What an engine does together with other ranks, none of it for longer than comm_timeout_s."""
+    """Calls the collective methods of an engine with the timeout comm_timeout_s."""
 
     def __init__(self, engine, seconds):
         self._engine, self._deadline, self._stepped = engine, Deadline(seconds), False
@@ -188,7 +190,7 @@ class _Waits:
 
 
 def _evaluate(engine, waits, data, rank, ranks):
-    """Metrics of the test set, every image once, over all ranks."""
+    """Evaluates every image of the test set once, distributed over all ranks, and returns the metrics."""
     begin = time.perf_counter()
     waits.begin_evaluation()
     images = len(data.test_labels)
@@ -209,9 +211,9 @@ def _evaluate(engine, waits, data, rank, ranks):
 
 
 def train(engine_class, spec, rank, ranks, events):
-    """The run, from data to the `finish` event; returns what closes the engine."""
+    """Runs the training, from loading the data to the `finish` event. Returns a function that closes the engine."""
     check(spec, engine_class)
-    # An engine of one process takes whole batches, whatever the number of its replicas.
+    # If one process drives all replicas, it gets whole batches.
     part, parts = (0, 1) if engine_class.one_process else (rank, ranks)
     data = recipe.load_data(spec)
     engine = engine_class(spec, data, rank, ranks, recipe.initial_parameters(spec))
@@ -222,7 +224,7 @@ def train(engine_class, spec, rank, ranks, events):
     training_seconds = cpu_seconds = run_seconds = 0.0
 
     waits = _Waits(engine, spec.comm_timeout_s)
-    waits.barrier()  # ranks load at their own pace; none should wait for that in its first step
+    waits.barrier()  # the time that other ranks need to load is not part of the first step
     events.start(engine_class.framework, engine_class.version(), ranks, rank, batches.total_steps)
     begin = time.perf_counter()
     step = epoch = 0
@@ -230,7 +232,7 @@ def train(engine_class, spec, rank, ranks, events):
         epoch_end = min(batches.total_steps, (epoch + 1) * batches.steps_per_epoch)
         cpu_before = time.process_time()
         log = _EpochLog(events, meter, rank)
-        last = time.perf_counter()  # the pause of an evaluation lies before it
+        last = time.perf_counter()  # excludes the time of the evaluation
         while step < epoch_end:
             rate = recipe.learning_rate(spec, step, batches.steps_per_epoch)
             images, labels = next(batches)
@@ -292,7 +294,7 @@ def train(engine_class, spec, rank, ranks, events):
 
 
 def _number(names, otherwise):
-    """The first of these variables that is set, as a number of at least 0."""
+    """Returns the first of these environment variables that is set, as a number of at least 0."""
     for name in names:
         text = os.environ.get(name, "")
         if text:
@@ -303,7 +305,7 @@ def _number(names, otherwise):
 
 
 def _event_files(path, replicas):
-    """Of events-0.jsonl the files of all replicas."""
+    """Returns the event files of all replicas; `path` is that of replica 0."""
     if replicas == 1:
         return [path]
     if "events-0" not in os.path.basename(path):
@@ -314,7 +316,7 @@ def _event_files(path, replicas):
 
 @contextlib.contextmanager
 def importing(engine, environment):
-    """Around an adapter's imports of its framework: what they raise is told like any other failure."""
+    """A context for an adapter's imports of its framework: an exception ends the process with an `error` event."""
     try:
         yield
     except Exception as e:  # pylint: disable=broad-except
@@ -329,7 +331,7 @@ def importing(engine, environment):
 
 
 def _fail(name, error, events):
-    """Tells of an error: all of it on standard error, one line in the event file."""
+    """Reports an error: the traceback on standard error, one line in the event file."""
     traceback.print_exception(type(error), error, error.__traceback__)
     message, kind = describe(error)
     print(f"{name}: {message}", file=sys.stderr, flush=True)
@@ -337,15 +339,15 @@ def _fail(name, error, events):
         try:
             events.error(message, kind)
         except OSError:
-            pass  # the event file itself is what failed; standard error has the message
+            pass  # the event file cannot be written; standard error has the message
 
 
 def run(engine_class):
-    """All of an adapter's main program; does not return.
+    """The main program of an adapter. Does not return.
 
-    The process ends without Python's own end, in which frameworks wait for their threads and for ranks that are gone."""
+    Exits with os._exit, because frameworks wait for their threads and for ranks that are gone when Python shuts down."""
     if "OMPI_COMM_WORLD_RANK" in os.environ or "PMIX_RANK" in os.environ:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no rank outlives its launcher
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: the kernel kills this rank when its launcher ends
     events, status = None, 1
     try:
         rank = _number(("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"), 0)
@@ -357,7 +359,7 @@ def run(engine_class):
         status = 0
         close()
     except BaseException as e:  # pylint: disable=broad-except
-        _fail(engine_class.name, e, events if status == 1 else None)  # nothing follows a `finish`
+        _fail(engine_class.name, e, events if status == 1 else None)  # no event may follow `finish`
         status = 1
     sys.stdout.flush()
     sys.stderr.flush()

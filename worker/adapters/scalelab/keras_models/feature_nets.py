@@ -1,10 +1,10 @@
 """AlexNet (Krizhevsky 2014, arXiv 1404.5997) and VGG-16 (Simonyan, Zisserman 2014, arXiv 1409.1556, configuration D):
-a row of convolutions, then three linear layers; with torchvision's names."""
+convolutions, then three linear layers; with torchvision's names."""
 
 
 def alexnet(net, images, classes):
     x = images
-    # Number in torchvision's "features", channels, kernel, stride, padding, whether a pool follows.
+    # Index in torchvision's "features", channels, kernel, stride, padding, whether a pooling layer follows.
     for number, out, kernel, stride, padding, pool in ((0, 64, 11, 4, 2, True), (3, 192, 5, 1, 2, True),
                                                        (6, 384, 3, 1, 1, False), (8, 256, 3, 1, 1, False),
                                                        (10, 256, 3, 1, 1, True)):
@@ -22,7 +22,7 @@ def vgg16(net, images, classes):
     for channels, convs in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
         for _ in range(convs):
             x = net.relu(net.conv(x, f"features.{number}", channels, 3, 1, 1, bias=True))
-            number += 2  # the rectification has a number too
+            number += 2  # the ReLU has an index too
         x = net.max_pool(x, 2, 2)
         number += 1
     x = net.flatten(net.adaptive_average_pool(x, 7))

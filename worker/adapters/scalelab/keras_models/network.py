@@ -1,18 +1,18 @@
-"""Layers as PyTorch has them, built with Keras, and the way of their weights between the two layouts."""
+"""Builds PyTorch's layers with Keras, and converts their weights between the two layouts."""
 import numpy
 
-# Axes of a Keras kernel in PyTorch's order, and back again.
+# Axes of a Keras kernel in PyTorch's order.
 _CONVOLUTION = (3, 2, 0, 1)  # HWIO -> OIHW
 _DEPTHWISE = (2, 3, 0, 1)    # HWIM -> IMHW, its own inverse
 _LINEAR = (1, 0)
-_INITIALIZER = "zeros"  # weights come by `load`; drawing others first takes JAX seconds
+_INITIALIZER = "zeros"  # `load` sets the weights; random initialisation would cost seconds on JAX
 
 
 class Network:
-    """A Keras model under construction, then `model`, and the table of its weights by native name.
+    """Builds a Keras model, `model`, with a table of its weights by native name.
 
-    Every method that adds a layer takes the tensor it is applied to and returns the result. A name is the layer's
-    native one, as in "layer1.0.conv1".
+    Every method that adds a layer takes the input tensor and returns the output tensor. `name` is the layer's native name, for
+    example "layer1.0.conv1".
     """
 
     def __init__(self, keras, side, layout, dropout=True):
@@ -25,16 +25,16 @@ class Network:
         self._channel_axis = 3 if layout == "NHWC" else 1
         if hasattr(keras, "ops"):
             self._ops = keras.ops
-        else:  # Keras 2: TensorFlow's own functions take its symbolic tensors
+        else:  # Keras 2: TensorFlow's functions accept its symbolic tensors
             import tensorflow
             self._ops = tensorflow
-        self._slots = {}  # native name -> (layer, name of the weight in it, axes in PyTorch's order or None)
+        self._slots = {}  # native name -> (layer, attribute of the weight, axes in PyTorch's order or None)
         shape = (side, side, 3) if layout == "NHWC" else (3, side, side)
         self.images = keras.Input(shape)
         self.model = None
 
     def finish(self, outputs):
-        """Makes `model`, whose output is a list: logits, and those of an auxiliary head if there is one."""
+        """Creates `model`. Its output is a list: the logits, and those of an auxiliary head if the model has one."""
         self.model = self.keras.Model(self.images, outputs)
 
     # Layers with weights.
@@ -58,8 +58,8 @@ class Network:
     def norm(self, x, name, epsilon=1e-5):
         """BatchNorm2d. Keras' momentum is 1 - PyTorch's.
 
-        Keras 3 averages the biased variance of a batch into the running one, PyTorch the unbiased one: they differ by
-        a factor of n / (n - 1), n being a batch's values of one channel. What is trained does not depend on it.
+        Keras 3 averages the biased variances of the batches, PyTorch the unbiased ones. They differ by a factor of n / (n - 1), where
+        n is the number of a batch's values in one channel. The trained weights do not depend on it.
         """
         layer = self.keras.layers.BatchNormalization(axis=self._channel_axis, momentum=0.9, epsilon=epsilon,
                                                      name=_keras(name))
@@ -74,7 +74,7 @@ class Network:
         self._slots[name + ".bias"] = (layer, "bias", None)
         return layer(x)
 
-    # Layers without.
+    # Layers without weights.
 
     def relu(self, x, most=None):
         return self.keras.layers.ReLU(max_value=most)(x)
@@ -89,16 +89,16 @@ class Network:
         return self.keras.layers.Dropout(share)(x) if self.dropout_is_on else x
 
     def max_pool(self, x, size, stride, padding=0):
-        """MaxPool2d of what is not negative: its padding is with zeros."""
+        """MaxPool2d of values that are not negative, because it pads with zeros."""
         return self.keras.layers.MaxPooling2D(size, stride, data_format=self._format)(self._zeros(x, _pair(padding)))
 
     def average_pool(self, x, size, stride, padding=0):
-        """AvgPool2d, which counts the padding too; Keras' padding "same" does not."""
+        """AvgPool2d, whose mean includes the padding; with Keras' padding "same" it does not."""
         return self.keras.layers.AveragePooling2D(size, stride, data_format=self._format)(
             self._zeros(x, _pair(padding)))
 
     def mean(self, x):
-        """The mean over height and width: [n, channels]."""
+        """Returns the mean over height and width: [n, channels]."""
         return self.keras.layers.GlobalAveragePooling2D(data_format=self._format)(x)
 
     def adaptive_average_pool(self, x, size):
@@ -115,7 +115,7 @@ class Network:
         return self._ops.einsum(equation, x, cast(rows, x.dtype), cast(columns, x.dtype))
 
     def flatten(self, x):
-        """[n, values], in the order channel, row, column."""
+        """Returns [n, values], in the order channel, row, column."""
         if self.layout == "NHWC":
             x = self.keras.layers.Permute((3, 1, 2))(x)
         return self.keras.layers.Flatten(data_format="channels_last")(x)
@@ -138,8 +138,8 @@ class Network:
         return x if padding == (0, 0) else self.keras.layers.ZeroPadding2D(padding, data_format=self._format)(x)
 
     def _padded(self, x, kernel, stride, padding):
-        # Keras' "same" is PyTorch's padding where it is half of an odd kernel and the stride is 1; elsewhere "same"
-        # takes more pixels at one end than at the other.
+        # Keras' "same" equals PyTorch's padding if that is half of an odd kernel and the stride is 1. Otherwise "same" can pad one
+        # side more than the other.
         if padding == (0, 0):
             return x, "valid"
         if stride == 1 and all(k == 2 * p + 1 for k, p in zip(kernel, padding)):
@@ -149,7 +149,7 @@ class Network:
     # Weights.
 
     def load(self, weights):
-        """Takes all weights from a dict of native names; a name that is missing or does not fit: ValueError."""
+        """Loads all weights from a dict of native names. Raises ValueError if a name is missing or a shape does not fit."""
         for name, (layer, theirs, axes) in self._slots.items():
             if name not in weights:
                 raise ValueError(f"the initial weights have no {name}: they belong to another model")
@@ -163,12 +163,12 @@ class Network:
             variable.assign(value)
 
     def variables(self, trainable=True):
-        """Native name -> Keras variable of the parameters, or of the running statistics; in the model's order."""
+        """Returns native name -> Keras variable of the parameters, or of the running statistics, in the model's order."""
         return {name: getattr(layer, theirs) for name, (layer, theirs, _) in self._slots.items()
                 if (".running_" in name) != trainable}
 
     def to_native(self, name, value):
-        """A weight's value, or its gradient, in PyTorch's layout: a NumPy array of its own."""
+        """Returns a copy of a weight's value or gradient in PyTorch's layout, as a NumPy array."""
         axes = self._slots[name][2]
         value = numpy.asarray(value, numpy.float32)
         return numpy.array(value if axes is None else value.transpose(axes), order="C")
@@ -179,7 +179,7 @@ def _pair(value):
 
 
 def _keras(name):
-    # Keras takes names of layers for parts of paths.
+    # Keras interprets the names of layers as parts of paths.
     return name.replace(".", "_")
 
 

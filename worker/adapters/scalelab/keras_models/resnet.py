@@ -1,6 +1,6 @@
 """ResNets for images of ImageNet's size (He et al. 2015, arXiv 1512.03385), with torchvision's names.
 
-As in torchvision the stride of a bottleneck is that of its 3x3 convolution.
+As in torchvision, the 3x3 convolution of a bottleneck has the stride.
 """
 
 # Depth -> whether blocks are bottlenecks, blocks of each stage.
