@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "worker/trainer/models/winograd_kernels.h"
+#include "worker/trainer/kernels/winograd_kernels.h"
 #include "worker/trainer/precision.h"
 
 namespace scalelab::trainer {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "worker/trainer/models/norm_kernels.h"
+#include "worker/trainer/kernels/norm_kernels.h"
 
 namespace scalelab::trainer {
 namespace {

@@ -3,7 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include "worker/trainer/compat.h"
-#include "worker/trainer/optim/sgd_kernel.h"
+#include "worker/trainer/kernels/sgd_kernel.h"
 
 namespace scalelab::trainer {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/trainer/models/norm_kernels.h"
+#include "worker/trainer/kernels/norm_kernels.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "worker/trainer/models/winograd_kernels.h"
+#include "worker/trainer/kernels/winograd_kernels.h"
 
 #include <algorithm>
 
