@@ -143,7 +143,7 @@ TEST_P(CommunicatorFault, AKilledRankIsNamedLongBeforeTheTimeIsOver) {
 TEST_P(CommunicatorFault, AStoppedRankIsNamedWhenTheTimeIsOver) {
   Start(/*timeout=*/3);
   kill(pids_[kVictim], SIGSTOP);
-  ExpectAllToBlame("was not over after 3 s.*does not answer", 3 + kFindingOut);
+  ExpectAllToBlame("timed out after 3 s.*does not answer", 3 + kFindingOut);
   // Ending what does not run any more is the launcher's part.
   ExpectNobodyStays(/*victim_too=*/mpi());
 }
