@@ -1,8 +1,12 @@
-# Communicator: one suite, in one process and over real MPI processes.
+# Communicator: one suite, in one process and over real MPI processes. Strategy: one suite over all native engines.
 if(SCALELAB_TRAINER)
   scalelab_test(communicator_contract_test LABEL contract TORCH TIMEOUT 300
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/communicator_contract_test.cc LIBS scalelab_trainer_comm)
   scalelab_use_torch_header(communicator_contract_test)
+
+  scalelab_test(strategy_contract_test LABEL contract TORCH TIMEOUT 300
+    SOURCES ${CMAKE_CURRENT_LIST_DIR}/strategy_contract_test.cc LIBS scalelab_trainer_lib)
+  scalelab_use_torch_header(strategy_contract_test)
 
   add_executable(process_communicator_contract_test ${CMAKE_CURRENT_LIST_DIR}/process_communicator_contract_test.cc)
   target_include_directories(process_communicator_contract_test PRIVATE ${PROJECT_SOURCE_DIR})

@@ -1,4 +1,4 @@
-// Engines as real processes: what the threads of parity_test.cc cannot show.
+// Engines as real processes: what the threads of strategy_contract_test.cc cannot show.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
