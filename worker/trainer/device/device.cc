@@ -18,7 +18,7 @@ bool WantsGpu(const TrainingSpec& spec) {
   return spec.device == "cuda" || spec.backend == "nccl" || (spec.device == "auto" && spec.gpus_per_rank > 0);
 }
 
-// The field that asks for a GPU, for complaints.
+// Returns the field that requests a GPU, for error messages.
 std::string Wish(const TrainingSpec& spec) {
   return spec.backend == "nccl"  ? "backend \"nccl\""
          : spec.device == "cuda" ? "device \"cuda\""
@@ -63,7 +63,7 @@ at::Device ChooseDevice(const TrainingSpec& spec, int) {
   if (!WantsGpu(spec)) return at::kCPU;
   if (spec.device == "auto" && spec.backend != "nccl") {
     std::fprintf(stderr,
-                 "gpus_per_rank is %lld, but this trainer was built without CUDA: it trains on the CPU\n",
+                 "gpus_per_rank is %lld, but this trainer was built without CUDA: training on the CPU\n",
                  static_cast<long long>(spec.gpus_per_rank));
     return at::kCPU;
   }
