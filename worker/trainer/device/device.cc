@@ -47,7 +47,7 @@ void PrepareDevice(at::Device device, bool tf32) {
   c10::cuda::set_device(device.index());
   at::globalContext().setAllowTF32CuBLAS(tf32);
   at::globalContext().setAllowTF32CuDNN(tf32);
-  at::globalContext().setBenchmarkCuDNN(true);  // shapes stay the same
+  at::globalContext().setBenchmarkCuDNN(true);  // pays because shapes do not change
 }
 
 int64_t PeakDeviceBytes(at::Device device) {
