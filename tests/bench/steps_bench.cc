@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <string>
 
-#include "worker/trainer/evaluation.h"
+#include "worker/trainer/loop/evaluation.h"
 #include "worker/trainer/metrics/step_log.h"
 #include "worker/trainer/metrics/stopwatch.h"
 #include "worker/trainer/torch.h"
@@ -18,7 +18,7 @@ using trainer::StepTimes;
 
 constexpr int kRounds = 20, kSteps = 2000, kBatch = 64, kClasses = 10;
 
-// What a step computes for its numbers alone, as worker/trainer/train_step.cc does. The loss is there anyway.
+// What a step computes for its numbers alone, as worker/trainer/loop/train_step.cc does. The loss is there anyway.
 at::Tensor Numbers(const at::Tensor& loss, const at::Tensor& logits, const at::Tensor& labels) {
   const at::Tensor correct = trainer::CountCorrect(logits, labels).to(at::kDouble);
   return at::stack({loss.to(at::kDouble), correct});

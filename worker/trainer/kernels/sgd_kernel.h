@@ -1,13 +1,13 @@
-// One pass over memory for a step of SGD: Torch's operators make five, and on a CPU memory is what they wait
-// for.
+// A step of SGD in one pass over memory. Torch's operators make five passes, and memory limits their speed
+// on a CPU.
 #pragma once
 
 #include <cstdint>
 
 namespace scalelab::trainer {
 
-// v = momentum * v + (g + decay * p); p = p - rate * v, for n elements. Each operation is rounded, so that
-// ranks on different processors keep the same bits.
+// Computes v = momentum * v + (g + decay * p); p = p - rate * v for n elements. Each operation is rounded
+// separately, so that ranks on different processors get the same bits.
 void SgdStep(float* p, float* v, const float* g, int64_t n, float momentum, float decay, float rate);
 
 }  // namespace scalelab::trainer
