@@ -52,7 +52,7 @@ std::shared_ptr<Model> MakeModel(const std::string& name, int classes, const Bat
     if (entry.name == name) return entry.make(classes, batch_norm);
     known += (known.empty() ? "" : ", ") + std::string(entry.name);
   }
-  throw TrainerError("this trainer has no model \"" + name + "\": it has " + known);
+  throw TrainerError("unknown model \"" + name + "\": use one of " + known);
 }
 
 int64_t CountParameters(const Model& model) {
