@@ -38,8 +38,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LES
   endif()
 endif()
 
-# scalelab_room(NAME sources...): defines a library of the project. Include paths start at the top folder: "<folder>/<file>.h".
-function(scalelab_room name)
+# scalelab_library(NAME sources...): defines a library of the project. Include paths start at the top folder: "<folder>/<file>.h".
+function(scalelab_library name)
   add_library(${name} STATIC ${ARGN})
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE scalelab_warnings)
@@ -50,7 +50,7 @@ endfunction()
 function(scalelab_folder)
   file(RELATIVE_PATH name ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
   string(REPLACE / _ name scalelab_${name})
-  scalelab_room(${name} ${ARGN})
+  scalelab_library(${name} ${ARGN})
 endfunction()
 
 # For libraries that link scalelab_proto.

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <string>
 
-#include "worker/trainer/evaluation.h"
+#include "worker/trainer/loop/evaluation.h"
 #include "worker/trainer/metrics/step_log.h"
 #include "worker/trainer/metrics/stopwatch.h"
 #include "worker/trainer/torch.h"
@@ -18,7 +18,7 @@ using trainer::StepTimes;
 
 constexpr int kRounds = 20, kSteps = 2000, kBatch = 64, kClasses = 10;
 
-// Returns what a step computes only for its metrics, as in worker/trainer/train_step.cc. The loss
+// Returns what a step computes only for its metrics, as in worker/trainer/loop/train_step.cc. The loss
 // is computed anyway.
 at::Tensor Numbers(const at::Tensor& loss, const at::Tensor& logits, const at::Tensor& labels) {
   const at::Tensor correct = trainer::CountCorrect(logits, labels).to(at::kDouble);

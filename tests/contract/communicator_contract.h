@@ -1,4 +1,4 @@
-// What every communicator must do; each function is called on all ranks at the same time.
+// The contract of Communicator. Each check is called on all ranks at the same time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ inline void CheckAverageAndMaximum(Communicator& c) {
 }
 
 inline void CheckBitsThatAllRanksHave(Communicator& c) {
-  // All bits but the rank's own; the sign bit too.
+  // All bits except one per rank; includes the sign bit.
   const at::Tensor t = at::full({5}, ~(int64_t{1} << (c.rank() + 40)), at::kLong);
   c.AllReduce(t, ReduceOp::kBitAnd);
   const int64_t expected = ~(((int64_t{1} << c.size()) - 1) << 40);
@@ -62,20 +62,20 @@ inline void CheckReductionsThatMakeNoSense(Communicator& c) {
   EXPECT_THROW(c.AllGatherInto(at::ones({2 * c.size()}, at::kLong), at::ones({2})), TrainerError);
   EXPECT_THROW(c.Send(at::ones({1}), c.rank()), TrainerError);
   EXPECT_THROW(c.Receive(at::ones({1}), c.size()), TrainerError);
-  CheckSum(c);  // none of this broke it
+  CheckSum(c);  // the communicator still works
 }
 
 inline void CheckReduceScatter(Communicator& c) {
   for (at::ScalarType type : {at::kFloat, at::kLong, at::kHalf, at::kBFloat16}) {
     for (int64_t length : {1, 7, 5000}) {
-      // Element i of block b is b + 1 on each rank, plus the rank.
+      // On each rank the elements of block b are b + 1 plus the rank.
       const at::Tensor input = (at::arange(1, c.size() + 1).repeat_interleave(length) + c.rank()).to(type);
       const at::Tensor before = input.clone();
       const at::Tensor output = at::zeros({length}, type);
       c.ReduceScatter(output, input, ReduceOp::kSum);
       const int64_t expected = (c.rank() + 1) * c.size() + c.size() * (c.size() - 1) / 2;
       EXPECT_TRUE(output.equal(at::full({length}, expected, type))) << c10::toString(type) << length;
-      EXPECT_TRUE(input.equal(before)) << "the input must be kept";
+      EXPECT_TRUE(input.equal(before)) << "the input must not change";
     }
   }
   const at::Tensor maximum = at::zeros({2}), average = at::zeros({2});
@@ -108,13 +108,13 @@ inline void CheckSendAndReceive(Communicator& c) {
   for (int64_t length : {1, 300'000}) {
     const at::Tensor mine = at::full({length}, c.rank(), at::kLong),
                      received = at::zeros({length}, at::kLong);
-    // All ranks send first: a send may wait for its receiver, starting it must not.
+    // All ranks send first. A send may wait for its receiver, but starting one must not block.
     auto sending = c.StartSend(mine, next);
     c.Receive(received, previous);
     sending->Wait();
     EXPECT_TRUE(received.equal(at::full({length}, previous, at::kLong)));
   }
-  // In order from one rank to another, and beside collective operations.
+  // Messages from one rank to another keep their order, and may overlap collective operations.
   const at::Tensor first = at::full({2}, 1.0f), second = at::full({2}, 2.0f);
   if (c.rank() == 0) {
     const at::Tensor answer = at::zeros({1}, at::kBFloat16);
@@ -153,7 +153,7 @@ inline void CheckManyStartedAtOnceEndInAnyOrderOfWaiting(Communicator& c) {
 
 inline void CheckForgottenWorkEndsAnyway(Communicator& c) {
   const at::Tensor t = at::ones({100});
-  c.StartAllReduce(t, ReduceOp::kSum);  // nobody waits
+  c.StartAllReduce(t, ReduceOp::kSum);  // Wait is never called
   c.AllReduce(at::ones({1}), ReduceOp::kSum);
   EXPECT_EQ(t[99].item<float>(), static_cast<float>(c.size()));
 }
@@ -161,7 +161,7 @@ inline void CheckForgottenWorkEndsAnyway(Communicator& c) {
 inline void CheckResultsAreTheSameBitsEverywhere(Communicator& c) {
   for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (int64_t size : {1, 33, 70'000, 300'000}) {
-      // Own numbers, not those of the process's generator, which ranks that are threads would share.
+      // Computes its own numbers, because ranks that are threads share the process's random generator.
       const at::Tensor t = (at::arange(size, at::kDouble) * 0.37 + 1.7 * c.rank()).sin().exp().to(type);
       c.AllReduce(t, ReduceOp::kAverage);
       const std::string bytes(static_cast<const char*>(t.data_ptr()), t.nbytes());
@@ -189,7 +189,7 @@ struct ContractCase {
   void (*check)(Communicator&);
 };
 
-// Without it GoogleTest shows the struct's bytes, which differ from run to run.
+// Without this function GoogleTest prints the struct's bytes, which differ from run to run.
 inline void PrintTo(const ContractCase& c, std::ostream* out) { *out << c.name; }
 
 inline const ContractCase kCommunicatorContract[] = {
@@ -197,14 +197,14 @@ inline const ContractCase kCommunicatorContract[] = {
     {"SumsEveryType", CheckSum},
     {"AveragesAndTakesTheMaximum", CheckAverageAndMaximum},
     {"KeepsBitsThatAllRanksHave", CheckBitsThatAllRanksHave},
-    {"RefusesWhatMakesNoSense", CheckReductionsThatMakeNoSense},
+    {"RefusesInvalidArguments", CheckReductionsThatMakeNoSense},
     {"ReducesAndScatters", CheckReduceScatter},
     {"GathersTensors", CheckAllGather},
     {"SendsAndReceives", CheckSendAndReceive},
     {"StartsManyAndWaitsInAnyOrder", CheckManyStartedAtOnceEndInAnyOrderOfWaiting},
-    {"FinishesWorkThatNobodyWaitsFor", CheckForgottenWorkEndsAnyway},
+    {"FinishesWorkWithoutWait", CheckForgottenWorkEndsAnyway},
     {"GivesTheSameBitsToAllRanks", CheckResultsAreTheSameBitsEverywhere},
-    {"BroadcastsWhateverTheStrides", CheckBroadcastKeepsStrides},
+    {"BroadcastsWithAnyStrides", CheckBroadcastKeepsStrides},
     {"PassesBarriers", CheckBarriersInARow},
 };
 

@@ -1,4 +1,4 @@
-// The communicator suite in one process: alone, and with the threads that other tests use as ranks.
+// The communicator contract in one process: for a single rank, and for ranks that are threads.
 #include "tests/contract/communicator_contract.h"
 
 #include "tests/fakes/thread_communicator.h"
@@ -19,8 +19,8 @@ TEST_P(CommunicatorContract, HoldsForThreeThreads) {
   OnRanks(3, [](ThreadCommunicator& communicator) { GetParam().check(communicator); });
 }
 
-// As for a GPU, but the tensors that take the way through other memory are on the CPU already.
-TEST_P(CommunicatorContract, HoldsByWayOfOtherMemory) {
+// Stages tensors as for a GPU, but between CPU tensors.
+TEST_P(CommunicatorContract, HoldsForStagedTensors) {
   const auto group = std::make_shared<ThreadCommunicator::Group>(3);
   std::vector<std::thread> ranks;
   for (int r = 0; r < 3; ++r) {

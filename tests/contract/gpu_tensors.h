@@ -1,4 +1,4 @@
-// A communicator as the suite sees it, whose tensors lie on a GPU on their way.
+// Wraps a communicator so that the contract's tensors are copied to a GPU and back.
 #pragma once
 
 #include <memory>

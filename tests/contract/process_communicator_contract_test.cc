@@ -1,6 +1,6 @@
-// The communicator suite over processes, as RANKS BACKEND [cuda]: run under mpirun, every process runs every
-// test in the same order. With "cuda" the tensors lie on a GPU. Exits with 77, and says why, where the
-// machine or the build cannot do that.
+// The communicator contract over processes. Arguments: RANKS BACKEND [cuda]. Runs under mpirun; every process
+// runs all tests in the same order. With "cuda" the tensors are on a GPU. Exits with status 77 and a reason
+// if the machine or the build does not support this.
 #include <cstdio>
 #include <cstdlib>
 

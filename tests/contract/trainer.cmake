@@ -1,12 +1,16 @@
-# Communicator: one suite, in one process and over real MPI processes.
+# Communicator: one suite, in one process and over real MPI processes. Strategy: one suite over all native engines.
 if(SCALELAB_TRAINER)
   scalelab_test(communicator_contract_test LABEL contract TORCH TIMEOUT 300
-    SOURCES ${CMAKE_CURRENT_LIST_DIR}/communicator_contract_test.cc LIBS scalelab_trainer_comm)
+    SOURCES ${CMAKE_CURRENT_LIST_DIR}/communicator_contract_test.cc LIBS scalelab_worker_trainer_comm)
   scalelab_use_torch_header(communicator_contract_test)
+
+  scalelab_test(strategy_contract_test LABEL contract TORCH TIMEOUT 300
+    SOURCES ${CMAKE_CURRENT_LIST_DIR}/strategy_contract_test.cc LIBS scalelab_worker_trainer_optim scalelab_worker_trainer_strategies)
+  scalelab_use_torch_header(strategy_contract_test)
 
   add_executable(process_communicator_contract_test ${CMAKE_CURRENT_LIST_DIR}/process_communicator_contract_test.cc)
   target_include_directories(process_communicator_contract_test PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(process_communicator_contract_test PRIVATE scalelab_trainer_comm GTest::gtest scalelab_warnings)
+  target_link_libraries(process_communicator_contract_test PRIVATE scalelab_worker_trainer_comm GTest::gtest scalelab_warnings)
   scalelab_use_torch_header(process_communicator_contract_test)
   set_target_properties(process_communicator_contract_test PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)

@@ -145,7 +145,7 @@ TEST_P(CommunicatorFault, AKilledRankIsNamedLongBeforeTheTimeIsOver) {
 TEST_P(CommunicatorFault, AStoppedRankIsNamedWhenTheTimeIsOver) {
   Start(/*timeout=*/3);
   kill(pids_[kVictim], SIGSTOP);
-  ExpectAllToBlame("was not over after 3 s.*does not answer", 3 + kFindingOut);
+  ExpectAllToBlame("timed out after 3 s.*does not answer", 3 + kFindingOut);
   // With MPI, the launcher must also end the stopped rank.
   ExpectNobodyStays(/*victim_too=*/mpi());
 }

@@ -1,4 +1,4 @@
-// What LibTorch 1.13 lacks and later ones have: the only place that asks for a version.
+// Version checks for features that LibTorch 1.13 lacks. No other file compares versions.
 #pragma once
 
 #include <torch/version.h>

@@ -34,7 +34,8 @@ ErrorReport DescribeError(const std::exception_ptr& error) {
     return {"out of host memory: try a smaller batch_per_rank", "out_of_memory"};
   } catch (const c10::Error& e) {
     const std::string message = FirstLine(e.what_without_backtrace());
-    // The CPU allocator throws a plain c10::Error, the CUDA one its own type; both say so in words.
+    // The CPU allocator throws a plain c10::Error, the CUDA one its own type; both can only be recognized
+    // by their text.
     const bool memory = message.find("not enough memory") != std::string::npos ||
                         message.find("out of memory") != std::string::npos;
     return {message, memory ? "out_of_memory" : ""};

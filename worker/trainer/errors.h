@@ -1,4 +1,4 @@
-// How the trainer fails: exceptions, caught once in main, which becomes an `error` event and exit status 1.
+// Errors of the trainer: exceptions that main catches once and turns into an `error` event and exit status 1.
 #pragma once
 
 #include <exception>
@@ -10,7 +10,7 @@ namespace scalelab::trainer {
 
 enum class ErrorKind { kOther, kOutOfMemory, kData, kCommunication };
 
-// One sentence for the user: names the file, field or value, and what to try.
+// An error with one sentence for the user, which names the file, field or value and suggests what to try.
 class TrainerError : public std::runtime_error {
  public:
   explicit TrainerError(const std::string& message, ErrorKind kind = ErrorKind::kOther)
@@ -21,7 +21,7 @@ class TrainerError : public std::runtime_error {
   ErrorKind kind_;
 };
 
-// Messages of libraries may go on with a stack.
+// Returns the first line of `text`. Messages of libraries may continue with a stack trace.
 std::string FirstLine(std::string_view text);
 
 struct ErrorReport {
@@ -29,7 +29,7 @@ struct ErrorReport {
   std::string_view kind;  // as in the event: "out_of_memory", "data", "communication" or ""
 };
 
-// What is to be told about an exception of ours, of Torch or of the standard library.
+// Describes an exception of the trainer, of Torch or of the standard library.
 ErrorReport DescribeError(const std::exception_ptr& error);
 
 }  // namespace scalelab::trainer

@@ -1,5 +1,6 @@
 #include "worker/trainer/launch.h"
 
+#include <ATen/Parallel.h>
 #include <dlfcn.h>
 #include <malloc.h>
 #include <signal.h>
@@ -12,15 +13,14 @@
 #include <initializer_list>
 #include <string_view>
 
-#include "nlohmann/json.hpp"
-#include "worker/trainer/comm/communicators.h"
 #include "worker/trainer/errors.h"
 #include "worker/trainer/torch.h"
 
 namespace scalelab::trainer {
 namespace {
 
-// The first of the variables that is set, as a number of at least 0.
+// Returns the value of the first variable that is set, or `otherwise`. The value must be a number of
+// at least 0.
 int NumberFrom(std::initializer_list<const char*> names, int otherwise) {
   for (const char* name : names) {
     const char* text = std::getenv(name);
@@ -62,37 +62,29 @@ void DieWithLauncher() {
 }
 
 void PreferHugePages(char** argv) {
-  constexpr char kTunables[] = "GLIBC_TUNABLES";  // somebody's own choice stays
+  constexpr char kTunables[] = "GLIBC_TUNABLES";  // a value set by the user stays
   if (std::getenv(kTunables) != nullptr || setenv(kTunables, "glibc.malloc.hugetlb=1", 1) != 0) return;
-  // By its path, or the process would be called "exe". Where that is not possible, training is only slower.
+  // Execute the real path; /proc/self/exe would name the process "exe". If this fails, training
+  // is only slower.
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   if (!error) execv(program.c_str(), argv);
 }
 
 void ConfigureCpu(int threads) {
-  // Activations come and go in every step: keep their memory instead of returning it to the kernel, which
-  // would clear each page again.
+  // Every step allocates and frees activations. Keep their memory: the kernel would have to clear
+  // each page again.
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, -1);
   mallopt(M_TOP_PAD, 64 << 20);
   at::set_num_threads(threads);
   at::set_num_interop_threads(1);
   at::globalContext().setFlushDenormal(true);
-  // OpenBLAS with its own threads does not listen to ATen; it is there only when the system's BLAS is
-  // OpenBLAS.
+  // OpenBLAS built with its own threads ignores ATen's setting. The symbol exists only if the system's
+  // BLAS is OpenBLAS.
   if (void* symbol = dlsym(RTLD_DEFAULT, "openblas_set_num_threads")) {
     reinterpret_cast<void (*)(int)>(symbol)(threads);
   }
-}
-
-std::string VersionLine() {
-  nlohmann::json versions{{"name", "scalelab-trainer"},
-                          {"version", SCALELAB_VERSION},
-                          {"libtorch", TORCH_VERSION},
-                          {"mpi", MpiLibraryVersion()}};
-  if (const std::string nccl = NcclLibraryVersion(); !nccl.empty()) versions["nccl"] = nccl;
-  return versions.dump();
 }
 
 }  // namespace scalelab::trainer

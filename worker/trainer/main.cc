@@ -1,18 +1,22 @@
-// scalelab-trainer: one rank of one run. Wiring only; read train_loop.cc next.
+// scalelab-trainer: one rank of one run. Wiring only; read loop/train_loop.cc next.
+#include <torch/version.h>
+
 #include <cstdio>
 #include <exception>
 #include <iostream>
 #include <memory>
+#include <string>
 #include <string_view>
 
+#include "nlohmann/json.hpp"
 #include "worker/trainer/checkpoint/parameters.h"
 #include "worker/trainer/comm/communicators.h"
 #include "worker/trainer/data/image_server.h"
 #include "worker/trainer/device/device.h"
 #include "worker/trainer/errors.h"
 #include "worker/trainer/launch.h"
+#include "worker/trainer/loop/train_loop.h"
 #include "worker/trainer/metrics/event_writer.h"
-#include "worker/trainer/train_loop.h"
 #include "worker/trainer/training_spec.h"
 
 namespace scalelab::trainer {
@@ -24,10 +28,21 @@ int Fail(const std::exception_ptr& error, EventWriter* events) {
   try {
     if (events != nullptr) events->Error(report.message, report.kind);
   } catch (const std::exception&) {
-    // The event file itself is what failed; standard error has the message.
+    // The event file failed. Standard error already has the message.
   }
   AbortOtherRanks(1);
   return 1;
+}
+
+// Returns one JSON line with the name and version of the program and the versions of LibTorch, MPI and, if
+// this build has it, NCCL. MPI is not initialized.
+std::string VersionLine() {
+  nlohmann::json versions{{"name", "scalelab-trainer"},
+                          {"version", SCALELAB_VERSION},
+                          {"libtorch", TORCH_VERSION},
+                          {"mpi", MpiLibraryVersion()}};
+  if (const std::string nccl = NcclLibraryVersion(); !nccl.empty()) versions["nccl"] = nccl;
+  return versions.dump();
 }
 
 int Main(int argc, char** argv) {

@@ -8,7 +8,8 @@
 namespace scalelab::trainer {
 namespace {
 
-// LibTorch 2.4 gave these functions a device argument; before, only the CPU is of interest here.
+// LibTorch 2.4 added a device argument to these functions. With earlier versions only the CPU
+// is supported here.
 #if SCALELAB_TORCH_AT_LEAST(2, 4)
 void SetAutocast(at::DeviceType device, bool on) { at::autocast::set_autocast_enabled(device, on); }
 at::ScalarType AutocastType(at::DeviceType device) { return at::autocast::get_autocast_dtype(device); }
@@ -33,7 +34,7 @@ Precision ParsePrecision(const std::string& name, const at::Device& device) {
   if (name == "fp32") return Precision::kFp32;
   if (name == "amp-bf16") return Precision::kAmpBf16;
   if (name != "amp-fp16" && name != "tf32") {
-    throw TrainerError("there is no precision \"" + name + "\": use fp32, tf32, amp-bf16 or amp-fp16");
+    throw TrainerError("unknown precision \"" + name + "\": use fp32, tf32, amp-bf16 or amp-fp16");
   }
   if (device.is_cpu()) {
     throw TrainerError("precision \"" + name + "\" needs a GPU: on a CPU use fp32 or amp-bf16");

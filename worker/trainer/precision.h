@@ -7,19 +7,19 @@
 
 namespace scalelab::trainer {
 
-// kTf32: products of single precision with the mantissa of TensorFloat-32, a setting of the device. The last
-// two are automatic mixed precision.
+// kTf32 multiplies single-precision numbers with the mantissa of TensorFloat-32, a setting of the device.
+// kAmpBf16 and kAmpFp16 are automatic mixed precision.
 enum class Precision { kFp32, kTf32, kAmpBf16, kAmpFp16 };
 
-// Throws TrainerError for what the device cannot do.
+// Throws TrainerError for an unknown name and for a precision that the device does not support.
 Precision ParsePrecision(const std::string& name, const at::Device& device);
 
-// Whether the calling thread is under automatic mixed precision.
+// Returns whether automatic mixed precision is enabled in the calling thread.
 bool AutocastEnabled(at::DeviceType device);
 
-// Forward passes of the calling thread run under automatic mixed precision while this lives (nothing for
-// kFp32 and kTf32). The cache of converted weights is emptied at the outermost end, because the optimizer
-// changes the weights after it.
+// Enables automatic mixed precision in the calling thread for the lifetime of the object; does nothing for
+// kFp32 and kTf32. The outermost destructor clears the cache of converted weights, because the optimizer
+// changes the weights next.
 class PrecisionScope {
  public:
   PrecisionScope(Precision precision, at::DeviceType device);

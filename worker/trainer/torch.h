@@ -1,4 +1,7 @@
-// LibTorch as this room uses it; precompiled once (torch/torch.h takes 15 s a file otherwise).
+// The part of LibTorch that the whole trainer uses: tensors, their operators and custom gradients. It is
+// precompiled once. Networks add models/layers.h; <torch/torch.h> would cost every translation unit four
+// times as much.
 #pragma once
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>

@@ -1,4 +1,4 @@
-// All-reduces made of messages between two ranks. Ranks are threads, and nodes are what the test says.
+// All-reduces that consist of messages between ranks. Ranks are threads; each test chooses the nodes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +8,7 @@
 #include "tests/fakes/thread_communicator.h"
 #include "worker/trainer/comm/hierarchical_all_reduce.h"
 #include "worker/trainer/comm/recursive_doubling.h"
+#include "worker/trainer/comm/ring_schedule.h"
 #include "worker/trainer/errors.h"
 
 namespace scalelab::trainer {
@@ -16,7 +17,7 @@ namespace {
 using testing::ElementsAre;
 
 const at::ScalarType kTypes[] = {at::kFloat, at::kDouble, at::kLong, at::kHalf, at::kBFloat16};
-// No elements, fewer than ranks, not divisible, several parts a block.
+// No elements, fewer than ranks, not divisible by the number of ranks, several parts per block.
 constexpr int64_t kSizes[] = {0, 1, 2, 3, 7, 1000, 700'001};
 
 Ring Everybody(int ranks) {
@@ -30,7 +31,7 @@ at::Tensor Whole(int64_t size, int rank, at::ScalarType type) {
   return (at::arange(size).remainder(20) + rank).to(type);
 }
 
-// Any numbers, whose sum depends on the order of additions.
+// Numbers whose sum depends on the order of additions.
 at::Tensor Uneven(int64_t size, int rank) {
   return (at::arange(size, at::kDouble) * 0.37 + 1.7 * rank).sin().exp().to(at::kFloat);
 }
@@ -70,7 +71,7 @@ TEST(RingAllReduce, AddsAndAveragesOnAnyNumberOfRanks) {
   }
 }
 
-TEST(RingAllReduce, LeavesRanksOutsideOfTheRingAlone) {
+TEST(RingAllReduce, DoesNotInvolveRanksOutsideTheRing) {
   const Ring odd = {3, 1}, even = {4, 0, 2};
   OnRanks(6, [&](ThreadCommunicator& c) {
     if (c.rank() == 5) return;
@@ -81,7 +82,7 @@ TEST(RingAllReduce, LeavesRanksOutsideOfTheRingAlone) {
   });
 }
 
-TEST(RingAllReduce, EndsItsFirstHalfWithTheSumOfTheRanksOwnBlock) {
+TEST(RingAllReduce, ReduceScatterSumsTheBlockOfEachRank) {
   OnRanks(4, [](ThreadCommunicator& c) {
     const at::Tensor tensor = at::full({10}, 1.0f + static_cast<float>(c.rank()));
     RingReduceScatter(c, tensor, Everybody(4));
@@ -91,13 +92,41 @@ TEST(RingAllReduce, EndsItsFirstHalfWithTheSumOfTheRanksOwnBlock) {
   });
 }
 
-TEST(RingAllReduce, RefusesWhatItCannotDo) {
+TEST(RingAllReduce, RefusesUnsupportedReductions) {
   OnRanks(2, [](ThreadCommunicator& c) {
     const at::Tensor tensor = at::ones({4}, at::kLong);
     EXPECT_THROW(RingAllReduce(c, tensor, ReduceOp::kAverage, Everybody(2)), TrainerError);
     EXPECT_THROW(RingAllReduce(c, tensor, ReduceOp::kMax, Everybody(2)), c10::Error);
-    EXPECT_THROW(RingAllReduce(c, tensor, ReduceOp::kSum, {1 - c.rank()}), c10::Error) << "not its ring";
+    EXPECT_THROW(RingAllReduce(c, tensor, ReduceOp::kSum, {1 - c.rank()}), c10::Error)
+        << "the rank is not in the ring";
   });
+}
+
+TEST(RingSchedule, CompletesEachBlockAtItsOwnerAndThenEverywhere) {
+  for (int places = 1; places <= 6; ++places) {
+    // values[place][block] is the number of places that have contributed. The lists hold the hops
+    // of each place.
+    std::vector<std::vector<int>> values(places, std::vector<int>(places, 1));
+    std::vector<std::vector<std::pair<int, int>>> scatter(places), gather(places);
+    for (int p = 0; p < places; ++p) {
+      ForEachReduceScatterHop(p, places, [&](int out, int in) { scatter[p].emplace_back(out, in); });
+      ForEachAllGatherHop(p, places, [&](int out, int in) { gather[p].emplace_back(out, in); });
+      EXPECT_EQ(std::ssize(scatter[p]), places - 1);
+      EXPECT_EQ(std::ssize(gather[p]), places - 1);
+    }
+    for (const auto& [hops, adds] : {std::pair(scatter, true), std::pair(gather, false)}) {
+      for (int hop = 0; hop + 1 < places; ++hop) {
+        const auto before = values;
+        for (int p = 0; p < places; ++p) {
+          const int previous = (p + places - 1) % places, block = hops[p][hop].second;
+          ASSERT_EQ(hops[previous][hop].first, block) << "a place receives what the previous one sends";
+          values[p][block] = before[previous][block] + (adds ? before[p][block] : 0);
+        }
+      }
+      for (int p = 0; p < places; ++p) EXPECT_EQ(values[p][p], places);
+    }
+    for (const auto& at_place : values) EXPECT_THAT(at_place, testing::Each(places));
+  }
 }
 
 TEST(NodeLayout, GroupsRanksByNodeInTheOrderOfFirstRanks) {
@@ -114,7 +143,7 @@ TEST(NodeLayout, IsTheSameOnAllRanks) {
   });
 }
 
-TEST(HierarchicalAllReduce, AddsAndAveragesWhateverTheNodes) {
+TEST(HierarchicalAllReduce, AddsAndAveragesForAnyLayout) {
   const std::vector<std::vector<std::string>> layouts = {{"a"},
                                                          {"a", "a", "a"},
                                                          {"a", "b", "c"},
@@ -130,14 +159,14 @@ TEST(HierarchicalAllReduce, AddsAndAveragesWhateverTheNodes) {
   }
 }
 
-TEST(HierarchicalAllReduce, RefusesNodesThatAreNotEqual) {
+TEST(HierarchicalAllReduce, RefusesNodesOfDifferentSizes) {
   OnRanks(3, [](ThreadCommunicator& c) {
     EXPECT_THROW(HierarchicalAllReduce(c, at::ones({4}), ReduceOp::kSum, NodeLayout::Of({"a", "a", "b"})),
                  c10::Error);
   });
 }
 
-// Counts what it sends to ranks of other nodes.
+// Counts the elements that it sends to ranks of other nodes.
 class CountingCommunicator : public ThreadCommunicator {
  public:
   CountingCommunicator(const ThreadCommunicator& c, const std::vector<std::string>& nodes)
@@ -152,50 +181,51 @@ class CountingCommunicator : public ThreadCommunicator {
   const std::vector<std::string>& nodes_;
 };
 
-TEST(HierarchicalAllReduce, SharesTheWayBetweenNodesAmongAllRanks) {
+TEST(HierarchicalAllReduce, SharesTheTrafficBetweenNodesAmongAllRanks) {
   const std::vector<std::string> nodes = {"a", "a", "b", "b"};
   OnRanks(4, [&](ThreadCommunicator& c) {
     const at::Tensor tensor = at::ones({4000});
     CountingCommunicator hierarchical(c, nodes), flat(c, nodes);
     HierarchicalAllReduce(hierarchical, tensor, ReduceOp::kSum, NodeLayout::Of(nodes));
-    EXPECT_EQ(hierarchical.elements_between_nodes, 2000) << "its part of 2000, there and back by halves";
+    EXPECT_EQ(hierarchical.elements_between_nodes, 2000)
+        << "half of its block of 2000 in each of the two phases";
     c.Barrier();
     RingAllReduce(flat, tensor, ReduceOp::kSum, Everybody(4));
     EXPECT_EQ(flat.elements_between_nodes, c.rank() % 2 == 1 ? 6000 : 0);
   });
 }
 
-// What each rank holds is written as the expression that made it.
+// Returns, for each rank, the expression of additions that its result consists of.
 std::vector<std::string> Expressions(int size) {
-  using enum Meeting::Kind;
-  std::vector<std::vector<Meeting>> meetings;
+  using enum PairStep::Kind;
+  std::vector<std::vector<PairStep>> steps;
   std::vector<std::string> held;
   for (int r = 0; r < size; ++r) {
-    meetings.push_back(RecursiveDoubling(r, size));
+    steps.push_back(RecursiveDoubling(r, size));
     held.push_back(std::to_string(r));
   }
   std::vector<size_t> next(size);
   for (bool moved = true; std::exchange(moved, false);) {
     for (int a = 0; a < size; ++a) {
-      if (next[a] == meetings[a].size()) continue;
-      const auto [kind, b] = meetings[a][next[a]];
-      if (next[b] == meetings[b].size() || meetings[b][next[b]].peer != a) continue;
-      const Meeting::Kind other = meetings[b][next[b]].kind;
+      if (next[a] == steps[a].size()) continue;
+      const auto [kind, b] = steps[a][next[a]];
+      if (next[b] == steps[b].size() || steps[b][next[b]].peer != a) continue;
+      const PairStep::Kind other = steps[b][next[b]].kind;
       const std::string both = "(" + held[std::min(a, b)] + "+" + held[std::max(a, b)] + ")";
       if (kind == kExchange && other == kExchange) {
         held[a] = held[b] = both;
-      } else if (kind == kGive && other == kTake) {
+      } else if (kind == kSend && other == kReceive) {
         held[b] = both;
       } else if (kind == kSendResult && other == kReceiveResult) {
         held[b] = held[a];
       } else {
-        continue;  // the other one's turn
+        continue;  // the peer's step comes first
       }
       ++next[a], ++next[b];
       moved = true;
     }
   }
-  for (int r = 0; r < size; ++r) EXPECT_EQ(next[r], meetings[r].size()) << "rank " << r << " waits for ever";
+  for (int r = 0; r < size; ++r) EXPECT_EQ(next[r], steps[r].size()) << "rank " << r << " waits forever";
   return held;
 }
 

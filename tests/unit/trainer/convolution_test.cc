@@ -1,7 +1,8 @@
-// Winograd's convolution against LibTorch's in double precision.
+// Compares Winograd's convolution with LibTorch's in double precision.
 #include "worker/trainer/models/convolution.h"
 
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 namespace scalelab::trainer {
 namespace {
@@ -20,7 +21,7 @@ at::Tensor Images(int64_t n, int64_t channels, int64_t height, int64_t width) {
   return at::randn({n, channels, height, width}).contiguous(at::MemoryFormat::ChannelsLast);
 }
 
-// Largest difference, relative to the largest value.
+// Returns the largest difference, relative to the largest value.
 double Difference(const at::Tensor& mine, const at::Tensor& exact) {
   return ((mine.to(at::kDouble) - exact).abs().max() / exact.abs().max()).item<double>();
 }
@@ -31,7 +32,7 @@ class Winograd : public testing::TestWithParam<Shape> {};
 
 TEST_P(Winograd, EqualsTheConvolutionInDoublePrecision) {
   const auto [images, in, out, height, width] = GetParam();
-  torch::manual_seed(3);
+  at::manual_seed(3);
   for (const int threads : {1, 3}) {
     at::set_num_threads(threads);
     torch::nn::Conv2d conv = MakeConv(in, out);
@@ -53,11 +54,11 @@ TEST_P(Winograd, EqualsTheConvolutionInDoublePrecision) {
   at::set_num_threads(1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, Winograd,
-                         testing::Values(Shape{3, 16, 16, 32, 32}, Shape{2, 32, 64, 8, 8},
-                                         Shape{1, 48, 16, 7, 5},  // tiles hang over; panels left alone
-                                         Shape{5, 16, 48, 1, 1}, Shape{2, 16, 32, 2, 9},
-                                         Shape{33, 128, 96, 3, 3}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, Winograd,
+    testing::Values(Shape{3, 16, 16, 32, 32}, Shape{2, 32, 64, 8, 8},
+                    Shape{1, 48, 16, 7, 5},  // tiles extend past the image; an odd number of panels
+                    Shape{5, 16, 48, 1, 1}, Shape{2, 16, 32, 2, 9}, Shape{33, 128, 96, 3, 3}));
 
 TEST(Convolve, LeavesOtherConvolutionsToTheLibrary) {
   const auto plain = [](torch::nn::Conv2d conv, const at::Tensor& x) {

@@ -80,7 +80,7 @@ TrainingSpec SyntheticSpec(int64_t samples) {
   return spec;
 }
 
-// Batches of a run on `ranks` ranks, each step's put together in the order of ranks.
+// Returns the batches of a run on `ranks` ranks. Those of a step are concatenated in the order of ranks.
 std::vector<Batch> Batches(const ImageSet& set, int ranks, bool augment, at::MemoryFormat format) {
   std::vector<std::vector<Batch>> parts(5);
   for (int r = 0; r < ranks; ++r) {
@@ -150,8 +150,8 @@ TEST(FillBatch, NormalisesCropsAndFlipsAsTensorOperationsDo) {
   const std::vector<CropFlip> crops = {{0, 8, true}, {4, 4, false}, {7, 1, false}};
   Batch batch = AllocateBatch(3, 32, at::MemoryFormat::ChannelsLast);
   FillBatch(data.train, samples, crops, batch);
-  const at::Tensor mean = torch::tensor({0.4914f, 0.4822f, 0.4465f}).view({3, 1, 1});
-  const at::Tensor deviation = torch::tensor({0.2470f, 0.2435f, 0.2616f}).view({3, 1, 1});
+  const at::Tensor mean = at::tensor({0.4914f, 0.4822f, 0.4465f}).view({3, 1, 1});
+  const at::Tensor deviation = at::tensor({0.2470f, 0.2435f, 0.2616f}).view({3, 1, 1});
   for (int i = 0; i < 3; ++i) {
     const at::Tensor bytes =
         at::from_blob(const_cast<uint8_t*>(data.train.image(samples[i])), {3, 32, 32}, at::kByte);

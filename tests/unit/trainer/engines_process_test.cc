@@ -1,4 +1,4 @@
-// Engines as real processes: what the threads of parity_test.cc cannot show.
+// Engines as real processes: checks that strategy_contract_test.cc, whose ranks are threads, cannot make.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

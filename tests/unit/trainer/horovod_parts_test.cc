@@ -1,4 +1,4 @@
-// The pure parts of native/horovod.
+// The parts of native/horovod that do not communicate.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -41,14 +41,14 @@ std::vector<std::string> Names(const std::vector<Response>& responses) {
   return names;
 }
 
-TEST(Messages, ArriveAsTheyWereSent) {
+TEST(Messages, SurviveEncodingAndDecoding) {
   const RequestList list{true, {Of("a", {3, 4}), Of("", {}, at::kHalf)}};
   EXPECT_EQ(DecodeRequests(Encode(list)), list);
   const std::vector<Response> responses = {{{Of("a"), Of("b")}, ""}, {{Of("c")}, "does not fit"}};
   EXPECT_EQ(DecodeResponses(Encode(responses)), responses);
 }
 
-TEST(Messages, ThatAreCutOffAreRefused) {
+TEST(Messages, AreRefusedIfTruncated) {
   const std::string bytes = Encode(RequestList{false, {Of("weight", {3, 4})}});
   for (size_t length = 0; length < bytes.size(); ++length) {
     EXPECT_THROW(DecodeRequests(bytes.substr(0, length)), TrainerError) << length;
@@ -100,10 +100,10 @@ TEST(Fuse, TakesTensorsOfATypeUpToTheThresholdAndLooksAhead) {
               ElementsAre("{ \"a\", \"b\" }", "{ \"c\" }"));
   EXPECT_THAT(Names(Fuse({one("a", 1), one("h", 1, at::kHalf), one("b", 1), one("i", 1, at::kHalf)}, 1000)),
               ElementsAre("{ \"a\", \"b\" }", "{ \"h\", \"i\" }"))
-      << "types in turn";
+      << "alternating types";
   EXPECT_THAT(Names(Fuse({one("a", 10), one("big", 30), one("b", 10)}, 100)),
               ElementsAre("{ \"a\" }", "{ \"big\" }", "{ \"b\" }"))
-      << "too far ahead";
+      << "too far back to be considered";
   EXPECT_THAT(Names(Fuse({one("a", 10), one("b", 10)}, 0)), ElementsAre("{ \"a\" }", "{ \"b\" }"));
   EXPECT_THAT(Names(Fuse({one("a", 10), {{Of("wrong")}, "error"}, one("b", 10)}, 1000)),
               ElementsAre("{ \"a\", \"b\" }", "{ \"wrong\" }"));
@@ -126,7 +126,7 @@ TEST(ResponseCache, FindsByNameTypeAndShape) {
   EXPECT_EQ(cache.Put(Of("c")), 0) << "a free slot is used again";
 }
 
-TEST(ResponseCache, GivesUpWhatWasUsedLongestAgo) {
+TEST(ResponseCache, EvictsTheLeastRecentlyUsedTensor) {
   ResponseCache cache(2);
   cache.Put(Of("a")), cache.Put(Of("b"));
   cache.Use(0);
@@ -167,7 +167,7 @@ TEST(Autotuner, ClimbsToTheBestSettingAndStays) {
   EXPECT_EQ(tuner.current().fusion_bytes, 16 << 20);
 }
 
-TEST(FusionBuffer, GivesBackWhatItTook) {
+TEST(FusionBuffer, UnpacksWhatItPacked) {
   FusionBuffer buffer;
   for (const at::ScalarType type : {at::kFloat, at::kHalf, at::kDouble}) {
     const std::vector<at::Tensor> tensors = {at::arange(5).to(type), at::arange(64).to(type),

@@ -1,4 +1,4 @@
-// native/horovod's machinery at work, told by its counters.
+// The background loop and strategy of native/horovod, observed through their counters.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -27,7 +27,7 @@ constexpr int kTensors = 30;
 std::string Name(int i) { return "tensor." + std::to_string(i); }
 at::Tensor Value(int i, int rank, int step) { return at::full({i + 1}, i * 10.0f + rank + step); }
 
-// One step in which the rank submits `order`, and what its tensors became.
+// Runs one step in which the rank submits the tensors in `order`. Returns the reduced tensors.
 std::vector<at::Tensor> Step(BackgroundLoop& loop, const std::vector<int>& order, int rank, int step) {
   std::vector<at::Tensor> tensors(kTensors);
   loop.Open();
@@ -68,7 +68,7 @@ TEST(BackgroundLoop, ReducesTensorsThatAreReadyInAnotherOrderOnEachRank) {
 
 TEST(BackgroundLoop, NeedsOneAllReduceToAgreeOnKnownTensors) {
   OnRanks(2, [&](ThreadCommunicator& c) {
-    // Longer than the test: only the closing of a step starts a cycle.
+    // The cycle is longer than the test, so only closing a step starts one.
     BackgroundLoop loop(c, at::kCPU, {.cycle_seconds = 1000});
     Step(loop, Rotated(0), c.rank(), 0);
     for (int step = 1; step < 4; ++step) {
@@ -78,7 +78,7 @@ TEST(BackgroundLoop, NeedsOneAllReduceToAgreeOnKnownTensors) {
       const Counters after = loop.counters();
       EXPECT_EQ(after.cycles, before.cycles + 1);
       EXPECT_EQ(after.negotiations, before.negotiations);
-      EXPECT_EQ(c.all_reduces, 2) << "of the bit vector and of the gradients";
+      EXPECT_EQ(c.all_reduces, 2) << "one for the bit vector and one for the gradients";
     }
   });
 }
@@ -97,7 +97,7 @@ TEST(BackgroundLoop, FusesUpToTheThreshold) {
   });
 }
 
-TEST(BackgroundLoop, AveragesByTheAlgorithmThatIsAskedFor) {
+TEST(BackgroundLoop, AveragesWithTheSelectedAlgorithm) {
   using enum horovod::AllReduce;
   for (const auto all_reduce : {kLibrary, kRing, kHierarchical}) {
     OnRanks(4, [&](ThreadCommunicator& c) {
@@ -115,7 +115,7 @@ TEST(BackgroundLoop, AveragesByTheAlgorithmThatIsAskedFor) {
   }
 }
 
-TEST(BackgroundLoop, LeavesUnequalNodesToTheCommunicatorAndSaysSoOnce) {
+TEST(BackgroundLoop, UsesTheCommunicatorForUnequalNodesAndWarnsOnce) {
   std::vector<std::string> reports(3);
   OnRanks(3, [&](ThreadCommunicator& c) {
     Options options{.all_reduce = horovod::AllReduce::kHierarchical, .node = c.rank() < 2 ? "a" : "b"};
@@ -128,7 +128,7 @@ TEST(BackgroundLoop, LeavesUnequalNodesToTheCommunicatorAndSaysSoOnce) {
   EXPECT_EQ(reports[1] + reports[2], "");
 }
 
-TEST(BackgroundLoop, NegotiatesAgainWhatDoesNotFitIntoTheCache) {
+TEST(BackgroundLoop, RenegotiatesTensorsThatDoNotFitIntoTheCache) {
   OnRanks(3, [&](ThreadCommunicator& c) {
     BackgroundLoop loop(c, at::kCPU, {.cache_capacity = 7});
     for (int step = 0; step < 5; ++step) {
@@ -140,7 +140,7 @@ TEST(BackgroundLoop, NegotiatesAgainWhatDoesNotFitIntoTheCache) {
   });
 }
 
-TEST(BackgroundLoop, NegotiatesATensorWhoseShapeChangesAgain) {
+TEST(BackgroundLoop, RenegotiatesATensorWhoseShapeChanges) {
   OnRanks(2, [&](ThreadCommunicator& c) {
     BackgroundLoop loop(c, at::kCPU, {});
     for (int64_t size : {4, 4, 9, 9}) {
@@ -166,7 +166,7 @@ TEST(BackgroundLoop, RefusesShapesThatDifferOnAllRanks) {
     } catch (const TrainerError& error) {
       EXPECT_THAT(error.what(), HasSubstr("\"weight\" is Float [3, 2] on rank 0 and Float [3, 3] on rank 1"));
     }
-    EXPECT_THROW(loop.Open(), TrainerError) << "it cannot go on";
+    EXPECT_THROW(loop.Open(), TrainerError) << "it cannot continue after a failure";
   });
 }
 
@@ -189,7 +189,7 @@ TEST(BackgroundLoop, CountsARankThatSubmitsLessAsZerosAndGivesItTheAverage) {
         EXPECT_TRUE(received[0].second.equal(at::full({6}, 4.0f)));
       }
     }
-    // Known to all, submitted by none.
+    // A tensor that all ranks know and no rank submits.
     loop.Open();
     EXPECT_TRUE(loop.Close().empty());
   });
@@ -208,28 +208,28 @@ TEST(BackgroundLoop, LetsRanksWithLessDataJoinAndStartAgain) {
         }
       }
       loop.Join();
-      EXPECT_EQ(c.AllGather("x").size(), 3u) << "the communicator is the caller's again";
+      EXPECT_EQ(c.AllGather("x").size(), 3u) << "the caller may use the communicator again";
     }
     EXPECT_EQ(loop.counters().cache_misses, kTensors);
   });
 }
 
-// The tensor is known, so that only the inspector brings it back to rank 0.
+// The tensor is in the cache, so only the stall inspector sends it back to rank 0.
 TEST(BackgroundLoop, ReportsTheRankThatKeepsATensorWaiting) {
   std::promise<std::string> report;
   std::shared_future<std::string> reported = report.get_future().share();
   OnRanks(3, [&](ThreadCommunicator& c) {
-    bool told = false;
+    bool reported_once = false;
     Options options{.stall_warning_seconds = 0.02};
     options.warn = [&](std::string_view text) {
-      if (!std::exchange(told, true)) report.set_value(std::string(text));
+      if (!std::exchange(reported_once, true)) report.set_value(std::string(text));
     };
     BackgroundLoop loop(c, at::kCPU, options);
     for (int step = 0; step < 2; ++step) {
       const at::Tensor early = at::ones({3}), late = at::ones({2});
       loop.Open();
       loop.Submit("early", early);
-      if (step == 1 && c.rank() == 2) reported.wait();  // hangs until somebody complains
+      if (step == 1 && c.rank() == 2) reported.wait();  // waits until the stall is reported
       loop.Submit("late", late);
       loop.Close();
       EXPECT_TRUE(late.equal(at::ones({2})));
@@ -300,31 +300,33 @@ TEST(HorovodStrategy, HalvesTheBytesOnTheWire) {
   });
 }
 
-// Tells when the first gradient has been reduced.
-class TellingCommunicator : public ThreadCommunicator {
+// Sets a promise when the first gradient has been reduced.
+class SignallingCommunicator : public ThreadCommunicator {
  public:
-  explicit TellingCommunicator(const ThreadCommunicator& c) : ThreadCommunicator(c) {}
+  explicit SignallingCommunicator(const ThreadCommunicator& c) : ThreadCommunicator(c) {}
   std::unique_ptr<Work> StartAllReduce(const at::Tensor& tensor, ReduceOp op) override {
     auto work = ThreadCommunicator::StartAllReduce(tensor, op);
-    if (tensor.scalar_type() == at::kFloat && !std::exchange(told_, true)) reduced.set_value();
+    if (tensor.scalar_type() == at::kFloat && !std::exchange(signalled_, true)) reduced.set_value();
     return work;
   }
   std::promise<void> reduced;
 
  private:
-  bool told_ = false;
+  bool signalled_ = false;
 };
 
 TEST(HorovodStrategy, ReducesWhileBackwardStillRuns) {
   const auto models = EqualModels(2);
   OnRanks(2, [&](ThreadCommunicator& c) {
     SmallModel& model = *models[c.rank()];
-    TellingCommunicator telling(c);
-    HorovodStrategy strategy(model, telling, {});
+    SignallingCommunicator signalling(c);
+    HorovodStrategy strategy(model, signalling, {});
     const at::Tensor loss = LossOf(model, Images(0, 4));
-    // The engine reaches this tensor after the second convolution's gradients and before the first one's.
+    // Autograd reaches this tensor after the gradients of the second convolution and before those
+    // of the first.
     model.between.register_hook([&](const at::Tensor&) {
-      EXPECT_EQ(telling.reduced.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+      EXPECT_EQ(signalling.reduced.get_future().wait_for(std::chrono::seconds(20)),
+                std::future_status::ready);
     });
     strategy.Backward(loss);
   });

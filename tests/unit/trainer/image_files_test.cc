@@ -1,4 +1,4 @@
-// Training on files of images.
+// Tests training on image files.
 #include "worker/trainer/data/image_files.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,8 @@
 #include "worker/trainer/comm/solo_communicator.h"
 #include "worker/trainer/data/train_loader.h"
 #include "worker/trainer/errors.h"
-#include "worker/trainer/evaluation.h"
+#include "worker/trainer/loop/evaluation.h"
+#include "worker/trainer/models/model.h"
 
 namespace scalelab::trainer {
 namespace {
@@ -51,14 +52,14 @@ class ImageFilesTest : public testing::Test {
   const std::string dir_;
 };
 
-// The batch as colours from 0 to 255, [n, side, side, 3].
+// Returns the batch as colors from 0 to 255, [n, side, side, 3].
 at::Tensor Colours(const at::Tensor& images) {
-  const at::Tensor mean = torch::tensor({0.485f, 0.456f, 0.406f}),
-                   deviation = torch::tensor({0.229f, 0.224f, 0.225f});
+  const at::Tensor mean = at::tensor({0.485f, 0.456f, 0.406f}),
+                   deviation = at::tensor({0.229f, 0.224f, 0.225f});
   return (images.permute({0, 2, 3, 1}) * deviation + mean) * 255;
 }
 
-// The piece of the whole image, decoded at its full size and resized from there.
+// Returns the piece of the image, decoded at its full size and then resized.
 at::Tensor Reference(const std::string& path, const ImagePiece& piece, int side) {
   const absl::StatusOr<Image> image = DecodeImage(*ReadFile(path));
   EXPECT_TRUE(image.ok()) << path << ": " << image.status();

@@ -1,4 +1,4 @@
-// Images of other sizes than CIFAR's.
+// Tests images of other sizes than CIFAR's.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 #include "worker/trainer/comm/solo_communicator.h"
 #include "worker/trainer/data/batch.h"
 #include "worker/trainer/errors.h"
-#include "worker/trainer/evaluation.h"
+#include "worker/trainer/loop/evaluation.h"
 
 namespace scalelab::trainer {
 namespace {
@@ -21,7 +21,7 @@ Dataset Synthetic(int64_t image_size, int64_t classes, int64_t samples, bool wit
   return LoadDataset(spec);
 }
 
-// FNV-1a over label and bytes of the first images.
+// Returns FNV-1a over label and bytes of the first images.
 uint64_t Hash(const ImageSet& set, int64_t images) {
   uint64_t hash = 14695981039346656037u;
   auto add = [&](uint64_t byte) { hash = (hash ^ byte) * 1099511628211u; };
@@ -44,11 +44,11 @@ TEST(SyntheticImages, OfTheDefaultShapeAreWhatTheyAlwaysWere) {
 }
 
 TEST(SyntheticImages, OfAThousandClassesShowTheirClassInSquaresOfEightPixels) {
-  for (int side : {64, 20, 9}) {  // 20 and 9 end within a square, 9 x 9 x 3 within eight bytes of noise too
+  for (int side : {64, 20, 9}) {  // 20 and 9 are not multiples of 8, and neither is 9 x 9 x 3
     const ImageSet set = Synthetic(side, 1000, 3000).train;
     ASSERT_EQ(set.shape.side, side);
     ASSERT_EQ(set.size, 3000);
-    // Of each square of each class, in all of its images: noise is from 0 to 127.
+    // Minimum and maximum of each square of each class, over all of its images. Noise is from 0 to 127.
     const int across = (side + 7) / 8, squares = 3 * across * across;
     std::vector<int> lowest(1000 * squares, 255), highest(1000 * squares, 0);
     std::vector<int> images(1000);
@@ -101,8 +101,8 @@ TEST_P(FillBatchOfSize, PadsByFourCropsAndFlipsAsTensorOperationsDo) {
   const ImageSet set = Synthetic(side, 1000, 3).train;
   const std::vector<int32_t> samples = {2, 0, 1};
   const std::vector<CropFlip> crops = {{0, 8, true}, {4, 4, false}, {7, 1, false}};
-  const at::Tensor mean = torch::tensor({0.4914f, 0.4822f, 0.4465f}).view({3, 1, 1});
-  const at::Tensor deviation = torch::tensor({0.2470f, 0.2435f, 0.2616f}).view({3, 1, 1});
+  const at::Tensor mean = at::tensor({0.4914f, 0.4822f, 0.4465f}).view({3, 1, 1});
+  const at::Tensor deviation = at::tensor({0.2470f, 0.2435f, 0.2616f}).view({3, 1, 1});
   for (at::MemoryFormat format : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast}) {
     Batch batch = AllocateBatch(3, side, format);
     FillBatch(set, samples, crops, batch);

@@ -11,7 +11,7 @@
 namespace scalelab::trainer {
 namespace {
 
-// The same operations as on a GPU; LibTorch has them for the CPU too since 2.4.
+// Uses the same operations as on a GPU. LibTorch supports them on the CPU since 2.4.
 class LossScaling : public testing::Test {
  protected:
   void SetUp() override {
@@ -74,7 +74,7 @@ TEST_F(LossScaling, DoublesTheScaleAfter2000GoodSteps) {
 
 TEST_F(LossScaling, AFusedOptimizerStepIsTheSameStep) {
   auto make = [] {
-    torch::manual_seed(1);
+    at::manual_seed(1);
     return std::vector<at::Tensor>{
         at::randn({4, 3}).set_requires_grad(true), at::randn({4}).set_requires_grad(true),
         at::randn({2, 3, 2, 2}).contiguous(at::MemoryFormat::ChannelsLast).set_requires_grad(true)};

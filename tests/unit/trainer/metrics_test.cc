@@ -120,7 +120,7 @@ TEST(RunMeter, CountsASmallerStepByItsSamples) {
   RunMeter meter(0, 100);
   meter.Add({.total = 2.0}, 100);
   meter.Add({.total = 2.0}, 100);
-  meter.Add({.total = 1.0}, 25);  // a full one would take 4
+  meter.Add({.total = 1.0}, 25);  // a full step would take 4 s
   std::vector<Metric> metrics;
   meter.AppendTo(metrics, 225);
   EXPECT_THAT(metrics, testing::ElementsAre(Metric("run/throughput", 50), Metric("run/throughput_mean", 45),

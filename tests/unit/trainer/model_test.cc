@@ -1,6 +1,7 @@
 #include "worker/trainer/models/model.h"
 
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 
@@ -21,7 +22,7 @@ TEST(ResNetCifar, HasThePapersNumbersOfParameters) {
 TEST(ResNetCifar, IsRefusedByAnotherName) { EXPECT_THROW(MakeModel("resnet19", 10, {}), TrainerError); }
 
 TEST(ResNetCifar, StartsWithWeightsOfVarianceTwoOverFanIn) {
-  torch::manual_seed(3);
+  at::manual_seed(3);
   const auto model = MakeModel("resnet20", 10, {});
   for (const auto& item : model->named_parameters()) {
     if (item.value().dim() != 4 || item.value().numel() < 9'000) continue;
@@ -30,7 +31,7 @@ TEST(ResNetCifar, StartsWithWeightsOfVarianceTwoOverFanIn) {
   }
 }
 
-// The network of He et al. 2015, section 4.2, written down once more with nothing but Torch's functions.
+// The network of He et al. 2015, section 4.2, implemented a second time with Torch's functions only.
 at::Tensor Reference(Model& model, const at::Tensor& images, bool batch_statistics) {
   const auto parameters = model.named_parameters();
   const auto buffers = model.named_buffers();
@@ -63,7 +64,7 @@ class ResNetForward : public testing::TestWithParam<std::tuple<bool, at::MemoryF
 
 TEST_P(ResNetForward, AgreesWithTheNetworkWrittenInTorchFunctionsInValueAndGradient) {
   const auto [training, format] = GetParam();
-  torch::manual_seed(1);
+  at::manual_seed(1);
   const auto model = MakeModel("resnet20", 10, {});
   model->train(training);
   for (at::Tensor& parameter : model->parameters()) {
@@ -79,8 +80,8 @@ TEST_P(ResNetForward, AgreesWithTheNetworkWrittenInTorchFunctionsInValueAndGradi
   const at::Tensor logits = model->forward(images.contiguous(format));
   EXPECT_TRUE(at::allclose(logits, expected, 1e-3, 1e-3)) << (logits - expected).abs().max().item<float>();
   const auto actual_gradients = gradients(logits);
-  // Without statistics of the batch activations grow, and sums in another order (Winograd's) turn some
-  // rectifiers around; each convolution by itself is held to 1e-5 in convolution_test.
+  // Without batch statistics activations grow, and the other order of sums (Winograd's) changes the sign at
+  // some rectifiers. convolution_test checks each convolution alone with a tolerance of 1e-5.
   const double tolerance = !training && format == at::MemoryFormat::ChannelsLast ? 1e-2 : 2e-3;
   for (size_t i = 0; i < expected_gradients.size(); ++i) {
     const at::Tensor difference = (actual_gradients[i] - expected_gradients[i]).norm();
@@ -109,7 +110,7 @@ class FusedNormTest : public testing::TestWithParam<std::tuple<bool, bool, bool,
 
 TEST_P(FusedNormTest, AgreesWithSeparateOperationsInDoublePrecision) {
   const auto [batch_statistics, relu, with_residual, channels] = GetParam();
-  torch::manual_seed(2);
+  at::manual_seed(2);
   const NormState state = State(channels);
   const at::Tensor x = Input({5, channels, 7, 9});
   const at::Tensor residual = with_residual ? Input({5, channels, 7, 9}) : at::Tensor();
@@ -146,7 +147,7 @@ TEST(FusedNormTest, LetsNaNThroughSoThatDivergenceIsSeen) {
 }
 
 TEST(SyncBatchNorm, OfRanksWithAQuarterEachEqualsOneRankWithTheWholeBatch) {
-  torch::manual_seed(4);
+  at::manual_seed(4);
   const NormState whole = State(6);
   const at::Tensor x = Input({8, 6, 3, 5});
   const at::Tensor upstream = at::randn_like(x);

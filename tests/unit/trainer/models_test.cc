@@ -1,4 +1,4 @@
-// The registry, and the networks without residual blocks: AlexNet, VGG-16, MobileNetV2 and Inception V3.
+// Tests the registry and AlexNet, VGG-16, MobileNetV2 and Inception V3.
 #include "catalog/models.h"
 
 #include <gmock/gmock.h>
@@ -8,8 +8,8 @@
 
 #include "worker/trainer/checkpoint/parameters.h"
 #include "worker/trainer/errors.h"
+#include "worker/trainer/loop/train_loop.h"
 #include "worker/trainer/models/model.h"
-#include "worker/trainer/train_loop.h"
 
 namespace scalelab::trainer {
 namespace {
@@ -45,9 +45,9 @@ class SmallestImage : public testing::TestWithParam<const char*> {};
 TEST_P(SmallestImage, TrainsEveryParameterAndAnyLessIsRefused) {
   const std::string name = GetParam();
   const int side = FindModel(name)->smallest_image == 1 ? 32 : FindModel(name)->smallest_image;
-  torch::manual_seed(4);
+  at::manual_seed(4);
   const auto model = MakeModel(name, 7, {});
-  const at::Tensor images = at::randn({3, 3, side, side}), labels = torch::tensor({0, 6, 5});
+  const at::Tensor images = at::randn({3, 3, side, side}), labels = at::tensor({0, 6, 5}, at::kLong);
   const TrainingLogits out = model->ForwardTraining(images);
   EXPECT_EQ(out.logits.sizes(), at::IntArrayRef({3, 7}));
   EXPECT_EQ(out.auxiliary.defined(), name == "inception_v3");
@@ -61,7 +61,7 @@ TEST_P(SmallestImage, TrainsEveryParameterAndAnyLessIsRefused) {
   if (FindModel(name)->smallest_image == 1) return;
 
   EXPECT_THROW(model->ForwardTraining(at::randn({3, 3, side - 1, side - 1})), c10::Error)
-      << "or proto/models.cc refuses what would do";
+      << "or catalog/models.cc refuses what would do";
   TrainingSpec spec;
   spec.model = name;
   EXPECT_THAT(ErrorOf([&] { MakeInitialModel(spec, {.side = side - 1}, nullptr); }),
@@ -72,7 +72,8 @@ INSTANTIATE_TEST_SUITE_P(All, SmallestImage,
                          testing::Values("mobilenet_v2", "alexnet", "inception_v3", "vgg16"),
                          [](const auto& info) { return std::string(info.param); });
 
-// Deviation of each weight's values over that which torchvision starts with; 1 for uniform ones.
+// Returns the deviation of each weight's values divided by that of torchvision's initial weights; 1
+// for uniform ones.
 void ExpectDeviation(const Model& model, const std::string& name, double deviation, double mean = 0) {
   const at::Tensor value = model.named_parameters()[name];
   EXPECT_NEAR(value.std(false).item<double>(), deviation, 0.05 * deviation) << name;
@@ -80,7 +81,7 @@ void ExpectDeviation(const Model& model, const std::string& name, double deviati
 }
 
 TEST(Models, StartAsTorchvisionsDo) {
-  torch::manual_seed(3);
+  at::manual_seed(3);
   const auto mobile = MakeModel("mobilenet_v2", 1000, {});
   ExpectDeviation(*mobile, "features.17.conv.1.0.weight", std::sqrt(2.0 / (960 * 9)));
   ExpectDeviation(*mobile, "features.18.0.weight", std::sqrt(2.0 / 1280));

@@ -20,14 +20,14 @@ TEST(ChooseAddress, IsLoopbackWhereAllRanksShareAMachine) {
   EXPECT_EQ(ChooseAddress({host, host, host}, 1), "127.0.0.1");
 }
 
-TEST(ChooseAddress, IsInANetworkThatAnotherMachineIsInToo) {
+TEST(ChooseAddress, IsInANetworkThatIsSharedWithAnotherMachine) {
   const std::string a = At("a", "192.168.7.1", kSlash24) + At("", "10.1.0.1", kSlash16);
   const std::string b = At("b", "192.168.8.1", kSlash24) + At("", "10.1.9.2", kSlash16);
   EXPECT_EQ(ChooseAddress({a, a, b}, 0), "10.1.0.1");
   EXPECT_EQ(ChooseAddress({a, a, b}, 2), "10.1.9.2");
 }
 
-TEST(ChooseAddress, IsNotABridgeThatEveryMachineHasUnderTheSameAddress) {
+TEST(ChooseAddress, IsNotABridgeWithTheSameAddressOnEveryMachine) {
   const std::string bridge = At("", "172.17.0.1", kSlash16);
   const std::string a = "a" + bridge + At("", "10.0.0.1", kSlash24);
   const std::string b = "b" + bridge + At("", "10.0.0.2", kSlash24);
@@ -35,7 +35,7 @@ TEST(ChooseAddress, IsNotABridgeThatEveryMachineHasUnderTheSameAddress) {
   EXPECT_EQ(ChooseAddress({a, b}, 1), "10.0.0.2");
 }
 
-TEST(ChooseAddress, SaysWhichVariableHelpsWhereNothingFits) {
+TEST(ChooseAddress, NamesTheVariableToSetIfNoNetworkFits) {
   try {
     ChooseAddress({"a", At("b", "10.0.0.2", kSlash24)}, 0);
     FAIL() << "machine a has no address";
@@ -44,7 +44,7 @@ TEST(ChooseAddress, SaysWhichVariableHelpsWhereNothingFits) {
   }
 }
 
-TEST(DescribeHost, RefusesAnInterfaceThatIsNotThere) {
+TEST(DescribeHost, RefusesAMissingInterface) {
   setenv("GLOO_SOCKET_IFNAME", "nowhere0", 1);
   EXPECT_THROW(DescribeHost(), TrainerError);
   setenv("GLOO_SOCKET_IFNAME", "lo", 1);

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
 
 #include "worker/trainer/optim/sgd.h"
 
@@ -6,14 +7,14 @@ namespace scalelab::trainer {
 namespace {
 
 std::vector<at::Tensor> Parameters() {
-  torch::manual_seed(1);
+  at::manual_seed(1);
   return {at::randn({4, 3}).set_requires_grad(true), at::randn({4}).set_requires_grad(true),
           at::randn({2, 3, 2, 2}).contiguous(at::MemoryFormat::ChannelsLast).set_requires_grad(true)};
 }
 
 void SetGradients(std::vector<at::Tensor>& parameters, int step) {
   for (size_t i = 0; i < parameters.size(); ++i) {
-    torch::manual_seed(10 * step + static_cast<int>(i));
+    at::manual_seed(10 * step + static_cast<int>(i));
     parameters[i].mutable_grad() = at::randn(parameters[i].sizes());
   }
 }
@@ -31,7 +32,7 @@ TEST(Sgd, MovesParametersAsTorchOptimSgdDoes) {
   }
 }
 
-// The one pass over memory and Torch's operators, which other layouts take.
+// Compares the kernel with Torch's operators, which other layouts use.
 TEST(Sgd, DoesTheSameWhateverTheLayoutOfGradients) {
   std::vector<at::Tensor> alike = Parameters(), other = Parameters();
   Sgd one(alike, 0.9, 0.01, true), many(other, 0.9, 0.01, true);

@@ -1,4 +1,5 @@
-// Ranks are watches of one process: what each of them says when another is late, leaves or is not there.
+// The ranks are PeerWatch objects of one process. Tests check the verdicts on ranks that are late, leave
+// or are missing.
 #include "worker/trainer/comm/peer_watch.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +29,7 @@ class PeerWatchTest : public testing::Test {
     for (auto& rank : ranks_) rank->Join(endpoints, "token");
   }
 
-  // Operations that the rank finishes; then it starts one more if `in_next`.
+  // Makes the rank finish `finished` operations, and start one more if `in_next`.
   void Work(int rank, int finished, bool in_next) {
     for (int i = 0; i < finished; ++i) {
       ranks_[rank]->Started("all-reduce");
@@ -45,7 +46,7 @@ class PeerWatchTest : public testing::Test {
     return Connect(address, port, std::chrono::seconds(5));
   }
 
-  // The sentence with which `rank` is interrupted; waits for it.
+  // Waits until `rank` is interrupted and returns its verdict.
   std::string Interruption(int rank) {
     auto done = std::make_shared<std::promise<void>>();
     ranks_[rank]->OnCondemned([done] { done->set_value(); });
@@ -57,89 +58,89 @@ class PeerWatchTest : public testing::Test {
   std::vector<std::unique_ptr<PeerWatch>> ranks_;
 };
 
-TEST_F(PeerWatchTest, NamesTheRankThatHasNotStartedWhatTheOthersAreIn) {
+TEST_F(PeerWatchTest, NamesTheRankThatHasNotStartedTheOperation) {
   for (int r : {0, 1, 3}) Work(r, 5, /*in_next=*/true);
   Work(2, 3, /*in_next=*/false);
-  const std::string verdict = ranks_[0]->Investigate("broadcast was not over after 7 s", -1);
-  EXPECT_THAT(verdict, HasSubstr("broadcast was not over after 7 s on rank 0"));
+  const std::string verdict = ranks_[0]->Investigate("broadcast timed out after 7 s", -1);
+  EXPECT_THAT(verdict, HasSubstr("broadcast timed out after 7 s on rank 0"));
   EXPECT_THAT(verdict, HasSubstr("rank 2 on "));
   EXPECT_THAT(verdict, HasSubstr("has not started operation 4"));
   EXPECT_THAT(verdict, HasSubstr("finished is 3 (all-reduce)"));
   EXPECT_THAT(verdict, Not(HasSubstr("rank 1 on ")));
-  for (int r = 1; r < kRanks; ++r) EXPECT_EQ(Interruption(r), verdict) << "all say the same";
+  for (int r = 1; r < kRanks; ++r) EXPECT_EQ(Interruption(r), verdict) << "all ranks have the same verdict";
 }
 
-TEST_F(PeerWatchTest, BlamesTheNetworkWhenAllAreInIt) {
+TEST_F(PeerWatchTest, BlamesTheNetworkIfAllRanksHaveStarted) {
   for (int r = 0; r < kRanks; ++r) Work(r, 2, /*in_next=*/true);
-  EXPECT_THAT(ranks_[1]->Investigate("broadcast was not over after 7 s", -1),
-              HasSubstr("raise comm_timeout_s"));
+  EXPECT_THAT(ranks_[1]->Investigate("broadcast timed out after 7 s", -1), HasSubstr("raise comm_timeout_s"));
 }
 
-TEST_F(PeerWatchTest, ARankThatLeavesBeforeAnOperationOfOthersIsNamedUnasked) {
+TEST_F(PeerWatchTest, NamesARankThatLeftBeforeAnOperationOfOthers) {
   for (int r : {0, 1, 3}) Work(r, 5, /*in_next=*/true);
   Work(2, 5, /*in_next=*/false);
   ranks_[2]->Leave();
   for (int r : {0, 1, 3}) EXPECT_THAT(Interruption(r), HasSubstr("left before operation 6")) << r;
 }
 
-TEST_F(PeerWatchTest, ARankThatFailedAndLeftIsNotBlamedBeforeItsWordsAreHeard) {
+TEST_F(PeerWatchTest, UsesTheVerdictOfARankThatFailedAndLeft) {
   Work(0, 5, /*in_next=*/true);
-  const auto say = [&](const std::string& line) {
+  const auto send = [&](const std::string& line) {
     Socket socket = ConnectTo(0);
     EXPECT_TRUE(SendLine(socket, "token " + line + "\n"));
     return socket;
   };
-  const Socket goodbye = say("bye 2 5 5 all-reduce");
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // words on another connection may come later
-  const Socket words = say("verdict rank 1 does not answer");
+  const Socket leaving = send("bye 2 5 5 all-reduce");
+  std::this_thread::sleep_for(
+      std::chrono::milliseconds(50));  // a line on another connection may arrive later
+  const Socket verdict = send("verdict rank 1 does not answer");
   EXPECT_EQ(Interruption(0), "rank 1 does not answer");
 }
 
-TEST_F(PeerWatchTest, ARankThatLeavesHearsOutItsNeighbours) {
+TEST_F(PeerWatchTest, LeaveReadsTheLinesOfNeighboursToTheEnd) {
   Socket neighbour = ConnectTo(0);
   EXPECT_TRUE(SendLine(neighbour, "token watch 3\n"));
   std::thread leaving([&] { ranks_[0]->Leave(); });
-  std::string heard;
+  std::string received;
   char bytes[256];
-  for (ssize_t count = 1; count > 0; heard.append(bytes, std::max<ssize_t>(count, 0))) {
+  for (ssize_t count = 1; count > 0; received.append(bytes, std::max<ssize_t>(count, 0))) {
     pollfd ready{neighbour.get(), POLLIN, 0};
-    ASSERT_EQ(poll(&ready, 1, 20'000), 1) << heard;
+    ASSERT_EQ(poll(&ready, 1, 20'000), 1) << received;
     count = recv(neighbour.get(), bytes, sizeof bytes, 0);
   }
-  EXPECT_THAT(heard, HasSubstr("token bye 0 "));
-  // Of a connection that is gone, the first of these would bring the news and the second fail.
+  EXPECT_THAT(received, HasSubstr("token bye 0 "));
+  // If the connection were closed, the first line would reset it and the second would fail.
   EXPECT_TRUE(SendLine(neighbour, "token at 3 1 1 all-reduce\n"));
   EXPECT_TRUE(SendLine(neighbour, "token at 3 2 2 all-reduce\n"));
   neighbour = Socket();
   leaving.join();
 }
 
-TEST_F(PeerWatchTest, ARankThatLeavesAfterTheLastOperationDisturbsNobody) {
+TEST_F(PeerWatchTest, AcceptsARankThatLeavesAfterTheLastOperation) {
   for (int r : {0, 1, 3}) Work(r, 4, /*in_next=*/true);  // still in the fifth, which rank 2 has finished
   Work(2, 5, /*in_next=*/false);
   ranks_[2]->Leave();
-  // Whatever the others had to say about that would have been said before they answer.
-  const std::string verdict = ranks_[0]->Investigate("receive was not over after 1 s", /*peer=*/3);
+  // Any verdict about the rank that left would arrive before this answer.
+  const std::string verdict = ranks_[0]->Investigate("receive timed out after 1 s", /*peer=*/3);
   EXPECT_THAT(verdict, HasSubstr("rank 3 on "));
-  EXPECT_THAT(verdict, HasSubstr("takes no part in it"));
+  EXPECT_THAT(verdict, HasSubstr("does not take part in the operation"));
 }
 
-// Whoever takes part in a chain of messages waits for its neighbour, not for the one who holds them all up.
-TEST(PeerWatch, NamesTheRankThatDoesNotAnswerThoughAMessageOfAnotherIsLate) {
+// In a chain of messages a rank waits for its neighbour, which may itself wait for the stopped rank.
+TEST(PeerWatch, NamesTheRankThatDoesNotAnswerIfAMessageFromAnotherIsLate) {
   std::vector<std::unique_ptr<PeerWatch>> ranks;
   std::vector<std::string> endpoints;
   for (int r = 0; r < 3; ++r) {
     ranks.push_back(std::make_unique<PeerWatch>(r, 3, "127.0.0.1"));
     endpoints.push_back(ranks[r]->endpoint());
   }
-  for (int r : {0, 1}) ranks[r]->Join(endpoints, "token");  // rank 2 can be reached, but hears nothing
-  const std::string verdict = ranks[0]->Investigate("receive was not over after 1 s", /*peer=*/1);
+  for (int r : {0, 1}) ranks[r]->Join(endpoints, "token");  // rank 2 accepts connections but never answers
+  const std::string verdict = ranks[0]->Investigate("receive timed out after 1 s", /*peer=*/1);
   EXPECT_THAT(verdict, HasSubstr("rank 2 on "));
   EXPECT_THAT(verdict, HasSubstr("does not answer"));
   EXPECT_THAT(verdict, Not(HasSubstr("rank 1 on ")));
 }
 
-TEST_F(PeerWatchTest, DoesNotListenToStrangers) {
+TEST_F(PeerWatchTest, IgnoresLinesWithAnotherToken) {
   std::istringstream endpoint(ranks_[1]->endpoint());
   std::string address;
   int port = 0;
@@ -147,7 +148,7 @@ TEST_F(PeerWatchTest, DoesNotListenToStrangers) {
   const Socket stranger = Connect(address, port, std::chrono::seconds(5));
   ASSERT_TRUE(stranger);
   ASSERT_TRUE(SendLine(stranger, "guess verdict all is lost\n"));
-  // Rank 1 has read it by the time it answers what came later.
+  // Rank 1 has read the line by the time it answers the later question.
   ranks_[0]->Investigate("x", 1);
   EXPECT_THAT(Interruption(1), Not(HasSubstr("all is lost")));
 }

@@ -1,4 +1,5 @@
-// The program as the worker starts it: files in, events and an exit status out.
+// Tests the program as the worker starts it, with a specification as input and events and an exit
+// status as output.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -17,11 +18,12 @@ using testing::HasSubstr;
 
 class Parity : public Trainer, public testing::WithParamInterface<std::string> {};
 
-// The same global batches on 1, 2 and 4 ranks are the same training; only the order of additions differs.
+// Training with the same global batches on 1, 2 and 4 ranks differs only in the order of additions.
 TEST_P(Parity, LossesDoNotDependOnTheNumberOfRanks) {
-  // Relative to the loss. Each step multiplies the rounding of the steps before it, so the first ones tell
-  // most. What rounding alone does is seen on one rank, whose additions another memory format puts into
-  // another order; the ranks may not be further apart than a few times that.
+  // Differences are relative to the loss. Each step amplifies the rounding of the steps before it, so the
+  // first steps are the most significant. A run on one rank with another memory format, hence another order
+  // of additions, shows the effect of rounding alone. The difference between numbers of ranks may be a few
+  // times as large.
   constexpr double kTolerance = 2e-3, kTimesRounding = 2, kFloor = 5e-6;
   const json more = {{"batch_norm", GetParam()}, {"learning_rate", GetParam() == "eval" ? 0.001 : 0.005}};
   const Result one = Run({Spec(1, more)});
@@ -84,7 +86,7 @@ TEST_F(Trainer, SavesTheParametersThatItsRanksEndWith) {
 }
 
 TEST_F(Trainer, PrintsTheParametersItStartsFrom) {
-  // Training that changes nothing ends with them; statistics of batches are not taken.
+  // Training with a learning rate of 0 and frozen statistics ends with the initial parameters.
   const json spec =
       Spec(1, {{"max_steps", "1"}, {"learning_rate", 0}, {"batch_norm", "eval"}, {"save_parameters", true}});
   ASSERT_EQ(Run({spec}).status, 0);
@@ -96,7 +98,7 @@ TEST_F(Trainer, PrintsTheParametersItStartsFrom) {
       0);
   EXPECT_EQ(ReadAll(dir_ + "/again"), ReadAll(dir_ + "/initial"));
   EXPECT_NE(std::system((command + " >/dev/full 2>" + dir_ + "/err").c_str()), 0);
-  EXPECT_THAT(ReadAll(dir_ + "/err"), HasSubstr("could not be written"));
+  EXPECT_THAT(ReadAll(dir_ + "/err"), HasSubstr("cannot write the parameters"));
 }
 
 TEST_F(Trainer, ReportsEveryMetricOfTheProtocol) {
@@ -259,7 +261,7 @@ TEST_F(Trainer, NamesAWrongLauncherAsTheCause) {
   EXPECT_EQ(alone.status, 1);
   EXPECT_EQ(alone.events[0].back()["kind"], "communication");
   EXPECT_THAT(alone.events[0].back()["message"].get<std::string>(), HasSubstr("WORLD_SIZE"));
-  // A launcher that sets the environment but starts processes which do not know of each other.
+  // A launcher that sets the environment but starts unconnected processes.
   const std::string command = "env -u OMPI_COMM_WORLD_RANK RANK=0 WORLD_SIZE=2 SCALELAB_SPEC=" + SpecPath(0) +
                               " SCALELAB_EVENTS=" + EventsPath(0) + " " TRAINER " >/dev/null 2>&1";
   EXPECT_NE(std::system(command.c_str()), 0);

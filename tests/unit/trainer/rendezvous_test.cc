@@ -28,14 +28,14 @@ class RendezvousTest : public testing::TestWithParam<const char*> {
       place_.directory = testing::TempDir() + "/rendezvous-" + std::to_string(getpid());
     } else {
       place_.host = "127.0.0.1";
-      Listen(place_.host, place_.port);  // a port that is free again
+      Listen(place_.host, place_.port);  // sets a free port
     }
   }
   Rendezvous place_;
 };
 
 TEST_P(RendezvousTest, EveryRankGetsTheLinesOfAll) {
-  std::vector<std::unique_ptr<KeyStore>> stores(3);  // nobody takes the store away while others read
+  std::vector<std::unique_ptr<KeyStore>> stores(3);  // keeps every store alive while other ranks read
   std::vector<std::vector<std::string>> lines(3);
   std::vector<std::thread> ranks;
   for (int r = 0; r < 3; ++r) {
@@ -53,17 +53,17 @@ TEST_P(RendezvousTest, EveryRankGetsTheLinesOfAll) {
       EXPECT_EQ(lines[r][other], std::string("with \0 and \n ", 13) + std::to_string(other));
     }
   }
-  EXPECT_FALSE(std::filesystem::exists(place_.directory)) << "the last rank clears up";
+  EXPECT_FALSE(std::filesystem::exists(place_.directory)) << "the last rank removes the directory";
 }
 
-TEST_P(RendezvousTest, NamesTheRanksThatDoNotCome) {
+TEST_P(RendezvousTest, NamesMissingRanks) {
   const auto store = OpenStore(place_, 0, 4, milliseconds(20'000));
   store->Set("here/2", "");
   try {
     GatherThrough(*store, "here/", 0, 4, "", In(milliseconds(30)));
     FAIL() << "two ranks are missing";
   } catch (const TrainerError& e) {
-    EXPECT_THAT(e.what(), HasSubstr("in vain for rank 1, 3 of 4"));
+    EXPECT_THAT(e.what(), HasSubstr("timed out waiting for rank 1, 3 of 4"));
   }
 }
 
@@ -79,11 +79,11 @@ TEST_P(RendezvousTest, AKeyIsFoundOnceItIsSet) {
 INSTANTIATE_TEST_SUITE_P(In, RendezvousTest, testing::Values("directory", "tcp"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST(Rendezvous, NamesBackendAndVariablesWithoutAPlace) {
+TEST(Rendezvous, NamesBackendAndVariablesIfNoneIsSet) {
   for (const char* name : {"MASTER_ADDR", "MASTER_PORT", "SCALELAB_ATTEMPT_DIR"}) unsetenv(name);
   try {
     RendezvousOfRun("nccl");
-    FAIL() << "there is no place";
+    FAIL() << "no rendezvous is given";
   } catch (const TrainerError& e) {
     EXPECT_THAT(e.what(), testing::AllOf(HasSubstr("\"nccl\""), HasSubstr("SCALELAB_ATTEMPT_DIR"),
                                          HasSubstr("MASTER_ADDR")));

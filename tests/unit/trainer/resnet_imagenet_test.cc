@@ -1,6 +1,8 @@
 #include "worker/trainer/models/resnet_imagenet.h"
 
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/functional.h>
 
 #include <algorithm>
 
@@ -21,7 +23,7 @@ TEST(ResNetImageNet, HasThePublishedNumbersOfParameters) {
 }
 
 TEST(ResNetImageNet, StartsAsTorchvisionDoes) {
-  torch::manual_seed(3);
+  at::manual_seed(3);
   const auto model = MakeModel("resnet50", 1000, {});
   for (const auto& item : model->named_parameters()) {
     const at::Tensor& value = item.value();
@@ -40,8 +42,8 @@ TEST(ResNetImageNet, StartsAsTorchvisionDoes) {
 }
 
 TEST(ResNetImageNet, GivesLogitsOfAllClassesAndGradientsToAllParameters) {
-  torch::manual_seed(4);
-  const at::Tensor images = at::randn({3, 3, 70, 70}), labels = torch::tensor({0, 36, 5});
+  at::manual_seed(4);
+  const at::Tensor images = at::randn({3, 3, 70, 70}), labels = at::tensor({0, 36, 5}, at::kLong);
   for (const char* name : kNames) {
     const auto model = MakeModel(name, 37, {});
     const at::Tensor logits = model->forward(images);
@@ -54,7 +56,7 @@ TEST(ResNetImageNet, GivesLogitsOfAllClassesAndGradientsToAllParameters) {
   }
 }
 
-// Table 1 of He et al. 2015 written down once more, in Torch's functional calls.
+// Table 1 of He et al. 2015, implemented a second time with Torch's functional calls.
 class Reference {
  public:
   Reference(const Model& model, bool batch_statistics)
@@ -120,15 +122,15 @@ class Reference {
   const bool batch_statistics_;
 };
 
-// With normalisations that are not the identity, so that none can be left out or mistaken for another.
+// Normalizations are not the identity, so that the test detects a missing or exchanged one.
 std::shared_ptr<Model> MakeTestModel(const std::string& name, at::MemoryFormat format,
                                      const BatchNormOptions& batch_norm) {
-  torch::manual_seed(1);
+  at::manual_seed(1);
   const auto model = MakeModel(name, 1000, batch_norm);
   const at::NoGradGuard no_grad;
   for (auto& item : model->named_parameters()) {
     if (item.value().dim() == 4) item.value().set_data(item.value().contiguous(format));
-    if (item.value().dim() != 1 || item.key() == "fc.bias") continue;  // only normalisations
+    if (item.value().dim() != 1 || item.key() == "fc.bias") continue;  // only normalizations
     item.value().uniform_(item.key().ends_with("weight") ? 0.5 : -0.3,
                           item.key().ends_with("weight") ? 1 : 0.3);
   }
@@ -166,10 +168,11 @@ INSTANTIATE_TEST_SUITE_P(All, ResNetImageNetForward,
                                                           at::MemoryFormat::ChannelsLast)));
 
 TEST(ResNetImageNet, HasTheSameGradientsInBothMemoryFormats) {
-  const at::Tensor labels = torch::tensor({1, 999, 500, 7});
+  const at::Tensor labels = at::tensor({1, 999, 500, 7}, at::kLong);
   for (const char* name : {"resnet18", "resnet50"}) {
     for (BatchNormMode mode : {BatchNormMode::kEval, BatchNormMode::kTrain}) {
-      // Fifty layers that divide by the deviation of 16 values each make much of another order of additions.
+      // Fifty layers, each of which divides by the deviation of 16 values, amplify another
+      // order of additions.
       const double tolerance = mode == BatchNormMode::kEval ? 2e-3 : 5e-2;
       std::vector<std::vector<at::Tensor>> gradients;
       for (at::MemoryFormat format : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast}) {

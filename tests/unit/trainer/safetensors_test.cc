@@ -9,6 +9,7 @@
 
 #include "worker/trainer/checkpoint/parameters.h"
 #include "worker/trainer/errors.h"
+#include "worker/trainer/models/model.h"
 
 namespace scalelab::trainer {
 namespace {
@@ -32,7 +33,7 @@ std::string ErrorOf(const std::function<void()>& call) {
 
 TEST(Safetensors, AreTheLengthOfTheHeaderTheHeaderAndTheData) {
   const std::string bytes =
-      Bytes({{"a.weight", torch::tensor({{1.0f, 2.0f}})}, {"n", at::full({}, 3, at::kLong)}});
+      Bytes({{"a.weight", at::tensor({1.0f, 2.0f}).view({1, 2})}, {"n", at::full({}, 3, at::kLong)}});
   const std::string header = R"({"a.weight":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},)"
                              R"("n":{"dtype":"I64","shape":[],"data_offsets":[8,16]}})";
   const size_t length = (header.size() + 7) / 8 * 8;
@@ -52,7 +53,7 @@ TEST(Safetensors, BringBackEveryTypeAndShapeInLogicalOrder) {
                                 {"double", at::randn({2, 2}, at::kDouble)},
                                 {"int", at::arange(5, at::kInt)},
                                 {"byte", at::arange(3, at::kByte)},
-                                {"bool", torch::tensor({true, false})},
+                                {"bool", at::tensor({true, false})},
                                 {"nothing", at::empty({0, 3})}};
   const NamedTensors read = ReadSafetensors(Bytes(written), "memory");
   ASSERT_EQ(read.size(), written.size());
@@ -76,7 +77,8 @@ TEST(Safetensors, ThatAreCutOrWrongAreRefusedByName) {
   }
   std::string changed = bytes;
   changed[changed.find("[4]") + 1] = '5';
-  EXPECT_THAT(ErrorOf([&] { ReadSafetensors(changed, "p"); }), HasSubstr("p is no safetensors file"));
+  EXPECT_THAT(ErrorOf([&] { ReadSafetensors(changed, "p"); }),
+              HasSubstr("p is not a complete safetensors file"));
 }
 
 TEST(Safetensors, AreSavedAsAWholeAndNameAPathThatCannotBeWritten) {

@@ -1,4 +1,4 @@
-// A network that is over in a moment, and training it by hand.
+// A small network, and helpers to train it by hand.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace scalelab::trainer {
 
-// Two convolutions, a bias that `with_bias` lets take part, and a parameter that never does.
+// Two convolutions, a bias that `with_bias` enables, and a parameter that is never used.
 class SmallModel : public Model {
  public:
   SmallModel() {
@@ -29,9 +29,10 @@ class SmallModel : public Model {
   at::Tensor first, unused, second, bias, between;
 };
 
-// The same weights in each call: ranks are threads here, and they share Torch's random generator.
+// Returns models with the same weights in each call. Seeding is necessary because ranks are threads here,
+// which share Torch's random generator.
 inline std::vector<std::shared_ptr<SmallModel>> EqualModels(int count) {
-  torch::manual_seed(5);
+  at::manual_seed(5);
   std::vector<std::shared_ptr<SmallModel>> models;
   for (int i = 0; i < count; ++i) {
     models.push_back(std::make_shared<SmallModel>());
@@ -45,7 +46,7 @@ inline std::vector<std::shared_ptr<SmallModel>> EqualModels(int count) {
 
 inline at::Tensor Images(int64_t first, int64_t count) {
   static const at::Tensor all = [] {
-    torch::manual_seed(77);
+    at::manual_seed(77);
     return at::randn({256, 3, 8, 8});
   }();
   return all.narrow(0, first, count);

@@ -27,10 +27,10 @@ class StepLogTest : public testing::Test {
             .global_samples = 32,
             .bytes = 7,
             .marks = StepMarks(at::kCPU),
-            .numbers = torch::tensor(numbers, at::kDouble)};
+            .numbers = at::tensor(numbers, at::kDouble)};
   }
   std::vector<json> Lines() {
-    events_.Epoch(1, {});  // what was written before it is in the file then
+    events_.Epoch(1, {});  // flushes the earlier events to the file
     std::ifstream file(path_);
     std::vector<json> lines;
     for (std::string line; std::getline(file, line);) lines.push_back(json::parse(line));

@@ -26,7 +26,7 @@ Buckets Assign(const std::vector<at::Tensor>& parameters) {
   return AssignBuckets(parameters, ReverseOrder(parameters.size()), {});
 }
 
-// Every parameter has a bucket of its own.
+// Options with one bucket per parameter.
 DdpOptions Apart() { return {.caps = {.first_bytes = 16, .bytes = 16}}; }
 
 TEST(AssignBuckets, ReversesParametersAndMakesTheFirstBucketSmall) {
@@ -42,7 +42,7 @@ TEST(AssignBuckets, KeepsTypesApart) {
 
 TEST(DdpStrategy, StartsAllRanksFromRankZerosParametersAndBuffers) {
   std::vector<std::shared_ptr<SmallModel>> models(3);
-  for (int r = 0; r < 3; ++r) torch::manual_seed(r), models[r] = std::make_shared<SmallModel>();
+  for (int r = 0; r < 3; ++r) at::manual_seed(r), models[r] = std::make_shared<SmallModel>();
   const at::Tensor expected = models[0]->first.detach().clone();
   OnRanks(3, [&](ThreadCommunicator& c) { DdpStrategy strategy(*models[c.rank()], c, {}); });
   for (auto& model : models) {
@@ -84,8 +84,8 @@ std::vector<int> ParametersInBuckets(const DdpStrategy& strategy) {
   return all;
 }
 
-// Declared as first 0, unused 1, second 2, bias 3. On rank 1 the bias has no gradient.
-TEST(DdpStrategy, MakesBucketsAnewInTheOrderInWhichRankZerosGradientsArrived) {
+// Parameters are first 0, unused 1, second 2, bias 3. The bias has no gradient on rank 1.
+TEST(DdpStrategy, RebuildsBucketsInTheOrderOfRankZerosGradients) {
   const auto models = EqualModels(2);
   OnRanks(2, [&](ThreadCommunicator& c) {
     SmallModel& model = *models[c.rank()];
@@ -107,7 +107,7 @@ TEST(DdpStrategy, LeavesUnusedParametersOfAStaticGraphOutOfTheBuckets) {
   OnRanks(2, [&](ThreadCommunicator& c) {
     SmallModel& model = *models[c.rank()];
     DdpStrategy strategy(model, c, {.static_graph = true});
-    model.with_bias = c.rank() == 1;  // used on one rank is used
+    model.with_bias = c.rank() == 1;  // a parameter that one rank uses counts as used
     for (int step = 0; step < 2; ++step) strategy.Backward(LossOf(model, Images(0, 4)));
     EXPECT_EQ(ParametersInBuckets(strategy), (std::vector<int>{2, 0, 3}));
     EXPECT_FALSE(model.unused.grad().defined());
@@ -138,7 +138,8 @@ int StartedBeforeFirstLayer(const DdpOptions& options, int steps) {
     DdpStrategy strategy(model, c, options);
     for (int step = 0; step < steps; ++step) {
       const at::Tensor loss = LossOf(model, Images(0, 4));
-      // The engine reaches this tensor after the second convolution's gradients and before the first one's.
+      // Autograd reaches this tensor after the gradients of the second convolution and before those
+      // of the first.
       int before = 0;
       model.between.register_hook([&](const at::Tensor&) { started[c.rank()] = c.all_reduces - before; });
       before = c.all_reduces;
@@ -149,18 +150,19 @@ int StartedBeforeFirstLayer(const DdpOptions& options, int steps) {
   return started[0];
 }
 
-TEST(DdpStrategy, OverlapsAsFarAsItKnowsWhatIsUnused) {
+TEST(DdpStrategy, OverlapsUpToTheFirstUnusedParameter) {
   DdpOptions options = Apart();
-  // Buckets are bias, second, unused, first in the first step.
+  // In the first step the buckets are bias, second, unused, first.
   EXPECT_EQ(StartedBeforeFirstLayer(options, 1), 2);
   options.find_unused = true;
-  EXPECT_EQ(StartedBeforeFirstLayer(options, 1), 3) << "the unused one does not wait for the end";
+  EXPECT_EQ(StartedBeforeFirstLayer(options, 1), 3)
+      << "the bucket of the unused parameter does not wait for the end";
   options.find_unused = false;
   options.overlap = false;
   EXPECT_EQ(StartedBeforeFirstLayer(options, 2), 0) << "native/serial";
 }
 
-TEST(DdpStrategy, BringsBuffersOfRankZeroToAll) {
+TEST(DdpStrategy, BroadcastsTheBuffersOfRankZero) {
   OnRanks(3, [&](ThreadCommunicator& c) {
     SmallModel model;
     DdpStrategy strategy(model, c, {});
@@ -170,7 +172,7 @@ TEST(DdpStrategy, BringsBuffersOfRankZeroToAll) {
   });
 }
 
-TEST(MakeStrategy, SparesASingleRankTheBuckets) {
+TEST(MakeStrategy, UsesNoBucketsForASingleRank) {
   SoloCommunicator solo;
   SmallModel model;
   const auto strategy = MakeStrategy({}, model, solo);
@@ -178,7 +180,7 @@ TEST(MakeStrategy, SparesASingleRankTheBuckets) {
   strategy->Backward(LossOf(model, Images(0, 4)));
   const at::Tensor once = model.first.grad().clone();
   strategy->Backward(LossOf(model, Images(0, 4)));
-  EXPECT_TRUE(model.first.grad().equal(once)) << "gradients of the step before must be gone";
+  EXPECT_TRUE(model.first.grad().equal(once)) << "gradients of the previous step must be discarded";
   EXPECT_FALSE(model.unused.grad().defined());
 }
 

@@ -1,4 +1,4 @@
-"""Logits of a model by another implementation, for torchvision_test.cc.
+"""Computes the logits of a model with another implementation, for torchvision_test.cc.
 
     torchvision_reference.py MODEL CLASSES DIR
 
@@ -45,7 +45,7 @@ def write(path, tensors):
 
 
 def cifar_resnet(depth, weights, images):
-    """He et al. 2015, section 4.2, with shortcuts of option A, in evaluation."""
+    """The network of He et al. 2015, section 4.2, with shortcuts of option A, in evaluation."""
     functional = torch.nn.functional
 
     def conv(name, x, stride=1):
@@ -84,7 +84,7 @@ def main():
         model.load_state_dict(weights)
         logits = {"logits": model.eval()(images)}
         if name == "inception_v3":
-            model.train()  # but for its normalisations, whose batch is small
+            model.train()  # except the normalizations, whose batch is small
             for module in model.modules():
                 if isinstance(module, torch.nn.BatchNorm2d):
                     module.eval()

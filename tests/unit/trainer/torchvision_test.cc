@@ -1,8 +1,9 @@
-// Every model against another implementation, from the same weights: torchvision's, or a few lines of PyTorch
-// for the CIFAR ResNets (torchvision_reference.py). Weights and images go there as files, logits come back as
-// one.
+// Compares every model with another implementation that has the same weights: torchvision's, or a few lines
+// of PyTorch for the CIFAR ResNets (torchvision_reference.py). Files pass weights and images to the script
+// and the logits back.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <torch/nn/init.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -13,16 +14,17 @@
 
 #include "catalog/models.h"
 #include "worker/trainer/checkpoint/parameters.h"
+#include "worker/trainer/models/model.h"
 
 namespace scalelab::trainer {
 namespace {
 
-constexpr double kTolerance = 1e-4;  // of the largest logit
+constexpr double kTolerance = 1e-4;  // relative to the largest logit
 constexpr int kClasses = 17, kImages = 3,
-              kLacking = 77;  // what the script exits with where it can import nothing
+              kLacking = 77;  // exit status of the script if an import fails
 
-// Weights that keep activations in bounds whatever the network's own start is, and normalisations that are
-// not the identity, so that none can be left out or mistaken for another.
+// Sets weights that keep activations bounded whatever the network's initial weights are, and normalizations
+// that are not the identity, so that the test detects a missing or exchanged one.
 void Randomise(Model& model) {
   const at::NoGradGuard no_grad;
   for (auto& item : model.named_parameters()) {
@@ -59,7 +61,7 @@ TEST_P(SameAs, PyTorchsNetworkFromTheSameWeights) {
   const bool cifar =
       name.ends_with("20") || name.ends_with("32") || name.ends_with("44") || name.ends_with("56");
   const int side = cifar ? 32 : std::max(96, GetParam().smallest_image);
-  torch::manual_seed(1);
+  at::manual_seed(1);
   const auto model = MakeModel(name, kClasses, {BatchNormMode::kEval, nullptr});
   Randomise(*model);
   const at::Tensor images = at::randn({kImages, 3, side, side});

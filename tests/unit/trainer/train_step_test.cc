@@ -1,5 +1,5 @@
-// A step whose ranks have unequal parts of the batch trains like one rank on the whole of it.
-#include "worker/trainer/train_step.h"
+// Tests that ranks with unequal parts of a batch train like one rank with the whole batch.
+#include "worker/trainer/loop/train_step.h"
 
 #include <gtest/gtest.h>
 
@@ -15,11 +15,11 @@
 namespace scalelab::trainer {
 namespace {
 
-// Three steps an epoch, of 12, 12 and 7 samples: on four ranks the last ones have 1, 2, 2 and 2.
+// Three steps in an epoch, of 12, 12 and 7 samples. In the last one, four ranks have 1, 2, 2 and 2 samples.
 constexpr int64_t kSamples = 31, kGlobalBatch = 12, kEpochs = 6;
 constexpr double kTolerance = 5e-6;  // only the order of additions differs
 
-// Sum of the losses of this rank's samples, a value a step.
+// Returns the sum of the losses of this rank's samples for each step.
 std::vector<double> Train(const TrainingSpec& spec, SmallModel& model, Communicator& communicator) {
   const auto strategy = MakeStrategy(spec, model, communicator);
   TrainStep step(spec, Precision::kFp32, at::kCPU, model, *strategy, communicator);
@@ -31,7 +31,7 @@ std::vector<double> Train(const TrainingSpec& spec, SmallModel& model, Communica
     for (int64_t s = 0; s < sampler.steps_per_epoch(); ++s) {
       std::vector<int64_t> slice;
       for (int32_t sample : sampler.Slice(s)) slice.push_back(sample);
-      const at::Tensor index = torch::tensor(slice, at::kLong);
+      const at::Tensor index = at::tensor(slice, at::kLong);
       StepRecord record{.global_samples = sampler.GlobalBatch(s), .marks = StepMarks(at::kCPU)};
       step.Run({Images(0, kSamples).index_select(0, index), index.remainder(4)}, 0.1, record);
       losses.push_back(record.numbers[kLoss].item<double>() * static_cast<double>(slice.size()));
@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(Engines, UnequalParts,
                                          Case{"horovod_4_in_parts", "native/horovod", 4, 3}),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// With a second classifier, on the same features as the first.
+// A model with a second classifier on the same features as the first.
 class TwoHeaded : public SmallModel {
  public:
   TwoHeaded() { other = register_parameter("other", at::full({4}, 0.5)); }
@@ -103,7 +103,7 @@ class TwoHeaded : public SmallModel {
 };
 
 TEST(AuxiliaryClassifier, AddsToTheLossByItsWeightAndLearns) {
-  torch::manual_seed(5);
+  at::manual_seed(5);
   TwoHeaded model;
   SoloCommunicator solo;
   TrainingSpec spec;
@@ -122,12 +122,12 @@ TEST(AuxiliaryClassifier, AddsToTheLossByItsWeightAndLearns) {
   EXPECT_GT((model.other - 0.5).abs().max().item<double>(), 0);
 }
 
-// Without synchronisation each rank follows the mean of its own samples, however many they are.
+// Without synchronization, each rank uses the mean over its own samples, whatever their number.
 TEST(UnequalParts, WeighNothingWithoutSynchronisation) {
   const auto models = EqualModels(3);
   TrainingSpec spec;
   spec.engine = "native/none";
-  const at::Tensor index = torch::tensor({0, 1}, at::kLong);
+  const at::Tensor index = at::tensor({0, 1}, at::kLong);
   const auto run = [&](SmallModel& model, Communicator& communicator, int64_t global) {
     const auto strategy = MakeStrategy(spec, model, communicator);
     TrainStep step(spec, Precision::kFp32, at::kCPU, model, *strategy, communicator);

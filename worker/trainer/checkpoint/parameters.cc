@@ -4,6 +4,7 @@
 
 #include "catalog/models.h"
 #include "worker/trainer/errors.h"
+#include "worker/trainer/models/model.h"
 
 namespace scalelab::trainer {
 
@@ -16,7 +17,7 @@ std::shared_ptr<Model> MakeInitialModel(const TrainingSpec& spec, const ImageSha
                        smallest + " pixels, not " + side + " x " + side + ": set image_size to " + smallest +
                        " or more");
   }
-  torch::manual_seed(static_cast<uint64_t>(spec.seed));
+  at::manual_seed(static_cast<uint64_t>(spec.seed));
   return MakeModel(spec.model, shape.classes, {ParseBatchNormMode(spec.batch_norm), communicator});
 }
 
@@ -35,9 +36,8 @@ std::string ParametersPath() {
   const char* directory = std::getenv("SCALELAB_ATTEMPT_DIR");
   if (directory == nullptr || *directory == '\0') {
     throw TrainerError(
-        "save_parameters needs a directory to save them in: set SCALELAB_ATTEMPT_DIR, or leave "
-        "save_parameters "
-        "out");
+        "save_parameters needs a directory to save them in: set SCALELAB_ATTEMPT_DIR, or remove "
+        "save_parameters");
   }
   return std::string(directory) + "/parameters.safetensors";
 }

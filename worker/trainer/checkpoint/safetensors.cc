@@ -34,7 +34,7 @@ std::string_view NameOf(const std::string& tensor, at::ScalarType type) {
   const Type* found = std::ranges::find(kTypes, type, &Type::type);
   if (found != std::end(kTypes)) return found->name;
   throw TrainerError("tensor \"" + tensor + "\" has type " + c10::toString(type) +
-                     ", which a safetensors file does not hold");
+                     ", which the safetensors format does not support");
 }
 
 std::string Header(const NamedTensors& tensors) {
@@ -48,18 +48,19 @@ std::string Header(const NamedTensors& tensors) {
     offset = end;
   }
   std::string text = header.dump();
-  text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');  // so that data are aligned
+  text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');  // aligns the data
   return text;
 }
 
 [[noreturn]] void FailToWrite(const std::string& path) {
   const std::string why = std::strerror(errno);
-  std::remove(path.c_str());  // what there is of it takes space
+  std::remove(path.c_str());  // do not leave a partial file
   throw TrainerError("cannot write " + path + ": " + why +
                      "; check the space and the permissions of its directory");
 }
 
-// What one entry of the header says, checked against the bytes that there are.
+// Returns the tensor that one entry of the header describes. Throws std::out_of_range if the entry does
+// not fit `data`.
 at::Tensor Take(const ordered_json& entry, std::string_view data) {
   const Type* type = std::ranges::find(kTypes, entry.at("dtype").get<std::string>(), &Type::name);
   const auto shape = entry.at("shape").get<std::vector<int64_t>>();
@@ -73,7 +74,8 @@ at::Tensor Take(const ordered_json& entry, std::string_view data) {
   }
   if (bytes != end - begin) throw std::out_of_range("shape");
   at::Tensor tensor = at::empty(shape, type->type);
-  if (bytes > 0) std::memcpy(tensor.data_ptr(), data.data() + begin, bytes);  // an empty one has no address
+  if (bytes > 0)
+    std::memcpy(tensor.data_ptr(), data.data() + begin, bytes);  // an empty tensor has no address
   return tensor;
 }
 
@@ -89,31 +91,32 @@ void WriteSafetensors(const NamedTensors& tensors, std::ostream& out) {
     const at::Tensor flat = tensor.detach().cpu().contiguous();
     out.write(static_cast<const char*>(flat.data_ptr()), static_cast<std::streamsize>(flat.nbytes()));
   }
-  if (!out.flush()) throw TrainerError("the parameters could not be written: check the space where they go");
+  if (!out.flush())
+    throw TrainerError("cannot write the parameters: check the free space of their file system");
 }
 
 void SaveSafetensors(const NamedTensors& tensors, const std::string& path) {
-  const std::string beside = path + ".new";
+  const std::string temporary = path + ".new";
   errno = 0;
-  std::ofstream file(beside, std::ios::binary);
-  if (!file) FailToWrite(beside);
+  std::ofstream file(temporary, std::ios::binary);
+  if (!file) FailToWrite(temporary);
   try {
     WriteSafetensors(tensors, file);
   } catch (const TrainerError&) {
     if (file) throw;
-    FailToWrite(beside);
+    FailToWrite(temporary);
   }
   file.close();
-  // Renamed before its data are on disk, a power cut could leave an empty file of that name.
-  const int descriptor = open(beside.c_str(), O_RDONLY | O_CLOEXEC);
+  // Sync before renaming: otherwise a power failure could leave an empty file.
+  const int descriptor = open(temporary.c_str(), O_RDONLY | O_CLOEXEC);
   const bool safe = descriptor >= 0 && fsync(descriptor) == 0;
   if (descriptor >= 0) close(descriptor);
-  if (!file || !safe || std::rename(beside.c_str(), path.c_str()) != 0) FailToWrite(beside);
+  if (!file || !safe || std::rename(temporary.c_str(), path.c_str()) != 0) FailToWrite(temporary);
 }
 
 NamedTensors ReadSafetensors(std::string_view bytes, const std::string& source) {
   const auto fail = [&]() -> NamedTensors {
-    throw TrainerError(source + " is no safetensors file, or not a whole one: write it again");
+    throw TrainerError(source + " is not a complete safetensors file: write it again");
   };
   if (bytes.size() < kLengthBytes) return fail();
   uint64_t length = 0;

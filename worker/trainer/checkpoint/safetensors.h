@@ -1,7 +1,7 @@
-// Named tensors as bytes, in the safetensors format (https://github.com/huggingface/safetensors, "Format"):
-// the length of the header as 8 bytes, little endian; the header, a JSON object name -> {dtype, shape,
-// data_offsets}; the data of all tensors one after another, each contiguous, row by row. Any language reads
-// it in a few lines.
+// Reads and writes named tensors in the safetensors format (https://github.com/huggingface/safetensors,
+// "Format"): the length of the header as 8 bytes, little endian; the header, a JSON object name -> {dtype,
+// shape, data_offsets}; then the data of all tensors, each contiguous and row by row. Any language can read
+// the format with a few lines of code.
 #pragma once
 
 #include <ostream>
@@ -16,15 +16,16 @@ namespace scalelab::trainer {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// Tensors of any device and memory format. Throws TrainerError for a type that the format lacks, and where
-// `out` does not take the bytes.
+// Writes tensors of any device and memory format. Throws TrainerError for a type that the format lacks, and
+// if writing to `out` fails.
 void WriteSafetensors(const NamedTensors& tensors, std::ostream& out);
 
-// Appears as a whole: written beside and renamed. Throws TrainerError that names the path.
+// Replaces the file at `path` atomically (writes PATH.new and renames it). Throws TrainerError that
+// names the path.
 void SaveSafetensors(const NamedTensors& tensors, const std::string& path);
 
-// Contiguous copies on the CPU, in the order of their data. `source` stands in the TrainerError about bytes
-// that are no such file.
+// Returns contiguous copies on the CPU, in the order of their data. Throws TrainerError, which names
+// `source`, if the bytes are not a complete safetensors file.
 NamedTensors ReadSafetensors(std::string_view bytes, const std::string& source);
 
 }  // namespace scalelab::trainer

@@ -22,7 +22,7 @@ std::chrono::milliseconds TimeoutOf(const TrainingSpec& spec) {
   return std::chrono::milliseconds(std::llround(spec.comm_timeout_s * 1000));
 }
 
-// What knows host memory only, for tensors on `device`.
+// Wraps a communicator for host memory so that it takes tensors on `device`.
 std::unique_ptr<Communicator> OnDevice(std::unique_ptr<Communicator> host, at::Device device) {
   if (device.is_cpu()) return host;
   return std::make_unique<StagedCommunicator>(std::move(host), device);
@@ -49,7 +49,7 @@ std::unique_ptr<Communicator> MakeMpi(const TrainingSpec& spec, const LaunchEnvi
                   device);
 }
 
-// Of ranks that no MPI counts.
+// Checks rank and number of ranks for backends without MPI.
 [[maybe_unused]] void CheckNumbering(const TrainingSpec& spec, const LaunchEnvironment& environment) {
   if (environment.world_size != 0 && environment.world_size != spec.ranks) {
     throw TrainerError("the launcher set WORLD_SIZE to " + std::to_string(environment.world_size) +
@@ -81,7 +81,7 @@ std::unique_ptr<Communicator> MakeNccl(const TrainingSpec& spec, const LaunchEnv
                                        at::Device device) {
   CheckNumbering(spec, environment);
   if (!device.is_cuda())
-    throw TrainerError("backend \"nccl\" joins GPUs: set device to \"cuda\" or \"auto\"");
+    throw TrainerError("backend \"nccl\" needs a GPU for each rank: set device to \"cuda\" or \"auto\"");
   return std::make_unique<NcclCommunicator>(environment.rank, static_cast<int>(spec.ranks), device,
                                             RendezvousOfRun("nccl"), TimeoutOf(spec));
 }
@@ -96,7 +96,7 @@ std::unique_ptr<Communicator> MakeAuto(const TrainingSpec& spec, const LaunchEnv
 
 struct Entry {
   std::string_view backend;
-  Factory make;  // null: known, but not part of this build
+  Factory make;  // null: not part of this build
 };
 
 constexpr Entry kBackends[] = {
@@ -112,7 +112,7 @@ std::unique_ptr<Communicator> MakeCommunicator(const TrainingSpec& spec, const L
     throw TrainerError("backend \"" + spec.backend +
                        "\" is not part of this build: set backend to \"mpi\" or \"auto\"");
   }
-  throw TrainerError("there is no backend \"" + spec.backend + "\": use auto, solo, mpi, gloo or nccl");
+  throw TrainerError("unknown backend \"" + spec.backend + "\": use auto, solo, mpi, gloo or nccl");
 }
 
 std::string NcclLibraryVersion() {

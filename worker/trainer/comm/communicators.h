@@ -1,4 +1,4 @@
-// Which communicators there are, by the names of RunSpec.backend.
+// Creates communicators by the names of RunSpec.backend.
 #pragma once
 
 #include <memory>
@@ -10,13 +10,15 @@
 
 namespace scalelab::trainer {
 
-// "auto" is solo for one rank, else mpi. `device` is where the run's tensors lie; mpi and gloo take those of
-// a GPU by way of the host. Throws TrainerError for an unknown or missing backend, and when the number of
-// ranks that the launcher really started is not the number that the specification asks for.
+// Creates the communicator for `spec.backend`. "auto" means solo for one rank and mpi for several. `device`
+// holds the run's tensors; mpi and gloo copy GPU tensors through the host. Throws TrainerError if the backend
+// is unknown or not in this build, or if the launcher started another number of ranks than the
+// specification asks for.
 std::unique_ptr<Communicator> MakeCommunicator(const TrainingSpec& spec, const LaunchEnvironment& environment,
                                                at::Device device = at::kCPU);
 
-// After a failure: ends all ranks of this run with `status` if MPI is running (does not return then).
+// Ends all ranks of this run with `status` after a failure. Does not return if MPI is running,
+// does nothing otherwise.
 void AbortOtherRanks(int status);
 
 std::string MpiLibraryVersion();

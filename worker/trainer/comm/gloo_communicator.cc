@@ -14,23 +14,24 @@
 
 #include "worker/trainer/comm/operation.h"
 #include "worker/trainer/comm/peer_watch.h"
+#include "worker/trainer/comm/ring_schedule.h"
 #include "worker/trainer/comm/tensors.h"
 #include "worker/trainer/errors.h"
 
 namespace scalelab::trainer {
 namespace {
 
-// Slots of our own; Gloo's collectives have numbers from 1 to 8 in this place.
+// Slots for our own messages. Gloo's collectives use the numbers 1 to 8 here.
 constexpr uint8_t kMessageSlot = 0x40, kReduceScatterSlot = 0x41, kAbortSlot = 0x42;
 
 char* Bytes(const at::Tensor& tensor) { return static_cast<char*>(tensor.data_ptr()); }
 
 void CheckHost(const at::Tensor& tensor) {
   CheckTensor(tensor);
-  if (!tensor.is_cpu()) throw TrainerError("Gloo communicates tensors in host memory");
+  if (!tensor.is_cpu()) throw TrainerError("backend gloo takes tensors in host memory only");
 }
 
-// The ranks' store, as Gloo wants to see it.
+// Adapts a KeyStore to Gloo's interface.
 class GlooStore : public gloo::rendezvous::Store {
  public:
   explicit GlooStore(KeyStore& store) : store_(store) {}
@@ -46,14 +47,14 @@ class GlooStore : public gloo::rendezvous::Store {
  private:
   std::vector<char> Wait(const std::string& key, std::chrono::milliseconds timeout) {
     const auto value = WaitForKey(store_, key, std::chrono::steady_clock::now() + timeout);
-    if (!value) throw std::runtime_error("nobody has set " + key);
+    if (!value) throw std::runtime_error("timeout: no rank has set " + key);
     return std::vector<char>(value->begin(), value->end());
   }
   KeyStore& store_;
 };
 
-// Gloo's messages begin with the place in its source.
-std::string Words(const std::string& message) {
+// Returns Gloo's error text without the source position that it begins with.
+std::string Reason(const std::string& message) {
   const size_t place = message.rfind("[./", 0) == 0 ? message.find("] ") : std::string::npos;
   return FirstLine(place == std::string::npos ? message : message.substr(place + 2));
 }
@@ -66,7 +67,7 @@ struct GlooCommunicator::Transport {
   std::unique_ptr<gloo::transport::UnboundBuffer> Buffer(void* data, size_t bytes) {
     return context->createUnboundBuffer(data, bytes);
   }
-  // Ends whatever waits inside Gloo: a receive that is not answered in time makes Gloo close all connections.
+  // Ends everything that waits inside Gloo. A receive that times out makes Gloo close all connections.
   void Abort() {
     if (context->size == 1) return;
     char byte = 0;
@@ -75,7 +76,7 @@ struct GlooCommunicator::Transport {
       buffer->recv((context->rank + 1) % context->size, gloo::Slot::build(kAbortSlot, 0));
       buffer->waitRecv(std::chrono::milliseconds(1));
     } catch (const std::exception&) {
-      // What was wanted.
+      // Expected: the receive always times out.
     }
   }
 };
@@ -96,7 +97,7 @@ class GlooCommunicator::CollectiveWork : public Work {
   std::shared_ptr<GlooOperation> operation_;
 };
 
-// A send or receive, which Gloo carries out by itself.
+// A send or receive, which Gloo carries out on its own thread.
 class GlooCommunicator::MessageWork : public Work {
  public:
   MessageWork(GlooCommunicator& owner, const at::Tensor& tensor, const char* what, int peer)
@@ -127,12 +128,12 @@ class GlooCommunicator::MessageWork : public Work {
     }
     done_ = true;
   }
-  // Gloo must not write into a tensor that is no more.
+  // Waits, because Gloo must not write into a freed tensor.
   ~MessageWork() override {
     try {
       Wait();
     } catch (const std::exception&) {
-      // Nobody has asked for it.
+      // The caller never called Wait, so it does not need the error.
     }
   }
 
@@ -165,7 +166,7 @@ GlooCommunicator::GlooCommunicator(int rank, int size, const Rendezvous& rendezv
     all_have_read_the_store.setTimeout(timeout);
     gloo::barrier(all_have_read_the_store);
   } catch (const std::exception& e) {
-    throw TrainerError(watch_->Investigate("connecting over Gloo failed (" + Words(e.what()) + ")", -1),
+    throw TrainerError(watch_->Investigate("connecting over Gloo failed (" + Reason(e.what()) + ")", -1),
                        ErrorKind::kCommunication);
   }
   watch_->OnCondemned([transport = transport_] { transport->Abort(); });
@@ -181,7 +182,7 @@ GlooCommunicator::~GlooCommunicator() {
   changed_.notify_all();
   if (thread_.joinable()) {
     if (abandon_) {
-      watch_->Leave();  // so that the others blame this rank, whose connections end now
+      watch_->Leave();  // so that the other ranks blame this rank when its connections close
       transport_->Abort();
     }
     thread_.join();
@@ -189,7 +190,7 @@ GlooCommunicator::~GlooCommunicator() {
 }
 
 void GlooCommunicator::CommunicationThread() {
-  std::exception_ptr broken;  // after a failure every later operation fails the same way
+  std::exception_ptr broken;  // after a failure every later operation fails with this error
   for (uint32_t tag = 1;; ++tag) {
     std::shared_ptr<GlooOperation> operation;
     {
@@ -221,7 +222,7 @@ void GlooCommunicator::CommunicationThread() {
 void GlooCommunicator::Fail(const Operation& operation, const std::string& reason) {
   const bool late = std::chrono::steady_clock::now() + std::chrono::milliseconds(10) >= operation.deadline;
   const std::string symptom = late ? LateSentence(operation, timeout_)
-                                   : std::string(operation.what) + " failed (" + Words(reason) + ")";
+                                   : std::string(operation.what) + " failed (" + Reason(reason) + ")";
   throw TrainerError(watch_->Investigate(symptom, operation.peer), ErrorKind::kCommunication);
 }
 
@@ -242,7 +243,7 @@ std::unique_ptr<Work> GlooCommunicator::StartAllReduce(const at::Tensor& tensor,
     if (tensor.numel() == 0) return;
     gloo::AllreduceOptions options(transport_->context);
     const size_t count = static_cast<size_t>(tensor.numel());
-    // Gloo asks for the type only to know its size.
+    // Gloo only needs the size of the type.
     switch (tensor.element_size()) {
       case 2:
         options.setOutput(static_cast<uint16_t*>(tensor.data_ptr()), count);
@@ -261,8 +262,8 @@ std::unique_ptr<Work> GlooCommunicator::StartAllReduce(const at::Tensor& tensor,
   });
 }
 
-// Gloo has none. A ring: block b starts at rank b + 1 and, after each hop, has the values of one more rank in
-// it.
+// Gloo has no reduce-scatter. This one goes around a ring: `sum` is the block in transit, and each hop adds
+// one rank's values to it.
 std::unique_ptr<Work> GlooCommunicator::StartReduceScatter(const at::Tensor& output, const at::Tensor& input,
                                                            ReduceOp op) {
   CheckReduction(input, op);
@@ -279,19 +280,19 @@ std::unique_ptr<Work> GlooCommunicator::StartReduceScatter(const at::Tensor& out
       return std::max(std::chrono::milliseconds(1), std::chrono::duration_cast<std::chrono::milliseconds>(
                                                         deadline - std::chrono::steady_clock::now()));
     };
-    const auto block = [&](int hop) { return Bytes(input) + (rank_ + 2 * size_ - 1 - hop) % size_ * bytes; };
-    std::string outgoing(block(0), bytes), incoming(bytes, '\0');
-    for (int hop = 1; hop < size_; ++hop) {
-      const uint64_t slot = gloo::Slot::build(kReduceScatterSlot, tag);
-      const auto receiving = transport_->Buffer(incoming.data(), bytes);
-      const auto sending = transport_->Buffer(outgoing.data(), bytes);
+    const auto block = [&](int place) { return Bytes(input) + place * bytes; };
+    const uint64_t slot = gloo::Slot::build(kReduceScatterSlot, tag);
+    std::string sum(block(previous), bytes), received(bytes, '\0');
+    ForEachReduceScatterHop(rank_, size_, [&](int, int incoming) {
+      const auto receiving = transport_->Buffer(received.data(), bytes);
+      const auto sending = transport_->Buffer(sum.data(), bytes);
       receiving->recv(previous, slot);
       sending->send(next, slot);
       receiving->waitRecv(left());
       sending->waitSend(left());
-      reduce(outgoing.data(), incoming.data(), block(hop), count);
-    }
-    std::memcpy(Bytes(output), outgoing.data(), bytes);
+      reduce(sum.data(), received.data(), block(incoming), count);
+    });
+    std::memcpy(Bytes(output), sum.data(), bytes);
     if (op == ReduceOp::kAverage) Scale(output, 1.0 / size_);
   });
 }

@@ -1,4 +1,4 @@
-// Ranks joined by Gloo over TCP, without MPI.
+// A communicator over Gloo and TCP, without MPI.
 #pragma once
 
 #include <atomic>
@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "worker/trainer/comm/communicator.h"
 #include "worker/trainer/comm/rendezvous.h"
 
@@ -16,13 +17,13 @@ namespace scalelab::trainer {
 class Operation;
 class PeerWatch;
 
-// Collective operations are carried out one after another by a communication thread; sends and receives are
-// Gloo's own and go on beside them. Gloo counts the time limit of a collective operation anew for each part
-// of it that arrives.
+// A communication thread runs collective operations one after another. Gloo itself carries out sends and
+// receives, concurrently with them. Gloo restarts the timeout of a collective operation with each part of
+// it that arrives.
 class GlooCommunicator : public Communicator {
  public:
-  // Returns when all ranks have come; throws TrainerError that names those who have not within `timeout`,
-  // which is each operation's time limit too.
+  // Returns when all ranks are connected. `timeout` limits this and later each operation. Throws TrainerError
+  // that names the missing ranks.
   GlooCommunicator(int rank, int size, const Rendezvous& rendezvous, std::chrono::milliseconds timeout);
   ~GlooCommunicator() override;
 
@@ -43,24 +44,24 @@ class GlooCommunicator : public Communicator {
   class GlooOperation;
   class CollectiveWork;
   class MessageWork;
-  struct Transport;  // Gloo's context, kept out of this header
+  struct Transport;  // hides Gloo's headers
 
   std::unique_ptr<Work> Submit(const char* what, std::function<void(uint32_t tag)> run);
   void CommunicationThread();
-  // The verdict about an operation that Gloo has given up with `reason`.
+  // Throws the verdict on an operation that Gloo gave up with `reason`.
   [[noreturn]] void Fail(const Operation& operation, const std::string& reason);
 
   const int rank_, size_;
   const std::chrono::milliseconds timeout_;
   std::shared_ptr<Transport> transport_;
   std::unique_ptr<PeerWatch> watch_;
-  std::atomic<bool> abandon_ = false;  // leave operations that were not started
+  std::atomic<bool> abandon_ = false;  // skip operations that have not started
 
-  std::mutex mutex_;  // guards queue_ and closing_
+  std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<GlooOperation>> queue_;
-  bool closing_ = false;
-  std::thread thread_;  // last: it uses all of the above
+  std::deque<std::shared_ptr<GlooOperation>> queue_ ABSL_GUARDED_BY(mutex_);
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last member: uses all of the above
 };
 
 }  // namespace scalelab::trainer

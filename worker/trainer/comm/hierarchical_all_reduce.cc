@@ -30,7 +30,7 @@ std::string NodeName() {
 }
 
 std::vector<std::string> GatherNodes(Communicator& communicator, const std::string& mine) {
-  constexpr size_t kLength = 256;  // a host's name has at most 64
+  constexpr size_t kLength = 256;  // host names have at most 64
   std::string line = mine;
   line.resize(kLength);
   return communicator.AllGather(line);
@@ -40,7 +40,7 @@ void HierarchicalAllReduce(Communicator& communicator, const at::Tensor& flat, R
                            const NodeLayout& layout) {
   CheckReduction(flat, op);
   TORCH_CHECK(op == ReduceOp::kSum || op == ReduceOp::kAverage, "this all-reduce adds or averages");
-  TORCH_CHECK(layout.Equal(), "all nodes must hold as many ranks");
+  TORCH_CHECK(layout.Equal(), "all nodes must hold the same number of ranks");
   const int rank = communicator.rank();
   const auto node = std::ranges::find_if(
       layout.nodes, [&](const Ring& ranks) { return std::ranges::find(ranks, rank) != ranks.end(); });

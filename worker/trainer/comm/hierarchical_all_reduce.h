@@ -1,4 +1,4 @@
-// All-reduce in three steps, for ranks that share nodes: within each node, between nodes, within each node.
+// All-reduce in three steps for ranks that share nodes: within nodes, between nodes, within nodes.
 #pragma once
 
 #include <string>
@@ -8,29 +8,30 @@
 
 namespace scalelab::trainer {
 
-// The ranks of each node in their order; nodes in the order of their first ranks.
+// The ranks of each node in rank order, with nodes in the order of their first ranks.
 struct NodeLayout {
   std::vector<Ring> nodes;
 
-  // `node_of_rank`: any names, equal where ranks share a node.
+  // `node_of_rank` holds any names that are equal for ranks on the same node.
   static NodeLayout Of(const std::vector<std::string>& node_of_rank);
-  // Whether all nodes hold as many ranks.
+  // Returns whether all nodes hold the same number of ranks.
   bool Equal() const;
 };
 
-// The node that this process runs on: the host's name and the number that Slurm gives it, because nodes that
-// are containers may share a name.
+// Returns a name for the node of this process: the value of SLURM_NODEID and the host name. Nodes that are
+// containers may share a host name.
 std::string NodeName();
-// That of every rank, `mine` being this rank's; collective.
+// Returns the node name of every rank; `mine` is the name of this rank's node. Collective.
 std::vector<std::string> GatherNodes(Communicator& communicator, const std::string& mine);
 
-// Replaces `flat` by its sum or average over all ranks of the communicator, the same bits on all of them; the
-// tensor is as for RingAllReduce. All ranks call, with the same layout, in which nodes are Equal().
+// Replaces `flat` by its sum or average over all ranks of the communicator; the result is the same on all
+// ranks, bit for bit. RingAllReduce says which tensors are allowed. All ranks call with the same layout, for
+// which Equal() holds.
 //
-// As Horovod does it with HOROVOD_HIERARCHICAL_ALLREDUCE (horovod/common/ops, NCCLHierarchicalAllreduce): the
-// ranks of a node reduce and scatter; those in the same place of their nodes all-reduce their block; the
-// ranks of a node gather. Each step goes around a ring. Between nodes travels what one flat ring would send
-// there, but from all ranks of a node at once and in as few hops as there are nodes.
+// The algorithm is that of HOROVOD_HIERARCHICAL_ALLREDUCE (NCCLHierarchicalAllreduce in horovod/common/ops):
+// the ranks of a node reduce-scatter, ranks with the same place in their nodes all-reduce their block, and
+// the ranks of a node all-gather. Each step uses a ring. Nodes exchange as many bytes as in one flat ring,
+// but all ranks of a node send at once, and the number of hops is the number of nodes.
 void HierarchicalAllReduce(Communicator& communicator, const at::Tensor& flat, ReduceOp op,
                            const NodeLayout& layout);
 

@@ -17,16 +17,16 @@
 namespace scalelab::trainer {
 namespace {
 
-// Between two looks at running operations while the rank computes. Short against a gradient bucket's
-// transfer, long against the 3 us that waking up costs.
+// The interval between polls while the rank computes. It is short compared with the transfer of a gradient
+// bucket and long compared with a wakeup (3 us).
 constexpr timespec kPollInterval = {0, 50'000};
 
 constexpr std::chrono::milliseconds kReportGrace{500};
-std::atomic<bool> others_know = false;  // why this rank has failed
+std::atomic<bool> others_know = false;  // the other ranks have the verdict
 
 std::string CountMismatch(int found, int64_t expected) {
-  std::string message =
-      "MPI sees " + std::to_string(found) + " ranks, but the run asks for " + std::to_string(expected) + ": ";
+  std::string message = "MPI reports " + std::to_string(found) + " ranks, but the run asks for " +
+                        std::to_string(expected) + ": ";
   if (found == 1) {
     return message +
            "each process started alone; launch with the mpirun of the same MPI, or srun --mpi=pmix, not as "
@@ -37,12 +37,12 @@ std::string CountMismatch(int found, int64_t expected) {
 
 }  // namespace
 
-// How it starts, and what is left to do at its end.
+// An operation that MPI carries out.
 class MpiCommunicator::MpiOperation : public Operation {
  public:
   using Operation::Operation;
   std::function<int(MPI_Request*)> start;
-  std::function<void()> finish;  // may be empty
+  std::function<void()> finish;  // called when the request has completed; may be empty
   MPI_Request request = MPI_REQUEST_NULL;
 };
 
@@ -54,9 +54,8 @@ MpiCommunicator::MpiCommunicator(int rank, int launched, int64_t expected, std::
                            " ranks: launch as many processes as the specification says",
                        ErrorKind::kCommunication);
   }
-  // MPI_Iallreduce in place goes through one rank by default (coll/libnbc of Open MPI 4.1 takes its binomial
-  // tree), which receives and sends everything twice and more. Around a ring each rank sends 2 (n - 1) / n of
-  // the data.
+  // By default an in-place MPI_Iallreduce (coll/libnbc of Open MPI 4.1) uses a binomial tree, whose root
+  // receives and sends all data at least twice. In a ring each rank sends 2 (n - 1) / n of the data.
   setenv("OMPI_MCA_coll_libnbc_iallreduce_algorithm", "1", /*overwrite=*/0);
   int provided = MPI_THREAD_SINGLE;
   CheckMpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
@@ -69,15 +68,15 @@ MpiCommunicator::MpiCommunicator(int rank, int launched, int64_t expected, std::
         "this MPI library was built without thread support: it must offer MPI_THREAD_SERIALIZED",
         ErrorKind::kCommunication);
   }
-  handles_->Create(rank);  // our own rank number, because that names the event file
+  handles_->Create(rank);  // uses our rank number, because it names the event file
   MPI_Comm_rank(handles_->comm, &rank_);
   MPI_Comm_size(handles_->comm, &size_);
   if (rank_ != rank) {
-    throw TrainerError("environment variable RANK is " + std::to_string(rank) + " where MPI counts rank " +
+    throw TrainerError("environment variable RANK is " + std::to_string(rank) + ", but MPI reports rank " +
                            std::to_string(rank_) + ": each process needs its own RANK from 0 to ranks - 1",
                        ErrorKind::kCommunication);
   }
-  meetings_ = RecursiveDoubling(rank_, size_);
+  steps_ = RecursiveDoubling(rank_, size_);
   watch_ = WatchPeers(rank_, size_, [this](const std::string& mine) {
     constexpr size_t kLine = 1024;
     std::string line = mine, all(kLine * size_, '\0');
@@ -85,7 +84,7 @@ MpiCommunicator::MpiCommunicator(int rank, int launched, int64_t expected, std::
     CheckMpi(MPI_Allgather(line.data(), kLine, MPI_BYTE, all.data(), kLine, MPI_BYTE, handles_->comm),
              "MPI_Allgather");
     std::vector<std::string> lines;
-    for (int r = 0; r < size_; ++r) lines.emplace_back(&all[r * kLine]);  // up to its first zero
+    for (int r = 0; r < size_; ++r) lines.emplace_back(&all[r * kLine]);  // up to the first zero byte
     return lines;
   });
   thread_ = std::thread(&MpiCommunicator::CommunicationThread, this);
@@ -100,13 +99,13 @@ MpiCommunicator::~MpiCommunicator() {
   }
   changed_.notify_all();
   thread_.join();
-  watch_.reset();  // says goodbye, now that nothing is left to do
+  watch_.reset();  // sends `bye`, now that no operation is left
   if (failing) return;
   handles_->Free();
   MPI_Finalize();
 }
 
-// Drives MPI itself while it waits: a handover to another thread and back costs more than a small operation.
+// Drives MPI while it waits, because two thread switches cost more than a small operation.
 class MpiCommunicator::MpiWork : public Work {
  public:
   MpiWork(MpiCommunicator& owner, std::shared_ptr<MpiOperation> operation)
@@ -119,7 +118,7 @@ class MpiCommunicator::MpiWork : public Work {
         if (!operation_->done()) sched_yield();
       }
     }
-    operation_->Wait();  // throws what it failed with
+    operation_->Wait();  // throws the error of a failed operation
   }
 
  private:
@@ -128,12 +127,12 @@ class MpiCommunicator::MpiWork : public Work {
 };
 
 void MpiCommunicator::CommunicationThread() {
-  prctl(PR_SET_TIMERSLACK, 1);  // or a sleep of 50 us takes 100
+  prctl(PR_SET_TIMERSLACK, 1);  // with the default slack a sleep of 50 us takes 100 us
   while (!abandon_) {
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return closing_ || (under_way_ > 0 && waiting_ == 0); });
-      if (closing_ && under_way_ == 0) return;
+      changed_.wait(lock, [&] { return closing_ || (in_flight_ > 0 && waiting_ == 0); });
+      if (closing_ && in_flight_ == 0) return;
     }
     Drive();
     nanosleep(&kPollInterval, nullptr);
@@ -142,7 +141,7 @@ void MpiCommunicator::CommunicationThread() {
 
 void MpiCommunicator::WakeThread() {
   {
-    std::lock_guard lock(mutex_);  // or it may just have looked, and not sleep yet
+    std::lock_guard lock(mutex_);  // the thread may have checked the condition and not sleep yet
   }
   changed_.notify_one();
 }
@@ -184,7 +183,7 @@ bool MpiCommunicator::Ended(MpiOperation& operation) {
     int done = 0;
     CheckMpi(MPI_Test(&operation.request, &done, MPI_STATUS_IGNORE), operation.what);
     if (!done) {
-      ThrowIfHopeless(operation);
+      ThrowIfLateOrCondemned(operation);
       return false;
     }
     if (operation.finish) operation.finish();
@@ -197,11 +196,11 @@ bool MpiCommunicator::Ended(MpiOperation& operation) {
 }
 
 void MpiCommunicator::Complete(MpiOperation& operation) {
-  --under_way_;
+  --in_flight_;
   operation.Complete(broken_);
 }
 
-void MpiCommunicator::ThrowIfHopeless(const Operation& operation) const {
+void MpiCommunicator::ThrowIfLateOrCondemned(const Operation& operation) const {
   if (!watch_->condemned()) {
     if (std::chrono::steady_clock::now() < operation.deadline) return;
     watch_->Investigate(LateSentence(operation, timeout_), operation.peer);
@@ -215,7 +214,7 @@ std::unique_ptr<Work> MpiCommunicator::Submit(std::unique_ptr<MpiOperation> oper
   {
     std::lock_guard lock(mutex_);
     queue_.push_back(shared);
-    ++under_way_;
+    ++in_flight_;
   }
   changed_.notify_one();
   return std::make_unique<MpiWork>(*this, std::move(shared));
@@ -283,8 +282,8 @@ void AbortOtherRanks(int status) {
   int started = 0, over = 0;
   MPI_Initialized(&started);
   MPI_Finalized(&over);
-  // The launcher kills the others at once, and they have just been told what is wrong: they shall report it
-  // too.
+  // MPI_Abort makes the launcher kill the other ranks at once. They have just received the verdict and need
+  // time to report it.
   if (others_know) std::this_thread::sleep_for(kReportGrace);
   if (started && !over) MPI_Abort(MPI_COMM_WORLD, status);
 }

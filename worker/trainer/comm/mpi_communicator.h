@@ -1,4 +1,4 @@
-// Ranks joined by MPI.
+// A communicator over MPI.
 #pragma once
 
 #include <atomic>
@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "worker/trainer/comm/communicator.h"
 #include "worker/trainer/comm/recursive_doubling.h"
 
@@ -19,25 +20,25 @@ class Operation;
 class PeerWatch;
 struct MpiHandles;
 
-// Operations start in the order of the calls, all as non-blocking ones, so that a time limit or a lost rank
-// can end them. Who is in MPI is who holds driving_:
-//   - a blocking call, from its start to its end; it neither queues anything nor wakes anybody;
-//   - whoever waits for a started operation, one look at a time, at full speed;
-//   - while nobody does either, a communication thread, with short sleeps, because on one core per rank a
-//     busy poll would steal from the computation that it is meant to overlap with.
+// All operations use MPI's non-blocking calls and start in the order of the calls, so that a timeout or a
+// lost rank can end them. A thread must hold driving_ to call MPI:
+//   - a blocking call holds it from its start to its end, and neither queues an operation nor wakes a thread;
+//   - a thread that waits for a started operation takes it for one poll at a time, without sleeping;
+//   - otherwise the communication thread takes it, and sleeps between polls: with one core per rank a busy
+//     loop would take time from the computation that runs at the same time.
 //
-// A blocking all-reduce is made of messages (recursive doubling, or a ring where parts are worth one),
-// because Open MPI's non-blocking all-reduce takes twice as long as its blocking one, which nothing can
-// interrupt. Hence a blocking all-reduce and a started one are different calls, as they are in MPI: where one
-// rank makes the one, no other may make the other.
+// A blocking all-reduce consists of messages (recursive doubling, or a ring for larger tensors), because Open
+// MPI's non-blocking all-reduce takes twice as long as its blocking one, which cannot be interrupted.
+// AllReduce and StartAllReduce are therefore different operations, as in MPI: all ranks must call
+// the same one.
 class MpiCommunicator : public Communicator {
  public:
-  // Initialises MPI; one object per process. `launched` is what the launcher said (0: nothing), `expected`
-  // what the specification asks for; throws TrainerError when MPI finds another number of ranks. `timeout` is
-  // each operation's.
+  // Initialises MPI. Only one object per process may exist. `launched` is the number of ranks according to
+  // the launcher (0: unknown), `expected` the number in the specification. Throws TrainerError if MPI finds
+  // another number of ranks. `timeout` applies to each operation.
   MpiCommunicator(int rank, int launched, int64_t expected, std::chrono::milliseconds timeout);
-  // Finalises MPI, which waits for the other ranks; not while an exception is passing: then only
-  // AbortOtherRanks helps.
+  // Finalises MPI, which waits for the other ranks. During stack unwinding it leaves MPI as it is; then only
+  // AbortOtherRanks ends the other ranks.
   ~MpiCommunicator() override;
 
   int rank() const override { return rank_; }
@@ -58,40 +59,41 @@ class MpiCommunicator : public Communicator {
   class MpiOperation;
   class MpiWork;
   struct Requests;
-  struct Job;
+  struct Reduction;
 
-  // Counts the caller as one that drives MPI, so that the communication thread keeps out of it.
+  // Registers the caller as a thread that drives MPI, so that the communication thread stays out of MPI.
   class Driver {
    public:
     explicit Driver(MpiCommunicator& owner) : owner_(owner) { owner_.waiting_.fetch_add(1); }
     ~Driver() {
-      if (owner_.waiting_.fetch_sub(1) == 1 && owner_.under_way_ > 0) owner_.WakeThread();
+      if (owner_.waiting_.fetch_sub(1) == 1 && owner_.in_flight_ > 0) owner_.WakeThread();
     }
 
    private:
     MpiCommunicator& owner_;
   };
 
-  // mpi_blocking.cc. Block calls `body` with driving_ held, the others are for bodies.
+  // Defined in mpi_blocking.cc. Block calls `body` with driving_ held; the other functions are
+  // for such bodies.
   template <typename Body>
   void Block(const char* what, const Body& body);
   template <typename Start>
-  void SeeThrough(Operation& operation, const Start& start);
-  // Until the requests are over; what else is running goes on meanwhile.
+  void StartAndAwait(Operation& operation, const Start& start);
+  // Polls until the requests have ended. Other operations in flight continue meanwhile.
   void Await(Requests& requests, Operation& operation);
-  void Swap(const Job& job, void* place, int in, int from, const void* data, int out, int to);
-  void ReduceWhole(const Job& job);  // recursive doubling
-  void ReduceParts(const Job& job);  // a ring
+  void Swap(const Reduction& reduction, void* place, int in, int from, const void* data, int out, int to);
+  void ReduceWhole(const Reduction& reduction);  // recursive doubling
+  void ReduceParts(const Reduction& reduction);  // a ring
   void* Scratch(size_t bytes);
 
   std::unique_ptr<Work> Submit(std::unique_ptr<MpiOperation> operation);
-  void ThrowIfHopeless(const Operation& operation) const;
+  void ThrowIfLateOrCondemned(const Operation& operation) const;
   void CommunicationThread();
   void WakeThread();
-  // Starts what was submitted and looks at what is running, once.
+  // Starts submitted operations and polls those in flight, once.
   void Drive();
-  void Advance();  // the same with driving_ held
-  // With driving_ held: whether the operation is over, either way; tells those who wait.
+  void Advance();  // Drive for callers that hold driving_
+  // Returns whether the operation has ended or failed, and wakes its waiters if so. Requires driving_.
   bool Ended(MpiOperation& operation);
   void Complete(MpiOperation& operation);
 
@@ -99,22 +101,27 @@ class MpiCommunicator : public Communicator {
   const std::chrono::milliseconds timeout_;
   std::unique_ptr<MpiHandles> handles_;
   std::unique_ptr<PeerWatch> watch_;
-  std::atomic<int> waiting_ = 0;       // callers that drive MPI
-  std::atomic<int> under_way_ = 0;     // operations submitted and not over
-  std::atomic<bool> abandon_ = false;  // leave unfinished operations
+  std::atomic<int> waiting_ = 0;       // threads that drive MPI
+  std::atomic<int> in_flight_ = 0;     // operations submitted and not ended
+  std::atomic<bool> abandon_ = false;  // skip unfinished operations
 
-  std::mutex driving_;             // held by who is in MPI; guards the five below, taken before mutex_
-  std::vector<Meeting> meetings_;  // of ReduceWhole
-  std::vector<char> scratch_;      // what another rank sends in an all-reduce
-  std::deque<std::shared_ptr<MpiOperation>> collectives_;  // running; these end in the order of their start
-  std::list<std::shared_ptr<MpiOperation>> messages_;      // these in any
-  std::exception_ptr broken_;  // after a failure every later operation fails the same way
+  std::mutex driving_;  // held by the thread that calls MPI; acquired before mutex_
+  // Steps of ReduceWhole; constant after construction.
+  std::vector<PairStep> steps_;
+  // Receives what another rank sends in an all-reduce.
+  std::vector<char> scratch_ ABSL_GUARDED_BY(driving_);
+  // In flight; they end in the order in which they started.
+  std::deque<std::shared_ptr<MpiOperation>> collectives_ ABSL_GUARDED_BY(driving_);
+  // Sends and receives in flight; they end in any order.
+  std::list<std::shared_ptr<MpiOperation>> messages_ ABSL_GUARDED_BY(driving_);
+  // After a failure every later operation fails with this error.
+  std::exception_ptr broken_ ABSL_GUARDED_BY(driving_);
 
-  std::mutex mutex_;  // guards queue_ and closing_
+  std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<MpiOperation>> queue_;
-  bool closing_ = false;
-  std::thread thread_;  // last: it uses all of the above
+  std::deque<std::shared_ptr<MpiOperation>> queue_ ABSL_GUARDED_BY(mutex_);  // submitted, not started
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last member: uses all of the above
 };
 
 }  // namespace scalelab::trainer

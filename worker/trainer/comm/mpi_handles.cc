@@ -9,7 +9,7 @@
 namespace scalelab::trainer {
 namespace {
 
-// As a reduction of MPI's own kind.
+// A reduction with the signature of MPI_User_function.
 template <at::ScalarType kType, ReduceOp kOp>
 void ReduceForMpi(void* in, void* result, int* count, MPI_Datatype*) {
   ReduceFunctionFor(kType, kOp)(result, result, in, static_cast<size_t>(*count));
@@ -28,7 +28,7 @@ void CheckMpi(int code, const char* what) {
 
 int CountForMpi(const at::Tensor& tensor) {
   if (!tensor.is_cpu() || tensor.numel() > INT_MAX) {
-    throw TrainerError("MPI communicates tensors in host memory with less than 2^31 elements");
+    throw TrainerError("backend mpi takes tensors in host memory with less than 2^31 elements");
   }
   return static_cast<int>(tensor.numel());
 }

@@ -1,4 +1,4 @@
-// MPI's own types and constants, for the files that call MPI.
+// MPI types and constants, for the files that call MPI.
 #pragma once
 
 #define OMPI_SKIP_MPICXX 1
@@ -8,21 +8,22 @@
 
 namespace scalelab::trainer {
 
-// Throws TrainerError with MPI's own words; `what` names the operation or the function of MPI.
+// Throws TrainerError with MPI's error text unless `code` is MPI_SUCCESS; `what` names the operation or
+// the MPI function.
 void CheckMpi(int code, const char* what);
 
-// As MPI counts. Throws TrainerError for other memory, or more elements than MPI can count.
+// Returns the number of elements as MPI takes it. Throws TrainerError for a tensor that is not in host memory
+// or has too many elements for MPI.
 int CountForMpi(const at::Tensor& tensor);
 
-// The communicator of a run, with what MPI must be told about float16 and bfloat16, of which it knows
-// neither.
+// MPI's communicator of a run, and the data type and reductions for float16 and bfloat16, which MPI lacks.
 struct MpiHandles {
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Datatype half = MPI_DATATYPE_NULL;  // two bytes: float16 and bfloat16
   MPI_Op half_sum = MPI_OP_NULL, half_max = MPI_OP_NULL;
   MPI_Op bfloat16_sum = MPI_OP_NULL, bfloat16_max = MPI_OP_NULL;
 
-  // Ranks are numbered by `rank`, whatever order the launcher chose.
+  // Creates the communicator with ranks numbered by `rank`, whatever order the launcher chose.
   void Create(int rank);
   void Free();
   MPI_Datatype TypeOf(const at::Tensor& tensor) const;

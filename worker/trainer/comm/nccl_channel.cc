@@ -11,7 +11,7 @@
 namespace scalelab::trainer {
 namespace {
 
-// Between two looks at a message on its way, which the other rank may send much later.
+// The interval between polls of a pending message, which the other rank may send much later.
 constexpr std::chrono::microseconds kPoll{50};
 constexpr std::chrono::seconds kFarewell{5};
 
@@ -31,7 +31,7 @@ class NcclChannel::Message : public Operation {
   Message(const char* what, int peer, const at::Tensor& tensor, Moment ready)
       : Operation(what, peer), tensor(tensor), ready(std::move(ready)) {}
   const at::Tensor tensor;
-  const Moment ready;  // the tensor is what it should be
+  const Moment ready;  // the tensor has its values
 };
 
 NcclChannel::NcclChannel(KeyStore& store, NcclWatchdog& watchdog, at::Device device, int rank, int from,
@@ -103,14 +103,14 @@ void NcclChannel::Run() {
   try {
     const auto deadline = std::chrono::steady_clock::now() + kFarewell;
     handle_.Finish([&] {
-      if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("no goodbye");
+      if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("timeout");
     });
   } catch (const std::exception&) {
-    // Everything was carried out; the handle's end closes what is left.
+    // All messages were carried out. The destructor of the handle aborts what is left.
   }
 }
 
-void NcclChannel::ThrowIfHopeless(const Message& message) {
+void NcclChannel::ThrowIfLateOrFailed(const Message& message) {
   watchdog_.ThrowIfFailed();
   if (std::chrono::steady_clock::now() > message.deadline) {
     watchdog_.Fail(LateSentence(message, timeout_), message.peer);
@@ -119,7 +119,7 @@ void NcclChannel::ThrowIfHopeless(const Message& message) {
   if (closing_) throw TrainerError("the communicator was closed", ErrorKind::kCommunication);
 }
 
-// The sender names the pair's communicator.
+// The sender creates the id of the NCCL communicator.
 void NcclChannel::Join(const Message& message) {
   const std::string key = "nccl/" + std::to_string(from_) + "-" + std::to_string(to_);
   ncclUniqueId id;
@@ -129,12 +129,12 @@ void NcclChannel::Join(const Message& message) {
   } else {
     std::optional<std::string> found;
     while (!(found = store_.Find(key))) {
-      ThrowIfHopeless(message);
+      ThrowIfLateOrFailed(message);
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     std::memcpy(id.internal, found->data(), sizeof id.internal);
   }
-  handle_.Join(id, 2, rank_ == from_ ? 0 : 1, [&] { ThrowIfHopeless(message); });
+  handle_.Join(id, 2, rank_ == from_ ? 0 : 1, [&] { ThrowIfLateOrFailed(message); });
 }
 
 void NcclChannel::Carry(Message& message) {
@@ -151,9 +151,9 @@ void NcclChannel::Carry(Message& message) {
         return send ? ncclSend(staged.data_ptr(), count, NcclTypeOf(staged), 1, comm, current)
                     : ncclRecv(staged.data_ptr(), count, NcclTypeOf(staged), 0, comm, current);
       },
-      [&] { ThrowIfHopeless(message); });
+      [&] { ThrowIfLateOrFailed(message); });
   for (const Moment arrived(device_); !arrived.Over(); std::this_thread::sleep_for(kPoll)) {
-    ThrowIfHopeless(message);
+    ThrowIfLateOrFailed(message);
   }
   if (!send && !message.tensor.is_cuda()) message.tensor.copy_(staged);
 }

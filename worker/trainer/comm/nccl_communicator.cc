@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::chrono::seconds kFarewell{10};
 
-// Node and serial number of a GPU, in one line.
+// Returns the host name and the UUID of a GPU.
 std::string Describe(at::Device device) {
   cudaDeviceProp properties;
   C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, device.index()));
@@ -35,7 +35,7 @@ std::string Describe(at::Device device) {
   return line;
 }
 
-// The values that all ranks share bit for bit, out of the values of each.
+// Returns the bitwise AND of the ranks' values; row r is from rank r.
 at::Tensor BitAnd(const at::Tensor& of_ranks) {
   at::Tensor all = of_ranks[0].clone();
   for (int64_t r = 1; r < of_ranks.size(0); ++r) all.bitwise_and_(of_ranks[r]);
@@ -46,7 +46,7 @@ at::Tensor BitAnd(const at::Tensor& of_ranks) {
 
 struct NcclCommunicator::Transport {
   explicit Transport(at::Device device) : stream(c10::cuda::getStreamFromPool(true, device.index())) {}
-  // Puts one operation of NCCL onto the stream.
+  // Enqueues one NCCL operation on the stream.
   using Enqueue = std::function<ncclResult_t(ncclComm_t, cudaStream_t)>;
   void Call(const NcclWatchdog& watchdog, const Enqueue& enqueue) {
     handle.Call([&](ncclComm_t comm) { return enqueue(comm, stream); }, [&] { watchdog.ThrowIfFailed(); });
@@ -65,7 +65,7 @@ class NcclCommunicator::NcclWork : public Work {
   }
   void WaitOnHost() {
     for (; !operation_->end.Over(); sched_yield()) watchdog_.ThrowIfFailed();
-    watchdog_.ThrowIfFailed();  // an operation that was ended is over too
+    watchdog_.ThrowIfFailed();  // an aborted operation counts as over
   }
 
  private:
@@ -121,19 +121,19 @@ NcclCommunicator::NcclCommunicator(int rank, int size, at::Device device, const 
 
 NcclCommunicator::~NcclCommunicator() {
   if (std::uncaught_exceptions() > 0) {
-    watch_->Leave();  // so that the others blame this rank, whose connections end now
+    watch_->Leave();  // so that the other ranks blame this rank when its connections close
   } else {
     try {
       watchdog_->Drain();
       const auto deadline = std::chrono::steady_clock::now() + kFarewell;
       transport_->handle.Finish([&] {
-        if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("no goodbye");
+        if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("timeout");
       });
     } catch (const std::exception&) {
-      // What failed was told when it failed.
+      // The failure was reported when it happened.
     }
   }
-  transport_->handle.Abort();  // nothing is left of it after Finish
+  transport_->handle.Abort();  // does nothing after Finish
   decltype(channels_) channels;
   {
     std::lock_guard lock(mutex_);
@@ -152,7 +152,7 @@ void NcclCommunicator::CheckOneGpuEach(std::span<const std::string> gpus) const 
           "ranks " + std::to_string(r) + " and " + std::to_string(other) + " on " +
               gpus[r].substr(0, gpus[r].find(' ')) +
               " would share one GPU, and backend \"nccl\" needs one for each rank: start fewer "
-              "ranks on a node, see that each has its own LOCAL_RANK, or use backend mpi or "
+              "ranks on a node, check that each rank has its own LOCAL_RANK, or use backend mpi or "
               "gloo",
           ErrorKind::kCommunication);
     }
@@ -179,7 +179,7 @@ std::unique_ptr<Work> NcclCommunicator::Start(const char* what, const at::Tensor
     watchdog_->Fail(std::string(what) + " failed (" + FirstLine(e.what()) + ")", -1);
   }
   operation->end = Moment(device_);
-  // What is recorded into a graph does not happen yet; Replay counts it.
+  // A recorded operation does not run yet. Replay counts it.
   const bool recording = c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
   if (!recording) watchdog_->Add(operation);
   auto work = std::make_unique<NcclWork>(*watchdog_, std::move(operation));
@@ -288,7 +288,7 @@ std::vector<std::string> NcclCommunicator::AllGather(std::string_view mine) {
 
 void NcclCommunicator::Barrier() {
   const at::Tensor nothing = at::zeros({1}, at::kLong);
-  StartAllReduce(nothing, ReduceOp::kSum);  // in host memory: over when it returns
+  StartAllReduce(nothing, ReduceOp::kSum);  // has ended on return, because the tensor is in host memory
 }
 
 void NcclCommunicator::Replay(const std::function<void()>& replay) {

@@ -1,4 +1,4 @@
-// Ranks joined by NCCL, a GPU each.
+// A communicator over NCCL, with one GPU per rank.
 #pragma once
 
 #include <map>
@@ -6,6 +6,7 @@
 #include <mutex>
 #include <span>
 
+#include "absl/base/thread_annotations.h"
 #include "worker/trainer/comm/communicator.h"
 #include "worker/trainer/comm/rendezvous.h"
 
@@ -16,13 +17,14 @@ class NcclChannel;
 class NcclWatchdog;
 class PeerWatch;
 
-// Collective operations run on a stream of their own, each behind what the caller's current stream had been
-// given before, and in front of what it is given after Wait, which does not hold up the host. Tensors in host
-// memory are few and small in training: they travel through the GPU, and the call returns when that is over.
+// Collective operations run on a stream of their own. Each one starts after the work that was on the caller's
+// current stream when it was started; work that is enqueued there after Wait runs after it. Wait does not
+// block the host. Tensors in host memory, which are few and small in training, are copied through the GPU,
+// and the call returns when the operation has ended.
 class NcclCommunicator : public Communicator {
  public:
-  // `device` is this rank's GPU. Returns when all ranks have come; throws TrainerError that names those who
-  // have not within `timeout`, which is each operation's time limit too, and when two ranks have one GPU.
+  // `device` is this rank's GPU. Returns when all ranks are connected. `timeout` limits this and later each
+  // operation. Throws TrainerError that names the missing ranks, or two ranks that share a GPU.
   NcclCommunicator(int rank, int size, at::Device device, const Rendezvous& rendezvous,
                    std::chrono::milliseconds timeout);
   ~NcclCommunicator() override;
@@ -44,10 +46,10 @@ class NcclCommunicator : public Communicator {
 
  private:
   class NcclWork;
-  struct Transport;  // NCCL's own types, kept out of this header
+  struct Transport;  // hides NCCL's headers
 
-  // Puts an operation onto the stream. `enqueue` gets output and input as they lie on the GPU; they may be
-  // the same tensor.
+  // Enqueues an operation on the stream. `enqueue` gets output and input as they are on the GPU; the two may
+  // be the same tensor.
   using Enqueue = std::function<void(const at::Tensor& output, const at::Tensor& input)>;
   std::unique_ptr<Work> Start(const char* what, const at::Tensor& output, const at::Tensor& input,
                               const Enqueue& enqueue);
@@ -60,8 +62,9 @@ class NcclCommunicator : public Communicator {
   std::unique_ptr<KeyStore> store_;
   std::unique_ptr<PeerWatch> watch_;
   std::unique_ptr<Transport> transport_;
-  std::mutex mutex_;                                                      // guards channels_
-  std::map<std::pair<int, int>, std::unique_ptr<NcclChannel>> channels_;  // by sender and receiver
+  std::mutex mutex_;
+  // By sender and receiver.
+  std::map<std::pair<int, int>, std::unique_ptr<NcclChannel>> channels_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<NcclWatchdog> watchdog_;
 };
 

@@ -7,15 +7,15 @@
 namespace scalelab::trainer {
 namespace {
 
-std::string Words(ncclResult_t result, ncclComm_t comm) {
-  std::string words = ncclGetErrorString(result);
+std::string ErrorText(ncclResult_t result, ncclComm_t comm) {
+  std::string text = ncclGetErrorString(result);
   const char* more = ncclGetLastError(comm);
-  if (more != nullptr && *more != '\0') words += std::string(": ") + more;
-  return words.substr(0, words.find('\n'));
+  if (more != nullptr && *more != '\0') text += std::string(": ") + more;
+  return text.substr(0, text.find('\n'));
 }
 
 void Check(ncclResult_t result, ncclComm_t comm) {
-  if (result != ncclSuccess && result != ncclInProgress) throw std::runtime_error(Words(result, comm));
+  if (result != ncclSuccess && result != ncclInProgress) throw std::runtime_error(ErrorText(result, comm));
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ void NcclHandle::Join(const ncclUniqueId& id, int size, int rank, const Patience
 void NcclHandle::Call(const Enqueue& enqueue, const Patience& patience) {
   {
     std::lock_guard lock(mutex_);
-    if (comm_ == nullptr) throw std::runtime_error("the communicator was ended");
+    if (comm_ == nullptr) throw std::runtime_error("the communicator was aborted");
     Check(enqueue(comm_), comm_);
   }
   AwaitReady(patience);
@@ -59,7 +59,7 @@ void NcclHandle::AwaitReady(const Patience& patience) {
     sched_yield();
   }
   patience();
-  throw std::runtime_error("the communicator was ended");
+  throw std::runtime_error("the communicator was aborted");
 }
 
 std::string NcclHandle::AsyncError() {
@@ -67,7 +67,7 @@ std::string NcclHandle::AsyncError() {
   ncclResult_t state = ncclSuccess;
   if (comm_ == nullptr) return "";
   if (ncclCommGetAsyncError(comm_, &state) != ncclSuccess) return "NCCL does not answer";
-  return state == ncclSuccess || state == ncclInProgress ? "" : Words(state, comm_);
+  return state == ncclSuccess || state == ncclInProgress ? "" : ErrorText(state, comm_);
 }
 
 void NcclHandle::Finish(const Patience& patience) {

@@ -1,5 +1,5 @@
-// One of NCCL's own communicators, in non-blocking mode: no call waits for another rank, and whoever has
-// waited long enough can end it.
+// An NCCL communicator in non-blocking mode: no call waits for another rank, and the caller can give up
+// after a timeout.
 #pragma once
 
 #include <nccl.h>
@@ -8,39 +8,42 @@
 #include <mutex>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
+
 namespace scalelab::trainer {
 
-// Throws std::runtime_error in NCCL's words. Any thread calls.
+// Throws std::runtime_error with NCCL's error text. Any thread may call.
 class NcclHandle {
  public:
-  // Asked again and again while NCCL is busy; throws to give up.
+  // Called repeatedly while NCCL is busy. Throws to give up.
   using Patience = std::function<void()>;
   using Enqueue = std::function<ncclResult_t(ncclComm_t)>;
 
   NcclHandle() = default;
-  // Aborts what Finish has not ended.
+  // Aborts the communicator if Finish has not ended it.
   ~NcclHandle() { Abort(); }
   NcclHandle(const NcclHandle&) = delete;
   NcclHandle& operator=(const NcclHandle&) = delete;
 
   static ncclUniqueId NewId();
 
-  // Joins `size` ranks that have the same `id`, on the thread's current GPU. Returns when all have.
+  // Connects `size` ranks that pass the same `id`, on the thread's current GPU. Returns when all
+  // ranks are connected.
   void Join(const ncclUniqueId& id, int size, int rank, const Patience& patience);
-  // Makes one call of NCCL; returns when what it asks for is on its stream.
+  // Makes one NCCL call. Returns when its work is enqueued on the stream.
   void Call(const Enqueue& enqueue, const Patience& patience);
-  // What has gone wrong since; empty: nothing.
+  // Returns NCCL's asynchronous error; empty if there is none.
   std::string AsyncError();
-  // Says goodbye to the other ranks, with nothing left to do.
+  // Finalizes and destroys the communicator. All operations must have ended.
   void Finish(const Patience& patience);
-  // Ends everything at once; kernels on the GPU that wait for other ranks too.
+  // Ends everything at once, including kernels on the GPU that wait for other ranks.
   void Abort();
 
  private:
   void AwaitReady(const Patience& patience);
 
-  std::mutex mutex_;  // guards comm_, not while waiting
-  ncclComm_t comm_ = nullptr;
+  std::mutex mutex_;  // not held while waiting
+  ncclComm_t comm_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 
 }  // namespace scalelab::trainer

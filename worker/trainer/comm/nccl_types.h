@@ -1,4 +1,4 @@
-// Our types and reductions in NCCL's words.
+// NCCL's names for element types and reductions.
 #pragma once
 
 #include <nccl.h>
@@ -24,7 +24,7 @@ inline ncclDataType_t NcclTypeOf(const at::Tensor& tensor) {
   }
 }
 
-// Not for kBitAnd, which NCCL does not know.
+// Must not be called for kBitAnd, which NCCL lacks.
 inline ncclRedOp_t NcclOpOf(ReduceOp op) {
   return op == ReduceOp::kMax ? ncclMax : op == ReduceOp::kAverage ? ncclAvg : ncclSum;
 }

@@ -5,8 +5,8 @@
 namespace scalelab::trainer {
 namespace {
 
-// Often enough against the tenths of a second in which the PeerWatch speaks, rarely enough for the driver,
-// which the training shares with it.
+// The polling interval. It is short compared with the reports of the PeerWatch (100 ms), and long enough to
+// leave the driver, which the training uses too, mostly free.
 constexpr std::chrono::milliseconds kLook{20};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Looks after operations that run on a GPU, where nobody waits for them on the host.
+// Watches operations on a GPU, for which no host thread waits.
 #pragma once
 
 #include <atomic>
@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "worker/trainer/comm/operation.h"
 #include "worker/trainer/comm/peer_watch.h"
 #include "worker/trainer/device/moment.h"
@@ -21,28 +22,29 @@ class DeviceOperation : public Operation {
  public:
   DeviceOperation(const char* what, Moment begin, std::vector<at::Tensor> tensors)
       : Operation(what), begin(std::move(begin)), tensors(std::move(tensors)) {}
-  const Moment begin;                     // everything before it is done
-  Moment end;                             // its result is in place
-  const std::vector<at::Tensor> tensors;  // kept as long as the GPU uses them
+  const Moment begin;                     // the work before the operation is done
+  Moment end;                             // the result is in place
+  const std::vector<at::Tensor> tensors;  // kept alive while the GPU uses them
 };
 
-// Tells the PeerWatch how far this rank is, and finds out when an operation takes longer than `timeout`, when
-// NCCL reports an error, and when another rank is known to be gone. After the first of these everything fails
-// with the same sentence, and `abort` has been called, which frees the GPU from what it waits for.
+// Reports this rank's progress to the PeerWatch. Detects operations that exceed `timeout`, errors that NCCL
+// reports, and lost ranks. After the first of these all operations fail with the same message, and `abort`
+// has been called, which ends the kernels that wait on the GPU.
 class NcclWatchdog {
  public:
-  // `trouble` tells what NCCL has to report; empty: nothing. Both are called on the watchdog's thread.
+  // `trouble` returns NCCL's error, or an empty string. Both functions are called on the watchdog's thread.
   NcclWatchdog(PeerWatch& watch, std::chrono::milliseconds timeout, std::function<std::string()> trouble,
                std::function<void()> abort);
   ~NcclWatchdog();
 
-  // In the order of the stream. Its time counts from its turn on the GPU.
+  // Adds an operation, in stream order. Its timeout counts from its start on the GPU.
   void Add(std::shared_ptr<DeviceOperation> operation);
-  // Returns when all that were added are over; throws as ThrowIfFailed.
+  // Blocks until all added operations have ended. Throws like ThrowIfFailed.
   void Drain();
 
   void ThrowIfFailed() const;
-  // Ends everything because of what this rank has seen (as PeerWatch::Investigate); throws as ThrowIfFailed.
+  // Ends everything because of a failure on this rank (the arguments are those of PeerWatch::Investigate).
+  // Throws like ThrowIfFailed.
   [[noreturn]] void Fail(const std::string& symptom, int peer);
 
  private:
@@ -56,12 +58,13 @@ class NcclWatchdog {
   const std::function<void()> abort_;
   std::atomic<bool> failed_ = false;
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<DeviceOperation>> running_;
-  bool closing_ = false, investigating_ = false;
-  std::exception_ptr error_;
-  std::thread thread_;  // last: it uses all of the above
+  std::deque<std::shared_ptr<DeviceOperation>> running_ ABSL_GUARDED_BY(mutex_);
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool investigating_ ABSL_GUARDED_BY(mutex_) = false;
+  std::exception_ptr error_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;  // last member: uses all of the above
 };
 
 }  // namespace scalelab::trainer

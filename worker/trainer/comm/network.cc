@@ -36,7 +36,7 @@ sockaddr_in SocketAddress(const std::string& address, int port) {
 
 struct Interface {
   std::string address;
-  uint32_t network = 0, mask = 0;  // in the order of the host
+  uint32_t network = 0, mask = 0;  // in host byte order
 };
 
 struct Host {
@@ -59,7 +59,7 @@ Host Parse(const std::string& description) {
   return host;
 }
 
-// The kernel chooses a source address without sending anything.
+// Returns the source address that the kernel would use for `address`. Connecting a UDP socket sends nothing.
 std::string SourceTowards(const std::string& address) {
   const Socket socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_in there = SocketAddress(address, 9), here{};
@@ -118,7 +118,7 @@ std::string ChooseAddress(const std::vector<std::string>& hosts, int rank) {
   if (others.empty()) return kLoopback;
   for (const Interface& here : mine.interfaces) {
     for (const Host& other : others) {
-      // An address that both have, as of a container bridge, leads from neither to the other.
+      // Skips an address that both hosts have, for example that of a container bridge.
       if (other.Has(here.address)) continue;
       const bool shared = std::ranges::any_of(other.interfaces, [&](const Interface& there) {
         return there.network == here.network && there.mask == here.mask && !mine.Has(there.address);
@@ -132,13 +132,13 @@ std::string ChooseAddress(const std::vector<std::string>& hosts, int rank) {
       if (mine.Has(source)) return source;
     }
   }
-  throw TrainerError("no network leads from " + mine.name + " to " + others.front().name +
-                         ": set GLOO_SOCKET_IFNAME to the interface that does",
+  throw TrainerError("no network connects " + mine.name + " and " + others.front().name +
+                         ": set GLOO_SOCKET_IFNAME to an interface that reaches the other machine",
                      ErrorKind::kCommunication);
 }
 
 Socket& Socket::operator=(Socket&& other) noexcept {
-  std::swap(fd_, other.fd_);  // ours closes with the other
+  std::swap(fd_, other.fd_);  // `other` closes our old descriptor
   return *this;
 }
 

@@ -1,4 +1,4 @@
-// Addresses and TCP connections between the nodes of a run. IPv4.
+// IPv4 addresses and TCP connections between the nodes of a run.
 #pragma once
 
 #include <chrono>
@@ -7,17 +7,17 @@
 
 namespace scalelab::trainer {
 
-// What a rank tells the others about its machine, in one line: host name and addresses. GLOO_SOCKET_IFNAME
-// names the only interface to consider; throws TrainerError when that one has no address.
+// Returns one line with the host name and IPv4 addresses of this machine, for the other ranks. If
+// GLOO_SOCKET_IFNAME is set, only that interface counts; throws TrainerError if it has no address.
 std::string DescribeHost();
 std::string HostName();
 
-// The address of this rank's machine under which the others reach it, by the descriptions of all ranks:
-// loopback where all ranks share a machine, else an address in a network that another machine is in too, else
-// the one from which the kernel would speak to another machine.
+// Returns the address under which the other ranks reach this rank's machine, given the descriptions of all
+// ranks. This is loopback if all ranks share a machine; else an address in a network that another machine is
+// in too; else the source address that the kernel chooses towards another machine.
 std::string ChooseAddress(const std::vector<std::string>& hosts, int rank);
 
-// A file descriptor that closes itself.
+// An owned file descriptor, closed by the destructor.
 class Socket {
  public:
   explicit Socket(int fd = -1) : fd_(fd) {}
@@ -31,11 +31,12 @@ class Socket {
   int fd_;
 };
 
-// Listens on a free port of `address`; throws TrainerError.
+// Listens on a free port of `address` and sets `port` to it. Throws TrainerError.
 Socket Listen(const std::string& address, int& port);
-// Not valid when the other side refuses or does not accept in time.
+// Connects to `address`. Returns an invalid socket if the other side refuses or `timeout` expires.
 Socket Connect(const std::string& address, int port, std::chrono::milliseconds timeout);
-// Sends what fits into the socket's buffer; false when the connection is gone. For short lines only.
+// Sends a short line without blocking. Returns false if the connection is closed or the line does not fit
+// into the socket's buffer.
 bool SendLine(const Socket& socket, const std::string& line);
 
 }  // namespace scalelab::trainer

@@ -1,5 +1,5 @@
-// An operation on its way: the caller makes it, the communication thread carries it out, anybody waits for
-// it.
+// A pending communication operation. The caller creates it, the communication thread carries it out, and any
+// thread may wait for it.
 #pragma once
 
 #include <atomic>
@@ -10,19 +10,22 @@
 #include <sstream>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "worker/trainer/comm/communicator.h"
 
 namespace scalelab::trainer {
 
 class Operation {
  public:
-  // `peer` is the other rank of a send or receive, -1 for a collective operation.
+  // `what` is a literal such as "all-reduce". `peer` is the other rank of a send or receive, -1 for
+  // a collective operation.
   explicit Operation(const char* what, int peer = -1) : what(what), peer(peer) {}
   virtual ~Operation() = default;
 
   bool collective() const { return peer < 0; }
 
-  // Once; `error` is null when the result is in place.
+  // Marks the operation as ended and wakes its waiters. Called once. `error` is null if the result
+  // is in place.
   void Complete(std::exception_ptr error) {
     std::lock_guard lock(mutex_);
     error_ = std::move(error);
@@ -38,19 +41,19 @@ class Operation {
 
   const char* const what;  // "all-reduce"
   const int peer;
-  std::chrono::steady_clock::time_point deadline;  // set at its start
+  std::chrono::steady_clock::time_point deadline;  // set when it starts
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<bool> over_ = false;
-  std::exception_ptr error_;
+  std::exception_ptr error_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What PeerWatch::Investigate is asked about.
+// Returns the symptom of a timeout for PeerWatch::Investigate.
 inline std::string LateSentence(const Operation& operation, std::chrono::milliseconds timeout) {
   std::ostringstream sentence;
-  sentence << operation.what << " was not over after " << static_cast<double>(timeout.count()) / 1000 << " s";
+  sentence << operation.what << " timed out after " << static_cast<double>(timeout.count()) / 1000 << " s";
   return sentence.str();
 }
 

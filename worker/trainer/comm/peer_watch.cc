@@ -17,13 +17,14 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// How old a neighbour's knowledge of a rank's progress may be.
+// The interval at which progress is sent to the neighbours.
 constexpr milliseconds kTick{100};
-// A rank that fails tells why before it goes; its words must be heard before its silence is judged.
+// A failing rank sends its verdict before it leaves. This time lets the verdict arrive before the
+// rank is blamed.
 constexpr milliseconds kGrace{200};
 constexpr milliseconds kConnect{500}, kAnswer{2000};
-// A neighbour that runs hears a goodbye at once; one that is stopped is not waited for any longer.
-constexpr milliseconds kFarewell{500};
+// How long Leave waits for the neighbours to close their ends. A stopped neighbour never does.
+constexpr milliseconds kLeaveTimeout{500};
 
 }  // namespace
 
@@ -37,7 +38,7 @@ PeerWatch::PeerWatch(int rank, int size, const std::string& address)
 void PeerWatch::Leave() {
   closing_ = true;
   const uint64_t one = 1;
-  if (write(wake_.get(), &one, sizeof one) < 0) {  // cannot happen; the tick would end the thread too
+  if (write(wake_.get(), &one, sizeof one) < 0) {  // cannot happen; kTick would end the thread anyway
   }
   if (thread_.joinable()) thread_.join();
   connections_.clear();
@@ -70,7 +71,7 @@ void PeerWatch::Join(const std::vector<std::string>& endpoints, const std::strin
   if (!connection.socket || !SendLine(connection.socket, Line("watch", std::to_string(rank_)))) {
     throw TrainerError("rank " + std::to_string(rank_) + " cannot connect to " + Name(next) + " at " +
                            peers_[next].address +
-                           ": check that nodes reach each other there, or set "
+                           ": check that the nodes reach each other there, or set "
                            "GLOO_SOCKET_IFNAME to another interface",
                        ErrorKind::kCommunication);
   }
@@ -99,8 +100,8 @@ std::string PeerWatch::Name(int rank) const {
 }
 
 std::string PeerWatch::LastKnown(int rank, const Progress& progress) {
-  return "; the last operation it is known to have finished is " + std::to_string(progress.finished) + " (" +
-         progress.what + "); see rank-" + std::to_string(rank) + ".err";
+  return "; the last operation that it is known to have finished is " + std::to_string(progress.finished) +
+         " (" + progress.what + "); see rank-" + std::to_string(rank) + ".err";
 }
 
 std::string PeerWatch::Line(const char* verb, const std::string& rest) const {
@@ -117,37 +118,37 @@ void PeerWatch::Run() {
   while (!closing_) {
     std::vector<pollfd> ready = {{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
     for (const Connection& c : connections_) ready.push_back({c.socket.get(), POLLIN, 0});
-    bool waiting_for_words = false;
+    bool in_grace = false;
     {
       std::lock_guard lock(mutex_);
-      for (const Peer& peer : peers_) waiting_for_words |= (peer.lost || peer.left) && verdict_.empty();
+      for (const Peer& peer : peers_) in_grace |= (peer.lost || peer.left) && verdict_.empty();
     }
-    poll(ready.data(), ready.size(), static_cast<int>((waiting_for_words ? kGrace / 4 : kTick).count()));
+    poll(ready.data(), ready.size(), static_cast<int>((in_grace ? kGrace / 4 : kTick).count()));
     std::erase_if(connections_, [&](Connection& c) { return !Read(c); });
     Accept();
     LookAtNeighbours();
   }
   Accept();
-  SayGoodbye();
+  AnnounceLeaving();
 }
 
-void PeerWatch::SayGoodbye() {
+void PeerWatch::AnnounceLeaving() {
   {
     std::lock_guard lock(mutex_);
-    // To every connection: a neighbour may not have come to saying who it is.
+    // Sends to every connection, because a neighbour may not have identified itself yet.
     for (const Connection& c : connections_) {
       SendLine(c.socket, ProgressLine("bye", rank_, mine_));
       shutdown(c.socket.get(), SHUT_WR);
     }
   }
-  // Closed while words of a neighbour are unread, a connection would be reset, and a goodbye that still waits
-  // to be sent be lost. A neighbour that has heard it closes its own end.
+  // Closing a connection with unread data resets it and discards a `bye` that is still being sent. So wait
+  // until the neighbour closes its end, which it does after reading the `bye`.
   const auto over = [](Connection& c) {
     char bytes[4096];
     const ssize_t count = recv(c.socket.get(), bytes, sizeof bytes, MSG_DONTWAIT);
     return count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK);
   };
-  for (const auto deadline = Clock::now() + kFarewell; !connections_.empty();) {
+  for (const auto deadline = Clock::now() + kLeaveTimeout; !connections_.empty();) {
     const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) break;
     std::vector<pollfd> ready;
@@ -172,7 +173,7 @@ bool PeerWatch::Read(Connection& connection) {
       Handle(connection, connection.unread.substr(0, end));
       connection.unread.erase(0, end + 1);
     }
-    if (connection.unread.size() > sizeof bytes) return false;  // nobody of ours writes such lines
+    if (connection.unread.size() > sizeof bytes) return false;  // no rank sends lines of this length
   }
   if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
   if (connection.rank >= 0) {
@@ -194,7 +195,7 @@ void PeerWatch::Handle(Connection& connection, const std::string& line) {
   if (verb == "verdict") {
     std::string verdict;
     std::getline(in >> std::ws, verdict);
-    return Condemn(verdict, /*tell=*/false);
+    return Condemn(verdict, /*notify=*/false);
   }
   int rank = -1;
   in >> rank;
@@ -203,18 +204,18 @@ void PeerWatch::Handle(Connection& connection, const std::string& line) {
     std::lock_guard lock(mutex_);
     std::string answer;
     for (int neighbour : {(rank_ + 1) % size_, (rank_ + size_ - 1) % size_}) {
-      answer += ProgressLine("heard", neighbour, peers_[neighbour].heard);
+      answer += ProgressLine("neighbour", neighbour, peers_[neighbour].progress);
     }
-    SendLine(connection.socket, answer + ProgressLine("here", rank_, mine_));
+    SendLine(connection.socket, answer + ProgressLine("self", rank_, mine_));
   } else if (verb == "watch") {
     connection.rank = rank;
-    told_ = -1;
+    announced_ = -1;
   } else if (verb == "at" || verb == "bye") {
     Progress progress;
     in >> progress.started >> progress.finished;
     std::getline(in >> std::ws, progress.what);
     std::lock_guard lock(mutex_);
-    peers_[rank].heard = progress;
+    peers_[rank].progress = progress;
     if (verb == "bye" && !peers_[rank].left) {
       peers_[rank].left = true;
       peers_[rank].gone_at = Clock::now();
@@ -226,34 +227,34 @@ void PeerWatch::LookAtNeighbours() {
   std::string verdict;
   {
     std::lock_guard lock(mutex_);
-    if (told_ != mine_.started + mine_.finished) {
+    if (announced_ != mine_.started + mine_.finished) {
       for (const Connection& c : connections_) {
         if (c.rank >= 0) SendLine(c.socket, ProgressLine("at", rank_, mine_));
       }
-      told_ = mine_.started + mine_.finished;
+      announced_ = mine_.started + mine_.finished;
     }
     if (!verdict_.empty()) return;
     for (int r = 0; r < size_ && verdict.empty(); ++r) {
       const Peer& peer = peers_[r];
-      const std::string last = LastKnown(r, peer.heard);
+      const std::string last = LastKnown(r, peer.progress);
       if (!(peer.lost || peer.left) || Clock::now() - peer.gone_at <= kGrace) continue;
       if (peer.lost) {
-        verdict = Name(r) + " is gone: its process ended without a goodbye" + last;
-      } else if (mine_.started > peer.heard.finished) {
-        verdict = Name(r) + " left before operation " + std::to_string(peer.heard.finished + 1) +
-                  " that others are in" + last;
+        verdict = Name(r) + " is gone: its process ended unexpectedly" + last;
+      } else if (mine_.started > peer.progress.finished) {
+        verdict = Name(r) + " left before operation " + std::to_string(peer.progress.finished + 1) +
+                  ", which other ranks have started" + last;
       }
     }
   }
-  if (!verdict.empty()) Condemn(verdict, /*tell=*/true);
+  if (!verdict.empty()) Condemn(verdict, /*notify=*/true);
 }
 
-void PeerWatch::Condemn(const std::string& verdict, bool tell) {
+void PeerWatch::Condemn(const std::string& verdict, bool notify) {
   if (condemned()) return;
   std::vector<int> others;
   {
     std::lock_guard lock(mutex_);
-    for (int r = 0; tell && r < size_; ++r) {
+    for (int r = 0; notify && r < size_; ++r) {
       if (r != rank_ && !peers_[r].lost && !peers_[r].left) others.push_back(r);
     }
   }
@@ -266,7 +267,7 @@ void PeerWatch::Condemn(const std::string& verdict, bool tell) {
     std::lock_guard lock(mutex_);
     if (verdict_.empty()) verdict_ = verdict;
     condemned_.store(true, std::memory_order_release);
-    interrupt.swap(interrupt_);  // once
+    interrupt.swap(interrupt_);  // called only once
   }
   if (interrupt) interrupt();
 }
@@ -286,7 +287,7 @@ std::string PeerWatch::Investigate(const std::string& symptom, int only) {
   std::vector<Progress> known(size_);
   {
     std::lock_guard lock(mutex_);
-    for (int r = 0; r < size_; ++r) known[r] = r == rank_ ? mine_ : peers_[r].heard;
+    for (int r = 0; r < size_; ++r) known[r] = r == rank_ ? mine_ : peers_[r].progress;
   }
   for (const auto deadline = Clock::now() + kAnswer; !condemned();) {
     std::vector<pollfd> ready;
@@ -312,19 +313,19 @@ std::string PeerWatch::Investigate(const std::string& symptom, int only) {
         std::getline(in >> std::ws, progress.what);
         if (token != token_ || rank < 0 || rank >= size_) continue;
         if (progress.finished >= known[rank].finished) known[rank] = progress;
-        a.answered |= verb == "here";
+        a.answered |= verb == "self";
       }
     }
   }
-  if (condemned()) return verdict();  // somebody else knows better
+  if (condemned()) return verdict();  // another rank has found the cause
 
   int64_t furthest = 0;
   for (const Progress& p : known) furthest = std::max(furthest, p.started);
-  // The other side of a message may only be waiting for a rank that does not answer.
+  // The peer of a message may itself be waiting for a rank that does not answer.
   const auto concerned = [&](int r) {
     return r != rank_ && (only < 0 || r == only || (asked[r].reached && !asked[r].answered));
   };
-  // Ranks that answer may be late only because they wait for one that does not.
+  // Ranks that answer may only be late because they wait for a rank that does not.
   bool all_answer = true;
   for (int r = 0; r < size_; ++r) all_answer &= !concerned(r) || asked[r].answered;
   std::string blame;
@@ -334,19 +335,19 @@ std::string PeerWatch::Investigate(const std::string& symptom, int only) {
                gone = !asked[r].reached && !asked[r].answered;
     const bool behind = all_answer && only < 0 && known[r].started < furthest;
     if (!silent && !gone && !behind) continue;
-    if (++named > 4) continue;  // names enough
+    if (++named > 4) continue;  // limit the length of the message
     blame += (blame.empty() ? "" : "; and ") + Name(r) +
-             (gone     ? " cannot be reached (ended, or its node is cut off)"
-              : silent ? " does not answer (stopped, or its node is stuck)"
+             (gone     ? " cannot be reached (its process ended or its node is disconnected)"
+              : silent ? " does not answer (its process is stopped or its node hangs)"
                        : " has not started operation " + std::to_string(known[r].started + 1)) +
              LastKnown(r, known[r]);
   }
   if (blame.empty()) {
-    blame = only >= 0
-                ? Name(only) + " answers, but takes no part in it"
-                : "all ranks answer and have started it; the network is too slow, or raise comm_timeout_s";
+    blame = only >= 0 ? Name(only) + " answers, but does not take part in the operation"
+                      : "all ranks answer and have started the operation: check the network, or raise "
+                        "comm_timeout_s in the study";
   }
-  Condemn(symptom + " on " + Name(rank_) + ": " + blame, /*tell=*/true);
+  Condemn(symptom + " on " + Name(rank_) + ": " + blame, /*notify=*/true);
   return verdict();
 }
 
@@ -359,7 +360,7 @@ std::unique_ptr<PeerWatch> WatchPeers(int rank, int size, const GatherLines& gat
   const std::vector<std::string> all = gather(watch->endpoint() + " " + token.str());
   std::istringstream first(all[0]);
   std::string skipped, shared;
-  first >> skipped >> skipped >> skipped >> shared;  // rank 0's counts
+  first >> skipped >> skipped >> skipped >> shared;  // the token of rank 0
   watch->Join(all, shared);
   return watch;
 }

@@ -1,10 +1,11 @@
-// Who of the other ranks is still there, and how far: beside the communicator's own transport, so that it
-// answers when that one does not.
+// Failure detection between the ranks of a run, over TCP connections that do not depend on
+// the communicator's transport.
 //
-//   Every rank listens on a TCP port and keeps a connection to the next rank. Its two neighbours hear ten
-//   times a second how far it is. A connection that closes without a goodbye is a rank that was killed: known
-//   at once. A rank that is late is found by a roll call: all ranks are asked, and one that is stopped or cut
-//   off does not answer. Whoever knows what is wrong tells all others, who then fail with the same sentence.
+// Every rank listens on a TCP port and keeps a connection to the next rank. A rank sends its progress, when
+// it has changed, to its two neighbours about ten times a second. A connection that closes without a `bye`
+// message means that the rank's process was killed, so this is detected at once. A late rank is found by
+// asking all ranks for their progress: a stopped or disconnected rank does not answer. The rank that finds a
+// failure sends its verdict to all others, so that all ranks fail with the same message.
 #pragma once
 
 #include <atomic>
@@ -17,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "worker/trainer/comm/network.h"
 
 namespace scalelab::trainer {
@@ -27,60 +29,61 @@ class PeerWatch {
   PeerWatch(int rank, int size, const std::string& address);
   ~PeerWatch() { Leave(); }
 
-  // What the other ranks must know, in one line.
+  // Returns the one-line endpoint of this rank for Join on all ranks.
   std::string endpoint() const { return endpoint_; }
   const std::string& address() const { return address_; }
-  // Starts watching; `endpoints` of all ranks in their order. All ranks pass the same `token`, which keeps
-  // strangers out. Throws TrainerError when the next rank cannot be reached.
+  // Starts watching. `endpoints` are those of all ranks in rank order. All ranks pass the same `token`;
+  // messages with another token are ignored. Throws TrainerError if the next rank cannot be reached.
   void Join(const std::vector<std::string>& endpoints, const std::string& token);
 
-  // Says goodbye: the others know that no later operation can include this rank. Takes half a second at most.
+  // Sends `bye` to the neighbours: no later operation can include this rank. Takes at most half a second.
   void Leave();
 
-  // What to do as soon as something is known to be wrong, on a thread of the watch or of Investigate:
-  // interrupt what this rank waits for. Once; at once if it is known already.
+  // Sets a function that is called once as soon as a failure is known, at once if it is known already. It
+  // must interrupt whatever this rank waits for. It runs on the thread of the watch or the
+  // caller of Investigate.
   void OnCondemned(std::function<void()> interrupt);
 
-  // This rank's progress through the collective operations, which all ranks count alike. `what` must be a
-  // literal.
+  // Report this rank's progress through the collective operations, which all ranks count alike. `what` must
+  // be a string literal.
   void Started(const char* what);
   void Finished(const char* what);
 
-  // Whether something is known to be wrong; cheap. verdict() is then the sentence for the user.
+  // Returns whether a failure is known; cheap. verdict() then returns the error message for the user.
   bool condemned() const { return condemned_.load(std::memory_order_acquire); }
   std::string verdict() const;
 
-  // Something is wrong on this rank: `symptom` ("all-reduce was not over after 5 s"). Finds out which rank is
-  // to blame, tells the others and returns the verdict. `peer` is the only other rank concerned, -1: all are.
-  // Takes up to 3 s.
+  // Handles a failure on this rank: finds the rank that caused it, sends the verdict to the others and
+  // returns it. `symptom` is for example "all-reduce timed out after 5 s". `peer` is the only other rank
+  // concerned, or -1 for all. Takes up to 3 s.
   std::string Investigate(const std::string& symptom, int peer);
 
  private:
   struct Progress {
     int64_t started = 0, finished = 0;  // numbers of collective operations, from 1
-    std::string what = "nothing";       // the last finished one
+    std::string what = "nothing";       // name of the last finished operation
   };
   struct Peer {
     std::string address, host;
     int port = 0;
-    Progress heard;
-    bool left = false;  // said goodbye
-    bool lost = false;  // the connection closed without
-    std::chrono::steady_clock::time_point gone_at;  // when either became known
+    Progress progress;
+    bool left = false;                              // sent `bye`
+    bool lost = false;                              // its connection closed without `bye`
+    std::chrono::steady_clock::time_point gone_at;  // when `left` or `lost` was set
   };
   struct Connection {
     Socket socket;
     std::string unread;
-    int rank = -1;  // of a neighbour; -1: somebody who asks or tells, once
+    int rank = -1;  // of a neighbour; -1: a rank that sends a single question or verdict
   };
 
   void Run();
-  void SayGoodbye();
+  void AnnounceLeaving();
   void Accept();
-  bool Read(Connection& connection);  // false: closed
+  bool Read(Connection& connection);  // returns false when closed
   void Handle(Connection& connection, const std::string& line);
   void LookAtNeighbours();
-  void Condemn(const std::string& verdict, bool tell);
+  void Condemn(const std::string& verdict, bool notify);
   std::string Line(const char* verb, const std::string& rest) const;
   std::string ProgressLine(const char* verb, int rank, const Progress& progress) const;
   std::string Name(int rank) const;
@@ -89,22 +92,23 @@ class PeerWatch {
   const int rank_, size_;
   std::string address_, endpoint_, token_;
   Socket listener_, wake_;
-  std::vector<Connection> connections_;  // of the thread
-  int64_t told_ = -1;                    // of the thread: progress that neighbours have heard of
+  std::vector<Connection> connections_;  // used by the thread
+  int64_t announced_ = -1;               // used by the thread: progress last sent to the neighbours
 
-  mutable std::mutex mutex_;  // guards the four below
-  std::vector<Peer> peers_;
-  Progress mine_;
-  std::string verdict_;
-  std::function<void()> interrupt_;
+  mutable std::mutex mutex_;
+  std::vector<Peer> peers_ ABSL_GUARDED_BY(mutex_);  // address, host and port are constant after Join
+  Progress mine_ ABSL_GUARDED_BY(mutex_);
+  std::string verdict_ ABSL_GUARDED_BY(mutex_);
+  std::function<void()> interrupt_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> condemned_ = false, closing_ = false;
   std::thread thread_;
 };
 
-// One line of every rank to every rank, by whatever the ranks already have in common; shorter than 1 KiB.
+// Exchanges one line of less than 1 KiB between all ranks, by any means that the ranks have already. Returns
+// the lines in rank order.
 using GatherLines = std::function<std::vector<std::string>(const std::string& mine)>;
 
-// Joins a watch over all ranks of a run; all call it at the same time.
+// Creates a watch over all ranks of a run. Collective.
 std::unique_ptr<PeerWatch> WatchPeers(int rank, int size, const GatherLines& gather);
 
 }  // namespace scalelab::trainer

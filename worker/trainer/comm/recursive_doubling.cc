@@ -4,21 +4,21 @@
 
 namespace scalelab::trainer {
 
-std::vector<Meeting> RecursiveDoubling(int rank, int size) {
-  using enum Meeting::Kind;
+std::vector<PairStep> RecursiveDoubling(int rank, int size) {
+  using enum PairStep::Kind;
   const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(size))), beyond = size - power;
-  // Of the first 2 * beyond ranks the odd ones stand for their pair.
+  // The first 2 * beyond ranks form pairs; the odd rank of each pair takes part in the exchanges.
   const bool in_pair = rank < 2 * beyond;
-  if (in_pair && rank % 2 == 0) return {{kGive, rank + 1}, {kReceiveResult, rank + 1}};
-  std::vector<Meeting> meetings;
-  if (in_pair) meetings.push_back({kTake, rank - 1});
+  if (in_pair && rank % 2 == 0) return {{kSend, rank + 1}, {kReceiveResult, rank + 1}};
+  std::vector<PairStep> steps;
+  if (in_pair) steps.push_back({kReceive, rank - 1});
   const int number = in_pair ? rank / 2 : rank - beyond;
   for (int mask = 1; mask < power; mask *= 2) {
     const int other = number ^ mask;
-    meetings.push_back({kExchange, other < beyond ? 2 * other + 1 : other + beyond});
+    steps.push_back({kExchange, other < beyond ? 2 * other + 1 : other + beyond});
   }
-  if (in_pair) meetings.push_back({kSendResult, rank - 1});
-  return meetings;
+  if (in_pair) steps.push_back({kSendResult, rank - 1});
+  return steps;
 }
 
 }  // namespace scalelab::trainer

@@ -1,16 +1,16 @@
-// Who exchanges what with whom in an all-reduce of few bytes.
+// The schedule of an all-reduce for small tensors.
 #pragma once
 
 #include <vector>
 
 namespace scalelab::trainer {
 
-// One meeting with another rank. What two ranks bring together is always the whole tensor.
-struct Meeting {
+// One exchange of whole tensors with another rank.
+struct PairStep {
   enum class Kind {
-    kExchange,  // both send what they have and reduce it with the other's
-    kGive,      // this rank sends, the other one reduces
-    kTake,      // the other way round
+    kExchange,  // both ranks send, receive and reduce
+    kSend,      // this rank sends, the peer reduces
+    kReceive,   // the peer sends, this rank reduces
     kSendResult,
     kReceiveResult
   };
@@ -18,11 +18,11 @@ struct Meeting {
   int peer;
 };
 
-// The meetings of `rank` in their order: recursive doubling, as Thakur, Rabenseifner and Gropp describe it
-// ("Optimization of Collective Communication Operations in MPICH", 2005). After k exchanges a rank has the
-// reduction over 2^k of them. Ranks beyond the largest power of two give theirs to a neighbour first and get
-// the result from it. Where the operand of the lower rank always comes first, results are the same bits on
-// all ranks, also of operations that mind the order.
-std::vector<Meeting> RecursiveDoubling(int rank, int size);
+// Returns the steps of `rank` in order. The algorithm is recursive doubling as in Thakur, Rabenseifner and
+// Gropp, "Optimization of Collective Communication Operations in MPICH" (2005). After k exchanges a rank
+// holds the reduction over 2^k ranks. Ranks beyond the largest power of two first send their tensor to a
+// neighbour and receive the result from it at the end. If the operand of the lower rank always comes first,
+// the result is the same on all ranks, bit for bit, even for reductions that depend on the order of operands.
+std::vector<PairStep> RecursiveDoubling(int rank, int size);
 
 }  // namespace scalelab::trainer

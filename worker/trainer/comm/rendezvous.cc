@@ -10,6 +10,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "absl/base/thread_annotations.h"
 #include "worker/trainer/errors.h"
 
 namespace scalelab::trainer {
@@ -17,7 +18,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Neither a directory of another machine nor LibTorch's store tells when a key comes.
+// The interval between polls for a key. Neither a network directory nor LibTorch's store notifies
+// of new keys.
 constexpr milliseconds kPoll{5};
 
 class TcpStore : public KeyStore {
@@ -27,7 +29,7 @@ class TcpStore : public KeyStore {
     options.port = static_cast<uint16_t>(port);
     options.isServer = rank == 0;
     options.numWorkers = static_cast<size_t>(size);
-    options.waitWorkers = false;  // who is missing is found out, and told, afterwards
+    options.waitWorkers = false;  // GatherThrough reports missing ranks
     options.timeout = timeout;
     store_ = c10::make_intrusive<c10d::TCPStore>(host, options);
   }
@@ -44,7 +46,7 @@ class TcpStore : public KeyStore {
   c10::intrusive_ptr<c10d::TCPStore> store_;
 };
 
-// A file a key. Each rank removes its own; the last one to leave removes the directory.
+// One file per key. Each rank removes its own files. The last rank removes the directory.
 class DirectoryStore : public KeyStore {
  public:
   explicit DirectoryStore(const std::string& path) : path_(path) {
@@ -53,7 +55,7 @@ class DirectoryStore : public KeyStore {
   ~DirectoryStore() override {
     std::error_code ignored;
     for (const std::string& file : mine_) std::filesystem::remove(file, ignored);
-    std::filesystem::remove(path_, ignored);  // fails while it has files of others
+    std::filesystem::remove(path_, ignored);  // fails while other ranks have files in it
   }
   void Set(const std::string& key, const std::string& value) override {
     const std::string file = FileOf(key), unfinished = file + ".new";
@@ -80,8 +82,8 @@ class DirectoryStore : public KeyStore {
   }
 
   const std::string path_;
-  std::mutex mutex_;  // guards mine_
-  std::vector<std::string> mine_;
+  std::mutex mutex_;
+  std::vector<std::string> mine_ ABSL_GUARDED_BY(mutex_);  // files of this rank
 };
 
 std::string Variable(const char* name) {
@@ -108,7 +110,7 @@ Rendezvous RendezvousOfRun(std::string_view backend) {
   rendezvous.host.clear();
   if (directory.empty()) {
     throw TrainerError("backend \"" + std::string(backend) +
-                           "\" needs a place where ranks meet: set SCALELAB_ATTEMPT_DIR to a new directory "
+                           "\" needs a rendezvous of its ranks: set SCALELAB_ATTEMPT_DIR to a new directory "
                            "that all ranks see, or MASTER_ADDR and MASTER_PORT to rank 0's machine and a "
                            "free port of it",
                        ErrorKind::kCommunication);
@@ -131,7 +133,7 @@ std::unique_ptr<KeyStore> OpenStore(const Rendezvous& rendezvous, int rank, int 
                                   : rendezvous.host + ":" + std::to_string(rendezvous.port) +
                                         " (MASTER_ADDR and "
                                         "MASTER_PORT): check that they name rank 0's machine and a free port";
-    throw TrainerError("rank " + std::to_string(rank) + " cannot meet the other ranks at " + place + ": " +
+    throw TrainerError("rank " + std::to_string(rank) + " cannot use the rendezvous at " + place + ": " +
                            FirstLine(e.what()),
                        ErrorKind::kCommunication);
   }
@@ -153,7 +155,8 @@ std::vector<std::string> GatherThrough(KeyStore& store, const std::string& key, 
   std::vector<std::string> lines(size);
   std::string missing;
   for (int r = 0; r < size; ++r) {
-    // Once the time is over those who have come are still told from those who have not.
+    // After the deadline each remaining rank is still checked once, so that the message lists
+    // only missing ranks.
     if (std::optional<std::string> line = WaitForKey(store, key + std::to_string(r), deadline)) {
       lines[r] = *std::move(line);
     } else {
@@ -162,9 +165,9 @@ std::vector<std::string> GatherThrough(KeyStore& store, const std::string& key, 
   }
   if (!missing.empty()) {
     throw TrainerError(
-        "rank " + std::to_string(rank) + " waited in vain for rank " + missing + " of " +
+        "rank " + std::to_string(rank) + " timed out waiting for rank " + missing + " of " +
             std::to_string(size) +
-            " at the rendezvous: see their output, or raise comm_timeout_s if they start slowly",
+            " at the rendezvous: see their output, or raise comm_timeout_s in the study if they start slowly",
         ErrorKind::kCommunication);
   }
   return lines;

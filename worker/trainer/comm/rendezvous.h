@@ -1,4 +1,4 @@
-// Where ranks that no MPI has joined meet for the first time.
+// The rendezvous of ranks that MPI has not connected.
 #pragma once
 
 #include <chrono>
@@ -10,38 +10,39 @@
 
 namespace scalelab::trainer {
 
-// How ranks that know nothing of each other meet.
+// Where the ranks of a run meet.
 struct Rendezvous {
-  // A directory that all ranks see; files in it are made and removed. Used when `host` is empty.
+  // A directory that all ranks see. Used if `host` is empty. Ranks create files in it and remove them.
   std::string directory;
-  // Rank 0 listens on this port of this machine.
+  // The machine and the port on which rank 0 listens.
   std::string host;
   int port = 0;
 };
 
-// By MASTER_ADDR and MASTER_PORT when they are set, else in SCALELAB_ATTEMPT_DIR. Throws TrainerError, which
-// names `backend`, without either.
+// Returns MASTER_ADDR and MASTER_PORT if both are set, else a directory in SCALELAB_ATTEMPT_DIR. Throws
+// TrainerError that names `backend` if neither is given.
 Rendezvous RendezvousOfRun(std::string_view backend);
 
-// Keys that all ranks share, each set once. Any thread calls; no call waits for another rank.
+// A key-value store that all ranks share. Each key is set once. Any thread may call; no call waits
+// for another rank.
 class KeyStore {
  public:
   virtual ~KeyStore() = default;
   virtual void Set(const std::string& key, const std::string& value) = 0;
-  // Nothing as long as nobody has set it.
+  // Returns the value, or nothing if the key is not set yet.
   virtual std::optional<std::string> Find(const std::string& key) = 0;
 };
 
-// Throws TrainerError when it cannot be made or reached.
+// Creates or connects to the store. Throws TrainerError if that fails.
 std::unique_ptr<KeyStore> OpenStore(const Rendezvous& rendezvous, int rank, int size,
                                     std::chrono::milliseconds timeout);
 
-// Waits until somebody sets the key; nothing when nobody has by `deadline`.
+// Waits until the key is set and returns its value. Returns nothing after `deadline`.
 std::optional<std::string> WaitForKey(KeyStore& store, const std::string& key,
                                       std::chrono::steady_clock::time_point deadline);
 
-// One line of every rank under names that begin with `key`; throws TrainerError that names the ranks that
-// have not come by `deadline`.
+// Gathers one line from every rank, under keys that begin with `key`. Throws TrainerError that names the
+// ranks that are missing at `deadline`.
 std::vector<std::string> GatherThrough(KeyStore& store, const std::string& key, int rank, int size,
                                        const std::string& mine,
                                        std::chrono::steady_clock::time_point deadline);

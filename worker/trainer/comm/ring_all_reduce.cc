@@ -2,13 +2,14 @@
 
 #include <algorithm>
 
+#include "worker/trainer/comm/ring_schedule.h"
 #include "worker/trainer/comm/tensors.h"
 
 namespace scalelab::trainer {
 namespace {
 
-// A block travels in parts, so that one is added while the next is on its way. Few of them: each costs the
-// communicator an operation.
+// A block is sent in parts, so that one part is added while the next one is in transit. The number of parts
+// is small because each one costs the communicator an operation.
 constexpr int64_t kPartBytes = 256 << 10, kMostParts = 8;
 
 std::vector<at::Tensor> Parts(const at::Tensor& block) {
@@ -28,7 +29,7 @@ void Add(const at::Tensor& to, const at::Tensor& values) {
   }
 }
 
-// This rank's place in a ring, and what it does there.
+// This rank's place in a ring, and its hops.
 class RingMember {
  public:
   RingMember(Communicator& communicator, const at::Tensor& flat, const Ring& ring)
@@ -38,12 +39,12 @@ class RingMember {
         size_(ring.size()),
         place_(PlaceIn(ring, communicator.rank())) {}
 
-  size_t size() const { return size_; }
-  // The block that is `back` places before this rank's own.
-  at::Tensor Block(size_t back) const { return RingBlock(flat_, (place_ + size_ - back) % size_, size_); }
+  int size() const { return static_cast<int>(size_); }
+  int place() const { return static_cast<int>(place_); }
+  at::Tensor Block(int place) const { return RingBlock(flat_, static_cast<size_t>(place), size_); }
 
-  // One hop: `outgoing` to the next rank, `incoming` from the one before. Calls `arrived` with the number of
-  // each part of `incoming`.
+  // Sends `outgoing` to the next rank and receives `incoming` from the previous one. Calls `arrived(i)` when
+  // part i of `incoming` has arrived.
   template <typename Arrived>
   void Hop(const at::Tensor& outgoing, const at::Tensor& incoming, const Arrived& arrived) {
     std::vector<std::unique_ptr<Work>> receiving, sending;
@@ -77,27 +78,26 @@ at::Tensor RingBlock(const at::Tensor& flat, size_t place, size_t places) {
 
 size_t PlaceIn(const Ring& ring, int rank) {
   const auto place = std::ranges::find(ring, rank);
-  TORCH_CHECK(place != ring.end(), "rank ", rank, " is not in the ring that it calls");
+  TORCH_CHECK(place != ring.end(), "rank ", rank, " is not in the ring");
   return static_cast<size_t>(place - ring.begin());
 }
 
 void RingReduceScatter(Communicator& communicator, const at::Tensor& flat, const Ring& ring) {
   RingMember member(communicator, flat, ring);
   const at::Tensor received = at::empty({RingBlock(flat, 0, ring.size()).numel()}, flat.options());
-  // A block starts at the rank after its owner and is complete when it reaches that one.
-  for (size_t hop = 1; hop < member.size(); ++hop) {
-    const at::Tensor block = member.Block(hop + 1);
-    const at::Tensor incoming = received.narrow(0, 0, block.numel());
-    const std::vector<at::Tensor> values = Parts(incoming), sums = Parts(block);
-    member.Hop(member.Block(hop), incoming, [&](size_t part) { Add(sums[part], values[part]); });
-  }
+  ForEachReduceScatterHop(member.place(), member.size(), [&](int outgoing, int incoming) {
+    const at::Tensor sum = member.Block(incoming);
+    const at::Tensor values = received.narrow(0, 0, sum.numel());
+    const std::vector<at::Tensor> value_parts = Parts(values), sum_parts = Parts(sum);
+    member.Hop(member.Block(outgoing), values, [&](size_t part) { Add(sum_parts[part], value_parts[part]); });
+  });
 }
 
 void RingAllGather(Communicator& communicator, const at::Tensor& flat, const Ring& ring) {
   RingMember member(communicator, flat, ring);
-  for (size_t hop = 1; hop < member.size(); ++hop) {
-    member.Hop(member.Block(hop - 1), member.Block(hop), [](size_t) {});
-  }
+  ForEachAllGatherHop(member.place(), member.size(), [&](int outgoing, int incoming) {
+    member.Hop(member.Block(outgoing), member.Block(incoming), [](size_t) {});
+  });
 }
 
 void RingAllReduce(Communicator& communicator, const at::Tensor& flat, ReduceOp op, const Ring& ring) {

@@ -1,14 +1,14 @@
-// All-reduce around a ring of ranks, made of a communicator's sends and receives: any of them will do.
+// All-reduce around a ring of ranks, using the sends and receives of any communicator.
 //
-// As Patarasuk and Yuan describe it ("Bandwidth optimal all-reduce algorithms for clusters of workstations",
-// 2009) and Horovod has made it known: a tensor is cut into as many blocks as there are ranks. Each goes once
-// around the ring and gathers the values of all (reduce-scatter), then once more and brings the result to all
-// (all-gather). A rank sends 2 * (ranks - 1) / ranks times the tensor, whatever the number of ranks.
+// The algorithm is that of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+// workstations" (2009), which Horovod uses. A tensor is cut into one block per rank. Each block goes once
+// around the ring and sums the values of all ranks (reduce-scatter), then once more to bring the result to
+// all ranks (all-gather). A rank sends 2 * (ranks - 1) / ranks times the size of the tensor.
 //
-// `ring` is any ranks of the communicator in any order, the same on all of them, this rank among them; only
-// they call, at the same time. `flat` has one dimension without gaps, any number of elements, also fewer than
-// ranks, and of the types that communicators take. It lies in host memory or on a GPU, as the communicator
-// can take it. Throw what the communicator throws.
+// `ring` holds any ranks of the communicator in any order, the same on all of them. Only these ranks call,
+// all at the same time. `flat` is a one-dimensional tensor without gaps, of a type that communicators take.
+// It may have any number of elements, also fewer than ranks, and may be in host memory or on a GPU if the
+// communicator supports that. All functions throw what the communicator throws.
 #pragma once
 
 #include <vector>
@@ -19,21 +19,21 @@ namespace scalelab::trainer {
 
 using Ring = std::vector<int>;
 
-// What the rank in place `place` of a ring of `places` ranks ends with. Sizes differ by at most one element;
-// empty where there are fewer elements than ranks. A view.
+// Returns a view of the block that place `place` of `places` owns after RingReduceScatter. Block sizes differ
+// by at most one element; a block is empty if there are fewer elements than places.
 at::Tensor RingBlock(const at::Tensor& flat, size_t place, size_t places);
 size_t PlaceIn(const Ring& ring, int rank);
 
-// This rank's block of `flat` becomes the sum over the ring; the other blocks are left half done.
+// Replaces this rank's block of `flat` by the sum over the ring. The other blocks then hold partial sums.
 void RingReduceScatter(Communicator& communicator, const at::Tensor& flat, const Ring& ring);
-// Each rank's block of `flat` is brought to all.
+// Copies each rank's block of `flat` to all ranks of the ring.
 void RingAllGather(Communicator& communicator, const at::Tensor& flat, const Ring& ring);
 
-// Replaces `flat` by its sum or average over the ring, the same bits on all of its ranks. `op` is kSum or
-// kAverage, which adds first and divides then.
+// Replaces `flat` by its sum or average over the ring; the result is the same on all its ranks, bit for bit.
+// `op` is kSum or kAverage, which divides the sum.
 void RingAllReduce(Communicator& communicator, const at::Tensor& flat, ReduceOp op, const Ring& ring);
 
-// Multiplies by `factor` where the tensor lies.
+// Multiplies by `factor` on the tensor's device.
 void ScaleInPlace(const at::Tensor& tensor, double factor);
 
 }  // namespace scalelab::trainer

@@ -43,7 +43,7 @@ std::unique_ptr<Work> SoloCommunicator::StartAllGather(const at::Tensor& output,
 
 std::unique_ptr<Work> SoloCommunicator::StartSend(const at::Tensor&, int to) {
   CheckPeer(to, *this);
-  return nullptr;  // not reached: one rank has no peer
+  return nullptr;  // unreachable: CheckPeer throws
 }
 
 std::unique_ptr<Work> SoloCommunicator::StartReceive(const at::Tensor&, int from) {

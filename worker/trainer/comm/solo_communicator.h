@@ -1,4 +1,4 @@
-// One rank alone: every operation is over at once and costs nothing, or a copy.
+// The communicator of a single rank: every operation ends at once and costs nothing or one copy.
 #pragma once
 
 #include "worker/trainer/comm/communicator.h"
@@ -15,7 +15,7 @@ class SoloCommunicator : public Communicator {
                                            ReduceOp op) override;
   std::unique_ptr<Work> StartAllGather(const at::Tensor& output, const at::Tensor& input) override;
   void Broadcast(const at::Tensor&, int) override {}
-  // There is nobody to send to: both throw.
+  // Always throw: a single rank has no peer.
   std::unique_ptr<Work> StartSend(const at::Tensor& tensor, int to) override;
   std::unique_ptr<Work> StartReceive(const at::Tensor& tensor, int from) override;
   std::vector<std::string> AllGather(std::string_view mine) override { return {std::string(mine)}; }

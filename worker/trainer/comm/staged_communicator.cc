@@ -7,11 +7,11 @@
 namespace scalelab::trainer {
 
 struct StagedCommunicator::Transfer {
-  at::Tensor output;       // where the result belongs; undefined: nowhere
-  at::Tensor host_output;  // where the host puts it
+  at::Tensor output;       // receives the result; undefined for a send
+  at::Tensor host_output;  // the tensor in host memory
   Moment arrived;
   std::function<std::unique_ptr<Work>()> start;
-  std::unique_ptr<Work> work;  // once started
+  std::unique_ptr<Work> work;  // set when started
 };
 
 class StagedCommunicator::StagedWork : public Work {
@@ -21,12 +21,12 @@ class StagedCommunicator::StagedWork : public Work {
   void Wait() override {
     if (const auto transfer = std::move(transfer_)) owner_.Finish(*transfer);
   }
-  // The result belongs into the tensor though nobody asked for it.
+  // Copies the result into the tensor even if Wait was never called.
   ~StagedWork() override {
     try {
       if (std::uncaught_exceptions() == 0) Wait();
     } catch (const std::exception&) {
-      // The next operation fails the same way.
+      // The next operation fails with the same error.
     }
   }
 
@@ -145,7 +145,7 @@ std::unique_ptr<Work> StagedCommunicator::StartSend(const at::Tensor& tensor, in
   if (!Staged(tensor)) return host_->StartSend(tensor, to);
   auto transfer = std::make_shared<Transfer>();
   const at::Tensor host = transfer->host_output = Fetch(tensor, transfer->arrived);
-  transfer->arrived.Wait();  // outside of the order of the others: at once
+  transfer->arrived.Wait();  // sends have no order with collective operations: start at once
   transfer->work = host_->StartSend(host, to);
   return std::make_unique<StagedWork>(*this, std::move(transfer));
 }

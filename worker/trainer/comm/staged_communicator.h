@@ -1,4 +1,4 @@
-// Tensors of a GPU over a communicator that knows host memory only.
+// GPU tensors over a communicator that takes host memory only.
 #pragma once
 
 #include <deque>
@@ -9,13 +9,13 @@
 
 namespace scalelab::trainer {
 
-// Each tensor travels through pinned host memory: down on a stream of its own while the GPU computes, back on
-// the waiting thread's current stream. Operations start in the order of the calls, each when its tensor has
-// arrived on the host; nobody but the caller looks for that, so they start late while the caller is
-// elsewhere, as it is when the GPU still has much to do. Tensors in host memory are handed on.
+// Copies each tensor to pinned host memory on a stream of its own, while the GPU computes, and back on the
+// waiting thread's current stream. Operations start in the order of the calls, each after its tensor has
+// arrived on the host. Only calls to this object check for arrival, so operations start late while the
+// calling thread does other work. Tensors in host memory are passed on.
 class StagedCommunicator : public Communicator {
  public:
-  // `device` is where the tensors lie.
+  // `device` holds the tensors that need copying.
   StagedCommunicator(std::unique_ptr<Communicator> host, at::Device device);
   ~StagedCommunicator() override;
 
@@ -38,17 +38,18 @@ class StagedCommunicator : public Communicator {
 
   bool Staged(const at::Tensor& tensor) const { return tensor.device() == device_; }
   at::Tensor HostLike(const at::Tensor& tensor) const;
-  // On its way to the host; `arrived` is when it is there.
+  // Starts the copy to the host; `arrived` is the moment when it is complete.
   at::Tensor Fetch(const at::Tensor& tensor, Moment& arrived);
   std::unique_ptr<Work> Enqueue(std::shared_ptr<Transfer> transfer);
-  // Starts those at the head that have arrived; with `all`, waits for the others and starts them too.
+  // Starts the pending operations whose tensors have arrived, in order. With `all`, waits for the other
+  // tensors and starts their operations too.
   void StartArrived(bool all);
   void Finish(Transfer& transfer);
 
   const std::unique_ptr<Communicator> host_;
   const at::Device device_;
   const DeviceStream stream_;
-  std::deque<std::shared_ptr<Transfer>> waiting_;  // collective operations, not started
+  std::deque<std::shared_ptr<Transfer>> waiting_;  // pending collective operations
 };
 
 }  // namespace scalelab::trainer

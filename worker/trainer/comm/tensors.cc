@@ -5,50 +5,6 @@
 #include "worker/trainer/errors.h"
 
 namespace scalelab::trainer {
-namespace {
-
-struct Sum {
-  template <typename T>
-  T operator()(T a, T b) const {
-    return a + b;
-  }
-};
-struct Max {
-  template <typename T>
-  T operator()(T a, T b) const {
-    return b > a ? b : a;
-  }
-};
-struct BitAnd {
-  int64_t operator()(int64_t a, int64_t b) const { return a & b; }
-};
-
-// `Wide` is what T is computed in.
-template <typename T, typename Wide, typename Op>
-void Reduce(void* result, const void* a, const void* b, size_t count) {
-  T* out = static_cast<T*>(result);
-  const T* x = static_cast<const T*>(a);
-  const T* y = static_cast<const T*>(b);
-  for (size_t i = 0; i < count; ++i) {
-    out[i] = static_cast<T>(Op()(static_cast<Wide>(x[i]), static_cast<Wide>(y[i])));
-  }
-}
-
-template <typename T, typename Wide>
-ReduceFunction FunctionFor(ReduceOp op) {
-  return op == ReduceOp::kMax ? Reduce<T, Wide, Max> : Reduce<T, Wide, Sum>;
-}
-
-template <typename T, typename Wide>
-void ScaleAs(const at::Tensor& tensor, double factor) {
-  T* data = static_cast<T*>(tensor.data_ptr());
-  const Wide wide = static_cast<Wide>(factor);
-  for (int64_t i = 0, n = tensor.numel(); i < n; ++i) {
-    data[i] = static_cast<T>(static_cast<Wide>(data[i]) * wide);
-  }
-}
-
-}  // namespace
 
 void CheckTensor(const at::Tensor& tensor) {
   const at::ScalarType type = tensor.scalar_type();
@@ -65,8 +21,10 @@ void CheckTensor(const at::Tensor& tensor) {
 void CheckReduction(const at::Tensor& tensor, ReduceOp op) {
   CheckTensor(tensor);
   const bool integer = tensor.scalar_type() == at::kLong;
-  if (op == ReduceOp::kAverage && integer) throw TrainerError("integers have no average over ranks");
-  if (op == ReduceOp::kBitAnd && !integer) throw TrainerError("only int64 has a bitwise and over ranks");
+  if (op == ReduceOp::kAverage && integer)
+    throw TrainerError("an average over ranks needs a floating-point tensor");
+  if (op == ReduceOp::kBitAnd && !integer)
+    throw TrainerError("a bitwise AND over ranks needs an int64 tensor");
 }
 
 void CheckBlocks(const at::Tensor& whole, const at::Tensor& block, int size) {
@@ -88,25 +46,12 @@ void CheckPeer(int peer, const Communicator& communicator) {
 }
 
 ReduceFunction ReduceFunctionFor(at::ScalarType type, ReduceOp op) {
-  if (op == ReduceOp::kBitAnd) return Reduce<int64_t, int64_t, BitAnd>;
-  if (type == at::kFloat) return FunctionFor<float, float>(op);
-  if (type == at::kHalf) return FunctionFor<at::Half, float>(op);
-  if (type == at::kBFloat16) return FunctionFor<at::BFloat16, float>(op);
-  if (type == at::kDouble) return FunctionFor<double, double>(op);
-  return FunctionFor<int64_t, int64_t>(op);
+  if (op == ReduceOp::kBitAnd) return BitAndFunction();
+  return op == ReduceOp::kMax ? MaxFunction(type) : SumFunction(type);
 }
 
 void Scale(const at::Tensor& tensor, double factor) {
-  switch (tensor.scalar_type()) {
-    case at::kHalf:
-      return ScaleAs<at::Half, float>(tensor, factor);
-    case at::kBFloat16:
-      return ScaleAs<at::BFloat16, float>(tensor, factor);
-    case at::kDouble:
-      return ScaleAs<double, double>(tensor, factor);
-    default:
-      return ScaleAs<float, float>(tensor, factor);
-  }
+  ScaleArray(tensor.data_ptr(), static_cast<size_t>(tensor.numel()), tensor.scalar_type(), factor);
 }
 
 }  // namespace scalelab::trainer

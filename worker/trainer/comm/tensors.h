@@ -1,25 +1,22 @@
-// What communicators ask of tensors, and the arithmetic that they do themselves.
+// Checks and arithmetic that communicators share.
 #pragma once
 
-#include <cstddef>
-
 #include "worker/trainer/comm/communicator.h"
+#include "worker/trainer/kernels/reduce_kernels.h"
 
 namespace scalelab::trainer {
 
-// Throw TrainerError for what no communicator takes: tensors with gaps, other types, other memory; `op` on a
-// type that has no such reduction; blocks of the wrong size; a rank that does not exist.
+// Throw TrainerError for arguments that no communicator takes: tensors with gaps or of other types, an `op`
+// that the type does not support, blocks of the wrong size, a rank that does not exist.
 void CheckTensor(const at::Tensor& tensor);
 void CheckReduction(const at::Tensor& tensor, ReduceOp op);
 void CheckBlocks(const at::Tensor& whole, const at::Tensor& block, int size);
 void CheckPeer(int peer, const Communicator& communicator);
 
-// result[i] = a[i] op b[i] for `count` elements; kAverage adds. `result` may be `a` or `b`. Plain loops:
-// Torch's operators would start a second team of OpenMP threads on the communication thread.
-using ReduceFunction = void (*)(void* result, const void* a, const void* b, size_t count);
+// Returns the function that reduces elements of `type` by `op`; kAverage adds.
 ReduceFunction ReduceFunctionFor(at::ScalarType type, ReduceOp op);
 
-// Multiplies by `factor`, on the calling thread.
+// Multiplies by `factor` on the calling thread.
 void Scale(const at::Tensor& tensor, double factor);
 
 }  // namespace scalelab::trainer

@@ -11,19 +11,19 @@ namespace {
 
 constexpr int kPad = 4;
 
-using Table = std::array<std::array<float, 256>, kChannels>;
+using Cifar10Table = std::array<std::array<float, 256>, kChannels>;
 
-constexpr Table kNormal = [] {
+constexpr Cifar10Table kCifar10Normal = [] {
   constexpr float mean[] = {0.4914f, 0.4822f, 0.4465f}, deviation[] = {0.2470f, 0.2435f, 0.2616f};
-  Table table{};
+  Cifar10Table table{};
   for (int c = 0; c < kChannels; ++c) {
     for (int v = 0; v < 256; ++v) table[c][v] = (static_cast<float>(v) / 255.0f - mean[c]) / deviation[c];
   }
   return table;
 }();
 
-// One image of `side` x `side` pixels to `out`, where a pixel's channel c stands at pixel * pixel_stride +
-// c * channel_stride. The layout is a template argument because the inner loop is all there is.
+// Writes one image of `side` x `side` pixels to `out`; channel c of a pixel is at pixel * pixel_stride +
+// c * channel_stride. The layout is a template argument for the speed of the inner loop.
 template <bool channels_last>
 void WriteImage(const uint8_t* image, int side, const CropFlip& crop, float* out) {
   const int64_t plane = int64_t{side} * side;
@@ -38,11 +38,12 @@ void WriteImage(const uint8_t* image, int side, const CropFlip& crop, float* out
     if (source_row < 0 || source_row >= side) continue;
     const uint8_t* source = image + source_row * side + shift;
     float* row = out + y * side * pixel_stride;
-    // A flip mirrors the crop: target column x shows what column side - 1 - x would show.
+    // A flip mirrors the crop: target column x gets the pixel of column side - 1 - x.
     const int64_t step = crop.flip ? -pixel_stride : pixel_stride;
     float* target = row + (crop.flip ? side - 1 - first : first) * pixel_stride;
     for (int x = first; x < last; ++x, target += step) {
-      for (int c = 0; c < kChannels; ++c) target[c * channel_stride] = kNormal[c][source[c * plane + x]];
+      for (int c = 0; c < kChannels; ++c)
+        target[c * channel_stride] = kCifar10Normal[c][source[c * plane + x]];
     }
   }
 }
@@ -56,7 +57,7 @@ Batch AllocateBatch(int64_t size, int64_t side, at::MemoryFormat format, bool pi
 }
 
 CropFlip DrawCropFlip(uint64_t seed, int64_t epoch, int64_t sample) {
-  // Samples count from 1 here: purpose 0 belongs to the order of the epoch.
+  // Samples count from 1 here, because key 0 is used for the order of the epoch.
   Random random(seed, static_cast<uint64_t>(epoch), static_cast<uint64_t>(sample) + 1);
   CropFlip crop;
   crop.down = static_cast<int>(random.Below(2 * kPad + 1));

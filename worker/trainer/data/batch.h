@@ -1,4 +1,4 @@
-// Bytes of images -> normalised, augmented tensors.
+// Converts bytes of images to normalized and augmented tensors.
 #pragma once
 
 #include <cstdint>
@@ -14,34 +14,35 @@ struct Batch {
   at::Tensor labels;  // int64 [n]
 };
 
-// For `size` images of `side` x `side` pixels, in host memory that a GPU copies from by itself if `pinned`.
+// Allocates a batch of `size` images of `side` x `side` pixels in host memory; `pinned` memory can be copied
+// to a GPU asynchronously.
 Batch AllocateBatch(int64_t size, int64_t side, at::MemoryFormat format, bool pinned = false);
 
-// He et al. 2015, section 4.2: four pixels of zeros (after normalisation) on each side, a random crop of that
-// to the size it had, a flip with probability one half.
+// The augmentation of He et al. 2015, section 4.2: pad the normalized image with four pixels of zeros on each
+// side, crop it at random to its original size, and flip it with probability one half.
 struct CropFlip {
   int down = 4, right = 4;  // corner of the crop in the padded image, 0 to 8
   bool flip = false;
 };
 
-// Depends on nothing else, so that a sample is augmented the same way whichever rank trains on it.
+// Draws the augmentation of a sample. It depends on the arguments only, so it is the same on every rank.
 CropFlip DrawCropFlip(uint64_t seed, int64_t epoch, int64_t sample);
 
-// What augmentation is drawn from, beside the sample's number.
+// The seed and epoch of random augmentation; the sample's number is the third input.
 struct Augmentation {
   uint64_t seed = 0;
   int64_t epoch = 0;
 };
 
-// Writes the samples into the first rows of `batch`, which was allocated for set.shape.side: normalised, and
-// with `augmentation` at random, as CropFlip says, or ImageFiles where the images are files. Throws
-// TrainerError for a file that cannot be decoded.
+// Writes the samples, normalized, into the first rows of `batch`, which was allocated for set.shape.side. If
+// `augmentation` is not null, images in memory are augmented by CropFlip and image files by ImageFiles.
+// Throws TrainerError for a file that cannot be decoded.
 void LoadBatch(const ImageSet& set, std::span<const int32_t> samples, const Augmentation* augmentation,
                Batch& batch);
 
-// Of images in memory: writes the samples into the first rows of `batch`, each channel less its mean over its
-// deviation (of the CIFAR-10 training set); `crops` is empty or one for each sample. `batch` was allocated
-// for set.shape.side.
+// Writes samples in memory into the first rows of `batch`, which was allocated for set.shape.side. Each
+// channel is normalized by the mean and deviation of the CIFAR-10 training set. `crops` is empty or has one
+// element for each sample.
 void FillBatch(const ImageSet& set, std::span<const int32_t> samples, std::span<const CropFlip> crops,
                Batch& batch);
 

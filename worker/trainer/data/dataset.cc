@@ -16,7 +16,7 @@ namespace scalelab::trainer {
 namespace {
 
 constexpr int64_t kSyntheticTrain = 50'000;       // at most
-constexpr int64_t kSyntheticBytes = 200LL << 20;  // of training images, unless more are asked for
+constexpr int64_t kSyntheticBytes = 200LL << 20;  // of training images, unless train_samples is set
 
 ImageSet Allocate(const ImageShape& shape, int64_t size) {
   ImageSet set;
@@ -38,16 +38,16 @@ ImageSet ReadRecords(const std::vector<RecordFile>& files, int64_t limit) {
     for (int64_t left = std::min(file.records, set.size - image); left > 0;) {
       const int64_t records = std::min<int64_t>(left, 1000);
       if (!in.read(chunk.data(), records * kCifar10RecordBytes)) {
-        throw TrainerError(
-            file.path + ": cannot read record " + std::to_string(file.records - left) + " and after",
-            ErrorKind::kData);
+        throw TrainerError(file.path + ": cannot read from record " + std::to_string(file.records - left) +
+                               " on: download the data set again",
+                           ErrorKind::kData);
       }
       for (int64_t r = 0; r < records; ++r, ++image) {
         const char* record = chunk.data() + r * kCifar10RecordBytes;
         set.labels[image] = static_cast<uint8_t>(record[0]);
         if (set.labels[image] >= set.shape.classes) {
           throw TrainerError(file.path + ": label " + std::to_string(set.labels[image]) +
-                                 " is none of 0 to 9: this is no CIFAR-10 file in its binary version",
+                                 " is not in 0 to 9: use the binary version of CIFAR-10",
                              ErrorKind::kData);
         }
         std::memcpy(set.pixels.get() + image * set.shape.bytes(), record + 1, set.shape.bytes());
@@ -58,7 +58,7 @@ ImageSet ReadRecords(const std::vector<RecordFile>& files, int64_t limit) {
   return set;
 }
 
-// `first` keeps training and test images apart.
+// `first` selects different images for training and for testing.
 ImageSet MakeSynthetic(const ImageShape& shape, int64_t size, uint64_t first) {
   // One random value for each 8 x 8 square of each channel, so that the pattern survives cropping.
   const int64_t across = (shape.side + 7) / 8, squares = kChannels * across * across;
@@ -95,9 +95,8 @@ int64_t TrainLimit(const TrainingSpec& spec) {
 
 ImageShape Cifar10Shape(const TrainingSpec& spec) {
   if (spec.image_size != 0 || spec.classes != 0) {
-    throw TrainerError(
-        "image_size and classes are for data set \"synthetic\"; \"cifar10\" has its own: remove them",
-        ErrorKind::kData);
+    throw TrainerError("image_size and classes are not supported by data set \"cifar10\": remove them",
+                       ErrorKind::kData);
   }
   return {};
 }
@@ -133,8 +132,7 @@ constexpr int kFolderSide = 224;
 
 ImageShape FolderShape(const TrainingSpec& spec) {
   if (spec.classes != 0) {
-    throw TrainerError("classes is for data set \"synthetic\"; \"imagefolder\" has its own: remove it",
-                       ErrorKind::kData);
+    throw TrainerError("classes is not supported by data set \"imagefolder\": remove it", ErrorKind::kData);
   }
   const absl::StatusOr<std::vector<std::string>> classes = ListImageClasses(spec.data_dir);
   if (!classes.ok()) throw TrainerError(std::string(classes.status().message()), ErrorKind::kData);
@@ -184,8 +182,7 @@ const Entry& Find(const TrainingSpec& spec) {
     if (entry.name == spec.dataset) return entry;
     known += (known.empty() ? "" : ", ") + std::string(entry.name);
   }
-  throw TrainerError("this trainer has no data set \"" + spec.dataset + "\": it has " + known,
-                     ErrorKind::kData);
+  throw TrainerError("unknown data set \"" + spec.dataset + "\": use one of " + known, ErrorKind::kData);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Image sets in memory.
+// Data sets of images.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace scalelab::trainer {
 
 inline constexpr int kChannels = 3;
 
-// What all images of a set have in common; those of CIFAR-10 unless it is told otherwise.
+// Properties shared by all images of a set. The defaults are those of CIFAR-10.
 struct ImageShape {
   int side = 32;  // of a square, in pixels
   int classes = 10;
@@ -22,39 +22,41 @@ struct ImageShape {
 
 class ImageFiles;
 
-// Images and their classes. Images are in memory as bytes, each of them red, green and blue plane row by row,
-// or they are files.
+// Images and their classes. Images are either files or bytes in memory; in memory each image has its red,
+// green and blue planes one after another, row by row.
 struct ImageSet {
   ImageShape shape;
   int64_t size = 0;
-  std::unique_ptr<uint8_t[]> pixels;        // size * shape.bytes(); null where they are files
-  std::shared_ptr<const ImageFiles> files;  // null where they are in memory
+  std::unique_ptr<uint8_t[]> pixels;        // size * shape.bytes(); null if the images are files
+  std::shared_ptr<const ImageFiles> files;  // null if the images are in memory
   std::vector<uint16_t> labels;             // size, each below shape.classes
 
-  // In memory.
+  // The images must be in memory.
   const uint8_t* image(int64_t i) const { return pixels.get() + i * shape.bytes(); }
 };
 
 struct Dataset {
   ImageSet train;
-  ImageSet test;  // empty when the run does not evaluate
+  ImageSet test;  // empty if the run does not evaluate
 };
 
-// What the images of data set `spec.dataset` will be, without reading them. Throws as LoadDataset does.
+// Returns the shape of the images of data set `spec.dataset` without reading them. Throws
+// as LoadDataset does.
 ImageShape ReadShape(const TrainingSpec& spec);
 
-// Data set `spec.dataset`. Of the training set the first spec.train_samples, if that is not 0.
+// Loads data set `spec.dataset`. If spec.train_samples is not 0, the training set has only the
+// first spec.train_samples images.
 //
-// "imagefolder": the files that spec.data_dir lists (proto/image_folder.h), as squares of spec.image_size
-// pixels (0: 224); spec.train_samples of them are at even distances. Only the list is in memory.
+// "imagefolder": the files that spec.data_dir lists (catalog/image_folder.h), as squares of spec.image_size
+// pixels (0: 224). spec.train_samples selects files at even distances. Only the list is in memory.
 //
-// "cifar10": from the files in spec.data_dir.
+// "cifar10": the files in spec.data_dir.
 //
-// "synthetic": images of spec.image_size x spec.image_size pixels in spec.classes classes (0: as CIFAR-10),
-// made from their index alone, whatever the seed: a pattern of the class under noise. There are 50,000 for
-// training, or as many as fit into 200 MiB (17,066 of 64 x 64 pixels, 1,393 of 224 x 224), or
-// spec.train_samples of them, up to 50,000, whatever memory they take on each rank; and a fifth of what fits
-// for testing.
+// "synthetic": images of spec.image_size x spec.image_size pixels in spec.classes classes (0: as CIFAR-10).
+// An image is a pattern of its class under noise; it depends on its index, not on the seed. By default the
+// training set has 50,000 images or as many as fit into 200 MiB (17,066 of 64 x 64 pixels, 1,393 of 224 x
+// 224). With spec.train_samples it has that many, up to 50,000, whatever memory they take on each rank. The
+// test set has a fifth of the default number.
 //
 // Throws TrainerError of kind data.
 Dataset LoadDataset(const TrainingSpec& spec);

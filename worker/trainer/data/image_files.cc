@@ -16,18 +16,18 @@ namespace {
 constexpr double kSmallestArea = 0.08, kMiddle = 224.0 / 256;
 const double kLogWidest = std::log(4.0 / 3.0);
 
-using Table = std::array<std::array<float, 256>, kChannels>;
+using ImageNetTable = std::array<std::array<float, 256>, kChannels>;
 
-constexpr Table kNormal = [] {
+constexpr ImageNetTable kImageNetNormal = [] {
   constexpr float mean[] = {0.485f, 0.456f, 0.406f}, deviation[] = {0.229f, 0.224f, 0.225f};
-  Table table{};
+  ImageNetTable table{};
   for (int c = 0; c < kChannels; ++c) {
     for (int v = 0; v < 256; ++v) table[c][v] = (static_cast<float>(v) / 255.0f - mean[c]) / deviation[c];
   }
   return table;
 }();
 
-// From 0 to 1.
+// Returns a number from 0 to 1.
 double Uniform(Random& random) { return static_cast<double>(random.Next() >> 11) * 0x1p-53; }
 
 ImageRegion Centered(ImageSize size, double width, double height) {
@@ -36,19 +36,19 @@ ImageRegion Centered(ImageSize size, double width, double height) {
 
 [[noreturn]] void Fail(const std::string& path, const absl::Status& why) {
   throw TrainerError(path + ": " + std::string(why.message()) +
-                         "; replace the file (scalelab data verify imagefolder finds all such ones)",
+                         "; replace the file (scalelab data verify imagefolder finds all such files)",
                      ErrorKind::kData);
 }
 
-// Square of pixels to the layout of a batch.
-void Normalise(const uint8_t* rgb, int side, bool flip, bool channels_last, float* out) {
+// Converts a square of pixels to the layout of a batch.
+void Normalize(const uint8_t* rgb, int side, bool flip, bool channels_last, float* out) {
   const int64_t plane = int64_t{side} * side;
   const int64_t pixel_stride = channels_last ? kChannels : 1, channel_stride = channels_last ? 1 : plane;
   for (int y = 0; y < side; ++y) {
     float* target = out + (int64_t{y} * side + (flip ? side - 1 : 0)) * pixel_stride;
     const int64_t step = flip ? -pixel_stride : pixel_stride;
     for (int x = 0; x < side; ++x, rgb += kChannels, target += step) {
-      for (int c = 0; c < kChannels; ++c) target[c * channel_stride] = kNormal[c][rgb[c]];
+      for (int c = 0; c < kChannels; ++c) target[c * channel_stride] = kImageNetNormal[c][rgb[c]];
     }
   }
 }
@@ -56,7 +56,7 @@ void Normalise(const uint8_t* rgb, int side, bool flip, bool channels_last, floa
 }  // namespace
 
 ImagePiece DrawPiece(const Augmentation& augmentation, int64_t sample, ImageSize size) {
-  // As DrawCropFlip counts samples.
+  // Uses the same key as DrawCropFlip.
   Random random(augmentation.seed, static_cast<uint64_t>(augmentation.epoch),
                 static_cast<uint64_t>(sample) + 1);
   ImagePiece piece;
@@ -73,7 +73,7 @@ ImagePiece DrawPiece(const Augmentation& augmentation, int64_t sample, ImageSize
                     static_cast<double>(height)};
     return piece;
   }
-  // Of a very long image: what fits of its middle.
+  // The image is very long: take the largest part of its middle that is allowed.
   piece.region = Centered(size, std::min<double>(size.width, size.height * 4.0 / 3.0),
                           std::min<double>(size.height, size.width * 4.0 / 3.0));
   return piece;
@@ -133,7 +133,7 @@ void ImageFiles::FillOne(int64_t sample, const Augmentation* augmentation, std::
   region = {region.left * scale, region.top * scale, region.width * scale, region.height * scale};
   scratch.resize(size_t{kChannels} * side_ * side_);
   ResizeRegion(*image, region, side_, scratch.data());
-  Normalise(scratch.data(), side_, piece.flip, channels_last, out);
+  Normalize(scratch.data(), side_, piece.flip, channels_last, out);
 }
 
 }  // namespace scalelab::trainer

@@ -41,7 +41,7 @@ Request Parse(const std::string& line, const Dataset& data) {
   for (const int32_t sample : request.samples) valid = valid && sample >= 0 && sample < images.size;
   if (!valid) {
     throw TrainerError("request \"" + line.substr(0, 100) +
-                       "\": it must be \"train EPOCH LAYOUT SAMPLE...\" or \"test 0 LAYOUT SAMPLE...\" with "
+                       "\": use \"train EPOCH LAYOUT SAMPLE...\" or \"test 0 LAYOUT SAMPLE...\" with "
                        "samples of that set");
   }
   request.of_test = set == "test";
@@ -68,11 +68,11 @@ void ServeImages(const TrainingSpec& spec, std::istream& requests, std::ostream&
     const Augmentation augmentation{static_cast<uint64_t>(spec.seed), request.epoch};
     Batch batch = AllocateBatch(std::ssize(request.samples), set.shape.side, request.format);
     LoadBatch(set, request.samples, !request.of_test && spec.augment ? &augmentation : nullptr, batch);
-    // Storage is in the order of its layout, without gaps.
+    // The storage has the order of the layout and no gaps.
     out.write(static_cast<const char*>(batch.images.data_ptr()),
               static_cast<std::streamsize>(batch.images.nbytes()));
     out.flush();
-    if (!out) return;  // whoever asked is gone
+    if (!out) return;  // the client has closed the pipe
   }
 }
 

@@ -1,5 +1,5 @@
-// The images of a run for programs in other languages, decoded and augmented as TrainLoader has them: data
-// sets whose images are files would hardly come out the same, pixel for pixel, from another library.
+// Serves the images of a run to programs in other languages, decoded and augmented as TrainLoader does it.
+// Another image library would hardly produce the same pixels.
 #pragma once
 
 #include <iosfwd>
@@ -8,13 +8,13 @@
 
 namespace scalelab::trainer {
 
-// First a line {"side":224,"classes":1000,"train":N,"test":M} and N + M labels of 16 bits, training images
-// first. Then for every line of `requests`, until there is no more, the images it asks for:
-//   train EPOCH LAYOUT SAMPLE...    as that epoch trains on them, so augmented if spec.augment
-//   test 0 LAYOUT SAMPLE...         as they are evaluated
-// as float in LAYOUT, NCHW or NHWC, in the order asked for; SAMPLE counts from 0. Numbers are little-endian.
-// Throws TrainerError of kind data for an image that cannot be decoded, of kind configuration for a request
-// that is none of these.
+// Writes a line {"side":224,"classes":1000,"train":N,"test":M} and N + M labels of 16 bits, training images
+// first. Then answers every line of `requests` until its end with the requested images:
+//   train EPOCH LAYOUT SAMPLE...    images as that epoch trains on them, augmented if spec.augment is set
+//   test 0 LAYOUT SAMPLE...         images as they are evaluated
+// Images are float in LAYOUT (NCHW or NHWC) and in the requested order; SAMPLE counts from 0. Numbers are
+// little-endian. Throws TrainerError of kind data for an image that cannot be decoded, and of kind other for
+// an invalid request.
 void ServeImages(const TrainingSpec& spec, std::istream& requests, std::ostream& out);
 
 }  // namespace scalelab::trainer

@@ -19,7 +19,7 @@ TrainLoader::TrainLoader(const ImageSet& set, ShardedSampler sampler, const Opti
     if (options.device.is_cuda()) {
       slot.device = {at::empty_like(slot.host.images, options.device),
                      at::empty_like(slot.host.labels, options.device)};
-      slot.used = Moment(options.device);  // by whoever had this memory before
+      slot.used = Moment(options.device);  // by earlier work in this memory
     }
   }
   thread_ = std::thread(&TrainLoader::Run, this);

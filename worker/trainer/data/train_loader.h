@@ -1,5 +1,5 @@
-// Batches of a whole run, made ahead on a thread of its own, and brought to the device from there on a stream
-// of its own.
+// Prepares the batches of a whole run ahead of time. A separate thread makes them and copies them to the
+// device on a separate stream.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ namespace scalelab::trainer {
 class TrainLoader {
  public:
   struct Options {
-    int64_t batch_per_rank = 0;  // at most, of any step
+    int64_t batch_per_rank = 0;  // the largest batch of any step
     int64_t total_steps = 0;     // over all epochs
     bool augment = false;
     uint64_t seed = 0;
@@ -30,9 +30,9 @@ class TrainLoader {
   TrainLoader(const ImageSet& set, ShardedSampler sampler, const Options& options);
   ~TrainLoader();
 
-  // The batch of the next step, on the device; it stays valid until the next call, on a GPU for what the
-  // current stream is given until then. At most total_steps calls. Throws what LoadBatch threw, in the step
-  // that the batch was for.
+  // Returns the batch of the next step, on the device. The batch stays valid until the next call; on a GPU,
+  // for the work that is put on the current stream until then. May be called total_steps times. Throws an
+  // exception of LoadBatch in the step of its batch.
   const Batch& Next();
 
  private:
@@ -42,7 +42,7 @@ class TrainLoader {
     Batch host, device;  // the same on a CPU
     int64_t samples = 0;
     Moment copied;  // from host to device
-    Moment used;    // by the step that got it
+    Moment used;    // by the step that trains on it
   };
 
   void Run();
@@ -51,15 +51,16 @@ class TrainLoader {
   const ImageSet& set_;
   ShardedSampler sampler_;
   Options options_;
-  // On a CPU one is in use, one ready, one being written. The host may be some steps ahead of a GPU.
+  // On a CPU one slot is in use, one is ready and one is being written. The host may be some steps ahead
+  // of a GPU.
   const int slot_count_;
   std::array<Slot, kMostSlots> slots_;
   std::counting_semaphore<kMostSlots + 1> free_, ready_{0};
   std::atomic<bool> stop_ = false;
-  std::exception_ptr error_;  // why there is no batch after the filled ones; set before ready_ is released
+  std::exception_ptr error_;  // why no batch follows the filled ones; set before ready_ is released
   std::atomic<int64_t> filled_ = 0;
   int64_t taken_ = 0;
-  Batch part_;  // of a slot that is not full
+  Batch part_;  // the used rows of a slot that is not full
   std::thread thread_;
 };
 

@@ -18,7 +18,7 @@ bool WantsGpu(const TrainingSpec& spec) {
   return spec.device == "cuda" || spec.backend == "nccl" || (spec.device == "auto" && spec.gpus_per_rank > 0);
 }
 
-// The field that asks for a GPU, for complaints.
+// Returns the field that requests a GPU, for error messages.
 std::string Wish(const TrainingSpec& spec) {
   return spec.backend == "nccl"  ? "backend \"nccl\""
          : spec.device == "cuda" ? "device \"cuda\""
@@ -47,7 +47,7 @@ void PrepareDevice(at::Device device, bool tf32) {
   c10::cuda::set_device(device.index());
   at::globalContext().setAllowTF32CuBLAS(tf32);
   at::globalContext().setAllowTF32CuDNN(tf32);
-  at::globalContext().setBenchmarkCuDNN(true);  // shapes stay the same
+  at::globalContext().setBenchmarkCuDNN(true);  // pays because shapes do not change
 }
 
 int64_t PeakDeviceBytes(at::Device device) {
@@ -63,7 +63,7 @@ at::Device ChooseDevice(const TrainingSpec& spec, int) {
   if (!WantsGpu(spec)) return at::kCPU;
   if (spec.device == "auto" && spec.backend != "nccl") {
     std::fprintf(stderr,
-                 "gpus_per_rank is %lld, but this trainer was built without CUDA: it trains on the CPU\n",
+                 "gpus_per_rank is %lld, but this trainer was built without CUDA: training on the CPU\n",
                  static_cast<long long>(spec.gpus_per_rank));
     return at::kCPU;
   }

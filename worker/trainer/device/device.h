@@ -1,4 +1,4 @@
-// Which device a rank trains on.
+// Chooses the device that a rank trains on.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,19 @@
 
 namespace scalelab::trainer {
 
-// GPUs that this process can use; 0 in a build without CUDA.
+// Returns the number of GPUs that this process can use; 0 in a build without CUDA.
 int VisibleGpus();
 
-// Field `device`: "auto" is a GPU for backend nccl and where the ranks were given GPUs, if this build knows
-// any. A rank takes the GPU of its number on the node among those it sees. Throws TrainerError where there is
-// none.
+// Returns the device for field `device` of the specification. "auto" means a GPU for backend nccl or if
+// gpus_per_rank is set, provided that this build supports GPUs. Of the GPUs that it sees, a rank takes the
+// one with the number of its local rank. Throws TrainerError if there is no GPU.
 at::Device ChooseDevice(const TrainingSpec& spec, int local_rank);
 
-// Makes it the calling thread's device, and its single precision exact, or TensorFloat-32 where `tf32`.
+// Makes `device` the calling thread's device. Single-precision operations then use TensorFloat-32 if `tf32`,
+// and are exact otherwise.
 void PrepareDevice(at::Device device, bool tf32);
 
-// The most that tensors have taken on the device so far; 0 on a CPU.
+// Returns the peak memory of tensors on the device in bytes; 0 on a CPU.
 int64_t PeakDeviceBytes(at::Device device);
 
 }  // namespace scalelab::trainer

@@ -13,7 +13,7 @@ namespace scalelab::trainer {
 struct Moment::Point {
   std::chrono::steady_clock::time_point time;
 #ifdef SCALELAB_CUDA
-  std::optional<at::cuda::CUDAEvent> event;  // of a GPU
+  std::optional<at::cuda::CUDAEvent> event;  // set for a GPU
 #endif
 };
 

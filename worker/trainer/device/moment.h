@@ -1,4 +1,4 @@
-// Points in the work of a device, which on a GPU goes on while the host is elsewhere.
+// Points in the work of a device. On a GPU the host runs ahead of these.
 #pragma once
 
 #include <memory>
@@ -7,8 +7,8 @@
 
 namespace scalelab::trainer {
 
-// The end of everything that the calling thread's current stream of a device has been given so far. On a CPU
-// that is now. Undefined when made without a device: over, and nobody waits for it.
+// The end of all work that the calling thread's current stream of a device has at construction. On a CPU this
+// is the current time. A default-constructed Moment has passed already.
 class Moment {
  public:
   Moment();
@@ -17,13 +17,13 @@ class Moment {
   Moment& operator=(Moment&&) noexcept;
   ~Moment();
 
-  // Whether the device has come this far.
+  // Returns whether the device has passed this point.
   bool Over() const;
-  // Returns when it has.
+  // Blocks the host until the device has passed this point.
   void Wait() const;
-  // What the calling thread's current stream is given from now on begins after it; the host does not wait.
+  // Makes later work on the calling thread's current stream wait for this point. Does not block the host.
   void Block() const;
-  // Seconds between two moments of one device, both over.
+  // Returns the seconds between two moments of one device. Both must have passed.
   double SecondsSince(const Moment& earlier) const;
 
  private:
@@ -31,7 +31,7 @@ class Moment {
   std::unique_ptr<Point> point_;
 };
 
-// A stream of a GPU, out of the pool that streams come from in turn; nothing on a CPU.
+// A stream of a GPU, taken from Torch's pool of streams; nothing on a CPU.
 class DeviceStream {
  public:
   explicit DeviceStream(at::Device device);
@@ -43,7 +43,7 @@ class DeviceStream {
   std::unique_ptr<Stream> stream_;
 };
 
-// What the calling thread gives to the stream's device goes to that stream while this lives.
+// Makes a stream the calling thread's current stream of its device, for the lifetime of this object.
 class StreamScope {
  public:
   explicit StreamScope(const DeviceStream& stream);

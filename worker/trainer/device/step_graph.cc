@@ -14,16 +14,16 @@ struct StepGraph::Graph {
 };
 
 StepGraph::StepGraph(const std::function<void()>& work) : graph_(std::make_unique<Graph>()) {
-  // Other threads may look at events meanwhile, as the watchdog of NCCL does.
+  // Other threads may query events during the recording, as the NCCL watchdog does.
   graph_->graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
   try {
     work();
   } catch (...) {
     const std::exception_ptr cause = std::current_exception();
     try {
-      graph_->graph.capture_end();  // the stream must not stay in the recording
+      graph_->graph.capture_end();  // ends the capture on the stream
     } catch (const std::exception&) {
-      // That the recording is broken is no news.
+      // Ignored: the recording is known to be broken.
     }
     std::rethrow_exception(cause);
   }
@@ -36,7 +36,7 @@ void StepGraph::Replay() { graph_->graph.replay(); }
 
 struct StepGraph::Graph {};
 StepGraph::StepGraph(const std::function<void()>&) {
-  throw TrainerError("only work of a GPU can be recorded: build with preset cuda");
+  throw TrainerError("only GPU work can be recorded into a graph: build the trainer with preset cuda");
 }
 void StepGraph::Replay() {}
 

@@ -1,5 +1,5 @@
-// A CUDA graph: work for a GPU that is recorded once and then started again and again in one go, which spares
-// the host most of what starting it costs.
+// A CUDA graph: GPU work that is recorded once and then launched repeatedly with one call, which saves most
+// of the host's launch overhead.
 #pragma once
 
 #include <functional>
@@ -11,13 +11,14 @@ namespace scalelab::trainer {
 
 class StepGraph {
  public:
-  // Records what `work` gives to the calling thread's current stream, and to streams that it joins to that
-  // one; nothing is done yet. `work` may allocate, and must neither wait for the device nor depend on values
-  // there. The stream must not be the default one. Throws when it cannot be recorded, or on a CPU.
+  // Records the work that `work` enqueues on the calling thread's current stream and on streams that it joins
+  // to that stream. Nothing runs yet. `work` may allocate memory. It must neither wait for the device nor
+  // depend on values there. The stream must not be the default one. Throws if the work cannot be recorded, or
+  // on a CPU.
   explicit StepGraph(const std::function<void()>& work);
   ~StepGraph();
 
-  // Does it on the calling thread's current stream, with the memory of the recording.
+  // Launches the graph on the calling thread's current stream, using the memory of the recording.
   void Replay();
 
  private:

@@ -27,7 +27,7 @@ void AppendString(std::string& out, std::string_view text) {
   out += nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// Everything up to the event's own fields.
+// Writes the fields that all events have.
 void Begin(std::string& out, std::string_view event) {
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();

@@ -1,4 +1,4 @@
-// The event file: docs/users/write-a-training-script.md.
+// Writes the event file (docs/users/write-a-training-script.md).
 #pragma once
 
 #include <condition_variable>
@@ -14,16 +14,16 @@ namespace scalelab::trainer {
 
 using Metric = std::pair<std::string_view, double>;
 
-// Appends `{"key":value,...}`; a value that is not finite becomes a string.
+// Appends `{"key":value,...}` to `out`. A value that is not finite becomes a string.
 void AppendMetrics(std::span<const Metric> metrics, std::string& out);
 
-// Appends events to a file, whole lines only. Step events reach the file within 0.2 s, written by a thread of
-// its own; all others at once. One thread calls.
+// Appends events to a file, whole lines only. A background thread writes step events within 0.2 s; all other
+// events are written before the call returns. Only one thread may call the methods.
 class EventWriter {
  public:
-  // An empty path means standard output. Throws TrainerError when the file cannot be opened.
+  // Opens the file; an empty path means standard output. Throws TrainerError if the file cannot be opened.
   explicit EventWriter(const std::string& path);
-  // Writes what is left.
+  // Writes the pending events.
   ~EventWriter();
 
   void Start(int rank, int world_size, int64_t total_steps);
@@ -39,10 +39,10 @@ class EventWriter {
 
   const std::string path_;
   int descriptor_ = -1;
-  std::string line_;  // of the calling thread, kept for its memory
+  std::string line_;  // used by the calling thread; a member to reuse its memory
 
   std::mutex writing_;  // held around write(), so that lines keep their order; taken before mutex_
-  std::mutex mutex_;    // guards what follows
+  std::mutex mutex_;    // guards the members below
   std::condition_variable changed_;
   std::string pending_;
   int write_error_ = 0;

@@ -6,8 +6,8 @@
 namespace scalelab::trainer {
 
 std::string ParameterHash(const std::vector<at::Tensor>& tensors) {
-  // FNV-1a over words of 8 bytes (the last one filled with zeros) instead of single bytes, with a final mix
-  // because FNV's high bits move slowly.
+  // FNV-1a over words of 8 bytes (the last one padded with zeros) instead of single bytes, with a final mix
+  // because FNV's high bits change slowly.
   uint64_t hash = 0xcbf29ce484222325u;
   for (const at::Tensor& tensor : tensors) {
     const at::Tensor flat = tensor.detach().cpu().contiguous();

@@ -1,4 +1,4 @@
-// A fingerprint by which ranks (and repeats of a run) show that they hold the same parameters.
+// A fingerprint of parameters, used to check that ranks (and repeats of a run) hold the same ones.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace scalelab::trainer {
 
-// 16 hexadecimal digits over the bytes of the tensors one after another, each in logical (contiguous) order
-// whatever its memory format. Meant for parameters: running statistics may differ between ranks (batch_norm
-// "train").
+// Returns 16 hexadecimal digits that depend on the bytes of all tensors, each in logical
+// (contiguous) order whatever its memory format. Pass parameters only: running statistics may differ
+// between ranks (batch_norm "train").
 std::string ParameterHash(const std::vector<at::Tensor>& tensors);
 
 }  // namespace scalelab::trainer

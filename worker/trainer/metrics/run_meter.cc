@@ -8,7 +8,7 @@
 
 namespace scalelab::trainer {
 
-// Whether the step is in the window.
+// Returns whether the step is in the measured window.
 bool RunMeter::Count(double total, int64_t samples) {
   if (++steps_ <= warmup_) return false;
   full_steps_.push_back(total * (static_cast<double>(global_batch_) / static_cast<double>(samples)));

@@ -1,4 +1,4 @@
-// What a run comes to: from the times of its steps to the metrics of its `finish` event.
+// Summarizes the times of a run's steps as metrics of its `finish` event.
 #pragma once
 
 #include <cstdint>
@@ -15,42 +15,43 @@ struct StepTimes {
 
 class RunMeter {
  public:
-  // The first `warmup_steps` steps do not count. A step has `global_batch` samples over all ranks, or fewer.
+  // The first `warmup_steps` steps are not measured. A step has at most `global_batch` samples
+  // over all ranks.
   RunMeter(int64_t warmup_steps, int64_t global_batch) : warmup_(warmup_steps), global_batch_(global_batch) {}
 
   void Add(const StepTimes& step, int64_t samples);
-  // A step of which only the total is known.
+  // Adds a step whose parts are unknown.
   void AddWhole(double total, int64_t samples);
 
   int64_t steps() const { return steps_; }
-  // Steps after warm-up, the measured window.
+  // Returns the number of steps after warm-up, the measured window.
   int64_t measured() const { return static_cast<int64_t>(full_steps_.size()); }
-  // Mean seconds of computing in a step of the window; 0 when it is empty.
+  // Returns the mean seconds of computing in a step of the window; 0 if the window is empty.
   double MeanCompute() const;
   // Appends run/throughput, run/throughput_mean, run/step_seconds (of a full step), run/epoch_seconds (of an
-  // epoch of `samples_per_epoch`) and, if the parts of all steps are known, run/comm_share; nothing when the
-  // window is empty.
+  // epoch of `samples_per_epoch`) and, if the parts of all steps are known, run/comm_share. Appends nothing
+  // if the window is empty.
   void AppendTo(std::vector<Metric>& metrics, int64_t samples_per_epoch) const;
 
  private:
   int64_t warmup_, global_batch_;
   int64_t steps_ = 0;
-  std::vector<double> full_steps_;  // seconds of the window's steps; of a smaller one what a full one takes
+  std::vector<double> full_steps_;  // seconds of the window's steps; smaller steps are scaled to a full step
   bool parts_known_ = true;         // of all steps of the window
   double total_sum_ = 0, sample_sum_ = 0, exposed_sum_ = 0, compute_sum_ = 0;
 
   bool Count(double total, int64_t samples);
 };
 
-// (slowest / mean) - 1 over the ranks' mean compute times; 0 when nothing was measured.
+// Returns (slowest / mean) - 1 over the ranks' mean compute times; 0 if nothing was measured.
 double StragglerSkew(const std::vector<double>& compute);
 
-// Middle value, or the mean of the two middle ones; `values` must not be empty.
+// Returns the middle value or the mean of the two middle values; `values` must not be empty.
 double Median(std::vector<double> values);
 
-// Largest resident set of this process so far (VmHWM), in bytes; 0 where /proc does not say.
+// Returns the largest resident set of this process so far (VmHWM) in bytes; 0 if /proc does not have it.
 int64_t PeakResidentBytes();
-// CPU seconds of all threads of this process.
+// Returns the CPU seconds of all threads of this process.
 double ProcessCpuSeconds();
 
 }  // namespace scalelab::trainer

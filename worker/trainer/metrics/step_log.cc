@@ -5,7 +5,7 @@
 namespace scalelab::trainer {
 namespace {
 
-// The host may be so many steps ahead of the device before it waits.
+// Steps that the host may be ahead of the device before it waits.
 constexpr size_t kAhead = 64;
 
 }  // namespace
@@ -20,7 +20,7 @@ void StepMarks::AddTo(StepTimes& times) const {
 
 struct StepLog::Pending {
   StepRecord record;
-  at::Tensor numbers;                        // on the host, once the step is over
+  at::Tensor numbers;                        // on the host; valid after the step
   std::shared_ptr<const Moment> begin, end;  // of the whole step
 };
 

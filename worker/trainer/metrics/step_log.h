@@ -1,5 +1,5 @@
-// Steps from their last operation to their event: what a step has come to is read when the device has done
-// it, so that no step waits for the one before.
+// Reports steps as events after the device has finished them, so that the host does not wait for a step
+// before it starts the next one.
 #pragma once
 
 #include <deque>
@@ -13,14 +13,14 @@
 
 namespace scalelab::trainer {
 
-// Moments of one step, each the end of a part.
+// The moments at which the parts of one step end.
 class StepMarks {
  public:
   explicit StepMarks(at::Device device) : device_(device), begin_(device) {}
-  // What was done since the mark before belongs to `part`, or to none.
+  // Assigns the time since the previous mark to `part`, or to no part if it is null.
   void Mark(double StepTimes::*part) { Mark(part, Moment(device_)); }
   void Mark(double StepTimes::*part, Moment end) { marks_.emplace_back(part, std::move(end)); }
-  // Once all of them are over.
+  // Adds the seconds of each part to `times`. All moments must be over.
   void AddTo(StepTimes& times) const;
 
  private:
@@ -32,18 +32,18 @@ class StepMarks {
 struct StepRecord {
   int64_t epoch = 0, step = 0;
   double rate = 0;
-  int64_t samples = 0, global_samples = 0;  // on this rank, on all
+  int64_t samples = 0, global_samples = 0;  // on this rank, on all ranks
   int64_t bytes = 0;
-  bool whole = false;  // replayed in one go: its parts are not known
+  bool whole = false;  // replayed as one CUDA graph: its parts are unknown
   StepMarks marks;
-  at::Tensor numbers = {};  // on the device: see StepNumber
+  at::Tensor numbers = {};  // on the device; see StepNumber
 };
 
-// Elements of StepRecord::numbers, in double precision: the mean loss of this rank's samples, and how many of
-// them were classified correctly. The last two are there with loss scaling only.
+// Elements of StepRecord::numbers, in double precision: the mean loss of this rank's samples and the number
+// of them that were classified correctly. The last two exist with loss scaling only.
 enum StepNumber { kLoss, kCorrect, kLossScale, kLeftOut };
 
-// What the epoch has come to on this rank.
+// Sums over the steps of an epoch on this rank.
 struct EpochSums {
   double loss = 0, correct = 0, samples = 0, seconds = 0, left_out = 0;
 };
@@ -53,11 +53,11 @@ class StepLog {
   StepLog(EventWriter& events, RunMeter& meter, at::Device device, int rank);
   ~StepLog();
 
-  // Steps follow each other from now on without a gap.
+  // Starts the time of the first step. Each later step starts when the step before it ends.
   void BeginEpoch();
-  // All of the step is on the device's way. Reports the steps that are over.
+  // Adds a step whose work has all been put on the device's stream, and reports the steps that are over.
   void Add(StepRecord record);
-  // Waits for all steps of the epoch.
+  // Waits for all steps of the epoch, reports them and returns their sums.
   EpochSums EndEpoch();
 
  private:
@@ -68,7 +68,7 @@ class StepLog {
   RunMeter& meter_;
   const at::Device device_;
   const int rank_;
-  std::shared_ptr<const Moment> last_;  // end of the step before
+  std::shared_ptr<const Moment> last_;  // end of the previous step
   std::deque<std::unique_ptr<Pending>> pending_;
   EpochSums sums_;
 };

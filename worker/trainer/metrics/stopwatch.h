@@ -1,4 +1,4 @@
-// Wall time since a moment, on the monotonic clock.
+// Measures wall time on the monotonic clock.
 #pragma once
 
 #include <chrono>
@@ -8,7 +8,7 @@ namespace scalelab::trainer {
 class Stopwatch {
  public:
   double Seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
-  // Seconds since the start or the last lap; the next lap begins here.
+  // Returns the seconds since the start or the last lap, and starts the next lap.
   double Lap() {
     const Clock::time_point now = Clock::now();
     const double seconds = std::chrono::duration<double>(now - start_).count();

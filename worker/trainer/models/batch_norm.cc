@@ -8,7 +8,7 @@ BatchNormMode ParseBatchNormMode(const std::string& name) {
   if (name == "train") return BatchNormMode::kTrain;
   if (name == "sync") return BatchNormMode::kSync;
   if (name == "eval") return BatchNormMode::kEval;
-  throw TrainerError("batch_norm \"" + name + "\" is none of train, sync, eval");
+  throw TrainerError("unknown batch_norm \"" + name + "\": use train, sync or eval");
 }
 
 BatchNorm::BatchNorm(int64_t channels, const BatchNormOptions& options, double epsilon) : options_(options) {

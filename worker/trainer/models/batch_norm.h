@@ -1,6 +1,8 @@
-// Batch normalisation over [n, channels, height, width], with the three ways of taking statistics that a run
-// can ask for, and the addition and rectification that follow it in a residual network.
+// Batch normalization over [n, channels, height, width] in three modes, with the addition and rectification
+// that follow it in a residual network.
 #pragma once
+
+#include <torch/nn/module.h>
 
 #include "worker/trainer/comm/communicator.h"
 #include "worker/trainer/models/fused_norm.h"
@@ -9,9 +11,9 @@
 namespace scalelab::trainer {
 
 enum class BatchNormMode {
-  kTrain,  // each rank by its own batch
-  kSync,   // by the batches of all ranks
-  kEval,   // running statistics, frozen, while training too
+  kTrain,  // statistics of the rank's own batch
+  kSync,   // statistics of the batches of all ranks
+  kEval,   // frozen running statistics, in training too
 };
 
 struct BatchNormOptions {
@@ -26,9 +28,9 @@ class BatchNorm : public torch::nn::Module {
   BatchNorm(int64_t channels, const BatchNormOptions& options, double epsilon = 1e-5);
 
   at::Tensor forward(const at::Tensor& x);
-  // relu(forward(x)).
+  // Returns relu(forward(x)).
   at::Tensor ForwardRelu(const at::Tensor& x);
-  // relu(forward(x) + residual).
+  // Returns relu(forward(x) + residual).
   at::Tensor ForwardAddRelu(const at::Tensor& x, const at::Tensor& residual);
 
  private:
@@ -38,9 +40,9 @@ class BatchNorm : public torch::nn::Module {
   NormState state_;
 };
 
-// Batch normalisation over all ranks with gradients that see all ranks. Statistics are taken in double
-// precision; two small blocking all-reduces, one in forward and one in backward. Moves the running
-// statistics.
+// Normalizes by the statistics of all ranks, computed in double precision, and updates the running
+// statistics. Gradients take all ranks into account. Uses two small blocking all-reduces, one in forward and
+// one in backward.
 at::Tensor SyncBatchNorm(const at::Tensor& x, const NormState& state, Communicator& communicator);
 
 }  // namespace scalelab::trainer

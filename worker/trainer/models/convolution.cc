@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "worker/trainer/models/winograd_kernels.h"
+#include "worker/trainer/kernels/winograd_kernels.h"
 #include "worker/trainer/precision.h"
 
 namespace scalelab::trainer {
@@ -16,13 +16,15 @@ using torch::autograd::variable_list;
 
 TileGrid GridOf(const at::Tensor& x) { return {x.size(0), x.size(2), x.size(3)}; }
 
-// Tiles whose transformed input and output fit into a core's own cache together with the filters.
+// Returns the number of tiles whose transformed input and output fit into a core's own cache together
+// with the filters.
 int64_t TilesTogether(int64_t in, int64_t out) {
   constexpr int64_t kFloats = 128 << 10;
   return std::clamp<int64_t>(kFloats / (kConvPlaces * (in + out)) / kTileStep, 1, 5) * kTileStep;
 }
 
-// Calls body(thread, first tile, tiles) for pieces of at most `together` tiles, those of a thread in order.
+// Calls body(thread, first tile, tiles) for pieces of at most `together` tiles; each thread gets its
+// pieces in order.
 template <typename Body>
 void ForTiles(const TileGrid& grid, int64_t together, int64_t threads, const Body& body) {
   const int64_t pieces = (grid.tiles() + together - 1) / together;
@@ -40,7 +42,7 @@ int64_t Threads(const TileGrid& grid, int64_t together) {
   return std::clamp<int64_t>(grid.tiles() / together, 1, at::get_num_threads());
 }
 
-// What the threads need to work on `together` tiles each.
+// Allocates memory for `threads` threads with `together` tiles each.
 at::Tensor Workspace(int64_t threads, int64_t together, int64_t channels, const at::TensorOptions& options) {
   return at::empty({threads, kConvPlaces, PlaceFloats(together * channels)}, options);
 }
@@ -49,7 +51,8 @@ float* Of(const at::Tensor& workspace, int64_t thread) {
   return workspace.data_ptr<float>() + thread * workspace.stride(0);
 }
 
-// x with `weight`, or with `back` the gradient of the input from that of the output, x.
+// Returns the convolution of x with `weight`. With `back`, x is the gradient of the output, and the result is
+// the gradient of the input.
 at::Tensor WinogradConvolution(const at::Tensor& x, const at::Tensor& weight, bool back) {
   const int64_t in = x.size(1), out = weight.size(back ? 1 : 0), together = TilesTogether(in, out);
   const TileGrid grid = GridOf(x);
@@ -61,7 +64,7 @@ at::Tensor WinogradConvolution(const at::Tensor& x, const at::Tensor& weight, bo
                            options.memory_format(at::MemoryFormat::ChannelsLast));
   const int64_t threads = Threads(grid, together);
   const at::Tensor v =
-      Workspace(threads, together, in, options).zero_();  // tiles behind the last are read too
+      Workspace(threads, together, in, options).zero_();  // tiles after the last one are read too
   const at::Tensor m = Workspace(threads, together, out, options);
   ForTiles(grid, together, threads, [&](int64_t thread, int64_t first, int64_t count) {
     TransformInput(x.data_ptr<float>(), grid, in, first, count, together, Of(v, thread));
@@ -71,7 +74,7 @@ at::Tensor WinogradConvolution(const at::Tensor& x, const at::Tensor& weight, bo
   return y;
 }
 
-// Threads' parts are added in their order, so the result depends on the number of threads only.
+// Adds the parts of the threads in order, so the result depends only on the number of threads.
 at::Tensor WinogradFilterGradient(const at::Tensor& x, const at::Tensor& dy) {
   const int64_t in = x.size(1), out = dy.size(1), together = TilesTogether(in, out);
   const TileGrid grid = GridOf(x);
@@ -110,7 +113,7 @@ bool IsFor(const torch::nn::Conv2dImpl& conv, const at::Tensor& x) {
     return pair->at(0) == value && pair->at(1) == value;
   };
   const auto& options = conv.options;
-  // Of std, or of c10 in LibTorch 1.13, whose variant this is.
+  // Found by argument-dependent lookup: c10::get_if in LibTorch 1.13, std::get_if in later versions.
   const auto* padding = get_if<torch::ExpandingArray<2>>(&options.padding());
   return x.is_cpu() && x.scalar_type() == at::kFloat && x.dim() == 4 && x.numel() > 0 &&
          x.is_contiguous(at::MemoryFormat::ChannelsLast) &&

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "worker/trainer/models/norm_kernels.h"
+#include "worker/trainer/kernels/norm_kernels.h"
 
 namespace scalelab::trainer {
 namespace {
@@ -29,8 +29,8 @@ void ForRows(const Block& block, const Body& body) {
                    [&](int64_t first, int64_t last) { body(first, last - first); });
 }
 
-// Two sums a channel over all rows; body(first row, rows, sums, other sums) adds to them. Each thread's part
-// is added in the order of rows, so the result depends on the number of threads only.
+// Returns two sums for each channel over all rows; body(first row, rows, sums, other sums) adds to them. The
+// parts of the threads are added in the order of rows, so the result depends only on the number of threads.
 template <typename Body>
 std::vector<double> SumRows(const Block& block, const Body& body) {
   const int64_t parts =
@@ -50,10 +50,10 @@ std::vector<double> SumRows(const Block& block, const Body& body) {
   return sums;
 }
 
-// Mean and 1 / sqrt(variance + epsilon) of the batch; moves the running statistics.
+// Computes the mean and 1 / sqrt(variance + epsilon) of the batch, and updates the running statistics.
 void BatchStatistics(const at::Tensor& x, NormState& state, float* mean, float* inverse) {
   const Block block = BlockOf(x);
-  // Sums of squares lose nothing when the values are taken relative to one of their own.
+  // Subtract one of the values from all of them, so that sums of squares do not lose precision.
   const float* shift = Data(x);
   const std::vector<double> sums =
       SumRows(block, [&](int64_t first, int64_t rows, double* sum, double* squares) {
@@ -125,7 +125,7 @@ struct FusedNormFunction : public torch::autograd::Function<FusedNormFunction> {
       dbias.data_ptr<float>()[i] = static_cast<float>(sums[i]);
       dweight.data_ptr<float>()[i] = static_cast<float>(sums[channels + i] * inv);
       a[i] = static_cast<float>(scale);
-      // Every value moved the statistics by which all were normalised.
+      // Every value contributed to the statistics that normalize all values.
       b[i] = batch_statistics ? static_cast<float>(-scale * inv * inv * sums[channels + i] / count) : 0;
       c[i] = batch_statistics ? static_cast<float>(-scale * sums[i] / count) : 0;
     }

@@ -1,4 +1,4 @@
-// Batch normalisation, addition and rectification as one operation with its own gradient.
+// Batch normalization, addition and rectification as one operation with its own gradient.
 #pragma once
 
 #include "worker/trainer/torch.h"
@@ -10,12 +10,12 @@ struct NormState {
   double momentum = 0.1, epsilon = 1e-5;
 };
 
-// Whether FusedNorm can take `x`: float, on the CPU, channels last, channels a multiple of 16.
+// Returns whether FusedNorm supports `x`: float, on the CPU, channels last, channels a multiple of 16.
 bool CanFuseNorm(const at::Tensor& x);
 
-// norm(x), plus `residual` if it is defined (same shape), rectified if `relu`. With `batch_statistics` by
-// this batch's mean and variance, which also move the running ones; otherwise by the running ones. Sums are
-// kept in double precision.
+// Returns norm(x), plus `residual` if it is defined (same shape), rectified if `relu`. With
+// `batch_statistics`, normalizes by the mean and variance of this batch and updates the running statistics;
+// otherwise normalizes by the running statistics. Sums are computed in double precision.
 at::Tensor FusedNorm(const at::Tensor& x, const at::Tensor& residual, const NormState& state,
                      bool batch_statistics, bool relu);
 

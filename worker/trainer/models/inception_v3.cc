@@ -14,7 +14,7 @@ using enum InceptionBlock::Pool;
 
 constexpr double kEpsilon = 1e-3, kDropout = 0.5;
 
-// Normal numbers outside of the bounds are so rare here that cutting them is drawing them again.
+// Clamps instead of drawing again: numbers outside of the bounds are very rare.
 void InitWeight(at::Tensor& weight, double deviation = 0.1) {
   const at::NoGradGuard no_grad;
   weight.normal_(0, deviation).clamp_(-2, 2);
@@ -126,7 +126,7 @@ at::Tensor InceptionAuxiliary::forward(const at::Tensor& x) {
 
 InceptionV3::InceptionV3(int classes, const BatchNormOptions& batch_norm) {
   int64_t channels = 3;
-  // Registered here by torchvision's names; the sequences only run them.
+  // The blocks are registered here with torchvision's names; the sequences only run them.
   const auto conv = [&](const char* name, const Conv2dOptions& options) {
     lower_->push_back(register_module(name, std::make_shared<ConvNorm>(options, batch_norm)));
     channels = options.out_channels();

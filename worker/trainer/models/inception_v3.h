@@ -1,15 +1,16 @@
 // Inception V3: Szegedy, Vanhoucke, Ioffe, Shlens, Wojna, "Rethinking the Inception Architecture for Computer
-// Vision" (2015), as torchvision builds it and with its names of parameters.
+// Vision" (2015). Structure and parameter names are those of torchvision.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "worker/trainer/models/layers.h"
 #include "worker/trainer/models/model.h"
 
 namespace scalelab::trainer {
 
-// Convolution without bias, normalisation with epsilon 0.001, rectified.
+// Convolution without bias, normalization with epsilon 0.001, rectification.
 class ConvNorm : public torch::nn::Module {
  public:
   ConvNorm(const torch::nn::Conv2dOptions& options, const BatchNormOptions& batch_norm);
@@ -20,24 +21,24 @@ class ConvNorm : public torch::nn::Module {
   std::shared_ptr<BatchNorm> bn_;
 };
 
-// One of the network's mixed blocks: branches over the same input, their channels one after another.
+// A mixed block of the network: branches with the same input, whose outputs are concatenated by channel.
 class InceptionBlock : public torch::nn::Module {
  public:
   struct Layer {
     const char* name;
-    int64_t out, height = 1, width = 1;  // channels, and size of the kernel
-    int64_t stride = 1;                  // with 1 the image keeps its size by padding; with 2 there is none
+    int64_t out, height = 1, width = 1;  // output channels and kernel size
+    int64_t stride = 1;  // padding keeps the size of the image with stride 1; no padding with stride 2
   };
   enum class Pool { kNone, kAverage, kMax };  // 3 x 3, with stride 1 and with stride 2
   struct Branch {
     std::vector<Layer> layers;
     Pool pool = Pool::kNone;  // before the layers
-    bool fork = false;        // the last two layers have the same input, and both give output
+    bool fork = false;        // the last two layers have the same input, and both contribute to the output
   };
 
   InceptionBlock(int64_t in, const std::vector<Branch>& branches, const BatchNormOptions& batch_norm);
   at::Tensor forward(const at::Tensor& x);
-  // Channels of the output.
+  // Returns the channels of the output.
   int64_t out() const { return out_; }
 
  private:
@@ -50,7 +51,7 @@ class InceptionBlock : public torch::nn::Module {
   int64_t out_ = 0;
 };
 
-// The second classifier, on what the middle of the network sees, 768 channels of at least 17 x 17 pixels.
+// The second classifier. Its input is the middle of the network, 768 channels of at least 17 x 17 pixels.
 class InceptionAuxiliary : public torch::nn::Module {
  public:
   InceptionAuxiliary(int classes, const BatchNormOptions& batch_norm);
@@ -61,9 +62,9 @@ class InceptionAuxiliary : public torch::nn::Module {
   torch::nn::Linear fc_ = nullptr;
 };
 
-// Weights are normal with deviation 0.1 (0.001 in the auxiliary classifier's linear layer), cut at -2 and 2.
-// Half of the inputs of the linear layer is dropped in training. Images have at least 299 x 299 pixels, the
-// size of the paper: smaller ones leave nothing for the auxiliary classifier.
+// Initial weights are normal with deviation 0.1 (0.001 in the auxiliary classifier's linear layer), cut at -2
+// and 2. Training drops half of the inputs of the linear layer. Images have at least 299 x 299 pixels, the
+// size of the paper; smaller images are too small for the auxiliary classifier.
 class InceptionV3 : public Model {
  public:
   InceptionV3(int classes, const BatchNormOptions& batch_norm);

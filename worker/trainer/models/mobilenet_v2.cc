@@ -8,7 +8,7 @@ namespace {
 using namespace torch::nn;  // NOLINT: a network is a list of its layers
 
 struct Stage {
-  int widen, channels, blocks, stride;  // the first block has the stride
+  int widen, channels, blocks, stride;  // the stride of the first block; the others have stride 1
 };
 
 constexpr Stage kStages[] = {{1, 16, 1, 1}, {6, 24, 2, 2},  {6, 32, 3, 2}, {6, 64, 4, 2},
@@ -20,7 +20,8 @@ Conv2d Convolution(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1, 
   return conv;
 }
 
-// A sequence that may stand in another one: Torch's own takes any arguments, which it does not allow there.
+// A sequence that may be part of another one. Torch does not nest its own Sequential, whose forward
+// is a template.
 class Layer : public SequentialImpl {
  public:
   Layer(const Conv2d& conv, const BatchNormOptions& batch_norm)

@@ -1,16 +1,17 @@
 // MobileNetV2: Sandler, Howard, Zhu, Zhmoginov, Chen, "MobileNetV2: Inverted Residuals and Linear
-// Bottlenecks" (2018), table 2, as torchvision builds it and with its names of parameters.
+// Bottlenecks" (2018), table 2. Structure and parameter names are those of torchvision.
 #pragma once
 
+#include "worker/trainer/models/layers.h"
 #include "worker/trainer/models/model.h"
 
 namespace scalelab::trainer {
 
-// Seventeen blocks, each a 1 x 1 convolution that widens, a 3 x 3 convolution of each channel alone and a 1 x
-// 1 convolution that narrows, plus the input where its shape is kept; every convolution has a normalisation,
-// and all but the narrowing ones are rectified and capped at 6. A fifth of the inputs of the linear layer is
-// dropped in training. Convolutions are normal with variance 2 / fan-out, the linear layer with deviation
-// 0.01 and a bias of zero. Images may have any size; it halves them five times.
+// Seventeen blocks. Each is a widening 1 x 1 convolution, a depthwise 3 x 3 convolution and a narrowing 1 x 1
+// convolution, plus the input if the shape does not change. Every convolution has a normalization, and all
+// but the narrowing ones are rectified and capped at 6. Training drops a fifth of the inputs of the linear
+// layer. Initial weights are normal: convolutions with variance 2 / fan-out, the linear layer with deviation
+// 0.01 and a bias of zero. Images may have any size; the network halves them five times.
 class MobileNetV2 : public Model {
  public:
   MobileNetV2(int classes, const BatchNormOptions& batch_norm);

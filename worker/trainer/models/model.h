@@ -1,4 +1,4 @@
-// Models by name.
+// Models and their registry.
 #pragma once
 
 #include <memory>
@@ -9,29 +9,29 @@
 
 namespace scalelab::trainer {
 
-// What a model gives while it trains.
+// The output of a model in training.
 struct TrainingLogits {
   at::Tensor logits;     // [n, classes]
-  at::Tensor auxiliary;  // the same of a second classifier; undefined where there is none
+  at::Tensor auxiliary;  // the logits of a second classifier; undefined if there is none
 };
 
-// Weight of the auxiliary classifier's loss, as torchvision's reference training has it; Szegedy et al.,
-// "Going Deeper with Convolutions" (2014), section 5, took 0.3.
+// Weight of the auxiliary classifier's loss in torchvision's reference training. Szegedy et al., "Going
+// Deeper with Convolutions" (2014), section 5, used 0.3.
 inline constexpr double kAuxiliaryWeight = 0.4;
 
 class Model : public torch::nn::Module {
  public:
-  // Images [n, channels, height, width] -> logits [n, classes].
+  // Returns the logits [n, classes] of images [n, channels, height, width].
   virtual at::Tensor forward(const at::Tensor& images) = 0;
-  // The same for a training step.
+  // Returns the outputs for a training step.
   virtual TrainingLogits ForwardTraining(const at::Tensor& images) { return {forward(images), {}}; }
 };
 
-// Makes model `name` for `classes` classes with initial weights drawn from Torch's default generator. Throws
-// TrainerError that lists the known ones for an unknown name.
+// Makes model `name` for `classes` classes with initial weights from Torch's default generator. For an
+// unknown name, throws TrainerError that lists the known ones.
 std::shared_ptr<Model> MakeModel(const std::string& name, int classes, const BatchNormOptions& batch_norm);
 
-// Numbers of all parameters that are trained.
+// Returns the number of trained parameters (scalars).
 int64_t CountParameters(const Model& model);
 
 }  // namespace scalelab::trainer

@@ -22,7 +22,7 @@ std::shared_ptr<Model> Make(int classes, const BatchNormOptions& batch_norm) {
   return std::make_shared<ResNet>(depth, classes, batch_norm);
 }
 
-// proto/models.h has the same names.
+// catalog/models.h has the same names.
 struct Entry {
   std::string_view name;
   Factory make;
@@ -52,7 +52,7 @@ std::shared_ptr<Model> MakeModel(const std::string& name, int classes, const Bat
     if (entry.name == name) return entry.make(classes, batch_norm);
     known += (known.empty() ? "" : ", ") + std::string(entry.name);
   }
-  throw TrainerError("this trainer has no model \"" + name + "\": it has " + known);
+  throw TrainerError("unknown model \"" + name + "\": use one of " + known);
 }
 
 int64_t CountParameters(const Model& model) {

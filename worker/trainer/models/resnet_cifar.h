@@ -1,16 +1,17 @@
-// ResNet for 32 x 32 images: He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition" (2015),
-// section 4.2.
+// ResNet for 32 x 32 images: He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition"
+// (2015), section 4.2.
 #pragma once
 
 #include <vector>
 
+#include "worker/trainer/models/layers.h"
 #include "worker/trainer/models/model.h"
 
 namespace scalelab::trainer {
 
-// conv - norm - relu - conv - norm, plus the input, relu. Where the number of channels grows, the shortcut is
-// option A: every other pixel in both directions, new channels zero (half of them below, half above), no
-// parameters.
+// Computes conv - norm - relu - conv - norm, adds the input, and rectifies. Where the number of channels
+// grows, the shortcut is option A: every other pixel in both directions and new channels of zero (half of
+// them below, half above). It has no parameters.
 class ResidualBlock : public torch::nn::Module {
  public:
   ResidualBlock(int64_t in, int64_t out, int64_t stride, const BatchNormOptions& batch_norm);
@@ -25,8 +26,8 @@ class ResidualBlock : public torch::nn::Module {
 };
 
 // Depth 6n + 2: a convolution, three stages of n blocks with 16, 32 and 64 channels, the mean over each
-// channel, a linear layer. Convolutions have no bias; all weights by He et al. 2015b (normal, variance 2 /
-// fan-in); the linear layer's bias is zero.
+// channel, a linear layer. Convolutions have no bias. Initial weights follow He et al. 2015b (normal,
+// variance 2 / fan-in); the linear layer's bias is zero.
 class ResNetCifar : public Model {
  public:
   ResNetCifar(int depth, int classes, const BatchNormOptions& batch_norm);

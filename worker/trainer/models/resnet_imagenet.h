@@ -1,24 +1,26 @@
 // ResNet for larger images: He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition" (2015),
 // table 1, with 18, 34, 50, 101 or 152 layers.
 //
-// As torchvision builds it: a bottleneck that halves the image does so in its 3 x 3 convolution, where the
-// paper does in the first one ("v1.5"), and shortcuts of all depths are the paper's option B, a convolution
-// only where the shape changes. Parameters have torchvision's names.
+// Structure and parameter names are those of torchvision ("v1.5"): a bottleneck halves the image in its 3 x 3
+// convolution, not in its first one as in the paper. Shortcuts of all depths are the paper's option B, with a
+// convolution only where the shape changes.
 #pragma once
 
 #include <vector>
 
+#include "worker/trainer/models/layers.h"
 #include "worker/trainer/models/model.h"
 
 namespace scalelab::trainer {
 
-// Convolutions with a normalisation each and rectified between, plus the input, rectified: for 18 and 34
-// layers two of 3 x 3, else the bottleneck 1 x 1, 3 x 3, 1 x 1, whose last one has four times the channels.
-// Where the shape changes, the input passes a 1 x 1 convolution and a normalisation of its own.
+// Convolutions with normalization and rectification between them; then the input is added and the sum
+// rectified. Networks of 18 and 34 layers have two 3 x 3 convolutions; the others have the bottleneck 1 x 1,
+// 3 x 3, 1 x 1, whose last convolution has four times the channels. Where the shape changes, the shortcut has
+// a 1 x 1 convolution and a normalization.
 class ImageNetBlock : public torch::nn::Module {
  public:
-  // The one 3 x 3 convolution of a bottleneck, else the first, has `stride`. `width` is the number of
-  // channels of the convolutions, but for the bottleneck's last one.
+  // `stride` is that of the bottleneck's 3 x 3 convolution, else of the first one. `width` is the number of
+  // channels of the convolutions except the bottleneck's last one.
   ImageNetBlock(int64_t in, int64_t width, int64_t stride, bool bottleneck,
                 const BatchNormOptions& batch_norm);
   at::Tensor forward(const at::Tensor& x);
@@ -28,14 +30,14 @@ class ImageNetBlock : public torch::nn::Module {
 
   std::vector<torch::nn::Conv2d> convs_;
   std::vector<std::shared_ptr<BatchNorm>> norms_;
-  torch::nn::Sequential downsample_ = nullptr;  // null where the input is added as it is
+  torch::nn::Sequential downsample_ = nullptr;  // null if the input is added unchanged
 };
 
-// A 7 x 7 convolution with stride 2, maximum over 3 x 3 with stride 2, four stages of blocks, all but the
-// first of which halve the image, the mean over each channel, a linear layer. Images need not be of 224 x 224
-// pixels: any size will do. Convolutions have no bias; their weights are normal with variance 2 / fan-out (He
-// et al. 2015b). Every normalisation starts with weight 1, also the last of a block; the linear layer starts
-// as Torch's does.
+// A 7 x 7 convolution with stride 2, maximum over 3 x 3 with stride 2, four stages of blocks, the mean over
+// each channel, a linear layer. All stages but the first halve the image. Images may have any size.
+// Convolutions have no bias; their initial weights are normal with variance 2 / fan-out (He et al. 2015b).
+// Every normalization starts with weight 1, even the last one of a block; the linear layer starts with
+// Torch's default weights.
 class ResNetImageNet : public Model {
  public:
   ResNetImageNet(int depth, int classes, const BatchNormOptions& batch_norm);

@@ -8,7 +8,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Sum over everything but channels, in double precision.
+// Returns the sums over all dimensions but channels, in double precision.
 at::Tensor ChannelSum(const at::Tensor& x) { return x.sum({0, 2, 3}, /*keepdim=*/false, at::kDouble); }
 
 at::Tensor PerChannel(const at::Tensor& v) { return v.view({1, -1, 1, 1}); }
@@ -24,7 +24,7 @@ struct SyncFunction : public torch::autograd::Function<SyncFunction> {
     const at::Tensor x64 = x.to(at::kDouble);
     at::Tensor sums = at::cat({ChannelSum(x64), ChannelSum(x64 * x64), at::full({1}, own, x64.options())});
     communicator.AllReduce(sums, ReduceOp::kSum);
-    const at::Tensor count = sums[2 * channels];  // not as a number: a GPU would have to be waited for
+    const at::Tensor count = sums[2 * channels];  // a tensor, because reading the number would wait for a GPU
     const at::Tensor mean = sums.narrow(0, 0, channels) / count;
     const at::Tensor variance = (sums.narrow(0, channels, channels) / count - mean * mean).clamp_min(0);
     const at::Tensor inverse = (variance + epsilon).rsqrt();
@@ -47,8 +47,9 @@ struct SyncFunction : public torch::autograd::Function<SyncFunction> {
     const int64_t channels = x.size(1);
     const at::Tensor dy = gradients[0].to(at::kFloat);
     const at::Tensor normal = x.sub(PerChannel(mean)).mul_(PerChannel(inverse));
-    // The rank's own sums are the gradients of bias and weight (averaged over ranks later, as all gradients);
-    // the sums over all ranks correct the input's gradient, because every sample moved the statistics of all.
+    // The rank's own sums are the gradients of bias and weight; the strategy averages them over ranks like
+    // all gradients. The sums over all ranks correct the input's gradient, because every sample contributes
+    // to the statistics.
     const at::Tensor own = at::cat({ChannelSum(dy), ChannelSum(dy * normal)});
     at::Tensor all = own.clone();
     communicator.AllReduce(all, ReduceOp::kSum);

@@ -16,7 +16,7 @@ Conv2d Convolution(int64_t in, int64_t out) {
   return conv;
 }
 
-Linear Layer(int64_t in, int64_t out) {
+Linear FullyConnected(int64_t in, int64_t out) {
   Linear linear(in, out);
   init::normal_(linear->weight, 0, 0.01);
   init::zeros_(linear->bias);
@@ -39,9 +39,9 @@ Vgg16::Vgg16(int classes, const BatchNormOptions&) {
     channels = width;
   }
   register_module("features", features_);
-  classifier_ = register_module(
-      "classifier", Sequential(Layer(512 * 7 * 7, 4096), Rectify(), Dropout(0.5), Layer(4096, 4096),
-                               Rectify(), Dropout(0.5), Layer(4096, classes)));
+  classifier_ = register_module("classifier", Sequential(FullyConnected(512 * 7 * 7, 4096), Rectify(),
+                                                         Dropout(0.5), FullyConnected(4096, 4096), Rectify(),
+                                                         Dropout(0.5), FullyConnected(4096, classes)));
 }
 
 at::Tensor Vgg16::forward(const at::Tensor& images) {

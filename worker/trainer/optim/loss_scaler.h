@@ -1,4 +1,4 @@
-// Keeps gradients of float16 in its range, as torch.amp.GradScaler does.
+// Keeps float16 gradients in range, as torch.amp.GradScaler does.
 #pragma once
 
 #include <vector>
@@ -7,22 +7,23 @@
 
 namespace scalelab::trainer {
 
-// The loss is multiplied by a scale, so that small gradients do not vanish, and the gradients are divided by
-// it. A step with a gradient that is not finite is left out, by all ranks, and halves the scale; 2000 steps
-// in a row without one double it. All of it happens on the device; the host never waits.
+// Multiplies the loss by a scale, so that small gradients do not underflow, and divides the gradients by it.
+// All ranks skip a step with a gradient that is not finite, and halve the scale; 2000 consecutive steps
+// without one double it. Everything happens on the device; the host never waits.
 class LossScaler {
  public:
-  // What is not `active` passes everything on.
+  // If not `active`, Scale returns the loss unchanged and Unscale does nothing.
   LossScaler(bool active, at::Device device);
 
   at::Tensor Scale(const at::Tensor& loss) const;
-  // Takes the scale out of the gradients, and sets the scale of the next step. Returns 1 on the device if any
-  // is not finite on any rank of `communicator` (null: on this rank), else 0; undefined when not active.
+  // Divides the gradients by the scale and sets the scale of the next step. Returns a tensor on the device:
+  // 1 if any gradient is not finite on any rank of `communicator` (null: on this rank), else 0; undefined
+  // if not active.
   at::Tensor Unscale(const std::vector<at::Tensor>& parameters, Communicator* communicator);
 
-  // One number on the device; undefined when not active.
+  // A tensor of one number on the device; undefined if not active.
   const at::Tensor& scale() const { return scale_; }
-  // The last result of Unscale.
+  // Returns the last result of Unscale.
   const at::Tensor& left_out() const { return found_; }
 
  private:

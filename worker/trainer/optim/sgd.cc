@@ -3,12 +3,12 @@
 #include <ATen/Parallel.h>
 
 #include "worker/trainer/compat.h"
-#include "worker/trainer/optim/sgd_kernel.h"
+#include "worker/trainer/kernels/sgd_kernel.h"
 
 namespace scalelab::trainer {
 namespace {
 
-// Whether three tensors are the same elements in the same places of blocks without gaps.
+// Returns whether the three tensors are dense, float, on the CPU and have the same strides.
 bool AreAlike(const at::Tensor& parameter, const at::Tensor& gradient, const at::Tensor& velocity) {
   const auto fits = [&](const at::Tensor& t) {
     return t.is_cpu() && t.scalar_type() == at::kFloat && t.strides() == parameter.strides();
@@ -41,7 +41,7 @@ void Sgd::SetRate(double rate) {
 
 void Sgd::StepOne(const at::Tensor& parameter, const at::Tensor& gradient, const at::Tensor& velocity,
                   double weight_decay) const {
-  constexpr int64_t kLeast = 32'768;  // elements that are worth a thread
+  constexpr int64_t kLeast = 32'768;  // the least elements for which a thread pays off
   float* const p = parameter.data_ptr<float>();
   float* const v = velocity.data_ptr<float>();
   const float* const g = gradient.data_ptr<float>();
@@ -52,7 +52,7 @@ void Sgd::StepOne(const at::Tensor& parameter, const at::Tensor& gradient, const
 }
 
 void Sgd::Apply(const at::Tensor& left_out) {
-  TORCH_CHECK(fused_ || !left_out.defined(), "only a fused optimizer step can be left out on the device");
+  TORCH_CHECK(fused_ || !left_out.defined(), "only a fused optimizer step can be skipped on the device");
   const at::NoGradGuard no_grad;
   for (const Group& group : groups_) {
     std::vector<at::Tensor> parameters, gradients, velocities;

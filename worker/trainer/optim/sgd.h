@@ -7,15 +7,15 @@
 
 namespace scalelab::trainer {
 
-// v = momentum * v + grad + weight_decay * p;  p = p - rate * v  (v starts at 0), as in torch.optim.SGD.
-// Gradients may be used up: the penalty is added to them in place.
+// Computes v = momentum * v + grad + weight_decay * p;  p = p - rate * v  (v starts at 0), as torch.optim.SGD
+// does. May change the gradients: the penalty is added to them in place.
 class Sgd {
  public:
-  // Whether this LibTorch can do a step in one kernel.
+  // Returns whether this LibTorch supports fused steps.
   static bool HasFused();
 
-  // Without `decay_norm`, parameters of less than two dimensions (normalisation, biases) have no penalty.
-  // With `fused` a step is one kernel for many parameters, as a GPU wants it.
+  // Without `decay_norm`, parameters of less than two dimensions (normalization, biases) have no penalty.
+  // With `fused`, one kernel handles many parameters, which is faster on a GPU.
   Sgd(const std::vector<at::Tensor>& parameters, double momentum, double weight_decay, bool decay_norm,
       bool fused = false);
 
@@ -23,9 +23,9 @@ class Sgd {
     SetRate(rate);
     Apply();
   }
-  // The two halves of a step: the second may be recorded into a CUDA graph, because the rate of a fused step
-  // lies on the device. Apply passes over parameters without a gradient, and does nothing at all where
-  // `left_out` (one number on the device; fused only) is 1.
+  // The two halves of a step. The second may be recorded into a CUDA graph, because the rate of a fused step
+  // is on the device. Apply skips parameters without a gradient, and skips the whole step if `left_out` (one
+  // number on the device; fused only) is 1.
   void SetRate(double rate);
   void Apply(const at::Tensor& left_out = {});
 

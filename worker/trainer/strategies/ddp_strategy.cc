@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "worker/trainer/errors.h"
+#include "worker/trainer/models/model.h"
 
 namespace scalelab::trainer {
 
@@ -49,7 +50,7 @@ BackwardCost DdpStrategy::Backward(const at::Tensor& loss) {
   return cost;
 }
 
-// Gradients of the step before are still in use until now; from here on buckets are this step's.
+// Frees the gradients of the previous step, which were in use until now.
 void DdpStrategy::BeginStep() {
   if (in_step_) return;
   in_step_ = true;
@@ -58,8 +59,8 @@ void DdpStrategy::BeginStep() {
   for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
 }
 
-// A step's first gradient is copied, which costs half of clearing the bucket and adding to it; autograd adds
-// later ones in place.
+// The first gradient of a step is copied into the bucket, which costs half as much as clearing the bucket and
+// adding to it. Autograd adds later gradients in place.
 void DdpStrategy::TakeIntoBucket(int parameter) {
   at::Tensor& gradient = parameters_[parameter].mutable_grad();
   if (gradient.is_same(view_of_[parameter])) return;
@@ -123,9 +124,9 @@ void DdpStrategy::StartFullBuckets() {
       view_of_[parameter].zero_();
       parameters_[parameter].mutable_grad() = view_of_[parameter];
     }
-    // The last bucket starts last, when what this rank has used is known.
+    // The last bucket starts last, when the parameters that this rank has used are known.
     if (bucket.tail.numel() > 0) {
-      AllUsed() ? bucket.tail.fill_(1) : bucket.tail.copy_(torch::tensor(used_));
+      AllUsed() ? bucket.tail.fill_(1) : bucket.tail.copy_(at::tensor(used_));
     }
     started_.push_back(communicator_.StartAllReduce(bucket.flat, ReduceOp::kAverage));
   }
@@ -136,8 +137,7 @@ bool DdpStrategy::AllUsed() const {
 }
 
 void DdpStrategy::DropUnused() {
-  // What this rank has used was used somewhere: nothing to look up, for which a GPU would have to be waited
-  // for.
+  // If this rank has used all parameters, there is nothing to drop. This avoids waiting for the GPU.
   if (buckets_.empty() || AllUsed() || (options_.static_graph && order_ == Order::kFinal)) return;
   const at::Tensor used = buckets_.back().tail.to(at::kCPU, at::kFloat);
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -151,7 +151,7 @@ std::string DdpStrategy::WhyNotRecorded() const {
   if (order_ != Order::kFinal) return "buckets are not final yet";
   return AllUsed() || options_.static_graph
              ? ""
-             : "some parameters get no gradient, and which ones is asked in each step; set static_graph";
+             : "some parameters get no gradient, and each step looks up which ones; set static_graph";
 }
 
 void DdpStrategy::SyncBuffers() {

@@ -1,4 +1,4 @@
-// Distributed data parallel: gradients are averaged in buckets while backward still runs.
+// Distributed data parallel: averages gradients in buckets while backward runs.
 #pragma once
 
 #include "worker/trainer/strategies/gradient_buckets.h"
@@ -9,24 +9,24 @@ namespace scalelab::trainer {
 
 struct DdpOptions {
   BucketCaps caps = {};
-  // Start full buckets while backward runs. Without it (native/serial) all start after backward: the
-  // difference is what overlap hides.
+  // Starts full buckets while backward runs. Without it (native/serial) all buckets start after backward; the
+  // difference in time is what overlap hides.
   bool overlap = true;
-  // Search each step's graph for parameters without a gradient, so that no bucket waits for them.
+  // Searches each step's graph for parameters without a gradient, so that no bucket waits for them.
   bool find_unused = false;
-  // The parameters without a gradient on any rank in the first step never get one: they have no place in a
-  // bucket from then on.
+  // Excludes parameters from the buckets that had no gradient on any rank in the first step. They must never
+  // get one later.
   bool static_graph = false;
 };
 
-// The grad() of each parameter is a view of its bucket. A hook behind each parameter's gradient accumulator
-// counts the bucket down; a full bucket is handed to the communicator once all buckets before it are, because
-// all ranks must start the same operations in the same order. After backward the rest is started (parameters
-// that took no part leave zeros) and everything is waited for.
+// The grad() of each parameter is a view of its bucket. A hook on each gradient accumulator counts the
+// missing gradients of the bucket. A full bucket is passed to the communicator once all buckets before it
+// are, because all ranks must start the same operations in the same order. After backward the remaining
+// buckets are started (parameters without a gradient contribute zeros), and all operations are awaited.
 //
-// After the first step buckets are made anew in the order in which rank 0's gradients arrived. The last
-// bucket carries one number a parameter, "got a gradient": its average tells all ranks which parameters got
-// none anywhere, without an operation of its own.
+// After the first step the buckets are rebuilt in the order in which rank 0's gradients arrived. The last
+// bucket carries one more number per parameter, "got a gradient". The average of these numbers shows which
+// parameters got no gradient on any rank, without a separate operation.
 class DdpStrategy : public Strategy {
  public:
   DdpStrategy(Model& model, Communicator& communicator, const DdpOptions& options);
@@ -36,11 +36,11 @@ class DdpStrategy : public Strategy {
   void SyncBuffers() override;
   std::string WhyNotRecorded() const override;
 
-  // Those of the last step.
+  // Returns the buckets of the last step.
   const std::vector<GradientBucket>& buckets() const { return buckets_; }
 
  private:
-  enum class Order { kDeclared, kArriving, kFinal };  // of parameters in buckets
+  enum class Order { kDeclared, kArriving, kFinal };  // order of parameters in buckets
 
   void BeginStep();
   void RebuildBuckets();
@@ -57,19 +57,19 @@ class DdpStrategy : public Strategy {
   const DdpOptions options_;
   std::vector<at::Tensor> parameters_;
   std::vector<GradientBucket> buckets_;
-  std::vector<int> bucket_of_;       // by parameter; -1: none
-  std::vector<at::Tensor> view_of_;  // by parameter; undefined: none
+  std::vector<int> bucket_of_;       // by parameter; -1: in no bucket
+  std::vector<at::Tensor> view_of_;  // by parameter; undefined: in no bucket
 
-  bool in_step_ = false;        // gradients are being added up
-  bool synchronising_ = false;  // hooks count down
+  bool in_step_ = false;        // gradients are being accumulated
+  bool synchronising_ = false;  // hooks count missing gradients
   std::vector<float> used_;     // by parameter: 1 if it got a gradient in this step
-  size_t next_ = 0;             // bucket to start next
+  size_t next_ = 0;             // next bucket to start
   std::vector<std::unique_ptr<Work>> started_;
 
   Order order_ = Order::kDeclared;
-  std::vector<int> arrived_;      // parameters in the order of their gradients, first step
-  std::vector<bool> never_used_;  // agreed on after the first step of a static graph
-  GradientHooks hooks_;           // last: they use all of the above
+  std::vector<int> arrived_;      // parameters in the order of their gradients in the first step
+  std::vector<bool> never_used_;  // by parameter; set after the first step of a static graph
+  GradientHooks hooks_;           // last member: uses all of the above
 };
 
 }  // namespace scalelab::trainer

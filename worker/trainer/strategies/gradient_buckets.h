@@ -1,5 +1,5 @@
-// How parameters are grouped into blocks of gradients, after PyTorch's distributed data parallel: Li et al.
-// 2020 (arXiv 2006.15704), section 3.2.3, and torch/csrc/distributed/c10d/reducer.cpp.
+// Groups parameters into buckets of gradients like PyTorch's distributed data parallel (Li et al. 2020, arXiv
+// 2006.15704, section 3.2.3, and torch/csrc/distributed/c10d/reducer.cpp).
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,28 @@
 
 namespace scalelab::trainer {
 
-// A bucket is closed once it holds so many bytes. The first one is small, so that communication starts early.
+// A bucket is closed once it holds this many bytes. The first bucket is small, so that
+// communication starts early.
 struct BucketCaps {
   int64_t first_bytes = 1 << 20;
   int64_t bytes = 25 << 20;
 };
 
-// 0 to `count` - 1 backwards: about the order in which backward finishes parameters.
+// Returns `count` - 1 down to 0, which is roughly the order in which backward computes gradients.
 std::vector<int> ReverseOrder(size_t count);
 
-// Indices of parameters by bucket, taken in the given order; each bucket has one type.
+// Returns the indices of the parameters of each bucket, taken in the given order. Each bucket has
+// one element type.
 std::vector<std::vector<int>> AssignBuckets(const std::vector<at::Tensor>& parameters,
                                             const std::vector<int>& order, const BucketCaps& caps);
 
-// One block of memory and, for each of its parameters, a view of it with the parameter's shape and strides.
+// One block of memory, with a view for each parameter that has the parameter's shape and strides.
 struct GradientBucket {
   std::vector<int> parameters;
   at::Tensor flat;
   std::vector<at::Tensor> views;
-  at::Tensor tail;  // further elements of `flat`, if asked for
-  int missing = 0;  // gradients of the running pass that are not there yet
+  at::Tensor tail;  // `tail_elements` further elements of `flat`
+  int missing = 0;  // gradients of the current pass that have not arrived
 };
 
 // Parameters must be dense. Views start at multiples of 64 bytes.

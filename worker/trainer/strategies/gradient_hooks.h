@@ -1,4 +1,4 @@
-// Tells when the gradient of a parameter is complete in a backward pass.
+// Reports when the gradient of a parameter is complete in a backward pass.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace scalelab::trainer {
 
-// Hooks behind the gradient accumulators of parameters. They are called by autograd, on the thread that calls
-// backward() when the parameters lie on the CPU; what they throw comes out of backward().
+// Hooks on the gradient accumulators of parameters. Autograd calls them, for parameters on the CPU on the
+// thread that calls backward(). Exceptions that they throw leave backward().
 class GradientHooks {
  public:
   GradientHooks() = default;
@@ -19,19 +19,19 @@ class GradientHooks {
   GradientHooks& operator=(const GradientHooks&) = delete;
   ~GradientHooks();
 
-  // Calls `ready(i)` after grad() of parameter i has been written. Once.
+  // Makes autograd call `ready(i)` after it has written grad() of parameter i. Called once.
   void Attach(const std::vector<at::Tensor>& parameters, std::function<void(int)> ready);
 
-  // Parameters that backward() of `loss` will give no gradient: those its graph does not reach.
+  // Returns the parameters that the graph of `loss` does not reach; backward() gives them no gradient.
   std::vector<int> Unreached(const at::Tensor& loss) const;
 
  private:
   class Hook;
-  // A shared_ptr in LibTorch 1.13, an intrusive_ptr in later ones.
+  // A shared_ptr in LibTorch 1.13, an intrusive_ptr in later versions.
   using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
   std::function<void(int)> ready_;
-  std::vector<Accumulator> accumulators_;  // autograd itself holds them weakly
+  std::vector<Accumulator> accumulators_;  // autograd holds only weak references
   std::vector<uintptr_t> keys_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "worker/trainer/models/model.h"
+
 namespace scalelab::trainer {
 
 HorovodStrategy::HorovodStrategy(Model& model, Communicator& communicator, const horovod::Options& options)
@@ -42,7 +44,7 @@ BackwardCost HorovodStrategy::Backward(const at::Tensor& loss) {
   synchronising_ = true;
   loss.backward();
   synchronising_ = false;
-  // What only the passes before this one had gradients for.
+  // Submits gradients that came from Accumulate only.
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (!submitted_[i] && parameters_[i].grad().defined()) Submit(static_cast<int>(i));
   }

@@ -1,5 +1,5 @@
-// native/horovod: gradients are reduced one by one as they become ready, agreed upon and fused by a
-// background thread, after Horovod (Sergeev and Del Balso 2018, arXiv 1802.05799, and horovod/common).
+// native/horovod: a background thread negotiates, fuses and reduces gradients as they become ready, after
+// Horovod (Sergeev and Del Balso 2018, arXiv 1802.05799, and horovod/common).
 #pragma once
 
 #include "worker/trainer/strategies/gradient_hooks.h"
@@ -17,7 +17,7 @@ class HorovodStrategy : public Strategy {
   void Join() override;
   void SyncBuffers() override;
   std::string WhyNotRecorded() const override {
-    return "engine native/horovod agrees with the other ranks in each step, use native/ddp";
+    return "engine native/horovod negotiates with the other ranks in each step; use native/ddp";
   }
   void AppendMetrics(std::vector<Metric>& metrics) const override;
 
@@ -33,12 +33,12 @@ class HorovodStrategy : public Strategy {
   std::vector<std::string> names_;
   std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> compressed_;  // float16 gradients of this step, by parameter
-  std::vector<bool> submitted_;         // in this step
-  bool in_step_ = false;                // gradients of this step are being added up
-  bool synchronising_ = false;          // hooks submit
+  std::vector<bool> submitted_;         // in this step, by parameter
+  bool in_step_ = false;                // gradients are being accumulated
+  bool synchronising_ = false;          // hooks submit gradients
   BackwardCost cost_;
   horovod::BackgroundLoop loop_;
-  GradientHooks hooks_;  // last: they use all of the above
+  GradientHooks hooks_;  // last member: uses all of the above
 };
 
 }  // namespace scalelab::trainer

@@ -1,5 +1,7 @@
 #include "worker/trainer/strategies/local_strategy.h"
 
+#include "worker/trainer/models/model.h"
+
 namespace scalelab::trainer {
 
 LocalStrategy::LocalStrategy(Model& model, Communicator& communicator)

@@ -1,12 +1,12 @@
-// Each rank for itself: one rank alone, and native/none.
+// Training without communication: for a single rank, and for native/none.
 #pragma once
 
 #include "worker/trainer/strategies/strategy.h"
 
 namespace scalelab::trainer {
 
-// Plain backward, nothing is brought together. With several ranks (native/none, the base of what
-// communication costs) all start from rank 0's parameters and drift apart with their batches.
+// Runs plain backward. With several ranks (native/none, the baseline for the cost of communication) all ranks
+// start from rank 0's parameters and then diverge.
 class LocalStrategy : public Strategy {
  public:
   LocalStrategy(Model& model, Communicator& communicator);
@@ -23,7 +23,7 @@ class LocalStrategy : public Strategy {
 
   const bool alone_;
   std::vector<at::Tensor> parameters_;
-  bool in_step_ = false;  // gradients are being added up
+  bool in_step_ = false;  // gradients are being accumulated
 };
 
 }  // namespace scalelab::trainer

@@ -73,19 +73,19 @@ constexpr Entry kEngines[] = {{"native/ddp", MakeDdp},
 }  // namespace
 
 void Strategy::Join() {
-  throw TrainerError("this engine cannot train on batches that end earlier on one rank: use native/horovod");
+  throw TrainerError("this engine needs the same number of batches on all ranks: use native/horovod");
 }
 
 std::unique_ptr<Strategy> MakeStrategy(const TrainingSpec& spec, Model& model, Communicator& communicator) {
   std::string known;
   for (const Entry& entry : kEngines) {
-    // One rank has nothing to reduce and should not pay for buckets: it is the base case of every speedup.
+    // A single rank has nothing to reduce and needs no buckets. It is the baseline of every speedup.
     if (entry.engine == spec.engine) {
       return (communicator.size() == 1 ? MakeNone : entry.make)(spec, model, communicator);
     }
     known += (known.empty() ? "" : ", ") + std::string(entry.engine);
   }
-  throw TrainerError("this trainer has no engine \"" + spec.engine + "\": it has " + known);
+  throw TrainerError("unknown engine \"" + spec.engine + "\": this trainer has " + known);
 }
 
 }  // namespace scalelab::trainer

@@ -1,4 +1,4 @@
-// Search for the cycle time and the fusion threshold with the highest throughput. Pure.
+// Searches the cycle time and fusion threshold with the highest throughput. Pure: no clock, no communication.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 namespace scalelab::trainer::horovod {
 
-// Hill climbing: both settings have a ladder of values; from the best pair so far the pairs one rung away are
-// tried, until none of them is better. Horovod itself uses Bayesian optimisation; on ladders of this length
-// climbing needs a dozen samples and can be followed by hand.
+// Hill climbing: each of the two settings has a ladder of values. Starting from the best pair so far, it
+// tries the pairs one rung away until none is better. Horovod uses Bayesian optimisation; on ladders of this
+// length hill climbing needs about a dozen samples and is easy to follow.
 class Autotuner {
  public:
   struct Setting {
@@ -17,17 +17,17 @@ class Autotuner {
     double cycle_seconds = 0;
   };
 
-  // Starts on the rungs nearest to `start`.
+  // Starts at the rungs nearest to `start`.
   explicit Autotuner(const Setting& start);
 
-  // What to use now; the best one when done.
+  // Returns the setting to use now; after the search the best one.
   Setting current() const;
   bool done() const { return done_; }
-  // The throughput that current() had; moves on to the next setting.
+  // Records the throughput of current() and moves on to the next setting.
   void Score(double bytes_per_second);
 
  private:
-  using Rungs = std::pair<int, int>;  // of the fusion and of the cycle ladder
+  using Rungs = std::pair<int, int>;  // positions on the fusion and cycle ladders
 
   Rungs at_, best_;
   std::map<Rungs, double> tried_;

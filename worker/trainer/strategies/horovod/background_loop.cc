@@ -5,7 +5,7 @@
 namespace scalelab::trainer::horovod {
 namespace {
 
-constexpr int kStepsPerSample = 10;  // of the autotuner
+constexpr int kStepsPerSample = 10;  // steps per sample of the autotuner
 
 }  // namespace
 
@@ -96,14 +96,14 @@ void BackgroundLoop::Thread() {
   }
 }
 
-// One step, or, for a rank that has joined, all that the others still have.
+// Runs one step, or for a rank that has joined all remaining steps of the other ranks.
 void BackgroundLoop::RunSteps() {
   cycle_start_ = Clock::now();
   if (tuned_steps_ == 0) sample_start_ = cycle_start_;
   while (RunCycle()) continue;
 }
 
-// False when the last one is over.
+// Returns false after the last cycle.
 bool BackgroundLoop::RunCycle() {
   CycleInput input;
   std::vector<Tensor> fresh;
@@ -149,7 +149,7 @@ void BackgroundLoop::Reduce(const Response& response, Clock::time_point agreed) 
   }
   ++counters_.all_reduces;
 
-  // A tensor alone is reduced where it lies.
+  // A single tensor is reduced in place.
   const bool fused = flat.size() > 1;
   const Clock::time_point begin = Clock::now();
   const at::Tensor packed = fused ? buffer_.Pack(flat) : flat[0];
@@ -177,7 +177,7 @@ void BackgroundLoop::Reduce(const Response& response, Clock::time_point agreed) 
   }
 }
 
-// After each step, on all ranks alike: rank 0 scores what the last steps did and tells all what to use next.
+// Runs after each step on all ranks: rank 0 scores the last steps and broadcasts the next setting.
 void BackgroundLoop::Tune() {
   if (++tuned_steps_ % kStepsPerSample != 0) return;
   const Clock::time_point now = Clock::now();
@@ -185,7 +185,8 @@ void BackgroundLoop::Tune() {
   auto* values = static_cast<double*>(next.data_ptr());
   if (autotuner_) {
     const double seconds = std::chrono::duration<double>(now - sample_start_).count();
-    const bool warming_up = tuned_steps_ == kStepsPerSample;  // negotiation and first use of memory
+    const bool warming_up =
+        tuned_steps_ == kStepsPerSample;  // includes negotiation and the first use of memory
     if (!warming_up) autotuner_->Score(static_cast<double>(tuned_bytes_) / seconds);
     const Autotuner::Setting setting = autotuner_->current();
     values[0] = static_cast<double>(setting.fusion_bytes);

@@ -1,4 +1,5 @@
-// The thread that agrees with the other ranks on what is ready, and reduces it while the rank computes.
+// The background thread that negotiates with the other ranks which tensors are ready, and reduces them while
+// the rank computes.
 #pragma once
 
 #include <condition_variable>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "worker/trainer/device/moment.h"
 #include "worker/trainer/strategies/horovod/autotuner.h"
 #include "worker/trainer/strategies/horovod/controller.h"
@@ -20,34 +22,35 @@
 
 namespace scalelab::trainer::horovod {
 
-// Cycles run only while a step is open, from Open to Close: outside of it the communicator belongs to the
-// caller. That is the difference to Horovod, whose cycles never end, and costs nothing, since between steps
-// no tensor is ready. A cycle starts `cycle_seconds` after the one before, or at once when the rank has
-// closed its step, because then there is nothing to collect any more.
+// Cycles run only while a step is open, from Open to Close; at other times the caller may use the
+// communicator. In Horovod cycles never end. The difference costs nothing, because no tensor is ready between
+// steps. A cycle starts `cycle_seconds` after the previous one, or at once if this rank has closed its step
+// and has nothing left to collect.
 //
-// Tensors of a GPU are packed and reduced on a stream of the loop's own, beside the computation.
+// GPU tensors are packed and reduced on a stream of their own, in parallel with the computation.
 //
-// One thread at a time calls; a failure on the background thread is thrown by the next Close, Join or Open.
+// Only one thread at a time may call. The next Close, Join or Open throws a failure of the background thread.
 class BackgroundLoop {
  public:
-  // `device` is that of all tensors. Collective. Throws TrainerError when the timeline cannot be written.
+  // `device` holds all tensors. Collective. Throws TrainerError if the timeline cannot be written.
   BackgroundLoop(Communicator& communicator, at::Device device, const Options& options);
-  // Ends the thread after the cycle that runs.
+  // Ends the thread after the current cycle.
   ~BackgroundLoop();
 
-  // A step begins. All ranks that have not joined must open, submit what they have, and close.
+  // Begins a step. All ranks that have not joined must open the step, submit their tensors, and close it.
   void Open();
-  // Replaces the tensor (dense, kept untouched until Close) by its average over the ranks. Names are those of
-  // all ranks, each at most once a step.
+  // Replaces the tensor by its average over the ranks. The tensor must be dense and must not be touched until
+  // Close returns. Ranks identify tensors by name; a name may occur once per step.
   void Submit(std::string name, const at::Tensor& tensor);
-  // Nothing more is submitted in this step. Returns when all ranks have closed and everything is reduced: the
-  // averages of what others submitted and this rank did not, by name, as flat tensors in memory order.
+  // Ends the submissions of this step. Blocks until all ranks have closed the step and all tensors are
+  // reduced. Returns the averages of tensors that other ranks submitted and this rank did not, by name, as
+  // flat tensors in memory order.
   std::vector<std::pair<std::string, at::Tensor>> Close();
-  // This rank has no more steps. Takes part with zeros in those of the others, and returns when all ranks
-  // have joined; then steps may begin again.
+  // Declares that this rank has no more steps. Takes part in the steps of the other ranks with zeros and
+  // blocks until all ranks have joined; then new steps may begin.
   void Join();
 
-  // Not while a step is open.
+  // Must not be called while a step is open.
   const Counters& counters() const { return counters_; }
   Autotuner::Setting setting() const { return setting_; }
 
@@ -69,28 +72,31 @@ class BackgroundLoop {
   Communicator& communicator_;
   const at::Device device_;
 
-  // The background thread's own; the caller may look at them while no step is open.
+  // Used by the background thread; the caller may read them while no step is open.
   Counters counters_;
   Controller controller_;
   GradientAverager averager_;
   FusionBuffer buffer_;
-  std::unique_ptr<Timeline> timeline_;    // rank 0's, if asked for
-  std::unique_ptr<Autotuner> autotuner_;  // rank 0's, if asked for
+  std::unique_ptr<Timeline> timeline_;    // on rank 0, if enabled
+  std::unique_ptr<Autotuner> autotuner_;  // on rank 0, if enabled
   Autotuner::Setting setting_;
   bool tuning_;
   int64_t tuned_steps_ = 0, tuned_bytes_ = 0;
   Clock::time_point sample_start_;
   Clock::time_point cycle_start_;
-  std::map<std::string, Tensor> tensors_;  // submitted and not reduced yet
+  std::map<std::string, Tensor> tensors_;  // submitted and not yet reduced
   std::vector<std::pair<std::string, at::Tensor>> received_;
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Tensor> queue_;
-  Moment reduced_;  // everything of the last step is
-  bool open_ = false, closed_ = false, joined_ = false, stop_ = false;
-  std::exception_ptr error_;
-  std::thread thread_;  // last: it uses all of the above
+  std::vector<Tensor> queue_ ABSL_GUARDED_BY(mutex_);  // submitted since the last cycle
+  Moment reduced_ ABSL_GUARDED_BY(mutex_);             // all tensors of the last step are reduced
+  bool open_ ABSL_GUARDED_BY(mutex_) = false;          // a step is open
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;        // this rank submits nothing more in the step
+  bool joined_ ABSL_GUARDED_BY(mutex_) = false;        // this rank has no more steps
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::exception_ptr error_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;  // last member: uses all of the above
 };
 
 }  // namespace scalelab::trainer::horovod

@@ -6,14 +6,14 @@
 namespace scalelab::trainer::horovod {
 namespace {
 
-// Bits of the first word. A bit is set in the result only if all ranks set it.
+// Bits of the status word. The result has a bit set only if all ranks set it.
 constexpr int64_t kNothingUnknown = 1;     // no request to negotiate
-constexpr int64_t kNothingUnanswered = 2;  // no request still waiting at rank 0
+constexpr int64_t kNothingUnanswered = 2;  // no request waits at rank 0
 constexpr int64_t kNotClosed = 4;
 constexpr int64_t kClosed = 8;
 constexpr int64_t kJoined = 16;
 
-// Bytes as an int64 tensor, for communicators that carry tensors.
+// Converts bytes to an int64 tensor, because communicators send tensors.
 at::Tensor ToTensor(const std::string& bytes) {
   at::Tensor tensor = at::zeros({(std::ssize(bytes) + 7) / 8}, at::kLong);
   std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
@@ -24,7 +24,7 @@ std::string ToBytes(const at::Tensor& tensor, int64_t length) {
   return {static_cast<const char*>(tensor.data_ptr()), static_cast<size_t>(length)};
 }
 
-// Rank 0 gets what every rank sent, the others an empty list.
+// Returns the messages of all ranks on rank 0, an empty list on the others.
 std::vector<std::string> GatherAtZero(Communicator& communicator, const std::string& mine) {
   const int64_t length = std::ssize(mine);
   const std::vector<std::string> lengths =
@@ -59,7 +59,7 @@ std::string BroadcastFromZero(Communicator& communicator, const std::string& min
 struct Controller::Agreement {
   int64_t status = 0;
   std::vector<int64_t> ready;   // slots to reduce now
-  std::vector<int64_t> erased;  // slots that are out of date on some rank
+  std::vector<int64_t> erased;  // slots that are out of date on any rank
 };
 
 Controller::Controller(Communicator& communicator, const Options& options, Counters& counters)
@@ -88,7 +88,7 @@ CycleResult Controller::Cycle(CycleInput input, int64_t fusion_bytes, Clock::tim
     known_.erase(slot);
     ++counters_.cache_hits;
   }
-  // Requests that wait at rank 0 are looked at again when a rank closes without having sent its own.
+  // Requests that wait at rank 0 must be checked again when a rank closes its step without submitting them.
   const bool close_may_answer = !(agreed.status & kNothingUnanswered) && !(agreed.status & kNotClosed);
   if (!(agreed.status & kNothingUnknown) || close_may_answer) {
     for (Response& response : Negotiate(input.closed, now)) result.responses.push_back(std::move(response));
@@ -110,15 +110,16 @@ void Controller::Sort(std::vector<Request> fresh, Clock::time_point now) {
     if (match == ResponseCache::Match::kChanged) changed_[slot] = true;
     unknown_.push_back(std::move(request));
   }
-  // A known tensor that ranks lack for too long is negotiated again: rank 0 then sees which ranks those are.
+  // Negotiates a known tensor again if ranks keep it waiting too long, so that rank 0 sees which
+  // ranks these are.
   for (const auto& [slot, pending] : known_) {
     if (stalls_.Stalled(std::chrono::duration<double>(now - pending.since).count())) changed_[slot] = true;
   }
 }
 
 Controller::Agreement Controller::AgreeOnBits(const CycleInput& input) {
-  // Status word, then three bits a slot: "may be reduced as far as this rank is concerned", "not submitted
-  // here", "not out of date".
+  // The status word, then three bits per slot: "this rank agrees to reduce it", "not submitted here", "not
+  // out of date".
   const int64_t slots = cache_.slots(), words = (slots + 63) / 64;
   const at::Tensor vector = at::zeros({1 + 3 * words}, at::kLong);
   auto* bits = static_cast<int64_t*>(vector.data_ptr());
@@ -145,7 +146,7 @@ Controller::Agreement Controller::AgreeOnBits(const CycleInput& input) {
       agreed.ready.push_back(s);
     }
   }
-  // Whoever wanted a slot erased has its tensor to negotiate, even if nothing else is unknown.
+  // A rank that erased a slot has to negotiate its tensor, even if no other request is unknown.
   if (!agreed.erased.empty()) agreed.status &= ~kNothingUnknown;
   return agreed;
 }
@@ -171,7 +172,7 @@ std::vector<Response> Controller::Negotiate(bool closed, Clock::time_point now) 
     if (!response.error.empty()) continue;
     ++counters_.cache_misses;
     const int64_t slot = cache_.Put(response.tensors[0]);
-    // The tensor that had this slot is unknown again.
+    // The tensor that this slot held before is unknown again.
     if (auto pending = known_.extract(slot)) unknown_.push_back(std::move(pending.mapped().request));
   }
   return responses;

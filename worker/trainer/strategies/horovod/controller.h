@@ -1,4 +1,4 @@
-// One cycle of agreement: which tensors all ranks reduce now, and in which order.
+// Negotiates in each cycle which tensors all ranks reduce, and in which order.
 #pragma once
 
 #include <map>
@@ -14,32 +14,33 @@
 
 namespace scalelab::trainer::horovod {
 
-// What this rank brings to a cycle.
+// The input of one rank to a cycle.
 struct CycleInput {
   std::vector<Request> fresh;  // submitted since the last cycle
-  bool closed = false;         // submits nothing more in this step
-  bool joined = false;         // has no more steps (and is closed)
+  bool closed = false;         // this rank submits nothing more in this step
+  bool joined = false;         // this rank has no more steps (and is closed)
 };
 
-// What all ranks agreed on; the same on all of them.
+// The outcome of a cycle, the same on all ranks.
 struct CycleResult {
-  std::vector<Response> responses;  // to be reduced, in this order
-  bool over = false;                // all ranks are closed: with these responses the step is complete
+  std::vector<Response> responses;  // to be reduced in this order
+  bool over = false;                // all ranks are closed: these responses complete the step
   bool all_joined = false;
 };
 
-// The architecture of Horovod's controller (horovod/common/controller.cc), with two differences. Its bit
-// vector also says which tensors nobody has submitted and which slots are out of date, so that one AND
-// all-reduce is all that a cycle of known tensors needs. And a rank may close its step: what it has not
-// submitted counts as zeros, which serves ranks that have joined and parameters without a gradient alike.
+// The architecture of Horovod's controller (horovod/common/controller.cc), with two differences. First, the
+// bit vector also marks tensors that no rank has submitted and slots that are out of date, so that a cycle of
+// known tensors needs only one AND all-reduce. Second, a rank may close its step: tensors that it has not
+// submitted count as zeros. This serves ranks that have joined and parameters without a gradient.
 //
-// Tensors that the cache does not know, on any rank, are negotiated: all ranks send their requests to rank 0,
-// which checks them and broadcasts what is ready. Cycle is collective and must be called by one thread.
+// Tensors that are missing in the cache of any rank are negotiated: all ranks send their requests to rank 0,
+// which checks them and broadcasts which tensors are ready. Cycle is collective and must always be called by
+// the same thread.
 class Controller {
  public:
   Controller(Communicator& communicator, const Options& options, Counters& counters);
 
-  // Tensors are fused up to `fusion_bytes`, the same on all ranks.
+  // Runs one cycle. Fuses tensors up to `fusion_bytes`, which must be the same on all ranks.
   CycleResult Cycle(CycleInput input, int64_t fusion_bytes, Clock::time_point now);
 
  private:
@@ -47,7 +48,7 @@ class Controller {
     Request request;
     Clock::time_point since;
   };
-  struct Agreement;  // of the bit vector
+  struct Agreement;  // result of the bit vector
 
   void Sort(std::vector<Request> fresh, Clock::time_point now);
   Agreement AgreeOnBits(const CycleInput& input);
@@ -61,10 +62,10 @@ class Controller {
   StallInspector stalls_;
   std::map<int64_t, Pending> known_;  // submitted here and in the cache, by slot
   std::vector<Request> unknown_;      // to be negotiated in this cycle
-  std::set<std::string> unanswered_;  // names sent to rank 0 that it has not answered
+  std::set<std::string> unanswered_;  // names sent to rank 0 and not answered yet
   std::vector<bool> changed_;         // slots that this rank wants erased
-  Negotiation negotiation_;           // rank 0's
-  std::vector<bool> closed_ranks_;    // rank 0's view
+  Negotiation negotiation_;           // used on rank 0
+  std::vector<bool> closed_ranks_;    // used on rank 0
 };
 
 }  // namespace scalelab::trainer::horovod

@@ -5,13 +5,14 @@
 namespace scalelab::trainer::horovod {
 namespace {
 
-// In elements.
+// Returns the number of elements with padding.
 int64_t PaddedSize(const at::Tensor& tensor) {
   const int64_t step = 64 / static_cast<int64_t>(tensor.element_size());
   return (tensor.numel() + step - 1) / step * step;
 }
 
-// Torch's own copy would start a second team of threads on the calling one.
+// Copies between flat tensors. Torch's copy on the CPU would start a second team of threads on
+// the calling thread.
 void Copy(const at::Tensor& to, const at::Tensor& from) {
   if (to.is_cpu()) {
     std::memcpy(to.data_ptr(), from.data_ptr(), from.nbytes());

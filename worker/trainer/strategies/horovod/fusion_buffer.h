@@ -1,4 +1,4 @@
-// The block of memory in which several tensors are reduced as one.
+// A block of memory in which several tensors are reduced as one.
 #pragma once
 
 #include <vector>
@@ -7,17 +7,17 @@
 
 namespace scalelab::trainer::horovod {
 
-// The elements of a dense tensor as one row, in the order in which they lie in memory.
+// Returns the elements of a dense tensor as a one-dimensional view, in memory order.
 at::Tensor FlatView(const at::Tensor& tensor);
 
-// Memory is kept from one use to the next and grows to the largest.
+// Keeps its memory between uses. The memory grows to the largest use.
 class FusionBuffer {
  public:
-  // Copies flat tensors of one type and device one after another, each to a multiple of 64 bytes, and returns
-  // the filled part; the gaps are zero.
+  // Copies flat tensors of one type and device one after another, each padded with zeros to a multiple of 64
+  // of type kByte. Returns the filled part.
   at::Tensor Pack(const std::vector<at::Tensor>& tensors);
 
-  // Copies each tensor back out of what Pack returned for them.
+  // Copies each tensor back from the result of Pack for the same tensors.
   static void Unpack(const at::Tensor& packed, const std::vector<at::Tensor>& tensors);
 
  private:

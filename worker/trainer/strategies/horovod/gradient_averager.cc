@@ -20,21 +20,22 @@ GradientAverager::GradientAverager(Communicator& communicator, const Options& op
     : communicator_(communicator),
       counters_(counters),
       all_reduce_(options.all_reduce),
-      everybody_(communicator.size()) {
-  std::iota(everybody_.begin(), everybody_.end(), 0);
+      all_ranks_(communicator.size()) {
+  std::iota(all_ranks_.begin(), all_ranks_.end(), 0);
   if (all_reduce_ != AllReduce::kHierarchical) return;
   layout_ = NodeLayout::Of(GatherNodes(communicator, options.node.empty() ? NodeName() : options.node));
   if (layout_.Equal()) return;
   all_reduce_ = AllReduce::kLibrary;
   if (communicator.rank() != 0) return;
-  const std::string words = "all_reduce \"hierarchical\" wants as many ranks on each node, and there are " +
-                            RanksByNode(layout_) +
-                            ": gradients are summed as the communicator does it; set ranks_per_node so that "
-                            "it divides ranks";
+  const std::string warning =
+      "all_reduce \"hierarchical\" needs the same number of ranks on each node, but there are " +
+      RanksByNode(layout_) +
+      ": gradients are summed as the communicator does it; set ranks_per_node so that "
+      "it divides ranks";
   if (options.warn) {
-    options.warn(words);
+    options.warn(warning);
   } else {
-    std::fprintf(stderr, "native/horovod: %s\n", words.c_str());
+    std::fprintf(stderr, "native/horovod: %s\n", warning.c_str());
   }
 }
 
@@ -44,7 +45,7 @@ void GradientAverager::Average(const at::Tensor& flat) {
       return communicator_.AllReduce(flat, ReduceOp::kAverage);
     case AllReduce::kRing:
       ++counters_.ring_all_reduces;
-      return RingAllReduce(communicator_, flat, ReduceOp::kAverage, everybody_);
+      return RingAllReduce(communicator_, flat, ReduceOp::kAverage, all_ranks_);
     case AllReduce::kHierarchical:
       ++counters_.hierarchical_all_reduces;
       return HierarchicalAllReduce(communicator_, flat, ReduceOp::kAverage, layout_);

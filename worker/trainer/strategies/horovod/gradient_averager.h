@@ -1,4 +1,4 @@
-// Which all-reduce averages gradients.
+// Averages gradients with the all-reduce that the options select.
 #pragma once
 
 #include "worker/trainer/comm/hierarchical_all_reduce.h"
@@ -8,18 +8,19 @@ namespace scalelab::trainer::horovod {
 
 class GradientAverager {
  public:
-  // Collective if `options` ask for kHierarchical: ranks then tell each other which node they are on. Where
-  // nodes hold unequal numbers of ranks it uses kLibrary instead, and rank 0 says so.
+  // Collective if `options` select kHierarchical, because ranks then exchange the names of their nodes. If
+  // the nodes hold different numbers of ranks, kLibrary is used instead, and rank 0 reports this.
   GradientAverager(Communicator& communicator, const Options& options, Counters& counters);
 
-  // Replaces a flat tensor by its average over all ranks, the same bits on all of them; collective.
+  // Replaces a flat tensor by its average over all ranks; the result is the same on all ranks, bit
+  // for bit. Collective.
   void Average(const at::Tensor& flat);
 
  private:
   Communicator& communicator_;
   Counters& counters_;
   AllReduce all_reduce_;
-  Ring everybody_;
+  Ring all_ranks_;
   NodeLayout layout_;
 };
 

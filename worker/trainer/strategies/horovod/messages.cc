@@ -7,7 +7,8 @@
 namespace scalelab::trainer::horovod {
 namespace {
 
-// Numbers are 8 bytes in the machine's order (all ranks run the same binary), texts follow their length.
+// Numbers are 8 bytes in the byte order of the machine, as all ranks run the same binary. Strings
+// follow their length.
 class Writer {
  public:
   void Number(int64_t value) { bytes_.append(reinterpret_cast<const char*>(&value), sizeof value); }
@@ -38,7 +39,7 @@ class Reader {
     std::memcpy(&value, Take(sizeof value).data(), sizeof value);
     return value;
   }
-  // A number of things of at least one byte each.
+  // Reads the number of items that follow; each takes at least one byte.
   int64_t Count() {
     const int64_t count = Number();
     if (count < 0 || count > std::ssize(left_)) Fail();

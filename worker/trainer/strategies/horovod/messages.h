@@ -1,4 +1,4 @@
-// What ranks tell each other about tensors, and its bytes on the wire.
+// Messages between ranks about tensors, and their encoding.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace scalelab::trainer::horovod {
 
-// "This rank has the tensor": its name, and what must be the same on all ranks.
+// A tensor that a rank has submitted: its name, and the properties that must be the same on all ranks.
 struct Request {
   std::string name;
   at::ScalarType type = at::kFloat;
@@ -21,16 +21,16 @@ struct Request {
   bool operator==(const Request&) const = default;
 };
 
-// What a rank sends to rank 0. A closed rank submits nothing more in this step: it counts as zeros in what
-// the others submit.
+// The message of a rank to rank 0. A closed rank submits nothing more in this step and counts as zeros in the
+// tensors that the others submit.
 struct RequestList {
   bool closed = false;
   std::vector<Request> requests;
   bool operator==(const RequestList&) const = default;
 };
 
-// "All ranks have these tensors": they are reduced together, in this order. Or a sentence that says why they
-// cannot be.
+// Tensors that all ranks have submitted; they are reduced together, in this order. `error` is not empty if
+// they cannot be reduced.
 struct Response {
   std::vector<Request> tensors;
   std::string error;

@@ -1,4 +1,4 @@
-// Rank 0's table of who has which tensor, and how ready tensors are put together. Pure: no communication.
+// Rank 0's table of submitted tensors, and the fusion of ready tensors. Pure: no clock, no communication.
 #pragma once
 
 #include <chrono>
@@ -15,8 +15,8 @@ using Clock = std::chrono::steady_clock;
 // A tensor that some ranks have submitted and others have not.
 struct Waiting {
   std::string name;
-  std::vector<int> missing;  // ranks
-  double seconds = 0;        // since the first rank submitted it
+  std::vector<int> missing;  // ranks that have not submitted it
+  double seconds = 0;        // since the first submission
 };
 
 class Negotiation {
@@ -25,16 +25,17 @@ class Negotiation {
 
   void Add(int rank, const Request& request, Clock::time_point now);
 
-  // Takes out what every rank that is not closed has submitted, one response a tensor, in the order of first
-  // submission. A tensor whose type or shape differs between ranks becomes an error that names both.
+  // Removes and returns the tensors that every rank has submitted or, if closed, need not submit. Returns one
+  // response per tensor, in the order of first submission. If the type or shape of a tensor differs between
+  // ranks, the response is an error that names both.
   std::vector<Response> TakeReady(const std::vector<bool>& closed);
 
-  // What is left, in the order of first submission.
+  // Returns the remaining tensors, in the order of first submission.
   std::vector<Waiting> StillWaiting(const std::vector<bool>& closed, Clock::time_point now) const;
 
  private:
   struct Entry {
-    Request request;  // of `first_rank`
+    Request request;  // as submitted by `first_rank`
     int first_rank = 0;
     std::vector<bool> submitted;
     std::string error;
@@ -45,10 +46,10 @@ class Negotiation {
   std::vector<Entry> entries_;
 };
 
-// Puts responses of one tensor together, in order: each takes in following ones of its type while they stay
-// within `threshold` bytes. One that does not fit is passed over and stays first of the rest, so that types
-// in turn do not break fusion; it looks no further ahead than the threshold reaches, because what lies
-// further back may be needed first. Errors stay alone.
+// Fuses responses of one tensor each, in order: each response takes in later responses of its type as long as
+// the sum stays within `threshold` bytes. A response that does not fit is skipped and comes first afterwards,
+// so that alternating types do not break fusion. The search ends when the skipped responses exceed the
+// threshold, because tensors further back are needed later. Errors are not fused.
 std::vector<Response> Fuse(std::vector<Response> responses, int64_t threshold);
 
 }  // namespace scalelab::trainer::horovod

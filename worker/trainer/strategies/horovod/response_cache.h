@@ -1,4 +1,4 @@
-// Tensors that were negotiated before, each with a slot that is the same on all ranks. Pure.
+// A cache of negotiated tensors, each with a slot that is the same on all ranks. Pure: no communication.
 #pragma once
 
 #include <cstdint>
@@ -11,25 +11,25 @@
 
 namespace scalelab::trainer::horovod {
 
-// All ranks make the same calls of Put, Use and Erase in the same order, so that slots mean the same
-// everywhere; Find changes nothing and may be called at will.
+// All ranks must make the same calls of Put, Use and Erase in the same order, so that slots have the same
+// meaning everywhere. Find changes nothing and may be called at any time.
 class ResponseCache {
  public:
-  enum class Match { kMiss, kHit, kChanged };  // kChanged: this name with another type or shape
+  enum class Match { kMiss, kHit, kChanged };  // kChanged: another type or shape under this name
 
   explicit ResponseCache(int64_t capacity) : capacity_(capacity) {}
 
-  // The slot of a tensor; -1 on a miss.
+  // Looks up a tensor and sets `slot` to its slot, or to -1 on a miss.
   Match Find(const Request& request, int64_t* slot) const;
 
-  // One above the highest slot ever used.
+  // Returns one more than the highest slot ever used.
   int64_t slots() const { return static_cast<int64_t>(entries_.size()); }
   bool holds(int64_t slot) const { return entries_[slot].has_value(); }
 
-  // The tensor of an occupied slot, which becomes the last used one.
+  // Returns the tensor of an occupied slot and marks it as the most recently used one.
   const Request& Use(int64_t slot);
-  // Remembers a tensor that has no slot; gives up the one used longest ago when all slots are taken.
-  // Returns its slot; -1 with a capacity of 0.
+  // Adds a tensor that has no slot, and evicts the least recently used one if all slots are taken. Returns
+  // its slot, or -1 if the capacity is 0.
   int64_t Put(const Request& request);
   void Erase(int64_t slot);
 

@@ -1,4 +1,4 @@
-// Tells which ranks keep which tensors waiting. Pure: it is told the time.
+// Reports which ranks keep which tensors waiting. Pure: callers pass the time.
 #pragma once
 
 #include <map>
@@ -11,12 +11,13 @@ namespace scalelab::trainer::horovod {
 
 class StallInspector {
  public:
-  // 0 seconds: never a report.
+  // `warning_seconds` is the time limit; 0 disables reports.
   explicit StallInspector(double warning_seconds) : limit_(warning_seconds) {}
 
   bool Stalled(double seconds) const { return limit_ > 0 && seconds >= limit_; }
 
-  // A sentence for each tensor that has waited for the limit, and again after each further one.
+  // Returns a warning for each tensor that has waited for the limit, and again after each further
+  // multiple of it.
   std::vector<std::string> Inspect(const std::vector<Waiting>& waiting);
 
  private:

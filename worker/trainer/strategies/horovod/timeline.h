@@ -1,5 +1,4 @@
-// When which tensor was in which state, in the Trace Event Format that Chrome's trace viewer and Perfetto
-// open.
+// A timeline of the states of tensors, in the Trace Event Format of Chrome's trace viewer and Perfetto.
 #pragma once
 
 #include <chrono>
@@ -10,18 +9,19 @@
 
 namespace scalelab::trainer::horovod {
 
-// One row ("thread") a tensor; times are microseconds since the timeline began. One thread calls.
+// One row ("thread") per tensor. Times are in microseconds since the construction of the timeline. Only one
+// thread may call.
 class Timeline {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // Throws TrainerError when the file cannot be written.
+  // Throws TrainerError if the file cannot be written.
   explicit Timeline(const std::string& path);
-  // Completes the file: until then its last bracket is missing, which viewers tolerate.
+  // Completes the file. Until then its closing bracket is missing, which viewers tolerate.
   ~Timeline();
 
   void Span(const std::string& tensor, std::string_view state, Time from, Time to);
-  // A mark across all rows.
+  // Adds a mark across all rows.
   void Mark(std::string_view what, Time at);
 
  private:

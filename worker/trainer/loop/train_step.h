@@ -1,4 +1,4 @@
-// One training step, as the device is given it.
+// A training step.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,6 @@
 #include "worker/trainer/data/batch.h"
 #include "worker/trainer/device/step_graph.h"
 #include "worker/trainer/metrics/step_log.h"
-#include "worker/trainer/models/model.h"
 #include "worker/trainer/optim/loss_scaler.h"
 #include "worker/trainer/optim/sgd.h"
 #include "worker/trainer/precision.h"
@@ -15,17 +14,19 @@
 
 namespace scalelab::trainer {
 
-// Forward, backward with what the strategy brings together, the optimizer, and the numbers of the step's
-// event. On a GPU nothing in it waits for the device. With field `cuda_graph` the step is recorded once, when
-// some have passed as they are, and replayed from then on; where engine or backend cannot do that the reason
-// goes to standard error and steps stay as they are.
+class Model;
+
+// Runs forward, backward with the strategy's gradient synchronization, and the optimizer, and computes the
+// numbers of the step's event. On a GPU the host never waits for the device. With `cuda_graph`, a step is
+// recorded after some ordinary ones and replayed from then on. If the engine or backend does not support
+// recording, the reason is written to standard error and steps run as usual.
 class TrainStep {
  public:
-  // All must outlive it.
+  // All references must outlive the object.
   TrainStep(const TrainingSpec& spec, Precision precision, at::Device device, Model& model,
             Strategy& strategy, Communicator& communicator);
 
-  // Fills in what the step leaves in `record`, whose global_samples must be there. Collective.
+  // Runs one step and fills in `record`, whose global_samples must be set. Collective.
   void Run(const Batch& batch, double rate, StepRecord& record);
 
  private:
@@ -43,7 +44,7 @@ class TrainStep {
   LossScaler scaler_;
 
   int64_t steps_ = 0;
-  std::unique_ptr<StepGraph> graph_;  // once recorded, with what it reads and leaves
+  std::unique_ptr<StepGraph> graph_;  // the recorded step; input_ and left_ are its input and its record
   Batch input_;
   StepRecord left_;
 };

@@ -1,8 +1,9 @@
-#include "worker/trainer/models/winograd_kernels.h"
+#include "worker/trainer/kernels/winograd_kernels.h"
 
 #include <algorithm>
 
-// One copy for each generation of vector units, chosen when the program starts: before a sanitizer is ready.
+// One copy of each function for each generation of vector units. The dynamic loader chooses the copy before a
+// sanitizer is initialized, so sanitizer builds have one copy only.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(SCALELAB_SANITIZED)
 #define FOR_EACH_CPU __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #define WIDE_CPU __builtin_cpu_supports("avx512f")
@@ -15,14 +16,14 @@
 namespace scalelab::trainer {
 namespace {
 
-// The compiler splits it into as many registers as the processor needs.
+// The compiler uses one or more registers for it, depending on the processor.
 typedef float Lanes __attribute__((vector_size(4 * kConvLanes), aligned(4), may_alias));
 
 INLINE Lanes& At(float* data) { return *reinterpret_cast<Lanes*>(data); }
 INLINE const Lanes& At(const float* data) { return *reinterpret_cast<const Lanes*>(data); }
 
 struct Corner {
-  int64_t image, y, x;  // of a tile's upper left pixel
+  int64_t image, y, x;  // the tile's upper left pixel
 };
 
 INLINE Corner CornerOf(const TileGrid& grid, int64_t tile) {
@@ -37,7 +38,8 @@ INLINE Corner Next(const TileGrid& grid, Corner at) {
   return at;
 }
 
-// Channels c.. of side x side pixels whose upper left one is at (y, x); 0 outside.
+// Loads 16 channels from channel c of the side x side pixels at (y, x), their upper left corner; 0 outside
+// of the image.
 template <int side>
 INLINE void LoadPixels(const float* image, const TileGrid& grid, int64_t channels, int64_t c, int64_t y,
                        int64_t x, Lanes d[side][side]) {
@@ -60,7 +62,7 @@ INLINE void LoadPixels(const float* image, const TileGrid& grid, int64_t channel
   }
 }
 
-// rows tiles x vectors of 16 channels in registers; v, u and m stand at their first panels.
+// Multiplies `rows` tiles by `vectors` x 16 channels in registers. v, u and m point to their first panels.
 template <int rows, int vectors>
 INLINE void MultiplyBlock(const float* v, const float* u, int64_t room, int64_t in, float* m) {
   Lanes sum[rows][vectors] = {};
@@ -91,7 +93,7 @@ INLINE void MultiplyColumns(const float* v, const float* u, int64_t count, int64
     MultiplyBlock<rows, vectors>(v + t * kConvLanes, u, room, in, m + t * kConvLanes);
 }
 
-// rows output channels x 16 input channels in registers, summed over the tiles.
+// Sums `rows` output channels x 16 input channels in registers, over the tiles.
 template <int rows>
 INLINE void AddGradientBlock(const float* v, const float* m, int64_t count, float* u) {
   Lanes sum[rows];
@@ -125,7 +127,7 @@ INLINE void TransformFilter(const Lanes g[3][3], int64_t place, float* u) {
 }  // namespace
 
 FOR_EACH_CPU void TransformFilters(const float* filters, int64_t in, int64_t out, float* u) {
-  float block[9][kConvLanes][kConvLanes];  // rows of `filters` may all fall into the same lines of the cache
+  float block[9][kConvLanes][kConvLanes];  // a copy, because rows of `filters` may share the same cache lines
   for (int64_t o = 0; o < out; o += kConvLanes) {
     for (int64_t i = 0; i < in; i += kConvLanes) {
       for (int tap = 0; tap < 9; ++tap) {
@@ -258,7 +260,7 @@ FOR_EACH_CPU void TransformOutput(const float* m, const TileGrid& grid, int64_t 
 
 FOR_EACH_CPU void MultiplyPlaces(const float* v, const float* u, int64_t count, int64_t room, int64_t in,
                                  int64_t out, float* m) {
-  const bool wide = WIDE_CPU;  // 32 registers of 16 lanes; otherwise as few results as 16 of 8 lanes hold
+  const bool wide = WIDE_CPU;  // 32 registers of 16 lanes; otherwise 16 registers of 8 lanes
   for (int place = 0; place < kConvPlaces; ++place) {
     for (int64_t k = 0; k < out;) {
       if (!wide) {

@@ -1,4 +1,4 @@
-#include "worker/trainer/evaluation.h"
+#include "worker/trainer/loop/evaluation.h"
 
 #include <algorithm>
 #include <numeric>
@@ -6,11 +6,12 @@
 
 #include "worker/trainer/data/batch.h"
 #include "worker/trainer/metrics/stopwatch.h"
+#include "worker/trainer/models/model.h"
 
 namespace scalelab::trainer {
 namespace {
 
-// Images of a batch, and their pixels: its activations stay below those of a usual training batch.
+// Limits of a batch in images and in pixels, so that it needs less memory than a usual training batch.
 constexpr int64_t kBatch = 250, kPixels = 1 << 20;
 
 }  // namespace

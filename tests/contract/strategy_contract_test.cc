@@ -1,4 +1,5 @@
-// What all engines promise: training on several ranks is training on one.
+// The contract of Strategy: for every native engine, training on several ranks gives the parameters of
+// training on one rank.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,10 +19,10 @@ namespace {
 
 constexpr int kSteps = 20, kGlobalBatch = 12;
 
-// In float32 only the order of additions differs. float16 gradients have 11 bits.
+// In float32 results differ only by the order of additions. float16 gradients have 11 bits of precision.
 constexpr double kTolerance = 5e-6, kTolerance16 = 5e-3;
 
-// One rank's part of a step: losses whose sum over parts, averaged over ranks, is the mean over the batch.
+// One rank's part of a step: losses whose sum, averaged over the ranks, is the mean loss of the batch.
 using Parts = std::vector<at::Tensor>;
 using StepParts = std::function<Parts(SmallModel& model, int rank, int ranks, int step)>;
 
@@ -35,7 +36,8 @@ Parts EqualSlices(SmallModel& model, int rank, int ranks, int step) {
 }
 
 void Train(Strategy& strategy, SmallModel& model, int rank, int ranks, const StepParts& parts_of) {
-  Sgd optimizer(model.parameters(), 0.9, 1e-2, true);  // a decay that shows on a parameter without a gradient
+  Sgd optimizer(model.parameters(), 0.9, 1e-2,
+                true);  // weight decay would change a parameter without a gradient
   for (int step = 0; step < kSteps; ++step) {
     Parts parts = parts_of(model, rank, ranks, step);
     if (parts.empty()) {
@@ -53,7 +55,7 @@ struct Engine {
   TrainingSpec spec;
 };
 
-// Without it GoogleTest shows the struct's bytes.
+// Without this function GoogleTest prints the struct's bytes.
 void PrintTo(const Engine& engine, std::ostream* out) { *out << engine.name; }
 
 std::vector<Engine> Engines() {
@@ -80,10 +82,10 @@ std::vector<Engine> Engines() {
       {"horovod_fp16", with("native/horovod", [](TrainingSpec& s) { s.gradient_compression = "fp16"; })}};
 }
 
-class Parity : public testing::TestWithParam<std::tuple<Engine, int>> {
+class StrategyContract : public testing::TestWithParam<std::tuple<Engine, int>> {
  protected:
-  // Trains on the ranks and, with the parts of `reference`, on one alone, and compares the parameters of the
-  // first `trained` ranks. A rank that has joined ends before the others.
+  // Trains on all ranks, and with the parts of `reference` on a single rank, and compares the parameters of
+  // the first `trained` ranks. A rank that has joined stops earlier than the others.
   void Check(const StepParts& parts_of, const StepParts& reference, int trained) {
     const auto models = EqualModels(ranks() + 1);
     const SmallModel& alone = *models[ranks()];
@@ -94,7 +96,7 @@ class Parity : public testing::TestWithParam<std::tuple<Engine, int>> {
       Train(*strategy, *models[c.rank()], c.rank(), ranks(), parts_of);
       if (trained < ranks() && c.rank() < trained) strategy->Join();
     });
-    EXPECT_FALSE(alone.first.equal(EqualModels(1)[0]->first)) << "it should learn";
+    EXPECT_FALSE(alone.first.equal(EqualModels(1)[0]->first)) << "training must change the parameters";
     double largest = 0;
     for (const auto& named : alone.named_parameters()) {
       const at::Tensor found = models[0]->named_parameters()[named.key()];
@@ -117,9 +119,9 @@ class Parity : public testing::TestWithParam<std::tuple<Engine, int>> {
   int ranks() const { return std::get<1>(GetParam()); }
 };
 
-TEST_P(Parity, WithAParameterThatGetsNoGradient) { Check(EqualSlices); }
+TEST_P(StrategyContract, WithAParameterThatGetsNoGradient) { Check(EqualSlices); }
 
-// The bias takes part on the last rank only, in the steps for which `used` says so.
+// Uses the bias on the last rank only, in the steps for which `used` returns true.
 StepParts BiasOnLastRank(const std::function<bool(int step)>& used) {
   return [used](SmallModel& model, int rank, int ranks, int step) {
     model.with_bias = rank + 1 == ranks && used(step);
@@ -127,7 +129,7 @@ StepParts BiasOnLastRank(const std::function<bool(int step)>& used) {
   };
 }
 
-// The same on one rank: the mean of the losses of `ranks` ranks.
+// The same training on one rank: the mean of the losses of `ranks` ranks.
 StepParts MeanOver(int ranks, const StepParts& parts) {
   return [ranks, parts](SmallModel& model, int, int, int step) {
     at::Tensor loss = parts(model, 0, ranks, step)[0];
@@ -136,18 +138,18 @@ StepParts MeanOver(int ranks, const StepParts& parts) {
   };
 }
 
-TEST_P(Parity, WithAParameterThatGetsAGradientOnOneRankOnly) {
+TEST_P(StrategyContract, WithAParameterThatGetsAGradientOnOneRankOnly) {
   const StepParts parts = BiasOnLastRank([](int) { return true; });
   Check(parts, MeanOver(ranks(), parts), ranks());
 }
 
-TEST_P(Parity, WithAParameterThatGetsAGradientInSomeStepsOnly) {
+TEST_P(StrategyContract, WithAParameterThatGetsAGradientInSomeStepsOnly) {
   const StepParts parts = BiasOnLastRank([](int step) { return step % 3 == 1; });
   if (engine().spec.static_graph) GTEST_SKIP() << "a static graph is the same in every step";
   Check(parts, MeanOver(ranks(), parts), ranks());
 }
 
-TEST_P(Parity, WithGradientAccumulation) {
+TEST_P(StrategyContract, WithGradientAccumulation) {
   Check([](SmallModel& model, int rank, int ranks, int step) {
     const int64_t slice = kGlobalBatch / ranks;
     Parts parts;
@@ -158,8 +160,8 @@ TEST_P(Parity, WithGradientAccumulation) {
   });
 }
 
-// Rank 0 has more samples than the others; each weighs its mean by its share.
-TEST_P(Parity, WithUnequalBatches) {
+// Rank 0 has more samples than the others; each rank weights its mean by its share.
+TEST_P(StrategyContract, WithUnequalBatches) {
   Check([](SmallModel& model, int rank, int ranks, int step) {
     const int64_t others = kGlobalBatch / ranks - 1, first = kGlobalBatch - others * (ranks - 1);
     const int64_t count = rank == 0 ? first : others, begin = rank == 0 ? 0 : first + (rank - 1) * others;
@@ -168,8 +170,8 @@ TEST_P(Parity, WithUnequalBatches) {
   });
 }
 
-// The last rank runs out of data three steps early; the others take its samples.
-TEST_P(Parity, WithARankThatEndsEarlier) {
+// The last rank runs out of data three steps early. The others take its samples.
+TEST_P(StrategyContract, WithARankThatEndsEarlier) {
   const StepParts parts = [](SmallModel& model, int rank, int ranks, int step) {
     if (step < kSteps - 3) return EqualSlices(model, rank, ranks, step);
     if (rank + 1 == ranks) return Parts{};
@@ -187,14 +189,14 @@ TEST_P(Parity, WithARankThatEndsEarlier) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, Parity,
+INSTANTIATE_TEST_SUITE_P(Engines, StrategyContract,
                          testing::Combine(testing::ValuesIn(Engines()), testing::Values(2, 4)),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param).name) + "_" +
                                   std::to_string(std::get<1>(info.param)) + "_ranks";
                          });
 
-TEST(NoSynchronisation, LetsRanksDriftApartFromRankZerosParameters) {
+TEST(NoSynchronisation, StartsFromRankZerosParametersAndDiverges) {
   const auto models = EqualModels(2);
   {
     const at::NoGradGuard no_grad;

@@ -1,8 +1,9 @@
-#include "worker/trainer/models/norm_kernels.h"
+#include "worker/trainer/kernels/norm_kernels.h"
 
 #include <algorithm>
 
-// One copy for each generation of vector units, chosen when the program starts: before a sanitizer is ready.
+// One copy of each function for each generation of vector units. The dynamic loader chooses the copy before a
+// sanitizer is initialized, so sanitizer builds have one copy only.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(SCALELAB_SANITIZED)
 #define FOR_EACH_CPU __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -12,14 +13,13 @@
 namespace scalelab::trainer {
 namespace {
 
-// The compiler splits it into as many registers as the processor needs.
+// The compiler uses one or more registers for it, depending on the processor.
 typedef float Lanes __attribute__((vector_size(4 * kNormLanes), aligned(4), may_alias));
 
 #define AT(pointer, index) (*reinterpret_cast<const Lanes*>((pointer) + (index)))
 #define AT_MUTABLE(pointer, index) (*reinterpret_cast<Lanes*>((pointer) + (index)))
 
-// Rows between additions to the double sums: few enough for single precision, and a tile stays in the first
-// cache.
+// Rows between additions to the double sums: few enough for single precision and for the first-level cache.
 constexpr int64_t kTile = 64;
 
 }  // namespace
@@ -53,7 +53,7 @@ FOR_EACH_CPU void NormApply(const float* x, const float* residual, int64_t rows,
         const int64_t i = r * channels + c;
         Lanes z = (AT(x, i) - m) * g + b;
         if (residual != nullptr) z += AT(residual, i);
-        if (relu) z = z < zero ? zero : z;  // this way round NaN stays NaN
+        if (relu) z = z < zero ? zero : z;  // this order keeps NaN
         AT_MUTABLE(y, i) = z;
       }
     }

@@ -1,4 +1,4 @@
-#include "worker/trainer/optim/sgd_kernel.h"
+#include "worker/trainer/kernels/sgd_kernel.h"
 
 namespace scalelab::trainer {
 

@@ -1,4 +1,4 @@
-#include "worker/trainer/train_loop.h"
+#include "worker/trainer/loop/train_loop.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -10,22 +10,23 @@
 #include "worker/trainer/data/train_loader.h"
 #include "worker/trainer/device/device.h"
 #include "worker/trainer/errors.h"
-#include "worker/trainer/evaluation.h"
 #include "worker/trainer/launch.h"
+#include "worker/trainer/loop/evaluation.h"
+#include "worker/trainer/loop/train_step.h"
 #include "worker/trainer/metrics/parameter_hash.h"
 #include "worker/trainer/metrics/run_meter.h"
 #include "worker/trainer/metrics/step_log.h"
 #include "worker/trainer/metrics/stopwatch.h"
+#include "worker/trainer/models/model.h"
 #include "worker/trainer/optim/schedule.h"
 #include "worker/trainer/strategies/strategy.h"
-#include "worker/trainer/train_step.h"
 
 namespace scalelab::trainer {
 namespace {
 
 at::MemoryFormat ResolveMemoryFormat(const TrainingSpec& spec) {
-  // All models here are convolutional; oneDNN is half as fast again with channels last, and cuDNN wants it
-  // for its tensor cores.
+  // All models are convolutional. With channels last, oneDNN is 1.5 times as fast and cuDNN can
+  // use tensor cores.
   return spec.memory_format == "contiguous" ? at::MemoryFormat::Contiguous : at::MemoryFormat::ChannelsLast;
 }
 
@@ -42,9 +43,9 @@ ShardedSampler MakeSampler(const TrainingSpec& spec, int64_t samples, const Comm
   return sampler;
 }
 
-// Sums over the ranks of what their epochs have come to; seconds are this rank's own.
+// Returns the sums of an epoch over all ranks; seconds are those of this rank.
 EpochSums SumOverRanks(const EpochSums& mine, Communicator& communicator) {
-  at::Tensor sums = torch::tensor({mine.loss, mine.correct, mine.samples}, at::kDouble);
+  at::Tensor sums = at::tensor({mine.loss, mine.correct, mine.samples}, at::kDouble);
   communicator.AllReduce(sums, ReduceOp::kSum);
   EpochSums all = mine;
   all.loss = sums[0].item<double>(), all.correct = sums[1].item<double>(),
@@ -64,9 +65,9 @@ std::vector<double> AllGatherNumber(Communicator& communicator, double mine) {
 }  // namespace
 
 void SeedRank(const TrainingSpec& spec, int rank) {
-  // Samples of an epoch have keys of their own (DrawCropFlip), and no run has so many epochs.
+  // Keys of samples start with the epoch (DrawCropFlip), which is never UINT64_MAX.
   Random random(static_cast<uint64_t>(spec.seed), UINT64_MAX, static_cast<uint64_t>(rank));
-  torch::manual_seed(random.Next());
+  at::manual_seed(random.Next());
 }
 
 void Train(const TrainingSpec& spec, at::Device device, Communicator& communicator, EventWriter& events) {
@@ -75,7 +76,7 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
   const at::MemoryFormat format = ResolveMemoryFormat(spec);
   ConfigureCpu(static_cast<int>(spec.cpus_per_rank));
   PrepareDevice(device, precision == Precision::kTf32);
-  const DeviceStream stream(device);  // the default stream of a GPU cannot be recorded
+  const DeviceStream stream(device);  // a CUDA graph cannot be recorded on the default stream
   const StreamScope on_stream(stream);
 
   const Dataset data = LoadDataset(spec);
@@ -89,7 +90,7 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
   SeedRank(spec, rank);
   model->to(device);
   for (at::Tensor& parameter : model->parameters()) {
-    // Before buckets are made: gradients follow the strides of their parameters.
+    // Before the strategy makes buckets, because gradients have the strides of their parameters.
     if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(format));
   }
   const std::unique_ptr<Strategy> strategy = MakeStrategy(spec, *model, communicator);
@@ -102,7 +103,7 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
   StepLog log(events, meter, device, rank);
   Evaluation evaluation;
   double train_loss = 0, training_seconds = 0, cpu_seconds = 0, time_to_accuracy = -1, left_out = 0;
-  communicator.Barrier();  // ranks load at their own pace; none should wait for that in its first step
+  communicator.Barrier();  // ranks load at different speeds, which must not delay the first step
   events.Start(rank, communicator.size(), total_steps);
   Stopwatch run_watch;
   double run_seconds = 0;
@@ -110,7 +111,7 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
   for (int64_t step = 0, epoch = 0; step < total_steps; ++epoch) {
     const int64_t epoch_end = std::min(total_steps, (epoch + 1) * steps_per_epoch);
     const double cpu_before = ProcessCpuSeconds();
-    log.BeginEpoch();  // the pause of an evaluation lies before it
+    log.BeginEpoch();  // excludes the time of the evaluation
     for (; step < epoch_end; ++step) {
       const double rate = LearningRate(spec, step, steps_per_epoch);
       StepRecord record{.epoch = epoch, .step = step, .rate = rate, .marks = StepMarks(device)};

@@ -1,15 +1,16 @@
-#include "worker/trainer/train_step.h"
+#include "worker/trainer/loop/train_step.h"
 
 #include <algorithm>
 #include <cstdio>
 
 #include "worker/trainer/errors.h"
-#include "worker/trainer/evaluation.h"
+#include "worker/trainer/loop/evaluation.h"
+#include "worker/trainer/models/model.h"
 
 namespace scalelab::trainer {
 namespace {
 
-// Before the step is recorded: buckets are final after the second, and cuDNN has chosen its algorithms.
+// Steps before recording. Buckets are final after the second step, and cuDNN has chosen its algorithms.
 constexpr int64_t kStepsBeforeRecording = 4;
 
 }  // namespace
@@ -45,7 +46,7 @@ void TrainStep::Body(const Batch& batch, StepRecord& record) {
   const std::vector<at::Tensor> images = at::tensor_split(batch.images, split);
   const std::vector<at::Tensor> labels = at::tensor_split(batch.labels, split);
   const bool together = communicator_.size() > 1 && strategy_.keeps_ranks_equal();
-  // Gradients are averaged over ranks: a rank with more samples than the others weighs more.
+  // Gradients are averaged over ranks, so the loss is weighted by the rank's share of the samples.
   const double share = !together ? 1
                                  : static_cast<double>(samples * communicator_.size()) /
                                        static_cast<double>(record.global_samples);
@@ -60,7 +61,7 @@ void TrainStep::Body(const Batch& batch, StepRecord& record) {
         loss = loss + kAuxiliaryWeight * at::cross_entropy_loss(out.auxiliary, labels[part]);
       }
     }
-    // Parts add up to the mean over the batch.
+    // The parts must add up to the mean over the batch.
     if (images.size() > 1) {
       loss = loss * (static_cast<double>(labels[part].numel()) / static_cast<double>(samples));
     }
@@ -79,7 +80,7 @@ void TrainStep::Body(const Batch& batch, StepRecord& record) {
     }
   }
 
-  // Ranks that train together leave out the same steps.
+  // Ranks that train together skip the same steps.
   optimizer_.Apply(scaler_.Unscale(model_.parameters(), together ? &communicator_ : nullptr));
   record.marks.Mark(&StepTimes::optimizer);
 
@@ -97,9 +98,9 @@ void TrainStep::Body(const Batch& batch, StepRecord& record) {
 }
 
 std::string TrainStep::WhyNotRecorded() const {
-  if (!device_.is_cuda()) return "it runs on a CPU";
+  if (!device_.is_cuda()) return "the device is a CPU";
   if (!communicator_.CanBeRecorded()) {
-    return "backend \"" + std::string(communicator_.name()) + "\" communicates from the host, use nccl";
+    return "backend \"" + std::string(communicator_.name()) + "\" communicates from the host; use nccl";
   }
   return strategy_.WhyNotRecorded();
 }
@@ -115,7 +116,7 @@ void TrainStep::Record(const Batch& batch) {
     graph_ = std::make_unique<StepGraph>([&] { Body(input_, left_); });
   } catch (const c10::Error& e) {
     throw TrainerError("the step cannot be recorded as a CUDA graph (" +
-                       FirstLine(e.what_without_backtrace()) + "): leave cuda_graph out");
+                       FirstLine(e.what_without_backtrace()) + "): remove cuda_graph");
   }
 }
 

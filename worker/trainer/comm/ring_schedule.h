@@ -1,0 +1,33 @@
+// The order in which blocks travel around a ring of ranks. All ring algorithms in this folder use it.
+#pragma once
+
+namespace scalelab::trainer {
+
+// A ring algorithm cuts a tensor into one block per place of the ring. In each hop every place sends one
+// block to the next place and receives one block from the previous place. The functions below call
+// `exchange(outgoing, incoming)` with the numbers of these two blocks, once per hop, places - 1 times.
+//
+// The callers differ in how a block is sent and where blocks begin:
+//   - RingReduceScatter and RingAllGather (ring_all_reduce.h) use any communicator's sends and receives;
+//   - MpiCommunicator's blocking all-reduce calls MPI directly, without an Operation for each message;
+//   - GlooCommunicator's reduce-scatter keeps its input and sums in a buffer of one block.
+
+// Reduce-scatter: `exchange` adds what it receives to block `incoming`. A block starts at the place after its
+// owner and is complete when it arrives at its owner. After the last hop block `place` is complete.
+template <typename Exchange>
+void ForEachReduceScatterHop(int place, int places, const Exchange& exchange) {
+  for (int hop = 1; hop < places; ++hop) {
+    exchange((place + places - hop) % places, (place + places - hop - 1) % places);
+  }
+}
+
+// All-gather: `exchange` replaces block `incoming` by what it receives. Block `place` must be complete; after
+// the last hop all blocks are complete.
+template <typename Exchange>
+void ForEachAllGatherHop(int place, int places, const Exchange& exchange) {
+  for (int hop = 1; hop < places; ++hop) {
+    exchange((place + places - hop + 1) % places, (place + places - hop) % places);
+  }
+}
+
+}  // namespace scalelab::trainer

@@ -1,0 +1,24 @@
+// Arithmetic on arrays of numbers for reductions between ranks. Plain loops on the calling thread: Torch's
+// operators would start a second team of OpenMP threads on a communication thread.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstddef>
+
+namespace scalelab::trainer {
+
+// Stores a[i] op b[i] in result[i] for `count` elements. `result` may be `a` or `b`.
+using ReduceFunction = void (*)(void* result, const void* a, const void* b, size_t count);
+
+// Return the function for elements of `type`: float, float16, bfloat16, double or int64. Numbers of 16 bits
+// are computed in float.
+ReduceFunction SumFunction(c10::ScalarType type);
+ReduceFunction MaxFunction(c10::ScalarType type);
+// Bitwise and of int64.
+ReduceFunction BitAndFunction();
+
+// Multiplies `count` elements of a floating-point `type` by `factor`.
+void ScaleArray(void* data, size_t count, c10::ScalarType type, double factor);
+
+}  // namespace scalelab::trainer
