@@ -28,7 +28,7 @@ std::string ErrorOf(const std::function<void()>& call) {
 TEST(Models, AreThoseThatStudiesMayName) {
   std::string names;
   for (const ModelInfo& model : Models()) names += (names.empty() ? "" : ", ") + std::string(model.name);
-  EXPECT_THAT(ErrorOf([] { MakeModel("lenet", 10, {}); }), HasSubstr("it has " + names));
+  EXPECT_THAT(ErrorOf([] { MakeModel("lenet", 10, {}); }), HasSubstr("use one of " + names));
 }
 
 TEST(Models, HaveThePublishedNumbersOfParameters) {
