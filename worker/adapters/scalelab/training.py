@@ -1,4 +1,4 @@
-"""The training loop of all adapters: one rank of one run, with the events and metrics of worker/trainer/train_loop.cc.
+"""The training loop of all adapters: one rank of one run, with the events and metrics of worker/trainer/loop/train_loop.cc.
 
 An adapter is a subclass of Engine and a call `training.run(ItsEngine)`. `train` is the loop.
 """

@@ -1,0 +1,57 @@
+"""The JSON Schema for editors accepts the example studies and those of the documents, and rejects mistakes."""
+import json
+import pathlib
+import re
+import unittest
+
+import jsonschema
+import yaml
+
+TOP = pathlib.Path(__file__).resolve().parents[3]
+SCHEMA = json.loads((TOP / "deploy/schema/study.schema.json").read_text(encoding="utf-8"))
+
+
+def examples():
+    for path in sorted((TOP / "deploy/studies").rglob("*.yaml")):
+        yield path.name, path.read_text(encoding="utf-8")
+    for path in sorted((TOP / "docs/users").glob("*.md")):
+        for block in re.findall(r"```yaml\n(.*?)```", path.read_text(encoding="utf-8"), flags=re.S):
+            if re.search(r"^study:", block, flags=re.M):
+                yield path.name, block
+
+
+class SchemaTest(unittest.TestCase):
+    def setUp(self):
+        jsonschema.Draft7Validator.check_schema(SCHEMA)
+        self.validator = jsonschema.Draft7Validator(SCHEMA)
+
+    def errors(self, text):
+        return [error.message for error in self.validator.iter_errors(yaml.safe_load(text))]
+
+    def test_accepts_all_examples(self):
+        names = []
+        for name, text in examples():
+            names.append(name)
+            self.assertEqual(self.errors(text), [], name)
+        self.assertGreater(len(names), 10)
+
+    def test_rejects_mistakes(self):
+        for mistake in (
+            "study: s\nfixed: {ranks: 0}",
+            "study: s\nfixed: {precision: fp8}",
+            "study: s\nfixed: {colour: red}",
+            "study: s\nmatrix: {ranks: 2}",
+            "study: s\nmatrix: {ranks: {pow3: [1, 8]}}",
+            "study: s\nmatrix: {engine: [native/dpd]}",
+            "study: s\norder: random",
+            "study: s\nrepeat: 3",
+            "fixed: {ranks: 1}",
+        ):
+            self.assertNotEqual(self.errors(mistake), [], mistake)
+
+    def test_accepts_models_of_custom_programs(self):
+        self.assertEqual(self.errors("study: s\nfixed: {engine: custom, model: mine, command: [./train.sh], ranks: 1}"), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
