@@ -14,7 +14,7 @@
 //   first step (same weights, samples)   0.03%                                 0.3%
 //   later steps                          1%, or 100 times the largest          3%, otherwise the same
 //                                        earlier difference, at most 20%
-//   steps of models with dropout         20%: each framework draws units       20%
+//   steps of models with dropout         20%: frameworks draw other units      20%
 //   an epoch                             15%                                   20%
 //
 // Rounding errors start at 1e-7 and grow from step to step, a hundredfold at learning rates at which the loss

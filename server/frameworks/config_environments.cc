@@ -122,9 +122,9 @@ absl::Status ReadEnvironments(const YAML::Node& node, const At& at,
     environment.engine = entry.first.IsScalar() ? entry.first.Scalar() : "";
     const std::vector<std::string> known = KnownNames();
     if (std::find(known.begin(), known.end(), environment.engine) == known.end()) {
-      return Invalid(
-          at, entry.first,
-          absl::StrCat("unknown engine '", environment.engine, "'", DidYouMean(environment.engine, known)));
+      return Invalid(at, entry.first,
+                     absl::StrCat("'", environment.engine, "' is not an engine of a Python framework",
+                                  DidYouMean(environment.engine, known)));
     }
     for (const EnvironmentConfig& other : *environments) {
       if (other.engine == environment.engine)

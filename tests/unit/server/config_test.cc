@@ -256,9 +256,10 @@ TEST_F(ConfigTest, AWrongEnvironmentIsReportedWithItsPlace) {
   const auto mistake = [&](const std::string& yaml) {
     return MistakeInFile("environments:\n  " + yaml + "\n");
   };
-  EXPECT_EQ(mistake("pytorch/dpd: {venv: /v}"),
-            file_ + ":2:3: environments: unknown engine 'pytorch/dpd'; did you mean pytorch/ddp?");
-  EXPECT_THAT(mistake("native/ddp: {venv: /v}"), HasSubstr("unknown engine 'native/ddp'"));
+  EXPECT_EQ(mistake("pytorch/dpd: {venv: /v}"), file_ +
+                                                    ":2:3: environments: 'pytorch/dpd' is not an engine of a "
+                                                    "Python framework; did you mean pytorch/ddp?");
+  EXPECT_THAT(mistake("native/ddp: {venv: /v}"), HasSubstr("'native/ddp' is not an engine"));
   EXPECT_EQ(mistake("pytorch/ddp: {vnv: /v}"),
             file_ + ":2:17: environments: unknown key 'vnv'; did you mean venv?");
   EXPECT_EQ(mistake("pytorch/ddp: {venv: v}"),
