@@ -96,6 +96,9 @@ class Store {
   // By rank.
   virtual absl::StatusOr<std::vector<StreamRow>> ListStreams(int64_t attempt_id) = 0;
   virtual absl::StatusOr<RunSummary> GetSummary(int64_t run_id) = 0;
+  // The results of the runs with ids from `first_run_id` to `last_run_id`, by run id, without `metrics`. Runs without
+  // results are left out. The ids of a study's runs rise with their positions, so one call serves a page of ListRuns.
+  virtual absl::StatusOr<std::vector<RunSummary>> ListSummaries(int64_t first_run_id, int64_t last_run_id) = 0;
   // By cell and repeat.
   virtual absl::StatusOr<std::vector<CurveRow>> ListCurveRows(int64_t study_id) = 0;
   // Calls `take` for each series, by key and rank, points by line.

@@ -1,4 +1,4 @@
-// The core thread over a real database and a scheduler that does as it is told.
+// The core thread with a real database and a scheduler that accepts everything.
 #include "server/core/coordinator.h"
 
 #include <gmock/gmock.h>
@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "db/sqlite_store.h"
+#include "tests/unit/server/core/forwarding_store.h"
 #include "tests/unit/server/core/world.h"
 
 namespace scalelab::server {
@@ -46,48 +47,13 @@ class ObedientScheduler final : public Scheduler {
 };
 
 // Fails commits on demand.
-class FragileStore final : public db::Store {
+class FragileStore final : public ForwardingStore {
  public:
-  explicit FragileStore(std::unique_ptr<db::Store> store) : store_(std::move(store)) {}
+  using ForwardingStore::ForwardingStore;
   absl::Status Commit(const db::WriteBatch& batch) override {
-    return full ? absl::ResourceExhaustedError("the disk is full") : store_->Commit(batch);
-  }
-  absl::StatusOr<db::Snapshot> Load() override { return store_->Load(); }
-  absl::StatusOr<db::StudyRow> GetStudy(int64_t id) override { return store_->GetStudy(id); }
-  absl::StatusOr<db::StudyRow> FindStudy(const std::string& name) override { return store_->FindStudy(name); }
-  absl::StatusOr<db::StudyRow> FindRequest(const std::string& owner, const std::string& id) override {
-    return store_->FindRequest(owner, id);
-  }
-  absl::StatusOr<std::vector<db::StudyRow>> ListStudies(int64_t before, int limit) override {
-    return store_->ListStudies(before, limit);
-  }
-  absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(const std::vector<int64_t>& ids) override {
-    return store_->CountRuns(ids);
-  }
-  absl::StatusOr<std::vector<db::CellRow>> ListCells(int64_t id) override { return store_->ListCells(id); }
-  absl::StatusOr<db::RunRow> GetRun(int64_t id) override { return store_->GetRun(id); }
-  absl::StatusOr<std::vector<db::RunRow>> ListRuns(const db::RunFilter& filter) override {
-    return store_->ListRuns(filter);
-  }
-  absl::StatusOr<std::vector<db::AttemptRow>> ListAttempts(int64_t id) override {
-    return store_->ListAttempts(id);
-  }
-  absl::StatusOr<db::AllocationRow> GetAllocation(int64_t id) override { return store_->GetAllocation(id); }
-  absl::StatusOr<std::vector<db::StreamRow>> ListStreams(int64_t id) override {
-    return store_->ListStreams(id);
-  }
-  absl::StatusOr<db::RunSummary> GetSummary(int64_t id) override { return store_->GetSummary(id); }
-  absl::StatusOr<std::vector<db::CurveRow>> ListCurveRows(int64_t id) override {
-    return store_->ListCurveRows(id);
-  }
-  absl::Status ReadPoints(const db::PointFilter& filter,
-                          const std::function<void(db::Series)>& take) override {
-    return store_->ReadPoints(filter, take);
+    return full ? absl::ResourceExhaustedError("the disk is full") : ForwardingStore::Commit(batch);
   }
   std::atomic<bool> full = false;
-
- private:
-  std::unique_ptr<db::Store> store_;
 };
 
 class CoordinatorTest : public testing::Test {
@@ -232,7 +198,7 @@ TEST_F(CoordinatorTest, AWatcherHearsOfEveryEndAndThenNothing) {
   std::promise<void> final;
   coordinator_->Watch(
       *id,
-      [&](const StudyState&, const State&, bool last) {
+      [&](const LiveStudy&, const State&, bool last) {
         if (last) final.set_value();
         return true;
       },

@@ -54,7 +54,7 @@ TEST_F(ExplainTest, AJobThatWaitsIsToldInTheSchedulersWords) {
   const db::Micros asked = world_.now;
   const std::string job = world_.AskedFor();
   ASSERT_THAT(Kinds(Study(id)), ElementsAre(Reason::SCHEDULER_PENDING));
-  EXPECT_THAT(Study(id)[0].message(), HasSubstr("being handed to the scheduler"));
+  EXPECT_THAT(Study(id)[0].message(), HasSubstr("being submitted to the scheduler"));
   world_.lifecycle.JobSubmitted(job, "4711", world_.now, world_.fx);
   world_.After(60);
   world_.lifecycle.JobsPolled({{job, "4711", JobStatus::State::kPending, "too few idle nodes (Resources)"}},
@@ -267,7 +267,7 @@ TEST_F(ExplainTest, AnAllocationThatIsEndedForSilenceIsNamed) {
   ASSERT_TRUE(world_.Cancelled(job));
   const Reason reason = Study(id).front();
   EXPECT_EQ(reason.kind(), Reason::STOPPING);
-  EXPECT_THAT(reason.message(), HasSubstr("is being ended: no word from 2 of its 2 workers"));
+  EXPECT_THAT(reason.message(), HasSubstr("is being ended: no report from 2 of its 2 workers"));
   EXPECT_EQ(reason.subject(), "allocations/" + job);
 }
 

@@ -121,7 +121,7 @@ class World {
     return Sync(allocation, {Ended(attempt.token())});
   }
 
-  const StudyState& study(int64_t id) const { return *state.study(id); }
+  const LiveStudy& study(int64_t id) const { return *state.study(id); }
   db::RunState run_state(int64_t study_id, int position) const {
     return study(study_id).runs[position].state;
   }
