@@ -213,7 +213,7 @@ absl::Time Coordinator::NextWake() const {
   if (!state_.allocations.empty() || state_.waiting.size() > 0) next = next_tick_;
   if (!state_.allocations.empty() && !polling_) next = std::min(next, next_poll_);
   if (!held_.empty()) next = std::min(next, held_.front().until);
-  for (const Watch_& watch : watches_) {
+  for (const OpenWatch& watch : watches_) {
     const LiveStudy* study = state_.study(watch.study_id);
     if (study == nullptr || study->revision != watch.sent_revision) next = std::min(next, watch.not_before);
   }

@@ -98,7 +98,7 @@ class Coordinator {
     int node_index;
     Done<v1::SynchronizeResponse> done;
   };
-  struct Watch_ {
+  struct OpenWatch {
     int64_t study_id;
     int64_t sent_revision = 0;
     absl::Time not_before;
@@ -141,7 +141,7 @@ class Coordinator {
   std::unique_ptr<Lifecycle> lifecycle_;
   std::list<Held> held_;  // by deadline
   std::unordered_multimap<int64_t, std::list<Held>::iterator> held_by_allocation_;
-  std::list<Watch_> watches_;
+  std::list<OpenWatch> watches_;
   absl::Time last_round_ = absl::InfinitePast();
   absl::Time next_tick_ = absl::InfinitePast();
   absl::Time next_poll_ = absl::InfinitePast();

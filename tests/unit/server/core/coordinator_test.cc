@@ -22,7 +22,7 @@ class ObedientScheduler final : public Scheduler {
   Capacity capacity() const override { return {}; }
   absl::StatusOr<std::string> Submit(const JobRequest& request) override {
     submitted.set_value(request);
-    if (silent) return absl::UnavailableError("nobody knows whether it was heard");
+    if (silent) return absl::UnavailableError("the submit timed out");
     return "1";
   }
   std::string Script(const JobRequest&) const override { return ""; }
@@ -118,7 +118,7 @@ class CoordinatorTest : public testing::Test {
     coordinator_->Read([&](const State* state) { health.set_value(state->scheduler); });
     return health.get_future().get();
   }
-  // Polls until the scheduler is known to be away, or to be back.
+  // Polls until the coordinator knows that the scheduler fails, or that it answers again.
   void PollUntil(bool away) {
     scheduler_->away = away;
     const absl::Time deadline = absl::Now() + absl::Seconds(20);
@@ -183,17 +183,17 @@ TEST_F(CoordinatorTest, ARestartGoesOnWithTheAttemptThatIsLive) {
   EXPECT_EQ(store_->ListAttempts(store_->ListRuns(all)->front().id)->size(), 1u);
 }
 
-TEST_F(CoordinatorTest, AnIntentOfAnEarlierProcessIsLookedForBeforeItIsAskedForAgain) {
+TEST_F(CoordinatorTest, AnIntentOfAnEarlierProcessIsPolledBeforeItIsSubmittedAgain) {
   scheduler_->silent = true;
   ASSERT_TRUE(Submit(World::Spec({1})).ok());
   const std::string token = scheduler_->submitted.get_future().get().token;
   Close();
   Open(/*scheduler_silent=*/true);
   EXPECT_EQ(scheduler_->submitted.get_future().get().token, token);
-  EXPECT_GE(scheduler_->polls, 1u) << "the other process's call may still be under way";
+  EXPECT_GE(scheduler_->polls, 1u) << "the call of the other process may still be in flight";
 }
 
-TEST_F(CoordinatorTest, AWatcherHearsOfEveryEndAndThenNothing) {
+TEST_F(CoordinatorTest, AWatcherGetsTheFinalStateAndThenNothing) {
   const auto id = Submit(World::Spec({1}));
   std::promise<void> final;
   coordinator_->Watch(
@@ -240,13 +240,13 @@ TEST_F(CoordinatorTest, NobodyWaitsForASchedulerThatIsKnownToBeAway) {
   EXPECT_TRUE(absl::IsUnavailable(view)) << view;
   EXPECT_EQ(view.message(), "squeue timed out");
   EXPECT_EQ(scheduler_->views, 0);
-  EXPECT_EQ(Health().since, health.since) << "the first question without an answer counts";
+  EXPECT_EQ(Health().since, health.since) << "the time of the first failed call counts";
   PollUntil(/*away=*/false);
   EXPECT_EQ(Health().since, 0);
   EXPECT_TRUE(View().ok());
 }
 
-TEST_F(CoordinatorTest, AStoppedCoordinatorSaysSoToWhoAsksForTheView) {
+TEST_F(CoordinatorTest, AStoppedCoordinatorRefusesAView) {
   coordinator_->Stop();
   EXPECT_TRUE(absl::IsUnavailable(View()));
 }

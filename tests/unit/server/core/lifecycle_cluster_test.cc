@@ -1,4 +1,4 @@
-// Decisions about clusters: several nodes, time limits, and what only the scheduler can tell.
+// Decisions about clusters: several nodes, time limits, and reports of the scheduler.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ TEST(LifecycleOnClusters, AnAttemptIsOverWhenItIsOverOnEveryNode) {
   w.On(0, {World::Ended(token)});
   EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kRunning);
   EXPECT_TRUE(w.On(1, {World::Running(token)}).attempts(0).stop())
-      << "its ranks are gone, the rest is to be sent";
+      << "its ranks have ended, and the rest of their events has to be sent";
   for (int r = 2; r < 4; ++r) w.Report(token, r, 10, 20, true);
   auto ended = World::Ended(token);
   ended.set_stopped(true);
@@ -190,11 +190,11 @@ TEST(LifecycleOnClusters, TheSchedulerIsAskedMoreSeldomWhileNothingIsAboutToHapp
   EXPECT_TRUE(w.lifecycle.JobsToPoll().empty());
   w.Submit(World::Spec({1}));
   const std::string job = w.AskedFor();
-  EXPECT_TRUE(w.lifecycle.JobsChange()) << "it waits to begin";
+  EXPECT_TRUE(w.lifecycle.JobsChange()) << "it waits to start";
   const auto desired = w.Sync(job);
-  EXPECT_FALSE(w.lifecycle.JobsChange()) << "it runs, and its worker would tell what happens";
+  EXPECT_FALSE(w.lifecycle.JobsChange()) << "it runs, and its worker reports every change";
   w.Finish(job, desired);
-  EXPECT_TRUE(w.lifecycle.JobsChange()) << "it is handed back";
+  EXPECT_TRUE(w.lifecycle.JobsChange()) << "it is being released";
 }
 
 }  // namespace

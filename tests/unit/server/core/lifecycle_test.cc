@@ -51,8 +51,8 @@ TEST(Lifecycle, SeedOfARepeatIsTheStudysSeedPlusTheRepeat) {
   EXPECT_EQ(w.Finish(job, desired).attempts(0).spec().seed(), 43);
 }
 
-// Runs a study of one run of this engine, whose ranks trained with `software`; its provenance and
-// fingerprint.
+// Runs a study with one run of this engine, whose ranks report `software`. Returns its
+// provenance and fingerprint.
 std::pair<std::string, std::string> TrainedWith(const std::string& engine,
                                                 const std::map<std::string, std::string>& software) {
   World w;

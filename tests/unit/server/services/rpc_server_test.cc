@@ -1,4 +1,4 @@
-// What every gRPC server is expected to answer, and who may call what; over real sockets.
+// Tests of the gRPC server over real sockets: standard services, authentication, threads.
 #include "server/services/rpc_server.h"
 
 #include <gmock/gmock.h>
@@ -143,7 +143,7 @@ class RpcServerTest : public testing::Test {
     v1::ListStudiesResponse response;
     return v1::StudyService::NewStub(channel)->ListStudies(context.get(), {}, &response);
   }
-  // Sends bytes to any method, as a program without our stubs does; the first answer.
+  // Sends bytes to any method, as a program without generated stubs does. Returns the first response.
   std::string Call(const std::string& method, const std::string& bytes) {
     grpc::GenericStub stub(Unix());
     auto context = Context();
