@@ -188,6 +188,12 @@ absl::StatusOr<RunSummary> GetSummary(Database& db, int64_t run_id) {
   return summary;
 }
 
+absl::StatusOr<std::vector<RunSummary>> ListSummaries(Database& db, int64_t first_run_id,
+                                                      int64_t last_run_id) {
+  static const std::string sql = SelectSql<RunSummary>("WHERE run_id BETWEEN ? AND ? ORDER BY run_id");
+  return All<RunSummary>(db, sql, first_run_id, last_run_id);
+}
+
 absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_id) {
   // The ids of a study's runs are adjacent, and so are those of their summaries: two parallel scans replace a
   // search per run.

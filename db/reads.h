@@ -25,6 +25,8 @@ absl::StatusOr<std::vector<AttemptRow>> ListAttempts(Database& db, int64_t run_i
 absl::StatusOr<AllocationRow> GetAllocation(Database& db, int64_t id);
 absl::StatusOr<std::vector<StreamRow>> ListStreams(Database& db, int64_t attempt_id);
 absl::StatusOr<RunSummary> GetSummary(Database& db, int64_t run_id);
+absl::StatusOr<std::vector<RunSummary>> ListSummaries(Database& db, int64_t first_run_id,
+                                                      int64_t last_run_id);
 absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_id);
 
 // The series that match `filter`, without points, ordered by key and rank; ids[i] belongs to series[i].

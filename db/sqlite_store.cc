@@ -5,12 +5,13 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
 #include <mutex>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "db/filesystem.h"
 #include "db/migrations.h"
 #include "db/phase_fair_lock.h"
@@ -55,14 +56,14 @@ class Readers {
  public:
   class Lease {
    public:
-    Lease(Readers& readers, std::unique_ptr<Database> db) : readers_(readers), db_(std::move(db)) {
+    Lease(Readers& readers, std::unique_ptr<Database> db) ABSL_NO_THREAD_SAFETY_ANALYSIS
+        : readers_(readers),
+          db_(std::move(db)) {
       if (readers_.turns_ != nullptr) readers_.turns_->lock_shared();
     }
-    ~Lease() {
+    ~Lease() ABSL_NO_THREAD_SAFETY_ANALYSIS {  // the lock is taken only when there is one
       if (readers_.turns_ != nullptr) readers_.turns_->unlock_shared();
-      std::lock_guard lock(readers_.mutex_);
-      readers_.free_.push_back(std::move(db_));
-      readers_.freed_.notify_one();
+      readers_.Add(std::move(db_));
     }
     Database& operator*() { return *db_; }
 
@@ -75,23 +76,24 @@ class Readers {
   explicit Readers(PhaseFairLock* turns) : turns_(turns) {}
 
   void Add(std::unique_ptr<Database> db) {
-    std::lock_guard lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     free_.push_back(std::move(db));
   }
   Lease Borrow() {
-    std::unique_lock lock(mutex_);
-    freed_.wait(lock, [&] { return !free_.empty(); });
+    absl::ReleasableMutexLock lock(&mutex_, absl::Condition(this, &Readers::HasFree));
     // The most recently used connection has the warmest cache.
     std::unique_ptr<Database> db = std::move(free_.back());
     free_.pop_back();
+    lock.Release();
     return Lease(*this, std::move(db));
   }
 
  private:
+  bool HasFree() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !free_.empty(); }
+
   PhaseFairLock* const turns_;  // may be null
-  std::mutex mutex_;
-  std::condition_variable freed_;
-  std::vector<std::unique_ptr<Database>> free_;  // guarded by mutex_
+  absl::Mutex mutex_;
+  std::vector<std::unique_ptr<Database>> free_ ABSL_GUARDED_BY(mutex_);
 };
 
 class SqliteStore : public Store {
@@ -141,6 +143,9 @@ class SqliteStore : public Store {
   }
   absl::StatusOr<RunSummary> GetSummary(int64_t run_id) override {
     return db::GetSummary(*readers_.Borrow(), run_id);
+  }
+  absl::StatusOr<std::vector<RunSummary>> ListSummaries(int64_t first_run_id, int64_t last_run_id) override {
+    return db::ListSummaries(*readers_.Borrow(), first_run_id, last_run_id);
   }
   absl::StatusOr<std::vector<CurveRow>> ListCurveRows(int64_t study_id) override {
     return db::ListCurveRows(*readers_.Borrow(), study_id);

@@ -108,6 +108,10 @@ class Store {
   virtual absl::StatusOr<std::vector<StreamRow>> ListStreams(int64_t attempt_id) = 0;
   // Returns the results of a run.
   virtual absl::StatusOr<RunSummary> GetSummary(int64_t run_id) = 0;
+  // Returns the results of the runs with ids from `first_run_id` to `last_run_id`, ordered by run id, without
+  // `metrics` and without runs that have no results. The ids of a study's runs rise with their positions, so
+  // that one call serves a page of ListRuns.
+  virtual absl::StatusOr<std::vector<RunSummary>> ListSummaries(int64_t first_run_id, int64_t last_run_id) = 0;
   // Returns the runs of a study with their results, ordered by cell and repeat.
   virtual absl::StatusOr<std::vector<CurveRow>> ListCurveRows(int64_t study_id) = 0;
   // Calls `take` for each series that matches `filter`, ordered by key and rank, with its points ordered by

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "db/columns.h"
 #include "db/point_codec.h"
+#include "db/stream.h"
 
 #define SCALELAB_RETURN_IF_ERROR(expression) \
   if (absl::Status status_ = (expression); !status_.ok()) return status_
@@ -49,7 +50,7 @@ absl::Status CheckColumn(const StreamAppend& append, const PointColumn& column) 
 }  // namespace
 
 absl::Status Writer::Commit(const WriteBatch& batch) {
-  std::lock_guard lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   if (batch.empty()) return absl::OkStatus();
   absl::Status status;
   {
@@ -139,17 +140,7 @@ absl::Status Writer::Append(const StreamAppend& append) {
                                                    " before they start"));
   }
 
-  stream.position = append.end_position;
-  stream.line = append.end_line;
-  stream.malformed += append.malformed;
-  if (stream.first_malformed.empty()) stream.first_malformed = append.first_malformed;
-  stream.finished = stream.finished || append.finished;
-  if (!append.parameter_hash.empty()) stream.parameter_hash = append.parameter_hash;
-  if (stream.error_kind.empty() &&
-      stream.error_message.empty()) {  // keep the first error, which causes the others
-    stream.error_kind = append.error_kind;
-    stream.error_message = append.error_message;
-  }
+  Apply(stream, append);
   Statement upsert(*db_, UpsertSql<StreamRow>());
   SCALELAB_RETURN_IF_ERROR(Put(upsert, stream));
   for (const PointColumn& column : append.columns) SCALELAB_RETURN_IF_ERROR(AppendColumn(append, column));
@@ -259,6 +250,7 @@ absl::Status Writer::RaiseCounters(const WriteBatch& batch) {
                 "INSERT INTO counter (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = "
                 "excluded.value");
   const auto raise = [&](const char* name, const auto& rows) {
+    mutex_.AssertHeld();  // the thread safety analysis does not look through lambdas
     int64_t& last = counters_[name];
     const int64_t before = last;
     for (const auto& row : rows) last = std::max(last, row.id);

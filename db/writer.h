@@ -3,13 +3,13 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "db/sqlite.h"
 #include "db/store.h"
 
@@ -36,23 +36,24 @@ class Writer {
     }
   };
 
-  absl::Status Write(const WriteBatch& batch);
-  absl::Status PutRuns(const std::vector<RunRow>& runs);
-  absl::Status PutSummaries(const std::vector<RunSummary>& summaries);
-  absl::Status Append(const StreamAppend& append);
-  absl::Status AppendColumn(const StreamAppend& append, const PointColumn& column);
-  absl::StatusOr<int64_t> KeyId(const std::string& name);
-  absl::StatusOr<int64_t> SeriesId(const SeriesKey& key);
-  absl::Status DeleteStudy(int64_t id);
-  absl::Status RaiseCounters(const WriteBatch& batch);
-  void Checkpoint();
+  absl::Status Write(const WriteBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status PutRuns(const std::vector<RunRow>& runs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status PutSummaries(const std::vector<RunSummary>& summaries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Append(const StreamAppend& append) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AppendColumn(const StreamAppend& append, const PointColumn& column)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<int64_t> KeyId(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<int64_t> SeriesId(const SeriesKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status DeleteStudy(int64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status RaiseCounters(const WriteBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Checkpoint() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  std::mutex mutex_;  // guards all members below; private methods require it
-  std::unique_ptr<Database> db_;
+  absl::Mutex mutex_;
+  std::unique_ptr<Database> db_ ABSL_GUARDED_BY(mutex_);
   // Caches of the tables' contents; cleared when a transaction is rolled back.
-  absl::flat_hash_map<std::string, int64_t> key_ids_;
-  absl::flat_hash_map<SeriesKey, int64_t> series_ids_;
-  std::map<std::string, int64_t> counters_;
+  absl::flat_hash_map<std::string, int64_t> key_ids_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<SeriesKey, int64_t> series_ids_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, int64_t> counters_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace scalelab::db

@@ -19,9 +19,9 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "study/sbatch_options.h"
 #include "catalog/nearest.h"
 #include "server/services/socket.h"
+#include "study/sbatch_options.h"
 #include "yaml-cpp/yaml.h"
 
 namespace scalelab::server {
@@ -33,7 +33,7 @@ absl::StatusOr<std::string> AbsolutePath(const std::string& value) {
   if (value.empty()) return Invalid("the path is empty");
   std::error_code error;
   std::string path = std::filesystem::absolute(value, error).lexically_normal().string();
-  if (error) return Invalid(absl::StrCat("'", value, "' is no path: ", error.message()));
+  if (error) return Invalid(absl::StrCat("'", value, "' is not a path: ", error.message()));
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path;
 }
@@ -56,7 +56,7 @@ absl::Status SetChoice(std::string& field, const std::string& value,
 absl::Status SetNumber(int& field, const std::string& value, int min, int max) {
   int number = 0;
   if (!absl::SimpleAtoi(value, &number) || number < min || number > max) {
-    return Invalid(absl::StrCat("'", value, "' is no whole number from ", min, " to ", max));
+    return Invalid(absl::StrCat("'", value, "' is not a whole number from ", min, " to ", max));
   }
   field = number;
   return absl::OkStatus();
@@ -65,15 +65,14 @@ absl::Status SetNumber(int& field, const std::string& value, int min, int max) {
 absl::Status SetTimeout(absl::Duration& field, const std::string& value) {
   double seconds = 0;
   if (!absl::SimpleAtod(value, &seconds) || !(seconds >= 1 && seconds <= 86400)) {
-    return Invalid(absl::StrCat("'", value, "' is no number of seconds from 1 to 86400"));
+    return Invalid(absl::StrCat("'", value, "' is not a number of seconds from 1 to 86400"));
   }
   field = absl::Seconds(seconds);
   return absl::OkStatus();
 }
 
 absl::Status SetBool(bool& field, const std::string& value) {
-  if (value != "true" && value != "false")
-    return Invalid(absl::StrCat("'", value, "' is neither true nor false"));
+  if (value != "true" && value != "false") return Invalid(absl::StrCat("'", value, "' is not true or false"));
   field = value == "true";
   return absl::OkStatus();
 }
@@ -96,7 +95,7 @@ absl::Status SetWorkerServer(std::string& field, const std::string& value) {
   return absl::OkStatus();
 }
 
-// NAME=VALUE, or NAME alone for an option that takes no value.
+// Adds an option in the form NAME=VALUE, or NAME for an option without a value.
 absl::Status AddSbatchOption(std::vector<std::pair<std::string, std::string>>& field,
                              const std::string& value) {
   std::pair<std::string, std::string> option = absl::StrSplit(value, absl::MaxSplits('=', 1));
@@ -104,13 +103,13 @@ absl::Status AddSbatchOption(std::vector<std::pair<std::string, std::string>>& f
     return Invalid(mistake);
   for (const auto& [name, unused] : field) {
     if (name == option.first)
-      return Invalid(absl::StrCat("sbatch option '", name, "' is given twice; keep one"));
+      return Invalid(absl::StrCat("sbatch option '", name, "' is repeated; remove one"));
   }
   field.push_back(std::move(option));
   return absl::OkStatus();
 }
 
-// One row a setting: the flag --NAME, and the key NAME of the file (there with '_' where the flag has '-').
+// A setting: the flag --NAME, and the key NAME of the file, with '_' instead of '-'.
 struct Setting {
   const char* name;
   const char* value;
@@ -121,42 +120,46 @@ struct Setting {
 
 const std::vector<Setting>& Settings() {
   static const auto* settings = new std::vector<Setting>{
-      {"data", "DIR", "Where the service keeps its database, token and socket; made when absent",
+      {"data", "DIR", "Directory of the database, token and socket; created when absent",
        [](ServerConfig& c, const std::string& v) { return SetPath(c.data_dir, v); }},
-      {"runs", "DIR", "Where attempts keep their files; every node must see it (default: DATA/runs)",
+      {"runs", "DIR", "Directory of the files of attempts, visible on every node (default: DATA/runs)",
        [](ServerConfig& c, const std::string& v) { return SetPath(c.runs_dir, v); }},
-      {"listen", "ADDRESS", "unix:PATH or HOST:PORT, may be repeated (default: unix:DATA/scalelab.sock)",
+      {"listen", "ADDRESS",
+       "Address to serve on: unix:PATH or HOST:PORT, may be repeated (default: unix:DATA/scalelab.sock)",
        [](ServerConfig& c, const std::string& v) { return AddListen(c.listen, v); }, /*repeats=*/true},
-      {"scheduler", "NAME", "What gives out nodes: local or slurm (default: local)",
+      {"scheduler", "NAME", "Scheduler that allocates nodes: local or slurm (default: local)",
        [](ServerConfig& c, const std::string& v) {
          return SetChoice(c.scheduler, v, {"local", "slurm"});
        }},
       {"worker-server", "HOST:PORT",
-       "What workers on other nodes dial (default: the first --listen they can reach)",
+       "Address that workers on other nodes dial (default: the first --listen that they can reach)",
        [](ServerConfig& c, const std::string& v) { return SetWorkerServer(c.worker_server, v); }},
-      {"sbatch-option", "NAME=VALUE", "For every job of scheduler slurm, may be repeated; a study's own win",
+      {"sbatch-option", "NAME=VALUE",
+       "sbatch option for every job, may be repeated; the options of a study take precedence",
        [](ServerConfig& c, const std::string& v) { return AddSbatchOption(c.sbatch_options, v); },
        /*repeats=*/true},
-      {"local-slots", "N", "Single-core ranks that scheduler local runs at once (default: the cores)",
+      {"local-slots", "N",
+       "Single-core ranks that scheduler local runs at once (default: the number of cores)",
        [](ServerConfig& c, const std::string& v) { return SetNumber(c.local_slots, v, 1, 100'000); }},
       {"worker-program", "FILE",
-       "scalelab-worker; every node must see it (default: the one beside scalelabd)",
+       "Path of scalelab-worker, visible on every node (default: in the directory of scalelabd)",
        [](ServerConfig& c, const std::string& v) { return SetPath(c.worker_program, v); }},
-      {"worker-timeout", "SECONDS", "A worker not heard of for so long is lost (default: 30)",
+      {"worker-timeout", "SECONDS", "A worker without a heartbeat for this long is lost (default: 30)",
        [](ServerConfig& c, const std::string& v) { return SetTimeout(c.worker_timeout, v); }},
       {"poll-interval", "SECONDS",
-       "Between questions to the scheduler, twice that when nothing moves (default: 15)",
+       "Time between polls of the scheduler, doubled while no job is about to start or end (default: 15)",
        [](ServerConfig& c, const std::string& v) { return SetTimeout(c.poll_interval, v); }},
-      {"rollback-journal", "BOOL", "true: database mode for a network filesystem, slower (default: false)",
+      {"rollback-journal", "BOOL", "true: slower database mode for a network filesystem (default: false)",
        [](ServerConfig& c, const std::string& v) { return SetBool(c.rollback_journal, v); }},
       {"frameworks", "DIR",
-       "Environments of deploy/frameworks (default: $SCALELAB_FRAMEWORKS, or in ~/.local/share)",
+       "Environments of deploy/frameworks (default: $SCALELAB_FRAMEWORKS, or below ~/.local/share)",
        [](ServerConfig& c, const std::string& v) { return SetPath(c.frameworks_dir, v); }},
-      {"log-format", "FORMAT", "Log lines on stderr as text or json (default: text)",
+      {"log-format", "FORMAT", "Format of log lines on stderr: text or json (default: text)",
        [](ServerConfig& c, const std::string& v) {
          return SetChoice(c.log_format, v, {"text", "json"});
        }},
-      {"log-level", "LEVEL", "trace, debug, info, warning or error (default: info)",
+      {"log-level", "LEVEL",
+       "Minimum level of log lines: trace, debug, info, warning or error (default: info)",
        [](ServerConfig& c, const std::string& v) {
          return SetChoice(c.log_level, v, {"trace", "debug", "info", "warning", "error"});
        }},
@@ -166,7 +169,7 @@ const std::vector<Setting>& Settings() {
 
 std::string KeyOf(const Setting& setting) { return absl::StrReplaceAll(setting.name, {{"-", "_"}}); }
 
-// ": did you mean 'data'?" or nothing.
+// Returns "; did you mean data?" for a similar name, else nothing.
 std::string Suggestion(const std::string& word, const std::string& prefix, bool keys) {
   std::vector<std::string> names;
   for (const Setting& setting : Settings()) names.push_back(keys ? KeyOf(setting) : setting.name);
@@ -180,12 +183,12 @@ absl::Status Prefixed(const std::string& prefix, const absl::Status& status) {
   return Invalid(absl::StrCat(prefix, ": ", status.message()));
 }
 
-// Applies what the file says, except for the settings in `given`, which the command line has already set.
+// Applies the settings of the file, except for those in `given`, which the command line has set.
 absl::Status ApplyFile(const std::string& file, const std::vector<bool>& given, ServerConfig& config) {
   std::ifstream stream(file);
   std::ostringstream text;
   if (!stream || !(text << stream.rdbuf())) {
-    // An empty file fails to copy as well; it is a valid file that sets nothing.
+    // The copy also fails for an empty file, which is valid and sets nothing.
     if (!stream.is_open() || std::filesystem::is_directory(file)) {
       return Invalid(absl::StrCat("--config ", file, " cannot be read; does it exist, and may you read it?"));
     }
@@ -197,7 +200,7 @@ absl::Status ApplyFile(const std::string& file, const std::vector<bool>& given, 
   try {
     root = YAML::Load(text.str());
   } catch (const YAML::ParserException& error) {
-    return Invalid(absl::StrCat(at(error.mark), ": this is not YAML: ", error.msg));
+    return Invalid(absl::StrCat(at(error.mark), ": invalid YAML: ", error.msg));
   }
   if (root.IsNull()) return absl::OkStatus();
   if (!root.IsMap())
@@ -216,9 +219,8 @@ absl::Status ApplyFile(const std::string& file, const std::vector<bool>& given, 
                                   Suggestion(key, "", true)));
     }
     if (auto [first, is_new] = seen.emplace(key, key_node.Mark()); !is_new) {
-      return Invalid(absl::StrCat(at(key_node.Mark()), ": ", key,
-                                  " stands here a second time, first in line ", first->second.line + 1,
-                                  "; keep one"));
+      return Invalid(absl::StrCat(at(key_node.Mark()), ": duplicate key \"", key, "\" (first on line ",
+                                  first->second.line + 1, "); remove one"));
     }
     if (environments) {
       if (absl::Status status = ReadEnvironments(value_node, at, &config.environments); !status.ok())
@@ -231,7 +233,8 @@ absl::Status ApplyFile(const std::string& file, const std::vector<bool>& given, 
     } else {
       values.push_back(value_node);
     }
-    // A value the command line overrides is checked all the same, so that a file is right or wrong by itself.
+    // A value that the command line overrides is checked too, so that the validity of a file depends on
+    // the file only.
     ServerConfig unused;
     ServerConfig& target = given[setting - Settings().begin()] ? unused : config;
     for (const YAML::Node& value : values) {
@@ -247,7 +250,7 @@ absl::Status ApplyFile(const std::string& file, const std::vector<bool>& given, 
   return absl::OkStatus();
 }
 
-// Whether a worker on another machine can dial it.
+// Returns whether a worker on another machine can dial the address.
 bool Reachable(const Address& address) {
   if (!address.unix_path.empty() || address.port == 0) return false;
   const std::string& host = address.host;
@@ -265,11 +268,11 @@ absl::Status FillWorkerServer(ServerConfig& config) {
   }
   return Invalid(
       "scheduler slurm needs an address that workers on other nodes can dial; add --listen HOST:PORT with "
-      "this "
-      "machine's name in the cluster, or name it with --worker-server HOST:PORT");
+      "the name "
+      "of this machine in the cluster, or set --worker-server HOST:PORT");
 }
 
-// Where deploy/frameworks builds when it is not told.
+// Returns the default directory of deploy/frameworks.
 std::string FrameworksDir() {
   const auto value = [](const char* name) {
     const char* text = std::getenv(name);
@@ -284,7 +287,7 @@ std::string FrameworksDir() {
 absl::Status FillDefaults(ServerConfig& config) {
   if (config.data_dir.empty()) {
     return Invalid(
-        "--data DIR is missing: say where the service keeps its database, for example --data ~/scalelab");
+        "--data DIR is missing; set the directory of the service's database, for example --data ~/scalelab");
   }
   if (config.runs_dir.empty()) config.runs_dir = config.data_dir + "/runs";
   if (config.frameworks_dir.empty()) {
@@ -311,7 +314,7 @@ absl::Status FillDefaults(ServerConfig& config) {
       std::filesystem::is_directory(config.worker_program)) {
     return Invalid(absl::StrCat(
         "the worker program ", config.worker_program,
-        " is not there or may not be executed; build scalelab-worker or name it with --worker-program"));
+        " does not exist or is not executable; build scalelab-worker or set its path with --worker-program"));
   }
   return absl::OkStatus();
 }
@@ -319,10 +322,11 @@ absl::Status FillDefaults(ServerConfig& config) {
 }  // namespace
 
 absl::StatusOr<Command> ParseCommand(int argc, const char* const* argv, const std::string& version) {
-  CLI::App app("The coordinator of scalelab: queues studies, hands them to workers and keeps their results.",
-               "scalelabd");
-  app.set_help_flag("-h,--help", "Print this and exit");
-  app.allow_extras();  // told by us, with the nearest name
+  CLI::App app(
+      "The coordinator of scalelab: queues studies, assigns their runs to workers and stores the results.",
+      "scalelabd");
+  app.set_help_flag("-h,--help", "Print this help and exit");
+  app.allow_extras();  // reported below, with the most similar name
   app.get_formatter()->column_width(28);
   std::vector<std::vector<std::string>> values(Settings().size());
   for (size_t i = 0; i < Settings().size(); ++i) {
@@ -333,14 +337,15 @@ absl::StatusOr<Command> ParseCommand(int argc, const char* const* argv, const st
   }
   std::string file;
   bool check = false, print_version = false;
-  app.add_option("--config", file, "YAML file whose keys are the flags above without dashes; flags win")
+  app.add_option("--config", file,
+                 "YAML file whose keys are the flags above without dashes; flags take precedence")
       ->option_text("FILE");
-  app.add_flag("--check-config", check, "Check flags and file, print the first mistake, and exit");
+  app.add_flag("--check-config", check, "Check flags and file, print the first error, and exit");
   app.add_flag("--version", print_version, "Print the version and exit");
   std::string backup_file;
   CLI::App* backup =
-      app.add_subcommand("backup", "Copy the database of --data to FILE, in use or not, and exit");
-  backup->fallthrough()->add_option("FILE", backup_file, "A new file")->required();
+      app.add_subcommand("backup", "Copy the database of --data to FILE, even while it is in use, and exit");
+  backup->fallthrough()->add_option("FILE", backup_file, "Path of the new file")->required();
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -363,8 +368,7 @@ absl::StatusOr<Command> ParseCommand(int argc, const char* const* argv, const st
   for (size_t i = 0; i < Settings().size(); ++i) {
     const Setting& setting = Settings()[i];
     if (values[i].size() > 1 && !setting.repeats) {
-      return Invalid(
-          absl::StrCat("--", setting.name, " is given ", values[i].size(), " times; give it once"));
+      return Invalid(absl::StrCat("--", setting.name, " is set ", values[i].size(), " times; set it once"));
     }
     given[i] = !values[i].empty();
     for (const std::string& value : values[i]) {
@@ -379,7 +383,7 @@ absl::StatusOr<Command> ParseCommand(int argc, const char* const* argv, const st
   if (*backup) {
     command.kind = Command::Kind::kBackup;
     if (command.config.data_dir.empty())
-      return Invalid("--data DIR is missing: name the directory of the service to back up");
+      return Invalid("--data DIR is missing; set the directory of the service to back up");
     absl::Status status = SetPath(command.text, backup_file);
     if (!status.ok()) return Prefixed("backup FILE", status);
     return command;

@@ -17,7 +17,7 @@ namespace scalelab::server {
 
 std::string NewToken() {
   unsigned char b[16];
-  if (RAND_bytes(b, sizeof b) != 1) std::abort();  // no randomness, no fencing
+  if (RAND_bytes(b, sizeof b) != 1) std::abort();  // without randomness tokens could collide
   b[6] = (b[6] & 0x0f) | 0x40;
   b[8] = (b[8] & 0x3f) | 0x80;
   return absl::StrFormat("%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
@@ -36,17 +36,17 @@ static LocalSchedulerOptions LocalOptions(const ServerConfig& config, const Data
   return options;
 }
 
-// Adapters and the trainer stand where the worker looks for them: beside it.
+// Looks for the trainer and the adapters where the worker does: relative to its directory.
 static FrameworksOptions FrameworksOf(const ServerConfig& config) {
-  std::error_code error;  // where it cannot be followed, the name serves
+  std::error_code error;  // after an error the path is used unresolved
   std::filesystem::path worker = std::filesystem::canonical(config.worker_program, error);
   if (error) worker = config.worker_program;
-  const std::filesystem::path beside = worker.parent_path();
+  const std::filesystem::path bin = worker.parent_path();
   FrameworksOptions options;
   options.directory = config.frameworks_dir;
   options.environments = config.environments;
-  options.probe.adapters = beside.parent_path() / "share/scalelab/adapters";
-  options.probe.trainer = beside / "scalelab-trainer";
+  options.probe.adapters = bin.parent_path() / "share/scalelab/adapters";
+  options.probe.trainer = bin / "scalelab-trainer";
   options.nodes_are_here = config.scheduler == "local";
   return options;
 }
@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
   std::error_code error;
   std::filesystem::create_directories(config.runs_dir, error);
   if (error) {
-    return absl::FailedPreconditionError(absl::StrCat("cannot make the directory of runs ", config.runs_dir,
+    return absl::FailedPreconditionError(absl::StrCat("cannot create the directory of runs ", config.runs_dir,
                                                       ": ", error.message(), "; choose another with --runs"));
   }
   daemon->auth_ = std::make_unique<Auth>(daemon->data_dir_->client_token(), daemon->data_dir_->server_key());
@@ -69,13 +69,13 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
   if (!store.ok()) return store.status();
   daemon->store_ = *std::move(store);
 
-  // The scheduler may have news before the coordinator exists; its first poll hears them all the same.
-  auto coordinator_to_tell = std::make_shared<std::atomic<Coordinator*>>(nullptr);
+  // Null until the coordinator exists. Changes before that are found by its first poll.
+  auto coordinator_or_null = std::make_shared<std::atomic<Coordinator*>>(nullptr);
   auto scheduler = config.scheduler == "slurm"
                        ? NewSlurmScheduler({{config.runs_dir, config.worker_program, config.worker_server,
                                              config.sbatch_options}})
-                       : NewLocalScheduler(LocalOptions(config, *daemon->data_dir_, [coordinator_to_tell] {
-                           if (Coordinator* coordinator = coordinator_to_tell->load())
+                       : NewLocalScheduler(LocalOptions(config, *daemon->data_dir_, [coordinator_or_null] {
+                           if (Coordinator* coordinator = coordinator_or_null->load())
                              coordinator->PollSoon();
                          }));
   if (!scheduler.ok()) return scheduler.status();
@@ -96,7 +96,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
   };
   daemon->coordinator_ =
       std::make_unique<Coordinator>(std::move(options), *daemon->store_, *daemon->scheduler_);
-  coordinator_to_tell->store(daemon->coordinator_.get());
+  coordinator_or_null->store(daemon->coordinator_.get());
   if (auto s = daemon->coordinator_->Start(); !s.ok()) return s;
 
   auto rpc = StartRpcServer({config.listen, kVersion}, *daemon->coordinator_, *daemon->store_,
@@ -107,12 +107,12 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
 }
 
 Daemon::~Daemon() {
-  // The coordinator answers what is held, then the calls can end.
+  // The coordinator completes the pending calls; then the RPC server can shut down.
   if (frameworks_ != nullptr) frameworks_->Stop();
   if (coordinator_ != nullptr) coordinator_->Stop();
   if (rpc_ != nullptr) rpc_->Shutdown(absl::Seconds(2));
   rpc_.reset();
-  scheduler_.reset();  // tells the coordinator nothing more
+  scheduler_.reset();  // calls the coordinator no more
   coordinator_.reset();
 }
 

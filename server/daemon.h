@@ -1,4 +1,4 @@
-// scalelabd put together: start-up as a flat list of steps, RPC last.
+// The running scalelabd. Start-up is a flat list of steps that opens the RPC server last.
 #pragma once
 
 #include <memory>
@@ -14,10 +14,10 @@ namespace scalelab::server {
 
 class Daemon {
  public:
-  // Serves when it returns. The errors are sentences for the person who started it.
+  // Starts all parts and returns when the service accepts calls. Errors are sentences for the operator.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(const ServerConfig& config);
-  // Stops serving, makes durable what was accepted, lets go of the data directory. Workers and their training
-  // go on.
+  // Stops serving, stores all accepted changes and releases the data directory. Workers and
+  // their training continue.
   ~Daemon();
 
   const std::vector<std::string>& addresses() const { return rpc_->addresses(); }
@@ -34,7 +34,7 @@ class Daemon {
   std::unique_ptr<RpcServer> rpc_;
 };
 
-// A new random UUID (version 4).
+// Returns a new random UUID (version 4).
 std::string NewToken();
 
 }  // namespace scalelab::server

@@ -21,28 +21,28 @@ namespace {
 
 absl::Status CannotUse(const std::string& path, absl::string_view what) {
   return absl::PermissionDeniedError(absl::StrCat("cannot use ", path, " as data directory: ", what,
-                                                  "; choose a directory you may write with --data"));
+                                                  "; set --data to a directory that you may write to"));
 }
 
-// mkdir -p, each new directory for the owner only.
+// Creates `path` and its parents, accessible to the owner only.
 absl::Status MakeDirectories(const std::filesystem::path& path) {
   struct stat found {};
   if (stat(path.c_str(), &found) == 0) {
     if (S_ISDIR(found.st_mode)) return absl::OkStatus();
     return CannotUse(path.string(), "it is a file");
   }
-  if (errno == ENOTDIR) return CannotUse(path.string(), "a part of the path is a file");
+  if (errno == ENOTDIR) return CannotUse(path.string(), "a parent of it is a file");
   if (errno != ENOENT) return CannotUse(path.string(), std::strerror(errno));
   if (path.has_parent_path() && path.parent_path() != path) {
     if (absl::Status status = MakeDirectories(path.parent_path()); !status.ok()) return status;
   }
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    return CannotUse(path.string(), absl::StrCat("it cannot be made: ", std::strerror(errno)));
+    return CannotUse(path.string(), absl::StrCat("it cannot be created: ", std::strerror(errno)));
   }
   return absl::OkStatus();
 }
 
-// At most `size` bytes of a small file.
+// Reads at most `size` bytes from the start of a file.
 std::string ReadSmall(int fd, size_t size) {
   std::string text(size, '\0');
   const ssize_t length = pread(fd, text.data(), size, 0);
@@ -50,7 +50,7 @@ std::string ReadSmall(int fd, size_t size) {
   return text;
 }
 
-// Takes the lock; the result is its file descriptor.
+// Takes the lock and returns its file descriptor.
 absl::StatusOr<int> Lock(const std::string& directory) {
   const std::string file = directory + "/scalelabd.lock";
   const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -64,8 +64,8 @@ absl::StatusOr<int> Lock(const std::string& directory) {
     if (error != EWOULDBLOCK)
       return CannotUse(directory, absl::StrCat("scalelabd.lock cannot be locked: ", std::strerror(error)));
     if (pid.empty()) pid = "unknown";
-    return absl::FailedPreconditionError(absl::StrCat("another scalelabd (pid ", pid, ") serves ", directory,
-                                                      "; stop it or choose another --data"));
+    return absl::FailedPreconditionError(absl::StrCat("another scalelabd (pid ", pid, ") uses ", directory,
+                                                      "; stop it or set another --data"));
   }
   const std::string pid = absl::StrCat(getpid(), "\n");
   if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
@@ -78,8 +78,8 @@ absl::StatusOr<int> Lock(const std::string& directory) {
 
 constexpr size_t kTokenBytes = 32;
 
-// Reads the secret `name`, or makes it. It appears under its name only when it is complete, so that no crash
-// leaves half of one.
+// Reads the secret `name`, or creates it. The file is renamed into place when it is complete, so that a crash
+// leaves no partial secret.
 absl::StatusOr<std::string> SecretFile(const std::string& directory, const std::string& name) {
   const std::string file = directory + "/" + name, part = file + ".part";
   if (int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC); fd >= 0) {
@@ -89,11 +89,11 @@ absl::StatusOr<std::string> SecretFile(const std::string& directory, const std::
     close(fd);
     if (open_to_others) {
       return absl::FailedPreconditionError(
-          absl::StrCat(file, " can be read by others; chmod 600 it, or delete it to get a new one"));
+          absl::StrCat(file, " is readable by other users; chmod 600 it, or delete it to get a new one"));
     }
     if (token.size() < kTokenBytes) {
       return absl::FailedPreconditionError(
-          absl::StrCat(file, " holds no secret; delete it, and a new one is made at the next start"));
+          absl::StrCat(file, " contains no secret; delete it, and the next start creates a new one"));
     }
     return token;
   } else if (errno != ENOENT) {
@@ -102,11 +102,11 @@ absl::StatusOr<std::string> SecretFile(const std::string& directory, const std::
   std::array<char, kTokenBytes> random;
   if (getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
     return absl::InternalError(
-        absl::StrCat("the system gave no random bytes for ", file, ": ", std::strerror(errno)));
+        absl::StrCat("cannot get random bytes for ", file, ": ", std::strerror(errno)));
   }
   const std::string token = absl::BytesToHexString(absl::string_view(random.data(), random.size()));
   const std::string line = token + "\n";
-  unlink(part.c_str());  // of a start that crashed here
+  unlink(part.c_str());  // left over from a crash
   const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   bool written =
       fd >= 0 && write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size()) && fsync(fd) == 0;
@@ -121,11 +121,11 @@ absl::StatusOr<std::string> SecretFile(const std::string& directory, const std::
 
 absl::StatusOr<DataDir> DataDir::Open(const std::string& path) {
   if (path.empty() || path[0] != '/')
-    return absl::InvalidArgumentError(absl::StrCat("data directory '", path, "' is no absolute path"));
+    return absl::InvalidArgumentError(absl::StrCat("data directory '", path, "' is not an absolute path"));
   if (absl::Status status = MakeDirectories(path); !status.ok()) return status;
   absl::StatusOr<int> lock = Lock(path);
   if (!lock.ok()) return lock.status();
-  DataDir directory(path, *lock);  // from here on every return lets go of the lock
+  DataDir directory(path, *lock);  // releases the lock on every return from here on
   absl::StatusOr<std::string> token = SecretFile(path, "client.token");
   if (!token.ok()) return token.status();
   directory.client_token_ = *std::move(token);

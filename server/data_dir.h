@@ -1,4 +1,4 @@
-// The coordinator's own directory, held by one scalelabd at a time.
+// The data directory of the coordinator, locked by one scalelabd at a time.
 #pragma once
 
 #include <string>
@@ -11,14 +11,14 @@ namespace scalelab::server {
 
 class DataDir {
  public:
-  // Makes `path` (mode 0700, parents too) and what belongs in it where absent, and takes it: nobody else can
-  // open it until this object or its process is gone.
-  //   scalelabd.lock   flock, holds the process id
-  //   client.token     0600, what remote clients present: 32 random bytes in hexadecimal, made at first start
-  //   server.key       0600, what the secrets of allocations are derived from; never leaves this machine
-  //   allocations/     of the local scheduler
-  // FAILED_PRECONDITION: another scalelabd serves it; PERMISSION_DENIED, INVALID_ARGUMENT: it cannot be used.
-  // All are one sentence with the path and what to do.
+  // Creates `path` (and its parents, mode 0700) and its contents when absent, and locks it until this object
+  // is destroyed or the process ends.
+  //   scalelabd.lock   flock; contains the process id
+  //   client.token     0600; authenticates remote clients: 32 random bytes in hexadecimal
+  //   server.key       0600; the secrets of allocations are derived from it; never leaves this machine
+  //   allocations/     directory of the local scheduler
+  // FAILED_PRECONDITION: another scalelabd uses it. PERMISSION_DENIED, INVALID_ARGUMENT: it cannot be used.
+  // Each error is one sentence with the path and with what to do.
   static absl::StatusOr<DataDir> Open(const std::string& path);
 
   DataDir(DataDir&& other) noexcept;

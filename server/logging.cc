@@ -10,7 +10,7 @@
 namespace scalelab::server {
 namespace {
 
-// The message as a JSON string: a pattern alone cannot escape it.
+// Formats the message as a JSON string, because a pattern cannot escape it.
 class EscapedMessage final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {

@@ -1,4 +1,4 @@
-// scalelabd: reads what it is told, starts, serves until SIGTERM or SIGINT.
+// scalelabd: the coordinator. Serves until SIGTERM or SIGINT.
 #include <signal.h>
 
 #include <cstdio>
@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
   }
   SetUpLogging(command->config);
 
-  // Blocked before any thread exists, so that this thread alone takes them.
+  // Blocked before any other thread exists, so that only sigwait below receives them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -58,7 +58,7 @@ int main(int argc, char** argv) {
 
   int signal = 0;
   sigwait(&signals, &signal);
-  spdlog::info("signal {}: stopping; workers go on and find the next scalelabd", signal);
+  spdlog::info("signal {}: stopping; workers continue and reconnect to the next scalelabd", signal);
   daemon->reset();
   return 0;
 }

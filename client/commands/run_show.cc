@@ -6,8 +6,8 @@
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
 #include "client/output/json_printer.h"
-#include "client/session/selectors.h"
 #include "client/output/text.h"
+#include "client/session/selectors.h"
 
 namespace scalelab::client {
 namespace {
@@ -21,6 +21,17 @@ struct Options {
   std::string run;
 };
 
+// Returns the malformed event lines of the last attempt that has any, or an empty text.
+std::string MalformedText(const Run& run) {
+  std::string text;
+  for (const Attempt& a : run.attempts()) {
+    if (a.malformed_lines() == 0) continue;
+    text =
+        absl::StrCat(a.malformed_lines(), " in attempt ", a.number(), "; first: ", a.first_malformed_line());
+  }
+  return text;
+}
+
 Section Details(const Run& run, bool wide) {
   return Facts({{"run", run.name()},
                 {"cell", KeyText(run.key())},
@@ -32,6 +43,7 @@ Section Details(const Run& run, bool wide) {
                 {"started", LocalTime(run.start_time())},
                 {"finished", LocalTime(run.finish_time())},
                 {"took", Took(run.start_time(), run.finish_time())},
+                {"malformed lines", MalformedText(run)},
                 {"spec", wide ? ToJson(run.spec(), false) : ""}});
 }
 

@@ -10,11 +10,12 @@
 namespace scalelab::server {
 namespace {
 
-// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): fast, and the same on every machine.
+// The random generator SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): fast, and the same on every machine.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
-  // Uniform below `n`; the bias of the multiplication is below 2^-20 for any number of blocks.
+  // Returns a uniform number below `n`; the bias of the multiplication is below 2^-20 for any
+  // number of blocks.
   uint32_t Below(uint32_t n) {
     uint64_t z = state_ += 0x9e3779b97f4a7c15;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
@@ -26,11 +27,12 @@ class Random {
   uint64_t state_;
 };
 
-// sum += factor[0] * rows[0] + .. + factor[3] * rows[3]. Nothing aliases, so that the compiler vectorises it;
-// four rows at a time halve the traffic to memory, which is what this costs.
+// Adds factor[0] * rows[0] + .. + factor[3] * rows[3] to `sum`. __restrict lets the compiler vectorise the
+// loop. Four rows at a time halve the memory traffic, which dominates the cost.
 void AddScaled(const float (&factor)[4], const float* const (&rows)[4], float* __restrict sum, size_t n) {
   const float f0 = factor[0], f1 = factor[1], f2 = factor[2], f3 = factor[3];
-  const float* __restrict r0 = rows[0], * __restrict r1 = rows[1], * __restrict r2 = rows[2], * __restrict r3 = rows[3];
+  const float* __restrict r0 = rows[0], * __restrict r1 = rows[1];
+  const float* __restrict r2 = rows[2], * __restrict r3 = rows[3];
   for (size_t i = 0; i < n; ++i) sum[i] += (f0 * r0[i] + f1 * r1[i]) + (f2 * r2[i] + f3 * r3[i]);
 }
 
@@ -53,7 +55,7 @@ std::vector<float> BlockBootstrap::RelativeMeans(const Sample& sample) const {
   if (counts_.empty()) Draw();
   const size_t n = static_cast<size_t>(resamples_);
   const double mean = Mean(sample.value);
-  // Sums of deviations from the mean, not of values: single precision is then plenty.
+  // Sums deviations from the mean instead of values, so that single precision is sufficient.
   const auto weighted_sum = [&](auto weight_of) {
     std::vector<float> sums(n, 0.0f);
     for (size_t begin = 0; begin < sample.size(); begin += 4) {
@@ -153,8 +155,8 @@ BlockBootstrap::Interval BlockBootstrap::Fieller(const std::vector<double>& nume
 }
 
 std::optional<BlockBootstrap::Interval> BlockBootstrap::Linearised(const Sample& a, const Sample& b) const {
-  // Influence of each block on log(mean(a) / mean(b)); a block in both has the difference, so what is common
-  // cancels.
+  // Influence of each block on log(mean(a) / mean(b)). A block in both samples gets the difference, so
+  // common effects cancel.
   std::map<int, double> influence;
   const auto add = [&](const Sample& s, double sign) {
     const double mean = Mean(s.value), n = static_cast<double>(s.size());
@@ -164,8 +166,8 @@ std::optional<BlockBootstrap::Interval> BlockBootstrap::Linearised(const Sample&
   add(b, -1);
   double variance = 0;
   for (const auto& [block, u] : influence) variance += u * u;
-  // n - 1 of the smaller sample both corrects the variance and counts the degrees of freedom: exact for
-  // pairs, on the wide side where some blocks are missing.
+  // n - 1 of the smaller sample corrects the variance and is the number of degrees of freedom. This is exact
+  // for pairs and conservative when some blocks are missing.
   const size_t smaller = std::min(a.size(), b.size());
   const double n = static_cast<double>(smaller);
   const double half = critical_.T(smaller - 1) * std::sqrt(variance * n / (n - 1));

@@ -6,14 +6,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/json_util.h"
-#include "study/communication.h"
 #include "scalelab/v1/run.pb.h"
+#include "study/communication.h"
 
 namespace scalelab::server {
 namespace {
 
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
+// Explains why a cell has no steps.
 std::string WhyNone(absl::string_view name, const std::vector<const db::CurveRow*>& rows,
                     const std::string& fingerprint) {
   int pending = 0, failed = 0, out_of_memory = 0, elsewhere = 0, cancelled = 0;
@@ -32,7 +33,7 @@ std::string WhyNone(absl::string_view name, const std::vector<const db::CurveRow
   return absl::StrCat(name, " measured no step");
 }
 
-// The parts of samples that lie in blocks which all of them have.
+// Restricts samples to the blocks that all of them have.
 std::vector<Sample> InCommonBlocks(const std::vector<const Sample*>& samples) {
   std::vector<Sample> common(samples.size());
   std::vector<size_t> at(samples.size());
@@ -52,7 +53,7 @@ std::vector<Sample> InCommonBlocks(const std::vector<const Sample*>& samples) {
   return common;
 }
 
-// a - b within the blocks that have both.
+// Returns a - b for each block that both have.
 std::vector<double> Differences(const Sample& a, const Sample& b) {
   const std::vector<Sample> common = InCommonBlocks({&a, &b});
   std::vector<double> differences;
@@ -61,7 +62,8 @@ std::vector<double> Differences(const Sample& a, const Sample& b) {
   return differences;
 }
 
-// Absent where the total cannot be told from 0. `common`: the cell, native/serial, native/none.
+// Returns nothing when the total cost is not significantly above 0. `common`: the
+// cell, native/serial, native/none.
 std::optional<v1::Estimate> HiddenShare(const std::vector<Sample>& common, const BlockBootstrap& bootstrap) {
   const size_t n = common[0].size();
   const std::vector<double> exposed = Differences(common[0], common[2]);
@@ -88,7 +90,7 @@ std::optional<v1::Estimate> HiddenShare(const std::vector<Sample>& common, const
 
 std::vector<Comparison> FindComparisons(const std::vector<db::CellRow>& cells) {
   google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;  // a newer version may have written them
+  options.ignore_unknown_fields = true;  // fields that a newer version may have written
   std::vector<Comparison> comparisons(cells.size());
   std::vector<v1::RunSpec> specs(cells.size());
   std::unordered_map<std::string, size_t> others;
@@ -143,7 +145,7 @@ v1::CommunicationCost CompareSteps(const Steps& cell, const Steps& unsynchronise
   };
   const std::vector<double> exposed = Differences(cell.seconds, unsynchronised.seconds);
   const std::vector<double> total = Differences(serial.seconds, unsynchronised.seconds);
-  constexpr char kNoBlock[] = "no repeat has results of both it and native/none";
+  constexpr char kNoBlock[] = "no repeat has results of both this cell and native/none";
   cost.set_n(static_cast<int>(exposed.size()));
   if (!exposed.empty()) *cost.mutable_exposed() = mean_of(exposed);
   if (!total.empty()) *cost.mutable_total() = mean_of(total);
@@ -157,12 +159,12 @@ v1::CommunicationCost CompareSteps(const Steps& cell, const Steps& unsynchronise
   const std::vector<Sample> common =
       InCommonBlocks({&cell.seconds, &serial.seconds, &unsynchronised.seconds});
   if (common[0].size() == 0) {
-    miss("hidden communication", "no repeat has results of it, native/none and native/serial");
+    miss("hidden communication", "no repeat has results of this cell, native/none and native/serial");
   } else if (auto hidden = HiddenShare(common, bootstrap)) {
     *cost.mutable_hidden() = *std::move(hidden);
   } else {
     miss("hidden communication",
-         "the total cannot be told from 0; more repeats or more measured steps would help");
+         "the total is not significantly above 0; increase the repeats or the measured steps");
   }
   return cost;
 }

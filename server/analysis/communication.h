@@ -1,11 +1,11 @@
-// What communication costs a step, from runs that differ in nothing but how they synchronise. Pure.
+// Computes the cost of communication per step from runs that differ only in how they synchronise. Pure.
 //
-// Within a block (repeat) the step of a cell, of native/none and of native/serial share what the block has in
-// common, so everything is made of differences within blocks:
+// In a block (repeat), the steps of a cell, of native/none and of native/serial share the effects of the
+// block. Therefore all results are differences within blocks:
 //   exposed = cell - none,  total = serial - none,  hidden = 1 - exposed / total.
-// Intervals: exposed and total are means and have Student's t, like every mean of a curve. hidden is a ratio
-// of means over the blocks that have all three; its interval is BlockBootstrap's, which carries the noise of
-// all of them.
+// Intervals: exposed and total are means with Student's t intervals, like every mean of a curve. hidden is a
+// ratio of means over the blocks with all three runs; its interval is BlockBootstrap's, which includes the
+// noise of all three.
 #pragma once
 
 #include <optional>
@@ -19,26 +19,28 @@
 
 namespace scalelab::server {
 
-// What a cell is to the measurement of communication.
+// The role of a cell in the measurement of communication.
 struct Comparison {
-  bool baseline = false;                         // added for others, no point of a curve
-  bool measured = false;                         // compared with the two below
-  std::optional<size_t> unsynchronised, serial;  // index of the cell, where there is one
+  bool baseline = false;  // added as a reference for other cells; not a point of a curve
+  bool measured = false;  // compared with the two cells below
+  std::optional<size_t> unsynchronised, serial;  // indices of cells, if any
 };
 
-// By cell. Reads their specifications, which is what this costs.
+// Returns one Comparison for each cell. Parses all their specifications, which dominates the cost.
 std::vector<Comparison> FindComparisons(const std::vector<db::CellRow>& cells);
 
-// Seconds of a step of one cell's runs, or why there are none.
+// Seconds per step of the runs of one cell, or why there are none.
 struct Steps {
   Sample seconds;
   std::string missing;  // "every run of native/none failed"
 };
 
-// From the rows of one cell that ran on this fingerprint; `name` is what a reader knows the cell by.
+// Returns the steps of the rows of one cell that ran on hardware and software with this fingerprint. `name`
+// is the name of the cell in messages.
 Steps StepsOf(int global_batch, absl::string_view name, const std::vector<const db::CurveRow*>& rows,
               const std::string& fingerprint, const std::vector<int>& block_of_repeat);
 
+// Computes the cost of a cell. Without native/none, `missing` of the result is set and nothing else.
 scalelab::v1::CommunicationCost CompareSteps(const Steps& cell, const Steps& unsynchronised,
                                              const Steps& serial, const BlockBootstrap& bootstrap);
 

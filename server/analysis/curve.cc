@@ -12,11 +12,11 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
-#include "study/communication.h"
 #include "server/analysis/bootstrap.h"
 #include "server/analysis/communication.h"
 #include "server/analysis/fits.h"
 #include "server/analysis/statistics.h"
+#include "study/communication.h"
 
 namespace scalelab::server {
 namespace {
@@ -28,7 +28,7 @@ using scalelab::v1::Estimate;
 
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
-// One cell's rows, those of one fingerprint.
+// The rows of one cell with one fingerprint.
 struct Point {
   const db::CellRow* cell = nullptr;
   int succeeded = 0, failed = 0, out_of_memory = 0, pending = 0, cancelled = 0;
@@ -36,11 +36,11 @@ struct Point {
   std::vector<double> epoch_seconds, comm_share, peak_memory, accuracy, train_loss, time_to_accuracy;
 };
 
-// Cells that differ in nothing but ranks, by ranks; one series of the answer for each fingerprint.
+// Cells that differ only in ranks, sorted by ranks. Each fingerprint becomes a series of the response.
 struct Group {
   json key;
   std::vector<size_t> cells;
-  std::map<std::string, int> fingerprints;  // runs that succeeded, by fingerprint
+  std::map<std::string, int> fingerprints;  // number of succeeded runs, by fingerprint
   std::string majority;
 };
 
@@ -87,15 +87,15 @@ class CurveMaker {
   const std::vector<db::CellRow>& cells_;
   const std::vector<db::CurveRow>& rows_;
   const CurveOptions options_;
-  const std::map<int64_t, scalelab::v1::TrainingDifference>& differences_;  // by id of the cell
+  const std::map<int64_t, scalelab::v1::TrainingDifference>& differences_;  // by cell id
   std::vector<Group> groups_;
-  std::vector<size_t> group_of_;                      // by cell; of a communication baseline none
+  std::vector<size_t> group_of_;                      // by cell; unused for communication baselines
   std::vector<Comparison> comparisons_;               // by cell
   std::vector<std::vector<const db::CurveRow*>> of_;  // rows by cell
-  std::vector<int> block_of_repeat_;                  // repeats that have rows, numbered without gaps
+  std::vector<int> block_of_repeat_;                  // numbers the repeats with rows without gaps
   int blocks_ = 0;
   std::optional<BlockBootstrap> bootstrap_;
-  json baseline_ = json::object();  // other axes that the baseline names
+  json baseline_ = json::object();  // axes of the baseline other than ranks
   int baseline_ranks_ = 0;          // 0: the smallest
 };
 
@@ -129,7 +129,7 @@ void CurveMaker::AssignRows() {
   int64_t last_id = -1;
   size_t cell = 0;
   for (const db::CurveRow& row : rows_) {
-    if (row.cell_id != last_id) {  // rows come by cell
+    if (row.cell_id != last_id) {  // rows are sorted by cell
       const auto it = index.find(row.cell_id);
       if (it == index.end()) continue;
       last_id = row.cell_id;
@@ -191,7 +191,7 @@ std::vector<Point> CurveMaker::Collect(const Group& group, const std::string& fi
           if (row->train_loss) point.train_loss.push_back(*row->train_loss);
           if (row->time_to_accuracy) point.time_to_accuracy.push_back(*row->time_to_accuracy);
           break;
-        // A run without results has no fingerprint; it is told with the majority.
+        // A run without results has no fingerprint; it is counted in the series of the majority.
         case db::RunState::kFailed:
           if (!majority) break;
           ++point.failed;
@@ -204,7 +204,7 @@ std::vector<Point> CurveMaker::Collect(const Group& group, const std::string& fi
           if (majority) ++point.pending;
       }
     }
-    // A cell all of whose results are of another fingerprint is a point there, not here.
+    // A cell with results of other fingerprints only is a point of their series, not of this one.
     if (point.succeeded == 0 &&
         (!majority || (elsewhere > 0 && point.failed + point.pending + point.cancelled == 0))) {
       continue;
@@ -223,12 +223,13 @@ CurvePoint::State StateOf(const Point& point) {
   return point.failed > 0 ? CurvePoint::FAILED : CurvePoint::MISSING;
 }
 
-// The cell that a series' ratios are relative to, with its rows; none when it has no results.
+// Returns the cell that the ratios of a series are relative to, with its rows; nothing when it
+// has no results.
 std::optional<Point> CurveMaker::FindBaseline(const Group& group, const std::string& fingerprint,
                                               const std::vector<Point>& points, CurveSeries& series) const {
   json wanted = group.key;
   for (const auto& [axis, value] : baseline_.items()) {
-    if (wanted.contains(axis)) wanted[axis] = value;  // what is no axis is the same in every cell
+    if (wanted.contains(axis)) wanted[axis] = value;  // a key that is not an axis is equal in all cells
   }
   const Group* target = nullptr;
   for (const Group& other : groups_) {
@@ -252,7 +253,7 @@ std::optional<Point> CurveMaker::FindBaseline(const Group& group, const std::str
   const std::vector<Point>& candidates = target == &group ? points : others;
   int ranks = baseline_ranks_;
   if (ranks == 0) {
-    for (size_t cell : target->cells) {  // by ranks
+    for (size_t cell : target->cells) {  // sorted by ranks
       if (cells_[cell].excluded) continue;
       ranks = cells_[cell].ranks;
       break;
@@ -265,15 +266,15 @@ std::optional<Point> CurveMaker::FindBaseline(const Group& group, const std::str
     }
   }
   series.add_notes(absl::StrCat("no speedups: the baseline of ", ranks, ranks == 1 ? " rank" : " ranks",
-                                " has no results here"));
+                                " has no results in this series"));
   return std::nullopt;
 }
 
-// Ratio of the means with median and deviation of the ratios within blocks.
+// Returns the ratio of the means, with median and standard deviation of the ratios within blocks.
 Estimate EstimateRatio(const Point& point, const Point& baseline, const std::vector<float>& means,
                        const std::vector<float>& baseline_means, const BlockBootstrap& bootstrap) {
   Estimate estimate;
-  if (point.cell == baseline.cell) {  // itself: no noise, whatever its repeats are
+  if (point.cell == baseline.cell) {  // the ratio to itself has no noise
     estimate.set_mean(1);
     estimate.set_median(1);
     estimate.set_stddev(0);
@@ -312,7 +313,7 @@ Estimate Scaled(Estimate estimate, double factor) {
 
 CurveSeries CurveMaker::MakeSeries(const Group& group, const std::string& fingerprint) {
   CurveSeries series;
-  // Cannot fail: it came from a Struct.
+  // Cannot fail: the key was made from a Struct.
   (void)google::protobuf::util::JsonStringToMessage(group.key.dump(), series.mutable_key());
   series.set_fingerprint(fingerprint);
   if (group.fingerprints.size() > 1) {
@@ -395,8 +396,8 @@ scalelab::v1::CommunicationCost CurveMaker::MakeCommunicationCost(size_t cell,
 
 void CurveMaker::AddFits(const std::vector<Point>& points, const std::vector<std::vector<float>>& means,
                          const Point* baseline, CurveSeries& series) const {
-  // A law describes one series: where the baseline is of another, its smallest world size with results stands
-  // in.
+  // A law describes one series. If the baseline is in another series, the speedups are relative to the
+  // smallest world size with results.
   std::vector<double> ranks;
   std::vector<const Sample*> samples;
   std::vector<std::vector<float>> used;

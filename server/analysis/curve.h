@@ -1,4 +1,5 @@
-// From rows of runs to scaling curves with intervals. Pure: no clock, no I/O, deterministic for equal input.
+// Computes scaling curves with confidence intervals from the rows of runs. Pure: no clock,
+// no I/O, deterministic.
 #pragma once
 
 #include <map>
@@ -12,19 +13,20 @@
 namespace scalelab::server {
 
 struct CurveOptions {
-  int resamples = 2000;          // bootstrap resamples
+  int resamples = 2000;  // bootstrap resamples
   double confidence = 0.95;
 };
 
-// `spec` is the expanded specification, `cells` and `rows` are those of one study. Series are the distinct values of
-// all axes but ranks, in file order; runs whose hardware or software fingerprint differs from the series' majority
-// make a series of their own with a note.
+// Computes the curve of one study. `spec` is its expanded specification. There is one series for each
+// combination of values of all axes but ranks, in file order. Runs whose hardware or software fingerprint
+// differs from that of most runs of the series form a separate series with a note.
 //
-// Speedup and efficiency are ratios of means; their intervals resample whole blocks (repeats), the baseline's repeats
-// with them, so that the baseline's variance is carried and what a block has in common cancels (Efron and Tibshirani
-// 1993, chapters 8 and 13; Kalibera and Jones, ISMM 2013). Where few blocks make a percentile bootstrap too narrow it is
-// Student's t on the logarithm instead, see bootstrap.h; the interval of a mean is always Student's t. With fewer than
-// two repeats an interval is absent. `differences`, by id of the cell, are what training.h found.
+// Speedup and efficiency are ratios of means. Their intervals resample whole blocks (repeats) of the cell and
+// the baseline together. They therefore include the variance of the baseline, and common effects of a block
+// cancel (Efron and Tibshirani 1993, chapters 8 and 13; Kalibera and Jones, ISMM 2013). With few blocks a
+// percentile bootstrap is too narrow, and Student's t on the log scale is used instead, see bootstrap.h. The
+// interval of a mean is always Student's t. With fewer than two repeats there is no interval. `differences`
+// are the results of CompareTraining, by cell id.
 scalelab::v1::GetCurveResponse MakeCurve(
     const scalelab::v1::StudySpec& spec, const std::vector<db::CellRow>& cells,
     const std::vector<db::CurveRow>& rows, const CurveOptions& options = {},

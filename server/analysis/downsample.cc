@@ -15,7 +15,7 @@ std::vector<size_t> Downsample(const std::vector<double>& x, const std::vector<d
     std::iota(chosen.begin(), chosen.end(), size_t{0});
     return chosen;
   }
-  // The inner points fall into count - 2 buckets of equal numbers.
+  // The inner points are divided into count - 2 buckets of equal size.
   const double width = static_cast<double>(n - 2) / static_cast<double>(count - 2);
   const auto begin_of = [&](size_t bucket) {
     return bucket >= count - 2 ? n - 1 : 1 + static_cast<size_t>(width * static_cast<double>(bucket));
@@ -26,7 +26,7 @@ std::vector<size_t> Downsample(const std::vector<double>& x, const std::vector<d
   double last_y = std::isnan(y[0]) ? 0 : y[0];
   for (size_t bucket = 0; bucket < count - 2; ++bucket) {
     const size_t begin = begin_of(bucket), end = begin_of(bucket + 1);
-    // The third corner: the mean of the next bucket, or the last point after the last one.
+    // The third corner of the triangle: the mean of the next bucket, or the last point for the last bucket.
     const size_t next_begin = end, next_end = bucket + 1 < count - 2 ? begin_of(bucket + 2) : n;
     double mean_x = 0, mean_y = 0;
     size_t finite = 0;
@@ -36,7 +36,7 @@ std::vector<size_t> Downsample(const std::vector<double>& x, const std::vector<d
     }
     mean_x /= static_cast<double>(next_end - next_begin);
     mean_y = finite == 0 ? last_y : mean_y / static_cast<double>(finite);
-    // Twice the triangle's area as a linear function of the point.
+    // Twice the area of the triangle is a linear function of the point.
     const double a = last_x - mean_x, b = mean_y - last_y;
     size_t best = begin;
     double best_area = -1, neighbour = last_y;

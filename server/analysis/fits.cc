@@ -10,14 +10,14 @@
 namespace scalelab::server {
 namespace {
 
-using Parameters = std::array<double, 2>;  // Amdahl uses the first only
+using Parameters = std::array<double, 2>;  // Amdahl's law uses only the first
 
 struct Point {
-  double value;  // of the law
+  double value;  // speedup by the law
   Parameters derivative;
 };
 
-// s = serial fraction: S(p) = D(p0) / D(p), D(p) = s + (1 - s) / p.
+// Amdahl's law with serial fraction s: S(p) = D(p0) / D(p), D(p) = s + (1 - s) / p.
 struct Amdahl {
   static constexpr int kParameters = 1;
   static constexpr double kMax = 1;
@@ -28,7 +28,8 @@ struct Amdahl {
   }
 };
 
-// Contention a and coherency b: S(p) = (p / p0) D(p0) / D(p), D(p) = 1 + a (p - 1) + b p (p - 1).
+// The Universal Scalability Law with contention a and coherency b:
+// S(p) = (p / p0) D(p0) / D(p), D(p) = 1 + a (p - 1) + b p (p - 1).
 struct Usl {
   static constexpr int kParameters = 2;
   static constexpr double kMax = 1e9;
@@ -40,14 +41,14 @@ struct Usl {
   }
 };
 
-// The least squares problem near one set of parameters: normal equations.
+// The normal equations of the least squares problem, linearised at some parameters.
 struct Linear {
   double aa = 0, ab = 0, bb = 0;  // J'J
   double ar = 0, br = 0;          // J'r
 };
 
-// Minimises the quadratic model over parameters in [0, max]: the free solution, or the better of the
-// solutions on an edge, which is all there is in two dimensions.
+// Minimises the quadratic model over parameters in [0, max]: returns the unconstrained solution, or else the
+// better of the solutions on the edges, which suffices in two dimensions.
 template <class Law>
 Parameters Step(const Linear& l, const Parameters& from) {
   const auto cut = [](double v) { return std::clamp(v, 0.0, Law::kMax); };
@@ -58,7 +59,7 @@ Parameters Step(const Linear& l, const Parameters& from) {
                              from[1] + (l.aa * l.br - l.ab * l.ar) / determinant};
     if (free[0] >= 0 && free[1] >= 0) return free;
   }
-  const auto loss = [&](const Parameters& t) {  // of the model, without its constant
+  const auto loss = [&](const Parameters& t) {  // of the model, without its constant term
     const double x = t[0] - from[0], y = t[1] - from[1];
     return l.aa * x * x + 2 * l.ab * x * y + l.bb * y * y - 2 * (l.ar * x + l.br * y);
   };
@@ -93,7 +94,7 @@ Linear Linearise(const std::vector<double>& p, const std::vector<double>& s, dou
   return l;
 }
 
-// Gauss-Newton with step halving from the best of a coarse grid.
+// Fits with Gauss-Newton and step halving, starting from the best point of a coarse grid.
 template <class Law>
 Parameters Fit(const std::vector<double>& p, const std::vector<double>& s, double p0) {
   Parameters best = {0, 0};
@@ -128,13 +129,15 @@ struct Series {
   size_t smallest;  // sample
 };
 
-// Groups of blocks that the jackknife leaves out: every block one, unless there are hundreds.
+// Groups of blocks that the jackknife leaves out: one block each, unless there are more
+// than kMaxGroups blocks.
 constexpr int kMaxGroups = 64;
 int GroupOf(int block, int blocks) {
   return blocks <= kMaxGroups ? block : static_cast<int>(int64_t{block} * kMaxGroups / blocks);
 }
 
-// Speedups with the blocks of group `without` left out; -1: none. False when a point has no other block.
+// Computes speedups without the blocks of group `without`; -1: with all blocks. Returns false when a point
+// has no block left.
 bool Speedups(const Series& series, int without, std::vector<double>& speedups) {
   const auto mean = [&](const Sample& sample) {
     double sum = 0, n = 0;
@@ -167,7 +170,7 @@ scalelab::v1::ScalingFit Describe(const Series& series, const char* law,
   const bool drawn_means =
       std::none_of(series.means.begin(), series.means.end(), [](const auto& m) { return m.empty(); });
   if (drawn_means && series.bootstrap.Resamples(series.smallest)) {
-    // Only the speedups change from draw to draw, so that derivatives are taken once.
+    // Only the speedups differ between draws, so the derivatives are computed once.
     const size_t points = series.points.size();
     std::vector<Point> at;
     for (double p : series.ranks) at.push_back(Law::At(p, p0, fit));

@@ -7,7 +7,7 @@
 namespace scalelab::server {
 namespace {
 
-// Continued fraction of the incomplete beta function by Lentz's method (DLMF 8.17.22).
+// Computes the continued fraction of the incomplete beta function by Lentz's method (DLMF 8.17.22).
 double BetaFraction(double a, double b, double x) {
   constexpr double kTiny = 1e-300;
   const auto guard = [](double v) { return std::abs(v) < kTiny ? kTiny : v; };
@@ -26,7 +26,7 @@ double BetaFraction(double a, double b, double x) {
   return h;
 }
 
-// Regularised incomplete beta function.
+// Returns the regularised incomplete beta function.
 double IncompleteBeta(double a, double b, double x) {
   if (x <= 0) return 0;
   if (x >= 1) return 1;
@@ -36,6 +36,7 @@ double IncompleteBeta(double a, double b, double x) {
                                    : 1 - front * BetaFraction(b, a, 1 - x) / b;
 }
 
+// Inverts the distribution function of a symmetric distribution by bisection.
 template <class Cdf>
 double Invert(const Cdf& cdf, double p) {
   if (p < 0.5) return -Invert(cdf, 1 - p);
@@ -113,7 +114,7 @@ scalelab::v1::Estimate EstimateMean(const std::vector<double>& values, const Cri
   const double deviation = StandardDeviation(values);
   const double half = critical.T(values.size() - 1) * deviation / std::sqrt(n);
   estimate.set_stddev(deviation);
-  // A mean outside of its limits shows that the limits are wrong, not the mean.
+  // If the mean is outside the range, the range is wrong, not the mean.
   estimate.set_low(mean < min ? mean - half : std::max(mean - half, min));
   estimate.set_high(mean > max ? mean + half : std::min(mean + half, max));
   return estimate;

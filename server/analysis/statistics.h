@@ -1,4 +1,4 @@
-// Small statistics: moments, quantiles and Student's t.
+// Statistics: moments, quantiles and Student's t distribution.
 #pragma once
 
 #include <cstddef>
@@ -11,23 +11,23 @@ namespace scalelab::server {
 
 double Mean(const std::vector<double>& values);
 double Median(std::vector<double> values);
-// Sample standard deviation (n - 1); 0 below two values.
+// Returns the sample standard deviation (n - 1); 0 for fewer than two values.
 double StandardDeviation(const std::vector<double>& values);
 
-// P(T <= t) of Student's t with `df` degrees of freedom.
+// Returns P(T <= t) for Student's t distribution with `df` degrees of freedom.
 double StudentCdf(double t, double df);
-// The t with StudentCdf(t) = p, for p in (0, 1); takes tens of microseconds.
+// Returns the t with StudentCdf(t) = p, for p in (0, 1). Takes tens of microseconds.
 double StudentQuantile(double p, double df);
-// The same of the normal distribution.
+// The same for the normal distribution.
 double NormalQuantile(double p);
 
-// Two-sided critical values of one confidence, each computed once: a curve asks for the same few a thousand
-// times.
+// Two-sided critical values for one confidence level. Each value is computed once, because a curve uses the
+// same few values thousands of times.
 class CriticalValues {
  public:
   explicit CriticalValues(double confidence) : confidence_(confidence) {}
   double confidence() const { return confidence_; }
-  // Of Student's t with `df` degrees of freedom.
+  // Of Student's t distribution with `df` degrees of freedom.
   double T(size_t df) const;
   // Of the normal distribution.
   double Z() const { return NormalQuantile(0.5 + confidence_ / 2); }
@@ -37,11 +37,12 @@ class CriticalValues {
   mutable std::map<size_t, double> t_;
 };
 
-// Interpolated quantile of `values` (Hyndman and Fan 1996, type 7), which it reorders. Not empty.
+// Returns the interpolated quantile (Hyndman and Fan 1996, type 7). Reorders `values`, which must
+// not be empty.
 double Quantile(std::vector<float>& values, double p);
 
-// Mean with Student's t interval, the right one for few repeats of a mean, cut to [min, max], between which
-// the quantity must lie. One value has no spread; `values` must not be empty.
+// Returns the mean with its Student's t interval, cut to the possible range [min, max] of the quantity. With
+// one value there is no interval; `values` must not be empty.
 scalelab::v1::Estimate EstimateMean(const std::vector<double>& values, const CriticalValues& critical,
                                     double min, double max);
 

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "google/protobuf/util/json_util.h"
 #include "catalog/engines.h"
+#include "google/protobuf/util/json_util.h"
 #include "study/values.h"
 #include "scalelab/v1/run.pb.h"
 #include "server/analysis/statistics.h"
@@ -19,20 +19,21 @@ namespace {
 
 using v1::TrainingDifference;
 
+// Differences of smaller losses are relative to this one.
 constexpr double kSmallLoss = 0.2;
-// Repeats among which one is looked for that most engines have: one is enough, and all would be slow to look
-// through.
+// Number of repeats per cell among which RunsToCompare chooses the repeat that most engines have. One repeat
+// is enough, and a search of all would be slow.
 constexpr size_t kCandidates = 16;
 
 v1::RunSpec SpecOf(const db::CellRow& cell) {
   google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;  // a newer version may have written them
+  options.ignore_unknown_fields = true;  // fields that a newer version may have written
   v1::RunSpec spec;
   if (!google::protobuf::util::JsonStringToMessage(cell.spec, &spec, options).ok()) spec.Clear();
   return spec;
 }
 
-// Equal for cells that must train alike; empty for those that are compared with none.
+// Returns a string that is equal for cells that must train alike; empty for cells that are not compared.
 std::string RecipeOf(const db::CellRow& cell) {
   v1::RunSpec spec = SpecOf(cell);
   if (spec.model().empty()) return "";
@@ -44,24 +45,24 @@ std::string RecipeOf(const db::CellRow& cell) {
 
 bool IsCompared(const db::CellRow& cell) { return !cell.excluded && cell.engine != UnsynchronisedEngine().name; }
 
-// Place of an engine in the order in which they are taken for the reference; past the end: never.
+// Returns the priority of an engine as the reference; kNoAuthority: it is never the reference.
 size_t Authority(absl::string_view engine) {
   constexpr absl::string_view kOrder[] = {"native/ddp", "native/horovod", "native/serial"};
   return static_cast<size_t>(std::find(std::begin(kOrder), std::end(kOrder), engine) - std::begin(kOrder));
 }
 constexpr size_t kNoAuthority = 3;
 
-// How far a loss may lie apart, relative to the reference's.
+// Allowed difference of a loss, relative to that of the reference.
 struct Band {
-  double first;  // at the first place
+  double first;  // at the first step or epoch
   double least, most;
-  double growth;  // times the largest difference at an earlier place, between these two
+  double growth;  // times the largest earlier difference, clamped to [least, most]
 };
 constexpr Band kSteps{0.0003, 0.01, 0.20, 100}, kReducedSteps{0.003, 0.03, 0.20, 100};
 constexpr Band kRandomSteps{0.20, 0.20, 0.20, 0};
 constexpr Band kEpochs{0.15, 0.15, 0.15, 0}, kReducedEpochs{0.20, 0.20, 0.20, 0};
 
-// Units of these are dropped out at random, and each framework draws its own.
+// Returns whether the model has dropout, whose random units differ between frameworks.
 bool DropsOut(const db::CellRow& cell) {
   constexpr absl::string_view kModels[] = {"alexnet", "inception_v3", "mobilenet_v2", "vgg16"};
   return std::ranges::find(kModels, SpecOf(cell).model()) != std::end(kModels);
@@ -74,16 +75,16 @@ Band BandOf(const db::CellRow& cell, bool of_epoch) {
   return reduced ? kReducedSteps : kSteps;
 }
 
-// Relative to the reference; of a small loss to kSmallLoss.
+// Returns the difference relative to the reference, or to kSmallLoss if the reference is smaller.
 double Apart(double loss, double reference) {
   if (std::isfinite(loss) != std::isfinite(reference)) return HUGE_VAL;
   return std::isfinite(loss) ? std::abs(loss - reference) / std::max(std::abs(reference), kSmallLoss) : 0;
 }
 
-// What the losses of a group are held against.
+// The losses with which those of a group are compared.
 struct Reference {
   std::string name;
-  size_t run = std::numeric_limits<size_t>::max();  // its place in the runs; none for the median
+  size_t run = std::numeric_limits<size_t>::max();  // index of its run; no run for the median
   Losses losses;
 };
 
@@ -155,13 +156,14 @@ std::vector<ComparedRun> RunsToCompare(const std::vector<db::CellRow>& cells,
     if (!IsCompared(cells[i])) continue;
     if (std::string recipe = RecipeOf(cells[i]); !recipe.empty()) by_recipe[std::move(recipe)].push_back(i);
   }
-  std::unordered_map<int64_t, std::pair<size_t, size_t>> rows_of;  // by cell; they lie together
+  std::unordered_map<int64_t, std::pair<size_t, size_t>>
+      rows_of;  // by cell; the rows of a cell are contiguous
   for (size_t i = 0; i < rows.size(); ++i) {
     if (i == 0 || rows[i].cell_id != rows[i - 1].cell_id) rows_of[rows[i].cell_id].first = i;
     if (i + 1 == rows.size() || rows[i].cell_id != rows[i + 1].cell_id)
       rows_of[rows[i].cell_id].second = i + 1;
   }
-  // The first runs of a cell that succeeded: repeat -> attempt.
+  // Maps repeat to attempt for the first succeeded runs of a cell.
   const auto attempts_of = [&](const db::CellRow& cell) {
     std::map<int, int64_t> attempts;
     const auto [begin, end] = rows_of[cell.id];
@@ -173,7 +175,7 @@ std::vector<ComparedRun> RunsToCompare(const std::vector<db::CellRow>& cells,
   };
   std::vector<std::vector<size_t>> groups;
   for (auto& [recipe, group] : by_recipe) groups.push_back(std::move(group));
-  std::sort(groups.begin(), groups.end());  // a hash table's order is nobody's
+  std::sort(groups.begin(), groups.end());  // the order of a hash table is arbitrary
   int number = 0;
   for (const std::vector<size_t>& group : groups) {
     std::vector<std::map<int, int64_t>> attempts;
@@ -223,7 +225,7 @@ std::map<int64_t, TrainingDifference> CompareTraining(const std::vector<db::Cell
         }
       };
       find(false, losses[i].steps, reference.losses.steps);
-      find(true, losses[i].epochs, reference.losses.epochs);  // emplace: the first one stays
+      find(true, losses[i].epochs, reference.losses.epochs);  // emplace keeps the first difference
     }
   }
   return differences;

@@ -1,19 +1,27 @@
-// Do engines train alike? Those of a study that share everything but how they are made (model, data,
-// precision, batch, ranks, rates, seed) compute the same steps from the same weights, so their losses must
-// agree. An engine whose losses do not is faster or slower at something else, and a curve says so. Pure.
+// Checks whether the engines of a study train alike. Pure.
+//
+// Engines with the same model, data, precision, batch, ranks, learning rates and seed compute the same steps
+// from the same weights, so their losses must agree. If they do not, the engine does different work, its
+// speed is not comparable, and the curve shows a note.
 //
 // The loss of each of the first steps (mean over ranks) and the mean loss of each epoch are compared with
-// those of the reference: native/ddp, else native/horovod or native/serial, else at each place the median of
-// the engines. Bands:
-// A step: the first, from the same weights on the same samples, 0.03%. Then 1%, or a hundred times the
-// largest difference of the steps before, up to 20%. Where numbers have 8 to 11 bits (tf32, amp-*) 0.3% and
-// 3%. Rounding begins with 1e-7 and grows from step to step, a hundredfold at rates at which the loss rises
-// first, until losses differ as those of two seeds do; another recipe begins at once:
-// docs/users/read-a-curve.md has what was measured. Models that drop out units have 20%, as each framework
-// draws its own. An epoch: 15%, and 20% in tf32 and amp-*. By then rounding has grown as far as another seed
-// would have brought it, so only what a mean over an epoch still shows counts. Wide by choice: a slow drift
-// of a few percent is not found here. Of a loss below 0.2 the band is as wide as that of 0.2: there small
-// differences are large parts and mean nothing.
+// those of the reference: native/ddp, else native/horovod or native/serial, else the median of the engines at
+// each step or epoch.
+//
+// Allowed relative differences:
+//
+//   what                                 fp32                                  tf32, amp-* (8 to 11 bits)
+//   first step (same weights, samples)   0.03%                                 0.3%
+//   later steps                          1%, or 100 times the largest          3%, otherwise the same
+//                                        earlier difference, at most 20%
+//   steps of models with dropout         20%: frameworks draw other units      20%
+//   an epoch                             15%                                   20%
+//
+// Rounding errors start at 1e-7 and grow from step to step, a hundredfold at learning rates at which the loss
+// first rises, until the losses differ like those of two seeds. Another recipe differs from the first step
+// on. docs/users/read-a-curve.md has the measurements. In an epoch rounding errors have reached the effect of
+// another seed, so the band is wide, and a slow drift of a few percent is not detected. For a loss below 0.2
+// the band is that of 0.2, because small absolute differences are large relative ones there.
 #pragma once
 
 #include <cstdint>
@@ -26,36 +34,37 @@
 
 namespace scalelab::server {
 
-// First steps whose losses are compared.
+// Number of first steps to compare.
 inline constexpr int kComparedSteps = 10;
-// Epochs that are compared.
+// Number of first epochs to compare.
 inline constexpr int kComparedEpochs = 10;
 
-// A run whose losses are wanted.
+// A run whose losses are compared.
 struct ComparedRun {
   size_t cell = 0;  // index into the cells
   int64_t attempt_id = 0;
   int group = 0;  // runs of one group are compared with each other
 };
 
-// Of each group of cells with the same recipe and at least two engines the runs of one repeat, as all of them
-// must have one seed. Empty, and cheap, for a study of one engine. native/none is left out: its ranks differ
-// by design.
+// Returns the runs to compare: for each group of cells with the same recipe and at least two engines, the
+// runs of one repeat, so that they have the same seed. Empty and cheap for a study of one engine. Excludes
+// native/none, because its ranks differ by design.
 std::vector<ComparedRun> RunsToCompare(const std::vector<db::CellRow>& cells,
                                        const std::vector<db::CurveRow>& rows);
 
-// What is known of one of these runs: by step from 0, by epoch from 0. Empty where the engine does not tell.
+// Losses of a run, by step and by epoch from 0. Empty if the engine does not report them.
 struct Losses {
   std::vector<double> steps, epochs;
 };
 
-// By id of the cell: in what its run differs from the reference; nothing of those that agree. `losses[i]` is
-// of `runs[i]`. The first difference counts, steps before epochs.
+// Returns the first difference of each run from its reference, by cell id; steps come before epochs. Runs
+// that agree have no entry. `losses[i]` belongs to `runs[i]`.
 std::map<int64_t, scalelab::v1::TrainingDifference> CompareTraining(const std::vector<db::CellRow>& cells,
                                                                     const std::vector<ComparedRun>& runs,
                                                                     const std::vector<Losses>& losses);
 
-// Mean over ranks by step, of the steps that every rank tells. `ranks` are series of one metric, one a rank.
+// Returns the mean over ranks for each of the first steps, up to the first one that a rank did not report.
+// `ranks` contains the steps and values of one metric for each rank.
 std::vector<double> MeanOverRanks(
     const std::vector<std::pair<std::vector<int64_t>, std::vector<double>>>& ranks);
 

@@ -9,7 +9,7 @@
 
 namespace scalelab::server {
 
-// The database stores the API's numbers.
+// The database stores the numbers of the API's enumerations.
 static_assert(static_cast<int>(db::StudyState::kCancelled) == v1::Study::CANCELLED);
 static_assert(static_cast<int>(db::RunState::kCancelled) == v1::Run::CANCELLED);
 static_assert(static_cast<int>(db::AttemptState::kCancelled) == v1::Attempt::CANCELLED);
@@ -40,8 +40,7 @@ std::string Print(const google::protobuf::Message& message, bool defaults) {
 
 }  // namespace
 
-// protobuf prints maps in an order that differs from one message to the next; equal messages must give equal
-// text.
+// protobuf prints map entries in no fixed order; parsing and printing again sorts them.
 std::string ToJson(const google::protobuf::Message& message) {
   return nlohmann::json::parse(Print(message, false)).dump();
 }
@@ -98,7 +97,7 @@ v1::Run ToRun(const db::RunRow& row, const db::CellRow& cell) {
 }
 
 v1::Attempt ToAttempt(const db::AttemptRow& row, int64_t study_id, const std::string& allocation_token,
-                      int64_t malformed_lines) {
+                      const std::vector<db::StreamRow>& streams) {
   v1::Attempt attempt;
   attempt.set_name(absl::StrCat(RunName(study_id, row.run_id), "/attempts/", row.token));
   attempt.set_number(row.number);
@@ -113,12 +112,18 @@ v1::Attempt ToAttempt(const db::AttemptRow& row, int64_t study_id, const std::st
   if (row.finished != 0) SetTime(row.finished, attempt.mutable_finish_time());
   if (row.exit_status) attempt.set_exit_status(*row.exit_status);
   attempt.set_directory(row.directory);
-  attempt.set_malformed_lines(malformed_lines);
+  for (const db::StreamRow& stream : streams) {
+    if (stream.malformed == 0) continue;
+    if (attempt.malformed_lines() == 0) {
+      attempt.set_first_malformed_line(absl::StrCat("rank ", stream.rank, ", ", stream.first_malformed));
+    }
+    attempt.set_malformed_lines(attempt.malformed_lines() + stream.malformed);
+  }
   attempt.set_parameter_hash(row.parameter_hash);
   return attempt;
 }
 
-v1::Allocation ToAllocation(const AllocationState& from, const State& state) {
+v1::Allocation ToAllocation(const LiveAllocation& from, const State& state) {
   v1::Allocation allocation;
   allocation.set_name(AllocationName(from.row.token));
   allocation.set_state(static_cast<v1::Allocation::State>(from.row.state));
@@ -131,7 +136,7 @@ v1::Allocation ToAllocation(const AllocationState& from, const State& state) {
   if (from.row.started != 0) SetTime(from.row.started, allocation.mutable_start_time());
   if (from.ends_at != 0) SetTime(from.ends_at, allocation.mutable_end_time());
   for (const auto& [index, worker] : from.workers) allocation.add_node_names(worker.node);
-  if (const AttemptState* attempt = state.attempt(from.attempt_id)) {
+  if (const LiveAttempt* attempt = state.attempt(from.attempt_id)) {
     allocation.set_run(RunName(attempt->study_id, attempt->row.run_id));
   }
   return allocation;

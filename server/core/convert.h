@@ -1,4 +1,4 @@
-// Rows of the database <-> messages of the API.
+// Converts between rows of the database and messages of the API.
 #pragma once
 
 #include <string>
@@ -9,33 +9,34 @@
 #include "scalelab/v1/cluster.pb.h"
 #include "scalelab/v1/run.pb.h"
 #include "scalelab/v1/study.pb.h"
-#include "server/scheduler/scheduler.h"
 #include "server/core/state.h"
+#include "server/scheduler/scheduler.h"
 
 namespace scalelab::server {
 
-// 0 gives no timestamp.
+// Sets `time` from microseconds since the Unix epoch. Callers skip 0, which means that the time is not known.
 void SetTime(db::Micros micros, google::protobuf::Timestamp* time);
 
 std::string StudyName(int64_t id);
 std::string RunName(int64_t study_id, int64_t run_id);
 std::string AllocationName(const std::string& token);
 
-// Compact protobuf JSON with proto field names and sorted keys: equal messages give equal text. Parsing
-// ignores unknown fields, which a newer version may have stored.
+// Returns compact protobuf JSON with proto field names and sorted keys: equal messages give equal text.
 std::string ToJson(const google::protobuf::Message& message);
-// With defaults written out; for messages without maps.
+// The same with default values written out; for messages without maps.
 std::string ToFullJson(const google::protobuf::Message& message);
+// Parses protobuf JSON. Ignores unknown fields, which a newer version may have stored.
 absl::Status FromJson(const std::string& json, google::protobuf::Message* message);
 
-// `counts` by db::RunState. The specification is parsed only when `with_spec`.
+// `counts` is indexed by db::RunState. Parses the specification only when `with_spec`.
 v1::Study ToStudy(const db::StudyRow& row, const std::vector<int64_t>& counts, bool with_spec);
-// What of a run changes while it lives: state, cause, message, times.
+// Sets the fields that change during a run: state, cause, message and times.
 void SetProgress(const db::RunRow& row, v1::Run* run);
 v1::Run ToRun(const db::RunRow& row, const db::CellRow& cell);
+// `streams` are those of the attempt, by rank; the malformed lines come from them.
 v1::Attempt ToAttempt(const db::AttemptRow& row, int64_t study_id, const std::string& allocation_token,
-                      int64_t malformed_lines);
-v1::Allocation ToAllocation(const AllocationState& allocation, const State& state);
+                      const std::vector<db::StreamRow>& streams);
+v1::Allocation ToAllocation(const LiveAllocation& allocation, const State& state);
 v1::Worker ToWorker(const WorkerState& worker, const std::string& allocation_token);
 v1::Partition ToPartition(const ClusterView::Partition& partition);
 v1::Node ToNode(const ClusterView::Node& node);

@@ -11,17 +11,16 @@
 namespace scalelab::server {
 namespace {
 
-// Points in one commit at most: about 20 ms of inserts, so that no answer waits longer for somebody else's
-// points.
+// Largest number of points in one commit, about 20 ms of inserts: no answer waits longer for
+// other requests' points.
 constexpr size_t kPointsPerCommit = 20'000;
 constexpr absl::Duration kTick = absl::Seconds(1);
 constexpr absl::Duration kWatchPeriod = absl::Milliseconds(200);
-// A round that comes so much later than planned means that this process stood still.
-constexpr absl::Duration kStoodStill = absl::Seconds(5);
+// A round that starts this much later than planned means that the process was suspended.
+constexpr absl::Duration kSuspended = absl::Seconds(5);
 
-absl::Status Stopping() {
-  return MakeError(absl::StatusCode::kUnavailable, "STOPPING",
-                   "scalelabd is stopping; try again when it is back");
+absl::Status AllocationOver() {
+  return absl::UnauthenticatedError("the allocation is over; the worker should exit");
 }
 
 }  // namespace
@@ -44,7 +43,12 @@ absl::Status Coordinator::Start() {
   lifecycle_ = std::make_unique<Lifecycle>(std::move(options), state_);
   spdlog::info("loaded {} live studies, {} live attempts, {} allocations", state_.studies.size(),
                state_.attempts.size(), state_.allocations.size());
-  started_ = true;
+  {
+    absl::MutexLock lock(&mutex_);
+    started_ = true;
+    poll_wanted_ = true;
+  }
+  PostEvent([](db::Micros, Effects&) {});  // the first round plans what was loaded
   scheduler_thread_ = std::thread([this] { RunScheduler(); });
   core_ = std::thread([this] { RunCore(); });
   return absl::OkStatus();
@@ -52,97 +56,89 @@ absl::Status Coordinator::Start() {
 
 void Coordinator::Stop() {
   {
-    std::lock_guard lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     if (!started_ || stopping_) return;
     stopping_ = true;
+    arrived_.SignalAll();
   }
-  arrived_.notify_all();
   core_.join();
   {
-    std::lock_guard lock(scheduler_mutex_);
+    absl::MutexLock lock(&scheduler_mutex_);
     scheduler_stopping_ = true;
+    scheduler_arrived_.SignalAll();
   }
-  scheduler_arrived_.notify_all();
   scheduler_thread_.join();
 }
 
-// --- from other threads
-// ------------------------------------------------------------------------------------------
+absl::Status Coordinator::Stopping() {
+  return MakeError(absl::StatusCode::kUnavailable, "STOPPING",
+                   "scalelabd is stopping; try again when it is back");
+}
 
-void Coordinator::Post(Decide decide, size_t weight) {
+// --- Called from other threads
+
+void Coordinator::Post(Task task) {
   {
-    std::lock_guard lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     if (!stopping_) {
-      mailbox_.push_back({std::move(decide), weight});
-      arrived_.notify_one();
+      mailbox_.push_back(std::move(task));
+      arrived_.Signal();
       return;
     }
   }
-  Effects none;
-  decide(0, none)(Stopping());
+  if (task.refuse) task.refuse();
+}
+
+void Coordinator::PostEvent(absl::AnyInvocable<void(db::Micros, Effects&)> decide) {
+  Task task;
+  task.decide = [decide = std::move(decide)](db::Micros now, Effects& fx) mutable -> Reply {
+    decide(now, fx);
+    return [](absl::Status) {};
+  };
+  Post(std::move(task));
+}
+
+template <typename T>
+void Coordinator::PostRequest(absl::AnyInvocable<T(db::Micros, Effects&)> decide,
+                              absl::AnyInvocable<void(T)> done, size_t weight) {
+  auto shared = std::make_shared<absl::AnyInvocable<void(T)>>(std::move(done));
+  Task task;
+  task.decide = [decide = std::move(decide), shared](db::Micros now, Effects& fx) mutable -> Reply {
+    return [result = decide(now, fx), shared](absl::Status durable) mutable {
+      (*shared)(durable.ok() ? std::move(result) : T(std::move(durable)));
+    };
+  };
+  task.refuse = [shared] { (*shared)(Stopping()); };
+  task.weight = weight;
+  Post(std::move(task));
 }
 
 void Coordinator::Submit(NewStudy study, Done<int64_t> done) {
-  // Decide may be called by a stopping coordinator just to be told so: it must not have moved anything then.
-  Post(
-      [this, study = std::move(study), done = std::move(done)](db::Micros now, Effects& fx) mutable -> Reply {
-        if (now == 0) return [done = std::move(done)](absl::Status s) mutable { done(s); };
-        return [id = lifecycle_->Submit(std::move(study), now, fx),
-                done = std::move(done)](absl::Status s) mutable { s.ok() ? done(std::move(id)) : done(s); };
-      });
+  PostRequest<absl::StatusOr<int64_t>>(
+      [this, study = std::move(study)](db::Micros now, Effects& fx) mutable {
+        return lifecycle_->Submit(std::move(study), now, fx);
+      },
+      std::move(done));
 }
 
 void Coordinator::CancelStudy(int64_t study_id, DoneStatus done) {
-  Post([this, study_id, done = std::move(done)](db::Micros now, Effects& fx) mutable -> Reply {
-    absl::Status result = now == 0 ? absl::OkStatus() : lifecycle_->CancelStudy(study_id, now, fx);
-    return [result, done = std::move(done)](absl::Status s) mutable { done(s.ok() ? result : s); };
-  });
+  PostRequest<absl::Status>(
+      [this, study_id](db::Micros now, Effects& fx) { return lifecycle_->CancelStudy(study_id, now, fx); },
+      std::move(done));
 }
 
 void Coordinator::CancelRun(int64_t study_id, int64_t run_id, DoneStatus done) {
-  Post([this, study_id, run_id, done = std::move(done)](db::Micros now, Effects& fx) mutable -> Reply {
-    absl::Status result = now == 0 ? absl::OkStatus() : lifecycle_->CancelRun(study_id, run_id, now, fx);
-    return [result, done = std::move(done)](absl::Status s) mutable { done(s.ok() ? result : s); };
-  });
+  PostRequest<absl::Status>(
+      [this, study_id, run_id](db::Micros now, Effects& fx) {
+        return lifecycle_->CancelRun(study_id, run_id, now, fx);
+      },
+      std::move(done));
 }
 
 void Coordinator::DeleteStudy(int64_t study_id, DoneStatus done) {
-  Post([this, study_id, done = std::move(done)](db::Micros now, Effects& fx) mutable -> Reply {
-    absl::Status result;
-    const StudyState* live = now == 0 ? nullptr : state_.study(study_id);
-    if (live != nullptr && !IsFinal(live->row.state)) {
-      result = MakeError(absl::StatusCode::kFailedPrecondition, "STUDY_NOT_FINAL",
-                         absl::StrCat("studies/", study_id, " is not over; cancel it first"));
-    } else if (now != 0) {
-      fx.batch.deleted_studies.push_back(study_id);
-    }
-    return [result, done = std::move(done)](absl::Status s) mutable { done(s.ok() ? result : s); };
-  });
-}
-
-void Coordinator::Synchronize(std::string allocation_token, v1::SynchronizeRequest request,
-                              Done<v1::SynchronizeResponse> done) {
-  Post([this, token = std::move(allocation_token), request = std::move(request), done = std::move(done)](
-           db::Micros now, Effects& fx) mutable -> Reply {
-    absl::Status seen = now == 0 ? absl::OkStatus() : lifecycle_->Observe(token, request, now, fx);
-    return [this, seen, token = std::move(token), node = request.node_index(), known = request.generation(),
-            done = std::move(done)](absl::Status s) mutable {
-      if (!s.ok() || !seen.ok()) return done(s.ok() ? seen : s);
-      const auto it = state_.allocation_by_token.find(token);
-      if (it == state_.allocation_by_token.end()) {
-        return done(absl::UnauthenticatedError("the allocation is over; the worker should exit"));
-      }
-      const AllocationState& allocation = *state_.allocation(it->second);
-      // A worker has one call open: an older one was given up by it.
-      const auto [first, last] = held_by_allocation_.equal_range(it->second);
-      const auto older =
-          std::find_if(first, last, [&](const auto& h) { return h.second->node_index == node; });
-      if (older != last) Answer(older->second);
-      if (known != allocation.generation) return done(lifecycle_->Desired(allocation, node));
-      held_.push_back({absl::Now() + options_.long_poll, it->second, node, std::move(done)});
-      held_by_allocation_.emplace(it->second, std::prev(held_.end()));
-    };
-  });
+  PostRequest<absl::Status>(
+      [this, study_id](db::Micros, Effects& fx) { return lifecycle_->DeleteStudy(study_id, fx); },
+      std::move(done));
 }
 
 void Coordinator::Report(std::vector<ParsedBatch> batches,
@@ -151,78 +147,103 @@ void Coordinator::Report(std::vector<ParsedBatch> batches,
   for (const ParsedBatch& batch : batches) {
     for (const db::PointColumn& column : batch.append.columns) points += column.value.size();
   }
-  Post(
-      [this, batches = std::move(batches), done = std::move(done)](db::Micros now,
-                                                                   Effects& fx) mutable -> Reply {
-        if (now == 0) return [done = std::move(done)](absl::Status s) mutable { done(s); };
-        return [streams = lifecycle_->Ingest(std::move(batches), fx), done = std::move(done)](
-                   absl::Status s) mutable { s.ok() ? done(std::move(streams)) : done(s); };
+  PostRequest<absl::StatusOr<std::vector<v1::ReportEventsResponse::Stream>>>(
+      [this, batches = std::move(batches)](db::Micros, Effects& fx) mutable {
+        return lifecycle_->Ingest(std::move(batches), fx);
       },
-      points);
+      std::move(done), points);
+}
+
+void Coordinator::Synchronize(std::string allocation_token, v1::SynchronizeRequest request,
+                              Done<v1::SynchronizeResponse> done) {
+  auto shared = std::make_shared<Done<v1::SynchronizeResponse>>(std::move(done));
+  Task task;
+  task.decide = [this, token = std::move(allocation_token), request = std::move(request), shared](
+                    db::Micros now, Effects& fx) mutable -> Reply {
+    absl::Status observed = lifecycle_->Observe(token, request, now, fx);
+    return [this, observed, token = std::move(token), node = request.node_index(),
+            known = request.generation(), shared](absl::Status durable) mutable {
+      if (!durable.ok() || !observed.ok()) return (*shared)(durable.ok() ? observed : durable);
+      const auto it = state_.allocation_by_token.find(token);
+      if (it == state_.allocation_by_token.end()) return (*shared)(AllocationOver());
+      const LiveAllocation& allocation = *state_.allocation(it->second);
+      // A worker has one call open: it has given up an older one.
+      const auto [first, last] = held_by_allocation_.equal_range(it->second);
+      const auto older =
+          std::find_if(first, last, [&](const auto& h) { return h.second->node_index == node; });
+      if (older != last) Answer(older->second);
+      if (known != allocation.generation) return (*shared)(lifecycle_->Desired(allocation, node));
+      held_.push_back({absl::Now() + options_.long_poll, it->second, node, std::move(*shared)});
+      held_by_allocation_.emplace(it->second, std::prev(held_.end()));
+    };
+  };
+  task.refuse = [shared] { (*shared)(Stopping()); };
+  Post(std::move(task));
 }
 
 void Coordinator::Watch(int64_t study_id, Watcher watcher, DoneStatus not_live) {
-  Post([this, study_id, watcher = std::move(watcher), not_live = std::move(not_live)](
-           db::Micros, Effects&) mutable -> Reply {
-    return [this, study_id, watcher = std::move(watcher),
-            not_live = std::move(not_live)](absl::Status s) mutable {
-      if (!s.ok()) return not_live(s);
-      if (state_.study(study_id) == nullptr) return not_live(absl::NotFoundError("the study is not live"));
+  auto shared = std::make_shared<DoneStatus>(std::move(not_live));
+  Task task;
+  task.decide = [this, study_id, watcher = std::move(watcher), shared](db::Micros,
+                                                                       Effects&) mutable -> Reply {
+    return [this, study_id, watcher = std::move(watcher), shared](absl::Status durable) mutable {
+      if (!durable.ok()) return (*shared)(durable);
+      if (state_.study(study_id) == nullptr) return (*shared)(absl::NotFoundError("the study is not live"));
       watches_.push_back({study_id, 0, absl::InfinitePast(), std::move(watcher)});
     };
-  });
+  };
+  task.refuse = [shared] { (*shared)(Stopping()); };
+  Post(std::move(task));
 }
 
 void Coordinator::Read(absl::AnyInvocable<void(const State*)> read) {
-  Post([this, read = std::move(read)](db::Micros now, Effects&) mutable -> Reply {
-    return
-        [state = now == 0 ? nullptr : &state_, read = std::move(read)](absl::Status) mutable { read(state); };
-  });
+  auto shared = std::make_shared<absl::AnyInvocable<void(const State*)>>(std::move(read));
+  Task task;
+  task.decide = [this, shared](db::Micros, Effects&) -> Reply {
+    return [this, shared](absl::Status) { (*shared)(&state_); };
+  };
+  task.refuse = [shared] { (*shared)(nullptr); };
+  Post(std::move(task));
 }
 
-// --- the core thread
-// ---------------------------------------------------------------------------------------------
+// --- The core thread
 
 absl::Time Coordinator::NextWake() const {
   absl::Time next = absl::InfiniteFuture();
   if (!state_.allocations.empty() || state_.waiting.size() > 0) next = next_tick_;
   if (!state_.allocations.empty() && !polling_) next = std::min(next, next_poll_);
   if (!held_.empty()) next = std::min(next, held_.front().until);
-  for (const Watch_& watch : watches_) {
-    const StudyState* study = state_.study(watch.study_id);
+  for (const OpenWatch& watch : watches_) {
+    const LiveStudy* study = state_.study(watch.study_id);
     if (study == nullptr || study->revision != watch.sent_revision) next = std::min(next, watch.not_before);
   }
   return next;
 }
 
+bool Coordinator::TakeTasks(absl::Time wake, std::vector<Task>& tasks) {
+  absl::MutexLock lock(&mutex_);
+  while (mailbox_.empty() && !stopping_ && (!poll_wanted_ || polling_)) {
+    if (arrived_.WaitWithDeadline(&mutex_, wake)) break;
+  }
+  if (stopping_ && mailbox_.empty()) return false;
+  size_t weight = 0;
+  while (!mailbox_.empty() && weight < kPointsPerCommit) {
+    weight += mailbox_.front().weight;
+    tasks.push_back(std::move(mailbox_.front()));
+    mailbox_.pop_front();
+  }
+  return true;
+}
+
 void Coordinator::RunCore() {
-  Post([](db::Micros, Effects&) -> Reply {
-    return [](absl::Status) {};
-  });  // first round: plan what was loaded
-  poll_wanted_ = true;
   while (true) {
     std::vector<Task> tasks;
     const absl::Time wake = NextWake();
-    {
-      std::unique_lock lock(mutex_);
-      const auto ready = [&] { return !mailbox_.empty() || stopping_ || (poll_wanted_ && !polling_); };
-      if (wake == absl::InfiniteFuture()) {
-        arrived_.wait(lock, ready);
-      } else {
-        arrived_.wait_until(lock, absl::ToChronoTime(wake), ready);
-      }
-      if (stopping_ && mailbox_.empty()) break;
-      size_t weight = 0;
-      while (!mailbox_.empty() && weight < kPointsPerCommit) {
-        weight += mailbox_.front().weight;
-        tasks.push_back(std::move(mailbox_.front()));
-        mailbox_.pop_front();
-      }
-    }
-    // Long after the planned wake-up: this process was stopped, or its machine slept.
+    if (!TakeTasks(wake, tasks)) break;
+    // Long after the planned time: this process was stopped, or its machine was suspended.
     const absl::Duration late = absl::Now() - wake;
-    if (wake != absl::InfiniteFuture() && late > kStoodStill && last_round_ != absl::InfinitePast()) {
-      lifecycle_->Forgive(absl::ToInt64Microseconds(late));
+    if (wake != absl::InfiniteFuture() && late > kSuspended && last_round_ != absl::InfinitePast()) {
+      lifecycle_->ExtendTimeouts(absl::ToInt64Microseconds(late));
     }
     Round(std::move(tasks));
   }
@@ -249,18 +270,19 @@ void Coordinator::Round(std::vector<Task> tasks) {
   }
   absl::Status durable = fx.batch.empty() ? absl::OkStatus() : store_.Commit(fx.batch);
   if (!durable.ok()) {
-    spdlog::error("nothing of {} requests could be made durable: {}", tasks.size(), durable.ToString());
-    // A full disk needs a person; anything else may pass, and clients try again by themselves.
+    spdlog::error("commit of {} requests failed, none of them changed anything: {}", tasks.size(),
+                  durable.ToString());
+    // A full disk has to be repaired by an operator; other errors may be temporary, and clients retry.
     const bool full = absl::IsResourceExhausted(durable);
-    durable =
-        MakeError(full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable, "NOT_DURABLE",
-                  absl::StrCat("the database did not take it, nothing was changed: ", durable.message()));
+    durable = MakeError(
+        full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable, "NOT_DURABLE",
+        absl::StrCat("the database could not store the change, nothing was changed: ", durable.message()));
     Reload();
     fx = Effects();
   }
   for (Reply& reply : replies) reply(durable);
   if (!durable.ok()) {
-    while (!held_.empty()) Answer(held_.begin());  // generations are new
+    while (!held_.empty()) Answer(held_.begin());  // Reload made new generations
   }
   Act(fx);
   AnswerHeld(fx, now);
@@ -268,16 +290,16 @@ void Coordinator::Round(std::vector<Task> tasks) {
   ForgetFinalStudies(fx.changed_studies);
 }
 
-// The state ran ahead of the database: what is in the database is the truth.
+// Decisions have changed the state, and the commit failed: the state is read from the database again.
 void Coordinator::Reload() {
   absl::StatusOr<State> state = LoadState(store_, absl::ToUnixMicros(absl::Now()));
   if (!state.ok()) {
-    spdlog::critical("the database cannot be read any more: {}", state.status().ToString());
-    std::abort();  // going on would mean to act on a state that is nowhere
+    spdlog::critical("the database can no longer be read: {}", state.status().ToString());
+    std::abort();  // the state in memory differs from the database, and cannot be repaired
   }
-  // What only connections can tell is kept, so that nothing waits for a worker to speak again.
+  // Keeps what workers reported, which the database does not have, so that nothing waits for their next call.
   for (const auto& [id, allocation] : state_.allocations) {
-    if (AllocationState* fresh = state->allocation(id)) {
+    if (LiveAllocation* fresh = state->allocation(id)) {
       fresh->workers = allocation->workers;
       fresh->listening_since = allocation->listening_since;
       fresh->leaving_since = allocation->leaving_since;
@@ -292,14 +314,14 @@ void Coordinator::Reload() {
 }
 
 void Coordinator::Answer(std::list<Held>::iterator held) {
-  const AllocationState* allocation = state_.allocation(held->allocation_id);
+  const LiveAllocation* allocation = state_.allocation(held->allocation_id);
   const auto [first, last] = held_by_allocation_.equal_range(held->allocation_id);
   held_by_allocation_.erase(
       std::find_if(first, last, [&](const auto& entry) { return entry.second == held; }));
   Held gone = std::move(*held);
   held_.erase(held);
   if (allocation == nullptr) {
-    gone.done(absl::UnauthenticatedError("the allocation is over; the worker should exit"));
+    gone.done(AllocationOver());
   } else {
     gone.done(lifecycle_->Desired(*allocation, gone.node_index));
   }
@@ -317,7 +339,7 @@ void Coordinator::AnswerHeld(const Effects& fx, absl::Time now) {
 
 void Coordinator::NotifyWatchers(absl::Time now) {
   for (auto it = watches_.begin(); it != watches_.end();) {
-    const StudyState* study = state_.study(it->study_id);
+    const LiveStudy* study = state_.study(it->study_id);
     bool keep = study != nullptr;
     if (keep && study->revision != it->sent_revision &&
         (now >= it->not_before || IsFinal(study->row.state))) {
@@ -332,7 +354,7 @@ void Coordinator::NotifyWatchers(absl::Time now) {
 
 void Coordinator::ForgetFinalStudies(const std::set<int64_t>& changed) {
   for (const int64_t id : changed) {
-    const StudyState* study = state_.study(id);
+    const LiveStudy* study = state_.study(id);
     if (study != nullptr && IsFinal(study->row.state)) state_.studies.erase(id);
   }
 }

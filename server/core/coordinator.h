@@ -1,25 +1,28 @@
-// The core thread: takes everything that happened, decides (Lifecycle), makes it durable in one commit, then
-// acts and answers. So nothing is acknowledged before it is durable, and throughput does not depend on how
-// long a sync takes.
+// The core thread. It takes every request and event, decides (Lifecycle), commits all changes of a round in
+// one transaction, then acts and answers. Nothing is acknowledged before it is durable, and throughput does
+// not depend on how long a sync takes.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
+#include <functional>
 #include <list>
-#include <map>
 #include <memory>
-#include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "db/store.h"
 #include "server/core/lifecycle.h"
-#include "server/scheduler/scheduler.h"
 #include "server/core/state.h"
+#include "server/scheduler/scheduler.h"
 
 namespace scalelab::server {
 
@@ -28,35 +31,36 @@ struct CoordinatorOptions {
   absl::Duration worker_timeout = absl::Seconds(30);
   absl::Duration long_poll = absl::Seconds(10);  // longest time a Synchronize is held
   absl::Duration poll_interval =
-      absl::Seconds(15);  // between questions to the scheduler when nothing calls for one
+      absl::Seconds(15);  // between polls of the scheduler when nothing requests one
   int max_pending_allocations = 4;
   std::function<std::string(const std::string& allocation_token)> secret_for;
   std::function<std::string()> new_token;
-  // As LifecycleOptions has it.
+  // As in LifecycleOptions.
   std::function<std::optional<v1::FrameworkEnvironment>(const std::string& engine)> environment_of;
 };
 
-// All methods may be called from any thread. Callbacks run on the core thread after the commit: they must not
-// block. RESOURCE_EXHAUSTED (a full disk) and UNAVAILABLE (any other reason, or the coordinator is stopping):
-// it could not be made durable and nothing happened.
+// All methods may be called from any thread. Callbacks run on the core thread, after the commit: they
+// must not block, and they must not read the store. RESOURCE_EXHAUSTED (the disk is full) and
+// UNAVAILABLE (any other reason, or the coordinator is stopping) mean that the request could not be made
+// durable and changed nothing.
 class Coordinator {
  public:
   template <typename T>
   using Done = absl::AnyInvocable<void(absl::StatusOr<T>)>;
   using DoneStatus = absl::AnyInvocable<void(absl::Status)>;
-  // Hears of a study; `final` is the last call. Returns false when it wants no more.
-  using Watcher = absl::AnyInvocable<bool(const StudyState& study, const State& state, bool final)>;
+  // Called when a study has changed; `final` marks the last call. Returns false to end the watch.
+  using Watcher = absl::AnyInvocable<bool(const LiveStudy& study, const State& state, bool final)>;
 
-  // `store` and `scheduler` must outlive it.
+  // `store` and `scheduler` must outlive the coordinator.
   Coordinator(CoordinatorOptions options, db::Store& store, Scheduler& scheduler);
   ~Coordinator();
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
-  // Loads what the database has and starts the threads.
+  // Loads the state from the database and starts the threads.
   absl::Status Start();
-  // Answers what is held, finishes what was accepted, ends the threads. Workers go on and find the next
-  // coordinator.
+  // Answers held calls, finishes accepted requests and ends the threads. Workers keep running and reconnect
+  // to the next coordinator.
   void Stop();
 
   void Submit(NewStudy study, Done<int64_t> done);
@@ -66,22 +70,27 @@ class Coordinator {
   void Synchronize(std::string allocation_token, v1::SynchronizeRequest request,
                    Done<v1::SynchronizeResponse> done);
   void Report(std::vector<ParsedBatch> batches, Done<std::vector<v1::ReportEventsResponse::Stream>> done);
-  // NOT_FOUND when the study is not live; then the database tells all there is.
+  // Calls `not_live` with NOT_FOUND when the study is not live: the database then has its final state.
   void Watch(int64_t study_id, Watcher watcher, DoneStatus not_live);
-  // Lets `read` look at the state on the core thread; null when the coordinator is stopping.
+  // Calls `read` with the state on the core thread, or with null when the coordinator is stopping.
   void Read(absl::AnyInvocable<void(const State*)> read);
-  // What the scheduler has, a few seconds old at most; it is asked when need be, which may take as long as it
-  // takes. While it is known not to answer, that is the answer, at once: UNAVAILABLE, or what it failed with.
+  // Calls `done` with the scheduler's view of the cluster, at most a few seconds old. May query the
+  // scheduler, which has no time limit here. While the scheduler is known to be unavailable, `done` gets its
+  // error at once: UNAVAILABLE, or the error of the last query.
   void View(Done<ClusterView> done);
-  // The scheduler has news.
+  // Requests a poll of the scheduler, because the state of a job may have changed.
   void PollSoon();
 
  private:
   using Reply = absl::AnyInvocable<void(absl::Status)>;
-  using Decide = absl::AnyInvocable<Reply(db::Micros now, Effects& fx)>;
+  // Something for the core thread to do.
   struct Task {
-    Decide decide;
-    size_t weight = 1;  // points it brings
+    // Changes the state and adds to the effects, before the commit. The reply is called after the commit,
+    // with its status.
+    absl::AnyInvocable<Reply(db::Micros now, Effects& fx)> decide;
+    // Called instead of `decide` when the coordinator is stopping, on the posting thread. May be empty.
+    absl::AnyInvocable<void()> refuse;
+    size_t weight = 1;  // number of points that the task adds to the commit
   };
   struct Held {
     absl::Time until;
@@ -89,27 +98,39 @@ class Coordinator {
     int node_index;
     Done<v1::SynchronizeResponse> done;
   };
-  struct Watch_ {
+  struct OpenWatch {
     int64_t study_id;
     int64_t sent_revision = 0;
     absl::Time not_before;
     Watcher watcher;
   };
 
-  void Post(Decide decide, size_t weight = 1);
+  static absl::Status Stopping();
+  void Post(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Posts a task for an event that needs no answer; a stopping coordinator drops it.
+  void PostEvent(absl::AnyInvocable<void(db::Micros now, Effects& fx)> decide);
+  // Posts a task whose result `done` gets after the commit; `done` gets the error instead when nothing was
+  // committed. T is absl::Status or an absl::StatusOr.
+  template <typename T>
+  void PostRequest(absl::AnyInvocable<T(db::Micros now, Effects& fx)> decide,
+                   absl::AnyInvocable<void(T)> done, size_t weight = 1);
+
   void RunCore();
+  // Waits for tasks, for `wake` or for a request to poll. Returns false when the coordinator is stopping and
+  // has no task left; else takes the tasks of one round.
+  bool TakeTasks(absl::Time wake, std::vector<Task>& tasks) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Time NextWake() const;
   void Round(std::vector<Task> tasks);
   void Reload();
   void Act(Effects& fx);
   void Poll();
-  void Heard(const absl::Status& answer, db::Micros now);
+  void RecordSchedulerAnswer(const absl::Status& answer, db::Micros now);
   void Answer(std::list<Held>::iterator held);
   void AnswerHeld(const Effects& fx, absl::Time now);
   void NotifyWatchers(absl::Time now);
   void ForgetFinalStudies(const std::set<int64_t>& changed);
-  void RunScheduler();
-  void PostToScheduler(absl::AnyInvocable<void()> job);
+  void RunScheduler() ABSL_LOCKS_EXCLUDED(scheduler_mutex_);
+  void PostToScheduler(absl::AnyInvocable<void()> job) ABSL_LOCKS_EXCLUDED(scheduler_mutex_);
 
   const CoordinatorOptions options_;
   db::Store& store_;
@@ -120,26 +141,28 @@ class Coordinator {
   std::unique_ptr<Lifecycle> lifecycle_;
   std::list<Held> held_;  // by deadline
   std::unordered_multimap<int64_t, std::list<Held>::iterator> held_by_allocation_;
-  std::list<Watch_> watches_;
+  std::list<OpenWatch> watches_;
   absl::Time last_round_ = absl::InfinitePast();
   absl::Time next_tick_ = absl::InfinitePast();
   absl::Time next_poll_ = absl::InfinitePast();
   bool polling_ = false;
   absl::StatusOr<ClusterView> view_ = ClusterView();
   absl::Time view_at_ = absl::InfinitePast();  // when view_ was answered
-  std::vector<Done<ClusterView>> viewers_;     // wait for the next answer; not empty while it is asked for
+  std::vector<Done<ClusterView>> viewers_;     // wait for the query in flight; empty when there is none
 
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::deque<Task> mailbox_;  // guarded by mutex_
-  bool poll_wanted_ = false;  // guarded by mutex_
-  bool stopping_ = false;     // guarded by mutex_
-  bool started_ = false;      // guarded by mutex_
+  // The mailbox of the core thread.
+  absl::Mutex mutex_;
+  absl::CondVar arrived_;
+  std::deque<Task> mailbox_ ABSL_GUARDED_BY(mutex_);
+  bool poll_wanted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::mutex scheduler_mutex_;
-  std::condition_variable scheduler_arrived_;
-  std::deque<absl::AnyInvocable<void()>> scheduler_jobs_;  // guarded by scheduler_mutex_
-  bool scheduler_stopping_ = false;                        // guarded by scheduler_mutex_
+  // The queue of the thread that calls the scheduler.
+  absl::Mutex scheduler_mutex_;
+  absl::CondVar scheduler_arrived_;
+  std::deque<absl::AnyInvocable<void()>> scheduler_jobs_ ABSL_GUARDED_BY(scheduler_mutex_);
+  bool scheduler_stopping_ ABSL_GUARDED_BY(scheduler_mutex_) = false;
 
   std::thread core_;
   std::thread scheduler_thread_;

@@ -1,5 +1,5 @@
-// The coordinator's talk with the scheduler: asked on a thread of its own, since an answer may take seconds,
-// one question at a time; answers come back as tasks of the core thread.
+// The coordinator's calls of the scheduler. A separate thread makes them one at a time, as a call may take
+// seconds; the answers come back as tasks of the core thread.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,14 +9,14 @@
 namespace scalelab::server {
 namespace {
 
-constexpr absl::Duration kViewAge = absl::Seconds(5);  // people who look often are one question
+constexpr absl::Duration kViewAge = absl::Seconds(5);  // a view is reused for this time
 
 }  // namespace
 
 void Coordinator::PollSoon() {
-  std::lock_guard lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   poll_wanted_ = true;
-  arrived_.notify_one();
+  arrived_.Signal();
 }
 
 void Coordinator::Act(Effects& fx) {
@@ -25,9 +25,8 @@ void Coordinator::Act(Effects& fx) {
     PostToScheduler([this, request = std::move(request)] {
       auto id = scheduler_.Submit(request);
       if (!id.ok()) spdlog::warn("allocation {}: {}", request.token, id.status().ToString());
-      Post([this, token = request.token, id = std::move(id)](db::Micros now, Effects& fx) -> Reply {
-        if (now != 0) lifecycle_->JobSubmitted(token, id, now, fx);
-        return [](absl::Status) {};
+      PostEvent([this, token = request.token, id = std::move(id)](db::Micros now, Effects& fx) {
+        lifecycle_->JobSubmitted(token, id, now, fx);
       });
     });
   }
@@ -39,7 +38,7 @@ void Coordinator::Act(Effects& fx) {
   }
   bool wanted;
   {
-    std::lock_guard lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     poll_wanted_ = poll_wanted_ || fx.poll;
     wanted = poll_wanted_;
     if (!polling_) poll_wanted_ = false;
@@ -49,22 +48,20 @@ void Coordinator::Act(Effects& fx) {
 
 void Coordinator::Poll() {
   polling_ = true;
-  // Slower when nothing is about to happen: then workers tell what does.
+  // Polls at half the rate when no job is expected to start or end: workers report everything else.
   next_poll_ = absl::Now() + options_.poll_interval * (lifecycle_->JobsChange() ? 1 : 2);
   PostToScheduler([this, asked = absl::ToUnixMicros(absl::Now()), tokens = lifecycle_->JobsToPoll()] {
     auto jobs = scheduler_.Poll(tokens);
-    if (!jobs.ok()) spdlog::warn("the scheduler does not answer: {}", jobs.status().ToString());
-    Post([this, asked, jobs = std::move(jobs)](db::Micros now, Effects& fx) -> Reply {
-      if (now == 0) return [](absl::Status) {};
+    if (!jobs.ok()) spdlog::warn("the poll of the scheduler failed: {}", jobs.status().ToString());
+    PostEvent([this, asked, jobs = std::move(jobs)](db::Micros now, Effects& fx) {
       polling_ = false;
-      Heard(jobs.status(), now);
+      RecordSchedulerAnswer(jobs.status(), now);
       if (jobs.ok()) lifecycle_->JobsPolled(*jobs, asked, now, fx);
-      return [](absl::Status) {};
     });
   });
 }
 
-void Coordinator::Heard(const absl::Status& answer, db::Micros now) {
+void Coordinator::RecordSchedulerAnswer(const absl::Status& answer, db::Micros now) {
   SchedulerHealth& health = state_.scheduler;
   if (answer.ok()) {
     health = SchedulerHealth();
@@ -76,45 +73,49 @@ void Coordinator::Heard(const absl::Status& answer, db::Micros now) {
 }
 
 void Coordinator::View(Done<ClusterView> done) {
-  Post([this, done = std::move(done)](db::Micros now, Effects&) mutable -> Reply {
-    if (now == 0) return [done = std::move(done)](absl::Status s) mutable { done(s); };
-    return [this, done = std::move(done)](absl::Status) mutable {
-      if (absl::Now() - view_at_ < kViewAge) return done(view_);
-      // Polls go on while there are allocations and will tell when it is back: nobody waits for that here.
+  auto shared = std::make_shared<Done<ClusterView>>(std::move(done));
+  Task task;
+  task.decide = [this, shared](db::Micros, Effects&) -> Reply {
+    return [this, shared](absl::Status) {
+      if (absl::Now() - view_at_ < kViewAge) return (*shared)(view_);
+      // While there are allocations, polls go on and notice when the scheduler is back: no viewer
+      // has to wait.
       if (!state_.scheduler.error.empty() && !state_.allocations.empty()) {
-        return done(absl::UnavailableError(state_.scheduler.error));
+        return (*shared)(absl::UnavailableError(state_.scheduler.error));
       }
-      viewers_.push_back(std::move(done));
-      if (viewers_.size() > 1) return;
+      viewers_.push_back(std::move(*shared));
+      if (viewers_.size() > 1) return;  // a query is in flight
       PostToScheduler([this] {
-        auto view = scheduler_.View();
-        Post([this, view = std::move(view)](db::Micros now, Effects&) mutable -> Reply {
-          if (now == 0) return [](absl::Status) {};  // the core thread has answered the viewers
-          Heard(view.status(), now);
+        Task answer;
+        answer.decide = [this, view = scheduler_.View()](db::Micros now, Effects&) mutable -> Reply {
+          RecordSchedulerAnswer(view.status(), now);
           view_ = std::move(view);
           view_at_ = absl::FromUnixMicros(now);
           return [this](absl::Status) {
             for (auto& viewer : std::exchange(viewers_, {})) viewer(view_);
           };
-        });
+        };
+        Post(std::move(answer));  // when it is refused, the core thread has answered the viewers
       });
     };
-  });
+  };
+  task.refuse = [shared] { (*shared)(Stopping()); };
+  Post(std::move(task));
 }
 
 void Coordinator::PostToScheduler(absl::AnyInvocable<void()> job) {
-  std::lock_guard lock(scheduler_mutex_);
+  absl::MutexLock lock(&scheduler_mutex_);
   scheduler_jobs_.push_back(std::move(job));
-  scheduler_arrived_.notify_one();
+  scheduler_arrived_.Signal();
 }
 
 void Coordinator::RunScheduler() {
   while (true) {
     absl::AnyInvocable<void()> job;
     {
-      std::unique_lock lock(scheduler_mutex_);
-      scheduler_arrived_.wait(lock, [&] { return !scheduler_jobs_.empty() || scheduler_stopping_; });
-      if (scheduler_stopping_) return;  // what was not asked is asked again after the restart
+      absl::MutexLock lock(&scheduler_mutex_);
+      while (scheduler_jobs_.empty() && !scheduler_stopping_) scheduler_arrived_.Wait(&scheduler_mutex_);
+      if (scheduler_stopping_) return;  // calls that were not made are made after the restart
       job = std::move(scheduler_jobs_.front());
       scheduler_jobs_.pop_front();
     }

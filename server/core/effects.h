@@ -1,4 +1,4 @@
-// What a decision leads to: rows to make durable first, then things to do outside.
+// The effects of decisions: rows to commit first, then actions.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace scalelab::server {
 
 struct Effects {
   db::WriteBatch batch;
-  std::vector<JobRequest> submit;     // jobs to ask the scheduler for; without their secrets
-  std::vector<std::string> cancel;    // tokens of jobs to end
-  bool poll = false;                  // the scheduler is to be asked now
+  std::vector<JobRequest> submit;     // jobs to submit to the scheduler; their secrets are not set
+  std::vector<std::string> cancel;    // tokens of jobs to cancel
+  bool poll = false;                  // poll the scheduler now
   std::set<int64_t> woken;            // allocations whose desired state changed
   std::set<int64_t> changed_studies;  // for watchers
 

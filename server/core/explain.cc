@@ -12,7 +12,6 @@ namespace scalelab::server {
 namespace {
 
 using v1::Reason;
-using Phase = db::AllocationState;
 
 Reason Make(Reason::Kind kind, std::string message, std::string subject = "", db::Micros since = 0) {
   Reason reason;
@@ -23,13 +22,14 @@ Reason Make(Reason::Kind kind, std::string message, std::string subject = "", db
   return reason;
 }
 
-// A try that is overdue is being made: no time is told for it.
+// Sets the time of the next try, unless it has passed: then the try is in flight.
 Reason TriedAgain(Reason reason, db::Micros next_try, db::Micros now) {
   if (next_try > now) SetTime(next_try, reason.mutable_next_try_time());
   return reason;
 }
 
-std::string Job(const db::AllocationRow& row) {
+// "job 42", or "its job" before the scheduler has numbered it.
+std::string JobText(const db::AllocationRow& row) {
   return row.external_id.empty() ? "its job" : absl::StrCat("job ", row.external_id);
 }
 
@@ -38,19 +38,14 @@ std::string Because(const std::string& reason) { return reason.empty() ? "" : ab
 // "1 run", "2 runs".
 std::string Count(size_t n, absl::string_view what) { return absl::StrCat(n, " ", what, n == 1 ? "" : "s"); }
 
-// Will serve queued runs, as Lifecycle counts it.
-bool Serves(const AllocationState& allocation) {
-  return allocation.row.state != Phase::kReleasing && !allocation.cancel_sent;
-}
-
-// The reasons of one queued run, gathered from the nearest to the farthest.
+// Collects the reasons of one queued run, from the nearest to the farthest.
 class Chain {
  public:
-  Chain(const State& state, const StudyState& study, int position, db::Micros now)
+  Chain(const State& state, const LiveStudy& study, int position, db::Micros now)
       : state_(state), study_(study), run_(study.runs[position]), now_(now) {}
 
   std::vector<Reason> Explain() {
-    const AllocationState* allocation = Allocation();
+    const LiveAllocation* allocation = Allocation();
     if (allocation != nullptr) {
       AddAllocation(*allocation);
     } else if (state_.waiting.Contains(study_.row.id)) {
@@ -66,90 +61,91 @@ class Chain {
  private:
   std::string Name(int64_t run_id) const { return RunName(study_.row.id, run_id); }
 
-  // The allocation that will serve the run, the one that is nearest to doing so; null when there is none.
-  const AllocationState* Allocation() const {
-    const AllocationState* best = nullptr;
+  // Returns the allocation that will serve the run; of several, the one that has got furthest. Null when
+  // there is none.
+  const LiveAllocation* Allocation() const {
+    const LiveAllocation* best = nullptr;
     for (const int64_t id : study_.allocations) {
-      const AllocationState* other = state_.allocation(id);
+      const LiveAllocation* other = state_.allocation(id);
       if (!Serves(*other) || (other->row.run_id != 0 && other->row.run_id != run_.id)) continue;
       if (best == nullptr || other->row.state > best->row.state) best = other;
     }
     return best;
   }
 
-  void AddAllocation(const AllocationState& allocation) {
+  void AddAllocation(const LiveAllocation& allocation) {
     const db::AllocationRow& row = allocation.row;
     const std::string name = AllocationName(row.token);
     switch (row.state) {
-      case Phase::kIntended:
+      case db::AllocationState::kIntended:
         AddIfAway();
         if (row.reason.empty()) {
-          reasons_.push_back(
-              Make(Reason::SCHEDULER_PENDING, "its job is being handed to the scheduler", name, row.created));
+          reasons_.push_back(Make(Reason::SCHEDULER_PENDING, "its job is being submitted to the scheduler",
+                                  name, row.created));
         } else {
-          reasons_.push_back(
-              TriedAgain(Make(Reason::SCHEDULER_REFUSED,
-                              absl::StrCat("the scheduler did not take its job for now: ", row.reason), name,
-                              row.created),
-                         allocation.retry_at, now_));
+          reasons_.push_back(TriedAgain(
+              Make(Reason::SCHEDULER_REFUSED,
+                   absl::StrCat("the scheduler did not accept its job yet: ", row.reason), name, row.created),
+              allocation.retry_at, now_));
         }
         break;
-      case Phase::kPending:
+      case db::AllocationState::kPending:
         AddIfAway();
         reasons_.push_back(Make(Reason::SCHEDULER_PENDING,
-                                absl::StrCat(Job(row), " waits at the scheduler", Because(row.reason)), name,
-                                row.created));
+                                absl::StrCat(JobText(row), " waits at the scheduler", Because(row.reason)),
+                                name, row.created));
         break;
       default:
         AddRunning(allocation);
     }
   }
 
-  void AddRunning(const AllocationState& allocation) {
+  void AddRunning(const LiveAllocation& allocation) {
     const db::AllocationRow& row = allocation.row;
     const std::string name = AllocationName(row.token);
-    const AttemptState* attempt = state_.attempt(allocation.attempt_id);
+    const LiveAttempt* attempt = state_.attempt(allocation.attempt_id);
     if (attempt != nullptr && attempt->row.state == db::AttemptState::kStopping) {
       reasons_.push_back(Make(Reason::STOPPING,
                               absl::StrCat("runs/", attempt->row.run_id, " is being stopped there"),
                               Name(attempt->row.run_id), attempt->stopping_since));
     }
     if (allocation.ending || allocation.leaving_since != 0) {
-      reasons_.push_back(Make(Reason::STOPPING, absl::StrCat(Job(row), " is being ended; another follows"),
-                              name, allocation.leaving_since));
+      reasons_.push_back(Make(Reason::STOPPING,
+                              absl::StrCat(JobText(row), " is being ended; another follows"), name,
+                              allocation.leaving_since));
     } else if (!FitsInto(allocation, study_, run_.position, now_)) {
       const absl::Duration left =
           absl::Trunc(absl::Microseconds(allocation.ends_at - now_), absl::Seconds(1));
       reasons_.push_back(
           Make(Reason::WALL_CLOCK,
-               absl::StrCat(Job(row), " reaches its time limit in ", absl::FormatDuration(left),
+               absl::StrCat(JobText(row), " reaches its time limit in ", absl::FormatDuration(left),
                             ", too soon for it; the next allocation serves it"),
                name));
     }
-    if (attempt != nullptr || !reasons_.empty()) return;  // the study's order says the rest
+    if (attempt != nullptr || !reasons_.empty()) return;  // the order of the study explains the rest
     reasons_.push_back(Make(Reason::WORKERS_STARTING,
                             absl::StrCat(allocation.workers.size(), " of ", Count(row.nodes, "worker"),
-                                         " of ", Job(row), " reported"),
+                                         " of ", JobText(row), " reported"),
                             name, row.started));
   }
 
-  // It wants an allocation, and none has been asked for.
+  // The study waits for an allocation, and no job has been submitted.
   void AddQueue() {
     AddIfAway();
     reasons_.push_back(Make(Reason::COORDINATOR_CAP,
-                            absl::StrCat("no more allocations are asked for until one of those that wait (",
-                                         state_.pending_allocations, ") begins")));
+                            absl::StrCat("no more jobs are submitted until one of the pending allocations (",
+                                         state_.pending_allocations, ") starts")));
     const std::vector<int64_t> before = state_.waiting.Before(study_.row.id, absl::FromUnixMicros(now_));
     if (before.empty()) return;
-    const StudyState& first = *state_.study(before.front());
+    const LiveStudy& first = *state_.study(before.front());
     std::string message = absl::StrCat(StudyName(first.row.id), " (", first.row.name, ") of ",
                                        first.row.owner, " goes first: ", Why(first));
     if (before.size() > 1) absl::StrAppend(&message, "; then ", before.size() - 1, " more");
     reasons_.push_back(Make(Reason::BEHIND_STUDY, std::move(message), StudyName(first.row.id)));
   }
 
-  // Why the queue prefers `other`.
-  std::string Why(const StudyState& other) const {
+  // Returns why `other` is ahead in the queue.
+  std::string Why(const LiveStudy& other) const {
     if (other.row.priority > study_.row.priority) {
       return absl::StrCat("its priority ", other.row.priority, " is higher than ", study_.row.priority);
     }
@@ -163,12 +159,12 @@ class Chain {
     return "it was submitted earlier";
   }
 
-  // It has no allocation and may not have one: the study has as many as it may, or one that is ending.
+  // The study may not have another allocation: it has as many as it may, or one that is ending.
   void AddNoneWanted() {
     size_t serving = 0;
-    const AllocationState* ending = nullptr;
+    const LiveAllocation* ending = nullptr;
     for (const int64_t id : study_.allocations) {
-      const AllocationState* allocation = state_.allocation(id);
+      const LiveAllocation* allocation = state_.allocation(id);
       if (Serves(*allocation)) {
         ++serving;
       } else {
@@ -184,24 +180,25 @@ class Chain {
                                                   : " already, one for every run that needs one"),
                               StudyName(study_.row.id)));
     } else if (ending != nullptr) {
-      reasons_.push_back(Make(
-          Reason::STOPPING,
-          absl::StrCat(Job(ending->row), " is being ended", Because(ending->row.reason), "; another follows"),
-          AllocationName(ending->row.token)));
+      reasons_.push_back(Make(Reason::STOPPING,
+                              absl::StrCat(JobText(ending->row), " is being ended",
+                                           Because(ending->row.reason), "; another follows"),
+                              AllocationName(ending->row.token)));
     } else {
-      reasons_.push_back(Make(Reason::SCHEDULER_PENDING, "its job is about to be asked for"));
+      reasons_.push_back(Make(Reason::SCHEDULER_PENDING, "its job is about to be submitted"));
     }
   }
 
-  void AddStudyOrder(const AllocationState* allocation) {
-    if (allocation != nullptr && allocation->row.run_id == run_.id) return;  // its own
+  void AddStudyOrder(const LiveAllocation* allocation) {
+    if (allocation != nullptr && allocation->row.run_id == run_.id)
+      return;  // the allocation is for this run only
     std::string message, subject;
-    const AttemptState* attempt = allocation == nullptr ? nullptr : state_.attempt(allocation->attempt_id);
+    const LiveAttempt* attempt = allocation == nullptr ? nullptr : state_.attempt(allocation->attempt_id);
     if (attempt != nullptr) {
       subject = Name(attempt->row.run_id);
       message = absl::StrCat("runs/", attempt->row.run_id, " has the allocation of its study now");
     }
-    std::set<int64_t> served;  // runs with an allocation of their own
+    std::set<int64_t> served;  // runs with a separate allocation
     for (const int64_t id : study_.allocations) served.insert(state_.allocation(id)->row.run_id);
     size_t ahead = 0;
     for (const int position : study_.queued) {
@@ -228,24 +225,24 @@ class Chain {
   }
 
   const State& state_;
-  const StudyState& study_;
+  const LiveStudy& study_;
   const db::RunRow& run_;
   const db::Micros now_;
   std::vector<Reason> reasons_;
 };
 
-Reason Running(const State& state, const StudyState& study, const db::RunRow& run) {
+Reason Running(const State& state, const LiveStudy& study, const db::RunRow& run) {
   const std::string name = RunName(study.row.id, run.id);
   for (const int64_t id : study.allocations) {
-    const AllocationState& allocation = *state.allocation(id);
-    const AttemptState* attempt = state.attempt(allocation.attempt_id);
+    const LiveAllocation& allocation = *state.allocation(id);
+    const LiveAttempt* attempt = state.attempt(allocation.attempt_id);
     if (attempt == nullptr || attempt->row.run_id != run.id) continue;
     if (attempt->row.state == db::AttemptState::kStopping) {
       return Make(Reason::STOPPING, "it is being stopped", name, attempt->stopping_since);
     }
     if (allocation.cancel_sent) {
       return Make(Reason::STOPPING,
-                  absl::StrCat(Job(allocation.row), " is being ended", Because(allocation.row.reason)),
+                  absl::StrCat(JobText(allocation.row), " is being ended", Because(allocation.row.reason)),
                   AllocationName(allocation.row.token));
     }
     const bool runs = attempt->row.state == db::AttemptState::kRunning;
@@ -259,7 +256,7 @@ Reason Running(const State& state, const StudyState& study, const db::RunRow& ru
 
 }  // namespace
 
-std::vector<Reason> ExplainStudy(const State& state, const StudyState& study, db::Micros now) {
+std::vector<Reason> ExplainStudy(const State& state, const LiveStudy& study, db::Micros now) {
   if (IsFinal(study.row.state)) return {FinalReason(study.row, {study.counts.begin(), study.counts.end()})};
   if (!study.queued.empty()) return ExplainRun(state, study, *study.queued.begin(), now);
   const auto running = static_cast<size_t>(study.counts[static_cast<int>(db::RunState::kRunning)]);
@@ -272,7 +269,7 @@ std::vector<Reason> ExplainStudy(const State& state, const StudyState& study, db
                study.row.started)};
 }
 
-std::vector<Reason> ExplainRun(const State& state, const StudyState& study, int position, db::Micros now) {
+std::vector<Reason> ExplainRun(const State& state, const LiveStudy& study, int position, db::Micros now) {
   const db::RunRow& run = study.runs[position];
   if (IsFinal(run.state)) return {FinalReason(run)};
   if (run.state == db::RunState::kRunning) return {Running(state, study, run)};

@@ -1,5 +1,5 @@
-// Why something is not running: the whole chain of reasons, as pure code over what the coordinator knows. The
-// first reason is what has to change first; there is always at least one.
+// Explains why a study or run is not running, as a chain of reasons. Pure. There is at least one reason; the
+// first is the one that has to change first.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 
 namespace scalelab::server {
 
-// Of a study in `state`: what stands in the way of its next queued run; RUNNING or STOPPING when none is
-// queued.
-std::vector<v1::Reason> ExplainStudy(const State& state, const StudyState& study, db::Micros now);
-// Of the run at `position` of a study in `state`.
-std::vector<v1::Reason> ExplainRun(const State& state, const StudyState& study, int position, db::Micros now);
+// Returns the reasons of the next queued run of a study in `state`; RUNNING or STOPPING when no
+// run is queued.
+std::vector<v1::Reason> ExplainStudy(const State& state, const LiveStudy& study, db::Micros now);
+// Returns the reasons of the run at `position` of a study in `state`.
+std::vector<v1::Reason> ExplainRun(const State& state, const LiveStudy& study, int position, db::Micros now);
 
-// Of what is final, which its row alone tells. `counts` by db::RunState.
+// Returns the reason of a final study or run, which needs only its row. `counts` is indexed by db::RunState.
 v1::Reason FinalReason(const db::StudyRow& study, const std::vector<int64_t>& counts);
 v1::Reason FinalReason(const db::RunRow& run);
 

@@ -1,4 +1,5 @@
-// Who goes next: highest priority first; within a priority the owner who used least lately; then first come.
+// The queue of studies that need an allocation. Order: highest priority first; within a priority, the owner
+// with the least recent usage first; then the oldest study first.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +16,22 @@ namespace scalelab::server {
 
 class FairQueue {
  public:
-  // Half of what an owner used is forgotten after this time.
+  // The usage of an owner decays by half in each `half_life`.
   explicit FairQueue(absl::Duration half_life = absl::Hours(24 * 7)) : half_life_(half_life) {}
 
-  // Adding what is there or removing what is not changes nothing.
+  // Add does nothing when the study is in the queue, Remove when it is not.
   void Add(int64_t study, int priority, const std::string& owner);
   void Remove(int64_t study);
   bool Contains(int64_t study) const { return where_.contains(study); }
   size_t size() const { return where_.size(); }
 
-  // The next study, or nothing; stays in the queue.
+  // Returns the first study without removing it, or nothing when the queue is empty.
   std::optional<int64_t> Next(absl::Time now) const;
-  // The studies that go before `study`, the first one first: what Next would give one after another if nobody
-  // used anything meanwhile. Takes time in their number; for explanations.
+  // Returns the studies ahead of `study`, in order, as if usage did not change meanwhile. Takes time
+  // proportional to the length of the queue; meant for explanations.
   std::vector<int64_t> Before(int64_t study, absl::Time now) const;
 
-  // Books core-seconds of `owner`.
+  // Adds to the usage of `owner`, in core-seconds.
   void Charge(const std::string& owner, double core_seconds, absl::Time now);
   double Usage(const std::string& owner, absl::Time now) const;
 

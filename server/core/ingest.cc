@@ -12,9 +12,9 @@ std::map<std::string, double> ToMap(const google::protobuf::Map<std::string, dou
   return {from.begin(), from.end()};
 }
 
-constexpr int64_t kMaxLine = int64_t{1} << 32;  // what the store can number
+constexpr int64_t kMaxLine = int64_t{1} << 32;  // the store keeps 32-bit line numbers
 
-// "total_steps" of a start line's details, when it has one.
+// Returns "total_steps" of a start event's details, if it is there.
 std::optional<int64_t> TotalSteps(const std::string& details) {
   const auto json = nlohmann::json::parse(details, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
@@ -28,9 +28,9 @@ std::optional<int64_t> TotalSteps(const std::string& details) {
 absl::StatusOr<ParsedBatch> ParseBatch(const v1::EventBatch& batch) {
   if (batch.begin_position() < 0 || batch.end_position() < batch.begin_position() || batch.begin_line() < 0 ||
       batch.end_line() < batch.begin_line() || batch.end_line() >= kMaxLine) {
-    return absl::InvalidArgumentError(absl::StrCat("event batch of rank ", batch.rank(),
-                                                   " runs backwards: bytes ", batch.begin_position(), " to ",
-                                                   batch.end_position()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "event batch of rank ", batch.rank(), ": invalid range of bytes ", batch.begin_position(), " to ",
+        batch.end_position(), " or lines ", batch.begin_line(), " to ", batch.end_line()));
   }
   ParsedBatch parsed;
   parsed.token = batch.token();
@@ -42,8 +42,9 @@ absl::StatusOr<ParsedBatch> ParseBatch(const v1::EventBatch& batch) {
   append.end_line = batch.end_line();
   append.malformed = batch.malformed_size();
   if (batch.malformed_size() > 0) {
+    // Batches count lines from 0, messages for people count them from 1.
     append.first_malformed =
-        absl::StrCat("line ", batch.malformed(0).line(), ": ", batch.malformed(0).reason());
+        absl::StrCat("line ", batch.malformed(0).line() + 1, ": ", batch.malformed(0).reason());
   }
   append.columns.reserve(batch.columns_size());
   std::set<std::string> keys;
@@ -53,7 +54,7 @@ absl::StatusOr<ParsedBatch> ParseBatch(const v1::EventBatch& batch) {
       return absl::InvalidArgumentError(absl::StrCat("column '", column.key(), "' of rank ", batch.rank(),
                                                      " has members of unequal length"));
     }
-    // One batch that the database would refuse would take the whole commit of many with it.
+    // A batch that the store refuses would fail the whole commit, with the batches of other workers.
     int64_t before = batch.begin_line() - 1;
     for (const int64_t line : column.line()) {
       if (line <= before || line >= batch.end_line()) {
@@ -65,7 +66,7 @@ absl::StatusOr<ParsedBatch> ParseBatch(const v1::EventBatch& batch) {
     }
     if (!keys.insert(column.key()).second || column.key().empty()) {
       return absl::InvalidArgumentError(absl::StrCat("column '", column.key(), "' of rank ", batch.rank(),
-                                                     " is there twice or has no name"));
+                                                     " is a duplicate or has an empty name"));
     }
     append.columns.push_back({column.key(),
                               {column.line().begin(), column.line().end()},
@@ -89,9 +90,10 @@ absl::StatusOr<ParsedBatch> ParseBatch(const v1::EventBatch& batch) {
         parsed.finish_metrics = ToMap(event.metrics());
         break;
       case v1::Event::ERROR:
+        if (!append.error_message.empty()) break;  // the first error causes those that follow
         append.error_kind = event.error_kind();
         append.error_message =
-            event.message().empty() ? "the trainer gave up and did not say why" : event.message();
+            event.message().empty() ? "the trainer reported an error without a message" : event.message();
         break;
       default:
         break;

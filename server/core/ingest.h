@@ -1,4 +1,4 @@
-// Event batches of workers, made ready outside the core thread for the one transaction that stores them.
+// Parses event batches of workers, outside the core thread, for the transaction that stores them.
 #pragma once
 
 #include <map>
@@ -12,20 +12,19 @@
 
 namespace scalelab::server {
 
-// One part of a rank's event file. `append.attempt_id` and the epochs' are set when the token is known to be
-// live.
+// One part of a rank's event file. Lifecycle::Ingest sets the attempt ids of `append` and `epochs`.
 struct ParsedBatch {
   std::string token;
   db::StreamAppend append;
   std::vector<db::EpochRow> epochs;
   std::optional<std::map<std::string, double>> finish_metrics;
-  std::optional<int64_t> total_steps;  // of a start line
+  std::optional<int64_t> total_steps;  // from a start event
   std::optional<int64_t> last_step;
   std::optional<double> last_loss;
 };
 
-// INVALID_ARGUMENT names what does not fit together (columns of unequal length, positions that run
-// backwards).
+// INVALID_ARGUMENT: the parts of the batch contradict each other, such as columns of unequal length or an end
+// position before the begin position.
 absl::StatusOr<ParsedBatch> ParseBatch(const v1::EventBatch& batch);
 
 }  // namespace scalelab::server

@@ -1,13 +1,14 @@
-// What a study asks the scheduler for. Pure.
+// Builds the scheduler request for an allocation of a study. Pure.
 #pragma once
 
-#include "study/rules.h"
 #include "scalelab/v1/study.pb.h"
 #include "server/scheduler/scheduler.h"
+#include "study/rules.h"
 
 namespace scalelab::server {
 
-// One job of this shape; its token and secret are the caller's to set. `spec` has its defaults filled in.
+// Returns the request for one job of this shape; the caller sets its token and secret. `spec` must have its
+// defaults filled in.
 JobRequest RequestFor(const v1::StudySpec& spec, const AllocationShape& shape);
 
 }  // namespace scalelab::server

@@ -8,8 +8,6 @@
 
 namespace scalelab::server {
 
-using AllocationPhase = db::AllocationState;
-
 namespace {
 
 constexpr size_t kRememberedRequests = 10'000;
@@ -59,7 +57,7 @@ absl::StatusOr<int64_t> Lifecycle::Submit(NewStudy study, db::Micros now, Effect
     fx.batch.runs.push_back(run);
   }
   study.state->counts[static_cast<int>(db::RunState::kQueued)] = row.runs;
-  StudyState& kept = *study.state;
+  LiveStudy& kept = *study.state;
   state_.studies.emplace(row.id, std::move(study.state));
   UpdateWaiting(kept);
   fx.changed_studies.insert(kept.row.id);
@@ -67,16 +65,16 @@ absl::StatusOr<int64_t> Lifecycle::Submit(NewStudy study, db::Micros now, Effect
 }
 
 absl::Status Lifecycle::CancelStudy(int64_t study_id, db::Micros now, Effects& fx) {
-  StudyState* study = state_.study(study_id);
-  if (study == nullptr) return absl::OkStatus();  // final already
+  LiveStudy* study = state_.study(study_id);
+  if (study == nullptr) return absl::OkStatus();  // already final
   study->row.cancel_requested = true;
   fx.batch.studies.push_back(study->row);
   const std::vector<int> queued(study->queued.begin(), study->queued.end());
   for (const int position : queued) SetRunState(*study, position, db::RunState::kCancelled, now, fx);
   const std::vector<int64_t> allocations(study->allocations.begin(), study->allocations.end());
   for (const int64_t id : allocations) {
-    AllocationState& allocation = *state_.allocation(id);
-    if (AttemptState* attempt = state_.attempt(allocation.attempt_id)) {
+    LiveAllocation& allocation = *state_.allocation(id);
+    if (LiveAttempt* attempt = state_.attempt(allocation.attempt_id)) {
       StopAttempt(*attempt, now, fx);
     } else {
       Release(allocation, "the study was cancelled", fx);
@@ -87,7 +85,7 @@ absl::Status Lifecycle::CancelStudy(int64_t study_id, db::Micros now, Effects& f
 }
 
 absl::Status Lifecycle::CancelRun(int64_t study_id, int64_t run_id, db::Micros now, Effects& fx) {
-  StudyState* study = state_.study(study_id);
+  LiveStudy* study = state_.study(study_id);
   if (study == nullptr) return absl::OkStatus();
   const auto run =
       std::find_if(study->runs.begin(), study->runs.end(), [&](const auto& r) { return r.id == run_id; });
@@ -98,26 +96,36 @@ absl::Status Lifecycle::CancelRun(int64_t study_id, int64_t run_id, db::Micros n
     return absl::OkStatus();
   }
   for (const int64_t id : study->allocations) {
-    AttemptState* attempt = state_.attempt(state_.allocation(id)->attempt_id);
+    LiveAttempt* attempt = state_.attempt(state_.allocation(id)->attempt_id);
     if (attempt != nullptr && attempt->position == run->position) StopAttempt(*attempt, now, fx);
   }
   return absl::OkStatus();
 }
 
+absl::Status Lifecycle::DeleteStudy(int64_t study_id, Effects& fx) {
+  const LiveStudy* live = state_.study(study_id);
+  if (live != nullptr && !IsFinal(live->row.state)) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "STUDY_NOT_FINAL",
+                     absl::StrCat("studies/", study_id, " is not over; cancel it first"));
+  }
+  fx.batch.deleted_studies.push_back(study_id);
+  return absl::OkStatus();
+}
+
 void Lifecycle::Tick(db::Micros now, Effects& fx) {
   for (const auto& [id, allocation] : state_.allocations) {
-    if (allocation->row.state == AllocationPhase::kIntended && !allocation->submitted &&
+    if (allocation->row.state == db::AllocationState::kIntended && !allocation->submitted &&
         allocation->retry_at <= now) {
       allocation->submitted = true;
       fx.submit.push_back(RequestOf(*allocation));
     }
-    WatchOver(*allocation, now, fx);
-    AttemptState* attempt = state_.attempt(allocation->attempt_id);
+    CancelIfSilent(*allocation, now, fx);
+    LiveAttempt* attempt = state_.attempt(allocation->attempt_id);
     if (attempt != nullptr && attempt->row.state == db::AttemptState::kStopping && !allocation->cancel_sent &&
         now - attempt->stopping_since > options_.stop_timeout) {
       EndJob(*allocation, fx);
     }
-    // The scheduler does not say: what the worker said has to do.
+    // The scheduler has not answered in time: the worker's report alone decides.
     if (attempt != nullptr && attempt->held_since != 0 && allocation->leaving_since == 0 &&
         now - attempt->held_since > options_.hold_timeout) {
       Conclude(*allocation, *attempt, now, fx);
@@ -126,10 +134,11 @@ void Lifecycle::Tick(db::Micros now, Effects& fx) {
   Plan(now, fx);
 }
 
-// Gives up an allocation one of whose workers is silent.
-void Lifecycle::WatchOver(AllocationState& allocation, db::Micros now, Effects& fx) {
+// Cancels an allocation if one of its workers is silent.
+void Lifecycle::CancelIfSilent(LiveAllocation& allocation, db::Micros now, Effects& fx) {
   db::AllocationRow& row = allocation.row;
-  const bool live = row.state == AllocationPhase::kRunning || row.state == AllocationPhase::kReleasing;
+  const bool live =
+      row.state == db::AllocationState::kRunning || row.state == db::AllocationState::kReleasing;
   if (!live || allocation.cancel_sent) return;
   for (int node = 0; node < row.nodes; ++node) {
     const auto worker = allocation.workers.find(node);
@@ -143,7 +152,7 @@ void Lifecycle::WatchOver(AllocationState& allocation, db::Micros now, Effects& 
                           allocation.listening_since + options_.worker_timeout)) {
         continue;
       }
-      row.reason = absl::StrCat("no word from ", row.nodes - static_cast<int>(allocation.workers.size()),
+      row.reason = absl::StrCat("no report from ", row.nodes - static_cast<int>(allocation.workers.size()),
                                 " of its ", row.nodes, " workers");
     }
     fx.batch.allocations.push_back(row);
@@ -152,14 +161,15 @@ void Lifecycle::WatchOver(AllocationState& allocation, db::Micros now, Effects& 
   }
 }
 
-// Whether one of its workers spoke lately: then it is not over, whatever anybody says.
-bool Lifecycle::Heard(const AllocationState& allocation, db::Micros now) const {
+// Whether one of its workers reported recently: then the allocation is not over, even if the scheduler does
+// not list it.
+bool Lifecycle::HasRecentReport(const LiveAllocation& allocation, db::Micros now) const {
   return std::any_of(allocation.workers.begin(), allocation.workers.end(), [&](const auto& worker) {
     return now - worker.second.last_seen <= options_.worker_timeout;
   });
 }
 
-void Lifecycle::Forgive(db::Micros gap) {
+void Lifecycle::ExtendTimeouts(db::Micros gap) {
   for (const auto& [id, allocation] : state_.allocations) {
     allocation->listening_since += gap;
     for (auto& [node, worker] : allocation->workers) worker.last_seen += gap;
@@ -170,15 +180,14 @@ void Lifecycle::Forgive(db::Micros gap) {
   }
 }
 
-// --- bookkeeping
-// -------------------------------------------------------------------------------------------------
+// --- Bookkeeping
 
-void Lifecycle::Wake(AllocationState& allocation, Effects& fx) {
+void Lifecycle::Wake(LiveAllocation& allocation, Effects& fx) {
   allocation.generation = ++state_.last_generation;
   fx.woken.insert(allocation.row.id);
 }
 
-void Lifecycle::SetRunState(StudyState& study, int position, db::RunState to, db::Micros now, Effects& fx) {
+void Lifecycle::SetRunState(LiveStudy& study, int position, db::RunState to, db::Micros now, Effects& fx) {
   db::RunRow& run = study.runs[position];
   --study.counts[static_cast<int>(run.state)];
   ++study.counts[static_cast<int>(to)];
@@ -191,7 +200,7 @@ void Lifecycle::SetRunState(StudyState& study, int position, db::RunState to, db
   fx.changed_studies.insert(study.row.id);
 }
 
-void Lifecycle::UpdateStudy(StudyState& study, db::Micros now, Effects& fx) {
+void Lifecycle::UpdateStudy(LiveStudy& study, db::Micros now, Effects& fx) {
   using db::RunState;
   UpdateWaiting(study);
   const auto count = [&](RunState s) { return study.counts[static_cast<int>(s)]; };
@@ -210,13 +219,9 @@ void Lifecycle::UpdateStudy(StudyState& study, db::Micros now, Effects& fx) {
   }
 }
 
-void Lifecycle::UpdateWaiting(StudyState& study) {
-  // Allocations that will not serve it any more do not count.
+void Lifecycle::UpdateWaiting(LiveStudy& study) {
   size_t serving = 0;
-  for (const int64_t id : study.allocations) {
-    const AllocationState& allocation = *state_.allocation(id);
-    if (allocation.row.state != AllocationPhase::kReleasing && !allocation.cancel_sent) ++serving;
-  }
+  for (const int64_t id : study.allocations) serving += Serves(*state_.allocation(id)) ? 1 : 0;
   const bool per_run = study.spec.allocation() == v1::StudySpec::PER_RUN;
   size_t wanted = study.queued.size();
   if (!per_run) {

@@ -8,18 +8,16 @@
 
 namespace scalelab::server {
 
-using AllocationPhase = db::AllocationState;
-
-bool FitsInto(const AllocationState& allocation, const StudyState& study, int position, db::Micros now) {
-  // The first one gets its chance; no allocation of this study could give it more.
+bool FitsInto(const LiveAllocation& allocation, const LiveStudy& study, int position, db::Micros now) {
+  // The first run of an allocation always fits: no allocation of this study has more time left.
   if (allocation.ends_at == 0 || allocation.served == 0) return true;
   db::Micros needed = study.longest[study.cell_of[position]];
   if (needed == 0) needed = *std::max_element(study.longest.begin(), study.longest.end());
   return now + needed + needed / 10 + EndMargin(allocation) <= allocation.ends_at;
 }
 
-// The first that waits and fits; -1: none.
-int Lifecycle::Choose(const StudyState& study, const AllocationState& allocation, db::Micros now) const {
+// Returns the position of the first queued run that fits, or -1.
+int Lifecycle::Choose(const LiveStudy& study, const LiveAllocation& allocation, db::Micros now) const {
   for (const int position : study.queued) {
     if (allocation.row.run_id != 0 && study.runs[position].id != allocation.row.run_id) continue;
     if (FitsInto(allocation, study, position, now)) return position;
@@ -27,19 +25,18 @@ int Lifecycle::Choose(const StudyState& study, const AllocationState& allocation
   return -1;
 }
 
-void Lifecycle::Assign(AllocationState& allocation, db::Micros now, Effects& fx) {
-  if (allocation.row.state != AllocationPhase::kRunning || allocation.attempt_id != 0 ||
+void Lifecycle::Assign(LiveAllocation& allocation, db::Micros now, Effects& fx) {
+  if (allocation.row.state != db::AllocationState::kRunning || allocation.attempt_id != 0 ||
       allocation.cancel_sent || allocation.ending || allocation.leaving_since != 0) {
     return;
   }
-  // Every node must be attached, else a rank's events would have nobody to follow them.
+  // Every node needs its worker, which follows the event files of the node's ranks.
   if (static_cast<int>(allocation.workers.size()) < allocation.row.nodes) return;
-  StudyState* study = state_.study(allocation.row.study_id);
+  LiveStudy* study = state_.study(allocation.row.study_id);
   const int position = study == nullptr ? -1 : Choose(*study, allocation, now);
   if (position < 0) {
     const bool too_late = study != nullptr && !study->queued.empty() && allocation.row.run_id == 0;
-    Release(allocation, too_late ? "what waits could not end before its time limit" : "nothing left to run",
-            fx);
+    Release(allocation, too_late ? "no queued run would end before its time limit" : "no run is queued", fx);
     if (study != nullptr) UpdateWaiting(*study);
     return;
   }
@@ -47,7 +44,7 @@ void Lifecycle::Assign(AllocationState& allocation, db::Micros now, Effects& fx)
 
   const CellState& cell = study->cells[study->cell_of[position]];
   db::RunRow& run = study->runs[position];
-  auto attempt = std::make_unique<AttemptState>();
+  auto attempt = std::make_unique<LiveAttempt>();
   attempt->study_id = study->row.id;
   attempt->position = position;
   db::AttemptRow& row = attempt->row;
@@ -81,19 +78,20 @@ void Lifecycle::Assign(AllocationState& allocation, db::Micros now, Effects& fx)
   Wake(allocation, fx);
 }
 
-void Lifecycle::StopAttempt(AttemptState& attempt, db::Micros now, Effects& fx) {
+void Lifecycle::StopAttempt(LiveAttempt& attempt, db::Micros now, Effects& fx) {
   if (attempt.row.state == db::AttemptState::kStopping) return;
   attempt.row.state = db::AttemptState::kStopping;
   attempt.stopping_since = now;
   fx.batch.attempts.push_back(attempt.row);
-  if (AllocationState* allocation = state_.allocation(attempt.row.allocation_id)) Wake(*allocation, fx);
+  if (LiveAllocation* allocation = state_.allocation(attempt.row.allocation_id)) Wake(*allocation, fx);
 }
 
-// Asked at the end of an attempt: a worker may learn its software's versions only after its first words, and
-// what a framework's ranks trained with when they are gone.
-std::vector<v1::NodeInfo> Lifecycle::NodesOf(const AttemptState& attempt) const {
+// Returns the hardware and software of the attempt's nodes. Called at the end of an attempt: a worker
+// may detect software versions after its first report, and it reports those of a framework's ranks
+// with their end.
+std::vector<v1::NodeInfo> Lifecycle::NodesOf(const LiveAttempt& attempt) const {
   std::vector<v1::NodeInfo> infos;
-  const AllocationState* allocation = state_.allocation(attempt.row.allocation_id);
+  const LiveAllocation* allocation = state_.allocation(attempt.row.allocation_id);
   if (allocation == nullptr) return infos;
   for (const auto& [index, worker] : allocation->workers) {
     if (index < attempt.nodes()) infos.push_back(worker.info);
@@ -107,9 +105,9 @@ std::vector<v1::NodeInfo> Lifecycle::NodesOf(const AttemptState& attempt) const 
   return infos;
 }
 
-void Lifecycle::EndAttempt(AttemptState& attempt, db::AttemptState to, db::Cause cause, std::string message,
+void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause cause, std::string message,
                            db::Micros now, Effects& fx) {
-  StudyState& study = *state_.study(attempt.study_id);
+  LiveStudy& study = *state_.study(attempt.study_id);
   db::RunRow& run = study.runs[attempt.position];
   attempt.row.state = to;
   attempt.row.cause = cause;
@@ -142,13 +140,13 @@ void Lifecycle::EndAttempt(AttemptState& attempt, db::AttemptState to, db::Cause
   } else {
     SetRunState(study, attempt.position, db::RunState::kFailed, now, fx);
   }
-  if (AllocationState* allocation = state_.allocation(attempt.row.allocation_id)) {
+  if (LiveAllocation* allocation = state_.allocation(attempt.row.allocation_id)) {
     allocation->attempt_id = 0;
     if (study.row.cancel_requested) Release(*allocation, "the study was cancelled", fx);
     Wake(*allocation, fx);
   }
   state_.attempt_by_token.erase(attempt.row.token);
-  state_.attempts.erase(attempt.row.id);  // `attempt` is gone from here on
+  state_.attempts.erase(attempt.row.id);  // invalidates `attempt`
   UpdateStudy(study, now, fx);
 }
 

@@ -1,4 +1,4 @@
-// The scheduler: which jobs to ask for, and what becomes of them.
+// The part of Lifecycle that handles jobs of the scheduler: which to submit, and how they end.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -10,16 +10,15 @@
 
 namespace scalelab::server {
 
-using AllocationPhase = db::AllocationState;
-
 namespace {
 
-// How much sooner than asked for the warning may come: Slurm looks every 30 s, and rather sends it early.
+// How much earlier than requested the warning signal may arrive: Slurm checks every 30 s, and sends it early
+// rather than late.
 constexpr db::Micros kWarningSlack = 45'000'000;
 
 }  // namespace
 
-db::Micros EndMargin(const AllocationState& allocation) {
+db::Micros EndMargin(const LiveAllocation& allocation) {
   const db::Micros limit = allocation.ends_at - allocation.row.started;
   return absl::ToInt64Microseconds(WarningBeforeEnd(absl::Microseconds(limit)));
 }
@@ -28,8 +27,8 @@ void Lifecycle::Plan(db::Micros now, Effects& fx) {
   while (state_.pending_allocations < options_.max_pending_allocations) {
     const auto next = state_.waiting.Next(absl::FromUnixMicros(now));
     if (!next) return;
-    StudyState& study = *state_.study(*next);
-    auto allocation = std::make_unique<AllocationState>();
+    LiveStudy& study = *state_.study(*next);
+    auto allocation = std::make_unique<LiveAllocation>();
     db::AllocationRow& row = allocation->row;
     row.id = ++state_.last_allocation_id;
     row.token = options_.new_token();
@@ -62,9 +61,9 @@ void Lifecycle::Plan(db::Micros now, Effects& fx) {
   }
 }
 
-JobRequest Lifecycle::RequestOf(const AllocationState& allocation) const {
+JobRequest Lifecycle::RequestOf(const LiveAllocation& allocation) const {
   const db::AllocationRow& row = allocation.row;
-  const StudyState* study = state_.study(row.study_id);
+  const LiveStudy* study = state_.study(row.study_id);
   JobRequest request = RequestFor(study == nullptr ? v1::StudySpec() : study->spec,
                                   {row.nodes, row.ranks_per_node, row.cpus_per_rank, row.gpus_per_rank});
   request.token = row.token;
@@ -75,22 +74,24 @@ void Lifecycle::JobSubmitted(const std::string& token, const absl::StatusOr<std:
                              db::Micros now, Effects& fx) {
   const auto it = state_.allocation_by_token.find(token);
   if (it == state_.allocation_by_token.end()) return;
-  AllocationState& allocation = *state_.allocation(it->second);
+  LiveAllocation& allocation = *state_.allocation(it->second);
   if (external_id.ok()) {
     allocation.row.external_id = *external_id;
-    allocation.row.reason.clear();  // of an earlier refusal
-    if (allocation.row.state == AllocationPhase::kIntended) allocation.row.state = AllocationPhase::kPending;
+    allocation.row.reason.clear();  // it may be that of an earlier refusal
+    if (allocation.row.state == db::AllocationState::kIntended)
+      allocation.row.state = db::AllocationState::kPending;
     fx.batch.allocations.push_back(allocation.row);
     return;
   }
   const std::string reason(external_id.status().message());
   if (absl::IsInvalidArgument(external_id.status()) || absl::IsPermissionDenied(external_id.status())) {
-    StudyState* study = state_.study(allocation.row.study_id);
+    LiveStudy* study = state_.study(allocation.row.study_id);
     EndAllocation(allocation, db::Cause::kLaunchError, reason, now, fx);
-    if (study != nullptr) FailQueued(*study, absl::StrCat("the scheduler refused: ", reason), now, fx);
+    if (study != nullptr)
+      FailQueued(*study, absl::StrCat("the scheduler refused the job: ", reason), now, fx);
     return;
   }
-  // Not now: say why, and ask again.
+  // A temporary error: record it, and submit again.
   allocation.submitted = false;
   allocation.retry_at = now + 5'000'000;
   allocation.row.reason = reason;
@@ -99,22 +100,22 @@ void Lifecycle::JobSubmitted(const std::string& token, const absl::StatusOr<std:
 
 void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked, db::Micros now,
                            Effects& fx) {
-  using Job = JobStatus::State;
+  using JobState = JobStatus::State;
   for (const JobStatus& job : jobs) {
     const auto it = state_.allocation_by_token.find(job.token);
     if (it == state_.allocation_by_token.end()) continue;
-    AllocationState& allocation = *state_.allocation(it->second);
+    LiveAllocation& allocation = *state_.allocation(it->second);
     db::AllocationRow& row = allocation.row;
-    if (job.state == Job::kPending || job.state == Job::kRunning) {
-      const bool starts = job.state == Job::kRunning && Waits(row.state);
+    if (job.state == JobState::kPending || job.state == JobState::kRunning) {
+      const bool starts = job.state == JobState::kRunning && Waits(row.state);
       if (starts) {
         if (!allocation.cancel_sent) --state_.pending_allocations;
-        row.state = AllocationPhase::kRunning;
+        row.state = db::AllocationState::kRunning;
         row.started = now;
         allocation.listening_since = now;
       }
-      // Of a job that is ending it is the end, not the limit.
-      if (job.state == Job::kRunning && !job.ending && job.ends_at != absl::InfiniteFuture()) {
+      // For an ending job, ends_at is its end time, not its limit.
+      if (job.state == JobState::kRunning && !job.ending && job.ends_at != absl::InfiniteFuture()) {
         allocation.ends_at = absl::ToUnixMicros(job.ends_at);
       }
       const bool new_id = !job.external_id.empty() && row.external_id != job.external_id;
@@ -124,38 +125,39 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
         fx.batch.allocations.push_back(row);
       }
       allocation.ending = job.ending;
-      if (allocation.cancel_sent) fx.cancel.push_back(row.token);  // the wish may have been lost
-      AttemptState* attempt = state_.attempt(allocation.attempt_id);
+      if (allocation.cancel_sent) fx.cancel.push_back(row.token);  // an earlier cancel may have failed
+      LiveAttempt* attempt = state_.attempt(allocation.attempt_id);
       if (attempt != nullptr && attempt->held_since != 0 && attempt->held_since <= asked &&
           !allocation.ending && allocation.leaving_since == 0) {
-        Conclude(allocation, *attempt, now, fx);  // the job goes on: it was the attempt alone
+        Conclude(allocation, *attempt, now, fx);  // the job continues: only the attempt ended
         Assign(allocation, now, fx);
       }
-    } else if (job.state == Job::kUnknown && Waits(row.state)) {
+    } else if (job.state == JobState::kUnknown && Waits(row.state)) {
       if (allocation.cancel_sent) {
         EndAllocation(allocation, db::Cause::kAllocationCancelled, "cancelled before it began", now, fx);
       } else if (allocation.retry_at <= now) {
         allocation.submitted = true;
         fx.submit.push_back(RequestOf(allocation));
       }
-    } else if (job.state == Job::kUnknown && Heard(allocation, now)) {
-      // Its workers know better.
+    } else if (job.state == JobState::kUnknown && HasRecentReport(allocation, now)) {
+      // Keep the allocation: its workers report.
     } else {
-      static const std::map<Job, db::Cause> kCauses = {{Job::kTimeout, db::Cause::kTimeout},
-                                                       {Job::kPreempted, db::Cause::kPreempted},
-                                                       {Job::kNodeFail, db::Cause::kNodeFail},
-                                                       {Job::kOutOfMemory, db::Cause::kOutOfMemory},
-                                                       {Job::kBootFail, db::Cause::kBootFail},
-                                                       {Job::kDeadline, db::Cause::kDeadline},
-                                                       {Job::kCancelled, db::Cause::kAllocationCancelled}};
-      // That we ended it ourselves, for silence, is a lost worker; that it had ended for its own reason is
-      // that reason.
+      static const std::map<JobState, db::Cause> kCauses = {
+          {JobState::kTimeout, db::Cause::kTimeout},
+          {JobState::kPreempted, db::Cause::kPreempted},
+          {JobState::kNodeFail, db::Cause::kNodeFail},
+          {JobState::kOutOfMemory, db::Cause::kOutOfMemory},
+          {JobState::kBootFail, db::Cause::kBootFail},
+          {JobState::kDeadline, db::Cause::kDeadline},
+          {JobState::kCancelled, db::Cause::kAllocationCancelled}};
+      // If the coordinator cancelled the job because a worker was silent, the cause is WORKER_LOST. A job
+      // that ended before that cancel keeps its own cause.
       const auto known = kCauses.find(job.state);
-      const bool ours = allocation.cancel_sent && job.state == Job::kCancelled && !job.from_outside;
+      const bool ours = allocation.cancel_sent && job.state == JobState::kCancelled && !job.from_outside;
       db::Cause cause = ours || known == kCauses.end() ? db::Cause::kWorkerLost : known->second;
       std::string reason = job.reason.empty() ? "its allocation ended" : job.reason;
       if (ours && !row.reason.empty()) reason = row.reason;
-      // Warned of the end of their time, workers leave, and the job ends in peace.
+      // Workers that are warned of the time limit leave, and the job then ends without an error.
       if (cause == db::Cause::kWorkerLost && allocation.leaving_since != 0 && allocation.ends_at != 0 &&
           allocation.leaving_since >= allocation.ends_at - EndMargin(allocation) - kWarningSlack) {
         cause = db::Cause::kTimeout;
@@ -166,10 +168,10 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
   }
 }
 
-void Lifecycle::EndAllocation(AllocationState& allocation, db::Cause cause, const std::string& reason,
+void Lifecycle::EndAllocation(LiveAllocation& allocation, db::Cause cause, const std::string& reason,
                               db::Micros now, Effects& fx) {
   if (Waits(allocation.row.state) && !allocation.cancel_sent) --state_.pending_allocations;
-  allocation.row.state = AllocationPhase::kEnded;
+  allocation.row.state = db::AllocationState::kEnded;
   allocation.row.ended = now;
   if (!reason.empty()) allocation.row.reason = reason;
   fx.batch.allocations.push_back(allocation.row);
@@ -177,11 +179,11 @@ void Lifecycle::EndAllocation(AllocationState& allocation, db::Cause cause, cons
   const int64_t id = allocation.row.id;
   const int64_t attempt_id = allocation.attempt_id;
   const bool shared = allocation.served > 1;
-  StudyState* study = state_.study(allocation.row.study_id);  // null when the study is over
+  LiveStudy* study = state_.study(allocation.row.study_id);  // null when the study is over
   if (study != nullptr) study->allocations.erase(id);
   state_.allocation_by_token.erase(allocation.row.token);
-  state_.allocations.erase(id);  // `allocation` is gone from here on
-  if (AttemptState* attempt = state_.attempt(attempt_id)) {
+  state_.allocations.erase(id);  // invalidates `allocation`
+  if (LiveAttempt* attempt = state_.attempt(attempt_id)) {
     const bool stopping = attempt->row.state == db::AttemptState::kStopping;
     if (cause == db::Cause::kTimeout && !stopping) {
       db::Micros& longest = study->longest[study->cell_of[attempt->position]];
@@ -194,25 +196,25 @@ void Lifecycle::EndAllocation(AllocationState& allocation, db::Cause cause, cons
   if (study != nullptr) UpdateWaiting(*study);
 }
 
-void Lifecycle::Release(AllocationState& allocation, const std::string& reason, Effects& fx) {
-  if (allocation.row.state == AllocationPhase::kReleasing) return;
+void Lifecycle::Release(LiveAllocation& allocation, const std::string& reason, Effects& fx) {
+  if (allocation.row.state == db::AllocationState::kReleasing) return;
   if (Waits(allocation.row.state)) {
     EndJob(allocation, fx);
     return;
   }
-  allocation.row.state = AllocationPhase::kReleasing;
+  allocation.row.state = db::AllocationState::kReleasing;
   allocation.row.reason = reason;
   fx.batch.allocations.push_back(allocation.row);
   Wake(allocation, fx);
 }
 
-void Lifecycle::EndJob(AllocationState& allocation, Effects& fx) {
+void Lifecycle::EndJob(LiveAllocation& allocation, Effects& fx) {
   if (!allocation.cancel_sent && Waits(allocation.row.state)) --state_.pending_allocations;
   allocation.cancel_sent = true;
   fx.cancel.push_back(allocation.row.token);
 }
 
-void Lifecycle::FailQueued(StudyState& study, const std::string& message, db::Micros now, Effects& fx) {
+void Lifecycle::FailQueued(LiveStudy& study, const std::string& message, db::Micros now, Effects& fx) {
   const std::vector<int> queued(study.queued.begin(), study.queued.end());
   for (const int position : queued) {
     study.runs[position].cause = db::Cause::kLaunchError;
@@ -224,9 +226,9 @@ void Lifecycle::FailQueued(StudyState& study, const std::string& message, db::Mi
 
 bool Lifecycle::JobsChange() const {
   return std::any_of(state_.allocations.begin(), state_.allocations.end(), [](const auto& entry) {
-    const AllocationState& allocation = *entry.second;
-    return allocation.row.state != AllocationPhase::kRunning || allocation.cancel_sent || allocation.ending ||
-           allocation.leaving_since != 0;
+    const LiveAllocation& allocation = *entry.second;
+    return allocation.row.state != db::AllocationState::kRunning || allocation.cancel_sent ||
+           allocation.ending || allocation.leaving_since != 0;
   });
 }
 

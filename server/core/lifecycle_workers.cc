@@ -1,16 +1,16 @@
-// What workers say and hear: observations, assignments, the end of attempts, events.
+// The part of Lifecycle that handles reports of workers: observed and desired state, the end
+// of attempts, events.
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "db/stream.h"
 #include "proto/status.h"
 #include "server/core/lifecycle.h"
 #include "server/core/outcome.h"
 
 namespace scalelab::server {
-
-using AllocationPhase = db::AllocationState;
 
 absl::Status Lifecycle::Observe(const std::string& allocation_token, const v1::SynchronizeRequest& request,
                                 db::Micros now, Effects& fx) {
@@ -19,7 +19,7 @@ absl::Status Lifecycle::Observe(const std::string& allocation_token, const v1::S
     return MakeError(absl::StatusCode::kUnauthenticated, "ALLOCATION_OVER",
                      absl::StrCat("allocation ", allocation_token, " is over; the worker should exit"));
   }
-  AllocationState& allocation = *state_.allocation(it->second);
+  LiveAllocation& allocation = *state_.allocation(it->second);
   WorkerState& worker = allocation.workers[request.node_index()];
   worker.node = request.node();
   worker.instance = request.instance();
@@ -33,7 +33,7 @@ absl::Status Lifecycle::Observe(const std::string& allocation_token, const v1::S
   }
   if (Waits(allocation.row.state)) {
     if (!allocation.cancel_sent) --state_.pending_allocations;
-    allocation.row.state = AllocationPhase::kRunning;
+    allocation.row.state = db::AllocationState::kRunning;
     allocation.row.started = now;
     allocation.listening_since = now;
     allocation.row.reason.clear();
@@ -44,18 +44,18 @@ absl::Status Lifecycle::Observe(const std::string& allocation_token, const v1::S
   return absl::OkStatus();
 }
 
-void Lifecycle::ObserveAttempt(AllocationState& allocation, const WorkerState& worker,
+void Lifecycle::ObserveAttempt(LiveAllocation& allocation, const WorkerState& worker,
                                const v1::SynchronizeRequest& request, db::Micros now, Effects& fx) {
-  AttemptState* attempt = state_.attempt(allocation.attempt_id);
+  LiveAttempt* attempt = state_.attempt(allocation.attempt_id);
   const int node = request.node_index();
   if (attempt == nullptr || node >= attempt->nodes()) return;
   using Status = v1::SynchronizeRequest::AttemptStatus;
   const auto status = std::find_if(request.attempts().begin(), request.attempts().end(),
                                    [&](const Status& s) { return s.token() == attempt->row.token; });
-  if (status == request.attempts().end() && node != 0) return;  // follows, or begins to follow anew
+  if (status == request.attempts().end() && node != 0) return;  // this node only follows event files
   if (status == request.attempts().end()) {
-    // Never heard of it, and a worker of the same life will: it is in the desired state. But one that a
-    // worker has had and a new worker does not know is gone.
+    // The same worker instance gets the attempt with the next desired state. An attempt that an earlier
+    // instance reported and the new instance does not know is lost.
     const bool started = attempt->row.state != db::AttemptState::kAssigned || attempt->reported;
     if (started && attempt->reported_by != worker.instance) {
       EndAttempt(*attempt, db::AttemptState::kFailed, db::Cause::kWorkerLost,
@@ -77,19 +77,19 @@ void Lifecycle::ObserveAttempt(AllocationState& allocation, const WorkerState& w
     ++state_.study(attempt->study_id)->revision;
     fx.changed_studies.insert(attempt->study_id);
   } else if (status->state() == Status::ENDED) {
-    const bool news = attempt->ended.empty();
+    const bool first = attempt->ended.empty();
     attempt->ended[node] = *status;
     if (static_cast<int>(attempt->ended.size()) < attempt->nodes()) {
-      if (news) Wake(allocation, fx);  // it ends on the other nodes too
+      if (first) Wake(allocation, fx);  // stops the attempt on the other nodes too
     } else if (attempt->held_since == 0) {
       Conclude(allocation, *attempt, now, fx);
     }
   }
 }
 
-// Every node is done with the attempt: how did it end?
-void Lifecycle::Conclude(AllocationState& allocation, AttemptState& attempt, db::Micros now, Effects& fx) {
-  // The launching node knows best, unless another one could not even begin.
+// Ends an attempt that has ended on every node, or holds it until the next poll.
+void Lifecycle::Conclude(LiveAllocation& allocation, LiveAttempt& attempt, db::Micros now, Effects& fx) {
+  // The report of the launching node counts, unless another node could not start.
   const v1::SynchronizeRequest::AttemptStatus* status = &attempt.ended.at(0);
   for (const auto& [node, other] : attempt.ended) {
     if (node != 0 && other.cause() != v1::Attempt::CAUSE_UNSPECIFIED) status = &other;
@@ -97,8 +97,7 @@ void Lifecycle::Conclude(AllocationState& allocation, AttemptState& attempt, db:
   if (attempt.row.started == 0) attempt.row.started = attempt.row.assigned;
   attempt.row.exit_status = status->exit_status();
   Outcome outcome = Judge(attempt.ranks, *status);
-  // A run that had finished when it was told to stop is finished; everything else that we stopped is
-  // cancelled.
+  // An attempt that finished before it was stopped has succeeded; every other stopped attempt is cancelled.
   if (outcome.state == db::AttemptState::kSucceeded) {
     attempt.row.parameter_hash = outcome.parameter_hash;
   } else if (attempt.row.state == db::AttemptState::kStopping) {
@@ -107,29 +106,29 @@ void Lifecycle::Conclude(AllocationState& allocation, AttemptState& attempt, db:
     const bool left = status->stopped();
     if (left) {
       outcome.cause = db::Cause::kWorkerLost;
-      outcome.message = absl::StrCat("the worker on ", allocation.workers[0].node,
-                                     " was told to leave and stopped the attempt");
+      outcome.message =
+          absl::StrCat("the worker on ", allocation.workers[0].node, " had to leave and stopped the attempt");
     }
-    // Was it the attempt, or is the whole job being ended? The scheduler knows which, and why.
+    // Poll the scheduler: if the whole job is ending, its cause is that of the attempt.
     if ((left || outcome.cause == db::Cause::kRankKilled) && attempt.held_since == 0) {
       attempt.held_since = now;
       fx.poll = true;
       return;
     }
   }
-  // Where no step can be started the next run would fare no better: another job may.
+  // An allocation that cannot start steps is useless for the next run too.
   const bool useless = outcome.cause == db::Cause::kBootFail;
   if (useless) Release(allocation, outcome.message, fx);
   EndAttempt(attempt, outcome.state, outcome.cause, outcome.message, now, fx);
 }
 
-v1::SynchronizeResponse Lifecycle::Desired(const AllocationState& allocation, int node_index) const {
+v1::SynchronizeResponse Lifecycle::Desired(const LiveAllocation& allocation, int node_index) const {
   v1::SynchronizeResponse response;
   response.set_generation(allocation.generation);
-  response.set_terminate(allocation.row.state == AllocationPhase::kReleasing);
-  const AttemptState* attempt = state_.attempt(allocation.attempt_id);
+  response.set_terminate(allocation.row.state == db::AllocationState::kReleasing);
+  const LiveAttempt* attempt = state_.attempt(allocation.attempt_id);
   if (attempt == nullptr || node_index >= attempt->nodes()) return response;
-  const StudyState& study = *state_.study(attempt->study_id);
+  const LiveStudy& study = *state_.study(attempt->study_id);
   auto* desired = response.add_attempts();
   desired->set_token(attempt->row.token);
   desired->set_stop(attempt->row.state == db::AttemptState::kStopping || !attempt->ended.empty());
@@ -156,7 +155,7 @@ std::vector<v1::ReportEventsResponse::Stream> Lifecycle::Ingest(std::vector<Pars
     answer.set_token(batch.token);
     answer.set_rank(batch.append.rank);
     const auto it = state_.attempt_by_token.find(batch.token);
-    AttemptState* attempt = it == state_.attempt_by_token.end() ? nullptr : state_.attempt(it->second);
+    LiveAttempt* attempt = it == state_.attempt_by_token.end() ? nullptr : state_.attempt(it->second);
     if (attempt == nullptr || batch.append.rank < 0 ||
         batch.append.rank >= static_cast<int>(attempt->ranks.size())) {
       answer.set_outcome(v1::ReportEventsResponse::Stream::FENCED);
@@ -170,17 +169,7 @@ std::vector<v1::ReportEventsResponse::Stream> Lifecycle::Ingest(std::vector<Pars
     answer.set_outcome(fits || resent ? v1::ReportEventsResponse::Stream::ACCEPTED
                                       : v1::ReportEventsResponse::Stream::GAP);
     if (fits && append.end_position > stream.position) {
-      stream.position = append.end_position;
-      stream.line = append.end_line;
-      stream.malformed += append.malformed;
-      if (append.finished) {
-        stream.finished = true;
-        stream.parameter_hash = append.parameter_hash;
-      }
-      if (!append.error_message.empty()) {
-        stream.error_kind = append.error_kind;
-        stream.error_message = append.error_message;
-      }
+      Apply(stream, append);
       if (batch.finish_metrics) rank.finish_metrics = std::move(*batch.finish_metrics);
       if (append.rank == 0) {
         if (batch.total_steps) attempt->total_steps = *batch.total_steps;

@@ -57,20 +57,20 @@ Outcome Judge(const std::vector<RankState>& ranks, const v1::SynchronizeRequest:
                   absl::StrCat("rank ", error->stream.rank, ": ", error->stream.error_message));
   }
   if (status.exit_status() != 0) {
-    const std::string words = status.message().empty() ? "" : absl::StrCat(": ", status.message());
+    const std::string detail = status.message().empty() ? "" : absl::StrCat(": ", status.message());
     if (status.exit_status() > 128) {
       return Failed(db::Cause::kRankKilled,
-                    absl::StrCat("ended by signal ", status.exit_status() - 128, words));
+                    absl::StrCat("ended by signal ", status.exit_status() - 128, detail));
     }
-    return Failed(db::Cause::kTrainerError, absl::StrCat("exit status ", status.exit_status(), words));
+    return Failed(db::Cause::kTrainerError, absl::StrCat("exit status ", status.exit_status(), detail));
   }
-  std::vector<int> silent;
+  std::vector<int> unfinished;
   for (size_t r = 0; r < ranks.size(); ++r) {
-    if (!ranks[r].stream.finished) silent.push_back(static_cast<int>(r));
+    if (!ranks[r].stream.finished) unfinished.push_back(static_cast<int>(r));
   }
-  if (!silent.empty()) {
-    return Failed(db::Cause::kNoFinish,
-                  absl::StrCat("exit status 0, but no finish event of rank ", absl::StrJoin(silent, ", ")));
+  if (!unfinished.empty()) {
+    return Failed(db::Cause::kNoFinish, absl::StrCat("exit status 0, but no finish event of rank ",
+                                                     absl::StrJoin(unfinished, ", ")));
   }
   for (size_t r = 1; r < ranks.size(); ++r) {
     if (ranks[r].stream.parameter_hash != ranks[0].stream.parameter_hash) {

@@ -1,4 +1,4 @@
-// How an attempt ended, from what its ranks wrote and what its worker saw. Pure.
+// Determines how an attempt ended, from its ranks' events and its worker's report. Pure.
 #pragma once
 
 #include <string>
@@ -16,22 +16,24 @@ struct Outcome {
   std::string parameter_hash;
 };
 
-// For an attempt that was not stopped by us. The first that holds decides: a rank out of memory; the cause
-// the worker saw; an error a rank wrote; an exit status that is not 0; a rank without finish; hashes that
-// differ.
+// Returns the outcome of an attempt that the coordinator did not stop. The first condition that holds
+// decides: a rank out of memory; the cause in the worker's report; an error event of a rank; an exit status
+// that is not 0; a rank without a finish event; different parameter hashes.
 Outcome Judge(const std::vector<RankState>& ranks, const v1::SynchronizeRequest::AttemptStatus& status);
 
-// Results from the ranks' finish metrics: figures over all ranks from rank 0, memory the largest of any rank.
+// Returns the results from the ranks' finish metrics: memory is the maximum over ranks, the rest is
+// from rank 0.
 db::RunSummary Summarize(int64_t run_id, int64_t attempt_id, const std::vector<RankState>& ranks,
                          const std::string& fingerprint);
 
-// Hash (16 hex digits) of what may make two runs' figures incomparable: CPU and GPU models, cores, software.
+// Returns a hash (16 hex digits) of the CPU and GPU models, cores and software, which must be equal for two
+// runs to be comparable.
 std::string Fingerprint(const std::vector<v1::NodeInfo>& nodes);
 
-// What the nodes were and ran, as a JSON array.
+// Returns the hardware and software of the nodes as a JSON array.
 std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes);
 
-// Whether a failure for this cause is tried again under `retry`.
+// Whether a failure with this cause is retried under `retry`.
 bool Retries(const v1::Retry& retry, db::Cause cause);
 
 }  // namespace scalelab::server

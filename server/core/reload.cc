@@ -10,16 +10,16 @@ namespace {
 absl::Status Read(const std::string& json, const std::string& what, google::protobuf::Message* message) {
   const absl::Status status = FromJson(json, message);
   if (status.ok()) return status;
-  return absl::DataLossError(absl::StrCat(what, " in the database cannot be read: ", status.message()));
+  return absl::DataLossError(absl::StrCat(what, " in the database cannot be parsed: ", status.message()));
 }
 
-void Want(State& state, StudyState& study) {
+void Want(State& state, LiveStudy& study) {
   if (!study.queued.empty() && study.allocations.empty() && !study.row.cancel_requested) {
     state.waiting.Add(study.row.id, study.row.priority, study.row.owner);
   }
 }
 
-// Finish metrics live in the points table; they are few, and few attempts are that far at a restart.
+// Reads the finish metrics from the points. Few attempts have finished and are not final at a restart.
 absl::Status LoadFinishMetrics(db::Store& store, RankState& rank) {
   db::PointFilter filter;
   filter.attempt_id = rank.stream.attempt_id;
@@ -42,10 +42,10 @@ absl::StatusOr<State> LoadState(db::Store& store, db::Micros now) {
   state.last_run_id = loaded->last_run_id;
   state.last_attempt_id = loaded->last_attempt_id;
   state.last_allocation_id = loaded->last_allocation_id;
-  state.last_generation = now;  // larger than any that a worker has seen
+  state.last_generation = now;  // larger than every generation that a worker has got
 
   for (db::StudyRow& row : loaded->studies) {
-    auto study = std::make_unique<StudyState>();
+    auto study = std::make_unique<LiveStudy>();
     if (auto s = Read(row.spec, absl::StrCat("studies/", row.id), &study->spec); !s.ok()) return s;
     if (auto s = ExpandStudy(study->spec); s.ok()) study->spec = s->spec;  // defaults
     study->row = std::move(row);
@@ -53,7 +53,7 @@ absl::StatusOr<State> LoadState(db::Store& store, db::Micros now) {
   }
   std::unordered_map<int64_t, int> cell_index;
   for (const db::CellRow& row : loaded->cells) {
-    StudyState* study = state.study(row.study_id);
+    LiveStudy* study = state.study(row.study_id);
     if (study == nullptr || row.excluded) continue;
     CellState cell;
     cell.id = row.id;
@@ -68,7 +68,7 @@ absl::StatusOr<State> LoadState(db::Store& store, db::Micros now) {
   }
   std::unordered_map<int64_t, std::pair<int64_t, int>> place;  // run -> study, position
   for (db::RunRow& row : loaded->runs) {
-    StudyState* study = state.study(row.study_id);
+    LiveStudy* study = state.study(row.study_id);
     if (study == nullptr) continue;
     place[row.id] = {row.study_id, row.position};
     ++study->counts[static_cast<int>(row.state)];
@@ -85,18 +85,19 @@ absl::StatusOr<State> LoadState(db::Store& store, db::Micros now) {
     study->runs[row.position] = std::move(row);
   }
   for (db::AllocationRow& row : loaded->allocations) {
-    auto allocation = std::make_unique<AllocationState>();
+    auto allocation = std::make_unique<LiveAllocation>();
     allocation->row = std::move(row);
     allocation->listening_since = now;
     allocation->served = 1;
     allocation->generation = ++state.last_generation;
     const db::AllocationRow& kept = allocation->row;
-    StudyState* study = state.study(kept.study_id);
+    LiveStudy* study = state.study(kept.study_id);
     if (study != nullptr) study->allocations.insert(kept.id);
     if (kept.state == db::AllocationState::kIntended || kept.state == db::AllocationState::kPending) {
-      // Wanted no more: the poll will end it.
+      // Cancels the job with the next poll if its study does not need it any more.
       allocation->cancel_sent = study == nullptr || study->row.cancel_requested;
-      // An earlier process may have asked for it and died before it knew the answer: the poll tells first.
+      // An earlier process may have submitted the job and died before it got the answer: poll
+      // before submitting again.
       allocation->submitted = true;
       if (!allocation->cancel_sent) ++state.pending_allocations;
     }
@@ -106,25 +107,25 @@ absl::StatusOr<State> LoadState(db::Store& store, db::Micros now) {
   for (db::AttemptRow& row : loaded->attempts) {
     const auto where = place.find(row.run_id);
     if (where == place.end()) continue;
-    auto attempt = std::make_unique<AttemptState>();
+    auto attempt = std::make_unique<LiveAttempt>();
     attempt->study_id = where->second.first;
     attempt->position = where->second.second;
     attempt->reported = row.state != db::AttemptState::kAssigned;
     if (row.state == db::AttemptState::kStopping) attempt->stopping_since = now;
-    const StudyState& study = *state.study(attempt->study_id);
+    const LiveStudy& study = *state.study(attempt->study_id);
     const int ranks = study.cells[study.cell_of[attempt->position]].spec.ranks();
     attempt->ranks.resize(ranks);
     for (int r = 0; r < ranks; ++r) {
       attempt->ranks[r].stream.attempt_id = row.id;
       attempt->ranks[r].stream.rank = r;
     }
-    if (AllocationState* allocation = state.allocation(row.allocation_id)) allocation->attempt_id = row.id;
+    if (LiveAllocation* allocation = state.allocation(row.allocation_id)) allocation->attempt_id = row.id;
     state.attempt_by_token[row.token] = row.id;
     attempt->row = std::move(row);
     state.attempts.emplace(attempt->row.id, std::move(attempt));
   }
   for (db::StreamRow& row : loaded->streams) {
-    AttemptState* attempt = state.attempt(row.attempt_id);
+    LiveAttempt* attempt = state.attempt(row.attempt_id);
     if (attempt == nullptr || row.rank >= static_cast<int>(attempt->ranks.size())) continue;
     RankState& rank = attempt->ranks[row.rank];
     rank.stream = std::move(row);

@@ -1,4 +1,4 @@
-// From the database to the coordinator's state: what a restart does.
+// Loads the coordinator's state from the database, at a start and after a failed commit.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -7,7 +7,7 @@
 
 namespace scalelab::server {
 
-// Everything that can still change. `now` counts as the last sign of life of every worker.
+// Returns everything that is not final. Worker timeouts start at `now`.
 absl::StatusOr<State> LoadState(db::Store& store, db::Micros now);
 
 }  // namespace scalelab::server

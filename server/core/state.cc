@@ -11,8 +11,8 @@ auto* Find(const Map& map, int64_t id) {
 
 }  // namespace
 
-StudyState* State::study(int64_t id) const { return Find(studies, id); }
-AttemptState* State::attempt(int64_t id) const { return Find(attempts, id); }
-AllocationState* State::allocation(int64_t id) const { return Find(allocations, id); }
+LiveStudy* State::study(int64_t id) const { return Find(studies, id); }
+LiveAttempt* State::attempt(int64_t id) const { return Find(attempts, id); }
+LiveAllocation* State::allocation(int64_t id) const { return Find(allocations, id); }
 
 }  // namespace scalelab::server

@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "catalog/datasets.h"
 #include "proto/status.h"
-#include "study/values.h"
 #include "server/core/convert.h"
 #include "server/core/job_request.h"
+#include "study/values.h"
 
 namespace scalelab::server {
 namespace {
@@ -25,7 +25,7 @@ google::protobuf::Value Text(const std::string& text) {
   return value;
 }
 
-// Where a key's value was written, for the message: the axis entry, or "fixed".
+// Returns the field that sets `key` to `value`, for error messages: an axis entry, or "fixed".
 std::string FieldOf(const v1::StudySpec& spec, const std::string& key, const google::protobuf::Value& value) {
   for (const v1::Axis& axis : spec.matrix()) {
     if (axis.key() != key) continue;
@@ -41,7 +41,7 @@ std::string FieldOf(const v1::StudySpec& spec, const std::string& key, const goo
   return absl::StrCat("fixed.", key);
 }
 
-// Whether the framework is there and works.
+// Checks that the framework of the cell is usable.
 std::optional<FieldViolation> CheckEngine(const v1::StudySpec& spec, const Cell& cell,
                                           const FrameworkStates& engines) {
   const std::string& engine = cell.spec.engine();
@@ -52,7 +52,7 @@ std::optional<FieldViolation> CheckEngine(const v1::StudySpec& spec, const Cell&
                                      "; try ", state->second.fix())};
 }
 
-// What Slurm has is only known once it has answered; until then everything may fit.
+// Checks the cell against the capacity. Capacity is 0 until Slurm has answered: then everything fits.
 std::optional<FieldViolation> CheckFits(const v1::StudySpec& spec, const Cell& cell,
                                         const Scheduler& scheduler, const Capacity& capacity) {
   if (capacity.slots > 0 && capacity.gpus == 0 && cell.spec.backend() == "nccl") {
@@ -111,11 +111,11 @@ absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler
   std::vector<FieldViolation> violations;
   std::set<std::pair<std::string, std::string>> datasets;
   for (const Cell& cell : expanded->cells) {
-    // What a program of the user's own calls a data set is its own business.
+    // A custom program may give data sets any name.
     if (!RunsOwnProgram(cell.spec.engine()) && cell.spec.dataset() != "synthetic")
       datasets.emplace(cell.spec.dataset(), cell.spec.data_dir());
   }
-  // Only the local scheduler's nodes are known to see what this machine sees.
+  // Only with the local scheduler do ranks surely see the files of this machine.
   if (scheduler.name() == "local") {
     for (const auto& [name, dir] : datasets) {
       if (name.empty()) continue;
@@ -185,8 +185,8 @@ void AddScripts(const Scheduler& scheduler, StudyNeeds& needs) {
 NewStudy MakeNewStudy(const v1::StudySpec& spec, ExpandedStudy expanded, std::string owner,
                       std::string request_id) {
   NewStudy made;
-  made.state = std::make_unique<StudyState>();
-  StudyState& study = *made.state;
+  made.state = std::make_unique<LiveStudy>();
+  LiveStudy& study = *made.state;
   study.row.name = spec.study();
   study.row.owner = std::move(owner);
   study.row.request_id = std::move(request_id);

@@ -18,7 +18,7 @@ absl::Status Invalid(const At& at, const YAML::Node& node, const std::string& se
   return absl::InvalidArgumentError(absl::StrCat(at(node.Mark()), ": environments: ", sentence));
 }
 
-// Engines with an adapter, and "framework/*" of each of them.
+// Returns the engines with an adapter, and "framework/*" for each framework.
 std::vector<std::string> KnownNames() {
   std::vector<std::string> names;
   for (const Engine& engine : Engines()) {
@@ -36,7 +36,7 @@ std::string DidYouMean(const std::string& word, const std::vector<std::string>& 
                          : absl::StrCat("; did you mean ", nearest, "?");
 }
 
-// A word that a shell takes for nothing else.
+// Returns whether `name` has no special meaning in a shell.
 bool IsModule(absl::string_view name) {
   return !name.empty() && name[0] != '-' && std::all_of(name.begin(), name.end(), [](unsigned char c) {
     return absl::ascii_isalnum(c) ||
@@ -54,7 +54,7 @@ absl::Status ReadModules(const YAML::Node& node, const At& at, EnvironmentConfig
     if (!item.IsScalar() || !IsModule(item.Scalar())) {
       return Invalid(at, item,
                      absl::StrCat("'", item.IsScalar() ? item.Scalar() : "...",
-                                  "' is no name of a module; write it as `module load` takes it"));
+                                  "' is not a module name; write the name as for `module load`"));
     }
     environment->modules.push_back(item.Scalar());
   }
@@ -68,14 +68,15 @@ absl::Status ReadText(const YAML::Node& node, const At& at, const std::string& k
   if (!node.IsScalar() || control) return Invalid(at, node, absl::StrCat(key, " needs one line of text"));
   if (key == "venv") {
     if (!value.empty() && value[0] != '/')
-      return Invalid(at, node,
-                     absl::StrCat("venv '", value, "' must be an absolute path, as every node sees it"));
+      return Invalid(
+          at, node,
+          absl::StrCat("venv '", value, "' must be an absolute path that is visible on every node"));
     environment->venv = value;
     return absl::OkStatus();
   }
   if (value.empty() || value[0] == '-') {
     return Invalid(at, node,
-                   absl::StrCat("container '", value, "' is no image; name a file or an address such as ",
+                   absl::StrCat("container '", value, "' is not an image; set a file or an address such as ",
                                 "docker://nvcr.io/nvidia/pytorch:24.01-py3"));
   }
   environment->container = value;
@@ -95,7 +96,7 @@ absl::Status ReadOne(const YAML::Node& node, const At& at, EnvironmentConfig* en
     if (std::find(known.begin(), known.end(), key) == known.end())
       return Invalid(at, entry.first, absl::StrCat("unknown key '", key, "'", DidYouMean(key, known)));
     if (std::find(seen.begin(), seen.end(), key) != seen.end())
-      return Invalid(at, entry.first, absl::StrCat(key, " stands here a second time; keep one"));
+      return Invalid(at, entry.first, absl::StrCat("duplicate key \"", key, "\"; remove one"));
     seen.push_back(key);
     const absl::Status status = key == "modules" ? ReadModules(entry.second, at, environment)
                                                  : ReadText(entry.second, at, key, environment);
@@ -104,7 +105,7 @@ absl::Status ReadOne(const YAML::Node& node, const At& at, EnvironmentConfig* en
   if (environment->venv == "" && environment->modules.empty() && environment->container.empty()) {
     return Invalid(at, node,
                    absl::StrCat(environment->engine,
-                                " has no Python: an empty venv needs modules or a container that bring it"));
+                                " has no Python: an empty venv requires modules or a container with Python"));
   }
   return absl::OkStatus();
 }
@@ -122,13 +123,13 @@ absl::Status ReadEnvironments(const YAML::Node& node, const At& at,
     const std::vector<std::string> known = KnownNames();
     if (std::find(known.begin(), known.end(), environment.engine) == known.end()) {
       return Invalid(at, entry.first,
-                     absl::StrCat("no framework has engine '", environment.engine, "'",
+                     absl::StrCat("'", environment.engine, "' is not an engine of a Python framework",
                                   DidYouMean(environment.engine, known)));
     }
     for (const EnvironmentConfig& other : *environments) {
       if (other.engine == environment.engine)
         return Invalid(at, entry.first,
-                       absl::StrCat(environment.engine, " stands here a second time; keep one"));
+                       absl::StrCat("duplicate key \"", environment.engine, "\"; remove one"));
     }
     if (absl::Status status = ReadOne(entry.second, at, &environment); !status.ok()) return status;
     environments->push_back(std::move(environment));

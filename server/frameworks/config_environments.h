@@ -1,5 +1,5 @@
-// The key `environments` of the configuration file: where engines of Python frameworks run, if not in the
-// environments of deploy/frameworks.
+// Parses the key `environments` of the configuration file: engines of Python frameworks that do not run in
+// the environments of deploy/frameworks.
 #pragma once
 
 #include <functional>
@@ -16,18 +16,19 @@ struct Mark;
 
 namespace scalelab::server {
 
-// One entry, for one engine ("pytorch/ddp") or those of a framework ("tensorflow/*"); the one of the engine
-// itself wins.
+// One entry, for one engine ("pytorch/ddp") or all engines of a framework ("tensorflow/*"). An entry for the
+// engine takes precedence over one for its framework.
 struct EnvironmentConfig {
   std::string engine;
-  // Directory of a virtual environment, absolute. Absent: that of deploy/frameworks, or of a container its
-  // own Python. Empty: python3 as the modules bring it.
+  // Absolute path of a virtual environment. Absent: the one of deploy/frameworks, or with a container the
+  // Python in the container. Empty: the python3 of the modules.
   std::optional<std::string> venv;
   std::vector<std::string> modules;  // loaded first, in this order
-  std::string container;             // image file or address; empty: none
+  std::string container;             // image file or registry address; empty: none
 };
 
-// INVALID_ARGUMENT: one sentence that begins with `at` of the place, which is "FILE:LINE:COLUMN".
+// INVALID_ARGUMENT: one sentence that starts with the place of the error, which `at`
+// formats as "FILE:LINE:COLUMN".
 absl::Status ReadEnvironments(const YAML::Node& node, const std::function<std::string(const YAML::Mark&)>& at,
                               std::vector<EnvironmentConfig>* environments);
 

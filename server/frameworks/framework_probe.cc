@@ -13,7 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "catalog/python_environment.h"
-#include "server/scheduler/slurm_commands.h"
+#include "server/command/command.h"
 
 namespace scalelab::server {
 namespace {
@@ -36,9 +36,9 @@ std::string EnvironmentText(const v1::FrameworkEnvironment& environment) {
   return absl::StrJoin(parts, " ");
 }
 
-// What the ranks of a job find, and which GPUs they may use.
+// Returns the environment that the ranks of a job get, including the visible GPUs.
 std::vector<std::string> ProbeEnvironment() {
-  std::vector<std::string> environment = SlurmEnvironment();
+  std::vector<std::string> environment = CommandEnvironment();
   environment.push_back("PYTHONNOUSERSITE=1");
   for (const char* name : {"CUDA_VISIBLE_DEVICES", "MODULEPATH"}) {
     if (const char* value = std::getenv(name)) environment.push_back(absl::StrCat(name, "=", value));
@@ -46,7 +46,7 @@ std::vector<std::string> ProbeEnvironment() {
   return environment;
 }
 
-// The last line that is a JSON object: libraries like to say things before it.
+// Returns the last line that is a JSON object, because libraries may print other lines before it.
 json LastObject(const std::string& output) {
   const std::vector<absl::string_view> lines = absl::StrSplit(output, '\n', absl::SkipWhitespace());
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
@@ -58,7 +58,6 @@ json LastObject(const std::string& output) {
 
 std::string TextOf(const json& object, const char* key) {
   const auto it = object.find(key);
-  // Text of another program: not all of it need be UTF-8, which the message must be.
   return it != object.end() && it->is_string() ? it->get<std::string>() : "";
 }
 
@@ -72,24 +71,26 @@ std::string LastLine(const std::string& text) {
 }
 
 struct Answer {
-  json object;         // null: there is none
-  std::string reason;  // then
+  json object;         // null after an error
+  std::string reason;  // of the error
 };
 
-Answer Ask(const std::vector<std::string>& argv, const ProbeOptions& options) {
-  const auto result = RunCommand(argv, "", ProbeEnvironment(), options.limit, options.cancel);
+// Runs a program that prints a JSON object.
+Answer RunProbe(const std::vector<std::string>& argv, const ProbeOptions& options) {
+  const auto result = RunCommand(argv, "", ProbeEnvironment(), options.timeout, options.cancel);
   const std::string name = std::filesystem::path(argv.front()).filename();
   if (!result.ok()) return {nullptr, std::string(result.status().message())};
   if (result->timed_out) {
-    return {nullptr, absl::StrCat("its look for the framework did not end within ",
-                                  absl::FormatDuration(options.limit))};
+    return {nullptr, absl::StrCat("the probe of the framework did not end within ",
+                                  absl::FormatDuration(options.timeout))};
   }
   json object = result->ok() ? LastObject(result->out) : json();
   if (object.is_object()) return {std::move(object), ""};
-  const std::string words = LastLine(result->err);
-  const std::string end = result->signal != 0 ? absl::StrCat("was ended by signal ", result->signal)
+  const std::string message = LastLine(result->err);
+  const std::string end = result->signal != 0 ? absl::StrCat("was killed by signal ", result->signal)
                                               : absl::StrCat("ended with status ", result->exit_code);
-  return {nullptr, absl::StrCat("'", name, "' ", end, words.empty() ? " and said nothing" : ": ", words)};
+  return {nullptr,
+          absl::StrCat("'", name, "' ", end, message.empty() ? " and printed no error" : ": ", message)};
 }
 
 void AddVersions(const json& versions, v1::Framework* framework) {
@@ -102,8 +103,10 @@ void AddVersions(const json& versions, v1::Framework* framework) {
 v1::Framework ProbeNative(v1::Framework framework, const ProbeOptions& options) {
   const std::string fix = "deploy/build with SCALELAB_TRAINER=ON";
   if (access(options.trainer.c_str(), X_OK) != 0)
-    return Unusable(framework, absl::StrCat("the trainer '", options.trainer, "' is not there"), fix);
-  const Answer answer = Ask({options.trainer, "--version"}, options);
+    return Unusable(framework,
+                    absl::StrCat("the trainer '", options.trainer, "' does not exist or is not executable"),
+                    fix);
+  const Answer answer = RunProbe({options.trainer, "--version"}, options);
   if (!answer.object.is_object()) return Unusable(framework, answer.reason, fix);
   framework.set_usable(true);
   framework.set_version(absl::StrCat("scalelab ", TextOf(answer.object, "version"), ", libtorch ",
@@ -113,7 +116,7 @@ v1::Framework ProbeNative(v1::Framework framework, const ProbeOptions& options) 
   return framework;
 }
 
-// "canonical path@change time in ns".
+// Returns "<canonical path>@<modification time>".
 std::string Stamp(const std::string& path) {
   struct stat found {};
   if (path.empty() || stat(path.c_str(), &found) != 0) return "-";
@@ -139,14 +142,14 @@ v1::Framework ProbeEngine(const Engine& engine, const v1::FrameworkEnvironment& 
                                  environment.container()};
   if (const auto missing = FindMissing(engine, python, probe))
     return Unusable(framework, missing->reason, missing->fix);
-  const Answer answer = Ask(
+  const Answer answer = RunProbe(
       PythonCommand(python, {probe, std::string(engine.name)}, {{options.adapters}, false}), options);
   const std::string fix = absl::StrCat("deploy/frameworks ", engine.environment);
   if (!answer.object.is_object()) return Unusable(framework, answer.reason, fix);
   const auto usable = answer.object.find("usable");
   if (usable == answer.object.end() || !usable->is_boolean() || !usable->get<bool>()) {
     const std::string reason = TextOf(answer.object, "reason"), own_fix = TextOf(answer.object, "fix");
-    return Unusable(framework, reason.empty() ? "probe.py does not say why" : reason,
+    return Unusable(framework, reason.empty() ? "probe.py printed no reason" : reason,
                     own_fix.empty() ? "another engine" : own_fix);
   }
   framework.set_version(TextOf(answer.object, "version"));

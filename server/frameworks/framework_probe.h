@@ -1,4 +1,4 @@
-// One look at one engine: does it run on this machine? Blocks, so not for the core thread.
+// Probes whether an engine works on this machine. Blocks, so do not call it on the core thread.
 #pragma once
 
 #include <string>
@@ -12,17 +12,18 @@ namespace scalelab::server {
 
 struct ProbeOptions {
   std::string adapters;  // directory of the adapters and of probe.py
-  std::string trainer;   // program of the native engines
-  absl::Duration limit = absl::Seconds(60);
-  int cancel = -1;  // a descriptor: when it can be read, the look is given up; -1: none
+  std::string trainer;   // path of scalelab-trainer, for the native engines
+  absl::Duration timeout = absl::Seconds(60);
+  int cancel = -1;  // a descriptor that ends the probe when it is readable; -1: none
 };
 
-// Of an engine with an adapter runs `python probe.py ENGINE` in its environment, of native/* asks the trainer
-// for its versions; custom always runs. Never fails: what goes wrong is the reason why the engine cannot run.
+// Probes an engine: with an adapter, runs `python probe.py ENGINE` in its environment; native/* runs the
+// trainer with --version; custom is always usable. Errors become the reason why the engine is not usable.
 v1::Framework ProbeEngine(const Engine& engine, const v1::FrameworkEnvironment& environment,
                           const ProbeOptions& options);
 
-// What the answer of ProbeEngine depends on, as text: the places behind all links and when they were changed.
+// Returns everything that the result of ProbeEngine depends on, as text: resolved paths and
+// their modification times.
 std::string ProbeStamp(const Engine& engine, const v1::FrameworkEnvironment& environment,
                        const ProbeOptions& options);
 

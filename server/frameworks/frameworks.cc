@@ -14,7 +14,7 @@
 namespace scalelab::server {
 namespace {
 
-constexpr size_t kThreads = 2;  // looks at once: each imports a framework, which takes a core and a gigabyte
+constexpr size_t kThreads = 2;  // a probe imports a framework, which takes a core and a gigabyte of memory
 
 absl::Status Stopping() {
   return MakeError(absl::StatusCode::kUnavailable, "STOPPING",
@@ -62,15 +62,15 @@ std::optional<v1::FrameworkEnvironment> Frameworks::EnvironmentOf(const std::str
   const Engine* engine = FindEngine(name);
   if (engine == nullptr || engine->program != Engine::Program::kAdapter) return std::nullopt;
   v1::FrameworkEnvironment environment = Configured(*engine);
-  std::lock_guard lock(mutex_);
-  if (const auto it = known_.find(name); it != known_.end())
+  absl::MutexLock lock(&mutex_);
+  if (const auto it = results_.find(name); it != results_.end())
     *environment.mutable_versions() = it->second.state.versions();
   return environment;
 }
 
-// The engine that is looked at in place of this one: with nodes elsewhere, one of the same environment that
+// Returns the engine to probe instead of `engine`: with nodes elsewhere, one with the same environment that
 // needs no GPU.
-const Engine& Frameworks::Stand(const Engine& engine) const {
+const Engine& Frameworks::ProbedEngine(const Engine& engine) const {
   if (options_.nodes_are_here || engine.gpus != Engine::Gpus::kRequired) return engine;
   for (const Engine& other : Engines()) {
     if (other.environment == engine.environment && other.gpus != Engine::Gpus::kRequired) return other;
@@ -80,78 +80,83 @@ const Engine& Frameworks::Stand(const Engine& engine) const {
 
 void Frameworks::Ask(const std::vector<std::string>& engines, Done done) {
   Question question;
-  std::map<const Engine*, std::string> stamps;  // looks at files: before the lock
+  std::map<const Engine*, std::string> stamps;  // made before taking the lock, because ProbeStamp reads files
   for (const std::string& name : engines) {
     if (const Engine* engine = FindEngine(name))
       stamps[engine] = ProbeStamp(*engine, Configured(*engine), options_.probe);
   }
   bool stopping = false;
   {
-    std::lock_guard lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     stopping = stopping_;
     for (const auto& [engine, stamp] : stamps) {
       const std::string name(engine->name);
-      const auto known = known_.find(name);
-      if (known != known_.end() && known->second.stamp == stamp && known->second.state.usable()) {
-        question.states[name] = known->second.state;
+      const auto result = results_.find(name);
+      if (result != results_.end() && result->second.stamp == stamp && result->second.state.usable()) {
+        question.states[name] = result->second.state;
       } else if (!stopping) {
         question.missing.insert(name);
-        if (under_way_.insert(engine).second) waiting_.push_back(engine);
+        if (in_flight_.insert(engine).second) queue_.push_back(engine);
       }
     }
     if (!question.missing.empty()) {
       question.done = std::move(done);
       questions_.push_back(std::move(question));
-      while (threads_.size() < std::min(kThreads, under_way_.size()))
-        threads_.emplace_back([this] { Serve(); });
-      arrived_.notify_all();
+      while (threads_.size() < std::min(kThreads, in_flight_.size()))
+        threads_.emplace_back([this] { Work(); });
       return;
     }
   }
   stopping ? done(Stopping()) : done(std::move(question.states));
 }
 
-// Gives the answer to whoever waits for it. Those that need no other are moved to `answered`.
-void Frameworks::Settle(const v1::Framework& state, std::vector<Question>* answered) {
+// Adds a state to the questions that wait for it. Removes and returns the questions that are then complete.
+std::vector<Frameworks::Question> Frameworks::TakeAnswered(const v1::Framework& state) {
+  std::vector<Question> answered;
   for (auto it = questions_.begin(); it != questions_.end();) {
     if (it->missing.erase(state.engine()) > 0) it->states[state.engine()] = state;
     if (it->missing.empty()) {
-      answered->push_back(std::move(*it));
+      answered.push_back(std::move(*it));
       it = questions_.erase(it);
     } else {
       ++it;
     }
   }
+  return answered;
 }
 
-void Frameworks::Serve() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    arrived_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
-    if (stopping_) return;
-    const Engine* engine = waiting_.front();
-    waiting_.pop_front();
-    lock.unlock();
+// Blocks until there is an engine to probe. Returns null when stopping.
+const Engine* Frameworks::NextEngine() {
+  absl::MutexLock lock(&mutex_);
+  const auto ready = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); };
+  mutex_.Await(absl::Condition(&ready));
+  if (stopping_) return nullptr;
+  const Engine* engine = queue_.front();
+  queue_.pop_front();
+  return engine;
+}
 
-    const Engine& stand = Stand(*engine);
+// Body of a thread.
+void Frameworks::Work() {
+  while (const Engine* engine = NextEngine()) {
     const v1::FrameworkEnvironment environment = Configured(*engine);
-    Known known{ProbeStamp(*engine, environment, options_.probe),
-                ProbeEngine(stand, environment, options_.probe)};
-    known.state.set_engine(std::string(engine->name));
+    Result result{ProbeStamp(*engine, environment, options_.probe),
+                  ProbeEngine(ProbedEngine(*engine), environment, options_.probe)};
+    result.state.set_engine(std::string(engine->name));
     std::vector<Question> answered;
-    lock.lock();
-    if (stopping_) return;  // it was cut short and says nothing
-    under_way_.erase(engine);
-    known_[std::string(engine->name)] = known;
-    Settle(known.state, &answered);
-    lock.unlock();
-    if (known.state.usable()) {
-      spdlog::info("engine {} can run here: {}", known.state.engine(), known.state.version());
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stopping_) return;  // the probe was cut short, so its result is meaningless
+      in_flight_.erase(engine);
+      results_[std::string(engine->name)] = result;
+      answered = TakeAnswered(result.state);
+    }
+    if (result.state.usable()) {
+      spdlog::info("engine {} is usable: {}", result.state.engine(), result.state.version());
     } else {
-      spdlog::info("engine {} cannot run here: {}", known.state.engine(), known.state.reason());
+      spdlog::info("engine {} is not usable: {}", result.state.engine(), result.state.reason());
     }
     for (Question& question : answered) question.done(std::move(question.states));
-    lock.lock();
   }
 }
 
@@ -159,17 +164,16 @@ void Frameworks::Stop() {
   std::vector<std::thread> threads;
   std::vector<Question> answered;
   {
-    std::lock_guard lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     stopping_ = true;
-    waiting_.clear();
-    under_way_.clear();
+    queue_.clear();
+    in_flight_.clear();
     threads.swap(threads_);
   }
   eventfd_write(options_.probe.cancel, 1);
-  arrived_.notify_all();
   for (std::thread& thread : threads) thread.join();
   {
-    std::lock_guard lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     answered.swap(questions_);
   }
   for (Question& question : answered) question.done(Stopping());

@@ -1,24 +1,23 @@
-// Which engines can run here, and where their frameworks are. Looks on demand, at most two at once, in
-// threads of its own; a good answer is kept as long as nothing that it depends on has changed, a bad one is
-// not kept at all: what was missing may be there now.
+// Probes on demand which engines are usable, and finds the environments of their frameworks. At most two
+// probes run at once, in separate threads. A positive result is cached until something that it depends on
+// changes. A negative result is not cached, because the user may have fixed the cause.
 //
-// The coordinator looks on its own machine. With scheduler slurm the nodes see the same environments, as they
-// must, but may have GPUs that this machine lacks: there an engine that needs GPUs is looked at without that
-// need.
+// The probes run on the coordinator's machine. With scheduler slurm the nodes have the same environments, but
+// may have GPUs that this machine lacks: an engine that needs GPUs is then probed without them.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "catalog/engines.h"
 #include "scalelab/v1/cluster.pb.h"
 #include "scalelab/v1/worker.pb.h"
@@ -28,13 +27,13 @@
 namespace scalelab::server {
 
 struct FrameworksOptions {
-  std::string directory;  // of deploy/frameworks
+  std::string directory;  // of the environments of deploy/frameworks
   std::vector<EnvironmentConfig> environments;
   ProbeOptions probe;
   bool nodes_are_here = true;  // ranks run on this machine
 };
 
-// By engine.
+// The results of probes, by engine.
 using FrameworkStates = std::map<std::string, v1::Framework>;
 
 class Frameworks {
@@ -42,42 +41,45 @@ class Frameworks {
   using Done = absl::AnyInvocable<void(absl::StatusOr<FrameworkStates>)>;
 
   explicit Frameworks(FrameworksOptions options);
-  ~Frameworks();  // as Stop
+  ~Frameworks();  // calls Stop
   Frameworks(const Frameworks&) = delete;
 
-  // Of an engine with an adapter; nothing of others. The versions are those of the last look. Never blocks.
-  std::optional<v1::FrameworkEnvironment> EnvironmentOf(const std::string& engine) const;
-  // Calls `done` once with a state of each of the engines: within this call where all are known, else from a
-  // thread of this class. Names that are no engines are left out. UNAVAILABLE: scalelabd is stopping.
-  void Ask(const std::vector<std::string>& engines, Done done);
-  // Ends looks that are under way and answers all questions.
-  void Stop();
+  // Returns the environment of an engine with an adapter, nothing for other engines. The versions are those
+  // of the last probe. Never blocks.
+  std::optional<v1::FrameworkEnvironment> EnvironmentOf(const std::string& engine) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Calls `done` once with the state of each engine: during this call when all states are cached, else from
+  // another thread. Ignores unknown engines. UNAVAILABLE: scalelabd is stopping.
+  void Ask(const std::vector<std::string>& engines, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends the probes in flight and answers all pending calls of Ask.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  struct Known {
+  struct Result {
     std::string stamp;
     v1::Framework state;
   };
+  // A pending call of Ask.
   struct Question {
     std::set<std::string> missing;
     FrameworkStates states;
     Done done;
   };
   v1::FrameworkEnvironment Configured(const Engine& engine) const;
-  const Engine& Stand(const Engine& engine) const;
-  void Serve();
-  void Settle(const v1::Framework& state, std::vector<Question>* answered);
+  const Engine& ProbedEngine(const Engine& engine) const;
+  void Work() ABSL_LOCKS_EXCLUDED(mutex_);
+  const Engine* NextEngine() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<Question> TakeAnswered(const v1::Framework& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const FrameworksOptions options_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::map<std::string, Known> known_;  // guarded by mutex_
-  std::deque<const Engine*> waiting_;   // guarded by mutex_
-  std::set<const Engine*> under_way_;   // guarded by mutex_; waiting ones too
-  std::vector<Question> questions_;     // guarded by mutex_
-  std::vector<std::thread> threads_;    // guarded by mutex_; made when first needed
-  bool stopping_ = false;               // guarded by mutex_
+  mutable absl::Mutex mutex_;
+  std::map<std::string, Result> results_ ABSL_GUARDED_BY(mutex_);  // the last result, by engine
+  std::deque<const Engine*> queue_ ABSL_GUARDED_BY(mutex_);        // engines to probe
+  std::set<const Engine*> in_flight_ ABSL_GUARDED_BY(mutex_);      // queued or being probed
+  std::vector<Question> questions_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);  // created when first needed
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace scalelab::server

@@ -1,5 +1,5 @@
-// What one job of the local scheduler is outside of this process: a directory with job.json, lock and
-// worker.log, and a worker. All functions are safe to call from any thread.
+// The state of one local job outside this process: a worker, and a directory with job.json, lock and
+// worker.log. All functions are safe to call from any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -15,38 +15,39 @@
 
 namespace scalelab::server {
 
-// job.json: what a job holds while it lives, and how it ended. Written before its worker is started.
+// The contents of job.json: what a running job holds, and how it ended. Written before its worker starts.
 struct JobRecord {
   int slots = 1;
-  std::vector<std::string> gpus;  // as CUDA_VISIBLE_DEVICES names them
+  std::vector<std::string> gpus;  // in the spelling of CUDA_VISIBLE_DEVICES
   absl::Time deadline = absl::InfiniteFuture();
-  std::string boot_id;                                  // of the machine's boot that it was started in
+  std::string boot_id;                                  // the machine's boot in which the job started
   JobStatus::State state = JobStatus::State::kRunning;  // or how it ended
   std::string reason;
 };
 
-// Replaces <directory>/job.json in one step; makes the directory when absent.
+// Replaces <directory>/job.json atomically; creates the directory when absent.
 absl::Status WriteJobRecord(const std::string& directory, const JobRecord& record);
-// Nothing when there is no such job. An error says that this is not known. A file that a crash of the machine
-// left unreadable reads as a record of defaults.
+// Returns nothing when there is no such job. After an error, whether the job exists is unknown. A file that a
+// crash of the machine left unreadable yields a record of defaults.
 absl::StatusOr<std::optional<JobRecord>> ReadJobRecord(const std::string& directory);
 
-// This boot of the machine; empty when the system does not tell.
+// Returns the id of the machine's current boot; empty when the system provides none.
 std::string BootId();
 
-// Who holds <directory>/lock. The lock is taken for an instant to see whether it is free.
-struct LockView {
+// The holder of <directory>/lock.
+struct LockHolder {
   bool held = false;
-  pid_t pid = 0;  // as written in the file, by a worker that may be gone; 0: no worker ever took the lock
+  pid_t pid = 0;  // as written in the file, by a worker that may have exited; 0: no worker ever took the lock
 };
-absl::StatusOr<LockView> LookAtLock(const std::string& directory);
+// Probes the lock by taking it for an instant.
+absl::StatusOr<LockHolder> FindLockHolder(const std::string& directory);
 
-// A pidfd of process `pid` if it is the worker of this job, which it is exactly when it has the lock file
-// open: process ids are used again, and no stranger may ever be signalled. -1 otherwise.
+// Returns a pidfd of process `pid` if that process has the lock file of this job open, otherwise -1. The
+// check prevents signals to an unrelated process, because process ids are reused.
 int OpenWorker(const std::string& directory, pid_t pid);
 
-// Starts `argv` as leader of a session of its own with nothing of this process but `environment`; its output
-// is appended to <directory>/worker.log. posix_spawn, because a process with gRPC threads must not fork.
+// Starts `argv` as the leader of a new session, with `environment` as its whole environment. Appends its
+// output to <directory>/worker.log.
 absl::StatusOr<pid_t> StartWorker(const std::string& directory, const std::vector<std::string>& argv,
                                   const std::vector<std::string>& environment);
 

@@ -11,14 +11,15 @@
 #include <deque>
 #include <filesystem>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
 #include "server/scheduler/local_job.h"
 #include "server/scheduler/watched_job.h"
 #include "spdlog/spdlog.h"
@@ -28,11 +29,12 @@ namespace {
 
 using State = JobStatus::State;
 
-// Names of the GPUs to give out, as CUDA_VISIBLE_DEVICES spells them; `wanted` as in LocalSchedulerOptions.
-std::vector<std::string> FindGpus(int wanted) {
+// Returns the names of the GPUs for jobs, in the spelling of CUDA_VISIBLE_DEVICES.
+// `count` is LocalSchedulerOptions::gpus.
+std::vector<std::string> FindGpus(int count) {
   std::vector<std::string> gpus;
-  if (wanted >= 0) {
-    for (int i = 0; i < wanted; ++i) gpus.push_back(absl::StrCat(i));
+  if (count >= 0) {
+    for (int i = 0; i < count; ++i) gpus.push_back(absl::StrCat(i));
   } else if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
     gpus = absl::StrSplit(visible, ',', absl::SkipWhitespace());
   } else {
@@ -42,7 +44,7 @@ std::vector<std::string> FindGpus(int wanted) {
   return gpus;
 }
 
-// This process's environment and what a job adds to it.
+// Returns the environment of this process with the variables of the job.
 std::vector<std::string> Environment(const JobRequest& request, const std::vector<std::string>& gpus) {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -56,7 +58,7 @@ std::vector<std::string> Environment(const JobRequest& request, const std::vecto
 }
 
 // A job that waits for slots.
-struct Waiting {
+struct PendingJob {
   JobRequest request;
   int64_t slots = 0;
   int64_t gpus = 0;
@@ -82,18 +84,20 @@ class LocalScheduler final : public Scheduler {
   std::string Directory(const std::string& token) const {
     return absl::StrCat(options_.directory, "/", token);
   }
+  // Wakes up the thread.
   void Wake();
-  absl::StatusOr<Waiting> Check(const JobRequest& request) const;
+  absl::StatusOr<PendingJob> Check(const JobRequest& request) const;
 
-  // The thread: whatever happens to a job after Submit happens there.
-  void Watch();
+  // Body of the thread, which starts and watches jobs.
+  void Watch() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // All of these with mutex_ held.
-  absl::StatusOr<JobStatus> Find(const std::string& token);
-  absl::StatusOr<JobStatus> FindInDirectory(const std::string& token);
-  void Launch(const Waiting& next, absl::Time now);
-  void Hold(const JobRecord& record);
-  void Finish(const std::string& token, const JobRecord& record);
+  absl::StatusOr<JobStatus> Find(const std::string& token) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<JobStatus> FindInDirectory(const std::string& token) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Launch(const PendingJob& next, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes the slots and GPUs of a job.
+  void Hold(const JobRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Frees them and stores how the job ended.
+  void Finish(const std::string& token, const JobRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const LocalSchedulerOptions options_;
   const std::vector<std::string> gpus_;
@@ -102,14 +106,15 @@ class LocalScheduler final : public Scheduler {
   int wake_ = -1;  // eventfd
   std::thread thread_;
 
-  std::mutex mutex_;  // protects all below
-  bool stop_ = false;
-  bool changed_ = false;  // options_.changed is to be called
-  std::deque<Waiting> waiting_;
-  std::map<std::string, std::unique_ptr<WatchedJob>> watched_;
-  std::map<std::string, JobRecord> unwritten_;  // jobs that are over and whose job.json could not say so
-  int64_t free_slots_;
-  std::vector<std::string> free_gpus_;
+  absl::Mutex mutex_;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  bool changed_ ABSL_GUARDED_BY(mutex_) = false;  // call options_.changed
+  std::deque<PendingJob> pending_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::unique_ptr<WatchedJob>> watched_ ABSL_GUARDED_BY(mutex_);
+  // Ended jobs whose job.json could not be written.
+  std::map<std::string, JobRecord> unwritten_ ABSL_GUARDED_BY(mutex_);
+  int64_t free_slots_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> free_gpus_ ABSL_GUARDED_BY(mutex_);
 };
 
 LocalScheduler::LocalScheduler(LocalSchedulerOptions options)
@@ -125,7 +130,7 @@ LocalScheduler::LocalScheduler(LocalSchedulerOptions options)
 LocalScheduler::~LocalScheduler() {
   if (thread_.joinable()) {
     {
-      std::lock_guard lock(mutex_);
+      absl::MutexLock lock(&mutex_);
       stop_ = true;
     }
     Wake();
@@ -139,11 +144,11 @@ absl::Status LocalScheduler::Start() {
   std::filesystem::create_directories(options_.directory, error);
   if (error)
     return absl::FailedPreconditionError(
-        absl::StrCat("cannot make ", options_.directory, ": ", error.message()));
+        absl::StrCat("cannot create ", options_.directory, ": ", error.message()));
   wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_ < 0)
-    return absl::ResourceExhaustedError(absl::StrCat("cannot make an eventfd: ", std::strerror(errno)));
-  std::lock_guard lock(mutex_);
+    return absl::ResourceExhaustedError(absl::StrCat("cannot create an eventfd: ", std::strerror(errno)));
+  absl::MutexLock lock(&mutex_);
   std::filesystem::directory_iterator entries(options_.directory, error);
   if (error)
     return absl::FailedPreconditionError(
@@ -159,52 +164,52 @@ absl::Status LocalScheduler::Start() {
 void LocalScheduler::Wake() {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written =
-      write(wake_, &one, sizeof(one));  // fails only when it is set already
+      write(wake_, &one, sizeof(one));  // fails only when it is already set
 }
 
 absl::StatusOr<std::string> LocalScheduler::Submit(const JobRequest& request) {
   if (request.token.empty() || request.token.find_first_of("/.") != std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat("'", request.token, "' is no token of a job"));
+    return absl::InvalidArgumentError(absl::StrCat("'", request.token, "' is not a valid token of a job"));
   }
-  std::lock_guard lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   const absl::StatusOr<JobStatus> status = Find(request.token);
   if (!status.ok()) return status.status();
   if (status->state != State::kUnknown) return status->external_id;
-  absl::StatusOr<Waiting> waiting = Check(request);
-  if (!waiting.ok()) return waiting.status();
-  waiting_.push_back(*std::move(waiting));
+  absl::StatusOr<PendingJob> job = Check(request);
+  if (!job.ok()) return job.status();
+  pending_.push_back(*std::move(job));
   Wake();
   return request.token;
 }
 
-absl::StatusOr<Waiting> LocalScheduler::Check(const JobRequest& request) const {
+absl::StatusOr<PendingJob> LocalScheduler::Check(const JobRequest& request) const {
   if (request.nodes != 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the local scheduler has one node, and ", request.nodes,
-                     " are asked for; ask for fewer ranks, or more ranks_per_node"));
+        absl::StrCat("the job requests ", request.nodes,
+                     " nodes, but the local scheduler has one; request fewer ranks, or more ranks_per_node"));
   }
   const int64_t ranks = request.ranks_per_node;
-  Waiting waiting{request, ranks * request.cpus_per_rank, ranks * request.gpus_per_rank};
+  PendingJob job{request, ranks * request.cpus_per_rank, ranks * request.gpus_per_rank};
   if (ranks < 1 || request.cpus_per_rank < 1)
     return absl::InvalidArgumentError("a job needs at least one rank with one core");
-  if (waiting.slots > options_.slots) {
+  if (job.slots > options_.slots) {
     return absl::InvalidArgumentError(absl::StrCat(
-        ranks, " ranks with ", request.cpus_per_rank, " cores each need ", waiting.slots,
-        " slots, and this machine gives out ", options_.slots,
-        "; ask for fewer ranks or cpus_per_rank, or start scalelabd with a larger --local-slots"));
+        ranks, " ranks with ", request.cpus_per_rank, " cores each need ", job.slots,
+        " slots, but this machine has ", options_.slots,
+        "; request fewer ranks or cpus_per_rank, or start scalelabd with a larger --local-slots"));
   }
-  if (waiting.gpus > std::ssize(gpus_)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        ranks, " ranks with ", request.gpus_per_rank, " GPUs each need ", waiting.gpus,
-        " GPUs, and this machine gives out ", gpus_.size(), "; ask for fewer ranks or gpus_per_rank"));
+  if (job.gpus > std::ssize(gpus_)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ranks, " ranks with ", request.gpus_per_rank, " GPUs each need ", job.gpus,
+                     " GPUs, but this machine has ", gpus_.size(), "; request fewer ranks or gpus_per_rank"));
   }
-  if (request.exclusive) waiting.slots = options_.slots;
-  return waiting;
+  if (request.exclusive) job.slots = options_.slots;
+  return job;
 }
 
 absl::StatusOr<std::vector<JobStatus>> LocalScheduler::Poll(const std::vector<std::string>& tokens) {
   std::vector<JobStatus> statuses;
-  std::lock_guard lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   for (const std::string& token : tokens) {
     absl::StatusOr<JobStatus> status = Find(token);
     if (!status.ok()) return status.status();
@@ -214,7 +219,7 @@ absl::StatusOr<std::vector<JobStatus>> LocalScheduler::Poll(const std::vector<st
 }
 
 absl::Status LocalScheduler::Cancel(const std::string& token) {
-  std::lock_guard lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   const absl::StatusOr<JobStatus> status = Find(token);
   if (!status.ok()) return status.status();
   if (status->state == State::kRunning) {
@@ -226,7 +231,7 @@ absl::Status LocalScheduler::Cancel(const std::string& token) {
     record.state = State::kCancelled;
     record.reason = "cancelled before it was started";
     if (absl::Status written = WriteJobRecord(Directory(token), record); !written.ok()) return written;
-    std::erase_if(waiting_, [&](const Waiting& waiting) { return waiting.request.token == token; });
+    std::erase_if(pending_, [&](const PendingJob& job) { return job.request.token == token; });
     changed_ = true;
     Wake();
   }
@@ -234,7 +239,7 @@ absl::Status LocalScheduler::Cancel(const std::string& token) {
 }
 
 absl::StatusOr<ClusterView> LocalScheduler::View() {
-  std::lock_guard lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   ClusterView::Node node;
   node.name = node_;
   node.cpus = options_.slots;
@@ -247,12 +252,12 @@ absl::StatusOr<ClusterView> LocalScheduler::View() {
 
 absl::StatusOr<JobStatus> LocalScheduler::Find(const std::string& token) {
   if (watched_.contains(token)) return JobStatus{token, token, State::kRunning, ""};
-  for (size_t ahead = 0; ahead < waiting_.size(); ++ahead) {
-    if (waiting_[ahead].request.token != token) continue;
+  for (size_t ahead = 0; ahead < pending_.size(); ++ahead) {
+    if (pending_[ahead].request.token != token) continue;
     return JobStatus{
         token, token, State::kPending,
         ahead > 0 ? absl::StrCat("waits behind ", ahead, ahead == 1 ? " job" : " jobs", " for this machine")
-                  : absl::StrCat("waits for ", waiting_[0].slots, " slots of this machine, ",
+                  : absl::StrCat("waits for ", pending_[0].slots, " slots of this machine, ",
                                  std::max<int64_t>(free_slots_, 0), " are free")};
   }
   if (const auto over = unwritten_.find(token); over != unwritten_.end()) {
@@ -261,7 +266,7 @@ absl::StatusOr<JobStatus> LocalScheduler::Find(const std::string& token) {
   return FindInDirectory(token);
 }
 
-// A live job that is found here is watched from now on.
+// Reads the status of a job from its folder. Starts to watch a job that is still alive.
 absl::StatusOr<JobStatus> LocalScheduler::FindInDirectory(const std::string& token) {
   const std::string directory = Directory(token);
   const JobStatus unknown{token, "", State::kUnknown, ""};
@@ -271,21 +276,21 @@ absl::StatusOr<JobStatus> LocalScheduler::FindInDirectory(const std::string& tok
   JobRecord record = **std::move(found);
   if (IsOver(record.state)) return JobStatus{token, token, record.state, record.reason};
 
-  const absl::StatusOr<LockView> lock = LookAtLock(directory);
+  const absl::StatusOr<LockHolder> lock = FindLockHolder(directory);
   if (!lock.ok()) return lock.status();
   if (lock->held) {
-    spdlog::info("job {} is still running, found again", token);
+    spdlog::info("job {}: still running, found after a restart", token);
     Hold(record);
     watched_.emplace(token, std::make_unique<WatchedJob>(directory, std::move(record)));
     Wake();
     return JobStatus{token, token, State::kRunning, ""};
   }
-  // A worker that never took the lock has done nothing; should it still come, it has to win the lock first.
+  // A worker that never took the lock has done nothing. If it still starts, it must win the lock first.
   if (lock->pid == 0) return unknown;
   const bool same_boot = record.boot_id == boot_id_;
   record.state = same_boot ? State::kFailed : State::kNodeFail;
-  record.reason = same_boot ? absl::StrCat("its worker ended while the coordinator was away; see ", directory,
-                                           "/worker.log")
+  record.reason = same_boot ? absl::StrCat("its worker ended while the coordinator was stopped; see ",
+                                           directory, "/worker.log")
                             : "the machine was restarted";
   if (absl::Status written = WriteJobRecord(directory, record); !written.ok()) return written;
   return JobStatus{token, token, record.state, record.reason};
@@ -297,7 +302,7 @@ void LocalScheduler::Watch() {
     int timeout = -1;
     bool changed = false;
     {
-      std::lock_guard lock(mutex_);
+      absl::MutexLock lock(&mutex_);
       if (stop_) return;
       const absl::Time now = absl::Now();
       absl::Time due = absl::InfiniteFuture();
@@ -309,17 +314,18 @@ void LocalScheduler::Watch() {
           ++it;
         }
       }
-      while (!waiting_.empty() && waiting_[0].slots <= free_slots_ &&
-             waiting_[0].gpus <= std::ssize(free_gpus_)) {
-        const Waiting next = std::move(waiting_.front());
-        waiting_.pop_front();
+      while (!pending_.empty() && pending_[0].slots <= free_slots_ &&
+             pending_[0].gpus <= std::ssize(free_gpus_)) {
+        const PendingJob next = std::move(pending_.front());
+        pending_.pop_front();
         Launch(next, now);
       }
       for (const auto& [token, job] : watched_) {
         if (job->pidfd() >= 0) watch.push_back({job->pidfd(), POLLIN, 0});
         due = std::min(due, job->NextDue(now));
       }
-      // Rounded up, or the last millisecond would be spent spinning; a day at most, which poll can count.
+      // Rounded up, so that the last millisecond is not spent spinning; at most a day, which
+      // fits poll's argument.
       const absl::Duration wait = std::clamp(due - now, absl::ZeroDuration(), absl::Hours(24));
       if (!watched_.empty()) timeout = static_cast<int>(absl::ToInt64Milliseconds(wait)) + 1;
       changed = std::exchange(changed_, false);
@@ -331,7 +337,7 @@ void LocalScheduler::Watch() {
   }
 }
 
-void LocalScheduler::Launch(const Waiting& next, absl::Time now) {
+void LocalScheduler::Launch(const PendingJob& next, absl::Time now) {
   const JobRequest& request = next.request;
   const std::string directory = Directory(request.token);
   JobRecord record;
@@ -351,7 +357,7 @@ void LocalScheduler::Launch(const Waiting& next, absl::Time now) {
                                   "0",
                                   "--lock",
                                   directory + "/lock"};
-  // Bound to cores that another job is on, ranks could not get out of each other's way.
+  // Only exclusive jobs are pinned: pinned ranks of two jobs could share a core.
   if (request.exclusive) worker.push_back("--bind");
   absl::StatusOr<std::unique_ptr<WatchedJob>> job =
       WatchedJob::Start(directory, record, worker, Environment(request, record.gpus));
@@ -361,7 +367,7 @@ void LocalScheduler::Launch(const Waiting& next, absl::Time now) {
     Finish(request.token, record);
     return;
   }
-  spdlog::info("job {} of study {} is started on {} slots", request.token, request.study, next.slots);
+  spdlog::info("job {} of study {}: started on {} slots", request.token, request.study, next.slots);
   watched_.emplace(request.token, *std::move(job));
   changed_ = true;
 }
@@ -374,7 +380,7 @@ void LocalScheduler::Hold(const JobRecord& record) {
 }
 
 void LocalScheduler::Finish(const std::string& token, const JobRecord& record) {
-  spdlog::info("job {} is over: {}", token, record.reason);
+  spdlog::info("job {}: ended: {}", token, record.reason);
   free_slots_ += record.slots;
   for (const std::string& gpu : record.gpus) {
     if (std::find(gpus_.begin(), gpus_.end(), gpu) != gpus_.end()) free_gpus_.push_back(gpu);

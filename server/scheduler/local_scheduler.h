@@ -1,16 +1,18 @@
-// The embedded scheduler for one machine: starts a scalelab-worker per job when its slots are free, first
-// come first served, like a one-node cluster. Workers survive the coordinator and are found again by their
-// lock files.
+// The embedded scheduler for one machine, which acts like a cluster with one node. It starts one
+// scalelab-worker per job in the order of submission, when enough slots are free. Workers survive the
+// coordinator and are found again by their lock files.
 //
-// <directory>/<token>/lock is locked (flock) by the worker and the process that minds its children, and holds
-// the worker's process id: a job is alive exactly as long as the lock is held, so "ended" also means that no
-// process of it is left. Jobs that wait for slots are known to this process only; after a restart Poll says
-// kUnknown and the coordinator asks again. <directory>/<token>/job.json remembers what a job holds and how it
-// ended.
+// Each job has a folder <directory>/<token>:
+//   lock      locked (flock) by the worker and by the process that supervises the worker's children;
+//             contains the worker's process id. The job is alive exactly as long as the lock is held, so no
+//             process of an ended job is left.
+//   job.json  what the job holds, and how it ended.
+// Pending jobs exist only in memory: after a restart Poll returns kUnknown and the coordinator
+// submits them again.
 //
-// It looks at nodes (1), ranks_per_node, cpus_per_rank, gpus_per_rank, exclusive (the whole machine; each
-// rank is bound to cores of its own, where there are enough) and time_limit; partition, memory_mib and
-// options are for schedulers that have such things. A job with GPUs finds them in CUDA_VISIBLE_DEVICES.
+// Of a request it uses nodes (must be 1), ranks_per_node, cpus_per_rank, gpus_per_rank, exclusive (the whole
+// machine; each rank is bound to separate cores where there are enough) and time_limit. It ignores partition,
+// memory_mib and options. A job with GPUs finds them in CUDA_VISIBLE_DEVICES.
 #pragma once
 
 #include <functional>
@@ -24,17 +26,17 @@
 namespace scalelab::server {
 
 struct LocalSchedulerOptions {
-  std::string directory;          // where jobs keep lock and worker.log; made when absent
+  std::string directory;          // the folders of jobs; created when absent
   std::string worker_program;     // path of scalelab-worker
-  std::string server_address;     // what workers dial, for example "unix:/data/scalelab.sock"
-  int slots = 1;                  // ranks times cores each that may run at once
-  std::function<void()> changed;  // called from any thread when some job's status changed: poll now
-  int gpus = -1;                  // GPUs that may be given out; -1: those that this process sees
-  absl::Duration kill_after = absl::Seconds(10);  // from SIGTERM to SIGKILL of a worker that is to end
+  std::string server_address;     // the address that workers dial, for example "unix:/data/scalelab.sock"
+  int slots = 1;                  // cores for all running jobs: ranks times cores per rank
+  std::function<void()> changed;  // called from any thread when the status of a job changed
+  int gpus = -1;                  // GPUs for all jobs; -1: those that are visible to this process
+  absl::Duration kill_after = absl::Seconds(10);  // from SIGTERM to SIGKILL
 };
 
-// Finds the jobs that an earlier process started in `directory` and that still live. Its end leaves workers
-// running.
+// Creates the scheduler, which takes over the jobs that an earlier process started in `directory` and that
+// are still alive. Its destructor leaves workers running.
 absl::StatusOr<std::unique_ptr<Scheduler>> NewLocalScheduler(LocalSchedulerOptions options);
 
 }  // namespace scalelab::server

@@ -8,21 +8,22 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "server/scheduler/slurm_commands.h"
+#include "server/command/command.h"
 #include "server/scheduler/slurm_view.h"
 #include "spdlog/spdlog.h"
 
 namespace scalelab::server {
 namespace {
 
+// Parses the output of squeue or sacct. UNAVAILABLE when it is incomplete or no line is valid.
 absl::StatusOr<Queue> ReadQueue(const std::string& program, absl::string_view text) {
   Queue queue = ParseQueue(text, geteuid());
   if (queue.malformed > 0)
-    spdlog::warn("{}: {} lines cannot be read, the first is '{}'", program, queue.malformed,
+    spdlog::warn("{}: {} malformed lines, the first is '{}'", program, queue.malformed,
                  queue.first_malformed);
-  if (queue.cut || (queue.malformed > 0 && queue.jobs.empty())) {
+  if (queue.incomplete || (queue.malformed > 0 && queue.jobs.empty())) {
     return absl::UnavailableError(
-        absl::StrCat(program, "'s answer ", queue.cut ? "is cut off" : "cannot be read",
+        absl::StrCat("the output of ", program, queue.incomplete ? " is incomplete" : " is malformed",
                      queue.malformed > 0 ? absl::StrCat(": '", queue.first_malformed, "'") : ""));
   }
   return queue;
@@ -30,15 +31,15 @@ absl::StatusOr<Queue> ReadQueue(const std::string& program, absl::string_view te
 
 }  // namespace
 
-SlurmClient::SlurmClient(absl::Duration deadline)
-    : deadline_(deadline), user_(absl::StrCat(geteuid())), environment_(SlurmEnvironment()) {}
+SlurmClient::SlurmClient(absl::Duration timeout)
+    : timeout_(timeout), user_(absl::StrCat(geteuid())), environment_(CommandEnvironment()) {}
 
-absl::StatusOr<std::string> SlurmClient::Ask(const std::vector<std::string>& argv) const {
+absl::StatusOr<std::string> SlurmClient::Output(const std::vector<std::string>& argv) const {
   std::vector<std::string> environment = environment_;
   environment.push_back("SLURM_TIME_FORMAT=%s");  // seconds since 1970
-  absl::StatusOr<CommandResult> result = RunCommand(argv, "", environment, deadline_);
+  absl::StatusOr<CommandResult> result = RunCommand(argv, "", environment, timeout_);
   if (!result.ok()) return absl::UnavailableError(result.status().message());
-  if (!result->ok()) return absl::UnavailableError(absl::StrCat(argv[0], ": ", Complaint(*result)));
+  if (!result->ok()) return absl::UnavailableError(absl::StrCat(argv[0], ": ", FailureReason(*result)));
   return std::move(result->out);
 }
 
@@ -46,22 +47,22 @@ absl::StatusOr<Queue> SlurmClient::Jobs(const std::string& name) const {
   std::vector<std::string> argv = {"squeue", "--user=" + user_, "--noheader", "--states=all",
                                    absl::StrCat("--Format=", kSqueueColumns)};
   if (!name.empty()) argv.push_back("--name=" + name);
-  const absl::StatusOr<std::string> text = Ask(argv);
+  const absl::StatusOr<std::string> text = Output(argv);
   if (!text.ok()) return text.status();
   return ReadQueue("squeue", *text);
 }
 
 absl::StatusOr<Queue> SlurmClient::Accounted(const std::vector<std::string>& names) const {
-  const absl::StatusOr<std::string> text =
-      Ask({"sacct", "--uid=" + user_, "--allocations", "--noheader", "--parsable2", "--starttime=now-30days",
-           absl::StrCat("--format=", kSacctColumns), absl::StrCat("--name=", absl::StrJoin(names, ","))});
+  const absl::StatusOr<std::string> text = Output(
+      {"sacct", "--uid=" + user_, "--allocations", "--noheader", "--parsable2", "--starttime=now-30days",
+       absl::StrCat("--format=", kSacctColumns), absl::StrCat("--name=", absl::StrJoin(names, ","))});
   if (!text.ok()) return text.status();
   return ReadQueue("sacct", *text);
 }
 
 absl::StatusOr<ClusterView> SlurmClient::View() const {
   const absl::StatusOr<std::string> text =
-      Ask({"sinfo", "--Node", "--noheader", absl::StrCat("--Format=", kSinfoColumns)});
+      Output({"sinfo", "--Node", "--noheader", absl::StrCat("--Format=", kSinfoColumns)});
   if (!text.ok()) return text.status();
   return ParseView(*text);
 }
@@ -69,35 +70,35 @@ absl::StatusOr<ClusterView> SlurmClient::View() const {
 SlurmClient::Submitted SlurmClient::Submit(const JobRequest& request, const std::string& script) const {
   std::vector<std::string> environment = environment_;
   environment.push_back(absl::StrCat(kSecretVariable, "=", request.secret));
-  // --export=ALL is exactly `environment`. A list of names would have slurmd run a login shell on the node
-  // for the rest.
+  // --export=ALL exports exactly `environment`. With a list of names slurmd would run a login shell on the
+  // node to get the other variables.
   const absl::StatusOr<CommandResult> result =
       RunCommand({"sbatch", "--parsable", "--no-requeue", "--dependency=singleton", "--export=ALL",
                   "--job-name=" + request.token},
-                 script, environment, deadline_);
+                 script, environment, timeout_);
   if (!result.ok()) return {"", {absl::UnavailableError(result.status().message())}};
-  // It may be killed after it has said the id; then the job is taken all the same.
+  // sbatch may be killed after it has printed the id; the job is accepted nevertheless.
   if (result->exit_code <= 0) {
     if (const auto id = ParseSubmitted(result->out)) return {*id, {}};
   }
-  return {"", Refused(*result, request)};
+  return {"", InterpretFailure(*result, request)};
 }
 
 absl::Status SlurmClient::Cancel(const std::string& name, const std::string& id) const {
   std::vector<std::string> argv = {"scancel", "--user=" + user_, "--name=" + name};
   if (!id.empty()) argv.push_back(id);
-  const absl::StatusOr<CommandResult> result = RunCommand(argv, "", environment_, deadline_);
+  const absl::StatusOr<CommandResult> result = RunCommand(argv, "", environment_, timeout_);
   if (!result.ok()) return absl::UnavailableError(result.status().message());
-  const std::string words = Complaint(*result);
-  if (result->ok() || absl::StrContains(words, "Job/step already completing or completed") ||
-      absl::StrContains(words, "Invalid job id specified")) {
+  const std::string reason = FailureReason(*result);
+  if (result->ok() || absl::StrContains(reason, "Job/step already completing or completed") ||
+      absl::StrContains(reason, "Invalid job id specified")) {
     return absl::OkStatus();
   }
-  return absl::UnavailableError(absl::StrCat("scancel: ", words));
+  return absl::UnavailableError(absl::StrCat("scancel: ", reason));
 }
 
-absl::StatusOr<SlurmClient::Site> SlurmClient::AskSite() const {
-  const absl::StatusOr<std::string> text = Ask({"scontrol", "show", "config"});
+absl::StatusOr<SlurmClient::Site> SlurmClient::ReadSite() const {
+  const absl::StatusOr<std::string> text = Output({"scontrol", "show", "config"});
   if (!text.ok()) return text.status();
   Site site;
   for (absl::string_view line : absl::StrSplit(*text, '\n')) {
@@ -106,14 +107,15 @@ absl::StatusOr<SlurmClient::Site> SlurmClient::AskSite() const {
     const absl::string_view name = absl::StripAsciiWhitespace(setting.first);
     const absl::string_view value = absl::StripAsciiWhitespace(setting.second);
     int64_t seconds = 0;
-    if (name == "ClusterName") site.cluster = Harmless(value);
-    if (name == "SLURM_VERSION") site.version = Harmless(value);
+    if (name == "ClusterName") site.cluster = Printable(value);
+    if (name == "SLURM_VERSION") site.version = Printable(value);
     if (name == "AccountingStorageType") site.accounting = absl::EndsWith(value, "slurmdbd");
     if (name == "MessageTimeout" && absl::SimpleAtoi(value.substr(0, value.find(' ')), &seconds) &&
         seconds > 0)
       site.message_timeout = absl::Seconds(seconds);
   }
-  if (site.cluster.empty()) return absl::UnavailableError("scontrol show config has no ClusterName");
+  if (site.cluster.empty())
+    return absl::UnavailableError("the output of scontrol show config has no ClusterName");
   return site;
 }
 

@@ -1,4 +1,4 @@
-// What Slurm is asked and told, one method a program. No memory, no decisions.
+// Calls Slurm's command-line programs, one method for each program. Keeps no state and makes no decisions.
 #pragma once
 
 #include <string>
@@ -12,42 +12,44 @@
 
 namespace scalelab::server {
 
-// Any number of threads. Each method blocks until the program has ended or `deadline` has passed. Errors are
-// UNAVAILABLE, in Slurm's words, and say nothing about any job.
+// Safe to call from any thread. Each method blocks until the program has ended or `timeout` has passed.
+// Errors are UNAVAILABLE and contain Slurm's message; after an error the state of every job is unknown.
 class SlurmClient {
  public:
-  explicit SlurmClient(absl::Duration deadline);
+  explicit SlurmClient(absl::Duration timeout);
 
-  // Own jobs, those that ended and are still remembered too; of one name, or of all (empty).
+  // Returns this user's jobs, also ended ones that squeue still lists; only those called `name` unless
+  // it is empty.
   absl::StatusOr<Queue> Jobs(const std::string& name = "") const;
-  // Ended and forgotten jobs, from the accounting database.
+  // Returns jobs from the accounting database, also those that squeue does not list any more.
   absl::StatusOr<Queue> Accounted(const std::vector<std::string>& names) const;
   absl::StatusOr<ClusterView> View() const;
-  // The job's id, or what it means that there is none.
+  // The id of the job, or why there is none.
   struct Submitted {
     std::string id;  // empty: refused
     Refusal refusal;
   };
   Submitted Submit(const JobRequest& request, const std::string& script) const;
-  // Own jobs of this name; one of them only when `id` is given. OK also when there is none.
+  // Cancels this user's jobs called `name`, or the one with `id`. OK also when there is none.
   absl::Status Cancel(const std::string& name, const std::string& id = "") const;
-  // What is fixed as long as the controller runs.
+  // Properties of the cluster that are fixed while its controller runs.
   struct Site {
     std::string cluster, version;
-    bool accounting = false;  // a database that sacct can ask
+    bool accounting = false;  // sacct works: there is an accounting database
     absl::Duration message_timeout = absl::Seconds(10);
   };
-  absl::StatusOr<Site> AskSite() const;
+  absl::StatusOr<Site> ReadSite() const;
 
  private:
-  absl::StatusOr<std::string> Ask(const std::vector<std::string>& argv) const;
+  // Returns the standard output of a program.
+  absl::StatusOr<std::string> Output(const std::vector<std::string>& argv) const;
 
-  const absl::Duration deadline_;
-  const std::string user_;  // own uid: names can be spelt in several ways
+  const absl::Duration timeout_;
+  const std::string user_;  // uid of this process: a name can have several spellings
   const std::vector<std::string> environment_;
 };
 
-// Where the environment of a job has the secret; the worker's options name it.
+// The environment variable of a job that contains the allocation's secret. The worker reads it.
 inline constexpr absl::string_view kSecretVariable = "SCALELAB_ALLOCATION_SECRET";
 
 }  // namespace scalelab::server

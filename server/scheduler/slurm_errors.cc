@@ -1,7 +1,13 @@
 #include "server/scheduler/slurm_errors.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace scalelab::server {
 namespace {
@@ -11,38 +17,39 @@ using Code = absl::StatusCode;
 enum class Field { kNone, kPartition, kShape, kTime, kAccount, kQos, kConstraint, kReservation, kOptions };
 
 struct Known {
-  absl::string_view words;  // as slurm_strerror and sbatch say them
+  absl::string_view text;  // part of a message of slurm_strerror or sbatch
   Code code;
   Field field = Field::kNone;
-  absl::string_view then = "";  // what to try
+  absl::string_view advice = "";
 };
 
 constexpr Code kNever = Code::kInvalidArgument;
 constexpr Code kForbidden = Code::kPermissionDenied;
 constexpr Code kLater = Code::kResourceExhausted;
-constexpr Code kAway = Code::kUnavailable;
-constexpr absl::string_view kAskForLess =
-    "ask for fewer ranks, ranks_per_node, cpus_per_rank, gpus_per_rank or memory_mib, or another partition";
+constexpr Code kUnreachable = Code::kUnavailable;
+constexpr absl::string_view kRequestLess =
+    "request fewer ranks, ranks_per_node, cpus_per_rank, gpus_per_rank or memory_mib, or another partition";
 
-// The first match counts: the particular before the general. What is not here is UNAVAILABLE and open.
+// The first match counts, so specific messages come before general ones. After any other message it is
+// unknown whether the job was accepted.
 constexpr Known kKnown[] = {
-    // Whatever else is said: it was not sent.
-    {"Unable to contact slurm controller (connect failure)", kAway},
-    {"Slurm backup controller in standby mode", kAway},
-    {"Controller is in standby mode", kAway},
-    {"Failed to connect to authentication agent", kAway},
-    {"Munge encode failed", kAway},
-    // A limit on submitted jobs (AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit, ...) passes.
+    // The request was certainly not sent.
+    {"Unable to contact slurm controller (connect failure)", kUnreachable},
+    {"Slurm backup controller in standby mode", kUnreachable},
+    {"Controller is in standby mode", kUnreachable},
+    {"Failed to connect to authentication agent", kUnreachable},
+    {"Munge encode failed", kUnreachable},
+    // Limits on submitted jobs (AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit, ...) are temporary.
     {"SubmitJob", kLater},
-    // What this job alone is too large for, where the QOS refuses at submit (DenyOnLimit).
+    // Limits that this job alone exceeds, where the QOS refuses at submission (DenyOnLimit).
     {"MaxWallDuration", kNever, Field::kTime, "shorten resources.time"},
-    {"MinutesPerJob", kNever, Field::kTime, "shorten resources.time, or ask for fewer ranks"},
-    {"PerJob", kNever, Field::kShape, kAskForLess},
-    {"PerNode", kNever, Field::kShape, kAskForLess},
-    {"PerUser", kNever, Field::kShape, kAskForLess},
-    {"PerAccount", kNever, Field::kShape, kAskForLess},
-    {"QOSMin", kNever, Field::kShape, "ask for more, or change sbatch_options.qos"},
-    // Other limits pass.
+    {"MinutesPerJob", kNever, Field::kTime, "shorten resources.time, or request fewer ranks"},
+    {"PerJob", kNever, Field::kShape, kRequestLess},
+    {"PerNode", kNever, Field::kShape, kRequestLess},
+    {"PerUser", kNever, Field::kShape, kRequestLess},
+    {"PerAccount", kNever, Field::kShape, kRequestLess},
+    {"QOSMin", kNever, Field::kShape, "request more resources, or change sbatch_options.qos"},
+    // Other limits are temporary.
     {"Job violates accounting/QOS policy", kLater},
     {"Requested account has breached requested QOS usage threshold", kLater},
     {"MaxJobCount limit reached", kLater},
@@ -57,7 +64,7 @@ constexpr Known kKnown[] = {
     {"Requested reservation not usable now", kLater},
     {"Requested reservation is in use", kLater},
     {"Burst Buffer resource limit exceeded", kLater},
-    // Never.
+    // Permanent errors.
     {"nvalid partition", kNever, Field::kPartition, "sinfo lists them; change resources.partition"},
     {"No partition specified or system default partition", kNever, Field::kPartition,
      "name one in resources.partition"},
@@ -68,21 +75,21 @@ constexpr Known kKnown[] = {
     {"Invalid feature", kNever, Field::kConstraint, "change sbatch_options.constraint"},
     {"Requested reservation is invalid", kNever, Field::kReservation, "change sbatch_options.reservation"},
     {"Invalid generic resource (gres)", kNever, Field::kShape,
-     "this cluster knows no such GPUs; change gpus_per_rank or sbatch_options.gres"},
+     "this cluster has no such GPUs; change gpus_per_rank or sbatch_options.gres"},
     {"Invalid license", kNever, Field::kOptions, "change sbatch_options.licenses"},
     {"Invalid node name", kNever, Field::kOptions, "change sbatch_options.nodelist or exclude"},
     {"Requested time limit is invalid", kNever, Field::kTime, "shorten resources.time"},
     {"Time limit specification required", kNever, Field::kTime, "set resources.time"},
-    {"Requested node configuration is not available", kNever, Field::kShape, kAskForLess},
-    {"More processors requested than permitted", kNever, Field::kShape, kAskForLess},
-    {"Node count specification invalid", kNever, Field::kShape, kAskForLess},
-    {"CPU count", kNever, Field::kShape, kAskForLess},
-    {"Task count specification invalid", kNever, Field::kShape, kAskForLess},
+    {"Requested node configuration is not available", kNever, Field::kShape, kRequestLess},
+    {"More processors requested than permitted", kNever, Field::kShape, kRequestLess},
+    {"Node count specification invalid", kNever, Field::kShape, kRequestLess},
+    {"CPU count", kNever, Field::kShape, kRequestLess},
+    {"Task count specification invalid", kNever, Field::kShape, kRequestLess},
     {"Memory required by task is not available", kNever, Field::kShape, "lower resources.memory_mib"},
     {"Memory specification can not be satisfied", kNever, Field::kShape, "lower resources.memory_mib"},
     {"unrecognized option", kNever, Field::kOptions, "correct sbatch_options"},
     {"option '", kNever, Field::kOptions, "correct sbatch_options"},
-    {"mutually exclusive", kNever, Field::kOptions, "leave one of them out of sbatch_options"},
+    {"mutually exclusive", kNever, Field::kOptions, "remove one of them from sbatch_options"},
     {"Invalid --", kNever, Field::kOptions, "correct sbatch_options"},
     {"Invalid wckey", kNever, Field::kOptions, "change sbatch_options.wckey"},
     {"Pathname of a file, directory or other parameter too long", kNever, Field::kOptions,
@@ -127,6 +134,26 @@ std::string About(Field field, const JobRequest& request) {
 
 }  // namespace
 
+std::string FailureReason(const CommandResult& result) {
+  if (result.truncated) return "it wrote more than 16 MiB";
+  std::vector<std::string> lines;
+  for (absl::string_view line : absl::StrSplit(result.err, '\n', absl::SkipWhitespace())) {
+    line = absl::StripAsciiWhitespace(line);
+    const size_t error = line.find("error: ");  // "sbatch: error: ..."
+    std::string message(error < 20 ? line.substr(error + 7) : line);
+    std::replace_if(
+        message.begin(), message.end(), [](unsigned char c) { return c < 0x20 || c >= 0x7F; }, '?');
+    if (lines.size() < 4 && std::find(lines.begin(), lines.end(), message) == lines.end())
+      lines.push_back(message.substr(0, 300));
+  }
+  const std::string messages = absl::StrJoin(lines, "; ");
+  if (result.timed_out)
+    return absl::StrCat("it did not end before the timeout", messages.empty() ? "" : ": ", messages);
+  if (!messages.empty()) return messages;
+  return result.signal != 0 ? absl::StrCat("it was killed by signal ", result.signal)
+                            : absl::StrCat("it ended with status ", result.exit_code, " and no message");
+}
+
 std::string Shape(const JobRequest& request) {
   const auto count = [](int n, absl::string_view what) {
     return absl::StrCat(n, " ", what, n == 1 ? "" : "s");
@@ -136,32 +163,31 @@ std::string Shape(const JobRequest& request) {
                    count(request.cpus_per_rank, "core"));
   if (request.gpus_per_rank > 0) absl::StrAppend(&shape, " and ", count(request.gpus_per_rank, "GPU"));
   if (request.ranks_per_node > 1) absl::StrAppend(&shape, " each");
-  if (request.memory_mib > 0) absl::StrAppend(&shape, ", ", request.memory_mib, " MiB a node");
+  if (request.memory_mib > 0) absl::StrAppend(&shape, ", ", request.memory_mib, " MiB per node");
   return shape;
 }
 
-Refusal Refused(const CommandResult& result, const JobRequest& request) {
-  const std::string words = Complaint(result);
-  // sbatch goes on trying by itself for two minutes when the queue is full; whether its last try was heard is
-  // not known.
+Refusal InterpretFailure(const CommandResult& result, const JobRequest& request) {
+  const std::string reason = FailureReason(result);
+  // When the queue is full, sbatch retries for two minutes. It is unknown whether its last attempt arrived.
   const bool killed = result.timed_out || result.truncated || result.exit_code < 0;
   if (!killed && result.exit_code != 0) {
     for (const Known& known : kKnown) {
-      if (!absl::StrContains(words, known.words)) continue;
-      if (known.code == kAway) {
-        return {absl::UnavailableError(absl::StrCat("not submitted, Slurm cannot be reached: ", words))};
+      if (!absl::StrContains(reason, known.text)) continue;
+      if (known.code == kUnreachable) {
+        return {absl::UnavailableError(absl::StrCat("not submitted: Slurm cannot be reached: ", reason))};
       }
       if (known.code == kLater)
-        return {absl::ResourceExhaustedError(absl::StrCat("Slurm takes no job for now: ", words))};
+        return {absl::ResourceExhaustedError(absl::StrCat("Slurm accepts no job at the moment: ", reason))};
       return {absl::Status(known.code, absl::StrCat("Slurm refused ", About(known.field, request), " (",
-                                                    words, "); ", known.then))};
+                                                    reason, "); ", known.advice))};
     }
   }
   return {
       absl::UnavailableError(absl::StrCat(
-          "it is not known whether Slurm took the job (sbatch: ",
-          result.exit_code == 0 ? absl::StrCat("no job id in its answer '", result.out.substr(0, 100), "'")
-                                : words,
+          "it is unknown whether Slurm accepted the job (sbatch: ",
+          result.exit_code == 0 ? absl::StrCat("no job id in its output '", result.out.substr(0, 100), "'")
+                                : reason,
           ")")),
       true};
 }

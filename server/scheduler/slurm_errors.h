@@ -1,21 +1,26 @@
-// What it means that sbatch failed. Pure.
+// Interprets failures of Slurm's programs. Pure.
 #pragma once
 
+#include <string>
+
 #include "absl/status/status.h"
+#include "server/command/command.h"
 #include "server/scheduler/scheduler.h"
-#include "server/scheduler/slurm_commands.h"
 
 namespace scalelab::server {
 
 struct Refusal {
-  absl::Status status;  // as Scheduler::Submit promises; one sentence with Slurm's own words
-  bool open = false;    // Slurm may have taken the job all the same
+  absl::Status status;     // with the codes of Scheduler::Submit; one sentence that contains Slurm's message
+  bool may_exist = false;  // Slurm may have accepted the job nevertheless
 };
 
-// `result` is that of an sbatch that gave no job id.
-Refusal Refused(const CommandResult& result, const JobRequest& request);
+// Interprets the result of an sbatch that printed no job id.
+Refusal InterpretFailure(const CommandResult& result, const JobRequest& request);
 
-// "2 nodes with 4 ranks of 1 core each"
+// Returns why a program failed, in one line: its error messages, or that it was killed.
+std::string FailureReason(const CommandResult& result);
+
+// Describes the resources of a job: "2 nodes with 4 ranks of 1 core each".
 std::string Shape(const JobRequest& request);
 
 }  // namespace scalelab::server

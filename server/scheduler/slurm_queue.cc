@@ -21,7 +21,7 @@ bool All(absl::string_view text, absl::string_view others) {
   });
 }
 
-// squeue: the status as wait() gives it; sacct: "status:signal".
+// Parses an exit status: squeue prints that of wait(), sacct prints "status:signal".
 bool ParseExit(absl::string_view text, QueueRow* row) {
   int raw = 0;
   if (absl::SimpleAtoi(text, &raw)) {
@@ -35,7 +35,7 @@ bool ParseExit(absl::string_view text, QueueRow* row) {
 }
 
 std::optional<QueueRow> ParseRow(absl::string_view line, uid_t uid, bool* other_user) {
-  // The name comes last and may hold anything, separators too.
+  // The name is the last column, because it may contain separators.
   const std::vector<absl::string_view> f = absl::StrSplit(line, absl::MaxSplits('|', kColumns - 1));
   if (f.size() != kColumns) return std::nullopt;
   int64_t owner = -1, seconds = 0;
@@ -44,18 +44,18 @@ std::optional<QueueRow> ParseRow(absl::string_view line, uid_t uid, bool* other_
   QueueRow row;
   row.id = std::string(f[0]);
   const std::vector<absl::string_view> state = absl::StrSplit(f[2], absl::MaxSplits(' ', 2));
-  row.word = std::string(state[0]);  // sacct: "CANCELLED by 1000"
-  if (state.size() == 3 && state[1] == "by") row.by = std::string(state[2]);
-  if (row.id.empty() || !All(row.id, "_[]-,%+") || row.word.empty() || !All(row.word, "_+") ||
-      !All(row.by, "") || !ParseExit(f[4], &row)) {
+  row.slurm_state = std::string(state[0]);  // sacct: "CANCELLED by 1000"
+  if (state.size() == 3 && state[1] == "by") row.cancelled_by = std::string(state[2]);
+  if (row.id.empty() || !All(row.id, "_[]-,%+") || row.slurm_state.empty() || !All(row.slurm_state, "_+") ||
+      !All(row.cancelled_by, "") || !ParseExit(f[4], &row)) {
     return std::nullopt;
   }
-  if (f[3] != "None") row.reason = Harmless(f[3]);
+  if (f[3] != "None") row.reason = Printable(f[3]);
   if (absl::SimpleAtoi(f[5], &seconds)) row.end = absl::FromUnixSeconds(seconds);
   row.used = ParseSlurmDuration(f[6]).value_or(absl::ZeroDuration());
   if (absl::EqualsIgnoreCase(f[6], "INVALID")) row.used = absl::ZeroDuration();
   row.limit = ParseSlurmDuration(f[7]).value_or(absl::InfiniteDuration());
-  if (!absl::StartsWith(f[8], "None") && f[8] != "(null)") row.nodes = Harmless(f[8], 1000);
+  if (!absl::StartsWith(f[8], "None") && f[8] != "(null)") row.nodes = Printable(f[8], 1000);
   row.name = std::string(f[9]);
   return row;
 }
@@ -69,13 +69,13 @@ int64_t Number(const QueueRow& row) {
 
 Queue ParseQueue(absl::string_view text, uid_t uid) {
   Queue queue;
-  queue.cut = !text.empty() && text.back() != '\n';
+  queue.incomplete = !text.empty() && text.back() != '\n';
   for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
     bool other_user = false;
     std::optional<QueueRow> row = ParseRow(line, uid, &other_user);
     if (!row) {
-      if (queue.malformed++ == 0) queue.first_malformed = Harmless(line);
-      absl::StrAppend(&queue.text, line, "\n");
+      if (queue.malformed++ == 0) queue.first_malformed = Printable(line);
+      absl::StrAppend(&queue.malformed_lines, line, "\n");
     } else if (!other_user && IsToken(row->name)) {
       queue.jobs[row->name].push_back(*std::move(row));
     }
@@ -89,7 +89,8 @@ Queue ParseQueue(absl::string_view text, uid_t uid) {
 
 std::optional<std::string> ParseSubmitted(absl::string_view text) {
   const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n', absl::SkipWhitespace());
-  if (lines.empty() || text.back() != '\n') return std::nullopt;  // half a number is another number
+  if (lines.empty() || text.back() != '\n')
+    return std::nullopt;  // an incomplete number is a different number
   const std::vector<absl::string_view> parts = absl::StrSplit(lines.back(), ';');
   const bool digits = !parts[0].empty() && parts[0].size() <= 12 &&
                       std::all_of(parts[0].begin(), parts[0].end(), absl::ascii_isdigit);
@@ -120,15 +121,15 @@ bool IsToken(absl::string_view text) {
   return !text.empty() && text.size() <= 64 && text[0] != '-' && All(text, "-_");
 }
 
-std::string Harmless(absl::string_view text, size_t most) {
-  std::string harmless(text.substr(0, most));
+std::string Printable(absl::string_view text, size_t limit) {
+  std::string printable(text.substr(0, limit));
   std::replace_if(
-      harmless.begin(), harmless.end(), [](unsigned char c) { return c < 0x20 || c >= 0x7F; }, '?');
-  if (text.size() > most) harmless += "...";
-  return harmless;
+      printable.begin(), printable.end(), [](unsigned char c) { return c < 0x20 || c >= 0x7F; }, '?');
+  if (text.size() > limit) printable += "...";
+  return printable;
 }
 
-const QueueRow& Chosen(const std::vector<QueueRow>& jobs) {
+const QueueRow& Choose(const std::vector<QueueRow>& jobs) {
   const auto rank = [](const QueueRow& row) {
     if (IsLive(row)) return row.nodes.empty() ? 2 : 0;
     return row.nodes.empty() ? 3 : 1;

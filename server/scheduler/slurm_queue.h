@@ -1,5 +1,5 @@
-// What squeue and sacct print, and what it means. Pure. Everything read here is foreign text: what does not
-// have the expected form is counted and never acted on.
+// Parses and interprets the output of squeue and sacct. Pure. Malformed lines are counted
+// and otherwise ignored.
 #pragma once
 
 #include <sys/types.h>
@@ -15,69 +15,72 @@
 
 namespace scalelab::server {
 
-// One job of ours.
+// One job of this user.
 struct QueueRow {
   std::string id;
-  std::string name;    // the token
-  std::string word;    // Slurm's state, for example "RUNNING"
-  std::string by;      // sacct only: uid of whoever cancelled it
-  std::string reason;  // Slurm's code, "None" left out
+  std::string name;          // the token
+  std::string slurm_state;   // for example "RUNNING"
+  std::string cancelled_by;  // uid; only from sacct
+  std::string reason;        // Slurm's reason code; empty for "None"
   int exit_code = 0;
   int signal = 0;
-  absl::Time end = absl::InfiniteFuture();          // running: when its limit ends it; over: when it ended
-  absl::Duration used = absl::ZeroDuration();       // time it has run
+  absl::Time end = absl::InfiniteFuture();          // running: when its limit ends it; ended: when it ended
+  absl::Duration used = absl::ZeroDuration();       // run time so far
   absl::Duration limit = absl::InfiniteDuration();  // its time limit
-  std::string nodes;                                // empty: it never began
+  std::string nodes;                                // empty: it never started
 };
 
 struct Queue {
-  std::map<std::string, std::vector<QueueRow>> jobs;  // by name, in the order of their ids
-  int malformed = 0;                                  // lines that are no row
-  std::string first_malformed;                        // the first of them, made harmless
-  bool cut = false;                                   // the last line has no end: the answer is incomplete
-  std::string text;                                   // of the malformed lines
+  std::map<std::string, std::vector<QueueRow>> jobs;  // by name, sorted by id
+  int malformed = 0;                                  // number of malformed lines
+  std::string first_malformed;                        // the first of them, made printable
+  bool incomplete = false;      // the last line has no newline, so the output is incomplete
+  std::string malformed_lines;  // all of them
 
-  // Some line that could not be read speaks of this name: nothing may be concluded from its absence.
-  bool Mentions(const std::string& name) const { return text.find(name) != std::string::npos; }
+  // Returns whether a malformed line contains this name. If so, a missing row does not mean that the
+  // job is gone.
+  bool Mentions(const std::string& name) const { return malformed_lines.find(name) != std::string::npos; }
 };
 
-// The columns to ask for, in the order ParseQueue expects; times as seconds since 1970 (SLURM_TIME_FORMAT).
+// The columns that ParseQueue expects, in order. Times are seconds since 1970 (SLURM_TIME_FORMAT).
 inline constexpr absl::string_view kSqueueColumns =
     "JobID:0|,UserID:0|,State:0|,Reason:0|,exit_code:0|,EndTime:0|,TimeUsed:0|,TimeLimit:0|,NodeList:0|,Name:"
     "0";
 inline constexpr absl::string_view kSacctColumns =
     "JobIDRaw,UID,State,Reason,ExitCode,End,Elapsed,Timelimit,NodeList,JobName";
 
-// Rows of other users are left out.
+// Ignores rows of other users than `uid`.
 Queue ParseQueue(absl::string_view text, uid_t uid);
 
-// sbatch --parsable: "123" or "123;cluster" on its last line.
+// Returns the job id that sbatch --parsable prints in its last line: "123" or "123;cluster".
 std::optional<std::string> ParseSubmitted(absl::string_view text);
 
-// "1-02:03:04", "02:03:04", "03:04"; infinite for "UNLIMITED" and its like; nothing for anything else.
+// Parses "1-02:03:04", "02:03:04" and "03:04"; "UNLIMITED" and its synonyms are infinite. Returns nothing
+// for other text.
 std::optional<absl::Duration> ParseSlurmDuration(absl::string_view text);
 
-// Names that may stand in a command line and a job name: letters, digits, '-' and '_', at most 64.
+// Returns whether `text` is safe in a command line and as a job name: at most 64 letters, digits,
+// '-' and '_'.
 bool IsToken(absl::string_view text);
 
-// Printable ASCII of at most `most` characters, anything else replaced.
-std::string Harmless(absl::string_view text, size_t most = 200);
+// Returns at most `limit` characters of `text`, with everything but printable ASCII replaced by '?'.
+std::string Printable(absl::string_view text, size_t limit = 200);
 
-// The row that counts when several jobs have one token, which happens when Slurm took a job although it
-// seemed that it did not: the one that runs, else one that has run, else the oldest that waits, else the
-// oldest. `jobs` must not be empty.
-const QueueRow& Chosen(const std::vector<QueueRow>& jobs);
+// Chooses among several jobs with one token, which exist when Slurm accepted a job although sbatch
+// failed: the running job, else one that has run, else the oldest pending one, else the oldest. `jobs`
+// must not be empty.
+const QueueRow& Choose(const std::vector<QueueRow>& jobs);
 
-// Rows that may still do something.
+// Returns whether a job is pending or running.
 bool IsLive(const QueueRow& row);
 
-// Who ended a job that was cancelled, as far as this process knows.
+// Who cancelled a job, as far as this process can tell.
 enum class Canceller { kUnknown, kUs, kSomebodyElse };
 
-// Nothing when the state is a word this version does not know.
+// Interprets a row. Returns nothing when its Slurm state is unknown.
 std::optional<JobStatus> StatusOf(const QueueRow& row, Canceller canceller = Canceller::kUnknown);
 
-// Slurm's reason for a pending job in words, the code kept in brackets: "waits for free nodes (Resources)".
+// Explains Slurm's reason code for a pending job: "waits for free nodes (Resources)".
 std::string PendingReason(absl::string_view reason);
 
 }  // namespace scalelab::server

@@ -5,12 +5,13 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <mutex>
 #include <optional>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "server/command/command.h"
 #include "server/scheduler/slurm_client.h"
-#include "server/scheduler/slurm_commands.h"
 #include "server/scheduler/slurm_view.h"
 #include "spdlog/spdlog.h"
 
@@ -19,25 +20,27 @@ namespace {
 
 using State = JobStatus::State;
 
-constexpr absl::Duration kForgetAfter = absl::Hours(1);      // jobs that nobody asks about any more
-constexpr absl::Duration kClocksDiffer = absl::Seconds(20);  // by less; a silent worker is waited for longer
+// Jobs that no call has named for this long are forgotten.
+constexpr absl::Duration kForgetAfter = absl::Hours(1);
+// Maximum difference between the clocks of this machine and the controller. Less than the worker timeout.
+constexpr absl::Duration kClockSkew = absl::Seconds(20);
 
-// What this process knows of one token.
-struct Job {
-  // Whether Slurm may have a job of this name although it does not list it.
+// The state of one token in this process.
+struct TrackedJob {
+  // Slurm may have a job of this name although it does not list it.
   bool may_exist = true;
-  std::string doubt;                                  // why it may
+  std::string doubt;                                  // why it may exist
   std::optional<JobStatus> last;                      // when it was listed last
-  absl::Time missing_since = absl::InfiniteFuture();  // first of the answers without it, none failed since
-  absl::Time asked;
-  absl::Time cancelled = absl::InfiniteFuture();  // by us, the first time
-  bool seen_alive = false;                        // by this process
+  absl::Time missing_since = absl::InfiniteFuture();  // first answer without it; reset when a query fails
+  absl::Time asked;                                   // last call for this token
+  absl::Time cancelled = absl::InfiniteFuture();      // first Cancel()
+  bool seen_alive = false;                            // by this process
 };
 
-// A job that had ended before we cancelled it was silent, and it was that for a reason of its own.
-Canceller CancellerOf(const Job& job, const QueueRow& row) {
+// Returns who cancelled a job. If it ended before our cancel, it was not us.
+Canceller CancellerOf(const TrackedJob& job, const QueueRow& row) {
   if (job.cancelled != absl::InfiniteFuture())
-    return row.end < job.cancelled - kClocksDiffer ? Canceller::kSomebodyElse : Canceller::kUs;
+    return row.end < job.cancelled - kClockSkew ? Canceller::kSomebodyElse : Canceller::kUs;
   return job.seen_alive ? Canceller::kSomebodyElse : Canceller::kUnknown;
 }
 
@@ -52,14 +55,14 @@ JobStatus Status(const std::string& token, const std::string& id, State state) {
 class SlurmScheduler final : public Scheduler {
  public:
   explicit SlurmScheduler(SlurmSchedulerOptions options)
-      : options_(std::move(options)), slurm_(options_.command_deadline), settle_(options_.settle) {}
+      : options_(std::move(options)), slurm_(options_.command_timeout), settle_(options_.settle) {}
 
-  // One look at Slurm, to say early what is wrong.
+  // Queries Slurm once, so that a wrong set-up is logged early.
   void Start();
 
   std::string name() const override { return "slurm"; }
   Capacity capacity() const override {
-    std::lock_guard lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     return CapacityOf(view_);
   }
   std::string Script(const JobRequest& request) const override {
@@ -71,57 +74,57 @@ class SlurmScheduler final : public Scheduler {
   absl::Status Cancel(const std::string& token) override;
 
  private:
-  void Missed(const absl::Status& why);
-  void Answered();
-  JobStatus Listed(const std::string& token, const std::vector<QueueRow>& rows, Job& job);
-  void EndDoubles(const std::vector<QueueRow>& rows, const QueueRow& kept);
-  bool CertainlyGone(Job& job);
-  JobStatus Uncertain(const std::string& token, const Job& job, const std::string& why) const;
-  void LookIntoAccounting(std::map<std::string, JobStatus*>& gone);
-  absl::Status Fits(const JobRequest& request);
-  absl::Status Prepare(const JobRequest& request, const std::string& script);
+  void QueryFailed(const absl::Status& error);
+  void QuerySucceeded();
+  JobStatus Listed(const std::string& token, const std::vector<QueueRow>& rows, TrackedJob& job);
+  void CancelDuplicates(const std::vector<QueueRow>& rows, const QueueRow& kept);
+  bool CertainlyGone(TrackedJob& job);
+  JobStatus Uncertain(const std::string& token, const TrackedJob& job, const std::string& why) const;
+  void ReadAccounting(std::map<std::string, JobStatus*>& gone);
+  absl::Status Fits(const JobRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status WriteScript(const JobRequest& request, const std::string& script);
 
   const SlurmSchedulerOptions options_;
   const SlurmClient slurm_;
 
-  // The scheduler thread's.
-  std::map<std::string, Job> jobs_;
+  // Used only by the thread that calls Submit, Poll and Cancel.
+  std::map<std::string, TrackedJob> jobs_;
   std::optional<SlurmClient::Site> site_;
   absl::Duration settle_;
-  absl::Time away_since_ = absl::InfiniteFuture();
-  absl::Time view_asked_ = absl::InfinitePast();
+  absl::Time unreachable_since_ = absl::InfiniteFuture();
+  absl::Time view_refreshed_ = absl::InfinitePast();
 
-  mutable std::mutex mutex_;
-  ClusterView view_;  // protected by mutex_
+  mutable absl::Mutex mutex_;
+  ClusterView view_ ABSL_GUARDED_BY(mutex_);
 };
 
 void SlurmScheduler::Start() {
-  view_asked_ = options_.now();
+  view_refreshed_ = options_.now();
   if (const absl::StatusOr<ClusterView> view = View(); view.ok()) {
-    Answered();
+    QuerySucceeded();
   } else {
-    Missed(view.status());
-    spdlog::warn("Slurm does not answer; jobs are submitted once it does ({})",
+    QueryFailed(view.status());
+    spdlog::warn("Slurm does not answer; jobs are submitted when it answers again: {}",
                  std::string(view.status().message()));
   }
 }
 
-// Nothing was learnt, and what was learnt before from answers without a job counts no more: the controller
-// may come back with an older state.
-void SlurmScheduler::Missed(const absl::Status& why) {
-  away_since_ = std::min(away_since_, options_.now());
+// Earlier answers that did not list a job count no more, because a restarted controller may load
+// an older state.
+void SlurmScheduler::QueryFailed(const absl::Status& error) {
+  unreachable_since_ = std::min(unreachable_since_, options_.now());
   for (auto& [token, job] : jobs_) job.missing_since = absl::InfiniteFuture();
-  spdlog::debug("Slurm: {}", why.ToString());
+  spdlog::debug("Slurm: {}", error.ToString());
 }
 
-void SlurmScheduler::Answered() {
-  if (away_since_ != absl::InfiniteFuture() && site_) {
-    spdlog::info("Slurm answers again after {}", absl::FormatDuration(options_.now() - away_since_));
+void SlurmScheduler::QuerySucceeded() {
+  if (unreachable_since_ != absl::InfiniteFuture() && site_) {
+    spdlog::info("Slurm answers again after {}", absl::FormatDuration(options_.now() - unreachable_since_));
   }
-  away_since_ = absl::InfiniteFuture();
+  unreachable_since_ = absl::InfiniteFuture();
   if (site_) return;
-  absl::StatusOr<SlurmClient::Site> site = slurm_.AskSite();
-  if (!site.ok()) return;  // asked again with the next poll
+  absl::StatusOr<SlurmClient::Site> site = slurm_.ReadSite();
+  if (!site.ok()) return;  // the next poll retries
   settle_ = options_.settle == absl::ZeroDuration() ? options_.settle
                                                     : std::max(options_.settle, 2 * site->message_timeout);
   spdlog::info("Slurm {} of cluster {}, {}", site->version, site->cluster,
@@ -131,22 +134,23 @@ void SlurmScheduler::Answered() {
 
 absl::StatusOr<std::string> SlurmScheduler::Submit(const JobRequest& request) {
   if (!IsToken(request.token))
-    return absl::InvalidArgumentError(absl::StrCat("'", Harmless(request.token), "' is no token of a job"));
-  // A token of which Poll has not yet said anything is new: its first sbatch is this one.
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", Printable(request.token), "' is not a valid token of a job"));
+  // A token that is not tracked is new: no sbatch was called for it.
   const bool is_new = !jobs_.contains(request.token);
-  Job& job = jobs_[request.token];
+  TrackedJob& job = jobs_[request.token];
   if (is_new) job.may_exist = false;
   job.asked = options_.now();
   if (job.last && IsOver(job.last->state)) return job.last->external_id;
 
   absl::StatusOr<Queue> queue = slurm_.Jobs(request.token);
   if (!queue.ok()) {
-    Missed(queue.status());
+    QueryFailed(queue.status());
     return absl::UnavailableError(
-        absl::StrCat("not submitted, Slurm cannot be asked: ", queue.status().message()));
+        absl::StrCat("not submitted: Slurm cannot be queried: ", queue.status().message()));
   }
   if (const auto found = queue->jobs.find(request.token); found != queue->jobs.end()) {
-    spdlog::info("allocation {}: Slurm has its job {} already", request.token, Chosen(found->second).id);
+    spdlog::info("allocation {}: Slurm already has its job {}", request.token, Choose(found->second).id);
     return Listed(request.token, found->second, job).external_id;
   }
   if (queue->Mentions(request.token) || (job.may_exist && !CertainlyGone(job))) {
@@ -155,34 +159,36 @@ absl::StatusOr<std::string> SlurmScheduler::Submit(const JobRequest& request) {
   }
   if (absl::Status fits = Fits(request); !fits.ok()) return fits;
   const std::string script = Script(request);
-  if (absl::Status prepared = Prepare(request, script); !prepared.ok()) return prepared;
+  if (absl::Status written = WriteScript(request, script); !written.ok()) return written;
 
-  job = Job{};
+  job = TrackedJob{};
   job.asked = options_.now();
-  job.doubt = "Slurm has taken the job and does not list it yet";
+  job.doubt = "Slurm has accepted the job and does not list it yet";
   const SlurmClient::Submitted submitted = slurm_.Submit(request, script);
   if (!submitted.id.empty()) {
-    spdlog::info("allocation {} of study {} is Slurm's job {}", request.token, request.study, submitted.id);
+    spdlog::info("allocation {} of study {}: submitted as Slurm job {}", request.token, request.study,
+                 submitted.id);
     job.last = Status(request.token, submitted.id, State::kPending);
     return submitted.id;
   }
-  job.may_exist = submitted.refusal.open;
+  job.may_exist = submitted.refusal.may_exist;
   job.doubt = std::string(submitted.refusal.status.message());
   return submitted.refusal.status;
 }
 
+// Checks a request against the nodes of the cluster; queries Slurm only when it would be refused.
 absl::Status SlurmScheduler::Fits(const JobRequest& request) {
   {
-    std::lock_guard lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     if (CheckFits(view_, request).ok()) return absl::OkStatus();
   }
-  // Refused only by what is true now.
   const absl::StatusOr<ClusterView> view = View();
   return view.ok() ? CheckFits(*view, request) : absl::OkStatus();
 }
 
-// The directory exists before the job writes its output there.
-absl::Status SlurmScheduler::Prepare(const JobRequest& request, const std::string& script) {
+// Writes the script into the directory of the allocation, which must exist before the job writes
+// its output there.
+absl::Status SlurmScheduler::WriteScript(const JobRequest& request, const std::string& script) {
   const std::string directory = AllocationDirectory(options_.script, request.token);
   std::error_code error;
   std::filesystem::create_directories(directory, error);
@@ -192,7 +198,7 @@ absl::Status SlurmScheduler::Prepare(const JobRequest& request, const std::strin
   if (!error && file) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("cannot write ", directory, "/job.sh: ", error ? error.message() : std::strerror(errno),
-                   "; is there space left, and may this user write there?"));
+                   "; check the free space and the permissions"));
 }
 
 absl::StatusOr<std::vector<JobStatus>> SlurmScheduler::Poll(const std::vector<std::string>& tokens) {
@@ -200,24 +206,25 @@ absl::StatusOr<std::vector<JobStatus>> SlurmScheduler::Poll(const std::vector<st
   const absl::StatusOr<Queue> queue = slurm_.Jobs();
   const absl::Time now = options_.now();
   if (!queue.ok()) {
-    Missed(queue.status());
-    return absl::UnavailableError(absl::StrCat(
-        "Slurm has not answered for ", absl::FormatDuration(absl::Trunc(now - away_since_, absl::Seconds(1))),
-        ": ", queue.status().message()));
+    QueryFailed(queue.status());
+    return absl::UnavailableError(
+        absl::StrCat("Slurm has not answered for ",
+                     absl::FormatDuration(absl::Trunc(now - unreachable_since_, absl::Seconds(1))), ": ",
+                     queue.status().message()));
   }
-  Answered();
+  QuerySucceeded();
   std::vector<JobStatus> statuses;
-  statuses.reserve(tokens.size());  // `gone` points into it
+  statuses.reserve(tokens.size());  // keeps the pointers in `gone` valid
   std::map<std::string, JobStatus*> gone;
   for (const std::string& token : tokens) {
-    Job& job = jobs_[token];
+    TrackedJob& job = jobs_[token];
     job.asked = now;
     if (const auto found = queue->jobs.find(token); found != queue->jobs.end()) {
       statuses.push_back(Listed(token, found->second, job));
     } else if (job.last && IsOver(job.last->state)) {
-      statuses.push_back(*job.last);  // Slurm forgets what has ended, after MinJobAge
+      statuses.push_back(*job.last);  // squeue lists ended jobs only for MinJobAge
     } else if (queue->Mentions(token)) {
-      statuses.push_back(Uncertain(token, job, "squeue's line about it cannot be read"));
+      statuses.push_back(Uncertain(token, job, "its line in the output of squeue is malformed"));
     } else if (job.may_exist && !CertainlyGone(job)) {
       statuses.push_back(Uncertain(token, job, ""));
     } else {
@@ -225,28 +232,30 @@ absl::StatusOr<std::vector<JobStatus>> SlurmScheduler::Poll(const std::vector<st
       if (job.may_exist) gone.emplace(token, &statuses.back());
     }
   }
-  LookIntoAccounting(gone);
+  ReadAccounting(gone);
   for (const auto& [token, status] : gone) {
     if (status->state == State::kUnknown) jobs_[token].may_exist = false;
   }
   std::erase_if(jobs_, [&](const auto& entry) { return now - entry.second.asked > kForgetAfter; });
-  if (now - view_asked_ > options_.view_age) {
-    view_asked_ = now;
+  if (now - view_refreshed_ > options_.view_age) {
+    view_refreshed_ = now;
     (void)View();
   }
   return statuses;
 }
 
-JobStatus SlurmScheduler::Listed(const std::string& token, const std::vector<QueueRow>& rows, Job& job) {
-  const QueueRow& row = Chosen(rows);
-  EndDoubles(rows, row);
+// Returns the status of a job that Slurm lists, and stores it.
+JobStatus SlurmScheduler::Listed(const std::string& token, const std::vector<QueueRow>& rows,
+                                 TrackedJob& job) {
+  const QueueRow& row = Choose(rows);
+  CancelDuplicates(rows, row);
   job.may_exist = true;
   job.missing_since = absl::InfiniteFuture();
   job.doubt = "Slurm does not list the job any more";
   std::optional<JobStatus> status = StatusOf(row, CancellerOf(job, row));
   if (!status) {
-    status = Uncertain(token, job,
-                       absl::StrCat("Slurm says it is ", Harmless(row.word), ", which is not known here"));
+    status =
+        Uncertain(token, job, absl::StrCat("its Slurm state ", Printable(row.slurm_state), " is unknown"));
     status->external_id = row.id;
   }
   if (IsLive(row)) job.seen_alive = true;
@@ -254,32 +263,33 @@ JobStatus SlurmScheduler::Listed(const std::string& token, const std::vector<Que
     const std::string output = AllocationDirectory(options_.script, token) + "/job.out";
     absl::StrAppend(&status->reason, "; see ", output);
     if (!std::filesystem::exists(output))
-      absl::StrAppend(&status->reason, ", which it has not made: does every node see that directory?");
+      absl::StrAppend(&status->reason, ", which does not exist: is that directory visible on every node?");
   }
   job.last = status;
   return *std::move(status);
 }
 
-// Slurm runs one of them at a time; the other must not begin when this one has ended.
-void SlurmScheduler::EndDoubles(const std::vector<QueueRow>& rows, const QueueRow& kept) {
+// Slurm runs only one of the jobs at a time. Cancels the other ones, so that they do not start afterwards.
+void SlurmScheduler::CancelDuplicates(const std::vector<QueueRow>& rows, const QueueRow& kept) {
   for (const QueueRow& row : rows) {
     if (&row == &kept || !IsLive(row)) continue;
-    spdlog::warn("allocation {}: Slurm has two jobs for it; {} ({}) is kept, {} ({}) is cancelled", row.name,
-                 kept.id, kept.word, row.id, row.word);
+    spdlog::warn("allocation {}: Slurm has two jobs for it; keeping {} ({}), cancelling {} ({})", row.name,
+                 kept.id, kept.slurm_state, row.id, row.slurm_state);
     if (absl::Status ended = slurm_.Cancel(row.name, row.id); !ended.ok())
-      spdlog::warn("allocation {}: {}; tried again with the next poll", row.name,
-                   std::string(ended.message()));
+      spdlog::warn("allocation {}: {}; the next poll retries", row.name, std::string(ended.message()));
   }
 }
 
-// Called once for each answer without it.
-bool SlurmScheduler::CertainlyGone(Job& job) {
+// Notes an answer of squeue without the job. Returns whether such answers have lasted for `settle_`.
+bool SlurmScheduler::CertainlyGone(TrackedJob& job) {
   const absl::Time now = options_.now();
   job.missing_since = std::min(job.missing_since, now);
   return now - job.missing_since >= settle_;
 }
 
-JobStatus SlurmScheduler::Uncertain(const std::string& token, const Job& job, const std::string& why) const {
+// Returns the last known status with the reason `why`; by default, why the job may still exist.
+JobStatus SlurmScheduler::Uncertain(const std::string& token, const TrackedJob& job,
+                                    const std::string& why) const {
   JobStatus status = job.last.value_or(Status(token, "", State::kPending));
   if (!why.empty()) {
     status.reason = why;
@@ -287,24 +297,24 @@ JobStatus SlurmScheduler::Uncertain(const std::string& token, const Job& job, co
   }
   status.reason =
       absl::StrCat(job.doubt.empty() ? "Slurm does not list the job" : job.doubt,
-                   "; it counts as gone when Slurm has not listed it for ", absl::FormatDuration(settle_));
+                   "; it counts as gone after ", absl::FormatDuration(settle_), " without it in the list");
   return status;
 }
 
-// Only when Slurm has certainly forgotten them: how they ended is then known to its database alone.
-void SlurmScheduler::LookIntoAccounting(std::map<std::string, JobStatus*>& gone) {
+// Looks up how jobs ended that squeue certainly does not list any more.
+void SlurmScheduler::ReadAccounting(std::map<std::string, JobStatus*>& gone) {
   if (gone.empty() || !site_ || !site_->accounting) return;
   std::vector<std::string> names;
   for (const auto& [token, status] : gone) names.push_back(token);
   const absl::StatusOr<Queue> queue = slurm_.Accounted(names);
   if (!queue.ok()) {
-    spdlog::warn("how {} jobs ended cannot be asked: {}", names.size(), queue.status().ToString());
+    spdlog::warn("cannot look up how {} jobs ended: {}", names.size(), queue.status().ToString());
     return;
   }
   for (const auto& [token, rows] : queue->jobs) {
     const auto it = gone.find(token);
-    // What accounting takes for alive, the controller does not have: accounting is late.
-    if (it == gone.end() || IsLive(Chosen(rows))) continue;
+    // The accounting database is behind when it has a live job that the controller does not list.
+    if (it == gone.end() || IsLive(Choose(rows))) continue;
     *it->second = Listed(token, rows, jobs_[token]);
   }
 }
@@ -312,14 +322,14 @@ void SlurmScheduler::LookIntoAccounting(std::map<std::string, JobStatus*>& gone)
 absl::StatusOr<ClusterView> SlurmScheduler::View() {
   absl::StatusOr<ClusterView> view = slurm_.View();
   if (!view.ok()) return view;
-  std::lock_guard lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   view_ = *view;
   return view;
 }
 
 absl::Status SlurmScheduler::Cancel(const std::string& token) {
-  if (!IsToken(token)) return absl::OkStatus();  // no job of ours has such a name
-  Job& job = jobs_[token];
+  if (!IsToken(token)) return absl::OkStatus();  // no job of this service has such a name
+  TrackedJob& job = jobs_[token];
   job.asked = options_.now();
   if (job.last && IsOver(job.last->state)) return absl::OkStatus();
   job.cancelled = std::min(job.cancelled, options_.now());
@@ -332,7 +342,7 @@ absl::StatusOr<std::unique_ptr<Scheduler>> NewSlurmScheduler(SlurmSchedulerOptio
   const std::string missing = MissingProgram({"sbatch", "squeue", "scancel", "sinfo", "scontrol", "srun"});
   if (!missing.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("scheduler slurm needs the program ", missing,
+        absl::StrCat("scheduler slurm requires the program ", missing,
                      ", which is not on PATH; install Slurm's client programs (Debian: apt-get install "
                      "slurm-client), or use --scheduler local"));
   }

@@ -1,16 +1,20 @@
-// Jobs through Slurm's own programs (sbatch, squeue, scancel, sinfo, scontrol; sacct where it works): 22.05
-// and later, with or without slurmdbd. docs/operators/slurm.md has the table of states.
+// A scheduler that runs jobs through Slurm's programs: sbatch, squeue, scancel, sinfo and scontrol, and sacct
+// where there is an accounting database. Supports Slurm 22.05 and later. docs/operators/slurm.md has the
+// table of states.
 //
-// A job's identity is its name, the token, and its user: ids are never trusted, because a controller that
-// crashes can forget a job it has acknowledged and give the id to another one.
+// A job is identified by its name (the token) and its user, never by its id: a controller that crashes can
+// forget a job that it has acknowledged, and reuse the id.
 //
-// One token, one job that runs. Before each sbatch the token is looked up and adopted. When it is not known
-// whether an sbatch was heard, no second one is made before two answers of Slurm, at least `settle` apart and
-// with no failure between them, have both not had the job; the same two answers it takes to call a job that
-// was there kUnknown. Should a lost job appear even later, --dependency=singleton lets only one job of a name
-// run at a time, and Poll ends the other.
+// At most one job of a token runs at a time:
+// - Before each sbatch, Submit looks the token up with squeue and adopts a job that it finds.
+// - After an sbatch with an unknown outcome, Submit retries only when the job is certainly gone: two answers
+//   of squeue did not list it, at least `settle` apart and with no failed query between them. Poll needs the
+//   same two answers before it returns kUnknown for a job that was listed.
+// - If a lost job appears even later, --dependency=singleton lets only one job of a name run at a time, and
+//   Poll cancels the other one.
 //
-// Until it is certain, Poll repeats what was known last, and says in the reason what it waits for.
+// Until a job is certainly gone, Poll returns its last known status, and the reason contains what
+// it waits for.
 #pragma once
 
 #include <functional>
@@ -29,20 +33,20 @@ namespace scalelab::server {
 
 struct SlurmSchedulerOptions {
   SlurmScriptOptions script;
-  // Longer than a message can be under way: MessageTimeout is 10 s by default. Where the site's is longer,
-  // twice that is taken.
+  // Longer than a message to the controller can be in flight: MessageTimeout is 10 s by default. Raised to
+  // twice the site's MessageTimeout where that is longer.
   absl::Duration settle = absl::Seconds(30);
-  // After this Slurm's program is killed. Longer than it tries by itself to reach a controller (about 10 s).
-  absl::Duration command_deadline = absl::Seconds(30);
-  // How old what sinfo said may be when capacity() is asked and Poll comes by.
+  // Timeout of each of Slurm's programs. Longer than they try to reach a controller (about 10 s).
+  absl::Duration command_timeout = absl::Seconds(30);
+  // Poll refreshes the output of sinfo that capacity() uses when it is older.
   absl::Duration view_age = absl::Minutes(10);
   std::function<absl::Time()> now = absl::Now;
 };
 
-// FAILED_PRECONDITION: Slurm's programs are not installed. That its controller does not answer is no error:
-// it is said in the log, and all goes on when it is back.
+// FAILED_PRECONDITION: Slurm's programs are not installed. A controller that does not answer causes only a
+// log message; jobs are submitted when it answers again.
 //
-// Threads: capacity(), Script() and View() may be called from any; capacity() and Script() never block.
+// capacity(), Script() and View() are safe to call from any thread; capacity() and Script() never block.
 absl::StatusOr<std::unique_ptr<Scheduler>> NewSlurmScheduler(SlurmSchedulerOptions options);
 
 }  // namespace scalelab::server

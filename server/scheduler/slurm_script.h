@@ -1,4 +1,4 @@
-// The batch script of an allocation. Pure.
+// Generates the batch script of an allocation. Pure.
 #pragma once
 
 #include <string>
@@ -10,19 +10,20 @@
 namespace scalelab::server {
 
 struct SlurmScriptOptions {
-  std::string runs_dir;        // absolute; every node sees it
-  std::string worker_program;  // absolute path of scalelab-worker; every node sees it
-  std::string server_address;  // what workers dial, HOST:PORT
-  // sbatch options of the site for every job: name without dashes, value (empty: the option takes none).
-  // Those of a study come after them and so win.
+  std::string runs_dir;        // absolute; visible on every node
+  std::string worker_program;  // absolute path of scalelab-worker; visible on every node
+  std::string server_address;  // HOST:PORT that workers dial
+  // sbatch options of the site for every job: name without dashes, value (empty: the option takes none). The
+  // options of a study come later in the script, so they take precedence.
   std::vector<std::pair<std::string, std::string>> site_options;
 };
 
-// Where an allocation keeps its script and the output of its job.
+// Returns the directory of an allocation's script and of the output of its job.
 std::string AllocationDirectory(const SlurmScriptOptions& options, const std::string& token);
 
-// What sbatch reads. The job's name, its dependency and that it is not requeued stand on sbatch's command
-// line, where no option of a study reaches; the secret travels in sbatch's environment and stands nowhere.
+// Returns the script for sbatch. The job's name, its dependency and --no-requeue are not in the script
+// but on sbatch's command line, which takes precedence over the options of a study. The secret is only
+// in sbatch's environment.
 std::string SlurmScript(const SlurmScriptOptions& options, const JobRequest& request);
 
 }  // namespace scalelab::server

@@ -20,11 +20,11 @@ namespace {
 
 constexpr int kColumns = 10;
 
-// "gpu:a100:4(S:0-1),gpu:2,shard:8" -> 6
+// Counts GPUs: "gpu:a100:4(S:0-1),gpu:2,shard:8" -> 6.
 int Gpus(absl::string_view gres) {
   int gpus = 0, depth = 0;
   std::string plain;
-  for (char c : gres) {  // what stands in parentheses has commas of its own
+  for (char c : gres) {  // text in parentheses contains commas
     if (c == '(') ++depth;
     if (depth == 0) plain += c;
     if (c == ')') --depth;
@@ -38,19 +38,19 @@ int Gpus(absl::string_view gres) {
   return gpus;
 }
 
-// Of what sinfo appends to a state: no contact, powering, rebooting, ... The state itself says enough.
+// Removes the flags that sinfo appends to a state: not responding, powering up, rebooting and others.
 std::string State(absl::string_view text) {
   while (!text.empty() && !absl::ascii_isalpha(text.back())) text.remove_suffix(1);
-  return absl::AsciiStrToUpper(Harmless(text));
+  return absl::AsciiStrToUpper(Printable(text));
 }
 
 bool ParseLine(absl::string_view line, std::map<std::string, ClusterView::Partition>* partitions,
                std::map<std::string, ClusterView::Node>* nodes) {
-  // The reason comes last: it is an administrator's text, separators and all.
+  // The reason is the last column, because an administrator's text may contain separators.
   const std::vector<absl::string_view> f = absl::StrSplit(line, absl::MaxSplits('|', kColumns - 1));
   if (f.size() != kColumns || f[1].empty()) return false;
   const bool is_default = absl::EndsWith(f[1], "*");
-  const std::string name = Harmless(absl::StripSuffix(f[1], "*"));
+  const std::string name = Printable(absl::StripSuffix(f[1], "*"));
   const std::optional<absl::Duration> time = ParseSlurmDuration(f[3]);
   const std::vector<absl::string_view> cpus = absl::StrSplit(f[5], '/');  // allocated/idle/other/total
   ClusterView::Node node;
@@ -62,12 +62,12 @@ bool ParseLine(absl::string_view line, std::map<std::string, ClusterView::Partit
   ClusterView::Partition& partition = (*partitions)[name];
   partition.name = name;
   partition.is_default = is_default;
-  partition.state = absl::AsciiStrToUpper(Harmless(f[2]));
+  partition.state = absl::AsciiStrToUpper(Printable(f[2]));
   partition.max_time = *time;
   if (f[0].empty()) return true;  // a partition without nodes
-  node.name = Harmless(f[0]);
+  node.name = Printable(f[0]);
   node.state = State(f[4]);
-  if (f[9] != "none") node.reason = Harmless(f[9]);
+  if (f[9] != "none") node.reason = Printable(f[9]);
   if (!absl::SimpleAtoi(f[6], &node.memory_mib)) node.memory_mib = 0;
   node.gpus = Gpus(f[7]);
   node.gpus_allocated = Gpus(f[8]);
@@ -86,10 +86,10 @@ absl::StatusOr<ClusterView> ParseView(absl::string_view text) {
   int malformed = 0;
   std::string first;
   for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
-    if (!ParseLine(line, &partitions, &nodes) && malformed++ == 0) first = Harmless(line);
+    if (!ParseLine(line, &partitions, &nodes) && malformed++ == 0) first = Printable(line);
   }
   if (partitions.empty() && malformed > 0)
-    return absl::UnavailableError(absl::StrCat("sinfo's answer cannot be read: '", first, "'"));
+    return absl::UnavailableError(absl::StrCat("the output of sinfo is malformed: '", first, "'"));
   ClusterView view;
   for (auto& [name, partition] : partitions) view.partitions.push_back(std::move(partition));
   for (auto& [name, node] : nodes) {
@@ -110,14 +110,15 @@ Capacity CapacityOf(const ClusterView& view) {
 }
 
 absl::Status CheckFits(const ClusterView& view, const JobRequest& request) {
-  std::set<std::string> wanted = absl::StrSplit(request.partition, ',', absl::SkipEmpty());  // "a,b": either
+  std::set<std::string> wanted =
+      absl::StrSplit(request.partition, ',', absl::SkipEmpty());  // "a,b": any of them
   std::set<std::string> known;
   for (const ClusterView::Partition& partition : view.partitions) {
     if (request.partition.empty() && partition.is_default) wanted.insert(partition.name);
     known.insert(partition.name);
   }
   if (wanted.empty() || !std::includes(known.begin(), known.end(), wanted.begin(), wanted.end()))
-    return absl::OkStatus();  // hidden ones exist; Slurm knows better
+    return absl::OkStatus();  // a hidden partition: Slurm decides
   const int64_t cpus = int64_t{request.ranks_per_node} * request.cpus_per_rank;
   const int64_t gpus = int64_t{request.ranks_per_node} * request.gpus_per_rank;
   int all = 0, large_enough = 0;
@@ -130,12 +131,11 @@ absl::Status CheckFits(const ClusterView& view, const JobRequest& request) {
     if (node.cpus >= cpus && node.gpus >= gpus && node.memory_mib >= request.memory_mib) ++large_enough;
   }
   if (large_enough >= request.nodes) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(Shape(request), " are asked for, and partition ", absl::StrJoin(wanted, ","), " has ", all,
-                   all == 1 ? " node, of which " : " nodes, of which ", large_enough,
-                   " would do; ask for fewer ranks, ranks_per_node, cpus_per_rank, gpus_per_rank or "
-                   "memory_mib, or another "
-                   "resources.partition"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the job requests ", Shape(request), ", but partition ", absl::StrJoin(wanted, ","), " has ", all,
+      all == 1 ? " node, of which " : " nodes, of which ", large_enough, large_enough == 1 ? " is" : " are",
+      " large enough; request fewer ranks, ranks_per_node, cpus_per_rank, gpus_per_rank or "
+      "memory_mib, or another resources.partition"));
 }
 
 }  // namespace scalelab::server

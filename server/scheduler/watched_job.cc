@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-extern "C" {  // the header of glibc 2.36 forgets to say so
+extern "C" {  // missing in the header of glibc 2.36
 #include <sys/pidfd.h>
 }
 
@@ -22,9 +22,9 @@ namespace {
 
 using State = JobStatus::State;
 
-// Without a worker to wait for, the lock decides. The process that minds the worker's children holds it a
-// little longer, and its release makes no event that could be waited for: inotify tells of the close before
-// the lock is free. So it is tried again and again, in this short window only.
+// How often the lock is probed after the worker has exited. The process that supervises the worker's children
+// holds the lock a little longer. Its release causes no event to wait for: inotify reports the close before
+// the lock is free.
 constexpr absl::Duration kDrainPeriod = absl::Milliseconds(50);
 
 std::string DescribeExit(const siginfo_t& info) {
@@ -47,7 +47,8 @@ absl::StatusOr<std::unique_ptr<WatchedJob>> WatchedJob::Start(const std::string&
     const std::string why = std::strerror(errno);
     kill(*pid, SIGKILL);
     waitpid(*pid, nullptr, 0);
-    return absl::ResourceExhaustedError(absl::StrCat("cannot watch the worker in ", directory, ": ", why));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot open a pidfd of the worker in ", directory, ": ", why));
   }
   return job;
 }
@@ -69,7 +70,7 @@ bool WatchedJob::Step(absl::Time now, absl::Duration kill_after) {
     pidfd_send_signal(pidfd_, SIGTERM, nullptr, 0);
     kill_at_ = now + kill_after;
   } else if (now >= kill_at_) {
-    spdlog::warn("the worker in {} did not end when asked and is killed", directory_);
+    spdlog::warn("the worker in {} did not end after SIGTERM; sending SIGKILL", directory_);
     pidfd_send_signal(pidfd_, SIGKILL, nullptr, 0);
     kill_at_ = absl::InfiniteFuture();
   }
@@ -82,18 +83,20 @@ absl::Time WatchedJob::NextDue(absl::Time now) const {
   return end_as_ == State::kUnknown ? due : kill_at_;
 }
 
-// Notices that the worker has exited.
+// Checks whether the worker has exited.
 void WatchedJob::Reap() {
   pollfd exited{pidfd_, POLLIN, 0};
   if (poll(&exited, 1, 0) <= 0) return;
-  // A worker that an earlier process started is no child of ours, and how it ended stays unknown.
+  // A worker that an earlier scalelabd started is not a child of this process, so its exit
+  // status stays unknown.
   siginfo_t info{};
   if (waitid(P_PIDFD, pidfd_, &info, WEXITED) == 0) exit_ = info;
   close(std::exchange(pidfd_, -1));
 }
 
+// Checks the lock after the worker has exited. Returns true when the job is over.
 bool WatchedJob::Drain() {
-  const absl::StatusOr<LockView> lock = LookAtLock(directory_);
+  const absl::StatusOr<LockHolder> lock = FindLockHolder(directory_);
   if (!lock.ok()) {
     spdlog::warn("{}", lock.status().ToString());
     return false;
@@ -103,21 +106,22 @@ bool WatchedJob::Drain() {
     return true;
   }
   pidfd_ = OpenWorker(directory_, lock->pid);
-  if (pidfd_ >= 0) {  // found again; or our worker lost against one that was there before
+  if (pidfd_ >= 0) {  // found after a restart, or our worker lost the lock to an earlier one
     exit_ = {};
     kill_at_ = absl::InfinitePast();
   }
   return false;
 }
 
-void WatchedJob::Conclude(const LockView& lock) {
+// Stores in the record how the job ended.
+void WatchedJob::Conclude(const LockHolder& lock) {
   const bool known = exit_.si_pid != 0;
   if (end_as_ != State::kUnknown) {
     record_.state = end_as_;
     record_.reason = end_as_ == State::kTimeout ? "its time limit was reached" : "cancelled";
   } else if (!known) {
     record_.state = State::kCompleted;
-    record_.reason = "its worker ended; an earlier scalelabd started it, so its exit status is not known";
+    record_.reason = "its worker ended; its exit status is unknown, because an earlier scalelabd started it";
   } else if (exit_.si_code == CLD_EXITED && exit_.si_status == 0) {
     record_.state = State::kCompleted;
     record_.reason = DescribeExit(exit_);

@@ -1,10 +1,9 @@
-// One job of the local scheduler from the start of its worker, or its rediscovery, to its end. Not
-// thread-safe.
+// A job of the local scheduler from the start of its worker, or its rediscovery after a restart, to its
+// end. Not thread-safe.
 //
-//   started --> worker lives (pidfd) --exits--> draining (lock decides) --lock free--> over
-//                       ^                          ^  |
-//                       +---lock held by another---+--+        found again after a restart: begins as
-//                       draining
+//   started --> running --worker exits--> draining --lock is free--> over
+//                  ^                        |  ^
+//                  +--a worker has the lock-+  +--found after a restart
 #pragma once
 
 #include <signal.h>
@@ -21,40 +20,41 @@ namespace scalelab::server {
 
 class WatchedJob {
  public:
-  // Writes job.json, then starts the worker.
+  // Writes job.json, then starts the worker `argv`.
   static absl::StatusOr<std::unique_ptr<WatchedJob>> Start(const std::string& directory, JobRecord record,
                                                            const std::vector<std::string>& argv,
                                                            const std::vector<std::string>& environment);
-  // A job that somebody holds the lock of.
+  // Watches a job that already runs: a process holds its lock.
   WatchedJob(std::string directory, JobRecord record)
       : directory_(std::move(directory)), record_(std::move(record)) {}
-  ~WatchedJob();  // stops watching; the worker goes on
+  ~WatchedJob();  // stops watching; the worker keeps running
 
   WatchedJob(const WatchedJob&) = delete;
   WatchedJob& operator=(const WatchedJob&) = delete;
 
   const JobRecord& record() const { return record_; }
   const std::string& directory() const { return directory_; }
-  // Readable when the worker has exited; -1 when there is nothing to wait for.
+  // A descriptor that is readable when the worker has exited; -1: none.
   int pidfd() const { return pidfd_; }
 
-  // The job is to end: SIGTERM, and SIGKILL `kill_after` later. The first wish counts: kCancelled or
-  // kTimeout.
+  // Ends the job as kCancelled or kTimeout: Step sends SIGTERM, and SIGKILL `kill_after` later. The
+  // first call counts.
   void End(JobStatus::State as);
-  // Looks at worker, lock and time limit, and does what is due. True when the job is over: record() says how.
+  // Checks the worker, the lock and the time limit, and sends due signals. Returns true when the job is over;
+  // record() then contains how it ended.
   bool Step(absl::Time now, absl::Duration kill_after);
-  // When Step is due although pidfd() stays quiet.
+  // Returns when Step must be called even if pidfd() is not readable.
   absl::Time NextDue(absl::Time now) const;
 
  private:
   void Reap();
   bool Drain();
-  void Conclude(const LockView& lock);
+  void Conclude(const LockHolder& lock);
 
   const std::string directory_;
   JobRecord record_;
   int pidfd_ = -1;
-  siginfo_t exit_{};  // how a worker of ours ended; si_pid is 0 while that is not known
+  siginfo_t exit_{};  // how the worker ended; si_pid is 0 while unknown
   JobStatus::State end_as_ = JobStatus::State::kUnknown;
   absl::Time kill_at_ = absl::InfinitePast();  // before SIGTERM is sent
 };

@@ -24,7 +24,7 @@ std::string Bearer(const grpc::CallbackServerContext& context) {
   return absl::ConsumePrefix(&token, "Bearer ") ? std::string(token) : "";
 }
 
-// In time that does not depend on where they differ.
+// Compares in constant time.
 bool Same(const std::string& a, const std::string& b) {
   return a.size() == b.size() && !a.empty() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
@@ -35,18 +35,18 @@ absl::Status Auth::CheckClient(const grpc::CallbackServerContext& context) const
   if (absl::StartsWith(context.peer(), "unix:")) return absl::OkStatus();
   const std::string token = Bearer(context);
   if (Same(token, client_token_)) return absl::OkStatus();
-  return MakeError(
-      absl::StatusCode::kUnauthenticated, "BAD_TOKEN",
-      absl::StrCat(token.empty() ? "this server wants a token over TCP" : "the token is not this server's",
-                   "; give the file client.token of its data directory with --token-file or "
-                   "SCALELAB_TOKEN_FILE"));
+  return MakeError(absl::StatusCode::kUnauthenticated, "BAD_TOKEN",
+                   absl::StrCat(token.empty() ? "this server requires a token over TCP"
+                                              : "the token is not the one of this server",
+                                "; give the file client.token of its data directory with --token-file or "
+                                "SCALELAB_TOKEN_FILE"));
 }
 
 absl::StatusOr<std::string> Auth::CheckWorker(const grpc::CallbackServerContext& context) const {
   std::string allocation = Metadata(context, "x-scalelab-allocation");
   if (!allocation.empty() && Same(Bearer(context), SecretFor(allocation))) return allocation;
   return MakeError(absl::StatusCode::kUnauthenticated, "BAD_ALLOCATION_SECRET",
-                   "the allocation's secret is not one of this server's");
+                   "the allocation secret is not one of this server");
 }
 
 std::string Auth::SecretFor(const std::string& allocation_token) const {

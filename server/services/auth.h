@@ -1,5 +1,6 @@
-// Who may call. Over a Unix socket the file's mode decides (0600: the same account), over TCP a bearer token
-// does: never open. Workers prove their allocation on every transport.
+// Authenticates callers. Clients on the Unix socket are authenticated by the file mode (0600: the
+// same account), clients on TCP by a bearer token. Workers present the secret of their allocation
+// on every transport.
 #pragma once
 
 #include <string>
@@ -10,17 +11,17 @@
 
 namespace scalelab::server {
 
-// Secrets of allocations are derived, not stored: HMAC-SHA256 (RFC 2104) of the allocation's token under the
-// server's key, so that a restarted coordinator knows them and the database never holds them.
+// The secret of an allocation is the HMAC-SHA256 (RFC 2104) of its token under the server's key. It is
+// derived rather than stored: a restarted coordinator can compute it, and the database does not contain it.
 class Auth {
  public:
-  // `client_token`: what clients present. `key`: secret of this server, any length.
+  // `client_token`: the bearer token of clients. `key`: the secret of this server, of any length.
   Auth(std::string client_token, std::string key)
       : client_token_(std::move(client_token)), key_(std::move(key)) {}
 
-  // OK for users' calls; UNAUTHENTICATED says how to present a token.
+  // Returns OK for an authenticated client. The message of UNAUTHENTICATED explains how to present a token.
   absl::Status CheckClient(const grpc::CallbackServerContext& context) const;
-  // Token of the allocation that the caller proves to be part of.
+  // Returns the token of the allocation whose secret the caller presents, or UNAUTHENTICATED.
   absl::StatusOr<std::string> CheckWorker(const grpc::CallbackServerContext& context) const;
   std::string SecretFor(const std::string& allocation_token) const;
 

@@ -7,7 +7,7 @@ namespace scalelab::server {
 namespace {
 
 void Fill(const State& state, v1::GetClusterResponse* response) {
-  std::map<int64_t, const AllocationState*> by_id;
+  std::map<int64_t, const LiveAllocation*> by_id;
   for (const auto& [id, allocation] : state.allocations) by_id[id] = allocation.get();
   for (const auto& [id, allocation] : by_id) {
     *response->add_allocations() = ToAllocation(*allocation, state);

@@ -1,4 +1,4 @@
-// ClusterService: what the coordinator knows right now.
+// Implements ClusterService from the coordinator's state, the scheduler's view and the frameworks.
 #pragma once
 
 #include <string>

@@ -10,9 +10,8 @@ namespace scalelab::server {
 namespace {
 
 absl::Status NoStudy(absl::string_view name) {
-  return MakeError(
-      absl::StatusCode::kNotFound, "STUDY_NOT_FOUND",
-      absl::StrCat("there is no study '", name, "'; `scalelab study list` shows those there are"));
+  return MakeError(absl::StatusCode::kNotFound, "STUDY_NOT_FOUND",
+                   absl::StrCat("there is no study '", name, "'; `scalelab study list` shows all studies"));
 }
 
 }  // namespace
@@ -44,7 +43,7 @@ absl::StatusOr<db::RunRow> FindRun(db::Store& store, const std::string& name) {
   if (absl::IsNotFound(found.status()) || (full && RunName(found->study_id, id) != name)) {
     return MakeError(
         absl::StatusCode::kNotFound, "RUN_NOT_FOUND",
-        absl::StrCat("there is no run '", name, "'; `scalelab run list STUDY` shows those there are"));
+        absl::StrCat("there is no run '", name, "'; `scalelab run list STUDY` shows all runs of a study"));
   }
   return found;
 }

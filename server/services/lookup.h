@@ -1,4 +1,4 @@
-// From the names users give to rows. Reads the database, so it may be called from any thread.
+// Finds the rows of resource names. The functions read the database: do not call them on the core thread.
 #pragma once
 
 #include <string>
@@ -8,11 +8,12 @@
 
 namespace scalelab::server {
 
-// "studies/7", "studies/last", "studies/{display name}"; without "studies/" too. NOT_FOUND says how to list.
+// Takes "studies/7", "studies/last" or "studies/{display name}", each also without "studies/". The message of
+// NOT_FOUND names the command that lists studies.
 absl::StatusOr<db::StudyRow> FindStudy(db::Store& store, const std::string& name);
-// "studies/7/runs/12", "runs/12", "12".
+// Takes "studies/7/runs/12", "runs/12" or "12".
 absl::StatusOr<db::RunRow> FindRun(db::Store& store, const std::string& name);
-// Attempt by number of a run, 0 for the last.
+// Takes the number of an attempt of the run, or 0 for the last attempt.
 absl::StatusOr<db::AttemptRow> FindAttempt(db::Store& store, const db::RunRow& run, int number);
 
 }  // namespace scalelab::server

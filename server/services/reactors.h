@@ -1,4 +1,4 @@
-// The little gRPC glue that handlers need: answer once, stream what a generator gives.
+// gRPC helpers of the handlers: a single answer, and a stream of generated messages.
 #pragma once
 
 #include <functional>
@@ -16,8 +16,8 @@ inline grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, co
   return reactor;
 }
 
-// Writes what `next` puts into its argument until it returns false or an error. `next` may block for a disk,
-// not for a peer; it is called from gRPC's threads, one call at a time.
+// Writes the messages that `next` fills in, until `next` returns false or an error. `next` may block on a
+// disk but not on a peer; gRPC's threads call it, one call at a time.
 template <typename Response>
 class GeneratedStream : public grpc::ServerWriteReactor<Response> {
  public:
@@ -30,7 +30,7 @@ class GeneratedStream : public grpc::ServerWriteReactor<Response> {
     if (ok)
       Continue();
     else
-      this->Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client is gone"));
+      this->Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client has disconnected"));
   }
   void OnDone() override { delete this; }
   void Continue() {

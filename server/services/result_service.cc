@@ -36,7 +36,7 @@ void AddSeries(const db::Series& series, int max_points, std::deque<v1::ReadPoin
   }
 }
 
-// How the runs that are to be compared began to train. Reads no more of their points than that.
+// Reads the losses of the first steps and epochs of the runs to compare.
 absl::StatusOr<std::vector<Losses>> ReadLosses(db::Store& store, const std::vector<ComparedRun>& runs) {
   std::vector<Losses> losses;
   for (const ComparedRun& run : runs) {

@@ -1,4 +1,4 @@
-// ResultService: reads only.
+// Implements ResultService. It only reads the database.
 #pragma once
 
 #include "db/store.h"

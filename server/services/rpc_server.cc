@@ -7,23 +7,28 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/services/cluster_service.h"
+#include "server/services/reader_pool.h"
 #include "server/services/result_service.h"
 #include "server/services/run_service.h"
+#include "server/services/socket.h"
 #include "server/services/study_service.h"
 #include "server/services/worker_service.h"
-#include "server/services/socket.h"
 
 namespace scalelab::server {
 namespace {
 
 constexpr int kMaxRequestBytes = 4 << 20;
+// As many threads as the store has connections that read; the queue holds a burst of calls.
+constexpr int kReaders = 4;
+constexpr size_t kReaderQueue = 1024;
 
 class Impl final : public RpcServer {
  public:
   Impl(const RpcServerOptions& options, Coordinator& coordinator, db::Store& store,
        const Scheduler& scheduler, Frameworks& frameworks, const Auth& auth)
-      : studies_(coordinator, store, scheduler, frameworks, auth),
-        runs_(coordinator, store, auth),
+      : readers_(kReaders, kReaderQueue),
+        studies_(coordinator, store, readers_, scheduler, frameworks, auth),
+        runs_(coordinator, store, readers_, auth),
         results_(store, auth),
         cluster_(coordinator, scheduler, frameworks, auth, options.version),
         workers_(coordinator, auth) {}
@@ -35,7 +40,7 @@ class Impl final : public RpcServer {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
-    // Two servers on one port would share its calls silently.
+    // Without SO_REUSEPORT a second server on the same port fails instead of taking a part of the calls.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -51,9 +56,8 @@ class Impl final : public RpcServer {
     builder.RegisterService(&results_);
     builder.RegisterService(&cluster_);
     builder.RegisterService(&workers_);
-    // The socket is born closed to others: there is no moment in which they may connect. The mask is the
-    // whole process's, so it leaves the owner every right that files and directories of other threads may
-    // need.
+    // Creates the socket without access for others, so that they can never connect. The mask applies to the
+    // whole process: it leaves the owner all permissions, which files of other threads may need meanwhile.
     const mode_t before = umask(0077);
     server_ = builder.BuildAndStart();
     umask(before);
@@ -64,8 +68,8 @@ class Impl final : public RpcServer {
       if (server_ == nullptr || ports[i] <= 0) {
         return absl::FailedPreconditionError(
             absl::StrCat("cannot serve on ", addresses[i].text(),
-                         ": is another program using it, and is it an address "
-                         "of this machine? Choose another --listen"));
+                         ": another program uses it, or it is no address of this machine; choose another "
+                         "--listen"));
       }
       Address served = addresses[i];
       if (served.unix_path.empty()) served.port = ports[i];
@@ -84,6 +88,7 @@ class Impl final : public RpcServer {
   }
 
  private:
+  ReaderPool readers_;  // before the services, which use it
   StudyService studies_;
   RunService runs_;
   ResultService results_;

@@ -1,4 +1,5 @@
-// The gRPC side of scalelabd: services, health, reflection, listening sockets. Opened last, closed first.
+// The gRPC server of scalelabd: services, health check, reflection and listening sockets. It starts last
+// and stops first.
 #pragma once
 
 #include <memory>
@@ -16,21 +17,21 @@
 namespace scalelab::server {
 
 struct RpcServerOptions {
-  std::vector<std::string> listen;  // as ParseAddress reads them
+  std::vector<std::string> listen;  // addresses in the form of ParseAddress
   std::string version;
 };
 
 class RpcServer {
  public:
   virtual ~RpcServer() = default;
-  // Addresses served, with the ports that the system chose.
+  // Returns the addresses served, with the ports that the system chose.
   virtual const std::vector<std::string>& addresses() const = 0;
-  // Refuses new calls, lets those under way end until the deadline, then cancels them.
+  // Refuses new calls, waits up to `grace` for calls in flight, then cancels them.
   virtual void Shutdown(absl::Duration grace) = 0;
 };
 
-// All references must outlive the server. FAILED_PRECONDITION or INVALID_ARGUMENT: a sentence about the
-// address that cannot be served.
+// All references must outlive the server. FAILED_PRECONDITION or INVALID_ARGUMENT: an address cannot be
+// served; the message names it.
 absl::StatusOr<std::unique_ptr<RpcServer>> StartRpcServer(const RpcServerOptions& options,
                                                           Coordinator& coordinator, db::Store& store,
                                                           const Scheduler& scheduler, Frameworks& frameworks,

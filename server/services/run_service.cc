@@ -1,5 +1,6 @@
 #include "server/services/run_service.h"
 
+#include <algorithm>
 #include <fstream>
 #include <unordered_map>
 
@@ -16,7 +17,7 @@ namespace {
 
 constexpr size_t kLogPiece = 64 * 1024;
 
-// Pieces of one or both outputs of a rank, in order.
+// Reads one or both outputs of a rank in pieces, in order.
 class LogReader {
  public:
   LogReader(const std::string& directory, int rank, v1::ReadRunLogRequest::Stream which) {
@@ -35,7 +36,7 @@ class LogReader {
         if (!in_) {
           if (files_.size() > 1) continue;
           return absl::NotFoundError(absl::StrCat("there is no ", files_[at_].second,
-                                                  "; did the attempt have that rank, and did it start?"));
+                                                  "; check that the attempt has this rank and has started"));
         }
       }
       std::string& data = *response->mutable_data();
@@ -79,13 +80,11 @@ absl::Status RunService::Fill(int64_t run_id, v1::Run* run) {
   const auto attempts = store_.ListAttempts(run_id);
   if (!attempts.ok()) return attempts.status();
   for (const db::AttemptRow& attempt : *attempts) {
-    int64_t malformed = 0;
-    if (const auto streams = store_.ListStreams(attempt.id); streams.ok()) {
-      for (const db::StreamRow& stream : *streams) malformed += stream.malformed;
-    }
+    const auto streams = store_.ListStreams(attempt.id);
+    if (!streams.ok()) return streams.status();
     const auto allocation = store_.GetAllocation(attempt.allocation_id);
     *run->add_attempts() =
-        ToAttempt(attempt, row->study_id, allocation.ok() ? allocation->token : std::string(), malformed);
+        ToAttempt(attempt, row->study_id, allocation.ok() ? allocation->token : std::string(), *streams);
   }
   if (const auto summary = store_.GetSummary(run_id); summary.ok()) FillSummary(*summary, run);
   return absl::OkStatus();
@@ -108,7 +107,7 @@ grpc::ServerUnaryReactor* RunService::ListRuns(grpc::CallbackServerContext* cont
   filter.study_id = study->id;
   filter.limit = request->page_size() <= 0 ? 1000 : std::min(request->page_size(), 10'000);
   if (!request->page_token().empty() && !absl::SimpleAtoi(request->page_token(), &filter.after_position)) {
-    return Answer(context, InvalidFields({{"page_token", "page_token is not one that ListRuns gave"}}));
+    return Answer(context, InvalidFields({{"page_token", "page_token is no next_page_token of ListRuns"}}));
   }
   if (request->state() != v1::Run::STATE_UNSPECIFIED)
     filter.state = static_cast<db::RunState>(request->state());
@@ -118,7 +117,23 @@ grpc::ServerUnaryReactor* RunService::ListRuns(grpc::CallbackServerContext* cont
   for (const db::CellRow& cell : *cells) cell_by_id[cell.id] = &cell;
   const auto rows = store_.ListRuns(filter);
   if (!rows.ok()) return Answer(context, rows.status());
-  for (const db::RunRow& row : *rows) *response->add_runs() = ToRun(row, *cell_by_id.at(row.cell_id));
+  std::unordered_map<int64_t, double> throughputs;
+  if (!rows->empty()) {
+    const auto [first, last] = std::minmax_element(
+        rows->begin(), rows->end(), [](const db::RunRow& a, const db::RunRow& b) { return a.id < b.id; });
+    const auto summaries = store_.ListSummaries(first->id, last->id);
+    if (!summaries.ok()) return Answer(context, summaries.status());
+    for (const db::RunSummary& summary : *summaries) {
+      if (summary.throughput) throughputs[summary.run_id] = *summary.throughput;
+    }
+  }
+  for (const db::RunRow& row : *rows) {
+    v1::Run* run = response->add_runs();
+    *run = ToRun(row, *cell_by_id.at(row.cell_id));
+    if (const auto found = throughputs.find(row.id); found != throughputs.end()) {
+      (*run->mutable_summary())["run/throughput"] = found->second;
+    }
+  }
   if (static_cast<int>(rows->size()) == filter.limit) {
     response->set_next_page_token(absl::StrCat(rows->back().position));
   }
@@ -133,8 +148,11 @@ grpc::ServerUnaryReactor* RunService::CancelRun(grpc::CallbackServerContext* con
   if (!row.ok()) return Answer(context, row.status());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   coordinator_.CancelRun(row->study_id, row->id, [this, reactor, response, id = row->id](absl::Status s) {
-    if (s.ok()) s = Fill(id, response->mutable_run());
-    reactor->Finish(ToGrpc(s));
+    if (!s.ok()) return reactor->Finish(ToGrpc(s));
+    readers_.Run([this, reactor, response, id](absl::Status status) {
+      if (status.ok()) status = Fill(id, response->mutable_run());
+      reactor->Finish(ToGrpc(status));
+    });
   });
   return reactor;
 }
@@ -161,7 +179,7 @@ grpc::ServerUnaryReactor* RunService::ExplainRun(grpc::CallbackServerContext* co
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   coordinator_.Read([this, reactor, response, row = *row](const State* state) {
     if (state == nullptr) return reactor->Finish({grpc::StatusCode::UNAVAILABLE, "scalelabd is stopping"});
-    if (const StudyState* study = state->study(row.study_id)) {
+    if (const LiveStudy* study = state->study(row.study_id)) {
       SetProgress(study->runs[row.position], response->mutable_run());
       for (v1::Reason& reason :
            server::ExplainRun(*state, *study, row.position, absl::ToUnixMicros(absl::Now()))) {
@@ -169,13 +187,16 @@ grpc::ServerUnaryReactor* RunService::ExplainRun(grpc::CallbackServerContext* co
       }
       return reactor->Finish(grpc::Status::OK);
     }
-    // Its study is over, perhaps since a moment ago: the database tells how it ended.
-    const auto last = store_.GetRun(row.id);
-    if (last.ok()) {
-      SetProgress(*last, response->mutable_run());
-      *response->add_reasons() = FinalReason(*last);
-    }
-    reactor->Finish(ToGrpc(last.status()));
+    // The study is final, and may be so only since `row` was read: the final row is in the database.
+    readers_.Run([this, reactor, response, id = row.id](absl::Status status) {
+      if (!status.ok()) return reactor->Finish(ToGrpc(status));
+      const auto last = store_.GetRun(id);
+      if (last.ok()) {
+        SetProgress(*last, response->mutable_run());
+        *response->add_reasons() = FinalReason(*last);
+      }
+      reactor->Finish(ToGrpc(last.status()));
+    });
   });
   return reactor;
 }

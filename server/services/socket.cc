@@ -26,11 +26,12 @@ absl::StatusOr<Address> ParseUnix(std::string path) {
   std::error_code error;
   Address address;
   address.unix_path = std::filesystem::absolute(path, error).lexically_normal().string();
-  if (error) return absl::InvalidArgumentError(absl::StrCat("'", path, "' is no path: ", error.message()));
+  if (error)
+    return absl::InvalidArgumentError(absl::StrCat("'", path, "' is no valid path: ", error.message()));
   if (address.unix_path.size() > kLongestUnixPath) {
     return absl::InvalidArgumentError(
         absl::StrCat("the socket path ", address.unix_path, " has ", address.unix_path.size(),
-                     " bytes and a Unix socket takes ", kLongestUnixPath, "; choose a shorter path"));
+                     " bytes, and a Unix socket takes ", kLongestUnixPath, "; choose a shorter path"));
   }
   return address;
 }
@@ -65,11 +66,11 @@ absl::Status RemoveStaleSocket(const std::string& path) {
   if (lstat(path.c_str(), &found) != 0) {
     if (errno == ENOENT) return absl::OkStatus();
     return absl::FailedPreconditionError(
-        absl::StrCat("cannot look at the socket ", path, ": ", std::strerror(errno)));
+        absl::StrCat("cannot stat the socket ", path, ": ", std::strerror(errno)));
   }
   if (!S_ISSOCK(found.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        path, " is in the way: it is no socket; move it, or choose another address with --listen"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " exists and is no socket; move it, or choose another address with --listen"));
   }
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -77,12 +78,12 @@ absl::Status RemoveStaleSocket(const std::string& path) {
     return absl::InvalidArgumentError(absl::StrCat("the socket path ", path, " is too long"));
   std::memcpy(address.sun_path, path.data(), path.size());
   const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (probe < 0) return absl::InternalError(absl::StrCat("cannot make a socket: ", std::strerror(errno)));
+  if (probe < 0) return absl::InternalError(absl::StrCat("cannot create a socket: ", std::strerror(errno)));
   const int connected = connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
   const int error = errno;
   close(probe);
-  if (connected == 0 || error == EAGAIN) {  // EAGAIN: somebody listens, and its backlog is full
-    return absl::FailedPreconditionError(absl::StrCat("another program answers on ", path,
+  if (connected == 0 || error == EAGAIN) {  // EAGAIN: a program listens, and its backlog is full
+    return absl::FailedPreconditionError(absl::StrCat("another program listens on ", path,
                                                       "; stop it, or choose another address with --listen"));
   }
   if (unlink(path.c_str()) != 0 && errno != ENOENT) {

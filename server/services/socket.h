@@ -1,4 +1,4 @@
-// Addresses the coordinator serves on, and what can be wrong with a Unix socket's path.
+// Parses the addresses that the coordinator serves on, and removes stale Unix sockets.
 #pragma once
 
 #include <string>
@@ -13,16 +13,17 @@ struct Address {
   std::string host;       // TCP: a name, an IPv4 address, or an IPv6 address in brackets
   int port = 0;           // TCP; 0 lets the system choose
 
-  std::string text() const;  // "unix:/path" or "host:port", as gRPC writes it
+  std::string text() const;  // "unix:/path" or "host:port", the form that gRPC uses
 };
 
-// Reads "unix:PATH" (a relative path is taken from the working directory) or "HOST:PORT". INVALID_ARGUMENT: a
-// sentence that says what is wrong and what to try; a Unix path may have 107 bytes.
+// Parses "unix:PATH" (a relative path is resolved against the working directory) or "HOST:PORT".
+// INVALID_ARGUMENT: the message names the mistake and the correct form. A Unix path may have at
+// most 107 bytes.
 absl::StatusOr<Address> ParseAddress(const std::string& text);
 
-// Removes the socket that a server which is gone left at `path`; OK when nothing is there.
-// FAILED_PRECONDITION: something that is no socket is there, or a program answers on it. Call it only while
-// holding the lock of the server's directory: between the check and the removal another server might start.
+// Removes the socket that an earlier server left at `path`. Returns OK when there is no file.
+// FAILED_PRECONDITION: the file is no socket, or a program listens on it. Call it only with the lock of the
+// server's directory: without the lock, another server might start between the check and the removal.
 absl::Status RemoveStaleSocket(const std::string& path);
 
 }  // namespace scalelab::server

@@ -9,17 +9,17 @@
 #include "proto/status.h"
 #include "server/core/convert.h"
 #include "server/core/explain.h"
+#include "server/core/submission.h"
 #include "server/services/lookup.h"
 #include "server/services/reactors.h"
 #include "server/services/watch_stream.h"
-#include "server/core/submission.h"
 
 namespace scalelab::server {
 namespace {
 
 constexpr size_t kLongestRequestId = 100;
 
-// Who submits, when the client does not say: over the socket only the account of this process can call.
+// Returns the owner of a new study. On the Unix socket all callers have the account of this process.
 std::string OwnerOf(const v1::CreateStudyRequest& request, const std::string& peer) {
   if (!request.owner().empty()) return request.owner();
   if (!absl::StartsWith(peer, "unix:")) return "remote";
@@ -85,7 +85,7 @@ void StudyService::Create(const v1::CreateStudyRequest& request, const std::stri
     }
     if (!absl::IsNotFound(earlier.status())) return finish(earlier.status());
   }
-  // What is answered is what was just stored; no need to read it back.
+  // The response is made from the row to be stored: reading it back is not necessary.
   study.state->row.runs = static_cast<int64_t>(study.state->runs.size());
   study.state->row.created = absl::ToUnixMicros(absl::Now());
   *response->mutable_study() = ToStudy(study.state->row, {0, study.state->row.runs}, false);
@@ -128,7 +128,8 @@ grpc::ServerUnaryReactor* StudyService::ListStudies(grpc::CallbackServerContext*
   if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
   int64_t before = 0;
   if (!request->page_token().empty() && !absl::SimpleAtoi(request->page_token(), &before)) {
-    return Answer(context, InvalidFields({{"page_token", "page_token is not one that ListStudies gave"}}));
+    return Answer(context,
+                  InvalidFields({{"page_token", "page_token is no next_page_token of ListStudies"}}));
   }
   const int size = request->page_size() <= 0 ? 100 : std::min(request->page_size(), 1000);
   const auto rows = store_.ListStudies(before, size);
@@ -148,7 +149,9 @@ grpc::ServerWriteReactor<v1::WatchStudyResponse>* StudyService::WatchStudy(
   if (auto s = auth_.CheckClient(*context); !s.ok()) return new GeneratedStream<v1::WatchStudyResponse>(s);
   const auto row = FindStudy(store_, request->name());
   if (!row.ok()) return new GeneratedStream<v1::WatchStudyResponse>(row.status());
-  return WatchStream::Start(coordinator_, row->id,
+  v1::StudySpec spec;
+  if (auto s = FromJson(row->spec, &spec); !s.ok()) return new GeneratedStream<v1::WatchStudyResponse>(s);
+  return WatchStream::Start(coordinator_, readers_, row->id, std::move(spec),
                             [this, id = row->id](v1::Study* study) { return Fill(id, study); });
 }
 
@@ -160,8 +163,11 @@ grpc::ServerUnaryReactor* StudyService::CancelStudy(grpc::CallbackServerContext*
   if (!row.ok()) return Answer(context, row.status());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   coordinator_.CancelStudy(row->id, [this, reactor, response, id = row->id](absl::Status s) {
-    if (s.ok()) s = Fill(id, response->mutable_study());
-    reactor->Finish(ToGrpc(s));
+    if (!s.ok()) return reactor->Finish(ToGrpc(s));
+    readers_.Run([this, reactor, response, id](absl::Status status) {
+      if (status.ok()) status = Fill(id, response->mutable_study());
+      reactor->Finish(ToGrpc(status));
+    });
   });
   return reactor;
 }
@@ -191,21 +197,24 @@ grpc::ServerUnaryReactor* StudyService::ExplainStudy(grpc::CallbackServerContext
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   coordinator_.Read([this, reactor, response, id = row->id](const State* state) {
     if (state == nullptr) return reactor->Finish({grpc::StatusCode::UNAVAILABLE, "scalelabd is stopping"});
-    if (const StudyState* study = state->study(id)) {
+    if (const LiveStudy* study = state->study(id)) {
       *response->mutable_study() = ToStudy(study->row, {study->counts.begin(), study->counts.end()}, false);
       for (v1::Reason& reason : server::ExplainStudy(*state, *study, absl::ToUnixMicros(absl::Now()))) {
         *response->add_reasons() = std::move(reason);
       }
       return reactor->Finish(grpc::Status::OK);
     }
-    // It is over: the database tells how it ended.
-    const auto last = store_.GetStudy(id);
-    const auto counts = store_.CountRuns({id});
-    if (!last.ok() || !counts.ok())
-      return reactor->Finish(ToGrpc(last.ok() ? counts.status() : last.status()));
-    *response->mutable_study() = ToStudy(*last, counts->front(), false);
-    *response->add_reasons() = FinalReason(*last, counts->front());
-    reactor->Finish(grpc::Status::OK);
+    // The study is final: its result is in the database.
+    readers_.Run([this, reactor, response, id](absl::Status status) {
+      if (!status.ok()) return reactor->Finish(ToGrpc(status));
+      const auto last = store_.GetStudy(id);
+      const auto counts = store_.CountRuns({id});
+      if (!last.ok() || !counts.ok())
+        return reactor->Finish(ToGrpc(last.ok() ? counts.status() : last.status()));
+      *response->mutable_study() = ToStudy(*last, counts->front(), false);
+      *response->add_reasons() = FinalReason(*last, counts->front());
+      reactor->Finish(grpc::Status::OK);
+    });
   });
   return reactor;
 }

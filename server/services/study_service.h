@@ -1,4 +1,4 @@
-// StudyService over the coordinator (what changes) and the database (what is).
+// Implements StudyService: changes go to the coordinator, reads go to the database.
 #pragma once
 
 #include "db/store.h"
@@ -6,15 +6,17 @@
 #include "server/core/coordinator.h"
 #include "server/frameworks/frameworks.h"
 #include "server/services/auth.h"
+#include "server/services/reader_pool.h"
 
 namespace scalelab::server {
 
 class StudyService final : public v1::StudyService::CallbackService {
  public:
-  StudyService(Coordinator& coordinator, db::Store& store, const Scheduler& scheduler, Frameworks& frameworks,
-               const Auth& auth)
+  StudyService(Coordinator& coordinator, db::Store& store, ReaderPool& readers, const Scheduler& scheduler,
+               Frameworks& frameworks, const Auth& auth)
       : coordinator_(coordinator),
         store_(store),
+        readers_(readers),
         scheduler_(scheduler),
         frameworks_(frameworks),
         auth_(auth) {}
@@ -37,13 +39,15 @@ class StudyService final : public v1::StudyService::CallbackService {
                                          v1::ExplainStudyResponse*) override;
 
  private:
+  // Reads the study from the database; not for the core thread.
   absl::Status Fill(int64_t study_id, v1::Study* study);
-  // The part of CreateStudy that knows which engines can run.
+  // The part of CreateStudy after the look-up of the engines.
   void Create(const v1::CreateStudyRequest& request, const std::string& owner, const FrameworkStates& engines,
               v1::CreateStudyResponse* response, grpc::ServerUnaryReactor* reactor);
 
   Coordinator& coordinator_;
   db::Store& store_;
+  ReaderPool& readers_;
   const Scheduler& scheduler_;
   Frameworks& frameworks_;
   const Auth& auth_;

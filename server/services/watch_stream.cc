@@ -8,12 +8,12 @@
 namespace scalelab::server {
 namespace {
 
-v1::WatchStudyResponse Describe(const StudyState& study, const State& state) {
+v1::WatchStudyResponse Describe(const LiveStudy& study, const State& state) {
   v1::WatchStudyResponse response;
   *response.mutable_study() = ToStudy(study.row, {study.counts.begin(), study.counts.end()}, false);
   for (const int64_t id : study.allocations) {
-    const AllocationState& allocation = *state.allocation(id);
-    const AttemptState* attempt = state.attempt(allocation.attempt_id);
+    const LiveAllocation& allocation = *state.allocation(id);
+    const LiveAttempt* attempt = state.attempt(allocation.attempt_id);
     if (attempt == nullptr) continue;
     auto* progress = response.add_running();
     progress->set_run(RunName(study.row.id, attempt->row.run_id));
@@ -31,33 +31,31 @@ v1::WatchStudyResponse Describe(const StudyState& study, const State& state) {
 
 }  // namespace
 
-WatchStream* WatchStream::Start(Coordinator& coordinator, int64_t study_id,
-                                std::function<absl::Status(v1::Study*)> fill) {
-  std::shared_ptr<WatchStream> stream(new WatchStream(std::move(fill)));
+WatchStream* WatchStream::Start(Coordinator& coordinator, ReaderPool& readers, int64_t study_id,
+                                v1::StudySpec spec, std::function<absl::Status(v1::Study*)> read_final) {
+  std::shared_ptr<WatchStream> stream(new WatchStream(std::move(spec)));
   stream->self_ = stream;
   coordinator.Watch(
       study_id,
-      [stream](const StudyState& study, const State& state, bool final) {
+      [stream](const LiveStudy& study, const State& state, bool final) {
         return stream->Offer(Describe(study, state), final);
       },
-      [stream](absl::Status not_live) {
-        v1::WatchStudyResponse last;
-        if (absl::IsNotFound(not_live)) not_live = stream->fill_(last.mutable_study());
-        if (not_live.ok())
+      [stream, &readers, read_final = std::move(read_final)](absl::Status not_live) {
+        if (!absl::IsNotFound(not_live)) return stream->Fail(not_live);
+        readers.Run([stream, read_final](absl::Status status) {
+          v1::WatchStudyResponse last;
+          if (status.ok()) status = read_final(last.mutable_study());
+          if (!status.ok()) return stream->Fail(status);
           stream->Offer(std::move(last), true);
-        else
-          stream->Fail(not_live);
+        });
       });
   return stream.get();
 }
 
 bool WatchStream::Offer(v1::WatchStudyResponse response, bool final) {
-  std::lock_guard lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   if (over_) return false;
-  if (!sent_spec_ && !response.study().has_spec()) {
-    v1::Study stored;
-    if (fill_(&stored).ok()) *response.mutable_study()->mutable_spec() = stored.spec();
-  }
+  if (!sent_spec_) response.mutable_study()->mutable_spec()->Swap(&spec_);
   sent_spec_ = true;
   final_ = final_ || final;
   if (busy_) {
@@ -72,14 +70,14 @@ bool WatchStream::Offer(v1::WatchStudyResponse response, bool final) {
 }
 
 void WatchStream::Fail(const absl::Status& status) {
-  std::lock_guard lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   if (over_) return;
   over_ = true;
   Finish(ToGrpc(status));
 }
 
 void WatchStream::OnWriteDone(bool ok) {
-  std::lock_guard lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   busy_ = false;
   if (over_) return;
   if (ok && has_newest_) {
@@ -94,16 +92,16 @@ void WatchStream::OnWriteDone(bool ok) {
 }
 
 void WatchStream::OnCancel() {
-  std::lock_guard lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   if (over_) return;
   over_ = true;
-  Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client is gone"));
+  Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client has disconnected"));
 }
 
 void WatchStream::OnDone() {
-  // The core thread may still hold the stream in a watcher; it hears that the call is over at its next Offer.
+  // The core thread may still have the stream in a watcher, which ends at its next Offer.
   const std::shared_ptr<WatchStream> last = std::move(self_);
-  std::lock_guard lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   over_ = true;
 }
 

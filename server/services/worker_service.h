@@ -1,4 +1,4 @@
-// WorkerService: proves the allocation, hands over to the core thread.
+// Implements WorkerService: checks the allocation secret, then passes the request to the core thread.
 #pragma once
 
 #include "scalelab/v1/worker.grpc.pb.h"

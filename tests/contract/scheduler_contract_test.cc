@@ -1,4 +1,4 @@
-// What every Scheduler promises, whatever gives out the nodes.
+// The contract of Scheduler, tested with every implementation.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -26,8 +26,7 @@ using State = JobStatus::State;
 using testing::HasSubstr;
 using testing::Not;
 
-// A scheduler with room for two one-rank jobs at a time, and what a test needs to do to its jobs from
-// outside.
+// A scheduler with slots for two one-rank jobs, with access to its jobs from outside.
 class Harness {
  public:
   virtual ~Harness() = default;
@@ -35,16 +34,16 @@ class Harness {
   virtual JobRequest Request(const std::string& token, int ranks) = 0;
   virtual JobStatus Status(const std::string& token) = 0;
   virtual JobStatus WaitFor(const std::string& token, State state) = 0;
-  // Waits until the worker of the job started last works.
+  // Waits until the worker of the job started last runs.
   virtual void WaitForWorker() = 0;
-  // Ends that worker with status 0, or another.
+  // Ends that worker, with status 0 if `success`.
   virtual void EndWorker(bool success) = 0;
-  // The coordinator's side of the scheduler dies and comes back.
+  // Destroys the Scheduler and creates a new one, as a restart of the coordinator does.
   virtual void Restart() = 0;
 };
 
 void EndProcess(pid_t worker, bool success) {
-  ASSERT_GT(worker, 0);  // 0 would be this process itself, and its children
+  ASSERT_GT(worker, 0);  // kill(0, ...) would signal this process and its children
   kill(worker, success ? SIGTERM : SIGUSR1);
 }
 
@@ -63,20 +62,21 @@ class LocalHarness : public Harness {
   pid_t worker_ = 0;
 };
 
-// What only jobs of the test in this directory have their names begin with.
+// Returns a unique prefix for the names of the jobs of the test with this directory.
 std::string Prefix(const std::string& directory) {
   return directory.substr(directory.find_last_of('/') + 1) + "-";
 }
 
-// Where fake workers say that they hold their lock.
+// The FIFO in which fake workers report that they hold their lock.
 class Reports {
  public:
   explicit Reports(const std::string& path) {
     mkfifo(path.c_str(), 0666);
-    fd_ = open(path.c_str(), O_RDWR | O_CLOEXEC);  // also for writing: so it never reads as ended
+    fd_ = open(path.c_str(),
+               O_RDWR | O_CLOEXEC);  // opened for writing too, so that reads never return end of file
   }
   ~Reports() { close(fd_); }
-  // Process id of the next worker that says so; 0 when none does.
+  // Returns the process id of the next worker that reports; 0 after a timeout.
   pid_t Next() {
     std::string line;
     for (char c = 0; c != '\n'; line += c) {
@@ -111,7 +111,7 @@ class SlurmHarness : public Harness {
     }
     return statuses->front();
   }
-  // Each look starts a program, which is pause enough.
+  // Needs no pause between the polls, because each one starts a program.
   JobStatus WaitFor(const std::string& token, State state) override {
     const absl::Time give_up = absl::Now() + absl::Seconds(30);
     JobStatus status = Status(token);
@@ -121,8 +121,8 @@ class SlurmHarness : public Harness {
   }
 };
 
-// Gives names to jobs that no other test gives: a real Slurm remembers them, and the locks of workers lie in
-// one place. Removes those locks.
+// Adds a unique prefix to the names of jobs, because a real Slurm remembers them and the locks of all workers
+// are in one directory. The destructor removes the locks.
 class Renaming final : public Scheduler {
  public:
   Renaming(Scheduler& inner, std::string prefix) : inner_(inner), prefix_(std::move(prefix)) {}
@@ -159,12 +159,13 @@ class Renaming final : public Scheduler {
   const std::string prefix_;
 };
 
-// Slurm's programs are stand-ins, which tell the truth here; slurm_standins_test is about lies.
+// Runs the Slurm scheduler with stand-ins for Slurm's programs that work correctly.
+// slurm_standins_test covers faults.
 class StandinHarness final : public SlurmHarness {
  public:
   StandinHarness() {
     standins_.Write("environment", "FAKE_WORKER_REPORT=" + standins_.directory() + "/report");
-    standins_.options().settle = absl::ZeroDuration();  // these forget nothing
+    standins_.options().settle = absl::ZeroDuration();  // the stand-ins forget no job
     Restart();
   }
   Scheduler& scheduler() override { return *renaming_; }
@@ -176,14 +177,14 @@ class StandinHarness final : public SlurmHarness {
   }
 
  private:
-  std::unique_ptr<Renaming> renaming_;  // removes locks when no worker is left
+  std::unique_ptr<Renaming> renaming_;  // destroyed last: removes the locks when no worker runs
   SlurmStandins standins_{/*slots=*/2};
   Reports reports_{standins_.directory() + "/report"};
   pid_t worker_ = 0;
 };
 
-// The Slurm that is first on PATH and idle: that of `eval "$(deploy/dev-cluster env)"`, whose nodes see this
-// machine's files. Two jobs of one rank fill its first node.
+// Runs the Slurm scheduler with the idle Slurm cluster on PATH, as set by `eval "$(deploy/dev-cluster env)"`.
+// Its nodes share this machine's files. Two jobs of one rank fill its first node.
 class ClusterHarness final : public SlurmHarness {
  public:
   ClusterHarness() {
@@ -222,14 +223,13 @@ class ClusterHarness final : public SlurmHarness {
     return request;
   }
   void WaitForWorker() override { EXPECT_GT(reports_->Next(), 0); }
-  // Nodes may number processes in their own way, so Slurm is asked to signal the step of the worker. Whether it did is
-  // seen by how the job ends, for which every test waits, and not by scancel: seen under load, that called a step
-  // unknown which had ended by this very signal.
+  // Signals the step of the worker through Slurm, because a node may be in another PID namespace. Ignores the
+  // status of scancel: under load it was seen to report an unknown step that this very signal had ended.
+  // Every test waits for the end of the job anyway.
   void EndWorker(bool success) override {
     std::string job;
     std::ifstream(directory_ + "/job") >> job;
-    const std::string command =
-        absl::StrCat("scancel --signal=", success ? "TERM" : "USR1", " ", job, ".0");
+    const std::string command = absl::StrCat("scancel --signal=", success ? "TERM" : "USR1", " ", job, ".0");
     if (system(command.c_str()) != 0) printf("refused: %s\n", command.c_str());
   }
   void Restart() override {
@@ -259,7 +259,7 @@ class ClusterHarness final : public SlurmHarness {
 struct Kind {
   const char* name;
   std::function<std::unique_ptr<Harness>()> make;
-  // How ctest names the case: otherwise by its bytes, which are others in each run.
+  // Names the case in ctest. By default the name contains the bytes of the object, which differ between runs.
   friend void PrintTo(const Kind& value, std::ostream* out) { *out << value.name; }
 };
 
@@ -270,7 +270,7 @@ class SchedulerContract : public testing::TestWithParam<Kind> {
     EXPECT_TRUE(id.ok()) << id.status();
     return id.value_or("");
   }
-  // Submits a job of one rank and waits until it works.
+  // Submits a job of one rank and waits until its worker runs.
   void Run(const std::string& token) {
     Submit(token);
     harness_->WaitFor(token, State::kRunning);
@@ -281,7 +281,7 @@ class SchedulerContract : public testing::TestWithParam<Kind> {
   std::unique_ptr<Harness> harness_ = GetParam().make();
 };
 
-TEST_P(SchedulerContract, AJobNobodyAskedForIsUnknown) {
+TEST_P(SchedulerContract, AJobThatWasNotSubmittedIsUnknown) {
   EXPECT_EQ(harness_->Status("nobody").state, State::kUnknown);
 }
 
@@ -293,13 +293,13 @@ TEST_P(SchedulerContract, AJobRunsAndCompletes) {
   harness_->WaitFor("a", State::kCompleted);
 }
 
-TEST_P(SchedulerContract, AJobWhoseWorkerFailsHasFailedForAReason) {
+TEST_P(SchedulerContract, AJobWhoseWorkerFailsHasFailedWithAReason) {
   Run("a");
   harness_->EndWorker(false);
   EXPECT_THAT(harness_->WaitFor("a", State::kFailed).reason, HasSubstr("status 3"));
 }
 
-TEST_P(SchedulerContract, HowAJobEndedCanBeAskedAgain) {
+TEST_P(SchedulerContract, PollRepeatsHowAJobEnded) {
   Run("a");
   harness_->EndWorker(false);
   harness_->WaitFor("a", State::kFailed);
@@ -312,7 +312,7 @@ TEST_P(SchedulerContract, SubmittingATokenAgainFindsItsJob) {
   harness_->WaitForWorker();
   EXPECT_EQ(Submit("a"), id);
   EXPECT_EQ(harness_->Status("a").external_id, id);
-  // Had it started a second job, that one would take the other slot.
+  // A second job would have taken the other slot.
   Run("b");
 }
 
@@ -324,7 +324,7 @@ TEST_P(SchedulerContract, AJobThatIsOverIsNotStartedAgain) {
   EXPECT_EQ(harness_->Status("a").state, State::kCompleted);
 }
 
-TEST_P(SchedulerContract, PollAnswersForEachTokenInOrder) {
+TEST_P(SchedulerContract, PollReturnsOneStatusPerTokenInOrder) {
   Run("a");
   Submit("big", 2);
   const absl::StatusOr<std::vector<JobStatus>> statuses = scheduler().Poll({"nobody", "big", "a"});
@@ -340,7 +340,7 @@ TEST_P(SchedulerContract, PollAnswersForEachTokenInOrder) {
   EXPECT_TRUE(scheduler().Poll({})->empty());
 }
 
-TEST_P(SchedulerContract, AJobWaitsUntilThereIsRoom) {
+TEST_P(SchedulerContract, AJobIsPendingUntilSlotsAreFree) {
   Run("a");
   Submit("big", 2);
   EXPECT_EQ(harness_->Status("big").state, State::kPending);
@@ -354,7 +354,7 @@ TEST_P(SchedulerContract, CancelEndsARunningJob) {
   harness_->WaitFor("a", State::kCancelled);
 }
 
-TEST_P(SchedulerContract, CancelEndsAJobThatWaits) {
+TEST_P(SchedulerContract, CancelEndsAPendingJob) {
   Run("a");
   Submit("big", 2);
   EXPECT_TRUE(scheduler().Cancel("big").ok());
@@ -362,7 +362,7 @@ TEST_P(SchedulerContract, CancelEndsAJobThatWaits) {
   EXPECT_EQ(harness_->Status("a").state, State::kRunning);
 }
 
-TEST_P(SchedulerContract, CancellingWhatIsNotThereIsFine) {
+TEST_P(SchedulerContract, CancelIsIdempotent) {
   EXPECT_TRUE(scheduler().Cancel("nobody").ok());
   Run("a");
   harness_->EndWorker(true);
@@ -371,7 +371,7 @@ TEST_P(SchedulerContract, CancellingWhatIsNotThereIsFine) {
   EXPECT_EQ(harness_->Status("a").state, State::kCompleted);
 }
 
-TEST_P(SchedulerContract, AJobNoMachineCouldHoldIsRefusedWithAReason) {
+TEST_P(SchedulerContract, RefusesAJobThatNoNodeCouldRun) {
   const absl::Status status = scheduler().Submit(harness_->Request("huge", 1'000'000)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("1000000"));
@@ -383,12 +383,12 @@ TEST_P(SchedulerContract, ARunningJobOutlivesTheCoordinator) {
   harness_->Restart();
   EXPECT_EQ(harness_->Status("a").state, State::kRunning);
   Submit("a");
-  Run("b");  // the slot next to it is free, so it was not started twice
+  Run("b");  // the other slot is free, so "a" was not started twice
   EXPECT_TRUE(scheduler().Cancel("a").ok());
   harness_->WaitFor("a", State::kCancelled);
 }
 
-TEST_P(SchedulerContract, TheSecretStandsInNoScript) {
+TEST_P(SchedulerContract, TheScriptDoesNotContainTheSecret) {
   JobRequest request = harness_->Request("a", 1);
   request.secret = "a-very-secret-word";
   EXPECT_THAT(scheduler().Script(request), Not(HasSubstr("a-very-secret-word")));

@@ -1,5 +1,5 @@
-// A Slurm that lies, hangs, forgets and comes late: no job is ever there twice, and none is called over that
-// is not.
+// Tests of the Slurm scheduler with stand-ins for Slurm's programs that fail, hang, forget jobs and list them
+// late. No job may run twice, and no live job may be reported as ended.
 #include "tests/fakes/slurm_standins.h"
 
 #include <unistd.h>
@@ -22,11 +22,11 @@ using testing::Not;
 
 constexpr absl::Duration kSettle = absl::Seconds(30);
 
-class SlurmLies : public testing::Test {
+class SlurmFaults : public testing::Test {
  protected:
-  SlurmLies() { Restart(); }
+  SlurmFaults() { Restart(); }
 
-  // sinfo tells of a node with 64 cores; jobs get none, so they stay where a test puts them.
+  // sinfo lists a node with 64 cores, but jobs get none, so that they stay in the state that a test sets.
   void Restart() {
     slurm_.Write("slots", "64");
     slurm_.Restart();
@@ -35,9 +35,9 @@ class SlurmLies : public testing::Test {
   absl::StatusOr<std::string> Submit(const std::string& token) {
     return slurm_.scheduler().Submit(slurm_.Request(token));
   }
-  // Commands are killed after three seconds from now on; a busy machine may need one for those that answer.
-  void BeImpatient() {
-    slurm_.options().command_deadline = absl::Seconds(3);
+  // Lowers the timeout of commands to 3 s. On a busy machine a working command may take 1 s.
+  void LowerCommandTimeout() {
+    slurm_.options().command_timeout = absl::Seconds(3);
     Restart();
   }
   JobStatus Status(const std::string& token) { return slurm_.Status(token); }
@@ -48,25 +48,25 @@ class SlurmLies : public testing::Test {
 
 // --- sbatch
 
-TEST_F(SlurmLies, AJobThatWasTakenThoughSbatchHungIsFoundAndNotSubmittedAgain) {
-  BeImpatient();
+TEST_F(SlurmFaults, FindsAJobThatWasAcceptedAlthoughSbatchHung) {
+  LowerCommandTimeout();
   slurm_.Lie("sbatch", "take-hang");
   const absl::Status status = Submit("a").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(status.message(), HasSubstr("not known whether Slurm took the job"));
+  EXPECT_THAT(status.message(), HasSubstr("unknown whether Slurm accepted the job"));
   slurm_.Lie("sbatch", "");
   EXPECT_EQ(Submit("a").value_or("none"), "1");
   EXPECT_EQ(Status("a").state, State::kPending);
   EXPECT_EQ(slurm_.Jobs(), 1);
 }
 
-TEST_F(SlurmLies, AJobThatSbatchDeniedAppearsLateAndIsNotSubmittedAgain) {
+TEST_F(SlurmFaults, DoesNotResubmitAJobThatIsListedLate) {
   slurm_.Lie("sbatch", "late");
   const absl::Status status = Submit("a").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(status.message(), HasSubstr("Socket timed out"));
   slurm_.Lie("sbatch", "");
-  // Not listed yet; Submit makes no second one, Poll does not say that it is unknown.
+  // The job is not listed yet. Submit creates no second one, and Poll does not return kUnknown.
   EXPECT_EQ(Submit("a").status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Status("a").state, State::kPending);
   slurm_.Advance(kSettle / 2);
@@ -77,8 +77,8 @@ TEST_F(SlurmLies, AJobThatSbatchDeniedAppearsLateAndIsNotSubmittedAgain) {
   EXPECT_EQ(slurm_.Jobs(), 1);
 }
 
-TEST_F(SlurmLies, AJobThatNeverAppearsIsSubmittedAgainOnceThatIsCertain) {
-  BeImpatient();
+TEST_F(SlurmFaults, ResubmitsAJobWhenItCertainlyDoesNotExist) {
+  LowerCommandTimeout();
   slurm_.Lie("sbatch", "hang");
   EXPECT_EQ(Submit("a").status().code(), absl::StatusCode::kUnavailable);
   slurm_.Lie("sbatch", "");
@@ -91,7 +91,7 @@ TEST_F(SlurmLies, AJobThatNeverAppearsIsSubmittedAgainOnceThatIsCertain) {
   EXPECT_EQ(Submit("a").value_or("none"), "1");
 }
 
-TEST_F(SlurmLies, ASilenceOfTheControllerStartsTheWaitAnew) {
+TEST_F(SlurmFaults, AFailedQueryRestartsTheWait) {
   slurm_.Lie("sbatch", "late");
   Submit("a").IgnoreError();
   EXPECT_EQ(Status("a").state, State::kPending);
@@ -105,7 +105,7 @@ TEST_F(SlurmLies, ASilenceOfTheControllerStartsTheWaitAnew) {
   EXPECT_EQ(Status("a").external_id, "1");
 }
 
-TEST_F(SlurmLies, NonsenseFromSbatchIsNoJobAndNoRefusal) {
+TEST_F(SlurmFaults, AfterMalformedOutputOfSbatchTheJobMayExist) {
   for (const char* lie : {"garbage", "empty"}) {
     slurm_.Lie("sbatch", lie);
     EXPECT_EQ(Submit(lie).status().code(), absl::StatusCode::kUnavailable) << lie;
@@ -117,7 +117,7 @@ TEST_F(SlurmLies, NonsenseFromSbatchIsNoJobAndNoRefusal) {
   EXPECT_EQ(slurm_.Jobs(), 1);
 }
 
-TEST_F(SlurmLies, NothingIsSubmittedBeforeSlurmCouldBeAsked) {
+TEST_F(SlurmFaults, DoesNotSubmitWhenSqueueFails) {
   for (const char* lie :
        {"garbage", "half", "fail slurm_load_jobs error: Socket timed out on send/recv operation"}) {
     slurm_.Lie("sbatch", "");
@@ -126,14 +126,14 @@ TEST_F(SlurmLies, NothingIsSubmittedBeforeSlurmCouldBeAsked) {
     const int before = slurm_.Calls("sbatch");
     slurm_.Lie("squeue", lie);
     if (std::string(lie) == "half") {
-      // The half of an answer: that about the job itself.
+      // The output is incomplete in the line of the job.
       EXPECT_EQ(slurm_.scheduler().Poll({"a"}).status().code(), absl::StatusCode::kUnavailable);
       continue;
     }
     EXPECT_EQ(Submit("a").status().code(), absl::StatusCode::kUnavailable) << lie;
     EXPECT_EQ(slurm_.Calls("sbatch"), before) << lie;
   }
-  // It was certainly not sent, so there is nothing to wait for.
+  // The job was certainly not submitted, so its status is certain.
   slurm_.Lie("squeue", "");
   EXPECT_EQ(Status("a").state, State::kUnknown);
   EXPECT_TRUE(Submit("a").ok());
@@ -142,10 +142,10 @@ TEST_F(SlurmLies, NothingIsSubmittedBeforeSlurmCouldBeAsked) {
 struct Refusal {
   const char* text;
   absl::StatusCode code;
-  const char* says;
+  const char* message;
 };
 
-TEST_F(SlurmLies, RefusalsSayWhatToDo) {
+TEST_F(SlurmFaults, RefusalsContainAdvice) {
   using Code = absl::StatusCode;
   const Refusal refusals[] = {
       {"sbatch: error: Batch job submission failed: Invalid partition name specified", Code::kInvalidArgument,
@@ -175,8 +175,8 @@ TEST_F(SlurmLies, RefusalsSayWhatToDo) {
     slurm_.Lie("sbatch", absl::StrCat("fail ", refusal.text));
     const absl::Status status = Submit(token).status();
     EXPECT_EQ(status.code(), refusal.code) << status;
-    EXPECT_THAT(status.message(), HasSubstr(refusal.says));
-    // Refused is not taken, and that is certain at once.
+    EXPECT_THAT(status.message(), HasSubstr(refusal.message));
+    // A refused job certainly does not exist.
     EXPECT_EQ(Status(token).state, State::kUnknown) << status;
   }
   slurm_.Lie("sbatch", "fail sbatch: error: Something nobody has ever heard of");
@@ -186,7 +186,7 @@ TEST_F(SlurmLies, RefusalsSayWhatToDo) {
   EXPECT_EQ(Status("strange").state, State::kPending);
 }
 
-TEST_F(SlurmLies, MoreThanTheClusterHasIsRefusedBeforeSlurmIsAsked) {
+TEST_F(SlurmFaults, RefusesMoreThanTheClusterHasWithoutSbatch) {
   JobRequest request = slurm_.Request("a");
   request.nodes = 3;
   slurm_.Write("slots", "64");
@@ -198,7 +198,7 @@ TEST_F(SlurmLies, MoreThanTheClusterHasIsRefusedBeforeSlurmIsAsked) {
 
 // --- squeue
 
-TEST_F(SlurmLies, AControllerThatIsDownIsNoNewsOfAnyJob) {
+TEST_F(SlurmFaults, AnUnreachableControllerChangesNoJob) {
   ASSERT_TRUE(Submit("a").ok());
   slurm_.Lie("squeue", "fail slurm_load_jobs error: Unable to contact slurm controller (connect failure)");
   EXPECT_EQ(PollError().code(), absl::StatusCode::kUnavailable);
@@ -209,9 +209,9 @@ TEST_F(SlurmLies, AControllerThatIsDownIsNoNewsOfAnyJob) {
   EXPECT_EQ(Status("a").external_id, "1");
 }
 
-TEST_F(SlurmLies, AHangGarbageOrHalfAnAnswerIsNoNewsEither) {
+TEST_F(SlurmFaults, HangingOrMalformedOutputChangesNoJob) {
   ASSERT_TRUE(Submit("a").ok());
-  BeImpatient();
+  LowerCommandTimeout();
   for (const char* lie : {"hang", "garbage", "half"}) {
     slurm_.Lie("squeue", lie);
     EXPECT_EQ(PollError().code(), absl::StatusCode::kUnavailable) << lie;
@@ -220,7 +220,7 @@ TEST_F(SlurmLies, AHangGarbageOrHalfAnAnswerIsNoNewsEither) {
   EXPECT_EQ(Status("a").state, State::kPending);
 }
 
-TEST_F(SlurmLies, OneEmptyAnswerEndsNothing) {
+TEST_F(SlurmFaults, OneEmptyAnswerEndsNoJob) {
   ASSERT_TRUE(Submit("a").ok());
   slurm_.set_field("1", "state", "RUNNING");
   EXPECT_EQ(Status("a").state, State::kRunning);
@@ -237,12 +237,12 @@ TEST_F(SlurmLies, OneEmptyAnswerEndsNothing) {
   EXPECT_EQ(Status("a").state, State::kUnknown);
 }
 
-TEST_F(SlurmLies, AStrangeLineIsLeftOutAndTheRestIsRead) {
+TEST_F(SlurmFaults, IgnoresAMalformedLine) {
   ASSERT_TRUE(Submit("a").ok());
   ASSERT_TRUE(Submit("b").ok());
   slurm_.Lie("squeue", "stray 77|x|\x1b[31mRUNNING|a job of another kind");
   EXPECT_EQ(Status("a").state, State::kPending);
-  // A line that cannot be read and speaks of a job is no sign that the job is gone.
+  // A malformed line that contains the name of a job does not mean that the job is gone.
   slurm_.Forget("1");
   slurm_.Lie("squeue", "stray 1|x|RUNNING|a");
   EXPECT_EQ(Status("a").state, State::kPending);
@@ -250,7 +250,7 @@ TEST_F(SlurmLies, AStrangeLineIsLeftOutAndTheRestIsRead) {
   EXPECT_EQ(Status("a").state, State::kPending);
 }
 
-TEST_F(SlurmLies, AStateNobodyKnowsChangesNothing) {
+TEST_F(SlurmFaults, AnUnknownStateChangesNothing) {
   ASSERT_TRUE(Submit("a").ok());
   slurm_.set_field("1", "state", "RUNNING");
   EXPECT_EQ(Status("a").state, State::kRunning);
@@ -259,13 +259,13 @@ TEST_F(SlurmLies, AStateNobodyKnowsChangesNothing) {
   EXPECT_THAT(Status("a").reason, HasSubstr("LEVITATING"));
 }
 
-TEST_F(SlurmLies, JobsOfOtherUsersAreNotOurs) {
+TEST_F(SlurmFaults, IgnoresJobsOfOtherUsers) {
   slurm_.Lie("squeue", "stray 9|4242|RUNNING|None|0|N/A|0:01|1:00:00|node1|a");
   EXPECT_EQ(Status("a").external_id, "");
-  EXPECT_EQ(Status("a").state, State::kPending);  // not known yet: this process has just begun
+  EXPECT_EQ(Status("a").state, State::kPending);  // unknown to this new process until it is certain
 }
 
-TEST_F(SlurmLies, AnAcknowledgedJobThatACrashForgotIsNotTakenForTheNextOneWithItsId) {
+TEST_F(SlurmFaults, AForgottenJobIsNotConfusedWithTheNextOneWithItsId) {
   ASSERT_TRUE(Submit("a").ok());
   slurm_.Forget("1");
   slurm_.set_next_id(1);
@@ -278,7 +278,7 @@ TEST_F(SlurmLies, AnAcknowledgedJobThatACrashForgotIsNotTakenForTheNextOneWithIt
   EXPECT_EQ(Submit("a").value_or("none"), "2");
 }
 
-TEST_F(SlurmLies, OfTwoJobsWithOneTokenTheOneThatRunsIsKept) {
+TEST_F(SlurmFaults, KeepsTheRunningOneOfTwoJobsWithOneToken) {
   slurm_.Lie("sbatch", "late");
   Submit("a").IgnoreError();
   slurm_.Lie("sbatch", "");
@@ -288,25 +288,25 @@ TEST_F(SlurmLies, OfTwoJobsWithOneTokenTheOneThatRunsIsKept) {
   ASSERT_EQ(Submit("a").value_or("none"), "2");
   slurm_.set_field("2", "state", "RUNNING");
   slurm_.set_field("2", "nodes", "node1");
-  slurm_.Appear();  // later than anybody thought possible
+  slurm_.Appear();  // later than `settle`
   const JobStatus status = Status("a");
   EXPECT_EQ(status.external_id, "2");
   EXPECT_EQ(status.state, State::kRunning);
   EXPECT_EQ(slurm_.Read("jobs/1/state"), "CANCELLED");
-  // And the cancelled one does not speak for it.
+  // The status of the cancelled duplicate does not count.
   EXPECT_EQ(Status("a").state, State::kRunning);
   slurm_.set_field("2", "state", "PREEMPTED");
   EXPECT_EQ(Status("a").state, State::kPreempted);
 }
 
-TEST_F(SlurmLies, AfterARestartWhatIsNotListedIsUnknownOnlyOnceThatIsCertain) {
+TEST_F(SlurmFaults, AfterARestartAMissingJobIsUnknownOnlyWhenCertain) {
   Restart();
   EXPECT_EQ(Status("a").state, State::kPending);
   slurm_.Advance(kSettle);
   EXPECT_EQ(Status("a").state, State::kUnknown);
 }
 
-TEST_F(SlurmLies, HowAForgottenJobEndedIsKnownToAccounting) {
+TEST_F(SlurmFaults, ReadsTheEndOfAForgottenJobFromAccounting) {
   slurm_.Write("accounting", "slurmdbd");
   Restart();
   ASSERT_TRUE(Submit("a").ok());
@@ -321,9 +321,9 @@ TEST_F(SlurmLies, HowAForgottenJobEndedIsKnownToAccounting) {
   EXPECT_EQ(slurm_.Calls("sacct"), 1);
 }
 
-// As after a restart of the coordinator: it gives up a job whose workers are silent, which an administrator
-// had cancelled while it was away.
-TEST_F(SlurmLies, AccountingTellsAJobThatWeCancelledFromOneThatHadBeenCancelled) {
+// After a restart the coordinator cancels a job whose workers send no heartbeats. An administrator had
+// cancelled it while the coordinator was stopped.
+TEST_F(SlurmFaults, AccountingShowsWhetherWeCancelledAJob) {
   slurm_.Write("accounting", "slurmdbd");
   for (const bool before : {true, false}) {
     Restart();
@@ -340,7 +340,7 @@ TEST_F(SlurmLies, AccountingTellsAJobThatWeCancelledFromOneThatHadBeenCancelled)
   }
 }
 
-TEST_F(SlurmLies, AccountingThatFailsIsNotWaitedFor) {
+TEST_F(SlurmFaults, DoesNotWaitForFailingAccounting) {
   slurm_.Write("accounting", "slurmdbd");
   slurm_.Lie("sacct", "fail sacct: error: Problem talking to the database: Connection refused");
   Restart();
@@ -353,7 +353,7 @@ TEST_F(SlurmLies, AccountingThatFailsIsNotWaitedFor) {
 
 // --- scancel
 
-TEST_F(SlurmLies, ACancelThatFailsSaysSoAndCanBeRepeated) {
+TEST_F(SlurmFaults, AFailedCancelIsReportedAndCanBeRepeated) {
   ASSERT_TRUE(Submit("a").ok());
   slurm_.Lie("scancel",
              "fail scancel: error: Kill job error on job id 1: Unable to contact slurm controller");
@@ -367,24 +367,24 @@ TEST_F(SlurmLies, ACancelThatFailsSaysSoAndCanBeRepeated) {
   EXPECT_EQ(Status("a").reason, "cancelled by this service");
 }
 
-TEST_F(SlurmLies, CancelNamesTheJobAndItsUser) {
+TEST_F(SlurmFaults, CancelSelectsTheJobByNameAndUser) {
   ASSERT_TRUE(slurm_.scheduler().Cancel("a").ok());
   EXPECT_THAT(slurm_.Read("calls"), HasSubstr(absl::StrCat("scancel --user=", geteuid(), " --name=a\n")));
-  // What is no name could be read as an option, or as another job.
+  // An invalid name could be parsed as an option or as another job.
   ASSERT_TRUE(slurm_.scheduler().Cancel("--state=RUNNING").ok());
   EXPECT_EQ(slurm_.Calls("scancel"), 1);
 }
 
-TEST_F(SlurmLies, AJobThatSomebodyElseCancelledSaysSo) {
+TEST_F(SlurmFaults, ReportsThatSomebodyElseCancelledAJob) {
   ASSERT_TRUE(Submit("a").ok());
   EXPECT_EQ(Status("a").state, State::kPending);
   slurm_.set_field("1", "state", "CANCELLED");
   EXPECT_THAT(Status("a").reason, HasSubstr("from outside"));
 }
 
-// --- etiquette and secrets
+// --- load and secrets
 
-TEST_F(SlurmLies, HoweverManyRunsWaitAPollIsOneQuestion) {
+TEST_F(SlurmFaults, PollNeedsOneQueryForAnyNumberOfJobs) {
   std::vector<std::string> tokens;
   for (int i = 0; i < 50; ++i) tokens.push_back(absl::StrCat("token-", i));
   for (int i = 0; i < 2000; ++i) tokens.push_back(absl::StrCat("waits-", i));
@@ -396,25 +396,25 @@ TEST_F(SlurmLies, HoweverManyRunsWaitAPollIsOneQuestion) {
   const std::string calls = slurm_.Read("calls").substr(before.size());
   EXPECT_THAT(calls, testing::StartsWith("squeue "));
   EXPECT_EQ(std::count(calls.begin(), calls.end(), '\n'), 1) << calls;
-  // Nothing to ask about, no question.
+  // Without tokens there is no query.
   ASSERT_TRUE(slurm_.scheduler().Poll({}).ok());
   EXPECT_EQ(slurm_.Read("calls"), before + calls);
 }
 
-TEST_F(SlurmLies, TheSecretIsInNoCommandNoScriptAndNoFile) {
+TEST_F(SlurmFaults, TheSecretIsOnlyInTheEnvironment) {
   setenv("SCALELAB_CLIENT_SECRET", "client-secret", 1);
   Restart();
   ASSERT_TRUE(Submit("a").ok());
   EXPECT_THAT(slurm_.Read("calls"), Not(HasSubstr("secret-of-a")));
   EXPECT_THAT(slurm_.Read("jobs/1/script"), Not(HasSubstr("secret-of-a")));
   EXPECT_THAT(slurm_.Read("runs/allocations/a/job.sh"), Not(HasSubstr("secret-of-a")));
-  // Where it has to be; and what else stands in this process's environment stays here.
+  // The environment of the job contains the secret, but no other variables of this process.
   EXPECT_THAT(slurm_.Read("jobs/1/exports"), HasSubstr("SCALELAB_ALLOCATION_SECRET=\"secret-of-a\""));
   EXPECT_THAT(slurm_.Read("jobs/1/exports"), Not(HasSubstr("client-secret")));
   unsetenv("SCALELAB_CLIENT_SECRET");
 }
 
-TEST_F(SlurmLies, AStartWhileTheControllerIsAwayIsFine) {
+TEST_F(SlurmFaults, StartsWhileTheControllerIsUnreachable) {
   slurm_.Lie("sinfo", "fail slurm_load_partitions: Unable to contact slurm controller (connect failure)");
   slurm_.Lie("scontrol",
              "fail slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)");
@@ -430,7 +430,7 @@ TEST_F(SlurmLies, AStartWhileTheControllerIsAwayIsFine) {
   EXPECT_TRUE(slurm_.scheduler().Cancel("a").ok());
 }
 
-TEST(SlurmAbsent, IsToldWithThePackage) {
+TEST(SlurmMissing, IsReportedWithThePackage) {
   const std::string path = getenv("PATH");
   const std::string empty = testing::TempDir();
   setenv("PATH", empty.c_str(), 1);

@@ -121,6 +121,23 @@ TEST_P(StoreContract, KeepsEveryMemberOfEveryRecordAcrossAReopen) {
   EXPECT_TRUE(std::isnan(u.metrics.at("odd")));
 }
 
+TEST_P(StoreContract, ListsTheSummariesOfARangeOfRuns) {
+  for (const int64_t id : {3, 4, 5, 6, 9}) {
+    CommitStudyWithAttempt(id);
+    if (id == 5) continue;  // a run without results
+    WriteBatch batch;
+    batch.summaries = {ASummary(id, id, 100.0 * static_cast<double>(id))};
+    Commit(batch);
+  }
+  const std::vector<RunSummary> listed = store_->ListSummaries(4, 8).value();
+  ASSERT_THAT(listed, SizeIs(2));
+  EXPECT_EQ(listed[0].run_id, 4);
+  EXPECT_EQ(listed[0].throughput, 400.0);
+  EXPECT_THAT(listed[0].metrics, IsEmpty()) << "lists leave them out";
+  EXPECT_EQ(listed[1].run_id, 6);
+  EXPECT_THAT(store_->ListSummaries(10, 20).value(), IsEmpty());
+}
+
 TEST_P(StoreContract, SaysNotFoundForWhatIsNotThere) {
   EXPECT_TRUE(absl::IsNotFound(store_->GetStudy(1).status()));
   EXPECT_TRUE(absl::IsNotFound(store_->FindStudy("x").status()));

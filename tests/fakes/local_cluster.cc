@@ -52,7 +52,7 @@ LocalCluster::~LocalCluster() {
     waitpid(pid, nullptr, 0);
   }
   for (const auto& entry : std::filesystem::directory_iterator(options_.directory)) {
-    const absl::StatusOr<LockView> lock = LookAtLock(entry.path());
+    const absl::StatusOr<LockHolder> lock = FindLockHolder(entry.path());
     if (lock.ok() && lock->held) kill(-lock->pid, SIGKILL);
   }
   close(fifo_);

@@ -32,7 +32,7 @@ SlurmStandins::SlurmStandins(int slots) : path_(getenv("PATH")) {
   options_.script.runs_dir = directory_ + "/runs";
   options_.script.worker_program = FAKE_WORKER_PROGRAM;
   options_.script.server_address = "login:50051";
-  options_.command_deadline = absl::Seconds(20);
+  options_.command_timeout = absl::Seconds(20);
   options_.now = [this] { return Now(); };
   Restart();
 }

@@ -19,18 +19,19 @@
 
 token='0fa81c97-b28a-48c9-afce-94e87bf04c0e'
 worker=('/opt/scalelab/bin/scalelab-worker' --server 'login1:50051' --launcher srun --allocation "$token")
-# Of the task layout above a worker step knows nothing: it has its nodes whole, beside the steps of its ranks.
+# The worker step ignores the task layout above: it uses whole nodes and shares them with the steps of
+# the ranks.
 unset SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_NTASKS SLURM_NPROCS \
   SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK \
   SLURM_DISTRIBUTION
 
-# On each node: the lock keeps a second worker of this allocation away, so it must be local to the node.
+# Runs on each node. The lock prevents a second worker of this allocation on the node, so it is a local file.
 start_worker='
   token=$1
   shift
   directory="/tmp/scalelab-$UID"
   mkdir -p -m 700 "$directory" && [ -O "$directory" ] && [ ! -L "$directory" ] || {
-    echo "scalelab: $directory is not ours; remove it from $SLURMD_NODENAME" >&2
+    echo "scalelab: $directory on $SLURMD_NODENAME is not a directory of this user; remove it" >&2
     exit 1
   }
   find "$directory" -maxdepth 1 -name "*.lock" -mtime +2 -exec flock --nonblock {} rm {} \;
@@ -43,8 +44,8 @@ srun --overlap --whole --mpi=none --cpu-bind=none --export=ALL --input=/dev/null
   bash -c "$start_worker" start_worker "$token" "${worker[@]}" &
 step=$!
 
-# SIGTERM comes when the time limit is near or the job is cancelled: workers get it, and are waited for. srun itself would
-# answer it by killing them.
+# Slurm sends SIGTERM shortly before the time limit and when the job is cancelled. Forward it to the workers
+# and wait for them to end; srun itself would kill them.
 trap 'scancel --signal=TERM "$SLURM_JOB_ID.0" || kill -TERM "$step" 2>/dev/null' TERM
 while kill -0 "$step" 2>/dev/null; do
   wait "$step"

@@ -10,6 +10,7 @@ namespace {
 using scalelab::v1::Attempt;
 using scalelab::v1::ReadRunLogRequest;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -96,6 +97,15 @@ TEST_F(RunCommands, ShowTellsOfAttempts) {
   EXPECT_EQ(json["run"]["attempts"][0]["exit_status"], 1);
   EXPECT_THAT(Run({"run", "show", "99"}), Exits(ExitCode::kFailure));
   EXPECT_THAT(Run({"run", "show", "seven"}), Exits(ExitCode::kUsage));
+}
+
+TEST_F(RunCommands, ShowNamesTheFirstMalformedLine) {
+  EXPECT_THAT(Run({"run", "show", "12"}).out, Not(HasSubstr("malformed lines")));
+  auto* attempt = server_.runs[1].mutable_attempts(0);
+  attempt->set_malformed_lines(3);
+  attempt->set_first_malformed_line("rank 1, line 10: is not JSON");
+  EXPECT_THAT(Run({"run", "show", "12"}).out,
+              ContainsRegex("malformed lines: +3 in attempt [0-9]+; first: rank 1, line 10: is not JSON"));
 }
 
 TEST_F(RunCommands, AnExitStatusThatIsNotThereIsNotInventedInJson) {

@@ -51,7 +51,7 @@ class ConfigTest : public testing::Test {
   std::string root_, file_;
 };
 
-TEST_F(ConfigTest, NeedsNothingButADirectory) {
+TEST_F(ConfigTest, RequiresOnlyADataDirectory) {
   const ServerConfig config = Config({"--data", "/data/lab/"});
   EXPECT_EQ(config.data_dir, "/data/lab");
   EXPECT_EQ(config.runs_dir, "/data/lab/runs");
@@ -64,11 +64,11 @@ TEST_F(ConfigTest, NeedsNothingButADirectory) {
   EXPECT_FALSE(config.rollback_journal);
 }
 
-TEST_F(ConfigTest, WithoutADirectorySaysHowToGiveOne) {
+TEST_F(ConfigTest, AMissingDataDirectoryIsReported) {
   EXPECT_THAT(Mistake({}), HasSubstr("--data DIR is missing"));
 }
 
-TEST_F(ConfigTest, EveryFlagIsTaken) {
+TEST_F(ConfigTest, EveryFlagIsApplied) {
   const ServerConfig config =
       Config({"--data", "rel", "--runs=/shared/runs", "--listen", "unix:/run/s", "--listen", "0.0.0.0:50051",
               "--scheduler", "local", "--local-slots", "12", "--worker-timeout", "2.5", "--rollback-journal",
@@ -106,7 +106,7 @@ TEST_F(ConfigTest, EveryFlagIsAKeyOfTheFile) {
   EXPECT_EQ(config.log_level, "error");
 }
 
-TEST_F(ConfigTest, FlagsWinOverTheFile) {
+TEST_F(ConfigTest, FlagsTakePrecedenceOverTheFile) {
   WriteFile("data: /file\nlocal_slots: 3\nlisten: unix:/file.sock\n");
   const ServerConfig config =
       Config({"--config", file_, "--local-slots", "5", "--listen", "unix:/flag.sock"});
@@ -122,60 +122,60 @@ TEST_F(ConfigTest, AnEmptyFileSetsNothing) {
   EXPECT_EQ(Config({"--data", "/d", "--config", file_}).data_dir, "/d");
 }
 
-TEST_F(ConfigTest, AnUnknownKeyIsToldWithItsPlaceAndTheNearestName) {
+TEST_F(ConfigTest, AnUnknownKeyIsReportedWithItsPlaceAndASimilarName) {
   EXPECT_EQ(MistakeInFile("runs: /r\nlocal_slot: 3\n"),
             file_ + ":2:1: unknown key 'local_slot'; did you mean local_slots?");
   EXPECT_EQ(MistakeInFile("zzzzzzzz: 3\n"), file_ + ":1:1: unknown key 'zzzzzzzz'");
 }
 
-TEST_F(ConfigTest, AWrongValueIsToldWithItsPlace) {
+TEST_F(ConfigTest, AWrongValueIsReportedWithItsPlace) {
   EXPECT_THAT(MistakeInFile("runs: /r\nlocal_slots: many\n"),
-              AllOf(StartsWith(file_ + ":2:14: local_slots: 'many'"), HasSubstr("whole number")));
+              AllOf(StartsWith(file_ + ":2:14: local_slots: 'many'"), HasSubstr("not a whole number")));
   EXPECT_THAT(MistakeInFile("log_format: xml\n"),
               AllOf(StartsWith(file_ + ":1:13: log_format: 'xml'"), HasSubstr("text, json")));
   EXPECT_THAT(MistakeInFile("data: [/a, /b]\n"),
               AllOf(StartsWith(file_ + ":1:7: data"), HasSubstr("one value")));
   EXPECT_THAT(MistakeInFile("worker_timeout: 0\n"), HasSubstr("seconds from 1"));
-  EXPECT_THAT(MistakeInFile("rollback_journal: yes\n"), HasSubstr("neither true nor false"));
+  EXPECT_THAT(MistakeInFile("rollback_journal: yes\n"), HasSubstr("not true or false"));
 }
 
-TEST_F(ConfigTest, AWrongValueIsToldEvenWhenAFlagReplacesIt) {
+TEST_F(ConfigTest, AWrongValueIsReportedEvenWhenAFlagReplacesIt) {
   WriteFile("local_slots: many\n");
   EXPECT_THAT(Mistake({"--data", "/d", "--local-slots", "2", "--config", file_}),
               HasSubstr("local_slots: 'many'"));
 }
 
-TEST_F(ConfigTest, AKeyThatStandsTwiceIsAMistake) {
+TEST_F(ConfigTest, ADuplicateKeyIsAnError) {
   EXPECT_EQ(MistakeInFile("runs: /r\nruns: /s\n"),
-            file_ + ":2:1: runs stands here a second time, first in line 1; keep one");
+            file_ + ":2:1: duplicate key \"runs\" (first on line 1); remove one");
 }
 
-TEST_F(ConfigTest, WhatIsNoMapIsAMistake) {
+TEST_F(ConfigTest, AFileThatIsNoMapIsAnError) {
   EXPECT_THAT(MistakeInFile("- a\n- b\n"), AllOf(StartsWith(file_ + ":1:1: "), HasSubstr("key: value")));
-  EXPECT_THAT(MistakeInFile("runs: [a\n"), AllOf(StartsWith(file_ + ":"), HasSubstr("not YAML")));
+  EXPECT_THAT(MistakeInFile("runs: [a\n"), AllOf(StartsWith(file_ + ":"), HasSubstr("invalid YAML")));
 }
 
-TEST_F(ConfigTest, AFileThatIsNotThereIsNamed) {
+TEST_F(ConfigTest, AMissingFileIsReported) {
   EXPECT_THAT(Mistake({"--data", "/d", "--config", root_ + "/none.yaml"}),
               HasSubstr(root_ + "/none.yaml cannot be read"));
   EXPECT_THAT(Mistake({"--data", "/d", "--config", root_}), HasSubstr("cannot be read"));
 }
 
-TEST_F(ConfigTest, AnUnknownFlagIsToldWithTheNearestName) {
+TEST_F(ConfigTest, AnUnknownFlagIsReportedWithASimilarName) {
   EXPECT_THAT(Mistake({"--data", "/d", "--lokal-slots", "2"}),
               AllOf(HasSubstr("--lokal-slots"), HasSubstr("did you mean --local-slots?")));
   EXPECT_THAT(Mistake({"--data", "/d", "serve"}), HasSubstr("unexpected argument 'serve'"));
   EXPECT_THAT(Mistake({"--data"}), HasSubstr("--data"));
-  EXPECT_THAT(Mistake({"--data", "/a", "--data", "/b"}), HasSubstr("--data is given 2 times"));
+  EXPECT_THAT(Mistake({"--data", "/a", "--data", "/b"}), HasSubstr("--data is set 2 times"));
   EXPECT_THAT(Mistake({"--data", "/d", "--local-slots", "0"}),
-              StartsWith("--local-slots: '0' is no whole number"));
+              StartsWith("--local-slots: '0' is not a whole number"));
 }
 
 TEST_F(ConfigTest, ASchedulerIsOneOfTwo) {
   EXPECT_THAT(Mistake({"--data", "/d", "--scheduler", "pbs"}), HasSubstr("'pbs' is not one of local, slurm"));
 }
 
-TEST_F(ConfigTest, WorkersOfSlurmDialTheFirstAddressThatTheyCanReach) {
+TEST_F(ConfigTest, WorkersOfSlurmDialTheFirstReachableAddress) {
   const auto worker_server = [](const std::vector<std::string>& listen) {
     std::vector<std::string> flags = {"--data", "/d", "--scheduler", "slurm"};
     for (const std::string& address : listen) flags.insert(flags.end(), {"--listen", address});
@@ -184,10 +184,10 @@ TEST_F(ConfigTest, WorkersOfSlurmDialTheFirstAddressThatTheyCanReach) {
   EXPECT_EQ(worker_server({"unix:/run/s", "127.0.0.1:1", "localhost:2", "0.0.0.0:3", "[::]:4", "login1:5"}),
             "login1:5");
   EXPECT_EQ(worker_server({"10.0.0.1:50051", "login1:5"}), "10.0.0.1:50051");
-  EXPECT_EQ(Config({"--data", "/d"}).worker_server, "");  // local workers have the socket
+  EXPECT_EQ(Config({"--data", "/d"}).worker_server, "");  // local workers use the socket
 }
 
-TEST_F(ConfigTest, AnAddressThatWorkersOfSlurmCannotReachIsToldWithWhatToWrite) {
+TEST_F(ConfigTest, AnUnreachableAddressForWorkersOfSlurmIsAnError) {
   for (const char* listen : {"unix:/run/s", "127.0.0.1:50051", "0.0.0.0:50051", "[::1]:50051", "login1:0"}) {
     EXPECT_THAT(Mistake({"--data", "/d", "--scheduler", "slurm", "--listen", listen}),
                 AllOf(HasSubstr("--listen HOST:PORT"), HasSubstr("--worker-server HOST:PORT")))
@@ -218,10 +218,10 @@ TEST_F(ConfigTest, SbatchOptionsOfTheSiteAreChecked) {
   EXPECT_THAT(mistake("-A=x"), HasSubstr("name of a long option"));
   EXPECT_THAT(mistake("comment=a\nb"), HasSubstr("control character"));
   EXPECT_THAT(Mistake({"--data", "/d", "--sbatch-option", "account=a", "--sbatch-option", "account=b"}),
-              HasSubstr("'account' is given twice"));
+              HasSubstr("'account' is repeated"));
 }
 
-TEST_F(ConfigTest, FrameworksAreWhereTheEnvironmentSays) {
+TEST_F(ConfigTest, TheFrameworksDirectoryComesFromTheEnvironment) {
   for (const char* name : {"SCALELAB_FRAMEWORKS", "XDG_DATA_HOME"}) unsetenv(name);
   const auto with = [](const char* name, const char* value, const std::vector<std::string>& flags) {
     const char* before = getenv(name);
@@ -252,40 +252,41 @@ TEST_F(ConfigTest, EnvironmentsAreReadFromTheFile) {
   EXPECT_EQ(environments[2].venv, "");
 }
 
-TEST_F(ConfigTest, AWrongEnvironmentIsToldWithItsPlace) {
+TEST_F(ConfigTest, AWrongEnvironmentIsReportedWithItsPlace) {
   const auto mistake = [&](const std::string& yaml) {
     return MistakeInFile("environments:\n  " + yaml + "\n");
   };
-  EXPECT_EQ(mistake("pytorch/dpd: {venv: /v}"),
-            file_ + ":2:3: environments: no framework has engine 'pytorch/dpd'; did you mean pytorch/ddp?");
-  EXPECT_THAT(mistake("native/ddp: {venv: /v}"), HasSubstr("no framework has engine 'native/ddp'"));
+  EXPECT_EQ(mistake("pytorch/dpd: {venv: /v}"), file_ +
+                                                    ":2:3: environments: 'pytorch/dpd' is not an engine of a "
+                                                    "Python framework; did you mean pytorch/ddp?");
+  EXPECT_THAT(mistake("native/ddp: {venv: /v}"), HasSubstr("'native/ddp' is not an engine"));
   EXPECT_EQ(mistake("pytorch/ddp: {vnv: /v}"),
             file_ + ":2:17: environments: unknown key 'vnv'; did you mean venv?");
   EXPECT_EQ(mistake("pytorch/ddp: {venv: v}"),
-            file_ + ":2:23: environments: venv 'v' must be an absolute path, as every node sees it");
+            file_ + ":2:23: environments: venv 'v' must be an absolute path that is visible on every node");
   EXPECT_EQ(
       mistake("pytorch/ddp: {modules: ['a; reboot']}"),
-      file_ + ":2:27: environments: 'a; reboot' is no name of a module; write it as `module load` takes it");
+      file_ + ":2:27: environments: 'a; reboot' is not a module name; write the name as for `module load`");
   EXPECT_THAT(mistake("pytorch/ddp: {modules: []}"), HasSubstr("a name or a list of names"));
-  EXPECT_THAT(mistake("pytorch/ddp: {container: '--writable'}"), HasSubstr("is no image"));
+  EXPECT_THAT(mistake("pytorch/ddp: {container: '--writable'}"), HasSubstr("is not an image"));
   EXPECT_THAT(mistake("pytorch/ddp: /v"), HasSubstr("pytorch/ddp needs venv, modules or container"));
   EXPECT_THAT(mistake("pytorch/ddp: {venv: ''}"), HasSubstr("pytorch/ddp has no Python"));
-  EXPECT_THAT(mistake("pytorch/ddp: {venv: /a, venv: /b}"), HasSubstr("venv stands here a second time"));
+  EXPECT_THAT(mistake("pytorch/ddp: {venv: /a, venv: /b}"), HasSubstr("duplicate key \"venv\""));
   EXPECT_THAT(mistake("pytorch/ddp: {venv: /a}\n  pytorch/ddp: {venv: /b}"), HasSubstr(":3:3: "));
   EXPECT_THAT(MistakeInFile("environments: [a]\n"), HasSubstr(":1:15: environments: expected engines"));
   EXPECT_THAT(MistakeInFile("environment: {}\n"), HasSubstr("did you mean environments?"));
 }
 
-TEST_F(ConfigTest, ADirectoryTooDeepForASocketIsToldWithWhatToDo) {
+TEST_F(ConfigTest, ADirectoryTooLongForASocketIsAnError) {
   EXPECT_THAT(Mistake({"--data", "/" + std::string(100, 'd')}),
               AllOf(HasSubstr("takes 107"), HasSubstr("--listen unix:PATH"), HasSubstr("--data")));
   EXPECT_EQ(Config({"--data", "/" + std::string(100, 'd'), "--listen", "unix:/run/s"}).listen.front(),
             "unix:/run/s");
 }
 
-TEST_F(ConfigTest, AWorkerProgramThatIsNotThereIsTold) {
+TEST_F(ConfigTest, AMissingWorkerProgramIsAnError) {
   std::vector<const char*> argv = {"scalelabd", "--data", "/d", "--worker-program", "/no/worker"};
-  EXPECT_THAT(ParseCommand(5, argv.data(), "").status().message(), HasSubstr("/no/worker is not there"));
+  EXPECT_THAT(ParseCommand(5, argv.data(), "").status().message(), HasSubstr("/no/worker does not exist"));
 }
 
 TEST_F(ConfigTest, ABackupNeedsAFileAndTheDirectoryOfAService) {
@@ -298,7 +299,7 @@ TEST_F(ConfigTest, ABackupNeedsAFileAndTheDirectoryOfAService) {
   EXPECT_EQ(Parse({"backup", "b.db", "--config", file_})->config.data_dir, "/from-file");
   EXPECT_EQ(Parse({"--data", "/d", "backup", "b.db"})->text,
             std::filesystem::current_path().string() + "/b.db");
-  // The worker program and the socket are not needed.
+  // The command needs neither the worker program nor the socket.
   EXPECT_TRUE(Parse({"backup", "b.db", "--data", "/" + std::string(100, 'd')}).ok());
   EXPECT_THAT(Mistake({"backup", "b.db"}), HasSubstr("--data DIR is missing"));
   EXPECT_THAT(Mistake({"backup", "--data", "/d"}), HasSubstr("FILE is required"));

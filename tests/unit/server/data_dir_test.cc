@@ -36,7 +36,7 @@ class DataDirTest : public testing::Test {
   std::string root_, path_;
 };
 
-TEST_F(DataDirTest, MakesWhatIsAbsentForItsOwnerOnly) {
+TEST_F(DataDirTest, CreatesFilesAccessibleToTheOwnerOnly) {
   const absl::StatusOr<DataDir> directory = DataDir::Open(path_);
   ASSERT_TRUE(directory.ok()) << directory.status();
   EXPECT_EQ(Mode(root_ + "/a"), 0700);
@@ -46,7 +46,7 @@ TEST_F(DataDirTest, MakesWhatIsAbsentForItsOwnerOnly) {
   EXPECT_EQ(Mode(path_ + "/server.key"), 0600);
 }
 
-TEST_F(DataDirTest, KeepsItsTokenFromStartToStart) {
+TEST_F(DataDirTest, KeepsItsTokenAcrossStarts) {
   std::string token;
   {
     const absl::StatusOr<DataDir> directory = DataDir::Open(path_);
@@ -59,7 +59,7 @@ TEST_F(DataDirTest, KeepsItsTokenFromStartToStart) {
   EXPECT_NE(DataDir::Open(root_ + "/other")->client_token(), token);
 }
 
-TEST_F(DataDirTest, KeepsItsKeyWhichIsNotTheToken) {
+TEST_F(DataDirTest, KeepsItsKeyWhichDiffersFromTheToken) {
   std::string key;
   {
     const absl::StatusOr<DataDir> directory = DataDir::Open(path_);
@@ -71,21 +71,21 @@ TEST_F(DataDirTest, KeepsItsKeyWhichIsNotTheToken) {
   EXPECT_EQ(DataDir::Open(path_)->server_key(), key);
 }
 
-TEST_F(DataDirTest, IsHeldByOneAtATime) {
+TEST_F(DataDirTest, IsLockedByOneProcessAtATime) {
   const absl::StatusOr<DataDir> first = DataDir::Open(path_);
   ASSERT_TRUE(first.ok()) << first.status();
   const absl::Status status = DataDir::Open(path_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(status.message(), "another scalelabd (pid " + std::to_string(getpid()) + ") serves " + path_ +
-                                  "; stop it or choose another --data");
+  EXPECT_EQ(status.message(), "another scalelabd (pid " + std::to_string(getpid()) + ") uses " + path_ +
+                                  "; stop it or set another --data");
 }
 
-TEST_F(DataDirTest, IsFreeAgainWhenItsHolderIsGone) {
+TEST_F(DataDirTest, IsUnlockedByTheDestructor) {
   EXPECT_TRUE(DataDir::Open(path_).ok());
   EXPECT_TRUE(DataDir::Open(path_).ok());
 }
 
-TEST_F(DataDirTest, BelowAFileItIsRefused) {
+TEST_F(DataDirTest, IsRefusedBelowAFile) {
   std::ofstream(root_ + "/file") << "x";
   for (const std::string& path : {root_ + "/file", root_ + "/file/data"}) {
     const absl::Status status = DataDir::Open(path).status();
@@ -94,7 +94,7 @@ TEST_F(DataDirTest, BelowAFileItIsRefused) {
   }
 }
 
-TEST_F(DataDirTest, ATokenThatOthersCanReadIsRefused) {
+TEST_F(DataDirTest, RefusesATokenThatOthersCanRead) {
   EXPECT_TRUE(DataDir::Open(path_).ok());
   chmod((path_ + "/client.token").c_str(), 0644);
   const absl::Status status = DataDir::Open(path_).status();
@@ -102,15 +102,15 @@ TEST_F(DataDirTest, ATokenThatOthersCanReadIsRefused) {
   EXPECT_THAT(status.message(), AllOf(HasSubstr(path_ + "/client.token"), HasSubstr("chmod 600")));
 }
 
-TEST_F(DataDirTest, AnEmptyTokenFileIsRefused) {
+TEST_F(DataDirTest, RefusesAnEmptyTokenFile) {
   std::filesystem::create_directories(path_);
   std::ofstream(path_ + "/client.token") << "\n";
   chmod((path_ + "/client.token").c_str(), 0600);
-  EXPECT_THAT(DataDir::Open(path_).status().message(), HasSubstr("holds no secret"));
+  EXPECT_THAT(DataDir::Open(path_).status().message(), HasSubstr("contains no secret"));
 }
 
-// Opens `path` in a child process that may not write there, and returns the message of the refusal. `prepare`
-// takes the right away in the child, as root may write nearly everywhere.
+// Opens `path` in a child process that may not write there, and returns the error message. `prepare` runs in
+// the child and drops the permission, because root may write nearly everywhere.
 template <typename Prepare>
 std::string MessageInChild(const std::string& path, Prepare prepare) {
   int pipe_fds[2];
@@ -130,7 +130,7 @@ std::string MessageInChild(const std::string& path, Prepare prepare) {
   return text;
 }
 
-TEST_F(DataDirTest, ADirectoryOfSomebodyElseIsRefused) {
+TEST_F(DataDirTest, RefusesADirectoryOfAnotherUser) {
   std::filesystem::create_directories(path_);
   chmod(path_.c_str(), 0555);
   for (const std::string& above : {root_, root_ + "/a"}) chmod(above.c_str(), 0755);
@@ -138,13 +138,13 @@ TEST_F(DataDirTest, ADirectoryOfSomebodyElseIsRefused) {
   EXPECT_THAT(message, AllOf(HasSubstr(path_), HasSubstr("Permission denied"), HasSubstr("--data")));
 }
 
-TEST_F(DataDirTest, AReadOnlyFilesystemIsRefused) {
+TEST_F(DataDirTest, RefusesAReadOnlyFilesystem) {
   std::filesystem::create_directories(path_);
   const std::string message = MessageInChild(path_, [&] {
     return unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0 &&
            mount("none", path_.c_str(), "tmpfs", MS_RDONLY, nullptr) == 0;
   });
-  if (message == "not prepared") GTEST_SKIP() << "this machine does not let us mount";
+  if (message == "not prepared") GTEST_SKIP() << "mounting is not permitted on this machine";
   EXPECT_THAT(message, AllOf(HasSubstr(path_), HasSubstr("Read-only file system"), HasSubstr("--data")));
 }
 

@@ -1,9 +1,10 @@
-// What communication costs, from runs with it, without it and without overlap.
+// Tests of the communication cost from runs with communication, without it and without overlap.
+#include "server/analysis/communication.h"
+
 #include <cmath>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/analysis/communication.h"
 #include "server/analysis/curve.h"
 #include "tests/unit/server/analysis/fixture.h"
 
@@ -19,7 +20,7 @@ constexpr char kMeasure[] = R"({"study":"s","measure":{"communication":true}})";
 constexpr char kDdp[] = "native/ddp", kHorovod[] = "native/horovod", kNone[] = "native/none",
                kSerial[] = "native/serial";
 
-// Steps of a cell, of native/none and of native/serial that the tests below vary.
+// Steps of a cell, of native/none and of native/serial.
 Results Measured() { return Results(kMeasure).Engine(kDdp, 2).Steps({1.20, 1.40, 1.30}); }
 
 CommunicationCost CostOf(const Results& results, int series = 0, int point = 0) {
@@ -48,7 +49,7 @@ TEST(CommunicationCost, NumbersByHand) {
   EXPECT_EQ(cost.missing(), "");
 }
 
-TEST(CommunicationCost, WhatABlockHasInCommonCancels) {
+TEST(CommunicationCost, EffectsOfABlockCancel) {
   Results results(kMeasure);
   results.Engine(kDdp, 2).Steps({1.2, 5.2, 3.2});
   results.Baseline(kNone, 2).Steps({1.0, 5.0, 3.0}).Baseline(kSerial, 2).Steps({1.8, 5.8, 3.8});
@@ -71,7 +72,7 @@ TEST(CommunicationCost, BlocksThatLackARunDoNotCount) {
   EXPECT_NEAR(cost.hidden().mean(), 1 - 0.25 / 0.55, 1e-12);
 }
 
-TEST(CommunicationCost, OnePairServesEveryEngineAndBelongsToNoSeries) {
+TEST(CommunicationCost, OnePairOfBaselinesServesEveryEngineAndIsInNoSeries) {
   Results results(kMeasure);
   for (const char* engine : {kDdp, kHorovod})
     results.Engine(engine, 1).Steps({2}).Engine(engine, 2).Steps({1.5});
@@ -88,7 +89,7 @@ TEST(CommunicationCost, OnePairServesEveryEngineAndBelongsToNoSeries) {
   }
 }
 
-TEST(CommunicationCost, RunsThatTheMatrixAskedForAreSeriesToo) {
+TEST(CommunicationCost, RunsOfTheMatrixAreSeriesToo) {
   Results results = Measured();
   results.Engine(kNone, 2).Steps({1, 1, 1}).Baseline(kSerial, 2).Steps({2, 2, 2});
   const auto curve = results.Curve();
@@ -106,13 +107,13 @@ TEST(CommunicationCost, ACellHasTheBaselinesOfItsOwnSettings) {
   EXPECT_NEAR(CostOf(results).exposed().mean(), 0.3, 1e-12);
 }
 
-TEST(CommunicationCost, IsNoPartOfACurveThatWasNotAskedForIt) {
+TEST(CommunicationCost, IsOnlyInCurvesThatMeasureIt) {
   Results results(R"({"study":"s"})");
   results.Engine(kDdp, 2).Steps({1.2}).Engine(kNone, 2).Steps({1.0});
   EXPECT_FALSE(results.Curve().series(0).points(0).has_communication());
 }
 
-TEST(CommunicationCost, WithoutUnsynchronisedRunsNothingIsKnownAndTheReasonIsTold) {
+TEST(CommunicationCost, WithoutUnsynchronisedRunsReturnsOnlyTheReason) {
   const auto missing = [](auto none) {
     Results results = Measured();
     results.Baseline(kNone, 2);
@@ -148,14 +149,14 @@ TEST(CommunicationCost, WithoutSerialRunsTheExposedPartIsStillKnown) {
   EXPECT_EQ(CostOf(Measured()).missing(), "no communication cost: the study has no runs of native/none");
 }
 
-TEST(CommunicationCost, AShareOfNothingIsNotMadeUp) {
+TEST(CommunicationCost, HasNoHiddenShareOfAnInsignificantTotal) {
   Results results = Measured();
   results.Baseline(kNone, 2).Steps({1.00, 1.05, 1.02}).Baseline(kSerial, 2).Steps({1.01, 1.02, 1.05});
   const CommunicationCost cost = CostOf(results);
   EXPECT_TRUE(cost.has_total());
   EXPECT_LT(cost.total().low(), 0);
   EXPECT_FALSE(cost.has_hidden());
-  EXPECT_THAT(cost.missing(), HasSubstr("the total cannot be told from 0"));
+  EXPECT_THAT(cost.missing(), HasSubstr("the total is not significantly above 0"));
 }
 
 TEST(CommunicationCost, MayShowThatAnEngineCostsMoreThanNoOverlap) {

@@ -1,4 +1,4 @@
-// Whether 95% intervals cover the truth in 95% of studies: thousands of simulated ones whose truth is known.
+// Tests that 95% intervals contain the truth in about 95% of simulated studies.
 #include <cmath>
 #include <random>
 
@@ -11,11 +11,11 @@ namespace {
 constexpr int kStudies = 2000;
 constexpr double kSerial = 0.05;
 
-// Noise of a run, of a block (common to its cells), and how a run's noise is spread.
+// The noise of a run and of a block (common to its cells), and the distribution of the noise.
 struct World {
   int repeats;
   double noise, block_noise;
-  bool skewed = false;  // lognormal, as slow outliers make it; else normal
+  bool skewed = false;  // lognormal, as with slow outliers; otherwise normal
 };
 
 void PrintTo(const World& world, std::ostream* out) { *out << world.repeats << " blocks"; }
@@ -30,7 +30,7 @@ Coverage Simulate(const World& world) {
   std::mt19937_64 random(7);
   std::normal_distribution<double> normal;
   const auto factor = [&](double deviation) {
-    // Both have mean 1.
+    // Both distributions have mean 1.
     return world.skewed ? std::exp(deviation * normal(random) - deviation * deviation / 2)
                         : 1 + deviation * normal(random);
   };
@@ -70,12 +70,12 @@ TEST_P(CoverageTest, NinetyFivePercentIntervalsCoverTheTruthThatOften) {
   EXPECT_LE(coverage.serial_fraction, 0.98);
 }
 
-// Steps of 1 s without communication, 1.1 s with, 1.3 s serial: two thirds are hidden.
+// Steps take 1 s without communication, 1.1 s with it and 1.3 s serially, so two thirds are hidden.
 TEST_P(CoverageTest, OfTheHiddenShareToo) {
   const World& world = GetParam();
   std::mt19937_64 random(7);
   std::normal_distribution<double> normal;
-  // A fifth of the noise, or small differences of large steps would drown.
+  // A fifth of the noise, because the differences between the steps are small.
   const auto steps = [&](double seconds, const std::vector<double>& blocks) {
     std::vector<double> values;
     for (double block : blocks) values.push_back(seconds * block * (1 + world.noise / 5 * normal(random)));
@@ -91,7 +91,7 @@ TEST_P(CoverageTest, OfTheHiddenShareToo) {
     results.Baseline("native/serial", 2).Steps(steps(1.3, blocks));
     const auto curve = results.Curve({.resamples = 1000, .confidence = 0.95});
     const auto& hidden = curve.series(0).points(0).communication().hidden();
-    if (!hidden.has_low()) continue;  // the total could not be told from 0
+    if (!hidden.has_low()) continue;  // the total is not significantly above 0
     ++told;
     covered += hidden.low() <= 2.0 / 3 && 2.0 / 3 <= hidden.high();
   }

@@ -1,8 +1,9 @@
+#include "server/analysis/curve.h"
+
 #include <cmath>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/analysis/curve.h"
 #include "tests/unit/server/analysis/fixture.h"
 
 namespace scalelab::server {
@@ -50,7 +51,7 @@ TEST(Curve, NumbersByHand) {
   EXPECT_DOUBLE_EQ(two.efficiency().high(), two.speedup().high() / 2);
 }
 
-TEST(Curve, TheBaselineItselfIsOneWithoutDoubt) {
+TEST(Curve, TheBaselineIsOneWithoutNoise) {
   for (int n : {1, 3, 12}) {
     Results results;
     std::vector<double> values;
@@ -124,7 +125,7 @@ TEST(Curve, ABaselineNamesOnlyItsOwnAxesAndLeavesTheOthers) {
   EXPECT_DOUBLE_EQ(curve.series(0).points(0).speedup().mean(), 1);
 }
 
-TEST(Curve, ABaselineWithoutResultsIsToldAndNoRatioIsMade) {
+TEST(Curve, ABaselineWithoutResultsCausesANoteAndNoRatios) {
   Results results;
   results.Cell(1).Other(RunState::kFailed).Cell(2).Ok({180, 181});
   const auto curve = results.Curve();
@@ -161,7 +162,7 @@ TEST(Curve, EveryStateOfAPoint) {
   EXPECT_FALSE(curve.series(0).points(2).has_throughput());
 }
 
-TEST(Curve, RunsOfOtherHardwareMakeASeriesOfTheirOwn) {
+TEST(Curve, RunsOnOtherHardwareFormASeparateSeries) {
   Results results;
   results.Cell(1).Ok({100, 100, 100}).Ok({50}, "v100").Cell(2).Ok({200, 200}).Ok({80, 80}, "v100");
   const auto curve = results.Curve();
@@ -171,7 +172,7 @@ TEST(Curve, RunsOfOtherHardwareMakeASeriesOfTheirOwn) {
   EXPECT_DOUBLE_EQ(curve.series(0).points(1).speedup().mean(), 2);
   EXPECT_EQ(curve.series(1).fingerprint(), "v100");
   EXPECT_EQ(curve.series(1).points(1).n(), 2);
-  EXPECT_DOUBLE_EQ(curve.series(1).points(1).speedup().mean(), 1.6);  // against its own baseline
+  EXPECT_DOUBLE_EQ(curve.series(1).points(1).speedup().mean(), 1.6);  // relative to its own baseline
   EXPECT_THAT(curve.series(0).notes(), Contains(HasSubstr("2 kinds of hardware or software")));
   EXPECT_THAT(curve.series(1).notes(), Contains(HasSubstr("(v100) has 3 runs")));
 }
@@ -215,7 +216,7 @@ TEST(Curve, ARunWithoutThroughputCountsButGivesNoRatio) {
   EXPECT_FALSE(curve.series(0).points(0).has_speedup());
 }
 
-TEST(Curve, OneRepeatHasNoIntervalAndSaysSo) {
+TEST(Curve, OneRepeatHasANoteAndNoInterval) {
   Results results;
   results.Cell(1).Ok({100}).Cell(2).Ok({190});
   const auto curve = results.Curve();

@@ -1,8 +1,9 @@
+#include "server/analysis/downsample.h"
+
 #include <cmath>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/analysis/downsample.h"
 
 namespace scalelab::server {
 namespace {

@@ -1,7 +1,8 @@
+#include "server/analysis/fits.h"
+
 #include <cmath>
 
 #include "gtest/gtest.h"
-#include "server/analysis/fits.h"
 #include "tests/unit/server/analysis/fixture.h"
 
 namespace scalelab::server {
@@ -100,7 +101,7 @@ TEST(Fits, NeedThreeRanksForAmdahlAndFourForUsl) {
   EXPECT_EQ(results.Curve().series(0).fits_size(), 0);
   results.Cell(4).Ok({350});
   ASSERT_EQ(results.Curve().series(0).fits_size(), 1);
-  results.Cell(8).Other(db::RunState::kFailed);  // no result, no point of a fit
+  results.Cell(8).Other(db::RunState::kFailed);  // without a result it is no point of a fit
   ASSERT_EQ(results.Curve().series(0).fits_size(), 1);
   EXPECT_EQ(results.Curve().series(0).fits(0).law(), "amdahl");
 }

@@ -1,4 +1,4 @@
-// A little language for studies with results.
+// Builds studies with results for tests.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 
 namespace scalelab::server {
 
-// Cells are numbered from 1 in the order they are added.
+// Cells have the ids 1, 2, ... in the order in which they are added.
 class Results {
  public:
   explicit Results(const std::string& spec_json = "{}") {
     (void)google::protobuf::util::JsonStringToMessage(spec_json, &spec_);
   }
-  // A cell whose axes are those of `key` (a JSON object) and ranks.
+  // Adds a cell. Its axes are those of `key` (a JSON object) and ranks.
   Results& Cell(int ranks, const std::string& key = "{}") {
     db::CellRow cell;
     cell.id = static_cast<int64_t>(cells_.size()) + 1;
@@ -28,18 +28,18 @@ class Results {
     next_repeat_ = 0;
     return *this;
   }
-  // A cell of this engine with its specification, as a study that measures communication has them. `more`:
-  // further fields of RunSpec, for example ", \"precision\": \"fp32\"".
+  // Adds a cell with the specification of a study that measures communication. `more`: further fields of
+  // RunSpec, for example ", \"precision\": \"fp32\"".
   Results& Engine(const std::string& engine, int ranks, const std::string& more = "") {
     Cell(ranks, "{\"engine\":\"" + engine + "\"}");
     cells_.back().spec = "{\"engine\":\"" + engine + "\",\"ranks\":" + std::to_string(ranks) + more + "}";
     return *this;
   }
-  // The same, added for others to be compared with.
+  // Adds a communication baseline.
   Results& Baseline(const std::string& engine, int ranks, const std::string& more = "") {
     return Engine(engine, ranks, more + ",\"communication_baseline\":true");
   }
-  // The next repeats of the last cell succeeded with steps of so many seconds.
+  // Adds repeats of the last cell that succeeded with steps of these durations in seconds.
   Results& Steps(const std::vector<double>& seconds, const std::string& fingerprint = "a100") {
     std::vector<double> throughputs;
     for (double s : seconds) throughputs.push_back(cells_.back().global_batch / s);
@@ -49,7 +49,7 @@ class Results {
     cells_.back().excluded = true;
     return *this;
   }
-  // The next repeats of the last cell succeeded with these throughputs.
+  // Adds repeats of the last cell that succeeded with these throughputs.
   Results& Ok(const std::vector<double>& throughputs, const std::string& fingerprint = "a100") {
     for (double throughput : throughputs) {
       db::CurveRow& row = Row(db::RunState::kSucceeded);
@@ -58,7 +58,7 @@ class Results {
     }
     return *this;
   }
-  // The next repeat ended, or stands, so.
+  // Adds a repeat of the last cell in this state.
   Results& Other(db::RunState state, db::Cause cause = db::Cause::kNone) {
     Row(state).cause = cause;
     return *this;

@@ -1,18 +1,19 @@
-// Numbers from tables and from paper and pencil.
+// Expected values are from published tables or calculated by hand.
+#include "server/analysis/statistics.h"
+
 #include <cmath>
 #include <limits>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/analysis/bootstrap.h"
-#include "server/analysis/statistics.h"
 
 namespace scalelab::server {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-TEST(Statistics, StudentsQuantilesAreThoseOfTheTables) {
+TEST(Statistics, QuantilesOfStudentsTMatchTheTables) {
   EXPECT_NEAR(StudentQuantile(0.975, 1), 12.7062, 1e-4);
   EXPECT_NEAR(StudentQuantile(0.975, 2), 4.30265, 1e-5);
   EXPECT_NEAR(StudentQuantile(0.975, 4), 2.77645, 1e-5);
@@ -38,7 +39,7 @@ TEST(Statistics, MomentsOfASmallSample) {
   EXPECT_DOUBLE_EQ(Quantile(numbers, 1), 5);
 }
 
-TEST(Statistics, AMeanHasStudentsInterval) {
+TEST(Statistics, AMeanHasStudentsTInterval) {
   // 10, 12, 14: mean 12, deviation 2, half width 4.30265 * 2 / sqrt(3) = 4.96828.
   const auto estimate = EstimateMean({10, 12, 14}, CriticalValues(0.95), 0, kInfinity);
   EXPECT_DOUBLE_EQ(estimate.mean(), 12);
@@ -48,7 +49,7 @@ TEST(Statistics, AMeanHasStudentsInterval) {
   EXPECT_NEAR(estimate.high(), 12 + 4.96828, 1e-4);
 }
 
-TEST(Statistics, AnIntervalEndsWhereTheQuantityDoes) {
+TEST(Statistics, AnIntervalIsCutToTheRangeOfTheQuantity) {
   const auto share = EstimateMean({0.2, 0.9}, CriticalValues(0.95), 0, 1);
   EXPECT_EQ(share.low(), 0);
   EXPECT_EQ(share.high(), 1);
@@ -63,8 +64,8 @@ TEST(Statistics, OneValueHasNoSpread) {
   EXPECT_FALSE(estimate.has_low());
 }
 
-TEST(Bootstrap, WhatABlockHasInCommonCancels) {
-  // Twice the baseline in each block, however much blocks differ: the ratio is known exactly.
+TEST(Bootstrap, EffectsOfABlockCancel) {
+  // The ratio is 2 in each block, although the blocks differ, so its interval has no width.
   for (int n : {2, 5, 12}) {
     Sample a, b;
     for (int i = 0; i < n; ++i) {

@@ -1,11 +1,12 @@
-// Whether engines that should train alike do.
+// Tests of the comparison of engines that must train alike.
+#include "server/analysis/training.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "server/analysis/training.h"
 #include "tests/unit/server/analysis/fixture.h"
 
 namespace scalelab::server {
@@ -16,7 +17,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-// A study whose cells have attempts, and what their runs tell.
+// A study whose cells have attempts, and the losses of their runs.
 class Training {
  public:
   Training& Cell(const std::string& engine, const std::string& precision = "fp32", int ranks = 2,
@@ -33,7 +34,7 @@ class Training {
     cells.push_back(cell);
     return *this;
   }
-  // The run of a repeat of the last cell succeeded and told these losses.
+  // Adds a succeeded run of the last cell with these losses.
   Training& Run(int repeat, std::vector<double> steps, std::vector<double> epochs = {}) {
     db::CurveRow row;
     row.cell_id = cells.back().id;
@@ -42,19 +43,19 @@ class Training {
     row.attempt_id = static_cast<int64_t>(rows.size()) + 100;
     row.throughput = 100;
     rows.push_back(row);
-    told[row.attempt_id] = {std::move(steps), std::move(epochs)};
+    losses_of_attempt[row.attempt_id] = {std::move(steps), std::move(epochs)};
     return *this;
   }
   std::map<int64_t, v1::TrainingDifference> Compare() const {
     const auto runs = RunsToCompare(cells, rows);
     std::vector<Losses> losses;
-    for (const ComparedRun& run : runs) losses.push_back(told.at(run.attempt_id));
+    for (const ComparedRun& run : runs) losses.push_back(losses_of_attempt.at(run.attempt_id));
     return CompareTraining(cells, runs, losses);
   }
 
   std::vector<db::CellRow> cells;
   std::vector<db::CurveRow> rows;
-  std::map<int64_t, Losses> told;
+  std::map<int64_t, Losses> losses_of_attempt;
 };
 
 TEST(Training, EnginesThatAgreeAreNotMentioned) {
@@ -68,14 +69,13 @@ TEST(Training, EnginesThatAgreeAreNotMentioned) {
 }
 
 TEST(Training, RoundingMayGrowFromStepToStep) {
-  // As measured with a rate at which the loss rises first.
+  // Measured at a learning rate at which the loss first rises.
   const std::vector<double> native = {3.267, 2.602, 3.410, 3.194, 3.481, 3.330, 3.246, 2.447, 2.764, 2.474};
   const std::vector<double> mxnet = {3.267, 2.60204, 3.4114, 3.207, 3.4834,
                                      3.380, 3.080,   2.557,  2.960, 2.281};
   EXPECT_THAT(Training().Cell("native/ddp").Run(0, native).Cell("mxnet/kvstore").Run(0, mxnet).Compare(),
               IsEmpty());
-  // What begins at once has not grown: at step 1 a difference of 1.1%, at step 5 more than rounding ever
-  // makes.
+  // These differences are larger than rounding: 1.1% at step 1 already, and too much at step 5.
   for (const auto& [step, factor] : {std::pair<size_t, double>{1, 1.011}, {5, 1.21}}) {
     std::vector<double> other = mxnet;
     other[step] = native[step] * factor;
@@ -87,7 +87,7 @@ TEST(Training, RoundingMayGrowFromStepToStep) {
   }
 }
 
-TEST(Training, TheFirstStepPastTheBandIsTold) {
+TEST(Training, ReportsTheFirstStepOutsideTheBand) {
   const auto differences = Training()
                                .Cell("native/ddp")
                                .Run(0, {2.3, 2.2, 1.97})
@@ -104,7 +104,7 @@ TEST(Training, TheFirstStepPastTheBandIsTold) {
   EXPECT_DOUBLE_EQ(difference.band(), 0.01);
 }
 
-TEST(Training, AnEpochIsToldWhereTheFirstStepsAgree) {
+TEST(Training, ReportsAnEpochWhenTheFirstStepsAgree) {
   const auto differences = Training()
                                .Cell("native/ddp")
                                .Run(0, {2.3}, {1.9, 1.5})
@@ -128,7 +128,7 @@ TEST(Training, ReducedPrecisionHasAWiderBandAndSmallLossesAnAbsoluteOne) {
               IsEmpty());
 }
 
-TEST(Training, WhereUnitsDropOutEachFrameworkHasItsOwn) {
+TEST(Training, ModelsWithDropoutHaveAWiderBand) {
   const auto differing = [](double second) {
     return Training()
         .Cell("native/ddp", "fp32", 2, "", "vgg16")
@@ -141,7 +141,7 @@ TEST(Training, WhereUnitsDropOutEachFrameworkHasItsOwn) {
   EXPECT_THAT(differing(5.0), SizeIs(1));
 }
 
-TEST(Training, ALossThatIsNoNumberIsADifference) {
+TEST(Training, ANanLossIsADifference) {
   const auto differences = Training()
                                .Cell("native/ddp")
                                .Run(0, {2.3, 2.2})
@@ -177,7 +177,7 @@ TEST(Training, OnlyCellsOfOneRecipeAreCompared) {
                   .Run(0, {3.0})
                   .Compare(),
               IsEmpty());
-  // How an engine works is not part of it.
+  // Fields that only affect how an engine works are not part of the recipe.
   EXPECT_THAT(Training()
                   .Cell("native/ddp", "fp32", 2, ",\"backend\":\"mpi\"")
                   .Run(0, {2.0})
@@ -204,7 +204,7 @@ TEST(Training, RanksThatDoNotSynchroniseAreNotCompared) {
       << "an engine that tells no losses cannot be judged by them";
 }
 
-TEST(Training, OneEngineNeedsNoReading) {
+TEST(Training, AStudyOfOneEngineComparesNoRuns) {
   const Training training =
       Training().Cell("native/ddp").Run(0, {2.0}).Cell("native/ddp", "amp-bf16").Run(0, {2.0});
   EXPECT_THAT(RunsToCompare(training.cells, training.rows), IsEmpty());

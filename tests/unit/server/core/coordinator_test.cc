@@ -1,4 +1,4 @@
-// The core thread over a real database and a scheduler that does as it is told.
+// The core thread with a real database and a scheduler that accepts everything.
 #include "server/core/coordinator.h"
 
 #include <gmock/gmock.h>
@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "db/sqlite_store.h"
+#include "tests/unit/server/core/forwarding_store.h"
 #include "tests/unit/server/core/world.h"
 
 namespace scalelab::server {
@@ -21,7 +22,7 @@ class ObedientScheduler final : public Scheduler {
   Capacity capacity() const override { return {}; }
   absl::StatusOr<std::string> Submit(const JobRequest& request) override {
     submitted.set_value(request);
-    if (silent) return absl::UnavailableError("nobody knows whether it was heard");
+    if (silent) return absl::UnavailableError("the submit timed out");
     return "1";
   }
   std::string Script(const JobRequest&) const override { return ""; }
@@ -46,48 +47,13 @@ class ObedientScheduler final : public Scheduler {
 };
 
 // Fails commits on demand.
-class FragileStore final : public db::Store {
+class FragileStore final : public ForwardingStore {
  public:
-  explicit FragileStore(std::unique_ptr<db::Store> store) : store_(std::move(store)) {}
+  using ForwardingStore::ForwardingStore;
   absl::Status Commit(const db::WriteBatch& batch) override {
-    return full ? absl::ResourceExhaustedError("the disk is full") : store_->Commit(batch);
-  }
-  absl::StatusOr<db::Snapshot> Load() override { return store_->Load(); }
-  absl::StatusOr<db::StudyRow> GetStudy(int64_t id) override { return store_->GetStudy(id); }
-  absl::StatusOr<db::StudyRow> FindStudy(const std::string& name) override { return store_->FindStudy(name); }
-  absl::StatusOr<db::StudyRow> FindRequest(const std::string& owner, const std::string& id) override {
-    return store_->FindRequest(owner, id);
-  }
-  absl::StatusOr<std::vector<db::StudyRow>> ListStudies(int64_t before, int limit) override {
-    return store_->ListStudies(before, limit);
-  }
-  absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(const std::vector<int64_t>& ids) override {
-    return store_->CountRuns(ids);
-  }
-  absl::StatusOr<std::vector<db::CellRow>> ListCells(int64_t id) override { return store_->ListCells(id); }
-  absl::StatusOr<db::RunRow> GetRun(int64_t id) override { return store_->GetRun(id); }
-  absl::StatusOr<std::vector<db::RunRow>> ListRuns(const db::RunFilter& filter) override {
-    return store_->ListRuns(filter);
-  }
-  absl::StatusOr<std::vector<db::AttemptRow>> ListAttempts(int64_t id) override {
-    return store_->ListAttempts(id);
-  }
-  absl::StatusOr<db::AllocationRow> GetAllocation(int64_t id) override { return store_->GetAllocation(id); }
-  absl::StatusOr<std::vector<db::StreamRow>> ListStreams(int64_t id) override {
-    return store_->ListStreams(id);
-  }
-  absl::StatusOr<db::RunSummary> GetSummary(int64_t id) override { return store_->GetSummary(id); }
-  absl::StatusOr<std::vector<db::CurveRow>> ListCurveRows(int64_t id) override {
-    return store_->ListCurveRows(id);
-  }
-  absl::Status ReadPoints(const db::PointFilter& filter,
-                          const std::function<void(db::Series)>& take) override {
-    return store_->ReadPoints(filter, take);
+    return full ? absl::ResourceExhaustedError("the disk is full") : ForwardingStore::Commit(batch);
   }
   std::atomic<bool> full = false;
-
- private:
-  std::unique_ptr<db::Store> store_;
 };
 
 class CoordinatorTest : public testing::Test {
@@ -152,7 +118,7 @@ class CoordinatorTest : public testing::Test {
     coordinator_->Read([&](const State* state) { health.set_value(state->scheduler); });
     return health.get_future().get();
   }
-  // Polls until the scheduler is known to be away, or to be back.
+  // Polls until the coordinator knows that the scheduler fails, or that it answers again.
   void PollUntil(bool away) {
     scheduler_->away = away;
     const absl::Time deadline = absl::Now() + absl::Seconds(20);
@@ -217,22 +183,22 @@ TEST_F(CoordinatorTest, ARestartGoesOnWithTheAttemptThatIsLive) {
   EXPECT_EQ(store_->ListAttempts(store_->ListRuns(all)->front().id)->size(), 1u);
 }
 
-TEST_F(CoordinatorTest, AnIntentOfAnEarlierProcessIsLookedForBeforeItIsAskedForAgain) {
+TEST_F(CoordinatorTest, AnIntentOfAnEarlierProcessIsPolledBeforeItIsSubmittedAgain) {
   scheduler_->silent = true;
   ASSERT_TRUE(Submit(World::Spec({1})).ok());
   const std::string token = scheduler_->submitted.get_future().get().token;
   Close();
   Open(/*scheduler_silent=*/true);
   EXPECT_EQ(scheduler_->submitted.get_future().get().token, token);
-  EXPECT_GE(scheduler_->polls, 1u) << "the other process's call may still be under way";
+  EXPECT_GE(scheduler_->polls, 1u) << "the call of the other process may still be in flight";
 }
 
-TEST_F(CoordinatorTest, AWatcherHearsOfEveryEndAndThenNothing) {
+TEST_F(CoordinatorTest, AWatcherGetsTheFinalStateAndThenNothing) {
   const auto id = Submit(World::Spec({1}));
   std::promise<void> final;
   coordinator_->Watch(
       *id,
-      [&](const StudyState&, const State&, bool last) {
+      [&](const LiveStudy&, const State&, bool last) {
         if (last) final.set_value();
         return true;
       },
@@ -274,13 +240,13 @@ TEST_F(CoordinatorTest, NobodyWaitsForASchedulerThatIsKnownToBeAway) {
   EXPECT_TRUE(absl::IsUnavailable(view)) << view;
   EXPECT_EQ(view.message(), "squeue timed out");
   EXPECT_EQ(scheduler_->views, 0);
-  EXPECT_EQ(Health().since, health.since) << "the first question without an answer counts";
+  EXPECT_EQ(Health().since, health.since) << "the time of the first failed call counts";
   PollUntil(/*away=*/false);
   EXPECT_EQ(Health().since, 0);
   EXPECT_TRUE(View().ok());
 }
 
-TEST_F(CoordinatorTest, AStoppedCoordinatorSaysSoToWhoAsksForTheView) {
+TEST_F(CoordinatorTest, AStoppedCoordinatorRefusesAView) {
   coordinator_->Stop();
   EXPECT_TRUE(absl::IsUnavailable(View()));
 }

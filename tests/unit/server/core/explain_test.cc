@@ -1,4 +1,4 @@
-// Why something is not running: one test a kind of reason, then how they follow one another.
+// Tests of explain: one test for each kind of reason, then the order of reasons.
 #include "server/core/explain.h"
 
 #include <gmock/gmock.h>
@@ -31,12 +31,12 @@ class ExplainTest : public testing::Test {
   std::string RunOf(int64_t study, int position) {
     return absl::StrCat("studies/", study, "/runs/", world_.study(study).runs[position].id);
   }
-  // A study's job that begins to run.
+  // Starts a job of a study.
   std::string Begin(const std::string& job) {
     world_.Job(job, JobStatus::State::kRunning);
     return job;
   }
-  // So many studies of another user whose jobs wait at the scheduler: more are not asked for.
+  // Fills the limit of pending jobs with studies of another user.
   std::vector<std::string> FillTheScheduler(int jobs = 4) {
     std::vector<std::string> asked;
     for (int i = 0; i < jobs; ++i) {
@@ -49,12 +49,12 @@ class ExplainTest : public testing::Test {
   World world_;
 };
 
-TEST_F(ExplainTest, AJobThatWaitsIsToldInTheSchedulersWords) {
+TEST_F(ExplainTest, APendingJobShowsTheSchedulersReason) {
   const int64_t id = world_.Submit(World::Spec({1}));
   const db::Micros asked = world_.now;
   const std::string job = world_.AskedFor();
   ASSERT_THAT(Kinds(Study(id)), ElementsAre(Reason::SCHEDULER_PENDING));
-  EXPECT_THAT(Study(id)[0].message(), HasSubstr("being handed to the scheduler"));
+  EXPECT_THAT(Study(id)[0].message(), HasSubstr("being submitted to the scheduler"));
   world_.lifecycle.JobSubmitted(job, "4711", world_.now, world_.fx);
   world_.After(60);
   world_.lifecycle.JobsPolled({{job, "4711", JobStatus::State::kPending, "too few idle nodes (Resources)"}},
@@ -67,7 +67,7 @@ TEST_F(ExplainTest, AJobThatWaitsIsToldInTheSchedulersWords) {
   EXPECT_FALSE(reason.has_next_try_time());
 }
 
-TEST_F(ExplainTest, ARefusedJobIsToldWithItsNextTry) {
+TEST_F(ExplainTest, ARefusedJobShowsItsNextTry) {
   const int64_t id = world_.Submit(World::Spec({1}));
   const std::string job = world_.AskedFor();
   world_.lifecycle.JobSubmitted(job, absl::ResourceExhaustedError("QOSMaxSubmitJobPerUserLimit"), world_.now,
@@ -171,7 +171,7 @@ TEST_F(ExplainTest, TheCapOfTheStudyIsNamed) {
   spec.mutable_limits()->set_concurrent_allocations(1);
   const int64_t id = world_.Submit(spec);
   world_.AskedFor();
-  EXPECT_THAT(Kinds(Run(id, 0)), ElementsAre(Reason::SCHEDULER_PENDING)) << "it has its own allocation";
+  EXPECT_THAT(Kinds(Run(id, 0)), ElementsAre(Reason::SCHEDULER_PENDING)) << "it has a separate allocation";
   const std::vector<Reason> reasons = Run(id, 2);
   ASSERT_THAT(Kinds(reasons), ElementsAre(Reason::STUDY_CAP, Reason::STUDY_ORDER));
   EXPECT_EQ(reasons[0].message(),
@@ -180,7 +180,7 @@ TEST_F(ExplainTest, TheCapOfTheStudyIsNamed) {
   EXPECT_EQ(reasons[1].subject(), RunOf(id, 1));
 }
 
-TEST_F(ExplainTest, ARetryTellsHowTheLastAttemptFailed) {
+TEST_F(ExplainTest, ARetryShowsHowTheLastAttemptFailed) {
   v1::StudySpec spec = World::Spec({1}, 2);
   spec.mutable_retry()->set_max(2);
   spec.mutable_retry()->add_on("node_fail");
@@ -267,7 +267,7 @@ TEST_F(ExplainTest, AnAllocationThatIsEndedForSilenceIsNamed) {
   ASSERT_TRUE(world_.Cancelled(job));
   const Reason reason = Study(id).front();
   EXPECT_EQ(reason.kind(), Reason::STOPPING);
-  EXPECT_THAT(reason.message(), HasSubstr("is being ended: no word from 2 of its 2 workers"));
+  EXPECT_THAT(reason.message(), HasSubstr("is being ended: no report from 2 of its 2 workers"));
   EXPECT_EQ(reason.subject(), "allocations/" + job);
 }
 

@@ -51,6 +51,29 @@ TEST(ParseBatch, AStartEventTellsTheTotalSteps) {
   EXPECT_EQ(ParseBatch(batch)->total_steps, std::nullopt);
 }
 
+TEST(ParseBatch, TheFirstOfTwoErrorsCounts) {
+  v1::EventBatch batch = Batch();
+  for (const char* kind : {"out_of_memory", "communication"}) {
+    auto* event = batch.add_events();
+    event->set_kind(v1::Event::ERROR);
+    event->set_error_kind(kind);
+    event->set_message(kind);
+  }
+  EXPECT_EQ(ParseBatch(batch)->append.error_kind, "out_of_memory");
+  EXPECT_EQ(ParseBatch(batch)->append.error_message, "out_of_memory");
+}
+
+TEST(ParseBatch, MalformedLinesAreNumberedFromOne) {
+  v1::EventBatch batch = Batch();
+  for (const int line : {1, 2}) {
+    auto* malformed = batch.add_malformed();
+    malformed->set_line(line);
+    malformed->set_reason("is not JSON");
+  }
+  EXPECT_EQ(ParseBatch(batch)->append.malformed, 2);
+  EXPECT_EQ(ParseBatch(batch)->append.first_malformed, "line 2: is not JSON");
+}
+
 TEST(ParseBatch, RefusesWhatTheStoreWouldRefuse) {
   const auto refused = [](auto change) {
     v1::EventBatch batch = Batch();

@@ -1,4 +1,4 @@
-// Decisions about clusters: several nodes, time limits, and what only the scheduler can tell.
+// Decisions about clusters: several nodes, time limits, and reports of the scheduler.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 namespace scalelab::server {
 namespace {
 
-using Job = JobStatus::State;
+using JobState = JobStatus::State;
 using testing::HasSubstr;
 
 // Two nodes with two ranks each.
@@ -55,7 +55,7 @@ TEST(LifecycleOnClusters, AnAttemptIsOverWhenItIsOverOnEveryNode) {
   w.On(0, {World::Ended(token)});
   EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kRunning);
   EXPECT_TRUE(w.On(1, {World::Running(token)}).attempts(0).stop())
-      << "its ranks are gone, the rest is to be sent";
+      << "its ranks have ended, and the rest of their events has to be sent";
   for (int r = 2; r < 4; ++r) w.Report(token, r, 10, 20, true);
   auto ended = World::Ended(token);
   ended.set_stopped(true);
@@ -85,7 +85,7 @@ TEST(LifecycleOnClusters, ASilentWorkerOnAnyNodeEndsTheAllocation) {
     w.On(0, {World::Running(token)});
   }
   EXPECT_TRUE(w.Cancelled(w.job));
-  w.Job(w.job, Job::kCancelled);
+  w.Job(w.job, JobState::kCancelled);
   EXPECT_THAT(w.study(w.id).runs[0].message, HasSubstr("node-1"));
 }
 
@@ -113,10 +113,10 @@ TEST(LifecycleOnClusters, ARestartedWorkerOnAFollowingNodeLosesNothing) {
 
 TEST(LifecycleOnClusters, AJobTheSchedulerForgotIsNotOverWhileItsWorkersSpeak) {
   OneRun w;
-  w.Job(w.job, Job::kUnknown);
+  w.Job(w.job, JobState::kUnknown);
   EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kRunning);
   w.now += 31'000'000;
-  w.Job(w.job, Job::kUnknown);
+  w.Job(w.job, JobState::kUnknown);
   EXPECT_EQ(w.study(w.id).runs[0].cause, db::Cause::kWorkerLost);
 }
 
@@ -125,7 +125,7 @@ TEST(LifecycleOnClusters, ARunThatCouldNotEndInTimeIsLeftToTheNextAllocation) {
   const int64_t id = w.Submit(World::Spec({1}, 3));
   const std::string job = w.AskedFor();
   w.ends_at = absl::FromUnixMicros(w.now) + absl::Minutes(10);
-  w.Job(job, Job::kRunning);
+  w.Job(job, JobState::kRunning);
   auto desired = w.Sync(job);
   for (int run = 0; run < 2; ++run) {
     ASSERT_EQ(desired.attempts_size(), 1) << run;
@@ -147,7 +147,7 @@ TEST(LifecycleOnClusters, WhyAnInterruptedAttemptEndedIsForTheSchedulerToSay) {
         World::Ended(w.token, 143, leaving ? v1::Attempt::CAUSE_UNSPECIFIED : v1::Attempt::RANK_KILLED);
     ended.set_stopped(leaving);
     w.Sync(w.job, {ended}, "life-1", leaving);
-    w.Job(w.job, Job::kPreempted, "preempted by job 7");
+    w.Job(w.job, JobState::kPreempted, "preempted by job 7");
     EXPECT_EQ(w.study(w.id).runs[0].cause, db::Cause::kPreempted);
     EXPECT_THAT(w.study(w.id).runs[0].message, HasSubstr("preempted by job 7"));
     EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kQueued);
@@ -165,12 +165,12 @@ TEST(LifecycleOnClusters, AnInterruptedAttemptIsJudgedByItselfWhenTheSchedulerSt
 TEST(LifecycleOnClusters, WorkersThatLeaveWhenTheirTimeIsUpMeanATimeout) {
   OneRun w;
   w.ends_at = absl::FromUnixMicros(w.now) + absl::Minutes(10);
-  w.Job(w.job, Job::kRunning);
+  w.Job(w.job, JobState::kRunning);
   w.now += 545'000'000;
   auto ended = World::Ended(w.token, 143);
   ended.set_stopped(true);
   w.Sync(w.job, {ended}, "life-1", true);
-  w.Job(w.job, Job::kCompleted);
+  w.Job(w.job, JobState::kCompleted);
   EXPECT_EQ(w.study(w.id).runs[0].cause, db::Cause::kTimeout);
   EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kFailed) << "a new allocation would not give it more time";
 }
@@ -190,11 +190,11 @@ TEST(LifecycleOnClusters, TheSchedulerIsAskedMoreSeldomWhileNothingIsAboutToHapp
   EXPECT_TRUE(w.lifecycle.JobsToPoll().empty());
   w.Submit(World::Spec({1}));
   const std::string job = w.AskedFor();
-  EXPECT_TRUE(w.lifecycle.JobsChange()) << "it waits to begin";
+  EXPECT_TRUE(w.lifecycle.JobsChange()) << "it waits to start";
   const auto desired = w.Sync(job);
-  EXPECT_FALSE(w.lifecycle.JobsChange()) << "it runs, and its worker would tell what happens";
+  EXPECT_FALSE(w.lifecycle.JobsChange()) << "it runs, and its worker reports every change";
   w.Finish(job, desired);
-  EXPECT_TRUE(w.lifecycle.JobsChange()) << "it is handed back";
+  EXPECT_TRUE(w.lifecycle.JobsChange()) << "it is being released";
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace scalelab::server {
 namespace {
 
-using Job = JobStatus::State;
+using JobState = JobStatus::State;
 using testing::HasSubstr;
 
 TEST(Lifecycle, RunsAStudyFromSubmitToSuccessInOneAllocation) {
@@ -16,7 +16,7 @@ TEST(Lifecycle, RunsAStudyFromSubmitToSuccessInOneAllocation) {
   const int64_t id = w.Submit(World::Spec({1, 2}, 2));
   const std::string job = w.AskedFor();
   ASSERT_FALSE(job.empty());
-  w.Job(job, Job::kRunning);
+  w.Job(job, JobState::kRunning);
   auto desired = w.Sync(job);
   for (int position = 0; position < 4; ++position) {
     ASSERT_EQ(desired.attempts_size(), 1) << position;
@@ -51,8 +51,8 @@ TEST(Lifecycle, SeedOfARepeatIsTheStudysSeedPlusTheRepeat) {
   EXPECT_EQ(w.Finish(job, desired).attempts(0).spec().seed(), 43);
 }
 
-// Runs a study of one run of this engine, whose ranks trained with `software`; its provenance and
-// fingerprint.
+// Runs a study with one run of this engine, whose ranks report `software`. Returns its
+// provenance and fingerprint.
 std::pair<std::string, std::string> TrainedWith(const std::string& engine,
                                                 const std::map<std::string, std::string>& software) {
   World w;
@@ -103,7 +103,7 @@ TEST(Lifecycle, ARankThatWasKilledIsTriedAgainUnderANewToken) {
   w.Sync(w.job, {World::Ended(w.token, 137, v1::Attempt::RANK_KILLED)});
   EXPECT_TRUE(w.fx.poll);
   EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kRunning) << "the whole job may be ending";
-  w.Job(w.job, Job::kRunning);
+  w.Job(w.job, JobState::kRunning);
   const auto again = w.Sync(w.job, {});
   ASSERT_EQ(again.attempts_size(), 1);
   EXPECT_NE(again.attempts(0).token(), w.token);
@@ -116,7 +116,7 @@ TEST(Lifecycle, ARunFailsWhenItsRetriesAreUsedUp) {
   std::string token = w.token;
   for (int attempt = 1; attempt <= 3; ++attempt) {
     w.Sync(w.job, {World::Ended(token, 137, v1::Attempt::RANK_KILLED)});
-    w.Job(w.job, Job::kRunning);
+    w.Job(w.job, JobState::kRunning);
     const auto desired = w.Sync(w.job);
     if (attempt < 3) token = desired.attempts(0).token();
   }
@@ -130,6 +130,25 @@ TEST(Lifecycle, AnErrorOfTheTrainerIsNotTriedAgain) {
   EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kFailed);
   EXPECT_EQ(w.study(w.id).runs[0].cause, db::Cause::kTrainerError);
   EXPECT_THAT(w.study(w.id).runs[0].message, HasSubstr("last words"));
+}
+
+TEST(Lifecycle, TheFirstErrorOfARankIsTheCause) {
+  OneRun w;
+  int64_t position = 0;
+  for (const char* kind : {"out_of_memory", "communication"}) {
+    ParsedBatch batch;
+    batch.token = w.token;
+    batch.append.begin_position = position;
+    batch.append.end_position = position += 10;
+    batch.append.error_kind = kind;
+    batch.append.error_message = kind;
+    std::vector<ParsedBatch> batches;
+    batches.push_back(std::move(batch));
+    w.lifecycle.Ingest(std::move(batches), w.fx);
+  }
+  w.Sync(w.job, {World::Ended(w.token, 1)});
+  EXPECT_EQ(w.study(w.id).runs[0].cause, db::Cause::kOutOfMemory);
+  EXPECT_EQ(w.study(w.id).runs[0].message, "rank 0: out_of_memory");
 }
 
 TEST(Lifecycle, ExitWithoutFinishIsAFailure) {
@@ -154,7 +173,7 @@ TEST(Lifecycle, ASilentWorkersRunIsNotTriedAgainBeforeItsAllocationIsOver) {
   EXPECT_TRUE(w.Cancelled(w.job));
   EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kRunning);  // its processes may live
   EXPECT_EQ(w.AskedFor(), "");
-  w.Job(w.job, Job::kCancelled);
+  w.Job(w.job, JobState::kCancelled);
   EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kQueued);
   EXPECT_EQ(w.study(w.id).runs[0].cause, db::Cause::kWorkerLost);
   EXPECT_NE(w.AskedFor(), "");
@@ -164,7 +183,7 @@ TEST(Lifecycle, ASilentWorkersJobThatSomebodyElseHadCancelledIsNotOurs) {
   OneRun w;
   w.After(60);
   ASSERT_TRUE(w.Cancelled(w.job));
-  JobStatus status{w.job, "job-1", Job::kCancelled, "cancelled by user id 7"};
+  JobStatus status{w.job, "job-1", JobState::kCancelled, "cancelled by user id 7"};
   status.from_outside = true;
   w.lifecycle.JobsPolled({status}, w.now, w.now, w.fx);
   EXPECT_EQ(w.study(w.id).runs[0].cause, db::Cause::kAllocationCancelled);
@@ -174,7 +193,7 @@ TEST(Lifecycle, ASilentWorkersJobThatSomebodyElseHadCancelledIsNotOurs) {
 TEST(Lifecycle, NobodyWasSilentWhileTheCoordinatorStoodStill) {
   OneRun w;
   w.now += 60'000'000;
-  w.lifecycle.Forgive(60'000'000);
+  w.lifecycle.ExtendTimeouts(60'000'000);
   w.lifecycle.Tick(w.now, w.fx);
   EXPECT_FALSE(w.Cancelled(w.job));
 }
@@ -197,14 +216,15 @@ TEST(Lifecycle, ARestartedWorkerThatDoesNotKnowTheAttemptHasLostIt) {
 }
 
 TEST(Lifecycle, EachEndOfAJobHasItsOwnCause) {
-  const std::vector<std::pair<Job, db::Cause>> kCases = {{Job::kTimeout, db::Cause::kTimeout},
-                                                         {Job::kPreempted, db::Cause::kPreempted},
-                                                         {Job::kNodeFail, db::Cause::kNodeFail},
-                                                         {Job::kOutOfMemory, db::Cause::kOutOfMemory},
-                                                         {Job::kBootFail, db::Cause::kBootFail},
-                                                         {Job::kDeadline, db::Cause::kDeadline},
-                                                         {Job::kCancelled, db::Cause::kAllocationCancelled},
-                                                         {Job::kFailed, db::Cause::kWorkerLost}};
+  const std::vector<std::pair<JobState, db::Cause>> kCases = {
+      {JobState::kTimeout, db::Cause::kTimeout},
+      {JobState::kPreempted, db::Cause::kPreempted},
+      {JobState::kNodeFail, db::Cause::kNodeFail},
+      {JobState::kOutOfMemory, db::Cause::kOutOfMemory},
+      {JobState::kBootFail, db::Cause::kBootFail},
+      {JobState::kDeadline, db::Cause::kDeadline},
+      {JobState::kCancelled, db::Cause::kAllocationCancelled},
+      {JobState::kFailed, db::Cause::kWorkerLost}};
   for (const auto& [job, cause] : kCases) {
     OneRun w;
     w.Job(w.job, job);
@@ -240,9 +260,20 @@ TEST(Lifecycle, CancellingAStudyThatWaitsForItsAllocationEndsTheJob) {
   EXPECT_TRUE(w.Cancelled(job));
   EXPECT_EQ(w.study(id).row.state, db::StudyState::kCancelled);
   EXPECT_EQ(w.state.pending_allocations, 0);
-  w.Job(job, Job::kUnknown);
+  w.Job(job, JobState::kUnknown);
   EXPECT_EQ(w.state.pending_allocations, 0);
   EXPECT_TRUE(w.state.allocations.empty());
+}
+
+TEST(Lifecycle, OnlyAFinalStudyCanBeDeleted) {
+  OneRun w;
+  EXPECT_TRUE(absl::IsFailedPrecondition(w.lifecycle.DeleteStudy(w.id, w.fx)));
+  EXPECT_TRUE(w.fx.batch.deleted_studies.empty());
+  ASSERT_TRUE(w.lifecycle.CancelStudy(w.id, w.now, w.fx).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(w.lifecycle.DeleteStudy(w.id, w.fx))) << "its run is being stopped";
+  w.Sync(w.job, {World::Ended(w.token, 143)});
+  EXPECT_TRUE(w.lifecycle.DeleteStudy(w.id, w.fx).ok());
+  EXPECT_EQ(w.fx.batch.deleted_studies, std::vector<int64_t>{w.id});
 }
 
 TEST(Lifecycle, AStopThatDoesNotHappenEndsTheAllocation) {
@@ -253,7 +284,7 @@ TEST(Lifecycle, AStopThatDoesNotHappenEndsTheAllocation) {
     w.Sync(w.job, {World::Running(w.token)});
   }
   EXPECT_TRUE(w.Cancelled(w.job));
-  w.Job(w.job, Job::kCancelled);
+  w.Job(w.job, JobState::kCancelled);
   EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kCancelled);
 }
 
@@ -278,7 +309,7 @@ TEST(Lifecycle, AJobTheSchedulerForgotBeforeItBeganIsAskedForAgain) {
   w.Submit(World::Spec({1}));
   const std::string job = w.AskedFor();
   w.lifecycle.JobSubmitted(job, std::string("17"), w.now, w.fx);
-  w.Job(job, Job::kUnknown);
+  w.Job(job, JobState::kUnknown);
   EXPECT_TRUE(w.Asked(job));
 }
 
@@ -311,7 +342,7 @@ TEST(Lifecycle, OnlySoManyAllocationsWaitAtOnceAndTheFairQueueChoosesThem) {
   EXPECT_EQ(w.fx.submit.size(), 4u);
   w.fx.submit.clear();
   const int64_t id = w.Submit(urgent);
-  w.Job(w.state.allocations.begin()->second->row.token, Job::kRunning);
+  w.Job(w.state.allocations.begin()->second->row.token, JobState::kRunning);
   ASSERT_NE(w.AskedFor(), "");
   EXPECT_EQ(w.study(id).allocations.size(), 1u);
 }
@@ -349,7 +380,7 @@ TEST(Lifecycle, EventsAreTakenOnceInOrderAndAGapIsRefused) {
 
 TEST(Lifecycle, AWorkerOfAnAllocationThatIsOverIsTurnedAway) {
   OneRun w;
-  w.Job(w.job, Job::kFailed);
+  w.Job(w.job, JobState::kFailed);
   const absl::Status seen = w.lifecycle.Observe(w.job, {}, w.now, w.fx);
   EXPECT_TRUE(absl::IsUnauthenticated(seen)) << seen;
 }

@@ -1,4 +1,4 @@
-// What is said of a study before it is stored: does it fit the scheduler, and what would be run.
+// Checks of a study before it is stored: whether it fits the scheduler, and the plan of its runs.
 #include "server/core/submission.h"
 
 #include <gmock/gmock.h>
@@ -50,7 +50,7 @@ TEST(CheckStudy, RefusesNcclWhereThereAreNoGpus) {
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(ViolationsOf(refused.status()), ElementsAre(FieldViolation{"matrix.backend[0]", kNoNccl}));
   EXPECT_TRUE(CheckStudy(Backends({"nccl"}), kGpus).ok());
-  EXPECT_TRUE(CheckStudy(Backends({"nccl"}), kSilent).ok()) << "nobody knows yet what it has";
+  EXPECT_TRUE(CheckStudy(Backends({"nccl"}), kSilent).ok()) << "the capacity is not known yet";
 }
 
 TEST(CheckStudy, RefusesMoreRanksThanSlots) {

@@ -1,4 +1,4 @@
-// A tiny language for tests of the lifecycle: a study, a scheduler and workers that do as they are told.
+// A small language for tests of the lifecycle: studies, a scheduler and workers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,12 +41,12 @@ class World {
     return lifecycle.Submit(MakeNewStudy(spec, *std::move(expanded), owner, request_id), now, fx);
   }
 
-  // Lets time pass and the lifecycle notice.
+  // Advances the clock and handles timeouts.
   void After(double seconds) {
     now += static_cast<db::Micros>(seconds * 1e6);
     lifecycle.Tick(now, fx);
   }
-  // The job that was asked for last; empty when none was since the last call.
+  // Returns the token of the last job submitted since the last call, or an empty text.
   std::string AskedFor() {
     lifecycle.Plan(now, fx);
     if (fx.submit.empty()) return "";
@@ -70,7 +70,7 @@ class World {
   }
 
   using Status = v1::SynchronizeRequest::AttemptStatus;
-  // A worker speaks; what it hears.
+  // Sends a worker report and returns the desired state.
   v1::SynchronizeResponse Sync(const std::string& allocation, std::vector<Status> attempts = {},
                                const std::string& instance = "life-1", bool leaving = false, int node = 0) {
     v1::SynchronizeRequest request;
@@ -114,14 +114,14 @@ class World {
     batches.push_back(std::move(batch));
     return lifecycle.Ingest(std::move(batches), fx).front();
   }
-  // Every rank finishes and the worker says so.
+  // Finishes all ranks and reports the end of the attempt.
   v1::SynchronizeResponse Finish(const std::string& allocation, const v1::SynchronizeResponse& desired) {
     const auto& attempt = desired.attempts(0);
     for (int r = 0; r < attempt.spec().ranks(); ++r) Report(attempt.token(), r, 0, 10, true);
     return Sync(allocation, {Ended(attempt.token())});
   }
 
-  const StudyState& study(int64_t id) const { return *state.study(id); }
+  const LiveStudy& study(int64_t id) const { return *state.study(id); }
   db::RunState run_state(int64_t study_id, int position) const {
     return study(study_id).runs[position].state;
   }

@@ -1,4 +1,4 @@
-// Which engines can run here, asked of environments that are scripts.
+// Tests of Frameworks with environments whose Python is a shell script.
 #include "server/frameworks/frameworks.h"
 
 #include <gmock/gmock.h>
@@ -32,12 +32,12 @@ class FrameworksTest : public testing::Test {
   void Program(const std::string& name, const std::string& script) {
     const std::string path = absl::StrCat(directory_, "/", name);
     std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-    // Not in place: whoever runs the old one keeps it, and a busy text file cannot be written.
+    // Replaces the file, because a program that is running cannot be overwritten.
     std::filesystem::remove(path);
     std::ofstream(path) << "#!/bin/sh\n" << script << "\n";
     chmod(path.c_str(), 0755);
   }
-  // An environment whose Python counts its calls and then does this.
+  // Creates an environment whose Python logs each call and then runs `script`.
   void Environment(const std::string& name, const std::string& script) {
     Program(name + "/bin/python", absl::StrCat("echo \"$2\" >> ", directory_, "/calls\n", script));
   }
@@ -69,7 +69,7 @@ class FrameworksTest : public testing::Test {
   FrameworksOptions options_;
 };
 
-TEST_F(FrameworksTest, AnEngineThatIsNotInstalledIsToldWithTheCommandThatInstallsIt) {
+TEST_F(FrameworksTest, AMissingEngineIsReportedWithTheCommandThatInstallsIt) {
   Frameworks frameworks(options_);
   const v1::Framework state = One(frameworks, "pytorch/ddp");
   EXPECT_FALSE(state.usable());
@@ -80,7 +80,7 @@ TEST_F(FrameworksTest, AnEngineThatIsNotInstalledIsToldWithTheCommandThatInstall
   EXPECT_EQ(state.environment(), directory_ + "/pytorch");
 }
 
-TEST_F(FrameworksTest, WhatWorksIsKeptUntilItsEnvironmentChanges) {
+TEST_F(FrameworksTest, APositiveResultIsCachedUntilTheEnvironmentChanges) {
   Works("pytorch");
   Frameworks frameworks(options_);
   v1::Framework state = One(frameworks, "pytorch/ddp");
@@ -89,7 +89,7 @@ TEST_F(FrameworksTest, WhatWorksIsKeptUntilItsEnvironmentChanges) {
   EXPECT_EQ(frameworks.EnvironmentOf("pytorch/ddp")->versions().at("torch"), "1.13.1");
   One(frameworks, "pytorch/ddp");
   EXPECT_EQ(Calls(), 1);
-  // Another build behind the same name, as deploy/frameworks makes it.
+  // Another build with the same name, as deploy/frameworks makes it.
   std::filesystem::rename(directory_ + "/pytorch", directory_ + "/pytorch-old");
   Works("pytorch-new", "torch 2.0.0");
   std::filesystem::create_symlink("pytorch-new", directory_ + "/pytorch");
@@ -97,7 +97,7 @@ TEST_F(FrameworksTest, WhatWorksIsKeptUntilItsEnvironmentChanges) {
   EXPECT_EQ(Calls(), 2);
 }
 
-TEST_F(FrameworksTest, WhatDoesNotWorkIsLookedAtAnew) {
+TEST_F(FrameworksTest, ANegativeResultIsNotCached) {
   Environment(
       "pytorch",
       "echo '{\"usable\":false,\"reason\":\"cannot import torch\",\"fix\":\"deploy/frameworks pytorch\"}'");
@@ -107,25 +107,25 @@ TEST_F(FrameworksTest, WhatDoesNotWorkIsLookedAtAnew) {
   EXPECT_TRUE(One(frameworks, "pytorch/ddp").usable());
 }
 
-TEST_F(FrameworksTest, APythonThatFailsIsQuoted) {
+TEST_F(FrameworksTest, ReportsTheErrorOfAFailedProbe) {
   Environment("pytorch", "echo 'ImportError: libgomp.so.1' >&2; exit 3");
   Environment("mxnet", "echo nothing useful");
   Environment("keras-jax", "kill -9 $$");
   Frameworks frameworks(options_);
   EXPECT_EQ(One(frameworks, "pytorch/ddp").reason(),
             "'python' ended with status 3: ImportError: libgomp.so.1");
-  EXPECT_EQ(One(frameworks, "mxnet/kvstore").reason(), "'python' ended with status 0 and said nothing");
-  EXPECT_EQ(One(frameworks, "keras/jax").reason(), "'python' was ended by signal 9 and said nothing");
+  EXPECT_EQ(One(frameworks, "mxnet/kvstore").reason(), "'python' ended with status 0 and printed no error");
+  EXPECT_EQ(One(frameworks, "keras/jax").reason(), "'python' was killed by signal 9 and printed no error");
 }
 
-TEST_F(FrameworksTest, ALookThatTakesTooLongIsGivenUp) {
+TEST_F(FrameworksTest, AProbeHasATimeout) {
   Environment("pytorch", "exec sleep 1000");
-  options_.probe.limit = absl::Milliseconds(200);
+  options_.probe.timeout = absl::Milliseconds(200);
   Frameworks frameworks(options_);
-  EXPECT_EQ(One(frameworks, "pytorch/ddp").reason(), "its look for the framework did not end within 200ms");
+  EXPECT_EQ(One(frameworks, "pytorch/ddp").reason(), "the probe of the framework did not end within 200ms");
 }
 
-TEST_F(FrameworksTest, StoppingEndsLooksAndAnswersThatItIsSo) {
+TEST_F(FrameworksTest, StopEndsProbesAndAnswersPendingCalls) {
   Environment("pytorch", "exec sleep 1000");
   Frameworks frameworks(options_);
   absl::Status answer;
@@ -136,7 +136,7 @@ TEST_F(FrameworksTest, StoppingEndsLooksAndAnswersThatItIsSo) {
   EXPECT_EQ(answer.code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(FrameworksTest, QuestionsForTheSameEngineShareOneLook) {
+TEST_F(FrameworksTest, CallsForTheSameEngineShareOneProbe) {
   ASSERT_EQ(mkfifo((directory_ + "/go").c_str(), 0600), 0);
   Environment("pytorch",
               absl::StrCat("read -r go < ", directory_, "/go; echo '{\"usable\":true,\"version\":\"x\"}'"));
@@ -153,8 +153,8 @@ TEST_F(FrameworksTest, QuestionsForTheSameEngineShareOneLook) {
   EXPECT_EQ(Calls(), 1);
 }
 
-TEST_F(FrameworksTest, AtMostTwoLooksAtOnce) {
-  // Each look notes how many are under way.
+TEST_F(FrameworksTest, AtMostTwoProbesRunAtOnce) {
+  // Each probe logs how many are in flight.
   const std::string count =
       absl::StrCat("mkdir ", directory_, "/busy-$$; ls -d ", directory_, "/busy-* | wc -l >> ", directory_,
                    "/seen; rmdir ", directory_, "/busy-$$; echo '{\"usable\":true,\"version\":\"x\"}'");
@@ -167,15 +167,16 @@ TEST_F(FrameworksTest, AtMostTwoLooksAtOnce) {
   for (const auto& [name, state] : Ask(frameworks, engines))
     EXPECT_TRUE(state.usable()) << name << state.reason();
   std::ifstream seen(directory_ + "/seen");
-  int looks = 0;
-  for (int busy; seen >> busy; ++looks) EXPECT_LE(busy, 2);
-  EXPECT_EQ(looks, static_cast<int>(engines.size()));
+  int probes = 0;
+  for (int busy; seen >> busy; ++probes) EXPECT_LE(busy, 2);
+  EXPECT_EQ(probes, static_cast<int>(engines.size()));
 }
 
-TEST_F(FrameworksTest, NativeEnginesAreAskedOfTheTrainer) {
+TEST_F(FrameworksTest, NativeEnginesAreProbedWithTheTrainer) {
   Frameworks frameworks(options_);
-  EXPECT_EQ(One(frameworks, "native/ddp").reason(),
-            absl::StrCat("the trainer '", directory_, "/scalelab-trainer' is not there"));
+  EXPECT_EQ(
+      One(frameworks, "native/ddp").reason(),
+      absl::StrCat("the trainer '", directory_, "/scalelab-trainer' does not exist or is not executable"));
   Program("scalelab-trainer",
           "echo '{\"name\":\"scalelab-trainer\",\"version\":\"0.1.0\",\"libtorch\":\"1.13.1\"}'");
   const v1::Framework state = One(frameworks, "native/ddp");
@@ -184,7 +185,7 @@ TEST_F(FrameworksTest, NativeEnginesAreAskedOfTheTrainer) {
   EXPECT_TRUE(One(frameworks, "custom").usable());
 }
 
-TEST_F(FrameworksTest, AnEnvironmentOfTheEngineWinsOverThatOfItsFramework) {
+TEST_F(FrameworksTest, AnEnvironmentOfTheEngineTakesPrecedence) {
   options_.environments = {{"pytorch/*", "/lab/torch", {}, ""},
                            {"pytorch/ddp", std::nullopt, {"cuda/12"}, ""},
                            {"tensorflow/*", std::nullopt, {}, "/images/tf.sif"}};
@@ -199,7 +200,7 @@ TEST_F(FrameworksTest, AnEnvironmentOfTheEngineWinsOverThatOfItsFramework) {
   EXPECT_FALSE(frameworks.EnvironmentOf("custom").has_value());
 }
 
-TEST_F(FrameworksTest, WhereNodesAreElsewhereThisMachineNeedsNoGpus) {
+TEST_F(FrameworksTest, WithNodesElsewhereThisMachineNeedsNoGpus) {
   Environment("pytorch",
               "[ \"$2\" = pytorch/dp ] && { echo '{\"usable\":false,\"reason\":\"needs a GPU\",\"fix\":\"a "
               "GPU\"}'; exit; }; "
@@ -213,7 +214,7 @@ TEST_F(FrameworksTest, WhereNodesAreElsewhereThisMachineNeedsNoGpus) {
   EXPECT_EQ(state.engine(), "pytorch/dp");
 }
 
-TEST_F(FrameworksTest, ModulesThatCannotBeLoadedAreTold) {
+TEST_F(FrameworksTest, ReportsModulesThatCannotBeLoaded) {
   Works("pytorch");
   options_.environments = {{"pytorch/ddp", std::nullopt, {"no-such-module/1"}, ""}};
   Frameworks frameworks(options_);

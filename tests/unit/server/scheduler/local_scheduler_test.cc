@@ -31,7 +31,7 @@ void Submit(LocalCluster& cluster, const JobRequest& request) {
   ASSERT_TRUE(id.ok()) << id.status();
 }
 
-TEST(LocalScheduler, TellsAWorkerWhereToDialAndWhoItIs) {
+TEST(LocalScheduler, PassesAddressAndIdentityToTheWorker) {
   LocalCluster cluster;
   Submit(cluster, cluster.Request("job"));
   EXPECT_EQ(cluster.WaitForWorker().secret, "secret-of-job");
@@ -45,7 +45,7 @@ TEST(LocalScheduler, TellsAWorkerWhereToDialAndWhoItIs) {
   EXPECT_THAT(Contents(cluster.directory() + "/job/job.json"), testing::Not(HasSubstr("secret-of-job")));
 }
 
-TEST(LocalScheduler, StartsJobsInTheOrderTheyCameEvenWhenALaterOneWouldFit) {
+TEST(LocalScheduler, StartsJobsInOrderEvenWhenALaterOneWouldFit) {
   LocalCluster cluster(/*slots=*/2);
   Submit(cluster, cluster.Request("first", 1));
   const pid_t first = cluster.WaitForWorker().pid;
@@ -68,7 +68,7 @@ TEST(LocalScheduler, CoresOfARankCountAsSlots) {
   const absl::Status status = cluster.scheduler().Submit(request).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(),
-              AllOf(HasSubstr("6 slots"), HasSubstr("gives out 4"), HasSubstr("--local-slots")));
+              AllOf(HasSubstr("6 slots"), HasSubstr("this machine has 4"), HasSubstr("--local-slots")));
   EXPECT_EQ(cluster.scheduler().capacity().slots, 4);
 }
 
@@ -78,7 +78,7 @@ TEST(LocalScheduler, RefusesMoreThanOneNode) {
   request.nodes = 2;
   const absl::Status status = cluster.scheduler().Submit(request).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("one node, and 2 are asked for"));
+  EXPECT_THAT(status.message(), HasSubstr("requests 2 nodes, but the local scheduler has one"));
 }
 
 TEST(LocalScheduler, RefusesATokenThatIsAPath) {
@@ -90,7 +90,7 @@ TEST(LocalScheduler, RefusesATokenThatIsAPath) {
   }
 }
 
-TEST(LocalScheduler, AnExclusiveJobHasTheMachineForItself) {
+TEST(LocalScheduler, AnExclusiveJobUsesTheWholeMachine) {
   LocalCluster cluster(/*slots=*/2);
   JobRequest request = cluster.Request("alone", 1);
   request.exclusive = true;
@@ -132,7 +132,7 @@ TEST(LocalScheduler, EndsAJobAtItsTimeLimit) {
   EXPECT_THAT(cluster.WaitFor("job", State::kTimeout).reason, HasSubstr("time limit"));
 }
 
-TEST(LocalScheduler, KeepsTheTimeLimitOfAJobItFindsAgain) {
+TEST(LocalScheduler, KeepsTheTimeLimitAfterARestart) {
   LocalCluster cluster;
   JobRequest request = cluster.Request("job");
   request.time_limit = absl::Milliseconds(500);
@@ -142,7 +142,7 @@ TEST(LocalScheduler, KeepsTheTimeLimitOfAJobItFindsAgain) {
   cluster.WaitFor("job", State::kTimeout);
 }
 
-TEST(LocalScheduler, KillsAWorkerThatDoesNotEndWhenAsked) {
+TEST(LocalScheduler, KillsAWorkerThatIgnoresSigterm) {
   LocalCluster cluster;
   cluster.set_mode("stubborn");
   Submit(cluster, cluster.Request("job"));
@@ -151,7 +151,7 @@ TEST(LocalScheduler, KillsAWorkerThatDoesNotEndWhenAsked) {
   cluster.WaitFor("job", State::kCancelled);
 }
 
-TEST(LocalScheduler, SaysWhichSignalKilledAWorker) {
+TEST(LocalScheduler, ReportsTheSignalThatKilledAWorker) {
   LocalCluster cluster;
   Submit(cluster, cluster.Request("job"));
   kill(cluster.WaitForWorker().pid, SIGKILL);
@@ -159,7 +159,7 @@ TEST(LocalScheduler, SaysWhichSignalKilledAWorker) {
               AllOf(HasSubstr("signal 9"), HasSubstr("job/worker.log")));
 }
 
-TEST(LocalScheduler, AJobLivesUntilItsLastProcessLetsGoOfTheLock) {
+TEST(LocalScheduler, AJobEndsWhenItsLastProcessReleasesTheLock) {
   LocalCluster cluster(/*slots=*/1);
   cluster.set_mode("lingering");
   Submit(cluster, cluster.Request("job"));
@@ -167,7 +167,8 @@ TEST(LocalScheduler, AJobLivesUntilItsLastProcessLetsGoOfTheLock) {
   cluster.set_mode("");
   Submit(cluster, cluster.Request("next"));
   kill(worker.pid, SIGKILL);
-  // Cancelling makes the scheduler look again, with the worker gone for sure: its slot must still be taken.
+  // Any Cancel makes the scheduler check its jobs. The worker is certainly gone, but its slot must
+  // still be taken.
   while (OpenWorker(cluster.directory() + "/job", worker.pid) >= 0) {
   }
   ASSERT_TRUE(cluster.scheduler().Cancel("nobody").ok());
@@ -178,7 +179,7 @@ TEST(LocalScheduler, AJobLivesUntilItsLastProcessLetsGoOfTheLock) {
   cluster.WaitFor("next", State::kRunning);
 }
 
-TEST(LocalScheduler, AProgramThatCannotBeStartedIsABootFailure) {
+TEST(LocalScheduler, AMissingWorkerProgramIsABootFailure) {
   LocalCluster cluster;
   LocalSchedulerOptions options = cluster.options();
   options.worker_program = "/no/such/program";
@@ -203,7 +204,7 @@ TEST(LocalScheduler, AWorkerThatEndsBeforeItTakesItsLockIsABootFailure) {
   EXPECT_THAT(cluster.WaitFor("job", State::kBootFail).reason, HasSubstr("status 4"));
 }
 
-TEST(LocalScheduler, CountsTheSlotsOfJobsItFindsAgain) {
+TEST(LocalScheduler, CountsTheSlotsOfJobsFoundAfterARestart) {
   LocalCluster cluster(/*slots=*/2);
   Submit(cluster, cluster.Request("wide", 2));
   const pid_t wide = cluster.WaitForWorker().pid;
@@ -214,7 +215,7 @@ TEST(LocalScheduler, CountsTheSlotsOfJobsItFindsAgain) {
   cluster.WaitFor("next", State::kRunning);
 }
 
-TEST(LocalScheduler, NoticesTheEndOfAJobItFoundAgain) {
+TEST(LocalScheduler, DetectsTheEndOfAJobFoundAfterARestart) {
   LocalCluster cluster;
   Submit(cluster, cluster.Request("job"));
   const pid_t pid = cluster.WaitForWorker().pid;
@@ -224,18 +225,18 @@ TEST(LocalScheduler, NoticesTheEndOfAJobItFoundAgain) {
   cluster.WaitUntil("job", IsOver);
 }
 
-TEST(LocalScheduler, AJobThatEndedWhileNobodyWatchedHasFailed) {
+TEST(LocalScheduler, AJobThatEndedWithoutASchedulerHasFailed) {
   LocalCluster cluster;
   Submit(cluster, cluster.Request("job"));
   const pid_t pid = cluster.WaitForWorker().pid;
   cluster.Stop();
   kill(pid, SIGKILL);
-  while (LookAtLock(cluster.directory() + "/job")->held) {
+  while (FindLockHolder(cluster.directory() + "/job")->held) {
   }
   cluster.Restart();
   const JobStatus status = cluster.Status("job");
   EXPECT_EQ(status.state, State::kFailed);
-  EXPECT_THAT(status.reason, HasSubstr("while the coordinator was away"));
+  EXPECT_THAT(status.reason, HasSubstr("while the coordinator was stopped"));
 }
 
 TEST(LocalScheduler, AJobOfAnEarlierBootIsANodeFailure) {
@@ -244,7 +245,7 @@ TEST(LocalScheduler, AJobOfAnEarlierBootIsANodeFailure) {
   const pid_t pid = cluster.WaitForWorker().pid;
   cluster.Stop();
   kill(pid, SIGKILL);
-  while (LookAtLock(cluster.directory() + "/job")->held) {
+  while (FindLockHolder(cluster.directory() + "/job")->held) {
   }
   JobRecord record = **ReadJobRecord(cluster.directory() + "/job");
   record.boot_id = "another";
@@ -253,17 +254,17 @@ TEST(LocalScheduler, AJobOfAnEarlierBootIsANodeFailure) {
   EXPECT_EQ(cluster.Status("job").state, State::kNodeFail);
 }
 
-TEST(LocalScheduler, AJobWhoseWorkerNeverTookItsLockIsUnknownAndCanBeAskedForAgain) {
+TEST(LocalScheduler, AJobWhoseWorkerNeverTookItsLockIsUnknownAndCanBeResubmitted) {
   LocalCluster cluster;
-  ASSERT_TRUE(
-      WriteJobRecord(cluster.directory() + "/job", JobRecord{}).ok());  // a crash between intent and start
+  ASSERT_TRUE(WriteJobRecord(cluster.directory() + "/job", JobRecord{})
+                  .ok());  // a crash after writing job.json and before starting the worker
   EXPECT_EQ(cluster.Status("job").state, State::kUnknown);
   Submit(cluster, cluster.Request("job"));
   cluster.WaitForWorker();
   EXPECT_EQ(cluster.Status("job").state, State::kRunning);
 }
 
-TEST(LocalScheduler, AJobThatWaitedIsForgottenByARestart) {
+TEST(LocalScheduler, APendingJobIsUnknownAfterARestart) {
   LocalCluster cluster(/*slots=*/1);
   Submit(cluster, cluster.Request("job"));
   cluster.WaitForWorker();
@@ -272,25 +273,25 @@ TEST(LocalScheduler, AJobThatWaitedIsForgottenByARestart) {
   EXPECT_EQ(cluster.Status("waits").state, State::kUnknown);
 }
 
-// A second scheduler with the same token, as after a crash that came between start and lock.
+// A second worker for the same token, as after a crash between starting a worker and its lock.
 TEST(LocalScheduler, FollowsTheWorkerThatHoldsTheLockWhenAnotherOneLostIt) {
   LocalCluster cluster;
   Submit(cluster, cluster.Request("job"));
   const pid_t pid = cluster.WaitForWorker().pid;
   cluster.Stop();
   const std::string directory = cluster.directory() + "/job";
-  // Take the record away, so that the next scheduler believes the job never was.
+  // Without the record the next scheduler does not find the job.
   std::filesystem::remove(directory + "/job.json");
   cluster.Restart();
   Submit(cluster, cluster.Request("job"));
   cluster.WaitFor("job", State::kRunning);
-  // The second worker exits with 5, as the lock is held; the job goes on with the first.
+  // The second worker exits with status 5 because the lock is held; the first one continues the job.
   ASSERT_TRUE(cluster.scheduler().Cancel("job").ok());
   cluster.WaitFor("job", State::kCancelled);
   EXPECT_LT(OpenWorker(directory, pid), 0);
 }
 
-TEST(LocalScheduler, NeverTakesAStrangerForAWorker) {
+TEST(LocalScheduler, RejectsAnUnrelatedProcessAsWorker) {
   LocalCluster cluster;
   Submit(cluster, cluster.Request("job"));
   const pid_t pid = cluster.WaitForWorker().pid;
@@ -318,7 +319,8 @@ TEST(JobRecord, ReadsBackWhatWasWritten) {
   EXPECT_EQ(read.boot_id, "boot");
   EXPECT_EQ(read.state, State::kTimeout);
   EXPECT_EQ(read.reason, "why");
-  std::ofstream(directory + "/job.json") << "{\"slots\": ";  // what a crash of the machine may leave
+  std::ofstream(directory + "/job.json")
+      << "{\"slots\": ";  // a partial file, as after a crash of the machine
   EXPECT_EQ((*ReadJobRecord(directory))->state, State::kRunning);
   std::filesystem::remove_all(directory);
   EXPECT_FALSE(ReadJobRecord(directory)->has_value());

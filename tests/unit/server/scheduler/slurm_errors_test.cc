@@ -30,16 +30,16 @@ JobRequest Request() {
   return request;
 }
 
-// Said by sbatch 22.05.8 for wrong options.
-struct Said {
+// Messages of sbatch 22.05.8 for wrong options.
+struct Case {
   const char* err;
   int exit_code;
   Code code;
-  const char* sentence;
+  const char* message;
 };
 
-TEST(SlurmErrors, WhatSbatchSaysIsUnderstood) {
-  for (const Said& said : std::initializer_list<Said>{
+TEST(SlurmErrors, InterpretsMessagesOfSbatch) {
+  for (const Case& one : std::initializer_list<Case>{
            {"sbatch: error: invalid partition specified: nope\n"
             "sbatch: error: Batch job submission failed: Invalid partition name specified\n",
             1, Code::kInvalidArgument, "partition gpu"},
@@ -49,7 +49,7 @@ TEST(SlurmErrors, WhatSbatchSaysIsUnderstood) {
             "gpus_per_rank"},
            {"sbatch: error: CPU count per node can not be satisfied\n"
             "sbatch: error: Batch job submission failed: Requested node configuration is not available\n",
-            1, Code::kInvalidArgument, "2 nodes with 4 ranks of 2 cores and 1 GPU each, 900 MiB a node"},
+            1, Code::kInvalidArgument, "2 nodes with 4 ranks of 2 cores and 1 GPU each, 900 MiB per node"},
            {"sbatch: error: Batch job submission failed: Invalid account or account/partition combination "
             "specified\n",
             1, Code::kInvalidArgument, "account lab"},
@@ -72,22 +72,23 @@ TEST(SlurmErrors, WhatSbatchSaysIsUnderstood) {
            {"sbatch: error: Batch job submission failed: User's group not permitted to use this partition\n",
             1, Code::kPermissionDenied, "partition gpu"},
        }) {
-    const Refusal refusal = Refused(Failed(said.err, said.exit_code), Request());
-    EXPECT_EQ(refusal.status.code(), said.code) << refusal.status;
-    EXPECT_THAT(refusal.status.message(), HasSubstr(said.sentence));
+    const Refusal refusal = InterpretFailure(Failed(one.err, one.exit_code), Request());
+    EXPECT_EQ(refusal.status.code(), one.code) << refusal.status;
+    EXPECT_THAT(refusal.status.message(), HasSubstr(one.message));
     EXPECT_THAT(refusal.status.message(), Not(HasSubstr("\n")));
-    EXPECT_FALSE(refusal.open) << refusal.status;
+    EXPECT_FALSE(refusal.may_exist) << refusal.status;
   }
 }
 
-// Each code as sbatch 22.05.8 said it, before the sentence that is the same for all.
-TEST(SlurmErrors, ALimitThatPassesIsWaitedForAndOneThatDoesNotIsRefused) {
+// sbatch 22.05.8 prints each code before a sentence that is the same for all codes.
+TEST(SlurmErrors, TemporaryLimitsAreRetriedAndPermanentOnesRefused) {
   const auto refusal = [](const std::string& code) {
-    return Refused(Failed(absl::StrCat("sbatch: error: ", code,
-                                       "\nsbatch: error: Batch job submission failed: Job violates "
-                                       "accounting/QOS policy (job submit limit, user's size and/or time "
-                                       "limits)\n")),
-                   Request())
+    return InterpretFailure(
+               Failed(absl::StrCat("sbatch: error: ", code,
+                                   "\nsbatch: error: Batch job submission failed: Job violates "
+                                   "accounting/QOS policy (job submit limit, user's size and/or time "
+                                   "limits)\n")),
+               Request())
         .status;
   };
   for (const char* code :
@@ -99,38 +100,48 @@ TEST(SlurmErrors, ALimitThatPassesIsWaitedForAndOneThatDoesNotIsRefused) {
   for (const char* code :
        {"QOSMaxCpuPerJobLimit", "QOSMaxMemoryPerJob", "QOSMaxCpuPerNode", "QOSMaxCpuPerUserLimit"}) {
     EXPECT_EQ(refusal(code).code(), Code::kInvalidArgument) << code;
-    EXPECT_THAT(refusal(code).message(), HasSubstr("ask for fewer ranks")) << code;
+    EXPECT_THAT(refusal(code).message(), HasSubstr("request fewer ranks")) << code;
   }
   EXPECT_EQ(refusal("QOSMaxWallDurationPerJobLimit").code(), Code::kInvalidArgument);
   EXPECT_THAT(refusal("QOSMaxWallDurationPerJobLimit").message(), HasSubstr("shorten resources.time"));
-  EXPECT_THAT(refusal("QOSMinCpuNotSatisfied").message(), HasSubstr("ask for more"));
+  EXPECT_THAT(refusal("QOSMinCpuNotSatisfied").message(), HasSubstr("request more"));
 }
 
-TEST(SlurmErrors, OnlyAConnectionThatWasNeverMadeIsCertain) {
+TEST(SlurmErrors, OnlyAFailedConnectionMeansThatThereIsNoJob) {
   const std::string failed = "sbatch: error: Batch job submission failed: ";
   EXPECT_FALSE(
-      Refused(Failed(failed + "Unable to contact slurm controller (connect failure)\n"), Request()).open);
+      InterpretFailure(Failed(failed + "Unable to contact slurm controller (connect failure)\n"), Request())
+          .may_exist);
   for (const char* words :
        {"Unable to contact slurm controller (send failure)",
         "Unable to contact slurm controller (receive failure)", "Socket timed out on send/recv operation",
         "Zero Bytes were transmitted or received", "Unspecified error"}) {
-    const Refusal refusal = Refused(Failed(failed + words + "\n"), Request());
+    const Refusal refusal = InterpretFailure(Failed(failed + words + "\n"), Request());
     EXPECT_EQ(refusal.status.code(), Code::kUnavailable) << words;
-    EXPECT_TRUE(refusal.open) << words;
+    EXPECT_TRUE(refusal.may_exist) << words;
     EXPECT_THAT(refusal.status.message(), HasSubstr(words));
   }
 }
 
-TEST(SlurmErrors, AnSbatchThatWasKilledOrSaidNothingLeavesItOpen) {
+TEST(SlurmErrors, AfterAKilledOrSilentSbatchTheJobMayExist) {
   CommandResult killed = Failed("sbatch: error: Slurm job queue full, sleeping and retrying\n", -1);
   killed.signal = 9;
   killed.timed_out = true;
-  EXPECT_TRUE(Refused(killed, Request()).open);
-  EXPECT_THAT(Refused(killed, Request()).status.message(), HasSubstr("queue full"));
+  EXPECT_TRUE(InterpretFailure(killed, Request()).may_exist);
+  EXPECT_THAT(InterpretFailure(killed, Request()).status.message(), HasSubstr("queue full"));
   CommandResult silent;
   silent.exit_code = 0;
-  EXPECT_TRUE(Refused(silent, Request()).open);
-  EXPECT_TRUE(Refused(Failed(""), Request()).open);
+  EXPECT_TRUE(InterpretFailure(silent, Request()).may_exist);
+  EXPECT_TRUE(InterpretFailure(Failed(""), Request()).may_exist);
+}
+
+TEST(SlurmErrors, AFailureReasonIsOnePrintableLine) {
+  EXPECT_EQ(FailureReason(Failed("sbatch: error: one\nsbatch: error: one\n\n  plain \x1b[31mtwo\n")),
+            "one; plain ?[31mtwo");
+  EXPECT_THAT(FailureReason(Failed("")), HasSubstr("status 1"));
+  CommandResult result = Failed("slow", -1);
+  result.timed_out = true;
+  EXPECT_EQ(FailureReason(result), "it did not end before the timeout: slow");
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ constexpr uid_t kUs = 1000;
 
 Queue Parse(const std::string& text) { return ParseQueue(text, kUs); }
 
-// As Slurm 22.05.8 prints them for kSqueueColumns.
+// Output of Slurm 22.05.8 for kSqueueColumns.
 constexpr char kReal[] =
     "18|1000|PENDING|PartitionNodeLimit|0|N/A|0:00|2:00:00||tok-e\n"
     "23|1000|PENDING|BeginTime|0|1795290339|0:00|2:00:00||tok-b\n"
@@ -34,14 +34,15 @@ QueueRow Row(const std::string& state, const std::string& reason = "None", int e
   return queue.jobs.empty() ? QueueRow() : queue.jobs.begin()->second.front();
 }
 
-TEST(SlurmQueue, RealLinesAreRead) {
+TEST(SlurmQueue, ParsesRealLines) {
   const Queue queue = Parse(kReal);
   EXPECT_EQ(queue.malformed, 0) << queue.first_malformed;
-  EXPECT_FALSE(queue.cut);
-  ASSERT_EQ(queue.jobs.size(), 6u);  // not the other user's, nor the one whose name is no token
+  EXPECT_FALSE(queue.incomplete);
+  ASSERT_EQ(queue.jobs.size(),
+            6u);  // without the job of the other user and the one whose name is not a token
   const QueueRow& runs = queue.jobs.at("tok-r").front();
   EXPECT_EQ(runs.id, "22");
-  EXPECT_EQ(runs.word, "RUNNING");
+  EXPECT_EQ(runs.slurm_state, "RUNNING");
   EXPECT_EQ(runs.reason, "");
   EXPECT_EQ(runs.end, absl::FromUnixSeconds(1795286739));
   EXPECT_EQ(runs.used, absl::Seconds(2));
@@ -53,30 +54,30 @@ TEST(SlurmQueue, RealLinesAreRead) {
   EXPECT_EQ(queue.jobs.at("tok-e").front().nodes, "");
 }
 
-TEST(SlurmQueue, AccountingHasTheSameColumns) {
+TEST(SlurmQueue, ParsesTheSameColumnsOfSacct) {
   const Queue queue = Parse(
       "12|1000|CANCELLED by 0|None|0:15|1795279138|00:10:00|01:00:00|None assigned|tok\n"
       "13|1000|COMPLETED|None|2:0|Unknown|1-00:00:00|Partition_Limit|n[1-2]|tok2\n");
   EXPECT_EQ(queue.malformed, 0) << queue.first_malformed;
   const QueueRow& cancelled = queue.jobs.at("tok").front();
-  EXPECT_EQ(cancelled.word, "CANCELLED");
-  EXPECT_EQ(cancelled.by, "0");
+  EXPECT_EQ(cancelled.slurm_state, "CANCELLED");
+  EXPECT_EQ(cancelled.cancelled_by, "0");
   EXPECT_EQ(cancelled.signal, 15);
   EXPECT_EQ(cancelled.nodes, "");
   EXPECT_EQ(queue.jobs.at("tok2").front().exit_code, 2);
   EXPECT_EQ(queue.jobs.at("tok2").front().used, absl::Hours(24));
 }
 
-TEST(SlurmQueue, WhatIsNoRowIsCountedAndNothingElse) {
+TEST(SlurmQueue, CountsAndIgnoresMalformedLines) {
   for (const char* line : {
            "x",
            "22|1000|RUNNING|None|0|1795286739|0:02|2:00:00|b1",         // no name
-           "22|root|RUNNING|None|0|1795286739|0:02|2:00:00|b1|tok",     // a user's name
+           "22|root|RUNNING|None|0|1795286739|0:02|2:00:00|b1|tok",     // a user name instead of a uid
            "22|-1|RUNNING|None|0|1795286739|0:02|2:00:00|b1|tok",       //
            "|1000|RUNNING|None|0|1795286739|0:02|2:00:00|b1|tok",       // no id
            "2 2|1000|RUNNING|None|0|1795286739|0:02|2:00:00|b1|tok",    //
            "22|1000||None|0|1795286739|0:02|2:00:00|b1|tok",            // no state
-           "22|1000|RUN\x1b[1m|None|0|1795286739|0:02|2:00:00|b1|tok",  // colours
+           "22|1000|RUN\x1b[1m|None|0|1795286739|0:02|2:00:00|b1|tok",  // a colour escape
            "22|1000|RUNNING|None|?|1795286739|0:02|2:00:00|b1|tok",     //
            "slurm_load_jobs error: Socket timed out on send/recv operation",
        }) {
@@ -91,15 +92,15 @@ TEST(SlurmQueue, WhatIsNoRowIsCountedAndNothingElse) {
   EXPECT_FALSE(queue.Mentions("other"));
 }
 
-TEST(SlurmQueue, EveryBeginningOfAnAnswerIsCutOrWhole) {
+TEST(SlurmQueue, DetectsIncompleteOutput) {
   const std::string text = kReal;
   for (size_t length = 0; length <= text.size(); ++length) {
     const Queue queue = Parse(text.substr(0, length));
-    EXPECT_EQ(queue.cut, length > 0 && text[length - 1] != '\n') << length;
+    EXPECT_EQ(queue.incomplete, length > 0 && text[length - 1] != '\n') << length;
   }
 }
 
-TEST(SlurmQueue, OnlyWholeAnswersOfSbatchHaveAnId) {
+TEST(SlurmQueue, FindsTheIdOnlyInCompleteOutputOfSbatch) {
   EXPECT_EQ(ParseSubmitted("123\n"), "123");
   EXPECT_EQ(ParseSubmitted("123;cluster\n"), "123");
   EXPECT_EQ(ParseSubmitted("a notice of the site\n123\n"), "123");
@@ -109,7 +110,7 @@ TEST(SlurmQueue, OnlyWholeAnswersOfSbatchHaveAnId) {
   }
 }
 
-TEST(SlurmQueue, DurationsAreReadOrNot) {
+TEST(SlurmQueue, ParsesDurations) {
   EXPECT_EQ(ParseSlurmDuration("0:00"), absl::ZeroDuration());
   EXPECT_EQ(ParseSlurmDuration("05:07"), absl::Seconds(307));
   EXPECT_EQ(ParseSlurmDuration("365-00:00:00"), absl::Hours(24 * 365));
@@ -118,7 +119,7 @@ TEST(SlurmQueue, DurationsAreReadOrNot) {
     EXPECT_EQ(ParseSlurmDuration(text), std::nullopt) << text;
 }
 
-TEST(SlurmQueue, EveryStateHasOneMeaning) {
+TEST(SlurmQueue, MapsEveryState) {
   struct Meaning {
     const char* word;
     State state;
@@ -148,10 +149,11 @@ TEST(SlurmQueue, EveryStateHasOneMeaning) {
   EXPECT_EQ(StatusOf(Row("PENDING"))->ends_at, absl::InfiniteFuture());
 }
 
-TEST(SlurmQueue, TheEndOfAJobIsTold) {
+TEST(SlurmQueue, ExplainsHowAJobEnded) {
   EXPECT_THAT(StatusOf(Row("FAILED", "NonZeroExitCode", 3 << 8))->reason, HasSubstr("status 3"));
   EXPECT_THAT(StatusOf(Row("FAILED", "NonZeroExitCode", 9))->reason, HasSubstr("signal 9"));
-  EXPECT_THAT(StatusOf(Row("FAILED", "NonZeroExitCode", 127 << 8))->reason, HasSubstr("every node see"));
+  EXPECT_THAT(StatusOf(Row("FAILED", "NonZeroExitCode", 127 << 8))->reason,
+              HasSubstr("visible on every node"));
   EXPECT_EQ(StatusOf(Row("CANCELLED"), Canceller::kUs)->reason, "cancelled by this service");
   EXPECT_THAT(StatusOf(Row("CANCELLED"), Canceller::kSomebodyElse)->reason, HasSubstr("from outside"));
   EXPECT_THAT(StatusOf(Row("CANCELLED by 4242"), Canceller::kSomebodyElse)->reason,
@@ -159,16 +161,16 @@ TEST(SlurmQueue, TheEndOfAJobIsTold) {
   EXPECT_THAT(StatusOf(Row("TIMEOUT"))->reason, HasSubstr("1:00:00"));
 }
 
-TEST(SlurmQueue, AScriptThatEndsOnTheWarningOfItsLimitHasReachedIt) {
+TEST(SlurmQueue, AScriptThatEndsAfterTheWarningHasTimedOut) {
   QueueRow row = Row("COMPLETED");
   row.limit = absl::Hours(1);
   row.used = absl::Minutes(58);
   EXPECT_EQ(StatusOf(row)->state, State::kCompleted);
   row.used = absl::Minutes(59);
   EXPECT_EQ(StatusOf(row)->state, State::kTimeout);
-  row.word = "FAILED";
+  row.slurm_state = "FAILED";
   EXPECT_EQ(StatusOf(row)->state, State::kTimeout);
-  row.word = "NODE_FAIL";
+  row.slurm_state = "NODE_FAIL";
   EXPECT_EQ(StatusOf(row)->state, State::kNodeFail);
   row = Row("COMPLETED");
   row.limit = absl::InfiniteDuration();
@@ -178,9 +180,9 @@ TEST(SlurmQueue, AScriptThatEndsOnTheWarningOfItsLimitHasReachedIt) {
   EXPECT_EQ(StatusOf(row)->state, State::kCompleted);
 }
 
-TEST(SlurmQueue, PendingReasonsAreWordsWithTheCode) {
-  EXPECT_EQ(PendingReason("Resources"), "waits for free resources, and is next (Resources)");
-  EXPECT_EQ(PendingReason(""), "waits for Slurm's next look at the queue (None)");
+TEST(SlurmQueue, ExplainsPendingReasonsWithTheirCode) {
+  EXPECT_EQ(PendingReason("Resources"), "waits for free resources and is next in the queue (Resources)");
+  EXPECT_EQ(PendingReason(""), "waits for Slurm's next scheduling cycle (None)");
   EXPECT_THAT(
       PendingReason("ReqNodeNotAvail, UnavailableNodes:n[1-3]"),
       AllOf(HasSubstr("down, drained or reserved"), HasSubstr("(ReqNodeNotAvail, UnavailableNodes:n[1-3])")));
@@ -196,13 +198,13 @@ TEST(SlurmQueue, PendingReasonsAreWordsWithTheCode) {
   EXPECT_EQ(PendingReason("SomethingNew"), "waits (SomethingNew)");
 }
 
-// Codes as squeue 22.05.8 prints them.
-TEST(SlurmQueue, ALimitThatOneJobIsTooLargeForIsNotWaitedForWithHope) {
+// Reason codes of squeue 22.05.8.
+TEST(SlurmQueue, ExplainsThatAJobAboveALimitNeverStarts) {
   for (const char* code : {"QOSMaxCpuPerJobLimit", "QOSMaxMemoryPerJob", "QOSMaxNodePerJobLimit",
                            "QOSMaxWallDurationPerJobLimit", "QOSMaxCpuPerNode", "QOSMinCpuNotSatisfied",
                            "AssocMaxCpuPerJobLimit", "AssocMaxWallDurationPerJobLimit",
                            "AssocMaxCpuMinutesPerJobLimit", "AssocMaxCpuPerNode"}) {
-    EXPECT_THAT(PendingReason(code), HasSubstr("it starts only if that is changed")) << code;
+    EXPECT_THAT(PendingReason(code), HasSubstr("it starts only if the limit changes")) << code;
   }
   for (const char* code : {"QOSMaxCpuPerUserLimit", "QOSGrpJobsLimit", "AssocGrpMemLimit", "AssocGrpCpuLimit",
                            "AssocGrpJobsLimit", "MaxJobsPerAccount"}) {
@@ -211,15 +213,15 @@ TEST(SlurmQueue, ALimitThatOneJobIsTooLargeForIsNotWaitedForWithHope) {
   EXPECT_THAT(PendingReason("MaxJobsPerAccount"), HasSubstr("running jobs of its account"));
 }
 
-TEST(SlurmQueue, OfSeveralJobsTheOneThatRunsCountsThenTheOneThatRan) {
+TEST(SlurmQueue, ChoosesTheRunningJobThenTheOneThatRan) {
   const auto job = [](const std::string& id, const std::string& state, const std::string& nodes) {
     QueueRow row;
     row.id = id;
-    row.word = state;
+    row.slurm_state = state;
     row.nodes = nodes;
     return row;
   };
-  const auto chosen = [](const std::vector<QueueRow>& rows) { return Chosen(rows).id; };
+  const auto chosen = [](const std::vector<QueueRow>& rows) { return Choose(rows).id; };
   const QueueRow waits = job("1", "PENDING", ""), waits_too = job("2", "PENDING", "");
   const QueueRow runs = job("3", "RUNNING", "n1"), ran = job("4", "FAILED", "n1");
   const QueueRow never_ran = job("5", "CANCELLED", "");
@@ -231,7 +233,7 @@ TEST(SlurmQueue, OfSeveralJobsTheOneThatRunsCountsThenTheOneThatRan) {
   EXPECT_EQ(chosen({never_ran, ran}), "4");
 }
 
-TEST(SlurmQueue, TokensAreWordsThatNoProgramMistakes) {
+TEST(SlurmQueue, RejectsTokensThatAProgramCouldMisread) {
   EXPECT_TRUE(IsToken("0fa81c97-b28a-48c9-afce-94e87bf04c0e"));
   for (const char* text : {"", "-a", "--all", "a b", "a,b", "a|b", "a\n", "../a", "a*"})
     EXPECT_FALSE(IsToken(text)) << text;

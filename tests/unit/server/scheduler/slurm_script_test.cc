@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/scheduler/slurm_commands.h"
+#include "server/command/command.h"
 
 namespace scalelab::server {
 namespace {
@@ -42,7 +42,7 @@ JobRequest Request() {
   return request;
 }
 
-// Runs bash on it, and says what it says.
+// Runs bash with `input` as standard input.
 CommandResult Bash(const std::vector<std::string>& words, const std::string& input) {
   std::vector<std::string> argv = {"bash"};
   argv.insert(argv.end(), words.begin(), words.end());
@@ -52,16 +52,16 @@ CommandResult Bash(const std::vector<std::string>& words, const std::string& inp
   return result.value_or(CommandResult());
 }
 
-TEST(SlurmScript, LooksAsAgreed) {
+TEST(SlurmScript, MatchesTheGoldenFile) {
   const std::string file = SCALELAB_GOLDEN_DIR "/slurm/job.sh", script = SlurmScript(Options(), Request());
   if (getenv("SCALELAB_UPDATE_GOLDEN") != nullptr) std::ofstream(file) << script;
   std::ifstream stream(file);
   EXPECT_EQ(script, std::string(std::istreambuf_iterator<char>(stream), {}))
-      << "if the new one is right: SCALELAB_UPDATE_GOLDEN=1 slurm_script_test";
+      << "if the new script is correct, run SCALELAB_UPDATE_GOLDEN=1 slurm_script_test";
   EXPECT_THAT(script, Not(HasSubstr("a-very-secret-word")));
 }
 
-TEST(SlurmScript, IsGoodBash) {
+TEST(SlurmScript, IsValidBash) {
   EXPECT_EQ(Bash({"-n"}, SlurmScript(Options(), Request())).err, "");
   JobRequest odd = Request();
   odd.study = "it's \"odd\"\n$(false) `false`";
@@ -75,7 +75,7 @@ TEST(SlurmScript, IsGoodBash) {
   EXPECT_THAT(script, Not(HasSubstr("\nrm")));
 }
 
-TEST(SlurmScript, AsksForWhatIsWanted) {
+TEST(SlurmScript, RequestsTheResources) {
   JobRequest request = Request();
   request.gpus_per_rank = 0;
   request.exclusive = false;
@@ -93,7 +93,7 @@ TEST(SlurmScript, AsksForWhatIsWanted) {
   EXPECT_THAT(SlurmScript(options, request), HasSubstr("--output=\"/shared/100%%j runs/allocations/"));
 }
 
-// The script itself, with an srun that starts the worker once, as node 2.
+// Runs the script with a fake srun that starts one worker, as node 2.
 class SlurmScriptRuns : public testing::Test {
  protected:
   SlurmScriptRuns() {
@@ -127,7 +127,7 @@ class SlurmScriptRuns : public testing::Test {
   std::string directory_;
 };
 
-TEST_F(SlurmScriptRuns, StartsTheWorkerOfItsNodeAndEndsAsItDoes) {
+TEST_F(SlurmScriptRuns, StartsTheWorkerAndReturnsItsExitStatus) {
   Program("worker", "echo \"$@\"; exit 3\n");
   const CommandResult result = Run();
   EXPECT_EQ(result.exit_code, 3) << result.err;
@@ -135,11 +135,11 @@ TEST_F(SlurmScriptRuns, StartsTheWorkerOfItsNodeAndEndsAsItDoes) {
                                      " --node node3 --node-index 2 --lock ", Lock(), "\n"));
 }
 
-TEST_F(SlurmScriptRuns, HandsSigtermOnAndWaitsForTheEnd) {
-  // The worker asks for the signal itself, so it has its trap by then.
+TEST_F(SlurmScriptRuns, ForwardsSigtermAndWaits) {
+  // The worker itself sends the signal to the script, after it has set its trap.
   Program("worker", "echo $$ > " + directory_ +
                         "/pid\n"
-                        "trap 'echo told; exit 4' TERM\n"
+                        "trap 'echo terminated; exit 4' TERM\n"
                         "kill -TERM \"$BATCH\"\n"
                         "while true; do read -r -t 1 _ < <(tail -f /dev/null); done\n");
   for (const bool controller_is_there : {true, false}) {
@@ -148,7 +148,7 @@ TEST_F(SlurmScriptRuns, HandsSigtermOnAndWaitsForTheEnd) {
                                            : "exit 1\n");
     const CommandResult result = Run("export SLURM_JOB_ID=7 BATCH=$$");
     EXPECT_EQ(result.exit_code, 4) << result.err;
-    EXPECT_EQ(result.out, "told\n");
+    EXPECT_EQ(result.out, "terminated\n");
   }
 }
 

@@ -11,7 +11,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// As Slurm 22.05.8 prints them for kSinfoColumns.
+// Output of Slurm 22.05.8 for kSinfoColumns.
 constexpr char kReal[] =
     "b1|main*|up|2:00:00|draining|1/0/7/8|8000|gpu:a100:2(S:0-1),shard:8|gpu:a100:1(IDX:0)|bad | disk, see "
     "#12\n"
@@ -28,7 +28,7 @@ ClusterView View(const std::string& text = kReal) {
   return view.value_or(ClusterView());
 }
 
-TEST(SlurmView, NodesAndPartitionsAreRead) {
+TEST(SlurmView, ParsesNodesAndPartitions) {
   const ClusterView view = View();
   ASSERT_EQ(view.partitions.size(), 3u);
   EXPECT_EQ(view.partitions[0].name, "empty");
@@ -66,7 +66,7 @@ TEST(SlurmView, CapacityCountsANodeOnce) {
   EXPECT_EQ(CapacityOf({}).slots, 0);
 }
 
-TEST(SlurmView, NonsenseIsAnErrorAndStrayLinesAreNot) {
+TEST(SlurmView, IgnoresStrayLinesAndRejectsOtherOutput) {
   EXPECT_EQ(ParseView("no such thing\n\x01\n").status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(
       View(absl::StrCat("a stray line\n", kReal, "b9|main*|up|soon|idle|1/1|x|y|z|none\n")).nodes.size(), 3u);
@@ -83,20 +83,20 @@ absl::Status Fits(int nodes, int ranks, int gpus, const std::string& partition, 
   return CheckFits(View(), request);
 }
 
-TEST(SlurmView, WhatNoStateOfTheNodesCouldHoldIsRefused) {
-  EXPECT_TRUE(Fits(3, 4, 0, "").ok());  // b3 is down, and will come back
+TEST(SlurmView, RefusesJobsThatNoNodesCouldRun) {
+  EXPECT_TRUE(Fits(3, 4, 0, "").ok());  // b3 is down, but counts
   EXPECT_TRUE(Fits(2, 8, 0, "").ok());
   EXPECT_TRUE(Fits(2, 2, 1, "long").ok());
   EXPECT_THAT(Fits(4, 1, 0, "").message(),
               AllOf(HasSubstr("4 nodes with 1 rank"), HasSubstr("main has 3 nodes")));
-  EXPECT_THAT(Fits(3, 8, 0, "").message(), HasSubstr("of which 2 would do"));
+  EXPECT_THAT(Fits(3, 8, 0, "").message(), HasSubstr("of which 2 are large enough"));
   EXPECT_FALSE(Fits(3, 1, 1, "").ok());
   EXPECT_FALSE(Fits(1, 3, 1, "").ok());
   EXPECT_FALSE(Fits(3, 1, 0, "", 8000).ok());
   EXPECT_FALSE(Fits(3, 1, 0, "long").ok());
-  EXPECT_TRUE(Fits(3, 1, 0, "long,main").ok());  // either
+  EXPECT_TRUE(Fits(3, 1, 0, "long,main").ok());  // any of them
   EXPECT_FALSE(Fits(1, 1, 0, "empty").ok());
-  EXPECT_TRUE(Fits(9, 1, 0, "hidden").ok());  // Slurm knows better
+  EXPECT_TRUE(Fits(9, 1, 0, "hidden").ok());  // Slurm decides
   EXPECT_TRUE(CheckFits({}, JobRequest()).ok());
 }
 

@@ -1,4 +1,4 @@
-// What every gRPC server is expected to answer, and who may call what; over real sockets.
+// Tests of the gRPC server over real sockets: standard services, authentication, threads.
 #include "server/services/rpc_server.h"
 
 #include <gmock/gmock.h>
@@ -10,12 +10,16 @@
 
 #include <atomic>
 #include <filesystem>
+#include <future>
+#include <limits>
+#include <thread>
 
 #include "db/sqlite_store.h"
 #include "scalelab/v1/cluster.grpc.pb.h"
 #include "scalelab/v1/run.grpc.pb.h"
 #include "scalelab/v1/study.grpc.pb.h"
 #include "scalelab/v1/worker.grpc.pb.h"
+#include "tests/unit/server/core/forwarding_store.h"
 #include "tests/unit/server/core/world.h"
 
 namespace scalelab::server {
@@ -43,12 +47,54 @@ class IdleScheduler final : public Scheduler {
   std::atomic<bool> away = false;
 };
 
+// Counts reads on the core thread, and holds reads on request.
+class WatchedStore final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  // Holds all reads after the next `reads`.
+  void HoldAfter(int reads) {
+    absl::MutexLock lock(&mutex_);
+    may_pass_ = reads;
+  }
+  void Release() { HoldAfter(std::numeric_limits<int>::max()); }
+  void WaitForHeldRead() {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(
+        +[](int* waiting) { return *waiting > 0; }, &waiting_));
+  }
+  void set_core(std::thread::id core) {
+    absl::MutexLock lock(&mutex_);
+    core_ = core;
+  }
+  int reads_on_core() {
+    absl::MutexLock lock(&mutex_);
+    return reads_on_core_;
+  }
+
+ private:
+  void BeforeRead() override {
+    absl::MutexLock lock(&mutex_);
+    if (std::this_thread::get_id() == core_) ++reads_on_core_;
+    ++waiting_;
+    mutex_.Await(absl::Condition(
+        +[](int* may_pass) { return *may_pass > 0; }, &may_pass_));
+    --waiting_;
+    --may_pass_;
+  }
+
+  absl::Mutex mutex_;
+  int may_pass_ ABSL_GUARDED_BY(mutex_) = std::numeric_limits<int>::max();
+  int waiting_ ABSL_GUARDED_BY(mutex_) = 0;
+  int reads_on_core_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::thread::id core_ ABSL_GUARDED_BY(mutex_);
+};
+
 class RpcServerTest : public testing::Test {
  protected:
   RpcServerTest() {
     std::string pattern = "/tmp/scalelab-rpc-XXXXXX";
     directory_ = mkdtemp(pattern.data());
-    store_ = *db::OpenSqliteStore({directory_ + "/test.db"});
+    store_ = std::make_unique<WatchedStore>(*db::OpenSqliteStore({directory_ + "/test.db"}));
     CoordinatorOptions options;
     options.secret_for = [](const std::string&) { return ""; };
     options.new_token = [] { return "token"; };
@@ -76,12 +122,28 @@ class RpcServerTest : public testing::Test {
     if (!bearer.empty()) context->AddMetadata("authorization", "Bearer " + bearer);
     return context;
   }
+  // Submits a study with one run.
+  void Submit() {
+    v1::CreateStudyRequest create;
+    *create.mutable_spec() = World::Spec({1});
+    v1::CreateStudyResponse created;
+    ASSERT_TRUE(v1::StudyService::NewStub(Unix())->CreateStudy(Context().get(), create, &created).ok());
+  }
+  // Whether the core thread answers within five seconds.
+  bool CoreAnswers() {
+    auto answered = std::make_shared<std::promise<std::thread::id>>();
+    auto future = answered->get_future();
+    coordinator_->Read([answered](const State*) { answered->set_value(std::this_thread::get_id()); });
+    if (future.wait_for(std::chrono::seconds(5)) != std::future_status::ready) return false;
+    store_->set_core(future.get());
+    return true;
+  }
   grpc::Status List(std::shared_ptr<grpc::Channel> channel, const std::string& bearer = "") {
     auto context = Context(bearer);
     v1::ListStudiesResponse response;
     return v1::StudyService::NewStub(channel)->ListStudies(context.get(), {}, &response);
   }
-  // Sends bytes to any method, as a program without our stubs does; the first answer.
+  // Sends bytes to any method, as a program without generated stubs does. Returns the first response.
   std::string Call(const std::string& method, const std::string& bytes) {
     grpc::GenericStub stub(Unix());
     auto context = Context();
@@ -116,7 +178,7 @@ class RpcServerTest : public testing::Test {
   IdleScheduler scheduler_;
   Frameworks frameworks_{{}};
   Auth auth_{"right-token", "key"};
-  std::unique_ptr<db::Store> store_;
+  std::unique_ptr<WatchedStore> store_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<RpcServer> rpc_;
 };
@@ -201,6 +263,117 @@ TEST_F(RpcServerTest, ExplainsWhatLivesFromTheStateAndWhatIsOverFromTheDatabase)
   EXPECT_EQ(runs->ExplainRun(Context().get(), run, &ended).error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(v1::RunService::NewStub(Tcp())->ExplainRun(Context().get(), run, &ended).error_code(),
             grpc::StatusCode::UNAUTHENTICATED);
+}
+
+TEST_F(RpcServerTest, TheCoreThreadNeverReadsTheDatabase) {
+  ASSERT_TRUE(CoreAnswers());
+  const auto studies = v1::StudyService::NewStub(Unix());
+  const auto runs = v1::RunService::NewStub(Unix());
+  v1::CancelRunRequest run;
+  v1::CancelRunResponse run_cancelled;
+  v1::CancelStudyRequest cancel;
+  cancel.set_name("studies/last");
+  v1::CancelStudyResponse cancelled;
+  v1::ExplainStudyRequest study;
+  study.set_name("studies/last");
+  v1::ExplainStudyResponse explained;
+  v1::ExplainRunRequest explain;
+  v1::ExplainRunResponse run_explained;
+  v1::WatchStudyRequest watch;
+  watch.set_name("studies/last");
+  v1::WatchStudyResponse watched;
+  Submit();
+  {
+    auto context = Context();
+    const auto reader = studies->WatchStudy(context.get(), watch);
+    ASSERT_TRUE(reader->Read(&watched));
+    EXPECT_EQ(watched.study().spec().study(), "test") << "the first message has the specification";
+    context->TryCancel();
+  }
+  run.set_name("runs/1");
+  ASSERT_TRUE(runs->CancelRun(Context().get(), run, &run_cancelled).ok());
+  EXPECT_EQ(run_cancelled.run().state(), v1::Run::CANCELLED);
+  ASSERT_TRUE(studies->CancelStudy(Context().get(), cancel, &cancelled).ok());
+  EXPECT_EQ(cancelled.study().state(), v1::Study::CANCELLED);
+  ASSERT_TRUE(studies->ExplainStudy(Context().get(), study, &explained).ok());
+  EXPECT_EQ(explained.reasons(0).kind(), v1::Reason::FINAL);
+  explain.set_name("runs/1");
+  ASSERT_TRUE(runs->ExplainRun(Context().get(), explain, &run_explained).ok());
+  {
+    auto context = Context();
+    const auto reader = studies->WatchStudy(context.get(), watch);
+    ASSERT_TRUE(reader->Read(&watched));
+    EXPECT_EQ(watched.study().state(), v1::Study::CANCELLED);
+    EXPECT_EQ(watched.study().spec().study(), "test");
+    EXPECT_FALSE(reader->Read(&watched));
+    EXPECT_TRUE(reader->Finish().ok());
+  }
+  EXPECT_EQ(store_->reads_on_core(), 0);
+}
+
+TEST_F(RpcServerTest, ASlowReadOfTheDatabaseDoesNotDelayTheCoreThread) {
+  Submit();
+  ASSERT_TRUE(CoreAnswers());
+  store_->HoldAfter(1);  // lets CancelStudy find the study, and holds the read of its response
+  auto call = std::async(std::launch::async, [this] {
+    v1::CancelStudyRequest cancel;
+    cancel.set_name("studies/1");
+    v1::CancelStudyResponse cancelled;
+    return v1::StudyService::NewStub(Unix())->CancelStudy(Context().get(), cancel, &cancelled);
+  });
+  store_->WaitForHeldRead();
+  EXPECT_TRUE(CoreAnswers());
+  store_->Release();
+  EXPECT_TRUE(call.get().ok());
+}
+
+TEST_F(RpcServerTest, ListedRunsHaveTheirThroughputFromOneQuery) {
+  Submit();
+  db::RunRow run = *store_->GetRun(1);
+  run.state = db::RunState::kSucceeded;
+  db::RunSummary summary;
+  summary.run_id = 1;
+  summary.throughput = 812.5;
+  summary.metrics = {{"run/throughput", 812.5}, {"run/steps", 10}};
+  db::WriteBatch batch;
+  batch.runs.push_back(run);
+  batch.summaries.push_back(summary);
+  ASSERT_TRUE(store_->Commit(batch).ok());
+  v1::ListRunsRequest list;
+  list.set_parent("studies/1");
+  v1::ListRunsResponse listed;
+  ASSERT_TRUE(v1::RunService::NewStub(Unix())->ListRuns(Context().get(), list, &listed).ok());
+  ASSERT_EQ(listed.runs_size(), 1);
+  EXPECT_EQ(listed.runs(0).summary().size(), 1u);
+  EXPECT_EQ(listed.runs(0).summary().at("run/throughput"), 812.5);
+}
+
+TEST_F(RpcServerTest, AnAttemptShowsItsFirstMalformedLine) {
+  Submit();
+  db::WriteBatch batch;
+  db::AttemptRow attempt;
+  attempt.id = 7;
+  attempt.run_id = 1;
+  attempt.number = 1;
+  attempt.token = "t";
+  batch.attempts.push_back(attempt);
+  for (const int rank : {2, 1, 0}) {
+    db::StreamAppend append;
+    append.attempt_id = 7;
+    append.rank = rank;
+    append.end_position = 10;
+    append.malformed = rank;
+    if (rank > 0) append.first_malformed = absl::StrCat("line ", 10 * rank, ": is not JSON");
+    batch.appends.push_back(append);
+  }
+  ASSERT_TRUE(store_->Commit(batch).ok());
+  v1::GetRunRequest get;
+  get.set_name("runs/1");
+  v1::GetRunResponse got;
+  ASSERT_TRUE(v1::RunService::NewStub(Unix())->GetRun(Context().get(), get, &got).ok());
+  ASSERT_EQ(got.run().attempts_size(), 1);
+  EXPECT_EQ(got.run().attempts(0).malformed_lines(), 3);
+  EXPECT_EQ(got.run().attempts(0).first_malformed_line(), "rank 1, line 10: is not JSON");
 }
 
 TEST_F(RpcServerTest, TheClusterIsWhatTheSchedulerHas) {

@@ -76,7 +76,7 @@ TEST_F(StaleSocket, StaysWhenAProgramAnswersOnIt) {
   const int fd = Listen();
   const absl::Status status = RemoveStaleSocket(path_);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(status.message(), AllOf(HasSubstr("another program answers"), HasSubstr(path_)));
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("another program listens"), HasSubstr(path_)));
   EXPECT_TRUE(std::filesystem::exists(path_));
   close(fd);
 }

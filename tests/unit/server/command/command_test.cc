@@ -1,11 +1,11 @@
-#include "server/scheduler/slurm_commands.h"
+#include "server/command/command.h"
 
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-extern "C" {  // the header of glibc 2.36 forgets to say so
+extern "C" {  // missing in the header of glibc 2.36
 #include <sys/pidfd.h>
 }
 
@@ -21,15 +21,15 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-CommandResult Shell(const std::string& script, absl::Duration deadline = absl::Seconds(30),
+CommandResult Shell(const std::string& script, absl::Duration timeout = absl::Seconds(30),
                     const std::string& input = "") {
-  const absl::StatusOr<CommandResult> result = RunCommand(
-      {"sh", "-c", script}, input, {absl::StrCat("PATH=", getenv("PATH")), "COLOUR=red"}, deadline);
+  const absl::StatusOr<CommandResult> result =
+      RunCommand({"sh", "-c", script}, input, {absl::StrCat("PATH=", getenv("PATH")), "COLOUR=red"}, timeout);
   EXPECT_TRUE(result.ok()) << result.status();
   return result.value_or(CommandResult());
 }
 
-TEST(SlurmCommands, OutputStatusAndEnvironmentAreWhatTheProgramSays) {
+TEST(Command, ReturnsOutputAndStatusAndPassesTheEnvironment) {
   const CommandResult result =
       Shell("cat; echo $COLOUR; echo oops >&2; exit 7", absl::Seconds(30), "input\n");
   EXPECT_EQ(result.exit_code, 7);
@@ -39,40 +39,39 @@ TEST(SlurmCommands, OutputStatusAndEnvironmentAreWhatTheProgramSays) {
   EXPECT_EQ(Shell("env").out.find("HOME="), std::string::npos);
 }
 
-TEST(SlurmCommands, LargeInputAndOutputPass) {
+TEST(Command, PassesLargeInputAndOutput) {
   const std::string input(1 << 20, 'x');
   EXPECT_EQ(Shell("cat", absl::Seconds(30), input).out.size(), input.size());
-  // A program that does not read what it is given.
+  // A program that does not read its input.
   EXPECT_EQ(Shell("true", absl::Seconds(30), input).exit_code, 0);
 }
 
-TEST(SlurmCommands, EndlessOutputIsCutAndTheProgramKilled) {
+TEST(Command, CutsEndlessOutputAndKillsTheProgram) {
   const CommandResult result = Shell("yes");
   EXPECT_TRUE(result.truncated);
   EXPECT_FALSE(result.ok());
   EXPECT_LT(result.out.size(), 20u << 20);
 }
 
-TEST(SlurmCommands, AtTheDeadlineItAndItsChildrenAreKilledAndWhatTheySaidIsKept) {
+TEST(Command, TheTimeoutKillsItAndItsChildrenAndKeepsTheOutput) {
   const absl::Time begin = absl::Now();
   const CommandResult result = Shell("echo 123; tail -f /dev/null & echo $! >&2; wait", absl::Seconds(1));
   EXPECT_LT(absl::Now() - begin, absl::Seconds(20));
   EXPECT_TRUE(result.timed_out);
   EXPECT_EQ(result.out, "123\n");
-  EXPECT_THAT(Complaint(result), StartsWith("it did not end in time"));
-  const int child = pidfd_open(atoi(result.err.c_str()), 0);  // fails when it is gone altogether
+  const int child = pidfd_open(atoi(result.err.c_str()), 0);  // fails when the child was already reaped
   pollfd ended{child, POLLIN, 0};
   EXPECT_TRUE(child < 0 || poll(&ended, 1, 20'000) == 1);
   if (child >= 0) close(child);
 }
 
-TEST(SlurmCommands, ChildrenThatHoldTheOutputOpenAreNotWaitedFor) {
+TEST(Command, DoesNotWaitForChildrenThatKeepTheOutputOpen) {
   const absl::Time begin = absl::Now();
   EXPECT_EQ(Shell("tail -f /dev/null & echo done").out, "done\n");
   EXPECT_LT(absl::Now() - begin, absl::Seconds(20));
 }
 
-TEST(SlurmCommands, SignalsBlockedHereAreNotBlockedThere) {
+TEST(Command, TheProgramStartsWithoutBlockedSignals) {
   sigset_t blocked, before;
   sigemptyset(&blocked);
   sigaddset(&blocked, SIGTERM);
@@ -84,7 +83,7 @@ TEST(SlurmCommands, SignalsBlockedHereAreNotBlockedThere) {
   EXPECT_EQ(result.out, "");
 }
 
-TEST(SlurmCommands, AProgramThatIsNotThereIsNamed) {
+TEST(Command, ReportsTheNameOfAMissingProgram) {
   const absl::Status status = RunCommand({"no-such-program"}, "", {}, absl::Seconds(1)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("no-such-program"));
@@ -92,12 +91,12 @@ TEST(SlurmCommands, AProgramThatIsNotThereIsNamed) {
   EXPECT_EQ(MissingProgram({"sh"}), "");
 }
 
-TEST(SlurmCommands, OnlyWhatJobsNeedOfTheEnvironmentGoesOn) {
+TEST(Command, PassesOnOnlyWhatJobsNeedOfTheEnvironment) {
   for (const char* name : {"NCCL_SOCKET_IFNAME", "SBATCH_PARTITION", "SQUEUE_FORMAT", "SLURM_CLUSTERS",
                            "SLURM_CONF", "SCALELAB_TOKEN", "AWS_SECRET_ACCESS_KEY", "CUDA_VISIBLE_DEVICES"}) {
     setenv(name, "x", 1);
   }
-  const std::vector<std::string> environment = SlurmEnvironment();
+  const std::vector<std::string> environment = CommandEnvironment();
   EXPECT_THAT(environment, Contains(StartsWith("PATH=")));
   EXPECT_THAT(environment, Contains("NCCL_SOCKET_IFNAME=x"));
   EXPECT_THAT(environment, Contains("SLURM_CONF=x"));
@@ -107,15 +106,6 @@ TEST(SlurmCommands, OnlyWhatJobsNeedOfTheEnvironmentGoesOn) {
     EXPECT_THAT(environment, Not(Contains(StartsWith(absl::StrCat(name, "="))))) << name;
     unsetenv(name);
   }
-}
-
-TEST(SlurmCommands, AComplaintIsOneHarmlessLine) {
-  CommandResult result;
-  result.exit_code = 1;
-  result.err = "sbatch: error: one\nsbatch: error: one\n\n  plain \x1b[31mtwo\n";
-  EXPECT_EQ(Complaint(result), "one; plain ?[31mtwo");
-  result.err = "";
-  EXPECT_THAT(Complaint(result), HasSubstr("status 1"));
 }
 
 }  // namespace

@@ -1,13 +1,16 @@
-#include "server/scheduler/slurm_commands.h"
+#include "server/command/command.h"
 
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+extern "C" {  // missing in the header of glibc 2.36
+#include <sys/pidfd.h>
+}
 
 #include <algorithm>
 #include <cerrno>
@@ -17,15 +20,15 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
 
 namespace scalelab::server {
 namespace {
 
-// 100,000 lines of squeue; past that something else is wrong.
-constexpr size_t kMostOutput = 16 << 20;
+// Fits 100,000 lines of squeue; more output means that something is wrong.
+constexpr size_t kMaxOutput = 16 << 20;
 
 absl::Status SystemError(const std::string& what) {
   return absl::FailedPreconditionError(absl::StrCat(what, ": ", std::strerror(errno)));
@@ -38,48 +41,21 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-// A file in memory: unlike a pipe it needs nobody to feed it, and raises no SIGPIPE.
+// Makes a file in memory: unlike a pipe it needs no thread that feeds it, and raises no SIGPIPE.
 absl::StatusOr<int> InputFile(const std::string& input) {
   const int fd = memfd_create("input", MFD_CLOEXEC);
-  if (fd < 0) return SystemError("cannot make a file in memory");
+  if (fd < 0) return SystemError("cannot create a file in memory");
   if (pwrite(fd, input.data(), input.size(), 0) != static_cast<ssize_t>(input.size())) {
     close(fd);
-    return SystemError("cannot fill a file in memory");
+    return SystemError("cannot write a file in memory");
   }
   return fd;
 }
 
-absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
-                            int in, int out, int err) {
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_adddup2(&files, in, STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&files, err, STDERR_FILENO);
-  posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes,
-                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  sigset_t signals;
-  sigemptyset(&signals);
-  posix_spawnattr_setsigmask(&attributes, &signals);
-  sigfillset(&signals);
-  posix_spawnattr_setsigdefault(&attributes, &signals);
-  pid_t pid = 0;
-  const int error = posix_spawnp(&pid, argv[0].c_str(), &files, &attributes, Pointers(argv).data(),
-                                 Pointers(environment).data());
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&files);
-  if (error == 0) return pid;
-  return absl::FailedPreconditionError(absl::StrCat("cannot start ", argv[0], ": ", std::strerror(error)));
-}
-
-// Takes what can be read now. False: that was the end.
+// Appends what can be read without blocking. Returns false at the end of the file.
 bool Drain(int fd, std::string* text) {
   char buffer[64 << 10];
-  while (text->size() <= kMostOutput) {
+  while (text->size() <= kMaxOutput) {
     const ssize_t length = read(fd, buffer, sizeof buffer);
     if (length < 0 && errno == EINTR) continue;
     if (length < 0) return errno == EAGAIN;
@@ -89,8 +65,8 @@ bool Drain(int fd, std::string* text) {
   return true;
 }
 
-// Reads until the process has ended, which `pidfd` tells, or a reason to end it comes. What its own children
-// hold open is not waited for.
+// Reads output until the process ends (`pidfd` becomes readable), `cancel` becomes readable or `deadline`
+// passes. Does not wait for children of the process that keep the output open.
 void Follow(int pidfd, int out, int err, int cancel, absl::Time deadline, CommandResult* result) {
   pollfd watch[] = {{pidfd, POLLIN, 0}, {out, POLLIN, 0}, {err, POLLIN, 0}, {cancel, POLLIN, 0}};
   std::string* texts[] = {nullptr, &result->out, &result->err};
@@ -101,7 +77,7 @@ void Follow(int pidfd, int out, int err, int cancel, absl::Time deadline, Comman
     for (int i : {1, 2}) {
       if (watch[i].fd >= 0 && !Drain(watch[i].fd, texts[i])) watch[i].fd = -1;
     }
-    result->truncated = result->out.size() > kMostOutput || result->err.size() > kMostOutput;
+    result->truncated = result->out.size() > kMaxOutput || result->err.size() > kMaxOutput;
     if (over || result->truncated) return;
     const bool cancelled = ready > 0 && watch[3].revents != 0;
     if (cancelled || absl::Now() >= deadline) {
@@ -113,10 +89,39 @@ void Follow(int pidfd, int out, int err, int cancel, absl::Time deadline, Comman
 
 }  // namespace
 
+absl::StatusOr<pid_t> Spawn(const SpawnOptions& options) {
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_adddup2(&files, options.in, STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&files, options.out, STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&files, options.err, STDERR_FILENO);
+  // A library may have opened a file without close-on-exec; a child must not inherit the lock
+  // of the database.
+  posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, (options.new_session ? POSIX_SPAWN_SETSID : POSIX_SPAWN_SETPGROUP) |
+                                            POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  sigset_t signals;
+  sigemptyset(&signals);
+  posix_spawnattr_setsigmask(&attributes, &signals);
+  sigfillset(&signals);
+  posix_spawnattr_setsigdefault(&attributes, &signals);
+  pid_t pid = 0;
+  const int error = posix_spawnp(&pid, options.argv[0].c_str(), &files, &attributes,
+                                 Pointers(options.argv).data(), Pointers(options.environment).data());
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&files);
+  if (error == 0) return pid;
+  return absl::FailedPreconditionError(
+      absl::StrCat("cannot start ", options.argv[0], ": ", std::strerror(error)));
+}
+
 absl::StatusOr<CommandResult> RunCommand(const std::vector<std::string>& argv, const std::string& input,
-                                         const std::vector<std::string>& environment, absl::Duration deadline,
+                                         const std::vector<std::string>& environment, absl::Duration timeout,
                                          int cancel) {
-  const absl::Time until = absl::Now() + deadline;
+  const absl::Time deadline = absl::Now() + timeout;
   std::vector<int> open;
   absl::Cleanup close_all = [&] {
     for (int fd : open) close(fd);
@@ -125,26 +130,26 @@ absl::StatusOr<CommandResult> RunCommand(const std::vector<std::string>& argv, c
   if (!in.ok()) return in.status();
   open.push_back(*in);
   int out[2], err[2];
-  if (pipe2(out, O_CLOEXEC) != 0) return SystemError("cannot make a pipe");
+  if (pipe2(out, O_CLOEXEC) != 0) return SystemError("cannot create a pipe");
   open.insert(open.end(), out, out + 2);
-  if (pipe2(err, O_CLOEXEC) != 0) return SystemError("cannot make a pipe");
+  if (pipe2(err, O_CLOEXEC) != 0) return SystemError("cannot create a pipe");
   open.insert(open.end(), err, err + 2);
   for (int fd : {out[0], err[0]}) fcntl(fd, F_SETFL, O_NONBLOCK);
 
-  const absl::StatusOr<pid_t> pid = Spawn(argv, environment, *in, out[1], err[1]);
+  const absl::StatusOr<pid_t> pid = Spawn({argv, environment, *in, out[1], err[1]});
   if (!pid.ok()) return pid.status();
   CommandResult result;
-  const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, *pid, 0));
+  const int pidfd = pidfd_open(*pid, 0);
   if (pidfd >= 0) {
     open.push_back(pidfd);
-    Follow(pidfd, out[0], err[0], cancel, until, &result);
+    Follow(pidfd, out[0], err[0], cancel, deadline, &result);
   }
-  // Before it is reaped its id, and so its group's, cannot belong to anybody else.
+  // Until the process is reaped, its id and that of its group cannot belong to another process.
   siginfo_t info{};
   kill(-*pid, SIGKILL);
   while (waitid(P_PID, *pid, &info, WEXITED) != 0 && errno == EINTR) {
   }
-  if (pidfd < 0) return absl::ResourceExhaustedError(absl::StrCat("cannot watch ", argv[0]));
+  if (pidfd < 0) return absl::ResourceExhaustedError(absl::StrCat("cannot open a pidfd of ", argv[0]));
   if (info.si_code == CLD_EXITED) {
     result.exit_code = info.si_status;
   } else {
@@ -166,7 +171,7 @@ std::string MissingProgram(const std::vector<std::string>& programs) {
   return "";
 }
 
-std::vector<std::string> SlurmEnvironment() {
+std::vector<std::string> CommandEnvironment() {
   static constexpr absl::string_view kNames[] = {
       "HOME",      "USER",      "LOGNAME",    "SHELL",      "PATH",        "LD_LIBRARY_PATH",
       "LANG",      "TZ",        "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX",
@@ -183,27 +188,8 @@ std::vector<std::string> SlurmEnvironment() {
       environment.emplace_back(*entry);
     }
   }
-  environment.push_back("LC_ALL=C.UTF-8");  // messages as the tables know them
+  environment.push_back("LC_ALL=C.UTF-8");  // the language of the messages that slurm_errors interprets
   return environment;
-}
-
-std::string Complaint(const CommandResult& result) {
-  if (result.truncated) return "it wrote more than can be true";
-  std::vector<std::string> lines;
-  for (absl::string_view line : absl::StrSplit(result.err, '\n', absl::SkipWhitespace())) {
-    line = absl::StripAsciiWhitespace(line);
-    const size_t error = line.find("error: ");  // "sbatch: error: ..."
-    std::string words(error < 20 ? line.substr(error + 7) : line);
-    std::replace_if(
-        words.begin(), words.end(), [](unsigned char c) { return c < 0x20 || c >= 0x7F; }, '?');
-    if (lines.size() < 4 && std::find(lines.begin(), lines.end(), words) == lines.end())
-      lines.push_back(words.substr(0, 300));
-  }
-  const std::string words = absl::StrJoin(lines, "; ");
-  if (result.timed_out) return absl::StrCat("it did not end in time", words.empty() ? "" : ": ", words);
-  if (!words.empty()) return words;
-  return result.signal != 0 ? absl::StrCat("it was ended by signal ", result.signal)
-                            : absl::StrCat("it ended with status ", result.exit_code, " and said nothing");
 }
 
 }  // namespace scalelab::server

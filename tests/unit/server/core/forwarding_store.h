@@ -1,0 +1,66 @@
+// A store that passes every call to another store; tests override what they change.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "db/store.h"
+
+namespace scalelab::server {
+
+class ForwardingStore : public db::Store {
+ public:
+  explicit ForwardingStore(std::unique_ptr<db::Store> store) : store_(std::move(store)) {}
+
+  absl::Status Commit(const db::WriteBatch& batch) override { return store_->Commit(batch); }
+  absl::StatusOr<db::Snapshot> Load() override { return store_->Load(); }
+  absl::StatusOr<db::StudyRow> GetStudy(int64_t id) override { return Read().GetStudy(id); }
+  absl::StatusOr<db::StudyRow> FindStudy(const std::string& name) override { return Read().FindStudy(name); }
+  absl::StatusOr<db::StudyRow> FindRequest(const std::string& owner, const std::string& id) override {
+    return Read().FindRequest(owner, id);
+  }
+  absl::StatusOr<std::vector<db::StudyRow>> ListStudies(int64_t before, int limit) override {
+    return Read().ListStudies(before, limit);
+  }
+  absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(const std::vector<int64_t>& ids) override {
+    return Read().CountRuns(ids);
+  }
+  absl::StatusOr<std::vector<db::CellRow>> ListCells(int64_t id) override { return Read().ListCells(id); }
+  absl::StatusOr<db::RunRow> GetRun(int64_t id) override { return Read().GetRun(id); }
+  absl::StatusOr<std::vector<db::RunRow>> ListRuns(const db::RunFilter& filter) override {
+    return Read().ListRuns(filter);
+  }
+  absl::StatusOr<std::vector<db::AttemptRow>> ListAttempts(int64_t id) override {
+    return Read().ListAttempts(id);
+  }
+  absl::StatusOr<db::AllocationRow> GetAllocation(int64_t id) override { return Read().GetAllocation(id); }
+  absl::StatusOr<std::vector<db::StreamRow>> ListStreams(int64_t id) override {
+    return Read().ListStreams(id);
+  }
+  absl::StatusOr<db::RunSummary> GetSummary(int64_t id) override { return Read().GetSummary(id); }
+  absl::StatusOr<std::vector<db::RunSummary>> ListSummaries(int64_t first, int64_t last) override {
+    return Read().ListSummaries(first, last);
+  }
+  absl::StatusOr<std::vector<db::CurveRow>> ListCurveRows(int64_t id) override {
+    return Read().ListCurveRows(id);
+  }
+  absl::Status ReadPoints(const db::PointFilter& filter,
+                          const std::function<void(db::Series)>& take) override {
+    return Read().ReadPoints(filter, take);
+  }
+
+ protected:
+  // Called before each read except Load, on the reading thread.
+  virtual void BeforeRead() {}
+
+ private:
+  db::Store& Read() {
+    BeforeRead();
+    return *store_;
+  }
+  std::unique_ptr<db::Store> store_;
+};
+
+}  // namespace scalelab::server
