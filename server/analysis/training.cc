@@ -45,12 +45,20 @@ std::string RecipeOf(const db::CellRow& cell) {
 
 bool IsCompared(const db::CellRow& cell) { return !cell.excluded && cell.engine != UnsynchronisedEngine().name; }
 
-// Returns the priority of an engine as the reference; kNoAuthority: it is never the reference.
-size_t Authority(absl::string_view engine) {
-  constexpr absl::string_view kOrder[] = {"native/ddp", "native/horovod", "native/serial"};
-  return static_cast<size_t>(std::find(std::begin(kOrder), std::end(kOrder), engine) - std::begin(kOrder));
+constexpr size_t kNoAuthority = std::numeric_limits<size_t>::max();
+
+// Returns the rank of an engine as the reference, from 0: native engines that synchronise, in the order of the table.
+// kNoAuthority: the engine is never the reference.
+size_t Authority(absl::string_view name) {
+  for (size_t i = 0; i < Engines().size(); ++i) {
+    const Engine& engine = Engines()[i];
+    if (engine.name != name) continue;
+    const bool reference = engine.program == Engine::Program::kTrainer &&
+                           engine.synchronisation != Engine::Synchronisation::kNever;
+    return reference ? i : kNoAuthority;
+  }
+  return kNoAuthority;
 }
-constexpr size_t kNoAuthority = 3;
 
 // Allowed difference of a loss, relative to that of the reference.
 struct Band {

@@ -98,13 +98,16 @@ class Failures(unittest.TestCase):
             ({"data_dir": "/none"}, "/none", "data"),
             ({"model": "resnet7"}, "resnet7", "configuration"),
             ({"precision": "amp-fp16"}, 'precision "amp-fp16" needs a GPU', "configuration"),
-            ({"backend": "smoke"}, 'backend.* not "smoke"', "configuration"),
+            ({"backend": "smoke"}, 'backend.*"smoke"', "configuration"),
             ({"accumulation_steps": 2}, "does not have accumulation_steps", "configuration"),
             ({"global_batch": 4096}, "fewer than one global batch of 4096", "data"),
         ]
-        for spec, message, kind in cases:
+        for (spec, message, kind), events in zip(cases, run.mistakes(ENGINE, [spec for spec, _, _ in cases])):
             with self.subTest(spec):
-                self.ends(spec, message, kind)
+                self.assertEqual([event["event"] for event in events], ["error"])
+                self.assertRegex(events[0]["message"], message)
+                self.assertNotIn("\n", events[0]["message"])
+                self.assertEqual(events[0]["kind"], kind)
 
     def test_data_parallel_has_no_replicas_on_a_cpu(self):
         self.ends({}, "pytorch/dp needs a GPU: nn.DataParallel has no replicas on a CPU", "configuration", engine="pytorch/dp")

@@ -75,12 +75,8 @@ def skip(why):
     sys.exit(SKIPPED)
 
 
-def run(engine, spec, ranks=2, timeout=240, meddle=None, wrapper=None):
-    """Runs one attempt of `engine`. `spec` has fields in addition to those that make the run short.
-
-    meddle(directory, processes): called when all processes have started.
-    wrapper: a script in this folder that runs the engine's script, which is its argument."""
-    fields = {
+def _fields(engine, ranks, spec):
+    return {
         "engine": engine,
         "model": "resnet20",
         "dataset": "cifar10",
@@ -96,6 +92,31 @@ def run(engine, spec, ranks=2, timeout=240, meddle=None, wrapper=None):
         "comm_timeout_s": 120,
         **spec,
     }
+
+
+def mistakes(engine, specs):
+    """Runs rank 0 of two with each of `specs`, which must fail before the ranks join. Returns the events of each run."""
+    python, script = python_of(engine), os.path.join(ADAPTERS, ENGINES[engine].script)
+    wrapper = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mistakes.py")
+    with tempfile.TemporaryDirectory(prefix="scalelab-frameworks-") as top:
+        directories = [os.path.join(top, str(i)) for i in range(len(specs))]
+        for directory, spec in zip(directories, specs):
+            os.mkdir(directory)
+            with open(os.path.join(directory, "spec.json"), "w", encoding="utf-8") as file:
+                json.dump(_fields(engine, 2, spec), file)
+        ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "SCALELAB_TRAINER": trainer()}
+        if ENGINES[engine].one_process:
+            ranks["SCALELAB_REPLICAS"] = "2"
+        subprocess.run([python, wrapper, script, *directories], env={**os.environ, **ranks}, timeout=240, check=True)
+        return [_events(os.path.join(directory, "events-0.jsonl")) for directory in directories]
+
+
+def run(engine, spec, ranks=2, timeout=240, meddle=None, wrapper=None):
+    """Runs one attempt of `engine`. `spec` has fields in addition to those that make the run short.
+
+    meddle(directory, processes): called when all processes have started.
+    wrapper: a script in this folder that runs the engine's script, which is its argument."""
+    fields = _fields(engine, ranks, spec)
     if engine.startswith("native/"):
         argv, mpi, one_process = [trainer()], fields.get("backend", "mpi") == "mpi" and ranks > 1, False
     else:
