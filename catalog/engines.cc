@@ -98,7 +98,8 @@ const std::vector<absl::string_view>& EngineNames() {
 std::vector<absl::string_view> EnvironmentNames() {
   std::vector<absl::string_view> names;
   for (const Engine& engine : Engines()) {
-    if (!engine.environment.empty() && std::find(names.begin(), names.end(), engine.environment) == names.end())
+    if (!engine.environment.empty() &&
+        std::find(names.begin(), names.end(), engine.environment) == names.end())
       names.push_back(engine.environment);
   }
   return names;

@@ -22,8 +22,8 @@ enum class ParameterGroup : unsigned {
   kFirstBucket = 1 << 1,  // the size of the first bucket
   kFusion = 1 << 2,       // tensor fusion, as in Horovod
   kAllReduce = 1 << 3,    // the algorithm of the all-reduce
-  kStep = 1 << 4,         // the shape of a step; a run of an engine that does not read it must keep the defaults
-  kCustom = 1 << 5,       // a program of the user's own
+  kStep = 1 << 4,    // the shape of a step; a run of an engine that does not read it must keep the defaults
+  kCustom = 1 << 5,  // a program of the user's own
 };
 
 struct Engine {
@@ -44,7 +44,7 @@ struct Engine {
     kNotMeasured,    // there is no baseline that runs the same code
   };
 
-  absl::string_view name;         // "framework/strategy", or "custom"
+  absl::string_view name;  // "framework/strategy", or "custom"
   Program program = Program::kTrainer;
   absl::string_view environment;  // name for `deploy/frameworks`; empty unless the program is an adapter
   absl::string_view script;       // file in worker/adapters; empty unless the program is an adapter

@@ -39,8 +39,7 @@ struct MissingPart {
 
 // Returns the first missing part, or nothing. Looks at files: Python, the image of the container and `script`, the
 // adapter to run. Missing modules only show when the command runs.
-std::optional<MissingPart> FindMissing(const Engine& engine,
-                                       const PythonEnvironment& environment,
+std::optional<MissingPart> FindMissing(const Engine& engine, const PythonEnvironment& environment,
                                        const std::string& script);
 
 }  // namespace scalelab

@@ -37,11 +37,12 @@ Names Choices(absl::string_view choices) {
 }
 
 RunParameter Row(int number, absl::string_view name, ParameterType type,
-                 std::variant<std::monostate, absl::string_view, double, bool> default_value, const Values& values,
-                 absl::string_view unit, ParameterGroup group, bool study_key, bool recipe,
-                 absl::string_view help, absl::string_view details) {
-  return {number, name,  type,      default_value, Choices(values.choices), values.min, values.max,
-          unit,   group, study_key, recipe,        help,                    details};
+                 std::variant<std::monostate, absl::string_view, double, bool> default_value,
+                 const Values& values, absl::string_view unit, ParameterGroup group, bool study_key,
+                 bool recipe, absl::string_view help, absl::string_view details) {
+  return {number,     name,       type,   default_value, Choices(values.choices),
+          values.min, values.max, unit,   group,         study_key,
+          recipe,     help,       details};
 }
 
 std::vector<RunParameter> MakeParameters() {
@@ -56,14 +57,18 @@ std::vector<RunParameter> MakeParameters() {
   constexpr bool Key = true, Derived = false, Recipe = true, Execution = false;
   // All numbers are held as double: 25 of an Int32 as 25.0.
   const auto Default = [](auto value) -> decltype(RunParameter::default_value) {
-    if constexpr (std::is_same_v<decltype(value), std::monostate>) return value;
-    else if constexpr (std::is_same_v<decltype(value), bool>) return value;
-    else if constexpr (std::is_arithmetic_v<decltype(value)>) return static_cast<double>(value);
-    else return absl::string_view(value);
+    if constexpr (std::is_same_v<decltype(value), std::monostate>)
+      return value;
+    else if constexpr (std::is_same_v<decltype(value), bool>)
+      return value;
+    else if constexpr (std::is_arithmetic_v<decltype(value)>)
+      return static_cast<double>(value);
+    else
+      return absl::string_view(value);
   };
   std::vector<RunParameter> parameters;
 #define PARAMETER(number, name, type, default_value, values, unit, group, set_by, effect, help, details) \
-  parameters.push_back(                                                                            \
+  parameters.push_back(                                                                                  \
       Row(number, #name, type, Default(default_value), values, unit, group, set_by, effect, help, details));
 #include "catalog/run_parameters.def"
 #undef PARAMETER

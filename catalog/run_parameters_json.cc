@@ -49,7 +49,8 @@ std::string RunParametersJson() {
       row["min"] = Number(parameter, parameter.min);
       row["max"] = Number(parameter, parameter.max);
     }
-    if (!parameter.choices.empty()) row["choices"] = std::vector<std::string>(parameter.choices.begin(), parameter.choices.end());
+    if (!parameter.choices.empty())
+      row["choices"] = std::vector<std::string>(parameter.choices.begin(), parameter.choices.end());
     row["unit"] = std::string(parameter.unit);
     const std::vector<absl::string_view> engines = ReadingEngines(parameter);
     row["engines"] = std::vector<std::string>(engines.begin(), engines.end());

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "client/session/interrupt.h"
-#include "client/program.h"
 #include "client/output/terminal.h"
+#include "client/program.h"
+#include "client/session/interrupt.h"
 
 int main(int argc, char** argv) {
   using namespace scalelab::client;

@@ -6,8 +6,8 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "client/commands/commands.h"
 #include "catalog/nearest.h"
+#include "client/commands/commands.h"
 
 namespace scalelab::client {
 namespace {

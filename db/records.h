@@ -15,11 +15,29 @@ using Micros = int64_t;
 
 enum class StudyState : int { kQueued = 1, kRunning = 2, kSucceeded = 3, kFailed = 4, kCancelled = 5 };
 enum class RunState : int { kQueued = 1, kRunning = 2, kSucceeded = 3, kFailed = 4, kCancelled = 5 };
-enum class AttemptState : int { kAssigned = 1, kRunning = 2, kStopping = 3, kSucceeded = 4, kFailed = 5, kCancelled = 6 };
+enum class AttemptState : int {
+  kAssigned = 1,
+  kRunning = 2,
+  kStopping = 3,
+  kSucceeded = 4,
+  kFailed = 5,
+  kCancelled = 6
+};
 enum class AllocationState : int { kIntended = 1, kPending = 2, kRunning = 3, kReleasing = 4, kEnded = 5 };
 enum class Cause : int {
-  kNone = 0, kTrainerError = 1, kRankKilled = 2, kWorkerLost = 3, kOutOfMemory = 4, kTimeout = 5, kNodeFail = 6,
-  kPreempted = 7, kBootFail = 8, kDeadline = 9, kAllocationCancelled = 10, kNoFinish = 11, kParametersDiffer = 12,
+  kNone = 0,
+  kTrainerError = 1,
+  kRankKilled = 2,
+  kWorkerLost = 3,
+  kOutOfMemory = 4,
+  kTimeout = 5,
+  kNodeFail = 6,
+  kPreempted = 7,
+  kBootFail = 8,
+  kDeadline = 9,
+  kAllocationCancelled = 10,
+  kNoFinish = 11,
+  kParametersDiffer = 12,
   kLaunchError = 13
 };
 
@@ -29,13 +47,13 @@ inline bool IsFinal(AttemptState s) { return s >= AttemptState::kSucceeded; }
 
 struct StudyRow {
   int64_t id = 0;
-  std::string name;         // display name
+  std::string name;  // display name
   std::string owner;
-  std::string request_id;   // unique per owner when not empty
-  std::string spec;         // StudySpec as JSON, as submitted
+  std::string request_id;  // unique per owner when not empty
+  std::string spec;        // StudySpec as JSON, as submitted
   StudyState state = StudyState::kQueued;
   int priority = 0;
-  int64_t runs = 0;         // number of runs
+  int64_t runs = 0;  // number of runs
   Micros created = 0, started = 0, finished = 0;
   bool cancel_requested = false;
 };
@@ -43,12 +61,12 @@ struct StudyRow {
 struct CellRow {
   int64_t id = 0;
   int64_t study_id = 0;
-  int position = 0;         // index in file order
+  int position = 0;  // index in file order
   std::string engine, model, precision, backend;
   int ranks = 0;
   int global_batch = 0;
-  std::string key;          // axis values as a JSON object
-  std::string spec;         // RunSpec as JSON
+  std::string key;   // axis values as a JSON object
+  std::string spec;  // RunSpec as JSON
   bool excluded = false;
 };
 
@@ -57,10 +75,10 @@ struct RunRow {
   int64_t study_id = 0;
   int64_t cell_id = 0;
   int repeat = 0;
-  int position = 0;         // index in the order of execution within the study
+  int position = 0;  // index in the order of execution within the study
   RunState state = RunState::kQueued;
   Cause cause = Cause::kNone;
-  int attempts = 0;         // number of attempts made so far
+  int attempts = 0;  // number of attempts made so far
   std::string message;
   Micros started = 0, finished = 0;
 };
@@ -68,13 +86,13 @@ struct RunRow {
 struct AttemptRow {
   int64_t id = 0;
   int64_t run_id = 0;
-  int number = 0;           // from 1 within the run
-  std::string token;        // UUID, unique
+  int number = 0;     // from 1 within the run
+  std::string token;  // UUID, unique
   int64_t allocation_id = 0;
   AttemptState state = AttemptState::kAssigned;
   Cause cause = Cause::kNone;
   std::string message;
-  std::string nodes;        // names, separated by commas
+  std::string nodes;  // names, separated by commas
   std::string directory;
   std::optional<int> exit_status;
   std::string parameter_hash;
@@ -83,13 +101,13 @@ struct AttemptRow {
 
 struct AllocationRow {
   int64_t id = 0;
-  std::string token;        // UUID: the scheduler's job name
+  std::string token;  // UUID: the scheduler's job name
   int64_t study_id = 0;
-  int64_t run_id = 0;       // with AllocationMode PER_RUN: its run; 0 for a group
+  int64_t run_id = 0;  // with AllocationMode PER_RUN: its run; 0 for a group
   AllocationState state = AllocationState::kIntended;
   std::string external_id;
   int nodes = 0, ranks_per_node = 0, cpus_per_rank = 0, gpus_per_rank = 0;
-  std::string reason;       // why it is pending, or how it ended
+  std::string reason;  // why it is pending, or how it ended
   Micros created = 0, started = 0, ended = 0;
 };
 
@@ -105,14 +123,14 @@ struct PointColumn {
 struct StreamAppend {
   int64_t attempt_id = 0;
   int rank = 0;
-  int64_t begin_position = 0, end_position = 0;   // bytes
+  int64_t begin_position = 0, end_position = 0;  // bytes
   int64_t begin_line = 0, end_line = 0;
-  int64_t malformed = 0;                          // number of malformed lines in this part
-  std::string first_malformed;                    // "line 17: not JSON"; the stream keeps its first one
+  int64_t malformed = 0;        // number of malformed lines in this part
+  std::string first_malformed;  // "line 17: not JSON"; the stream keeps its first one
   std::vector<PointColumn> columns;
-  bool finished = false;                          // this part contains the rank's finish event
-  std::string parameter_hash;                     // of the finish event
-  std::string error_kind, error_message;          // of the error event
+  bool finished = false;                  // this part contains the rank's finish event
+  std::string parameter_hash;             // of the finish event
+  std::string error_kind, error_message;  // of the error event
 };
 
 // The durable state of one rank's stream.
@@ -134,7 +152,7 @@ struct EpochRow {
   int rank = 0;
   int epoch = 0;
   double time = 0;
-  std::map<std::string, double> metrics;          // stored as a JSON object
+  std::map<std::string, double> metrics;  // stored as a JSON object
 };
 
 // Results of a run that succeeded. Absent numbers are NULL. Units: samples/s, seconds, bytes, shares 0 to 1.
@@ -144,8 +162,8 @@ struct RunSummary {
   std::optional<double> throughput, throughput_mean, epoch_seconds, step_seconds, comm_share, peak_memory,
       device_memory, accuracy, train_loss, time_to_accuracy, straggler_skew, cpu_utilisation;
   int64_t steps = 0;
-  std::string fingerprint;                        // hash of hardware and software
-  std::map<std::string, double> metrics;          // all metrics of the ranks' finish events, as a JSON object
+  std::string fingerprint;                // hash of hardware and software
+  std::map<std::string, double> metrics;  // all metrics of the ranks' finish events, as a JSON object
 };
 
 // Hardware and software of an attempt's node as JSON; one row per attempt.
@@ -160,8 +178,9 @@ struct CurveRow {
   int repeat = 0;
   RunState state = RunState::kQueued;
   Cause cause = Cause::kNone;
-  int64_t attempt_id = 0;                         // the attempt that produced the results; 0: no results
-  std::optional<double> throughput, epoch_seconds, comm_share, peak_memory, accuracy, train_loss, time_to_accuracy;
+  int64_t attempt_id = 0;  // the attempt that produced the results; 0: no results
+  std::optional<double> throughput, epoch_seconds, comm_share, peak_memory, accuracy, train_loss,
+      time_to_accuracy;
   std::string fingerprint;
 };
 

@@ -23,10 +23,10 @@ struct WriteBatch {
   std::vector<AllocationRow> allocations;
   std::vector<AttemptRow> attempts;
   std::vector<ProvenanceRow> provenance;
-  std::vector<StreamAppend> appends;      // each must start at its stream's position, else the commit fails
+  std::vector<StreamAppend> appends;  // each must start at its stream's position, else the commit fails
   std::vector<EpochRow> epochs;
   std::vector<RunSummary> summaries;
-  std::vector<int64_t> deleted_studies;   // with all rows that belong to them
+  std::vector<int64_t> deleted_studies;  // with all rows that belong to them
 
   bool empty() const;
   void Clear();
@@ -36,10 +36,10 @@ struct WriteBatch {
 struct Snapshot {
   std::vector<StudyRow> studies;
   std::vector<CellRow> cells;
-  std::vector<RunRow> runs;               // all runs of these studies, including final ones
-  std::vector<AttemptRow> attempts;       // attempts that are not final
-  std::vector<StreamRow> streams;         // streams of these attempts
-  std::vector<AllocationRow> allocations; // all allocations that have not ended
+  std::vector<RunRow> runs;                // all runs of these studies, including final ones
+  std::vector<AttemptRow> attempts;        // attempts that are not final
+  std::vector<StreamRow> streams;          // streams of these attempts
+  std::vector<AllocationRow> allocations;  // all allocations that have not ended
   // Largest ids ever used, including deleted rows: an id is never used twice.
   int64_t last_study_id = 0, last_cell_id = 0, last_run_id = 0, last_attempt_id = 0, last_allocation_id = 0;
 };
@@ -47,15 +47,15 @@ struct Snapshot {
 struct RunFilter {
   int64_t study_id = 0;
   std::optional<RunState> state;
-  int after_position = -1;                // only runs after this position, for paging
+  int after_position = -1;  // only runs after this position, for paging
   int limit = 1000;
 };
 
 struct PointFilter {
   int64_t attempt_id = 0;
-  std::string key;                        // empty: all keys
+  std::string key;  // empty: all keys
   std::optional<int> rank;
-  size_t first = 0;                       // maximum number of points, from the start of each series; 0: all
+  size_t first = 0;  // maximum number of points, from the start of each series; 0: all
 };
 
 // The points of one metric and rank of an attempt.
@@ -92,7 +92,8 @@ class Store {
   // Returns at most `limit` studies, newest first, with ids below `before` (0: from the newest).
   virtual absl::StatusOr<std::vector<StudyRow>> ListStudies(int64_t before, int limit) = 0;
   // Returns the number of runs by state (index = RunState) for each of the studies.
-  virtual absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(const std::vector<int64_t>& study_ids) = 0;
+  virtual absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(
+      const std::vector<int64_t>& study_ids) = 0;
 
   // Returns the cells of a study, ordered by position.
   virtual absl::StatusOr<std::vector<CellRow>> ListCells(int64_t study_id) = 0;
@@ -111,7 +112,8 @@ class Store {
   // Returns the results of the runs with ids from `first_run_id` to `last_run_id`, ordered by run id, without
   // `metrics` and without runs that have no results. The ids of a study's runs rise with their positions, so
   // that one call serves a page of ListRuns.
-  virtual absl::StatusOr<std::vector<RunSummary>> ListSummaries(int64_t first_run_id, int64_t last_run_id) = 0;
+  virtual absl::StatusOr<std::vector<RunSummary>> ListSummaries(int64_t first_run_id,
+                                                                int64_t last_run_id) = 0;
   // Returns the runs of a study with their results, ordered by cell and repeat.
   virtual absl::StatusOr<std::vector<CurveRow>> ListCurveRows(int64_t study_id) = 0;
   // Calls `take` for each series that matches `filter`, ordered by key and rank, with its points ordered by

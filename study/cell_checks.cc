@@ -4,10 +4,10 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "study/engine_checks.h"
 #include "catalog/engines.h"
 #include "catalog/models.h"
 #include "study/communication.h"
+#include "study/engine_checks.h"
 
 namespace scalelab {
 

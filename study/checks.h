@@ -1,8 +1,8 @@
 // Checks and defaults of a study specification, except for its grid. Internal to this library.
 #pragma once
 
-#include "study/values.h"
 #include "scalelab/v1/study.pb.h"
+#include "study/values.h"
 
 namespace scalelab {
 

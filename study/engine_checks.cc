@@ -34,13 +34,15 @@ std::vector<EngineMisfit> TrainerMisfits(const Engine& engine, const v1::RunSpec
                                                "; use auto, mpi or gloo")});
   }
   if (cpu && run.backend() == "nccl") {
-    misfits.push_back({"backend", run.gpus_per_rank() > 0
-                                      ? "backend nccl needs device cuda, not cpu; change device, or use mpi or gloo"
-                                      : "backend nccl needs GPUs; set resources.gpus_per_rank, or use mpi or gloo"});
+    misfits.push_back(
+        {"backend", run.gpus_per_rank() > 0
+                        ? "backend nccl needs device cuda, not cpu; change device, or use mpi or gloo"
+                        : "backend nccl needs GPUs; set resources.gpus_per_rank, or use mpi or gloo"});
   }
   if (run.ranks() > 1 && !Takes(engine.batch_norms, run.batch_norm())) {
-    misfits.push_back({"batch_norm", absl::StrCat("engine ", engine.name, " cannot run batch_norm ", run.batch_norm(),
-                                                  "; use batch_norm train, or native/ddp")});
+    misfits.push_back(
+        {"batch_norm", absl::StrCat("engine ", engine.name, " cannot run batch_norm ", run.batch_norm(),
+                                    "; use batch_norm train, or native/ddp")});
   }
   return misfits;
 }
@@ -84,8 +86,8 @@ std::vector<EngineMisfit> EngineMisfits(const v1::RunSpec& run, const v1::Resour
     if (!IsNativeOnly(parameter) || engine->Reads(parameter.group) || !HasField(parameter, run)) continue;
     const std::string value = FieldText(parameter, run), usual = DefaultText(parameter);
     if (value == usual) continue;
-    misfits.push_back({parameter.name, absl::StrCat(who, " does not have ", parameter.name, " ", value, "; use ", usual,
-                                                    ", or a native engine")});
+    misfits.push_back({parameter.name, absl::StrCat(who, " does not have ", parameter.name, " ", value,
+                                                    "; use ", usual, ", or a native engine")});
   }
   if (engine->one_process && resources.ranks_per_node() > 0 && resources.ranks_per_node() < run.ranks()) {
     misfits.push_back({"resources.ranks_per_node", absl::StrCat(who, " is one process, so its ", run.ranks(),

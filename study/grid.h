@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "study/values.h"
 #include "scalelab/v1/run.pb.h"
 #include "scalelab/v1/study.pb.h"
+#include "study/values.h"
 
 namespace scalelab {
 
 struct GridAxis {
-  std::string path;     // "matrix.engine", "zip[0].ranks"
-  std::string name;     // "engine"
+  std::string path;         // "matrix.engine", "zip[0].ranks"
+  std::string name;         // "engine"
   const RunParameter* key;  // null for an unknown key
   const google::protobuf::RepeatedPtrField<google::protobuf::Value>* values;
 };

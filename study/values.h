@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "google/protobuf/struct.pb.h"
-#include "proto/status.h"
 #include "catalog/nearest.h"
 #include "catalog/run_parameters.h"
+#include "google/protobuf/struct.pb.h"
+#include "proto/status.h"
 #include "scalelab/v1/run.pb.h"
 
 namespace scalelab {

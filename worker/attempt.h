@@ -24,8 +24,8 @@
 #include "worker/launcher.h"
 #include "worker/process/output_limit.h"
 #include "worker/process/process.h"
-#include "worker/provenance.h"
 #include "worker/process/tagged_processes.h"
+#include "worker/provenance.h"
 
 namespace scalelab::worker {
 

@@ -8,9 +8,9 @@
 #include "spdlog/spdlog.h"
 #include "worker/agent.h"
 #include "worker/grpc_coordinator_client.h"
-#include "worker/process/lock_file.h"
 #include "worker/node_info.h"
 #include "worker/options.h"
+#include "worker/process/lock_file.h"
 #include "worker/process/signals.h"
 
 namespace scalelab::worker {

@@ -8,8 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/commands/sections.h"
-#include "client/plots/curve_view.h"
 #include "client/output/text.h"
+#include "client/plots/curve_view.h"
 
 namespace scalelab::client {
 namespace {

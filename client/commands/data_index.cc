@@ -1,9 +1,9 @@
 // `scalelab data index DIR`: writes the list of a folder's images once, so that runs need not search the
 // folder. Needs no server.
 #include "absl/strings/str_cat.h"
+#include "catalog/image_folder.h"
 #include "client/commands/commands.h"
 #include "client/session/exit_code.h"
-#include "catalog/image_folder.h"
 
 namespace scalelab::client {
 namespace {

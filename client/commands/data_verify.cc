@@ -1,9 +1,9 @@
 // `scalelab data verify DATASET --data-dir DIR`: checks every file of a data set. Needs no server.
 #include "absl/strings/str_cat.h"
+#include "catalog/images/verify.h"
 #include "client/commands/commands.h"
 #include "client/session/exit_code.h"
 #include "google/protobuf/struct.pb.h"
-#include "catalog/images/verify.h"
 
 namespace scalelab::client {
 namespace {

@@ -1,8 +1,8 @@
 // `scalelab run explain RUN`: shows why a run is not running.
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
-#include "client/session/selectors.h"
 #include "client/output/text.h"
+#include "client/session/selectors.h"
 
 namespace scalelab::client {
 namespace {

@@ -10,8 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "client/commands/commands.h"
 #include "client/output/json_printer.h"
-#include "client/session/selectors.h"
 #include "client/output/text.h"
+#include "client/session/selectors.h"
 
 namespace scalelab::client {
 namespace {

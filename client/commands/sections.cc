@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/session/progress.h"
 #include "client/output/text.h"
+#include "client/session/progress.h"
 
 namespace scalelab::client {
 namespace {

@@ -35,7 +35,8 @@ absl::StatusOr<ExitCode> Run(Session& session) {
   section.rows = [&table](const RowSink& sink) {
     for (const v1::StudyKey& key : table.keys()) {
       const RunParameter& parameter = *FindStudyKey(key.name());
-      sink({key.name(), key.type(), key.default_value(), key.values(), key.unit(), EnginesText(parameter), key.help()});
+      sink({key.name(), key.type(), key.default_value(), key.values(), key.unit(), EnginesText(parameter),
+            key.help()});
     }
   };
   if (const absl::Status status = session.Print({table, {section}}); !status.ok()) return status;

@@ -7,9 +7,9 @@
 #include "absl/strings/str_split.h"
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
+#include "client/output/text.h"
 #include "client/session/exit_code.h"
 #include "study/file/study_file.h"
-#include "client/output/text.h"
 
 namespace scalelab::client {
 namespace {

@@ -3,8 +3,8 @@
 #include "absl/strings/str_join.h"
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
-#include "client/session/selectors.h"
 #include "client/output/text.h"
+#include "client/session/selectors.h"
 
 namespace scalelab::client {
 namespace {

@@ -11,8 +11,8 @@
 #include "client/commands/sections.h"
 #include "client/session/exit_code.h"
 #include "client/session/progress.h"
-#include "study/file/study_file.h"
 #include "client/session/watcher.h"
+#include "study/file/study_file.h"
 
 namespace scalelab::client {
 namespace {

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "client/plots/curve_view.h"
 #include "client/output/text.h"
+#include "client/plots/curve_view.h"
 
 namespace scalelab::client {
 namespace {

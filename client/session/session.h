@@ -12,10 +12,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "client/session/connection.h"
-#include "client/session/exit_code.h"
 #include "client/output/printer.h"
 #include "client/output/terminal.h"
+#include "client/session/connection.h"
+#include "client/session/exit_code.h"
 
 namespace scalelab::client {
 

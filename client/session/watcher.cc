@@ -7,10 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "client/session/interrupt.h"
 #include "client/output/json_printer.h"
-#include "client/session/progress.h"
 #include "client/output/text.h"
+#include "client/session/interrupt.h"
+#include "client/session/progress.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "proto/status.h"
 

@@ -1,10 +1,10 @@
-#include "catalog/engines.h"
 #include "server/analysis/communication.h"
 
 #include <limits>
 #include <unordered_map>
 
 #include "absl/strings/str_cat.h"
+#include "catalog/engines.h"
 #include "google/protobuf/util/json_util.h"
 #include "scalelab/v1/run.pb.h"
 #include "study/communication.h"
@@ -98,8 +98,7 @@ std::vector<Comparison> FindComparisons(const std::vector<db::CellRow>& cells) {
     (void)google::protobuf::util::JsonStringToMessage(cells[i].spec, &specs[i], options);
     comparisons[i].baseline = specs[i].communication_baseline();
     const std::string& engine = specs[i].engine();
-    if (!cells[i].excluded && IsBaselineEngine(engine))
-      others.emplace(ComparisonKey(specs[i], engine), i);
+    if (!cells[i].excluded && IsBaselineEngine(engine)) others.emplace(ComparisonKey(specs[i], engine), i);
   }
   for (size_t i = 0; i < cells.size(); ++i) {
     if (cells[i].excluded || specs[i].ranks() < 2 || !OverlapsCommunication(specs[i].engine())) continue;

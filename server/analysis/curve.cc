@@ -1,4 +1,3 @@
-#include "catalog/engines.h"
 #include "server/analysis/curve.h"
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "catalog/engines.h"
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
 #include "server/analysis/bootstrap.h"

@@ -10,9 +10,9 @@
 #include "absl/strings/str_format.h"
 #include "catalog/engines.h"
 #include "google/protobuf/util/json_util.h"
-#include "study/values.h"
 #include "scalelab/v1/run.pb.h"
 #include "server/analysis/statistics.h"
+#include "study/values.h"
 
 namespace scalelab::server {
 namespace {
@@ -43,7 +43,9 @@ std::string RecipeOf(const db::CellRow& cell) {
   return spec.SerializeAsString();
 }
 
-bool IsCompared(const db::CellRow& cell) { return !cell.excluded && cell.engine != UnsynchronisedEngine().name; }
+bool IsCompared(const db::CellRow& cell) {
+  return !cell.excluded && cell.engine != UnsynchronisedEngine().name;
+}
 
 constexpr size_t kNoAuthority = std::numeric_limits<size_t>::max();
 

@@ -15,10 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "study/file/study_reader.h"
-#include "study/file/yaml_document.h"
 #include "proto/status.h"
 #include "proto/utf8.h"
+#include "study/file/study_reader.h"
+#include "study/file/yaml_document.h"
 
 namespace scalelab::client {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "scalelab/v1/study.pb.h"
 #include "study/file/position.h"
 #include "study/rules.h"
-#include "scalelab/v1/study.pb.h"
 
 namespace scalelab::client {
 

@@ -9,9 +9,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "study/file/time_limit.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
+#include "study/file/time_limit.h"
 #include "study/values.h"
 
 namespace scalelab::client {
@@ -223,7 +223,8 @@ class StudyReader {
   // Reads a scalar, list or mapping without a fixed type. Scalars of text keys are always text.
   Value ReadValue(const YamlNode& node, absl::string_view name) {
     const RunParameter* key = FindStudyKey(name);
-    bool text = key != nullptr && (key->type == ParameterType::kString || key->type == ParameterType::kStringList);
+    bool text =
+        key != nullptr && (key->type == ParameterType::kString || key->type == ParameterType::kStringList);
     Value value;
     double number = 0;
     bool boolean = false;

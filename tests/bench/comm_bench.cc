@@ -7,6 +7,7 @@
 //   mpi_started   started asynchronously, then waited for
 //   mpi_ring      a ring of messages
 #define OMPI_SKIP_MPICXX 1
+#include <ATen/Parallel.h>
 #include <mpi.h>
 #include <stdlib.h>
 

@@ -1,6 +1,8 @@
 // scalelab-bench-steps DIRECTORY: prints the microseconds that the native trainer needs to measure one step
 // and write its event to DIRECTORY: the minimum of several rounds, which excludes the influence of other
 // processes. For `scalelab-bench events`. A separate program because it links LibTorch.
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -75,7 +75,8 @@ class FrameworkContract : public ::testing::TestWithParam<Implementation> {
     attempt.mutable_spec()->set_ranks(ranks);
     attempt.mutable_spec()->add_command("true");
     const Engine& engine = *FindEngine(GetParam().engine);
-    if (engine.program == Engine::Program::kAdapter) attempt.mutable_environment()->set_venv(Installed(engine));
+    if (engine.program == Engine::Program::kAdapter)
+      attempt.mutable_environment()->set_venv(Installed(engine));
     return attempt;
   }
 };

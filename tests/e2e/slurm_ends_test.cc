@@ -129,7 +129,8 @@ TEST_F(SlurmEnds, WithoutItsControllerEverythingWaitsSaysSoAndGoesOn) {
       },
       90))
       << Explain(study);
-  EXPECT_THAT(service_->Run({"cluster"}).out + service_->Run({"cluster"}).err, HasSubstr("Unable to contact slurm controller"));
+  EXPECT_THAT(service_->Run({"cluster"}).out + service_->Run({"cluster"}).err,
+              HasSubstr("Unable to contact slurm controller"));
   ASSERT_EQ(cluster_.Control({"controller", "start"}).code, 0);
   EXPECT_EQ(service_->WaitFor(study, 180), 0) << Explain(study);
 }

@@ -78,7 +78,8 @@ class FieldReader {
   }
 
   [[noreturn]] void Fail(absl::string_view name, const std::string& what, const json& value) const {
-    throw TrainerError(absl::StrCat(source_, ": field \"", name, "\" ", what, ": ", value.dump().substr(0, 100)));
+    throw TrainerError(
+        absl::StrCat(source_, ": field \"", name, "\" ", what, ": ", value.dump().substr(0, 100)));
   }
 
  private:
@@ -91,7 +92,8 @@ class FieldReader {
     // Whole numbers without a range of their own may use all 64 bits.
     if (ValuesText(parameter).empty() || (number >= parameter.min && number <= parameter.max)) return;
     Fail(parameter.name,
-         absl::StrCat("must be between ", ShowNumber(parameter.min), " and ", ShowNumber(parameter.max), ", it is"),
+         absl::StrCat("must be between ", ShowNumber(parameter.min), " and ", ShowNumber(parameter.max),
+                      ", it is"),
          value);
   }
 
@@ -122,8 +124,8 @@ void CompleteBatches(const FieldReader& in, TrainingSpec& s) {
             s.global_batch);
   }
   if (s.cuda_graph && s.last_batch == "keep") {
-    in.Fail("cuda_graph",
-            "records a step of one size, but last_batch is \"keep\": remove one of them, it is", true);
+    in.Fail("cuda_graph", "records a step of one size, but last_batch is \"keep\": remove one of them, it is",
+            true);
   }
   if (s.accumulation_steps > s.batch_per_rank) {
     in.Fail("accumulation_steps",

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "catalog/datasets.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "catalog/datasets.h"
 
 namespace scalelab {
 namespace {

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <set>
 
-#include "gtest/gtest.h"
 #include "catalog/nearest.h"
-#include "study/values.h"
+#include "gtest/gtest.h"
 #include "proto/utf8.h"
 #include "scalelab/v1/run.pb.h"
+#include "study/values.h"
 
 namespace scalelab {
 namespace {
@@ -66,7 +66,8 @@ TEST(RunParameters, HaveDefaultsThatTheyAllow) {
     if (const auto* text = std::get_if<absl::string_view>(&parameter.default_value)) {
       EXPECT_EQ(parameter.type, ParameterType::kString) << parameter.name;
       const auto& choices = parameter.choices;
-      EXPECT_TRUE(choices.empty() || text->empty() || std::find(choices.begin(), choices.end(), *text) != choices.end())
+      EXPECT_TRUE(choices.empty() || text->empty() ||
+                  std::find(choices.begin(), choices.end(), *text) != choices.end())
           << parameter.name;
     } else if (const auto* number = std::get_if<double>(&parameter.default_value)) {
       EXPECT_TRUE(IsNumber(parameter.type)) << parameter.name;

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "client/session/exit_code.h"
 #include "client/program.h"
+#include "client/session/exit_code.h"
 #include "tests/fakes/fake_services.h"
 
 namespace scalelab::client {

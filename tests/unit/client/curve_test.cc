@@ -3,10 +3,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "client/output/text.h"
 #include "client/plots/curve_view.h"
 #include "client/plots/svg_plot.h"
 #include "client/plots/terminal_plot.h"
-#include "client/output/text.h"
 #include "tests/unit/client/client_fixture.h"
 #include "tests/unit/client/golden.h"
 #include "tests/unit/client/sample_curve.h"

@@ -1,12 +1,13 @@
 // Tests which settings each engine supports, and the messages for the others.
+#include "catalog/engines.h"
+
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "catalog/run_parameters.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "catalog/engines.h"
 #include "proto/status.h"
-#include "catalog/run_parameters.h"
 #include "study/rules.h"
 #include "tests/unit/study/study_spec_builder.h"
 

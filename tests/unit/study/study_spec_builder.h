@@ -8,8 +8,8 @@
 #include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
 #include "proto/status.h"
-#include "study/rules.h"
 #include "scalelab/v1/study.pb.h"
+#include "study/rules.h"
 
 namespace scalelab {
 

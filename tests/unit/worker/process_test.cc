@@ -16,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tests/unit/worker/temp_dir.h"
-#include "worker/process/lock_file.h"
 #include "worker/node_info.h"
+#include "worker/process/lock_file.h"
 #include "worker/process/process_tree.h"
 
 namespace scalelab::worker {

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "absl/strings/str_replace.h"
-#include "study/file/study_file.h"
 #include "gtest/gtest.h"
+#include "study/file/study_file.h"
 
 namespace scalelab::client {
 
