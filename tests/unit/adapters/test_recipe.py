@@ -10,7 +10,7 @@ from scalelab.errors import RunError
 
 
 def spec(**fields):
-    return recipe.Spec(**{"engine": "pytorch/ddp", "global_batch": 12, "batch_per_rank": 12, "seed": 5, **fields})
+    return recipe.Spec(**{"engine": "pytorch/ddp", "dataset": "synthetic", "global_batch": 12, "batch_per_rank": 12, "seed": 5, **fields})
 
 
 class SplitMixTest(unittest.TestCase):

@@ -17,7 +17,7 @@ WEIGHTS = {"b.weight": np.ones((2, 2), np.float32), "a.bias": np.zeros(2, np.flo
 class TrainingTest(fixture.InDirectory):
     def run_toy(self, *arguments, replicas=None, **fields):
         """(exit status, standard error, events of each file)"""
-        spec = {"engine": "toy/engine", "global_batch": 10, "batch_per_rank": 10, "train_samples": "35", "epochs": 2,
+        spec = {"engine": "toy/engine", "dataset": "synthetic", "global_batch": 10, "batch_per_rank": 10, "train_samples": "35", "epochs": 2,
                 "warmup_steps": 2, "learning_rate": 0.5, **fields}
         recipe.write_safetensors(self.path("weights"), WEIGHTS)
         environment = {
@@ -91,7 +91,7 @@ class TrainingTest(fixture.InDirectory):
             (("memory",), {}, "out of host memory: try a smaller batch_per_rank", "out_of_memory"),
             ((), {"train_samples": 5}, "the training set has 5 samples, fewer than one global batch of 10: use a smaller "
                                        "global_batch or more train_samples", "data"),
-            ((), {"cuda_graph": True}, 'engine toy/engine does not have cuda_graph "True": leave it out, or use a native engine',
+            ((), {"cuda_graph": True}, 'engine toy/engine does not have cuda_graph "True": remove it, or use a native engine',
              "configuration"),
             ((), {"engine": "other"}, 'this adapter is engine "toy/engine", not "other"', "configuration"),
         ]

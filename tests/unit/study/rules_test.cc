@@ -69,6 +69,7 @@ TEST(ExpandStudy, FillsInEveryDefaultOfARun) {
   expected.set_stall_warning_s(60);
   expected.set_last_batch("drop");
   expected.set_all_reduce("library");
+  expected.set_comm_timeout_s(600);
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(run, expected)) << run.DebugString();
 }
 

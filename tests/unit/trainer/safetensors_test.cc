@@ -97,6 +97,7 @@ TEST(Safetensors, AreSavedAsAWholeAndNameAPathThatCannotBeWritten) {
 
 TEST(InitialParameters, DependOnTheSeedAloneAndAreThoseOfTheModel) {
   TrainingSpec spec;
+  spec.model = "resnet20";
   spec.seed = 5;
   const auto print = [](const TrainingSpec& wanted) {
     std::ostringstream out;
