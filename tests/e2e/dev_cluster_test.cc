@@ -339,7 +339,7 @@ TEST_F(DevClusterTest, BadInputIsASentence) {
   EXPECT_THAT(
       cluster.Control({"node", "7", "ps"}).err,
       HasSubstr(cluster.name() + " has no node '7'; it has " + cluster.Node(1) + " " + cluster.Node(2)));
-  EXPECT_THAT(cluster.Control({"node", "1", "explode"}).err, HasSubstr("not 'explode'"));
+  EXPECT_THAT(cluster.Control({"node", "1", "explode"}).err, HasSubstr("unknown node command 'explode'"));
   EXPECT_THAT(cluster.Control({"controller", "start"}).err, HasSubstr("slurmctld already runs"));
   EXPECT_THAT(cluster.Control({"accounting", "kill"}).err, HasSubstr(cluster.name() + " has no slurmdbd"));
 }

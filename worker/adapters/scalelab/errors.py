@@ -16,6 +16,7 @@ class RunError(RuntimeError):
 _MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "oom when allocating", "resource_exhausted")
 # Parts of the messages of communication libraries when another rank is gone or late.
 _PEERS = ("connection closed by peer", "connection reset by peer", "timed out waiting", "broken pipe", "ncclremoteerror",
+          "application timeout caused pair closure",
           "watchdog caught collective operation timeout")  # fmt: skip
 
 

@@ -46,6 +46,16 @@ class Sampler:
         return self._order[step * self._batch + first : step * self._batch + end]
 
 
+def check_size(spec, data):
+    """Raises RunError when the training set does not fill one global batch."""
+    if len(data.train_labels) < spec.global_batch:
+        raise RunError(
+            f"the training set has {len(data.train_labels)} samples, fewer than one global batch of {spec.global_batch}: "
+            "use a smaller global_batch or more train_samples",
+            "data",
+        )
+
+
 class Batches:
     """Iterates over the batches of a whole run, which a thread prepares ahead: (images float32 in `layout`, labels int64).
 
@@ -57,12 +67,7 @@ class Batches:
 
     def __init__(self, spec, data, rank, ranks, layout="NCHW"):
         self.sampler = Sampler(len(data.train_labels), spec.global_batch, rank, ranks, spec.seed)
-        if self.sampler.steps_per_epoch == 0:
-            raise RunError(
-                f"the training set has {len(data.train_labels)} samples, fewer than one global batch of {spec.global_batch}: "
-                "use a smaller global_batch or more train_samples",
-                "data",
-            )
+        check_size(spec, data)
         self.steps_per_epoch = self.sampler.steps_per_epoch
         self.total_steps = spec.epochs * self.steps_per_epoch
         if spec.max_steps:

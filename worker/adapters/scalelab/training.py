@@ -216,6 +216,7 @@ def train(engine_class, spec, rank, ranks, events):
     # If one process drives all replicas, it gets whole batches.
     part, parts = (0, 1) if engine_class.one_process else (rank, ranks)
     data = recipe.load_data(spec)
+    recipe.check_size(spec, data)  # before the engine waits for the other ranks
     engine = engine_class(spec, data, rank, ranks, recipe.initial_parameters(spec))
     batches = recipe.Batches(spec, data, part, parts, engine.layout)
     meter = RunMeter(spec.warmup_steps, spec.global_batch)
