@@ -63,8 +63,8 @@ std::vector<absl::string_view> ReadingEngines(const RunParameter& parameter);
 std::string EnginesText(const RunParameter& parameter);
 // Returns the shortest text that reads back as `number`; whole numbers below 1e15 without an exponent: "1000000".
 std::string ShowNumber(double number);
-// Returns the table as JSON, an object {"parameters": [...]}. `scalelab study keys -o json` prints it, and the adapters
-// read it as run_parameters.json.
+// Returns the tables of parameters and engines as JSON, an object {"parameters": [...], "engines": [...]}.
+// The adapters and the tests of frameworks read it as worker/adapters/scalelab/run_parameters.json.
 std::string RunParametersJson();
 
 }  // namespace scalelab
