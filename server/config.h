@@ -56,8 +56,8 @@ struct Command {
   std::string text;  // kPrint (--help, --version): output for stdout; kBackup: path of the new file, absolute
 };
 
-// Parses the command line and the file of --config. --version prints the program's name and `version`.
-// INVALID_ARGUMENT: one sentence with the flag, or file:line:column and key, and with what to write instead.
+// Parses the command line and the file of --config. --version prints the program's name and `version`. The
+// message of INVALID_ARGUMENT names the flag, or file:line:column and the key, and what to write instead.
 absl::StatusOr<Command> ParseCommand(int argc, const char* const* argv, const std::string& version);
 
 }  // namespace scalelab::server

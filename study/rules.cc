@@ -180,7 +180,7 @@ AllocationShape Shape(int ranks, int cpus_per_rank, int gpus_per_rank, const v1:
   return shape;
 }
 
-// Whether the communication of this cell is measured.
+// Returns whether the communication of this cell is measured.
 bool IsMeasured(const RunSpec& run) { return run.ranks() > 1 && OverlapsCommunication(run.engine()); }
 
 // Returns why "measure: {communication: true}" would measure nothing. Returns nothing if it measures

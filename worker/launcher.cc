@@ -44,7 +44,8 @@ std::vector<int> CpusOf(const Desired& attempt, const LaunchHost& host, int plac
   return {first, first + static_cast<ptrdiff_t>(count * each)};
 }
 
-// The cores of all local ranks, "0,1/2,3", for scalelab-rank: only the MPI launcher knows its place.
+// Returns the cores of all local ranks, "0,1/2,3". scalelab-rank selects its part, because the MPI launcher
+// decides which rank a process is.
 std::string CpusOfAll(const Desired& attempt, const LaunchHost& host) {
   std::vector<std::string> places;
   for (int place = 0; place < RanksOn(attempt, 0).count; ++place)

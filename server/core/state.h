@@ -83,7 +83,7 @@ struct WorkerState {
   bool leaving = false;
 };
 
-// Whether an allocation has not started.
+// Returns whether an allocation has not started.
 inline bool Waits(db::AllocationState state) {
   return state == db::AllocationState::kIntended || state == db::AllocationState::kPending;
 }
@@ -104,7 +104,7 @@ struct LiveAllocation {
   db::Micros ends_at = 0;  // end of its time limit; 0: it does not run, or the scheduler reports no limit
 };
 
-// Whether queued runs may still be assigned to the allocation.
+// Returns whether queued runs may still be assigned to the allocation.
 inline bool Serves(const LiveAllocation& allocation) {
   return allocation.row.state != db::AllocationState::kReleasing && !allocation.cancel_sent;
 }

@@ -27,8 +27,8 @@ struct EnvironmentConfig {
   std::string container;             // image file or registry address; empty: none
 };
 
-// INVALID_ARGUMENT: one sentence that starts with the place of the error, which `at`
-// formats as "FILE:LINE:COLUMN".
+// Reads the value of the key `environments`. Returns INVALID_ARGUMENT with a message that starts with the
+// place of the error, which `at` formats as "FILE:LINE:COLUMN".
 absl::Status ReadEnvironments(const YAML::Node& node, const std::function<std::string(const YAML::Mark&)>& at,
                               std::vector<EnvironmentConfig>* environments);
 

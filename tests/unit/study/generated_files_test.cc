@@ -22,7 +22,8 @@ TEST(GeneratedFiles, AreUpToDate) {
   for (const GeneratedFile& file : *files) {
     // Not EXPECT_EQ: it would print both files.
     EXPECT_TRUE(Read(std::string(SCALELAB_TOP) + "/" + file.path) == file.text)
-        << file.path << " does not agree with catalog/run_parameters.def and catalog/engines.cc; run deploy/generate";
+        << file.path
+        << " does not agree with catalog/run_parameters.def and catalog/engines.cc; run deploy/generate";
   }
 }
 
