@@ -44,8 +44,8 @@ const RunParameter* FindStudyKey(absl::string_view name);
 // Returns the names of all parameters that a study may set.
 const std::vector<absl::string_view>& StudyKeyNames();
 
-// Returns whether an engine behind an adapter refuses every value but the default: without the parameter the run would
-// measure something else than the study specifies.
+// Returns whether engines with an adapter reject every value except the default. They do not have the parameter, so
+// their runs would measure something else than the study specifies.
 bool IsNativeOnly(const RunParameter& parameter);
 
 bool IsNumber(ParameterType type);
