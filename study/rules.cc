@@ -111,7 +111,7 @@ std::string Count(int64_t n) {
   return n >= kVeryMany ? absl::StrCat("more than ", WithCommas(n)) : WithCommas(n);
 }
 
-// Returns OK, or an error that says what to reduce.
+// Returns OK, or an error that suggests what to reduce.
 absl::Status CheckSize(const Grid& grid, int64_t repeats) {
   int64_t cells = 1;
   const GridFactor* longest = nullptr;

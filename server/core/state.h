@@ -97,7 +97,7 @@ struct LiveAllocation {
   bool submitted = false;              // this process has submitted its job
   bool cancel_sent = false;
   bool ending = false;             // the scheduler reports that the job is ending
-  int served = 0;                  // number of attempts, as far as this process knows
+  int served = 0;                  // number of attempts; may lack those before a restart
   db::Micros listening_since = 0;  // when it started to run, or when this process started
   db::Micros leaving_since = 0;    // when the first of its workers reported that it leaves; 0: none has
   db::Micros retry_at = 0;         // when to submit its job again

@@ -110,8 +110,8 @@ void Controller::Sort(std::vector<Request> fresh, Clock::time_point now) {
     if (match == ResponseCache::Match::kChanged) changed_[slot] = true;
     unknown_.push_back(std::move(request));
   }
-  // Negotiates a known tensor again if ranks keep it waiting too long, so that rank 0 sees which
-  // ranks these are.
+  // Negotiates a known tensor again if it has waited too long for other ranks, so that rank 0 can
+  // report these ranks.
   for (const auto& [slot, pending] : known_) {
     if (stalls_.Stalled(std::chrono::duration<double>(now - pending.since).count())) changed_[slot] = true;
   }
