@@ -27,8 +27,9 @@ struct RecordFiles {
 // data_batch_5.bin (at least the first; no gaps in the numbering) and test_batch.bin. A record has one label
 // byte (0 to 9) and 3 x 32 x 32 bytes, red plane first, row by row.
 inline constexpr int64_t kCifar10RecordBytes = 1 + 3 * 32 * 32;
-// Returns the files in `dir`. NOT_FOUND or INVALID_ARGUMENT with one sentence: the directory or file, what is
-// wrong with it (missing, not readable, too long or too short for whole records) and what to do.
+// Returns the files in `dir`. Returns NOT_FOUND or INVALID_ARGUMENT if one is missing, not readable, or
+// not a whole number of records long. The message names the directory or file, what is wrong with it and
+// what to do.
 absl::StatusOr<RecordFiles> FindCifar10(const std::string& dir);
 
 // Checks whether data set `name` can be read from `dir` on this machine. Always OK for "synthetic".

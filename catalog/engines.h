@@ -1,5 +1,5 @@
 // The table of engines: what each is made of, how it is started and what it supports. One row per engine. Readers: the
-// checks of studies, the worker, the coordinator and the analysis.
+// checks of studies, the worker, the coordinator, the analysis and, through run_parameters.json, the tests of frameworks.
 #pragma once
 
 #include <string>

@@ -111,7 +111,8 @@ bool Newer(const timespec& a, const timespec& b) {
   return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec > b.tv_nsec;
 }
 
-// Whether the index is newer than all directories that it lists, so that no file was added or removed since.
+// Returns whether the index is newer than all directories that it lists. If it is, no file was added or
+// removed since it was written.
 bool IsFresh(const struct stat& index, const std::string& directory, const ImageList& list) {
   struct stat st;
   if (stat(directory.c_str(), &st) != 0 || !Newer(index.st_mtim, st.st_mtim)) return false;

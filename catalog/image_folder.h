@@ -59,9 +59,9 @@ class ImageList {
 // Returns the names of the classes by listing DIR/train. Opens no image.
 absl::StatusOr<std::vector<std::string>> ListImageClasses(const std::string& dir);
 
-// Returns the images of one part. NOT_FOUND or INVALID_ARGUMENT with one sentence: the directory or
-// file, what is wrong with it and what to do. A class without images is an error in the training part,
-// but not in val.
+// Returns the images of one part. Returns NOT_FOUND or INVALID_ARGUMENT with a message that names the
+// directory or file, what is wrong with it and what to do. A class without images is an error in the training
+// part, but not in val.
 absl::StatusOr<ImageList> ListImages(const std::string& dir, ImagePart part);
 
 // Writes the indexes of both parts, each atomically. Returns the number of images in them.

@@ -13,7 +13,7 @@
 namespace scalelab {
 namespace {
 
-// Python of the virtual environment, or the one that modules or the container bring.
+// Returns the Python of the virtual environment, or "python3" of the modules or the container.
 std::string PythonOf(const PythonEnvironment& environment) {
   return environment.venv.empty() ? "python3" : environment.venv + "/bin/python";
 }

@@ -44,8 +44,8 @@ const RunParameter* FindStudyKey(absl::string_view name);
 // Returns the names of all parameters that a study may set.
 const std::vector<absl::string_view>& StudyKeyNames();
 
-// Whether an engine behind an adapter refuses every value but the default: without the parameter the run would measure
-// something else than the study asks for.
+// Returns whether engines with an adapter reject every value except the default. They do not have the parameter, so
+// their runs would measure something else than the study specifies.
 bool IsNativeOnly(const RunParameter& parameter);
 
 bool IsNumber(ParameterType type);
@@ -63,8 +63,8 @@ std::vector<absl::string_view> ReadingEngines(const RunParameter& parameter);
 std::string EnginesText(const RunParameter& parameter);
 // Returns the shortest text that reads back as `number`; whole numbers below 1e15 without an exponent: "1000000".
 std::string ShowNumber(double number);
-// Returns the table as JSON, an object {"parameters": [...]}. `scalelab study keys -o json` prints it, and the adapters
-// read it as run_parameters.json.
+// Returns the tables of parameters and engines as JSON, an object {"parameters": [...], "engines": [...]}.
+// The adapters and the tests of frameworks read it as worker/adapters/scalelab/run_parameters.json.
 std::string RunParametersJson();
 
 }  // namespace scalelab

@@ -1,3 +1,4 @@
+#include "catalog/engines.h"
 #include "catalog/run_parameters.h"
 #include "nlohmann/json.hpp"
 
@@ -24,6 +25,18 @@ const char* JsonType(ParameterType type) {
   return "";
 }
 
+const char* ProgramName(Engine::Program program) {
+  switch (program) {
+    case Engine::Program::kTrainer:
+      return "trainer";
+    case Engine::Program::kAdapter:
+      return "adapter";
+    case Engine::Program::kCommand:
+      return "command";
+  }
+  return "";
+}
+
 Json Number(const RunParameter& parameter, double number) {
   if (IsInteger(parameter.type)) return static_cast<int64_t>(number);
   return number;
@@ -34,6 +47,21 @@ Json DefaultOf(const RunParameter& parameter) {
   if (const auto* flag = std::get_if<bool>(&parameter.default_value)) return *flag;
   if (const auto* number = std::get_if<double>(&parameter.default_value)) return Number(parameter, *number);
   return Json::array();
+}
+
+Json EnginesJson() {
+  Json list = Json::array();
+  for (const Engine& engine : Engines()) {
+    Json row;
+    row["name"] = std::string(engine.name);
+    row["program"] = ProgramName(engine.program);
+    row["environment"] = std::string(engine.environment);
+    row["script"] = std::string(engine.script);
+    row["mpi"] = engine.rendezvous == Rendezvous::kMpi;
+    row["one_process"] = engine.one_process;
+    list.push_back(std::move(row));
+  }
+  return list;
 }
 
 }  // namespace
@@ -61,7 +89,7 @@ std::string RunParametersJson() {
     row["details"] = std::string(parameter.details);
     list.push_back(std::move(row));
   }
-  return Json{{"parameters", std::move(list)}}.dump(1) + "\n";
+  return Json{{"parameters", std::move(list)}, {"engines", EnginesJson()}}.dump(1) + "\n";
 }
 
 }  // namespace scalelab

@@ -13,7 +13,7 @@ namespace scalelab::db {
 // with a rollback journal, its commits wait for the end of the copy.
 //
 // Until the copy is complete, checked and synced, it is named `file`.part. After an error neither file
-// exists. Any thread may call this function. Errors have one sentence each:
+// exists. Any thread may call this function. Each error has a message of one sentence:
 //
 //   NOT_FOUND            `path` does not exist
 //   ALREADY_EXISTS       `file` or `file`.part exists; neither is changed

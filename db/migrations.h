@@ -17,9 +17,9 @@ inline constexpr int64_t kApplicationId = 0x53634c62;
 // a new step.
 const std::vector<std::string>& Migrations();
 
-// Migrates `db`, an empty database or one of scalelab, to the newest version, each step in a
-// transaction of its own. FAILED_PRECONDITION if the database belongs to another program or has a newer
-// version than this program.
+// Migrates `db`, an empty database or one of scalelab, to the newest version, each step in a separate
+// transaction. Returns FAILED_PRECONDITION if the database belongs to another program or has a newer version
+// than this program.
 absl::Status Migrate(Database& db);
 
 }  // namespace scalelab::db

@@ -17,9 +17,10 @@ struct SqliteOptions {
   int readers = 4;  // number of read-only connections
 };
 
-// Opens or creates the database and migrates it to the newest schema. FAILED_PRECONDITION with one sentence
-// that says what to do: not a scalelab database (application_id), a newer schema, a network filesystem, no
-// permission, a read-only folder, or another process has the store open.
+// Opens or creates the database and migrates it to the newest schema. Returns FAILED_PRECONDITION, with a
+// message that suggests what to do, if the file is not a scalelab database (application_id), has a newer
+// schema, is on a network filesystem or in a read-only folder, if permissions are missing, or if another
+// process has the store open.
 absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const SqliteOptions& options);
 
 // Returns the number of the newest schema (user_version).

@@ -76,9 +76,9 @@ class Store {
  public:
   virtual ~Store() = default;
 
-  // Writes `batch` and returns when it is durable. FAILED_PRECONDITION if an append does not start at its
-  // stream's position, or a row refers to one that does not exist. ALREADY_EXISTS if a unique value is taken
-  // (a token, an owner's request_id). INVALID_ARGUMENT if an append is malformed.
+  // Writes `batch` and returns when it is durable. Returns FAILED_PRECONDITION if an append does not start at
+  // its stream's position, or a row refers to one that does not exist. Returns ALREADY_EXISTS if a unique
+  // value (a token, an owner's request_id) is taken, INVALID_ARGUMENT if an append is malformed.
   virtual absl::Status Commit(const WriteBatch& batch) = 0;
   // Returns the state for a restart.
   virtual absl::StatusOr<Snapshot> Load() = 0;

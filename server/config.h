@@ -30,8 +30,8 @@ struct ServerConfig {
   // local: number of single-core ranks to run at once. Default: the number of cores that this
   // process may use.
   int local_slots = 0;
-  // Path of scalelab-worker, on a cluster visible on every node. Default: the one in the
-  // directory of scalelabd.
+  // Path of scalelab-worker. On a cluster it must be visible on every node. Default: the scalelab-worker in
+  // the directory of scalelabd.
   std::string worker_program;
   // A worker without a heartbeat for this long is lost.
   absl::Duration worker_timeout = absl::Seconds(30);
@@ -42,7 +42,7 @@ struct ServerConfig {
   // Directory of the environments that deploy/frameworks builds, visible on every node. Absolute. Default:
   // $SCALELAB_FRAMEWORKS, or scalelab/frameworks in $XDG_DATA_HOME (~/.local/share).
   std::string frameworks_dir;
-  // Engines with other environments than those; only from the file.
+  // Engines whose environments are not in frameworks_dir. Only the configuration file can set this.
   std::vector<EnvironmentConfig> environments;
   std::string log_format = "text";  // or "json"
   std::string log_level = "info";   // trace, debug, info, warning, error
@@ -56,8 +56,8 @@ struct Command {
   std::string text;  // kPrint (--help, --version): output for stdout; kBackup: path of the new file, absolute
 };
 
-// Parses the command line and the file of --config. --version prints the program's name and `version`.
-// INVALID_ARGUMENT: one sentence with the flag, or file:line:column and key, and with what to write instead.
+// Parses the command line and the file of --config. --version prints the program's name and `version`. The
+// message of INVALID_ARGUMENT names the flag, or file:line:column and the key, and what to write instead.
 absl::StatusOr<Command> ParseCommand(int argc, const char* const* argv, const std::string& version);
 
 }  // namespace scalelab::server

@@ -17,8 +17,8 @@ class DataDir {
   //   client.token     0600; authenticates remote clients: 32 random bytes in hexadecimal
   //   server.key       0600; the secrets of allocations are derived from it; never leaves this machine
   //   allocations/     directory of the local scheduler
-  // FAILED_PRECONDITION: another scalelabd uses it. PERMISSION_DENIED, INVALID_ARGUMENT: it cannot be used.
-  // Each error is one sentence with the path and with what to do.
+  // Returns FAILED_PRECONDITION if another scalelabd uses the directory, PERMISSION_DENIED or INVALID_ARGUMENT
+  // if it cannot be used. The message names the path and what to do.
   static absl::StatusOr<DataDir> Open(const std::string& path);
 
   DataDir(DataDir&& other) noexcept;

@@ -12,7 +12,8 @@ namespace scalelab {
 
 // Returns whether the engine communicates while backward runs. Only such engines can be measured this way.
 bool OverlapsCommunication(absl::string_view engine);
-// Whether the engine is one of the two that others are compared with: UnsynchronisedEngine() and SerialEngine().
+// Returns whether the engine is one of the two that others are compared with:
+// UnsynchronisedEngine() and SerialEngine().
 bool IsBaselineEngine(absl::string_view engine);
 
 // Returns whether the engine uses the setting `key`, a study key. An engine ignores the synchronisation

@@ -111,7 +111,7 @@ std::string Count(int64_t n) {
   return n >= kVeryMany ? absl::StrCat("more than ", WithCommas(n)) : WithCommas(n);
 }
 
-// Returns OK, or an error that says what to reduce.
+// Returns OK, or an error that suggests what to reduce.
 absl::Status CheckSize(const Grid& grid, int64_t repeats) {
   int64_t cells = 1;
   const GridFactor* longest = nullptr;
@@ -180,7 +180,7 @@ AllocationShape Shape(int ranks, int cpus_per_rank, int gpus_per_rank, const v1:
   return shape;
 }
 
-// Whether the communication of this cell is measured.
+// Returns whether the communication of this cell is measured.
 bool IsMeasured(const RunSpec& run) { return run.ranks() > 1 && OverlapsCommunication(run.engine()); }
 
 // Returns why "measure: {communication: true}" would measure nothing. Returns nothing if it measures

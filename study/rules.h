@@ -48,7 +48,7 @@ struct ExpandedStudy {
   AllocationShape shape;         // for the study's largest cell
 };
 
-// Returns why a cell cannot run on the machine at hand; nothing if it can.
+// Returns why a cell cannot run on this machine or cluster; nothing if it can.
 using CellCheck = std::function<std::optional<FieldViolation>(const Cell& cell)>;
 
 // Checks everything that can be checked without a scheduler, applies `runs_here` to each cell, and expands

@@ -28,7 +28,7 @@ int SectionOf(absl::string_view field) {
 }
 
 // Returns RunSpec's field of a row of RunParameters(). Null while proto/scalelab/v1/run_spec.proto is older than the
-// table: deploy/generate brings it up to date.
+// table: deploy/generate updates it.
 const FieldDescriptor* FieldOf(const RunParameter& key) {
   static const auto& fields = *[] {
     auto* out = new std::vector<const FieldDescriptor*>;

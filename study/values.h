@@ -47,7 +47,7 @@ std::string WithCommas(int64_t number);
 // name is similar.
 std::string UnknownName(absl::string_view kind, absl::string_view word,
                         const std::vector<absl::string_view>& known);
-// The same for a key, but lists the known keys only if there is no suggestion.
+// Returns the same text for an unknown key, but lists the known keys only if there is no suggestion.
 std::string UnknownKey(absl::string_view word, const std::vector<absl::string_view>& known);
 // Returns what is wrong with `value` as the value of `key`; nothing if it is valid. With `any_choice`, a text
 // key accepts any text.

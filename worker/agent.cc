@@ -200,8 +200,8 @@ void Agent::Quit(Exit exit) {
   ExitIfQuiet();
 }
 
-// When quitting, exits as soon as no process is left. When leaving, waits for the final report for
-// `leave_within` at most; what is unsent by then remains in the event files.
+// When the agent quits, exits as soon as no process is left. After SIGTERM, also waits for the final report,
+// but at most for `leave_within`; events that have not been sent by then remain in the event files.
 void Agent::ExitIfQuiet() {
   if (quitting_) {
     if (AllEnded() && exited_)

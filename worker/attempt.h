@@ -96,7 +96,7 @@ class Attempt {
   int exit_status_ = 0;
   v1::Attempt::Cause cause_ = v1::Attempt::CAUSE_UNSPECIFIED;
   std::string message_;
-  std::map<std::string, std::string> software_;  // what the ranks trained with, known once they are gone
+  std::map<std::string, std::string> software_;  // of the ranks; known when they have ended
 };
 
 }  // namespace scalelab::worker

@@ -22,7 +22,7 @@ class BatchBuilder {
   // Records line `number` as malformed.
   void AddMalformed(int64_t number, absl::string_view reason);
 
-  // Whether the batch has an event that should be sent at once: epoch, finish or error.
+  // Returns whether the batch has an event that should be sent at once: epoch, finish or error.
   bool urgent() const { return urgent_; }
   // An upper estimate of the batch's serialized size in bytes.
   size_t bytes() const { return bytes_; }

@@ -125,8 +125,8 @@ ExitCause JudgeExit(const JobResult& result, const std::string& launcher, int ra
     return {v1::Attempt::RANK_KILLED, Sentence(what, said.text.empty() ? words : said.text)};
   }
   if (!any_started) {
-    // It is not the run's fault when Slurm does not know the job (any more), has no resources or
-    // does not answer.
+    // If Slurm does not have the job (any more), has no resources or does not answer, the run is
+    // not the cause.
     const bool slurm = launcher == "srun" && !absl::StrContains(said.text, "execve");
     return {slurm ? v1::Attempt::BOOT_FAIL : v1::Attempt::LAUNCH_ERROR,
             Sentence(absl::StrCat(launcher, " ended with status ", result.exit_status, " before a rank ran"),

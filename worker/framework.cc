@@ -31,8 +31,8 @@ class NativeFramework final : public Framework {
           absl::StrCat("Engine ", spec.engine(), " needs the trainer, but '", trainer_,
                        "' is not an executable program; build it (SCALELAB_TRAINER=ON) or set --trainer."));
     }
-    // Ranks of gloo and nccl rendezvous in the attempt's directory, whatever starts them. On Slurm, MPI needs
-    // its launcher even for one rank.
+    // Ranks of gloo and nccl always rendezvous in the attempt's directory; the launcher does not matter. On
+    // Slurm, MPI needs its launcher even for one rank.
     const bool automatic = spec.backend().empty() || spec.backend() == "auto";
     const bool mpi = spec.backend() == "mpi" || (automatic && spec.ranks() > 1);
     return RankProgram{{trainer_}, {}, mpi ? Rendezvous::kMpi : Rendezvous::kNone};

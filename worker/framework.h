@@ -28,10 +28,10 @@ struct RankProgram {
 class Framework {
  public:
   virtual ~Framework() = default;
-  // Whether this framework runs the engine ("native/ddp").
+  // Returns whether this framework runs the engine ("native/ddp").
   virtual bool Serves(absl::string_view engine) const = 0;
-  // Returns the program for an attempt whose engine this framework serves. FAILED_PRECONDITION if it is not
-  // installed on this node, or the study lacks something; the message is one sentence that says what to try.
+  // Returns the program for an attempt whose engine this framework serves. Returns FAILED_PRECONDITION if it
+  // is not installed on this node, or the study lacks something; the message suggests what to try.
   virtual absl::StatusOr<RankProgram> ProgramOf(const DesiredAttempt& attempt) const = 0;
 };
 

@@ -102,8 +102,9 @@ class GrpcCoordinatorClient final : public CoordinatorClient {
         polls_.erase(&call->context);
         calls_.erase(&call->context);
       }
-      // A call holds a reference to its channel. The last holder joins gRPC's threads, so it must not be one
-      // of them: a known error of gRPC uses memory there after freeing it (grpc/grpc pull request 32584).
+      // A call holds a reference to its channel. Releasing the last reference joins gRPC's threads, so the
+      // call must be released before `unfinished_` is decremented: if one of gRPC's threads released the last
+      // reference, gRPC would use freed memory (grpc/grpc pull request 32584).
       call.reset();
       done = nullptr;
       absl::MutexLock lock(&mutex_);

@@ -44,7 +44,8 @@ std::vector<int> CpusOf(const Desired& attempt, const LaunchHost& host, int plac
   return {first, first + static_cast<ptrdiff_t>(count * each)};
 }
 
-// The cores of all local ranks, "0,1/2,3", for scalelab-rank: only the MPI launcher knows its place.
+// Returns the cores of all local ranks, "0,1/2,3". scalelab-rank selects its part, because the MPI launcher
+// decides which rank a process is.
 std::string CpusOfAll(const Desired& attempt, const LaunchHost& host) {
   std::vector<std::string> places;
   for (int place = 0; place < RanksOn(attempt, 0).count; ++place)
@@ -100,8 +101,9 @@ Command Srun(const Desired& attempt, const RankProgram& program, std::vector<std
       // Without a limit, srun would wait forever for resources that a step of this job should get at once.
       "--immediate=60", "--kill-on-bad-exit=1", "--input=none", "--export=ALL",
       "--chdir=" + attempt.directory()};
-  // Every rank sees all GPUs of its node, as NCCL requires, and uses the one of its local rank. srun does
-  // that when no binding is set; --gpu-bind=none (22.05) hides the GPUs if there are two ranks or more.
+  // All GPUs of a node are visible to every rank there, as NCCL requires; a rank uses the one whose index is
+  // its local rank. srun makes all GPUs visible if no binding is set; with --gpu-bind=none (22.05) it hides
+  // them if there are two ranks or more.
   if (spec.gpus_per_rank() > 0) argv.push_back(absl::StrCat("--gres=gpu:", largest * spec.gpus_per_rank()));
   argv.push_back(host.rank_program);
   argv.insert(argv.end(), program.argv.begin(), program.argv.end());

@@ -47,12 +47,12 @@ struct LaunchPlan {
   std::string hosts;
 };
 
-// Returns the variables of the worker's `environment` ("NAME=value") that ranks inherit. It leaves out the
-// variables of a surrounding MPI or Slurm step, which would make the ranks believe that they belong to it (of
-// Slurm's variables, those that name the job stay), and scalelab's own variables, among them the secret.
+// Returns the variables of the worker's `environment` ("NAME=value") that ranks inherit. Leaves out the
+// variables of a surrounding MPI or Slurm step, because MPI would treat the ranks as part of that step, and
+// the variables of scalelab, which include the secret. Keeps the Slurm variables that identify the job.
 std::vector<std::string> InheritedEnvironment(const std::vector<std::string>& environment);
 
-// Returns the processes to start on the attempt's first node, which launches for all nodes.
+// Returns the processes to start on the attempt's first node, which launches for all nodes. Returns
 // FAILED_PRECONDITION if the attempt spans several nodes and the launcher is mpirun, or if an engine of one
 // process spans several nodes; INVALID_ARGUMENT if the attempt has no ranks.
 absl::StatusOr<LaunchPlan> PlanLaunch(const v1::SynchronizeResponse::DesiredAttempt& attempt,

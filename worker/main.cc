@@ -78,7 +78,7 @@ int main(int argc, char** argv) {
   const int code = scalelab::worker::Main(argc, argv);
   spdlog::shutdown();
   fflush(nullptr);
-  // Not exit(): a gRPC thread may still be releasing its last call while the destructors of the library's
-  // statics would run.
+  // Use _exit, which runs no destructors of static objects: a thread of gRPC may still be releasing its last
+  // call and using them.
   _exit(code);
 }

@@ -16,7 +16,8 @@ v1::NodeInfo ReadNodeInfo();
 std::vector<int> AllowedCpus();
 // Returns the machine's host name.
 std::string HostName();
-// Whether a process may read a sibling's memory (process_vm_readv). Containers and Yama often forbid it.
+// Returns whether a process may read a sibling's memory (process_vm_readv). Containers and Yama
+// often forbid it.
 bool SingleCopyAllowed();
 // Returns the SHA-256 of a file in hexadecimal; empty if the file cannot be read.
 std::string FileSha256(const std::string& path);

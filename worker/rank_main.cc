@@ -1,6 +1,6 @@
-// scalelab-rank PROGRAM ARGS...: a wrapper that mpirun or srun starts in place of PROGRAM. It sets the
-// variables that every rank has (docs/users/write-a-training-script.md), whatever started it, redirects the output, and
-// then executes PROGRAM. It uses nothing but libc, because it is started once per rank.
+// scalelab-rank PROGRAM ARGS...: a wrapper that mpirun or srun starts in place of PROGRAM. It sets the variables that
+// every rank has with any launcher (docs/users/write-a-training-script.md), redirects the output, and then executes
+// PROGRAM. It uses nothing but libc, because it is started once per rank.
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>

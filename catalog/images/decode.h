@@ -40,7 +40,8 @@ absl::StatusOr<Image> DecodeImage(absl::string_view file, int eighths = 8);
 // if none does.
 int SmallestScale(double from, int to);
 
-// Returns all bytes of a file. INVALID_ARGUMENT with one sentence that names the path if it cannot be read.
+// Returns all bytes of a file. Returns INVALID_ARGUMENT with a message that names the path if the file
+// cannot be read.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
 }  // namespace scalelab

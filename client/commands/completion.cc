@@ -1,5 +1,5 @@
-// `scalelab completion SHELL`: prints a completion script that is generated from the command
-// line's own definition.
+// `scalelab completion SHELL`: prints a completion script that is generated from the definition of
+// the command line.
 #include <set>
 
 #include "absl/strings/str_cat.h"

@@ -16,8 +16,8 @@ namespace scalelab::client {
 
 // Returns a list of names and values, one per line. Entries without a value are omitted.
 Section Facts(std::vector<std::pair<std::string, Cell>> facts);
-// Returns one row per study. Refers to `studies`, which must outlive the printing; the same holds for
-// the messages below.
+// Returns one row per study. This section and the next two refer to their arguments, which must exist until
+// the sections are printed.
 Section StudyTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Study>& studies);
 // Returns one row per run.
 Section RunTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Run>& runs);

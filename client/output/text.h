@@ -41,9 +41,9 @@ std::string KeyText(const google::protobuf::Struct& key);
 // Like KeyText, but without the names of axes whose values are strings: "native/ddp fp32 ranks=4".
 std::string ShortKeyText(const google::protobuf::Struct& key);
 
-// "OUT_OF_MEMORY" -> "out_of_memory"; "..._UNSPECIFIED" -> "".
+// Converts an enum name: "OUT_OF_MEMORY" to "out_of_memory", "..._UNSPECIFIED" to "".
 std::string EnumText(const std::string& name);
-// "studies/7/runs/12" -> "12".
+// Returns the last part of a resource name: "12" for "studies/7/runs/12".
 std::string LastPart(absl::string_view name);
 
 // Removes control characters (line breaks become spaces), so that data from a server cannot

@@ -31,7 +31,7 @@ class PaceEstimate {
 };
 
 // Returns for example "studies/7 running: 3 of 40 runs done, 2 running, 35 queued, 1 failed", followed by the
-// reason why it waits, if any.
+// reason why the study waits, if there is one.
 std::string ProgressLine(const scalelab::v1::WatchStudyResponse& look);
 
 // Returns the display: a head line, a bar, and the running attempts that fit into `terminal.height`. No

@@ -62,8 +62,9 @@ std::vector<double> Differences(const Sample& a, const Sample& b) {
   return differences;
 }
 
-// Returns nothing when the total cost is not significantly above 0. `common`: the
-// cell, native/serial, native/none.
+// Returns the share of the communication cost that is hidden, or nothing if the total cost is
+// not significantly above 0. `common` has three samples of the same blocks: the cell,
+// native/serial and native/none.
 std::optional<v1::Estimate> HiddenShare(const std::vector<Sample>& common, const BlockBootstrap& bootstrap) {
   const size_t n = common[0].size();
   const std::vector<double> exposed = Differences(common[0], common[2]);

@@ -40,7 +40,7 @@ struct Steps {
 Steps StepsOf(int global_batch, absl::string_view name, const std::vector<const db::CurveRow*>& rows,
               const std::string& fingerprint, const std::vector<int>& block_of_repeat);
 
-// Computes the cost of a cell. Without native/none, `missing` of the result is set and nothing else.
+// Computes the cost of a cell. Without native/none, sets only `missing` of the result.
 scalelab::v1::CommunicationCost CompareSteps(const Steps& cell, const Steps& unsynchronised,
                                              const Steps& serial, const BlockBootstrap& bootstrap);
 

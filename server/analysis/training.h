@@ -5,8 +5,8 @@
 // speed is not comparable, and the curve shows a note.
 //
 // The loss of each of the first steps (mean over ranks) and the mean loss of each epoch are compared with
-// those of the reference: native/ddp, else native/horovod or native/serial, else the median of the engines at
-// each step or epoch.
+// those of the reference. The reference is native/ddp; if a study lacks it, native/horovod or native/serial;
+// if it lacks these too, the median of the engines at each step or epoch.
 //
 // Allowed relative differences:
 //
@@ -18,10 +18,11 @@
 //   an epoch                             15%                                   20%
 //
 // Rounding errors start at 1e-7 and grow from step to step, a hundredfold at learning rates at which the loss
-// first rises, until the losses differ like those of two seeds. Another recipe differs from the first step
-// on. docs/users/read-a-curve.md has the measurements. In an epoch rounding errors have reached the effect of
-// another seed, so the band is wide, and a slow drift of a few percent is not detected. For a loss below 0.2
-// the band is that of 0.2, because small absolute differences are large relative ones there.
+// first rises, until the losses differ like those of two seeds. An engine with another recipe differs from
+// the first step on. docs/users/read-a-curve.md has the measurements. In an epoch rounding errors have
+// reached the effect of another seed, so the band is wide, and a slow drift of a few percent is not detected.
+// For a loss below 0.2 the band of a loss of 0.2 is used, because small absolute differences are large
+// relative to such a loss.
 #pragma once
 
 #include <cstdint>

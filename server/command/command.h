@@ -23,7 +23,7 @@ struct SpawnOptions {
 };
 
 // Starts a process with the default action for every signal and no signal blocked. The caller reaps it.
-// FAILED_PRECONDITION: it could not be started.
+// Returns FAILED_PRECONDITION if the process cannot be started.
 absl::StatusOr<pid_t> Spawn(const SpawnOptions& options);
 
 // How a program ended and what it wrote.
@@ -39,8 +39,8 @@ struct CommandResult {
 
 // Runs a program to its end, with `input` as standard input and `environment` ("NAME=VALUE") as its whole
 // environment. Blocks until the program has ended, `timeout` has passed, or the descriptor `cancel` (-1:
-// none) is readable; the last two kill it. The program leads a process group that is killed before the call
-// returns. FAILED_PRECONDITION: it could not be started.
+// none) is readable; in the last two cases the program is killed. The program leads a process group that is
+// killed before the call returns. Returns FAILED_PRECONDITION if the program cannot be started.
 absl::StatusOr<CommandResult> RunCommand(const std::vector<std::string>& argv, const std::string& input,
                                          const std::vector<std::string>& environment, absl::Duration timeout,
                                          int cancel = -1);

@@ -22,20 +22,20 @@ Reason Make(Reason::Kind kind, std::string message, std::string subject = "", db
   return reason;
 }
 
-// Sets the time of the next try, unless it has passed: then the try is in flight.
+// Sets the time of the next try. Leaves it out if it has passed, because the try is then in flight.
 Reason TriedAgain(Reason reason, db::Micros next_try, db::Micros now) {
   if (next_try > now) SetTime(next_try, reason.mutable_next_try_time());
   return reason;
 }
 
-// "job 42", or "its job" before the scheduler has numbered it.
+// Returns "job 42", or "its job" while the job has no number yet.
 std::string JobText(const db::AllocationRow& row) {
   return row.external_id.empty() ? "its job" : absl::StrCat("job ", row.external_id);
 }
 
 std::string Because(const std::string& reason) { return reason.empty() ? "" : absl::StrCat(": ", reason); }
 
-// "1 run", "2 runs".
+// Returns "1 run" or "2 runs".
 std::string Count(size_t n, absl::string_view what) { return absl::StrCat(n, " ", what, n == 1 ? "" : "s"); }
 
 // Collects the reasons of one queued run, from the nearest to the farthest.
@@ -61,8 +61,8 @@ class Chain {
  private:
   std::string Name(int64_t run_id) const { return RunName(study_.row.id, run_id); }
 
-  // Returns the allocation that will serve the run; of several, the one that has got furthest. Null when
-  // there is none.
+  // Returns the allocation that may serve the run, or null if there is none. If several may, returns the one
+  // whose state is the most advanced.
   const LiveAllocation* Allocation() const {
     const LiveAllocation* best = nullptr;
     for (const int64_t id : study_.allocations) {

@@ -23,8 +23,8 @@ struct ParsedBatch {
   std::optional<double> last_loss;
 };
 
-// INVALID_ARGUMENT: the parts of the batch contradict each other, such as columns of unequal length or an end
-// position before the begin position.
+// Returns INVALID_ARGUMENT if the parts of the batch contradict each other, such as columns of unequal length
+// or an end position before the begin position.
 absl::StatusOr<ParsedBatch> ParseBatch(const v1::EventBatch& batch);
 
 }  // namespace scalelab::server

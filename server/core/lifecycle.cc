@@ -161,8 +161,8 @@ void Lifecycle::CancelIfSilent(LiveAllocation& allocation, db::Micros now, Effec
   }
 }
 
-// Whether one of its workers reported recently: then the allocation is not over, even if the scheduler does
-// not list it.
+// Returns whether one of the allocation's workers has reported within the worker timeout. Such an allocation
+// is not over, even if the scheduler does not list its job.
 bool Lifecycle::HasRecentReport(const LiveAllocation& allocation, db::Micros now) const {
   return std::any_of(allocation.workers.begin(), allocation.workers.end(), [&](const auto& worker) {
     return now - worker.second.last_seen <= options_.worker_timeout;

@@ -38,8 +38,8 @@ struct LifecycleOptions {
   // would replace the fair queue's.
   int max_pending_allocations = 4;
   std::function<std::string()> new_token;  // returns a new UUID at each call
-  // Returns the framework environment of an engine, or nothing for an engine without one. May be empty: no
-  // engine has one. Never blocks.
+  // Returns the framework environment of an engine, or nothing for an engine without one. If the function is
+  // not set, no engine has one. Never blocks.
   std::function<std::optional<v1::FrameworkEnvironment>(const std::string& engine)> environment_of;
 };
 
@@ -52,11 +52,11 @@ struct NewStudy {
 // Returns the time before an allocation's end in which no run may need it: its workers are warned
 // at its start.
 db::Micros EndMargin(const LiveAllocation& allocation);
-// Whether a run is expected to end before the allocation's time limit. The estimate is the longest run of its
-// cell so far, or of the study if the cell has none, plus a tenth.
+// Returns whether a run is expected to end before the allocation's time limit. The estimate is the longest
+// run of its cell so far, or of the study if the cell has none, plus a tenth.
 bool FitsInto(const LiveAllocation& allocation, const LiveStudy& study, int position, db::Micros now);
 
-// ALREADY_EXISTS: the request id belongs to a study with a different specification.
+// Returns ALREADY_EXISTS, the error for a request id that belongs to a study with a different specification.
 absl::Status RequestIdReused(const std::string& request_id, int64_t study_id);
 
 // Implemented in four files: users' requests, timeouts and bookkeeping in lifecycle.cc, reports of
@@ -66,15 +66,15 @@ class Lifecycle {
  public:
   Lifecycle(LifecycleOptions options, State& state) : options_(std::move(options)), state_(state) {}
 
-  // Returns the id of the new study, or of the study that was made with this request id before.
-  // ALREADY_EXISTS: that study has a different specification.
+  // Returns the id of the new study, or of the study that was made with this request id before. Returns
+  // ALREADY_EXISTS if that study has a different specification.
   absl::StatusOr<int64_t> Submit(NewStudy study, db::Micros now, Effects& fx);
   absl::Status CancelStudy(int64_t study_id, db::Micros now, Effects& fx);
   absl::Status CancelRun(int64_t study_id, int64_t run_id, db::Micros now, Effects& fx);
-  // FAILED_PRECONDITION: the study is not final.
+  // Returns FAILED_PRECONDITION if the study is not final.
   absl::Status DeleteStudy(int64_t study_id, Effects& fx);
 
-  // Records what a worker reports about its node. UNAUTHENTICATED: the allocation is over.
+  // Records what a worker reports about its node. Returns UNAUTHENTICATED if the allocation is over.
   absl::Status Observe(const std::string& allocation_token, const v1::SynchronizeRequest& request,
                        db::Micros now, Effects& fx);
   // Returns the desired state of the worker of this node.
@@ -98,7 +98,7 @@ class Lifecycle {
   void ExtendTimeouts(db::Micros gap);
   // Returns the tokens of the jobs to poll.
   std::vector<std::string> JobsToPoll() const;
-  // Whether a job is expected to start or end soon, so that polls should be frequent.
+  // Returns whether a job is expected to start or end soon, so that polls should be frequent.
   bool JobsChange() const;
 
  private:

@@ -55,7 +55,7 @@ void Lifecycle::ObserveAttempt(LiveAllocation& allocation, const WorkerState& wo
   if (status == request.attempts().end() && node != 0) return;  // this node only follows event files
   if (status == request.attempts().end()) {
     // The same worker instance gets the attempt with the next desired state. An attempt that an earlier
-    // instance reported and the new instance does not know is lost.
+    // instance reported and the new instance does not report is lost.
     const bool started = attempt->row.state != db::AttemptState::kAssigned || attempt->reported;
     if (started && attempt->reported_by != worker.instance) {
       EndAttempt(*attempt, db::AttemptState::kFailed, db::Cause::kWorkerLost,

@@ -33,7 +33,7 @@ std::string Fingerprint(const std::vector<v1::NodeInfo>& nodes);
 // Returns the hardware and software of the nodes as a JSON array.
 std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes);
 
-// Whether a failure with this cause is retried under `retry`.
+// Returns whether a failure with this cause is retried under `retry`.
 bool Retries(const v1::Retry& retry, db::Cause cause);
 
 }  // namespace scalelab::server

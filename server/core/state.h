@@ -83,7 +83,7 @@ struct WorkerState {
   bool leaving = false;
 };
 
-// Whether an allocation has not started.
+// Returns whether an allocation has not started.
 inline bool Waits(db::AllocationState state) {
   return state == db::AllocationState::kIntended || state == db::AllocationState::kPending;
 }
@@ -97,14 +97,14 @@ struct LiveAllocation {
   bool submitted = false;              // this process has submitted its job
   bool cancel_sent = false;
   bool ending = false;             // the scheduler reports that the job is ending
-  int served = 0;                  // number of attempts, as far as this process knows
+  int served = 0;                  // number of attempts; may lack those before a restart
   db::Micros listening_since = 0;  // when it started to run, or when this process started
   db::Micros leaving_since = 0;    // when the first of its workers reported that it leaves; 0: none has
   db::Micros retry_at = 0;         // when to submit its job again
   db::Micros ends_at = 0;  // end of its time limit; 0: it does not run, or the scheduler reports no limit
 };
 
-// Whether queued runs may still be assigned to the allocation.
+// Returns whether queued runs may still be assigned to the allocation.
 inline bool Serves(const LiveAllocation& allocation) {
   return allocation.row.state != db::AllocationState::kReleasing && !allocation.cancel_sent;
 }

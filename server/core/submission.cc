@@ -52,7 +52,8 @@ std::optional<FieldViolation> CheckEngine(const v1::StudySpec& spec, const Cell&
                                      "; try ", state->second.fix())};
 }
 
-// Checks the cell against the capacity. Capacity is 0 until Slurm has answered: then everything fits.
+// Checks whether the cell fits into the capacity. The capacity is 0 until Slurm has answered; until then
+// every cell fits.
 std::optional<FieldViolation> CheckFits(const v1::StudySpec& spec, const Cell& cell,
                                         const Scheduler& scheduler, const Capacity& capacity) {
   if (capacity.slots > 0 && capacity.gpus == 0 && cell.spec.backend() == "nccl") {

@@ -20,15 +20,15 @@ namespace scalelab::server {
 // engine takes precedence over one for its framework.
 struct EnvironmentConfig {
   std::string engine;
-  // Absolute path of a virtual environment. Absent: the one of deploy/frameworks, or with a container the
-  // Python in the container. Empty: the python3 of the modules.
+  // Absolute path of a virtual environment. If absent, the engine uses the environment of deploy/frameworks,
+  // or with a container the Python in the container. If empty, it uses the python3 of the modules.
   std::optional<std::string> venv;
   std::vector<std::string> modules;  // loaded first, in this order
   std::string container;             // image file or registry address; empty: none
 };
 
-// INVALID_ARGUMENT: one sentence that starts with the place of the error, which `at`
-// formats as "FILE:LINE:COLUMN".
+// Reads the value of the key `environments`. Returns INVALID_ARGUMENT with a message that starts with the
+// place of the error, which `at` formats as "FILE:LINE:COLUMN".
 absl::Status ReadEnvironments(const YAML::Node& node, const std::function<std::string(const YAML::Mark&)>& at,
                               std::vector<EnvironmentConfig>* environments);
 

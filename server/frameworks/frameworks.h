@@ -44,12 +44,12 @@ class Frameworks {
   ~Frameworks();  // calls Stop
   Frameworks(const Frameworks&) = delete;
 
-  // Returns the environment of an engine with an adapter, nothing for other engines. The versions are those
-  // of the last probe. Never blocks.
+  // Returns the environment of an engine with an adapter, nothing for other engines. The versions in it come
+  // from the last probe. Never blocks.
   std::optional<v1::FrameworkEnvironment> EnvironmentOf(const std::string& engine) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls `done` once with the state of each engine: during this call when all states are cached, else from
-  // another thread. Ignores unknown engines. UNAVAILABLE: scalelabd is stopping.
+  // another thread. Ignores unknown engines. Returns UNAVAILABLE if scalelabd is stopping.
   void Ask(const std::vector<std::string>& engines, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the probes in flight and answers all pending calls of Ask.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -99,9 +99,10 @@ class Scheduler {
   virtual ~Scheduler() = default;
   virtual std::string name() const = 0;  // "local", "slurm"
   virtual Capacity capacity() const = 0;
-  // Submits a job, or finds the one that already has this token; returns its external id. UNAVAILABLE: it is
-  // unknown whether the job was accepted, Poll finds out; RESOURCE_EXHAUSTED: a limit or quota, retry later;
-  // INVALID_ARGUMENT and PERMISSION_DENIED: the job will never be accepted.
+  // Submits a job, or finds the job that already has this token, and returns the job's external id. Returns
+  // UNAVAILABLE if it is unknown whether the job was accepted; Poll then shows it. Returns RESOURCE_EXHAUSTED
+  // if a limit or quota is reached; retry later. Returns INVALID_ARGUMENT or PERMISSION_DENIED if the job
+  // will never be accepted.
   virtual absl::StatusOr<std::string> Submit(const JobRequest& request) = 0;
   // Returns the script that Submit would submit; empty when the scheduler uses none.
   virtual std::string Script(const JobRequest& request) const = 0;
@@ -110,7 +111,7 @@ class Scheduler {
   virtual absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>& tokens) = 0;
   // Returns the partitions and nodes, for display. Costs one more query, so call it rarely.
   virtual absl::StatusOr<ClusterView> View() = 0;
-  // Ends a job. OK also when the job does not exist any more.
+  // Ends a job. Returns OK also if the job does not exist any more.
   virtual absl::Status Cancel(const std::string& token) = 0;
 };
 

@@ -18,8 +18,8 @@ class SlurmClient {
  public:
   explicit SlurmClient(absl::Duration timeout);
 
-  // Returns this user's jobs, also ended ones that squeue still lists; only those called `name` unless
-  // it is empty.
+  // Returns this user's jobs, including ended jobs that squeue still lists. If `name` is not empty, returns
+  // only jobs with this name.
   absl::StatusOr<Queue> Jobs(const std::string& name = "") const;
   // Returns jobs from the accounting database, also those that squeue does not list any more.
   absl::StatusOr<Queue> Accounted(const std::vector<std::string>& names) const;
@@ -30,7 +30,7 @@ class SlurmClient {
     Refusal refusal;
   };
   Submitted Submit(const JobRequest& request, const std::string& script) const;
-  // Cancels this user's jobs called `name`, or the one with `id`. OK also when there is none.
+  // Cancels this user's jobs called `name`, or the one with `id`. Returns OK also if there is none.
   absl::Status Cancel(const std::string& name, const std::string& id = "") const;
   // Properties of the cluster that are fixed while its controller runs.
   struct Site {

@@ -66,9 +66,9 @@ bool IsToken(absl::string_view text);
 // Returns at most `limit` characters of `text`, with everything but printable ASCII replaced by '?'.
 std::string Printable(absl::string_view text, size_t limit = 200);
 
-// Chooses among several jobs with one token, which exist when Slurm accepted a job although sbatch
-// failed: the running job, else one that has run, else the oldest pending one, else the oldest. `jobs`
-// must not be empty.
+// Chooses among several jobs with one token, which exist when Slurm accepted a job although sbatch failed.
+// Chooses the running job if there is one, then a job that has run, then the oldest pending job, then the
+// oldest job. `jobs` must not be empty.
 const QueueRow& Choose(const std::vector<QueueRow>& jobs);
 
 // Returns whether a job is pending or running.

@@ -43,8 +43,8 @@ struct SlurmSchedulerOptions {
   std::function<absl::Time()> now = absl::Now;
 };
 
-// FAILED_PRECONDITION: Slurm's programs are not installed. A controller that does not answer causes only a
-// log message; jobs are submitted when it answers again.
+// Returns FAILED_PRECONDITION if Slurm's programs are not installed. A controller that does not answer causes
+// only a log message; jobs are submitted when it answers again.
 //
 // capacity(), Script() and View() are safe to call from any thread; capacity() and Script() never block.
 absl::StatusOr<std::unique_ptr<Scheduler>> NewSlurmScheduler(SlurmSchedulerOptions options);

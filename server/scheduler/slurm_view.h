@@ -14,15 +14,15 @@ inline constexpr absl::string_view kSinfoColumns =
     "NodeList:0|,Partition:0|,Available:0|,Time:0|,StateLong:0|,CPUsState:0|,Memory:0|,Gres:0|,GresUsed:0|,"
     "Reason:0";
 
-// UNAVAILABLE: no line is valid. Ignores single malformed lines.
+// Parses the output of sinfo. Ignores malformed lines; returns UNAVAILABLE if no line is valid.
 absl::StatusOr<ClusterView> ParseView(absl::string_view text);
 
 // Adds up the nodes.
 Capacity CapacityOf(const ClusterView& view);
 
-// INVALID_ARGUMENT, one sentence: the partition (by default: the default one) has too few nodes that are
-// large enough, in whatever state, so the job would be pending forever. OK also when `view` does not
-// contain the partition.
+// Returns INVALID_ARGUMENT if the job would be pending forever, because its partition (or the default
+// partition) has too few nodes that are large enough. Counts nodes in any state. Returns OK if `view` does
+// not contain the partition.
 absl::Status CheckFits(const ClusterView& view, const JobRequest& request);
 
 }  // namespace scalelab::server

@@ -56,8 +56,9 @@ class Impl final : public RpcServer {
     builder.RegisterService(&results_);
     builder.RegisterService(&cluster_);
     builder.RegisterService(&workers_);
-    // Creates the socket without access for others, so that they can never connect. The mask applies to the
-    // whole process: it leaves the owner all permissions, which files of other threads may need meanwhile.
+    // Create the socket without permissions for other users, so that they can never connect. The umask
+    // applies to the whole process. It keeps all permissions of the owner, because other threads may create
+    // files at the same time.
     const mode_t before = umask(0077);
     server_ = builder.BuildAndStart();
     umask(before);

@@ -30,8 +30,8 @@ class RpcServer {
   virtual void Shutdown(absl::Duration grace) = 0;
 };
 
-// All references must outlive the server. FAILED_PRECONDITION or INVALID_ARGUMENT: an address cannot be
-// served; the message names it.
+// All references must outlive the server. Returns FAILED_PRECONDITION or INVALID_ARGUMENT if an address
+// cannot be served; the message names the address.
 absl::StatusOr<std::unique_ptr<RpcServer>> StartRpcServer(const RpcServerOptions& options,
                                                           Coordinator& coordinator, db::Store& store,
                                                           const Scheduler& scheduler, Frameworks& frameworks,

@@ -27,7 +27,7 @@ class RunService final : public v1::RunService::CallbackService {
                                        v1::ExplainRunResponse*) override;
 
  private:
-  // Both read the database; not for the core thread. FillRun leaves out attempts and results.
+  // Both read the database, so the core thread must not call them. FillRun leaves out attempts and results.
   absl::Status FillRun(const db::RunRow& row, v1::Run* run);
   absl::Status Fill(int64_t run_id, v1::Run* run);
 

@@ -39,9 +39,9 @@ class StudyService final : public v1::StudyService::CallbackService {
                                          v1::ExplainStudyResponse*) override;
 
  private:
-  // Reads the study from the database; not for the core thread.
+  // Reads the study from the database, so the core thread must not call it.
   absl::Status Fill(int64_t study_id, v1::Study* study);
-  // The part of CreateStudy after the look-up of the engines.
+  // Continues CreateStudy when the states of the engines are known.
   void Create(const v1::CreateStudyRequest& request, const std::string& owner, const FrameworkStates& engines,
               v1::CreateStudyResponse* response, grpc::ServerUnaryReactor* reactor);
 

@@ -23,8 +23,8 @@ using google::protobuf::Message;
 using google::protobuf::Struct;
 using google::protobuf::Value;
 
-// Whether 0 means "the default" for this field of the specification. A 0 written in a file is an error for
-// such a field.
+// Returns whether 0 means "the default" for this field of the specification. A 0 written in a file is an
+// error for such a field.
 bool ZeroIsDefault(absl::string_view field) {
   for (absl::string_view name : {"repeats", "scaling.global_batch", "scaling.batch_per_rank",
                                  "lr.reference_batch", "resources.cpus_per_rank"}) {
@@ -257,8 +257,8 @@ class StudyReader {
     return value;
   }
 
-  // Whether a word of a command names a file relative to the study file. It is made absolute because ranks
-  // start in another directory.
+  // Returns whether a word of a command names a file relative to the study file. It is made absolute because
+  // ranks start in another directory.
   static bool IsBeside(const std::string& word) { return word.starts_with("./") || word.starts_with("../"); }
 
   std::string Absolute(const std::string& path) const {

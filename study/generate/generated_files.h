@@ -1,5 +1,6 @@
-// The files that are made from the table of run parameters (catalog/run_parameters.def) and the API. They are part of the
-// repository, so that people and editors can read them; generated_files_test fails when one is out of date.
+// The files that are made from the API and the tables of run parameters and engines (catalog/run_parameters.def,
+// catalog/engines.cc). They are part of the repository, so that people and editors can read them. generated_files_test
+// fails when one is out of date.
 #pragma once
 
 #include <string>

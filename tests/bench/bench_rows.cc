@@ -1,10 +1,10 @@
 #include "tests/bench/bench_rows.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 namespace scalelab::bench {
 
@@ -23,8 +23,7 @@ double Seconds(const std::function<void()>& work) {
 double MedianMilliseconds(int times, const std::function<void()>& work) {
   std::vector<double> all;
   for (int i = 0; i < times; ++i) all.push_back(1e3 * Seconds(work));
-  std::nth_element(all.begin(), all.begin() + times / 2, all.end());
-  return all[times / 2];
+  return Median(std::move(all));
 }
 
 db::StudyRow Study(int64_t id) {

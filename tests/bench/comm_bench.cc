@@ -39,11 +39,6 @@ struct Contender {
   std::vector<double> seconds;  // of one all-reduce, one value per round
 };
 
-double Median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
 // Returns the seconds of one all-reduce on the slowest rank.
 double Measure(Communicator& communicator, const Contender& contender, const at::Tensor& tensor,
                int repeats) {

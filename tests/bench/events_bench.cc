@@ -30,11 +30,6 @@ struct Step {
   double with = 0, without = 0;
 };
 
-double Median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
 // Trains once. Returns nothing, after printing the reason, if the training failed.
 std::optional<Step> Train(const Cell& cell, const std::string& parent) {
   const std::string directory = parent + "/run", spec = directory + "/spec.json";

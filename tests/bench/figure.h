@@ -1,6 +1,7 @@
-// The result of a benchmark: one figure, and the value it is compared with in the same run.
+// The result of a benchmark: one figure, and the value that it is compared with in the same run.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -24,5 +25,11 @@ struct BenchOptions {
   std::vector<int> ranks = {1, 2};  // for `train`
   int rounds = 0;                   // for `train`; 0: as many as the scale gives
 };
+
+// Returns the median; of an even number of values, the upper of the middle two. `values` must not be empty.
+inline double Median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
 
 }  // namespace scalelab::bench

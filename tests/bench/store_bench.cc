@@ -12,7 +12,7 @@ namespace {
 using db::Store;
 using db::WriteBatch;
 
-// Returns commits of `points` points each, from 4 ranks in turn.
+// Returns commits of `points` points each, from 4 ranks, which take turns.
 std::vector<WriteBatch> PointBatches(int64_t points, int64_t total) {
   std::vector<WriteBatch> batches;
   const int64_t lines = std::max<int64_t>(1, points / kKeys / 4);

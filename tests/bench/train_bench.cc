@@ -113,11 +113,6 @@ double Python(const Cell& cell, bool channels_last, int steps, int warmup) {
   return cell.batch * cell.ranks / seconds;
 }
 
-double Median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
 // Returns the figures of both native engines in one cell. Empty if a contender failed; the reason is
 // then already printed.
 std::vector<Figure> Measure(const Cell& cell, int rounds, int steps, int warmup,

@@ -81,7 +81,7 @@ TEST_F(DevClusterTest, EveryNodeHasItsOwnNameMemoryAndProcesses) {
   EXPECT_EQ(cluster.RunOn(1, {"test", "-e", file}).code, 0);
   EXPECT_NE(cluster.RunOn(2, {"test", "-e", file}).code, 0);
   EXPECT_FALSE(std::filesystem::exists(file));
-  // A node has one PID 1 and one slurmd, and sees only its own processes.
+  // A node has one PID 1 and one slurmd, and only its own processes are visible in it.
   const Output processes = cluster.Control({"node", "2", "ps"});
   EXPECT_THAT(processes.out, HasSubstr(absl::StrCat("-N ", cluster.Node(2))));
   EXPECT_THAT(processes.out, Not(HasSubstr(cluster.Node(1))));

@@ -23,8 +23,8 @@ class SlurmService : public Service {
   std::vector<std::string> ProcessesOn(int i) const;
   // Returns the process id, inside node i, of the first process that runs this program; 0 if there is none.
   pid_t FindOn(int i, const std::string& program) const;
-  // Waits until no job is in the queue and no job process is on any node. Returns "" then, otherwise
-  // what is left.
+  // Waits until no job is in the queue and no job process is on any node, at most `seconds`. Returns what is
+  // left, or "" if nothing is left.
   std::string LeftBehind(int nodes, double seconds = 30) const;
 
  private:

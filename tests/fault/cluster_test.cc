@@ -104,9 +104,9 @@ class ClusterFaults : public testing::Test {
     cluster_.RunOn(node, {"kill", "-9", absl::StrCat(pid)});
   }
 
-  // Waits for the study, and meanwhile does the work of an administrator: a controller that lost a job
-  // may reuse its id for another job. Nodes that remember the first job refuse the second, and Slurm
-  // drains these nodes.
+  // Waits for the study, and meanwhile does the work of an administrator: a controller that lost a job may
+  // reuse its id for another job. Nodes that still have a record of the first job reject the second, and
+  // Slurm drains these nodes.
   int WaitFor(const std::string& study, double seconds) {
     int code = -1;
     for (const double end = Now() + seconds; Now() < end;) {

@@ -73,7 +73,7 @@ class KerasPytorch(PytorchDdp):
     def begin_evaluation(self):
         super().begin_evaluation()
         if self.ranks > 1:
-            # DDP does not synchronise the statistics: PyTorch sees them as parameters without gradients, not as buffers.
+            # DDP does not synchronise the statistics: for PyTorch they are parameters without gradients, not buffers.
             for statistics in self._network.variables(trainable=False).values():
                 dist.broadcast(statistics.value.data, 0)
 

@@ -12,7 +12,7 @@ namespace scalelab::worker {
 // have closed the descriptor. Retries for half a second, because another process may hold the lock for an
 // instant to test it.
 //
-// FAILED_PRECONDITION: another process holds the lock. Other errors are those of the system call.
+// Returns FAILED_PRECONDITION if another process holds the lock, or the error of a system call that failed.
 absl::StatusOr<int> LockFile(const std::string& path);
 
 }  // namespace scalelab::worker

@@ -1,5 +1,6 @@
-// Limits the size of the ranks' output files. A file over the limit is truncated to half of it. The beginning
-// stays, and because ranks append, so does their latest output.
+// Limits the size of the ranks' output files. A file that exceeds the limit is truncated to half the
+// limit. The beginning of the output is kept, and ranks continue to append, so the file also has
+// their latest output.
 #pragma once
 
 #include <cstdint>

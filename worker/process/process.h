@@ -19,7 +19,7 @@
 
 namespace scalelab::worker {
 
-// A process to start, in a session of its own.
+// A process to start, in a new session.
 struct Command {
   std::vector<std::string> argv;         // argv[0] is searched in PATH of `environment` if it has no '/'
   std::vector<std::string> environment;  // all of it, "NAME=value"

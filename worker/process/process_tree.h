@@ -21,12 +21,12 @@ struct ProcessInfo {
 // Reads all of /proc once.
 std::vector<ProcessInfo> DescendantsOf(pid_t root);
 
-// Reads the direct children of the calling thread, including zombies, from one file. False if the kernel does
-// not provide it.
+// Reads the direct children of the calling thread, including zombies, from one file. Returns false if the
+// kernel does not provide this file.
 bool ReadOwnChildren(std::vector<pid_t>* children);
 
-// Whether the process was started with `entry` ("NAME=value") in its environment. False also if its
-// environment cannot be read.
+// Returns whether the process was started with `entry` ("NAME=value") in its environment. Returns false also
+// if the environment cannot be read.
 bool HasEnvironment(pid_t pid, const std::string& entry);
 
 // Returns every living process of this machine that was started with `entry` ("NAME=value") in its

@@ -10,9 +10,9 @@
 
 namespace scalelab::worker {
 
-// Starts the command in a session of its own, with default signal handling and its output appended to its
-// files. The kernel kills it when the calling process dies. Returns its pid, or -1 and one sentence in
-// `*error`. The caller must be single-threaded.
+// Starts the command in a new session, with default signal handling, and appends its output to its files. The
+// kernel kills the started process when the calling process dies. Returns the pid, or -1 with an error
+// message in `*error`. The caller must be single-threaded.
 pid_t Spawn(const Command& command, std::string* error);
 
 }  // namespace scalelab::worker

@@ -227,7 +227,7 @@ class Spawner {
     }
   }
 
-  // Whether the spawner has a child that is not a job's command. It usually has none, which one
+  // Returns whether the spawner has a child that is not a job's command. It usually has none, which one
   // short read shows.
   bool MayHaveOrphans() {
     std::vector<pid_t> children;

@@ -2,8 +2,8 @@
 // outlives its job.
 //
 // The spawner is a subreaper: it adopts every descendant whose parent has died. So every process that a
-// command started, in whatever process group or session, stays below it in the process tree, and "no process
-// is left" can be decided from the tree.
+// command started, in any process group or session, stays below the spawner in the process tree, and the tree
+// shows whether a process is left.
 //
 // The states of a job:
 //

@@ -19,8 +19,8 @@ struct LaunchEnvironment {
 // Throws TrainerError if there is no specification or if a variable is not a number.
 LaunchEnvironment ReadLaunchEnvironment(int argc, char** argv);
 
-// Under an MPI launcher, asks the kernel to kill this process when the launcher dies, so that no rank
-// outlives its attempt. Does nothing in a process that was started without an MPI launcher.
+// Under an MPI launcher, sets the parent-death signal: the kernel kills this process when the launcher dies,
+// so that no rank outlives its attempt. Does nothing in a process that was started without an MPI launcher.
 void DieWithLauncher();
 
 // Executes this program again with GLIBC_TUNABLES set to use huge pages, unless that variable is set already.

@@ -8,7 +8,7 @@ import unittest
 import numpy as np
 import run
 
-# Relative to the loss of a rank, in each of ten steps. Engines add in different orders, and each step
+# Tolerance relative to the loss of a rank, in each of ten steps. Engines add in different orders, and each step
 # amplifies the rounding errors of the steps before. Measured: up to 4e-5, and 5e-6 in the first three steps.
 LOSS_TOLERANCE = 1e-4
 # Maximum distance of the parameters, relative to their change in ten steps (2-norm). Measured: 2e-3.

@@ -20,7 +20,7 @@ KINDS = {
     "keras-torch": ("keras/pytorch", CIFAR + IMAGENET),
     "mxnet": ("mxnet/kvstore", CIFAR + ("resnet50",)),
 }
-# Relative to the largest logit. The test prints the largest difference it measures.
+# Tolerance relative to the largest logit. The test prints the largest difference it measures.
 TOLERANCE = 1e-4
 
 KIND = sys.argv.pop() if len(sys.argv) > 1 else "keras2"

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import types
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 ADAPTERS = os.path.join(SOURCE, "worker", "adapters")
@@ -14,30 +15,9 @@ from scalelab import recipe  # noqa: E402
 SKIPPED = 77  # exit status that ctest treats as skipped
 
 
-@dataclasses.dataclass
-class Engine:
-    """The worker's properties of an engine."""
-
-    environment: str
-    script: str
-    mpi: bool = False  # ranks are started by mpirun
-    one_process: bool = False  # all replicas in one process
-
-
-ENGINES = {
-    "pytorch/ddp": Engine("pytorch", "pytorch_ddp.py"),
-    "pytorch/dp": Engine("pytorch", "pytorch_dp.py", one_process=True),
-    "pytorch/fsdp": Engine("pytorch2", "pytorch_fsdp.py"),
-    "horovod/pytorch": Engine("pytorch", "horovod_pytorch.py", mpi=True),
-    "horovod/tensorflow": Engine("tensorflow", "horovod_tensorflow.py", mpi=True),
-    "horovod/mxnet": Engine("mxnet", "horovod_mxnet.py", mpi=True),
-    "tensorflow/mirrored": Engine("tensorflow", "tensorflow_mirrored.py", one_process=True),
-    "tensorflow/multiworker-mirrored": Engine("tensorflow", "tensorflow_multiworker.py"),
-    "keras/tensorflow": Engine("keras-tensorflow", "keras_tensorflow.py"),
-    "keras/jax": Engine("keras-jax", "keras_jax.py"),
-    "keras/pytorch": Engine("pytorch2", "keras_pytorch.py"),
-    "mxnet/kvstore": Engine("mxnet", "mxnet_kvstore.py"),
-}
+with open(os.path.join(ADAPTERS, "scalelab", "run_parameters.json"), encoding="utf-8") as _file:
+    # The rows of catalog/engines.cc whose engine has an adapter, by the engine's name.
+    ENGINES = {row["name"]: types.SimpleNamespace(**row) for row in json.load(_file)["engines"] if row["program"] == "adapter"}
 
 
 @dataclasses.dataclass

@@ -1,4 +1,4 @@
-// The files that are made from the table of run parameters agree with it.
+// The generated files agree with the tables of run parameters and engines.
 #include "study/generate/generated_files.h"
 
 #include <fstream>
@@ -22,7 +22,8 @@ TEST(GeneratedFiles, AreUpToDate) {
   for (const GeneratedFile& file : *files) {
     // Not EXPECT_EQ: it would print both files.
     EXPECT_TRUE(Read(std::string(SCALELAB_TOP) + "/" + file.path) == file.text)
-        << file.path << " does not agree with catalog/run_parameters.def; run deploy/generate";
+        << file.path
+        << " does not agree with catalog/run_parameters.def and catalog/engines.cc; run deploy/generate";
   }
 }
 

@@ -30,7 +30,7 @@ class OnGpu : public Trainer {
     spec.update(more);
     return spec;
   }
-  // The same whatever the slices of a batch.
+  // Does not depend on how a batch is divided among ranks.
   static json Frozen(json more = json::object()) {
     json spec = {{"batch_norm", "eval"}, {"learning_rate", 0.001}};
     spec.update(more);

@@ -12,8 +12,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// Relative to the loss. The ranks add in another order, and each step multiplies the rounding of those
-// before.
+// Tolerance relative to the loss. The ranks add in another order, and each step amplifies the rounding errors
+// of the steps before.
 constexpr double kTolerance = 2e-3;
 
 std::vector<std::string> Backends() {
@@ -28,7 +28,7 @@ class Engines : public Trainer, public testing::WithParamInterface<std::string> 
  protected:
   static json Frozen(json more = json::object()) {
     json spec = {{"batch_norm", "eval"},
-                 {"learning_rate", 0.001}};  // the same whatever the slices of a batch
+                 {"learning_rate", 0.001}};  // does not depend on how a batch is divided
     spec.update(more);
     return spec;
   }

@@ -10,7 +10,7 @@ from .errors import RunError
 from .image_server import ServedData
 
 _SYNTHETIC_TRAIN = 50_000  # at most
-_SYNTHETIC_BYTES = 200 << 20  # of training images, unless train_samples asks for more
+_SYNTHETIC_BYTES = 200 << 20  # of training images, unless train_samples is set
 _RECORD = 1 + 3 * 32 * 32
 _CHUNK = 1000
 

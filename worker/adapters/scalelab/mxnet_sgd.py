@@ -7,7 +7,8 @@ from . import recipe
 class RecipeSgd(mx.optimizer.Optimizer):
     """v = m * v + g + wd * p; p -= rate * v, where g is the summed gradient times rescale_grad; a key's k-th update is step k.
 
-    Keys from `sums` on are not parameters: their values become the sum over the ranks, which implements Engine.sum_over_ranks.
+    `sums` is the first key that is no parameter. The values of this key and later keys become the sum over the ranks, which
+    implements Engine.sum_over_ranks.
     """
 
     def __init__(self, spec, steps_per_epoch, sums, rescale_grad):

@@ -1,7 +1,8 @@
 """The specification of a run: RunSpec of proto/scalelab/v1/run_spec.proto, read from its protobuf JSON.
 
 The fields, their defaults and their ranges come from run_parameters.json, which deploy/generate writes from the table in
-catalog/run_parameters.def. worker/trainer/training_spec.cc reads the same file of a run by the same rules.
+catalog/run_parameters.def. The native trainer parses specifications by the same
+rules (worker/trainer/training_spec.cc).
 """
 import json
 import math

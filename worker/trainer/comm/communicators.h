@@ -10,10 +10,10 @@
 
 namespace scalelab::trainer {
 
-// Creates the communicator for `spec.backend`. "auto" means solo for one rank and mpi for several. `device`
-// holds the run's tensors; mpi and gloo copy GPU tensors through the host. Throws TrainerError if the backend
-// is unknown or not in this build, or if the launcher started another number of ranks than the
-// specification asks for.
+// Creates the communicator for `spec.backend`. "auto" means solo for one rank and mpi for several.
+// `device` holds the run's tensors; mpi and gloo copy GPU tensors through the host. Throws TrainerError
+// if the backend is unknown or not in this build, or if the launcher started another number of ranks than
+// the specification selects.
 std::unique_ptr<Communicator> MakeCommunicator(const TrainingSpec& spec, const LaunchEnvironment& environment,
                                                at::Device device = at::kCPU);
 

@@ -25,8 +25,8 @@ std::string NodeName();
 std::vector<std::string> GatherNodes(Communicator& communicator, const std::string& mine);
 
 // Replaces `flat` by its sum or average over all ranks of the communicator; the result is the same on all
-// ranks, bit for bit. RingAllReduce says which tensors are allowed. All ranks call with the same layout, for
-// which Equal() holds.
+// ranks, bit for bit. The same tensors are allowed as for RingAllReduce. All ranks call with the same layout,
+// for which Equal() holds.
 //
 // The algorithm is that of HOROVOD_HIERARCHICAL_ALLREDUCE (NCCLHierarchicalAllreduce in horovod/common/ops):
 // the ranks of a node reduce-scatter, ranks with the same place in their nodes all-reduce their block, and

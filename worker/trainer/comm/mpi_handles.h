@@ -23,7 +23,7 @@ struct MpiHandles {
   MPI_Op half_sum = MPI_OP_NULL, half_max = MPI_OP_NULL;
   MPI_Op bfloat16_sum = MPI_OP_NULL, bfloat16_max = MPI_OP_NULL;
 
-  // Creates the communicator with ranks numbered by `rank`, whatever order the launcher chose.
+  // Creates the communicator with ranks numbered by `rank`, even if the launcher chose another order.
   void Create(int rank);
   void Free();
   MPI_Datatype TypeOf(const at::Tensor& tensor) const;

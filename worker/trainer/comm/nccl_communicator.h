@@ -17,7 +17,7 @@ class NcclChannel;
 class NcclWatchdog;
 class PeerWatch;
 
-// Collective operations run on a stream of their own. Each one starts after the work that was on the caller's
+// Collective operations run on a separate stream. Each one starts after the work that was on the caller's
 // current stream when it was started; work that is enqueued there after Wait runs after it. Wait does not
 // block the host. Tensors in host memory, which are few and small in training, are copied through the GPU,
 // and the call returns when the operation has ended.

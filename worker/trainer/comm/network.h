@@ -13,8 +13,9 @@ std::string DescribeHost();
 std::string HostName();
 
 // Returns the address under which the other ranks reach this rank's machine, given the descriptions of all
-// ranks. This is loopback if all ranks share a machine; else an address in a network that another machine is
-// in too; else the source address that the kernel chooses towards another machine.
+// ranks. Returns loopback if all ranks share a machine. Otherwise prefers an address in a network that
+// another machine is also in, and falls back to the source address that the kernel chooses for connections
+// to another machine.
 std::string ChooseAddress(const std::vector<std::string>& hosts, int rank);
 
 // An owned file descriptor, closed by the destructor.

@@ -40,12 +40,12 @@ class PeerWatch {
   void Leave();
 
   // Sets a function that is called once as soon as a failure is known, at once if it is known already. It
-  // must interrupt whatever this rank waits for. It runs on the thread of the watch or the
+  // must interrupt any operation that this rank waits for. It runs on the thread of the watch or the
   // caller of Investigate.
   void OnCondemned(std::function<void()> interrupt);
 
-  // Report this rank's progress through the collective operations, which all ranks count alike. `what` must
-  // be a string literal.
+  // Report this rank's progress through the collective operations, which all ranks count in the same way.
+  // `what` must be a string literal.
   void Started(const char* what);
   void Finished(const char* what);
 

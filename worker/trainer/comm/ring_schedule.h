@@ -12,8 +12,9 @@ namespace scalelab::trainer {
 //   - MpiCommunicator's blocking all-reduce calls MPI directly, without an Operation for each message;
 //   - GlooCommunicator's reduce-scatter keeps its input and sums in a buffer of one block.
 
-// Reduce-scatter: `exchange` adds what it receives to block `incoming`. A block starts at the place after its
-// owner and is complete when it arrives at its owner. After the last hop block `place` is complete.
+// Reduce-scatter: `exchange` adds the received values to block `incoming`. Block k starts at place k + 1,
+// travels around the ring and is complete when it arrives at place k. So after the last hop, each place has
+// its own block: block `place` is complete.
 template <typename Exchange>
 void ForEachReduceScatterHop(int place, int places, const Exchange& exchange) {
   for (int hop = 1; hop < places; ++hop) {
@@ -21,8 +22,8 @@ void ForEachReduceScatterHop(int place, int places, const Exchange& exchange) {
   }
 }
 
-// All-gather: `exchange` replaces block `incoming` by what it receives. Block `place` must be complete; after
-// the last hop all blocks are complete.
+// All-gather: `exchange` overwrites block `incoming` with the received values. Block `place` must be complete
+// at the start. After the last hop all blocks are complete.
 template <typename Exchange>
 void ForEachAllGatherHop(int place, int places, const Exchange& exchange) {
   for (int hop = 1; hop < places; ++hop) {

@@ -9,7 +9,7 @@
 
 namespace scalelab::trainer {
 
-// Copies each tensor to pinned host memory on a stream of its own, while the GPU computes, and back on the
+// Copies each tensor to pinned host memory on a separate stream, while the GPU computes, and back on the
 // waiting thread's current stream. Operations start in the order of the calls, each after its tensor has
 // arrived on the host. Only calls to this object check for arrival, so operations start late while the
 // calling thread does other work. Tensors in host memory are passed on.

@@ -55,8 +55,8 @@ ImageShape ReadShape(const TrainingSpec& spec);
 // "synthetic": images of spec.image_size x spec.image_size pixels in spec.classes classes (0: as CIFAR-10).
 // An image is a pattern of its class under noise; it depends on its index, not on the seed. By default the
 // training set has 50,000 images or as many as fit into 200 MiB (17,066 of 64 x 64 pixels, 1,393 of 224 x
-// 224). With spec.train_samples it has that many, up to 50,000, whatever memory they take on each rank. The
-// test set has a fifth of the default number.
+// 224). With spec.train_samples it has that many, up to 50,000, even if they need more memory on each rank.
+// The test set has a fifth of the default number.
 //
 // Throws TrainerError of kind data.
 Dataset LoadDataset(const TrainingSpec& spec);

@@ -11,8 +11,8 @@ namespace scalelab::trainer {
 // more, smaller step.
 enum class LastBatch { kDrop, kKeep };
 
-// Each epoch is one permutation of all samples, drawn from (seed, epoch) alone. Step k of the epoch trains on
-// its k-th `global_batch` samples, whatever the number of ranks; rank r takes the r-th contiguous slice of
+// Each epoch is one permutation of all samples, drawn from (seed, epoch) alone. Step k of the epoch trains
+// on its k-th `global_batch` samples, for any number of ranks; rank r takes the r-th contiguous slice of
 // them. Slices of a smaller last batch differ by at most one sample; a last batch with fewer samples than
 // ranks is always dropped.
 class ShardedSampler {

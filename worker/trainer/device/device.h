@@ -12,8 +12,8 @@ namespace scalelab::trainer {
 int VisibleGpus();
 
 // Returns the device for field `device` of the specification. "auto" means a GPU for backend nccl or if
-// gpus_per_rank is set, provided that this build supports GPUs. Of the GPUs that it sees, a rank takes the
-// one with the number of its local rank. Throws TrainerError if there is no GPU.
+// gpus_per_rank is set, provided that this build supports GPUs. A rank uses the visible GPU whose index is
+// its local rank. Throws TrainerError if there is no GPU.
 at::Device ChooseDevice(const TrainingSpec& spec, int local_rank);
 
 // Makes `device` the calling thread's device. Single-precision operations then use TensorFloat-32 if `tf32`,

@@ -8,9 +8,9 @@
 
 namespace scalelab::trainer {
 
-// Returns 16 hexadecimal digits that depend on the bytes of all tensors, each in logical
-// (contiguous) order whatever its memory format. Pass parameters only: running statistics may differ
-// between ranks (batch_norm "train").
+// Returns 16 hexadecimal digits that depend on the bytes of all tensors, each in logical (contiguous)
+// order, so the memory format does not matter. Pass parameters only: running statistics may differ between
+// ranks (batch_norm "train").
 std::string ParameterHash(const std::vector<at::Tensor>& tensors);
 
 }  // namespace scalelab::trainer

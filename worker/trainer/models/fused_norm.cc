@@ -29,8 +29,9 @@ void ForRows(const Block& block, const Body& body) {
                    [&](int64_t first, int64_t last) { body(first, last - first); });
 }
 
-// Returns two sums for each channel over all rows; body(first row, rows, sums, other sums) adds to them. The
-// parts of the threads are added in the order of rows, so the result depends only on the number of threads.
+// Returns two sums for each channel over all rows. Each thread calls body(first row, rows, sums, other sums),
+// which adds its rows to the sums of this thread. The sums of the threads are then added in the order of
+// rows, so for a given number of threads the result is always the same.
 template <typename Body>
 std::vector<double> SumRows(const Block& block, const Body& body) {
   const int64_t parts =

@@ -18,10 +18,9 @@ TEST(Downsample, KeepsAllWhenThereAreNoMoreThanAskedFor) {
 }
 
 TEST(Downsample, TakesTheLargestTriangleOfEachBucket) {
-  // Buckets {1, 2} and {3, 4} between 0 and 5. From (0, 0) with the mean (3.5, 0.5) as third corner: areas
-  // |-3.5 * 0 + ...| of point 1 (1, 0): |(-3.5)(0) - (0 - 1)(0.5)| = 0.5, of point 2 (2, 9): |-31.5 + 1|
-  // = 30.5. Then from (2, 9) with (5, 0): point 3 (3, 1): |(-3)(-8) - (-1)(-9)| = 15, point 4 (4, 0): |27 -
-  // 18| = 9.
+  // The buckets between the ends 0 and 5 are {1, 2} and {3, 4}. Twice the areas of the triangles, computed by
+  // hand: with the corners (0, 0) and (3.5, 0.5), the mean of the second bucket, 0.5 for point 1 and 30.5 for
+  // point 2. With the corners (2, 9) and (5, 0), 15 for point 3 and 9 for point 4.
   EXPECT_THAT(Downsample({0, 1, 2, 3, 4, 5}, {0, 0, 9, 1, 0, 0}, 4), ElementsAre(0, 2, 3, 5));
 }
 

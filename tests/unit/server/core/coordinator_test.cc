@@ -118,7 +118,7 @@ class CoordinatorTest : public testing::Test {
     coordinator_->Read([&](const State* state) { health.set_value(state->scheduler); });
     return health.get_future().get();
   }
-  // Polls until the coordinator knows that the scheduler fails, or that it answers again.
+  // Polls until the coordinator has recorded that the scheduler fails, or that it answers again.
   void PollUntil(bool away) {
     scheduler_->away = away;
     const absl::Time deadline = absl::Now() + absl::Seconds(20);

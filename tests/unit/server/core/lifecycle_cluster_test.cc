@@ -141,7 +141,7 @@ TEST(LifecycleOnClusters, ARunThatCouldNotEndInTimeIsLeftToTheNextAllocation) {
 }
 
 TEST(LifecycleOnClusters, WhyAnInterruptedAttemptEndedIsForTheSchedulerToSay) {
-  for (const bool leaving : {false, true}) {  // whichever of the two the signal reached first
+  for (const bool leaving : {false, true}) {  // the signal may reach either of the two first
     OneRun w;
     auto ended =
         World::Ended(w.token, 143, leaving ? v1::Attempt::CAUSE_UNSPECIFIED : v1::Attempt::RANK_KILLED);

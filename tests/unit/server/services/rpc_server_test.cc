@@ -129,7 +129,7 @@ class RpcServerTest : public testing::Test {
     v1::CreateStudyResponse created;
     ASSERT_TRUE(v1::StudyService::NewStub(Unix())->CreateStudy(Context().get(), create, &created).ok());
   }
-  // Whether the core thread answers within five seconds.
+  // Returns whether the core thread answers within five seconds.
   bool CoreAnswers() {
     auto answered = std::make_shared<std::promise<std::thread::id>>();
     auto future = answered->get_future();

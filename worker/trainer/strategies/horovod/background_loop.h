@@ -27,7 +27,7 @@ namespace scalelab::trainer::horovod {
 // steps. A cycle starts `cycle_seconds` after the previous one, or at once if this rank has closed its step
 // and has nothing left to collect.
 //
-// GPU tensors are packed and reduced on a stream of their own, in parallel with the computation.
+// GPU tensors are packed and reduced on a separate stream, in parallel with the computation.
 //
 // Only one thread at a time may call. The next Close, Join or Open throws a failure of the background thread.
 class BackgroundLoop {

@@ -110,16 +110,16 @@ void Controller::Sort(std::vector<Request> fresh, Clock::time_point now) {
     if (match == ResponseCache::Match::kChanged) changed_[slot] = true;
     unknown_.push_back(std::move(request));
   }
-  // Negotiates a known tensor again if ranks keep it waiting too long, so that rank 0 sees which
-  // ranks these are.
+  // Negotiates a known tensor again if it has waited too long for other ranks, so that rank 0 can
+  // report these ranks.
   for (const auto& [slot, pending] : known_) {
     if (stalls_.Stalled(std::chrono::duration<double>(now - pending.since).count())) changed_[slot] = true;
   }
 }
 
 Controller::Agreement Controller::AgreeOnBits(const CycleInput& input) {
-  // The status word, then three bits per slot: "this rank agrees to reduce it", "not submitted here", "not
-  // out of date".
+  // The vector has the status word and three bit sets with one bit per slot of the cache: this rank agrees to
+  // reduce the tensor; this rank has not submitted it; the cached request is still valid on this rank.
   const int64_t slots = cache_.slots(), words = (slots + 63) / 64;
   const at::Tensor vector = at::zeros({1 + 3 * words}, at::kLong);
   auto* bits = static_cast<int64_t*>(vector.data_ptr());

@@ -63,7 +63,7 @@ class Controller {
   std::map<int64_t, Pending> known_;  // submitted here and in the cache, by slot
   std::vector<Request> unknown_;      // to be negotiated in this cycle
   std::set<std::string> unanswered_;  // names sent to rank 0 and not answered yet
-  std::vector<bool> changed_;         // slots that this rank wants erased
+  std::vector<bool> changed_;         // slots that this rank proposes to erase
   Negotiation negotiation_;           // used on rank 0
   std::vector<bool> closed_ranks_;    // used on rank 0
 };

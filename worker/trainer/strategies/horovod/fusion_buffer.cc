@@ -11,8 +11,8 @@ int64_t PaddedSize(const at::Tensor& tensor) {
   return (tensor.numel() + step - 1) / step * step;
 }
 
-// Copies between flat tensors. Torch's copy on the CPU would start a second team of threads on
-// the calling thread.
+// Copies between flat tensors. On the CPU it uses memcpy: Tensor::copy_ would start a second OpenMP thread
+// team for the calling thread.
 void Copy(const at::Tensor& to, const at::Tensor& from) {
   if (to.is_cpu()) {
     std::memcpy(to.data_ptr(), from.data_ptr(), from.nbytes());

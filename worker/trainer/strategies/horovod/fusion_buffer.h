@@ -14,7 +14,7 @@ at::Tensor FlatView(const at::Tensor& tensor);
 class FusionBuffer {
  public:
   // Copies flat tensors of one type and device one after another, each padded with zeros to a multiple of 64
-  // of type kByte. Returns the filled part.
+  // bytes. Returns the filled part of the memory.
   at::Tensor Pack(const std::vector<at::Tensor>& tensors);
 
   // Copies each tensor back from the result of Pack for the same tensors.

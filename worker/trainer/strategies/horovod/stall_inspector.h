@@ -16,8 +16,8 @@ class StallInspector {
 
   bool Stalled(double seconds) const { return limit_ > 0 && seconds >= limit_; }
 
-  // Returns a warning for each tensor that has waited for the limit, and again after each further
-  // multiple of it.
+  // Returns a warning for each tensor whose waiting time has reached the limit, and another one at each
+  // further multiple of the limit.
   std::vector<std::string> Inspect(const std::vector<Waiting>& waiting);
 
  private:
