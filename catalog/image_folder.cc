@@ -24,7 +24,7 @@ namespace {
 constexpr char kLayout[] = "the layout of imagefolder is DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg";
 constexpr char kMagic[] = "scalelab-index 1 ";
 
-using Names = std::vector<std::string>;
+using FileNames = std::vector<std::string>;
 
 std::string PartDirectory(const std::string& dir, ImagePart part) {
   return absl::StrCat(dir, part == ImagePart::kTrain ? "/train" : "/val");
@@ -39,7 +39,7 @@ bool IsImageName(absl::string_view name) {
 
 // Returns the sorted names of the directories in `path`, or of everything else. Skips names that start
 // with a dot.
-absl::StatusOr<Names> List(const std::string& path, bool directories) {
+absl::StatusOr<FileNames> List(const std::string& path, bool directories) {
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(path.c_str()), closedir);
   if (!dir) {
     if (errno == ENOENT || errno == ENOTDIR)
@@ -47,7 +47,7 @@ absl::StatusOr<Names> List(const std::string& path, bool directories) {
     return absl::InvalidArgumentError(absl::StrCat(
         "directory ", path, " cannot be read: ", std::strerror(errno), "; check its permissions"));
   }
-  Names names;
+  FileNames names;
   errno = 0;
   while (const dirent* entry = readdir(dir.get())) {
     if (entry->d_name[0] == '.') continue;
@@ -68,7 +68,7 @@ absl::StatusOr<Names> List(const std::string& path, bool directories) {
 }
 
 // Returns the number of class `name`, or nothing.
-std::optional<int> Find(const Names& classes, absl::string_view name) {
+std::optional<int> Find(const FileNames& classes, absl::string_view name) {
   const auto it = std::lower_bound(classes.begin(), classes.end(), name);
   if (it == classes.end() || *it != name) return std::nullopt;
   return static_cast<int>(it - classes.begin());
@@ -81,15 +81,15 @@ absl::Status UnknownClass(const std::string& directory, absl::string_view name) 
 }
 
 absl::StatusOr<ImageList> ListByDirectories(const std::string& directory, ImagePart part,
-                                            const Names& classes) {
-  const absl::StatusOr<Names> present = List(directory, true);
+                                            const FileNames& classes) {
+  const absl::StatusOr<FileNames> present = List(directory, true);
   if (!present.ok()) return present.status();
   ImageList list(directory, classes);
   for (const std::string& name : *present) {
     const std::optional<int> label = Find(classes, name);
     if (!label) return UnknownClass(directory, name);
     const std::string path = absl::StrCat(directory, "/", name);
-    const absl::StatusOr<Names> files = List(path, false);
+    const absl::StatusOr<FileNames> files = List(path, false);
     if (!files.ok()) return files.status();
     const int64_t before = list.size();
     for (const std::string& file : *files) {
@@ -128,7 +128,7 @@ bool IsFresh(const struct stat& index, const std::string& directory, const Image
 
 // Returns the images of an index, or nothing if the index is missing, incomplete or outdated.
 std::optional<ImageList> ReadIndex(const std::string& path, const std::string& directory,
-                                   const Names& classes) {
+                                   const FileNames& classes) {
   struct stat st;
   std::ifstream file(path, std::ios::binary);
   if (!file || stat(path.c_str(), &st) != 0) return std::nullopt;
@@ -221,7 +221,7 @@ absl::StatusOr<std::vector<std::string>> ListImageClasses(const std::string& dir
     return absl::NotFoundError(
         absl::StrCat("directory ", dir, " does not exist; check data_dir, as the nodes see it"));
   }
-  absl::StatusOr<Names> classes = List(PartDirectory(dir, ImagePart::kTrain), true);
+  absl::StatusOr<FileNames> classes = List(PartDirectory(dir, ImagePart::kTrain), true);
   if (classes.ok() && classes->size() < 2) {
     return absl::InvalidArgumentError(absl::StrCat(PartDirectory(dir, ImagePart::kTrain), " has ",
                                                    classes->empty() ? "no directories" : "one directory",
@@ -237,7 +237,7 @@ absl::StatusOr<std::vector<std::string>> ListImageClasses(const std::string& dir
 }
 
 absl::StatusOr<ImageList> ListImages(const std::string& dir, ImagePart part) {
-  const absl::StatusOr<Names> classes = ListImageClasses(dir);
+  const absl::StatusOr<FileNames> classes = ListImageClasses(dir);
   if (!classes.ok()) return classes.status();
   const std::string directory = PartDirectory(dir, part);
   if (std::optional<ImageList> list = ReadIndex(IndexPath(dir, part), directory, *classes))
@@ -246,7 +246,7 @@ absl::StatusOr<ImageList> ListImages(const std::string& dir, ImagePart part) {
 }
 
 absl::StatusOr<int64_t> WriteImageIndex(const std::string& dir) {
-  const absl::StatusOr<Names> classes = ListImageClasses(dir);
+  const absl::StatusOr<FileNames> classes = ListImageClasses(dir);
   if (!classes.ok()) return classes.status();
   int64_t images = 0;
   for (ImagePart part : {ImagePart::kTrain, ImagePart::kVal}) {
@@ -259,10 +259,10 @@ absl::StatusOr<int64_t> WriteImageIndex(const std::string& dir) {
 }
 
 absl::Status CheckImageFolder(const std::string& dir) {
-  const absl::StatusOr<Names> classes = ListImageClasses(dir);
+  const absl::StatusOr<FileNames> classes = ListImageClasses(dir);
   if (!classes.ok()) return classes.status();
   const std::string val = PartDirectory(dir, ImagePart::kVal);
-  const absl::StatusOr<Names> present = List(val, true);
+  const absl::StatusOr<FileNames> present = List(val, true);
   if (!present.ok()) return present.status();
   if (present->empty()) {
     return absl::InvalidArgumentError(

@@ -12,8 +12,6 @@
 namespace scalelab::server {
 namespace {
 
-constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-
 // Explains why a cell has no steps.
 std::string WhyNone(absl::string_view name, const std::vector<const db::CurveRow*>& rows,
                     const std::string& fingerprint) {

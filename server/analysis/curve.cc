@@ -26,8 +26,6 @@ using scalelab::v1::CurvePoint;
 using scalelab::v1::CurveSeries;
 using scalelab::v1::Estimate;
 
-constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-
 // The rows of one cell with one fingerprint.
 struct Point {
   const db::CellRow* cell = nullptr;

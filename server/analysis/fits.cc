@@ -12,7 +12,7 @@ namespace {
 
 using Parameters = std::array<double, 2>;  // Amdahl's law uses only the first
 
-struct Point {
+struct Prediction {
   double value;  // speedup by the law
   Parameters derivative;
 };
@@ -21,7 +21,7 @@ struct Point {
 struct Amdahl {
   static constexpr int kParameters = 1;
   static constexpr double kMax = 1;
-  static Point At(double p, double p0, const Parameters& t) {
+  static Prediction At(double p, double p0, const Parameters& t) {
     const double slope = 1 - 1 / p, slope0 = 1 - 1 / p0;
     const double d = 1 / p + t[0] * slope, d0 = 1 / p0 + t[0] * slope0;
     return {d0 / d, {(slope0 * d - d0 * slope) / (d * d), 0}};
@@ -33,7 +33,7 @@ struct Amdahl {
 struct Usl {
   static constexpr int kParameters = 2;
   static constexpr double kMax = 1e9;
-  static Point At(double p, double p0, const Parameters& t) {
+  static Prediction At(double p, double p0, const Parameters& t) {
     const double d = 1 + t[0] * (p - 1) + t[1] * p * (p - 1), d0 = 1 + t[0] * (p0 - 1) + t[1] * p0 * (p0 - 1);
     const double scale = p / p0 / (d * d);
     return {p / p0 * d0 / d,
@@ -83,7 +83,7 @@ template <class Law>
 Linear Linearise(const std::vector<double>& p, const std::vector<double>& s, double p0, const Parameters& t) {
   Linear l;
   for (size_t i = 0; i < p.size(); ++i) {
-    const Point at = Law::At(p[i], p0, t);
+    const Prediction at = Law::At(p[i], p0, t);
     const double r = s[i] - at.value;
     l.aa += at.derivative[0] * at.derivative[0];
     l.ab += at.derivative[0] * at.derivative[1];
@@ -172,7 +172,7 @@ scalelab::v1::ScalingFit Describe(const Series& series, const char* law,
   if (drawn_means && series.bootstrap.Resamples(series.smallest)) {
     // Only the speedups differ between draws, so the derivatives are computed once.
     const size_t points = series.points.size();
-    std::vector<Point> at;
+    std::vector<Prediction> at;
     for (double p : series.ranks) at.push_back(Law::At(p, p0, fit));
     Linear l = Linearise<Law>(series.ranks, speedups, p0, fit);
     std::array<std::vector<float>, 2> drawn;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <map>
+#include <limits>
 #include <vector>
 
 #include "scalelab/v1/result.pb.h"
@@ -40,6 +41,9 @@ class CriticalValues {
 // Returns the interpolated quantile (Hyndman and Fan 1996, type 7). Reorders `values`, which must
 // not be empty.
 double Quantile(std::vector<float>& values, double p);
+
+// The limit of a quantity that has none.
+inline constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 // Returns the mean with its Student's t interval, cut to the possible range [min, max] of the quantity. With
 // one value there is no interval; `values` must not be empty.

@@ -13,7 +13,7 @@
 namespace scalelab::server {
 namespace {
 
-constexpr int kColumns = 10;
+constexpr int kQueueColumns = 10;
 
 bool All(absl::string_view text, absl::string_view others) {
   return std::all_of(text.begin(), text.end(), [&](unsigned char c) {
@@ -36,8 +36,8 @@ bool ParseExit(absl::string_view text, QueueRow* row) {
 
 std::optional<QueueRow> ParseRow(absl::string_view line, uid_t uid, bool* other_user) {
   // The name is the last column, because it may contain separators.
-  const std::vector<absl::string_view> f = absl::StrSplit(line, absl::MaxSplits('|', kColumns - 1));
-  if (f.size() != kColumns) return std::nullopt;
+  const std::vector<absl::string_view> f = absl::StrSplit(line, absl::MaxSplits('|', kQueueColumns - 1));
+  if (f.size() != kQueueColumns) return std::nullopt;
   int64_t owner = -1, seconds = 0;
   if (!absl::SimpleAtoi(f[1], &owner) || owner < 0) return std::nullopt;
   *other_user = owner != static_cast<int64_t>(uid);

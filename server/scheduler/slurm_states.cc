@@ -128,7 +128,7 @@ bool Matches(absl::string_view code, absl::string_view pattern) {
          absl::EndsWith(code, pattern.substr(star + 1));
 }
 
-std::string Clock(absl::Duration duration) {
+std::string ClockText(absl::Duration duration) {
   const int64_t seconds = absl::ToInt64Seconds(duration);
   return absl::StrFormat("%d:%02d:%02d", seconds / 3600, seconds / 60 % 60, seconds % 60);
 }
@@ -184,7 +184,7 @@ std::optional<JobStatus> StatusOf(const QueueRow& row, Canceller canceller) {
     status.state = State::kTimeout;
   if (status.state == State::kTimeout) {
     status.reason =
-        absl::StrCat("its time limit of ", Clock(row.limit), " was reached; raise resources.time");
+        absl::StrCat("its time limit of ", ClockText(row.limit), " was reached; raise resources.time");
   }
   return status;
 }

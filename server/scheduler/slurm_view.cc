@@ -18,7 +18,7 @@
 namespace scalelab::server {
 namespace {
 
-constexpr int kColumns = 10;
+constexpr int kNodeColumns = 10;
 
 // Counts GPUs: "gpu:a100:4(S:0-1),gpu:2,shard:8" -> 6.
 int Gpus(absl::string_view gres) {
@@ -47,8 +47,8 @@ std::string State(absl::string_view text) {
 bool ParseLine(absl::string_view line, std::map<std::string, ClusterView::Partition>* partitions,
                std::map<std::string, ClusterView::Node>* nodes) {
   // The reason is the last column, because an administrator's text may contain separators.
-  const std::vector<absl::string_view> f = absl::StrSplit(line, absl::MaxSplits('|', kColumns - 1));
-  if (f.size() != kColumns || f[1].empty()) return false;
+  const std::vector<absl::string_view> f = absl::StrSplit(line, absl::MaxSplits('|', kNodeColumns - 1));
+  if (f.size() != kNodeColumns || f[1].empty()) return false;
   const bool is_default = absl::EndsWith(f[1], "*");
   const std::string name = Printable(absl::StripSuffix(f[1], "*"));
   const std::optional<absl::Duration> time = ParseSlurmDuration(f[3]);

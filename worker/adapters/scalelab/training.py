@@ -15,7 +15,7 @@ import traceback
 
 import numpy as np
 
-from . import recipe
+from . import choices, recipe
 from .deadline import Deadline
 from .errors import RunError, describe
 from .events import Events
@@ -216,7 +216,10 @@ def train(engine_class, spec, rank, ranks, events):
     # If one process drives all replicas, it gets whole batches.
     part, parts = (0, 1) if engine_class.one_process else (rank, ranks)
     data = recipe.load_data(spec)
-    recipe.check_size(spec, data)  # before the engine waits for the other ranks
+    # What needs no other rank is checked before the engine waits for the others.
+    recipe.check_size(spec, data)
+    if spec.device == "cpu" or (spec.device == "auto" and spec.gpus_per_rank == 0):
+        choices.check_precision(spec, gpu=False)
     engine = engine_class(spec, data, rank, ranks, recipe.initial_parameters(spec))
     batches = recipe.Batches(spec, data, part, parts, engine.layout)
     meter = RunMeter(spec.warmup_steps, spec.global_batch)
