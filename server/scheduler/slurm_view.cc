@@ -39,7 +39,7 @@ int Gpus(absl::string_view gres) {
 }
 
 // Removes the flags that sinfo appends to a state: not responding, powering up, rebooting and others.
-std::string State(absl::string_view text) {
+std::string StateText(absl::string_view text) {
   while (!text.empty() && !absl::ascii_isalpha(text.back())) text.remove_suffix(1);
   return absl::AsciiStrToUpper(Printable(text));
 }
@@ -66,7 +66,7 @@ bool ParseLine(absl::string_view line, std::map<std::string, ClusterView::Partit
   partition.max_time = *time;
   if (f[0].empty()) return true;  // a partition without nodes
   node.name = Printable(f[0]);
-  node.state = State(f[4]);
+  node.state = StateText(f[4]);
   if (f[9] != "none") node.reason = Printable(f[9]);
   if (!absl::SimpleAtoi(f[6], &node.memory_mib)) node.memory_mib = 0;
   node.gpus = Gpus(f[7]);

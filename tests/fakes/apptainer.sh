@@ -1,3 +1,4 @@
+#!/bin/bash
 # A fake of `apptainer exec [--nv] [--bind DIRECTORY]... IMAGE COMMAND...`, which Debian 12 does not have. Needs
 # root. The image is a directory, which becomes the root, with this machine's own /usr and /etc as contents. Of the
 # node's other directories only those of --bind are visible to the command; in the real Apptainer the home
