@@ -57,9 +57,7 @@ std::vector<RunParameter> MakeParameters() {
   constexpr bool Key = true, Derived = false, Recipe = true, Execution = false;
   // All numbers are held as double: 25 of an Int32 as 25.0.
   const auto Default = [](auto value) -> decltype(RunParameter::default_value) {
-    if constexpr (std::is_same_v<decltype(value), std::monostate>)
-      return value;
-    else if constexpr (std::is_same_v<decltype(value), bool>)
+    if constexpr (std::is_same_v<decltype(value), std::monostate> || std::is_same_v<decltype(value), bool>)
       return value;
     else if constexpr (std::is_arithmetic_v<decltype(value)>)
       return static_cast<double>(value);

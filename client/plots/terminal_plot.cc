@@ -19,7 +19,7 @@ constexpr int kLabelColumns = 8;  // for example "   1.25 ", left of the axis
 constexpr int kMargin = 2;        // columns and rows between the axis and the first point
 constexpr std::array<absl::string_view, 6> kMarks = {"●", "▲", "■", "◆", "▼", "★"};
 constexpr std::array<absl::string_view, 6> kAsciiMarks = {"o", "x", "*", "#", "@", "%"};
-constexpr std::array<int, 6> kColors = {34, 33, 32, 35, 36, 31};
+constexpr std::array<int, 6> kTerminalColors = {34, 33, 32, 35, 36, 31};
 
 // A grid of characters and, below them, a finer grid of dots (2 x 4 per character, as in braille).
 class Canvas {
@@ -122,7 +122,7 @@ std::string TerminalPlot(const scalelab::v1::GetCurveResponse& curve, const Term
   const auto row_of = [&](double value) { return static_cast<int>(y_of(value)); };
 
   for (size_t i = 0; i < series.size(); ++i) {
-    const int color = kColors[i % kColors.size()];
+    const int color = kTerminalColors[i % kTerminalColors.size()];
     const auto mark = unicode ? kMarks[i % kMarks.size()] : kAsciiMarks[i % kAsciiMarks.size()];
     for (const LostPoint& lost : series[i].lost) {
       canvas.Put(column_of(lost.ranks) + static_cast<int>(i), kHeight - 1, unicode ? "✕" : "!", color);
@@ -130,7 +130,7 @@ std::string TerminalPlot(const scalelab::v1::GetCurveResponse& curve, const Term
     for (const PlotPoint& p : series[i].points) canvas.Put(column_of(p.ranks), row_of(p.value), mark, color);
   }
   for (size_t i = 0; i < series.size(); ++i) {
-    const int color = kColors[i % kColors.size()];
+    const int color = kTerminalColors[i % kTerminalColors.size()];
     for (const PlotPoint& p : series[i].points) {
       if (!p.low) continue;
       for (int row = row_of(*p.high); row <= row_of(*p.low); ++row) {
@@ -183,7 +183,8 @@ std::string TerminalPlot(const scalelab::v1::GetCurveResponse& curve, const Term
   for (size_t i = 0; i < series.size(); ++i) {
     any_lost = any_lost || !series[i].lost.empty();
     std::string mark(unicode ? kMarks[i % kMarks.size()] : kAsciiMarks[i % kAsciiMarks.size()]);
-    if (terminal.color) mark = absl::StrCat("\033[", kColors[i % kColors.size()], "m", mark, "\033[0m");
+    if (terminal.color)
+      mark = absl::StrCat("\033[", kTerminalColors[i % kTerminalColors.size()], "m", mark, "\033[0m");
     absl::StrAppend(&out, "  ", mark, " ", Printable(series[i].label), "  (", series[i].baseline, ")\n");
   }
   if (quantity == Quantity::kSpeedup) absl::StrAppend(&out, "  ", unicode ? "·" : "'", " ideal\n");

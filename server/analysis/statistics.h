@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <limits>
+#include <map>
 #include <vector>
 
 #include "scalelab/v1/result.pb.h"

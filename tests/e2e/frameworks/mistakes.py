@@ -1,8 +1,8 @@
 """Runs an adapter once for each specification, each in a child process: `mistakes.py ADAPTER DIRECTORY...`.
 
 A directory holds spec.json and gets events-0.jsonl. The framework is imported once, before the first fork, because the import takes
-longer than everything else. The exit status is the number of runs that did not fail. Only for runs that end before the rank joins the others: a framework that has started threads does not
-survive a fork.
+longer than everything else. The exit status is the number of runs that did not fail. Only for runs that end before the rank joins
+the others: a framework that has started threads does not survive a fork.
 """
 import os
 import runpy

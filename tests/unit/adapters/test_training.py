@@ -17,8 +17,8 @@ WEIGHTS = {"b.weight": np.ones((2, 2), np.float32), "a.bias": np.zeros(2, np.flo
 class TrainingTest(fixture.InDirectory):
     def run_toy(self, *arguments, replicas=None, **fields):
         """(exit status, standard error, events of each file)"""
-        spec = {"engine": "toy/engine", "dataset": "synthetic", "global_batch": 10, "batch_per_rank": 10, "train_samples": "35", "epochs": 2,
-                "warmup_steps": 2, "learning_rate": 0.5, **fields}
+        spec = {"engine": "toy/engine", "dataset": "synthetic", "global_batch": 10, "batch_per_rank": 10, "train_samples": "35",
+                "epochs": 2, "warmup_steps": 2, "learning_rate": 0.5, **fields}
         recipe.write_safetensors(self.path("weights"), WEIGHTS)
         environment = {
             **os.environ, "RANK": "0", "WORLD_SIZE": str(replicas or 1), "SCALELAB_ATTEMPT_DIR": self.dir,
