@@ -82,6 +82,7 @@ class ClusterFaults : public testing::Test {
  protected:
   void SetUp() override {
     if (const std::string why = DevCluster::Unavailable(); !why.empty()) GTEST_SKIP() << why;
+    if (std::getenv("SCALELAB_LONG_TESTS") != nullptr) rounds_ = 2;
     if (const char* rounds = std::getenv("SCALELAB_FAULT_ROUNDS")) rounds_ = std::max(1, std::atoi(rounds));
     ASSERT_EQ(cluster_.Start(), "");
     service_ = std::make_unique<SlurmService>(cluster_, std::vector<std::string>{"--worker-timeout", "15"});

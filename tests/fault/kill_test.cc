@@ -26,7 +26,8 @@ void ExpectNothingLostOrDoubled(const Service& service, const std::string& study
 
 TEST(KillNine, OfTheCoordinatorLosesAndDoublesNothing) {
   const char* asked = std::getenv("SCALELAB_KILLS");
-  const int kills = asked != nullptr ? std::atoi(asked) : 5;
+  const int usual = std::getenv("SCALELAB_LONG_TESTS") != nullptr ? 20 : 5;
+  const int kills = asked != nullptr ? std::atoi(asked) : usual;
   Service service({"--local-slots", "2"});
   ASSERT_EQ(service.Start(), "");
   const std::string study = service.Submit(Study("[1, 2]", 2, 60));
