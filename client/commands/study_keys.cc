@@ -1,5 +1,5 @@
 // `scalelab study keys`: prints the table of run parameters that a study file may set. Needs no server.
-#include "absl/strings/str_join.h"
+#include "absl/strings/str_cat.h"
 #include "catalog/run_parameters.h"
 #include "client/commands/commands.h"
 
@@ -19,6 +19,13 @@ v1::StudyKey ToKey(const RunParameter& parameter) {
   return key;
 }
 
+// Returns the allowed values, or their number if the list would fill the table.
+std::string ShortValues(const RunParameter& parameter) {
+  constexpr size_t kMostNames = 6;
+  if (parameter.choices.size() > kMostNames) return absl::StrCat(parameter.choices.size(), " names");
+  return ValuesText(parameter);
+}
+
 absl::StatusOr<ExitCode> Run(Session& session) {
   v1::StudyKeyTable table;
   for (const RunParameter& parameter : RunParameters()) {
@@ -28,15 +35,16 @@ absl::StatusOr<ExitCode> Run(Session& session) {
   section.columns = {{"key"},
                      {"type"},
                      {"default"},
-                     {"values", Column::In::kAll, false, true},
+                     {"values", Column::In::kTables, false, true},
+                     {"values", Column::In::kCsv},
                      {"unit", Column::In::kCsv},
                      {"engines", Column::In::kWide, false, true},
                      {"meaning", Column::In::kAll, false, true}};
   section.rows = [&table](const RowSink& sink) {
     for (const v1::StudyKey& key : table.keys()) {
       const RunParameter& parameter = *FindStudyKey(key.name());
-      sink({key.name(), key.type(), key.default_value(), key.values(), key.unit(), EnginesText(parameter),
-            key.help()});
+      sink({key.name(), key.type(), key.default_value(), ShortValues(parameter), key.values(), key.unit(),
+            EnginesText(parameter), key.help()});
     }
   };
   if (const absl::Status status = session.Print({table, {section}}); !status.ok()) return status;
