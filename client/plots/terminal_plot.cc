@@ -60,7 +60,7 @@ class Canvas {
   std::string Row(int row) const {
     std::string line;
     for (int column = 0; column < width_; ++column) {
-      const Cell& cell = cells_[static_cast<size_t>(row * width_ + column)];
+      const Cell& cell = cells_[static_cast<size_t>(row) * width_ + column];
       std::string glyph = cell.glyph;
       if (glyph.empty() && cell.dots != 0) glyph = unicode_ ? Braille(cell.dots) : ".";
       if (glyph.empty()) {
@@ -86,7 +86,7 @@ class Canvas {
   }
   Cell* At(int column, int row) {
     if (column < 0 || row < 0 || column >= width_ || row >= height_) return nullptr;
-    return &cells_[static_cast<size_t>(row * width_ + column)];
+    return &cells_[static_cast<size_t>(row) * width_ + column];
   }
 
   const int width_, height_;
