@@ -123,6 +123,23 @@ absl::string_view TypeName(ParameterType type) {
   return "";
 }
 
+absl::string_view ScalarTypeName(ParameterType type) {
+  switch (type) {
+    case ParameterType::kString:
+    case ParameterType::kStringList:
+      return "string";
+    case ParameterType::kInt32:
+      return "int32";
+    case ParameterType::kInt64:
+      return "int64";
+    case ParameterType::kDouble:
+      return "double";
+    case ParameterType::kBool:
+      return "bool";
+  }
+  return "";
+}
+
 std::string DefaultText(const RunParameter& parameter) {
   if (const auto* text = std::get_if<absl::string_view>(&parameter.default_value)) return std::string(*text);
   if (const auto* flag = std::get_if<bool>(&parameter.default_value)) return *flag ? "true" : "false";

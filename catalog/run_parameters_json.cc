@@ -7,24 +7,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const char* JsonType(ParameterType type) {
-  switch (type) {
-    case ParameterType::kString:
-      return "string";
-    case ParameterType::kInt32:
-      return "int32";
-    case ParameterType::kInt64:
-      return "int64";
-    case ParameterType::kDouble:
-      return "double";
-    case ParameterType::kBool:
-      return "bool";
-    case ParameterType::kStringList:
-      return "string_list";
-  }
-  return "";
-}
-
 const char* ProgramName(Engine::Program program) {
   switch (program) {
     case Engine::Program::kTrainer:
@@ -71,7 +53,8 @@ std::string RunParametersJson() {
   for (const RunParameter& parameter : RunParameters()) {
     Json row;
     row["name"] = std::string(parameter.name);
-    row["type"] = JsonType(parameter.type);
+    row["type"] = parameter.type == ParameterType::kStringList ? "string_list"
+                                                               : std::string(ScalarTypeName(parameter.type));
     row["default"] = DefaultOf(parameter);
     if (!ValuesText(parameter).empty() && IsNumber(parameter.type)) {
       row["min"] = Number(parameter, parameter.min);

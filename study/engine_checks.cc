@@ -26,7 +26,7 @@ std::string NearestOf(const Engine::Names& names, absl::string_view word) {
   return nearest.empty() ? std::string(names.front()) : nearest;
 }
 
-// What the native engines do not support. Every other value is theirs.
+// Returns the values of the run that a native engine does not support.
 std::vector<EngineMisfit> TrainerMisfits(const Engine& engine, const v1::RunSpec& run, bool cpu) {
   std::vector<EngineMisfit> misfits;
   if (run.backend() == "solo" && run.ranks() > 1) {

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "absl/strings/str_cat.h"
+#include "catalog/engines.h"
 
 namespace scalelab {
 namespace {
@@ -62,7 +63,7 @@ class GridReader {
  private:
   // A study that only uses engine custom may use any names for models and data sets.
   bool OnlyCustom() const {
-    auto custom = [](const Value& value) { return value.string_value() == "custom"; };
+    auto custom = [](const Value& value) { return RunsOwnProgram(value.string_value()); };
     auto all_custom = [&](const v1::Axis& axis) {
       return axis.key() == "engine" && std::all_of(axis.values().begin(), axis.values().end(), custom);
     };

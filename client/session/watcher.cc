@@ -46,7 +46,7 @@ absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
   request.set_name(name);
   std::optional<WatchStudyResponse> last;
   absl::Time heard = absl::Now();
-  bool told = false;  // whether the user was informed about the lost server
+  bool notified = false;  // whether the user was informed about the lost server
   for (absl::Duration pause = absl::Milliseconds(50);; pause = std::min(2 * pause, absl::Seconds(1))) {
     const auto context = connection.MakeContext(deadline);
     const auto reader = connection.studies().WatchStudy(context.get(), request);
@@ -54,7 +54,7 @@ absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
     while (reader->Read(&look)) {
       last = look;
       heard = absl::Now();
-      told = false;
+      notified = false;
       pause = absl::Milliseconds(50);
       request.set_name(look.study().name());  // "last" may mean another study when we reconnect
       on_look(look);
@@ -67,11 +67,11 @@ absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
                                                       absl::FormatDuration(limit), "; the study continues"));
     }
     if (!lost || absl::Now() - heard > kPatience) return connection.Explain(status);
-    if (!told) {
+    if (!notified) {
       session.Say(
           absl::StrCat("lost the connection to ", connection.address().text, "; waiting for the server"));
       if (on_lost) on_lost();
-      told = true;
+      notified = true;
     }
     absl::SleepFor(pause);
     if (!connection.WaitForServer(std::min(deadline, heard + kPatience)) && absl::Now() < deadline) {

@@ -13,24 +13,6 @@ namespace {
 // the default instead of zero.
 constexpr int kFirstWithPresence = 50;
 
-absl::string_view ProtoType(ParameterType type) {
-  switch (type) {
-    case ParameterType::kString:
-      return "string";
-    case ParameterType::kInt32:
-      return "int32";
-    case ParameterType::kInt64:
-      return "int64";
-    case ParameterType::kDouble:
-      return "double";
-    case ParameterType::kBool:
-      return "bool";
-    case ParameterType::kStringList:
-      return "repeated string";
-  }
-  return "";
-}
-
 // Returns `text` as comment lines of at most `columns` columns. Sets `last` to the number of words in the last line.
 std::string Wrapped(absl::string_view text, size_t columns, int* last) {
   std::string out, line = "  //";
@@ -88,9 +70,12 @@ std::string RunSpecProto() {
             [](const RunParameter* a, const RunParameter* b) { return a->number < b->number; });
   for (const RunParameter* field : fields) {
     AppendComment(Comment(*field), &out);
-    const bool presence = field->number >= kFirstWithPresence && field->type != ParameterType::kStringList;
-    absl::StrAppend(&out, "  ", presence ? "optional " : "", ProtoType(field->type), " ", field->name, " = ",
-                    field->number, ";\n");
+    const bool list = field->type == ParameterType::kStringList;
+    const absl::string_view label = list                                  ? "repeated "
+                                    : field->number >= kFirstWithPresence ? "optional "
+                                                                          : "";
+    absl::StrAppend(&out, "  ", label, ScalarTypeName(field->type), " ", field->name, " = ", field->number,
+                    ";\n");
   }
   return out + "}\n";
 }
