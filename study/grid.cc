@@ -90,8 +90,9 @@ class GridReader {
     if (key == nullptr) return false;
     bool any_choice = only_custom_ && (key->name == "model" || key->name == "dataset");
     std::optional<std::string> problem = CheckValue(*key, value, any_choice);
-    if (problem) violations_->Add(std::move(path), *std::move(problem));
-    return !problem;
+    if (!problem) return true;
+    violations_->Add(std::move(path), *std::move(problem));
+    return false;
   }
 
   // Records that `section` sets `name`. Adds a violation if it is already set.
