@@ -1,4 +1,5 @@
-// Trains on the complete CIFAR-10 data set, where it is available.
+// Trains on the complete CIFAR-10 data set, where it is available: a third of an epoch, or a whole one with
+// SCALELAB_LONG_TESTS.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -18,7 +19,7 @@ std::string PackedCifar10() {
   return std::filesystem::exists(dir + "/data_batch_1.bin.xz") ? dir : "";
 }
 
-TEST(Cifar10, OneEpochOnTwoRanksLearns) {
+TEST(Cifar10, TwoRanksLearn) {
   const std::string packed = PackedCifar10();
   if (packed.empty()) {
     GTEST_SKIP() << "the full CIFAR-10 is not here; name a directory with data_batch_1.bin.xz ... in "
@@ -34,19 +35,20 @@ TEST(Cifar10, OneEpochOnTwoRanksLearns) {
         RunProgram({"sh", "-c", absl::StrCat("xz -dc '", entry.path().string(), "' > '", to, "'")}).code, 0);
   }
   ASSERT_EQ(service.Start(), "");
+  const bool whole = std::getenv("SCALELAB_LONG_TESTS") != nullptr;
   const std::string study = service.Submit(absl::StrCat(
       "study: cifar10\nfixed: {model: resnet20, dataset: cifar10, data_dir: ", data,
-      ", epochs: 1, ranks: 2}\n",
+      whole ? ", epochs: 1" : ", max_steps: 130", ", ranks: 2}\n",
       "seed: 1\nscaling: {mode: strong, global_batch: 128}\nlr: {base: 0.1, reference_batch: 128}\n"));
   ASSERT_EQ(service.WaitFor(study, 800), 0) << service.Run({"run", "list", study}).out;
   const std::string run = service.Runs(study)[0]["name"];
   const auto shown = service.Json({"run", "show", run});
   const auto& summary = (shown.contains("run") ? shown["run"] : shown)["summary"];
   const double accuracy = summary["run/accuracy"], loss = summary["run/train_loss"];
-  std::cout << "one epoch: mean train loss " << loss << ", test accuracy " << accuracy << ", "
-            << summary["run/throughput"] << " samples/s\n";
-  EXPECT_LT(loss, 1.75);      // ln 10 = 2.30 before training
-  EXPECT_GT(accuracy, 0.40);  // guessing gives 0.10
+  std::cout << (whole ? "one epoch" : "130 steps") << ": mean train loss " << loss << ", test accuracy "
+            << accuracy << ", " << summary["run/throughput"] << " samples/s\n";
+  EXPECT_LT(loss, whole ? 1.75 : 2.05);      // ln 10 = 2.30 before training
+  EXPECT_GT(accuracy, whole ? 0.40 : 0.25);  // guessing gives 0.10
 }
 
 }  // namespace

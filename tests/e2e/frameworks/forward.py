@@ -1,8 +1,8 @@
-"""The part of models_test.py that runs in the environment of a framework: `forward.py KIND MODEL FILE`.
+"""The part of models_test.py that runs in the environment of a framework: `forward.py KIND DIRECTORY MODEL...`.
 
-KIND is torch, keras2, tensorflow, jax, keras-torch or mxnet. torch writes FILE: a model's weights, images, and the logits in
-evaluation mode, including those of an auxiliary head. The other kinds read FILE, compute the logits with the same weights,
-and print the largest difference as a fraction of the largest logit.
+KIND is torch, keras2, tensorflow, jax, keras-torch or mxnet. torch writes DIRECTORY/MODEL.npz: a model's weights, images, and the
+logits in evaluation mode, including those of an auxiliary head. The other kinds read that file, compute the logits with the same
+weights, and print a line `MODEL DIFFERENCE` with the largest difference as a fraction of the largest logit.
 """
 import os
 import sys
@@ -65,8 +65,10 @@ def keras_outputs(backend, name, images, weights):
         value = variable.numpy() if backend == "keras2" else keras.ops.convert_to_numpy(variable)
         assert (network.to_native(key, value) == weights.pop(key)).all(), f"{key} does not come back as it went"
     assert not weights, f"the Keras model has no {list(weights)}"
-    outputs = network.model.predict_on_batch(images if layout == "NCHW" else images.transpose(0, 2, 3, 1))
-    return outputs if isinstance(outputs, list) else [outputs]
+    # A call computes layer by layer. predict_on_batch would first compile the model, which takes minutes for the deep ones.
+    outputs = network.model(images if layout == "NCHW" else images.transpose(0, 2, 3, 1), training=False)
+    outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+    return [output.numpy() if backend == "keras2" else keras.ops.convert_to_numpy(output) for output in outputs]
 
 
 def mxnet_outputs(name, images, weights):
@@ -79,9 +81,7 @@ def mxnet_outputs(name, images, weights):
     return [net(mxnet.nd.array(images)).asnumpy()]
 
 
-def main(kind, name, path):
-    if kind == "torch":
-        return write(name, path)
+def difference(kind, name, path):
     with np.load(path) as file:
         images = file["images"]
         expected = [file[f"output{i}"] for i in range(2) if f"output{i}" in file]
@@ -91,7 +91,16 @@ def main(kind, name, path):
     else:
         outputs = keras_outputs(kind.replace("keras-", ""), name, images, weights)
     assert len(outputs) == len(expected)
-    print("APART", max(float(abs(o - e).max() / abs(e).max()) for o, e in zip(outputs, expected)))
+    return max(float(abs(o - e).max() / abs(e).max()) for o, e in zip(outputs, expected))
+
+
+def main(kind, directory, *models):
+    for name in models:
+        path = os.path.join(directory, name + ".npz")
+        if kind == "torch":
+            write(name, path)
+        else:
+            print(name, difference(kind, name, path), flush=True)
 
 
 if __name__ == "__main__":
