@@ -36,7 +36,9 @@ class EnvironmentsTest : public testing::Test {
     const std::string config = root_ + "/scalelabd.yaml";
     WriteFile(config, absl::StrCat("environments:\n  pytorch/ddp: ", environment, "\n"));
     service_ = std::make_unique<Service>(
-        std::vector<std::string>{"--local-slots", "2", "--config", config},
+        // Without the other frameworks, which would all be looked at.
+        std::vector<std::string>{"--local-slots", "2", "--config", config, "--frameworks",
+                                 root_ + "/frameworks"},
         std::map<std::string, std::string>{{"MODULEPATH", root_ + "/modules"},
                                            {"PATH", absl::StrCat(root_, "/bin:", getenv("PATH"))}});
     ASSERT_EQ(service_->Start(), "");

@@ -7,12 +7,15 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "worker/trainer/errors.h"
 
@@ -41,6 +44,7 @@ struct Interface {
 
 struct Host {
   std::string name;
+  std::string identity;  // of its network; that of a host without one is its name
   std::vector<Interface> interfaces;
 
   bool Has(const std::string& address) const {
@@ -52,11 +56,24 @@ Host Parse(const std::string& description) {
   std::istringstream in(description);
   Host host;
   in >> host.name;
+  const size_t at = host.name.rfind('@');
+  host.identity = at == std::string::npos ? host.name : host.name.substr(at + 1);
+  host.name = host.name.substr(0, at);
   for (Interface i; in >> i.address >> i.mask;) {
     i.network = ntohl(SocketAddress(i.address, 0).sin_addr.s_addr) & i.mask;
     host.interfaces.push_back(i);
   }
   return host;
+}
+
+// Returns a text that is the same for all processes that share a network stack: the boot of the machine and its
+// network namespace. Empty if /proc does not show them.
+std::string NetworkIdentity() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  struct stat space {};
+  if (boot.empty() || stat("/proc/self/ns/net", &space) != 0) return "";
+  return boot + "/" + std::to_string(space.st_ino);
 }
 
 // Returns the source address that the kernel would use for `address`. Connecting a UDP socket sends nothing.
@@ -84,6 +101,7 @@ std::string DescribeHost() {
   if (wanted != nullptr && *wanted == '\0') wanted = nullptr;
   std::ostringstream description;
   description << HostName();
+  if (const std::string identity = NetworkIdentity(); !identity.empty()) description << '@' << identity;
   ifaddrs* all = nullptr;
   bool found = false;
   if (getifaddrs(&all) == 0) {
@@ -113,7 +131,8 @@ std::string ChooseAddress(const std::vector<std::string>& hosts, int rank) {
   }
   std::vector<Host> others;
   for (const std::string& host : hosts) {
-    if (host != hosts[rank]) others.push_back(Parse(host));
+    // Not by the interfaces: they may change between the descriptions of two ranks.
+    if (Host other = Parse(host); other.identity != mine.identity) others.push_back(std::move(other));
   }
   if (others.empty()) return kLoopback;
   for (const Interface& here : mine.interfaces) {

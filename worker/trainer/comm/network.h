@@ -7,7 +7,8 @@
 
 namespace scalelab::trainer {
 
-// Returns one line with the host name and IPv4 addresses of this machine, for the other ranks. If
+// Returns one line with the host name, the identity of the network stack and the IPv4 addresses of this machine,
+// for the other ranks: "name@identity address mask address mask". If
 // GLOO_SOCKET_IFNAME is set, only that interface counts; throws TrainerError if it has no address.
 std::string DescribeHost();
 std::string HostName();
