@@ -20,4 +20,28 @@ size_t Utf8Length(absl::string_view text, size_t i) {
   return 0;
 }
 
+absl::string_view CutUtf8(absl::string_view text, size_t limit) {
+  if (text.size() <= limit) return text;
+  size_t end = limit;
+  // A byte 10xxxxxx continues a character.
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
+std::string ValidUtf8(absl::string_view text) {
+  std::string valid;
+  valid.reserve(text.size());
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = Utf8Length(text, i);
+    if (length == 0) {
+      valid.push_back('?');
+      ++i;
+    } else {
+      valid.append(text.data() + i, length);
+      i += length;
+    }
+  }
+  return valid;
+}
+
 }  // namespace scalelab

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "spdlog/spdlog.h"
 #include "worker/backoff.h"
+#include "worker/process/steady_time.h"
 
 namespace scalelab::worker {
 namespace {
@@ -43,7 +44,7 @@ Agent::~Agent() {
 }
 
 void Agent::Start() {
-  last_contact_ = absl::Now();
+  idle_since_ = SteadyNow();
   Sync();
 }
 
@@ -59,10 +60,9 @@ void Agent::Leave() {
 
 void Agent::ScheduleSync(absl::Duration within) {
   if (quitting_) return;
-  const absl::Time now = absl::Now();
-  // The second bound limits the delay if the clock was set back.
-  if (sync_in_flight_) within = std::max(within, std::min(sync_sent_ + kSyncGap - now, kSyncGap));
-  const absl::Time due = now + within;
+  const absl::Duration now = SteadyNow();
+  if (sync_in_flight_) within = std::max(within, sync_sent_ + kSyncGap - now);
+  const absl::Duration due = now + within;
   if (sync_timer_ != 0 && sync_due_ <= due) return;
   loop_.Cancel(sync_timer_);
   sync_due_ = due;
@@ -77,7 +77,7 @@ void Agent::Sync() {
   if (sync_in_flight_) client_.CancelSynchronize();
   const uint64_t number = ++sync_number_;
   sync_in_flight_ = true;
-  sync_sent_ = absl::Now();
+  sync_sent_ = SteadyNow();
   sync_said_goodbye_ = leaving_ && AllEnded();
   client_.Synchronize(Request(), [this, number, alive = std::weak_ptr<bool>(alive_),
                                   loop = &loop_](absl::StatusOr<v1::SynchronizeResponse> response) {
@@ -107,7 +107,7 @@ void Agent::OnSynchronized(uint64_t number, absl::StatusOr<v1::SynchronizeRespon
   if (number != sync_number_ || quitting_) return;
   sync_in_flight_ = false;
   if (!response.ok()) return OnSilence(response.status());
-  last_contact_ = absl::Now();
+  idle_since_ = SteadyNow();
   if (std::exchange(failures_, 0) > 0) {
     spdlog::info("The coordinator answers again");
     host_.follower.Retry();
@@ -116,7 +116,7 @@ void Agent::OnSynchronized(uint64_t number, absl::StatusOr<v1::SynchronizeRespon
   const bool news = response->generation() != generation_;
   Apply(*response);
   if (goodbye || (terminate_ && attempts_.empty())) return Quit(Exit::kDone);
-  const bool waited = absl::Now() - sync_sent_ > kIdlePause;
+  const bool waited = SteadyNow() - sync_sent_ > kIdlePause;
   ScheduleSync(news ? kGather : waited ? absl::ZeroDuration() : kIdlePause);
 }
 
@@ -126,14 +126,18 @@ void Agent::OnSilence(const absl::Status& status) {
     return Quit(Exit::kDenied);
   }
   ++failures_;
-  const absl::Duration silence = absl::Now() - last_contact_;
-  if (silence >= options_.give_up_after) {
-    spdlog::error("No answer from the coordinator for {}; giving up: {}", absl::FormatDuration(silence),
-                  status.ToString());
+  if (failures_ == 1) spdlog::warn("No answer from the coordinator; retrying: {}", status.ToString());
+  if (AnyRunning()) {
+    idle_since_ = SteadyNow();
+    return ScheduleSync(BackoffAfter(failures_));
+  }
+  const absl::Duration idle = SteadyNow() - idle_since_;
+  if (idle >= options_.give_up_after) {
+    spdlog::error("No attempt runs, and no answer from the coordinator for {}; exiting: {}",
+                  absl::FormatDuration(idle), status.ToString());
     return Quit(Exit::kGaveUp);
   }
-  if (failures_ == 1) spdlog::warn("No answer from the coordinator; retrying: {}", status.ToString());
-  ScheduleSync(std::min(BackoffAfter(failures_), options_.give_up_after - silence));
+  ScheduleSync(std::min(BackoffAfter(failures_), options_.give_up_after - idle));
 }
 
 void Agent::Apply(const v1::SynchronizeResponse& response) {
@@ -188,6 +192,13 @@ bool Agent::AllEnded() const {
                      [](const auto& entry) { return entry.second->phase() == Attempt::Phase::kEnded; });
 }
 
+bool Agent::AnyRunning() const {
+  return std::any_of(attempts_.begin(), attempts_.end(), [](const auto& entry) {
+    return entry.second->phase() == Attempt::Phase::kPreparing ||
+           entry.second->phase() == Attempt::Phase::kRunning;
+  });
+}
+
 void Agent::Quit(Exit exit) {
   if (std::exchange(quitting_, true)) return;
   exit_ = exit;
@@ -208,11 +219,7 @@ void Agent::ExitIfQuiet() {
       loop_.Post([exited = std::exchange(exited_, nullptr), exit = exit_] { exited(exit); });
     return;
   }
-  const bool processes = std::any_of(attempts_.begin(), attempts_.end(), [](const auto& entry) {
-    return entry.second->phase() == Attempt::Phase::kPreparing ||
-           entry.second->phase() == Attempt::Phase::kRunning;
-  });
-  if (processes || leave_timer_ != 0) return;
+  if (AnyRunning() || leave_timer_ != 0) return;
   leave_timer_ = loop_.After(options_.leave_within, [this] {
     spdlog::warn("Exiting although the coordinator has not confirmed the final report");
     Quit(Exit::kDone);

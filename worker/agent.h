@@ -20,8 +20,10 @@
 namespace scalelab::worker {
 
 struct AgentOptions {
-  int node_index = 0;                             // index of the node in the allocation, from 0
-  absl::Duration give_up_after = absl::Hours(1);  // time without an answer from the coordinator
+  int node_index = 0;  // index of the node in the allocation, from 0
+  // Time without an answer from the coordinator and without a running attempt, after which the agent exits. While an
+  // attempt runs, the agent waits for the coordinator without a limit: training must not end because of it.
+  absl::Duration give_up_after = absl::Hours(1);
   // After SIGTERM and the end of the last process: time limit for the final report.
   absl::Duration leave_within = absl::Seconds(10);
 };
@@ -31,7 +33,7 @@ class Agent {
   enum class Exit {
     kDone,    // the coordinator has no more work for this node, or SIGTERM
     kDenied,  // the coordinator rejected the allocation's credentials
-    kGaveUp,  // no answer from the coordinator for `give_up_after`
+    kGaveUp,  // no answer from the coordinator and no running attempt for `give_up_after`
   };
 
   // `exited` is called once, when no process is left; the agent is inactive from then on. `loop`, `client`
@@ -57,7 +59,8 @@ class Agent {
   void Do(const Action& action);
   void OnChanged(const std::string& token);
   bool AllEnded() const;
-  void Quit(Exit exit);  // stops everything, sends nothing more, exits
+  bool AnyRunning() const;  // some attempt may have processes
+  void Quit(Exit exit);     // stops everything, sends nothing more, exits
   void ExitIfQuiet();
 
   EventLoop& loop_;
@@ -77,10 +80,10 @@ class Agent {
   uint64_t sync_number_ = 0;  // of the latest call; answers to older calls are ignored
   bool sync_in_flight_ = false;
   bool sync_said_goodbye_ = false;  // the call in flight reports: leaving, and all attempts have ended
-  absl::Time sync_sent_;
+  absl::Duration sync_sent_;        // SteadyNow
   EventLoop::TimerId sync_timer_ = 0, leave_timer_ = 0;
-  absl::Time sync_due_;
-  absl::Time last_contact_;
+  absl::Duration sync_due_;    // SteadyNow
+  absl::Duration idle_since_;  // SteadyNow of the last answer, or later if an attempt was running
   int failures_ = 0;
   std::shared_ptr<bool> alive_;  // expires with the agent: late answers check it
 };

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/json_util.h"
+#include "proto/utf8.h"
 #include "spdlog/spdlog.h"
 #include "worker/exit_cause.h"
 #include "worker/node_info.h"
@@ -48,11 +50,7 @@ Attempt::Attempt(const AttemptHost& host, Desired desired, std::function<void()>
 Attempt::~Attempt() { host_.loop.Cancel(settle_timer_); }
 
 void Attempt::Begin() {
-  if (desired_.stop()) {
-    stopping_ = true;
-    phase_ = Phase::kEnded;
-    return;
-  }
+  stopping_ = desired_.stop();
   const auto& nodes = desired_.nodes();
   const auto own = std::find(nodes.begin(), nodes.end(), host_.node);
   if (own == nodes.end() && nodes.size() > 1) {
@@ -66,10 +64,14 @@ void Attempt::Begin() {
   launches_ = place == 0;
   const RankRange ranks = RanksOn(desired_, place);
   const bool launched_before = launches_ && access(Path("launch.json").c_str(), F_OK) == 0;
+  if (stopping_ && launches_ && !launched_before) {  // nothing was started
+    phase_ = Phase::kEnded;
+    return;
+  }
   std::error_code error;
-  std::filesystem::create_directories(desired_.directory(), error);
+  if (!stopping_) std::filesystem::create_directories(desired_.directory(), error);
   if (error) {
-    return Fail(v1::Attempt::LAUNCH_ERROR, 126,
+    return Fail(v1::Attempt::STORAGE_ERROR, 126,
                 absl::StrCat("Cannot create directory '", desired_.directory(), "': ", error.message(),
                              "; check the coordinator's --runs and the permissions there."));
   }
@@ -85,6 +87,7 @@ void Attempt::Begin() {
     spdlog::info("Attempt {} ({}): following ranks {} to {} on this node", token(), desired_.run(),
                  ranks.first, ranks.first + ranks.count - 1);
     phase_ = Phase::kRunning;
+    if (stopping_) EndRanksHere(GraceOf(desired_));
     return;
   }
   if (launched_before) {
@@ -98,6 +101,9 @@ void Attempt::Begin() {
   LaunchPlan plan;
   if (absl::Status status = Prepare(&plan); !status.ok()) {
     return Fail(v1::Attempt::LAUNCH_ERROR, 126, std::string(status.message()));
+  }
+  if (absl::Status status = WriteLaunch(plan); !status.ok()) {
+    return Fail(v1::Attempt::STORAGE_ERROR, 126, std::string(status.message()));
   }
   launcher_ = plan.launcher;
   job_ = host_.processes.Start(
@@ -114,7 +120,7 @@ absl::Status Attempt::Prepare(LaunchPlan* plan) {
   absl::StatusOr<LaunchPlan> planned = PlanLaunch(desired_, *program, host_.launch);
   if (!planned.ok()) return planned.status();
   *plan = *std::move(planned);
-  return WriteLaunch(*plan);
+  return absl::OkStatus();
 }
 
 // Writes spec.json, launch.json and provenance.json. The existence of launch.json also marks the
@@ -211,9 +217,19 @@ void Attempt::Drain() {
   if (launches_ && desired_.has_environment())
     software_ = SoftwareOf(desired_.environment(), Path("events-0.jsonl"));
   host_.follower.Finish(token(), [this] {
+    AddProblem(host_.follower.Problem(token()));
     End();
     changed_();
   });
+}
+
+// Adds to the report that events may be missing. Without another cause, that is the cause of a failure.
+void Attempt::AddProblem(const std::string& problem) {
+  if (problem.empty()) return;
+  absl::StrAppend(&message_, message_.empty() ? "" : " ", "Events may be missing: ", problem, ".");
+  if (cause_ == v1::Attempt::CAUSE_UNSPECIFIED && exit_status_ == 0) cause_ = v1::Attempt::NO_FINISH;
+  spdlog::warn("Attempt {}: events may be missing: {}", token(), problem);
+  if (launches_) WriteExit();
 }
 
 void Attempt::End() {
@@ -238,7 +254,9 @@ void Attempt::WriteExit() {
                              {"stopped", stopping_},
                              {"cause", v1::Attempt::Cause_Name(cause_)},
                              {"message", message_}};
-  WriteFileWhole(Path("exit.json"), exit.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+  const std::string text = exit.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  if (!WriteFileWhole(Path("exit.json"), text))
+    spdlog::warn("Cannot write '{}': {}", Path("exit.json"), strerror(errno));
 }
 
 void Attempt::Stop(absl::Duration grace) {
@@ -271,7 +289,7 @@ v1::SynchronizeRequest::AttemptStatus Attempt::Status() const {
       status.set_state(AttemptStatus::ENDED);
       status.set_exit_status(exit_status_);
       status.set_cause(cause_);
-      status.set_message(message_);
+      status.set_message(ValidUtf8(message_));
       status.mutable_software()->insert(software_.begin(), software_.end());
       break;
   }

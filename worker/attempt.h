@@ -51,8 +51,8 @@ class Attempt {
   Attempt(const AttemptHost& host, Desired desired, std::function<void()> changed);
   ~Attempt();
 
-  // Prepares and launches the attempt. If the desired state is already a stop, the attempt ends without
-  // starting anything. If launch.json shows that an earlier worker launched it, the attempt is not launched
+  // Prepares and launches the attempt. If the desired state is already a stop, nothing is started; what an earlier
+  // worker or another node has started is ended, and its events are delivered. If launch.json shows that an earlier worker launched it, the attempt is not launched
   // again: it sends the events that were written and ends as WORKER_LOST.
   void Begin();
   // Sends SIGTERM now and SIGKILL after `grace`.
@@ -74,6 +74,7 @@ class Attempt {
   void Conclude(const JobResult& result);
   void EndRanksHere(absl::Duration grace);
   void Drain();
+  void AddProblem(const std::string& problem);
   void End();
   void Fail(v1::Attempt::Cause cause, int exit_status, std::string message);
   void WriteExit();

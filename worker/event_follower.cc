@@ -1,10 +1,8 @@
 #include "worker/event_follower.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/inotify.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <utility>
@@ -12,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 #include "worker/backoff.h"
+#include "worker/process/steady_time.h"
 
 namespace scalelab::worker {
 namespace {
@@ -23,20 +22,20 @@ constexpr size_t kBatchBytes = 768 << 10;  // limit for one rank in one request
 constexpr size_t kRequestBytes = 1 << 20;  // limit for one request
 constexpr size_t kReadBytes = 256 << 10;   // longer than the longest line
 
-int64_t SizeOf(int fd) {
-  struct stat status {};
-  return fd >= 0 && fstat(fd, &status) == 0 ? status.st_size : 0;
+constexpr int kMaxRefusals = 3;  // of one stream's lines, see Limits::refused
+
+// Returns whether the error concerns the contents of a request. The coordinator reports its own trouble by other
+// errors, so that sending the same request again would fail again.
+bool IsRefusal(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsInternal(status) || absl::IsUnimplemented(status);
 }
 
 }  // namespace
 
-EventFollower::Stream::~Stream() {
-  if (fd >= 0) close(fd);
-}
-
-EventFollower::EventFollower(EventLoop& loop, Send send)
+EventFollower::EventFollower(EventLoop& loop, Send send, Limits limits)
     : loop_(loop),
       send_(std::move(send)),
+      limits_(limits),
       notify_fd_(inotify_init1(IN_CLOEXEC | IN_NONBLOCK)),
       buffer_(kReadBytes),
       alive_(std::make_shared<bool>(true)) {
@@ -59,12 +58,8 @@ void EventFollower::Follow(const std::string& token, const std::string& director
                            bool fresh) {
   Source& source = sources_[token];
   for (int rank = first_rank; rank < first_rank + ranks; ++rank) {
-    auto stream = std::make_unique<Stream>();
-    stream->token = token;
-    stream->rank = rank;
-    stream->path = absl::StrCat(directory, "/events-", rank, ".jsonl");
-    stream->known = fresh;
-    source.streams.push_back(std::move(stream));
+    source.streams.push_back(std::make_unique<Stream>(
+        token, rank, absl::StrCat(directory, "/events-", rank, ".jsonl"), fresh, limits_.unreadable));
   }
   if (notify_fd_ >= 0) {
     // If this fails (no watches left, unsupported file system), the tick still finds the lines.
@@ -79,8 +74,9 @@ void EventFollower::Finish(const std::string& token, std::function<void()> drain
   auto it = sources_.find(token);
   if (it == sources_.end()) return;
   it->second.drained = std::move(drained);
+  it->second.finishing = true;
   for (auto& stream : it->second.streams) {
-    stream->finishing = true;
+    stream->file.Finish();
     Read(*stream);
   }
   MaybeSend(false);
@@ -99,6 +95,23 @@ void EventFollower::Forget(const std::string& token) {
   }
   dirty_.erase(token);
   sources_.erase(it);
+}
+
+std::string EventFollower::Problem(const std::string& token) const {
+  auto it = sources_.find(token);
+  if (it == sources_.end()) return "";
+  std::string first;
+  int others = 0;
+  for (const auto& stream : it->second.streams) {
+    if (stream->file.problem().empty()) continue;
+    if (first.empty()) {
+      first = stream->file.problem();
+    } else {
+      ++others;
+    }
+  }
+  if (others > 0) absl::StrAppend(&first, " (", others, " more event files have a problem)");
+  return first;
 }
 
 void EventFollower::Retry() {
@@ -123,11 +136,13 @@ void EventFollower::OnNotify() {
       }
     }
   }
-  if (dirty_.empty() || read_timer_ != 0) return;
-  // Limits the rate: a rank may write a line every few microseconds.
-  const absl::Duration pause = last_read_ + kReadPause - absl::Now();
-  if (pause <= absl::ZeroDuration() || pause > kReadPause) return ReadDirty();
-  read_timer_ = loop_.After(pause, [this] {
+  if (!dirty_.empty()) ReadLater();
+}
+
+// Limits the rate: a rank may write a line every few microseconds.
+void EventFollower::ReadLater() {
+  if (read_timer_ != 0) return;
+  read_timer_ = loop_.After(last_read_ + kReadPause - SteadyNow(), [this] {
     read_timer_ = 0;
     ReadDirty();
   });
@@ -139,103 +154,70 @@ void EventFollower::Tick() {
     for (auto& stream : source.streams) Read(*stream);
   }
   MaybeSend(true);
+  NotifyDrained();  // a file may have been given up
 }
 
 void EventFollower::ReadDirty() {
-  last_read_ = absl::Now();
+  last_read_ = SteadyNow();
   for (const std::string& token : std::exchange(dirty_, {})) {
     for (auto& stream : sources_[token].streams) Read(*stream);
   }
   MaybeSend(false);
+  NotifyDrained();
 }
 
 // Reads complete lines into the stream's batch until the batch is full or the file ends.
 void EventFollower::Read(Stream& stream) {
-  if (!stream.known || stream.fenced) return;
-  if (stream.fd < 0) stream.fd = open(stream.path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (stream.fd < 0) return;
-  while (stream.builder.bytes() < kBatchBytes) {
-    if (stream.skip_from > 0 && !SkipLongLine(stream)) return;
-    const ssize_t got = pread(stream.fd, buffer_.data(), buffer_.size(), stream.read.position);
-    if (got <= 0) return;
-    const char* at = buffer_.data();
-    const char* const end = at + got;
-    while (stream.builder.bytes() < kBatchBytes) {
-      const char* line_end = static_cast<const char*>(memchr(at, '\n', end - at));
-      if (line_end == nullptr) break;
-      stream.builder.Add({at, static_cast<size_t>(line_end - at)}, stream.read.line++);
-      stream.read.position += line_end + 1 - at;
-      at = line_end + 1;
-    }
-    if (at != buffer_.data()) continue;
-    if (static_cast<size_t>(got) > kMaxLineBytes) {
-      stream.skip_from = stream.read.position + got;
-    } else if (stream.finishing && stream.read.position + got >= SizeOf(stream.fd)) {
-      stream.builder.AddMalformed(stream.read.line++, "cut off: the file ends before the line does");
-      stream.read.position += got;
-    } else {
-      return;
-    }
-  }
-}
-
-// Returns false if the end of the line is not in the file yet.
-bool EventFollower::SkipLongLine(Stream& stream) {
-  for (;;) {
-    const ssize_t got = pread(stream.fd, buffer_.data(), buffer_.size(), stream.skip_from);
-    if (got <= 0 && !stream.finishing) return false;
-    const void* line_end = got > 0 ? memchr(buffer_.data(), '\n', got) : nullptr;
-    if (got > 0 && line_end == nullptr) {
-      stream.skip_from += got;
-      continue;
-    }
-    stream.builder.AddMalformed(stream.read.line++, "longer than 64 KiB");
-    stream.read.position = stream.skip_from;
-    if (line_end != nullptr) stream.read.position += static_cast<const char*>(line_end) - buffer_.data() + 1;
-    stream.skip_from = 0;
-    return true;
-  }
+  if (!stream.known || stream.fenced || stream.query) return;
+  if (!stream.file.Read(stream.builder, kBatchBytes, buffer_)) return;
+  dirty_.insert(stream.token);
+  ReadLater();
 }
 
 bool EventFollower::HasPending(const Stream& stream) {
-  return !stream.fenced && (!stream.known || stream.read.position > stream.durable.position);
+  return !stream.fenced && (!stream.known || stream.query || stream.file.place() != stream.durable);
 }
 
 bool EventFollower::IsDrained(const Stream& stream) {
-  return stream.fenced || (stream.finishing && stream.known && stream.durable == stream.read &&
-                           stream.read.position >= SizeOf(stream.fd));
+  return stream.fenced || (stream.known && stream.file.AtEnd() && stream.durable == stream.file.place());
+}
+
+// Returns the streams for the next request; none if there is nothing to send yet. A stream that was refused goes
+// into a request of its own.
+std::vector<EventFollower::Stream*> EventFollower::Choose(bool flush) {
+  std::vector<Stream*> chosen;
+  size_t bytes = 0, waiting = 0;
+  const absl::Duration now = SteadyNow();
+  for (auto& [token, source] : sources_) {
+    for (auto& stream : source.streams) {
+      if (!HasPending(*stream) || stream->not_before > now) continue;
+      if (stream->alone) return {stream.get()};
+      waiting += stream->builder.bytes();
+      flush = flush || !stream->known || source.finishing || stream->builder.urgent();
+      // What does not fit goes into the next request.
+      if (bytes > 0 && bytes + stream->builder.bytes() > kRequestBytes) continue;
+      bytes += stream->builder.bytes() + token.size() + 40;
+      chosen.push_back(stream.get());
+    }
+  }
+  if (!flush && waiting < kFlushBytes) chosen.clear();
+  return chosen;
 }
 
 void EventFollower::MaybeSend(bool flush) {
   if (!in_flight_.empty() || retry_timer_ != 0) return;
-  size_t waiting = 0;
-  for (const auto& [token, source] : sources_) {
-    for (const auto& stream : source.streams) {
-      if (!HasPending(*stream)) continue;
-      waiting += stream->builder.bytes();
-      flush = flush || !stream->known || stream->finishing || stream->builder.urgent();
-    }
-  }
-  if (!flush && waiting < kFlushBytes) return;
-
   v1::ReportEventsRequest request;
-  size_t bytes = 0;
-  for (auto& [token, source] : sources_) {
-    for (auto& stream : source.streams) {
-      if (!HasPending(*stream) || bytes >= kRequestBytes) continue;
-      // Goes into the next request.
-      if (bytes > 0 && bytes + stream->builder.bytes() > kRequestBytes) continue;
-      bytes += stream->builder.bytes() + token.size() + 40;
-      v1::EventBatch& batch = *request.add_batches();
-      batch = stream->builder.Take();
-      batch.set_token(token);
-      batch.set_rank(stream->rank);
-      batch.set_begin_position(stream->durable.position);
-      batch.set_begin_line(stream->durable.line);
-      batch.set_end_position(stream->read.position);
-      batch.set_end_line(stream->read.line);
-      in_flight_.push_back({token, stream->rank, stream->durable, stream->read});
-    }
+  for (Stream* stream : Choose(flush)) {
+    v1::EventBatch& batch = *request.add_batches();
+    const Place end = stream->file.place();
+    batch = stream->builder.Take();
+    batch.set_token(stream->token);
+    batch.set_rank(stream->rank);
+    batch.set_begin_position(stream->durable.position);
+    batch.set_begin_line(stream->durable.line);
+    batch.set_end_position(end.position);
+    batch.set_end_line(end.line);
+    in_flight_.push_back({stream->token, stream->rank, stream->durable, end});
   }
   if (in_flight_.empty()) return;
   send_(request,
@@ -247,7 +229,7 @@ void EventFollower::MaybeSend(bool flush) {
 void EventFollower::OnAnswer(absl::StatusOr<v1::ReportEventsResponse> answer) {
   const std::vector<Sent> sent = std::exchange(in_flight_, {});
   if (answer.ok() && answer->streams_size() != static_cast<int>(sent.size())) {
-    answer = absl::InternalError("the coordinator's answer does not cover every batch");
+    answer = absl::UnknownError("the coordinator's answer does not cover every batch");
   }
   if (!answer.ok()) {
     // The coordinator may or may not have stored the batch: send again from the last position known
@@ -255,9 +237,13 @@ void EventFollower::OnAnswer(absl::StatusOr<v1::ReportEventsResponse> answer) {
     for (const Sent& part : sent) {
       if (Stream* stream = Find(part.token, part.rank)) Rewind(*stream, stream->durable);
     }
-    if (failures_ == 0)
-      spdlog::warn("Events could not be delivered; retrying: {}", answer.status().ToString());
-    WaitAndRetry();
+    if (IsRefusal(answer.status())) {
+      Refuse(sent, answer.status());
+    } else {
+      if (failures_ == 0)
+        spdlog::warn("Events could not be delivered; retrying: {}", answer.status().ToString());
+      WaitAndRetry();
+    }
   } else {
     bool moved = false;
     for (size_t i = 0; i < sent.size(); ++i) moved |= Apply(sent[i], answer->streams(static_cast<int>(i)));
@@ -283,10 +269,57 @@ bool EventFollower::Apply(const Sent& sent, const v1::ReportEventsResponse::Stre
     stream->fenced = true;
     return true;
   }
-  const bool asked = !std::exchange(stream->known, true);
+  const bool query = std::exchange(stream->query, false);
+  const bool asked = !std::exchange(stream->known, true) || query;
   stream->durable = {state.position(), state.line()};
   if (stream->durable != sent.end) Rewind(*stream, stream->durable);
-  return asked || stream->durable != sent.begin;
+  const bool moved = stream->durable != sent.begin;
+  if (moved) {
+    stream->alone = false;
+    stream->refusals = stream->failures = 0;
+  } else if (query) {
+    GiveUpIfRefused(*stream);
+  }
+  return asked || moved;
+}
+
+// Handles a request whose contents the coordinator refuses, for example because a string is not valid UTF-8. Streams
+// that were refused together are sent one by one, so that only those at fault are refused again. After each refusal
+// of its lines, a stream asks for its durable position: an answer shows that the lines are at fault and not the
+// coordinator.
+void EventFollower::Refuse(const std::vector<Sent>& sent, const absl::Status& status) {
+  const absl::Duration now = SteadyNow();
+  for (const Sent& part : sent) {
+    Stream* stream = Find(part.token, part.rank);
+    if (stream == nullptr) continue;
+    stream->alone = true;
+    if (sent.size() > 1) continue;
+    if (stream->failures++ == 0) {
+      stream->refused_since = now;
+      spdlog::warn("Attempt {} rank {}: the coordinator refuses its events; retrying: {}", part.token,
+                   part.rank, status.ToString());
+    }
+    stream->not_before = now + BackoffAfter(stream->failures);
+    if (part.end == part.begin) {
+      stream->refusals = 0;
+    } else {
+      ++stream->refusals;
+      stream->refusal = status.ToString();
+    }
+    stream->query = true;
+    loop_.After(stream->not_before - now, [this, alive = std::weak_ptr<bool>(alive_)] {
+      if (!alive.expired()) MaybeSend(true);
+    });
+  }
+}
+
+// Gives up a stream whose lines are refused while queries are answered.
+void EventFollower::GiveUpIfRefused(Stream& stream) {
+  if (stream.refusals < kMaxRefusals || SteadyNow() - stream.refused_since < limits_.refused) return;
+  spdlog::error("Attempt {} rank {}: giving up its event file after line {}: {}", stream.token, stream.rank,
+                stream.durable.line, stream.refusal);
+  stream.file.Abort(absl::StrCat("the coordinator refuses events-", stream.rank, ".jsonl after line ",
+                                 stream.durable.line, ": ", stream.refusal));
 }
 
 void EventFollower::WaitAndRetry() {
@@ -297,8 +330,7 @@ void EventFollower::WaitAndRetry() {
 }
 
 void EventFollower::Rewind(Stream& stream, Place place) {
-  stream.read = place;
-  stream.skip_from = 0;
+  stream.file.Seek(place);
   stream.builder.Take();
 }
 

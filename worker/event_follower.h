@@ -13,11 +13,13 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "scalelab/v1/worker.pb.h"
 #include "worker/coordinator_client.h"
+#include "worker/event_file.h"
 #include "worker/event_line.h"
 #include "worker/process/event_loop.h"
 
@@ -30,8 +32,17 @@ class EventFollower {
   // that of CoordinatorClient::ReportEvents.
   using Send = std::function<void(const v1::ReportEventsRequest&, Answer)>;
 
+  // Time limits for what makes an attempt's end wait.
+  struct Limits {
+    // A stream is given up when the coordinator has refused it for this long, while it answered other requests.
+    absl::Duration refused = absl::Minutes(1);
+    // A file is given up when it could not be read for this long after Finish.
+    absl::Duration unreadable = absl::Minutes(1);
+  };
+
   // `loop` must outlive the follower. `send` is called with one request at a time.
-  EventFollower(EventLoop& loop, Send send);
+  EventFollower(EventLoop& loop, Send send) : EventFollower(loop, std::move(send), Limits()) {}
+  EventFollower(EventLoop& loop, Send send, Limits limits);
   ~EventFollower();
 
   // Starts to follow <directory>/events-<rank>.jsonl of ranks first_rank to first_rank + ranks - 1.
@@ -39,36 +50,44 @@ class EventFollower {
   // so that the follower need not ask for the durable positions.
   void Follow(const std::string& token, const std::string& directory, int first_rank, int ranks, bool fresh);
   // To be called when no process writes to the attempt's files any more. Sends the rest, reports an
-  // incomplete last line as malformed, then calls `drained` once: every line is durable, or was refused
-  // because the attempt was superseded (FENCED). Requests that fail are retried with backoff, without a
-  // limit. Ignores an unknown token.
+  // incomplete last line as malformed, then calls `drained` once: every line is durable, or was refused because the
+  // attempt was superseded (FENCED), or cannot be delivered (Problem). While the coordinator does not answer,
+  // requests are retried with backoff, without a limit. Ignores an unknown token.
   void Finish(const std::string& token, std::function<void()> drained);
+  // Returns why events of the attempt may be missing: an event file is not a regular file, cannot be read, was
+  // truncated or replaced, or the coordinator refuses its lines. Empty if there is no such reason.
+  std::string Problem(const std::string& token) const;
   // Stops following the attempt; its `drained` callback is never called.
   void Forget(const std::string& token);
   // Ends the current backoff and sends at once, because the coordinator answers again.
   void Retry();
 
  private:
-  struct Place {
-    int64_t position = 0;
-    int64_t line = 0;
-    bool operator==(const Place&) const = default;
-  };
+  using Place = EventFile::Place;
   struct Stream {
-    ~Stream();
-    std::string token, path;
-    int rank = 0;
-    int fd = -1;
-    bool known = false;  // `durable` is known: reported by the coordinator, or 0
+    Stream(std::string its_token, int its_rank, const std::string& path, bool fresh,
+           absl::Duration unreadable)
+        : token(std::move(its_token)), rank(its_rank), file(path, unreadable), known(fresh) {}
+    const std::string token;
+    const int rank;
+    EventFile file;
+    bool known;  // `durable` is known: reported by the coordinator, or 0
     bool fenced = false;
-    bool finishing = false;
-    Place durable, read;    // read: after the last line in `builder`
-    int64_t skip_from = 0;  // > 0: in a line that is too long; the search for its end continues here
-    BatchBuilder builder;
+    Place durable;
+    BatchBuilder builder;  // the lines from `durable` to file.place()
+    // Set when the coordinator has refused a request with this stream, see Refuse.
+    bool alone = false;            // sent in a request of its own
+    bool query = false;            // the next request asks for the durable position only
+    int refusals = 0;              // of lines, while such queries were answered
+    int failures = 0;              // refusals in a row, for the backoff
+    absl::Duration refused_since;  // SteadyNow
+    absl::Duration not_before;     // SteadyNow: the end of the backoff
+    std::string refusal;           // the coordinator's last error
   };
   struct Source {
     std::vector<std::unique_ptr<Stream>> streams;
     int watch = -1;
+    bool finishing = false;
     std::function<void()> drained;
   };
   // The part of a stream that is in the request in flight; the stream may be gone when the answer arrives.
@@ -81,12 +100,15 @@ class EventFollower {
   void OnNotify();
   void Tick();
   void ReadDirty();
+  void ReadLater();
   void Read(Stream& stream);
-  bool SkipLongLine(Stream& stream);
   void MaybeSend(bool flush);
+  std::vector<Stream*> Choose(bool flush);
   void WaitAndRetry();
   void OnAnswer(absl::StatusOr<v1::ReportEventsResponse> answer);
   bool Apply(const Sent& sent, const v1::ReportEventsResponse::Stream& state);
+  void Refuse(const std::vector<Sent>& sent, const absl::Status& status);
+  void GiveUpIfRefused(Stream& stream);
   void NotifyDrained();
   Stream* Find(const std::string& token, int rank);
   static void Rewind(Stream& stream, Place place);
@@ -95,12 +117,13 @@ class EventFollower {
 
   EventLoop& loop_;
   Send send_;
+  const Limits limits_;
   int notify_fd_;
   std::map<std::string, Source> sources_;  // by token
   std::map<int, std::string> watches_;     // inotify watch -> token
   std::set<std::string> dirty_;            // tokens whose files have changed
   EventLoop::TimerId tick_timer_ = 0, read_timer_ = 0, retry_timer_ = 0;
-  absl::Time last_read_;
+  absl::Duration last_read_;     // SteadyNow
   std::vector<Sent> in_flight_;  // empty: no request is in flight
   int failures_ = 0;             // since the last answer
   std::vector<char> buffer_;

@@ -10,6 +10,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "proto/utf8.h"
 
 namespace scalelab::worker {
 namespace {
@@ -113,7 +114,7 @@ std::string ReadMetrics(const json& line, std::vector<std::pair<std::string, dou
     } else if (value.is_string() && IsNotFinite(value.get_ref<const std::string&>())) {
       metrics->emplace_back(key, kNan);
     } else {
-      return absl::StrCat("metric \"", key.substr(0, 60), "\" is not a number");
+      return absl::StrCat("metric \"", CutUtf8(key, 60), "\" is not a number");
     }
   }
   return "";
@@ -222,7 +223,7 @@ std::string BatchBuilder::AddAny(absl::string_view text, int64_t number) {
     for (const char* known : {"time", "event", "metrics"}) details.erase(known);
     event.set_details(details.dump());
   } else {
-    return absl::StrCat("\"event\" is \"", name.substr(0, 40), "\", not start, step, epoch, finish or error");
+    return absl::StrCat("\"event\" is \"", CutUtf8(name, 40), "\", not start, step, epoch, finish or error");
   }
   std::vector<std::pair<std::string, double>> metrics;
   if (wrong.empty()) wrong = ReadMetrics(line, &metrics);

@@ -4,48 +4,37 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "proto/utf8.h"
+#include "worker/process/regular_file.h"
 
 namespace scalelab::worker {
 namespace {
 
-constexpr int kTailBytes = 16384;
+constexpr size_t kTailBytes = 16384;
 constexpr size_t kWordsBytes = 300;
 constexpr int kLastSignal = 64;
 
-std::string Tail(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return "";
-  const std::streamoff size = file.tellg();
-  file.seekg(std::max<std::streamoff>(0, size - kTailBytes));
-  return {std::istreambuf_iterator<char>(file), {}};
-}
+std::string Tail(const std::string& path) { return ReadTail(path, kTailBytes); }
 
-// Replaces bytes that are neither printable ASCII nor valid UTF-8 by spaces: protobuf strings must be UTF-8.
+// Replaces control characters and bytes that are not valid UTF-8 by spaces, and cuts the text between characters.
 std::string Readable(absl::string_view text) {
   std::string result;
   for (size_t i = 0; i < text.size();) {
-    const unsigned char c = static_cast<unsigned char>(text[i]);
-    const size_t length = c < 0x80 ? 1 : c >= 0xC2 && c < 0xE0 ? 2 : c >= 0xE0 && c < 0xF0 ? 3 : 0;
-    bool whole = length > 0 && i + length <= text.size();
-    for (size_t k = 1; whole && k < length; ++k)
-      whole = (static_cast<unsigned char>(text[i + k]) & 0xC0) == 0x80;
-    // Reject overlong forms and surrogates.
-    if (whole && c == 0xE0) whole = static_cast<unsigned char>(text[i + 1]) >= 0xA0;
-    if (whole && c == 0xED) whole = static_cast<unsigned char>(text[i + 1]) < 0xA0;
-    if (result.size() + std::max<size_t>(length, 1) > kWordsBytes) break;
-    if (whole && c >= 0x20 && c != 0x7F) {
+    const size_t length = Utf8Length(text, i);
+    const size_t step = std::max<size_t>(length, 1);
+    if (result.size() + step > kWordsBytes) break;
+    if (length > 0 && !absl::ascii_iscntrl(static_cast<unsigned char>(text[i]))) {
       result.append(text.data() + i, length);
     } else {
       result += ' ';
     }
-    i += whole ? length : 1;
+    i += step;
   }
   return result;
 }

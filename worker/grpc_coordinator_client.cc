@@ -1,6 +1,5 @@
 #include "worker/grpc_coordinator_client.h"
 
-#include <chrono>
 #include <set>
 #include <utility>
 
@@ -15,7 +14,7 @@ namespace scalelab::worker {
 namespace {
 
 // The coordinator answers Synchronize within 10 s.
-constexpr std::chrono::seconds kDeadline{20};
+constexpr int kDeadlineSeconds = 20;
 constexpr int kMaxMessageBytes = 64 << 20;
 
 std::shared_ptr<grpc::Channel> Dial(const std::string& server) {
@@ -77,7 +76,8 @@ class GrpcCoordinatorClient final : public CoordinatorClient {
              Begin begin) {
     auto call = std::make_shared<Call<Request, Response>>();
     call->request = request;
-    call->context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+    call->context.set_deadline(
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_seconds(kDeadlineSeconds, GPR_TIMESPAN)));
     call->context.AddMetadata("authorization", absl::StrCat("Bearer ", address_.secret));
     call->context.AddMetadata("x-scalelab-allocation", address_.allocation);
     v1::WorkerService::Stub* stub;

@@ -1,13 +1,17 @@
 // The entry point of scalelab-worker, the daemon on each node of an allocation. Wiring only; start
 // reading at agent.h.
+#include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <memory>
 
 #include "spdlog/sinks/stdout_color_sinks.h"
 #include "spdlog/spdlog.h"
 #include "worker/agent.h"
 #include "worker/grpc_coordinator_client.h"
+#include "worker/heartbeats.h"
 #include "worker/node_info.h"
 #include "worker/options.h"
 #include "worker/process/lock_file.h"
@@ -23,7 +27,7 @@ int Serve(const WorkerOptions& options, const SpawnerHandle& spawner, int signal
     spdlog::critical("The spawner process has died; exiting");
     loop.Stop();
   });
-  const auto client = NewGrpcCoordinatorClient(options.coordinator);
+  const auto client = std::make_unique<Heartbeats>(NewGrpcCoordinatorClient(options.coordinator));
   EventFollower follower(loop, SendThrough(*client, loop));
   const Frameworks frameworks = NewFrameworks(options);
   const LaunchHost launch = NewLaunchHost(options);
@@ -39,7 +43,8 @@ int Serve(const WorkerOptions& options, const SpawnerHandle& spawner, int signal
                          options.coordinator.allocation,
                          options.output_limit};
   Agent agent(loop, *client, host, {options.node_index, options.give_up_after}, [&](Agent::Exit exit) {
-    exit_code = exit == Agent::Exit::kDone ? 0 : 1;
+    // Not a failure for kGaveUp: srun would end the workers of the other nodes, whose attempts may run.
+    exit_code = exit == Agent::Exit::kDenied ? 1 : 0;
     loop.Stop();
   });
   loop.Watch(signals, [&] {
@@ -52,6 +57,10 @@ int Serve(const WorkerOptions& options, const SpawnerHandle& spawner, int signal
   return exit_code;
 }
 
+// Keeps the ranks, which have the same user, from reading the secret through ptrace or /proc/<pid>. This also holds
+// for the spawner, but not for the programs that it starts.
+void HideMemory() { prctl(PR_SET_DUMPABLE, 0); }
+
 int Fail(const absl::Status& status) {
   fprintf(stderr, "scalelab-worker: %s\n", status.ToString().c_str());
   return 1;
@@ -60,6 +69,8 @@ int Fail(const absl::Status& status) {
 int Main(int argc, char** argv) {
   WorkerOptions options;
   if (int code = 0; !ParseOptions(argc, argv, &options, &code)) return code;
+  HideMemory();
+  umask(umask(0) | S_IWOTH);  // other users must not be able to write to the attempts' folders
   CloseInheritedOnExec();
   absl::StatusOr<int> lock = -1;
   if (!options.lock_file.empty()) lock = LockFile(options.lock_file);

@@ -16,6 +16,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "proto/utf8.h"
 
 namespace scalelab::worker {
 namespace {
@@ -29,7 +30,7 @@ std::string ValueIn(const std::string& path, absl::string_view begin) {
     if (mark == std::string::npos) continue;
     absl::string_view value = absl::StripAsciiWhitespace(absl::string_view(line).substr(mark + 1));
     if (value.size() >= 2 && value.front() == '"') value = value.substr(1, value.size() - 2);
-    return std::string(value);
+    return ValidUtf8(value);
   }
   return "";
 }

@@ -1,6 +1,8 @@
 #include "worker/options.h"
 
+#include <poll.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -13,6 +15,35 @@
 extern char** environ;
 
 namespace scalelab::worker {
+
+namespace {
+
+constexpr char kSecretVariable[] = "SCALELAB_ALLOCATION_SECRET";
+constexpr int kInputLimitMs = 60'000;  // srun forwards its standard input when all tasks have started
+
+// Reads the first line of standard input. Returns an empty string if there is none within the time limit.
+std::string ReadInputLine() {
+  std::string line;
+  char c = 0;
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  while (!isatty(STDIN_FILENO) && poll(&input, 1, kInputLimitMs) > 0 && read(STDIN_FILENO, &c, 1) == 1 &&
+         c != '\n')
+    line += c;
+  return line;
+}
+
+// Takes the allocation's secret from the environment, or else from standard input. Overwrites the variable's value
+// in memory, because ranks can read /proc/<pid>/environ of a process of the same user.
+std::string TakeSecret() {
+  char* value = getenv(kSecretVariable);
+  if (value == nullptr) return ReadInputLine();
+  std::string secret = value;
+  explicit_bzero(value, secret.size());
+  unsetenv(kSecretVariable);
+  return secret;
+}
+
+}  // namespace
 
 bool ParseOptions(int argc, char** argv, WorkerOptions* options, int* exit_code) {
   std::error_code error;
@@ -45,7 +76,8 @@ bool ParseOptions(int argc, char** argv, WorkerOptions* options, int* exit_code)
   app.add_flag("--bind", options->bind,
                "Pin each rank to its own cores; for a job with exclusive use of this machine");
   app.add_option("--give-up-after", give_up_after,
-                 "Seconds without an answer from the coordinator until everything is stopped")
+                 "Seconds without an answer from the coordinator and without a running attempt until the "
+                 "worker exits")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--trainer", options->trainer_program, "Trainer program of the native engines")
@@ -64,17 +96,15 @@ bool ParseOptions(int argc, char** argv, WorkerOptions* options, int* exit_code)
   }
   options->give_up_after = absl::Seconds(give_up_after);
   options->output_limit = output_mib << 20;
-  const char* secret = getenv("SCALELAB_ALLOCATION_SECRET");
-  if (secret == nullptr || *secret == '\0') {
-    fprintf(stderr,
-            "scalelab-worker: SCALELAB_ALLOCATION_SECRET is not set; the coordinator sets it when it starts "
-            "workers\n");
-    *exit_code = 2;
-    return false;
-  }
-  options->coordinator.secret = secret;
-  unsetenv("SCALELAB_ALLOCATION_SECRET");
-  return true;
+  options->coordinator.secret = TakeSecret();
+  if (!options->coordinator.secret.empty()) return true;
+  fprintf(
+      stderr,
+      "scalelab-worker: no secret in the variable %s or the first line of standard input; the coordinator "
+      "provides it when it starts workers\n",
+      kSecretVariable);
+  *exit_code = 2;
+  return false;
 }
 
 Frameworks NewFrameworks(const WorkerOptions& options) {

@@ -11,10 +11,11 @@
 namespace scalelab::worker {
 
 struct WorkerOptions {
-  CoordinatorAddress coordinator;                 // --server, --allocation, SCALELAB_ALLOCATION_SECRET
-  std::string node;                               // --node; default: the host name
-  int node_index = 0;                             // --node-index
-  std::string lock_file;                          // --lock; empty: none
+  CoordinatorAddress
+      coordinator;        // --server, --allocation; the secret from the environment or standard input
+  std::string node;       // --node; default: the host name
+  int node_index = 0;     // --node-index
+  std::string lock_file;  // --lock; empty: none
   absl::Duration give_up_after = absl::Hours(1);  // --give-up-after
   std::string trainer_program;  // --trainer; default: scalelab-trainer in this program's directory
   // --adapters; default: ../share/scalelab/adapters, relative to this program's directory
@@ -27,7 +28,8 @@ struct WorkerOptions {
   std::string own_program;                // path of this executable
 };
 
-// Parses the command line and takes the allocation's secret out of the environment. Returns false if the
+// Parses the command line and takes the allocation's secret out of the environment or, if it is not there, from the
+// first line of standard input. Returns false if the
 // process should exit with `*exit_code`; the help text or the error has been printed by then.
 bool ParseOptions(int argc, char** argv, WorkerOptions* options, int* exit_code);
 

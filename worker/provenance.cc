@@ -6,15 +6,16 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "proto/utf8.h"
 #include "spdlog/spdlog.h"
 #include "worker/node_info.h"
+#include "worker/process/regular_file.h"
 
 namespace scalelab::worker {
 namespace {
@@ -22,6 +23,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr absl::Duration kVersionLimit = absl::Seconds(30);
+constexpr size_t kVersionBytes = 64 << 10;
 
 ordered_json Binary(const std::string& path) { return {{"path", path}, {"sha256", FileSha256(path)}}; }
 
@@ -45,7 +47,8 @@ ordered_json RedactedEnvironment(const std::vector<std::string>& environment) {
 
 bool WriteFileWhole(const std::string& path, const std::string& text) {
   const std::string draft = path + ".new";
-  const int fd = open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  unlink(draft.c_str());  // left by an earlier worker, or not a regular file
+  const int fd = open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (fd < 0) return false;
   size_t at = 0;
   while (at < text.size()) {
@@ -72,11 +75,10 @@ ordered_json EnvironmentJson(const v1::FrameworkEnvironment& environment) {
 
 std::map<std::string, std::string> SoftwareOf(const v1::FrameworkEnvironment& environment,
                                               const std::string& event_file) {
-  constexpr int kLines = 20;  // the start event should be the first line
+  constexpr size_t kHeadBytes = 1 << 20;  // the start event should be the first line
   std::map<std::string, std::string> software;
-  std::ifstream events(event_file);
-  std::string line;
-  for (int i = 0; i < kLines && std::getline(events, line); ++i) {
+  const std::string head = ReadHead(event_file, kHeadBytes);
+  for (const absl::string_view line : absl::StrSplit(head, '\n')) {
     const auto event = nlohmann::json::parse(line, nullptr, false);
     if (!event.is_object() || event.value("event", nlohmann::json()) != "start") continue;
     const auto text = [&](const char* key) {
@@ -95,7 +97,7 @@ std::map<std::string, std::string> SoftwareOf(const v1::FrameworkEnvironment& en
   if (!environment.venv().empty()) parts.push_back(error ? environment.venv() : venv.filename().string());
   if (!environment.container().empty()) parts.push_back(environment.container());
   parts.insert(parts.end(), environment.modules().begin(), environment.modules().end());
-  if (!parts.empty()) software["environment"] = absl::StrJoin(parts, " ");
+  if (!parts.empty()) software["environment"] = ValidUtf8(absl::StrJoin(parts, " "));
   return software;
 }
 
@@ -116,8 +118,7 @@ void Provenance::AskTrainer(Processes& processes, std::function<void()> known) {
   close(fd);
   const Command command{{programs_.trainer, "--version"}, environment_, "/", file, ""};
   const auto finish = [this, file, known = std::move(known)] {
-    std::ifstream output(file);
-    TakeVersions({std::istreambuf_iterator<char>(output), {}});
+    TakeVersions(ReadHead(file, kVersionBytes));
     unlink(file.c_str());
     complete_ = true;
     Flush();

@@ -23,8 +23,9 @@ const char* FirstNumber(const char* const* names) {
 bool Redirect(int target, const char* directory, const char* rank, const char* ending) {
   char path[4096];
   snprintf(path, sizeof path, "%s/rank-%s.%s", directory, rank, ending);
-  const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (fd >= 0 && dup2(fd, target) >= 0) return true;
+  // Does not wait for the reader of a FIFO.
+  const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+  if (fd >= 0 && fcntl(fd, F_SETFL, O_APPEND) == 0 && dup2(fd, target) >= 0) return true;
   fprintf(stderr, "scalelab-rank: cannot write '%s': %s\n", path, strerror(errno));
   return false;
 }

@@ -1,6 +1,5 @@
 #include "server/scheduler/local_job.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -118,25 +117,16 @@ absl::StatusOr<LockHolder> FindLockHolder(const std::string& directory) {
 }
 
 int OpenWorker(const std::string& directory, pid_t pid) {
-  struct stat lock {};
-  if (pid <= 0 || stat((directory + "/lock").c_str(), &lock) != 0) return -1;
+  if (pid <= 0) return -1;
   // The pidfd comes first: afterwards /proc/<pid> shows the process that the pidfd refers to, or nothing.
   const int pidfd = pidfd_open(pid, 0);
   if (pidfd < 0) return -1;
-  const std::string fds = absl::StrCat("/proc/", pid, "/fd/");
-  bool has_lock = false;
-  if (DIR* list = opendir(fds.c_str())) {
-    while (const dirent* entry = readdir(list)) {
-      struct stat found {};
-      if (stat((fds + entry->d_name).c_str(), &found) == 0 && found.st_dev == lock.st_dev &&
-          found.st_ino == lock.st_ino) {
-        has_lock = true;
-        break;
-      }
-    }
-    closedir(list);
+  // The list of open files cannot be read: a worker hides its memory, and with it /proc/<pid>/fd.
+  std::ifstream stream(absl::StrCat("/proc/", pid, "/cmdline"));
+  const std::string file = directory + "/lock";
+  for (std::string argument; std::getline(stream, argument, '\0');) {
+    if (argument == file) return pidfd;
   }
-  if (has_lock) return pidfd;
   close(pidfd);
   return -1;
 }

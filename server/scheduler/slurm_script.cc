@@ -9,6 +9,18 @@
 namespace scalelab::server {
 namespace {
 
+// Removes the secret from the environment of the batch shell, see kBody.
+constexpr absl::string_view kHideSecret = R"(
+# Ranks can read the environment that this shell was started with. So put the secret into a pipe and start this
+# script again without it.
+if [ -n "${SCALELAB_ALLOCATION_SECRET-}" ]; then
+  exec 3< <(printf '%s\n' "$SCALELAB_ALLOCATION_SECRET")
+  wait "$!" 2>/dev/null || true
+  unset SCALELAB_ALLOCATION_SECRET
+  exec "$BASH" "$0"
+fi
+)";
+
 // Starts one worker on each node and waits for all of them. srun numbers the nodes in the order of the ranks.
 constexpr absl::string_view kBody = R"(
 # The worker step ignores the task layout above: it uses whole nodes and shares them with the steps of
@@ -17,7 +29,8 @@ unset SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_NTASK
   SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK \
   SLURM_DISTRIBUTION
 
-# Runs on each node. The lock prevents a second worker of this allocation on the node, so it is a local file.
+# Runs on each node. The worker reads the secret from its standard input. The lock prevents a second worker of this
+# allocation on the node, so it is a local file.
 start_worker='
   token=$1
   shift
@@ -30,11 +43,12 @@ start_worker='
   exec "$@" --node "$SLURMD_NODENAME" --node-index "$SLURM_NODEID" \
     --lock "$directory/$token-$SLURM_NODEID.lock"
 '
-srun --overlap --whole --mpi=none --cpu-bind=none --export=ALL --input=/dev/null \
+srun --overlap --whole --mpi=none --cpu-bind=none --export=ALL --input=all \
   --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
   --kill-on-bad-exit=1 --wait=0 \
-  bash -c "$start_worker" start_worker "$token" "${worker[@]}" &
+  bash -c "$start_worker" start_worker "$token" "${worker[@]}" <&3 3<&- &
 step=$!
+exec 3<&-
 
 # Slurm sends SIGTERM shortly before the time limit and when the job is cancelled. Forward it to the workers
 # and wait for them to end; srun itself would kill them.
@@ -104,7 +118,7 @@ std::string SlurmScript(const SlurmScriptOptions& options, const JobRequest& req
   add("output", absl::StrReplaceAll(directory, {{"%", "%%"}}) + "/job.out");
   for (const auto& [name, value] : options.site_options) add(name, value);
   for (const auto& [name, value] : request.options) add(name, value);
-  absl::StrAppend(&script, "\ntoken=", ShellQuoted(request.token), "\nworker=(",
+  absl::StrAppend(&script, kHideSecret, "\ntoken=", ShellQuoted(request.token), "\nworker=(",
                   ShellQuoted(options.worker_program), " --server ", ShellQuoted(options.server_address),
                   " --launcher srun --allocation \"$token\")\n", kBody.substr(1));
   return script;

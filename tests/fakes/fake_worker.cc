@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -28,7 +29,8 @@ std::string Variable(const char* name) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  alarm(120);  // ends the process even if the test crashes
+  alarm(120);                 // ends the process even if the test crashes
+  prctl(PR_SET_DUMPABLE, 0);  // as the real worker: hides /proc/<pid>/fd from the scheduler
   const std::string mode = Variable("FAKE_WORKER");
   if (mode == "no-lock") return 4;
   std::string lock;

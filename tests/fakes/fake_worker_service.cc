@@ -100,6 +100,15 @@ bool FakeWorkerService::WaitForRequest(const std::function<bool(const v1::Synchr
   return Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return wanted(last_); });
 }
 
+bool FakeWorkerService::WaitForCalls(int more) {
+  int until = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    until = calls_ + more;
+  }
+  return Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return calls_ >= until; });
+}
+
 bool FakeWorkerService::WaitForMetric(const std::string& token, int rank, const std::string& key, int count) {
   return Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return files_[{token, rank}].points[key].size() >= static_cast<size_t>(count);
@@ -143,6 +152,7 @@ grpc::Status FakeWorkerService::Synchronize(grpc::ServerContext* context,
   absl::MutexLock lock(&mutex_);
   if (!Allowed(*context)) return {grpc::StatusCode::UNAUTHENTICATED, "no such allocation"};
   last_ = *request;
+  ++calls_;
   for (const auto& attempt : request->attempts()) seen_[attempt.token()] = attempt;
   // Poll for cancellation: this server has a thread for every call.
   const absl::Time until = absl::Now() + absl::Seconds(10);

@@ -41,6 +41,8 @@ class FakeWorkerService final : public v1::WorkerService::Service {
   // Wait until the last Synchronize satisfies the condition; return false after 30 s.
   bool WaitForState(const std::string& token, AttemptStatus::State state);
   bool WaitForRequest(const std::function<bool(const v1::SynchronizeRequest&)>& wanted);
+  // Waits until Synchronize was called `more` times from now on; returns false after 30 s.
+  bool WaitForCalls(int more);
   bool WaitForMetric(const std::string& token, int rank, const std::string& key, int count);
 
   AttemptStatus Status(const std::string& token);
@@ -72,6 +74,7 @@ class FakeWorkerService final : public v1::WorkerService::Service {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool refuse_ ABSL_GUARDED_BY(mutex_) = false;
   v1::SynchronizeResponse desired_ ABSL_GUARDED_BY(mutex_);
+  int calls_ ABSL_GUARDED_BY(mutex_) = 0;  // of Synchronize
   v1::SynchronizeRequest last_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, AttemptStatus> seen_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, bool> fenced_ ABSL_GUARDED_BY(mutex_);

@@ -2,25 +2,14 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "worker/process/steady_time.h"
 
 namespace scalelab::worker {
-namespace {
-
-int64_t MonotonicNanoseconds() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
-
-}  // namespace
-
 EventLoop::EventLoop() : wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 EventLoop::~EventLoop() { close(wake_fd_); }
 
@@ -29,7 +18,7 @@ void EventLoop::Unwatch(int fd) { watched_.erase(fd); }
 
 EventLoop::TimerId EventLoop::After(absl::Duration delay, Callback then) {
   const TimerId id = next_timer_++;
-  const int64_t due = MonotonicNanoseconds() + std::max<int64_t>(0, absl::ToInt64Nanoseconds(delay));
+  const absl::Duration due = SteadyNow() + std::max(delay, absl::ZeroDuration());
   timers_.emplace(std::pair(due, id), std::move(then));
   due_[id] = due;
   return id;
@@ -54,26 +43,24 @@ void EventLoop::Post(Callback call) {
 
 void EventLoop::Run() {
   stopped_ = false;
-  while (!stopped_) RunOnce(absl::InfiniteFuture());
+  while (!stopped_) RunOnce(absl::InfiniteDuration());
 }
 
 bool EventLoop::RunUntil(const std::function<bool()>& done, absl::Duration limit) {
-  const absl::Time until = absl::Now() + limit;
+  const absl::Duration until = SteadyNow() + limit;
   while (!done()) {
-    if (absl::Now() >= until) return false;
+    if (SteadyNow() >= until) return false;
     RunOnce(until);
   }
   return true;
 }
 
-void EventLoop::RunOnce(absl::Time until) {
+void EventLoop::RunOnce(absl::Duration until) {
   std::vector<pollfd> fds{{wake_fd_, POLLIN, 0}};
   for (const auto& [fd, callback] : watched_) fds.push_back({fd, POLLIN, 0});
-  absl::Duration wait = until - absl::Now();
-  if (!timers_.empty()) {
-    wait = std::min(wait, absl::Nanoseconds(timers_.begin()->first.first - MonotonicNanoseconds()));
-  }
-  timespec timeout = absl::ToTimespec(std::clamp(wait, absl::ZeroDuration(), absl::Hours(1)));
+  if (!timers_.empty()) until = std::min(until, timers_.begin()->first.first);
+  const timespec timeout =
+      absl::ToTimespec(std::clamp(until - SteadyNow(), absl::ZeroDuration(), absl::Hours(1)));
   if (ppoll(fds.data(), fds.size(), &timeout, nullptr) > 0) {
     for (const pollfd& fd : fds) {
       if (fd.revents == 0) continue;
@@ -100,7 +87,7 @@ void EventLoop::RunPosted() {
 }
 
 void EventLoop::RunTimers() {
-  const int64_t now = MonotonicNanoseconds();
+  const absl::Duration now = SteadyNow();
   while (!timers_.empty() && timers_.begin()->first.first <= now) {
     auto node = timers_.extract(timers_.begin());
     due_.erase(node.key().second);

@@ -42,7 +42,7 @@ class EventLoop {
   bool RunUntil(const std::function<bool()>& done, absl::Duration limit);
 
  private:
-  void RunOnce(absl::Time until);
+  void RunOnce(absl::Duration until);
   void RunPosted();
   void RunTimers();
 
@@ -50,8 +50,8 @@ class EventLoop {
   bool stopped_ = false;
   std::map<int, Callback> watched_;
   TimerId next_timer_ = 1;
-  std::map<std::pair<int64_t, TimerId>, Callback> timers_;  // by due time in ns of the monotonic clock
-  std::map<TimerId, int64_t> due_;
+  std::map<std::pair<absl::Duration, TimerId>, Callback> timers_;  // by due time, see SteadyNow
+  std::map<TimerId, absl::Duration> due_;
 
   std::mutex mutex_;
   std::vector<Callback> posted_;  // guarded by mutex_

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
+#include "worker/process/regular_file.h"
 
 namespace scalelab::worker {
 namespace {
@@ -15,8 +16,9 @@ namespace {
 constexpr absl::Duration kPause = absl::Seconds(1);
 
 void Cut(const std::string& path, int64_t limit) {
-  const int fd = open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  if (fd < 0) return;
+  const absl::StatusOr<int> opened = OpenRegularFile(path, O_WRONLY | O_APPEND);
+  if (!opened.ok()) return;
+  const int fd = *opened;
   const std::string note =
       absl::StrCat("\n[scalelab-worker cut this file here, as it had more than ", limit >> 20, " MiB]\n");
   if (ftruncate(fd, limit / 2) != 0 || write(fd, note.data(), note.size()) < 0)
@@ -41,7 +43,8 @@ void OutputLimit::Finish() {
 void OutputLimit::Look() {
   for (const std::string& path : paths_) {
     struct stat found {};
-    if (stat(path.c_str(), &found) == 0 && found.st_size > limit_) Cut(path, limit_);
+    if (lstat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode) && found.st_size > limit_)
+      Cut(path, limit_);
   }
   timer_ = loop_.After(kPause, [this] { Look(); });
 }

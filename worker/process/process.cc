@@ -18,6 +18,13 @@
 
 namespace scalelab::worker {
 
+namespace {
+
+constexpr absl::Duration kCheckPeriod = absl::Seconds(1);
+constexpr int kMaxStops = 5;  // in successive checks
+
+}  // namespace
+
 void CloseInheritedOnExec() {
   constexpr unsigned kCloseOnExec = 1u << 2;  // CLOSE_RANGE_CLOEXEC
   syscall(SYS_close_range, 3u, ~0u, kCloseOnExec);
@@ -45,9 +52,12 @@ SpawnerProcesses::SpawnerProcesses(EventLoop& loop, SpawnerHandle spawner, std::
 }
 
 SpawnerProcesses::~SpawnerProcesses() {
+  loop_.Cancel(check_timer_);
   loop_.Unwatch(spawner_.socket);
   close(spawner_.socket);
-  while (waitpid(spawner_.pid, nullptr, 0) < 0 && errno == EINTR) {
+  int status = 0, stops = 0;
+  while (waitpid(spawner_.pid, &status, WUNTRACED) < 0 ? errno == EINTR : WIFSTOPPED(status)) {
+    if (WIFSTOPPED(status)) kill(spawner_.pid, ++stops < kMaxStops ? SIGCONT : SIGKILL);
   }
   KillAllDescendants();  // processes are left only if the spawner died
 }
@@ -62,6 +72,7 @@ uint64_t SpawnerProcesses::Start(const Job& job, Started started, Ended ended) {
     frame.Put(command.error).Put(command.cpus);
   }
   jobs_[id] = {std::move(started), std::move(ended)};
+  if (check_timer_ == 0) check_timer_ = loop_.After(kCheckPeriod, [this] { Check(); });
   Send(frame.Finish());
   return id;
 }
@@ -69,6 +80,16 @@ uint64_t SpawnerProcesses::Start(const Job& job, Started started, Ended ended) {
 void SpawnerProcesses::Stop(uint64_t id, absl::Duration grace) {
   if (!jobs_.contains(id)) return;
   Send(FrameWriter(Wire::kStop).Put(id).Put(absl::ToDoubleSeconds(grace)).Finish());
+}
+
+// Continues the spawner if a rank has stopped it by SIGSTOP. A spawner that is stopped again and again cannot end its
+// jobs, so it is killed; Receive then notices that it is lost.
+void SpawnerProcesses::Check() {
+  check_timer_ = jobs_.empty() ? 0 : loop_.After(kCheckPeriod, [this] { Check(); });
+  siginfo_t info{};
+  const bool stopped = waitid(P_PID, spawner_.pid, &info, WSTOPPED | WNOHANG) == 0 && info.si_pid != 0;
+  stops_ = stopped ? stops_ + 1 : 0;
+  if (stopped) kill(spawner_.pid, stops_ < kMaxStops ? SIGCONT : SIGKILL);
 }
 
 void SpawnerProcesses::Send(const std::string& frame) {

@@ -76,7 +76,8 @@ void CloseInheritedOnExec();
 absl::StatusOr<SpawnerHandle> ForkSpawner();
 
 // The worker's side of the connection. Calls `lost` once if the spawner dies; the worker cannot
-// continue without it.
+// continue without it. Continues a spawner that a rank has stopped by SIGSTOP; one that is stopped again and again
+// counts as dead.
 class SpawnerProcesses final : public Processes {
  public:
   SpawnerProcesses(EventLoop& loop, SpawnerHandle spawner, std::function<void()> lost);
@@ -94,6 +95,7 @@ class SpawnerProcesses final : public Processes {
   void Receive();
   void Dispatch(const std::string& frame);
   void Send(const std::string& frame);
+  void Check();
 
   EventLoop& loop_;
   SpawnerHandle spawner_;
@@ -101,6 +103,8 @@ class SpawnerProcesses final : public Processes {
   uint64_t next_id_ = 1;
   std::map<uint64_t, Pending> jobs_;
   std::string input_;
+  EventLoop::TimerId check_timer_ = 0;  // runs while there are jobs
+  int stops_ = 0;                       // successive checks that found the spawner stopped
 };
 
 }  // namespace scalelab::worker

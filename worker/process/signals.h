@@ -3,7 +3,8 @@
 
 namespace scalelab::worker {
 
-// Blocks both signals in the calling thread and in threads that it starts later, ignores SIGPIPE, and returns
+// Blocks both signals in the calling thread and in threads that it starts later, ignores SIGPIPE and
+// SIGXFSZ, and returns
 // a descriptor that is readable when a signal is pending. Call it once, before any thread exists.
 int BlockSignals();
 // Takes all pending signals; returns whether there was one.

@@ -38,6 +38,13 @@ int Fail(ChildPlan* plan, const char* what) {
   return 127;
 }
 
+// Does not wait for the reader of a FIFO, because the caller could wait for ever.
+__attribute__((no_sanitize("address", "undefined", "thread"))) int OpenOutput(const char* path) {
+  const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+  if (fd >= 0) fcntl(fd, F_SETFL, O_APPEND);
+  return fd;
+}
+
 // Runs in the child while the parent is suspended. Makes only system calls: allocates no memory and
 // takes no lock.
 __attribute__((no_sanitize("address", "undefined", "thread"))) int RunChild(void* argument) {
@@ -61,7 +68,7 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) int RunChild(void
   const char* const files[] = {plan->output, plan->error};
   for (int i = 0; i < 2; ++i) {
     int fd = null;
-    if (*files[i] != '\0') fd = open(files[i], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (*files[i] != '\0') fd = OpenOutput(files[i]);
     if (fd < 0 || dup2(fd, i + 1) < 0) return Fail(plan, files[i]);
   }
   execve(plan->program, plan->argv, plan->environment);

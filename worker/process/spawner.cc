@@ -169,6 +169,11 @@ class Spawner {
     signalfd_siginfo info;
     while (read(child_fd_, &info, sizeof info) > 0) {
     }
+    Reap();
+    Advance();
+  }
+
+  void Reap() {
     int status;
     pid_t pid;
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
@@ -184,7 +189,6 @@ class Spawner {
         break;
       }
     }
-    Advance();
   }
 
   void OnTimer() {
@@ -207,6 +211,7 @@ class Spawner {
     for (auto it = jobs_.begin(); it != jobs_.end();) {
       RunningJob& job = it->second;
       if (job.alive.empty() && (!orphans || MembersOf(job).empty())) {
+        Reap();  // its last processes may be zombies; nothing of it is left when its end is reported
         Send(FrameWriter(Wire::kEnded)
                  .Put(it->first)
                  .Put(static_cast<int32_t>(job.exit_status))

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "worker/process/steady_time.h"
 
 namespace scalelab::worker {
 
@@ -21,7 +21,7 @@ TaggedProcesses::~TaggedProcesses() {
 
 void TaggedProcesses::End(absl::Duration grace, std::function<void()> gone) {
   gone_ = std::move(gone);
-  const absl::Time kill_at = absl::Now() + grace;
+  const absl::Duration kill_at = SteadyNow() + grace;
   if (!killing_ && kill_at < kill_at_) {
     kill_at_ = kill_at;
     loop_.Cancel(kill_timer_);
@@ -59,7 +59,7 @@ void TaggedProcesses::Sweep() {
   if (!watched_.empty()) return;
   loop_.Cancel(kill_timer_);
   kill_timer_ = 0;
-  kill_at_ = absl::InfiniteFuture();
+  kill_at_ = absl::InfiniteDuration();
   killing_ = false;
   if (gone_) std::exchange(gone_, nullptr)();  // may destroy this object
 }

@@ -33,8 +33,8 @@ class TaggedProcesses {
   EventLoop& loop_;
   const std::string tag_;
   std::function<void()> gone_;
-  std::map<int, ProcessInfo> watched_;  // by pidfd
-  absl::Time kill_at_ = absl::InfiniteFuture();
+  std::map<int, ProcessInfo> watched_;                 // by pidfd
+  absl::Duration kill_at_ = absl::InfiniteDuration();  // SteadyNow
   bool killing_ = false;
   EventLoop::TimerId kill_timer_ = 0, sweep_timer_ = 0;
 };

@@ -17,6 +17,15 @@
 #SBATCH --account=lab2
 #SBATCH --constraint="a100&nvlink"
 
+# Ranks can read the environment that this shell was started with. So put the secret into a pipe and start this
+# script again without it.
+if [ -n "${SCALELAB_ALLOCATION_SECRET-}" ]; then
+  exec 3< <(printf '%s\n' "$SCALELAB_ALLOCATION_SECRET")
+  wait "$!" 2>/dev/null || true
+  unset SCALELAB_ALLOCATION_SECRET
+  exec "$BASH" "$0"
+fi
+
 token='0fa81c97-b28a-48c9-afce-94e87bf04c0e'
 worker=('/opt/scalelab/bin/scalelab-worker' --server 'login1:50051' --launcher srun --allocation "$token")
 # The worker step ignores the task layout above: it uses whole nodes and shares them with the steps of
@@ -25,7 +34,8 @@ unset SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_NTASK
   SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK \
   SLURM_DISTRIBUTION
 
-# Runs on each node. The lock prevents a second worker of this allocation on the node, so it is a local file.
+# Runs on each node. The worker reads the secret from its standard input. The lock prevents a second worker of this
+# allocation on the node, so it is a local file.
 start_worker='
   token=$1
   shift
@@ -38,11 +48,12 @@ start_worker='
   exec "$@" --node "$SLURMD_NODENAME" --node-index "$SLURM_NODEID" \
     --lock "$directory/$token-$SLURM_NODEID.lock"
 '
-srun --overlap --whole --mpi=none --cpu-bind=none --export=ALL --input=/dev/null \
+srun --overlap --whole --mpi=none --cpu-bind=none --export=ALL --input=all \
   --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
   --kill-on-bad-exit=1 --wait=0 \
-  bash -c "$start_worker" start_worker "$token" "${worker[@]}" &
+  bash -c "$start_worker" start_worker "$token" "${worker[@]}" <&3 3<&- &
 step=$!
+exec 3<&-
 
 # Slurm sends SIGTERM shortly before the time limit and when the job is cancelled. Forward it to the workers
 # and wait for them to end; srun itself would kill them.

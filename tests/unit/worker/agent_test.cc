@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <optional>
 
 #include "tests/unit/worker/temp_dir.h"
+#include "tests/unit/worker/wall_clock.h"
 
 namespace scalelab::worker {
 namespace {
@@ -134,8 +136,8 @@ class AgentTest : public ::testing::Test {
     }
     report.done(response);
   }
-  void RunToStarted() {
-    StartAgent();
+  void RunToStarted(AgentOptions options = {}) {
+    StartAgent(options);
     AnswerPoll(Desired({"t"}));
     WaitForJob().started(100);
     WaitForState(AttemptStatus::RUNNING);
@@ -232,7 +234,7 @@ TEST_F(AgentTest, SaysThatAnEngineOrADirectoryCannotBeHad) {
   Answer(desired);
   const auto request =
       WaitForPoll([](const auto& r) { return r.attempts_size() == 1 && r.attempts(0).token() == "u"; });
-  EXPECT_EQ(request.attempts(0).cause(), v1::Attempt::LAUNCH_ERROR);
+  EXPECT_EQ(request.attempts(0).cause(), v1::Attempt::STORAGE_ERROR);
   EXPECT_THAT(request.attempts(0).message(), HasSubstr("/proc/nowhere"));
   EXPECT_TRUE(processes_.jobs.empty());
 }
@@ -290,6 +292,47 @@ TEST_F(AgentTest, FollowsWithoutLaunchingOnTheOtherNodesOfAnAttempt) {
   EXPECT_FALSE(std::filesystem::exists(dir_ / "t/exit.json"));
 }
 
+TEST_F(AgentTest, DeliversTheEventsOfAnotherNodesAttemptThatIsAlreadyToBeStopped) {
+  std::filesystem::create_directories(dir_ / "t");
+  Append(dir_ / "t/events-1.jsonl", "{\"time\":1,\"event\":\"finish\"}\n");
+  launch_.launcher = Launcher::kSrun;
+  StartAgent({.node_index = 1});
+  v1::SynchronizeResponse desired = Desired({"t"}, true);
+  desired.mutable_attempts(0)->set_nodes(0, "first");
+  desired.mutable_attempts(0)->add_nodes("n0");
+  desired.mutable_attempts(0)->mutable_spec()->set_ranks(2);
+  AnswerPoll(desired);
+  AcceptReport();  // the query for the durable position
+  ASSERT_TRUE(Wait([this] { return !client_.reports.empty(); }));
+  EXPECT_EQ(client_.reports.front().request.batches(0).events_size(), 1);
+  WaitForState(AttemptStatus::RUNNING);
+  AcceptReport();
+  EXPECT_TRUE(WaitForState(AttemptStatus::ENDED).stopped());
+  EXPECT_TRUE(processes_.jobs.empty());
+}
+
+TEST_F(AgentTest, DeliversTheEventsOfAnEarlierWorkersAttemptThatIsToBeStopped) {
+  std::filesystem::create_directories(dir_ / "t");
+  Append(dir_ / "t/launch.json", "{}");
+  Append(dir_ / "t/events-0.jsonl", "{\"time\":1,\"event\":\"finish\"}\n");
+  StartAgent();
+  AnswerPoll(Desired({"t"}, true));
+  AcceptReport();  // the query for the durable position
+  AcceptReport();
+  EXPECT_TRUE(WaitForState(AttemptStatus::ENDED).stopped());
+  EXPECT_TRUE(processes_.jobs.empty());
+}
+
+TEST_F(AgentTest, ReportsAnEventFileThatIsNotARegularFile) {
+  RunToStarted();
+  ASSERT_EQ(mkfifo((dir_ / "t/events-0.jsonl").c_str(), 0600), 0);
+  processes_.jobs[0].ended({});
+  const AttemptStatus status = WaitForState(AttemptStatus::ENDED);
+  EXPECT_EQ(status.cause(), v1::Attempt::NO_FINISH);
+  EXPECT_THAT(status.message(), HasSubstr("events-0.jsonl is a FIFO, not a regular file"));
+  EXPECT_THAT(ReadAll(dir_ / "t/exit.json"), HasSubstr("is a FIFO"));
+}
+
 TEST_F(AgentTest, DoesNotStartWhatIsToBeStopped) {
   StartAgent();
   AnswerPoll(Desired({"t"}, true));
@@ -341,6 +384,34 @@ TEST_F(AgentTest, GivesUpWhenTheCoordinatorStaysAway) {
     if (!client_.polls.empty()) Answer(absl::UnavailableError("gone"));
   }
   EXPECT_EQ(*exited_, Agent::Exit::kGaveUp);
+}
+
+TEST_F(AgentTest, DoesNotGiveUpWhileAnAttemptRuns) {
+  RunToStarted({.give_up_after = absl::Milliseconds(1)});
+  for (int i = 0; i < 5; ++i) AnswerPoll(absl::UnavailableError("gone"));
+  WaitForState(AttemptStatus::RUNNING);
+  EXPECT_FALSE(processes_.jobs[0].stopped_with.has_value());
+  EXPECT_FALSE(exited_.has_value());
+
+  // Events that are not delivered stay in their file.
+  const std::string finish = "{\"time\":1,\"event\":\"finish\"}\n";
+  Append(dir_ / "t/events-0.jsonl", finish);
+  processes_.jobs[0].ended({});
+  while (!exited_.has_value()) {
+    ASSERT_TRUE(Wait([this] { return exited_.has_value() || !client_.polls.empty(); }));
+    if (!client_.polls.empty()) Answer(absl::UnavailableError("gone"));
+  }
+  EXPECT_EQ(*exited_, Agent::Exit::kGaveUp);
+  EXPECT_EQ(ReadAll(dir_ / "t/events-0.jsonl"), finish);
+  EXPECT_TRUE(std::filesystem::exists(dir_ / "t/exit.json"));
+}
+
+TEST_F(AgentTest, DoesNotGiveUpBecauseTheWallClockIsSet) {
+  StartAgent({.give_up_after = absl::Minutes(10)});
+  const WallClockShift shift(3600);
+  for (int i = 0; i < 3; ++i) AnswerPoll(absl::UnavailableError("gone"));
+  WaitForPoll([](const auto&) { return true; });
+  EXPECT_FALSE(exited_.has_value());
 }
 
 TEST_F(AgentTest, StopsEverythingAndExitsWhenItIsDenied) {

@@ -1,17 +1,35 @@
 #include "worker/event_follower.h"
 
+#include <errno.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <deque>
 
 #include "absl/strings/str_cat.h"
 #include "tests/unit/worker/temp_dir.h"
 
+namespace {
+
+int pread_error = 0;  // the errno that pread fails with; 0: it reads
+
+}  // namespace
+
+// Replaces libc's function in this program.
+extern "C" ssize_t pread(int fd, void* data, size_t size, off_t position) {
+  if (pread_error == 0) return syscall(SYS_pread64, fd, data, size, position);
+  errno = pread_error;
+  return -1;
+}
+
 namespace scalelab::worker {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using Outcome = v1::ReportEventsResponse::Stream;
 
 constexpr absl::Duration kPatience = absl::Seconds(30);
@@ -25,12 +43,15 @@ const std::string kFinish = "{\"time\":1,\"event\":\"finish\"}\n";
 class EventFollowerTest : public ::testing::Test {
  protected:
   EventFollowerTest()
-      : follower_(loop_, [this](const v1::ReportEventsRequest& request, EventFollower::Answer answer) {
-          EXPECT_EQ(answers_.size(), requests_.size());  // one request at a time
-          EXPECT_TRUE(answers_.empty());
-          requests_.push_back(request);
-          answers_.push_back(std::move(answer));
-        }) {}
+      : follower_(loop_,
+                  [this](const v1::ReportEventsRequest& request, EventFollower::Answer answer) {
+                    EXPECT_EQ(answers_.size(), requests_.size());  // one request at a time
+                    EXPECT_TRUE(answers_.empty());
+                    requests_.push_back(request);
+                    answers_.push_back(std::move(answer));
+                  },
+                  {.refused = absl::ZeroDuration(), .unreadable = absl::Milliseconds(20)}) {}
+  ~EventFollowerTest() override { pread_error = 0; }
 
   std::string File(int rank = 0) { return dir_ / absl::StrCat("events-", rank, ".jsonl"); }
   void Write(const std::string& text, int rank = 0) { Append(File(rank), text); }
@@ -304,6 +325,172 @@ TEST_F(EventFollowerTest, KeepsRequestsOfManyRanksBounded) {
     Answer(Accept(request));
   }
   EXPECT_EQ(points, 64000u);
+}
+
+TEST_F(EventFollowerTest, AFileThatIsNotARegularOneIsReportedAndTheAttemptCanEnd) {
+  Append(dir_ / "target", Step(0) + kFinish);
+  ASSERT_EQ(mkfifo(File(0).c_str(), 0600), 0);
+  std::filesystem::create_directory(File(1));
+  std::filesystem::create_symlink(dir_ / "target", File(2));
+  std::filesystem::create_symlink("/dev/zero", File(3));
+  const char* const kinds[] = {"a FIFO", "a directory", "a symlink", "a symlink"};
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::string token = absl::StrCat("t", rank);
+    follower_.Follow(token, dir_.path(), rank, 1, true);
+    bool drained = false;
+    follower_.Finish(token, [&] { drained = true; });
+    ASSERT_TRUE(loop_.RunUntil([&] { return drained; }, kPatience));
+    EXPECT_EQ(follower_.Problem(token),
+              absl::StrCat("events-", rank, ".jsonl is ", kinds[rank], ", not a regular file"));
+    follower_.Forget(token);
+  }
+  EXPECT_TRUE(requests_.empty());
+}
+
+TEST_F(EventFollowerTest, OtherFilesGoOnWhileOneIsAFifo) {
+  ASSERT_EQ(mkfifo(File(0).c_str(), 0600), 0);
+  Follow(true, 2);
+  Write(Step(0) + kFinish, 1);
+  const auto request = Next();
+  ASSERT_EQ(request.batches_size(), 1);
+  EXPECT_EQ(request.batches(0).rank(), 1);
+  Answer(Accept(request));
+  Finish();
+  DrainAll();
+}
+
+TEST_F(EventFollowerTest, ASparseFileOf200GiBIsSkippedAtOnce) {
+  Write(Step(0));
+  std::filesystem::resize_file(File(), uintmax_t{200} << 30);
+  Write("\n" + Step(1) + kFinish);
+  Follow();
+  Finish();
+  const auto batches = DrainAll();
+  ASSERT_EQ(batches.size(), 1u);
+  EXPECT_THAT(batches[0].columns(0).line(), ElementsAre(0, 2));
+  ASSERT_EQ(batches[0].malformed_size(), 1);
+  EXPECT_EQ(batches[0].malformed(0).reason(), "longer than 64 KiB");
+  EXPECT_EQ(batches[0].end_position(), static_cast<int64_t>(std::filesystem::file_size(File())));
+  EXPECT_EQ(follower_.Problem("t"), "");
+}
+
+TEST_F(EventFollowerTest, AFileThatGrowsAfterItsLastWriterEndedIsReadToItsFormerEnd) {
+  Write(Step(0));
+  Follow();
+  Finish();
+  const auto request = Next();
+  Write(Step(1));
+  Answer(Accept(request));
+  ASSERT_TRUE(loop_.RunUntil([this] { return drained_; }, kPatience));
+  EXPECT_TRUE(requests_.empty());
+}
+
+TEST_F(EventFollowerTest, ATruncatedFileIsReported) {
+  Write(Step(0) + Step(1) + kFinish);
+  Follow();
+  Answer(Accept(Next()));
+  std::filesystem::resize_file(File(), 3);
+  Finish();
+  DrainAll();
+  EXPECT_THAT(follower_.Problem("t"), HasSubstr("events-0.jsonl was truncated"));
+}
+
+TEST_F(EventFollowerTest, AFileThatWasTruncatedAndHasGrownAgainIsReported) {
+  Write(Step(0) + Step(1) + kFinish);
+  Follow();
+  const auto first = Next();
+  std::filesystem::resize_file(File(), 0);
+  Answer(Accept(first));  // reads on
+  Write(Step(0) + Step(1) + kFinish + Step(2));
+  Finish();
+  DrainAll();
+  EXPECT_THAT(follower_.Problem("t"), HasSubstr("events-0.jsonl was truncated"));
+}
+
+TEST_F(EventFollowerTest, AReplacedFileIsReported) {
+  Write(Step(0) + kFinish);
+  Follow();
+  Answer(Accept(Next()));
+  Append(dir_ / "other", Step(1));
+  std::filesystem::rename(dir_ / "other", File());
+  Finish();
+  DrainAll();
+  EXPECT_THAT(follower_.Problem("t"), HasSubstr("events-0.jsonl was replaced"));
+}
+
+TEST_F(EventFollowerTest, AReadThatFailsIsRepeatedUntilItSucceeds) {
+  for (const int error : {EIO, ESTALE}) {
+    pread_error = error;
+    Write(Step(error) + kFinish);
+    if (error == EIO) Follow();
+    EXPECT_FALSE(loop_.RunUntil([this] { return !requests_.empty(); }, absl::Milliseconds(700)));
+    pread_error = 0;
+    const auto request = Next();
+    EXPECT_THAT(request.batches(0).columns(0).value(), ElementsAre(error));
+    Answer(Accept(request));
+  }
+  Finish();
+  DrainAll();
+  EXPECT_EQ(follower_.Problem("t"), "");
+}
+
+TEST_F(EventFollowerTest, AFileThatStaysUnreadableDoesNotKeepTheAttemptFromEnding) {
+  pread_error = ESTALE;
+  Write(Step(0));
+  Follow();
+  Finish();
+  DrainAll();
+  EXPECT_THAT(follower_.Problem("t"), HasSubstr("events-0.jsonl cannot be read: Stale file handle"));
+}
+
+TEST_F(EventFollowerTest, AStreamThatTheCoordinatorRefusesIsGivenUpAndTheOthersGoOn) {
+  for (const absl::Status& refusal :
+       {absl::InvalidArgumentError("bad key"), absl::InternalError("cannot be parsed"),
+        absl::UnimplementedError("")}) {
+    const std::string token(absl::StatusCodeToString(refusal.code()));
+    std::filesystem::create_directory(dir_ / token);
+    follower_.Follow(token, dir_ / token, 0, 3, true);
+    for (int rank = 0; rank < 3; ++rank)
+      Append(absl::StrCat(dir_ / token, "/events-", rank, ".jsonl"), Step(rank) + kFinish);
+    bool drained = false;
+    follower_.Finish(token, [&] { drained = true; });
+    std::vector<int> accepted;
+    int refused = 0;
+    while (!drained) {
+      ASSERT_TRUE(loop_.RunUntil([&] { return drained || !requests_.empty(); }, kPatience));
+      if (requests_.empty()) break;
+      const auto request = Next();
+      const bool bad = std::any_of(request.batches().begin(), request.batches().end(), [](const auto& batch) {
+        return batch.rank() == 1 && batch.end_position() > batch.begin_position();
+      });
+      if (bad) {
+        ASSERT_LT(++refused, 10);
+        Fail(refusal);
+        continue;
+      }
+      for (const auto& batch : request.batches()) {
+        if (batch.events_size() > 0) accepted.push_back(batch.rank());
+      }
+      Answer(Accept(request));
+    }
+    EXPECT_THAT(accepted, ::testing::UnorderedElementsAre(0, 2));
+    EXPECT_THAT(follower_.Problem(token),
+                HasSubstr("the coordinator refuses events-1.jsonl after line 0: " + refusal.ToString()));
+    follower_.Forget(token);
+  }
+}
+
+TEST_F(EventFollowerTest, ACoordinatorThatRefusesEveryRequestIsRetried) {
+  Follow();
+  Write(Step(0) + kFinish);
+  Finish();
+  for (int i = 0; i < 5; ++i) {
+    Next();
+    Fail(absl::InternalError("out of order"));
+  }
+  const auto batches = DrainAll();
+  EXPECT_EQ(batches.back().events_size(), 1);
+  EXPECT_EQ(follower_.Problem("t"), "");
 }
 
 TEST_F(EventFollowerTest, IgnoresAnAnswerForAnAttemptThatWasForgotten) {

@@ -115,6 +115,20 @@ TEST(BatchBuilder, DoesNotTakeNumbersThatAreNoJson) {
   }
 }
 
+TEST(BatchBuilder, CutsTextBetweenCharacters) {
+  const auto parses = [](const std::string& line) {
+    v1::EventBatch copy;
+    return copy.ParseFromString(Parse({line}).SerializeAsString());  // fails if a string is not UTF-8
+  };
+  for (const std::string character : {"\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"}) {
+    for (int before = 36; before < 62; ++before) {
+      const std::string text = std::string(before, 'a') + character + "b";
+      EXPECT_TRUE(parses(R"({"time":1,"event":"step","step":1,"metrics":{")" + text + "\":null}}")) << text;
+      EXPECT_TRUE(parses(R"({"time":1,"event":")" + text + "\"}")) << text;
+    }
+  }
+}
+
 TEST(BatchBuilder, SurvivesDeepNesting) {
   EXPECT_EQ(Wrong("{\"time\":1,\"event\":\"start\",\"x\":" + std::string(30000, '[') +
                   std::string(30000, ']') + "}"),

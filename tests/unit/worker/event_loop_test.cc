@@ -5,6 +5,9 @@
 #include <string>
 #include <thread>
 
+#include "absl/time/clock.h"
+#include "tests/unit/worker/wall_clock.h"
+
 namespace scalelab::worker {
 namespace {
 
@@ -18,6 +21,18 @@ TEST(EventLoop, RunsTimersInOrderAndNotThoseThatWereCancelled) {
   loop.Cancel(never);
   loop.Run();
   EXPECT_EQ(order, "ab");
+}
+
+TEST(EventLoop, WaitsAsLongAsBeforeWhenTheWallClockIsSet) {
+  for (const int64_t shift : {-3600, 3600}) {
+    EventLoop loop;
+    WallClockShift unset(0);
+    int turns = 0;
+    loop.After(absl::ZeroDuration(), [&] { wall_clock_shift = shift; });
+    for (int i = 1; i <= 20; ++i) loop.After(absl::Milliseconds(10 * i), [&] { ++turns; });
+    EXPECT_FALSE(loop.RunUntil([&] { return turns == 20; }, absl::Milliseconds(100))) << shift;
+    EXPECT_GE(turns, 5) << shift;
+  }
 }
 
 TEST(EventLoop, RunsWhatOtherThreadsPostOnItsOwnThread) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 
@@ -107,7 +108,29 @@ TEST(LastWords, AreShortAndValidUtf8WhateverWasWritten) {
   EXPECT_EQ(LastWords(dir / "bad"), "ok   ( \xe2\x82\xac");
   Append(dir / "long", std::string(1000, 'x').append("\n"));
   EXPECT_EQ(LastWords(dir / "long").size(), 300u);
+  Append(dir / "emoji", "\xF0\x9F\x98\x80 \xF0\x9F\x98\n");
+  EXPECT_EQ(LastWords(dir / "emoji"), "\xF0\x9F\x98\x80    ");
   EXPECT_EQ(LastWords(dir / "absent"), "");
+}
+
+TEST(LastWords, AreEmptyForAFileThatIsNotARegularOne) {
+  TempDir dir;
+  std::filesystem::create_directory(dir / "directory");
+  EXPECT_EQ(LastWords(dir / "directory"), "");
+  ASSERT_EQ(mkfifo((dir / "fifo").c_str(), 0600), 0);
+  EXPECT_EQ(LastWords(dir / "fifo"), "");
+  EXPECT_EQ(LastWords("/dev/zero"), "");
+  Append(dir / "secret", "a secret\n");
+  std::filesystem::create_symlink(dir / "secret", dir / "symlink");
+  EXPECT_EQ(LastWords(dir / "symlink"), "");
+}
+
+TEST(JudgeExit, JudgesWithoutTheOutputFilesIfTheyAreNotRegularOnes) {
+  TempDir dir;
+  std::filesystem::create_directory(dir / "rank-0.err");
+  ASSERT_EQ(mkfifo((dir / "launcher.err").c_str(), 0600), 0);
+  EXPECT_THAT(JudgeExit(Ended(1), "", 1, dir.path()).message, HasSubstr("status 1"));
+  EXPECT_THAT(JudgeExit(Ended(1), "mpirun", 1, dir.path()).message, HasSubstr("status 1"));
 }
 
 }  // namespace

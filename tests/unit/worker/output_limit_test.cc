@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "tests/unit/worker/temp_dir.h"
 
@@ -41,6 +42,19 @@ TEST(OutputLimit, TheLastLookCutsToo) {
   Append(dir / "long", std::string(5 * kMiB, 'x'));
   limit.Finish();
   EXPECT_LT(std::filesystem::file_size(dir / "long"), static_cast<uintmax_t>(kMiB));
+}
+
+TEST(OutputLimit, CutsRegularFilesOnly) {
+  TempDir dir;
+  EventLoop loop;
+  OutputLimit limit(loop, kMiB);
+  Append(dir / "target", std::string(3 * kMiB, 'x'));
+  std::filesystem::create_symlink(dir / "target", dir / "symlink");
+  ASSERT_EQ(mkfifo((dir / "fifo").c_str(), 0600), 0);
+  std::filesystem::create_directory(dir / "directory");
+  limit.Watch({dir / "symlink", dir / "fifo", dir / "directory"});
+  limit.Finish();
+  EXPECT_EQ(std::filesystem::file_size(dir / "target"), static_cast<uintmax_t>(3 * kMiB));
 }
 
 }  // namespace

@@ -146,6 +146,15 @@ TEST_F(ProcessTest, SaysWhyACommandCannotBeStarted) {
   EXPECT_FALSE(ended_.has_value());
 }
 
+TEST_F(ProcessTest, DoesNotWaitForTheReaderOfAFifoThatIsTheOutput) {
+  Command command = Shell("echo started");
+  command.output = dir_ / "unread";
+  ASSERT_EQ(mkfifo(command.output.c_str(), 0600), 0);
+  Start({command});
+  ASSERT_TRUE(loop_.RunUntil([this] { return started_.has_value(); }, kPatience));
+  EXPECT_THAT(started_->status().message(), HasSubstr("because of '" + command.output + "'"));
+}
+
 TEST_F(ProcessTest, EndsACommandWithTerm) {
   // A shell handles signals only between commands, so the commands are short.
   const uint64_t id =

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,7 +30,7 @@ using AttemptStatus = v1::SynchronizeRequest::AttemptStatus;
 
 class ProgramTest : public ::testing::Test {
  protected:
-  ProgramTest() : service_(Address(), "alloc", "s3cret") {}
+  explicit ProgramTest(const std::string& secret = "s3cret") : service_(Address(), "alloc", secret) {}
   ~ProgramTest() override {
     if (worker_ > 0) {
       kill(worker_, SIGKILL);
@@ -43,7 +44,8 @@ class ProgramTest : public ::testing::Test {
     std::vector<std::string> argv{SCALELAB_WORKER, "--server", Address(), "--allocation", "alloc",
                                   "--node",        "n0",       "--lock",  dir_ / "lock"};
     argv.insert(argv.end(), more.begin(), more.end());
-    std::vector<std::string> environment{"SCALELAB_ALLOCATION_SECRET=" + secret};
+    std::vector<std::string> environment;
+    if (!secret.empty()) environment.push_back("SCALELAB_ALLOCATION_SECRET=" + secret);
     for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
     const auto pointers = [](const std::vector<std::string>& texts) {
       std::vector<char*> result;
@@ -53,7 +55,14 @@ class ProgramTest : public ::testing::Test {
     };
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_addopen(&files, 2, (dir_ / "log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    if (stdin_ >= 0) posix_spawn_file_actions_adddup2(&files, stdin_, 0);
+    if (stdin_ < 0) posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    if (stderr_ >= 0) {
+      posix_spawn_file_actions_adddup2(&files, stderr_, 2);
+    } else {
+      posix_spawn_file_actions_addopen(&files, 2, (dir_ / "log").c_str(), O_WRONLY | O_CREAT | O_APPEND,
+                                       0600);
+    }
     ASSERT_EQ(posix_spawn(&worker_, argv[0].c_str(), &files, nullptr, pointers(argv).data(),
                           pointers(environment).data()),
               0);
@@ -90,6 +99,8 @@ class ProgramTest : public ::testing::Test {
   TempDir dir_;
   FakeWorkerService service_;
   pid_t worker_ = -1;
+  int stdin_ = -1;   // standard input of the worker; -1: /dev/null
+  int stderr_ = -1;  // standard error of the worker; -1: the file "log"
 };
 
 TEST_F(ProgramTest, RunsAScriptOnEveryRankAndReportsItsEventsExactlyOnce) {
@@ -148,6 +159,141 @@ TEST_F(ProgramTest, KeepsTrainingWhileTheCoordinatorIsAwayAndLosesNothing) {
   EXPECT_THAT(service_.Points("t", 0, "m"), ElementsAre(Pair(0, 1), Pair(1, 1)));
 }
 
+TEST_F(ProgramTest, SendsHeartbeatsWhileItsFilesDoNotAnswer) {
+  // A full pipe as standard error blocks the worker like a file server that does not answer: in the middle of
+  // a write, here that of the log line about the start of the attempt.
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  while (write(ends[1], "x", 1) == 1) {
+  }
+  ASSERT_EQ(fcntl(ends[1], F_SETFL, 0), 0);
+  stderr_ = ends[1];
+  StartWorker();
+  ASSERT_TRUE(service_.WaitForCalls(1));
+  Assign("t", "exec sleep 1000");
+  EXPECT_TRUE(service_.WaitForCalls(4));
+  EXPECT_NE(service_.Status("t").state(), AttemptStatus::RUNNING);
+
+  char buffer[4096];
+  while (read(ends[0], buffer, sizeof buffer) > 0) {
+  }
+  EXPECT_TRUE(service_.WaitForState("t", AttemptStatus::RUNNING));
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST_F(ProgramTest, OutlivesARankThatReplacesItsFiles) {
+  StartWorker();
+  Assign("t",
+         "cd $SCALELAB_ATTEMPT_DIR; rm -f *.out *.err $SCALELAB_EVENTS; mkdir rank-0.err; mkfifo rank-0.out "
+         "$SCALELAB_EVENTS exit.json.new; exit 3");
+  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
+  EXPECT_EQ(service_.Status("t").exit_status(), 3);
+  EXPECT_THAT(service_.Status("t").message(),
+              HasSubstr("Events may be missing: events-0.jsonl is a FIFO, not a regular file."));
+  Assign("u", "exit 0");
+  EXPECT_TRUE(service_.WaitForState("u", AttemptStatus::ENDED));
+}
+
+TEST_F(ProgramTest, DeliversEverythingElseAfterALineWithALongNameThatIsNotAscii) {
+  StartWorker();
+  Assign("t", "echo '{\"time\":1,\"event\":\"step\",\"step\":0,\"metrics\":{\"" + std::string(59, 'a') +
+                  "\xC3\xA9\":null}}' >>$SCALELAB_EVENTS; echo '{\"time\":2,\"event\":\"finish\"}' "
+                  ">>$SCALELAB_EVENTS");
+  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
+  EXPECT_EQ(service_.Malformed("t", 0).size(), 1u);
+  EXPECT_EQ(service_.Events("t", 0).size(), 1u);
+}
+
+// Workers of other tests have a secret too, so the one of this test is unique.
+class SecretTest : public ProgramTest {
+ protected:
+  SecretTest() : ProgramTest(Secret()) {}
+  static std::string Secret() { return absl::StrCat("needle-", getpid()); }
+};
+
+TEST_F(SecretTest, IsNotInTheEnvironmentOfAnyProcess) {
+  StartWorker(Secret());
+  Assign("t", absl::StrCat("grep -l -a ", Secret(), " /proc/[0-9]*/environ; echo done"));
+  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
+  EXPECT_EQ(ReadAll(dir_ / "runs/t/rank-0.out"), "done\n");
+}
+
+TEST_F(SecretTest, IsNotInMemoryThatRanksCanRead) {
+  if (geteuid() == 0) GTEST_SKIP() << "root can read the memory of every process";
+  StartWorker(Secret());
+  // The parent of a rank is the spawner, which is a fork of the worker.
+  Assign("t",
+         absl::StrCat("for p in $PPID ", worker_,
+                      "; do for f in environ mem maps; do head -c 1 /proc/$p/$f >/dev/null 2>&1 && echo $p "
+                      "$f; done; done; echo done"));
+  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
+  EXPECT_EQ(ReadAll(dir_ / "runs/t/rank-0.out"), "done\n");
+}
+
+TEST_F(ProgramTest, TakesItsSecretFromStandardInput) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  ASSERT_EQ(write(ends[1], "s3cret\n", 7), 7);
+  close(ends[1]);
+  stdin_ = ends[0];
+  StartWorker("");
+  close(ends[0]);
+  Assign("t", "exit 0");
+  EXPECT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
+}
+
+TEST_F(ProgramTest, ExitsWithoutASecret) {
+  StartWorker("");
+  EXPECT_EQ(WaitForExit(), 2);
+  EXPECT_THAT(ReadAll(dir_ / "log"), HasSubstr("no secret"));
+}
+
+TEST_F(ProgramTest, MakesNothingThatOtherUsersCanWrite) {
+  const mode_t before = umask(0);
+  StartWorker();
+  umask(before);
+  Assign("t", "echo x; echo >>$SCALELAB_EVENTS");
+  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
+  for (const char* name : {"", "/spec.json", "/rank-0.out", "/events-0.jsonl", "/exit.json"}) {
+    struct stat found {};
+    ASSERT_EQ(stat((dir_ / "runs/t").append(name).c_str(), &found), 0) << name;
+    EXPECT_EQ(found.st_mode & S_IWOTH, 0u) << name;
+  }
+}
+
+TEST_F(ProgramTest, OutlivesALimitOfTheSizeOfFiles) {
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small{32, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  StartWorker();
+  setrlimit(RLIMIT_FSIZE, &before);
+  for (const char* token : {"t", "u"}) {
+    Assign(token, "exit 0");
+    ASSERT_TRUE(service_.WaitForState(token, AttemptStatus::ENDED));
+    EXPECT_THAT(service_.Status(token).message(), HasSubstr("File too large"));
+  }
+}
+
+TEST_F(ProgramTest, EndsAnAttemptThatHasStoppedTheSpawner) {
+  StartWorker();
+  Assign("t",
+         "kill -STOP $PPID; echo '{\"time\":1,\"event\":\"step\",\"step\":0,\"metrics\":{\"m\":1}}' "
+         ">>$SCALELAB_EVENTS; exec sleep 1000");
+  ASSERT_TRUE(service_.WaitForMetric("t", 0, "m", 1));
+  service_.AskToStop("t", 0.05);
+  EXPECT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
+}
+
+TEST_F(ProgramTest, ExitsWithAllProcessesWhenTheSpawnerIsStoppedAgainAndAgain) {
+  StartWorker();
+  Assign("t", "while :; do kill -STOP $PPID; done");
+  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::RUNNING));
+  EXPECT_EQ(WaitForExit(), 1);
+  WaitForLock();
+}
+
 TEST_F(ProgramTest, StopsAnAttemptThatIgnoresTermAndItsDescendants) {
   StartWorker();
   Assign("t",
@@ -165,6 +311,13 @@ TEST_F(ProgramTest, ExitsWhenItsSecretIsWrong) {
   StartWorker("wrong");
   EXPECT_EQ(WaitForExit(), 1);
   EXPECT_THAT(ReadAll(dir_ / "log"), HasSubstr("UNAUTHENTICATED"));
+}
+
+TEST_F(ProgramTest, ExitsWithSuccessWhenItGivesUpWithoutARunningAttempt) {
+  StartWorker("s3cret", {"--give-up-after", "0.1"});
+  ASSERT_TRUE(service_.WaitForCalls(1));
+  service_.StopServing();
+  EXPECT_EQ(WaitForExit(), 0);  // srun would end the workers of other nodes after a failure
 }
 
 TEST_F(ProgramTest, StopsWhatRunsAndExitsWhenTheAllocationIsOver) {

@@ -40,6 +40,35 @@ TEST(SoftwareOf, IsWhatTheStartEventSaysAndWhereTheEnvironmentLeads) {
   EXPECT_EQ(SoftwareOf(environment, dir / "other").at("framework"), "mxnet 1.9.1");
 }
 
+TEST(SoftwareOf, DoesNotOpenAFifoAndReadsOnlyTheBeginningOfAHugeFile) {
+  TempDir dir;
+  ASSERT_EQ(mkfifo((dir / "fifo").c_str(), 0600), 0);
+  EXPECT_TRUE(SoftwareOf({}, dir / "fifo").empty());
+  Append(dir / "sparse", "");
+  std::filesystem::resize_file(dir / "sparse", uintmax_t{200} << 30);
+  EXPECT_TRUE(SoftwareOf({}, dir / "sparse").empty());
+}
+
+TEST(SoftwareOf, IsValidUtf8WhateverTheEnvironmentIsCalled) {
+  TempDir dir;
+  std::filesystem::create_directory(dir / "torch-\xFF");
+  std::filesystem::create_symlink("torch-\xFF", dir / "torch");
+  v1::FrameworkEnvironment environment;
+  environment.set_venv(dir / "torch");
+  EXPECT_EQ(SoftwareOf(environment, dir / "none").at("environment"), "torch-?");
+}
+
+TEST(WriteFileWhole, ReplacesADraftThatIsNotARegularFile) {
+  TempDir dir;
+  ASSERT_EQ(mkfifo((dir / "exit.json.new").c_str(), 0600), 0);
+  EXPECT_TRUE(WriteFileWhole(dir / "exit.json", "{}"));
+  EXPECT_EQ(ReadAll(dir / "exit.json"), "{}");
+  Append(dir / "target", "untouched");
+  std::filesystem::create_symlink(dir / "target", dir / "exit.json.new");
+  EXPECT_TRUE(WriteFileWhole(dir / "exit.json", "[]"));
+  EXPECT_EQ(ReadAll(dir / "target"), "untouched");
+}
+
 TEST(Sha256, IsTheStandardOne) {
   EXPECT_EQ(Sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }

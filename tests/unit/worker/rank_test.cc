@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "tests/unit/worker/temp_dir.h"
@@ -33,6 +34,13 @@ TEST(ScalelabRank, TakesItsRankFromOpenMpiAndKeepsTheOutputInFiles) {
             5);
   EXPECT_EQ(ReadAll(dir / "rank-3.out"), "3 1 4 " + (dir / "events-3.jsonl") + "\n");
   EXPECT_EQ(ReadAll(dir / "rank-3.err"), "trouble\n");
+}
+
+TEST(ScalelabRank, DoesNotWaitForTheReaderOfAFifoThatIsTheOutput) {
+  TempDir dir;
+  ASSERT_EQ(mkfifo((dir / "rank-0.out").c_str(), 0600), 0);
+  EXPECT_EQ(Launch("SCALELAB_ATTEMPT_DIR=" + dir.path() + " RANK=0 " SCALELAB_RANK + kSay, dir), 126);
+  EXPECT_THAT(ReadAll(dir / "rank-0.err"), HasSubstr("cannot write '" + (dir / "rank-0.out") + "'"));
 }
 
 TEST(ScalelabRank, TakesItsRankFromSlurm) {

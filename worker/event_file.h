@@ -1,0 +1,80 @@
+// Reads the complete lines of one rank's event file, which a training program may truncate, replace or make
+// unreadable at any time.
+//
+// A read returns soon: it does not wait for a FIFO, and reads a bounded number of bytes. Errors of the file system
+// (EIO, ESTALE) are retried with backoff. After Finish the file has an end, whatever is written later.
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "worker/event_line.h"
+
+namespace scalelab::worker {
+
+class EventFile {
+ public:
+  // A place in the file: the byte and the number of the line that begins there.
+  struct Place {
+    int64_t position = 0;
+    int64_t line = 0;
+    bool operator==(const Place&) const = default;
+  };
+
+  // The file may appear later. After Finish, reads that fail are retried for `unreadable`.
+  EventFile(std::string path, absl::Duration unreadable);
+  ~EventFile();
+  EventFile(const EventFile&) = delete;
+  EventFile& operator=(const EventFile&) = delete;
+
+  // Adds complete lines to `batch` until it has `limit` bytes, the file ends, or this call has read 8 MiB. Returns
+  // true in the last case: another call reads on. A line longer than kMaxLineBytes is added as malformed.
+  bool Read(BatchBuilder& batch, size_t limit, std::vector<char>& buffer);
+  // Makes the next Read start at `place`.
+  void Seek(Place place);
+  // To be called when no process writes to the file any more. What is in the file now is still read; an incomplete
+  // last line is added as malformed.
+  void Finish();
+  // Reads nothing more, for this reason.
+  void Abort(std::string problem);
+
+  // The place after the last line that was read.
+  Place place() const { return place_; }
+  // Returns whether Finish was called and everything has been read, or nothing more can be read.
+  bool AtEnd() const;
+  // What is wrong with the file, so that events may be missing: "events-0.jsonl is a FIFO, not a regular file".
+  // Empty if nothing is.
+  const std::string& problem() const { return problem_; }
+
+ private:
+  bool Open();
+  void Close();
+  bool FindSize();
+  void CheckSize(int64_t size);
+  void OnError(absl::string_view error);
+  int64_t ReadAt(int64_t position, std::vector<char>& buffer);
+  void SkipHole();
+  bool SkipLongLine(BatchBuilder& batch, std::vector<char>& buffer, size_t* budget);
+  void SetProblem(const std::string& what);
+
+  const std::string path_;
+  const absl::Duration unreadable_;
+  int fd_ = -1;
+  Place place_;
+  int64_t skip_from_ = 0;   // > 0: in a line that is too long; the search for its end continues here
+  int64_t skipped_ = 0;     // bytes of that line that were read
+  bool finishing_ = false;  // Finish was called
+  bool ended_ = false;      // nothing more is read
+  int64_t size_ = -1;       // nothing is read from here on; -1: there is no such limit yet
+  int failures_ = 0;        // since the last successful call
+  absl::Duration retry_at_, finished_at_;  // SteadyNow
+  std::string problem_;
+};
+
+}  // namespace scalelab::worker
