@@ -20,6 +20,14 @@ namespace {
 // a slow disk.
 constexpr int kBusyTimeoutMs = 30'000;
 
+// Waits a millisecond for a lock, up to the timeout. SQLite's own handler sleeps up to 100 ms between two tries, and a busy
+// service leaves the lock free for less than a millisecond.
+int WaitForLock(void*, int tries) {
+  if (tries >= kBusyTimeoutMs) return 0;
+  usleep(1000);
+  return 1;
+}
+
 bool Exists(const std::string& path) {
   struct stat found {};
   return lstat(path.c_str(), &found) == 0;
@@ -133,6 +141,7 @@ absl::Status BackupDatabase(const std::string& path, const std::string& file) {
   absl::StatusOr<std::unique_ptr<Database>> source =
       Database::Open(path, Database::Mode::kReadOnly, kBusyTimeoutMs);
   if (!source.ok()) return source.status();
+  sqlite3_busy_handler((*source)->handle(), WaitForLock, nullptr);
   const absl::StatusOr<int64_t> application = (*source)->QueryInt("PRAGMA application_id");
   if (!application.ok()) return application.status();
   if (*application != kApplicationId) {

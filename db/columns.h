@@ -25,12 +25,13 @@ template <>
 struct Table<StudyRow> {
   static constexpr char kName[] = "study", kKey[] = "id";
   static constexpr char kColumns[] =
-      "id,name,owner,request_id,spec,state,priority,runs,created,started,finished,cancel_requested";
+      "id,name,owner,request_id,spec,state,priority,runs,created,started,finished,cancel_requested,pause_"
+      "reason";
 };
 template <RowOf<StudyRow> R>
 auto Members(R& r) {
   return std::tie(r.id, r.name, r.owner, r.request_id, r.spec, r.state, r.priority, r.runs, r.created,
-                  r.started, r.finished, r.cancel_requested);
+                  r.started, r.finished, r.cancel_requested, r.pause_reason);
 }
 
 template <>
@@ -49,12 +50,12 @@ template <>
 struct Table<RunRow> {
   static constexpr char kName[] = "run", kKey[] = "id";
   static constexpr char kColumns[] =
-      "id,study_id,cell_id,repeat,position,state,cause,attempts,message,started,finished";
+      "id,study_id,cell_id,repeat,position,state,cause,attempts,uncounted,message,started,finished";
 };
 template <RowOf<RunRow> R>
 auto Members(R& r) {
-  return std::tie(r.id, r.study_id, r.cell_id, r.repeat, r.position, r.state, r.cause, r.attempts, r.message,
-                  r.started, r.finished);
+  return std::tie(r.id, r.study_id, r.cell_id, r.repeat, r.position, r.state, r.cause, r.attempts,
+                  r.uncounted, r.message, r.started, r.finished);
 }
 
 template <>
@@ -165,7 +166,7 @@ std::string SelectSql(const char* rest) {
 }
 
 template <class Row>
-Row ReadRow(const Statement& statement) {
+Row ReadRow(Statement& statement) {
   Row row;
   std::apply([&](auto&... member) { statement.Read(member...); }, Members(row));
   return row;

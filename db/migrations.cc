@@ -1,7 +1,7 @@
 #include "db/migrations.h"
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
+#include "db/schema_views.h"
 #include "db/sqlite.h"
 #include "db/sqlite_store.h"
 
@@ -191,99 +191,78 @@ CREATE TABLE counter (
 ) STRICT, WITHOUT ROWID;
 )sql";
 
-// Returns SQL for number `index` (an SQL expression) of an array of little-endian 64-bit integers
-// in blob `column`.
-std::string IntAt(const std::string& column, const std::string& index) {
-  std::string sum;
-  for (int byte = 7; byte >= 0; --byte) {
-    // Decode a byte from its two hexadecimal digits, because SQLite cannot cast the bytes of a blob
-    // to a number.
-    const std::string place = absl::StrCat("8*(", index, ")+", byte + 1);
-    const std::string digits = absl::StrCat("hex(substr(", column, ",", place, ",1))");
-    absl::StrAppend(&sum, sum.empty() ? "" : "|", "((instr('123456789ABCDEF',substr(", digits,
-                    ",1,1))*16+instr('123456789ABCDEF',substr(", digits, ",2,1)))<<", 8 * byte, ")");
-  }
-  return absl::StrCat("(", sum, ")");
-}
+// Deletion and merging in pieces, points as frames, and counts of runs.
+constexpr char kPieces[] = R"sql(
+-- The identity of this database, also in the file next to it.
+CREATE TABLE meta (
+  name TEXT PRIMARY KEY,
+  value TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+INSERT INTO meta (name, value) VALUES ('identity', lower(hex(randomblob(16))));
 
-// Returns the same for line and step, which may be stored as the first two terms of a progression.
-std::string ProgressionAt(const std::string& column) {
-  return absl::StrCat("CASE WHEN length(", column, ")=8*c.count THEN ", IntAt(column, "o.n"), " ELSE ",
-                      IntAt(column, "0"), "+o.n*(", IntAt(column, "1"), "-", IntAt(column, "0"), ") END");
-}
+-- Number of runs by state, changed with the runs.
+CREATE TABLE run_count (
+  study_id INTEGER NOT NULL,
+  state INTEGER NOT NULL,
+  runs INTEGER NOT NULL,
+  PRIMARY KEY (study_id, state)
+) STRICT, WITHOUT ROWID;
+INSERT INTO run_count (study_id, state, runs) SELECT study_id, state, count(*) FROM run GROUP BY study_id, state;
 
-// Returns SQL for the IEEE 754 number with the bits `bits`; NULL for NaN and infinities.
-std::string DoubleOf(const std::string& bits) {
-  return absl::StrReplaceAll(
-      "CASE WHEN B>>52&2047=2047 THEN NULL ELSE CASE WHEN B<0 THEN -1.0 ELSE 1.0 END * "
-      "CASE WHEN B>>52&2047=0 THEN (B&4503599627370495)*pow(2.0,-1022)/4503599627370496.0 "
-      "ELSE (1.0+(B&4503599627370495)/4503599627370496.0)*pow(2.0,(B>>52&2047)-1023) END END",
-      {{"B", bits}});
-}
+-- Studies whose rows are being deleted. They are invisible.
+CREATE TABLE deleted_study (study_id INTEGER PRIMARY KEY) STRICT;
 
-std::string Names(const std::string& column, std::initializer_list<const char*> names, int first) {
-  std::string out = absl::StrCat("CASE ", column);
-  for (const char* name : names) absl::StrAppend(&out, " WHEN ", first++, " THEN '", name, "'");
-  return out + " END";
-}
+-- Attempts whose small chunks are being merged, and where to go on. `ended`: no more points will come.
+CREATE TABLE merge_task (
+  attempt_id INTEGER PRIMARY KEY,
+  series_id INTEGER NOT NULL,
+  chunk_id INTEGER NOT NULL,
+  ended INTEGER NOT NULL
+) STRICT;
 
-std::string Time(const std::string& column) {
-  return absl::StrCat("CASE WHEN ", column, ">0 THEN strftime('%Y-%m-%dT%H:%M:%fZ',", column,
-                      "/1e6,'unixepoch') END");
-}
+-- To find out whether a metric's name is still in use.
+CREATE INDEX series_by_key ON series (key_id);
 
-// Returns the views for users: names instead of numbers, times as text, one row per point.
-std::string Views() {
-  const auto state = [](const std::string& column) {
-    return Names(column, {"QUEUED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED"}, 1);
-  };
-  const auto cause = [](const std::string& column) {
-    return Names(
-        column,
-        {"TRAINER_ERROR", "RANK_KILLED", "WORKER_LOST", "OUT_OF_MEMORY", "TIMEOUT", "NODE_FAIL", "PREEMPTED",
-         "BOOT_FAIL", "DEADLINE", "ALLOCATION_CANCELLED", "NO_FINISH", "PARAMETERS_DIFFER", "LAUNCH_ERROR"},
-        1);
-  };
-  return absl::StrCat(
-      "CREATE VIEW studies AS SELECT s.id, s.name, s.owner, ", state("s.state"),
-      " AS state, s.priority, s.runs, ", Time("s.created"), " AS created, ", Time("s.started"),
-      " AS started, ", Time("s.finished"), " AS finished FROM study s;\n",
-      "CREATE VIEW runs AS SELECT r.id, r.study_id, s.name AS study, r.cell_id, c.engine, c.model, "
-      "c.precision, "
-      "c.backend, c.ranks, c.global_batch, c.key, r.repeat, r.position, ",
-      state("r.state"), " AS state, ", cause("r.cause"), " AS cause, r.attempts, r.message, ",
-      Time("r.started"), " AS started, ", Time("r.finished"),
-      " AS finished, u.throughput, u.throughput_mean, u.epoch_seconds, u.step_seconds, u.comm_share, "
-      "u.peak_memory, "
-      "u.device_memory, u.accuracy, u.train_loss, u.time_to_accuracy, u.straggler_skew, u.cpu_utilisation, "
-      "u.steps, "
-      "u.fingerprint, m.metrics FROM run r JOIN study s ON s.id = r.study_id LEFT JOIN cell c ON c.id = "
-      "r.cell_id "
-      "LEFT JOIN run_summary u ON u.run_id = r.id LEFT JOIN run_metrics m ON m.run_id = r.id;\n",
-      "CREATE VIEW attempts AS SELECT a.id, a.run_id, r.study_id, a.number, a.token, l.external_id AS job, ",
-      Names("a.state", {"ASSIGNED", "RUNNING", "STOPPING", "SUCCEEDED", "FAILED", "CANCELLED"}, 1),
-      " AS state, ", cause("a.cause"),
-      " AS cause, a.message, a.nodes, a.directory, a.exit_status, a.parameter_hash, ", Time("a.assigned"),
-      " AS assigned, ", Time("a.started"), " AS started, ", Time("a.finished"),
-      " AS finished, p.json AS provenance FROM attempt a JOIN run r ON r.id = a.run_id LEFT JOIN allocation "
-      "l ON "
-      "l.id = a.allocation_id LEFT JOIN provenance p ON p.attempt_id = a.id;\n",
-      "CREATE VIEW allocations AS SELECT l.id, l.study_id, l.token, l.external_id AS job, ",
-      Names("l.state", {"INTENDED", "PENDING", "RUNNING", "RELEASING", "ENDED"}, 1),
-      " AS state, l.nodes, l.ranks_per_node, l.cpus_per_rank, l.gpus_per_rank, l.reason, ", Time("l.created"),
-      " AS created, ", Time("l.started"), " AS started, ", Time("l.ended"), " AS ended FROM allocation l;\n",
-      "CREATE VIEW points AS SELECT e.attempt_id, k.name AS key, e.rank, ", ProgressionAt("c.line"),
-      " AS line, ", ProgressionAt("c.step"), " AS step, ", DoubleOf(IntAt("c.time", "o.n")), " AS time, ",
-      DoubleOf(IntAt("c.value", "o.n")),
-      " AS value FROM series e JOIN metric_key k ON k.id = e.key_id JOIN point_chunk c ON c.id BETWEEN "
-      "e.id<<32 AND "
-      "(e.id<<32)+4294967295 JOIN ordinal o ON o.n < c.count;\n");
-}
+-- Lines, steps and times of the points of a chunk, as frames: number i is base + i * stride + (r[i] << shift), and the
+-- blob is r, little-endian unsigned integers of length(blob) / count bytes each. Times are the bits of a REAL. Metrics of
+-- the same events share an axis; `uses` counts their chunks. id = attempt id * 2^32 + a number.
+CREATE TABLE point_axis (
+  id INTEGER PRIMARY KEY,
+  uses INTEGER NOT NULL,
+  count INTEGER NOT NULL,
+  line_base INTEGER NOT NULL,
+  line_stride INTEGER NOT NULL,
+  line_shift INTEGER NOT NULL,
+  line BLOB NOT NULL,
+  step_base INTEGER NOT NULL,
+  step_stride INTEGER NOT NULL,
+  step_shift INTEGER NOT NULL,
+  step BLOB NOT NULL,
+  time_base INTEGER NOT NULL,
+  time_stride INTEGER NOT NULL,
+  time_shift INTEGER NOT NULL,
+  time BLOB NOT NULL
+) STRICT;
+
+-- In chunks with an axis, `value` is a frame with stride 0, of the bits of REALs (kind 1), or of integers to divide by
+-- 10^(kind - 2); line, step and time are empty. Chunks of older versions have axis 0 and kind 0.
+ALTER TABLE point_chunk ADD COLUMN axis INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE point_chunk ADD COLUMN kind INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE point_chunk ADD COLUMN base INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE point_chunk ADD COLUMN shift INTEGER NOT NULL DEFAULT 0;
+)sql";
+
+// Pauses of studies, and attempts that do not count for the limit of retries.
+constexpr char kRetries[] = R"sql(
+ALTER TABLE study ADD COLUMN pause_reason TEXT NOT NULL DEFAULT '';
+ALTER TABLE run ADD COLUMN uncounted INTEGER NOT NULL DEFAULT 0;
+)sql";
 
 }  // namespace
 
 const std::vector<std::string>& Migrations() {
-  static const auto* const steps = new std::vector<std::string>{kTables, Views()};
+  static const auto* const steps =
+      new std::vector<std::string>{kTables, FirstViews(), kPieces + ViewsOfFrames(), kRetries};
   return *steps;
 }
 

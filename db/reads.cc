@@ -4,8 +4,11 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "db/chunks.h"
 #include "db/columns.h"
+#include "db/deletion.h"
 #include "db/point_codec.h"
+#include "db/usage.h"
 
 namespace scalelab::db {
 namespace {
@@ -25,8 +28,11 @@ absl::StatusOr<Row> One(Database& db, const std::string& what, const std::string
                         const Parameters&... parameters) {
   Statement statement(db, sql.c_str());
   statement.Bind(parameters...);
-  if (statement.Step()) return ReadRow<Row>(statement);
+  const bool found = statement.Step();
+  Row row;
+  if (found) row = ReadRow<Row>(statement);
   if (!statement.status().ok()) return statement.status();
+  if (found) return row;
   return absl::NotFoundError(absl::StrCat("There is no ", what));
 }
 
@@ -46,27 +52,21 @@ absl::Status Move(absl::StatusOr<std::vector<Row>> from, std::vector<Row>& to) {
 absl::Status RunRange(Database& db, int64_t study_id, int64_t& first, int64_t& last) {
   first = 0;
   last = -1;
-  Statement range(db, "SELECT first_run_id, last_run_id FROM study WHERE id = ?");
+  Statement range(
+      db, "SELECT first_run_id, last_run_id FROM study WHERE id = ? AND" SCALELAB_VISIBLE_STUDY("study.id"));
   range.Bind(study_id);
   if (range.Step()) range.Read(first, last);
   return range.status();
 }
 
-}  // namespace
-
-absl::StatusOr<Snapshot> Load(Database& db) {
-  static const std::string studies = SelectSql<StudyRow>("WHERE state < 3 ORDER BY id");
+// Reads the rows that belong to the studies and allocations of the snapshot.
+absl::Status ReadRowsOfStudies(Database& db, Snapshot& snapshot) {
   static const std::string cells = SelectSql<CellRow>("WHERE study_id = ? ORDER BY position");
   static const std::string runs = SelectSql<RunRow>("WHERE study_id = ? ORDER BY position");
   static const std::string attempts = SelectSql<AttemptRow>(
       "WHERE state < 4 AND run_id IN (SELECT id FROM run WHERE study_id = ?) ORDER BY id");
   static const std::string streams = SelectSql<StreamRow>("WHERE attempt_id = ? ORDER BY rank");
-  static const std::string allocations = SelectSql<AllocationRow>("WHERE state < 5 ORDER BY id");
-
-  Transaction transaction(db, Transaction::Kind::kRead);
-  if (!transaction.status().ok()) return transaction.status();
-  Snapshot snapshot;
-  absl::Status status = Move(All<StudyRow>(db, studies), snapshot.studies);
+  absl::Status status;
   for (const StudyRow& study : snapshot.studies) {
     if (status.ok()) status = Move(All<CellRow>(db, cells, study.id), snapshot.cells);
     if (status.ok()) status = Move(All<RunRow>(db, runs, study.id), snapshot.runs);
@@ -75,7 +75,25 @@ absl::StatusOr<Snapshot> Load(Database& db) {
   for (const AttemptRow& attempt : snapshot.attempts) {
     if (status.ok()) status = Move(All<StreamRow>(db, streams, attempt.id), snapshot.streams);
   }
+  if (status.ok()) status = ReadUseOfAllocations(db, snapshot);
+  return status;
+}
+
+}  // namespace
+
+absl::StatusOr<Snapshot> Load(Database& db) {
+  // The + keeps SQLite from scanning all rows in the order of ids instead of using the index of the open ones.
+  static const std::string studies =
+      SelectSql<StudyRow>("WHERE state < 3 AND" SCALELAB_VISIBLE_STUDY("study.id") "ORDER BY +id");
+  // Also those of deleted studies: their jobs must be ended.
+  static const std::string allocations = SelectSql<AllocationRow>("WHERE state < 5 ORDER BY +id");
+  Transaction transaction(db, Transaction::Kind::kRead);
+  if (!transaction.status().ok()) return transaction.status();
+  Snapshot snapshot;
+  absl::Status status = Move(All<StudyRow>(db, studies), snapshot.studies);
   if (status.ok()) status = Move(All<AllocationRow>(db, allocations), snapshot.allocations);
+  if (status.ok()) status = ReadRowsOfStudies(db, snapshot);
+  if (status.ok()) status = ReadUsage(db, snapshot);
   if (!status.ok()) return status;
 
   Statement counters(db, "SELECT name, value FROM counter");
@@ -93,13 +111,29 @@ absl::StatusOr<Snapshot> Load(Database& db) {
   return snapshot;
 }
 
+absl::StatusOr<Snapshot> LoadStudy(Database& db, int64_t id) {
+  static const std::string allocations =
+      SelectSql<AllocationRow>("WHERE study_id = ? AND state < 5 ORDER BY id");
+  Transaction transaction(db, Transaction::Kind::kRead);
+  if (!transaction.status().ok()) return transaction.status();
+  Snapshot snapshot;
+  absl::StatusOr<StudyRow> study = GetStudy(db, id);
+  if (!study.ok() && !absl::IsNotFound(study.status())) return study.status();
+  if (study.ok()) snapshot.studies.push_back(*std::move(study));
+  absl::Status status = Move(All<AllocationRow>(db, allocations, id), snapshot.allocations);
+  if (status.ok()) status = ReadRowsOfStudies(db, snapshot);
+  if (!status.ok()) return status;
+  return snapshot;
+}
+
 absl::StatusOr<StudyRow> GetStudy(Database& db, int64_t id) {
-  static const std::string sql = SelectSql<StudyRow>("WHERE id = ?");
+  static const std::string sql = SelectSql<StudyRow>("WHERE id = ? AND" SCALELAB_VISIBLE_STUDY("study.id"));
   return One<StudyRow>(db, absl::StrCat("study ", id), sql, id);
 }
 
 absl::StatusOr<StudyRow> FindStudy(Database& db, const std::string& name) {
-  static const std::string sql = SelectSql<StudyRow>("WHERE name = ? ORDER BY id DESC LIMIT 1");
+  static const std::string sql =
+      SelectSql<StudyRow>("WHERE name = ? AND" SCALELAB_VISIBLE_STUDY("study.id") "ORDER BY id DESC LIMIT 1");
   return One<StudyRow>(db, absl::StrCat("study named \"", name, "\""), sql, name);
 }
 
@@ -112,7 +146,8 @@ absl::StatusOr<StudyRow> FindRequest(Database& db, const std::string& owner, con
 }
 
 absl::StatusOr<std::vector<StudyRow>> ListStudies(Database& db, int64_t before, int limit) {
-  static const std::string sql = SelectSql<StudyRow>("WHERE id < ? ORDER BY id DESC LIMIT ?");
+  static const std::string sql =
+      SelectSql<StudyRow>("WHERE id < ? AND" SCALELAB_VISIBLE_STUDY("study.id") "ORDER BY id DESC LIMIT ?");
   return All<StudyRow>(db, sql, before == 0 ? INT64_MAX : before, std::max(limit, 0));
 }
 
@@ -121,61 +156,71 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(Database& db,
   Transaction transaction(db, Transaction::Kind::kRead);
   if (!transaction.status().ok()) return transaction.status();
   std::vector<std::vector<int64_t>> counts;
-  Statement runs(db, "SELECT state FROM run WHERE id BETWEEN ? AND ? AND +study_id = ?");
+  Statement states(db, "SELECT state, runs FROM run_count WHERE study_id = ?");
   for (int64_t study_id : study_ids) {
     std::vector<int64_t> count(static_cast<size_t>(RunState::kCancelled) + 1);
-    int64_t first, last;
-    if (absl::Status status = RunRange(db, study_id, first, last); !status.ok()) return status;
-    runs.Bind(first, last, study_id);
-    while (runs.Step()) {
-      size_t state = 0;
-      runs.Read(state);
-      if (state < count.size()) ++count[state];
+    states.Bind(study_id);
+    while (states.Step()) {
+      RunState state{};
+      int64_t runs = 0;
+      states.Read(state, runs);
+      count[static_cast<size_t>(state)] = runs;
     }
-    if (!runs.status().ok()) return runs.status();
-    runs.Reset();
+    if (!states.status().ok()) return states.status();
+    states.Reset();
     counts.push_back(std::move(count));
   }
   return counts;
 }
 
 absl::StatusOr<std::vector<CellRow>> ListCells(Database& db, int64_t study_id) {
-  static const std::string sql = SelectSql<CellRow>("WHERE study_id = ? ORDER BY position");
+  static const std::string sql =
+      SelectSql<CellRow>("WHERE study_id = ?1 AND" SCALELAB_VISIBLE_STUDY("?1") "ORDER BY position");
   return All<CellRow>(db, sql, study_id);
 }
 
+absl::StatusOr<CellRow> GetCell(Database& db, int64_t id) {
+  static const std::string sql =
+      SelectSql<CellRow>("WHERE id = ? AND" SCALELAB_VISIBLE_STUDY("cell.study_id"));
+  return One<CellRow>(db, absl::StrCat("cell ", id), sql, id);
+}
+
 absl::StatusOr<RunRow> GetRun(Database& db, int64_t id) {
-  static const std::string sql = SelectSql<RunRow>("WHERE id = ?");
+  static const std::string sql = SelectSql<RunRow>("WHERE id = ? AND" SCALELAB_VISIBLE_STUDY("run.study_id"));
   return One<RunRow>(db, absl::StrCat("run ", id), sql, id);
 }
 
 absl::StatusOr<std::vector<RunRow>> ListRuns(Database& db, const RunFilter& filter) {
-  static const std::string every =
-      SelectSql<RunRow>("WHERE study_id = ? AND position > ? ORDER BY position LIMIT ?");
+  static const std::string every = SelectSql<RunRow>(
+      "WHERE study_id = ?1 AND position > ?2 AND" SCALELAB_VISIBLE_STUDY("?1") "ORDER BY position LIMIT ?3");
   static const std::string of_state =
-      SelectSql<RunRow>("WHERE study_id = ? AND position > ? AND state = ? ORDER BY position LIMIT ?");
+      SelectSql<RunRow>("WHERE study_id = ?1 AND position > ?2 AND state = ?3 AND" SCALELAB_VISIBLE_STUDY(
+          "?1") "ORDER BY position LIMIT ?4");
   const int limit = std::max(filter.limit, 0);
   if (!filter.state.has_value()) return All<RunRow>(db, every, filter.study_id, filter.after_position, limit);
   return All<RunRow>(db, of_state, filter.study_id, filter.after_position, *filter.state, limit);
 }
 
 absl::StatusOr<std::vector<AttemptRow>> ListAttempts(Database& db, int64_t run_id) {
-  static const std::string sql = SelectSql<AttemptRow>("WHERE run_id = ? ORDER BY number");
+  static const std::string sql =
+      SelectSql<AttemptRow>("WHERE run_id = ?1 AND" SCALELAB_VISIBLE_RUN("?1") "ORDER BY number");
   return All<AttemptRow>(db, sql, run_id);
 }
 
 absl::StatusOr<AllocationRow> GetAllocation(Database& db, int64_t id) {
-  static const std::string sql = SelectSql<AllocationRow>("WHERE id = ?");
+  static const std::string sql =
+      SelectSql<AllocationRow>("WHERE id = ? AND" SCALELAB_VISIBLE_STUDY("allocation.study_id"));
   return One<AllocationRow>(db, absl::StrCat("allocation ", id), sql, id);
 }
 
 absl::StatusOr<std::vector<StreamRow>> ListStreams(Database& db, int64_t attempt_id) {
-  static const std::string sql = SelectSql<StreamRow>("WHERE attempt_id = ? ORDER BY rank");
+  static const std::string sql =
+      SelectSql<StreamRow>("WHERE attempt_id = ?1 AND" SCALELAB_VISIBLE_ATTEMPT("?1") "ORDER BY rank");
   return All<StreamRow>(db, sql, attempt_id);
 }
 
 absl::StatusOr<RunSummary> GetSummary(Database& db, int64_t run_id) {
-  static const std::string sql = SelectSql<RunSummary>("WHERE run_id = ?");
+  static const std::string sql = SelectSql<RunSummary>("WHERE run_id = ?1 AND" SCALELAB_VISIBLE_RUN("?1"));
   Transaction transaction(db, Transaction::Kind::kRead);
   if (!transaction.status().ok()) return transaction.status();
   absl::StatusOr<RunSummary> summary =
@@ -190,7 +235,8 @@ absl::StatusOr<RunSummary> GetSummary(Database& db, int64_t run_id) {
 
 absl::StatusOr<std::vector<RunSummary>> ListSummaries(Database& db, int64_t first_run_id,
                                                       int64_t last_run_id) {
-  static const std::string sql = SelectSql<RunSummary>("WHERE run_id BETWEEN ? AND ? ORDER BY run_id");
+  static const std::string sql = SelectSql<RunSummary>(
+      "WHERE run_id BETWEEN ? AND ? AND" SCALELAB_VISIBLE_RUN("run_id") "ORDER BY run_id");
   return All<RunSummary>(db, sql, first_run_id, last_run_id);
 }
 
@@ -252,7 +298,7 @@ absl::StatusOr<SeriesList> ListSeries(Database& db, const PointFilter& filter) {
   Statement all(db,
                 "SELECT e.id, k.name, e.rank FROM series e JOIN metric_key k ON k.id = e.key_id "
                 "WHERE e.attempt_id = ?1 AND (?2 = '' OR k.name = ?2) AND (?3 IS NULL OR e.rank = ?3) "
-                "ORDER BY k.name, e.rank");
+                "AND" SCALELAB_VISIBLE_ATTEMPT("?1") "ORDER BY k.name, e.rank");
   all.Bind(filter.attempt_id, filter.key, filter.rank);
   while (all.Step()) {
     Series& series = list.series.emplace_back();
@@ -262,7 +308,7 @@ absl::StatusOr<SeriesList> ListSeries(Database& db, const PointFilter& filter) {
   return list;
 }
 
-absl::Status ReadSeries(Database& db, int64_t id, size_t count_wanted, Series& series) {
+absl::Status ReadSeries(Database& db, int64_t attempt_id, int64_t id, size_t count_wanted, Series& series) {
   // Reserve memory for a long series at once, because growing would copy it repeatedly. There are at most as
   // many points as lines. Memory that a sparse metric does not use is never touched, so it costs nothing.
   constexpr int64_t kMaxRoom = 1 << 22;
@@ -282,22 +328,11 @@ absl::Status ReadSeries(Database& db, int64_t id, size_t count_wanted, Series& s
     series.time.reserve(room);
     series.value.reserve(room);
   }
-  Statement chunks(
-      db, "SELECT count, line, step, time, value FROM point_chunk WHERE id BETWEEN ? AND ? ORDER BY id");
+  Statement chunks(db, kSelectChunks);
   chunks.Bind(ChunkId(id, 0), ChunkId(id, kMaxLine - 1));
   while ((count_wanted == 0 || series.value.size() < count_wanted) && chunks.Step()) {
-    size_t count = 0;
-    chunks.Read(count);
-    const auto line = chunks.BlobAt(1), step = chunks.BlobAt(2), time = chunks.BlobAt(3),
-               value = chunks.BlobAt(4);
-    if (!AppendInts(line.data, line.size, count, series.line) ||
-        !AppendInts(step.data, step.size, count, series.step) ||
-        !AppendDoubles(time.data, time.size, count, series.time) ||
-        !AppendDoubles(value.data, value.size, count, series.value)) {
-      return absl::DataLossError(absl::StrCat(db.path(), " has a damaged piece of metric \"", series.key,
-                                              "\" rank ", series.rank,
-                                              "; stop, keep a copy and restore a backup"));
-    }
+    const absl::StatusOr<ChunkHead> head = ReadChunk(chunks, db, attempt_id, series);
+    if (!head.ok()) return head.status();
   }
   if (count_wanted > 0 && series.value.size() > count_wanted) {
     for (auto* column : {&series.line, &series.step}) column->resize(count_wanted);

@@ -12,6 +12,7 @@
 namespace scalelab::db {
 
 absl::StatusOr<Snapshot> Load(Database& db);
+absl::StatusOr<Snapshot> LoadStudy(Database& db, int64_t id);
 absl::StatusOr<StudyRow> GetStudy(Database& db, int64_t id);
 absl::StatusOr<StudyRow> FindStudy(Database& db, const std::string& name);
 absl::StatusOr<StudyRow> FindRequest(Database& db, const std::string& owner, const std::string& request_id);
@@ -19,6 +20,7 @@ absl::StatusOr<std::vector<StudyRow>> ListStudies(Database& db, int64_t before, 
 absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(Database& db,
                                                             const std::vector<int64_t>& study_ids);
 absl::StatusOr<std::vector<CellRow>> ListCells(Database& db, int64_t study_id);
+absl::StatusOr<CellRow> GetCell(Database& db, int64_t id);
 absl::StatusOr<RunRow> GetRun(Database& db, int64_t id);
 absl::StatusOr<std::vector<RunRow>> ListRuns(Database& db, const RunFilter& filter);
 absl::StatusOr<std::vector<AttemptRow>> ListAttempts(Database& db, int64_t run_id);
@@ -35,7 +37,7 @@ struct SeriesList {
   std::vector<Series> series;
 };
 absl::StatusOr<SeriesList> ListSeries(Database& db, const PointFilter& filter);
-// Appends the points of series `id`; only the `first` ones if that is not 0.
-absl::Status ReadSeries(Database& db, int64_t id, size_t first, Series& series);
+// Appends the points of series `id` of an attempt; only the `first` ones if that is not 0.
+absl::Status ReadSeries(Database& db, int64_t attempt_id, int64_t id, size_t first, Series& series);
 
 }  // namespace scalelab::db

@@ -38,8 +38,16 @@ enum class Cause : int {
   kAllocationCancelled = 10,
   kNoFinish = 11,
   kParametersDiffer = 12,
-  kLaunchError = 13
+  kLaunchError = 13,
+  kStorageError = 14
 };
+
+// The largest member of each enumeration, to recognise damaged rows.
+constexpr StudyState LastOf(StudyState) { return StudyState::kCancelled; }
+constexpr RunState LastOf(RunState) { return RunState::kCancelled; }
+constexpr AttemptState LastOf(AttemptState) { return AttemptState::kCancelled; }
+constexpr AllocationState LastOf(AllocationState) { return AllocationState::kEnded; }
+constexpr Cause LastOf(Cause) { return Cause::kStorageError; }
 
 inline bool IsFinal(StudyState s) { return s >= StudyState::kSucceeded; }
 inline bool IsFinal(RunState s) { return s >= RunState::kSucceeded; }
@@ -56,6 +64,7 @@ struct StudyRow {
   int64_t runs = 0;  // number of runs
   Micros created = 0, started = 0, finished = 0;
   bool cancel_requested = false;
+  std::string pause_reason;  // why no attempt begins; empty: it is not paused
 };
 
 struct CellRow {
@@ -78,7 +87,8 @@ struct RunRow {
   int position = 0;  // index in the order of execution within the study
   RunState state = RunState::kQueued;
   Cause cause = Cause::kNone;
-  int attempts = 0;  // number of attempts made so far
+  int attempts = 0;   // number of attempts made so far
+  int uncounted = 0;  // how many of them do not count for the limit of retries
   std::string message;
   Micros started = 0, finished = 0;
 };

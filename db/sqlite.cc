@@ -3,10 +3,30 @@
 #include <cmath>
 #include <cstring>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "db/migrations.h"
 #include "nlohmann/json.hpp"
 
 namespace scalelab::db {
+namespace {
+
+constexpr char kNeedsRollback[] = "scalelab.db/needs_rollback";  // type of a payload
+// https://www.sqlite.org/fileformat.html#the_database_header
+constexpr int kHeaderBytes = 100, kApplicationIdOffset = 68;
+
+// Returns the word behind the first "FROM", "INTO" or "UPDATE" of `sql`: the table that a statement is about.
+absl::string_view TableOf(absl::string_view sql) {
+  for (const absl::string_view word : {" FROM ", "INTO ", "UPDATE "}) {
+    const size_t at = sql.find(word);
+    if (at == absl::string_view::npos) continue;
+    const absl::string_view rest = sql.substr(at + word.size());
+    return rest.substr(0, rest.find(' '));
+  }
+  return sql;
+}
+
+}  // namespace
 
 absl::Status StatusOf(int rc, int system_error, absl::string_view path, absl::string_view message) {
   const std::string why =
@@ -21,6 +41,7 @@ absl::Status StatusOf(int rc, int system_error, absl::string_view path, absl::st
           absl::StrCat("No space is left to write ", path, " (", why,
                        "); nothing was changed: free space on its disk and try again"));
     case SQLITE_IOERR:
+      if (rc == SQLITE_IOERR_SHORT_READ) return Damaged(path, "it is shorter than it was");
       return absl::ResourceExhaustedError(
           absl::StrCat(path, " could not be read or written (", why,
                        "); nothing was changed: check the space and the health of its disk and try again"));
@@ -33,6 +54,12 @@ absl::Status StatusOf(int rc, int system_error, absl::string_view path, absl::st
       return absl::UnavailableError(absl::StrCat(path, " is locked by another process (", why,
                                                  "); close other programs that use it and try again"));
     case SQLITE_READONLY:
+      if (rc == SQLITE_READONLY_ROLLBACK) {
+        absl::Status status = absl::UnavailableError(absl::StrCat(
+            path, " has a journal of an interrupted commit that is not rolled back yet; try again"));
+        status.SetPayload(kNeedsRollback, absl::Cord());
+        return status;
+      }
       return absl::FailedPreconditionError(
           absl::StrCat(path, " cannot be written (", why,
                        "); give this user write permission to the file and its folder"));
@@ -46,8 +73,7 @@ absl::Status StatusOf(int rc, int system_error, absl::string_view path, absl::st
       return absl::FailedPreconditionError(
           absl::StrCat(path, " is not an SQLite database; name another file, or move this one away"));
     case SQLITE_CORRUPT:
-      return absl::DataLossError(
-          absl::StrCat(path, " is damaged (", why, "); stop, keep a copy and restore a backup"));
+      return Damaged(path, why);
     case SQLITE_CONSTRAINT:
       if (rc == SQLITE_CONSTRAINT_UNIQUE || rc == SQLITE_CONSTRAINT_PRIMARYKEY) {
         return absl::AlreadyExistsError(
@@ -60,6 +86,13 @@ absl::Status StatusOf(int rc, int system_error, absl::string_view path, absl::st
     default:
       return absl::InternalError(absl::StrCat("SQLite failed on ", path, " (", why, ", code ", rc, ")"));
   }
+}
+
+bool NeedsRollback(const absl::Status& status) { return status.GetPayload(kNeedsRollback).has_value(); }
+
+absl::Status Damaged(absl::string_view path, absl::string_view where) {
+  return absl::DataLossError(absl::StrCat(path, " is damaged (", where,
+                                          "); stop scalelabd, keep a copy of the file and restore a backup"));
 }
 
 absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& path, Mode mode,
@@ -82,7 +115,9 @@ absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& path
   sqlite3_wal_hook(
       db->handle_,
       [](void* self, sqlite3*, const char*, int pages) {
-        static_cast<Database*>(self)->wal_pages_ = pages;
+        Database& db = *static_cast<Database*>(self);
+        db.wal_pages_ = pages;
+        db.has_wal_ = db.uses_wal_;
         return SQLITE_OK;
       },
       db.get());
@@ -99,6 +134,40 @@ absl::Status Database::LastError() const {
   const int primary = rc & 0xff;
   const bool from_system = primary == SQLITE_IOERR || primary == SQLITE_FULL || primary == SQLITE_CANTOPEN;
   return StatusOf(rc, from_system ? sqlite3_system_errno(handle_) : 0, path_, sqlite3_errmsg(handle_));
+}
+
+absl::Status Database::CheckFile() const {
+  const auto gone = [](absl::string_view file) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(file,
+                     " was deleted, moved or replaced while it is in use; nothing more is stored: stop "
+                     "scalelabd, put the file back or restore a backup, and start scalelabd again"));
+  };
+  int moved = 0;
+  sqlite3_file_control(handle_, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
+  if (moved != 0) return gone(path_);
+  sqlite3_vfs* vfs = nullptr;
+  sqlite3_file_control(handle_, "main", SQLITE_FCNTL_VFS_POINTER, &vfs);
+  const std::string wal = path_ + "-wal";
+  int exists = 1;
+  if (has_wal_ && vfs != nullptr &&
+      vfs->xAccess(vfs, wal.c_str(), SQLITE_ACCESS_EXISTS, &exists) == SQLITE_OK && exists == 0) {
+    return gone(wal);
+  }
+  sqlite3_file* file = nullptr;
+  sqlite3_file_control(handle_, "main", SQLITE_FCNTL_FILE_POINTER, &file);
+  if (file == nullptr || file->pMethods == nullptr) return absl::OkStatus();
+  // Reads through SQLite's own descriptor, because closing another one would drop SQLite's locks.
+  unsigned char header[kHeaderBytes];
+  const int rc = file->pMethods->xRead(file, header, kHeaderBytes, 0);
+  if (rc == SQLITE_IOERR_SHORT_READ) return Damaged(path_, "it was emptied while it is in use");
+  if (rc != SQLITE_OK) return absl::OkStatus();  // the transaction finds I/O errors by itself
+  uint32_t application = 0;
+  for (int i = 0; i < 4; ++i) application = application << 8 | header[kApplicationIdOffset + i];
+  if (std::memcmp(header, "SQLite format 3", 16) != 0 || application != kApplicationId) {
+    return Damaged(path_, "it was overwritten while it is in use");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Database::Execute(const std::string& sql) {
@@ -136,7 +205,13 @@ sqlite3_stmt* Database::Prepare(const char* sql) {
 }
 
 Statement::Statement(Database& db, const char* sql) : db_(db), statement_(db.Prepare(sql)) {
-  if (statement_ == nullptr) status_ = db_.LastError();
+  if (statement_ != nullptr) return;
+  status_ = db_.LastError();
+  // The text is one of this program's: the schema is not.
+  if (absl::IsInternal(status_)) {
+    status_ = Damaged(db_.path(),
+                      absl::StrCat("schema of table ", TableOf(sql), ", ", sqlite3_errmsg(db_.handle())));
+  }
 }
 
 Statement::~Statement() { Reset(); }
@@ -145,8 +220,22 @@ bool Statement::Step() {
   if (!status_.ok()) return false;
   const int rc = sqlite3_step(statement_);
   if (rc == SQLITE_ROW) return true;
-  if (rc != SQLITE_DONE) status_ = db_.LastError();
+  const int primary = rc & 0xff;
+  // No row that was written is too large to be read.
+  if (primary == SQLITE_CORRUPT || (primary == SQLITE_TOOBIG && sqlite3_stmt_readonly(statement_) != 0)) {
+    status_ = Damaged(db_.path(), absl::StrCat("table ", TableOf(sqlite3_sql(statement_)), ", ",
+                                               sqlite3_errmsg(db_.handle())));
+  } else if (rc != SQLITE_DONE) {
+    status_ = db_.LastError();
+  }
   return false;
+}
+
+void Statement::SetDamaged(int column, int64_t value) {
+  if (!status_.ok()) return;
+  status_ =
+      Damaged(db_.path(), absl::StrCat("table ", TableOf(sqlite3_sql(statement_)), ", column ",
+                                       sqlite3_column_name(statement_, column), " has the value ", value));
 }
 
 void Statement::BindAt(int i, absl::string_view v) {
@@ -165,12 +254,13 @@ void Statement::BindAt(int i, const std::map<std::string, double>& v) {
   Check(sqlite3_bind_text64(statement_, i, text.data(), text.size(), SQLITE_TRANSIENT, SQLITE_UTF8));
 }
 
-Statement::Blob Statement::BlobAt(int column) const {
+Statement::Blob Statement::BlobAt(int column) {
+  // The size of a blob that SQLite could not load is not 0.
   const void* data = sqlite3_column_blob(statement_, column);
-  return {data, static_cast<size_t>(sqlite3_column_bytes(statement_, column))};
+  return {data, data == nullptr ? 0 : static_cast<size_t>(sqlite3_column_bytes(statement_, column))};
 }
 
-void Statement::ReadAt(int i, std::string& v) const {
+void Statement::ReadAt(int i, std::string& v) {
   const unsigned char* text = sqlite3_column_text(statement_, i);
   if (text == nullptr)
     v.clear();
@@ -178,7 +268,7 @@ void Statement::ReadAt(int i, std::string& v) const {
     v.assign(reinterpret_cast<const char*>(text), sqlite3_column_bytes(statement_, i));
 }
 
-void Statement::ReadAt(int i, std::map<std::string, double>& v) const {
+void Statement::ReadAt(int i, std::map<std::string, double>& v) {
   v.clear();
   std::string text;
   ReadAt(i, text);

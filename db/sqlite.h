@@ -20,6 +20,7 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -49,6 +50,12 @@ class Database {
 
   // Returns the status of this connection's last error.
   absl::Status LastError() const;
+  // Checks that `path` still names the file of this connection, and that the file still begins with the header of
+  // a scalelab database. Costs three system calls. Returns FAILED_PRECONDITION if it or its WAL was deleted, moved or
+  // replaced, DATA_LOSS if it was emptied or overwritten.
+  absl::Status CheckFile() const;
+  // Makes CheckFile check the WAL too.
+  void set_uses_wal(bool uses_wal) { uses_wal_ = uses_wal; }
   // Number of pages in the WAL after this connection's last commit; 0 before that, and without a WAL.
   int wal_pages() const { return wal_pages_; }
   void reset_wal_pages() { wal_pages_ = 0; }
@@ -63,11 +70,19 @@ class Database {
   std::string path_;
   sqlite3* handle_ = nullptr;
   int wal_pages_ = 0;
+  bool uses_wal_ = false, has_wal_ = false;                     // has_wal_: the WAL is not empty any more
   absl::flat_hash_map<const char*, sqlite3_stmt*> statements_;  // by address of the SQL text, see Statement
 };
 
 // Converts an extended result code `rc` and an errno (0 if there is none) to a status of the table above.
 absl::Status StatusOf(int rc, int system_error, absl::string_view path, absl::string_view message);
+
+// Whether `status` is the UNAVAILABLE of a read-only connection that found the journal of an interrupted commit, which
+// only a writing connection can roll back.
+bool NeedsRollback(const absl::Status& status);
+
+// Returns DATA_LOSS with the sentence for a database `path` that is damaged at `where`.
+absl::Status Damaged(absl::string_view path, absl::string_view where);
 
 // One use of a prepared statement; the destructor resets it. Each connection prepares a text once and caches
 // it by *address*: pass literals, or strings that live as long as the program.
@@ -105,19 +120,26 @@ class Statement {
   void Reset() {
     if (statement_ != nullptr) sqlite3_reset(statement_);
   }
-  // Reads the first columns of the current row.
+  // Reads the first columns of the current row. A number that does not fit its type, or is no member of its
+  // enumeration, is damage: status() then returns DATA_LOSS, and the next Step returns false.
   template <class... T>
-  void Read(T&... values) const {
-    int i = 0;
+  void Read(T&... values) {
+    ReadFrom(0, values...);
+  }
+  // As Read, from column `i` on.
+  template <class... T>
+  void ReadFrom(int i, T&... values) {
     (ReadAt(i++, values), ...);
   }
 
   struct Blob {
-    const void* data;
+    const void* data;  // null only if `size` is 0
     size_t size;
   };
   // Returns a blob of the current row, valid until the next Step.
-  Blob BlobAt(int column) const;
+  Blob BlobAt(int column);
+  // Number of rows that the last INSERT, UPDATE or DELETE on this connection changed.
+  int64_t changes() const { return sqlite3_changes64(db_.handle()); }
 
  private:
   template <class T>
@@ -137,27 +159,42 @@ class Statement {
       Check(sqlite3_bind_null(statement_, i));
   }
 
+  template <std::integral T>
+  void ReadAt(int i, T& v) {
+    const int64_t stored = sqlite3_column_int64(statement_, i);
+    v = static_cast<T>(stored);
+    if (!std::in_range<std::conditional_t<std::same_as<T, bool>, unsigned char, T>>(stored)) {
+      SetDamaged(i, stored);
+    }
+  }
+  // LastOf(T) is the largest member of the enumeration; the members are consecutive.
   template <class T>
-  requires std::integral<T> || std::is_enum_v<T>
-  void ReadAt(int i, T& v) const { v = static_cast<T>(sqlite3_column_int64(statement_, i)); }
-  void ReadAt(int i, double& v) const {
+  requires std::is_enum_v<T>
+  void ReadAt(int i, T& v) {
+    const int64_t stored = sqlite3_column_int64(statement_, i);
+    const bool known = stored >= 0 && stored <= static_cast<int64_t>(LastOf(T{}));
+    v = known ? static_cast<T>(stored) : T{};
+    if (!known) SetDamaged(i, stored);
+  }
+  void ReadAt(int i, double& v) {
     v = IsNull(i) ? std::numeric_limits<double>::quiet_NaN() : sqlite3_column_double(statement_, i);
   }
-  void ReadAt(int i, std::string& v) const;
-  void ReadAt(int i, std::map<std::string, double>& v) const;
+  void ReadAt(int i, std::string& v);
+  void ReadAt(int i, std::map<std::string, double>& v);
   // Reads the type only once, because curves read millions of these.
-  void ReadAt(int i, std::optional<double>& v) const {
+  void ReadAt(int i, std::optional<double>& v) {
     if (IsNull(i))
       v.reset();
     else
       v = sqlite3_column_double(statement_, i);
   }
   template <class T>
-  void ReadAt(int i, std::optional<T>& v) const {
+  void ReadAt(int i, std::optional<T>& v) {
     v.reset();
     if (!IsNull(i)) ReadAt(i, v.emplace());
   }
   bool IsNull(int i) const { return sqlite3_column_type(statement_, i) == SQLITE_NULL; }
+  void SetDamaged(int column, int64_t value);
   void Check(int rc) {
     if (rc != SQLITE_OK && status_.ok()) status_ = db_.LastError();
   }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "db/filesystem.h"
+#include "db/identity.h"
 #include "db/migrations.h"
 #include "db/phase_fair_lock.h"
 #include "db/reads.h"
@@ -98,10 +99,10 @@ class Readers {
 
 class SqliteStore : public Store {
  public:
-  SqliteStore(std::unique_ptr<LockFile> lock, std::unique_ptr<Database> writer, bool rollback_journal)
+  SqliteStore(std::unique_ptr<LockFile> lock, std::unique_ptr<Database> writer, const SqliteOptions& options)
       : lock_(std::move(lock)),
-        writer_(std::move(writer)),
-        turns_(rollback_journal ? std::make_unique<PhaseFairLock>() : nullptr),
+        writer_(std::move(writer), options.checkpoint_pages),
+        turns_(options.rollback_journal ? std::make_unique<PhaseFairLock>() : nullptr),
         readers_(turns_.get()) {}
   Readers& readers() { return readers_; }
 
@@ -110,62 +111,98 @@ class SqliteStore : public Store {
     std::lock_guard turn(*turns_);
     return writer_.Commit(batch);
   }
-  absl::StatusOr<Snapshot> Load() override { return db::Load(*readers_.Borrow()); }
-  absl::StatusOr<StudyRow> GetStudy(int64_t id) override { return db::GetStudy(*readers_.Borrow(), id); }
+  absl::StatusOr<bool> Maintain() override {
+    if (turns_ == nullptr) return writer_.Maintain();
+    std::lock_guard turn(*turns_);
+    return writer_.Maintain();
+  }
+  absl::StatusOr<Snapshot> Load() override {
+    return Read([&](Database& db) { return db::Load(db); });
+  }
+  absl::StatusOr<Snapshot> LoadStudy(int64_t id) override {
+    return Read([&](Database& db) { return db::LoadStudy(db, id); });
+  }
+  absl::StatusOr<StudyRow> GetStudy(int64_t id) override {
+    return Read([&](Database& db) { return db::GetStudy(db, id); });
+  }
   absl::StatusOr<StudyRow> FindStudy(const std::string& name) override {
-    return db::FindStudy(*readers_.Borrow(), name);
+    return Read([&](Database& db) { return db::FindStudy(db, name); });
   }
   absl::StatusOr<StudyRow> FindRequest(const std::string& owner, const std::string& request_id) override {
-    return db::FindRequest(*readers_.Borrow(), owner, request_id);
+    return Read([&](Database& db) { return db::FindRequest(db, owner, request_id); });
   }
   absl::StatusOr<std::vector<StudyRow>> ListStudies(int64_t before, int limit) override {
-    return db::ListStudies(*readers_.Borrow(), before, limit);
+    return Read([&](Database& db) { return db::ListStudies(db, before, limit); });
   }
   absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(
       const std::vector<int64_t>& study_ids) override {
-    return db::CountRuns(*readers_.Borrow(), study_ids);
+    return Read([&](Database& db) { return db::CountRuns(db, study_ids); });
   }
   absl::StatusOr<std::vector<CellRow>> ListCells(int64_t study_id) override {
-    return db::ListCells(*readers_.Borrow(), study_id);
+    return Read([&](Database& db) { return db::ListCells(db, study_id); });
   }
-  absl::StatusOr<RunRow> GetRun(int64_t id) override { return db::GetRun(*readers_.Borrow(), id); }
+  absl::StatusOr<CellRow> GetCell(int64_t id) override {
+    return Read([&](Database& db) { return db::GetCell(db, id); });
+  }
+  absl::StatusOr<RunRow> GetRun(int64_t id) override {
+    return Read([&](Database& db) { return db::GetRun(db, id); });
+  }
   absl::StatusOr<std::vector<RunRow>> ListRuns(const RunFilter& filter) override {
-    return db::ListRuns(*readers_.Borrow(), filter);
+    return Read([&](Database& db) { return db::ListRuns(db, filter); });
   }
   absl::StatusOr<std::vector<AttemptRow>> ListAttempts(int64_t run_id) override {
-    return db::ListAttempts(*readers_.Borrow(), run_id);
+    return Read([&](Database& db) { return db::ListAttempts(db, run_id); });
   }
   absl::StatusOr<AllocationRow> GetAllocation(int64_t id) override {
-    return db::GetAllocation(*readers_.Borrow(), id);
+    return Read([&](Database& db) { return db::GetAllocation(db, id); });
   }
   absl::StatusOr<std::vector<StreamRow>> ListStreams(int64_t attempt_id) override {
-    return db::ListStreams(*readers_.Borrow(), attempt_id);
+    return Read([&](Database& db) { return db::ListStreams(db, attempt_id); });
   }
   absl::StatusOr<RunSummary> GetSummary(int64_t run_id) override {
-    return db::GetSummary(*readers_.Borrow(), run_id);
+    return Read([&](Database& db) { return db::GetSummary(db, run_id); });
   }
   absl::StatusOr<std::vector<RunSummary>> ListSummaries(int64_t first_run_id, int64_t last_run_id) override {
-    return db::ListSummaries(*readers_.Borrow(), first_run_id, last_run_id);
+    return Read([&](Database& db) { return db::ListSummaries(db, first_run_id, last_run_id); });
   }
   absl::StatusOr<std::vector<CurveRow>> ListCurveRows(int64_t study_id) override {
-    return db::ListCurveRows(*readers_.Borrow(), study_id);
+    return Read([&](Database& db) { return db::ListCurveRows(db, study_id); });
   }
   absl::Status ReadPoints(const PointFilter& filter, const std::function<void(Series)>& take) override {
-    absl::StatusOr<SeriesList> list = ListSeries(*readers_.Borrow(), filter);
+    absl::StatusOr<SeriesList> list = Read([&](Database& db) { return ListSeries(db, filter); });
     if (!list.ok()) return list.status();
     for (size_t i = 0; i < list->ids.size(); ++i) {
       // Use one transaction per series, and none during `take`: a slow caller must not keep the WAL
       // from being checkpointed.
       Series& series = list->series[i];
-      if (absl::Status status = ReadSeries(*readers_.Borrow(), list->ids[i], filter.first, series);
-          !status.ok())
-        return status;
+      const absl::Status status = Read([&](Database& db) {
+        return ReadSeries(db, filter.attempt_id, list->ids[i], filter.first, series);
+      });
+      if (!status.ok()) return status;
       take(std::move(series));
     }
     return absl::OkStatus();
   }
 
  private:
+  static const absl::Status& StatusIn(const absl::Status& status) { return status; }
+  template <class T>
+  static const absl::Status& StatusIn(const absl::StatusOr<T>& result) {
+    return result.status();
+  }
+  // Returns `read` of a reader's connection. After an I/O error in a commit with a rollback journal, first rolls back
+  // that commit.
+  template <class F>
+  auto Read(const F& read) -> decltype(read(std::declval<Database&>())) {
+    auto result = read(*readers_.Borrow());
+    if (!NeedsRollback(StatusIn(result)) || turns_ == nullptr) return result;
+    {
+      std::lock_guard turn(*turns_);
+      if (absl::Status status = writer_.RollBack(); !status.ok()) return status;
+    }
+    return read(*readers_.Borrow());
+  }
+
   // Destroyed in reverse order: the readers close first, then the writer, whose closing checkpoints and
   // removes the WAL.
   std::unique_ptr<LockFile> lock_;
@@ -180,6 +217,9 @@ class SqliteStore : public Store {
 // How the connections are configured:
 // - page_size 4096: a small commit writes each page that it changes in full, so 8,192 would double its bytes.
 //   Chunks of points are larger than either and are in overflow pages.
+// - auto_vacuum incremental: Maintain gives free pages back. It has to be set before the first table exists.
+// - synchronous EXTRA: with a rollback journal, FULL does not sync the directory after the journal is deleted, so that a
+//   power cut could bring the journal back and undo an acknowledged commit. With a WAL it equals FULL.
 // - secure_delete off (Debian turns it on): deleted bytes need not be overwritten.
 // - wal_autocheckpoint is off on every connection (through the hook in Database); the writer checkpoints.
 // - cache_size: 16 MiB for the writer keeps the inner pages and the last pages of all tables; 2 MiB for each
@@ -195,8 +235,9 @@ absl::Status SetUpWriter(Database& db, bool rollback_journal) {
         absl::StrCat(db.path(), " cannot use journal mode ", mode, " (stays at ", *now,
                      "); close other programs that use it, or move it to a local disk"));
   }
+  db.set_uses_wal(!rollback_journal);
   return db.Execute(
-      "PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA secure_delete=OFF; PRAGMA cache_size=-16384;"
+      "PRAGMA synchronous=EXTRA; PRAGMA foreign_keys=ON; PRAGMA secure_delete=OFF; PRAGMA cache_size=-16384;"
       "PRAGMA journal_size_limit=67108864; PRAGMA temp_store=MEMORY");
 }
 
@@ -208,17 +249,20 @@ absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const SqliteOptions& opti
   }
   absl::StatusOr<std::unique_ptr<LockFile>> lock = LockFile::Take(options.path);
   if (!lock.ok()) return lock.status();
+  if (absl::Status status = CheckDatabaseExists(options.path); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<Database>> writer =
       Database::Open(options.path, Database::Mode::kReadWrite, kBusyTimeoutMs);
   if (!writer.ok()) return writer.status();
   // Migrate before SetUpWriter, so that a file of another program is rejected unchanged.
-  absl::Status status =
-      (*writer)->Execute("PRAGMA page_size=4096; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON");
+  absl::Status status = (*writer)->Execute(
+      "PRAGMA page_size=4096; PRAGMA auto_vacuum=INCREMENTAL; PRAGMA synchronous=EXTRA; PRAGMA "
+      "foreign_keys=ON");
   if (status.ok()) status = Migrate(**writer);
   if (status.ok()) status = SetUpWriter(**writer, options.rollback_journal);
+  if (status.ok()) status = CheckIdentity(**writer);
   if (!status.ok()) return status;
 
-  auto store = std::make_unique<SqliteStore>(std::move(*lock), std::move(*writer), options.rollback_journal);
+  auto store = std::make_unique<SqliteStore>(std::move(*lock), std::move(*writer), options);
   for (int i = 0; i < std::max(options.readers, 1); ++i) {
     absl::StatusOr<std::unique_ptr<Database>> reader =
         Database::Open(options.path, Database::Mode::kReadOnly, kBusyTimeoutMs);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,9 @@
 #include "db/records.h"
 
 namespace scalelab::db {
+
+// Age in days of the oldest use of resources that still matters for fair sharing: eight half-lives.
+inline constexpr int kUsageDays = 56;
 
 // All changes of one commit. Rows are inserted or overwritten by id, in the order of the members. The
 // commit is atomic.
@@ -26,10 +30,27 @@ struct WriteBatch {
   std::vector<StreamAppend> appends;  // each must start at its stream's position, else the commit fails
   std::vector<EpochRow> epochs;
   std::vector<RunSummary> summaries;
-  std::vector<int64_t> deleted_studies;  // with all rows that belong to them
+  // With all rows that belong to them: they are invisible after the commit. The rows of large studies are deleted by
+  // later calls of Maintain.
+  std::vector<int64_t> deleted_studies;
 
   bool empty() const;
   void Clear();
+};
+
+// What allocations that ended on one day used.
+struct OwnerUsage {
+  std::string owner;
+  double core_seconds = 0;
+  Micros ended = 0;  // the last of them
+};
+
+// Allocations of a run (0: of the whole study) that ended after its last attempt, without an attempt of their own.
+struct UnusedAllocations {
+  int64_t study_id = 0, run_id = 0;
+  int count = 0;
+  Micros last_ended = 0;
+  std::string last_reason;
 };
 
 // The state that the coordinator loads at a restart: all rows of studies that are not final.
@@ -40,6 +61,10 @@ struct Snapshot {
   std::vector<AttemptRow> attempts;        // attempts that are not final
   std::vector<StreamRow> streams;          // streams of these attempts
   std::vector<AllocationRow> allocations;  // all allocations that have not ended
+  std::map<int64_t, int> attempts_served;  // by allocation that has not ended: number of its attempts
+  std::vector<UnusedAllocations> unused_allocations;  // of these studies
+  std::map<int64_t, double> gpu_seconds;              // of these studies: used by allocations that have ended
+  std::vector<OwnerUsage> usage;                      // of all studies, at most kUsageDays old
   // Largest ids ever used, including deleted rows: an id is never used twice.
   int64_t last_study_id = 0, last_cell_id = 0, last_run_id = 0, last_attempt_id = 0, last_allocation_id = 0;
 };
@@ -69,9 +94,12 @@ struct Series {
 // Durable storage. One thread at a time calls Commit. Any thread may call the other methods, also during a
 // commit; they see all commits that returned before they began. All methods block.
 //
-// Errors: NOT_FOUND if the row does not exist. UNAVAILABLE (locked by another process) and
-// RESOURCE_EXHAUSTED (disk full, I/O error) leave the database unchanged, and a retry is safe. DATA_LOSS if
-// the database is damaged.
+// Errors: NOT_FOUND if the row does not exist. UNAVAILABLE (locked by another process) and RESOURCE_EXHAUSTED (disk full,
+// I/O error) leave the database unchanged, and a retry is safe. One exception: with a rollback journal, an I/O error in
+// the very last step of a commit, the sync of the directory, is reported after the whole batch was written; read again
+// before a retry, as the coordinator does. DATA_LOSS if the database is damaged; the message names the table. Commit and
+// Maintain return FAILED_PRECONDITION if the file was deleted, moved or replaced while it is in use, and DATA_LOSS if it
+// was emptied or overwritten: nothing of the batch is acknowledged then.
 class Store {
  public:
   virtual ~Store() = default;
@@ -80,8 +108,15 @@ class Store {
   // its stream's position, or a row refers to one that does not exist. Returns ALREADY_EXISTS if a unique
   // value (a token, an owner's request_id) is taken, INVALID_ARGUMENT if an append is malformed.
   virtual absl::Status Commit(const WriteBatch& batch) = 0;
+  // Does one bounded piece of the work that commits leave behind, in a short transaction: deletes rows of deleted
+  // studies, merges small chunks of points, gives free pages back to the filesystem. Returns whether more is left. May
+  // be called during a Commit, which then waits for at most one piece.
+  virtual absl::StatusOr<bool> Maintain() = 0;
   // Returns the state for a restart.
   virtual absl::StatusOr<Snapshot> Load() = 0;
+  // Returns the same for one study, which may be final: no study if there is none, but also then the allocations that
+  // have not ended. Without `usage` and the largest ids.
+  virtual absl::StatusOr<Snapshot> LoadStudy(int64_t id) = 0;
 
   // Returns the study with this id.
   virtual absl::StatusOr<StudyRow> GetStudy(int64_t id) = 0;
@@ -91,12 +126,14 @@ class Store {
   virtual absl::StatusOr<StudyRow> FindRequest(const std::string& owner, const std::string& request_id) = 0;
   // Returns at most `limit` studies, newest first, with ids below `before` (0: from the newest).
   virtual absl::StatusOr<std::vector<StudyRow>> ListStudies(int64_t before, int limit) = 0;
-  // Returns the number of runs by state (index = RunState) for each of the studies.
+  // Returns the number of runs by state (index = RunState) for each of the studies. Takes no longer for large studies.
   virtual absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(
       const std::vector<int64_t>& study_ids) = 0;
 
   // Returns the cells of a study, ordered by position.
   virtual absl::StatusOr<std::vector<CellRow>> ListCells(int64_t study_id) = 0;
+  // Returns the cell with this id.
+  virtual absl::StatusOr<CellRow> GetCell(int64_t id) = 0;
   // Returns the run with this id.
   virtual absl::StatusOr<RunRow> GetRun(int64_t id) = 0;
   // Returns the runs that match `filter`, ordered by position.

@@ -5,21 +5,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "db/columns.h"
-#include "db/point_codec.h"
+#include "db/deletion.h"
+#include "db/return_if_error.h"
 #include "db/stream.h"
-
-#define SCALELAB_RETURN_IF_ERROR(expression) \
-  if (absl::Status status_ = (expression); !status_.ok()) return status_
 
 namespace scalelab::db {
 namespace {
 
-// A checkpoint copies each changed page once, however often it was written, but delays the commit that runs
-// it. 4,096 pages are 16 MiB: some tens of milliseconds, once in hundreds of small commits. The WAL is then
-// overwritten from its start, so fsync need not record a growing file.
-constexpr int kCheckpointPages = 4096;
-// Maximum number of cached ids; the cache is cleared when it is full.
-constexpr size_t kMaxRemembered = 1 << 16;
+// Number of free pages, 16 MiB, that the file keeps for the next commits.
+constexpr int64_t kFreePagesKept = 4096;
 
 template <class Row>
 absl::Status PutAll(Database& db, const std::vector<Row>& rows) {
@@ -29,44 +23,71 @@ absl::Status PutAll(Database& db, const std::vector<Row>& rows) {
   return absl::OkStatus();
 }
 
-absl::Status CheckColumn(const StreamAppend& append, const PointColumn& column) {
-  const size_t count = column.line.size();
-  const auto refuse = [&](absl::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat("Metric \"", column.key, "\" of attempt ",
-                                                   append.attempt_id, " rank ", append.rank, " ", what));
-  };
-  if (column.step.size() != count || column.time.size() != count || column.value.size() != count) {
-    return refuse("has columns of different lengths");
-  }
-  for (size_t i = 0; i < count; ++i) {
-    if (column.line[i] < 0 || column.line[i] >= kMaxLine)
-      return refuse(absl::StrCat("has line ", column.line[i]));
-    if (i > 0 && column.line[i] <= column.line[i - 1])
-      return refuse("has lines that are not in increasing order");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status Writer::Commit(const WriteBatch& batch) {
   absl::MutexLock lock(&mutex_);
   if (batch.empty()) return absl::OkStatus();
-  absl::Status status;
-  {
+  maintenance_due_ = true;
+  return InTransaction([&] {
+    mutex_.AssertHeld();  // the thread safety analysis does not look through lambdas
+    return Write(batch);
+  });
+}
+
+absl::Status Writer::InTransaction(absl::FunctionRef<absl::Status()> write) {
+  // A commit into a file that has no name any more would be lost. The second check finds a file that was deleted
+  // during the commit, which is then not acknowledged.
+  absl::Status status = db_->CheckFile();
+  if (status.ok()) {
     Transaction transaction(*db_, Transaction::Kind::kWrite);
     status = transaction.status();
-    if (status.ok()) status = Write(batch);
+    if (status.ok()) status = write();
     if (status.ok()) status = transaction.Commit();
   }
+  if (status.ok()) status = db_->CheckFile();
   if (!status.ok()) {
-    key_ids_.clear();
-    series_ids_.clear();
+    points_.Forget();
     counters_.clear();
     return status;
   }
-  if (db_->wal_pages() >= kCheckpointPages) Checkpoint();
+  if (db_->wal_pages() >= checkpoint_pages_) Checkpoint();
   return absl::OkStatus();
+}
+
+absl::Status Writer::RollBack() {
+  absl::MutexLock lock(&mutex_);
+  return db_->QueryInt("SELECT count(*) FROM meta").status();  // any read does it
+}
+
+absl::StatusOr<bool> Writer::Maintain() {
+  absl::MutexLock lock(&mutex_);
+  if (!maintenance_due_) return false;
+  absl::StatusOr<bool> more = false;
+  absl::Status status = InTransaction([&] {
+    mutex_.AssertHeld();
+    more = DeleteSome(*db_);
+    if (more.ok() && *more) points_.Forget();
+    if (more.ok() && !*more) more = points_.MergeSome();
+    if (more.ok() && !*more) more = GiveBackPages();
+    return more.status();
+  });
+  if (!status.ok()) return status;
+  maintenance_due_ = *more;
+  return more;
+}
+
+absl::StatusOr<bool> Writer::GiveBackPages() {
+  const absl::StatusOr<int64_t> free = db_->QueryInt("PRAGMA freelist_count");
+  if (!free.ok()) return free.status();
+  const absl::StatusOr<int64_t> pages = db_->QueryInt("PRAGMA page_count");
+  if (!pages.ok()) return pages.status();
+  if (*free <= std::max(kFreePagesKept, *pages / 4)) return false;
+  const absl::StatusOr<int64_t> incremental = db_->QueryInt("PRAGMA auto_vacuum");
+  if (!incremental.ok()) return incremental.status();
+  if (*incremental != 2) return false;  // a database from before step 3 of the migrations
+  SCALELAB_RETURN_IF_ERROR(Statement(*db_, "PRAGMA incremental_vacuum(512)").Run());
+  return true;
 }
 
 void Writer::Checkpoint() {
@@ -84,14 +105,40 @@ absl::Status Writer::Write(const WriteBatch& batch) {
   SCALELAB_RETURN_IF_ERROR(PutAll(*db_, batch.attempts));
   SCALELAB_RETURN_IF_ERROR(PutAll(*db_, batch.provenance));
   for (const StreamAppend& append : batch.appends) SCALELAB_RETURN_IF_ERROR(Append(append));
+  SCALELAB_RETURN_IF_ERROR(EndAttempts(batch.attempts));
   SCALELAB_RETURN_IF_ERROR(PutAll(*db_, batch.epochs));
   SCALELAB_RETURN_IF_ERROR(PutSummaries(batch.summaries));
-  for (int64_t id : batch.deleted_studies) SCALELAB_RETURN_IF_ERROR(DeleteStudy(id));
+  SCALELAB_RETURN_IF_ERROR(DeleteStudies(batch.deleted_studies));
   return RaiseCounters(batch);
 }
 
 absl::Status Writer::PutRuns(const std::vector<RunRow>& runs) {
-  SCALELAB_RETURN_IF_ERROR(PutAll(*db_, runs));
+  if (runs.empty()) return absl::OkStatus();
+  std::map<std::pair<int64_t, RunState>, int64_t> changes;  // of the number of runs, by study and state
+  {
+    Statement before(*db_, "SELECT study_id, state FROM run WHERE id = ?");
+    Statement upsert(*db_, UpsertSql<RunRow>());
+    for (const RunRow& run : runs) {
+      before.Bind(run.id);
+      if (before.Step()) {
+        int64_t study = 0;
+        RunState state{};
+        before.Read(study, state);
+        --changes[{study, state}];
+      }
+      SCALELAB_RETURN_IF_ERROR(before.status());
+      before.Reset();
+      SCALELAB_RETURN_IF_ERROR(Put(upsert, run));
+      ++changes[{run.study_id, run.state}];
+    }
+  }
+  Statement count(
+      *db_,
+      "INSERT INTO run_count (study_id, state, runs) VALUES (?, ?, ?) ON CONFLICT (study_id, state) "
+      "DO UPDATE SET runs = runs + excluded.runs");
+  for (const auto& [place, change] : changes) {
+    if (change != 0) SCALELAB_RETURN_IF_ERROR(count.Run(place.first, place.second, change));
+  }
   std::map<int64_t, std::pair<int64_t, int64_t>> ranges;  // by study: smallest and largest id
   for (const RunRow& run : runs) {
     auto [it, added] = ranges.try_emplace(run.study_id, run.id, run.id);
@@ -105,6 +152,13 @@ absl::Status Writer::PutRuns(const std::vector<RunRow>& runs) {
       "first_run_id > ?2 OR last_run_id < ?3)");
   for (const auto& [study, range] : ranges) {
     SCALELAB_RETURN_IF_ERROR(widen.Run(study, range.first, range.second));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Writer::EndAttempts(const std::vector<AttemptRow>& attempts) {
+  for (const AttemptRow& attempt : attempts) {
+    if (IsFinal(attempt.state)) SCALELAB_RETURN_IF_ERROR(points_.AttemptEnded(attempt.id));
   }
   return absl::OkStatus();
 }
@@ -143,95 +197,15 @@ absl::Status Writer::Append(const StreamAppend& append) {
   Apply(stream, append);
   Statement upsert(*db_, UpsertSql<StreamRow>());
   SCALELAB_RETURN_IF_ERROR(Put(upsert, stream));
-  for (const PointColumn& column : append.columns) SCALELAB_RETURN_IF_ERROR(AppendColumn(append, column));
-  return absl::OkStatus();
+  return points_.Append(append);
 }
 
-absl::Status Writer::AppendColumn(const StreamAppend& append, const PointColumn& column) {
-  SCALELAB_RETURN_IF_ERROR(CheckColumn(append, column));
-  if (column.line.empty()) return absl::OkStatus();
-  absl::StatusOr<int64_t> key = KeyId(column.key);
-  if (!key.ok()) return key.status();
-  absl::StatusOr<int64_t> series = SeriesId({append.attempt_id, *key, append.rank});
-  if (!series.ok()) return series.status();
-
-  Statement insert(*db_,
-                   "INSERT INTO point_chunk (id, count, line, step, time, value) VALUES (?, ?, ?, ?, ?, ?)");
-  for (size_t begin = 0; begin < column.line.size(); begin += kMaxChunk) {
-    const size_t count = std::min(kMaxChunk, column.line.size() - begin);
-    const auto ints = [&](const std::vector<int64_t>& v) {
-      return Statement::Blob{v.data() + begin, sizeof(int64_t) * StoredInts(v.data() + begin, count)};
-    };
-    const auto doubles = [&](const std::vector<double>& v) {
-      return Statement::Blob{v.data() + begin, sizeof(double) * count};
-    };
-    SCALELAB_RETURN_IF_ERROR(insert.Run(ChunkId(*series, column.line[begin]), count, ints(column.line),
-                                        ints(column.step), doubles(column.time), doubles(column.value)));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<int64_t> Writer::KeyId(const std::string& name) {
-  if (auto it = key_ids_.find(name); it != key_ids_.end()) return it->second;
-  SCALELAB_RETURN_IF_ERROR(
-      Statement(*db_, "INSERT INTO metric_key (name) VALUES (?) ON CONFLICT (name) DO NOTHING").Run(name));
-  Statement find(*db_, "SELECT id FROM metric_key WHERE name = ?");
-  find.Bind(name);
-  int64_t id = 0;
-  if (find.Step()) find.Read(id);
-  SCALELAB_RETURN_IF_ERROR(find.status());
-  if (key_ids_.size() >= kMaxRemembered) key_ids_.clear();
-  key_ids_[name] = id;
-  return id;
-}
-
-absl::StatusOr<int64_t> Writer::SeriesId(const SeriesKey& key) {
-  if (auto it = series_ids_.find(key); it != series_ids_.end()) return it->second;
-  SCALELAB_RETURN_IF_ERROR(Statement(*db_,
-                                     "INSERT INTO series (attempt_id, key_id, rank) VALUES (?, ?, ?) "
-                                     "ON CONFLICT (attempt_id, key_id, rank) DO NOTHING")
-                               .Run(key.attempt_id, key.key_id, key.rank));
-  Statement find(*db_, "SELECT id FROM series WHERE attempt_id = ? AND key_id = ? AND rank = ?");
-  find.Bind(key.attempt_id, key.key_id, key.rank);
-  int64_t id = 0;
-  if (find.Step()) find.Read(id);
-  SCALELAB_RETURN_IF_ERROR(find.status());
-  if (series_ids_.size() >= kMaxRemembered) series_ids_.clear();
-  series_ids_[key] = id;
-  return id;
-}
-
-absl::Status Writer::DeleteStudy(int64_t id) {
-  // The chunks of a series are a range of ids.
-  {
-    Statement series(
-        *db_,
-        "SELECT e.id FROM run r JOIN attempt a ON a.run_id = r.id JOIN series e ON e.attempt_id = a.id "
-        "WHERE r.study_id = ?");
-    Statement chunks(*db_, "DELETE FROM point_chunk WHERE id BETWEEN ? AND ?");
-    series.Bind(id);
-    while (series.Step()) {
-      int64_t series_id = 0;
-      series.Read(series_id);
-      SCALELAB_RETURN_IF_ERROR(chunks.Run(ChunkId(series_id, 0), ChunkId(series_id, kMaxLine - 1)));
-    }
-    SCALELAB_RETURN_IF_ERROR(series.status());
-  }
-#define OF_ITS_ATTEMPTS \
-  " WHERE attempt_id IN (SELECT a.id FROM run r JOIN attempt a ON a.run_id = r.id WHERE r.study_id = ?)"
-#define OF_ITS_RUNS " WHERE run_id IN (SELECT id FROM run WHERE study_id = ?)"
-  static constexpr const char* kDeletes[] = {
-      "DELETE FROM series" OF_ITS_ATTEMPTS,  "DELETE FROM stream" OF_ITS_ATTEMPTS,
-      "DELETE FROM epoch" OF_ITS_ATTEMPTS,   "DELETE FROM provenance" OF_ITS_ATTEMPTS,
-      "DELETE FROM attempt" OF_ITS_RUNS,     "DELETE FROM run_summary" OF_ITS_RUNS,
-      "DELETE FROM run_metrics" OF_ITS_RUNS, "DELETE FROM allocation WHERE study_id = ?",
-      "DELETE FROM run WHERE study_id = ?",  "DELETE FROM cell WHERE study_id = ?",
-      "DELETE FROM study WHERE id = ?"};
-#undef OF_ITS_ATTEMPTS
-#undef OF_ITS_RUNS
-  for (const char* sql : kDeletes) SCALELAB_RETURN_IF_ERROR(Statement(*db_, sql).Run(id));
-  series_ids_.clear();  // SQLite may reuse the ids of deleted series
-  return absl::OkStatus();
+absl::Status Writer::DeleteStudies(const std::vector<int64_t>& ids) {
+  if (ids.empty()) return absl::OkStatus();
+  for (int64_t id : ids) SCALELAB_RETURN_IF_ERROR(MarkDeleted(*db_, id));
+  // Small studies are gone with this commit; Maintain deletes the rest of large ones.
+  points_.Forget();
+  return DeleteSome(*db_).status();
 }
 
 absl::Status Writer::RaiseCounters(const WriteBatch& batch) {

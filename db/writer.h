@@ -5,11 +5,13 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "db/point_writer.h"
 #include "db/sqlite.h"
 #include "db/store.h"
 
@@ -18,42 +20,39 @@ namespace scalelab::db {
 // Thread-safe: a mutex serializes commits.
 class Writer {
  public:
-  // `db` is at the newest schema.
-  explicit Writer(std::unique_ptr<Database> db) : db_(std::move(db)) {}
+  // `db` is at the newest schema. A commit that leaves a WAL of `checkpoint_pages` pages runs a checkpoint.
+  Writer(std::unique_ptr<Database> db, int checkpoint_pages)
+      : db_(std::move(db)), points_(*db_), checkpoint_pages_(checkpoint_pages) {}
 
   // As Store::Commit. Sometimes runs a checkpoint, on the calling thread.
   absl::Status Commit(const WriteBatch& batch);
+  // Rolls back a commit that an I/O error interrupted before it could be rolled back.
+  absl::Status RollBack();
+  // As Store::Maintain.
+  absl::StatusOr<bool> Maintain();
 
  private:
-  struct SeriesKey {
-    int64_t attempt_id;
-    int64_t key_id;
-    int rank;
-    bool operator==(const SeriesKey&) const = default;
-    template <class H>
-    friend H AbslHashValue(H h, const SeriesKey& k) {
-      return H::combine(std::move(h), k.attempt_id, k.key_id, k.rank);
-    }
-  };
-
   absl::Status Write(const WriteBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status PutRuns(const std::vector<RunRow>& runs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status PutSummaries(const std::vector<RunSummary>& summaries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Requests that the points of final attempts are merged. Call it after their last points were appended.
+  absl::Status EndAttempts(const std::vector<AttemptRow>& attempts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Append(const StreamAppend& append) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status AppendColumn(const StreamAppend& append, const PointColumn& column)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<int64_t> KeyId(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<int64_t> SeriesId(const SeriesKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status DeleteStudy(int64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status DeleteStudies(const std::vector<int64_t>& ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status RaiseCounters(const WriteBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Runs `write` in a transaction, on a file that is checked before and after it.
+  absl::Status InTransaction(absl::FunctionRef<absl::Status()> write) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<bool> GiveBackPages() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Checkpoint() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::Mutex mutex_;
   std::unique_ptr<Database> db_ ABSL_GUARDED_BY(mutex_);
-  // Caches of the tables' contents; cleared when a transaction is rolled back.
-  absl::flat_hash_map<std::string, int64_t> key_ids_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<SeriesKey, int64_t> series_ids_ ABSL_GUARDED_BY(mutex_);
+  PointWriter points_ ABSL_GUARDED_BY(mutex_);
+  // The table counter; cleared when a transaction is rolled back.
   std::map<std::string, int64_t> counters_ ABSL_GUARDED_BY(mutex_);
+  const int checkpoint_pages_;
+  // Whether a commit since the last complete Maintain, or one before the start, may have left work.
+  bool maintenance_due_ ABSL_GUARDED_BY(mutex_) = true;
 };
 
 }  // namespace scalelab::db

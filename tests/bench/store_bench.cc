@@ -105,8 +105,7 @@ double RawChunksPerSecond(const BenchOptions& options, const std::vector<WriteBa
           const size_t count = column.line.size(), bytes = count * 8;
           using Blob = db::Statement::Blob;
           Check(insert.Run(db::ChunkId(append.rank * kKeys + ++key, column.line[0]), count,
-                           Blob{column.line.data(), 8 * db::StoredInts(column.line.data(), count)},
-                           Blob{column.step.data(), 8 * db::StoredInts(column.step.data(), count)},
+                           Blob{column.line.data(), 16}, Blob{column.step.data(), 16},
                            Blob{column.time.data(), bytes}, Blob{column.value.data(), bytes}));
         }
       }
@@ -137,7 +136,7 @@ void BenchIngest(const BenchOptions& options, std::vector<Figure>& figures) {
     const std::string suffix = "_" + std::to_string(points);
     figures.push_back(Compared("store/points" + suffix, store, "points/s", "SQLite, a row a point",
                                RawRowsPerSecond(options, batches)));
-    figures.push_back(Compared("store/chunks" + suffix, store, "points/s", "SQLite, the same chunks",
+    figures.push_back(Compared("store/chunks" + suffix, store, "points/s", "SQLite, plain arrays",
                                RawChunksPerSecond(options, batches)));
   }
 }
@@ -195,12 +194,36 @@ void BenchSubmit(const BenchOptions& options, std::vector<Figure>& figures) {
   figures.push_back(Target("store/completions", 5000, singles / seconds, "runs/s"));
 }
 
+void BenchCounts(const BenchOptions& options, std::vector<Figure>& figures) {
+  const Place place(options, "counts");
+  std::unique_ptr<Store> store = place.Open();
+  for (int64_t study = 1; study <= 10; ++study) {
+    WriteBatch batch;
+    batch.studies = {Study(study)};
+    batch.cells = {Cell(study, study, 1)};
+    for (int r = 0; r < 100'000; ++r) batch.runs.push_back(Run(study * 100'000 + r, study, study, r));
+    Check(store->Commit(batch));
+  }
+  figures.push_back(Target("store/list_large_studies", 10,
+                           MedianMilliseconds(7,
+                                              [&] {
+                                                std::vector<int64_t> ids;
+                                                const auto studies = store->ListStudies(0, 10);
+                                                Check(studies.status());
+                                                for (const db::StudyRow& row : *studies)
+                                                  ids.push_back(row.id);
+                                                Check(store->CountRuns(ids).status());
+                                              }),
+                           "ms"));
+}
+
 }  // namespace
 
 std::vector<Figure> RunStoreBench(const BenchOptions& options) {
   std::vector<Figure> figures;
   BenchIngest(options, figures);
   BenchSubmit(options, figures);
+  BenchCounts(options, figures);
   return figures;
 }
 

@@ -11,9 +11,10 @@ namespace scalelab::bench {
 //   store/points_N               Store::Commit of N points per commit, compared with SQLite inserting the
 //                                same rows one by one, prepared and equally durable, into one table
 //                                (attempt, key, rank, line, step, time, value)
-//   store/chunks_N               the same commits, compared with the same rows inserted directly into the
-//                                store's own tables
+//   store/chunks_N               the same commits, compared with the same points inserted directly as plain arrays
+//                                of times and values, a row a metric
 //   store/study_of_10000_runs    milliseconds to commit it
+//   store/list_large_studies     milliseconds to list ten studies of 100,000 runs and count their runs
 //   store/single_studies         studies of one run per second, 50 per commit
 //   store/completions            run completions per second (run, attempt and summary), 50 per commit
 std::vector<Figure> RunStoreBench(const BenchOptions& options);

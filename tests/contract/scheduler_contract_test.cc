@@ -148,7 +148,11 @@ class Renaming final : public Scheduler {
     return statuses;
   }
   absl::StatusOr<ClusterView> View() override { return inner_.View(); }
-  absl::Status Cancel(const std::string& token) override { return inner_.Cancel(prefix_ + token); }
+  absl::Status Cancel(const std::vector<std::string>& tokens) override {
+    std::vector<std::string> names;
+    for (const std::string& token : tokens) names.push_back(prefix_ + token);
+    return inner_.Cancel(names);
+  }
 
  private:
   JobRequest Renamed(JobRequest request) const {
@@ -204,7 +208,7 @@ class ClusterHarness final : public SlurmHarness {
     node_ = view->nodes.front();
   }
   ~ClusterHarness() override {
-    for (const std::string& name : names_) EXPECT_TRUE(scheduler().Cancel(name).ok());
+    for (const std::string& name : names_) EXPECT_TRUE(scheduler().Cancel({name}).ok());
     for (const std::string& name : names_) {
       const absl::Time give_up = absl::Now() + absl::Seconds(30);
       State state = Status(name).state;
@@ -350,24 +354,24 @@ TEST_P(SchedulerContract, AJobIsPendingUntilSlotsAreFree) {
 
 TEST_P(SchedulerContract, CancelEndsARunningJob) {
   Run("a");
-  EXPECT_TRUE(scheduler().Cancel("a").ok());
+  EXPECT_TRUE(scheduler().Cancel({"a"}).ok());
   harness_->WaitFor("a", State::kCancelled);
 }
 
 TEST_P(SchedulerContract, CancelEndsAPendingJob) {
   Run("a");
   Submit("big", 2);
-  EXPECT_TRUE(scheduler().Cancel("big").ok());
+  EXPECT_TRUE(scheduler().Cancel({"big"}).ok());
   harness_->WaitFor("big", State::kCancelled);
   EXPECT_EQ(harness_->Status("a").state, State::kRunning);
 }
 
 TEST_P(SchedulerContract, CancelIsIdempotent) {
-  EXPECT_TRUE(scheduler().Cancel("nobody").ok());
+  EXPECT_TRUE(scheduler().Cancel({"nobody"}).ok());
   Run("a");
   harness_->EndWorker(true);
   harness_->WaitFor("a", State::kCompleted);
-  EXPECT_TRUE(scheduler().Cancel("a").ok());
+  EXPECT_TRUE(scheduler().Cancel({"a"}).ok());
   EXPECT_EQ(harness_->Status("a").state, State::kCompleted);
 }
 
@@ -384,7 +388,7 @@ TEST_P(SchedulerContract, ARunningJobOutlivesTheCoordinator) {
   EXPECT_EQ(harness_->Status("a").state, State::kRunning);
   Submit("a");
   Run("b");  // the other slot is free, so "a" was not started twice
-  EXPECT_TRUE(scheduler().Cancel("a").ok());
+  EXPECT_TRUE(scheduler().Cancel({"a"}).ok());
   harness_->WaitFor("a", State::kCancelled);
 }
 

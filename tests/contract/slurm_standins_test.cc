@@ -329,7 +329,7 @@ TEST_F(SlurmFaults, AccountingShowsWhetherWeCancelledAJob) {
     Restart();
     EXPECT_EQ(Status("a").state, State::kPending);
     slurm_.Advance(kSettle);
-    ASSERT_TRUE(slurm_.scheduler().Cancel("a").ok());
+    ASSERT_TRUE(slurm_.scheduler().Cancel({"a"}).ok());
     const absl::Time end = slurm_.Now() + (before ? -2 * kSettle : absl::ZeroDuration());
     slurm_.Write("sacct.answer", absl::StrCat("1|", geteuid(), "|CANCELLED by 7|None|0:0|",
                                               absl::ToUnixSeconds(end), "|00:10:00|01:00:00|node1|a"));
@@ -357,21 +357,21 @@ TEST_F(SlurmFaults, AFailedCancelIsReportedAndCanBeRepeated) {
   ASSERT_TRUE(Submit("a").ok());
   slurm_.Lie("scancel",
              "fail scancel: error: Kill job error on job id 1: Unable to contact slurm controller");
-  EXPECT_EQ(slurm_.scheduler().Cancel("a").code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(slurm_.scheduler().Cancel({"a"}).code(), absl::StatusCode::kUnavailable);
   slurm_.Lie("scancel",
              "fail scancel: error: Kill job error on job id 1: Job/step already completing or completed");
-  EXPECT_TRUE(slurm_.scheduler().Cancel("a").ok());
+  EXPECT_TRUE(slurm_.scheduler().Cancel({"a"}).ok());
   slurm_.Lie("scancel", "");
-  EXPECT_TRUE(slurm_.scheduler().Cancel("a").ok());
+  EXPECT_TRUE(slurm_.scheduler().Cancel({"a"}).ok());
   EXPECT_EQ(Status("a").state, State::kCancelled);
   EXPECT_EQ(Status("a").reason, "cancelled by this service");
 }
 
 TEST_F(SlurmFaults, CancelSelectsTheJobByNameAndUser) {
-  ASSERT_TRUE(slurm_.scheduler().Cancel("a").ok());
+  ASSERT_TRUE(slurm_.scheduler().Cancel({"a"}).ok());
   EXPECT_THAT(slurm_.Read("calls"), HasSubstr(absl::StrCat("scancel --user=", geteuid(), " --name=a\n")));
   // An invalid name could be parsed as an option or as another job.
-  ASSERT_TRUE(slurm_.scheduler().Cancel("--state=RUNNING").ok());
+  ASSERT_TRUE(slurm_.scheduler().Cancel({"--state=RUNNING"}).ok());
   EXPECT_EQ(slurm_.Calls("scancel"), 1);
 }
 
@@ -427,7 +427,7 @@ TEST_F(SlurmFaults, StartsWhileTheControllerIsUnreachable) {
   EXPECT_TRUE(slurm_.scheduler().View().ok());
   EXPECT_EQ(slurm_.scheduler().capacity().slots, 64);
   EXPECT_TRUE(Submit("a").ok());
-  EXPECT_TRUE(slurm_.scheduler().Cancel("a").ok());
+  EXPECT_TRUE(slurm_.scheduler().Cancel({"a"}).ok());
 }
 
 TEST(SlurmMissing, IsReportedWithThePackage) {

@@ -329,6 +329,7 @@ TEST_P(StoreContract, DeletesAStudyWithAllThatIsItsAndNothingElse) {
     CommitStudyWithAttempt(id);
     WriteBatch batch;
     batch.allocations = {AnAllocation(id, id)};
+    batch.allocations[0].state = AllocationState::kEnded;
     batch.provenance = {{id, "{}"}};
     batch.appends = {AnAppend(id, 0, 0, 100)};
     batch.appends[0].columns = {AColumn("train/loss", 0, {1, 2, 3})};
@@ -352,6 +353,21 @@ TEST_P(StoreContract, DeletesAStudyWithAllThatIsItsAndNothingElse) {
   EXPECT_TRUE(store_->GetAllocation(2).ok());
   EXPECT_THAT(Points({2, "", {}}), SizeIs(1));
   EXPECT_EQ(Stream(2, 0).position, 100);
+}
+
+TEST_P(StoreContract, KeepsTheLiveAllocationsOfADeletedStudy) {
+  CommitStudyWithAttempt(1);
+  WriteBatch batch;
+  batch.allocations = {AnAllocation(1, 1), AnAllocation(2, 1)};
+  batch.allocations[0].state = AllocationState::kReleasing;
+  batch.allocations[1].state = AllocationState::kEnded;
+  Commit(batch);
+  batch.Clear();
+  batch.deleted_studies = {1};
+  Commit(batch);
+  Reopen();
+  EXPECT_THAT(Ids(store_->Load().value().allocations), ElementsAre(1)) << "its job must still be ended";
+  EXPECT_TRUE(absl::IsNotFound(store_->GetAllocation(2).status()));
 }
 
 TEST_P(StoreContract, WritesNothingOfABatchThatRefersToNothing) {

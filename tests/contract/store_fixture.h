@@ -40,10 +40,18 @@ inline std::vector<Implementation> Implementations() {
 
 class TemporaryDirectory {
  public:
-  TemporaryDirectory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "scalelab-store-XXXXXX").string();
+  TemporaryDirectory() : TemporaryDirectory(std::filesystem::temp_directory_path()) {}
+  explicit TemporaryDirectory(const std::filesystem::path& parent) {
+    std::string pattern = (parent / "scalelab-store-XXXXXX").string();
     path_ = mkdtemp(pattern.data());
   }
+  // For tests that open thousands of databases: a folder in memory where there is one.
+  static TemporaryDirectory InMemory() {
+    return TemporaryDirectory(
+        std::filesystem::is_directory("/dev/shm") ? "/dev/shm" : std::filesystem::temp_directory_path());
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
   ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
   const std::string& path() const { return path_; }
 

@@ -150,7 +150,7 @@ TEST_P(Backup, WithoutSpaceNothingIsLeft) {
   signal(SIGXFSZ, SIG_IGN);
   struct rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  const struct rlimit tight = {1 << 19, before.rlim_max};
+  const struct rlimit tight = {1 << 17, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &tight), 0);
   const absl::Status status = Make();
   setrlimit(RLIMIT_FSIZE, &before);

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstring>
 #include <fstream>
 
@@ -11,6 +12,8 @@
 
 namespace scalelab::db {
 namespace {
+
+constexpr size_t kPoints = 1 << 18;
 
 std::unique_ptr<Store> OpenIn(const std::string& directory, bool rollback_journal) {
   SqliteOptions options;
@@ -21,7 +24,7 @@ std::unique_ptr<Store> OpenIn(const std::string& directory, bool rollback_journa
   return store.ok() ? std::move(*store) : nullptr;
 }
 
-// A batch with a study and 2 MiB of points.
+// A batch with a study and 2 MiB of points, which cannot be compressed.
 WriteBatch Large(int64_t id) {
   WriteBatch batch;
   batch.studies = {AStudy(id)};
@@ -29,7 +32,9 @@ WriteBatch Large(int64_t id) {
   batch.runs = {ARun(id, id, id)};
   batch.attempts = {AnAttempt(id, id)};
   batch.appends = {AnAppend(id, 0, 0, 10)};
-  batch.appends[0].columns = {AColumn("loss", 0, std::vector<double>(1 << 17, 0.5))};
+  std::vector<double> values(kPoints);
+  for (size_t i = 0; i < kPoints; ++i) values[i] = std::sin(static_cast<double>(i));
+  batch.appends[0].columns = {AColumn("loss", 0, values)};
   return batch;
 }
 
@@ -50,7 +55,7 @@ void ExpectRefusedThenAccepted(Store& store, const std::function<void()>& give_s
   EXPECT_EQ(store.GetStudy(2)->id, 2);
   size_t points = 0;
   ASSERT_TRUE(store.ReadPoints({2, "", {}}, [&](Series s) { points += s.value.size(); }).ok());
-  EXPECT_EQ(points, size_t{1} << 17);
+  EXPECT_EQ(points, kPoints);
 }
 
 class DiskFull : public ::testing::TestWithParam<bool> {};

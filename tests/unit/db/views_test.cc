@@ -11,7 +11,7 @@ class Views : public ::testing::Test {
  protected:
   void SetUp() override {
     SqliteOptions options;
-    options.path = directory_.path() + "/scalelab.db";
+    options.path = path_;
     store_ = std::move(*OpenSqliteStore(options));
     WriteBatch batch;
     batch.studies = {AStudy(1, "strong")};
@@ -39,6 +39,7 @@ class Views : public ::testing::Test {
   std::string Text(const std::string& sql) { return raw_->QueryText(sql).value(); }
 
   TemporaryDirectory directory_;
+  const std::string path_ = directory_.path() + "/scalelab.db";
   std::unique_ptr<Store> store_;
   std::unique_ptr<Database> raw_;
 };
@@ -85,6 +86,31 @@ TEST_F(Views, PointsAreDecodedExactlyAsTheStoreReadsThem) {
                                })
                   .ok());
   EXPECT_EQ(checked, 9);
+}
+
+TEST_F(Views, PointsOfOlderDatabasesAreShownToo) {
+  const std::vector<int64_t> lines = {5, 7}, steps = {-1, 7, INT64_MAX};
+  const std::vector<double> numbers = {0.25, -1.0 / 3, 1e-300};
+  auto raw = std::move(*Database::Open(path_, Database::Mode::kReadWrite, 1000));
+  ASSERT_TRUE(
+      Statement(
+          *raw,
+          "INSERT INTO point_chunk (id, count, line, step, time, value) SELECT (e.id << 32) + 100, 3, ?, ?, "
+          "?, ? FROM series e JOIN metric_key k ON k.id = e.key_id WHERE k.name = 'loss'")
+          .Run(Statement::Blob{lines.data(), 16}, Statement::Blob{steps.data(), 24},
+               Statement::Blob{numbers.data(), 24}, Statement::Blob{numbers.data(), 24})
+          .ok());
+  Statement rows(*raw_, "SELECT line, step, time, value FROM points WHERE key = 'loss' LIMIT 3");
+  int64_t line = 0, step = 0;
+  double time = 0, value = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    ASSERT_TRUE(rows.Step()) << rows.status();
+    rows.Read(line, step, time, value);
+    EXPECT_EQ(line, 5 + 2 * static_cast<int64_t>(i));
+    EXPECT_EQ(step, steps[i]);
+    EXPECT_EQ(time, numbers[i]);
+    EXPECT_EQ(value, numbers[i]);
+  }
 }
 
 TEST_F(Views, OneAttemptsPointsAreFoundWithoutReadingTheOthers) {

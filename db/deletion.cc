@@ -1,0 +1,137 @@
+#include "db/deletion.h"
+
+#include "db/chunks.h"
+#include "db/point_codec.h"
+#include "db/return_if_error.h"
+
+namespace scalelab::db {
+namespace {
+
+// Rows that one transaction deletes. A full chunk has up to eight pages, so these are some tens of milliseconds.
+constexpr int64_t kRowsPerPiece = 1000;
+
+// Deletes rows until its budget is used up.
+class Eraser {
+ public:
+  explicit Eraser(Database& db) : db_(db) {}
+  bool done() const { return left_ <= 0; }
+
+  // Runs a DELETE whose last parameter is the maximum number of rows.
+  template <class... T>
+  absl::Status Some(const char* sql, const T&... parameters) {
+    if (done()) return absl::OkStatus();
+    Statement statement(db_, sql);
+    SCALELAB_RETURN_IF_ERROR(statement.Run(parameters..., left_));
+    left_ -= statement.changes();
+    return absl::OkStatus();
+  }
+  // Runs a DELETE of one row, after those that belong to it.
+  absl::Status One(const char* sql, int64_t id) {
+    if (done()) return absl::OkStatus();
+    --left_;
+    return Statement(db_, sql).Run(id);
+  }
+  // Calls `erase` with the columns of the rows of `sql`, one after the other, each of which `erase` has to delete. `sql`
+  // returns the first row that is left.
+  template <class Erase>
+  absl::Status Each(const char* sql, int64_t parent, const Erase& erase) {
+    while (!done()) {
+      int64_t id = 0, other = 0;
+      {
+        Statement first(db_, sql);
+        first.Bind(parent);
+        const bool found = first.Step();
+        if (found) first.Read(id, other);
+        SCALELAB_RETURN_IF_ERROR(first.status());
+        if (!found) break;
+      }
+      SCALELAB_RETURN_IF_ERROR(erase(id, other));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  Database& db_;
+  int64_t left_ = kRowsPerPiece;
+};
+
+absl::Status EraseSeries(Eraser& eraser, int64_t series, int64_t key) {
+  SCALELAB_RETURN_IF_ERROR(eraser.Some(
+      "DELETE FROM point_chunk WHERE id IN (SELECT id FROM point_chunk WHERE id BETWEEN ? AND ? LIMIT ?)",
+      ChunkId(series, 0), ChunkId(series, kMaxLine - 1)));
+  if (eraser.done()) return absl::OkStatus();
+  SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM series WHERE id = ?", series));
+  return eraser.Some(
+      "DELETE FROM metric_key WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM series WHERE key_id = ?1) AND "
+      "?2 >= 0",
+      key);
+}
+
+absl::Status EraseAttempt(Eraser& eraser, int64_t attempt) {
+  SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM merge_task WHERE attempt_id = ?", attempt));
+  SCALELAB_RETURN_IF_ERROR(
+      eraser.Each("SELECT id, key_id FROM series WHERE attempt_id = ? LIMIT 1", attempt,
+                  [&](int64_t id, int64_t key) { return EraseSeries(eraser, id, key); }));
+  SCALELAB_RETURN_IF_ERROR(eraser.Some(
+      "DELETE FROM point_axis WHERE id IN (SELECT id FROM point_axis WHERE id BETWEEN ? AND ? LIMIT ?)",
+      FirstAxisId(attempt), LastAxisId(attempt)));
+  SCALELAB_RETURN_IF_ERROR(eraser.Some(
+      "DELETE FROM epoch WHERE attempt_id = ?1 AND (rank, epoch) IN (SELECT rank, epoch FROM epoch WHERE "
+      "attempt_id = ?1 LIMIT ?2)",
+      attempt));
+  SCALELAB_RETURN_IF_ERROR(eraser.Some(
+      "DELETE FROM stream WHERE attempt_id = ?1 AND rank IN (SELECT rank FROM stream WHERE attempt_id = "
+      "?1 LIMIT ?2)",
+      attempt));
+  SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM provenance WHERE attempt_id = ?", attempt));
+  return eraser.One("DELETE FROM attempt WHERE id = ?", attempt);
+}
+
+absl::Status EraseRun(Eraser& eraser, int64_t run) {
+  SCALELAB_RETURN_IF_ERROR(eraser.Each("SELECT id, 0 FROM attempt WHERE run_id = ? LIMIT 1", run,
+                                       [&](int64_t id, int64_t) { return EraseAttempt(eraser, id); }));
+  SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM run_summary WHERE run_id = ?", run));
+  SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM run_metrics WHERE run_id = ?", run));
+  return eraser.One("DELETE FROM run WHERE id = ?", run);
+}
+
+}  // namespace
+
+absl::Status MarkDeleted(Database& db, int64_t study_id) {
+  SCALELAB_RETURN_IF_ERROR(
+      Statement(
+          db, "INSERT INTO deleted_study (study_id) SELECT id FROM study WHERE id = ? ON CONFLICT DO NOTHING")
+          .Run(study_id));
+  // Its owner may submit a study with the same request_id again.
+  SCALELAB_RETURN_IF_ERROR(Statement(db, "UPDATE study SET request_id = '' WHERE id = ?").Run(study_id));
+  return Statement(db, "DELETE FROM run_count WHERE study_id = ?").Run(study_id);
+}
+
+absl::StatusOr<bool> DeleteSome(Database& db) {
+  int64_t study = 0;
+  {
+    Statement first(db, "SELECT study_id FROM deleted_study ORDER BY study_id LIMIT 1");
+    const bool found = first.Step();
+    if (found) first.Read(study);
+    SCALELAB_RETURN_IF_ERROR(first.status());
+    if (!found) return false;
+  }
+  Eraser eraser(db);
+  SCALELAB_RETURN_IF_ERROR(eraser.Each("SELECT id, 0 FROM run WHERE study_id = ? LIMIT 1", study,
+                                       [&](int64_t id, int64_t) { return EraseRun(eraser, id); }));
+  SCALELAB_RETURN_IF_ERROR(
+      eraser.Some("DELETE FROM allocation WHERE id IN (SELECT id FROM allocation WHERE study_id = ? AND "
+                  "state = 5 LIMIT ?)",
+                  study));
+  SCALELAB_RETURN_IF_ERROR(
+      eraser.Some("DELETE FROM cell WHERE id IN (SELECT id FROM cell WHERE study_id = ? LIMIT ?)", study));
+  SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM study WHERE id = ?", study));
+  SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM deleted_study WHERE study_id = ?", study));
+  Statement any(db, "SELECT EXISTS (SELECT 1 FROM deleted_study)");
+  bool more = false;
+  if (any.Step()) any.Read(more);
+  SCALELAB_RETURN_IF_ERROR(any.status());
+  return more;
+}
+
+}  // namespace scalelab::db

@@ -1,0 +1,28 @@
+// Deletes studies in bounded pieces.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "db/sqlite.h"
+
+namespace scalelab::db {
+
+// Conditions for queries: rows of a study that is being deleted are invisible. `deleted_study` is nearly always empty,
+// and CROSS JOIN lets SQLite look there first.
+#define SCALELAB_VISIBLE_STUDY(id) " NOT EXISTS (SELECT 1 FROM deleted_study WHERE study_id = " id ") "
+#define SCALELAB_VISIBLE_RUN(id)                                                                            \
+  " NOT EXISTS (SELECT 1 FROM deleted_study d CROSS JOIN run v ON v.study_id = d.study_id WHERE v.id = " id \
+  ") "
+#define SCALELAB_VISIBLE_ATTEMPT(id)                                                                   \
+  " NOT EXISTS (SELECT 1 FROM deleted_study d CROSS JOIN run v ON v.study_id = d.study_id CROSS JOIN " \
+  "attempt w ON w.run_id = v.id WHERE w.id = " id ") "
+
+// Marks a study as deleted, so that no read returns any of it. Does nothing if there is none.
+absl::Status MarkDeleted(Database& db, int64_t study_id);
+// Deletes rows of one study that is marked, at most some hundred. Returns whether any study is still marked. Runs
+// inside the caller's transaction.
+absl::StatusOr<bool> DeleteSome(Database& db);
+
+}  // namespace scalelab::db

@@ -1,0 +1,47 @@
+#include "db/maintenance.h"
+
+#include <algorithm>
+
+#include "absl/time/time.h"
+
+namespace scalelab::db {
+namespace {
+
+// Between pieces, so that commits and the disk are mostly free.
+constexpr absl::Duration kBetweenPieces = absl::Milliseconds(20);
+constexpr absl::Duration kIdle = absl::Seconds(1);
+constexpr absl::Duration kLongestBackoff = absl::Minutes(5);
+
+}  // namespace
+
+Maintenance::Maintenance(Store& store, std::function<void(const absl::Status&)> report)
+    : store_(store), report_(std::move(report)), thread_([this] { Run(); }) {}
+
+Maintenance::~Maintenance() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+void Maintenance::Run() {
+  absl::Duration backoff = kIdle, wait = kIdle;
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), wait)) return;
+    }
+    const absl::StatusOr<bool> more = store_.Maintain();
+    if (more.ok()) {
+      backoff = kIdle;
+      wait = *more ? kBetweenPieces : kIdle;
+      continue;
+    }
+    report_(more.status());
+    wait = backoff;
+    backoff = std::min(2 * backoff, kLongestBackoff);
+  }
+}
+
+}  // namespace scalelab::db

@@ -1,0 +1,33 @@
+// A thread that calls Store::Maintain.
+#pragma once
+
+#include <functional>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "db/store.h"
+
+namespace scalelab::db {
+
+// Runs from the constructor to the destructor, which waits for the current piece.
+class Maintenance {
+ public:
+  // `store` must outlive this object. `report` is called, on the thread, with each error; the thread then waits, twice
+  // as long after each further error, up to some minutes, because a damaged or full disk needs an operator.
+  Maintenance(Store& store, std::function<void(const absl::Status&)> report);
+  ~Maintenance();
+  Maintenance(const Maintenance&) = delete;
+  Maintenance& operator=(const Maintenance&) = delete;
+
+ private:
+  void Run();
+
+  Store& store_;
+  const std::function<void(const absl::Status&)> report_;
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace scalelab::db

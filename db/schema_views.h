@@ -1,0 +1,13 @@
+// The views for users, as parts of the migrations: names instead of numbers, times as text, one row per point.
+#pragma once
+
+#include <string>
+
+namespace scalelab::db {
+
+// Returns the SQL of the views of step 2. It never changes.
+std::string FirstViews();
+// Returns the SQL that replaces them in step 3: the points of frames, and no rows of deleted studies.
+std::string ViewsOfFrames();
+
+}  // namespace scalelab::db

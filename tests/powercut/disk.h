@@ -1,0 +1,104 @@
+// A simulated disk that can lose power.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace scalelab::powercut {
+
+// One change of the disk. Changes become durable by a later sync of the same file, or of the directory.
+struct Operation {
+  enum class Kind { kWrite, kTruncate, kSync, kCreate, kUnlink, kSyncDirectory };
+  Kind kind;
+  int inode = 0;
+  std::string path = {};  // kCreate, kUnlink
+  int64_t offset = 0;     // kWrite; kTruncate: the new size
+  std::string data = {};  // kWrite
+};
+
+// The files that are found when power is back, by name.
+using Image = std::map<std::string, std::string>;
+
+// Errors that operations return instead of having an effect.
+struct Fault {
+  int64_t first = -1, last = -1;  // numbers of the operations, inclusive
+  bool no_space = false;          // ENOSPC, for operations that need space; else EIO, for all
+};
+
+// Ways in which a disk can break its promises, to check that the tests find it.
+struct Flaws {
+  bool ignores_sync = false;  // as PRAGMA synchronous=OFF
+  bool ignores_directory_sync = false;
+};
+
+// One directory of files, as programs see it, and a log of all changes. Not thread-safe.
+class Disk {
+ public:
+  enum class Result { kOk, kInputOutputError, kNoSpace };
+  struct File {
+    int inode;
+    std::string data;
+  };
+
+  Disk() = default;
+  explicit Disk(const Image& image);
+
+  std::shared_ptr<File> Find(const std::string& path) const;  // null if there is none
+  Result Create(const std::string& path, std::shared_ptr<File>& file);
+  Result Write(File& file, int64_t offset, const char* data, size_t size);
+  Result Truncate(File& file, int64_t size);
+  Result Sync(File& file);
+  Result Unlink(const std::string& path);
+  Result SyncDirectory();
+  // Counts a read as an operation, so that it can fail too.
+  Result Read();
+
+  void set_fault(const Fault& fault) { fault_ = fault; }
+  void set_recording(bool recording) { recording_ = recording; }
+  // Number of operations so far, reads included.
+  int64_t operations() const { return operations_; }
+  const std::vector<Operation>& log() const { return log_; }
+
+ private:
+  Result Step(Operation operation, bool needs_space);
+
+  std::map<std::string, std::shared_ptr<File>> files_;
+  int next_inode_ = 1;
+  int64_t operations_ = 0;
+  Fault fault_;
+  bool recording_ = false;
+  std::vector<Operation> log_;
+};
+
+// Replays a log and gives images of what a power cut could leave at each point.
+class PowerCuts {
+ public:
+  PowerCuts(const std::vector<Operation>& log, const Flaws& flaws) : log_(log), flaws_(flaws) {}
+
+  // Replays the next operation. Returns false at the end.
+  bool Advance();
+  // Number of operations that were replayed.
+  size_t position() const { return position_; }
+  // Returns one of the possible images: of what was not synced, each change may be lost, may be there, or, if it is a
+  // write, may be there in part, in sectors of 512 bytes.
+  Image Cut(std::mt19937_64& random) const;
+
+ private:
+  struct File {
+    std::string durable;
+    std::vector<size_t> pending;  // writes and truncations, as indexes of log_
+  };
+  const std::vector<Operation>& log_;
+  const Flaws flaws_;
+  size_t position_ = 0;
+  std::map<int, File> files_;
+  std::map<std::string, int> directory_;  // durable entries
+  std::vector<size_t> pending_entries_;   // kCreate and kUnlink, as indexes of log_
+};
+
+}  // namespace scalelab::powercut
