@@ -87,7 +87,8 @@ int RunProgram(const std::vector<std::string>& arguments, Io io) {
   app.footer(kFooter);
   AddGlobalOptions(app, options);
 
-  CLI::App* study = app.add_subcommand("study", "Submit, follow and cancel studies")->require_subcommand(1);
+  CLI::App* study =
+      app.add_subcommand("study", "Submit, follow, cancel and retry studies")->require_subcommand(1);
   AddStudyKeys(*study, chosen);
   AddStudyValidate(*study, chosen);
   AddStudyPlan(*study, chosen);
@@ -98,14 +99,17 @@ int RunProgram(const std::vector<std::string>& arguments, Io io) {
   AddStudyWatch(*study, chosen);
   AddStudyWait(*study, chosen);
   AddStudyCancel(*study, chosen);
+  AddStudyRetry(*study, chosen);
+  AddStudyResume(*study, chosen);
   AddStudyDelete(*study, chosen);
-  CLI::App* run = app.add_subcommand("run", "Show and cancel single runs")->require_subcommand(1);
+  CLI::App* run = app.add_subcommand("run", "Show, cancel and retry single runs")->require_subcommand(1);
   AddRunList(*run, chosen);
   AddRunShow(*run, chosen);
   AddRunExplain(*run, chosen);
   AddRunLogs(*run, chosen);
   AddRunMetrics(*run, chosen);
   AddRunCancel(*run, chosen);
+  AddRunRetry(*run, chosen);
   AddCurve(app, chosen);
   AddCluster(app, chosen);
   CLI::App* data = app.add_subcommand("data", "Check and index data sets")->require_subcommand(1);

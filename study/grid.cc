@@ -274,8 +274,88 @@ CellMatcher::CellMatcher(const Struct& entry, const Grid& grid) {
 bool CellMatcher::Matches(const std::vector<int>& index, const v1::RunSpec& spec) const {
   return std::all_of(axes_.begin(), axes_.end(),
                      [&](const OnAxis& on) { return on.matches[index[on.factor]]; }) &&
-         std::all_of(fields_.begin(), fields_.end(),
+         MatchesFields(spec);
+}
+
+bool CellMatcher::HasAxisOf(size_t factor) const {
+  return std::any_of(axes_.begin(), axes_.end(), [&](const OnAxis& on) { return on.factor == factor; });
+}
+
+bool CellMatcher::MatchesValue(size_t factor, int index) const {
+  return std::all_of(axes_.begin(), axes_.end(),
+                     [&](const OnAxis& on) { return on.factor != factor || on.matches[index]; });
+}
+
+bool CellMatcher::MatchesFields(const v1::RunSpec& spec) const {
+  return std::all_of(fields_.begin(), fields_.end(),
                      [&](const OnField& on) { return FieldEquals(*on.key, *on.value, spec); });
+}
+
+namespace {
+
+constexpr size_t kWordBits = 64;
+
+void SetBit(std::vector<uint64_t>& bits, size_t i) { bits[i / kWordBits] |= uint64_t{1} << (i % kWordBits); }
+void ClearBit(std::vector<uint64_t>& bits, size_t i) {
+  bits[i / kWordBits] &= ~(uint64_t{1} << (i % kWordBits));
+}
+
+}  // namespace
+
+int64_t ExcludeIndex::Cost(const StudySpec& spec, const Grid& grid, int64_t cells) {
+  int64_t cost = 0;
+  for (const Struct& entry : spec.exclude()) {
+    for (const auto& [name, value] : entry.fields()) {
+      size_t factor;
+      const GridAxis* axis = grid.FindAxis(name, &factor);
+      cost += axis != nullptr ? axis->values->size() : cells;
+    }
+  }
+  return cost;
+}
+
+ExcludeIndex::ExcludeIndex(const StudySpec& spec, const Grid& grid) {
+  entries_.reserve(spec.exclude_size());
+  for (const Struct& entry : spec.exclude()) entries_.emplace_back(entry, grid);
+  const Bits none((entries_.size() + kWordBits - 1) / kWordBits);
+  on_fields_ = all_ = used_ = matches_ = none;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    SetBit(all_, i);
+    if (entries_[i].HasFields()) SetBit(on_fields_, i);
+  }
+  for (size_t f = 0; f < grid.factors.size(); ++f) {
+    auto& by_value = possible_.emplace_back(grid.factors[f].length, all_);
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      if (!entries_[i].HasAxisOf(f)) continue;
+      for (int v = 0; v < grid.factors[f].length; ++v) {
+        if (!entries_[i].MatchesValue(f, v)) ClearBit(by_value[v], i);
+      }
+    }
+  }
+}
+
+bool ExcludeIndex::Matches(const std::vector<int>& index, const v1::RunSpec& spec) {
+  matches_ = all_;
+  bool any = false;
+  for (size_t w = 0; w < matches_.size(); ++w) {
+    for (size_t f = 0; f < possible_.size(); ++f) matches_[w] &= possible_[f][index[f]][w];
+    for (uint64_t left = matches_[w] & on_fields_[w]; left != 0; left &= left - 1) {
+      const uint64_t bit = left & -left;
+      const size_t i = w * kWordBits + static_cast<size_t>(__builtin_ctzll(left));
+      if (!entries_[i].MatchesFields(spec)) matches_[w] &= ~bit;
+    }
+    used_[w] |= matches_[w];
+    any = any || matches_[w] != 0;
+  }
+  return any;
+}
+
+std::vector<int> ExcludeIndex::Unused() const {
+  std::vector<int> unused;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if ((used_[i / kWordBits] >> (i % kWordBits) & 1) == 0) unused.push_back(static_cast<int>(i));
+  }
+  return unused;
 }
 
 }  // namespace scalelab

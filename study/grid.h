@@ -2,6 +2,7 @@
 // Internal to this library.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,6 +52,11 @@ class CellMatcher {
   CellMatcher(const google::protobuf::Struct& entry, const Grid& grid);
   // `index` has the index of the cell's value in each factor.
   bool Matches(const std::vector<int>& index, const scalelab::v1::RunSpec& spec) const;
+  // The parts of Matches.
+  bool HasAxisOf(size_t factor) const;
+  bool MatchesValue(size_t factor, int index) const;
+  bool HasFields() const { return !fields_.empty(); }
+  bool MatchesFields(const scalelab::v1::RunSpec& spec) const;
 
  private:
   // An axis is compared by the index of its value, which costs one look-up per cell. Other keys are compared
@@ -65,6 +71,28 @@ class CellMatcher {
   };
   std::vector<OnAxis> axes_;
   std::vector<OnField> fields_;
+};
+
+// The entries of "exclude", indexed by the values of the axes: a cell is compared with all entries at once.
+class ExcludeIndex {
+ public:
+  // `spec` must outlive the index.
+  ExcludeIndex(const scalelab::v1::StudySpec& spec, const Grid& grid);
+  // Returns whether an entry selects the cell.
+  bool Matches(const std::vector<int>& index, const scalelab::v1::RunSpec& spec);
+  // Returns the entries that have selected no cell so far.
+  std::vector<int> Unused() const;
+  // Returns the number of comparisons of values that building and using an index takes.
+  static int64_t Cost(const scalelab::v1::StudySpec& spec, const Grid& grid, int64_t cells);
+
+ private:
+  using Bits = std::vector<uint64_t>;        // one for each entry
+  std::vector<std::vector<Bits>> possible_;  // by factor and index of its value: entries that may match
+  std::vector<CellMatcher> entries_;
+  Bits on_fields_;  // entries with keys that are no axes
+  Bits all_;
+  Bits used_;
+  Bits matches_;
 };
 
 }  // namespace scalelab

@@ -105,6 +105,12 @@ class CellMaker {
 // Products saturate at this value, so that counting runs cannot overflow 64 bits.
 constexpr int64_t kVeryMany = 1'000'000'000'000'000'000;
 
+// Number of cells between two checks whether the caller still waits.
+constexpr int64_t kCellsPerCheck = 256;
+
+// Limit of comparisons of cells with entries of "exclude", about two seconds.
+constexpr int64_t kMaxComparisons = 20'000'000;
+
 int64_t Times(int64_t a, int64_t b) { return b != 0 && a > kVeryMany / b ? kVeryMany : a * b; }
 
 std::string Count(int64_t n) {
@@ -170,16 +176,6 @@ std::vector<PlannedRun> Order(const StudySpec& spec, int cells) {
   return runs;
 }
 
-AllocationShape Shape(int ranks, int cpus_per_rank, int gpus_per_rank, const v1::Resources& resources) {
-  AllocationShape shape;
-  ranks = std::max(ranks, 1);
-  shape.ranks_per_node = resources.ranks_per_node() > 0 ? std::min(resources.ranks_per_node(), ranks) : ranks;
-  shape.nodes = (ranks - 1) / shape.ranks_per_node + 1;
-  shape.cpus_per_rank = std::max(cpus_per_rank, 1);
-  shape.gpus_per_rank = gpus_per_rank;
-  return shape;
-}
-
 // Returns whether the communication of this cell is measured.
 bool IsMeasured(const RunSpec& run) { return run.ranks() > 1 && OverlapsCommunication(run.engine()); }
 
@@ -242,9 +238,22 @@ std::string Describe(const google::protobuf::Struct& values) {
   return absl::StrJoin(parts, " and ");
 }
 
+// Returns RESOURCE_EXHAUSTED if matching the cells with "exclude" takes too long.
+absl::Status CheckExcludeCost(const StudySpec& spec, const Grid& grid) {
+  int64_t cells = 1;
+  for (const GridFactor& factor : grid.factors) cells = Times(cells, factor.length);
+  if (ExcludeIndex::Cost(spec, grid, cells) <= kMaxComparisons) return absl::OkStatus();
+  const std::string sentence = absl::StrCat(
+      "matching ", WithCommas(cells), " cells with the ", spec.exclude_size(),
+      " entries of exclude takes too long; use fewer entries, and keys that are axes with few values");
+  return WithViolations(MakeError(absl::StatusCode::kResourceExhausted, "STUDY_TOO_LARGE", sentence),
+                        {{"exclude", sentence}});
+}
+
 }  // namespace
 
-absl::StatusOr<ExpandedStudy> ExpandStudy(const StudySpec& raw, const CellCheck& runs_here) {
+absl::StatusOr<ExpandedStudy> ExpandStudy(const StudySpec& raw, const CellCheck& runs_here,
+                                          const std::function<bool()>& stopped) {
   Violations violations;
   CheckSections(raw, &violations);
   ExpandedStudy study;
@@ -259,34 +268,27 @@ absl::StatusOr<ExpandedStudy> ExpandStudy(const StudySpec& raw, const CellCheck&
   absl::Status size = CheckSize(grid, std::max(spec.repeats(), 1));
   if (!size.ok()) return violations.empty() ? size : InvalidFields(violations.Take());
 
-  std::vector<CellMatcher> exclude;
-  for (const auto& entry : raw.exclude()) exclude.emplace_back(entry, grid);
-  std::vector<bool> excluded_any(exclude.size());
+  if (absl::Status cost = CheckExcludeCost(raw, grid); !cost.ok()) return cost;
+  ExcludeIndex exclude(raw, grid);
   CellMatcher baseline(raw.baseline(), grid);
   bool has_baseline = raw.baseline().fields().empty();
 
   CellMaker maker(raw, spec, grid);
   CellChecker checker(raw, spec, grid, runs_here, &violations);
-  int max_ranks = 1, max_cpus = 1, max_gpus = 0;
+  ShapeOfCells shape;
   std::vector<int> index(grid.factors.size());
   int64_t cells = 1;
   for (const GridFactor& factor : grid.factors) cells *= factor.length;
   study.cells.reserve(cells);
   for (int64_t n = 0; n < cells; ++n) {
+    if (n % kCellsPerCheck == 0 && stopped && stopped())
+      return absl::CancelledError("the expansion of the study was stopped");
     Cell cell = maker.Make(index);
-    bool excluded = false;
-    for (size_t i = 0; i < exclude.size(); ++i) {
-      if (!exclude[i].Matches(index, cell.spec)) continue;
-      excluded = true;
-      excluded_any[i] = true;
-    }
-    if (excluded || !checker.Check(cell, index)) {
+    if (exclude.Matches(index, cell.spec) || !checker.Check(cell, index)) {
       study.excluded.push_back(std::move(cell));
     } else {
       has_baseline = has_baseline || baseline.Matches(index, cell.spec);
-      max_ranks = std::max(max_ranks, cell.spec.ranks());
-      max_cpus = std::max(max_cpus, cell.spec.cpus_per_rank());
-      max_gpus = std::max(max_gpus, cell.spec.gpus_per_rank());
+      shape.Add(cell.spec);
       study.cells.push_back(std::move(cell));
     }
     for (size_t f = index.size(); f-- > 0;) {  // the last factor varies fastest
@@ -297,8 +299,7 @@ absl::StatusOr<ExpandedStudy> ExpandStudy(const StudySpec& raw, const CellCheck&
 
   study.unusable = checker.TakeUnusable();
   if (values_sound) {
-    for (size_t i = 0; i < exclude.size(); ++i) {
-      if (excluded_any[i]) continue;
+    for (const int i : exclude.Unused()) {
       violations.Add(absl::StrCat("exclude[", i, "]"),
                      absl::StrCat("the entry excludes nothing: no cell has ", Describe(raw.exclude(i))));
     }
@@ -324,12 +325,35 @@ absl::StatusOr<ExpandedStudy> ExpandStudy(const StudySpec& raw, const CellCheck&
   if (spec.measure().communication()) AddBaselines(&study);
   if (absl::Status size = CheckSizeWithBaselines(study); !size.ok()) return size;
   study.runs = Order(spec, static_cast<int>(study.cells.size()));
-  study.shape = Shape(max_ranks, max_cpus, max_gpus, spec.resources());
+  study.shape = shape.Get(spec.resources());
   return study;
 }
 
+StudySpec WithDefaults(StudySpec spec) {
+  FillDefaults(&spec);
+  return spec;
+}
+
+void ShapeOfCells::Add(const RunSpec& spec) {
+  ranks_ = std::max(ranks_, spec.ranks());
+  cpus_per_rank_ = std::max(cpus_per_rank_, spec.cpus_per_rank());
+  gpus_per_rank_ = std::max(gpus_per_rank_, spec.gpus_per_rank());
+}
+
+AllocationShape ShapeOfCells::Get(const v1::Resources& resources) const {
+  AllocationShape shape;
+  const int on_node = resources.ranks_per_node();
+  shape.ranks_per_node = on_node > 0 ? std::min(on_node, ranks_) : ranks_;
+  shape.nodes = (ranks_ - 1) / shape.ranks_per_node + 1;
+  shape.cpus_per_rank = cpus_per_rank_;
+  shape.gpus_per_rank = gpus_per_rank_;
+  return shape;
+}
+
 AllocationShape ShapeOf(const RunSpec& spec, const v1::Resources& resources) {
-  return Shape(spec.ranks(), spec.cpus_per_rank(), spec.gpus_per_rank(), resources);
+  ShapeOfCells shape;
+  shape.Add(spec);
+  return shape.Get(resources);
 }
 
 }  // namespace scalelab

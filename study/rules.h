@@ -55,9 +55,24 @@ using CellCheck = std::function<std::optional<FieldViolation>(const Cell& cell)>
 // the grid. Returns INVALID_ARGUMENT with every violation (field paths as in the YAML file:
 // "matrix.engine[1]", "fixed.model", "scaling.global_batch", "zip[0].ranks", "exclude[0].engine",
 // "retry.on[0]"). Returns RESOURCE_EXHAUSTED with reason STUDY_TOO_LARGE for more than kMaxRunsPerStudy runs,
-// without expanding the grid. Deterministic: the same specification gives the same result everywhere.
+// without expanding the grid; CANCELLED soon after `stopped` returns true. Deterministic: the same specification
+// gives the same result everywhere.
 absl::StatusOr<ExpandedStudy> ExpandStudy(const scalelab::v1::StudySpec& spec,
-                                          const CellCheck& runs_here = {});
+                                          const CellCheck& runs_here = {},
+                                          const std::function<bool()>& stopped = {});
+
+// Returns `spec` with all defaults filled in.
+scalelab::v1::StudySpec WithDefaults(scalelab::v1::StudySpec spec);
+
+// Computes the shape of an allocation that can serve every one of the cells that it was given.
+class ShapeOfCells {
+ public:
+  void Add(const scalelab::v1::RunSpec& spec);
+  AllocationShape Get(const scalelab::v1::Resources& resources) const;
+
+ private:
+  int ranks_ = 1, cpus_per_rank_ = 1, gpus_per_rank_ = 0;
+};
 
 // Returns the shape of a separate allocation for one cell (AllocationMode PER_RUN).
 AllocationShape ShapeOf(const scalelab::v1::RunSpec& spec, const scalelab::v1::Resources& resources);

@@ -31,6 +31,7 @@ Section Details(const Study& study) {
                                                      {"name", study.display_name()},
                                                      {"owner", study.owner()},
                                                      {"state", StateCell(study.state())},
+                                                     {"paused", Cell(study.pause_reason(), Tone::kBad)},
                                                      {"runs", CountsText(study.counts())},
                                                      {"created", LocalTime(study.create_time())},
                                                      {"started", LocalTime(study.start_time())},

@@ -1,4 +1,4 @@
-// `scalelab study wait STUDY [--timeout 60s]`: waits silently until a study is finished.
+// `scalelab study wait STUDY [--timeout 60s]`: waits silently until a study is over or paused.
 #include "client/commands/commands.h"
 #include "client/session/interrupt.h"
 #include "client/session/progress.h"
@@ -28,7 +28,8 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 void AddStudyWait(CLI::App& study, Action& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* command = study.add_subcommand(
-      "wait", "Wait silently until a study is over; exits with 5 if any run did not succeed, 8 on timeout");
+      "wait",
+      "Wait silently until a study is over or paused; exits with 5 if any run did not succeed, 8 on timeout");
   command->add_option("STUDY", options->study, "Number, name, or last")->capture_default_str();
   command->callback(
       [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });

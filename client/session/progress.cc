@@ -123,7 +123,12 @@ std::string ProgressLine(const WatchStudyResponse& look) {
   add(counts.queued(), "queued");
   add(counts.failed(), "failed");
   add(counts.cancelled(), "cancelled");
-  if (!look.waiting_reason().empty()) absl::StrAppend(&line, "; waiting: ", look.waiting_reason());
+  if (!look.study().pause_reason().empty()) {
+    absl::StrAppend(&line, "; paused: ", look.study().pause_reason(),
+                    "; repair the cause, then run `scalelab study resume ", look.study().name(), "`");
+  } else if (!look.waiting_reason().empty()) {
+    absl::StrAppend(&line, "; waiting: ", look.waiting_reason());
+  }
   return Printable(line);
 }
 
@@ -182,7 +187,9 @@ std::vector<std::string> ProgressDisplay(const WatchStudyResponse& look, absl::D
     lines.push_back(
         Line(terminal).Add(absl::StrCat("  and ", look.running_size() - shown, " more"), Tone::kDim).Text());
   }
-  if (!look.waiting_reason().empty()) {
+  if (!study.pause_reason().empty()) {
+    lines.push_back(Line(terminal).Add(absl::StrCat("paused: ", study.pause_reason()), Tone::kBad).Text());
+  } else if (!look.waiting_reason().empty()) {
     lines.push_back(Line(terminal).Add(absl::StrCat("waiting: ", look.waiting_reason()), Tone::kDim).Text());
   }
   return lines;

@@ -31,6 +31,11 @@ std::string CsvRow(const Study& study) {
                       c.running(), ",", c.succeeded(), ",", c.failed(), ",", c.cancelled());
 }
 
+// A paused study does not go on by itself.
+bool IsOver(const WatchStudyResponse& look) {
+  return IsFinal(look.study()) || (!look.study().pause_reason().empty() && look.running_size() == 0);
+}
+
 }  // namespace
 
 absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
@@ -58,9 +63,10 @@ absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
       pause = absl::Milliseconds(50);
       request.set_name(look.study().name());  // "last" may mean another study when we reconnect
       on_look(look);
+      if (IsOver(look)) context->TryCancel();  // a paused study stays open
     }
     const grpc::Status status = reader->Finish();
-    if (last && IsFinal(last->study())) return last->study();
+    if (last && IsOver(*last)) return last->study();
     const bool lost = status.error_code() == grpc::StatusCode::UNAVAILABLE || status.ok();
     if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
       return absl::DeadlineExceededError(absl::StrCat(last ? ProgressLine(*last) : name, "; not over after ",

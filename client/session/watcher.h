@@ -10,7 +10,8 @@
 
 namespace scalelab::client {
 
-// Calls `on_look` for each message from the server, and returns the final study. When the connection is lost,
+// Calls `on_look` for each message from the server, and returns the study when it is final, or paused without a
+// running attempt. When the connection is lost,
 // prints a message and then calls `on_lost`, if set. Returns DEADLINE_EXCEEDED if the session's --timeout
 // expires first, and UNAVAILABLE if the server cannot be reached for a minute after it was connected.
 absl::StatusOr<scalelab::v1::Study> FollowStudy(
@@ -18,13 +19,13 @@ absl::StatusOr<scalelab::v1::Study> FollowStudy(
     const std::function<void(const scalelab::v1::WatchStudyResponse&)>& on_look,
     const std::function<void()>& on_lost = nullptr);
 
-// Shows progress on `out` until the study is final. If `terminal` is a terminal and the output format is
+// Shows progress on `out` until the study is final or paused. If `terminal` is a terminal and the output format is
 // table or wide, progress is redrawn in place. Otherwise prints one line at each change of the counts: text
 // for table and wide, one message per line for json, rows for csv.
 absl::StatusOr<ExitCode> WatchStudy(Session& session, const std::string& name, std::ostream& out,
                                     const Terminal& terminal);
 
-// Returns kOk if every run succeeded, else kRunsFailed.
+// Returns kOk if every run succeeded, else kRunsFailed; also for a paused study.
 ExitCode OutcomeOf(const scalelab::v1::Study& study);
 
 }  // namespace scalelab::client

@@ -14,7 +14,7 @@ static_assert(static_cast<int>(db::StudyState::kCancelled) == v1::Study::CANCELL
 static_assert(static_cast<int>(db::RunState::kCancelled) == v1::Run::CANCELLED);
 static_assert(static_cast<int>(db::AttemptState::kCancelled) == v1::Attempt::CANCELLED);
 static_assert(static_cast<int>(db::AllocationState::kEnded) == v1::Allocation::ENDED);
-static_assert(static_cast<int>(db::Cause::kLaunchError) == v1::Attempt::LAUNCH_ERROR);
+static_assert(static_cast<int>(db::Cause::kStorageError) == v1::Attempt::STORAGE_ERROR);
 
 void SetTime(db::Micros micros, google::protobuf::Timestamp* time) {
   time->set_seconds(micros / 1'000'000);
@@ -70,6 +70,7 @@ v1::Study ToStudy(const db::StudyRow& row, const std::vector<int64_t>& counts, b
   c.set_succeeded(count(db::RunState::kSucceeded));
   c.set_failed(count(db::RunState::kFailed));
   c.set_cancelled(count(db::RunState::kCancelled));
+  study.set_pause_reason(row.pause_reason);
   SetTime(row.created, study.mutable_create_time());
   if (row.started != 0) SetTime(row.started, study.mutable_start_time());
   if (row.finished != 0) SetTime(row.finished, study.mutable_finish_time());

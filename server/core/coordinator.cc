@@ -18,6 +18,9 @@ constexpr absl::Duration kTick = absl::Seconds(1);
 constexpr absl::Duration kWatchPeriod = absl::Milliseconds(200);
 // A round that starts this much later than planned means that the process was suspended.
 constexpr absl::Duration kSuspended = absl::Seconds(5);
+// A larger difference between the two clocks' progress means that the wall clock was set, or that the machine
+// was suspended. NTP corrects smaller errors gradually.
+constexpr absl::Duration kClockJump = absl::Seconds(1);
 
 absl::Status AllocationOver() {
   return absl::UnauthenticatedError("the allocation is over; the worker should exit");
@@ -30,8 +33,10 @@ Coordinator::Coordinator(CoordinatorOptions options, db::Store& store, Scheduler
 
 Coordinator::~Coordinator() { Stop(); }
 
-absl::Status Coordinator::Start() {
-  absl::StatusOr<State> state = LoadState(store_, absl::ToUnixMicros(absl::Now()));
+absl::Status Coordinator::Load() {
+  now_ = options_.clock->Wall();
+  steady_ = options_.clock->Steady();
+  absl::StatusOr<State> state = LoadState(store_, absl::ToUnixMicros(now_));
   if (!state.ok()) return state.status();
   state_ = *std::move(state);
   LifecycleOptions options;
@@ -41,14 +46,22 @@ absl::Status Coordinator::Start() {
   options.new_token = options_.new_token;
   options.environment_of = options_.environment_of;
   lifecycle_ = std::make_unique<Lifecycle>(std::move(options), state_);
+  lifecycle_->UpdateQueue(absl::ToUnixMicros(now_));
   spdlog::info("loaded {} live studies, {} live attempts, {} allocations", state_.studies.size(),
                state_.attempts.size(), state_.allocations.size());
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     started_ = true;
     poll_wanted_ = true;
   }
   PostEvent([](db::Micros, Effects&) {});  // the first round plans what was loaded
+  return absl::OkStatus();
+}
+
+absl::Status Coordinator::StartWithoutThreads() { return Load(); }
+
+absl::Status Coordinator::Start() {
+  if (auto s = Load(); !s.ok()) return s;
   scheduler_thread_ = std::thread([this] { RunScheduler(); });
   core_ = std::thread([this] { RunCore(); });
   return absl::OkStatus();
@@ -56,18 +69,22 @@ absl::Status Coordinator::Start() {
 
 void Coordinator::Stop() {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     if (!started_ || stopping_) return;
     stopping_ = true;
-    arrived_.SignalAll();
+    arrived_.notify_all();
   }
-  core_.join();
+  if (core_.joinable()) {
+    core_.join();
+  } else {
+    AnswerAllAsStopping();
+  }
   {
     absl::MutexLock lock(&scheduler_mutex_);
     scheduler_stopping_ = true;
     scheduler_arrived_.SignalAll();
   }
-  scheduler_thread_.join();
+  if (scheduler_thread_.joinable()) scheduler_thread_.join();
 }
 
 absl::Status Coordinator::Stopping() {
@@ -79,14 +96,14 @@ absl::Status Coordinator::Stopping() {
 
 void Coordinator::Post(Task task) {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     if (!stopping_) {
       mailbox_.push_back(std::move(task));
-      arrived_.Signal();
+      arrived_.notify_one();
       return;
     }
   }
-  if (task.refuse) task.refuse();
+  if (task.refuse) task.refuse(Stopping());
 }
 
 void Coordinator::PostEvent(absl::AnyInvocable<void(db::Micros, Effects&)> decide) {
@@ -108,7 +125,7 @@ void Coordinator::PostRequest(absl::AnyInvocable<T(db::Micros, Effects&)> decide
       (*shared)(durable.ok() ? std::move(result) : T(std::move(durable)));
     };
   };
-  task.refuse = [shared] { (*shared)(Stopping()); };
+  task.refuse = [shared](const absl::Status& status) { (*shared)(status); };
   task.weight = weight;
   Post(std::move(task));
 }
@@ -141,16 +158,31 @@ void Coordinator::DeleteStudy(int64_t study_id, DoneStatus done) {
       std::move(done));
 }
 
-void Coordinator::Report(std::vector<ParsedBatch> batches,
+void Coordinator::Retry(int64_t study_id, int64_t run_id, std::unique_ptr<LiveStudy> final_study,
+                        int64_t final_changes, DoneStatus done) {
+  PostRequest<absl::Status>(
+      [this, study_id, run_id, final_study = std::move(final_study), final_changes](db::Micros now,
+                                                                                    Effects& fx) mutable {
+        return lifecycle_->Retry(study_id, run_id, std::move(final_study), final_changes, now, fx);
+      },
+      std::move(done));
+}
+
+void Coordinator::ResumeStudy(int64_t study_id, DoneStatus done) {
+  PostRequest<absl::Status>(
+      [this, study_id](db::Micros now, Effects& fx) { return lifecycle_->ResumeStudy(study_id, now, fx); },
+      std::move(done));
+}
+
+void Coordinator::Report(std::string allocation_token, std::vector<ParsedBatch> batches,
                          Done<std::vector<v1::ReportEventsResponse::Stream>> done) {
   size_t points = 1;
   for (const ParsedBatch& batch : batches) {
     for (const db::PointColumn& column : batch.append.columns) points += column.value.size();
   }
   PostRequest<absl::StatusOr<std::vector<v1::ReportEventsResponse::Stream>>>(
-      [this, batches = std::move(batches)](db::Micros, Effects& fx) mutable {
-        return lifecycle_->Ingest(std::move(batches), fx);
-      },
+      [this, token = std::move(allocation_token), batches = std::move(batches)](
+          db::Micros, Effects& fx) mutable { return lifecycle_->Ingest(token, std::move(batches), fx); },
       std::move(done), points);
 }
 
@@ -173,11 +205,11 @@ void Coordinator::Synchronize(std::string allocation_token, v1::SynchronizeReque
           std::find_if(first, last, [&](const auto& h) { return h.second->node_index == node; });
       if (older != last) Answer(older->second);
       if (known != allocation.generation) return (*shared)(lifecycle_->Desired(allocation, node));
-      held_.push_back({absl::Now() + options_.long_poll, it->second, node, std::move(*shared)});
+      held_.push_back({steady_ + options_.long_poll, it->second, node, std::move(*shared)});
       held_by_allocation_.emplace(it->second, std::prev(held_.end()));
     };
   };
-  task.refuse = [shared] { (*shared)(Stopping()); };
+  task.refuse = [shared](const absl::Status& status) { (*shared)(status); };
   Post(std::move(task));
 }
 
@@ -189,10 +221,10 @@ void Coordinator::Watch(int64_t study_id, Watcher watcher, DoneStatus not_live) 
     return [this, study_id, watcher = std::move(watcher), shared](absl::Status durable) mutable {
       if (!durable.ok()) return (*shared)(durable);
       if (state_.study(study_id) == nullptr) return (*shared)(absl::NotFoundError("the study is not live"));
-      watches_.push_back({study_id, 0, absl::InfinitePast(), std::move(watcher)});
+      watches_.push_back({study_id, 0, -absl::InfiniteDuration(), std::move(watcher)});
     };
   };
-  task.refuse = [shared] { (*shared)(Stopping()); };
+  task.refuse = [shared](const absl::Status& status) { (*shared)(status); };
   Post(std::move(task));
 }
 
@@ -200,16 +232,17 @@ void Coordinator::Read(absl::AnyInvocable<void(const State*)> read) {
   auto shared = std::make_shared<absl::AnyInvocable<void(const State*)>>(std::move(read));
   Task task;
   task.decide = [this, shared](db::Micros, Effects&) -> Reply {
-    return [this, shared](absl::Status) { (*shared)(&state_); };
+    return [this, shared](absl::Status) { (*shared)(unread_.empty() ? &state_ : nullptr); };
   };
-  task.refuse = [shared] { (*shared)(nullptr); };
+  task.refuse = [shared](const absl::Status&) { (*shared)(nullptr); };
   Post(std::move(task));
 }
 
 // --- The core thread
 
-absl::Time Coordinator::NextWake() const {
-  absl::Time next = absl::InfiniteFuture();
+absl::Duration Coordinator::NextStep() const {
+  if (!unread_.empty()) return next_tick_;
+  absl::Duration next = absl::InfiniteDuration();
   if (!state_.allocations.empty() || state_.waiting.size() > 0) next = next_tick_;
   if (!state_.allocations.empty() && !polling_) next = std::min(next, next_poll_);
   if (!held_.empty()) next = std::min(next, held_.front().until);
@@ -220,33 +253,41 @@ absl::Time Coordinator::NextWake() const {
   return next;
 }
 
-bool Coordinator::TakeTasks(absl::Time wake, std::vector<Task>& tasks) {
-  absl::MutexLock lock(&mutex_);
-  while (mailbox_.empty() && !stopping_ && (!poll_wanted_ || polling_)) {
-    if (arrived_.WaitWithDeadline(&mutex_, wake)) break;
+bool Coordinator::WaitForTasks() {
+  const absl::Duration next = NextStep();
+  std::unique_lock lock(mutex_);
+  while (mailbox_.empty() && !stopping_) {
+    const absl::Duration due =
+        poll_wanted_ && !polling_ && !state_.allocations.empty() ? std::min(next, earliest_poll_) : next;
+    const absl::Duration left = due - options_.clock->Steady();
+    if (left <= absl::ZeroDuration()) return true;
+    if (due == absl::InfiniteDuration()) {
+      arrived_.wait(lock);
+    } else {
+      arrived_.wait_for(lock, absl::ToChronoNanoseconds(left));
+    }
   }
-  if (stopping_ && mailbox_.empty()) return false;
+  return !mailbox_.empty();
+}
+
+std::vector<Coordinator::Task> Coordinator::TakeTasks() {
+  std::vector<Task> tasks;
   size_t weight = 0;
+  std::lock_guard lock(mutex_);
   while (!mailbox_.empty() && weight < kPointsPerCommit) {
     weight += mailbox_.front().weight;
     tasks.push_back(std::move(mailbox_.front()));
     mailbox_.pop_front();
   }
-  return true;
+  return tasks;
 }
 
 void Coordinator::RunCore() {
-  while (true) {
-    std::vector<Task> tasks;
-    const absl::Time wake = NextWake();
-    if (!TakeTasks(wake, tasks)) break;
-    // Long after the planned time: this process was stopped, or its machine was suspended.
-    const absl::Duration late = absl::Now() - wake;
-    if (wake != absl::InfiniteFuture() && late > kSuspended && last_round_ != absl::InfinitePast()) {
-      lifecycle_->ExtendTimeouts(absl::ToInt64Microseconds(late));
-    }
-    Round(std::move(tasks));
-  }
+  while (WaitForTasks()) Step();
+  AnswerAllAsStopping();
+}
+
+void Coordinator::AnswerAllAsStopping() {
   for (Held& held : held_) held.done(Stopping());
   held_.clear();
   held_by_allocation_.clear();
@@ -254,17 +295,35 @@ void Coordinator::RunCore() {
   for (auto& viewer : std::exchange(viewers_, {})) viewer(Stopping());
 }
 
-void Coordinator::Round(std::vector<Task> tasks) {
-  const absl::Time now = absl::Now();
-  const db::Micros micros = absl::ToUnixMicros(now);
-  last_round_ = now;
+void Coordinator::ObserveClocks() {
+  const absl::Duration planned = NextStep();
+  const absl::Time wall = options_.clock->Wall();
+  const absl::Duration steady = options_.clock->Steady();
+  absl::Duration gap = absl::ZeroDuration();
+  // The process was stopped, or a commit took long: workers could not report meanwhile.
+  if (steady - planned > kSuspended && planned != -absl::InfiniteDuration()) gap += steady - planned;
+  const absl::Duration jump = (wall - now_) - (steady - steady_);
+  if (absl::AbsDuration(jump) > kClockJump) gap += jump;
+  if (gap != absl::ZeroDuration()) lifecycle_->MoveTimeouts(absl::ToInt64Microseconds(gap));
+  now_ = wall;
+  steady_ = steady;
+}
+
+void Coordinator::Step() {
+  ObserveClocks();
+  std::vector<Task> tasks = TakeTasks();
+  if (!ReloadChanged()) return RefuseAll(std::move(tasks));
+  tasks.insert(tasks.begin(), std::make_move_iterator(late_events_.begin()),
+               std::make_move_iterator(late_events_.end()));
+  late_events_.clear();
+  const db::Micros micros = absl::ToUnixMicros(now_);
   Effects fx;
   std::vector<Reply> replies;
   replies.reserve(tasks.size());
   for (Task& task : tasks) replies.push_back(task.decide(micros, fx));
-  if (now >= next_tick_) {
+  if (steady_ >= next_tick_) {
     lifecycle_->Tick(micros, fx);
-    next_tick_ = now + kTick;
+    next_tick_ = steady_ + kTick;
   } else {
     lifecycle_->Plan(micros, fx);
   }
@@ -277,40 +336,56 @@ void Coordinator::Round(std::vector<Task> tasks) {
     durable = MakeError(
         full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable, "NOT_DURABLE",
         absl::StrCat("the database could not store the change, nothing was changed: ", durable.message()));
-    Reload();
+    unread_.merge(StudiesOf(fx, state_));
+    for (const JobRequest& request : fx.submit) {
+      const auto it = state_.allocation_by_token.find(request.token);
+      if (it != state_.allocation_by_token.end()) state_.allocation(it->second)->submitting = false;
+    }
+    state_.commit_failed = micros;
     fx = Effects();
+    if (!ReloadChanged()) {
+      for (Reply& reply : replies) reply(durable);
+      return;
+    }
+  } else if (!fx.batch.empty()) {
+    state_.commit_failed = 0;
   }
   for (Reply& reply : replies) reply(durable);
   if (!durable.ok()) {
-    while (!held_.empty()) Answer(held_.begin());  // Reload made new generations
+    while (!held_.empty()) Answer(held_.begin());  // reloading makes new generations
   }
   Act(fx);
-  AnswerHeld(fx, now);
-  NotifyWatchers(now);
+  AnswerHeld(fx);
+  NotifyWatchers();
   ForgetFinalStudies(fx.changed_studies);
 }
 
-// Decisions have changed the state, and the commit failed: the state is read from the database again.
-void Coordinator::Reload() {
-  absl::StatusOr<State> state = LoadState(store_, absl::ToUnixMicros(absl::Now()));
-  if (!state.ok()) {
-    spdlog::critical("the database can no longer be read: {}", state.status().ToString());
-    std::abort();  // the state in memory differs from the database, and cannot be repaired
+// Decisions have changed the state, and the commit failed: the database is right. Until it can be read, the
+// coordinator makes no further decision.
+bool Coordinator::ReloadChanged() {
+  if (unread_.empty()) return true;
+  const absl::Status status = ReloadStudies(store_, unread_, absl::ToUnixMicros(now_), state_);
+  if (!status.ok()) {
+    spdlog::critical("the database cannot be read, every request is refused: {}", status.ToString());
+    next_tick_ = steady_ + kTick;
+    return false;
   }
-  // Keeps what workers reported, which the database does not have, so that nothing waits for their next call.
-  for (const auto& [id, allocation] : state_.allocations) {
-    if (LiveAllocation* fresh = state->allocation(id)) {
-      fresh->workers = allocation->workers;
-      fresh->listening_since = allocation->listening_since;
-      fresh->leaving_since = allocation->leaving_since;
-      fresh->ends_at = allocation->ends_at;
-      fresh->served = allocation->served;
+  unread_.clear();
+  lifecycle_->UpdateQueue(absl::ToUnixMicros(now_));
+  return true;
+}
+
+// Refuses requests while the state in memory is not that of the database. Answers of the scheduler wait.
+void Coordinator::RefuseAll(std::vector<Task> tasks) {
+  const absl::Status status = MakeError(absl::StatusCode::kUnavailable, "DATABASE_UNREADABLE",
+                                        "the database cannot be read; the log of scalelabd has the reason");
+  for (Task& task : tasks) {
+    if (task.refuse) {
+      task.refuse(status);
+    } else {
+      late_events_.push_back(std::move(task));
     }
   }
-  state->scheduler = state_.scheduler;
-  state->requests.clear();
-  state_ = *std::move(state);
-  next_tick_ = absl::Now() + kTick;
 }
 
 void Coordinator::Answer(std::list<Held>::iterator held) {
@@ -327,8 +402,8 @@ void Coordinator::Answer(std::list<Held>::iterator held) {
   }
 }
 
-void Coordinator::AnswerHeld(const Effects& fx, absl::Time now) {
-  while (!held_.empty() && held_.front().until <= now) Answer(held_.begin());
+void Coordinator::AnswerHeld(const Effects& fx) {
+  while (!held_.empty() && held_.front().until <= steady_) Answer(held_.begin());
   for (const int64_t id : fx.woken) {
     for (auto it = held_by_allocation_.find(id); it != held_by_allocation_.end();
          it = held_by_allocation_.find(id)) {
@@ -337,14 +412,14 @@ void Coordinator::AnswerHeld(const Effects& fx, absl::Time now) {
   }
 }
 
-void Coordinator::NotifyWatchers(absl::Time now) {
+void Coordinator::NotifyWatchers() {
   for (auto it = watches_.begin(); it != watches_.end();) {
     const LiveStudy* study = state_.study(it->study_id);
     bool keep = study != nullptr;
     if (keep && study->revision != it->sent_revision &&
-        (now >= it->not_before || IsFinal(study->row.state))) {
+        (steady_ >= it->not_before || IsFinal(study->row.state))) {
       it->sent_revision = study->revision;
-      it->not_before = now + kWatchPeriod;
+      it->not_before = steady_ + kWatchPeriod;
       const bool final = IsFinal(study->row.state);
       keep = it->watcher(*study, state_, final) && !final;
     }

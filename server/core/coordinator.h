@@ -3,10 +3,12 @@
 // not depend on how long a sync takes.
 #pragma once
 
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <list>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -20,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "db/store.h"
+#include "server/core/clock.h"
 #include "server/core/lifecycle.h"
 #include "server/core/state.h"
 #include "server/scheduler/scheduler.h"
@@ -28,11 +31,13 @@ namespace scalelab::server {
 
 struct CoordinatorOptions {
   std::string runs_dir;
-  absl::Duration worker_timeout = absl::Seconds(30);
+  absl::Duration worker_timeout = absl::Minutes(15);
   absl::Duration long_poll = absl::Seconds(10);  // longest time a Synchronize is held
-  absl::Duration poll_interval =
-      absl::Seconds(15);  // between polls of the scheduler when nothing requests one
+  // Between polls of the scheduler when nothing requests one, and the minimum when something does.
+  absl::Duration poll_interval = absl::Seconds(15);
+  absl::Duration min_poll_interval = absl::Milliseconds(50);
   int max_pending_allocations = 4;
+  const Clock* clock = &Clock::System();
   std::function<std::string(const std::string& allocation_token)> secret_for;
   std::function<std::string()> new_token;
   // As in LifecycleOptions.
@@ -59,6 +64,15 @@ class Coordinator {
 
   // Loads the state from the database and starts the threads.
   absl::Status Start();
+  // For simulations, in place of Start(): loads the state and starts no thread. The caller makes the steps that
+  // the threads would make, from one thread at a time, and calls Stop() at the end.
+  absl::Status StartWithoutThreads();
+  // Takes the tasks that have arrived, and handles timeouts. Call it when a task has arrived or NextStep() is due.
+  void Step();
+  // Returns when the next step is due if no task arrives, on the steady clock.
+  absl::Duration NextStep() const;
+  // Makes the oldest queued call of the scheduler. Returns false if there is none.
+  bool StepScheduler() ABSL_LOCKS_EXCLUDED(scheduler_mutex_);
   // Answers held calls, finishes accepted requests and ends the threads. Workers keep running and reconnect
   // to the next coordinator.
   void Stop();
@@ -67,12 +81,18 @@ class Coordinator {
   void CancelStudy(int64_t study_id, DoneStatus done);
   void CancelRun(int64_t study_id, int64_t run_id, DoneStatus done);
   void DeleteStudy(int64_t study_id, DoneStatus done);
+  // As in Lifecycle.
+  void Retry(int64_t study_id, int64_t run_id, std::unique_ptr<LiveStudy> final_study, int64_t final_changes,
+             DoneStatus done);
+  void ResumeStudy(int64_t study_id, DoneStatus done);
   void Synchronize(std::string allocation_token, v1::SynchronizeRequest request,
                    Done<v1::SynchronizeResponse> done);
-  void Report(std::vector<ParsedBatch> batches, Done<std::vector<v1::ReportEventsResponse::Stream>> done);
+  void Report(std::string allocation_token, std::vector<ParsedBatch> batches,
+              Done<std::vector<v1::ReportEventsResponse::Stream>> done);
   // Calls `not_live` with NOT_FOUND when the study is not live: the database then has its final state.
   void Watch(int64_t study_id, Watcher watcher, DoneStatus not_live);
-  // Calls `read` with the state on the core thread, or with null when the coordinator is stopping.
+  // Calls `read` with the state on the core thread, or with null when the coordinator is stopping or cannot read the
+  // database.
   void Read(absl::AnyInvocable<void(const State*)> read);
   // Calls `done` with the scheduler's view of the cluster, at most a few seconds old. May query the
   // scheduler, which has no time limit here. While the scheduler is known to be unavailable, `done` gets its
@@ -88,12 +108,14 @@ class Coordinator {
     // Changes the state and adds to the effects, before the commit. The reply is called after the commit,
     // with its status.
     absl::AnyInvocable<Reply(db::Micros now, Effects& fx)> decide;
-    // Called instead of `decide` when the coordinator is stopping, on the posting thread. May be empty.
-    absl::AnyInvocable<void()> refuse;
+    // Called instead of `decide` with the reason: when the coordinator is stopping, on the posting thread, or when
+    // the database cannot be read. Empty for answers of the scheduler.
+    absl::AnyInvocable<void(const absl::Status&)> refuse;
     size_t weight = 1;  // number of points that the task adds to the commit
   };
+  // The times below without a clock's name are those of the steady clock.
   struct Held {
-    absl::Time until;
+    absl::Duration until;
     int64_t allocation_id;
     int node_index;
     Done<v1::SynchronizeResponse> done;
@@ -101,7 +123,7 @@ class Coordinator {
   struct OpenWatch {
     int64_t study_id;
     int64_t sent_revision = 0;
-    absl::Time not_before;
+    absl::Duration not_before;
     Watcher watcher;
   };
 
@@ -115,19 +137,23 @@ class Coordinator {
   void PostRequest(absl::AnyInvocable<T(db::Micros now, Effects& fx)> decide,
                    absl::AnyInvocable<void(T)> done, size_t weight = 1);
 
+  absl::Status Load();
   void RunCore();
-  // Waits for tasks, for `wake` or for a request to poll. Returns false when the coordinator is stopping and
-  // has no task left; else takes the tasks of one round.
-  bool TakeTasks(absl::Time wake, std::vector<Task>& tasks) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Time NextWake() const;
-  void Round(std::vector<Task> tasks);
-  void Reload();
+  // Waits for tasks, for the time of the next step or for a request to poll. Returns false when the coordinator
+  // is stopping and has no task left.
+  bool WaitForTasks() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<Task> TakeTasks() ABSL_LOCKS_EXCLUDED(mutex_);
+  void AnswerAllAsStopping();
+  // Moves the timeouts if this process, its machine or the wall clock has jumped since the last round.
+  void ObserveClocks();
+  bool ReloadChanged();
+  void RefuseAll(std::vector<Task> tasks);
   void Act(Effects& fx);
   void Poll();
   void RecordSchedulerAnswer(const absl::Status& answer, db::Micros now);
   void Answer(std::list<Held>::iterator held);
-  void AnswerHeld(const Effects& fx, absl::Time now);
-  void NotifyWatchers(absl::Time now);
+  void AnswerHeld(const Effects& fx);
+  void NotifyWatchers();
   void ForgetFinalStudies(const std::set<int64_t>& changed);
   void RunScheduler() ABSL_LOCKS_EXCLUDED(scheduler_mutex_);
   void PostToScheduler(absl::AnyInvocable<void()> job) ABSL_LOCKS_EXCLUDED(scheduler_mutex_);
@@ -142,17 +168,25 @@ class Coordinator {
   std::list<Held> held_;  // by deadline
   std::unordered_multimap<int64_t, std::list<Held>::iterator> held_by_allocation_;
   std::list<OpenWatch> watches_;
-  absl::Time last_round_ = absl::InfinitePast();
-  absl::Time next_tick_ = absl::InfinitePast();
-  absl::Time next_poll_ = absl::InfinitePast();
+  // Of the current round. Decisions use the wall clock, because rows and the scheduler do; waits use the steady clock.
+  absl::Time now_ = absl::InfinitePast();
+  absl::Duration steady_ = -absl::InfiniteDuration();
+  absl::Duration next_tick_ = -absl::InfiniteDuration();
+  absl::Duration next_poll_ = -absl::InfiniteDuration();
+  absl::Duration earliest_poll_ = -absl::InfiniteDuration();  // polls keep a minimum distance
   bool polling_ = false;
+  // Studies that a failed commit has changed in memory, until they are read from the database again, and answers of
+  // the scheduler that came meanwhile.
+  std::set<int64_t> unread_;
+  std::vector<Task> late_events_;
   absl::StatusOr<ClusterView> view_ = ClusterView();
-  absl::Time view_at_ = absl::InfinitePast();  // when view_ was answered
-  std::vector<Done<ClusterView>> viewers_;     // wait for the query in flight; empty when there is none
+  absl::Duration view_at_ = -absl::InfiniteDuration();  // when view_ was answered
+  std::vector<Done<ClusterView>> viewers_;  // wait for the query in flight; empty when there is none
 
-  // The mailbox of the core thread.
-  absl::Mutex mutex_;
-  absl::CondVar arrived_;
+  // The mailbox of the core thread. The timeouts of absl::CondVar follow the wall clock, those of
+  // std::condition_variable the steady clock.
+  std::mutex mutex_;
+  std::condition_variable arrived_;
   std::deque<Task> mailbox_ ABSL_GUARDED_BY(mutex_);
   bool poll_wanted_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -14,9 +14,9 @@ constexpr absl::Duration kViewAge = absl::Seconds(5);  // a view is reused for t
 }  // namespace
 
 void Coordinator::PollSoon() {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard lock(mutex_);
   poll_wanted_ = true;
-  arrived_.Signal();
+  arrived_.notify_one();
 }
 
 void Coordinator::Act(Effects& fx) {
@@ -30,27 +30,31 @@ void Coordinator::Act(Effects& fx) {
       });
     });
   }
-  for (std::string& token : fx.cancel) {
-    PostToScheduler([this, token = std::move(token)] {
-      if (auto s = scheduler_.Cancel(token); !s.ok()) spdlog::warn("allocation {}: {}", token, s.ToString());
+  if (!fx.cancel.empty()) {
+    PostToScheduler([this, tokens = std::move(fx.cancel)] {
+      if (auto s = scheduler_.Cancel(tokens); !s.ok()) {
+        spdlog::warn("cancelling {} jobs ({}, ...): {}; will be tried again", tokens.size(), tokens[0],
+                     s.ToString());
+      }
       PollSoon();
     });
   }
-  bool wanted;
+  bool poll = steady_ >= next_poll_;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     poll_wanted_ = poll_wanted_ || fx.poll;
-    wanted = poll_wanted_;
-    if (!polling_) poll_wanted_ = false;
+    poll = (poll || (poll_wanted_ && steady_ >= earliest_poll_)) && !polling_ && !state_.allocations.empty();
+    if (poll || state_.allocations.empty()) poll_wanted_ = false;
   }
-  if (!polling_ && !state_.allocations.empty() && (wanted || absl::Now() >= next_poll_)) Poll();
+  if (poll) Poll();
 }
 
 void Coordinator::Poll() {
   polling_ = true;
   // Polls at half the rate when no job is expected to start or end: workers report everything else.
-  next_poll_ = absl::Now() + options_.poll_interval * (lifecycle_->JobsChange() ? 1 : 2);
-  PostToScheduler([this, asked = absl::ToUnixMicros(absl::Now()), tokens = lifecycle_->JobsToPoll()] {
+  next_poll_ = steady_ + options_.poll_interval * (lifecycle_->JobsChange() ? 1 : 2);
+  earliest_poll_ = steady_ + options_.min_poll_interval;
+  PostToScheduler([this, asked = absl::ToUnixMicros(now_), tokens = lifecycle_->JobsToPoll()] {
     auto jobs = scheduler_.Poll(tokens);
     if (!jobs.ok()) spdlog::warn("the poll of the scheduler failed: {}", jobs.status().ToString());
     PostEvent([this, asked, jobs = std::move(jobs)](db::Micros now, Effects& fx) {
@@ -69,7 +73,7 @@ void Coordinator::RecordSchedulerAnswer(const absl::Status& answer, db::Micros n
   }
   if (health.since == 0) health.since = now;
   health.error = std::string(answer.message());
-  health.next_ask = state_.allocations.empty() ? 0 : absl::ToUnixMicros(next_poll_);
+  health.next_ask = state_.allocations.empty() ? 0 : absl::ToUnixMicros(now_ + (next_poll_ - steady_));
 }
 
 void Coordinator::View(Done<ClusterView> done) {
@@ -77,7 +81,7 @@ void Coordinator::View(Done<ClusterView> done) {
   Task task;
   task.decide = [this, shared](db::Micros, Effects&) -> Reply {
     return [this, shared](absl::Status) {
-      if (absl::Now() - view_at_ < kViewAge) return (*shared)(view_);
+      if (steady_ - view_at_ < kViewAge) return (*shared)(view_);
       // While there are allocations, polls go on and notice when the scheduler is back: no viewer
       // has to wait.
       if (!state_.scheduler.error.empty() && !state_.allocations.empty()) {
@@ -90,7 +94,7 @@ void Coordinator::View(Done<ClusterView> done) {
         answer.decide = [this, view = scheduler_.View()](db::Micros now, Effects&) mutable -> Reply {
           RecordSchedulerAnswer(view.status(), now);
           view_ = std::move(view);
-          view_at_ = absl::FromUnixMicros(now);
+          view_at_ = steady_;
           return [this](absl::Status) {
             for (auto& viewer : std::exchange(viewers_, {})) viewer(view_);
           };
@@ -99,7 +103,7 @@ void Coordinator::View(Done<ClusterView> done) {
       });
     };
   };
-  task.refuse = [shared] { (*shared)(Stopping()); };
+  task.refuse = [shared](const absl::Status& status) { (*shared)(status); };
   Post(std::move(task));
 }
 
@@ -109,17 +113,26 @@ void Coordinator::PostToScheduler(absl::AnyInvocable<void()> job) {
   scheduler_arrived_.Signal();
 }
 
+bool Coordinator::StepScheduler() {
+  absl::AnyInvocable<void()> job;
+  {
+    absl::MutexLock lock(&scheduler_mutex_);
+    if (scheduler_jobs_.empty()) return false;
+    job = std::move(scheduler_jobs_.front());
+    scheduler_jobs_.pop_front();
+  }
+  job();
+  return true;
+}
+
 void Coordinator::RunScheduler() {
   while (true) {
-    absl::AnyInvocable<void()> job;
     {
       absl::MutexLock lock(&scheduler_mutex_);
       while (scheduler_jobs_.empty() && !scheduler_stopping_) scheduler_arrived_.Wait(&scheduler_mutex_);
       if (scheduler_stopping_) return;  // calls that were not made are made after the restart
-      job = std::move(scheduler_jobs_.front());
-      scheduler_jobs_.pop_front();
     }
-    job();
+    StepScheduler();
   }
 }
 

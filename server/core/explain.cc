@@ -45,12 +45,18 @@ class Chain {
       : state_(state), study_(study), run_(study.runs[position]), now_(now) {}
 
   std::vector<Reason> Explain() {
+    if (!study_.row.pause_reason.empty()) {
+      return {Make(Reason::PAUSED,
+                   absl::StrCat("its study is paused: ", study_.row.pause_reason,
+                                "; repair the cause, then run `scalelab study resume ", study_.row.id, "`"),
+                   StudyName(study_.row.id))};
+    }
     const LiveAllocation* allocation = Allocation();
     if (allocation != nullptr) {
       AddAllocation(*allocation);
     } else if (state_.waiting.Contains(study_.row.id)) {
       AddQueue();
-    } else {
+    } else if (!state_.delayed.contains(study_.row.id) || !AddDelay()) {
       AddNoneWanted();
     }
     AddStudyOrder(allocation);
@@ -132,31 +138,38 @@ class Chain {
   // The study waits for an allocation, and no job has been submitted.
   void AddQueue() {
     AddIfAway();
-    reasons_.push_back(Make(Reason::COORDINATOR_CAP,
-                            absl::StrCat("no more jobs are submitted until one of the pending allocations (",
-                                         state_.pending_allocations, ") starts")));
-    const std::vector<int64_t> before = state_.waiting.Before(study_.row.id, absl::FromUnixMicros(now_));
+    const PendingQueue queue = QueueOf(study_);
+    const auto pending = state_.pending.find(queue);
+    reasons_.push_back(
+        Make(Reason::COORDINATOR_CAP,
+             absl::StrCat("no more jobs of ", queue.first, " are submitted to ",
+                          queue.second.empty() ? "the default partition" : "partition " + queue.second,
+                          " until one of the pending ones (",
+                          pending == state_.pending.end() ? 0 : pending->second, ") starts")));
+    const std::vector<int64_t> before = state_.waiting.Before(study_.row.id);
     if (before.empty()) return;
     const LiveStudy& first = *state_.study(before.front());
-    std::string message = absl::StrCat(StudyName(first.row.id), " (", first.row.name, ") of ",
-                                       first.row.owner, " goes first: ", Why(first));
+    const std::string why =
+        first.row.priority > study_.row.priority
+            ? absl::StrCat("its priority ", first.row.priority, " is higher than ", study_.row.priority)
+            : "it was submitted earlier";
+    std::string message = absl::StrCat(StudyName(first.row.id), " (", first.row.name, ") goes first: ", why);
     if (before.size() > 1) absl::StrAppend(&message, "; then ", before.size() - 1, " more");
     reasons_.push_back(Make(Reason::BEHIND_STUDY, std::move(message), StudyName(first.row.id)));
   }
 
-  // Returns why `other` is ahead in the queue.
-  std::string Why(const LiveStudy& other) const {
-    if (other.row.priority > study_.row.priority) {
-      return absl::StrCat("its priority ", other.row.priority, " is higher than ", study_.row.priority);
-    }
-    const absl::Time now = absl::FromUnixMicros(now_);
-    const double theirs = state_.waiting.Usage(other.row.owner, now);
-    const double ours = state_.waiting.Usage(study_.row.owner, now);
-    if (theirs < ours) {
-      return absl::StrFormat("%s has used less lately, %.3g against %.3g core-hours", other.row.owner,
-                             theirs / 3600, ours / 3600);
-    }
-    return "it was submitted earlier";
+  // Earlier allocations ended before they served an attempt; the next one is made later.
+  bool AddDelay() {
+    const bool per_run = study_.spec.allocation() == v1::StudySpec::PER_RUN;
+    const auto failed = study_.failed_allocations.find(per_run ? run_.id : 0);
+    if (failed == study_.failed_allocations.end()) return false;
+    const auto& [count, retry_at, reason] = failed->second;
+    reasons_.push_back(TriedAgain(
+        Make(Reason::RETRY, absl::StrCat(count == 1 ? "its last allocation"
+                                                    : absl::StrCat("its last ", count, " allocations"),
+                                         " ended before an attempt began", Because(reason))),
+        retry_at, now_));
+    return true;
   }
 
   // The study may not have another allocation: it has as many as it may, or one that is ending.

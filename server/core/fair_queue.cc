@@ -6,55 +6,54 @@
 
 namespace scalelab::server {
 
-void FairQueue::Add(int64_t study, int priority, const std::string& owner) {
-  if (!where_.emplace(study, std::make_pair(priority, owner)).second) return;
-  by_priority_[priority][owner].insert(study);
+void FairQueue::Add(int64_t study, int priority, const std::string& owner, const std::string& partition) {
+  if (!where_.emplace(study, Place{priority, owner, partition}).second) return;
+  by_priority_[priority][owner][partition].insert(study);
 }
 
 void FairQueue::Remove(int64_t study) {
   const auto it = where_.find(study);
   if (it == where_.end()) return;
-  const auto& [priority, owner] = it->second;
+  const auto& [priority, owner, partition] = it->second;
   Owners& owners = by_priority_[priority];
-  owners[owner].erase(study);
-  if (owners[owner].empty()) owners.erase(owner);
+  Partitions& partitions = owners[owner];
+  partitions[partition].erase(study);
+  if (partitions[partition].empty()) partitions.erase(partition);
+  if (partitions.empty()) owners.erase(owner);
   if (owners.empty()) by_priority_.erase(priority);
   where_.erase(it);
 }
 
-std::optional<int64_t> FairQueue::Next(absl::Time now) const {
-  if (by_priority_.empty()) return std::nullopt;
-  const Owners& owners = by_priority_.begin()->second;
-  const std::set<int64_t>* best = nullptr;
-  double least = 0;
-  for (const auto& [owner, studies] : owners) {
-    const double usage = Usage(owner, now);
-    if (best == nullptr || usage < least || (usage == least && *studies.begin() < *best->begin())) {
-      best = &studies;
-      least = usage;
+std::optional<int64_t> FairQueue::Next(absl::Time now, const MayStart& may_start) const {
+  for (const auto& [priority, owners] : by_priority_) {
+    std::optional<std::pair<double, int64_t>> best;  // usage, study
+    for (const auto& [owner, partitions] : owners) {
+      for (const auto& [partition, studies] : partitions) {
+        if (may_start && !may_start(owner, partition)) continue;
+        const std::pair candidate(Usage(owner, now), *studies.begin());
+        if (!best || candidate < *best) best = candidate;
+      }
     }
+    if (best) return best->second;
   }
-  return *best->begin();
+  return std::nullopt;
 }
 
-std::vector<int64_t> FairQueue::Before(int64_t study, absl::Time now) const {
+std::vector<int64_t> FairQueue::Before(int64_t study) const {
   std::vector<int64_t> before;
   const auto it = where_.find(study);
   if (it == where_.end()) return before;
-  const auto& [priority, owner] = it->second;
-  const std::pair own(Usage(owner, now), study);
+  const auto& [priority, owner, partition] = it->second;
   for (const auto& [p, owners] : by_priority_) {
     if (p < priority) break;
-    std::vector<std::pair<double, int64_t>> places;  // by usage, then first come
-    for (const auto& [other, studies] : owners) {
-      const double usage = Usage(other, now);
-      for (const int64_t id : studies) {
-        if (p == priority && std::pair(usage, id) >= own) break;
-        places.emplace_back(usage, id);
-      }
+    const auto partitions = owners.find(owner);
+    if (partitions == owners.end()) continue;
+    const auto studies = partitions->second.find(partition);
+    if (studies == partitions->second.end()) continue;
+    for (const int64_t id : studies->second) {
+      if (p == priority && id >= study) break;
+      before.push_back(id);
     }
-    std::sort(places.begin(), places.end());
-    for (const auto& place : places) before.push_back(place.second);
   }
   return before;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -20,16 +21,18 @@ class FairQueue {
   explicit FairQueue(absl::Duration half_life = absl::Hours(24 * 7)) : half_life_(half_life) {}
 
   // Add does nothing when the study is in the queue, Remove when it is not.
-  void Add(int64_t study, int priority, const std::string& owner);
+  void Add(int64_t study, int priority, const std::string& owner, const std::string& partition = "");
   void Remove(int64_t study);
   bool Contains(int64_t study) const { return where_.contains(study); }
   size_t size() const { return where_.size(); }
 
-  // Returns the first study without removing it, or nothing when the queue is empty.
-  std::optional<int64_t> Next(absl::Time now) const;
-  // Returns the studies ahead of `study`, in order, as if usage did not change meanwhile. Takes time
-  // proportional to the length of the queue; meant for explanations.
-  std::vector<int64_t> Before(int64_t study, absl::Time now) const;
+  // Returns the first study whose owner and partition `may_start` allows, without removing it; nothing if there
+  // is none.
+  using MayStart = std::function<bool(const std::string& owner, const std::string& partition)>;
+  std::optional<int64_t> Next(absl::Time now, const MayStart& may_start = {}) const;
+  // Returns the studies of the same owner and partition that are ahead of `study`, in order. Takes time proportional
+  // to their number; meant for explanations.
+  std::vector<int64_t> Before(int64_t study) const;
 
   // Adds to the usage of `owner`, in core-seconds.
   void Charge(const std::string& owner, double core_seconds, absl::Time now);
@@ -40,11 +43,16 @@ class FairQueue {
     double core_seconds = 0;
     absl::Time at;
   };
-  using Owners = std::map<std::string, std::set<int64_t>>;
+  struct Place {
+    int priority;
+    std::string owner, partition;
+  };
+  using Partitions = std::map<std::string, std::set<int64_t>>;
+  using Owners = std::map<std::string, Partitions>;
 
   absl::Duration half_life_;
   std::map<int, Owners, std::greater<>> by_priority_;
-  std::unordered_map<int64_t, std::pair<int, std::string>> where_;
+  std::unordered_map<int64_t, Place> where_;
   std::unordered_map<std::string, Used> used_;
 };
 

@@ -1,6 +1,7 @@
 #include "server/core/lifecycle.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,7 +24,7 @@ absl::Status RequestIdReused(const std::string& request_id, int64_t study_id) {
 absl::StatusOr<int64_t> Lifecycle::Submit(NewStudy study, db::Micros now, Effects& fx) {
   db::StudyRow& row = study.state->row;
   if (!row.request_id.empty()) {
-    const std::string key = absl::StrCat(row.owner, "\n", row.request_id);
+    const auto key = std::pair(row.owner, row.request_id);
     const size_t content = std::hash<std::string>()(row.spec);
     const auto [it, fresh] = state_.requests.emplace(key, std::pair(state_.last_study_id + 1, content));
     if (!fresh) {
@@ -59,7 +60,7 @@ absl::StatusOr<int64_t> Lifecycle::Submit(NewStudy study, db::Micros now, Effect
   study.state->counts[static_cast<int>(db::RunState::kQueued)] = row.runs;
   LiveStudy& kept = *study.state;
   state_.studies.emplace(row.id, std::move(study.state));
-  UpdateWaiting(kept);
+  UpdateWaiting(kept, now);
   fx.changed_studies.insert(kept.row.id);
   return kept.row.id;
 }
@@ -77,7 +78,7 @@ absl::Status Lifecycle::CancelStudy(int64_t study_id, db::Micros now, Effects& f
     if (LiveAttempt* attempt = state_.attempt(allocation.attempt_id)) {
       StopAttempt(*attempt, now, fx);
     } else {
-      Release(allocation, "the study was cancelled", fx);
+      Release(allocation, "the study was cancelled", now, fx);
     }
   }
   UpdateStudy(*study, now, fx);
@@ -92,6 +93,10 @@ absl::Status Lifecycle::CancelRun(int64_t study_id, int64_t run_id, db::Micros n
   if (run == study->runs.end() || IsFinal(run->state)) return absl::OkStatus();
   if (run->state == db::RunState::kQueued) {
     SetRunState(*study, run->position, db::RunState::kCancelled, now, fx);
+    for (const int64_t id : study->allocations) {
+      LiveAllocation& allocation = *state_.allocation(id);
+      if (allocation.row.run_id == run_id) Release(allocation, "its run was cancelled", now, fx);
+    }
     UpdateStudy(*study, now, fx);
     return absl::OkStatus();
   }
@@ -109,21 +114,22 @@ absl::Status Lifecycle::DeleteStudy(int64_t study_id, Effects& fx) {
                      absl::StrCat("studies/", study_id, " is not over; cancel it first"));
   }
   fx.batch.deleted_studies.push_back(study_id);
+  ++state_.final_changes;
   return absl::OkStatus();
 }
 
 void Lifecycle::Tick(db::Micros now, Effects& fx) {
   for (const auto& [id, allocation] : state_.allocations) {
     if (allocation->row.state == db::AllocationState::kIntended && !allocation->submitted &&
-        allocation->retry_at <= now) {
-      allocation->submitted = true;
-      fx.submit.push_back(RequestOf(*allocation));
+        !allocation->cancel_sent && allocation->retry_at <= now) {
+      SubmitJob(*allocation, fx);
     }
     CancelIfSilent(*allocation, now, fx);
+    Charge(*allocation, now);
     LiveAttempt* attempt = state_.attempt(allocation->attempt_id);
     if (attempt != nullptr && attempt->row.state == db::AttemptState::kStopping && !allocation->cancel_sent &&
         now - attempt->stopping_since > options_.stop_timeout) {
-      EndJob(*allocation, fx);
+      EndJob(*allocation, now, fx);
     }
     // The scheduler has not answered in time: the worker's report alone decides.
     if (attempt != nullptr && attempt->held_since != 0 && allocation->leaving_since == 0 &&
@@ -131,6 +137,11 @@ void Lifecycle::Tick(db::Micros now, Effects& fx) {
       Conclude(*allocation, *attempt, now, fx);
     }
   }
+  for (const auto& [id, study] : state_.studies) {
+    if (study->spec.limits().gpu_hours() > 0) EnforceGpuLimit(*study, now, fx);
+  }
+  const std::vector<int64_t> delayed(state_.delayed.begin(), state_.delayed.end());
+  for (const int64_t id : delayed) UpdateWaiting(*state_.study(id), now);
   Plan(now, fx);
 }
 
@@ -148,35 +159,40 @@ void Lifecycle::CancelIfSilent(LiveAllocation& allocation, db::Micros now, Effec
       row.reason =
           absl::StrCat("its worker on ", worker->second.node, " was silent for ", silence / 1'000'000, " s");
     } else {
-      if (now <= std::max(row.started + options_.start_timeout,
-                          allocation.listening_since + options_.worker_timeout)) {
-        continue;
-      }
+      if (now - allocation.listening_since <= options_.worker_timeout) continue;
       row.reason = absl::StrCat("no report from ", row.nodes - static_cast<int>(allocation.workers.size()),
                                 " of its ", row.nodes, " workers");
     }
     fx.batch.allocations.push_back(row);
-    EndJob(allocation, fx);
+    EndJob(allocation, now, fx);
     return;
   }
 }
 
-// Returns whether one of the allocation's workers has reported within the worker timeout. Such an allocation
-// is not over, even if the scheduler does not list its job.
+// Returns whether one of the allocation's workers has reported recently. Such an allocation is not over, even if
+// the scheduler does not list its job.
 bool Lifecycle::HasRecentReport(const LiveAllocation& allocation, db::Micros now) const {
   return std::any_of(allocation.workers.begin(), allocation.workers.end(), [&](const auto& worker) {
-    return now - worker.second.last_seen <= options_.worker_timeout;
+    return now - worker.second.last_seen <= options_.recent_report;
   });
 }
 
-void Lifecycle::ExtendTimeouts(db::Micros gap) {
+void Lifecycle::MoveTimeouts(db::Micros gap) {
   for (const auto& [id, allocation] : state_.allocations) {
-    allocation->listening_since += gap;
+    for (db::Micros* time :
+         {&allocation->listening_since, &allocation->retry_at, &allocation->cancel_again_at}) {
+      if (*time != 0) *time += gap;
+    }
     for (auto& [node, worker] : allocation->workers) worker.last_seen += gap;
   }
   for (const auto& [id, attempt] : state_.attempts) {
     if (attempt->held_since != 0) attempt->held_since += gap;
     if (attempt->stopping_since != 0) attempt->stopping_since += gap;
+  }
+  for (const auto& [id, study] : state_.studies) {
+    for (auto& [run, failed] : study->failed_allocations) {
+      if (failed.retry_at != 0) failed.retry_at += gap;
+    }
   }
 }
 
@@ -194,7 +210,7 @@ void Lifecycle::SetRunState(LiveStudy& study, int position, db::RunState to, db:
   if (run.state == db::RunState::kQueued) study.queued.erase(position);
   if (to == db::RunState::kQueued) study.queued.insert(position);
   run.state = to;
-  if (IsFinal(to)) run.finished = now;
+  run.finished = IsFinal(to) ? now : 0;
   fx.batch.runs.push_back(run);
   ++study.revision;
   fx.changed_studies.insert(study.row.id);
@@ -202,7 +218,7 @@ void Lifecycle::SetRunState(LiveStudy& study, int position, db::RunState to, db:
 
 void Lifecycle::UpdateStudy(LiveStudy& study, db::Micros now, Effects& fx) {
   using db::RunState;
-  UpdateWaiting(study);
+  UpdateWaiting(study, now);
   const auto count = [&](RunState s) { return study.counts[static_cast<int>(s)]; };
   if (count(RunState::kQueued) + count(RunState::kRunning) > 0) return;
   study.row.state = study.row.cancel_requested && count(RunState::kCancelled) > 0 ? db::StudyState::kCancelled
@@ -215,11 +231,15 @@ void Lifecycle::UpdateStudy(LiveStudy& study, db::Micros now, Effects& fx) {
   fx.changed_studies.insert(study.row.id);
   state_.waiting.Remove(study.row.id);
   for (const int64_t id : std::vector<int64_t>(study.allocations.begin(), study.allocations.end())) {
-    Release(*state_.allocation(id), "the study is over", fx);
+    Release(*state_.allocation(id), "the study is over", now, fx);
   }
 }
 
-void Lifecycle::UpdateWaiting(LiveStudy& study) {
+void Lifecycle::UpdateQueue(db::Micros now) {
+  for (const auto& [id, study] : state_.studies) UpdateWaiting(*study, now);
+}
+
+void Lifecycle::UpdateWaiting(LiveStudy& study, db::Micros now) {
   size_t serving = 0;
   for (const int64_t id : study.allocations) serving += Serves(*state_.allocation(id)) ? 1 : 0;
   const bool per_run = study.spec.allocation() == v1::StudySpec::PER_RUN;
@@ -232,11 +252,36 @@ void Lifecycle::UpdateWaiting(LiveStudy& study) {
   }
   const int cap = study.spec.limits().concurrent_allocations();
   if (cap > 0) wanted = std::min(wanted, static_cast<size_t>(cap));
-  if (!study.queued.empty() && serving < wanted && !study.row.cancel_requested) {
-    state_.waiting.Add(study.row.id, study.row.priority, study.row.owner);
+  const bool needed = !study.queued.empty() && serving < wanted && !study.row.cancel_requested &&
+                      study.row.pause_reason.empty();
+  const bool now_possible = needed && NextAllocation(study, now).has_value();
+  if (now_possible) {
+    state_.waiting.Add(study.row.id, study.row.priority, study.row.owner, study.spec.resources().partition());
   } else {
     state_.waiting.Remove(study.row.id);
   }
+  if (needed && !now_possible) {
+    state_.delayed.insert(study.row.id);
+  } else {
+    state_.delayed.erase(study.row.id);
+  }
+}
+
+std::optional<int64_t> Lifecycle::NextAllocation(const LiveStudy& study, db::Micros now) const {
+  const auto may_start = [&](int64_t run_id) {
+    const auto failed = study.failed_allocations.find(run_id);
+    return failed == study.failed_allocations.end() || failed->second.retry_at <= now;
+  };
+  if (study.spec.allocation() != v1::StudySpec::PER_RUN) {
+    return may_start(0) ? std::optional<int64_t>(0) : std::nullopt;
+  }
+  std::set<int64_t> served;
+  for (const int64_t id : study.allocations) served.insert(state_.allocation(id)->row.run_id);
+  for (const int position : study.queued) {
+    const int64_t run_id = study.runs[position].id;
+    if (!served.contains(run_id) && may_start(run_id)) return run_id;
+  }
+  return std::nullopt;
 }
 
 }  // namespace scalelab::server

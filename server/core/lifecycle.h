@@ -26,17 +26,25 @@ namespace scalelab::server {
 
 struct LifecycleOptions {
   std::string runs_dir;  // attempt directories are <runs_dir>/<study>/<run>/<token>
-  // Silence of a worker after which its allocation is cancelled.
-  db::Micros worker_timeout = 30'000'000;
-  // Time from the start of an allocation in which each of its workers must report.
-  db::Micros start_timeout = 120'000'000;
+  // Silence of a worker after which its allocation is cancelled, although the scheduler does not report the end
+  // of its job. Long, because a worker may be silent for other reasons than its end: a network or a file system
+  // that hangs. While the job is suspended, no time passes.
+  db::Micros worker_timeout = 900'000'000;
+  // A worker that has reported within this time is alive, even if the scheduler does not list its job.
+  db::Micros recent_report = 30'000'000;
   // Time in which the scheduler must report whether the job of an interrupted attempt continues.
   db::Micros hold_timeout = 10'000'000;
   // Time after which the allocation of an attempt that does not stop is cancelled.
   db::Micros stop_timeout = 20'000'000;
-  // Limit of allocations that are submitted and have not started. With more of them, the scheduler's order
-  // would replace the fair queue's.
+  // Limit of allocations of one owner and partition that are submitted and have not started. With more of them,
+  // the scheduler's order would replace the fair queue's.
   int max_pending_allocations = 4;
+  // Number of allocations in a row that end before they serve an attempt, after which their runs fail.
+  int max_failed_allocations = 8;
+  // Number of attempts in a row that end with STORAGE_ERROR, after which their study is paused.
+  int max_storage_errors = 3;
+  // A study is paused when its first runs, as many as this, have all failed with the same cause.
+  int same_failures = 5;
   std::function<std::string()> new_token;  // returns a new UUID at each call
   // Returns the framework environment of an engine, or nothing for an engine without one. If the function is
   // not set, no engine has one. Never blocks.
@@ -73,15 +81,26 @@ class Lifecycle {
   absl::Status CancelRun(int64_t study_id, int64_t run_id, db::Micros now, Effects& fx);
   // Returns FAILED_PRECONDITION if the study is not final.
   absl::Status DeleteStudy(int64_t study_id, Effects& fx);
+  // Queues runs again that have failed: `run_id`, which may also be cancelled, or all if it is 0. Their earlier
+  // attempts no longer count for the limit of retries. `final_study` is the study as the database has it, for the
+  // case that it is not live; `final_changes` is State::final_changes from before it was read. Returns ABORTED if
+  // such a change came in between, FAILED_PRECONDITION if no run has failed.
+  absl::Status Retry(int64_t study_id, int64_t run_id, std::unique_ptr<LiveStudy> final_study,
+                     int64_t final_changes, db::Micros now, Effects& fx);
+  // Ends the pause of a study; does nothing if it is not paused.
+  absl::Status ResumeStudy(int64_t study_id, db::Micros now, Effects& fx);
 
-  // Records what a worker reports about its node. Returns UNAUTHENTICATED if the allocation is over.
+  // Records what a worker reports about its node. Returns UNAUTHENTICATED if the allocation is over,
+  // INVALID_ARGUMENT if it has no node of this index.
   absl::Status Observe(const std::string& allocation_token, const v1::SynchronizeRequest& request,
                        db::Micros now, Effects& fx);
   // Returns the desired state of the worker of this node.
   v1::SynchronizeResponse Desired(const LiveAllocation& allocation, int node_index) const;
 
-  // Takes parts of event files. Returns one outcome for each part, in order.
-  std::vector<v1::ReportEventsResponse::Stream> Ingest(std::vector<ParsedBatch> batches, Effects& fx);
+  // Takes parts of event files from a worker of an allocation. Returns one outcome for each part, in order: FENCED
+  // for an attempt that is over or belongs to another allocation.
+  std::vector<v1::ReportEventsResponse::Stream> Ingest(const std::string& allocation_token,
+                                                       std::vector<ParsedBatch> batches, Effects& fx);
 
   // Records the scheduler's answer to a submit.
   void JobSubmitted(const std::string& token, const absl::StatusOr<std::string>& external_id, db::Micros now,
@@ -93,9 +112,11 @@ class Lifecycle {
   void Tick(db::Micros now, Effects& fx);
   // Makes allocations for waiting studies; cheap when there are none.
   void Plan(db::Micros now, Effects& fx);
-  // Extends all timeouts by `gap`, in which the coordinator itself was suspended and workers
-  // could not report.
-  void ExtendTimeouts(db::Micros gap);
+  // Puts all studies that need an allocation into the queue. Call it after the state was loaded.
+  void UpdateQueue(db::Micros now);
+  // Moves all timeouts by `gap`: time in which the coordinator was suspended and workers could not report, or by
+  // which the wall clock was set (negative: backwards).
+  void MoveTimeouts(db::Micros gap);
   // Returns the tokens of the jobs to poll.
   std::vector<std::string> JobsToPoll() const;
   // Returns whether a job is expected to start or end soon, so that polls should be frequent.
@@ -103,13 +124,27 @@ class Lifecycle {
 
  private:
   JobRequest RequestOf(const LiveAllocation& allocation) const;
+  void SubmitJob(LiveAllocation& allocation, Effects& fx);
   void SetRunState(LiveStudy& study, int position, db::RunState to, db::Micros now, Effects& fx);
   void UpdateStudy(LiveStudy& study, db::Micros now, Effects& fx);
-  void UpdateWaiting(LiveStudy& study);
+  void UpdateWaiting(LiveStudy& study, db::Micros now);
+  // Returns the run that the study's next allocation is for (0: all its runs), or nothing if none may be made now.
+  std::optional<int64_t> NextAllocation(const LiveStudy& study, db::Micros now) const;
+  void LeavePending(LiveAllocation& allocation);
+  // Charges the owner for the time that the allocation has been held.
+  void Charge(LiveAllocation& allocation, db::Micros now);
+  void EnforceGpuLimit(LiveStudy& study, db::Micros now, Effects& fx);
+  void Pause(LiveStudy& study, std::string reason, db::Micros now, Effects& fx);
+  void PauseIfAllFail(LiveStudy& study, db::Cause cause, const std::string& message, db::Micros now,
+                      Effects& fx);
+  void CountFailedAllocation(LiveStudy& study, int64_t run_id, db::Cause cause, const std::string& reason,
+                             db::Micros now, Effects& fx);
   void Assign(LiveAllocation& allocation, db::Micros now, Effects& fx);
   int Choose(const LiveStudy& study, const LiveAllocation& allocation, db::Micros now) const;
   void ObserveAttempt(LiveAllocation& allocation, const WorkerState& worker,
                       const v1::SynchronizeRequest& request, db::Micros now, Effects& fx);
+  void EndAttemptElsewhere(const LiveAllocation& allocation, const v1::SynchronizeRequest& request,
+                           db::Micros now, Effects& fx);
   void Conclude(LiveAllocation& allocation, LiveAttempt& attempt, db::Micros now, Effects& fx);
   void CancelIfSilent(LiveAllocation& allocation, db::Micros now, Effects& fx);
   bool HasRecentReport(const LiveAllocation& allocation, db::Micros now) const;
@@ -117,11 +152,13 @@ class Lifecycle {
   void EndAttempt(LiveAttempt& attempt, db::AttemptState state, db::Cause cause, std::string message,
                   db::Micros now, Effects& fx);
   void StopAttempt(LiveAttempt& attempt, db::Micros now, Effects& fx);
-  void Release(LiveAllocation& allocation, const std::string& reason, Effects& fx);
-  void EndJob(LiveAllocation& allocation, Effects& fx);
+  void Release(LiveAllocation& allocation, const std::string& reason, db::Micros now, Effects& fx);
+  void EndJob(LiveAllocation& allocation, db::Micros now, Effects& fx);
   void EndAllocation(LiveAllocation& allocation, db::Cause cause, const std::string& reason, db::Micros now,
                      Effects& fx);
-  void FailQueued(LiveStudy& study, const std::string& message, db::Micros now, Effects& fx);
+  // Fails the queued run, or all queued runs of the study if `run_id` is 0.
+  void FailQueued(LiveStudy& study, int64_t run_id, db::Cause cause, const std::string& message,
+                  db::Micros now, Effects& fx);
   void Wake(LiveAllocation& allocation, Effects& fx);
 
   const LifecycleOptions options_;

@@ -33,14 +33,21 @@ void Lifecycle::Assign(LiveAllocation& allocation, db::Micros now, Effects& fx) 
   // Every node needs its worker, which follows the event files of the node's ranks.
   if (static_cast<int>(allocation.workers.size()) < allocation.row.nodes) return;
   LiveStudy* study = state_.study(allocation.row.study_id);
-  const int position = study == nullptr ? -1 : Choose(*study, allocation, now);
+  const bool paused = study != nullptr && !study->row.pause_reason.empty();
+  const int position = study == nullptr || paused ? -1 : Choose(*study, allocation, now);
+  if (paused) {
+    Release(allocation, "the study is paused", now, fx);
+    return;
+  }
   if (position < 0) {
     const bool too_late = study != nullptr && !study->queued.empty() && allocation.row.run_id == 0;
-    Release(allocation, too_late ? "no queued run would end before its time limit" : "no run is queued", fx);
-    if (study != nullptr) UpdateWaiting(*study);
+    Release(allocation, too_late ? "no queued run would end before its time limit" : "no run is queued", now,
+            fx);
+    if (study != nullptr) UpdateWaiting(*study, now);
     return;
   }
   ++allocation.served;
+  study->failed_allocations.erase(allocation.row.run_id);
 
   const CellState& cell = study->cells[study->cell_of[position]];
   db::RunRow& run = study->runs[position];
@@ -117,12 +124,6 @@ void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause 
   if (const auto nodes = NodesOf(attempt); !nodes.empty()) {
     fx.batch.provenance.push_back({attempt.row.id, ProvenanceJson(nodes)});
   }
-  const CellState& cell = study.cells[study.cell_of[attempt.position]];
-  state_.waiting.Charge(study.row.owner,
-                        1e-6 * static_cast<double>(now - attempt.row.assigned) * cell.spec.ranks() *
-                            std::max(1, cell.spec.cpus_per_rank()),
-                        absl::FromUnixMicros(now));
-
   run.cause = cause;
   run.message = message;
   if (to == db::AttemptState::kSucceeded) {
@@ -133,16 +134,28 @@ void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause 
     SetRunState(study, attempt.position, db::RunState::kSucceeded, now, fx);
   } else if (to == db::AttemptState::kCancelled || study.row.cancel_requested) {
     SetRunState(study, attempt.position, db::RunState::kCancelled, now, fx);
-  } else if (run.attempts <= study.spec.retry().max() &&
+  } else if (cause == db::Cause::kStorageError) {
+    // Not the run's fault, and the next run would fail the same way.
+    ++run.uncounted;
+    run.message = absl::StrCat("attempt ", run.attempts, " failed (", message, "); it will be tried again");
+    SetRunState(study, attempt.position, db::RunState::kQueued, now, fx);
+  } else if (run.attempts - run.uncounted <= study.spec.retry().max() &&
              (attempt.cut_short || Retries(study.spec.retry(), cause))) {
     run.message = absl::StrCat("attempt ", run.attempts, " failed (", message, "); it will be tried again");
     SetRunState(study, attempt.position, db::RunState::kQueued, now, fx);
   } else {
     SetRunState(study, attempt.position, db::RunState::kFailed, now, fx);
+    PauseIfAllFail(study, cause, message, now, fx);
+  }
+  study.storage_errors = cause == db::Cause::kStorageError ? study.storage_errors + 1 : 0;
+  if (study.storage_errors >= options_.max_storage_errors) {
+    Pause(study,
+          absl::StrCat(study.storage_errors, " attempts in a row could not write their files: ", message),
+          now, fx);
   }
   if (LiveAllocation* allocation = state_.allocation(attempt.row.allocation_id)) {
     allocation->attempt_id = 0;
-    if (study.row.cancel_requested) Release(*allocation, "the study was cancelled", fx);
+    if (study.row.cancel_requested) Release(*allocation, "the study was cancelled", now, fx);
     Wake(*allocation, fx);
   }
   state_.attempt_by_token.erase(attempt.row.token);

@@ -1,10 +1,10 @@
 // The part of Lifecycle that handles jobs of the scheduler: which to submit, and how they end.
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/core/backoff.h"
 #include "server/core/job_request.h"
 #include "server/core/lifecycle.h"
 
@@ -16,6 +16,10 @@ namespace {
 // rather than late.
 constexpr db::Micros kWarningSlack = 45'000'000;
 
+constexpr BackoffLimits kSubmitAgain{5'000'000, 300'000'000};
+constexpr BackoffLimits kCancelAgain{5'000'000, 300'000'000};
+constexpr BackoffLimits kAllocateAgain{1'000'000, 300'000'000};
+
 }  // namespace
 
 db::Micros EndMargin(const LiveAllocation& allocation) {
@@ -24,25 +28,29 @@ db::Micros EndMargin(const LiveAllocation& allocation) {
 }
 
 void Lifecycle::Plan(db::Micros now, Effects& fx) {
-  while (state_.pending_allocations < options_.max_pending_allocations) {
-    const auto next = state_.waiting.Next(absl::FromUnixMicros(now));
-    if (!next) return;
+  const auto may_start = [this](const std::string& owner, const std::string& partition) {
+    const auto pending = state_.pending.find({owner, partition});
+    return pending == state_.pending.end() || pending->second < options_.max_pending_allocations;
+  };
+  while (const auto next = state_.waiting.Next(absl::FromUnixMicros(now), may_start)) {
     LiveStudy& study = *state_.study(*next);
+    const std::optional<int64_t> run = NextAllocation(study, now);
+    if (!run) {  // the clock was set back to before the time of its next try
+      UpdateWaiting(study, now);
+      continue;
+    }
+    const int64_t run_id = *run;
     auto allocation = std::make_unique<LiveAllocation>();
     db::AllocationRow& row = allocation->row;
     row.id = ++state_.last_allocation_id;
     row.token = options_.new_token();
     row.study_id = study.row.id;
+    row.run_id = run_id;
     AllocationShape shape = study.shape;
-    if (study.spec.allocation() == v1::StudySpec::PER_RUN) {
-      std::set<int64_t> served;
-      for (const int64_t id : study.allocations) served.insert(state_.allocation(id)->row.run_id);
-      for (const int position : study.queued) {
-        if (served.contains(study.runs[position].id)) continue;
-        row.run_id = study.runs[position].id;
-        shape = ShapeOf(study.cells[study.cell_of[position]].spec, study.spec.resources());
-        break;
-      }
+    for (const int position : study.queued) {
+      if (study.runs[position].id != run_id) continue;
+      shape = ShapeOf(study.cells[study.cell_of[position]].spec, study.spec.resources());
+      break;
     }
     row.nodes = shape.nodes;
     row.ranks_per_node = shape.ranks_per_node;
@@ -50,15 +58,21 @@ void Lifecycle::Plan(db::Micros now, Effects& fx) {
     row.gpus_per_rank = shape.gpus_per_rank;
     row.created = now;
     allocation->generation = ++state_.last_generation;
-    allocation->submitted = true;
-    ++state_.pending_allocations;
+    allocation->queue = QueueOf(study);
+    ++state_.pending[allocation->queue];
     study.allocations.insert(row.id);
     fx.batch.allocations.push_back(row);
-    fx.submit.push_back(RequestOf(*allocation));
+    SubmitJob(*allocation, fx);
     state_.allocation_by_token[row.token] = row.id;
     state_.allocations.emplace(row.id, std::move(allocation));
-    UpdateWaiting(study);
+    UpdateWaiting(study, now);
   }
+}
+
+void Lifecycle::SubmitJob(LiveAllocation& allocation, Effects& fx) {
+  allocation.submitted = true;
+  allocation.submitting = true;
+  fx.submit.push_back(RequestOf(allocation));
 }
 
 JobRequest Lifecycle::RequestOf(const LiveAllocation& allocation) const {
@@ -75,9 +89,11 @@ void Lifecycle::JobSubmitted(const std::string& token, const absl::StatusOr<std:
   const auto it = state_.allocation_by_token.find(token);
   if (it == state_.allocation_by_token.end()) return;
   LiveAllocation& allocation = *state_.allocation(it->second);
+  allocation.submitting = false;
   if (external_id.ok()) {
     allocation.row.external_id = *external_id;
     allocation.row.reason.clear();  // it may be that of an earlier refusal
+    allocation.refusals = 0;
     if (allocation.row.state == db::AllocationState::kIntended)
       allocation.row.state = db::AllocationState::kPending;
     fx.batch.allocations.push_back(allocation.row);
@@ -86,14 +102,18 @@ void Lifecycle::JobSubmitted(const std::string& token, const absl::StatusOr<std:
   const std::string reason(external_id.status().message());
   if (absl::IsInvalidArgument(external_id.status()) || absl::IsPermissionDenied(external_id.status())) {
     LiveStudy* study = state_.study(allocation.row.study_id);
+    const int64_t run_id = allocation.row.run_id;
     EndAllocation(allocation, db::Cause::kLaunchError, reason, now, fx);
-    if (study != nullptr)
-      FailQueued(*study, absl::StrCat("the scheduler refused the job: ", reason), now, fx);
+    if (study != nullptr) {
+      FailQueued(*study, run_id, db::Cause::kLaunchError,
+                 absl::StrCat("the scheduler refused the job: ", reason), now, fx);
+    }
     return;
   }
-  // A temporary error: record it, and submit again.
+  // A temporary error, such as a limit of the user: record it, and submit again later. This has no end, because
+  // nothing is wrong with the runs; `explain` shows the reason.
   allocation.submitted = false;
-  allocation.retry_at = now + 5'000'000;
+  allocation.retry_at = now + Backoff(++allocation.refusals, kSubmitAgain, token);
   allocation.row.reason = reason;
   fx.batch.allocations.push_back(allocation.row);
 }
@@ -109,7 +129,7 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
     if (job.state == JobState::kPending || job.state == JobState::kRunning) {
       const bool starts = job.state == JobState::kRunning && Waits(row.state);
       if (starts) {
-        if (!allocation.cancel_sent) --state_.pending_allocations;
+        LeavePending(allocation);
         row.state = db::AllocationState::kRunning;
         row.started = now;
         allocation.listening_since = now;
@@ -125,7 +145,12 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
         fx.batch.allocations.push_back(row);
       }
       allocation.ending = job.ending;
-      if (allocation.cancel_sent) fx.cancel.push_back(row.token);  // an earlier cancel may have failed
+      // An earlier cancel may have failed, and a job that is being ended stays in the list for some time.
+      if (allocation.cancel_sent && now >= allocation.cancel_again_at) EndJob(allocation, now, fx);
+      if (job.suspended) {
+        for (auto& [node, worker] : allocation.workers) worker.last_seen = now;
+        allocation.listening_since = now;
+      }
       LiveAttempt* attempt = state_.attempt(allocation.attempt_id);
       if (attempt != nullptr && attempt->held_since != 0 && attempt->held_since <= asked &&
           !allocation.ending && allocation.leaving_since == 0) {
@@ -133,11 +158,13 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
         Assign(allocation, now, fx);
       }
     } else if (job.state == JobState::kUnknown && Waits(row.state)) {
-      if (allocation.cancel_sent) {
+      if (allocation.submitting) {
+        // The scheduler may accept the job after this answer: wait for that of the submit.
+      } else if (allocation.cancel_sent) {
         EndAllocation(allocation, db::Cause::kAllocationCancelled, "cancelled before it began", now, fx);
       } else if (allocation.retry_at <= now) {
-        allocation.submitted = true;
-        fx.submit.push_back(RequestOf(allocation));
+        allocation.retry_at = now + Backoff(++allocation.refusals, kSubmitAgain, row.token);
+        SubmitJob(allocation, fx);
       }
     } else if (job.state == JobState::kUnknown && HasRecentReport(allocation, now)) {
       // Keep the allocation: its workers report.
@@ -170,7 +197,8 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
 
 void Lifecycle::EndAllocation(LiveAllocation& allocation, db::Cause cause, const std::string& reason,
                               db::Micros now, Effects& fx) {
-  if (Waits(allocation.row.state) && !allocation.cancel_sent) --state_.pending_allocations;
+  LeavePending(allocation);
+  Charge(allocation, now);
   allocation.row.state = db::AllocationState::kEnded;
   allocation.row.ended = now;
   if (!reason.empty()) allocation.row.reason = reason;
@@ -178,9 +206,18 @@ void Lifecycle::EndAllocation(LiveAllocation& allocation, db::Cause cause, const
   fx.woken.insert(allocation.row.id);
   const int64_t id = allocation.row.id;
   const int64_t attempt_id = allocation.attempt_id;
+  const int64_t run_id = allocation.row.run_id;
   const bool shared = allocation.served > 1;
+  const bool unused = allocation.served == 0;
   LiveStudy* study = state_.study(allocation.row.study_id);  // null when the study is over
-  if (study != nullptr) study->allocations.erase(id);
+  if (study != nullptr) {
+    study->allocations.erase(id);
+    const db::AllocationRow& row = allocation.row;
+    if (row.started != 0) {
+      study->gpu_seconds +=
+          1e-6 * static_cast<double>(now - row.started) * row.nodes * row.ranks_per_node * row.gpus_per_rank;
+    }
+  }
   state_.allocation_by_token.erase(allocation.row.token);
   state_.allocations.erase(id);  // invalidates `allocation`
   if (LiveAttempt* attempt = state_.attempt(attempt_id)) {
@@ -191,15 +228,33 @@ void Lifecycle::EndAllocation(LiveAllocation& allocation, db::Cause cause, const
       attempt->cut_short = shared;
     }
     EndAttempt(*attempt, stopping ? db::AttemptState::kCancelled : db::AttemptState::kFailed,
-               stopping ? db::Cause::kNone : cause, stopping ? "" : reason, now, fx);
+               stopping ? db::Cause::kNone : cause, stopping ? attempt->stop_reason : reason, now, fx);
   }
-  if (study != nullptr) UpdateWaiting(*study);
+  if (study == nullptr) return;
+  if (unused) CountFailedAllocation(*study, run_id, cause, reason, now, fx);
+  UpdateWaiting(*study, now);
 }
 
-void Lifecycle::Release(LiveAllocation& allocation, const std::string& reason, Effects& fx) {
+void Lifecycle::CountFailedAllocation(LiveStudy& study, int64_t run_id, db::Cause cause,
+                                      const std::string& reason, db::Micros now, Effects& fx) {
+  const bool needed = std::any_of(study.queued.begin(), study.queued.end(), [&](int position) {
+    return run_id == 0 || study.runs[position].id == run_id;
+  });
+  if (!needed || study.row.cancel_requested) return;
+  FailedAllocations& failed = study.failed_allocations[run_id];
+  failed.reason = reason;
+  failed.retry_at = now + Backoff(++failed.count, kAllocateAgain, absl::StrCat(study.row.id, "/", run_id));
+  // Preemption is no defect, and may happen any number of times.
+  if (failed.count < options_.max_failed_allocations || cause == db::Cause::kPreempted) return;
+  const std::string message = absl::StrCat(
+      failed.count, " allocations in a row ended before an attempt began; the last one: ", reason);
+  FailQueued(study, run_id, db::Cause::kLaunchError, message, now, fx);
+}
+
+void Lifecycle::Release(LiveAllocation& allocation, const std::string& reason, db::Micros now, Effects& fx) {
   if (allocation.row.state == db::AllocationState::kReleasing) return;
   if (Waits(allocation.row.state)) {
-    EndJob(allocation, fx);
+    if (!allocation.cancel_sent) EndJob(allocation, now, fx);
     return;
   }
   allocation.row.state = db::AllocationState::kReleasing;
@@ -208,16 +263,26 @@ void Lifecycle::Release(LiveAllocation& allocation, const std::string& reason, E
   Wake(allocation, fx);
 }
 
-void Lifecycle::EndJob(LiveAllocation& allocation, Effects& fx) {
-  if (!allocation.cancel_sent && Waits(allocation.row.state)) --state_.pending_allocations;
+void Lifecycle::EndJob(LiveAllocation& allocation, db::Micros now, Effects& fx) {
+  LeavePending(allocation);
   allocation.cancel_sent = true;
+  allocation.cancel_again_at = now + Backoff(++allocation.cancels, kCancelAgain, allocation.row.token);
   fx.cancel.push_back(allocation.row.token);
 }
 
-void Lifecycle::FailQueued(LiveStudy& study, const std::string& message, db::Micros now, Effects& fx) {
+// Call it before the allocation stops being pending or is cancelled.
+void Lifecycle::LeavePending(LiveAllocation& allocation) {
+  if (!Waits(allocation.row.state) || allocation.cancel_sent) return;
+  const auto it = state_.pending.find(allocation.queue);
+  if (--it->second == 0) state_.pending.erase(it);
+}
+
+void Lifecycle::FailQueued(LiveStudy& study, int64_t run_id, db::Cause cause, const std::string& message,
+                           db::Micros now, Effects& fx) {
   const std::vector<int> queued(study.queued.begin(), study.queued.end());
   for (const int position : queued) {
-    study.runs[position].cause = db::Cause::kLaunchError;
+    if (run_id != 0 && study.runs[position].id != run_id) continue;
+    study.runs[position].cause = cause;
     study.runs[position].message = message;
     SetRunState(study, position, db::RunState::kFailed, now, fx);
   }

@@ -20,7 +20,26 @@ absl::Status Lifecycle::Observe(const std::string& allocation_token, const v1::S
                      absl::StrCat("allocation ", allocation_token, " is over; the worker should exit"));
   }
   LiveAllocation& allocation = *state_.allocation(it->second);
+  if (request.node_index() < 0 || request.node_index() >= allocation.row.nodes) {
+    return absl::InvalidArgumentError(absl::StrCat("node_index is ", request.node_index(),
+                                                   ", and allocation ", allocation_token, " has ",
+                                                   allocation.row.nodes, " nodes, counted from 0"));
+  }
+  if (allocation.replaced.contains(request.instance())) {
+    return MakeError(
+        absl::StatusCode::kUnauthenticated, "WORKER_REPLACED",
+        absl::StrCat("another worker of allocation ", allocation_token, " has replaced this one on node ",
+                     request.node_index(), "; the worker should exit"));
+  }
+  const auto known = allocation.workers.find(request.node_index());
+  if (known != allocation.workers.end() && known->second.instance != request.instance()) {
+    // Its job was started again, perhaps on other nodes: every node reports again.
+    for (const auto& [node, worker] : allocation.workers) allocation.replaced.insert(worker.instance);
+    allocation.workers.clear();
+    allocation.listening_since = now;
+  }
   WorkerState& worker = allocation.workers[request.node_index()];
+  EndAttemptElsewhere(allocation, request, now, fx);
   worker.node = request.node();
   worker.instance = request.instance();
   worker.version = request.version();
@@ -32,7 +51,7 @@ absl::Status Lifecycle::Observe(const std::string& allocation_token, const v1::S
     fx.poll = true;
   }
   if (Waits(allocation.row.state)) {
-    if (!allocation.cancel_sent) --state_.pending_allocations;
+    LeavePending(allocation);
     allocation.row.state = db::AllocationState::kRunning;
     allocation.row.started = now;
     allocation.listening_since = now;
@@ -42,6 +61,19 @@ absl::Status Lifecycle::Observe(const std::string& allocation_token, const v1::S
   ObserveAttempt(allocation, worker, request, now, fx);
   Assign(allocation, now, fx);
   return absl::OkStatus();
+}
+
+// Ends the attempt of the allocation if it was assigned to another node than that of this worker.
+void Lifecycle::EndAttemptElsewhere(const LiveAllocation& allocation, const v1::SynchronizeRequest& request,
+                                    db::Micros now, Effects& fx) {
+  LiveAttempt* attempt = state_.attempt(allocation.attempt_id);
+  if (attempt == nullptr || request.node_index() >= attempt->nodes()) return;
+  const std::vector<std::string> nodes = absl::StrSplit(attempt->row.nodes, ',');
+  if (nodes[request.node_index()] == request.node()) return;
+  const bool stopping = attempt->row.state == db::AttemptState::kStopping;
+  EndAttempt(*attempt, stopping ? db::AttemptState::kCancelled : db::AttemptState::kFailed,
+             stopping ? db::Cause::kNone : db::Cause::kWorkerLost,
+             stopping ? attempt->stop_reason : "its job was started again on other nodes", now, fx);
 }
 
 void Lifecycle::ObserveAttempt(LiveAllocation& allocation, const WorkerState& worker,
@@ -101,7 +133,7 @@ void Lifecycle::Conclude(LiveAllocation& allocation, LiveAttempt& attempt, db::M
   if (outcome.state == db::AttemptState::kSucceeded) {
     attempt.row.parameter_hash = outcome.parameter_hash;
   } else if (attempt.row.state == db::AttemptState::kStopping) {
-    outcome = {db::AttemptState::kCancelled, db::Cause::kNone, "", ""};
+    outcome = {db::AttemptState::kCancelled, db::Cause::kNone, attempt.stop_reason, ""};
   } else {
     const bool left = status->stopped();
     if (left) {
@@ -118,7 +150,7 @@ void Lifecycle::Conclude(LiveAllocation& allocation, LiveAttempt& attempt, db::M
   }
   // An allocation that cannot start steps is useless for the next run too.
   const bool useless = outcome.cause == db::Cause::kBootFail;
-  if (useless) Release(allocation, outcome.message, fx);
+  if (useless) Release(allocation, outcome.message, now, fx);
   EndAttempt(attempt, outcome.state, outcome.cause, outcome.message, now, fx);
 }
 
@@ -146,8 +178,10 @@ v1::SynchronizeResponse Lifecycle::Desired(const LiveAllocation& allocation, int
   return response;
 }
 
-std::vector<v1::ReportEventsResponse::Stream> Lifecycle::Ingest(std::vector<ParsedBatch> batches,
+std::vector<v1::ReportEventsResponse::Stream> Lifecycle::Ingest(const std::string& allocation_token,
+                                                                std::vector<ParsedBatch> batches,
                                                                 Effects& fx) {
+  const auto reporting = state_.allocation_by_token.find(allocation_token);
   std::vector<v1::ReportEventsResponse::Stream> answers;
   answers.reserve(batches.size());
   for (ParsedBatch& batch : batches) {
@@ -156,8 +190,9 @@ std::vector<v1::ReportEventsResponse::Stream> Lifecycle::Ingest(std::vector<Pars
     answer.set_rank(batch.append.rank);
     const auto it = state_.attempt_by_token.find(batch.token);
     LiveAttempt* attempt = it == state_.attempt_by_token.end() ? nullptr : state_.attempt(it->second);
-    if (attempt == nullptr || batch.append.rank < 0 ||
-        batch.append.rank >= static_cast<int>(attempt->ranks.size())) {
+    const bool own = attempt != nullptr && reporting != state_.allocation_by_token.end() &&
+                     attempt->row.allocation_id == reporting->second;
+    if (!own || batch.append.rank < 0 || batch.append.rank >= static_cast<int>(attempt->ranks.size())) {
       answer.set_outcome(v1::ReportEventsResponse::Stream::FENCED);
       continue;
     }

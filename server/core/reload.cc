@@ -1,5 +1,7 @@
 #include "server/core/reload.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/core/convert.h"
@@ -11,12 +13,6 @@ absl::Status Read(const std::string& json, const std::string& what, google::prot
   const absl::Status status = FromJson(json, message);
   if (status.ok()) return status;
   return absl::DataLossError(absl::StrCat(what, " in the database cannot be parsed: ", status.message()));
-}
-
-void Want(State& state, LiveStudy& study) {
-  if (!study.queued.empty() && study.allocations.empty() && !study.row.cancel_requested) {
-    state.waiting.Add(study.row.id, study.row.priority, study.row.owner);
-  }
 }
 
 // Reads the finish metrics from the points. Few attempts have finished and are not final at a restart.
@@ -31,43 +27,43 @@ absl::Status LoadFinishMetrics(db::Store& store, RankState& rank) {
   });
 }
 
-}  // namespace
-
-absl::StatusOr<State> LoadState(db::Store& store, db::Micros now) {
-  absl::StatusOr<db::Snapshot> loaded = store.Load();
-  if (!loaded.ok()) return loaded.status();
-  State state;
-  state.last_study_id = loaded->last_study_id;
-  state.last_cell_id = loaded->last_cell_id;
-  state.last_run_id = loaded->last_run_id;
-  state.last_attempt_id = loaded->last_attempt_id;
-  state.last_allocation_id = loaded->last_allocation_id;
-  state.last_generation = now;  // larger than every generation that a worker has got
-
-  for (db::StudyRow& row : loaded->studies) {
+// Builds the state from rows.
+absl::Status AddRows(db::Store& store, db::Snapshot loaded, db::Micros now, State& state) {
+  for (db::StudyRow& row : loaded.studies) {
     auto study = std::make_unique<LiveStudy>();
     if (auto s = Read(row.spec, absl::StrCat("studies/", row.id), &study->spec); !s.ok()) return s;
-    if (auto s = ExpandStudy(study->spec); s.ok()) study->spec = s->spec;  // defaults
+    study->spec = WithDefaults(std::move(study->spec));
     study->row = std::move(row);
+    study->gpu_seconds = loaded.gpu_seconds[study->row.id];
     state.studies.emplace(study->row.id, std::move(study));
   }
+  for (db::UnusedAllocations& row : loaded.unused_allocations) {
+    LiveStudy* study = state.study(row.study_id);
+    if (study == nullptr) continue;
+    FailedAllocations& failed = study->failed_allocations[row.run_id];
+    failed.count = row.count;
+    failed.reason = std::move(row.last_reason);  // without a delay: a restart is often a repair
+  }
+  std::unordered_map<int64_t, ShapeOfCells> shapes;
   std::unordered_map<int64_t, int> cell_index;
-  for (const db::CellRow& row : loaded->cells) {
+  for (const db::CellRow& row : loaded.cells) {
     LiveStudy* study = state.study(row.study_id);
     if (study == nullptr || row.excluded) continue;
     CellState cell;
     cell.id = row.id;
     if (auto s = Read(row.spec, absl::StrCat("cell ", row.id), &cell.spec); !s.ok()) return s;
     if (auto s = Read(row.key, absl::StrCat("cell ", row.id), &cell.key); !s.ok()) return s;
-    const AllocationShape shape = ShapeOf(cell.spec, study->spec.resources());
-    const auto size = [](const AllocationShape& a) { return a.nodes * a.ranks_per_node; };
-    if (study->cells.empty() || size(shape) > size(study->shape)) study->shape = shape;
+    shapes[row.study_id].Add(cell.spec);
     cell_index[row.id] = static_cast<int>(study->cells.size());
     study->cells.push_back(std::move(cell));
     study->longest.push_back(0);
   }
+  for (const auto& [id, shape] : shapes) {
+    LiveStudy& study = *state.study(id);
+    study.shape = shape.Get(study.spec.resources());
+  }
   std::unordered_map<int64_t, std::pair<int64_t, int>> place;  // run -> study, position
-  for (db::RunRow& row : loaded->runs) {
+  for (db::RunRow& row : loaded.runs) {
     LiveStudy* study = state.study(row.study_id);
     if (study == nullptr) continue;
     place[row.id] = {row.study_id, row.position};
@@ -84,27 +80,32 @@ absl::StatusOr<State> LoadState(db::Store& store, db::Micros now) {
     }
     study->runs[row.position] = std::move(row);
   }
-  for (db::AllocationRow& row : loaded->allocations) {
+  for (db::AllocationRow& row : loaded.allocations) {
     auto allocation = std::make_unique<LiveAllocation>();
     allocation->row = std::move(row);
     allocation->listening_since = now;
-    allocation->served = 1;
+    if (const auto served = loaded.attempts_served.find(allocation->row.id);
+        served != loaded.attempts_served.end())
+      allocation->served = served->second;
     allocation->generation = ++state.last_generation;
     const db::AllocationRow& kept = allocation->row;
     LiveStudy* study = state.study(kept.study_id);
-    if (study != nullptr) study->allocations.insert(kept.id);
+    if (study != nullptr) {
+      study->allocations.insert(kept.id);
+      allocation->queue = QueueOf(*study);
+    }
     if (kept.state == db::AllocationState::kIntended || kept.state == db::AllocationState::kPending) {
       // Cancels the job with the next poll if its study does not need it any more.
       allocation->cancel_sent = study == nullptr || study->row.cancel_requested;
       // An earlier process may have submitted the job and died before it got the answer: poll
       // before submitting again.
       allocation->submitted = true;
-      if (!allocation->cancel_sent) ++state.pending_allocations;
+      if (!allocation->cancel_sent) ++state.pending[allocation->queue];
     }
     state.allocation_by_token[kept.token] = kept.id;
     state.allocations.emplace(kept.id, std::move(allocation));
   }
-  for (db::AttemptRow& row : loaded->attempts) {
+  for (db::AttemptRow& row : loaded.attempts) {
     const auto where = place.find(row.run_id);
     if (where == place.end()) continue;
     auto attempt = std::make_unique<LiveAttempt>();
@@ -124,7 +125,7 @@ absl::StatusOr<State> LoadState(db::Store& store, db::Micros now) {
     attempt->row = std::move(row);
     state.attempts.emplace(attempt->row.id, std::move(attempt));
   }
-  for (db::StreamRow& row : loaded->streams) {
+  for (db::StreamRow& row : loaded.streams) {
     LiveAttempt* attempt = state.attempt(row.attempt_id);
     if (attempt == nullptr || row.rank >= static_cast<int>(attempt->ranks.size())) continue;
     RankState& rank = attempt->ranks[row.rank];
@@ -133,8 +134,151 @@ absl::StatusOr<State> LoadState(db::Store& store, db::Micros now) {
       if (auto s = LoadFinishMetrics(store, rank); !s.ok()) return s;
     }
   }
-  for (const auto& [id, study] : state.studies) Want(state, *study);
+  return absl::OkStatus();
+}
+
+void KeepReports(LiveAllocation& from, LiveAllocation& to) {
+  to.workers = std::move(from.workers);
+  to.replaced = std::move(from.replaced);
+  to.submitting = from.submitting;
+  to.listening_since = from.listening_since;
+  to.leaving_since = from.leaving_since;
+  to.ends_at = from.ends_at;
+  to.charged_until = from.charged_until;
+  to.refusals = from.refusals;
+  to.retry_at = from.retry_at;
+  to.cancels = from.cancels;
+  to.cancel_again_at = from.cancel_again_at;
+}
+
+void KeepReports(LiveAttempt& from, LiveAttempt& to) {
+  to.reported = from.reported;
+  to.reported_by = std::move(from.reported_by);
+  to.ended = std::move(from.ended);
+  to.held_since = from.held_since;
+  to.stop_reason = std::move(from.stop_reason);
+  to.step = from.step;
+  to.total_steps = from.total_steps;
+  to.train_loss = from.train_loss;
+}
+
+// Moves the studies, allocations and attempts of `from` into `to`.
+void MoveInto(State& from, State& to) {
+  to.last_generation = std::max(to.last_generation, from.last_generation);
+  to.studies.merge(from.studies);
+  to.attempts.merge(from.attempts);
+  to.allocations.merge(from.allocations);
+  to.attempt_by_token.merge(from.attempt_by_token);
+  to.allocation_by_token.merge(from.allocation_by_token);
+  for (const auto& [queue, pending] : from.pending) to.pending[queue] += pending;
+}
+
+// Removes a study with its allocations and attempts, and returns them.
+State Remove(State& state, int64_t study_id) {
+  State removed;
+  state.waiting.Remove(study_id);
+  state.delayed.erase(study_id);
+  if (auto study = state.studies.extract(study_id)) removed.studies.insert(std::move(study));
+  for (auto it = state.attempts.begin(); it != state.attempts.end();) {
+    const auto attempt = it++;
+    if (attempt->second->study_id != study_id) continue;
+    state.attempt_by_token.erase(attempt->second->row.token);
+    removed.attempts.insert(state.attempts.extract(attempt));
+  }
+  for (auto it = state.allocations.begin(); it != state.allocations.end();) {
+    const auto entry = it++;
+    const LiveAllocation& allocation = *entry->second;
+    if (allocation.row.study_id != study_id) continue;
+    if (Waits(allocation.row.state) && !allocation.cancel_sent) {
+      const auto pending = state.pending.find(allocation.queue);
+      if (--pending->second == 0) state.pending.erase(pending);
+    }
+    state.allocation_by_token.erase(allocation.row.token);
+    removed.allocations.insert(state.allocations.extract(entry));
+  }
+  return removed;
+}
+
+}  // namespace
+
+absl::Status ReloadStudies(db::Store& store, const std::set<int64_t>& ids, db::Micros now, State& state) {
+  State fresh;
+  fresh.last_generation = state.last_generation;
+  for (const int64_t id : ids) {
+    absl::StatusOr<db::Snapshot> loaded = store.LoadStudy(id);
+    if (!loaded.ok()) return loaded.status();
+    // Only the allocations of a final study are live.
+    std::erase_if(loaded->studies, [](const db::StudyRow& row) { return IsFinal(row.state); });
+    if (auto s = AddRows(store, *std::move(loaded), now, fresh); !s.ok()) return s;
+  }
+  for (const int64_t id : ids) {
+    State old = Remove(state, id);
+    for (const auto& [allocation_id, allocation] : old.allocations) {
+      if (LiveAllocation* kept = fresh.allocation(allocation_id)) KeepReports(*allocation, *kept);
+    }
+    for (const auto& [attempt_id, attempt] : old.attempts) {
+      if (LiveAttempt* kept = fresh.attempt(attempt_id)) KeepReports(*attempt, *kept);
+    }
+    LiveStudy* study = fresh.study(id);
+    if (study != nullptr && old.study(id) != nullptr)
+      study->failed_allocations = std::move(old.study(id)->failed_allocations);
+  }
+  MoveInto(fresh, state);
+  state.requests.clear();  // it may contain studies that were not stored; handlers search the database too
+  state.request_order.clear();
+  ++state.final_changes;
+  return absl::OkStatus();
+}
+
+std::set<int64_t> StudiesOf(const Effects& fx, const State& state) {
+  std::set<int64_t> ids = fx.changed_studies;
+  const auto add_allocation = [&](const LiveAllocation* allocation) {
+    if (allocation != nullptr) ids.insert(allocation->row.study_id);
+  };
+  const auto add_token = [&](const std::string& token) {
+    const auto it = state.allocation_by_token.find(token);
+    if (it != state.allocation_by_token.end()) add_allocation(state.allocation(it->second));
+  };
+  const auto add_attempt = [&](int64_t id) {
+    if (const LiveAttempt* attempt = state.attempt(id)) ids.insert(attempt->study_id);
+  };
+  for (const db::StudyRow& row : fx.batch.studies) ids.insert(row.id);
+  for (const db::RunRow& row : fx.batch.runs) ids.insert(row.study_id);
+  for (const db::AllocationRow& row : fx.batch.allocations) ids.insert(row.study_id);
+  for (const db::AttemptRow& row : fx.batch.attempts) add_attempt(row.id);
+  for (const db::StreamAppend& append : fx.batch.appends) add_attempt(append.attempt_id);
+  for (const JobRequest& request : fx.submit) add_token(request.token);
+  for (const std::string& token : fx.cancel) add_token(token);
+  for (const int64_t id : fx.woken) add_allocation(state.allocation(id));
+  return ids;
+}
+
+absl::StatusOr<State> LoadState(db::Store& store, db::Micros now) {
+  absl::StatusOr<db::Snapshot> loaded = store.Load();
+  if (!loaded.ok()) return loaded.status();
+  State state;
+  state.last_study_id = loaded->last_study_id;
+  state.last_cell_id = loaded->last_cell_id;
+  state.last_run_id = loaded->last_run_id;
+  state.last_attempt_id = loaded->last_attempt_id;
+  state.last_allocation_id = loaded->last_allocation_id;
+  state.last_generation = now;  // larger than every generation that a worker has got
+  std::sort(loaded->usage.begin(), loaded->usage.end(),
+            [](const db::OwnerUsage& a, const db::OwnerUsage& b) { return a.ended < b.ended; });
+  for (const db::OwnerUsage& usage : loaded->usage) {
+    state.waiting.Charge(usage.owner, usage.core_seconds, absl::FromUnixMicros(usage.ended));
+  }
+  if (auto s = AddRows(store, *std::move(loaded), now, state); !s.ok()) return s;
   return state;
+}
+
+absl::StatusOr<std::unique_ptr<LiveStudy>> LoadFinalStudy(db::Store& store, int64_t id) {
+  absl::StatusOr<db::Snapshot> loaded = store.LoadStudy(id);
+  if (!loaded.ok()) return loaded.status();
+  if (loaded->studies.empty()) return absl::NotFoundError(absl::StrCat("there is no study ", id));
+  State state;
+  if (auto s = AddRows(store, *std::move(loaded), 0, state); !s.ok()) return s;
+  return std::move(state.studies.at(id));
 }
 
 }  // namespace scalelab::server

@@ -15,4 +15,6 @@ LiveStudy* State::study(int64_t id) const { return Find(studies, id); }
 LiveAttempt* State::attempt(int64_t id) const { return Find(attempts, id); }
 LiveAllocation* State::allocation(int64_t id) const { return Find(allocations, id); }
 
+PendingQueue QueueOf(const LiveStudy& study) { return {study.row.owner, study.spec.resources().partition()}; }
+
 }  // namespace scalelab::server

@@ -30,6 +30,12 @@ struct CellState {
   google::protobuf::Struct key;
 };
 
+struct FailedAllocations {
+  int count = 0;
+  db::Micros retry_at = 0;  // no allocation is made before this time
+  std::string reason;       // how the last one ended
+};
+
 // A study that is not final, with all its runs.
 struct LiveStudy {
   db::StudyRow row;
@@ -43,7 +49,11 @@ struct LiveStudy {
   std::set<int> queued;             // positions of queued runs; the smallest goes next
   std::array<int64_t, 6> counts{};  // runs by db::RunState
   std::set<int64_t> allocations;    // that have not ended
-  int64_t revision = 1;             // grows with every change that watchers see
+  // Allocations that ended in a row before they served an attempt, by their run (0: those of the whole study).
+  std::map<int64_t, FailedAllocations> failed_allocations;
+  double gpu_seconds = 0;  // used by its allocations that have ended
+  int storage_errors = 0;  // attempts in a row that ended with STORAGE_ERROR
+  int64_t revision = 1;    // grows with every change that watchers see
 };
 
 // The progress of one rank of a live attempt.
@@ -63,6 +73,7 @@ struct LiveAttempt {
   std::optional<double> train_loss;
   bool reported = false;          // a worker has reported the attempt
   std::string reported_by;        // instance of that worker
+  std::string stop_reason;        // why the coordinator stops it; empty if a user cancelled it
   db::Micros stopping_since = 0;  // 0: not stopping
   // By node index: the final report of the node's worker. The attempt has ended when there is one
   // for each node.
@@ -88,16 +99,27 @@ inline bool Waits(db::AllocationState state) {
   return state == db::AllocationState::kIntended || state == db::AllocationState::kPending;
 }
 
+// The owner and the partition of a pending job: the number of pending jobs is limited for each pair.
+using PendingQueue = std::pair<std::string, std::string>;
+PendingQueue QueueOf(const LiveStudy& study);
+
 // An allocation that has not ended.
 struct LiveAllocation {
   db::AllocationRow row;
   std::map<int, WorkerState> workers;  // by node index
+  std::set<std::string> replaced;      // instances of workers that later ones have replaced
   int64_t attempt_id = 0;              // the attempt it serves now; 0: none
   int64_t generation = 0;              // of its desired state
+  PendingQueue queue;                  // of its job, while that is pending
   bool submitted = false;              // this process has submitted its job
+  bool submitting = false;             // a call that submits its job is queued or in flight
+  int refusals = 0;                    // temporary errors of submits in a row
   bool cancel_sent = false;
+  int cancels = 0;                 // calls that cancelled its job
+  db::Micros cancel_again_at = 0;  // when to cancel again, if the job still exists
   bool ending = false;             // the scheduler reports that the job is ending
-  int served = 0;                  // number of attempts; may lack those before a restart
+  int served = 0;                  // number of attempts
+  db::Micros charged_until = 0;    // until when its owner is charged for it; 0: for nothing yet
   db::Micros listening_since = 0;  // when it started to run, or when this process started
   db::Micros leaving_since = 0;    // when the first of its workers reported that it leaves; 0: none has
   db::Micros retry_at = 0;         // when to submit its job again
@@ -123,16 +145,20 @@ struct State {
   std::unordered_map<int64_t, std::unique_ptr<LiveAllocation>> allocations;
   std::unordered_map<std::string, int64_t> attempt_by_token;
   std::unordered_map<std::string, int64_t> allocation_by_token;
-  // "owner\nrequest id" of the newest submits -> study, hash of its specification. It covers studies
+  // (owner, request id) of the newest submits -> study, hash of its specification. It covers studies
   // that are committed after a handler has searched the database for the request id; the handler finds
   // older ones itself.
-  std::unordered_map<std::string, std::pair<int64_t, size_t>> requests;
-  std::deque<std::string> request_order;
-  FairQueue waiting;  // studies that need another allocation
+  std::map<std::pair<std::string, std::string>, std::pair<int64_t, size_t>> requests;
+  std::deque<std::pair<std::string, std::string>> request_order;
+  FairQueue waiting;          // studies that need another allocation
+  std::set<int64_t> delayed;  // studies that need another allocation, and wait because earlier ones failed
   int64_t last_study_id = 0, last_cell_id = 0, last_run_id = 0, last_attempt_id = 0, last_allocation_id = 0;
   int64_t last_generation = 0;
-  int pending_allocations = 0;  // intended or pending
+  std::map<PendingQueue, int> pending;  // number of intended and pending allocations; no entry: 0
+  // Number of changes of studies that were final: retries and deletions.
+  int64_t final_changes = 0;
   SchedulerHealth scheduler;
+  db::Micros commit_failed = 0;  // time of the last commit if it failed; 0: it succeeded
 
   LiveStudy* study(int64_t id) const;
   LiveAttempt* attempt(int64_t id) const;

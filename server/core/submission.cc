@@ -102,12 +102,13 @@ std::vector<std::string> FrameworkEngines(const v1::StudySpec& spec) {
 }
 
 absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler& scheduler,
-                                      const FrameworkStates& engines) {
+                                      const FrameworkStates& engines, const std::function<bool()>& stopped) {
   const Capacity capacity = scheduler.capacity();
-  absl::StatusOr<ExpandedStudy> expanded = ExpandStudy(spec, [&](const Cell& cell) {
+  const CellCheck runs_here = [&](const Cell& cell) {
     std::optional<FieldViolation> why = CheckEngine(spec, cell, engines);
     return why ? why : CheckFits(spec, cell, scheduler, capacity);
-  });
+  };
+  absl::StatusOr<ExpandedStudy> expanded = ExpandStudy(spec, runs_here, stopped);
   if (!expanded.ok()) return expanded.status();
   std::vector<FieldViolation> violations;
   std::set<std::pair<std::string, std::string>> datasets;

@@ -2,6 +2,8 @@
 // thread of the caller.
 #pragma once
 
+#include <functional>
+
 #include "absl/status/statusor.h"
 #include "scalelab/v1/study.pb.h"
 #include "server/core/lifecycle.h"
@@ -21,9 +23,11 @@ struct StudyNeeds {
 std::vector<std::string> FrameworkEngines(const v1::StudySpec& spec);
 
 // Expands the study. Checks it against the scheduler's capacity, the usable engines (engines that are not in
-// `engines` are usable) and, with the local scheduler, the files of its data sets.
+// `engines` are usable) and, with the local scheduler, the files of its data sets. Returns CANCELLED soon after
+// `stopped` returns true.
 absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler& scheduler,
-                                      const FrameworkStates& engines = {});
+                                      const FrameworkStates& engines = {},
+                                      const std::function<bool()>& stopped = {});
 
 // Adds the script of the first allocation of each shape to the plan, with a placeholder for the token.
 void AddScripts(const Scheduler& scheduler, StudyNeeds& needs);

@@ -42,7 +42,7 @@ struct LockHolder {
 // Probes the lock by taking it for an instant.
 absl::StatusOr<LockHolder> FindLockHolder(const std::string& directory);
 
-// Returns a pidfd of process `pid` if that process has the lock file of this job open, otherwise -1. The
+// Returns a pidfd of process `pid` if the lock file of this job is an argument of that process, otherwise -1. The
 // check prevents signals to an unrelated process, because process ids are reused.
 int OpenWorker(const std::string& directory, pid_t pid);
 

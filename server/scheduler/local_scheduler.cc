@@ -78,7 +78,7 @@ class LocalScheduler final : public Scheduler {
   absl::StatusOr<std::string> Submit(const JobRequest& request) override;
   absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>& tokens) override;
   absl::StatusOr<ClusterView> View() override;
-  absl::Status Cancel(const std::string& token) override;
+  absl::Status Cancel(const std::vector<std::string>& tokens) override;
 
  private:
   std::string Directory(const std::string& token) const {
@@ -93,6 +93,7 @@ class LocalScheduler final : public Scheduler {
 
   absl::StatusOr<JobStatus> Find(const std::string& token) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<JobStatus> FindInDirectory(const std::string& token) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CancelJob(const std::string& token) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Launch(const PendingJob& next, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes the slots and GPUs of a job.
   void Hold(const JobRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -218,8 +219,14 @@ absl::StatusOr<std::vector<JobStatus>> LocalScheduler::Poll(const std::vector<st
   return statuses;
 }
 
-absl::Status LocalScheduler::Cancel(const std::string& token) {
+absl::Status LocalScheduler::Cancel(const std::vector<std::string>& tokens) {
   absl::MutexLock lock(&mutex_);
+  absl::Status first_error;
+  for (const std::string& token : tokens) first_error.Update(CancelJob(token));
+  return first_error;
+}
+
+absl::Status LocalScheduler::CancelJob(const std::string& token) {
   const absl::StatusOr<JobStatus> status = Find(token);
   if (!status.ok()) return status.status();
   if (status->state == State::kRunning) {

@@ -47,8 +47,9 @@ struct JobStatus {
   std::string token;
   std::string external_id;
   State state = State::kUnknown;
-  std::string reason;   // one sentence: why it is pending, or how it ended
-  bool ending = false;  // running but about to end: accepts no work; its final state follows
+  std::string reason;      // one sentence: why it is pending, or how it ended
+  bool suspended = false;  // running, but its processes are stopped
+  bool ending = false;     // running but about to end: accepts no work; its final state follows
   absl::Time ends_at = absl::InfiniteFuture();  // running: when its time limit ends it, if known
   bool from_outside = false;  // cancelled, and certainly not by Cancel(), even if Cancel() was called
 };
@@ -111,8 +112,9 @@ class Scheduler {
   virtual absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>& tokens) = 0;
   // Returns the partitions and nodes, for display. Costs one more query, so call it rarely.
   virtual absl::StatusOr<ClusterView> View() = 0;
-  // Ends a job. Returns OK also if the job does not exist any more.
-  virtual absl::Status Cancel(const std::string& token) = 0;
+  // Ends jobs, with few queries for many of them. Returns OK also if a job does not exist any more. After an error
+  // any of them may still exist.
+  virtual absl::Status Cancel(const std::vector<std::string>& tokens) = 0;
 };
 
 }  // namespace scalelab::server

@@ -87,6 +87,16 @@ SlurmClient::Submitted SlurmClient::Submit(const JobRequest& request, const std:
 absl::Status SlurmClient::Cancel(const std::string& name, const std::string& id) const {
   std::vector<std::string> argv = {"scancel", "--user=" + user_, "--name=" + name};
   if (!id.empty()) argv.push_back(id);
+  return RunScancel(argv);
+}
+
+absl::Status SlurmClient::CancelIds(const std::vector<std::string>& ids) const {
+  std::vector<std::string> argv = {"scancel", "--user=" + user_};
+  argv.insert(argv.end(), ids.begin(), ids.end());
+  return RunScancel(argv);
+}
+
+absl::Status SlurmClient::RunScancel(const std::vector<std::string>& argv) const {
   const absl::StatusOr<CommandResult> result = RunCommand(argv, "", environment_, timeout_);
   if (!result.ok()) return absl::UnavailableError(result.status().message());
   const std::string reason = FailureReason(*result);

@@ -32,6 +32,9 @@ class SlurmClient {
   Submitted Submit(const JobRequest& request, const std::string& script) const;
   // Cancels this user's jobs called `name`, or the one with `id`. Returns OK also if there is none.
   absl::Status Cancel(const std::string& name, const std::string& id = "") const;
+  // Cancels this user's jobs with these ids with one command. Returns OK also if there are none. Ids are used again
+  // after a crash of the controller, so they must be those of a query just made.
+  absl::Status CancelIds(const std::vector<std::string>& ids) const;
   // Properties of the cluster that are fixed while its controller runs.
   struct Site {
     std::string cluster, version;
@@ -41,6 +44,7 @@ class SlurmClient {
   absl::StatusOr<Site> ReadSite() const;
 
  private:
+  absl::Status RunScancel(const std::vector<std::string>& argv) const;
   // Returns the standard output of a program.
   absl::StatusOr<std::string> Output(const std::vector<std::string>& argv) const;
 

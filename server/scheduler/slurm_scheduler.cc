@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -22,7 +23,9 @@ using State = JobStatus::State;
 
 // Jobs that no call has named for this long are forgotten.
 constexpr absl::Duration kForgetAfter = absl::Hours(1);
-// Maximum difference between the clocks of this machine and the controller. Less than the worker timeout.
+// Maximum number of jobs that one scancel cancels, so that its command line stays short.
+constexpr size_t kIdsPerCommand = 1000;
+// Maximum difference between the clocks of this machine and the controller.
 constexpr absl::Duration kClockSkew = absl::Seconds(20);
 
 // The state of one token in this process.
@@ -71,7 +74,7 @@ class SlurmScheduler final : public Scheduler {
   absl::StatusOr<std::string> Submit(const JobRequest& request) override;
   absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>& tokens) override;
   absl::StatusOr<ClusterView> View() override;
-  absl::Status Cancel(const std::string& token) override;
+  absl::Status Cancel(const std::vector<std::string>& tokens) override;
 
  private:
   void QueryFailed(const absl::Status& error);
@@ -327,13 +330,33 @@ absl::StatusOr<ClusterView> SlurmScheduler::View() {
   return view;
 }
 
-absl::Status SlurmScheduler::Cancel(const std::string& token) {
-  if (!IsToken(token)) return absl::OkStatus();  // no job of this service has such a name
-  TrackedJob& job = jobs_[token];
-  job.asked = options_.now();
-  if (job.last && IsOver(job.last->state)) return absl::OkStatus();
-  job.cancelled = std::min(job.cancelled, options_.now());
-  return slurm_.Cancel(token);
+absl::Status SlurmScheduler::Cancel(const std::vector<std::string>& tokens) {
+  std::set<std::string> live;
+  for (const std::string& token : tokens) {
+    if (!IsToken(token)) continue;  // no job of this service has such a name
+    TrackedJob& job = jobs_[token];
+    job.asked = options_.now();
+    if (job.last && IsOver(job.last->state)) continue;
+    job.cancelled = std::min(job.cancelled, options_.now());
+    live.insert(token);
+  }
+  if (live.empty()) return absl::OkStatus();
+  if (live.size() == 1) return slurm_.Cancel(*live.begin());
+  // scancel takes one name, but many ids.
+  const absl::StatusOr<Queue> queue = slurm_.Jobs();
+  if (!queue.ok()) return queue.status();
+  std::vector<std::string> ids;
+  for (const auto& [token, rows] : queue->jobs) {
+    if (!live.contains(token)) continue;
+    for (const QueueRow& row : rows) {
+      if (IsLive(row)) ids.push_back(row.id);
+    }
+  }
+  for (size_t first = 0; first < ids.size(); first += kIdsPerCommand) {
+    const size_t last = std::min(first + kIdsPerCommand, ids.size());
+    if (auto s = slurm_.CancelIds({ids.begin() + first, ids.begin() + last}); !s.ok()) return s;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace

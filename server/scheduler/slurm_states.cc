@@ -170,6 +170,7 @@ std::optional<JobStatus> StatusOf(const QueueRow& row, Canceller canceller) {
   status.reason = std::string(known->reason);
   if (known->state == State::kRunning) status.ends_at = row.end;
   status.ending = row.slurm_state == "COMPLETING";
+  status.suspended = row.slurm_state == "SUSPENDED" || row.slurm_state == "STOPPED";
   if (row.slurm_state == "PENDING") status.reason = PendingReason(row.reason);
   if (row.slurm_state == "FAILED") status.reason = FailedReason(row);
   if (row.slurm_state == "CANCELLED") {

@@ -6,10 +6,13 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <functional>
 #include <future>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "db/sqlite_store.h"
+#include "server/core/reload.h"
 #include "tests/unit/server/core/forwarding_store.h"
 #include "tests/unit/server/core/world.h"
 
@@ -21,8 +24,9 @@ class ObedientScheduler final : public Scheduler {
   std::string name() const override { return "obedient"; }
   Capacity capacity() const override { return {}; }
   absl::StatusOr<std::string> Submit(const JobRequest& request) override {
-    submitted.set_value(request);
+    if (!submits++) submitted.set_value(request);
     if (silent) return absl::UnavailableError("the submit timed out");
+    if (refuses) return absl::InvalidArgumentError("no such partition");
     return "1";
   }
   std::string Script(const JobRequest&) const override { return ""; }
@@ -38,12 +42,18 @@ class ObedientScheduler final : public Scheduler {
     ++views;
     return ClusterView{};
   }
-  absl::Status Cancel(const std::string&) override { return absl::OkStatus(); }
+  absl::Status Cancel(const std::vector<std::string>& tokens) override {
+    cancels += tokens.size();
+    return absl::OkStatus();
+  }
+  std::atomic<size_t> cancels = 0;  // jobs
   std::atomic<bool> away = false;
+  std::atomic<bool> refuses = false;
   std::atomic<int> views = 0;
-  std::promise<JobRequest> submitted;  // once
-  std::atomic<bool> silent = false;    // takes no job, has none
-  std::atomic<size_t> polls = 0;       // tokens asked about
+  std::promise<JobRequest> submitted;  // the first
+  std::atomic<int> submits = 0;
+  std::atomic<bool> silent = false;  // takes no job, has none
+  std::atomic<size_t> polls = 0;     // tokens asked about
 };
 
 // Fails commits on demand.
@@ -53,7 +63,10 @@ class FragileStore final : public ForwardingStore {
   absl::Status Commit(const db::WriteBatch& batch) override {
     return full ? absl::ResourceExhaustedError("the disk is full") : ForwardingStore::Commit(batch);
   }
-  std::atomic<bool> full = false;
+  absl::StatusOr<db::Snapshot> LoadStudy(int64_t id) override {
+    return unreadable ? absl::DataLossError("a damaged page") : ForwardingStore::LoadStudy(id);
+  }
+  std::atomic<bool> full = false, unreadable = false;
 };
 
 class CoordinatorTest : public testing::Test {
@@ -216,6 +229,8 @@ TEST_F(CoordinatorTest, StoppingAnswersTheCallsThatAreHeld) {
   const std::string job = scheduler_->submitted.get_future().get().token;
   const auto first = Sync(job);
   v1::SynchronizeRequest request;
+  request.set_node("n");
+  request.set_instance("life");
   request.set_generation(first->generation());
   std::promise<absl::Status> held;
   coordinator_->Synchronize(job, request,
@@ -249,6 +264,269 @@ TEST_F(CoordinatorTest, NobodyWaitsForASchedulerThatIsKnownToBeAway) {
 TEST_F(CoordinatorTest, AStoppedCoordinatorRefusesAView) {
   coordinator_->Stop();
   EXPECT_TRUE(absl::IsUnavailable(View()));
+}
+
+// The coordinator without threads, with clocks that the test sets.
+class SteppedTest : public CoordinatorTest {
+ protected:
+  class ManualClock final : public Clock {
+   public:
+    absl::Time Wall() const override { return wall; }
+    absl::Duration Steady() const override { return steady; }
+    absl::Time wall = absl::FromUnixSeconds(1'800'000'000);
+    absl::Duration steady = absl::Hours(1);
+  };
+
+  // Starts, or restarts after a crash.
+  void Restart() {
+    Close();
+    auto store = db::OpenSqliteStore({directory_ + "/test.db"});
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = std::make_unique<FragileStore>(*std::move(store));
+    scheduler_ = std::make_unique<ObedientScheduler>();
+    CoordinatorOptions options;
+    options.runs_dir = "/runs";
+    options.clock = &clock_;
+    options.worker_timeout = absl::Seconds(30);
+    options.min_poll_interval = absl::Seconds(1);
+    options.secret_for = [](const std::string&) { return ""; };
+    options.new_token = [this] { return absl::StrCat("token-", ++tokens_); };
+    coordinator_ = std::make_unique<Coordinator>(std::move(options), *store_, *scheduler_);
+    ASSERT_TRUE(coordinator_->StartWithoutThreads().ok());
+    Steps();
+  }
+  void Steps() {
+    do coordinator_->Step();
+    while (coordinator_->StepScheduler());
+  }
+  // Lets time pass, with a step whenever one is due.
+  void Pass(absl::Duration time) {
+    for (const absl::Duration end = clock_.steady + time; clock_.steady < end;) {
+      const absl::Duration next =
+          std::min(std::max(coordinator_->NextStep(), clock_.steady + absl::Milliseconds(1)), end);
+      clock_.wall += next - clock_.steady;
+      clock_.steady = next;
+      Steps();
+    }
+  }
+  int64_t SubmitStudy(const v1::StudySpec& spec) {
+    absl::StatusOr<int64_t> result;
+    coordinator_->Submit(MakeNewStudy(spec, *ExpandStudy(spec), "ann", ""),
+                         [&](absl::StatusOr<int64_t> id) { result = std::move(id); });
+    Steps();
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.value_or(0);
+  }
+  template <typename T>
+  T Look(const std::function<T(const State&)>& look) {
+    std::optional<T> seen;
+    coordinator_->Read([&](const State* state) { seen = look(*state); });
+    Steps();
+    return *seen;
+  }
+
+  ManualClock clock_;
+};
+
+TEST_F(SteppedTest, AClockThatIsSetBackStopsNothing) {
+  Restart();
+  SubmitStudy(World::Spec({1}));
+  Pass(absl::Seconds(5));
+  clock_.wall -= absl::Hours(5);
+  const size_t polls = scheduler_->polls;
+  Pass(absl::Minutes(2));
+  EXPECT_GE(scheduler_->polls, polls + 3);
+}
+
+TEST_F(SteppedTest, AClockThatIsSetForwardsEndsNoAllocation) {
+  Restart();
+  SubmitStudy(World::Spec({1}));
+  Pass(absl::Seconds(20));
+  clock_.wall += absl::Hours(5);
+  Pass(absl::Seconds(5));
+  EXPECT_EQ(scheduler_->cancels, 0u);
+  Pass(absl::Minutes(1));  // no worker has reported
+  EXPECT_GT(scheduler_->cancels, 0u);
+}
+
+TEST_F(SteppedTest, PollsKeepTheirMinimumDistance) {
+  Restart();
+  SubmitStudy(World::Spec({1}));
+  const size_t polls = scheduler_->polls;
+  for (int i = 0; i < 1000; ++i) {
+    coordinator_->PollSoon();
+    Pass(absl::Milliseconds(10));
+  }
+  EXPECT_LE(scheduler_->polls, polls + 11);
+  EXPECT_GE(scheduler_->polls, polls + 8);
+}
+
+TEST_F(SteppedTest, AnAllocationHasTheSameShapeAfterARestart) {
+  v1::StudySpec spec = World::Spec({4, 2});
+  auto* cores = spec.add_matrix();
+  cores->set_key("cpus_per_rank");
+  for (const int n : {1, 4}) cores->add_values()->set_number_value(n);
+  Restart();
+  const int64_t id = SubmitStudy(spec);
+  const std::function<std::vector<int>(const State&)> shape = [&](const State& state) {
+    const AllocationShape& s = state.study(id)->shape;
+    return std::vector<int>{s.nodes, s.ranks_per_node, s.cpus_per_rank, s.gpus_per_rank};
+  };
+  const std::vector<int> before = Look(shape);
+  EXPECT_EQ(before[2], 4);
+  Restart();
+  EXPECT_EQ(Look(shape), before);
+}
+
+TEST_F(SteppedTest, RunsWithTheirOwnAllocationsGetAllOfThemAfterARestart) {
+  v1::StudySpec spec = World::Spec({1}, 8);
+  spec.set_allocation(v1::StudySpec::PER_RUN);
+  Restart();
+  SubmitStudy(spec);
+  Restart();
+  Pass(absl::Seconds(60));
+  const std::function<size_t(const State&)> allocations = [](const State& state) {
+    return state.allocations.size();
+  };
+  EXPECT_EQ(Look(allocations), 8u);
+}
+
+TEST_F(SteppedTest, ChargesAndServedAttemptsSurviveARestart) {
+  Restart();
+  SubmitStudy(World::Spec({4}, 2));
+  Pass(absl::Seconds(2));
+  const std::function<LiveAllocation(const State&)> allocation = [](const State& state) {
+    return *state.allocations.begin()->second;
+  };
+  const std::string token = Look(allocation).row.token;
+  const std::function<double(const State&)> usage = [&](const State& state) {
+    return state.waiting.Usage("ann", clock_.wall);
+  };
+  v1::SynchronizeRequest request;
+  request.set_node("n");
+  request.set_instance("life");
+  for (int i = 0; i < 10; ++i) {
+    coordinator_->Synchronize(token, request, [](absl::StatusOr<v1::SynchronizeResponse>) {});
+    Pass(absl::Seconds(10));
+  }
+  const double used = Look(usage);
+  EXPECT_NEAR(used, 400, 20);
+  EXPECT_EQ(Look(allocation).served, 1);
+  Restart();
+  Pass(absl::Seconds(2));
+  EXPECT_NEAR(Look(usage), used, 30) << "of an allocation that is held";
+  EXPECT_EQ(Look(allocation).served, 1);
+}
+
+TEST_F(SteppedTest, AFailedCommitDoesNotForgetWhichWorkerHasAnAttempt) {
+  Restart();
+  const int64_t id = SubmitStudy(World::Spec({1}));
+  Pass(absl::Seconds(2));
+  const std::string token =
+      Look<std::string>([](const State& s) { return s.allocations.begin()->second->row.token; });
+  v1::SynchronizeRequest request;
+  request.set_node("n");
+  request.set_instance("life");
+  const v1::SynchronizeRequest early = request;
+  const auto synchronize = [&](const v1::SynchronizeRequest& sent) {
+    coordinator_->Synchronize(token, sent, [](absl::StatusOr<v1::SynchronizeResponse>) {});
+    Steps();
+  };
+  synchronize(request);
+  const auto attempt = [](const State& s) {
+    return s.attempts.empty() ? "" : s.attempts.begin()->second->row.token;
+  };
+  const std::string first = Look<std::string>(attempt);
+  auto* status = request.add_attempts();
+  status->set_token(first);
+  status->set_state(v1::SynchronizeRequest::AttemptStatus::RUNNING);
+  synchronize(request);
+  store_->full = true;
+  coordinator_->Submit(MakeNewStudy(World::Spec({1}), *ExpandStudy(World::Spec({1})), "ann", ""),
+                       [](absl::StatusOr<int64_t> result) { EXPECT_FALSE(result.ok()); });
+  Steps();
+  store_->full = false;
+  synchronize(early);  // a duplicate of a report from before the attempt
+  EXPECT_EQ(Look<std::string>(attempt), first);
+  EXPECT_EQ(store_->GetStudy(id)->state, db::StudyState::kRunning);
+}
+
+TEST_F(SteppedTest, AFinalStudyIsRetried) {
+  Restart();
+  scheduler_->refuses = true;
+  const int64_t id = SubmitStudy(World::Spec({1}, 3));
+  Pass(absl::Seconds(2));
+  ASSERT_EQ(store_->GetStudy(id)->state, db::StudyState::kFailed);
+  ASSERT_EQ(Look<bool>([&](const State& state) { return state.study(id) == nullptr; }), true);
+  scheduler_->refuses = false;
+  const std::function<int64_t(const State&)> changes = [](const State& state) { return state.final_changes; };
+  const int64_t before = Look(changes);
+  auto study = LoadFinalStudy(*store_, id);
+  auto stale = LoadFinalStudy(*store_, id);
+  ASSERT_TRUE(study.ok() && stale.ok()) << study.status();
+  absl::Status first, second;
+  coordinator_->Retry(id, 0, *std::move(study), before, [&](absl::Status s) { first = s; });
+  Steps();
+  EXPECT_TRUE(first.ok()) << first;
+  EXPECT_EQ(store_->GetStudy(id)->state, db::StudyState::kQueued);
+  Pass(absl::Seconds(2));
+  EXPECT_EQ(Look<size_t>([](const State& state) { return state.allocations.size(); }), 1u);
+  coordinator_->Retry(id, 0, *std::move(stale), before, [&](absl::Status s) { second = s; });
+  Steps();
+  EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition) << "no run has failed since";
+}
+
+TEST_F(SteppedTest, AFailedCommitReloadsOnlyTheStudiesThatItChanged) {
+  Restart();
+  const int64_t other = SubmitStudy(World::Spec({1}));
+  const int64_t changed = SubmitStudy(World::Spec({1}));
+  Pass(absl::Seconds(2));
+  const auto study = [&](int64_t id) {
+    return Look<const LiveStudy*>([id](const State& state) { return state.study(id); });
+  };
+  const LiveStudy* before = study(other);
+  const auto pending = Look<std::map<PendingQueue, int>>([](const State& state) { return state.pending; });
+  const std::string token = Look<std::string>([&](const State& state) {
+    return state.allocation(*state.study(changed)->allocations.begin())->row.token;
+  });
+  store_->full = true;
+  absl::Status cancelled;
+  coordinator_->CancelStudy(changed, [&](absl::Status s) { cancelled = s; });
+  Steps();
+  EXPECT_EQ(cancelled.code(), absl::StatusCode::kResourceExhausted);
+  store_->full = false;
+  EXPECT_EQ(study(other), before);
+  EXPECT_FALSE(study(changed)->row.cancel_requested);
+  EXPECT_EQ(study(changed)->queued.size(), 1u);
+  EXPECT_EQ((Look<std::map<PendingQueue, int>>([](const State& state) { return state.pending; })), pending);
+  v1::SynchronizeRequest request;
+  request.set_node("n");
+  request.set_instance("life");
+  absl::StatusOr<v1::SynchronizeResponse> desired;
+  coordinator_->Synchronize(token, request, [&](absl::StatusOr<v1::SynchronizeResponse> r) { desired = r; });
+  Steps();
+  ASSERT_TRUE(desired.ok()) << desired.status();
+  EXPECT_EQ(desired->attempts_size(), 1) << "the study goes on";
+}
+
+TEST_F(SteppedTest, ADatabaseThatCannotBeReadAfterAFailedCommitStopsNothingForGood) {
+  Restart();
+  const int64_t id = SubmitStudy(World::Spec({1}));
+  Pass(absl::Seconds(2));
+  store_->full = store_->unreadable = true;
+  absl::Status cancelled, refused;
+  coordinator_->CancelStudy(id, [&](absl::Status s) { cancelled = s; });
+  Steps();
+  EXPECT_EQ(cancelled.code(), absl::StatusCode::kResourceExhausted);
+  coordinator_->CancelStudy(id, [&](absl::Status s) { refused = s; });
+  Pass(absl::Seconds(30));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  store_->full = store_->unreadable = false;
+  Pass(absl::Seconds(2));
+  EXPECT_EQ(Look<size_t>([&](const State& state) { return state.study(id)->queued.size(); }), 1u);
+  const size_t polls = scheduler_->polls;
+  Pass(absl::Minutes(2));
+  EXPECT_GT(scheduler_->polls, polls);
 }
 
 }  // namespace

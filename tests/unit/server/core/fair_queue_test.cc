@@ -21,16 +21,27 @@ TEST(FairQueue, BeforeIsWhatNextGivesOneAfterAnother) {
   FairQueue queue;
   const std::vector<std::string> owners = {"ann", "bob", "cid"};
   for (int64_t id = 1; id <= 24; ++id) queue.Add(id, static_cast<int>(id % 2), owners[id % owners.size()]);
-  queue.Charge("ann", 100, kNow);  // bob and cid used equally little
-  const std::vector<int64_t> before = queue.Before(21, kNow);
-  EXPECT_EQ(before.size(), 11u);  // of priority 1: eight of bob and cid, then three of ann
+  const std::vector<int64_t> before = queue.Before(22);
+  EXPECT_EQ(before.size(), 7u);  // of bob: four of priority 1, then three of priority 0
+  const auto bob = [](const std::string& owner, const std::string&) { return owner == "bob"; };
   for (const int64_t id : before) {
-    EXPECT_EQ(queue.Next(kNow), id);
+    EXPECT_EQ(queue.Next(kNow, bob), id);
     queue.Remove(id);
   }
-  EXPECT_EQ(queue.Next(kNow), 21);
-  EXPECT_TRUE(queue.Before(21, kNow).empty());
-  EXPECT_TRUE(queue.Before(99, kNow).empty());
+  EXPECT_EQ(queue.Next(kNow, bob), 22);
+  EXPECT_TRUE(queue.Before(22).empty());
+  EXPECT_TRUE(queue.Before(99).empty());
+}
+
+TEST(FairQueue, AnOwnerThatMayNotStartDoesNotStopOthers) {
+  FairQueue queue;
+  queue.Add(1, 7, "ann", "gpu");
+  queue.Add(2, 7, "ann", "cpu");
+  queue.Add(3, 0, "bob", "gpu");
+  EXPECT_EQ(queue.Next(kNow, [](const auto&, const std::string& partition) { return partition == "cpu"; }),
+            2);
+  EXPECT_EQ(queue.Next(kNow, [](const std::string& owner, const auto&) { return owner != "ann"; }), 3);
+  EXPECT_EQ(queue.Next(kNow, [](const auto&, const auto&) { return false; }), std::nullopt);
 }
 
 TEST(FairQueue, WhoUsedLessGoesFirst) {

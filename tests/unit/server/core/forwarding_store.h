@@ -15,7 +15,9 @@ class ForwardingStore : public db::Store {
   explicit ForwardingStore(std::unique_ptr<db::Store> store) : store_(std::move(store)) {}
 
   absl::Status Commit(const db::WriteBatch& batch) override { return store_->Commit(batch); }
+  absl::StatusOr<bool> Maintain() override { return store_->Maintain(); }
   absl::StatusOr<db::Snapshot> Load() override { return store_->Load(); }
+  absl::StatusOr<db::Snapshot> LoadStudy(int64_t id) override { return store_->LoadStudy(id); }
   absl::StatusOr<db::StudyRow> GetStudy(int64_t id) override { return Read().GetStudy(id); }
   absl::StatusOr<db::StudyRow> FindStudy(const std::string& name) override { return Read().FindStudy(name); }
   absl::StatusOr<db::StudyRow> FindRequest(const std::string& owner, const std::string& id) override {
@@ -28,6 +30,7 @@ class ForwardingStore : public db::Store {
     return Read().CountRuns(ids);
   }
   absl::StatusOr<std::vector<db::CellRow>> ListCells(int64_t id) override { return Read().ListCells(id); }
+  absl::StatusOr<db::CellRow> GetCell(int64_t id) override { return Read().GetCell(id); }
   absl::StatusOr<db::RunRow> GetRun(int64_t id) override { return Read().GetRun(id); }
   absl::StatusOr<std::vector<db::RunRow>> ListRuns(const db::RunFilter& filter) override {
     return Read().ListRuns(filter);

@@ -42,7 +42,8 @@ TEST(LifecycleOnClusters, ASmallRunUsesTheFirstNodesOnly) {
   const auto desired = w.On(0);
   ASSERT_EQ(desired.attempts_size(), 1);
   EXPECT_THAT(desired.attempts(0).nodes(), testing::ElementsAre("node-0"));
-  EXPECT_EQ(w.Finish(w.job, desired).attempts(0).spec().ranks(), 4);
+  for (int r = 0; r < 2; ++r) w.Report(desired.attempts(0).token(), r, 0, 10, true);
+  EXPECT_EQ(w.On(0, {World::Ended(desired.attempts(0).token())}).attempts(0).spec().ranks(), 4);
 }
 
 TEST(LifecycleOnClusters, AnAttemptIsOverWhenItIsOverOnEveryNode) {
@@ -92,7 +93,7 @@ TEST(LifecycleOnClusters, ASilentWorkerOnAnyNodeEndsTheAllocation) {
 TEST(LifecycleOnClusters, AnAllocationSomeOfWhoseWorkersNeverComeIsGivenUp) {
   TwoNodes w({4});
   w.On(0);
-  for (int i = 0; i < 13; ++i) {
+  for (int i = 0; i < 4; ++i) {
     EXPECT_FALSE(w.Cancelled(w.job));
     w.After(10);
     w.On(0);
@@ -173,6 +174,47 @@ TEST(LifecycleOnClusters, WorkersThatLeaveWhenTheirTimeIsUpMeanATimeout) {
   w.Job(w.job, JobState::kCompleted);
   EXPECT_EQ(w.study(w.id).runs[0].cause, db::Cause::kTimeout);
   EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kFailed) << "a new allocation would not give it more time";
+}
+
+TEST(LifecycleOnClusters, AJobThatStartsAgainOnOtherNodesGetsAttemptsOnThese) {
+  TwoNodes w({4}, 2);
+  w.On(0);
+  const std::string first = w.On(1).attempts(0).token();
+  w.On(0, {World::Running(first)});
+  const auto again = [&](const std::string& name, int node) {
+    v1::SynchronizeRequest request;
+    request.set_node(name);
+    request.set_node_index(node);
+    request.set_instance("second-" + name);
+    EXPECT_TRUE(w.lifecycle.Observe(w.job, request, w.now, w.fx).ok());
+    return w.lifecycle.Desired(*w.state.allocations.begin()->second, node);
+  };
+  EXPECT_EQ(again("node-5", 0).attempts_size(), 0) << "the other node has not reported";
+  const auto desired = again("node-6", 1);
+  ASSERT_EQ(desired.attempts_size(), 1);
+  EXPECT_NE(desired.attempts(0).token(), first);
+  EXPECT_THAT(desired.attempts(0).nodes(), testing::ElementsAre("node-5", "node-6"));
+  v1::SynchronizeRequest late;
+  late.set_instance("life-of-0");
+  EXPECT_TRUE(absl::IsUnauthenticated(w.lifecycle.Observe(w.job, late, w.now, w.fx)))
+      << "a report of the process that was replaced";
+  EXPECT_EQ(w.state.attempts.size(), 1u);
+}
+
+TEST(LifecycleOnClusters, AnAttemptThatNobodyHasReportedEndsWhenItsJobStartsAgainOnOtherNodes) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}));
+  const std::string job = w.AskedFor();
+  const std::string token = w.Sync(job).attempts(0).token();
+  v1::SynchronizeRequest request;
+  request.set_node("node-7");
+  request.set_instance("life-2");
+  EXPECT_TRUE(w.lifecycle.Observe(job, request, w.now, w.fx).ok());
+  const auto desired = w.lifecycle.Desired(*w.state.allocations.begin()->second, 0);
+  ASSERT_EQ(desired.attempts_size(), 1);
+  EXPECT_NE(desired.attempts(0).token(), token);
+  EXPECT_EQ(desired.attempts(0).nodes(0), "node-7");
+  EXPECT_EQ(w.run_state(id, 0), db::RunState::kRunning);
 }
 
 TEST(LifecycleOnClusters, AnAllocationThatCannotStartRanksIsHandedBackForAnotherOne) {

@@ -144,7 +144,7 @@ TEST(Lifecycle, TheFirstErrorOfARankIsTheCause) {
     batch.append.error_message = kind;
     std::vector<ParsedBatch> batches;
     batches.push_back(std::move(batch));
-    w.lifecycle.Ingest(std::move(batches), w.fx);
+    w.lifecycle.Ingest(w.job, std::move(batches), w.fx);
   }
   w.Sync(w.job, {World::Ended(w.token, 1)});
   EXPECT_EQ(w.study(w.id).runs[0].cause, db::Cause::kOutOfMemory);
@@ -193,7 +193,7 @@ TEST(Lifecycle, ASilentWorkersJobThatSomebodyElseHadCancelledIsNotOurs) {
 TEST(Lifecycle, NobodyWasSilentWhileTheCoordinatorStoodStill) {
   OneRun w;
   w.now += 60'000'000;
-  w.lifecycle.ExtendTimeouts(60'000'000);
+  w.lifecycle.MoveTimeouts(60'000'000);
   w.lifecycle.Tick(w.now, w.fx);
   EXPECT_FALSE(w.Cancelled(w.job));
 }
@@ -259,9 +259,10 @@ TEST(Lifecycle, CancellingAStudyThatWaitsForItsAllocationEndsTheJob) {
   ASSERT_TRUE(w.lifecycle.CancelStudy(id, w.now, w.fx).ok());
   EXPECT_TRUE(w.Cancelled(job));
   EXPECT_EQ(w.study(id).row.state, db::StudyState::kCancelled);
-  EXPECT_EQ(w.state.pending_allocations, 0);
+  EXPECT_TRUE(w.state.pending.empty());
+  w.lifecycle.JobSubmitted(job, std::string("17"), w.now, w.fx);
   w.Job(job, JobState::kUnknown);
-  EXPECT_EQ(w.state.pending_allocations, 0);
+  EXPECT_TRUE(w.state.pending.empty());
   EXPECT_TRUE(w.state.allocations.empty());
 }
 
@@ -347,6 +348,275 @@ TEST(Lifecycle, OnlySoManyAllocationsWaitAtOnceAndTheFairQueueChoosesThem) {
   EXPECT_EQ(w.study(id).allocations.size(), 1u);
 }
 
+TEST(Lifecycle, PendingJobsOfOneUserOrPartitionDoNotStopOthers) {
+  World w;
+  for (int i = 0; i < 10; ++i) w.Submit(World::Spec({1}));
+  w.lifecycle.Plan(w.now, w.fx);
+  w.fx.submit.clear();
+  const int64_t others = w.Submit(World::Spec({1}), "", "bob");
+  auto elsewhere = World::Spec({1});
+  elsewhere.mutable_resources()->set_partition("gpu");
+  const int64_t on_gpus = w.Submit(elsewhere);
+  w.lifecycle.Plan(w.now, w.fx);
+  EXPECT_EQ(w.fx.submit.size(), 2u);
+  EXPECT_EQ(w.study(others).allocations.size(), 1u);
+  EXPECT_EQ(w.study(on_gpus).allocations.size(), 1u);
+}
+
+TEST(Lifecycle, CancellingAQueuedRunEndsItsPendingJob) {
+  World w;
+  auto spec = World::Spec({1}, 6);
+  spec.set_allocation(v1::StudySpec::PER_RUN);
+  const int64_t id = w.Submit(spec);
+  w.lifecycle.Plan(w.now, w.fx);
+  ASSERT_EQ(w.fx.submit.size(), 4u);
+  const std::string job = w.fx.submit[0].token;
+  ASSERT_TRUE(w.lifecycle.CancelRun(id, w.study(id).runs[0].id, w.now, w.fx).ok());
+  EXPECT_TRUE(w.Cancelled(job));
+  w.lifecycle.Plan(w.now, w.fx);
+  EXPECT_EQ(w.fx.submit.size(), 5u) << "its place is free";
+}
+
+TEST(Lifecycle, OneRefusedShapeFailsItsRunOnly) {
+  World w;
+  auto spec = World::Spec({1, 4});
+  spec.set_allocation(v1::StudySpec::PER_RUN);
+  const int64_t id = w.Submit(spec);
+  w.lifecycle.Plan(w.now, w.fx);
+  ASSERT_EQ(w.fx.submit.size(), 2u);
+  w.lifecycle.JobSubmitted(w.fx.submit[1].token, absl::InvalidArgumentError("too many nodes"), w.now, w.fx);
+  EXPECT_EQ(w.run_state(id, 0), db::RunState::kQueued);
+  EXPECT_EQ(w.run_state(id, 1), db::RunState::kFailed);
+}
+
+TEST(Lifecycle, AllocationsThatDieBeforeAnAttemptAreRetriedWithBackoffAndThenFail) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}, 3));
+  std::vector<db::Micros> times;
+  for (const db::Micros end = w.now + 3'600'000'000; w.state.study(id)->queued.size() == 3 && w.now < end;) {
+    const std::string job = w.AskedFor();
+    if (!job.empty()) {
+      times.push_back(w.now);
+      w.Job(job, JobState::kFailed, "its workers ended with status 127");
+    }
+    w.After(0.1);
+  }
+  ASSERT_EQ(times.size(), 8u);
+  for (size_t i = 2; i < times.size(); ++i) EXPECT_GT(times[i] - times[i - 1], times[i - 1] - times[i - 2]);
+  EXPECT_EQ(w.study(id).row.state, db::StudyState::kFailed);
+  EXPECT_EQ(w.study(id).runs[2].message,
+            "8 allocations in a row ended before an attempt began; the last one: its workers ended with "
+            "status 127");
+}
+
+TEST(Lifecycle, PreemptionBeforeAnAttemptIsRetriedWithoutEnd) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}));
+  for (int i = 0; i < 20; ++i) {
+    w.After(400);
+    const std::string job = w.AskedFor();
+    ASSERT_NE(job, "") << i;
+    w.Job(job, JobState::kPreempted);
+  }
+  EXPECT_EQ(w.run_state(id, 0), db::RunState::kQueued);
+}
+
+TEST(Lifecycle, AnAttemptEndsTheCountOfFailedAllocations) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}));
+  for (int i = 0; i < 7; ++i) {
+    w.After(400);
+    w.Job(w.AskedFor(), JobState::kFailed);
+  }
+  w.After(400);
+  const std::string job = w.AskedFor();
+  w.Job(job, JobState::kRunning);
+  w.Sync(job);
+  EXPECT_TRUE(w.study(id).failed_allocations.empty());
+}
+
+TEST(Lifecycle, AJobThatIsBeingCancelledIsCancelledAgainWithBackoff) {
+  OneRun w;
+  ASSERT_TRUE(w.lifecycle.CancelStudy(w.id, w.now, w.fx).ok());
+  w.After(30);
+  int cancels = 0;
+  for (int poll = 0; poll < 600; ++poll) {
+    w.now += 1'000'000;
+    w.Job(w.job, JobState::kRunning);
+    cancels += static_cast<int>(w.fx.cancel.size());
+    w.fx.cancel.clear();
+  }
+  EXPECT_GE(cancels, 4);
+  EXPECT_LE(cancels, 10);
+}
+
+TEST(Lifecycle, ARefusedSubmitIsRetriedWithBackoff) {
+  World w;
+  w.Submit(World::Spec({1}));
+  const std::string job = w.AskedFor();
+  int submits = 0;
+  w.lifecycle.JobSubmitted(job, absl::ResourceExhaustedError("a limit"), w.now, w.fx);
+  for (int second = 0; second < 3600; ++second) {
+    w.After(1);
+    if (!w.Asked(job)) continue;
+    ++submits;
+    w.fx.submit.clear();
+    w.lifecycle.JobSubmitted(job, absl::ResourceExhaustedError("a limit"), w.now, w.fx);
+  }
+  EXPECT_GE(submits, 10);
+  EXPECT_LE(submits, 20);
+}
+
+TEST(Lifecycle, ACancelledJobThatWasRefusedIsNotSubmittedAgain) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}));
+  const std::string job = w.AskedFor();
+  w.lifecycle.JobSubmitted(job, absl::UnavailableError("controller away"), w.now, w.fx);
+  ASSERT_TRUE(w.lifecycle.CancelStudy(id, w.now, w.fx).ok());
+  w.After(60);
+  EXPECT_FALSE(w.Asked(job));
+}
+
+TEST(Lifecycle, ASuspendedJobIsNotCancelledForSilence) {
+  OneRun w;
+  for (int minute = 0; minute < 60; ++minute) {
+    JobStatus status{w.job, "job-1", JobState::kRunning, "it is suspended"};
+    status.suspended = true;
+    w.lifecycle.JobsPolled({status}, w.now, w.now, w.fx);
+    w.After(20);
+  }
+  EXPECT_FALSE(w.Cancelled(w.job));
+  w.After(60);
+  EXPECT_TRUE(w.Cancelled(w.job));
+}
+
+// A study with many runs in one allocation, for tests of what happens when they fail.
+struct ManyRuns : World {
+  explicit ManyRuns(int repeats) {
+    auto spec = Spec({1}, repeats);
+    spec.mutable_retry()->set_max(0);
+    id = Submit(spec);
+    job = AskedFor();
+    Job(job, JobState::kRunning);
+    desired = Sync(job);
+  }
+  // Ends the current attempt.
+  void Fail(v1::Attempt::Cause cause = v1::Attempt::CAUSE_UNSPECIFIED) {
+    desired = Sync(job, {Ended(desired.attempts(0).token(), 1, cause)});
+  }
+  int64_t id;
+  std::string job;
+  v1::SynchronizeResponse desired;
+};
+
+TEST(Lifecycle, AStudyWhoseFirstRunsAllFailTheSameWayIsPausedUntilItIsResumed) {
+  ManyRuns w(20);
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_EQ(w.desired.attempts_size(), 1) << i;
+    w.Fail();
+  }
+  EXPECT_EQ(w.desired.attempts_size(), 0);
+  EXPECT_TRUE(w.desired.terminate());
+  EXPECT_EQ(w.study(w.id).row.pause_reason,
+            "its first 5 runs failed in the same way: exit status 1: last words");
+  EXPECT_EQ(w.study(w.id).queued.size(), 15u);
+  w.Job(w.job, JobState::kCompleted);
+  w.After(1000);
+  EXPECT_EQ(w.AskedFor(), "");
+  ASSERT_TRUE(w.lifecycle.ResumeStudy(w.id, w.now, w.fx).ok());
+  w.job = w.AskedFor();
+  w.Job(w.job, JobState::kRunning);
+  w.desired = w.Sync(w.job);
+  for (int i = 0; i < 14; ++i) {
+    ASSERT_EQ(w.desired.attempts_size(), 1) << i;
+    w.Fail();
+  }
+  EXPECT_EQ(w.study(w.id).queued.size(), 0u) << "it is not paused again for the same reason";
+}
+
+TEST(Lifecycle, AStudyThatHasSucceededOnceIsNotPaused) {
+  ManyRuns w(10);
+  w.desired = w.Finish(w.job, w.desired);
+  for (int i = 0; i < 9; ++i) w.Fail();
+  EXPECT_EQ(w.study(w.id).row.state, db::StudyState::kFailed);
+}
+
+TEST(Lifecycle, AStudyWhoseFilesCannotBeWrittenIsPausedAndLosesNoRun) {
+  ManyRuns w(4);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(w.desired.attempts_size(), 1) << i;
+    w.Fail(v1::Attempt::STORAGE_ERROR);
+  }
+  EXPECT_THAT(w.study(w.id).row.pause_reason, HasSubstr("3 attempts in a row could not write their files: "));
+  EXPECT_EQ(w.study(w.id).queued.size(), 4u);
+  w.Job(w.job, JobState::kCompleted);
+  ASSERT_TRUE(w.lifecycle.ResumeStudy(w.id, w.now, w.fx).ok());
+  w.job = w.AskedFor();
+  w.Job(w.job, JobState::kRunning);
+  w.desired = w.Sync(w.job);
+  w.Finish(w.job, w.desired);
+  EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kSucceeded);
+}
+
+TEST(Lifecycle, FailedRunsAreRetriedOnRequestWithNewRetries) {
+  ManyRuns w(3);
+  w.Fail();
+  w.desired = w.Finish(w.job, w.desired);
+  ASSERT_TRUE(w.lifecycle.Retry(w.id, 0, nullptr, 0, w.now, w.fx).ok());
+  EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kQueued);
+  EXPECT_EQ(w.run_state(w.id, 1), db::RunState::kSucceeded);
+  EXPECT_EQ(w.study(w.id).runs[0].uncounted, 1);
+  const absl::Status nothing = w.lifecycle.Retry(w.id, 0, nullptr, 0, w.now, w.fx);
+  EXPECT_EQ(nothing.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(nothing.message(), "studies/1 has no failed run; nothing is changed");
+}
+
+TEST(Lifecycle, AStudyThatHasChangedSinceItWasReadIsNotRetried) {
+  World w;
+  EXPECT_EQ(w.lifecycle.Retry(7, 0, std::make_unique<LiveStudy>(), -1, w.now, w.fx).code(),
+            absl::StatusCode::kAborted);
+}
+
+TEST(Lifecycle, TheOwnerIsChargedForTheWholeAllocationWhileItIsHeld) {
+  World w;
+  w.Submit(World::Spec({4, 1}));
+  const std::string job = w.AskedFor();
+  w.Job(job, JobState::kRunning);
+  for (int i = 0; i < 10; ++i) {
+    w.After(10);
+    w.Sync(job);
+  }
+  EXPECT_NEAR(w.state.waiting.Usage("ann", absl::FromUnixMicros(w.now)), 4 * 100, 1) << "also before the end";
+  w.Job(job, JobState::kNodeFail);
+  w.After(100);
+  EXPECT_NEAR(w.state.waiting.Usage("ann", absl::FromUnixMicros(w.now)), 4 * 100, 1);
+}
+
+TEST(Lifecycle, AStudyThatHasUsedItsGpuHoursEndsAndSaysWhy) {
+  World w;
+  auto spec = World::Spec({2}, 3);
+  spec.mutable_resources()->set_gpus_per_rank(1);
+  spec.mutable_limits()->set_gpu_hours(1);
+  const int64_t id = w.Submit(spec);
+  const std::string job = w.AskedFor();
+  w.Job(job, JobState::kRunning);
+  const auto desired = w.Sync(job);
+  const std::string token = desired.attempts(0).token();
+  for (int i = 0; i < 89; ++i) {
+    w.After(20);
+    w.Sync(job, {World::Running(token)});
+  }
+  EXPECT_EQ(w.study(id).queued.size(), 2u);
+  w.After(21);
+  w.After(1);
+  EXPECT_EQ(w.study(id).queued.size(), 0u);
+  w.Sync(job, {World::Ended(token, 143)});
+  EXPECT_EQ(w.run_state(id, 0), db::RunState::kCancelled);
+  EXPECT_EQ(w.study(id).runs[0].message,
+            "the study has used 1 GPU-hours, limits.gpu_hours is 1; submit the rest as another study");
+  EXPECT_EQ(w.run_state(id, 1), db::RunState::kFailed);
+}
+
 TEST(Lifecycle, PerRunAllocationServesItsRunAndIsHandedBack) {
   World w;
   auto spec = World::Spec({1}, 2);
@@ -391,6 +661,96 @@ TEST(Lifecycle, ALeavingWorkerGetsNothingNew) {
   const std::string job = w.AskedFor();
   EXPECT_EQ(w.Sync(job, {}, "life-1", true).attempts_size(), 0);
   EXPECT_EQ(w.run_state(id, 0), db::RunState::kQueued);
+}
+
+TEST(Reports, OfAnAttemptComeFromItsOwnAllocationOnly) {
+  OneRun w;
+  const int64_t other = w.Submit(World::Spec({1}));
+  ASSERT_NE(other, w.id);
+  const std::string foreign = w.AskedFor();
+  ASSERT_NE(foreign, w.job);
+  w.Job(foreign, JobStatus::State::kRunning);
+  using Stream = v1::ReportEventsResponse::Stream;
+  EXPECT_EQ(w.ReportFrom(foreign, w.token, 0, 0, 10, true).outcome(), Stream::FENCED);
+  EXPECT_EQ(w.ReportFrom("ended", w.token, 0, 0, 10, true).outcome(), Stream::FENCED);
+  EXPECT_TRUE(w.fx.batch.appends.empty());
+  EXPECT_EQ(w.ReportFrom(w.job, w.token, 0, 0, 10).outcome(), Stream::ACCEPTED);
+}
+
+TEST(Reports, OfANodeThatTheAllocationDoesNotHaveAreRefused) {
+  OneRun w;
+  for (const int node : {-1, 1, 2'000'000'000}) {
+    v1::SynchronizeRequest request;
+    request.set_node_index(node);
+    request.set_instance("life-1");
+    *request.add_attempts() = World::Ended(w.token);
+    EXPECT_TRUE(absl::IsInvalidArgument(w.lifecycle.Observe(w.job, request, w.now, w.fx))) << node;
+  }
+  EXPECT_EQ(w.state.allocation(w.state.allocation_by_token.at(w.job))->workers.size(), 1u);
+  EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kRunning);
+}
+
+TEST(RequestIds, OfTwoOwnersNeverCollide) {
+  World w;
+  const auto submit = [&](const std::string& owner, const std::string& request_id) {
+    const v1::StudySpec spec = World::Spec({1});
+    return *w.lifecycle.Submit(MakeNewStudy(spec, *ExpandStudy(spec), owner, request_id), w.now, w.fx);
+  };
+  EXPECT_NE(submit("a\nb", "c"), submit("a", "b\nc"));
+}
+
+// A study waits for an allocation although its owner may have no more pending jobs; its last one has failed.
+TEST(Lifecycle, AClockThatIsSetBackMovesTheNextTryOfAWaitingStudy) {
+  for (const bool known : {false, true}) {  // does the coordinator notice the change?
+    World w;
+    const int64_t id = w.Submit(World::Spec({1}));
+    const std::string first = w.AskedFor();
+    w.Job(first, JobStatus::State::kFailed);
+    std::vector<std::string> pending;
+    for (int i = 0; i < 4; ++i) {
+      w.Submit(World::Spec({1}));
+      pending.push_back(w.AskedFor());
+    }
+    w.After(10);
+    EXPECT_TRUE(w.state.waiting.Contains(id));
+    const db::Micros back = known ? 3600'000'000 : 9'500'000;
+    w.now -= back;
+    if (known) w.lifecycle.MoveTimeouts(-back);
+    w.Job(pending[0], JobStatus::State::kRunning);
+    EXPECT_EQ(w.AskedFor() != "", known) << "its next try is due";
+    w.After(10);
+    EXPECT_EQ(w.AskedFor() != "", !known);
+  }
+}
+
+TEST(Lifecycle, AJobIsNotSubmittedAgainWhileASubmitIsInFlight) {
+  World w;
+  w.Submit(World::Spec({1}));
+  const std::string job = w.AskedFor();
+  w.Job(job, JobStatus::State::kUnknown);
+  EXPECT_FALSE(w.Asked(job)) << "the scheduler may accept it after that poll";
+  w.lifecycle.JobSubmitted(job, absl::UnavailableError("sbatch timed out"), w.now, w.fx);
+  w.After(10);
+  EXPECT_TRUE(w.Asked(job));
+  w.fx.submit.clear();
+  w.Job(job, JobStatus::State::kUnknown);
+  EXPECT_FALSE(w.Asked(job));
+}
+
+TEST(Lifecycle, ACancelledAllocationEndsAfterTheAnswerToItsSubmit) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}));
+  const std::string job = w.AskedFor();
+  EXPECT_TRUE(w.lifecycle.CancelStudy(id, w.now, w.fx).ok());
+  w.Job(job, JobStatus::State::kUnknown);
+  EXPECT_EQ(w.state.allocations.size(), 1u) << "the job may be accepted later";
+  w.lifecycle.JobSubmitted(job, std::string("17"), w.now, w.fx);
+  w.fx.cancel.clear();
+  w.now += 20'000'000;
+  w.Job(job, JobStatus::State::kPending);
+  EXPECT_TRUE(w.Cancelled(job));
+  w.Job(job, JobStatus::State::kCancelled);
+  EXPECT_TRUE(w.state.allocations.empty());
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ class SizedScheduler final : public Scheduler {
     return std::vector<JobStatus>();
   }
   absl::StatusOr<ClusterView> View() override { return ClusterView{}; }
-  absl::Status Cancel(const std::string&) override { return absl::OkStatus(); }
+  absl::Status Cancel(const std::vector<std::string>&) override { return absl::OkStatus(); }
 
  private:
   const Capacity capacity_;

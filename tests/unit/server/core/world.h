@@ -95,9 +95,20 @@ class World {
     return status;
   }
 
-  // A part of a rank's event file.
+  // A part of a rank's event file, sent by a worker of the attempt's allocation.
   v1::ReportEventsResponse::Stream Report(const std::string& token, int rank, int64_t begin, int64_t end,
                                           bool finish = false, const std::string& hash = "h") {
+    const auto attempt = state.attempt_by_token.find(token);
+    const bool live = attempt != state.attempt_by_token.end();
+    return ReportFrom(live ? AllocationOf(attempt->second) : "", token, rank, begin, end, finish, hash);
+  }
+  std::string AllocationOf(int64_t attempt_id) const {
+    return state.allocation(state.attempt(attempt_id)->row.allocation_id)->row.token;
+  }
+  // The same, sent by a worker of any allocation.
+  v1::ReportEventsResponse::Stream ReportFrom(const std::string& allocation, const std::string& token,
+                                              int rank, int64_t begin, int64_t end, bool finish = false,
+                                              const std::string& hash = "h") {
     ParsedBatch batch;
     batch.token = token;
     batch.append.rank = rank;
@@ -112,7 +123,7 @@ class World {
     }
     std::vector<ParsedBatch> batches;
     batches.push_back(std::move(batch));
-    return lifecycle.Ingest(std::move(batches), fx).front();
+    return lifecycle.Ingest(allocation, std::move(batches), fx).front();
   }
   // Finishes all ranks and reports the end of the attempt.
   v1::SynchronizeResponse Finish(const std::string& allocation, const v1::SynchronizeResponse& desired) {
@@ -141,6 +152,7 @@ class World {
   LifecycleOptions Options() {
     LifecycleOptions options;
     options.runs_dir = "/runs";
+    options.worker_timeout = 30'000'000;
     options.new_token = [this] { return absl::StrCat("token-", ++tokens_); };
     options.environment_of = [](const std::string& name) -> std::optional<v1::FrameworkEnvironment> {
       const Engine* engine = FindEngine(name);

@@ -35,7 +35,7 @@ TEST(LocalScheduler, PassesAddressAndIdentityToTheWorker) {
   LocalCluster cluster;
   Submit(cluster, cluster.Request("job"));
   EXPECT_EQ(cluster.WaitForWorker().secret, "secret-of-job");
-  cluster.scheduler().Cancel("job").IgnoreError();
+  cluster.scheduler().Cancel({"job"}).IgnoreError();
   cluster.WaitFor("job", State::kCancelled);
   char host[256] = {};
   gethostname(host, sizeof(host) - 1);
@@ -98,7 +98,7 @@ TEST(LocalScheduler, AnExclusiveJobUsesTheWholeMachine) {
   cluster.WaitForWorker();
   Submit(cluster, cluster.Request("other", 1));
   EXPECT_EQ(cluster.Status("other").state, State::kPending);
-  cluster.scheduler().Cancel("alone").IgnoreError();
+  cluster.scheduler().Cancel({"alone"}).IgnoreError();
   cluster.WaitForWorker();
   EXPECT_THAT(Contents(cluster.directory() + "/alone/worker.log"), HasSubstr(" --bind\n"));
   EXPECT_THAT(Contents(cluster.directory() + "/other/worker.log"), testing::Not(HasSubstr("--bind")));
@@ -120,7 +120,7 @@ TEST(LocalScheduler, GivesEachJobItsOwnGpus) {
   request.token = "impossible";
   request.gpus_per_rank = 4;
   EXPECT_EQ(cluster.scheduler().Submit(request).status().code(), absl::StatusCode::kInvalidArgument);
-  cluster.scheduler().Cancel("pair").IgnoreError();
+  cluster.scheduler().Cancel({"pair"}).IgnoreError();
   EXPECT_EQ(cluster.WaitForWorker().devices, "0");
 }
 
@@ -147,7 +147,7 @@ TEST(LocalScheduler, KillsAWorkerThatIgnoresSigterm) {
   cluster.set_mode("stubborn");
   Submit(cluster, cluster.Request("job"));
   cluster.WaitForWorker();
-  ASSERT_TRUE(cluster.scheduler().Cancel("job").ok());
+  ASSERT_TRUE(cluster.scheduler().Cancel({"job"}).ok());
   cluster.WaitFor("job", State::kCancelled);
 }
 
@@ -171,7 +171,7 @@ TEST(LocalScheduler, AJobEndsWhenItsLastProcessReleasesTheLock) {
   // still be taken.
   while (OpenWorker(cluster.directory() + "/job", worker.pid) >= 0) {
   }
-  ASSERT_TRUE(cluster.scheduler().Cancel("nobody").ok());
+  ASSERT_TRUE(cluster.scheduler().Cancel({"nobody"}).ok());
   EXPECT_EQ(cluster.Status("job").state, State::kRunning);
   EXPECT_EQ(cluster.Status("next").state, State::kPending);
   kill(worker.child, SIGUSR2);
@@ -286,7 +286,7 @@ TEST(LocalScheduler, FollowsTheWorkerThatHoldsTheLockWhenAnotherOneLostIt) {
   Submit(cluster, cluster.Request("job"));
   cluster.WaitFor("job", State::kRunning);
   // The second worker exits with status 5 because the lock is held; the first one continues the job.
-  ASSERT_TRUE(cluster.scheduler().Cancel("job").ok());
+  ASSERT_TRUE(cluster.scheduler().Cancel({"job"}).ok());
   cluster.WaitFor("job", State::kCancelled);
   EXPECT_LT(OpenWorker(directory, pid), 0);
 }

@@ -118,12 +118,15 @@ class SlurmScriptRuns : public testing::Test {
     options.worker_program = directory_ + "/worker";
     JobRequest request = Request();
     request.token = token_;
-    const std::string script = SlurmScript(options, request);
-    return Bash({}, absl::StrCat("PATH=", directory_, ":$PATH\nexport SLURM_JOB_NUM_NODES=4\n", before, "\n",
+    const std::string script = directory_ + "/job.sh";
+    std::ofstream(script) << SlurmScript(options, request);
+    return Bash({}, absl::StrCat("PATH=", directory_, ":$PATH\nexport SLURM_JOB_NUM_NODES=4\n",
+                                 "export SCALELAB_ALLOCATION_SECRET=", secret_, "\n", before, "\nexec bash ",
                                  script));
   }
 
   const std::string token_ = absl::StrCat("script-test-", getpid());
+  const std::string secret_ = absl::StrCat("needle-", getpid());
   std::string directory_;
 };
 
@@ -133,6 +136,14 @@ TEST_F(SlurmScriptRuns, StartsTheWorkerAndReturnsItsExitStatus) {
   EXPECT_EQ(result.exit_code, 3) << result.err;
   EXPECT_EQ(result.out, absl::StrCat("--server login1:50051 --launcher srun --allocation ", token_,
                                      " --node node3 --node-index 2 --lock ", Lock(), "\n"));
+}
+
+TEST_F(SlurmScriptRuns, TheWorkerGetsTheSecretAndNoProcessHasItInItsEnvironment) {
+  Program("worker",
+          absl::StrCat("read -r secret; echo \"$secret\"; echo \"${SCALELAB_ALLOCATION_SECRET-none}\"\n",
+                       "grep -l -a ", secret_, " /proc/[0-9]*/environ\n"));
+  const CommandResult result = Run();
+  EXPECT_EQ(result.out, absl::StrCat(secret_, "\nnone\n")) << result.err;
 }
 
 TEST_F(SlurmScriptRuns, ForwardsSigtermAndWaits) {

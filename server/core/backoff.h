@@ -1,0 +1,27 @@
+// Exponential backoff with jitter.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "db/records.h"
+
+namespace scalelab::server {
+
+struct BackoffLimits {
+  db::Micros first, longest;
+};
+
+// Returns the delay before the next try after `failures` failures in a row: twice as long after each one, and
+// changed by up to a quarter, so that many retries do not come at the same time. The change depends on `key` and
+// the number of failures only: decisions use no random numbers.
+inline db::Micros Backoff(int failures, const BackoffLimits& limits, const std::string& key) {
+  const int doublings = std::clamp(failures - 1, 0, 20);
+  const db::Micros delay = std::min(limits.first << doublings, limits.longest);
+  const size_t random = std::hash<std::string>()(absl::StrCat(key, "/", failures)) % 1000;
+  return delay * 3 / 4 + delay / 2 * static_cast<db::Micros>(random) / 1000;
+}
+
+}  // namespace scalelab::server

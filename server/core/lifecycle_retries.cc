@@ -1,0 +1,143 @@
+// The part of Lifecycle that limits failures and use: pauses, retries by users, charges, limits of GPU-hours.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "server/core/convert.h"
+#include "server/core/lifecycle.h"
+
+namespace scalelab::server {
+namespace {
+
+double HeldSeconds(const LiveAllocation& allocation, db::Micros now) {
+  const db::Micros started = allocation.row.started;
+  return started == 0 ? 0 : 1e-6 * static_cast<double>(std::max<db::Micros>(0, now - started));
+}
+
+int Slots(const db::AllocationRow& row) { return row.nodes * row.ranks_per_node; }
+
+}  // namespace
+
+absl::Status Lifecycle::Retry(int64_t study_id, int64_t run_id, std::unique_ptr<LiveStudy> final_study,
+                              int64_t final_changes, db::Micros now, Effects& fx) {
+  LiveStudy* study = state_.study(study_id);
+  if (study == nullptr && (final_study == nullptr || final_changes != state_.final_changes)) {
+    return absl::AbortedError(absl::StrCat(StudyName(study_id), " has just changed; try again"));
+  }
+  const bool live = study != nullptr;
+  if (!live) study = final_study.get();
+  std::vector<int> again;
+  for (const db::RunRow& run : study->runs) {
+    const bool failed = run.state == db::RunState::kFailed;
+    const bool cancelled = run.state == db::RunState::kCancelled;
+    if (run_id == 0 ? failed : run.id == run_id && (failed || cancelled)) again.push_back(run.position);
+  }
+  if (again.empty()) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "NOTHING_TO_RETRY",
+                     run_id == 0
+                         ? absl::StrCat(StudyName(study_id), " has no failed run; nothing is changed")
+                         : absl::StrCat(RunName(study_id, run_id),
+                                        " has neither failed nor been cancelled; nothing is changed"));
+  }
+  if (!live) {
+    ++state_.final_changes;
+    study->allocations.clear();
+    for (const auto& [id, allocation] : state_.allocations) {
+      if (allocation->row.study_id == study_id) study->allocations.insert(id);
+    }
+    state_.studies.emplace(study_id, std::move(final_study));
+  }
+  study->row.state = study->row.started == 0 ? db::StudyState::kQueued : db::StudyState::kRunning;
+  study->row.finished = 0;
+  study->row.cancel_requested = false;
+  study->row.pause_reason.clear();
+  study->failed_allocations.clear();
+  study->storage_errors = 0;
+  fx.batch.studies.push_back(study->row);
+  for (const int position : again) {
+    db::RunRow& run = study->runs[position];
+    run.uncounted = run.attempts;
+    run.cause = db::Cause::kNone;
+    run.message.clear();
+    SetRunState(*study, position, db::RunState::kQueued, now, fx);
+  }
+  UpdateWaiting(*study, now);
+  return absl::OkStatus();
+}
+
+absl::Status Lifecycle::ResumeStudy(int64_t study_id, db::Micros now, Effects& fx) {
+  LiveStudy* study = state_.study(study_id);
+  if (study == nullptr || study->row.pause_reason.empty()) return absl::OkStatus();
+  study->row.pause_reason.clear();
+  study->storage_errors = 0;
+  ++study->revision;
+  fx.batch.studies.push_back(study->row);
+  fx.changed_studies.insert(study_id);
+  UpdateWaiting(*study, now);
+  return absl::OkStatus();
+}
+
+void Lifecycle::Pause(LiveStudy& study, std::string reason, db::Micros now, Effects& fx) {
+  if (!study.row.pause_reason.empty() || study.queued.empty()) return;
+  study.row.pause_reason = std::move(reason);
+  ++study.revision;
+  fx.batch.studies.push_back(study.row);
+  fx.changed_studies.insert(study.row.id);
+  const std::vector<int64_t> allocations(study.allocations.begin(), study.allocations.end());
+  for (const int64_t id : allocations) {
+    LiveAllocation& allocation = *state_.allocation(id);
+    if (state_.attempt(allocation.attempt_id) == nullptr) Release(allocation, "the study is paused", now, fx);
+  }
+  UpdateWaiting(study, now);
+}
+
+void Lifecycle::PauseIfAllFail(LiveStudy& study, db::Cause cause, const std::string& message, db::Micros now,
+                               Effects& fx) {
+  const auto count = [&](db::RunState s) { return study.counts[static_cast<int>(s)]; };
+  if (count(db::RunState::kFailed) != options_.same_failures || count(db::RunState::kSucceeded) > 0) return;
+  const bool same = std::all_of(study.runs.begin(), study.runs.end(), [&](const db::RunRow& run) {
+    return run.state != db::RunState::kFailed || run.cause == cause;
+  });
+  if (!same) return;
+  Pause(study, absl::StrCat("its first ", options_.same_failures, " runs failed in the same way: ", message),
+        now, fx);
+}
+
+void Lifecycle::Charge(LiveAllocation& allocation, db::Micros now) {
+  const db::AllocationRow& row = allocation.row;
+  if (row.started == 0) return;
+  const db::Micros from = std::max(allocation.charged_until, row.started);
+  allocation.charged_until = now;
+  if (now <= from) return;
+  state_.waiting.Charge(allocation.queue.first,
+                        1e-6 * static_cast<double>(now - from) * Slots(row) * std::max(1, row.cpus_per_rank),
+                        absl::FromUnixMicros(now));
+}
+
+void Lifecycle::EnforceGpuLimit(LiveStudy& study, db::Micros now, Effects& fx) {
+  double seconds = study.gpu_seconds;
+  for (const int64_t id : study.allocations) {
+    const LiveAllocation& allocation = *state_.allocation(id);
+    seconds += HeldSeconds(allocation, now) * Slots(allocation.row) * allocation.row.gpus_per_rank;
+  }
+  const double limit = study.spec.limits().gpu_hours();
+  if (seconds < limit * 3600) return;
+  const std::string reason = absl::StrFormat(
+      "the study has used %.3g GPU-hours, limits.gpu_hours is %.3g; submit the rest as another study",
+      seconds / 3600, limit);
+  const std::vector<int64_t> allocations(study.allocations.begin(), study.allocations.end());
+  for (const int64_t id : allocations) {
+    LiveAllocation& allocation = *state_.allocation(id);
+    if (LiveAttempt* attempt = state_.attempt(allocation.attempt_id)) {
+      if (attempt->row.state != db::AttemptState::kStopping) attempt->stop_reason = reason;
+      StopAttempt(*attempt, now, fx);
+    } else {
+      Release(allocation, "limits.gpu_hours is reached", now, fx);
+    }
+  }
+  if (!study.queued.empty()) FailQueued(study, 0, db::Cause::kDeadline, reason, now, fx);
+}
+
+}  // namespace scalelab::server
