@@ -40,8 +40,9 @@ absl::StatusOr<std::string> AbsolutePath(const std::string& value) {
 
 absl::Status SetPath(std::string& field, const std::string& value) {
   absl::StatusOr<std::string> path = AbsolutePath(value);
-  if (path.ok()) field = *std::move(path);
-  return path.status();
+  if (!path.ok()) return path.status();
+  field = *std::move(path);
+  return absl::OkStatus();
 }
 
 absl::Status SetChoice(std::string& field, const std::string& value,
@@ -144,8 +145,14 @@ const std::vector<Setting>& Settings() {
       {"worker-program", "FILE",
        "Path of scalelab-worker, visible on every node (default: in the directory of scalelabd)",
        [](ServerConfig& c, const std::string& v) { return SetPath(c.worker_program, v); }},
-      {"worker-timeout", "SECONDS", "A worker without a heartbeat for this long is lost (default: 30)",
+      {"worker-timeout", "SECONDS",
+       "A worker without a heartbeat for this long is lost, although its job still runs (default: 900)",
        [](ServerConfig& c, const std::string& v) { return SetTimeout(c.worker_timeout, v); }},
+      {"pending-jobs-per-user", "N",
+       "Limit of jobs of one user and partition that wait at the scheduler (default: 4)",
+       [](ServerConfig& c, const std::string& v) {
+         return SetNumber(c.pending_jobs_per_user, v, 1, 100'000);
+       }},
       {"poll-interval", "SECONDS",
        "Time between polls of the scheduler, doubled while no job is about to start or end (default: 15)",
        [](ServerConfig& c, const std::string& v) { return SetTimeout(c.poll_interval, v); }},
@@ -154,6 +161,8 @@ const std::vector<Setting>& Settings() {
       {"frameworks", "DIR",
        "Environments of deploy/frameworks (default: $SCALELAB_FRAMEWORKS, or below ~/.local/share)",
        [](ServerConfig& c, const std::string& v) { return SetPath(c.frameworks_dir, v); }},
+      {"reflection", "BOOL", "true: serve gRPC's reflection, for tools such as grpcurl (default: false)",
+       [](ServerConfig& c, const std::string& v) { return SetBool(c.reflection, v); }},
       {"log-format", "FORMAT", "Format of log lines on stderr: text or json (default: text)",
        [](ServerConfig& c, const std::string& v) {
          return SetChoice(c.log_format, v, {"text", "json"});

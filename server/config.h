@@ -33,8 +33,10 @@ struct ServerConfig {
   // Path of scalelab-worker. On a cluster it must be visible on every node. Default: the scalelab-worker in
   // the directory of scalelabd.
   std::string worker_program;
-  // A worker without a heartbeat for this long is lost.
-  absl::Duration worker_timeout = absl::Seconds(30);
+  // A worker without a heartbeat for this long is lost, even if the scheduler reports that its job runs.
+  absl::Duration worker_timeout = absl::Minutes(15);
+  // Limit of jobs of one user and partition that wait at the scheduler.
+  int pending_jobs_per_user = 4;
   // Time between two polls of the scheduler; twice as long when no job is about to start or to end.
   absl::Duration poll_interval = absl::Seconds(15);
   // Use SQLite's rollback journal instead of WAL, for a data_dir on a network filesystem.
@@ -44,6 +46,8 @@ struct ServerConfig {
   std::string frameworks_dir;
   // Engines whose environments are not in frameworks_dir. Only the configuration file can set this.
   std::vector<EnvironmentConfig> environments;
+  // Serve gRPC's reflection, which describes the API to anyone who can connect.
+  bool reflection = false;
   std::string log_format = "text";  // or "json"
   std::string log_level = "info";   // trace, debug, info, warning, error
 };

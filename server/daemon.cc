@@ -9,9 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "db/sqlite_store.h"
+#include "server/process_limits.h"
 #include "server/scheduler/local_scheduler.h"
 #include "server/scheduler/slurm_scheduler.h"
 #include "server/version.h"
+#include "spdlog/spdlog.h"
 
 namespace scalelab::server {
 
@@ -54,6 +56,12 @@ static FrameworksOptions FrameworksOf(const ServerConfig& config) {
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config) {
   std::unique_ptr<Daemon> daemon(new Daemon());
 
+  absl::StatusOr<int> files = RaiseFileLimit();
+  if (!files.ok()) return files.status();
+  const ConnectionLimits connections = ConnectionLimits::For(*files);
+  spdlog::info("at most {} open files: {} connections, {} of them over TCP, {} from one address", *files,
+               connections.total, connections.tcp, connections.per_address);
+
   absl::StatusOr<DataDir> dir = DataDir::Open(config.data_dir);
   if (!dir.ok()) return dir.status();
   daemon->data_dir_ = std::make_unique<DataDir>(*std::move(dir));
@@ -68,6 +76,9 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
   auto store = db::OpenSqliteStore({daemon->data_dir_->database(), config.rollback_journal});
   if (!store.ok()) return store.status();
   daemon->store_ = *std::move(store);
+  daemon->maintenance_ = std::make_unique<db::Maintenance>(*daemon->store_, [](const absl::Status& status) {
+    spdlog::error("maintenance of the database failed, and is tried again: {}", status.ToString());
+  });
 
   // Null until the coordinator exists. Changes before that are found by its first poll.
   auto coordinator_or_null = std::make_shared<std::atomic<Coordinator*>>(nullptr);
@@ -86,7 +97,9 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
   CoordinatorOptions options;
   options.runs_dir = config.runs_dir;
   options.worker_timeout = config.worker_timeout;
+  options.max_pending_allocations = config.pending_jobs_per_user;
   options.poll_interval = config.poll_interval;
+  if (config.scheduler == "slurm") options.min_poll_interval = absl::Seconds(1);
   options.secret_for = [auth = daemon->auth_.get()](const std::string& token) {
     return auth->SecretFor(token);
   };
@@ -99,8 +112,13 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
   coordinator_or_null->store(daemon->coordinator_.get());
   if (auto s = daemon->coordinator_->Start(); !s.ok()) return s;
 
-  auto rpc = StartRpcServer({config.listen, kVersion}, *daemon->coordinator_, *daemon->store_,
-                            *daemon->scheduler_, *daemon->frameworks_, *daemon->auth_);
+  RpcServerOptions serve;
+  serve.listen = config.listen;
+  serve.version = kVersion;
+  serve.reflection = config.reflection;
+  serve.connections = connections;
+  auto rpc = StartRpcServer(serve, *daemon->coordinator_, *daemon->store_, *daemon->scheduler_,
+                            *daemon->frameworks_, *daemon->auth_);
   if (!rpc.ok()) return rpc.status();
   daemon->rpc_ = *std::move(rpc);
   return daemon;
@@ -110,7 +128,16 @@ Daemon::~Daemon() {
   // The coordinator completes the pending calls; then the RPC server can shut down.
   if (frameworks_ != nullptr) frameworks_->Stop();
   if (coordinator_ != nullptr) coordinator_->Stop();
-  if (rpc_ != nullptr) rpc_->Shutdown(absl::Seconds(2));
+  if (rpc_ != nullptr && !rpc_->Shutdown(absl::Seconds(2))) {
+    // A thread is blocked in a read of a file or of the database, and may use these parts when it continues.
+    spdlog::warn("a read is still blocked; ending without it");
+    (void)auth_.release();
+    (void)store_.release();
+    (void)scheduler_.release();
+    (void)frameworks_.release();
+    (void)coordinator_.release();
+    return;
+  }
   rpc_.reset();
   scheduler_.reset();  // calls the coordinator no more
   coordinator_.reset();

@@ -4,6 +4,8 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "db/maintenance.h"
+#include "db/store.h"
 #include "server/config.h"
 #include "server/core/coordinator.h"
 #include "server/data_dir.h"
@@ -28,6 +30,7 @@ class Daemon {
   std::unique_ptr<DataDir> data_dir_;
   std::unique_ptr<Auth> auth_;
   std::unique_ptr<db::Store> store_;
+  std::unique_ptr<db::Maintenance> maintenance_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Frameworks> frameworks_;
   std::unique_ptr<Coordinator> coordinator_;

@@ -15,6 +15,7 @@ class DataDir {
   // is destroyed or the process ends.
   //   scalelabd.lock   flock; contains the process id
   //   client.token     0600; authenticates remote clients: 32 random bytes in hexadecimal
+  //   scalelab.db      the database; scalelab.db.id shows that it existed (db/identity.h)
   //   server.key       0600; the secrets of allocations are derived from it; never leaves this machine
   //   allocations/     directory of the local scheduler
   // Returns FAILED_PRECONDITION if another scalelabd uses the directory, PERMISSION_DENIED or INVALID_ARGUMENT

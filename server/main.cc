@@ -8,6 +8,7 @@
 #include "server/config.h"
 #include "server/daemon.h"
 #include "server/logging.h"
+#include "server/process_limits.h"
 #include "server/version.h"
 #include "spdlog/spdlog.h"
 
@@ -37,6 +38,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   SetUpLogging(command->config);
+  LimitHeaps();
 
   // Blocked before any other thread exists, so that only sigwait below receives them.
   sigset_t signals;

@@ -8,13 +8,15 @@ namespace scalelab::server {
 
 std::vector<size_t> Downsample(const std::vector<double>& x, const std::vector<double>& y, size_t count) {
   const size_t n = std::min(x.size(), y.size());
-  count = std::max<size_t>(count, 3);
   std::vector<size_t> chosen;
   if (n <= count) {
     chosen.resize(n);
     std::iota(chosen.begin(), chosen.end(), size_t{0});
     return chosen;
   }
+  if (count == 0) return {};
+  if (count == 1) return {n - 1};
+  if (count == 2) return {0, n - 1};
   // The inner points are divided into count - 2 buckets of equal size.
   const double width = static_cast<double>(n - 2) / static_cast<double>(count - 2);
   const auto begin_of = [&](size_t bucket) {

@@ -8,7 +8,7 @@
 namespace scalelab::server {
 
 // Returns the ascending indices of at most `count` points of (x, y) that keep the shape of the curve. They
-// include the first and the last point. A NaN counts as the value before it. `count` is at least 3.
+// include the last point, and the first point if `count` is at least 2. A NaN counts as the value before it.
 std::vector<size_t> Downsample(const std::vector<double>& x, const std::vector<double>& y, size_t count);
 
 }  // namespace scalelab::server

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "grpcpp/server_context.h"
+#include "server/services/connections.h"
 
 namespace scalelab::server {
 
@@ -19,15 +21,36 @@ class Auth {
   Auth(std::string client_token, std::string key)
       : client_token_(std::move(client_token)), key_(std::move(key)) {}
 
-  // Returns OK for an authenticated client. The message of UNAUTHENTICATED explains how to present a token.
-  absl::Status CheckClient(const grpc::CallbackServerContext& context) const;
+  // Returns OK if the caller presents the token of clients. The message of UNAUTHENTICATED explains how to
+  // present it.
+  absl::Status CheckToken(const grpc::ServerContextBase& context) const;
   // Returns the token of the allocation whose secret the caller presents, or UNAUTHENTICATED.
-  absl::StatusOr<std::string> CheckWorker(const grpc::CallbackServerContext& context) const;
+  absl::StatusOr<std::string> CheckWorker(const grpc::ServerContextBase& context) const;
   std::string SecretFor(const std::string& allocation_token) const;
 
  private:
   const std::string client_token_;
   const std::string key_;
+};
+
+// Authenticates the callers of one transport, and records which connections are authenticated.
+class Access {
+ public:
+  // `local`: the connections come from the Unix socket.
+  Access(const Auth& auth, Connections& connections, bool local)
+      : auth_(auth), connections_(connections), local_(local) {}
+
+  // As CheckToken; every client of the Unix socket is authenticated.
+  absl::Status CheckClient(const grpc::ServerContextBase& context) const;
+  absl::StatusOr<std::string> CheckWorker(const grpc::ServerContextBase& context) const;
+  // Returns a name of the caller for limits: its address, or its connection if that is local.
+  std::string PeerOf(const grpc::ServerContextBase& context) const;
+  bool local() const { return local_; }
+
+ private:
+  const Auth& auth_;
+  Connections& connections_;
+  const bool local_;
 };
 
 }  // namespace scalelab::server

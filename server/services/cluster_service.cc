@@ -1,7 +1,6 @@
 #include "server/services/cluster_service.h"
 
 #include "server/core/convert.h"
-#include "server/services/reactors.h"
 
 namespace scalelab::server {
 namespace {
@@ -30,41 +29,51 @@ void Fill(const State& state, v1::GetClusterResponse* response) {
 grpc::ServerUnaryReactor* ClusterService::GetCluster(grpc::CallbackServerContext* context,
                                                      const v1::GetClusterRequest*,
                                                      v1::GetClusterResponse* response) {
-  if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
-  response->set_version(version_);
-  response->set_scheduler(scheduler_.name());
-  response->set_slots(scheduler_.capacity().slots);
-  SetTime(started_, response->mutable_start_time());
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  coordinator_.View([this, reactor, response](absl::StatusOr<ClusterView> view) {
+  if (auto s = handler_.access.CheckClient(*context); !s.ok()) return Answer(context, s);
+  auto call = UnaryCall<v1::GetClusterResponse>::Start(context, response, handler_.call_limit);
+  v1::GetClusterResponse& cluster = call->response;
+  cluster.set_version(version_);
+  cluster.set_scheduler(scheduler_.name());
+  cluster.set_slots(scheduler_.capacity().slots);
+  SetTime(started_, cluster.mutable_start_time());
+  coordinator_.View([this, call](absl::StatusOr<ClusterView> view) {
+    v1::GetClusterResponse& seen = call->response;
+    if (call->over()) return;
     if (view.ok()) {
-      for (const auto& partition : view->partitions) *response->add_partitions() = ToPartition(partition);
-      for (const auto& node : view->nodes) *response->add_nodes() = ToNode(node);
+      for (const auto& partition : view->partitions) *seen.add_partitions() = ToPartition(partition);
+      for (const auto& node : view->nodes) *seen.add_nodes() = ToNode(node);
     } else {
-      response->set_scheduler_error(std::string(view.status().message()));
+      seen.set_scheduler_error(std::string(view.status().message()));
     }
-    coordinator_.Read([reactor, response](const State* state) {
-      if (state == nullptr) return reactor->Finish({grpc::StatusCode::UNAVAILABLE, "scalelabd is stopping"});
-      Fill(*state, response);
-      reactor->Finish(grpc::Status::OK);
+    coordinator_.Read([call](const State* state) {
+      if (call->over()) return;
+      if (state == nullptr) return call->Finish(absl::UnavailableError("scalelabd is stopping"));
+      Fill(*state, &call->response);
+      call->Finish(absl::OkStatus());
     });
   });
-  return reactor;
+  return call->reactor();
 }
 
 grpc::ServerUnaryReactor* ClusterService::ListFrameworks(grpc::CallbackServerContext* context,
                                                          const v1::ListFrameworksRequest*,
                                                          v1::ListFrameworksResponse* response) {
-  if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  frameworks_.Ask({EngineNames().begin(), EngineNames().end()},
-                  [reactor, response](absl::StatusOr<FrameworkStates> states) {
-                    if (!states.ok()) return reactor->Finish(ToGrpc(states.status()));
-                    for (absl::string_view engine : EngineNames())
-                      *response->add_frameworks() = std::move((*states)[std::string(engine)]);
-                    reactor->Finish(grpc::Status::OK);
-                  });
-  return reactor;
+  if (auto s = handler_.access.CheckClient(*context); !s.ok()) return Answer(context, s);
+  auto call = UnaryCall<v1::ListFrameworksResponse>::Start(context, response, handler_.call_limit);
+  // Reads the files of the environments.
+  ContinueOn(handler_.pools.files, call, [this](const auto& listing) {
+    frameworks_.Ask({EngineNames().begin(), EngineNames().end()},
+                    [listing](absl::StatusOr<FrameworkStates> states) {
+                      if (listing->over()) return;
+                      if (states.ok()) {
+                        for (absl::string_view engine : EngineNames())
+                          *listing->response.add_frameworks() = std::move((*states)[std::string(engine)]);
+                      }
+                      listing->Finish(states.status());
+                    });
+    return absl::OkStatus();
+  });
+  return call->reactor();
 }
 
 }  // namespace scalelab::server

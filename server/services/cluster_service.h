@@ -6,18 +6,18 @@
 #include "scalelab/v1/cluster.grpc.pb.h"
 #include "server/core/coordinator.h"
 #include "server/frameworks/frameworks.h"
-#include "server/services/auth.h"
+#include "server/services/handler_context.h"
 
 namespace scalelab::server {
 
 class ClusterService final : public v1::ClusterService::CallbackService {
  public:
-  ClusterService(Coordinator& coordinator, const Scheduler& scheduler, Frameworks& frameworks,
-                 const Auth& auth, std::string version)
+  ClusterService(Coordinator& coordinator, const HandlerContext& handler, const Scheduler& scheduler,
+                 Frameworks& frameworks, std::string version)
       : coordinator_(coordinator),
+        handler_(handler),
         scheduler_(scheduler),
         frameworks_(frameworks),
-        auth_(auth),
         version_(std::move(version)),
         started_(absl::ToUnixMicros(absl::Now())) {}
 
@@ -28,9 +28,9 @@ class ClusterService final : public v1::ClusterService::CallbackService {
 
  private:
   Coordinator& coordinator_;
+  const HandlerContext handler_;
   const Scheduler& scheduler_;
   Frameworks& frameworks_;
-  const Auth& auth_;
   const std::string version_;
   const db::Micros started_;
 };

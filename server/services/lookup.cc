@@ -40,10 +40,26 @@ absl::StatusOr<db::RunRow> FindRun(db::Store& store, const std::string& name) {
   absl::StatusOr<db::RunRow> found = absl::NotFoundError("");
   if (absl::SimpleAtoi(last, &id)) found = store.GetRun(id);
   const bool full = slash != std::string::npos && name.rfind("studies/", 0) == 0;
-  if (absl::IsNotFound(found.status()) || (full && RunName(found->study_id, id) != name)) {
+  if (!found.ok() && !absl::IsNotFound(found.status())) return found.status();
+  if (!found.ok() || (full && RunName(found->study_id, id) != name)) {
     return MakeError(
         absl::StatusCode::kNotFound, "RUN_NOT_FOUND",
         absl::StrCat("there is no run '", name, "'; `scalelab run list STUDY` shows all runs of a study"));
+  }
+  return found;
+}
+
+absl::StatusOr<std::unordered_map<int64_t, db::CellRow>> FindCells(db::Store& store,
+                                                                   const std::set<int64_t>& ids) {
+  std::unordered_map<int64_t, db::CellRow> found;
+  for (const int64_t id : ids) {
+    absl::StatusOr<db::CellRow> cell = store.GetCell(id);
+    if (absl::IsNotFound(cell.status())) {
+      return absl::DataLossError(
+          absl::StrCat("the database lacks cell ", id, "; restore a backup, see docs/operators/backup.md"));
+    }
+    if (!cell.ok()) return cell.status();
+    found.emplace(id, *std::move(cell));
   }
   return found;
 }

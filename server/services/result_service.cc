@@ -1,6 +1,7 @@
 #include "server/services/result_service.h"
 
-#include <deque>
+#include <algorithm>
+#include <functional>
 #include <memory>
 
 #include "server/analysis/curve.h"
@@ -8,33 +9,81 @@
 #include "server/analysis/training.h"
 #include "server/core/convert.h"
 #include "server/services/lookup.h"
-#include "server/services/reactors.h"
 
 namespace scalelab::server {
 namespace {
 
 constexpr size_t kPointsPerMessage = 32'768;  // about 1 MB
 
-void AddSeries(const db::Series& series, int max_points, std::deque<v1::ReadPointsResponse>* out) {
-  const size_t n = series.value.size();
-  std::vector<size_t> chosen;
-  if (max_points > 0) {
-    chosen =
-        Downsample({series.step.begin(), series.step.end()}, series.value, static_cast<size_t>(max_points));
-  }
-  const size_t count = max_points > 0 ? chosen.size() : n;
-  for (size_t k = 0; k < count; ++k) {
-    if (k % kPointsPerMessage == 0) {
-      out->emplace_back();
-      out->back().set_key(series.key);
-      out->back().set_rank(series.rank);
+// The points of an attempt, as messages. Reads one series at a time, so that its memory does not grow with the
+// number of series, and nothing is read before the client has taken what was read before.
+class PointReader {
+ public:
+  PointReader(db::Store& store, v1::ReadPointsRequest request)
+      : store_(store), request_(std::move(request)) {}
+
+  absl::StatusOr<bool> Next(v1::ReadPointsResponse* response) {
+    if (!listed_) {
+      if (auto s = List(); !s.ok()) return s;
     }
-    const size_t i = max_points > 0 ? chosen[k] : k;
-    out->back().add_step(series.step[i]);
-    out->back().add_time(series.time[i]);
-    out->back().add_value(series.value[i]);
+    while (sent_ == count_) {
+      if (series_ == names_.size()) return false;
+      if (auto s = Read(names_[series_++]); !s.ok()) return s;
+    }
+    response->set_key(read_.key);
+    response->set_rank(read_.rank);
+    for (const size_t end = std::min(count_, sent_ + kPointsPerMessage); sent_ < end; ++sent_) {
+      const size_t i = request_.max_points() > 0 ? chosen_[sent_] : sent_;
+      response->add_step(read_.step[i]);
+      response->add_time(read_.time[i]);
+      response->add_value(read_.value[i]);
+    }
+    return true;
   }
-}
+
+ private:
+  absl::Status List() {
+    const auto run = FindRun(store_, request_.run());
+    if (!run.ok()) return run.status();
+    const auto attempt = FindAttempt(store_, *run, request_.attempt());
+    if (!attempt.ok()) return attempt.status();
+    filter_.attempt_id = attempt->id;
+    filter_.key = request_.key();
+    if (request_.has_rank()) filter_.rank = request_.rank();
+    listed_ = true;
+    db::PointFilter first = filter_;
+    first.first = 1;
+    return store_.ReadPoints(
+        first, [&](db::Series series) { names_.emplace_back(std::move(series.key), series.rank); });
+  }
+
+  absl::Status Read(const std::pair<std::string, int>& name) {
+    filter_.key = name.first;
+    filter_.rank = name.second;
+    read_ = db::Series();
+    sent_ = count_ = 0;
+    const absl::Status read =
+        store_.ReadPoints(filter_, [&](db::Series series) { read_ = std::move(series); });
+    if (!read.ok()) return read;
+    chosen_.clear();
+    if (request_.max_points() > 0) {
+      chosen_ = Downsample({read_.step.begin(), read_.step.end()}, read_.value,
+                           static_cast<size_t>(request_.max_points()));
+    }
+    count_ = request_.max_points() > 0 ? chosen_.size() : read_.value.size();
+    return absl::OkStatus();
+  }
+
+  db::Store& store_;
+  const v1::ReadPointsRequest request_;
+  db::PointFilter filter_;
+  bool listed_ = false;
+  std::vector<std::pair<std::string, int>> names_;  // key and rank of each series
+  size_t series_ = 0;                               // index of the next one to read
+  db::Series read_;                                 // the one to send
+  std::vector<size_t> chosen_;                      // with max_points: indexes of its points to send
+  size_t count_ = 0, sent_ = 0;                     // its points to send, and those already sent
+};
 
 // Reads the losses of the first steps and epochs of the runs to compare.
 absl::StatusOr<std::vector<Losses>> ReadLosses(db::Store& store, const std::vector<ComparedRun>& runs) {
@@ -54,51 +103,47 @@ absl::StatusOr<std::vector<Losses>> ReadLosses(db::Store& store, const std::vect
   return losses;
 }
 
+// Computes the curve of the study called `name`. `over` returns whether nobody waits for it any more.
+absl::Status FillCurve(db::Store& store, const std::string& name, const std::function<bool()>& over,
+                       v1::GetCurveResponse* curve) {
+  const auto study = FindStudy(store, name);
+  if (!study.ok()) return study.status();
+  v1::StudySpec spec;
+  if (auto s = FromJson(study->spec, &spec); !s.ok()) return s;
+  const auto cells = store.ListCells(study->id);
+  if (!cells.ok()) return cells.status();
+  const auto rows = store.ListCurveRows(study->id);
+  if (!rows.ok()) return rows.status();
+  if (over()) return CallerGone();
+  const std::vector<ComparedRun> compared = RunsToCompare(*cells, *rows);
+  const auto losses = ReadLosses(store, compared);
+  if (!losses.ok()) return losses.status();
+  if (over()) return CallerGone();
+  *curve = MakeCurve(spec, *cells, *rows, {}, CompareTraining(*cells, compared, *losses));
+  curve->set_study(StudyName(study->id));
+  curve->set_display_name(study->name);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 grpc::ServerUnaryReactor* ResultService::GetCurve(grpc::CallbackServerContext* context,
                                                   const v1::GetCurveRequest* request,
                                                   v1::GetCurveResponse* response) {
-  if (auto s = auth_.CheckClient(*context); !s.ok()) return Answer(context, s);
-  const auto study = FindStudy(store_, request->study());
-  if (!study.ok()) return Answer(context, study.status());
-  v1::StudySpec spec;
-  if (auto s = FromJson(study->spec, &spec); !s.ok()) return Answer(context, s);
-  const auto cells = store_.ListCells(study->id);
-  if (!cells.ok()) return Answer(context, cells.status());
-  const auto rows = store_.ListCurveRows(study->id);
-  if (!rows.ok()) return Answer(context, rows.status());
-  const std::vector<ComparedRun> compared = RunsToCompare(*cells, *rows);
-  const auto losses = ReadLosses(store_, compared);
-  if (!losses.ok()) return Answer(context, losses.status());
-  *response = MakeCurve(spec, *cells, *rows, {}, CompareTraining(*cells, compared, *losses));
-  response->set_study(StudyName(study->id));
-  response->set_display_name(study->name);
-  return Answer(context, absl::OkStatus());
+  return AnswerOn(handler_.pools.heavy, handler_, context, response,
+                  [this, name = request->study()](auto& call) {
+                    return FillCurve(
+                        handler_.store, name, [&call] { return call.over(); }, &call.response);
+                  });
 }
 
 grpc::ServerWriteReactor<v1::ReadPointsResponse>* ResultService::ReadPoints(
     grpc::CallbackServerContext* context, const v1::ReadPointsRequest* request) {
   using Stream = GeneratedStream<v1::ReadPointsResponse>;
-  if (auto s = auth_.CheckClient(*context); !s.ok()) return new Stream(s);
-  const auto run = FindRun(store_, request->run());
-  if (!run.ok()) return new Stream(run.status());
-  const auto attempt = FindAttempt(store_, *run, request->attempt());
-  if (!attempt.ok()) return new Stream(attempt.status());
-  db::PointFilter filter;
-  filter.attempt_id = attempt->id;
-  filter.key = request->key();
-  if (request->has_rank()) filter.rank = request->rank();
-  auto messages = std::make_shared<std::deque<v1::ReadPointsResponse>>();
-  const absl::Status read = store_.ReadPoints(
-      filter, [&](const db::Series& series) { AddSeries(series, request->max_points(), messages.get()); });
-  if (!read.ok()) return new Stream(read);
-  return new Stream([messages](v1::ReadPointsResponse* response) -> absl::StatusOr<bool> {
-    if (messages->empty()) return false;
-    *response = std::move(messages->front());
-    messages->pop_front();
-    return true;
-  });
+  if (auto s = handler_.access.CheckClient(*context); !s.ok()) return Stream::Fail(s);
+  auto reader = std::make_shared<PointReader>(handler_.store, *request);
+  return Stream::Start(handler_.pools.reads, handler_.call_limit,
+                       [reader](v1::ReadPointsResponse* response) { return reader->Next(response); });
 }
 
 }  // namespace scalelab::server

@@ -1,15 +1,14 @@
 // Implements ResultService. It only reads the database.
 #pragma once
 
-#include "db/store.h"
 #include "scalelab/v1/result.grpc.pb.h"
-#include "server/services/auth.h"
+#include "server/services/handler_context.h"
 
 namespace scalelab::server {
 
 class ResultService final : public v1::ResultService::CallbackService {
  public:
-  ResultService(db::Store& store, const Auth& auth) : store_(store), auth_(auth) {}
+  explicit ResultService(const HandlerContext& handler) : handler_(handler) {}
 
   grpc::ServerUnaryReactor* GetCurve(grpc::CallbackServerContext*, const v1::GetCurveRequest*,
                                      v1::GetCurveResponse*) override;
@@ -17,8 +16,7 @@ class ResultService final : public v1::ResultService::CallbackService {
                                                                const v1::ReadPointsRequest*) override;
 
  private:
-  db::Store& store_;
-  const Auth& auth_;
+  const HandlerContext handler_;
 };
 
 }  // namespace scalelab::server

@@ -1,101 +1,81 @@
 #include "server/services/rpc_server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/server_builder.h>
-#include <sys/stat.h>
-
-#include "absl/strings/str_cat.h"
-#include "server/services/cluster_service.h"
-#include "server/services/reader_pool.h"
-#include "server/services/result_service.h"
-#include "server/services/run_service.h"
+#include "server/services/endpoint.h"
+#include "server/services/listener.h"
 #include "server/services/socket.h"
-#include "server/services/study_service.h"
-#include "server/services/worker_service.h"
+#include "server/services/watchdog.h"
 
 namespace scalelab::server {
 namespace {
 
-constexpr int kMaxRequestBytes = 4 << 20;
-// As many threads as the store has connections that read; the queue holds a burst of calls.
-constexpr int kReaders = 4;
-constexpr size_t kReaderQueue = 1024;
+// How long Shutdown waits for threads of the pools when no call is left. A longer read is blocked.
+constexpr absl::Duration kPoolGrace = absl::Seconds(2);
 
 class Impl final : public RpcServer {
  public:
   Impl(const RpcServerOptions& options, Coordinator& coordinator, db::Store& store,
        const Scheduler& scheduler, Frameworks& frameworks, const Auth& auth)
-      : readers_(kReaders, kReaderQueue),
-        studies_(coordinator, store, readers_, scheduler, frameworks, auth),
-        runs_(coordinator, store, readers_, auth),
-        results_(store, auth),
-        cluster_(coordinator, scheduler, frameworks, auth, options.version),
-        workers_(coordinator, auth) {}
+      : parts_(std::make_unique<Parts>(options, coordinator, store, scheduler, frameworks, auth)) {}
 
   ~Impl() override { Shutdown(absl::ZeroDuration()); }
 
-  absl::Status Start(const std::vector<Address>& addresses) {
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    grpc::ServerBuilder builder;
-    builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
-    // Without SO_REUSEPORT a second server on the same port fails instead of taking a part of the calls.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-    std::vector<int> ports(addresses.size(), -1);
-    for (size_t i = 0; i < addresses.size(); ++i) {
-      if (!addresses[i].unix_path.empty()) {
-        if (auto s = RemoveStaleSocket(addresses[i].unix_path); !s.ok()) return s;
-      }
-      builder.AddListeningPort(addresses[i].text(), grpc::InsecureServerCredentials(), &ports[i]);
+  absl::Status Start(const std::vector<Address>& addresses, absl::Duration stuck_after) {
+    absl::StatusOr<std::unique_ptr<Listener>> listener = Listener::Open(addresses, parts_->connections);
+    if (!listener.ok()) return listener.status();
+    for (Endpoint* endpoint : parts_->endpoints()) {
+      if (auto s = endpoint->Start(); !s.ok()) return s;
     }
-    builder.RegisterService(&studies_);
-    builder.RegisterService(&runs_);
-    builder.RegisterService(&results_);
-    builder.RegisterService(&cluster_);
-    builder.RegisterService(&workers_);
-    // Create the socket without permissions for other users, so that they can never connect. The umask
-    // applies to the whole process. It keeps all permissions of the owner, because other threads may create
-    // files at the same time.
-    const mode_t before = umask(0077);
-    server_ = builder.BuildAndStart();
-    umask(before);
-    for (const Address& address : addresses) {
-      if (!address.unix_path.empty()) (void)chmod(address.unix_path.c_str(), 0600);
-    }
-    for (size_t i = 0; i < addresses.size(); ++i) {
-      if (server_ == nullptr || ports[i] <= 0) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("cannot serve on ", addresses[i].text(),
-                         ": another program uses it, or it is no address of this machine; choose another "
-                         "--listen"));
-      }
-      Address served = addresses[i];
-      if (served.unix_path.empty()) served.port = ports[i];
-      addresses_.push_back(served.text());
-    }
+    listener_ = *std::move(listener);
+    addresses_ = listener_->addresses();
+    listener_->Start(
+        [parts = parts_.get()](int fd, bool local) { (local ? parts->local : parts->tcp).Take(fd); });
+    watchdog_ = std::make_unique<Watchdog>(parts_->context.coordinator, stuck_after, [this](bool healthy) {
+      for (Endpoint* endpoint : parts_->endpoints()) endpoint->SetHealthy(healthy);
+    });
     return absl::OkStatus();
   }
 
   const std::vector<std::string>& addresses() const override { return addresses_; }
 
-  void Shutdown(absl::Duration grace) override {
-    if (server_ == nullptr) return;
-    server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
-    server_->Wait();
-    server_.reset();
+  bool Shutdown(absl::Duration grace) override {
+    if (parts_ == nullptr) return ended_;
+    watchdog_.reset();
+    listener_.reset();
+    const absl::Time deadline = absl::Now() + grace;
+    for (Endpoint* endpoint : parts_->endpoints()) endpoint->Shutdown(deadline);
+    ended_ = parts_->pools.Stop(kPoolGrace);
+    // A blocked thread may continue at any time, so everything that it may use is kept until the process ends.
+    if (!ended_) (void)parts_.release();
+    parts_.reset();
+    return ended_;
   }
 
  private:
-  ReaderPool readers_;  // before the services, which use it
-  StudyService studies_;
-  RunService runs_;
-  ResultService results_;
-  ClusterService cluster_;
-  WorkerService workers_;
-  std::unique_ptr<grpc::Server> server_;
+  // Everything that a thread of the pools may use.
+  struct Parts {
+    Parts(const RpcServerOptions& options, Coordinator& coordinator, db::Store& store,
+          const Scheduler& scheduler, Frameworks& frameworks, const Auth& auth)
+        : connections(options.connections),
+          watches(coordinator, pools.reads,
+                  [&store](int64_t id, v1::Study* study) { return ReadStudy(store, id, study); }),
+          context{coordinator,       store, pools,       watches,         scheduler,
+                  frameworks,        auth,  connections, options.version, options.reflection,
+                  options.call_limit},
+          local(context, /*local=*/true),
+          tcp(context, /*local=*/false) {}
+    std::vector<Endpoint*> endpoints() { return {&local, &tcp}; }
+
+    Connections connections;
+    CallPools pools;
+    WatchHub watches;
+    EndpointContext context;
+    Endpoint local, tcp;
+  };
+
+  std::unique_ptr<Parts> parts_;  // null after Shutdown
+  bool ended_ = true;             // all threads of the pools
+  std::unique_ptr<Listener> listener_;
+  std::unique_ptr<Watchdog> watchdog_;
   std::vector<std::string> addresses_;
 };
 
@@ -112,7 +92,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> StartRpcServer(const RpcServerOptions
     addresses.push_back(*address);
   }
   auto server = std::make_unique<Impl>(options, coordinator, store, scheduler, frameworks, auth);
-  if (auto s = server->Start(addresses); !s.ok()) return s;
+  if (auto s = server->Start(addresses, options.stuck_after); !s.ok()) return s;
   return server;
 }
 

@@ -1,5 +1,5 @@
-// The gRPC server of scalelabd: services, health check, reflection and listening sockets. It starts last
-// and stops first.
+// The gRPC servers of scalelabd: services, health check, reflection and listening sockets. They start last
+// and stop first.
 #pragma once
 
 #include <memory>
@@ -13,12 +13,19 @@
 #include "server/frameworks/frameworks.h"
 #include "server/scheduler/scheduler.h"
 #include "server/services/auth.h"
+#include "server/services/connections.h"
 
 namespace scalelab::server {
 
 struct RpcServerOptions {
   std::vector<std::string> listen;  // addresses in the form of ParseAddress
   std::string version;
+  bool reflection = false;  // serve gRPC's reflection, which describes the API to anyone who can connect
+  ConnectionLimits connections;
+  // Longest time of a unary call, and of one message of a stream, whatever deadline the caller sets.
+  absl::Duration call_limit = absl::Minutes(2);
+  // The health check reports NOT_SERVING when the core thread has not answered for this long.
+  absl::Duration stuck_after = absl::Seconds(10);
 };
 
 class RpcServer {
@@ -26,8 +33,9 @@ class RpcServer {
   virtual ~RpcServer() = default;
   // Returns the addresses served, with the ports that the system chose.
   virtual const std::vector<std::string>& addresses() const = 0;
-  // Refuses new calls, waits up to `grace` for calls in flight, then cancels them.
-  virtual void Shutdown(absl::Duration grace) = 0;
+  // Refuses new calls, waits up to `grace` for calls in flight, then cancels them. Returns false if a thread is
+  // still blocked in a read: it may use all references of StartRpcServer, which must then never be destroyed.
+  virtual bool Shutdown(absl::Duration grace) = 0;
 };
 
 // All references must outlive the server. Returns FAILED_PRECONDITION or INVALID_ARGUMENT if an address

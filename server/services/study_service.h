@@ -1,25 +1,27 @@
 // Implements StudyService: changes go to the coordinator, reads go to the database.
 #pragma once
 
-#include "db/store.h"
+#include <functional>
+#include <memory>
+#include <string>
+
 #include "scalelab/v1/study.grpc.pb.h"
 #include "server/core/coordinator.h"
 #include "server/frameworks/frameworks.h"
-#include "server/services/auth.h"
-#include "server/services/reader_pool.h"
+#include "server/services/handler_context.h"
+#include "server/services/watch_hub.h"
 
 namespace scalelab::server {
 
 class StudyService final : public v1::StudyService::CallbackService {
  public:
-  StudyService(Coordinator& coordinator, db::Store& store, ReaderPool& readers, const Scheduler& scheduler,
-               Frameworks& frameworks, const Auth& auth)
+  StudyService(Coordinator& coordinator, const HandlerContext& handler, WatchHub& watches,
+               const Scheduler& scheduler, Frameworks& frameworks)
       : coordinator_(coordinator),
-        store_(store),
-        readers_(readers),
+        handler_(handler),
+        watches_(watches),
         scheduler_(scheduler),
-        frameworks_(frameworks),
-        auth_(auth) {}
+        frameworks_(frameworks) {}
 
   grpc::ServerUnaryReactor* CreateStudy(grpc::CallbackServerContext*, const v1::CreateStudyRequest*,
                                         v1::CreateStudyResponse*) override;
@@ -33,24 +35,42 @@ class StudyService final : public v1::StudyService::CallbackService {
                                                                const v1::WatchStudyRequest*) override;
   grpc::ServerUnaryReactor* CancelStudy(grpc::CallbackServerContext*, const v1::CancelStudyRequest*,
                                         v1::CancelStudyResponse*) override;
+  grpc::ServerUnaryReactor* RetryStudy(grpc::CallbackServerContext*, const v1::RetryStudyRequest*,
+                                       v1::RetryStudyResponse*) override;
+  grpc::ServerUnaryReactor* ResumeStudy(grpc::CallbackServerContext*, const v1::ResumeStudyRequest*,
+                                        v1::ResumeStudyResponse*) override;
   grpc::ServerUnaryReactor* DeleteStudy(grpc::CallbackServerContext*, const v1::DeleteStudyRequest*,
                                         v1::DeleteStudyResponse*) override;
   grpc::ServerUnaryReactor* ExplainStudy(grpc::CallbackServerContext*, const v1::ExplainStudyRequest*,
                                          v1::ExplainStudyResponse*) override;
 
  private:
-  // Reads the study from the database, so the core thread must not call it.
-  absl::Status Fill(int64_t study_id, v1::Study* study);
-  // Continues CreateStudy when the states of the engines are known.
-  void Create(const v1::CreateStudyRequest& request, const std::string& owner, const FrameworkStates& engines,
-              v1::CreateStudyResponse* response, grpc::ServerUnaryReactor* reactor);
+  using CreateCall = UnaryCall<v1::CreateStudyResponse>;
+  // A CreateStudy in progress.
+  struct Creation {
+    v1::CreateStudyRequest request;
+    std::string owner;
+    std::shared_ptr<CreateCall> call;
+  };
+
+  // Answers with the study that this request id has made before. Returns whether there is one. Reads the database.
+  absl::StatusOr<bool> AnswerEarlier(const Creation& creation);
+  // Continues CreateStudy when the states of the engines are known. Computes for long.
+  absl::Status Create(const Creation& creation, const FrameworkStates& engines);
+  void AskAndCreate(std::shared_ptr<const Creation> creation);
+  // Calls `then` with the states of the frameworks that the study needs. Finding them out reads files.
+  template <typename Response>
+  void WithFrameworks(const v1::StudySpec& spec, std::shared_ptr<UnaryCall<Response>> call,
+                      std::function<void(FrameworkStates)> then);
 
   Coordinator& coordinator_;
-  db::Store& store_;
-  ReaderPool& readers_;
+  const HandlerContext handler_;
+  WatchHub& watches_;
   const Scheduler& scheduler_;
   Frameworks& frameworks_;
-  const Auth& auth_;
 };
+
+// Reads a study with its specification from the database.
+absl::Status ReadStudy(db::Store& store, int64_t study_id, v1::Study* study);
 
 }  // namespace scalelab::server

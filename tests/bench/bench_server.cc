@@ -56,8 +56,10 @@ BenchServer::BenchServer(const std::string& directory, bool jobs_run) : schedule
   options.new_token = server::NewToken;
   coordinator_ = std::make_unique<server::Coordinator>(std::move(options), *store_, scheduler_);
   Require(coordinator_->Start());
-  auto rpc =
-      server::StartRpcServer({{address_}, "bench"}, *coordinator_, *store_, scheduler_, frameworks_, auth_);
+  server::RpcServerOptions serve;
+  serve.listen = {address_};
+  serve.version = "bench";
+  auto rpc = server::StartRpcServer(serve, *coordinator_, *store_, scheduler_, frameworks_, auth_);
   Require(rpc.status());
   rpc_ = *std::move(rpc);
 }

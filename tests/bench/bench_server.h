@@ -25,7 +25,7 @@ class PretendScheduler final : public server::Scheduler {
   std::string Script(const server::JobRequest&) const override { return ""; }
   absl::StatusOr<std::vector<server::JobStatus>> Poll(const std::vector<std::string>& tokens) override;
   absl::StatusOr<server::ClusterView> View() override { return server::ClusterView{}; }
-  absl::Status Cancel(const std::string&) override { return absl::OkStatus(); }
+  absl::Status Cancel(const std::vector<std::string>&) override { return absl::OkStatus(); }
   // Returns the tokens of all submitted jobs, with their secrets.
   std::vector<std::pair<std::string, std::string>> jobs();
 

@@ -46,6 +46,11 @@ Service::~Service() {
 std::string Service::Start() {
   std::vector<std::string> argv = {Program("scalelabd"), "--data", data()};
   argv.insert(argv.end(), flags_.begin(), flags_.end());
+  if (files_ > 0) {
+    const std::vector<std::string> shell = {"sh", "-c", absl::StrCat("ulimit -n ", files_, "; exec \"$@\""),
+                                            "sh"};
+    argv.insert(argv.begin(), shell.begin(), shell.end());
+  }
   daemon_ = std::make_unique<Background>(argv, dir_ + "/scalelabd.log", env_);
   const std::string line = daemon_->Line();
   return line.rfind("ready", 0) == 0 ? "" : absl::StrCat("scalelabd did not start: '", line, "' ", log());

@@ -56,6 +56,8 @@ class Service {
   Background* daemon() { return daemon_.get(); }
 
  protected:
+  // Starts scalelabd with at most this many open files.
+  void LimitFiles(int files) { files_ = files; }
   void AddFlags(const std::vector<std::string>& flags) {
     flags_.insert(flags_.end(), flags.begin(), flags.end());
   }
@@ -63,6 +65,7 @@ class Service {
  private:
   std::string dir_;
   std::vector<std::string> flags_;
+  int files_ = 0;  // 0: the limit of this process
   std::map<std::string, std::string> env_;
   std::unique_ptr<Background> daemon_;
 };

@@ -104,6 +104,19 @@ TEST_F(Slurm, APlanShowsTheScriptAndItsJobAsksForThat) {
   EXPECT_EQ(service.WaitFor("last", 120), 0);
 }
 
+TEST_F(Slurm, ARankFindsTheSecretInNoEnvironmentOnItsNode) {
+  SlurmService service(cluster_);
+  ASSERT_EQ(service.Start(), "");
+  const std::string study = service.Submit(
+      "study: secret\nfixed:\n  engine: custom\n  ranks: 2\n  command: [sh, -c, \"grep -l -z "
+      "SCALELAB_ALLOCATION_SECRET=. /proc/[0-9]*/environ; echo searched; echo "
+      "'{\\\"time\\\":1,\\\"event\\\":\\\"finish\\\"}' >>$SCALELAB_EVENTS\"]\n"
+      "resources: {ranks_per_node: 1, time: 5m}\n");
+  ASSERT_EQ(service.WaitFor(study, 120), 0) << Last(service, study);
+  const std::string directory = service.Attempts(service.Runs(study)[0]["name"])[0]["directory"];
+  for (const char* file : {"/rank-0.out", "/rank-1.out"}) EXPECT_EQ(ReadFile(directory + file), "searched\n");
+}
+
 TEST_F(Slurm, AnAllocationForEachRun) {
   SlurmService service(cluster_);
   ASSERT_EQ(service.Start(), "");

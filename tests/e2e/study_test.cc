@@ -133,6 +133,20 @@ TEST(Study, ATrainerThatFailsSaysWhyAndTheStudyEndsAsFailed) {
   EXPECT_EQ(service.Run({"run", "logs", runs[0]["name"], "--stderr"}).out, "oh dear\n");
 }
 
+TEST(Study, ARankFindsTheSecretInNoEnvironmentOfItsParents) {
+  Service service({"--local-slots", "1"});
+  ASSERT_EQ(service.Start(), "");
+  const std::string study = service.Submit(
+      "study: secret\nfixed:\n  engine: custom\n  ranks: 1\n  command: [sh, -c, \"p=$PPID; while [ $p -gt 1 "
+      "]; do "
+      "grep -l -z SCALELAB_ALLOCATION_SECRET=. /proc/$p/environ; p=$(awk '/^PPid/ {print $2}' "
+      "/proc/$p/status); "
+      "done; echo searched; echo '{\\\"time\\\":1,\\\"event\\\":\\\"finish\\\"}' >>$SCALELAB_EVENTS\"]\n");
+  ASSERT_EQ(service.WaitFor(study), 0) << service.Run({"run", "list", study}).out;
+  const std::string directory = service.Attempts(service.Runs(study)[0]["name"])[0]["directory"];
+  EXPECT_EQ(ReadFile(directory + "/rank-0.out"), "searched\n");
+}
+
 TEST(Study, DeletesOnlyWhatIsOver) {
   Service service({"--local-slots", "1"});
   ASSERT_EQ(service.Start(), "");

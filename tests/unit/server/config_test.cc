@@ -58,10 +58,11 @@ TEST_F(ConfigTest, RequiresOnlyADataDirectory) {
   EXPECT_THAT(config.listen, ElementsAre("unix:/data/lab/scalelab.sock"));
   EXPECT_EQ(config.scheduler, "local");
   EXPECT_GE(config.local_slots, 1);
-  EXPECT_EQ(config.worker_timeout, absl::Seconds(30));
+  EXPECT_EQ(config.worker_timeout, absl::Minutes(15));
   EXPECT_EQ(config.log_format, "text");
   EXPECT_EQ(config.log_level, "info");
   EXPECT_FALSE(config.rollback_journal);
+  EXPECT_FALSE(config.reflection);
 }
 
 TEST_F(ConfigTest, AMissingDataDirectoryIsReported) {
@@ -69,16 +70,34 @@ TEST_F(ConfigTest, AMissingDataDirectoryIsReported) {
 }
 
 TEST_F(ConfigTest, EveryFlagIsApplied) {
-  const ServerConfig config =
-      Config({"--data", "rel", "--runs=/shared/runs", "--listen", "unix:/run/s", "--listen", "0.0.0.0:50051",
-              "--scheduler", "local", "--local-slots", "12", "--worker-timeout", "2.5", "--rollback-journal",
-              "true", "--log-format", "json", "--log-level", "debug"});
+  const ServerConfig config = Config({"--data",
+                                      "rel",
+                                      "--runs=/shared/runs",
+                                      "--listen",
+                                      "unix:/run/s",
+                                      "--listen",
+                                      "0.0.0.0:50051",
+                                      "--scheduler",
+                                      "local",
+                                      "--local-slots",
+                                      "12",
+                                      "--worker-timeout",
+                                      "2.5",
+                                      "--rollback-journal",
+                                      "true",
+                                      "--reflection",
+                                      "true",
+                                      "--log-format",
+                                      "json",
+                                      "--log-level",
+                                      "debug"});
   EXPECT_EQ(config.data_dir, std::filesystem::current_path().string() + "/rel");
   EXPECT_EQ(config.runs_dir, "/shared/runs");
   EXPECT_THAT(config.listen, ElementsAre("unix:/run/s", "0.0.0.0:50051"));
   EXPECT_EQ(config.local_slots, 12);
   EXPECT_EQ(config.worker_timeout, absl::Seconds(2.5));
   EXPECT_TRUE(config.rollback_journal);
+  EXPECT_TRUE(config.reflection);
   EXPECT_EQ(config.log_format, "json");
   EXPECT_EQ(config.log_level, "debug");
 }
@@ -88,7 +107,7 @@ TEST_F(ConfigTest, EveryFlagIsAKeyOfTheFile) {
       "data: /d\nruns: /r\nlisten: ['unix:/run/s', 'login1:50051']\nscheduler: local\nlocal_slots: "
       "3\nworker_program: /bin/false\n"
       "worker_server: login1:50051\nsbatch_option: [account=lab, 'comment=x y']\n"
-      "worker_timeout: 60\nrollback_journal: true\nlog_format: json\nlog-level: error\n");
+      "worker_timeout: 60\nrollback_journal: true\nreflection: true\nlog_format: json\nlog-level: error\n");
   std::vector<const char*> argv = {"scalelabd", "--config", file_.c_str()};
   const absl::StatusOr<Command> command = ParseCommand(3, argv.data(), "");
   ASSERT_TRUE(command.ok()) << command.status();
@@ -102,6 +121,7 @@ TEST_F(ConfigTest, EveryFlagIsAKeyOfTheFile) {
   EXPECT_EQ(config.sbatch_options.size(), 2u);
   EXPECT_EQ(config.worker_timeout, absl::Seconds(60));
   EXPECT_TRUE(config.rollback_journal);
+  EXPECT_TRUE(config.reflection);
   EXPECT_EQ(config.log_format, "json");
   EXPECT_EQ(config.log_level, "error");
 }

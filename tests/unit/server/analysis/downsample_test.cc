@@ -47,9 +47,11 @@ TEST(Downsample, NanNeitherWinsNorSpoilsTheRest) {
   EXPECT_EQ(Downsample(x, std::vector<double>(1000, std::nan("")), 20).size(), 20u);
 }
 
-TEST(Downsample, FewerThanThreeMeansThree) {
-  EXPECT_EQ(Downsample({0, 1, 2, 3, 4}, {0, 1, 5, 1, 0}, 0).size(), 3u);
-  EXPECT_THAT(Downsample({0, 1, 2, 3, 4}, {0, 1, 5, 1, 0}, 1), ElementsAre(0, 2, 4));
+TEST(Downsample, ReturnsNoMorePointsThanAskedFor) {
+  const std::vector<double> x = {0, 1, 2, 3, 4}, y = {5, 6, 7, 8, 9};
+  EXPECT_THAT(Downsample(x, y, 0), IsEmpty());
+  EXPECT_THAT(Downsample(x, y, 1), ElementsAre(4)) << "the newest";
+  EXPECT_THAT(Downsample(x, y, 2), ElementsAre(0, 4));
 }
 
 }  // namespace

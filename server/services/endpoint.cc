@@ -1,0 +1,100 @@
+#include "server/services/endpoint.h"
+
+#include <grpc/grpc.h>
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
+#include <grpcpp/server_builder.h>
+#include <grpcpp/server_posix.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/time/clock.h"
+
+namespace scalelab::server {
+namespace {
+
+constexpr int kMaxRequestBytes = 4 << 20;
+constexpr int kMaxMetadataBytes = 16 << 10;
+constexpr int kMaxStreams = 256;  // calls in flight on one connection
+// Memory of gRPC for the connections of one transport. Above it gRPC reads no further bytes and cancels streams.
+constexpr size_t kMemory = size_t{512} << 20;
+constexpr int kIdleMs = 10 * 60 * 1000;
+constexpr int kKeepaliveMs = 60 * 1000;
+constexpr int kKeepaliveTimeoutMs = 20 * 1000;
+
+void SetLimits(grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+  // Finds connections whose peer has vanished.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  grpc::ResourceQuota quota("scalelabd");
+  quota.Resize(kMemory);
+  builder.SetResourceQuota(quota);
+}
+
+// Linking gRPC's reflection adds it to every server. This option removes it.
+class WithoutReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    plugins->erase(
+        std::remove_if(plugins->begin(), plugins->end(),
+                       [](const auto& plugin) { return plugin->name() == "proto_server_reflection"; }),
+        plugins->end());
+  }
+};
+
+}  // namespace
+
+Endpoint::Endpoint(const EndpointContext& context, bool local)
+    : access_(context.auth, context.connections, local),
+      reflection_(context.reflection),
+      studies_(context.coordinator, {context.store, context.pools, access_, context.call_limit},
+               context.watches, context.scheduler, context.frameworks),
+      runs_(context.coordinator, {context.store, context.pools, access_, context.call_limit}),
+      results_({context.store, context.pools, access_, context.call_limit}),
+      cluster_(context.coordinator, {context.store, context.pools, access_, context.call_limit},
+               context.scheduler, context.frameworks, context.version),
+      workers_(context.coordinator, access_) {}
+
+Endpoint::~Endpoint() { Shutdown(absl::Now()); }
+
+absl::Status Endpoint::Start() {
+  // Keeps the threads of gRPC until the process ends: stopping them takes 10 s if one of them polls.
+  [[maybe_unused]] static const bool kept = (grpc_init(), true);
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  SetLimits(builder);
+  if (!reflection_) builder.SetOption(std::make_unique<WithoutReflection>());
+  builder.RegisterService(&studies_);
+  builder.RegisterService(&runs_);
+  builder.RegisterService(&results_);
+  builder.RegisterService(&cluster_);
+  workers_.AddTo(builder);
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr) return absl::InternalError("cannot start the gRPC server");
+  workers_.Start();
+  return absl::OkStatus();
+}
+
+void Endpoint::Take(int fd) { grpc::AddInsecureChannelFromFd(server_.get(), fd); }
+
+void Endpoint::SetHealthy(bool healthy) { server_->GetHealthCheckService()->SetServingStatus(healthy); }
+
+void Endpoint::Shutdown(absl::Time deadline) {
+  if (server_ == nullptr) return;
+  server_->Shutdown(absl::ToChronoTime(deadline));
+  server_->Wait();
+  workers_.Stop();
+  server_.reset();
+}
+
+}  // namespace scalelab::server

@@ -1,0 +1,60 @@
+// The services on one transport: the Unix socket or TCP. Each has a gRPC server of its own, because gRPC does not
+// tell the handlers from which listener a connection came.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "grpcpp/server.h"
+#include "server/services/cluster_service.h"
+#include "server/services/handler_context.h"
+#include "server/services/result_service.h"
+#include "server/services/run_service.h"
+#include "server/services/study_service.h"
+#include "server/services/watch_hub.h"
+#include "server/services/worker_service.h"
+
+namespace scalelab::server {
+
+// What the services of both transports share. All references must outlive the endpoints.
+struct EndpointContext {
+  Coordinator& coordinator;
+  db::Store& store;
+  CallPools& pools;
+  WatchHub& watches;
+  const Scheduler& scheduler;
+  Frameworks& frameworks;
+  const Auth& auth;
+  Connections& connections;
+  std::string version;
+  bool reflection;
+  absl::Duration call_limit;
+};
+
+class Endpoint {
+ public:
+  // `local`: the connections come from the Unix socket.
+  Endpoint(const EndpointContext& context, bool local);
+  ~Endpoint();
+  absl::Status Start();
+  // Serves a new connection. Takes ownership of the descriptor.
+  void Take(int fd);
+  // Sets the answer of the health check.
+  void SetHealthy(bool healthy);
+  // Refuses new calls and cancels those in flight at `deadline`.
+  void Shutdown(absl::Time deadline);
+
+ private:
+  const Access access_;
+  const bool reflection_;
+  StudyService studies_;
+  RunService runs_;
+  ResultService results_;
+  ClusterService cluster_;
+  WorkerService workers_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace scalelab::server

@@ -1,0 +1,169 @@
+#include "server/services/watch_hub.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/status.h"
+#include "server/core/convert.h"
+#include "server/core/explain.h"
+#include "server/services/reactors.h"
+
+namespace scalelab::server {
+namespace {
+
+v1::WatchStudyResponse Describe(const LiveStudy& study, const State& state) {
+  v1::WatchStudyResponse response;
+  *response.mutable_study() = ToStudy(study.row, {study.counts.begin(), study.counts.end()}, false);
+  for (const int64_t id : study.allocations) {
+    const LiveAllocation& allocation = *state.allocation(id);
+    const LiveAttempt* attempt = state.attempt(allocation.attempt_id);
+    if (attempt == nullptr) continue;
+    auto* progress = response.add_running();
+    progress->set_run(RunName(study.row.id, attempt->row.run_id));
+    *progress->mutable_key() = study.cells[study.cell_of[attempt->position]].key;
+    progress->set_repeat(study.runs[attempt->position].repeat);
+    progress->set_attempt(attempt->row.number);
+    progress->set_step(attempt->step);
+    progress->set_total_steps(attempt->total_steps);
+    if (attempt->train_loss) progress->set_train_loss(*attempt->train_loss);
+  }
+  if (response.running_size() > 0 || study.queued.empty()) return response;
+  response.set_waiting_reason(ExplainStudy(state, study, absl::ToUnixMicros(absl::Now())).front().message());
+  return response;
+}
+
+}  // namespace
+
+WatchHub::WatchHub(Coordinator& coordinator, CallPool& pool, ReadFinal read_final, WatchLimits limits)
+    : coordinator_(coordinator), pool_(pool), read_final_(std::move(read_final)), limits_(limits) {}
+
+std::shared_ptr<WatchStream> WatchHub::Open(const std::string& peer) {
+  std::string why;
+  {
+    absl::MutexLock lock(&mutex_);
+    int& of_peer = open_by_peer_[peer];
+    if (open_ >= limits_.total)
+      why = absl::StrCat("there are ", open_, " watches");
+    else if (of_peer >= limits_.per_peer)
+      why = absl::StrCat("this client has ", of_peer, " watches");
+    ++open_;
+    ++of_peer;
+  }
+  auto stream = WatchStream::Start([this, peer](WatchStream* ended) { Leave(peer, ended); });
+  if (!why.empty()) {
+    stream->Fail(MakeError(absl::StatusCode::kResourceExhausted, "TOO_MANY_WATCHES",
+                           absl::StrCat(why, ", the maximum; end another watch, or try again in 5 seconds")));
+  }
+  return stream;
+}
+
+void WatchHub::Join(int64_t study_id, std::shared_ptr<WatchStream> stream) {
+  bool first = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stream->over()) return;  // else Leave comes later
+    const auto [it, is_new] = watched_.try_emplace(study_id);
+    it->second.emplace(stream.get(), stream);
+    study_of_[stream.get()] = study_id;
+    first = is_new;
+  }
+  if (!first) return DescribeTo(study_id, std::move(stream));
+  coordinator_.Watch(
+      study_id,
+      [this, study_id](const LiveStudy& study, const State& state, bool final) {
+        return Report(study_id, study, state, final);
+      },
+      [this, study_id](absl::Status not_live) { End(study_id, not_live); });
+}
+
+// The last report may be older than a change that the caller has made, such as the end of a pause.
+void WatchHub::DescribeTo(int64_t study_id, std::shared_ptr<WatchStream> stream) {
+  coordinator_.Read([this, study_id, stream = std::move(stream)](const State* state) {
+    if (state == nullptr) return stream->Fail(absl::UnavailableError("scalelabd is stopping"));
+    const LiveStudy* study = state->study(study_id);
+    if (study == nullptr) return;  // its last state was reported
+    auto described = std::make_shared<WatchStream::State>();
+    described->response = Describe(*study, *state);
+    {
+      absl::MutexLock lock(&mutex_);
+      described->sequence = ++sequence_;
+    }
+    pool_.Run([stream, described](const absl::Status&) { stream->Offer(described); });
+  });
+}
+
+bool WatchHub::Report(int64_t study_id, const LiveStudy& study, const State& state, bool final) {
+  auto described = std::make_shared<WatchStream::State>();
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto it = watched_.find(study_id);
+    if (it == watched_.end()) return false;
+    if (it->second.empty()) {
+      watched_.erase(it);
+      return false;
+    }
+    described->sequence = ++sequence_;
+  }
+  described->response = Describe(study, state);
+  described->final = final;
+  Streams streams;
+  {
+    absl::MutexLock lock(&mutex_);
+    streams = final ? Take(study_id) : watched_[study_id];
+  }
+  // When the pool is full, this thread sends the state, so that no watcher misses the last one.
+  pool_.Run([streams = std::move(streams), described = std::move(described)](const absl::Status&) {
+    for (const auto& [key, stream] : streams) stream->Offer(described);
+  });
+  return true;
+}
+
+void WatchHub::End(int64_t study_id, const absl::Status& why) {
+  Streams streams;
+  {
+    absl::MutexLock lock(&mutex_);
+    streams = Take(study_id);
+  }
+  if (!absl::IsNotFound(why)) {
+    for (const auto& [key, stream] : streams) stream->Fail(why);
+    return;
+  }
+  pool_.Run([this, study_id, streams = std::move(streams)](absl::Status status) {
+    auto last = std::make_shared<WatchStream::State>();
+    last->sequence = std::numeric_limits<int64_t>::max();
+    last->final = true;
+    if (status.ok())
+      status = WithinMemory([&] { return read_final_(study_id, last->response.mutable_study()); });
+    for (const auto& [key, stream] : streams) {
+      if (status.ok())
+        stream->Offer(last);
+      else
+        stream->Fail(status);
+    }
+  });
+}
+
+WatchHub::Streams WatchHub::Take(int64_t study_id) {
+  const auto it = watched_.find(study_id);
+  if (it == watched_.end()) return {};
+  Streams streams = std::move(it->second);
+  watched_.erase(it);
+  for (const auto& [stream, shared] : streams) study_of_.erase(stream);
+  return streams;
+}
+
+void WatchHub::Leave(const std::string& peer, WatchStream* stream) {
+  std::shared_ptr<WatchStream> gone;  // destroyed after the lock
+  absl::MutexLock lock(&mutex_);
+  --open_;
+  if (--open_by_peer_[peer] == 0) open_by_peer_.erase(peer);
+  const auto study = study_of_.find(stream);
+  if (study == study_of_.end()) return;
+  if (const auto watched = watched_.find(study->second); watched != watched_.end()) {
+    if (auto node = watched->second.extract(stream)) gone = std::move(node.mapped());
+  }
+  study_of_.erase(study);
+}
+
+}  // namespace scalelab::server

@@ -1,0 +1,45 @@
+// Watches the health of the service, and returns unused memory to the system.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "server/core/coordinator.h"
+
+namespace scalelab::server {
+
+class Watchdog {
+ public:
+  // Calls `report` on a thread of its own with each change of health, from healthy at the start. The service is
+  // not healthy when the core thread has not answered for `stuck_after`, or when the last commit to the database
+  // has failed and is at most a minute old.
+  Watchdog(Coordinator& coordinator, absl::Duration stuck_after, std::function<void(bool healthy)> report);
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+ private:
+  // Shared with the core thread, which may answer after the watchdog has ended.
+  struct Answer {
+    absl::Mutex mutex;
+    absl::Time at ABSL_GUARDED_BY(mutex);
+    bool pending ABSL_GUARDED_BY(mutex) = false;
+    bool can_write ABSL_GUARDED_BY(mutex) = true;
+  };
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool Check();
+
+  Coordinator& coordinator_;
+  const absl::Duration stuck_after_;
+  const std::function<void(bool)> report_;
+  const std::shared_ptr<Answer> answer_ = std::make_shared<Answer>();
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace scalelab::server

@@ -1,0 +1,373 @@
+// Abuse of the coordinator's RPC interface. While one client misbehaves, the calls of others are answered, and the
+// training of others continues. Bounds are on behaviour, not on times.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <grpcpp/create_channel.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <thread>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "scalelab/v1/cluster.grpc.pb.h"
+#include "scalelab/v1/study.grpc.pb.h"
+#include "scalelab/v1/worker.grpc.pb.h"
+#include "server/services/auth.h"
+#include "tests/e2e/service.h"
+
+namespace scalelab::e2e {
+namespace {
+
+using testing::HasSubstr;
+
+std::unique_ptr<grpc::ClientContext> Context(int seconds = 20) {
+  auto context = std::make_unique<grpc::ClientContext>();
+  context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(seconds));
+  return context;
+}
+
+// A service on a Unix socket and on TCP.
+class Front : public Service {
+ public:
+  explicit Front(std::vector<std::string> flags = {}) {
+    flags.insert(flags.begin(), {"--listen", socket(), "--listen", absl::StrCat("127.0.0.1:", FreePort())});
+    AddFlags(flags);
+  }
+  using Service::LimitFiles;
+  int port() const { return port_; }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  std::shared_ptr<grpc::Channel> Channel() const {
+    grpc::ChannelArguments own;
+    own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+    return grpc::CreateCustomChannel(socket(), grpc::InsecureChannelCredentials(), own);
+  }
+  // Returns whether a call is answered.
+  bool Answers() const {
+    v1::GetClusterResponse cluster;
+    v1::ListStudiesResponse studies;
+    const auto channel = Channel();
+    return v1::ClusterService::NewStub(channel)->GetCluster(Context().get(), {}, &cluster).ok() &&
+           v1::StudyService::NewStub(channel)->ListStudies(Context().get(), {}, &studies).ok();
+  }
+  // Submits runs of a program that trains nothing for a minute.
+  std::string SubmitSleepers(int repeats = 1) {
+    return Submit(absl::StrCat(
+        "study: sleepers\nfixed:\n  engine: custom\n  ranks: 1\n  max_steps: 1\n  command: [sh, -c, "
+        "'echo started; exec sleep 60']\nrepeats: ",
+        repeats, "\n"));
+  }
+  // Waits until a run is RUNNING and has a directory. Returns its name.
+  std::string Running(const std::string& study) {
+    std::string run;
+    EXPECT_TRUE(Eventually([&] {
+      for (const auto& candidate : Runs(study)) {
+        if (candidate["state"] == "RUNNING") run = candidate["name"];
+      }
+      return !run.empty() && Run({"run", "logs", run}).out.find("started") != std::string::npos;
+    })) << log();
+    return run;
+  }
+  std::string Directory(const std::string& run) { return Attempts(run)[0]["directory"]; }
+  int64_t Memory() const {
+    const std::string status = ReadFile(absl::StrCat("/proc/", pid(), "/status"));
+    for (absl::string_view line : absl::StrSplit(status, '\n')) {
+      int64_t kilobytes = 0;
+      if (absl::ConsumePrefix(&line, "VmRSS:") && absl::ConsumeSuffix(&line, " kB") &&
+          absl::SimpleAtoi(absl::StripAsciiWhitespace(line), &kilobytes))
+        return kilobytes * 1024;
+    }
+    return 0;
+  }
+  pid_t pid() const { return const_cast<Front*>(this)->daemon()->pid(); }
+
+ private:
+  int FreePort() {
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    socklen_t size = sizeof address;
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+    close(fd);
+    return port_ = ntohs(address.sin_port);
+  }
+  int port_ = 0;
+};
+
+int ConnectTcp(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (fd >= 0 && connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return fd;
+  if (fd >= 0) close(fd);
+  return -1;
+}
+
+TEST(FrontDescriptors, ManyIdleConnectionsDoNotMakeTheServiceDeaf) {
+  Front service({"--local-slots", "1"});
+  service.LimitFiles(256);
+  ASSERT_EQ(service.Start(), "");
+  std::vector<int> idle;
+  for (int i = 0; i < 400; ++i) idle.push_back(ConnectTcp(service.port()));
+  EXPECT_TRUE(service.Answers()) << "local clients have a share of their own";
+  for (const int fd : idle) close(fd);
+  EXPECT_TRUE(service.Answers());
+  EXPECT_TRUE(Eventually([&] {
+    const Output output = RunProgram({Program("scalelab"), "--server", service.address(), "--token-file",
+                                      service.data() + "/client.token", "study", "list"});
+    return output.code == 0;
+  })) << service.log();
+}
+
+TEST(FrontDescriptors, TooFewAreReportedInASentence) {
+  Front service;
+  service.LimitFiles(20);
+  const std::string error = service.Start();
+  EXPECT_THAT(error, HasSubstr("this process may open 20 files"));
+  EXPECT_THAT(error, HasSubstr("ulimit -n"));
+}
+
+TEST(FrontFiles, OddFilesInPlaceOfLogsDelayNobodyAndShowNoSecret) {
+  Front service({"--local-slots", "4"});
+  ASSERT_EQ(service.Start(), "");
+  const std::string study = service.SubmitSleepers();
+  const std::string run = service.Running(study);
+  const std::string log = service.Directory(run) + "/rank-0.out";
+  std::filesystem::remove(log);
+  ASSERT_EQ(mkfifo(log.c_str(), 0600), 0);
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 12; ++i) readers.emplace_back([&] { service.Run({"run", "logs", run}, 10); });
+  EXPECT_TRUE(service.Answers());
+  for (std::thread& reader : readers) reader.join();
+  std::filesystem::remove(log);
+  std::filesystem::create_symlink(service.data() + "/server.key", log);
+  const Output secret = service.Run({"run", "logs", run});
+  EXPECT_NE(secret.code, 0);
+  EXPECT_EQ(secret.out, "");
+  EXPECT_THAT(secret.err, HasSubstr("not a regular file"));
+  EXPECT_EQ(service.Attempts(run).size(), 1u);
+  EXPECT_EQ(service.Runs(study)[0]["state"], "RUNNING");
+}
+
+TEST(FrontWorkers, AMalformedReportIsRefusedAndTheServiceLives) {
+  Front service({"--local-slots", "1"});
+  ASSERT_EQ(service.Start(), "");
+  const std::string run = service.Running(service.SubmitSleepers());
+  v1::GetClusterResponse cluster;
+  const auto channel = service.Channel();
+  ASSERT_TRUE(v1::ClusterService::NewStub(channel)->GetCluster(Context().get(), {}, &cluster).ok());
+  ASSERT_EQ(cluster.allocations_size(), 1);
+  const std::string allocation =
+      cluster.allocations(0).name().substr(cluster.allocations(0).name().rfind('/') + 1);
+  const std::string token = std::filesystem::path(service.Directory(run)).filename();
+  const server::Auth auth("",
+                          std::string(absl::StripAsciiWhitespace(ReadFile(service.data() + "/server.key"))));
+  for (const int node : {-1, 1, 1'000'000}) {
+    auto context = Context();
+    context->AddMetadata("authorization", "Bearer " + auth.SecretFor(allocation));
+    context->AddMetadata("x-scalelab-allocation", allocation);
+    v1::SynchronizeRequest request;
+    request.set_node_index(node);
+    request.set_instance("forged");
+    auto* attempt = request.add_attempts();
+    attempt->set_token(token);
+    attempt->set_state(v1::SynchronizeRequest::AttemptStatus::ENDED);
+    v1::SynchronizeResponse response;
+    const auto status = v1::WorkerService::NewStub(channel)->Synchronize(context.get(), request, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT)
+        << node << ": " << status.error_message();
+  }
+  EXPECT_TRUE(service.Answers());
+}
+
+TEST(FrontCalls, LargeRequestsOfOneClientLoseNoWorkerOfAnother) {
+  Front service({"--local-slots", "1", "--worker-timeout", "15"});
+  ASSERT_EQ(service.Start(), "");
+  const std::string study = service.SubmitSleepers();
+  const std::string run = service.Running(study);
+  v1::PlanStudyRequest plan;
+  v1::StudySpec& spec = *plan.mutable_spec();
+  spec.set_study("large");
+  (*spec.mutable_fixed()->mutable_fields())["model"].set_string_value("resnet20");
+  (*spec.mutable_fixed()->mutable_fields())["dataset"].set_string_value("synthetic");
+  const auto add_axis = [&](const std::string& key, int values) {
+    auto* axis = spec.add_matrix();
+    axis->set_key(key);
+    for (int i = 1; i <= values; ++i) axis->add_values()->set_number_value(i);
+  };
+  add_axis("ranks", 1);
+  add_axis("max_steps", 1000);
+  add_axis("comm_timeout_s", 100);
+  for (int i = 0; i < 1000; ++i) {
+    auto& fields = *spec.add_exclude()->mutable_fields();
+    fields["max_steps"].set_number_value(1 + i);
+    fields["comm_timeout_s"].set_number_value(1 + i % 100);
+  }
+  // The other half of the requests compares every cell with every entry.
+  v1::PlanStudyRequest costly = plan;
+  costly.mutable_spec()->clear_exclude();
+  for (int i = 0; i < 1000; ++i)
+    (*costly.mutable_spec()->add_exclude()->mutable_fields())["global_batch"].set_number_value(100'000 + i);
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 6; ++i) {
+    clients.emplace_back([&, i] {
+      while (!stop) {
+        v1::PlanStudyResponse planned;
+        (void)v1::StudyService::NewStub(service.Channel())
+            ->PlanStudy(Context(60).get(), i % 2 == 0 ? plan : costly, &planned);
+      }
+    });
+  }
+  const double start = Now();
+  int answered = 0;
+  // Longer than the worker timeout.
+  while (Now() - start < 25) answered += service.Answers() ? 1 : 0;
+  stop = true;
+  for (std::thread& client : clients) client.join();
+  EXPECT_GE(answered, 5);
+  EXPECT_EQ(service.Attempts(run).size(), 1u) << service.log();
+  EXPECT_EQ(service.Runs(study)[0]["state"], "RUNNING");
+}
+
+TEST(FrontCalls, ManyWatchesDelayNobody) {
+  Front service({"--local-slots", "1"});
+  ASSERT_EQ(service.Start(), "");
+  const std::string study = service.SubmitSleepers(2'000);
+  service.Running(study);
+  v1::WatchStudyRequest request;
+  request.set_name(study);
+  struct Watch {
+    std::shared_ptr<grpc::Channel> channel;
+    std::unique_ptr<grpc::ClientContext> context;
+    std::unique_ptr<grpc::ClientReader<v1::WatchStudyResponse>> reader;
+  };
+  std::vector<Watch> watches;
+  std::shared_ptr<grpc::Channel> channel;
+  for (int i = 0; i < 300; ++i) {
+    if (i % 100 == 0) channel = service.Channel();
+    Watch watch{channel, Context(60), nullptr};
+    watch.reader = v1::StudyService::NewStub(channel)->WatchStudy(watch.context.get(), request);
+    watches.push_back(std::move(watch));
+  }
+  EXPECT_TRUE(service.Answers());
+  v1::WatchStudyResponse state;
+  for (Watch& watch : watches) EXPECT_TRUE(watch.reader->Read(&state));
+  for (Watch& watch : watches) watch.context->TryCancel();
+  EXPECT_TRUE(service.Answers());
+}
+
+// A raw HTTP/2 connection over TCP, without a token, to a server that has no limit of its own for some frames.
+class RawConnection {
+ public:
+  explicit RawConnection(int port) : fd_(ConnectTcp(port)) {
+    Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    Send(Frame(kSettings, 0, 0, ""));
+  }
+  ~RawConnection() { close(fd_); }
+
+  static constexpr char kHeaders = 1, kReset = 3, kSettings = 4, kContinuation = 9;
+  static std::string Frame(char type, char flags, uint32_t stream, const std::string& payload) {
+    const auto byte = [](size_t value, int shift) { return static_cast<char>(value >> shift & 0xff); };
+    return std::string({byte(payload.size(), 16), byte(payload.size(), 8), byte(payload.size(), 0), type,
+                        flags, byte(stream, 24), byte(stream, 16), byte(stream, 8), byte(stream, 0)}) +
+           payload;
+  }
+  static std::string Header(const std::string& name, const std::string& value) {
+    return std::string(1, '\0') + static_cast<char>(name.size()) + name + static_cast<char>(value.size()) +
+           value;
+  }
+  // The headers of a call without a token: method POST, scheme http.
+  static std::string CallHeaders() {
+    return "\x83\x86" + Header(":path", "/scalelab.v1.StudyService/ListStudies") + Header(":authority", "x") +
+           Header("content-type", "application/grpc") + Header("te", "trailers");
+  }
+  // Returns false when the server has closed the connection, or has not read for a second. Reads and ignores what
+  // the server sends.
+  bool Send(const std::string& bytes) {
+    const double end = Now() + 1;
+    for (size_t sent = 0; sent < bytes.size();) {
+      char ignored[65536];
+      while (recv(fd_, ignored, sizeof ignored, MSG_DONTWAIT) > 0) {
+      }
+      const ssize_t n = send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (n < 0 && (errno != EAGAIN || Now() > end)) return false;
+      if (n < 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      sent += n > 0 ? static_cast<size_t>(n) : 0;
+    }
+    return true;
+  }
+
+ private:
+  const int fd_;
+};
+
+// Sends `next()` on connection after connection for some seconds. Returns the largest growth of the service's memory.
+int64_t GrowthUnder(const Front& service, double seconds, const std::string& first,
+                    const std::function<std::string()>& next) {
+  const int64_t before = service.Memory();
+  int64_t most = 0;
+  for (const double start = Now(); Now() - start < seconds;) {
+    RawConnection connection(service.port());
+    bool open = connection.Send(first);
+    while (open && Now() - start < seconds) {
+      open = connection.Send(next());
+      most = std::max(most, service.Memory() - before);
+    }
+  }
+  return most;
+}
+
+// Without limits the memory grows as long as the flood lasts.
+constexpr int64_t kMuch = int64_t{1} << 30;
+
+TEST(FrontMemory, EndlessHeadersWithoutATokenAreCutOff) {
+  Front service({"--local-slots", "1"});
+  ASSERT_EQ(service.Start(), "");
+  std::string header, frames;
+  for (int i = 0; i < 150; ++i) header += RawConnection::Header("a", std::string(100, 'x'));
+  for (int i = 0; i < 16; ++i) frames += RawConnection::Frame(RawConnection::kContinuation, 0, 1, header);
+  EXPECT_LT(GrowthUnder(service, 8,
+                        RawConnection::Frame(RawConnection::kHeaders, 0, 1, RawConnection::CallHeaders()),
+                        [&] { return frames; }),
+            kMuch);
+  EXPECT_TRUE(service.Answers());
+}
+
+TEST(FrontMemory, EndlessResetCallsWithoutATokenAreCutOff) {
+  Front service({"--local-slots", "1"});
+  ASSERT_EQ(service.Start(), "");
+  uint32_t stream = 1;
+  EXPECT_LT(GrowthUnder(service, 12, "",
+                        [&] {
+                          std::string frames;
+                          for (int i = 0; i < 100; ++i, stream += 2) {
+                            frames += RawConnection::Frame(RawConnection::kHeaders, 4, stream,
+                                                           RawConnection::CallHeaders());
+                            frames += RawConnection::Frame(RawConnection::kReset, 0, stream,
+                                                           std::string("\0\0\0\x08", 4));
+                          }
+                          return frames;
+                        }),
+            kMuch);
+  EXPECT_TRUE(service.Answers());
+}
+
+}  // namespace
+}  // namespace scalelab::e2e

@@ -1,0 +1,39 @@
+#include "server/services/lookup.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+
+#include "db/sqlite_store.h"
+#include "tests/unit/server/core/forwarding_store.h"
+
+namespace scalelab::server {
+namespace {
+
+// A store whose rows of runs and studies cannot be read.
+class DamagedStore final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  absl::StatusOr<db::RunRow> GetRun(int64_t) override { return absl::DataLossError("damaged"); }
+  absl::StatusOr<db::StudyRow> GetStudy(int64_t) override { return absl::DataLossError("damaged"); }
+  absl::StatusOr<db::StudyRow> FindStudy(const std::string&) override {
+    return absl::DataLossError("damaged");
+  }
+};
+
+TEST(Lookup, AReadErrorIsReturnedAndNotTakenForAMissingRow) {
+  std::string pattern = "/tmp/scalelab-lookup-XXXXXX";
+  const std::string directory = mkdtemp(pattern.data());
+  {
+    DamagedStore store(*db::OpenSqliteStore({directory + "/test.db"}));
+    for (const char* name : {"studies/1/runs/2", "runs/2", "2"})
+      EXPECT_TRUE(absl::IsDataLoss(FindRun(store, name).status())) << name;
+    for (const char* name : {"studies/1", "1", "name"})
+      EXPECT_TRUE(absl::IsDataLoss(FindStudy(store, name).status())) << name;
+  }
+  std::filesystem::remove_all(directory);
+}
+
+}  // namespace
+}  // namespace scalelab::server

@@ -1,0 +1,306 @@
+// Tests of what one caller cannot do to others: blocked reads, large requests, many watches, names.
+#include <grpcpp/support/channel_arguments.h>
+
+#include "scalelab/v1/result.grpc.pb.h"
+#include "tests/unit/server/services/rpc_fixture.h"
+
+namespace scalelab::server {
+namespace {
+
+using testing::HasSubstr;
+
+class RpcLimitsTest : public RpcServerTest {
+ protected:
+  ~RpcLimitsTest() override { store_->Release(); }
+
+  // Waits for `condition` for up to ten seconds.
+  static bool Eventually(const std::function<bool()>& condition) {
+    for (const absl::Time end = absl::Now() + absl::Seconds(10); absl::Now() < end;) {
+      if (condition()) return true;
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    return condition();
+  }
+  grpc::Status Create(v1::CreateStudyRequest request, v1::CreateStudyResponse* created) {
+    return v1::StudyService::NewStub(Unix())->CreateStudy(Context().get(), request, created);
+  }
+  static v1::CreateStudyRequest Creation(const std::string& owner, const std::string& request_id) {
+    v1::CreateStudyRequest request;
+    *request.mutable_spec() = World::Spec({1});
+    request.set_owner(owner);
+    request.set_request_id(request_id);
+    return request;
+  }
+  // Stores an attempt of run 1 with `keys` metrics of `points` points.
+  void StorePoints(int keys, int points) {
+    Submit();
+    db::WriteBatch batch;
+    db::AttemptRow attempt;
+    attempt.id = 7;
+    attempt.run_id = 1;
+    attempt.number = 1;
+    attempt.token = "t";
+    batch.attempts.push_back(attempt);
+    db::StreamAppend append;
+    append.attempt_id = 7;
+    append.end_position = 10;
+    append.end_line = points;
+    for (int key = 0; key < keys; ++key) {
+      db::PointColumn column;
+      column.key = absl::StrCat("metric/", key);
+      for (int i = 0; i < points; ++i) {
+        column.line.push_back(i);
+        column.step.push_back(i);
+        column.time.push_back(i);
+        column.value.push_back(i * 0.1 + key);
+      }
+      append.columns.push_back(std::move(column));
+    }
+    batch.appends.push_back(std::move(append));
+    ASSERT_TRUE(store_->Commit(batch).ok());
+  }
+};
+
+TEST_F(RpcLimitsTest, ManyBlockedReadsDelayNeitherTheCoreNorOtherCalls) {
+  Submit();
+  store_->HoldAfter(0);
+  std::vector<std::future<grpc::Status>> blocked;
+  for (int i = 0; i < 20; ++i)
+    blocked.push_back(std::async(std::launch::async, [this] { return List(Unix()); }));
+  store_->WaitForHeldRead();
+  v1::GetClusterResponse cluster;
+  EXPECT_TRUE(v1::ClusterService::NewStub(Unix())->GetCluster(Context().get(), {}, &cluster).ok());
+  EXPECT_EQ(cluster.queued_runs(), 1);
+  v1::PlanStudyRequest plan;
+  *plan.mutable_spec() = World::Spec({1});
+  v1::PlanStudyResponse planned;
+  EXPECT_TRUE(v1::StudyService::NewStub(Unix())->PlanStudy(Context().get(), plan, &planned).ok());
+  v1::SynchronizeResponse desired;
+  auto context = Context();
+  EXPECT_EQ(v1::WorkerService::NewStub(Unix())->Synchronize(context.get(), {}, &desired).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+  store_->Release();
+  for (auto& call : blocked) EXPECT_TRUE(call.get().ok());
+}
+
+TEST_F(RpcLimitsTest, ACallEndsAtItsLimitThoughItsReadIsBlocked) {
+  RpcServerOptions options = Options();
+  options.call_limit = absl::Milliseconds(200);
+  Serve(options);
+  store_->HoldAfter(0);
+  const grpc::Status status = List(Unix());
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << status.error_message();
+  EXPECT_THAT(status.error_message(), HasSubstr("time limit"));
+}
+
+TEST_F(RpcLimitsTest, AStreamEndsAtItsLimitThoughItsReadIsBlocked) {
+  StorePoints(1, 10);
+  RpcServerOptions options = Options();
+  options.call_limit = absl::Milliseconds(200);
+  Serve(options);
+  store_->HoldAfter(0);
+  v1::ReadPointsRequest request;
+  request.set_run("runs/1");
+  auto context = Context();
+  const auto reader = v1::ResultService::NewStub(Unix())->ReadPoints(context.get(), request);
+  v1::ReadPointsResponse response;
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+TEST_F(RpcLimitsTest, ShutdownDoesNotWaitForABlockedRead) {
+  store_->HoldAfter(0);
+  auto call = std::async(std::launch::async, [this] { return List(Unix()); });
+  store_->WaitForHeldRead();
+  coordinator_->Stop();
+  EXPECT_FALSE(rpc_->Shutdown(absl::ZeroDuration()));
+  EXPECT_FALSE(call.get().ok());
+  // The blocked thread continues with parts that must still exist.
+  const int reads = store_->reads();
+  store_->Release();
+  WatchedStore* kept = store_.get();
+  EXPECT_TRUE(Eventually([&] { return kept->reads() > reads; }));
+}
+
+TEST_F(RpcLimitsTest, ARetryIsAnsweredThoughTheStudyIsNoLongerValid) {
+  v1::CreateStudyRequest request = Creation("ann", "retry-1");
+  (*request.mutable_spec()->mutable_matrix(0)->mutable_values(0)).set_number_value(16);
+  v1::CreateStudyResponse first, again;
+  ASSERT_TRUE(Create(request, &first).ok());
+  scheduler_.slots = 2;  // a study of 16 ranks is refused now
+  const grpc::Status status = Create(request, &again);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(again.study().name(), first.study().name());
+  request.set_request_id("retry-2");
+  EXPECT_EQ(Create(request, &again).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(RpcLimitsTest, ARequestIdOfAnotherSpecificationIsRefused) {
+  v1::CreateStudyResponse created;
+  ASSERT_TRUE(Create(Creation("ann", "id"), &created).ok());
+  v1::CreateStudyRequest other = Creation("ann", "id");
+  other.mutable_spec()->set_repeats(2);
+  EXPECT_EQ(Create(other, &created).error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_TRUE(Create(Creation("bob", "id"), &created).ok()) << "request ids belong to owners";
+}
+
+TEST_F(RpcLimitsTest, OwnersAndRequestIdsAreShortAndHaveSafeCharacters) {
+  v1::CreateStudyResponse created;
+  EXPECT_TRUE(Create(Creation("ann.lee@lab-2", std::string(100, 'x')), &created).ok());
+  EXPECT_TRUE(Create(Creation(std::string(64, 'x'), ""), &created).ok());
+  for (const std::string& owner : {std::string(65, 'x'), std::string("a\nb"), std::string("a b"),
+                                   std::string("\xe2\x80\xae"
+                                               "evil"),
+                                   std::string("a\x1b[2J")}) {
+    const grpc::Status status = Create(Creation(owner, ""), &created);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << owner;
+    EXPECT_THAT(status.error_message(), HasSubstr("owner"));
+  }
+  for (const std::string& id : {std::string(101, 'x'), std::string("a\nb")}) {
+    EXPECT_EQ(Create(Creation("ann", id), &created).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << id;
+  }
+}
+
+TEST_F(RpcLimitsTest, WatchesOfOneClientAreLimitedAndADisconnectedOneMakesRoomAtOnce) {
+  Submit();  // nothing changes afterwards
+  const auto stub = v1::StudyService::NewStub(Unix());
+  v1::WatchStudyRequest request;
+  request.set_name("studies/1");
+  struct Watch {
+    std::unique_ptr<grpc::ClientContext> context;
+    std::unique_ptr<grpc::ClientReader<v1::WatchStudyResponse>> reader;
+  };
+  const auto open = [&] {
+    Watch watch{Context(), nullptr};
+    watch.reader = stub->WatchStudy(watch.context.get(), request);
+    return watch;
+  };
+  std::vector<Watch> watches;
+  v1::WatchStudyResponse state;
+  for (int i = 0; i < 128; ++i) {
+    watches.push_back(open());
+    ASSERT_TRUE(watches.back().reader->Read(&state)) << i;
+    EXPECT_EQ(state.study().spec().study(), "test") << "also for those that share a description";
+  }
+  Watch refused = open();
+  EXPECT_FALSE(refused.reader->Read(&state));
+  const grpc::Status status = refused.reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("128 watches"));
+  for (Watch& watch : watches) watch.context->TryCancel();
+  EXPECT_TRUE(Eventually([&] {
+    Watch next = open();
+    return next.reader->Read(&state);
+  }));
+}
+
+TEST_F(RpcLimitsTest, EveryWatcherOfAStudyGetsItsLastState) {
+  Submit();
+  const auto stub = v1::StudyService::NewStub(Unix());
+  v1::WatchStudyRequest request;
+  request.set_name("studies/1");
+  std::vector<std::future<v1::Study::State>> last;
+  std::atomic<int> started = 0;
+  for (int i = 0; i < 8; ++i) {
+    last.push_back(std::async(std::launch::async, [&] {
+      auto context = Context();
+      const auto reader = stub->WatchStudy(context.get(), request);
+      v1::WatchStudyResponse state;
+      v1::Study::State newest = v1::Study::STATE_UNSPECIFIED;
+      while (reader->Read(&state)) {
+        newest = state.study().state();
+        ++started;
+      }
+      return newest;
+    }));
+  }
+  ASSERT_TRUE(Eventually([&] { return started >= 8; }));
+  v1::CancelStudyRequest cancel;
+  cancel.set_name("studies/1");
+  v1::CancelStudyResponse cancelled;
+  ASSERT_TRUE(stub->CancelStudy(Context().get(), cancel, &cancelled).ok());
+  for (auto& state : last) EXPECT_EQ(state.get(), v1::Study::CANCELLED);
+}
+
+TEST_F(RpcLimitsTest, PointsAreReadNoFasterThanTheClientTakesThem) {
+  constexpr int kKeys = 300;
+  StorePoints(kKeys, 2000);  // about 48 KB a message
+  v1::ReadPointsRequest request;
+  request.set_run("runs/1");
+  auto context = Context();
+  const auto reader = v1::ResultService::NewStub(Unix())->ReadPoints(context.get(), request);
+  v1::ReadPointsResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  int before = -1;
+  ASSERT_TRUE(Eventually([&] {
+    const int now = store_->reads();
+    absl::SleepFor(absl::Milliseconds(100));
+    return std::exchange(before, now) == now;
+  }));
+  EXPECT_LT(store_->reads(), kKeys);
+  int messages = 1;
+  double sum = response.value(0);
+  while (reader->Read(&response)) {
+    ++messages;
+    EXPECT_EQ(response.value_size(), 2000);
+    sum += response.value(0);
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(messages, kKeys);
+  EXPECT_EQ(sum, kKeys * (kKeys - 1) / 2.0);
+  request.set_max_points(2);
+  request.set_key("metric/3");
+  auto again = Context();
+  const auto few = v1::ResultService::NewStub(Unix())->ReadPoints(again.get(), request);
+  ASSERT_TRUE(few->Read(&response));
+  EXPECT_EQ(response.value_size(), 2);
+  EXPECT_FALSE(few->Read(&response));
+}
+
+TEST_F(RpcLimitsTest, TheHealthCheckReportsACoreThreadThatDoesNotAnswer) {
+  RpcServerOptions options = Options();
+  options.stuck_after = absl::Milliseconds(200);
+  Serve(options);
+  const std::string method = "/grpc.health.v1.Health/Check";
+  ASSERT_EQ(Call(method, ""), std::string("\x08\x01"));
+  std::promise<void> release;
+  coordinator_->Read([released = release.get_future().share()](const State*) { released.wait(); });
+  EXPECT_TRUE(Eventually([&] { return Call(method, "") == std::string("\x08\x02"); }));
+  release.set_value();
+  EXPECT_TRUE(Eventually([&] { return Call(method, "") == std::string("\x08\x01"); }));
+}
+
+TEST_F(RpcLimitsTest, AnExpensiveExcludeIsRefusedAndALargeOneIsFast) {
+  v1::PlanStudyRequest plan;
+  v1::StudySpec& spec = *plan.mutable_spec();
+  spec = World::Spec({1});
+  const auto add_axis = [&](const std::string& key, int values) {
+    auto* axis = spec.add_matrix();
+    axis->set_key(key);
+    for (int i = 1; i <= values; ++i) axis->add_values()->set_number_value(i);
+  };
+  add_axis("max_steps", 300);
+  add_axis("comm_timeout_s", 200);
+  for (int i = 1; i <= 1000; ++i) {
+    auto& fields = *spec.add_exclude()->mutable_fields();
+    fields["max_steps"].set_number_value(1 + i % 300);
+    fields["comm_timeout_s"].set_number_value(1 + i % 200);
+  }
+  v1::PlanStudyResponse planned;
+  grpc::ChannelArguments large;
+  large.SetMaxReceiveMessageSize(-1);
+  const auto stub = v1::StudyService::NewStub(
+      grpc::CreateCustomChannel(rpc_->addresses()[0], grpc::InsecureChannelCredentials(), large));
+  const grpc::Status status = stub->PlanStudy(Context().get(), plan, &planned);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(planned.excluded(), 600);
+  EXPECT_EQ(planned.cells_size(), 300 * 200 - 600);
+  for (int i = 0; i < 1000; ++i)
+    (*spec.mutable_exclude(i)->mutable_fields())["global_batch"].set_number_value(64);
+  const grpc::Status refused = stub->PlanStudy(Context().get(), plan, &planned);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << refused.error_message();
+  EXPECT_THAT(refused.error_message(), HasSubstr("exclude"));
+}
+
+}  // namespace
+}  // namespace scalelab::server
