@@ -141,6 +141,18 @@ TEST(Values, AreShownShort) {
   EXPECT_EQ(WithCommas(-1000), "-1,000");
 }
 
+TEST(Utf8, CutsBetweenCharacters) {
+  const std::string text = "a\xC3\xA4\xF0\x9F\x98\x80";
+  const size_t ends[] = {0, 1, 1, 3, 3, 3, 3, 7, 7};
+  for (size_t limit = 0; limit < 9; ++limit) EXPECT_EQ(CutUtf8(text, limit).size(), ends[limit]) << limit;
+}
+
+TEST(Utf8, ReplacesBytesThatAreNoCharacters) {
+  EXPECT_EQ(ValidUtf8("a\xC3\xA4"), "a\xC3\xA4");
+  EXPECT_EQ(ValidUtf8("\xFFx\xC3"), "?x?");
+  EXPECT_EQ(ValidUtf8(""), "");
+}
+
 TEST(Utf8, TellsCharactersFromOtherBytes) {
   EXPECT_EQ(Utf8Length("a", 0), 1u);
   EXPECT_EQ(Utf8Length("x\xC3\xA4", 1), 2u);

@@ -1,0 +1,278 @@
+#include "tests/simulation/model.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace scalelab::simulation {
+namespace {
+
+using db::AllocationState;
+using db::AttemptState;
+using db::RunState;
+using db::StudyState;
+
+}  // namespace
+
+double ValueOf(const std::string& token, int rank, int64_t line) {
+  uint64_t seed = 17;
+  for (const unsigned char c : token) seed = seed * 31 + c;
+  return Random(seed + static_cast<uint64_t>(rank) * 1000 + static_cast<uint64_t>(line)).Unit();
+}
+
+// --- Commits
+
+void Model::Committed(const db::WriteBatch& batch) {
+  for (const db::StudyRow& row : batch.studies) CommitStudy(row);
+  for (const db::RunRow& row : batch.runs) CommitRun(row);
+  for (const db::AllocationRow& row : batch.allocations) CommitAllocation(row);
+  for (const db::AttemptRow& row : batch.attempts) CommitAttempt(row);
+  for (const int64_t id : batch.deleted_studies) Delete(id);
+  for (const db::StudyRow& row : batch.studies) {
+    if (row.pause_reason.empty())
+      paused_.erase(row.id);
+    else
+      paused_.insert(row.id);
+  }
+}
+
+void Model::CommitStudy(const db::StudyRow& row) {
+  if (deleted_.contains(row.id)) world_.Violation("study ", row.id, " is written after it was deleted");
+  const auto [it, fresh] = studies_.emplace(row.id, row);
+  const StudyState from = it->second.state, to = row.state;
+  it->second = row;
+  if (!fresh && from == to) return;
+  world_.Trace("commit: study ", row.id, " is ", static_cast<int>(to),
+               row.pause_reason.empty() ? "" : ", paused");
+  if (fresh && to != StudyState::kQueued)
+    world_.Violation("study ", row.id, " begins as ", static_cast<int>(to));
+  const bool back = IsFinal(from) && retry_asked_.contains(row.id) && !IsFinal(to);
+  if (!fresh && to < from && !back) {
+    world_.Violation("study ", row.id, " changes from ", static_cast<int>(from), " to ",
+                     static_cast<int>(to));
+  }
+}
+
+void Model::CommitRun(const db::RunRow& row) {
+  const auto [it, fresh] = runs_.emplace(row.id, row);
+  const RunState from = it->second.state, to = row.state;
+  it->second = row;
+  if (!fresh && from == to) return;
+  world_.Trace("commit: run ", row.id, " is ", static_cast<int>(to), " ", row.message);
+  if (fresh && to != RunState::kQueued) world_.Violation("run ", row.id, " begins as ", static_cast<int>(to));
+  const bool retried =
+      to == RunState::kQueued && from != RunState::kSucceeded && retry_asked_.contains(row.study_id);
+  if (!fresh && IsFinal(from) && !retried) {
+    world_.Violation("run ", row.id, " changes from ", static_cast<int>(from), " to ", static_cast<int>(to));
+  }
+}
+
+void Model::CommitAttempt(const db::AttemptRow& row) {
+  const auto [it, fresh] = attempts_.emplace(row.token, Attempt{row.id, row.run_id, row.state});
+  const AttemptState from = it->second.state, to = row.state;
+  it->second.state = to;
+  if (!fresh && from == to) return;
+  world_.Trace("commit: attempt ", row.token, " of run ", row.run_id, " is ", static_cast<int>(to), " ",
+               row.message);
+  if (!fresh && (IsFinal(from) || to < from)) {
+    world_.Violation("attempt ", row.token, " changes from ", static_cast<int>(from), " to ",
+                     static_cast<int>(to));
+  }
+  std::string& live = live_attempt_[row.run_id];
+  if (!IsFinal(to)) {
+    if (!live.empty() && live != row.token)
+      world_.Violation("run ", row.run_id, " has two attempts: ", live, " and ", row.token);
+    live = row.token;
+  } else if (live == row.token) {
+    live.clear();
+  }
+  const auto run = runs_.find(row.run_id);
+  if (run == runs_.end()) return world_.Violation("attempt ", row.token, " has no run");
+  if (fresh && cancelled_.contains(run->second.study_id) && !retry_asked_.contains(run->second.study_id))
+    world_.Violation("attempt ", row.token, " begins after study ", run->second.study_id, " was cancelled");
+  // A study may be paused in the commit that begins an attempt.
+  if (fresh && paused_.contains(run->second.study_id) &&
+      !studies_.at(run->second.study_id).pause_reason.empty())
+    world_.Violation("attempt ", row.token, " begins while study ", run->second.study_id, " is paused");
+}
+
+void Model::CommitAllocation(const db::AllocationRow& row) {
+  const auto [it, fresh] = allocations_.emplace(row.token, row);
+  const AllocationState from = it->second.state;
+  it->second = row;
+  if (fresh || from != row.state)
+    world_.Trace("commit: allocation ", row.token, " is ", static_cast<int>(row.state), " ", row.reason);
+  if (row.state < from)
+    world_.Violation("allocation ", row.token, " changes from ", static_cast<int>(from), " to ",
+                     static_cast<int>(row.state));
+}
+
+void Model::Delete(int64_t study) {
+  if (!studies_.contains(study)) return;  // deleted by an earlier copy of the request
+  world_.Trace("commit: study ", study, " is deleted");
+  if (!delete_asked_.contains(study))
+    world_.Violation("study ", study, " is deleted, and nobody asked for it");
+  if (!IsFinal(studies_.at(study).state)) world_.Violation("study ", study, " is deleted before it is final");
+  deleted_.insert(study);
+  studies_.erase(study);
+  std::erase_if(attempts_, [&](const auto& entry) {
+    const auto run = runs_.find(entry.second.run);
+    return run != runs_.end() && run->second.study_id == study;
+  });
+  std::erase_if(runs_, [&](const auto& entry) { return entry.second.study_id == study; });
+}
+
+void Model::JobAccepted(const server::JobRequest& request) {
+  const auto it = allocations_.find(request.token);
+  if (it == allocations_.end())
+    return world_.Violation("a job is submitted for ", request.token, ", which is not durable");
+  if (it->second.state == AllocationState::kEnded)
+    world_.Violation("a job is submitted for ", request.token, ", which has ended");
+}
+
+// --- Acknowledgements
+
+void Model::StudyAcknowledged(const std::string& owner, const std::string& request_id, int64_t id,
+                              int64_t runs) {
+  const auto [it, fresh] = acknowledged_.emplace(std::pair(owner, request_id), id);
+  if (it->second != id) world_.Violation("request ", request_id, " made studies ", it->second, " and ", id);
+  const auto study = studies_.find(id);
+  if (study == studies_.end()) {
+    if (!deleted_.contains(id)) world_.Violation("study ", id, " is acknowledged and not committed");
+  } else if (study->second.runs != runs) {
+    world_.Violation("study ", id, " has ", study->second.runs, " runs instead of ", runs);
+  }
+}
+
+void Model::CancelAcknowledged(int64_t study) { cancelled_.insert(study); }
+
+void Model::DeleteAcknowledged(int64_t study) {
+  delete_acknowledged_.insert(study);
+  if (!deleted_.contains(study))
+    world_.Violation("the deletion of study ", study, " is acknowledged and not committed");
+}
+
+void Model::RanksStart(const std::string& run, const std::string& token) {
+  std::set<std::string>& live = live_ranks_[run];
+  live.insert(token);
+  world_.Trace("ranks of ", token, " start");
+  if (live.size() > 1) {
+    world_.Violation("ranks of two attempts of ", run, " are live: ", *live.begin(), " and ", *live.rbegin());
+  }
+}
+
+void Model::RanksEnd(const std::string& run, const std::string& token) {
+  if (live_ranks_[run].erase(token) > 0) world_.Trace("ranks of ", token, " end");
+}
+
+void Model::LinesAcknowledged(const std::string& token, int rank, int64_t lines) {
+  int64_t& acknowledged = lines_[token][rank];
+  acknowledged = std::max(acknowledged, lines);
+  unchecked_.insert(token);
+}
+
+bool Model::Settled() const {
+  return std::all_of(studies_.begin(), studies_.end(),
+                     [](const auto& entry) {
+                       return IsFinal(entry.second.state) || !entry.second.pause_reason.empty();
+                     }) &&
+         std::all_of(allocations_.begin(), allocations_.end(),
+                     [](const auto& entry) { return entry.second.state == AllocationState::kEnded; });
+}
+
+bool Model::HasAllocation(const std::string& token) const {
+  const auto it = allocations_.find(token);
+  return it != allocations_.end() && it->second.state != AllocationState::kEnded;
+}
+
+// --- The database
+
+void Model::CheckStore(db::Store& store) {
+  for (const auto& [id, study] : studies_) {
+    const auto row = store.GetStudy(id);
+    if (!row.ok()) {
+      world_.Violation("study ", id, " is lost: ", row.status().ToString());
+      continue;
+    }
+    if (row->state != study.state) world_.Violation("study ", id, " has another state in the database");
+    db::RunFilter filter;
+    filter.study_id = id;
+    const auto runs = store.ListRuns(filter);
+    if (!runs.ok() || static_cast<int64_t>(runs->size()) != study.runs) {
+      world_.Violation("study ", id, " does not have its ", study.runs, " runs");
+      continue;
+    }
+    for (const db::RunRow& run : *runs) {
+      const auto known = runs_.find(run.id);
+      if (known == runs_.end() || known->second.state != run.state)
+        world_.Violation("run ", run.id, " has another state in the database");
+    }
+  }
+  for (const int64_t id : deleted_) {
+    if (store.GetStudy(id).ok()) world_.Violation("study ", id, " is there after it was deleted");
+  }
+  for (const std::string& token : unchecked_) {
+    if (const auto it = attempts_.find(token); it != attempts_.end())
+      CheckStream(store, it->second, token, false);
+  }
+  unchecked_.clear();
+}
+
+void Model::CheckStream(db::Store& store, const Attempt& attempt, const std::string& token, bool points) {
+  const auto streams = store.ListStreams(attempt.id);
+  if (!streams.ok()) return world_.Violation("the streams of ", token, " cannot be read");
+  std::map<int, int64_t> stored;
+  for (const db::StreamRow& stream : *streams) stored[stream.rank] = stream.line;
+  for (const auto& [rank, lines] : lines_[token]) {
+    if (stored[rank] < lines) {
+      world_.Violation("attempt ", token, " rank ", rank, ": ", lines, " lines were acknowledged, ",
+                       stored[rank], " are stored");
+    }
+  }
+  if (!points) return;
+  db::PointFilter filter;
+  filter.attempt_id = attempt.id;
+  filter.key = "train/loss";
+  std::map<int, int64_t> found;
+  const absl::Status read = store.ReadPoints(filter, [&](db::Series series) {
+    for (size_t i = 0; i < series.line.size(); ++i) {
+      const int64_t expected = found[series.rank]++;
+      if (series.line[i] != expected || series.value[i] != ValueOf(token, series.rank, expected)) {
+        return world_.Violation("attempt ", token, " rank ", series.rank, ": point ", i, " is that of line ",
+                                series.line[i]);
+      }
+    }
+  });
+  if (!read.ok()) world_.Violation("the points of ", token, " cannot be read: ", read.ToString());
+  for (const auto& [rank, lines] : stored) {
+    if (found[rank] != lines)
+      world_.Violation("attempt ", token, " rank ", rank, " has ", found[rank], " points instead of ", lines);
+  }
+}
+
+void Model::CheckEnd(db::Store& store) {
+  CheckStore(store);
+  for (const auto& [request, id] : acknowledged_) {
+    if (!studies_.contains(id) && !deleted_.contains(id))
+      world_.Violation("study ", id, " was acknowledged and is lost");
+  }
+  for (const auto& [id, study] : studies_) {
+    if (!IsFinal(study.state) && study.pause_reason.empty())
+      world_.Violation("study ", id, " of ", study.owner, " is neither final nor paused");
+  }
+  for (const auto& [token, attempt] : attempts_) {
+    if (!IsFinal(attempt.state)) world_.Violation("attempt ", token, " is not final");
+    CheckStream(store, attempt, token, true);
+    if (attempt.state == AttemptState::kSucceeded && !finished_.contains(token))
+      world_.Violation("attempt ", token, " succeeded, and its ranks have not finished");
+    if (attempt.state == AttemptState::kSucceeded && runs_.at(attempt.run).state != RunState::kSucceeded)
+      world_.Violation("attempt ", token, " succeeded, and its run did not");
+  }
+  for (const auto& [token, allocation] : allocations_) {
+    if (allocation.state != AllocationState::kEnded) world_.Violation("allocation ", token, " has not ended");
+  }
+  for (const auto& [run, live] : live_ranks_) {
+    for (const std::string& token : live) world_.Violation("ranks of ", token, " are still live");
+  }
+}
+
+}  // namespace scalelab::simulation

@@ -1,0 +1,81 @@
+// What must be true: the record of everything that clients and workers got acknowledged, of all committed rows and
+// of all live ranks. It is compared with the database.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "db/store.h"
+#include "server/scheduler/scheduler.h"
+#include "tests/simulation/world.h"
+
+namespace scalelab::simulation {
+
+// Returns the value that a rank writes into a line of its event file.
+double ValueOf(const std::string& token, int rank, int64_t line);
+
+class Model {
+ public:
+  explicit Model(World& world) : world_(world) {}
+
+  // The coordinator has committed `batch`: checks that states changed along legal transitions.
+  void Committed(const db::WriteBatch& batch);
+  // Slurm accepts a new job: its allocation must be durable, and must not have ended.
+  void JobAccepted(const server::JobRequest& request);
+  // Compares the database with the committed rows, and with what has been acknowledged.
+  void CheckStore(db::Store& store);
+  // At the end, when nothing can change any more: every study is final or paused, results are complete.
+  void CheckEnd(db::Store& store);
+
+  // Of clients.
+  void StudyAcknowledged(const std::string& owner, const std::string& request_id, int64_t id, int64_t runs);
+  void CancelAcknowledged(int64_t study);
+  void RetryAsked(int64_t study) { retry_asked_.insert(study); }
+  void DeleteAsked(int64_t study) { delete_asked_.insert(study); }
+  void DeleteAcknowledged(int64_t study);
+
+  // Of workers. `run` is the resource name.
+  void RanksStart(const std::string& run, const std::string& token);
+  void RanksEnd(const std::string& run, const std::string& token);
+  void LinesAcknowledged(const std::string& token, int rank, int64_t lines);
+  void AttemptFinished(const std::string& token) { finished_.insert(token); }
+
+  // Returns whether the database has an allocation with this token that has not ended.
+  bool HasAllocation(const std::string& token) const;
+  // Returns whether every study is final or paused, and every allocation has ended.
+  bool Settled() const;
+  size_t studies() const { return studies_.size(); }
+  size_t attempts() const { return attempts_.size(); }
+
+ private:
+  struct Attempt {
+    int64_t id, run;
+    db::AttemptState state;
+  };
+  void CommitStudy(const db::StudyRow& row);
+  void CommitRun(const db::RunRow& row);
+  void CommitAttempt(const db::AttemptRow& row);
+  void CommitAllocation(const db::AllocationRow& row);
+  void Delete(int64_t study);
+  void CheckStream(db::Store& store, const Attempt& attempt, const std::string& token, bool points);
+
+  World& world_;
+  // The committed rows.
+  std::map<int64_t, db::StudyRow> studies_;
+  std::map<int64_t, db::RunRow> runs_;
+  std::map<std::string, Attempt> attempts_;               // by token
+  std::map<int64_t, std::string> live_attempt_;           // by run
+  std::map<std::string, db::AllocationRow> allocations_;  // by token
+  std::set<int64_t> deleted_;
+  std::set<int64_t> paused_;
+  // What was acknowledged or asked for.
+  std::map<std::pair<std::string, std::string>, int64_t> acknowledged_;  // owner, request id -> study
+  std::set<int64_t> cancelled_, retry_asked_, delete_asked_, delete_acknowledged_;
+  std::map<std::string, std::map<int, int64_t>> lines_;  // token -> rank -> lines
+  std::set<std::string> unchecked_;                      // tokens with new lines since the last check
+  std::set<std::string> finished_;
+  std::map<std::string, std::set<std::string>> live_ranks_;  // run -> tokens
+};
+
+}  // namespace scalelab::simulation

@@ -1,0 +1,59 @@
+// The ranks of one attempt and its directory on the shared file system, which outlives workers.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "scalelab/v1/worker.pb.h"
+#include "tests/simulation/model.h"
+#include "tests/simulation/timers.h"
+#include "tests/simulation/world.h"
+
+namespace scalelab::simulation {
+
+class Ranks {
+ public:
+  Ranks(World& world, Model& model, const v1::SynchronizeResponse::DesiredAttempt& desired);
+
+  bool launched() const { return launched_; }  // there is a launch.json
+  bool live() const { return live_; }
+  // Number of lines that a rank has written.
+  int64_t lines(int rank) const { return lines_[rank]; }
+  // Fills `batch` with the lines of `rank` from `begin` to before `end`.
+  void Read(int rank, int64_t begin, int64_t end, v1::EventBatch& batch) const;
+  // Calls `changed` when lines were written or the ranks ended.
+  void Follow(std::function<void()> changed) { followers_.push_back(std::move(changed)); }
+
+  void Launch();
+  // SIGTERM: they end within five seconds.
+  void Stop();
+  // All ranks end now with this status.
+  void End(int status);
+  void Suspend(bool suspend);
+  int exit_status() const { return exit_status_; }
+
+ private:
+  void WriteLine();
+  void Changed();
+
+  World& world_;
+  Model& model_;
+  const std::string token_, run_;
+  std::vector<int64_t> lines_;
+  int64_t last_line_;         // the finish line
+  int64_t fails_at_ = -1;     // line at which a rank fails
+  bool error_event_ = false;  // and writes an error line first
+  absl::Duration pause_;      // between two lines
+  bool launched_ = false, live_ = false, suspended_ = false;
+  int exit_status_ = 0;
+  Timers timers_;
+  std::vector<std::function<void()>> followers_;
+};
+
+// All attempt directories, by token.
+using Directories = std::map<std::string, std::shared_ptr<Ranks>>;
+
+}  // namespace scalelab::simulation
