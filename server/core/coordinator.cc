@@ -241,7 +241,7 @@ void Coordinator::Read(absl::AnyInvocable<void(const State*)> read) {
 // --- The core thread
 
 absl::Duration Coordinator::NextStep() const {
-  if (!unread_.empty()) return next_tick_;
+  if (!unread_.empty()) return reload_at_;
   absl::Duration next = absl::InfiniteDuration();
   if (!state_.allocations.empty() || state_.waiting.size() > 0) next = next_tick_;
   if (!state_.allocations.empty() && !polling_) next = std::min(next, next_poll_);
@@ -303,8 +303,11 @@ void Coordinator::ObserveClocks() {
   // The process was stopped, or a commit took long: workers could not report meanwhile.
   if (steady - planned > kSuspended && planned != -absl::InfiniteDuration()) gap += steady - planned;
   const absl::Duration jump = (wall - now_) - (steady - steady_);
-  if (absl::AbsDuration(jump) > kClockJump) gap += jump;
-  if (gap != absl::ZeroDuration()) lifecycle_->MoveTimeouts(absl::ToInt64Microseconds(gap));
+  const bool jumped = absl::AbsDuration(jump) > kClockJump;
+  if (jumped) gap += jump;
+  if (gap != absl::ZeroDuration()) {
+    lifecycle_->MoveTimeouts(absl::ToInt64Microseconds(gap), jumped ? absl::ToInt64Microseconds(jump) : 0);
+  }
   now_ = wall;
   steady_ = steady;
 }
@@ -364,10 +367,11 @@ void Coordinator::Step() {
 // coordinator makes no further decision.
 bool Coordinator::ReloadChanged() {
   if (unread_.empty()) return true;
+  if (steady_ < reload_at_) return false;
   const absl::Status status = ReloadStudies(store_, unread_, absl::ToUnixMicros(now_), state_);
   if (!status.ok()) {
     spdlog::critical("the database cannot be read, every request is refused: {}", status.ToString());
-    next_tick_ = steady_ + kTick;
+    reload_at_ = steady_ + kTick;
     return false;
   }
   unread_.clear();

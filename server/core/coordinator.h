@@ -178,6 +178,7 @@ class Coordinator {
   // Studies that a failed commit has changed in memory, until they are read from the database again, and answers of
   // the scheduler that came meanwhile.
   std::set<int64_t> unread_;
+  absl::Duration reload_at_ = -absl::InfiniteDuration();  // when to try again
   std::vector<Task> late_events_;
   absl::StatusOr<ClusterView> view_ = ClusterView();
   absl::Duration view_at_ = -absl::InfiniteDuration();  // when view_ was answered

@@ -177,12 +177,13 @@ bool Lifecycle::HasRecentReport(const LiveAllocation& allocation, db::Micros now
   });
 }
 
-void Lifecycle::MoveTimeouts(db::Micros gap) {
+void Lifecycle::MoveTimeouts(db::Micros gap, db::Micros of_wall_clock) {
   for (const auto& [id, allocation] : state_.allocations) {
     for (db::Micros* time :
          {&allocation->listening_since, &allocation->retry_at, &allocation->cancel_again_at}) {
       if (*time != 0) *time += gap;
     }
+    if (allocation->charged_until != 0) allocation->charged_until += of_wall_clock;
     for (auto& [node, worker] : allocation->workers) worker.last_seen += gap;
   }
   for (const auto& [id, attempt] : state_.attempts) {
@@ -226,6 +227,7 @@ void Lifecycle::UpdateStudy(LiveStudy& study, db::Micros now, Effects& fx) {
                     : count(RunState::kCancelled) > 0                             ? db::StudyState::kCancelled
                                                       : db::StudyState::kSucceeded;
   study.row.finished = now;
+  study.row.pause_reason.clear();
   ++study.revision;
   fx.batch.studies.push_back(study.row);
   fx.changed_studies.insert(study.row.id);

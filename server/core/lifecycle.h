@@ -67,9 +67,9 @@ bool FitsInto(const LiveAllocation& allocation, const LiveStudy& study, int posi
 // Returns ALREADY_EXISTS, the error for a request id that belongs to a study with a different specification.
 absl::Status RequestIdReused(const std::string& request_id, int64_t study_id);
 
-// Implemented in four files: users' requests, timeouts and bookkeeping in lifecycle.cc, reports of
+// Implemented in five files: users' requests, timeouts and bookkeeping in lifecycle.cc, reports of
 // workers in lifecycle_workers.cc, start and end of attempts in lifecycle_attempts.cc, the scheduler's
-// jobs in lifecycle_jobs.cc.
+// jobs in lifecycle_jobs.cc, limits of failures and of use in lifecycle_retries.cc.
 class Lifecycle {
  public:
   Lifecycle(LifecycleOptions options, State& state) : options_(std::move(options)), state_(state) {}
@@ -115,8 +115,8 @@ class Lifecycle {
   // Puts all studies that need an allocation into the queue. Call it after the state was loaded.
   void UpdateQueue(db::Micros now);
   // Moves all timeouts by `gap`: time in which the coordinator was suspended and workers could not report, or by
-  // which the wall clock was set (negative: backwards).
-  void MoveTimeouts(db::Micros gap);
+  // which the wall clock was set (negative: backwards), which is `of_wall_clock`. Allocations are charged for the former.
+  void MoveTimeouts(db::Micros gap, db::Micros of_wall_clock = 0);
   // Returns the tokens of the jobs to poll.
   std::vector<std::string> JobsToPoll() const;
   // Returns whether a job is expected to start or end soon, so that polls should be frequent.
@@ -131,7 +131,7 @@ class Lifecycle {
   // Returns the run that the study's next allocation is for (0: all its runs), or nothing if none may be made now.
   std::optional<int64_t> NextAllocation(const LiveStudy& study, db::Micros now) const;
   void LeavePending(LiveAllocation& allocation);
-  // Charges the owner for the time that the allocation has been held.
+  // Charges the owner and the study for the time that the allocation has been held since the last call.
   void Charge(LiveAllocation& allocation, db::Micros now);
   void EnforceGpuLimit(LiveStudy& study, db::Micros now, Effects& fx);
   void Pause(LiveStudy& study, std::string reason, db::Micros now, Effects& fx);

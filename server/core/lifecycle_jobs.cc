@@ -210,14 +210,7 @@ void Lifecycle::EndAllocation(LiveAllocation& allocation, db::Cause cause, const
   const bool shared = allocation.served > 1;
   const bool unused = allocation.served == 0;
   LiveStudy* study = state_.study(allocation.row.study_id);  // null when the study is over
-  if (study != nullptr) {
-    study->allocations.erase(id);
-    const db::AllocationRow& row = allocation.row;
-    if (row.started != 0) {
-      study->gpu_seconds +=
-          1e-6 * static_cast<double>(now - row.started) * row.nodes * row.ranks_per_node * row.gpus_per_rank;
-    }
-  }
+  if (study != nullptr) study->allocations.erase(id);
   state_.allocation_by_token.erase(allocation.row.token);
   state_.allocations.erase(id);  // invalidates `allocation`
   if (LiveAttempt* attempt = state_.attempt(attempt_id)) {
@@ -240,11 +233,14 @@ void Lifecycle::CountFailedAllocation(LiveStudy& study, int64_t run_id, db::Caus
   const bool needed = std::any_of(study.queued.begin(), study.queued.end(), [&](int position) {
     return run_id == 0 || study.runs[position].id == run_id;
   });
-  if (!needed || study.row.cancel_requested) return;
+  // The allocations of a paused study are cancelled.
+  if (!needed || study.row.cancel_requested || !study.row.pause_reason.empty()) return;
   FailedAllocations& failed = study.failed_allocations[run_id];
   failed.reason = reason;
-  failed.retry_at = now + Backoff(++failed.count, kAllocateAgain, absl::StrCat(study.row.id, "/", run_id));
   // Preemption is no defect, and may happen any number of times.
+  if (cause != db::Cause::kPreempted) ++failed.count;
+  failed.retry_at =
+      now + Backoff(std::max(1, failed.count), kAllocateAgain, absl::StrCat(study.row.id, "/", run_id));
   if (failed.count < options_.max_failed_allocations || cause == db::Cause::kPreempted) return;
   const std::string message = absl::StrCat(
       failed.count, " allocations in a row ended before an attempt began; the last one: ", reason);

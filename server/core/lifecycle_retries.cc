@@ -11,11 +11,6 @@
 namespace scalelab::server {
 namespace {
 
-double HeldSeconds(const LiveAllocation& allocation, db::Micros now) {
-  const db::Micros started = allocation.row.started;
-  return started == 0 ? 0 : 1e-6 * static_cast<double>(std::max<db::Micros>(0, now - started));
-}
-
 int Slots(const db::AllocationRow& row) { return row.nodes * row.ranks_per_node; }
 
 }  // namespace
@@ -71,6 +66,7 @@ absl::Status Lifecycle::ResumeStudy(int64_t study_id, db::Micros now, Effects& f
   LiveStudy* study = state_.study(study_id);
   if (study == nullptr || study->row.pause_reason.empty()) return absl::OkStatus();
   study->row.pause_reason.clear();
+  study->failed_allocations.clear();
   study->storage_errors = 0;
   ++study->revision;
   fx.batch.studies.push_back(study->row);
@@ -111,22 +107,18 @@ void Lifecycle::Charge(LiveAllocation& allocation, db::Micros now) {
   const db::Micros from = std::max(allocation.charged_until, row.started);
   allocation.charged_until = now;
   if (now <= from) return;
-  state_.waiting.Charge(allocation.queue.first,
-                        1e-6 * static_cast<double>(now - from) * Slots(row) * std::max(1, row.cpus_per_rank),
+  const double slot_seconds = 1e-6 * static_cast<double>(now - from) * Slots(row);
+  state_.waiting.Charge(allocation.queue.first, slot_seconds * std::max(1, row.cpus_per_rank),
                         absl::FromUnixMicros(now));
+  if (LiveStudy* study = state_.study(row.study_id)) study->gpu_seconds += slot_seconds * row.gpus_per_rank;
 }
 
 void Lifecycle::EnforceGpuLimit(LiveStudy& study, db::Micros now, Effects& fx) {
-  double seconds = study.gpu_seconds;
-  for (const int64_t id : study.allocations) {
-    const LiveAllocation& allocation = *state_.allocation(id);
-    seconds += HeldSeconds(allocation, now) * Slots(allocation.row) * allocation.row.gpus_per_rank;
-  }
   const double limit = study.spec.limits().gpu_hours();
-  if (seconds < limit * 3600) return;
+  if (study.gpu_seconds < limit * 3600) return;
   const std::string reason = absl::StrFormat(
       "the study has used %.3g GPU-hours, limits.gpu_hours is %.3g; submit the rest as another study",
-      seconds / 3600, limit);
+      study.gpu_seconds / 3600, limit);
   const std::vector<int64_t> allocations(study.allocations.begin(), study.allocations.end());
   for (const int64_t id : allocations) {
     LiveAllocation& allocation = *state_.allocation(id);

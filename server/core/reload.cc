@@ -9,6 +9,9 @@
 namespace scalelab::server {
 namespace {
 
+// Largest number of failed allocations that counts after a restart.
+constexpr int kFailuresKept = 4;
+
 absl::Status Read(const std::string& json, const std::string& what, google::protobuf::Message* message) {
   const absl::Status status = FromJson(json, message);
   if (status.ok()) return status;
@@ -41,7 +44,8 @@ absl::Status AddRows(db::Store& store, db::Snapshot loaded, db::Micros now, Stat
     LiveStudy* study = state.study(row.study_id);
     if (study == nullptr) continue;
     FailedAllocations& failed = study->failed_allocations[row.run_id];
-    failed.count = row.count;
+    // They may include allocations that were preempted or cancelled.
+    failed.count = std::min(row.count, kFailuresKept);
     failed.reason = std::move(row.last_reason);  // without a delay: a restart is often a repair
   }
   std::unordered_map<int64_t, ShapeOfCells> shapes;
@@ -216,12 +220,17 @@ absl::Status ReloadStudies(db::Store& store, const std::set<int64_t>& ids, db::M
     for (const auto& [allocation_id, allocation] : old.allocations) {
       if (LiveAllocation* kept = fresh.allocation(allocation_id)) KeepReports(*allocation, *kept);
     }
+    // The others have ended in memory, and were charged for until now.
+    for (const auto& [allocation_id, kept] : fresh.allocations) {
+      if (kept->row.study_id == id && old.allocation(allocation_id) == nullptr) kept->charged_until = now;
+    }
     for (const auto& [attempt_id, attempt] : old.attempts) {
       if (LiveAttempt* kept = fresh.attempt(attempt_id)) KeepReports(*attempt, *kept);
     }
     LiveStudy* study = fresh.study(id);
-    if (study != nullptr && old.study(id) != nullptr)
-      study->failed_allocations = std::move(old.study(id)->failed_allocations);
+    if (study == nullptr || old.study(id) == nullptr) continue;
+    study->failed_allocations = std::move(old.study(id)->failed_allocations);
+    study->gpu_seconds = old.study(id)->gpu_seconds;
   }
   MoveInto(fresh, state);
   state.requests.clear();  // it may contain studies that were not stored; handlers search the database too

@@ -51,7 +51,7 @@ struct LiveStudy {
   std::set<int64_t> allocations;    // that have not ended
   // Allocations that ended in a row before they served an attempt, by their run (0: those of the whole study).
   std::map<int64_t, FailedAllocations> failed_allocations;
-  double gpu_seconds = 0;  // used by its allocations that have ended
+  double gpu_seconds = 0;  // that its owner was charged for
   int storage_errors = 0;  // attempts in a row that ended with STORAGE_ERROR
   int64_t revision = 1;    // grows with every change that watchers see
 };

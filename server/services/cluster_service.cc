@@ -47,7 +47,7 @@ grpc::ServerUnaryReactor* ClusterService::GetCluster(grpc::CallbackServerContext
     }
     coordinator_.Read([call](const State* state) {
       if (call->over()) return;
-      if (state == nullptr) return call->Finish(absl::UnavailableError("scalelabd is stopping"));
+      if (state == nullptr) return call->Finish(NoState());
       Fill(*state, &call->response);
       call->Finish(absl::OkStatus());
     });

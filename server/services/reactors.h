@@ -27,6 +27,11 @@ inline grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, co
   return reactor;
 }
 
+// Coordinator::Read has no state.
+inline absl::Status NoState() {
+  return MakeError(absl::StatusCode::kUnavailable, "NO_STATE",
+                   "scalelabd is stopping, or cannot read its database (its log has the reason); try again");
+}
 inline absl::Status CallerGone() { return absl::CancelledError("the client has disconnected"); }
 inline absl::Status CallTookTooLong() {
   return MakeError(

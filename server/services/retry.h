@@ -16,7 +16,7 @@ template <typename Response, typename Finisher>
 void RetryRuns(Coordinator& coordinator, const HandlerContext& handler, int64_t study_id, int64_t run_id,
                std::shared_ptr<UnaryCall<Response>> call, Finisher answer) {
   coordinator.Read([=, &coordinator, &handler](const State* state) {
-    if (state == nullptr) return call->Finish(absl::UnavailableError("scalelabd is stopping"));
+    if (state == nullptr) return call->Finish(NoState());
     const bool live = state->study(study_id) != nullptr;
     ContinueOn(
         handler.pools.reads, call,

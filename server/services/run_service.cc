@@ -177,7 +177,7 @@ grpc::ServerUnaryReactor* RunService::ExplainRun(grpc::CallbackServerContext* co
     if (auto s = FillRun(handler_.store, *row, call->response.mutable_run()); !s.ok()) return s;
     coordinator_.Read([this, call, row = *row](const State* state) {
       if (call->over()) return;
-      if (state == nullptr) return call->Finish(absl::UnavailableError("scalelabd is stopping"));
+      if (state == nullptr) return call->Finish(NoState());
       v1::ExplainRunResponse& answer = call->response;
       if (const LiveStudy* study = state->study(row.study_id)) {
         SetProgress(study->runs[row.position], answer.mutable_run());

@@ -305,7 +305,7 @@ grpc::ServerUnaryReactor* StudyService::ExplainStudy(grpc::CallbackServerContext
     if (!row.ok()) return row.status();
     coordinator_.Read([this, call, id = row->id](const State* state) {
       if (call->over()) return;
-      if (state == nullptr) return call->Finish(absl::UnavailableError("scalelabd is stopping"));
+      if (state == nullptr) return call->Finish(NoState());
       v1::ExplainStudyResponse& answer = call->response;
       if (const LiveStudy* study = state->study(id)) {
         *answer.mutable_study() = ToStudy(study->row, {study->counts.begin(), study->counts.end()}, false);

@@ -80,7 +80,7 @@ void WatchHub::Join(int64_t study_id, std::shared_ptr<WatchStream> stream) {
 // The last report may be older than a change that the caller has made, such as the end of a pause.
 void WatchHub::DescribeTo(int64_t study_id, std::shared_ptr<WatchStream> stream) {
   coordinator_.Read([this, study_id, stream = std::move(stream)](const State* state) {
-    if (state == nullptr) return stream->Fail(absl::UnavailableError("scalelabd is stopping"));
+    if (state == nullptr) return stream->Fail(NoState());
     const LiveStudy* study = state->study(study_id);
     if (study == nullptr) return;  // its last state was reported
     auto described = std::make_shared<WatchStream::State>();

@@ -74,8 +74,9 @@ bool Watchdog::Check() {
   coordinator_.Read([answer = answer_](const State* state) {
     absl::MutexLock lock(&answer->mutex);
     answer->pending = false;
-    answer->can_write = state == nullptr || state->commit_failed == 0 ||
-                        absl::Now() - absl::FromUnixMicros(state->commit_failed) > kFailureCounts;
+    answer->can_write =
+        state != nullptr && (state->commit_failed == 0 ||
+                             absl::Now() - absl::FromUnixMicros(state->commit_failed) > kFailureCounts);
   });
   absl::MutexLock lock(&answer_->mutex);
   return answer_->can_write;

@@ -617,6 +617,75 @@ TEST(Lifecycle, AStudyThatHasUsedItsGpuHoursEndsAndSaysWhy) {
   EXPECT_EQ(w.run_state(id, 1), db::RunState::kFailed);
 }
 
+TEST(Lifecycle, AClockThatIsSetForwardsIsNotCharged) {
+  World w;
+  auto spec = World::Spec({2});
+  spec.mutable_resources()->set_gpus_per_rank(1);
+  spec.mutable_limits()->set_gpu_hours(1);
+  const int64_t id = w.Submit(spec);
+  const std::string job = w.AskedFor();
+  w.Job(job, JobState::kRunning);
+  w.Sync(job);
+  w.After(10);
+  const db::Micros hours = 5 * 3'600'000'000;
+  w.now += hours;
+  w.lifecycle.MoveTimeouts(hours, hours);
+  w.After(1);
+  EXPECT_NEAR(w.state.waiting.Usage("ann", absl::FromUnixMicros(w.now)), 2 * 11, 1);
+  EXPECT_NEAR(w.study(id).gpu_seconds, 2 * 11, 0.1);
+  EXPECT_EQ(w.run_state(id, 0), db::RunState::kRunning);
+}
+
+TEST(Lifecycle, AllocationsThatAPauseCancelsAreNoFailures) {
+  World w;
+  auto spec = World::Spec({1}, 9);
+  spec.set_allocation(v1::StudySpec::PER_RUN);
+  spec.mutable_retry()->set_max(0);
+  const int64_t id = w.Submit(spec);
+  std::set<std::string> ended;
+  for (int failure = 0; failure < 5; ++failure) {
+    w.lifecycle.Plan(w.now, w.fx);
+    std::string job;
+    for (const JobRequest& request : w.fx.submit) {
+      if (!ended.contains(request.token)) job = request.token;
+    }
+    ended.insert(job);
+    w.Job(job, JobState::kRunning);
+    const auto desired = w.Sync(job);
+    ASSERT_EQ(desired.attempts_size(), 1);
+    w.Sync(job, {World::Ended(desired.attempts(0).token(), 1)});
+    w.Job(job, JobState::kCompleted);
+  }
+  ASSERT_NE(w.study(id).row.pause_reason, "");
+  for (const JobRequest& request : std::vector<JobRequest>(w.fx.submit)) {
+    if (ended.contains(request.token)) continue;
+    EXPECT_TRUE(w.Cancelled(request.token));
+    w.lifecycle.JobSubmitted(request.token, std::string("17"), w.now, w.fx);
+    w.Job(request.token, JobState::kCancelled);
+  }
+  EXPECT_TRUE(w.study(id).failed_allocations.empty());
+  EXPECT_TRUE(w.state.pending.empty());
+}
+
+TEST(Lifecycle, APausedStudyThatIsCancelledIsNotPausedAnyMore) {
+  ManyRuns w(20);
+  for (int i = 0; i < 5; ++i) w.Fail();
+  ASSERT_NE(w.study(w.id).row.pause_reason, "");
+  ASSERT_TRUE(w.lifecycle.CancelStudy(w.id, w.now, w.fx).ok());
+  EXPECT_EQ(w.study(w.id).row.state, db::StudyState::kCancelled);
+  EXPECT_EQ(w.study(w.id).row.pause_reason, "");
+}
+
+TEST(Lifecycle, OneFailureAfterManyPreemptionsIsRetried) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}));
+  for (int i = 0; i < 20; ++i) {
+    w.After(400);
+    w.Job(w.AskedFor(), i < 19 ? JobState::kPreempted : JobState::kFailed);
+  }
+  EXPECT_EQ(w.run_state(id, 0), db::RunState::kQueued);
+}
+
 TEST(Lifecycle, PerRunAllocationServesItsRunAndIsHandedBack) {
   World w;
   auto spec = World::Spec({1}, 2);
