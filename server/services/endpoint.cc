@@ -94,7 +94,6 @@ void Endpoint::Shutdown(absl::Time deadline) {
   server_->Shutdown(absl::ToChronoTime(deadline));
   server_->Wait();
   workers_.Stop();
-  server_.reset();
 }
 
 }  // namespace scalelab::server

@@ -39,7 +39,8 @@ class Endpoint {
   Endpoint(const EndpointContext& context, bool local);
   ~Endpoint();
   absl::Status Start();
-  // Serves a new connection. Takes ownership of the descriptor.
+  // Serves a new connection. Takes ownership of the descriptor. May block while the peer sends data. Closes the
+  // connection after Shutdown. May be called from any thread after Start.
   void Take(int fd);
   // Sets the answer of the health check.
   void SetHealthy(bool healthy);

@@ -20,12 +20,14 @@ struct CallPools {
   // As many threads as the store has connections that read; the queue holds a burst of calls.
   CallPool reads{"database reads", 4, 1024};
   CallPool heavy{"large requests", 2, 64};
+  // gRPC may process a new connection on the thread that passes it the descriptor, for as long as data arrives.
+  CallPool connections{"new connections", 8, 1024};
 
   // Returns whether no thread is blocked. If one is, everything it may use must stay alive.
   bool Stop(absl::Duration grace) {
     const absl::Time until = absl::Now() + grace;
     bool ended = true;
-    for (CallPool* pool : {&files, &reads, &heavy})
+    for (CallPool* pool : {&files, &reads, &heavy, &connections})
       ended = pool->Stop(std::max(until - absl::Now(), absl::ZeroDuration())) && ended;
     return ended;
   }

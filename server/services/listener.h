@@ -16,7 +16,8 @@ namespace scalelab::server {
 
 class Listener {
  public:
-  // Takes ownership of the descriptor of a new connection. `local`: it comes from the Unix socket.
+  // Takes ownership of the descriptor of a new connection. `local`: it comes from the Unix socket. Must not block:
+  // the same thread accepts other connections and closes those that break a limit.
   using Take = std::function<void(int fd, bool local)>;
 
   // Listens on all addresses. Returns FAILED_PRECONDITION if one cannot be served; the message names it. Unix

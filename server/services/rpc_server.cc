@@ -1,5 +1,7 @@
 #include "server/services/rpc_server.h"
 
+#include <unistd.h>
+
 #include "server/services/endpoint.h"
 #include "server/services/listener.h"
 #include "server/services/socket.h"
@@ -27,8 +29,14 @@ class Impl final : public RpcServer {
     }
     listener_ = *std::move(listener);
     addresses_ = listener_->addresses();
-    listener_->Start(
-        [parts = parts_.get()](int fd, bool local) { (local ? parts->local : parts->tcp).Take(fd); });
+    listener_->Start([parts = parts_.get()](int fd, bool local) {
+      parts->pools.connections.Run([fd, &endpoint = local ? parts->local : parts->tcp](absl::Status status) {
+        if (status.ok())
+          endpoint.Take(fd);
+        else
+          close(fd);
+      });
+    });
     watchdog_ = std::make_unique<Watchdog>(parts_->context.coordinator, stuck_after, [this](bool healthy) {
       for (Endpoint* endpoint : parts_->endpoints()) endpoint->SetHealthy(healthy);
     });
