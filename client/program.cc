@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "catalog/nearest.h"
 #include "client/commands/commands.h"
+#include "study/file/study_file.h"
 
 namespace scalelab::client {
 namespace {
@@ -140,9 +141,7 @@ int RunProgram(const std::vector<std::string>& arguments, Io io) {
   io.out.flush();
   // Errors about a file start with its path, as compilers print them; all other errors get the program's
   // name as prefix.
-  const std::string message(outcome.status().message());
-  const bool placed = message.find('\n') != std::string::npos || message.find(": ") < message.find(' ');
-  io.err << (placed ? "" : "scalelab: ") << message << std::endl;
+  io.err << (IsLocated(outcome.status()) ? "" : "scalelab: ") << outcome.status().message() << std::endl;
   return static_cast<int>(ExitCodeOf(outcome.status()));
 }
 

@@ -76,7 +76,7 @@ std::optional<Frame> EncodeSlope(std::span<const int64_t> values) {
   return frame;
 }
 
-// Finds the smallest of some powers of ten by which all values are whole numbers, exactly. Nothing if none is.
+// Returns the smallest power of ten from a list that turns all values into whole numbers exactly, or nothing if there is none.
 std::optional<int> Decimals(std::span<const double> values, std::vector<int64_t>& whole) {
   constexpr double kExact = 9007199254740992;  // 2^53
   whole.resize(values.size());

@@ -107,8 +107,8 @@ class Statement {
   // Advances to the next row. Returns false at the end and after an error, which status() then returns.
   bool Step();
   absl::Status status() const { return status_; }
-  // Binds, runs the statement to its end and resets it. For statements without rows; may
-  // be called repeatedly.
+  // Binds the values, runs the statement to its end and resets it. For statements without rows; may be called
+  // repeatedly.
   template <class... T>
   absl::Status Run(const T&... values) {
     Bind(values...);

@@ -1,14 +1,13 @@
 #include "server/daemon.h"
 
-#include <openssl/rand.h>
 #include <sys/stat.h>
 
 #include <atomic>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "db/sqlite_store.h"
+#include "proto/uuid.h"
 #include "server/process_limits.h"
 #include "server/scheduler/local_scheduler.h"
 #include "server/scheduler/slurm_scheduler.h"
@@ -16,16 +15,6 @@
 #include "spdlog/spdlog.h"
 
 namespace scalelab::server {
-
-std::string NewToken() {
-  unsigned char b[16];
-  if (RAND_bytes(b, sizeof b) != 1) std::abort();  // without randomness tokens could collide
-  b[6] = (b[6] & 0x0f) | 0x40;
-  b[8] = (b[8] & 0x3f) | 0x80;
-  return absl::StrFormat("%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
-                         b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14],
-                         b[15]);
-}
 
 static LocalSchedulerOptions LocalOptions(const ServerConfig& config, const DataDir& data_dir,
                                           std::function<void()> changed) {
@@ -103,7 +92,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
   options.secret_for = [auth = daemon->auth_.get()](const std::string& token) {
     return auth->SecretFor(token);
   };
-  options.new_token = NewToken;
+  options.new_token = RandomUuid;
   options.environment_of = [frameworks = daemon->frameworks_.get()](const std::string& engine) {
     return frameworks->EnvironmentOf(engine);
   };

@@ -37,7 +37,4 @@ class Daemon {
   std::unique_ptr<RpcServer> rpc_;
 };
 
-// Returns a new random UUID (version 4).
-std::string NewToken();
-
 }  // namespace scalelab::server

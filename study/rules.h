@@ -64,7 +64,7 @@ absl::StatusOr<ExpandedStudy> ExpandStudy(const scalelab::v1::StudySpec& spec,
 // Returns `spec` with all defaults filled in.
 scalelab::v1::StudySpec WithDefaults(scalelab::v1::StudySpec spec);
 
-// Computes the shape of an allocation that can serve every one of the cells that it was given.
+// Computes the shape of an allocation that can serve each of the given cells.
 class ShapeOfCells {
  public:
   void Add(const scalelab::v1::RunSpec& spec);

@@ -3,15 +3,13 @@
 #include <pwd.h>
 #include <unistd.h>
 
-#include <random>
-
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
 #include "client/session/exit_code.h"
 #include "client/session/progress.h"
 #include "client/session/watcher.h"
+#include "proto/uuid.h"
 #include "study/file/study_file.h"
 
 namespace scalelab::client {
@@ -26,15 +24,6 @@ struct Options {
   std::string owner;
   bool watch = false;
 };
-
-// Returns a random UUID (version 4 of RFC 4122).
-std::string RandomUuid() {
-  std::random_device random;
-  const auto word = [&random] { return static_cast<uint32_t>(random()); };
-  const uint32_t a = word(), b = word(), c = word(), d = word();
-  return absl::StrFormat("%08x-%04x-%04x-%04x-%04x%08x", a, b >> 16, (b & 0x0fff) | 0x4000,
-                         (c >> 16 & 0x3fff) | 0x8000, c & 0xffff, d);
-}
 
 // Returns the name of the account that runs this program. Empty if the account has no name; the server then
 // chooses the owner.

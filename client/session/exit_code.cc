@@ -31,8 +31,12 @@ absl::Status AsInvalidInput(const absl::Status& status) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kOutOfRange:
-    case absl::StatusCode::kResourceExhausted:
-      return absl::InvalidArgumentError(status.message());
+    case absl::StatusCode::kResourceExhausted: {
+      absl::Status invalid = absl::InvalidArgumentError(status.message());
+      status.ForEachPayload(
+          [&](absl::string_view url, const absl::Cord& payload) { invalid.SetPayload(url, payload); });
+      return invalid;
+    }
     default:
       return status;
   }

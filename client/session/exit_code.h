@@ -18,7 +18,7 @@ enum class ExitCode : int {
 
 ExitCode ExitCodeOf(const absl::Status& status);
 
-// Converts an error about the user's input to INVALID_ARGUMENT with the same message, so that the program
+// Converts an error about the user's input to INVALID_ARGUMENT with the same message and details, so that the program
 // exits with kUsage. An error that does not concern the input (server unavailable, permission denied,
 // timeout) is returned unchanged.
 absl::Status AsInvalidInput(const absl::Status& status);

@@ -60,7 +60,7 @@ wait "$step"
 exit $?
 )";
 
-// Quotes a value for a #SBATCH line, where sbatch understands the quotes of a shell.
+// Quotes a value for a #SBATCH line. sbatch parses quotes there as a shell does.
 std::string Quoted(absl::string_view value) {
   return absl::StrCat("\"", absl::StrReplaceAll(value, {{"\\", "\\\\"}, {"\"", "\\\""}}), "\"");
 }

@@ -3,7 +3,7 @@
 
 #include <compare>
 
-namespace scalelab::client {
+namespace scalelab {
 
 // A line and column, both from 1. The position of a mapping's entry is that of its key.
 struct Position {
@@ -12,4 +12,4 @@ struct Position {
   auto operator<=>(const Position&) const = default;
 };
 
-}  // namespace scalelab::client
+}  // namespace scalelab

@@ -20,13 +20,19 @@
 #include "study/file/study_reader.h"
 #include "study/file/yaml_document.h"
 
-namespace scalelab::client {
+namespace scalelab {
 namespace {
 
 constexpr int64_t kMaxFileBytes = 4 << 20;
+constexpr absl::string_view kLocated = "scalelab/located";  // key of an empty payload
+
+absl::Status Located(absl::Status status) {
+  status.SetPayload(kLocated, absl::Cord());
+  return status;
+}
 
 absl::Status WholeFile(absl::StatusCode code, const std::string& path, absl::string_view sentence) {
-  return MakeError(code, "INVALID_STUDY_FILE", absl::StrCat(path, ": ", sentence));
+  return Located(MakeError(code, "INVALID_STUDY_FILE", absl::StrCat(path, ": ", sentence)));
 }
 
 absl::Status SystemError(const std::string& path, int error) {
@@ -104,9 +110,9 @@ absl::Status InvalidFile(const StudyFile& file, std::vector<Problem> problems) {
         absl::StrCat(file.path, ":", problem.at.line, ":", problem.at.column, ": ", problem.sentence));
     violations.push_back({std::move(problem.field), std::move(problem.sentence)});
   }
-  return WithViolations(
+  return Located(WithViolations(
       MakeError(absl::StatusCode::kInvalidArgument, "INVALID_STUDY_FILE", absl::StrJoin(lines, "\n")),
-      std::move(violations));
+      std::move(violations)));
 }
 
 // Reads as much of the file as possible. Returns an error only if nothing can be read.
@@ -189,8 +195,10 @@ absl::Status Locate(const StudyFile& file, const absl::Status& status) {
                        }));
   status.ForEachPayload(
       [&](absl::string_view url, const absl::Cord& payload) { located.SetPayload(url, payload); });
-  return located;
+  return Located(std::move(located));
 }
+
+bool IsLocated(const absl::Status& status) { return status.GetPayload(kLocated).has_value(); }
 
 absl::StatusOr<CheckedStudyFile> CheckStudyFile(const std::string& path) {
   std::vector<Problem> problems;
@@ -205,4 +213,4 @@ absl::StatusOr<CheckedStudyFile> CheckStudyFile(const std::string& path) {
   return CheckedStudyFile{*std::move(file), *std::move(study)};
 }
 
-}  // namespace scalelab::client
+}  // namespace scalelab

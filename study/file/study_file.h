@@ -11,7 +11,7 @@
 #include "study/file/position.h"
 #include "study/rules.h"
 
-namespace scalelab::client {
+namespace scalelab {
 
 struct StudyFile {
   std::string path;              // as given by the user
@@ -38,6 +38,10 @@ absl::StatusOr<StudyFile> ReadStudyFile(const std::string& path);
 // file. Keeps the code and the details. A status without violations is returned unchanged.
 absl::Status Locate(const StudyFile& file, const absl::Status& status);
 
+// Returns whether each line of the error starts with a position, "FILE:LINE:COLUMN: " or "FILE: ": true for the errors of
+// this header's functions.
+bool IsLocated(const absl::Status& status);
+
 struct CheckedStudyFile {
   StudyFile file;
   ExpandedStudy study;
@@ -47,4 +51,4 @@ struct CheckedStudyFile {
 // them in one error.
 absl::StatusOr<CheckedStudyFile> CheckStudyFile(const std::string& path);
 
-}  // namespace scalelab::client
+}  // namespace scalelab

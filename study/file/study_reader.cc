@@ -14,7 +14,7 @@
 #include "study/file/time_limit.h"
 #include "study/values.h"
 
-namespace scalelab::client {
+namespace scalelab {
 namespace {
 
 using google::protobuf::EnumDescriptor;
@@ -396,4 +396,4 @@ std::vector<Problem> ReadStudy(const YamlNode& root, const std::string& director
   return StudyReader(directory, file).Read(root);
 }
 
-}  // namespace scalelab::client
+}  // namespace scalelab

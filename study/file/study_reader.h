@@ -7,7 +7,7 @@
 #include "study/file/study_file.h"
 #include "study/file/yaml_document.h"
 
-namespace scalelab::client {
+namespace scalelab {
 
 // An error at a position in the file.
 struct Problem {
@@ -20,4 +20,4 @@ struct Problem {
 // data_dir is relative to `directory`.
 std::vector<Problem> ReadStudy(const YamlNode& root, const std::string& directory, StudyFile* file);
 
-}  // namespace scalelab::client
+}  // namespace scalelab

@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 
-namespace scalelab::client {
+namespace scalelab {
 namespace {
 
 constexpr int64_t kDay = 86400;
@@ -87,4 +87,4 @@ std::optional<int64_t> ParseTimeLimit(absl::string_view text) {
   return Units(text);
 }
 
-}  // namespace scalelab::client
+}  // namespace scalelab

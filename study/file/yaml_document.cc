@@ -13,7 +13,7 @@
 #include "yaml-cpp/mark.h"
 #include "yaml-cpp/parser.h"
 
-namespace scalelab::client {
+namespace scalelab {
 namespace {
 
 Position At(const YAML::Mark& mark) {
@@ -150,4 +150,4 @@ YamlResult ParseYaml(const std::string& text) {
   }
 }
 
-}  // namespace scalelab::client
+}  // namespace scalelab

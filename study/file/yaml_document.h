@@ -9,7 +9,7 @@
 
 #include "study/file/position.h"
 
-namespace scalelab::client {
+namespace scalelab {
 
 struct YamlNode;
 using YamlPtr = std::shared_ptr<const YamlNode>;  // an alias shares the node
@@ -45,4 +45,4 @@ YamlResult ParseYaml(const std::string& text);
 // Returns "a list", "a mapping", "nothing", or the text in quotes.
 std::string ShowNode(const YamlNode& node);
 
-}  // namespace scalelab::client
+}  // namespace scalelab

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "db/sqlite_store.h"
+#include "proto/uuid.h"
 #include "server/daemon.h"
 
 namespace scalelab::bench {
@@ -53,7 +54,7 @@ BenchServer::BenchServer(const std::string& directory, bool jobs_run) : schedule
   options.runs_dir = directory;
   options.max_pending_allocations = jobs_run ? 10'000 : 4;
   options.secret_for = [this](const std::string& token) { return auth_.SecretFor(token); };
-  options.new_token = server::NewToken;
+  options.new_token = RandomUuid;
   coordinator_ = std::make_unique<server::Coordinator>(std::move(options), *store_, scheduler_);
   Require(coordinator_->Start());
   server::RpcServerOptions serve;

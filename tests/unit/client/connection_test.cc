@@ -76,6 +76,8 @@ TEST_F(ConnectionTest, TheServersRefusalsKeepTheirWords) {
   const Outcome denied = Run({"study", "show", "7"});
   EXPECT_THAT(denied, Exits(ExitCode::kNotAllowed));
   EXPECT_EQ(denied.err, "scalelab: only ada may cancel studies/7\n");
+  server_.error = MakeError(absl::StatusCode::kFailedPrecondition, "BUSY", "database: two\nlines");
+  EXPECT_EQ(Run({"study", "show", "7"}).err, "scalelab: database: two\nlines\n");
   server_.error = MakeError(absl::StatusCode::kNotFound, "NOT_FOUND", "there is no studies/7");
   EXPECT_THAT(Run({"curve", "7"}), Exits(ExitCode::kFailure));
   server_.error = MakeError(absl::StatusCode::kUnavailable, "DRAINING", "the coordinator is about to stop");

@@ -6,7 +6,7 @@
 #include "proto/status.h"
 #include "tests/unit/study/file/study_file_fixture.h"
 
-namespace scalelab::client {
+namespace scalelab {
 namespace {
 
 using testing::HasSubstr;
@@ -254,4 +254,4 @@ TEST_F(StudyFileErrors, DoNotFollowFromEachOther) {
 }
 
 }  // namespace
-}  // namespace scalelab::client
+}  // namespace scalelab

@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "study/file/study_file.h"
 
-namespace scalelab::client {
+namespace scalelab {
 
 class StudyFiles : public testing::Test {
  protected:
@@ -37,4 +37,4 @@ class StudyFiles : public testing::Test {
   const std::filesystem::path dir_;
 };
 
-}  // namespace scalelab::client
+}  // namespace scalelab

@@ -4,7 +4,7 @@
 #include "proto/status.h"
 #include "tests/unit/study/file/study_file_fixture.h"
 
-namespace scalelab::client {
+namespace scalelab {
 namespace {
 
 using testing::ElementsAre;
@@ -216,4 +216,4 @@ TEST(ShippedStudies, QuickstartIsFourRunsOfTheDataBesideIt) {
 }
 
 }  // namespace
-}  // namespace scalelab::client
+}  // namespace scalelab

@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace scalelab::client {
+namespace scalelab {
 namespace {
 
 TEST(TimeLimit, TakesSecondsUnitsAndSlurmsForms) {
@@ -40,4 +40,4 @@ TEST(TimeLimit, RefusesAnythingElse) {
 }
 
 }  // namespace
-}  // namespace scalelab::client
+}  // namespace scalelab
