@@ -21,7 +21,8 @@ HALF_ON_CPU = ("pytorch/fsdp", "keras/pytorch", "keras/jax", "keras/tensorflow",
 
 ENGINE = sys.argv.pop() if len(sys.argv) > 1 else "keras/jax"
 # Reduced precisions are slow on CPUs: with TensorFlow 2.15, a step of 32 images in float16 takes seconds.
-FEW = {"global_batch": 8, "max_steps": "5"}
+STEPS = 5 if "SCALELAB_LONG_TESTS" in os.environ else 3
+FEW = {"global_batch": 8, "max_steps": str(STEPS)}
 
 
 class Precision(unittest.TestCase):
@@ -49,7 +50,7 @@ class Precision(unittest.TestCase):
         result = self.near_the_native_one("amp-fp16", FEW, wrapper="half_on_cpu.py")
         for rank in range(2):
             scales = [step["metrics"]["train/loss_scale"] for step in result.of(rank, "step")]
-            self.assertEqual(scales, [1024] * 5)
+            self.assertEqual(scales, [1024] * STEPS)
 
     @unittest.skipUnless(ENGINE in HALF_ON_CPU, "no half precision on CPUs")
     def test_a_gradient_that_overflows_on_one_rank_leaves_the_step_out_on_all(self):
