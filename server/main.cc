@@ -47,6 +47,7 @@ int main(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` fails as on a full disk
 
   auto daemon = Daemon::Start(command->config);
   if (!daemon.ok()) {

@@ -150,6 +150,16 @@ std::string LastPart(absl::string_view name) {
   return std::string(slash == absl::string_view::npos ? name : name.substr(slash + 1));
 }
 
+// Returns the number of bytes if the text starts with a character that changes the direction of what follows it
+// (Unicode Standard Annex #9, section 2), otherwise 0. With these a name could show text in another order.
+static size_t DirectionControl(absl::string_view text) {
+  for (const absl::string_view control :
+       {"\u061c", "\u200e", "\u200f", "\u202a", "\u202b", "\u202c", "\u202d", "\u202e", "\u2066", "\u2067", "\u2068", "\u2069"}) {
+    if (absl::StartsWith(text, control)) return control.size();
+  }
+  return 0;
+}
+
 std::string Printable(absl::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -162,6 +172,9 @@ std::string Printable(absl::string_view text) {
     } else if (c == 0xc2 && i + 1 < text.size() && (static_cast<unsigned char>(text[i + 1]) & 0xe0) == 0x80) {
       out += '?';  // U+0080 to U+009F are control characters, too
       ++i;
+    } else if (const size_t length = DirectionControl(text.substr(i)); length > 0) {
+      out += '?';
+      i += length - 1;
     } else {
       out += text[i];
     }

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <thread>
 #include <utility>
@@ -84,6 +85,8 @@ class LocalScheduler final : public Scheduler {
   std::string Directory(const std::string& token) const {
     return absl::StrCat(options_.directory, "/", token);
   }
+  // Starts to watch the jobs of an earlier process that are still alive.
+  absl::Status FindLiveJobs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Wakes up the thread.
   void Wake();
   absl::StatusOr<PendingJob> Check(const JobRequest& request) const;
@@ -100,7 +103,11 @@ class LocalScheduler final : public Scheduler {
   // Frees them and stores how the job ended.
   void Finish(const std::string& token, const JobRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // Marks a job that may be alive. Without the mark a restart finds the job at its first Poll.
+  void Mark(const std::string& token) const { std::ofstream(absl::StrCat(live_, "/", token)); }
+
   const LocalSchedulerOptions options_;
+  const std::string live_;
   const std::vector<std::string> gpus_;
   const std::string boot_id_ = BootId();
   std::string node_;
@@ -120,6 +127,7 @@ class LocalScheduler final : public Scheduler {
 
 LocalScheduler::LocalScheduler(LocalSchedulerOptions options)
     : options_(std::move(options)),
+      live_(options_.directory + "/.live"),
       gpus_(FindGpus(options_.gpus)),
       free_slots_(options_.slots),
       free_gpus_(gpus_) {
@@ -150,15 +158,29 @@ absl::Status LocalScheduler::Start() {
   if (wake_ < 0)
     return absl::ResourceExhaustedError(absl::StrCat("cannot create an eventfd: ", std::strerror(errno)));
   absl::MutexLock lock(&mutex_);
-  std::filesystem::directory_iterator entries(options_.directory, error);
-  if (error)
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot read ", options_.directory, ": ", error.message()));
-  for (const auto& entry : entries) {
-    if (absl::StatusOr<JobStatus> status = Find(entry.path().filename().string()); !status.ok())
-      return status.status();
-  }
+  if (absl::Status found = FindLiveJobs(); !found.ok()) return found;
   thread_ = std::thread([this] { Watch(); });
+  return absl::OkStatus();
+}
+
+absl::Status LocalScheduler::FindLiveJobs() {
+  std::error_code error, ignored;
+  // A folder that was made by an earlier version has no marks. Then all jobs are examined, once.
+  const bool marked = std::filesystem::exists(live_);
+  const std::string source = marked ? live_ : options_.directory;
+  std::vector<std::string> live;
+  std::filesystem::directory_iterator entries(source, error);
+  if (error)
+    return absl::FailedPreconditionError(absl::StrCat("cannot read ", source, ": ", error.message()));
+  for (const auto& entry : entries) {
+    const std::string token = entry.path().filename().string();
+    const absl::StatusOr<JobStatus> status = Find(token);
+    if (!status.ok()) return status.status();
+    if (!IsOver(status->state)) live.push_back(token);
+    if (marked && IsOver(status->state)) std::filesystem::remove(entry.path(), ignored);
+  }
+  if (!marked) std::filesystem::create_directory(live_, ignored);
+  for (const std::string& token : live) Mark(token);
   return absl::OkStatus();
 }
 
@@ -287,6 +309,7 @@ absl::StatusOr<JobStatus> LocalScheduler::FindInDirectory(const std::string& tok
   if (!lock.ok()) return lock.status();
   if (lock->held) {
     spdlog::info("job {}: still running, found after a restart", token);
+    Mark(token);
     Hold(record);
     watched_.emplace(token, std::make_unique<WatchedJob>(directory, std::move(record)));
     Wake();
@@ -364,6 +387,7 @@ void LocalScheduler::Launch(const PendingJob& next, absl::Time now) {
                                   "0",
                                   "--lock",
                                   directory + "/lock"};
+  Mark(request.token);
   // Only exclusive jobs are pinned: pinned ranks of two jobs could share a core.
   if (request.exclusive) worker.push_back("--bind");
   absl::StatusOr<std::unique_ptr<WatchedJob>> job =
@@ -395,6 +419,9 @@ void LocalScheduler::Finish(const std::string& token, const JobRecord& record) {
   if (absl::Status written = WriteJobRecord(Directory(token), record); !written.ok()) {
     spdlog::error("{}", written.ToString());
     unwritten_.emplace(token, record);
+  } else {
+    std::error_code ignored;  // a file that is left costs a look at the next start
+    std::filesystem::remove(absl::StrCat(live_, "/", token), ignored);
   }
   changed_ = true;
 }

@@ -7,6 +7,8 @@
 //             contains the worker's process id. The job is alive exactly as long as the lock is held, so no
 //             process of an ended job is left.
 //   job.json  what the job holds, and how it ended.
+// An empty file <directory>/.live/<token> marks a job that may be alive, so that a start need not examine all
+// jobs that have ever been.
 // Pending jobs exist only in memory: after a restart Poll returns kUnknown and the coordinator
 // submits them again.
 //

@@ -44,8 +44,10 @@ absl::StatusOr<std::string> SlurmClient::Output(const std::vector<std::string>& 
 }
 
 absl::StatusOr<Queue> SlurmClient::Jobs(const std::string& name) const {
-  std::vector<std::string> argv = {"squeue", "--user=" + user_, "--noheader", "--states=all",
-                                   absl::StrCat("--Format=", kSqueueColumns)};
+  // Without --all, jobs in hidden partitions are left out.
+  std::vector<std::string> argv = {
+      "squeue",       "--all", "--user=" + user_, "--noheader",
+      "--states=all", absl::StrCat("--Format=", kSqueueColumns)};
   if (!name.empty()) argv.push_back("--name=" + name);
   const absl::StatusOr<std::string> text = Output(argv);
   if (!text.ok()) return text.status();
@@ -62,7 +64,7 @@ absl::StatusOr<Queue> SlurmClient::Accounted(const std::vector<std::string>& nam
 
 absl::StatusOr<ClusterView> SlurmClient::View() const {
   const absl::StatusOr<std::string> text =
-      Output({"sinfo", "--Node", "--noheader", absl::StrCat("--Format=", kSinfoColumns)});
+      Output({"sinfo", "--all", "--Node", "--noheader", absl::StrCat("--Format=", kSinfoColumns)});
   if (!text.ok()) return text.status();
   return ParseView(*text);
 }

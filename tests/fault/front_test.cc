@@ -5,6 +5,7 @@
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -141,6 +142,22 @@ TEST(FrontDescriptors, TooFewAreReportedInASentence) {
   const std::string error = service.Start();
   EXPECT_THAT(error, HasSubstr("this process may open 20 files"));
   EXPECT_THAT(error, HasSubstr("ulimit -n"));
+}
+
+TEST(FrontFiles, AFileOfTheLargestAllowedSizeDoesNotEndTheService) {
+  Front service({"--local-slots", "1"});
+  ASSERT_EQ(service.Start(), "");
+  // With the least possible limit (`ulimit -f`) each write to the log or the database fails.
+  rlimit before{};
+  const rlimit least{1, RLIM_INFINITY};
+  ASSERT_EQ(prlimit(service.pid(), RLIMIT_FSIZE, &least, &before), 0);
+  const std::string file = service.data() + "/study.yaml";
+  WriteFile(file, "study: s\nfixed: {engine: custom, ranks: 1, max_steps: 1, command: [\"true\"]}\n");
+  const Output refused = service.Run({"--timeout", "3s", "study", "submit", file});
+  EXPECT_NE(refused.code, 0);
+  EXPECT_TRUE(service.Answers());
+  ASSERT_EQ(prlimit(service.pid(), RLIMIT_FSIZE, &before, nullptr), 0);
+  EXPECT_TRUE(Eventually([&] { return service.Run({"study", "submit", file}).code == 0; })) << service.log();
 }
 
 TEST(FrontFiles, OddFilesInPlaceOfLogsDelayNobodyAndShowNoSecret) {

@@ -58,6 +58,7 @@ TEST(Text, ControlCharactersNeverReachATerminal) {
   EXPECT_EQ(Printable("\xc2\x9b"
                       "2J é"),
             "?2J é");
+  EXPECT_EQ(Printable("run \u202e5 kcats\u2069 \u200eé…"), "run ?5 kcats? ?é…");
 }
 
 TEST(Text, CuttingCountsCharactersNotBytes) {

@@ -225,6 +225,34 @@ TEST(LocalScheduler, DetectsTheEndOfAJobFoundAfterARestart) {
   cluster.WaitUntil("job", IsOver);
 }
 
+TEST(LocalScheduler, AStartReadsNoRecordsOfEndedJobs) {
+  LocalCluster cluster;
+  Submit(cluster, cluster.Request("ended"));
+  cluster.WaitForWorker();
+  ASSERT_TRUE(cluster.scheduler().Cancel({"ended"}).ok());
+  cluster.WaitFor("ended", State::kCancelled);
+  Submit(cluster, cluster.Request("alive"));
+  cluster.WaitForWorker();
+  const std::string record = cluster.directory() + "/ended/job.json";
+  std::filesystem::remove(record);
+  std::filesystem::create_symlink(record, record);  // reading it fails
+  cluster.Restart();
+  EXPECT_EQ(cluster.Status("alive").state, State::kRunning);
+}
+
+TEST(LocalScheduler, FindsLiveJobsOfAVersionThatDidNotMarkThem) {
+  LocalCluster cluster(/*slots=*/2);
+  Submit(cluster, cluster.Request("job", 2));
+  const pid_t pid = cluster.WaitForWorker().pid;
+  cluster.Stop();
+  std::filesystem::remove_all(cluster.directory() + "/.live");
+  cluster.Restart();
+  Submit(cluster, cluster.Request("next"));
+  EXPECT_THAT(cluster.Status("next").reason, HasSubstr("0 are free"));
+  kill(pid, SIGTERM);
+  cluster.WaitForWorker();
+}
+
 TEST(LocalScheduler, AJobThatEndedWithoutASchedulerHasFailed) {
   LocalCluster cluster;
   Submit(cluster, cluster.Request("job"));
