@@ -1,11 +1,15 @@
 // Maps the members of each record to the columns of its table, for reading and writing.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -14,7 +18,8 @@
 
 namespace scalelab::db {
 
-// Table<Row> has kName, kKey (primary key) and kColumns (in the order of Members(row)).
+// Table<Row> has kName, kKey (primary key), kParent (another column that refers to another table, or empty) and
+// kColumns (in the order of Members(row), beginning with the key).
 template <class Row>
 struct Table;
 
@@ -23,7 +28,7 @@ concept RowOf = std::same_as<std::remove_const_t<R>, Row>;
 
 template <>
 struct Table<StudyRow> {
-  static constexpr char kName[] = "study", kKey[] = "id";
+  static constexpr char kName[] = "study", kKey[] = "id", kParent[] = "";
   static constexpr char kColumns[] =
       "id,name,owner,request_id,spec,state,priority,runs,created,started,finished,cancel_requested,pause_"
       "reason";
@@ -36,7 +41,7 @@ auto Members(R& r) {
 
 template <>
 struct Table<CellRow> {
-  static constexpr char kName[] = "cell", kKey[] = "id";
+  static constexpr char kName[] = "cell", kKey[] = "id", kParent[] = "study_id";
   static constexpr char kColumns[] =
       "id,study_id,position,engine,model,precision,backend,ranks,global_batch,key,spec,excluded";
 };
@@ -47,8 +52,21 @@ auto Members(R& r) {
 }
 
 template <>
+struct Table<CellValueRow> {
+  static constexpr char kName[] = "cell_value", kKey[] = "id", kParent[] = "";
+  static constexpr char kColumns[] = "id,name,value";
+};
+// Returns the id of a value: that of number 0 is the smallest of a study, that of kMaxCellValue the largest.
+inline constexpr int64_t kMaxCellValue = 0xffffffff;
+inline int64_t CellValueId(int64_t study_id, int64_t number) { return (study_id << 32) + number; }
+inline auto Members(const CellValueRow& r) {
+  return std::tuple<int64_t, const std::string&, const std::string&>(CellValueId(r.study_id, r.number),
+                                                                     r.name, r.value);
+}
+
+template <>
 struct Table<RunRow> {
-  static constexpr char kName[] = "run", kKey[] = "id";
+  static constexpr char kName[] = "run", kKey[] = "id", kParent[] = "study_id";
   static constexpr char kColumns[] =
       "id,study_id,cell_id,repeat,position,state,cause,attempts,uncounted,message,started,finished";
 };
@@ -60,7 +78,7 @@ auto Members(R& r) {
 
 template <>
 struct Table<AllocationRow> {
-  static constexpr char kName[] = "allocation", kKey[] = "id";
+  static constexpr char kName[] = "allocation", kKey[] = "id", kParent[] = "";
   static constexpr char kColumns[] =
       "id,token,study_id,run_id,state,external_id,nodes,ranks_per_node,cpus_per_rank,gpus_per_rank,"
       "reason,created,started,ended";
@@ -73,7 +91,7 @@ auto Members(R& r) {
 
 template <>
 struct Table<AttemptRow> {
-  static constexpr char kName[] = "attempt", kKey[] = "id";
+  static constexpr char kName[] = "attempt", kKey[] = "id", kParent[] = "run_id";
   static constexpr char kColumns[] =
       "id,run_id,number,token,allocation_id,state,cause,message,nodes,directory,exit_status,parameter_hash,"
       "assigned,"
@@ -87,7 +105,7 @@ auto Members(R& r) {
 
 template <>
 struct Table<ProvenanceRow> {
-  static constexpr char kName[] = "provenance", kKey[] = "attempt_id";
+  static constexpr char kName[] = "provenance", kKey[] = "attempt_id", kParent[] = "";
   static constexpr char kColumns[] = "attempt_id,json";
 };
 template <RowOf<ProvenanceRow> R>
@@ -97,7 +115,7 @@ auto Members(R& r) {
 
 template <>
 struct Table<StreamRow> {
-  static constexpr char kName[] = "stream", kKey[] = "attempt_id,rank";
+  static constexpr char kName[] = "stream", kKey[] = "attempt_id,rank", kParent[] = "";
   static constexpr char kColumns[] =
       "attempt_id,rank,position,line,malformed,first_malformed,finished,parameter_hash,error_kind,error_"
       "message";
@@ -110,7 +128,7 @@ auto Members(R& r) {
 
 template <>
 struct Table<EpochRow> {
-  static constexpr char kName[] = "epoch", kKey[] = "attempt_id,rank,epoch";
+  static constexpr char kName[] = "epoch", kKey[] = "attempt_id,rank,epoch", kParent[] = "";
   static constexpr char kColumns[] = "attempt_id,rank,epoch,time,metrics";
 };
 template <RowOf<EpochRow> R>
@@ -121,7 +139,7 @@ auto Members(R& r) {
 // Its metrics are in a separate table, run_metrics.
 template <>
 struct Table<RunSummary> {
-  static constexpr char kName[] = "run_summary", kKey[] = "run_id";
+  static constexpr char kName[] = "run_summary", kKey[] = "run_id", kParent[] = "";
   static constexpr char kColumns[] =
       "run_id,attempt_id,throughput,epoch_seconds,comm_share,peak_memory,accuracy,train_loss,time_to_"
       "accuracy,"
@@ -134,28 +152,51 @@ auto Members(R& r) {
                   r.step_seconds, r.device_memory, r.straggler_skew, r.cpu_utilisation, r.steps);
 }
 
-// "INSERT INTO run (..) VALUES (..) ON CONFLICT (id) DO UPDATE SET ..". Not INSERT OR REPLACE, which would
-// delete the old row first, with its other columns and the rows that refer to it.
+// "INSERT INTO run (..) VALUES (?1,..)".
 template <class Row>
-const char* UpsertSql() {
+const char* InsertSql() {
   static const std::string* const sql = [] {
     const std::vector<std::string> columns = absl::StrSplit(Table<Row>::kColumns, ',');
-    const std::vector<std::string> key = absl::StrSplit(Table<Row>::kKey, ',');
-    std::vector<std::string> updates;
-    for (size_t i = key.size(); i < columns.size(); ++i) {
-      updates.push_back(absl::StrCat(columns[i], "=excluded.", columns[i]));
-    }
     return new std::string(
         absl::StrCat("INSERT INTO ", Table<Row>::kName, " (", Table<Row>::kColumns, ") VALUES (",
-                     absl::StrJoin(std::vector<const char*>(columns.size(), "?"), ","), ") ON CONFLICT (",
-                     Table<Row>::kKey, ") DO UPDATE SET ", absl::StrJoin(updates, ",")));
+                     absl::StrJoin(std::vector<const char*>(columns.size(), "?"), ","), ")"));
   }();
   return sql->c_str();
 }
 
+// "UPDATE run SET cell_id=?3,.. WHERE id=?1", with the parameters of InsertSql. Leaves out the column that refers to
+// another table: it never changes, and SQLite would check it with a journal of the statement.
 template <class Row>
-absl::Status Put(Statement& upsert, const Row& row) {
-  return std::apply([&](const auto&... member) { return upsert.Run(member...); }, Members(row));
+const char* UpdateSql() {
+  static const std::string* const sql = [] {
+    const std::vector<std::string> columns = absl::StrSplit(Table<Row>::kColumns, ',');
+    const size_t keys = 1 + std::ranges::count(std::string_view(Table<Row>::kKey), ',');
+    std::vector<std::string> where, set;
+    for (size_t i = 0; i < columns.size(); ++i) {
+      if (i >= keys && columns[i] == Table<Row>::kParent) continue;
+      (i < keys ? where : set).push_back(absl::StrCat(columns[i], "=?", i + 1));
+    }
+    return new std::string(absl::StrCat("UPDATE ", Table<Row>::kName, " SET ", absl::StrJoin(set, ","),
+                                        " WHERE ", absl::StrJoin(where, " AND ")));
+  }();
+  return sql->c_str();
+}
+
+// Overwrites the row with this key, or inserts the row. `may_exist`: whether there may be one. Not an upsert, for which
+// SQLite keeps a journal of the statement that costs as much as the rest. Returns whether the row was inserted.
+template <class Row>
+absl::StatusOr<bool> Put(Database& db, const Row& row, bool may_exist) {
+  const auto run = [&](Statement& statement) {
+    return std::apply([&](const auto&... member) { return statement.Run(member...); }, Members(row));
+  };
+  if (may_exist) {
+    Statement update(db, UpdateSql<Row>());
+    if (absl::Status status = run(update); !status.ok()) return status;
+    if (update.changes() > 0) return false;
+  }
+  Statement insert(db, InsertSql<Row>());
+  if (absl::Status status = run(insert); !status.ok()) return status;
+  return true;
 }
 
 // Returns "SELECT .. FROM run" followed by `rest`. Keep the result in a static variable, because Statement
@@ -169,6 +210,16 @@ template <class Row>
 Row ReadRow(Statement& statement) {
   Row row;
   std::apply([&](auto&... member) { statement.Read(member...); }, Members(row));
+  return row;
+}
+
+template <>
+inline CellValueRow ReadRow<CellValueRow>(Statement& statement) {
+  CellValueRow row;
+  int64_t id = 0;
+  statement.Read(id, row.name, row.value);
+  row.study_id = id >> 32;
+  row.number = static_cast<int>(id & kMaxCellValue);
   return row;
 }
 

@@ -1,8 +1,10 @@
 #include "db/deletion.h"
 
 #include "db/chunks.h"
+#include "db/columns.h"
 #include "db/point_codec.h"
 #include "db/return_if_error.h"
+#include "planted/bug.h"
 
 namespace scalelab::db {
 namespace {
@@ -123,8 +125,14 @@ absl::StatusOr<bool> DeleteSome(Database& db) {
       eraser.Some("DELETE FROM allocation WHERE id IN (SELECT id FROM allocation WHERE study_id = ? AND "
                   "state = 5 LIMIT ?)",
                   study));
+  if (Planted(Bug::kDeletionLosesAllocations)) {
+    SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM allocation WHERE study_id = ?", study));
+  }
   SCALELAB_RETURN_IF_ERROR(
       eraser.Some("DELETE FROM cell WHERE id IN (SELECT id FROM cell WHERE study_id = ? LIMIT ?)", study));
+  SCALELAB_RETURN_IF_ERROR(eraser.Some(
+      "DELETE FROM cell_value WHERE id IN (SELECT id FROM cell_value WHERE id BETWEEN ? AND ? LIMIT ?)",
+      CellValueId(study, 0), CellValueId(study, kMaxCellValue)));
   SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM study WHERE id = ?", study));
   SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM deleted_study WHERE study_id = ?", study));
   Statement any(db, "SELECT EXISTS (SELECT 1 FROM deleted_study)");

@@ -5,6 +5,7 @@
 #include "db/point_codec.h"
 #include "db/point_writer.h"
 #include "db/return_if_error.h"
+#include "planted/bug.h"
 
 namespace scalelab::db {
 namespace {
@@ -86,7 +87,7 @@ absl::StatusOr<bool> PointWriter::MergeSeries(MergeTask& task, int rank, int64_t
     }
     if (small.size() >= fewest) {
       Statement rows(db_, kSelectChunks);
-      rows.Bind(small.front().id, small.back().id);
+      rows.Bind(small.front().id, small.back().id - (Planted(Bug::kMergeLosesChunk) ? 1 : 0));
       while (rows.Step()) {
         const absl::StatusOr<ChunkHead> head = ReadChunk(rows, db_, task.attempt_id, points);
         if (!head.ok()) return head.status();

@@ -258,11 +258,22 @@ ALTER TABLE study ADD COLUMN pause_reason TEXT NOT NULL DEFAULT '';
 ALTER TABLE run ADD COLUMN uncounted INTEGER NOT NULL DEFAULT 0;
 )sql";
 
+// Cells as differences. Cells of older databases keep their JSON objects in "key" and "spec".
+constexpr char kCellValues[] = R"sql(
+-- The values of the parameters of a study's cells. id = study id * 2^32 + number. The columns "key" and "spec" of a cell
+-- are JSON arrays of numbers. Number 0 is an object with the parameters of the cells that list no other value.
+CREATE TABLE cell_value (
+  id INTEGER PRIMARY KEY,
+  name TEXT NOT NULL,
+  value TEXT NOT NULL
+) STRICT;
+)sql";
+
 }  // namespace
 
 const std::vector<std::string>& Migrations() {
-  static const auto* const steps =
-      new std::vector<std::string>{kTables, FirstViews(), kPieces + ViewsOfFrames(), kRetries};
+  static const auto* const steps = new std::vector<std::string>{
+      kTables, FirstViews(), kPieces + ViewsOfFrames(), kRetries, kCellValues + ViewsOfCellValues()};
   return *steps;
 }
 

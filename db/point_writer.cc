@@ -156,9 +156,12 @@ absl::Status PointWriter::CountAppend(const StreamAppend& append) {
 
 absl::Status PointWriter::AttemptEnded(int64_t attempt_id) {
   appends_.erase(attempt_id);
+  Statement any(db_, "SELECT 1 FROM series WHERE attempt_id = ? LIMIT 1");
+  any.Bind(attempt_id);
+  if (!any.Step()) return any.status();
+  any.Reset();
   return Statement(db_,
-                   "INSERT INTO merge_task (attempt_id, series_id, chunk_id, ended) SELECT ?1, 0, 0, 1 "
-                   "WHERE EXISTS (SELECT 1 FROM series WHERE attempt_id = ?1) "
+                   "INSERT INTO merge_task (attempt_id, series_id, chunk_id, ended) VALUES (?, 0, 0, 1) "
                    "ON CONFLICT (attempt_id) DO UPDATE SET series_id = 0, chunk_id = 0, ended = 1")
       .Run(attempt_id);
 }

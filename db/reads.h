@@ -20,7 +20,10 @@ absl::StatusOr<std::vector<StudyRow>> ListStudies(Database& db, int64_t before, 
 absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(Database& db,
                                                             const std::vector<int64_t>& study_ids);
 absl::StatusOr<std::vector<CellRow>> ListCells(Database& db, int64_t study_id);
-absl::StatusOr<CellRow> GetCell(Database& db, int64_t id);
+absl::StatusOr<std::vector<CellRow>> GetCells(Database& db, const std::vector<int64_t>& ids);
+absl::StatusOr<std::vector<CellValueRow>> ListCellValues(Database& db, int64_t study_id);
+absl::StatusOr<std::vector<CellValueRow>> GetCellValues(Database& db, int64_t study_id,
+                                                        const std::vector<int>& numbers);
 absl::StatusOr<RunRow> GetRun(Database& db, int64_t id);
 absl::StatusOr<std::vector<RunRow>> ListRuns(Database& db, const RunFilter& filter);
 absl::StatusOr<std::vector<AttemptRow>> ListAttempts(Database& db, int64_t run_id);
@@ -30,6 +33,7 @@ absl::StatusOr<RunSummary> GetSummary(Database& db, int64_t run_id);
 absl::StatusOr<std::vector<RunSummary>> ListSummaries(Database& db, int64_t first_run_id,
                                                       int64_t last_run_id);
 absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_id);
+absl::StatusOr<std::vector<AttemptTime>> ListAttemptTimes(Database& db, int64_t study_id);
 
 // The series that match `filter`, without points, ordered by key and rank; ids[i] belongs to series[i].
 struct SeriesList {

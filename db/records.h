@@ -74,9 +74,19 @@ struct CellRow {
   std::string engine, model, precision, backend;
   int ranks = 0;
   int global_batch = 0;
-  std::string key;   // axis values as a JSON object
-  std::string spec;  // RunSpec as JSON
+  // Numbers of CellValueRows as a JSON array: of the values of the axes, and of the parameters in which the cell differs
+  // from number 0. Databases from before schema 5 have whole JSON objects.
+  std::string key = "[]", spec = "[]";
   bool excluded = false;
+};
+
+// A value of a parameter that cells of a study have. The cells refer to it by its number.
+struct CellValueRow {
+  int64_t study_id = 0;
+  // From 1. Number 0 is a JSON object with the parameters of all cells, except those for which a cell has numbers.
+  int number = 0;
+  std::string name;   // of the parameter; empty for number 0
+  std::string value;  // JSON
 };
 
 struct RunRow {
@@ -192,6 +202,12 @@ struct CurveRow {
   std::optional<double> throughput, epoch_seconds, comm_share, peak_memory, accuracy, train_loss,
       time_to_accuracy;
   std::string fingerprint;
+  Micros started = 0, finished = 0;  // as in RunRow
+};
+
+// The time in which an attempt had its nodes.
+struct AttemptTime {
+  Micros assigned = 0, finished = 0;  // 0: it has not ended
 };
 
 }  // namespace scalelab::db

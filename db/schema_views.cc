@@ -69,13 +69,14 @@ std::string StudiesView() {
                       Time("s.started"), " AS started, ", Time("s.finished"), " AS finished FROM study s");
 }
 
-std::string RunsView(bool first) {
+std::string RunsView(bool first, const std::string& key = "c.key") {
   return absl::StrCat(
       "CREATE VIEW runs AS SELECT r.id, r.study_id, s.name AS study, r.cell_id, c.engine, c.model, "
       "c.precision, "
-      "c.backend, c.ranks, c.global_batch, c.key, r.repeat, r.position, ",
-      StateName("r.state"), " AS state, ", CauseName("r.cause", first), " AS cause, r.attempts, r.message, ",
-      Time("r.started"), " AS started, ", Time("r.finished"),
+      "c.backend, c.ranks, c.global_batch, ",
+      key, key == "c.key" ? "" : " AS key", ", r.repeat, r.position, ", StateName("r.state"), " AS state, ",
+      CauseName("r.cause", first), " AS cause, r.attempts, r.message, ", Time("r.started"), " AS started, ",
+      Time("r.finished"),
       " AS finished, u.throughput, u.throughput_mean, u.epoch_seconds, u.step_seconds, u.comm_share, "
       "u.peak_memory, "
       "u.device_memory, u.accuracy, u.train_loss, u.time_to_accuracy, u.straggler_skew, u.cpu_utilisation, "
@@ -83,6 +84,28 @@ std::string RunsView(bool first) {
       "u.fingerprint, m.metrics FROM run r JOIN study s ON s.id = r.study_id LEFT JOIN cell c ON c.id = "
       "r.cell_id "
       "LEFT JOIN run_summary u ON u.run_id = r.id LEFT JOIN run_metrics m ON m.run_id = r.id");
+}
+
+// Returns SQL for the JSON object with the values whose numbers are in `column` of a cell.
+std::string ObjectOf(const std::string& column) {
+  return absl::StrCat("(SELECT json_group_object(v.name, json(v.value)) FROM json_each(", column,
+                      ") n CROSS JOIN cell_value v ON v.id = (c.study_id<<32)+n.value)");
+}
+
+std::string KeyOfCell() {
+  return absl::StrCat("CASE WHEN substr(c.key,1,1)='{' THEN c.key ELSE ", ObjectOf("c.key"), " END");
+}
+
+// Returns the view of cells with all their parameters.
+std::string CellsView() {
+  return absl::StrCat(
+      "CREATE VIEW cells AS SELECT c.id, c.study_id, c.position, c.engine, c.model, c.precision, c.backend, "
+      "c.ranks, c.global_batch, c.excluded, ",
+      KeyOfCell(),
+      " AS key, CASE WHEN substr(c.spec,1,1)='{' THEN c.spec ELSE json_patch((SELECT z.value FROM cell_value "
+      "z WHERE "
+      "z.id = c.study_id<<32), ",
+      ObjectOf("c.spec"), ") END AS spec FROM cell c");
 }
 
 std::string AttemptsView(bool first) {
@@ -177,6 +200,11 @@ std::string PointsView() {
       ";\n");
 }
 
+// Returns the end of a view without rows of deleted studies.
+std::string Visible(const std::string& study) {
+  return absl::StrCat(" WHERE ", study, " NOT IN (SELECT study_id FROM deleted_study);\n");
+}
+
 }  // namespace
 
 std::string FirstViews() {
@@ -185,13 +213,15 @@ std::string FirstViews() {
 }
 
 std::string ViewsOfFrames() {
-  const auto visible = [](const std::string& study) {
-    return absl::StrCat(" WHERE ", study, " NOT IN (SELECT study_id FROM deleted_study);\n");
-  };
   return absl::StrCat(
       "DROP VIEW studies;\nDROP VIEW runs;\nDROP VIEW attempts;\nDROP VIEW allocations;\nDROP VIEW points;\n",
-      StudiesView(), visible("s.id"), RunsView(false), visible("r.study_id"), AttemptsView(false),
-      visible("r.study_id"), AllocationsView(), visible("l.study_id"), PointsView());
+      StudiesView(), Visible("s.id"), RunsView(false), Visible("r.study_id"), AttemptsView(false),
+      Visible("r.study_id"), AllocationsView(), Visible("l.study_id"), PointsView());
+}
+
+std::string ViewsOfCellValues() {
+  return absl::StrCat("DROP VIEW runs;\n", RunsView(false, KeyOfCell()), Visible("r.study_id"), CellsView(),
+                      Visible("c.study_id"));
 }
 
 }  // namespace scalelab::db

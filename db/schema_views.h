@@ -9,5 +9,7 @@ namespace scalelab::db {
 std::string FirstViews();
 // Returns the SQL that replaces them in step 3: the points of frames, and no rows of deleted studies.
 std::string ViewsOfFrames();
+// Returns the SQL of step 5: the view of runs with keys from cell_value, and a view of cells.
+std::string ViewsOfCellValues();
 
 }  // namespace scalelab::db

@@ -18,6 +18,7 @@
 #include "db/phase_fair_lock.h"
 #include "db/reads.h"
 #include "db/writer.h"
+#include "planted/bug.h"
 
 namespace scalelab::db {
 namespace {
@@ -141,8 +142,15 @@ class SqliteStore : public Store {
   absl::StatusOr<std::vector<CellRow>> ListCells(int64_t study_id) override {
     return Read([&](Database& db) { return db::ListCells(db, study_id); });
   }
-  absl::StatusOr<CellRow> GetCell(int64_t id) override {
-    return Read([&](Database& db) { return db::GetCell(db, id); });
+  absl::StatusOr<std::vector<CellRow>> GetCells(const std::vector<int64_t>& ids) override {
+    return Read([&](Database& db) { return db::GetCells(db, ids); });
+  }
+  absl::StatusOr<std::vector<CellValueRow>> ListCellValues(int64_t study_id) override {
+    return Read([&](Database& db) { return db::ListCellValues(db, study_id); });
+  }
+  absl::StatusOr<std::vector<CellValueRow>> GetCellValues(int64_t study_id,
+                                                          const std::vector<int>& numbers) override {
+    return Read([&](Database& db) { return db::GetCellValues(db, study_id, numbers); });
   }
   absl::StatusOr<RunRow> GetRun(int64_t id) override {
     return Read([&](Database& db) { return db::GetRun(db, id); });
@@ -167,6 +175,9 @@ class SqliteStore : public Store {
   }
   absl::StatusOr<std::vector<CurveRow>> ListCurveRows(int64_t study_id) override {
     return Read([&](Database& db) { return db::ListCurveRows(db, study_id); });
+  }
+  absl::StatusOr<std::vector<AttemptTime>> ListAttemptTimes(int64_t study_id) override {
+    return Read([&](Database& db) { return db::ListAttemptTimes(db, study_id); });
   }
   absl::Status ReadPoints(const PointFilter& filter, const std::function<void(Series)>& take) override {
     absl::StatusOr<SeriesList> list = Read([&](Database& db) { return ListSeries(db, filter); });
@@ -236,9 +247,13 @@ absl::Status SetUpWriter(Database& db, bool rollback_journal) {
                      "); close other programs that use it, or move it to a local disk"));
   }
   db.set_uses_wal(!rollback_journal);
+  const char* synchronous = "EXTRA";
+  if (Planted(Bug::kCommitNotSynced)) synchronous = "OFF";
+  if (Planted(Bug::kDirectoryNotSynced)) synchronous = "FULL";
   return db.Execute(
-      "PRAGMA synchronous=EXTRA; PRAGMA foreign_keys=ON; PRAGMA secure_delete=OFF; PRAGMA cache_size=-16384;"
-      "PRAGMA journal_size_limit=67108864; PRAGMA temp_store=MEMORY");
+      absl::StrCat("PRAGMA synchronous=", synchronous,
+                   "; PRAGMA foreign_keys=ON; PRAGMA secure_delete=OFF; PRAGMA cache_size=-16384;"
+                   "PRAGMA journal_size_limit=67108864; PRAGMA temp_store=MEMORY"));
 }
 
 }  // namespace

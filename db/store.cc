@@ -3,8 +3,8 @@
 namespace scalelab::db {
 
 bool WriteBatch::empty() const {
-  return studies.empty() && cells.empty() && runs.empty() && allocations.empty() && attempts.empty() &&
-         provenance.empty() && appends.empty() && epochs.empty() && summaries.empty() &&
+  return studies.empty() && cell_values.empty() && cells.empty() && runs.empty() && allocations.empty() &&
+         attempts.empty() && provenance.empty() && appends.empty() && epochs.empty() && summaries.empty() &&
          deleted_studies.empty();
 }
 

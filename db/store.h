@@ -18,10 +18,11 @@ namespace scalelab::db {
 // Age in days of the oldest use of resources that still matters for fair sharing: eight half-lives.
 inline constexpr int kUsageDays = 56;
 
-// All changes of one commit. Rows are inserted or overwritten by id, in the order of the members. The
-// commit is atomic.
+// All changes of one commit. Rows are inserted or overwritten by id, in the order of the members; the row that a cell,
+// run or attempt belongs to never changes. The commit is atomic.
 struct WriteBatch {
   std::vector<StudyRow> studies;
+  std::vector<CellValueRow> cell_values;
   std::vector<CellRow> cells;
   std::vector<RunRow> runs;
   std::vector<AllocationRow> allocations;
@@ -45,6 +46,12 @@ struct OwnerUsage {
   Micros ended = 0;  // the last of them
 };
 
+// The attempts of an allocation.
+struct AttemptsServed {
+  int attempts = 0;
+  int64_t newest_run = 0;  // the run of the newest one
+};
+
 // Allocations of a run (0: of the whole study) that ended after its last attempt, without an attempt of their own.
 struct UnusedAllocations {
   int64_t study_id = 0, run_id = 0;
@@ -56,12 +63,14 @@ struct UnusedAllocations {
 // The state that the coordinator loads at a restart: all rows of studies that are not final.
 struct Snapshot {
   std::vector<StudyRow> studies;
-  std::vector<CellRow> cells;
-  std::vector<RunRow> runs;                // all runs of these studies, including final ones
-  std::vector<AttemptRow> attempts;        // attempts that are not final
-  std::vector<StreamRow> streams;          // streams of these attempts
-  std::vector<AllocationRow> allocations;  // all allocations that have not ended
-  std::map<int64_t, int> attempts_served;  // by allocation that has not ended: number of its attempts
+  std::vector<CellValueRow> cell_values;              // by study
+  std::vector<CellRow> cells;                         // by study and position
+  std::vector<RunRow> runs;                           // all runs of these studies, including final ones
+  std::vector<AttemptRow> attempts;                   // attempts that are not final
+  std::vector<StreamRow> streams;                     // streams of these attempts
+  std::vector<ProvenanceRow> provenance;              // of these attempts
+  std::vector<AllocationRow> allocations;             // all allocations that have not ended
+  std::map<int64_t, AttemptsServed> attempts_served;  // by allocation that has not ended
   std::vector<UnusedAllocations> unused_allocations;  // of these studies
   std::map<int64_t, double> gpu_seconds;              // of these studies: used by allocations that have ended
   std::vector<OwnerUsage> usage;                      // of all studies, at most kUsageDays old
@@ -124,7 +133,8 @@ class Store {
   virtual absl::StatusOr<StudyRow> FindStudy(const std::string& name) = 0;
   // Returns the study that `owner` submitted with this request_id.
   virtual absl::StatusOr<StudyRow> FindRequest(const std::string& owner, const std::string& request_id) = 0;
-  // Returns at most `limit` studies, newest first, with ids below `before` (0: from the newest).
+  // Returns at most `limit` studies, newest first, with ids below `before` (0: from the newest), without their
+  // specifications, which may be long.
   virtual absl::StatusOr<std::vector<StudyRow>> ListStudies(int64_t before, int limit) = 0;
   // Returns the number of runs by state (index = RunState) for each of the studies. Takes no longer for large studies.
   virtual absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(
@@ -132,8 +142,13 @@ class Store {
 
   // Returns the cells of a study, ordered by position.
   virtual absl::StatusOr<std::vector<CellRow>> ListCells(int64_t study_id) = 0;
-  // Returns the cell with this id.
-  virtual absl::StatusOr<CellRow> GetCell(int64_t id) = 0;
+  // Returns the cells with these ids, in their order. Returns NOT_FOUND if one of them does not exist.
+  virtual absl::StatusOr<std::vector<CellRow>> GetCells(const std::vector<int64_t>& ids) = 0;
+  // Returns all values of a study's cells, ordered by number.
+  virtual absl::StatusOr<std::vector<CellValueRow>> ListCellValues(int64_t study_id) = 0;
+  // Returns the values with these numbers, in their order, without those that do not exist.
+  virtual absl::StatusOr<std::vector<CellValueRow>> GetCellValues(int64_t study_id,
+                                                                  const std::vector<int>& numbers) = 0;
   // Returns the run with this id.
   virtual absl::StatusOr<RunRow> GetRun(int64_t id) = 0;
   // Returns the runs that match `filter`, ordered by position.
@@ -153,6 +168,10 @@ class Store {
                                                                 int64_t last_run_id) = 0;
   // Returns the runs of a study with their results, ordered by cell and repeat.
   virtual absl::StatusOr<std::vector<CurveRow>> ListCurveRows(int64_t study_id) = 0;
+  // Returns the times of all attempts, also of other studies, that overlap with the time from the start to the end of the
+  // study; none if it has not started. Leaves out studies that ended and that were created more than 60 days before the
+  // start.
+  virtual absl::StatusOr<std::vector<AttemptTime>> ListAttemptTimes(int64_t study_id) = 0;
   // Calls `take` for each series that matches `filter`, ordered by key and rank, with its points ordered by
   // line. No transaction is open during `take`.
   virtual absl::Status ReadPoints(const PointFilter& filter, const std::function<void(Series)>& take) = 0;

@@ -10,17 +10,19 @@ namespace {
 constexpr Micros kDay = 86'400'000'000;
 
 absl::Status ReadServed(Database& db, Snapshot& snapshot) {
-  Statement served(db,
-                   "SELECT t.allocation_id, count(*) FROM attempt t JOIN run r ON r.id = t.run_id "
-                   "WHERE r.study_id = ? AND t.allocation_id IN (SELECT id FROM allocation WHERE state < 5) "
-                   "GROUP BY t.allocation_id");
+  // With max(), SQLite takes the other columns from the row with the maximum.
+  Statement served(
+      db,
+      "SELECT t.allocation_id, count(*), max(t.id), t.run_id FROM attempt t JOIN run r ON r.id = t.run_id "
+      "WHERE r.study_id = ? AND t.allocation_id IN (SELECT id FROM allocation WHERE state < 5) "
+      "GROUP BY t.allocation_id");
   for (const StudyRow& study : snapshot.studies) {
     served.Bind(study.id);
     while (served.Step()) {
-      int64_t allocation = 0;
-      int attempts = 0;
-      served.Read(allocation, attempts);
-      snapshot.attempts_served[allocation] = attempts;
+      int64_t allocation = 0, newest = 0;
+      AttemptsServed row;
+      served.Read(allocation, row.attempts, newest, row.newest_run);
+      snapshot.attempts_served[allocation] = row;
     }
     if (!served.status().ok()) return served.status();
     served.Reset();

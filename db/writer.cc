@@ -15,12 +15,31 @@ namespace {
 // Number of free pages, 16 MiB, that the file keeps for the next commits.
 constexpr int64_t kFreePagesKept = 4096;
 
+// Rows with larger ids than `last_id` are new.
+template <class Row>
+absl::Status PutAll(Database& db, const std::vector<Row>& rows, int64_t last_id) {
+  for (const Row& row : rows) {
+    SCALELAB_RETURN_IF_ERROR(Put(db, row, row.id <= last_id).status());
+    last_id = std::max(last_id, row.id);
+  }
+  return absl::OkStatus();
+}
+
 template <class Row>
 absl::Status PutAll(Database& db, const std::vector<Row>& rows) {
-  if (rows.empty()) return absl::OkStatus();
-  Statement upsert(db, UpsertSql<Row>());
-  for (const Row& row : rows) SCALELAB_RETURN_IF_ERROR(Put(upsert, row));
+  for (const Row& row : rows) SCALELAB_RETURN_IF_ERROR(Put(db, row, true).status());
   return absl::OkStatus();
+}
+
+// Runs `update` or, if it changes no row, `insert`. See Put for the reason.
+template <class... T>
+absl::Status UpdateOrInsert(Database& db, const char* update, const char* insert, const T&... values) {
+  {
+    Statement statement(db, update);
+    if (absl::Status status = statement.Run(values...); !status.ok() || statement.changes() > 0)
+      return status;
+  }
+  return Statement(db, insert).Run(values...);
 }
 
 }  // namespace
@@ -98,11 +117,14 @@ void Writer::Checkpoint() {
 }
 
 absl::Status Writer::Write(const WriteBatch& batch) {
-  SCALELAB_RETURN_IF_ERROR(PutAll(*db_, batch.studies));
-  SCALELAB_RETURN_IF_ERROR(PutAll(*db_, batch.cells));
+  SCALELAB_RETURN_IF_ERROR(ReadCounters());
+  SCALELAB_RETURN_IF_ERROR(PutAll(*db_, batch.studies, counters_["study"]));
+  for (const CellValueRow& value : batch.cell_values)
+    SCALELAB_RETURN_IF_ERROR(Put(*db_, value, value.study_id <= counters_["study"]).status());
+  SCALELAB_RETURN_IF_ERROR(PutAll(*db_, batch.cells, counters_["cell"]));
   SCALELAB_RETURN_IF_ERROR(PutRuns(batch.runs));
-  SCALELAB_RETURN_IF_ERROR(PutAll(*db_, batch.allocations));
-  SCALELAB_RETURN_IF_ERROR(PutAll(*db_, batch.attempts));
+  SCALELAB_RETURN_IF_ERROR(PutAllocations(batch.allocations));
+  SCALELAB_RETURN_IF_ERROR(PutAll(*db_, batch.attempts, counters_["attempt"]));
   SCALELAB_RETURN_IF_ERROR(PutAll(*db_, batch.provenance));
   for (const StreamAppend& append : batch.appends) SCALELAB_RETURN_IF_ERROR(Append(append));
   SCALELAB_RETURN_IF_ERROR(EndAttempts(batch.attempts));
@@ -112,32 +134,48 @@ absl::Status Writer::Write(const WriteBatch& batch) {
   return RaiseCounters(batch);
 }
 
+absl::Status Writer::PutAllocations(const std::vector<AllocationRow>& allocations) {
+  SCALELAB_RETURN_IF_ERROR(PutAll(*db_, allocations));
+  // The deletion of a study leaves its allocations that have not ended.
+  for (const AllocationRow& row : allocations) {
+    if (row.state != AllocationState::kEnded) continue;
+    Statement drop(*db_,
+                   "DELETE FROM allocation WHERE id = ? AND NOT EXISTS (SELECT 1 FROM study WHERE id = ?)");
+    SCALELAB_RETURN_IF_ERROR(drop.Run(row.id, row.study_id));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Writer::PutRuns(const std::vector<RunRow>& runs) {
   if (runs.empty()) return absl::OkStatus();
   std::map<std::pair<int64_t, RunState>, int64_t> changes;  // of the number of runs, by study and state
   {
+    int64_t last = counters_["run"];  // a run with a larger id is new
     Statement before(*db_, "SELECT study_id, state FROM run WHERE id = ?");
-    Statement upsert(*db_, UpsertSql<RunRow>());
     for (const RunRow& run : runs) {
-      before.Bind(run.id);
-      if (before.Step()) {
-        int64_t study = 0;
-        RunState state{};
-        before.Read(study, state);
-        --changes[{study, state}];
+      const bool may_exist = run.id <= last;
+      if (may_exist) {
+        before.Bind(run.id);
+        if (before.Step()) {
+          int64_t study = 0;
+          RunState state{};
+          before.Read(study, state);
+          --changes[{study, state}];
+        }
+        SCALELAB_RETURN_IF_ERROR(before.status());
+        before.Reset();
       }
-      SCALELAB_RETURN_IF_ERROR(before.status());
-      before.Reset();
-      SCALELAB_RETURN_IF_ERROR(Put(upsert, run));
+      last = std::max(last, run.id);
+      SCALELAB_RETURN_IF_ERROR(Put(*db_, run, may_exist).status());
       ++changes[{run.study_id, run.state}];
     }
   }
-  Statement count(
-      *db_,
-      "INSERT INTO run_count (study_id, state, runs) VALUES (?, ?, ?) ON CONFLICT (study_id, state) "
-      "DO UPDATE SET runs = runs + excluded.runs");
   for (const auto& [place, change] : changes) {
-    if (change != 0) SCALELAB_RETURN_IF_ERROR(count.Run(place.first, place.second, change));
+    if (change == 0) continue;
+    SCALELAB_RETURN_IF_ERROR(
+        UpdateOrInsert(*db_, "UPDATE run_count SET runs = runs + ?3 WHERE study_id = ?1 AND state = ?2",
+                       "INSERT INTO run_count (study_id, state, runs) VALUES (?1, ?2, ?3)", place.first,
+                       place.second, change));
   }
   std::map<int64_t, std::pair<int64_t, int64_t>> ranges;  // by study: smallest and largest id
   for (const RunRow& run : runs) {
@@ -164,12 +202,14 @@ absl::Status Writer::EndAttempts(const std::vector<AttemptRow>& attempts) {
 }
 
 absl::Status Writer::PutSummaries(const std::vector<RunSummary>& summaries) {
-  SCALELAB_RETURN_IF_ERROR(PutAll(*db_, summaries));
-  Statement put(*db_,
-                "INSERT INTO run_metrics (run_id, metrics) VALUES (?, ?) "
-                "ON CONFLICT (run_id) DO UPDATE SET metrics = excluded.metrics");
-  for (const RunSummary& summary : summaries)
-    SCALELAB_RETURN_IF_ERROR(put.Run(summary.run_id, summary.metrics));
+  for (const RunSummary& summary : summaries) {
+    const absl::StatusOr<bool> inserted = Put(*db_, summary, true);
+    if (!inserted.ok()) return inserted.status();
+    // A run has a row in both tables or in none.
+    Statement metrics(*db_, *inserted ? "INSERT INTO run_metrics (run_id, metrics) VALUES (?1, ?2)"
+                                      : "UPDATE run_metrics SET metrics = ?2 WHERE run_id = ?1");
+    SCALELAB_RETURN_IF_ERROR(metrics.Run(summary.run_id, summary.metrics));
+  }
   return absl::OkStatus();
 }
 
@@ -180,7 +220,8 @@ absl::Status Writer::Append(const StreamAppend& append) {
   stream.rank = append.rank;
   Statement select(*db_, find.c_str());
   select.Bind(append.attempt_id, append.rank);
-  if (select.Step()) stream = ReadRow<StreamRow>(select);
+  const bool exists = select.Step();
+  if (exists) stream = ReadRow<StreamRow>(select);
   SCALELAB_RETURN_IF_ERROR(select.status());
   select.Reset();
   if (append.begin_position != stream.position) {
@@ -195,8 +236,7 @@ absl::Status Writer::Append(const StreamAppend& append) {
   }
 
   Apply(stream, append);
-  Statement upsert(*db_, UpsertSql<StreamRow>());
-  SCALELAB_RETURN_IF_ERROR(Put(upsert, stream));
+  SCALELAB_RETURN_IF_ERROR(Put(*db_, stream, exists).status());
   return points_.Append(append);
 }
 
@@ -208,27 +248,28 @@ absl::Status Writer::DeleteStudies(const std::vector<int64_t>& ids) {
   return DeleteSome(*db_).status();
 }
 
-absl::Status Writer::RaiseCounters(const WriteBatch& batch) {
-  if (counters_.empty()) {
-    counters_ = {{"study", 0}, {"cell", 0}, {"run", 0}, {"attempt", 0}, {"allocation", 0}};
-    Statement all(*db_, "SELECT name, value FROM counter");
-    while (all.Step()) {
-      std::string name;
-      int64_t value = 0;
-      all.Read(name, value);
-      counters_[name] = value;
-    }
-    SCALELAB_RETURN_IF_ERROR(all.status());
+absl::Status Writer::ReadCounters() {
+  if (!counters_.empty()) return absl::OkStatus();
+  counters_ = {{"study", 0}, {"cell", 0}, {"run", 0}, {"attempt", 0}, {"allocation", 0}};
+  Statement all(*db_, "SELECT name, value FROM counter");
+  while (all.Step()) {
+    std::string name;
+    int64_t value = 0;
+    all.Read(name, value);
+    counters_[name] = value;
   }
-  Statement put(*db_,
-                "INSERT INTO counter (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = "
-                "excluded.value");
+  return all.status();
+}
+
+absl::Status Writer::RaiseCounters(const WriteBatch& batch) {
   const auto raise = [&](const char* name, const auto& rows) {
     mutex_.AssertHeld();  // the thread safety analysis does not look through lambdas
     int64_t& last = counters_[name];
     const int64_t before = last;
     for (const auto& row : rows) last = std::max(last, row.id);
-    return last == before ? absl::OkStatus() : put.Run(name, last);
+    if (last == before) return absl::OkStatus();
+    return UpdateOrInsert(*db_, "UPDATE counter SET value = ?2 WHERE name = ?1",
+                          "INSERT INTO counter (name, value) VALUES (?1, ?2)", name, last);
   };
   SCALELAB_RETURN_IF_ERROR(raise("study", batch.studies));
   SCALELAB_RETURN_IF_ERROR(raise("cell", batch.cells));

@@ -34,11 +34,14 @@ class Writer {
  private:
   absl::Status Write(const WriteBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status PutRuns(const std::vector<RunRow>& runs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status PutAllocations(const std::vector<AllocationRow>& allocations)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status PutSummaries(const std::vector<RunSummary>& summaries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Requests that the points of final attempts are merged. Call it after their last points were appended.
   absl::Status EndAttempts(const std::vector<AttemptRow>& attempts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Append(const StreamAppend& append) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status DeleteStudies(const std::vector<int64_t>& ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ReadCounters() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status RaiseCounters(const WriteBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Runs `write` in a transaction, on a file that is checked before and after it.
   absl::Status InTransaction(absl::FunctionRef<absl::Status()> write) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -31,11 +31,10 @@ int64_t KnownSteps(const RunSpec& run) {
   return steps;
 }
 
-bool CellChecker::Check(const Cell& cell, const std::vector<int>& index) {
+bool CellChecker::Check(const RunSpec& run, const std::vector<int>& index) {
   constexpr size_t kMostReasons = 100;
-  const RunSpec& run = cell.spec;
   if (run.ranks() < 1) return true;  // already reported
-  const std::vector<FieldViolation> why = WhyUnusable(cell, index);
+  const std::vector<FieldViolation> why = WhyUnusable(run, index);
   if (!why.empty() && spec_.on_unusable() == StudySpec::EXCLUDE) {
     if (unusable_.size() < kMostReasons && seen_.insert(why.front().description).second)
       unusable_.push_back(why.front().description);
@@ -58,8 +57,8 @@ void CellChecker::Add(std::string field, std::string description) {
 }
 
 // Returns the reasons why the cell cannot run on this machine or at all: settings that contradict each other.
-std::vector<FieldViolation> CellChecker::WhyUnusable(const Cell& cell, const std::vector<int>& index) const {
-  const RunSpec& run = cell.spec;
+std::vector<FieldViolation> CellChecker::WhyUnusable(const RunSpec& run,
+                                                     const std::vector<int>& index) const {
   std::vector<FieldViolation> out;
   const auto add = [&](absl::string_view key, std::string description) {
     out.push_back({grid_.Where(key, index, absl::StrCat("fixed.", key)), std::move(description)});
@@ -81,7 +80,7 @@ std::vector<FieldViolation> CellChecker::WhyUnusable(const Cell& cell, const std
     }
   }
   if (out.empty() && runs_here_) {
-    if (std::optional<FieldViolation> why = runs_here_(cell)) out.push_back(*std::move(why));
+    if (std::optional<FieldViolation> why = runs_here_(run)) out.push_back(*std::move(why));
   }
   return out;
 }

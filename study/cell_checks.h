@@ -22,13 +22,14 @@ class CellChecker {
       : raw_(raw), spec_(spec), grid_(grid), runs_here_(runs_here), violations_(violations) {}
 
   // Returns false if the cell cannot run and the study excludes such cells (on_unusable: exclude).
-  bool Check(const Cell& cell, const std::vector<int>& index);
+  bool Check(const scalelab::v1::RunSpec& run, const std::vector<int>& index);
   // Returns why cells were excluded: the first hundred distinct sentences.
   std::vector<std::string> TakeUnusable() { return std::move(unusable_); }
 
  private:
   void Add(std::string field, std::string description);
-  std::vector<FieldViolation> WhyUnusable(const Cell& cell, const std::vector<int>& index) const;
+  std::vector<FieldViolation> WhyUnusable(const scalelab::v1::RunSpec& run,
+                                          const std::vector<int>& index) const;
   void CheckBatch(const scalelab::v1::RunSpec& run, const std::vector<int>& index);
   void CheckNeeds(const scalelab::v1::RunSpec& run, const std::vector<int>& index);
   void CheckImages(const scalelab::v1::RunSpec& run, const std::vector<int>& index);

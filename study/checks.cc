@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "study/rules.h"
 #include "study/sbatch_options.h"
 
 namespace scalelab {
@@ -136,7 +137,7 @@ void CheckSections(const StudySpec& spec, Violations* violations) {
     }
   }
   violations->CheckRange("limits.concurrent_allocations", "concurrent_allocations",
-                         spec.limits().concurrent_allocations(), 0, kMaxInt);
+                         spec.limits().concurrent_allocations(), 0, kMaxRunsPerStudy);
   violations->CheckRange("limits.gpu_hours", "gpu_hours", spec.limits().gpu_hours(), 0, 1e12);
   CheckEnum("allocation", "allocation", spec.allocation(),
             StudySpec::AllocationMode_IsValid(spec.allocation()), violations);

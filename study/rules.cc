@@ -1,15 +1,13 @@
 #include "study/rules.h"
 
 #include <algorithm>
-#include <cmath>
-#include <iterator>
-#include <limits>
 #include <unordered_set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "catalog/engines.h"
 #include "study/cell_checks.h"
+#include "study/cell_maker.h"
 #include "study/checks.h"
 #include "study/communication.h"
 #include "study/grid.h"
@@ -19,94 +17,17 @@ namespace scalelab {
 namespace {
 
 using google::protobuf::Value;
-using v1::LearningRate;
 using v1::RunSpec;
-using v1::Scaling;
 using v1::StudySpec;
-
-// Returns the values that all cells start with. Until Derive, the batches and the learning rate hold the
-// inputs of their derivation.
-RunSpec BaseSpec(const StudySpec& spec, const Grid& grid) {
-  RunSpec base;
-  SetDefaults(&base);
-  base.set_global_batch(spec.scaling().global_batch());
-  base.set_batch_per_rank(spec.scaling().batch_per_rank());
-  base.set_learning_rate(spec.lr().base());
-  base.set_warmup_epochs(spec.lr().warmup_epochs());
-  base.set_seed(spec.seed());
-  base.set_warmup_steps(spec.measure().warmup_steps());
-  base.set_evaluate(spec.measure().evaluate());
-  base.set_target_accuracy(spec.measure().target_accuracy());
-  base.set_cpus_per_rank(spec.resources().cpus_per_rank());
-  base.set_gpus_per_rank(spec.resources().gpus_per_rank());
-  for (const auto& [key, value] : grid.fixed) SetField(*key, *value, &base);
-  return base;
-}
-
-// Default image size of data set imagefolder. Most networks for ImageNet expect it.
-constexpr int kFolderImage = 224;
-
-// Makes cells, with the fields that are derived from a cell's other values.
-class CellMaker {
- public:
-  CellMaker(const StudySpec& raw, const StudySpec& spec, const Grid& grid)
-      : spec_(spec),
-        grid_(grid),
-        base_(BaseSpec(spec, grid)),
-        dataset_set_(grid.Sets("dataset")),
-        augment_set_(grid.Sets("augment")),
-        warmup_set_(raw.measure().has_warmup_steps()) {}
-
-  Cell Make(const std::vector<int>& index) const {
-    Cell cell;
-    cell.spec = base_;
-    for (size_t f = 0; f < grid_.factors.size(); ++f) {
-      for (const GridAxis& axis : grid_.factors[f].axes) {
-        const Value& value = axis.values->Get(index[f]);
-        (*cell.key.mutable_fields())[axis.name] = value;
-        if (axis.key != nullptr) SetField(*axis.key, value, &cell.spec);
-      }
-    }
-    Derive(&cell.spec);
-    return cell;
-  }
-
- private:
-  void Derive(RunSpec* run) const {
-    if (!dataset_set_ && RunsOwnProgram(run->engine())) run->clear_dataset();
-    const bool folder = run->dataset() == "imagefolder";
-    if (!augment_set_) run->set_augment(folder || run->dataset() == "cifar10");
-    if (folder && run->image_size() == 0) run->set_image_size(kFolderImage);
-    int64_t ranks = std::max(run->ranks(), 1);
-    if (spec_.scaling().mode() == Scaling::WEAK) {
-      int64_t global = run->batch_per_rank() * ranks;
-      run->set_global_batch(std::min<int64_t>(global, std::numeric_limits<int32_t>::max()));
-    } else {
-      run->set_batch_per_rank(run->global_batch() / ranks);
-    }
-    double base = run->learning_rate();
-    double reference = spec_.lr().reference_batch();
-    double rate = base;
-    if (spec_.lr().rule() == LearningRate::LINEAR) rate = base * run->global_batch() / reference;
-    if (spec_.lr().rule() == LearningRate::SQRT) rate = base * std::sqrt(run->global_batch() / reference);
-    run->set_learning_rate(rate);
-    run->set_warmup_start_rate(run->warmup_epochs() > 0 ? std::min(base / 10, rate) : rate);
-    int64_t steps = KnownSteps(*run);
-    if (!warmup_set_ && steps > 0) run->set_warmup_steps(std::min<int64_t>(run->warmup_steps(), steps / 4));
-  }
-
- private:
-  const StudySpec& spec_;
-  const Grid& grid_;
-  const RunSpec base_;
-  const bool dataset_set_, augment_set_, warmup_set_;
-};
 
 // Products saturate at this value, so that counting runs cannot overflow 64 bits.
 constexpr int64_t kVeryMany = 1'000'000'000'000'000'000;
 
 // Number of cells between two checks whether the caller still waits.
 constexpr int64_t kCellsPerCheck = 256;
+
+// Limit of the bytes of the values of all axes in all cells.
+constexpr double kMaxKeyBytes = 64 << 20;
 
 // Limit of comparisons of cells with entries of "exclude", about two seconds.
 constexpr int64_t kMaxComparisons = 20'000'000;
@@ -137,6 +58,30 @@ absl::Status CheckSize(const Grid& grid, int64_t repeats) {
                    ", or split it into several studies");
   return WithViolations(MakeError(absl::StatusCode::kResourceExhausted, "STUDY_TOO_LARGE", sentence),
                         {{field, sentence}});
+}
+
+// Returns RESOURCE_EXHAUSTED if the keys of all cells together are long: queries return the key of each cell.
+absl::Status CheckKeys(const Grid& grid) {
+  int64_t cells = 1;
+  for (const GridFactor& factor : grid.factors) cells *= factor.length;
+  double all = 0, longest = 0;
+  std::string path;
+  for (const GridFactor& factor : grid.factors) {
+    for (const GridAxis& axis : factor.axes) {
+      double bytes = 0;
+      for (const Value& value : *axis.values) bytes += static_cast<double>(value.ByteSizeLong());
+      bytes *= static_cast<double>(cells) / factor.length;
+      all += bytes;
+      if (bytes > longest) path = axis.path;
+      longest = std::max(longest, bytes);
+    }
+  }
+  if (all <= kMaxKeyBytes) return absl::OkStatus();
+  const std::string sentence = absl::StrCat(
+      "the values of ", path, " take ", WithCommas(static_cast<int64_t>(longest / (1 << 20))), " MiB in ",
+      WithCommas(cells), " cells; at most 64 MiB are allowed: put long texts into files and use their names");
+  return WithViolations(MakeError(absl::StatusCode::kResourceExhausted, "STUDY_TOO_LARGE", sentence),
+                        {{path, sentence}});
 }
 
 // splitmix64 (Steele, Lea and Flood, OOPSLA 2014). Implemented here because the distributions of the standard
@@ -181,12 +126,13 @@ bool IsMeasured(const RunSpec& run) { return run.ranks() > 1 && OverlapsCommunic
 
 // Returns why "measure: {communication: true}" would measure nothing. Returns nothing if it measures
 // something, or if another violation already reports the problem.
-std::optional<std::string> NothingToMeasure(const std::vector<Cell>& cells) {
+std::optional<std::string> NothingToMeasure(const CellList& cells) {
   bool distributed = false;
-  for (const Cell& cell : cells) {
-    if (cell.spec.ranks() < 2) continue;
+  for (size_t i = 0; i < cells.size(); ++i) {
+    const RunSpec spec = cells.SpecWithoutCommand(i);
+    if (spec.ranks() < 2) continue;
     distributed = true;
-    if (!IsBaselineEngine(cell.spec.engine())) return std::nullopt;
+    if (!IsBaselineEngine(spec.engine())) return std::nullopt;
   }
   if (!distributed) {
     return "there is no communication to measure on 1 rank; add ranks of 2 or more, or remove communication";
@@ -197,25 +143,38 @@ std::optional<std::string> NothingToMeasure(const std::vector<Cell>& cells) {
 
 // Appends the baselines of the cells: each baseline once, and none that is itself a cell of the study.
 void AddBaselines(ExpandedStudy* study) {
+  CellList& cells = study->cells;
+  CellValues& values = cells.values();
+  const size_t grid = cells.size();
   std::unordered_set<std::string> there;
-  for (const Cell& cell : study->cells) there.insert(ComparisonKey(cell.spec, cell.spec.engine()));
-  std::vector<Cell> baselines;
-  for (const Cell& cell : study->cells) {
-    if (!IsMeasured(cell.spec)) continue;
+  for (size_t i = 0; i < grid; ++i) {
+    const RunSpec spec = cells.SpecWithoutCommand(i);
+    if (IsBaselineEngine(spec.engine())) there.insert(ComparisonKey(spec, spec.engine()));
+  }
+  Value is_baseline;
+  is_baseline.set_bool_value(true);
+  for (size_t i = 0; i < grid; ++i) {
+    const RunSpec measured = cells.SpecWithoutCommand(i);
+    if (!IsMeasured(measured)) continue;
     for (absl::string_view engine : {UnsynchronisedEngine().name, SerialEngine().name}) {
-      if (!there.insert(ComparisonKey(cell.spec, engine)).second) continue;
-      Cell& baseline = baselines.emplace_back();
-      for (const auto& [axis, value] : cell.key.fields()) {
-        if (EngineReads(engine, axis)) (*baseline.key.mutable_fields())[axis] = value;
+      if (!there.insert(ComparisonKey(measured, engine)).second) continue;
+      Value name;
+      name.set_string_value(std::string(engine));
+      const int of_engine = values.NumberOf("engine", name);
+      std::vector<int> key{of_engine};
+      std::vector<int> spec{of_engine, values.NumberOf("communication_baseline", is_baseline)};
+      for (const int number : cells.key(i)) {
+        const std::string& axis = values.name(number);
+        if (axis != "engine" && EngineReads(engine, axis)) key.push_back(number);
       }
-      (*baseline.key.mutable_fields())["engine"].set_string_value(std::string(engine));
-      baseline.spec = cell.spec;
-      baseline.spec.set_engine(std::string(engine));
-      baseline.spec.set_communication_baseline(true);
+      for (const int number : cells.spec(i)) {
+        if (values.name(number) != "engine") spec.push_back(number);
+      }
+      std::ranges::sort(key, {}, [&](int number) -> const std::string& { return values.name(number); });
+      cells.Add(key, spec);
     }
   }
-  study->baselines = static_cast<int>(baselines.size());
-  std::move(baselines.begin(), baselines.end(), std::back_inserter(study->cells));
+  study->baselines = static_cast<int>(cells.size() - grid);
 }
 
 absl::Status CheckSizeWithBaselines(const ExpandedStudy& study) {
@@ -268,28 +227,31 @@ absl::StatusOr<ExpandedStudy> ExpandStudy(const StudySpec& raw, const CellCheck&
   absl::Status size = CheckSize(grid, std::max(spec.repeats(), 1));
   if (!size.ok()) return violations.empty() ? size : InvalidFields(violations.Take());
 
+  if (absl::Status keys = CheckKeys(grid); !keys.ok()) return keys;
   if (absl::Status cost = CheckExcludeCost(raw, grid); !cost.ok()) return cost;
   ExcludeIndex exclude(raw, grid);
   CellMatcher baseline(raw.baseline(), grid);
   bool has_baseline = raw.baseline().fields().empty();
 
   CellMaker maker(raw, spec, grid);
+  study.cells = study.excluded = CellList(maker.values());
   CellChecker checker(raw, spec, grid, runs_here, &violations);
   ShapeOfCells shape;
   std::vector<int> index(grid.factors.size());
   int64_t cells = 1;
   for (const GridFactor& factor : grid.factors) cells *= factor.length;
-  study.cells.reserve(cells);
+  study.cells.Reserve(cells, 2 * index.size());
   for (int64_t n = 0; n < cells; ++n) {
     if (n % kCellsPerCheck == 0 && stopped && stopped())
       return absl::CancelledError("the expansion of the study was stopped");
-    Cell cell = maker.Make(index);
-    if (exclude.Matches(index, cell.spec) || !checker.Check(cell, index)) {
-      study.excluded.push_back(std::move(cell));
+    maker.MoveTo(index);
+    const RunSpec& run = maker.spec();
+    if (exclude.Matches(index, run) || !checker.Check(run, index)) {
+      maker.AddTo(&study.excluded);
     } else {
-      has_baseline = has_baseline || baseline.Matches(index, cell.spec);
-      shape.Add(cell.spec);
-      study.cells.push_back(std::move(cell));
+      has_baseline = has_baseline || baseline.Matches(index, run);
+      shape.Add({run.ranks(), run.cpus_per_rank(), run.gpus_per_rank()}, SamplesOfRank(run));
+      maker.AddTo(&study.cells);
     }
     for (size_t f = index.size(); f-- > 0;) {  // the last factor varies fastest
       if (++index[f] < grid.factors[f].length) break;
@@ -322,38 +284,21 @@ absl::StatusOr<ExpandedStudy> ExpandStudy(const StudySpec& raw, const CellCheck&
   }
   if (!violations.empty()) return InvalidFields(violations.Take());
 
+  const size_t in_grid = study.cells.size();
   if (spec.measure().communication()) AddBaselines(&study);
+  for (size_t i = in_grid; i < study.cells.size(); ++i)
+    shape.Add(study.cells.NeedsOf(i), SamplesOfRank(study.cells.SpecWithoutCommand(i)));
+  study.cells.values().Finish();
   if (absl::Status size = CheckSizeWithBaselines(study); !size.ok()) return size;
   study.runs = Order(spec, static_cast<int>(study.cells.size()));
   study.shape = shape.Get(spec.resources());
+  study.group = shape.GetGroup(spec);
   return study;
 }
 
 StudySpec WithDefaults(StudySpec spec) {
   FillDefaults(&spec);
   return spec;
-}
-
-void ShapeOfCells::Add(const RunSpec& spec) {
-  ranks_ = std::max(ranks_, spec.ranks());
-  cpus_per_rank_ = std::max(cpus_per_rank_, spec.cpus_per_rank());
-  gpus_per_rank_ = std::max(gpus_per_rank_, spec.gpus_per_rank());
-}
-
-AllocationShape ShapeOfCells::Get(const v1::Resources& resources) const {
-  AllocationShape shape;
-  const int on_node = resources.ranks_per_node();
-  shape.ranks_per_node = on_node > 0 ? std::min(on_node, ranks_) : ranks_;
-  shape.nodes = (ranks_ - 1) / shape.ranks_per_node + 1;
-  shape.cpus_per_rank = cpus_per_rank_;
-  shape.gpus_per_rank = gpus_per_rank_;
-  return shape;
-}
-
-AllocationShape ShapeOf(const RunSpec& spec, const v1::Resources& resources) {
-  ShapeOfCells shape;
-  shape.Add(spec);
-  return shape.Get(resources);
 }
 
 }  // namespace scalelab

@@ -15,6 +15,8 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Value;
 
 constexpr size_t kLongestText = 4096;
+// Of a model or data set of a user's own: every cell stores its model.
+constexpr size_t kLongestName = 100;
 
 // Sections in the order of a study file.
 constexpr absl::string_view kSections[] = {"study",   "fixed",      "matrix",    "zip",        "exclude",
@@ -47,9 +49,9 @@ bool IsTextList(const Value& value) {
                      [](const Value& v) { return v.kind_case() == Value::kStringValue; });
 }
 
-std::optional<std::string> CheckText(absl::string_view name, absl::string_view text) {
-  if (text.size() > kLongestText) {
-    return absl::StrCat(name, " has ", text.size(), " characters; at most ", kLongestText, " are allowed");
+std::optional<std::string> CheckText(absl::string_view name, absl::string_view text, size_t longest) {
+  if (text.size() > longest) {
+    return absl::StrCat(name, " has ", text.size(), " characters; at most ", longest, " are allowed");
   }
   for (unsigned char c : text) {
     if (c < 0x20 || c == 0x7F) return absl::StrCat(name, " has a control character: ", Quote(text));
@@ -158,7 +160,7 @@ std::optional<std::string> CheckValue(const RunParameter& key, const Value& valu
           std::find(key.choices.begin(), key.choices.end(), text) == key.choices.end()) {
         return UnknownName(key.name, text, key.choices);
       }
-      return CheckText(key.name, text);
+      return CheckText(key.name, text, key.choices.empty() ? kLongestText : kLongestName);
     }
     case ParameterType::kInt32:
     case ParameterType::kInt64: {

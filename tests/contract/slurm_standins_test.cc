@@ -375,6 +375,14 @@ TEST_F(SlurmFaults, CancelSelectsTheJobByNameAndUser) {
   EXPECT_EQ(slurm_.Calls("scancel"), 1);
 }
 
+TEST_F(SlurmFaults, ACancelOfManyJobsEndsNoOtherJob) {
+  for (const char* token : {"a", "b", "c"}) ASSERT_TRUE(Submit(token).ok());
+  ASSERT_TRUE(slurm_.scheduler().Cancel({"a", "b"}).ok());
+  EXPECT_EQ(Status("a").state, State::kCancelled);
+  EXPECT_EQ(Status("b").state, State::kCancelled);
+  EXPECT_EQ(Status("c").state, State::kPending);
+}
+
 TEST_F(SlurmFaults, ReportsThatSomebodyElseCancelledAJob) {
   ASSERT_TRUE(Submit("a").ok());
   EXPECT_EQ(Status("a").state, State::kPending);

@@ -31,6 +31,8 @@ TEST_P(StoreContract, KeepsEveryMemberOfEveryRecordAcrossAReopen) {
   study.cancel_requested = true;
   CellRow cell = ACell(70, 7, 4);
   cell.excluded = true;
+  cell.key = "[2]";
+  cell.spec = "[1,2]";
   RunRow run = ARun(700, 7, 70, 2);
   run.state = RunState::kFailed;
   run.cause = Cause::kOutOfMemory;
@@ -121,6 +123,57 @@ TEST_P(StoreContract, KeepsEveryMemberOfEveryRecordAcrossAReopen) {
   EXPECT_TRUE(std::isnan(u.metrics.at("odd")));
 }
 
+TEST_P(StoreContract, ReadsTheCellsAndValuesThatAreNamed) {
+  const std::string script(1 << 20, 'x');
+  WriteBatch batch;
+  batch.studies = {AStudy(1), AStudy(2)};
+  batch.cell_values = {AValue(1, 0, "", R"({"epochs":9})"), AValue(1, 1, "ranks", "1"),
+                       AValue(1, 2, "ranks", "2"), AValue(1, 3, "command", script), AValue(2, 0, "", "{}")};
+  batch.cells = {ACell(1, 1), ACell(2, 1, 2), ACell(3, 1, 4)};
+  Commit(batch);
+  Reopen();
+  EXPECT_THAT(Ids(store_->GetCells({3, 1}).value()), ElementsAre(3, 1));
+  EXPECT_THAT(store_->GetCells({}).value(), IsEmpty());
+  EXPECT_TRUE(absl::IsNotFound(store_->GetCells({1, 99}).status()));
+  const auto numbers = [](const std::vector<CellValueRow>& values) {
+    std::vector<int> all;
+    for (const CellValueRow& value : values) all.push_back(value.number);
+    return all;
+  };
+  const std::vector<CellValueRow> all = store_->ListCellValues(1).value();
+  EXPECT_THAT(numbers(all), ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(std::tie(all[0].study_id, all[0].name, all[0].value),
+            std::make_tuple(1, std::string(), std::string(R"({"epochs":9})")));
+  EXPECT_EQ(all[3].name, "command");
+  EXPECT_EQ(all[3].value, script);
+  EXPECT_THAT(numbers(store_->GetCellValues(1, {2, 0, 77}).value()), ElementsAre(2, 0))
+      << "77 does not exist";
+  EXPECT_THAT(store_->ListCellValues(3).value(), IsEmpty());
+  EXPECT_EQ(numbers(store_->Load()->cell_values), (std::vector<int>{0, 1, 2, 3, 0}));
+  EXPECT_EQ(numbers(store_->LoadStudy(2)->cell_values), (std::vector<int>{0}));
+}
+
+TEST_P(StoreContract, ListsStudiesWithoutTheirSpecifications) {
+  WriteBatch batch;
+  batch.studies = {AStudy(1)};
+  Commit(batch);
+  const std::vector<StudyRow> listed = store_->ListStudies(0, 10).value();
+  ASSERT_THAT(listed, SizeIs(1));
+  EXPECT_EQ(listed[0].name, "resnet");
+  EXPECT_EQ(listed[0].created, AStudy(1).created) << "the columns after the specification are in place";
+  EXPECT_THAT(listed[0].spec, IsEmpty());
+}
+
+TEST_P(StoreContract, ANewRunThatOccursTwiceInABatchIsCountedOnce) {
+  WriteBatch batch;
+  batch.studies = {AStudy(1)};
+  batch.runs = {ARun(1, 1, 1), ARun(2, 1, 1), ARun(1, 1, 1)};
+  batch.runs[2].state = RunState::kRunning;
+  Commit(batch);
+  EXPECT_THAT(store_->CountRuns({1}).value(), ElementsAre(ElementsAre(0, 1, 1, 0, 0, 0)));
+  EXPECT_EQ(store_->GetRun(1)->state, RunState::kRunning);
+}
+
 TEST_P(StoreContract, ListsTheSummariesOfARangeOfRuns) {
   for (const int64_t id : {3, 4, 5, 6, 9}) {
     CommitStudyWithAttempt(id);
@@ -146,6 +199,8 @@ TEST_P(StoreContract, SaysNotFoundForWhatIsNotThere) {
   EXPECT_TRUE(absl::IsNotFound(store_->GetAllocation(1).status()));
   EXPECT_TRUE(absl::IsNotFound(store_->GetSummary(1).status()));
   EXPECT_THAT(store_->ListCells(1).value(), IsEmpty());
+  EXPECT_THAT(store_->ListCellValues(1).value(), IsEmpty());
+  EXPECT_TRUE(absl::IsNotFound(store_->GetCells({1}).status()));
   EXPECT_THAT(store_->ListCurveRows(1).value(), IsEmpty());
 }
 
@@ -243,6 +298,8 @@ TEST_P(StoreContract, GivesCurveRowsByCellAndRepeatWithTheirResults) {
   batch.runs[0].state = RunState::kFailed;
   batch.runs[0].cause = Cause::kOutOfMemory;
   batch.runs[1].state = RunState::kSucceeded;
+  batch.runs[1].started = 21;
+  batch.runs[1].finished = 22;
   batch.runs[3].state = RunState::kSucceeded;
   batch.attempts = {AnAttempt(1, 2), AnAttempt(2, 3), AnAttempt(3, 4)};
   batch.summaries = {ASummary(2, 1, 100), ASummary(3, 2, 999), ASummary(4, 3, 190)};
@@ -266,8 +323,77 @@ TEST_P(StoreContract, GivesCurveRowsByCellAndRepeatWithTheirResults) {
   EXPECT_EQ(rows[1].fingerprint, "a100");
   EXPECT_EQ(rows[2].throughput, 190);
   EXPECT_EQ(rows[3].cause, Cause::kOutOfMemory);
+  EXPECT_EQ(rows[1].started, 21);
+  EXPECT_EQ(rows[1].finished, 22);
   ASSERT_THAT(store_->ListCurveRows(2).value(), SizeIs(1));
   EXPECT_EQ(store_->ListCurveRows(2).value()[0].throughput, 999);
+}
+
+TEST_P(StoreContract, FindsTheAttemptsOfAllStudiesAtTheTimeOfAStudy) {
+  constexpr Micros kBegin = 1'796'000'000'000'000;
+  constexpr Micros kDay = 86'400'000'000;
+  WriteBatch batch;
+  int64_t id = 0;
+  const auto add = [&](Micros created, Micros started, Micros finished) {
+    StudyRow study = AStudy(++id);
+    study.created = created;
+    study.started = started;
+    study.finished = finished;
+    study.state = finished == 0 ? StudyState::kRunning : StudyState::kSucceeded;
+    batch.studies.push_back(study);
+    batch.cells.push_back(ACell(id, id));
+    RunRow run = ARun(id, id, id);
+    run.attempts = 1;
+    run.started = started;
+    run.finished = finished;
+    run.state = finished == 0 ? RunState::kRunning : RunState::kSucceeded;
+    batch.runs.push_back(run);
+  };
+  add(kBegin - 100 * kDay, kBegin - 100 * kDay, kBegin - 90 * kDay);  // 1: over long before
+  add(kBegin - 99 * kDay, kBegin - 10, 0);                            // 2: old, and still running
+  add(kBegin - 20, kBegin - 15, kBegin - 1);                          // 3: over before
+  add(kBegin - 20, kBegin - 15, kBegin + 5);                          // 4: overlaps
+  add(kBegin - 10, kBegin, kBegin + 100);                             // 5: the study
+  add(kBegin + 50, kBegin + 60, kBegin + 70);                         // 6: overlaps
+  add(kBegin + 60, kBegin + 101, 0);                                  // 7: begins later
+  add(kBegin + 200, kBegin + 201, 0);                                 // 8: is created later
+  // The run of study 6 failed once before.
+  batch.runs[5].attempts = 2;
+  AttemptRow first = AnAttempt(1, 6, 1), second = AnAttempt(2, 6, 2), live = AnAttempt(3, 2, 1);
+  first.assigned = kBegin + 60;
+  first.finished = kBegin + 63;
+  second.assigned = kBegin + 64;
+  second.finished = kBegin + 70;
+  live.assigned = kBegin - 10;
+  batch.attempts = {first, second, live};
+  Commit(batch);
+  const auto times = store_->ListAttemptTimes(5);
+  ASSERT_TRUE(times.ok()) << times.status();
+  std::vector<std::pair<Micros, Micros>> found;
+  for (const AttemptTime& time : *times)
+    found.emplace_back(time.assigned - kBegin, time.finished == 0 ? 0 : time.finished - kBegin);
+  EXPECT_THAT(found, ::testing::UnorderedElementsAre(
+                         std::pair(Micros{-10}, Micros{0}), std::pair(Micros{-15}, Micros{5}),
+                         std::pair(Micros{0}, Micros{100}), std::pair(Micros{60}, Micros{63}),
+                         std::pair(Micros{64}, Micros{70})));
+  EXPECT_THAT(store_->ListAttemptTimes(99).value(), IsEmpty());
+}
+
+TEST_P(StoreContract, ARestartFindsTheRunThatEachAllocationServedLast) {
+  WriteBatch batch;
+  batch.studies = {AStudy(1)};
+  batch.cells = {ACell(1, 1)};
+  batch.runs = {ARun(1, 1, 1, 0), ARun(2, 1, 1, 1), ARun(3, 1, 1, 2)};
+  batch.allocations = {AnAllocation(1, 1), AnAllocation(2, 1)};
+  // The second attempt of run 1 is the newest one of allocation 1.
+  batch.attempts = {AnAttempt(1, 1, 1), AnAttempt(2, 2), AnAttempt(3, 3), AnAttempt(4, 1, 2)};
+  for (int i = 0; i < 4; ++i) batch.attempts[i].allocation_id = i == 1 ? 2 : 1;
+  Commit(batch);
+  for (const Snapshot& snapshot : {store_->Load().value(), store_->LoadStudy(1).value()}) {
+    EXPECT_EQ(snapshot.attempts_served.at(1).attempts, 3);
+    EXPECT_EQ(snapshot.attempts_served.at(1).newest_run, 1);
+    EXPECT_EQ(snapshot.attempts_served.at(2).newest_run, 2);
+  }
 }
 
 TEST_P(StoreContract, SeesRunsThatJoinAStudyLater) {

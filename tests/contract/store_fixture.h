@@ -80,9 +80,12 @@ inline CellRow ACell(int64_t id, int64_t study_id, int ranks = 1) {
   row.backend = "auto";
   row.ranks = ranks;
   row.global_batch = 256;
-  row.key = R"({"ranks":)" + std::to_string(ranks) + "}";
-  row.spec = "{}";
+  row.key = row.spec = "[1]";
   return row;
+}
+
+inline CellValueRow AValue(int64_t study_id, int number, const std::string& name, const std::string& value) {
+  return {study_id, number, name, value};
 }
 
 inline RunRow ARun(int64_t id, int64_t study_id, int64_t cell_id, int repeat = 0) {

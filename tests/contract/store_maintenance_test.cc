@@ -51,7 +51,7 @@ class StoreMaintenance : public StoreContract {
     EXPECT_TRUE(absl::IsNotFound(store_->GetStudy(study).status()));
     EXPECT_TRUE(absl::IsNotFound(store_->FindStudy("large").status()));
     EXPECT_TRUE(absl::IsNotFound(store_->FindRequest("ada", "once").status()));
-    EXPECT_TRUE(absl::IsNotFound(store_->GetCell(last).status()));
+    EXPECT_TRUE(absl::IsNotFound(store_->GetCells({last}).status()));
     EXPECT_TRUE(absl::IsNotFound(store_->GetRun(last).status()));
     EXPECT_TRUE(absl::IsNotFound(store_->GetAllocation(study).status()));
     EXPECT_TRUE(absl::IsNotFound(store_->GetSummary(last).status()));
@@ -100,6 +100,22 @@ TEST_P(StoreMaintenance, ALargeStudyIsInvisibleAtOnceAndDeletedInPieces) {
   EXPECT_FALSE(store_->Maintain().value());
 }
 
+TEST_P(StoreMaintenance, AnAllocationThatEndsAfterItsStudyWasDeletedIsDeleted) {
+  WriteBatch batch;
+  batch.studies = {AStudy(1), AStudy(2)};
+  batch.allocations = {AnAllocation(1, 1), AnAllocation(2, 2)};
+  Commit(batch);
+  Delete(1);
+  MaintainAll();
+  ASSERT_THAT(store_->Load().value().allocations, SizeIs(2)) << "its job must be ended, also after a restart";
+  WriteBatch ended;
+  ended.allocations = batch.allocations;
+  for (AllocationRow& row : ended.allocations) row.state = AllocationState::kEnded;
+  Commit(ended);
+  EXPECT_TRUE(absl::IsNotFound(store_->GetAllocation(1).status()));
+  EXPECT_TRUE(store_->GetAllocation(2).ok());
+}
+
 TEST_P(StoreMaintenance, TheCountsOfRunsFollowEveryChange) {
   WriteBatch batch;
   batch.studies = {AStudy(1), AStudy(2)};
@@ -125,9 +141,9 @@ TEST_P(StoreMaintenance, TheCountsOfRunsFollowEveryChange) {
 
 TEST_P(StoreMaintenance, ACellIsFoundById) {
   CommitStudyWithAttempt(4);
-  EXPECT_EQ(store_->GetCell(4)->study_id, 4);
-  EXPECT_EQ(store_->GetCell(4)->model, "resnet20");
-  EXPECT_TRUE(absl::IsNotFound(store_->GetCell(5).status()));
+  EXPECT_EQ(store_->GetCells({4})->front().study_id, 4);
+  EXPECT_EQ(store_->GetCells({4})->front().model, "resnet20");
+  EXPECT_TRUE(absl::IsNotFound(store_->GetCells({5}).status()));
 }
 
 TEST_P(StoreMaintenance, TheManySmallPartsOfAnAttemptReadTheSameAfterTheyAreMerged) {

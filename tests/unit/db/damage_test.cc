@@ -24,6 +24,8 @@ class Damage : public ::testing::Test {
         WriteBatch batch;
         batch.studies = {AStudy(id)};
         batch.studies[0].spec = std::string(6000, 's');
+        batch.cell_values = {AValue(id, 0, "", "{}"), AValue(id, 1, "ranks", "1"),
+                             AValue(id, 2, "command", std::string(6000, 'c'))};
         batch.cells = {ACell(id, id)};
         batch.runs = {ARun(id, id, id)};
         batch.allocations = {AnAllocation(id, id)};
@@ -91,7 +93,9 @@ class Damage : public ::testing::Test {
     for (int64_t id = 1; id <= 3; ++id) {
       expect(s.GetStudy(id).status());
       expect(s.ListCells(id).status());
-      expect(s.GetCell(id).status());
+      expect(s.GetCells({id}).status());
+      expect(s.ListCellValues(id).status());
+      expect(s.GetCellValues(id, {0, 2}).status());
       expect(s.GetRun(id).status());
       RunFilter filter;
       filter.study_id = id;

@@ -80,13 +80,39 @@ uint64_t Hash(const std::string& text) {
 
 TEST(Migrations, AStepThatWasReleasedIsNeverChanged) {
   const std::vector<uint64_t> released = {0xa65a02eec2aff9d8, 0x25de8a262b602911, 0xa54b08bc214a66ff,
-                                          0x90b9b460a7c01e1a};
+                                          0x90b9b460a7c01e1a, 0x75d7a65f8c936c30};
   ASSERT_EQ(Migrations().size(), released.size()) << "a new step: add its hash here";
   for (size_t step = 0; step < released.size(); ++step) {
     EXPECT_EQ(Hash(Migrations()[step]), released[step])
         << "step " << step << " of db/migrations.cc was changed, but databases that have taken it exist and "
         << "will not take it again: undo that, and put the change into a new step at the end";
   }
+}
+
+TEST_F(Migration, CellsOfSchemaFourKeepTheirParameters) {
+  MakeVersion(4);
+  const std::string key = R"({"ranks":2})", spec = R"({"ranks":2,"learning_rate":0.30000000000000004})";
+  ASSERT_TRUE(
+      Raw()
+          ->Execute("INSERT INTO cell VALUES (3, 1, 0, 'native/ddp', 'resnet20', 'fp32', 'auto', 2, 64, '" +
+                    key + "', '" + spec +
+                    "', 0); "
+                    "INSERT INTO run (id, study_id, cell_id, repeat, position, state, cause, attempts, "
+                    "message, started, finished) VALUES (5, 1, 3, 0, 0, 1, 0, 0, '', 0, 0)")
+          .ok());
+  {
+    const auto store = OpenStore();
+    ASSERT_TRUE(store.ok()) << store.status();
+    for (const std::vector<CellRow>& cells :
+         {(*store)->ListCells(1).value(), (*store)->GetCells({3}).value(), (*store)->Load()->cells}) {
+      ASSERT_EQ(cells.size(), 1u);
+      EXPECT_EQ(cells[0].key, key);
+      EXPECT_EQ(cells[0].spec, spec);
+    }
+    EXPECT_TRUE((*store)->ListCellValues(1)->empty());
+  }
+  EXPECT_EQ(*Raw()->QueryText("SELECT key FROM runs WHERE id = 5"), key);
+  EXPECT_EQ(*Raw()->QueryText("SELECT spec FROM cells WHERE id = 3"), spec);
 }
 
 TEST_F(Migration, ANewerVersionIsRefusedAndLeftAlone) {

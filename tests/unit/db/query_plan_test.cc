@@ -57,7 +57,9 @@ TEST_F(QueryPlan, ReadsUseIndexes) {
   (void)ListStudies(*db_, 0, 10);
   (void)CountRuns(*db_, {1});
   (void)ListCells(*db_, 1);
-  (void)GetCell(*db_, 1);
+  (void)GetCells(*db_, {1});
+  (void)ListCellValues(*db_, 1);
+  (void)GetCellValues(*db_, 1, {0, 1});
   (void)GetRun(*db_, 1);
   (void)ListRuns(*db_, filter);
   filter.state = RunState::kFailed;
@@ -68,13 +70,14 @@ TEST_F(QueryPlan, ReadsUseIndexes) {
   (void)GetSummary(*db_, 1);
   (void)ListSummaries(*db_, 1, 2);
   (void)ListCurveRows(*db_, 1);
+  (void)ListAttemptTimes(*db_, 1);
   (void)ListSeries(*db_, {1, "", {}});
   Series series;
   (void)ReadSeries(*db_, 1, 1, 0, series);
   const std::string plans = Plans();
   for (const char* table :
-       {"study", "cell", "run", "attempt", "allocation", "stream", "run_summary", "run_metrics", "run_count",
-        "series", "e", "k", "c", "x", "v", "w", "point_chunk", "point_axis"}) {
+       {"study", "cell", "cell_value", "run", "attempt", "allocation", "stream", "run_summary", "run_metrics",
+        "run_count", "series", "e", "k", "c", "x", "v", "w", "point_chunk", "point_axis"}) {
     EXPECT_EQ(plans.find(std::string("SCAN ") + table + "\n"), std::string::npos) << table << " is scanned:\n"
                                                                                   << plans;
   }

@@ -23,6 +23,7 @@ class Space : public ::testing::Test {
   void CommitAttempt(int64_t id) {
     WriteBatch batch;
     batch.studies = {AStudy(id)};
+    batch.cell_values = {AValue(id, 0, "", "{}")};
     batch.cells = {ACell(id, id)};
     batch.runs = {ARun(id, id, id)};
     batch.attempts = {AnAttempt(id, id)};
@@ -158,7 +159,7 @@ TEST_F(Space, ADeletedStudyLeavesNoRows) {
   batch.deleted_studies = {1};
   Commit(batch);
   MaintainAll();
-  for (const char* table : {"study", "cell", "run", "attempt", "stream", "series", "metric_key",
+  for (const char* table : {"study", "cell", "cell_value", "run", "attempt", "stream", "series", "metric_key",
                             "point_chunk", "point_axis", "run_count"}) {
     EXPECT_EQ(Query(std::string("SELECT count(*) FROM ") + table), 1) << table << ": the row of study 2";
   }

@@ -16,7 +16,14 @@ class Views : public ::testing::Test {
     WriteBatch batch;
     batch.studies = {AStudy(1, "strong")};
     batch.studies[0].state = StudyState::kFailed;
-    batch.cells = {ACell(1, 1, 4)};
+    batch.cell_values = {AValue(1, 0, "", R"({"model":"resnet20","epochs":9,"command":[],"momentum":0.9})"),
+                         AValue(1, 1, "ranks", "4"), AValue(1, 2, "learning_rate", "0.30000000000000004"),
+                         AValue(1, 3, "command", R"(["sh","-c","it's"])"), AValue(1, 4, "epochs", "2")};
+    batch.cells = {ACell(1, 1, 4), ACell(2, 1)};
+    batch.cells[0].key = "[3,1]";
+    batch.cells[0].spec = "[1,2,3,4]";
+    batch.cells[1].key = R"({"ranks":8})";  // of an older version
+    batch.cells[1].spec = R"({"ranks":8,"epochs":1})";
     batch.runs = {ARun(1, 1, 1), ARun(2, 1, 1, 1)};
     batch.runs[0].state = RunState::kSucceeded;
     batch.runs[0].started = 1'795'000'000'250'000;
@@ -57,6 +64,16 @@ TEST_F(Views, ShowNamesInPlaceOfNumbers) {
   EXPECT_EQ(Text("SELECT state || ' ' || study_id FROM attempts WHERE id = 1"), "SUCCEEDED 1");
   EXPECT_EQ(Text("SELECT state FROM allocations"), "INTENDED");
   EXPECT_EQ(Text("SELECT json_extract(metrics, '$.run/throughput') FROM runs WHERE id = 1"), "812.5");
+}
+
+TEST_F(Views, ShowAllParametersOfACell) {
+  EXPECT_EQ(Text("SELECT key FROM cells WHERE id = 1"), R"({"command":["sh","-c","it's"],"ranks":4})");
+  EXPECT_EQ(Text("SELECT key FROM runs WHERE id = 1"), R"({"command":["sh","-c","it's"],"ranks":4})");
+  EXPECT_EQ(Text("SELECT spec FROM cells WHERE id = 1"),
+            R"({"model":"resnet20","epochs":2,"command":["sh","-c","it's"],"momentum":0.9,"ranks":4,)"
+            R"("learning_rate":0.30000000000000004})");
+  EXPECT_EQ(Text("SELECT key || spec FROM cells WHERE id = 2"), R"({"ranks":8}{"ranks":8,"epochs":1})");
+  EXPECT_EQ(Text("SELECT engine || ' ' || ranks FROM cells WHERE id = 1"), "native/ddp 4");
 }
 
 TEST_F(Views, PointsAreDecodedExactlyAsTheStoreReadsThem) {

@@ -169,8 +169,8 @@ TEST(OnUnusable, RefusesUnlessTheStudySaysExclude) {
 }
 
 TEST(OnUnusable, AsksWhoKnowsTheMachine) {
-  const CellCheck two_slots = [](const Cell& cell) -> std::optional<FieldViolation> {
-    if (cell.spec.ranks() <= 2) return std::nullopt;
+  const CellCheck two_slots = [](const v1::RunSpec& spec) -> std::optional<FieldViolation> {
+    if (spec.ranks() <= 2) return std::nullopt;
     return FieldViolation{"matrix.ranks[2]", "too many"};
   };
   const std::string ranks = absl::StrCat(R"("matrix": [)", kRanks124, "]");

@@ -348,14 +348,11 @@ TEST(ExpandStudy, WithoutRanksPerNodeEverythingFitsOneNode) {
 TEST(ShapeOf, AsksForNoMoreThanTheRunNeeds) {
   v1::Resources resources;
   resources.set_ranks_per_node(4);
-  v1::RunSpec run;
-  run.set_ranks(2);
-  EXPECT_EQ(ShapeOf(run, resources).nodes, 1);
-  EXPECT_EQ(ShapeOf(run, resources).ranks_per_node, 2);
-  run.set_ranks(9);
-  run.set_cpus_per_rank(3);
-  EXPECT_EQ(ShapeOf(run, resources).nodes, 3);
-  EXPECT_EQ(ShapeOf(run, resources).cpus_per_rank, 3);
+  const CellList::Needs two{2, 0, 0}, nine{9, 3, 0};
+  EXPECT_EQ(ShapeOf(two, resources).nodes, 1);
+  EXPECT_EQ(ShapeOf(two, resources).ranks_per_node, 2);
+  EXPECT_EQ(ShapeOf(nine, resources).nodes, 3);
+  EXPECT_EQ(ShapeOf(nine, resources).cpus_per_rank, 3);
 }
 
 TEST(ExpandStudy, ExpandsAHundredThousandRuns) {

@@ -1,6 +1,7 @@
 // Tests every violation of a specification: the field that is named and its message.
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/status.h"
@@ -364,6 +365,24 @@ TEST(StudyTooLarge, CanBeTheRepeats) {
       "the study has 100,001 runs (1 cells x 100,001 repeats); at most 100,000 are allowed: reduce repeats "
       "(100,001), or split it into several studies");
   EXPECT_TRUE(ExpandStudy(WithAxes({}, 100'000)).ok());
+}
+
+// The key of each cell has them.
+TEST(StudyTooLarge, CanBeLongValuesOfAnAxis) {
+  v1::StudySpec spec = WithAxes({{"max_steps", 1000}}, 1);
+  auto* axis = spec.add_matrix();
+  axis->set_key("command");
+  for (int i = 0; i < 10; ++i) {
+    axis->add_values()->mutable_list_value()->add_values()->set_string_value(
+        absl::StrCat(i, std::string(1 << 20, 'x')));
+  }
+  const absl::Status status = ExpandStudy(spec).status();
+  EXPECT_EQ(ReasonOf(status), "STUDY_TOO_LARGE");
+  EXPECT_EQ(
+      status.message(),
+      "the values of matrix.command take 10,000 MiB in 10,000 cells; at most 64 MiB are allowed: put long "
+      "texts into files and use their names");
+  EXPECT_THAT(ViolationsOf(status), ElementsAre(Field(&FieldViolation::field, "matrix.command")));
 }
 
 TEST(StudyTooLarge, IsToldWithoutOverflow) {
