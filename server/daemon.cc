@@ -83,7 +83,9 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
 
   daemon->frameworks_ = std::make_unique<Frameworks>(FrameworksOf(config));
 
+  daemon->events_ = std::make_unique<FileEventReader>();
   CoordinatorOptions options;
+  options.events = daemon->events_.get();
   options.runs_dir = config.runs_dir;
   options.worker_timeout = config.worker_timeout;
   options.max_pending_allocations = config.pending_jobs_per_user;
@@ -117,7 +119,9 @@ Daemon::~Daemon() {
   // The coordinator completes the pending calls; then the RPC server can shut down.
   if (frameworks_ != nullptr) frameworks_->Stop();
   if (coordinator_ != nullptr) coordinator_->Stop();
-  if (rpc_ != nullptr && !rpc_->Shutdown(absl::Seconds(2))) {
+  const bool events_ended = events_ == nullptr || events_->Stop(absl::Seconds(2));
+  const bool calls_ended = rpc_ == nullptr || rpc_->Shutdown(absl::Seconds(2));
+  if (!events_ended || !calls_ended) {
     // A thread is blocked in a read of a file or of the database, and may use these parts when it continues.
     spdlog::warn("a read is still blocked; ending without it");
     (void)auth_.release();

@@ -10,6 +10,7 @@
 #include "server/core/coordinator.h"
 #include "server/data_dir.h"
 #include "server/frameworks/frameworks.h"
+#include "server/services/file_event_reader.h"
 #include "server/services/rpc_server.h"
 
 namespace scalelab::server {
@@ -33,6 +34,7 @@ class Daemon {
   std::unique_ptr<db::Maintenance> maintenance_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Frameworks> frameworks_;
+  std::unique_ptr<FileEventReader> events_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<RpcServer> rpc_;
 };

@@ -5,6 +5,7 @@
 
 #include "absl/random/random.h"
 #include "absl/strings/str_format.h"
+#include "planted/bug.h"
 #include "spdlog/spdlog.h"
 #include "worker/backoff.h"
 #include "worker/process/steady_time.h"
@@ -19,6 +20,8 @@ constexpr absl::Duration kGather = absl::Milliseconds(5);
 constexpr absl::Duration kSyncGap = absl::Milliseconds(1);
 // Delay after an immediate answer without a change, against a busy loop.
 constexpr absl::Duration kIdlePause = absl::Milliseconds(100);
+// Number of attempts that wait for their turn.
+constexpr int kQueueLimit = 32;
 constexpr absl::Duration kQuitGrace = absl::Seconds(5);
 
 std::string NewInstance() {
@@ -41,6 +44,7 @@ Agent::Agent(EventLoop& loop, CoordinatorClient& client, const AttemptHost& host
 Agent::~Agent() {
   loop_.Cancel(sync_timer_);
   loop_.Cancel(leave_timer_);
+  loop_.Cancel(prepare_timer_);
 }
 
 void Agent::Start() {
@@ -53,7 +57,7 @@ void Agent::Refresh() { ScheduleSync(kGather); }
 void Agent::Leave() {
   if (std::exchange(leaving_, true)) return;
   spdlog::info("Received SIGTERM or SIGINT: stopping {} attempts", attempts_.size());
-  for (auto& [token, attempt] : attempts_) attempt->Stop(kQuitGrace);
+  for (auto& [token, attempt] : attempts_) Stop(*attempt, kQuitGrace);
   ExitIfQuiet();
   ScheduleSync(absl::ZeroDuration());
 }
@@ -96,6 +100,7 @@ v1::SynchronizeRequest Agent::Request() const {
   request.set_generation(sync_said_goodbye_ ? 0 : generation_);
   request.set_version(SCALELAB_VERSION);
   request.set_leaving(leaving_);
+  request.set_queue_limit(kQueueLimit);
   *request.mutable_info() = host_.provenance.node();
   for (const auto& [token, attempt] : attempts_) {
     if (!attempt->abandoned()) *request.add_attempts() = attempt->Status();
@@ -111,6 +116,10 @@ void Agent::OnSynchronized(uint64_t number, absl::StatusOr<v1::SynchronizeRespon
   if (std::exchange(failures_, 0) > 0) {
     spdlog::info("The coordinator answers again");
     host_.follower.Retry();
+    if (Planted(Bug::kStopLostAfterReconnect)) {
+      generation_ = response->generation();
+      return ScheduleSync(kIdlePause);
+    }
   }
   const bool goodbye = sync_said_goodbye_;
   const bool news = response->generation() != generation_;
@@ -148,6 +157,40 @@ void Agent::Apply(const v1::SynchronizeResponse& response) {
     local.push_back({token, attempt->phase() == Attempt::Phase::kEnded, attempt->stopping()});
   }
   for (const Action& action : Decide(local, response, leaving_)) Do(action);
+  BeginNext();
+}
+
+void Agent::Begin(Attempt& attempt) {
+  attempt.Begin();
+  if (attempt.phase() == Attempt::Phase::kEnded) ScheduleSync(absl::ZeroDuration());
+}
+
+void Agent::Stop(Attempt& attempt, absl::Duration grace) {
+  attempt.Stop(grace);
+  if (!attempt.begun()) Begin(attempt);  // ends at once, without starting anything
+}
+
+// Begins the attempts whose turn it is.
+void Agent::BeginNext() {
+  while (!turns_.empty()) {
+    const bool busy = std::any_of(attempts_.begin(), attempts_.end(),
+                                  [](const auto& entry) { return entry.second->busy(); });
+    if (busy) return PrepareNext();
+    const auto next = attempts_.find(turns_.front());
+    turns_.pop_front();
+    if (next != attempts_.end() && !next->second->begun() && !next->second->abandoned()) Begin(*next->second);
+  }
+}
+
+// Prepares the attempt that begins next, while another one runs.
+void Agent::PrepareNext() {
+  if (prepare_timer_ != 0) return;
+  prepare_timer_ = loop_.After(absl::ZeroDuration(), [this] {
+    prepare_timer_ = 0;
+    const auto next = turns_.empty() ? attempts_.end() : attempts_.find(turns_.front());
+    if (next != attempts_.end() && !next->second->begun() && !next->second->stopping())
+      next->second->Prepare();
+  });
 }
 
 void Agent::Do(const Action& action) {
@@ -155,14 +198,17 @@ void Agent::Do(const Action& action) {
     case Action::Kind::kBegin: {
       auto attempt = std::make_unique<Attempt>(host_, *action.desired,
                                                [this, token = action.token] { OnChanged(token); });
-      Attempt* begun = attempt.get();
+      Attempt& added = *attempt;
       attempts_[action.token] = std::move(attempt);
-      begun->Begin();
-      if (begun->phase() == Attempt::Phase::kEnded) ScheduleSync(absl::ZeroDuration());
+      if (action.desired->in_turn() && !action.desired->stop()) {
+        turns_.push_back(action.token);
+      } else {
+        Begin(added);
+      }
       break;
     }
     case Action::Kind::kStop:
-      attempts_.at(action.token)->Stop(action.grace);
+      Stop(*attempts_.at(action.token), action.grace);
       break;
     case Action::Kind::kForget:
       attempts_.erase(action.token);
@@ -183,8 +229,10 @@ void Agent::OnChanged(const std::string& token) {
     loop_.Post([gone = std::shared_ptr<Attempt>(std::move(it->second))] {});
     attempts_.erase(it);
   }
+  if (!quitting_) BeginNext();
   if (quitting_ || leaving_) ExitIfQuiet();
-  ScheduleSync(ended ? absl::ZeroDuration() : kGather);
+  // While other attempts wait for their turn, the node has work without an answer.
+  ScheduleSync(ended && turns_.empty() ? absl::ZeroDuration() : kGather);
 }
 
 bool Agent::AllEnded() const {

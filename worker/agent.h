@@ -1,11 +1,15 @@
 // The worker's reconciliation loop: reports the node's state to the coordinator, receives the desired state,
 // and acts on the difference.
 //
+// The coordinator may assign attempts ahead: the agent begins each of them as soon as no process of the attempts before
+// it is left, without a call in between.
+//
 // All methods and callbacks run on the event loop's thread. One Synchronize call is always in flight or
 // scheduled. The coordinator answers it when the desired state changes; the agent cancels it and sends a new
 // one when the node's state changes.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -57,6 +61,10 @@ class Agent {
   void OnSilence(const absl::Status& status);
   void Apply(const v1::SynchronizeResponse& response);
   void Do(const Action& action);
+  void Begin(Attempt& attempt);
+  void Stop(Attempt& attempt, absl::Duration grace);
+  void BeginNext();
+  void PrepareNext();
   void OnChanged(const std::string& token);
   bool AllEnded() const;
   bool AnyRunning() const;  // some attempt may have processes
@@ -71,6 +79,7 @@ class Agent {
   std::function<void(Exit)> exited_;
 
   std::map<std::string, std::unique_ptr<Attempt>> attempts_;  // by token
+  std::deque<std::string> turns_;  // tokens of attempts that begin one after another, in this order
   int64_t generation_ = 0;
   bool terminate_ = false;
   bool leaving_ = false;
@@ -81,7 +90,7 @@ class Agent {
   bool sync_in_flight_ = false;
   bool sync_said_goodbye_ = false;  // the call in flight reports: leaving, and all attempts have ended
   absl::Duration sync_sent_;        // SteadyNow
-  EventLoop::TimerId sync_timer_ = 0, leave_timer_ = 0;
+  EventLoop::TimerId sync_timer_ = 0, leave_timer_ = 0, prepare_timer_ = 0;
   absl::Duration sync_due_;    // SteadyNow
   absl::Duration idle_since_;  // SteadyNow of the last answer, or later if an attempt was running
   int failures_ = 0;

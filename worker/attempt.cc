@@ -9,11 +9,14 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "events/software.h"
 #include "google/protobuf/util/json_util.h"
+#include "planted/bug.h"
 #include "proto/utf8.h"
 #include "spdlog/spdlog.h"
 #include "worker/exit_cause.h"
 #include "worker/node_info.h"
+#include "worker/process/steady_time.h"
 #include "worker/worker_state.h"
 
 namespace scalelab::worker {
@@ -47,10 +50,14 @@ Attempt::Attempt(const AttemptHost& host, Desired desired, std::function<void()>
       output_limit_(host.loop, host.output_limit),
       ranks_here_(host.loop, Tag(desired_)) {}
 
-Attempt::~Attempt() { host_.loop.Cancel(settle_timer_); }
+Attempt::~Attempt() {
+  host_.loop.Cancel(settle_timer_);
+  host_.loop.Cancel(drain_timer_);
+}
 
 void Attempt::Begin() {
-  stopping_ = desired_.stop();
+  begun_ = true;
+  stopping_ = stopping_ || desired_.stop();
   const auto& nodes = desired_.nodes();
   const auto own = std::find(nodes.begin(), nodes.end(), host_.node);
   if (own == nodes.end() && nodes.size() > 1) {
@@ -63,17 +70,14 @@ void Attempt::Begin() {
   const int place = own == nodes.end() ? 0 : static_cast<int>(own - nodes.begin());
   launches_ = place == 0;
   const RankRange ranks = RanksOn(desired_, place);
-  const bool launched_before = launches_ && access(Path("launch.json").c_str(), F_OK) == 0;
+  const bool launched_before = LaunchedBefore();
   if (stopping_ && launches_ && !launched_before) {  // nothing was started
     phase_ = Phase::kEnded;
     return;
   }
-  std::error_code error;
-  if (!stopping_) std::filesystem::create_directories(desired_.directory(), error);
-  if (error) {
-    return Fail(v1::Attempt::STORAGE_ERROR, 126,
-                absl::StrCat("Cannot create directory '", desired_.directory(), "': ", error.message(),
-                             "; check the coordinator's --runs and the permissions there."));
+  if (!stopping_ && !launched_before) {
+    Prepare();
+    if (!prepared_->ok()) return Fail(unprepared_, 126, std::string(prepared_->message()));
   }
   host_.follower.Follow(token(), desired_.directory(), ranks.first, ranks.count,
                         launches_ && !launched_before);
@@ -98,47 +102,58 @@ void Attempt::Begin() {
     return EndRanksHere(GraceOf(desired_));
   }
 
-  LaunchPlan plan;
-  if (absl::Status status = Prepare(&plan); !status.ok()) {
-    return Fail(v1::Attempt::LAUNCH_ERROR, 126, std::string(status.message()));
-  }
-  if (absl::Status status = WriteLaunch(plan); !status.ok()) {
+  if (absl::Status status = WriteLaunch(); !status.ok()) {
     return Fail(v1::Attempt::STORAGE_ERROR, 126, std::string(status.message()));
   }
-  launcher_ = plan.launcher;
+  launcher_ = plan_.launcher;
+  started_at_ = SteadyNow();
   job_ = host_.processes.Start(
-      {plan.tag, std::move(plan.commands), GraceOf(desired_)},
+      {plan_.tag, std::move(plan_.commands), GraceOf(desired_)},
       [this](absl::StatusOr<int> pid) { OnStarted(std::move(pid)); },
       [this](const JobResult& result) { OnEnded(result); });
 }
 
-absl::Status Attempt::Prepare(LaunchPlan* plan) {
+// Returns whether an earlier worker of this node has launched the attempt. The file may also come from another node.
+bool Attempt::LaunchedBefore() const { return launches_ && access(Path("launch.json").c_str(), F_OK) == 0; }
+
+void Attempt::Prepare() {
+  if (prepared_ || LaunchedBefore()) return;
+  std::error_code error;
+  std::filesystem::create_directories(desired_.directory(), error);
+  unprepared_ = v1::Attempt::STORAGE_ERROR;
+  if (error) {
+    prepared_ = absl::UnavailableError(
+        absl::StrCat("Cannot create directory '", desired_.directory(), "': ", error.message(),
+                     "; check the coordinator's --runs and the permissions there."));
+    return;
+  }
+  if (!launches_) {
+    prepared_ = absl::OkStatus();
+    return;
+  }
+  prepared_ = MakePlan();
+  if (!prepared_->ok()) {
+    unprepared_ = v1::Attempt::LAUNCH_ERROR;
+    return;
+  }
+  prepared_ = WriteRecords();
+}
+
+absl::Status Attempt::MakePlan() {
   absl::StatusOr<const Framework*> framework = FrameworkOf(host_.frameworks, desired_.spec().engine());
   if (!framework.ok()) return framework.status();
   absl::StatusOr<RankProgram> program = (*framework)->ProgramOf(desired_);
   if (!program.ok()) return program.status();
   absl::StatusOr<LaunchPlan> planned = PlanLaunch(desired_, *program, host_.launch);
   if (!planned.ok()) return planned.status();
-  *plan = *std::move(planned);
+  plan_ = *std::move(planned);
   return absl::OkStatus();
 }
 
-// Writes spec.json, launch.json and provenance.json. The existence of launch.json also marks the
-// attempt as launched.
-absl::Status Attempt::WriteLaunch(const LaunchPlan& plan) {
+// Writes spec.json, hosts and provenance.json.
+absl::Status Attempt::WriteRecords() {
   const std::string spec = SpecJson(desired_.spec());
-  ordered_json launch;
-  launch["attempt"] = token();
-  launch["node"] = host_.node;
-  launch["time"] = Time(absl::Now());
-  launch["commands"] = ordered_json::array();
-  for (const Command& command : plan.commands) {
-    launch["commands"].push_back(
-        {{"argv", command.argv}, {"environment", RedactedEnvironment(command.environment)}});
-  }
-  const std::string launch_text = launch.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-  for (const auto& [name, text] :
-       {std::pair("spec.json", &spec), {"hosts", &plan.hosts}, {"launch.json", &launch_text}}) {
+  for (const auto& [name, text] : {std::pair("spec.json", &spec), {"hosts", &plan_.hosts}}) {
     if (text->empty()) continue;
     if (!WriteFileWhole(Path(name), *text)) {
       return absl::ErrnoToStatus(errno, absl::StrCat("Cannot write '", Path(name), "'"));
@@ -157,6 +172,22 @@ absl::Status Attempt::WriteLaunch(const LaunchPlan& plan) {
   return absl::OkStatus();
 }
 
+// Writes launch.json. Its existence also marks the attempt as launched.
+absl::Status Attempt::WriteLaunch() {
+  ordered_json launch;
+  launch["attempt"] = token();
+  launch["node"] = host_.node;
+  launch["time"] = Time(absl::Now());
+  launch["commands"] = ordered_json::array();
+  for (const Command& command : plan_.commands) {
+    launch["commands"].push_back(
+        {{"argv", command.argv}, {"environment", RedactedEnvironment(command.environment)}});
+  }
+  const std::string text = launch.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  if (WriteFileWhole(Path("launch.json"), text)) return absl::OkStatus();
+  return absl::ErrnoToStatus(errno, absl::StrCat("Cannot write '", Path("launch.json"), "'"));
+}
+
 void Attempt::OnStarted(absl::StatusOr<int> pid) {
   if (!pid.ok()) {
     job_ = 0;
@@ -170,6 +201,7 @@ void Attempt::OnStarted(absl::StatusOr<int> pid) {
 
 void Attempt::OnEnded(const JobResult& result) {
   job_ = 0;
+  run_time_ = SteadyNow() - started_at_;
   const bool by_signal = result.exit_status > 128;
   if (launcher_ != "srun" || !by_signal || stopping_ || abandoned_) return Conclude(result);
   settle_timer_ = host_.loop.After(kSettle, [this, result] {
@@ -196,12 +228,14 @@ void Attempt::Conclude(const JobResult& result) {
 void Attempt::EndRanksHere(absl::Duration grace) {
   const auto gone = [this] {
     ending_ranks_ = false;
-    if (abandoned_) {
-      End();
-    } else {
+    if (abandoned_) return End();
+    phase_ = Phase::kDraining;
+    // Later, so that the next attempt begins first.
+    drain_timer_ = host_.loop.After(absl::ZeroDuration(), [this] {
+      drain_timer_ = 0;
       if (launches_) WriteExit();
       Drain();
-    }
+    });
   };
   if (host_.launch.launcher != Launcher::kSrun) return gone();
   ending_ranks_ = true;
@@ -212,10 +246,10 @@ void Attempt::EndRanksHere(absl::Duration grace) {
 }
 
 void Attempt::Drain() {
-  phase_ = Phase::kDraining;
   output_limit_.Finish();
   if (launches_ && desired_.has_environment())
     software_ = SoftwareOf(desired_.environment(), Path("events-0.jsonl"));
+  if (Planted(Bug::kEndBeforeEvents)) return End();
   host_.follower.Finish(token(), [this] {
     AddProblem(host_.follower.Problem(token()));
     End();
@@ -234,6 +268,10 @@ void Attempt::AddProblem(const std::string& problem) {
 
 void Attempt::End() {
   phase_ = Phase::kEnded;
+  if (drain_timer_ != 0) {
+    host_.loop.Cancel(std::exchange(drain_timer_, 0));
+    if (launches_) WriteExit();
+  }
   output_limit_.Finish();
   if (std::exchange(followed_, false)) host_.follower.Forget(token());
 }
@@ -290,6 +328,7 @@ v1::SynchronizeRequest::AttemptStatus Attempt::Status() const {
       status.set_exit_status(exit_status_);
       status.set_cause(cause_);
       status.set_message(ValidUtf8(message_));
+      status.set_run_seconds(absl::ToDoubleSeconds(run_time_));
       status.mutable_software()->insert(software_.begin(), software_.end());
       break;
   }

@@ -9,12 +9,15 @@
 // beginning: they only follow the event files of their ranks, and the coordinator ends the attempt there
 // with a stop.
 //
+// An attempt that waits for its turn is kPreparing and has not begun.
+//
 // All methods and callbacks run on the event loop's thread.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/time/time.h"
@@ -51,9 +54,12 @@ class Attempt {
   Attempt(const AttemptHost& host, Desired desired, std::function<void()> changed);
   ~Attempt();
 
-  // Prepares and launches the attempt. If the desired state is already a stop, nothing is started; what an earlier
-  // worker or another node has started is ended, and its events are delivered. If launch.json shows that an earlier worker launched it, the attempt is not launched
-  // again: it sends the events that were written and ends as WORKER_LOST.
+  // Makes the directory and the files that an attempt needs before its launch. Begin does this otherwise.
+  void Prepare();
+  // Prepares and launches the attempt. To be called once. If the desired state is already a stop, nothing is started;
+  // what an earlier worker or another node has started is ended, and its events are delivered. If launch.json shows that
+  // an earlier worker launched it, the attempt is not launched again: it sends the events that were written and ends as
+  // WORKER_LOST.
   void Begin();
   // Sends SIGTERM now and SIGKILL after `grace`.
   void Stop(absl::Duration grace);
@@ -64,11 +70,16 @@ class Attempt {
   Phase phase() const { return phase_; }
   bool stopping() const { return stopping_; }
   bool abandoned() const { return abandoned_; }
+  bool begun() const { return begun_; }
+  // Returns whether its processes may be alive.
+  bool busy() const { return begun_ && (phase_ == Phase::kPreparing || phase_ == Phase::kRunning); }
   const std::string& token() const { return desired_.token(); }
 
  private:
-  absl::Status Prepare(LaunchPlan* plan);
-  absl::Status WriteLaunch(const LaunchPlan& plan);
+  bool LaunchedBefore() const;
+  absl::Status MakePlan();
+  absl::Status WriteRecords();
+  absl::Status WriteLaunch();
   void OnStarted(absl::StatusOr<int> pid);
   void OnEnded(const JobResult& result);
   void Conclude(const JobResult& result);
@@ -84,16 +95,22 @@ class Attempt {
   const Desired desired_;
   std::function<void()> changed_;
   Phase phase_ = Phase::kPreparing;
+  bool begun_ = false;
   bool stopping_ = false;
   bool abandoned_ = false;
   bool followed_ = false;
   bool launches_ = true;
   bool ending_ranks_ = false;
+  // What Prepare has made, or how it has failed; absent before.
+  std::optional<absl::Status> prepared_;
+  v1::Attempt::Cause unprepared_ = v1::Attempt::CAUSE_UNSPECIFIED;
+  LaunchPlan plan_;
   std::string launcher_;
   OutputLimit output_limit_;
   TaggedProcesses ranks_here_;  // under Slurm: all ranks on this node
-  EventLoop::TimerId settle_timer_ = 0;
-  uint64_t job_ = 0;  // 0: no job is running
+  EventLoop::TimerId settle_timer_ = 0, drain_timer_ = 0;
+  uint64_t job_ = 0;                      // 0: no job is running
+  absl::Duration started_at_, run_time_;  // SteadyNow; time until the last process was gone
   int exit_status_ = 0;
   v1::Attempt::Cause cause_ = v1::Attempt::CAUSE_UNSPECIFIED;
   std::string message_;

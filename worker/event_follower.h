@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "events/event_file.h"
+#include "events/event_line.h"
 #include "scalelab/v1/worker.pb.h"
 #include "worker/coordinator_client.h"
-#include "worker/event_file.h"
-#include "worker/event_line.h"
 #include "worker/process/event_loop.h"
 
 namespace scalelab::worker {
@@ -122,8 +122,9 @@ class EventFollower {
   std::map<std::string, Source> sources_;  // by token
   std::map<int, std::string> watches_;     // inotify watch -> token
   std::set<std::string> dirty_;            // tokens whose files have changed
-  EventLoop::TimerId tick_timer_ = 0, read_timer_ = 0, retry_timer_ = 0;
-  absl::Duration last_read_;     // SteadyNow
+  EventLoop::TimerId tick_timer_ = 0, read_timer_ = 0, retry_timer_ = 0, send_timer_ = 0;
+  absl::Duration last_read_, last_send_;  // SteadyNow
+  bool flush_later_ = false;     // the request that waits for send_timer_ is sent even if it is small
   std::vector<Sent> in_flight_;  // empty: no request is in flight
   int failures_ = 0;             // since the last answer
   std::vector<char> buffer_;

@@ -10,8 +10,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "files/regular_file.h"
 #include "proto/utf8.h"
-#include "worker/process/regular_file.h"
 
 namespace scalelab::worker {
 namespace {

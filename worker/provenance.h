@@ -25,12 +25,6 @@ bool WriteFileWhole(const std::string& path, const std::string& text);
 // Returns a framework's environment as JSON: its place and the versions of its packages.
 nlohmann::ordered_json EnvironmentJson(const v1::FrameworkEnvironment& environment);
 
-// Returns what a rank trained with. "framework" is taken from the start event in `event_file` ("pytorch
-// 1.13.1"); "environment" is the directory name of the virtual environment with all symlinks resolved, the
-// container and the modules. A part that is unknown is absent.
-std::map<std::string, std::string> SoftwareOf(const v1::FrameworkEnvironment& environment,
-                                              const std::string& event_file);
-
 class Provenance {
  public:
   // Programs to hash. If `trainer` is not empty, AskTrainer runs it for its versions.

@@ -157,6 +157,9 @@ Section CurveTable(const GetCurveResponse& curve) {
   const bool differences = SomeTrainDifferently(curve);
   if (differences) section.columns.push_back({"training", In::kTables});
   if (differences) section.columns.push_back({"training_difference", In::kCsv});
+  section.columns.push_back({"at once", In::kWide, true});
+  section.columns.push_back({"concurrent_attempts", In::kCsv});
+  section.columns.push_back({"most_concurrent_attempts", In::kCsv});
   section.columns.push_back({"failed", In::kCsv});
   section.columns.push_back({"batch", In::kWide, true});
   section.columns.push_back({"batch/rank", In::kWide, true});
@@ -193,6 +196,10 @@ Section CurveTable(const GetCurveResponse& curve) {
           row.emplace_back(differs ? "differs" : "", Tone::kBad);
           row.emplace_back(point.training_difference().message());
         }
+        const bool measured = point.concurrent_attempts() > 0;
+        row.emplace_back(measured ? absl::StrFormat("%.1f", point.concurrent_attempts()) : "-");
+        row.emplace_back(measured ? Exact(point.concurrent_attempts()) : "");
+        row.emplace_back(measured ? absl::StrCat(point.most_concurrent_attempts()) : "");
         row.emplace_back(absl::StrCat(point.failed()));
         row.emplace_back(absl::StrCat(point.global_batch()));
         row.emplace_back(absl::StrCat(point.batch_per_rank()));

@@ -1,5 +1,6 @@
 // `scalelab study plan FILE`: shows what a submission would run. The server computes the plan
 // and submits nothing.
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -82,6 +83,14 @@ Section Allocations(const PlanStudyResponse& plan) {
   return section;
 }
 
+// Returns for example "2 at the same time".
+std::string AllocationsText(const PlanStudyResponse& plan, const scalelab::v1::StudySpec& spec) {
+  const int at_once = std::min(plan.allocations_size(), ConcurrentAllocations(spec));
+  if (plan.allocations_size() == at_once)
+    return at_once == 1 ? "1" : absl::StrCat(at_once, " at the same time");
+  return absl::StrCat(plan.allocations_size(), ", ", at_once, " at the same time");
+}
+
 absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
   const auto checked = CheckStudyFile(options.file);
   if (!checked.ok()) return AsInvalidInput(checked.status());
@@ -98,6 +107,10 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
       {"repeats", absl::StrCat(checked->study.spec.repeats())},
       {"runs", RunsText(plan->runs(), plan->baseline_runs())},
       {"excluded cells", plan->excluded() > 0 ? absl::StrCat(plan->excluded()) : ""},
+      {"allocations", AllocationsText(*plan, checked->study.spec)},
+      {"node-hours, largest allocations",
+       plan->node_hours_largest() > 0 ? Short(plan->node_hours_largest()) : ""},
+      {"node-hours, own sizes", plan->node_hours_own() > 0 ? Short(plan->node_hours_own()) : ""},
       {"GPU-hours at most", plan->gpu_hours() > 0 ? Short(plan->gpu_hours()) : ""}};
   for (const std::string& why : plan->unusable()) facts.emplace_back("left out", why);
   answer.sections.push_back(Facts(std::move(facts)));

@@ -49,6 +49,9 @@ Section Details(const Study& study) {
   facts.emplace_back("seed", absl::StrCat(spec.seed()));
   facts.emplace_back("measures", spec.measure().communication() ? "communication" : "");
   facts.emplace_back("partition", spec.resources().partition());
+  const int allocations = spec.limits().concurrent_allocations();
+  facts.emplace_back("allocations",
+                     allocations > 0 ? absl::StrCat("at most ", allocations, " at the same time") : "");
   return Facts(std::move(facts));
 }
 

@@ -153,8 +153,8 @@ std::string LastPart(absl::string_view name) {
 // Returns the number of bytes if the text starts with a character that changes the direction of what follows it
 // (Unicode Standard Annex #9, section 2), otherwise 0. With these a name could show text in another order.
 static size_t DirectionControl(absl::string_view text) {
-  for (const absl::string_view control :
-       {"\u061c", "\u200e", "\u200f", "\u202a", "\u202b", "\u202c", "\u202d", "\u202e", "\u2066", "\u2067", "\u2068", "\u2069"}) {
+  for (const absl::string_view control : {"\u061c", "\u200e", "\u200f", "\u202a", "\u202b", "\u202c",
+                                          "\u202d", "\u202e", "\u2066", "\u2067", "\u2068", "\u2069"}) {
     if (absl::StartsWith(text, control)) return control.size();
   }
   return 0;

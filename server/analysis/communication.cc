@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "catalog/engines.h"
-#include "google/protobuf/util/json_util.h"
 #include "scalelab/v1/run.pb.h"
 #include "study/communication.h"
 
@@ -87,22 +86,20 @@ std::optional<v1::Estimate> HiddenShare(const std::vector<Sample>& common, const
 
 }  // namespace
 
-std::vector<Comparison> FindComparisons(const std::vector<db::CellRow>& cells) {
-  google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;  // fields that a newer version may have written
+std::vector<Comparison> FindComparisons(const std::vector<db::CellRow>& cells, const CellList& parameters) {
   std::vector<Comparison> comparisons(cells.size());
-  std::vector<v1::RunSpec> specs(cells.size());
   std::unordered_map<std::string, size_t> others;
   for (size_t i = 0; i < cells.size(); ++i) {
-    (void)google::protobuf::util::JsonStringToMessage(cells[i].spec, &specs[i], options);
-    comparisons[i].baseline = specs[i].communication_baseline();
-    const std::string& engine = specs[i].engine();
-    if (!cells[i].excluded && IsBaselineEngine(engine)) others.emplace(ComparisonKey(specs[i], engine), i);
+    const v1::RunSpec spec = parameters.SpecWithoutCommand(i);
+    comparisons[i].baseline = spec.communication_baseline();
+    if (!cells[i].excluded && IsBaselineEngine(spec.engine()))
+      others.emplace(ComparisonKey(spec, spec.engine()), i);
   }
   for (size_t i = 0; i < cells.size(); ++i) {
-    if (cells[i].excluded || specs[i].ranks() < 2 || !OverlapsCommunication(specs[i].engine())) continue;
+    const v1::RunSpec spec = parameters.SpecWithoutCommand(i);
+    if (cells[i].excluded || spec.ranks() < 2 || !OverlapsCommunication(spec.engine())) continue;
     const auto find = [&](absl::string_view engine) {
-      const auto it = others.find(ComparisonKey(specs[i], engine));
+      const auto it = others.find(ComparisonKey(spec, engine));
       return it == others.end() ? std::nullopt : std::optional(it->second);
     };
     comparisons[i].measured = true;

@@ -16,6 +16,7 @@
 #include "db/records.h"
 #include "scalelab/v1/result.pb.h"
 #include "server/analysis/bootstrap.h"
+#include "study/cell_list.h"
 
 namespace scalelab::server {
 
@@ -26,8 +27,8 @@ struct Comparison {
   std::optional<size_t> unsynchronised, serial;  // indices of cells, if any
 };
 
-// Returns one Comparison for each cell. Parses all their specifications, which dominates the cost.
-std::vector<Comparison> FindComparisons(const std::vector<db::CellRow>& cells);
+// Returns one Comparison for each cell. `parameters[i]` belongs to `cells[i]`.
+std::vector<Comparison> FindComparisons(const std::vector<db::CellRow>& cells, const CellList& parameters);
 
 // Seconds per step of the runs of one cell, or why there are none.
 struct Steps {

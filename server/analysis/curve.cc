@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "catalog/engines.h"
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
@@ -32,9 +33,12 @@ struct Point {
   int succeeded = 0, failed = 0, out_of_memory = 0, pending = 0, cancelled = 0;
   Sample throughput;
   std::vector<double> epoch_seconds, comm_share, peak_memory, accuracy, train_loss, time_to_accuracy;
+  std::vector<double> concurrent;  // mean number of concurrent attempts of each repeat that succeeded
+  int most_concurrent = 0;
 };
 
 // Cells that differ only in ranks, sorted by ranks. Each fingerprint becomes a series of the response.
+// NOLINTNEXTLINE(bugprone-exception-escape): clang-tidy follows the destructor of json, which may allocate memory.
 struct Group {
   json key;
   std::vector<size_t> cells;
@@ -42,19 +46,33 @@ struct Group {
   std::string majority;
 };
 
+// Returns null if the message cannot be converted.
+json ToJson(const google::protobuf::Message& message) {
+  std::string text;
+  if (!google::protobuf::util::MessageToJsonString(message, &text).ok()) return nullptr;
+  return json::parse(text, nullptr, false);
+}
+
 class CurveMaker {
  public:
   CurveMaker(const scalelab::v1::StudySpec& spec, const std::vector<db::CellRow>& cells,
-             const std::vector<db::CurveRow>& rows, const CurveOptions& options,
-             const std::map<int64_t, scalelab::v1::TrainingDifference>& differences)
-      : spec_(spec), cells_(cells), rows_(rows), options_(options), differences_(differences) {}
+             const CellList& parameters, const std::vector<db::CurveRow>& rows, const CurveOptions& options,
+             const std::map<int64_t, scalelab::v1::TrainingDifference>& differences,
+             const std::vector<Concurrency>& concurrency)
+      : spec_(spec),
+        cells_(cells),
+        parameters_(parameters),
+        rows_(rows),
+        options_(options),
+        differences_(differences),
+        concurrency_(concurrency) {}
 
   scalelab::v1::GetCurveResponse Make() {
     scalelab::v1::GetCurveResponse response;
     response.set_display_name(spec_.study());
     response.set_scaling(Strong() ? "strong" : "weak");
     comparisons_.resize(cells_.size());
-    if (spec_.measure().communication()) comparisons_ = FindComparisons(cells_);
+    if (spec_.measure().communication()) comparisons_ = FindComparisons(cells_, parameters_);
     GroupCells();
     AssignRows();
     bootstrap_.emplace(blocks_, options_.resamples, options_.confidence);
@@ -83,9 +101,11 @@ class CurveMaker {
 
   const scalelab::v1::StudySpec& spec_;
   const std::vector<db::CellRow>& cells_;
+  const CellList& parameters_;
   const std::vector<db::CurveRow>& rows_;
   const CurveOptions options_;
   const std::map<int64_t, scalelab::v1::TrainingDifference>& differences_;  // by cell id
+  const std::vector<Concurrency>& concurrency_;                             // by row; may be empty
   std::vector<Group> groups_;
   std::vector<size_t> group_of_;                      // by cell; unused for communication baselines
   std::vector<Comparison> comparisons_;               // by cell
@@ -103,12 +123,17 @@ void CurveMaker::GroupCells() {
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return cells_[a].position < cells_[b].position; });
   std::map<std::string, size_t> known;
+  const CellValues& values = parameters_.values();
+  std::vector<json> shown(static_cast<size_t>(values.size()) + 1);  // by number of the value
   group_of_.resize(cells_.size());
   for (size_t i : order) {
     if (comparisons_[i].baseline) continue;
-    json key = json::parse(cells_[i].key, nullptr, false);
-    if (!key.is_object()) key = json::object();
-    key.erase("ranks");
+    json key = json::object();
+    for (const int number : parameters_.key(i)) {
+      if (values.name(number) == "ranks") continue;
+      if (shown[number].is_null()) shown[number] = ToJson(values.value(number));
+      key[values.name(number)] = shown[number];
+    }
     const auto [it, added] = known.try_emplace(key.dump(), groups_.size());
     if (added) groups_.emplace_back().key = std::move(key);
     groups_[it->second].cells.push_back(i);
@@ -153,9 +178,7 @@ void CurveMaker::AssignRows() {
 }
 
 void CurveMaker::ReadBaseline() {
-  std::string text;
-  if (!google::protobuf::util::MessageToJsonString(spec_.baseline(), &text).ok()) return;
-  baseline_ = json::parse(text, nullptr, false);
+  baseline_ = ToJson(spec_.baseline());
   if (!baseline_.is_object()) baseline_ = json::object();
   if (const auto it = baseline_.find("ranks"); it != baseline_.end()) {
     if (it->is_number()) baseline_ranks_ = static_cast<int>(it->get<double>());
@@ -188,6 +211,11 @@ std::vector<Point> CurveMaker::Collect(const Group& group, const std::string& fi
           if (row->accuracy) point.accuracy.push_back(*row->accuracy);
           if (row->train_loss) point.train_loss.push_back(*row->train_loss);
           if (row->time_to_accuracy) point.time_to_accuracy.push_back(*row->time_to_accuracy);
+          if (!concurrency_.empty()) {
+            const Concurrency& concurrency = concurrency_[row - rows_.data()];
+            point.concurrent.push_back(concurrency.mean);
+            point.most_concurrent = std::max(point.most_concurrent, concurrency.most);
+          }
           break;
         // A run without results has no fingerprint; it is counted in the series of the majority.
         case db::RunState::kFailed:
@@ -309,6 +337,21 @@ Estimate Scaled(Estimate estimate, double factor) {
   return estimate;
 }
 
+void AddConcurrencyNote(const std::vector<Point>& points, CurveSeries& series) {
+  std::vector<double> concurrent;
+  int most = 0;
+  for (const Point& point : points) {
+    concurrent.insert(concurrent.end(), point.concurrent.begin(), point.concurrent.end());
+    most = std::max(most, point.most_concurrent);
+  }
+  if (most <= 1) return;
+  series.add_notes(
+      absl::StrFormat("up to %d runs of the service ran at the same time as these, on average %.1f, "
+                      "themselves included; runs that share "
+                      "a network or a disk disturb each other",
+                      most, Mean(concurrent)));
+}
+
 CurveSeries CurveMaker::MakeSeries(const Group& group, const std::string& fingerprint) {
   CurveSeries series;
   // Cannot fail: the key was made from a Struct.
@@ -357,6 +400,8 @@ CurveSeries CurveMaker::MakeSeries(const Group& group, const std::string& finger
     mean_of(point.accuracy, 1, &CurvePoint::mutable_accuracy);
     mean_of(point.train_loss, kNoLimit, &CurvePoint::mutable_train_loss, -kNoLimit);
     mean_of(point.time_to_accuracy, kNoLimit, &CurvePoint::mutable_time_to_accuracy);
+    if (!point.concurrent.empty()) out.set_concurrent_attempts(Mean(point.concurrent));
+    out.set_most_concurrent_attempts(point.most_concurrent);
     if (const size_t cell = point.cell - cells_.data(); comparisons_[cell].measured && point.succeeded > 0) {
       *out.mutable_communication() = MakeCommunicationCost(cell, fingerprint);
     }
@@ -376,6 +421,7 @@ CurveSeries CurveMaker::MakeSeries(const Group& group, const std::string& finger
         Scaled(out.speedup(), static_cast<double>(baseline->cell->ranks) /
                                   static_cast<double>(std::max(1, point.cell->ranks)));
   }
+  AddConcurrencyNote(points, series);
   if (single) series.add_notes("single repeats have no interval; ask for 5 repeats or more");
   if (Strong() && baseline.has_value()) AddFits(points, means, &*baseline, series);
   return series;
@@ -415,10 +461,11 @@ void CurveMaker::AddFits(const std::vector<Point>& points, const std::vector<std
 }  // namespace
 
 scalelab::v1::GetCurveResponse MakeCurve(
-    const scalelab::v1::StudySpec& spec, const std::vector<db::CellRow>& cells,
+    const scalelab::v1::StudySpec& spec, const std::vector<db::CellRow>& cells, const CellList& parameters,
     const std::vector<db::CurveRow>& rows, const CurveOptions& options,
-    const std::map<int64_t, scalelab::v1::TrainingDifference>& differences) {
-  return CurveMaker(spec, cells, rows, options, differences).Make();
+    const std::map<int64_t, scalelab::v1::TrainingDifference>& differences,
+    const std::vector<Concurrency>& concurrency) {
+  return CurveMaker(spec, cells, parameters, rows, options, differences, concurrency).Make();
 }
 
 }  // namespace scalelab::server

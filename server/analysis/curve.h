@@ -9,6 +9,8 @@
 #include "db/records.h"
 #include "scalelab/v1/result.pb.h"
 #include "scalelab/v1/study.pb.h"
+#include "server/analysis/concurrency.h"
+#include "study/cell_list.h"
 
 namespace scalelab::server {
 
@@ -17,19 +19,22 @@ struct CurveOptions {
   double confidence = 0.95;
 };
 
-// Computes the curve of one study. `spec` is its expanded specification. There is one series for each
-// combination of values of all axes but ranks, in file order. Runs whose hardware or software fingerprint
-// differs from that of most runs of the series form a separate series with a note.
+// Computes the curve of one study. `spec` is its expanded specification, and `parameters[i]` belongs to
+// `cells[i]`. There is one series for each combination of values of all axes but ranks, in file order. Runs
+// whose hardware or software fingerprint differs from that of most runs of the series form a separate series
+// with a note.
 //
 // Speedup and efficiency are ratios of means. Their intervals resample whole blocks (repeats) of the cell and
 // the baseline together. They therefore include the variance of the baseline, and common effects of a block
 // cancel (Efron and Tibshirani 1993, chapters 8 and 13; Kalibera and Jones, ISMM 2013). With few blocks a
 // percentile bootstrap is too narrow, and Student's t on the log scale is used instead, see bootstrap.h. The
 // interval of a mean is always Student's t. With fewer than two repeats there is no interval. `differences`
-// are the results of CompareTraining, by cell id.
+// are the results of CompareTraining, by cell id, and `concurrency` those of FindConcurrency, for each of the rows; if it is
+// empty, the curve has no concurrency.
 scalelab::v1::GetCurveResponse MakeCurve(
-    const scalelab::v1::StudySpec& spec, const std::vector<db::CellRow>& cells,
+    const scalelab::v1::StudySpec& spec, const std::vector<db::CellRow>& cells, const CellList& parameters,
     const std::vector<db::CurveRow>& rows, const CurveOptions& options = {},
-    const std::map<int64_t, scalelab::v1::TrainingDifference>& differences = {});
+    const std::map<int64_t, scalelab::v1::TrainingDifference>& differences = {},
+    const std::vector<Concurrency>& concurrency = {});
 
 }  // namespace scalelab::server

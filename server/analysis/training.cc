@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "catalog/engines.h"
-#include "google/protobuf/util/json_util.h"
 #include "scalelab/v1/run.pb.h"
 #include "server/analysis/statistics.h"
 #include "study/values.h"
@@ -25,17 +24,8 @@ constexpr double kSmallLoss = 0.2;
 // is enough, and a search of all would be slow.
 constexpr size_t kCandidates = 16;
 
-v1::RunSpec SpecOf(const db::CellRow& cell) {
-  google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;  // fields that a newer version may have written
-  v1::RunSpec spec;
-  if (!google::protobuf::util::JsonStringToMessage(cell.spec, &spec, options).ok()) spec.Clear();
-  return spec;
-}
-
 // Returns a string that is equal for cells that must train alike; empty for cells that are not compared.
-std::string RecipeOf(const db::CellRow& cell) {
-  v1::RunSpec spec = SpecOf(cell);
+std::string RecipeOf(v1::RunSpec spec) {
   if (spec.model().empty()) return "";
   for (const RunParameter& parameter : RunParameters()) {
     if (!parameter.recipe) ClearField(parameter, &spec);
@@ -75,7 +65,7 @@ constexpr Band kEpochs{0.15, 0.15, 0.15, 0}, kReducedEpochs{0.20, 0.20, 0.20, 0}
 // Returns whether the model has dropout, whose random units differ between frameworks.
 bool DropsOut(const db::CellRow& cell) {
   constexpr absl::string_view kModels[] = {"alexnet", "inception_v3", "mobilenet_v2", "vgg16"};
-  return std::ranges::find(kModels, SpecOf(cell).model()) != std::end(kModels);
+  return std::ranges::find(kModels, cell.model) != std::end(kModels);
 }
 
 Band BandOf(const db::CellRow& cell, bool of_epoch) {
@@ -152,7 +142,7 @@ TrainingDifference Describe(const db::CellRow& cell, const Reference& reference,
 
 }  // namespace
 
-std::vector<ComparedRun> RunsToCompare(const std::vector<db::CellRow>& cells,
+std::vector<ComparedRun> RunsToCompare(const std::vector<db::CellRow>& cells, const CellList& parameters,
                                        const std::vector<db::CurveRow>& rows) {
   std::vector<ComparedRun> runs;
   std::set<absl::string_view> engines;
@@ -164,7 +154,8 @@ std::vector<ComparedRun> RunsToCompare(const std::vector<db::CellRow>& cells,
   std::unordered_map<std::string, std::vector<size_t>> by_recipe;
   for (size_t i = 0; i < cells.size(); ++i) {
     if (!IsCompared(cells[i])) continue;
-    if (std::string recipe = RecipeOf(cells[i]); !recipe.empty()) by_recipe[std::move(recipe)].push_back(i);
+    if (std::string recipe = RecipeOf(parameters.SpecWithoutCommand(i)); !recipe.empty())
+      by_recipe[std::move(recipe)].push_back(i);
   }
   std::unordered_map<int64_t, std::pair<size_t, size_t>>
       rows_of;  // by cell; the rows of a cell are contiguous

@@ -32,6 +32,7 @@
 
 #include "db/records.h"
 #include "scalelab/v1/result.pb.h"
+#include "study/cell_list.h"
 
 namespace scalelab::server {
 
@@ -49,8 +50,8 @@ struct ComparedRun {
 
 // Returns the runs to compare: for each group of cells with the same recipe and at least two engines, the
 // runs of one repeat, so that they have the same seed. Empty and cheap for a study of one engine. Excludes
-// native/none, because its ranks differ by design.
-std::vector<ComparedRun> RunsToCompare(const std::vector<db::CellRow>& cells,
+// native/none, because its ranks differ by design. `parameters[i]` belongs to `cells[i]`.
+std::vector<ComparedRun> RunsToCompare(const std::vector<db::CellRow>& cells, const CellList& parameters,
                                        const std::vector<db::CurveRow>& rows);
 
 // Losses of a run, by step and by epoch from 0. Empty if the engine does not report them.

@@ -3,6 +3,7 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -85,11 +86,11 @@ void SetProgress(const db::RunRow& row, v1::Run* run) {
   if (row.finished != 0) SetTime(row.finished, run->mutable_finish_time());
 }
 
-v1::Run ToRun(const db::RunRow& row, const db::CellRow& cell) {
+v1::Run ToRun(const db::RunRow& row, Cell cell) {
   v1::Run run;
   run.set_name(RunName(row.study_id, row.id));
-  (void)FromJson(cell.key, run.mutable_key());
-  (void)FromJson(cell.spec, run.mutable_spec());
+  *run.mutable_key() = std::move(cell.key);
+  *run.mutable_spec() = std::move(cell.spec);
   run.mutable_spec()->set_seed(run.spec().seed() + row.repeat);
   run.set_repeat(row.repeat);
   run.set_position(row.position);

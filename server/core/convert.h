@@ -32,7 +32,7 @@ absl::Status FromJson(const std::string& json, google::protobuf::Message* messag
 v1::Study ToStudy(const db::StudyRow& row, const std::vector<int64_t>& counts, bool with_spec);
 // Sets the fields that change during a run: state, cause, message and times.
 void SetProgress(const db::RunRow& row, v1::Run* run);
-v1::Run ToRun(const db::RunRow& row, const db::CellRow& cell);
+v1::Run ToRun(const db::RunRow& row, Cell cell);
 // `streams` are those of the attempt, by rank; the malformed lines come from them.
 v1::Attempt ToAttempt(const db::AttemptRow& row, int64_t study_id, const std::string& allocation_token,
                       const std::vector<db::StreamRow>& streams);

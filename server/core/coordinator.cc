@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "planted/bug.h"
 #include "proto/status.h"
 #include "server/core/reload.h"
 #include "spdlog/spdlog.h"
@@ -16,11 +17,15 @@ namespace {
 constexpr size_t kPointsPerCommit = 20'000;
 constexpr absl::Duration kTick = absl::Seconds(1);
 constexpr absl::Duration kWatchPeriod = absl::Milliseconds(200);
-// A round that starts this much later than planned means that the process was suspended.
-constexpr absl::Duration kSuspended = absl::Seconds(5);
-// A larger difference between the two clocks' progress means that the wall clock was set, or that the machine
-// was suspended. NTP corrects smaller errors gradually.
-constexpr absl::Duration kClockJump = absl::Seconds(1);
+
+// Returns the status code for clients when the database has failed with `status`. An operator has to free space, or to
+// restore a database that was deleted, replaced or damaged: a client must not wait for that. Other errors may be
+// temporary, and clients retry.
+absl::StatusCode CodeForClients(const absl::Status& status) {
+  const bool needs_repair =
+      absl::IsResourceExhausted(status) || absl::IsFailedPrecondition(status) || absl::IsDataLoss(status);
+  return needs_repair ? status.code() : absl::StatusCode::kUnavailable;
+}
 
 absl::Status AllocationOver() {
   return absl::UnauthenticatedError("the allocation is over; the worker should exit");
@@ -36,6 +41,7 @@ Coordinator::~Coordinator() { Stop(); }
 absl::Status Coordinator::Load() {
   now_ = options_.clock->Wall();
   steady_ = options_.clock->Steady();
+  next_tick_ = next_poll_ = round_end_ = steady_;
   absl::StatusOr<State> state = LoadState(store_, absl::ToUnixMicros(now_));
   if (!state.ok()) return state.status();
   state_ = *std::move(state);
@@ -43,6 +49,7 @@ absl::Status Coordinator::Load() {
   options.runs_dir = options_.runs_dir;
   options.worker_timeout = absl::ToInt64Microseconds(options_.worker_timeout);
   options.max_pending_allocations = options_.max_pending_allocations;
+  options.read_events = options_.events != nullptr;
   options.new_token = options_.new_token;
   options.environment_of = options_.environment_of;
   lifecycle_ = std::make_unique<Lifecycle>(std::move(options), state_);
@@ -106,8 +113,9 @@ void Coordinator::Post(Task task) {
   if (task.refuse) task.refuse(Stopping());
 }
 
-void Coordinator::PostEvent(absl::AnyInvocable<void(db::Micros, Effects&)> decide) {
+void Coordinator::PostEvent(absl::AnyInvocable<void(db::Micros, Effects&)> decide, size_t weight) {
   Task task;
+  task.weight = weight;
   task.decide = [decide = std::move(decide)](db::Micros now, Effects& fx) mutable -> Reply {
     decide(now, fx);
     return [](absl::Status) {};
@@ -176,10 +184,7 @@ void Coordinator::ResumeStudy(int64_t study_id, DoneStatus done) {
 
 void Coordinator::Report(std::string allocation_token, std::vector<ParsedBatch> batches,
                          Done<std::vector<v1::ReportEventsResponse::Stream>> done) {
-  size_t points = 1;
-  for (const ParsedBatch& batch : batches) {
-    for (const db::PointColumn& column : batch.append.columns) points += column.value.size();
-  }
+  const size_t points = 1 + PointsOf(batches);
   PostRequest<absl::StatusOr<std::vector<v1::ReportEventsResponse::Stream>>>(
       [this, token = std::move(allocation_token), batches = std::move(batches)](
           db::Micros, Effects& fx) mutable { return lifecycle_->Ingest(token, std::move(batches), fx); },
@@ -243,7 +248,8 @@ void Coordinator::Read(absl::AnyInvocable<void(const State*)> read) {
 absl::Duration Coordinator::NextStep() const {
   if (!unread_.empty()) return reload_at_;
   absl::Duration next = absl::InfiniteDuration();
-  if (!state_.allocations.empty() || state_.waiting.size() > 0) next = next_tick_;
+  if (!state_.allocations.empty() || !state_.recovering.empty() || state_.waiting.size() > 0)
+    next = next_tick_;
   if (!state_.allocations.empty() && !polling_) next = std::min(next, next_poll_);
   if (!held_.empty()) next = std::min(next, held_.front().until);
   for (const OpenWatch& watch : watches_) {
@@ -295,25 +301,13 @@ void Coordinator::AnswerAllAsStopping() {
   for (auto& viewer : std::exchange(viewers_, {})) viewer(Stopping());
 }
 
-void Coordinator::ObserveClocks() {
-  const absl::Duration planned = NextStep();
-  const absl::Time wall = options_.clock->Wall();
-  const absl::Duration steady = options_.clock->Steady();
-  absl::Duration gap = absl::ZeroDuration();
-  // The process was stopped, or a commit took long: workers could not report meanwhile.
-  if (steady - planned > kSuspended && planned != -absl::InfiniteDuration()) gap += steady - planned;
-  const absl::Duration jump = (wall - now_) - (steady - steady_);
-  const bool jumped = absl::AbsDuration(jump) > kClockJump;
-  if (jumped) gap += jump;
-  if (gap != absl::ZeroDuration()) {
-    lifecycle_->MoveTimeouts(absl::ToInt64Microseconds(gap), jumped ? absl::ToInt64Microseconds(jump) : 0);
-  }
-  now_ = wall;
-  steady_ = steady;
-}
-
 void Coordinator::Step() {
   ObserveClocks();
+  Decide();
+  round_end_ = options_.clock->Steady();
+}
+
+void Coordinator::Decide() {
   std::vector<Task> tasks = TakeTasks();
   if (!ReloadChanged()) return RefuseAll(std::move(tasks));
   tasks.insert(tasks.begin(), std::make_move_iterator(late_events_.begin()),
@@ -330,19 +324,24 @@ void Coordinator::Step() {
   } else {
     lifecycle_->Plan(micros, fx);
   }
+  if (Planted(Bug::kAnswerBeforeCommit)) {
+    for (Reply& reply : std::exchange(replies, {})) reply(absl::OkStatus());
+  }
   absl::Status durable = fx.batch.empty() ? absl::OkStatus() : store_.Commit(fx.batch);
   if (!durable.ok()) {
     spdlog::error("commit of {} requests failed, none of them changed anything: {}", tasks.size(),
                   durable.ToString());
-    // A full disk has to be repaired by an operator; other errors may be temporary, and clients retry.
-    const bool full = absl::IsResourceExhausted(durable);
     durable = MakeError(
-        full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable, "NOT_DURABLE",
+        CodeForClients(durable), "NOT_DURABLE",
         absl::StrCat("the database could not store the change, nothing was changed: ", durable.message()));
-    unread_.merge(StudiesOf(fx, state_));
+    if (!Planted(Bug::kFailedCommitNotReloaded)) unread_.merge(StudiesOf(fx, state_));
     for (const JobRequest& request : fx.submit) {
       const auto it = state_.allocation_by_token.find(request.token);
       if (it != state_.allocation_by_token.end()) state_.allocation(it->second)->submitting = false;
+    }
+    for (const EventRequest& request : fx.read) {
+      const auto it = state_.attempt_by_token.find(request.token);
+      if (it != state_.attempt_by_token.end()) state_.attempt(it->second)->recovery->number = 0;
     }
     state_.commit_failed = micros;
     fx = Effects();
@@ -371,6 +370,7 @@ bool Coordinator::ReloadChanged() {
   const absl::Status status = ReloadStudies(store_, unread_, absl::ToUnixMicros(now_), state_);
   if (!status.ok()) {
     spdlog::critical("the database cannot be read, every request is refused: {}", status.ToString());
+    unreadable_ = status;
     reload_at_ = steady_ + kTick;
     return false;
   }
@@ -381,8 +381,9 @@ bool Coordinator::ReloadChanged() {
 
 // Refuses requests while the state in memory is not that of the database. Answers of the scheduler wait.
 void Coordinator::RefuseAll(std::vector<Task> tasks) {
-  const absl::Status status = MakeError(absl::StatusCode::kUnavailable, "DATABASE_UNREADABLE",
-                                        "the database cannot be read; the log of scalelabd has the reason");
+  const absl::Status status =
+      MakeError(CodeForClients(unreadable_), "DATABASE_UNREADABLE",
+                absl::StrCat("the database cannot be read, nothing was changed: ", unreadable_.message()));
   for (Task& task : tasks) {
     if (task.refuse) {
       task.refuse(status);

@@ -3,6 +3,7 @@
 // not depend on how long a sync takes.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -23,6 +24,7 @@
 #include "absl/synchronization/mutex.h"
 #include "db/store.h"
 #include "server/core/clock.h"
+#include "server/core/event_reader.h"
 #include "server/core/lifecycle.h"
 #include "server/core/state.h"
 #include "server/scheduler/scheduler.h"
@@ -37,6 +39,8 @@ struct CoordinatorOptions {
   absl::Duration poll_interval = absl::Seconds(15);
   absl::Duration min_poll_interval = absl::Milliseconds(50);
   int max_pending_allocations = 4;
+  // Reads the event files of attempts whose workers are gone; null: they are not read. Must outlive the coordinator.
+  EventReader* events = nullptr;
   const Clock* clock = &Clock::System();
   std::function<std::string(const std::string& allocation_token)> secret_for;
   std::function<std::string()> new_token;
@@ -45,9 +49,9 @@ struct CoordinatorOptions {
 };
 
 // All methods may be called from any thread. Callbacks run on the core thread, after the commit: they
-// must not block, and they must not read the store. RESOURCE_EXHAUSTED (the disk is full) and
-// UNAVAILABLE (any other reason, or the coordinator is stopping) mean that the request could not be made
-// durable and changed nothing.
+// must not block, and they must not read the store. RESOURCE_EXHAUSTED (the disk is full), FAILED_PRECONDITION (the
+// database was deleted or replaced, or cannot be written), DATA_LOSS (it is damaged) and UNAVAILABLE (any other reason,
+// or the coordinator is stopping) mean that the request could not be made durable and changed nothing.
 class Coordinator {
  public:
   template <typename T>
@@ -100,6 +104,11 @@ class Coordinator {
   void View(Done<ClusterView> done);
   // Requests a poll of the scheduler, because the state of a job may have changed.
   void PollSoon();
+  // Records that the service takes calls of workers now. The service calls it once a second. When it stops doing so,
+  // workers are not silent: their timeouts do not run. Until the first call, they run.
+  void NoteServing();
+  // Returns whether the last call of NoteServing is recent, or there was none.
+  bool TakesCalls() const;
 
  private:
   using Reply = absl::AnyInvocable<void(absl::Status)>;
@@ -130,7 +139,7 @@ class Coordinator {
   static absl::Status Stopping();
   void Post(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
   // Posts a task for an event that needs no answer; a stopping coordinator drops it.
-  void PostEvent(absl::AnyInvocable<void(db::Micros now, Effects& fx)> decide);
+  void PostEvent(absl::AnyInvocable<void(db::Micros now, Effects& fx)> decide, size_t weight = 1);
   // Posts a task whose result `done` gets after the commit; `done` gets the error instead when nothing was
   // committed. T is absl::Status or an absl::StatusOr.
   template <typename T>
@@ -139,16 +148,21 @@ class Coordinator {
 
   absl::Status Load();
   void RunCore();
+  // One round: takes tasks, decides, commits, acts and answers.
+  void Decide();
   // Waits for tasks, for the time of the next step or for a request to poll. Returns false when the coordinator
   // is stopping and has no task left.
   bool WaitForTasks() ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<Task> TakeTasks() ABSL_LOCKS_EXCLUDED(mutex_);
   void AnswerAllAsStopping();
-  // Moves the timeouts if this process, its machine or the wall clock has jumped since the last round.
+  // Moves the timeouts by the time in which this process did not serve, and by jumps of the wall clock.
   void ObserveClocks();
+  // Returns the time since the last round in which the service took no calls.
+  absl::Duration TakeUnserved(absl::Duration now);
   bool ReloadChanged();
   void RefuseAll(std::vector<Task> tasks);
   void Act(Effects& fx);
+  void ReadEvents(EventRequest request);
   void Poll();
   void RecordSchedulerAnswer(const absl::Status& answer, db::Micros now);
   void Answer(std::list<Held>::iterator held);
@@ -171,6 +185,11 @@ class Coordinator {
   // Of the current round. Decisions use the wall clock, because rows and the scheduler do; waits use the steady clock.
   absl::Time now_ = absl::InfinitePast();
   absl::Duration steady_ = -absl::InfiniteDuration();
+  absl::Duration round_end_ = -absl::InfiniteDuration();  // of the last round
+  absl::Duration late_ =
+      absl::ZeroDuration();  // sum of the delays of rounds; the timeouts have not been moved by it yet
+  absl::Duration unserved_ = absl::ZeroDuration();  // the same for time in which the service took no calls
+  absl::Duration counted_until_ = -absl::InfiniteDuration();  // until when unserved time is in unserved_
   absl::Duration next_tick_ = -absl::InfiniteDuration();
   absl::Duration next_poll_ = -absl::InfiniteDuration();
   absl::Duration earliest_poll_ = -absl::InfiniteDuration();  // polls keep a minimum distance
@@ -179,10 +198,14 @@ class Coordinator {
   // the scheduler that came meanwhile.
   std::set<int64_t> unread_;
   absl::Duration reload_at_ = -absl::InfiniteDuration();  // when to try again
+  absl::Status unreadable_;                               // why the last try failed
   std::vector<Task> late_events_;
   absl::StatusOr<ClusterView> view_ = ClusterView();
   absl::Duration view_at_ = -absl::InfiniteDuration();  // when view_ was answered
   std::vector<Done<ClusterView>> viewers_;  // wait for the query in flight; empty when there is none
+
+  // When NoteServing was called, in nanoseconds of the steady clock; 0: never.
+  std::atomic<int64_t> serving_at_ = 0;
 
   // The mailbox of the core thread. The timeouts of absl::CondVar follow the wall clock, those of
   // std::condition_variable the steady clock.

@@ -1,5 +1,5 @@
-// The coordinator's calls of the scheduler. A separate thread makes them one at a time, as a call may take
-// seconds; the answers come back as tasks of the core thread.
+// The coordinator's calls of the scheduler and of the reader of event files. A separate thread makes the former one at
+// a time, as a call may take seconds; the reader has its own threads. The answers come back as tasks of the core thread.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -39,6 +39,8 @@ void Coordinator::Act(Effects& fx) {
       PollSoon();
     });
   }
+  for (EventRequest& request : fx.read) ReadEvents(std::move(request));
+  for (const std::string& warning : fx.warnings) spdlog::warn("{}", warning);
   bool poll = steady_ >= next_poll_;
   {
     std::lock_guard lock(mutex_);
@@ -47,6 +49,19 @@ void Coordinator::Act(Effects& fx) {
     if (poll || state_.allocations.empty()) poll_wanted_ = false;
   }
   if (poll) Poll();
+}
+
+void Coordinator::ReadEvents(EventRequest request) {
+  const std::string token = request.token;
+  const int64_t number = request.number;
+  options_.events->Read(std::move(request), [this, token, number](absl::StatusOr<EventPart> part) {
+    const size_t weight = 1 + (part.ok() ? PointsOf(part->batches) : 0);
+    PostEvent(
+        [this, token, number, part = std::move(part)](db::Micros now, Effects& fx) mutable {
+          lifecycle_->EventsRead(token, number, std::move(part), now, fx);
+        },
+        weight);
+  });
 }
 
 void Coordinator::Poll() {

@@ -1,10 +1,12 @@
 #include "server/core/explain.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "server/core/blocks.h"
 #include "server/core/convert.h"
 #include "server/core/lifecycle.h"
 
@@ -52,7 +54,9 @@ class Chain {
                    StudyName(study_.row.id))};
     }
     const LiveAllocation* allocation = Allocation();
-    if (allocation != nullptr) {
+    if (allocation != nullptr && ServesOtherBlock(*allocation)) {
+      AddOtherBlocks();
+    } else if (allocation != nullptr) {
       AddAllocation(*allocation);
     } else if (state_.waiting.Contains(study_.row.id)) {
       AddQueue();
@@ -67,16 +71,49 @@ class Chain {
  private:
   std::string Name(int64_t run_id) const { return RunName(study_.row.id, run_id); }
 
-  // Returns the allocation that may serve the run, or null if there is none. If several may, returns the one
-  // whose state is the most advanced.
+  // Returns the allocation that may serve the run, or null if there is none. If several may, prefers those that serve
+  // nothing else, then the one whose state is the most advanced.
   const LiveAllocation* Allocation() const {
+    if (Grouped()) {
+      const LiveAllocation* holder = HolderOf(state_, study_, PartOf(study_, run_.position));
+      if (holder != nullptr && Serves(*holder)) return holder;
+    }
+    const bool more = state_.waiting.Contains(study_.row.id) || state_.delayed.contains(study_.row.id);
     const LiveAllocation* best = nullptr;
+    bool best_busy = false;
     for (const int64_t id : study_.allocations) {
       const LiveAllocation* other = state_.allocation(id);
-      if (!Serves(*other) || (other->row.run_id != 0 && other->row.run_id != run_.id)) continue;
-      if (best == nullptr || other->row.state > best->row.state) best = other;
+      if (!Serves(*other) || !MayServe(*other)) continue;
+      const bool busy = Parallel() && IsBusy(study_, *other);
+      if (busy && more) continue;  // the run is served by an allocation to come
+      const bool better = best == nullptr || (best_busy && !busy) ||
+                          (best_busy == busy && other->row.state > best->row.state);
+      if (!better) continue;
+      best = other;
+      best_busy = busy;
     }
     return best;
+  }
+
+  bool Grouped() const { return study_.spec.allocation() != v1::StudySpec::PER_RUN; }
+  bool Parallel() const { return Grouped() && ConcurrentAllocations(study_.spec) > 1; }
+
+  bool ServesOtherBlock(const LiveAllocation& allocation) const {
+    return Parallel() && IsBusy(study_, allocation) && allocation.part != PartOf(study_, run_.position);
+  }
+
+  void AddOtherBlocks() {
+    const int allocations = CountHolding(state_, study_);
+    reasons_.push_back(Make(Reason::STUDY_CAP,
+                            allocations == 1 ? "the allocation of its study serves another block"
+                                             : absl::StrCat("each of the ", allocations,
+                                                            " allocations of its study serves another block"),
+                            StudyName(study_.row.id)));
+  }
+
+  bool MayServe(const LiveAllocation& allocation) const {
+    if (!Grouped()) return allocation.row.run_id == run_.id;
+    return ShapeIndexOf(study_, allocation) == PartOf(study_, run_.position).shape;
   }
 
   void AddAllocation(const LiveAllocation& allocation) {
@@ -184,9 +221,8 @@ class Chain {
         ending = allocation;
       }
     }
-    const int cap = study_.spec.limits().concurrent_allocations();
     if (serving > 0) {
-      const bool capped = cap > 0 && serving >= static_cast<size_t>(cap);
+      const bool capped = serving >= static_cast<size_t>(ConcurrentAllocations(study_.spec));
       reasons_.push_back(Make(Reason::STUDY_CAP,
                               absl::StrCat("its study has ", Count(serving, "allocation"),
                                            capped ? ", as many as its limits.concurrent_allocations allows"
@@ -206,24 +242,28 @@ class Chain {
     if (allocation != nullptr && allocation->row.run_id == run_.id)
       return;  // the allocation is for this run only
     std::string message, subject;
-    const LiveAttempt* attempt = allocation == nullptr ? nullptr : state_.attempt(allocation->attempt_id);
+    const bool elsewhere = allocation != nullptr && ServesOtherBlock(*allocation);
+    const LiveAttempt* attempt =
+        allocation == nullptr || elsewhere ? nullptr : state_.attempt(allocation->attempt_id);
     if (attempt != nullptr) {
       subject = Name(attempt->row.run_id);
-      message = absl::StrCat("runs/", attempt->row.run_id, " has the allocation of its study now");
+      message = absl::StrCat("runs/", attempt->row.run_id, " has the allocation of its ",
+                             Parallel() ? "block" : "study", " now");
     }
+    const bool in_block = Parallel() && allocation != nullptr && !elsewhere && allocation->part.has_value();
     std::set<int64_t> served;  // runs with a separate allocation
     for (const int64_t id : study_.allocations) served.insert(state_.allocation(id)->row.run_id);
     size_t ahead = 0;
     for (const int position : study_.queued) {
       if (position >= run_.position) break;
       const int64_t id = study_.runs[position].id;
-      if (served.contains(id)) continue;
+      if (served.contains(id) || (in_block && PartOf(study_, position) != *allocation->part)) continue;
       if (subject.empty()) subject = Name(id);
       ++ahead;
     }
     if (ahead > 0) {
-      absl::StrAppend(&message, message.empty() ? "" : ", and ", Count(ahead, "queued run"), " of its study ",
-                      ahead == 1 ? "goes" : "go", " first");
+      absl::StrAppend(&message, message.empty() ? "" : ", and ", Count(ahead, "queued run"),
+                      in_block ? " of its block " : " of its study ", ahead == 1 ? "goes" : "go", " first");
     }
     if (!message.empty()) reasons_.push_back(Make(Reason::STUDY_ORDER, std::move(message), subject));
   }
@@ -248,8 +288,12 @@ Reason Running(const State& state, const LiveStudy& study, const db::RunRow& run
   const std::string name = RunName(study.row.id, run.id);
   for (const int64_t id : study.allocations) {
     const LiveAllocation& allocation = *state.allocation(id);
-    const LiveAttempt* attempt = state.attempt(allocation.attempt_id);
-    if (attempt == nullptr || attempt->row.run_id != run.id) continue;
+    const std::vector<LiveAttempt*> attempts = state.attempts_of(allocation);
+    const auto found = std::find_if(attempts.begin(), attempts.end(), [&](const LiveAttempt* a) {
+      return !a->recovery && a->row.run_id == run.id;
+    });
+    if (found == attempts.end()) continue;
+    const LiveAttempt* attempt = *found;
     if (attempt->row.state == db::AttemptState::kStopping) {
       return Make(Reason::STOPPING, "it is being stopped", name, attempt->stopping_since);
     }
@@ -263,6 +307,14 @@ Reason Running(const State& state, const LiveStudy& study, const db::RunRow& run
                 absl::StrCat("attempt ", attempt->row.number, runs ? " runs on " : " is being started on ",
                              attempt->row.nodes),
                 name, runs ? attempt->row.started : attempt->row.assigned);
+  }
+  for (const int64_t id : state.recovering) {
+    const LiveAttempt& attempt = *state.attempt(id);
+    if (attempt.row.run_id != run.id) continue;
+    return Make(Reason::STOPPING,
+                absl::StrCat("the workers of attempt ", attempt.row.number, " are gone",
+                             Because(attempt.row.message), "; the rest of its event files is being read"),
+                name, attempt.recovery->since);
   }
   return Make(Reason::RUNNING, "it runs", name, run.started);
 }

@@ -25,6 +25,14 @@ std::optional<int64_t> TotalSteps(const std::string& details) {
 
 }  // namespace
 
+size_t PointsOf(const std::vector<ParsedBatch>& batches) {
+  size_t points = 0;
+  for (const ParsedBatch& batch : batches) {
+    for (const db::PointColumn& column : batch.append.columns) points += column.value.size();
+  }
+  return points;
+}
+
 absl::StatusOr<ParsedBatch> ParseBatch(const v1::EventBatch& batch) {
   if (batch.begin_position() < 0 || batch.end_position() < batch.begin_position() || batch.begin_line() < 0 ||
       batch.end_line() < batch.begin_line() || batch.end_line() >= kMaxLine) {

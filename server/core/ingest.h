@@ -23,6 +23,9 @@ struct ParsedBatch {
   std::optional<double> last_loss;
 };
 
+// Returns the number of points in the batches.
+size_t PointsOf(const std::vector<ParsedBatch>& batches);
+
 // Returns INVALID_ARGUMENT if the parts of the batch contradict each other, such as columns of unequal length
 // or an end position before the begin position.
 absl::StatusOr<ParsedBatch> ParseBatch(const v1::EventBatch& batch);

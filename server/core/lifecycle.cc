@@ -1,17 +1,21 @@
 #include "server/core/lifecycle.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "planted/bug.h"
 #include "proto/status.h"
+#include "server/core/blocks.h"
 
 namespace scalelab::server {
 
 namespace {
 
 constexpr size_t kRememberedRequests = 10'000;
+constexpr db::Micros kEndOfTime = std::numeric_limits<db::Micros>::max();
 
 }  // namespace
 
@@ -23,7 +27,7 @@ absl::Status RequestIdReused(const std::string& request_id, int64_t study_id) {
 
 absl::StatusOr<int64_t> Lifecycle::Submit(NewStudy study, db::Micros now, Effects& fx) {
   db::StudyRow& row = study.state->row;
-  if (!row.request_id.empty()) {
+  if (!row.request_id.empty() && !Planted(Bug::kRequestIdIgnored)) {
     const auto key = std::pair(row.owner, row.request_id);
     const size_t content = std::hash<std::string>()(row.spec);
     const auto [it, fresh] = state_.requests.emplace(key, std::pair(state_.last_study_id + 1, content));
@@ -41,18 +45,24 @@ absl::StatusOr<int64_t> Lifecycle::Submit(NewStudy study, db::Micros now, Effect
   row.created = now;
   row.runs = static_cast<int64_t>(study.state->runs.size());
   fx.batch.studies.push_back(row);
-  for (size_t i = 0; i < study.cells.size(); ++i) {
-    db::CellRow& cell = study.cells[i];
+  for (db::CellValueRow& value : study.cell_values) {
+    value.study_id = row.id;
+    fx.batch.cell_values.push_back(std::move(value));
+  }
+  const int64_t first_cell_id = state_.last_cell_id + 1;
+  fx.batch.cells.reserve(fx.batch.cells.size() + study.cells.size());
+  for (db::CellRow& cell : study.cells) {
     cell.id = ++state_.last_cell_id;
     cell.study_id = row.id;
-    if (i < study.state->cells.size()) study.state->cells[i].id = cell.id;
     fx.batch.cells.push_back(std::move(cell));
   }
+  study.cells = {};
+  fx.batch.runs.reserve(fx.batch.runs.size() + study.state->runs.size());
   for (size_t p = 0; p < study.state->runs.size(); ++p) {
     db::RunRow& run = study.state->runs[p];
     run.id = ++state_.last_run_id;
     run.study_id = row.id;
-    run.cell_id = study.state->cells[study.state->cell_of[p]].id;
+    run.cell_id = first_cell_id + study.state->cell_of[p];
     run.position = static_cast<int>(p);
     study.state->queued.insert(study.state->queued.end(), run.position);
     fx.batch.runs.push_back(run);
@@ -75,11 +85,13 @@ absl::Status Lifecycle::CancelStudy(int64_t study_id, db::Micros now, Effects& f
   const std::vector<int64_t> allocations(study->allocations.begin(), study->allocations.end());
   for (const int64_t id : allocations) {
     LiveAllocation& allocation = *state_.allocation(id);
-    if (LiveAttempt* attempt = state_.attempt(allocation.attempt_id)) {
-      StopAttempt(*attempt, now, fx);
-    } else {
-      Release(allocation, "the study was cancelled", now, fx);
-    }
+    const std::vector<LiveAttempt*> attempts = state_.attempts_of(allocation);
+    for (LiveAttempt* attempt : attempts) StopAttempt(*attempt, now, fx);
+    if (attempts.empty()) Release(allocation, "the study was cancelled", now, fx);
+  }
+  for (const int64_t id : state_.recovering) {
+    if (LiveAttempt& attempt = *state_.attempt(id); attempt.study_id == study_id)
+      StopAttempt(attempt, now, fx);
   }
   UpdateStudy(*study, now, fx);
   return absl::OkStatus();
@@ -101,8 +113,13 @@ absl::Status Lifecycle::CancelRun(int64_t study_id, int64_t run_id, db::Micros n
     return absl::OkStatus();
   }
   for (const int64_t id : study->allocations) {
-    LiveAttempt* attempt = state_.attempt(state_.allocation(id)->attempt_id);
-    if (attempt != nullptr && attempt->position == run->position) StopAttempt(*attempt, now, fx);
+    for (LiveAttempt* attempt : state_.attempts_of(*state_.allocation(id))) {
+      if (attempt->position == run->position) StopAttempt(*attempt, now, fx);
+    }
+  }
+  for (const int64_t id : state_.recovering) {
+    if (LiveAttempt& attempt = *state_.attempt(id); attempt.row.run_id == run_id)
+      StopAttempt(attempt, now, fx);
   }
   return absl::OkStatus();
 }
@@ -127,6 +144,7 @@ void Lifecycle::Tick(db::Micros now, Effects& fx) {
     CancelIfSilent(*allocation, now, fx);
     Charge(*allocation, now);
     LiveAttempt* attempt = state_.attempt(allocation->attempt_id);
+    if (attempt != nullptr && attempt->recovery) attempt = nullptr;  // nothing of it is left to stop
     if (attempt != nullptr && attempt->row.state == db::AttemptState::kStopping && !allocation->cancel_sent &&
         now - attempt->stopping_since > options_.stop_timeout) {
       EndJob(*allocation, now, fx);
@@ -137,6 +155,8 @@ void Lifecycle::Tick(db::Micros now, Effects& fx) {
       Conclude(*allocation, *attempt, now, fx);
     }
   }
+  EndSlowRecoveries(now, fx);
+  ReadEvents(now, fx);
   for (const auto& [id, study] : state_.studies) {
     if (study->spec.limits().gpu_hours() > 0) EnforceGpuLimit(*study, now, fx);
   }
@@ -165,6 +185,10 @@ void Lifecycle::CancelIfSilent(LiveAllocation& allocation, db::Micros now, Effec
     }
     fx.batch.allocations.push_back(row);
     EndJob(allocation, now, fx);
+    if (LiveAttempt* attempt = state_.attempt(allocation.attempt_id);
+        attempt != nullptr && Planted(Bug::kSilentRunRepeated)) {
+      EndAttempt(*attempt, db::AttemptState::kFailed, db::Cause::kWorkerLost, row.reason, now, fx);
+    }
     return;
   }
 }
@@ -177,19 +201,34 @@ bool Lifecycle::HasRecentReport(const LiveAllocation& allocation, db::Micros now
   });
 }
 
-void Lifecycle::MoveTimeouts(db::Micros gap, db::Micros of_wall_clock) {
+void Lifecycle::MoveWorkerTimeouts(db::Micros gap) {
   for (const auto& [id, allocation] : state_.allocations) {
-    for (db::Micros* time :
-         {&allocation->listening_since, &allocation->retry_at, &allocation->cancel_again_at}) {
-      if (*time != 0) *time += gap;
-    }
-    if (allocation->charged_until != 0) allocation->charged_until += of_wall_clock;
+    if (allocation->listening_since != 0) allocation->listening_since += gap;
     for (auto& [node, worker] : allocation->workers) worker.last_seen += gap;
   }
   for (const auto& [id, attempt] : state_.attempts) {
-    if (attempt->held_since != 0) attempt->held_since += gap;
     if (attempt->stopping_since != 0) attempt->stopping_since += gap;
   }
+}
+
+void Lifecycle::MoveTimeouts(db::Micros gap, db::Micros of_wall_clock) {
+  MoveWorkerTimeouts(gap);
+  const auto move = [gap](std::initializer_list<db::Micros*> times) {
+    for (db::Micros* time : times) {
+      if (*time != 0) *time += gap;
+    }
+  };
+  for (const auto& [id, allocation] : state_.allocations) {
+    move({&allocation->retry_at, &allocation->cancel_again_at});
+    if (allocation->charged_until != 0) allocation->charged_until += of_wall_clock;
+  }
+  for (const auto& [id, attempt] : state_.attempts) {
+    move({&attempt->held_since});
+    if (!attempt->recovery) continue;
+    Recovery& recovery = *attempt->recovery;
+    move({&recovery.since, &recovery.began, &recovery.retry_at, &recovery.failing});
+  }
+  move({&state_.last_read_answered});
   for (const auto& [id, study] : state_.studies) {
     for (auto& [run, failed] : study->failed_allocations) {
       if (failed.retry_at != 0) failed.retry_at += gap;
@@ -242,46 +281,48 @@ void Lifecycle::UpdateQueue(db::Micros now) {
 }
 
 void Lifecycle::UpdateWaiting(LiveStudy& study, db::Micros now) {
-  size_t serving = 0;
-  for (const int64_t id : study.allocations) serving += Serves(*state_.allocation(id)) ? 1 : 0;
-  const bool per_run = study.spec.allocation() == v1::StudySpec::PER_RUN;
-  size_t wanted = study.queued.size();
-  if (!per_run) {
-    const bool running = study.counts[static_cast<int>(db::RunState::kRunning)] > 0;
-    wanted = study.queued.empty() && !running ? 0 : 1;
-  } else {
-    wanted += static_cast<size_t>(study.counts[static_cast<int>(db::RunState::kRunning)]);
-  }
-  const int cap = study.spec.limits().concurrent_allocations();
-  if (cap > 0) wanted = std::min(wanted, static_cast<size_t>(cap));
-  const bool needed = !study.queued.empty() && serving < wanted && !study.row.cancel_requested &&
-                      study.row.pause_reason.empty();
-  const bool now_possible = needed && NextAllocation(study, now).has_value();
+  const bool may = !study.queued.empty() && !study.row.cancel_requested && study.row.pause_reason.empty();
+  const bool now_possible = may && NextAllocation(study, now).has_value();
+  const bool later = may && !now_possible && !study.failed_allocations.empty() &&
+                     NextAllocation(study, kEndOfTime).has_value();
   if (now_possible) {
     state_.waiting.Add(study.row.id, study.row.priority, study.row.owner, study.spec.resources().partition());
   } else {
     state_.waiting.Remove(study.row.id);
   }
-  if (needed && !now_possible) {
+  if (later) {
     state_.delayed.insert(study.row.id);
   } else {
     state_.delayed.erase(study.row.id);
   }
 }
 
-std::optional<int64_t> Lifecycle::NextAllocation(const LiveStudy& study, db::Micros now) const {
+std::optional<NewAllocation> Lifecycle::NextAllocation(const LiveStudy& study, db::Micros now) const {
+  const int most = ConcurrentAllocations(study.spec);
+  if (static_cast<int64_t>(study.allocations.size()) >= most && CountHolding(state_, study) >= most &&
+      !Planted(Bug::kTwoAllocations))
+    return std::nullopt;
   const auto may_start = [&](int64_t run_id) {
     const auto failed = study.failed_allocations.find(run_id);
     return failed == study.failed_allocations.end() || failed->second.retry_at <= now;
   };
   if (study.spec.allocation() != v1::StudySpec::PER_RUN) {
-    return may_start(0) ? std::optional<int64_t>(0) : std::nullopt;
+    if (!may_start(0)) return std::nullopt;
+    const std::optional<int> shape = NextShape(state_, study);
+    if (!shape) return std::nullopt;
+    return NewAllocation{0, study.shapes[*shape]};
   }
+  const auto serving = std::count_if(study.allocations.begin(), study.allocations.end(),
+                                     [&](int64_t id) { return Serves(*state_.allocation(id)); });
+  const int64_t running = study.counts[static_cast<int>(db::RunState::kRunning)];
+  if (serving >= static_cast<int64_t>(study.queued.size()) + running) return std::nullopt;
   std::set<int64_t> served;
   for (const int64_t id : study.allocations) served.insert(state_.allocation(id)->row.run_id);
   for (const int position : study.queued) {
     const int64_t run_id = study.runs[position].id;
-    if (!served.contains(run_id) && may_start(run_id)) return run_id;
+    if (served.contains(run_id) || !may_start(run_id)) continue;
+    return NewAllocation{run_id,
+                         ShapeOf(study.cells.NeedsOf(study.cell_of[position]), study.spec.resources())};
   }
   return std::nullopt;
 }

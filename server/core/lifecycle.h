@@ -6,7 +6,8 @@
 //   allocation: INTENDED -> PENDING -> RUNNING -> RELEASING -> ENDED
 //
 // A run has at most one attempt that is not final. An attempt whose worker is silent ends only when the
-// scheduler reports the end of its allocation: until then its processes may be alive.
+// scheduler reports the end of its allocation: until then its processes may be alive. Then the rest of its event files is
+// read, and decides whether it has succeeded.
 #pragma once
 
 #include <functional>
@@ -45,6 +46,14 @@ struct LifecycleOptions {
   int max_storage_errors = 3;
   // A study is paused when its first runs, as many as this, have all failed with the same cause.
   int same_failures = 5;
+  // Read the rest of the event files of an attempt whose workers are gone before it ends.
+  bool read_events = false;
+  // Limits of that: of attempts that are read at the same time, of the time without an answer, and of the time and the
+  // bytes for one attempt. An attempt that exceeds a limit ends without the rest.
+  int max_reads = 8;
+  db::Micros read_timeout = 60'000'000;
+  db::Micros recovery_timeout = 600'000'000;
+  int64_t recovery_bytes = int64_t{4} << 30;
   std::function<std::string()> new_token;  // returns a new UUID at each call
   // Returns the framework environment of an engine, or nothing for an engine without one. If the function is
   // not set, no engine has one. Never blocks.
@@ -54,6 +63,7 @@ struct LifecycleOptions {
 // A study ready to be stored: checked and expanded outside the core thread. Ids are not set yet.
 struct NewStudy {
   std::unique_ptr<LiveStudy> state;
+  std::vector<db::CellValueRow> cell_values;
   std::vector<db::CellRow> cells;  // one for each of state->cells, then the excluded ones
 };
 
@@ -64,12 +74,19 @@ db::Micros EndMargin(const LiveAllocation& allocation);
 // run of its cell so far, or of the study if the cell has none, plus a tenth.
 bool FitsInto(const LiveAllocation& allocation, const LiveStudy& study, int position, db::Micros now);
 
+// An allocation to make.
+struct NewAllocation {
+  int64_t run_id = 0;  // with AllocationMode PER_RUN: its run; 0 for a group
+  AllocationShape shape;
+};
+
 // Returns ALREADY_EXISTS, the error for a request id that belongs to a study with a different specification.
 absl::Status RequestIdReused(const std::string& request_id, int64_t study_id);
 
-// Implemented in five files: users' requests, timeouts and bookkeeping in lifecycle.cc, reports of
-// workers in lifecycle_workers.cc, start and end of attempts in lifecycle_attempts.cc, the scheduler's
-// jobs in lifecycle_jobs.cc, limits of failures and of use in lifecycle_retries.cc.
+// Implemented in six files: users' requests, timeouts and bookkeeping in lifecycle.cc, reports of
+// workers in lifecycle_workers.cc, start and end of attempts in lifecycle_attempts.cc, the end of attempts without
+// workers in lifecycle_recovery.cc, the scheduler's jobs in lifecycle_jobs.cc, limits of failures and of use in
+// lifecycle_retries.cc.
 class Lifecycle {
  public:
   Lifecycle(LifecycleOptions options, State& state) : options_(std::move(options)), state_(state) {}
@@ -98,9 +115,13 @@ class Lifecycle {
   v1::SynchronizeResponse Desired(const LiveAllocation& allocation, int node_index) const;
 
   // Takes parts of event files from a worker of an allocation. Returns one outcome for each part, in order: FENCED
-  // for an attempt that is over or belongs to another allocation.
+  // for an attempt that is over, that belongs to another allocation or whose event files the coordinator reads.
   std::vector<v1::ReportEventsResponse::Stream> Ingest(const std::string& allocation_token,
                                                        std::vector<ParsedBatch> batches, Effects& fx);
+
+  // Takes the answer to the request `number` of Effects::read for the attempt with this token.
+  void EventsRead(const std::string& token, int64_t number, absl::StatusOr<EventPart> part, db::Micros now,
+                  Effects& fx);
 
   // Records the scheduler's answer to a submit.
   void JobSubmitted(const std::string& token, const absl::StatusOr<std::string>& external_id, db::Micros now,
@@ -117,6 +138,8 @@ class Lifecycle {
   // Moves all timeouts by `gap`: time in which the coordinator was suspended and workers could not report, or by
   // which the wall clock was set (negative: backwards), which is `of_wall_clock`. Allocations are charged for the former.
   void MoveTimeouts(db::Micros gap, db::Micros of_wall_clock = 0);
+  // Moves the timeouts of workers only: by time in which the coordinator took no calls, and worked otherwise.
+  void MoveWorkerTimeouts(db::Micros gap);
   // Returns the tokens of the jobs to poll.
   std::vector<std::string> JobsToPoll() const;
   // Returns whether a job is expected to start or end soon, so that polls should be frequent.
@@ -128,8 +151,9 @@ class Lifecycle {
   void SetRunState(LiveStudy& study, int position, db::RunState to, db::Micros now, Effects& fx);
   void UpdateStudy(LiveStudy& study, db::Micros now, Effects& fx);
   void UpdateWaiting(LiveStudy& study, db::Micros now);
-  // Returns the run that the study's next allocation is for (0: all its runs), or nothing if none may be made now.
-  std::optional<int64_t> NextAllocation(const LiveStudy& study, db::Micros now) const;
+  // Returns the study's next allocation, or nothing if it needs none, has as many as it may have, or must wait after
+  // earlier ones that failed.
+  std::optional<NewAllocation> NextAllocation(const LiveStudy& study, db::Micros now) const;
   void LeavePending(LiveAllocation& allocation);
   // Charges the owner and the study for the time that the allocation has been held since the last call.
   void Charge(LiveAllocation& allocation, db::Micros now);
@@ -140,12 +164,32 @@ class Lifecycle {
   void CountFailedAllocation(LiveStudy& study, int64_t run_id, db::Cause cause, const std::string& reason,
                              db::Micros now, Effects& fx);
   void Assign(LiveAllocation& allocation, db::Micros now, Effects& fx);
+  // Return the position of the run that the allocation serves next, or -1.
+  void AssignAhead(LiveAllocation& allocation, db::Micros now, Effects& fx);
+  int64_t AddAttempt(LiveAllocation& allocation, LiveStudy& study, int position, db::Micros now, Effects& fx);
+  void ServeNext(LiveAllocation& allocation, int64_t ended, db::Micros now);
   int Choose(const LiveStudy& study, const LiveAllocation& allocation, db::Micros now) const;
+  int ChooseOfGroup(const LiveStudy& study, const LiveAllocation& allocation, db::Micros now) const;
+  std::string WhyNoRun(const LiveStudy* study, const LiveAllocation& allocation) const;
+  // Returns whether another allocation of the group has served attempts: allocations that fail are not the study's fault.
+  bool OthersServe(const LiveStudy& study) const;
+  void ObserveReported(LiveAttempt& attempt, const v1::SynchronizeRequest& request);
   void ObserveAttempt(LiveAllocation& allocation, const WorkerState& worker,
                       const v1::SynchronizeRequest& request, db::Micros now, Effects& fx);
   void EndAttemptElsewhere(const LiveAllocation& allocation, const v1::SynchronizeRequest& request,
                            db::Micros now, Effects& fx);
   void Conclude(LiveAllocation& allocation, LiveAttempt& attempt, db::Micros now, Effects& fx);
+  void RecordHardware(LiveAttempt& attempt, Effects& fx);
+  // Adds a part of a rank's event file. Returns false if it begins after the durable position.
+  bool Append(LiveAttempt& attempt, ParsedBatch batch, Effects& fx);
+  // Ends an attempt whose workers are gone, when the rest of its event files has been read: with this cause, unless the
+  // events show that it has succeeded.
+  void EndWithoutWorkers(LiveAttempt& attempt, db::Cause cause, std::string message, db::Micros now,
+                         Effects& fx);
+  void ReadEvents(db::Micros now, Effects& fx);
+  void EndSlowRecoveries(db::Micros now, Effects& fx);
+  std::string WhyTooSlow(const LiveAttempt& attempt, db::Micros now) const;
+  void EndRecovery(LiveAttempt& attempt, const std::string& problem, db::Micros now, Effects& fx);
   void CancelIfSilent(LiveAllocation& allocation, db::Micros now, Effects& fx);
   bool HasRecentReport(const LiveAllocation& allocation, db::Micros now) const;
   std::vector<v1::NodeInfo> NodesOf(const LiveAttempt& attempt) const;

@@ -3,33 +3,110 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/core/blocks.h"
 #include "server/core/lifecycle.h"
 #include "server/core/outcome.h"
 
 namespace scalelab::server {
+namespace {
 
-bool FitsInto(const LiveAllocation& allocation, const LiveStudy& study, int position, db::Micros now) {
-  // The first run of an allocation always fits: no allocation of this study has more time left.
-  if (allocation.ends_at == 0 || allocation.served == 0) return true;
-  db::Micros needed = study.longest[study.cell_of[position]];
-  if (needed == 0) needed = *std::max_element(study.longest.begin(), study.longest.end());
+// A worker holds runs ahead only as long as they are expected to begin within this time: while they wait for it, no
+// other allocation can execute them.
+constexpr db::Micros kLongestTurn = 50'000;
+constexpr int kMaxAhead = 32;
+
+// Returns whether the attempt waited for its turn when its worker was lost, and no final report says how it ended.
+bool MayNotHaveBegun(const LiveAttempt& attempt) {
+  return attempt.assigned_ahead && attempt.row.started == 0 && attempt.ended.empty();
+}
+
+}  // namespace
+
+namespace {
+
+// Returns whether everything fits into the allocation: it has no time limit, or has served nothing yet. No allocation of
+// this study has more time left.
+bool FitsAnything(const LiveAllocation& allocation) {
+  return allocation.ends_at == 0 || allocation.served == 0;
+}
+
+bool EndsInTime(const LiveAllocation& allocation, db::Micros needed, db::Micros now) {
   return now + needed + needed / 10 + EndMargin(allocation) <= allocation.ends_at;
 }
 
-// Returns the position of the first queued run that fits, or -1.
+// Returns whether all queued runs of the part, one after another, are expected to end before the allocation's time limit.
+bool PartFitsInto(const LiveAllocation& allocation, const LiveStudy& study, BlockPart part, db::Micros now) {
+  if (FitsAnything(allocation)) return true;
+  const db::Micros unknown = study.longest_of_all;
+  db::Micros needed = 0;
+  VisitQueuedRuns(study, part, [&](int position) {
+    const db::Micros longest = study.longest[study.cell_of[position]];
+    needed += longest != 0 ? longest : unknown;
+    return true;
+  });
+  return EndsInTime(allocation, needed, now);
+}
+
+}  // namespace
+
+bool FitsInto(const LiveAllocation& allocation, const LiveStudy& study, int position, db::Micros now) {
+  if (FitsAnything(allocation)) return true;
+  db::Micros needed = study.longest[study.cell_of[position]];
+  if (needed == 0) needed = study.longest_of_all;
+  return EndsInTime(allocation, needed, now);
+}
+
 int Lifecycle::Choose(const LiveStudy& study, const LiveAllocation& allocation, db::Micros now) const {
+  if (allocation.row.run_id == 0) return ChooseOfGroup(study, allocation, now);
   for (const int position : study.queued) {
-    if (allocation.row.run_id != 0 && study.runs[position].id != allocation.row.run_id) continue;
-    if (FitsInto(allocation, study, position, now)) return position;
+    if (study.runs[position].id != allocation.row.run_id) continue;
+    return FitsInto(allocation, study, position, now) ? position : -1;
   }
   return -1;
 }
 
+int Lifecycle::ChooseOfGroup(const LiveStudy& study, const LiveAllocation& allocation, db::Micros now) const {
+  int chosen = -1;
+  const auto choose_fitting = [&](int position) {
+    if (FitsInto(allocation, study, position, now)) chosen = position;
+    return chosen < 0;
+  };
+  const std::set<BlockPart> others = PartsOfOthers(state_, study, allocation);
+  const int shape = ShapeIndexOf(study, allocation);
+  // A single allocation uses the rest of its time for any run that fits: the next one serves what is left anyway.
+  const bool parallel = ConcurrentAllocations(study.spec) > 1;
+  const bool own = allocation.part.has_value() && !others.contains(*allocation.part);
+  if (parallel && own && HasQueuedRuns(study, *allocation.part)) {
+    VisitQueuedRuns(study, *allocation.part, choose_fitting);
+    return chosen;
+  }
+  VisitQueuedParts(study, [&](BlockPart part, int) {
+    if (part.shape != shape || others.contains(part)) return true;
+    if (!parallel || PartFitsInto(allocation, study, part, now)) VisitQueuedRuns(study, part, choose_fitting);
+    return chosen < 0;
+  });
+  return chosen;
+}
+
+// Returns why the allocation is released although its study may have queued runs.
+std::string Lifecycle::WhyNoRun(const LiveStudy* study, const LiveAllocation& allocation) const {
+  if (study == nullptr || study->queued.empty() || allocation.row.run_id != 0) return "no run is queued";
+  const std::set<BlockPart> others = PartsOfOthers(state_, *study, allocation);
+  bool too_late = false;
+  VisitQueuedParts(*study, [&](BlockPart part, int) {
+    too_late = part.shape == ShapeIndexOf(*study, allocation) && !others.contains(part);
+    return !too_late;
+  });
+  return too_late ? "no queued run would end before its time limit"
+                  : "other allocations serve the queued runs";
+}
+
 void Lifecycle::Assign(LiveAllocation& allocation, db::Micros now, Effects& fx) {
-  if (allocation.row.state != db::AllocationState::kRunning || allocation.attempt_id != 0 ||
-      allocation.cancel_sent || allocation.ending || allocation.leaving_since != 0) {
+  if (allocation.row.state != db::AllocationState::kRunning || allocation.cancel_sent || allocation.ending ||
+      allocation.leaving_since != 0) {
     return;
   }
+  if (allocation.attempt_id != 0) return AssignAhead(allocation, now, fx);
   // Every node needs its worker, which follows the event files of the node's ranks.
   if (static_cast<int>(allocation.workers.size()) < allocation.row.nodes) return;
   LiveStudy* study = state_.study(allocation.row.study_id);
@@ -40,19 +117,56 @@ void Lifecycle::Assign(LiveAllocation& allocation, db::Micros now, Effects& fx) 
     return;
   }
   if (position < 0) {
-    const bool too_late = study != nullptr && !study->queued.empty() && allocation.row.run_id == 0;
-    Release(allocation, too_late ? "no queued run would end before its time limit" : "no run is queued", now,
-            fx);
+    Release(allocation, WhyNoRun(study, allocation), now, fx);
     if (study != nullptr) UpdateWaiting(*study, now);
     return;
   }
-  ++allocation.served;
-  study->failed_allocations.erase(allocation.row.run_id);
+  allocation.attempt_id = AddAttempt(allocation, *study, position, now, fx);
+  AssignAhead(allocation, now, fx);
+}
 
-  const CellState& cell = study->cells[study->cell_of[position]];
-  db::RunRow& run = study->runs[position];
+// Assigns short runs that the worker begins one after another, without a call in between: for a run of a millisecond,
+// the calls would take longer than the run. The time that each of them takes must be known.
+void Lifecycle::AssignAhead(LiveAllocation& allocation, db::Micros now, Effects& fx) {
+  LiveStudy* study = state_.study(allocation.row.study_id);
+  if (study == nullptr || study->row.cancel_requested || !study->row.pause_reason.empty()) return;
+  // With other allocations of the study, a run that waits here could be executed there.
+  if (allocation.row.nodes != 1 || allocation.row.run_id != 0 || ConcurrentAllocations(study->spec) > 1)
+    return;
+  const auto worker = allocation.workers.find(0);
+  const int limit = worker == allocation.workers.end() ? 0 : std::min(worker->second.queue_limit, kMaxAhead);
+  db::Micros wait = 0;  // until the next one would begin
+  const auto waits_too_long = [&](const LiveAttempt& attempt) {
+    const auto latest = study->latest.find(study->cell_of[attempt.position]);
+    if (latest == study->latest.end()) return true;
+    wait += latest->second;
+    return wait > kLongestTurn || attempt.recovery || attempt.row.state == db::AttemptState::kStopping;
+  };
+  for (const LiveAttempt* attempt : state_.attempts_of(allocation)) {
+    if (waits_too_long(*attempt)) return;
+  }
+  while (static_cast<int>(allocation.next_attempts.size()) < limit) {
+    const int position = Choose(*study, allocation, now + wait);
+    if (position < 0) return;
+    const int64_t id = AddAttempt(allocation, *study, position, now, fx);
+    LiveAttempt& attempt = *state_.attempt(id);
+    attempt.assigned_ahead = true;
+    allocation.next_attempts.push_back(id);
+    if (waits_too_long(attempt)) return;
+  }
+}
+
+// Makes an attempt of the run at `position` for the allocation. Returns its id.
+int64_t Lifecycle::AddAttempt(LiveAllocation& allocation, LiveStudy& study, int position, db::Micros now,
+                              Effects& fx) {
+  // Later attempts do not count: meanwhile, other allocations of the study may fail.
+  if (++allocation.served == 1) study.failed_allocations.erase(allocation.row.run_id);
+  if (allocation.row.run_id == 0) allocation.part = PartOf(study, position);
+
+  const int ranks = study.cells.NeedsOf(study.cell_of[position]).ranks;
+  db::RunRow& run = study.runs[position];
   auto attempt = std::make_unique<LiveAttempt>();
-  attempt->study_id = study->row.id;
+  attempt->study_id = study.row.id;
   attempt->position = position;
   db::AttemptRow& row = attempt->row;
   row.id = ++state_.last_attempt_id;
@@ -61,28 +175,42 @@ void Lifecycle::Assign(LiveAllocation& allocation, db::Micros now, Effects& fx) 
   row.token = options_.new_token();
   row.allocation_id = allocation.row.id;
   row.assigned = now;
-  row.directory = absl::StrCat(options_.runs_dir, "/", study->row.id, "/", run.id, "/", row.token);
-  const int nodes = (cell.spec.ranks() + allocation.row.ranks_per_node - 1) / allocation.row.ranks_per_node;
+  row.directory = absl::StrCat(options_.runs_dir, "/", study.row.id, "/", run.id, "/", row.token);
+  const int nodes = (ranks + allocation.row.ranks_per_node - 1) / allocation.row.ranks_per_node;
   for (int n = 0; n < nodes; ++n) absl::StrAppend(&row.nodes, n == 0 ? "" : ",", allocation.workers[n].node);
-  attempt->ranks.resize(cell.spec.ranks());
-  for (int r = 0; r < cell.spec.ranks(); ++r) {
+  attempt->ranks.resize(ranks);
+  for (int r = 0; r < ranks; ++r) {
     attempt->ranks[r].stream.attempt_id = row.id;
     attempt->ranks[r].stream.rank = r;
   }
   run.started = now;
   run.cause = db::Cause::kNone;
   run.message.clear();
-  if (study->row.started == 0) {
-    study->row.started = now;
-    study->row.state = db::StudyState::kRunning;
-    fx.batch.studies.push_back(study->row);
+  if (study.row.started == 0) {
+    study.row.started = now;
+    study.row.state = db::StudyState::kRunning;
+    fx.batch.studies.push_back(study.row);
   }
-  SetRunState(*study, position, db::RunState::kRunning, now, fx);
+  SetRunState(study, position, db::RunState::kRunning, now, fx);
   fx.batch.attempts.push_back(row);
-  allocation.attempt_id = row.id;
-  state_.attempt_by_token[row.token] = row.id;
-  state_.attempts.emplace(row.id, std::move(attempt));
+  const int64_t id = row.id;
+  state_.attempt_by_token[row.token] = id;
+  state_.attempts.emplace(id, std::move(attempt));
   Wake(allocation, fx);
+  return id;
+}
+
+// Makes the allocation serve its next attempt in place of `ended`.
+void Lifecycle::ServeNext(LiveAllocation& allocation, int64_t ended, db::Micros now) {
+  if (allocation.attempt_id != ended) {
+    std::erase(allocation.next_attempts, ended);
+    return;
+  }
+  allocation.attempt_id = 0;
+  if (allocation.next_attempts.empty()) return;
+  allocation.attempt_id = allocation.next_attempts.front();
+  allocation.next_attempts.pop_front();
+  state_.attempt(allocation.attempt_id)->turn_since = now;
 }
 
 void Lifecycle::StopAttempt(LiveAttempt& attempt, db::Micros now, Effects& fx) {
@@ -93,22 +221,25 @@ void Lifecycle::StopAttempt(LiveAttempt& attempt, db::Micros now, Effects& fx) {
   if (LiveAllocation* allocation = state_.allocation(attempt.row.allocation_id)) Wake(*allocation, fx);
 }
 
-// Returns the hardware and software of the attempt's nodes. Called at the end of an attempt: a worker
-// may detect software versions after its first report, and it reports those of a framework's ranks
-// with their end.
+// Returns the hardware and software of the attempt's nodes. A worker may detect software versions after its first
+// report, and it reports those of a framework's ranks with their end.
 std::vector<v1::NodeInfo> Lifecycle::NodesOf(const LiveAttempt& attempt) const {
   std::vector<v1::NodeInfo> infos;
   const LiveAllocation* allocation = state_.allocation(attempt.row.allocation_id);
-  if (allocation == nullptr) return infos;
-  for (const auto& [index, worker] : allocation->workers) {
-    if (index < attempt.nodes()) infos.push_back(worker.info);
-  }
-  if (const auto launched = attempt.ended.find(0); launched != attempt.ended.end()) {
-    for (v1::NodeInfo& info : infos) {
-      for (const auto& [name, version] : launched->second.software())
-        (*info.mutable_software())[name] = version;
+  if (allocation != nullptr && !attempt.recovery) {
+    for (const auto& [index, worker] : allocation->workers) {
+      if (index < attempt.nodes()) infos.push_back(worker.info);
     }
   }
+  if (static_cast<int>(infos.size()) < attempt.nodes()) infos = attempt.hardware;
+  const auto add = [&](const auto& software) {
+    for (v1::NodeInfo& info : infos) {
+      for (const auto& [name, version] : software) (*info.mutable_software())[name] = version;
+    }
+  };
+  if (const auto launched = attempt.ended.find(0); launched != attempt.ended.end())
+    add(launched->second.software());
+  if (attempt.recovery) add(attempt.recovery->software);
   return infos;
 }
 
@@ -129,12 +260,16 @@ void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause 
   if (to == db::AttemptState::kSucceeded) {
     fx.batch.summaries.push_back(
         Summarize(run.id, attempt.row.id, attempt.ranks, Fingerprint(NodesOf(attempt))));
-    db::Micros& longest = study.longest[study.cell_of[attempt.position]];
-    longest = std::max(longest, now - attempt.row.assigned);
+    const db::Micros since = std::max(attempt.row.assigned, attempt.turn_since);
+    study.RunTook(attempt.position, now - since);
+    if (const auto launched = attempt.ended.find(0); launched != attempt.ended.end()) {
+      const auto ran = static_cast<db::Micros>(launched->second.run_seconds() * 1e6);
+      if (ran > 0) study.latest[study.cell_of[attempt.position]] = ran;
+    }
     SetRunState(study, attempt.position, db::RunState::kSucceeded, now, fx);
   } else if (to == db::AttemptState::kCancelled || study.row.cancel_requested) {
     SetRunState(study, attempt.position, db::RunState::kCancelled, now, fx);
-  } else if (cause == db::Cause::kStorageError) {
+  } else if (cause == db::Cause::kStorageError || MayNotHaveBegun(attempt)) {
     // Not the run's fault, and the next run would fail the same way.
     ++run.uncounted;
     run.message = absl::StrCat("attempt ", run.attempts, " failed (", message, "); it will be tried again");
@@ -154,11 +289,12 @@ void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause 
           now, fx);
   }
   if (LiveAllocation* allocation = state_.allocation(attempt.row.allocation_id)) {
-    allocation->attempt_id = 0;
+    ServeNext(*allocation, attempt.row.id, now);
     if (study.row.cancel_requested) Release(*allocation, "the study was cancelled", now, fx);
     Wake(*allocation, fx);
   }
   state_.attempt_by_token.erase(attempt.row.token);
+  state_.recovering.erase(attempt.row.id);
   state_.attempts.erase(attempt.row.id);  // invalidates `attempt`
   UpdateStudy(study, now, fx);
 }

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "planted/bug.h"
 #include "server/core/backoff.h"
+#include "server/core/blocks.h"
 #include "server/core/job_request.h"
 #include "server/core/lifecycle.h"
 
@@ -30,32 +32,26 @@ db::Micros EndMargin(const LiveAllocation& allocation) {
 void Lifecycle::Plan(db::Micros now, Effects& fx) {
   const auto may_start = [this](const std::string& owner, const std::string& partition) {
     const auto pending = state_.pending.find({owner, partition});
-    return pending == state_.pending.end() || pending->second < options_.max_pending_allocations;
+    return pending == state_.pending.end() || pending->second < options_.max_pending_allocations ||
+           Planted(Bug::kPendingLimitIgnored);
   };
   while (const auto next = state_.waiting.Next(absl::FromUnixMicros(now), may_start)) {
     LiveStudy& study = *state_.study(*next);
-    const std::optional<int64_t> run = NextAllocation(study, now);
-    if (!run) {  // the clock was set back to before the time of its next try
+    const std::optional<NewAllocation> made = NextAllocation(study, now);
+    if (!made) {  // the clock was set back to before the time of its next try
       UpdateWaiting(study, now);
       continue;
     }
-    const int64_t run_id = *run;
     auto allocation = std::make_unique<LiveAllocation>();
     db::AllocationRow& row = allocation->row;
     row.id = ++state_.last_allocation_id;
     row.token = options_.new_token();
     row.study_id = study.row.id;
-    row.run_id = run_id;
-    AllocationShape shape = study.shape;
-    for (const int position : study.queued) {
-      if (study.runs[position].id != run_id) continue;
-      shape = ShapeOf(study.cells[study.cell_of[position]].spec, study.spec.resources());
-      break;
-    }
-    row.nodes = shape.nodes;
-    row.ranks_per_node = shape.ranks_per_node;
-    row.cpus_per_rank = shape.cpus_per_rank;
-    row.gpus_per_rank = shape.gpus_per_rank;
+    row.run_id = made->run_id;
+    row.nodes = made->shape.nodes;
+    row.ranks_per_node = made->shape.ranks_per_node;
+    row.cpus_per_rank = made->shape.cpus_per_rank;
+    row.gpus_per_rank = made->shape.gpus_per_rank;
     row.created = now;
     allocation->generation = ++state_.last_generation;
     allocation->queue = QueueOf(study);
@@ -104,7 +100,7 @@ void Lifecycle::JobSubmitted(const std::string& token, const absl::StatusOr<std:
     LiveStudy* study = state_.study(allocation.row.study_id);
     const int64_t run_id = allocation.row.run_id;
     EndAllocation(allocation, db::Cause::kLaunchError, reason, now, fx);
-    if (study != nullptr) {
+    if (study != nullptr && (run_id != 0 || !OthersServe(*study))) {
       FailQueued(*study, run_id, db::Cause::kLaunchError,
                  absl::StrCat("the scheduler refused the job: ", reason), now, fx);
     }
@@ -158,7 +154,7 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
         Assign(allocation, now, fx);
       }
     } else if (job.state == JobState::kUnknown && Waits(row.state)) {
-      if (allocation.submitting) {
+      if (allocation.submitting && !Planted(Bug::kSubmitInFlightForgotten)) {
         // The scheduler may accept the job after this answer: wait for that of the submit.
       } else if (allocation.cancel_sent) {
         EndAllocation(allocation, db::Cause::kAllocationCancelled, "cancelled before it began", now, fx);
@@ -206,26 +202,34 @@ void Lifecycle::EndAllocation(LiveAllocation& allocation, db::Cause cause, const
   fx.woken.insert(allocation.row.id);
   const int64_t id = allocation.row.id;
   const int64_t attempt_id = allocation.attempt_id;
+  const std::deque<int64_t> next_attempts = allocation.next_attempts;
   const int64_t run_id = allocation.row.run_id;
   const bool shared = allocation.served > 1;
   const bool unused = allocation.served == 0;
   LiveStudy* study = state_.study(allocation.row.study_id);  // null when the study is over
   if (study != nullptr) study->allocations.erase(id);
+  for (LiveAttempt* attempt : state_.attempts_of(allocation)) attempt->hardware = NodesOf(*attempt);
   state_.allocation_by_token.erase(allocation.row.token);
   state_.allocations.erase(id);  // invalidates `allocation`
   if (LiveAttempt* attempt = state_.attempt(attempt_id)) {
     const bool stopping = attempt->row.state == db::AttemptState::kStopping;
-    if (cause == db::Cause::kTimeout && !stopping) {
-      db::Micros& longest = study->longest[study->cell_of[attempt->position]];
-      longest = std::max(longest, now - attempt->row.assigned);
+    if (cause == db::Cause::kTimeout && !stopping && !attempt->recovery) {
+      study->RunTook(attempt->position, now - attempt->row.assigned);
       attempt->cut_short = shared;
     }
-    EndAttempt(*attempt, stopping ? db::AttemptState::kCancelled : db::AttemptState::kFailed,
-               stopping ? db::Cause::kNone : cause, stopping ? attempt->stop_reason : reason, now, fx);
+    EndWithoutWorkers(*attempt, cause, reason, now, fx);
   }
+  for (const int64_t next : next_attempts) EndWithoutWorkers(*state_.attempt(next), cause, reason, now, fx);
   if (study == nullptr) return;
   if (unused) CountFailedAllocation(*study, run_id, cause, reason, now, fx);
   UpdateWaiting(*study, now);
+}
+
+bool Lifecycle::OthersServe(const LiveStudy& study) const {
+  return std::any_of(study.allocations.begin(), study.allocations.end(), [&](int64_t id) {
+    const LiveAllocation& allocation = *state_.allocation(id);
+    return allocation.served > 0 && Holds(allocation);
+  });
 }
 
 void Lifecycle::CountFailedAllocation(LiveStudy& study, int64_t run_id, db::Cause cause,
@@ -242,6 +246,7 @@ void Lifecycle::CountFailedAllocation(LiveStudy& study, int64_t run_id, db::Caus
   failed.retry_at =
       now + Backoff(std::max(1, failed.count), kAllocateAgain, absl::StrCat(study.row.id, "/", run_id));
   if (failed.count < options_.max_failed_allocations || cause == db::Cause::kPreempted) return;
+  if (run_id == 0 && OthersServe(study)) return;
   const std::string message = absl::StrCat(
       failed.count, " allocations in a row ended before an attempt began; the last one: ", reason);
   FailQueued(study, run_id, db::Cause::kLaunchError, message, now, fx);

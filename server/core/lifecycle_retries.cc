@@ -122,12 +122,12 @@ void Lifecycle::EnforceGpuLimit(LiveStudy& study, db::Micros now, Effects& fx) {
   const std::vector<int64_t> allocations(study.allocations.begin(), study.allocations.end());
   for (const int64_t id : allocations) {
     LiveAllocation& allocation = *state_.allocation(id);
-    if (LiveAttempt* attempt = state_.attempt(allocation.attempt_id)) {
+    const std::vector<LiveAttempt*> attempts = state_.attempts_of(allocation);
+    for (LiveAttempt* attempt : attempts) {
       if (attempt->row.state != db::AttemptState::kStopping) attempt->stop_reason = reason;
       StopAttempt(*attempt, now, fx);
-    } else {
-      Release(allocation, "limits.gpu_hours is reached", now, fx);
     }
+    if (attempts.empty()) Release(allocation, "limits.gpu_hours is reached", now, fx);
   }
   if (!study.queued.empty()) FailQueued(study, 0, db::Cause::kDeadline, reason, now, fx);
 }

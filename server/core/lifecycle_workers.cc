@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "db/stream.h"
+#include "planted/bug.h"
 #include "proto/status.h"
 #include "server/core/lifecycle.h"
 #include "server/core/outcome.h"
@@ -25,7 +26,7 @@ absl::Status Lifecycle::Observe(const std::string& allocation_token, const v1::S
                                                    ", and allocation ", allocation_token, " has ",
                                                    allocation.row.nodes, " nodes, counted from 0"));
   }
-  if (allocation.replaced.contains(request.instance())) {
+  if (allocation.replaced.contains(request.instance()) && !Planted(Bug::kReplacedWorkerAccepted)) {
     return MakeError(
         absl::StatusCode::kUnauthenticated, "WORKER_REPLACED",
         absl::StrCat("another worker of allocation ", allocation_token, " has replaced this one on node ",
@@ -43,9 +44,12 @@ absl::Status Lifecycle::Observe(const std::string& allocation_token, const v1::S
   worker.node = request.node();
   worker.instance = request.instance();
   worker.version = request.version();
-  if (request.has_info()) worker.info = request.info();
+  const bool new_info =
+      request.has_info() && worker.info.SerializeAsString() != request.info().SerializeAsString();
+  if (new_info) worker.info = request.info();
   worker.last_seen = now;
   worker.leaving = request.leaving();
+  worker.queue_limit = request.queue_limit();
   if (worker.leaving && allocation.leaving_since == 0) {
     allocation.leaving_since = now;
     fx.poll = true;
@@ -58,29 +62,54 @@ absl::Status Lifecycle::Observe(const std::string& allocation_token, const v1::S
     allocation.row.reason.clear();
     fx.batch.allocations.push_back(allocation.row);
   }
-  ObserveAttempt(allocation, worker, request, now, fx);
+  for (LiveAttempt* attempt : state_.attempts_of(allocation)) ObserveReported(*attempt, request);
+  // One report may show the ends of several attempts.
+  for (int64_t served = 0; served != allocation.attempt_id;) {
+    served = allocation.attempt_id;
+    ObserveAttempt(allocation, worker, request, now, fx);
+  }
+  LiveAttempt* attempt = state_.attempt(allocation.attempt_id);
+  if (new_info && attempt != nullptr && !attempt->recovery &&
+      attempt->row.state == db::AttemptState::kRunning) {
+    RecordHardware(*attempt, fx);
+  }
   Assign(allocation, now, fx);
   return absl::OkStatus();
 }
 
-// Ends the attempt of the allocation if it was assigned to another node than that of this worker.
+// Ends the attempts of the allocation that were assigned to another node than that of this worker.
 void Lifecycle::EndAttemptElsewhere(const LiveAllocation& allocation, const v1::SynchronizeRequest& request,
                                     db::Micros now, Effects& fx) {
-  LiveAttempt* attempt = state_.attempt(allocation.attempt_id);
-  if (attempt == nullptr || request.node_index() >= attempt->nodes()) return;
-  const std::vector<std::string> nodes = absl::StrSplit(attempt->row.nodes, ',');
-  if (nodes[request.node_index()] == request.node()) return;
-  const bool stopping = attempt->row.state == db::AttemptState::kStopping;
-  EndAttempt(*attempt, stopping ? db::AttemptState::kCancelled : db::AttemptState::kFailed,
-             stopping ? db::Cause::kNone : db::Cause::kWorkerLost,
-             stopping ? attempt->stop_reason : "its job was started again on other nodes", now, fx);
+  for (LiveAttempt* attempt : state_.attempts_of(allocation)) {
+    if (request.node_index() >= attempt->nodes()) continue;
+    const std::vector<std::string> nodes = absl::StrSplit(attempt->row.nodes, ',');
+    if (nodes[request.node_index()] == request.node()) continue;
+    EndWithoutWorkers(*attempt, db::Cause::kWorkerLost, "its job was started again on other nodes", now, fx);
+  }
+}
+
+// Records that a worker has an attempt that its allocation serves later.
+void Lifecycle::ObserveReported(LiveAttempt& attempt, const v1::SynchronizeRequest& request) {
+  if (!attempt.assigned_ahead) return;
+  const bool has = std::any_of(request.attempts().begin(), request.attempts().end(),
+                               [&](const auto& status) { return status.token() == attempt.row.token; });
+  if (!has) return;
+  attempt.reported = true;
+  attempt.reported_by = request.instance();
+}
+
+// Stores what is known about the attempt's nodes, in case that no worker reports its end.
+void Lifecycle::RecordHardware(LiveAttempt& attempt, Effects& fx) {
+  attempt.hardware = NodesOf(attempt);
+  if (!attempt.hardware.empty())
+    fx.batch.provenance.push_back({attempt.row.id, ProvenanceJson(attempt.hardware)});
 }
 
 void Lifecycle::ObserveAttempt(LiveAllocation& allocation, const WorkerState& worker,
                                const v1::SynchronizeRequest& request, db::Micros now, Effects& fx) {
   LiveAttempt* attempt = state_.attempt(allocation.attempt_id);
   const int node = request.node_index();
-  if (attempt == nullptr || node >= attempt->nodes()) return;
+  if (attempt == nullptr || attempt->recovery || node >= attempt->nodes()) return;
   using Status = v1::SynchronizeRequest::AttemptStatus;
   const auto status = std::find_if(request.attempts().begin(), request.attempts().end(),
                                    [&](const Status& s) { return s.token() == attempt->row.token; });
@@ -90,9 +119,10 @@ void Lifecycle::ObserveAttempt(LiveAllocation& allocation, const WorkerState& wo
     // instance reported and the new instance does not report is lost.
     const bool started = attempt->row.state != db::AttemptState::kAssigned || attempt->reported;
     if (started && attempt->reported_by != worker.instance) {
-      EndAttempt(*attempt, db::AttemptState::kFailed, db::Cause::kWorkerLost,
-                 absl::StrCat("the worker on ", worker.node, " was restarted and does not know the attempt"),
-                 now, fx);
+      EndWithoutWorkers(
+          *attempt, db::Cause::kWorkerLost,
+          absl::StrCat("the worker on ", worker.node, " was restarted and does not know the attempt"), now,
+          fx);
     } else if (attempt->row.state == db::AttemptState::kStopping && !attempt->reported) {
       EndAttempt(*attempt, db::AttemptState::kCancelled, db::Cause::kNone, "", now, fx);
     }
@@ -106,6 +136,7 @@ void Lifecycle::ObserveAttempt(LiveAllocation& allocation, const WorkerState& wo
     attempt->row.state = db::AttemptState::kRunning;
     attempt->row.started = now;
     fx.batch.attempts.push_back(attempt->row);
+    RecordHardware(*attempt, fx);
     ++state_.study(attempt->study_id)->revision;
     fx.changed_studies.insert(attempt->study_id);
   } else if (status->state() == Status::ENDED) {
@@ -126,7 +157,11 @@ void Lifecycle::Conclude(LiveAllocation& allocation, LiveAttempt& attempt, db::M
   for (const auto& [node, other] : attempt.ended) {
     if (node != 0 && other.cause() != v1::Attempt::CAUSE_UNSPECIFIED) status = &other;
   }
-  if (attempt.row.started == 0) attempt.row.started = attempt.row.assigned;
+  // Several attempts may have begun and ended between two reports.
+  const auto ran = static_cast<db::Micros>(status->run_seconds() * 1e6);
+  if (attempt.row.started == 0) {
+    attempt.row.started = ran > 0 ? std::max(attempt.row.assigned, now - ran) : attempt.row.assigned;
+  }
   attempt.row.exit_status = status->exit_status();
   Outcome outcome = Judge(attempt.ranks, *status);
   // An attempt that finished before it was stopped has succeeded; every other stopped attempt is cancelled.
@@ -158,23 +193,28 @@ v1::SynchronizeResponse Lifecycle::Desired(const LiveAllocation& allocation, int
   v1::SynchronizeResponse response;
   response.set_generation(allocation.generation);
   response.set_terminate(allocation.row.state == db::AllocationState::kReleasing);
-  const LiveAttempt* attempt = state_.attempt(allocation.attempt_id);
-  if (attempt == nullptr || node_index >= attempt->nodes()) return response;
-  const LiveStudy& study = *state_.study(attempt->study_id);
-  auto* desired = response.add_attempts();
-  desired->set_token(attempt->row.token);
-  desired->set_stop(attempt->row.state == db::AttemptState::kStopping || !attempt->ended.empty());
-  desired->set_grace_seconds(5);
-  *desired->mutable_spec() = study.cells[study.cell_of[attempt->position]].spec;
-  desired->mutable_spec()->set_seed(desired->spec().seed() + study.runs[attempt->position].repeat);
-  if (options_.environment_of) {
-    if (auto environment = options_.environment_of(desired->spec().engine()))
-      *desired->mutable_environment() = *std::move(environment);
+  // What follows a lost attempt may have been lost with it: the worker gets nothing before the event files are read.
+  const LiveAttempt* current = state_.attempt(allocation.attempt_id);
+  if (current != nullptr && current->recovery) return response;
+  for (const LiveAttempt* attempt : state_.attempts_of(allocation)) {
+    if (attempt->recovery || node_index >= attempt->nodes()) continue;
+    const LiveStudy& study = *state_.study(attempt->study_id);
+    auto* desired = response.add_attempts();
+    desired->set_token(attempt->row.token);
+    desired->set_stop(attempt->row.state == db::AttemptState::kStopping || !attempt->ended.empty());
+    desired->set_grace_seconds(5);
+    *desired->mutable_spec() = study.cells.Spec(study.cell_of[attempt->position]);
+    desired->mutable_spec()->set_seed(desired->spec().seed() + study.runs[attempt->position].repeat);
+    if (options_.environment_of) {
+      if (auto environment = options_.environment_of(desired->spec().engine()))
+        *desired->mutable_environment() = *std::move(environment);
+    }
+    desired->set_directory(attempt->row.directory);
+    for (const auto node : absl::StrSplit(attempt->row.nodes, ',')) desired->add_nodes(std::string(node));
+    desired->set_ranks_per_node(allocation.row.ranks_per_node);
+    desired->set_run(absl::StrCat("studies/", study.row.id, "/runs/", attempt->row.run_id));
+    desired->set_in_turn(attempt->assigned_ahead);
   }
-  desired->set_directory(attempt->row.directory);
-  for (const auto node : absl::StrSplit(attempt->row.nodes, ',')) desired->add_nodes(std::string(node));
-  desired->set_ranks_per_node(allocation.row.ranks_per_node);
-  desired->set_run(absl::StrCat("studies/", study.row.id, "/runs/", attempt->row.run_id));
   return response;
 }
 
@@ -190,40 +230,46 @@ std::vector<v1::ReportEventsResponse::Stream> Lifecycle::Ingest(const std::strin
     answer.set_rank(batch.append.rank);
     const auto it = state_.attempt_by_token.find(batch.token);
     LiveAttempt* attempt = it == state_.attempt_by_token.end() ? nullptr : state_.attempt(it->second);
-    const bool own = attempt != nullptr && reporting != state_.allocation_by_token.end() &&
-                     attempt->row.allocation_id == reporting->second;
+    const bool own = attempt != nullptr && !attempt->recovery &&
+                     reporting != state_.allocation_by_token.end() &&
+                     (attempt->row.allocation_id == reporting->second || Planted(Bug::kStaleReportAccepted));
     if (!own || batch.append.rank < 0 || batch.append.rank >= static_cast<int>(attempt->ranks.size())) {
       answer.set_outcome(v1::ReportEventsResponse::Stream::FENCED);
       continue;
     }
-    RankState& rank = attempt->ranks[batch.append.rank];
-    db::StreamRow& stream = rank.stream;
-    db::StreamAppend& append = batch.append;
-    const bool fits = append.begin_position == stream.position && append.begin_line == stream.line;
-    const bool resent = append.end_position <= stream.position;
-    answer.set_outcome(fits || resent ? v1::ReportEventsResponse::Stream::ACCEPTED
-                                      : v1::ReportEventsResponse::Stream::GAP);
-    if (fits && append.end_position > stream.position) {
-      Apply(stream, append);
-      if (batch.finish_metrics) rank.finish_metrics = std::move(*batch.finish_metrics);
-      if (append.rank == 0) {
-        if (batch.total_steps) attempt->total_steps = *batch.total_steps;
-        if (batch.last_step) attempt->step = *batch.last_step + 1;
-        if (batch.last_loss) attempt->train_loss = batch.last_loss;
-        ++state_.study(attempt->study_id)->revision;
-        fx.changed_studies.insert(attempt->study_id);
-      }
-      append.attempt_id = attempt->row.id;
-      for (db::EpochRow& epoch : batch.epochs) {
-        epoch.attempt_id = attempt->row.id;
-        fx.batch.epochs.push_back(std::move(epoch));
-      }
-      fx.batch.appends.push_back(std::move(append));
-    }
+    const db::StreamRow& stream = attempt->ranks[batch.append.rank].stream;
+    answer.set_outcome(Append(*attempt, std::move(batch), fx) ? v1::ReportEventsResponse::Stream::ACCEPTED
+                                                              : v1::ReportEventsResponse::Stream::GAP);
     answer.set_position(stream.position);
     answer.set_line(stream.line);
   }
   return answers;
+}
+
+bool Lifecycle::Append(LiveAttempt& attempt, ParsedBatch batch, Effects& fx) {
+  RankState& rank = attempt.ranks[batch.append.rank];
+  db::StreamRow& stream = rank.stream;
+  db::StreamAppend& append = batch.append;
+  if (append.end_position <= stream.position && !Planted(Bug::kResendNotDropped)) return true;
+  if ((append.begin_position != stream.position || append.begin_line != stream.line) &&
+      !Planted(Bug::kResendNotDropped))
+    return false;
+  Apply(stream, append);
+  if (batch.finish_metrics) rank.finish_metrics = std::move(*batch.finish_metrics);
+  if (append.rank == 0) {
+    if (batch.total_steps) attempt.total_steps = *batch.total_steps;
+    if (batch.last_step) attempt.step = *batch.last_step + 1;
+    if (batch.last_loss) attempt.train_loss = batch.last_loss;
+    ++state_.study(attempt.study_id)->revision;
+    fx.changed_studies.insert(attempt.study_id);
+  }
+  append.attempt_id = attempt.row.id;
+  for (db::EpochRow& epoch : batch.epochs) {
+    epoch.attempt_id = attempt.row.id;
+    fx.batch.epochs.push_back(std::move(epoch));
+  }
+  fx.batch.appends.push_back(std::move(append));
+  return true;
 }
 
 }  // namespace scalelab::server

@@ -134,6 +134,26 @@ std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes) {
   return array.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+std::vector<v1::NodeInfo> NodesOfProvenance(const std::string& json) {
+  std::vector<v1::NodeInfo> nodes;
+  const auto array = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  try {
+    for (const auto& node : array) {
+      v1::NodeInfo& info = nodes.emplace_back();
+      info.set_cpus(node.at("cpus"));
+      info.set_cpu_model(node.at("cpu_model").get<std::string>());
+      info.set_memory_bytes(node.at("memory_bytes"));
+      for (const auto& gpu : node.at("gpus")) info.add_gpus(gpu.get<std::string>());
+      info.set_os(node.at("os").get<std::string>());
+      for (const auto& [name, version] : node.at("software").items())
+        (*info.mutable_software())[name] = version.get<std::string>();
+    }
+  } catch (const nlohmann::json::exception&) {
+    return {};
+  }
+  return nodes;
+}
+
 bool Retries(const v1::Retry& retry, db::Cause cause) {
   if (retry.on_size() == 0) {
     return cause == db::Cause::kNodeFail || cause == db::Cause::kPreempted ||

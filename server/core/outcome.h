@@ -33,6 +33,9 @@ std::string Fingerprint(const std::vector<v1::NodeInfo>& nodes);
 // Returns the hardware and software of the nodes as a JSON array.
 std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes);
 
+// Returns the nodes of such an array; nothing if it is malformed.
+std::vector<v1::NodeInfo> NodesOfProvenance(const std::string& json);
+
 // Returns whether a failure with this cause is retried under `retry`.
 bool Retries(const v1::Retry& retry, db::Cause cause);
 

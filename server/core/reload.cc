@@ -4,7 +4,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "planted/bug.h"
+#include "server/core/blocks.h"
+#include "server/core/cells.h"
 #include "server/core/convert.h"
+#include "server/core/outcome.h"
 
 namespace scalelab::server {
 namespace {
@@ -30,14 +35,70 @@ absl::Status LoadFinishMetrics(db::Store& store, RankState& rank) {
   });
 }
 
+// The indexes of cells in their studies, by id.
+class CellIndex {
+ public:
+  void Add(int64_t id, int index) { entries_.emplace_back(id, index); }
+  void Sort() { std::sort(entries_.begin(), entries_.end()); }
+  // Returns -1 if there is none.
+  int Find(int64_t id) const {
+    const auto it = std::lower_bound(entries_.begin(), entries_.end(), std::pair(id, 0));
+    return it != entries_.end() && it->first == id ? it->second : -1;
+  }
+
+ private:
+  std::vector<std::pair<int64_t, int>> entries_;
+};
+
+struct ByStudy {
+  bool operator()(const db::CellValueRow& row, int64_t study_id) const { return row.study_id < study_id; }
+  bool operator()(int64_t study_id, const db::CellValueRow& row) const { return study_id < row.study_id; }
+};
+
+// Adds the cells that have runs to their studies.
+absl::Status AddCells(db::Snapshot& loaded, State& state, CellIndex& index) {
+  const auto values_of = [&](int64_t study_id) {
+    const auto [first, last] =
+        std::equal_range(loaded.cell_values.begin(), loaded.cell_values.end(), study_id, ByStudy());
+    return absl::MakeConstSpan(loaded.cell_values).subspan(first - loaded.cell_values.begin(), last - first);
+  };
+  std::erase_if(loaded.cells, [](const db::CellRow& row) { return row.excluded; });
+  const absl::Span<const db::CellRow> all = loaded.cells;
+  for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
+    const int64_t study_id = all[begin].study_id;
+    while (end < all.size() && all[end].study_id == study_id) ++end;
+    LiveStudy* study = state.study(study_id);
+    if (study == nullptr) continue;
+    const absl::Span<const db::CellRow> rows = all.subspan(begin, end - begin);
+    absl::StatusOr<CellList> cells = ReadCells(values_of(study_id), rows);
+    if (!cells.ok()) return cells.status();
+    // With one allocation at a time, its shape does not depend on the samples.
+    const bool parallel = ConcurrentAllocations(study->spec) > 1;
+    ShapeOfCells shape;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      shape.Add(cells->NeedsOf(i), parallel ? SamplesOfRank(cells->SpecWithoutCommand(i)) : 0);
+      index.Add(rows[i].id, static_cast<int>(i));
+    }
+    study->cells = *std::move(cells);
+    study->longest.assign(rows.size(), 0);
+    study->shapes = shape.GetGroup(study->spec).shapes;
+  }
+  loaded.cells = {};
+  loaded.cell_values = {};
+  index.Sort();
+  return absl::OkStatus();
+}
+
 // Builds the state from rows.
 absl::Status AddRows(db::Store& store, db::Snapshot loaded, db::Micros now, State& state) {
   for (db::StudyRow& row : loaded.studies) {
     auto study = std::make_unique<LiveStudy>();
     if (auto s = Read(row.spec, absl::StrCat("studies/", row.id), &study->spec); !s.ok()) return s;
     study->spec = WithDefaults(std::move(study->spec));
+    ForgetGrid(study->spec);
     study->row = std::move(row);
     study->gpu_seconds = loaded.gpu_seconds[study->row.id];
+    if (Planted(Bug::kCancelForgotten)) study->row.cancel_requested = false;
     state.studies.emplace(study->row.id, std::move(study));
   }
   for (db::UnusedAllocations& row : loaded.unused_allocations) {
@@ -48,40 +109,29 @@ absl::Status AddRows(db::Store& store, db::Snapshot loaded, db::Micros now, Stat
     failed.count = std::min(row.count, kFailuresKept);
     failed.reason = std::move(row.last_reason);  // without a delay: a restart is often a repair
   }
-  std::unordered_map<int64_t, ShapeOfCells> shapes;
-  std::unordered_map<int64_t, int> cell_index;
-  for (const db::CellRow& row : loaded.cells) {
-    LiveStudy* study = state.study(row.study_id);
-    if (study == nullptr || row.excluded) continue;
-    CellState cell;
-    cell.id = row.id;
-    if (auto s = Read(row.spec, absl::StrCat("cell ", row.id), &cell.spec); !s.ok()) return s;
-    if (auto s = Read(row.key, absl::StrCat("cell ", row.id), &cell.key); !s.ok()) return s;
-    shapes[row.study_id].Add(cell.spec);
-    cell_index[row.id] = static_cast<int>(study->cells.size());
-    study->cells.push_back(std::move(cell));
-    study->longest.push_back(0);
-  }
-  for (const auto& [id, shape] : shapes) {
-    LiveStudy& study = *state.study(id);
-    study.shape = shape.Get(study.spec.resources());
-  }
-  std::unordered_map<int64_t, std::pair<int64_t, int>> place;  // run -> study, position
+  CellIndex cell_index;
+  if (auto s = AddCells(loaded, state, cell_index); !s.ok()) return s;
+  std::unordered_map<int64_t, std::pair<int64_t, int>> place;  // run of a live attempt -> study, position
+  for (const db::AttemptRow& row : loaded.attempts) place.emplace(row.run_id, std::pair(0, 0));
   for (db::RunRow& row : loaded.runs) {
     LiveStudy* study = state.study(row.study_id);
     if (study == nullptr) continue;
-    place[row.id] = {row.study_id, row.position};
+    if (const auto it = place.find(row.id); it != place.end()) it->second = {row.study_id, row.position};
+    if (Planted(Bug::kAttemptsForgotten)) row.attempts = 0;
     ++study->counts[static_cast<int>(row.state)];
-    if (row.state == db::RunState::kQueued) study->queued.insert(row.position);
+    if (row.state == db::RunState::kQueued) study->queued.insert(study->queued.end(), row.position);
     if (static_cast<int>(study->runs.size()) <= row.position) {
       study->runs.resize(row.position + 1);
       study->cell_of.resize(row.position + 1);
     }
-    study->cell_of[row.position] = cell_index[row.cell_id];
-    if (row.state == db::RunState::kSucceeded) {
-      db::Micros& longest = study->longest[study->cell_of[row.position]];
-      longest = std::max(longest, row.finished - row.started);
+    const int cell = cell_index.Find(row.cell_id);
+    if (cell < 0) {
+      return absl::DataLossError(absl::StrCat("the database lacks cell ", row.cell_id, " of ",
+                                              RunName(row.study_id, row.id),
+                                              "; restore a backup, see docs/operators/backup.md"));
     }
+    study->cell_of[row.position] = cell;
+    if (row.state == db::RunState::kSucceeded) study->RunTook(row.position, row.finished - row.started);
     study->runs[row.position] = std::move(row);
   }
   for (db::AllocationRow& row : loaded.allocations) {
@@ -89,8 +139,12 @@ absl::Status AddRows(db::Store& store, db::Snapshot loaded, db::Micros now, Stat
     allocation->row = std::move(row);
     allocation->listening_since = now;
     if (const auto served = loaded.attempts_served.find(allocation->row.id);
-        served != loaded.attempts_served.end())
-      allocation->served = served->second;
+        served != loaded.attempts_served.end()) {
+      allocation->served = served->second.attempts;
+      const auto newest = place.find(served->second.newest_run);
+      if (allocation->row.run_id == 0 && newest != place.end())
+        allocation->part = PartOf(*state.study(newest->second.first), newest->second.second);
+    }
     allocation->generation = ++state.last_generation;
     const db::AllocationRow& kept = allocation->row;
     LiveStudy* study = state.study(kept.study_id);
@@ -103,31 +157,50 @@ absl::Status AddRows(db::Store& store, db::Snapshot loaded, db::Micros now, Stat
       allocation->cancel_sent = study == nullptr || study->row.cancel_requested;
       // An earlier process may have submitted the job and died before it got the answer: poll
       // before submitting again.
-      allocation->submitted = true;
+      allocation->submitted = !Planted(Bug::kIntentNotPolled);
       if (!allocation->cancel_sent) ++state.pending[allocation->queue];
     }
     state.allocation_by_token[kept.token] = kept.id;
     state.allocations.emplace(kept.id, std::move(allocation));
   }
+  std::sort(loaded.attempts.begin(), loaded.attempts.end(),
+            [](const db::AttemptRow& a, const db::AttemptRow& b) { return a.id < b.id; });
   for (db::AttemptRow& row : loaded.attempts) {
+    if (Planted(Bug::kCancelForgotten)) row.state = db::AttemptState::kRunning;
     const auto where = place.find(row.run_id);
-    if (where == place.end()) continue;
+    if (where == place.end() || where->second.first == 0) continue;
     auto attempt = std::make_unique<LiveAttempt>();
     attempt->study_id = where->second.first;
     attempt->position = where->second.second;
     attempt->reported = row.state != db::AttemptState::kAssigned;
     if (row.state == db::AttemptState::kStopping) attempt->stopping_since = now;
     const LiveStudy& study = *state.study(attempt->study_id);
-    const int ranks = study.cells[study.cell_of[attempt->position]].spec.ranks();
+    const int ranks = study.cells.NeedsOf(study.cell_of[attempt->position]).ranks;
     attempt->ranks.resize(ranks);
     for (int r = 0; r < ranks; ++r) {
       attempt->ranks[r].stream.attempt_id = row.id;
       attempt->ranks[r].stream.rank = r;
     }
-    if (LiveAllocation* allocation = state.allocation(row.allocation_id)) allocation->attempt_id = row.id;
+    LiveAllocation* allocation = state.allocation(row.allocation_id);
+    if (allocation != nullptr) {
+      attempt->assigned_ahead = allocation->attempt_id != 0;
+      if (attempt->assigned_ahead) {
+        allocation->next_attempts.push_back(row.id);
+      } else {
+        allocation->attempt_id = row.id;
+      }
+    }
+    if (allocation == nullptr || row.cause != db::Cause::kNone) {
+      attempt->recovery.emplace().since = now;
+      state.recovering.insert(row.id);
+      if (row.cause == db::Cause::kNone) attempt->stop_reason = row.message;
+    }
     state.attempt_by_token[row.token] = row.id;
     attempt->row = std::move(row);
     state.attempts.emplace(attempt->row.id, std::move(attempt));
+  }
+  for (const db::ProvenanceRow& row : loaded.provenance) {
+    if (LiveAttempt* attempt = state.attempt(row.attempt_id)) attempt->hardware = NodesOfProvenance(row.json);
   }
   for (db::StreamRow& row : loaded.streams) {
     LiveAttempt* attempt = state.attempt(row.attempt_id);
@@ -157,6 +230,8 @@ void KeepReports(LiveAllocation& from, LiveAllocation& to) {
 
 void KeepReports(LiveAttempt& from, LiveAttempt& to) {
   to.reported = from.reported;
+  to.assigned_ahead = from.assigned_ahead;
+  to.turn_since = from.turn_since;
   to.reported_by = std::move(from.reported_by);
   to.ended = std::move(from.ended);
   to.held_since = from.held_since;
@@ -164,6 +239,9 @@ void KeepReports(LiveAttempt& from, LiveAttempt& to) {
   to.step = from.step;
   to.total_steps = from.total_steps;
   to.train_loss = from.train_loss;
+  to.cut_short = from.cut_short;
+  to.hardware = std::move(from.hardware);
+  if (to.recovery && from.recovery) to.recovery->number = from.recovery->number;
 }
 
 // Moves the studies, allocations and attempts of `from` into `to`.
@@ -174,6 +252,7 @@ void MoveInto(State& from, State& to) {
   to.allocations.merge(from.allocations);
   to.attempt_by_token.merge(from.attempt_by_token);
   to.allocation_by_token.merge(from.allocation_by_token);
+  to.recovering.merge(from.recovering);
   for (const auto& [queue, pending] : from.pending) to.pending[queue] += pending;
 }
 
@@ -187,6 +266,7 @@ State Remove(State& state, int64_t study_id) {
     const auto attempt = it++;
     if (attempt->second->study_id != study_id) continue;
     state.attempt_by_token.erase(attempt->second->row.token);
+    state.recovering.erase(attempt->first);
     removed.attempts.insert(state.attempts.extract(attempt));
   }
   for (auto it = state.allocations.begin(); it != state.allocations.end();) {

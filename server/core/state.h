@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -23,13 +24,6 @@
 
 namespace scalelab::server {
 
-// A cell with runs. Excluded cells are in the database only.
-struct CellState {
-  int64_t id = 0;
-  v1::RunSpec spec;  // seed is that of repeat 0
-  google::protobuf::Struct key;
-};
-
 struct FailedAllocations {
   int count = 0;
   db::Micros retry_at = 0;  // no allocation is made before this time
@@ -39,27 +33,52 @@ struct FailedAllocations {
 // A study that is not final, with all its runs.
 struct LiveStudy {
   db::StudyRow row;
-  v1::StudySpec spec;     // defaults filled in
-  AllocationShape shape;  // of its largest cell
-  std::vector<CellState> cells;
+  v1::StudySpec spec;  // defaults filled in, without the grid
+  // Of its allocations, the largest first. With AllocationMode PER_RUN, each run has its own.
+  std::vector<AllocationShape> shapes;
+  CellList cells;  // with runs; excluded cells are in the database only
   // By cell: longest time that a run took, or had when its allocation's time limit ended it; 0: not known.
   std::vector<db::Micros> longest;
-  std::vector<db::RunRow> runs;     // by position
-  std::vector<int> cell_of;         // by position: index into cells
-  std::set<int> queued;             // positions of queued runs; the smallest goes next
-  std::array<int64_t, 6> counts{};  // runs by db::RunState
-  std::set<int64_t> allocations;    // that have not ended
+  db::Micros longest_of_all = 0;     // the largest of them
+  std::map<int, db::Micros> latest;  // by cell: time that the processes of its last successful run took
+  std::vector<db::RunRow> runs;      // by position
+  std::vector<int> cell_of;          // by position: index into cells
+  std::set<int> queued;              // positions of queued runs; the smallest goes next
+  std::array<int64_t, 6> counts{};   // runs by db::RunState
+  std::set<int64_t> allocations;     // that have not ended
   // Allocations that ended in a row before they served an attempt, by their run (0: those of the whole study).
   std::map<int64_t, FailedAllocations> failed_allocations;
   double gpu_seconds = 0;  // that its owner was charged for
   int storage_errors = 0;  // attempts in a row that ended with STORAGE_ERROR
   int64_t revision = 1;    // grows with every change that watchers see
+
+  // Records how long the run at this position took, or had.
+  void RunTook(int position, db::Micros time);
 };
+
+// Clears the sections that make the cells: they may be long, and the cells have their values.
+void ForgetGrid(v1::StudySpec& spec);
 
 // The progress of one rank of a live attempt.
 struct RankState {
   db::StreamRow stream;
   std::map<std::string, double> finish_metrics;
+};
+
+// The end of an attempt whose workers are gone: the coordinator reads the rest of its event files first.
+struct Recovery {
+  int64_t number = 0;       // of the request that is in flight; 0: none is
+  db::Micros since = 0;     // when the wait for its answer, or for a free reader, began
+  db::Micros began = 0;     // when the first request was made; 0: none was
+  db::Micros retry_at = 0;  // after a failed read: when to try again
+  db::Micros failing = 0;   // time of the first of the failed reads; 0: the last one succeeded
+  int failures = 0;         // in a row
+  std::string error;        // of the last failed read
+  int next_rank = 0;        // the event files of the ranks before it have been read
+  int64_t bytes = 0;        // that were read
+  std::string problem;      // why events may be missing
+  std::optional<v1::SynchronizeRequest::AttemptStatus> end;  // what the worker recorded
+  std::map<std::string, std::string> software;
 };
 
 // An attempt that is not final.
@@ -82,6 +101,13 @@ struct LiveAttempt {
   // does not wait.
   db::Micros held_since = 0;
   bool cut_short = false;  // by the time limit of an allocation that had served other runs before
+  // Set when its workers are gone. `row` then has the cause and the message of the failure, in case that the events do
+  // not show that the attempt has succeeded.
+  std::optional<Recovery> recovery;
+  std::vector<v1::NodeInfo> hardware;  // of its nodes, when no worker reports it any more
+  // Assigned while the allocation served another attempt, so that it may have ended without having begun.
+  bool assigned_ahead = false;
+  db::Micros turn_since = 0;  // when the allocation began to serve it, if that was later than its assignment
 
   int nodes() const { return 1 + static_cast<int>(std::count(row.nodes.begin(), row.nodes.end(), ',')); }
 };
@@ -92,6 +118,7 @@ struct WorkerState {
   v1::NodeInfo info;
   db::Micros last_seen = 0;
   bool leaving = false;
+  int queue_limit = 0;  // number of attempts that it holds besides the one that runs
 };
 
 // Returns whether an allocation has not started.
@@ -103,12 +130,23 @@ inline bool Waits(db::AllocationState state) {
 using PendingQueue = std::pair<std::string, std::string>;
 PendingQueue QueueOf(const LiveStudy& study);
 
+// The runs that one allocation of a group serves without another one in between: those of a block, or, if the study has
+// allocations of several shapes, those of a block that have the same shape.
+struct BlockPart {
+  int block = 0;  // a repeat
+  int shape = 0;  // index into LiveStudy::shapes
+  // NOLINTNEXTLINE(modernize-use-nullptr): the compiler adds the 0.
+  auto operator<=>(const BlockPart&) const = default;
+};
+
 // An allocation that has not ended.
 struct LiveAllocation {
   db::AllocationRow row;
   std::map<int, WorkerState> workers;  // by node index
   std::set<std::string> replaced;      // instances of workers that later ones have replaced
   int64_t attempt_id = 0;              // the attempt it serves now; 0: none
+  std::optional<BlockPart> part;       // of a group: the part of its newest attempt
+  std::deque<int64_t> next_attempts;   // that its worker begins after that one, in this order, without a call
   int64_t generation = 0;              // of its desired state
   PendingQueue queue;                  // of its job, while that is pending
   bool submitted = false;              // this process has submitted its job
@@ -154,6 +192,9 @@ struct State {
   std::set<int64_t> delayed;  // studies that need another allocation, and wait because earlier ones failed
   int64_t last_study_id = 0, last_cell_id = 0, last_run_id = 0, last_attempt_id = 0, last_allocation_id = 0;
   int64_t last_generation = 0;
+  std::set<int64_t> recovering;         // attempts with a recovery
+  int64_t last_read = 0;                // number of the last request to read event files
+  db::Micros last_read_answered = 0;    // when a request was answered
   std::map<PendingQueue, int> pending;  // number of intended and pending allocations; no entry: 0
   // Number of changes of studies that were final: retries and deletions.
   int64_t final_changes = 0;
@@ -163,6 +204,8 @@ struct State {
   LiveStudy* study(int64_t id) const;
   LiveAttempt* attempt(int64_t id) const;
   LiveAllocation* allocation(int64_t id) const;
+  // Returns the attempt that the allocation serves and those that follow, in order; empty if there is none.
+  std::vector<LiveAttempt*> attempts_of(const LiveAllocation& allocation) const;
 };
 
 }  // namespace scalelab::server

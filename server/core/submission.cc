@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "catalog/datasets.h"
 #include "proto/status.h"
+#include "server/core/cells.h"
 #include "server/core/convert.h"
 #include "server/core/job_request.h"
 #include "study/values.h"
@@ -42,9 +44,9 @@ std::string FieldOf(const v1::StudySpec& spec, const std::string& key, const goo
 }
 
 // Checks that the framework of the cell is usable.
-std::optional<FieldViolation> CheckEngine(const v1::StudySpec& spec, const Cell& cell,
+std::optional<FieldViolation> CheckEngine(const v1::StudySpec& spec, const v1::RunSpec& run,
                                           const FrameworkStates& engines) {
-  const std::string& engine = cell.spec.engine();
+  const std::string& engine = run.engine();
   const auto state = engines.find(engine);
   if (state == engines.end() || state->second.usable()) return std::nullopt;
   return FieldViolation{FieldOf(spec, "engine", Text(engine)),
@@ -54,30 +56,95 @@ std::optional<FieldViolation> CheckEngine(const v1::StudySpec& spec, const Cell&
 
 // Checks whether the cell fits into the capacity. The capacity is 0 until Slurm has answered; until then
 // every cell fits.
-std::optional<FieldViolation> CheckFits(const v1::StudySpec& spec, const Cell& cell,
+std::optional<FieldViolation> CheckFits(const v1::StudySpec& spec, const v1::RunSpec& run,
                                         const Scheduler& scheduler, const Capacity& capacity) {
-  if (capacity.slots > 0 && capacity.gpus == 0 && cell.spec.backend() == "nccl") {
+  if (capacity.slots > 0 && capacity.gpus == 0 && run.backend() == "nccl") {
     return FieldViolation{FieldOf(spec, "backend", Text("nccl")),
                           absl::StrCat("backend nccl needs GPUs, and the ", scheduler.name(),
                                        " scheduler has none; use mpi or gloo with gpus_per_rank: 0")};
   }
-  const int cpus = std::max(1, cell.spec.cpus_per_rank());
-  if (capacity.slots > 0 && cell.spec.ranks() * cpus > capacity.slots) {
-    return FieldViolation{FieldOf(spec, "ranks", Number(cell.spec.ranks())),
-                          absl::StrCat("ranks: ", cell.spec.ranks(), " needs ", cell.spec.ranks() * cpus,
-                                       " slots, the ", scheduler.name(), " scheduler has ", capacity.slots,
+  const int cpus = std::max(1, run.cpus_per_rank());
+  if (capacity.slots > 0 && run.ranks() * cpus > capacity.slots) {
+    return FieldViolation{FieldOf(spec, "ranks", Number(run.ranks())),
+                          absl::StrCat("ranks: ", run.ranks(), " needs ", run.ranks() * cpus, " slots, the ",
+                                       scheduler.name(), " scheduler has ", capacity.slots,
                                        scheduler.name() == "local"
                                            ? "; use fewer ranks, or start scalelabd with more (--local-slots)"
                                            : "; use fewer ranks")};
   }
-  if (capacity.slots > 0 && cell.spec.ranks() * cell.spec.gpus_per_rank() > capacity.gpus) {
-    return FieldViolation{
-        "resources.gpus_per_rank",
-        absl::StrCat("ranks: ", cell.spec.ranks(), " needs ", cell.spec.ranks() * cell.spec.gpus_per_rank(),
-                     " GPUs, the ", scheduler.name(), " scheduler has ", capacity.gpus,
-                     "; set gpus_per_rank: 0 to train on the CPU")};
+  if (capacity.slots > 0 && run.ranks() * run.gpus_per_rank() > capacity.gpus) {
+    return FieldViolation{"resources.gpus_per_rank",
+                          absl::StrCat("ranks: ", run.ranks(), " needs ", run.ranks() * run.gpus_per_rank(),
+                                       " GPUs, the ", scheduler.name(), " scheduler has ", capacity.gpus,
+                                       "; set gpus_per_rank: 0 to train on the CPU")};
   }
   return std::nullopt;
+}
+
+// Returns the data sets of the runs, with their directories.
+Datasets DatasetsOf(const CellList& cells) {
+  Datasets datasets;
+  for (size_t i = 0; i < cells.size(); ++i) {
+    const std::string dataset = cells.Text(i, v1::RunSpec::kDatasetFieldNumber);
+    // A custom program may give data sets any name.
+    if (dataset == "synthetic" || dataset.empty() ||
+        RunsOwnProgram(cells.Text(i, v1::RunSpec::kEngineFieldNumber)))
+      continue;
+    datasets.emplace(dataset, cells.Text(i, v1::RunSpec::kDataDirFieldNumber));
+  }
+  return datasets;
+}
+
+// The runs that one allocation of a group is expected to serve.
+struct PlannedAllocation {
+  size_t shape;  // index into ExpandedStudy.group.shapes
+  int runs = 0;
+};
+
+// Distributes the blocks of a group over its allocations in the order in which the coordinator does.
+std::vector<PlannedAllocation> PlanGroup(const ExpandedStudy& study) {
+  const std::vector<AllocationShape>& shapes = study.group.shapes;
+  std::vector<int> runs_in_block(shapes.size());
+  for (size_t i = 0; i < study.cells.size(); ++i) {
+    const int ranks = study.cells.Int(i, v1::RunSpec::kRanksFieldNumber);
+    ++runs_in_block[ShapeWithNodes(shapes, NodesFor(ranks, shapes[0]))];
+  }
+  const auto most = static_cast<size_t>(ConcurrentAllocations(study.spec));
+  std::vector<PlannedAllocation> planned;
+  std::vector<std::vector<size_t>> of_shape(shapes.size());
+  for (int block = 0; block < study.spec.repeats(); ++block) {
+    for (size_t shape = 0; shape < shapes.size(); ++shape) {
+      if (planned.size() < most) {
+        of_shape[shape].push_back(planned.size());
+        planned.push_back({shape});
+      }
+      const std::vector<size_t>& mine = of_shape[shape];
+      planned[mine[static_cast<size_t>(block) % mine.size()]].runs += runs_in_block[shape];
+    }
+  }
+  return planned;
+}
+
+// Calls `take` with the shape of each allocation that the study needs and the number of its runs.
+template <class Take>
+void ForEachAllocation(const ExpandedStudy& study, const Take& take) {
+  if (study.spec.allocation() == v1::StudySpec::PER_RUN) {
+    for (const PlannedRun& run : study.runs)
+      take(ShapeOf(study.cells.NeedsOf(run.cell), study.spec.resources()), 1);
+  } else {
+    for (const PlannedAllocation& planned : PlanGroup(study))
+      take(study.group.shapes[planned.shape], planned.runs);
+  }
+}
+
+double GpuHours(const ExpandedStudy& study) {
+  double hours = 0;
+  ForEachAllocation(study, [&](const AllocationShape& shape, int) {
+    const int gpus_per_node = shape.ranks_per_node * shape.gpus_per_rank;
+    hours += static_cast<double>(shape.nodes) * gpus_per_node *
+             static_cast<double>(study.spec.resources().time_seconds()) / 3600;
+  });
+  return hours;
 }
 
 }  // namespace
@@ -101,87 +168,78 @@ std::vector<std::string> FrameworkEngines(const v1::StudySpec& spec) {
   return {names.begin(), names.end()};
 }
 
-absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler& scheduler,
-                                      const FrameworkStates& engines, const std::function<bool()>& stopped) {
+absl::StatusOr<ExpandedStudy> CheckStudy(const v1::StudySpec& spec, const Scheduler& scheduler,
+                                         const FrameworkStates& engines,
+                                         const std::function<bool()>& stopped) {
   const Capacity capacity = scheduler.capacity();
-  const CellCheck runs_here = [&](const Cell& cell) {
-    std::optional<FieldViolation> why = CheckEngine(spec, cell, engines);
-    return why ? why : CheckFits(spec, cell, scheduler, capacity);
+  const CellCheck runs_here = [&](const v1::RunSpec& run) {
+    std::optional<FieldViolation> why = CheckEngine(spec, run, engines);
+    return why ? why : CheckFits(spec, run, scheduler, capacity);
   };
-  absl::StatusOr<ExpandedStudy> expanded = ExpandStudy(spec, runs_here, stopped);
-  if (!expanded.ok()) return expanded.status();
-  std::vector<FieldViolation> violations;
-  std::set<std::pair<std::string, std::string>> datasets;
-  for (const Cell& cell : expanded->cells) {
-    // A custom program may give data sets any name.
-    if (!RunsOwnProgram(cell.spec.engine()) && cell.spec.dataset() != "synthetic")
-      datasets.emplace(cell.spec.dataset(), cell.spec.data_dir());
+  absl::StatusOr<ExpandedStudy> study = ExpandStudy(spec, runs_here, stopped);
+  if (!study.ok()) return study.status();
+  const double hours = GpuHours(*study), cap = study->spec.limits().gpu_hours();
+  if (cap > 0 && hours > cap) {
+    return InvalidFields(
+        {{"limits.gpu_hours",
+          absl::StrCat("the plan may use ", hours, " GPU-hours, the limit is ", cap,
+                       "; shorten resources.time",
+                       ConcurrentAllocations(study->spec) > 1 ? ", lower limits.concurrent_allocations" : "",
+                       " or raise the limit")}});
   }
-  // Only with the local scheduler do ranks surely see the files of this machine.
-  if (scheduler.name() == "local") {
-    for (const auto& [name, dir] : datasets) {
-      if (name.empty()) continue;
-      if (auto s = CheckDataset(name, dir); !s.ok())
-        violations.push_back({"fixed.data_dir", std::string(s.message())});
-    }
-  }
-  if (!violations.empty()) return InvalidFields(std::move(violations));
+  return study;
+}
 
-  StudyNeeds needs;
-  v1::PlanStudyResponse& plan = needs.plan;
-  const size_t grid = expanded->cells.size() - expanded->baselines;
-  for (size_t i = 0; i < grid; ++i) {
-    const Cell& cell = expanded->cells[i];
-    auto* planned = plan.add_cells();
-    *planned->mutable_key() = cell.key;
-    planned->set_ranks(cell.spec.ranks());
-    planned->set_global_batch(cell.spec.global_batch());
-    planned->set_batch_per_rank(cell.spec.batch_per_rank());
-    planned->set_learning_rate(cell.spec.learning_rate());
+Datasets DatasetsToCheck(const ExpandedStudy& study, const Scheduler& scheduler) {
+  return scheduler.name() == "local" ? DatasetsOf(study.cells) : Datasets();
+}
+
+absl::Status CheckDatasets(const Datasets& datasets) {
+  std::vector<FieldViolation> violations;
+  for (const auto& [name, dir] : datasets) {
+    if (auto s = CheckDataset(name, dir); !s.ok())
+      violations.push_back({"fixed.data_dir", std::string(s.message())});
   }
-  plan.set_baseline_runs(expanded->baselines * expanded->spec.repeats());
-  plan.set_runs(static_cast<int>(expanded->runs.size()) - plan.baseline_runs());
-  plan.set_excluded(static_cast<int>(expanded->excluded.size()));
-  for (std::string& why : expanded->unusable) plan.add_unusable(std::move(why));
-  const auto add = [&](const AllocationShape& shape, int runs) {
+  return violations.empty() ? absl::OkStatus() : InvalidFields(std::move(violations));
+}
+
+v1::PlanStudyResponse PlanOf(const ExpandedStudy& study, const Scheduler& scheduler) {
+  v1::PlanStudyResponse plan;
+  const size_t grid = study.cells.size() - study.baselines;
+  for (size_t i = 0; i < grid; ++i) {
+    const v1::RunSpec run = study.cells.SpecWithoutCommand(i);
+    auto* planned = plan.add_cells();
+    *planned->mutable_key() = study.cells.Key(i);
+    planned->set_ranks(run.ranks());
+    planned->set_global_batch(run.global_batch());
+    planned->set_batch_per_rank(run.batch_per_rank());
+    planned->set_learning_rate(run.learning_rate());
+  }
+  plan.set_baseline_runs(study.baselines * study.spec.repeats());
+  plan.set_runs(static_cast<int>(study.runs.size()) - plan.baseline_runs());
+  plan.set_excluded(static_cast<int>(study.excluded.size()));
+  for (const std::string& why : study.unusable) plan.add_unusable(why);
+  plan.set_gpu_hours(GpuHours(study));
+  if (study.spec.allocation() != v1::StudySpec::PER_RUN) {
+    plan.set_node_hours_largest(study.group.largest_node_hours);
+    plan.set_node_hours_own(study.group.own_node_hours);
+  }
+  std::set<std::tuple<int, int, int, int>> shown;
+  ForEachAllocation(study, [&](const AllocationShape& shape, int runs) {
     auto* allocation = plan.add_allocations();
     allocation->set_nodes(shape.nodes);
     allocation->set_ranks_per_node(shape.ranks_per_node);
     allocation->set_cpus_per_node(shape.ranks_per_node * shape.cpus_per_rank);
     allocation->set_gpus_per_node(shape.ranks_per_node * shape.gpus_per_rank);
-    allocation->set_time_seconds(expanded->spec.resources().time_seconds());
+    allocation->set_time_seconds(study.spec.resources().time_seconds());
     allocation->set_runs(runs);
-    plan.set_gpu_hours(plan.gpu_hours() + static_cast<double>(shape.nodes) * allocation->gpus_per_node() *
-                                              static_cast<double>(allocation->time_seconds()) / 3600);
-  };
-  if (expanded->spec.allocation() == v1::StudySpec::PER_RUN) {
-    for (const PlannedRun& run : expanded->runs) {
-      add(ShapeOf(expanded->cells[run.cell].spec, expanded->spec.resources()), 1);
-    }
-  } else {
-    add(expanded->shape, static_cast<int>(expanded->runs.size()));
-  }
-  const double cap = expanded->spec.limits().gpu_hours();
-  if (cap > 0 && plan.gpu_hours() > cap) {
-    return InvalidFields(
-        {{"limits.gpu_hours", absl::StrCat("the plan may use ", plan.gpu_hours(), " GPU-hours, the limit is ",
-                                           cap, "; shorten resources.time or raise the limit")}});
-  }
-  needs.study = *std::move(expanded);
-  return needs;
-}
-
-void AddScripts(const Scheduler& scheduler, StudyNeeds& needs) {
-  std::set<std::pair<int, int>> shown;
-  for (auto& allocation : *needs.plan.mutable_allocations()) {
-    AllocationShape shape = needs.study.shape;
-    shape.nodes = allocation.nodes();
-    shape.ranks_per_node = allocation.ranks_per_node();
-    if (!shown.emplace(shape.nodes, shape.ranks_per_node).second) continue;
-    JobRequest request = RequestFor(needs.study.spec, shape);
+    if (!shown.emplace(shape.nodes, shape.ranks_per_node, shape.cpus_per_rank, shape.gpus_per_rank).second)
+      return;
+    JobRequest request = RequestFor(study.spec, shape);
     request.token = "00000000-0000-0000-0000-000000000000";
-    allocation.set_script(scheduler.Script(request));
-  }
+    allocation->set_script(scheduler.Script(request));
+  });
+  return plan;
 }
 
 NewStudy MakeNewStudy(const v1::StudySpec& spec, ExpandedStudy expanded, std::string owner,
@@ -194,24 +252,20 @@ NewStudy MakeNewStudy(const v1::StudySpec& spec, ExpandedStudy expanded, std::st
   study.row.request_id = std::move(request_id);
   study.row.spec = ToJson(spec);
   study.row.priority = spec.priority();
-  study.shape = expanded.shape;
-  const auto add = [&](const Cell& cell, bool excluded) {
-    db::CellRow row;
-    row.position = static_cast<int>(made.cells.size());
-    row.engine = cell.spec.engine();
-    row.model = cell.spec.model();
-    row.precision = cell.spec.precision();
-    row.backend = cell.spec.backend();
-    row.ranks = cell.spec.ranks();
-    row.global_batch = cell.spec.global_batch();
-    row.key = ToJson(cell.key);
-    row.spec = ToFullJson(cell.spec);
-    row.excluded = excluded;
-    made.cells.push_back(std::move(row));
+  study.shapes = expanded.group.shapes;
+  made.cell_values = ToRows(expanded.cells.values(), 0);
+  made.cells.reserve(expanded.cells.size() + expanded.excluded.size());
+  const auto add = [&](const CellList& cells, bool excluded) {
+    for (size_t i = 0; i < cells.size(); ++i) {
+      db::CellRow row = ToRow(cells, i);
+      row.position = static_cast<int>(made.cells.size());
+      row.excluded = excluded;
+      made.cells.push_back(std::move(row));
+    }
   };
-  for (const Cell& cell : expanded.cells) add(cell, false);
-  for (const Cell& cell : expanded.excluded) add(cell, true);
-  for (Cell& cell : expanded.cells) study.cells.push_back({0, std::move(cell.spec), std::move(cell.key)});
+  add(expanded.cells, false);
+  add(expanded.excluded, true);
+  study.cells = std::move(expanded.cells);
   study.longest.assign(study.cells.size(), 0);
   study.runs.resize(expanded.runs.size());
   study.cell_of.reserve(expanded.runs.size());
@@ -220,6 +274,7 @@ NewStudy MakeNewStudy(const v1::StudySpec& spec, ExpandedStudy expanded, std::st
     study.cell_of.push_back(expanded.runs[p].cell);
   }
   study.spec = std::move(expanded.spec);
+  ForgetGrid(study.spec);
   return made;
 }
 

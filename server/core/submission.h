@@ -3,6 +3,10 @@
 #pragma once
 
 #include <functional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "scalelab/v1/study.pb.h"
@@ -12,25 +16,27 @@
 
 namespace scalelab::server {
 
-// An expanded study and the allocations it needs.
-struct StudyNeeds {
-  ExpandedStudy study;
-  v1::PlanStudyResponse plan;  // without the scripts
-};
-
 // Returns the engines of Python frameworks that the specification names, valid or not, to look
 // up in Frameworks.
 std::vector<std::string> FrameworkEngines(const v1::StudySpec& spec);
 
-// Expands the study. Checks it against the scheduler's capacity, the usable engines (engines that are not in
-// `engines` are usable) and, with the local scheduler, the files of its data sets. Returns CANCELLED soon after
-// `stopped` returns true.
-absl::StatusOr<StudyNeeds> CheckStudy(const v1::StudySpec& spec, const Scheduler& scheduler,
-                                      const FrameworkStates& engines = {},
-                                      const std::function<bool()>& stopped = {});
+// Expands the study. Checks it against the scheduler's capacity and the usable engines (engines that are not in
+// `engines` are usable). Returns CANCELLED soon after `stopped` returns true.
+absl::StatusOr<ExpandedStudy> CheckStudy(const v1::StudySpec& spec, const Scheduler& scheduler,
+                                         const FrameworkStates& engines = {},
+                                         const std::function<bool()>& stopped = {});
 
-// Adds the script of the first allocation of each shape to the plan, with a placeholder for the token.
-void AddScripts(const Scheduler& scheduler, StudyNeeds& needs);
+// Names of data sets, with their directories.
+using Datasets = std::set<std::pair<std::string, std::string>>;
+// Returns the data sets of the study whose files must be checked: only with the local scheduler do ranks surely see the
+// files of this machine.
+Datasets DatasetsToCheck(const ExpandedStudy& study, const Scheduler& scheduler);
+// Checks the files of the data sets. Blocks as long as their file system does.
+absl::Status CheckDatasets(const Datasets& datasets);
+
+// Returns the plan of a study, with the script of the first allocation of each shape. The script has a placeholder for
+// the token.
+v1::PlanStudyResponse PlanOf(const ExpandedStudy& study, const Scheduler& scheduler);
 
 // Returns the study in the form that Coordinator::Submit takes; `spec` is stored unchanged.
 NewStudy MakeNewStudy(const v1::StudySpec& spec, ExpandedStudy expanded, std::string owner,

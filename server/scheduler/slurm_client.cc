@@ -45,9 +45,8 @@ absl::StatusOr<std::string> SlurmClient::Output(const std::vector<std::string>& 
 
 absl::StatusOr<Queue> SlurmClient::Jobs(const std::string& name) const {
   // Without --all, jobs in hidden partitions are left out.
-  std::vector<std::string> argv = {
-      "squeue",       "--all", "--user=" + user_, "--noheader",
-      "--states=all", absl::StrCat("--Format=", kSqueueColumns)};
+  std::vector<std::string> argv = {"squeue",     "--all",        "--user=" + user_,
+                                   "--noheader", "--states=all", absl::StrCat("--Format=", kSqueueColumns)};
   if (!name.empty()) argv.push_back("--name=" + name);
   const absl::StatusOr<std::string> text = Output(argv);
   if (!text.ok()) return text.status();

@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "planted/bug.h"
 #include "server/command/command.h"
 #include "server/scheduler/slurm_client.h"
 #include "server/scheduler/slurm_view.h"
@@ -152,6 +153,7 @@ absl::StatusOr<std::string> SlurmScheduler::Submit(const JobRequest& request) {
     return absl::UnavailableError(
         absl::StrCat("not submitted: Slurm cannot be queried: ", queue.status().message()));
   }
+  if (Planted(Bug::kSecondSubmitBlind)) *queue = Queue();
   if (const auto found = queue->jobs.find(request.token); found != queue->jobs.end()) {
     spdlog::info("allocation {}: Slurm already has its job {}", request.token, Choose(found->second).id);
     return Listed(request.token, found->second, job).external_id;
@@ -347,7 +349,7 @@ absl::Status SlurmScheduler::Cancel(const std::vector<std::string>& tokens) {
   if (!queue.ok()) return queue.status();
   std::vector<std::string> ids;
   for (const auto& [token, rows] : queue->jobs) {
-    if (!live.contains(token)) continue;
+    if (!live.contains(token) && !Planted(Bug::kOtherJobsCancelled)) continue;
     for (const QueueRow& row : rows) {
       if (IsLive(row)) ids.push_back(row.id);
     }

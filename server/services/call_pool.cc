@@ -1,11 +1,14 @@
 #include "server/services/call_pool.h"
 
+#include <algorithm>
 #include <deque>
+#include <set>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "planted/bug.h"
 #include "proto/status.h"
 
 namespace scalelab::server {
@@ -18,12 +21,34 @@ absl::Status Stopping() {
 
 }  // namespace
 
+namespace {
+
+// Part of the queue that works on one subject may take.
+constexpr size_t kShareOfSubject = 8;
+
+}  // namespace
+
 struct CallPool::Shared {
+  struct Entry {
+    std::string subject;
+    Work work;
+  };
+  size_t Waiting(const std::string& subject) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return std::count_if(queue.begin(), queue.end(),
+                         [&](const Entry& entry) { return entry.subject == subject; });
+  }
+  // Returns the first entry whose subject no thread works on.
+  std::deque<Entry>::iterator Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return std::find_if(queue.begin(), queue.end(),
+                        [this](const Entry& entry) { return !busy.contains(entry.subject); });
+  }
+
   std::string kind;
   size_t queue_limit = 0;
   absl::Mutex mutex;
   absl::CondVar arrived;
-  std::deque<Work> queue ABSL_GUARDED_BY(mutex);
+  std::deque<Entry> queue ABSL_GUARDED_BY(mutex);
+  std::set<std::string> busy ABSL_GUARDED_BY(mutex);  // subjects of works in progress
   bool stopping ABSL_GUARDED_BY(mutex) = false;
   int alive ABSL_GUARDED_BY(mutex) = 0;  // threads that have not ended
 };
@@ -41,14 +66,15 @@ CallPool::CallPool(std::string kind, int threads, size_t queue_limit) : shared_(
 
 CallPool::~CallPool() { Stop(absl::InfiniteDuration()); }
 
-void CallPool::Run(Work work) {
+void CallPool::Run(Work work, const std::string& subject) {
   absl::Status refused;
   {
     absl::MutexLock lock(&shared_->mutex);
     if (shared_->stopping) {
       refused = Stopping();
-    } else if (shared_->queue.size() < shared_->queue_limit) {
-      shared_->queue.push_back(std::move(work));
+    } else if ((shared_->queue.size() < shared_->queue_limit || Planted(Bug::kCallQueueUnbounded)) &&
+               (subject.empty() || shared_->Waiting(subject) < shared_->queue_limit / kShareOfSubject)) {
+      shared_->queue.push_back({subject, std::move(work)});
       shared_->arrived.Signal();
       return;
     }
@@ -63,7 +89,7 @@ void CallPool::Run(Work work) {
 
 bool CallPool::Stop(absl::Duration grace) {
   if (threads_.empty()) return true;
-  std::deque<Work> left;
+  std::deque<Shared::Entry> left;
   bool ended = false;
   {
     absl::MutexLock lock(&shared_->mutex);
@@ -74,7 +100,7 @@ bool CallPool::Stop(absl::Duration grace) {
                                             grace);
     left.swap(shared_->queue);
   }
-  for (Work& work : left) work(Stopping());
+  for (Shared::Entry& entry : left) entry.work(Stopping());
   for (std::thread& thread : threads_) {
     if (ended)
       thread.join();
@@ -87,18 +113,27 @@ bool CallPool::Stop(absl::Duration grace) {
 
 void CallPool::Serve(const std::shared_ptr<Shared>& shared) {
   while (true) {
-    Work work;
+    Shared::Entry entry;
     {
       absl::MutexLock lock(&shared->mutex);
-      while (shared->queue.empty() && !shared->stopping) shared->arrived.Wait(&shared->mutex);
-      if (shared->queue.empty()) {
-        --shared->alive;
-        return;
+      auto next = shared->Next();
+      for (; next == shared->queue.end(); next = shared->Next()) {
+        if (shared->stopping) {
+          --shared->alive;
+          return;
+        }
+        shared->arrived.Wait(&shared->mutex);
       }
-      work = std::move(shared->queue.front());
-      shared->queue.pop_front();
+      entry = std::move(*next);
+      shared->queue.erase(next);
+      if (!entry.subject.empty()) shared->busy.insert(entry.subject);
     }
-    work(absl::OkStatus());
+    entry.work(absl::OkStatus());
+    if (entry.subject.empty()) continue;
+    entry.work = nullptr;
+    absl::MutexLock lock(&shared->mutex);
+    shared->busy.erase(entry.subject);
+    shared->arrived.Signal();
   }
 }
 

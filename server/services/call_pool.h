@@ -27,8 +27,10 @@ class CallPool {
 
   // Calls `work` exactly once: with OK on a thread of the pool, or with an error on the calling thread, at once:
   // RESOURCE_EXHAUSTED if the queue is full, UNAVAILABLE if the pool has stopped. `work` must not block when it
-  // gets an error.
-  void Run(Work work);
+  // gets an error. Works with the same `subject` run one at a time, and take at most an eighth of the queue: what blocks
+  // one of them, such as a file server, would block the others too, and with them all threads. An empty subject has no
+  // such limit.
+  void Run(Work work, const std::string& subject = "");
 
   // Runs the queued work and ends the threads, for at most `grace`; then calls the remaining work with
   // UNAVAILABLE. Returns whether all threads have ended. A thread that has not is blocked in its work: what the

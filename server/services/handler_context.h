@@ -16,7 +16,7 @@ namespace scalelab::server {
 // The threads of all services. Files of attempts may be on a filesystem that blocks, and large requests take
 // long: neither may delay the reads of the database, so each kind of work has a pool of its own.
 struct CallPools {
-  CallPool files{"reads of files", 8, 128};
+  CallPool files{"reads of files", 8, 1024};
   // As many threads as the store has connections that read; the queue holds a burst of calls.
   CallPool reads{"database reads", 4, 1024};
   CallPool heavy{"large requests", 2, 64};

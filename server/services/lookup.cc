@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "proto/status.h"
+#include "server/core/cells.h"
 #include "server/core/convert.h"
 
 namespace scalelab::server {
@@ -24,7 +25,7 @@ absl::StatusOr<db::StudyRow> FindStudy(db::Store& store, const std::string& name
   if (part == "last") {
     const auto newest = store.ListStudies(0, 1);
     if (!newest.ok()) return newest.status();
-    if (!newest->empty()) return newest->front();
+    if (!newest->empty()) found = store.GetStudy(newest->front().id);
   } else if (absl::SimpleAtoi(part, &id)) {
     found = store.GetStudy(id);
   } else if (!part.empty()) {
@@ -49,19 +50,24 @@ absl::StatusOr<db::RunRow> FindRun(db::Store& store, const std::string& name) {
   return found;
 }
 
-absl::StatusOr<std::unordered_map<int64_t, db::CellRow>> FindCells(db::Store& store,
-                                                                   const std::set<int64_t>& ids) {
-  std::unordered_map<int64_t, db::CellRow> found;
-  for (const int64_t id : ids) {
-    absl::StatusOr<db::CellRow> cell = store.GetCell(id);
-    if (absl::IsNotFound(cell.status())) {
-      return absl::DataLossError(
-          absl::StrCat("the database lacks cell ", id, "; restore a backup, see docs/operators/backup.md"));
-    }
-    if (!cell.ok()) return cell.status();
-    found.emplace(id, *std::move(cell));
+FoundCells::FoundCells(const std::vector<int64_t>& ids, CellList cells) : cells_(std::move(cells)) {
+  for (size_t i = 0; i < ids.size(); ++i) index_.emplace(ids[i], i);
+}
+
+absl::StatusOr<FoundCells> FindCells(db::Store& store, int64_t study_id, const std::set<int64_t>& ids) {
+  const std::vector<int64_t> wanted(ids.begin(), ids.end());
+  const auto rows = store.GetCells(wanted);
+  if (absl::IsNotFound(rows.status())) {
+    return absl::DataLossError(absl::StrCat("the database lacks a cell of ", StudyName(study_id), " (",
+                                            rows.status().message(),
+                                            "); restore a backup, see docs/operators/backup.md"));
   }
-  return found;
+  if (!rows.ok()) return rows.status();
+  const auto values = store.GetCellValues(study_id, NumbersOf(*rows));
+  if (!values.ok()) return values.status();
+  absl::StatusOr<CellList> cells = ReadCells(*values, *rows);
+  if (!cells.ok()) return cells.status();
+  return FoundCells(wanted, *std::move(cells));
 }
 
 absl::StatusOr<db::AttemptRow> FindAttempt(db::Store& store, const db::RunRow& run, int number) {

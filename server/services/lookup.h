@@ -4,9 +4,11 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "db/store.h"
+#include "study/cell_list.h"
 
 namespace scalelab::server {
 
@@ -15,9 +17,19 @@ namespace scalelab::server {
 absl::StatusOr<db::StudyRow> FindStudy(db::Store& store, const std::string& name);
 // Takes "studies/7/runs/12", "runs/12" or "12".
 absl::StatusOr<db::RunRow> FindRun(db::Store& store, const std::string& name);
-// Returns the cells with these ids, by id. Returns DATA_LOSS if one of them does not exist.
-absl::StatusOr<std::unordered_map<int64_t, db::CellRow>> FindCells(db::Store& store,
-                                                                   const std::set<int64_t>& ids);
+// Cells of one study.
+class FoundCells {
+ public:
+  FoundCells(const std::vector<int64_t>& ids, CellList cells);
+  // Returns a cell by its id, which must be one of those found.
+  Cell at(int64_t id) const { return cells_[index_.at(id)]; }
+
+ private:
+  CellList cells_;
+  std::unordered_map<int64_t, size_t> index_;
+};
+// Returns cells of a study. Returns DATA_LOSS if one of them does not exist.
+absl::StatusOr<FoundCells> FindCells(db::Store& store, int64_t study_id, const std::set<int64_t>& ids);
 // Takes the number of an attempt of the run, or 0 for the last attempt.
 absl::StatusOr<db::AttemptRow> FindAttempt(db::Store& store, const db::RunRow& run, int number);
 

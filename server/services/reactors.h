@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -113,12 +114,15 @@ void FinishOn(CallPool& pool, std::shared_ptr<UnaryCall<Response>> call, Work wo
 
 // Like FinishOn, but `work` finishes the call itself unless it returns an error.
 template <typename Response, typename Work>
-void ContinueOn(CallPool& pool, std::shared_ptr<UnaryCall<Response>> call, Work work) {
-  pool.Run([call = std::move(call), work = std::move(work)](absl::Status status) mutable {
-    if (call->over()) return;
-    if (status.ok()) status = WithinMemory([&]() -> absl::Status { return work(call); });
-    if (!status.ok()) call->Finish(status);
-  });
+void ContinueOn(CallPool& pool, std::shared_ptr<UnaryCall<Response>> call, Work work,
+                const std::string& subject = "") {
+  pool.Run(
+      [call = std::move(call), work = std::move(work)](absl::Status status) mutable {
+        if (call->over()) return;
+        if (status.ok()) status = WithinMemory([&]() -> absl::Status { return work(call); });
+        if (!status.ok()) call->Finish(status);
+      },
+      subject);
 }
 
 // Writes the messages that `next` fills in, until `next` returns false or an error. `next` runs on a thread of
@@ -129,8 +133,10 @@ class GeneratedStream final : public grpc::ServerWriteReactor<Response> {
  public:
   using Next = std::function<absl::StatusOr<bool>(Response*)>;
 
-  static GeneratedStream* Start(CallPool& pool, absl::Duration limit, Next next) {
-    auto* stream = new GeneratedStream(std::make_shared<Source>(pool, limit, std::move(next)));
+  // `subject`: as for CallPool::Run.
+  static GeneratedStream* Start(CallPool& pool, absl::Duration limit, Next next, std::string subject = "") {
+    auto* stream =
+        new GeneratedStream(std::make_shared<Source>(pool, limit, std::move(next), std::move(subject)));
     stream->source_->stream = stream;
     Continue(stream->source_);
     return stream;
@@ -144,11 +150,12 @@ class GeneratedStream final : public grpc::ServerWriteReactor<Response> {
  private:
   // Outlives the call while `next` is blocked.
   struct Source {
-    Source(CallPool& its_pool, absl::Duration its_limit, Next its_next)
-        : pool(its_pool), limit(its_limit), next(std::move(its_next)) {}
+    Source(CallPool& its_pool, absl::Duration its_limit, Next its_next, std::string its_subject)
+        : pool(its_pool), limit(its_limit), next(std::move(its_next)), subject(std::move(its_subject)) {}
     CallPool& pool;
     const absl::Duration limit;
     const Next next;
+    const std::string subject;
     Response response;               // of `next` while it runs, else of gRPC
     std::atomic<int64_t> calls = 0;  // of `next`
     absl::Mutex mutex;
@@ -179,22 +186,24 @@ class GeneratedStream final : public grpc::ServerWriteReactor<Response> {
                                     if (expired && call == source->calls) End(*source, CallTookTooLong());
                                   });
     }
-    source->pool.Run([source](absl::Status status) {
-      {
-        absl::MutexLock lock(&source->mutex);
-        if (source->stream == nullptr) return;
-      }
-      absl::StatusOr<bool> more = false;
-      if (status.ok()) {
-        source->response.Clear();
-        more = WithinMemory([&] { return source->next(&source->response); });
-        status = more.status();
-      }
-      if (!status.ok() || !*more) return End(*source, status);
-      ++source->calls;
-      absl::MutexLock lock(&source->mutex);
-      if (source->stream != nullptr) source->stream->StartWrite(&source->response);
-    });
+    source->pool.Run(
+        [source](absl::Status status) {
+          {
+            absl::MutexLock lock(&source->mutex);
+            if (source->stream == nullptr) return;
+          }
+          absl::StatusOr<bool> more = false;
+          if (status.ok()) {
+            source->response.Clear();
+            more = WithinMemory([&] { return source->next(&source->response); });
+            status = more.status();
+          }
+          if (!status.ok() || !*more) return End(*source, status);
+          ++source->calls;
+          absl::MutexLock lock(&source->mutex);
+          if (source->stream != nullptr) source->stream->StartWrite(&source->response);
+        },
+        source->subject);
   }
 
   static void End(Source& source, const absl::Status& status) {

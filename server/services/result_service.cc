@@ -4,9 +4,11 @@
 #include <functional>
 #include <memory>
 
+#include "server/analysis/concurrency.h"
 #include "server/analysis/curve.h"
 #include "server/analysis/downsample.h"
 #include "server/analysis/training.h"
+#include "server/core/cells.h"
 #include "server/core/convert.h"
 #include "server/services/lookup.h"
 
@@ -114,12 +116,19 @@ absl::Status FillCurve(db::Store& store, const std::string& name, const std::fun
   if (!cells.ok()) return cells.status();
   const auto rows = store.ListCurveRows(study->id);
   if (!rows.ok()) return rows.status();
+  const auto values = store.ListCellValues(study->id);
+  if (!values.ok()) return values.status();
   if (over()) return CallerGone();
-  const std::vector<ComparedRun> compared = RunsToCompare(*cells, *rows);
+  const auto parameters = ReadCells(*values, *cells);
+  if (!parameters.ok()) return parameters.status();
+  const std::vector<ComparedRun> compared = RunsToCompare(*cells, *parameters, *rows);
   const auto losses = ReadLosses(store, compared);
   if (!losses.ok()) return losses.status();
+  const auto attempts = store.ListAttemptTimes(study->id);
+  if (!attempts.ok()) return attempts.status();
   if (over()) return CallerGone();
-  *curve = MakeCurve(spec, *cells, *rows, {}, CompareTraining(*cells, compared, *losses));
+  *curve = MakeCurve(spec, *cells, *parameters, *rows, {}, CompareTraining(*cells, compared, *losses),
+                     FindConcurrency(*attempts, *rows));
   curve->set_study(StudyName(study->id));
   curve->set_display_name(study->name);
   return absl::OkStatus();

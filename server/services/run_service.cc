@@ -25,7 +25,7 @@ void FillSummary(const db::RunSummary& from, v1::Run* run) {
 
 // Reads the run without its attempts and results.
 absl::Status FillRun(db::Store& store, const db::RunRow& row, v1::Run* run) {
-  const auto cells = FindCells(store, {row.cell_id});
+  const auto cells = FindCells(store, row.study_id, {row.cell_id});
   if (!cells.ok()) return cells.status();
   *run = ToRun(row, cells->at(row.cell_id));
   return absl::OkStatus();
@@ -83,18 +83,23 @@ absl::Status ListRunsOf(db::Store& store, const v1::ListRunsRequest& request,
   if (!rows.ok()) return rows.status();
   std::set<int64_t> ids;
   for (const db::RunRow& row : *rows) ids.insert(row.cell_id);
-  const auto cells = FindCells(store, ids);
+  const auto cells = FindCells(store, study->id, ids);
   if (!cells.ok()) return cells.status();
   const auto throughputs = Throughputs(store, *rows);
   if (!throughputs.ok()) return throughputs.status();
+  // The parameters of a run may be as long as a study.
+  constexpr size_t kPageBytes = 16 << 20;
+  size_t bytes = 0;
   for (const db::RunRow& row : *rows) {
     v1::Run* run = response->add_runs();
     *run = ToRun(row, cells->at(row.cell_id));
     if (const auto found = throughputs->find(row.id); found != throughputs->end())
       (*run->mutable_summary())["run/throughput"] = found->second;
+    bytes += run->ByteSizeLong();
+    if (bytes >= kPageBytes) break;
   }
-  if (static_cast<int>(rows->size()) == filter->limit)
-    response->set_next_page_token(absl::StrCat(rows->back().position));
+  if (response->runs_size() == filter->limit || response->runs_size() < static_cast<int>(rows->size()))
+    response->set_next_page_token(absl::StrCat(response->runs(response->runs_size() - 1).position()));
   return absl::OkStatus();
 }
 
@@ -153,19 +158,21 @@ grpc::ServerWriteReactor<v1::ReadRunLogResponse>* RunService::ReadRunLog(
   using Stream = GeneratedStream<v1::ReadRunLogResponse>;
   if (auto s = handler_.access.CheckClient(*context); !s.ok()) return Stream::Fail(s);
   // The first step finds the attempt in the database, the others read its files.
-  return Stream::Start(handler_.pools.files, handler_.call_limit,
-                       [&store = handler_.store, request = *request, reader = std::shared_ptr<LogReader>()](
-                           v1::ReadRunLogResponse* response) mutable -> absl::StatusOr<bool> {
-                         if (reader == nullptr) {
-                           const auto run = FindRun(store, request.name());
-                           if (!run.ok()) return run.status();
-                           const auto attempt = FindAttempt(store, *run, request.attempt());
-                           if (!attempt.ok()) return attempt.status();
-                           reader = std::make_shared<LogReader>(attempt->directory, request.rank(),
-                                                                request.stream());
-                         }
-                         return reader->Next(response);
-                       });
+  return Stream::Start(
+      handler_.pools.files, handler_.call_limit,
+      [&store = handler_.store, request = *request, reader = std::shared_ptr<LogReader>()](
+          v1::ReadRunLogResponse* response) mutable -> absl::StatusOr<bool> {
+        if (reader == nullptr) {
+          const auto run = FindRun(store, request.name());
+          if (!run.ok()) return run.status();
+          const auto attempt = FindAttempt(store, *run, request.attempt());
+          if (!attempt.ok()) return attempt.status();
+          reader = std::make_shared<LogReader>(attempt->directory, request.rank(), request.stream());
+        }
+        return reader->Next(response);
+      },
+      // A run's directory may hang.
+      "run " + request->name().substr(request->name().rfind('/') + 1));
 }
 
 grpc::ServerUnaryReactor* RunService::ExplainRun(grpc::CallbackServerContext* context,

@@ -14,7 +14,6 @@
 #include "proto/status.h"
 #include "server/core/convert.h"
 #include "server/core/explain.h"
-#include "server/core/submission.h"
 #include "server/services/lookup.h"
 #include "server/services/retry.h"
 
@@ -122,6 +121,21 @@ void StudyService::WithFrameworks(const v1::StudySpec& spec, std::shared_ptr<Una
              });
 }
 
+template <typename Response>
+void StudyService::AfterDatasets(Datasets datasets, std::shared_ptr<UnaryCall<Response>> call,
+                                 std::function<void()> then) {
+  if (datasets.empty()) return then();
+  const std::string subject = "data set " + datasets.begin()->second;
+  ContinueOn(
+      handler_.pools.files, call,
+      [datasets = std::move(datasets), then = std::move(then)](const auto&) {
+        absl::Status checked = CheckDatasets(datasets);
+        if (checked.ok()) then();
+        return checked;
+      },
+      subject);
+}
+
 void StudyService::AskAndCreate(std::shared_ptr<const Creation> creation) {
   WithFrameworks(creation->request.spec(), creation->call, [this, creation](FrameworkStates engines) {
     ContinueOn(
@@ -133,28 +147,31 @@ void StudyService::AskAndCreate(std::shared_ptr<const Creation> creation) {
 absl::Status StudyService::Create(const Creation& creation, const FrameworkStates& engines) {
   const std::shared_ptr<CreateCall>& call = creation.call;
   const v1::CreateStudyRequest& request = creation.request;
-  absl::StatusOr<StudyNeeds> needs =
+  absl::StatusOr<ExpandedStudy> expanded =
       CheckStudy(request.spec(), scheduler_, engines, [&call] { return call->over(); });
-  if (!needs.ok()) return needs.status();
-  NewStudy study =
-      MakeNewStudy(request.spec(), std::move(needs->study), creation.owner, request.request_id());
-  db::StudyRow& row = study.state->row;
-  row.runs = static_cast<int64_t>(study.state->runs.size());
+  if (!expanded.ok()) return expanded.status();
+  Datasets datasets = DatasetsToCheck(*expanded, scheduler_);
+  auto study = std::make_shared<NewStudy>(
+      MakeNewStudy(request.spec(), *std::move(expanded), creation.owner, request.request_id()));
+  db::StudyRow& row = study->state->row;
+  row.runs = static_cast<int64_t>(study->state->runs.size());
   row.created = absl::ToUnixMicros(absl::Now());
   // The response is made from the row to be stored: reading it back is not necessary.
   v1::Study& made = *call->response.mutable_study();
   made = ToStudy(row, {0, row.runs}, false);
   *made.mutable_spec() = request.spec();
-  if (request.validate_only()) {
+  const bool validate_only = request.validate_only();
+  if (validate_only) {
     made.clear_name();
     made.clear_create_time();
-    call->Finish(absl::OkStatus());
-    return absl::OkStatus();
   }
-  if (call->over()) return CallerGone();
-  coordinator_.Submit(std::move(study), [call](absl::StatusOr<int64_t> id) {
-    if (id.ok()) call->response.mutable_study()->set_name(StudyName(*id));
-    call->Finish(id.status());
+  AfterDatasets(std::move(datasets), call, [this, call, study, validate_only] {
+    if (validate_only) return call->Finish(absl::OkStatus());
+    if (call->over()) return;
+    coordinator_.Submit(std::move(*study), [call](absl::StatusOr<int64_t> id) {
+      if (id.ok()) call->response.mutable_study()->set_name(StudyName(*id));
+      call->Finish(id.status());
+    });
   });
   return absl::OkStatus();
 }
@@ -166,15 +183,16 @@ grpc::ServerUnaryReactor* StudyService::PlanStudy(grpc::CallbackServerContext* c
   auto call = UnaryCall<v1::PlanStudyResponse>::Start(context, response, handler_.call_limit);
   auto spec = std::make_shared<const v1::StudySpec>(request->spec());
   WithFrameworks(*spec, call, [this, call, spec](FrameworkStates engines) {
-    FinishOn(handler_.pools.heavy, call,
-             [this, spec, engines = std::move(engines)](auto& planned) -> absl::Status {
-               absl::StatusOr<StudyNeeds> needs =
-                   CheckStudy(*spec, scheduler_, engines, [&planned] { return planned.over(); });
-               if (!needs.ok()) return needs.status();
-               AddScripts(scheduler_, *needs);
-               planned.response = std::move(needs->plan);
-               return absl::OkStatus();
-             });
+    ContinueOn(handler_.pools.heavy, call,
+               [this, spec, engines = std::move(engines)](const auto& planned) -> absl::Status {
+                 const absl::StatusOr<ExpandedStudy> study =
+                     CheckStudy(*spec, scheduler_, engines, [&planned] { return planned->over(); });
+                 if (!study.ok()) return study.status();
+                 planned->response = PlanOf(*study, scheduler_);
+                 AfterDatasets(DatasetsToCheck(*study, scheduler_), planned,
+                               [planned] { planned->Finish(absl::OkStatus()); });
+                 return absl::OkStatus();
+               });
   });
   return call->reactor();
 }

@@ -7,6 +7,7 @@
 
 #include "scalelab/v1/study.grpc.pb.h"
 #include "server/core/coordinator.h"
+#include "server/core/submission.h"
 #include "server/frameworks/frameworks.h"
 #include "server/services/handler_context.h"
 #include "server/services/watch_hub.h"
@@ -62,6 +63,10 @@ class StudyService final : public v1::StudyService::CallbackService {
   template <typename Response>
   void WithFrameworks(const v1::StudySpec& spec, std::shared_ptr<UnaryCall<Response>> call,
                       std::function<void(FrameworkStates)> then);
+  // Calls `then` when the files of the data sets have been checked.
+  template <typename Response>
+  void AfterDatasets(Datasets datasets, std::shared_ptr<UnaryCall<Response>> call,
+                     std::function<void()> then);
 
   Coordinator& coordinator_;
   const HandlerContext handler_;

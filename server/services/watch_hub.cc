@@ -21,7 +21,7 @@ v1::WatchStudyResponse Describe(const LiveStudy& study, const State& state) {
     if (attempt == nullptr) continue;
     auto* progress = response.add_running();
     progress->set_run(RunName(study.row.id, attempt->row.run_id));
-    *progress->mutable_key() = study.cells[study.cell_of[attempt->position]].key;
+    *progress->mutable_key() = study.cells.Key(study.cell_of[attempt->position]);
     progress->set_repeat(study.runs[attempt->position].repeat);
     progress->set_attempt(attempt->row.number);
     progress->set_step(attempt->step);

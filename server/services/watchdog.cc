@@ -51,9 +51,10 @@ void Watchdog::Run() {
     }
     const bool now_healthy = Check();
     if (now_healthy != healthy) {
-      spdlog::log(
-          now_healthy ? spdlog::level::info : spdlog::level::err, "the health check reports {}",
-          now_healthy ? "SERVING again" : "NOT_SERVING: the core thread or the database does not answer");
+      spdlog::log(now_healthy ? spdlog::level::info : spdlog::level::err, "the health check reports {}",
+                  now_healthy ? "SERVING again"
+                              : "NOT_SERVING: the core thread or the database does not answer, or no calls "
+                                "of workers are taken");
       report_(now_healthy);
       healthy = now_healthy;
     }
@@ -68,7 +69,8 @@ bool Watchdog::Check() {
   {
     absl::MutexLock lock(&answer_->mutex);
     ask = !std::exchange(answer_->pending, true);
-    if (!ask) return absl::Now() - answer_->at < stuck_after_ && answer_->can_write;
+    if (!ask)
+      return absl::Now() - answer_->at < stuck_after_ && answer_->can_write && coordinator_.TakesCalls();
     answer_->at = absl::Now();  // of the question, until the answer comes
   }
   coordinator_.Read([answer = answer_](const State* state) {
@@ -79,7 +81,7 @@ bool Watchdog::Check() {
                              absl::Now() - absl::FromUnixMicros(state->commit_failed) > kFailureCounts);
   });
   absl::MutexLock lock(&answer_->mutex);
-  return answer_->can_write;
+  return answer_->can_write && coordinator_.TakesCalls();
 }
 
 }  // namespace scalelab::server

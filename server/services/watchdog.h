@@ -15,8 +15,8 @@ namespace scalelab::server {
 class Watchdog {
  public:
   // Calls `report` on a thread of its own with each change of health, from healthy at the start. The service is
-  // not healthy when the core thread has not answered for `stuck_after`, or when the last commit to the database
-  // has failed and is at most a minute old.
+  // not healthy when the core thread has not answered for `stuck_after`, when the last commit to the database has failed
+  // and is at most a minute old, or when the threads of WorkerService take no calls.
   Watchdog(Coordinator& coordinator, absl::Duration stuck_after, std::function<void(bool healthy)> report);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;

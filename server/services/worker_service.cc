@@ -1,8 +1,14 @@
 #include "server/services/worker_service.h"
 
-#include <functional>
+#include <memory>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "grpcpp/alarm.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/slice.h"
 #include "proto/status.h"
 #include "server/core/ingest.h"
 #include "server/services/reactors.h"
@@ -11,7 +17,13 @@ namespace scalelab::server {
 namespace {
 
 constexpr int kThreads = 2;
+constexpr absl::Duration kPulse = absl::Seconds(1);
 constexpr int kExpected = 16;  // calls of each method that gRPC can deliver before a thread takes one
+constexpr char kReportEvents[] = "/scalelab.v1.WorkerService/ReportEvents";
+// Limits for messages that are being read, and for the bytes of those that wait for the core thread. In memory, they take
+// about four times as much.
+constexpr int kMaxReading = 8;
+constexpr int64_t kMaxUnstoredBytes = 16 << 20;
 
 absl::StatusOr<std::vector<ParsedBatch>> Parse(const v1::ReportEventsRequest& request) {
   std::vector<ParsedBatch> batches;
@@ -26,6 +38,7 @@ absl::StatusOr<std::vector<ParsedBatch>> Parse(const v1::ReportEventsRequest& re
 
 }  // namespace
 
+// A call, from its arrival until its answer is sent.
 class WorkerService::Call {
  public:
   virtual ~Call() = default;
@@ -33,20 +46,31 @@ class WorkerService::Call {
   virtual void Proceed(bool ok) = 0;
 };
 
-template <typename Request, typename Response>
-class WorkerService::TypedCall final : public Call {
+// Notes once a second that the threads of the queue take calls. It is an event of the queue like a call, so that it does
+// not happen while all threads are blocked.
+class WorkerService::Pulse final : public Call {
  public:
-  // Passes the request to the coordinator, which answers with Finish on any thread.
-  using Handle = std::function<void(TypedCall*, const std::string& allocation)>;
-  using Method = void (v1::WorkerService::AsyncService::*)(grpc::ServerContext*, Request*,
-                                                           grpc::ServerAsyncResponseWriter<Response>*,
-                                                           grpc::CompletionQueue*,
-                                                           grpc::ServerCompletionQueue*, void*);
+  explicit Pulse(WorkerService& service) : service_(service) { Proceed(true); }
 
-  TypedCall(WorkerService& service, Method method, Handle handle, std::function<void()> expect_next)
-      : service_(service), handle_(std::move(handle)), expect_next_(std::move(expect_next)) {
-    (service.service_.*method)(&context_, &request, &writer_, service.queue_.get(), service.queue_.get(),
-                               this);
+  void Proceed(bool ok) override {
+    if (!ok) return;  // cancelled
+    absl::MutexLock lock(&service_.mutex_);
+    if (service_.stopping_) return;
+    service_.coordinator_.NoteServing();
+    alarm_.Set(service_.queue_.get(), absl::ToChronoTime(absl::Now() + kPulse), this);
+  }
+  void Cancel() { alarm_.Cancel(); }
+
+ private:
+  WorkerService& service_;
+  grpc::Alarm alarm_;
+};
+
+class WorkerService::SynchronizeCall final : public Call {
+ public:
+  explicit SynchronizeCall(WorkerService& service) : service_(service) {
+    service.service_.RequestSynchronize(&context_, &request_, &writer_, service.queue_.get(),
+                                        service.queue_.get(), this);
   }
 
   void Proceed(bool ok) override {
@@ -56,28 +80,110 @@ class WorkerService::TypedCall final : public Call {
       return;
     }
     answered_ = true;
-    expect_next_();
+    new SynchronizeCall(service_);
     const absl::StatusOr<std::string> allocation = service_.access_.CheckWorker(context_);
     if (!allocation.ok()) return Finish(allocation.status());
-    const absl::Status handled = WithinMemory([&] {
-      handle_(this, *allocation);
-      return absl::OkStatus();
-    });
-    if (!handled.ok()) Finish(handled);
+    service_.coordinator_.Synchronize(*allocation, std::move(request_),
+                                      [this](absl::StatusOr<v1::SynchronizeResponse> desired) {
+                                        if (!desired.ok()) return Finish(desired.status());
+                                        response_ = *std::move(desired);
+                                        Finish(absl::OkStatus());
+                                      });
   }
 
-  void Finish(const absl::Status& status) { writer_.Finish(response, ToGrpc(status), this); }
+ private:
+  void Finish(const absl::Status& status) { writer_.Finish(response_, ToGrpc(status), this); }
 
-  Request request;
-  Response response;
+  WorkerService& service_;
+  v1::SynchronizeRequest request_;
+  v1::SynchronizeResponse response_;
+  grpc::ServerContext context_;
+  grpc::ServerAsyncResponseWriter<v1::SynchronizeResponse> writer_{&context_};
+  bool answered_ = false;  // the next event is the last
+};
+
+class WorkerService::ReportCall final : public Call {
+ public:
+  explicit ReportCall(WorkerService& service) : service_(service) {
+    service.generic_.RequestCall(&context_, &stream_, service.queue_.get(), service.queue_.get(), this);
+  }
+
+  void Proceed(bool ok) override {
+    switch (state_) {
+      case State::kExpected:
+        return Begin(ok);
+      case State::kReading:
+        return Store(ok);
+      case State::kAnswered:
+        service_.EndAnswer();
+        delete this;
+    }
+  }
+
+  void Read() {
+    state_ = State::kReading;
+    stream_.Read(&message_, this);
+  }
 
  private:
+  enum class State { kExpected, kReading, kAnswered };
+  using Streams = std::vector<v1::ReportEventsResponse::Stream>;
+
+  void Begin(bool ok) {
+    if (!ok || !service_.BeginAnswer()) {
+      delete this;
+      return;
+    }
+    new ReportCall(service_);
+    // A generic service gets the calls of all methods that no other service has.
+    if (context_.method() != kReportEvents)
+      return Fail(absl::UnimplementedError(absl::StrCat("there is no method ", context_.method())));
+    absl::StatusOr<std::string> allocation = service_.access_.CheckWorker(context_);
+    if (!allocation.ok()) return Fail(allocation.status());
+    allocation_ = *std::move(allocation);
+    service_.AddReport(this);
+  }
+
+  void Store(bool ok) {
+    const auto bytes = static_cast<int64_t>(ok ? message_.Length() : 0);
+    service_.EndRead(bytes);
+    if (!ok) return Fail(absl::CancelledError("the worker has sent no message"));
+    absl::StatusOr<std::vector<ParsedBatch>> batches =
+        WithinMemory([this]() -> absl::StatusOr<std::vector<ParsedBatch>> {
+          v1::ReportEventsRequest request;
+          const grpc::Status parsed =
+              grpc::SerializationTraits<v1::ReportEventsRequest>::Deserialize(&message_, &request);
+          if (!parsed.ok()) return absl::InvalidArgumentError("the message is no ReportEventsRequest");
+          return Parse(request);
+        });
+    message_.Clear();
+    if (!batches.ok()) {
+      service_.EndReport(bytes);
+      return Fail(batches.status());
+    }
+    service_.coordinator_.Report(
+        allocation_, *std::move(batches), [this, bytes](absl::StatusOr<Streams> streams) {
+          service_.EndReport(bytes);
+          if (!streams.ok()) return Fail(streams.status());
+          v1::ReportEventsResponse response;
+          for (auto& stream : *streams) *response.add_streams() = std::move(stream);
+          const grpc::Slice slice(response.SerializeAsString());
+          state_ = State::kAnswered;
+          stream_.WriteAndFinish(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), grpc::Status::OK, this);
+        });
+  }
+
+  void Fail(const absl::Status& status) {
+    state_ = State::kAnswered;
+    stream_.Finish(ToGrpc(status), this);
+  }
+
   WorkerService& service_;
-  const Handle handle_;
-  const std::function<void()> expect_next_;
-  grpc::ServerContext context_;
-  grpc::ServerAsyncResponseWriter<Response> writer_{&context_};
-  bool answered_ = false;  // the next event is the last
+  grpc::GenericServerContext context_;
+  grpc::GenericServerAsyncReaderWriter stream_{&context_};
+  grpc::ByteBuffer message_;
+  std::string allocation_;
+  State state_ = State::kExpected;
 };
 
 WorkerService::WorkerService(Coordinator& coordinator, const Access& access)
@@ -87,14 +193,16 @@ WorkerService::~WorkerService() { Stop(); }
 
 void WorkerService::AddTo(grpc::ServerBuilder& builder) {
   builder.RegisterService(&service_);
+  builder.RegisterAsyncGenericService(&generic_);
   queue_ = builder.AddCompletionQueue();
 }
 
 void WorkerService::Start() {
   for (int i = 0; i < kExpected; ++i) {
-    Expect(/*synchronize=*/true);
-    Expect(/*synchronize=*/false);
+    new SynchronizeCall(*this);
+    new ReportCall(*this);
   }
+  pulse_ = std::make_unique<Pulse>(*this);
   for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { Serve(); });
 }
 
@@ -106,45 +214,12 @@ void WorkerService::Stop() {
         +[](int* answering) { return *answering == 0; }, &answering_));
   }
   if (queue_ == nullptr) return;
+  if (pulse_ != nullptr) pulse_->Cancel();
   queue_->Shutdown();
   if (threads_.empty()) Serve();  // was never started
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
   queue_.reset();
-}
-
-void WorkerService::Expect(bool synchronize) {
-  if (synchronize) {
-    using Sync = TypedCall<v1::SynchronizeRequest, v1::SynchronizeResponse>;
-    new Sync(
-        *this, &v1::WorkerService::AsyncService::RequestSynchronize,
-        [this](Sync* call, const std::string& allocation) {
-          coordinator_.Synchronize(allocation, std::move(call->request),
-                                   [call](absl::StatusOr<v1::SynchronizeResponse> desired) {
-                                     if (!desired.ok()) return call->Finish(desired.status());
-                                     call->response = *std::move(desired);
-                                     call->Finish(absl::OkStatus());
-                                   });
-        },
-        [this] { Expect(true); });
-    return;
-  }
-  using Report = TypedCall<v1::ReportEventsRequest, v1::ReportEventsResponse>;
-  new Report(
-      *this, &v1::WorkerService::AsyncService::RequestReportEvents,
-      [this](Report* call, const std::string& allocation) {
-        absl::StatusOr<std::vector<ParsedBatch>> batches = Parse(call->request);
-        if (!batches.ok()) return call->Finish(batches.status());
-        coordinator_.Report(allocation, *std::move(batches),
-                            [call](absl::StatusOr<std::vector<v1::ReportEventsResponse::Stream>> streams) {
-                              if (streams.ok()) {
-                                for (auto& stream : *streams)
-                                  *call->response.add_streams() = std::move(stream);
-                              }
-                              call->Finish(streams.status());
-                            });
-      },
-      [this] { Expect(false); });
 }
 
 void WorkerService::Serve() {
@@ -164,6 +239,45 @@ bool WorkerService::BeginAnswer() {
 void WorkerService::EndAnswer() {
   absl::MutexLock lock(&mutex_);
   --answering_;
+}
+
+void WorkerService::AddReport(ReportCall* call) {
+  {
+    absl::MutexLock lock(&mutex_);
+    unread_.push_back(call);
+  }
+  ReadNext();
+}
+
+void WorkerService::EndRead(int64_t bytes) {
+  {
+    absl::MutexLock lock(&mutex_);
+    --reading_;
+    unstored_bytes_ += bytes;
+  }
+  ReadNext();
+}
+
+void WorkerService::EndReport(int64_t bytes) {
+  {
+    absl::MutexLock lock(&mutex_);
+    unstored_bytes_ -= bytes;
+  }
+  ReadNext();
+}
+
+void WorkerService::ReadNext() {
+  while (true) {
+    ReportCall* next = nullptr;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (unread_.empty() || reading_ >= kMaxReading || unstored_bytes_ >= kMaxUnstoredBytes) return;
+      next = unread_.front();
+      unread_.pop_front();
+      ++reading_;
+    }
+    next->Read();
+  }
 }
 
 }  // namespace scalelab::server

@@ -177,6 +177,12 @@ int Background::Wait(double seconds) {
   return code_;
 }
 
+int64_t ResidentBytes(pid_t pid) {
+  int64_t size = 0, resident = 0;
+  std::istringstream(ReadFile("/proc/" + std::to_string(pid) + "/statm")) >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
 std::vector<pid_t> ProcessesWith(const std::string& text) { return Matching("cmdline", text); }
 std::vector<pid_t> ProcessesInEnvironment(const std::string& text) { return Matching("environ", text); }
 

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -48,6 +49,8 @@ std::vector<pid_t> ProcessesWith(const std::string& text);
 // Returns the processes whose environment contains `text`.
 std::vector<pid_t> ProcessesInEnvironment(const std::string& text);
 std::string CommandLine(pid_t pid);
+// Returns the resident memory of a process in bytes; 0 if there is none.
+int64_t ResidentBytes(pid_t pid);
 
 std::string ReadFile(const std::string& path);
 void WriteFile(const std::string& path, const std::string& text);

@@ -133,6 +133,36 @@ TEST(Study, ATrainerThatFailsSaysWhyAndTheStudyEndsAsFailed) {
   EXPECT_EQ(service.Run({"run", "logs", runs[0]["name"], "--stderr"}).out, "oh dear\n");
 }
 
+TEST(Study, TwoAllocationsServeTwoBlocksAtTheSameTime) {
+  Service service({"--local-slots", "2"});
+  ASSERT_EQ(service.Start(), "");
+  const std::string gate = service.dir() + "/gate";
+  std::filesystem::create_directory(gate);
+  // Each run ends only when both have begun.
+  const std::string yaml = absl::StrCat(
+      "study: parallel\nfixed:\n  engine: custom\n  ranks: 1\n  command: [sh, -c, \"touch ", gate,
+      "/$$; until [ $(ls ", gate,
+      " | wc -l) -ge 2 ]; do sleep 0.05; done; sleep 0.2; echo '{\\\"time\\\":1,\\\"event\\\":\\\"finish\\\","
+      "\\\"metrics\\\":{\\\"run/throughput\\\":10}}' >>$SCALELAB_EVENTS\"]\n"
+      "repeats: 2\nlimits: {concurrent_allocations: 2}\n");
+  const auto plan = service.Json({"study", "plan", service.File("plan.yaml", yaml)});
+  EXPECT_EQ(plan["allocations"].size(), 2u);
+  const std::string study = service.Submit(yaml);
+  ASSERT_EQ(service.WaitFor(study, 60), 0) << service.Run({"run", "list", study}).out;
+  std::set<std::string> allocations;
+  for (const auto& run : service.Runs(study)) {
+    const auto attempts = service.Attempts(run["name"]);
+    ASSERT_EQ(attempts.size(), 1u);
+    allocations.insert(attempts[0]["allocation"].get<std::string>());
+  }
+  EXPECT_EQ(allocations.size(), 2u);
+  const auto point = service.Json({"curve", study})["series"][0]["points"][0];
+  EXPECT_EQ(point["most_concurrent_attempts"], 2);
+  EXPECT_GT(point["concurrent_attempts"].get<double>(), 1);
+  EXPECT_THAT(service.Run({"curve", study}).out,
+              testing::HasSubstr("up to 2 runs of the service ran at the same time"));
+}
+
 TEST(Study, ARankFindsTheSecretInNoEnvironmentOfItsParents) {
   Service service({"--local-slots", "1"});
   ASSERT_EQ(service.Start(), "");

@@ -146,16 +146,16 @@ case $program in
     ;;
   scancel)
     flock 9
-    wanted='' only=''
+    wanted='' only=' '  # only: ids, each between spaces
     for word in "$@"; do
       case $word in
         --name=*) wanted=${word#*=} ;;
-        [0-9]*) only=$word ;;
+        [0-9]*) only+="$word " ;;
       esac
     done
     for id in $(ids); do
-      [ "$(field "$id" name)" = "$wanted" ] || continue
-      if [ -n "$only" ] && [ "$id" != "$only" ]; then continue; fi
+      if [ -n "$wanted" ] && [ "$(field "$id" name)" != "$wanted" ]; then continue; fi
+      if [ "$only" != ' ' ] && [[ $only != *" $id "* ]]; then continue; fi
       case $(field "$id" state) in
         PENDING) set_field "$id" state CANCELLED ;;
         RUNNING)

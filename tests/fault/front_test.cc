@@ -12,21 +12,16 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <functional>
 #include <thread>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "scalelab/v1/cluster.grpc.pb.h"
 #include "scalelab/v1/study.grpc.pb.h"
 #include "scalelab/v1/worker.grpc.pb.h"
 #include "server/services/auth.h"
+#include "tests/e2e/raw_connection.h"
 #include "tests/e2e/service.h"
 
 namespace scalelab::e2e {
@@ -82,16 +77,7 @@ class Front : public Service {
     return run;
   }
   std::string Directory(const std::string& run) { return Attempts(run)[0]["directory"]; }
-  int64_t Memory() const {
-    const std::string status = ReadFile(absl::StrCat("/proc/", pid(), "/status"));
-    for (absl::string_view line : absl::StrSplit(status, '\n')) {
-      int64_t kilobytes = 0;
-      if (absl::ConsumePrefix(&line, "VmRSS:") && absl::ConsumeSuffix(&line, " kB") &&
-          absl::SimpleAtoi(absl::StripAsciiWhitespace(line), &kilobytes))
-        return kilobytes * 1024;
-    }
-    return 0;
-  }
+  int64_t Memory() const { return ResidentBytes(pid()); }
   pid_t pid() const { return const_cast<Front*>(this)->daemon()->pid(); }
 
  private:
@@ -108,17 +94,6 @@ class Front : public Service {
   }
   int port_ = 0;
 };
-
-int ConnectTcp(int port) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (fd >= 0 && connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return fd;
-  if (fd >= 0) close(fd);
-  return -1;
-}
 
 TEST(FrontDescriptors, ManyIdleConnectionsDoNotMakeTheServiceDeaf) {
   Front service({"--local-slots", "1"});
@@ -290,64 +265,12 @@ TEST(FrontCalls, ManyWatchesDelayNobody) {
   EXPECT_TRUE(service.Answers());
 }
 
-// A raw HTTP/2 connection over TCP, without a token, to a server that has no limit of its own for some frames.
-class RawConnection {
- public:
-  explicit RawConnection(int port) : fd_(ConnectTcp(port)) {
-    Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-    Send(Frame(kSettings, 0, 0, ""));
-  }
-  ~RawConnection() { close(fd_); }
-
-  static constexpr char kHeaders = 1, kReset = 3, kSettings = 4, kContinuation = 9;
-  static std::string Frame(char type, char flags, uint32_t stream, const std::string& payload) {
-    const auto byte = [](size_t value, int shift) { return static_cast<char>(value >> shift & 0xff); };
-    return std::string({byte(payload.size(), 16), byte(payload.size(), 8), byte(payload.size(), 0), type,
-                        flags, byte(stream, 24), byte(stream, 16), byte(stream, 8), byte(stream, 0)}) +
-           payload;
-  }
-  static std::string Header(const std::string& name, const std::string& value) {
-    return std::string(1, '\0') + static_cast<char>(name.size()) + name + static_cast<char>(value.size()) +
-           value;
-  }
-  // The headers of a call without a token: method POST, scheme http.
-  static std::string CallHeaders() {
-    return "\x83\x86" + Header(":path", "/scalelab.v1.StudyService/ListStudies") + Header(":authority", "x") +
-           Header("content-type", "application/grpc") + Header("te", "trailers");
-  }
-  // Returns false when the server has closed the connection, or has not read for a second. Reads and ignores what
-  // the server sends.
-  bool Send(const std::string& bytes) {
-    const double end = Now() + 1;
-    for (size_t sent = 0; sent < bytes.size();) {
-      char ignored[65536];
-      while (recv(fd_, ignored, sizeof ignored, MSG_DONTWAIT) > 0) {
-      }
-      const ssize_t n = send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (n < 0 && (errno != EAGAIN || Now() > end)) return false;
-      if (n < 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      sent += n > 0 ? static_cast<size_t>(n) : 0;
-    }
-    return true;
-  }
-
- private:
-  const int fd_;
-};
-
-// Sends `next()` on connection after connection for some seconds. Returns the largest growth of the service's memory.
-int64_t GrowthUnder(const Front& service, double seconds, const std::string& first,
-                    const std::function<std::string()>& next) {
+// Returns the largest growth of the service's memory while `flood(port, seconds, sent)` runs.
+template <typename Function>
+int64_t GrowthUnder(const Front& service, double seconds, const Function& flood) {
   const int64_t before = service.Memory();
   int64_t most = 0;
-  for (const double start = Now(); Now() - start < seconds;) {
-    RawConnection connection(service.port());
-    bool open = connection.Send(first);
-    while (open && Now() - start < seconds) {
-      open = connection.Send(next());
-      most = std::max(most, service.Memory() - before);
-    }
-  }
+  flood(service.port(), seconds, [&] { most = std::max(most, service.Memory() - before); });
   return most;
 }
 
@@ -357,32 +280,14 @@ constexpr int64_t kMuch = int64_t{1} << 30;
 TEST(FrontMemory, EndlessHeadersWithoutATokenAreCutOff) {
   Front service({"--local-slots", "1"});
   ASSERT_EQ(service.Start(), "");
-  std::string header, frames;
-  for (int i = 0; i < 150; ++i) header += RawConnection::Header("a", std::string(100, 'x'));
-  for (int i = 0; i < 16; ++i) frames += RawConnection::Frame(RawConnection::kContinuation, 0, 1, header);
-  EXPECT_LT(GrowthUnder(service, 8,
-                        RawConnection::Frame(RawConnection::kHeaders, 0, 1, RawConnection::CallHeaders()),
-                        [&] { return frames; }),
-            kMuch);
+  EXPECT_LT(GrowthUnder(service, 8, FloodWithHeaders), kMuch);
   EXPECT_TRUE(service.Answers());
 }
 
 TEST(FrontMemory, EndlessResetCallsWithoutATokenAreCutOff) {
   Front service({"--local-slots", "1"});
   ASSERT_EQ(service.Start(), "");
-  uint32_t stream = 1;
-  EXPECT_LT(GrowthUnder(service, 12, "",
-                        [&] {
-                          std::string frames;
-                          for (int i = 0; i < 100; ++i, stream += 2) {
-                            frames += RawConnection::Frame(RawConnection::kHeaders, 4, stream,
-                                                           RawConnection::CallHeaders());
-                            frames += RawConnection::Frame(RawConnection::kReset, 0, stream,
-                                                           std::string("\0\0\0\x08", 4));
-                          }
-                          return frames;
-                        }),
-            kMuch);
+  EXPECT_LT(GrowthUnder(service, 12, FloodWithResets), kMuch);
   EXPECT_TRUE(service.Answers());
 }
 

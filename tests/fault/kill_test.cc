@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/e2e/service.h"
 
@@ -81,6 +82,91 @@ TEST(KillNine, OfAWorkerEndsItsAttemptAndTheRunIsTriedAgain) {
   EXPECT_NE(attempts[0]["name"], attempts[1]["name"]);
   ExpectNothingLostOrDoubled(service, study);
   EXPECT_TRUE(Eventually([&] { return service.Processes().empty(); }));
+}
+
+// A run whose rank writes a step every 20 ms, and a finish event when the test opens its gate.
+class GatedRun {
+ public:
+  GatedRun() : gate_(service.dir() + "/gate") {
+    EXPECT_EQ(service.Start(), "");
+    const std::string script = service.File(
+        "rank.sh",
+        absl::StrCat("i=0\necho '{\"time\":1,\"event\":\"start\"}' >>$SCALELAB_EVENTS\nwhile [ ! -e ", gate_,
+                     " ]; do\n  echo "
+                     "\"{\\\"time\\\":1,\\\"event\\\":\\\"step\\\",\\\"step\\\":$i,\\\"metrics\\\":{\\\"step/"
+                     "total_s\\\":$i}}\" >>$SCALELAB_EVENTS\n  i=$((i+1))\n  sleep 0.02\ndone\necho "
+                     "'{\"time\":1,\"event\":\"finish\",\"metrics\":{}}' >>$SCALELAB_EVENTS\n"));
+    study = service.Submit(
+        absl::StrCat("study: gated\nfixed: {engine: custom, ranks: 1, command: [sh, ", script, "]}\n"));
+    run = service.WaitUntilTraining(study, 5);
+    directory = service.Attempts(run)[0]["directory"];
+    const std::vector<pid_t> workers = service.Workers();
+    worker_ = *std::min_element(workers.begin(), workers.end());
+  }
+  void OpenGate() { WriteFile(gate_, ""); }
+  size_t Written() const { return StepsOfEventFile(directory + "/events-0.jsonl", 0).size(); }
+  // Kills the worker and waits until its ranks are gone too.
+  void KillTheWorker() {
+    const std::vector<pid_t> before = service.Processes();
+    kill(worker_, SIGKILL);
+    EXPECT_TRUE(Eventually([&] {
+      const std::vector<pid_t> now = service.Processes();
+      return std::none_of(before.begin(), before.end(),
+                          [&](pid_t old) { return std::find(now.begin(), now.end(), old) != now.end(); });
+    }));
+  }
+  // Number of steps of the first attempt that are stored.
+  size_t Stored() const {
+    size_t steps = 0;
+    for (const std::string& point : service.Points(run, 1))
+      steps += absl::StrContains(point, ",step/total_s,");
+    return steps;
+  }
+
+  Service service{{"--local-slots", "1"}};
+  std::string study, run, directory;
+
+ private:
+  const std::string gate_;
+  pid_t worker_ = 0;
+};
+
+TEST(KillNine, OfAWorkerWhileTheCoordinatorIsAwayDoesNotRepeatARunThatFinished) {
+  GatedRun test;
+  Service& service = test.service;
+  service.Kill();
+  test.OpenGate();
+  ASSERT_TRUE(Eventually([&] { return !ReadFile(test.directory + "/exit.json").empty(); }));
+  test.KillTheWorker();
+  ASSERT_EQ(service.Start(), "");
+  ASSERT_EQ(service.WaitFor(test.study, 60), 0)
+      << service.Run({"run", "show", test.run}).out << service.log();
+  const auto attempts = service.Attempts(test.run);
+  ASSERT_EQ(attempts.size(), 1u) << attempts;
+  EXPECT_EQ(attempts[0]["state"], "SUCCEEDED");
+  EXPECT_EQ(test.Stored(), test.Written());
+}
+
+TEST(KillNine, OfAWorkerLosesNoPointThatItsRankHasWritten) {
+  for (const bool away : {false, true}) {
+    GatedRun test;
+    Service& service = test.service;
+    if (away) service.Kill();
+    const size_t before = test.Written();
+    ASSERT_TRUE(Eventually([&] { return test.Written() > before + 10; }));
+    test.KillTheWorker();
+    test.OpenGate();
+    const size_t written = test.Written();
+    if (away) {
+      ASSERT_EQ(service.Start(), "");
+    }
+    ASSERT_EQ(service.WaitFor(test.study, 60), 0)
+        << service.Run({"run", "show", test.run}).out << service.log();
+    const auto attempts = service.Attempts(test.run);
+    ASSERT_EQ(attempts.size(), 2u) << attempts;
+    EXPECT_EQ(attempts[0]["cause"], "WORKER_LOST");
+    EXPECT_EQ(test.Stored(), written);
+  }
 }
 
 TEST(KillNine, OfOneRankEndsItsAttemptAndTheRunIsTriedAgain) {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "files/regular_file.h"
 #include "spdlog/spdlog.h"
-#include "worker/process/regular_file.h"
 
 namespace scalelab::worker {
 namespace {

@@ -206,6 +206,17 @@ TEST_F(CurveCommand, CsvHasEveryStatisticInAColumnOfItsOwn) {
   EXPECT_EQ(lines, 12);
 }
 
+TEST_F(CurveCommand, ShowsHowManyRunsRanAtTheSameTime) {
+  auto* point = server_.curve.mutable_series(0)->mutable_points(0);
+  point->set_concurrent_attempts(2.25);
+  point->set_most_concurrent_attempts(4);
+  EXPECT_THAT(Run({"curve", "7", "-o", "csv"}).out,
+              AllOf(HasSubstr(",concurrent_attempts,most_concurrent_attempts,failed,"),
+                    HasSubstr(",ok,2.25,4,0,"), HasSubstr(",ok,,,0,")));
+  EXPECT_THAT(Run({"curve", "7", "-o", "wide"}).out, AllOf(HasSubstr("AT ONCE"), HasSubstr(" 2.2 ")));
+  EXPECT_THAT(Run({"curve", "7"}).out, Not(HasSubstr("AT ONCE")));
+}
+
 TEST_F(CurveCommand, PlotsOnATerminalOrWhenAsked) {
   const Terminal terminal{true, false, true, 100, 40};
   EXPECT_THAT(Run({"curve", "7"}, terminal).out, HasSubstr("· ideal"));

@@ -253,6 +253,14 @@ TEST_F(AgentTest, StopsWithTheGraceThatWasAskedFor) {
   EXPECT_EQ(status.cause(), v1::Attempt::CAUSE_UNSPECIFIED);
 }
 
+TEST_F(AgentTest, StopsAnAttemptThatWasToBeStoppedWhileTheCoordinatorWasAway) {
+  RunToStarted();
+  AnswerPoll(absl::UnavailableError("gone"));
+  AnswerPoll(Desired({"t"}, true));
+  WaitForPoll([](const auto&) { return true; });
+  EXPECT_TRUE(processes_.jobs[0].stopped_with.has_value());
+}
+
 TEST_F(AgentTest, FollowsWithoutLaunchingOnTheOtherNodesOfAnAttempt) {
   launch_.launcher = Launcher::kSrun;
   StartAgent({.node_index = 1});
@@ -290,6 +298,20 @@ TEST_F(AgentTest, FollowsWithoutLaunchingOnTheOtherNodesOfAnAttempt) {
   EXPECT_EQ(waitpid(rank, &status, WNOHANG), rank);
   EXPECT_TRUE(WIFSIGNALED(status));
   EXPECT_FALSE(std::filesystem::exists(dir_ / "t/exit.json"));
+}
+
+TEST_F(AgentTest, FollowsAnAttemptThatTheFirstNodeHasAlreadyLaunched) {
+  std::filesystem::create_directories(dir_ / "t");
+  Append(dir_ / "t/launch.json", "{}");  // the directory is shared
+  launch_.launcher = Launcher::kSrun;
+  StartAgent({.node_index = 1});
+  v1::SynchronizeResponse desired = Desired({"t"});
+  desired.mutable_attempts(0)->set_nodes(0, "first");
+  desired.mutable_attempts(0)->add_nodes("n0");
+  desired.mutable_attempts(0)->mutable_spec()->set_ranks(2);
+  AnswerPoll(desired);
+  WaitForState(AttemptStatus::RUNNING);
+  EXPECT_TRUE(processes_.jobs.empty());
 }
 
 TEST_F(AgentTest, DeliversTheEventsOfAnotherNodesAttemptThatIsAlreadyToBeStopped) {
@@ -459,6 +481,105 @@ TEST_F(AgentTest, LeavesEvenIfNobodyAnswers) {
   StartAgent({.leave_within = absl::Milliseconds(1)});
   agent_->Leave();
   ASSERT_TRUE(Wait([this] { return exited_.has_value(); }));
+}
+
+// --- Attempts that are assigned ahead
+
+class AgentTurnsTest : public AgentTest {
+ protected:
+  AgentTurnsTest() {
+    StartAgent();
+    AnswerPoll(InTurn({"a", "b", "c"}));
+  }
+  v1::SynchronizeResponse InTurn(const std::vector<std::string>& tokens) {
+    auto desired = Desired(tokens);
+    for (auto& attempt : *desired.mutable_attempts()) attempt.set_in_turn(attempt.token() != "a");
+    return desired;
+  }
+  static std::string StateOf(const v1::SynchronizeRequest& request, const std::string& token) {
+    for (const auto& status : request.attempts()) {
+      if (status.token() == token) return AttemptStatus::State_Name(status.state());
+    }
+    return "unknown";
+  }
+  void WaitForStates(const std::string& a, const std::string& b, const std::string& c) {
+    WaitForPoll([&](const auto& request) {
+      return StateOf(request, "a") == a && StateOf(request, "b") == b && StateOf(request, "c") == c;
+    });
+  }
+};
+
+TEST_F(AgentTurnsTest, OneBeginsWhenNoProcessOfTheOtherIsLeftWithoutACall) {
+  WaitForJob(1).started(100);
+  WaitForStates("RUNNING", "PREPARING", "PREPARING");
+  EXPECT_EQ(processes_.jobs.size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "b/launch.json"));
+  Append(dir_ / "a/events-0.jsonl", "{\"time\":1,\"event\":\"finish\"}\n");
+  processes_.jobs[0].ended({});
+  EXPECT_EQ(WaitForJob(2).job.tag, "SCALELAB_ATTEMPT=b");  // nobody has answered, and no event is stored
+  EXPECT_EQ(processes_.jobs.size(), 2u);
+  processes_.jobs[1].started(101);
+  processes_.jobs[1].ended({});
+  EXPECT_EQ(WaitForJob(3).job.tag, "SCALELAB_ATTEMPT=c");
+  AcceptReport();
+  WaitForStates("ENDED", "ENDED", "PREPARING");
+}
+
+TEST_F(AgentTurnsTest, OneThatCannotStartGivesItsTurnToTheNext) {
+  WaitForJob(1).started(absl::NotFoundError("Could not start 'program': No such file or directory."));
+  EXPECT_EQ(WaitForJob(2).job.tag, "SCALELAB_ATTEMPT=b");
+  WaitForStates("ENDED", "PREPARING", "PREPARING");
+}
+
+TEST_F(AgentTurnsTest, OneThatIsStoppedNeverBegins) {
+  WaitForJob(1).started(100);
+  WaitForStates("RUNNING", "PREPARING", "PREPARING");
+  auto desired = InTurn({"a", "b", "c"});
+  desired.mutable_attempts(1)->set_stop(true);
+  Answer(desired);
+  WaitForStates("RUNNING", "ENDED", "PREPARING");
+  processes_.jobs[0].ended({});
+  EXPECT_EQ(WaitForJob(2).job.tag, "SCALELAB_ATTEMPT=c");
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "b/launch.json"));
+}
+
+TEST_F(AgentTurnsTest, OneThatIsNoLongerDesiredNeverBegins) {
+  WaitForJob(1).started(100);
+  WaitForStates("RUNNING", "PREPARING", "PREPARING");
+  Answer(InTurn({"a", "c"}));
+  WaitForStates("RUNNING", "unknown", "PREPARING");
+  processes_.jobs[0].ended({});
+  EXPECT_EQ(WaitForJob(2).job.tag, "SCALELAB_ATTEMPT=c");
+}
+
+TEST_F(AgentTurnsTest, NoneBeginsWhileAnAbandonedOneHasProcesses) {
+  WaitForJob(1).started(100);
+  WaitForStates("RUNNING", "PREPARING", "PREPARING");
+  Answer(InTurn({"b", "c"}));
+  WaitForStates("unknown", "PREPARING", "PREPARING");
+  EXPECT_TRUE(processes_.jobs[0].stopped_with.has_value());
+  EXPECT_EQ(processes_.jobs.size(), 1u);
+  processes_.jobs[0].ended({143, 0, true});
+  EXPECT_EQ(WaitForJob(2).job.tag, "SCALELAB_ATTEMPT=b");
+}
+
+TEST_F(AgentTurnsTest, NoneBeginsWhenTheWorkerLeaves) {
+  WaitForJob(1).started(100);
+  WaitForStates("RUNNING", "PREPARING", "PREPARING");
+  agent_->Leave();
+  WaitForStates("RUNNING", "ENDED", "ENDED");
+  processes_.jobs[0].ended({143, 0, true});
+  WaitForStates("ENDED", "ENDED", "ENDED");
+  EXPECT_EQ(processes_.jobs.size(), 1u);
+}
+
+TEST_F(AgentTurnsTest, TheTimeOfTheProcessesIsReported) {
+  WaitForJob(1).started(100);
+  WaitForStates("RUNNING", "PREPARING", "PREPARING");
+  processes_.jobs[0].ended({});
+  const auto request = WaitForPoll([](const auto& r) { return StateOf(r, "a") == "ENDED"; });
+  EXPECT_GT(request.attempts(0).run_seconds(), 0);
+  EXPECT_LT(request.attempts(0).run_seconds(), 60);
 }
 
 }  // namespace

@@ -12,9 +12,6 @@
 namespace scalelab::worker {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::Pair;
-
 TEST(RedactedEnvironment, HidesWhatLooksLikeASecret) {
   const auto environment = RedactedEnvironment({"HOME=/root", "API_TOKEN=a", "my_secret=b", "DB_PASSWORD=c",
                                                 "AWS_ACCESS_KEY_ID=d", "Credentials=e", "EMPTY="});
@@ -22,40 +19,6 @@ TEST(RedactedEnvironment, HidesWhatLooksLikeASecret) {
       R"x({"HOME":"/root","API_TOKEN":"(redacted)","my_secret":"(redacted)","DB_PASSWORD":"(redacted)",)x"
       R"x("AWS_ACCESS_KEY_ID":"(redacted)","Credentials":"(redacted)","EMPTY":""})x";
   EXPECT_EQ(environment.dump(), expected);
-}
-
-TEST(SoftwareOf, IsWhatTheStartEventSaysAndWhereTheEnvironmentLeads) {
-  TempDir dir;
-  std::filesystem::create_directory(dir / "pytorch-0123456789ab");
-  std::filesystem::create_symlink("pytorch-0123456789ab", dir / "pytorch");
-  v1::FrameworkEnvironment environment;
-  environment.set_venv(dir / "pytorch");
-  environment.add_modules("cuda/12");
-  EXPECT_THAT(SoftwareOf(environment, dir / "none"),
-              ElementsAre(Pair("environment", "pytorch-0123456789ab cuda/12")));
-  Append(dir / "events-0.jsonl",
-         "warning: not JSON\n{\"event\":\"start\",\"framework\":\"pytorch\",\"version\":\"1.13.1\"}\n");
-  EXPECT_EQ(SoftwareOf(environment, dir / "events-0.jsonl").at("framework"), "pytorch 1.13.1");
-  Append(dir / "other", "{\"event\":\"start\",\"framework\":\"mxnet\",\"version\":\"mxnet 1.9.1\"}\n");
-  EXPECT_EQ(SoftwareOf(environment, dir / "other").at("framework"), "mxnet 1.9.1");
-}
-
-TEST(SoftwareOf, DoesNotOpenAFifoAndReadsOnlyTheBeginningOfAHugeFile) {
-  TempDir dir;
-  ASSERT_EQ(mkfifo((dir / "fifo").c_str(), 0600), 0);
-  EXPECT_TRUE(SoftwareOf({}, dir / "fifo").empty());
-  Append(dir / "sparse", "");
-  std::filesystem::resize_file(dir / "sparse", uintmax_t{200} << 30);
-  EXPECT_TRUE(SoftwareOf({}, dir / "sparse").empty());
-}
-
-TEST(SoftwareOf, IsValidUtf8WhateverTheEnvironmentIsCalled) {
-  TempDir dir;
-  std::filesystem::create_directory(dir / "torch-\xFF");
-  std::filesystem::create_symlink("torch-\xFF", dir / "torch");
-  v1::FrameworkEnvironment environment;
-  environment.set_venv(dir / "torch");
-  EXPECT_EQ(SoftwareOf(environment, dir / "none").at("environment"), "torch-?");
 }
 
 TEST(WriteFileWhole, ReplacesADraftThatIsNotARegularFile) {

@@ -22,9 +22,10 @@ class Results {
     cell.position = static_cast<int>(cells_.size());
     cell.ranks = ranks;
     cell.global_batch = 256;
-    const std::string rest = key.substr(1);
-    cell.key = "{\"ranks\":" + std::to_string(ranks) + (rest == "}" ? "" : ",") + rest;
     cells_.push_back(cell);
+    const std::string rest = key.substr(1);
+    scalelab::Cell& parameters = parameters_.emplace_back();
+    Read("{\"ranks\":" + std::to_string(ranks) + (rest == "}" ? "" : ",") + rest, parameters.key);
     next_repeat_ = 0;
     return *this;
   }
@@ -32,7 +33,8 @@ class Results {
   // RunSpec, for example ", \"precision\": \"fp32\"".
   Results& Engine(const std::string& engine, int ranks, const std::string& more = "") {
     Cell(ranks, "{\"engine\":\"" + engine + "\"}");
-    cells_.back().spec = "{\"engine\":\"" + engine + "\",\"ranks\":" + std::to_string(ranks) + more + "}";
+    Read("{\"engine\":\"" + engine + "\",\"ranks\":" + std::to_string(ranks) + more + "}",
+         parameters_.back().spec);
     return *this;
   }
   // Adds a communication baseline.
@@ -71,13 +73,21 @@ class Results {
     return row;
   }
   db::CurveRow& last_row() { return rows_.back(); }
-  scalelab::v1::GetCurveResponse Curve(const CurveOptions& options = {}) const {
-    return MakeCurve(spec_, cells_, rows_, options);
+  scalelab::v1::GetCurveResponse Curve(const CurveOptions& options = {},
+                                       const std::vector<Concurrency>& concurrency = {}) const {
+    CellList parameters;
+    for (const scalelab::Cell& cell : parameters_) parameters.Add(cell);
+    return MakeCurve(spec_, cells_, parameters, rows_, options, {}, concurrency);
   }
 
  private:
+  static void Read(const std::string& json, google::protobuf::Message& message) {
+    (void)google::protobuf::util::JsonStringToMessage(json, &message);
+  }
+
   scalelab::v1::StudySpec spec_;
   std::vector<db::CellRow> cells_;
+  std::vector<scalelab::Cell> parameters_;  // of the cells
   std::vector<db::CurveRow> rows_;
   int next_repeat_ = 0;
 };

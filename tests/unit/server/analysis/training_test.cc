@@ -26,12 +26,16 @@ class Training {
     cell.id = static_cast<int64_t>(cells.size()) + 1;
     cell.engine = engine;
     cell.precision = precision;
+    cell.model = model;
     cell.ranks = ranks;
-    cell.key = absl::StrCat("{\"engine\":\"", engine, "\"}");
-    cell.spec =
-        absl::StrCat("{\"engine\":\"", engine, "\",\"model\":\"", model,
-                     "\",\"global_batch\":64,\"precision\":\"", precision, "\",\"ranks\":", ranks, more, "}");
     cells.push_back(cell);
+    scalelab::Cell of_cell;
+    (*of_cell.key.mutable_fields())["engine"].set_string_value(engine);
+    (void)google::protobuf::util::JsonStringToMessage(
+        absl::StrCat("{\"engine\":\"", engine, "\",\"model\":\"", model,
+                     "\",\"global_batch\":64,\"precision\":\"", precision, "\",\"ranks\":", ranks, more, "}"),
+        &of_cell.spec);
+    parameters.Add(of_cell);
     return *this;
   }
   // Adds a succeeded run of the last cell with these losses.
@@ -47,13 +51,14 @@ class Training {
     return *this;
   }
   std::map<int64_t, v1::TrainingDifference> Compare() const {
-    const auto runs = RunsToCompare(cells, rows);
+    const auto runs = RunsToCompare(cells, parameters, rows);
     std::vector<Losses> losses;
     for (const ComparedRun& run : runs) losses.push_back(losses_of_attempt.at(run.attempt_id));
     return CompareTraining(cells, runs, losses);
   }
 
   std::vector<db::CellRow> cells;
+  CellList parameters;  // of the cells
   std::vector<db::CurveRow> rows;
   std::map<int64_t, Losses> losses_of_attempt;
 };
@@ -190,7 +195,7 @@ TEST(Training, OnlyCellsOfOneRecipeAreCompared) {
 TEST(Training, RunsOfOneSeedAreCompared) {
   Training training;
   training.Cell("native/ddp").Run(0, {1.0}).Run(1, {2.0}).Cell("pytorch/ddp").Run(1, {2.0});
-  const auto runs = RunsToCompare(training.cells, training.rows);
+  const auto runs = RunsToCompare(training.cells, training.parameters, training.rows);
   ASSERT_THAT(runs, SizeIs(2));
   EXPECT_EQ(runs[0].attempt_id, 101);
   EXPECT_EQ(runs[1].attempt_id, 102);
@@ -207,7 +212,7 @@ TEST(Training, RanksThatDoNotSynchroniseAreNotCompared) {
 TEST(Training, AStudyOfOneEngineComparesNoRuns) {
   const Training training =
       Training().Cell("native/ddp").Run(0, {2.0}).Cell("native/ddp", "amp-bf16").Run(0, {2.0});
-  EXPECT_THAT(RunsToCompare(training.cells, training.rows), IsEmpty());
+  EXPECT_THAT(RunsToCompare(training.cells, training.parameters, training.rows), IsEmpty());
 }
 
 TEST(Training, AStepIsTheMeanOfItsRanks) {
@@ -219,7 +224,8 @@ TEST(Training, ACurveShowsADifferenceAtItsPointAndInItsNotes) {
   v1::TrainingDifference difference;
   difference.set_message("trains differently on 2 ranks: ...");
   const auto curve = Training().Cell("native/ddp").Run(0, {2.0}).Cell("pytorch/ddp").Run(0, {3.0});
-  const v1::GetCurveResponse response = MakeCurve({}, curve.cells, curve.rows, {}, {{2, difference}});
+  const v1::GetCurveResponse response =
+      MakeCurve({}, curve.cells, curve.parameters, curve.rows, {}, {{2, difference}});
   ASSERT_EQ(response.series_size(), 2);
   EXPECT_FALSE(response.series(0).points(0).has_training_difference());
   EXPECT_EQ(response.series(1).points(0).training_difference().message(), difference.message());

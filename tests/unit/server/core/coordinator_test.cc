@@ -61,12 +61,14 @@ class FragileStore final : public ForwardingStore {
  public:
   using ForwardingStore::ForwardingStore;
   absl::Status Commit(const db::WriteBatch& batch) override {
+    if (gone) return absl::FailedPreconditionError("scalelab.db was deleted; restore a backup");
     return full ? absl::ResourceExhaustedError("the disk is full") : ForwardingStore::Commit(batch);
   }
   absl::StatusOr<db::Snapshot> LoadStudy(int64_t id) override {
+    if (gone) return absl::FailedPreconditionError("scalelab.db was deleted; restore a backup");
     return unreadable ? absl::DataLossError("a damaged page") : ForwardingStore::LoadStudy(id);
   }
-  std::atomic<bool> full = false, unreadable = false;
+  std::atomic<bool> full = false, unreadable = false, gone = false;
 };
 
 class CoordinatorTest : public testing::Test {
@@ -369,7 +371,7 @@ TEST_F(SteppedTest, AnAllocationHasTheSameShapeAfterARestart) {
   Restart();
   const int64_t id = SubmitStudy(spec);
   const std::function<std::vector<int>(const State&)> shape = [&](const State& state) {
-    const AllocationShape& s = state.study(id)->shape;
+    const AllocationShape& s = state.study(id)->shapes[0];
     return std::vector<int>{s.nodes, s.ranks_per_node, s.cpus_per_rank, s.gpus_per_rank};
   };
   const std::vector<int> before = Look(shape);
@@ -389,6 +391,76 @@ TEST_F(SteppedTest, RunsWithTheirOwnAllocationsGetAllOfThemAfterARestart) {
     return state.allocations.size();
   };
   EXPECT_EQ(Look(allocations), 8u);
+}
+
+TEST_F(SteppedTest, AllocationsKeepTheirBlocksAndTheirNumberAfterARestart) {
+  v1::StudySpec spec = World::Spec({1, 2}, 4);
+  spec.mutable_limits()->set_concurrent_allocations(2);
+  Restart();
+  SubmitStudy(spec);
+  Pass(absl::Seconds(2));
+  const std::function<std::map<int64_t, std::string>(const State&)> tokens = [](const State& state) {
+    std::map<int64_t, std::string> found;
+    for (const auto& [id, allocation] : state.allocations) found[id] = allocation->row.token;
+    return found;
+  };
+  const std::map<int64_t, std::string> jobs = Look(tokens);
+  ASSERT_EQ(jobs.size(), 2u);
+  v1::SynchronizeRequest request;
+  request.set_node("n");
+  request.set_instance("life");
+  for (const auto& [id, token] : jobs) {
+    coordinator_->Synchronize(token, request, [](absl::StatusOr<v1::SynchronizeResponse>) {});
+    Pass(absl::Seconds(1));
+  }
+  const std::function<std::map<int64_t, BlockPart>(const State&)> parts = [](const State& state) {
+    std::map<int64_t, BlockPart> found;
+    for (const auto& [id, allocation] : state.allocations) found[id] = allocation->part.value();
+    return found;
+  };
+  const std::map<int64_t, BlockPart> before = Look(parts);
+  EXPECT_THAT(before,
+              testing::ElementsAre(testing::Pair(1, BlockPart{0, 0}), testing::Pair(2, BlockPart{1, 0})));
+  Restart();
+  Pass(absl::Seconds(5));
+  EXPECT_EQ(Look(parts), before);
+  EXPECT_EQ(Look(tokens), jobs) << "no allocation is added";
+}
+
+TEST_F(SteppedTest, AJobThatAnEarlierProcessMayHaveSubmittedIsPolledFirst) {
+  Restart();
+  scheduler_->silent = true;  // the answer to the submit is lost
+  SubmitStudy(World::Spec({1}));
+  EXPECT_GT(scheduler_->submits, 0);
+  Restart();  // the scheduler has the job
+  Pass(absl::Seconds(20));
+  EXPECT_EQ(scheduler_->submits, 0);
+  EXPECT_GT(scheduler_->polls, 0u);
+}
+
+TEST_F(SteppedTest, ACancelAndTheNumberOfAttemptsSurviveARestart) {
+  Restart();
+  v1::StudySpec spec = World::Spec({1}, 2);
+  spec.mutable_retry()->set_max(5);
+  const int64_t id = SubmitStudy(spec);
+  Pass(absl::Seconds(2));
+  const std::string token =
+      Look<std::string>([](const State& s) { return s.allocations.begin()->second->row.token; });
+  v1::SynchronizeRequest request;
+  request.set_node("n");
+  request.set_instance("life");
+  coordinator_->Synchronize(token, request, [](absl::StatusOr<v1::SynchronizeResponse>) {});
+  Steps();
+  ASSERT_EQ(Look<size_t>([](const State& s) { return s.attempts.size(); }), 1u);
+  coordinator_->CancelStudy(id, [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });
+  Steps();
+  Restart();
+  Look<int>([&](const State& state) {
+    EXPECT_TRUE(state.study(id)->row.cancel_requested);
+    EXPECT_EQ(state.study(id)->runs[0].attempts, 1);
+    EXPECT_EQ(state.attempts.begin()->second->row.state, db::AttemptState::kStopping);
+    return 0;
+  });
 }
 
 TEST_F(SteppedTest, ChargesAndServedAttemptsSurviveARestart) {
@@ -509,6 +581,22 @@ TEST_F(SteppedTest, AFailedCommitReloadsOnlyTheStudiesThatItChanged) {
   EXPECT_EQ(desired->attempts_size(), 1) << "the study goes on";
 }
 
+TEST_F(SteppedTest, ADeletedDatabaseIsAFinalErrorForClients) {
+  Restart();
+  const int64_t id = SubmitStudy(World::Spec({1}));
+  Pass(absl::Seconds(2));
+  store_->gone = true;
+  absl::Status first, second;
+  coordinator_->CancelStudy(id, [&](absl::Status s) { first = s; });
+  Steps();
+  coordinator_->CancelStudy(id, [&](absl::Status s) { second = s; });
+  Steps();
+  for (const absl::Status& status : {first, second}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr("was deleted; restore a backup"));
+  }
+}
+
 TEST_F(SteppedTest, ADatabaseThatCannotBeReadAfterAFailedCommitStopsNothingForGood) {
   Restart();
   const int64_t id = SubmitStudy(World::Spec({1}));
@@ -520,7 +608,8 @@ TEST_F(SteppedTest, ADatabaseThatCannotBeReadAfterAFailedCommitStopsNothingForGo
   EXPECT_EQ(cancelled.code(), absl::StatusCode::kResourceExhausted);
   coordinator_->CancelStudy(id, [&](absl::Status s) { refused = s; });
   Pass(absl::Seconds(30));
-  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss) << "waiting does not repair the database";
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("a damaged page"));
   store_->full = store_->unreadable = false;
   Pass(absl::Seconds(2));
   EXPECT_EQ(Look<size_t>([&](const State& state) { return state.study(id)->queued.size(); }), 1u);

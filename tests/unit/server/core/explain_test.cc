@@ -191,6 +191,23 @@ TEST_F(ExplainTest, TheCapOfTheStudyIsNamed) {
   EXPECT_EQ(reasons[1].subject(), RunOf(id, 1));
 }
 
+TEST_F(ExplainTest, RunsWaitForTheAllocationOfTheirBlock) {
+  v1::StudySpec spec = World::Spec({1, 2}, 4);
+  spec.mutable_limits()->set_concurrent_allocations(2);
+  const int64_t id = world_.Submit(spec);
+  world_.lifecycle.Plan(world_.now, world_.fx);
+  ASSERT_EQ(world_.fx.submit.size(), 2u);
+  for (const JobRequest& request : world_.fx.submit) world_.Sync(Begin(request.token));
+  std::vector<Reason> reasons = Run(id, 3);
+  ASSERT_THAT(Kinds(reasons), ElementsAre(Reason::STUDY_ORDER));
+  EXPECT_EQ(reasons[0].subject(), RunOf(id, 2));
+  EXPECT_THAT(reasons[0].message(), testing::EndsWith(" has the allocation of its block now"));
+  reasons = Run(id, 4);
+  ASSERT_THAT(Kinds(reasons), ElementsAre(Reason::STUDY_CAP, Reason::STUDY_ORDER));
+  EXPECT_EQ(reasons[0].message(), "each of the 2 allocations of its study serves another block");
+  EXPECT_EQ(reasons[1].message(), "2 queued runs of its study go first");
+}
+
 TEST_F(ExplainTest, ARetryShowsHowTheLastAttemptFailed) {
   v1::StudySpec spec = World::Spec({1}, 2);
   spec.mutable_retry()->set_max(2);

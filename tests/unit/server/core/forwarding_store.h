@@ -30,7 +30,16 @@ class ForwardingStore : public db::Store {
     return Read().CountRuns(ids);
   }
   absl::StatusOr<std::vector<db::CellRow>> ListCells(int64_t id) override { return Read().ListCells(id); }
-  absl::StatusOr<db::CellRow> GetCell(int64_t id) override { return Read().GetCell(id); }
+  absl::StatusOr<std::vector<db::CellRow>> GetCells(const std::vector<int64_t>& ids) override {
+    return Read().GetCells(ids);
+  }
+  absl::StatusOr<std::vector<db::CellValueRow>> ListCellValues(int64_t id) override {
+    return Read().ListCellValues(id);
+  }
+  absl::StatusOr<std::vector<db::CellValueRow>> GetCellValues(int64_t id,
+                                                              const std::vector<int>& numbers) override {
+    return Read().GetCellValues(id, numbers);
+  }
   absl::StatusOr<db::RunRow> GetRun(int64_t id) override { return Read().GetRun(id); }
   absl::StatusOr<std::vector<db::RunRow>> ListRuns(const db::RunFilter& filter) override {
     return Read().ListRuns(filter);
@@ -48,6 +57,9 @@ class ForwardingStore : public db::Store {
   }
   absl::StatusOr<std::vector<db::CurveRow>> ListCurveRows(int64_t id) override {
     return Read().ListCurveRows(id);
+  }
+  absl::StatusOr<std::vector<db::AttemptTime>> ListAttemptTimes(int64_t id) override {
+    return Read().ListAttemptTimes(id);
   }
   absl::Status ReadPoints(const db::PointFilter& filter,
                           const std::function<void(db::Series)>& take) override {

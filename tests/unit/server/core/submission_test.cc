@@ -64,13 +64,14 @@ TEST(CheckStudy, RefusesMoreRanksThanSlots) {
 TEST(CheckStudy, LeavesOutWhatDoesNotRunHereWhenTheStudySaysSo) {
   v1::StudySpec spec = World::Spec({1, 2, 16});
   spec.set_on_unusable(v1::StudySpec::EXCLUDE);
-  const auto needs = CheckStudy(spec, kNoGpus);
-  ASSERT_TRUE(needs.ok()) << needs.status();
-  EXPECT_EQ(needs->plan.runs(), 2);
-  EXPECT_EQ(needs->plan.excluded(), 1);
-  EXPECT_THAT(needs->plan.unusable(),
+  const auto checked = CheckStudy(spec, kNoGpus);
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  const v1::PlanStudyResponse plan = PlanOf(*checked, kNoGpus);
+  EXPECT_EQ(plan.runs(), 2);
+  EXPECT_EQ(plan.excluded(), 1);
+  EXPECT_THAT(plan.unusable(),
               ElementsAre("ranks: 16 needs 16 slots, the slurm scheduler has 8; use fewer ranks"));
-  const NewStudy study = MakeNewStudy(spec, needs->study, "ann", "");
+  const NewStudy study = MakeNewStudy(spec, *checked, "ann", "");
   ASSERT_EQ(study.cells.size(), 3u);
   EXPECT_TRUE(study.cells[2].excluded);
   EXPECT_EQ(study.cells[2].ranks, 16);
@@ -102,28 +103,58 @@ TEST(CheckStudy, RefusesAnEngineThatCannotRunHere) {
   EXPECT_TRUE(CheckStudy(TwoEngines(), kNoGpus).ok());
   v1::StudySpec spec = TwoEngines();
   spec.set_on_unusable(v1::StudySpec::EXCLUDE);
-  const auto needs = CheckStudy(spec, kNoGpus, NoTorch());
-  ASSERT_TRUE(needs.ok()) << needs.status();
-  EXPECT_EQ(needs->plan.runs(), 1);
-  EXPECT_THAT(needs->plan.unusable(), ElementsAre(sentence));
+  const auto checked = CheckStudy(spec, kNoGpus, NoTorch());
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  const v1::PlanStudyResponse plan = PlanOf(*checked, kNoGpus);
+  EXPECT_EQ(plan.runs(), 1);
+  EXPECT_THAT(plan.unusable(), ElementsAre(sentence));
 }
 
 TEST(CheckStudy, PlansTheRunsThatCommunicationIsMeasuredWith) {
   v1::StudySpec spec = World::Spec({1, 2, 4}, 3);
   spec.mutable_measure()->set_communication(true);
-  const auto needs = CheckStudy(spec, kNoGpus);
-  ASSERT_TRUE(needs.ok()) << needs.status();
-  EXPECT_EQ(needs->plan.cells_size(), 3);
-  EXPECT_EQ(needs->plan.runs(), 9);
-  EXPECT_EQ(needs->plan.baseline_runs(), 12);
-  EXPECT_EQ(needs->plan.allocations(0).runs(), 21);
-  EXPECT_THAT(needs->plan.unusable(), IsEmpty());
-  const NewStudy study = MakeNewStudy(spec, needs->study, "ann", "");
+  const auto checked = CheckStudy(spec, kNoGpus);
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  const v1::PlanStudyResponse plan = PlanOf(*checked, kNoGpus);
+  EXPECT_EQ(plan.cells_size(), 3);
+  EXPECT_EQ(plan.runs(), 9);
+  EXPECT_EQ(plan.baseline_runs(), 12);
+  EXPECT_EQ(plan.allocations(0).runs(), 21);
+  EXPECT_THAT(plan.unusable(), IsEmpty());
+  const NewStudy study = MakeNewStudy(spec, *checked, "ann", "");
   ASSERT_EQ(study.cells.size(), 7u);
   EXPECT_EQ(study.state->runs.size(), 21u);
   EXPECT_EQ(study.cells[3].engine, "native/none");
   EXPECT_FALSE(study.cells[3].excluded);
-  EXPECT_THAT(study.cells[3].spec, testing::HasSubstr(R"("communication_baseline":true)"));
+  EXPECT_TRUE(study.state->cells.Spec(3).communication_baseline());
+}
+
+TEST(CheckStudy, PlansTheAllocationsOfAGroupAndTheirNodeHours) {
+  v1::StudySpec spec = World::Spec({2, 4}, 3);
+  spec.mutable_resources()->set_ranks_per_node(2);
+  spec.mutable_resources()->set_gpus_per_rank(1);
+  const auto plan = [&](int most) {
+    spec.mutable_limits()->set_concurrent_allocations(most);
+    const auto checked = CheckStudy(spec, kSilent);
+    EXPECT_TRUE(checked.ok()) << checked.status();
+    return PlanOf(*checked, kSilent);
+  };
+  const auto nodes_and_runs = [](const v1::PlanStudyResponse& plan) {
+    std::vector<std::pair<int, int>> found;
+    for (const auto& allocation : plan.allocations())
+      found.emplace_back(allocation.nodes(), allocation.runs());
+    return found;
+  };
+  using Pairs = std::vector<std::pair<int, int>>;
+  EXPECT_EQ(nodes_and_runs(plan(0)), (Pairs{{2, 6}}));
+  EXPECT_EQ(nodes_and_runs(plan(2)), (Pairs{{2, 3}, {1, 3}}));
+  EXPECT_EQ(nodes_and_runs(plan(3)), (Pairs{{2, 2}, {1, 3}, {2, 1}}));
+  EXPECT_EQ(nodes_and_runs(plan(9)), (Pairs{{2, 1}, {1, 1}, {2, 1}, {1, 1}, {2, 1}, {1, 1}}));
+  // An hour and two minutes of two nodes. Runs of 2 ranks take two thirds of the hour, because each rank processes twice
+  // as many samples: 2 x (20 + 2) + 1 x (40 + 2) minutes.
+  EXPECT_DOUBLE_EQ(plan(0).node_hours_largest(), 2 * 62 / 60.0);
+  EXPECT_DOUBLE_EQ(plan(0).node_hours_own(), 86 / 60.0);
+  EXPECT_DOUBLE_EQ(plan(2).gpu_hours(), 4 + 2);
 }
 
 }  // namespace

@@ -14,6 +14,8 @@ namespace scalelab::server {
 
 class World {
  public:
+  explicit World(bool read_events = false) : read_events_(read_events) {}
+
   static v1::StudySpec Spec(std::vector<int> ranks, int repeats = 1) {
     v1::StudySpec spec;
     spec.set_study("test");
@@ -78,6 +80,7 @@ class World {
     request.set_node_index(node);
     request.set_instance(instance);
     request.set_leaving(leaving);
+    request.set_queue_limit(queue_limit);
     for (Status& status : attempts) *request.add_attempts() = std::move(status);
     const absl::Status seen = lifecycle.Observe(allocation, request, now, fx);
     EXPECT_TRUE(seen.ok()) << seen;
@@ -141,6 +144,7 @@ class World {
   Effects fx;
   db::Micros now = 1'000'000'000;
   absl::Time ends_at = absl::InfiniteFuture();  // of jobs that Job() tells of
+  int queue_limit = 0;                          // of the workers
 
  private:
   static Status Make(const std::string& token, Status::State state) {
@@ -153,6 +157,8 @@ class World {
     LifecycleOptions options;
     options.runs_dir = "/runs";
     options.worker_timeout = 30'000'000;
+    options.read_events = read_events_;
+    options.recovery_bytes = int64_t{1} << 20;
     options.new_token = [this] { return absl::StrCat("token-", ++tokens_); };
     options.environment_of = [](const std::string& name) -> std::optional<v1::FrameworkEnvironment> {
       const Engine* engine = FindEngine(name);
@@ -163,6 +169,7 @@ class World {
     };
     return options;
   }
+  const bool read_events_;
   int tokens_ = 0;
 
  public:
@@ -171,7 +178,7 @@ class World {
 
 // A study of one cell whose only run is being executed.
 struct OneRun : World {
-  explicit OneRun(int ranks = 1) {
+  explicit OneRun(int ranks = 1, bool read_events = false) : World(read_events) {
     id = Submit(Spec({ranks}));
     job = AskedFor();
     Job(job, JobStatus::State::kRunning);

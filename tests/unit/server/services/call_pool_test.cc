@@ -5,6 +5,9 @@
 #include <atomic>
 #include <future>
 
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/notification.h"
+
 namespace scalelab::server {
 namespace {
 
@@ -56,6 +59,39 @@ TEST(CallPool, ReportsThatAllThreadsHaveEnded) {
   for (int i = 0; i < 4; ++i) pool.Run([&](absl::Status status) { done += status.ok() ? 1 : 0; });
   EXPECT_TRUE(pool.Stop(absl::InfiniteDuration()));
   EXPECT_EQ(done, 4);
+}
+
+TEST(CallPool, WorksOnOneSubjectBlockOneThreadOnly) {
+  absl::Notification started, release, other;
+  absl::BlockingCounter ended(5);
+  int refused = 0;
+  CallPool pool("reads", 2, 32);
+  pool.Run(
+      [&](const absl::Status&) {
+        started.Notify();
+        release.WaitForNotification();
+        ended.DecrementCount();
+      },
+      "a");
+  started.WaitForNotification();
+  for (int i = 0; i < 20; ++i) {
+    pool.Run(
+        [&](const absl::Status& status) {
+          if (!status.ok()) {
+            EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+            ++refused;
+            return;
+          }
+          release.WaitForNotification();
+          ended.DecrementCount();
+        },
+        "a");
+  }
+  EXPECT_EQ(refused, 16) << "four wait";
+  pool.Run([&](const absl::Status&) { other.Notify(); }, "b");
+  EXPECT_TRUE(other.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  release.Notify();
+  ended.Wait();
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ namespace scalelab::server {
 
 class IdleScheduler final : public Scheduler {
  public:
-  std::string name() const override { return "idle"; }
+  std::string name() const override { return is_local ? "local" : "idle"; }
   Capacity capacity() const override {
     Capacity capacity;
     capacity.slots = slots;
@@ -46,7 +46,7 @@ class IdleScheduler final : public Scheduler {
     return view;
   }
   absl::Status Cancel(const std::vector<std::string>&) override { return absl::OkStatus(); }
-  std::atomic<bool> away = false;
+  std::atomic<bool> away = false, is_local = false;
   std::atomic<int> slots = 0;
 };
 
@@ -98,6 +98,14 @@ class WatchedStore final : public ForwardingStore {
   std::thread::id core_ ABSL_GUARDED_BY(mutex_);
 };
 
+// The clocks of this machine, of which a test can advance the steady one.
+class AdvancedClock final : public Clock {
+ public:
+  absl::Time Wall() const override { return System().Wall(); }
+  absl::Duration Steady() const override { return System().Steady() + absl::Seconds(seconds.load()); }
+  std::atomic<int64_t> seconds = 0;
+};
+
 class RpcServerTest : public testing::Test {
  protected:
   RpcServerTest() {
@@ -105,6 +113,7 @@ class RpcServerTest : public testing::Test {
     directory_ = mkdtemp(pattern.data());
     store_ = std::make_unique<WatchedStore>(*db::OpenSqliteStore({directory_ + "/test.db"}));
     CoordinatorOptions options;
+    options.clock = &clock_;
     options.secret_for = [](const std::string&) { return ""; };
     options.new_token = [this] { return absl::StrCat("token-", ++tokens_); };
     coordinator_ = std::make_unique<Coordinator>(std::move(options), *store_, scheduler_);
@@ -199,6 +208,7 @@ class RpcServerTest : public testing::Test {
   IdleScheduler scheduler_;
   Frameworks frameworks_{{}};
   Auth auth_{"right-token", "key"};
+  AdvancedClock clock_;
   std::unique_ptr<WatchedStore> store_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<RpcServer> rpc_;

@@ -1,7 +1,9 @@
 // Tests of what one caller cannot do to others: blocked reads, large requests, many watches, names.
 #include <grpcpp/support/channel_arguments.h>
 
+#include "absl/synchronization/notification.h"
 #include "scalelab/v1/result.grpc.pb.h"
+#include "tests/fakes/hanging_directory.h"
 #include "tests/unit/server/services/rpc_fixture.h"
 
 namespace scalelab::server {
@@ -81,6 +83,39 @@ TEST_F(RpcLimitsTest, ManyBlockedReadsDelayNeitherTheCoreNorOtherCalls) {
             grpc::StatusCode::UNAUTHENTICATED);
   store_->Release();
   for (auto& call : blocked) EXPECT_TRUE(call.get().ok());
+}
+
+TEST_F(RpcLimitsTest, ADataSetOnAFilesystemThatHangsDelaysNoOtherStudy) {
+  const std::string data = directory_ + "/data";
+  std::filesystem::create_directory(data);
+  auto hanging = HangingDirectory::Mount(data);
+  if (!hanging.ok()) GTEST_SKIP() << hanging.status();
+  scheduler_.is_local = true;
+  v1::CreateStudyRequest request;
+  *request.mutable_spec() = World::Spec({1});
+  auto& fixed = *request.mutable_spec()->mutable_fixed()->mutable_fields();
+  fixed["dataset"].set_string_value("cifar10");
+  fixed["data_dir"].set_string_value(data + "/cifar");
+  v1::PlanStudyRequest plan;
+  *plan.mutable_spec() = request.spec();
+  std::vector<std::future<grpc::Status>> blocked;
+  for (int i = 0; i < 3; ++i) {
+    blocked.push_back(std::async(std::launch::async, [&] {
+      v1::CreateStudyResponse created;
+      return Create(request, &created);
+    }));
+    blocked.push_back(std::async(std::launch::async, [&] {
+      v1::PlanStudyResponse planned;
+      return v1::StudyService::NewStub(Unix())->PlanStudy(Context().get(), plan, &planned);
+    }));
+  }
+  ASSERT_TRUE(Eventually([&] { return (*hanging)->blocks(); }));
+  for (int i = 0; i < 10; ++i) Submit();
+  hanging->reset();
+  for (auto& call : blocked) {
+    const grpc::Status status = call.get();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
+  }
 }
 
 TEST_F(RpcLimitsTest, ACallEndsAtItsLimitThoughItsReadIsBlocked) {
@@ -270,6 +305,14 @@ TEST_F(RpcLimitsTest, TheHealthCheckReportsACoreThreadThatDoesNotAnswer) {
   EXPECT_TRUE(Eventually([&] { return Call(method, "") == std::string("\x08\x01"); }));
 }
 
+TEST_F(RpcLimitsTest, TheServiceOfWorkersNotesOnceASecondThatItTakesCalls) {
+  clock_.seconds += 3600;
+  EXPECT_TRUE(Eventually([&] { return coordinator_->TakesCalls(); }));
+  rpc_.reset();
+  clock_.seconds += 3600;
+  EXPECT_FALSE(coordinator_->TakesCalls());
+}
+
 TEST_F(RpcLimitsTest, AnExpensiveExcludeIsRefusedAndALargeOneIsFast) {
   v1::PlanStudyRequest plan;
   v1::StudySpec& spec = *plan.mutable_spec();
@@ -300,6 +343,76 @@ TEST_F(RpcLimitsTest, AnExpensiveExcludeIsRefusedAndALargeOneIsFast) {
   const grpc::Status refused = stub->PlanStudy(Context().get(), plan, &planned);
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << refused.error_message();
   EXPECT_THAT(refused.error_message(), HasSubstr("exclude"));
+}
+
+TEST_F(RpcLimitsTest, ReportsOfManyWorkersAreReadAFewAtATime) {
+  absl::Notification release;
+  coordinator_->Read([&](const State*) { release.WaitForNotification(); });
+  v1::ReportEventsRequest report;
+  v1::EventBatch& batch = *report.add_batches();
+  batch.set_end_position(10'000'000);
+  batch.set_end_line(100'000);
+  auto& column = *batch.add_columns();
+  column.set_key("step/metric");
+  for (int i = 0; i < 100'000; ++i) {
+    column.add_line(i);
+    column.add_step(i);
+    column.add_time(i);
+    column.add_value(0.1 * i);
+  }
+  const grpc::Slice slice(report.SerializeAsString());
+  const grpc::ByteBuffer message(&slice, 1);
+  constexpr int kCalls = 100;
+  struct Call {
+    std::unique_ptr<grpc::ClientContext> context;
+    std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream;
+  };
+  // Each call has a connection of its own; its message is written when the server has taken it.
+  grpc::CompletionQueue queue;
+  grpc::ChannelArguments own;
+  own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  std::vector<Call> calls;
+  std::vector<std::unique_ptr<grpc::GenericStub>> stubs;
+  void* tag = nullptr;
+  bool ok = false;
+  for (int i = 0; i < kCalls; ++i) {
+    stubs.push_back(std::make_unique<grpc::GenericStub>(
+        grpc::CreateCustomChannel(rpc_->addresses()[0], grpc::InsecureChannelCredentials(), own)));
+    Call& call = calls.emplace_back();
+    call.context = Context(auth_.SecretFor("a"));
+    call.context->AddMetadata("x-scalelab-allocation", "a");
+    call.stream =
+        stubs.back()->PrepareCall(call.context.get(), "/scalelab.v1.WorkerService/ReportEvents", &queue);
+    call.stream->StartCall(&call);
+    ASSERT_TRUE(queue.Next(&tag, &ok) && ok);
+  }
+  for (Call& call : calls) call.stream->WriteLast(message, grpc::WriteOptions(), &call);
+  int written = 0;
+  const auto next_within = [&](absl::Duration limit) {
+    return queue.AsyncNext(&tag, &ok, absl::ToChronoTime(absl::Now() + limit)) ==
+           grpc::CompletionQueue::GOT_EVENT;
+  };
+  while (next_within(absl::Seconds(2))) written += ok ? 1 : 0;
+  EXPECT_GE(written, 1);
+  EXPECT_LE(written, 20) << "the server has read messages that it cannot store yet";
+  release.Notify();
+  while (written < kCalls && next_within(absl::Seconds(20))) written += ok ? 1 : 0;
+  EXPECT_EQ(written, kCalls);
+  int accepted = 0;
+  for (Call& call : calls) {
+    grpc::ByteBuffer answer;
+    grpc::Status status;
+    call.stream->Read(&answer, &call);
+    ASSERT_TRUE(next_within(absl::Seconds(20)));
+    call.stream->Finish(&status, &call);
+    ASSERT_TRUE(next_within(absl::Seconds(20)));
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    accepted += status.ok() ? 1 : 0;
+  }
+  EXPECT_EQ(accepted, kCalls);
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) {
+  }
 }
 
 }  // namespace

@@ -179,6 +179,42 @@ TEST_F(RpcServerTest, ListedRunsHaveTheirThroughputFromOneQuery) {
   EXPECT_EQ(listed.runs(0).summary().at("run/throughput"), 812.5);
 }
 
+TEST_F(RpcServerTest, APageOfRunsWithLongParametersHasFewerRuns) {
+  const std::string script(1 << 20, '#');
+  v1::CreateStudyRequest create;
+  create.mutable_spec()->MergeFrom(World::Spec({1, 2}, 20));
+  auto& fixed = *create.mutable_spec()->mutable_fixed()->mutable_fields();
+  fixed["engine"].set_string_value("custom");
+  fixed["command"].mutable_list_value()->add_values()->set_string_value("sh");
+  fixed["command"].mutable_list_value()->add_values()->set_string_value(script);
+  v1::CreateStudyResponse created;
+  const grpc::Status status =
+      v1::StudyService::NewStub(Unix())->CreateStudy(Context().get(), create, &created);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  grpc::ChannelArguments large;
+  large.SetMaxReceiveMessageSize(-1);
+  const auto stub = v1::RunService::NewStub(
+      grpc::CreateCustomChannel(rpc_->addresses()[0], grpc::InsecureChannelCredentials(), large));
+  v1::ListRunsRequest list;
+  list.set_parent("studies/1");
+  int pages = 0, runs = 0;
+  do {
+    v1::ListRunsResponse page;
+    ASSERT_TRUE(stub->ListRuns(Context().get(), list, &page).ok());
+    EXPECT_LT(page.ByteSizeLong(), 20u << 20);
+    for (const v1::Run& run : page.runs()) {
+      EXPECT_EQ(run.position(), runs++);
+      EXPECT_EQ(run.spec().command(1), script);
+      EXPECT_EQ(run.spec().ranks(), run.key().fields().at("ranks").number_value());
+      EXPECT_EQ(run.spec().seed(), run.repeat());
+    }
+    list.set_page_token(page.next_page_token());
+    ++pages;
+  } while (!list.page_token().empty());
+  EXPECT_EQ(runs, 40);
+  EXPECT_GT(pages, 1);
+}
+
 TEST_F(RpcServerTest, AnAttemptShowsItsFirstMalformedLine) {
   Submit();
   db::WriteBatch batch;

@@ -1,8 +1,9 @@
 // Reads the complete lines of one rank's event file, which a training program may truncate, replace or make
 // unreadable at any time.
 //
-// A read returns soon: it does not wait for a FIFO, and reads a bounded number of bytes. Errors of the file system
-// (EIO, ESTALE) are retried with backoff. After Finish the file has an end, whatever is written later.
+// A read returns soon, unless the filesystem blocks: it does not wait for a FIFO, and reads a bounded number of bytes.
+// Errors of the filesystem (EIO, ESTALE) are retried with backoff. After Finish the file has an end, whatever is written
+// later. `now` is the time of a clock that is never set back.
 //
 // Not thread-safe.
 #pragma once
@@ -14,9 +15,9 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "worker/event_line.h"
+#include "events/event_line.h"
 
-namespace scalelab::worker {
+namespace scalelab {
 
 class EventFile {
  public:
@@ -35,12 +36,12 @@ class EventFile {
 
   // Adds complete lines to `batch` until it has `limit` bytes, the file ends, or this call has read 8 MiB. Returns
   // true in the last case: another call reads on. A line longer than kMaxLineBytes is added as malformed.
-  bool Read(BatchBuilder& batch, size_t limit, std::vector<char>& buffer);
+  bool Read(BatchBuilder& batch, size_t limit, std::vector<char>& buffer, absl::Duration now);
   // Makes the next Read start at `place`.
   void Seek(Place place);
   // To be called when no process writes to the file any more. What is in the file now is still read; an incomplete
   // last line is added as malformed.
-  void Finish();
+  void Finish(absl::Duration now);
   // Reads nothing more, for this reason.
   void Abort(std::string problem);
 
@@ -51,16 +52,19 @@ class EventFile {
   // What is wrong with the file, so that events may be missing: "events-0.jsonl is a FIFO, not a regular file".
   // Empty if nothing is.
   const std::string& problem() const { return problem_; }
+  // The error after which a later Read will try again. Empty if the last one succeeded.
+  const std::string& error() const { return error_; }
 
  private:
-  bool Open();
+  bool Open(absl::Duration now);
   void Close();
-  bool FindSize();
+  bool FindSize(absl::Duration now);
   void CheckSize(int64_t size);
-  void OnError(absl::string_view error);
-  int64_t ReadAt(int64_t position, std::vector<char>& buffer);
+  void OnError(absl::string_view error, absl::Duration now);
+  void RetryLater(absl::Duration now);
+  int64_t ReadAt(int64_t position, std::vector<char>& buffer, absl::Duration now);
   void SkipHole();
-  bool SkipLongLine(BatchBuilder& batch, std::vector<char>& buffer, size_t* budget);
+  bool SkipLongLine(BatchBuilder& batch, std::vector<char>& buffer, size_t* budget, absl::Duration now);
   void SetProblem(const std::string& what);
 
   const std::string path_;
@@ -73,8 +77,9 @@ class EventFile {
   bool ended_ = false;      // nothing more is read
   int64_t size_ = -1;       // nothing is read from here on; -1: there is no such limit yet
   int failures_ = 0;        // since the last successful call
-  absl::Duration retry_at_, finished_at_;  // SteadyNow
-  std::string problem_;
+  absl::Duration retry_at_ = -absl::InfiniteDuration();
+  absl::Duration finished_at_;
+  std::string problem_, error_;
 };
 
-}  // namespace scalelab::worker
+}  // namespace scalelab

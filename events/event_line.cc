@@ -1,4 +1,4 @@
-#include "worker/event_line.h"
+#include "events/event_line.h"
 
 #include <charconv>
 #include <cmath>
@@ -12,7 +12,7 @@
 #include "nlohmann/json.hpp"
 #include "proto/utf8.h"
 
-namespace scalelab::worker {
+namespace scalelab {
 namespace {
 
 using nlohmann::json;
@@ -267,4 +267,4 @@ v1::EventBatch BatchBuilder::Take() {
   return batch;
 }
 
-}  // namespace scalelab::worker
+}  // namespace scalelab

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace scalelab::worker {
+namespace scalelab {
 
 // Opens an existing regular file with `flags` and O_CLOEXEC, and returns its descriptor. Does not wait for the other
 // end of a FIFO and does not follow a symlink.
@@ -20,4 +20,4 @@ absl::StatusOr<int> OpenRegularFile(const std::string& path, int flags);
 std::string ReadHead(const std::string& path, size_t limit);
 std::string ReadTail(const std::string& path, size_t limit);
 
-}  // namespace scalelab::worker
+}  // namespace scalelab

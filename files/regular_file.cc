@@ -1,4 +1,4 @@
-#include "worker/process/regular_file.h"
+#include "files/regular_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace scalelab::worker {
+namespace scalelab {
 namespace {
 
 absl::Status LastError() {
@@ -65,4 +65,4 @@ absl::StatusOr<int> OpenRegularFile(const std::string& path, int flags) {
 std::string ReadHead(const std::string& path, size_t limit) { return ReadPart(path, limit, false); }
 std::string ReadTail(const std::string& path, size_t limit) { return ReadPart(path, limit, true); }
 
-}  // namespace scalelab::worker
+}  // namespace scalelab

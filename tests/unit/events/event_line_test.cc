@@ -1,4 +1,4 @@
-#include "worker/event_line.h"
+#include "events/event_line.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace scalelab::worker {
+namespace scalelab {
 namespace {
 
 using ::testing::ElementsAre;
@@ -163,4 +163,4 @@ TEST(BatchBuilder, NeverSaysItIsSmallerThanItIs) {
 }
 
 }  // namespace
-}  // namespace scalelab::worker
+}  // namespace scalelab

@@ -1,4 +1,4 @@
-#include "worker/event_file.h"
+#include "events/event_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,15 +10,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/backoff.h"
-#include "worker/process/regular_file.h"
-#include "worker/process/steady_time.h"
+#include "files/regular_file.h"
 
-namespace scalelab::worker {
+namespace scalelab {
 namespace {
 
 constexpr size_t kReadBudget = 8 << 20;                 // bytes read by one call of Read
 constexpr int64_t kMaxSkippedBytes = int64_t{4} << 30;  // of one line; holes of a sparse file do not count
+constexpr absl::Duration kFirstRetry = absl::Milliseconds(50), kLongestRetry = absl::Seconds(5);
 
 }  // namespace
 
@@ -37,9 +36,9 @@ void EventFile::Seek(Place place) {
   skipped_ = 0;
 }
 
-void EventFile::Finish() {
+void EventFile::Finish(absl::Duration now) {
   finishing_ = true;
-  finished_at_ = SteadyNow();
+  finished_at_ = now;
   retry_at_ = finished_at_;
 }
 
@@ -56,31 +55,37 @@ void EventFile::SetProblem(const std::string& what) {
 }
 
 // Handles an error that may be temporary. The file is opened again, because ESTALE concerns the descriptor.
-void EventFile::OnError(absl::string_view error) {
+void EventFile::OnError(absl::string_view error, absl::Duration now) {
   Close();
-  retry_at_ = SteadyNow() + BackoffAfter(++failures_);
-  if (!finishing_ || SteadyNow() - finished_at_ < unreadable_) return;
+  error_ = std::string(error);
+  RetryLater(now);
+  if (!finishing_ || now - finished_at_ < unreadable_) return;
   SetProblem(absl::StrCat("cannot be read: ", error));
   ended_ = true;
 }
 
+void EventFile::RetryLater(absl::Duration now) {
+  retry_at_ = now + std::min(kLongestRetry, kFirstRetry * (1 << std::min(failures_++, 10)));
+}
+
 // Returns whether the file is open and, after Finish, its size is known.
-bool EventFile::Open() {
-  if (ended_ || SteadyNow() < retry_at_) return false;
-  if (fd_ >= 0) return FindSize();
+bool EventFile::Open(absl::Duration now) {
+  if (ended_ || now < retry_at_) return false;
+  if (fd_ >= 0) return FindSize(now);
   const absl::StatusOr<int> fd = OpenRegularFile(path_, O_RDONLY);
   if (fd.ok()) {
     fd_ = *fd;
-    return FindSize();
+    return FindSize(now);
   }
   if (absl::IsNotFound(fd.status())) {
     if (!finishing_) return false;
-    if (place_.position < size_) SetProblem("was deleted while it was read; events may be missing");
+    if (size_ < 0 ? place_.position > 0 : place_.position < size_)
+      SetProblem("was deleted while it was read; events may be missing");
     ended_ = true;
     return false;
   }
   if (!absl::IsFailedPrecondition(fd.status())) {
-    OnError(fd.status().message());
+    OnError(fd.status().message(), now);
     return false;
   }
   // A regular file may still take its place, until Finish.
@@ -88,17 +93,17 @@ bool EventFile::Open() {
     SetProblem(std::string(fd.status().message()));
     ended_ = true;
   }
-  retry_at_ = SteadyNow() + BackoffAfter(++failures_);
+  RetryLater(now);
   return false;
 }
 
 // After Finish, takes the size of the file for its end, and finds out whether it is still the same file.
-bool EventFile::FindSize() {
+bool EventFile::FindSize(absl::Duration now) {
   if (!finishing_ || size_ >= 0) return true;
   struct stat open_file {};
   struct stat named_file {};
   if (fstat(fd_, &open_file) != 0) {
-    OnError(strerror(errno));
+    OnError(strerror(errno), now);
     return false;
   }
   size_ = open_file.st_size;
@@ -117,7 +122,7 @@ void EventFile::CheckSize(int64_t size) {
 }
 
 // Returns the number of bytes read; 0 at the file's end; -1 after an error, which has been handled.
-int64_t EventFile::ReadAt(int64_t position, std::vector<char>& buffer) {
+int64_t EventFile::ReadAt(int64_t position, std::vector<char>& buffer, absl::Duration now) {
   size_t size = buffer.size();
   if (size_ >= 0)
     size = static_cast<size_t>(std::clamp<int64_t>(size_ - position, 0, static_cast<int64_t>(size)));
@@ -127,22 +132,23 @@ int64_t EventFile::ReadAt(int64_t position, std::vector<char>& buffer) {
   while (got < 0 && errno == EINTR);
   if (got >= 0) {
     failures_ = 0;
+    error_.clear();
   } else {
-    OnError(strerror(errno));
+    OnError(strerror(errno), now);
   }
   return got;
 }
 
-bool EventFile::Read(BatchBuilder& batch, size_t limit, std::vector<char>& buffer) {
-  if (!Open()) return false;
+bool EventFile::Read(BatchBuilder& batch, size_t limit, std::vector<char>& buffer, absl::Duration now) {
+  if (!Open(now)) return false;
   size_t budget = kReadBudget;
   while (batch.bytes() < limit) {
     if (budget == 0) return true;
     if (skip_from_ > 0) {
-      if (SkipLongLine(batch, buffer, &budget)) continue;
+      if (SkipLongLine(batch, buffer, &budget, now)) continue;
       return budget == 0;
     }
-    const int64_t got = ReadAt(place_.position, buffer);
+    const int64_t got = ReadAt(place_.position, buffer, now);
     struct stat status {};
     if (got == 0 && fstat(fd_, &status) == 0) CheckSize(status.st_size);
     if (got <= 0) return false;
@@ -181,10 +187,11 @@ void EventFile::SkipHole() {
 }
 
 // Searches for the end of a line that is too long. Returns whether it was found, or the file's end after Finish.
-bool EventFile::SkipLongLine(BatchBuilder& batch, std::vector<char>& buffer, size_t* budget) {
+bool EventFile::SkipLongLine(BatchBuilder& batch, std::vector<char>& buffer, size_t* budget,
+                             absl::Duration now) {
   while (*budget > 0) {
     SkipHole();
-    const int64_t got = ReadAt(skip_from_, buffer);
+    const int64_t got = ReadAt(skip_from_, buffer, now);
     if (got < 0 || (got == 0 && size_ < 0)) return false;
     const void* line_end = got > 0 ? memchr(buffer.data(), '\n', static_cast<size_t>(got)) : nullptr;
     *budget -= std::min(*budget, static_cast<size_t>(got));
@@ -204,4 +211,4 @@ bool EventFile::SkipLongLine(BatchBuilder& batch, std::vector<char>& buffer, siz
   return false;
 }
 
-}  // namespace scalelab::worker
+}  // namespace scalelab

@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "scalelab/v1/worker.pb.h"
 
-namespace scalelab::worker {
+namespace scalelab {
 
 inline constexpr size_t kMaxLineBytes = 64 << 10;  // without the line feed
 
@@ -41,4 +41,4 @@ class BatchBuilder {
   size_t bytes_ = 0;
 };
 
-}  // namespace scalelab::worker
+}  // namespace scalelab

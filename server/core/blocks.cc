@@ -1,0 +1,115 @@
+#include "server/core/blocks.h"
+
+#include <algorithm>
+
+namespace scalelab::server {
+namespace {
+
+// Returns the first position after the block.
+int EndOf(const LiveStudy& study, int block) { return (block + 1) * static_cast<int>(study.cells.size()); }
+
+int ShapeOfRun(const LiveStudy& study, int position) {
+  if (study.shapes.size() == 1) return 0;
+  const int ranks = study.cells.Int(study.cell_of[position], v1::RunSpec::kRanksFieldNumber);
+  return ShapeWithNodes(study.shapes, NodesFor(ranks, study.shapes[0]));
+}
+
+}  // namespace
+
+bool Holds(const LiveAllocation& allocation) {
+  return allocation.row.state != db::AllocationState::kReleasing || allocation.attempt_id != 0;
+}
+
+int CountHolding(const State& state, const LiveStudy& study) {
+  return static_cast<int>(std::count_if(study.allocations.begin(), study.allocations.end(),
+                                        [&](int64_t id) { return Holds(*state.allocation(id)); }));
+}
+
+BlockPart PartOf(const LiveStudy& study, int position) {
+  return {study.runs[position].repeat, ShapeOfRun(study, position)};
+}
+
+int ShapeIndexOf(const LiveStudy& study, const LiveAllocation& allocation) {
+  return ShapeWithNodes(study.shapes, allocation.row.nodes);
+}
+
+void VisitQueuedParts(const LiveStudy& study, absl::FunctionRef<bool(BlockPart, int)> visit) {
+  std::vector<int> first(study.shapes.size());
+  for (auto it = study.queued.begin(); it != study.queued.end();) {
+    const int block = study.runs[*it].repeat;
+    const int end = EndOf(study, block);
+    std::fill(first.begin(), first.end(), -1);
+    size_t found = 0;
+    for (; it != study.queued.end() && *it < end && found < first.size(); ++it) {
+      int& of_shape = first[ShapeOfRun(study, *it)];
+      if (of_shape >= 0) continue;
+      of_shape = *it;
+      ++found;
+    }
+    for (size_t shape = 0; shape < first.size(); ++shape) {
+      if (first[shape] >= 0 && !visit({block, static_cast<int>(shape)}, first[shape])) return;
+    }
+    it = study.queued.lower_bound(end);
+  }
+}
+
+void VisitQueuedRuns(const LiveStudy& study, BlockPart part, absl::FunctionRef<bool(int)> visit) {
+  const int end = EndOf(study, part.block);
+  for (auto it = study.queued.lower_bound(EndOf(study, part.block - 1));
+       it != study.queued.end() && *it < end; ++it) {
+    if (ShapeOfRun(study, *it) == part.shape && !visit(*it)) return;
+  }
+}
+
+bool HasQueuedRuns(const LiveStudy& study, BlockPart part) {
+  bool found = false;
+  VisitQueuedRuns(study, part, [&](int) {
+    found = true;
+    return false;
+  });
+  return found;
+}
+
+std::set<BlockPart> PartsOfOthers(const State& state, const LiveStudy& study,
+                                  const LiveAllocation& allocation) {
+  std::set<BlockPart> parts;
+  for (const int64_t id : study.allocations) {
+    const LiveAllocation& other = *state.allocation(id);
+    if (other.row.id != allocation.row.id && other.part.has_value() && Holds(other))
+      parts.insert(*other.part);
+  }
+  return parts;
+}
+
+const LiveAllocation* HolderOf(const State& state, const LiveStudy& study, BlockPart part) {
+  for (const int64_t id : study.allocations) {
+    const LiveAllocation* allocation = state.allocation(id);
+    if (allocation->part == part && Holds(*allocation)) return allocation;
+  }
+  return nullptr;
+}
+
+bool IsBusy(const LiveStudy& study, const LiveAllocation& allocation) {
+  return allocation.attempt_id != 0 ||
+         (allocation.part.has_value() && HasQueuedRuns(study, *allocation.part));
+}
+
+std::optional<int> NextShape(const State& state, const LiveStudy& study) {
+  std::set<BlockPart> held;
+  std::vector<int> idle(study.shapes.size());  // by shape: allocations that will take a part
+  for (const int64_t id : study.allocations) {
+    const LiveAllocation& allocation = *state.allocation(id);
+    if (!Holds(allocation)) continue;
+    if (allocation.part.has_value()) held.insert(*allocation.part);
+    if (Serves(allocation) && !IsBusy(study, allocation)) ++idle[ShapeIndexOf(study, allocation)];
+  }
+  std::optional<int> next;
+  VisitQueuedParts(study, [&](BlockPart part, int) {
+    if (held.contains(part) || idle[part.shape]-- > 0) return true;
+    next = part.shape;
+    return false;
+  });
+  return next;
+}
+
+}  // namespace scalelab::server

@@ -1,0 +1,334 @@
+// The core thread, in steps: event files that workers left, and time in which the service does not serve.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <deque>
+#include <filesystem>
+#include <functional>
+
+#include "db/sqlite_store.h"
+#include "server/core/coordinator.h"
+#include "server/core/outcome.h"
+#include "tests/unit/server/core/forwarding_store.h"
+#include "tests/unit/server/core/world.h"
+
+namespace scalelab::server {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+// All jobs have the state that the test sets.
+class UniformScheduler final : public Scheduler {
+ public:
+  std::string name() const override { return "uniform"; }
+  Capacity capacity() const override { return {}; }
+  absl::StatusOr<std::string> Submit(const JobRequest&) override { return "1"; }
+  std::string Script(const JobRequest&) const override { return ""; }
+  absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>& tokens) override {
+    std::vector<JobStatus> jobs;
+    for (const std::string& token : tokens) jobs.push_back({token, "1", state, "node-0 failed"});
+    return jobs;
+  }
+  absl::StatusOr<ClusterView> View() override { return ClusterView{}; }
+  absl::Status Cancel(const std::vector<std::string>& tokens) override {
+    cancels += tokens.size();
+    return absl::OkStatus();
+  }
+  JobStatus::State state = JobStatus::State::kRunning;
+  size_t cancels = 0;
+};
+
+// Keeps the requests until the test answers them.
+class HeldReader final : public EventReader {
+ public:
+  void Read(EventRequest request, Done done) override {
+    requests.push_back(std::move(request));
+    answers.push_back(std::move(done));
+  }
+  // Answers the oldest request with one line a rank, which is a finish event.
+  void AnswerFinished() {
+    EventPart part;
+    for (const EventPlace& place : requests.front().places) {
+      ParsedBatch& batch = part.batches.emplace_back();
+      batch.append.rank = part.next_rank++;
+      batch.append.begin_position = place.position;
+      batch.append.end_position = place.position + 10;
+      batch.append.begin_line = place.line;
+      batch.append.end_line = place.line + 1;
+      batch.append.columns.push_back({"train/loss", {place.line}, {0}, {1}, {0.5}});
+      batch.append.finished = true;
+      batch.finish_metrics.emplace();
+    }
+    requests.pop_front();
+    Done done = std::move(answers.front());
+    answers.pop_front();
+    done(std::move(part));
+  }
+  std::deque<EventRequest> requests;
+  std::deque<Done> answers;
+};
+
+class FullStore final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  absl::Status Commit(const db::WriteBatch& batch) override {
+    if (before_commit) before_commit();
+    return full ? absl::ResourceExhaustedError("the disk is full") : ForwardingStore::Commit(batch);
+  }
+  bool full = false;
+  std::function<void()> before_commit;
+};
+
+class Stepped : public testing::Test {
+ protected:
+  Stepped() {
+    std::string pattern = testing::TempDir() + "/stepped-XXXXXX";
+    directory_ = mkdtemp(pattern.data());
+    Restart();
+  }
+  ~Stepped() override {
+    coordinator_.reset();
+    store_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  // Starts, or restarts after a crash. Requests in flight are lost.
+  void Restart() {
+    coordinator_.reset();
+    store_.reset();
+    reader_ = HeldReader();
+    auto store = db::OpenSqliteStore({directory_ + "/test.db"});
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = std::make_unique<FullStore>(*std::move(store));
+    CoordinatorOptions options;
+    options.runs_dir = "/runs";
+    options.clock = &clock_;
+    options.events = &reader_;
+    options.worker_timeout = absl::Seconds(60);
+    options.poll_interval = absl::Seconds(3);
+    options.secret_for = [](const std::string&) { return ""; };
+    options.new_token = [this] { return absl::StrCat("token-", ++tokens_); };
+    coordinator_ = std::make_unique<Coordinator>(std::move(options), *store_, scheduler_);
+    ASSERT_TRUE(coordinator_->StartWithoutThreads().ok());
+    if (before_first_step_) before_first_step_();
+    Steps();
+  }
+  void Steps() {
+    do coordinator_->Step();
+    while (coordinator_->StepScheduler());
+  }
+  void Advance(absl::Duration time) {
+    clock_.steady += time;
+    clock_.wall += time;
+  }
+  // Lets time pass, with a step whenever one is due, which comes `late`.
+  void Pass(absl::Duration time, absl::Duration late = absl::ZeroDuration()) {
+    for (const absl::Duration end = clock_.steady + time; clock_.steady < end;) {
+      const absl::Duration next =
+          std::min(std::max(coordinator_->NextStep(), clock_.steady + absl::Milliseconds(1)) + late, end);
+      Advance(next - clock_.steady);
+      if (serving_) coordinator_->NoteServing();
+      Steps();
+    }
+  }
+  // Submits a study with one run, and begins its attempt.
+  void Begin() {
+    const v1::StudySpec spec = World::Spec({1});
+    coordinator_->Submit(MakeNewStudy(spec, *ExpandStudy(spec), "ann", ""),
+                         [](absl::StatusOr<int64_t> id) { EXPECT_TRUE(id.ok()) << id.status(); });
+    Pass(absl::Seconds(5));
+    coordinator_->Read([this](const State* state) { job_ = state->allocations.begin()->second->row.token; });
+    Steps();
+    Synchronize();
+    coordinator_->Read([this](const State* state) { token_ = state->attempts.begin()->second->row.token; });
+    Steps();
+    Synchronize();
+  }
+  void Synchronize() {
+    v1::SynchronizeRequest request;
+    request.set_node("n");
+    request.set_instance("life");
+    request.mutable_info()->set_cpu_model("EPYC");
+    if (!token_.empty()) *request.add_attempts() = World::Running(token_);
+    coordinator_->Synchronize(job_, request, [](absl::StatusOr<v1::SynchronizeResponse>) {});
+    Steps();
+  }
+  db::RunRow Run() { return *store_->GetRun(1); }
+  size_t Points() {
+    size_t points = 0;
+    db::PointFilter filter;
+    filter.attempt_id = 1;
+    const absl::Status read =
+        store_->ReadPoints(filter, [&](const db::Series& series) { points += series.value.size(); });
+    EXPECT_TRUE(read.ok()) << read;
+    return points;
+  }
+
+  class ManualClock final : public Clock {
+   public:
+    absl::Time Wall() const override { return wall; }
+    absl::Duration Steady() const override { return steady; }
+    absl::Time wall = absl::FromUnixSeconds(1'800'000'000);
+    absl::Duration steady = absl::Hours(1);
+  };
+
+  std::string directory_, job_, token_;
+  int tokens_ = 0;
+  bool serving_ = true;
+  std::function<void()> before_first_step_;
+  ManualClock clock_;
+  HeldReader reader_;
+  UniformScheduler scheduler_;
+  std::unique_ptr<FullStore> store_;
+  std::unique_ptr<Coordinator> coordinator_;
+};
+
+TEST_F(Stepped, ARunThatFinishedWhileTheCoordinatorWasAwaySucceeds) {
+  Begin();
+  scheduler_.state = JobStatus::State::kCompleted;
+  Advance(absl::Hours(10));
+  Restart();
+  Pass(absl::Seconds(30));
+  ASSERT_THAT(reader_.requests, SizeIs(1));
+  EXPECT_EQ(Run().state, db::RunState::kRunning);
+  reader_.AnswerFinished();
+  Steps();
+  EXPECT_EQ(Run().state, db::RunState::kSucceeded);
+  EXPECT_EQ(Points(), 1u);
+  const auto summary = store_->GetSummary(1);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  v1::NodeInfo node;
+  node.set_cpu_model("EPYC");
+  EXPECT_EQ(summary->fingerprint, Fingerprint({node})) << "the hardware is known after a restart";
+}
+
+TEST_F(Stepped, ARestartContinuesARecovery) {
+  Begin();
+  scheduler_.state = JobStatus::State::kNodeFail;
+  Pass(absl::Seconds(20));
+  ASSERT_THAT(reader_.requests, SizeIs(1));
+  scheduler_.state = JobStatus::State::kUnknown;  // Slurm has forgotten the job
+  Restart();
+  ASSERT_THAT(reader_.requests, SizeIs(1));
+  reader_.AnswerFinished();
+  Steps();
+  EXPECT_EQ(Run().state, db::RunState::kSucceeded);
+}
+
+TEST_F(Stepped, ARestartKeepsTheCauseOfTheEnd) {
+  Begin();
+  scheduler_.state = JobStatus::State::kNodeFail;
+  Pass(absl::Seconds(20));
+  Restart();
+  Pass(absl::Seconds(70));  // the filesystem hangs
+  const auto attempts = store_->ListAttempts(1);
+  ASSERT_TRUE(attempts.ok()) << attempts.status();
+  EXPECT_EQ(attempts->at(0).state, db::AttemptState::kFailed);
+  EXPECT_EQ(attempts->at(0).cause, db::Cause::kNodeFail);
+  EXPECT_THAT(attempts->at(0).message, HasSubstr("node-0 failed; events may be missing"));
+}
+
+TEST_F(Stepped, WhatAFailedCommitLosesIsReadAgain) {
+  Begin();
+  scheduler_.state = JobStatus::State::kNodeFail;
+  Pass(absl::Seconds(20));
+  store_->full = true;
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_THAT(reader_.requests, SizeIs(1)) << i;
+    EXPECT_EQ(reader_.requests.front().places.at(0).position, 0);
+    reader_.AnswerFinished();
+    Steps();
+    Pass(absl::Seconds(2));
+  }
+  store_->full = false;
+  ASSERT_THAT(reader_.requests, SizeIs(1));
+  reader_.AnswerFinished();
+  Steps();
+  EXPECT_EQ(Run().state, db::RunState::kSucceeded);
+  EXPECT_EQ(Points(), 1u);
+}
+
+TEST_F(Stepped, ACommitThatFailsBeforeTheReadBeginsNoRecovery) {
+  Begin();
+  store_->full = true;
+  scheduler_.state = JobStatus::State::kNodeFail;
+  Pass(absl::Seconds(20));
+  EXPECT_THAT(reader_.requests, IsEmpty());
+  store_->full = false;
+  Pass(absl::Seconds(20));
+  EXPECT_THAT(reader_.requests, SizeIs(1));
+}
+
+TEST_F(Stepped, ASilentWorkerIsCancelled) {
+  Begin();
+  Pass(absl::Seconds(55));
+  EXPECT_EQ(scheduler_.cancels, 0u);
+  Pass(absl::Seconds(10));
+  EXPECT_GT(scheduler_.cancels, 0u);
+}
+
+TEST_F(Stepped, AWorkerIsNotSilentWhileTheProcessIsStopped) {
+  Begin();
+  Pass(absl::Seconds(30));
+  Advance(absl::Hours(1));
+  Pass(absl::Seconds(25));
+  EXPECT_EQ(scheduler_.cancels, 0u);
+  Pass(absl::Seconds(10));
+  EXPECT_GT(scheduler_.cancels, 0u);
+}
+
+TEST_F(Stepped, AProcessThatIsStoppedRightAfterItsStartConcludesNothing) {
+  Begin();
+  before_first_step_ = [this] { Advance(absl::Hours(1)); };
+  Restart();
+  Pass(absl::Seconds(55));
+  EXPECT_EQ(scheduler_.cancels, 0u);
+  scheduler_.state = JobStatus::State::kNodeFail;
+  Pass(absl::Seconds(10));
+  ASSERT_THAT(reader_.requests, SizeIs(1));
+  Restart();
+  EXPECT_THAT(reader_.requests, SizeIs(1)) << "the event files are still read";
+}
+
+TEST_F(Stepped, ShortDelaysOfStepsCountInSum) {
+  Begin();
+  // The process gets little time: each step is late, and four fifths of the time are delays.
+  Pass(absl::Seconds(270), /*late=*/absl::Seconds(4));
+  EXPECT_EQ(scheduler_.cancels, 0u);
+  Pass(absl::Seconds(120), /*late=*/absl::Seconds(4));
+  EXPECT_GT(scheduler_.cancels, 0u);
+}
+
+TEST_F(Stepped, SlowCommitsCountInSum) {
+  Begin();
+  const absl::Duration begin = clock_.steady;
+  store_->before_commit = [this] { Advance(absl::Milliseconds(900)); };
+  // Each commit makes the coordinator wait for 0.9 s, and no worker reports meanwhile.
+  for (int i = 0; i < 100; ++i) {
+    const v1::StudySpec spec = World::Spec({1});
+    coordinator_->Submit(MakeNewStudy(spec, *ExpandStudy(spec), "ann", ""), [](absl::StatusOr<int64_t>) {});
+    coordinator_->NoteServing();
+    Steps();
+  }
+  EXPECT_GT(clock_.steady - begin, absl::Seconds(85));
+  EXPECT_EQ(scheduler_.cancels, 0u);
+}
+
+TEST_F(Stepped, AWorkerIsNotSilentWhileTheServiceTakesNoCalls) {
+  Begin();
+  Pass(absl::Seconds(30));
+  serving_ = false;
+  Pass(absl::Hours(1));
+  EXPECT_EQ(scheduler_.cancels, 0u);
+  serving_ = true;
+  Pass(absl::Seconds(20));
+  EXPECT_EQ(scheduler_.cancels, 0u);
+  Pass(absl::Seconds(20));
+  EXPECT_GT(scheduler_.cancels, 0u);
+}
+
+}  // namespace
+}  // namespace scalelab::server

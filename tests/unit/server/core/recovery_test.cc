@@ -1,0 +1,321 @@
+// The end of attempts whose workers are gone: the rest of their event files decides.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/core/explain.h"
+#include "tests/unit/server/core/world.h"
+
+namespace scalelab::server {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using JobState = JobStatus::State;
+
+// Lines of a rank's event file, ten bytes each.
+ParsedBatch Lines(const std::string& token, int rank, int64_t begin, int64_t end, bool finish = false) {
+  ParsedBatch batch;
+  batch.token = token;
+  batch.append.rank = rank;
+  batch.append.begin_position = begin;
+  batch.append.end_position = end;
+  batch.append.begin_line = begin / 10;
+  batch.append.end_line = end / 10;
+  if (!finish) return batch;
+  batch.append.finished = true;
+  batch.append.parameter_hash = "h";
+  batch.finish_metrics = {{"run/throughput", 100.0}};
+  return batch;
+}
+
+// A run whose event files are read when its workers are gone.
+struct Abandoned : OneRun {
+  explicit Abandoned(int ranks = 1) : OneRun(ranks, /*read_events=*/true) { fx = Effects(); }
+
+  EventRequest TakeRequest() {
+    EXPECT_THAT(fx.read, SizeIs(1));
+    if (fx.read.empty()) return {};
+    EventRequest request = fx.read.front();
+    fx.read.clear();
+    return request;
+  }
+  void Answer(const EventRequest& request, absl::StatusOr<EventPart> part) {
+    lifecycle.EventsRead(request.token, request.number, std::move(part), now, fx);
+  }
+  // All lines of all ranks in one part, the last of which is a finish event.
+  EventPart Finished(const EventRequest& request) {
+    EventPart part;
+    for (const EventPlace& place : request.places)
+      part.batches.push_back(Lines(token, part.next_rank++, place.position, place.position + 20, true));
+    return part;
+  }
+  const db::RunRow& run() const { return study(id).runs[0]; }
+  // The run is not live any more when its study is final.
+  db::RunState final_state() const { return fx.batch.runs.back().state; }
+};
+
+TEST(Recovery, AnAttemptThatFinishedSucceedsAlthoughItsWorkerIsGone) {
+  Abandoned w(2);
+  w.Report(w.token, 1, 0, 10);
+  w.Job(w.job, JobState::kNodeFail, "node-0 failed");
+  EXPECT_EQ(w.run().state, db::RunState::kRunning) << "the files are read first";
+  EXPECT_THAT(w.state.allocations, IsEmpty());
+  const EventRequest request = w.TakeRequest();
+  EXPECT_EQ(request.directory, absl::StrCat("/runs/1/1/", w.token));
+  ASSERT_THAT(request.places, SizeIs(2));
+  EXPECT_EQ(request.places[1].position, 10);
+  EXPECT_EQ(request.places[1].line, 1);
+  w.Answer(request, w.Finished(request));
+  EXPECT_EQ(w.final_state(), db::RunState::kSucceeded);
+  EXPECT_EQ(w.fx.batch.attempts.back().state, db::AttemptState::kSucceeded);
+  EXPECT_EQ(w.fx.batch.attempts.back().parameter_hash, "h");
+  ASSERT_THAT(w.fx.batch.summaries, SizeIs(1));
+  EXPECT_EQ(w.fx.batch.summaries[0].throughput, 100);
+  EXPECT_THAT(w.state.recovering, IsEmpty());
+}
+
+TEST(Recovery, AnAttemptThatDidNotFinishKeepsItsPointsAndIsTriedAgain) {
+  Abandoned w;
+  w.Report(w.token, 0, 0, 10);
+  w.Job(w.job, JobState::kNodeFail, "node-0 failed");
+  EventPart part;
+  part.batches.push_back(Lines(w.token, 0, 10, 40));
+  part.next_rank = 1;
+  w.Answer(w.TakeRequest(), std::move(part));
+  ASSERT_THAT(w.fx.batch.appends, SizeIs(2));
+  EXPECT_EQ(w.fx.batch.appends.back().end_position, 40);
+  EXPECT_EQ(w.fx.batch.attempts.back().cause, db::Cause::kNodeFail);
+  EXPECT_EQ(w.run().state, db::RunState::kQueued);
+  EXPECT_THAT(w.run().message, HasSubstr("node-0 failed"));
+  EXPECT_NE(w.AskedFor(), "");
+}
+
+TEST(Recovery, PartsAreStoredOnceAndInOrder) {
+  Abandoned w(2);
+  w.Job(w.job, JobState::kNodeFail);
+  EventPart part;
+  part.batches.push_back(Lines(w.token, 0, 0, 30));
+  part.batches.push_back(Lines(w.token, 1, 0, 10));
+  part.next_rank = 1;
+  const EventRequest first = w.TakeRequest();
+  w.Answer(first, part);
+  const EventRequest second = w.TakeRequest();
+  EXPECT_EQ(second.first_rank, 1);
+  ASSERT_THAT(second.places, SizeIs(1));
+  EXPECT_EQ(second.places[0].position, 10);
+  w.Answer(first, part);  // a duplicate of the answer
+  EXPECT_THAT(w.fx.batch.appends, SizeIs(2));
+  EXPECT_THAT(w.fx.read, IsEmpty());
+  EventPart gap;
+  gap.batches.push_back(Lines(w.token, 1, 20, 30));
+  gap.next_rank = 2;
+  w.Answer(second, std::move(gap));
+  EXPECT_THAT(w.fx.batch.appends, SizeIs(2));
+  EXPECT_EQ(w.TakeRequest().places[0].position, 10) << "it reads again from the durable position";
+}
+
+TEST(Recovery, NothingIsReadWhenTheWorkersHadReportedTheEndOfAllFiles) {
+  Abandoned w;
+  w.Sync(w.job, {World::Ended(w.token, 137, v1::Attempt::RANK_KILLED)});
+  ASSERT_EQ(w.run().state, db::RunState::kRunning) << "held until the next poll";
+  w.Job(w.job, JobState::kPreempted, "preempted");
+  EXPECT_THAT(w.fx.read, IsEmpty());
+  EXPECT_EQ(w.run().state, db::RunState::kQueued);
+  EXPECT_EQ(w.fx.batch.attempts.back().cause, db::Cause::kPreempted);
+}
+
+TEST(Recovery, ReportsOfWorkersAreFencedOff) {
+  Abandoned w(1);
+  w.Sync(w.job, {}, "life-2");  // the worker was started again and does not know the attempt
+  ASSERT_THAT(w.state.recovering, SizeIs(1));
+  EXPECT_EQ(w.ReportFrom(w.job, w.token, 0, 0, 10).outcome(), v1::ReportEventsResponse::Stream::FENCED);
+  EXPECT_THAT(w.fx.batch.appends, IsEmpty());
+}
+
+TEST(Recovery, AnAllocationWhoseWorkerWasRestartedServesTheNextAttemptAfterIt) {
+  Abandoned w;
+  EXPECT_EQ(w.Sync(w.job, {}, "life-2").attempts_size(), 0) << "the attempt is over on its nodes";
+  const EventRequest request = w.TakeRequest();
+  EventPart part;
+  part.next_rank = 1;
+  w.Answer(request, std::move(part));
+  EXPECT_EQ(w.fx.batch.attempts.back().cause, db::Cause::kWorkerLost);
+  const auto desired = w.Sync(w.job, {}, "life-2");
+  ASSERT_EQ(desired.attempts_size(), 1);
+  EXPECT_NE(desired.attempts(0).token(), w.token);
+}
+
+TEST(Recovery, WhatTheWorkerRecordedCountsMoreThanFinishEvents) {
+  for (const int status : {0, 139}) {
+    Abandoned w;
+    w.Job(w.job, JobState::kNodeFail);
+    const EventRequest request = w.TakeRequest();
+    EventPart part = w.Finished(request);
+    part.end = World::Ended(w.token, status);
+    w.Answer(request, std::move(part));
+    EXPECT_EQ(w.final_state(), status == 0 ? db::RunState::kSucceeded : db::RunState::kQueued) << status;
+  }
+}
+
+TEST(Recovery, AFileWithAProblemIsNoSuccess) {
+  Abandoned w;
+  w.Job(w.job, JobState::kNodeFail, "node-0 failed");
+  const EventRequest request = w.TakeRequest();
+  EventPart part = w.Finished(request);
+  part.problem = "events-0.jsonl is a FIFO, not a regular file";
+  w.Answer(request, std::move(part));
+  EXPECT_EQ(w.run().state, db::RunState::kQueued);
+  EXPECT_EQ(w.fx.batch.attempts.back().message,
+            "node-0 failed; events may be missing: events-0.jsonl is a FIFO, not a regular file");
+  ASSERT_THAT(w.fx.warnings, SizeIs(1));
+  EXPECT_THAT(w.fx.warnings[0], HasSubstr(w.token));
+}
+
+TEST(Recovery, AFilesystemThatHangsEndsTheAttemptWithoutTheRest) {
+  Abandoned w;
+  w.Job(w.job, JobState::kNodeFail, "node-0 failed");
+  const EventRequest request = w.TakeRequest();
+  w.After(59);
+  EXPECT_EQ(w.run().state, db::RunState::kRunning);
+  w.After(2);
+  EXPECT_EQ(w.run().state, db::RunState::kQueued);
+  EXPECT_THAT(w.fx.batch.attempts.back().message, HasSubstr("did not answer for 60 s"));
+  ASSERT_THAT(w.fx.warnings, SizeIs(1));
+  EXPECT_THAT(w.fx.warnings[0], HasSubstr(request.directory));
+  const size_t appends = w.fx.batch.appends.size();
+  w.Answer(request, w.Finished(request));  // too late
+  EXPECT_EQ(w.fx.batch.appends.size(), appends);
+  EXPECT_EQ(w.run().state, db::RunState::kQueued);
+}
+
+TEST(Recovery, AReadThatFailsIsRepeatedWithBackoffAndThenGivenUp) {
+  Abandoned w;
+  w.Job(w.job, JobState::kNodeFail);
+  int reads = 0;
+  for (int second = 0; second < 70; ++second) {
+    for (const EventRequest& request : std::exchange(w.fx.read, {})) {
+      ++reads;
+      w.Answer(request, absl::UnavailableError("events-0.jsonl cannot be read: Stale file handle"));
+    }
+    if (second == 50) {
+      EXPECT_EQ(w.run().state, db::RunState::kRunning);
+    }
+    w.After(1);
+  }
+  EXPECT_GE(reads, 5);
+  EXPECT_LE(reads, 20);
+  EXPECT_EQ(w.run().state, db::RunState::kQueued);
+  EXPECT_THAT(w.fx.warnings.at(0), HasSubstr("Stale file handle"));
+}
+
+TEST(Recovery, AReadThatSucceedsAfterFailuresLosesNothing) {
+  Abandoned w;
+  w.Job(w.job, JobState::kNodeFail);
+  w.Answer(w.TakeRequest(), absl::UnavailableError("Input/output error"));
+  EXPECT_THAT(w.fx.read, IsEmpty()) << "it waits";
+  w.After(2);
+  const EventRequest request = w.TakeRequest();
+  w.Answer(request, w.Finished(request));
+  EXPECT_EQ(w.final_state(), db::RunState::kSucceeded);
+}
+
+TEST(Recovery, HasALimitOfBytesAndOfTime) {
+  for (const bool bytes : {true, false}) {
+    Abandoned w(2);
+    w.Job(w.job, JobState::kNodeFail);
+    int parts = 0;
+    for (int64_t at = 0; w.run().state == db::RunState::kRunning; ++parts) {
+      const int64_t end = at + (bytes ? 100'000 : 10);
+      EventPart part;
+      part.batches.push_back(Lines(w.token, 0, at, end));
+      w.Answer(w.TakeRequest(), std::move(part));
+      at = end;
+      if (!bytes) w.After(10);
+    }
+    EXPECT_EQ(parts, bytes ? 11 : 61);
+    EXPECT_EQ(w.run().state, db::RunState::kQueued);
+    EXPECT_THAT(w.fx.warnings.at(0), HasSubstr(bytes ? "more than 1 MiB" : "within 600 s"));
+  }
+}
+
+TEST(Recovery, OnlySomeAttemptsAreReadAtATime) {
+  World w(/*read_events=*/true);
+  std::vector<std::string> jobs;
+  for (int i = 0; i < 12; ++i) {
+    w.Submit(World::Spec({1}), "", absl::StrCat("user-", i));
+    jobs.push_back(w.AskedFor());
+    w.Job(jobs.back(), JobState::kRunning);
+    const auto desired = w.Sync(jobs.back());
+    w.Sync(jobs.back(), {World::Running(desired.attempts(0).token())});
+  }
+  w.fx = Effects();
+  for (const std::string& job : jobs) w.Job(job, JobState::kNodeFail);
+  ASSERT_THAT(w.fx.read, SizeIs(8));
+  const EventRequest first = w.fx.read[0];
+  EventPart part;
+  part.next_rank = 1;
+  w.lifecycle.EventsRead(first.token, first.number, part, w.now, w.fx);
+  EXPECT_THAT(w.fx.read, SizeIs(9));
+  // The others hang: the last three get their turn when these are given up.
+  w.After(61);
+  EXPECT_THAT(w.fx.read, SizeIs(12));
+  w.After(61);
+  EXPECT_THAT(w.state.recovering, IsEmpty());
+}
+
+TEST(Recovery, ARunThatIsCancelledMeanwhileIsNotTriedAgain) {
+  for (const bool finished : {false, true}) {
+    Abandoned w;
+    w.Job(w.job, JobState::kNodeFail);
+    const EventRequest request = w.TakeRequest();
+    ASSERT_TRUE(w.lifecycle.CancelRun(w.id, w.run().id, w.now, w.fx).ok());
+    EventPart nothing;
+    nothing.next_rank = 1;
+    w.Answer(request, finished ? w.Finished(request) : nothing);
+    EXPECT_EQ(w.final_state(), finished ? db::RunState::kSucceeded : db::RunState::kCancelled);
+  }
+}
+
+TEST(Recovery, AStudyThatIsCancelledMeanwhileEnds) {
+  Abandoned w;
+  w.Job(w.job, JobState::kNodeFail);
+  const EventRequest request = w.TakeRequest();
+  ASSERT_TRUE(w.lifecycle.CancelStudy(w.id, w.now, w.fx).ok());
+  EventPart nothing;
+  nothing.next_rank = 1;
+  w.Answer(request, nothing);
+  EXPECT_EQ(w.final_state(), db::RunState::kCancelled);
+  EXPECT_EQ(w.fx.batch.studies.back().state, db::StudyState::kCancelled);
+}
+
+TEST(Recovery, IsExplained) {
+  Abandoned w;
+  w.Job(w.job, JobState::kNodeFail, "node-0 failed");
+  const auto reasons = ExplainRun(w.state, w.study(w.id), 0, w.now);
+  ASSERT_THAT(reasons, SizeIs(1));
+  EXPECT_EQ(reasons[0].message(),
+            "the workers of attempt 1 are gone: node-0 failed; the rest of its event files is being read");
+}
+
+TEST(Recovery, KnowsTheHardwareAndSoftwareOfTheAttempt) {
+  Abandoned w;
+  v1::SynchronizeRequest request;
+  request.set_node("node-0");
+  request.set_instance("life-1");
+  request.mutable_info()->set_cpu_model("EPYC");
+  *request.add_attempts() = World::Running(w.token);
+  ASSERT_TRUE(w.lifecycle.Observe(w.job, request, w.now, w.fx).ok());
+  ASSERT_THAT(w.fx.batch.provenance, SizeIs(1)) << "it is stored when it becomes known";
+  EXPECT_THAT(w.fx.batch.provenance[0].json, HasSubstr("EPYC"));
+  w.Job(w.job, JobState::kNodeFail);
+  const EventRequest read = w.TakeRequest();
+  EventPart part = w.Finished(read);
+  part.software["framework"] = "pytorch 1.13.1";
+  w.Answer(read, std::move(part));
+  EXPECT_THAT(w.fx.batch.provenance.back().json, HasSubstr("EPYC"));
+  EXPECT_THAT(w.fx.batch.provenance.back().json, HasSubstr("pytorch 1.13.1"));
+}
+
+}  // namespace
+}  // namespace scalelab::server
