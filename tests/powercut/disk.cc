@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <utility>
 
 namespace scalelab::powercut {
 namespace {
@@ -34,10 +36,20 @@ void Redo(std::string& file, const Operation& change) {
   }
 }
 
+void Redo(std::map<std::string, int>& directory, const Operation& entry) {
+  if (entry.kind == Operation::Kind::kCreate) {
+    directory[entry.path] = entry.inode;
+  } else {
+    directory.erase(entry.path);
+  }
+}
+
 }  // namespace
 
-Disk::Disk(const Image& image) {
-  for (const auto& [path, data] : image) files_[path] = std::make_shared<File>(File{next_inode_++, data});
+Disk::Disk(Image image) {
+  for (auto& [path, data] : image) {
+    files_[path] = std::make_shared<File>(File{next_inode_++, std::move(data)});
+  }
 }
 
 Disk::Result Disk::Step(Operation operation, bool needs_space) {
@@ -46,7 +58,7 @@ Disk::Result Disk::Step(Operation operation, bool needs_space) {
     if (!fault_.no_space) return Result::kInputOutputError;
     if (needs_space) return Result::kNoSpace;
   }
-  if (recording_) log_.push_back(std::move(operation));
+  if (recording_) log_.push_back(std::make_shared<const Operation>(std::move(operation)));
   return Result::kOk;
 }
 
@@ -90,39 +102,50 @@ Disk::Result Disk::Read() {
   return fails ? Result::kInputOutputError : Result::kOk;
 }
 
-bool PowerCuts::Advance() {
-  if (position_ == log_.size()) return false;
-  const size_t index = position_++;
-  const Operation& operation = log_[index];
-  switch (operation.kind) {
+Image Disk::Contents() const {
+  Image image;
+  for (const auto& [path, file] : files_) image[path] = file->data;
+  return image;
+}
+
+PowerCuts::PowerCuts(const Flaws& flaws, const Image& durable) : flaws_(flaws) {
+  int inode = 1;  // as Disk numbers them
+  for (const auto& [path, data] : durable) {
+    files_[inode].durable = data;
+    directory_[path] = inode++;
+  }
+}
+
+void PowerCuts::Apply(std::shared_ptr<const Operation> operation) {
+  const size_t number = position_++;
+  switch (operation->kind) {
     case Operation::Kind::kWrite:
-    case Operation::Kind::kTruncate:
-      files_[operation.inode].pending.push_back(index);
+    case Operation::Kind::kTruncate: {
+      File& file = files_[operation->inode];
+      file.pending.push_back({number, std::move(operation)});
       break;
+    }
     case Operation::Kind::kCreate:
     case Operation::Kind::kUnlink:
-      pending_entries_.push_back(index);
+      pending_entries_.push_back({number, std::move(operation)});
       break;
     case Operation::Kind::kSync: {
       if (flaws_.ignores_sync) break;
-      File& file = files_[operation.inode];
-      for (const size_t change : file.pending) Redo(file.durable, log_[change]);
+      File& file = files_[operation->inode];
+      for (const Change& change : file.pending) Redo(file.durable, *change.operation);
       file.pending.clear();
       break;
     }
     case Operation::Kind::kSyncDirectory:
       if (flaws_.ignores_sync || flaws_.ignores_directory_sync) break;
-      for (const size_t entry : pending_entries_) {
-        if (log_[entry].kind == Operation::Kind::kCreate) {
-          directory_[log_[entry].path] = log_[entry].inode;
-        } else {
-          directory_.erase(log_[entry].path);
-        }
-      }
+      for (const Change& entry : pending_entries_) Redo(directory_, *entry.operation);
       pending_entries_.clear();
+      std::erase_if(files_, [this](const auto& file) {  // no name is left
+        return std::none_of(directory_.begin(), directory_.end(),
+                            [&](const auto& entry) { return entry.second == file.first; });
+      });
       break;
   }
-  return true;
 }
 
 Image PowerCuts::Cut(std::mt19937_64& random) const {
@@ -133,17 +156,12 @@ Image PowerCuts::Cut(std::mt19937_64& random) const {
   // For a prefix in the order of all files: changes from here on are lost.
   const size_t end =
       mode == kPrefix && position_ > 0 ? position_ - random() % std::min<size_t>(position_, 64) : position_;
-  const auto survives = [&](size_t index) {
-    return mode == kEverything || (mode == kPrefix && index < end) || (mode >= kSubset && random() % 2 == 0);
+  const auto survives = [&](size_t number) {
+    return mode == kEverything || (mode == kPrefix && number < end) || (mode >= kSubset && random() % 2 == 0);
   };
   std::map<std::string, int> directory = directory_;
-  for (const size_t entry : pending_entries_) {
-    if (!survives(entry)) continue;
-    if (log_[entry].kind == Operation::Kind::kCreate) {
-      directory[log_[entry].path] = log_[entry].inode;
-    } else {
-      directory.erase(log_[entry].path);
-    }
+  for (const Change& entry : pending_entries_) {
+    if (survives(entry.number)) Redo(directory, *entry.operation);
   }
   Image image;
   for (const auto& [path, inode] : directory) {
@@ -151,16 +169,25 @@ Image PowerCuts::Cut(std::mt19937_64& random) const {
     const auto it = files_.find(inode);
     if (it == files_.end()) continue;
     data = it->second.durable;
-    for (const size_t change : it->second.pending) {
-      const Operation& operation = log_[change];
+    for (const Change& change : it->second.pending) {
+      const Operation& operation = *change.operation;
       if (mode == kTorn && operation.kind == Operation::Kind::kWrite && random() % 4 != 0) {
         Tear(data, operation, random);
-      } else if (survives(change)) {
+      } else if (survives(change.number)) {
         Redo(data, operation);
       }
     }
   }
   return image;
+}
+
+size_t HashOf(const Image& image) {
+  size_t hash = image.size();
+  for (const auto& [path, data] : image) {
+    for (const std::string& text : {std::cref(path), std::cref(data)})
+      hash = hash * 0x9e3779b97f4a7c15u + std::hash<std::string>()(text);
+  }
+  return hash;
 }
 
 }  // namespace scalelab::powercut

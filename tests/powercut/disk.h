@@ -5,8 +5,8 @@
 #include <map>
 #include <memory>
 #include <random>
-#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace scalelab::powercut {
@@ -20,6 +20,7 @@ struct Operation {
   int64_t offset = 0;     // kWrite; kTruncate: the new size
   std::string data = {};  // kWrite
 };
+using Log = std::vector<std::shared_ptr<const Operation>>;
 
 // The files that are found when power is back, by name.
 using Image = std::map<std::string, std::string>;
@@ -46,7 +47,7 @@ class Disk {
   };
 
   Disk() = default;
-  explicit Disk(const Image& image);
+  explicit Disk(Image image);
 
   std::shared_ptr<File> Find(const std::string& path) const;  // null if there is none
   Result Create(const std::string& path, std::shared_ptr<File>& file);
@@ -62,7 +63,11 @@ class Disk {
   void set_recording(bool recording) { recording_ = recording; }
   // Number of operations so far, reads included.
   int64_t operations() const { return operations_; }
-  const std::vector<Operation>& log() const { return log_; }
+  // The changes since recording began, or since they were taken.
+  const Log& log() const { return log_; }
+  Log TakeLog() { return std::exchange(log_, {}); }
+  // Returns the files as programs see them.
+  Image Contents() const;
 
  private:
   Result Step(Operation operation, bool needs_space);
@@ -72,16 +77,17 @@ class Disk {
   int64_t operations_ = 0;
   Fault fault_;
   bool recording_ = false;
-  std::vector<Operation> log_;
+  Log log_;
 };
 
 // Replays a log and gives images of what a power cut could leave at each point.
 class PowerCuts {
  public:
-  PowerCuts(const std::vector<Operation>& log, const Flaws& flaws) : log_(log), flaws_(flaws) {}
+  // `durable` is the image from which the recorded disk was made.
+  explicit PowerCuts(const Flaws& flaws = {}, const Image& durable = {});
 
-  // Replays the next operation. Returns false at the end.
-  bool Advance();
+  // Replays the next operation.
+  void Apply(std::shared_ptr<const Operation> operation);
   // Number of operations that were replayed.
   size_t position() const { return position_; }
   // Returns one of the possible images: of what was not synced, each change may be lost, may be there, or, if it is a
@@ -89,16 +95,23 @@ class PowerCuts {
   Image Cut(std::mt19937_64& random) const;
 
  private:
+  struct Change {
+    size_t number;  // of the operation
+    std::shared_ptr<const Operation> operation;
+  };
   struct File {
     std::string durable;
-    std::vector<size_t> pending;  // writes and truncations, as indexes of log_
+    std::vector<Change> pending;  // writes and truncations
   };
-  const std::vector<Operation>& log_;
+
   const Flaws flaws_;
   size_t position_ = 0;
   std::map<int, File> files_;
   std::map<std::string, int> directory_;  // durable entries
-  std::vector<size_t> pending_entries_;   // kCreate and kUnlink, as indexes of log_
+  std::vector<Change> pending_entries_;   // kCreate and kUnlink
 };
+
+// Returns a hash of all names and contents.
+size_t HashOf(const Image& image);
 
 }  // namespace scalelab::powercut

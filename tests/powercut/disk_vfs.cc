@@ -91,9 +91,11 @@ class DiskVfs::Impl {
     std::shared_ptr<Sharing>& sharing = impl.sharing_[found->inode];
     if (sharing == nullptr) sharing = std::make_shared<Sharing>();
     file.sharing = new std::shared_ptr<Sharing>(sharing);
-    // As in SQLite's os_unix.c: the entry of a new journal is synced with its first sync.
+    // As in SQLite's os_unix.c: the entry of a journal is synced with the first sync of each connection that may have
+    // created it. The process that created the journal may have been killed before.
     file.sync_directory =
-        create && (flags & (SQLITE_OPEN_MAIN_JOURNAL | SQLITE_OPEN_SUPER_JOURNAL | SQLITE_OPEN_WAL)) != 0;
+        (flags & SQLITE_OPEN_CREATE) != 0 &&
+        (flags & (SQLITE_OPEN_MAIN_JOURNAL | SQLITE_OPEN_SUPER_JOURNAL | SQLITE_OPEN_WAL)) != 0;
     file.delete_on_close = (flags & SQLITE_OPEN_DELETEONCLOSE) != 0;
     if (out_flags != nullptr) *out_flags = flags;
     return SQLITE_OK;

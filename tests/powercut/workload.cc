@@ -23,6 +23,12 @@ void Extend(std::vector<T>& to, const std::vector<T>& from) {
 std::string StudyLine(const db::StudyRow& s) {
   return absl::StrCat("study ", s.id, " ", s.name, " ", static_cast<int>(s.state), "\n");
 }
+std::string ValueLine(const db::CellValueRow& v) {
+  return absl::StrCat(" value ", v.number, " ", v.name, " ", v.value, "\n");
+}
+std::string CellLine(const db::CellRow& c) {
+  return absl::StrCat(" cell ", c.id, " ", c.key, " ", c.spec, "\n");
+}
 std::string RunLine(const db::RunRow& r) {
   return absl::StrCat(" run ", r.id, " ", static_cast<int>(r.state), " ", r.attempts, " ", r.message, "\n");
 }
@@ -59,6 +65,7 @@ std::string CountsLine(const std::vector<int64_t>& counts) {
 
 void Model::Apply(const WriteBatch& batch) {
   PutAll(batch.studies, studies_);
+  for (const db::CellValueRow& value : batch.cell_values) values_[{value.study_id, value.number}] = value;
   PutAll(batch.cells, cells_);
   PutAll(batch.runs, runs_);
   PutAll(batch.allocations, allocations_);
@@ -81,6 +88,7 @@ void Model::Apply(const WriteBatch& batch) {
       return true;
     });
     std::erase_if(runs_, [&](const auto& r) { return r.second.study_id == study; });
+    std::erase_if(values_, [&](const auto& v) { return v.first.first == study; });
     std::erase_if(cells_, [&](const auto& c) { return c.second.study_id == study; });
     std::erase_if(allocations_, [&](const auto& a) { return a.second.study_id == study; });
     studies_.erase(study);
@@ -96,8 +104,11 @@ std::string Model::Dump() const {
       if (run.study_id == study->first) ++counts[static_cast<size_t>(run.state)];
     }
     out += CountsLine(counts);
+    for (const auto& [place, value] : values_) {
+      if (place.first == study->first) out += ValueLine(value);
+    }
     for (const auto& [id, cell] : cells_) {
-      if (cell.study_id == study->first) absl::StrAppend(&out, " cell ", id, "\n");
+      if (cell.study_id == study->first) out += CellLine(cell);
     }
     for (const auto& [id, run] : runs_) {
       if (run.study_id != study->first) continue;
@@ -128,7 +139,10 @@ absl::StatusOr<std::string> DumpStore(db::Store& store) {
     out += CountsLine(counts->at(0));
     const auto cells = store.ListCells(study.id);
     if (!cells.ok()) return cells.status();
-    for (const db::CellRow& cell : *cells) absl::StrAppend(&out, " cell ", cell.id, "\n");
+    const auto values = store.ListCellValues(study.id);
+    if (!values.ok()) return values.status();
+    for (const db::CellValueRow& value : *values) out += ValueLine(value);
+    for (const db::CellRow& cell : *cells) out += CellLine(cell);
     db::RunFilter filter;
     filter.study_id = study.id;
     filter.limit = 1'000'000;
@@ -165,12 +179,18 @@ WriteBatch Workload::NewStudy(int runs) {
   allocation.id = study.id;
   allocation.study_id = study.id;
   allocation.token = absl::StrCat("allocation-", study.id);
+  const int values = 1 + static_cast<int>(Below(4));
+  for (int number = 0; number < values; ++number) {
+    const std::string text(static_cast<size_t>(Below(6000)), 'v');
+    batch.cell_values.push_back({study.id, number, number == 0 ? "" : "model", text});
+  }
   for (int i = 0; i < runs; ++i) {
     const int64_t id = ++last_run_;
     db::CellRow& cell = batch.cells.emplace_back();
     cell.id = id;
     cell.study_id = study.id;
     cell.position = i;
+    cell.spec = absl::StrCat("[", Below(values), "]");
     db::RunRow& run = batch.runs.emplace_back();
     run.id = id;
     run.study_id = study.id;

@@ -23,6 +23,7 @@ class Model {
     std::vector<double> time, value;
   };
   std::map<int64_t, db::StudyRow> studies_;
+  std::map<std::pair<int64_t, int>, db::CellValueRow> values_;  // by study and number
   std::map<int64_t, db::CellRow> cells_;
   std::map<int64_t, db::RunRow> runs_;
   std::map<int64_t, db::AttemptRow> attempts_;

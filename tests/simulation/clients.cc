@@ -77,12 +77,12 @@ v1::StudySpec Clients::RandomSpec(int largest) {
   for (int ranks = 1; ranks <= most; ranks *= 2) {
     if (random.Chance(0.5) || ranks == 1) axis->add_values()->set_number_value(ranks);
   }
-  spec.set_repeats(static_cast<int>(random.Between(1, 3)));
-  if (random.Chance(0.4)) spec.set_allocation(v1::StudySpec::PER_RUN);
+  spec.set_repeats(static_cast<int>(random.Between(1, 4)));
+  if (random.Chance(0.3)) spec.set_allocation(v1::StudySpec::PER_RUN);
   spec.mutable_resources()->set_time_seconds(random.Chance(0.3) ? random.Between(120, 600) : 3600);
   spec.mutable_retry()->set_max(static_cast<int>(random.Between(0, 3)));
-  if (random.Chance(0.3))
-    spec.mutable_limits()->set_concurrent_allocations(static_cast<int>(random.Between(1, 2)));
+  if (random.Chance(0.5))
+    spec.mutable_limits()->set_concurrent_allocations(static_cast<int>(random.Between(1, 4)));
   spec.set_priority(static_cast<int>(random.Between(0, 2)));
   return spec;
 }
@@ -113,9 +113,10 @@ void Clients::Accepted(const StudyPointer& study, int64_t id) {
   model_.StudyAcknowledged(study->owner, study->request_id, id, study->runs);
   if (world_.random.Chance(0.1)) return Submit(study);  // once more: the answer must be the same
   if (world_.random.Chance(0.3)) Watch(study);
-  if (world_.random.Chance(0.2)) {
-    world_.queue.After(world_.random.Time(absl::ZeroDuration(), absl::Minutes(10)),
-                       [this, study] { Cancel(study); });
+  if (world_.random.Chance(0.3)) {
+    // Soon: while the first calls of the scheduler are in flight.
+    const absl::Duration latest = world_.random.Chance(0.5) ? absl::Seconds(5) : absl::Minutes(10);
+    world_.queue.After(world_.random.Time(absl::ZeroDuration(), latest), [this, study] { Cancel(study); });
   }
   if (world_.random.Chance(0.2)) {
     world_.queue.After(world_.random.Time(absl::ZeroDuration(), absl::Minutes(10)),

@@ -19,6 +19,8 @@ constexpr Kind kKinds[] = {{"request lost", 0.2},
                            {"crash", 0.3},
                            {"crash in a commit", 0.02},
                            {"crash in a call of the scheduler", 0.05},
+                           {"power cut", 0.2},
+                           {"power cut in a commit", 0.02},
                            {"process stopped", 0.2},
                            {"disk full", 0.2},
                            {"database locked", 0.05},
@@ -29,6 +31,10 @@ constexpr Kind kKinds[] = {{"request lost", 0.2},
                            {"rank fails", 0.3},
                            {"storage error", 0.2},
                            {"node fails", 0.3},
+                           {"calls stuck", 0.2},
+                           {"read of event files hangs", 0.1},
+                           {"read of event files fails", 0.3},
+                           {"read of event files slow", 0.3},
                            {"scheduler away", 0.2},
                            {"scheduler slow", 0.3},
                            {"submit unanswered", 0.3},
@@ -67,7 +73,7 @@ absl::Duration Faults::Until(Fault fault) {
   return per_minute == 0 ? absl::InfiniteDuration() : absl::Minutes(2 * random_.Unit() / per_minute);
 }
 
-std::string Faults::Enabled() const {
+std::string Faults::EnabledNames() const {
   std::string names;
   for (size_t i = 0; i < probability_.size(); ++i) {
     if (probability_[i] > 0) absl::StrAppend(&names, names.empty() ? "" : ", ", kKinds[i].name);

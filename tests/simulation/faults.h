@@ -17,10 +17,12 @@ enum class Fault : int {
   kMessageDelayed,  // which also reorders messages
   kRequestDuplicated,
   // Of the machines and the coordinator's process; they begin at random times.
-  kPartition,       // of one node
-  kCrash,           // of the coordinator, between two steps
-  kCrashInCommit,   // of the coordinator, before or after the commit
-  kCrashInCall,     // of the coordinator, before or after a call of the scheduler
+  kPartition,      // of one node
+  kCrash,          // of the coordinator, between two steps
+  kCrashInCommit,  // of the coordinator, before or after the commit
+  kCrashInCall,    // of the coordinator, before or after a call of the scheduler
+  kPowerCut,       // of the coordinator's machine: what was not synced is lost, or torn
+  kPowerCutInCommit,
   kProcessStopped,  // SIGSTOP and SIGCONT
   kDiskFull,
   kDatabaseLocked,
@@ -31,6 +33,11 @@ enum class Fault : int {
   kRankFails,
   kStorageError,
   kNodeFails,
+  kCallsStuck,  // the coordinator's process runs, and takes no calls
+  // Of reads of event files by the coordinator.
+  kReadHangs,
+  kReadFails,
+  kReadSlow,
   // Of the scheduler.
   kSlurmAway,
   kSlurmSlow,
@@ -55,6 +62,8 @@ class Faults {
 
   // Draws whether the fault occurs now, and counts it. Never after End().
   bool Occurs(Fault fault);
+  // Returns whether this seed enables the fault.
+  bool Enabled(Fault fault) const { return probability_[static_cast<size_t>(fault)] > 0; }
   // For faults that begin at random times: draws the time until the next one.
   absl::Duration Until(Fault fault);
   void Count(Fault fault) { ++counts_[static_cast<size_t>(fault)]; }
@@ -62,7 +71,7 @@ class Faults {
   bool Over() const { return queue_.Steady() >= end_; }
   const std::array<int64_t, static_cast<size_t>(Fault::kCount)>& counts() const { return counts_; }
   // Returns the names of the faults that this seed enables.
-  std::string Enabled() const;
+  std::string EnabledNames() const;
 
  private:
   Random& random_;

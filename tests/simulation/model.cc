@@ -1,7 +1,11 @@
 #include "tests/simulation/model.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
+
+#include "server/core/convert.h"
+#include "study/shapes.h"
 
 namespace scalelab::simulation {
 namespace {
@@ -10,6 +14,10 @@ using db::AllocationState;
 using db::AttemptState;
 using db::RunState;
 using db::StudyState;
+
+// The coordinator allows four pending jobs of a user, and a study has a limit of its own. Jobs whose cancel is on its way
+// add to these.
+constexpr int kMostPendingOfUser = 8, kMostEndingOfStudy = 2;
 
 }  // namespace
 
@@ -26,6 +34,7 @@ void Model::Committed(const db::WriteBatch& batch) {
   for (const db::RunRow& row : batch.runs) CommitRun(row);
   for (const db::AllocationRow& row : batch.allocations) CommitAllocation(row);
   for (const db::AttemptRow& row : batch.attempts) CommitAttempt(row);
+  CheckAllocations(batch);
   for (const int64_t id : batch.deleted_studies) Delete(id);
   for (const db::StudyRow& row : batch.studies) {
     if (row.pause_reason.empty())
@@ -40,6 +49,13 @@ void Model::CommitStudy(const db::StudyRow& row) {
   const auto [it, fresh] = studies_.emplace(row.id, row);
   const StudyState from = it->second.state, to = row.state;
   it->second = row;
+  if (fresh) {
+    v1::StudySpec spec;
+    if (!server::FromJson(row.spec, &spec).ok()) world_.Violation("study ", row.id, " cannot be read");
+    most_allocations_[row.id] = ConcurrentAllocations(spec);
+  }
+  if (cancelled_.contains(row.id) && !row.cancel_requested && !retry_asked_.contains(row.id))
+    world_.Violation("study ", row.id, " is no longer cancelled");
   if (!fresh && from == to) return;
   world_.Trace("commit: study ", row.id, " is ", static_cast<int>(to),
                row.pause_reason.empty() ? "" : ", paused");
@@ -67,7 +83,8 @@ void Model::CommitRun(const db::RunRow& row) {
 }
 
 void Model::CommitAttempt(const db::AttemptRow& row) {
-  const auto [it, fresh] = attempts_.emplace(row.token, Attempt{row.id, row.run_id, row.state});
+  const auto [it, fresh] =
+      attempts_.emplace(row.token, Attempt{row.id, row.run_id, row.allocation_id, row.state});
   const AttemptState from = it->second.state, to = row.state;
   it->second.state = to;
   if (!fresh && from == to) return;
@@ -77,6 +94,9 @@ void Model::CommitAttempt(const db::AttemptRow& row) {
     world_.Violation("attempt ", row.token, " changes from ", static_cast<int>(from), " to ",
                      static_cast<int>(to));
   }
+  if (fresh && row.number != ++attempts_of_[row.run_id])
+    world_.Violation("attempt ", row.token, " of run ", row.run_id, " has number ", row.number,
+                     " instead of ", attempts_of_[row.run_id]);
   std::string& live = live_attempt_[row.run_id];
   if (!IsFinal(to)) {
     if (!live.empty() && live != row.token)
@@ -99,11 +119,58 @@ void Model::CommitAllocation(const db::AllocationRow& row) {
   const auto [it, fresh] = allocations_.emplace(row.token, row);
   const AllocationState from = it->second.state;
   it->second = row;
+  allocation_token_[row.id] = row.token;
   if (fresh || from != row.state)
     world_.Trace("commit: allocation ", row.token, " is ", static_cast<int>(row.state), " ", row.reason);
   if (row.state < from)
     world_.Violation("allocation ", row.token, " changes from ", static_cast<int>(from), " to ",
                      static_cast<int>(row.state));
+}
+
+// Returns whether the allocation has, or may get, an attempt.
+bool Model::Holds(const db::AllocationRow& row) const {
+  if (row.state == AllocationState::kEnded) return false;
+  return row.state != AllocationState::kReleasing ||
+         std::any_of(live_attempt_.begin(), live_attempt_.end(), [&](const auto& live) {
+           const auto attempt = attempts_.find(live.second);
+           return attempt != attempts_.end() && attempt->second.allocation == row.id;
+         });
+}
+
+// A study has no more allocations than it may have; a block is served by one of them.
+void Model::CheckAllocations(const db::WriteBatch& batch) {
+  std::set<int64_t> studies;
+  for (const db::AllocationRow& row : batch.allocations) {
+    if (row.state == AllocationState::kIntended) studies.insert(row.study_id);
+  }
+  for (const int64_t study : studies) {
+    const auto holding = std::count_if(allocations_.begin(), allocations_.end(), [&](const auto& entry) {
+      return entry.second.study_id == study && Holds(entry.second);
+    });
+    if (holding > most_allocations_[study])
+      world_.Violation("study ", study, " has ", holding, " allocations, and may have ",
+                       most_allocations_[study]);
+  }
+  std::set<int64_t> seen;
+  for (const db::AttemptRow& row : batch.attempts) {
+    if (row.state == AttemptState::kAssigned && seen.insert(row.id).second) CheckBlock(row);
+  }
+}
+
+void Model::CheckBlock(const db::AttemptRow& row) {
+  const auto run = runs_.find(row.run_id);
+  const auto token = allocation_token_.find(row.allocation_id);
+  if (run == runs_.end() || token == allocation_token_.end()) return;
+  const db::AllocationRow& allocation = allocations_.at(token->second);
+  if (allocation.run_id != 0) return;
+  const Block block(run->second.study_id, run->second.repeat, allocation.nodes);
+  block_of_[allocation.id] = block;
+  const int64_t before = std::exchange(holder_[block], allocation.id);
+  if (before == 0 || before == allocation.id || block_of_.at(before) != block) return;
+  const db::AllocationRow& other = allocations_.at(allocation_token_.at(before));
+  if (Holds(other))
+    world_.Violation("block ", run->second.repeat, " of study ", run->second.study_id,
+                     " is served by two allocations: ", other.token, " and ", allocation.token);
 }
 
 void Model::Delete(int64_t study) {
@@ -179,6 +246,22 @@ bool Model::Settled() const {
                      [](const auto& entry) { return entry.second.state == AllocationState::kEnded; });
 }
 
+void Model::CheckPending(const std::vector<std::string>& tokens) {
+  std::map<std::string, int> of_user;
+  std::map<int64_t, int> of_study;
+  for (const std::string& token : tokens) {
+    const auto allocation = allocations_.find(token);
+    if (allocation == allocations_.end()) continue;
+    const auto study = studies_.find(allocation->second.study_id);
+    if (study == studies_.end()) continue;
+    if (++of_user[study->second.owner] == kMostPendingOfUser + 1)
+      world_.Violation(study->second.owner, " has more than ", kMostPendingOfUser, " pending jobs");
+    const int most = most_allocations_[study->first] + kMostEndingOfStudy;
+    if (allocation->second.run_id == 0 && ++of_study[study->first] == most + 1)
+      world_.Violation("study ", study->first, " has more than ", most, " pending jobs");
+  }
+}
+
 bool Model::HasAllocation(const std::string& token) const {
   const auto it = allocations_.find(token);
   return it != allocations_.end() && it->second.state != AllocationState::kEnded;
@@ -247,6 +330,34 @@ void Model::CheckStream(db::Store& store, const Attempt& attempt, const std::str
     if (found[rank] != lines)
       world_.Violation("attempt ", token, " rank ", rank, " has ", found[rank], " points instead of ", lines);
   }
+}
+
+absl::Duration Model::LastReport(const std::string& allocation) const {
+  absl::Duration earliest = world_.queue.Steady();
+  const auto it = last_reports_.find(allocation);
+  if (it == last_reports_.end()) return earliest;
+  for (const auto& [node, time] : it->second) earliest = std::min(earliest, time);
+  return earliest;
+}
+
+void Model::CheckLines(db::Store& store, const std::string& token, const std::vector<int64_t>& lines,
+                       bool read) {
+  const auto attempt = attempts_.find(token);
+  if (attempt == attempts_.end()) return;  // its study was deleted
+  const auto streams = store.ListStreams(attempt->second.id);
+  if (!streams.ok()) return world_.Violation("the streams of ", token, " cannot be read");
+  std::map<int, db::StreamRow> stored;
+  for (const db::StreamRow& stream : *streams) stored[stream.rank] = stream;
+  bool finished = true;
+  for (int rank = 0; rank < static_cast<int>(lines.size()); ++rank) {
+    finished = finished && stored[rank].finished;
+    if (stored[rank].line < lines[rank])
+      world_.Violation("attempt ", token, " rank ", rank, ": ", lines[rank], " lines were written, ",
+                       stored[rank].line, " are stored");
+  }
+  if (read && finished && finished_.contains(token) && attempt->second.state != AttemptState::kSucceeded)
+    world_.Violation("attempt ", token, " has finished, and ended as ",
+                     static_cast<int>(attempt->second.state));
 }
 
 void Model::CheckEnd(db::Store& store) {

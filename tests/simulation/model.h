@@ -5,6 +5,8 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "db/store.h"
 #include "server/scheduler/scheduler.h"
@@ -25,6 +27,9 @@ class Model {
   void JobAccepted(const server::JobRequest& request);
   // Compares the database with the committed rows, and with what has been acknowledged.
   void CheckStore(db::Store& store);
+  // The event files of an attempt were readable: each rank's first `lines` are stored. If the coordinator has `read` them
+  // and they show that the attempt finished, it has succeeded.
+  void CheckLines(db::Store& store, const std::string& token, const std::vector<int64_t>& lines, bool read);
   // At the end, when nothing can change any more: every study is final or paused, results are complete.
   void CheckEnd(db::Store& store);
 
@@ -39,8 +44,16 @@ class Model {
   void RanksStart(const std::string& run, const std::string& token);
   void RanksEnd(const std::string& run, const std::string& token);
   void LinesAcknowledged(const std::string& token, int rank, int64_t lines);
+  // The process takes a report of a worker of this allocation.
+  void WorkerReports(const std::string& allocation, int node) {
+    last_reports_[allocation][node] = world_.queue.Steady();
+  }
+  // Returns when the process took the last report of the worker that has not reported for the longest time.
+  absl::Duration LastReport(const std::string& allocation) const;
   void AttemptFinished(const std::string& token) { finished_.insert(token); }
 
+  // The jobs that wait in Slurm: their number is limited for each user, and for each study that shares its allocations.
+  void CheckPending(const std::vector<std::string>& tokens);
   // Returns whether the database has an allocation with this token that has not ended.
   bool HasAllocation(const std::string& token) const;
   // Returns whether every study is final or paused, and every allocation has ended.
@@ -50,13 +63,18 @@ class Model {
 
  private:
   struct Attempt {
-    int64_t id, run;
+    int64_t id, run, allocation;
     db::AttemptState state;
   };
+  // The runs of a block that allocations of one size serve: study, repeat, nodes.
+  using Block = std::tuple<int64_t, int, int>;
   void CommitStudy(const db::StudyRow& row);
   void CommitRun(const db::RunRow& row);
   void CommitAttempt(const db::AttemptRow& row);
   void CommitAllocation(const db::AllocationRow& row);
+  void CheckAllocations(const db::WriteBatch& batch);
+  void CheckBlock(const db::AttemptRow& row);
+  bool Holds(const db::AllocationRow& row) const;
   void Delete(int64_t study);
   void CheckStream(db::Store& store, const Attempt& attempt, const std::string& token, bool points);
 
@@ -66,7 +84,12 @@ class Model {
   std::map<int64_t, db::RunRow> runs_;
   std::map<std::string, Attempt> attempts_;               // by token
   std::map<int64_t, std::string> live_attempt_;           // by run
+  std::map<int64_t, int> attempts_of_;                    // number of attempts, by run
   std::map<std::string, db::AllocationRow> allocations_;  // by token
+  std::map<int64_t, std::string> allocation_token_;       // by id
+  std::map<int64_t, int> most_allocations_;               // by study with a limit of them
+  std::map<int64_t, Block> block_of_;  // by allocation of a group: that of its newest attempt
+  std::map<Block, int64_t> holder_;    // the allocation that served a block last
   std::set<int64_t> deleted_;
   std::set<int64_t> paused_;
   // What was acknowledged or asked for.
@@ -75,7 +98,8 @@ class Model {
   std::map<std::string, std::map<int, int64_t>> lines_;  // token -> rank -> lines
   std::set<std::string> unchecked_;                      // tokens with new lines since the last check
   std::set<std::string> finished_;
-  std::map<std::string, std::set<std::string>> live_ranks_;  // run -> tokens
+  std::map<std::string, std::set<std::string>> live_ranks_;            // run -> tokens
+  std::map<std::string, std::map<int, absl::Duration>> last_reports_;  // allocation -> node
 };
 
 }  // namespace scalelab::simulation

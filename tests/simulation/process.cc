@@ -1,7 +1,9 @@
 #include "tests/simulation/process.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "db/sqlite_store.h"
 #include "tests/simulation/model.h"
 #include "tests/unit/server/core/forwarding_store.h"
@@ -20,19 +22,28 @@ class Process::Store final : public server::ForwardingStore {
       : ForwardingStore(std::move(store)), process_(process), world_(process.world_) {}
 
   absl::Status Commit(const db::WriteBatch& batch) override {
+    process_.CheckSilence(batch);
     process_.MaybeCrash(Fault::kCrashInCommit);
     if (world_.faults.Occurs(Fault::kSlowDisk)) {
-      process_.Block(world_.random.Time(absl::Milliseconds(100), absl::Seconds(40)));
+      process_.BlockCore(world_.random.Time(absl::Milliseconds(100), absl::Seconds(40)));
     }
     if (world_.queue.Steady() < process_.full_until_) return absl::ResourceExhaustedError("the disk is full");
     if (world_.faults.Occurs(Fault::kDatabaseLocked)) return absl::UnavailableError("the database is locked");
+    const bool cut = process_.power_ != nullptr && world_.faults.Occurs(Fault::kPowerCutInCommit);
+    if (cut) process_.power_->BeginCommit();
     const absl::Status status = ForwardingStore::Commit(batch);
+    if (cut) {
+      process_.power_->CutCommit(batch);
+      throw Crashed();
+    }
     if (status.ok()) {
       process_.model_.Committed(batch);
     } else {
       world_.Violation("the store refused a commit: ", status.ToString());
     }
     process_.MaybeCrash(Fault::kCrashInCommit);
+    if (process_.power_ != nullptr) process_.power_->Settle();
+    process_.MaintainSoon();
     return status;
   }
 
@@ -43,8 +54,12 @@ class Process::Store final : public server::ForwardingStore {
 
 Process::Process(World& world, Model& model, std::string database)
     : world_(world), model_(model), database_(std::move(database)) {
-  worker_timeout_ = world_.random.Chance(0.5) ? absl::Minutes(15) : absl::Minutes(1);
+  constexpr absl::Duration kTimeouts[] = {absl::Seconds(20), absl::Minutes(1), absl::Minutes(15)};
+  worker_timeout_ = kTimeouts[world_.random.Between(0, 2)];
   poll_interval_ = world_.random.Chance(0.8) ? absl::Seconds(15) : absl::Seconds(3);
+  rollback_journal_ = world_.random.Chance(0.3);
+  if (world_.faults.Enabled(Fault::kPowerCut) || world_.faults.Enabled(Fault::kPowerCutInCommit))
+    power_ = std::make_unique<Power>(world_, database_);
 }
 
 Process::~Process() { Die(); }
@@ -53,18 +68,28 @@ db::Store& Process::store() { return *store_; }
 
 void Process::Start() {
   Open();
-  for (const Fault fault : {Fault::kCrash, Fault::kProcessStopped, Fault::kDiskFull, Fault::kClockJump})
+  for (const Fault fault : {Fault::kCrash, Fault::kPowerCut, Fault::kProcessStopped, Fault::kCallsStuck,
+                            Fault::kDiskFull, Fault::kClockJump})
     Misbehave(fault);
 }
 
 void Process::Open() {
-  auto store = db::OpenSqliteStore({database_, false, 1});
+  if (power_ != nullptr) {
+    if (const auto batch = power_->TakeCommitted()) model_.Committed(*batch);
+  }
+  db::SqliteOptions database;
+  database.path = database_;
+  database.rollback_journal = rollback_journal_;
+  database.readers = 1;
+  if (power_ != nullptr) database.checkpoint_pages = 64;  // so that there are checkpoints
+  auto store = db::OpenSqliteStore(database);
   if (!store.ok()) return world_.Violation("the database cannot be opened: ", store.status().ToString());
   store_ = std::make_unique<Store>(*this, *std::move(store));
   model_.CheckStore(*store_);
   server::CoordinatorOptions options;
   options.runs_dir = "/runs";
   options.clock = &world_.queue;
+  options.events = events_;
   options.worker_timeout = worker_timeout_;
   options.poll_interval = poll_interval_;
   options.secret_for = [](const std::string&) { return ""; };
@@ -81,15 +106,52 @@ void Process::Open() {
 
 bool Process::Deliver(std::function<void()> receive) {
   if (coordinator_ == nullptr) return false;
-  if (const absl::Duration left = stopped_until_ - world_.queue.Steady(); left > absl::ZeroDuration()) {
+  if (const absl::Duration left = stuck_until_ - world_.queue.Steady(); left > absl::ZeroDuration()) {
     world_.queue.After(left, [this, life = life_, receive = std::move(receive)] {
       if (life == life_) Deliver(receive);
     });
     return true;
   }
-  receive();
-  StepAt(world_.queue.Steady() + world_.random.Time(absl::ZeroDuration(), absl::Milliseconds(2)));
+  Continue(std::move(receive));
   return true;
+}
+
+void Process::Continue(std::function<void()> work) {
+  if (coordinator_ == nullptr) return;
+  if (const absl::Duration left = stopped_until_ - world_.queue.Steady(); left > absl::ZeroDuration()) {
+    world_.queue.After(left, [this, life = life_, work = std::move(work)] {
+      if (life == life_) Continue(work);
+    });
+    return;
+  }
+  work();
+  StepAt(world_.queue.Steady() + world_.random.Time(absl::ZeroDuration(), absl::Milliseconds(2)));
+}
+
+absl::Duration Process::NotServed(absl::Duration begin) const {
+  std::vector<std::pair<absl::Duration, absl::Duration>> spans = not_served_;
+  std::sort(spans.begin(), spans.end());
+  absl::Duration sum = absl::ZeroDuration();
+  for (const auto& [from, to] : spans) {
+    const absl::Duration end = std::min(to, world_.queue.Steady());
+    const absl::Duration start = std::max(from, begin);
+    if (end > start) sum += end - start;
+    begin = std::max(begin, end);
+  }
+  return sum;
+}
+
+// A worker is silent only in the time in which the process could have taken its reports.
+void Process::CheckSilence(const db::WriteBatch& batch) {
+  constexpr absl::Duration kTolerance = absl::Seconds(4);
+  for (const db::AllocationRow& row : batch.allocations) {
+    if (!absl::StrContains(row.reason, "was silent for") || !silent_.insert(row.token).second) continue;
+    const absl::Duration last = model_.LastReport(row.token);
+    const absl::Duration served = world_.queue.Steady() - last - NotServed(last);
+    if (served < worker_timeout_ - kTolerance)
+      world_.Violation("allocation ", row.token, ": ", row.reason, ", and the process served for ",
+                       absl::FormatDuration(served), " since the last report");
+  }
 }
 
 // --- Threads
@@ -120,6 +182,7 @@ void Process::Step() {
   if (stopped_until_ > world_.queue.Steady()) return StepAt(stopped_until_);
   Guard([this] {
     stepping_ = true;
+    if (world_.queue.Steady() >= stuck_until_) coordinator_->NoteServing();
     coordinator_->Step();
     stepping_ = false;
     const absl::Duration soon = world_.queue.Steady() + absl::Milliseconds(1);
@@ -152,7 +215,26 @@ void Process::StepScheduler() {
   });
 }
 
+// What the daemon's maintenance thread does.
+void Process::MaintainSoon() {
+  if (std::exchange(maintaining_, true)) return;
+  world_.queue.After(world_.random.Time(absl::Milliseconds(1), absl::Seconds(5)), [this, life = life_] {
+    if (life != life_ || coordinator_ == nullptr) return;
+    maintaining_ = false;
+    const absl::StatusOr<bool> more = store_->Maintain();
+    if (!more.ok())
+      return world_.Violation("the maintenance of the store failed: ", more.status().ToString());
+    if (power_ != nullptr) power_->Settle();
+    if (*more) MaintainSoon();
+  });
+}
+
 void Process::Block(absl::Duration time) { world_.queue.RunUntil(world_.queue.Steady() + time); }
+
+void Process::BlockCore(absl::Duration time) {
+  not_served_.emplace_back(world_.queue.Steady(), world_.queue.Steady() + time);
+  Block(time);
+}
 
 // --- Faults
 
@@ -176,7 +258,12 @@ void Process::Die() {
   step_due_ = absl::InfiniteDuration();
   ++step_number_;
   coordinator_.reset();
-  store_.reset();
+  if (power_ != nullptr) {
+    power_->Kill([this] { store_.reset(); });
+  } else {
+    store_.reset();
+  }
+  maintaining_ = false;
   world_.queue.After(
       world_.random.Time(absl::Milliseconds(500), absl::Minutes(world_.random.Chance(0.2) ? 30 : 1)), [this] {
         if (coordinator_ == nullptr) Open();
@@ -197,8 +284,17 @@ void Process::Misbehave(Fault fault) {
     switch (fault) {
       case Fault::kCrash:
         return Crash("crashes");
+      case Fault::kPowerCut:
+        if (coordinator_ != nullptr) power_->Cut();
+        return Crash("loses power");
       case Fault::kProcessStopped:
         stopped_until_ = std::max(stopped_until_, now + lasts);
+        not_served_.emplace_back(now + absl::Seconds(1),
+                                 now + lasts);  // it notices that after a step was due
+        return;
+      case Fault::kCallsStuck:
+        stuck_until_ = std::max(stuck_until_, now + lasts);
+        if (lasts > absl::Seconds(5)) not_served_.emplace_back(now, now + lasts);
         return;
       case Fault::kDiskFull:
         full_until_ = std::min(world_.faults.End(), now + lasts);

@@ -4,10 +4,13 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/core/coordinator.h"
+#include "tests/simulation/power.h"
 #include "tests/simulation/slurm.h"
 #include "tests/simulation/world.h"
 
@@ -21,6 +24,7 @@ class Process {
   ~Process();
 
   void set_scheduler(server::Scheduler& scheduler) { scheduler_ = &scheduler; }
+  void set_events(server::EventReader& events) { events_ = &events; }
   // Starts the coordinator and the faults of this machine.
   void Start();
 
@@ -28,6 +32,12 @@ class Process {
   // Calls `receive` when the process takes the message: now, or when it is no longer stopped. Returns false if
   // there is no process to take it.
   bool Deliver(std::function<void()> receive);
+  // Calls `work`, which passes the coordinator the result of a thread of this process: now, or when the process is no
+  // longer stopped. Never after a crash.
+  void Continue(std::function<void()> work);
+  // Returns how much of the time from `begin` until now the process was stopped or blocked, or took no calls.
+  absl::Duration NotServed(absl::Duration begin) const;
+  absl::Duration worker_timeout() const { return worker_timeout_; }
   server::Coordinator& coordinator() { return *coordinator_; }
   db::Store& store();
   // Grows at each crash. An answer of an earlier life is not sent.
@@ -36,6 +46,7 @@ class Process {
   // For the scheduler and the store: crashes if a fault occurs, lets virtual time pass while the caller is blocked.
   void MaybeCrash(Fault fault);
   void Block(absl::Duration time);
+  void BlockCore(absl::Duration time);  // the core thread
 
  private:
   class Store;
@@ -48,11 +59,16 @@ class Process {
   void Step();
   void StepScheduler();
   void Misbehave(Fault fault);
+  void CheckSilence(const db::WriteBatch& batch);
+  void MaintainSoon();
 
   World& world_;
   Model& model_;
   const std::string database_;
   server::Scheduler* scheduler_ = nullptr;
+  server::EventReader* events_ = nullptr;
+  std::unique_ptr<Power> power_;  // null: this seed has no power cuts, and the database is a file
+  bool rollback_journal_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<server::Coordinator> coordinator_;
   int life_ = 0;
@@ -60,9 +76,13 @@ class Process {
   int depth_ = 0;  // nested calls of Guard
   // The core thread and the thread that calls the scheduler are busy; a task arrived while the core thread was.
   bool stepping_ = false, calling_ = false, arrived_ = false;
+  bool maintaining_ = false;
   absl::Duration worker_timeout_, poll_interval_;
   absl::Duration stopped_until_ = absl::ZeroDuration();
   absl::Duration full_until_ = absl::ZeroDuration();
+  absl::Duration stuck_until_ = absl::ZeroDuration();
+  std::vector<std::pair<absl::Duration, absl::Duration>> not_served_;  // from, to
+  std::set<std::string> silent_;  // allocations that were cancelled for silence
   absl::Duration step_due_ = absl::InfiniteDuration();
   uint64_t step_number_ = 0;
 };

@@ -14,7 +14,7 @@ Ranks::Ranks(World& world, Model& model, const v1::SynchronizeResponse::DesiredA
     : world_(world), model_(model), token_(desired.token()), run_(desired.run()), timers_(world.queue) {
   lines_.resize(std::max(1, desired.spec().ranks()));
   last_line_ = world_.random.Between(1, 8);
-  pause_ = world_.random.Time(absl::Milliseconds(20), absl::Seconds(world_.random.Chance(0.1) ? 120 : 15));
+  pause_ = world_.random.Time(absl::Milliseconds(20), absl::Seconds(world_.random.Chance(0.2) ? 120 : 15));
   if (world_.faults.Occurs(Fault::kRankFails)) {
     fails_at_ = world_.random.Between(0, last_line_);
     error_event_ = world_.random.Chance(0.5);

@@ -20,6 +20,7 @@ class Ranks {
 
   bool launched() const { return launched_; }  // there is a launch.json
   bool live() const { return live_; }
+  int size() const { return static_cast<int>(lines_.size()); }  // number of ranks
   // Number of lines that a rank has written.
   int64_t lines(int rank) const { return lines_[rank]; }
   // Fills `batch` with the lines of `rank` from `begin` to before `end`.

@@ -5,6 +5,7 @@
 
 #include "server/core/explain.h"
 #include "tests/simulation/clients.h"
+#include "tests/simulation/event_files.h"
 #include "tests/simulation/worker.h"
 
 namespace scalelab::simulation {
@@ -23,6 +24,7 @@ class Simulation {
         model_(world_),
         process_(world_, model_, database),
         network_(world_, process_),
+        events_(world_, process_, directories_),
         site_{world_, network_, model_, directories_},
         slurm_(world_, {[this](const auto& request, auto nodes, auto ended) {
                           return LaunchWorkers(site_, request, std::move(nodes), std::move(ended));
@@ -32,10 +34,12 @@ class Simulation {
                         [this](const auto& request) { model_.JobAccepted(request); }}),
         clients_(world_, network_, model_, slurm_.nodes()) {
     process_.set_scheduler(slurm_);
+    process_.set_events(events_);
   }
 
   Result Run() {
-    world_.Trace("faults until ", absl::FormatDuration(world_.faults.End()), ": ", world_.faults.Enabled());
+    world_.Trace("faults until ", absl::FormatDuration(world_.faults.End()), ": ",
+                 world_.faults.EnabledNames());
     process_.Start();
     CheckSometimes();
     world_.queue.RunUntil(world_.faults.End());
@@ -47,7 +51,7 @@ class Simulation {
     result.hash = world_.hash;
     result.hours = absl::ToDoubleHours(world_.queue.Steady());
     result.violations = world_.violations;
-    result.enabled_faults = world_.faults.Enabled();
+    result.enabled_faults = world_.faults.EnabledNames();
     result.faults = world_.faults.counts();
     result.studies = model_.studies();
     result.attempts = model_.attempts();
@@ -87,6 +91,7 @@ class Simulation {
 
   // A job without a durable allocation would stay in the scheduler for ever.
   void CheckJobs() {
+    model_.CheckPending(slurm_.PendingJobs());
     for (const std::string& token : slurm_.LiveJobs()) {
       if (!model_.HasAllocation(token))
         world_.Violation("job ", token, " is live, and its allocation is not");
@@ -100,6 +105,9 @@ class Simulation {
   void CheckEnd() {
     if (!process_.running()) return world_.Violation("the process is not running at the end");
     model_.CheckEnd(process_.store());
+    events_.ForEachReadable([this](const std::string& token, const std::vector<int64_t>& lines, bool read) {
+      model_.CheckLines(process_.store(), token, lines, read);
+    });
     for (const std::string& token : slurm_.LiveJobs()) world_.Violation("job ", token, " is left in Slurm");
     if (CallsPerHour() > kMostCalls) world_.Violation(CallsPerHour(), " calls of the scheduler in an hour");
   }
@@ -109,6 +117,7 @@ class Simulation {
   Process process_;
   Network network_;
   Directories directories_;
+  EventFiles events_;
   Site site_;
   Slurm slurm_;
   Clients clients_;

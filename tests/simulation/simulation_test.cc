@@ -1,5 +1,6 @@
 // Runs many simulations.
-//   SCALELAB_SIMULATION_SEEDS=100000 simulation_test     runs that many seeds; SCALELAB_SIMULATION_FIRST is the first
+//   SCALELAB_SIMULATION_SEEDS=100000 simulation_test     runs that many seeds; SCALELAB_SIMULATION_FIRST is the first, and
+//                                                        SCALELAB_SIMULATION_STOP=1 ends the run at the first violation
 //   simulation_test --seed=17 --trace                    runs one and prints what happens
 #include "tests/simulation/simulation.h"
 
@@ -12,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 
 namespace scalelab::simulation {
@@ -59,7 +61,8 @@ TEST(Simulation, EverySeedKeepsTheInvariants) {
   Result sum;
   size_t failed = 0;
   double longest = 0;
-  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+  const bool stop = getenv("SCALELAB_SIMULATION_STOP") != nullptr;
+  for (uint64_t seed = first; seed < first + seeds && !(stop && failed > 0); ++seed) {
     const Result result = directory.Run(seed);
     if (!result.violations.empty()) {
       ++failed;

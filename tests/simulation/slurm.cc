@@ -11,6 +11,8 @@ using server::JobStatus;
 
 constexpr absl::Duration kKillWait = absl::Seconds(30);  // between SIGTERM and SIGKILL
 constexpr absl::Duration kMinJobAge = absl::Minutes(5);  // ended jobs are listed for this long
+// Submits of one job. A coordinator that crashes often begins anew with its backoff.
+constexpr int kMostSubmits = 300;
 
 }  // namespace
 
@@ -45,11 +47,24 @@ void Slurm::EndCall() {
   hooks_.maybe_crash();
 }
 
+// Draws whether a job is refused for a limit. The limit may hold for some time.
+bool Slurm::Refuses() {
+  if (world_.queue.Steady() < limit_until_) return true;
+  if (!world_.faults.Occurs(Fault::kSubmitRefused)) return false;
+  if (world_.random.Chance(0.2)) {
+    limit_until_ = std::min(world_.faults.End(),
+                            world_.queue.Steady() + world_.random.Time(absl::Minutes(1), absl::Minutes(20)));
+  }
+  return true;
+}
+
 absl::StatusOr<std::string> Slurm::Submit(const JobRequest& request) {
   ++submits_;
+  if (++submits_of_[request.token] == kMostSubmits)
+    world_.Violation("job ", request.token, " was submitted ", kMostSubmits, " times");
   if (auto s = BeginCall("submit"); !s.ok()) return s;
   if (const auto it = jobs_.find(request.token); it != jobs_.end()) return it->second->id;
-  if (world_.faults.Occurs(Fault::kSubmitRefused)) {
+  if (Refuses()) {
     world_.Trace("slurm: refuses ", request.token, " for a limit");
     return absl::ResourceExhaustedError("QOSMaxSubmitJobPerUserLimit");
   }
@@ -114,6 +129,7 @@ absl::Status Slurm::Cancel(const std::vector<std::string>& tokens) {
   if (auto s = BeginCall("cancel"); !s.ok()) return s;
   const bool fails = world_.faults.Occurs(Fault::kCancelFails);
   for (const std::string& token : tokens) {
+    if (const auto it = jobs_.find(token); it != jobs_.end()) it->second->cancel_asked = true;
     if (fails && world_.random.Chance(0.5)) continue;
     const auto it = jobs_.find(token);
     if (it == jobs_.end()) continue;
@@ -190,10 +206,17 @@ void Slurm::EndBy(const JobPointer& job, State state, absl::Duration grace) {
   job->completing = true;
   if (job->suspended) job->processes->Suspend(false);
   job->suspended = false;
-  const int incarnation = job->incarnation;
-  job->processes->Terminate();
-  world_.queue.After(grace, [this, job, incarnation] {
-    if (job->incarnation != incarnation) return;
+  // A node that does not answer ends its processes late. One that has failed has none any more.
+  absl::Duration late = absl::ZeroDuration();
+  if (state != State::kNodeFail && !job->forgotten && world_.faults.Occurs(Fault::kLongCompleting))
+    late = world_.random.Time(absl::Seconds(10), absl::Minutes(6));
+  const auto unless_over = [this, job, incarnation = job->incarnation](absl::Duration delay, auto then) {
+    world_.queue.After(delay, [job, incarnation, then] {
+      if (job->incarnation == incarnation) then();
+    });
+  };
+  unless_over(late, [job] { job->processes->Terminate(); });
+  unless_over(late + grace, [this, job] {
     job->processes->Kill();
     Complete(job);
   });
@@ -250,6 +273,16 @@ std::vector<std::string> Slurm::LiveJobs() const {
     if (!job->foreign && !job->forgotten) live.push_back(job->request.token);
   }
   return live;
+}
+
+std::vector<std::string> Slurm::PendingJobs() const {
+  std::vector<std::string> pending;
+  for (const JobPointer& job : order_) {
+    if (job->incarnation == 0 && !IsOver(job->state) && !job->foreign && !job->forgotten &&
+        !job->cancel_asked)
+      pending.push_back(job->request.token);
+  }
+  return pending;
 }
 
 void Slurm::AddForeignJob() {

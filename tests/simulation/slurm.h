@@ -53,6 +53,8 @@ class Slurm final : public server::Scheduler {
   int64_t polls() const { return polls_; }
   int64_t cancels() const { return cancels_; }
   int nodes() const { return static_cast<int>(idle_.size()); }
+  // Returns the jobs of the service that have never started, and that it has not tried to cancel.
+  std::vector<std::string> PendingJobs() const;
 
  private:
   using State = server::JobStatus::State;
@@ -62,7 +64,7 @@ class Slurm final : public server::Scheduler {
     State state = State::kPending;
     bool foreign = false;
     bool completing = false, suspended = false, forgotten = false;
-    bool cancelled_by_service = false, cancelled_outside = false;
+    bool cancel_asked = false, cancelled_by_service = false, cancelled_outside = false;
     State ends_as = State::kUnknown;
     int incarnation = 0;  // grows when the job starts, is requeued or ends
     absl::Duration started;
@@ -72,6 +74,7 @@ class Slurm final : public server::Scheduler {
   using JobPointer = std::shared_ptr<Job>;
 
   absl::Status BeginCall(const char* what);
+  bool Refuses();
   void EndCall();
   server::JobStatus StatusOf(const std::string& token) const;
   void ScheduleSoon();
@@ -91,7 +94,9 @@ class Slurm final : public server::Scheduler {
   std::map<std::string, JobPointer> jobs_;  // that are listed, by name
   std::vector<JobPointer> order_;           // of submission; not ended
   std::map<std::string, bool> idle_;        // nodes
+  std::map<std::string, int> submits_of_;   // by name
   absl::Duration away_until_ = absl::ZeroDuration();
+  absl::Duration limit_until_ = absl::ZeroDuration();  // until when it refuses all jobs for a limit
   int number_ = 0;
   bool scheduling_ = false;
   int64_t submits_ = 0, polls_ = 0, cancels_ = 0, views_ = 0;

@@ -24,6 +24,7 @@ Worker::Worker(Site& site, std::string allocation, std::string node, int node_in
       node_index_(node_index),
       instance_(absl::StrCat("instance-", world_.random.Next())),
       exited_(std::move(exited)),
+      queue_limit_(static_cast<int>(world_.random.Between(0, 4))),
       last_contact_(world_.queue.Steady()),
       timers_(world_.queue) {
   if (world_.faults.Occurs(Fault::kWorkerHangs)) {
@@ -68,9 +69,10 @@ void Worker::Sync() {
   const uint64_t number = ++sync_number_;
   site_.network.Call<v1::SynchronizeResponse>(
       node_, kDeadline,
-      [allocation = allocation_, request = Request(), killed = timers_.Killed()](
+      [allocation = allocation_, request = Request(), killed = timers_.Killed(), &model = site_.model](
           Process& process, Network::Done<v1::SynchronizeResponse> done) {
         if (killed()) return;  // the connection is closed
+        model.WorkerReports(allocation, request.node_index());
         process.coordinator().Synchronize(allocation, request, std::move(done));
       },
       [this, number, alive = std::weak_ptr<int>(alive_)](absl::StatusOr<v1::SynchronizeResponse> response) {
@@ -87,6 +89,7 @@ v1::SynchronizeRequest Worker::Request() const {
   request.set_instance(instance_);
   request.set_generation(goodbye_ ? 0 : generation_);
   request.set_leaving(leaving_);
+  request.set_queue_limit(queue_limit_);
   for (const auto& [token, attempt] : attempts_) {
     if (attempt->abandoned) continue;
     Status& status = *request.add_attempts();
@@ -96,6 +99,8 @@ v1::SynchronizeRequest Worker::Request() const {
                      : attempt->phase == Phase::kEnded   ? Status::ENDED
                                                          : Status::RUNNING);
     if (attempt->phase != Phase::kEnded) continue;
+    // Makes the coordinator assign runs ahead, whatever their time.
+    status.set_run_seconds(0.001);
     status.set_exit_status(attempt->exit_status);
     status.set_cause(attempt->cause);
     status.set_message(attempt->message);
@@ -129,7 +134,7 @@ void Worker::Apply(const v1::SynchronizeResponse& response) {
     wanted.insert(desired.token());
     const auto it = known.find(desired.token());
     if (it == known.end()) {
-      if (!leaving_) Begin(desired);
+      if (!leaving_) Add(desired);
     } else if (desired.stop()) {
       Stop(it->second);
     }
@@ -142,6 +147,7 @@ void Worker::Apply(const v1::SynchronizeResponse& response) {
       Abandon(attempt);
     }
   }
+  BeginNext();
 }
 
 bool Worker::AllEnded() const {

@@ -47,7 +47,7 @@ class Worker {
   struct Attempt {
     Desired desired;
     Phase phase = Phase::kPreparing;
-    bool launches = false, stopping = false, abandoned = false;
+    bool begun = false, launches = false, stopping = false, abandoned = false;
     bool sending = false, send_due = false;
     int failures = 0;
     int exit_status = 0;
@@ -69,7 +69,9 @@ class Worker {
   absl::Duration Backoff(int failures);
 
   // Implemented in worker_attempt.cc.
-  void Begin(const Desired& desired);
+  void Add(const Desired& desired);
+  void BeginNext();
+  void Begin(const AttemptPointer& attempt);
   void Launch(const AttemptPointer& attempt);
   void Stop(const AttemptPointer& attempt);
   void Abandon(const AttemptPointer& attempt);
@@ -89,6 +91,8 @@ class Worker {
   const std::string instance_;
   std::function<void(int)> exited_;
   std::map<std::string, AttemptPointer> attempts_;
+  const int queue_limit_;
+  std::vector<AttemptPointer> turns_;  // attempts that begin one after another
   int64_t generation_ = 0;
   bool terminate_ = false, leaving_ = false, quitting_ = false, goodbye_ = false, leave_timer_ = false;
   int status_ = 0;

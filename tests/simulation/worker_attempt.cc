@@ -32,15 +32,35 @@ void Report(Process& process, const std::string& allocation, const v1::ReportEve
 
 }  // namespace
 
-void Worker::Begin(const Desired& desired) {
+void Worker::Add(const Desired& desired) {
   auto attempt = std::make_shared<Attempt>();
   attempt->desired = desired;
   attempts_[desired.token()] = attempt;
-  if (desired.stop()) {
-    attempt->stopping = true;
-    attempt->phase = Phase::kEnded;
-    return ScheduleSync(absl::ZeroDuration());
+  if (desired.in_turn() && !desired.stop()) {
+    turns_.push_back(attempt);
+  } else {
+    Begin(attempt);
   }
+}
+
+// Begins the attempts whose turn it is: no processes of an earlier one may be left.
+void Worker::BeginNext() {
+  while (!turns_.empty() && !quitting_) {
+    const bool busy = std::any_of(attempts_.begin(), attempts_.end(), [](const auto& entry) {
+      const Attempt& attempt = *entry.second;
+      return attempt.begun && (attempt.phase == Phase::kPreparing || attempt.phase == Phase::kRunning);
+    });
+    if (busy) return;
+    const AttemptPointer next = turns_.front();
+    turns_.erase(turns_.begin());
+    if (next->phase == Phase::kPreparing) Begin(next);
+  }
+}
+
+void Worker::Begin(const AttemptPointer& attempt) {
+  const Desired& desired = attempt->desired;
+  attempt->begun = true;
+  attempt->stopping = desired.stop();
   const auto& nodes = desired.nodes();
   const auto own = std::find(nodes.begin(), nodes.end(), node_);
   if (own == nodes.end()) {
@@ -50,6 +70,10 @@ void Worker::Begin(const Desired& desired) {
   const int place = static_cast<int>(own - nodes.begin());
   attempt->launches = place == 0;
   auto& ranks = site_.directories[desired.token()];
+  if (attempt->stopping && attempt->launches && (ranks == nullptr || !ranks->launched())) {
+    attempt->phase = Phase::kEnded;  // nothing was started
+    return ScheduleSync(absl::ZeroDuration());
+  }
   if (ranks == nullptr) ranks = std::make_shared<Ranks>(world_, site_.model, desired);
   attempt->ranks = ranks;
   const int first = place * desired.ranks_per_node();
@@ -61,6 +85,7 @@ void Worker::Begin(const Desired& desired) {
   });
   if (!attempt->launches) {
     attempt->phase = Phase::kRunning;
+    if (attempt->stopping) OnRanksChanged(attempt);
     return;
   }
   if (ranks->launched()) {
@@ -82,6 +107,10 @@ void Worker::Begin(const Desired& desired) {
 void Worker::Launch(const AttemptPointer& attempt) {
   if (attempt->phase != Phase::kPreparing) return;
   attempt->phase = Phase::kRunning;
+  for (const auto& [token, other] : attempts_) {
+    if (attempt->desired.in_turn() && other != attempt && other->phase == Phase::kRunning)
+      world_.Violation("attempt ", attempt->desired.token(), " begins while ", token, " runs");
+  }
   attempt->ranks->Launch();
   ScheduleSync(absl::Milliseconds(5));
 }
@@ -120,6 +149,7 @@ void Worker::OnRanksChanged(const AttemptPointer& attempt) {
       (!attempt->launches && !attempt->stopping))
     return;
   attempt->phase = Phase::kDraining;
+  BeginNext();
   if (attempt->abandoned) return End(attempt);
   if (attempt->cause == v1::Attempt::CAUSE_UNSPECIFIED && attempt->launches) {
     attempt->exit_status = attempt->ranks->exit_status();
@@ -132,6 +162,7 @@ void Worker::OnRanksChanged(const AttemptPointer& attempt) {
 void Worker::End(const AttemptPointer& attempt) {
   attempt->phase = Phase::kEnded;
   if (attempt->abandoned) attempts_.erase(attempt->desired.token());
+  BeginNext();
   if (quitting_ || leaving_) ExitIfQuiet();
   ScheduleSync(absl::ZeroDuration());
 }
