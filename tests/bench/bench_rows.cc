@@ -1,5 +1,6 @@
 #include "tests/bench/bench_rows.h"
 
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -37,6 +38,21 @@ db::StudyRow Study(int64_t id) {
   return row;
 }
 
+db::CellValueRow Common(int64_t study) {
+  return {study, 0, "", R"({"model":"resnet20","note":")" + std::string(600, 'x') + R"("})"};
+}
+
+std::vector<db::CellValueRow> CellValues(int64_t study) {
+  std::vector<db::CellValueRow> rows = {Common(study)};
+  const auto add = [&](const char* name, const std::string& value) {
+    rows.push_back({study, static_cast<int>(rows.size()), name, value});
+  };
+  for (int power = 0; power < 10; ++power) add("ranks", std::to_string(1 << power));
+  add("engine", R"("native/ddp")");
+  for (int i = 0; i < 100; ++i) add("engine", R"("engine/)" + std::to_string(i) + "\"");
+  return rows;
+}
+
 db::CellRow Cell(int64_t id, int64_t study, int ranks, const std::string& engine) {
   db::CellRow row;
   row.id = id;
@@ -48,8 +64,9 @@ db::CellRow Cell(int64_t id, int64_t study, int ranks, const std::string& engine
   row.backend = "auto";
   row.ranks = ranks;
   row.global_batch = 256;
-  row.key = R"({"engine":")" + engine + R"(","ranks":)" + std::to_string(ranks) + "}";
-  row.spec = std::string(600, 'x');  // similar to the length of a RunSpec
+  const int ranks_number = std::bit_width(static_cast<unsigned>(ranks));
+  const int engine_number = engine == "native/ddp" ? 11 : 12 + std::atoi(engine.substr(7).c_str());
+  row.key = row.spec = "[" + std::to_string(engine_number) + "," + std::to_string(ranks_number) + "]";
   return row;
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "db/sqlite_store.h"
 #include "tests/bench/figure.h"
@@ -40,6 +41,11 @@ class Place {
 };
 
 db::StudyRow Study(int64_t id);
+// Returns the parameters that a study's cells have in common.
+db::CellValueRow Common(int64_t study);
+// Returns all values of a study's cells that Cell uses.
+std::vector<db::CellValueRow> CellValues(int64_t study);
+// `engine` is "native/ddp" or "engine/N" with N below 100, `ranks` a power of 2 up to 512.
 db::CellRow Cell(int64_t id, int64_t study, int ranks, const std::string& engine = "native/ddp");
 db::RunRow Run(int64_t id, int64_t study, int64_t cell, int repeat);
 db::AttemptRow Attempt(int64_t id, int64_t run);

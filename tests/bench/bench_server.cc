@@ -42,10 +42,11 @@ std::vector<std::pair<std::string, std::string>> PretendScheduler::jobs() {
   return jobs_;
 }
 
-BenchServer::BenchServer(const std::string& directory, bool jobs_run) : scheduler_(jobs_run) {
+BenchServer::BenchServer(const std::string& directory, bool jobs_run, const std::string& database)
+    : scheduler_(jobs_run) {
   static std::atomic<int> count{0};
   const int n = ++count;
-  database_ = absl::StrCat(directory, "/bench-", n, ".db");
+  database_ = database.empty() ? absl::StrCat(directory, "/bench-", n, ".db") : database;
   address_ = absl::StrCat("unix:", directory, "/bench-", n, ".sock");
   auto store = db::OpenSqliteStore({database_});
   Require(store.status());

@@ -37,8 +37,9 @@ class PretendScheduler final : public server::Scheduler {
 
 class BenchServer {
  public:
-  // Aborts with a message if the server cannot start; a benchmark has no recovery.
-  BenchServer(const std::string& directory, bool jobs_run);
+  // Aborts with a message if the server cannot start; a benchmark has no recovery. `database` is one that an earlier
+  // server has left; empty: a new one.
+  BenchServer(const std::string& directory, bool jobs_run, const std::string& database = "");
   ~BenchServer();
 
   // Returns a new connection that is not shared with other channels.

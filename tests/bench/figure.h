@@ -24,6 +24,7 @@ struct BenchOptions {
   std::vector<std::string> models;  // for `train`; empty: all models
   std::vector<int> ranks = {1, 2};  // for `train`
   int rounds = 0;                   // for `train`; 0: as many as the scale gives
+  std::vector<std::string> cases;   // for `memory`; empty: all cases
 };
 
 // Returns the median; of an even number of values, the upper of the middle two. `values` must not be empty.

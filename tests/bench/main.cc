@@ -19,9 +19,10 @@
 int main(int argc, char** argv) {
   using namespace scalelab::bench;
   const std::map<std::string, std::vector<Figure> (*)(const BenchOptions&)> benches = {
-      {"submit", RunSubmitBench},       {"ingest", RunIngestBench}, {"dispatch", RunDispatchBench},
-      {"query", RunQueryBench},         {"store", RunStoreBench},   {"train", RunTrainBench},
-      {"allreduce", RunAllReduceBench}, {"events", RunEventsBench}};
+      {"submit", RunSubmitBench},       {"ingest", RunIngestBench},       {"dispatch", RunDispatchBench},
+      {"cells", RunCellsBench},         {"query", RunQueryBench},         {"store", RunStoreBench},
+      {"train", RunTrainBench},         {"allreduce", RunAllReduceBench}, {"events", RunEventsBench},
+      {"shortruns", RunShortRunsBench}, {"service", RunServiceBench},     {"memory", RunMemoryBench}};
 
   CLI::App app{"Benchmarks of scalelab; one JSON line a figure"};
   BenchOptions options;
@@ -46,6 +47,9 @@ int main(int argc, char** argv) {
   app.get_subcommand("events")
       ->add_option("--rounds", options.rounds, "Rounds in place of what --scale gives")
       ->check(CLI::PositiveNumber);
+  app.get_subcommand("memory")
+      ->add_option("--cases", options.cases, "Cases to measure, with commas between; all if not given")
+      ->delimiter(',');
   app.get_subcommand("allreduce")
       ->add_option("--ranks", options.all_reduce_ranks, "Ranks")
       ->check(CLI::PositiveNumber)

@@ -5,6 +5,7 @@
 
 #include "server/analysis/curve.h"
 #include "server/analysis/downsample.h"
+#include "server/core/cells.h"
 #include "tests/bench/bench_rows.h"
 
 namespace scalelab::bench {
@@ -34,24 +35,38 @@ void BenchCurve(const BenchOptions& options, std::vector<Figure>& figures) {
     const int cells = is_large ? 1000 : 10;
     WriteBatch batch;
     batch.studies = {Study(study)};
+    batch.studies[0].started = batch.studies[0].created + 1'000'000 * run;
+    batch.cell_values = CellValues(study);
     for (int c = 0; c < cells; ++c) {
       batch.cells.push_back(Cell(++cell, study, 1 << c % 10, "engine/" + std::to_string(c / 10)));
       for (int r = 0; r < 100; ++r) {
         batch.runs.push_back(Run(++run, study, cell, r));
         batch.runs.back().state = db::RunState::kSucceeded;
+        batch.runs.back().attempts = 1;
+        batch.runs.back().started = batch.studies[0].created + 1'000'000 * run;
+        batch.runs.back().finished = batch.runs.back().started + 1'000'000;
         batch.attempts.push_back(Attempt(run, run));
         batch.summaries.push_back(Summary(run, run));
       }
     }
+    batch.studies[0].finished = batch.runs.back().finished;
     Check(store->Commit(batch));
   }
   small /= 2;  // a study in the middle
   const auto curve_of = [&](int64_t id) {
     auto cells = store->ListCells(id);
     auto rows = store->ListCurveRows(id);
+    auto attempts = store->ListAttemptTimes(id);
+    auto values = store->ListCellValues(id);
     Check(cells.status());
     Check(rows.status());
-    if (server::MakeCurve({}, *cells, *rows).series_size() == 0) Check(absl::InternalError("empty curve"));
+    Check(attempts.status());
+    Check(values.status());
+    const auto parameters = server::ReadCells(*values, *cells);
+    Check(parameters.status());
+    const auto concurrency = server::FindConcurrency(*attempts, *rows);
+    if (server::MakeCurve({}, *cells, *parameters, *rows, {}, {}, concurrency).series_size() == 0)
+      Check(absl::InternalError("empty curve"));
   };
   figures.push_back(
       Limit("curve/study_of_1000_runs", MedianMilliseconds(21, [&] { curve_of(small); }), "ms"));
@@ -75,8 +90,11 @@ void BenchAnalysis(std::vector<Figure>& figures) {
       row.fingerprint = "5f2c0b7e9a4d1c83";
     }
   }
+  const auto parameters = server::ReadCells(CellValues(1), cells);
+  Check(parameters.status());
   figures.push_back(Limit("curve/analysis_of_100_cells",
-                          MedianMilliseconds(21, [&] { server::MakeCurve({}, cells, rows); }), "ms"));
+                          MedianMilliseconds(21, [&] { server::MakeCurve({}, cells, *parameters, rows); }),
+                          "ms"));
 }
 
 void BenchPoints(const BenchOptions& options, std::vector<Figure>& figures) {

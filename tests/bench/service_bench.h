@@ -1,4 +1,4 @@
-// Benchmarks of the service: submission, dispatch and ingest, through real gRPC into a durable database.
+// Benchmarks of the service, through real gRPC into a durable database.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,28 @@
 namespace scalelab::bench {
 
 std::vector<Figure> RunSubmitBench(const BenchOptions& options);
+std::vector<Figure> RunCellsBench(const BenchOptions& options);
+// dispatch/...: 32 simulated workers with runs of a millisecond, which they take ahead as scalelab-worker does.
+// dispatch_one_at_a_time/...: the same workers with longer runs, which they get one by one.
 std::vector<Figure> RunDispatchBench(const BenchOptions& options);
 std::vector<Figure> RunIngestBench(const BenchOptions& options);
+
+// The following start a real scalelabd with the local scheduler.
+
+// shortruns/one_worker: one-rank runs of a shell script per second on one worker, with real processes, from the first
+// assignment to the durable end of the study, compared with HyperQueue on one local worker. Without the comparison
+// where HyperQueue cannot be installed from PyPI.
+std::vector<Figure> RunShortRunsBench(const BenchOptions& options);
+
+// service/PHASE/METHOD/p50, p99 and max: milliseconds of calls. The phases are
+//   quiet                  64 clients call without a pause
+//   hanging_directories    the same while the directories of four running attempts hang, and clients read outputs there;
+//                          needs root and /dev/fuse
+//   2000_thinking_clients  each client waits for a second after an answer
+std::vector<Figure> RunServiceBench(const BenchOptions& options);
+
+// memory/CASE/before, peak and after: resident memory of a fresh scalelabd in MB. `after` is taken when it is below its
+// bound, or after a minute. A name that ends with _NOT_SERVED means that the service did not answer.
+std::vector<Figure> RunMemoryBench(const BenchOptions& options);
 
 }  // namespace scalelab::bench

@@ -24,8 +24,9 @@ std::unique_ptr<grpc::ClientContext> SimulatedWorker::Context() const {
   return context;
 }
 
-void SimulatedWorker::Work(std::function<void()> done) {
+void SimulatedWorker::Work(int queue_limit, std::function<void()> done) {
   done_ = std::move(done);
+  sync_.set_queue_limit(queue_limit);
   Synchronize();
 }
 
@@ -43,30 +44,34 @@ void SimulatedWorker::Synchronize() {
 }
 
 void SimulatedWorker::Finish() {
-  const std::string& token = desired_.attempts(0).token();
   report_.Clear();
-  v1::EventBatch& batch = *report_.add_batches();
-  batch.set_token(token);
-  batch.set_end_position(100);
-  batch.set_end_line(1);
-  v1::Event& event = *batch.add_events();
-  event.set_kind(v1::Event::FINISH);
-  event.set_parameter_hash("0123456789abcdef");
-  (*event.mutable_metrics())["run/throughput"] = 100;
-  v1::PointColumn& column = *batch.add_columns();
-  column.set_key("run/throughput");
-  column.add_line(0);
-  column.add_step(-1);
-  column.add_time(1);
-  column.add_value(100);
+  for (const auto& attempt : desired_.attempts()) {
+    v1::EventBatch& batch = *report_.add_batches();
+    batch.set_token(attempt.token());
+    batch.set_end_position(100);
+    batch.set_end_line(1);
+    v1::Event& event = *batch.add_events();
+    event.set_kind(v1::Event::FINISH);
+    event.set_parameter_hash("0123456789abcdef");
+    (*event.mutable_metrics())["run/throughput"] = 100;
+    v1::PointColumn& column = *batch.add_columns();
+    column.set_key("run/throughput");
+    column.add_line(0);
+    column.add_step(-1);
+    column.add_time(1);
+    column.add_value(100);
+  }
   context_ = Context();
   stub_->async()->ReportEvents(context_.get(), &report_, &reported_, [this](grpc::Status status) {
     if (!status.ok()) return done_();
-    ++completed_;
+    completed_ += desired_.attempts_size();
     sync_.clear_attempts();
-    auto* ended = sync_.add_attempts();
-    ended->set_token(desired_.attempts(0).token());
-    ended->set_state(v1::SynchronizeRequest::AttemptStatus::ENDED);
+    for (const auto& attempt : desired_.attempts()) {
+      auto* ended = sync_.add_attempts();
+      ended->set_token(attempt.token());
+      ended->set_state(v1::SynchronizeRequest::AttemptStatus::ENDED);
+      ended->set_run_seconds(0.001);
+    }
     Synchronize();
   });
 }

@@ -17,8 +17,9 @@ class SimulatedWorker {
   SimulatedWorker(std::shared_ptr<grpc::Channel> channel, std::string allocation, std::string secret,
                   int index);
 
-  // Completes runs, each with one finish event, until the coordinator assigns no more; then calls `done`.
-  void Work(std::function<void()> done);
+  // Completes runs, each with one finish event, until the coordinator assigns no more; then calls `done`. Takes up to
+  // `queue_limit` runs ahead, as scalelab-worker does with runs of a millisecond; 0: one run at a time.
+  void Work(int queue_limit, std::function<void()> done);
   int completed() const { return completed_; }
   // Seconds from reporting the end of a run to the assignment of the next one.
   const std::vector<double>& assign_seconds() const { return assign_seconds_; }
@@ -30,8 +31,10 @@ class SimulatedWorker {
   // Like Report, but asynchronous: calls `done` with the result.
   void ReportAsync(const v1::ReportEventsRequest& request, std::function<void(bool)> done);
 
- private:
+  // Returns a context with the credentials of the allocation.
   std::unique_ptr<grpc::ClientContext> Context() const;
+
+ private:
   void Synchronize();
   void Finish();
 

@@ -150,6 +150,7 @@ void BenchSubmit(const BenchOptions& options, std::vector<Figure>& figures) {
                                               [&] {
                                                 WriteBatch batch;
                                                 batch.studies = {Study(++study)};
+                                                batch.cell_values = CellValues(study);
                                                 for (int c = 0; c < 1000; ++c) {
                                                   batch.cells.push_back(Cell(++cell, study, 1 << c % 8));
                                                   for (int r = 0; r < 10; ++r)
@@ -167,7 +168,9 @@ void BenchSubmit(const BenchOptions& options, std::vector<Figure>& figures) {
       for (int i = 0; i < 50; ++i) {
         batch.studies.push_back(Study(++study));
         batch.studies.back().request_id = "request-" + std::to_string(study);
+        batch.cell_values.push_back(Common(study));
         batch.cells.push_back(Cell(++cell, study, 1));
+        batch.cells.back().key = batch.cells.back().spec = "[]";
         batch.runs.push_back(Run(++run, study, cell, 0));
       }
       Check(store->Commit(batch));
