@@ -9,6 +9,7 @@ namespace scalelab {
 struct Position {
   int line = 1;
   int column = 1;
+  // NOLINTNEXTLINE(modernize-use-nullptr): the compiler adds the 0.
   auto operator<=>(const Position&) const = default;
 };
 

@@ -235,11 +235,9 @@ class StudyReader {
       case YamlNode::kScalar:
         if (name == "data_dir" || (name == "command" && IsBeside(node.text))) {
           value.set_string_value(Absolute(node.text));
-        } else if (node.quoted || text) {
-          value.set_string_value(node.text);
-        } else if (ParseBool(node.text, &boolean)) {
+        } else if (!node.quoted && !text && ParseBool(node.text, &boolean)) {
           value.set_bool_value(boolean);
-        } else if (ParseNumber(node.text, &number)) {
+        } else if (!node.quoted && !text && ParseNumber(node.text, &number)) {
           value.set_number_value(number);
         } else {
           value.set_string_value(node.text);

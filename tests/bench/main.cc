@@ -16,6 +16,7 @@
 #include "tests/bench/store_bench.h"
 #include "tests/bench/train_bench.h"
 
+// NOLINTNEXTLINE(bugprone-exception-escape): a benchmark that fails ends with the message of its exception.
 int main(int argc, char** argv) {
   using namespace scalelab::bench;
   const std::map<std::string, std::vector<Figure> (*)(const BenchOptions&)> benches = {
