@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kRowsPerMerge = 1000;
 // Fewest chunks that are merged into one while their attempt still runs, so that few points are rewritten often.
 constexpr size_t kChunksWhileRunning = 64;
-constexpr size_t kMaxRemembered = 1 << 16;
+constexpr size_t kMaxRememberedAttempts = 1 << 16;
 
 }  // namespace
 
@@ -130,7 +130,7 @@ absl::StatusOr<int64_t> PointWriter::SharedAxis(int64_t attempt_id, int rank, co
   const absl::StatusOr<int64_t> id = TakeAxisId(attempt_id);
   if (!id.ok()) return id;
   SCALELAB_RETURN_IF_ERROR(InsertAxis(db_, *id, 1, axis));
-  if (merged_axes_.size() >= kMaxRemembered) merged_axes_.clear();
+  if (merged_axes_.size() >= kMaxRememberedAttempts) merged_axes_.clear();
   merged_axes_[place] = *id;
   return id;
 }
