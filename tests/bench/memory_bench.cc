@@ -56,7 +56,7 @@ struct Scene {
   int Scaled(int count) const { return std::max(1, static_cast<int>(count * std::min(1.0, options.scale))); }
 };
 
-// A program that stands in for scalelab-worker and reports nothing: the benchmark reports in its place.
+// Writes a program that replaces scalelab-worker and sends no reports; the benchmark sends them. Returns its path.
 std::string SilentWorker(const std::string& directory) {
   const std::string path = directory + "/silent-worker";
   std::ofstream(path) << "#!/bin/sh\nexec sleep 3600\n";

@@ -119,6 +119,16 @@ class AgentTest : public ::testing::Test {
     }
     return response;
   }
+  // Starts the agent on the second of the two nodes of an attempt. Returns the desired state.
+  v1::SynchronizeResponse StartOnSecondNode(bool stop = false) {
+    launch_.launcher = Launcher::kSrun;
+    StartAgent({.node_index = 1});
+    v1::SynchronizeResponse desired = Desired({"t"}, stop);
+    desired.mutable_attempts(0)->set_nodes(0, "first");
+    desired.mutable_attempts(0)->add_nodes("n0");
+    desired.mutable_attempts(0)->mutable_spec()->set_ranks(2);
+    return desired;
+  }
   HandProcesses::Running& WaitForJob(size_t number = 1) {
     EXPECT_TRUE(Wait([&] { return processes_.jobs.size() >= number; }));
     return processes_.jobs[number - 1];
@@ -262,12 +272,7 @@ TEST_F(AgentTest, StopsAnAttemptThatWasToBeStoppedWhileTheCoordinatorWasAway) {
 }
 
 TEST_F(AgentTest, FollowsWithoutLaunchingOnTheOtherNodesOfAnAttempt) {
-  launch_.launcher = Launcher::kSrun;
-  StartAgent({.node_index = 1});
-  v1::SynchronizeResponse desired = Desired({"t"});
-  desired.mutable_attempts(0)->set_nodes(0, "first");
-  desired.mutable_attempts(0)->add_nodes("n0");
-  desired.mutable_attempts(0)->mutable_spec()->set_ranks(2);
+  v1::SynchronizeResponse desired = StartOnSecondNode();
   AnswerPoll(desired);
   WaitForState(AttemptStatus::RUNNING);
   EXPECT_TRUE(processes_.jobs.empty());
@@ -303,12 +308,7 @@ TEST_F(AgentTest, FollowsWithoutLaunchingOnTheOtherNodesOfAnAttempt) {
 TEST_F(AgentTest, FollowsAnAttemptThatTheFirstNodeHasAlreadyLaunched) {
   std::filesystem::create_directories(dir_ / "t");
   Append(dir_ / "t/launch.json", "{}");  // the directory is shared
-  launch_.launcher = Launcher::kSrun;
-  StartAgent({.node_index = 1});
-  v1::SynchronizeResponse desired = Desired({"t"});
-  desired.mutable_attempts(0)->set_nodes(0, "first");
-  desired.mutable_attempts(0)->add_nodes("n0");
-  desired.mutable_attempts(0)->mutable_spec()->set_ranks(2);
+  v1::SynchronizeResponse desired = StartOnSecondNode();
   AnswerPoll(desired);
   WaitForState(AttemptStatus::RUNNING);
   EXPECT_TRUE(processes_.jobs.empty());
@@ -317,12 +317,7 @@ TEST_F(AgentTest, FollowsAnAttemptThatTheFirstNodeHasAlreadyLaunched) {
 TEST_F(AgentTest, DeliversTheEventsOfAnotherNodesAttemptThatIsAlreadyToBeStopped) {
   std::filesystem::create_directories(dir_ / "t");
   Append(dir_ / "t/events-1.jsonl", "{\"time\":1,\"event\":\"finish\"}\n");
-  launch_.launcher = Launcher::kSrun;
-  StartAgent({.node_index = 1});
-  v1::SynchronizeResponse desired = Desired({"t"}, true);
-  desired.mutable_attempts(0)->set_nodes(0, "first");
-  desired.mutable_attempts(0)->add_nodes("n0");
-  desired.mutable_attempts(0)->mutable_spec()->set_ranks(2);
+  v1::SynchronizeResponse desired = StartOnSecondNode(true);
   AnswerPoll(desired);
   AcceptReport();  // the query for the durable position
   ASSERT_TRUE(Wait([this] { return !client_.reports.empty(); }));
