@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "db/migrations.h"
-#include "db/sqlite.h"
+#include "db/sqlite/sqlite.h"
 
 namespace scalelab::db {
 namespace {

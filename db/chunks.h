@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "db/records.h"
-#include "db/sqlite.h"
+#include "db/sqlite/sqlite.h"
 #include "db/store.h"
 
 namespace scalelab::db {

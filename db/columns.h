@@ -14,7 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "db/records.h"
-#include "db/sqlite.h"
+#include "db/sqlite/sqlite.h"
 
 namespace scalelab::db {
 
@@ -31,12 +31,12 @@ struct Table<StudyRow> {
   static constexpr char kName[] = "study", kKey[] = "id", kParent[] = "";
   static constexpr char kColumns[] =
       "id,name,owner,request_id,spec,state,priority,runs,created,started,finished,cancel_requested,pause_"
-      "reason";
+      "reason,private,held";
 };
 template <RowOf<StudyRow> R>
 auto Members(R& r) {
   return std::tie(r.id, r.name, r.owner, r.request_id, r.spec, r.state, r.priority, r.runs, r.created,
-                  r.started, r.finished, r.cancel_requested, r.pause_reason);
+                  r.started, r.finished, r.cancel_requested, r.pause_reason, r.is_private, r.held);
 }
 
 template <>
@@ -81,12 +81,45 @@ struct Table<AllocationRow> {
   static constexpr char kName[] = "allocation", kKey[] = "id", kParent[] = "";
   static constexpr char kColumns[] =
       "id,token,study_id,run_id,state,external_id,nodes,ranks_per_node,cpus_per_rank,gpus_per_rank,"
-      "reason,created,started,ended";
+      "reason,created,started,ended,owner,partition,charged_until,held";
 };
 template <RowOf<AllocationRow> R>
 auto Members(R& r) {
   return std::tie(r.id, r.token, r.study_id, r.run_id, r.state, r.external_id, r.nodes, r.ranks_per_node,
-                  r.cpus_per_rank, r.gpus_per_rank, r.reason, r.created, r.started, r.ended);
+                  r.cpus_per_rank, r.gpus_per_rank, r.reason, r.created, r.started, r.ended, r.owner,
+                  r.partition, r.charged_until, r.held);
+}
+
+template <>
+struct Table<UsageRow> {
+  static constexpr char kName[] = "usage", kKey[] = "owner", kParent[] = "";
+  static constexpr char kColumns[] =
+      "owner,at,decayed_node_seconds,decayed_gpu_seconds,node_seconds,gpu_seconds";
+};
+template <RowOf<UsageRow> R>
+auto Members(R& r) {
+  return std::tie(r.owner, r.at, r.decayed_node_seconds, r.decayed_gpu_seconds, r.node_seconds,
+                  r.gpu_seconds);
+}
+
+template <>
+struct Table<UsageHourRow> {
+  static constexpr char kName[] = "usage_hour", kKey[] = "owner,partition,hour", kParent[] = "";
+  static constexpr char kColumns[] = "owner,partition,hour,gpu_seconds";
+};
+template <RowOf<UsageHourRow> R>
+auto Members(R& r) {
+  return std::tie(r.owner, r.partition, r.hour, r.gpu_seconds);
+}
+
+template <>
+struct Table<DrainRow> {
+  static constexpr char kName[] = "drain", kKey[] = "id", kParent[] = "";
+  static constexpr char kColumns[] = "id,draining,reason,since";
+};
+template <RowOf<DrainRow> R>
+auto Members(R& r) {
+  return std::tie(r.id, r.on, r.reason, r.since);
 }
 
 template <>
@@ -136,6 +169,18 @@ auto Members(R& r) {
   return std::tie(r.attempt_id, r.rank, r.epoch, r.time, r.metrics);
 }
 
+template <>
+struct Table<NoticeRow> {
+  static constexpr char kName[] = "notice", kKey[] = "id", kParent[] = "";
+  static constexpr char kColumns[] =
+      "id,key,study_id,channel,target,payload,state,attempts,error,created,due,ended";
+};
+template <RowOf<NoticeRow> R>
+auto Members(R& r) {
+  return std::tie(r.id, r.key, r.study_id, r.channel, r.target, r.payload, r.state, r.attempts, r.error,
+                  r.created, r.due, r.ended);
+}
+
 // Its metrics are in a separate table, run_metrics.
 template <>
 struct Table<RunSummary> {
@@ -143,13 +188,15 @@ struct Table<RunSummary> {
   static constexpr char kColumns[] =
       "run_id,attempt_id,throughput,epoch_seconds,comm_share,peak_memory,accuracy,train_loss,time_to_"
       "accuracy,"
-      "fingerprint,throughput_mean,step_seconds,device_memory,straggler_skew,cpu_utilisation,steps";
+      "fingerprint,throughput_mean,step_seconds,device_memory,straggler_skew,cpu_utilisation,steps,"
+      "reported_step,nodes_hash";
 };
 template <RowOf<RunSummary> R>
 auto Members(R& r) {
   return std::tie(r.run_id, r.attempt_id, r.throughput, r.epoch_seconds, r.comm_share, r.peak_memory,
                   r.accuracy, r.train_loss, r.time_to_accuracy, r.fingerprint, r.throughput_mean,
-                  r.step_seconds, r.device_memory, r.straggler_skew, r.cpu_utilisation, r.steps);
+                  r.step_seconds, r.device_memory, r.straggler_skew, r.cpu_utilisation, r.steps,
+                  r.reported_step, r.nodes_hash);
 }
 
 // "INSERT INTO run (..) VALUES (?1,..)".

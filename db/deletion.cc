@@ -3,7 +3,7 @@
 #include "db/chunks.h"
 #include "db/columns.h"
 #include "db/point_codec.h"
-#include "db/return_if_error.h"
+#include "db/sqlite/return_if_error.h"
 #include "planted/bug.h"
 
 namespace scalelab::db {
@@ -17,6 +17,8 @@ class Eraser {
  public:
   explicit Eraser(Database& db) : db_(db) {}
   bool done() const { return left_ <= 0; }
+  // Counts a step that deleted nothing.
+  void Count() { --left_; }
 
   // Runs a DELETE whose last parameter is the maximum number of rows.
   template <class... T>
@@ -69,14 +71,18 @@ absl::Status EraseSeries(Eraser& eraser, int64_t series, int64_t key) {
       key);
 }
 
-absl::Status EraseAttempt(Eraser& eraser, int64_t attempt) {
+absl::Status ErasePoints(Eraser& eraser, int64_t attempt) {
   SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM merge_task WHERE attempt_id = ?", attempt));
   SCALELAB_RETURN_IF_ERROR(
       eraser.Each("SELECT id, key_id FROM series WHERE attempt_id = ? LIMIT 1", attempt,
                   [&](int64_t id, int64_t key) { return EraseSeries(eraser, id, key); }));
-  SCALELAB_RETURN_IF_ERROR(eraser.Some(
+  return eraser.Some(
       "DELETE FROM point_axis WHERE id IN (SELECT id FROM point_axis WHERE id BETWEEN ? AND ? LIMIT ?)",
-      FirstAxisId(attempt), LastAxisId(attempt)));
+      FirstAxisId(attempt), LastAxisId(attempt));
+}
+
+absl::Status EraseAttempt(Eraser& eraser, int64_t attempt) {
+  SCALELAB_RETURN_IF_ERROR(ErasePoints(eraser, attempt));
   SCALELAB_RETURN_IF_ERROR(eraser.Some(
       "DELETE FROM epoch WHERE attempt_id = ?1 AND (rank, epoch) IN (SELECT rank, epoch FROM epoch WHERE "
       "attempt_id = ?1 LIMIT ?2)",
@@ -133,6 +139,12 @@ absl::StatusOr<bool> DeleteSome(Database& db) {
   SCALELAB_RETURN_IF_ERROR(eraser.Some(
       "DELETE FROM cell_value WHERE id IN (SELECT id FROM cell_value WHERE id BETWEEN ? AND ? LIMIT ?)",
       CellValueId(study, 0), CellValueId(study, kMaxCellValue)));
+  SCALELAB_RETURN_IF_ERROR(eraser.Some(
+      "DELETE FROM notice WHERE id IN (SELECT id FROM notice WHERE study_id = ? AND state > 1 LIMIT ?)",
+      study));
+  SCALELAB_RETURN_IF_ERROR(
+      eraser.One("DELETE FROM removal WHERE study_id = ?1 AND kind BETWEEN 1 AND 3", study));
+  SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM removed WHERE study_id = ?", study));
   SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM study WHERE id = ?", study));
   SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM deleted_study WHERE study_id = ?", study));
   Statement any(db, "SELECT EXISTS (SELECT 1 FROM deleted_study)");
@@ -140,6 +152,62 @@ absl::StatusOr<bool> DeleteSome(Database& db) {
   if (any.Step()) any.Read(more);
   SCALELAB_RETURN_IF_ERROR(any.status());
   return more;
+}
+
+absl::StatusOr<bool> RemovePointsSome(Database& db) {
+  int64_t study = 0, last_run = 0, first = 0, last = 0;
+  Micros removed = 0;
+  {
+    Statement next(db,
+                   "SELECT r.study_id, r.last_run, m.points, s.first_run_id, s.last_run_id FROM removal r "
+                   "CROSS JOIN removed "
+                   "m ON m.study_id = r.study_id CROSS JOIN study s ON s.id = r.study_id WHERE r.kind = 1 "
+                   "AND s.state >= 3 "
+                   "ORDER BY r.study_id LIMIT 1");
+    const bool found = next.Step();
+    if (found) next.Read(study, last_run, removed, first, last);
+    SCALELAB_RETURN_IF_ERROR(next.status());
+    if (!found) return false;
+  }
+  Eraser eraser(db);
+  while (!eraser.done()) {
+    int64_t run = 0;
+    {
+      // As in RunRange, the + makes SQLite scan neighbouring ids.
+      Statement next(db, "SELECT id FROM run WHERE id > ? AND id <= ? AND +study_id = ? ORDER BY id LIMIT 1");
+      next.Bind(std::max(last_run, first - 1), last, study);
+      const bool found = next.Step();
+      if (found) next.Read(run);
+      SCALELAB_RETURN_IF_ERROR(next.status());
+      if (!found) {
+        SCALELAB_RETURN_IF_ERROR(
+            Statement(db, "DELETE FROM removal WHERE kind = 1 AND study_id = ?").Run(study));
+        return true;  // there may be another study
+      }
+    }
+    Statement attempts(
+        db,
+        "SELECT id FROM attempt a WHERE run_id = ? AND finished > 0 AND finished <= ? AND (EXISTS (SELECT 1 "
+        "FROM series WHERE attempt_id = a.id) OR EXISTS (SELECT 1 FROM point_axis WHERE id BETWEEN a.id << "
+        "32 "
+        "AND (a.id << 32) + 4294967295)) LIMIT 1");
+    bool found = true;
+    while (found && !eraser.done()) {
+      int64_t attempt = 0;
+      attempts.Bind(run, removed);
+      found = attempts.Step();
+      if (found) attempts.Read(attempt);
+      SCALELAB_RETURN_IF_ERROR(attempts.status());
+      attempts.Reset();
+      if (found) SCALELAB_RETURN_IF_ERROR(ErasePoints(eraser, attempt));
+    }
+    if (found) break;
+    last_run = run;
+    eraser.Count();
+  }
+  SCALELAB_RETURN_IF_ERROR(
+      Statement(db, "UPDATE removal SET last_run = ? WHERE kind = 1 AND study_id = ?").Run(last_run, study));
+  return true;
 }
 
 }  // namespace scalelab::db

@@ -1,11 +1,11 @@
-// Deletes studies in bounded pieces.
+// Deletes studies, and points that retention removes, in bounded pieces.
 #pragma once
 
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "db/sqlite.h"
+#include "db/sqlite/sqlite.h"
 
 namespace scalelab::db {
 
@@ -24,5 +24,14 @@ absl::Status MarkDeleted(Database& db, int64_t study_id);
 // Deletes rows of one study that is marked, at most some hundred. Returns whether any study is still marked. Runs
 // inside the caller's transaction.
 absl::StatusOr<bool> DeleteSome(Database& db);
+
+// Condition for queries: whether the points of the attempt are there, that is, retention has not removed them.
+#define SCALELAB_POINTS_KEPT(id)                                                                      \
+  " NOT EXISTS (SELECT 1 FROM attempt w CROSS JOIN run v ON v.id = w.run_id CROSS JOIN removed m ON " \
+  "m.study_id = v.study_id WHERE w.id = " id " AND w.finished > 0 AND w.finished <= m.points) "
+
+// Deletes points of one study whose removal has begun, at most some hundred rows, unless the study is not final any
+// more. Returns whether more is left. Runs inside the caller's transaction.
+absl::StatusOr<bool> RemovePointsSome(Database& db);
 
 }  // namespace scalelab::db

@@ -4,7 +4,7 @@
 
 #include "db/point_codec.h"
 #include "db/point_writer.h"
-#include "db/return_if_error.h"
+#include "db/sqlite/return_if_error.h"
 #include "planted/bug.h"
 
 namespace scalelab::db {

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "db/schema_views.h"
-#include "db/sqlite.h"
+#include "db/sqlite/sqlite.h"
 #include "db/sqlite_store.h"
 
 namespace scalelab::db {
@@ -269,11 +269,146 @@ CREATE TABLE cell_value (
 ) STRICT;
 )sql";
 
+// Personal tokens, the audit log, and studies that only their owners see.
+constexpr char kAccess[] = R"sql(
+ALTER TABLE study ADD COLUMN private INTEGER NOT NULL DEFAULT 0;
+
+-- The hash is the SHA-256 of the secret in hexadecimal; the secret is not stored. AUTOINCREMENT: no id is used twice.
+CREATE TABLE access_token (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  hash TEXT NOT NULL UNIQUE,
+  user TEXT NOT NULL,
+  scope INTEGER NOT NULL,
+  description TEXT NOT NULL,
+  created INTEGER NOT NULL,
+  expires INTEGER NOT NULL,
+  last_used INTEGER NOT NULL,
+  revoked INTEGER NOT NULL
+) STRICT;
+
+-- Calls that changed something (refused = 0), and calls that were refused. `count` equal calls are one row.
+CREATE TABLE audit_entry (
+  id INTEGER PRIMARY KEY,
+  time INTEGER NOT NULL,
+  user TEXT NOT NULL,
+  source TEXT NOT NULL,
+  address TEXT NOT NULL,
+  action TEXT NOT NULL,
+  target TEXT NOT NULL,
+  result TEXT NOT NULL,
+  detail TEXT NOT NULL,
+  count INTEGER NOT NULL,
+  refused INTEGER NOT NULL
+) STRICT;
+CREATE INDEX audit_entry_by_kind ON audit_entry (refused, id);
+)sql";
+
+// Held studies, drain mode, and usage that is charged while an allocation is held.
+constexpr char kUsage[] = R"sql(
+ALTER TABLE study ADD COLUMN held INTEGER NOT NULL DEFAULT 0;
+
+-- Who is charged for an allocation, and what "usage" contains of it: `held` microseconds until `charged_until`.
+ALTER TABLE allocation ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+ALTER TABLE allocation ADD COLUMN partition TEXT NOT NULL DEFAULT '';
+ALTER TABLE allocation ADD COLUMN charged_until INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE allocation ADD COLUMN held INTEGER NOT NULL DEFAULT 0;
+UPDATE allocation SET
+  owner = coalesce((SELECT s.owner FROM study s WHERE s.id = study_id), ''),
+  partition = coalesce((SELECT json_extract(s.spec, '$.resources.partition') FROM study s WHERE s.id = study_id), '');
+UPDATE allocation SET charged_until = ended, held = max(0, ended - started) WHERE state = 5 AND started > 0;
+
+-- What users have used, with and without decay. Remains when studies are deleted.
+CREATE TABLE usage (
+  owner TEXT PRIMARY KEY,
+  at INTEGER NOT NULL,
+  decayed_node_seconds REAL NOT NULL,
+  decayed_gpu_seconds REAL NOT NULL,
+  node_seconds REAL NOT NULL,
+  gpu_seconds REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+-- Usage from before this step decays in whole weeks.
+INSERT INTO usage
+  SELECT owner, max(newest), sum(node_seconds / (1 << weeks)), sum(gpu_seconds / (1 << weeks)), sum(node_seconds),
+    sum(gpu_seconds)
+  FROM (SELECT owner, bounds.newest, min(60, (bounds.newest - ended) / 604800000000) AS weeks,
+      held * 1e-6 * nodes AS node_seconds, held * 1e-6 * nodes * ranks_per_node * gpus_per_rank AS gpu_seconds
+    FROM allocation, (SELECT max(ended) AS newest FROM allocation) bounds
+    WHERE state = 5 AND started > 0 AND owner <> '')
+  GROUP BY owner;
+
+-- For limits of GPU-hours a week. `hour`: number of hours since 1970.
+CREATE TABLE usage_hour (
+  owner TEXT NOT NULL,
+  partition TEXT NOT NULL,
+  hour INTEGER NOT NULL,
+  gpu_seconds REAL NOT NULL,
+  PRIMARY KEY (owner, partition, hour)
+) STRICT, WITHOUT ROWID;
+
+-- At most one row, with id 1.
+CREATE TABLE drain (
+  id INTEGER PRIMARY KEY,
+  draining INTEGER NOT NULL,
+  reason TEXT NOT NULL,
+  since INTEGER NOT NULL
+) STRICT;
+)sql";
+
+// What a curve needs to judge its runs.
+constexpr char kJudgement[] = R"sql(
+ALTER TABLE run_summary ADD COLUMN reported_step REAL;
+ALTER TABLE run_summary ADD COLUMN nodes_hash INTEGER NOT NULL DEFAULT 0;
+)sql";
+
+// Retention and notifications.
+constexpr char kKeeping[] = R"sql(
+-- What retention has removed of a study, and when; 0: nothing. It is there for attempts that ended later.
+CREATE TABLE removed (
+  study_id INTEGER PRIMARY KEY,
+  points INTEGER NOT NULL DEFAULT 0,
+  logs INTEGER NOT NULL DEFAULT 0,
+  directories INTEGER NOT NULL DEFAULT 0
+) STRICT;
+-- Removals that are not complete. kind: 1 points, 2 logs, 3 directories of attempts. last_run: the runs up to this id
+-- are done.
+CREATE TABLE removal (
+  kind INTEGER NOT NULL,
+  study_id INTEGER NOT NULL,
+  last_run INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY (kind, study_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX study_ended ON study (finished) WHERE state >= 3;
+
+-- Notifications. state: 1 pending, 2 sent, 3 given up.
+CREATE TABLE notice (
+  id INTEGER PRIMARY KEY,
+  key TEXT NOT NULL UNIQUE,
+  study_id INTEGER NOT NULL,
+  channel TEXT NOT NULL,
+  target TEXT NOT NULL,
+  payload TEXT NOT NULL,
+  state INTEGER NOT NULL,
+  attempts INTEGER NOT NULL,
+  error TEXT NOT NULL,
+  created INTEGER NOT NULL,
+  due INTEGER NOT NULL,
+  ended INTEGER NOT NULL
+) STRICT;
+CREATE INDEX notice_due ON notice (due) WHERE state = 1;
+CREATE INDEX notice_given_up ON notice (id) WHERE state = 3;
+CREATE INDEX notice_by_study ON notice (study_id);
+)sql";
+
 }  // namespace
 
 const std::vector<std::string>& Migrations() {
-  static const auto* const steps = new std::vector<std::string>{
-      kTables, FirstViews(), kPieces + ViewsOfFrames(), kRetries, kCellValues + ViewsOfCellValues()};
+  static const auto* const steps =
+      new std::vector<std::string>{kTables,
+                                   FirstViews(),
+                                   kPieces + ViewsOfFrames(),
+                                   kRetries,
+                                   kCellValues + ViewsOfCellValues(),
+                                   std::string(kAccess) + kUsage + kJudgement + kKeeping};
   return *steps;
 }
 

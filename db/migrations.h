@@ -5,13 +5,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "db/sqlite/sqlite.h"
 
 namespace scalelab::db {
-
-class Database;
-
-// "ScLb": distinguishes scalelab's files from other SQLite databases.
-inline constexpr int64_t kApplicationId = 0x53634c62;
 
 // Returns the SQL of every step, oldest first. A released step never changes; a change of the schema is
 // a new step.

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "db/point_codec.h"
-#include "db/return_if_error.h"
+#include "db/sqlite/return_if_error.h"
 
 namespace scalelab::db {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "db/chunks.h"
 #include "db/records.h"
-#include "db/sqlite.h"
+#include "db/sqlite/sqlite.h"
 
 namespace scalelab::db {
 

@@ -60,6 +60,18 @@ absl::Status RunRange(Database& db, int64_t study_id, int64_t& first, int64_t& l
   return range.status();
 }
 
+absl::Status ReadServiceState(Database& db, ServiceState& service) {
+  static const std::string usage = SelectSql<UsageRow>("ORDER BY owner");
+  static const std::string hours = SelectSql<UsageHourRow>("ORDER BY owner, partition, hour");
+  static const std::string drain = SelectSql<DrainRow>("");
+  std::vector<DrainRow> drains;
+  absl::Status status = Move(All<UsageRow>(db, usage), service.usage);
+  if (status.ok()) status = Move(All<UsageHourRow>(db, hours), service.usage_hours);
+  if (status.ok()) status = Move(All<DrainRow>(db, drain), drains);
+  if (!drains.empty()) service.drain = drains.front();
+  return status;
+}
+
 // Reads the rows that belong to the studies and allocations of the snapshot.
 absl::Status ReadRowsOfStudies(Database& db, Snapshot& snapshot) {
   static const std::string values = SelectSql<CellValueRow>("WHERE id BETWEEN ? AND ? ORDER BY id");
@@ -99,7 +111,7 @@ absl::StatusOr<Snapshot> Load(Database& db) {
   absl::Status status = Move(All<StudyRow>(db, studies), snapshot.studies);
   if (status.ok()) status = Move(All<AllocationRow>(db, allocations), snapshot.allocations);
   if (status.ok()) status = ReadRowsOfStudies(db, snapshot);
-  if (status.ok()) status = ReadUsage(db, snapshot);
+  if (status.ok()) status = ReadServiceState(db, snapshot.service);
   if (!status.ok()) return status;
 
   Statement counters(db, "SELECT name, value FROM counter");
@@ -132,15 +144,34 @@ absl::StatusOr<Snapshot> LoadStudy(Database& db, int64_t id) {
   return snapshot;
 }
 
+absl::StatusOr<ServiceState> LoadServiceState(Database& db) {
+  Transaction transaction(db, Transaction::Kind::kRead);
+  if (!transaction.status().ok()) return transaction.status();
+  ServiceState service;
+  if (absl::Status status = ReadServiceState(db, service); !status.ok()) return status;
+  return service;
+}
+
 absl::StatusOr<StudyRow> GetStudy(Database& db, int64_t id) {
   static const std::string sql = SelectSql<StudyRow>("WHERE id = ? AND" SCALELAB_VISIBLE_STUDY("study.id"));
   return One<StudyRow>(db, absl::StrCat("study ", id), sql, id);
 }
 
-absl::StatusOr<StudyRow> FindStudy(Database& db, const std::string& name) {
+// Returns the columns of a study without the specification: SQLite reads its pages only for a query that names it.
+static std::string HeadSql(const char* rest) {
+  return absl::StrReplaceAll(SelectSql<StudyRow>(rest), {{",spec,", ",'',"}});
+}
+
+absl::StatusOr<StudyRow> GetStudyHead(Database& db, int64_t id) {
+  static const std::string sql = HeadSql("WHERE id = ? AND" SCALELAB_VISIBLE_STUDY("study.id"));
+  return One<StudyRow>(db, absl::StrCat("study ", id), sql, id);
+}
+
+absl::StatusOr<StudyRow> FindStudy(Database& db, const std::string& name, const Viewer& viewer) {
   static const std::string sql =
-      SelectSql<StudyRow>("WHERE name = ? AND" SCALELAB_VISIBLE_STUDY("study.id") "ORDER BY id DESC LIMIT 1");
-  return One<StudyRow>(db, absl::StrCat("study named \"", name, "\""), sql, name);
+      SelectSql<StudyRow>("WHERE name = ? AND (private = 0 OR ? OR owner = ?) AND" SCALELAB_VISIBLE_STUDY(
+          "study.id") "ORDER BY id DESC LIMIT 1");
+  return One<StudyRow>(db, absl::StrCat("study named \"", name, "\""), sql, name, viewer.all, viewer.user);
 }
 
 absl::StatusOr<StudyRow> FindRequest(Database& db, const std::string& owner, const std::string& request_id) {
@@ -151,12 +182,13 @@ absl::StatusOr<StudyRow> FindRequest(Database& db, const std::string& owner, con
                        request_id);
 }
 
-absl::StatusOr<std::vector<StudyRow>> ListStudies(Database& db, int64_t before, int limit) {
-  // Not the specification: SQLite reads its pages only for a query that names it.
-  static const std::string sql = absl::StrReplaceAll(
-      SelectSql<StudyRow>("WHERE id < ? AND" SCALELAB_VISIBLE_STUDY("study.id") "ORDER BY id DESC LIMIT ?"),
-      {{",spec,", ",'',"}});
-  return All<StudyRow>(db, sql, before == 0 ? INT64_MAX : before, std::max(limit, 0));
+absl::StatusOr<std::vector<StudyRow>> ListStudies(Database& db, int64_t before, int limit,
+                                                  const Viewer& viewer) {
+  static const std::string sql =
+      HeadSql("WHERE id < ? AND (private = 0 OR ? OR owner = ?) AND" SCALELAB_VISIBLE_STUDY(
+          "study.id") "ORDER BY id DESC LIMIT ?");
+  return All<StudyRow>(db, sql, before == 0 ? INT64_MAX : before, viewer.all, viewer.user,
+                       std::max(limit, 0));
 }
 
 absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(Database& db,
@@ -284,13 +316,15 @@ absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_
   int64_t first, last;
   if (absl::Status status = RunRange(db, study_id, first, last); !status.ok()) return status;
   Statement runs(db,
-                 "SELECT id, cell_id, repeat, state, cause, started, finished FROM run WHERE id BETWEEN ? "
+                 "SELECT id, cell_id, repeat, state, cause, started, finished, attempts, message FROM run "
+                 "WHERE id BETWEEN ? "
                  "AND ? AND +study_id = ? "
                  "ORDER BY id");
   Statement summaries(
       db,
       "SELECT run_id, attempt_id, throughput, epoch_seconds, comm_share, peak_memory, accuracy, train_loss, "
-      "time_to_accuracy, fingerprint FROM run_summary WHERE run_id BETWEEN ? AND ? ORDER BY run_id");
+      "time_to_accuracy, fingerprint, reported_step, nodes_hash FROM run_summary WHERE run_id BETWEEN ? AND "
+      "? ORDER BY run_id");
   runs.Bind(first, last, study_id);
   summaries.Bind(first, last);
   std::vector<CurveRow> rows;
@@ -303,11 +337,13 @@ absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_
   next_summary();
   while (runs.Step()) {
     CurveRow& row = rows.emplace_back();
-    runs.Read(id, row.cell_id, row.repeat, row.state, row.cause, row.started, row.finished);
+    runs.Read(id, row.cell_id, row.repeat, row.state, row.cause, row.started, row.finished, row.attempts,
+              row.message);
     while (summary_id < id) next_summary();
     if (summary_id == id) {
       summaries.Read(summary_id, row.attempt_id, row.throughput, row.epoch_seconds, row.comm_share,
-                     row.peak_memory, row.accuracy, row.train_loss, row.time_to_accuracy, row.fingerprint);
+                     row.peak_memory, row.accuracy, row.train_loss, row.time_to_accuracy, row.fingerprint,
+                     row.reported_step, row.nodes_hash);
     }
   }
   if (!runs.status().ok()) return runs.status();
@@ -331,10 +367,11 @@ absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_
 
 absl::StatusOr<SeriesList> ListSeries(Database& db, const PointFilter& filter) {
   SeriesList list;
-  Statement all(db,
-                "SELECT e.id, k.name, e.rank FROM series e JOIN metric_key k ON k.id = e.key_id "
-                "WHERE e.attempt_id = ?1 AND (?2 = '' OR k.name = ?2) AND (?3 IS NULL OR e.rank = ?3) "
-                "AND" SCALELAB_VISIBLE_ATTEMPT("?1") "ORDER BY k.name, e.rank");
+  Statement all(
+      db,
+      "SELECT e.id, k.name, e.rank FROM series e JOIN metric_key k ON k.id = e.key_id "
+      "WHERE e.attempt_id = ?1 AND (?2 = '' OR k.name = ?2) AND (?3 IS NULL OR e.rank = ?3) "
+      "AND" SCALELAB_VISIBLE_ATTEMPT("?1") "AND" SCALELAB_POINTS_KEPT("?1") "ORDER BY k.name, e.rank");
   all.Bind(filter.attempt_id, filter.key, filter.rank);
   while (all.Step()) {
     Series& series = list.series.emplace_back();

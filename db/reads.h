@@ -6,17 +6,20 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "db/sqlite.h"
+#include "db/sqlite/sqlite.h"
 #include "db/store.h"
 
 namespace scalelab::db {
 
 absl::StatusOr<Snapshot> Load(Database& db);
 absl::StatusOr<Snapshot> LoadStudy(Database& db, int64_t id);
+absl::StatusOr<ServiceState> LoadServiceState(Database& db);
 absl::StatusOr<StudyRow> GetStudy(Database& db, int64_t id);
-absl::StatusOr<StudyRow> FindStudy(Database& db, const std::string& name);
+absl::StatusOr<StudyRow> GetStudyHead(Database& db, int64_t id);
+absl::StatusOr<StudyRow> FindStudy(Database& db, const std::string& name, const Viewer& viewer);
 absl::StatusOr<StudyRow> FindRequest(Database& db, const std::string& owner, const std::string& request_id);
-absl::StatusOr<std::vector<StudyRow>> ListStudies(Database& db, int64_t before, int limit);
+absl::StatusOr<std::vector<StudyRow>> ListStudies(Database& db, int64_t before, int limit,
+                                                  const Viewer& viewer);
 absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(Database& db,
                                                             const std::vector<int64_t>& study_ids);
 absl::StatusOr<std::vector<CellRow>> ListCells(Database& db, int64_t study_id);

@@ -65,6 +65,8 @@ struct StudyRow {
   Micros created = 0, started = 0, finished = 0;
   bool cancel_requested = false;
   std::string pause_reason;  // why no attempt begins; empty: it is not paused
+  bool is_private = false;   // only its owner and admins may see it
+  bool held = false;         // by a user: no attempt begins
 };
 
 struct CellRow {
@@ -129,6 +131,37 @@ struct AllocationRow {
   int nodes = 0, ranks_per_node = 0, cpus_per_rank = 0, gpus_per_rank = 0;
   std::string reason;  // why it is pending, or how it ended
   Micros created = 0, started = 0, ended = 0;
+  // Who is charged for it. A copy, because the study may be deleted while the job runs.
+  std::string owner, partition;
+  Micros charged_until = 0;  // UsageRow contains its use until then; 0: none of its use
+  Micros held = 0;           // the time that UsageRow contains
+};
+
+// What a user has used: the parts of allocations until their charged_until. Kept when studies are deleted.
+struct UsageRow {
+  std::string owner;
+  Micros at = 0;  // time to which the decayed numbers apply
+  double decayed_node_seconds = 0, decayed_gpu_seconds = 0;
+  double node_seconds = 0, gpu_seconds = 0;  // without decay
+};
+
+// GPU-seconds that a user has used in a partition in one hour.
+struct UsageHourRow {
+  std::string owner, partition;
+  int64_t hour = 0;  // number of hours since 1970
+  double gpu_seconds = 0;
+};
+
+inline constexpr Micros kHour = 3'600'000'000;
+// Number of hours whose UsageHourRow is kept: a week and a day.
+inline constexpr int64_t kUsageHours = 8 * 24;
+
+// Whether the coordinator is being drained.
+struct DrainRow {
+  int64_t id = 1;  // the only row
+  bool on = false;
+  std::string reason;
+  Micros since = 0;
 };
 
 // Values of one metric of one rank as columns; the vectors have equal lengths. Values may be NaN.
@@ -183,8 +216,28 @@ struct RunSummary {
       device_memory, accuracy, train_loss, time_to_accuracy, straggler_skew, cpu_utilisation;
   int64_t steps = 0;
   std::string fingerprint;                // hash of hardware and software
+  std::optional<double> reported_step;    // median of the steps that rank 0 reported, in seconds
+  int64_t nodes_hash = 0;                 // hash of the names of the attempt's nodes; 0: unknown
   std::map<std::string, double> metrics;  // all metrics of the ranks' finish events, as a JSON object
 };
+
+// A notification that is to be sent, or was.
+struct NoticeRow {
+  enum class State : int { kPending = 1, kSent = 2, kGivenUp = 3 };
+  int64_t id = 0;  // the store chooses it
+  // Unique: names the study, the occasion and the channel. Receivers recognise a notification that comes twice by it.
+  std::string key;
+  int64_t study_id = 0;
+  std::string channel;  // "mail", "webhook" or "command"
+  std::string target;   // address, URL or name of the command
+  std::string payload;  // JSON
+  State state = State::kPending;
+  int attempts = 0;             // number of times that sending failed
+  std::string error;            // of the last one
+  Micros created = 0, due = 0;  // due: when to try next
+  Micros ended = 0;             // when it was sent or given up
+};
+constexpr NoticeRow::State LastOf(NoticeRow::State) { return NoticeRow::State::kGivenUp; }
 
 // Hardware and software of an attempt's node as JSON; one row per attempt.
 struct ProvenanceRow {
@@ -203,6 +256,10 @@ struct CurveRow {
       time_to_accuracy;
   std::string fingerprint;
   Micros started = 0, finished = 0;  // as in RunRow
+  int attempts = 1;
+  std::optional<double> reported_step;  // as in RunSummary
+  int64_t nodes_hash = 0;
+  std::string message;  // as in RunRow: of a run that succeeded, which values were refused and why
 };
 
 // The time in which an attempt had its nodes.

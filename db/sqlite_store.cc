@@ -12,11 +12,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "db/filesystem.h"
-#include "db/identity.h"
+#include "db/access/access.h"
 #include "db/migrations.h"
-#include "db/phase_fair_lock.h"
 #include "db/reads.h"
+#include "db/sqlite/filesystem.h"
+#include "db/sqlite/identity.h"
+#include "db/sqlite/phase_fair_lock.h"
 #include "db/writer.h"
 #include "planted/bug.h"
 
@@ -117,23 +118,54 @@ class SqliteStore : public Store {
     std::lock_guard turn(*turns_);
     return writer_.Maintain();
   }
+  absl::StatusOr<int64_t> PutToken(const TokenRow& token) override {
+    absl::StatusOr<int64_t> id = 0;
+    const absl::Status status = Write([&](Database& db) {
+      id = db::PutToken(db, token);
+      return id.status();
+    });
+    if (!status.ok()) return status;
+    return id;
+  }
+  absl::StatusOr<std::vector<TokenRow>> ListTokens() override {
+    return Read([](Database& db) { return db::ListTokens(db); });
+  }
+  absl::Status AppendAudit(const std::vector<AuditRow>& rows) override {
+    return Write([&](Database& db) { return db::AppendAudit(db, rows, kAuditChanges, kAuditRefusals); });
+  }
+  absl::StatusOr<std::vector<AuditRow>> ListAudit(const AuditFilter& filter) override {
+    return Read([&](Database& db) { return db::ListAudit(db, filter); });
+  }
+  absl::Status ReadRows(const std::function<absl::Status(Database&)>& read) override { return Read(read); }
+  absl::Status WriteRows(const std::function<absl::Status(Database&)>& write) override {
+    if (turns_ == nullptr) return writer_.WriteRows(write);
+    std::lock_guard turn(*turns_);
+    return writer_.WriteRows(write);
+  }
   absl::StatusOr<Snapshot> Load() override {
     return Read([&](Database& db) { return db::Load(db); });
   }
   absl::StatusOr<Snapshot> LoadStudy(int64_t id) override {
     return Read([&](Database& db) { return db::LoadStudy(db, id); });
   }
+  absl::StatusOr<ServiceState> LoadServiceState() override {
+    return Read([&](Database& db) { return db::LoadServiceState(db); });
+  }
   absl::StatusOr<StudyRow> GetStudy(int64_t id) override {
     return Read([&](Database& db) { return db::GetStudy(db, id); });
   }
-  absl::StatusOr<StudyRow> FindStudy(const std::string& name) override {
-    return Read([&](Database& db) { return db::FindStudy(db, name); });
+  absl::StatusOr<StudyRow> GetStudyHead(int64_t id) override {
+    return Read([&](Database& db) { return db::GetStudyHead(db, id); });
+  }
+  absl::StatusOr<StudyRow> FindStudy(const std::string& name, const Viewer& viewer) override {
+    return Read([&](Database& db) { return db::FindStudy(db, name, viewer); });
   }
   absl::StatusOr<StudyRow> FindRequest(const std::string& owner, const std::string& request_id) override {
     return Read([&](Database& db) { return db::FindRequest(db, owner, request_id); });
   }
-  absl::StatusOr<std::vector<StudyRow>> ListStudies(int64_t before, int limit) override {
-    return Read([&](Database& db) { return db::ListStudies(db, before, limit); });
+  absl::StatusOr<std::vector<StudyRow>> ListStudies(int64_t before, int limit,
+                                                    const Viewer& viewer) override {
+    return Read([&](Database& db) { return db::ListStudies(db, before, limit, viewer); });
   }
   absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(
       const std::vector<int64_t>& study_ids) override {
@@ -196,6 +228,11 @@ class SqliteStore : public Store {
   }
 
  private:
+  absl::Status Write(absl::FunctionRef<absl::Status(Database&)> write) {
+    if (turns_ == nullptr) return writer_.Run(write);
+    std::lock_guard turn(*turns_);
+    return writer_.Run(write);
+  }
   static const absl::Status& StatusIn(const absl::Status& status) { return status; }
   template <class T>
   static const absl::Status& StatusIn(const absl::StatusOr<T>& result) {

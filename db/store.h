@@ -11,12 +11,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "db/access/access_store.h"
 #include "db/records.h"
 
 namespace scalelab::db {
 
-// Age in days of the oldest use of resources that still matters for fair sharing: eight half-lives.
-inline constexpr int kUsageDays = 56;
+class Database;
 
 // All changes of one commit. Rows are inserted or overwritten by id, in the order of the members; the row that a cell,
 // run or attempt belongs to never changes. The commit is atomic.
@@ -31,6 +31,11 @@ struct WriteBatch {
   std::vector<StreamAppend> appends;  // each must start at its stream's position, else the commit fails
   std::vector<EpochRow> epochs;
   std::vector<RunSummary> summaries;
+  std::vector<UsageRow> usage;  // by owner
+  std::vector<UsageHourRow> usage_hours;
+  std::optional<DrainRow> drain;
+  // New notifications. One whose key exists is left out: the occasion has been recorded before.
+  std::vector<NoticeRow> notices;
   // With all rows that belong to them: they are invisible after the commit. The rows of large studies are deleted by
   // later calls of Maintain.
   std::vector<int64_t> deleted_studies;
@@ -39,11 +44,11 @@ struct WriteBatch {
   void Clear();
 };
 
-// What allocations that ended on one day used.
-struct OwnerUsage {
-  std::string owner;
-  double core_seconds = 0;
-  Micros ended = 0;  // the last of them
+// What belongs to no study.
+struct ServiceState {
+  std::vector<UsageRow> usage;            // of all users
+  std::vector<UsageHourRow> usage_hours;  // the newest kUsageHours
+  DrainRow drain;
 };
 
 // The attempts of an allocation.
@@ -73,9 +78,15 @@ struct Snapshot {
   std::map<int64_t, AttemptsServed> attempts_served;  // by allocation that has not ended
   std::vector<UnusedAllocations> unused_allocations;  // of these studies
   std::map<int64_t, double> gpu_seconds;              // of these studies: used by allocations that have ended
-  std::vector<OwnerUsage> usage;                      // of all studies, at most kUsageDays old
+  ServiceState service;
   // Largest ids ever used, including deleted rows: an id is never used twice.
   int64_t last_study_id = 0, last_cell_id = 0, last_run_id = 0, last_attempt_id = 0, last_allocation_id = 0;
+};
+
+// Who reads: private studies of others are left out.
+struct Viewer {
+  bool all = true;   // sees every study
+  std::string user;  // otherwise: sees those of this owner, and those that are not private
 };
 
 struct RunFilter {
@@ -109,33 +120,41 @@ struct Series {
 // before a retry, as the coordinator does. DATA_LOSS if the database is damaged; the message names the table. Commit and
 // Maintain return FAILED_PRECONDITION if the file was deleted, moved or replaced while it is in use, and DATA_LOSS if it
 // was emptied or overwritten: nothing of the batch is acknowledged then.
-class Store {
+class Store : public AccessStore {
  public:
-  virtual ~Store() = default;
-
   // Writes `batch` and returns when it is durable. Returns FAILED_PRECONDITION if an append does not start at
   // its stream's position, or a row refers to one that does not exist. Returns ALREADY_EXISTS if a unique
   // value (a token, an owner's request_id) is taken, INVALID_ARGUMENT if an append is malformed.
   virtual absl::Status Commit(const WriteBatch& batch) = 0;
   // Does one bounded piece of the work that commits leave behind, in a short transaction: deletes rows of deleted
-  // studies, merges small chunks of points, gives free pages back to the filesystem. Returns whether more is left. May
+  // studies and points that retention removes, merges small chunks of points, gives free pages back to the filesystem. Returns whether more is left. May
   // be called during a Commit, which then waits for at most one piece.
   virtual absl::StatusOr<bool> Maintain() = 0;
+  // For the folders below db/, which add statements for a subject of their own. `read` uses a connection that only
+  // reads, without a transaction. `write` runs inside one transaction, which is committed if it returns OK; it waits for a
+  // commit in progress, and one that begins waits for it, so it must be short.
+  virtual absl::Status ReadRows(const std::function<absl::Status(Database&)>& read) = 0;
+  virtual absl::Status WriteRows(const std::function<absl::Status(Database&)>& write) = 0;
   // Returns the state for a restart.
   virtual absl::StatusOr<Snapshot> Load() = 0;
   // Returns the same for one study, which may be final: no study if there is none, but also then the allocations that
-  // have not ended. Without `usage` and the largest ids.
+  // have not ended. Without `service` and the largest ids.
   virtual absl::StatusOr<Snapshot> LoadStudy(int64_t id) = 0;
+  // Returns what belongs to no study.
+  virtual absl::StatusOr<ServiceState> LoadServiceState() = 0;
 
   // Returns the study with this id.
   virtual absl::StatusOr<StudyRow> GetStudy(int64_t id) = 0;
-  // Returns the newest study of that name.
-  virtual absl::StatusOr<StudyRow> FindStudy(const std::string& name) = 0;
+  // Returns the same without its specification, which may be long.
+  virtual absl::StatusOr<StudyRow> GetStudyHead(int64_t id) = 0;
+  // Returns the newest study of that name that `viewer` may see.
+  virtual absl::StatusOr<StudyRow> FindStudy(const std::string& name, const Viewer& viewer) = 0;
   // Returns the study that `owner` submitted with this request_id.
   virtual absl::StatusOr<StudyRow> FindRequest(const std::string& owner, const std::string& request_id) = 0;
-  // Returns at most `limit` studies, newest first, with ids below `before` (0: from the newest), without their
-  // specifications, which may be long.
-  virtual absl::StatusOr<std::vector<StudyRow>> ListStudies(int64_t before, int limit) = 0;
+  // Returns at most `limit` studies that `viewer` may see, newest first, with ids below `before` (0: from the newest),
+  // without their specifications, which may be long.
+  virtual absl::StatusOr<std::vector<StudyRow>> ListStudies(int64_t before, int limit,
+                                                            const Viewer& viewer) = 0;
   // Returns the number of runs by state (index = RunState) for each of the studies. Takes no longer for large studies.
   virtual absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(
       const std::vector<int64_t>& study_ids) = 0;

@@ -2,12 +2,8 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
-
 namespace scalelab::db {
 namespace {
-
-constexpr Micros kDay = 86'400'000'000;
 
 absl::Status ReadServed(Database& db, Snapshot& snapshot) {
   // With max(), SQLite takes the other columns from the row with the maximum.
@@ -57,10 +53,9 @@ absl::Status ReadUnused(Database& db, Snapshot& snapshot) {
 absl::Status ReadUseOfAllocations(Database& db, Snapshot& snapshot) {
   if (absl::Status status = ReadServed(db, snapshot); !status.ok()) return status;
   if (absl::Status status = ReadUnused(db, snapshot); !status.ok()) return status;
-  Statement gpus(
-      db,
-      "SELECT coalesce(sum((ended - started) * 1e-6 * nodes * ranks_per_node * gpus_per_rank), 0.0) "
-      "FROM allocation WHERE study_id = ? AND state = 5 AND started > 0");
+  Statement gpus(db,
+                 "SELECT coalesce(sum(held * 1e-6 * nodes * ranks_per_node * gpus_per_rank), 0.0) "
+                 "FROM allocation WHERE study_id = ? AND state = 5");
   for (const StudyRow& study : snapshot.studies) {
     gpus.Bind(study.id);
     double seconds = 0;
@@ -70,20 +65,6 @@ absl::Status ReadUseOfAllocations(Database& db, Snapshot& snapshot) {
     snapshot.gpu_seconds[study.id] = seconds;
   }
   return absl::OkStatus();
-}
-
-absl::Status ReadUsage(Database& db, Snapshot& snapshot) {
-  Statement usage(
-      db,
-      "SELECT s.owner, sum((l.ended - l.started) * 1e-6 * l.nodes * l.ranks_per_node * l.cpus_per_rank), "
-      "max(l.ended) FROM allocation l JOIN study s ON s.id = l.study_id "
-      "WHERE l.state = 5 AND l.started > 0 AND l.ended > ?1 GROUP BY s.owner, l.ended / ?2");
-  usage.Bind(absl::ToUnixMicros(absl::Now()) - kUsageDays * kDay, kDay);
-  while (usage.Step()) {
-    OwnerUsage& row = snapshot.usage.emplace_back();
-    usage.Read(row.owner, row.core_seconds, row.ended);
-  }
-  return usage.status();
 }
 
 }  // namespace scalelab::db

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "db/columns.h"
 #include "db/deletion.h"
-#include "db/return_if_error.h"
+#include "db/sqlite/return_if_error.h"
 #include "db/stream.h"
 
 namespace scalelab::db {
@@ -79,6 +79,14 @@ absl::Status Writer::RollBack() {
   return db_->QueryInt("SELECT count(*) FROM meta").status();  // any read does it
 }
 
+absl::Status Writer::Run(absl::FunctionRef<absl::Status(Database&)> write) {
+  absl::MutexLock lock(&mutex_);
+  return InTransaction([&] {
+    mutex_.AssertHeld();
+    return write(*db_);
+  });
+}
+
 absl::StatusOr<bool> Writer::Maintain() {
   absl::MutexLock lock(&mutex_);
   if (!maintenance_due_) return false;
@@ -86,6 +94,7 @@ absl::StatusOr<bool> Writer::Maintain() {
   absl::Status status = InTransaction([&] {
     mutex_.AssertHeld();
     more = DeleteSome(*db_);
+    if (more.ok() && !*more) more = RemovePointsSome(*db_);
     if (more.ok() && *more) points_.Forget();
     if (more.ok() && !*more) more = points_.MergeSome();
     if (more.ok() && !*more) more = GiveBackPages();
@@ -94,6 +103,15 @@ absl::StatusOr<bool> Writer::Maintain() {
   if (!status.ok()) return status;
   maintenance_due_ = *more;
   return more;
+}
+
+absl::Status Writer::WriteRows(absl::FunctionRef<absl::Status(Database&)> write) {
+  absl::MutexLock lock(&mutex_);
+  maintenance_due_ = true;
+  return InTransaction([&] {
+    mutex_.AssertHeld();
+    return write(*db_);
+  });
 }
 
 absl::StatusOr<bool> Writer::GiveBackPages() {
@@ -130,6 +148,9 @@ absl::Status Writer::Write(const WriteBatch& batch) {
   SCALELAB_RETURN_IF_ERROR(EndAttempts(batch.attempts));
   SCALELAB_RETURN_IF_ERROR(PutAll(*db_, batch.epochs));
   SCALELAB_RETURN_IF_ERROR(PutSummaries(batch.summaries));
+  SCALELAB_RETURN_IF_ERROR(PutUsage(batch));
+  if (batch.drain) SCALELAB_RETURN_IF_ERROR(Put(*db_, *batch.drain, true).status());
+  for (const NoticeRow& notice : batch.notices) SCALELAB_RETURN_IF_ERROR(PutNotice(notice));
   SCALELAB_RETURN_IF_ERROR(DeleteStudies(batch.deleted_studies));
   return RaiseCounters(batch);
 }
@@ -144,6 +165,15 @@ absl::Status Writer::PutAllocations(const std::vector<AllocationRow>& allocation
     SCALELAB_RETURN_IF_ERROR(drop.Run(row.id, row.study_id));
   }
   return absl::OkStatus();
+}
+
+absl::Status Writer::PutUsage(const WriteBatch& batch) {
+  SCALELAB_RETURN_IF_ERROR(PutAll(*db_, batch.usage));
+  if (batch.usage_hours.empty()) return absl::OkStatus();
+  SCALELAB_RETURN_IF_ERROR(PutAll(*db_, batch.usage_hours));
+  int64_t newest = 0;
+  for (const UsageHourRow& row : batch.usage_hours) newest = std::max(newest, row.hour);
+  return Statement(*db_, "DELETE FROM usage_hour WHERE hour <= ?").Run(newest - kUsageHours);
 }
 
 absl::Status Writer::PutRuns(const std::vector<RunRow>& runs) {
@@ -211,6 +241,15 @@ absl::Status Writer::PutSummaries(const std::vector<RunSummary>& summaries) {
     SCALELAB_RETURN_IF_ERROR(metrics.Run(summary.run_id, summary.metrics));
   }
   return absl::OkStatus();
+}
+
+absl::Status Writer::PutNotice(const NoticeRow& notice) {
+  return Statement(*db_,
+                   "INSERT INTO notice (key, study_id, channel, target, payload, state, attempts, error, "
+                   "created, due, "
+                   "ended) VALUES (?, ?, ?, ?, ?, 1, 0, '', ?, ?, 0) ON CONFLICT (key) DO NOTHING")
+      .Run(notice.key, notice.study_id, notice.channel, notice.target, notice.payload, notice.created,
+           notice.created);
 }
 
 absl::Status Writer::Append(const StreamAppend& append) {

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "db/point_writer.h"
-#include "db/sqlite.h"
+#include "db/sqlite/sqlite.h"
 #include "db/store.h"
 
 namespace scalelab::db {
@@ -28,17 +28,23 @@ class Writer {
   absl::Status Commit(const WriteBatch& batch);
   // Rolls back a commit that an I/O error interrupted before it could be rolled back.
   absl::Status RollBack();
+  // Runs `write` in a transaction of its own.
+  absl::Status Run(absl::FunctionRef<absl::Status(Database&)> write);
   // As Store::Maintain.
   absl::StatusOr<bool> Maintain();
+  // As Store::WriteRows.
+  absl::Status WriteRows(absl::FunctionRef<absl::Status(Database&)> write);
 
  private:
   absl::Status Write(const WriteBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status PutUsage(const WriteBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status PutRuns(const std::vector<RunRow>& runs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status PutAllocations(const std::vector<AllocationRow>& allocations)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status PutSummaries(const std::vector<RunSummary>& summaries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Requests that the points of final attempts are merged. Call it after their last points were appended.
   absl::Status EndAttempts(const std::vector<AttemptRow>& attempts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status PutNotice(const NoticeRow& notice) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Append(const StreamAppend& append) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status DeleteStudies(const std::vector<int64_t>& ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ReadCounters() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -63,10 +63,16 @@ TEST_P(StoreContract, KeepsEveryMemberOfEveryRecordAcrossAReopen) {
   allocation.created = 41;
   allocation.started = 42;
   allocation.ended = 43;
+  allocation.owner = "ada";
+  allocation.partition = "gpu";
+  allocation.charged_until = 44;
+  allocation.held = 45;
   RunSummary summary = ASummary(700, 7000, 812.5);
   summary.throughput_mean = 800;
   summary.peak_memory = 1e9;
   summary.straggler_skew = 0.25;
+  summary.reported_step = 0.5;
+  summary.nodes_hash = -7;
   summary.metrics["odd"] = std::numeric_limits<double>::quiet_NaN();
   WriteBatch batch;
   batch.studies = {study};
@@ -109,18 +115,60 @@ TEST_P(StoreContract, KeepsEveryMemberOfEveryRecordAcrossAReopen) {
                      attempt.finished));
   const AllocationRow l = store_->GetAllocation(5).value();
   EXPECT_EQ(std::tie(l.token, l.study_id, l.run_id, l.state, l.external_id, l.nodes, l.ranks_per_node,
-                     l.cpus_per_rank, l.gpus_per_rank, l.reason, l.created, l.started, l.ended),
+                     l.cpus_per_rank, l.gpus_per_rank, l.reason, l.created, l.started, l.ended, l.owner,
+                     l.partition, l.charged_until, l.held),
             std::tie(allocation.token, allocation.study_id, allocation.run_id, allocation.state,
                      allocation.external_id, allocation.nodes, allocation.ranks_per_node,
                      allocation.cpus_per_rank, allocation.gpus_per_rank, allocation.reason,
-                     allocation.created, allocation.started, allocation.ended));
+                     allocation.created, allocation.started, allocation.ended, allocation.owner,
+                     allocation.partition, allocation.charged_until, allocation.held));
   const RunSummary u = store_->GetSummary(700).value();
   EXPECT_EQ(std::tie(u.attempt_id, u.throughput, u.throughput_mean, u.peak_memory, u.straggler_skew,
-                     u.accuracy, u.steps, u.fingerprint),
+                     u.accuracy, u.steps, u.fingerprint, u.reported_step, u.nodes_hash),
             std::tie(summary.attempt_id, summary.throughput, summary.throughput_mean, summary.peak_memory,
-                     summary.straggler_skew, summary.accuracy, summary.steps, summary.fingerprint));
+                     summary.straggler_skew, summary.accuracy, summary.steps, summary.fingerprint,
+                     summary.reported_step, summary.nodes_hash));
+  const std::vector<CurveRow> rows = store_->ListCurveRows(7).value();
+  ASSERT_THAT(rows, SizeIs(1));
+  EXPECT_EQ(
+      std::tie(rows[0].throughput, rows[0].reported_step, rows[0].nodes_hash, rows[0].attempts,
+               rows[0].message),
+      std::tie(summary.throughput, summary.reported_step, summary.nodes_hash, run.attempts, run.message));
   EXPECT_EQ(u.metrics.at("run/throughput"), 812.5);
   EXPECT_TRUE(std::isnan(u.metrics.at("odd")));
+}
+
+TEST_P(StoreContract, KeepsUsageAndDrainMode) {
+  WriteBatch batch;
+  batch.studies = {AStudy(1)};
+  batch.studies[0].held = true;
+  batch.usage = {{"ada", 5, 1.5, 2.5, 3.5, 4.5}, {"bob", 6, 1, 0, 2, 0}, {"ada", 7, 10, 20, 30, 40}};
+  batch.usage_hours = {{"ada", "gpu", 1000, 50}, {"ada", "", 1001, 60}, {"ada", "gpu", 1000, 70}};
+  batch.drain = DrainRow{1, true, "new switch", 9};
+  Commit(batch);
+  Reopen();
+  EXPECT_TRUE(store_->GetStudy(1)->held);
+  for (const ServiceState& service : {store_->LoadServiceState().value(), store_->Load()->service}) {
+    ASSERT_THAT(service.usage, SizeIs(2));
+    const UsageRow& ada = service.usage[0];
+    EXPECT_EQ(std::tie(ada.owner, ada.at), std::tuple("ada", 7));
+    EXPECT_EQ(std::tie(ada.decayed_node_seconds, ada.decayed_gpu_seconds, ada.node_seconds, ada.gpu_seconds),
+              std::tuple(10, 20, 30, 40));
+    ASSERT_THAT(service.usage_hours, SizeIs(2));
+    EXPECT_EQ(service.usage_hours[1].gpu_seconds, 70);
+    EXPECT_TRUE(service.drain.on);
+    EXPECT_EQ(service.drain.reason, "new switch");
+    EXPECT_EQ(service.drain.since, 9);
+  }
+  WriteBatch later;
+  later.usage_hours = {{"bob", "", 1001 + kUsageHours, 1}};
+  later.drain = DrainRow();
+  later.deleted_studies = {1};
+  Commit(later);
+  const ServiceState service = store_->LoadServiceState().value();
+  EXPECT_THAT(service.usage, SizeIs(2)) << "usage remains when studies are deleted";
+  EXPECT_THAT(service.usage_hours, SizeIs(1)) << "hours that no limit counts are deleted";
+  EXPECT_FALSE(service.drain.on);
 }
 
 TEST_P(StoreContract, ReadsTheCellsAndValuesThatAreNamed) {
@@ -157,7 +205,7 @@ TEST_P(StoreContract, ListsStudiesWithoutTheirSpecifications) {
   WriteBatch batch;
   batch.studies = {AStudy(1)};
   Commit(batch);
-  const std::vector<StudyRow> listed = store_->ListStudies(0, 10).value();
+  const std::vector<StudyRow> listed = store_->ListStudies(0, 10, {}).value();
   ASSERT_THAT(listed, SizeIs(1));
   EXPECT_EQ(listed[0].name, "resnet");
   EXPECT_EQ(listed[0].created, AStudy(1).created) << "the columns after the specification are in place";
@@ -193,7 +241,7 @@ TEST_P(StoreContract, ListsTheSummariesOfARangeOfRuns) {
 
 TEST_P(StoreContract, SaysNotFoundForWhatIsNotThere) {
   EXPECT_TRUE(absl::IsNotFound(store_->GetStudy(1).status()));
-  EXPECT_TRUE(absl::IsNotFound(store_->FindStudy("x").status()));
+  EXPECT_TRUE(absl::IsNotFound(store_->FindStudy("x", {}).status()));
   EXPECT_TRUE(absl::IsNotFound(store_->FindRequest("ada", "r").status()));
   EXPECT_TRUE(absl::IsNotFound(store_->GetRun(1).status()));
   EXPECT_TRUE(absl::IsNotFound(store_->GetAllocation(1).status()));
@@ -230,8 +278,8 @@ TEST_P(StoreContract, FindsTheNewestStudyOfAName) {
   WriteBatch batch;
   batch.studies = {AStudy(1, "a"), AStudy(2, "b"), AStudy(3, "a"), AStudy(4, "c")};
   Commit(batch);
-  EXPECT_EQ(store_->FindStudy("a")->id, 3);
-  EXPECT_EQ(store_->FindStudy("b")->id, 2);
+  EXPECT_EQ(store_->FindStudy("a", {})->id, 3);
+  EXPECT_EQ(store_->FindStudy("b", {})->id, 2);
 }
 
 TEST_P(StoreContract, FindsARequestOfItsOwnerOnly) {
@@ -259,10 +307,10 @@ TEST_P(StoreContract, ListsStudiesNewestFirstInPages) {
   WriteBatch batch;
   for (int64_t id = 1; id <= 5; ++id) batch.studies.push_back(AStudy(id));
   Commit(batch);
-  EXPECT_THAT(Ids(store_->ListStudies(0, 2).value()), ElementsAre(5, 4));
-  EXPECT_THAT(Ids(store_->ListStudies(4, 2).value()), ElementsAre(3, 2));
-  EXPECT_THAT(Ids(store_->ListStudies(2, 2).value()), ElementsAre(1));
-  EXPECT_THAT(store_->ListStudies(1, 2).value(), IsEmpty());
+  EXPECT_THAT(Ids(store_->ListStudies(0, 2, {}).value()), ElementsAre(5, 4));
+  EXPECT_THAT(Ids(store_->ListStudies(4, 2, {}).value()), ElementsAre(3, 2));
+  EXPECT_THAT(Ids(store_->ListStudies(2, 2, {}).value()), ElementsAre(1));
+  EXPECT_THAT(store_->ListStudies(1, 2, {}).value(), IsEmpty());
 }
 
 TEST_P(StoreContract, ListsRunsByPositionInPagesAndByState) {

@@ -77,7 +77,7 @@ TEST_P(StoreCrash, KilledProcessesLoseAndDoubleNothingAcknowledged) {
       ASSERT_EQ(points.size(), 1u);
       ASSERT_EQ(points[0].value, (std::vector<double>{1.0 * static_cast<double>(study), 2, 3}));
     }
-    ASSERT_EQ((*store)->ListStudies(0, 1'000'000)->size(), static_cast<size_t>(last));
+    ASSERT_EQ((*store)->ListStudies(0, 1'000'000, {})->size(), static_cast<size_t>(last));
   }
   EXPECT_GT(checked, 40);
 }

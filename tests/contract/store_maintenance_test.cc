@@ -49,13 +49,13 @@ class StoreMaintenance : public StoreContract {
   void ExpectInvisible(int64_t study, int runs) {
     const int64_t last = study * 100'000 + runs - 1;
     EXPECT_TRUE(absl::IsNotFound(store_->GetStudy(study).status()));
-    EXPECT_TRUE(absl::IsNotFound(store_->FindStudy("large").status()));
+    EXPECT_TRUE(absl::IsNotFound(store_->FindStudy("large", {}).status()));
     EXPECT_TRUE(absl::IsNotFound(store_->FindRequest("ada", "once").status()));
     EXPECT_TRUE(absl::IsNotFound(store_->GetCells({last}).status()));
     EXPECT_TRUE(absl::IsNotFound(store_->GetRun(last).status()));
     EXPECT_TRUE(absl::IsNotFound(store_->GetAllocation(study).status()));
     EXPECT_TRUE(absl::IsNotFound(store_->GetSummary(last).status()));
-    EXPECT_THAT(store_->ListStudies(0, 10).value(), SizeIs(1));
+    EXPECT_THAT(store_->ListStudies(0, 10, {}).value(), SizeIs(1));
     EXPECT_THAT(store_->CountRuns({study}).value(), ElementsAre(ElementsAre(0, 0, 0, 0, 0, 0)));
     EXPECT_THAT(store_->ListCells(study).value(), IsEmpty());
     RunFilter filter;

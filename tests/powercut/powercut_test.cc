@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "db/sqlite.h"
+#include "db/sqlite/sqlite.h"
 #include "db/sqlite_store.h"
 #include "gtest/gtest.h"
 #include "tests/contract/store_fixture.h"

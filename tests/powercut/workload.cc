@@ -130,7 +130,7 @@ std::string Model::Dump() const {
 
 absl::StatusOr<std::string> DumpStore(db::Store& store) {
   std::string out;
-  const auto studies = store.ListStudies(0, 1'000'000);
+  const auto studies = store.ListStudies(0, 1'000'000, {});
   if (!studies.ok()) return studies.status();
   for (const db::StudyRow& study : *studies) {
     out += StudyLine(study);

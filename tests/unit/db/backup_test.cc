@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "db/migrations.h"
-#include "db/sqlite.h"
+#include "db/sqlite/sqlite.h"
 #include "tests/contract/store_fixture.h"
 
 namespace scalelab::db {

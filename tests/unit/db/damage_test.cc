@@ -5,7 +5,7 @@
 
 #include "db/chunks.h"
 #include "db/point_codec.h"
-#include "db/sqlite.h"
+#include "db/sqlite/sqlite.h"
 #include "tests/contract/store_fixture.h"
 
 namespace scalelab::db {
@@ -85,9 +85,9 @@ class Damage : public ::testing::Test {
     };
     Store& s = **store;
     expect(s.Load().status());
-    expect(s.FindStudy("resnet").status());
+    expect(s.FindStudy("resnet", {}).status());
     expect(s.FindRequest("ada", "r").status());
-    expect(s.ListStudies(0, 100).status());
+    expect(s.ListStudies(0, 100, {}).status());
     expect(s.CountRuns({1, 2, 3}).status());
     expect(s.ListSummaries(0, 100).status());
     for (int64_t id = 1; id <= 3; ++id) {

@@ -4,7 +4,7 @@
 #include <fstream>
 
 #include "db/backup.h"
-#include "db/sqlite.h"
+#include "db/sqlite/sqlite.h"
 #include "tests/contract/store_fixture.h"
 
 namespace scalelab::db {

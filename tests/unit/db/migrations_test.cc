@@ -2,7 +2,7 @@
 // keep their contents.
 #include "db/migrations.h"
 
-#include "db/sqlite.h"
+#include "db/sqlite/sqlite.h"
 #include "db/sqlite_store.h"
 #include "tests/contract/store_fixture.h"
 
@@ -80,7 +80,7 @@ uint64_t Hash(const std::string& text) {
 
 TEST(Migrations, AStepThatWasReleasedIsNeverChanged) {
   const std::vector<uint64_t> released = {0xa65a02eec2aff9d8, 0x25de8a262b602911, 0xa54b08bc214a66ff,
-                                          0x90b9b460a7c01e1a, 0x75d7a65f8c936c30};
+                                          0x90b9b460a7c01e1a, 0x75d7a65f8c936c30, 0x3f59f3514fff6298};
   ASSERT_EQ(Migrations().size(), released.size()) << "a new step: add its hash here";
   for (size_t step = 0; step < released.size(); ++step) {
     EXPECT_EQ(Hash(Migrations()[step]), released[step])
@@ -113,6 +113,37 @@ TEST_F(Migration, CellsOfSchemaFourKeepTheirParameters) {
   }
   EXPECT_EQ(*Raw()->QueryText("SELECT key FROM runs WHERE id = 5"), key);
   EXPECT_EQ(*Raw()->QueryText("SELECT spec FROM cells WHERE id = 3"), spec);
+}
+
+TEST_F(Migration, AllocationsOfSchemaFiveBecomeUsage) {
+  MakeVersion(5);
+  const auto allocation = [](int id, int state, int64_t started, int64_t ended) {
+    return absl::StrCat("INSERT INTO allocation VALUES (", id, ", 'token-", id, "', 1, 0, ", state,
+                        ", '', 2, 4, 1, 1, '', 0, ", started, ", ", ended, ");");
+  };
+  const int64_t week = 7 * 24 * kHour, second = 1'000'000;
+  ASSERT_TRUE(Raw()
+                  ->Execute("UPDATE study SET spec = '{\"resources\":{\"partition\":\"gpu\"}}';" +
+                            allocation(1, 5, week, week + 10 * second) +
+                            allocation(2, 5, 3 * week, 3 * week + 100 * second) +
+                            allocation(3, 5, 0, 5 * week) + allocation(4, 3, 3 * week, 0))
+                  .ok());
+  const auto store = OpenStore();
+  ASSERT_TRUE(store.ok()) << store.status();
+  const Snapshot loaded = (*store)->Load().value();
+  ASSERT_EQ(loaded.service.usage.size(), 1u);
+  const UsageRow& ada = loaded.service.usage[0];
+  EXPECT_EQ(ada.owner, "ada");
+  EXPECT_EQ(ada.at, 5 * week);
+  EXPECT_DOUBLE_EQ(ada.node_seconds, 2 * 110);
+  EXPECT_DOUBLE_EQ(ada.gpu_seconds, 8 * 110);
+  EXPECT_DOUBLE_EQ(ada.decayed_node_seconds, 2 * (10 / 8.0 + 100 / 2.0))
+      << "three whole weeks and one are over";
+  ASSERT_EQ(loaded.allocations.size(), 1u);
+  EXPECT_EQ(loaded.allocations[0].owner, "ada");
+  EXPECT_EQ(loaded.allocations[0].partition, "gpu");
+  EXPECT_EQ(loaded.allocations[0].charged_until, 0);
+  EXPECT_EQ((*store)->GetAllocation(2)->held, 100 * second);
 }
 
 TEST_F(Migration, ANewerVersionIsRefusedAndLeftAlone) {

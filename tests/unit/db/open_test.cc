@@ -4,8 +4,8 @@
 
 #include <fstream>
 
-#include "db/filesystem.h"
-#include "db/sqlite.h"
+#include "db/sqlite/filesystem.h"
+#include "db/sqlite/sqlite.h"
 #include "tests/contract/store_fixture.h"
 
 namespace scalelab::db {
@@ -121,7 +121,7 @@ TEST(Open, ADamagedFileIsToldAsDataLoss) {
   }
   auto store = OpenAt(path);
   ASSERT_TRUE(store.ok()) << store.status();
-  const absl::Status status = (*store)->ListStudies(0, 50000).status();
+  const absl::Status status = (*store)->ListStudies(0, 50000, {}).status();
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("restore a backup"));
 }

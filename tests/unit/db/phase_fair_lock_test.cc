@@ -1,4 +1,4 @@
-#include "db/phase_fair_lock.h"
+#include "db/sqlite/phase_fair_lock.h"
 
 #include <gtest/gtest.h>
 

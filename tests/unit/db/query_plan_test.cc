@@ -52,9 +52,9 @@ TEST_F(QueryPlan, ReadsUseIndexes) {
   RunFilter filter;
   filter.study_id = 1;
   (void)GetStudy(*db_, 1);
-  (void)FindStudy(*db_, "x");
+  (void)FindStudy(*db_, "x", {});
   (void)FindRequest(*db_, "ada", "x");
-  (void)ListStudies(*db_, 0, 10);
+  (void)ListStudies(*db_, 0, 10, {});
   (void)CountRuns(*db_, {1});
   (void)ListCells(*db_, 1);
   (void)GetCells(*db_, {1});

@@ -1,7 +1,7 @@
 // Tests the space that points take, and that deletion gives it back.
 #include <random>
 
-#include "db/sqlite.h"
+#include "db/sqlite/sqlite.h"
 #include "tests/contract/store_fixture.h"
 
 namespace scalelab::db {

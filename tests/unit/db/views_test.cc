@@ -1,7 +1,7 @@
 // Tests the views for sqlite3 and pandas.
 #include <cmath>
 
-#include "db/sqlite.h"
+#include "db/sqlite/sqlite.h"
 #include "tests/contract/store_fixture.h"
 
 namespace scalelab::db {

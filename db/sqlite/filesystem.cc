@@ -1,4 +1,4 @@
-#include "db/filesystem.h"
+#include "db/sqlite/filesystem.h"
 
 #include <sys/vfs.h>
 

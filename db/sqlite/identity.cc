@@ -1,4 +1,4 @@
-#include "db/identity.h"
+#include "db/sqlite/identity.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

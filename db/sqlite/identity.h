@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "db/sqlite.h"
+#include "db/sqlite/sqlite.h"
 
 namespace scalelab::db {
 

@@ -1,11 +1,10 @@
-#include "db/sqlite.h"
+#include "db/sqlite/sqlite.h"
 
 #include <cmath>
 #include <cstring>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "db/migrations.h"
 #include "nlohmann/json.hpp"
 #include "planted/bug.h"
 

@@ -29,6 +29,9 @@
 
 namespace scalelab::db {
 
+// "ScLb": distinguishes scalelab's files from other SQLite databases.
+inline constexpr int64_t kApplicationId = 0x53634c62;
+
 // A connection.
 class Database {
  public:

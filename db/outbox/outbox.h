@@ -1,0 +1,29 @@
+// The notifications that are to be sent. A commit inserts them together with the change that they describe
+// (WriteBatch::notices). Functions on a Store, with its errors.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "db/store.h"
+
+namespace scalelab::db {
+
+// Returns at most `limit` pending notifications that are due at `now`, those due first first.
+absl::StatusOr<std::vector<NoticeRow>> ListDueNotices(Store& store, Micros now, int limit);
+// Returns the notifications of a study, oldest first, without their payloads.
+absl::StatusOr<std::vector<NoticeRow>> ListNotices(Store& store, int64_t study_id);
+
+// Overwrites `state`, `attempts`, `error`, `due` and `ended` of a notification. Deletes it if it is not pending any more
+// and its study was deleted.
+absl::Status UpdateNotice(Store& store, const NoticeRow& notice);
+
+struct NoticeCounts {
+  int64_t pending = 0, given_up = 0;
+};
+absl::StatusOr<NoticeCounts> CountNotices(Store& store);
+
+}  // namespace scalelab::db
