@@ -6,11 +6,18 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/session/server_options.h"
+#include "client/session/session_token.h"
 #include "grpcpp/grpcpp.h"
+#include "scalelab/v1/admin.grpc.pb.h"
+#include "scalelab/v1/agent.grpc.pb.h"
+#include "scalelab/v1/analysis.grpc.pb.h"
+#include "scalelab/v1/auth.grpc.pb.h"
 #include "scalelab/v1/cluster.grpc.pb.h"
 #include "scalelab/v1/result.grpc.pb.h"
 #include "scalelab/v1/run.grpc.pb.h"
@@ -43,7 +50,8 @@ class Connection {
     return response;
   }
 
-  // Returns a context for a stream, with the credentials and `deadline`.
+  // Returns a context for a stream, with the credentials and `deadline`. Without a token file, the credentials of an
+  // encrypted connection are a session token; getting one may take calls.
   std::unique_ptr<grpc::ClientContext> MakeContext(absl::Time deadline) const;
   // Converts a call's status to an error message for users. OK stays OK.
   absl::Status Explain(const grpc::Status& status) const;
@@ -53,24 +61,42 @@ class Connection {
   scalelab::v1::StudyService::Stub& studies() const { return *studies_; }
   scalelab::v1::RunService::Stub& runs() const { return *runs_; }
   scalelab::v1::ResultService::Stub& results() const { return *results_; }
+  scalelab::v1::AnalysisService::Stub& analysis() const { return *analysis_; }
   scalelab::v1::ClusterService::Stub& cluster() const { return *cluster_; }
+  scalelab::v1::AuthService::Stub& auth() const { return *auth_; }
+  scalelab::v1::AdminService::Stub& admin() const { return *admin_; }
+  scalelab::v1::AgentService::Stub& agents() const { return *agents_; }
   const ServerAddress& address() const { return options_.address; }
+  const ServerOptions& options() const { return options_; }
 
  private:
-  Connection(ServerOptions options, absl::Duration timeout, std::string token);
+  Connection(ServerOptions options, absl::Duration timeout, std::string token,
+             std::shared_ptr<grpc::Channel> channel);
   absl::Status Connect(absl::Time deadline) const;
+  // Returns the token for the next call; empty for none. `refused`: the server has refused the last one.
+  std::string Token(absl::Time deadline, bool refused = false) const ABSL_LOCKS_EXCLUDED(session_mutex_);
+  std::unique_ptr<grpc::ClientContext> MakeContext(absl::Time deadline, const std::string& token) const;
   absl::Status Repeat(size_t request_bytes,
                       const std::function<grpc::Status(grpc::ClientContext*)>& call) const;
+  // Returns why the server cannot be reached. Connects once more to find out.
   absl::Status Unreachable() const;
 
   const ServerOptions options_;
   const absl::Duration timeout_;
-  const std::string token_;
-  std::shared_ptr<grpc::Channel> channel_;
+  const std::string token_;  // of the token file; empty for none
+  mutable absl::Mutex session_mutex_;
+  mutable SessionToken session_ ABSL_GUARDED_BY(session_mutex_);
+  // Why there is no session token; OK before the first attempt to get one.
+  mutable absl::Status no_session_ ABSL_GUARDED_BY(session_mutex_);
+  const std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<scalelab::v1::StudyService::Stub> studies_;
   std::unique_ptr<scalelab::v1::RunService::Stub> runs_;
   std::unique_ptr<scalelab::v1::ResultService::Stub> results_;
+  std::unique_ptr<scalelab::v1::AnalysisService::Stub> analysis_;
   std::unique_ptr<scalelab::v1::ClusterService::Stub> cluster_;
+  std::unique_ptr<scalelab::v1::AuthService::Stub> auth_;
+  std::unique_ptr<scalelab::v1::AdminService::Stub> admin_;
+  std::unique_ptr<scalelab::v1::AgentService::Stub> agents_;
 };
 
 }  // namespace scalelab::client

@@ -10,7 +10,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "client/session/server_trust.h"
 
 namespace scalelab::client {
 namespace {
@@ -27,9 +29,12 @@ std::string XdgDirectory(const char* variable, absl::string_view below_home) {
   return value.empty() ? absl::StrCat(Env("HOME"), "/", below_home) : value;
 }
 
-// Returns the values of the configuration file; empty if the file does not exist.
-absl::StatusOr<std::map<std::string, std::string>> ReadConfig(const std::string& path) {
-  std::map<std::string, std::string> values;
+using Values = std::map<std::string, std::string>;
+
+// Adds the values of the configuration file; those that are already in `values` stay. A file that does not exist adds
+// nothing.
+absl::Status ReadConfig(const std::string& path, Values* values) {
+  Values of_file;
   std::ifstream file(path);
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
@@ -48,12 +53,30 @@ absl::StatusOr<std::map<std::string, std::string>> ReadConfig(const std::string&
         (value.front() == '"' || value.front() == '\'')) {
       value = value.substr(1, value.size() - 2);
     }
-    values[key] = std::string(value);
+    of_file[key] = std::string(value);
+  }
+  values->merge(of_file);
+  return absl::OkStatus();
+}
+
+// Returns the values of the user, and for others those of the machine.
+absl::StatusOr<Values> ReadConfigs() {
+  Values values;
+  const std::string user = XdgDirectory("XDG_CONFIG_HOME", ".config") + "/scalelab/config";
+  if (const absl::Status status = ReadConfig(user, &values); !status.ok()) return status;
+  const std::string directories = Env("XDG_CONFIG_DIRS").empty() ? "/etc/xdg" : Env("XDG_CONFIG_DIRS");
+  for (const absl::string_view directory : absl::StrSplit(directories, ':', absl::SkipEmpty())) {
+    const absl::Status status = ReadConfig(absl::StrCat(directory, "/scalelab/config"), &values);
+    if (!status.ok()) return status;
   }
   return values;
 }
 
 }  // namespace
+
+std::string ConfigDirectory() { return XdgDirectory("XDG_CONFIG_HOME", ".config") + "/scalelab"; }
+
+std::string CacheDirectory() { return XdgDirectory("XDG_CACHE_HOME", ".cache") + "/scalelab"; }
 
 absl::StatusOr<ServerAddress> ParseServerAddress(absl::string_view text) {
   ServerAddress address;
@@ -72,23 +95,25 @@ absl::StatusOr<ServerAddress> ParseServerAddress(absl::string_view text) {
     address.target = absl::StrCat("unix:", rest);
     return address;
   }
-  const size_t colon = text.rfind(':');
+  address.encrypted = !absl::ConsumePrefix(&rest, "insecure:");
+  const size_t colon = rest.rfind(':');
   int port = 0;
   const bool fits = colon != absl::string_view::npos && colon > 0 &&
-                    text.find_first_of("/ ") == absl::string_view::npos &&
-                    absl::SimpleAtoi(text.substr(colon + 1), &port) && port > 0 && port < 65536;
+                    rest.find_first_of("/ ") == absl::string_view::npos &&
+                    absl::SimpleAtoi(rest.substr(colon + 1), &port) && port > 0 && port < 65536;
   if (!fits) {
     return absl::InvalidArgumentError(
         absl::StrCat("the server address '", text, "' is neither unix:PATH nor HOST:PORT"));
   }
-  address.target = absl::StrCat("dns:///", text);
+  address.target = absl::StrCat("dns:///", rest);
+  address.host = std::string(rest.substr(0, colon));
+  address.port = std::string(rest.substr(colon + 1));
   return address;
 }
 
 absl::StatusOr<ServerOptions> ResolveServer(const std::string& server_flag,
                                             const std::string& token_file_flag) {
-  const std::string config_path = XdgDirectory("XDG_CONFIG_HOME", ".config") + "/scalelab/config";
-  const auto config = ReadConfig(config_path);
+  const auto config = ReadConfigs();
   if (!config.ok()) return config.status();
   const auto first_set = [&config](const std::string& flag, const char* variable, const std::string& key,
                                    const std::string& fallback) {
@@ -101,7 +126,10 @@ absl::StatusOr<ServerOptions> ResolveServer(const std::string& server_flag,
   const auto address =
       ParseServerAddress(first_set(server_flag, "SCALELAB_SERVER", "server", absl::StrCat("unix:", socket)));
   if (!address.ok()) return address.status();
-  return ServerOptions{*address, first_set(token_file_flag, "SCALELAB_TOKEN_FILE", "token_file", "")};
+  const auto certificate = address->encrypted ? KnownCertificate(address->text) : "";
+  if (!certificate.ok()) return certificate.status();
+  return ServerOptions{*address, first_set(token_file_flag, "SCALELAB_TOKEN_FILE", "token_file", ""),
+                       *certificate};
 }
 
 }  // namespace scalelab::client

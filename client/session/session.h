@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -36,6 +37,7 @@ struct Io {
   Terminal out_terminal;
   Terminal err_terminal;
   std::function<absl::Time()> now = absl::Now;  // reference for ages and remaining times
+  std::istream& in = std::cin;                  // answers to questions
 };
 
 class Session {

@@ -1,0 +1,95 @@
+#include "client/session/session_token.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/session/server_options.h"
+#include "grpcpp/grpcpp.h"
+#include "munge/munge.h"
+#include "proto/status.h"
+#include "scalelab/v1/auth.grpc.pb.h"
+
+namespace scalelab::client {
+namespace {
+
+// For a server that does not send when its token expires.
+constexpr absl::Duration kShortLife = absl::Minutes(10);
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string FileOf(const std::string& server) {
+  const std::string runtime = Environment("XDG_RUNTIME_DIR");
+  return absl::StrCat(runtime.empty() ? CacheDirectory() : runtime + "/scalelab", "/session-", server);
+}
+
+// A token that cannot be stored is used for this command only.
+void Store(const std::string& server, const SessionToken& token) {
+  const std::string path = FileOf(server), part = absl::StrCat(path, ".", getpid());
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return;
+  const std::string text = absl::StrCat(absl::ToUnixSeconds(token.expires), "\n", token.secret, "\n");
+  const bool written = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  close(fd);
+  if (!written || rename(part.c_str(), path.c_str()) != 0) unlink(part.c_str());
+}
+
+std::unique_ptr<grpc::ClientContext> Within(absl::Time deadline) {
+  auto context = std::make_unique<grpc::ClientContext>();
+  context->set_deadline(absl::ToChronoTime(deadline));
+  return context;
+}
+
+}  // namespace
+
+SessionToken StoredSession(const std::string& server, absl::Time now) {
+  const std::string path = FileOf(server);
+  struct stat found {};
+  if (stat(path.c_str(), &found) != 0 || found.st_uid != geteuid() || (found.st_mode & 077) != 0) return {};
+  std::ifstream file(path);
+  std::string expires;
+  int64_t seconds = 0;
+  SessionToken token;
+  if (!std::getline(file, expires) || !absl::SimpleAtoi(expires, &seconds) ||
+      !std::getline(file, token.secret))
+    return {};
+  token.expires = absl::FromUnixSeconds(seconds);
+  return token.usable(now) ? token : SessionToken();
+}
+
+absl::StatusOr<SessionToken> NewSession(const std::shared_ptr<grpc::Channel>& channel,
+                                        const std::string& server, absl::Time deadline) {
+  // munged of a test is at another place.
+  const Munge munge(Environment("SCALELAB_MUNGE_SOCKET"));
+  if (!Munge::IsInstalled()) return munge.Encode("").status();
+  const auto stub = scalelab::v1::AuthService::NewStub(channel);
+  scalelab::v1::CreateChallengeResponse challenge;
+  if (auto status = stub->CreateChallenge(Within(deadline).get(), {}, &challenge); !status.ok())
+    return FromGrpc(status);
+  auto credential = munge.Encode(challenge.challenge());
+  if (!credential.ok()) return credential.status();
+  scalelab::v1::CreateSessionRequest request;
+  request.set_munge_credential(*std::move(credential));
+  scalelab::v1::CreateSessionResponse session;
+  if (auto status = stub->CreateSession(Within(deadline).get(), request, &session); !status.ok())
+    return FromGrpc(status);
+  SessionToken token{session.token(), absl::Now() + kShortLife};
+  if (session.identity().has_expire_time())
+    token.expires = absl::FromUnixSeconds(session.identity().expire_time().seconds());
+  Store(server, token);
+  return token;
+}
+
+}  // namespace scalelab::client

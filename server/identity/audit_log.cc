@@ -1,0 +1,126 @@
+#include "server/identity/audit_log.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "spdlog/spdlog.h"
+
+namespace scalelab::server {
+namespace {
+
+constexpr absl::Duration kLongestBackoff = absl::Minutes(1);
+
+}  // namespace
+
+AuditLog::AuditLog(db::AccessStore& store, std::function<absl::Status()> also, AuditLimits limits)
+    : store_(store), also_(std::move(also)), limits_(limits) {
+  others_.count = 0;
+}
+
+AuditLog::~AuditLog() { Stop(); }
+
+void AuditLog::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void AuditLog::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void AuditLog::Add(db::AuditRow row) {
+  absl::MutexLock lock(&mutex_);
+  if (row.refused) return AddRefused(std::move(row));
+  // Changes are durable before they are added, so this many cannot collect unless only the audit log cannot be written.
+  if (changes_.size() + writing_.size() >= limits_.pending) return;
+  changes_.push_back(std::move(row));
+}
+
+void AuditLog::AddRefused(db::AuditRow row) {
+  refused_since_ = std::min(refused_since_, absl::FromUnixMicros(row.time));
+  Key key(row.user, row.source, row.address, row.action, row.result);
+  if (const auto equal = refused_.find(key); equal != refused_.end()) {
+    ++equal->second.count;
+    equal->second.time = row.time;
+    return;
+  }
+  const int64_t minute = row.time / 60'000'000;
+  if (minute != std::exchange(minute_, minute)) in_minute_ = 0;
+  if (in_minute_ < limits_.refusals_per_minute && writing_.size() < limits_.pending) {
+    ++in_minute_;
+    refused_.emplace(std::move(key), std::move(row));
+    return;
+  }
+  const int64_t count = others_.count + 1;
+  others_ = db::AuditRow();
+  others_.time = row.time;
+  others_.action = "(other calls)";
+  others_.result = row.result;
+  others_.detail = "further refused calls, of several callers or actions";
+  others_.refused = true;
+  others_.count = count;
+}
+
+void AuditLog::Collect(bool all) {
+  std::move(changes_.begin(), changes_.end(), std::back_inserter(writing_));
+  changes_.clear();
+  if (!all && absl::Now() - refused_since_ < limits_.refusal_period) return;
+  for (auto& [key, row] : refused_) writing_.push_back(std::move(row));
+  refused_.clear();
+  if (others_.count > 0) writing_.push_back(std::exchange(others_, db::AuditRow()));
+  others_.count = 0;
+  refused_since_ = absl::InfiniteFuture();
+  // Readers list the rows in the order in which they are written.
+  std::stable_sort(writing_.begin(), writing_.end(),
+                   [](const db::AuditRow& a, const db::AuditRow& b) { return a.time < b.time; });
+}
+
+absl::Status AuditLog::Flush(absl::Duration limit) {
+  absl::MutexLock lock(&mutex_);
+  const int64_t asked = ++flush_asked_;
+  const auto done = [this, asked] {
+    mutex_.AssertHeld();
+    return flushed_ >= asked;
+  };
+  if (mutex_.AwaitWithTimeout(absl::Condition(&done), limit)) return absl::OkStatus();
+  return absl::UnavailableError(
+      "the audit log cannot be written at present; the log of scalelabd has the reason");
+}
+
+void AuditLog::Run() {
+  absl::Duration wait = limits_.period;
+  while (true) {
+    bool stopping = false;
+    int64_t asked = 0;
+    std::vector<db::AuditRow> rows;
+    {
+      absl::MutexLock lock(&mutex_);
+      // After an error only the end interrupts the wait: a caller of Flush must not cause a busy loop.
+      if (wait > limits_.period)
+        mutex_.AwaitWithTimeout(absl::Condition(&stopping_), wait);
+      else
+        mutex_.AwaitWithTimeout(absl::Condition(this, &AuditLog::WakesUp), wait);
+      stopping = stopping_;
+      asked = flush_asked_;
+      Collect(WakesUp());
+      rows = writing_;
+    }
+    absl::Status status = rows.empty() ? absl::OkStatus() : store_.AppendAudit(rows);
+    if (status.ok()) {
+      absl::MutexLock lock(&mutex_);
+      writing_.clear();
+      flushed_ = asked;
+    }
+    if (absl::Status also = also_(); status.ok()) status = also;
+    if (!status.ok()) spdlog::error("the audit log cannot be written, trying again: {}", status.ToString());
+    if (stopping) return;
+    wait = status.ok() ? limits_.period : std::min(2 * wait, kLongestBackoff);
+  }
+}
+
+}  // namespace scalelab::server

@@ -1,0 +1,73 @@
+// The log of calls that changed something or were refused.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "db/access/access_store.h"
+
+namespace scalelab::server {
+
+struct AuditLimits {
+  absl::Duration period = absl::Seconds(1);  // between two writes
+  // Equal refused calls within this time are one row.
+  absl::Duration refusal_period = absl::Seconds(10);
+  int refusals_per_minute = 60;  // different ones; the others of a period are counted in one row
+  size_t pending = 100'000;      // rows that are not written yet
+};
+
+// Collects entries in memory and writes them in batches on a thread of its own, so that neither calls nor the thread of the
+// coordinator wait. Entries of the last second may be lost if the process is killed. Thread-safe.
+class AuditLog {
+ public:
+  // `also` is called on the thread with each write, for other rows that may be stored late.
+  AuditLog(db::AccessStore& store, std::function<absl::Status()> also, AuditLimits limits = {});
+  // Like Stop.
+  ~AuditLog();
+  AuditLog(const AuditLog&) = delete;
+  AuditLog& operator=(const AuditLog&) = delete;
+
+  void Start();
+  // Writes what is pending, once, and ends the thread.
+  void Stop();
+  // Adds an entry. Its time must be set, its count must be 1. Does not block.
+  void Add(db::AuditRow row) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Blocks until all entries that were added before are written. Returns an error if they are not within `limit`.
+  absl::Status Flush(absl::Duration limit) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  // Of equal refused calls: user, source, address, action, result.
+  using Key = std::tuple<std::string, std::string, std::string, std::string, std::string>;
+
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Moves the rows to write into writing_. `all`: also refused calls of the period that has not ended.
+  void Collect(bool all) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddRefused(db::AuditRow row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool WakesUp() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || flush_asked_ > flushed_; }
+
+  db::AccessStore& store_;
+  const std::function<absl::Status()> also_;
+  const AuditLimits limits_;
+  absl::Mutex mutex_;
+  std::vector<db::AuditRow> changes_ ABSL_GUARDED_BY(mutex_);
+  std::map<Key, db::AuditRow> refused_ ABSL_GUARDED_BY(mutex_);
+  db::AuditRow others_ ABSL_GUARDED_BY(mutex_);  // count: refused calls above the limit
+  absl::Time refused_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  int64_t minute_ ABSL_GUARDED_BY(mutex_) = 0;  // of the last new refused row, since the epoch
+  int in_minute_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<db::AuditRow> writing_ ABSL_GUARDED_BY(mutex_);
+  int64_t flush_asked_ ABSL_GUARDED_BY(mutex_) = 0, flushed_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace scalelab::server

@@ -1,0 +1,63 @@
+// What is known of a call of a client while it is in progress: who makes it, and what the audit log says about it.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
+#include "server/identity/identity.h"
+
+namespace scalelab::server {
+
+// Thread-safe.
+class ClientCall {
+ public:
+  // `action`: the method, for example "CancelStudy". `changes`: whether the call changes something if it succeeds.
+  ClientCall(Identity caller, std::string action, bool changes)
+      : caller_(std::move(caller)), action_(std::move(action)), changes_(changes) {}
+
+  const Identity& caller() const { return caller_; }
+  const std::string& action() const { return action_; }
+  bool changes() const { return changes_; }
+
+  // Sets the resource name that the call is about.
+  void SetTarget(std::string target) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    target_ = std::move(target);
+  }
+  // Notes that the target is hidden from the caller, who gets NOT_FOUND. The audit log calls this PERMISSION_DENIED.
+  void SetHidden() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    hidden_ = true;
+  }
+  std::string target() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return target_;
+  }
+  bool hidden() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return hidden_;
+  }
+
+ private:
+  const Identity caller_;
+  const std::string action_;
+  const bool changes_;
+  mutable absl::Mutex mutex_;
+  std::string target_ ABSL_GUARDED_BY(mutex_);
+  bool hidden_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// Returns the method that answers with this message: "CancelStudy" for CancelStudyResponse.
+template <typename Response>
+std::string ActionOf() {
+  return std::string(absl::StripSuffix(Response::descriptor()->name(), "Response"));
+}
+
+// Returns whether a method changes something, according to its name.
+bool ChangesSomething(absl::string_view action);
+
+}  // namespace scalelab::server

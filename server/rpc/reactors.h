@@ -1,0 +1,234 @@
+// gRPC helpers of the handlers: an immediate answer, a call whose answer is made on other threads, and a stream
+// of generated messages. gRPC's own threads never block in a handler, because they serve all connections.
+#pragma once
+
+#include <grpcpp/alarm.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "grpcpp/support/server_callback.h"
+#include "proto/status.h"
+#include "server/rpc/call_pool.h"
+#include "server/rpc/client_call.h"
+
+namespace scalelab::server {
+
+inline grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+// Coordinator::Read has no state.
+inline absl::Status NoState() {
+  return MakeError(absl::StatusCode::kUnavailable, "NO_STATE",
+                   "scalelabd is stopping, or cannot read its database (its log has the reason); try again");
+}
+inline absl::Status CallerGone() { return absl::CancelledError("the client has disconnected"); }
+inline absl::Status CallTookTooLong() {
+  return MakeError(
+      absl::StatusCode::kDeadlineExceeded, "CALL_TOO_LONG",
+      "the call has reached its time limit; the disk of scalelabd or of the attempts may be slow or "
+      "blocked, or the request is large");
+}
+
+// Calls `work` and returns its result, or RESOURCE_EXHAUSTED if it runs out of memory.
+template <typename Work>
+auto WithinMemory(const Work& work) -> decltype(work()) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return MakeError(
+        absl::StatusCode::kResourceExhausted, "OUT_OF_MEMORY",
+        "scalelabd has too little memory for this request; make the request smaller, or try again "
+        "later");
+  }
+}
+
+// A unary call. It ends at its first Finish, when its client has gone, or at its time limit, even if a thread is
+// still making the answer. That thread must not use the request or the response of gRPC, which end with the call:
+// it uses a copy of the request, and `response` of this class.
+template <typename Response>
+class UnaryCall : public std::enable_shared_from_this<UnaryCall<Response>> {
+ public:
+  // Called once with the status of the call.
+  using OnEnd = std::function<void(const absl::Status&)>;
+
+  // `limit` applies in addition to the deadline of the caller. `client`: null if nobody is authenticated.
+  static std::shared_ptr<UnaryCall> Start(grpc::CallbackServerContext* context, Response* response,
+                                          absl::Duration limit, std::shared_ptr<ClientCall> client = nullptr,
+                                          OnEnd on_end = nullptr) {
+    auto call = std::make_shared<UnaryCall>(response, std::move(client), std::move(on_end));
+    call->reactor_ = new Reactor(call);
+    call->reactor_->alarm.Set(std::min(context->deadline(), absl::ToChronoTime(absl::Now() + limit)),
+                              [call](bool expired) {
+                                if (expired) call->Finish(CallTookTooLong());
+                              });
+    return call;
+  }
+  // For Start only.
+  UnaryCall(Response* sent, std::shared_ptr<ClientCall> client, OnEnd on_end)
+      : client_(std::move(client)), on_end_(std::move(on_end)), sent_(sent) {}
+
+  // Valid until the handler returns.
+  grpc::ServerUnaryReactor* reactor() const { return reactor_; }
+  // Returns what is known of the authenticated caller.
+  ClientCall& client() const { return *client_; }
+  const Identity& caller() const { return client_->caller(); }
+  // Returns whether nobody waits for the answer any more.
+  bool over() const { return over_; }
+  // Ends the call. Does nothing if the call is over.
+  void Finish(const absl::Status& status) {
+    if (over_.exchange(true)) return;
+    if (on_end_ != nullptr) on_end_(status);
+    if (status.ok()) *sent_ = std::move(response);
+    reactor_->Finish(ToGrpc(status));
+  }
+
+  Response response;  // used by one thread at a time
+
+ private:
+  struct Reactor final : grpc::ServerUnaryReactor {
+    explicit Reactor(std::shared_ptr<UnaryCall> its_call) : call(std::move(its_call)) {}
+    void OnCancel() override { call->Finish(CallerGone()); }
+    void OnDone() override { delete this; }
+    const std::shared_ptr<UnaryCall> call;
+    grpc::Alarm alarm;
+  };
+
+  const std::shared_ptr<ClientCall> client_;
+  const OnEnd on_end_;
+  Response* const sent_;
+  Reactor* reactor_ = nullptr;  // owned by gRPC; not used after the call is over
+  std::atomic<bool> over_ = false;
+};
+
+// Calls `work(UnaryCall&)` on a thread of `pool`, and finishes the call with the status that it returns. Finishes
+// it with an error of the pool instead, and skips work that nobody waits for.
+template <typename Response, typename Work>
+void FinishOn(CallPool& pool, std::shared_ptr<UnaryCall<Response>> call, Work work) {
+  pool.Run([call = std::move(call), work = std::move(work)](absl::Status status) mutable {
+    if (call->over()) return;
+    if (status.ok()) status = WithinMemory([&]() -> absl::Status { return work(*call); });
+    call->Finish(status);
+  });
+}
+
+// Like FinishOn, but `work` finishes the call itself unless it returns an error.
+template <typename Response, typename Work>
+void ContinueOn(CallPool& pool, std::shared_ptr<UnaryCall<Response>> call, Work work,
+                const std::string& subject = "") {
+  pool.Run(
+      [call = std::move(call), work = std::move(work)](absl::Status status) mutable {
+        if (call->over()) return;
+        if (status.ok()) status = WithinMemory([&]() -> absl::Status { return work(call); });
+        if (!status.ok()) call->Finish(status);
+      },
+      subject);
+}
+
+// Writes the messages that `next` fills in, until `next` returns false or an error. `next` runs on a thread of
+// `pool`, one call at a time and only when the client has taken the message before. The stream ends when its
+// client has gone, or when one call of `next` takes longer than `limit`, even if that call is blocked.
+template <typename Response>
+class GeneratedStream final : public grpc::ServerWriteReactor<Response> {
+ public:
+  using Next = std::function<absl::StatusOr<bool>(Response*)>;
+
+  // `subject`: as for CallPool::Run.
+  static GeneratedStream* Start(CallPool& pool, absl::Duration limit, Next next, std::string subject = "") {
+    auto* stream =
+        new GeneratedStream(std::make_shared<Source>(pool, limit, std::move(next), std::move(subject)));
+    stream->source_->stream = stream;
+    Continue(stream->source_);
+    return stream;
+  }
+  static GeneratedStream* Fail(const absl::Status& error) {
+    auto* stream = new GeneratedStream(nullptr);
+    stream->Finish(ToGrpc(error));
+    return stream;
+  }
+
+ private:
+  // Outlives the call while `next` is blocked.
+  struct Source {
+    Source(CallPool& its_pool, absl::Duration its_limit, Next its_next, std::string its_subject)
+        : pool(its_pool), limit(its_limit), next(std::move(its_next)), subject(std::move(its_subject)) {}
+    CallPool& pool;
+    const absl::Duration limit;
+    const Next next;
+    const std::string subject;
+    Response response;               // of `next` while it runs, else of gRPC
+    std::atomic<int64_t> calls = 0;  // of `next`
+    absl::Mutex mutex;
+    GeneratedStream* stream ABSL_GUARDED_BY(mutex) = nullptr;  // null when the call is over
+  };
+
+  explicit GeneratedStream(std::shared_ptr<Source> source) : source_(std::move(source)) {}
+
+  void OnWriteDone(bool ok) override {
+    if (ok)
+      Continue(source_);
+    else
+      End(*source_, CallerGone());
+  }
+  void OnCancel() override {
+    if (source_ != nullptr) End(*source_, CallerGone());
+  }
+  void OnDone() override { delete this; }
+
+  static void Continue(const std::shared_ptr<Source>& source) {
+    {
+      absl::MutexLock lock(&source->mutex);
+      if (source->stream == nullptr) return;
+      const int64_t call = ++source->calls;
+      source->stream->alarm_ = std::make_unique<grpc::Alarm>();
+      source->stream->alarm_->Set(absl::ToChronoTime(absl::Now() + source->limit),
+                                  [source, call](bool expired) {
+                                    if (expired && call == source->calls) End(*source, CallTookTooLong());
+                                  });
+    }
+    source->pool.Run(
+        [source](absl::Status status) {
+          {
+            absl::MutexLock lock(&source->mutex);
+            if (source->stream == nullptr) return;
+          }
+          absl::StatusOr<bool> more = false;
+          if (status.ok()) {
+            source->response.Clear();
+            more = WithinMemory([&] { return source->next(&source->response); });
+            status = more.status();
+          }
+          if (!status.ok() || !*more) return End(*source, status);
+          ++source->calls;
+          absl::MutexLock lock(&source->mutex);
+          if (source->stream != nullptr) source->stream->StartWrite(&source->response);
+        },
+        source->subject);
+  }
+
+  static void End(Source& source, const absl::Status& status) {
+    GeneratedStream* stream = nullptr;
+    {
+      absl::MutexLock lock(&source.mutex);
+      stream = std::exchange(source.stream, nullptr);
+    }
+    if (stream != nullptr) stream->Finish(ToGrpc(status));
+  }
+
+  const std::shared_ptr<Source> source_;
+  std::unique_ptr<grpc::Alarm> alarm_;  // of the call of `next` that is in progress
+};
+
+}  // namespace scalelab::server

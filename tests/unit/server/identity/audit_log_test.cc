@@ -1,0 +1,117 @@
+#include "server/identity/audit_log.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/unit/server/identity/memory_access_store.h"
+
+namespace scalelab::server {
+namespace {
+
+using testing::IsEmpty;
+using testing::Le;
+using testing::SizeIs;
+
+db::AuditRow Change(const std::string& target) {
+  db::AuditRow row;
+  row.time = absl::ToUnixMicros(absl::Now());
+  row.user = "alice";
+  row.action = "CancelStudy";
+  row.target = target;
+  row.result = "OK";
+  return row;
+}
+
+db::AuditRow Refused(const std::string& address, const std::string& action = "ListStudies") {
+  db::AuditRow row;
+  row.time = absl::ToUnixMicros(absl::Now());
+  row.address = address;
+  row.action = action;
+  row.result = "UNAUTHENTICATED";
+  row.refused = true;
+  return row;
+}
+
+class AuditLogTest : public testing::Test {
+ protected:
+  void Start(const AuditLimits& limits) {
+    log_ = std::make_unique<AuditLog>(
+        store_, [] { return absl::OkStatus(); }, limits);
+    log_->Start();
+  }
+  int64_t Calls() {
+    int64_t calls = 0;
+    for (const auto& row : store_.Audit()) calls += row.count;
+    return calls;
+  }
+  MemoryAccessStore store_;
+  std::unique_ptr<AuditLog> log_;
+};
+
+AuditLimits Long() {
+  AuditLimits limits;
+  limits.period = absl::Hours(1);
+  limits.refusal_period = absl::Hours(1);
+  return limits;
+}
+
+TEST_F(AuditLogTest, EveryChangeIsARowAndABatchIsOneWrite) {
+  Start(Long());
+  for (int i = 0; i < 500; ++i) log_->Add(Change(absl::StrCat("studies/", i)));
+  EXPECT_THAT(store_.Audit(), IsEmpty()) << "adding does not write";
+  ASSERT_TRUE(log_->Flush(absl::Seconds(20)).ok());
+  EXPECT_THAT(store_.Audit(), SizeIs(500));
+  EXPECT_EQ(store_.writes, 1);
+  EXPECT_EQ(store_.Audit()[499].target, "studies/499");
+}
+
+TEST_F(AuditLogTest, EqualRefusedCallsAreOneRowWithACount) {
+  Start(Long());
+  for (int i = 0; i < 1000; ++i) log_->Add(Refused("10.0.0.1"));
+  log_->Add(Refused("10.0.0.1", "CreateStudy"));
+  log_->Add(Refused("10.0.0.2"));
+  ASSERT_TRUE(log_->Flush(absl::Seconds(20)).ok());
+  EXPECT_THAT(store_.Audit(), SizeIs(3));
+  EXPECT_EQ(Calls(), 1002);
+}
+
+TEST_F(AuditLogTest, ManyDifferentRefusedCallsFillALimitedNumberOfRows) {
+  Start(Long());
+  for (int i = 0; i < 5000; ++i) log_->Add(Refused(absl::StrCat("address ", i)));
+  log_->Add(Change("studies/1"));
+  ASSERT_TRUE(log_->Flush(absl::Seconds(20)).ok());
+  // The minute may change in between.
+  EXPECT_THAT(store_.Audit(), SizeIs(Le(2u * 60 + 2)));
+  EXPECT_EQ(Calls(), 5001) << "no call is lost from the counts";
+}
+
+TEST_F(AuditLogTest, RowsAreWrittenAgainAfterAnError) {
+  AuditLimits limits;
+  limits.period = absl::Milliseconds(10);
+  Start(limits);
+  {
+    absl::MutexLock lock(&store_.mutex);
+    store_.status = absl::ResourceExhaustedError("the disk is full");
+  }
+  log_->Add(Change("studies/1"));
+  EXPECT_TRUE(absl::IsUnavailable(log_->Flush(absl::Milliseconds(100))));
+  {
+    absl::MutexLock lock(&store_.mutex);
+    store_.status = absl::OkStatus();
+  }
+  ASSERT_TRUE(log_->Flush(absl::Seconds(20)).ok());
+  EXPECT_THAT(store_.Audit(), SizeIs(1));
+}
+
+TEST_F(AuditLogTest, TheEndWritesWhatIsPending) {
+  Start(Long());
+  log_->Add(Change("studies/1"));
+  log_->Add(Refused("10.0.0.1"));
+  log_->Stop();
+  EXPECT_THAT(store_.Audit(), SizeIs(2));
+}
+
+}  // namespace
+}  // namespace scalelab::server
