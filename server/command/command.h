@@ -32,6 +32,7 @@ struct CommandResult {
   int signal = 0;          // that ended it
   bool timed_out = false;  // it was killed at the timeout or because of `cancel`
   bool truncated = false;  // it wrote more than 16 MiB and was killed
+  std::string lost;        // why it is unknown whether the program ran and how it ended; empty if it is known
   std::string out, err;
 
   bool ok() const { return exit_code == 0 && !truncated; }

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -387,6 +388,8 @@ void LocalScheduler::Launch(const PendingJob& next, absl::Time now) {
                                   "0",
                                   "--lock",
                                   directory + "/lock"};
+  if (!options_.server_certificate.empty())
+    worker.insert(worker.end(), {"--certificate", absl::Base64Escape(options_.server_certificate)});
   Mark(request.token);
   // Only exclusive jobs are pinned: pinned ranks of two jobs could share a core.
   if (request.exclusive) worker.push_back("--bind");

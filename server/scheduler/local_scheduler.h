@@ -28,12 +28,13 @@
 namespace scalelab::server {
 
 struct LocalSchedulerOptions {
-  std::string directory;          // the folders of jobs; created when absent
-  std::string worker_program;     // path of scalelab-worker
-  std::string server_address;     // the address that workers dial, for example "unix:/data/scalelab.sock"
-  int slots = 1;                  // cores for all running jobs: ranks times cores per rank
-  std::function<void()> changed;  // called from any thread when the status of a job changed
-  int gpus = -1;                  // GPUs for all jobs; -1: those that are visible to this process
+  std::string directory;           // the folders of jobs; created when absent
+  std::string worker_program;      // path of scalelab-worker
+  std::string server_address;      // the address that workers dial, for example "unix:/data/scalelab.sock"
+  std::string server_certificate;  // what workers trust, PEM; empty: the authorities of their system
+  int slots = 1;                   // cores for all running jobs: ranks times cores per rank
+  std::function<void()> changed;   // called from any thread when the status of a job changed
+  int gpus = -1;                   // GPUs for all jobs; -1: those that are visible to this process
   absl::Duration kill_after = absl::Seconds(10);  // from SIGTERM to SIGKILL
 };
 

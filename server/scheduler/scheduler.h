@@ -16,6 +16,7 @@ struct JobRequest {
   std::string token;   // UUID
   std::string secret;  // authenticates its workers; passed only in the environment of the job
   std::string study;   // display name, shown to users of the scheduler
+  std::string user;    // owner of the study; the job runs under this account if the scheduler can do that
   int nodes = 1;
   int ranks_per_node = 1;
   int cpus_per_rank = 1;
@@ -107,8 +108,8 @@ class Scheduler {
   virtual absl::StatusOr<std::string> Submit(const JobRequest& request) = 0;
   // Returns the script that Submit would submit; empty when the scheduler uses none.
   virtual std::string Script(const JobRequest& request) const = 0;
-  // Returns one status for each token, in order, with one query. After an error the state of every
-  // job is unknown.
+  // Returns one status for each token, in order, with one query. Leaves out jobs whose state is unknown now, because
+  // the agent of their user does not answer. After an error the state of every job is unknown.
   virtual absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>& tokens) = 0;
   // Returns the partitions and nodes, for display. Costs one more query, so call it rarely.
   virtual absl::StatusOr<ClusterView> View() = 0;

@@ -1,6 +1,6 @@
 #include "server/scheduler/slurm_client.h"
 
-#include <unistd.h>
+#include <algorithm>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -8,16 +8,15 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "server/command/command.h"
 #include "server/scheduler/slurm_view.h"
 #include "spdlog/spdlog.h"
 
 namespace scalelab::server {
 namespace {
 
-// Parses the output of squeue or sacct. UNAVAILABLE when it is incomplete or no line is valid.
-absl::StatusOr<Queue> ReadQueue(const std::string& program, absl::string_view text) {
-  Queue queue = ParseQueue(text, geteuid());
+// Parses the jobs of a user in the output of squeue or sacct. UNAVAILABLE when it is incomplete or no line is valid.
+absl::StatusOr<Queue> ReadQueue(const std::string& program, absl::string_view text, uid_t user) {
+  Queue queue = ParseQueue(text, user);
   if (queue.malformed > 0)
     spdlog::warn("{}: {} malformed lines, the first is '{}'", program, queue.malformed,
                  queue.first_malformed);
@@ -31,26 +30,41 @@ absl::StatusOr<Queue> ReadQueue(const std::string& program, absl::string_view te
 
 }  // namespace
 
-SlurmClient::SlurmClient(absl::Duration timeout)
-    : timeout_(timeout), user_(absl::StrCat(geteuid())), environment_(CommandEnvironment()) {}
+SlurmClient::SlurmClient(CommandRunner& query, CommandRunner& act, uid_t user, absl::Duration timeout)
+    : query_(query), act_(act), uid_(user), user_(absl::StrCat(user)), timeout_(timeout) {}
 
 absl::StatusOr<std::string> SlurmClient::Output(const std::vector<std::string>& argv) const {
-  std::vector<std::string> environment = environment_;
-  environment.push_back("SLURM_TIME_FORMAT=%s");  // seconds since 1970
-  absl::StatusOr<CommandResult> result = RunCommand(argv, "", environment, timeout_);
+  absl::StatusOr<CommandResult> result =
+      query_.Run(argv, "", {"SLURM_TIME_FORMAT=%s"}, timeout_);  // seconds since 1970
   if (!result.ok()) return absl::UnavailableError(result.status().message());
   if (!result->ok()) return absl::UnavailableError(absl::StrCat(argv[0], ": ", FailureReason(*result)));
   return std::move(result->out);
 }
 
-absl::StatusOr<Queue> SlurmClient::Jobs(const std::string& name) const {
+absl::StatusOr<std::string> SlurmClient::Squeue(const std::string& users, const std::string& name) const {
   // Without --all, jobs in hidden partitions are left out.
-  std::vector<std::string> argv = {"squeue",     "--all",        "--user=" + user_,
+  std::vector<std::string> argv = {"squeue",     "--all",        "--user=" + users,
                                    "--noheader", "--states=all", absl::StrCat("--Format=", kSqueueColumns)};
   if (!name.empty()) argv.push_back("--name=" + name);
-  const absl::StatusOr<std::string> text = Output(argv);
+  return Output(argv);
+}
+
+absl::StatusOr<Queue> SlurmClient::Jobs(const std::string& name) const {
+  const absl::StatusOr<std::string> text = Squeue(user_, name);
   if (!text.ok()) return text.status();
-  return ReadQueue("squeue", *text);
+  return ReadQueue("squeue", *text, uid_);
+}
+
+absl::StatusOr<std::map<uid_t, Queue>> SlurmClient::JobsOf(const std::vector<uid_t>& users) const {
+  const absl::StatusOr<std::string> text = Squeue(absl::StrJoin(users, ","), "");
+  if (!text.ok()) return text.status();
+  std::map<uid_t, Queue> queues;
+  for (const uid_t user : users) {
+    absl::StatusOr<Queue> queue = ReadQueue("squeue", *text, user);
+    if (!queue.ok()) return queue.status();
+    queues.emplace(user, *std::move(queue));
+  }
+  return queues;
 }
 
 absl::StatusOr<Queue> SlurmClient::Accounted(const std::vector<std::string>& names) const {
@@ -58,7 +72,7 @@ absl::StatusOr<Queue> SlurmClient::Accounted(const std::vector<std::string>& nam
       {"sacct", "--uid=" + user_, "--allocations", "--noheader", "--parsable2", "--starttime=now-30days",
        absl::StrCat("--format=", kSacctColumns), absl::StrCat("--name=", absl::StrJoin(names, ","))});
   if (!text.ok()) return text.status();
-  return ReadQueue("sacct", *text);
+  return ReadQueue("sacct", *text, uid_);
 }
 
 absl::StatusOr<ClusterView> SlurmClient::View() const {
@@ -68,15 +82,14 @@ absl::StatusOr<ClusterView> SlurmClient::View() const {
   return ParseView(*text);
 }
 
-SlurmClient::Submitted SlurmClient::Submit(const JobRequest& request, const std::string& script) const {
-  std::vector<std::string> environment = environment_;
-  environment.push_back(absl::StrCat(kSecretVariable, "=", request.secret));
-  // --export=ALL exports exactly `environment`. With a list of names slurmd would run a login shell on the
+SlurmClient::Submitted SlurmClient::Submit(const JobRequest& request, const std::string& script,
+                                           const std::string& directory) const {
+  // --export=ALL exports exactly sbatch's environment. With a list of names slurmd would run a login shell on the
   // node to get the other variables.
   const absl::StatusOr<CommandResult> result =
-      RunCommand({"sbatch", "--parsable", "--no-requeue", "--dependency=singleton", "--export=ALL",
-                  "--job-name=" + request.token},
-                 script, environment, timeout_);
+      act_.Run({"sbatch", "--parsable", "--no-requeue", "--dependency=singleton", "--export=ALL",
+                "--job-name=" + request.token, "--chdir=" + directory},
+               script, {absl::StrCat(kSecretVariable, "=", request.secret)}, timeout_);
   if (!result.ok()) return {"", {absl::UnavailableError(result.status().message())}};
   // sbatch may be killed after it has printed the id; the job is accepted nevertheless.
   if (result->exit_code <= 0) {
@@ -98,7 +111,7 @@ absl::Status SlurmClient::CancelIds(const std::vector<std::string>& ids) const {
 }
 
 absl::Status SlurmClient::RunScancel(const std::vector<std::string>& argv) const {
-  const absl::StatusOr<CommandResult> result = RunCommand(argv, "", environment_, timeout_);
+  const absl::StatusOr<CommandResult> result = act_.Run(argv, "", {}, timeout_);
   if (!result.ok()) return absl::UnavailableError(result.status().message());
   const std::string reason = FailureReason(*result);
   if (result->ok() || absl::StrContains(reason, "Job/step already completing or completed") ||
@@ -121,6 +134,10 @@ absl::StatusOr<SlurmClient::Site> SlurmClient::ReadSite() const {
     if (name == "ClusterName") site.cluster = Printable(value);
     if (name == "SLURM_VERSION") site.version = Printable(value);
     if (name == "AccountingStorageType") site.accounting = absl::EndsWith(value, "slurmdbd");
+    if (name == "PrivateData") {
+      const std::vector<absl::string_view> kinds = absl::StrSplit(value, ',');
+      site.private_jobs = std::find(kinds.begin(), kinds.end(), "jobs") != kinds.end();
+    }
     if (name == "MessageTimeout" && absl::SimpleAtoi(value.substr(0, value.find(' ')), &seconds) &&
         seconds > 0)
       site.message_timeout = absl::Seconds(seconds);

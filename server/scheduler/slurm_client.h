@@ -1,26 +1,35 @@
 // Calls Slurm's command-line programs, one method for each program. Keeps no state and makes no decisions.
 #pragma once
 
+#include <sys/types.h>
+
+#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/command/command_runner.h"
 #include "server/scheduler/scheduler.h"
 #include "server/scheduler/slurm_errors.h"
 #include "server/scheduler/slurm_queue.h"
 
 namespace scalelab::server {
 
-// Safe to call from any thread. Each method blocks until the program has ended or `timeout` has passed.
-// Errors are UNAVAILABLE and contain Slurm's message; after an error the state of every job is unknown.
+// Calls them for the jobs of one user. Safe to call from any thread. Each method blocks until the program has ended or
+// `timeout` has passed. Errors are UNAVAILABLE and contain Slurm's message; after an error the state of every job is
+// unknown.
 class SlurmClient {
  public:
-  explicit SlurmClient(absl::Duration timeout);
+  // `query` runs squeue, sacct, sinfo and scontrol; `act` runs sbatch and scancel, under the account of `user`. Both must
+  // outlive the client.
+  SlurmClient(CommandRunner& query, CommandRunner& act, uid_t user, absl::Duration timeout);
 
   // Returns this user's jobs, including ended jobs that squeue still lists. If `name` is not empty, returns
   // only jobs with this name.
   absl::StatusOr<Queue> Jobs(const std::string& name = "") const;
+  // Returns the jobs of several users, by user, with one query.
+  absl::StatusOr<std::map<uid_t, Queue>> JobsOf(const std::vector<uid_t>& users) const;
   // Returns jobs from the accounting database, also those that squeue does not list any more.
   absl::StatusOr<Queue> Accounted(const std::vector<std::string>& names) const;
   absl::StatusOr<ClusterView> View() const;
@@ -29,7 +38,8 @@ class SlurmClient {
     std::string id;  // empty: refused
     Refusal refusal;
   };
-  Submitted Submit(const JobRequest& request, const std::string& script) const;
+  // `directory`: the directory of the job.
+  Submitted Submit(const JobRequest& request, const std::string& script, const std::string& directory) const;
   // Cancels this user's jobs called `name`, or the one with `id`. Returns OK also if there is none.
   absl::Status Cancel(const std::string& name, const std::string& id = "") const;
   // Cancels this user's jobs with these ids with one command. Returns OK also if there are none. Ids are used again
@@ -38,19 +48,23 @@ class SlurmClient {
   // Properties of the cluster that are fixed while its controller runs.
   struct Site {
     std::string cluster, version;
-    bool accounting = false;  // sacct works: there is an accounting database
+    bool accounting = false;    // sacct works: there is an accounting database
+    bool private_jobs = false;  // squeue shows users only their own jobs
     absl::Duration message_timeout = absl::Seconds(10);
   };
   absl::StatusOr<Site> ReadSite() const;
 
  private:
+  absl::StatusOr<std::string> Squeue(const std::string& users, const std::string& name) const;
   absl::Status RunScancel(const std::vector<std::string>& argv) const;
   // Returns the standard output of a program.
   absl::StatusOr<std::string> Output(const std::vector<std::string>& argv) const;
 
+  CommandRunner& query_;
+  CommandRunner& act_;
+  const uid_t uid_;
+  const std::string user_;  // the uid: a name can have several spellings
   const absl::Duration timeout_;
-  const std::string user_;  // uid of this process: a name can have several spellings
-  const std::vector<std::string> environment_;
 };
 
 // The environment variable of a job that contains the allocation's secret. The worker reads it.

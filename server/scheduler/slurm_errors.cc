@@ -135,6 +135,7 @@ std::string About(Field field, const JobRequest& request) {
 }  // namespace
 
 std::string FailureReason(const CommandResult& result) {
+  if (!result.lost.empty()) return result.lost;
   if (result.truncated) return "it wrote more than 16 MiB";
   std::vector<std::string> lines;
   for (absl::string_view line : absl::StrSplit(result.err, '\n', absl::SkipWhitespace())) {

@@ -1,378 +1,69 @@
 #include "server/scheduler/slurm_scheduler.h"
 
-#include <sys/stat.h>
+#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
-#include <map>
-#include <optional>
-#include <set>
-
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "planted/bug.h"
-#include "server/command/command.h"
+#include "server/command/command_runner.h"
 #include "server/scheduler/slurm_client.h"
-#include "server/scheduler/slurm_view.h"
-#include "spdlog/spdlog.h"
+#include "server/scheduler/slurm_jobs.h"
+#include "server/scheduler/slurm_site.h"
 
 namespace scalelab::server {
 namespace {
 
-using State = JobStatus::State;
-
-// Jobs that no call has named for this long are forgotten.
-constexpr absl::Duration kForgetAfter = absl::Hours(1);
-// Maximum number of jobs that one scancel cancels, so that its command line stays short.
-constexpr size_t kIdsPerCommand = 1000;
-// Maximum difference between the clocks of this machine and the controller.
-constexpr absl::Duration kClockSkew = absl::Seconds(20);
-
-// The state of one token in this process.
-struct TrackedJob {
-  // Slurm may have a job of this name although it does not list it.
-  bool may_exist = true;
-  std::string doubt;                                  // why it may exist
-  std::optional<JobStatus> last;                      // when it was listed last
-  absl::Time missing_since = absl::InfiniteFuture();  // first answer without it; reset when a query fails
-  absl::Time asked;                                   // last call for this token
-  absl::Time cancelled = absl::InfiniteFuture();      // first Cancel()
-  bool seen_alive = false;                            // by this process
-};
-
-// Returns who cancelled a job. If it ended before our cancel, it was not us.
-Canceller CancellerOf(const TrackedJob& job, const QueueRow& row) {
-  if (job.cancelled != absl::InfiniteFuture())
-    return row.end < job.cancelled - kClockSkew ? Canceller::kSomebodyElse : Canceller::kUs;
-  return job.seen_alive ? Canceller::kSomebodyElse : Canceller::kUnknown;
-}
-
-JobStatus Status(const std::string& token, const std::string& id, State state) {
-  JobStatus status;
-  status.token = token;
-  status.external_id = id;
-  status.state = state;
-  return status;
-}
-
+// Runs all jobs under the account of this process.
 class SlurmScheduler final : public Scheduler {
  public:
-  explicit SlurmScheduler(SlurmSchedulerOptions options)
-      : options_(std::move(options)), slurm_(options_.command_timeout), settle_(options_.settle) {}
+  explicit SlurmScheduler(const SlurmSchedulerOptions& options)
+      : script_(options.script),
+        client_(runner_, runner_, geteuid(), options.command_timeout),
+        site_(client_, {options.settle, options.view_age, options.now}),
+        jobs_(client_, site_, {options.script, /*files_are_here=*/true, nullptr, options.now}) {}
 
-  // Queries Slurm once, so that a wrong set-up is logged early.
-  void Start();
-
+  SlurmSite& site() { return site_; }
   std::string name() const override { return "slurm"; }
-  Capacity capacity() const override {
-    absl::MutexLock lock(&mutex_);
-    return CapacityOf(view_);
+  Capacity capacity() const override { return site_.capacity(); }
+  std::string Script(const JobRequest& request) const override { return SlurmScript(script_, request); }
+  absl::StatusOr<std::string> Submit(const JobRequest& request) override { return jobs_.Submit(request); }
+  absl::StatusOr<ClusterView> View() override { return site_.View(); }
+  absl::Status Cancel(const std::vector<std::string>& tokens) override { return jobs_.Cancel(tokens); }
+
+  absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>& tokens) override {
+    if (tokens.empty()) return std::vector<JobStatus>();
+    const absl::StatusOr<Queue> queue = client_.Jobs();
+    site_.RecordAnswer(queue.status());
+    if (!queue.ok()) {
+      jobs_.QueryFailed();
+      return NoAnswer(site_, queue.status());
+    }
+    std::vector<JobStatus> statuses = jobs_.Statuses(tokens, *queue);
+    site_.RefreshView();
+    return statuses;
   }
-  std::string Script(const JobRequest& request) const override {
-    return SlurmScript(options_.script, request);
-  }
-  absl::StatusOr<std::string> Submit(const JobRequest& request) override;
-  absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>& tokens) override;
-  absl::StatusOr<ClusterView> View() override;
-  absl::Status Cancel(const std::vector<std::string>& tokens) override;
 
  private:
-  void QueryFailed(const absl::Status& error);
-  void QuerySucceeded();
-  JobStatus Listed(const std::string& token, const std::vector<QueueRow>& rows, TrackedJob& job);
-  void CancelDuplicates(const std::vector<QueueRow>& rows, const QueueRow& kept);
-  bool CertainlyGone(TrackedJob& job);
-  JobStatus Uncertain(const std::string& token, const TrackedJob& job, const std::string& why) const;
-  void ReadAccounting(std::map<std::string, JobStatus*>& gone);
-  absl::Status Fits(const JobRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status WriteScript(const JobRequest& request, const std::string& script);
-
-  const SlurmSchedulerOptions options_;
-  const SlurmClient slurm_;
-
-  // Used only by the thread that calls Submit, Poll and Cancel.
-  std::map<std::string, TrackedJob> jobs_;
-  std::optional<SlurmClient::Site> site_;
-  absl::Duration settle_;
-  absl::Time unreachable_since_ = absl::InfiniteFuture();
-  absl::Time view_refreshed_ = absl::InfinitePast();
-
-  mutable absl::Mutex mutex_;
-  ClusterView view_ ABSL_GUARDED_BY(mutex_);
+  const SlurmScriptOptions script_;
+  LocalCommandRunner runner_;
+  const SlurmClient client_;
+  SlurmSite site_;
+  SlurmJobs jobs_;
 };
-
-void SlurmScheduler::Start() {
-  view_refreshed_ = options_.now();
-  if (const absl::StatusOr<ClusterView> view = View(); view.ok()) {
-    QuerySucceeded();
-  } else {
-    QueryFailed(view.status());
-    spdlog::warn("Slurm does not answer; jobs are submitted when it answers again: {}",
-                 std::string(view.status().message()));
-  }
-}
-
-// Earlier answers that did not list a job count no more, because a restarted controller may load
-// an older state.
-void SlurmScheduler::QueryFailed(const absl::Status& error) {
-  unreachable_since_ = std::min(unreachable_since_, options_.now());
-  for (auto& [token, job] : jobs_) job.missing_since = absl::InfiniteFuture();
-  spdlog::debug("Slurm: {}", error.ToString());
-}
-
-void SlurmScheduler::QuerySucceeded() {
-  if (unreachable_since_ != absl::InfiniteFuture() && site_) {
-    spdlog::info("Slurm answers again after {}", absl::FormatDuration(options_.now() - unreachable_since_));
-  }
-  unreachable_since_ = absl::InfiniteFuture();
-  if (site_) return;
-  absl::StatusOr<SlurmClient::Site> site = slurm_.ReadSite();
-  if (!site.ok()) return;  // the next poll retries
-  settle_ = options_.settle == absl::ZeroDuration() ? options_.settle
-                                                    : std::max(options_.settle, 2 * site->message_timeout);
-  spdlog::info("Slurm {} of cluster {}, {}", site->version, site->cluster,
-               site->accounting ? "with accounting" : "without accounting");
-  site_ = *std::move(site);
-}
-
-absl::StatusOr<std::string> SlurmScheduler::Submit(const JobRequest& request) {
-  if (!IsToken(request.token))
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", Printable(request.token), "' is not a valid token of a job"));
-  // A token that is not tracked is new: no sbatch was called for it.
-  const bool is_new = !jobs_.contains(request.token);
-  TrackedJob& job = jobs_[request.token];
-  if (is_new) job.may_exist = false;
-  job.asked = options_.now();
-  if (job.last && IsOver(job.last->state)) return job.last->external_id;
-
-  absl::StatusOr<Queue> queue = slurm_.Jobs(request.token);
-  if (!queue.ok()) {
-    QueryFailed(queue.status());
-    return absl::UnavailableError(
-        absl::StrCat("not submitted: Slurm cannot be queried: ", queue.status().message()));
-  }
-  if (Planted(Bug::kSecondSubmitBlind)) *queue = Queue();
-  if (const auto found = queue->jobs.find(request.token); found != queue->jobs.end()) {
-    spdlog::info("allocation {}: Slurm already has its job {}", request.token, Choose(found->second).id);
-    return Listed(request.token, found->second, job).external_id;
-  }
-  if (queue->Mentions(request.token) || (job.may_exist && !CertainlyGone(job))) {
-    return absl::UnavailableError(
-        absl::StrCat("not submitted again yet: ", Uncertain(request.token, job, "").reason));
-  }
-  if (absl::Status fits = Fits(request); !fits.ok()) return fits;
-  const std::string script = Script(request);
-  if (absl::Status written = WriteScript(request, script); !written.ok()) return written;
-
-  job = TrackedJob{};
-  job.asked = options_.now();
-  job.doubt = "Slurm has accepted the job and does not list it yet";
-  const SlurmClient::Submitted submitted = slurm_.Submit(request, script);
-  if (!submitted.id.empty()) {
-    spdlog::info("allocation {} of study {}: submitted as Slurm job {}", request.token, request.study,
-                 submitted.id);
-    job.last = Status(request.token, submitted.id, State::kPending);
-    return submitted.id;
-  }
-  job.may_exist = submitted.refusal.may_exist;
-  job.doubt = std::string(submitted.refusal.status.message());
-  return submitted.refusal.status;
-}
-
-// Checks a request against the nodes of the cluster; queries Slurm only when it would be refused.
-absl::Status SlurmScheduler::Fits(const JobRequest& request) {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (CheckFits(view_, request).ok()) return absl::OkStatus();
-  }
-  const absl::StatusOr<ClusterView> view = View();
-  return view.ok() ? CheckFits(*view, request) : absl::OkStatus();
-}
-
-// Writes the script into the directory of the allocation, which must exist before the job writes
-// its output there.
-absl::Status SlurmScheduler::WriteScript(const JobRequest& request, const std::string& script) {
-  const std::string directory = AllocationDirectory(options_.script, request.token);
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  std::ofstream file(directory + "/job.sh", std::ios::trunc);
-  file << script;
-  file.close();
-  if (!error && file) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("cannot write ", directory, "/job.sh: ", error ? error.message() : std::strerror(errno),
-                   "; check the free space and the permissions"));
-}
-
-absl::StatusOr<std::vector<JobStatus>> SlurmScheduler::Poll(const std::vector<std::string>& tokens) {
-  if (tokens.empty()) return std::vector<JobStatus>();
-  const absl::StatusOr<Queue> queue = slurm_.Jobs();
-  const absl::Time now = options_.now();
-  if (!queue.ok()) {
-    QueryFailed(queue.status());
-    return absl::UnavailableError(
-        absl::StrCat("Slurm has not answered for ",
-                     absl::FormatDuration(absl::Trunc(now - unreachable_since_, absl::Seconds(1))), ": ",
-                     queue.status().message()));
-  }
-  QuerySucceeded();
-  std::vector<JobStatus> statuses;
-  statuses.reserve(tokens.size());  // keeps the pointers in `gone` valid
-  std::map<std::string, JobStatus*> gone;
-  for (const std::string& token : tokens) {
-    TrackedJob& job = jobs_[token];
-    job.asked = now;
-    if (const auto found = queue->jobs.find(token); found != queue->jobs.end()) {
-      statuses.push_back(Listed(token, found->second, job));
-    } else if (job.last && IsOver(job.last->state)) {
-      statuses.push_back(*job.last);  // squeue lists ended jobs only for MinJobAge
-    } else if (queue->Mentions(token)) {
-      statuses.push_back(Uncertain(token, job, "its line in the output of squeue is malformed"));
-    } else if (job.may_exist && !CertainlyGone(job)) {
-      statuses.push_back(Uncertain(token, job, ""));
-    } else {
-      statuses.push_back(Status(token, "", State::kUnknown));
-      if (job.may_exist) gone.emplace(token, &statuses.back());
-    }
-  }
-  ReadAccounting(gone);
-  for (const auto& [token, status] : gone) {
-    if (status->state == State::kUnknown) jobs_[token].may_exist = false;
-  }
-  std::erase_if(jobs_, [&](const auto& entry) { return now - entry.second.asked > kForgetAfter; });
-  if (now - view_refreshed_ > options_.view_age) {
-    view_refreshed_ = now;
-    (void)View();
-  }
-  return statuses;
-}
-
-// Returns the status of a job that Slurm lists, and stores it.
-JobStatus SlurmScheduler::Listed(const std::string& token, const std::vector<QueueRow>& rows,
-                                 TrackedJob& job) {
-  const QueueRow& row = Choose(rows);
-  CancelDuplicates(rows, row);
-  job.may_exist = true;
-  job.missing_since = absl::InfiniteFuture();
-  job.doubt = "Slurm does not list the job any more";
-  std::optional<JobStatus> status = StatusOf(row, CancellerOf(job, row));
-  if (!status) {
-    status =
-        Uncertain(token, job, absl::StrCat("its Slurm state ", Printable(row.slurm_state), " is unknown"));
-    status->external_id = row.id;
-  }
-  if (IsLive(row)) job.seen_alive = true;
-  if (status->state == State::kFailed) {
-    const std::string output = AllocationDirectory(options_.script, token) + "/job.out";
-    absl::StrAppend(&status->reason, "; see ", output);
-    if (!std::filesystem::exists(output))
-      absl::StrAppend(&status->reason, ", which does not exist: is that directory visible on every node?");
-  }
-  job.last = status;
-  return *std::move(status);
-}
-
-// Slurm runs only one of the jobs at a time. Cancels the other ones, so that they do not start afterwards.
-void SlurmScheduler::CancelDuplicates(const std::vector<QueueRow>& rows, const QueueRow& kept) {
-  for (const QueueRow& row : rows) {
-    if (&row == &kept || !IsLive(row)) continue;
-    spdlog::warn("allocation {}: Slurm has two jobs for it; keeping {} ({}), cancelling {} ({})", row.name,
-                 kept.id, kept.slurm_state, row.id, row.slurm_state);
-    if (absl::Status ended = slurm_.Cancel(row.name, row.id); !ended.ok())
-      spdlog::warn("allocation {}: {}; the next poll retries", row.name, std::string(ended.message()));
-  }
-}
-
-// Notes an answer of squeue without the job. Returns whether such answers have lasted for `settle_`.
-bool SlurmScheduler::CertainlyGone(TrackedJob& job) {
-  const absl::Time now = options_.now();
-  job.missing_since = std::min(job.missing_since, now);
-  return now - job.missing_since >= settle_;
-}
-
-// Returns the last known status with the reason `why`; by default, why the job may still exist.
-JobStatus SlurmScheduler::Uncertain(const std::string& token, const TrackedJob& job,
-                                    const std::string& why) const {
-  JobStatus status = job.last.value_or(Status(token, "", State::kPending));
-  if (!why.empty()) {
-    status.reason = why;
-    return status;
-  }
-  status.reason =
-      absl::StrCat(job.doubt.empty() ? "Slurm does not list the job" : job.doubt,
-                   "; it counts as gone after ", absl::FormatDuration(settle_), " without it in the list");
-  return status;
-}
-
-// Looks up how jobs ended that squeue certainly does not list any more.
-void SlurmScheduler::ReadAccounting(std::map<std::string, JobStatus*>& gone) {
-  if (gone.empty() || !site_ || !site_->accounting) return;
-  std::vector<std::string> names;
-  for (const auto& [token, status] : gone) names.push_back(token);
-  const absl::StatusOr<Queue> queue = slurm_.Accounted(names);
-  if (!queue.ok()) {
-    spdlog::warn("cannot look up how {} jobs ended: {}", names.size(), queue.status().ToString());
-    return;
-  }
-  for (const auto& [token, rows] : queue->jobs) {
-    const auto it = gone.find(token);
-    // The accounting database is behind when it has a live job that the controller does not list.
-    if (it == gone.end() || IsLive(Choose(rows))) continue;
-    *it->second = Listed(token, rows, jobs_[token]);
-  }
-}
-
-absl::StatusOr<ClusterView> SlurmScheduler::View() {
-  absl::StatusOr<ClusterView> view = slurm_.View();
-  if (!view.ok()) return view;
-  absl::MutexLock lock(&mutex_);
-  view_ = *view;
-  return view;
-}
-
-absl::Status SlurmScheduler::Cancel(const std::vector<std::string>& tokens) {
-  std::set<std::string> live;
-  for (const std::string& token : tokens) {
-    if (!IsToken(token)) continue;  // no job of this service has such a name
-    TrackedJob& job = jobs_[token];
-    job.asked = options_.now();
-    if (job.last && IsOver(job.last->state)) continue;
-    job.cancelled = std::min(job.cancelled, options_.now());
-    live.insert(token);
-  }
-  if (live.empty()) return absl::OkStatus();
-  if (live.size() == 1) return slurm_.Cancel(*live.begin());
-  // scancel takes one name, but many ids.
-  const absl::StatusOr<Queue> queue = slurm_.Jobs();
-  if (!queue.ok()) return queue.status();
-  std::vector<std::string> ids;
-  for (const auto& [token, rows] : queue->jobs) {
-    if (!live.contains(token) && !Planted(Bug::kOtherJobsCancelled)) continue;
-    for (const QueueRow& row : rows) {
-      if (IsLive(row)) ids.push_back(row.id);
-    }
-  }
-  for (size_t first = 0; first < ids.size(); first += kIdsPerCommand) {
-    const size_t last = std::min(first + kIdsPerCommand, ids.size());
-    if (auto s = slurm_.CancelIds({ids.begin() + first, ids.begin() + last}); !s.ok()) return s;
-  }
-  return absl::OkStatus();
-}
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Scheduler>> NewSlurmScheduler(SlurmSchedulerOptions options) {
+absl::Status CheckSlurmInstalled() {
   const std::string missing = MissingProgram({"sbatch", "squeue", "scancel", "sinfo", "scontrol", "srun"});
-  if (!missing.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("scheduler slurm requires the program ", missing,
-                     ", which is not on PATH; install Slurm's client programs (Debian: apt-get install "
-                     "slurm-client), or use --scheduler local"));
-  }
-  auto scheduler = std::make_unique<SlurmScheduler>(std::move(options));
-  scheduler->Start();
+  if (missing.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("scheduler slurm requires the program ", missing,
+                   ", which is not on PATH; install Slurm's client programs (Debian: apt-get install "
+                   "slurm-client), or use --scheduler local"));
+}
+
+absl::StatusOr<std::unique_ptr<Scheduler>> NewSlurmScheduler(SlurmSchedulerOptions options) {
+  if (absl::Status installed = CheckSlurmInstalled(); !installed.ok()) return installed;
+  auto scheduler = std::make_unique<SlurmScheduler>(options);
+  scheduler->site().Start();
   return scheduler;
 }
 

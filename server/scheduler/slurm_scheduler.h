@@ -43,6 +43,9 @@ struct SlurmSchedulerOptions {
   std::function<absl::Time()> now = absl::Now;
 };
 
+// Returns FAILED_PRECONDITION if one of Slurm's programs is not installed; the message names it.
+absl::Status CheckSlurmInstalled();
+
 // Returns FAILED_PRECONDITION if Slurm's programs are not installed. A controller that does not answer causes
 // only a log message; jobs are submitted when it answers again.
 //

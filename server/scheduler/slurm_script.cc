@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
@@ -69,6 +70,12 @@ std::string ShellQuoted(absl::string_view value) {
   return absl::StrCat("'", absl::StrReplaceAll(value, {{"'", "'\\''"}}), "'");
 }
 
+// Returns the worker's option in base64, because PEM has several lines.
+std::string CertificateOption(const SlurmScriptOptions& options) {
+  if (options.server_certificate.empty()) return "";
+  return absl::StrCat(" --certificate ", ShellQuoted(absl::Base64Escape(options.server_certificate)));
+}
+
 // Replaces line breaks, which would end the #SBATCH line and start a command.
 std::string OneLine(absl::string_view value) {
   return absl::StrReplaceAll(value, {{"\n", " "}, {"\r", " "}, {absl::string_view("\0", 1), " "}});
@@ -120,7 +127,8 @@ std::string SlurmScript(const SlurmScriptOptions& options, const JobRequest& req
   for (const auto& [name, value] : request.options) add(name, value);
   absl::StrAppend(&script, kHideSecret, "\ntoken=", ShellQuoted(request.token), "\nworker=(",
                   ShellQuoted(options.worker_program), " --server ", ShellQuoted(options.server_address),
-                  " --launcher srun --allocation \"$token\")\n", kBody.substr(1));
+                  " --launcher srun --allocation \"$token\"", CertificateOption(options), ")\n",
+                  kBody.substr(1));
   return script;
 }
 

@@ -16,6 +16,7 @@ struct SlurmScriptOptions {
   // sbatch options of the site for every job: name without dashes, value (empty: the option takes none). The
   // options of a study come later in the script, so they take precedence.
   std::vector<std::pair<std::string, std::string>> site_options;
+  std::string server_certificate = {};  // what workers trust, PEM; empty: the authorities of their system
 };
 
 // Returns the directory of an allocation's script and of the output of its job.

@@ -16,7 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/scheduler/agent/agent_scheduler.h"
 #include "tests/fakes/local_cluster.h"
+#include "tests/fakes/loopback_agent.h"
 #include "tests/fakes/slurm_standins.h"
 
 namespace scalelab::server {
@@ -184,6 +186,64 @@ class StandinHarness final : public SlurmHarness {
   std::unique_ptr<Renaming> renaming_;  // destroyed last: removes the locks when no worker runs
   SlurmStandins standins_{/*slots=*/2};
   Reports reports_{standins_.directory() + "/report"};
+  pid_t worker_ = 0;
+};
+
+// Runs the same programs through the agent of a user. `private_jobs`: squeue shows users only their own jobs, so that the
+// agent asks for them.
+class AgentHarness final : public SlurmHarness {
+ public:
+  explicit AgentHarness(bool private_jobs) {
+    standins_.Write("environment", "FAKE_WORKER_REPORT=" + standins_.directory() + "/report");
+    if (private_jobs) standins_.Write("private", "jobs");
+    standins_.options().settle = absl::ZeroDuration();
+    std::filesystem::create_directory(standins_.directory() + "/runs");
+    Restart();
+  }
+  ~AgentHarness() override {
+    hub_->Stop();
+    renaming_.reset();
+    scheduler_.reset();
+  }
+  JobRequest Request(const std::string& token, int ranks) override {
+    JobRequest request = SlurmHarness::Request(token, ranks);
+    request.user = "alice";
+    return request;
+  }
+  Scheduler& scheduler() override { return *renaming_; }
+  void WaitForWorker() override { worker_ = reports_.Next(); }
+  void EndWorker(bool success) override { EndProcess(worker_, success); }
+  void Restart() override {
+    if (hub_ != nullptr) hub_->Stop();
+    renaming_.reset();
+    scheduler_.reset();
+    agent_.reset();
+    hub_ = std::make_unique<AgentHub>();
+    agent_ = std::make_unique<LoopbackAgent>(*hub_, "alice",
+                                             UserDirectory(standins_.directory() + "/runs", "alice"));
+    AgentSchedulerOptions options;
+    options.slurm = standins_.options();
+    options.patience = absl::Seconds(60);  // a busy machine
+    options.uid_of = [](const std::string&) { return geteuid(); };
+    options.users_of_jobs = [this] {
+      std::map<std::string, std::string> users;
+      for (const char* token : {"a", "b", "big", "huge", "nobody"})
+        users[Prefix(standins_.directory()) + token] = "alice";
+      return users;
+    };
+    auto scheduler = NewAgentScheduler(std::move(options), *hub_);
+    ASSERT_TRUE(scheduler.ok()) << scheduler.status();
+    scheduler_ = *std::move(scheduler);
+    renaming_ = std::make_unique<Renaming>(*scheduler_, Prefix(standins_.directory()));
+  }
+
+ private:
+  SlurmStandins standins_{/*slots=*/2};
+  Reports reports_{standins_.directory() + "/report"};
+  std::unique_ptr<AgentHub> hub_;
+  std::unique_ptr<LoopbackAgent> agent_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<Renaming> renaming_;
   pid_t worker_ = 0;
 };
 
@@ -400,7 +460,9 @@ TEST_P(SchedulerContract, TheScriptDoesNotContainTheSecret) {
 
 std::vector<Kind> Kinds() {
   std::vector<Kind> kinds = {{"local", [] { return std::make_unique<LocalHarness>(); }},
-                             {"slurm_standins", [] { return std::make_unique<StandinHarness>(); }}};
+                             {"slurm_standins", [] { return std::make_unique<StandinHarness>(); }},
+                             {"agent", [] { return std::make_unique<AgentHarness>(false); }},
+                             {"agent_private_jobs", [] { return std::make_unique<AgentHarness>(true); }}};
   if (getenv("SCALELAB_CLUSTER_NAME") != nullptr)
     kinds.push_back({"slurm_cluster", [] { return std::make_unique<ClusterHarness>(); }});
   return kinds;

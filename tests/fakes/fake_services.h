@@ -14,6 +14,9 @@
 #include "absl/status/status.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/status.h"
+#include "scalelab/v1/admin.grpc.pb.h"
+#include "scalelab/v1/analysis.grpc.pb.h"
+#include "scalelab/v1/auth.grpc.pb.h"
 #include "scalelab/v1/cluster.grpc.pb.h"
 #include "scalelab/v1/result.grpc.pb.h"
 #include "scalelab/v1/run.grpc.pb.h"
@@ -30,9 +33,19 @@ class FakeServices {
   std::vector<v1::Run> runs;
   v1::PlanStudyResponse plan;
   v1::GetCurveResponse curve;
+  v1::CompareCellsResponse comparison;
+  v1::AdviseRanksResponse advice;
+  v1::CompareCellsRequest comparison_asked;
+  v1::AdviseRanksRequest advice_asked;
   v1::GetClusterResponse cluster;
+  v1::PruneResponse pruned;
   v1::ListFrameworksResponse frameworks;
+  v1::ListUsageResponse usage;
+  v1::ListQueueResponse queue;
   std::vector<v1::Reason> reasons;  // for every study and run
+  v1::Identity identity;
+  std::vector<v1::Token> tokens;
+  std::vector<v1::ListAuditEntriesResponse::Entry> audit;
   // Sent by each WatchStudy, which then ends unless the next flag is set.
   std::vector<v1::WatchStudyResponse> looks;
   bool watch_stays_open = false;
@@ -49,15 +62,24 @@ class FakeServices {
   std::vector<v1::ReadPointsRequest> points_asked;
   std::vector<v1::ReadRunLogRequest> logs_asked;
   std::vector<v1::ListRunsRequest> runs_asked;
-  std::vector<std::string> watched, cancelled, deleted;
+  std::vector<v1::CreateTokenRequest> tokens_created;
+  std::vector<v1::ListAuditEntriesRequest> audit_asked;
+  std::vector<std::string> watched, cancelled, deleted, held, released;
+  std::vector<v1::SetStudyPriorityRequest> priorities;
+  std::vector<v1::SetDrainRequest> drains;
+  std::vector<v1::PruneRequest> prunes;
 
   // Serves at `address` ("unix:PATH" or "127.0.0.1:0") until destroyed; `port()` returns the chosen port.
-  void Start(const std::string& address) {
+  void Start(const std::string& address, const std::shared_ptr<grpc::ServerCredentials>& credentials =
+                                             grpc::InsecureServerCredentials()) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
+    builder.AddListeningPort(address, credentials, &port_);
     builder.RegisterService(&study_service_);
     builder.RegisterService(&run_service_);
     builder.RegisterService(&result_service_);
+    builder.RegisterService(&auth_service_);
+    builder.RegisterService(&admin_service_);
+    builder.RegisterService(&analysis_service_);
     builder.RegisterService(&cluster_service_);
     server_ = builder.BuildAndStart();
   }
@@ -161,6 +183,27 @@ class FakeServices {
       response->mutable_study()->set_state(v1::Study::CANCELLED);
       return grpc::Status::OK;
     }
+    grpc::Status HoldStudy(grpc::ServerContext* c, const v1::HoldStudyRequest* request,
+                           v1::HoldStudyResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      f.held.push_back(request->name());
+      *response->mutable_study() = *f.FindStudy(request->name());
+      return grpc::Status::OK;
+    }
+    grpc::Status ReleaseStudy(grpc::ServerContext* c, const v1::ReleaseStudyRequest* request,
+                              v1::ReleaseStudyResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      f.released.push_back(request->name());
+      *response->mutable_study() = *f.FindStudy(request->name());
+      return grpc::Status::OK;
+    }
+    grpc::Status SetStudyPriority(grpc::ServerContext* c, const v1::SetStudyPriorityRequest* request,
+                                  v1::SetStudyPriorityResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      f.priorities.push_back(*request);
+      *response->mutable_study() = *f.FindStudy(request->name());
+      return grpc::Status::OK;
+    }
     grpc::Status DeleteStudy(grpc::ServerContext* c, const v1::DeleteStudyRequest* request,
                              v1::DeleteStudyResponse*) override {
       if (const auto s = f.Check(*c); !s.ok()) return s;
@@ -256,6 +299,25 @@ class FakeServices {
     FakeServices& f;
   };
 
+  struct Analysis : v1::AnalysisService::Service {
+    explicit Analysis(FakeServices& f) : f(f) {}
+    grpc::Status CompareCells(grpc::ServerContext* c, const v1::CompareCellsRequest* request,
+                              v1::CompareCellsResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      f.comparison_asked = *request;
+      *response = f.comparison;
+      return grpc::Status::OK;
+    }
+    grpc::Status AdviseRanks(grpc::ServerContext* c, const v1::AdviseRanksRequest* request,
+                             v1::AdviseRanksResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      f.advice_asked = *request;
+      *response = f.advice;
+      return grpc::Status::OK;
+    }
+    FakeServices& f;
+  };
+
   struct Cluster : v1::ClusterService::Service {
     explicit Cluster(FakeServices& f) : f(f) {}
     grpc::Status GetCluster(grpc::ServerContext* c, const v1::GetClusterRequest*,
@@ -273,10 +335,83 @@ class FakeServices {
     FakeServices& f;
   };
 
+  struct Auth : v1::AuthService::Service {
+    explicit Auth(FakeServices& f) : f(f) {}
+    grpc::Status GetIdentity(grpc::ServerContext* c, const v1::GetIdentityRequest*,
+                             v1::GetIdentityResponse* response) override {
+      *response->mutable_identity() = f.identity;
+      return f.Check(*c);
+    }
+    grpc::Status CreateToken(grpc::ServerContext* c, const v1::CreateTokenRequest* request,
+                             v1::CreateTokenResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      f.tokens_created.push_back(*request);
+      *response->mutable_token() = f.tokens.front();
+      response->set_secret("slt_secret");
+      return grpc::Status::OK;
+    }
+    grpc::Status ListTokens(grpc::ServerContext* c, const v1::ListTokensRequest*,
+                            v1::ListTokensResponse* response) override {
+      for (const auto& t : f.tokens) *response->add_tokens() = t;
+      return f.Check(*c);
+    }
+    grpc::Status RevokeToken(grpc::ServerContext* c, const v1::RevokeTokenRequest* request,
+                             v1::RevokeTokenResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      for (const auto& t : f.tokens) {
+        if (t.name() != request->name()) continue;
+        *response->mutable_token() = t;
+        response->mutable_token()->mutable_revoke_time()->set_seconds(1);
+        return grpc::Status::OK;
+      }
+      return NotFound(request->name());
+    }
+    FakeServices& f;
+  };
+
+  struct Admin : v1::AdminService::Service {
+    explicit Admin(FakeServices& f) : f(f) {}
+    grpc::Status Prune(grpc::ServerContext* c, const v1::PruneRequest* request,
+                       v1::PruneResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      f.prunes.push_back(*request);
+      *response = f.pruned;
+      return grpc::Status::OK;
+    }
+    grpc::Status ListUsage(grpc::ServerContext* c, const v1::ListUsageRequest*,
+                           v1::ListUsageResponse* response) override {
+      *response = f.usage;
+      return f.Check(*c);
+    }
+    grpc::Status ListQueue(grpc::ServerContext* c, const v1::ListQueueRequest*,
+                           v1::ListQueueResponse* response) override {
+      *response = f.queue;
+      return f.Check(*c);
+    }
+    grpc::Status SetDrain(grpc::ServerContext* c, const v1::SetDrainRequest* request,
+                          v1::SetDrainResponse* response) override {
+      f.drains.push_back(*request);
+      response->set_live_attempts(3);
+      return f.Check(*c);
+    }
+    grpc::Status ListAuditEntries(grpc::ServerContext* c, const v1::ListAuditEntriesRequest* request,
+                                  v1::ListAuditEntriesResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      f.audit_asked.push_back(*request);
+      response->set_next_page_token(
+          f.Page(*request, f.audit.size(), [&](size_t i) { *response->add_entries() = f.audit[i]; }));
+      return grpc::Status::OK;
+    }
+    FakeServices& f;
+  };
+
   Studies study_service_{*this};
   Runs run_service_{*this};
   Results result_service_{*this};
+  Analysis analysis_service_{*this};
   Cluster cluster_service_{*this};
+  Auth auth_service_{*this};
+  Admin admin_service_{*this};
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };

@@ -7,7 +7,7 @@
 #   take-hang       sbatch: accepts the job, hangs     take-garbage sbatch: accepts the job, prints nonsense
 #   stray TEXT      squeue: adds the line TEXT to its answer
 # `calls` has one line per call, `slots` the number of cores of the node, `next` the number of the next job, and
-# `environment` variables for the jobs in addition to sbatch's environment.
+# `private` the value of PrivateData, `environment` variables for the jobs in addition to sbatch's environment.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 program=$(basename "$0")
@@ -169,6 +169,7 @@ case $program in
   sinfo) echo "node1|main*|up|1-00:00:00|idle|0/$(cat slots)/0/$(cat slots)|8000|(null)|gpu:0|none" ;;
   scontrol)
     printf 'AccountingStorageType   = accounting_storage/%s\nClusterName             = standin\n' "$(cat accounting)"
+    if [ -f private ]; then printf 'PrivateData             = %s\n' "$(cat private)"; fi
     printf 'MessageTimeout          = 10 sec\nSLURM_VERSION           = 22.05.8\n'
     ;;
   sacct) if [ -f sacct.answer ]; then cat sacct.answer; fi ;;

@@ -93,6 +93,14 @@ TEST(SlurmScript, RequestsTheResources) {
   EXPECT_THAT(SlurmScript(options, request), HasSubstr("--output=\"/shared/100%%j runs/allocations/"));
 }
 
+TEST(SlurmScript, GivesWorkersTheCertificateOnOneLine) {
+  SlurmScriptOptions options = Options();
+  EXPECT_THAT(SlurmScript(options, Request()), Not(HasSubstr("--certificate")));
+  options.server_certificate = "-----BEGIN\nCERTIFICATE";
+  EXPECT_THAT(SlurmScript(options, Request()),
+              HasSubstr(" --certificate 'LS0tLS1CRUdJTgpDRVJUSUZJQ0FURQ==')\n"));
+}
+
 // Runs the script with a fake srun that starts one worker, as node 2.
 class SlurmScriptRuns : public testing::Test {
  protected:

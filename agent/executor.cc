@@ -1,0 +1,85 @@
+#include "agent/executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "agent/user_files.h"
+
+namespace scalelab::agent {
+namespace {
+
+// The coordinator accepts messages of 4 MiB.
+constexpr size_t kMaxOutput = 3 << 20;
+constexpr size_t kMaxErrors = 64 << 10;
+constexpr int64_t kMaxTimeoutMs = 300'000;
+
+v1::ServeRequest::Answer Refusal(const absl::Status& why) {
+  v1::ServeRequest::Answer answer;
+  answer.set_error(std::string(why.message()));
+  answer.set_not_found(absl::IsNotFound(why));
+  return answer;
+}
+
+v1::ServeRequest::Answer AnswerOf(server::CommandResult result) {
+  v1::ServeRequest::Answer answer;
+  answer.set_exit_status(result.signal != 0 ? 128 + result.signal : result.exit_code);
+  if (result.err.size() > kMaxErrors) result.err.resize(kMaxErrors);
+  if (result.truncated || result.out.size() > kMaxOutput) {
+    result.out.clear();
+    result.err = absl::StrCat("error: it wrote more than ", kMaxOutput >> 20, " MiB\n", result.err);
+    answer.set_exit_status(-1);
+  }
+  if (result.timed_out) answer.set_exit_status(-1);
+  answer.set_standard_output(std::move(result.out));
+  answer.set_standard_error(std::move(result.err));
+  return answer;
+}
+
+}  // namespace
+
+v1::ServeRequest::Answer Executor::Execute(const v1::ServeResponse::Execute& execute) const {
+  const absl::StatusOr<Command> command = CheckCommand(execute, user_);
+  if (!command.ok()) return Refusal(command.status());
+  if (!command->job.empty()) {
+    if (auto s = MakeUserDirectory(user_.directory); !s.ok()) return Refusal(s);
+    if (auto s = PrepareJob(user_.directory, command->job, execute.standard_input()); !s.ok())
+      return Refusal(absl::FailedPreconditionError(s.message()));
+  }
+  const int64_t timeout = std::clamp<int64_t>(execute.timeout_ms(), 1000, kMaxTimeoutMs);
+  absl::StatusOr<server::CommandResult> result =
+      runner_.Run(command->argv, execute.standard_input(), command->variables, absl::Milliseconds(timeout));
+  return result.ok() ? AnswerOf(*std::move(result)) : Refusal(result.status());
+}
+
+v1::ServeRequest::Answer Executor::Answer(const v1::ServeResponse& request) const {
+  v1::ServeRequest::Answer answer;
+  if (request.has_execute()) {
+    answer = Execute(request.execute());
+  } else if (request.has_read_file()) {
+    const v1::ServeResponse::ReadFile& read = request.read_file();
+    absl::StatusOr<std::string> data =
+        ReadUserFile(user_.directory, read.directory(), read.name(), read.offset(), read.length());
+    if (data.ok())
+      answer.set_standard_output(*std::move(data));
+    else
+      answer = Refusal(data.status());
+  } else {
+    answer = Refusal(absl::UnimplementedError("this version of the agent does not know the request"));
+  }
+  answer.set_id(request.id());
+  return answer;
+}
+
+std::string Describe(const v1::ServeResponse& request) {
+  if (request.has_read_file())
+    return absl::StrCat("read ", request.read_file().directory(), "/", request.read_file().name());
+  std::string text =
+      absl::AsciiStrToLower(v1::ServeResponse::Execute::Program_Name(request.execute().program()));
+  for (const std::string& argument : request.execute().arguments()) absl::StrAppend(&text, " ", argument);
+  if (text.size() > 300) text = absl::StrCat(text.substr(0, 300), "...");
+  return text;
+}
+
+}  // namespace scalelab::agent

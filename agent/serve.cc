@@ -1,0 +1,163 @@
+#include "agent/serve.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <deque>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "agent/executor.h"
+#include "agent/user_files.h"
+
+namespace scalelab::agent {
+namespace {
+
+using Channel = grpc::ClientReaderWriter<v1::ServeRequest, v1::ServeResponse>;
+
+constexpr size_t kMaxQueue = 64;
+constexpr absl::Duration kTick = absl::Seconds(1);
+constexpr absl::Duration kSuspended = absl::Seconds(10);
+
+// Returns the time since the start of the machine, also while it was suspended.
+absl::Duration SinceBoot() {
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return absl::DurationFromTimespec(now);
+}
+
+// Notices that this process did not run for a while.
+class SuspensionWatch {
+ public:
+  explicit SuspensionWatch(grpc::ClientContext& context)
+      : context_(context), last_(absl::ToInt64Milliseconds(SinceBoot())), thread_([this] { Watch(); }) {}
+  ~SuspensionWatch() {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+    }
+    thread_.join();
+  }
+  bool suspended() const { return suspended_ || Gap(); }
+
+ private:
+  bool Gap() const { return SinceBoot() - absl::Milliseconds(last_.load()) > kSuspended; }
+  void Watch() {
+    absl::MutexLock lock(&mutex_);
+    while (!mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kTick)) {
+      if (Gap()) {
+        suspended_ = true;
+        context_.TryCancel();
+      }
+      last_ = absl::ToInt64Milliseconds(SinceBoot());
+    }
+  }
+
+  grpc::ClientContext& context_;
+  std::atomic<int64_t> last_;  // milliseconds since the start of the machine
+  std::atomic<bool> suspended_ = false;
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+// A thread that answers requests in order.
+class Lane {
+ public:
+  explicit Lane(std::function<void(v1::ServeResponse)> answer)
+      : answer_(std::move(answer)), thread_([this] { Work(); }) {}
+  // Drops the requests that wait, and blocks until the one in progress is answered.
+  ~Lane() {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+    }
+    thread_.join();
+  }
+  // Returns false if too many requests wait.
+  bool Add(v1::ServeResponse request) {
+    absl::MutexLock lock(&mutex_);
+    if (queue_.size() >= kMaxQueue) return false;
+    queue_.push_back(std::move(request));
+    return true;
+  }
+
+ private:
+  void Work() {
+    while (true) {
+      v1::ServeResponse next;
+      {
+        absl::MutexLock lock(&mutex_);
+        mutex_.Await(absl::Condition(
+            +[](Lane* lane)
+                 ABSL_NO_THREAD_SAFETY_ANALYSIS { return lane->stopping_ || !lane->queue_.empty(); },
+            this));
+        if (stopping_) return;
+        next = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      answer_(std::move(next));
+    }
+  }
+
+  const std::function<void(v1::ServeResponse)> answer_;
+  absl::Mutex mutex_;
+  std::deque<v1::ServeResponse> queue_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+// Answers the requests of an open stream.
+void AnswerRequests(Channel& stream, const Executor& executor, const SuspensionWatch& watch,
+                    const ServeOptions& options) {
+  absl::Mutex writing;
+  const auto answer = [&](const v1::ServeResponse& request) {
+    if (watch.suspended()) return;
+    if (options.log && request.has_execute()) options.log(Describe(request));
+    v1::ServeRequest message;
+    *message.mutable_answer() = executor.Answer(request);
+    if (options.log && !message.answer().error().empty())
+      options.log(absl::StrCat("refused: ", message.answer().error()));
+    absl::MutexLock lock(&writing);
+    stream.Write(message);  // after an error, the next read fails
+  };
+  // A filesystem that blocks must not delay programs.
+  Lane programs(answer), files(answer);
+  v1::ServeResponse request;
+  while (stream.Read(&request)) {
+    Lane& lane = request.has_execute() ? programs : files;
+    // The coordinator has a smaller limit.
+    if (!lane.Add(std::move(request)) && options.log) options.log("too many requests; one was dropped");
+  }
+}
+
+}  // namespace
+
+grpc::Status Serve(v1::AgentService::Stub& stub, std::unique_ptr<grpc::ClientContext> context,
+                   const ServeOptions& options) {
+  const std::unique_ptr<Channel> stream = stub.Serve(context.get());
+  v1::ServeRequest hello;
+  hello.mutable_greeting()->set_version(options.version);
+  hello.mutable_greeting()->set_host(options.host);
+  v1::ServeResponse welcome;
+  if (!stream->Write(hello) || !stream->Read(&welcome)) return stream->Finish();
+  if (!welcome.has_welcome() || welcome.welcome().directory().empty()) {
+    context->TryCancel();
+    (void)stream->Finish();
+    return {grpc::StatusCode::UNIMPLEMENTED, "the server has another version and sent no welcome"};
+  }
+  const Executor executor({geteuid(), welcome.welcome().directory()}, *options.runner);
+  // An error is reported with each submission; it may be repaired meanwhile.
+  if (const absl::Status made = MakeUserDirectory(executor.user().directory); !made.ok() && options.log)
+    options.log(std::string(made.message()));
+  if (options.connected) options.connected();
+  const SuspensionWatch watch(*context);
+  AnswerRequests(*stream, executor, watch, options);
+  return stream->Finish();
+}
+
+}  // namespace scalelab::agent

@@ -1,0 +1,88 @@
+#include "server/readers/log_reader.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace scalelab::server {
+namespace {
+
+absl::Status Irregular(const std::string& path) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(path,
+                   " is not a regular file (a program has replaced it), and is not read; look at it on the "
+                   "machine itself"));
+}
+
+absl::Status CannotRead(const std::string& path, int error) {
+  if (error == ENOENT) {
+    return absl::NotFoundError(
+        absl::StrCat("there is no ", path, "; check that the attempt has this rank and has started"));
+  }
+  if (error == ELOOP || error == ENOTDIR) return Irregular(path);
+  return absl::UnavailableError(absl::StrCat("cannot read ", path, ": ", std::strerror(error)));
+}
+
+// Opens a regular file of the directory. Returns its descriptor.
+absl::StatusOr<int> Open(const std::string& directory, const std::string& name) {
+  const std::string path = absl::StrCat(directory, "/", name);
+  const int folder = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (folder < 0) return CannotRead(errno == ENOENT ? path : directory, errno);
+  // Without O_NONBLOCK, opening a FIFO blocks until a program writes to it.
+  const int fd = openat(folder, name.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+  const int error = errno;
+  close(folder);
+  if (fd < 0) return CannotRead(path, error);
+  struct stat found {};
+  if (fstat(fd, &found) == 0 && S_ISREG(found.st_mode)) return fd;
+  close(fd);
+  return Irregular(path);
+}
+
+}  // namespace
+
+ReadPiece LocalPieces(std::string directory) {
+  return [directory = std::move(directory)](const std::string& name,
+                                            int64_t offset) -> absl::StatusOr<std::string> {
+    const absl::StatusOr<int> fd = Open(directory, name);
+    if (!fd.ok()) return fd.status();
+    std::string data(kLogPiece, '\0');
+    ssize_t got = -1;
+    do {
+      got = pread(*fd, data.data(), data.size(), offset);
+    } while (got < 0 && errno == EINTR);
+    const int error = errno;
+    close(*fd);
+    if (got < 0) return CannotRead(absl::StrCat(directory, "/", name), error);
+    data.resize(static_cast<size_t>(got));
+    return data;
+  };
+}
+
+LogReader::LogReader(ReadPiece read, int rank, v1::ReadRunLogRequest::Stream which) : read_(std::move(read)) {
+  if (which != v1::ReadRunLogRequest::STDERR)
+    files_.emplace_back(v1::ReadRunLogRequest::STDOUT, absl::StrCat("rank-", rank, ".out"));
+  if (which != v1::ReadRunLogRequest::STDOUT)
+    files_.emplace_back(v1::ReadRunLogRequest::STDERR, absl::StrCat("rank-", rank, ".err"));
+}
+
+absl::StatusOr<bool> LogReader::Next(v1::ReadRunLogResponse* response) {
+  for (; at_ < files_.size(); ++at_, offset_ = 0) {
+    absl::StatusOr<std::string> data = read_(files_[at_].second, offset_);
+    if (absl::IsNotFound(data.status()) && files_.size() > 1) continue;
+    if (!data.ok()) return data.status();
+    if (data->empty()) continue;
+    offset_ += static_cast<int64_t>(data->size());
+    response->set_data(*std::move(data));
+    response->set_stream(files_[at_].first);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace scalelab::server

@@ -1,0 +1,141 @@
+#include "agent/executor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace scalelab::agent {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Records the last program instead of running it.
+class RecordingRunner final : public server::CommandRunner {
+ public:
+  absl::StatusOr<server::CommandResult> Run(const std::vector<std::string>& argv, const std::string& input,
+                                            const std::vector<std::string>& variables,
+                                            absl::Duration timeout) override {
+    last_argv = argv;
+    last_input = input;
+    last_variables = variables;
+    last_timeout = timeout;
+    return result;
+  }
+  std::vector<std::string> last_argv, last_variables;
+  std::string last_input;
+  absl::Duration last_timeout;
+  absl::StatusOr<server::CommandResult> result = server::CommandResult{};
+};
+
+class ExecutorTest : public testing::Test {
+ protected:
+  ExecutorTest() {
+    std::string pattern = testing::TempDir() + "executor-XXXXXX";
+    root_ = mkdtemp(pattern.data());
+    runner_.result->exit_code = 0;
+  }
+  ~ExecutorTest() override { std::filesystem::remove_all(root_); }
+  v1::ServeRequest::Answer Answer(const v1::ServeResponse& request) {
+    return Executor({geteuid(), root_ + "/alice"}, runner_).Answer(request);
+  }
+  v1::ServeResponse Sinfo() {
+    v1::ServeResponse request;
+    request.set_id(7);
+    request.mutable_execute()->set_program(v1::ServeResponse::Execute::SINFO);
+    request.mutable_execute()->set_timeout_ms(2000);
+    return request;
+  }
+  v1::ServeResponse Sbatch() {
+    v1::ServeResponse request;
+    v1::ServeResponse::Execute& execute = *request.mutable_execute();
+    execute.set_program(v1::ServeResponse::Execute::SBATCH);
+    for (const std::string& argument : {std::string("--dependency=singleton"), std::string("--job-name=j"),
+                                        absl::StrCat("--chdir=", root_, "/alice/allocations/j")})
+      execute.add_arguments(argument);
+    execute.set_standard_input("#!/bin/sh\n");
+    return request;
+  }
+
+  std::string root_;
+  RecordingRunner runner_;
+};
+
+TEST_F(ExecutorTest, AProgramIsRunAndItsOutputIsReturned) {
+  runner_.result->out = "node1\n";
+  const auto answer = Answer(Sinfo());
+  EXPECT_THAT(runner_.last_argv, ElementsAre("sinfo"));
+  EXPECT_EQ(runner_.last_timeout, absl::Seconds(2));
+  EXPECT_EQ(answer.id(), 7);
+  EXPECT_EQ(answer.exit_status(), 0);
+  EXPECT_EQ(answer.standard_output(), "node1\n");
+  EXPECT_EQ(answer.error(), "");
+}
+
+TEST_F(ExecutorTest, ASubmissionMakesTheDirectoryOfTheJobFirst) {
+  EXPECT_EQ(Answer(Sbatch()).error(), "");
+  EXPECT_EQ(runner_.last_input, "#!/bin/sh\n");
+  EXPECT_TRUE(std::filesystem::exists(root_ + "/alice/allocations/j/job.sh"));
+}
+
+TEST_F(ExecutorTest, WithoutADirectoryNothingIsSubmitted) {
+  std::filesystem::create_directory_symlink("/tmp", root_ + "/alice");
+  EXPECT_THAT(Answer(Sbatch()).error(), HasSubstr("not a directory of this user"));
+  EXPECT_TRUE(runner_.last_argv.empty());
+}
+
+TEST_F(ExecutorTest, ARefusedCommandIsNotRun) {
+  v1::ServeResponse request = Sinfo();
+  request.mutable_execute()->add_arguments("--version; reboot");
+  EXPECT_THAT(Answer(request).error(), HasSubstr("is not allowed"));
+  EXPECT_TRUE(runner_.last_argv.empty());
+}
+
+TEST_F(ExecutorTest, TooMuchOutputIsAFailure) {
+  runner_.result->out = std::string(4 << 20, 'x');
+  const auto answer = Answer(Sinfo());
+  EXPECT_EQ(answer.exit_status(), -1);
+  EXPECT_EQ(answer.standard_output(), "");
+  EXPECT_THAT(answer.standard_error(), HasSubstr("more than 3 MiB"));
+}
+
+TEST_F(ExecutorTest, SignalsAndTimeoutsAreReported) {
+  runner_.result->exit_code = -1;
+  runner_.result->signal = 9;
+  EXPECT_EQ(Answer(Sinfo()).exit_status(), 137);
+  runner_.result->timed_out = true;
+  EXPECT_EQ(Answer(Sinfo()).exit_status(), -1);
+}
+
+TEST_F(ExecutorTest, AFileThatDoesNotExistIsNotFound) {
+  v1::ServeResponse request;
+  request.set_id(3);
+  request.mutable_read_file()->set_directory(root_ + "/alice/1/2/t");
+  request.mutable_read_file()->set_name("rank-0.out");
+  request.mutable_read_file()->set_length(10);
+  const auto answer = Answer(request);
+  EXPECT_TRUE(answer.not_found());
+  EXPECT_NE(answer.error(), "");
+  EXPECT_EQ(answer.id(), 3);
+}
+
+TEST_F(ExecutorTest, AnUnknownRequestIsRefused) {
+  EXPECT_THAT(Answer(v1::ServeResponse()).error(), HasSubstr("does not know"));
+}
+
+TEST_F(ExecutorTest, TheDescriptionHasNoSecret) {
+  v1::ServeResponse request = Sbatch();
+  (*request.mutable_execute()->mutable_environment())["SCALELAB_ALLOCATION_SECRET"] = "hidden";
+  EXPECT_THAT(Describe(request), HasSubstr("sbatch --dependency=singleton --job-name=j"));
+  EXPECT_THAT(Describe(request), testing::Not(HasSubstr("hidden")));
+}
+
+}  // namespace
+}  // namespace scalelab::agent

@@ -1,0 +1,105 @@
+#include "agent/user_files.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace scalelab::agent {
+namespace {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+class UserFiles : public testing::Test {
+ protected:
+  UserFiles() {
+    std::string pattern = testing::TempDir() + "user-files-XXXXXX";
+    root_ = mkdtemp(pattern.data());
+    own_ = root_ + "/alice";
+  }
+  ~UserFiles() override { fs::remove_all(root_); }
+  void Write(const std::string& path, const std::string& text) {
+    fs::create_directories(fs::path(path).parent_path());
+    std::ofstream(path) << text;
+  }
+
+  std::string root_, own_;
+};
+
+TEST_F(UserFiles, TheDirectoryIsForTheUserOnly) {
+  ASSERT_TRUE(MakeUserDirectory(own_).ok());
+  EXPECT_EQ(fs::status(own_).permissions(), fs::perms::owner_all);
+  EXPECT_TRUE(MakeUserDirectory(own_).ok());
+}
+
+TEST_F(UserFiles, ADirectoryOrSymlinkOfAnotherUserIsRefused) {
+  fs::create_directory(root_ + "/elsewhere");
+  fs::create_directory_symlink(root_ + "/elsewhere", own_);
+  EXPECT_THAT(MakeUserDirectory(own_).message(), HasSubstr("not a directory of this user"));
+  fs::remove(own_);
+  fs::create_directory(own_);
+  if (geteuid() != 0) GTEST_SKIP() << "needs root to give a directory away";
+  ASSERT_EQ(chown(own_.c_str(), 1, 1), 0);
+  EXPECT_THAT(MakeUserDirectory(own_).message(), HasSubstr("not a directory of this user"));
+}
+
+TEST_F(UserFiles, TheScriptOfAJobIsInItsDirectory) {
+  ASSERT_TRUE(MakeUserDirectory(own_).ok());
+  ASSERT_TRUE(PrepareJob(own_, "job-1", "#!/bin/sh\n").ok());
+  ASSERT_TRUE(PrepareJob(own_, "job-1", "#!/bin/bash\n").ok());
+  const auto script = ReadUserFile(own_, own_ + "/allocations/job-1", "job.sh", 0, 100);
+  EXPECT_EQ(script.value_or(script.status().ToString()), "#!/bin/bash\n");
+}
+
+TEST_F(UserFiles, AScriptIsNotWrittenThroughASymlink) {
+  ASSERT_TRUE(MakeUserDirectory(own_).ok());
+  Write(root_ + "/precious", "precious");
+  fs::create_directories(own_ + "/allocations/job-1");
+  fs::create_symlink(root_ + "/precious", own_ + "/allocations/job-1/job.sh");
+  EXPECT_FALSE(PrepareJob(own_, "job-1", "#!").ok());
+  fs::create_directories(root_ + "/elsewhere/job-2");
+  fs::remove_all(own_ + "/allocations");
+  fs::create_directory_symlink(root_ + "/elsewhere", own_ + "/allocations");
+  EXPECT_FALSE(PrepareJob(own_, "job-2", "#!").ok());
+  EXPECT_FALSE(fs::exists(root_ + "/elsewhere/job-2/job.sh"));
+}
+
+TEST_F(UserFiles, PiecesOfAFileAreRead) {
+  Write(own_ + "/1/2/token/rank-0.out", "0123456789");
+  EXPECT_EQ(ReadUserFile(own_, own_ + "/1/2/token", "rank-0.out", 2, 3).value_or("?"), "234");
+  EXPECT_EQ(ReadUserFile(own_, own_ + "/1/2/token", "rank-0.out", 10, 3).value_or("?"), "");
+}
+
+TEST_F(UserFiles, AMissingFileIsNotFound) {
+  fs::create_directories(own_ + "/1");
+  EXPECT_EQ(ReadUserFile(own_, own_ + "/1", "x", 0, 1).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ReadUserFile(own_, own_ + "/2", "x", 0, 1).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(UserFiles, NothingOutsideOfTheDirectoryIsRead) {
+  Write(root_ + "/secret", "secret");
+  fs::create_directories(own_ + "/1");
+  fs::create_symlink(root_ + "/secret", own_ + "/1/link");
+  fs::create_directory_symlink(root_, own_ + "/out");
+  EXPECT_FALSE(ReadUserFile(own_, own_ + "/1", "link", 0, 10).ok());
+  EXPECT_FALSE(ReadUserFile(own_, own_ + "/out", "secret", 0, 10).ok());
+  EXPECT_FALSE(ReadUserFile(own_, root_, "secret", 0, 10).ok());
+  EXPECT_FALSE(ReadUserFile(own_, own_ + "/..", "secret", 0, 10).ok());
+  EXPECT_FALSE(ReadUserFile(own_, own_ + "/1", "../../secret", 0, 10).ok());
+}
+
+TEST_F(UserFiles, AFifoIsReportedAndNotOpened) {
+  fs::create_directories(own_ + "/1");
+  ASSERT_EQ(mkfifo((own_ + "/1/fifo").c_str(), 0600), 0);
+  EXPECT_EQ(ReadUserFile(own_, own_ + "/1", "fifo", 0, 10).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace scalelab::agent

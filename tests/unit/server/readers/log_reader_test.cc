@@ -1,0 +1,85 @@
+#include "server/readers/log_reader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace scalelab::server {
+namespace {
+
+using testing::HasSubstr;
+using Request = v1::ReadRunLogRequest;
+
+class LogReaderTest : public testing::Test {
+ protected:
+  LogReaderTest() {
+    std::string pattern = "/tmp/scalelab-log-XXXXXX";
+    root_ = mkdtemp(pattern.data());
+    directory_ = root_ + "/attempt";
+    std::filesystem::create_directory(directory_);
+    Write(root_ + "/server.key", "secret");
+  }
+  ~LogReaderTest() override { std::filesystem::remove_all(root_); }
+
+  static void Write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
+  // Returns the text of rank 0, or the error.
+  absl::StatusOr<std::string> Read(Request::Stream which = Request::STDOUT,
+                                   const std::string& directory = "") {
+    LogReader reader(LocalPieces(directory.empty() ? directory_ : directory), 0, which);
+    std::string text;
+    while (true) {
+      v1::ReadRunLogResponse piece;
+      const absl::StatusOr<bool> more = reader.Next(&piece);
+      if (!more.ok()) return more.status();
+      if (!*more) return text;
+      text += piece.data();
+    }
+  }
+
+  std::string root_, directory_;
+};
+
+TEST_F(LogReaderTest, ReadsBothOutputsInOrder) {
+  const std::string output(100'000, 'o');
+  Write(directory_ + "/rank-0.out", output);
+  Write(directory_ + "/rank-0.err", "error");
+  EXPECT_EQ(*Read(Request::STREAM_UNSPECIFIED), output + "error");
+  std::filesystem::remove(directory_ + "/rank-0.out");
+  EXPECT_EQ(*Read(Request::STREAM_UNSPECIFIED), "error");
+  EXPECT_TRUE(absl::IsNotFound(Read().status()));
+}
+
+TEST_F(LogReaderTest, ASymlinkIsRefused) {
+  std::filesystem::create_symlink("../server.key", directory_ + "/rank-0.out");
+  const auto text = Read();
+  ASSERT_TRUE(absl::IsFailedPrecondition(text.status())) << text.status();
+  EXPECT_THAT(std::string(text.status().message()), HasSubstr("rank-0.out is not a regular file"));
+}
+
+TEST_F(LogReaderTest, ASymlinkInPlaceOfTheDirectoryIsRefused) {
+  std::filesystem::rename(directory_, root_ + "/moved");
+  Write(root_ + "/moved/rank-0.out", "text");
+  std::filesystem::create_directory_symlink(root_ + "/moved", directory_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(Read().status()));
+}
+
+TEST_F(LogReaderTest, AFifoIsRefusedAndDoesNotBlock) {
+  ASSERT_EQ(mkfifo((directory_ + "/rank-0.out").c_str(), 0600), 0);
+  EXPECT_TRUE(absl::IsFailedPrecondition(Read().status()));
+}
+
+TEST_F(LogReaderTest, ADirectoryAndADeviceAreRefused) {
+  std::filesystem::create_directory(directory_ + "/rank-0.out");
+  EXPECT_TRUE(absl::IsFailedPrecondition(Read().status()));
+  if (mknod((directory_ + "/rank-0.err").c_str(), S_IFCHR | 0600, makedev(1, 5)) != 0)
+    GTEST_SKIP() << "may not make a device";
+  EXPECT_TRUE(absl::IsFailedPrecondition(Read(Request::STDERR).status()));
+}
+
+}  // namespace
+}  // namespace scalelab::server
