@@ -72,6 +72,8 @@ v1::Study ToStudy(const db::StudyRow& row, const std::vector<int64_t>& counts, b
   c.set_failed(count(db::RunState::kFailed));
   c.set_cancelled(count(db::RunState::kCancelled));
   study.set_pause_reason(row.pause_reason);
+  study.set_held(row.held);
+  study.set_priority(row.priority);
   SetTime(row.created, study.mutable_create_time());
   if (row.started != 0) SetTime(row.started, study.mutable_start_time());
   if (row.finished != 0) SetTime(row.finished, study.mutable_finish_time());

@@ -47,8 +47,9 @@ absl::Status Coordinator::Load() {
   state_ = *std::move(state);
   LifecycleOptions options;
   options.runs_dir = options_.runs_dir;
+  options.runs_by_owner = options_.runs_by_owner;
   options.worker_timeout = absl::ToInt64Microseconds(options_.worker_timeout);
-  options.max_pending_allocations = options_.max_pending_allocations;
+  options.policy = options_.policy;
   options.read_events = options_.events != nullptr;
   options.new_token = options_.new_token;
   options.environment_of = options_.environment_of;
@@ -180,6 +181,41 @@ void Coordinator::ResumeStudy(int64_t study_id, DoneStatus done) {
   PostRequest<absl::Status>(
       [this, study_id](db::Micros now, Effects& fx) { return lifecycle_->ResumeStudy(study_id, now, fx); },
       std::move(done));
+}
+
+void Coordinator::HoldStudy(int64_t study_id, DoneStatus done) {
+  PostRequest<absl::Status>(
+      [this, study_id](db::Micros now, Effects& fx) { return lifecycle_->HoldStudy(study_id, now, fx); },
+      std::move(done));
+}
+
+void Coordinator::ReleaseStudy(int64_t study_id, DoneStatus done) {
+  PostRequest<absl::Status>(
+      [this, study_id](db::Micros now, Effects& fx) { return lifecycle_->ReleaseStudy(study_id, now, fx); },
+      std::move(done));
+}
+
+void Coordinator::SetPriority(int64_t study_id, int priority, DoneStatus done) {
+  PostRequest<absl::Status>(
+      [this, study_id, priority](db::Micros now, Effects& fx) {
+        return lifecycle_->SetPriority(study_id, priority, now, fx);
+      },
+      std::move(done));
+}
+
+void Coordinator::SetDrain(bool on, std::string reason, Done<int> done) {
+  PostRequest<absl::StatusOr<int>>(
+      [this, on, reason = std::move(reason)](db::Micros now, Effects& fx) -> absl::StatusOr<int> {
+        return lifecycle_->SetDrain(on, reason, now, fx);
+      },
+      std::move(done));
+}
+
+void Coordinator::Configure(const CoordinatorTuning& tuning) {
+  PostEvent([this, tuning](db::Micros, Effects&) {
+    static_cast<CoordinatorTuning&>(options_) = tuning;
+    lifecycle_->Configure(tuning.policy, absl::ToInt64Microseconds(tuning.worker_timeout));
+  });
 }
 
 void Coordinator::Report(std::string allocation_token, std::vector<ParsedBatch> batches,
@@ -327,7 +363,7 @@ void Coordinator::Decide() {
   if (Planted(Bug::kAnswerBeforeCommit)) {
     for (Reply& reply : std::exchange(replies, {})) reply(absl::OkStatus());
   }
-  absl::Status durable = fx.batch.empty() ? absl::OkStatus() : store_.Commit(fx.batch);
+  absl::Status durable = fx.batch.empty() ? absl::OkStatus() : Commit(fx.batch);
   if (!durable.ok()) {
     spdlog::error("commit of {} requests failed, none of them changed anything: {}", tasks.size(),
                   durable.ToString());
@@ -360,6 +396,14 @@ void Coordinator::Decide() {
   AnswerHeld(fx);
   NotifyWatchers();
   ForgetFinalStudies(fx.changed_studies);
+}
+
+absl::Status Coordinator::Commit(const db::WriteBatch& batch) {
+  const absl::Duration began = options_.clock->Steady();
+  absl::Status status = store_.Commit(batch);
+  if (options_.observer != nullptr)
+    options_.observer->Committed(batch, options_.clock->Steady() - began, status);
+  return status;
 }
 
 // Decisions have changed the state, and the commit failed: the database is right. Until it can be read, the

@@ -23,24 +23,33 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "db/store.h"
-#include "server/core/clock.h"
 #include "server/core/event_reader.h"
 #include "server/core/lifecycle.h"
 #include "server/core/state.h"
+#include "server/core/time/clock.h"
+#include "server/metrics/observer.h"
 #include "server/scheduler/scheduler.h"
 
 namespace scalelab::server {
 
-struct CoordinatorOptions {
-  std::string runs_dir;
+// Options that can be changed while the coordinator runs.
+struct CoordinatorTuning {
   absl::Duration worker_timeout = absl::Minutes(15);
-  absl::Duration long_poll = absl::Seconds(10);  // longest time a Synchronize is held
-  // Between polls of the scheduler when nothing requests one, and the minimum when something does.
+  // Between polls of the scheduler when nothing requests one.
   absl::Duration poll_interval = absl::Seconds(15);
+  Policy policy;
+};
+
+struct CoordinatorOptions : CoordinatorTuning {
+  std::string runs_dir;
+  bool runs_by_owner = false;                    // as in LifecycleOptions
+  absl::Duration long_poll = absl::Seconds(10);  // longest time a Synchronize is held
+  // Between polls of the scheduler when something requests one.
   absl::Duration min_poll_interval = absl::Milliseconds(50);
-  int max_pending_allocations = 4;
   // Reads the event files of attempts whose workers are gone; null: they are not read. Must outlive the coordinator.
   EventReader* events = nullptr;
+  // Null, or counts commits and calls of the scheduler. Must outlive the coordinator.
+  CoreObserver* observer = nullptr;
   const Clock* clock = &Clock::System();
   std::function<std::string(const std::string& allocation_token)> secret_for;
   std::function<std::string()> new_token;
@@ -89,12 +98,19 @@ class Coordinator {
   void Retry(int64_t study_id, int64_t run_id, std::unique_ptr<LiveStudy> final_study, int64_t final_changes,
              DoneStatus done);
   void ResumeStudy(int64_t study_id, DoneStatus done);
+  void HoldStudy(int64_t study_id, DoneStatus done);
+  void ReleaseStudy(int64_t study_id, DoneStatus done);
+  void SetPriority(int64_t study_id, int priority, DoneStatus done);
+  // `done` gets the number of live attempts.
+  void SetDrain(bool on, std::string reason, Done<int> done);
   void Synchronize(std::string allocation_token, v1::SynchronizeRequest request,
                    Done<v1::SynchronizeResponse> done);
   void Report(std::string allocation_token, std::vector<ParsedBatch> batches,
               Done<std::vector<v1::ReportEventsResponse::Stream>> done);
   // Calls `not_live` with NOT_FOUND when the study is not live: the database then has its final state.
   void Watch(int64_t study_id, Watcher watcher, DoneStatus not_live);
+  // Changes options while the coordinator runs.
+  void Configure(const CoordinatorTuning& tuning);
   // Calls `read` with the state on the core thread, or with null when the coordinator is stopping or cannot read the
   // database.
   void Read(absl::AnyInvocable<void(const State*)> read);
@@ -104,6 +120,8 @@ class Coordinator {
   void View(Done<ClusterView> done);
   // Requests a poll of the scheduler, because the state of a job may have changed.
   void PollSoon();
+  // Submits the jobs of this user that wait for the next try: an agent of the user has connected.
+  void AgentConnected(const std::string& user);
   // Records that the service takes calls of workers now. The service calls it once a second. When it stops doing so,
   // workers are not silent: their timeouts do not run. Until the first call, they run.
   void NoteServing();
@@ -137,6 +155,9 @@ class Coordinator {
   };
 
   static absl::Status Stopping();
+  absl::Status Commit(const db::WriteBatch& batch);
+  // Records a call of the scheduler that began at this time of the steady clock.
+  void Observe(SchedulerCall call, absl::Duration began, const absl::Status& status);
   void Post(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
   // Posts a task for an event that needs no answer; a stopping coordinator drops it.
   void PostEvent(absl::AnyInvocable<void(db::Micros now, Effects& fx)> decide, size_t weight = 1);
@@ -172,7 +193,8 @@ class Coordinator {
   void RunScheduler() ABSL_LOCKS_EXCLUDED(scheduler_mutex_);
   void PostToScheduler(absl::AnyInvocable<void()> job) ABSL_LOCKS_EXCLUDED(scheduler_mutex_);
 
-  const CoordinatorOptions options_;
+  // The core thread changes only what Configure sets.
+  CoordinatorOptions options_;
   db::Store& store_;
   Scheduler& scheduler_;
 

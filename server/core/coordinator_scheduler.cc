@@ -19,11 +19,26 @@ void Coordinator::PollSoon() {
   arrived_.notify_one();
 }
 
+void Coordinator::AgentConnected(const std::string& user) {
+  PostEvent([this, user](db::Micros now, Effects& fx) {
+    lifecycle_->TryAgain(user, now);
+    lifecycle_->Tick(now, fx);
+    fx.poll = true;
+  });
+}
+
+void Coordinator::Observe(SchedulerCall call, absl::Duration began, const absl::Status& status) {
+  if (options_.observer != nullptr)
+    options_.observer->SchedulerCalled(call, options_.clock->Steady() - began, status);
+}
+
 void Coordinator::Act(Effects& fx) {
   for (JobRequest& request : fx.submit) {
     request.secret = options_.secret_for(request.token);
     PostToScheduler([this, request = std::move(request)] {
+      const absl::Duration began = options_.clock->Steady();
       auto id = scheduler_.Submit(request);
+      Observe(SchedulerCall::kSubmit, began, id.status());
       if (!id.ok()) spdlog::warn("allocation {}: {}", request.token, id.status().ToString());
       PostEvent([this, token = request.token, id = std::move(id)](db::Micros now, Effects& fx) {
         lifecycle_->JobSubmitted(token, id, now, fx);
@@ -32,7 +47,10 @@ void Coordinator::Act(Effects& fx) {
   }
   if (!fx.cancel.empty()) {
     PostToScheduler([this, tokens = std::move(fx.cancel)] {
-      if (auto s = scheduler_.Cancel(tokens); !s.ok()) {
+      const absl::Duration began = options_.clock->Steady();
+      const absl::Status s = scheduler_.Cancel(tokens);
+      Observe(SchedulerCall::kCancel, began, s);
+      if (!s.ok()) {
         spdlog::warn("cancelling {} jobs ({}, ...): {}; will be tried again", tokens.size(), tokens[0],
                      s.ToString());
       }
@@ -70,7 +88,9 @@ void Coordinator::Poll() {
   next_poll_ = steady_ + options_.poll_interval * (lifecycle_->JobsChange() ? 1 : 2);
   earliest_poll_ = steady_ + options_.min_poll_interval;
   PostToScheduler([this, asked = absl::ToUnixMicros(now_), tokens = lifecycle_->JobsToPoll()] {
+    const absl::Duration began = options_.clock->Steady();
     auto jobs = scheduler_.Poll(tokens);
+    Observe(SchedulerCall::kPoll, began, jobs.status());
     if (!jobs.ok()) spdlog::warn("the poll of the scheduler failed: {}", jobs.status().ToString());
     PostEvent([this, asked, jobs = std::move(jobs)](db::Micros now, Effects& fx) {
       polling_ = false;
@@ -105,8 +125,11 @@ void Coordinator::View(Done<ClusterView> done) {
       viewers_.push_back(std::move(*shared));
       if (viewers_.size() > 1) return;  // a query is in flight
       PostToScheduler([this] {
+        const absl::Duration began = options_.clock->Steady();
+        auto view = scheduler_.View();
+        Observe(SchedulerCall::kView, began, view.status());
         Task answer;
-        answer.decide = [this, view = scheduler_.View()](db::Micros now, Effects&) mutable -> Reply {
+        answer.decide = [this, view = std::move(view)](db::Micros now, Effects&) mutable -> Reply {
           RecordSchedulerAnswer(view.status(), now);
           view_ = std::move(view);
           view_at_ = steady_;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "server/core/accounting.h"
 #include "server/core/blocks.h"
 #include "server/core/convert.h"
 #include "server/core/lifecycle.h"
@@ -53,6 +54,16 @@ class Chain {
                                 "; repair the cause, then run `scalelab study resume ", study_.row.id, "`"),
                    StudyName(study_.row.id))};
     }
+    if (study_.row.held) {
+      reasons_.push_back(
+          Make(Reason::PAUSED,
+               absl::StrCat("its study is held; `scalelab study release ", study_.row.id, "` ends that"),
+               StudyName(study_.row.id)));
+    }
+    if (state_.drain.on) {
+      reasons_.push_back(Make(Reason::COORDINATOR_CAP, DrainText(state_.drain), "", state_.drain.since));
+    }
+    if (!reasons_.empty()) return std::move(reasons_);
     const LiveAllocation* allocation = Allocation();
     if (allocation != nullptr && ServesOtherBlock(*allocation)) {
       AddOtherBlocks();
@@ -175,14 +186,9 @@ class Chain {
   // The study waits for an allocation, and no job has been submitted.
   void AddQueue() {
     AddIfAway();
-    const PendingQueue queue = QueueOf(study_);
-    const auto pending = state_.pending.find(queue);
-    reasons_.push_back(
-        Make(Reason::COORDINATOR_CAP,
-             absl::StrCat("no more jobs of ", queue.first, " are submitted to ",
-                          queue.second.empty() ? "the default partition" : "partition " + queue.second,
-                          " until one of the pending ones (",
-                          pending == state_.pending.end() ? 0 : pending->second, ") starts")));
+    const std::string limit = CurrentUse(state_, now_).ReachedLimit(QueueOf(study_));
+    reasons_.push_back(limit.empty() ? Make(Reason::SCHEDULER_PENDING, "its job is about to be submitted")
+                                     : Make(Reason::COORDINATOR_CAP, limit));
     const std::vector<int64_t> before = state_.waiting.Before(study_.row.id);
     if (before.empty()) return;
     const LiveStudy& first = *state_.study(before.front());
@@ -190,9 +196,13 @@ class Chain {
         first.row.priority > study_.row.priority
             ? absl::StrCat("its priority ", first.row.priority, " is higher than ", study_.row.priority)
             : "it was submitted earlier";
-    std::string message = absl::StrCat(StudyName(first.row.id), " (", first.row.name, ") goes first: ", why);
+    // The caller may not be allowed to see the other study.
+    const bool hidden = first.row.is_private;
+    const std::string name =
+        hidden ? "a private study" : absl::StrCat(StudyName(first.row.id), " (", first.row.name, ")");
+    std::string message = absl::StrCat(name, " goes first: ", why);
     if (before.size() > 1) absl::StrAppend(&message, "; then ", before.size() - 1, " more");
-    reasons_.push_back(Make(Reason::BEHIND_STUDY, std::move(message), StudyName(first.row.id)));
+    reasons_.push_back(Make(Reason::BEHIND_STUDY, std::move(message), hidden ? "" : StudyName(first.row.id)));
   }
 
   // Earlier allocations ended before they served an attempt; the next one is made later.
@@ -320,6 +330,11 @@ Reason Running(const State& state, const LiveStudy& study, const db::RunRow& run
 }
 
 }  // namespace
+
+std::string DrainText(const db::DrainRow& drain) {
+  return absl::StrCat("no run begins because the service is being drained", Because(drain.reason),
+                      "; an admin ends that with `scalelab admin undrain`");
+}
 
 std::vector<Reason> ExplainStudy(const State& state, const LiveStudy& study, db::Micros now) {
   if (IsFinal(study.row.state)) return {FinalReason(study.row, {study.counts.begin(), study.counts.end()})};

@@ -16,6 +16,9 @@ std::vector<v1::Reason> ExplainStudy(const State& state, const LiveStudy& study,
 // Returns the reasons of the run at `position` of a study in `state`.
 std::vector<v1::Reason> ExplainRun(const State& state, const LiveStudy& study, int position, db::Micros now);
 
+// Returns the reason for which no attempt begins in drain mode, as one sentence.
+std::string DrainText(const db::DrainRow& drain);
+
 // Returns the reason of a final study or run, which needs only its row. `counts` is indexed by db::RunState.
 v1::Reason FinalReason(const db::StudyRow& study, const std::vector<int64_t>& counts);
 v1::Reason FinalReason(const db::RunRow& run);

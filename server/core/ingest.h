@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "db/records.h"
 #include "scalelab/v1/worker.pb.h"
+#include "server/core/step_times.h"
 
 namespace scalelab::server {
 
@@ -21,6 +22,7 @@ struct ParsedBatch {
   std::optional<int64_t> total_steps;  // from a start event
   std::optional<int64_t> last_step;
   std::optional<double> last_loss;
+  std::vector<std::pair<int64_t, StepTimes::Bucket>> steps;  // of rank 0: number and duration of each
 };
 
 // Returns the number of points in the batches.

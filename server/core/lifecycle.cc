@@ -9,6 +9,7 @@
 #include "planted/bug.h"
 #include "proto/status.h"
 #include "server/core/blocks.h"
+#include "server/notify/notices.h"
 
 namespace scalelab::server {
 
@@ -137,12 +138,13 @@ absl::Status Lifecycle::DeleteStudy(int64_t study_id, Effects& fx) {
 
 void Lifecycle::Tick(db::Micros now, Effects& fx) {
   for (const auto& [id, allocation] : state_.allocations) {
+    Withdraw(*allocation, now, fx);
     if (allocation->row.state == db::AllocationState::kIntended && !allocation->submitted &&
-        !allocation->cancel_sent && allocation->retry_at <= now) {
+        !allocation->cancel_sent && allocation->retry_at <= now && !state_.drain.on) {
       SubmitJob(*allocation, fx);
     }
     CancelIfSilent(*allocation, now, fx);
-    Charge(*allocation, now);
+    StoreMovedCharge(*allocation, fx);
     LiveAttempt* attempt = state_.attempt(allocation->attempt_id);
     if (attempt != nullptr && attempt->recovery) attempt = nullptr;  // nothing of it is left to stop
     if (attempt != nullptr && attempt->row.state == db::AttemptState::kStopping && !allocation->cancel_sent &&
@@ -220,7 +222,10 @@ void Lifecycle::MoveTimeouts(db::Micros gap, db::Micros of_wall_clock) {
   };
   for (const auto& [id, allocation] : state_.allocations) {
     move({&allocation->retry_at, &allocation->cancel_again_at});
-    if (allocation->charged_until != 0) allocation->charged_until += of_wall_clock;
+    db::AllocationRow& row = allocation->row;
+    if (row.started == 0 || of_wall_clock == 0) continue;
+    row.charged_until = std::max(row.charged_until, row.started) + of_wall_clock;
+    allocation->charge_moved = true;
   }
   for (const auto& [id, attempt] : state_.attempts) {
     move({&attempt->held_since});
@@ -251,6 +256,8 @@ void Lifecycle::SetRunState(LiveStudy& study, int position, db::RunState to, db:
   if (to == db::RunState::kQueued) study.queued.insert(position);
   run.state = to;
   run.finished = IsFinal(to) ? now : 0;
+  if (to == db::RunState::kFailed && study.counts[static_cast<int>(to)] == 1)
+    AddFailureNotices(study, run, now, fx.batch);
   fx.batch.runs.push_back(run);
   ++study.revision;
   fx.changed_studies.insert(study.row.id);
@@ -267,8 +274,10 @@ void Lifecycle::UpdateStudy(LiveStudy& study, db::Micros now, Effects& fx) {
                                                       : db::StudyState::kSucceeded;
   study.row.finished = now;
   study.row.pause_reason.clear();
+  study.row.held = false;
   ++study.revision;
   fx.batch.studies.push_back(study.row);
+  AddEndNotices(study, fx.batch);
   fx.changed_studies.insert(study.row.id);
   state_.waiting.Remove(study.row.id);
   for (const int64_t id : std::vector<int64_t>(study.allocations.begin(), study.allocations.end())) {
@@ -281,7 +290,8 @@ void Lifecycle::UpdateQueue(db::Micros now) {
 }
 
 void Lifecycle::UpdateWaiting(LiveStudy& study, db::Micros now) {
-  const bool may = !study.queued.empty() && !study.row.cancel_requested && study.row.pause_reason.empty();
+  const bool may = !study.queued.empty() && !study.row.cancel_requested && study.row.pause_reason.empty() &&
+                   !study.row.held;
   const bool now_possible = may && NextAllocation(study, now).has_value();
   const bool later = may && !now_possible && !study.failed_allocations.empty() &&
                      NextAllocation(study, kEndOfTime).has_value();

@@ -27,6 +27,8 @@ namespace scalelab::server {
 
 struct LifecycleOptions {
   std::string runs_dir;  // attempt directories are <runs_dir>/<study>/<run>/<token>
+  // Attempt directories are <runs_dir>/<owner>/<study>/<run>/<token>, because jobs run under the account of the owner.
+  bool runs_by_owner = false;
   // Silence of a worker after which its allocation is cancelled, although the scheduler does not report the end
   // of its job. Long, because a worker may be silent for other reasons than its end: a network or a file system
   // that hangs. While the job is suspended, no time passes.
@@ -37,9 +39,7 @@ struct LifecycleOptions {
   db::Micros hold_timeout = 10'000'000;
   // Time after which the allocation of an attempt that does not stop is cancelled.
   db::Micros stop_timeout = 20'000'000;
-  // Limit of allocations of one owner and partition that are submitted and have not started. With more of them,
-  // the scheduler's order would replace the fair queue's.
-  int max_pending_allocations = 4;
+  Policy policy;
   // Number of allocations in a row that end before they serve an attempt, after which their runs fail.
   int max_failed_allocations = 8;
   // Number of attempts in a row that end with STORAGE_ERROR, after which their study is paused.
@@ -83,13 +83,17 @@ struct NewAllocation {
 // Returns ALREADY_EXISTS, the error for a request id that belongs to a study with a different specification.
 absl::Status RequestIdReused(const std::string& request_id, int64_t study_id);
 
-// Implemented in six files: users' requests, timeouts and bookkeeping in lifecycle.cc, reports of
+// Implemented in seven files: users' requests, timeouts and bookkeeping in lifecycle.cc, reports of
 // workers in lifecycle_workers.cc, start and end of attempts in lifecycle_attempts.cc, the end of attempts without
 // workers in lifecycle_recovery.cc, the scheduler's jobs in lifecycle_jobs.cc, limits of failures and of use in
-// lifecycle_retries.cc.
+// lifecycle_retries.cc, charges, holds, priorities and drain mode in lifecycle_sharing.cc.
 class Lifecycle {
  public:
-  Lifecycle(LifecycleOptions options, State& state) : options_(std::move(options)), state_(state) {}
+  Lifecycle(LifecycleOptions options, State& state) : options_(std::move(options)), state_(state) {
+    Configure(options_.policy, options_.worker_timeout);
+  }
+  // Changes options.
+  void Configure(const Policy& policy, db::Micros worker_timeout);
 
   // Returns the id of the new study, or of the study that was made with this request id before. Returns
   // ALREADY_EXISTS if that study has a different specification.
@@ -106,6 +110,13 @@ class Lifecycle {
                      int64_t final_changes, db::Micros now, Effects& fx);
   // Ends the pause of a study; does nothing if it is not paused.
   absl::Status ResumeStudy(int64_t study_id, db::Micros now, Effects& fx);
+  // Keeps attempts of a study from beginning until ReleaseStudy. Returns FAILED_PRECONDITION if it is final.
+  absl::Status HoldStudy(int64_t study_id, db::Micros now, Effects& fx);
+  absl::Status ReleaseStudy(int64_t study_id, db::Micros now, Effects& fx);
+  // Returns FAILED_PRECONDITION if the study is final.
+  absl::Status SetPriority(int64_t study_id, int priority, db::Micros now, Effects& fx);
+  // Starts or ends drain mode. Returns the number of live attempts.
+  int SetDrain(bool on, const std::string& reason, db::Micros now, Effects& fx);
 
   // Records what a worker reports about its node. Returns UNAUTHENTICATED if the allocation is over,
   // INVALID_ARGUMENT if it has no node of this index.
@@ -129,6 +140,9 @@ class Lifecycle {
   // Records the answer to a poll that was sent at `asked`.
   void JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked, db::Micros now, Effects& fx);
 
+  // Lets the jobs of this owner be submitted, and cancelled, that wait for the next try.
+  void TryAgain(const std::string& owner, db::Micros now);
+
   // Handles timeouts, then plans.
   void Tick(db::Micros now, Effects& fx);
   // Makes allocations for waiting studies; cheap when there are none.
@@ -136,7 +150,7 @@ class Lifecycle {
   // Puts all studies that need an allocation into the queue. Call it after the state was loaded.
   void UpdateQueue(db::Micros now);
   // Moves all timeouts by `gap`: time in which the coordinator was suspended and workers could not report, or by
-  // which the wall clock was set (negative: backwards), which is `of_wall_clock`. Allocations are charged for the former.
+  // which the wall clock was set (negative: backwards), which is `of_wall_clock`. Users are charged for the former.
   void MoveTimeouts(db::Micros gap, db::Micros of_wall_clock = 0);
   // Moves the timeouts of workers only: by time in which the coordinator took no calls, and worked otherwise.
   void MoveWorkerTimeouts(db::Micros gap);
@@ -155,8 +169,15 @@ class Lifecycle {
   // earlier ones that failed.
   std::optional<NewAllocation> NextAllocation(const LiveStudy& study, db::Micros now) const;
   void LeavePending(LiveAllocation& allocation);
-  // Charges the owner and the study for the time that the allocation has been held since the last call.
-  void Charge(LiveAllocation& allocation, db::Micros now);
+  // Charges the owner for the time that the allocation has been held and that is not charged yet.
+  void Charge(LiveAllocation& allocation, db::Micros now, Effects& fx);
+  // Stores until when users are charged for allocations, after the wall clock was set.
+  void StoreMovedCharge(LiveAllocation& allocation, Effects& fx);
+  // Returns why no attempt of the study may begin; empty if one may.
+  std::string WhyNotBegin(const LiveStudy& study) const;
+  // Releases an allocation that has no attempt, if no attempt of its study may begin.
+  void Withdraw(LiveAllocation& allocation, db::Micros now, Effects& fx);
+  void WithdrawAll(LiveStudy& study, db::Micros now, Effects& fx);
   void EnforceGpuLimit(LiveStudy& study, db::Micros now, Effects& fx);
   void Pause(LiveStudy& study, std::string reason, db::Micros now, Effects& fx);
   void PauseIfAllFail(LiveStudy& study, db::Cause cause, const std::string& message, db::Micros now,
@@ -205,7 +226,7 @@ class Lifecycle {
                   db::Micros now, Effects& fx);
   void Wake(LiveAllocation& allocation, Effects& fx);
 
-  const LifecycleOptions options_;
+  LifecycleOptions options_;
   State& state_;
 };
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "catalog/engines.h"
 #include "server/core/blocks.h"
 #include "server/core/lifecycle.h"
 #include "server/core/outcome.h"
@@ -110,12 +111,8 @@ void Lifecycle::Assign(LiveAllocation& allocation, db::Micros now, Effects& fx) 
   // Every node needs its worker, which follows the event files of the node's ranks.
   if (static_cast<int>(allocation.workers.size()) < allocation.row.nodes) return;
   LiveStudy* study = state_.study(allocation.row.study_id);
-  const bool paused = study != nullptr && !study->row.pause_reason.empty();
-  const int position = study == nullptr || paused ? -1 : Choose(*study, allocation, now);
-  if (paused) {
-    Release(allocation, "the study is paused", now, fx);
-    return;
-  }
+  if (study != nullptr && !WhyNotBegin(*study).empty()) return Withdraw(allocation, now, fx);
+  const int position = study == nullptr ? -1 : Choose(*study, allocation, now);
   if (position < 0) {
     Release(allocation, WhyNoRun(study, allocation), now, fx);
     if (study != nullptr) UpdateWaiting(*study, now);
@@ -129,7 +126,7 @@ void Lifecycle::Assign(LiveAllocation& allocation, db::Micros now, Effects& fx) 
 // the calls would take longer than the run. The time that each of them takes must be known.
 void Lifecycle::AssignAhead(LiveAllocation& allocation, db::Micros now, Effects& fx) {
   LiveStudy* study = state_.study(allocation.row.study_id);
-  if (study == nullptr || study->row.cancel_requested || !study->row.pause_reason.empty()) return;
+  if (study == nullptr || !WhyNotBegin(*study).empty()) return;
   // With other allocations of the study, a run that waits here could be executed there.
   if (allocation.row.nodes != 1 || allocation.row.run_id != 0 || ConcurrentAllocations(study->spec) > 1)
     return;
@@ -175,7 +172,8 @@ int64_t Lifecycle::AddAttempt(LiveAllocation& allocation, LiveStudy& study, int 
   row.token = options_.new_token();
   row.allocation_id = allocation.row.id;
   row.assigned = now;
-  row.directory = absl::StrCat(options_.runs_dir, "/", study.row.id, "/", run.id, "/", row.token);
+  row.directory = absl::StrCat(options_.runs_dir, options_.runs_by_owner ? "/" + study.row.owner : "", "/",
+                               study.row.id, "/", run.id, "/", row.token);
   const int nodes = (ranks + allocation.row.ranks_per_node - 1) / allocation.row.ranks_per_node;
   for (int n = 0; n < nodes; ++n) absl::StrAppend(&row.nodes, n == 0 ? "" : ",", allocation.workers[n].node);
   attempt->ranks.resize(ranks);
@@ -221,14 +219,18 @@ void Lifecycle::StopAttempt(LiveAttempt& attempt, db::Micros now, Effects& fx) {
   if (LiveAllocation* allocation = state_.allocation(attempt.row.allocation_id)) Wake(*allocation, fx);
 }
 
-// Returns the hardware and software of the attempt's nodes. A worker may detect software versions after its first
-// report, and it reports those of a framework's ranks with their end.
+// Returns the hardware of the attempt's nodes and the software that its engine used. The worker reports the versions of
+// scalelab-trainer and of its libraries, which only some engines run, and those of a framework's ranks with their end.
 std::vector<v1::NodeInfo> Lifecycle::NodesOf(const LiveAttempt& attempt) const {
   std::vector<v1::NodeInfo> infos;
   const LiveAllocation* allocation = state_.allocation(attempt.row.allocation_id);
   if (allocation != nullptr && !attempt.recovery) {
     for (const auto& [index, worker] : allocation->workers) {
       if (index < attempt.nodes()) infos.push_back(worker.info);
+    }
+    const LiveStudy& study = *state_.study(attempt.study_id);
+    if (!RunsTrainer(study.cells.Text(study.cell_of[attempt.position], v1::RunSpec::kEngineFieldNumber))) {
+      for (v1::NodeInfo& info : infos) info.clear_software();
     }
   }
   if (static_cast<int>(infos.size()) < attempt.nodes()) infos = attempt.hardware;
@@ -258,8 +260,9 @@ void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause 
   run.cause = cause;
   run.message = message;
   if (to == db::AttemptState::kSucceeded) {
-    fx.batch.summaries.push_back(
-        Summarize(run.id, attempt.row.id, attempt.ranks, Fingerprint(NodesOf(attempt))));
+    Summary summary = Summarize(attempt.row, attempt.ranks, Fingerprint(NodesOf(attempt)));
+    run.message = std::move(summary.refused);
+    fx.batch.summaries.push_back(std::move(summary.row));
     const db::Micros since = std::max(attempt.row.assigned, attempt.turn_since);
     study.RunTook(attempt.position, now - since);
     if (const auto launched = attempt.ended.find(0); launched != attempt.ended.end()) {

@@ -1,14 +1,16 @@
 // The part of Lifecycle that handles jobs of the scheduler: which to submit, and how they end.
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "planted/bug.h"
-#include "server/core/backoff.h"
+#include "server/core/accounting.h"
 #include "server/core/blocks.h"
 #include "server/core/job_request.h"
 #include "server/core/lifecycle.h"
+#include "server/core/time/backoff.h"
 
 namespace scalelab::server {
 
@@ -30,12 +32,13 @@ db::Micros EndMargin(const LiveAllocation& allocation) {
 }
 
 void Lifecycle::Plan(db::Micros now, Effects& fx) {
-  const auto may_start = [this](const std::string& owner, const std::string& partition) {
-    const auto pending = state_.pending.find({owner, partition});
-    return pending == state_.pending.end() || pending->second < options_.max_pending_allocations ||
-           Planted(Bug::kPendingLimitIgnored);
+  if (state_.drain.on || state_.waiting.size() == 0) return;
+  const CurrentUse use(state_, now);
+  const auto usage = [&use](const std::string& owner) { return use.Share(owner); };
+  const auto may_start = [&use](const std::string& owner, const std::string& partition) {
+    return use.ReachedLimit({owner, partition}).empty() || Planted(Bug::kPendingLimitIgnored);
   };
-  while (const auto next = state_.waiting.Next(absl::FromUnixMicros(now), may_start)) {
+  while (const auto next = state_.waiting.Next(usage, may_start)) {
     LiveStudy& study = *state_.study(*next);
     const std::optional<NewAllocation> made = NextAllocation(study, now);
     if (!made) {  // the clock was set back to before the time of its next try
@@ -54,8 +57,8 @@ void Lifecycle::Plan(db::Micros now, Effects& fx) {
     row.gpus_per_rank = made->shape.gpus_per_rank;
     row.created = now;
     allocation->generation = ++state_.last_generation;
-    allocation->queue = QueueOf(study);
-    ++state_.pending[allocation->queue];
+    std::tie(row.owner, row.partition) = QueueOf(study);
+    ++state_.pending[{row.owner, row.partition}];
     study.allocations.insert(row.id);
     fx.batch.allocations.push_back(row);
     SubmitJob(*allocation, fx);
@@ -77,7 +80,17 @@ JobRequest Lifecycle::RequestOf(const LiveAllocation& allocation) const {
   JobRequest request = RequestFor(study == nullptr ? v1::StudySpec() : study->spec,
                                   {row.nodes, row.ranks_per_node, row.cpus_per_rank, row.gpus_per_rank});
   request.token = row.token;
+  request.user = row.owner;
   return request;
+}
+
+void Lifecycle::TryAgain(const std::string& owner, db::Micros now) {
+  for (auto& [id, allocation] : state_.allocations) {
+    if (allocation->row.owner != owner) continue;
+    allocation->retry_at = std::min(allocation->retry_at, now);
+    allocation->cancel_again_at = std::min(allocation->cancel_again_at, now);
+    allocation->refusals = 0;
+  }
 }
 
 void Lifecycle::JobSubmitted(const std::string& token, const absl::StatusOr<std::string>& external_id,
@@ -158,7 +171,7 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
         // The scheduler may accept the job after this answer: wait for that of the submit.
       } else if (allocation.cancel_sent) {
         EndAllocation(allocation, db::Cause::kAllocationCancelled, "cancelled before it began", now, fx);
-      } else if (allocation.retry_at <= now) {
+      } else if (allocation.retry_at <= now && !state_.drain.on) {
         allocation.retry_at = now + Backoff(++allocation.refusals, kSubmitAgain, row.token);
         SubmitJob(allocation, fx);
       }
@@ -194,7 +207,7 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
 void Lifecycle::EndAllocation(LiveAllocation& allocation, db::Cause cause, const std::string& reason,
                               db::Micros now, Effects& fx) {
   LeavePending(allocation);
-  Charge(allocation, now);
+  Charge(allocation, now, fx);
   allocation.row.state = db::AllocationState::kEnded;
   allocation.row.ended = now;
   if (!reason.empty()) allocation.row.reason = reason;
@@ -205,9 +218,12 @@ void Lifecycle::EndAllocation(LiveAllocation& allocation, db::Cause cause, const
   const std::deque<int64_t> next_attempts = allocation.next_attempts;
   const int64_t run_id = allocation.row.run_id;
   const bool shared = allocation.served > 1;
-  const bool unused = allocation.served == 0;
+  const bool unused = allocation.served == 0 && !allocation.withdrawn;
   LiveStudy* study = state_.study(allocation.row.study_id);  // null when the study is over
-  if (study != nullptr) study->allocations.erase(id);
+  if (study != nullptr) {
+    study->gpu_seconds += 1e-6 * static_cast<double>(allocation.row.held) * Uncharged(allocation, now).gpus;
+    study->allocations.erase(id);
+  }
   for (LiveAttempt* attempt : state_.attempts_of(allocation)) attempt->hardware = NodesOf(*attempt);
   state_.allocation_by_token.erase(allocation.row.token);
   state_.allocations.erase(id);  // invalidates `allocation`
@@ -237,8 +253,7 @@ void Lifecycle::CountFailedAllocation(LiveStudy& study, int64_t run_id, db::Caus
   const bool needed = std::any_of(study.queued.begin(), study.queued.end(), [&](int position) {
     return run_id == 0 || study.runs[position].id == run_id;
   });
-  // The allocations of a paused study are cancelled.
-  if (!needed || study.row.cancel_requested || !study.row.pause_reason.empty()) return;
+  if (!needed || !WhyNotBegin(study).empty()) return;
   FailedAllocations& failed = study.failed_allocations[run_id];
   failed.reason = reason;
   // Preemption is no defect, and may happen any number of times.
@@ -274,7 +289,7 @@ void Lifecycle::EndJob(LiveAllocation& allocation, db::Micros now, Effects& fx) 
 // Call it before the allocation stops being pending or is cancelled.
 void Lifecycle::LeavePending(LiveAllocation& allocation) {
   if (!Waits(allocation.row.state) || allocation.cancel_sent) return;
-  const auto it = state_.pending.find(allocation.queue);
+  const auto it = state_.pending.find(QueueOf(allocation));
   if (--it->second == 0) state_.pending.erase(it);
 }
 

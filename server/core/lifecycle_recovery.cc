@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/core/backoff.h"
 #include "server/core/lifecycle.h"
 #include "server/core/outcome.h"
+#include "server/core/time/backoff.h"
 
 namespace scalelab::server {
 namespace {

@@ -1,20 +1,15 @@
-// The part of Lifecycle that limits failures and use: pauses, retries by users, charges, limits of GPU-hours.
+// The part of Lifecycle that limits failures and use: pauses, retries by users, limits of GPU-hours.
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "proto/status.h"
+#include "server/core/accounting.h"
 #include "server/core/convert.h"
 #include "server/core/lifecycle.h"
 
 namespace scalelab::server {
-namespace {
-
-int Slots(const db::AllocationRow& row) { return row.nodes * row.ranks_per_node; }
-
-}  // namespace
-
 absl::Status Lifecycle::Retry(int64_t study_id, int64_t run_id, std::unique_ptr<LiveStudy> final_study,
                               int64_t final_changes, db::Micros now, Effects& fx) {
   LiveStudy* study = state_.study(study_id);
@@ -81,11 +76,7 @@ void Lifecycle::Pause(LiveStudy& study, std::string reason, db::Micros now, Effe
   ++study.revision;
   fx.batch.studies.push_back(study.row);
   fx.changed_studies.insert(study.row.id);
-  const std::vector<int64_t> allocations(study.allocations.begin(), study.allocations.end());
-  for (const int64_t id : allocations) {
-    LiveAllocation& allocation = *state_.allocation(id);
-    if (state_.attempt(allocation.attempt_id) == nullptr) Release(allocation, "the study is paused", now, fx);
-  }
+  WithdrawAll(study, now, fx);
   UpdateWaiting(study, now);
 }
 
@@ -101,24 +92,13 @@ void Lifecycle::PauseIfAllFail(LiveStudy& study, db::Cause cause, const std::str
         now, fx);
 }
 
-void Lifecycle::Charge(LiveAllocation& allocation, db::Micros now) {
-  const db::AllocationRow& row = allocation.row;
-  if (row.started == 0) return;
-  const db::Micros from = std::max(allocation.charged_until, row.started);
-  allocation.charged_until = now;
-  if (now <= from) return;
-  const double slot_seconds = 1e-6 * static_cast<double>(now - from) * Slots(row);
-  state_.waiting.Charge(allocation.queue.first, slot_seconds * std::max(1, row.cpus_per_rank),
-                        absl::FromUnixMicros(now));
-  if (LiveStudy* study = state_.study(row.study_id)) study->gpu_seconds += slot_seconds * row.gpus_per_rank;
-}
-
 void Lifecycle::EnforceGpuLimit(LiveStudy& study, db::Micros now, Effects& fx) {
   const double limit = study.spec.limits().gpu_hours();
-  if (study.gpu_seconds < limit * 3600) return;
+  const double used = GpuSecondsOf(state_, study, now);
+  if (used < limit * 3600) return;
   const std::string reason = absl::StrFormat(
       "the study has used %.3g GPU-hours, limits.gpu_hours is %.3g; submit the rest as another study",
-      study.gpu_seconds / 3600, limit);
+      used / 3600, limit);
   const std::vector<int64_t> allocations(study.allocations.begin(), study.allocations.end());
   for (const int64_t id : allocations) {
     LiveAllocation& allocation = *state_.allocation(id);

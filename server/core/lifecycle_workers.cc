@@ -257,6 +257,14 @@ bool Lifecycle::Append(LiveAttempt& attempt, ParsedBatch batch, Effects& fx) {
   Apply(stream, append);
   if (batch.finish_metrics) rank.finish_metrics = std::move(*batch.finish_metrics);
   if (append.rank == 0) {
+    if (!batch.steps.empty()) {
+      const LiveStudy& study = *state_.study(attempt.study_id);
+      const int warmup =
+          study.cells.Int(study.cell_of[attempt.position], v1::RunSpec::kWarmupStepsFieldNumber);
+      for (const auto& [step, bucket] : batch.steps) {
+        if (step >= warmup) rank.steps.Add(bucket);
+      }
+    }
     if (batch.total_steps) attempt.total_steps = *batch.total_steps;
     if (batch.last_step) attempt.step = *batch.last_step + 1;
     if (batch.last_loss) attempt.train_loss = batch.last_loss;

@@ -8,23 +8,41 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "catalog/metric_ranges.h"
 
 namespace scalelab::server {
 namespace {
 
-std::optional<double> Find(const std::map<std::string, double>& metrics, const char* key) {
-  const auto it = metrics.find(key);
-  return it == metrics.end() ? std::nullopt : std::optional(it->second);
-}
+// The finish metrics of an attempt. Refuses values that the metrics cannot have.
+class FinishMetrics {
+ public:
+  explicit FinishMetrics(const std::vector<RankState>& ranks) : ranks_(ranks) {}
 
-std::optional<double> Largest(const std::vector<RankState>& ranks, const char* key) {
-  std::optional<double> largest;
-  for (const RankState& rank : ranks) {
-    const auto value = Find(rank.finish_metrics, key);
-    if (value && (!largest || *value > *largest)) largest = value;
+  // Returns the value of rank 0.
+  std::optional<double> First(const char* key) { return Usable(0, key); }
+  std::optional<double> Largest(const char* key) {
+    std::optional<double> largest;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const auto value = Usable(rank, key);
+      if (value && (!largest || *value > *largest)) largest = value;
+    }
+    return largest;
   }
-  return largest;
-}
+  const std::vector<std::string>& refused() const { return refused_; }
+
+ private:
+  std::optional<double> Usable(size_t rank, const char* key) {
+    const auto it = ranks_[rank].finish_metrics.find(key);
+    if (it == ranks_[rank].finish_metrics.end()) return std::nullopt;
+    const std::string why = WhyImpossible(key, it->second);
+    if (why.empty()) return it->second;
+    refused_.push_back(absl::StrCat(key, " of rank ", rank, " ", why));
+    return std::nullopt;
+  }
+
+  const std::vector<RankState>& ranks_;
+  std::vector<std::string> refused_;
+};
 
 Outcome Failed(db::Cause cause, std::string message) {
   return {db::AttemptState::kFailed, cause, std::move(message), ""};
@@ -65,12 +83,16 @@ Outcome Judge(const std::vector<RankState>& ranks, const v1::SynchronizeRequest:
     return Failed(db::Cause::kTrainerError, absl::StrCat("exit status ", status.exit_status(), detail));
   }
   std::vector<int> unfinished;
+  std::string malformed;  // may be the finish event
   for (size_t r = 0; r < ranks.size(); ++r) {
-    if (!ranks[r].stream.finished) unfinished.push_back(static_cast<int>(r));
+    if (ranks[r].stream.finished) continue;
+    unfinished.push_back(static_cast<int>(r));
+    if (malformed.empty() && !ranks[r].stream.first_malformed.empty())
+      malformed = absl::StrCat("; rank ", r, ", ", ranks[r].stream.first_malformed);
   }
   if (!unfinished.empty()) {
     return Failed(db::Cause::kNoFinish, absl::StrCat("exit status 0, but no finish event of rank ",
-                                                     absl::StrJoin(unfinished, ", ")));
+                                                     absl::StrJoin(unfinished, ", "), malformed));
   }
   for (size_t r = 1; r < ranks.size(); ++r) {
     if (ranks[r].stream.parameter_hash != ranks[0].stream.parameter_hash) {
@@ -84,29 +106,35 @@ Outcome Judge(const std::vector<RankState>& ranks, const v1::SynchronizeRequest:
           ranks.empty() ? "" : ranks[0].stream.parameter_hash};
 }
 
-db::RunSummary Summarize(int64_t run_id, int64_t attempt_id, const std::vector<RankState>& ranks,
-                         const std::string& fingerprint) {
+Summary Summarize(const db::AttemptRow& attempt, const std::vector<RankState>& ranks,
+                  const std::string& fingerprint) {
   db::RunSummary summary;
-  summary.run_id = run_id;
-  summary.attempt_id = attempt_id;
+  summary.run_id = attempt.run_id;
+  summary.attempt_id = attempt.id;
   summary.fingerprint = fingerprint;
-  if (ranks.empty()) return summary;
-  const auto& m = ranks[0].finish_metrics;
-  summary.throughput = Find(m, "run/throughput");
-  summary.throughput_mean = Find(m, "run/throughput_mean");
-  summary.epoch_seconds = Find(m, "run/epoch_seconds");
-  summary.step_seconds = Find(m, "run/step_seconds");
-  summary.comm_share = Find(m, "run/comm_share");
-  summary.accuracy = Find(m, "run/accuracy");
-  summary.train_loss = Find(m, "run/train_loss");
-  summary.time_to_accuracy = Find(m, "run/time_to_accuracy_s");
-  summary.straggler_skew = Find(m, "run/straggler_skew");
-  summary.cpu_utilisation = Find(m, "run/cpu_utilisation");
-  summary.peak_memory = Largest(ranks, "run/peak_memory_bytes");
-  summary.device_memory = Largest(ranks, "run/device_memory_bytes");
-  summary.steps = static_cast<int64_t>(Find(m, "run/steps").value_or(0));
-  summary.metrics = m;
-  return summary;
+  summary.nodes_hash = static_cast<int64_t>(Fnv1a(attempt.nodes));
+  if (ranks.empty()) return {summary, ""};
+  FinishMetrics metrics(ranks);
+  summary.throughput = metrics.First("run/throughput");
+  summary.throughput_mean = metrics.First("run/throughput_mean");
+  summary.epoch_seconds = metrics.First("run/epoch_seconds");
+  summary.step_seconds = metrics.First("run/step_seconds");
+  summary.comm_share = metrics.First("run/comm_share");
+  summary.accuracy = metrics.First("run/accuracy");
+  summary.train_loss = metrics.First("run/train_loss");
+  summary.time_to_accuracy = metrics.First("run/time_to_accuracy_s");
+  summary.straggler_skew = metrics.First("run/straggler_skew");
+  summary.cpu_utilisation = metrics.First("run/cpu_utilisation");
+  summary.peak_memory = metrics.Largest("run/peak_memory_bytes");
+  summary.device_memory = metrics.Largest("run/device_memory_bytes");
+  summary.steps = static_cast<int64_t>(metrics.First("run/steps").value_or(0));
+  summary.reported_step = ranks[0].steps.Median();
+  summary.metrics = ranks[0].finish_metrics;
+  std::string refused = absl::StrJoin(metrics.refused(), "; ");
+  if (!refused.empty())
+    absl::StrAppend(&refused, metrics.refused().size() == 1 ? "; the value is" : "; these values are",
+                    " not used");
+  return {summary, refused};
 }
 
 std::string Fingerprint(const std::vector<v1::NodeInfo>& nodes) {

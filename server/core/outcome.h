@@ -21,10 +21,16 @@ struct Outcome {
 // that is not 0; a rank without a finish event; different parameter hashes.
 Outcome Judge(const std::vector<RankState>& ranks, const v1::SynchronizeRequest::AttemptStatus& status);
 
+struct Summary {
+  db::RunSummary row;
+  std::string
+      refused;  // which values cannot be right and are not part of `row`, in one sentence; empty if none
+};
+
 // Returns the results from the ranks' finish metrics: memory is the maximum over ranks, the rest is
 // from rank 0.
-db::RunSummary Summarize(int64_t run_id, int64_t attempt_id, const std::vector<RankState>& ranks,
-                         const std::string& fingerprint);
+Summary Summarize(const db::AttemptRow& attempt, const std::vector<RankState>& ranks,
+                  const std::string& fingerprint);
 
 // Returns a hash (16 hex digits) of the CPU and GPU models, cores and software, which must be equal for two
 // runs to be comparable.

@@ -147,18 +147,17 @@ absl::Status AddRows(db::Store& store, db::Snapshot loaded, db::Micros now, Stat
     }
     allocation->generation = ++state.last_generation;
     const db::AllocationRow& kept = allocation->row;
+    // The clock was set back while no process observed it.
+    allocation->row.charged_until = std::min(kept.charged_until, now);
     LiveStudy* study = state.study(kept.study_id);
-    if (study != nullptr) {
-      study->allocations.insert(kept.id);
-      allocation->queue = QueueOf(*study);
-    }
+    if (study != nullptr) study->allocations.insert(kept.id);
     if (kept.state == db::AllocationState::kIntended || kept.state == db::AllocationState::kPending) {
       // Cancels the job with the next poll if its study does not need it any more.
       allocation->cancel_sent = study == nullptr || study->row.cancel_requested;
       // An earlier process may have submitted the job and died before it got the answer: poll
       // before submitting again.
       allocation->submitted = !Planted(Bug::kIntentNotPolled);
-      if (!allocation->cancel_sent) ++state.pending[allocation->queue];
+      if (!allocation->cancel_sent) ++state.pending[QueueOf(*allocation)];
     }
     state.allocation_by_token[kept.token] = kept.id;
     state.allocations.emplace(kept.id, std::move(allocation));
@@ -221,7 +220,9 @@ void KeepReports(LiveAllocation& from, LiveAllocation& to) {
   to.listening_since = from.listening_since;
   to.leaving_since = from.leaving_since;
   to.ends_at = from.ends_at;
-  to.charged_until = from.charged_until;
+  to.charge_moved = to.row.charged_until != from.row.charged_until;
+  to.row.charged_until = from.row.charged_until;
+  to.withdrawn = from.withdrawn;
   to.refusals = from.refusals;
   to.retry_at = from.retry_at;
   to.cancels = from.cancels;
@@ -274,7 +275,7 @@ State Remove(State& state, int64_t study_id) {
     const LiveAllocation& allocation = *entry->second;
     if (allocation.row.study_id != study_id) continue;
     if (Waits(allocation.row.state) && !allocation.cancel_sent) {
-      const auto pending = state.pending.find(allocation.queue);
+      const auto pending = state.pending.find(QueueOf(allocation));
       if (--pending->second == 0) state.pending.erase(pending);
     }
     state.allocation_by_token.erase(allocation.row.token);
@@ -286,6 +287,8 @@ State Remove(State& state, int64_t study_id) {
 }  // namespace
 
 absl::Status ReloadStudies(db::Store& store, const std::set<int64_t>& ids, db::Micros now, State& state) {
+  const absl::StatusOr<db::ServiceState> service = store.LoadServiceState();
+  if (!service.ok()) return service.status();
   State fresh;
   fresh.last_generation = state.last_generation;
   for (const int64_t id : ids) {
@@ -300,19 +303,16 @@ absl::Status ReloadStudies(db::Store& store, const std::set<int64_t>& ids, db::M
     for (const auto& [allocation_id, allocation] : old.allocations) {
       if (LiveAllocation* kept = fresh.allocation(allocation_id)) KeepReports(*allocation, *kept);
     }
-    // The others have ended in memory, and were charged for until now.
-    for (const auto& [allocation_id, kept] : fresh.allocations) {
-      if (kept->row.study_id == id && old.allocation(allocation_id) == nullptr) kept->charged_until = now;
-    }
     for (const auto& [attempt_id, attempt] : old.attempts) {
       if (LiveAttempt* kept = fresh.attempt(attempt_id)) KeepReports(*attempt, *kept);
     }
     LiveStudy* study = fresh.study(id);
     if (study == nullptr || old.study(id) == nullptr) continue;
     study->failed_allocations = std::move(old.study(id)->failed_allocations);
-    study->gpu_seconds = old.study(id)->gpu_seconds;
   }
   MoveInto(fresh, state);
+  state.usage.Restore(*service);
+  state.drain = service->drain;
   state.requests.clear();  // it may contain studies that were not stored; handlers search the database too
   state.request_order.clear();
   ++state.final_changes;
@@ -331,6 +331,8 @@ std::set<int64_t> StudiesOf(const Effects& fx, const State& state) {
   const auto add_attempt = [&](int64_t id) {
     if (const LiveAttempt* attempt = state.attempt(id)) ids.insert(attempt->study_id);
   };
+  // Study 0 does not exist; what belongs to no study is loaded again with any study.
+  if (fx.batch.drain || !fx.batch.usage.empty()) ids.insert(0);
   for (const db::StudyRow& row : fx.batch.studies) ids.insert(row.id);
   for (const db::RunRow& row : fx.batch.runs) ids.insert(row.study_id);
   for (const db::AllocationRow& row : fx.batch.allocations) ids.insert(row.study_id);
@@ -352,11 +354,8 @@ absl::StatusOr<State> LoadState(db::Store& store, db::Micros now) {
   state.last_attempt_id = loaded->last_attempt_id;
   state.last_allocation_id = loaded->last_allocation_id;
   state.last_generation = now;  // larger than every generation that a worker has got
-  std::sort(loaded->usage.begin(), loaded->usage.end(),
-            [](const db::OwnerUsage& a, const db::OwnerUsage& b) { return a.ended < b.ended; });
-  for (const db::OwnerUsage& usage : loaded->usage) {
-    state.waiting.Charge(usage.owner, usage.core_seconds, absl::FromUnixMicros(usage.ended));
-  }
+  state.usage.Restore(loaded->service);
+  state.drain = loaded->service.drain;
   if (auto s = AddRows(store, *std::move(loaded), now, state); !s.ok()) return s;
   return state;
 }

@@ -36,6 +36,10 @@ std::vector<LiveAttempt*> State::attempts_of(const LiveAllocation& allocation) c
   return found;
 }
 
+PendingQueue QueueOf(const LiveAllocation& allocation) {
+  return {allocation.row.owner, allocation.row.partition};
+}
+
 PendingQueue QueueOf(const LiveStudy& study) { return {study.row.owner, study.spec.resources().partition()}; }
 
 }  // namespace scalelab::server

@@ -19,7 +19,9 @@
 #include "scalelab/v1/run.pb.h"
 #include "scalelab/v1/study.pb.h"
 #include "scalelab/v1/worker.pb.h"
-#include "server/core/fair_queue.h"
+#include "server/core/fair/fair_queue.h"
+#include "server/core/fair/policy.h"
+#include "server/core/step_times.h"
 #include "study/rules.h"
 
 namespace scalelab::server {
@@ -48,7 +50,7 @@ struct LiveStudy {
   std::set<int64_t> allocations;     // that have not ended
   // Allocations that ended in a row before they served an attempt, by their run (0: those of the whole study).
   std::map<int64_t, FailedAllocations> failed_allocations;
-  double gpu_seconds = 0;  // that its owner was charged for
+  double gpu_seconds = 0;  // of allocations that have ended
   int storage_errors = 0;  // attempts in a row that ended with STORAGE_ERROR
   int64_t revision = 1;    // grows with every change that watchers see
 
@@ -63,6 +65,7 @@ void ForgetGrid(v1::StudySpec& spec);
 struct RankState {
   db::StreamRow stream;
   std::map<std::string, double> finish_metrics;
+  StepTimes steps;  // of rank 0, after the warm-up; without those before a restart of the coordinator
 };
 
 // The end of an attempt whose workers are gone: the coordinator reads the rest of its event files first.
@@ -129,6 +132,8 @@ inline bool Waits(db::AllocationState state) {
 // The owner and the partition of a pending job: the number of pending jobs is limited for each pair.
 using PendingQueue = std::pair<std::string, std::string>;
 PendingQueue QueueOf(const LiveStudy& study);
+struct LiveAllocation;
+PendingQueue QueueOf(const LiveAllocation& allocation);
 
 // The runs that one allocation of a group serves without another one in between: those of a block, or, if the study has
 // allocations of several shapes, those of a block that have the same shape.
@@ -148,7 +153,6 @@ struct LiveAllocation {
   std::optional<BlockPart> part;       // of a group: the part of its newest attempt
   std::deque<int64_t> next_attempts;   // that its worker begins after that one, in this order, without a call
   int64_t generation = 0;              // of its desired state
-  PendingQueue queue;                  // of its job, while that is pending
   bool submitted = false;              // this process has submitted its job
   bool submitting = false;             // a call that submits its job is queued or in flight
   int refusals = 0;                    // temporary errors of submits in a row
@@ -157,7 +161,8 @@ struct LiveAllocation {
   db::Micros cancel_again_at = 0;  // when to cancel again, if the job still exists
   bool ending = false;             // the scheduler reports that the job is ending
   int served = 0;                  // number of attempts
-  db::Micros charged_until = 0;    // until when its owner is charged for it; 0: for nothing yet
+  bool charge_moved = false;       // charged_until was moved with the wall clock, and is not stored
+  bool withdrawn = false;          // released because no attempt of its study may begin
   db::Micros listening_since = 0;  // when it started to run, or when this process started
   db::Micros leaving_since = 0;    // when the first of its workers reported that it leaves; 0: none has
   db::Micros retry_at = 0;         // when to submit its job again
@@ -199,6 +204,9 @@ struct State {
   // Number of changes of studies that were final: retries and deletions.
   int64_t final_changes = 0;
   SchedulerHealth scheduler;
+  Policy policy;
+  UsageLedger usage;             // without what is not yet charged, see accounting.h
+  db::DrainRow drain;            // while it is on, no attempt begins and no job is submitted
   db::Micros commit_failed = 0;  // time of the last commit if it failed; 0: it succeeded
 
   LiveStudy* study(int64_t id) const;

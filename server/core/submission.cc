@@ -137,7 +137,7 @@ void ForEachAllocation(const ExpandedStudy& study, const Take& take) {
   }
 }
 
-double GpuHours(const ExpandedStudy& study) {
+double PlannedGpuHours(const ExpandedStudy& study) {
   double hours = 0;
   ForEachAllocation(study, [&](const AllocationShape& shape, int) {
     const int gpus_per_node = shape.ranks_per_node * shape.gpus_per_rank;
@@ -178,7 +178,7 @@ absl::StatusOr<ExpandedStudy> CheckStudy(const v1::StudySpec& spec, const Schedu
   };
   absl::StatusOr<ExpandedStudy> study = ExpandStudy(spec, runs_here, stopped);
   if (!study.ok()) return study.status();
-  const double hours = GpuHours(*study), cap = study->spec.limits().gpu_hours();
+  const double hours = PlannedGpuHours(*study), cap = study->spec.limits().gpu_hours();
   if (cap > 0 && hours > cap) {
     return InvalidFields(
         {{"limits.gpu_hours",
@@ -219,7 +219,7 @@ v1::PlanStudyResponse PlanOf(const ExpandedStudy& study, const Scheduler& schedu
   plan.set_runs(static_cast<int>(study.runs.size()) - plan.baseline_runs());
   plan.set_excluded(static_cast<int>(study.excluded.size()));
   for (const std::string& why : study.unusable) plan.add_unusable(why);
-  plan.set_gpu_hours(GpuHours(study));
+  plan.set_gpu_hours(PlannedGpuHours(study));
   if (study.spec.allocation() != v1::StudySpec::PER_RUN) {
     plan.set_node_hours_largest(study.group.largest_node_hours);
     plan.set_node_hours_own(study.group.own_node_hours);
@@ -252,6 +252,7 @@ NewStudy MakeNewStudy(const v1::StudySpec& spec, ExpandedStudy expanded, std::st
   study.row.request_id = std::move(request_id);
   study.row.spec = ToJson(spec);
   study.row.priority = spec.priority();
+  study.row.is_private = spec.visibility() == v1::StudySpec::PRIVATE;
   study.shapes = expanded.group.shapes;
   made.cell_values = ToRows(expanded.cells.values(), 0);
   made.cells.reserve(expanded.cells.size() + expanded.excluded.size());

@@ -11,7 +11,8 @@ namespace scalelab::simulation {
 namespace {
 
 constexpr absl::Duration kDeadline = absl::Seconds(30);
-constexpr char kNode[] = "login";  // is never cut off
+constexpr absl::Duration kLongestDelay = absl::Minutes(25);  // of a request to a process that is stopped
+constexpr char kNode[] = "login";                            // is never cut off
 
 // Does what the service does with a CreateStudy.
 void Create(Process& process, const v1::StudySpec& spec, const std::string& owner,
@@ -60,6 +61,11 @@ Clients::Clients(World& world, Network& network, Model& model, int largest)
     ++busy_;
     world_.queue.After(world_.random.Time(absl::ZeroDuration(), world_.faults.End() / 2),
                        [this, study] { Submit(study); });
+  }
+  if (world_.random.Chance(0.3)) {
+    ++busy_;
+    world_.queue.After(world_.random.Time(absl::ZeroDuration(), world_.faults.End()),
+                       [this] { Drain(true); });
   }
 }
 
@@ -122,6 +128,14 @@ void Clients::Accepted(const StudyPointer& study, int64_t id) {
     world_.queue.After(world_.random.Time(absl::ZeroDuration(), absl::Minutes(10)),
                        [this, study] { CancelRun(study); });
   }
+  if (world_.random.Chance(0.2)) {
+    world_.queue.After(world_.random.Time(absl::ZeroDuration(), absl::Minutes(10)),
+                       [this, study] { Hold(study); });
+  }
+  if (world_.random.Chance(0.2)) {
+    world_.queue.After(world_.random.Time(absl::ZeroDuration(), absl::Minutes(10)),
+                       [this, study] { SetPriority(study); });
+  }
   LookAgain(study);
 }
 
@@ -144,6 +158,7 @@ void Clients::Act(const StudyPointer& study, const absl::StatusOr<db::StudyRow>&
     return;
   }
   if (!row.ok()) return LookAgain(study);
+  if (row->held && world_.random.Chance(0.3)) return Release(study);
   if (!row->pause_reason.empty() && !IsFinal(row->state)) {
     if (++study->looks > 8) {
       --busy_;  // it stays paused
@@ -212,6 +227,56 @@ void Clients::Resume(const StudyPointer& study) {
         process.coordinator().ResumeStudy(id, Into(done));
       },
       [this, study](const absl::Status&) { LookAgain(study); });
+}
+
+void Clients::Hold(const StudyPointer& study) {
+  Call(
+      study, "hold",
+      [id = study->id](Process& process, Network::Done<int> done) {
+        process.coordinator().HoldStudy(id, Into(done));
+      },
+      [](const absl::Status&) {});
+}
+
+void Clients::Release(const StudyPointer& study) {
+  Call(
+      study, "release",
+      [id = study->id](Process& process, Network::Done<int> done) {
+        process.coordinator().ReleaseStudy(id, Into(done));
+      },
+      [this, study](const absl::Status&) { LookAgain(study); });
+}
+
+void Clients::SetPriority(const StudyPointer& study) {
+  const int priority = static_cast<int>(world_.random.Between(-2, 3));
+  Call(
+      study, "change the priority of",
+      [id = study->id, priority](Process& process, Network::Done<int> done) {
+        process.coordinator().SetPriority(id, priority, Into(done));
+      },
+      [](const absl::Status&) {});
+}
+
+void Clients::Drain(bool on) {
+  world_.Trace("admin: drain ", on);
+  network_.Call<int>(
+      kNode, kDeadline,
+      [on](Process& process, Network::Done<int> done) {
+        process.coordinator().SetDrain(on, "maintenance", done);
+      },
+      [this, on](const absl::StatusOr<int>& live) {
+        world_.Trace("admin: drain ", on, ": ", absl::StatusCodeToString(live.status().code()));
+        const absl::Duration over = world_.faults.End() + kLongestDelay;
+        if (!on && live.ok() && world_.queue.Steady() > over) {
+          --busy_;
+          return;
+        }
+        absl::Duration next =
+            world_.random.Time(absl::Seconds(1), on ? absl::Minutes(15) : absl::Seconds(30));
+        // Once more at the end: an earlier request to begin may arrive late.
+        if (!on && live.ok()) next = over + absl::Seconds(1) - world_.queue.Steady();
+        world_.queue.After(next, [this] { Drain(false); });
+      });
 }
 
 void Clients::Delete(const StudyPointer& study) {

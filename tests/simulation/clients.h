@@ -1,4 +1,5 @@
-// Simulated users: they submit studies, with retries of the same request, watch, cancel, retry, resume and delete them.
+// Simulated users: they submit studies, with retries of the same request, watch, hold, cancel, retry, resume and delete them,
+// and change their priorities. An admin drains the service.
 #pragma once
 
 #include <memory>
@@ -44,6 +45,11 @@ class Clients {
   void Retry(const StudyPointer& study);
   void Resume(const StudyPointer& study);
   void Delete(const StudyPointer& study);
+  void Hold(const StudyPointer& study);
+  void Release(const StudyPointer& study);
+  void SetPriority(const StudyPointer& study);
+  // An admin drains the service, and ends that later.
+  void Drain(bool on);
   void Watch(const StudyPointer& study);
   // Makes a call that changes a study; `then` gets the answer.
   void Call(const StudyPointer& study, const char* what,

@@ -1,9 +1,11 @@
 #include "tests/simulation/model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
+#include "server/core/accounting.h"
 #include "server/core/convert.h"
 #include "study/shapes.h"
 
@@ -30,13 +32,25 @@ double ValueOf(const std::string& token, int rank, int64_t line) {
 // --- Commits
 
 void Model::Committed(const db::WriteBatch& batch) {
+  if (batch.drain && !batch.drain->on) drained_ = false;
   for (const db::StudyRow& row : batch.studies) CommitStudy(row);
   for (const db::RunRow& row : batch.runs) CommitRun(row);
   for (const db::AllocationRow& row : batch.allocations) CommitAllocation(row);
   for (const db::AttemptRow& row : batch.attempts) CommitAttempt(row);
   CheckAllocations(batch);
+  std::map<std::string, db::UsageRow> usage;  // the last row of each owner counts
+  for (const db::UsageRow& row : batch.usage) usage[row.owner] = row;
+  for (const auto& [owner, row] : usage) CommitUsage(row);
   for (const int64_t id : batch.deleted_studies) Delete(id);
+  if (batch.drain) {
+    world_.Trace("commit: drain mode is ", batch.drain->on);
+    if (batch.drain->on) drained_ = true;
+  }
   for (const db::StudyRow& row : batch.studies) {
+    if (row.held)
+      held_.insert(row.id);
+    else
+      held_.erase(row.id);
     if (row.pause_reason.empty())
       paused_.erase(row.id);
     else
@@ -113,6 +127,9 @@ void Model::CommitAttempt(const db::AttemptRow& row) {
   if (fresh && paused_.contains(run->second.study_id) &&
       !studies_.at(run->second.study_id).pause_reason.empty())
     world_.Violation("attempt ", row.token, " begins while study ", run->second.study_id, " is paused");
+  if (fresh && held_.contains(run->second.study_id) && studies_.at(run->second.study_id).held)
+    world_.Violation("attempt ", row.token, " begins while study ", run->second.study_id, " is held");
+  if (fresh && drained_) world_.Violation("attempt ", row.token, " begins in drain mode");
 }
 
 void Model::CommitAllocation(const db::AllocationRow& row) {
@@ -122,9 +139,49 @@ void Model::CommitAllocation(const db::AllocationRow& row) {
   allocation_token_[row.id] = row.token;
   if (fresh || from != row.state)
     world_.Trace("commit: allocation ", row.token, " is ", static_cast<int>(row.state), " ", row.reason);
+  if (fresh && drained_) world_.Violation("allocation ", row.token, " is made in drain mode");
   if (row.state < from)
     world_.Violation("allocation ", row.token, " changes from ", static_cast<int>(from), " to ",
                      static_cast<int>(row.state));
+}
+
+// What is charged to a user is the sum over the charged times of the allocations, over all restarts.
+void Model::CommitUsage(const db::UsageRow& row) {
+  double held = 0;
+  for (const auto& [token, allocation] : allocations_) {
+    if (allocation.owner == row.owner) held += 1e-6 * static_cast<double>(allocation.held) * allocation.nodes;
+  }
+  if (std::abs(held - row.node_seconds) > 1e-3)
+    world_.Violation(row.owner, " is charged ", row.node_seconds, " node-seconds, and the allocations have ",
+                     held);
+}
+
+void Model::CheckUsage(const server::State& state, db::Micros now) {
+  const server::CurrentUse use(state, now);
+  double last_usage = 0;
+  int last_priority = 0;
+  size_t waiting = state.waiting.size();
+  for (const server::QueueEntry& entry : server::ListQueue(state, now, 1000)) {
+    if (entry.reason.empty()) world_.Violation("study ", entry.study->row.id, " has no reason in the queue");
+    if (waiting == 0) break;  // the rest is held, paused or delayed
+    const bool first = waiting-- == state.waiting.size();
+    const int priority = entry.study->row.priority;
+    if (!first && (priority > last_priority || (priority == last_priority && entry.owner_usage < last_usage)))
+      world_.Violation("study ", entry.study->row.id, " has a wrong place in the queue");
+    last_priority = priority;
+    last_usage = entry.owner_usage;
+  }
+  if (world_.faults.Enabled(Fault::kClockJump)) return;  // the times of the rows are those of the wall clock
+  std::map<std::string, double> expected;
+  for (const auto& [token, row] : allocations_) {
+    if (row.started == 0) continue;
+    const db::Micros end = row.state == AllocationState::kEnded ? row.ended : now;
+    expected[row.owner] += server::DecayedSeconds(row.started, end, now, state.usage.half_life()) * row.nodes;
+  }
+  for (const auto& [owner, seconds] : expected) {
+    if (std::abs(use.Share(owner) - seconds) > 1e-3)
+      world_.Violation(owner, " has used ", use.Share(owner), " node-seconds instead of ", seconds);
+  }
 }
 
 // Returns whether the allocation has, or may get, an attempt.

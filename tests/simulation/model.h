@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "db/store.h"
+#include "server/core/state.h"
 #include "server/scheduler/scheduler.h"
 #include "tests/simulation/world.h"
 
@@ -52,6 +53,8 @@ class Model {
   absl::Duration LastReport(const std::string& allocation) const;
   void AttemptFinished(const std::string& token) { finished_.insert(token); }
 
+  // The state of the coordinator: compares what users have used with the times at which their allocations were held.
+  void CheckUsage(const server::State& state, db::Micros now);
   // The jobs that wait in Slurm: their number is limited for each user, and for each study that shares its allocations.
   void CheckPending(const std::vector<std::string>& tokens);
   // Returns whether the database has an allocation with this token that has not ended.
@@ -72,6 +75,7 @@ class Model {
   void CommitRun(const db::RunRow& row);
   void CommitAttempt(const db::AttemptRow& row);
   void CommitAllocation(const db::AllocationRow& row);
+  void CommitUsage(const db::UsageRow& row);
   void CheckAllocations(const db::WriteBatch& batch);
   void CheckBlock(const db::AttemptRow& row);
   bool Holds(const db::AllocationRow& row) const;
@@ -91,7 +95,8 @@ class Model {
   std::map<int64_t, Block> block_of_;  // by allocation of a group: that of its newest attempt
   std::map<Block, int64_t> holder_;    // the allocation that served a block last
   std::set<int64_t> deleted_;
-  std::set<int64_t> paused_;
+  std::set<int64_t> paused_, held_;
+  bool drained_ = false;
   // What was acknowledged or asked for.
   std::map<std::pair<std::string, std::string>, int64_t> acknowledged_;  // owner, request id -> study
   std::set<int64_t> cancelled_, retry_asked_, delete_asked_, delete_acknowledged_;

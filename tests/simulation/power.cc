@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "db/sqlite.h"
+#include "db/sqlite/sqlite.h"
 
 namespace scalelab::simulation {
 namespace {

@@ -58,6 +58,14 @@ Process::Process(World& world, Model& model, std::string database)
   worker_timeout_ = kTimeouts[world_.random.Between(0, 2)];
   poll_interval_ = world_.random.Chance(0.8) ? absl::Seconds(15) : absl::Seconds(3);
   rollback_journal_ = world_.random.Chance(0.3);
+  policy_.fair_share.half_life = world_.random.Chance(0.5) ? absl::Hours(1) : absl::Hours(24 * 7);
+  if (world_.random.Chance(0.3))
+    policy_.limits.partition_pending_allocations = static_cast<double>(world_.random.Between(1, 3));
+  if (world_.random.Chance(0.3)) {
+    server::LimitRule rule;
+    rule.running_allocations = static_cast<double>(world_.random.Between(1, 4));
+    policy_.limits.rules = {rule};
+  }
   if (world_.faults.Enabled(Fault::kPowerCut) || world_.faults.Enabled(Fault::kPowerCutInCommit))
     power_ = std::make_unique<Power>(world_, database_);
 }
@@ -91,6 +99,7 @@ void Process::Open() {
   options.clock = &world_.queue;
   options.events = events_;
   options.worker_timeout = worker_timeout_;
+  options.policy = policy_;
   options.poll_interval = poll_interval_;
   options.secret_for = [](const std::string&) { return ""; };
   options.new_token = [this] { return absl::StrCat("token-", ++tokens_); };

@@ -69,6 +69,7 @@ class Process {
   server::EventReader* events_ = nullptr;
   std::unique_ptr<Power> power_;  // null: this seed has no power cuts, and the database is a file
   bool rollback_journal_;
+  server::Policy policy_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<server::Coordinator> coordinator_;
   int life_ = 0;

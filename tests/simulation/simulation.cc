@@ -75,6 +75,7 @@ class Simulation {
       process_.coordinator().Read([this](const server::State* state) {
         if (state == nullptr) return;
         const db::Micros now = absl::ToUnixMicros(world_.queue.Wall());
+        model_.CheckUsage(*state, now);
         for (const auto& [id, study] : state->studies) {
           const auto reasons = server::ExplainStudy(*state, *study, now);
           if (reasons.empty() || reasons[0].message().empty())

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "db/sqlite_store.h"
+#include "server/core/accounting.h"
 #include "server/core/reload.h"
 #include "tests/unit/server/core/forwarding_store.h"
 #include "tests/unit/server/core/world.h"
@@ -472,7 +473,7 @@ TEST_F(SteppedTest, ChargesAndServedAttemptsSurviveARestart) {
   };
   const std::string token = Look(allocation).row.token;
   const std::function<double(const State&)> usage = [&](const State& state) {
-    return state.waiting.Usage("ann", clock_.wall);
+    return CurrentUse(state, absl::ToUnixMicros(clock_.wall)).Share("ann");
   };
   v1::SynchronizeRequest request;
   request.set_node("n");
@@ -482,11 +483,11 @@ TEST_F(SteppedTest, ChargesAndServedAttemptsSurviveARestart) {
     Pass(absl::Seconds(10));
   }
   const double used = Look(usage);
-  EXPECT_NEAR(used, 400, 20);
+  EXPECT_NEAR(used, 100, 5) << "node-seconds";
   EXPECT_EQ(Look(allocation).served, 1);
   Restart();
   Pass(absl::Seconds(2));
-  EXPECT_NEAR(Look(usage), used, 30) << "of an allocation that is held";
+  EXPECT_NEAR(Look(usage), used, 7.5) << "of an allocation that is held";
   EXPECT_EQ(Look(allocation).served, 1);
 }
 

@@ -145,9 +145,10 @@ TEST_F(ExplainTest, TheCapOfTheCoordinatorComesBeforeTheStudiesAhead) {
   const int64_t id = world_.Submit(World::Spec({1}));
   const std::vector<Reason> reasons = Study(id);
   ASSERT_THAT(Kinds(reasons), ElementsAre(Reason::COORDINATOR_CAP, Reason::BEHIND_STUDY));
-  EXPECT_EQ(reasons[0].message(),
-            "no more jobs of ann are submitted to the default partition until one of the pending "
-            "ones (4) starts");
+  EXPECT_EQ(
+      reasons[0].message(),
+      "the limit pending_allocations of ann in the default partition is reached: 4 of 4 jobs wait at the "
+      "scheduler; another is submitted when one of them starts");
   EXPECT_EQ(reasons[1].subject(), absl::StrCat("studies/", first));
   EXPECT_THAT(reasons[1].message(), HasSubstr("its priority 5 is higher than 0"));
   EXPECT_THAT(Kinds(Study(first)), ElementsAre(Reason::COORDINATOR_CAP));

@@ -15,16 +15,35 @@ class ForwardingStore : public db::Store {
   explicit ForwardingStore(std::unique_ptr<db::Store> store) : store_(std::move(store)) {}
 
   absl::Status Commit(const db::WriteBatch& batch) override { return store_->Commit(batch); }
+  absl::StatusOr<int64_t> PutToken(const db::TokenRow& token) override { return store_->PutToken(token); }
+  absl::StatusOr<std::vector<db::TokenRow>> ListTokens() override { return store_->ListTokens(); }
+  absl::Status AppendAudit(const std::vector<db::AuditRow>& rows) override {
+    return store_->AppendAudit(rows);
+  }
+  absl::StatusOr<std::vector<db::AuditRow>> ListAudit(const db::AuditFilter& filter) override {
+    return store_->ListAudit(filter);
+  }
   absl::StatusOr<bool> Maintain() override { return store_->Maintain(); }
+  absl::Status ReadRows(const std::function<absl::Status(db::Database&)>& read) override {
+    return Read().ReadRows(read);
+  }
+  absl::Status WriteRows(const std::function<absl::Status(db::Database&)>& write) override {
+    return store_->WriteRows(write);
+  }
   absl::StatusOr<db::Snapshot> Load() override { return store_->Load(); }
   absl::StatusOr<db::Snapshot> LoadStudy(int64_t id) override { return store_->LoadStudy(id); }
+  absl::StatusOr<db::ServiceState> LoadServiceState() override { return store_->LoadServiceState(); }
   absl::StatusOr<db::StudyRow> GetStudy(int64_t id) override { return Read().GetStudy(id); }
-  absl::StatusOr<db::StudyRow> FindStudy(const std::string& name) override { return Read().FindStudy(name); }
+  absl::StatusOr<db::StudyRow> GetStudyHead(int64_t id) override { return Read().GetStudyHead(id); }
+  absl::StatusOr<db::StudyRow> FindStudy(const std::string& name, const db::Viewer& viewer) override {
+    return Read().FindStudy(name, viewer);
+  }
   absl::StatusOr<db::StudyRow> FindRequest(const std::string& owner, const std::string& id) override {
     return Read().FindRequest(owner, id);
   }
-  absl::StatusOr<std::vector<db::StudyRow>> ListStudies(int64_t before, int limit) override {
-    return Read().ListStudies(before, limit);
+  absl::StatusOr<std::vector<db::StudyRow>> ListStudies(int64_t before, int limit,
+                                                        const db::Viewer& viewer) override {
+    return Read().ListStudies(before, limit, viewer);
   }
   absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(const std::vector<int64_t>& ids) override {
     return Read().CountRuns(ids);

@@ -28,6 +28,18 @@ TEST(ParseBatch, TakesPointsAndProgress) {
   EXPECT_EQ(parsed->last_loss, 0.0);
 }
 
+TEST(ParseBatch, TakesTheDurationsOfTheStepsOfRankZero) {
+  v1::EventBatch batch = Batch();
+  batch.mutable_columns(0)->set_key("step/total_s");
+  const auto parsed = ParseBatch(batch);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  ASSERT_EQ(parsed->steps.size(), 2u) << "the last step took no time";
+  EXPECT_EQ(parsed->steps[1].first, 1);
+  EXPECT_EQ(parsed->steps[1].second, StepTimes::BucketOf(1.0));
+  batch.set_rank(1);
+  EXPECT_TRUE(ParseBatch(batch)->steps.empty());
+}
+
 TEST(ParseBatch, AFinishEventBringsHashAndMetrics) {
   v1::EventBatch batch = Batch();
   auto* event = batch.add_events();

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/core/accounting.h"
 #include "tests/unit/server/core/world.h"
 
 namespace scalelab::server {
@@ -77,6 +78,48 @@ TEST(Lifecycle, WhatAFrameworkTrainedWithIsPartOfProvenanceAndFingerprint) {
   EXPECT_EQ(TrainedWith("pytorch/ddp", {{"framework", "pytorch 1.13.1"}}).second, old.second);
   EXPECT_NE(TrainedWith("pytorch/ddp", {{"framework", "pytorch 2.4.0"}}).second, old.second);
   EXPECT_NE(TrainedWith("native/ddp", {}).second, old.second);
+}
+
+// The worker's software is that of scalelab-trainer. It learns it after its first report, and a program of the user's own does
+// not run it.
+TEST(Lifecycle, SoftwareThatTheEngineDoesNotRunIsNotPartOfTheFingerprint) {
+  const auto fingerprint = [](const std::string& engine, bool known) {
+    World w;
+    w.info.set_cpu_model("epyc");
+    if (known) (*w.info.mutable_software())["libtorch"] = "2.4.0";
+    auto spec = World::Spec({1});
+    (*spec.mutable_fixed()->mutable_fields())["engine"].set_string_value(engine);
+    w.Submit(spec);
+    const std::string job = w.AskedFor();
+    const auto desired = w.Sync(job);
+    w.Finish(job, desired);
+    return w.fx.batch.summaries.at(0).fingerprint;
+  };
+  EXPECT_EQ(fingerprint("pytorch/ddp", true), fingerprint("pytorch/ddp", false));
+  EXPECT_NE(fingerprint("native/ddp", true), fingerprint("native/ddp", false));
+}
+
+TEST(Lifecycle, AnImpossibleResultIsRefusedWithAReasonInTheRunsMessage) {
+  OneRun w;
+  ParsedBatch batch;
+  batch.token = w.token;
+  batch.append.end_position = 10;
+  batch.append.end_line = 1;
+  batch.append.finished = true;
+  batch.append.parameter_hash = "h";
+  batch.finish_metrics = {{"run/throughput", -5.0}, {"run/epoch_seconds", 3.0}};
+  for (int64_t step = 1000; step < 1005; ++step) batch.steps.emplace_back(step, *StepTimes::BucketOf(0.5));
+  std::vector<ParsedBatch> batches;
+  batches.push_back(std::move(batch));
+  w.fx = Effects();
+  w.lifecycle.Ingest(w.job, std::move(batches), w.fx);
+  w.Sync(w.job, {World::Ended(w.token)});
+  ASSERT_EQ(w.fx.batch.summaries.size(), 1u);
+  EXPECT_EQ(w.fx.batch.summaries[0].throughput, std::nullopt);
+  EXPECT_EQ(w.fx.batch.summaries[0].epoch_seconds, 3.0);
+  EXPECT_NEAR(w.fx.batch.summaries[0].reported_step.value_or(0), 0.5, 0.005);
+  EXPECT_EQ(w.study(w.id).runs[0].message,
+            "run/throughput of rank 0 is -5, which is not above 0; the value is not used");
 }
 
 TEST(Lifecycle, OneRequestIdMakesOneStudyAndRefusesAnother) {
@@ -579,17 +622,19 @@ TEST(Lifecycle, AStudyThatHasChangedSinceItWasReadIsNotRetried) {
 
 TEST(Lifecycle, TheOwnerIsChargedForTheWholeAllocationWhileItIsHeld) {
   World w;
-  w.Submit(World::Spec({4, 1}));
+  v1::StudySpec spec = World::Spec({4, 1});
+  spec.mutable_resources()->set_ranks_per_node(1);
+  w.Submit(spec);
   const std::string job = w.AskedFor();
   w.Job(job, JobState::kRunning);
   for (int i = 0; i < 10; ++i) {
     w.After(10);
     w.Sync(job);
   }
-  EXPECT_NEAR(w.state.waiting.Usage("ann", absl::FromUnixMicros(w.now)), 4 * 100, 1) << "also before the end";
+  EXPECT_NEAR(CurrentUse(w.state, w.now).Share("ann"), 4 * 100, 1) << "also before the end";
   w.Job(job, JobState::kNodeFail);
   w.After(100);
-  EXPECT_NEAR(w.state.waiting.Usage("ann", absl::FromUnixMicros(w.now)), 4 * 100, 1);
+  EXPECT_NEAR(CurrentUse(w.state, w.now).Share("ann"), 4 * 100, 1);
 }
 
 TEST(Lifecycle, AStudyThatHasUsedItsGpuHoursEndsAndSaysWhy) {
@@ -631,8 +676,8 @@ TEST(Lifecycle, AClockThatIsSetForwardsIsNotCharged) {
   w.now += hours;
   w.lifecycle.MoveTimeouts(hours, hours);
   w.After(1);
-  EXPECT_NEAR(w.state.waiting.Usage("ann", absl::FromUnixMicros(w.now)), 2 * 11, 1);
-  EXPECT_NEAR(w.study(id).gpu_seconds, 2 * 11, 0.1);
+  EXPECT_NEAR(CurrentUse(w.state, w.now).UsageOf("ann").node_seconds, 11, 0.1);
+  EXPECT_NEAR(GpuSecondsOf(w.state, w.study(id), w.now), 2 * 11, 0.1);
   EXPECT_EQ(w.run_state(id, 0), db::RunState::kRunning);
 }
 

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 namespace scalelab::server {
 namespace {
 
@@ -57,6 +60,61 @@ TEST(Judge, AnErrorThatARankWroteIsTheMessage) {
 
 TEST(Judge, ASignalWithoutAnotherReasonKilledARank) {
   EXPECT_EQ(Judge({Rank(0, false)}, Exit(139)).cause, db::Cause::kRankKilled);
+}
+
+TEST(Judge, AMissingFinishEventIsExplainedByTheMalformedLine) {
+  std::vector<RankState> ranks = {Rank(0, false)};
+  ranks[0].stream.first_malformed = "line 17: has a number beyond 1.8e308";
+  const Outcome outcome = Judge(ranks, Exit(0));
+  EXPECT_EQ(outcome.cause, db::Cause::kNoFinish);
+  EXPECT_THAT(outcome.message, HasSubstr("rank 0, line 17: has a number beyond 1.8e308"));
+}
+
+Summary SummaryOf(std::map<std::string, double> metrics) {
+  RankState rank = Rank(0, true);
+  rank.finish_metrics = std::move(metrics);
+  db::AttemptRow attempt;
+  attempt.nodes = "n0";
+  return Summarize(attempt, {rank}, "f");
+}
+
+TEST(Summarize, RefusesImpossibleValuesWithAReason) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const double wrong : {-5.0, 0.0, 1e300, nan, HUGE_VAL}) {
+    SCOPED_TRACE(wrong);
+    const Summary summary = SummaryOf({{"run/throughput", wrong}, {"run/epoch_seconds", 2}});
+    EXPECT_FALSE(summary.row.throughput.has_value());
+    EXPECT_EQ(summary.row.epoch_seconds, 2);
+    EXPECT_THAT(summary.refused, HasSubstr("run/throughput of rank 0 is "));
+  }
+  EXPECT_EQ(SummaryOf({{"run/throughput", -5}}).refused,
+            "run/throughput of rank 0 is -5, which is not above 0; the value is not used");
+  const Summary shares =
+      SummaryOf({{"run/comm_share", 1.7}, {"run/peak_memory_bytes", -1e9}, {"run/steps", nan}});
+  EXPECT_FALSE(shares.row.comm_share.has_value());
+  EXPECT_FALSE(shares.row.peak_memory.has_value());
+  EXPECT_EQ(shares.row.steps, 0);
+  EXPECT_THAT(shares.refused, HasSubstr("these values are not used"));
+}
+
+TEST(Summarize, TakesPossibleValuesAsTheyAre) {
+  const Summary summary =
+      SummaryOf({{"run/throughput", 100}, {"run/train_loss", -3}, {"run/comm_share", 0}, {"x", 1e300}});
+  EXPECT_EQ(summary.row.throughput, 100);
+  EXPECT_EQ(summary.row.train_loss, -3);
+  EXPECT_EQ(summary.row.comm_share, 0);
+  EXPECT_EQ(summary.refused, "");
+  EXPECT_NE(summary.row.nodes_hash, 0);
+}
+
+TEST(StepTimes, TheMedianIsThatOfTheStepsToWithinOnePercent) {
+  StepTimes times;
+  EXPECT_FALSE(times.Median().has_value());
+  for (const double seconds : {0.010, 0.020, 0.021, 0.022, 5.0}) times.Add(*StepTimes::BucketOf(seconds));
+  EXPECT_NEAR(*times.Median(), 0.021, 0.021 * 0.01);
+  EXPECT_FALSE(StepTimes::BucketOf(0).has_value());
+  EXPECT_FALSE(StepTimes::BucketOf(-1).has_value());
+  EXPECT_FALSE(StepTimes::BucketOf(std::numeric_limits<double>::quiet_NaN()).has_value());
 }
 
 TEST(Fingerprint, DependsOnHardwareAndSoftwareNotOnTheOrderOfNodes) {

@@ -14,7 +14,8 @@ namespace scalelab::server {
 
 class World {
  public:
-  explicit World(bool read_events = false) : read_events_(read_events) {}
+  explicit World(bool read_events = false, bool runs_by_owner = false)
+      : read_events_(read_events), runs_by_owner_(runs_by_owner) {}
 
   static v1::StudySpec Spec(std::vector<int> ranks, int repeats = 1) {
     v1::StudySpec spec;
@@ -81,6 +82,7 @@ class World {
     request.set_instance(instance);
     request.set_leaving(leaving);
     request.set_queue_limit(queue_limit);
+    *request.mutable_info() = info;
     for (Status& status : attempts) *request.add_attempts() = std::move(status);
     const absl::Status seen = lifecycle.Observe(allocation, request, now, fx);
     EXPECT_TRUE(seen.ok()) << seen;
@@ -145,6 +147,7 @@ class World {
   db::Micros now = 1'000'000'000;
   absl::Time ends_at = absl::InfiniteFuture();  // of jobs that Job() tells of
   int queue_limit = 0;                          // of the workers
+  v1::NodeInfo info;                            // of the workers' nodes
 
  private:
   static Status Make(const std::string& token, Status::State state) {
@@ -156,6 +159,7 @@ class World {
   LifecycleOptions Options() {
     LifecycleOptions options;
     options.runs_dir = "/runs";
+    options.runs_by_owner = runs_by_owner_;
     options.worker_timeout = 30'000'000;
     options.read_events = read_events_;
     options.recovery_bytes = int64_t{1} << 20;
@@ -170,6 +174,7 @@ class World {
     return options;
   }
   const bool read_events_;
+  const bool runs_by_owner_;
   int tokens_ = 0;
 
  public:

@@ -1,7 +1,5 @@
-#include "server/core/fair_queue.h"
+#include "server/core/fair/fair_queue.h"
 
-#include <algorithm>
-#include <cmath>
 #include <utility>
 
 namespace scalelab::server {
@@ -24,19 +22,32 @@ void FairQueue::Remove(int64_t study) {
   where_.erase(it);
 }
 
-std::optional<int64_t> FairQueue::Next(absl::Time now, const MayStart& may_start) const {
+std::optional<int64_t> FairQueue::Next(UsageOf usage, MayStart may_start) const {
   for (const auto& [priority, owners] : by_priority_) {
     std::optional<std::pair<double, int64_t>> best;  // usage, study
     for (const auto& [owner, partitions] : owners) {
       for (const auto& [partition, studies] : partitions) {
-        if (may_start && !may_start(owner, partition)) continue;
-        const std::pair candidate(Usage(owner, now), *studies.begin());
+        if (!may_start(owner, partition)) continue;
+        const std::pair candidate(usage(owner), *studies.begin());
         if (!best || candidate < *best) best = candidate;
       }
     }
     if (best) return best->second;
   }
   return std::nullopt;
+}
+
+std::vector<int64_t> FairQueue::Order(UsageOf usage, size_t limit) const {
+  FairQueue rest = *this;
+  std::vector<int64_t> order;
+  const auto all = [](const std::string&, const std::string&) { return true; };
+  while (order.size() < limit) {
+    const std::optional<int64_t> next = rest.Next(usage, all);
+    if (!next) break;
+    order.push_back(*next);
+    rest.Remove(*next);
+  }
+  return order;
 }
 
 std::vector<int64_t> FairQueue::Before(int64_t study) const {
@@ -56,17 +67,6 @@ std::vector<int64_t> FairQueue::Before(int64_t study) const {
     }
   }
   return before;
-}
-
-void FairQueue::Charge(const std::string& owner, double core_seconds, absl::Time now) {
-  used_[owner] = {Usage(owner, now) + core_seconds, now};
-}
-
-double FairQueue::Usage(const std::string& owner, absl::Time now) const {
-  const auto it = used_.find(owner);
-  if (it == used_.end()) return 0;
-  const double halves = absl::FDivDuration(now - it->second.at, half_life_);
-  return it->second.core_seconds * std::exp2(-std::max(0.0, halves));
 }
 
 }  // namespace scalelab::server

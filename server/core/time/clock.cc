@@ -1,4 +1,4 @@
-#include "server/core/clock.h"
+#include "server/core/time/clock.h"
 
 #include <chrono>
 

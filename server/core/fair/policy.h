@@ -1,0 +1,15 @@
+// What the configuration says about sharing. Can be changed while the coordinator runs.
+#pragma once
+
+#include "server/core/fair/limits.h"
+#include "server/core/fair/usage.h"
+
+namespace scalelab::server {
+
+struct Policy {
+  FairShare fair_share;
+  Limits limits;
+  bool operator==(const Policy&) const = default;
+};
+
+}  // namespace scalelab::server

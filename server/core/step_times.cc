@@ -1,0 +1,26 @@
+#include "server/core/step_times.h"
+
+#include <cmath>
+
+namespace scalelab::server {
+namespace {
+
+constexpr double kWidth = 0.01;  // of a bucket, of the natural logarithm
+
+}  // namespace
+
+std::optional<StepTimes::Bucket> StepTimes::BucketOf(double seconds) {
+  if (!(seconds >= 1e-9 && seconds <= 1e9)) return std::nullopt;
+  return static_cast<Bucket>(std::lround(std::log(seconds) / kWidth));
+}
+
+std::optional<double> StepTimes::Median() const {
+  int64_t below = 0;
+  for (const auto& [bucket, count] : counts_) {
+    below += count;
+    if (2 * below >= total_) return std::exp(bucket * kWidth);
+  }
+  return std::nullopt;
+}
+
+}  // namespace scalelab::server
