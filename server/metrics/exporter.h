@@ -1,0 +1,61 @@
+// Serves the metrics: samples what nobody reports, and runs the HTTP server.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "server/core/coordinator.h"
+#include "server/metrics/http_server.h"
+#include "server/metrics/metrics.h"
+
+namespace scalelab::server {
+
+struct ExporterOptions {
+  std::string address;                                                       // see HttpServer
+  std::string database;                                                      // path
+  std::function<std::string()> problem;                                      // as in HttpHandlers
+  std::function<std::vector<std::pair<std::string, size_t>>()> pool_queues;  // lengths by name
+  std::function<int()> connections;                                          // number of open ones
+  db::Store* store = nullptr;                                                // null: without notifications
+  absl::Duration period = absl::Seconds(5);                                  // between two samples
+};
+
+// Runs from Start to the destructor. A scrape never waits for the core thread: it gets the numbers of the last sample.
+class Exporter {
+ public:
+  // `metrics` must outlive the coordinator, which may answer the last question after the exporter has ended, and the
+  // coordinator must outlive the exporter.
+  static absl::StatusOr<std::unique_ptr<Exporter>> Start(ExporterOptions options, Metrics& metrics,
+                                                         Coordinator& coordinator);
+  ~Exporter();
+  Exporter(const Exporter&) = delete;
+  Exporter& operator=(const Exporter&) = delete;
+  int port() const { return server_->port(); }
+
+ private:
+  Exporter(ExporterOptions options, Metrics& metrics, Coordinator& coordinator)
+      : options_(std::move(options)), metrics_(metrics), coordinator_(coordinator) {}
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Sample();
+
+  const ExporterOptions options_;
+  Metrics& metrics_;
+  Coordinator& coordinator_;
+  std::unique_ptr<HttpServer> server_;
+  std::shared_ptr<std::atomic<bool>> asking_ =
+      std::make_shared<std::atomic<bool>>(false);  // of the core thread
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace scalelab::server

@@ -1,0 +1,131 @@
+#include "server/notify/sender.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "db/outbox/outbox.h"
+#include "spdlog/spdlog.h"
+
+namespace scalelab::server {
+namespace {
+
+constexpr int kThreads = 4;
+// Due notifications that one look reads; those to busy receivers are skipped.
+constexpr int kPerLook = 200;
+
+// Returns the receiver of a notification: the host of a URL, the domain of an address, or a command.
+std::string ReceiverOf(const db::NoticeRow& notice) {
+  const std::string& target = notice.target;
+  if (notice.channel == "webhook") {
+    const size_t host = target.find("://");
+    if (host == std::string::npos) return target;
+    return "webhook " + target.substr(host + 3, target.find('/', host + 3) - host - 3);
+  }
+  if (notice.channel == "mail")
+    return "mail " + target.substr(std::min(target.rfind('@') + 1, target.size()));
+  return "command " + target;
+}
+
+absl::Duration Backoff(const SenderOptions& options, int failures) {
+  absl::Duration wait = options.first_retry;
+  for (int i = 1; i < failures && wait < options.longest_retry; ++i) wait *= 2;
+  thread_local absl::BitGen random;
+  return std::min(wait, options.longest_retry) * absl::Uniform(random, 0.8, 1.2);
+}
+
+}  // namespace
+
+Sender::Sender(SenderOptions options, db::Store& store) : options_(std::move(options)), store_(store) {
+  {
+    absl::MutexLock lock(&mutex_);
+    running_ = kThreads;
+  }
+  for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { Run(); });
+}
+
+Sender::~Sender() { Stop(absl::InfiniteDuration()); }
+
+bool Sender::Stop(absl::Duration grace) {
+  bool ended = true;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    ended = mutex_.AwaitWithTimeout(absl::Condition(
+                                        +[](int* running) { return *running == 0; }, &running_),
+                                    grace);
+  }
+  for (std::thread& thread : threads_) {
+    if (ended)
+      thread.join();
+    else
+      thread.detach();
+  }
+  threads_.clear();
+  return ended;
+}
+
+void Sender::Run() {
+  while (true) {
+    const bool more = SendOne();
+    absl::MutexLock lock(&mutex_);
+    if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), more ? absl::ZeroDuration() : options_.period)) {
+      --running_;
+      return;
+    }
+  }
+}
+
+bool Sender::SendOne() {
+  db::NoticeRow notice;
+  std::string receiver;
+  {
+    // Within the lock, so that no two threads take the same notification.
+    absl::MutexLock lock(&mutex_);
+    auto due = db::ListDueNotices(store_, absl::ToUnixMicros(options_.now()), kPerLook);
+    if (!due.ok()) {
+      spdlog::error("notifications cannot be read: {}", due.status().ToString());
+      return false;
+    }
+    const auto next =
+        std::find_if(due->begin(), due->end(), [this](const db::NoticeRow& n) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+          return !busy_.contains(ReceiverOf(n));
+        });
+    if (next == due->end()) return false;
+    notice = std::move(*next);
+    receiver = ReceiverOf(notice);
+    busy_.insert(receiver);
+  }
+  Send(std::move(notice));
+  absl::MutexLock lock(&mutex_);
+  busy_.erase(receiver);
+  return true;
+}
+
+void Sender::Send(db::NoticeRow notice) {
+  const absl::Status status = options_.deliver(notice);
+  const absl::Time now = options_.now();
+  if (status.ok()) {
+    notice.state = db::NoticeRow::State::kSent;
+    notice.ended = absl::ToUnixMicros(now);
+  } else {
+    ++notice.attempts;
+    notice.error = std::string(status.message());
+    const bool hopeless =
+        !absl::IsUnavailable(status) || now - absl::FromUnixMicros(notice.created) >= options_.give_up;
+    if (hopeless) {
+      notice.state = db::NoticeRow::State::kGivenUp;
+      notice.ended = absl::ToUnixMicros(now);
+    } else {
+      notice.due = absl::ToUnixMicros(now + Backoff(options_, notice.attempts));
+    }
+    spdlog::warn("notification {} could not be sent, and {}: {}", notice.key,
+                 hopeless ? "is given up" : "is tried again", notice.error);
+  }
+  if (const absl::Status stored = db::UpdateNotice(store_, notice); !stored.ok())
+    spdlog::error("the state of notification {} cannot be stored, it is sent again: {}", notice.key,
+                  stored.ToString());
+}
+
+}  // namespace scalelab::server

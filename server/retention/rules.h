@@ -1,0 +1,46 @@
+// The rules of retention: the section `retention` of the configuration file.
+//
+//   retention:
+//     points: {older_than: 365d}
+//     logs: {older_than: 90d}
+//     attempt_directories: {older_than: 180d}
+//     database: {max_size: 50GiB}
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace YAML {
+class Node;
+struct Mark;
+}  // namespace YAML
+
+namespace scalelab::server {
+
+// Ages count from the end of a study. Studies that are not final are kept.
+struct RetentionRules {
+  absl::Duration points = absl::InfiniteDuration();       // the points of its attempts
+  absl::Duration logs = absl::InfiniteDuration();         // the output files of its attempts
+  absl::Duration directories = absl::InfiniteDuration();  // the directories of its attempts
+  // While the rows of the database take more bytes than this, the points of the study that ended first are removed;
+  // 0: no limit.
+  int64_t database_bytes = 0;
+
+  bool empty() const {
+    return points == absl::InfiniteDuration() && logs == absl::InfiniteDuration() &&
+           directories == absl::InfiniteDuration() && database_bytes == 0;
+  }
+};
+
+// Returns the text of a time in days, hours or minutes: "365d", "12h".
+std::string AgeText(absl::Duration age);
+
+// Reads the section. `at` returns the position of a mark as text, for errors.
+absl::Status ReadRetention(const YAML::Node& node, const std::function<std::string(const YAML::Mark&)>& at,
+                           RetentionRules* rules);
+
+}  // namespace scalelab::server
