@@ -1,0 +1,131 @@
+#include "server/doctor/facts.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/timex.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "db/sqlite/filesystem.h"
+
+namespace scalelab::server::doctor {
+namespace {
+
+constexpr absl::Duration kCommandTimeout = absl::Seconds(15);
+
+std::string ClosestExisting(const std::string& path) {
+  std::filesystem::path at = path;
+  std::error_code error;
+  while (!std::filesystem::exists(at, error) && at.has_parent_path() && at != at.parent_path())
+    at = at.parent_path();
+  return at.string();
+}
+
+// Sets what only writing a file shows.
+void TryToWrite(DirectoryFacts& facts) {
+  std::string name = facts.existing + "/.scalelab-doctor-XXXXXX";
+  const int fd = mkostemp(name.data(), O_CLOEXEC);
+  if (fd < 0) {
+    facts.write_error = std::strerror(errno);
+    return;
+  }
+  const absl::Cleanup remove = [&] {
+    close(fd);
+    unlink(name.c_str());
+  };
+  const absl::Time before = absl::Now();
+  struct stat written {};
+  if (write(fd, "x", 1) != 1 || fsync(fd) != 0 || fstat(fd, &written) != 0) {
+    facts.write_error = std::strerror(errno);
+    return;
+  }
+  const absl::Time stamp = absl::TimeFromTimespec(written.st_mtim), after = absl::Now();
+  // The file was written between the two readings. The kernel rounds the stamp down to its tick.
+  if (stamp > after) facts.clock_offset = stamp - after;
+  if (stamp < before - absl::Milliseconds(20)) facts.clock_offset = stamp - before;
+}
+
+}  // namespace
+
+Run RunHere() {
+  return [](const std::vector<std::string>& argv, const std::string& input) {
+    return RunCommand(argv, input, CommandEnvironment(), kCommandTimeout);
+  };
+}
+
+ClockFacts ReadClock() {
+  timex clock{};
+  const int state = adjtimex(&clock);
+  if (state < 0) return {};
+  return {true, state != TIME_ERROR && (clock.status & STA_UNSYNC) == 0};
+}
+
+DirectoryFacts ReadDirectory(const std::string& path) {
+  DirectoryFacts facts;
+  facts.path = path;
+  facts.existing = ClosestExisting(path);
+  struct stat found {};
+  if (stat(facts.existing.c_str(), &found) == 0) {
+    facts.is_directory = S_ISDIR(found.st_mode);
+    facts.owner = found.st_uid;
+    facts.mode = found.st_mode & 07777;
+  }
+  struct statfs type {};
+  if (statfs(facts.existing.c_str(), &type) == 0) facts.network = db::NetworkFilesystem(type.f_type);
+  struct statvfs space {};
+  if (statvfs(facts.existing.c_str(), &space) == 0) {
+    facts.free_bytes = static_cast<int64_t>(space.f_bavail * space.f_frsize);
+    if (space.f_files > 0) facts.free_inodes = static_cast<int64_t>(space.f_favail);
+  }
+  if (facts.is_directory) TryToWrite(facts);
+  return facts;
+}
+
+std::vector<FileFacts> ReadSecrets(const std::string& data_dir) {
+  std::vector<FileFacts> secrets;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(data_dir, error)) {
+    const std::string extension = entry.path().extension();
+    struct stat found {};
+    if ((extension != ".key" && extension != ".token") || stat(entry.path().c_str(), &found) != 0) continue;
+    secrets.push_back({entry.path().string(), found.st_uid, found.st_mode & 07777});
+  }
+  std::sort(secrets.begin(), secrets.end(),
+            [](const FileFacts& a, const FileFacts& b) { return a.path < b.path; });
+  return secrets;
+}
+
+LimitFacts ReadLimits() {
+  LimitFacts facts;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) facts.files = limit.rlim_max;
+  if (getrlimit(RLIMIT_NPROC, &limit) == 0) facts.processes = limit.rlim_cur;
+  return facts;
+}
+
+pid_t RunningServer(const std::string& data_dir) {
+  const int fd = open((data_dir + "/scalelabd.lock").c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  const absl::Cleanup close_it = [fd] { close(fd); };
+  if (flock(fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK) return 0;
+  char text[32] = {};
+  int pid = 0;
+  if (pread(fd, text, sizeof text - 1, 0) <= 0 || !absl::SimpleAtoi(text, &pid)) return 0;
+  return pid;
+}
+
+}  // namespace scalelab::server::doctor

@@ -1,0 +1,79 @@
+// What the checks need to know about this machine, and how it is read. The checks themselves are pure.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/command/command.h"
+
+namespace scalelab::server::doctor {
+
+// Runs a program with `input` as its standard input. Tests replace it.
+using Run = std::function<absl::StatusOr<CommandResult>(const std::vector<std::string>& argv,
+                                                        const std::string& input)>;
+// Runs programs of this machine with a timeout of 15 seconds.
+Run RunHere();
+
+struct ClockFacts {
+  bool known = false;  // the kernel answers
+  bool synchronised = false;
+};
+ClockFacts ReadClock();
+
+// A directory, or the closest parent that exists.
+struct DirectoryFacts {
+  std::string path;      // as configured
+  std::string existing;  // it, or its closest parent that exists
+  bool is_directory = false;
+  uid_t owner = 0;
+  mode_t mode = 0;
+  std::string write_error;        // why a file cannot be written there; empty if it can
+  absl::Duration clock_offset;    // time stamp of a new file minus this machine's clock
+  const char* network = nullptr;  // name of the network filesystem; null for a local one
+  int64_t free_bytes = 0;
+  std::optional<int64_t> free_inodes;  // absent where the filesystem has no limit
+};
+// Writes and removes a temporary file in the directory.
+DirectoryFacts ReadDirectory(const std::string& path);
+
+struct FileFacts {
+  std::string path;
+  uid_t owner = 0;
+  mode_t mode = 0;
+};
+// Returns the files of the data directory that contain secrets.
+std::vector<FileFacts> ReadSecrets(const std::string& data_dir);
+
+struct LimitFacts {
+  uint64_t files = 0, processes = 0;  // that this process may have, after it has raised its limits
+};
+LimitFacts ReadLimits();
+
+// How an address of `listen` can be used.
+struct AddressFacts {
+  std::string text;
+  bool unix_socket = false;
+  std::string error;  // why it cannot be served, other than that it is in use
+  bool in_use = false;
+  bool reachable_by_others = true;  // Unix socket: users may search its directory
+};
+AddressFacts ReadAddress(const std::string& text);
+
+// Returns whether `host` resolves, and whether to addresses of the loopback interface only.
+struct NameFacts {
+  std::string error;
+  bool loopback = false;
+};
+NameFacts Resolve(const std::string& host);
+
+// Returns the process id of the scalelabd that uses the data directory; 0 if none does.
+pid_t RunningServer(const std::string& data_dir);
+
+}  // namespace scalelab::server::doctor

@@ -1,0 +1,128 @@
+#include "server/doctor/program_checks.h"
+
+#include <map>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "catalog/installation.h"
+#include "server/scheduler/slurm_errors.h"
+
+namespace scalelab::server::doctor {
+namespace {
+
+// Parses lines "KEY=VALUE".
+std::map<std::string, std::string> Values(const std::string& text) {
+  std::map<std::string, std::string> values;
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    const std::pair<std::string, std::string> value = absl::StrSplit(line, absl::MaxSplits('=', 1));
+    values.insert(value);
+  }
+  return values;
+}
+
+// Returns the libraries that ldd does not find.
+std::vector<std::string> MissingLibraries(const std::string& ldd) {
+  std::vector<std::string> missing;
+  for (const absl::string_view line : absl::StrSplit(ldd, '\n')) {
+    if (absl::StrContains(line, "not found"))
+      missing.emplace_back(absl::StripAsciiWhitespace(line.substr(0, line.find("=>"))));
+  }
+  return missing;
+}
+
+}  // namespace
+
+std::string WhyFailed(const absl::StatusOr<CommandResult>& result) {
+  return result.ok() ? FailureReason(*result) : std::string(result.status().message());
+}
+
+Finding CheckMunge(const Run& run, const std::string& socket) {
+  std::vector<std::string> munge = {"munge", "--no-input"}, unmunge = {"unmunge"};
+  if (!socket.empty()) {
+    munge.push_back("--socket=" + socket);
+    unmunge.push_back("--socket=" + socket);
+  }
+  const absl::StatusOr<CommandResult> credential = run(munge, "");
+  if (!credential.ok() || !credential->ok()) {
+    return Error("munge", absl::StrCat("munge makes no credential: ", WhyFailed(credential)),
+                 "install munge and start munged; /etc/munge/munge.key must be that of the cluster");
+  }
+  const absl::StatusOr<CommandResult> decoded = run(unmunge, credential->out);
+  if (!decoded.ok() || !decoded->ok()) {
+    return Error("munge", absl::StrCat("unmunge refuses a credential of this machine: ", WhyFailed(decoded)),
+                 "see /var/log/munge/munged.log; the clocks must agree within 5 minutes");
+  }
+  return Ok("munge", "makes and accepts credentials");
+}
+
+Findings CheckUnit(const Run& run) {
+  const absl::StatusOr<CommandResult> shown =
+      run({"systemctl", "show", "scalelabd.service",
+           "--property=LoadState,ActiveState,UnitFileState,NRestarts,Result,NeedDaemonReload"},
+          "");
+  // Without systemd the program is missing, or it finds no system bus.
+  if (!shown.ok() || !shown->ok()) return {};
+  std::map<std::string, std::string> unit = Values(shown->out);
+  if (unit["LoadState"] == "not-found") return {};
+  if (unit["LoadState"] != "loaded") {
+    return {Error("systemd", absl::StrCat("scalelabd.service is ", unit["LoadState"]),
+                  "systemctl unmask scalelabd; systemd-analyze verify scalelabd.service shows mistakes")};
+  }
+  if (unit["ActiveState"] == "failed") {
+    return {Error("systemd", absl::StrCat("scalelabd.service has failed (", unit["Result"], ")"),
+                  "journalctl -u scalelabd shows why; then systemctl restart scalelabd")};
+  }
+  Findings findings;
+  if (unit["NeedDaemonReload"] == "yes") {
+    findings.push_back(
+        Warning("systemd", "scalelabd.service has changed since systemd read it", "systemctl daemon-reload"));
+  }
+  if (unit["UnitFileState"] == "disabled") {
+    findings.push_back(Warning("systemd", "scalelabd.service does not start when the machine starts",
+                               "systemctl enable scalelabd scalelabd-backup.timer"));
+  }
+  if (!unit["NRestarts"].empty() && unit["NRestarts"] != "0") {
+    findings.push_back(
+        Warning("systemd",
+                absl::StrCat("scalelabd.service was restarted ", unit["NRestarts"], " times after crashes"),
+                "journalctl -u scalelabd shows why"));
+  }
+  if (findings.empty())
+    findings.push_back(Ok("systemd", absl::StrCat("scalelabd.service is ", unit["ActiveState"])));
+  return findings;
+}
+
+Findings CheckWorkerPrograms(const Run& run, const std::string& worker_program, const std::string& version) {
+  Findings findings;
+  const std::vector<std::string> programs = {worker_program,
+                                             CompanionProgram(worker_program, "scalelab-rank"),
+                                             CompanionProgram(worker_program, "scalelab-trainer")};
+  for (const std::string& program : programs) {
+    const absl::StatusOr<CommandResult> libraries = run({"ldd", program}, "");
+    if (!libraries.ok() || !libraries->ok()) {
+      findings.push_back(Error("programs", absl::StrCat(program, ": ", WhyFailed(libraries)),
+                               "install the package scalelab-worker, or set worker_program"));
+      continue;
+    }
+    if (const std::vector<std::string> missing = MissingLibraries(libraries->out); !missing.empty()) {
+      findings.push_back(Error("programs", absl::StrCat(program, " lacks ", absl::StrJoin(missing, ", ")),
+                               "install the packages with these libraries"));
+    }
+  }
+  if (!findings.empty()) return findings;
+  const absl::StatusOr<CommandResult> started = run({worker_program, "--version"}, "");
+  if (!started.ok() || !started->ok())
+    return {Error("programs", absl::StrCat(worker_program, ": ", WhyFailed(started)), "install it again")};
+  const std::string printed(absl::StripAsciiWhitespace(started->out));
+  const std::string expected = absl::StrCat("scalelab-worker ", version);
+  if (printed != expected) {
+    return {Warning("programs", absl::StrCat(worker_program, " is ", printed, ", and scalelabd is ", version),
+                    "install the same version of scalelab-server and scalelab-worker")};
+  }
+  return {Ok("programs", absl::StrCat(worker_program, ", scalelab-rank and scalelab-trainer start here"))};
+}
+
+}  // namespace scalelab::server::doctor

@@ -1,0 +1,33 @@
+// Checks that run other programs: MUNGE, systemd, the worker's programs, Slurm. `run` is a parameter, so that tests
+// give the answers of the programs.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/doctor/facts.h"
+#include "server/doctor/finding.h"
+
+namespace scalelab::server::doctor {
+
+// Checks that munge makes a credential and unmunge accepts it. `socket` is that of munged; empty: the default.
+Finding CheckMunge(const Run& run, const std::string& socket);
+
+// Checks the systemd unit scalelabd.service. Returns nothing on a machine without systemd.
+Findings CheckUnit(const Run& run);
+
+// Checks that scalelab-worker starts, has the version of scalelabd, and finds its other programs and libraries.
+Findings CheckWorkerPrograms(const Run& run, const std::string& worker_program, const std::string& version);
+
+// Checks Slurm's programs and its controller, MUNGE, the partitions, and that this account may submit jobs with
+// `sbatch_options` (name without dashes, value).
+Findings CheckSlurm(const Run& run, const std::vector<std::pair<std::string, std::string>>& sbatch_options);
+
+// Returns the arguments for sbatch: --name=value, or --name.
+std::vector<std::string> SbatchArguments(const std::vector<std::pair<std::string, std::string>>& options);
+
+// Returns why a program failed, in one line.
+std::string WhyFailed(const absl::StatusOr<CommandResult>& result);
+
+}  // namespace scalelab::server::doctor

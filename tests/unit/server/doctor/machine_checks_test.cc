@@ -1,0 +1,146 @@
+#include "server/doctor/machine_checks.h"
+
+#include "gtest/gtest.h"
+#include "tests/unit/server/doctor/findings.h"
+
+namespace scalelab::server::doctor {
+namespace {
+
+using testing::ElementsAre;
+
+constexpr uid_t kUser = 1000;
+
+DirectoryFacts GoodDirectory() {
+  DirectoryFacts facts;
+  facts.path = facts.existing = "/var/lib/scalelab";
+  facts.is_directory = true;
+  facts.owner = kUser;
+  facts.mode = 0700;
+  facts.free_bytes = int64_t{100} << 30;
+  facts.free_inodes = 1'000'000;
+  return facts;
+}
+
+const DirectoryUse kData{.subject = "data", .must_be_local = true, .must_be_private = true};
+const DirectoryUse kRuns{.subject = "runs", .nodes_use_it = true};
+
+TEST(MachineChecks, AClockWithoutATimeServerIsAWarning) {
+  EXPECT_THAT(CheckClock({true, true}), IsOk("synchronised"));
+  EXPECT_THAT(CheckClock({true, false}), IsWarning("not synchronised"));
+  EXPECT_THAT(CheckClock({false, false}), IsWarning("does not report"));
+}
+
+TEST(MachineChecks, AGoodDirectoryIsOneLine) {
+  EXPECT_THAT(CheckDirectory(GoodDirectory(), kData, kUser),
+              ElementsAre(IsOk("/var/lib/scalelab, local filesystem")));
+}
+
+TEST(MachineChecks, ADirectoryThatDoesNotExistIsCreatedWhereItsParentIsWritable) {
+  DirectoryFacts facts = GoodDirectory();
+  facts.existing = "/var/lib";
+  facts.owner = 0;
+  EXPECT_THAT(CheckDirectory(facts, kData, kUser), ElementsAre(IsOk("will be created")));
+  facts.write_error = "Permission denied";
+  EXPECT_THAT(
+      CheckDirectory(facts, kData, kUser),
+      ElementsAre(IsError("/var/lib/scalelab does not exist, and user 1000 cannot write to /var/lib")));
+}
+
+TEST(MachineChecks, TheDatabaseOnANetworkFilesystemIsAnError) {
+  DirectoryFacts facts = GoodDirectory();
+  facts.network = "NFS";
+  EXPECT_THAT(CheckDirectory(facts, kData, kUser), ElementsAre(IsError("network filesystem (NFS)")));
+  DirectoryUse rollback = kData;
+  rollback.must_be_local = false;
+  EXPECT_THAT(CheckDirectory(facts, rollback, kUser), ElementsAre(IsOk("NFS filesystem")));
+  EXPECT_THAT(CheckDirectory(facts, kRuns, kUser), ElementsAre(IsOk("NFS filesystem")));
+}
+
+TEST(MachineChecks, RunsOnALocalFilesystemIsAWarningOnACluster) {
+  EXPECT_THAT(CheckDirectory(GoodDirectory(), kRuns, kUser), ElementsAre(IsWarning("local filesystem")));
+}
+
+TEST(MachineChecks, LittleSpaceIsAWarningAndNoneAnError) {
+  DirectoryFacts facts = GoodDirectory();
+  facts.free_bytes = int64_t{1} << 30;
+  EXPECT_THAT(CheckDirectory(facts, kData, kUser), ElementsAre(IsWarning("1.0 GiB")));
+  facts.free_bytes = 1000;
+  EXPECT_THAT(CheckDirectory(facts, kData, kUser), ElementsAre(IsError("0.0 GiB")));
+  facts = GoodDirectory();
+  facts.free_inodes = 5000;
+  EXPECT_THAT(CheckDirectory(facts, kData, kUser), ElementsAre(IsWarning("5000 more files")));
+  facts.free_inodes = 0;
+  EXPECT_THAT(CheckDirectory(facts, kData, kUser), ElementsAre(IsError("0 more files")));
+  facts.free_inodes.reset();
+  EXPECT_THAT(CheckDirectory(facts, kData, kUser), ElementsAre(IsOk("")));
+}
+
+TEST(MachineChecks, OwnersAndModesOfADirectoryAreChecked) {
+  DirectoryFacts facts = GoodDirectory();
+  facts.owner = 7;
+  EXPECT_THAT(CheckDirectory(facts, kData, kUser),
+              ElementsAre(IsWarning("belongs to user 7, not to user 1000")));
+  facts = GoodDirectory();
+  facts.mode = 0777;
+  EXPECT_THAT(CheckDirectory(facts, kData, kUser), ElementsAre(IsError("mode 0777")));
+  facts.network = "NFS";
+  EXPECT_THAT(CheckDirectory(facts, kRuns, kUser), ElementsAre(IsOk("")));
+}
+
+TEST(MachineChecks, AFileServerWithAnotherTimeIsAWarning) {
+  DirectoryFacts facts = GoodDirectory();
+  facts.clock_offset = absl::Seconds(-90);
+  EXPECT_THAT(CheckDirectory(facts, kData, kUser), ElementsAre(IsWarning("1m30s behind")));
+  facts.clock_offset = absl::Seconds(5);
+  EXPECT_THAT(CheckDirectory(facts, kData, kUser), ElementsAre(IsWarning("5s ahead")));
+  facts.clock_offset = absl::Milliseconds(500);
+  EXPECT_THAT(CheckDirectory(facts, kData, kUser), ElementsAre(IsOk("")));
+}
+
+TEST(MachineChecks, ASecretThatOthersReadIsAnError) {
+  EXPECT_THAT(CheckSecrets({{"/d/server.key", kUser, 0600}, {"/d/client.token", kUser, 0600}}, kUser),
+              ElementsAre(IsOk("2 files")));
+  EXPECT_THAT(CheckSecrets({{"/d/server.key", kUser, 0640}, {"/d/client.token", 5, 0600}}, kUser),
+              ElementsAre(IsError("/d/server.key (mode 0640)"), IsWarning("belongs to user 5")));
+  EXPECT_THAT(CheckSecrets({}, kUser), ElementsAre(IsOk("0 files")));
+}
+
+TEST(MachineChecks, LowLimitsAreFound) {
+  EXPECT_THAT(CheckLimits({65536, 10000}), IsOk("65536"));
+  EXPECT_THAT(CheckLimits({1024, 10000}), IsWarning("1024"));
+  EXPECT_THAT(CheckLimits({64, 10000}), IsError("64"));
+  EXPECT_THAT(CheckLimits({65536, 100}), IsWarning("100 processes"));
+}
+
+TEST(MachineChecks, AnAddressIsFreeOrUsedByThisService) {
+  AddressFacts facts;
+  facts.text = "login1:7600";
+  EXPECT_THAT(CheckAddress(facts, 0), IsOk("is free"));
+  facts.in_use = true;
+  EXPECT_THAT(CheckAddress(facts, 0), IsError("another program uses login1:7600"));
+  EXPECT_THAT(CheckAddress(facts, 42), IsOk("process 42"));
+  facts.in_use = false;
+  facts.error = "the name login1 does not resolve";
+  EXPECT_THAT(CheckAddress(facts, 0), IsError("does not resolve"));
+}
+
+TEST(MachineChecks, ASocketWhoseDirectorySystemdCreatesIsNoError) {
+  AddressFacts facts;
+  facts.text = "unix:/run/scalelab/s";
+  facts.unix_socket = true;
+  facts.error = "no such directory";
+  EXPECT_THAT(CheckAddress(facts, 0), IsWarning("no such directory"));
+  facts.error.clear();
+  facts.reachable_by_others = false;
+  EXPECT_THAT(CheckAddress(facts, 0), IsOk("only its owner"));
+}
+
+TEST(MachineChecks, WorkersCannotDialALoopbackAddress) {
+  EXPECT_THAT(CheckWorkerServer("login1:7600", {}), IsOk("login1:7600"));
+  EXPECT_THAT(CheckWorkerServer("login1:7600", {"", true}), IsError("this machine only"));
+  EXPECT_THAT(CheckWorkerServer("login1:7600", {"the name login1 does not resolve", false}),
+              IsError("resolve"));
+}
+
+}  // namespace
+}  // namespace scalelab::server::doctor
