@@ -77,6 +77,11 @@ const Engine* FindEngine(absl::string_view name) {
   return nullptr;
 }
 
+bool RunsTrainer(absl::string_view engine) {
+  const Engine* const found = FindEngine(engine);
+  return found != nullptr && found->program == Engine::Program::kTrainer;
+}
+
 bool RunsOwnProgram(absl::string_view name) {
   const Engine* engine = FindEngine(name);
   return engine != nullptr && engine->program == Engine::Program::kCommand;

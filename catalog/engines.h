@@ -72,6 +72,8 @@ const Engine* FindEngine(absl::string_view name);
 // "measure: {communication: true}".
 const Engine& UnsynchronisedEngine();
 const Engine& SerialEngine();
+// Returns whether the engine runs scalelab-trainer, whose version and libraries then determine its speed.
+bool RunsTrainer(absl::string_view engine);
 // Returns whether the engine runs a program of the user's own, whose parameters nobody else interprets.
 bool RunsOwnProgram(absl::string_view engine);
 // Returns the names of all engines.

@@ -120,6 +120,17 @@ std::string ReadMetrics(const json& line, std::vector<std::pair<std::string, dou
   return "";
 }
 
+// Returns why the parser refuses a line. A number beyond the range of doubles is JSON, but it has no value here.
+std::string WhyNotJson(absl::string_view text) {
+  try {
+    if (json::parse(text.begin(), text.end()).is_discarded()) return "is not JSON";
+  } catch (const json::out_of_range&) {
+    return "has a number beyond 1.8e308";
+  } catch (const json::exception&) {
+  }
+  return "is not JSON";
+}
+
 v1::Event::Kind KindOf(const std::string& name) {
   if (name == "start") return v1::Event::START;
   if (name == "epoch") return v1::Event::EPOCH;
@@ -194,7 +205,7 @@ std::string BatchBuilder::AddAny(absl::string_view text, int64_t number) {
   };
   const json line = json::parse(text.begin(), text.end(), watch_depth, false);
   if (deep) return "is nested too deeply";
-  if (line.is_discarded()) return "is not JSON";
+  if (line.is_discarded()) return WhyNotJson(text);
   if (!line.is_object()) return "is not a JSON object";
   auto time = line.find("time");
   if (time == line.end() || !time->is_number()) return "has no \"time\" that is a number";

@@ -1,23 +1,17 @@
-// Confidence intervals of ratios of means over blocks.
+// The block bootstrap, for comparisons of eight blocks or more.
 //
 // A study runs its cells in blocks: repeat r of every cell belongs to block r. An effect that all cells of a
 // block share (a warm machine, a busy network) moves a cell and its baseline together and must cancel in
 // their ratio. The noise of the baseline itself must not cancel. Therefore whole blocks are resampled, with
 // the same draws for all cells.
 //
-// Methods:
 // - 8 to 512 blocks: percentile bootstrap on the log scale, widened by t(n-1) sqrt(n / (n - 1)) / z. A plain
 //   percentile interval is too narrow by this factor: it uses n where a variance has n - 1, and has no term
 //   for the estimation of the variance (Hesterberg, The American Statistician 69, 2015). At n = 10 the
 //   factor is 22%.
-// - Fewer blocks: resamples of two to seven blocks have too few distinct values for meaningful percentiles.
-//   The log of the ratio is linearised in the blocks, its variance is computed from the blocks' influences,
-//   and the interval is Student's t on the log scale. This is the delta method; for pairs it is Fieller's
-//   interval to first order.
-// - More blocks: the same, because resampling thousands of blocks adds no information.
-//
-// 95% intervals of both methods contain the truth in 94.0 to 95.5% of simulated studies of 2 to 20 blocks
-// with 5% noise in cell, baseline and block. tests/unit/server/analysis/coverage_test.cc requires 92 to 98%.
+// - Otherwise: the log of the ratio is linearised in the blocks, its variance is computed from the blocks'
+//   influences, and the interval is Student's t on the log scale (delta method). Resampling thousands of blocks
+//   adds no information. For fewer than eight blocks ratios.h uses the model of block_model.h instead.
 #pragma once
 
 #include <cstdint>
@@ -25,17 +19,10 @@
 #include <utility>
 #include <vector>
 
+#include "server/analysis/sample.h"
 #include "server/analysis/statistics.h"
 
 namespace scalelab::server {
-
-// The values of one cell, with the block of each value in ascending order.
-struct Sample {
-  std::vector<int> block;
-  std::vector<double> value;
-
-  size_t size() const { return value.size(); }
-};
 
 // Random draws of blocks, which are the same for every cell of a study. Deterministic.
 class BlockBootstrap {

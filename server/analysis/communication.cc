@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "catalog/engines.h"
+#include "catalog/metric_ranges.h"
 #include "scalelab/v1/run.pb.h"
 #include "study/communication.h"
 
@@ -28,26 +29,6 @@ std::string WhyNone(absl::string_view name, const std::vector<const db::CurveRow
   if (failed > 0) return absl::StrCat(failed == 1 ? "the run of " : "every run of ", name, " failed");
   if (cancelled > 0) return absl::StrCat(name, " was cancelled");
   return absl::StrCat(name, " measured no step");
-}
-
-// Restricts samples to the blocks that all of them have.
-std::vector<Sample> InCommonBlocks(const std::vector<const Sample*>& samples) {
-  std::vector<Sample> common(samples.size());
-  std::vector<size_t> at(samples.size());
-  for (const int block : samples[0]->block) {
-    bool in_all = true;
-    for (size_t s = 0; s < samples.size(); ++s) {
-      const std::vector<int>& blocks = samples[s]->block;
-      while (at[s] < blocks.size() && blocks[at[s]] < block) ++at[s];
-      in_all = in_all && at[s] < blocks.size() && blocks[at[s]] == block;
-    }
-    if (!in_all) continue;
-    for (size_t s = 0; s < samples.size(); ++s) {
-      common[s].block.push_back(block);
-      common[s].value.push_back(samples[s]->value[at[s]]);
-    }
-  }
-  return common;
 }
 
 // Returns a - b for each block that both have.
@@ -111,10 +92,11 @@ std::vector<Comparison> FindComparisons(const std::vector<db::CellRow>& cells, c
 
 Steps StepsOf(int global_batch, absl::string_view name, const std::vector<const db::CurveRow*>& rows,
               const std::string& fingerprint, const std::vector<int>& block_of_repeat) {
+  static const MetricRange& range = RangeOf("run/throughput");
   Steps steps;
   for (const db::CurveRow* row : rows) {
     if (row->state != db::RunState::kSucceeded || row->fingerprint != fingerprint || row->repeat < 0 ||
-        row->throughput.value_or(0) <= 0) {
+        !range.Contains(row->throughput.value_or(0))) {
       continue;
     }
     steps.seconds.block.push_back(block_of_repeat[row->repeat]);

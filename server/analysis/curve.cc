@@ -16,6 +16,8 @@
 #include "server/analysis/bootstrap.h"
 #include "server/analysis/communication.h"
 #include "server/analysis/fits.h"
+#include "server/analysis/notes.h"
+#include "server/analysis/points.h"
 #include "server/analysis/statistics.h"
 #include "study/communication.h"
 
@@ -26,16 +28,6 @@ using nlohmann::json;
 using scalelab::v1::CurvePoint;
 using scalelab::v1::CurveSeries;
 using scalelab::v1::Estimate;
-
-// The rows of one cell with one fingerprint.
-struct Point {
-  const db::CellRow* cell = nullptr;
-  int succeeded = 0, failed = 0, out_of_memory = 0, pending = 0, cancelled = 0;
-  Sample throughput;
-  std::vector<double> epoch_seconds, comm_share, peak_memory, accuracy, train_loss, time_to_accuracy;
-  std::vector<double> concurrent;  // mean number of concurrent attempts of each repeat that succeeded
-  int most_concurrent = 0;
-};
 
 // Cells that differ only in ranks, sorted by ranks. Each fingerprint becomes a series of the response.
 // NOLINTNEXTLINE(bugprone-exception-escape): clang-tidy follows the destructor of json, which may allocate memory.
@@ -76,6 +68,7 @@ class CurveMaker {
     GroupCells();
     AssignRows();
     bootstrap_.emplace(blocks_, options_.resamples, options_.confidence);
+    CollectPoints();
     ReadBaseline();
     for (const Group& group : groups_) {
       *response.add_series() = MakeSeries(group, group.majority);
@@ -91,13 +84,23 @@ class CurveMaker {
   void GroupCells();
   void AssignRows();
   void ReadBaseline();
-  std::vector<Point> Collect(const Group& group, const std::string& fingerprint) const;
+  void CollectPoints();
+  Point& PointOf(const std::string& fingerprint, size_t cell);
+  std::vector<const Point*> PointsOf(const Group& group, const std::string& fingerprint) const;
   CurveSeries MakeSeries(const Group& group, const std::string& fingerprint);
+  CurvePoint MakePoint(const Point& point, const std::string& fingerprint) const;
   scalelab::v1::CommunicationCost MakeCommunicationCost(size_t cell, const std::string& fingerprint) const;
-  std::optional<Point> FindBaseline(const Group& group, const std::string& fingerprint,
-                                    const std::vector<Point>& points, CurveSeries& series) const;
-  void AddFits(const std::vector<Point>& points, const std::vector<std::vector<float>>& means,
-               const Point* baseline, CurveSeries& series) const;
+  // The point that the ratios of a series are relative to, and its hardware.
+  struct Baseline {
+    const Point* point;
+    std::string fingerprint;
+  };
+  std::optional<Baseline> FindBaseline(const Group& group, const std::string& fingerprint,
+                                       CurveSeries& series) const;
+  std::optional<CellRatios::Ratio> Compare(const Point& point, const std::string& fingerprint,
+                                           const Baseline& baseline);
+  void AddFits(const std::vector<const Point*>& points, const Point* baseline, CellRatios& ratios,
+               CurveSeries& series) const;
 
   const scalelab::v1::StudySpec& spec_;
   const std::vector<db::CellRow>& cells_;
@@ -113,8 +116,9 @@ class CurveMaker {
   std::vector<int> block_of_repeat_;                  // numbers the repeats with rows without gaps
   int blocks_ = 0;
   std::optional<BlockBootstrap> bootstrap_;
-  json baseline_ = json::object();  // axes of the baseline other than ranks
-  int baseline_ranks_ = 0;          // 0: the smallest
+  std::map<std::string, Hardware> hardware_;  // by fingerprint; without communication baselines
+  json baseline_ = json::object();            // axes of the baseline other than ranks
+  int baseline_ranks_ = 0;                    // 0: the smallest
 };
 
 void CurveMaker::GroupCells() {
@@ -186,56 +190,55 @@ void CurveMaker::ReadBaseline() {
   }
 }
 
-std::vector<Point> CurveMaker::Collect(const Group& group, const std::string& fingerprint) const {
-  std::vector<Point> points;
-  const bool majority = fingerprint == group.majority;
-  for (size_t cell : group.cells) {
-    Point point;
+Point& CurveMaker::PointOf(const std::string& fingerprint, size_t cell) {
+  Hardware& hardware = hardware_[fingerprint];
+  const auto [it, added] = hardware.place.try_emplace(cell, hardware.points.size());
+  if (added) {
+    Point& point = hardware.points.emplace_back();
     point.cell = &cells_[cell];
-    int elsewhere = 0;
-    for (const db::CurveRow* row : of_[cell]) {
-      switch (row->state) {
-        case db::RunState::kSucceeded:
-          if (row->fingerprint != fingerprint) {
-            ++elsewhere;
-            continue;
-          }
-          ++point.succeeded;
-          if (row->throughput.has_value() && row->repeat >= 0) {
-            point.throughput.block.push_back(block_of_repeat_[row->repeat]);
-            point.throughput.value.push_back(*row->throughput);
-          }
-          if (row->epoch_seconds) point.epoch_seconds.push_back(*row->epoch_seconds);
-          if (row->comm_share) point.comm_share.push_back(*row->comm_share);
-          if (row->peak_memory) point.peak_memory.push_back(*row->peak_memory);
-          if (row->accuracy) point.accuracy.push_back(*row->accuracy);
-          if (row->train_loss) point.train_loss.push_back(*row->train_loss);
-          if (row->time_to_accuracy) point.time_to_accuracy.push_back(*row->time_to_accuracy);
-          if (!concurrency_.empty()) {
-            const Concurrency& concurrency = concurrency_[row - rows_.data()];
-            point.concurrent.push_back(concurrency.mean);
-            point.most_concurrent = std::max(point.most_concurrent, concurrency.most);
-          }
-          break;
-        // A run without results has no fingerprint; it is counted in the series of the majority.
-        case db::RunState::kFailed:
-          if (!majority) break;
+    point.index = cell;
+    point.place = it->second;
+  }
+  return hardware.points[it->second];
+}
+
+// A run without results has no fingerprint; it is counted in the series of the majority.
+void CurveMaker::CollectPoints() {
+  for (const Group& group : groups_) {
+    for (const size_t cell : group.cells) {
+      if (of_[cell].empty()) PointOf(group.majority, cell);
+      for (const db::CurveRow* row : of_[cell]) {
+        if (row->state == db::RunState::kSucceeded) {
+          const Concurrency* concurrency = concurrency_.empty() ? nullptr : &concurrency_[row - rows_.data()];
+          AddResults(*row, block_of_repeat_, concurrency, PointOf(row->fingerprint, cell));
+          continue;
+        }
+        Point& point = PointOf(group.majority, cell);
+        if (row->state == db::RunState::kFailed) {
           ++point.failed;
           if (row->cause == db::Cause::kOutOfMemory) ++point.out_of_memory;
-          break;
-        case db::RunState::kCancelled:
-          if (majority) ++point.cancelled;
-          break;
-        default:
-          if (majority) ++point.pending;
+        } else if (row->state == db::RunState::kCancelled) {
+          ++point.cancelled;
+        } else {
+          ++point.pending;
+        }
       }
     }
-    // A cell with results of other fingerprints only is a point of their series, not of this one.
-    if (point.succeeded == 0 &&
-        (!majority || (elsewhere > 0 && point.failed + point.pending + point.cancelled == 0))) {
-      continue;
-    }
-    points.push_back(std::move(point));
+  }
+  for (auto& [fingerprint, hardware] : hardware_) {
+    std::vector<const Sample*> samples;
+    for (const Point& point : hardware.points) samples.push_back(&point.throughput);
+    hardware.outliers = FindOutliers(samples, blocks_);
+    hardware.ratios.emplace(std::move(samples), *bootstrap_);
+  }
+}
+
+std::vector<const Point*> CurveMaker::PointsOf(const Group& group, const std::string& fingerprint) const {
+  std::vector<const Point*> points;
+  const auto hardware = hardware_.find(fingerprint);
+  if (hardware == hardware_.end()) return points;
+  for (const size_t cell : group.cells) {
+    if (const Point* point = hardware->second.Find(cell)) points.push_back(point);
   }
   return points;
 }
@@ -249,10 +252,10 @@ CurvePoint::State StateOf(const Point& point) {
   return point.failed > 0 ? CurvePoint::FAILED : CurvePoint::MISSING;
 }
 
-// Returns the cell that the ratios of a series are relative to, with its rows; nothing when it
-// has no results.
-std::optional<Point> CurveMaker::FindBaseline(const Group& group, const std::string& fingerprint,
-                                              const std::vector<Point>& points, CurveSeries& series) const {
+// Returns nothing when the base case has no results.
+std::optional<CurveMaker::Baseline> CurveMaker::FindBaseline(const Group& group,
+                                                             const std::string& fingerprint,
+                                                             CurveSeries& series) const {
   json wanted = group.key;
   for (const auto& [axis, value] : baseline_.items()) {
     if (wanted.contains(axis)) wanted[axis] = value;  // a key that is not an axis is equal in all cells
@@ -265,18 +268,15 @@ std::optional<Point> CurveMaker::FindBaseline(const Group& group, const std::str
     series.add_notes(absl::StrCat("no baseline: the study has no cell with ", wanted.dump()));
     return std::nullopt;
   }
-  std::vector<Point> others;
   std::string from = fingerprint;
   if (target != &group) {
     if (!target->fingerprints.contains(from)) from = target->majority;
-    others = Collect(*target, from);
     series.add_notes(absl::StrCat("relative to ", wanted.dump()));
     if (from != fingerprint) {
       series.add_notes(
           absl::StrCat("the baseline ran on other hardware or software (fingerprint ", from, ")"));
     }
   }
-  const std::vector<Point>& candidates = target == &group ? points : others;
   int ranks = baseline_ranks_;
   if (ranks == 0) {
     for (size_t cell : target->cells) {  // sorted by ranks
@@ -285,47 +285,20 @@ std::optional<Point> CurveMaker::FindBaseline(const Group& group, const std::str
       break;
     }
   }
-  for (const Point& point : candidates) {
-    if (point.cell->ranks == ranks && !point.cell->excluded && point.throughput.size() > 0 &&
-        Mean(point.throughput.value) > 0) {
-      return point;
-    }
+  for (const Point* point : PointsOf(*target, from)) {
+    if (point->cell->ranks == ranks && !point->cell->excluded && point->throughput.size() > 0)
+      return Baseline{point, from};
   }
   series.add_notes(absl::StrCat("no speedups: the baseline of ", ranks, ranks == 1 ? " rank" : " ranks",
                                 " has no results in this series"));
   return std::nullopt;
 }
 
-// Returns the ratio of the means, with median and standard deviation of the ratios within blocks.
-Estimate EstimateRatio(const Point& point, const Point& baseline, const std::vector<float>& means,
-                       const std::vector<float>& baseline_means, const BlockBootstrap& bootstrap) {
-  Estimate estimate;
-  if (point.cell == baseline.cell) {  // the ratio to itself has no noise
-    estimate.set_mean(1);
-    estimate.set_median(1);
-    estimate.set_stddev(0);
-    estimate.set_low(1);
-    estimate.set_high(1);
-    return estimate;
-  }
-  const Sample &a = point.throughput, &b = baseline.throughput;
-  std::vector<double> ratios;
-  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-    if (a.block[i] < b.block[j])
-      ++i;
-    else if (b.block[j] < a.block[i])
-      ++j;
-    else
-      ratios.push_back(a.value[i++] / b.value[j++]);
-  }
-  estimate.set_mean(Mean(a.value) / Mean(b.value));
-  estimate.set_median(ratios.empty() ? Median(a.value) / Median(b.value) : Median(ratios));
-  if (ratios.size() >= 2) estimate.set_stddev(StandardDeviation(ratios));
-  if (const auto interval = bootstrap.Ratio(a, b, means, baseline_means)) {
-    estimate.set_low(interval->low);
-    estimate.set_high(interval->high);
-  }
-  return estimate;
+std::optional<CellRatios::Ratio> CurveMaker::Compare(const Point& point, const std::string& fingerprint,
+                                                     const Baseline& baseline) {
+  if (baseline.fingerprint == fingerprint)
+    return hardware_.at(fingerprint).ratios->Compare(point.place, baseline.point->place);
+  return CellRatios({&point.throughput, &baseline.point->throughput}, *bootstrap_).Compare(0, 1);
 }
 
 Estimate Scaled(Estimate estimate, double factor) {
@@ -337,19 +310,34 @@ Estimate Scaled(Estimate estimate, double factor) {
   return estimate;
 }
 
-void AddConcurrencyNote(const std::vector<Point>& points, CurveSeries& series) {
-  std::vector<double> concurrent;
-  int most = 0;
-  for (const Point& point : points) {
-    concurrent.insert(concurrent.end(), point.concurrent.begin(), point.concurrent.end());
-    most = std::max(most, point.most_concurrent);
-  }
-  if (most <= 1) return;
-  series.add_notes(
-      absl::StrFormat("up to %d runs of the service ran at the same time as these, on average %.1f, "
-                      "themselves included; runs that share "
-                      "a network or a disk disturb each other",
-                      most, Mean(concurrent)));
+CurvePoint CurveMaker::MakePoint(const Point& point, const std::string& fingerprint) const {
+  CurvePoint out;
+  out.set_ranks(point.cell->ranks);
+  out.set_n(static_cast<int>(point.throughput.size()));
+  out.set_asked(point.asked());
+  out.set_state(StateOf(point));
+  out.set_failed(point.failed);
+  out.set_retried(point.retried);
+  out.set_global_batch(point.cell->global_batch);
+  if (point.cell->ranks > 0) out.set_batch_per_rank(point.cell->global_batch / point.cell->ranks);
+  const auto mean_of = [&](const std::vector<double>& values, double max, auto mutable_field,
+                           double min = 0) {
+    if (!values.empty()) *(out.*mutable_field)() = EstimateMean(values, bootstrap_->critical(), min, max);
+  };
+  mean_of(point.throughput.value, kNoLimit, &CurvePoint::mutable_throughput);
+  mean_of(point.epoch_seconds, kNoLimit, &CurvePoint::mutable_epoch_seconds);
+  mean_of(point.comm_share, 1, &CurvePoint::mutable_comm_share);
+  mean_of(point.peak_memory, kNoLimit, &CurvePoint::mutable_peak_memory);
+  mean_of(point.accuracy, 1, &CurvePoint::mutable_accuracy);
+  mean_of(point.train_loss, kNoLimit, &CurvePoint::mutable_train_loss, -kNoLimit);
+  mean_of(point.time_to_accuracy, kNoLimit, &CurvePoint::mutable_time_to_accuracy);
+  if (!point.concurrent.empty()) out.set_concurrent_attempts(Mean(point.concurrent));
+  out.set_most_concurrent_attempts(point.most_concurrent);
+  if (comparisons_[point.index].measured && point.succeeded > 0)
+    *out.mutable_communication() = MakeCommunicationCost(point.index, fingerprint);
+  if (const auto it = differences_.find(point.cell->id); it != differences_.end() && point.succeeded > 0)
+    *out.mutable_training_difference() = it->second;
+  return out;
 }
 
 CurveSeries CurveMaker::MakeSeries(const Group& group, const std::string& fingerprint) {
@@ -364,66 +352,39 @@ CurveSeries CurveMaker::MakeSeries(const Group& group, const std::string& finger
                      fingerprint, ") has ", group.fingerprints.at(fingerprint),
                      group.fingerprints.at(fingerprint) == 1 ? " run" : " runs"));
   }
-  const std::vector<Point> points = Collect(group, fingerprint);
-  std::optional<Point> baseline;
-  if (std::any_of(points.begin(), points.end(), [](const Point& p) { return p.succeeded > 0; })) {
-    baseline = FindBaseline(group, fingerprint, points, series);
+  const std::vector<const Point*> points = PointsOf(group, fingerprint);
+  if (points.empty()) return series;
+  Hardware& hardware = hardware_.at(fingerprint);
+  std::optional<Baseline> baseline;
+  if (std::any_of(points.begin(), points.end(), [](const Point* p) { return p->succeeded > 0; })) {
+    baseline = FindBaseline(group, fingerprint, series);
   }
-  std::vector<float> baseline_means;
   if (baseline.has_value()) {
-    series.set_baseline_ranks(baseline->cell->ranks);
-    series.set_baseline_throughput(Mean(baseline->throughput.value));
-    if (bootstrap_->Resamples(baseline->throughput.size())) {
-      baseline_means = bootstrap_->RelativeMeans(baseline->throughput);
-    }
+    series.set_baseline_ranks(baseline->point->cell->ranks);
+    series.set_baseline_throughput(Mean(baseline->point->throughput.value));
   }
-
   bool single = false;
-  std::vector<std::vector<float>> means(points.size());
-  for (size_t i = 0; i < points.size(); ++i) {
-    const Point& point = points[i];
-    CurvePoint& out = *series.add_points();
-    out.set_ranks(point.cell->ranks);
-    out.set_n(point.succeeded);
-    out.set_state(StateOf(point));
-    out.set_failed(point.failed);
-    out.set_global_batch(point.cell->global_batch);
-    if (point.cell->ranks > 0) out.set_batch_per_rank(point.cell->global_batch / point.cell->ranks);
-    const auto mean_of = [&](const std::vector<double>& values, double max, auto mutable_field,
-                             double min = 0) {
-      if (!values.empty()) *(out.*mutable_field)() = EstimateMean(values, bootstrap_->critical(), min, max);
-    };
-    mean_of(point.throughput.value, kNoLimit, &CurvePoint::mutable_throughput);
-    mean_of(point.epoch_seconds, kNoLimit, &CurvePoint::mutable_epoch_seconds);
-    mean_of(point.comm_share, 1, &CurvePoint::mutable_comm_share);
-    mean_of(point.peak_memory, kNoLimit, &CurvePoint::mutable_peak_memory);
-    mean_of(point.accuracy, 1, &CurvePoint::mutable_accuracy);
-    mean_of(point.train_loss, kNoLimit, &CurvePoint::mutable_train_loss, -kNoLimit);
-    mean_of(point.time_to_accuracy, kNoLimit, &CurvePoint::mutable_time_to_accuracy);
-    if (!point.concurrent.empty()) out.set_concurrent_attempts(Mean(point.concurrent));
-    out.set_most_concurrent_attempts(point.most_concurrent);
-    if (const size_t cell = point.cell - cells_.data(); comparisons_[cell].measured && point.succeeded > 0) {
-      *out.mutable_communication() = MakeCommunicationCost(cell, fingerprint);
+  for (const Point* point : points) {
+    CurvePoint& out = *series.add_points() = MakePoint(*point, fingerprint);
+    if (out.has_training_difference()) series.add_notes(out.training_difference().message());
+    int common = -1;
+    if (baseline.has_value() && point->throughput.size() > 0) {
+      single = single || point->throughput.size() == 1 || baseline->point->throughput.size() == 1;
+      const auto ratio = Compare(*point, fingerprint, *baseline);
+      common = ratio.has_value() ? ratio->common : static_cast<int>(point->throughput.size());
+      if (ratio.has_value()) {
+        *out.mutable_speedup() = ratio->estimate;
+        *out.mutable_efficiency() =
+            Scaled(out.speedup(), static_cast<double>(baseline->point->cell->ranks) /
+                                      static_cast<double>(std::max(1, point->cell->ranks)));
+      } else {
+        out.add_notes("no speedup: it shares no repeat with the base case, and no other cell connects them");
+      }
     }
-    if (const auto it = differences_.find(point.cell->id); it != differences_.end() && point.succeeded > 0) {
-      *out.mutable_training_difference() = it->second;
-      series.add_notes(it->second.message());
-    }
-    if (!baseline.has_value() || point.throughput.size() == 0) continue;
-    single = single || point.throughput.size() == 1 || baseline->throughput.size() == 1;
-    const bool is_baseline = point.cell == baseline->cell;
-    if (is_baseline)
-      means[i] = baseline_means;
-    else if (bootstrap_->Resamples(point.throughput.size()))
-      means[i] = bootstrap_->RelativeMeans(point.throughput);
-    *out.mutable_speedup() = EstimateRatio(point, *baseline, means[i], baseline_means, *bootstrap_);
-    *out.mutable_efficiency() =
-        Scaled(out.speedup(), static_cast<double>(baseline->cell->ranks) /
-                                  static_cast<double>(std::max(1, point.cell->ranks)));
+    AddPointNotes(*point, common, hardware.outliers[point->place], out);
   }
-  AddConcurrencyNote(points, series);
-  if (single) series.add_notes("single repeats have no interval; ask for 5 repeats or more");
-  if (Strong() && baseline.has_value()) AddFits(points, means, &*baseline, series);
+  AddSeriesNotes(points, spec_.order() == scalelab::v1::StudySpec::LISTED, single, *hardware.ratios, series);
+  if (Strong() && baseline.has_value()) AddFits(points, baseline->point, *hardware.ratios, series);
   return series;
 }
 
@@ -438,22 +399,24 @@ scalelab::v1::CommunicationCost CurveMaker::MakeCommunicationCost(size_t cell,
                       steps_of(comparisons_[cell].serial, SerialEngine().name), *bootstrap_);
 }
 
-void CurveMaker::AddFits(const std::vector<Point>& points, const std::vector<std::vector<float>>& means,
-                         const Point* baseline, CurveSeries& series) const {
+void CurveMaker::AddFits(const std::vector<const Point*>& points, const Point* baseline, CellRatios& ratios,
+                         CurveSeries& series) const {
   // A law describes one series. If the baseline is in another series, the speedups are relative to the
   // smallest world size with results.
   std::vector<double> ranks;
-  std::vector<const Sample*> samples;
-  std::vector<std::vector<float>> used;
+  std::vector<size_t> cells;
   size_t base = 0;
-  for (size_t i = 0; i < points.size(); ++i) {
-    if (points[i].throughput.size() == 0 || Mean(points[i].throughput.value) <= 0) continue;
-    if (points[i].cell == baseline->cell) base = ranks.size();
-    ranks.push_back(points[i].cell->ranks);
-    samples.push_back(&points[i].throughput);
-    used.push_back(means[i]);
+  for (const Point* point : points) {
+    if (point->throughput.size() == 0) continue;
+    if (point->cell == baseline->cell) base = ranks.size();
+    ranks.push_back(point->cell->ranks);
+    cells.push_back(point->place);
   }
-  for (scalelab::v1::ScalingFit& fit : FitLaws(ranks, samples, used, base, *bootstrap_)) {
+  for (scalelab::v1::ScalingFit& fit : FitLaws(ranks, cells, base, ratios)) {
+    if (fit.lack_of_fit().rejected())
+      series.add_notes(
+          absl::StrFormat("%s's law does not describe these points (p = %.2g): do not use its parameters",
+                          fit.law() == "amdahl" ? "Amdahl" : "Gunther", fit.lack_of_fit().p()));
     *series.add_fits() = std::move(fit);
   }
 }

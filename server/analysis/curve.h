@@ -24,13 +24,11 @@ struct CurveOptions {
 // whose hardware or software fingerprint differs from that of most runs of the series form a separate series
 // with a note.
 //
-// Speedup and efficiency are ratios of means. Their intervals resample whole blocks (repeats) of the cell and
-// the baseline together. They therefore include the variance of the baseline, and common effects of a block
-// cancel (Efron and Tibshirani 1993, chapters 8 and 13; Kalibera and Jones, ISMM 2013). With few blocks a
-// percentile bootstrap is too narrow, and Student's t on the log scale is used instead, see bootstrap.h. The
-// interval of a mean is always Student's t. With fewer than two repeats there is no interval. `differences`
-// are the results of CompareTraining, by cell id, and `concurrency` those of FindConcurrency, for each of the rows; if it is
-// empty, the curve has no concurrency.
+// Speedup and efficiency are ratios of cells, see ratios.h. Their intervals include the variance of the baseline,
+// and common effects of a block (a repeat of all cells) cancel (Efron and Tibshirani 1993, chapters 8 and 13; Kalibera and
+// Jones, ISMM 2013). The interval of a mean is always Student's t. With fewer than two repeats there is no interval.
+// `differences` are the results of CompareTraining, by cell id, and `concurrency` those of FindConcurrency, for each of the
+// rows; if it is empty, the curve has no concurrency.
 scalelab::v1::GetCurveResponse MakeCurve(
     const scalelab::v1::StudySpec& spec, const std::vector<db::CellRow>& cells, const CellList& parameters,
     const std::vector<db::CurveRow>& rows, const CurveOptions& options = {},

@@ -12,121 +12,79 @@ namespace {
 
 using Parameters = std::array<double, 2>;  // Amdahl's law uses only the first
 
-struct Prediction {
-  double value;  // speedup by the law
-  Parameters derivative;
-};
-
-// Amdahl's law with serial fraction s: S(p) = D(p0) / D(p), D(p) = s + (1 - s) / p.
 struct Amdahl {
   static constexpr int kParameters = 1;
   static constexpr double kMax = 1;
-  static Prediction At(double p, double p0, const Parameters& t) {
-    const double slope = 1 - 1 / p, slope0 = 1 - 1 / p0;
-    const double d = 1 / p + t[0] * slope, d0 = 1 / p0 + t[0] * slope0;
-    return {d0 / d, {(slope0 * d - d0 * slope) / (d * d), 0}};
-  }
 };
-
-// The Universal Scalability Law with contention a and coherency b:
-// S(p) = (p / p0) D(p0) / D(p), D(p) = 1 + a (p - 1) + b p (p - 1).
 struct Usl {
   static constexpr int kParameters = 2;
   static constexpr double kMax = 1e9;
-  static Prediction At(double p, double p0, const Parameters& t) {
-    const double d = 1 + t[0] * (p - 1) + t[1] * p * (p - 1), d0 = 1 + t[0] * (p0 - 1) + t[1] * p0 * (p0 - 1);
-    const double scale = p / p0 / (d * d);
-    return {p / p0 * d0 / d,
-            {scale * ((p0 - 1) * d - d0 * (p - 1)), scale * (p0 * (p0 - 1) * d - d0 * p * (p - 1))}};
-  }
 };
 
-// The normal equations of the least squares problem, linearised at some parameters.
+// D(p) = 1 + a First(p) + b Second(p)
+double First(double p) { return p - 1; }
+double Second(double p) { return p * (p - 1); }
+double D(double p, const Parameters& t) { return 1 + t[0] * First(p) + t[1] * Second(p); }
+double Speedup(double p, double p0, const Parameters& t) { return p / p0 * D(p0, t) / D(p, t); }
+
+template <class Law>
+Parameters Cut(Parameters t) {
+  for (double& v : t) v = std::clamp(v, 0.0, Law::kMax);
+  return t;
+}
+
+// The normal equations of the weighted least squares problem.
 struct Linear {
   double aa = 0, ab = 0, bb = 0;  // J'J
   double ar = 0, br = 0;          // J'r
 };
 
-// Minimises the quadratic model over parameters in [0, max]: returns the unconstrained solution, or else the
-// better of the solutions on the edges, which suffices in two dimensions.
-template <class Law>
-Parameters Step(const Linear& l, const Parameters& from) {
-  const auto cut = [](double v) { return std::clamp(v, 0.0, Law::kMax); };
-  if (Law::kParameters == 1) return {cut(from[0] + (l.aa > 0 ? l.ar / l.aa : 0)), 0};
-  const double determinant = l.aa * l.bb - l.ab * l.ab;
-  if (determinant > 1e-14 * l.aa * l.bb) {
-    const Parameters free = {from[0] + (l.bb * l.ar - l.ab * l.br) / determinant,
-                             from[1] + (l.aa * l.br - l.ab * l.ar) / determinant};
-    if (free[0] >= 0 && free[1] >= 0) return free;
-  }
-  const auto loss = [&](const Parameters& t) {  // of the model, without its constant term
-    const double x = t[0] - from[0], y = t[1] - from[1];
-    return l.aa * x * x + 2 * l.ab * x * y + l.bb * y * y - 2 * (l.ar * x + l.br * y);
-  };
-  Parameters on_a = {0, 0}, on_b = {0, 0};
-  if (l.aa > 0) on_a[0] = cut(from[0] + (l.ar + l.ab * from[1]) / l.aa);
-  if (l.bb > 0) on_b[1] = cut(from[1] + (l.br + l.ab * from[0]) / l.bb);
-  return loss(on_a) < loss(on_b) ? on_a : on_b;
-}
-
-template <class Law>
-double Loss(const std::vector<double>& p, const std::vector<double>& s, double p0, const Parameters& t) {
-  double loss = 0;
-  for (size_t i = 0; i < p.size(); ++i) {
-    const double r = s[i] - Law::At(p[i], p0, t).value;
-    loss += r * r;
-  }
-  return loss;
-}
-
-template <class Law>
-Linear Linearise(const std::vector<double>& p, const std::vector<double>& s, double p0, const Parameters& t) {
+Linear Accumulate(const std::vector<double>& p, const std::vector<double>& s, double p0) {
   Linear l;
   for (size_t i = 0; i < p.size(); ++i) {
-    const Prediction at = Law::At(p[i], p0, t);
-    const double r = s[i] - at.value;
-    l.aa += at.derivative[0] * at.derivative[0];
-    l.ab += at.derivative[0] * at.derivative[1];
-    l.bb += at.derivative[1] * at.derivative[1];
-    l.ar += at.derivative[0] * r;
-    l.br += at.derivative[1] * r;
+    const double y = p[i] / (p0 * s[i]);
+    const double a = First(p[i]) / y - First(p0), b = Second(p[i]) / y - Second(p0), r = 1 - 1 / y;
+    l.aa += a * a, l.ab += a * b, l.bb += b * b, l.ar += a * r, l.br += b * r;
   }
   return l;
 }
 
-// Fits with Gauss-Newton and step halving, starting from the best point of a coarse grid.
+// Returns the unconstrained solution.
 template <class Law>
-Parameters Fit(const std::vector<double>& p, const std::vector<double>& s, double p0) {
-  Parameters best = {0, 0};
-  double loss = Loss<Law>(p, s, p0, best);
-  const auto consider = [&](const Parameters& t) {
-    if (const double l = Loss<Law>(p, s, p0, t); l < loss) loss = l, best = t;
+Parameters Solve(const Linear& l) {
+  const double determinant = l.aa * l.bb - l.ab * l.ab;
+  if (Law::kParameters == 1 || determinant <= 1e-14 * l.aa * l.bb) return {l.aa > 0 ? l.ar / l.aa : 0, 0};
+  return {(l.bb * l.ar - l.ab * l.br) / determinant, (l.aa * l.br - l.ab * l.ar) / determinant};
+}
+template <class Law>
+Parameters Solve(const std::vector<double>& p, const std::vector<double>& s, double p0) {
+  return Solve<Law>(Accumulate(p, s, p0));
+}
+
+// Returns the best possible solution: the unconstrained one or, if that is impossible, the best on an edge.
+template <class Law>
+Parameters SolvePossible(const std::vector<double>& p, const std::vector<double>& s, double p0) {
+  const Linear l = Accumulate(p, s, p0);
+  const Parameters free = Solve<Law>(l), cut = Cut<Law>(free);
+  if (free == cut || Law::kParameters == 1) return cut;
+  const Parameters on_a = Cut<Law>({l.aa > 0 ? l.ar / l.aa : 0, 0}),
+                   on_b = Cut<Law>({0, l.bb > 0 ? l.br / l.bb : 0});
+  const auto loss = [&](const Parameters& t) {  // without its constant term
+    return l.aa * t[0] * t[0] + 2 * l.ab * t[0] * t[1] + l.bb * t[1] * t[1] - 2 * (l.ar * t[0] + l.br * t[1]);
   };
-  for (double a = 1e-5; a <= 1; a *= std::sqrt(10.0)) {
-    consider({a, 0});
-    if (Law::kParameters == 1) continue;
-    for (double b = 1e-7; b <= 1; b *= 10) consider({a, b}), consider({0, b});
-  }
-  for (int iteration = 0; iteration < 100; ++iteration) {
-    const Parameters target = Step<Law>(Linearise<Law>(p, s, p0, best), best);
-    const Parameters from = best;
-    double step = 1;
-    for (; step > 1e-9; step /= 2) {
-      consider({from[0] + step * (target[0] - from[0]), from[1] + step * (target[1] - from[1])});
-      if (best != from) break;
-    }
-    if (best == from || std::abs(best[0] - from[0]) + std::abs(best[1] - from[1]) < 1e-13) break;
-  }
-  return best;
+  return loss(on_a) < loss(on_b) ? on_a : on_b;
 }
 
 struct Series {
   const std::vector<double>& ranks;
-  const std::vector<const Sample*>& points;
-  const std::vector<std::vector<float>>& means;
+  const std::vector<size_t>& cells;
   size_t base;
+  CellRatios& ratios;
   const BlockBootstrap& bootstrap;
+  std::vector<double> speedups;
   size_t smallest;  // sample
+
+  const Sample& sample(size_t i) const { return ratios.sample(cells[i]); }
 };
 
 // Groups of blocks that the jackknife leaves out: one block each, unless there are more
@@ -136,91 +94,191 @@ int GroupOf(int block, int blocks) {
   return blocks <= kMaxGroups ? block : static_cast<int>(int64_t{block} * kMaxGroups / blocks);
 }
 
-// Computes speedups without the blocks of group `without`; -1: with all blocks. Returns false when a point
-// has no block left.
-bool Speedups(const Series& series, int without, std::vector<double>& speedups) {
-  const auto mean = [&](const Sample& sample) {
-    double sum = 0, n = 0;
-    for (size_t i = 0; i < sample.size(); ++i) {
-      if (GroupOf(sample.block[i], series.bootstrap.blocks()) != without) sum += sample.value[i], ++n;
+Sample Without(const Sample& sample, int group, int blocks) {
+  Sample rest;
+  for (size_t i = 0; i < sample.size(); ++i) {
+    if (GroupOf(sample.block[i], blocks) == group) continue;
+    rest.block.push_back(sample.block[i]);
+    rest.value.push_back(sample.value[i]);
+    if (sample.HasTimes()) rest.time.push_back(sample.time[i]);
+  }
+  return rest;
+}
+
+// Returns the speedups without the blocks of a group; nothing when a point cannot be compared with the base any more.
+std::optional<std::vector<double>> SpeedupsWithout(const Series& series, int group) {
+  std::vector<Sample> rest;
+  std::vector<const Sample*> pointers;
+  rest.reserve(series.cells.size());
+  for (size_t i = 0; i < series.cells.size(); ++i) {
+    pointers.push_back(&rest.emplace_back(Without(series.sample(i), group, series.bootstrap.blocks())));
+    if (rest.back().size() == 0) return std::nullopt;
+  }
+  std::vector<double> speedups;
+  if (series.bootstrap.blocks() > BlockModel::kMaxBlocks) {
+    for (const Sample& sample : rest) speedups.push_back(Mean(sample.value) / Mean(rest[series.base].value));
+    return speedups;
+  }
+  const BlockModel model(pointers, series.bootstrap.blocks());
+  for (size_t i = 0; i < rest.size(); ++i) {
+    const auto difference = model.Compare(i, series.base);
+    if (!difference.has_value()) return std::nullopt;
+    speedups.push_back(difference->ratio);
+  }
+  return speedups;
+}
+
+using Estimates = std::array<scalelab::v1::Estimate, 2>;
+
+template <class Law>
+void AddJackknife(const Series& series, const Parameters& fit, Estimates& estimates) {
+  std::set<int> groups;
+  for (size_t i = 0; i < series.cells.size(); ++i) {
+    for (const int block : series.sample(i).block) groups.insert(GroupOf(block, series.bootstrap.blocks()));
+  }
+  std::array<std::vector<double>, 2> left_out;
+  for (const int group : groups) {
+    const auto speedups = SpeedupsWithout(series, group);
+    if (!speedups.has_value()) continue;
+    const Parameters t = Solve<Law>(series.ranks, *speedups, series.ranks[series.base]);
+    for (int k = 0; k < Law::kParameters; ++k) left_out[k].push_back(t[k]);
+  }
+  const size_t count = left_out[0].size();
+  if (count < 2) return;
+  const double n = static_cast<double>(count);
+  const double t = series.bootstrap.critical().T(static_cast<double>(std::min(series.smallest, count)) - 1);
+  for (int k = 0; k < Law::kParameters; ++k) {
+    const double deviation = StandardDeviation(left_out[k]) * (n - 1) / std::sqrt(n);
+    estimates[k].set_low(std::clamp(fit[k] - t * deviation, 0.0, Law::kMax));
+    estimates[k].set_high(std::clamp(fit[k] + t * deviation, 0.0, Law::kMax));
+  }
+}
+
+// Draws each parameter with one Gauss-Newton step from the fit (the one-step bootstrap: Shao and Tu, The Jackknife and
+// Bootstrap, 1995). The step is linear in the means that are drawn: a point whose ratio to the base changes by x changes
+// parameter k by -slope[k] x.
+template <class Law>
+void AddBootstrap(const Series& series, const Parameters& fit, Estimates& estimates) {
+  const double p0 = series.ranks[series.base];
+  const Linear l = Accumulate(series.ranks, series.speedups, p0);
+  const double determinant = Law::kParameters == 1 ? l.aa : l.aa * l.bb - l.ab * l.ab;
+  if (determinant <= 0) return;
+  const std::vector<float>& base = series.ratios.MeansOf(series.cells[series.base]);
+  std::array<std::vector<float>, 2> drawn;
+  std::array<float, 2> sums = {0, 0};
+  for (int k = 0; k < Law::kParameters; ++k) drawn[k].assign(base.size(), 0);
+  for (size_t i = 0; i < series.cells.size(); ++i) {
+    const double p = series.ranks[i], u = p0 * series.speedups[i] / p;
+    const double a = First(p) * u - First(p0), b = Second(p) * u - Second(p0);
+    const double change = u * D(p, fit) / determinant;
+    const Parameters slope = Law::kParameters == 1
+                                 ? Parameters{a * change, 0}
+                                 : Parameters{(l.bb * a - l.ab * b) * change, (l.aa * b - l.ab * a) * change};
+    const std::vector<float>& means = series.ratios.MeansOf(series.cells[i]);
+    for (int k = 0; k < Law::kParameters; ++k) {
+      const auto factor = static_cast<float>(slope[k]);
+      sums[k] += factor;
+      for (size_t r = 0; r < base.size(); ++r) drawn[k][r] += factor * means[r];
     }
-    return n > 0 ? sum / n : 0;
+  }
+  const double factor = series.bootstrap.Widening(series.smallest);
+  const double confidence = series.bootstrap.critical().confidence();
+  for (int k = 0; k < Law::kParameters; ++k) {
+    for (size_t r = 0; r < base.size(); ++r)
+      drawn[k][r] = static_cast<float>(fit[k]) + sums[k] - drawn[k][r] / base[r];
+    std::erase_if(drawn[k], [](float v) { return std::isnan(v); });
+    if (drawn[k].size() < 2) continue;
+    estimates[k].set_median(std::clamp(Quantile(drawn[k], 0.5), 0.0, Law::kMax));
+    const double low = Quantile(drawn[k], 0.5 - confidence / 2),
+                 high = Quantile(drawn[k], 0.5 + confidence / 2);
+    estimates[k].set_low(std::clamp(fit[k] + factor * (low - fit[k]), 0.0, Law::kMax));
+    estimates[k].set_high(std::clamp(fit[k] + factor * (high - fit[k]), 0.0, Law::kMax));
+  }
+}
+
+// Returns the sum of squares of `residual` that is left after least squares on `columns`, by Gram-Schmidt.
+double SquaresBeside(std::vector<std::vector<double>> columns, std::vector<double> residual) {
+  const auto dot = [](const std::vector<double>& a, const std::vector<double>& b) {
+    double sum = 0;
+    for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+    return sum;
   };
-  const double base = mean(*series.points[series.base]);
-  speedups.clear();
-  for (const Sample* point : series.points) speedups.push_back(mean(*point) / base);
-  return base > 0 && std::all_of(speedups.begin(), speedups.end(), [](double s) { return s > 0; });
+  const auto subtract = [&](std::vector<double>& from, const std::vector<double>& direction) {
+    const double scale = dot(from, direction) / dot(direction, direction);
+    for (size_t i = 0; i < from.size(); ++i) from[i] -= scale * direction[i];
+  };
+  for (size_t k = 0; k < columns.size(); ++k) {
+    const double before = dot(columns[k], columns[k]);
+    for (size_t j = 0; j < k; ++j) subtract(columns[k], columns[j]);
+    if (dot(columns[k], columns[k]) <= 1e-18 * before) {
+      columns.erase(columns.begin() + static_cast<std::ptrdiff_t>(k--));
+      continue;
+    }
+    subtract(residual, columns[k]);
+  }
+  return dot(residual, residual);
+}
+
+// Compares the deviations of log throughput from the law with the noise of the points. The level of the law and its
+// parameters take degrees of freedom; a parameter that was cut does not, because it was not free.
+template <class Law>
+std::optional<scalelab::v1::LackOfFit> TestFit(const Series& series, const Parameters& fit) {
+  const BlockModel* const model = series.ratios.model();
+  if (model == nullptr || model->df() <= 0) return std::nullopt;
+  const double p0 = series.ranks[series.base];
+  std::vector<double> residual, level;
+  std::vector<std::vector<double>> columns(1 + Law::kParameters);
+  for (size_t i = 0; i < series.cells.size(); ++i) {
+    const auto difference = model->Compare(series.cells[i], series.cells[series.base]);
+    const double variance = model->VarianceOf(series.cells[i]) / static_cast<double>(series.sample(i).size());
+    if (!difference.has_value() || variance <= 0) return std::nullopt;
+    const double p = series.ranks[i], weight = 1 / std::sqrt(variance), d = D(p, fit), d0 = D(p0, fit);
+    residual.push_back(weight * (difference->log_ratio - std::log(Speedup(p, p0, fit))));
+    columns[0].push_back(weight);
+    columns[1].push_back(weight * (First(p0) / d0 - First(p) / d));
+    if (Law::kParameters == 2) columns[2].push_back(weight * (Second(p0) / d0 - Second(p) / d));
+  }
+  for (int k = Law::kParameters - 1; k >= 0; --k) {
+    if (fit[k] <= 0 || fit[k] >= Law::kMax) columns.erase(columns.begin() + 1 + k);
+  }
+  const double df = static_cast<double>(residual.size()) - static_cast<double>(columns.size());
+  if (df < 1) return std::nullopt;
+  scalelab::v1::LackOfFit test;
+  test.set_f(SquaresBeside(std::move(columns), std::move(residual)) / df);
+  test.set_deviation_df(df);
+  test.set_noise_df(model->comparison_df());
+  test.set_p(FisherTail(test.f(), df, model->comparison_df()));
+  test.set_rejected(test.p() < 1 - series.bootstrap.critical().confidence());
+  return test;
 }
 
 template <class Law>
 scalelab::v1::ScalingFit Describe(const Series& series, const char* law,
                                   std::initializer_list<const char*> names) {
-  std::vector<double> speedups;
-  Speedups(series, -1, speedups);
-  const double p0 = series.ranks[series.base];
-  const Parameters fit = Fit<Law>(series.ranks, speedups, p0);
-
-  std::array<scalelab::v1::Estimate, 2> estimates;
+  const Parameters fit = Solve<Law>(series.ranks, series.speedups, series.ranks[series.base]);
+  const Parameters shown = SolvePossible<Law>(series.ranks, series.speedups, series.ranks[series.base]);
+  Estimates estimates;
   for (int k = 0; k < Law::kParameters; ++k) {
-    estimates[k].set_mean(fit[k]);
-    estimates[k].set_median(fit[k]);
+    estimates[k].set_mean(shown[k]);
+    estimates[k].set_median(shown[k]);
   }
-  const CriticalValues& critical = series.bootstrap.critical();
-  const double confidence = critical.confidence();
-  const bool drawn_means =
-      std::none_of(series.means.begin(), series.means.end(), [](const auto& m) { return m.empty(); });
-  if (drawn_means && series.bootstrap.Resamples(series.smallest)) {
-    // Only the speedups differ between draws, so the derivatives are computed once.
-    const size_t points = series.points.size();
-    std::vector<Prediction> at;
-    for (double p : series.ranks) at.push_back(Law::At(p, p0, fit));
-    Linear l = Linearise<Law>(series.ranks, speedups, p0, fit);
-    std::array<std::vector<float>, 2> drawn;
-    const std::vector<float>& base = series.means[series.base];
-    for (size_t r = 0; r < base.size(); ++r) {
-      l.ar = l.br = 0;
-      for (size_t i = 0; i < points; ++i) {
-        const double residual = speedups[i] * (series.means[i][r] / base[r]) - at[i].value;
-        l.ar += at[i].derivative[0] * residual;
-        l.br += at[i].derivative[1] * residual;
-      }
-      if (std::isnan(l.ar)) continue;
-      const Parameters t = Step<Law>(l, fit);
-      for (int k = 0; k < Law::kParameters; ++k) drawn[k].push_back(static_cast<float>(t[k]));
-    }
-    const double factor = series.bootstrap.Widening(series.smallest);
-    for (int k = 0; k < Law::kParameters && drawn[k].size() > 1; ++k) {
-      estimates[k].set_median(Quantile(drawn[k], 0.5));
-      const double low = Quantile(drawn[k], 0.5 - confidence / 2),
-                   high = Quantile(drawn[k], 0.5 + confidence / 2);
-      estimates[k].set_low(std::clamp(fit[k] + factor * (low - fit[k]), 0.0, fit[k]));
-      estimates[k].set_high(std::clamp(fit[k] + factor * (high - fit[k]), fit[k], Law::kMax));
-    }
+  bool complete = true;
+  for (size_t i = 0; i < series.cells.size(); ++i)
+    complete = complete && series.sample(i).block == series.sample(series.base).block;
+  if (complete && series.bootstrap.Resamples(series.smallest)) {
+    AddBootstrap<Law>(series, fit, estimates);
   } else if (series.smallest >= 2) {
-    std::set<int> groups;
-    for (const Sample* point : series.points) {
-      for (int block : point->block) groups.insert(GroupOf(block, series.bootstrap.blocks()));
-    }
-    std::array<std::vector<double>, 2> left_out;
-    std::vector<double> without;
-    for (int group : groups) {
-      if (!Speedups(series, group, without)) continue;
-      const Parameters t = Fit<Law>(series.ranks, without, p0);
-      for (int k = 0; k < Law::kParameters; ++k) left_out[k].push_back(t[k]);
-    }
-    const size_t count = left_out[0].size();
-    const double n = static_cast<double>(count);
-    const double t = count < 2 ? 0 : critical.T(std::min(series.smallest, count) - 1);
-    for (int k = 0; k < Law::kParameters && count >= 2; ++k) {
-      const double deviation = StandardDeviation(left_out[k]) * (n - 1) / std::sqrt(n);
-      estimates[k].set_low(std::max(0.0, fit[k] - t * deviation));
-      estimates[k].set_high(std::min(Law::kMax, fit[k] + t * deviation));
-    }
+    AddJackknife<Law>(series, fit, estimates);
+  }
+  for (int k = 0; k < Law::kParameters && estimates[k].has_low(); ++k) {
+    estimates[k].set_low(std::min(estimates[k].low(), shown[k]));
+    estimates[k].set_high(std::max(estimates[k].high(), shown[k]));
   }
   scalelab::v1::ScalingFit out;
   out.set_law(law);
   int k = 0;
   for (const char* name : names) (*out.mutable_parameters())[name] = estimates[k++];
+  if (auto test = TestFit<Law>(series, shown)) *out.mutable_lack_of_fit() = *std::move(test);
   return out;
 }
 
@@ -228,24 +286,27 @@ scalelab::v1::ScalingFit Describe(const Series& series, const char* law,
 
 AmdahlFit FitAmdahl(const std::vector<double>& ranks, const std::vector<double>& speedups,
                     double base_ranks) {
-  return {Fit<Amdahl>(ranks, speedups, base_ranks)[0]};
+  return {SolvePossible<Amdahl>(ranks, speedups, base_ranks)[0]};
 }
 
 UslFit FitUsl(const std::vector<double>& ranks, const std::vector<double>& speedups, double base_ranks) {
-  const Parameters t = Fit<Usl>(ranks, speedups, base_ranks);
+  const Parameters t = SolvePossible<Usl>(ranks, speedups, base_ranks);
   return {t[0], t[1]};
 }
 
 std::vector<scalelab::v1::ScalingFit> FitLaws(const std::vector<double>& ranks,
-                                              const std::vector<const Sample*>& points,
-                                              const std::vector<std::vector<float>>& means, size_t base,
-                                              const BlockBootstrap& bootstrap) {
+                                              const std::vector<size_t>& cells, size_t base,
+                                              CellRatios& ratios) {
   std::vector<scalelab::v1::ScalingFit> fits;
   const size_t distinct = std::set<double>(ranks.begin(), ranks.end()).size();
   if (distinct < 3) return fits;
-  size_t smallest = points[0]->size();
-  for (const Sample* point : points) smallest = std::min(smallest, point->size());
-  const Series series{ranks, points, means, base, bootstrap, smallest};
+  Series series{ranks, cells, base, ratios, ratios.bootstrap(), {}, ratios.sample(cells[0]).size()};
+  for (size_t i = 0; i < cells.size(); ++i) {
+    const auto ratio = ratios.Compare(cells[i], cells[base]);
+    if (!ratio.has_value()) return fits;
+    series.speedups.push_back(ratio->estimate.mean());
+    series.smallest = std::min(series.smallest, series.sample(i).size());
+  }
   fits.push_back(Describe<Amdahl>(series, "amdahl", {"serial_fraction"}));
   if (distinct >= 4) fits.push_back(Describe<Usl>(series, "usl", {"contention", "coherency"}));
   return fits;

@@ -1,16 +1,24 @@
 // Fits scalability laws to speedups.
+//
+// Both laws are linear in their parameters when they are written for y = p / (p0 S), the work of all ranks per unit of
+// work relative to that at the base p0:
+//   Amdahl  D(p) = 1 + s (p - 1)                   S(p) = p / D(p)
+//   USL     D(p) = 1 + a (p - 1) + b p (p - 1)     (Gunther, Guerrilla Capacity Planning, 2007)
+//   y D(p0) = D(p)
+// so that weighted least squares, with weights 1 / y^2 for errors that are a share of the value, has a closed form.
+// Intervals are computed from estimates without constraints and cut to the possible range at the end: estimates that are kept
+// at 0 in between would make the interval too narrow. The parameters that are shown are the best possible ones.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <vector>
 
 #include "scalelab/v1/result.pb.h"
-#include "server/analysis/bootstrap.h"
+#include "server/analysis/ratios.h"
 
 namespace scalelab::server {
 
-// Parameters of a least squares fit to speedups. They are not negative.
+// Parameters of a least squares fit to speedups, cut to their range. They are not negative.
 struct AmdahlFit {
   double serial_fraction = 0;  // 0 to 1
 };
@@ -18,22 +26,21 @@ struct UslFit {
   double contention = 0, coherency = 0;
 };
 
-// Fit a law to `speedups[i]` at `ranks[i]`. The speedups are relative to `base_ranks`, so the law is divided
-// by its value at base_ranks, which is 1 for one rank.
+// Fit a law to `speedups[i]` at `ranks[i]`, which are relative to `base_ranks`.
 AmdahlFit FitAmdahl(const std::vector<double>& ranks, const std::vector<double>& speedups, double base_ranks);
 UslFit FitUsl(const std::vector<double>& ranks, const std::vector<double>& speedups, double base_ranks);
 
-// Returns the fits with intervals: Amdahl's law with at least 3 distinct numbers of ranks, the USL with at
-// least 4. Speedups are relative to points[base]; no sample is empty. means[i] are the RelativeMeans of
-// points[i], or empty if they are not resampled.
+// Returns the fits with intervals and tests: Amdahl's law with at least 3 distinct numbers of ranks, the USL with at
+// least 4. `cells` are those of the series among those of `ratios`; cells[i] has ranks[i] and is not empty. Speedups are
+// relative to cells[base].
 //
-// The intervals use the same draws of blocks as those of the ratios, with one Gauss-Newton step from the fit
-// for each draw (the one-step bootstrap: Shao and Tu, The Jackknife and Bootstrap, 1995), and are widened in
-// the same way. With fewer than eight blocks they are Student's t with the jackknife's deviation over blocks
-// (Efron and Tibshirani 1993, chapter 11).
+// With eight blocks or more the intervals use the same draws of blocks as those of the ratios, and are widened in the same
+// way. With fewer they are Student's t with the jackknife's deviation over blocks (Efron and Tibshirani 1993, chapter 11).
+//
+// The test of lack of fit (Draper and Smith, Applied Regression Analysis, section 1.5, for a nonlinear law: Neill, Annals
+// of Statistics 16, 1988) compares the deviations of the points from the law with the noise of the points.
 std::vector<scalelab::v1::ScalingFit> FitLaws(const std::vector<double>& ranks,
-                                              const std::vector<const Sample*>& points,
-                                              const std::vector<std::vector<float>>& means, size_t base,
-                                              const BlockBootstrap& bootstrap);
+                                              const std::vector<size_t>& cells, size_t base,
+                                              CellRatios& ratios);
 
 }  // namespace scalelab::server

@@ -111,6 +111,18 @@ Reference ReferenceOf(const std::vector<db::CellRow>& cells, const std::vector<C
     reference = {cells[runs[i].cell].engine, i, losses[i]};
   }
   if (best < kNoAuthority) return reference;
+  // The median of two is their mean, from which each differs by half of what it differs from the other. Then the first one
+  // is the reference.
+  std::vector<size_t> reporting;
+  for (const size_t i : group) {
+    if (!losses[i].steps.empty() || !losses[i].epochs.empty()) reporting.push_back(i);
+  }
+  if (reporting.size() == 2) {
+    const size_t first = *std::min_element(reporting.begin(), reporting.end(), [&](size_t a, size_t b) {
+      return cells[runs[a].cell].position < cells[runs[b].cell].position;
+    });
+    return {cells[runs[first].cell].engine, first, losses[first]};
+  }
   reference.name = "the median of the engines";
   std::vector<const std::vector<double>*> steps, epochs;
   for (const size_t i : group) {

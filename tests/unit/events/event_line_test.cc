@@ -87,6 +87,8 @@ TEST(BatchBuilder, TakesTheLastOfANameThatStandsTwiceInALine) {
 TEST(BatchBuilder, SaysWhatIsWrongWithALine) {
   EXPECT_EQ(Wrong("hello"), "is not JSON");
   EXPECT_EQ(Wrong(""), "is not JSON");
+  EXPECT_EQ(Wrong(R"({"time":1,"event":"finish","metrics":{"run/throughput":1e999}})"),
+            "has a number beyond 1.8e308");
   EXPECT_EQ(Wrong("[1]"), "is not a JSON object");
   EXPECT_EQ(Wrong(R"({"time":1,"event":"step","step":1}x)"), "is not JSON");
   EXPECT_EQ(Wrong(R"({"event":"step","step":1})"), "has no \"time\" that is a number");
@@ -108,7 +110,7 @@ TEST(BatchBuilder, SaysWhatIsWrongWithALine) {
 }
 
 TEST(BatchBuilder, DoesNotTakeNumbersThatAreNoJson) {
-  for (const char* number : {"01", "1.", ".5", "+1", "nan", "inf", "-", "0x10", "1e", "1e999"}) {
+  for (const char* number : {"01", "1.", ".5", "+1", "nan", "inf", "-", "0x10", "1e"}) {
     EXPECT_EQ(Wrong(absl::StrCat(R"({"time":1,"event":"step","step":1,"metrics":{"a":)", number, "}}")),
               "is not JSON")
         << number;

@@ -2,6 +2,7 @@
 #include "server/analysis/communication.h"
 
 #include <cmath>
+#include <limits>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -25,6 +26,15 @@ Results Measured() { return Results(kMeasure).Engine(kDdp, 2).Steps({1.20, 1.40,
 
 CommunicationCost CostOf(const Results& results, int series = 0, int point = 0) {
   return results.Curve().series(series).points(point).communication();
+}
+
+// Databases of older versions may have impossible values.
+TEST(CommunicationCost, IgnoresRunsWithoutAPossibleThroughput) {
+  Results results = Measured();
+  results.Baseline(kNone, 2).Steps({1.00, 1.10, 1.05}).Baseline(kSerial, 2).Steps({1.50, 1.65});
+  results.Ok({std::numeric_limits<double>::quiet_NaN()});
+  EXPECT_EQ(CostOf(results).n(), 3);
+  EXPECT_NEAR(CostOf(results).total().mean(), 0.525, 1e-12);
 }
 
 TEST(CommunicationCost, NumbersByHand) {

@@ -4,6 +4,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/unit/server/analysis/fixture.h"
+#include "tests/unit/server/analysis/simulated_study.h"
 
 namespace scalelab::server {
 namespace {
@@ -22,11 +23,11 @@ void PrintTo(const World& world, std::ostream* out) { *out << world.repeats << "
 
 double TrueSpeedup(double p) { return 1 / (kSerial + (1 - kSerial) / p); }
 
-struct Coverage {
+struct Shares {
   double speedup, throughput, serial_fraction;
 };
 
-Coverage Simulate(const World& world) {
+Shares Simulate(const World& world) {
   std::mt19937_64 random(7);
   std::normal_distribution<double> normal;
   const auto factor = [&](double deviation) {
@@ -58,7 +59,7 @@ Coverage Simulate(const World& world) {
 class CoverageTest : public ::testing::TestWithParam<World> {};
 
 TEST_P(CoverageTest, NinetyFivePercentIntervalsCoverTheTruthThatOften) {
-  const Coverage coverage = Simulate(GetParam());
+  const Shares coverage = Simulate(GetParam());
   RecordProperty("speedup", std::to_string(coverage.speedup));
   std::printf("speedup %.4f, throughput %.4f, serial fraction %.4f\n", coverage.speedup, coverage.throughput,
               coverage.serial_fraction);
@@ -99,6 +100,44 @@ TEST_P(CoverageTest, OfTheHiddenShareToo) {
   ASSERT_GT(told, kStudies / 4);
   EXPECT_GE(covered / double(told), 0.92);
   EXPECT_LE(covered / double(told), 0.98);
+}
+
+// The bounds allow for the randomness of 400 studies: 2.5 standard deviations. `scalelab-bench coverage` simulates more.
+TEST(IntervalTest, OfSpeedupsCoverTheTruthUnderEveryNoiseThatTheModelAssumes) {
+  for (const Noise& noise : NoiseKinds()) {
+    if (!noise.holds) continue;
+    for (const int cells : {2, 4, 12}) {
+      for (const int n : {2, 3, 5, 10, 20}) {
+        if (cells == 12 && n > 5) continue;
+        const Coverage coverage = SpeedupCoverage(noise, cells, n, 400, 11);
+        EXPECT_GE(coverage.covered, 0.93 - 0.032) << noise.name << ", " << cells << " cells, n = " << n;
+        EXPECT_LE(coverage.covered, 0.9976) << noise.name << ", " << cells << " cells, n = " << n;
+      }
+    }
+  }
+}
+
+TEST(IntervalTest, OfFourCellsAreNarrowerThanThoseOfTwoAtFewRepeats) {
+  const Noise noise = NoiseKinds()[0];
+  const double two = SpeedupCoverage(noise, 2, 2, 400, 12).half_width;
+  EXPECT_LT(SpeedupCoverage(noise, 4, 2, 400, 12).half_width, 0.6 * two);
+  EXPECT_LT(SpeedupCoverage(noise, 12, 2, 400, 12).half_width, 0.4 * two);
+}
+
+// With s = 0.001 an estimate is near 0, where it is cut.
+TEST(IntervalTest, OfFitsCoverParametersNearZero) {
+  const Noise noise = NoiseKinds()[1];
+  for (const int n : {3, 5, 10}) {
+    for (const bool usl : {false, true}) {
+      const Coverage coverage = FitCoverage(0.001, usl, noise, n, 400, 13);
+      EXPECT_GE(coverage.covered, 0.93 - 0.032) << "n = " << n << ", usl = " << usl;
+      EXPECT_GT(coverage.half_width, 0);
+    }
+  }
+}
+
+TEST(IntervalTest, ATrueLawIsSeldomRefuted) {
+  for (const int n : {2, 5, 10}) EXPECT_LE(FalseRefutations(NoiseKinds()[1], n, 400, 14), 0.05 + 0.03) << n;
 }
 
 INSTANTIATE_TEST_SUITE_P(Studies, CoverageTest,

@@ -40,13 +40,13 @@ TEST(Curve, NumbersByHand) {
   EXPECT_DOUBLE_EQ(two.throughput().mean(), 190);
   EXPECT_DOUBLE_EQ(two.throughput().stddev(), 10);
   EXPECT_NEAR(two.throughput().low(), 190 - 4.30265 * 10 / std::sqrt(3.0), 1e-3);
-  EXPECT_DOUBLE_EQ(two.speedup().mean(), 1.9);
+  // Logarithms of the ratios: 0.693147, 0.641854, 0.597837; mean 0.644279, variance 0.0022754. With two cells, 2 s^2 is
+  // that variance, so the error is sqrt(0.0022754 / 3) = 0.0275403, and the half width 4.30265 times that.
+  EXPECT_NEAR(two.speedup().mean(), std::exp(0.644279), 2e-6);
   EXPECT_DOUBLE_EQ(two.speedup().median(), 1.9);
-  // Influences: (-1/19 + 1/10) / 3 = 0.0157895 and its opposite; variance 2 * 0.000249307 * 3 / 2, deviation
-  // 0.0273482, half width 4.30265 * 0.0273482 = 0.117670 of the logarithm.
-  EXPECT_NEAR(two.speedup().low(), 1.9 * std::exp(-0.117670), 1e-4);
-  EXPECT_NEAR(two.speedup().high(), 1.9 * std::exp(0.117670), 1e-4);
-  EXPECT_DOUBLE_EQ(two.efficiency().mean(), 0.95);
+  EXPECT_NEAR(two.speedup().low(), std::exp(0.644279 - 0.118496), 1e-5);
+  EXPECT_NEAR(two.speedup().high(), std::exp(0.644279 + 0.118496), 1e-5);
+  EXPECT_DOUBLE_EQ(two.efficiency().mean(), two.speedup().mean() / 2);
   EXPECT_DOUBLE_EQ(two.efficiency().low(), two.speedup().low() / 2);
   EXPECT_DOUBLE_EQ(two.efficiency().high(), two.speedup().high() / 2);
 }
@@ -210,7 +210,9 @@ TEST(Curve, ARunWithoutThroughputCountsButGivesNoRatio) {
   Results results;
   results.Cell(1).Row(RunState::kSucceeded).accuracy = 0.5;
   const auto curve = results.Curve();
-  EXPECT_EQ(curve.series(0).points(0).n(), 1);
+  EXPECT_EQ(curve.series(0).points(0).n(), 0);
+  EXPECT_EQ(curve.series(0).points(0).asked(), 1);
+  EXPECT_DOUBLE_EQ(curve.series(0).points(0).accuracy().mean(), 0.5);
   EXPECT_EQ(curve.series(0).points(0).state(), CurvePoint::OK);
   EXPECT_FALSE(curve.series(0).points(0).has_throughput());
   EXPECT_FALSE(curve.series(0).points(0).has_speedup());

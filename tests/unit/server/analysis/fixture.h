@@ -1,10 +1,13 @@
 // Builds studies with results for tests.
 #pragma once
 
+#include <deque>
 #include <string>
 #include <vector>
 
 #include "google/protobuf/util/json_util.h"
+#include "server/analysis/advise.h"
+#include "server/analysis/compare.h"
 #include "server/analysis/curve.h"
 
 namespace scalelab::server {
@@ -73,11 +76,28 @@ class Results {
     return row;
   }
   db::CurveRow& last_row() { return rows_.back(); }
-  scalelab::v1::GetCurveResponse Curve(const CurveOptions& options = {},
-                                       const std::vector<Concurrency>& concurrency = {}) const {
+  static scalelab::v1::CompareCellsResponse Compare(const std::vector<const Results*>& studies,
+                                                    const std::string& axis, double equivalent) {
+    std::deque<CellList> parameters;
+    std::vector<StudyRows> rows;
+    for (const Results* study : studies) {
+      parameters.push_back(study->Parameters());
+      rows.push_back({study->cells_, parameters.back(), study->rows_});
+    }
+    return CompareStudies(rows, axis, equivalent);
+  }
+  std::vector<scalelab::v1::Advice> Advise(const AdviceOptions& options) const {
+    const CellList parameters = Parameters();
+    return AdviseRanks({cells_, parameters, rows_}, options);
+  }
+  CellList Parameters() const {
     CellList parameters;
     for (const scalelab::Cell& cell : parameters_) parameters.Add(cell);
-    return MakeCurve(spec_, cells_, parameters, rows_, options, {}, concurrency);
+    return parameters;
+  }
+  scalelab::v1::GetCurveResponse Curve(const CurveOptions& options = {},
+                                       const std::vector<Concurrency>& concurrency = {}) const {
+    return MakeCurve(spec_, cells_, Parameters(), rows_, options, {}, concurrency);
   }
 
  private:

@@ -25,6 +25,21 @@ TEST(Statistics, QuantilesOfStudentsTMatchTheTables) {
   EXPECT_NEAR(StudentCdf(0, 3), 0.5, 1e-15);
 }
 
+TEST(Statistics, QuantilesOfTheStudentisedRangeMatchTheTables) {
+  // Table of Pearson and Hartley, Biometrika Tables for Statisticians, upper 5% points.
+  EXPECT_NEAR(StudentizedRangeQuantile(0.95, 2, 10), 3.151, 5e-4);
+  EXPECT_NEAR(StudentizedRangeQuantile(0.95, 3, 10), 3.877, 5e-4);
+  EXPECT_NEAR(StudentizedRangeQuantile(0.95, 6, 20), 4.445, 5e-4);
+  EXPECT_NEAR(StudentizedRangeQuantile(0.95, 10, 5), 6.995, 5e-4);
+  EXPECT_NEAR(StudentizedRangeCdf(StudentizedRangeQuantile(0.95, 4, 2.5), 4, 2.5), 0.95, 1e-12);
+}
+
+TEST(Statistics, TheTailOfFishersFMatchesTheTables) {
+  EXPECT_NEAR(FisherTail(4.9646, 1, 10), 0.05, 1e-5);
+  EXPECT_NEAR(FisherTail(3.3258, 5, 10), 0.05, 1e-5);
+  EXPECT_EQ(FisherTail(0, 3, 10), 1);
+}
+
 TEST(Statistics, MomentsOfASmallSample) {
   const std::vector<double> values = {2, 4, 4, 4, 5, 5, 7, 9};
   EXPECT_DOUBLE_EQ(Mean(values), 5);
@@ -87,11 +102,12 @@ TEST(Bootstrap, FewBlocksHaveStudentsIntervalOfTheLogarithm) {
   // Baseline 100, 100; cell 190, 210. Influences +-0.05 / 2, variance 2 * 0.000625 * 2 / 1 = 0.0025,
   // deviation 0.05, half width 12.7062 * 0.05 = 0.63531.
   const auto interval =
-      BlockBootstrap(2, 1000, 0.95).Ratio({{0, 1}, {190, 210}}, {{0, 1}, {100, 100}}, {}, {});
+      BlockBootstrap(2, 1000, 0.95).Ratio({{0, 1}, {190, 210}, {}}, {{0, 1}, {100, 100}, {}}, {}, {});
   ASSERT_TRUE(interval.has_value());
   EXPECT_NEAR(interval->low, 2 * std::exp(-0.63531), 1e-4);
   EXPECT_NEAR(interval->high, 2 * std::exp(0.63531), 1e-4);
-  EXPECT_FALSE(BlockBootstrap(2, 1000, 0.95).Ratio({{0}, {190}}, {{0, 1}, {100, 100}}, {}, {}).has_value());
+  EXPECT_FALSE(
+      BlockBootstrap(2, 1000, 0.95).Ratio({{0}, {190}, {}}, {{0, 1}, {100, 100}, {}}, {}, {}).has_value());
 }
 
 TEST(Bootstrap, ManyBlocksGiveTheIntervalOfNormalTheory) {
@@ -110,8 +126,8 @@ TEST(Bootstrap, ManyBlocksGiveTheIntervalOfNormalTheory) {
 
 TEST(Bootstrap, MissingBlocksAreLeftOutOfTheirMeans) {
   const BlockBootstrap bootstrap(10, 500, 0.95);
-  const Sample all{{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, std::vector<double>(10, 5)};
-  const Sample some{{0, 1, 2, 3, 4, 5, 6, 8}, std::vector<double>(8, 7)};
+  const Sample all{{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, std::vector<double>(10, 5), {}};
+  const Sample some{{0, 1, 2, 3, 4, 5, 6, 8}, std::vector<double>(8, 7), {}};
   for (float mean : bootstrap.RelativeMeans(all)) ASSERT_FLOAT_EQ(mean, 1);
   for (float mean : bootstrap.RelativeMeans(some)) ASSERT_FLOAT_EQ(mean, 1);
 }

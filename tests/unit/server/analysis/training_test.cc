@@ -170,6 +170,17 @@ TEST(Training, WithoutANativeEngineTheMedianIsTheReference) {
   EXPECT_THAT(differences.at(3).message(), HasSubstr("where the median of the engines has 2 (band 0.03%)"));
 }
 
+// Their median would be their mean, from which each differs by half, so the band would be twice as wide.
+TEST(Training, OfTwoEnginesWithoutANativeOneTheFirstIsTheReference) {
+  const auto compare = [](double second) {
+    return Training().Cell("pytorch/ddp").Run(0, {2.0}).Cell("keras/jax").Run(0, {second}).Compare();
+  };
+  EXPECT_THAT(compare(2.0005), IsEmpty());
+  const auto differences = compare(2.0009);  // 0.045%, which is 0.0225% from the mean
+  ASSERT_THAT(differences, SizeIs(1));
+  EXPECT_THAT(differences.at(2).message(), HasSubstr("where pytorch/ddp has 2 (band 0.03%)"));
+}
+
 TEST(Training, OnlyCellsOfOneRecipeAreCompared) {
   EXPECT_THAT(Training()
                   .Cell("native/ddp", "fp32", 2)

@@ -1,0 +1,33 @@
+// Advises on the number of ranks: where does it stop paying? Pure.
+//
+// All figures are functions of S, the ratio of the throughputs of two world sizes, in which they are monotone, so the ends of
+// the interval of S give the ends of theirs:
+//   gain of a doubling   S^(1 / log2(q / p)) - 1 from p to q ranks; 1 is ideal
+//   cost                 q hours(q) price
+//   price of an hour     ((q - p) S / (S - 1) - q) price: what each hour that q ranks save costs more than p ranks do;
+//                        undefined where the interval of S contains 1
+#pragma once
+
+#include <vector>
+
+#include "scalelab/v1/analysis.pb.h"
+#include "server/analysis/cell_groups.h"
+
+namespace scalelab::server {
+
+struct AdviceOptions {
+  double min_gain = 0.5;
+  double rank_hour_price = 1;
+  double deadline_hours = 0;  // 0: none
+  double epochs = 1;
+};
+
+// Returns the advice for each series of a study.
+//
+// From the smallest world size on, each step to the next one pays if the gain of a doubling is at least `min_gain`: certainly
+// if the whole interval is, certainly not if the whole interval is below. The recommended size is the last one before a step
+// that does not pay; if it misses the deadline, the smallest larger one that meets it. While steps are undecided, the sizes
+// that could be right are candidates.
+std::vector<scalelab::v1::Advice> AdviseRanks(const StudyRows& study, const AdviceOptions& options);
+
+}  // namespace scalelab::server

@@ -1,0 +1,33 @@
+// Compares the values of an axis, such as engines, at equal values of all other axes. Pure.
+//
+// The effect of a pair is g = mean(log(first) - log(second)) over blocks, shown as e^g - 1. With k values there are
+// k (k - 1) / 2 pairs, and 95% intervals of each would find a difference in 44% of studies of six equal engines. The intervals
+// are therefore Tukey's: their critical value is q / sqrt(2), where q is the 95% quantile of the studentised range of k means
+// (Tukey 1953; Hochberg and Tamhane, Multiple Comparison Procedures, 1987). All intervals of a group hold together.
+//
+// Two values are equivalent within d if two one-sided tests show that the effect is above -d and below d (TOST: Schuirmann,
+// Journal of Pharmacokinetics and Biopharmaceutics 15, 1987). Those are tests of a pair at 5%, without Tukey's correction.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "scalelab/v1/analysis.pb.h"
+#include "server/analysis/cell_groups.h"
+#include "server/analysis/ratios.h"
+
+namespace scalelab::server {
+
+// Returns all pairs of the candidates, each with effect, interval and verdict. `equivalent` is a relative difference; 0: no
+// test of equivalence.
+std::vector<scalelab::v1::ComparedPair> ComparePairs(const std::vector<Candidate>& candidates,
+                                                     double equivalent, CellRatios& ratios);
+
+// Compares the values of `axis`; an empty axis means "engine". Runs with different fingerprints are never compared.
+//
+// Of several studies each is one block, because machines change from day to day by more than the noise within a day. Cells
+// that several studies have connect those that only one has, and their disagreement is the noise of the comparison.
+scalelab::v1::CompareCellsResponse CompareStudies(const std::vector<StudyRows>& studies,
+                                                  const std::string& axis, double equivalent);
+
+}  // namespace scalelab::server

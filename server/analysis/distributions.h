@@ -1,0 +1,40 @@
+// Distribution functions and quantiles. Those that Boost.Math has are Boost's.
+#pragma once
+
+#include <cstddef>
+#include <map>
+
+namespace scalelab::server {
+
+// Returns P(T <= t) for Student's t distribution with `df` degrees of freedom, which need not be a whole number.
+double StudentCdf(double t, double df);
+// Returns the t with StudentCdf(t) = p, for p in (0, 1).
+double StudentQuantile(double p, double df);
+// The same for the normal distribution.
+double NormalQuantile(double p);
+// Returns P(F > f) for Fisher's F distribution.
+double FisherTail(double f, double numerator_df, double denominator_df);
+
+// Returns P(Q <= q) for the studentised range of `groups` means with `df` degrees of freedom: the distribution of
+// (largest - smallest) / s of `groups` standard normal numbers, where s^2 is an independent chi^2(df) / df.
+double StudentizedRangeCdf(double q, int groups, double df);
+// Returns the q with StudentizedRangeCdf(q) = p. Takes tens of milliseconds.
+double StudentizedRangeQuantile(double p, int groups, double df);
+
+// Two-sided critical values for one confidence level. Each value is computed once, because a curve uses the
+// same few values thousands of times.
+class CriticalValues {
+ public:
+  explicit CriticalValues(double confidence) : confidence_(confidence) {}
+  double confidence() const { return confidence_; }
+  // Of Student's t distribution with `df` degrees of freedom.
+  double T(double df) const;
+  // Of the normal distribution.
+  double Z() const { return NormalQuantile(0.5 + confidence_ / 2); }
+
+ private:
+  double confidence_;
+  mutable std::map<double, double> t_;
+};
+
+}  // namespace scalelab::server

@@ -1,0 +1,49 @@
+// The results of a study, by hardware and cell.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "db/records.h"
+#include "server/analysis/concurrency.h"
+#include "server/analysis/outliers.h"
+#include "server/analysis/ratios.h"
+
+namespace scalelab::server {
+
+// The rows of one cell with one fingerprint.
+struct Point {
+  const db::CellRow* cell = nullptr;
+  size_t index = 0;  // of the cell in the study
+  size_t place = 0;  // among the points of its hardware
+  int succeeded = 0, failed = 0, out_of_memory = 0, pending = 0, cancelled = 0;
+  int retried = 0;  // succeeded after failed attempts
+  Sample throughput;
+  std::vector<double> epoch_seconds, comm_share, peak_memory, accuracy, train_loss, time_to_accuracy;
+  std::vector<double> concurrent;  // mean number of concurrent attempts of each repeat that succeeded
+  int most_concurrent = 0;
+  std::vector<std::string> refused;          // why values of its runs are not used
+  std::vector<const db::CurveRow*> results;  // rows of `throughput`
+
+  int asked() const { return succeeded + failed + pending + cancelled; }
+};
+
+// The points of the runs with one fingerprint.
+struct Hardware {
+  std::vector<Point> points;
+  absl::flat_hash_map<size_t, size_t> place;   // in `points`, by index of the cell
+  std::optional<CellRatios> ratios;            // of all points
+  std::vector<std::vector<Outlier>> outliers;  // by point
+
+  // Returns null if the cell has no point here.
+  const Point* Find(size_t cell) const;
+};
+
+// Adds the results of a row to its point. `row` succeeded. `concurrency` may be null.
+void AddResults(const db::CurveRow& row, const std::vector<int>& block_of_repeat,
+                const Concurrency* concurrency, Point& point);
+
+}  // namespace scalelab::server

@@ -1,0 +1,58 @@
+// Ratios of the means of cells, with intervals.
+//
+// With eight common blocks or more, a ratio is the ratio of the means over the blocks that both cells have, and its
+// interval is the block bootstrap's. With fewer, it is that of the model of cells and blocks (block_model.h), which pools
+// the noise of all cells and uses every value.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "scalelab/v1/result.pb.h"
+#include "server/analysis/block_model.h"
+#include "server/analysis/bootstrap.h"
+
+namespace scalelab::server {
+
+// Of the intervals of comparisons and advice.
+inline constexpr double kConfidence = 0.95;
+inline constexpr int kResamples = 2000;
+
+class CellRatios {
+ public:
+  // Values must be above 0, and blocks below those of the bootstrap. Both must outlive this object.
+  CellRatios(std::vector<const Sample*> cells, const BlockBootstrap& bootstrap)
+      : cells_(std::move(cells)), bootstrap_(bootstrap), means_(cells_.size()) {}
+
+  struct Ratio {
+    // The ratio with its interval; median and deviation are those of the ratios within blocks.
+    scalelab::v1::Estimate estimate;
+    double error = 0;  // standard error of the logarithm of the ratio; 0: unknown
+    double df = 0;     // its degrees of freedom
+    int common = 0;    // number of blocks that both cells have
+  };
+  // Returns cell a / cell b; nothing if the cells cannot be compared, because no blocks connect them.
+  std::optional<Ratio> Compare(size_t a, size_t b);
+
+  // Returns the relative difference of two cells of so many repeats that is found with a probability of 80% (Cohen,
+  // Statistical Power Analysis, 1988); 0 if the noise is unknown.
+  double NoiseFloor(double repeats);
+
+  const Sample& sample(size_t cell) const { return *cells_[cell]; }
+  // Returns the model of all cells; null with more than BlockModel::kMaxBlocks blocks.
+  const BlockModel* model();
+  const BlockBootstrap& bootstrap() const { return bootstrap_; }
+  // Returns the RelativeMeans of the cell; empty if cells of its size are not resampled.
+  const std::vector<float>& MeansOf(size_t cell);
+
+ private:
+  std::optional<Ratio> ByBlocks(size_t a, size_t b);
+  std::optional<Ratio> ByModel(size_t a, size_t b);
+
+  const std::vector<const Sample*> cells_;
+  const BlockBootstrap& bootstrap_;
+  std::vector<std::vector<float>> means_;  // by cell; empty: not computed yet
+  std::optional<BlockModel> model_;
+};
+
+}  // namespace scalelab::server

@@ -1,0 +1,113 @@
+// Prints the figures of a few studies with the values that they are computed from, as JSON. scipy_test.py computes them
+// again with SciPy.
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "server/analysis/distributions.h"
+#include "server/analysis/fits.h"
+#include "server/analysis/ratios.h"
+#include "server/analysis/statistics.h"
+
+namespace scalelab::server {
+namespace {
+
+using nlohmann::json;
+
+// A study as samples: four cells of 1, 2, 4 and 8 ranks.
+struct Study {
+  std::vector<double> ranks = {1, 2, 4, 8};
+  std::vector<Sample> samples;
+};
+
+Study MakeStudy(int repeats, bool timed, double missing, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal;
+  std::uniform_real_distribution<double> uniform;
+  Study study;
+  study.samples.resize(study.ranks.size());
+  double time = 1000;
+  for (int block = 0; block < repeats; ++block) {
+    std::vector<size_t> order = {0, 1, 2, 3};
+    std::shuffle(order.begin(), order.end(), random);
+    for (const size_t cell : order) {
+      const double p = study.ranks[cell];
+      const double value = 100 * p / (1 + 0.03 * (p - 1) + 0.002 * p * (p - 1)) *
+                           (1 + 0.03 * normal(random)) * (1 + 0.05 * block);
+      time += 50 + 20 * uniform(random);
+      if (block > 1 && uniform(random) < missing) continue;
+      Sample& sample = study.samples[cell];
+      sample.block.push_back(block);
+      sample.value.push_back(value);
+      if (timed) sample.time.push_back(time);
+    }
+  }
+  return study;
+}
+
+json Describe(const Study& study, int blocks) {
+  const BlockBootstrap bootstrap(blocks, 1000, 0.95);
+  std::vector<const Sample*> pointers;
+  for (const Sample& sample : study.samples) pointers.push_back(&sample);
+  CellRatios ratios(pointers, bootstrap);
+  json out{{"ranks", study.ranks}, {"blocks", blocks}};
+  for (const Sample& sample : study.samples) {
+    const auto mean = EstimateMean(sample.value, bootstrap.critical(), -kNoLimit, kNoLimit);
+    out["cells"].push_back({{"block", sample.block},
+                            {"value", sample.value},
+                            {"time", sample.time},
+                            {"mean", mean.mean()},
+                            {"stddev", mean.stddev()},
+                            {"low", mean.low()},
+                            {"high", mean.high()}});
+  }
+  const BlockModel& model = *ratios.model();
+  out["model"] = {{"drift", model.has_drift()}, {"df", model.df()}, {"variance", model.variance()}};
+  for (size_t i = 1; i < study.samples.size(); ++i) {
+    const auto difference = model.Compare(i, 0);
+    const auto ratio = ratios.Compare(i, 0);
+    out["differences"].push_back({{"ratio", difference->ratio},
+                                  {"error", difference->error},
+                                  {"df", difference->df},
+                                  {"low", ratio->estimate.low()},
+                                  {"high", ratio->estimate.high()}});
+  }
+  for (const auto& fit : FitLaws(study.ranks, {0, 1, 2, 3}, 0, ratios)) {
+    json parameters;
+    for (const auto& [name, estimate] : fit.parameters())
+      parameters[name] = {estimate.mean(), estimate.low(), estimate.high()};
+    out["fits"].push_back({{"law", fit.law()},
+                           {"parameters", parameters},
+                           {"f", fit.lack_of_fit().f()},
+                           {"p", fit.lack_of_fit().p()},
+                           {"deviation_df", fit.lack_of_fit().deviation_df()},
+                           {"noise_df", fit.lack_of_fit().noise_df()}});
+  }
+  return out;
+}
+
+json Distributions() {
+  json out;
+  for (const double df : {1.0, 2.5, 4.0, 30.0}) {
+    for (const double p : {0.8, 0.975}) out["t"].push_back({p, df, StudentQuantile(p, df)});
+    for (const int groups : {2, 3, 6, 10})
+      out["range"].push_back({groups, df, StudentizedRangeQuantile(0.95, groups, df)});
+    out["f"].push_back({3.3, 2, df, FisherTail(3.3, 2, df)});
+  }
+  return out;
+}
+
+}  // namespace
+}  // namespace scalelab::server
+
+int main() {
+  using namespace scalelab::server;
+  nlohmann::json out{{"distributions", Distributions()}};
+  for (const int n : {2, 3, 5, 7}) {
+    out["studies"].push_back(Describe(MakeStudy(n, false, 0, 1), n));
+    out["studies"].push_back(Describe(MakeStudy(n, true, 0, 2), n));
+    out["studies"].push_back(Describe(MakeStudy(n, true, 0.2, 3), n));
+  }
+  std::cout << out.dump() << "\n";
+}

@@ -1,0 +1,197 @@
+"""Computes the figures of analysis_figures again with NumPy and SciPy, from the formulas of
+docs/users/reading-a-curve-statistics.md.
+
+usage: scipy_test.py ANALYSIS_FIGURES
+"""
+
+import json
+import subprocess
+import sys
+
+try:
+    import numpy as np
+    from scipy import stats
+except ImportError as error:
+    print(f"skipped: {error}; install the Debian packages python3-numpy and python3-scipy")
+    sys.exit(77)
+
+TOLERANCE = 1e-9
+checked = 0
+
+
+def check(what, actual, expected, tolerance=TOLERANCE):
+    """Fails unless the two numbers agree."""
+    global checked
+    checked += 1
+    scale = max(abs(expected), 1e-3)
+    if not abs(actual - expected) <= tolerance * scale:
+        sys.exit(f"{what}: scalelab has {actual!r}, SciPy {expected!r}")
+
+
+class Model:
+    """log(value) = cell + block + drift * time by ordinary least squares on the whole design matrix."""
+
+    def __init__(self, cells, blocks, drift):
+        self.cells = cells
+        self.index = [(c, i) for c, cell in enumerate(cells) for i in range(len(cell["value"]))]
+        y = np.array([np.log(cells[c]["value"][i]) for c, i in self.index])
+        times = [t for cell in cells for t in cell["time"]]
+        columns = len(cells) + blocks + (1 if drift else 0)
+        x = np.zeros((len(y), columns))
+        for row, (c, i) in enumerate(self.index):
+            x[row, c] = 1
+            x[row, len(cells) + cells[c]["block"][i]] = 1
+            if drift:
+                x[row, -1] = (cells[c]["time"][i] - min(times)) / (max(times) - min(times))
+        rank = np.linalg.matrix_rank(x)
+        self.solution = np.linalg.pinv(x) @ y
+        self.covariance = np.linalg.pinv(x.T @ x)
+        self.residual = y - x @ self.solution
+        self.df = len(y) - rank
+        self.variance = float(self.residual @ self.residual) / self.df if self.df else 0.0
+        self.drift = drift
+        repeated = sum(1 for cell in cells if len(cell["value"]) > 1)
+        without_drift = self.df + (1 if drift else 0)
+        self.nu = min(self.df, without_drift * repeated / (2 * (repeated - 1)))
+
+    def residuals_of(self, c):
+        return {self.cells[c]["block"][i]: r for (k, i), r in zip(self.index, self.residual) if k == c}
+
+    def compare(self, a, b):
+        contrast = np.zeros(len(self.solution))
+        contrast[a], contrast[b] = 1, -1
+        of_a, of_b = self.residuals_of(a), self.residuals_of(b)
+        within = [of_a[block] - of_b[block] for block in of_a if block in of_b]
+        own = np.var(within, ddof=1) if len(within) > 1 else 0
+        if self.drift and len(within) > 1:
+            own *= (len(within) - 1) / (len(within) - 1.5)
+        leverage = contrast @ self.covariance @ contrast
+        error = np.sqrt(max(2 * self.variance, own) * leverage / 2)
+        return contrast @ self.solution, error
+
+    def variance_of(self, c):
+        residual = list(self.residuals_of(c).values())
+        repeated = sum(1 for cell in self.cells if len(cell["value"]) > 1)
+        left = (len(residual) - 1) * (repeated - 1) / repeated
+        return max(self.variance, sum(r * r for r in residual) / left) if left > 0 else self.variance
+
+
+def solve(law, p, s):
+    """Weighted least squares of p / S = 1 + a (p - 1) + b p (p - 1)."""
+    y = p / s
+    columns = [(p - 1) / y] if law == "amdahl" else [(p - 1) / y, p * (p - 1) / y]
+    return np.linalg.lstsq(np.array(columns).T, 1 - 1 / y, rcond=None)[0]
+
+
+def without(cells, block):
+    rest = []
+    for cell in cells:
+        keep = [i for i, b in enumerate(cell["block"]) if b != block]
+        rest.append({key: [cell[key][i] for i in keep] if cell[key] else [] for key in ("block", "value", "time")})
+    return rest
+
+
+def drifts(cells, blocks):
+    """Returns whether the drift is part of the model."""
+    if blocks < 3 or not all(cell["time"] for cell in cells):
+        return False
+    plain = Model(cells, blocks, False)
+    if plain.df <= 3:
+        return False
+    # What cells and blocks leave of the time, compared with the time within blocks.
+    times = [{"block": c["block"], "value": np.exp(np.array(c["time"]) / 1e4), "time": c["time"]} for c in cells]
+    left = Model(times, blocks, False).residual * 1e4
+    within = 0.0
+    for block in range(blocks):
+        of_block = np.array([t for c in cells for b, t in zip(c["block"], c["time"]) if b == block])
+        within += float(((of_block - of_block.mean()) ** 2).sum()) if len(of_block) else 0.0
+    return float(left @ left) > 0.1 * within
+
+
+def check_fit(fit, study, model, p, speedups):
+    names = ["serial_fraction"] if fit["law"] == "amdahl" else ["contention", "coherency"]
+    estimate = solve(fit["law"], p, speedups)
+    left_out = []
+    for block in range(study["blocks"]):
+        rest = without(study["cells"], block)
+        jackknife = Model(rest, study["blocks"], drifts(rest, study["blocks"]))
+        s = np.exp([0.0] + [jackknife.compare(i, 0)[0] for i in range(1, len(p))])
+        left_out.append(solve(fit["law"], p, s))
+    n = len(left_out)
+    smallest = min(len(cell["value"]) for cell in study["cells"])
+    t = stats.t.ppf(0.975, min(smallest, n) - 1) if smallest > 1 else None
+    possible = min(estimate) > 0 and max(estimate) < 1
+    for k, name in enumerate(names):
+        mean, low, high = fit["parameters"][name]
+        if possible:
+            check(name, mean, estimate[k])
+        if t is not None and possible:
+            deviation = np.std([v[k] for v in left_out], ddof=1) * (n - 1) / np.sqrt(n)
+            top = 1 if fit["law"] == "amdahl" else 1e9
+            check(name + " low", low, min(max(estimate[k] - t * deviation, 0), mean), 1e-7)
+            check(name + " high", high, max(min(estimate[k] + t * deviation, top), mean), 1e-7)
+    if not possible:
+        return
+    # Lack of fit: generalised least squares of the deviations on the level and the law's derivatives.
+    a = np.array(list(estimate) + [0.0] * (2 - len(estimate)))
+    d = 1 + a[0] * (p - 1) + a[1] * p * (p - 1)
+    weight = 1 / np.sqrt([model.variance_of(i) / len(study["cells"][i]["value"]) for i in range(len(p))])
+    columns = [weight, -weight * (p - 1) / d] + ([-weight * p * (p - 1) / d] if len(names) == 2 else [])
+    deviation = weight * (np.log(speedups) - np.log(p / d))
+    x = np.array(columns).T
+    rest = deviation - x @ np.linalg.lstsq(x, deviation, rcond=None)[0]
+    df = len(p) - x.shape[1]
+    f = float(rest @ rest) / df
+    check("F", fit["f"], f, 1e-7)
+    check("df", fit["deviation_df"], df)
+    check("p", fit["p"], stats.f.sf(f, df, model.nu), 1e-7)
+
+
+def check_study(study):
+    cells = study["cells"]
+    for cell in cells:
+        n, value = len(cell["value"]), np.array(cell["value"])
+        check("mean", cell["mean"], value.mean())
+        if n < 2:
+            continue
+        check("deviation", cell["stddev"], value.std(ddof=1))
+        half = stats.t.ppf(0.975, n - 1) * value.std(ddof=1) / np.sqrt(n)
+        check("low", cell["low"], value.mean() - half)
+        check("high", cell["high"], value.mean() + half)
+    drift = drifts(cells, study["blocks"])
+    if drift != study["model"]["drift"]:
+        sys.exit(f"drift: scalelab has {study['model']['drift']}, SciPy {drift}")
+    model = Model(cells, study["blocks"], drift)
+    check("df", study["model"]["df"], model.df)
+    check("s^2", study["model"]["variance"], model.variance)
+    logs = [0.0]
+    for i, difference in enumerate(study["differences"], start=1):
+        log_ratio, error = model.compare(i, 0)
+        logs.append(log_ratio)
+        check("ratio", difference["ratio"], np.exp(log_ratio))
+        check("error", difference["error"], error)
+        check("nu", difference["df"], model.nu)
+        half = stats.t.ppf(0.975, model.nu) * error
+        check("low", difference["low"], np.exp(log_ratio - half))
+        check("high", difference["high"], np.exp(log_ratio + half))
+    for fit in study["fits"]:
+        check_fit(fit, study, model, np.array(study["ranks"]), np.exp(logs))
+
+
+def main():
+    figures = json.loads(subprocess.run(sys.argv[1:2], check=True, capture_output=True, timeout=60).stdout)
+    distributions = figures["distributions"]
+    for p, df, quantile in distributions["t"]:
+        # SciPy's quantile has an error of 5e-10 in the probability at 2.5 degrees of freedom; its distribution function has not.
+        check("Student", stats.t.cdf(quantile, df), p)
+    for value, numerator, denominator, tail in distributions["f"]:
+        check("Fisher", tail, stats.f.sf(value, numerator, denominator))
+    for groups, df, quantile in distributions["range"]:
+        check("studentised range", stats.studentized_range.cdf(quantile, groups, df), 0.95)
+    for study in figures["studies"]:
+        check_study(study)
+    print(f"{checked} figures agree with SciPy")
+
+
+if __name__ == "__main__":
+    main()

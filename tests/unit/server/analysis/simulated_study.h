@@ -1,0 +1,70 @@
+// Studies with a known truth and many kinds of noise, for tests of intervals and decisions.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/unit/server/analysis/fixture.h"
+
+namespace scalelab::server {
+
+// What disturbs the throughput of a run. Deviations are shares of the throughput.
+struct Noise {
+  std::string name;
+  double run = 0;            // standard deviation of a run
+  double run_per_rank = 0;   // the same, times the ranks
+  double block = 0;          // of a block, common to its cells
+  double slow_share = 0;     // share of runs that are slower
+  double slow = 0;           // by this much
+  double slow_per_rank = 0;  // share of slow runs, times the ranks
+  double drift = 0;          // loss of throughput from the first run to the last
+  double step = 0;           // loss of throughput in the second half, all at once
+  double correlation = 0;    // of the noise of consecutive runs
+  int t_df = 0;              // noise of Student's t distribution with this many degrees of freedom; 0: normal
+  bool multiplied = false;   // lognormal noise
+  double missing = 0;        // share of runs that fail
+  bool listed = false;       // the runs are in the order of the study file
+  // The assumptions of the intervals hold: independent noise, as large in all cells, and order: randomized.
+  bool holds = true;
+};
+
+// The noise kinds of the coverage table in docs/users/reading-a-curve-statistics.md.
+std::vector<Noise> NoiseKinds();
+
+struct Truth {
+  std::vector<int> ranks = {1, 2, 4, 8};
+  int engines = 1;
+  double serial = 0.05;    // Amdahl's fraction
+  double coherency = 0;    // of the USL
+  double engine_gain = 0;  // each further engine is faster by this share
+  double Throughput(int ranks) const;
+};
+
+// Returns a study with its results. Its series have the engines "engine/0", "engine/1", ...
+Results Simulate(const Truth& truth, const Noise& noise, int repeats, std::mt19937_64& random);
+
+struct Coverage {
+  double covered = 0;     // share of the intervals that contain the truth
+  double half_width = 0;  // median, of the logarithm
+  double shown = 0;       // share of the studies that have an interval
+};
+
+// Returns the coverage of the speedup of the largest world size over the smallest. `cells` is 2, 4 or 12.
+Coverage SpeedupCoverage(const Noise& noise, int cells, int repeats, int studies, uint64_t seed);
+// Returns the coverage of the parameter of the fit of Amdahl's law (or of the contention of the USL) on 1 to 16 ranks.
+Coverage FitCoverage(double serial, bool usl, const Noise& noise, int repeats, int studies, uint64_t seed);
+// Returns how often a fit of Amdahl's law is refuted although the law is true.
+double FalseRefutations(const Noise& noise, int repeats, int studies, uint64_t seed);
+
+struct Decisions {
+  double right = 0;      // share of the studies whose recommended world size is right
+  double undecided = 0;  // of the others, the share that is undecided
+};
+// Advises on simulated studies with 5 repeats and a noise of 2%.
+Decisions AdviceDecisions(const Truth& truth, int studies, uint64_t seed);
+// Five truths whose doubling gain crosses 50% between different world sizes.
+std::vector<Truth> AdviceTruths();
+
+}  // namespace scalelab::server
