@@ -7,7 +7,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -20,170 +22,21 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "catalog/nearest.h"
-#include "server/services/socket.h"
-#include "study/sbatch_options.h"
+#include "server/config_keys.h"
+#include "server/rpc/socket.h"
 #include "yaml-cpp/yaml.h"
 
 namespace scalelab::server {
 namespace {
 
-absl::Status Invalid(const std::string& sentence) { return absl::InvalidArgumentError(sentence); }
-
-absl::StatusOr<std::string> AbsolutePath(const std::string& value) {
-  if (value.empty()) return Invalid("the path is empty");
-  std::error_code error;
-  std::string path = std::filesystem::absolute(value, error).lexically_normal().string();
-  if (error) return Invalid(absl::StrCat("'", value, "' is not a path: ", error.message()));
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return path;
-}
-
-absl::Status SetPath(std::string& field, const std::string& value) {
-  absl::StatusOr<std::string> path = AbsolutePath(value);
-  if (!path.ok()) return path.status();
-  field = *std::move(path);
-  return absl::OkStatus();
-}
-
-absl::Status SetChoice(std::string& field, const std::string& value,
-                       const std::vector<absl::string_view>& choices) {
-  if (std::find(choices.begin(), choices.end(), value) == choices.end()) {
-    return Invalid(absl::StrCat("'", value, "' is not one of ", absl::StrJoin(choices, ", ")));
-  }
-  field = value;
-  return absl::OkStatus();
-}
-
-absl::Status SetNumber(int& field, const std::string& value, int min, int max) {
-  int number = 0;
-  if (!absl::SimpleAtoi(value, &number) || number < min || number > max) {
-    return Invalid(absl::StrCat("'", value, "' is not a whole number from ", min, " to ", max));
-  }
-  field = number;
-  return absl::OkStatus();
-}
-
-absl::Status SetTimeout(absl::Duration& field, const std::string& value) {
-  double seconds = 0;
-  if (!absl::SimpleAtod(value, &seconds) || !(seconds >= 1 && seconds <= 86400)) {
-    return Invalid(absl::StrCat("'", value, "' is not a number of seconds from 1 to 86400"));
-  }
-  field = absl::Seconds(seconds);
-  return absl::OkStatus();
-}
-
-absl::Status SetBool(bool& field, const std::string& value) {
-  if (value != "true" && value != "false") return Invalid(absl::StrCat("'", value, "' is not true or false"));
-  field = value == "true";
-  return absl::OkStatus();
-}
-
-absl::Status AddListen(std::vector<std::string>& field, const std::string& value) {
-  absl::StatusOr<Address> address = ParseAddress(value);
-  if (!address.ok()) return address.status();
-  if (std::find(field.begin(), field.end(), address->text()) == field.end()) field.push_back(address->text());
-  return absl::OkStatus();
-}
-
-absl::Status SetWorkerServer(std::string& field, const std::string& value) {
-  absl::StatusOr<Address> address = ParseAddress(value);
-  if (!address.ok()) return address.status();
-  if (!address->unix_path.empty() || address->port == 0) {
-    return Invalid(
-        absl::StrCat("'", value, "' is not of the form HOST:PORT, which workers on other nodes need"));
-  }
-  field = address->text();
-  return absl::OkStatus();
-}
-
-// Adds an option in the form NAME=VALUE, or NAME for an option without a value.
-absl::Status AddSbatchOption(std::vector<std::pair<std::string, std::string>>& field,
-                             const std::string& value) {
-  std::pair<std::string, std::string> option = absl::StrSplit(value, absl::MaxSplits('=', 1));
-  if (const std::string mistake = SbatchOptionMistake(option.first, option.second); !mistake.empty())
-    return Invalid(mistake);
-  for (const auto& [name, unused] : field) {
-    if (name == option.first)
-      return Invalid(absl::StrCat("sbatch option '", name, "' is repeated; remove one"));
-  }
-  field.push_back(std::move(option));
-  return absl::OkStatus();
-}
-
-// A setting: the flag --NAME, and the key NAME of the file, with '_' instead of '-'.
-struct Setting {
-  const char* name;
-  const char* value;
-  const char* help;
-  absl::Status (*set)(ServerConfig& config, const std::string& value);
-  bool repeats = false;
-};
-
-const std::vector<Setting>& Settings() {
-  static const auto* settings = new std::vector<Setting>{
-      {"data", "DIR", "Directory of the database, token and socket; created when absent",
-       [](ServerConfig& c, const std::string& v) { return SetPath(c.data_dir, v); }},
-      {"runs", "DIR", "Directory of the files of attempts, visible on every node (default: DATA/runs)",
-       [](ServerConfig& c, const std::string& v) { return SetPath(c.runs_dir, v); }},
-      {"listen", "ADDRESS",
-       "Address to serve on: unix:PATH or HOST:PORT, may be repeated (default: unix:DATA/scalelab.sock)",
-       [](ServerConfig& c, const std::string& v) { return AddListen(c.listen, v); }, /*repeats=*/true},
-      {"scheduler", "NAME", "Scheduler that allocates nodes: local or slurm (default: local)",
-       [](ServerConfig& c, const std::string& v) {
-         return SetChoice(c.scheduler, v, {"local", "slurm"});
-       }},
-      {"worker-server", "HOST:PORT",
-       "Address that workers on other nodes dial (default: the first --listen that they can reach)",
-       [](ServerConfig& c, const std::string& v) { return SetWorkerServer(c.worker_server, v); }},
-      {"sbatch-option", "NAME=VALUE",
-       "sbatch option for every job, may be repeated; the options of a study take precedence",
-       [](ServerConfig& c, const std::string& v) { return AddSbatchOption(c.sbatch_options, v); },
-       /*repeats=*/true},
-      {"local-slots", "N",
-       "Single-core ranks that scheduler local runs at once (default: the number of cores)",
-       [](ServerConfig& c, const std::string& v) { return SetNumber(c.local_slots, v, 1, 100'000); }},
-      {"worker-program", "FILE",
-       "Path of scalelab-worker, visible on every node (default: in the directory of scalelabd)",
-       [](ServerConfig& c, const std::string& v) { return SetPath(c.worker_program, v); }},
-      {"worker-timeout", "SECONDS",
-       "A worker without a heartbeat for this long is lost, although its job still runs (default: 900)",
-       [](ServerConfig& c, const std::string& v) { return SetTimeout(c.worker_timeout, v); }},
-      {"pending-jobs-per-user", "N",
-       "Limit of jobs of one user and partition that wait at the scheduler (default: 4)",
-       [](ServerConfig& c, const std::string& v) {
-         return SetNumber(c.pending_jobs_per_user, v, 1, 100'000);
-       }},
-      {"poll-interval", "SECONDS",
-       "Time between polls of the scheduler, doubled while no job is about to start or end (default: 15)",
-       [](ServerConfig& c, const std::string& v) { return SetTimeout(c.poll_interval, v); }},
-      {"rollback-journal", "BOOL", "true: slower database mode for a network filesystem (default: false)",
-       [](ServerConfig& c, const std::string& v) { return SetBool(c.rollback_journal, v); }},
-      {"frameworks", "DIR",
-       "Environments of deploy/frameworks (default: $SCALELAB_FRAMEWORKS, or below ~/.local/share)",
-       [](ServerConfig& c, const std::string& v) { return SetPath(c.frameworks_dir, v); }},
-      {"reflection", "BOOL", "true: serve gRPC's reflection, for tools such as grpcurl (default: false)",
-       [](ServerConfig& c, const std::string& v) { return SetBool(c.reflection, v); }},
-      {"log-format", "FORMAT", "Format of log lines on stderr: text or json (default: text)",
-       [](ServerConfig& c, const std::string& v) {
-         return SetChoice(c.log_format, v, {"text", "json"});
-       }},
-      {"log-level", "LEVEL",
-       "Minimum level of log lines: trace, debug, info, warning or error (default: info)",
-       [](ServerConfig& c, const std::string& v) {
-         return SetChoice(c.log_level, v, {"trace", "debug", "info", "warning", "error"});
-       }},
-  };
-  return *settings;
-}
-
-std::string KeyOf(const Setting& setting) { return absl::StrReplaceAll(setting.name, {{"-", "_"}}); }
-
 // Returns "; did you mean data?" for a similar name, else nothing.
 std::string Suggestion(const std::string& word, const std::string& prefix, bool keys) {
   std::vector<std::string> names;
   for (const Setting& setting : Settings()) names.push_back(keys ? KeyOf(setting) : setting.name);
-  if (keys) names.push_back("environments");
-  if (!keys) names.insert(names.end(), {"config", "check-config", "version", "help"});
+  for (const Structure& structure : Structures()) {
+    if (keys) names.emplace_back(structure.key);
+  }
+  if (!keys) names.insert(names.end(), {"config", "check-config", "version", "help", "job", "output"});
   std::string nearest = Nearest(word, {names.begin(), names.end()});
   return nearest.empty() ? "" : absl::StrCat("; did you mean ", prefix, nearest, "?");
 }
@@ -222,8 +75,10 @@ absl::Status ApplyFile(const std::string& file, const std::vector<bool>& given, 
     const std::string key = absl::StrReplaceAll(key_node.Scalar(), {{"-", "_"}});
     const auto setting =
         std::find_if(Settings().begin(), Settings().end(), [&](const Setting& s) { return KeyOf(s) == key; });
-    const bool environments = key == "environments";
-    if (setting == Settings().end() && !environments) {
+    const auto structure = std::find_if(Structures().begin(), Structures().end(),
+                                        [&](const Structure& s) { return s.key == key; });
+    const bool structured = structure != Structures().end();
+    if (setting == Settings().end() && !structured) {
       return Invalid(absl::StrCat(at(key_node.Mark()), ": unknown key '", key_node.Scalar(), "'",
                                   Suggestion(key, "", true)));
     }
@@ -231,9 +86,10 @@ absl::Status ApplyFile(const std::string& file, const std::vector<bool>& given, 
       return Invalid(absl::StrCat(at(key_node.Mark()), ": duplicate key \"", key, "\" (first on line ",
                                   first->second.line + 1, "); remove one"));
     }
-    if (environments) {
-      if (absl::Status status = ReadEnvironments(value_node, at, &config.environments); !status.ok())
-        return status;
+    const bool overridden = !structured && given[setting - Settings().begin()];
+    if (!overridden) config.texts[key] = YAML::Dump(value_node);
+    if (structured) {
+      if (absl::Status status = structure->read(value_node, at, config); !status.ok()) return status;
       continue;
     }
     std::vector<YAML::Node> values;
@@ -245,7 +101,7 @@ absl::Status ApplyFile(const std::string& file, const std::vector<bool>& given, 
     // A value that the command line overrides is checked too, so that the validity of a file depends on
     // the file only.
     ServerConfig unused;
-    ServerConfig& target = given[setting - Settings().begin()] ? unused : config;
+    ServerConfig& target = overridden ? unused : config;
     for (const YAML::Node& value : values) {
       if (!value.IsScalar()) {
         return Invalid(absl::StrCat(at(value.Mark()), ": ", key, " needs ",
@@ -293,10 +149,36 @@ std::string FrameworksDir() {
   return data + "/scalelab/frameworks";
 }
 
+// Makes the older name of limits.pending_allocations a rule.
+absl::Status FillLimits(ServerConfig& config) {
+  if (config.pending_jobs_per_user == 0) return absl::OkStatus();
+  std::vector<LimitRule>& rules = config.policy.limits.rules;
+  if (!rules.empty() && rules.front().pending_allocations) {
+    return Invalid(
+        "pending_jobs_per_user is an older name of limits.pending_allocations, and both are set; remove "
+        "pending_jobs_per_user");
+  }
+  LimitRule rule;
+  rule.pending_allocations = config.pending_jobs_per_user;
+  rules.insert(rules.begin(), rule);
+  return absl::OkStatus();
+}
+
 absl::Status FillDefaults(ServerConfig& config) {
+  if (absl::Status status = FillLimits(config); !status.ok()) return status;
   if (config.data_dir.empty()) {
     return Invalid(
         "--data DIR is missing; set the directory of the service's database, for example --data ~/scalelab");
+  }
+  if (config.users.empty() && config.viewers.empty()) config.users = {"*"};
+  if (config.jobs_run_as == "user") {
+    if (config.scheduler != "slurm")
+      return Invalid("jobs_run_as: user needs scheduler: slurm; the local scheduler runs jobs as scalelabd");
+    // Users can reach nothing in the data directory.
+    if (config.runs_dir.empty() || absl::StartsWith(config.runs_dir + "/", config.data_dir + "/")) {
+      return Invalid(absl::StrCat("jobs_run_as: user needs a directory of runs outside of ", config.data_dir,
+                                  " that every user can reach on every node; set it with --runs DIR"));
+    }
   }
   if (config.runs_dir.empty()) config.runs_dir = config.data_dir + "/runs";
   if (config.frameworks_dir.empty()) {
@@ -309,6 +191,10 @@ absl::Status FillDefaults(ServerConfig& config) {
       return Invalid(absl::StrCat(status.message(), ", with --listen unix:PATH or a shorter --data"));
     }
   }
+  if (config.tls_certificate.empty() != config.tls_key.empty())
+    return Invalid("--tls-certificate and --tls-key belong together; set both, or none");
+  if (config.insecure && !config.tls_certificate.empty())
+    return Invalid("--insecure true does not use --tls-certificate; remove one of them");
   if (absl::Status status = FillWorkerServer(config); !status.ok()) return status;
   if (config.local_slots == 0) {
     cpu_set_t cores;
@@ -328,33 +214,91 @@ absl::Status FillDefaults(ServerConfig& config) {
   return absl::OkStatus();
 }
 
-}  // namespace
+// What the command line contains, as text.
+struct CommandLine {
+  std::vector<std::vector<std::string>> values{Settings().size()};  // of each setting
+  std::string file, backup_file, output = "text";
+  bool check = false, print_version = false, test_job = false;
+  CLI::App *backup = nullptr, *doctor = nullptr;
+};
 
-absl::StatusOr<Command> ParseCommand(int argc, const char* const* argv, const std::string& version) {
-  CLI::App app(
-      "The coordinator of scalelab: queues studies, assigns their runs to workers and stores the results.",
-      "scalelabd");
+void Define(CLI::App& app, CommandLine& line) {
   app.set_help_flag("-h,--help", "Print this help and exit");
-  app.allow_extras();  // reported below, with the most similar name
+  app.allow_extras();  // reported by ParseCommand, with the most similar name
   app.get_formatter()->column_width(28);
-  std::vector<std::vector<std::string>> values(Settings().size());
   for (size_t i = 0; i < Settings().size(); ++i) {
     const Setting& setting = Settings()[i];
-    app.add_option(absl::StrCat("--", setting.name), values[i], setting.help)
+    app.add_option(absl::StrCat("--", setting.name), line.values[i], setting.help)
         ->option_text(setting.value)
         ->allow_extra_args(false);
   }
-  std::string file;
-  bool check = false, print_version = false;
-  app.add_option("--config", file,
+  app.add_option("--config", line.file,
                  "YAML file whose keys are the flags above without dashes; flags take precedence")
       ->option_text("FILE");
-  app.add_flag("--check-config", check, "Check flags and file, print the first error, and exit");
-  app.add_flag("--version", print_version, "Print the version and exit");
-  std::string backup_file;
-  CLI::App* backup =
+  app.add_flag("--check-config", line.check, "Check flags and file, print the first error, and exit");
+  app.add_flag("--version", line.print_version, "Print the version and exit");
+  line.backup =
       app.add_subcommand("backup", "Copy the database of --data to FILE, even while it is in use, and exit");
-  backup->fallthrough()->add_option("FILE", backup_file, "Path of the new file")->required();
+  line.backup->fallthrough()->add_option("FILE", line.backup_file, "Path of the new file")->required();
+  line.doctor = app.add_subcommand(
+      "doctor", "Check everything that the service needs, print what is wrong and what to do, and exit");
+  line.doctor->fallthrough()
+      ->add_option("-o,--output", line.output, "Format: text or json (default: text)")
+      ->option_text("FORMAT");
+  line.doctor->add_flag("--job", line.test_job,
+                        "Also run a job of the scheduler that checks paths, programs and network of a node");
+}
+
+constexpr char kDescription[] =
+    "The coordinator of scalelab: queues studies, assigns their runs to workers and stores the results.";
+
+}  // namespace
+
+void VisitCommandLine(const std::function<void(const CLI::App&)>& visit) {
+  CLI::App app(kDescription, "scalelabd");
+  CommandLine line;
+  Define(app, line);
+  visit(app);
+}
+
+std::vector<ConfigKey> ConfigKeys() {
+  std::vector<ConfigKey> keys;
+  for (const Setting& setting : Settings())
+    keys.push_back({KeyOf(setting), setting.value, setting.help, setting.repeats});
+  return keys;
+}
+
+std::vector<std::string> SectionKeys() {
+  std::vector<std::string> keys;
+  for (const Structure& structure : Structures()) keys.emplace_back(structure.key);
+  return keys;
+}
+
+std::vector<std::string> KeysThatNeedRestart(const ServerConfig& running, const ServerConfig& wanted) {
+  std::set<std::string> keys;
+  for (const auto* texts : {&running.texts, &wanted.texts}) {
+    for (const auto& [key, text] : *texts) keys.insert(key);
+  }
+  const auto text_of = [](const ServerConfig& config, const std::string& key) {
+    const auto it = config.texts.find(key);
+    return it == config.texts.end() ? "" : it->second;
+  };
+  std::erase_if(keys, [&](const std::string& key) {
+    for (const Setting& setting : Settings()) {
+      if (setting.reloads && KeyOf(setting) == key) return true;
+    }
+    for (const Structure& structure : Structures()) {
+      if (structure.reloads && structure.key == key) return true;
+    }
+    return text_of(running, key) == text_of(wanted, key);
+  });
+  return {keys.begin(), keys.end()};
+}
+
+absl::StatusOr<Command> ParseCommand(int argc, const char* const* argv, const std::string& version) {
+  CLI::App app(kDescription, "scalelabd");
+  CommandLine line;
+  Define(app, line);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -362,7 +306,8 @@ absl::StatusOr<Command> ParseCommand(int argc, const char* const* argv, const st
   } catch (const CLI::ParseError& error) {
     return Invalid(absl::StrCat(absl::StripTrailingAsciiWhitespace(error.what()), "; see scalelabd --help"));
   }
-  if (print_version) return Command{Command::Kind::kPrint, {}, absl::StrCat("scalelabd ", version, "\n")};
+  if (line.print_version)
+    return Command{Command::Kind::kPrint, {}, absl::StrCat("scalelabd ", version, "\n")};
   if (const std::vector<std::string> extras = app.remaining(/*recurse=*/true); !extras.empty()) {
     const std::string word = extras.front().substr(0, extras.front().find('='));
     if (!absl::StartsWith(word, "--"))
@@ -372,32 +317,41 @@ absl::StatusOr<Command> ParseCommand(int argc, const char* const* argv, const st
   }
 
   Command command;
-  command.kind = check ? Command::Kind::kCheckConfig : Command::Kind::kServe;
+  command.kind = line.check ? Command::Kind::kCheckConfig : Command::Kind::kServe;
   std::vector<bool> given(Settings().size());
   for (size_t i = 0; i < Settings().size(); ++i) {
     const Setting& setting = Settings()[i];
-    if (values[i].size() > 1 && !setting.repeats) {
-      return Invalid(absl::StrCat("--", setting.name, " is set ", values[i].size(), " times; set it once"));
+    if (line.values[i].size() > 1 && !setting.repeats) {
+      return Invalid(
+          absl::StrCat("--", setting.name, " is set ", line.values[i].size(), " times; set it once"));
     }
-    given[i] = !values[i].empty();
-    for (const std::string& value : values[i]) {
+    given[i] = !line.values[i].empty();
+    for (const std::string& value : line.values[i]) {
       if (absl::Status status = setting.set(command.config, value); !status.ok()) {
         return Prefixed(absl::StrCat("--", setting.name), status);
       }
     }
   }
-  if (!file.empty()) {
-    if (absl::Status status = ApplyFile(file, given, command.config); !status.ok()) return status;
+  absl::Status read = line.file.empty() ? absl::OkStatus() : ApplyFile(line.file, given, command.config);
+  if (read.ok() && !*line.backup) read = FillDefaults(command.config);
+  if (*line.doctor) {
+    command.kind = Command::Kind::kDoctor;
+    command.test_job = line.test_job;
+    command.text = std::string(read.message());
+    std::string output;
+    if (absl::Status status = SetChoice(output, line.output, {"text", "json"}); !status.ok())
+      return Prefixed("doctor --output", status);
+    command.json = output == "json";
+    return command;
   }
-  if (*backup) {
+  if (!read.ok()) return read;
+  if (*line.backup) {
     command.kind = Command::Kind::kBackup;
     if (command.config.data_dir.empty())
       return Invalid("--data DIR is missing; set the directory of the service to back up");
-    absl::Status status = SetPath(command.text, backup_file);
+    absl::Status status = SetPath(command.text, line.backup_file);
     if (!status.ok()) return Prefixed("backup FILE", status);
-    return command;
   }
-  if (absl::Status status = FillDefaults(command.config); !status.ok()) return status;
   return command;
 }
 

@@ -2,13 +2,24 @@
 // flags take precedence.
 #pragma once
 
+#include <sys/types.h>
+
+#include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/core/fair/policy.h"
 #include "server/frameworks/config_environments.h"
+#include "server/notify/settings.h"
+#include "server/retention/rules.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace scalelab::server {
 
@@ -20,8 +31,27 @@ struct ServerConfig {
   std::string runs_dir;
   // Addresses to serve on: "unix:/absolute/path" or "host:port". Default: unix:<data_dir>/scalelab.sock.
   std::vector<std::string> listen;
+  // Mode of Unix sockets. 0666 lets every account of this machine connect; each is known by its name.
+  mode_t socket_mode = 0600;
+  // Who has a role: names, "@group", or "*". The account of scalelabd and root always are admins. Default: everybody who
+  // may connect is a user.
+  std::vector<std::string> admins, users, viewers;
+  // Accounts of reverse proxies on the Unix socket, whose calls need a token.
+  std::vector<std::string> proxies;
+  // The certificate and the private key of TCP listeners, PEM files. Absolute. Default: a pair that the first start makes.
+  std::string tls_certificate, tls_key;
+  // The certificate of the authority that signed tls_certificate, for workers: a PEM file. Absolute. Default: workers
+  // trust the authorities of their system.
+  std::string tls_authority;
+  // Serve TCP without TLS.
+  bool insecure = false;
+  // The Unix socket of munged; empty for the system's.
+  std::string munge_socket;
   // The scheduler that allocates nodes: "local" or "slurm".
   std::string scheduler = "local";
+  // slurm: the account of the jobs: "service" (that of scalelabd), or "user" (that of the study's owner, through the agent
+  // that the owner runs).
+  std::string jobs_run_as = "service";
   // slurm: "host:port" that workers dial. Default: the first of `listen` that other machines can reach.
   std::string worker_server;
   // slurm: sbatch options for every job: name without dashes and value (empty: the option takes none).
@@ -35,8 +65,9 @@ struct ServerConfig {
   std::string worker_program;
   // A worker without a heartbeat for this long is lost, even if the scheduler reports that its job runs.
   absl::Duration worker_timeout = absl::Minutes(15);
-  // Limit of jobs of one user and partition that wait at the scheduler.
-  int pending_jobs_per_user = 4;
+  // Limits and fair share. Only the configuration file can set it, except for this older name of one of the limits.
+  Policy policy;
+  int pending_jobs_per_user = 0;  // 0: not set
   // Time between two polls of the scheduler; twice as long when no job is about to start or to end.
   absl::Duration poll_interval = absl::Seconds(15);
   // Use SQLite's rollback journal instead of WAL, for a data_dir on a network filesystem.
@@ -46,22 +77,50 @@ struct ServerConfig {
   std::string frameworks_dir;
   // Engines whose environments are not in frameworks_dir. Only the configuration file can set this.
   std::vector<EnvironmentConfig> environments;
-  // Serve gRPC's reflection, which describes the API to anyone who can connect.
+  // Which data is removed, and when. Only the configuration file can set this.
+  RetentionRules retention;
+  // How notifications are sent. Only the configuration file can set this.
+  NotifySettings notify;
+  // Loopback address on which metrics are served; empty: they are not.
+  std::string metrics;
+  // Serve gRPC's reflection, which describes the API, on the Unix socket.
   bool reflection = false;
   std::string log_format = "text";  // or "json"
   std::string log_level = "info";   // trace, debug, info, warning, error
+  // By key of the file: its value as YAML, without those that the command line overrides.
+  std::map<std::string, std::string> texts;
 };
+
+// Returns the keys whose values in the file differ between the configurations, and that a running scalelabd cannot change.
+std::vector<std::string> KeysThatNeedRestart(const ServerConfig& running, const ServerConfig& wanted);
 
 // The action that the command line selects.
 struct Command {
-  enum class Kind { kServe, kCheckConfig, kBackup, kPrint };
+  enum class Kind { kServe, kCheckConfig, kBackup, kDoctor, kPrint };
   Kind kind = Kind::kServe;
   ServerConfig config;  // with defaults; for kBackup without defaults, for kPrint empty
-  std::string text;  // kPrint (--help, --version): output for stdout; kBackup: path of the new file, absolute
+  // kPrint (--help, --version): output for stdout. kBackup: absolute path of the new file. kDoctor: the mistake in
+  // the configuration; empty if there is none.
+  std::string text;
+  bool json = false;      // kDoctor: -o json
+  bool test_job = false;  // kDoctor: --job
 };
 
 // Parses the command line and the file of --config. --version prints the program's name and `version`. The
 // message of INVALID_ARGUMENT names the flag, or file:line:column and the key, and what to write instead.
 absl::StatusOr<Command> ParseCommand(int argc, const char* const* argv, const std::string& version);
+
+// Calls `visit` with the definition of the command line. For the manual.
+void VisitCommandLine(const std::function<void(const CLI::App&)>& visit);
+
+// A key of the configuration file. For the manual.
+struct ConfigKey {
+  std::string name, value, help;
+  bool repeats = false;  // takes a list too
+};
+// Returns the keys that are flags too, in the order of the table that defines them.
+std::vector<ConfigKey> ConfigKeys();
+// Returns the keys that only the file can set.
+std::vector<std::string> SectionKeys();
 
 }  // namespace scalelab::server

@@ -77,44 +77,14 @@ absl::StatusOr<int> Lock(const std::string& directory) {
 }
 
 constexpr size_t kTokenBytes = 32;
+constexpr size_t kSecretBytes = 64 << 10;  // of a file, at most
 
-// Reads the secret `name`, or creates it. The file is renamed into place when it is complete, so that a crash
-// leaves no partial secret.
-absl::StatusOr<std::string> SecretFile(const std::string& directory, const std::string& name) {
-  const std::string file = directory + "/" + name, part = file + ".part";
-  if (int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC); fd >= 0) {
-    std::string token(absl::StripAsciiWhitespace(ReadSmall(fd, 4096)));
-    struct stat found {};
-    const bool open_to_others = fstat(fd, &found) == 0 && (found.st_mode & 077) != 0;
-    close(fd);
-    if (open_to_others) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(file, " is readable by other users; chmod 600 it, or delete it to get a new one"));
-    }
-    if (token.size() < kTokenBytes) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(file, " contains no secret; delete it, and the next start creates a new one"));
-    }
-    return token;
-  } else if (errno != ENOENT) {
-    return CannotUse(directory, absl::StrCat(name, " cannot be read: ", std::strerror(errno)));
-  }
+// Returns random bytes in hexadecimal.
+absl::StatusOr<std::string> RandomSecret() {
   std::array<char, kTokenBytes> random;
-  if (getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
-    return absl::InternalError(
-        absl::StrCat("cannot get random bytes for ", file, ": ", std::strerror(errno)));
-  }
-  const std::string token = absl::BytesToHexString(absl::string_view(random.data(), random.size()));
-  const std::string line = token + "\n";
-  unlink(part.c_str());  // left over from a crash
-  const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  bool written =
-      fd >= 0 && write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size()) && fsync(fd) == 0;
-  written = written && rename(part.c_str(), file.c_str()) == 0;
-  const int error = errno;
-  if (fd >= 0) close(fd);
-  if (!written) return CannotUse(directory, absl::StrCat(name, " cannot be written: ", std::strerror(error)));
-  return token;
+  if (getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size()))
+    return absl::InternalError(absl::StrCat("cannot get random bytes: ", std::strerror(errno)));
+  return absl::BytesToHexString(absl::string_view(random.data(), random.size()));
 }
 
 }  // namespace
@@ -126,10 +96,10 @@ absl::StatusOr<DataDir> DataDir::Open(const std::string& path) {
   absl::StatusOr<int> lock = Lock(path);
   if (!lock.ok()) return lock.status();
   DataDir directory(path, *lock);  // releases the lock on every return from here on
-  absl::StatusOr<std::string> token = SecretFile(path, "client.token");
+  absl::StatusOr<std::string> token = directory.Secret("client.token", RandomSecret);
   if (!token.ok()) return token.status();
   directory.client_token_ = *std::move(token);
-  absl::StatusOr<std::string> key = SecretFile(path, "server.key");
+  absl::StatusOr<std::string> key = directory.Secret("server.key", RandomSecret);
   if (!key.ok()) return key.status();
   directory.server_key_ = *std::move(key);
   if (absl::Status status = MakeDirectories(directory.allocations()); !status.ok()) return status;
@@ -144,6 +114,41 @@ DataDir::DataDir(DataDir&& other) noexcept
 
 DataDir::~DataDir() {
   if (lock_ >= 0) close(lock_);
+}
+
+// The file is renamed into place when it is complete, so that a crash leaves no partial secret.
+absl::StatusOr<std::string> DataDir::Secret(const std::string& name,
+                                            const std::function<absl::StatusOr<std::string>()>& make) const {
+  const std::string file = path_ + "/" + name, part = file + ".part";
+  if (int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC); fd >= 0) {
+    std::string token(absl::StripAsciiWhitespace(ReadSmall(fd, kSecretBytes)));
+    struct stat found {};
+    const bool open_to_others = fstat(fd, &found) == 0 && (found.st_mode & 077) != 0;
+    close(fd);
+    if (open_to_others) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(file, " is readable by other users; chmod 600 it, or delete it to get a new one"));
+    }
+    if (token.size() < kTokenBytes) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(file, " contains no secret; delete it, and the next start creates a new one"));
+    }
+    return token;
+  } else if (errno != ENOENT) {
+    return CannotUse(path_, absl::StrCat(name, " cannot be read: ", std::strerror(errno)));
+  }
+  const absl::StatusOr<std::string> token = make();
+  if (!token.ok()) return token.status();
+  const std::string line = *token + "\n";
+  unlink(part.c_str());  // left over from a crash
+  const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  bool written =
+      fd >= 0 && write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size()) && fsync(fd) == 0;
+  written = written && rename(part.c_str(), file.c_str()) == 0;
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  if (!written) return CannotUse(path_, absl::StrCat(name, " cannot be written: ", std::strerror(error)));
+  return token;
 }
 
 }  // namespace scalelab::server

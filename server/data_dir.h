@@ -1,6 +1,7 @@
 // The data directory of the coordinator, locked by one scalelabd at a time.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -17,6 +18,7 @@ class DataDir {
   //   client.token     0600; authenticates remote clients: 32 random bytes in hexadecimal
   //   scalelab.db      the database; scalelab.db.id shows that it existed (db/identity.h)
   //   server.key       0600; the secrets of allocations are derived from it; never leaves this machine
+  //   tls.pem          0600; the key and the certificate of TCP, made when they are first used (server/tls_identity.h)
   //   allocations/     directory of the local scheduler
   // Returns FAILED_PRECONDITION if another scalelabd uses the directory, PERMISSION_DENIED or INVALID_ARGUMENT
   // if it cannot be used. The message names the path and what to do.
@@ -29,6 +31,10 @@ class DataDir {
   const std::string& path() const { return path_; }
   const std::string& client_token() const { return client_token_; }
   const std::string& server_key() const { return server_key_; }
+  // Returns the content of the file `name` of mode 0600. If there is none, makes it with `make`. Returns FAILED_PRECONDITION
+  // if other users can read the file or it is too short for a secret.
+  absl::StatusOr<std::string> Secret(const std::string& name,
+                                     const std::function<absl::StatusOr<std::string>()>& make) const;
   std::string database() const { return path_ + "/scalelab.db"; }
   std::string allocations() const { return path_ + "/allocations"; }
 

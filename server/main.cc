@@ -1,4 +1,4 @@
-// scalelabd: the coordinator. Serves until SIGTERM or SIGINT.
+// scalelabd: the coordinator. Serves until SIGTERM or SIGINT. Reads its configuration again after SIGHUP.
 #include <signal.h>
 
 #include <cstdio>
@@ -7,10 +7,26 @@
 #include "db/backup.h"
 #include "server/config.h"
 #include "server/daemon.h"
+#include "server/doctor/doctor.h"
 #include "server/logging.h"
 #include "server/process_limits.h"
 #include "server/version.h"
 #include "spdlog/spdlog.h"
+
+static scalelab::server::doctor::Subject SubjectOf(const scalelab::server::Command& command) {
+  const scalelab::server::ServerConfig& config = command.config;
+  return {.mistake = command.text,
+          .data_dir = config.data_dir,
+          .runs_dir = config.runs_dir,
+          .listen = config.listen,
+          .scheduler = config.scheduler,
+          .worker_server = config.worker_server,
+          .worker_program = config.worker_program,
+          .version = scalelab::server::kVersion,
+          .sbatch_options = config.sbatch_options,
+          .rollback_journal = config.rollback_journal,
+          .test_job = command.test_job};
+}
 
 int main(int argc, char** argv) {
   using namespace scalelab::server;
@@ -26,6 +42,11 @@ int main(int argc, char** argv) {
   if (command->kind == Command::Kind::kCheckConfig) {
     std::cerr << "the configuration is valid\n";
     return 0;
+  }
+  if (command->kind == Command::Kind::kDoctor) {
+    const doctor::Findings findings = doctor::Examine(SubjectOf(*command));
+    std::cout << (command->json ? doctor::JsonReport(findings) : doctor::TextReport(findings)) << std::flush;
+    return doctor::HasError(findings) ? 1 : 0;
   }
   if (command->kind == Command::Kind::kBackup) {
     const std::string& data = command->config.data_dir;
@@ -45,6 +66,7 @@ int main(int argc, char** argv) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` fails as on a full disk
@@ -60,7 +82,14 @@ int main(int argc, char** argv) {
   std::fflush(stdout);
 
   int signal = 0;
-  sigwait(&signals, &signal);
+  while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) {
+    const auto again = ParseCommand(argc, argv, kVersion);
+    if (again.ok())
+      (*daemon)->Reconfigure(again->config);
+    else
+      spdlog::error("the configuration was not read again, nothing is changed: {}",
+                    std::string(again.status().message()));
+  }
   spdlog::info("signal {}: stopping; workers continue and reconnect to the next scalelabd", signal);
   daemon->reset();
   return 0;

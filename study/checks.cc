@@ -87,6 +87,47 @@ void CheckRates(const LearningRate& lr, Violations* violations) {
   violations->CheckRange("lr.warmup_epochs", "warmup_epochs", lr.warmup_epochs(), 0, 1e6);
 }
 
+// Returns whether `text` is an address such as ada@uni.example: what a mail's header and an argument can contain safely.
+bool IsMailAddress(absl::string_view text) {
+  const size_t at = text.find('@');
+  if (text.size() > 254 || at == 0 || at == absl::string_view::npos || at + 1 == text.size() ||
+      text[0] == '-')
+    return false;
+  const auto all = [](absl::string_view part, absl::string_view others) {
+    return std::all_of(part.begin(), part.end(), [&](unsigned char c) {
+      return absl::ascii_isalnum(c) || others.find(static_cast<char>(c)) != absl::string_view::npos;
+    });
+  };
+  return all(text.substr(0, at), ".!#$%&'*+/=?^_`{|}~-") && all(text.substr(at + 1), ".-");
+}
+
+void CheckNotify(const v1::Notify& notify, Violations* violations) {
+  for (int i = 0; i < notify.on_size(); ++i) {
+    CheckEnum(absl::StrCat("notify.on[", i, "]"), "on", notify.on(i),
+              v1::Notify::Event_IsValid(notify.on(i)) && notify.on(i) != v1::Notify::EVENT_UNSPECIFIED,
+              violations);
+  }
+  if (notify.mail().empty() && notify.webhook().empty() && notify.command().empty())
+    violations->Add("notify", "notify needs mail, webhook or command, for example {mail: ada@uni.example}");
+  if (!notify.mail().empty() && !IsMailAddress(notify.mail()))
+    violations->Add("notify.mail", absl::StrCat("mail ", Quote(notify.mail()),
+                                                " is not an address such as ada@uni.example"));
+  const std::string& url = notify.webhook();
+  const size_t host = url.find("://") == std::string::npos ? 0 : url.find("://") + 3;
+  const bool is_url =
+      (url.rfind("http://", 0) == 0 || url.rfind("https://", 0) == 0) && url.size() > host &&
+      url[host] != '/' && url.size() <= 2000 &&
+      std::none_of(url.begin(), url.end(), [](unsigned char c) { return c <= 0x20 || c >= 0x7f; });
+  if (!url.empty() && !is_url) {
+    violations->Add("notify.webhook", absl::StrCat("webhook ", Quote(url),
+                                                   " must be a URL that begins with https:// or http://, ",
+                                                   "2,000 characters at most"));
+  }
+  if (notify.command().size() > 100 || HasControlCharacter(notify.command()))
+    violations->Add("notify.command",
+                    "command must be a name of the server's notify_commands, 100 characters at most");
+}
+
 void CheckResources(const v1::Resources& resources, Violations* violations) {
   violations->CheckRange("resources.ranks_per_node", "ranks_per_node", resources.ranks_per_node(), 0, 65536);
   violations->CheckRange("resources.cpus_per_rank", "cpus_per_rank", resources.cpus_per_rank(), 0, 4096);
@@ -144,6 +185,7 @@ void CheckSections(const StudySpec& spec, Violations* violations) {
   CheckEnum("on_unusable", "on_unusable", spec.on_unusable(), StudySpec::Unusable_IsValid(spec.on_unusable()),
             violations);
   violations->CheckRange("priority", "priority", spec.priority(), -1000, 1000);
+  if (spec.has_notify()) CheckNotify(spec.notify(), violations);
 }
 
 void FillDefaults(StudySpec* spec) {

@@ -19,10 +19,10 @@ constexpr size_t kLongestText = 4096;
 constexpr size_t kLongestName = 100;
 
 // Sections in the order of a study file.
-constexpr absl::string_view kSections[] = {"study",   "fixed",      "matrix",    "zip",        "exclude",
-                                           "scaling", "lr",         "repeats",   "seed",       "measure",
-                                           "order",   "baseline",   "resources", "slurm",      "retry",
-                                           "limits",  "allocation", "priority",  "on_unusable"};
+constexpr absl::string_view kSections[] = {
+    "study",   "fixed",  "matrix",     "zip",      "exclude",     "scaling",    "lr",
+    "repeats", "seed",   "measure",    "order",    "baseline",    "resources",  "slurm",
+    "retry",   "limits", "allocation", "priority", "on_unusable", "visibility", "notify"};
 
 int SectionOf(absl::string_view field) {
   absl::string_view section = field.substr(0, field.find_first_of(".["));

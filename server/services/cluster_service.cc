@@ -1,15 +1,27 @@
 #include "server/services/cluster_service.h"
 
 #include "server/core/convert.h"
+#include "server/identity/permissions.h"
 
 namespace scalelab::server {
 namespace {
 
-void Fill(const State& state, v1::GetClusterResponse* response) {
+// Hides which study and run an allocation serves, unless the caller may see the study.
+void HidePrivate(const State& state, const LiveAllocation& from, const Identity& caller,
+                 v1::Allocation* allocation) {
+  const LiveStudy* study = state.study(from.row.study_id);
+  if (study != nullptr ? MaySee(caller, study->row) : caller.IsAdmin()) return;
+  allocation->clear_study();
+  allocation->clear_run();
+}
+
+void Fill(const State& state, const Identity& caller, v1::GetClusterResponse* response) {
   std::map<int64_t, const LiveAllocation*> by_id;
   for (const auto& [id, allocation] : state.allocations) by_id[id] = allocation.get();
   for (const auto& [id, allocation] : by_id) {
-    *response->add_allocations() = ToAllocation(*allocation, state);
+    v1::Allocation* added = response->add_allocations();
+    *added = ToAllocation(*allocation, state);
+    HidePrivate(state, *allocation, caller, added);
     for (const auto& [index, worker] : allocation->workers) {
       *response->add_workers() = ToWorker(worker, allocation->row.token);
     }
@@ -29,51 +41,49 @@ void Fill(const State& state, v1::GetClusterResponse* response) {
 grpc::ServerUnaryReactor* ClusterService::GetCluster(grpc::CallbackServerContext* context,
                                                      const v1::GetClusterRequest*,
                                                      v1::GetClusterResponse* response) {
-  if (auto s = handler_.access.CheckClient(*context); !s.ok()) return Answer(context, s);
-  auto call = UnaryCall<v1::GetClusterResponse>::Start(context, response, handler_.call_limit);
-  v1::GetClusterResponse& cluster = call->response;
-  cluster.set_version(version_);
-  cluster.set_scheduler(scheduler_.name());
-  cluster.set_slots(scheduler_.capacity().slots);
-  SetTime(started_, cluster.mutable_start_time());
-  coordinator_.View([this, call](absl::StatusOr<ClusterView> view) {
-    v1::GetClusterResponse& seen = call->response;
-    if (call->over()) return;
-    if (view.ok()) {
-      for (const auto& partition : view->partitions) *seen.add_partitions() = ToPartition(partition);
-      for (const auto& node : view->nodes) *seen.add_nodes() = ToNode(node);
-    } else {
-      seen.set_scheduler_error(std::string(view.status().message()));
-    }
-    coordinator_.Read([call](const State* state) {
+  return BeginCall(handler_, context, response, [&](const auto& call) {
+    v1::GetClusterResponse& cluster = call->response;
+    cluster.set_version(version_);
+    cluster.set_scheduler(scheduler_.name());
+    cluster.set_slots(scheduler_.capacity().slots);
+    SetTime(started_, cluster.mutable_start_time());
+    coordinator_.View([this, call](absl::StatusOr<ClusterView> view) {
+      v1::GetClusterResponse& seen = call->response;
       if (call->over()) return;
-      if (state == nullptr) return call->Finish(NoState());
-      Fill(*state, &call->response);
-      call->Finish(absl::OkStatus());
+      if (view.ok()) {
+        for (const auto& partition : view->partitions) *seen.add_partitions() = ToPartition(partition);
+        for (const auto& node : view->nodes) *seen.add_nodes() = ToNode(node);
+      } else {
+        seen.set_scheduler_error(std::string(view.status().message()));
+      }
+      coordinator_.Read([call](const State* state) {
+        if (call->over()) return;
+        if (state == nullptr) return call->Finish(NoState());
+        Fill(*state, call->caller(), &call->response);
+        call->Finish(absl::OkStatus());
+      });
     });
   });
-  return call->reactor();
 }
 
 grpc::ServerUnaryReactor* ClusterService::ListFrameworks(grpc::CallbackServerContext* context,
                                                          const v1::ListFrameworksRequest*,
                                                          v1::ListFrameworksResponse* response) {
-  if (auto s = handler_.access.CheckClient(*context); !s.ok()) return Answer(context, s);
-  auto call = UnaryCall<v1::ListFrameworksResponse>::Start(context, response, handler_.call_limit);
-  // Reads the files of the environments.
-  ContinueOn(handler_.pools.files, call, [this](const auto& listing) {
-    frameworks_.Ask({EngineNames().begin(), EngineNames().end()},
-                    [listing](absl::StatusOr<FrameworkStates> states) {
-                      if (listing->over()) return;
-                      if (states.ok()) {
-                        for (absl::string_view engine : EngineNames())
-                          *listing->response.add_frameworks() = std::move((*states)[std::string(engine)]);
-                      }
-                      listing->Finish(states.status());
-                    });
-    return absl::OkStatus();
+  return BeginCall(handler_, context, response, [&](const auto& call) {
+    // Reads the files of the environments.
+    ContinueOn(handler_.pools.files, call, [this](const auto& listing) {
+      frameworks_.Ask({EngineNames().begin(), EngineNames().end()},
+                      [listing](absl::StatusOr<FrameworkStates> states) {
+                        if (listing->over()) return;
+                        if (states.ok()) {
+                          for (absl::string_view engine : EngineNames())
+                            *listing->response.add_frameworks() = std::move((*states)[std::string(engine)]);
+                        }
+                        listing->Finish(states.status());
+                      });
+      return absl::OkStatus();
+    });
   });
-  return call->reactor();
 }
 
 }  // namespace scalelab::server

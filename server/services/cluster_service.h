@@ -6,7 +6,7 @@
 #include "scalelab/v1/cluster.grpc.pb.h"
 #include "server/core/coordinator.h"
 #include "server/frameworks/frameworks.h"
-#include "server/services/handler_context.h"
+#include "server/rpc/handler_context.h"
 
 namespace scalelab::server {
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "server/services/rpc_counter.h"
 
 namespace scalelab::server {
 namespace {
@@ -56,14 +57,20 @@ class WithoutReflection final : public grpc::ServerBuilderOption {
 }  // namespace
 
 Endpoint::Endpoint(const EndpointContext& context, bool local)
-    : access_(context.auth, context.connections, local),
-      reflection_(context.reflection),
+    : access_(context.auth, context.identities, context.connections, local),
+      reflection_(context.reflection && local),
+      metrics_(context.metrics),
       studies_(context.coordinator, {context.store, context.pools, access_, context.call_limit},
-               context.watches, context.scheduler, context.frameworks),
-      runs_(context.coordinator, {context.store, context.pools, access_, context.call_limit}),
+               context.watches, context.scheduler, context.frameworks, context.notify_commands),
+      runs_(context.coordinator, {context.store, context.pools, access_, context.call_limit}, context.agents,
+            context.runs_dir),
       results_({context.store, context.pools, access_, context.call_limit}),
+      analysis_({context.store, context.pools, access_, context.call_limit}),
       cluster_(context.coordinator, {context.store, context.pools, access_, context.call_limit},
                context.scheduler, context.frameworks, context.version),
+      auth_({context.store, context.pools, access_, context.call_limit}, context.munge),
+      admin_(context.coordinator, {context.store, context.pools, access_, context.call_limit}, context.prune),
+      agents_(access_, context.agents, context.runs_dir),
       workers_(context.coordinator, access_) {}
 
 Endpoint::~Endpoint() { Shutdown(absl::Now()); }
@@ -79,8 +86,17 @@ absl::Status Endpoint::Start() {
   builder.RegisterService(&studies_);
   builder.RegisterService(&runs_);
   builder.RegisterService(&results_);
+  builder.RegisterService(&analysis_);
   builder.RegisterService(&cluster_);
+  builder.RegisterService(&auth_);
+  builder.RegisterService(&admin_);
+  builder.RegisterService(&agents_);
   workers_.AddTo(builder);
+  if (metrics_ != nullptr) {
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+    interceptors.push_back(NewRpcCounter(*metrics_));
+    builder.experimental().SetInterceptorCreators(std::move(interceptors));
+  }
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) return absl::InternalError("cannot start the gRPC server");
   workers_.Start();

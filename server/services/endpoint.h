@@ -8,8 +8,13 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "grpcpp/server.h"
+#include "server/metrics/metrics.h"
+#include "server/rpc/handler_context.h"
+#include "server/services/admin_service.h"
+#include "server/services/agent_service.h"
+#include "server/services/analysis_service.h"
+#include "server/services/auth_service.h"
 #include "server/services/cluster_service.h"
-#include "server/services/handler_context.h"
 #include "server/services/result_service.h"
 #include "server/services/run_service.h"
 #include "server/services/study_service.h"
@@ -27,10 +32,17 @@ struct EndpointContext {
   const Scheduler& scheduler;
   Frameworks& frameworks;
   const Auth& auth;
+  Authenticator& identities;
   Connections& connections;
+  MungeLogin& munge;
   std::string version;
   bool reflection;
   absl::Duration call_limit;
+  AgentHub* agents;  // null if jobs run under the account of this process
+  std::string runs_dir;
+  PruneFunction prune;
+  Metrics* metrics;  // may be null
+  std::vector<std::string> notify_commands;
 };
 
 class Endpoint {
@@ -50,10 +62,15 @@ class Endpoint {
  private:
   const Access access_;
   const bool reflection_;
+  Metrics* const metrics_;
   StudyService studies_;
   RunService runs_;
   ResultService results_;
+  AnalysisService analysis_;
   ClusterService cluster_;
+  AuthService auth_;
+  AdminService admin_;
+  AgentService agents_;
   WorkerService workers_;
   std::unique_ptr<grpc::Server> server_;
 };

@@ -21,8 +21,12 @@ constexpr size_t kPointsPerMessage = 32'768;  // about 1 MB
 // number of series, and nothing is read before the client has taken what was read before.
 class PointReader {
  public:
-  PointReader(db::Store& store, v1::ReadPointsRequest request)
-      : store_(store), request_(std::move(request)) {}
+  PointReader(const HandlerContext& handler, std::shared_ptr<ClientCall> client,
+              v1::ReadPointsRequest request)
+      : access_(handler.access),
+        store_(handler.store),
+        client_(std::move(client)),
+        request_(std::move(request)) {}
 
   absl::StatusOr<bool> Next(v1::ReadPointsResponse* response) {
     if (!listed_) {
@@ -45,10 +49,14 @@ class PointReader {
 
  private:
   absl::Status List() {
-    const auto run = FindRun(store_, request_.run());
-    if (!run.ok()) return run.status();
+    const auto run = FindRun(store_, *client_, request_.run());
+    if (!run.ok()) {
+      access_.Audit(*client_, run.status());
+      return run.status();
+    }
     const auto attempt = FindAttempt(store_, *run, request_.attempt());
     if (!attempt.ok()) return attempt.status();
+    if (auto s = CheckPointsKept(store_, *run, *attempt); !s.ok()) return s;
     filter_.attempt_id = attempt->id;
     filter_.key = request_.key();
     if (request_.has_rank()) filter_.rank = request_.rank();
@@ -76,7 +84,9 @@ class PointReader {
     return absl::OkStatus();
   }
 
+  const Access& access_;
   db::Store& store_;
+  const std::shared_ptr<ClientCall> client_;
   const v1::ReadPointsRequest request_;
   db::PointFilter filter_;
   bool listed_ = false;
@@ -106,9 +116,9 @@ absl::StatusOr<std::vector<Losses>> ReadLosses(db::Store& store, const std::vect
 }
 
 // Computes the curve of the study called `name`. `over` returns whether nobody waits for it any more.
-absl::Status FillCurve(db::Store& store, const std::string& name, const std::function<bool()>& over,
-                       v1::GetCurveResponse* curve) {
-  const auto study = FindStudy(store, name);
+absl::Status FillCurve(db::Store& store, ClientCall& call, const std::string& name,
+                       const std::function<bool()>& over, v1::GetCurveResponse* curve) {
+  const auto study = FindStudy(store, call, name);
   if (!study.ok()) return study.status();
   v1::StudySpec spec;
   if (auto s = FromJson(study->spec, &spec); !s.ok()) return s;
@@ -142,15 +152,16 @@ grpc::ServerUnaryReactor* ResultService::GetCurve(grpc::CallbackServerContext* c
   return AnswerOn(handler_.pools.heavy, handler_, context, response,
                   [this, name = request->study()](auto& call) {
                     return FillCurve(
-                        handler_.store, name, [&call] { return call.over(); }, &call.response);
+                        handler_.store, call.client(), name, [&call] { return call.over(); }, &call.response);
                   });
 }
 
 grpc::ServerWriteReactor<v1::ReadPointsResponse>* ResultService::ReadPoints(
     grpc::CallbackServerContext* context, const v1::ReadPointsRequest* request) {
   using Stream = GeneratedStream<v1::ReadPointsResponse>;
-  if (auto s = handler_.access.CheckClient(*context); !s.ok()) return Stream::Fail(s);
-  auto reader = std::make_shared<PointReader>(handler_.store, *request);
+  auto client = BeginStream<v1::ReadPointsResponse>(handler_, *context);
+  if (!client.ok()) return Stream::Fail(client.status());
+  auto reader = std::make_shared<PointReader>(handler_, *std::move(client), *request);
   return Stream::Start(handler_.pools.reads, handler_.call_limit,
                        [reader](v1::ReadPointsResponse* response) { return reader->Next(response); });
 }

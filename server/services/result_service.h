@@ -2,7 +2,7 @@
 #pragma once
 
 #include "scalelab/v1/result.grpc.pb.h"
-#include "server/services/handler_context.h"
+#include "server/rpc/handler_context.h"
 
 namespace scalelab::server {
 

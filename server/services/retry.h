@@ -6,7 +6,7 @@
 
 #include "server/core/coordinator.h"
 #include "server/core/reload.h"
-#include "server/services/handler_context.h"
+#include "server/rpc/handler_context.h"
 
 namespace scalelab::server {
 

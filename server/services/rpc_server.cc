@@ -2,9 +2,14 @@
 
 #include <unistd.h>
 
+#include <optional>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "server/rpc/listener.h"
+#include "server/rpc/socket.h"
+#include "server/rpc/tls_relay.h"
 #include "server/services/endpoint.h"
-#include "server/services/listener.h"
-#include "server/services/socket.h"
 #include "server/services/watchdog.h"
 
 namespace scalelab::server {
@@ -21,29 +26,48 @@ class Impl final : public RpcServer {
 
   ~Impl() override { Shutdown(absl::ZeroDuration()); }
 
-  absl::Status Start(const std::vector<Address>& addresses, absl::Duration stuck_after) {
-    absl::StatusOr<std::unique_ptr<Listener>> listener = Listener::Open(addresses, parts_->connections);
+  absl::Status Start(const std::vector<Address>& addresses, const RpcServerOptions& options) {
+    if (absl::Status started = StartRelay(options.tls); !started.ok()) return started;
+    absl::StatusOr<std::unique_ptr<Listener>> listener =
+        Listener::Open(addresses, parts_->connections, options.socket_mode);
     if (!listener.ok()) return listener.status();
+    if (auto s = parts_->identities.Start(); !s.ok()) return s;
     for (Endpoint* endpoint : parts_->endpoints()) {
       if (auto s = endpoint->Start(); !s.ok()) return s;
     }
     listener_ = *std::move(listener);
     addresses_ = listener_->addresses();
-    listener_->Start([parts = parts_.get()](int fd, bool local) {
-      parts->pools.connections.Run([fd, &endpoint = local ? parts->local : parts->tcp](absl::Status status) {
-        if (status.ok())
-          endpoint.Take(fd);
-        else
-          close(fd);
-      });
+    listener_->Start([this](int fd, std::optional<uid_t> uid) {
+      if (!uid.has_value() && relay_ != nullptr)
+        relay_->Add(fd);
+      else
+        Take(fd, uid);
     });
-    watchdog_ = std::make_unique<Watchdog>(parts_->context.coordinator, stuck_after, [this](bool healthy) {
-      for (Endpoint* endpoint : parts_->endpoints()) endpoint->SetHealthy(healthy);
-    });
+    const auto set_health = [this](const std::string& problem) {
+      for (Endpoint* endpoint : parts_->endpoints()) endpoint->SetHealthy(problem.empty());
+      absl::MutexLock lock(&mutex_);
+      problem_ = problem;
+    };
+    watchdog_ = std::make_unique<Watchdog>(parts_->context.coordinator, options.stuck_after, set_health);
     return absl::OkStatus();
   }
 
   const std::vector<std::string>& addresses() const override { return addresses_; }
+
+  std::string problem() const override {
+    absl::MutexLock lock(&mutex_);
+    return problem_;
+  }
+  int connections() const override { return parts_ == nullptr ? 0 : parts_->connections.open(); }
+  std::vector<std::pair<std::string, size_t>> queued_calls() const override {
+    if (parts_ == nullptr) return {};
+    const CallPools& pools = parts_->pools;
+    return {{"files", pools.files.waiting()},
+            {"reads", pools.reads.waiting()},
+            {"heavy", pools.heavy.waiting()},
+            {"connections", pools.connections.waiting()},
+            {"logins", pools.logins.waiting()}};
+  }
 
   bool Shutdown(absl::Duration grace) override {
     if (parts_ == nullptr) return ended_;
@@ -51,7 +75,9 @@ class Impl final : public RpcServer {
     listener_.reset();
     const absl::Time deadline = absl::Now() + grace;
     for (Endpoint* endpoint : parts_->endpoints()) endpoint->Shutdown(deadline);
+    relay_.reset();
     ended_ = parts_->pools.Stop(kPoolGrace);
+    parts_->identities.audit().Stop();
     // A blocked thread may continue at any time, so everything that it may use is kept until the process ends.
     if (!ended_) (void)parts_.release();
     parts_.reset();
@@ -59,32 +85,78 @@ class Impl final : public RpcServer {
   }
 
  private:
+  absl::Status StartRelay(const std::optional<tls::KeyPair>& identity) {
+    if (!identity.has_value()) return absl::OkStatus();
+    auto relay = TlsRelay::Start(*identity, [this](int plain, int tcp) {
+      parts_->connections.SetPlain(plain, tcp);
+      Take(plain, std::nullopt);
+    });
+    if (!relay.ok()) return relay.status();
+    relay_ = *std::move(relay);
+    return absl::OkStatus();
+  }
+
+  // Passes a connection to gRPC on a thread of a pool. `uid`: the account at the other end of a Unix socket.
+  void Take(int fd, std::optional<uid_t> uid) {
+    parts_->pools.connections.Run([fd, uid, parts = parts_.get()](absl::Status status) {
+      if (!status.ok()) {
+        close(fd);
+        return;
+      }
+      // Looking up a name may block.
+      if (uid.has_value()) parts->connections.SetUser(fd, parts->identities.users().NameOf(*uid));
+      (uid.has_value() ? parts->local : parts->tcp).Take(fd);
+    });
+  }
+
   // Everything that a thread of the pools may use.
   struct Parts {
     Parts(const RpcServerOptions& options, Coordinator& coordinator, db::Store& store,
           const Scheduler& scheduler, Frameworks& frameworks, const Auth& auth)
         : connections(options.connections),
+          identities(options.identity, auth.client_token(), auth.key(), store),
+          munge(auth.SecretFor("munge"), options.decode_munge),
           watches(coordinator, pools.reads,
                   [&store](int64_t id, v1::Study* study) { return ReadStudy(store, id, study); }),
-          context{coordinator,       store, pools,       watches,         scheduler,
-                  frameworks,        auth,  connections, options.version, options.reflection,
-                  options.call_limit},
+          context{coordinator,
+                  store,
+                  pools,
+                  watches,
+                  scheduler,
+                  frameworks,
+                  auth,
+                  identities,
+                  connections,
+                  munge,
+                  options.version,
+                  options.reflection,
+                  options.call_limit,
+                  options.agents,
+                  options.runs_dir,
+                  options.prune,
+                  options.metrics,
+                  options.notify_commands},
           local(context, /*local=*/true),
           tcp(context, /*local=*/false) {}
     std::vector<Endpoint*> endpoints() { return {&local, &tcp}; }
 
     Connections connections;
+    Authenticator identities;
+    MungeLogin munge;
     CallPools pools;
     WatchHub watches;
     EndpointContext context;
     Endpoint local, tcp;
   };
 
-  std::unique_ptr<Parts> parts_;  // null after Shutdown
-  bool ended_ = true;             // all threads of the pools
+  std::unique_ptr<Parts> parts_;     // null after Shutdown
+  bool ended_ = true;                // all threads of the pools
+  std::unique_ptr<TlsRelay> relay_;  // null without TLS
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<Watchdog> watchdog_;
   std::vector<std::string> addresses_;
+  mutable absl::Mutex mutex_;
+  std::string problem_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace
@@ -100,7 +172,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> StartRpcServer(const RpcServerOptions
     addresses.push_back(*address);
   }
   auto server = std::make_unique<Impl>(options, coordinator, store, scheduler, frameworks, auth);
-  if (auto s = server->Start(addresses, options.stuck_after); !s.ok()) return s;
+  if (auto s = server->Start(addresses, options); !s.ok()) return s;
   return server;
 }
 

@@ -10,7 +10,7 @@
 #include "proto/status.h"
 #include "server/core/convert.h"
 #include "server/core/explain.h"
-#include "server/services/log_reader.h"
+#include "server/scheduler/agent/agent_scheduler.h"
 #include "server/services/lookup.h"
 #include "server/services/retry.h"
 
@@ -73,9 +73,9 @@ absl::StatusOr<std::unordered_map<int64_t, double>> Throughputs(db::Store& store
   return throughputs;
 }
 
-absl::Status ListRunsOf(db::Store& store, const v1::ListRunsRequest& request,
+absl::Status ListRunsOf(db::Store& store, ClientCall& call, const v1::ListRunsRequest& request,
                         v1::ListRunsResponse* response) {
-  const auto study = FindStudy(store, request.parent());
+  const auto study = FindStudy(store, call, request.parent());
   if (!study.ok()) return study.status();
   const auto filter = FilterOf(request, study->id);
   if (!filter.ok()) return filter.status();
@@ -109,7 +109,7 @@ grpc::ServerUnaryReactor* RunService::GetRun(grpc::CallbackServerContext* contex
                                              const v1::GetRunRequest* request, v1::GetRunResponse* response) {
   return AnswerOn(handler_.pools.reads, handler_, context, response,
                   [this, name = request->name()](auto& call) {
-                    const auto row = FindRun(handler_.store, name);
+                    const auto row = FindRun(handler_.store, call.client(), name);
                     return row.ok() ? Fill(handler_.store, *row, call.response.mutable_run()) : row.status();
                   });
 }
@@ -118,7 +118,7 @@ grpc::ServerUnaryReactor* RunService::ListRuns(grpc::CallbackServerContext* cont
                                                const v1::ListRunsRequest* request,
                                                v1::ListRunsResponse* response) {
   return AnswerOn(handler_.pools.reads, handler_, context, response, [this, request = *request](auto& call) {
-    return ListRunsOf(handler_.store, request, &call.response);
+    return ListRunsOf(handler_.store, call.client(), request, &call.response);
   });
 }
 
@@ -126,7 +126,7 @@ grpc::ServerUnaryReactor* RunService::CancelRun(grpc::CallbackServerContext* con
                                                 const v1::CancelRunRequest* request,
                                                 v1::CancelRunResponse* response) {
   return BeginWithRead(handler_, context, response, [this, name = request->name()](const auto& call) {
-    const auto row = FindRun(handler_.store, name);
+    const auto row = FindRunToControl(handler_.store, call->client(), name);
     if (!row.ok()) return row.status();
     coordinator_.CancelRun(row->study_id, row->id, [this, call, id = row->id](const absl::Status& s) {
       if (!s.ok()) return call->Finish(s);
@@ -143,7 +143,7 @@ grpc::ServerUnaryReactor* RunService::RetryRun(grpc::CallbackServerContext* cont
                                                const v1::RetryRunRequest* request,
                                                v1::RetryRunResponse* response) {
   return BeginWithRead(handler_, context, response, [this, name = request->name()](const auto& call) {
-    const auto row = FindRun(handler_.store, name);
+    const auto row = FindRunToControl(handler_.store, call->client(), name);
     if (!row.ok()) return row.status();
     RetryRuns(coordinator_, handler_, row->study_id, row->id, call, [this, id = row->id](auto& retried) {
       const auto last = handler_.store.GetRun(id);
@@ -153,21 +153,38 @@ grpc::ServerUnaryReactor* RunService::RetryRun(grpc::CallbackServerContext* cont
   });
 }
 
+// Reads the directory through the agent of its user, if it is the directory of a user.
+ReadPiece RunService::PiecesOf(const std::string& directory) const {
+  const std::string user = agents_ == nullptr ? "" : UserOfDirectory(runs_dir_, directory);
+  if (user.empty()) return LocalPieces(directory);
+  return [agents = agents_, user, directory](const std::string& name, int64_t offset) {
+    return agents->ReadFile(user, directory, name, offset, kLogPiece);
+  };
+}
+
 grpc::ServerWriteReactor<v1::ReadRunLogResponse>* RunService::ReadRunLog(
     grpc::CallbackServerContext* context, const v1::ReadRunLogRequest* request) {
   using Stream = GeneratedStream<v1::ReadRunLogResponse>;
-  if (auto s = handler_.access.CheckClient(*context); !s.ok()) return Stream::Fail(s);
+  const auto client = BeginStream<v1::ReadRunLogResponse>(handler_, *context);
+  if (!client.ok()) return Stream::Fail(client.status());
   // The first step finds the attempt in the database, the others read its files.
   return Stream::Start(
       handler_.pools.files, handler_.call_limit,
-      [&store = handler_.store, request = *request, reader = std::shared_ptr<LogReader>()](
-          v1::ReadRunLogResponse* response) mutable -> absl::StatusOr<bool> {
+      [this, &handler = handler_, client = *client, request = *request,
+       reader =
+           std::shared_ptr<LogReader>()](v1::ReadRunLogResponse* response) mutable -> absl::StatusOr<bool> {
+        db::Store& store = handler.store;
         if (reader == nullptr) {
-          const auto run = FindRun(store, request.name());
-          if (!run.ok()) return run.status();
+          const auto run = FindRun(store, *client, request.name());
+          if (!run.ok()) {
+            handler.access.Audit(*client, run.status());
+            return run.status();
+          }
           const auto attempt = FindAttempt(store, *run, request.attempt());
           if (!attempt.ok()) return attempt.status();
-          reader = std::make_shared<LogReader>(attempt->directory, request.rank(), request.stream());
+          if (auto s = CheckLogsKept(store, *run, *attempt); !s.ok()) return s;
+          reader =
+              std::make_shared<LogReader>(PiecesOf(attempt->directory), request.rank(), request.stream());
         }
         return reader->Next(response);
       },
@@ -179,7 +196,7 @@ grpc::ServerUnaryReactor* RunService::ExplainRun(grpc::CallbackServerContext* co
                                                  const v1::ExplainRunRequest* request,
                                                  v1::ExplainRunResponse* response) {
   return BeginWithRead(handler_, context, response, [this, name = request->name()](const auto& call) {
-    const auto row = FindRun(handler_.store, name);
+    const auto row = FindRun(handler_.store, call->client(), name);
     if (!row.ok()) return row.status();
     if (auto s = FillRun(handler_.store, *row, call->response.mutable_run()); !s.ok()) return s;
     coordinator_.Read([this, call, row = *row](const State* state) {

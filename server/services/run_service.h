@@ -4,14 +4,17 @@
 
 #include "scalelab/v1/run.grpc.pb.h"
 #include "server/core/coordinator.h"
-#include "server/services/handler_context.h"
+#include "server/readers/log_reader.h"
+#include "server/rpc/handler_context.h"
+#include "server/scheduler/agent/agent_hub.h"
 
 namespace scalelab::server {
 
 class RunService final : public v1::RunService::CallbackService {
  public:
-  RunService(Coordinator& coordinator, const HandlerContext& handler)
-      : coordinator_(coordinator), handler_(handler) {}
+  // `agents`: null if jobs run under the account of this process; `runs_dir`: their directories, else.
+  RunService(Coordinator& coordinator, const HandlerContext& handler, AgentHub* agents, std::string runs_dir)
+      : coordinator_(coordinator), handler_(handler), agents_(agents), runs_dir_(std::move(runs_dir)) {}
 
   grpc::ServerUnaryReactor* GetRun(grpc::CallbackServerContext*, const v1::GetRunRequest*,
                                    v1::GetRunResponse*) override;
@@ -27,8 +30,12 @@ class RunService final : public v1::RunService::CallbackService {
                                        v1::ExplainRunResponse*) override;
 
  private:
+  ReadPiece PiecesOf(const std::string& directory) const;
+
   Coordinator& coordinator_;
   const HandlerContext handler_;
+  AgentHub* const agents_;
+  const std::string runs_dir_;
 };
 
 }  // namespace scalelab::server

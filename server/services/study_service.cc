@@ -1,8 +1,5 @@
 #include "server/services/study_service.h"
 
-#include <pwd.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <optional>
 
@@ -11,9 +8,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "db/outbox/outbox.h"
+#include "db/retention/retention.h"
 #include "proto/status.h"
 #include "server/core/convert.h"
 #include "server/core/explain.h"
+#include "server/identity/permissions.h"
+#include "server/notify/settings.h"
 #include "server/services/lookup.h"
 #include "server/services/retry.h"
 
@@ -22,6 +23,7 @@ namespace {
 
 constexpr size_t kLongestOwner = 64;
 constexpr size_t kLongestRequestId = 100;
+constexpr int kMaxPriority = 1000;
 
 bool IsNameCharacter(char c) { return absl::ascii_isalnum(c) || absl::StrContains("._@+-", c); }
 
@@ -48,21 +50,39 @@ absl::Status CheckNames(const v1::CreateStudyRequest& request) {
   return violations.empty() ? absl::OkStatus() : InvalidFields(std::move(violations));
 }
 
-// Returns the owner of a new study. On the Unix socket all callers have the account of this process.
-std::string OwnerOf(const v1::CreateStudyRequest& request, bool local) {
-  if (!request.owner().empty()) return request.owner();
-  if (!local) return "remote";
-  passwd entry{}, *found = nullptr;
-  char buffer[4096];
-  std::string name = absl::StrCat("uid-", geteuid());
-  if (getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &found) == 0 && found != nullptr)
-    name = entry.pw_name;
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return !IsNameCharacter(c); }, '_');
-  return name.substr(0, kLongestOwner);
-}
-
 }  // namespace
+
+// Adds what retention has removed of a final study, and notifications that are not sent.
+static absl::Status AddKeepingReasons(db::Store& store, const db::StudyRow& study,
+                                      v1::ExplainStudyResponse* response) {
+  const auto add = [&](std::string message, db::Micros since) -> v1::Reason& {
+    v1::Reason& reason = *response->add_reasons();
+    reason.set_kind(v1::Reason::FINAL);
+    reason.set_message(std::move(message));
+    reason.set_subject(StudyName(study.id));
+    SetTime(since, reason.mutable_since_time());
+    return reason;
+  };
+  const auto removed = db::GetRemoved(store, study.id);
+  if (!removed.ok()) return removed.status();
+  for (const auto& [what, when] : {std::pair("points", removed->points), std::pair("logs", removed->logs),
+                                   std::pair("attempt directories", removed->directories)}) {
+    if (when > 0)
+      add(absl::StrCat("its ", what, " were removed by retention; the results of its runs remain"), when);
+  }
+  const auto notices = db::ListNotices(store, study.id);
+  if (!notices.ok()) return notices.status();
+  for (const db::NoticeRow& notice : *notices) {
+    if (notice.error.empty() || notice.state == db::NoticeRow::State::kSent) continue;
+    const bool given_up = notice.state == db::NoticeRow::State::kGivenUp;
+    v1::Reason& reason =
+        add(absl::StrCat("a notification (", notice.channel, ") ",
+                         given_up ? "could not be sent: " : "is not sent yet: ", notice.error),
+            notice.created);
+    if (!given_up) SetTime(notice.due, reason.mutable_next_try_time());
+  }
+  return absl::OkStatus();
+}
 
 absl::Status ReadStudy(db::Store& store, int64_t study_id, v1::Study* study) {
   const auto row = store.GetStudy(study_id);
@@ -76,22 +96,21 @@ absl::Status ReadStudy(db::Store& store, int64_t study_id, v1::Study* study) {
 grpc::ServerUnaryReactor* StudyService::CreateStudy(grpc::CallbackServerContext* context,
                                                     const v1::CreateStudyRequest* request,
                                                     v1::CreateStudyResponse* response) {
-  if (auto s = handler_.access.CheckClient(*context); !s.ok()) return Answer(context, s);
-  if (auto s = CheckNames(*request); !s.ok()) return Answer(context, s);
-  auto call = CreateCall::Start(context, response, handler_.call_limit);
-  auto creation =
-      std::make_shared<const Creation>(Creation{*request, OwnerOf(*request, handler_.access.local()), call});
-  if (request->request_id().empty() || request->validate_only()) {
-    AskAndCreate(std::move(creation));
-    return call->reactor();
-  }
-  // A retry is answered before the study is checked again: what made it valid may have changed.
-  ContinueOn(handler_.pools.reads, call, [this, creation](const auto&) {
-    const absl::StatusOr<bool> answered = AnswerEarlier(*creation);
-    if (answered.ok() && !*answered) AskAndCreate(creation);
-    return answered.status();
-  });
-  return call->reactor();
+  const auto begin = [&](const std::shared_ptr<CreateCall>& call) {
+    if (auto s = CheckNames(*request); !s.ok()) return call->Finish(s);
+    if (auto s = MaySubmit(call->caller(), request->owner(), request->spec().priority()); !s.ok())
+      return call->Finish(s);
+    const std::string& owner = request->owner().empty() ? call->caller().user : request->owner();
+    auto creation = std::make_shared<const Creation>(Creation{*request, owner, call});
+    if (request->request_id().empty() || request->validate_only()) return AskAndCreate(std::move(creation));
+    // A retry is answered before the study is checked again: what made it valid may have changed.
+    ContinueOn(handler_.pools.reads, call, [this, creation](const auto&) {
+      const absl::StatusOr<bool> answered = AnswerEarlier(*creation);
+      if (answered.ok() && !*answered) AskAndCreate(creation);
+      return answered.status();
+    });
+  };
+  return BeginCall(handler_, context, response, begin, /*changes=*/!request->validate_only());
 }
 
 absl::StatusOr<bool> StudyService::AnswerEarlier(const Creation& creation) {
@@ -102,6 +121,7 @@ absl::StatusOr<bool> StudyService::AnswerEarlier(const Creation& creation) {
   if (earlier->spec != ToJson(creation.request.spec())) return RequestIdReused(id, earlier->id);
   if (auto s = ReadStudy(handler_.store, earlier->id, creation.call->response.mutable_study()); !s.ok())
     return s;
+  creation.call->client().SetTarget(StudyName(earlier->id));
   creation.call->Finish(absl::OkStatus());
   return true;
 }
@@ -150,6 +170,7 @@ absl::Status StudyService::Create(const Creation& creation, const FrameworkState
   absl::StatusOr<ExpandedStudy> expanded =
       CheckStudy(request.spec(), scheduler_, engines, [&call] { return call->over(); });
   if (!expanded.ok()) return expanded.status();
+  if (auto s = CheckNotify(request.spec(), notify_commands_); !s.ok()) return s;
   Datasets datasets = DatasetsToCheck(*expanded, scheduler_);
   auto study = std::make_shared<NewStudy>(
       MakeNewStudy(request.spec(), *std::move(expanded), creation.owner, request.request_id()));
@@ -169,7 +190,10 @@ absl::Status StudyService::Create(const Creation& creation, const FrameworkState
     if (validate_only) return call->Finish(absl::OkStatus());
     if (call->over()) return;
     coordinator_.Submit(std::move(*study), [call](absl::StatusOr<int64_t> id) {
-      if (id.ok()) call->response.mutable_study()->set_name(StudyName(*id));
+      if (id.ok()) {
+        call->response.mutable_study()->set_name(StudyName(*id));
+        call->client().SetTarget(StudyName(*id));
+      }
       call->Finish(id.status());
     });
   });
@@ -179,22 +203,21 @@ absl::Status StudyService::Create(const Creation& creation, const FrameworkState
 grpc::ServerUnaryReactor* StudyService::PlanStudy(grpc::CallbackServerContext* context,
                                                   const v1::PlanStudyRequest* request,
                                                   v1::PlanStudyResponse* response) {
-  if (auto s = handler_.access.CheckClient(*context); !s.ok()) return Answer(context, s);
-  auto call = UnaryCall<v1::PlanStudyResponse>::Start(context, response, handler_.call_limit);
-  auto spec = std::make_shared<const v1::StudySpec>(request->spec());
-  WithFrameworks(*spec, call, [this, call, spec](FrameworkStates engines) {
-    ContinueOn(handler_.pools.heavy, call,
-               [this, spec, engines = std::move(engines)](const auto& planned) -> absl::Status {
-                 const absl::StatusOr<ExpandedStudy> study =
-                     CheckStudy(*spec, scheduler_, engines, [&planned] { return planned->over(); });
-                 if (!study.ok()) return study.status();
-                 planned->response = PlanOf(*study, scheduler_);
-                 AfterDatasets(DatasetsToCheck(*study, scheduler_), planned,
-                               [planned] { planned->Finish(absl::OkStatus()); });
-                 return absl::OkStatus();
-               });
+  return BeginCall(handler_, context, response, [&](const auto& call) {
+    auto spec = std::make_shared<const v1::StudySpec>(request->spec());
+    WithFrameworks(*spec, call, [this, call, spec](FrameworkStates engines) {
+      ContinueOn(handler_.pools.heavy, call,
+                 [this, spec, engines = std::move(engines)](const auto& planned) -> absl::Status {
+                   const absl::StatusOr<ExpandedStudy> study =
+                       CheckStudy(*spec, scheduler_, engines, [&planned] { return planned->over(); });
+                   if (!study.ok()) return study.status();
+                   planned->response = PlanOf(*study, scheduler_);
+                   AfterDatasets(DatasetsToCheck(*study, scheduler_), planned,
+                                 [planned] { planned->Finish(absl::OkStatus()); });
+                   return absl::OkStatus();
+                 });
+    });
   });
-  return call->reactor();
 }
 
 grpc::ServerUnaryReactor* StudyService::GetStudy(grpc::CallbackServerContext* context,
@@ -202,7 +225,7 @@ grpc::ServerUnaryReactor* StudyService::GetStudy(grpc::CallbackServerContext* co
                                                  v1::GetStudyResponse* response) {
   return AnswerOn(
       handler_.pools.reads, handler_, context, response, [this, name = request->name()](auto& call) {
-        const auto row = FindStudy(handler_.store, name);
+        const auto row = FindStudy(handler_.store, call.client(), name);
         return row.ok() ? ReadStudy(handler_.store, row->id, call.response.mutable_study()) : row.status();
       });
 }
@@ -217,7 +240,7 @@ grpc::ServerUnaryReactor* StudyService::ListStudies(grpc::CallbackServerContext*
         if (!request.page_token().empty() && !absl::SimpleAtoi(request.page_token(), &before))
           return InvalidFields({{"page_token", "page_token is no next_page_token of ListStudies"}});
         const int size = request.page_size() <= 0 ? 100 : std::min(request.page_size(), 1000);
-        const auto rows = handler_.store.ListStudies(before, size);
+        const auto rows = handler_.store.ListStudies(before, size, ViewerOf(call.caller()));
         if (!rows.ok()) return rows.status();
         std::vector<int64_t> ids;
         for (const db::StudyRow& row : *rows) ids.push_back(row.id);
@@ -234,13 +257,14 @@ grpc::ServerUnaryReactor* StudyService::ListStudies(grpc::CallbackServerContext*
 grpc::ServerWriteReactor<v1::WatchStudyResponse>* StudyService::WatchStudy(
     grpc::CallbackServerContext* context, const v1::WatchStudyRequest* request) {
   using Failed = GeneratedStream<v1::WatchStudyResponse>;
-  if (auto s = handler_.access.CheckClient(*context); !s.ok()) return Failed::Fail(s);
+  const auto client = BeginStream<v1::WatchStudyResponse>(handler_, *context);
+  if (!client.ok()) return Failed::Fail(client.status());
   const std::shared_ptr<WatchStream> stream = watches_.Open(handler_.access.PeerOf(*context));
-  handler_.pools.reads.Run([this, stream, name = request->name()](absl::Status status) {
+  handler_.pools.reads.Run([this, stream, client = *client, name = request->name()](absl::Status status) {
     if (stream->over()) return;
     if (!status.ok()) return stream->Fail(status);
     const absl::Status joined = WithinMemory([&]() -> absl::Status {
-      const auto row = FindStudy(handler_.store, name);
+      const auto row = FindStudy(handler_.store, *client, name);
       if (!row.ok()) return row.status();
       v1::StudySpec spec;
       if (auto s = FromJson(row->spec, &spec); !s.ok()) return s;
@@ -248,32 +272,43 @@ grpc::ServerWriteReactor<v1::WatchStudyResponse>* StudyService::WatchStudy(
       watches_.Join(row->id, stream);
       return absl::OkStatus();
     });
-    if (!joined.ok()) stream->Fail(joined);
+    if (joined.ok()) return;
+    handler_.access.Audit(*client, joined);
+    stream->Fail(joined);
   });
   return stream.get();
 }
 
-grpc::ServerUnaryReactor* StudyService::CancelStudy(grpc::CallbackServerContext* context,
-                                                    const v1::CancelStudyRequest* request,
-                                                    v1::CancelStudyResponse* response) {
-  return BeginWithRead(handler_, context, response, [this, name = request->name()](const auto& call) {
-    const auto row = FindStudy(handler_.store, name);
+template <typename Response, typename Change, typename Check>
+grpc::ServerUnaryReactor* StudyService::ChangeStudy(grpc::CallbackServerContext* context,
+                                                    const std::string& name, Response* response,
+                                                    Change change, Check check) {
+  return BeginWithRead(handler_, context, response, [this, name, change, check](const auto& call) {
+    const auto row = FindStudy(handler_.store, call->client(), name);
     if (!row.ok()) return row.status();
-    coordinator_.CancelStudy(row->id, [this, call, id = row->id](const absl::Status& s) {
+    if (absl::Status s = check(call->caller(), *row); !s.ok()) return s;
+    change(row->id, [this, call, id = row->id](const absl::Status& s) {
       if (!s.ok()) return call->Finish(s);
-      FinishOn(handler_.pools.reads, call, [this, id](auto& cancelled) {
-        return ReadStudy(handler_.store, id, cancelled.response.mutable_study());
+      FinishOn(handler_.pools.reads, call, [this, id](auto& changed) {
+        return ReadStudy(handler_.store, id, changed.response.mutable_study());
       });
     });
     return absl::OkStatus();
   });
 }
 
+grpc::ServerUnaryReactor* StudyService::CancelStudy(grpc::CallbackServerContext* context,
+                                                    const v1::CancelStudyRequest* request,
+                                                    v1::CancelStudyResponse* response) {
+  return ChangeStudy(context, request->name(), response,
+                     [this](int64_t id, auto done) { coordinator_.CancelStudy(id, std::move(done)); });
+}
+
 grpc::ServerUnaryReactor* StudyService::RetryStudy(grpc::CallbackServerContext* context,
                                                    const v1::RetryStudyRequest* request,
                                                    v1::RetryStudyResponse* response) {
   return BeginWithRead(handler_, context, response, [this, name = request->name()](const auto& call) {
-    const auto row = FindStudy(handler_.store, name);
+    const auto row = FindStudyToControl(handler_.store, call->client(), name);
     if (!row.ok()) return row.status();
     RetryRuns(coordinator_, handler_, row->id, 0, call, [this, id = row->id](auto& retried) {
       return ReadStudy(handler_.store, id, retried.response.mutable_study());
@@ -285,17 +320,38 @@ grpc::ServerUnaryReactor* StudyService::RetryStudy(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* StudyService::ResumeStudy(grpc::CallbackServerContext* context,
                                                     const v1::ResumeStudyRequest* request,
                                                     v1::ResumeStudyResponse* response) {
-  return BeginWithRead(handler_, context, response, [this, name = request->name()](const auto& call) {
-    const auto row = FindStudy(handler_.store, name);
-    if (!row.ok()) return row.status();
-    coordinator_.ResumeStudy(row->id, [this, call, id = row->id](const absl::Status& s) {
-      if (!s.ok()) return call->Finish(s);
-      FinishOn(handler_.pools.reads, call, [this, id](auto& resumed) {
-        return ReadStudy(handler_.store, id, resumed.response.mutable_study());
-      });
-    });
-    return absl::OkStatus();
-  });
+  return ChangeStudy(context, request->name(), response,
+                     [this](int64_t id, auto done) { coordinator_.ResumeStudy(id, std::move(done)); });
+}
+
+grpc::ServerUnaryReactor* StudyService::HoldStudy(grpc::CallbackServerContext* context,
+                                                  const v1::HoldStudyRequest* request,
+                                                  v1::HoldStudyResponse* response) {
+  return ChangeStudy(context, request->name(), response,
+                     [this](int64_t id, auto done) { coordinator_.HoldStudy(id, std::move(done)); });
+}
+
+grpc::ServerUnaryReactor* StudyService::ReleaseStudy(grpc::CallbackServerContext* context,
+                                                     const v1::ReleaseStudyRequest* request,
+                                                     v1::ReleaseStudyResponse* response) {
+  return ChangeStudy(context, request->name(), response,
+                     [this](int64_t id, auto done) { coordinator_.ReleaseStudy(id, std::move(done)); });
+}
+
+grpc::ServerUnaryReactor* StudyService::SetStudyPriority(grpc::CallbackServerContext* context,
+                                                         const v1::SetStudyPriorityRequest* request,
+                                                         v1::SetStudyPriorityResponse* response) {
+  const auto check = [priority = request->priority()](const Identity& caller, const db::StudyRow& study) {
+    if (priority < -kMaxPriority || priority > kMaxPriority) {
+      return InvalidFields({{"priority", absl::StrCat("priority ", priority, " is not from -", kMaxPriority,
+                                                      " to ", kMaxPriority)}});
+    }
+    return MaySetPriority(caller, study, priority);
+  };
+  const auto change = [this, priority = request->priority()](int64_t id, auto done) {
+    coordinator_.SetPriority(id, priority, std::move(done));
+  };
+  return ChangeStudy(context, request->name(), response, change, check);
 }
 
 grpc::ServerUnaryReactor* StudyService::DeleteStudy(grpc::CallbackServerContext* context,
@@ -308,7 +364,7 @@ grpc::ServerUnaryReactor* StudyService::DeleteStudy(grpc::CallbackServerContext*
             "deleting 'last' is refused because it may have changed since you looked; give the "
             "study's number"}});
     }
-    const auto row = FindStudy(handler_.store, name);
+    const auto row = FindStudyToControl(handler_.store, call->client(), name);
     if (!row.ok()) return row.status();
     coordinator_.DeleteStudy(row->id, [call](const absl::Status& s) { call->Finish(s); });
     return absl::OkStatus();
@@ -319,7 +375,7 @@ grpc::ServerUnaryReactor* StudyService::ExplainStudy(grpc::CallbackServerContext
                                                      const v1::ExplainStudyRequest* request,
                                                      v1::ExplainStudyResponse* response) {
   return BeginWithRead(handler_, context, response, [this, name = request->name()](const auto& call) {
-    const auto row = FindStudy(handler_.store, name);
+    const auto row = FindStudy(handler_.store, call->client(), name);
     if (!row.ok()) return row.status();
     coordinator_.Read([this, call, id = row->id](const State* state) {
       if (call->over()) return;
@@ -338,7 +394,7 @@ grpc::ServerUnaryReactor* StudyService::ExplainStudy(grpc::CallbackServerContext
         if (!last.ok() || !counts.ok()) return last.ok() ? counts.status() : last.status();
         *explained.response.mutable_study() = ToStudy(*last, counts->front(), false);
         *explained.response.add_reasons() = FinalReason(*last, counts->front());
-        return absl::OkStatus();
+        return AddKeepingReasons(handler_.store, *last, &explained.response);
       });
     });
     return absl::OkStatus();

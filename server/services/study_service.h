@@ -4,12 +4,15 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "scalelab/v1/study.grpc.pb.h"
 #include "server/core/coordinator.h"
 #include "server/core/submission.h"
 #include "server/frameworks/frameworks.h"
-#include "server/services/handler_context.h"
+#include "server/identity/permissions.h"
+#include "server/rpc/handler_context.h"
 #include "server/services/watch_hub.h"
 
 namespace scalelab::server {
@@ -17,12 +20,13 @@ namespace scalelab::server {
 class StudyService final : public v1::StudyService::CallbackService {
  public:
   StudyService(Coordinator& coordinator, const HandlerContext& handler, WatchHub& watches,
-               const Scheduler& scheduler, Frameworks& frameworks)
+               const Scheduler& scheduler, Frameworks& frameworks, std::vector<std::string> notify_commands)
       : coordinator_(coordinator),
         handler_(handler),
         watches_(watches),
         scheduler_(scheduler),
-        frameworks_(frameworks) {}
+        frameworks_(frameworks),
+        notify_commands_(std::move(notify_commands)) {}
 
   grpc::ServerUnaryReactor* CreateStudy(grpc::CallbackServerContext*, const v1::CreateStudyRequest*,
                                         v1::CreateStudyResponse*) override;
@@ -40,6 +44,12 @@ class StudyService final : public v1::StudyService::CallbackService {
                                        v1::RetryStudyResponse*) override;
   grpc::ServerUnaryReactor* ResumeStudy(grpc::CallbackServerContext*, const v1::ResumeStudyRequest*,
                                         v1::ResumeStudyResponse*) override;
+  grpc::ServerUnaryReactor* HoldStudy(grpc::CallbackServerContext*, const v1::HoldStudyRequest*,
+                                      v1::HoldStudyResponse*) override;
+  grpc::ServerUnaryReactor* ReleaseStudy(grpc::CallbackServerContext*, const v1::ReleaseStudyRequest*,
+                                         v1::ReleaseStudyResponse*) override;
+  grpc::ServerUnaryReactor* SetStudyPriority(grpc::CallbackServerContext*, const v1::SetStudyPriorityRequest*,
+                                             v1::SetStudyPriorityResponse*) override;
   grpc::ServerUnaryReactor* DeleteStudy(grpc::CallbackServerContext*, const v1::DeleteStudyRequest*,
                                         v1::DeleteStudyResponse*) override;
   grpc::ServerUnaryReactor* ExplainStudy(grpc::CallbackServerContext*, const v1::ExplainStudyRequest*,
@@ -68,11 +78,23 @@ class StudyService final : public v1::StudyService::CallbackService {
   void AfterDatasets(Datasets datasets, std::shared_ptr<UnaryCall<Response>> call,
                      std::function<void()> then);
 
+  // Finds the study, calls `change(id, done)` if `check(caller, study)` allows it, and answers with the study after the
+  // change.
+  template <typename Response, typename Change, typename Check>
+  grpc::ServerUnaryReactor* ChangeStudy(grpc::CallbackServerContext* context, const std::string& name,
+                                        Response* response, Change change, Check check);
+  template <typename Response, typename Change>
+  grpc::ServerUnaryReactor* ChangeStudy(grpc::CallbackServerContext* context, const std::string& name,
+                                        Response* response, Change change) {
+    return ChangeStudy(context, name, response, change, MayControl);
+  }
+
   Coordinator& coordinator_;
   const HandlerContext handler_;
   WatchHub& watches_;
   const Scheduler& scheduler_;
   Frameworks& frameworks_;
+  const std::vector<std::string> notify_commands_;  // that a study may name
 };
 
 // Reads a study with its specification from the database.

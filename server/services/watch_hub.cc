@@ -7,7 +7,7 @@
 #include "proto/status.h"
 #include "server/core/convert.h"
 #include "server/core/explain.h"
-#include "server/services/reactors.h"
+#include "server/rpc/reactors.h"
 
 namespace scalelab::server {
 namespace {

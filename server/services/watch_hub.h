@@ -11,7 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "server/core/coordinator.h"
-#include "server/services/call_pool.h"
+#include "server/rpc/call_pool.h"
 #include "server/services/watch_stream.h"
 
 namespace scalelab::server {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "spdlog/spdlog.h"
 
@@ -16,15 +17,23 @@ constexpr absl::Duration kPeriod = absl::Seconds(1);
 constexpr absl::Duration kFailureCounts = absl::Minutes(1);
 constexpr absl::Duration kTrimPeriod = absl::Seconds(10);
 // The C library keeps freed memory after a large request. Less than this is not worth the work.
-constexpr size_t kWorthTrimming = size_t{64} << 20;
+constexpr size_t kWorthTrimming = size_t{16} << 20;
 
 void TrimMemory() {
   if (mallinfo2().fordblks > kWorthTrimming) malloc_trim(0);
 }
 
+std::string Explanation(const std::string& problem) {
+  if (problem.empty()) return "SERVING again";
+  return absl::StrCat("NOT_SERVING: ", problem == "core_thread" ? "the core thread does not answer"
+                                       : problem == "database"  ? "the database cannot be written"
+                                                                : "no calls of workers are taken");
+}
+
 }  // namespace
 
-Watchdog::Watchdog(Coordinator& coordinator, absl::Duration stuck_after, std::function<void(bool)> report)
+Watchdog::Watchdog(Coordinator& coordinator, absl::Duration stuck_after,
+                   std::function<void(const std::string&)> report)
     : coordinator_(coordinator), stuck_after_(stuck_after), report_(std::move(report)) {
   {
     absl::MutexLock lock(&answer_->mutex);
@@ -42,21 +51,18 @@ Watchdog::~Watchdog() {
 }
 
 void Watchdog::Run() {
-  bool healthy = true;
+  std::string problem;
   absl::Time next_trim = absl::Now() + kTrimPeriod;
   while (true) {
     {
       absl::MutexLock lock(&mutex_);
       if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), std::min(kPeriod, stuck_after_ / 2))) return;
     }
-    const bool now_healthy = Check();
-    if (now_healthy != healthy) {
-      spdlog::log(now_healthy ? spdlog::level::info : spdlog::level::err, "the health check reports {}",
-                  now_healthy ? "SERVING again"
-                              : "NOT_SERVING: the core thread or the database does not answer, or no calls "
-                                "of workers are taken");
-      report_(now_healthy);
-      healthy = now_healthy;
+    if (const std::string now = Check(); now != problem) {
+      problem = now;
+      spdlog::log(problem.empty() ? spdlog::level::info : spdlog::level::err, "the health check reports {}",
+                  Explanation(problem));
+      report_(problem);
     }
     if (absl::Now() < next_trim) continue;
     TrimMemory();
@@ -64,13 +70,12 @@ void Watchdog::Run() {
   }
 }
 
-bool Watchdog::Check() {
+std::string Watchdog::Check() {
   bool ask = false;
   {
     absl::MutexLock lock(&answer_->mutex);
     ask = !std::exchange(answer_->pending, true);
-    if (!ask)
-      return absl::Now() - answer_->at < stuck_after_ && answer_->can_write && coordinator_.TakesCalls();
+    if (!ask) return absl::Now() - answer_->at < stuck_after_ ? ProblemOf(*answer_) : "core_thread";
     answer_->at = absl::Now();  // of the question, until the answer comes
   }
   coordinator_.Read([answer = answer_](const State* state) {
@@ -81,7 +86,12 @@ bool Watchdog::Check() {
                              absl::Now() - absl::FromUnixMicros(state->commit_failed) > kFailureCounts);
   });
   absl::MutexLock lock(&answer_->mutex);
-  return answer_->can_write && coordinator_.TakesCalls();
+  return ProblemOf(*answer_);
+}
+
+std::string Watchdog::ProblemOf(const Answer& answer) const {
+  if (!answer.can_write) return "database";
+  return coordinator_.TakesCalls() ? "" : "worker_calls";
 }
 
 }  // namespace scalelab::server

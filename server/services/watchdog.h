@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -14,10 +15,12 @@ namespace scalelab::server {
 
 class Watchdog {
  public:
-  // Calls `report` on a thread of its own with each change of health, from healthy at the start. The service is
-  // not healthy when the core thread has not answered for `stuck_after`, when the last commit to the database has failed
-  // and is at most a minute old, or when the threads of WorkerService take no calls.
-  Watchdog(Coordinator& coordinator, absl::Duration stuck_after, std::function<void(bool healthy)> report);
+  // Calls `report` on a thread of its own with each change of health, from healthy at the start. `problem` is empty when the
+  // service is healthy, "core_thread" when the core thread has not answered for `stuck_after`, "database" when the last
+  // commit to the database has failed and is at most a minute old, "worker_calls" when the threads of WorkerService take no
+  // calls.
+  Watchdog(Coordinator& coordinator, absl::Duration stuck_after,
+           std::function<void(const std::string& problem)> report);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -31,11 +34,12 @@ class Watchdog {
     bool can_write ABSL_GUARDED_BY(mutex) = true;
   };
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool Check();
+  std::string Check();
+  std::string ProblemOf(const Answer& answer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(answer.mutex);
 
   Coordinator& coordinator_;
   const absl::Duration stuck_after_;
-  const std::function<void(bool)> report_;
+  const std::function<void(const std::string&)> report_;
   const std::shared_ptr<Answer> answer_ = std::make_shared<Answer>();
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

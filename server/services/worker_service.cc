@@ -11,7 +11,7 @@
 #include "grpcpp/support/slice.h"
 #include "proto/status.h"
 #include "server/core/ingest.h"
-#include "server/services/reactors.h"
+#include "server/rpc/reactors.h"
 
 namespace scalelab::server {
 namespace {

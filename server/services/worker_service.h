@@ -18,7 +18,7 @@
 #include "grpcpp/server_builder.h"
 #include "scalelab/v1/worker.grpc.pb.h"
 #include "server/core/coordinator.h"
-#include "server/services/auth.h"
+#include "server/rpc/auth.h"
 
 namespace scalelab::server {
 

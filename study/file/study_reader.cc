@@ -149,6 +149,7 @@ class StudyReader {
     if (path == "slurm.sbatch_options") return ReadOptions(node, entry.at, path);
     if (path == "resources.time") return ReadTime(node, entry.at, path);
     if (path == "retry.on") return ReadCauses(node, entry.at, path);
+    if (path == "notify.on") return ReadOccasions(node, entry.at, path);
     if (field->message_type() != nullptr) {
       Message* child = reflection->MutableMessage(message, field);
       if (field->message_type() == Struct::descriptor()) {
@@ -379,6 +380,19 @@ class StudyReader {
             absl::StrCat("a cause must be text, not ", ShowNode(*causes[i])));
       } else {
         file_->spec.mutable_retry()->add_on(causes[i]->text);
+      }
+    }
+  }
+
+  void ReadOccasions(const YamlNode& node, Position at, const std::string& path) {
+    std::vector<YamlPtr> occasions = Items(node, at, path, "on");
+    for (size_t i = 0; i < occasions.size(); ++i) {
+      const std::string field = absl::StrCat(path, "[", i, "]");
+      const std::string word = occasions[i]->kind == YamlNode::kScalar ? occasions[i]->text : "";
+      if (word == "end" || word == "first_failure") {
+        file_->spec.mutable_notify()->add_on(word == "end" ? v1::Notify::END : v1::Notify::FIRST_FAILURE);
+      } else {
+        Add(occasions[i]->at, field, UnknownName("occasion", word, {"end", "first_failure"}));
       }
     }
   }

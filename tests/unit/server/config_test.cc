@@ -126,6 +126,24 @@ TEST_F(ConfigTest, EveryFlagIsAKeyOfTheFile) {
   EXPECT_EQ(config.log_level, "error");
 }
 
+TEST_F(ConfigTest, TlsIsConfiguredByFilesOrSwitchedOff) {
+  WriteFile(
+      "data: /d\nworker_program: /bin/false\ntls_certificate: /c\ntls_key: /k\ntls_authority: /a\n"
+      "munge_socket: /m\nproxies: [root]\n");
+  const ServerConfig config = Config({"--config", file_});
+  EXPECT_EQ(config.tls_certificate, "/c");
+  EXPECT_EQ(config.tls_key, "/k");
+  EXPECT_EQ(config.tls_authority, "/a");
+  EXPECT_EQ(config.munge_socket, "/m");
+  EXPECT_THAT(config.proxies, ElementsAre("root"));
+  EXPECT_FALSE(config.insecure);
+  EXPECT_TRUE(Config({"--data", "/d", "--insecure", "true"}).insecure);
+  EXPECT_THAT(Mistake({"--data", "/d", "--tls-key", "/k"}), HasSubstr("belong together"));
+  EXPECT_THAT(Mistake({"--data", "/d", "--insecure", "true", "--tls-key", "/k", "--tls-certificate", "/c"}),
+              HasSubstr("remove one"));
+  EXPECT_THAT(Mistake({"--data", "/d", "--proxies", "no-such-account"}), HasSubstr("no account"));
+}
+
 TEST_F(ConfigTest, FlagsTakePrecedenceOverTheFile) {
   WriteFile("data: /file\nlocal_slots: 3\nlisten: unix:/file.sock\n");
   const ServerConfig config =
@@ -133,6 +151,78 @@ TEST_F(ConfigTest, FlagsTakePrecedenceOverTheFile) {
   EXPECT_EQ(config.data_dir, "/file");
   EXPECT_EQ(config.local_slots, 5);
   EXPECT_THAT(config.listen, ElementsAre("unix:/flag.sock"));
+}
+
+TEST_F(ConfigTest, LimitsAndFairShareAreRead) {
+  WriteFile(
+      "data: /d\nfair_share: {half_life: 12h, weight: gpu}\nlimits:\n  pending_allocations: 2\n  runs: none\n"
+      "  partition_pending_allocations: 1\n  overrides:\n    - {user: ann, pending_allocations: 9}\n"
+      "    - {partition: gpu, gpu_hours_per_week: 1.5}\n");
+  const Policy policy = Config({"--config", file_}).policy;
+  EXPECT_EQ(policy.fair_share.half_life, absl::Hours(12));
+  EXPECT_EQ(policy.fair_share.weight, FairShare::Weight::kGpus);
+  EXPECT_EQ(policy.limits.partition_pending_allocations, 1);
+  EXPECT_EQ(policy.limits.For("bob", "").pending_allocations, 2);
+  EXPECT_EQ(policy.limits.For("ann", "gpu").pending_allocations, 9);
+  EXPECT_EQ(policy.limits.For("ann", "gpu").gpu_hours_per_week, 1.5);
+  EXPECT_EQ(policy.limits.For("ann", "").gpu_hours_per_week, LimitSet::kNone);
+  WriteFile("data: /d\nfair_share: {half_life: 30d}\n");
+  EXPECT_EQ(Config({"--config", file_}).policy.fair_share.half_life, absl::Hours(30 * 24));
+}
+
+TEST_F(ConfigTest, MistakesInLimitsAndFairShareNameThePlaceAndTheRemedy) {
+  const auto mistake = [&](const std::string& text) { return MistakeInFile("data: /d\n" + text); };
+  EXPECT_EQ(mistake("limits: {pending_allocation: 4}\n"),
+            file_ + ":2:10: limits: unknown key 'pending_allocation'; did you mean pending_allocations?");
+  EXPECT_THAT(
+      mistake("limits: {pending_allocations: 0}\n"),
+      HasSubstr(
+          ":2:31: limits.pending_allocations: '0' is not a whole number from 1 to 1000000000, or none"));
+  EXPECT_THAT(mistake("limits: {runs: 1.5}\n"), HasSubstr("limits.runs: '1.5' is not a whole number from 0"));
+  EXPECT_THAT(mistake("limits: {gpu_hours_per_week: -1}\n"), HasSubstr("'-1' is not a number from 0"));
+  EXPECT_THAT(mistake("limits: {runs: 1, runs: 2}\n"),
+              HasSubstr("limits: duplicate key \"runs\"; remove one"));
+  EXPECT_THAT(mistake("limits: {overrides: {user: ann}}\n"), HasSubstr("limits.overrides: expected a list"));
+  EXPECT_THAT(mistake("limits: {overrides: [{runs: 3}]}\n"),
+              HasSubstr("an entry needs user, partition or both"));
+  EXPECT_THAT(mistake("limits: {overrides: [{user: [], runs: 3}]}\n"), HasSubstr("user needs a name"));
+  EXPECT_THAT(mistake("limits: 4\n"), HasSubstr("limits: expected some of the keys pending_allocations"));
+  EXPECT_THAT(mistake("fair_share: {half_life: 5s}\n"),
+              HasSubstr("fair_share.half_life: '5s' is not a time from 1m to 3650d, such as 12h or 7d"));
+  EXPECT_THAT(mistake("fair_share: {weight: core}\n"),
+              HasSubstr("fair_share.weight: 'core' is not one of node, gpu"));
+  EXPECT_THAT(mistake("limit: {}\n"), HasSubstr("unknown key 'limit'; did you mean limits?"));
+}
+
+TEST_F(ConfigTest, TheOlderNameOfTheLimitOfPendingAllocationsStillWorks) {
+  EXPECT_EQ(Config({"--data", "/d"}).policy.limits.For("ann", "").pending_allocations, 4);
+  EXPECT_EQ(Config({"--data", "/d", "--pending-jobs-per-user", "7"})
+                .policy.limits.For("ann", "")
+                .pending_allocations,
+            7);
+  WriteFile(
+      "data: /d\npending_jobs_per_user: 5\nlimits: {runs: 3, overrides: [{user: bob, pending_allocations: "
+      "1}]}\n");
+  const Limits limits = Config({"--config", file_}).policy.limits;
+  EXPECT_EQ(limits.For("ann", "").pending_allocations, 5);
+  EXPECT_EQ(limits.For("bob", "").pending_allocations, 1);
+  EXPECT_EQ(limits.For("ann", "").runs, 3);
+  EXPECT_THAT(MistakeInFile("data: /d\npending_jobs_per_user: 5\nlimits: {pending_allocations: 3}\n"),
+              HasSubstr("both are set; remove pending_jobs_per_user"));
+}
+
+TEST_F(ConfigTest, KeysThatNeedARestartAreFound) {
+  const auto with = [&](const std::string& text) {
+    WriteFile("data: /d\n" + text);
+    return Config({"--config", file_, "--log-level", "debug"});
+  };
+  const ServerConfig before = with("runs: /r\nworker_timeout: 60\nlog_level: info\nreflection: true\n");
+  EXPECT_THAT(KeysThatNeedRestart(before, before), ElementsAre());
+  EXPECT_THAT(
+      KeysThatNeedRestart(before, with("runs: /other\nworker_timeout: 90\nlog_level: error\n"
+                                       "limits: {runs: 3}\nfair_share: {half_life: 1h}\npoll_interval: 3\n"
+                                       "environments: {pytorch/ddp: {venv: /opt/torch}}\n")),
+      ElementsAre("environments", "reflection", "runs"));
 }
 
 TEST_F(ConfigTest, AnEmptyFileSetsNothing) {
@@ -205,6 +295,25 @@ TEST_F(ConfigTest, WorkersOfSlurmDialTheFirstReachableAddress) {
             "login1:5");
   EXPECT_EQ(worker_server({"10.0.0.1:50051", "login1:5"}), "10.0.0.1:50051");
   EXPECT_EQ(Config({"--data", "/d"}).worker_server, "");  // local workers use the socket
+}
+
+TEST_F(ConfigTest, JobsRunAsTheServiceOrAsTheirUsers) {
+  EXPECT_EQ(Config({"--data", "/d"}).jobs_run_as, "service");
+  const std::vector<std::string> slurm = {"--data", "/d", "--scheduler", "slurm", "--listen", "login1:50051"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), slurm.begin(), slurm.end());
+    return more;
+  };
+  EXPECT_EQ(Config(with({"--jobs-run-as", "user", "--runs", "/shared/runs"})).jobs_run_as, "user");
+  EXPECT_THAT(Mistake(with({"--jobs-run-as", "root"})), HasSubstr("'root' is not one of service, user"));
+  EXPECT_THAT(Mistake({"--data", "/d", "--jobs-run-as", "user"}), HasSubstr("needs scheduler: slurm"));
+  // Users can reach nothing in the data directory.
+  const std::vector<std::vector<std::string>> places = {{}, {"--runs", "/d/runs"}};
+  for (const std::vector<std::string>& runs : places) {
+    std::vector<std::string> flags = with({"--jobs-run-as", "user"});
+    flags.insert(flags.end(), runs.begin(), runs.end());
+    EXPECT_THAT(Mistake(flags), HasSubstr("outside of /d"));
+  }
 }
 
 TEST_F(ConfigTest, AnUnreachableAddressForWorkersOfSlurmIsAnError) {
@@ -334,6 +443,82 @@ TEST_F(ConfigTest, HelpVersionAndCheckAreCommands) {
               AllOf(HasSubstr("--local-slots N"), HasSubstr("--config FILE"), HasSubstr("--check-config")));
   EXPECT_EQ(Parse({"--data", "/d", "--check-config"})->kind, Command::Kind::kCheckConfig);
   EXPECT_EQ(Parse({"--data", "/d"})->kind, Command::Kind::kServe);
+}
+
+TEST_F(ConfigTest, ByDefaultOnlyTheOwnAccountConnectsAndEverybodyWhoConnectsIsAUser) {
+  const ServerConfig config = Config({"--data", "/d"});
+  EXPECT_EQ(config.socket_mode, 0600u);
+  EXPECT_THAT(config.admins, testing::IsEmpty());
+  EXPECT_THAT(config.users, ElementsAre("*"));
+  EXPECT_THAT(config.viewers, testing::IsEmpty());
+}
+
+TEST_F(ConfigTest, ReadsRolesAndTheModeOfTheSocket) {
+  WriteFile(
+      "socket_mode: 0666\nadmins: [ada, \"@labadmins\"]\nusers: \"@lab\"\nviewers: [\"*\"]\nproxies: "
+      "www-data\n");
+  const ServerConfig config = Config({"--data", "/d", "--config", file_});
+  EXPECT_EQ(config.socket_mode, 0666u);
+  EXPECT_THAT(config.admins, ElementsAre("ada", "@labadmins"));
+  EXPECT_THAT(config.users, ElementsAre("@lab"));
+  EXPECT_THAT(config.viewers, ElementsAre("*"));
+  EXPECT_THAT(config.proxies, ElementsAre("www-data"));
+  EXPECT_THAT(Config({"--data", "/d", "--viewers", "bob"}).users, testing::IsEmpty());
+}
+
+TEST_F(ConfigTest, RefusesWrongRolesAndModes) {
+  EXPECT_THAT(MistakeInFile("socket_mode: 0777\n"),
+              AllOf(HasSubstr(file_ + ":1:14: socket_mode"), HasSubstr("'0777' is not 0600")));
+  EXPECT_THAT(MistakeInFile("admins: [ada, \"b c\"]\n"),
+              AllOf(HasSubstr(file_ + ":1:15: admins"), HasSubstr("'b c'")));
+}
+
+TEST_F(ConfigTest, DoctorGetsAnInvalidConfigurationWithItsMistake) {
+  WriteFile("data: /d\nscheduler: slurm\n");
+  const absl::StatusOr<Command> command = Parse({"doctor", "--config", file_, "-o", "json", "--job"});
+  ASSERT_TRUE(command.ok()) << command.status();
+  EXPECT_EQ(command->kind, Command::Kind::kDoctor);
+  EXPECT_TRUE(command->json);
+  EXPECT_TRUE(command->test_job);
+  EXPECT_THAT(command->text, HasSubstr("scheduler slurm needs an address"));
+  const absl::StatusOr<Command> valid = Parse({"doctor", "--data", "/d"});
+  ASSERT_TRUE(valid.ok()) << valid.status();
+  EXPECT_EQ(valid->text, "");
+  EXPECT_FALSE(valid->json || valid->test_job);
+  EXPECT_THAT(Mistake({"doctor", "--data", "/d", "-o", "xml"}), HasSubstr("'xml' is not one of text, json"));
+}
+
+TEST_F(ConfigTest, EveryKeyOfTheManualIsAccepted) {
+  for (const ConfigKey& key : ConfigKeys()) {
+    EXPECT_NE(key.help, "") << key.name;
+    EXPECT_NE(key.value, "") << key.name;
+    // A map is wrong for every key, so the message shows whether the key is known.
+    WriteFile(key.name + ": {a: {b: c}}\n");
+    EXPECT_THAT(Mistake({"--data", "/d", "--config", file_}), testing::Not(HasSubstr("unknown key")))
+        << key.name;
+  }
+}
+
+TEST_F(ConfigTest, TheSectionsOfTheFileAreRead) {
+  WriteFile(
+      "retention: {points: {older_than: 30d}, database: {max_size: 2GiB}}\n"
+      "notify: {from: a@b.c}\n"
+      "notify_commands: {chat: [/bin/post, x]}\n"
+      "metrics: 127.0.0.1:9464\n");
+  const ServerConfig config = Config({"--data", "/d", "--config", file_});
+  EXPECT_EQ(config.retention.points, absl::Hours(24 * 30));
+  EXPECT_EQ(config.retention.database_bytes, int64_t{2} << 30);
+  EXPECT_EQ(config.notify.from, "a@b.c");
+  EXPECT_THAT(config.notify.commands.at("chat"), ElementsAre("/bin/post", "x"));
+  EXPECT_EQ(config.metrics, "127.0.0.1:9464");
+}
+
+TEST_F(ConfigTest, MistakesInSectionsNameTheirPlace) {
+  EXPECT_THAT(MistakeInFile("retention: {points: {older_than: soon}}\n"),
+              HasSubstr(":1:34: retention: 'soon' is not an age"));
+  EXPECT_THAT(MistakeInFile("retentoin: {}\n"), HasSubstr("did you mean retention?"));
+  EXPECT_THAT(MistakeInFile("metrics: 0.0.0.0:9464\n"),
+              HasSubstr("metrics: '0.0.0.0:9464' is not a loopback address"));
 }
 
 }  // namespace

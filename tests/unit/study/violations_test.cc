@@ -199,6 +199,27 @@ TEST(StudyViolations, BatchesOfTheOtherMode) {
            "possible"));
 }
 
+TEST(StudyViolations, Notifications) {
+  EXPECT_TRUE(ExpandStudy(Small(R"("notify": {"mail": "ada@uni.example", "on": ["END"]})")).ok());
+  EXPECT_TRUE(ExpandStudy(Small(R"("notify": {"webhook": "https://chat.example:8443/x?y=1"})")).ok());
+  EXPECT_THAT(WrongWith(R"("notify": {})"),
+              Only("notify", "notify needs mail, webhook or command, for example {mail: ada@uni.example}"));
+  for (const char* mail : {"ada", "@uni.example", "ada@", "-v@uni.example", "ada@uni.example, eve@x.y",
+                           "a b@c.d", "a@b\\nBcc: c@d", "ada@uni@example", "ada@[10.0.0.1]"}) {
+    EXPECT_THAT(WrongWith(absl::StrCat(R"("notify": {"mail": ")", mail, R"("})")),
+                ElementsAre(Field(&FieldViolation::field, "notify.mail")))
+        << mail;
+  }
+  for (const char* url :
+       {"ftp://x/", "https://", "https:///x", "chat.example", "https://x/ y", "javascript:alert(1)"}) {
+    EXPECT_THAT(WrongWith(absl::StrCat(R"("notify": {"webhook": ")", url, R"("})")),
+                ElementsAre(Field(&FieldViolation::field, "notify.webhook")))
+        << url;
+  }
+  EXPECT_THAT(WrongWith(R"("notify": {"mail": "a@b.c", "on": [7]})"),
+              ElementsAre(Field(&FieldViolation::field, "notify.on[0]")));
+}
+
 TEST(StudyViolations, Sections) {
   EXPECT_THAT(WrongWith(R"("repeats": -3)"), Only("repeats", "repeats must be at least 1, not -3"));
   EXPECT_THAT(WrongWith(R"("seed": "9223372036854775807")"),

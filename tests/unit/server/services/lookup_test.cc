@@ -17,7 +17,7 @@ class DamagedStore final : public ForwardingStore {
   using ForwardingStore::ForwardingStore;
   absl::StatusOr<db::RunRow> GetRun(int64_t) override { return absl::DataLossError("damaged"); }
   absl::StatusOr<db::StudyRow> GetStudy(int64_t) override { return absl::DataLossError("damaged"); }
-  absl::StatusOr<db::StudyRow> FindStudy(const std::string&) override {
+  absl::StatusOr<db::StudyRow> FindStudy(const std::string&, const db::Viewer&) override {
     return absl::DataLossError("damaged");
   }
 };
@@ -27,10 +27,14 @@ TEST(Lookup, AReadErrorIsReturnedAndNotTakenForAMissingRow) {
   const std::string directory = mkdtemp(pattern.data());
   {
     DamagedStore store(*db::OpenSqliteStore({directory + "/test.db"}));
+    Identity caller;
+    caller.role = Role::kAdmin;
+    caller.scope = Scope::kAdmin;
+    ClientCall call(caller, "GetRun", false);
     for (const char* name : {"studies/1/runs/2", "runs/2", "2"})
-      EXPECT_TRUE(absl::IsDataLoss(FindRun(store, name).status())) << name;
+      EXPECT_TRUE(absl::IsDataLoss(FindRun(store, call, name).status())) << name;
     for (const char* name : {"studies/1", "1", "name"})
-      EXPECT_TRUE(absl::IsDataLoss(FindStudy(store, name).status())) << name;
+      EXPECT_TRUE(absl::IsDataLoss(FindStudy(store, call, name).status())) << name;
   }
   std::filesystem::remove_all(directory);
 }

@@ -174,7 +174,11 @@ class RpcServerTest : public testing::Test {
   }
   // Sends bytes to any method, as a program without generated stubs does. Returns the first response.
   std::string Call(const std::string& method, const std::string& bytes) {
-    grpc::GenericStub stub(Unix());
+    return Call(Unix(), method, bytes);
+  }
+  std::string Call(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                   const std::string& bytes) {
+    grpc::GenericStub stub(channel);
     auto context = Context();
     grpc::CompletionQueue queue;
     void* tag = nullptr;

@@ -24,7 +24,7 @@ TEST_F(RpcServerTest, ReflectionNamesEveryService) {
   const std::string services =
       Call("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", std::string("\x3a\x00", 2));
   for (const char* name :
-       {"StudyService", "RunService", "ResultService", "ClusterService", "WorkerService"}) {
+       {"StudyService", "RunService", "ResultService", "ClusterService", "AdminService", "WorkerService"}) {
     EXPECT_THAT(services, HasSubstr(std::string("scalelab.v1.") + name));
   }
 }

@@ -69,6 +69,8 @@ TEST_F(StudyFileErrors, WrongTypes) {
             "f.yaml:3:26: sbatch option 'constraint' must be text, not a list");
   EXPECT_EQ(After("retry: {on: preempted}\n"), "f.yaml:3:9: on must be a list, not 'preempted'");
   EXPECT_EQ(After("retry: {on: []}\n"), "f.yaml:3:9: on has no causes; to disable retries, write max: 0");
+  EXPECT_EQ(After("notify: {mail: a@b.c, on: [start]}\n"),
+            "f.yaml:3:28: unknown occasion 'start'; known: end, first_failure");
   EXPECT_EQ(Errors("study: [a]\nfixed: {model: resnet20, dataset: synthetic, ranks: 2}\n"),
             "f.yaml:1:1: study must be text, not a list");
 }

@@ -32,6 +32,7 @@ retry:   {max: 2, on: [node_fail, preempted]}
 limits:  {concurrent_allocations: 4, gpu_hours: 500}
 allocation: per-run
 priority: -7
+notify:  {on: [end, first_failure], mail: ada@uni.example, webhook: "https://chat.example/x", command: chat}
 )";
 
 class StudyFileTest : public StudyFiles {
@@ -79,6 +80,10 @@ TEST_F(StudyFileTest, ReadsEverySection) {
   EXPECT_EQ(spec.resources().memory_mib(), 64000);
   EXPECT_EQ(spec.slurm().sbatch_options().at("constraint"), "a100");
   EXPECT_EQ(spec.slurm().sbatch_options().at("nice"), "10");
+  EXPECT_THAT(spec.notify().on(), ElementsAre(v1::Notify::END, v1::Notify::FIRST_FAILURE));
+  EXPECT_EQ(spec.notify().mail(), "ada@uni.example");
+  EXPECT_EQ(spec.notify().webhook(), "https://chat.example/x");
+  EXPECT_EQ(spec.notify().command(), "chat");
   EXPECT_EQ(spec.retry().max(), 2);
   EXPECT_THAT(spec.retry().on(), ElementsAre("node_fail", "preempted"));
   EXPECT_EQ(spec.limits().concurrent_allocations(), 4);

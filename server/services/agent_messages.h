@@ -1,0 +1,15 @@
+// Converts the requests and answers of agents to messages. Pure.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "scalelab/v1/agent.pb.h"
+#include "server/scheduler/agent/agent_hub.h"
+
+namespace scalelab::server {
+
+void FillRequest(const AgentRequest& from, v1::ServeResponse* to);
+// Moves the outputs out of the answer. NOT_FOUND if it says that a file does not exist, FAILED_PRECONDITION if the agent
+// has refused the request.
+absl::StatusOr<CommandResult> ResultOf(v1::ServeRequest::Answer& answer);
+
+}  // namespace scalelab::server

@@ -1,0 +1,108 @@
+#include "server/services/analysis_service.h"
+
+#include <cmath>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/analysis/advise.h"
+#include "server/analysis/compare.h"
+#include "server/core/cells.h"
+#include "server/core/convert.h"
+#include "server/services/lookup.h"
+
+namespace scalelab::server {
+namespace {
+
+constexpr int kMostStudies = 100;
+
+// The rows of a study with what refers to them.
+struct Input {
+  db::StudyRow study;
+  std::vector<db::CellRow> cells;
+  std::vector<db::CurveRow> rows;
+  CellList parameters;
+};
+
+absl::StatusOr<Input> ReadInput(db::Store& store, ClientCall& call, const std::string& name) {
+  auto study = FindStudy(store, call, name);
+  if (!study.ok()) return study.status();
+  auto cells = store.ListCells(study->id);
+  if (!cells.ok()) return cells.status();
+  auto rows = store.ListCurveRows(study->id);
+  if (!rows.ok()) return rows.status();
+  const auto values = store.ListCellValues(study->id);
+  if (!values.ok()) return values.status();
+  auto parameters = ReadCells(*values, *cells);
+  if (!parameters.ok()) return parameters.status();
+  return Input{*std::move(study), *std::move(cells), *std::move(rows), *std::move(parameters)};
+}
+
+absl::Status CheckShare(const char* field, double value, double most) {
+  if (std::isfinite(value) && value >= 0 && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, "; it must be from 0 to ", most));
+}
+
+absl::Status Compare(db::Store& store, ClientCall& call, const v1::CompareCellsRequest& request,
+                     v1::CompareCellsResponse* response) {
+  if (request.studies_size() == 0 || request.studies_size() > kMostStudies)
+    return absl::InvalidArgumentError(
+        absl::StrCat("studies has ", request.studies_size(), " names; it must have 1 to ", kMostStudies));
+  if (auto s = CheckShare("equivalent", request.equivalent(), 1); !s.ok()) return s;
+  if (request.axis() == "ranks")
+    return absl::InvalidArgumentError(
+        "axis \"ranks\" cannot be compared; scalelab advise compares world sizes");
+  std::deque<Input> inputs;
+  std::vector<StudyRows> studies;
+  for (const std::string& name : request.studies()) {
+    auto input = ReadInput(store, call, name);
+    if (!input.ok()) return input.status();
+    const Input& kept = inputs.emplace_back(*std::move(input));
+    studies.push_back({kept.cells, kept.parameters, kept.rows});
+  }
+  *response = CompareStudies(studies, request.axis(), request.equivalent());
+  for (const Input& input : inputs) response->add_studies(StudyName(input.study.id));
+  return absl::OkStatus();
+}
+
+absl::Status Advise(db::Store& store, ClientCall& call, const v1::AdviseRanksRequest& request,
+                    v1::AdviseRanksResponse* response) {
+  constexpr double kMost = 1e9;
+  if (auto s = CheckShare("min_gain", request.min_gain(), 1); !s.ok()) return s;
+  if (auto s = CheckShare("rank_hour_price", request.rank_hour_price(), kMost); !s.ok()) return s;
+  if (auto s = CheckShare("deadline_hours", request.deadline_hours(), kMost); !s.ok()) return s;
+  if (auto s = CheckShare("epochs", request.epochs(), kMost); !s.ok()) return s;
+  const auto input = ReadInput(store, call, request.study());
+  if (!input.ok()) return input.status();
+  AdviceOptions options;
+  if (request.min_gain() > 0) options.min_gain = request.min_gain();
+  if (request.rank_hour_price() > 0) options.rank_hour_price = request.rank_hour_price();
+  options.deadline_hours = request.deadline_hours();
+  if (request.epochs() > 0) options.epochs = request.epochs();
+  for (v1::Advice& advice : AdviseRanks({input->cells, input->parameters, input->rows}, options))
+    *response->add_advice() = std::move(advice);
+  response->set_study(StudyName(input->study.id));
+  response->set_display_name(input->study.name);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* AnalysisService::CompareCells(grpc::CallbackServerContext* context,
+                                                        const v1::CompareCellsRequest* request,
+                                                        v1::CompareCellsResponse* response) {
+  return AnswerOn(handler_.pools.heavy, handler_, context, response, [this, request = *request](auto& call) {
+    return Compare(handler_.store, call.client(), request, &call.response);
+  });
+}
+
+grpc::ServerUnaryReactor* AnalysisService::AdviseRanks(grpc::CallbackServerContext* context,
+                                                       const v1::AdviseRanksRequest* request,
+                                                       v1::AdviseRanksResponse* response) {
+  return AnswerOn(handler_.pools.heavy, handler_, context, response, [this, request = *request](auto& call) {
+    return Advise(handler_.store, call.client(), request, &call.response);
+  });
+}
+
+}  // namespace scalelab::server

@@ -1,0 +1,431 @@
+// Tests of identities and permissions over real sockets: every method, with the tokens of several users.
+#include "absl/strings/str_cat.h"
+#include "proto/status.h"
+#include "scalelab/v1/admin.grpc.pb.h"
+#include "scalelab/v1/auth.grpc.pb.h"
+#include "scalelab/v1/result.grpc.pb.h"
+#include "server/identity/secrets.h"
+#include "tests/unit/server/services/rpc_fixture.h"
+
+namespace scalelab::server {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Le;
+using testing::Not;
+using testing::SizeIs;
+
+// A method that concerns one study or run.
+struct Method {
+  std::string name;
+  bool changes;
+  std::function<grpc::Status(const std::shared_ptr<grpc::Channel>&, grpc::ClientContext*)> call;
+};
+
+template <typename Service, typename Request, typename Response>
+Method Unary(const std::string& name, bool changes, Request request,
+             grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&, Response*)) {
+  return {name, changes, [=](const auto& channel, grpc::ClientContext* context) {
+            Response response;
+            return ((*Service::NewStub(channel)).*method)(context, request, &response);
+          }};
+}
+
+template <typename Service, typename Request, typename Response>
+Method Stream(const std::string& name, Request request,
+              std::unique_ptr<grpc::ClientReader<Response>> (Service::Stub::*method)(grpc::ClientContext*,
+                                                                                     const Request&)) {
+  return {name, false, [=](const auto& channel, grpc::ClientContext* context) {
+            const auto stub = Service::NewStub(channel);
+            auto reader = ((*stub).*method)(context, request);
+            Response response;
+            const bool answered = reader->Read(&response);
+            if (answered) context->TryCancel();
+            const grpc::Status status = reader->Finish();
+            return answered ? grpc::Status::OK : status;
+          }};
+}
+
+template <typename Request>
+Request Named(const std::string& name) {
+  Request request;
+  request.set_name(name);
+  return request;
+}
+
+// All methods that concern the study, and its first run.
+std::vector<Method> MethodsAbout(const std::string& study, const std::string& run) {
+  using v1::ResultService;
+  using v1::RunService;
+  using v1::StudyService;
+  v1::ListRunsRequest list;
+  list.set_parent(study);
+  v1::GetCurveRequest curve;
+  curve.set_study(study);
+  v1::ReadPointsRequest points;
+  points.set_run(run);
+  return {
+      Unary<StudyService>("GetStudy", false, Named<v1::GetStudyRequest>(study),
+                          &StudyService::Stub::GetStudy),
+      Unary<StudyService>("ExplainStudy", false, Named<v1::ExplainStudyRequest>(study),
+                          &StudyService::Stub::ExplainStudy),
+      Stream<StudyService>("WatchStudy", Named<v1::WatchStudyRequest>(study),
+                           &StudyService::Stub::WatchStudy),
+      Unary<RunService>("ListRuns", false, list, &RunService::Stub::ListRuns),
+      Unary<RunService>("GetRun", false, Named<v1::GetRunRequest>(run), &RunService::Stub::GetRun),
+      Unary<RunService>("ExplainRun", false, Named<v1::ExplainRunRequest>(run),
+                        &RunService::Stub::ExplainRun),
+      Stream<RunService>("ReadRunLog", Named<v1::ReadRunLogRequest>(run), &RunService::Stub::ReadRunLog),
+      Unary<ResultService>("GetCurve", false, curve, &ResultService::Stub::GetCurve),
+      Stream<ResultService>("ReadPoints", points, &ResultService::Stub::ReadPoints),
+      Unary<RunService>("RetryRun", true, Named<v1::RetryRunRequest>(run), &RunService::Stub::RetryRun),
+      Unary<RunService>("CancelRun", true, Named<v1::CancelRunRequest>(run), &RunService::Stub::CancelRun),
+      Unary<StudyService>("ResumeStudy", true, Named<v1::ResumeStudyRequest>(study),
+                          &StudyService::Stub::ResumeStudy),
+      Unary<StudyService>("RetryStudy", true, Named<v1::RetryStudyRequest>(study),
+                          &StudyService::Stub::RetryStudy),
+      Unary<StudyService>("CancelStudy", true, Named<v1::CancelStudyRequest>(study),
+                          &StudyService::Stub::CancelStudy),
+      Unary<StudyService>("DeleteStudy", true, Named<v1::DeleteStudyRequest>(study),
+                          &StudyService::Stub::DeleteStudy),
+  };
+}
+
+class IdentityRpcTest : public RpcServerTest {
+ protected:
+  IdentityRpcTest() {
+    for (const char* user : {"alice", "bob", "vera"}) {
+      AddToken(user, Scope::kRead, std::string(user) + "-read");
+      AddToken(user, Scope::kSubmit, std::string(user) + "-submit");
+    }
+    AddToken("ada", Scope::kAdmin, "ada-admin");
+    RpcServerOptions options = Options();
+    options.identity.roles = {{"ada"}, {"alice", "bob"}, {"vera"}};
+    Serve(options);
+  }
+  void AddToken(const std::string& user, Scope scope, const std::string& secret) {
+    db::TokenRow row;
+    row.user = user;
+    row.scope = static_cast<int>(scope);
+    row.hash = Sha256(secret);
+    ASSERT_TRUE(store_->PutToken(row).ok());
+  }
+  grpc::Status Make(const std::string& token, const Method& method) {
+    auto context = Context(token);
+    return method.call(Tcp(), context.get());
+  }
+  grpc::Status Create(const std::string& token, const v1::CreateStudyRequest& request,
+                      v1::Study* study = nullptr) {
+    v1::CreateStudyResponse created;
+    auto context = Context(token);
+    const auto status = v1::StudyService::NewStub(Tcp())->CreateStudy(context.get(), request, &created);
+    if (study != nullptr) *study = created.study();
+    return status;
+  }
+  static v1::CreateStudyRequest Study(bool is_private) {
+    v1::CreateStudyRequest request;
+    *request.mutable_spec() = World::Spec({1});
+    if (is_private) request.mutable_spec()->set_visibility(v1::StudySpec::PRIVATE);
+    return request;
+  }
+  std::vector<std::string> StudiesSeenBy(const std::string& token) {
+    v1::ListStudiesResponse list;
+    EXPECT_TRUE(v1::StudyService::NewStub(Tcp())->ListStudies(Context(token).get(), {}, &list).ok());
+    std::vector<std::string> names;
+    for (const auto& study : list.studies()) names.push_back(study.name());
+    return names;
+  }
+  // Returns "user action target result xCOUNT" of the entries, oldest first.
+  std::vector<std::string> AuditEntries(bool refused_only = false) {
+    v1::ListAuditEntriesRequest request;
+    request.set_refused_only(refused_only);
+    v1::ListAuditEntriesResponse list;
+    const auto status =
+        v1::AdminService::NewStub(Tcp())->ListAuditEntries(Context("ada-admin").get(), request, &list);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    std::vector<std::string> entries;
+    for (const auto& e : list.entries())
+      entries.insert(entries.begin(), absl::StrCat(e.user(), " ", e.action(), " ", e.target(), " ",
+                                                   e.result(), " x", e.count()));
+    return entries;
+  }
+};
+
+TEST_F(IdentityRpcTest, APrivateStudyDoesNotExistForOthers) {
+  std::map<std::string, std::string> missing;
+  for (const Method& method : MethodsAbout("studies/1", "studies/1/runs/1"))
+    missing[method.name] = Make("alice-submit", method).error_message();
+  ASSERT_TRUE(Create("bob-submit", Study(true)).ok());
+  for (const Method& method : MethodsAbout("studies/1", "studies/1/runs/1")) {
+    SCOPED_TRACE(method.name);
+    const grpc::Status status = Make("alice-submit", method);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+    EXPECT_EQ(status.error_message(), missing[method.name]) << "the message reveals that the study exists";
+    EXPECT_EQ(Make("vera-read", method).error_code(), grpc::StatusCode::NOT_FOUND);
+  }
+  for (const char* name : {"studies/last", "studies/test"}) {
+    EXPECT_EQ(Make("alice-submit", MethodsAbout(name, "1")[0]).error_code(), grpc::StatusCode::NOT_FOUND);
+    EXPECT_TRUE(Make("bob-read", MethodsAbout(name, "1")[0]).ok());
+  }
+  EXPECT_THAT(StudiesSeenBy("alice-read"), IsEmpty());
+  EXPECT_THAT(StudiesSeenBy("bob-read"), ElementsAre("studies/1"));
+  EXPECT_THAT(StudiesSeenBy("ada-admin"), ElementsAre("studies/1"));
+  EXPECT_THAT(AuditEntries(true), testing::Contains("alice GetStudy studies/1 PERMISSION_DENIED x1"));
+}
+
+TEST_F(IdentityRpcTest, APrivateStudyDoesNotHideAnOlderOneOfItsName) {
+  ASSERT_TRUE(Create("alice-submit", Study(false)).ok());
+  ASSERT_TRUE(Create("bob-submit", Study(true)).ok());
+  v1::GetStudyResponse found;
+  const auto studies = v1::StudyService::NewStub(Tcp());
+  for (const char* name : {"studies/test", "studies/last"}) {
+    ASSERT_TRUE(
+        studies->GetStudy(Context("alice-read").get(), Named<v1::GetStudyRequest>(name), &found).ok());
+    EXPECT_EQ(found.study().name(), "studies/1");
+    ASSERT_TRUE(studies->GetStudy(Context("bob-read").get(), Named<v1::GetStudyRequest>(name), &found).ok());
+    EXPECT_EQ(found.study().name(), "studies/2");
+  }
+}
+
+TEST_F(IdentityRpcTest, OthersReadAStudyOfTheLabAndDoNotChangeIt) {
+  ASSERT_TRUE(Create("bob-submit", Study(false)).ok());
+  for (const Method& method : MethodsAbout("studies/1", "runs/1")) {
+    SCOPED_TRACE(method.name);
+    for (const char* token : {"alice-submit", "vera-read", "vera-submit", "bob-read"}) {
+      const grpc::Status status = Make(token, method);
+      const bool refused = status.error_code() == grpc::StatusCode::PERMISSION_DENIED;
+      EXPECT_EQ(refused, method.changes) << token << ": " << status.error_message();
+    }
+  }
+  // None of the refused calls has had an effect; the owner may make each of them.
+  v1::GetStudyResponse found;
+  ASSERT_TRUE(v1::StudyService::NewStub(Tcp())
+                  ->GetStudy(Context("bob-read").get(), Named<v1::GetStudyRequest>("studies/1"), &found)
+                  .ok());
+  EXPECT_EQ(found.study().counts().queued(), 1);
+  for (const Method& method : MethodsAbout("studies/1", "runs/1")) {
+    EXPECT_NE(Make("bob-submit", method).error_code(), grpc::StatusCode::PERMISSION_DENIED) << method.name;
+  }
+}
+
+TEST_F(IdentityRpcTest, AnAdminControlsTheStudiesOfAll) {
+  ASSERT_TRUE(Create("bob-submit", Study(true)).ok());
+  for (const Method& method : MethodsAbout("studies/1", "runs/1")) {
+    const auto code = Make("ada-admin", method).error_code();
+    EXPECT_NE(code, grpc::StatusCode::PERMISSION_DENIED) << method.name;
+  }
+  EXPECT_THAT(StudiesSeenBy("ada-admin"), IsEmpty()) << "deleted";
+}
+
+TEST_F(IdentityRpcTest, TheOwnerIsTheCaller) {
+  v1::Study study;
+  ASSERT_TRUE(Create("alice-submit", Study(false), &study).ok());
+  EXPECT_EQ(study.owner(), "alice");
+  v1::CreateStudyRequest as_bob = Study(false);
+  as_bob.set_owner("bob");
+  EXPECT_EQ(Create("alice-submit", as_bob).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  ASSERT_TRUE(Create("ada-admin", as_bob, &study).ok());
+  EXPECT_EQ(study.owner(), "bob");
+  EXPECT_EQ(Create("vera-submit", Study(false)).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(Create("alice-read", Study(false)).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  v1::CreateStudyRequest urgent = Study(false);
+  urgent.mutable_spec()->set_priority(1);
+  EXPECT_EQ(Create("alice-submit", urgent).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_TRUE(Create("ada-admin", urgent).ok());
+}
+
+TEST_F(IdentityRpcTest, ARequestIdOfAnotherUserIsNoRetry) {
+  v1::CreateStudyRequest request = Study(true);
+  request.set_request_id("same");
+  v1::Study of_bob, of_alice;
+  ASSERT_TRUE(Create("bob-submit", request, &of_bob).ok());
+  ASSERT_TRUE(Create("alice-submit", request, &of_alice).ok());
+  EXPECT_NE(of_bob.name(), of_alice.name());
+}
+
+TEST_F(IdentityRpcTest, AllocationsOfPrivateStudiesHaveNoStudy) {
+  ASSERT_TRUE(Create("bob-submit", Study(true)).ok());
+  const auto study_of = [&](const std::string& token) {
+    v1::GetClusterResponse cluster;
+    EXPECT_TRUE(v1::ClusterService::NewStub(Tcp())->GetCluster(Context(token).get(), {}, &cluster).ok());
+    EXPECT_EQ(cluster.allocations_size(), 1);
+    return cluster.allocations_size() == 1 ? cluster.allocations(0).study() : "?";
+  };
+  EXPECT_EQ(study_of("alice-read"), "");
+  EXPECT_EQ(study_of("bob-read"), "studies/1");
+  EXPECT_EQ(study_of("ada-admin"), "studies/1");
+}
+
+TEST_F(IdentityRpcTest, AUserWithoutARoleIsRefused) {
+  AddToken("eve", Scope::kAdmin, "eve-admin");
+  RpcServerOptions options = Options();
+  options.identity.roles = {{"ada"}, {"alice"}, {}};
+  Serve(options);
+  const grpc::Status status = List(Tcp(), "eve-admin");
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_THAT(status.error_message(), HasSubstr("eve may not use this service"));
+}
+
+TEST_F(IdentityRpcTest, TheCallerIsKnownOnEveryTransport) {
+  const auto who = [&](const std::shared_ptr<grpc::Channel>& channel, const std::string& token) {
+    v1::GetIdentityResponse response;
+    const auto status = v1::AuthService::NewStub(channel)->GetIdentity(Context(token).get(), {}, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    const v1::Identity& me = response.identity();
+    return absl::StrCat(me.user(), " ", v1::Role_Name(me.role()), " ", v1::Scope_Name(me.scope()), " ",
+                        me.source());
+  };
+  const std::string service = Users({}).service();
+  EXPECT_EQ(who(Unix(), ""), service + " ADMIN ADMIN_SCOPE unix socket");
+  EXPECT_EQ(who(Unix(), "bob-read"), "bob USER READ_SCOPE token 3") << "a token counts more than the account";
+  EXPECT_EQ(who(Tcp(), "right-token"), service + " ADMIN ADMIN_SCOPE client.token");
+  EXPECT_EQ(who(Tcp(), "vera-submit"), "vera VIEWER SUBMIT_SCOPE token 6");
+  EXPECT_EQ(List(Unix(), "wrong").error_code(), grpc::StatusCode::UNAUTHENTICATED)
+      << "a wrong token must not fall back to the account";
+}
+
+TEST_F(IdentityRpcTest, AProxyOnTheSocketNeedsATokenAndNamesTheAddress) {
+  RpcServerOptions options = Options();
+  options.identity.proxies = {Users({}).service()};
+  options.identity.roles.admins = {"ada"};
+  Serve(options);
+  EXPECT_EQ(List(Unix()).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_TRUE(List(Unix(), "bob-read").ok());
+  auto context = Context("wrong");
+  context->AddMetadata("x-forwarded-for", "1.2.3.4, 10.9.8.7");
+  v1::ListStudiesResponse response;
+  EXPECT_FALSE(v1::StudyService::NewStub(Unix())->ListStudies(context.get(), {}, &response).ok());
+  v1::ListAuditEntriesResponse list;
+  ASSERT_TRUE(v1::AdminService::NewStub(Tcp())->ListAuditEntries(Context("ada-admin").get(), {}, &list).ok());
+  ASSERT_GE(list.entries_size(), 1);
+  EXPECT_EQ(list.entries(0).address(), "10.9.8.7") << "only the last address is the proxy's own";
+}
+
+TEST_F(IdentityRpcTest, CallersOfAProxyAreLimitedByTheirAddresses) {
+  Submit();
+  RpcServerOptions options = Options();
+  options.identity.proxies = {Users({}).service()};
+  Serve(options);
+  const auto stub = v1::StudyService::NewStub(Unix());
+  v1::WatchStudyRequest request;
+  request.set_name("studies/1");
+  struct Watch {
+    std::unique_ptr<grpc::ClientContext> context;
+    std::unique_ptr<grpc::ClientReader<v1::WatchStudyResponse>> reader;
+  };
+  std::vector<Watch> watches;
+  const auto opens = [&](const std::string& address) {
+    Watch watch{Context("right-token"), nullptr};
+    watch.context->AddMetadata("x-forwarded-for", address);
+    watch.reader = stub->WatchStudy(watch.context.get(), request);
+    v1::WatchStudyResponse state;
+    const bool opened = watch.reader->Read(&state);
+    watches.push_back(std::move(watch));
+    return opened;
+  };
+  for (int i = 0; i < 128; ++i) ASSERT_TRUE(opens("10.0.0.1")) << i;
+  EXPECT_FALSE(opens("10.0.0.1"));
+  EXPECT_TRUE(opens("10.0.0.2"));
+  for (Watch& watch : watches) watch.context->TryCancel();
+}
+
+TEST_F(IdentityRpcTest, TokensAreCreatedListedAndRevoked) {
+  const auto auth = v1::AuthService::NewStub(Tcp());
+  v1::CreateTokenRequest request;
+  request.set_description("laptop");
+  v1::CreateTokenResponse created;
+  ASSERT_TRUE(auth->CreateToken(Context("alice-submit").get(), request, &created).ok());
+  EXPECT_EQ(created.token().user(), "alice");
+  EXPECT_EQ(created.token().scope(), v1::SUBMIT_SCOPE);
+  EXPECT_EQ(created.token().expire_time().seconds() - created.token().create_time().seconds(),
+            30 * 24 * 3600);
+  EXPECT_TRUE(List(Tcp(), created.secret()).ok());
+  v1::CreateTokenResponse child;
+  request.mutable_lifetime()->set_seconds(300 * 24 * 3600);
+  ASSERT_TRUE(auth->CreateToken(Context(created.secret()).get(), request, &child).ok());
+  EXPECT_LE(child.token().expire_time().seconds(), created.token().expire_time().seconds())
+      << "a token cannot be prolonged";
+  request.clear_lifetime();
+
+  request.set_scope(v1::ADMIN_SCOPE);
+  v1::CreateTokenResponse wider;
+  EXPECT_EQ(auth->CreateToken(Context("alice-submit").get(), request, &wider).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  request.set_scope(v1::READ_SCOPE);
+  request.mutable_lifetime()->set_seconds(401 * 24 * 3600);
+  EXPECT_EQ(auth->CreateToken(Context("alice-submit").get(), request, &wider).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+
+  v1::ListTokensResponse of_bob;
+  ASSERT_TRUE(auth->ListTokens(Context("bob-read").get(), {}, &of_bob).ok());
+  EXPECT_THAT(of_bob.tokens(), SizeIs(2));
+  v1::RevokeTokenRequest revoke;
+  revoke.set_name(created.token().name());
+  v1::RevokeTokenResponse revoked;
+  EXPECT_EQ(auth->RevokeToken(Context("bob-submit").get(), revoke, &revoked).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  ASSERT_TRUE(auth->RevokeToken(Context("alice-submit").get(), revoke, &revoked).ok());
+  EXPECT_TRUE(revoked.token().has_revoke_time());
+  const grpc::Status status = List(Tcp(), created.secret());
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_THAT(status.error_message(), HasSubstr("was revoked"));
+  Serve(Options());
+  EXPECT_FALSE(List(Tcp(), created.secret()).ok()) << "a restart forgets no revocation";
+}
+
+TEST_F(IdentityRpcTest, TheAuditLogHasChangesAndRefusedCalls) {
+  ASSERT_TRUE(Create("bob-submit", Study(false)).ok());
+  v1::CreateStudyRequest checked = Study(false);
+  checked.set_validate_only(true);
+  ASSERT_TRUE(Create("bob-submit", checked).ok());
+  ASSERT_TRUE(List(Tcp(), "bob-read").ok());
+  const auto methods = MethodsAbout("studies/1", "runs/1");
+  const auto by_name = [&](const std::string& name) {
+    return *std::find_if(methods.begin(), methods.end(), [&](const Method& m) { return m.name == name; });
+  };
+  EXPECT_FALSE(Make("alice-submit", by_name("CancelStudy")).ok());
+  EXPECT_TRUE(Make("bob-submit", by_name("CancelStudy")).ok());
+  EXPECT_FALSE(List(Tcp()).ok());
+  EXPECT_THAT(AuditEntries(),
+              testing::UnorderedElementsAre(
+                  "bob CreateStudy studies/1 OK x1", "alice CancelStudy studies/1 PERMISSION_DENIED x1",
+                  "bob CancelStudy studies/1 OK x1", " ListStudies  UNAUTHENTICATED x1"));
+  EXPECT_THAT(AuditEntries(true), SizeIs(2));
+  v1::ListAuditEntriesResponse list;
+  EXPECT_EQ(
+      v1::AdminService::NewStub(Tcp())->ListAuditEntries(Context("bob-submit").get(), {}, &list).error_code(),
+      grpc::StatusCode::PERMISSION_DENIED);
+}
+
+TEST_F(IdentityRpcTest, AThousandWrongTokensAreAFewAuditEntries) {
+  const auto channel = Tcp();
+  for (int i = 0; i < 1000; ++i)
+    ASSERT_EQ(List(channel, absl::StrCat("slt_guess-", i)).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  v1::ListAuditEntriesResponse list;
+  ASSERT_TRUE(v1::AdminService::NewStub(Tcp())->ListAuditEntries(Context("ada-admin").get(), {}, &list).ok());
+  int64_t calls = 0;
+  for (const auto& entry : list.entries()) calls += entry.count();
+  EXPECT_EQ(calls, 1000);
+  EXPECT_THAT(list.entries(), SizeIs(Le(20u)));
+}
+
+TEST_F(IdentityRpcTest, AuditEntriesHavePages) {
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(Create("bob-submit", Study(false)).ok());
+  v1::ListAuditEntriesRequest request;
+  request.set_page_size(2);
+  std::vector<std::string> targets;
+  const auto admin = v1::AdminService::NewStub(Tcp());
+  do {
+    v1::ListAuditEntriesResponse page;
+    ASSERT_TRUE(admin->ListAuditEntries(Context("ada-admin").get(), request, &page).ok());
+    for (const auto& entry : page.entries()) targets.push_back(entry.target());
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  EXPECT_THAT(targets, ElementsAre("studies/5", "studies/4", "studies/3", "studies/2", "studies/1"));
+}
+
+}  // namespace
+}  // namespace scalelab::server
