@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "catalog/nearest.h"
+#include "client/commands/admin/admin.h"
 #include "client/commands/commands.h"
 #include "study/file/study_file.h"
 
@@ -40,7 +41,8 @@ void AddGlobalOptions(CLI::App& app, GlobalOptions& options) {
          "table, wide, json or csv")
       ->check(CLI::IsMember({"table", "wide", "json", "csv"}));
   app.add_option("--server", options.server,
-                 "unix:PATH or HOST:PORT; else SCALELAB_SERVER, else `server:` in ~/.config/scalelab/config");
+                 "unix:PATH, HOST:PORT or insecure:HOST:PORT; else SCALELAB_SERVER, else `server:` in "
+                 "~/.config/scalelab/config");
   app.add_option("--token-file", options.token_file,
                  "Token for a server on HOST:PORT; else SCALELAB_TOKEN_FILE");
   app.add_option_function<std::string>(
@@ -76,12 +78,9 @@ std::string Suggestion(const CLI::App& app, const std::vector<std::string>& argu
   return "";
 }
 
-}  // namespace
+constexpr char kDescription[] = "scalelab: distributed-training scaling experiments as a shared service";
 
-int RunProgram(const std::vector<std::string>& arguments, Io io) {
-  GlobalOptions options;
-  Action chosen;
-  CLI::App app("scalelab: distributed-training scaling experiments as a shared service", "scalelab");
+void Define(CLI::App& app, GlobalOptions& options, Action& chosen) {
   app.fallthrough();  // allows global options after the command
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("scalelab ") + SCALELAB_VERSION);
@@ -89,7 +88,7 @@ int RunProgram(const std::vector<std::string>& arguments, Io io) {
   AddGlobalOptions(app, options);
 
   CLI::App* study =
-      app.add_subcommand("study", "Submit, follow, cancel and retry studies")->require_subcommand(1);
+      app.add_subcommand("study", "Submit, follow, hold, cancel and retry studies")->require_subcommand(1);
   AddStudyKeys(*study, chosen);
   AddStudyValidate(*study, chosen);
   AddStudyPlan(*study, chosen);
@@ -102,6 +101,9 @@ int RunProgram(const std::vector<std::string>& arguments, Io io) {
   AddStudyCancel(*study, chosen);
   AddStudyRetry(*study, chosen);
   AddStudyResume(*study, chosen);
+  AddStudyHold(*study, chosen);
+  AddStudyRelease(*study, chosen);
+  AddStudyPriority(*study, chosen);
   AddStudyDelete(*study, chosen);
   CLI::App* run = app.add_subcommand("run", "Show, cancel and retry single runs")->require_subcommand(1);
   AddRunList(*run, chosen);
@@ -112,13 +114,45 @@ int RunProgram(const std::vector<std::string>& arguments, Io io) {
   AddRunCancel(*run, chosen);
   AddRunRetry(*run, chosen);
   AddCurve(app, chosen);
+  AddAdvise(app, chosen);
   AddCluster(app, chosen);
+  AddQueue(app, chosen);
+  CLI::App* admin =
+      app.add_subcommand("admin", "Run the service: usage, audit log, drain")->require_subcommand(1);
+  AddAdminUsage(*admin, chosen);
+  AddAdminAudit(*admin, chosen);
+  AddAdminPrune(*admin, chosen);
+  AddAdminDrain(*admin, chosen);
   CLI::App* data = app.add_subcommand("data", "Check and index data sets")->require_subcommand(1);
   AddDataVerify(*data, chosen);
   AddDataIndex(*data, chosen);
+  AddWhoami(app, chosen);
+  CLI::App* token =
+      app.add_subcommand("token", "Create, list and revoke personal tokens")->require_subcommand(1);
+  AddTokenCreate(*token, chosen);
+  AddTokenList(*token, chosen);
+  AddTokenRevoke(*token, chosen);
+  AddAgent(app, chosen);
+  AddLogin(app, chosen);
   AddVersion(app, chosen);
   AddCompletion(app, chosen);
+}
 
+}  // namespace
+
+void VisitCommandLine(const std::function<void(const CLI::App&)>& visit) {
+  GlobalOptions options;
+  Action chosen;
+  CLI::App app(kDescription, "scalelab");
+  Define(app, options, chosen);
+  visit(app);
+}
+
+int RunProgram(const std::vector<std::string>& arguments, Io io) {
+  GlobalOptions options;
+  Action chosen;
+  CLI::App app(kDescription, "scalelab");
+  Define(app, options, chosen);
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // in CLI11's order
     app.parse(reversed);

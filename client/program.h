@@ -1,15 +1,23 @@
 // The client program as a function, so that tests can run it without starting a process.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "client/session/session.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace scalelab::client {
 
 // Runs the command line `arguments`, which excludes the program's name. Prints errors on io.err.
 // Returns an ExitCode.
 int RunProgram(const std::vector<std::string>& arguments, Io io);
+
+// Calls `visit` with the definition of the command line. For the manual.
+void VisitCommandLine(const std::function<void(const CLI::App&)>& visit);
 
 }  // namespace scalelab::client

@@ -145,7 +145,8 @@ Section CurveTable(const GetCurveResponse& curve) {
   const bool split = distinct.size() < static_cast<size_t>(curve.series_size());
   section.columns.push_back({"made on", split ? In::kTables : In::kWide});
   section.columns.push_back({"ranks", In::kAll, true});
-  section.columns.push_back({"n", In::kAll, true});
+  section.columns.push_back({"n", In::kTables, true});
+  section.columns.push_back({"n", In::kCsv});
   const std::vector<Statistic> statistics = StatisticsOf(curve);
   for (const Statistic& statistic : statistics) {
     section.columns.push_back({statistic.title, statistic.in, true});
@@ -161,12 +162,17 @@ Section CurveTable(const GetCurveResponse& curve) {
   section.columns.push_back({"concurrent_attempts", In::kCsv});
   section.columns.push_back({"most_concurrent_attempts", In::kCsv});
   section.columns.push_back({"failed", In::kCsv});
+  section.columns.push_back({"asked", In::kCsv});
+  section.columns.push_back({"retried", In::kCsv});
   section.columns.push_back({"batch", In::kWide, true});
   section.columns.push_back({"batch/rank", In::kWide, true});
   section.columns.push_back({"global_batch", In::kCsv});
   section.columns.push_back({"batch_per_rank", In::kCsv});
   section.columns.push_back({"baseline_ranks", In::kCsv});
   section.columns.push_back({"fingerprint", In::kCsv});
+  section.columns.push_back({"listed_order", In::kCsv});
+  section.columns.push_back({"noise_floor", In::kCsv});
+  section.columns.push_back({"notes", In::kCsv});
   section.empty = "no results yet";
   section.rows = [&curve, axes, statistics, differences](const RowSink& sink) {
     for (const CurveSeries& series : curve.series()) {
@@ -178,10 +184,12 @@ Section CurveTable(const GetCurveResponse& curve) {
         }
         row.emplace_back(series.fingerprint().substr(0, 7));
         row.emplace_back(absl::StrCat(point.ranks()));
+        row.emplace_back(point.asked() == 0 ? absl::StrCat(point.n())
+                                            : absl::StrCat(point.n(), "/", point.asked()));
         row.emplace_back(absl::StrCat(point.n()));
         for (const Statistic& statistic : statistics) {
           const Estimate* found = statistic.get(point);
-          const bool has = point.n() > 0 && found != nullptr;
+          const bool has = found != nullptr;
           const Estimate& e = has ? *found : Estimate::default_instance();
           row.emplace_back(has ? statistic.text(e) : "-");
           row.emplace_back(has ? Exact(e.mean()) : "");
@@ -201,12 +209,17 @@ Section CurveTable(const GetCurveResponse& curve) {
         row.emplace_back(measured ? Exact(point.concurrent_attempts()) : "");
         row.emplace_back(measured ? absl::StrCat(point.most_concurrent_attempts()) : "");
         row.emplace_back(absl::StrCat(point.failed()));
+        row.emplace_back(absl::StrCat(point.asked()));
+        row.emplace_back(absl::StrCat(point.retried()));
         row.emplace_back(absl::StrCat(point.global_batch()));
         row.emplace_back(absl::StrCat(point.batch_per_rank()));
         row.emplace_back(absl::StrCat(point.global_batch()));
         row.emplace_back(absl::StrCat(point.batch_per_rank()));
         row.emplace_back(absl::StrCat(series.baseline_ranks()));
         row.emplace_back(series.fingerprint());
+        row.emplace_back(series.listed_order() ? "true" : "false");
+        row.emplace_back(series.noise_floor() > 0 ? Exact(series.noise_floor()) : "");
+        row.emplace_back(absl::StrJoin(point.notes(), "; "));
         sink(row);
       }
     }
@@ -231,8 +244,7 @@ Section CurveFacts(const GetCurveResponse& curve) {
         "wait, by their own clocks");
   }
   const std::vector<std::string> labels = SeriesLabels(curve);
-  std::vector<std::string> notes;  // each distinct note once
-  std::map<std::string, std::vector<std::string>> said_by;
+  std::map<std::string, std::vector<std::string>> floors;  // labels by noise floor
   for (int i = 0; i < curve.series_size(); ++i) {
     const std::string& label = labels[static_cast<size_t>(i)];
     for (const auto& fit : curve.series(i).fits()) {
@@ -243,27 +255,17 @@ Section CurveFacts(const GetCurveResponse& curve) {
         if (e.has_low() && e.has_high())
           absl::StrAppend(out, " [", Short(e.low()), ", ", Short(e.high()), "]");
       };
-      facts.emplace_back(absl::StrCat(fit.law(), " fit"),
-                         absl::StrCat(label, ": ", absl::StrJoin(sorted, ", ", one)));
-    }
-    for (const std::string& note : curve.series(i).notes()) {
-      auto [it, is_new] = said_by.try_emplace(note);
-      if (is_new) notes.push_back(note);
-      it->second.push_back(label);
-    }
-    for (const CurvePoint& point : curve.series(i).points()) {
-      if (point.communication().missing().empty()) continue;
       facts.emplace_back(
-          "note", absl::StrCat(label, ", ", point.ranks(), " ranks: ", point.communication().missing()));
+          absl::StrCat(fit.law(), " fit"),
+          absl::StrCat(label, ": ", absl::StrJoin(sorted, ", ", one),
+                       fit.lack_of_fit().rejected() ? "; does not describe these points" : ""));
     }
+    if (curve.series(i).noise_floor() > 0) floors[Percent(curve.series(i).noise_floor())].push_back(label);
   }
-  constexpr size_t kNamed = 3;
-  for (const std::string& note : notes) {
-    const std::vector<std::string>& who = said_by[note];
-    facts.emplace_back("note", absl::StrCat(who.size() <= kNamed ? absl::StrJoin(who, ", ")
-                                                                 : absl::StrCat(who.size(), " series"),
-                                            ": ", note));
-  }
+  for (const auto& [floor, who] : floors)
+    facts.emplace_back("noise floor", absl::StrCat(absl::StrJoin(who, ", "), ": differences below ", floor,
+                                                   "% could not be seen with these repeats"));
+  for (std::string& note : CurveNotes(curve)) facts.emplace_back("note", std::move(note));
   return Facts(std::move(facts));
 }
 

@@ -29,11 +29,12 @@ inline absl::StatusOr<ExitCode> ForEach(Session& session, const std::vector<std:
 }
 
 // Calls `method` (of StudyService, with a name) for the studies that `selected` selects; for "all" only for those that
-// `concerned` accepts. Prints the studies after the calls, or `none` if there are none.
+// `concerned` accepts. `request` has everything but the name. Prints the studies after the calls, or `none` if there are
+// none.
 template <typename Request, typename Method>
 absl::StatusOr<ExitCode> ChangeStudies(Session& session, const std::string& selected, Method method,
                                        const std::function<bool(const scalelab::v1::Study&)>& concerned,
-                                       const std::string& none) {
+                                       const std::string& none, Request request = {}) {
   auto server = session.Server();
   if (!server.ok()) return server.status();
   auto studies = FindStudies(**server, selected);
@@ -44,7 +45,6 @@ absl::StatusOr<ExitCode> ChangeStudies(Session& session, const std::string& sele
   }
   scalelab::v1::ListStudiesResponse changed;
   const auto outcome = ForEach(session, names, [&](const std::string& name) {
-    Request request;
     request.set_name(name);
     auto response = (*server)->Call((*server)->studies(), method, request);
     if (!response.ok()) return response.status();

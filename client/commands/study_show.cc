@@ -27,16 +27,19 @@ std::string AxisText(const Axis& axis) {
 
 Section Details(const Study& study) {
   const auto& spec = study.spec();
-  std::vector<std::pair<std::string, Cell>> facts = {{"study", study.name()},
-                                                     {"name", study.display_name()},
-                                                     {"owner", study.owner()},
-                                                     {"state", StateCell(study.state())},
-                                                     {"paused", Cell(study.pause_reason(), Tone::kBad)},
-                                                     {"runs", CountsText(study.counts())},
-                                                     {"created", LocalTime(study.create_time())},
-                                                     {"started", LocalTime(study.start_time())},
-                                                     {"finished", LocalTime(study.finish_time())},
-                                                     {"took", Took(study.start_time(), study.finish_time())}};
+  std::vector<std::pair<std::string, Cell>> facts = {
+      {"study", study.name()},
+      {"name", study.display_name()},
+      {"owner", study.owner()},
+      {"state", StateCell(study.state())},
+      {"paused", Cell(study.pause_reason(), Tone::kBad)},
+      {"held", study.held() ? "yes, until `study release`" : ""},
+      {"priority", study.priority() != 0 ? absl::StrCat(study.priority()) : ""},
+      {"runs", CountsText(study.counts())},
+      {"created", LocalTime(study.create_time())},
+      {"started", LocalTime(study.start_time())},
+      {"finished", LocalTime(study.finish_time())},
+      {"took", Took(study.start_time(), study.finish_time())}};
   if (!study.has_spec()) return Facts(std::move(facts));
   facts.emplace_back("fixed", KeyText(spec.fixed()));
   for (const Axis& axis : spec.matrix()) facts.emplace_back("axis", AxisText(axis));

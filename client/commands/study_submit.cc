@@ -1,11 +1,9 @@
 // `scalelab study submit FILE`: checks the file locally, so that errors have positions, then
 // queues the study.
-#include <pwd.h>
-#include <unistd.h>
-
 #include "absl/strings/str_cat.h"
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
+#include "client/session/agent_start.h"
 #include "client/session/exit_code.h"
 #include "client/session/progress.h"
 #include "client/session/watcher.h"
@@ -15,23 +13,30 @@
 namespace scalelab::client {
 namespace {
 
+using scalelab::v1::AgentService;
 using scalelab::v1::CreateStudyRequest;
 using scalelab::v1::StudyService;
 
 struct Options {
   std::string file;
   std::string request_id;
-  std::string owner;
+  std::string owner;  // empty: the caller
   bool watch = false;
 };
 
-// Returns the name of the account that runs this program. Empty if the account has no name; the server then
-// chooses the owner.
-std::string OwnAccount() {
-  passwd entry{}, *found = nullptr;
-  char buffer[4096];
-  getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &found);
-  return found != nullptr ? found->pw_name : "";
+// Starts the user's agent if the service needs one and none is connected. The study waits for it otherwise, so that an
+// error is only a message.
+void StartAgentIfNeeded(Session& session, Connection& server) {
+  const auto agent =
+      server.Call(server.agents(), &AgentService::Stub::GetAgent, scalelab::v1::GetAgentRequest());
+  // A caller without an account on the server's machine, or an older server.
+  if (!agent.ok() || !agent->needed() || agent->connected()) return;
+  if (const absl::Status started = StartAgent(server.options()); !started.ok()) {
+    session.Say(absl::StrCat("the study waits for your agent, which could not be started (",
+                             started.message(), "); start it with `scalelab agent --detach`"));
+    return;
+  }
+  session.Say("your agent has been started in the background: it runs the jobs of your studies");
 }
 
 absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
@@ -41,11 +46,13 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
   *request.mutable_spec() = checked->file.spec;
   // A random id makes our own retries idempotent even if the user gave none.
   request.set_request_id(options.request_id.empty() ? RandomUuid() : options.request_id);
-  request.set_owner(options.owner.empty() ? OwnAccount() : options.owner);
+  request.set_owner(options.owner);
   auto server = session.Server();
   if (!server.ok()) return server.status();
   const auto response = (*server)->Call((*server)->studies(), &StudyService::Stub::CreateStudy, request);
   if (!response.ok()) return AsInvalidInput(Locate(checked->file, response.status()));
+
+  StartAgentIfNeeded(session, **server);
 
   const auto& study = response->study();
   Section name;
@@ -67,7 +74,7 @@ void AddStudySubmit(CLI::App& study, Action& chosen) {
   command->add_option("FILE", options->file, "The study file")->required();
   command->add_option("--request-id", options->request_id,
                       "Makes repeating this command safe: the same id never makes a second study");
-  command->add_option("--owner", options->owner, "Owner of the study, if not your account");
+  command->add_option("--owner", options->owner, "Owner of the study, if not you; for admins");
   command->add_flag("--watch", options->watch, "Follow the study until it is over (see `study watch`)");
   command->callback(
       [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });

@@ -89,6 +89,45 @@ std::vector<std::string> SeriesLabels(const GetCurveResponse& curve) {
   return labels;
 }
 
+std::vector<std::string> CurveNotes(const GetCurveResponse& curve) {
+  constexpr size_t kNamed = 3;
+  const std::vector<std::string> labels = SeriesLabels(curve);
+  std::vector<std::string> order;                          // each distinct note once
+  std::map<std::string, std::vector<std::string>> places;  // by note
+  const auto add = [&](const std::string& note, std::string place) {
+    auto [it, is_new] = places.try_emplace(note);
+    if (is_new) order.push_back(note);
+    it->second.push_back(std::move(place));
+  };
+  for (int i = 0; i < curve.series_size(); ++i) {
+    const std::string& label = labels[static_cast<size_t>(i)];
+    for (const std::string& note : curve.series(i).notes()) add(note, label);
+    std::map<std::string, std::vector<int>> ranks;
+    std::vector<std::string> of_points;
+    for (const CurvePoint& point : curve.series(i).points()) {
+      for (const std::string& note : point.notes()) {
+        if (!ranks.contains(note)) of_points.push_back(note);
+        ranks[note].push_back(point.ranks());
+      }
+      if (!point.communication().missing().empty())
+        add(point.communication().missing(), absl::StrCat(label, ", ", Ranks(point.ranks())));
+    }
+    for (const std::string& note : of_points) {
+      const std::vector<int>& at = ranks[note];
+      add(note, absl::StrCat(label, ", ", absl::StrJoin(at, ", "),
+                             at.size() == 1 && at[0] == 1 ? " rank" : " ranks"));
+    }
+  }
+  std::vector<std::string> notes;
+  for (const std::string& note : order) {
+    const std::vector<std::string>& where = places[note];
+    notes.push_back(absl::StrCat(
+        where.size() <= kNamed ? absl::StrJoin(where, "; ") : absl::StrCat(where.size(), " places"), ": ",
+        note));
+  }
+  return notes;
+}
+
 std::vector<PlotSeries> SeriesOf(const GetCurveResponse& curve, Quantity quantity) {
   const std::vector<std::string> labels = SeriesLabels(curve);
   std::vector<PlotSeries> result;
@@ -96,15 +135,15 @@ std::vector<PlotSeries> SeriesOf(const GetCurveResponse& curve, Quantity quantit
     const CurveSeries& series = curve.series(i);
     const bool differs = std::any_of(series.points().begin(), series.points().end(),
                                      [](const CurvePoint& point) { return point.has_training_difference(); });
-    PlotSeries plot{absl::StrCat(labels[static_cast<size_t>(i)], differs ? " (trains differently)" : ""),
+    PlotSeries plot{absl::StrCat(labels[static_cast<size_t>(i)], differs ? " (trains differently)" : "",
+                                 series.listed_order() ? " (listed order)" : ""),
                     BaselineText(series),
                     static_cast<double>(series.baseline_ranks()),
                     {},
                     {}};
     for (const CurvePoint& point : series.points()) {
       const Estimate* estimate = EstimateOf(point, quantity);
-      const bool usable =
-          point.n() > 0 && estimate != nullptr && std::isfinite(estimate->mean()) && estimate->mean() > 0;
+      const bool usable = estimate != nullptr && std::isfinite(estimate->mean()) && estimate->mean() > 0;
       if (usable) {
         PlotPoint p{static_cast<double>(point.ranks()), estimate->mean(), {}, {}, point.n()};
         if (estimate->has_low() && estimate->has_high()) {

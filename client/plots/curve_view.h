@@ -37,6 +37,10 @@ struct PlotSeries {
 // is only one series), and a prefix of the fingerprint where only hardware or software differs.
 std::vector<std::string> SeriesLabels(const scalelab::v1::GetCurveResponse& curve);
 
+// Returns the notes on all series and points, each once, with the series and ranks that it belongs to: "native/ddp, 2 and 4
+// ranks: repeats ran on different nodes".
+std::vector<std::string> CurveNotes(const scalelab::v1::GetCurveResponse& curve);
+
 // Returns one entry per series, in their order. Speedup and efficiency contain only points that have them.
 std::vector<PlotSeries> SeriesOf(const scalelab::v1::GetCurveResponse& curve, Quantity quantity);
 

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "client/output/text.h"
 #include "client/plots/curve_view.h"
 
@@ -26,6 +28,8 @@ constexpr double kBetween = 84;
 constexpr double kInset = 22;  // distance between the frame and the first point
 constexpr double kDodge = 5;   // distance between points of two series with equal ranks
 constexpr double kLegendLine = 21;
+constexpr double kNoteLine = 16;
+constexpr size_t kNoteColumns = 150, kMostNoteLines = 12;
 
 struct Box {
   double x, y, width, height;
@@ -183,6 +187,23 @@ std::string Legend(double top, const std::vector<PlotSeries>& series, bool ideal
   return out;
 }
 
+// The notes on the curve, in lines that fit the picture.
+std::vector<std::string> NoteLines(const scalelab::v1::GetCurveResponse& curve) {
+  std::vector<std::string> lines;
+  for (const std::string& note : CurveNotes(curve)) {
+    std::string line = "note:";
+    for (const absl::string_view word : absl::StrSplit(note, ' ')) {
+      if (line.size() + word.size() > kNoteColumns) lines.push_back(std::exchange(line, ""));
+      absl::StrAppend(&line, line.empty() ? "" : " ", word);
+    }
+    lines.push_back(std::move(line));
+  }
+  if (lines.size() <= kMostNoteLines) return lines;
+  lines.resize(kMostNoteLines);
+  lines.back() = "more notes are below the table of scalelab curve";
+  return lines;
+}
+
 }  // namespace
 
 std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve) {
@@ -192,8 +213,10 @@ std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve) {
   const double inner = kWidth - kLeft - kRight;
   const double panel = two ? (inner - kBetween) / 2 : inner;
   const double legend_top = kTop + kPanelHeight + 72;
-  const double height =
+  const std::vector<std::string> notes = NoteLines(curve);
+  const double notes_top =
       legend_top + kLegendLine * static_cast<double>(std::max<size_t>(3, series.size())) + 4;
+  const double height = notes_top + kNoteLine * static_cast<double>(notes.size());
 
   std::string out = absl::StrCat(
       "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"",
@@ -201,7 +224,8 @@ std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve) {
       "\" role=\"img\">\n<title>", Escaped(curve.display_name()), "</title>\n",
       "<style>text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;fill:#222}"
       ".head{font-size:19px;font-weight:600}.sub{font-size:13px;fill:#555}.tick{font-size:12px;fill:#555}"
-      ".title{font-size:13px}.legend{font-size:13px}.dim{fill:#777}.middle{text-anchor:middle}.end{text-"
+      ".title{font-size:13px}.note{font-size:11px;fill:#555}}.legend{font-size:13px}.dim{fill:#777}.middle{"
+      "text-anchor:middle}.end{text-"
       "anchor:end}"
       ".grid{stroke:#e6e6e6;stroke-width:1}.axis{stroke:#666;stroke-width:1}"
       ".ideal{stroke:#888;stroke-width:1.4;stroke-dasharray:5 4}</style>\n",
@@ -213,7 +237,10 @@ std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve) {
     out += Panel({kLeft + panel + kBetween, kTop, panel, kPanelHeight},
                  SeriesOf(curve, Quantity::kEfficiency), Quantity::kEfficiency);
   }
-  return absl::StrCat(out, Legend(legend_top, series, two), "</svg>\n");
+  out += Legend(legend_top, series, two);
+  for (size_t i = 0; i < notes.size(); ++i)
+    out += Text(kLeft, notes_top + kNoteLine * static_cast<double>(i), "note", notes[i]);
+  return absl::StrCat(out, "</svg>\n");
 }
 
 }  // namespace scalelab::client

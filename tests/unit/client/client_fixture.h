@@ -35,7 +35,8 @@ class ClientTest : public ::testing::Test {
   ClientTest() {
     std::string pattern = (std::filesystem::temp_directory_path() / "scalelab-XXXXXX").string();
     dir_ = mkdtemp(pattern.data());
-    for (const char* name : {"SCALELAB_SERVER", "SCALELAB_TOKEN_FILE", "XDG_CONFIG_HOME", "XDG_DATA_HOME"})
+    for (const char* name : {"SCALELAB_SERVER", "SCALELAB_TOKEN_FILE", "XDG_CONFIG_HOME", "XDG_DATA_HOME",
+                             "XDG_RUNTIME_DIR", "XDG_CACHE_HOME"})
       unsetenv(name);
     setenv("HOME", dir_.c_str(), 1);
     setenv("TZ", "UTC", 1);
@@ -57,7 +58,7 @@ class ClientTest : public ::testing::Test {
   Outcome RunAsIs(const std::vector<std::string>& arguments, const Terminal& terminal = {}) {
     std::ostringstream out, err;
     Outcome outcome;
-    outcome.code = RunProgram(arguments, Io{out, err, terminal, terminal, [this] { return now_; }});
+    outcome.code = RunProgram(arguments, Io{out, err, terminal, terminal, [this] { return now_; }, in_});
     outcome.out = out.str();
     outcome.err = err.str();
     return outcome;
@@ -79,6 +80,7 @@ class ClientTest : public ::testing::Test {
   }
 
   std::string dir_, socket_;
+  std::istringstream in_;  // answers to questions
   absl::Time now_ = absl::FromUnixSeconds(1'795'000'200);
   fakes::FakeServices server_;
 };

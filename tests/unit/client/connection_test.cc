@@ -56,7 +56,7 @@ TEST_F(ConnectionTest, ASocketFileThatNobodyListensAtIsSixToo) {
 TEST_F(ConnectionTest, OverTcpTheTokenIsPresented) {
   server_.token = "secret";
   server_.Start("127.0.0.1:0");
-  const std::string server = "127.0.0.1:" + std::to_string(server_.port());
+  const std::string server = "insecure:127.0.0.1:" + std::to_string(server_.port());
   const std::string token_file = WriteFile("token", "secret\n");
   EXPECT_THAT(Run({"cluster", "--server", server, "--token-file", token_file}), Exits(ExitCode::kOk));
   setenv("SCALELAB_TOKEN_FILE", token_file.c_str(), 1);
@@ -64,7 +64,7 @@ TEST_F(ConnectionTest, OverTcpTheTokenIsPresented) {
   setenv("SCALELAB_TOKEN_FILE", WriteFile("wrong", "guess").c_str(), 1);
   const Outcome refused = Run({"cluster", "--server", server});
   EXPECT_THAT(refused, Exits(ExitCode::kNotAllowed));
-  EXPECT_THAT(refused.err, HasSubstr("client.token"));
+  EXPECT_THAT(refused.err, HasSubstr("rejects the credentials"));
   EXPECT_THAT(Run({"cluster", "--server", server, "--token-file", dir_ + "/none"}), Exits(ExitCode::kUsage));
   unsetenv("SCALELAB_TOKEN_FILE");
 }
@@ -120,11 +120,28 @@ TEST_F(ConnectionTest, TheServerIsFoundByFlagThenEnvironmentThenFileThenHome) {
   EXPECT_THAT(RunAsIs({"cluster"}).err, HasSubstr("unix:" + dir_ + "/.local/share/scalelab/scalelab.sock"));
 }
 
+TEST_F(ConnectionTest, SettingsOfTheMachineApplyWhereTheUserHasNone) {
+  Start();
+  std::filesystem::create_directories(dir_ + "/.config/scalelab");
+  std::filesystem::create_directories(dir_ + "/etc/scalelab");
+  setenv("XDG_CONFIG_DIRS", (dir_ + "/none:" + dir_ + "/etc").c_str(), 1);
+  WriteFile("etc/scalelab/config", "server: " + socket_ + "\ntoken_file: /nowhere\n");
+  EXPECT_THAT(RunAsIs({"cluster"}), Exits(ExitCode::kOk));
+  WriteFile(".config/scalelab/config", "token_file: " + dir_ + "/token\n");
+  EXPECT_THAT(RunAsIs({"cluster"}), Exits(ExitCode::kOk)) << "the user's file sets only the token";
+  WriteFile(".config/scalelab/config", "server: unix:" + dir_ + "/nowhere\n");
+  EXPECT_THAT(RunAsIs({"cluster"}).err, HasSubstr(dir_ + "/nowhere"));
+}
+
 TEST(ServerAddress, IsASocketOrHostAndPort) {
   EXPECT_EQ(ParseServerAddress("unix:/a/b").value().socket_path, "/a/b");
   EXPECT_EQ(ParseServerAddress("unix:///a/b").value().target, "unix:/a/b");
   EXPECT_EQ(ParseServerAddress("login.cluster:7070").value().target, "dns:///login.cluster:7070");
   EXPECT_EQ(ParseServerAddress("[::1]:7070").value().target, "dns:///[::1]:7070");
+  EXPECT_EQ(ParseServerAddress("insecure:login:7070").value().target, "dns:///login:7070");
+  EXPECT_TRUE(ParseServerAddress("login:7070").value().encrypted);
+  EXPECT_FALSE(ParseServerAddress("insecure:login:7070").value().encrypted);
+  EXPECT_FALSE(ParseServerAddress("unix:/a/b").value().encrypted);
   for (const std::string bad :
        {"", "unix:", "host", "host:", "host:x", "host:0", "host:70000", ":80", "http://h:1"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseServerAddress(bad).status())) << bad;

@@ -50,7 +50,11 @@ TEST(TerminalPlotTest, NothingToDrawIsNothing) {
   EXPECT_EQ(TerminalPlot(GetCurveResponse(), kPlain), "");
   GetCurveResponse curve = SampleCurve();
   for (auto& series : *curve.mutable_series()) {
-    for (auto& point : *series.mutable_points()) point.set_n(0);
+    for (auto& point : *series.mutable_points()) {
+      const int ranks = point.ranks();
+      point.Clear();
+      point.set_ranks(ranks);
+    }
   }
   EXPECT_EQ(TerminalPlot(curve, kPlain), "");
 }
@@ -206,13 +210,80 @@ TEST_F(CurveCommand, CsvHasEveryStatisticInAColumnOfItsOwn) {
   EXPECT_EQ(lines, 12);
 }
 
+TEST_F(CurveCommand, NotesAreInTheTableThePictureAndTheCsv) {
+  auto* series = server_.curve.mutable_series(0);
+  series->set_listed_order(true);
+  series->mutable_points(1)->add_notes("outlier: repeat 3 is 30% slower");
+  series->mutable_points(2)->add_notes("outlier: repeat 3 is 30% slower");
+  series->mutable_fits(0)->mutable_lack_of_fit()->set_rejected(true);
+  EXPECT_THAT(Run({"curve", "7"}).out,
+              AllOf(HasSubstr("native/ddp fp32, 2, 4 ranks: outlier: repeat 3 is 30% slower"),
+                    HasSubstr("does not describe these points"), HasSubstr("1/5"),
+                    HasSubstr("native/ddp fp32: differences below 3.2% could not be seen")));
+  EXPECT_THAT(Run({"curve", "7", "-o", "csv"}).out,
+              AllOf(HasSubstr(",listed_order,noise_floor,notes"), HasSubstr("true,0.032,outlier: repeat 3")));
+  EXPECT_THAT(SvgPlot(server_.curve), AllOf(HasSubstr("note: native/ddp fp32, 2, 4 ranks: outlier"),
+                                            HasSubstr("native/ddp fp32 (listed order)")));
+  EXPECT_THAT(TerminalPlot(server_.curve, kPlain), HasSubstr("native/ddp fp32 (listed order)"));
+  EXPECT_EQ(
+      nlohmann::json::parse(Run({"curve", "7", "-o", "json"}).out)["series"][0]["points"][1]["notes"][0],
+      "outlier: repeat 3 is 30% slower");
+}
+
+TEST_F(CurveCommand, ComparesEngines) {
+  auto* group = server_.comparison.add_groups();
+  group->set_ranks(8);
+  group->set_noise_floor(0.021);
+  auto* pair = group->add_pairs();
+  pair->set_first("native/ddp");
+  pair->set_second("native/horovod");
+  pair->set_n(5);
+  pair->set_verdict(scalelab::v1::ComparedPair::EQUIVALENT);
+  SetEstimate(pair->mutable_effect(), 0.004, 0.009);
+  const Outcome compared = Run({"curve", "7", "--compare", "engine", "--equivalent", "2%", "--with", "8"});
+  EXPECT_THAT(compared, Exits(ExitCode::kOk));
+  EXPECT_THAT(compared.out,
+              AllOf(HasSubstr("native/horovod"), HasSubstr("+0.4 [-0.5, +1.3]"), HasSubstr("equivalent"),
+                    HasSubstr("differences below 2.1% could not be seen")));
+  EXPECT_EQ(server_.comparison_asked.axis(), "engine");
+  EXPECT_DOUBLE_EQ(server_.comparison_asked.equivalent(), 0.02);
+  EXPECT_EQ(server_.comparison_asked.studies_size(), 2);
+  const Outcome wrong = Run({"curve", "7", "--compare", "engine", "--equivalent", "0%"});
+  EXPECT_THAT(wrong.err, HasSubstr("--equivalent 0% is not a share above 0"));
+}
+
+TEST_F(CurveCommand, AdvisesOnWorldSizes) {
+  server_.advice.set_study("studies/7");
+  auto* advice = server_.advice.add_advice();
+  advice->set_recommended(2);
+  advice->add_candidates(2);
+  advice->set_text("Use 2 ranks.");
+  auto* size = advice->add_sizes();
+  size->set_ranks(2);
+  size->set_pays(true);
+  SetEstimate(size->mutable_hours(), 5.5, 0.1);
+  SetEstimate(size->mutable_cost(), 22, 0.4);
+  SetEstimate(size->mutable_gain(), 0.8, 0.05);
+  const Outcome advised = Run(
+      {"advise", "7", "--min-gain", "40%", "--price", "2.5/gpu-hour", "--deadline", "12h", "--epochs", "90"});
+  EXPECT_THAT(advised, Exits(ExitCode::kOk));
+  EXPECT_THAT(advised.out,
+              AllOf(HasSubstr("use this"), HasSubstr("Use 2 ranks."), HasSubstr("80.00 [75.00, 85.00]")));
+  EXPECT_DOUBLE_EQ(server_.advice_asked.min_gain(), 0.4);
+  EXPECT_DOUBLE_EQ(server_.advice_asked.rank_hour_price(), 2.5);
+  EXPECT_DOUBLE_EQ(server_.advice_asked.deadline_hours(), 12);
+  EXPECT_DOUBLE_EQ(server_.advice_asked.epochs(), 90);
+  EXPECT_THAT(Run({"advise", "7", "--price", "cheap"}).err, HasSubstr("--price cheap is not a price"));
+  EXPECT_THAT(Run({"advise", "7", "--deadline", "soon"}).err, HasSubstr("--deadline soon is not a time"));
+}
+
 TEST_F(CurveCommand, ShowsHowManyRunsRanAtTheSameTime) {
   auto* point = server_.curve.mutable_series(0)->mutable_points(0);
   point->set_concurrent_attempts(2.25);
   point->set_most_concurrent_attempts(4);
   EXPECT_THAT(Run({"curve", "7", "-o", "csv"}).out,
-              AllOf(HasSubstr(",concurrent_attempts,most_concurrent_attempts,failed,"),
-                    HasSubstr(",ok,2.25,4,0,"), HasSubstr(",ok,,,0,")));
+              AllOf(HasSubstr(",concurrent_attempts,most_concurrent_attempts,failed,asked,retried,"),
+                    HasSubstr(",ok,2.25,4,0,5,0,"), HasSubstr(",ok,,,0,5,0,")));
   EXPECT_THAT(Run({"curve", "7", "-o", "wide"}).out, AllOf(HasSubstr("AT ONCE"), HasSubstr(" 2.2 ")));
   EXPECT_THAT(Run({"curve", "7"}).out, Not(HasSubstr("AT ONCE")));
 }

@@ -31,6 +31,7 @@ inline scalelab::v1::CurveSeries SampleSeries(const std::string& engine, const s
     auto* point = series.add_points();
     point->set_ranks(ranks);
     point->set_n(5);
+    point->set_asked(5);
     point->set_state(scalelab::v1::CurvePoint::OK);
     point->set_global_batch(256);
     point->set_batch_per_rank(256 / ranks);
@@ -58,8 +59,10 @@ inline scalelab::v1::GetCurveResponse SampleCurve() {
   lost->set_ranks(8);
   lost->set_state(scalelab::v1::CurvePoint::OUT_OF_MEMORY);
   lost->set_failed(5);
+  lost->set_asked(5);
   auto* single = curve.mutable_series(1)->mutable_points(3);
   single->set_n(1);
+  single->add_notes("1 run succeeded only after a failed attempt");
   single->set_state(scalelab::v1::CurvePoint::PARTIAL);
   single->set_failed(4);
   SetEstimate(single->mutable_speedup(), 4.4, 0);
@@ -68,6 +71,7 @@ inline scalelab::v1::GetCurveResponse SampleCurve() {
   auto* fit = curve.mutable_series(0)->add_fits();
   fit->set_law("amdahl");
   SetEstimate(&(*fit->mutable_parameters())["serial_fraction"], 0.03, 0.005);
+  curve.mutable_series(0)->set_noise_floor(0.032);
   curve.mutable_series(1)->add_notes("repeats ran on different nodes");
   return curve;
 }

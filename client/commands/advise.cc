@@ -1,0 +1,92 @@
+// `scalelab advise STUDY`: which world size pays.
+#include <cmath>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+#include "client/commands/analysis_tables.h"
+#include "client/commands/commands.h"
+#include "client/session/selectors.h"
+
+namespace scalelab::client {
+namespace {
+
+using scalelab::v1::AdviseRanksRequest;
+using scalelab::v1::AnalysisService;
+
+struct Options {
+  std::string study;
+  std::string min_gain = "50%";
+  std::string price;
+  std::string deadline;
+  double epochs = 0;
+};
+
+absl::StatusOr<double> PriceOf(absl::string_view text) {
+  absl::string_view number = text;
+  for (const absl::string_view unit : {"/gpu-hour", "/rank-hour", "/hour", "/h"}) {
+    if (absl::ConsumeSuffix(&number, unit)) break;
+  }
+  double price = 0;
+  if (absl::SimpleAtod(number, &price) && std::isfinite(price) && price > 0) return price;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--price ", text, " is not a price; for example --price 2.5/gpu-hour"));
+}
+
+absl::StatusOr<AdviseRanksRequest> RequestOf(const Options& options) {
+  AdviseRanksRequest request;
+  const auto name = StudyName(options.study);
+  if (!name.ok()) return name.status();
+  request.set_study(*name);
+  const auto gain = ShareOf("--min-gain", options.min_gain);
+  if (!gain.ok()) return gain.status();
+  request.set_min_gain(*gain);
+  if (!options.price.empty()) {
+    const auto price = PriceOf(options.price);
+    if (!price.ok()) return price.status();
+    request.set_rank_hour_price(*price);
+  }
+  if (!options.deadline.empty()) {
+    absl::Duration deadline;
+    if (!absl::ParseDuration(options.deadline, &deadline) || deadline <= absl::ZeroDuration() ||
+        deadline == absl::InfiniteDuration())
+      return absl::InvalidArgumentError(absl::StrCat("--deadline ", options.deadline,
+                                                     " is not a time; for example --deadline 12h or 1h30m"));
+    request.set_deadline_hours(absl::ToDoubleHours(deadline));
+  }
+  request.set_epochs(options.epochs);
+  return request;
+}
+
+absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+  const auto request = RequestOf(options);
+  if (!request.ok()) return request.status();
+  auto server = session.Server();
+  if (!server.ok()) return server.status();
+  const auto advice = (*server)->Call((*server)->analysis(), &AnalysisService::Stub::AdviseRanks, *request);
+  if (!advice.ok()) return advice.status();
+  if (const absl::Status s = session.Print({*advice, {AdviceTable(*advice), AdviceText(*advice)}}); !s.ok())
+    return s;
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddAdvise(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("advise", "Advise which number of ranks of a study pays");
+  command->add_option("STUDY", options->study, "Number, name, or last")->required();
+  command
+      ->add_option("--min-gain", options->min_gain,
+                   "Least gain of throughput by a doubling of the ranks that pays")
+      ->capture_default_str();
+  command->add_option("--price", options->price, "Price of an hour of one rank, for example 2.5/gpu-hour");
+  command->add_option("--deadline", options->deadline, "Longest time of the training, for example 12h");
+  command->add_option("--epochs", options->epochs, "Epochs of the training; 1 if not given")
+      ->check(CLI::PositiveNumber);
+  command->callback(
+      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+}
+
+}  // namespace scalelab::client

@@ -1,0 +1,184 @@
+#include "client/commands/analysis_tables.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "client/commands/sections.h"
+#include "client/output/text.h"
+
+namespace scalelab::client {
+namespace {
+
+using scalelab::v1::Advice;
+using scalelab::v1::AdvisedSize;
+using scalelab::v1::AdviseRanksResponse;
+using scalelab::v1::CompareCellsResponse;
+using scalelab::v1::ComparedGroup;
+using scalelab::v1::ComparedPair;
+using scalelab::v1::Estimate;
+using In = Column::In;
+
+std::string SignedPercent(const Estimate& e) {
+  if (!e.has_low()) return absl::StrFormat("%+.1f", 100 * e.mean());
+  return absl::StrFormat("%+.1f [%+.1f, %+.1f]", 100 * e.mean(), 100 * e.low(), 100 * e.high());
+}
+
+std::string Interval(const Estimate& e, double scale = 1) {
+  if (!e.has_low()) return Short(scale * e.mean());
+  return absl::StrCat(Short(scale * e.mean()), " [", Short(scale * e.low()), ", ", Short(scale * e.high()),
+                      "]");
+}
+
+Tone ToneOf(ComparedPair::Verdict verdict) {
+  switch (verdict) {
+    case ComparedPair::FASTER:
+    case ComparedPair::EQUIVALENT:
+      return Tone::kGood;
+    case ComparedPair::SLOWER:
+      return Tone::kBad;
+    default:
+      return Tone::kDim;
+  }
+}
+
+void AddEstimate(bool has, const Estimate& e, std::vector<Cell>& row) {
+  row.emplace_back(has ? Exact(e.mean()) : "");
+  row.emplace_back(has && e.has_low() ? Exact(e.low()) : "");
+  row.emplace_back(has && e.has_high() ? Exact(e.high()) : "");
+}
+
+void AddEstimateColumns(const char* name, Section& section) {
+  for (const char* part : {"_mean", "_low", "_high"})
+    section.columns.push_back({absl::StrCat(name, part), In::kCsv});
+}
+
+std::string PaysText(const AdvisedSize& size) {
+  if (!size.has_gain()) return "-";
+  if (size.undecided()) return "undecided";
+  return size.pays() ? "yes" : "no";
+}
+
+}  // namespace
+
+absl::StatusOr<double> ShareOf(absl::string_view option, absl::string_view text) {
+  absl::string_view number = text;
+  const double scale = absl::ConsumeSuffix(&number, "%") ? 0.01 : 1;
+  double share = 0;
+  if (absl::SimpleAtod(number, &share) && share * scale > 0 && share * scale <= 1) return share * scale;
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, " ", text, " is not a share above 0; for example ", option, " 2%"));
+}
+
+Section ComparisonTable(const CompareCellsResponse& comparison) {
+  Section section;
+  section.columns = {{"where", In::kTables, false, true},
+                     {"key", In::kCsv},
+                     {"ranks", In::kAll, true},
+                     {"first"},
+                     {"second"},
+                     {"n", In::kAll, true},
+                     {"effect %", In::kTables, true}};
+  AddEstimateColumns("effect", section);
+  section.columns.push_back({"verdict"});
+  section.columns.push_back({"equivalence_p", In::kCsv});
+  section.columns.push_back({"fingerprint", In::kCsv});
+  section.empty = "nothing to compare";
+  section.rows = [&comparison](const RowSink& sink) {
+    for (const ComparedGroup& group : comparison.groups()) {
+      for (const ComparedPair& pair : group.pairs()) {
+        const std::string key = KeyText(group.key());
+        std::vector<Cell> row = {key.empty() ? "-" : key,
+                                 key,
+                                 absl::StrCat(group.ranks()),
+                                 pair.first(),
+                                 pair.second(),
+                                 absl::StrCat(pair.n()),
+                                 SignedPercent(pair.effect())};
+        AddEstimate(true, pair.effect(), row);
+        row.emplace_back(EnumText(ComparedPair::Verdict_Name(pair.verdict())), ToneOf(pair.verdict()));
+        row.emplace_back(pair.has_equivalence_p() ? Exact(pair.equivalence_p()) : "");
+        row.emplace_back(group.fingerprint());
+        sink(row);
+      }
+    }
+  };
+  return section;
+}
+
+Section ComparisonFacts(const CompareCellsResponse& comparison) {
+  std::vector<std::pair<std::string, Cell>> facts = {
+      {"effect",
+       "throughput of the first relative to the second, within blocks; the intervals of all pairs at one "
+       "number of "
+       "ranks hold together with 95%"}};
+  for (const ComparedGroup& group : comparison.groups()) {
+    const std::string where = absl::StrCat(KeyText(group.key()), KeyText(group.key()).empty() ? "" : ", ",
+                                           group.ranks(), group.ranks() == 1 ? " rank" : " ranks");
+    if (group.noise_floor() > 0)
+      facts.emplace_back("noise floor",
+                         absl::StrCat(where, ": differences below ", Percent(group.noise_floor()),
+                                      "% could not be seen with these repeats"));
+    for (const std::string& note : group.notes()) facts.emplace_back("note", absl::StrCat(where, ": ", note));
+  }
+  for (const std::string& note : comparison.notes()) facts.emplace_back("note", note);
+  return Facts(std::move(facts));
+}
+
+Section AdviceTable(const AdviseRanksResponse& response) {
+  Section section;
+  section.columns = {
+      {"series", In::kAll, false, true}, {"ranks", In::kAll, true}, {"hours", In::kTables, true}};
+  AddEstimateColumns("hours", section);
+  section.columns.push_back({"cost", In::kTables, true});
+  AddEstimateColumns("cost", section);
+  section.columns.push_back({"doubling gains %", In::kTables, true});
+  AddEstimateColumns("gain", section);
+  section.columns.push_back({"hour saved costs", In::kTables, true});
+  AddEstimateColumns("hour_price", section);
+  section.columns.push_back({"pays"});
+  section.columns.push_back({"in time"});
+  section.columns.push_back({"advice"});
+  section.empty = "no results yet";
+  section.rows = [&response](const RowSink& sink) {
+    for (const Advice& advice : response.advice()) {
+      for (const AdvisedSize& size : advice.sizes()) {
+        const std::string key = KeyText(advice.key());
+        std::vector<Cell> row = {key.empty() ? response.display_name() : key, absl::StrCat(size.ranks()),
+                                 Interval(size.hours())};
+        AddEstimate(true, size.hours(), row);
+        row.emplace_back(Interval(size.cost()));
+        AddEstimate(true, size.cost(), row);
+        row.emplace_back(size.has_gain() ? Interval(size.gain(), 100) : "-");
+        AddEstimate(size.has_gain(), size.gain(), row);
+        row.emplace_back(size.has_hour_price() ? Interval(size.hour_price()) : "-");
+        AddEstimate(size.has_hour_price(), size.hour_price(), row);
+        row.emplace_back(PaysText(size));
+        row.emplace_back(!size.has_in_time() ? "-" : size.in_time() ? "yes" : "no");
+        const bool candidate =
+            std::ranges::find(advice.candidates(), size.ranks()) != advice.candidates().end();
+        if (size.ranks() == advice.recommended()) {
+          row.emplace_back(advice.candidates_size() > 1 ? "probably" : "use this", Tone::kGood);
+        } else {
+          row.emplace_back(candidate ? "possible" : "");
+        }
+        sink(row);
+      }
+    }
+  };
+  return section;
+}
+
+Section AdviceText(const AdviseRanksResponse& response) {
+  std::vector<std::pair<std::string, Cell>> facts = {
+      {"study", absl::StrCat(response.study(), " ", response.display_name())}};
+  for (const Advice& advice : response.advice()) {
+    const std::string key = KeyText(advice.key());
+    facts.emplace_back("advice", absl::StrCat(key, key.empty() ? "" : ": ", advice.text()));
+  }
+  return Facts(std::move(facts));
+}
+
+}  // namespace scalelab::client

@@ -1,0 +1,31 @@
+// `scalelab study hold STUDIES`: holds studies.
+#include "client/commands/commands.h"
+#include "client/commands/each.h"
+#include "client/session/progress.h"
+
+namespace scalelab::client {
+namespace {
+
+struct Options {
+  std::string studies;
+};
+
+absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+  using scalelab::v1::Study;
+  return ChangeStudies<scalelab::v1::HoldStudyRequest>(
+      session, options.studies, &scalelab::v1::StudyService::Stub::HoldStudy,
+      [](const Study& study) { return !study.held() && !IsFinal(study); }, "nothing to hold");
+}
+
+}  // namespace
+
+void AddStudyHold(CLI::App& study, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = study.add_subcommand(
+      "hold", "Keep queued runs of studies from beginning until `release`; running ones go on");
+  command->add_option("STUDIES", options->studies, "Number, name, last, 1-3,5, or all")->required();
+  command->callback(
+      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+}
+
+}  // namespace scalelab::client
