@@ -237,7 +237,7 @@ void Agent::OnChanged(const std::string& token) {
 
 bool Agent::AllEnded() const {
   return std::all_of(attempts_.begin(), attempts_.end(),
-                     [](const auto& entry) { return entry.second->phase() == Attempt::Phase::kEnded; });
+                     [](const auto& entry) { return entry.second->reports_end(); });
 }
 
 bool Agent::AnyRunning() const {

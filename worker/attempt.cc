@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "catalog/engines.h"
 #include "events/software.h"
 #include "google/protobuf/util/json_util.h"
 #include "planted/bug.h"
@@ -310,6 +311,12 @@ void Attempt::Abandon(absl::Duration grace) {
   if (job_ == 0 && settle_timer_ == 0 && !ending_ranks_) End();
 }
 
+// The coordinator compares only runs of the same software, so it needs the versions with the end of a run.
+bool Attempt::AwaitsVersions() const {
+  return host_.provenance.asking() && cause_ == v1::Attempt::CAUSE_UNSPECIFIED && exit_status_ == 0 &&
+         RunsTrainer(desired_.spec().engine());
+}
+
 v1::SynchronizeRequest::AttemptStatus Attempt::Status() const {
   using AttemptStatus = v1::SynchronizeRequest::AttemptStatus;
   AttemptStatus status;
@@ -324,6 +331,10 @@ v1::SynchronizeRequest::AttemptStatus Attempt::Status() const {
       status.set_state(AttemptStatus::RUNNING);
       break;
     case Phase::kEnded:
+      if (!reports_end()) {
+        status.set_state(AttemptStatus::RUNNING);
+        break;
+      }
       status.set_state(AttemptStatus::ENDED);
       status.set_exit_status(exit_status_);
       status.set_cause(cause_);

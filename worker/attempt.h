@@ -68,6 +68,8 @@ class Attempt {
 
   v1::SynchronizeRequest::AttemptStatus Status() const;
   Phase phase() const { return phase_; }
+  // Returns whether it has ended and its report is complete: the versions of the trainer that it ran are known.
+  bool reports_end() const { return phase_ == Phase::kEnded && !AwaitsVersions(); }
   bool stopping() const { return stopping_; }
   bool abandoned() const { return abandoned_; }
   bool begun() const { return begun_; }
@@ -76,6 +78,7 @@ class Attempt {
   const std::string& token() const { return desired_.token(); }
 
  private:
+  bool AwaitsVersions() const;
   bool LaunchedBefore() const;
   absl::Status MakePlan();
   absl::Status WriteRecords();

@@ -16,8 +16,9 @@
 namespace scalelab::worker {
 namespace {
 
-constexpr absl::Duration kTick = absl::Milliseconds(500);      // maximum delay before lines are sent
-constexpr absl::Duration kReadPause = absl::Milliseconds(20);  // shortest time between two reads of the files
+constexpr absl::Duration kTick = absl::Milliseconds(500);  // maximum delay before lines are sent
+constexpr absl::Duration kReadPause =
+    absl::Milliseconds(20);  // shortest time between two reads of the files, or of inotify
 // Shortest time between two requests: the last lines of short attempts that end together share one.
 constexpr absl::Duration kSendPause = absl::Milliseconds(5);
 constexpr size_t kFlushBytes = 256 << 10;  // pending bytes that are sent without waiting for the tick
@@ -50,9 +51,10 @@ EventFollower::EventFollower(EventLoop& loop, Send send, Limits limits)
 }
 
 EventFollower::~EventFollower() {
-  for (EventLoop::TimerId timer : {tick_timer_, read_timer_, retry_timer_, send_timer_}) loop_.Cancel(timer);
+  for (EventLoop::TimerId timer : {tick_timer_, notify_timer_, read_timer_, retry_timer_, send_timer_})
+    loop_.Cancel(timer);
   if (notify_fd_ >= 0) {
-    loop_.Unwatch(notify_fd_);
+    if (notify_timer_ == 0) loop_.Unwatch(notify_fd_);
     close(notify_fd_);
   }
 }
@@ -141,6 +143,12 @@ void EventFollower::OnNotify() {
     }
   }
   if (!dirty_.empty()) ReadLater();
+  // A directory changes several times while an attempt is launched; one wake-up is enough for these changes.
+  loop_.Unwatch(notify_fd_);
+  notify_timer_ = loop_.After(kReadPause, [this] {
+    notify_timer_ = 0;
+    loop_.Watch(notify_fd_, [this] { OnNotify(); });
+  });
 }
 
 // Limits the rate: a rank may write a line every few microseconds.

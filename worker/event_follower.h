@@ -122,7 +122,7 @@ class EventFollower {
   std::map<std::string, Source> sources_;  // by token
   std::map<int, std::string> watches_;     // inotify watch -> token
   std::set<std::string> dirty_;            // tokens whose files have changed
-  EventLoop::TimerId tick_timer_ = 0, read_timer_ = 0, retry_timer_ = 0, send_timer_ = 0;
+  EventLoop::TimerId tick_timer_ = 0, notify_timer_ = 0, read_timer_ = 0, retry_timer_ = 0, send_timer_ = 0;
   absl::Duration last_read_, last_send_;  // SteadyNow
   bool flush_later_ = false;     // the request that waits for send_timer_ is sent even if it is small
   std::vector<Sent> in_flight_;  // empty: no request is in flight

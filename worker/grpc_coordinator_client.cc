@@ -4,11 +4,14 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/status.h"
 #include "scalelab/v1/worker.grpc.pb.h"
+#include "tls/credentials.h"
 
 namespace scalelab::worker {
 namespace {
@@ -17,7 +20,8 @@ namespace {
 constexpr int kDeadlineSeconds = 20;
 constexpr int kMaxMessageBytes = 64 << 20;
 
-std::shared_ptr<grpc::Channel> Dial(const std::string& server) {
+absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(absl::string_view server,
+                                                    const std::string& certificate) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
@@ -27,15 +31,18 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& server) {
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+  if (absl::ConsumePrefix(&server, "insecure:") || absl::StartsWith(server, "unix:"))
+    return grpc::CreateCustomChannel(std::string(server), grpc::InsecureChannelCredentials(), arguments);
+  auto credentials = tls::Trust(certificate, arguments);
+  if (!credentials.ok()) return credentials.status();
+  return grpc::CreateCustomChannel(std::string(server), *credentials, arguments);
 }
 
 class GrpcCoordinatorClient final : public CoordinatorClient {
  public:
-  explicit GrpcCoordinatorClient(const CoordinatorAddress& address) : address_(address) {
-    for (const std::string& server : address.servers)
-      stubs_.push_back(v1::WorkerService::NewStub(Dial(server)));
-  }
+  using Stubs = std::vector<std::unique_ptr<v1::WorkerService::Stub>>;
+  GrpcCoordinatorClient(const CoordinatorAddress& address, Stubs stubs)
+      : address_(address), stubs_(std::move(stubs)) {}
 
   ~GrpcCoordinatorClient() override {
     absl::MutexLock lock(&mutex_);
@@ -119,7 +126,7 @@ class GrpcCoordinatorClient final : public CoordinatorClient {
   }
 
   const CoordinatorAddress address_;
-  std::vector<std::unique_ptr<v1::WorkerService::Stub>> stubs_;
+  const Stubs stubs_;
   absl::Mutex mutex_;
   size_t server_ ABSL_GUARDED_BY(mutex_) = 0;
   int unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // calls that still hold a reference to the channel or to this
@@ -129,8 +136,15 @@ class GrpcCoordinatorClient final : public CoordinatorClient {
 
 }  // namespace
 
-std::unique_ptr<CoordinatorClient> NewGrpcCoordinatorClient(const CoordinatorAddress& address) {
-  return std::make_unique<GrpcCoordinatorClient>(address);
+absl::StatusOr<std::unique_ptr<CoordinatorClient>> NewGrpcCoordinatorClient(
+    const CoordinatorAddress& address) {
+  GrpcCoordinatorClient::Stubs stubs;
+  for (const std::string& server : address.servers) {
+    auto channel = Dial(server, address.certificate);
+    if (!channel.ok()) return channel.status();
+    stubs.push_back(v1::WorkerService::NewStub(*channel));
+  }
+  return std::make_unique<GrpcCoordinatorClient>(address, std::move(stubs));
 }
 
 }  // namespace scalelab::worker

@@ -5,19 +5,22 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "worker/coordinator_client.h"
 
 namespace scalelab::worker {
 
 struct CoordinatorAddress {
-  // Addresses of the coordinator ("unix:/data/scalelab.sock", "host:7410"); at least one. A call uses the
-  // current address; UNAVAILABLE makes the next call use the next one.
+  // Addresses of the coordinator ("unix:/data/scalelab.sock"; "host:7410" with TLS; "insecure:host:7410" without); at least
+  // one. A call uses the current address; UNAVAILABLE makes the next call use the next one.
   std::vector<std::string> servers;
-  std::string allocation;  // token
-  std::string secret;      // of the allocation, sent as a bearer token
+  std::string allocation;        // token
+  std::string secret;            // of the allocation, sent as a bearer token
+  std::string certificate = {};  // what TLS trusts, PEM; empty: the authorities of the system
 };
 
-// The client's destructor cancels all calls in flight and waits for their callbacks.
-std::unique_ptr<CoordinatorClient> NewGrpcCoordinatorClient(const CoordinatorAddress& address);
+// Returns INVALID_ARGUMENT if the certificate cannot be used. The client's destructor cancels all calls in flight and waits for their callbacks.
+absl::StatusOr<std::unique_ptr<CoordinatorClient>> NewGrpcCoordinatorClient(
+    const CoordinatorAddress& address);
 
 }  // namespace scalelab::worker

@@ -27,7 +27,12 @@ int Serve(const WorkerOptions& options, const SpawnerHandle& spawner, int signal
     spdlog::critical("The spawner process has died; exiting");
     loop.Stop();
   });
-  const auto client = std::make_unique<Heartbeats>(NewGrpcCoordinatorClient(options.coordinator));
+  auto coordinator = NewGrpcCoordinatorClient(options.coordinator);
+  if (!coordinator.ok()) {
+    spdlog::critical("cannot use --certificate: {}", std::string(coordinator.status().message()));
+    return 2;
+  }
+  const auto client = std::make_unique<Heartbeats>(*std::move(coordinator));
   EventFollower follower(loop, SendThrough(*client, loop));
   const Frameworks frameworks = NewFrameworks(options);
   const LaunchHost launch = NewLaunchHost(options);

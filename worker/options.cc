@@ -10,6 +10,8 @@
 #include <map>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/escaping.h"
+#include "catalog/installation.h"
 #include "worker/node_info.h"
 
 extern char** environ;
@@ -43,51 +45,71 @@ std::string TakeSecret() {
   return secret;
 }
 
-}  // namespace
+constexpr char kDescription[] = "Runs the attempts that a scalelab coordinator assigns to this node.";
 
-bool ParseOptions(int argc, char** argv, WorkerOptions* options, int* exit_code) {
-  std::error_code error;
-  options->own_program = std::filesystem::read_symlink("/proc/self/exe", error).string();
-  const std::filesystem::path beside = std::filesystem::path(options->own_program).parent_path();
-  options->rank_program = beside / "scalelab-rank";
-  options->trainer_program = beside / "scalelab-trainer";
-  options->adapters = beside.parent_path() / "share/scalelab/adapters";
-  options->node = HostName();
-  double give_up_after = 3600;
-  int64_t output_mib = options->output_limit >> 20;
-
-  CLI::App app("Runs the attempts that a scalelab coordinator assigns to this node.", "scalelab-worker");
+void Define(CLI::App& app, WorkerOptions& options, double& give_up_after, int64_t& output_mib) {
   app.set_version_flag("--version", std::string("scalelab-worker ") + SCALELAB_VERSION);
-  app.add_option("--server", options->coordinator.servers,
-                 "Addresses of the coordinator, separated by commas: unix:PATH or HOST:PORT")
+  app.add_option("--server", options.coordinator.servers,
+                 "Addresses of the coordinator, separated by commas: unix:PATH, HOST:PORT (TLS) or "
+                 "insecure:HOST:PORT")
       ->required()
       ->delimiter(',');
-  app.add_option("--allocation", options->coordinator.allocation, "Token of the allocation")->required();
-  app.add_option("--node", options->node, "Name of this node in the scheduler")->capture_default_str();
-  app.add_option("--node-index", options->node_index, "Index of this node in the allocation, from 0")
+  app.add_option("--allocation", options.coordinator.allocation, "Token of the allocation")->required();
+  app.add_option_function<std::string>(
+      "--certificate",
+      [&options](const std::string& text) {
+        if (!absl::Base64Unescape(text, &options.coordinator.certificate))
+          throw CLI::ValidationError("--certificate", "the value is not base64");
+      },
+      "Certificate that TLS trusts, PEM in base64 (default: the authorities of the system)");
+  app.add_option("--node", options.node, "Name of this node in the scheduler")->capture_default_str();
+  app.add_option("--node-index", options.node_index, "Index of this node in the allocation, from 0")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--lock", options->lock_file,
-                 "Lock file, held as long as a process of this worker is alive");
-  app.add_option("--launcher", options->launcher,
+  app.add_option("--lock", options.lock_file, "Lock file, held as long as a process of this worker is alive");
+  app.add_option("--launcher", options.launcher,
                  "Launcher of the ranks: mpirun (this machine only) or srun (Slurm job)")
       ->transform(CLI::Transformer(
           std::map<std::string, Launcher>{{"mpirun", Launcher::kMpirun}, {"srun", Launcher::kSrun}}))
       ->default_str("mpirun");
-  app.add_flag("--bind", options->bind,
+  app.add_flag("--bind", options.bind,
                "Pin each rank to its own cores; for a job with exclusive use of this machine");
   app.add_option("--give-up-after", give_up_after,
                  "Seconds without an answer from the coordinator and without a running attempt until the "
                  "worker exits")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--trainer", options->trainer_program, "Trainer program of the native engines")
+  app.add_option("--trainer", options.trainer_program, "Trainer program of the native engines")
       ->capture_default_str();
-  app.add_option("--adapters", options->adapters, "Directory with the adapters of Python frameworks")
+  app.add_option("--adapters", options.adapters, "Directory with the adapters of Python frameworks")
       ->capture_default_str();
   app.add_option("--output-limit", output_mib,
                  "Limit in MiB for each of a rank's two output files; longer files are truncated")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
+}
+
+}  // namespace
+
+void VisitCommandLine(const std::function<void(const CLI::App&)>& visit) {
+  WorkerOptions options;  // without the defaults that depend on the machine
+  double give_up_after = 3600;
+  int64_t output_mib = options.output_limit >> 20;
+  CLI::App app(kDescription, "scalelab-worker");
+  Define(app, options, give_up_after, output_mib);
+  visit(app);
+}
+
+bool ParseOptions(int argc, char** argv, WorkerOptions* options, int* exit_code) {
+  std::error_code error;
+  options->own_program = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  options->rank_program = CompanionProgram(options->own_program, "scalelab-rank");
+  options->trainer_program = CompanionProgram(options->own_program, "scalelab-trainer");
+  options->adapters = AdaptersDirectory(options->own_program);
+  options->node = HostName();
+  double give_up_after = 3600;
+  int64_t output_mib = options->output_limit >> 20;
+  CLI::App app(kDescription, "scalelab-worker");
+  Define(app, *options, give_up_after, output_mib);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,5 +1,6 @@
 #include "worker/provenance.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,8 +45,12 @@ ordered_json RedactedEnvironment(const std::vector<std::string>& environment) {
 
 bool WriteFileWhole(const std::string& path, const std::string& text) {
   const std::string draft = path + ".new";
-  unlink(draft.c_str());  // left by an earlier worker, or not a regular file
-  const int fd = open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  const auto create = [&] { return open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644); };
+  int fd = create();
+  if (fd < 0 && errno == EEXIST) {  // left by an earlier worker, or not a regular file
+    unlink(draft.c_str());
+    fd = create();
+  }
   if (fd < 0) return false;
   size_t at = 0;
   while (at < text.size()) {
@@ -85,11 +90,13 @@ void Provenance::AskTrainer(Processes& processes, std::function<void()> known) {
     return;
   }
   close(fd);
+  asking_ = true;
   const Command command{{programs_.trainer, "--version"}, environment_, "/", file, ""};
   const auto finish = [this, file, known = std::move(known)] {
     TakeVersions(ReadHead(file, kVersionBytes));
     unlink(file.c_str());
     complete_ = true;
+    asking_ = false;
     Flush();
     known();
   };

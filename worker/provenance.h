@@ -36,6 +36,8 @@ class Provenance {
   // Runs the trainer to get its versions. Calls `known` on the loop's thread when they are known, or when the
   // trainer has not reported any. The limit is 30 s.
   void AskTrainer(Processes& processes, std::function<void()> known);
+  // Returns whether the trainer has been asked and has not answered.
+  bool asking() const { return asking_; }
   // The node, with the software versions known so far.
   const v1::NodeInfo& node() const { return node_; }
   // Writes <directory>/provenance.json: the members of `attempt` and those that all attempts of this worker
@@ -52,7 +54,7 @@ class Provenance {
   const Programs programs_;
   const std::vector<std::string> environment_;
   v1::NodeInfo node_;
-  bool complete_ = false;
+  bool complete_ = false, asking_ = false;
   std::string common_;  // JSON text of the shared members, made when first needed
   std::vector<std::pair<std::string, nlohmann::ordered_json>> waiting_;
 };

@@ -204,6 +204,36 @@ TEST_F(AgentTest, BringsAnAttemptFromItsDirectoryToItsEnd) {
             generation_);
 }
 
+// Otherwise the coordinator would take a run that ends early for one on other software.
+TEST_F(AgentTest, ReportsTheEndOnlyWhenTheVersionsOfTheTrainerAreKnown) {
+  frameworks_.clear();
+  frameworks_.push_back(NewNativeFramework("/bin/true"));
+  frameworks_.push_back(NewCustomFramework());
+  Provenance asked(loop_, {"", "", "/bin/true"}, {});
+  const AttemptHost host{loop_, processes_, follower_, asked, frameworks_, launch_, "n0", "alloc"};
+  agent_.emplace(loop_, client_, host, AgentOptions{}, [this](Agent::Exit exit) { exited_ = exit; });
+  asked.AskTrainer(processes_, [this] { agent_->Refresh(); });
+  agent_->Start();
+  v1::SynchronizeResponse desired = Desired({"native", "own"});
+  desired.mutable_attempts(0)->mutable_spec()->set_engine("native/ddp");
+  AnswerPoll(desired);
+  WaitForJob(3);
+  for (size_t i = 1; i < 3; ++i) processes_.jobs[i].started(100), processes_.jobs[i].ended({});
+  const auto state_of = [](const v1::SynchronizeRequest& request, const std::string& token) {
+    for (const auto& attempt : request.attempts()) {
+      if (attempt.token() == token) return attempt.state();
+    }
+    return AttemptStatus::STATE_UNSPECIFIED;
+  };
+  const auto seen =
+      WaitForPoll([&](const auto& request) { return state_of(request, "own") == AttemptStatus::ENDED; });
+  EXPECT_EQ(state_of(seen, "native"), AttemptStatus::RUNNING);
+  processes_.jobs[0].ended({});
+  Answer(desired);
+  WaitForPoll([&](const auto& request) { return state_of(request, "native") == AttemptStatus::ENDED; });
+  agent_.reset();
+}
+
 TEST_F(AgentTest, ReportsTheEndOnlyWhenEveryLineIsDurable) {
   RunToStarted();
   Append(dir_ / "t/events-0.jsonl", "{\"time\":1,\"event\":\"finish\"}\n");

@@ -17,7 +17,7 @@ TEST(GrpcCoordinatorClient, LeavesNothingOfACallBehind) {
   testing::FakeWorkerService service(address, "alloc", "s3cret");
   absl::Notification answered, gone;
   bool outlived = false;
-  auto client = NewGrpcCoordinatorClient({{address}, "alloc", "s3cret"});
+  auto client = *NewGrpcCoordinatorClient({{address}, "alloc", "s3cret"});
   {
     const std::shared_ptr<void> last(
         nullptr, [&](void*) { outlived = gone.WaitForNotificationWithTimeout(absl::Milliseconds(200)); });
