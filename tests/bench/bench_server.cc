@@ -53,7 +53,9 @@ BenchServer::BenchServer(const std::string& directory, bool jobs_run, const std:
   store_ = *std::move(store);
   server::CoordinatorOptions options;
   options.runs_dir = directory;
-  options.max_pending_allocations = jobs_run ? 10'000 : 4;
+  server::LimitRule pending;
+  pending.pending_allocations = jobs_run ? 10'000 : 4;
+  options.policy.limits.rules = {pending};
   options.secret_for = [this](const std::string& token) { return auth_.SecretFor(token); };
   options.new_token = RandomUuid;
   coordinator_ = std::make_unique<server::Coordinator>(std::move(options), *store_, scheduler_);

@@ -15,7 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "scalelab/v1/cluster.grpc.pb.h"
 #include "scalelab/v1/study.grpc.pb.h"
-#include "server/services/auth.h"
+#include "server/rpc/auth.h"
 
 namespace scalelab::bench {
 namespace {

@@ -11,7 +11,7 @@ struct Figure {
   std::string name;  // "ingest/points_1000"
   double value = 0;
   std::string unit;          // "points/s", "ms"
-  std::string against;       // what it is compared with; empty for nothing
+  std::string against = {};  // what it is compared with; empty for nothing
   double against_value = 0;  // in the same unit
   double ratio = 0;          // value / against_value; 0 without a comparison
   double low = 0, high = 0;  // smallest and largest ratio of a round; 0 if there is only one measurement

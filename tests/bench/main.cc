@@ -10,6 +10,7 @@
 
 #include "spdlog/spdlog.h"
 #include "tests/bench/allreduce_bench.h"
+#include "tests/bench/coverage_bench.h"
 #include "tests/bench/events_bench.h"
 #include "tests/bench/query_bench.h"
 #include "tests/bench/service_bench.h"
@@ -23,7 +24,8 @@ int main(int argc, char** argv) {
       {"submit", RunSubmitBench},       {"ingest", RunIngestBench},       {"dispatch", RunDispatchBench},
       {"cells", RunCellsBench},         {"query", RunQueryBench},         {"store", RunStoreBench},
       {"train", RunTrainBench},         {"allreduce", RunAllReduceBench}, {"events", RunEventsBench},
-      {"shortruns", RunShortRunsBench}, {"service", RunServiceBench},     {"memory", RunMemoryBench}};
+      {"shortruns", RunShortRunsBench}, {"service", RunServiceBench},     {"memory", RunMemoryBench},
+      {"coverage", RunCoverageBench},   {"prune", RunPruneBench}};
 
   CLI::App app{"Benchmarks of scalelab; one JSON line a figure"};
   BenchOptions options;

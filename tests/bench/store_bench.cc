@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "db/point_codec.h"
-#include "db/sqlite.h"
+#include "db/sqlite/sqlite.h"
 #include "tests/bench/bench_rows.h"
 
 namespace scalelab::bench {
@@ -211,7 +211,7 @@ void BenchCounts(const BenchOptions& options, std::vector<Figure>& figures) {
                            MedianMilliseconds(7,
                                               [&] {
                                                 std::vector<int64_t> ids;
-                                                const auto studies = store->ListStudies(0, 10);
+                                                const auto studies = store->ListStudies(0, 10, {});
                                                 Check(studies.status());
                                                 for (const db::StudyRow& row : *studies)
                                                   ids.push_back(row.id);

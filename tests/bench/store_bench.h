@@ -19,4 +19,8 @@ namespace scalelab::bench {
 //   store/completions            run completions per second (run, attempt and summary), 50 per commit
 std::vector<Figure> RunStoreBench(const BenchOptions& options);
 
+// Measures retention on a database of ten million points, half of which are old: the time, the size before and after, and
+// reads and commits meanwhile.
+std::vector<Figure> RunPruneBench(const BenchOptions& options);
+
 }  // namespace scalelab::bench

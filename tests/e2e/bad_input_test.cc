@@ -157,8 +157,14 @@ TEST(BadServer, WrongTokenOverTcp) {
   const std::string address = ready.substr(ready.rfind(' ') + 1);
   const auto list = [&](const std::string& token_file) {
     return RunProgram({Program("scalelab"), "--server", address, "study", "list"},
-                      {{"SCALELAB_TOKEN_FILE", token_file}});
+                      {{"SCALELAB_TOKEN_FILE", token_file}, {"XDG_CONFIG_HOME", service.dir() + "/config"}});
   };
+  const Output stranger = list(service.data() + "/client.token");
+  EXPECT_EQ(stranger.code, 4) << stranger.err;
+  EXPECT_THAT(stranger.err, HasSubstr("scalelab login " + address));
+  const Output login = RunProgram({Program("scalelab"), "login", address, "--yes"},
+                                  {{"XDG_CONFIG_HOME", service.dir() + "/config"}});
+  EXPECT_EQ(login.code, 0) << login.err;
   const Output wrong = list(service.File("wrong.token", "0123456789abcdef"));
   EXPECT_EQ(wrong.code, 4) << wrong.err;
   EXPECT_THAT(wrong.err, HasSubstr("token"));

@@ -1,14 +1,27 @@
 #include "tests/e2e/raw_connection.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cerrno>
-
 #include "tests/e2e/process.h"
+#include "tls/openssl.h"
 
 namespace scalelab::e2e {
+
+int FreeTcpPort() {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  socklen_t size = sizeof address;
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const bool bound = bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+                     getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  close(fd);
+  return bound ? ntohs(address.sin_port) : 0;
+}
 
 int ConnectTcp(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -21,7 +34,28 @@ int ConnectTcp(int port) {
   return -1;
 }
 
+struct RawConnection::Tls {
+  tls::Context context;
+  tls::Ssl ssl;
+};
+
 RawConnection::RawConnection(int port) : fd_(ConnectTcp(port)) {
+  if (fd_ < 0) return;
+  signal(SIGPIPE, SIG_IGN);  // OpenSSL writes without MSG_NOSIGNAL
+  auto session = std::make_unique<Tls>();
+  session->context.reset(SSL_CTX_new(TLS_client_method()));
+  static constexpr unsigned char kHttp2[] = {2, 'h', '2'};
+  SSL_CTX_set_alpn_protos(session->context.get(), kHttp2, sizeof kHttp2);
+  SSL_CTX_set_mode(session->context.get(),
+                   SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  session->ssl.reset(SSL_new(session->context.get()));
+  SSL_set_fd(session->ssl.get(), fd_);
+  // A server over its limits may never answer the handshake.
+  const timeval limit{2, 0};
+  (void)setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  if (SSL_connect(session->ssl.get()) != 1) return;
+  fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL) | O_NONBLOCK);
+  tls_ = std::move(session);
   Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
   Send(Frame(kSettings, 0, 0, ""));
 }
@@ -43,20 +77,22 @@ std::string RawConnection::Header(const std::string& name, const std::string& va
 }
 
 std::string RawConnection::CallHeaders() {
-  // Method POST, scheme http.
-  return "\x83\x86" + Header(":path", "/scalelab.v1.StudyService/ListStudies") + Header(":authority", "x") +
+  // Method POST, scheme https.
+  return "\x83\x87" + Header(":path", "/scalelab.v1.StudyService/ListStudies") + Header(":authority", "x") +
          Header("content-type", "application/grpc") + Header("te", "trailers");
 }
 
 bool RawConnection::Send(const std::string& bytes) {
+  if (tls_ == nullptr) return false;
   const double end = Now() + 1;
   for (size_t sent = 0; sent < bytes.size();) {
     char ignored[65536];
-    while (recv(fd_, ignored, sizeof ignored, MSG_DONTWAIT) > 0) {
+    while (SSL_read(tls_->ssl.get(), ignored, sizeof ignored) > 0) {
     }
-    const ssize_t n = send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n < 0 && (errno != EAGAIN || Now() > end)) return false;
-    if (n < 0) Pause(0.001);
+    ERR_clear_error();
+    const int n = SSL_write(tls_->ssl.get(), bytes.data() + sent, static_cast<int>(bytes.size() - sent));
+    if (n <= 0 && (SSL_get_error(tls_->ssl.get(), n) != SSL_ERROR_WANT_WRITE || Now() > end)) return false;
+    if (n <= 0) Pause(0.001);
     sent += n > 0 ? static_cast<size_t>(n) : 0;
   }
   return true;
@@ -81,6 +117,17 @@ void FloodWithHeaders(int port, double seconds, const std::function<void()>& sen
   Flood(
       port, seconds, RawConnection::Frame(RawConnection::kHeaders, 0, 1, RawConnection::CallHeaders()),
       [&] { return frames; }, sent);
+}
+
+void FloodWithCalls(int port, double seconds, const std::function<void()>& sent) {
+  uint32_t stream = 1;
+  const auto next = [&] {
+    std::string frames;
+    for (int i = 0; i < 100; ++i, stream += 2)
+      frames += RawConnection::Frame(RawConnection::kHeaders, 4, stream, RawConnection::CallHeaders());
+    return frames;
+  };
+  Flood(port, seconds, "", next, sent);
 }
 
 void FloodWithResets(int port, double seconds, const std::function<void()>& sent) {

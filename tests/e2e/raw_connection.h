@@ -1,18 +1,21 @@
-// Raw HTTP/2 connections over TCP, without a token: clients that misbehave.
+// Raw HTTP/2 connections over TLS, without a token: clients that misbehave.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 namespace scalelab::e2e {
 
+// Returns a TCP port of 127.0.0.1 that is free now.
+int FreeTcpPort();
 // Connects to a port of this machine. Returns -1 if that fails.
 int ConnectTcp(int port);
 
 class RawConnection {
  public:
-  // Connects and sends the preface and empty settings.
+  // Connects, makes the handshake without a check of the certificate, and sends the preface and empty settings.
   explicit RawConnection(int port);
   ~RawConnection();
   RawConnection(const RawConnection&) = delete;
@@ -29,7 +32,9 @@ class RawConnection {
   bool Send(const std::string& bytes);
 
  private:
+  struct Tls;
   const int fd_;
+  std::unique_ptr<Tls> tls_;  // null if there is no connection
 };
 
 // Sends `first`, then `next()` again and again, on connection after connection for some seconds. Calls `sent` after
@@ -39,6 +44,8 @@ void Flood(int port, double seconds, const std::string& first, const std::functi
 
 // The endless headers of one call, in CONTINUATION frames.
 void FloodWithHeaders(int port, double seconds, const std::function<void()>& sent);
+// Calls that are started and neither ended nor reset.
+void FloodWithCalls(int port, double seconds, const std::function<void()>& sent);
 // Calls that are reset at once.
 void FloodWithResets(int port, double seconds, const std::function<void()>& sent);
 

@@ -52,8 +52,8 @@ std::string Service::Start() {
     argv.insert(argv.begin(), shell.begin(), shell.end());
   }
   daemon_ = std::make_unique<Background>(argv, dir_ + "/scalelabd.log", env_);
-  const std::string line = daemon_->Line();
-  return line.rfind("ready", 0) == 0 ? "" : absl::StrCat("scalelabd did not start: '", line, "' ", log());
+  ready_ = daemon_->Line();
+  return ready_.rfind("ready", 0) == 0 ? "" : absl::StrCat("scalelabd did not start: '", ready_, "' ", log());
 }
 
 int Service::Stop() {

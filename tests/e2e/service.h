@@ -52,6 +52,8 @@ class Service {
   const std::string& dir() const { return dir_; }
   std::string data() const { return dir_ + "/data"; }
   std::string socket() const { return "unix:" + data() + "/scalelab.sock"; }
+  // Returns the line with the addresses served: "ready unix:/path 127.0.0.1:1234".
+  const std::string& ready() const { return ready_; }
   std::string log() const { return ReadFile(dir_ + "/scalelabd.log"); }
   Background* daemon() { return daemon_.get(); }
 
@@ -63,7 +65,7 @@ class Service {
   }
 
  private:
-  std::string dir_;
+  std::string dir_, ready_;
   std::vector<std::string> flags_;
   int files_ = 0;  // 0: the limit of this process
   std::map<std::string, std::string> env_;

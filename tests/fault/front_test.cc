@@ -1,28 +1,31 @@
 // Abuse of the coordinator's RPC interface. While one client misbehaves, the calls of others are answered, and the
 // training of others continues. Bounds are on behaviour, not on times.
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <set>
+#include <sstream>
 #include <thread>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "scalelab/v1/cluster.grpc.pb.h"
 #include "scalelab/v1/study.grpc.pb.h"
 #include "scalelab/v1/worker.grpc.pb.h"
-#include "server/services/auth.h"
+#include "server/rpc/auth.h"
 #include "tests/e2e/raw_connection.h"
 #include "tests/e2e/service.h"
+#include "tls/credentials.h"
+#include "tls/fetch.h"
 
 namespace scalelab::e2e {
 namespace {
@@ -39,7 +42,7 @@ std::unique_ptr<grpc::ClientContext> Context(int seconds = 20) {
 class Front : public Service {
  public:
   explicit Front(std::vector<std::string> flags = {}) {
-    flags.insert(flags.begin(), {"--listen", socket(), "--listen", absl::StrCat("127.0.0.1:", FreePort())});
+    flags.insert(flags.begin(), {"--listen", socket(), "--listen", address()});
     AddFlags(flags);
   }
   using Service::LimitFiles;
@@ -49,6 +52,23 @@ class Front : public Service {
     grpc::ChannelArguments own;
     own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
     return grpc::CreateCustomChannel(socket(), grpc::InsecureChannelCredentials(), own);
+  }
+  // Returns whether a call over TCP with the token is answered.
+  bool AnswersOverTcp() const {
+    const auto presented = tls::FetchCertificate("127.0.0.1", absl::StrCat(port_), absl::Seconds(5));
+    if (!presented.ok()) return false;
+    grpc::ChannelArguments own;
+    own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    const auto credentials = *tls::Trust(presented->certificate, own);
+    return Lists(grpc::CreateCustomChannel(address(), credentials, own));
+  }
+  // Returns whether a call with the token is answered.
+  bool Lists(const std::shared_ptr<grpc::Channel>& channel) const {
+    const auto context = Context();
+    const std::string token(absl::StripAsciiWhitespace(ReadFile(data() + "/client.token")));
+    context->AddMetadata("authorization", "Bearer " + token);
+    v1::ListStudiesResponse studies;
+    return v1::StudyService::NewStub(channel)->ListStudies(context.get(), {}, &studies).ok();
   }
   // Returns whether a call is answered.
   bool Answers() const {
@@ -81,18 +101,7 @@ class Front : public Service {
   pid_t pid() const { return const_cast<Front*>(this)->daemon()->pid(); }
 
  private:
-  int FreePort() {
-    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    socklen_t size = sizeof address;
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-    close(fd);
-    return port_ = ntohs(address.sin_port);
-  }
-  int port_ = 0;
+  const int port_ = FreeTcpPort();
 };
 
 TEST(FrontDescriptors, ManyIdleConnectionsDoNotMakeTheServiceDeaf) {
@@ -104,11 +113,7 @@ TEST(FrontDescriptors, ManyIdleConnectionsDoNotMakeTheServiceDeaf) {
   EXPECT_TRUE(service.Answers()) << "local clients have a share of their own";
   for (const int fd : idle) close(fd);
   EXPECT_TRUE(service.Answers());
-  EXPECT_TRUE(Eventually([&] {
-    const Output output = RunProgram({Program("scalelab"), "--server", service.address(), "--token-file",
-                                      service.data() + "/client.token", "study", "list"});
-    return output.code == 0;
-  })) << service.log();
+  EXPECT_TRUE(Eventually([&] { return service.AnswersOverTcp(); })) << service.log();
 }
 
 TEST(FrontDescriptors, TooFewAreReportedInASentence) {
@@ -117,6 +122,71 @@ TEST(FrontDescriptors, TooFewAreReportedInASentence) {
   const std::string error = service.Start();
   EXPECT_THAT(error, HasSubstr("this process may open 20 files"));
   EXPECT_THAT(error, HasSubstr("ulimit -n"));
+}
+
+// Returns the sockets on which a process listens: "tcp", "tcp6", or the path of a Unix socket.
+std::vector<std::string> ListeningSockets(pid_t pid) {
+  std::set<std::string> own;  // "socket:[INODE]"
+  for (const auto& entry : std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/fd")))
+    own.insert(std::filesystem::read_symlink(entry.path()).string());
+  std::vector<std::string> found;
+  const auto scan = [&](const std::string& table, size_t state_column, const std::string& listens,
+                        size_t inode_column) {
+    std::istringstream lines(ReadFile(absl::StrCat("/proc/", pid, "/net/", table)));
+    for (std::string line; std::getline(lines, line);) {
+      const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipWhitespace());
+      if (words.size() <= inode_column || words[state_column] != listens) continue;
+      if (own.contains(absl::StrCat("socket:[", words[inode_column], "]")))
+        found.push_back(table == "unix" ? words.back() : table);
+    }
+  };
+  for (const char* table : {"tcp", "tcp6"}) scan(table, 3, "0A", 9);  // TCP_LISTEN
+  for (const char* table : {"udp", "udp6"}) scan(table, 3, "07", 9);  // a bound UDP socket
+  scan("unix", 3, "00010000", 6);                                     // SO_ACCEPTCON
+  return found;
+}
+
+TEST(FrontDefaults, NothingButTheUnixSocketListens) {
+  Service service;
+  ASSERT_EQ(service.Start(), "");
+  EXPECT_THAT(ListeningSockets(service.daemon()->pid()),
+              testing::ElementsAre(service.data() + "/scalelab.sock"));
+}
+
+TEST(FrontDefaults, TcpIsEncryptedUnlessInsecureIsTrue) {
+  Front service;
+  ASSERT_EQ(service.Start(), "");
+  EXPECT_TRUE(tls::FetchCertificate("127.0.0.1", absl::StrCat(service.port()), absl::Seconds(10)).ok());
+  EXPECT_THAT(service.log(), HasSubstr("SHA-256 fingerprint"));
+  Front insecure({"--insecure", "true"});
+  ASSERT_EQ(insecure.Start(), "");
+  EXPECT_FALSE(tls::FetchCertificate("127.0.0.1", absl::StrCat(insecure.port()), absl::Seconds(10)).ok());
+  EXPECT_THAT(insecure.log(), HasSubstr("not encrypted"));
+  EXPECT_TRUE(insecure.Lists(grpc::CreateChannel(insecure.address(), grpc::InsecureChannelCredentials())));
+}
+
+TEST(FrontWorkers, ALocalWorkerTrainsOverTls) {
+  // Without a Unix socket, local workers dial the TCP address.
+  const int port = FreeTcpPort();
+  Service service({"--listen", absl::StrCat("127.0.0.1:", port), "--local-slots", "1"});
+  ASSERT_EQ(service.Start(), "");
+  const auto run = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), Program("scalelab"));
+    return RunProgram(words, {{"XDG_CONFIG_HOME", service.dir() + "/config"},
+                              {"SCALELAB_SERVER", absl::StrCat("127.0.0.1:", port)},
+                              {"SCALELAB_TOKEN_FILE", service.data() + "/client.token"}});
+  };
+  ASSERT_EQ(run({"login", absl::StrCat("127.0.0.1:", port), "--yes"}).code, 0);
+  const std::string study = service.File("study.yaml", R"(study: s
+fixed:
+  engine: custom
+  ranks: 1
+  max_steps: 1
+  command: [sh, -c, "echo '{\"time\":1,\"event\":\"finish\"}' >> $SCALELAB_EVENTS"]
+)");
+  ASSERT_EQ(run({"study", "submit", study}).code, 0);
+  const Output waited = run({"study", "wait", "1", "--timeout", "60s"});
+  EXPECT_EQ(waited.code, 0) << waited.err << service.log();
 }
 
 TEST(FrontFiles, AFileOfTheLargestAllowedSizeDoesNotEndTheService) {

@@ -1,0 +1,52 @@
+#include "tests/bench/coverage_bench.h"
+
+#include "absl/strings/str_cat.h"
+#include "tests/unit/server/analysis/simulated_study.h"
+
+namespace scalelab::bench {
+namespace {
+
+constexpr uint64_t kSeed = 20'261'123;
+constexpr double kNominal = 95;
+
+Figure FigureOf(std::string name, const server::Coverage& coverage) {
+  const double percent = 100 * coverage.covered;
+  return {
+      std::move(name),     percent, "%", "nominal", kNominal, percent / kNominal, 100 * coverage.half_width,
+      100 * coverage.shown};
+}
+
+}  // namespace
+
+std::vector<Figure> RunCoverageBench(const BenchOptions& options) {
+  const int studies = std::max(20, static_cast<int>(1000 * options.scale));
+  std::vector<Figure> figures;
+  for (const server::Noise& noise : server::NoiseKinds()) {
+    for (const int cells : {2, 4, 12}) {
+      for (const int n : {2, 3, 5, 10, 20})
+        figures.push_back(FigureOf(absl::StrCat("coverage/", noise.name, "/", cells, " cells/n=", n),
+                                   server::SpeedupCoverage(noise, cells, n, studies, kSeed)));
+    }
+  }
+  const server::Noise noise = server::NoiseKinds()[1];
+  for (const int n : {3, 5, 10}) {
+    for (const double serial : {0.001, 0.05})
+      figures.push_back(FigureOf(absl::StrCat("coverage/Amdahl's fraction ", serial, "/n=", n),
+                                 server::FitCoverage(serial, false, noise, n, studies, kSeed)));
+    figures.push_back(FigureOf(absl::StrCat("coverage/coherency 0.001/n=", n),
+                               server::FitCoverage(0.01, true, noise, n, studies, kSeed)));
+    const double refuted = 100 * server::FalseRefutations(noise, n, studies, kSeed);
+    figures.push_back(
+        {absl::StrCat("coverage/true laws refuted/n=", n), refuted, "%", "nominal", 5, refuted / 5});
+  }
+  for (const server::Truth& truth : server::AdviceTruths()) {
+    const server::Decisions decisions = server::AdviceDecisions(truth, studies, kSeed);
+    const std::string name = absl::StrCat("advice/serial ", truth.serial, ", coherency ", truth.coherency);
+    figures.push_back(
+        {name + "/right", 100 * decisions.right, "%", "target", 90, 100 * decisions.right / 90});
+    figures.push_back({name + "/undecided of the others", 100 * decisions.undecided, "%"});
+  }
+  return figures;
+}
+
+}  // namespace scalelab::bench
