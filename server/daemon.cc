@@ -46,15 +46,16 @@ static LocalSchedulerOptions LocalOptions(const ServerConfig& config, const Data
 static absl::StatusOr<std::map<std::string, std::string>> UsersOfJobs(Coordinator* coordinator) {
   const absl::Status stopping = absl::UnavailableError("the coordinator is not running");
   if (coordinator == nullptr) return stopping;
-  std::promise<absl::StatusOr<std::map<std::string, std::string>>> promise;
-  coordinator->Read([&](const State* state) {
-    if (state == nullptr) return promise.set_value(stopping);
+  // Shared, because this function may return before set_value does.
+  auto promise = std::make_shared<std::promise<absl::StatusOr<std::map<std::string, std::string>>>>();
+  coordinator->Read([promise, stopping](const State* state) {
+    if (state == nullptr) return promise->set_value(stopping);
     std::map<std::string, std::string> users;
     for (const auto& [id, allocation] : state->allocations)
       users[allocation->row.token] = allocation->row.owner;
-    promise.set_value(std::move(users));
+    promise->set_value(std::move(users));
   });
-  return promise.get_future().get();
+  return promise->get_future().get();
 }
 
 // Creates the directory of the runs. If each user has a directory in it, every user may create one, and nobody may remove

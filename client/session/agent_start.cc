@@ -72,7 +72,7 @@ absl::StatusOr<AgentFiles> MakeAgentFiles(const ServerAddress& server) {
                                                                   : Environment("XDG_STATE_HOME");
   std::error_code error;
   std::filesystem::create_directories(state + "/scalelab", error);
-  // Without a home directory, the log is beside the lock.
+  // Without a home directory, the log is in the directory of the lock.
   const std::string logs = error ? locks : state + "/scalelab";
   const std::string name = FileNameOf(server);
   return AgentFiles{absl::StrCat(locks, "/", name, ".lock"), absl::StrCat(logs, "/", name, ".log")};

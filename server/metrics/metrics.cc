@@ -26,7 +26,7 @@ constexpr const char* kCodes[] = {
     "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
     "DATA_LOSS", "UNAUTHENTICATED"};
 constexpr const char* kFiles[] = {"study", "run",   "result", "cluster", "worker",
-                                  "auth",  "admin", "agent",  "archive"};
+                                  "auth",  "admin", "agent",  "analysis"};
 constexpr const char* kCalls[] = {"submit", "cancel", "poll", "view"};
 // The checks of Watchdog.
 constexpr const char* kChecks[] = {"core_thread", "database", "worker_calls"};

@@ -29,7 +29,7 @@ class ManualClock final : public Clock {
   absl::Duration since_start = absl::Hours(1), wall_offset;
 };
 
-// Starts and ends jobs when the test says so.
+// A scheduler whose jobs start and end when a test calls it.
 class ScriptedScheduler final : public Scheduler {
  public:
   std::string name() const override { return "scripted"; }
