@@ -25,6 +25,13 @@ constexpr MetricRange kRanges[] = {
     {"run/straggler_skew", -1e-6, 1e6},
     {"run/cpu_utilisation", 0, 1e6},
     {"run/steps", 0, 1e15},
+    {"run/mean_step_s", 0, kMostSeconds, true},
+    {"run/comm_exposed_s", 0, kMostSeconds},
+    {"run/data_s", 0, kMostSeconds},
+    {"run/comm_total_s", 0, kMostSeconds},
+    {"run/rank_gradient_norm2", 0, 1e30},
+    {"run/mean_gradient_norm2", 0, 1e30},
+    {"run/samples_to_accuracy", 0, 1e15, true},
 };
 
 }  // namespace

@@ -53,6 +53,7 @@ std::vector<RunParameter> MakeParameters() {
   constexpr auto Double = ParameterType::kDouble;
   constexpr auto Bool = ParameterType::kBool;
   constexpr auto StringList = ParameterType::kStringList;
+  constexpr auto Map = ParameterType::kMap;
   constexpr std::monostate NoDefault;
   constexpr bool Key = true, Derived = false, Recipe = true, Execution = false;
   // All numbers are held as double: 25 of an Int32 as 25.0.
@@ -119,6 +120,8 @@ absl::string_view TypeName(ParameterType type) {
       return "true or false";
     case ParameterType::kStringList:
       return "list of texts";
+    case ParameterType::kMap:
+      return "mapping";
   }
   return "";
 }
@@ -136,6 +139,8 @@ absl::string_view ScalarTypeName(ParameterType type) {
       return "double";
     case ParameterType::kBool:
       return "bool";
+    case ParameterType::kMap:
+      return "google.protobuf.Struct";
   }
   return "";
 }

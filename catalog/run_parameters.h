@@ -14,13 +14,14 @@
 
 namespace scalelab {
 
-enum class ParameterType { kString, kInt32, kInt64, kDouble, kBool, kStringList };
+// kMap: names of a user's own, each with a text, a number or a boolean. A study sets each of them: "params.dropout".
+enum class ParameterType { kString, kInt32, kInt64, kDouble, kBool, kStringList, kMap };
 
 struct RunParameter {
   int number;  // field number of RunSpec
   absl::string_view name;
   ParameterType type;
-  // The value where a study sets none. Numbers are held as double, lists have no default.
+  // The value where a study sets none. Numbers are held as double, lists and maps have no default.
   std::variant<std::monostate, absl::string_view, double, bool> default_value;
   // Allowed values of a string; empty: any non-empty text.
   std::vector<absl::string_view> choices;
@@ -51,9 +52,10 @@ bool IsNativeOnly(const RunParameter& parameter);
 bool IsNumber(ParameterType type);
 bool IsInteger(ParameterType type);
 
-// Returns "text", "whole number", "number", "true or false" or "list of texts".
+// Returns "text", "whole number", "number", "true or false", "list of texts" or "mapping".
 absl::string_view TypeName(ParameterType type);
-// Returns protobuf's name of the type, or of a list's elements: "string", "int32", "int64", "double", "bool".
+// Returns protobuf's name of the type, or of a list's elements: "string", "int32", "int64", "double", "bool",
+// "google.protobuf.Struct".
 absl::string_view ScalarTypeName(ParameterType type);
 // Returns the default as text: "25", "0.1", "fp32", "true", or "" where there is none.
 std::string DefaultText(const RunParameter& parameter);

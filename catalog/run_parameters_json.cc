@@ -28,7 +28,14 @@ Json DefaultOf(const RunParameter& parameter) {
   if (const auto* text = std::get_if<absl::string_view>(&parameter.default_value)) return std::string(*text);
   if (const auto* flag = std::get_if<bool>(&parameter.default_value)) return *flag;
   if (const auto* number = std::get_if<double>(&parameter.default_value)) return Number(parameter, *number);
-  return Json::array();
+  return parameter.type == ParameterType::kMap ? Json::object() : Json::array();
+}
+
+// The name of a type as the adapters know it.
+std::string TypeJson(ParameterType type) {
+  if (type == ParameterType::kStringList) return "string_list";
+  if (type == ParameterType::kMap) return "map";
+  return std::string(ScalarTypeName(type));
 }
 
 Json EnginesJson() {
@@ -53,8 +60,7 @@ std::string RunParametersJson() {
   for (const RunParameter& parameter : RunParameters()) {
     Json row;
     row["name"] = std::string(parameter.name);
-    row["type"] = parameter.type == ParameterType::kStringList ? "string_list"
-                                                               : std::string(ScalarTypeName(parameter.type));
+    row["type"] = TypeJson(parameter.type);
     row["default"] = DefaultOf(parameter);
     if (!ValuesText(parameter).empty() && IsNumber(parameter.type)) {
       row["min"] = Number(parameter, parameter.min);

@@ -112,6 +112,11 @@ void CellChecker::CheckNeeds(const RunSpec& run, const std::vector<int>& index) 
       Add("fixed.command", "engine custom needs a command, for example command: [python3, train.py]");
     return;
   }
+  if (spec_.measure().success() == v1::Measure::EXIT_STATUS) {
+    const absl::string_view key = raw_.measure().extract().empty() ? "success" : "extract";
+    Add(absl::StrCat("measure.", key),
+        absl::StrCat("measure.", key, " is for engine custom, not ", run.engine(), "; remove it"));
+  }
   if (!grid_.unknown_keys) {
     if (run.model().empty()) {
       Add("fixed.model",

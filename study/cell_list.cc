@@ -12,8 +12,15 @@ namespace scalelab {
 namespace {
 
 using google::protobuf::FieldDescriptor;
+using google::protobuf::Struct;
 using google::protobuf::Value;
 using v1::RunSpec;
+
+bool IsMap(const FieldDescriptor* field) { return field->message_type() == Struct::descriptor(); }
+
+const Struct& MapOf(const FieldDescriptor* field, const RunSpec& spec) {
+  return static_cast<const Struct&>(RunSpec::GetReflection()->GetMessage(spec, field));
+}
 
 template <class Integer>
 Integer Whole(double number) {
@@ -23,8 +30,13 @@ Integer Whole(double number) {
 
 // Unlike SetField of values.h it accepts values outside of the ranges of this version: an older one may have stored
 // them.
-void Set(const FieldDescriptor* field, const Value& value, RunSpec* spec) {
+void Set(const FieldDescriptor* field, const std::string& member, const Value& value, RunSpec* spec) {
   const auto* reflection = RunSpec::GetReflection();
+  if (IsMap(field)) {
+    auto& map = static_cast<Struct&>(*reflection->MutableMessage(spec, field));
+    (*map.mutable_fields())[member] = value;
+    return;
+  }
   if (field->is_repeated()) {
     reflection->ClearField(spec, field);
     for (const Value& v : value.list_value().values()) reflection->AddString(spec, field, v.string_value());
@@ -93,7 +105,9 @@ int CellValues::NumberOf(absl::string_view name, const Value& value) {
   const auto [it, is_new] = numbers_.try_emplace(absl::StrCat(name, "=", Fingerprint(value)),
                                                  static_cast<int>(entries_.size()) + 1);
   if (is_new) {
-    entries_.push_back({std::string(name), value, RunSpec::descriptor()->FindFieldByName(std::string(name))});
+    const std::string field(name.substr(0, name.find('.')));
+    const std::string member(field.size() == name.size() ? "" : name.substr(field.size() + 1));
+    entries_.push_back({std::string(name), value, RunSpec::descriptor()->FindFieldByName(field), member});
   }
   return it->second;
 }
@@ -118,6 +132,10 @@ void CellList::Add(const Cell& cell) {
   for (const auto& [name, value] : axes) key.push_back(values_->NumberOf(name, *value));
   const auto* descriptor = RunSpec::descriptor();
   for (int f = 0; f < descriptor->field_count(); ++f) {
+    if (IsMap(descriptor->field(f))) {
+      AddMembers(descriptor->field(f), cell.spec, &spec);
+      continue;
+    }
     const Value value = Get(descriptor->field(f), cell.spec);
     if (SameValue(value, Get(descriptor->field(f), values_->common()))) continue;
     spec.push_back(values_->NumberOf(descriptor->field(f)->name(), value));
@@ -125,8 +143,21 @@ void CellList::Add(const Cell& cell) {
   Add(key, spec);
 }
 
-google::protobuf::Struct CellList::Key(size_t i) const {
-  google::protobuf::Struct key;
+// Appends the numbers of those members of a map that differ from the common ones.
+void CellList::AddMembers(const FieldDescriptor* field, const RunSpec& from, std::vector<int>* numbers) {
+  const auto& common = MapOf(field, values_->common()).fields();
+  std::vector<std::pair<absl::string_view, const Value*>> members;
+  for (const auto& [name, value] : MapOf(field, from).fields()) {
+    const auto same = common.find(name);
+    if (same == common.end() || !SameValue(same->second, value)) members.emplace_back(name, &value);
+  }
+  std::sort(members.begin(), members.end());
+  for (const auto& [name, value] : members)
+    numbers->push_back(values_->NumberOf(absl::StrCat(field->name(), ".", name), *value));
+}
+
+Struct CellList::Key(size_t i) const {
+  Struct key;
   for (const int number : this->key(i))
     (*key.mutable_fields())[values_->name(number)] = values_->value(number);
   return key;
@@ -135,7 +166,8 @@ google::protobuf::Struct CellList::Key(size_t i) const {
 RunSpec CellList::Spec(size_t i) const {
   RunSpec spec = values_->common();
   for (const int number : this->spec(i)) {
-    if (const FieldDescriptor* field = values_->field(number)) Set(field, values_->value(number), &spec);
+    if (const FieldDescriptor* field = values_->field(number))
+      Set(field, values_->member(number), values_->value(number), &spec);
   }
   return spec;
 }
@@ -145,7 +177,7 @@ RunSpec CellList::SpecWithoutCommand(size_t i) const {
   for (const int number : this->spec(i)) {
     const FieldDescriptor* field = values_->field(number);
     if (field != nullptr && field->number() != RunSpec::kCommandFieldNumber)
-      Set(field, values_->value(number), &spec);
+      Set(field, values_->member(number), values_->value(number), &spec);
   }
   return spec;
 }

@@ -42,12 +42,15 @@ class CellValues {
   const google::protobuf::Value& value(int number) const { return entries_[number - 1].value; }
   // Returns RunSpec's field of the parameter; null if this version has no such parameter.
   const google::protobuf::FieldDescriptor* field(int number) const { return entries_[number - 1].field; }
+  // Returns the name in a field that is a map: "dropout" of "params.dropout"; empty for other fields.
+  const std::string& member(int number) const { return entries_[number - 1].member; }
 
  private:
   struct Entry {
     std::string name;
     google::protobuf::Value value;
     const google::protobuf::FieldDescriptor* field;
+    std::string member;
   };
   scalelab::v1::RunSpec common_, short_common_;
   std::vector<Entry> entries_;
@@ -113,6 +116,8 @@ class CellList {
   Iterator end() const { return {this, size()}; }
 
  private:
+  void AddMembers(const google::protobuf::FieldDescriptor* field, const scalelab::v1::RunSpec& from,
+                  std::vector<int>* numbers);
   // Returns the value that the cell lists for the field; null if it lists none.
   const google::protobuf::Value* Listed(size_t i, int field) const;
   absl::Span<const int> Numbers(size_t range) const {

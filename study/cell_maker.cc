@@ -7,6 +7,7 @@
 
 #include "catalog/engines.h"
 #include "study/cell_checks.h"
+#include "study/measure.h"
 #include "study/values.h"
 
 namespace scalelab {
@@ -24,7 +25,10 @@ constexpr int kFolderImage = 224;
 // Fields that Derive may change.
 constexpr absl::string_view kDerived[] = {"dataset",           "augment",        "image_size",
                                           "global_batch",      "batch_per_rank", "learning_rate",
-                                          "warmup_start_rate", "warmup_steps"};
+                                          "warmup_start_rate", "warmup_steps",   "epochs"};
+
+// Epochs of a run that only max_steps limits: the most that a study may set.
+constexpr int kManyEpochs = 1'000'000;
 
 // Returns the values that all cells start with. Until Derive, the batches and the learning rate hold the
 // inputs of their derivation.
@@ -36,12 +40,10 @@ RunSpec BaseSpec(const StudySpec& spec, const Grid& grid) {
   base.set_learning_rate(spec.lr().base());
   base.set_warmup_epochs(spec.lr().warmup_epochs());
   base.set_seed(spec.seed());
-  base.set_warmup_steps(spec.measure().warmup_steps());
-  base.set_evaluate(spec.measure().evaluate());
-  base.set_target_accuracy(spec.measure().target_accuracy());
+  SetMeasure(spec.measure(), &base);
   base.set_cpus_per_rank(spec.resources().cpus_per_rank());
   base.set_gpus_per_rank(spec.resources().gpus_per_rank());
-  for (const auto& [key, value] : grid.fixed) SetField(*key, *value, &base);
+  for (const auto& [key, value] : grid.fixed) SetField(key, *value, &base);
   return base;
 }
 
@@ -51,6 +53,7 @@ CellMaker::CellMaker(const StudySpec& raw, const StudySpec& spec, const Grid& gr
     : spec_(spec),
       dataset_set_(grid.Sets("dataset")),
       augment_set_(grid.Sets("augment")),
+      epochs_set_(grid.Sets("epochs")),
       warmup_set_(raw.measure().has_warmup_steps()),
       base_(BaseSpec(spec, grid)),
       index_(grid.factors.size(), -1),
@@ -58,7 +61,7 @@ CellMaker::CellMaker(const StudySpec& raw, const StudySpec& spec, const Grid& gr
       values_(std::make_shared<CellValues>(RunSpec())) {
   for (size_t f = 0; f < grid.factors.size(); ++f) {
     for (const GridAxis& axis : grid.factors[f].axes) {
-      if (axis.key == nullptr) continue;  // a violation: the study is refused
+      if (axis.key.parameter == nullptr) continue;  // a violation: the study is refused
       Place place{f, &axis, {}, std::ranges::find(kDerived, axis.name) != std::end(kDerived)};
       for (const Value& value : *axis.values) place.numbers.push_back(values_->NumberOf(axis.name, value));
       places_.push_back(std::move(place));
@@ -69,7 +72,7 @@ CellMaker::CellMaker(const StudySpec& raw, const StudySpec& spec, const Grid& gr
   MoveTo(std::vector<int>(index_.size(), 0));
   RunSpec common = run_;
   for (const Place& place : places_) {
-    if (!place.derived) ClearField(*place.axis->key, &common);
+    if (!place.derived) ClearField(place.axis->key, &common);
   }
   values_->SetCommon(std::move(common));
 }
@@ -85,7 +88,8 @@ void CellMaker::MoveTo(const std::vector<int>& index) {
 
 void CellMaker::SetAxis(const Place& place, int index) {
   const Value& value = place.axis->values->Get(index);
-  if (place.axis->key->type != ParameterType::kStringList) return SetField(*place.axis->key, value, &run_);
+  const GridKey& key = place.axis->key;
+  if (key.parameter->type != ParameterType::kStringList) return SetField(key, value, &run_);
   run_.clear_command();
   if (!value.list_value().values().empty()) run_.add_command("");
 }
@@ -100,6 +104,7 @@ void CellMaker::ResetDerived() {
   run_.set_learning_rate(base_.learning_rate());
   run_.set_warmup_start_rate(base_.warmup_start_rate());
   run_.set_warmup_steps(base_.warmup_steps());
+  run_.set_epochs(base_.epochs());
 }
 
 void CellMaker::Derive() {
@@ -108,6 +113,8 @@ void CellMaker::Derive() {
   const bool folder = run->dataset() == "imagefolder";
   if (!augment_set_) run->set_augment(folder || run->dataset() == "cifar10");
   if (folder && run->image_size() == 0) run->set_image_size(kFolderImage);
+  // A decay of the rate is defined by the epochs, so they keep their default there.
+  if (!epochs_set_ && run->max_steps() > 0 && run->lr_schedule() == "constant") run->set_epochs(kManyEpochs);
   int64_t ranks = std::max(run->ranks(), 1);
   if (spec_.scaling().mode() == Scaling::WEAK) {
     int64_t global = run->batch_per_rank() * ranks;
@@ -156,6 +163,7 @@ void CellMaker::AddTo(CellList* list) {
   AddDerived("learning_rate", run_.learning_rate(), common.learning_rate());
   AddDerived("warmup_start_rate", run_.warmup_start_rate(), common.warmup_start_rate());
   AddDerived("warmup_steps", run_.warmup_steps(), common.warmup_steps());
+  AddDerived("epochs", run_.epochs(), common.epochs());
   list->Add(key_, listed_);
 }
 

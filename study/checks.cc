@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "study/measure.h"
 #include "study/rules.h"
 #include "study/sbatch_options.h"
 
@@ -18,6 +19,8 @@ using v1::StudySpec;
 
 constexpr double kMaxInt = std::numeric_limits<int32_t>::max();
 constexpr int64_t kLongestTime = 365 * 86400;
+constexpr int kMostAdaptive = 1000;
+constexpr double kLeastHalfWidth = 1e-4;
 
 const std::vector<absl::string_view>& RetryCauses() {
   static const auto& causes = *new std::vector<absl::string_view>{"node_fail",
@@ -152,6 +155,23 @@ void CheckSlurm(const v1::SlurmOptions& slurm, Violations* violations) {
   }
 }
 
+v1::AdaptiveRepeats WithDefaults(v1::AdaptiveRepeats repeats) {
+  if (repeats.min() == 0) repeats.set_min(2);
+  if (repeats.max() == 0) repeats.set_max(std::max(10, repeats.min()));
+  return repeats;
+}
+
+void CheckAdaptiveRepeats(const StudySpec& spec, Violations* violations) {
+  const v1::AdaptiveRepeats repeats = WithDefaults(spec.adaptive_repeats());
+  if (spec.repeats() != 0)
+    violations->Add("repeats", "repeats and adaptive_repeats exclude each other; leave one of them out");
+  violations->CheckRange("repeats.min", "min", repeats.min(), 2, kMostAdaptive);
+  violations->CheckRange("repeats.max", "max", repeats.max(), 2, kMostAdaptive);
+  if (repeats.min() > repeats.max())
+    violations->Add("repeats.max", absl::StrCat("max is ", repeats.max(), " and below min, ", repeats.min()));
+  violations->CheckRange("repeats.until.half_width", "half_width", repeats.half_width(), kLeastHalfWidth, 1);
+}
+
 }  // namespace
 
 void CheckSections(const StudySpec& spec, Violations* violations) {
@@ -159,14 +179,11 @@ void CheckSections(const StudySpec& spec, Violations* violations) {
   CheckScaling(spec.scaling(), violations);
   CheckRates(spec.lr(), violations);
   if (spec.repeats() < 0) violations->CheckRange("repeats", "repeats", spec.repeats(), 1, kMaxInt);
+  if (spec.has_adaptive_repeats()) CheckAdaptiveRepeats(spec, violations);
   if (spec.seed() > std::numeric_limits<int64_t>::max() - std::max(spec.repeats(), 1)) {
     violations->Add("seed", "seed is too large: seed + repeat must fit into 64 bits");
   }
-  if (spec.measure().has_warmup_steps()) {
-    violations->CheckRange("measure.warmup_steps", "warmup_steps", spec.measure().warmup_steps(), 0, kMaxInt);
-  }
-  violations->CheckRange("measure.target_accuracy", "target_accuracy", spec.measure().target_accuracy(), 0,
-                         1);
+  CheckMeasure(spec.measure(), violations);
   CheckEnum("order", "order", spec.order(), StudySpec::Order_IsValid(spec.order()), violations);
   CheckResources(spec.resources(), violations);
   CheckSlurm(spec.slurm(), violations);
@@ -197,10 +214,16 @@ void FillDefaults(StudySpec* spec) {
   if (lr->base() == 0) lr->set_base(0.1);
   if (lr->reference_batch() == 0) lr->set_reference_batch(128);
   if (lr->rule() == LearningRate::RULE_UNSPECIFIED) lr->set_rule(LearningRate::LINEAR);
+  if (spec->has_adaptive_repeats()) {
+    *spec->mutable_adaptive_repeats() = WithDefaults(spec->adaptive_repeats());
+    spec->set_repeats(spec->adaptive_repeats().max());
+  }
   if (spec->repeats() == 0) spec->set_repeats(1);
   v1::Measure* measure = spec->mutable_measure();
   if (!measure->has_evaluate()) measure->set_evaluate(true);
   if (!measure->has_warmup_steps()) measure->set_warmup_steps(5);
+  if (measure->success() == v1::Measure::SUCCESS_UNSPECIFIED)
+    measure->set_success(measure->extract().empty() ? v1::Measure::FINISH : v1::Measure::EXIT_STATUS);
   if (spec->order() == StudySpec::ORDER_UNSPECIFIED) spec->set_order(StudySpec::RANDOMIZED);
   v1::Resources* resources = spec->mutable_resources();
   if (resources->cpus_per_rank() == 0) resources->set_cpus_per_rank(1);

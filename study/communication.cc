@@ -28,7 +28,7 @@ std::string ComparisonKey(const v1::RunSpec& run, absl::string_view name) {
   for (const RunParameter& parameter : RunParameters()) {
     if (engine != nullptr && !engine->Reads(parameter.group)) ClearField(parameter, &same);
   }
-  return same.SerializeAsString();
+  return Fingerprint(same);
 }
 
 }  // namespace scalelab

@@ -4,8 +4,11 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "catalog/engines.h"
+#include "study/templates.h"
 
 namespace scalelab {
 namespace {
@@ -38,6 +41,7 @@ class GridReader {
     }
     for (int i = 0; i < spec_.zip_size(); ++i) ReadZip(spec_.zip(i), absl::StrCat("zip[", i, "]"));
     CheckElsewhere();
+    CheckTemplates(grid_, violations_);
     if (!grid_.Sets("ranks") && !grid_.unknown_keys) {
       violations_->Add(
           "matrix.ranks",
@@ -76,20 +80,21 @@ class GridReader {
     return false;
   }
 
-  // Returns the key, or null after adding a violation.
-  const RunParameter* Find(absl::string_view name, const std::string& path) {
-    const RunParameter* key = FindStudyKey(name);
-    if (key == nullptr) {
-      violations_->Add(path, UnknownKey(name, StudyKeyNames()));
+  // Returns the key. Its parameter is null after adding a violation.
+  GridKey Find(absl::string_view name, const std::string& path) {
+    GridKey key = FindGridKey(name);
+    if (std::optional<std::string> problem = CheckKey(key)) {
+      violations_->Add(path, *std::move(problem));
       grid_.unknown_keys = true;
+      key.parameter = nullptr;
     }
     return key;
   }
 
-  bool Check(const RunParameter* key, const Value& value, std::string path) {
-    if (key == nullptr) return false;
-    bool any_choice = only_custom_ && (key->name == "model" || key->name == "dataset");
-    std::optional<std::string> problem = CheckValue(*key, value, any_choice);
+  bool Check(const GridKey& key, const Value& value, std::string path) {
+    if (key.parameter == nullptr) return false;
+    bool any_choice = only_custom_ && (key.name == "model" || key.name == "dataset");
+    std::optional<std::string> problem = CheckValue(key, value, any_choice);
     if (!problem) return true;
     violations_->Add(std::move(path), *std::move(problem));
     return false;
@@ -97,6 +102,7 @@ class GridReader {
 
   // Records that `section` sets `name`. Adds a violation if it is already set.
   void Claim(absl::string_view name, absl::string_view section, const std::string& path) {
+    if (absl::StartsWith(name, "params.")) CheckVariable(name, path);
     auto [it, fresh] = home_.emplace(std::string(name), std::string(section));
     if (fresh) return;
     violations_->Add(path,
@@ -106,18 +112,26 @@ class GridReader {
     grid_.sound = false;
   }
 
+  // Adds a violation if another parameter has the same environment variable.
+  void CheckVariable(absl::string_view name, const std::string& path) {
+    const auto [it, fresh] = variables_.emplace(absl::AsciiStrToUpper(name), std::string(name));
+    if (fresh || it->second == name) return;
+    violations_->Add(
+        path, absl::StrCat(name, " and ", it->second, " differ only in upper and lower case; rename one"));
+  }
+
   void ReadFixed() {
     for (const auto& [name, value] : Sorted(spec_.fixed())) {
       std::string path = absl::StrCat("fixed.", name);
-      const RunParameter* key = Find(name, path);
+      const GridKey key = Find(name, path);
       Claim(name, "fixed", path);
       Check(key, *value, path);
-      if (key != nullptr) grid_.fixed.emplace_back(key, value);
+      if (key.parameter != nullptr) grid_.fixed.emplace_back(key, value);
     }
   }
 
   GridAxis ReadAxis(const v1::Axis& axis, const std::string& section) {
-    GridAxis out{absl::StrCat(section, ".", axis.key()), axis.key(), nullptr, &axis.values()};
+    GridAxis out{absl::StrCat(section, ".", axis.key()), axis.key(), {}, &axis.values()};
     out.key = Find(axis.key(), out.path);
     Claim(axis.key(), section, out.path);
     if (axis.values().empty()) {
@@ -125,7 +139,7 @@ class GridReader {
                        absl::StrCat(axis.key(), " has no values; give at least one, or remove the axis"));
       grid_.sound = false;
     }
-    if (out.key != nullptr) {
+    if (out.key.parameter != nullptr) {
       for (int i = 0; i < axis.values_size(); ++i)
         Check(out.key, axis.values(i), absl::StrCat(out.path, "[", i, "]"));
     }
@@ -210,9 +224,9 @@ class GridReader {
   void CheckPattern(const Struct& pattern, const std::string& path) {
     for (const auto& [name, value] : Sorted(pattern)) {
       std::string field = absl::StrCat(path, ".", name);
-      const RunParameter* key = FindStudyKey(name);
-      if (key == nullptr) {
-        violations_->Add(field, UnknownKey(name, StudyKeyNames()));
+      const GridKey key = FindGridKey(name);
+      if (std::optional<std::string> problem = CheckKey(key)) {
+        violations_->Add(field, *std::move(problem));
       } else {
         Check(key, *value, field);
       }
@@ -223,7 +237,8 @@ class GridReader {
   Violations* violations_;
   const bool only_custom_;
   Grid grid_;
-  std::unordered_map<std::string, std::string> home_;  // key -> section
+  std::unordered_map<std::string, std::string> home_;       // key -> section
+  std::unordered_map<std::string, std::string> variables_;  // upper-case name -> key
 };
 
 }  // namespace
@@ -242,8 +257,7 @@ const GridAxis* Grid::FindAxis(absl::string_view name, size_t* factor) const {
 bool Grid::Sets(absl::string_view name) const {
   size_t factor;
   return FindAxis(name, &factor) != nullptr ||
-         std::any_of(fixed.begin(), fixed.end(),
-                     [&](const auto& entry) { return entry.first->name == name; });
+         std::any_of(fixed.begin(), fixed.end(), [&](const auto& entry) { return entry.first.name == name; });
 }
 
 std::string Grid::Where(absl::string_view name, const std::vector<int>& index,
@@ -260,13 +274,13 @@ CellMatcher::CellMatcher(const Struct& entry, const Grid& grid) {
   for (const auto& [name, value] : Sorted(entry)) {
     size_t factor;
     const GridAxis* axis = grid.FindAxis(name, &factor);
-    const RunParameter* key = FindStudyKey(name);
+    GridKey key = FindGridKey(name);
     if (axis != nullptr) {
       OnAxis on{factor, {}};
       for (const Value& v : *axis->values) on.matches.push_back(SameValue(v, *value));
       axes_.push_back(std::move(on));
-    } else if (key != nullptr) {
-      fields_.push_back({key, value});
+    } else if (key.parameter != nullptr) {
+      fields_.push_back({std::move(key), value});
     }
   }
 }
@@ -288,7 +302,7 @@ bool CellMatcher::MatchesValue(size_t factor, int index) const {
 
 bool CellMatcher::MatchesFields(const v1::RunSpec& spec) const {
   return std::all_of(fields_.begin(), fields_.end(),
-                     [&](const OnField& on) { return FieldEquals(*on.key, *on.value, spec); });
+                     [&](const OnField& on) { return FieldEquals(on.key, *on.value, spec); });
 }
 
 namespace {

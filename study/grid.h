@@ -15,9 +15,9 @@
 namespace scalelab {
 
 struct GridAxis {
-  std::string path;         // "matrix.engine", "zip[0].ranks"
-  std::string name;         // "engine"
-  const RunParameter* key;  // null for an unknown key
+  std::string path;  // "matrix.engine", "zip[0].params.dropout"
+  std::string name;  // "engine", "params.dropout"
+  GridKey key;       // its parameter is null for a key that a study cannot use
   const google::protobuf::RepeatedPtrField<google::protobuf::Value>* values;
 };
 
@@ -29,7 +29,7 @@ struct GridFactor {
 
 // Refers to the specification it was read from.
 struct Grid {
-  std::vector<std::pair<const RunParameter*, const google::protobuf::Value*>> fixed;
+  std::vector<std::pair<GridKey, const google::protobuf::Value*>> fixed;
   std::vector<GridFactor> factors;  // matrix, then zip; the first one varies slowest
   bool sound = true;                // can be expanded, even if some values are invalid
   bool unknown_keys = false;        // if true, a key that seems to be missing may only be misspelt
@@ -66,7 +66,7 @@ class CellMatcher {
     std::vector<bool> matches;
   };
   struct OnField {
-    const RunParameter* key;
+    GridKey key;
     const google::protobuf::Value* value;
   };
   std::vector<OnAxis> axes_;

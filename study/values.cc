@@ -5,13 +5,17 @@
 #include <cmath>
 #include <set>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 
 namespace scalelab {
 namespace {
 
 using google::protobuf::FieldDescriptor;
+using google::protobuf::Struct;
 using google::protobuf::Value;
 
 constexpr size_t kLongestText = 4096;
@@ -42,6 +46,13 @@ const FieldDescriptor* FieldOf(const RunParameter& key) {
   return fields[&key - RunParameters().data()];
 }
 
+const Struct& MapOf(const RunParameter& key, const v1::RunSpec& spec) {
+  return static_cast<const Struct&>(v1::RunSpec::GetReflection()->GetMessage(spec, FieldOf(key)));
+}
+Struct* MutableMapOf(const RunParameter& key, v1::RunSpec* spec) {
+  return static_cast<Struct*>(v1::RunSpec::GetReflection()->MutableMessage(spec, FieldOf(key)));
+}
+
 bool IsTextList(const Value& value) {
   if (value.kind_case() != Value::kListValue) return false;
   const auto& values = value.list_value().values();
@@ -68,6 +79,21 @@ std::optional<std::string> CheckNumber(absl::string_view name, double number, do
     return absl::StrCat(name, " must be at most ", ShowNumber(max), ", not ", ShowNumber(number));
   }
   return std::nullopt;
+}
+
+// Checks the value of a name of the user's own.
+std::optional<std::string> CheckOwnValue(const std::string& name, const Value& value) {
+  switch (value.kind_case()) {
+    case Value::kStringValue:
+      return CheckText(name, value.string_value(), kLongestText);
+    case Value::kNumberValue:
+      if (std::isfinite(value.number_value())) return std::nullopt;
+      return absl::StrCat(name, " must be a finite number, not ", Show(value));
+    case Value::kBoolValue:
+      return std::nullopt;
+    default:
+      return absl::StrCat(name, " must be text, a number, true or false, not ", Show(value));
+  }
 }
 
 }  // namespace
@@ -147,7 +173,8 @@ std::string UnknownKey(absl::string_view word, const std::vector<absl::string_vi
   return absl::StrCat("unknown key ", Quote(word), "; did you mean '", near, "'?");
 }
 
-std::optional<std::string> CheckValue(const RunParameter& key, const Value& value, bool any_choice) {
+std::optional<std::string> CheckValue(const GridKey& of, const Value& value, bool any_choice) {
+  const RunParameter& key = *of.parameter;
   auto wrong_type = [&](absl::string_view expected) {
     return absl::StrCat(key.name, " must be ", expected, ", not ", Show(value));
   };
@@ -187,6 +214,8 @@ std::optional<std::string> CheckValue(const RunParameter& key, const Value& valu
       }
       return std::nullopt;
     }
+    case ParameterType::kMap:
+      return CheckOwnValue(of.name, value);
   }
   return std::nullopt;
 }
@@ -223,7 +252,8 @@ bool SameValue(const Value& a, const Value& b) {
   return Fingerprint(a) == Fingerprint(b);
 }
 
-void SetField(const RunParameter& key, const Value& value, v1::RunSpec* spec) {
+void SetField(const GridKey& of, const Value& value, v1::RunSpec* spec) {
+  const RunParameter& key = *of.parameter;
   const FieldDescriptor* field = FieldOf(key);
   const auto* reflection = v1::RunSpec::GetReflection();
   switch (key.type) {
@@ -252,10 +282,14 @@ void SetField(const RunParameter& key, const Value& value, v1::RunSpec* spec) {
       reflection->ClearField(spec, field);
       for (const Value& v : value.list_value().values()) reflection->AddString(spec, field, v.string_value());
       return;
+    case ParameterType::kMap:
+      (*MutableMapOf(key, spec)->mutable_fields())[of.member] = value;
+      return;
   }
 }
 
-bool FieldEquals(const RunParameter& key, const Value& value, const v1::RunSpec& spec) {
+bool FieldEquals(const GridKey& of, const Value& value, const v1::RunSpec& spec) {
+  const RunParameter& key = *of.parameter;
   const FieldDescriptor* field = FieldOf(key);
   const auto* reflection = v1::RunSpec::GetReflection();
   switch (key.type) {
@@ -279,6 +313,11 @@ bool FieldEquals(const RunParameter& key, const Value& value, const v1::RunSpec&
         if (reflection->GetRepeatedString(spec, field, i) != wanted[i].string_value()) return false;
       }
       return true;
+    }
+    case ParameterType::kMap: {
+      const auto& fields = MapOf(key, spec).fields();
+      const auto member = fields.find(of.member);
+      return member != fields.end() && SameValue(member->second, value);
     }
   }
   return false;
@@ -320,12 +359,29 @@ std::string FieldText(const RunParameter& key, const v1::RunSpec& spec) {
       return reflection->GetBool(spec, field) ? "true" : "false";
     case ParameterType::kStringList:
       return absl::StrCat(reflection->FieldSize(spec, field), " texts");
+    case ParameterType::kMap:
+      return absl::StrCat(MapOf(key, spec).fields_size(), " names");
   }
   return "";
 }
 
 void ClearField(const RunParameter& key, v1::RunSpec* spec) {
   v1::RunSpec::GetReflection()->ClearField(spec, FieldOf(key));
+}
+
+void ClearField(const GridKey& key, v1::RunSpec* spec) {
+  if (key.parameter->type != ParameterType::kMap) return ClearField(*key.parameter, spec);
+  MutableMapOf(*key.parameter, spec)->mutable_fields()->erase(key.member);
+}
+
+std::string Fingerprint(const v1::RunSpec& spec) {
+  std::string text;
+  google::protobuf::io::StringOutputStream stream(&text);
+  google::protobuf::io::CodedOutputStream coded(&stream);
+  coded.SetSerializationDeterministic(true);  // otherwise the order of maps is arbitrary
+  spec.SerializeToCodedStream(&coded);
+  coded.Trim();
+  return text;
 }
 
 bool HasField(const RunParameter& key, const v1::RunSpec& spec) {

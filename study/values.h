@@ -13,6 +13,7 @@
 #include "google/protobuf/struct.pb.h"
 #include "proto/status.h"
 #include "scalelab/v1/run.pb.h"
+#include "study/grid_key.h"
 
 namespace scalelab {
 
@@ -51,24 +52,27 @@ std::string UnknownName(absl::string_view kind, absl::string_view word,
 std::string UnknownKey(absl::string_view word, const std::vector<absl::string_view>& known);
 // Returns what is wrong with `value` as the value of `key`; nothing if it is valid. With `any_choice`, a text
 // key accepts any text.
-std::optional<std::string> CheckValue(const RunParameter& key, const google::protobuf::Value& value,
+std::optional<std::string> CheckValue(const GridKey& key, const google::protobuf::Value& value,
                                       bool any_choice);
 
 bool SameValue(const google::protobuf::Value& a, const google::protobuf::Value& b);
 // Returns a string that is equal exactly for equal values.
 std::string Fingerprint(const google::protobuf::Value& value);
 
-// Sets the RunSpec field that has the key's name. For an invalid value it sets as much as possible, because
+// Sets the RunSpec field that has the key's name, or the key's member of that field. For an invalid value it sets as much as possible, because
 // the expansion continues to find further problems.
-void SetField(const RunParameter& key, const google::protobuf::Value& value, scalelab::v1::RunSpec* spec);
+void SetField(const GridKey& key, const google::protobuf::Value& value, scalelab::v1::RunSpec* spec);
 // Returns whether that field has this value.
-bool FieldEquals(const RunParameter& key, const google::protobuf::Value& value,
-                 const scalelab::v1::RunSpec& spec);
+bool FieldEquals(const GridKey& key, const google::protobuf::Value& value, const scalelab::v1::RunSpec& spec);
 
 // Sets every field to its default in the table of run parameters.
 void SetDefaults(scalelab::v1::RunSpec* spec);
 // Sets the field to zero, false or empty.
 void ClearField(const RunParameter& key, scalelab::v1::RunSpec* spec);
+// Clears the field, or removes the key's member from it.
+void ClearField(const GridKey& key, scalelab::v1::RunSpec* spec);
+// Returns a string that is equal exactly for equal specifications.
+std::string Fingerprint(const scalelab::v1::RunSpec& spec);
 // Returns false when the field is zero, false or empty.
 bool HasField(const RunParameter& key, const scalelab::v1::RunSpec& spec);
 // Returns the field's value as text: "25", "true", "fp32".

@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "proto/status.h"
 #include "proto/utf8.h"
+#include "study/file/overrides.h"
 #include "study/file/study_reader.h"
 #include "study/file/yaml_document.h"
 
@@ -62,9 +63,9 @@ size_t FirstBinaryByte(const std::string& text) {
   return std::string::npos;
 }
 
-// Reads a file or a pipe, for example `scalelab study submit <(generate)`.
+// Reads a file, a pipe, for example `scalelab study submit <(generate)`, or for "-" standard input.
 absl::StatusOr<std::string> ReadText(const std::string& path) {
-  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  int fd = path == "-" ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0) : open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return SystemError(path, errno);
   struct stat st;
   if (fstat(fd, &st) == 0) {
@@ -100,14 +101,20 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
   return text;
 }
 
+// Returns "FILE:LINE:COLUMN", or "--set KEY".
+std::string PlaceOf(const StudyFile& file, Position at) {
+  if (at.line > 0) return absl::StrCat(file.path, ":", at.line, ":", at.column);
+  const size_t number = static_cast<size_t>(-at.line);
+  return absl::StrCat("--set ", number < file.set.size() ? OverrideKey(file.set[number]) : "");
+}
+
 absl::Status InvalidFile(const StudyFile& file, std::vector<Problem> problems) {
   std::stable_sort(problems.begin(), problems.end(),
                    [](const Problem& a, const Problem& b) { return a.at < b.at; });
   std::vector<std::string> lines;
   std::vector<FieldViolation> violations;
   for (Problem& problem : problems) {
-    lines.push_back(
-        absl::StrCat(file.path, ":", problem.at.line, ":", problem.at.column, ": ", problem.sentence));
+    lines.push_back(absl::StrCat(PlaceOf(file, problem.at), ": ", problem.sentence));
     violations.push_back({std::move(problem.field), std::move(problem.sentence)});
   }
   return Located(WithViolations(
@@ -116,11 +123,13 @@ absl::Status InvalidFile(const StudyFile& file, std::vector<Problem> problems) {
 }
 
 // Reads as much of the file as possible. Returns an error only if nothing can be read.
-absl::StatusOr<StudyFile> Parse(const std::string& path, std::vector<Problem>* problems) {
+absl::StatusOr<StudyFile> Parse(const std::string& path, const std::vector<std::string>& set,
+                                std::vector<Problem>* problems) {
   absl::StatusOr<std::string> text = ReadText(path);
   if (!text.ok()) return text.status();
   StudyFile file;
   file.path = path;
+  file.set = set;
   YamlResult yaml = ParseYaml(*text);
   if (yaml.root == nullptr) return InvalidFile(file, {{yaml.error_at, "", yaml.error}});
   if (yaml.root->kind == YamlNode::kNull) {
@@ -134,7 +143,11 @@ absl::StatusOr<StudyFile> Parse(const std::string& path, std::vector<Problem>* p
   }
   std::error_code ignored;  // without a working directory the path stays relative; the server then rejects it
   std::filesystem::path directory = std::filesystem::absolute(path, ignored).parent_path();
-  *problems = ReadStudy(*yaml.root, directory.string(), &file);
+  const absl::StatusOr<YamlPtr> root = WithOverrides(yaml.root, set);
+  if (!root.ok())
+    return Located(MakeError(absl::StatusCode::kInvalidArgument, "INVALID_STUDY_FILE",
+                             std::string(root.status().message())));
+  *problems = ReadStudy(**root, directory.string(), &file);
   return file;
 }
 
@@ -167,9 +180,9 @@ void AddSoundViolations(const StudyFile& file, const absl::Status& status, std::
 
 }  // namespace
 
-absl::StatusOr<StudyFile> ReadStudyFile(const std::string& path) {
+absl::StatusOr<StudyFile> ReadStudyFile(const std::string& path, const std::vector<std::string>& set) {
   std::vector<Problem> problems;
-  absl::StatusOr<StudyFile> file = Parse(path, &problems);
+  absl::StatusOr<StudyFile> file = Parse(path, set, &problems);
   if (file.ok() && !problems.empty()) return InvalidFile(*file, std::move(problems));
   return file;
 }
@@ -180,8 +193,7 @@ absl::Status Locate(const StudyFile& file, const absl::Status& status) {
   std::vector<std::pair<Position, std::string>> lines;
   for (const FieldViolation& violation : violations) {
     Position at = Find(file, violation.field);
-    lines.emplace_back(at,
-                       absl::StrCat(file.path, ":", at.line, ":", at.column, ": ", violation.description));
+    lines.emplace_back(at, absl::StrCat(PlaceOf(file, at), ": ", violation.description));
     // Keep "and N more" last.
     if (violation.field.empty()) {
       lines.back() = {{std::numeric_limits<int>::max(), 1},
@@ -200,9 +212,10 @@ absl::Status Locate(const StudyFile& file, const absl::Status& status) {
 
 bool IsLocated(const absl::Status& status) { return status.GetPayload(kLocated).has_value(); }
 
-absl::StatusOr<CheckedStudyFile> CheckStudyFile(const std::string& path) {
+absl::StatusOr<CheckedStudyFile> CheckStudyFile(const std::string& path,
+                                                const std::vector<std::string>& set) {
   std::vector<Problem> problems;
-  absl::StatusOr<StudyFile> file = Parse(path, &problems);
+  absl::StatusOr<StudyFile> file = Parse(path, set, &problems);
   if (!file.ok()) return file.status();
   absl::StatusOr<ExpandedStudy> study = ExpandStudy(file->spec);
   if (!problems.empty()) {

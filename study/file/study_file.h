@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,9 +16,10 @@ namespace scalelab {
 
 struct StudyFile {
   std::string path;              // as given by the user
+  std::vector<std::string> set;  // values that replace those of the file, see study/file/overrides.h
   scalelab::v1::StudySpec spec;  // without defaults
   std::map<std::string, Position>
-      positions;  // by field path: "matrix.engine[1]", "scaling.global_batch"; "" is the whole file
+      positions;  // by field path: "matrix.engine[1]", "scaling.global_batch"; "" is the whole file. Line -i: set[i]
 };
 
 // Reads and converts a study file. Checks only the structure of the file: keys are known and unique, and
@@ -29,16 +31,19 @@ struct StudyFile {
 // `time` accepts seconds (1800), units ("30m", "1h30m", "2d") and Slurm's forms with colons or a dash
 // ("MM:SS", "HH:MM:SS", "D-HH", "D-HH:MM", "D-HH:MM:SS").
 //
+// `path` "-" reads standard input. `set` has values that replace those of the file (study/file/overrides.h).
+//
 // Returns INVALID_ARGUMENT with every problem, one per line in file order: "FILE:LINE:COLUMN: sentence"
-// ("FILE: sentence" if the problem concerns the whole file). Returns NOT_FOUND if the file does not exist.
-absl::StatusOr<StudyFile> ReadStudyFile(const std::string& path);
+// ("FILE: sentence" if the problem concerns the whole file, "--set KEY: sentence" if it concerns a value of `set`).
+// Returns NOT_FOUND if the file does not exist.
+absl::StatusOr<StudyFile> ReadStudyFile(const std::string& path, const std::vector<std::string>& set = {});
 
 // Adds file positions to an error of ExpandStudy or of the server. Every violation becomes a line
 // "FILE:LINE:COLUMN: sentence", in file order, at the longest prefix of its field path that occurs in the
 // file. Keeps the code and the details. A status without violations is returned unchanged.
 absl::Status Locate(const StudyFile& file, const absl::Status& status);
 
-// Returns whether each line of the error starts with a position, "FILE:LINE:COLUMN: " or "FILE: ": true for the errors of
+// Returns whether each line of the error starts with a position, "FILE:LINE:COLUMN: ", "FILE: " or "--set KEY: ": true for the errors of
 // this header's functions.
 bool IsLocated(const absl::Status& status);
 
@@ -49,6 +54,7 @@ struct CheckedStudyFile {
 
 // Runs all checks that need no server: ReadStudyFile, ExpandStudy and Locate. Returns the problems of all of
 // them in one error.
-absl::StatusOr<CheckedStudyFile> CheckStudyFile(const std::string& path);
+absl::StatusOr<CheckedStudyFile> CheckStudyFile(const std::string& path,
+                                                const std::vector<std::string>& set = {});
 
 }  // namespace scalelab

@@ -8,7 +8,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "catalog/enum_word.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 #include "study/file/time_limit.h"
@@ -53,11 +54,6 @@ bool ParseNumber(absl::string_view text, double* value) {
   // SimpleAtod also accepts "inf", "nan" and hexadecimal numbers, which are text in YAML 1.2.
   return unsigned_part.find_first_not_of("0123456789.e+-") == absl::string_view::npos &&
          absl::SimpleAtod(text, value);
-}
-
-// Converts STRONG to "strong" and PER_RUN to "per-run".
-std::string EnumWord(absl::string_view name) {
-  return absl::StrReplaceAll(absl::AsciiStrToLower(name), {{"_", "-"}});
 }
 
 class StudyReader {
@@ -125,10 +121,11 @@ class StudyReader {
       std::string field_path = Path(path, entry->key);
       const FieldDescriptor* field =
           descriptor->FindFieldByName(entry->key == "time" ? "time_seconds" : entry->key);
-      if (field == nullptr || entry->key == "time_seconds") {
+      if (field == nullptr || entry->key == "time_seconds" || entry->key == "adaptive_repeats") {
         std::vector<absl::string_view> known;
         for (int i = 0; i < descriptor->field_count(); ++i) {
           const std::string& name = descriptor->field(i)->name();
+          if (name == "adaptive_repeats") continue;  // written as a mapping under "repeats"
           known.push_back(name == "time_seconds" ? absl::string_view("time") : absl::string_view(name));
         }
         Add(entry->at, field_path, UnknownKey(entry->key, known));
@@ -146,10 +143,13 @@ class StudyReader {
     if (path == "matrix") return ReadMatrix(node, entry.at, path, spec.mutable_matrix());
     if (path == "zip") return ReadZip(node, entry.at);
     if (path == "exclude") return ReadExclude(node, entry.at);
+    if (path == "repeats" && node.kind == YamlNode::kMap)
+      return ReadRepeats(node, entry.at, spec.mutable_adaptive_repeats());
     if (path == "slurm.sbatch_options") return ReadOptions(node, entry.at, path);
     if (path == "resources.time") return ReadTime(node, entry.at, path);
     if (path == "retry.on") return ReadCauses(node, entry.at, path);
     if (path == "notify.on") return ReadOccasions(node, entry.at, path);
+    if (path == "measure.extract") return ReadExtract(node, entry.at, path);
     if (field->message_type() != nullptr) {
       Message* child = reflection->MutableMessage(message, field);
       if (field->message_type() == Struct::descriptor()) {
@@ -221,11 +221,24 @@ class StudyReader {
     Add(entry.at, path, UnknownName(entry.key, node.text, {words.begin(), words.end()}));
   }
 
-  // Reads a scalar, list or mapping without a fixed type. Scalars of text keys are always text.
-  Value ReadValue(const YamlNode& node, absl::string_view name) {
+  // Returns whether all scalars of the key are text. Environment variables are: 1.10 is not the number 1.1.
+  static bool IsText(absl::string_view name) {
+    const GridKey key = FindGridKey(name);
+    if (key.parameter == nullptr) return false;
+    const ParameterType type = key.parameter->type;
+    return type == ParameterType::kString || type == ParameterType::kStringList ||
+           key.parameter->name == "env";
+  }
+
+  // Returns whether the key is a mapping of names of the user's own: params, env.
+  static bool IsOwnMap(absl::string_view name) {
     const RunParameter* key = FindStudyKey(name);
-    bool text =
-        key != nullptr && (key->type == ParameterType::kString || key->type == ParameterType::kStringList);
+    return key != nullptr && key->type == ParameterType::kMap;
+  }
+
+  // Reads a scalar, list or mapping without a fixed type.
+  Value ReadValue(const YamlNode& node, absl::string_view name) {
+    const bool text = IsText(name);
     Value value;
     double number = 0;
     bool boolean = false;
@@ -267,32 +280,52 @@ class StudyReader {
 
   void ReadStruct(const YamlNode& node, Position at, const std::string& path, Struct* out) {
     for (const YamlEntry* entry : Entries(node, at, path, path)) {
-      (*out->mutable_fields())[entry->key] = ReadValue(*entry->value, entry->key);
+      if (!IsOwnMap(entry->key)) {
+        (*out->mutable_fields())[entry->key] = ReadValue(*entry->value, entry->key);
+        continue;
+      }
+      // params: {dropout: 0.1} is params.dropout: 0.1.
+      for (const YamlEntry* own : Entries(*entry->value, entry->at, Path(path, entry->key), entry->key)) {
+        const std::string name = Path(entry->key, own->key);
+        if (out->fields().contains(name))
+          Add(own->at, Path(path, name), absl::StrCat("duplicate key ", Quote(name)));
+        (*out->mutable_fields())[name] = ReadValue(*own->value, name);
+      }
     }
   }
 
   template <typename Axes>
   void ReadMatrix(const YamlNode& node, Position at, const std::string& path, Axes* axes) {
     for (const YamlEntry* entry : Entries(node, at, path, path)) {
-      std::string axis_path = Path(path, entry->key);
-      v1::Axis axis;
-      axis.set_key(entry->key);
-      if (entry->value->kind == YamlNode::kMap) {
-        if (!ReadRange(*entry, axis_path, &axis)) continue;
-      } else if (entry->value->kind == YamlNode::kScalar) {
-        Items(*entry->value, entry->at, axis_path, entry->key, "; put one value for all cells under fixed");
+      if (!IsOwnMap(entry->key)) {
+        ReadAxis(*entry, entry->key, Path(path, entry->key), axes);
         continue;
-      } else {
-        for (const YamlPtr& item : Items(*entry->value, entry->at, axis_path, entry->key)) {
-          *axis.add_values() = ReadValue(*item, entry->key);
-        }
       }
-      *axes->Add() = std::move(axis);
+      for (const YamlEntry* own : Entries(*entry->value, entry->at, Path(path, entry->key), entry->key)) {
+        const std::string name = Path(entry->key, own->key);
+        ReadAxis(*own, name, Path(path, name), axes);
+      }
     }
   }
 
+  template <typename Axes>
+  void ReadAxis(const YamlEntry& entry, const std::string& name, const std::string& path, Axes* axes) {
+    v1::Axis axis;
+    axis.set_key(name);
+    if (entry.value->kind == YamlNode::kMap) {
+      if (!ReadRange(entry, name, path, &axis)) return;
+    } else if (entry.value->kind == YamlNode::kScalar) {
+      Items(*entry.value, entry.at, path, name, "; put one value for all cells under fixed");
+      return;
+    } else {
+      for (const YamlPtr& item : Items(*entry.value, entry.at, path, name))
+        *axis.add_values() = ReadValue(*item, name);
+    }
+    *axes->Add() = std::move(axis);
+  }
+
   // Reads {pow2: [FIRST, LAST]}.
-  bool ReadRange(const YamlEntry& entry, const std::string& path, v1::Axis* axis) {
+  bool ReadRange(const YamlEntry& entry, const std::string& name, const std::string& path, v1::Axis* axis) {
     constexpr int64_t kLargest = int64_t{1} << 40;
     const std::vector<YamlEntry>& entries = entry.value->entries;
     auto fail = [&](Position at, std::string sentence) {
@@ -300,14 +333,13 @@ class StudyReader {
       return false;
     };
     if (entries.size() != 1) {
-      return fail(entry.at, absl::StrCat(entry.key, " must be a list or a range {pow2: [FIRST, LAST]}"));
+      return fail(entry.at, absl::StrCat(name, " must be a list or a range {pow2: [FIRST, LAST]}"));
     }
     if (entries[0].key != "pow2") return fail(entries[0].at, UnknownName("range", entries[0].key, {"pow2"}));
-    const RunParameter* key = FindStudyKey(entry.key);
+    const RunParameter* key = FindStudyKey(name);
     if (key != nullptr && !IsInteger(key->type)) {
-      return fail(entries[0].at, absl::StrCat("pow2 generates whole numbers, which ", entry.key,
-                                              " does not accept; "
-                                              "write a list"));
+      return fail(entries[0].at, absl::StrCat("pow2 generates whole numbers, which ", name,
+                                              " does not accept; write a list"));
     }
     const YamlNode& ends = *entries[0].value;
     int64_t first = 0, last = 0;
@@ -357,6 +389,13 @@ class StudyReader {
     }
   }
 
+  void ReadExtract(const YamlNode& node, Position at, const std::string& path) {
+    std::vector<YamlPtr> metrics = Items(node, at, path, "extract");
+    for (size_t i = 0; i < metrics.size(); ++i) {
+      ReadMessage(*metrics[i], absl::StrCat(path, "[", i, "]"), file_->spec.mutable_measure()->add_extract());
+    }
+  }
+
   void ReadTime(const YamlNode& node, Position at, const std::string& path) {
     std::optional<int64_t> seconds;
     if (node.kind == YamlNode::kScalar) seconds = ParseTimeLimit(node.text);
@@ -367,6 +406,47 @@ class StudyReader {
     }
     if (*seconds == 0) return Add(at, path, "time must be at least one second");
     file_->spec.mutable_resources()->set_time_seconds(*seconds);
+  }
+
+  // Reads {min: 2, max: 10, until: {half_width: 2%}}.
+  void ReadRepeats(const YamlNode& node, Position at, v1::AdaptiveRepeats* repeats) {
+    bool until = false;
+    for (const YamlEntry* entry : Entries(node, at, "repeats", "repeats")) {
+      const std::string path = Path("repeats", entry->key);
+      if (entry->key == "until") {
+        until = true;
+        ReadUntil(*entry, path, repeats);
+      } else if (entry->key == "min" || entry->key == "max") {
+        const FieldDescriptor* field = repeats->GetDescriptor()->FindFieldByName(entry->key);
+        ReadScalar(*entry->value, *entry, path, field, repeats);
+      } else {
+        Add(entry->at, path, UnknownKey(entry->key, {"min", "max", "until"}));
+      }
+    }
+    if (!until)
+      Add(at, "repeats", "repeats has no rule; add until: {half_width: 2%}, or write a number of repeats");
+  }
+
+  void ReadUntil(const YamlEntry& until, const std::string& path, v1::AdaptiveRepeats* repeats) {
+    bool width = false;
+    for (const YamlEntry* entry : Entries(*until.value, until.at, path, "until")) {
+      const std::string field = Path(path, entry->key);
+      if (entry->key != "half_width") {
+        Add(entry->at, field, UnknownKey(entry->key, {"half_width"}));
+        continue;
+      }
+      width = true;
+      absl::string_view text = entry->value->kind == YamlNode::kScalar ? entry->value->text : "";
+      const double scale = absl::ConsumeSuffix(&text, "%") ? 0.01 : 1;
+      double share = 0;
+      if (ParseNumber(text, &share)) {
+        repeats->set_half_width(share * scale);
+      } else {
+        Add(entry->at, field,
+            absl::StrCat("half_width must be a share such as 2% or 0.02, not ", ShowNode(*entry->value)));
+      }
+    }
+    if (!width) Add(until.at, path, "until has no half_width; write until: {half_width: 2%}");
   }
 
   void ReadCauses(const YamlNode& node, Position at, const std::string& path) {

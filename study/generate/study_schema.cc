@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "catalog/enum_word.h"
 #include "catalog/run_parameters.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
@@ -18,6 +19,9 @@ using google::protobuf::EnumDescriptor;
 using google::protobuf::FieldDescriptor;
 using Json = nlohmann::ordered_json;
 
+// Names of a user's own that are written as one key: params.dropout.
+constexpr char kOwnNames[] = "^(params|env)\\.[A-Za-z_][A-Za-z0-9_]{0,63}$";
+
 // Returns the comment above a field as one line.
 std::string CommentOf(const FieldDescriptor& field) {
   google::protobuf::SourceLocation location;
@@ -25,6 +29,9 @@ std::string CommentOf(const FieldDescriptor& field) {
   std::string text = absl::StrReplaceAll(location.leading_comments, {{"\n", " "}});
   return std::string(absl::StripAsciiWhitespace(text));
 }
+
+// The schema of one value of a name of a user's own.
+Json OwnValueSchema() { return {{"type", {"string", "number", "boolean"}}}; }
 
 // The schema of one value of a run parameter.
 Json ValueSchema(const RunParameter& parameter) {
@@ -45,6 +52,8 @@ Json ValueSchema(const RunParameter& parameter) {
       break;
     case ParameterType::kStringList:
       return {{"type", "array"}, {"items", {{"type", "string"}}}, {"minItems", 1}};
+    case ParameterType::kMap:
+      return OwnValueSchema();
   }
   // Engine custom takes any model and data set, so an editor only suggests the known ones.
   const bool open = parameter.name == "model" || parameter.name == "dataset";
@@ -80,45 +89,78 @@ Json ValuesOfKeys() {
   for (const RunParameter& parameter : RunParameters()) {
     if (!parameter.study_key) continue;
     Json schema = ValueSchema(parameter);
+    if (parameter.type == ParameterType::kMap)
+      schema = {{"type", "object"}, {"additionalProperties", schema}};
     schema["description"] = Description(parameter);
     properties[std::string(parameter.name)] = std::move(schema);
   }
-  return {{"type", "object"}, {"properties", std::move(properties)}, {"additionalProperties", false}};
+  return {{"type", "object"},
+          {"properties", std::move(properties)},
+          {"patternProperties", {{kOwnNames, OwnValueSchema()}}},
+          {"additionalProperties", false}};
+}
+
+// The schema of an axis: a list of values, or a range of whole numbers.
+Json AxisSchema(const RunParameter& parameter, bool may_repeat) {
+  Json list = {{"type", "array"}, {"items", ValueSchema(parameter)}, {"minItems", 1}};
+  if (!may_repeat) list["uniqueItems"] = true;
+  if (!IsInteger(parameter.type) && parameter.type != ParameterType::kMap) return list;
+  Json ends = {
+      {"type", "array"}, {"items", {{"type", "integer"}, {"minimum", 1}}}, {"minItems", 2}, {"maxItems", 2}};
+  Json range = {{"type", "object"},
+                {"properties", {{"pow2", std::move(ends)}}},
+                {"required", {"pow2"}},
+                {"additionalProperties", false}};
+  return {{"anyOf", Json::array({std::move(list), std::move(range)})}};
 }
 
 // A list of values or a range for each key: "matrix", and an entry of "zip", in which values may repeat.
 Json AxesOfKeys(bool may_repeat) {
-  Json properties = Json::object();
+  Json properties = Json::object(), own;
   for (const RunParameter& parameter : RunParameters()) {
     if (!parameter.study_key) continue;
-    Json list = {{"type", "array"}, {"items", ValueSchema(parameter)}, {"minItems", 1}};
-    if (!may_repeat) list["uniqueItems"] = true;
-    if (IsInteger(parameter.type)) {
-      Json ends = {{"type", "array"},
-                   {"items", {{"type", "integer"}, {"minimum", 1}}},
-                   {"minItems", 2},
-                   {"maxItems", 2}};
-      Json range = {{"type", "object"},
-                    {"properties", {{"pow2", std::move(ends)}}},
-                    {"required", {"pow2"}},
-                    {"additionalProperties", false}};
-      list = {{"anyOf", Json::array({std::move(list), std::move(range)})}};
+    Json axis = AxisSchema(parameter, may_repeat);
+    if (parameter.type == ParameterType::kMap) {
+      own = axis;
+      axis = {{"type", "object"}, {"additionalProperties", std::move(axis)}};
     }
-    list["description"] = Description(parameter);
-    properties[std::string(parameter.name)] = std::move(list);
+    axis["description"] = Description(parameter);
+    properties[std::string(parameter.name)] = std::move(axis);
   }
-  return {{"type", "object"}, {"properties", std::move(properties)}, {"additionalProperties", false}};
+  return {{"type", "object"},
+          {"properties", std::move(properties)},
+          {"patternProperties", {{kOwnNames, std::move(own)}}},
+          {"additionalProperties", false}};
 }
 
 Json EnumSchema(const EnumDescriptor& type) {
   Json words = Json::array();
   for (int i = 1; i < type.value_count(); ++i) {  // 0 is "unspecified"
-    words.push_back(absl::StrReplaceAll(absl::AsciiStrToLower(type.value(i)->name()), {{"_", "-"}}));
+    words.push_back(EnumWord(type.value(i)->name()));
   }
   return {{"type", "string"}, {"enum", std::move(words)}};
 }
 
 Json MessageSchema(const Descriptor& message);
+
+// A number, or {min: 2, max: 10, until: {half_width: 2%}}.
+Json RepeatsSchema() {
+  const Json width = {{"type", {"string", "number"}}};
+  Json until = {{"type", "object"},
+                {"properties", {{"half_width", width}}},
+                {"required", {"half_width"}},
+                {"additionalProperties", false}};
+  const Json count = {{"type", "integer"}, {"minimum", 2}};
+  Json rule = {{"type", "object"},
+               {"properties", {{"min", count}, {"max", count}, {"until", std::move(until)}}},
+               {"required", {"until"}},
+               {"additionalProperties", false}};
+  return {{"anyOf", Json::array({{{"type", "integer"}}, std::move(rule)})},
+          {"description",
+           "Number of runs of every cell, at least 1, or a rule: whole blocks are run until the intervals "
+           "are narrow "
+           "enough, for example {min: 2, max: 10, until: {half_width: 2%}}."}};
+}
 
 Json FieldSchema(const FieldDescriptor& field) {
   const std::string& name = field.full_name();
@@ -127,10 +169,16 @@ Json FieldSchema(const FieldDescriptor& field) {
   if (name == "scalelab.v1.StudySpec.zip")
     return {{"type", "array"}, {"items", {{"$ref", "#/definitions/zip"}}}};
   if (name == "scalelab.v1.StudySpec.exclude") return {{"type", "array"}, {"items", values}};
+  if (name == "scalelab.v1.StudySpec.repeats") return RepeatsSchema();
   if (name == "scalelab.v1.Resources.time_seconds") return {{"type", {"string", "integer"}}};
   if (field.is_map())
     return {{"type", "object"}, {"additionalProperties", {{"type", {"string", "number", "boolean"}}}}};
-  if (field.is_repeated()) return {{"type", "array"}, {"items", {{"type", "string"}}}};
+  if (field.is_repeated()) {
+    const Descriptor* message = field.message_type();
+    Json items = {{"type", "string"}};
+    if (message != nullptr) items = MessageSchema(*message);
+    return {{"type", "array"}, {"items", std::move(items)}};
+  }
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_STRING:
       return {{"type", "string"}};
@@ -152,10 +200,11 @@ Json MessageSchema(const Descriptor& message) {
   Json properties = Json::object();
   for (int i = 0; i < message.field_count(); ++i) {
     const FieldDescriptor& field = *message.field(i);
+    if (field.name() == "adaptive_repeats") continue;  // part of "repeats"
     Json schema = FieldSchema(field);
     // Draft 7 ignores all other members of an object with a $ref.
     if (schema.contains("$ref")) schema = {{"allOf", Json::array({schema})}};
-    schema["description"] = CommentOf(field);
+    if (!schema.contains("description")) schema["description"] = CommentOf(field);
     properties[field.name() == "time_seconds" ? "time" : field.name()] = std::move(schema);
   }
   return {{"type", "object"}, {"properties", std::move(properties)}, {"additionalProperties", false}};

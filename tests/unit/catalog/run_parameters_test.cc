@@ -41,6 +41,9 @@ TEST(RunParameters, AreTheFieldsOfRunSpec) {
       case FieldDescriptor::CPPTYPE_BOOL:
         EXPECT_EQ(parameter.type, ParameterType::kBool) << parameter.name;
         break;
+      case FieldDescriptor::CPPTYPE_MESSAGE:
+        EXPECT_EQ(parameter.type, ParameterType::kMap) << parameter.name;
+        break;
       default:
         ADD_FAILURE() << parameter.name << " has a field of a type that parameters do not have";
     }
@@ -75,7 +78,8 @@ TEST(RunParameters, HaveDefaultsThatTheyAllow) {
     } else if (std::get_if<bool>(&parameter.default_value) != nullptr) {
       EXPECT_EQ(parameter.type, ParameterType::kBool) << parameter.name;
     } else {
-      EXPECT_EQ(parameter.type, ParameterType::kStringList) << parameter.name;
+      EXPECT_TRUE(parameter.type == ParameterType::kStringList || parameter.type == ParameterType::kMap)
+          << parameter.name;
     }
   }
 }

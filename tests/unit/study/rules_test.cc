@@ -34,6 +34,19 @@ TEST(ExpandStudy, WithoutAMatrixIsOneCell) {
   EXPECT_TRUE(study.excluded.empty());
 }
 
+TEST(ExpandStudy, StepsAloneLimitARunWithoutEpochs) {
+  const auto epochs = [](const std::string& fixed) {
+    return Expand(Small("", "\"ranks\": 1, " + fixed)).cells[0].spec.epochs();
+  };
+  EXPECT_EQ(epochs(R"("max_steps": 20)"), 1'000'000);
+  EXPECT_EQ(epochs(R"("max_steps": 20, "epochs": 1)"), 1);
+  EXPECT_EQ(epochs(R"("max_steps": 20, "lr_schedule": "cosine")"), 1) << "the decay refers to epochs";
+  EXPECT_EQ(epochs(R"("momentum": 0.8)"), 1);
+  const ExpandedStudy study = Expand(Small(R"("matrix": [{"key": "max_steps", "values": [0, 20]}])"));
+  EXPECT_EQ(study.cells[0].spec.epochs(), 1);
+  EXPECT_EQ(study.cells[1].spec.epochs(), 1'000'000);
+}
+
 TEST(ExpandStudy, FillsInEveryDefaultOfARun) {
   v1::RunSpec run = Expand(Small()).cells[0].spec;
   v1::RunSpec expected;
@@ -70,6 +83,8 @@ TEST(ExpandStudy, FillsInEveryDefaultOfARun) {
   expected.set_last_batch("drop");
   expected.set_all_reduce("library");
   expected.set_comm_timeout_s(600);
+  expected.set_launcher("plain");
+  expected.set_success("finish");
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(run, expected)) << run.DebugString();
 }
 

@@ -37,6 +37,12 @@ class SchemaTest(unittest.TestCase):
 
     def test_rejects_mistakes(self):
         for mistake in (
+            "study: s\nfixed: {params: 3}",
+            "study: s\nfixed: {params: {a: [1]}}",
+            "study: s\nfixed: {param.a: 1}",
+            "study: s\nmatrix: {params.a: 1}",
+            "study: s\nmeasure: {extract: [{metrik: a}]}",
+            "study: s\nmeasure: {extract: [{metric: a, per: epoch}]}",
             "study: s\nfixed: {ranks: 0}",
             "study: s\nfixed: {precision: fp8}",
             "study: s\nfixed: {colour: red}",
@@ -45,6 +51,9 @@ class SchemaTest(unittest.TestCase):
             "study: s\nmatrix: {engine: [native/dpd]}",
             "study: s\norder: random",
             "study: s\nrepeat: 3",
+            "study: s\nrepeats: {min: 2, max: 10}",
+            "study: s\nrepeats: {until: {half_with: 2%}}",
+            "study: s\nadaptive_repeats: {min: 2}",
             "fixed: {ranks: 1}",
         ):
             self.assertNotEqual(self.errors(mistake), [], mistake)

@@ -70,7 +70,8 @@ TEST(StudyViolations, UnknownKeys) {
       << "a misspelt key is not also reported as missing";
   EXPECT_THAT(Wrong(Small(R"("exclude": [{"colour": "red"}])")),
               ElementsAre(Field(&FieldViolation::description,
-                                HasSubstr("unknown key 'colour'; known: engine, model"))));
+                                HasSubstr("unknown key 'colour'; for a parameter of your own write "
+                                          "params.colour; known: engine, model"))));
   EXPECT_THAT(Wrong(Small(R"("baseline": {"rank": 1})")),
               Only("baseline.rank", "unknown key 'rank'; did you mean 'ranks'?"));
 }

@@ -47,6 +47,28 @@ TEST_F(StudyFileErrors, DuplicateKeys) {
             "f.yaml:3:23: duplicate key 'epochs' (first on line 3)");
 }
 
+TEST_F(StudyFileErrors, RulesOfRepeats) {
+  EXPECT_EQ(After("repeats: {min: 2}\n"),
+            "f.yaml:3:1: repeats has no rule; add until: {half_width: 2%}, or write a number of repeats");
+  EXPECT_EQ(After("repeats: {until: {}}\n"),
+            "f.yaml:3:11: until has no half_width; write until: {half_width: 2%}");
+  EXPECT_EQ(After("repeats: {until: {half_width: narrow}}\n"),
+            "f.yaml:3:19: half_width must be a share such as 2% or 0.02, not 'narrow'");
+  EXPECT_EQ(After("repeats: {until: {half_with: 2%}}\n"),
+            "f.yaml:3:11: until has no half_width; write until: {half_width: 2%}\n"
+            "f.yaml:3:19: unknown key 'half_with'; did you mean 'half_width'?");
+  EXPECT_EQ(After("repeats: {most: 4, until: {half_width: 2%}}\n"),
+            "f.yaml:3:11: unknown key 'most'; known: min, max, until");
+  EXPECT_EQ(After("repeats: {min: 1, until: {half_width: 2%}}\n"),
+            "f.yaml:3:11: min must be at least 2, not 1");
+  EXPECT_EQ(After("repeats: {min: 5, max: 4, until: {half_width: 2%}}\n"),
+            "f.yaml:3:19: max is 4 and below min, 5");
+  EXPECT_EQ(After("repeats: {until: {half_width: 200%}}\n"),
+            "f.yaml:3:19: half_width must be at most 1, not 2");
+  EXPECT_THAT(After("adaptive_repeats: {min: 2}\n"),
+              StartsWith("f.yaml:3:1: unknown key 'adaptive_repeats'"));
+}
+
 TEST_F(StudyFileErrors, WrongTypes) {
   EXPECT_EQ(After("repeats: many\n"), "f.yaml:3:1: repeats must be a whole number, not 'many'");
   EXPECT_EQ(After("repeats: 1.5\n"), "f.yaml:3:1: repeats must be a whole number, not '1.5'");
@@ -229,13 +251,14 @@ TEST_F(StudyFileErrors, AreToldAllAtOnceInFileOrder) {
       "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152, mobilenet_v2, alexnet, inception_v3, "
       "vgg16\n"
       "f.yaml:5:3: ranks must be at least 1, not 0\n"
-      "f.yaml:7:3: unknown key 'colour'; known: engine, model, dataset, data_dir, train_samples, "
+      "f.yaml:7:3: unknown key 'colour'; for a parameter of your own write params.colour; known: engine, "
+      "model, dataset, data_dir, train_samples, "
       "image_size, classes, augment, ranks, epochs, max_steps, global_batch, batch_per_rank, last_batch, "
       "accumulation_steps, learning_rate, lr_schedule, momentum, weight_decay, decay_norm, precision, "
       "device, batch_norm, memory_format, cuda_graph, cpus_per_rank, gpus_per_rank, backend, "
       "comm_timeout_s, bucket_cap_mib, first_bucket_cap_mib, find_unused_parameters, static_graph, "
       "fusion_threshold_mib, cycle_time_ms, cache_capacity, gradient_compression, autotune, "
-      "stall_warning_s, timeline, all_reduce, save_parameters, command\n"
+      "stall_warning_s, timeline, all_reduce, save_parameters, command, launcher, params, env\n"
       "f.yaml:8:1: priority must be at most 1000, not 5000");
 }
 

@@ -1,5 +1,7 @@
 #include "study/file/study_file.h"
 
+#include <unistd.h>
+
 #include "gmock/gmock.h"
 #include "proto/status.h"
 #include "tests/unit/study/file/study_file_fixture.h"
@@ -100,6 +102,22 @@ TEST_F(StudyFileTest, AFullFileIsValid) {
   EXPECT_EQ(checked->study.runs.size(), 35u);
 }
 
+TEST_F(StudyFileTest, RepeatsMayBeARule) {
+  const std::string head = "study: s\nfixed: {model: resnet20, dataset: synthetic, ranks: 2}\n";
+  const v1::StudySpec spec = Read(head + "repeats: {min: 3, max: 7, until: {half_width: 2.5%}}\n").spec;
+  EXPECT_EQ(spec.repeats(), 0);
+  EXPECT_EQ(spec.adaptive_repeats().min(), 3);
+  EXPECT_EQ(spec.adaptive_repeats().max(), 7);
+  EXPECT_DOUBLE_EQ(spec.adaptive_repeats().half_width(), 0.025);
+  EXPECT_EQ(Read(head + "repeats: {until: {half_width: 0.01}}\n").spec.adaptive_repeats().half_width(), 0.01);
+
+  const auto checked = CheckStudyFile(Put(head + "repeats: {until: {half_width: 1%}}\n"));
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  EXPECT_EQ(checked->study.spec.adaptive_repeats().min(), 2);
+  EXPECT_EQ(checked->study.spec.repeats(), 10);
+  EXPECT_EQ(checked->study.runs.size(), 10u) << "all blocks are planned";
+}
+
 TEST_F(StudyFileTest, SectionsMayBeLeftEmpty) {
   StudyFile file = Read("study: s\nfixed: {ranks: 1}\nmatrix:\nzip:\nexclude: []\nscaling:\nretry: {}\n");
   EXPECT_EQ(file.spec.matrix_size(), 0);
@@ -132,6 +150,46 @@ TEST_F(StudyFileTest, TextKeysTakeWhatLooksLikeNumbers) {
   EXPECT_EQ(fields.at("momentum").number_value(), 0.9);
   EXPECT_EQ(fields.at("command").list_value().values(1).string_value(), "1");
   EXPECT_EQ(fields.at("command").list_value().values(2).string_value(), "true");
+}
+
+TEST_F(StudyFileTest, OwnParametersAreMappingsOrSingleKeys) {
+  const v1::StudySpec spec = Read(R"(study: s
+fixed: {engine: custom, command: [a], ranks: 1, params: {layers: 4, name: "7"}, env: {NCCL_DEBUG: INFO, N: 1.10}}
+matrix:
+  params: {dropout: [0.1, 0.5], width: {pow2: [1, 4]}}
+  env.OMP_PROC_BIND: [true, false]
+exclude: [{params: {dropout: 0.1}, env.OMP_PROC_BIND: true}]
+)")
+                                 .spec;
+  const auto& fixed = spec.fixed().fields();
+  EXPECT_EQ(fixed.at("params.layers").number_value(), 4);
+  EXPECT_EQ(fixed.at("params.name").string_value(), "7");
+  EXPECT_EQ(fixed.at("env.N").string_value(), "1.10") << "a variable is text";
+  EXPECT_FALSE(fixed.contains("params"));
+  ASSERT_EQ(spec.matrix_size(), 3);
+  EXPECT_EQ(spec.matrix(0).key(), "params.dropout");
+  EXPECT_EQ(spec.matrix(1).key(), "params.width");
+  EXPECT_EQ(spec.matrix(1).values_size(), 3);
+  EXPECT_EQ(spec.matrix(2).values(0).string_value(), "true");
+  EXPECT_EQ(spec.exclude(0).fields().at("params.dropout").number_value(), 0.1);
+  EXPECT_EQ(spec.exclude(0).fields().at("env.OMP_PROC_BIND").string_value(), "true");
+}
+
+TEST_F(StudyFileTest, MetricsOfTheOutputAreAList) {
+  const v1::Measure measure = Read(R"(study: s
+measure:
+  extract:
+    - {metric: train/loss, regex: 'loss=([0-9.]+)', per: step}
+    - {metric: run/throughput, regex: '([0-9.]+) samples/s', take: mean}
+  success: exit_status
+)")
+                                  .spec.measure();
+  ASSERT_EQ(measure.extract_size(), 2);
+  EXPECT_EQ(measure.extract(0).metric(), "train/loss");
+  EXPECT_EQ(measure.extract(0).regex(), "loss=([0-9.]+)");
+  EXPECT_EQ(measure.extract(0).per(), v1::Extract::STEP);
+  EXPECT_EQ(measure.extract(1).take(), v1::Extract::MEAN);
+  EXPECT_EQ(measure.success(), v1::Measure::EXIT_STATUS);
 }
 
 TEST_F(StudyFileTest, ARelativeDataDirIsSeenFromTheFile) {
@@ -218,6 +276,54 @@ TEST(ShippedStudies, QuickstartIsFourRunsOfTheDataBesideIt) {
   EXPECT_EQ(checked->study.cells[1].spec.data_dir(),
             (std::filesystem::path(STUDIES).parent_path() / "data").string());
   EXPECT_NEAR(checked->study.cells[1].spec.learning_rate(), 0.05, 1e-12);
+}
+
+TEST_F(StudyFileTest, AHyphenIsStandardInput) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const std::string text = "study: piped\nrepeats: 4\n";
+  ASSERT_EQ(write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  close(ends[1]);
+  const int before = dup(STDIN_FILENO);
+  dup2(ends[0], STDIN_FILENO);
+  const auto file = ReadStudyFile("-");
+  dup2(before, STDIN_FILENO);
+  close(before);
+  close(ends[0]);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->spec.study(), "piped");
+  EXPECT_EQ(file->spec.repeats(), 4);
+}
+
+TEST_F(StudyFileTest, ValuesOfTheCommandLineReplaceThoseOfTheFile) {
+  const auto file =
+      ReadStudyFile(Put(kFull), {"matrix.ranks=[1, 2]", "fixed.epochs=7", "repeats=3",
+                                 "fixed.batch_norm=sync", "matrix.momentum=[0, 0.9]", "resources.time=1h"});
+  ASSERT_TRUE(file.ok()) << file.status();
+  const v1::StudySpec& spec = file->spec;
+  ASSERT_EQ(spec.matrix_size(), 4);
+  EXPECT_EQ(spec.matrix(2).key(), "ranks");
+  ASSERT_EQ(spec.matrix(2).values_size(), 2);
+  EXPECT_EQ(spec.matrix(2).values(1).number_value(), 2);
+  EXPECT_EQ(spec.matrix(3).key(), "momentum");
+  EXPECT_EQ(spec.fixed().fields().at("epochs").number_value(), 7);
+  EXPECT_EQ(spec.fixed().fields().at("batch_norm").string_value(), "sync");
+  EXPECT_EQ(spec.repeats(), 3);
+  EXPECT_EQ(spec.resources().time_seconds(), 3600);
+}
+
+TEST_F(StudyFileTest, AWrongValueOfTheCommandLineIsNamed) {
+  const std::string path = Put(kFull);
+  const auto message = [&](const std::vector<std::string>& set) {
+    return std::string(CheckStudyFile(path, set).status().message());
+  };
+  EXPECT_EQ(message({"matrix"}), "--set matrix: write KEY=VALUE, for example matrix.ranks=[1,2]");
+  EXPECT_THAT(message({"matrix.ranks=[1,"}),
+              testing::StartsWith("--set matrix.ranks=[1,: the value is no YAML: "));
+  EXPECT_EQ(message({"study.name=x"}),
+            "--set study.name=x: a part of the key is no mapping in the study file");
+  EXPECT_THAT(message({"seed=1", "fixed.epochs=many"}), testing::StartsWith("--set fixed.epochs: "));
+  EXPECT_THAT(message({"fixed.colour=red"}), testing::StartsWith("--set fixed.colour: unknown key 'colour'"));
 }
 
 }  // namespace

@@ -1,0 +1,16 @@
+// The environment variables that scalelab sets for a rank (docs/users/write-a-training-script.md).
+#pragma once
+
+#include "absl/strings/string_view.h"
+
+namespace scalelab {
+
+// Prefix of the variable with a parameter of a user's own: SCALELAB_PARAM_DROPOUT has params.dropout.
+inline constexpr char kParamVariable[] = "SCALELAB_PARAM_";
+
+// Returns whether the variable has the place of a rank among the others: RANK, WORLD_SIZE, MASTER_ADDR and so on.
+bool IsRankVariable(absl::string_view name);
+// Returns whether scalelab sets the variable for every rank, so that `env` of a study must not.
+bool IsReservedVariable(absl::string_view name);
+
+}  // namespace scalelab
