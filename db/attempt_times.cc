@@ -25,8 +25,12 @@ struct Candidate {
 #define SCALELAB_CANDIDATES \
   "SELECT id, created, started, finished, first_run_id, last_run_id FROM study WHERE "
 
-// Collects the studies that overlap in time with `study`. Ids rise with the time of creation, so that a search from the
-// study in both directions has an end; older studies that have not ended have an index.
+// Number of studies in a row that were created too early, after which a search ends. A restored study is older than its
+// id, so that one such study says nothing about those before it.
+constexpr int kTooOldInARow = 64;
+
+// Collects the studies that overlap in time with `study`. Ids rise with the time of creation, except those of restored
+// studies, so that a search from the study in both directions has an end; older studies that have not ended have an index.
 absl::Status FindOverlapping(Database& db, const Candidate& study, std::vector<Candidate>& overlapping) {
   Candidate other;
   const auto add = [&] {
@@ -42,14 +46,16 @@ absl::Status FindOverlapping(Database& db, const Candidate& study, std::vector<C
   }
   if (!newer.status().ok()) return newer.status();
   int64_t oldest = study.id + 1;
+  int too_old = 0;
   Statement older(db,
                   SCALELAB_CANDIDATES "id <= ? AND" SCALELAB_VISIBLE_STUDY("study.id") "ORDER BY id DESC");
   older.Bind(study.id);
   while (older.Step()) {
     other.ReadFrom(older);
-    if (other.created < study.started - kOldest) break;
     oldest = other.id;
-    add();
+    too_old = other.created < study.started - kOldest ? too_old + 1 : 0;
+    if (too_old == kTooOldInARow) break;
+    if (too_old == 0 || other.finished == kNever) add();
   }
   if (!older.status().ok()) return older.status();
   Statement open(db, SCALELAB_CANDIDATES "state < 3 AND +id < ? AND" SCALELAB_VISIBLE_STUDY("study.id"));

@@ -100,7 +100,20 @@ absl::Status EraseRun(Eraser& eraser, int64_t run) {
                                        [&](int64_t id, int64_t) { return EraseAttempt(eraser, id); }));
   SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM run_summary WHERE run_id = ?", run));
   SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM run_metrics WHERE run_id = ?", run));
+  SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM run_times WHERE run_id = ?", run));
   return eraser.One("DELETE FROM run WHERE id = ?", run);
+}
+
+// Returns the first study that is marked and not in `kept`; 0 if there is none.
+absl::StatusOr<int64_t> FirstMarked(Database& db, const std::set<int64_t>& kept) {
+  Statement marked(db, "SELECT study_id FROM deleted_study ORDER BY study_id");
+  while (marked.Step()) {
+    int64_t study = 0;
+    marked.Read(study);
+    if (marked.status().ok() && !kept.contains(study)) return study;
+  }
+  SCALELAB_RETURN_IF_ERROR(marked.status());
+  return 0;
 }
 
 }  // namespace
@@ -115,15 +128,11 @@ absl::Status MarkDeleted(Database& db, int64_t study_id) {
   return Statement(db, "DELETE FROM run_count WHERE study_id = ?").Run(study_id);
 }
 
-absl::StatusOr<bool> DeleteSome(Database& db) {
-  int64_t study = 0;
-  {
-    Statement first(db, "SELECT study_id FROM deleted_study ORDER BY study_id LIMIT 1");
-    const bool found = first.Step();
-    if (found) first.Read(study);
-    SCALELAB_RETURN_IF_ERROR(first.status());
-    if (!found) return false;
-  }
+absl::StatusOr<bool> DeleteSome(Database& db, const std::set<int64_t>& kept) {
+  const absl::StatusOr<int64_t> first = FirstMarked(db, kept);
+  if (!first.ok()) return first.status();
+  const int64_t study = *first;
+  if (study == 0) return false;
   Eraser eraser(db);
   SCALELAB_RETURN_IF_ERROR(eraser.Each("SELECT id, 0 FROM run WHERE study_id = ? LIMIT 1", study,
                                        [&](int64_t id, int64_t) { return EraseRun(eraser, id); }));
@@ -147,11 +156,9 @@ absl::StatusOr<bool> DeleteSome(Database& db) {
   SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM removed WHERE study_id = ?", study));
   SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM study WHERE id = ?", study));
   SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM deleted_study WHERE study_id = ?", study));
-  Statement any(db, "SELECT EXISTS (SELECT 1 FROM deleted_study)");
-  bool more = false;
-  if (any.Step()) any.Read(more);
-  SCALELAB_RETURN_IF_ERROR(any.status());
-  return more;
+  const absl::StatusOr<int64_t> next = FirstMarked(db, kept);
+  if (!next.ok()) return next.status();
+  return *next != 0;
 }
 
 absl::StatusOr<bool> RemovePointsSome(Database& db) {

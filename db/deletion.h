@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,9 +22,9 @@ namespace scalelab::db {
 
 // Marks a study as deleted, so that no read returns any of it. Does nothing if there is none.
 absl::Status MarkDeleted(Database& db, int64_t study_id);
-// Deletes rows of one study that is marked, at most some hundred. Returns whether any study is still marked. Runs
-// inside the caller's transaction.
-absl::StatusOr<bool> DeleteSome(Database& db);
+// Deletes rows of one study that is marked and not in `kept`, at most some hundred. Returns whether any such study is
+// still marked. Runs inside the caller's transaction.
+absl::StatusOr<bool> DeleteSome(Database& db, const std::set<int64_t>& kept);
 
 // Condition for queries: whether the points of the attempt are there, that is, retention has not removed them.
 #define SCALELAB_POINTS_KEPT(id)                                                                      \

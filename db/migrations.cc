@@ -399,6 +399,56 @@ CREATE INDEX notice_given_up ON notice (id) WHERE state = 3;
 CREATE INDEX notice_by_study ON notice (study_id);
 )sql";
 
+// What explains the points of a curve. One row for each run whose ranks reported it. step, exposed and data have one
+// little-endian 64-bit number for each rank (numpy: '<f8').
+constexpr char kRunTimes[] = R"sql(
+CREATE TABLE run_times (
+  run_id INTEGER PRIMARY KEY,
+  attempt_id INTEGER NOT NULL,
+  nodes TEXT NOT NULL,
+  ranks_per_node INTEGER NOT NULL,
+  step BLOB NOT NULL,
+  exposed BLOB NOT NULL,
+  data BLOB NOT NULL,
+  comm_total REAL,
+  rank_norm REAL,
+  mean_norm REAL,
+  samples_to_accuracy REAL
+) STRICT;
+)sql";
+
+// The ledger of predictions. Its rows stay when the studies are deleted.
+constexpr char kPredictions[] = R"sql(
+-- state: 1 pending, 2 scored, 3 ended without results. key, models: JSON.
+CREATE TABLE prediction (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  study_id INTEGER NOT NULL,
+  cell_id INTEGER NOT NULL,
+  source_id INTEGER NOT NULL,
+  study_name TEXT NOT NULL,
+  owner TEXT NOT NULL,
+  private INTEGER NOT NULL,
+  key TEXT NOT NULL,
+  fingerprint TEXT NOT NULL,
+  models TEXT NOT NULL,
+  ranks INTEGER NOT NULL,
+  largest INTEGER NOT NULL,
+  predicted REAL NOT NULL,
+  low REAL NOT NULL,
+  high REAL NOT NULL,
+  state INTEGER NOT NULL,
+  reason TEXT NOT NULL,
+  measured REAL,
+  measured_low REAL,
+  measured_high REAL,
+  created INTEGER NOT NULL,
+  scored INTEGER NOT NULL,
+  UNIQUE (cell_id, source_id)
+) STRICT;
+CREATE INDEX prediction_pending ON prediction (id) WHERE state = 1;
+CREATE INDEX prediction_by_study ON prediction (study_id);
+)sql";
+
 }  // namespace
 
 const std::vector<std::string>& Migrations() {
@@ -408,7 +458,8 @@ const std::vector<std::string>& Migrations() {
                                    kPieces + ViewsOfFrames(),
                                    kRetries,
                                    kCellValues + ViewsOfCellValues(),
-                                   std::string(kAccess) + kUsage + kJudgement + kKeeping};
+                                   std::string(kAccess) + kUsage + kJudgement + kKeeping,
+                                   std::string(kRunTimes) + kPredictions + ViewsOfSkippedRuns()};
   return *steps;
 }
 

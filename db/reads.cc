@@ -198,7 +198,7 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> CountRuns(Database& db,
   std::vector<std::vector<int64_t>> counts;
   Statement states(db, "SELECT state, runs FROM run_count WHERE study_id = ?");
   for (int64_t study_id : study_ids) {
-    std::vector<int64_t> count(static_cast<size_t>(RunState::kCancelled) + 1);
+    std::vector<int64_t> count(static_cast<size_t>(LastOf(RunState())) + 1);
     states.Bind(study_id);
     while (states.Step()) {
       RunState state{};

@@ -36,6 +36,7 @@ absl::StatusOr<RunSummary> GetSummary(Database& db, int64_t run_id);
 absl::StatusOr<std::vector<RunSummary>> ListSummaries(Database& db, int64_t first_run_id,
                                                       int64_t last_run_id);
 absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_id);
+absl::StatusOr<std::vector<RunTimes>> ListRunTimes(Database& db, int64_t study_id);
 absl::StatusOr<std::vector<AttemptTime>> ListAttemptTimes(Database& db, int64_t study_id);
 
 // The series that match `filter`, without points, ordered by key and rank; ids[i] belongs to series[i].

@@ -14,7 +14,14 @@ namespace scalelab::db {
 using Micros = int64_t;
 
 enum class StudyState : int { kQueued = 1, kRunning = 2, kSucceeded = 3, kFailed = 4, kCancelled = 5 };
-enum class RunState : int { kQueued = 1, kRunning = 2, kSucceeded = 3, kFailed = 4, kCancelled = 5 };
+enum class RunState : int {
+  kQueued = 1,
+  kRunning = 2,
+  kSucceeded = 3,
+  kFailed = 4,
+  kCancelled = 5,
+  kSkipped = 6
+};
 enum class AttemptState : int {
   kAssigned = 1,
   kRunning = 2,
@@ -44,7 +51,7 @@ enum class Cause : int {
 
 // The largest member of each enumeration, to recognise damaged rows.
 constexpr StudyState LastOf(StudyState) { return StudyState::kCancelled; }
-constexpr RunState LastOf(RunState) { return RunState::kCancelled; }
+constexpr RunState LastOf(RunState) { return RunState::kSkipped; }
 constexpr AttemptState LastOf(AttemptState) { return AttemptState::kCancelled; }
 constexpr AllocationState LastOf(AllocationState) { return AllocationState::kEnded; }
 constexpr Cause LastOf(Cause) { return Cause::kStorageError; }
@@ -208,6 +215,24 @@ struct EpochRow {
   std::map<std::string, double> metrics;  // stored as a JSON object
 };
 
+// Means over the measured window of a run that succeeded, as its ranks reported them: what a curve needs to explain its
+// points. A table of its own, so that curves without factors do not read it.
+struct RunTimes {
+  int64_t run_id = 0;
+  int64_t attempt_id = 0;
+  std::string nodes;       // names, separated by commas
+  int ranks_per_node = 0;  // ranks are placed on the nodes in order; 0: not known
+  // By rank: seconds of a step, and how many of them the rank waits for gradients and for the batch. Empty, or of equal
+  // length.
+  std::vector<double> step, exposed, data;
+  std::optional<double> comm_total;  // seconds per step with communication in progress, mean over ranks
+  std::optional<double> rank_norm,
+      mean_norm;  // squared norms: of a rank's gradient (mean over ranks), of their mean
+  std::optional<double> samples_to_accuracy;  // samples over all ranks until target_accuracy was reached
+
+  bool empty() const { return step.empty() && !comm_total && !rank_norm && !samples_to_accuracy; }
+};
+
 // Results of a run that succeeded. Absent numbers are NULL. Units: samples/s, seconds, bytes, shares 0 to 1.
 struct RunSummary {
   int64_t run_id = 0;
@@ -219,6 +244,7 @@ struct RunSummary {
   std::optional<double> reported_step;    // median of the steps that rank 0 reported, in seconds
   int64_t nodes_hash = 0;                 // hash of the names of the attempt's nodes; 0: unknown
   std::map<std::string, double> metrics;  // all metrics of the ranks' finish events, as a JSON object
+  RunTimes times;                         // only for writing; its ids are not used
 };
 
 // A notification that is to be sent, or was.

@@ -49,8 +49,10 @@ std::string Time(const std::string& column) {
                       "/1e6,'unixepoch') END");
 }
 
-std::string StateName(const std::string& column) {
-  return Names(column, {"QUEUED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED"}, 1);
+std::string StateName(const std::string& column, bool skipped = false) {
+  std::vector<const char*> names = {"QUEUED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED"};
+  if (skipped) names.push_back("SKIPPED");
+  return Names(column, names, 1);
 }
 
 // The first version of the views lacks the last cause.
@@ -69,14 +71,15 @@ std::string StudiesView() {
                       Time("s.started"), " AS started, ", Time("s.finished"), " AS finished FROM study s");
 }
 
-std::string RunsView(bool first, const std::string& key = "c.key") {
+// Before step 7, runs are not skipped.
+std::string RunsView(bool first, const std::string& key = "c.key", bool skipped = false) {
   return absl::StrCat(
       "CREATE VIEW runs AS SELECT r.id, r.study_id, s.name AS study, r.cell_id, c.engine, c.model, "
       "c.precision, "
       "c.backend, c.ranks, c.global_batch, ",
-      key, key == "c.key" ? "" : " AS key", ", r.repeat, r.position, ", StateName("r.state"), " AS state, ",
-      CauseName("r.cause", first), " AS cause, r.attempts, r.message, ", Time("r.started"), " AS started, ",
-      Time("r.finished"),
+      key, key == "c.key" ? "" : " AS key", ", r.repeat, r.position, ", StateName("r.state", skipped),
+      " AS state, ", CauseName("r.cause", first), " AS cause, r.attempts, r.message, ", Time("r.started"),
+      " AS started, ", Time("r.finished"),
       " AS finished, u.throughput, u.throughput_mean, u.epoch_seconds, u.step_seconds, u.comm_share, "
       "u.peak_memory, "
       "u.device_memory, u.accuracy, u.train_loss, u.time_to_accuracy, u.straggler_skew, u.cpu_utilisation, "
@@ -222,6 +225,10 @@ std::string ViewsOfFrames() {
 std::string ViewsOfCellValues() {
   return absl::StrCat("DROP VIEW runs;\n", RunsView(false, KeyOfCell()), Visible("r.study_id"), CellsView(),
                       Visible("c.study_id"));
+}
+
+std::string ViewsOfSkippedRuns() {
+  return absl::StrCat("DROP VIEW runs;\n", RunsView(false, KeyOfCell(), true), Visible("r.study_id"));
 }
 
 }  // namespace scalelab::db

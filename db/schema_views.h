@@ -11,5 +11,7 @@ std::string FirstViews();
 std::string ViewsOfFrames();
 // Returns the SQL of step 5: the view of runs with keys from cell_value, and a view of cells.
 std::string ViewsOfCellValues();
+// Returns the SQL of step 7: the view of runs with the state SKIPPED.
+std::string ViewsOfSkippedRuns();
 
 }  // namespace scalelab::db

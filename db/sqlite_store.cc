@@ -142,6 +142,8 @@ class SqliteStore : public Store {
     std::lock_guard turn(*turns_);
     return writer_.WriteRows(write);
   }
+  void KeepInvisible(int64_t study_id) override { writer_.KeepInvisible(study_id); }
+  void StopKeeping(int64_t study_id) override { writer_.StopKeeping(study_id); }
   absl::StatusOr<Snapshot> Load() override {
     return Read([&](Database& db) { return db::Load(db); });
   }
@@ -207,6 +209,9 @@ class SqliteStore : public Store {
   }
   absl::StatusOr<std::vector<CurveRow>> ListCurveRows(int64_t study_id) override {
     return Read([&](Database& db) { return db::ListCurveRows(db, study_id); });
+  }
+  absl::StatusOr<std::vector<RunTimes>> ListRunTimes(int64_t study_id) override {
+    return Read([&](Database& db) { return db::ListRunTimes(db, study_id); });
   }
   absl::StatusOr<std::vector<AttemptTime>> ListAttemptTimes(int64_t study_id) override {
     return Read([&](Database& db) { return db::ListAttemptTimes(db, study_id); });

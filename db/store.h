@@ -135,6 +135,10 @@ class Store : public AccessStore {
   // commit in progress, and one that begins waits for it, so it must be short.
   virtual absl::Status ReadRows(const std::function<absl::Status(Database&)>& read) = 0;
   virtual absl::Status WriteRows(const std::function<absl::Status(Database&)>& write) = 0;
+  // Lets rows of a study be written in several transactions while the study is marked as deleted, and so invisible:
+  // Maintain does not delete them until StopKeeping. The next process does, because this is not stored.
+  virtual void KeepInvisible(int64_t study_id) = 0;
+  virtual void StopKeeping(int64_t study_id) = 0;
   // Returns the state for a restart.
   virtual absl::StatusOr<Snapshot> Load() = 0;
   // Returns the same for one study, which may be final: no study if there is none, but also then the allocations that
@@ -187,6 +191,8 @@ class Store : public AccessStore {
                                                                 int64_t last_run_id) = 0;
   // Returns the runs of a study with their results, ordered by cell and repeat.
   virtual absl::StatusOr<std::vector<CurveRow>> ListCurveRows(int64_t study_id) = 0;
+  // Returns the times of the ranks of the runs of a study, by run id, without runs that have none.
+  virtual absl::StatusOr<std::vector<RunTimes>> ListRunTimes(int64_t study_id) = 0;
   // Returns the times of all attempts, also of other studies, that overlap with the time from the start to the end of the
   // study; none if it has not started. Leaves out studies that ended and that were created more than 60 days before the
   // start.

@@ -93,7 +93,7 @@ absl::StatusOr<bool> Writer::Maintain() {
   absl::StatusOr<bool> more = false;
   absl::Status status = InTransaction([&] {
     mutex_.AssertHeld();
-    more = DeleteSome(*db_);
+    more = DeleteSome(*db_, kept_);
     if (more.ok() && !*more) more = RemovePointsSome(*db_);
     if (more.ok() && *more) points_.Forget();
     if (more.ok() && !*more) more = points_.MergeSome();
@@ -108,10 +108,22 @@ absl::StatusOr<bool> Writer::Maintain() {
 absl::Status Writer::WriteRows(absl::FunctionRef<absl::Status(Database&)> write) {
   absl::MutexLock lock(&mutex_);
   maintenance_due_ = true;
+  counters_.clear();  // `write` may raise them
   return InTransaction([&] {
     mutex_.AssertHeld();
     return write(*db_);
   });
+}
+
+void Writer::KeepInvisible(int64_t study_id) {
+  absl::MutexLock lock(&mutex_);
+  kept_.insert(study_id);
+}
+
+void Writer::StopKeeping(int64_t study_id) {
+  absl::MutexLock lock(&mutex_);
+  kept_.erase(study_id);
+  maintenance_due_ = true;
 }
 
 absl::StatusOr<bool> Writer::GiveBackPages() {
@@ -239,6 +251,7 @@ absl::Status Writer::PutSummaries(const std::vector<RunSummary>& summaries) {
     Statement metrics(*db_, *inserted ? "INSERT INTO run_metrics (run_id, metrics) VALUES (?1, ?2)"
                                       : "UPDATE run_metrics SET metrics = ?2 WHERE run_id = ?1");
     SCALELAB_RETURN_IF_ERROR(metrics.Run(summary.run_id, summary.metrics));
+    SCALELAB_RETURN_IF_ERROR(PutRunTimes(*db_, summary));
   }
   return absl::OkStatus();
 }
@@ -284,7 +297,7 @@ absl::Status Writer::DeleteStudies(const std::vector<int64_t>& ids) {
   for (int64_t id : ids) SCALELAB_RETURN_IF_ERROR(MarkDeleted(*db_, id));
   // Small studies are gone with this commit; Maintain deletes the rest of large ones.
   points_.Forget();
-  return DeleteSome(*db_).status();
+  return DeleteSome(*db_, kept_).status();
 }
 
 absl::Status Writer::ReadCounters() {

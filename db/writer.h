@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,9 @@
 #include "db/store.h"
 
 namespace scalelab::db {
+
+// Writes the times of a run's ranks, or deletes those of an earlier attempt if there are none.
+absl::Status PutRunTimes(Database& db, const RunSummary& summary);
 
 // Thread-safe: a mutex serializes commits.
 class Writer {
@@ -34,6 +38,9 @@ class Writer {
   absl::StatusOr<bool> Maintain();
   // As Store::WriteRows.
   absl::Status WriteRows(absl::FunctionRef<absl::Status(Database&)> write);
+  // As Store::KeepInvisible and Store::StopKeeping.
+  void KeepInvisible(int64_t study_id);
+  void StopKeeping(int64_t study_id);
 
  private:
   absl::Status Write(const WriteBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -62,6 +69,8 @@ class Writer {
   const int checkpoint_pages_;
   // Whether a commit since the last complete Maintain, or one before the start, may have left work.
   bool maintenance_due_ ABSL_GUARDED_BY(mutex_) = true;
+  // Studies that are marked as deleted, and whose rows are being written.
+  std::set<int64_t> kept_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace scalelab::db

@@ -265,6 +265,50 @@ Statement::Blob Statement::BlobAt(int column) {
   return {data, data == nullptr ? 0 : static_cast<size_t>(sqlite3_column_bytes(statement_, column))};
 }
 
+Value Statement::ValueAt(int column) {
+  Value value;
+  switch (sqlite3_column_type(statement_, column)) {
+    case SQLITE_INTEGER:
+      value.type = Value::Type::kInteger;
+      value.integer = sqlite3_column_int64(statement_, column);
+      break;
+    case SQLITE_FLOAT:
+      value.type = Value::Type::kReal;
+      value.real = sqlite3_column_double(statement_, column);
+      break;
+    case SQLITE_TEXT:
+    case SQLITE_BLOB: {
+      const bool text = sqlite3_column_type(statement_, column) == SQLITE_TEXT;
+      const Blob blob = BlobAt(column);
+      if (blob.data == nullptr && sqlite3_errcode(db_.handle()) == SQLITE_NOMEM) {
+        if (status_.ok()) status_ = db_.LastError();
+        break;
+      }
+      value.type = text ? Value::Type::kText : Value::Type::kBlob;
+      if (blob.size > 0) value.bytes.assign(static_cast<const char*>(blob.data), blob.size);
+      break;
+    }
+    default:
+      break;
+  }
+  return value;
+}
+
+void Statement::BindValue(int i, const Value& value) {
+  switch (value.type) {
+    case Value::Type::kInteger:
+      return BindAt(i, value.integer);
+    case Value::Type::kReal:
+      return BindAt(i, value.real);
+    case Value::Type::kText:
+      return BindAt(i, value.bytes);
+    case Value::Type::kBlob:
+      return BindAt(i, Blob{value.bytes.data(), value.bytes.size()});
+    case Value::Type::kNull:
+      return Check(sqlite3_bind_null(statement_, i));
+  }
+}
+
 void Statement::ReadAt(int i, std::string& v) {
   const unsigned char* text = sqlite3_column_text(statement_, i);
   if (text == nullptr)

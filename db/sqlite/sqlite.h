@@ -87,6 +87,15 @@ bool NeedsRollback(const absl::Status& status);
 // Returns DATA_LOSS with the sentence for a database `path` that is damaged at `where`.
 absl::Status Damaged(absl::string_view path, absl::string_view where);
 
+// A value of any type, for code that copies rows without knowing what they mean.
+struct Value {
+  enum class Type : unsigned char { kNull, kInteger, kReal, kText, kBlob };
+  Type type = Type::kNull;
+  int64_t integer = 0;
+  double real = 0;
+  std::string bytes;  // of a text or a blob
+};
+
 // One use of a prepared statement; the destructor resets it. Each connection prepares a text once and caches
 // it by *address*: pass literals, or strings that live as long as the program.
 //
@@ -141,6 +150,10 @@ class Statement {
   };
   // Returns a blob of the current row, valid until the next Step.
   Blob BlobAt(int column);
+  // Returns a value of the current row. Returns NULL, and sets status(), if it does not fit into memory.
+  Value ValueAt(int column);
+  // Binds one parameter, counted from 1. The value must live until the last Step.
+  void BindValue(int i, const Value& value);
   // Number of rows that the last INSERT, UPDATE or DELETE on this connection changed.
   int64_t changes() const { return sqlite3_changes64(db_.handle()); }
 

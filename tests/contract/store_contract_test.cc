@@ -73,6 +73,13 @@ TEST_P(StoreContract, KeepsEveryMemberOfEveryRecordAcrossAReopen) {
   summary.straggler_skew = 0.25;
   summary.reported_step = 0.5;
   summary.nodes_hash = -7;
+  summary.times.nodes = "n1,n2";
+  summary.times.ranks_per_node = 1;
+  summary.times.step = {0.5, 0.25};
+  summary.times.exposed = {0.125, 0};
+  summary.times.data = {0, 0.0625};
+  summary.times.rank_norm = 3;
+  summary.times.mean_norm = 2;
   summary.metrics["odd"] = std::numeric_limits<double>::quiet_NaN();
   WriteBatch batch;
   batch.studies = {study};
@@ -128,6 +135,17 @@ TEST_P(StoreContract, KeepsEveryMemberOfEveryRecordAcrossAReopen) {
             std::tie(summary.attempt_id, summary.throughput, summary.throughput_mean, summary.peak_memory,
                      summary.straggler_skew, summary.accuracy, summary.steps, summary.fingerprint,
                      summary.reported_step, summary.nodes_hash));
+  const std::vector<RunTimes> times = store_->ListRunTimes(7).value();
+  ASSERT_THAT(times, SizeIs(1));
+  EXPECT_EQ(std::tie(times[0].run_id, times[0].attempt_id, times[0].nodes, times[0].ranks_per_node,
+                     times[0].step, times[0].exposed, times[0].data),
+            std::tie(summary.run_id, summary.attempt_id, summary.times.nodes, summary.times.ranks_per_node,
+                     summary.times.step, summary.times.exposed, summary.times.data));
+  EXPECT_EQ(
+      std::tie(times[0].comm_total, times[0].rank_norm, times[0].mean_norm, times[0].samples_to_accuracy),
+      std::tie(summary.times.comm_total, summary.times.rank_norm, summary.times.mean_norm,
+               summary.times.samples_to_accuracy));
+  EXPECT_THAT(store_->ListRunTimes(8).value(), IsEmpty());
   const std::vector<CurveRow> rows = store_->ListCurveRows(7).value();
   ASSERT_THAT(rows, SizeIs(1));
   EXPECT_EQ(
@@ -218,7 +236,7 @@ TEST_P(StoreContract, ANewRunThatOccursTwiceInABatchIsCountedOnce) {
   batch.runs = {ARun(1, 1, 1), ARun(2, 1, 1), ARun(1, 1, 1)};
   batch.runs[2].state = RunState::kRunning;
   Commit(batch);
-  EXPECT_THAT(store_->CountRuns({1}).value(), ElementsAre(ElementsAre(0, 1, 1, 0, 0, 0)));
+  EXPECT_THAT(store_->CountRuns({1}).value(), ElementsAre(ElementsAre(0, 1, 1, 0, 0, 0, 0)));
   EXPECT_EQ(store_->GetRun(1)->state, RunState::kRunning);
 }
 
@@ -334,8 +352,8 @@ TEST_P(StoreContract, ListsRunsByPositionInPagesAndByState) {
               .value()),
       ElementsAre(4, 2));
   EXPECT_THAT(store_->CountRuns({2, 1, 9}).value(),
-              ElementsAre(ElementsAre(0, 2, 0, 2, 0, 0), ElementsAre(0, 2, 0, 2, 0, 0),
-                          ElementsAre(0, 0, 0, 0, 0, 0)));
+              ElementsAre(ElementsAre(0, 2, 0, 2, 0, 0, 0), ElementsAre(0, 2, 0, 2, 0, 0, 0),
+                          ElementsAre(0, 0, 0, 0, 0, 0, 0)));
 }
 
 TEST_P(StoreContract, GivesCurveRowsByCellAndRepeatWithTheirResults) {

@@ -70,14 +70,16 @@ TEST_F(QueryPlan, ReadsUseIndexes) {
   (void)GetSummary(*db_, 1);
   (void)ListSummaries(*db_, 1, 2);
   (void)ListCurveRows(*db_, 1);
+  (void)ListRunTimes(*db_, 1);
   (void)ListAttemptTimes(*db_, 1);
   (void)ListSeries(*db_, {1, "", {}});
   Series series;
   (void)ReadSeries(*db_, 1, 1, 0, series);
   const std::string plans = Plans();
   for (const char* table :
-       {"study", "cell", "cell_value", "run", "attempt", "allocation", "stream", "run_summary", "run_metrics",
-        "run_count", "series", "e", "k", "c", "x", "v", "w", "point_chunk", "point_axis"}) {
+       {"study",       "cell",        "cell_value", "run",       "attempt",     "allocation", "stream",
+        "run_summary", "run_metrics", "run_times",  "run_count", "series",      "e",          "k",
+        "c",           "x",           "v",          "w",         "point_chunk", "point_axis"}) {
     EXPECT_EQ(plans.find(std::string("SCAN ") + table + "\n"), std::string::npos) << table << " is scanned:\n"
                                                                                   << plans;
   }

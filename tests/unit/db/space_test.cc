@@ -151,6 +151,7 @@ TEST_F(Space, ADeletedStudyLeavesNoRows) {
   batch.provenance = {{1, "{}"}};
   batch.epochs = {{1, 0, 0, 1.0, {}}};
   batch.summaries = {ASummary(1, 1, 100)};
+  batch.summaries[0].times.step = batch.summaries[0].times.exposed = batch.summaries[0].times.data = {1};
   batch.appends = {Training(1, 0, 10), AnAppend(2, 0, 0, 10)};
   batch.appends[1].columns = {AColumn("train/loss", 0, {1})};
   Commit(batch);
@@ -163,8 +164,8 @@ TEST_F(Space, ADeletedStudyLeavesNoRows) {
                             "point_chunk", "point_axis", "run_count"}) {
     EXPECT_EQ(Query(std::string("SELECT count(*) FROM ") + table), 1) << table << ": the row of study 2";
   }
-  for (const char* table :
-       {"allocation", "provenance", "epoch", "run_summary", "run_metrics", "deleted_study", "merge_task"}) {
+  for (const char* table : {"allocation", "provenance", "epoch", "run_summary", "run_metrics", "run_times",
+                            "deleted_study", "merge_task"}) {
     EXPECT_EQ(Query(std::string("SELECT count(*) FROM ") + table), 0) << table;
   }
   // The writer does not use the ids of deleted rows.

@@ -1,0 +1,87 @@
+// The file format of archives: rows of values, compressed, with a checksum over the whole file.
+//
+//   "scalelab archive 1\n"
+//   a zstd frame of: the length of a JSON object (4 bytes), the object, rows, and the byte 255
+//   a seal of 64 characters, by which a server recognises its own archives
+//   the SHA-256 of all bytes before it (32 bytes)
+//
+// The JSON object has the schema of the database and the names of tables and columns. A row is the index of its table (1
+// byte) and its values: the type (1 byte, as Value::Type), then 8 bytes for a number, or a length (4 bytes) and the bytes.
+// All numbers are little-endian.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "db/sqlite/sqlite.h"
+
+namespace scalelab::db {
+
+struct ArchiveRow {
+  size_t table = 0;  // index into ArchiveTables()
+  std::vector<Value> values;
+};
+
+// Returns the seal of an archive with this content: 64 characters.
+using Seal = std::function<std::string(absl::string_view sha256)>;
+
+// Writes one archive to a descriptor, from its current position on. RESOURCE_EXHAUSTED if the disk is full.
+class ArchiveWriter {
+ public:
+  explicit ArchiveWriter(int fd);
+  ~ArchiveWriter();
+  // Call it first.
+  absl::Status WriteHeader(int schema);
+  // `row` has a value for each column of its table.
+  absl::Status WriteRow(const ArchiveRow& row);
+  absl::Status Finish(const Seal& seal);
+
+ private:
+  struct Stream;
+  absl::Status Compress(bool end);
+  absl::Status WriteOut(absl::string_view bytes);
+
+  const int fd_;
+  std::unique_ptr<Stream> stream_;
+};
+
+// Reads one archive from a descriptor of a file. Call CheckWhole() first: it finds all damage, so that later errors mean
+// that somebody has made a file with a correct checksum on purpose.
+class ArchiveReader {
+ public:
+  explicit ArchiveReader(int fd);
+  ~ArchiveReader();
+  // Reads the whole file and compares its checksum. Returns DATA_LOSS if they differ.
+  absl::Status CheckWhole();
+  // Goes to the first row. Returns FAILED_PRECONDITION if the archive is from another schema.
+  absl::Status Begin(int schema);
+  // Reads the next row. Returns false at the end.
+  absl::StatusOr<bool> Next(ArchiveRow& row);
+
+  // Of CheckWhole: the size of the file, its seal, and the SHA-256, in hexadecimal, of what is sealed.
+  int64_t bytes() const { return bytes_; }
+  const std::string& seal() const { return seal_; }
+  const std::string& sealed() const { return sealed_; }
+  // Number of bytes that were read of the content since Begin.
+  int64_t content_bytes() const { return content_bytes_; }
+
+ private:
+  struct Stream;
+  // Makes `count` bytes of the content available.
+  absl::Status Fill(size_t count);
+  absl::StatusOr<absl::string_view> Take(size_t count);
+  absl::Status ReadValue(Value& value);
+
+  const int fd_;
+  int64_t bytes_ = 0, content_bytes_ = 0;
+  std::string seal_, sealed_;
+  std::unique_ptr<Stream> stream_;
+};
+
+}  // namespace scalelab::db

@@ -1,0 +1,298 @@
+#include "db/archive/archive_tables.h"
+
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+
+namespace scalelab::db {
+namespace {
+
+using C = Change;
+using N = Numbered;
+
+// The rows of large tables are read in the order of indexes: a sort would keep all of them in memory.
+
+// Rows of the attempts of a study, by their column attempt_id.
+#define SCALELAB_OF_ATTEMPT(table)                                  \
+  "run v CROSS JOIN attempt a ON a.run_id = v.id CROSS JOIN " table \
+  " t ON t.attempt_id = a.id WHERE v.study_id = ?1"
+#define SCALELAB_OF_RUN(table) "run v CROSS JOIN " table " t ON t.run_id = v.id WHERE v.study_id = ?1"
+
+std::vector<ArchiveTable> MakeTables() {
+  return {
+      // A request_id is unique, and nobody repeats the request. The range of the runs' ids is set at the end.
+      {"study",
+       {{"id", C::kNew, N::kStudy},
+        {"name"},
+        {"owner"},
+        {"request_id", C::kEmpty},
+        {"spec"},
+        {"state"},
+        {"priority"},
+        {"runs"},
+        {"created"},
+        {"started"},
+        {"finished"},
+        {"cancel_requested"},
+        {"pause_reason"},
+        {"private"},
+        {"held"}},
+       "study t WHERE t.id = ?1",
+       "",
+       ""},
+      {"cell_value",
+       {{"id", C::kHighBits, N::kStudy}, {"name"}, {"value"}},
+       "cell_value t WHERE t.id BETWEEN ?1 << 32 AND (?1 << 32) + 4294967295 ORDER BY t.id",
+       "",
+       ""},
+      {"cell",
+       {{"id", C::kNew, N::kCell},
+        {"study_id", C::kReference, N::kStudy},
+        {"position"},
+        {"engine"},
+        {"model"},
+        {"precision"},
+        {"backend"},
+        {"ranks"},
+        {"global_batch"},
+        {"key"},
+        {"spec"},
+        {"excluded"}},
+       "cell t WHERE t.study_id = ?1 ORDER BY t.position",
+       "",
+       ""},
+      // Their ids rise with their positions.
+      {"run",
+       {{"id", C::kNew, N::kRun},
+        {"study_id", C::kReference, N::kStudy},
+        {"cell_id", C::kReference, N::kCell},
+        {"repeat"},
+        {"position"},
+        {"state"},
+        {"cause"},
+        {"attempts"},
+        {"uncounted"},
+        {"message"},
+        {"started"},
+        {"finished"}},
+       "run t WHERE t.study_id = ?1 ORDER BY t.position",
+       "",
+       ""},
+      // A job may end some time after its study; in an archive it has ended with it.
+      {"allocation",
+       {{"id", C::kNew, N::kAllocation},
+        {"token"},
+        {"study_id", C::kReference, N::kStudy},
+        {"run_id", C::kReference, N::kRun},
+        {"state", C::kNone, N::kNothing, "5"},
+        {"external_id"},
+        {"nodes"},
+        {"ranks_per_node"},
+        {"cpus_per_rank"},
+        {"gpus_per_rank"},
+        {"reason"},
+        {"created"},
+        {"started"},
+        {"ended", C::kNone, N::kNothing,
+         "iif(t.state = 5, t.ended, (SELECT s.finished FROM study s WHERE s.id = t.study_id))"},
+        {"owner"},
+        {"partition"},
+        {"charged_until"},
+        {"held"}},
+       "allocation t WHERE t.study_id = ?1 ORDER BY t.id",
+       "",
+       ""},
+      // The files of an attempt are not part of an archive, and a directory that it names could belong to others.
+      {"attempt",
+       {{"id", C::kNew, N::kAttempt},
+        {"run_id", C::kReference, N::kRun},
+        {"number"},
+        {"token"},
+        {"allocation_id", C::kReference, N::kAllocation},
+        {"state"},
+        {"cause"},
+        {"message"},
+        {"nodes"},
+        {"directory", C::kEmpty},
+        {"exit_status"},
+        {"parameter_hash"},
+        {"assigned"},
+        {"started"},
+        {"finished"}},
+       SCALELAB_OF_RUN("attempt"),
+       "",
+       ""},
+      {"provenance",
+       {{"attempt_id", C::kReference, N::kAttempt}, {"json"}},
+       SCALELAB_OF_ATTEMPT("provenance"),
+       "",
+       ""},
+      {"stream",
+       {{"attempt_id", C::kReference, N::kAttempt},
+        {"rank"},
+        {"position"},
+        {"line"},
+        {"malformed"},
+        {"first_malformed"},
+        {"finished"},
+        {"parameter_hash"},
+        {"error_kind"},
+        {"error_message"}},
+       SCALELAB_OF_ATTEMPT("stream"),
+       "",
+       ""},
+      {"epoch",
+       {{"attempt_id", C::kReference, N::kAttempt}, {"rank"}, {"epoch"}, {"time"}, {"metrics"}},
+       SCALELAB_OF_ATTEMPT("epoch"),
+       "",
+       ""},
+      {"run_summary",
+       {{"run_id", C::kReference, N::kRun},
+        {"attempt_id", C::kReference, N::kAttempt},
+        {"throughput"},
+        {"epoch_seconds"},
+        {"comm_share"},
+        {"peak_memory"},
+        {"accuracy"},
+        {"train_loss"},
+        {"time_to_accuracy"},
+        {"fingerprint"},
+        {"throughput_mean"},
+        {"step_seconds"},
+        {"device_memory"},
+        {"straggler_skew"},
+        {"cpu_utilisation"},
+        {"steps"},
+        {"reported_step"},
+        {"nodes_hash"}},
+       SCALELAB_OF_RUN("run_summary"),
+       "",
+       ""},
+      {"run_metrics",
+       {{"run_id", C::kReference, N::kRun}, {"metrics"}},
+       SCALELAB_OF_RUN("run_metrics"),
+       "",
+       ""},
+      {"run_times",
+       {{"run_id", C::kReference, N::kRun},
+        {"attempt_id", C::kReference, N::kAttempt},
+        {"nodes"},
+        {"ranks_per_node"},
+        {"step"},
+        {"exposed"},
+        {"data"},
+        {"comm_total"},
+        {"rank_norm"},
+        {"mean_norm"},
+        {"samples_to_accuracy"}},
+       SCALELAB_OF_RUN("run_times"),
+       "",
+       ""},
+      {"point_axis",
+       {{"id", C::kHighBits, N::kAttempt},
+        {"uses"},
+        {"count"},
+        {"line_base"},
+        {"line_stride"},
+        {"line_shift"},
+        {"line"},
+        {"step_base"},
+        {"step_stride"},
+        {"step_shift"},
+        {"step"},
+        {"time_base"},
+        {"time_stride"},
+        {"time_shift"},
+        {"time"}},
+       "run v CROSS JOIN attempt a ON a.run_id = v.id CROSS JOIN point_axis t ON t.id BETWEEN a.id << 32 AND "
+       "(a.id << 32) + 4294967295 WHERE v.study_id = ?1",
+       "",
+       ""},
+      {"series",
+       {{"id", C::kNew, N::kSeries},
+        {"attempt_id", C::kReference, N::kAttempt},
+        {"key_id", C::kMetricName, N::kNothing, "(SELECT k.name FROM metric_key k WHERE k.id = t.key_id)"},
+        {"rank"}},
+       SCALELAB_OF_ATTEMPT("series"),
+       "",
+       ""},
+      {"point_chunk",
+       {{"id", C::kHighBits, N::kSeries},
+        {"count"},
+        {"line"},
+        {"step"},
+        {"time"},
+        {"value"},
+        {"axis", C::kHighBits, N::kAttempt},
+        {"kind"},
+        {"base"},
+        {"shift"}},
+       "run v CROSS JOIN attempt a ON a.run_id = v.id CROSS JOIN series e ON e.attempt_id = a.id CROSS JOIN "
+       "point_chunk t ON t.id BETWEEN e.id << 32 AND (e.id << 32) + 4294967295 WHERE v.study_id = ?1",
+       "",
+       ""},
+      {"notice",
+       {{"id", C::kNull},
+        {"key", C::kNoticeKey},
+        {"study_id", C::kReference, N::kStudy},
+        {"channel"},
+        {"target"},
+        {"payload"},
+        {"state"},
+        {"attempts"},
+        {"error"},
+        {"created"},
+        {"due"},
+        {"ended"}},
+       "notice t WHERE t.study_id = ?1 ORDER BY t.id",
+       "",
+       ""},
+      {"removed",
+       {{"study_id", C::kReference, N::kStudy}, {"points"}, {"logs"}, {"directories"}},
+       "removed t WHERE t.study_id = ?1",
+       "",
+       ""},
+      // The last table: a merge must not begin before all chunks are there.
+      {"merge_task", {{"attempt_id", C::kReference, N::kAttempt}}, SCALELAB_OF_ATTEMPT("merge_task"), "", ""},
+  };
+}
+
+void AddSql(ArchiveTable& table) {
+  std::string columns, expressions, parameters;
+  for (const ArchiveColumn& column : table.columns) {
+    const char* comma = columns.empty() ? "" : ", ";
+    absl::StrAppend(&columns, comma, column.name);
+    absl::StrAppend(&expressions, comma);
+    if (column.expression != nullptr) {
+      absl::StrAppend(&expressions, column.expression);
+    } else {
+      absl::StrAppend(&expressions, "t.", column.name);
+    }
+    absl::StrAppend(&parameters, comma, "?");
+  }
+  table.select = absl::StrCat("SELECT ", expressions, " FROM ", table.from);
+  if (std::string_view(table.name) == "merge_task") {
+    columns += ", series_id, chunk_id, ended";
+    parameters += ", 0, 0, 1";
+  }
+  table.insert = absl::StrCat("INSERT INTO ", table.name, " (", columns, ") VALUES (", parameters, ")");
+}
+
+}  // namespace
+
+const std::vector<ArchiveTable>& ArchiveTables() {
+  static const auto* const tables = [] {
+    auto* made = new std::vector<ArchiveTable>(MakeTables());
+    for (ArchiveTable& table : *made) AddSql(table);
+    return made;
+  }();
+  return *tables;
+}
+
+size_t ColumnIndex(const ArchiveTable& table, const char* column) {
+  size_t i = 0;
+  while (std::string_view(table.columns[i].name) != column) ++i;
+  return i;
+}
+
+}  // namespace scalelab::db

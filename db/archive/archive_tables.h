@@ -1,0 +1,44 @@
+// The tables and columns of an archive, and how the ids in them change when it is restored.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "db/archive/archive_ids.h"
+
+namespace scalelab::db {
+
+// How a restore changes the value of a column.
+enum class Change {
+  kNone,
+  kNew,         // the row's own id: it gets the next number
+  kReference,   // the id of a row that came before; 0 stays 0
+  kHighBits,    // such an id in the upper 32 bits; 0 stays 0
+  kMetricName,  // the name of a metric, which the table has by number
+  kNoticeKey,   // gets a prefix, because keys are unique
+  kNull,        // not restored: the database chooses the value
+  kEmpty,       // not restored: an empty text
+};
+
+struct ArchiveColumn {
+  const char* name;
+  Change change = Change::kNone;
+  Numbered of = Numbered::kNothing;
+  const char* expression = nullptr;  // what is written in place of the column of `t`
+};
+
+struct ArchiveTable {
+  const char* name;
+  std::vector<ArchiveColumn> columns;
+  // The rows of the study ?1, as a FROM clause in which `t` is the table.
+  const char* from;
+  std::string select, insert;  // made of the members above
+};
+
+// In the order in which rows are written: those that a row refers to come first.
+const std::vector<ArchiveTable>& ArchiveTables();
+
+// Returns the index of a column. It must exist.
+size_t ColumnIndex(const ArchiveTable& table, const char* column);
+
+}  // namespace scalelab::db
