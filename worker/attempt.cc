@@ -11,12 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "catalog/engines.h"
 #include "events/software.h"
-#include "google/protobuf/util/json_util.h"
 #include "planted/bug.h"
 #include "proto/utf8.h"
 #include "spdlog/spdlog.h"
 #include "worker/exit_cause.h"
 #include "worker/node_info.h"
+#include "worker/own_parameters.h"
 #include "worker/process/steady_time.h"
 #include "worker/worker_state.h"
 
@@ -24,15 +24,6 @@ namespace scalelab::worker {
 namespace {
 
 using nlohmann::ordered_json;
-
-std::string SpecJson(const v1::RunSpec& spec) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.always_print_primitive_fields = true;
-  options.preserve_proto_field_names = true;
-  std::string text;
-  (void)google::protobuf::util::MessageToJsonString(spec, &text, options);
-  return text + "\n";
-}
 
 std::string Tag(const Attempt::Desired& desired) { return absl::StrCat(kAttemptTag, "=", desired.token()); }
 
@@ -148,6 +139,12 @@ absl::Status Attempt::MakePlan() {
   absl::StatusOr<LaunchPlan> planned = PlanLaunch(desired_, *program, host_.launch);
   if (!planned.ok()) return planned.status();
   plan_ = *std::move(planned);
+  if (desired_.spec().extract().fields().empty()) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<OutputMetrics>> metrics =
+      OutputMetrics::New(host_.loop, desired_.spec().extract(), {Path("rank-0.out"), Path("rank-0.err")},
+                         Path("events-0.jsonl"));
+  if (!metrics.ok()) return metrics.status();
+  output_metrics_ = *std::move(metrics);
   return absl::OkStatus();
 }
 
@@ -169,6 +166,13 @@ absl::Status Attempt::WriteRecords() {
       {"time", Time(absl::Now())},
       {"spec_sha256", Sha256(spec)}};
   if (desired_.has_environment()) attempt["framework"] = EnvironmentJson(desired_.environment());
+  if (RunsOwnProgram(desired_.spec().engine())) {
+    const auto command = ExpandedCommand(desired_.spec());
+    if (command.ok()) {
+      ordered_json code = host_.provenance.CodeOf(host_.processes, *command, desired_.directory());
+      if (!code.empty()) attempt["code"] = std::move(code);
+    }
+  }
   host_.provenance.Record(desired_.directory(), std::move(attempt));
   return absl::OkStatus();
 }
@@ -196,6 +200,7 @@ void Attempt::OnStarted(absl::StatusOr<int> pid) {
   } else {
     spdlog::info("Attempt {} ({}) started, process {}", token(), desired_.run(), *pid);
     phase_ = Phase::kRunning;
+    if (output_metrics_ != nullptr) output_metrics_->Start();
   }
   changed_();
 }
@@ -221,8 +226,22 @@ void Attempt::Conclude(const JobResult& result) {
   } else if (stopping_) {
     message_ = "Stopped.";
   }
+  if (output_metrics_ != nullptr && !abandoned_) return FinishOutputMetrics();
   EndRanksHere(GraceOf(desired_));
   changed_();
+}
+
+// Reads the rest of the output, and then goes on to end the attempt.
+void Attempt::FinishOutputMetrics() {
+  const bool succeeded = exit_status_ == 0 && !stopping_;
+  output_metrics_->Finish(succeeded, [this, succeeded](const std::string& problem) {
+    if (succeeded && !problem.empty()) {
+      cause_ = v1::Attempt::NO_FINISH;
+      message_ = problem;
+    }
+    EndRanksHere(GraceOf(desired_));
+    changed_();
+  });
 }
 
 // Ends the ranks that slurmstepd started on this node and that outlived srun.
@@ -275,6 +294,7 @@ void Attempt::End() {
   }
   output_limit_.Finish();
   if (std::exchange(followed_, false)) host_.follower.Forget(token());
+  output_metrics_.reset();
 }
 
 void Attempt::Fail(v1::Attempt::Cause cause, int exit_status, std::string message) {

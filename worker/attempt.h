@@ -25,6 +25,7 @@
 #include "worker/event_follower.h"
 #include "worker/framework.h"
 #include "worker/launcher.h"
+#include "worker/output_metrics.h"
 #include "worker/process/output_limit.h"
 #include "worker/process/process.h"
 #include "worker/process/tagged_processes.h"
@@ -86,6 +87,7 @@ class Attempt {
   void OnStarted(absl::StatusOr<int> pid);
   void OnEnded(const JobResult& result);
   void Conclude(const JobResult& result);
+  void FinishOutputMetrics();
   void EndRanksHere(absl::Duration grace);
   void Drain();
   void AddProblem(const std::string& problem);
@@ -108,6 +110,7 @@ class Attempt {
   std::optional<absl::Status> prepared_;
   v1::Attempt::Cause unprepared_ = v1::Attempt::CAUSE_UNSPECIFIED;
   LaunchPlan plan_;
+  std::unique_ptr<OutputMetrics> output_metrics_;  // null unless the study extracts metrics
   std::string launcher_;
   OutputLimit output_limit_;
   TaggedProcesses ranks_here_;  // under Slurm: all ranks on this node

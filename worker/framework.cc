@@ -9,6 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "catalog/engines.h"
 #include "catalog/python_environment.h"
+#include "worker/free_port.h"
+#include "worker/own_parameters.h"
 
 namespace scalelab::worker {
 namespace {
@@ -87,7 +89,19 @@ class CustomFramework final : public Framework {
     if (spec.command().empty()) {
       return absl::FailedPreconditionError("Engine custom has no command; set the study's `command`.");
     }
-    return RankProgram{{spec.command().begin(), spec.command().end()}, {}, Rendezvous::kNone};
+    absl::StatusOr<std::vector<std::string>> command = ExpandedCommand(spec);
+    if (!command.ok()) return command.status();
+    const int port = FreePort(attempt.token());
+    if (port == 0)
+      return absl::FailedPreconditionError("No TCP port from 20000 to 29999 is free on this node.");
+    RankProgram program;
+    program.argv = *std::move(command);
+    program.launcher = spec.launcher().empty() ? "plain" : spec.launcher();
+    const bool mpi = program.launcher == "mpirun" || program.launcher == "srun";
+    program.rendezvous = mpi ? Rendezvous::kMpi : Rendezvous::kNone;
+    program.environment = {{"MASTER_ADDR", attempt.nodes_size() > 1 ? attempt.nodes(0) : "127.0.0.1"},
+                           {"MASTER_PORT", absl::StrCat(port)}};
+    return program;
   }
 };
 

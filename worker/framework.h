@@ -22,6 +22,9 @@ struct RankProgram {
   Rendezvous rendezvous = Rendezvous::kNone;
   bool one_process =
       false;  // one process for all ranks, with all their cores and GPUs; SCALELAB_REPLICAS is their number
+  // The study's `launcher`; empty for engines that do not have this parameter. Ranks of programs that have it get the
+  // variables that torchrun sets.
+  std::string launcher = {};
 };
 
 // Implementations are immutable, so any thread may call them.

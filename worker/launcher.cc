@@ -5,6 +5,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "catalog/rank_variables.h"
+#include "worker/own_parameters.h"
 
 namespace scalelab::worker {
 namespace {
@@ -28,11 +30,19 @@ int RanksIn(const Desired& attempt, const RankProgram& program) {
 
 // Sets the variables of a rank that is started without a launcher; scalelab-rank sets the same ones
 // for the others.
-void SetRank(std::vector<std::string>* environment, const Desired& attempt, int rank) {
+void SetRank(std::vector<std::string>* environment, const Desired& attempt, const RankProgram& program,
+             int rank) {
   Set(environment, "RANK", absl::StrCat(rank));
   Set(environment, "LOCAL_RANK", absl::StrCat(rank));
   Set(environment, "WORLD_SIZE", absl::StrCat(attempt.spec().ranks()));
   Set(environment, "SCALELAB_EVENTS", absl::StrCat(attempt.directory(), "/events-", rank, ".jsonl"));
+  if (program.launcher.empty()) return;
+  Set(environment, "LOCAL_WORLD_SIZE", absl::StrCat(attempt.spec().ranks()));
+  Set(environment, "GROUP_RANK", "0");
+  Set(environment, "GROUP_WORLD_SIZE", "1");
+  Set(environment, "ROLE_RANK", absl::StrCat(rank));
+  Set(environment, "ROLE_WORLD_SIZE", absl::StrCat(attempt.spec().ranks()));
+  Set(environment, "ROLE_NAME", "default");
 }
 
 // Returns the cores of `count` ranks of the node, from local rank `place` on; empty if the node has too few
@@ -55,7 +65,7 @@ std::string CpusOfAll(const Desired& attempt, const LaunchHost& host) {
 
 Command DirectRank(const Desired& attempt, const RankProgram& program, std::vector<std::string> environment,
                    const LaunchHost& host, int rank) {
-  SetRank(&environment, attempt, rank);
+  SetRank(&environment, attempt, program, rank);
   const std::string output = absl::StrCat(attempt.directory(), "/rank-", rank);
   return {program.argv,    std::move(environment), attempt.directory(),
           output + ".out", output + ".err",        CpusOf(attempt, host, rank, RanksIn(attempt, program))};
@@ -67,12 +77,38 @@ Command Mpirun(const Desired& attempt, const RankProgram& program, std::vector<s
                                 // The coordinator has counted the slots, and this machine is the only node.
                                 "--oversubscribe", "--bind-to", "none", "--mca", "plm", "isolated"};
   if (host.root) argv.push_back("--allow-run-as-root");
-  argv.insert(argv.end(), {"--mca", "btl", "self,vader"});
+  // An option would override a variable that the study sets.
+  const bool set = std::ranges::any_of(
+      environment, [](const std::string& entry) { return NameOf(entry) == "OMPI_MCA_btl"; });
+  if (!set) argv.insert(argv.end(), {"--mca", "btl", "self,vader"});
   if (!host.single_copy) argv.insert(argv.end(), {"--mca", "btl_vader_single_copy_mechanism", "none"});
   argv.push_back(host.rank_program);
   argv.insert(argv.end(), program.argv.begin(), program.argv.end());
   return {std::move(argv), std::move(environment), attempt.directory(), attempt.directory() + "/launcher.out",
           attempt.directory() + "/launcher.err"};
+}
+
+// Returns the command that starts the ranks of one node with PyTorch's launcher. On several nodes, scalelab-rank --node sets
+// PET_NODE_RANK and PET_NPROC_PER_NODE, which torchrun reads in place of its options.
+std::vector<std::string> Torchrun(const Desired& attempt, const RankProgram& program,
+                                  const LaunchHost& host) {
+  const auto variable = [&program](absl::string_view name) {
+    for (const auto& [of, value] : program.environment) {
+      if (of == name) return value;
+    }
+    return std::string();
+  };
+  // The torchrun of the Python that runs the script.
+  const std::string& python = program.argv.front();
+  const absl::string_view file = absl::string_view(python).substr(python.rfind('/') + 1);
+  std::vector<std::string> argv{"torchrun"};
+  if (absl::StartsWith(file, "python")) argv = {python, "-m", "torch.distributed.run"};
+  argv.push_back(absl::StrCat("--nnodes=", std::max(1, attempt.nodes_size())));
+  if (attempt.nodes_size() <= 1) argv.push_back(absl::StrCat("--nproc_per_node=", attempt.spec().ranks()));
+  argv.insert(argv.end(), {"--max_restarts=0", "--master_addr=" + variable("MASTER_ADDR"),
+                           "--master_port=" + variable("MASTER_PORT"), "--no_python", host.rank_program});
+  argv.insert(argv.end(), program.argv.begin(), program.argv.end());
+  return argv;
 }
 
 // Starts one step of the job, on exactly the nodes that the coordinator chose; ranks fill them one after
@@ -81,32 +117,41 @@ Command Mpirun(const Desired& attempt, const RankProgram& program, std::vector<s
 Command Srun(const Desired& attempt, const RankProgram& program, std::vector<std::string> environment,
              const LaunchHost& host, std::string* hosts) {
   const v1::RunSpec& spec = attempt.spec();
-  const int cores = std::max(1, spec.cpus_per_rank()) * RanksIn(attempt, program);
+  const bool torchrun =
+      program.launcher == "torchrun";  // one process on each node, which starts the ranks there
+  const int cores =
+      std::max(1, spec.cpus_per_rank()) * (torchrun ? RanksOn(attempt, 0).count : RanksIn(attempt, program));
   int largest = 0;
   for (int place = 0; place < attempt.nodes_size(); ++place) {
     const RankRange ranks = RanksOn(attempt, place);
     largest = std::max(largest, ranks.count);
-    const int processes = program.one_process ? 1 : ranks.count;
+    const int processes = program.one_process || torchrun ? 1 : ranks.count;
     for (int i = 0; i < processes; ++i) absl::StrAppend(hosts, attempt.nodes(place), "\n");
   }
   Set(&environment, "SLURM_HOSTFILE", attempt.directory() + "/hosts");
   if (!host.single_copy) Set(&environment, "OMPI_MCA_btl_vader_single_copy_mechanism", "none");
+  // By default Slurm's PMIx plugin uses two algorithms for the two fences of MPI_Init. On busy nodes one of them now and then
+  // lets a rank leave MPI_Init early; its first message then ends a rank that is still in MPI_Init (Slurm 22.05).
+  if (program.rendezvous == Rendezvous::kMpi) Set(&environment, "SLURM_PMIX_FENCE", "tree");
   std::vector<std::string> argv{
-      host.srun, "--overlap", program.rendezvous == Rendezvous::kMpi ? "--mpi=pmix" : "--mpi=none",
-      absl::StrCat("--nodes=", attempt.nodes_size()),
-      absl::StrCat("--ntasks=", ProcessCount(attempt, program)), "--distribution=arbitrary",
-      absl::StrCat("--cpus-per-task=", cores),
+      host.srun, "--overlap", absl::StrCat("--nodes=", attempt.nodes_size()),
+      absl::StrCat("--ntasks=", torchrun ? attempt.nodes_size() : ProcessCount(attempt, program)),
+      "--distribution=arbitrary", absl::StrCat("--cpus-per-task=", cores),
       // Pins each rank to its own cores, where the site's task plugin supports that.
       "--cpu-bind=cores",
       // Without a limit, srun would wait forever for resources that a step of this job should get at once.
       "--immediate=60", "--kill-on-bad-exit=1", "--input=none", "--export=ALL",
       "--chdir=" + attempt.directory()};
+  if (program.launcher != "srun")  // launcher srun: the MPI type of the site
+    argv.insert(argv.begin() + 2, program.rendezvous == Rendezvous::kMpi ? "--mpi=pmix" : "--mpi=none");
   // All GPUs of a node are visible to every rank there, as NCCL requires; a rank uses the one whose index is
   // its local rank. srun makes all GPUs visible if no binding is set; with --gpu-bind=none (22.05) it hides
   // them if there are two ranks or more.
   if (spec.gpus_per_rank() > 0) argv.push_back(absl::StrCat("--gres=gpu:", largest * spec.gpus_per_rank()));
   argv.push_back(host.rank_program);
-  argv.insert(argv.end(), program.argv.begin(), program.argv.end());
+  if (torchrun) argv.push_back("--node");
+  const std::vector<std::string> started = torchrun ? Torchrun(attempt, program, host) : program.argv;
+  argv.insert(argv.end(), started.begin(), started.end());
   return {std::move(argv), std::move(environment), attempt.directory(), attempt.directory() + "/launcher.out",
           attempt.directory() + "/launcher.err"};
 }
@@ -121,11 +166,10 @@ std::vector<std::string> InheritedEnvironment(const std::vector<std::string>& en
                                              "SLURM_", "SRUN_", "SBATCH_", "SCALELAB_"};
     constexpr absl::string_view kJob[] = {"SLURM_CONF",         "SLURM_JOB_ID",        "SLURM_JOBID",
                                           "SLURM_JOB_NODELIST", "SLURM_JOB_PARTITION", "SLURM_CLUSTER_NAME"};
-    constexpr absl::string_view kRank[] = {"RANK", "LOCAL_RANK", "WORLD_SIZE"};
     const bool trace =
         std::ranges::any_of(kTraces, [&](absl::string_view p) { return absl::StartsWith(name, p); }) &&
         std::ranges::find(kJob, name) == std::end(kJob);
-    if (!trace && std::ranges::find(kRank, name) == std::end(kRank)) kept.push_back(entry);
+    if (!trace && !IsRankVariable(name)) kept.push_back(entry);
   }
   return kept;
 }
@@ -146,7 +190,12 @@ absl::StatusOr<LaunchPlan> PlanLaunch(const Desired& attempt, const RankProgram&
         "Engine ", spec.engine(), " runs all ", spec.ranks(), " ranks in one process, but the attempt has ",
         attempt.nodes_size(), " nodes; set resources.ranks_per_node to ", spec.ranks(), "."));
   }
+  if (program.launcher == "srun" && !slurm) {
+    return absl::FailedPreconditionError(
+        "Launcher srun needs Slurm; use launcher mpirun for an MPI program, or plain.");
+  }
   std::vector<std::string> environment = host.environment;
+  for (const auto& [name, value] : OwnVariables(spec)) Set(&environment, name, value);
   const int cores = std::max(1, spec.cpus_per_rank());
   LaunchPlan plan;
   plan.tag = absl::StrCat(kAttemptTag, "=", attempt.token());
@@ -156,6 +205,11 @@ absl::StatusOr<LaunchPlan> PlanLaunch(const Desired& attempt, const RankProgram&
   Set(&environment, "OMP_NUM_THREADS", absl::StrCat(cores * RanksIn(attempt, program)));
   if (program.one_process) Set(&environment, "SCALELAB_REPLICAS", absl::StrCat(spec.ranks()));
   for (const auto& [name, value] : program.environment) Set(&environment, name, value);
+  if (!program.launcher.empty()) {
+    Set(&environment, "SCALELAB_LAUNCHER", program.launcher);
+    Set(&environment, "SCALELAB_RANKS", absl::StrCat(spec.ranks()));
+    Set(&environment, "SCALELAB_RANKS_PER_NODE", absl::StrCat(RanksOn(attempt, 0).count));
+  }
 
   // With more ranks than cores, a waiting rank must yield its core, or each step takes a scheduler tick.
   if (program.rendezvous == Rendezvous::kMpi && RanksOn(attempt, 0).count * cores > host.cpus) {
@@ -166,7 +220,14 @@ absl::StatusOr<LaunchPlan> PlanLaunch(const Desired& attempt, const RankProgram&
     plan.commands.push_back(Srun(attempt, program, std::move(environment), host, &plan.hosts));
     return plan;
   }
-  if (program.rendezvous == Rendezvous::kMpi && spec.ranks() > 1) {
+  if (program.launcher == "torchrun") {
+    plan.launcher = "torchrun";
+    if (!CpusOf(attempt, host, 0).empty()) Set(&environment, kRankCpus, CpusOfAll(attempt, host));
+    plan.commands.push_back({Torchrun(attempt, program, host), std::move(environment), attempt.directory(),
+                             attempt.directory() + "/launcher.out", attempt.directory() + "/launcher.err"});
+    return plan;
+  }
+  if (program.rendezvous == Rendezvous::kMpi && (spec.ranks() > 1 || !program.launcher.empty())) {
     plan.launcher = "mpirun";
     if (!CpusOf(attempt, host, 0).empty()) Set(&environment, kRankCpus, CpusOfAll(attempt, host));
     plan.commands.push_back(Mpirun(attempt, program, std::move(environment), host));

@@ -41,7 +41,7 @@ struct LaunchHost {
 struct LaunchPlan {
   std::vector<Command> commands;
   std::string tag;  // Job::tag
-  // "mpirun" or "srun" if commands[0] starts the ranks; empty if the commands are the ranks.
+  // "mpirun", "srun" or "torchrun" if commands[0] starts the ranks; empty if the commands are the ranks.
   std::string launcher;
   // Contents of SLURM_HOSTFILE, <directory>/hosts: the node of each process, one per line. Empty: not needed.
   std::string hosts;
@@ -53,8 +53,8 @@ struct LaunchPlan {
 std::vector<std::string> InheritedEnvironment(const std::vector<std::string>& environment);
 
 // Returns the processes to start on the attempt's first node, which launches for all nodes. Returns
-// FAILED_PRECONDITION if the attempt spans several nodes and the launcher is mpirun, or if an engine of one
-// process spans several nodes; INVALID_ARGUMENT if the attempt has no ranks.
+// FAILED_PRECONDITION if the attempt spans several nodes and the launcher is mpirun, if an engine of one
+// process spans several nodes, or if the study has launcher srun without Slurm; INVALID_ARGUMENT if the attempt has no ranks.
 absl::StatusOr<LaunchPlan> PlanLaunch(const v1::SynchronizeResponse::DesiredAttempt& attempt,
                                       const RankProgram& program, const LaunchHost& host);
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "files/regular_file.h"
 #include "spdlog/spdlog.h"
+#include "worker/code_snapshot.h"
 #include "worker/node_info.h"
 
 namespace scalelab::worker {
@@ -21,6 +22,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr absl::Duration kVersionLimit = absl::Seconds(30);
+constexpr absl::Duration kDiffLimit = absl::Seconds(30);
 constexpr size_t kVersionBytes = 64 << 10;
 
 ordered_json Binary(const std::string& path) { return {{"path", path}, {"sha256", FileSha256(path)}}; }
@@ -129,6 +131,22 @@ void Provenance::Record(const std::string& directory, ordered_json attempt) {
   } else {
     waiting_.emplace_back(directory, std::move(attempt));
   }
+}
+
+ordered_json Provenance::CodeOf(Processes& processes, const std::vector<std::string>& command,
+                                const std::string& directory) {
+  CodeSnapshot code = SnapshotOf(command, hashes_);
+  if (code.git_root.empty()) return std::move(code.json);
+  const auto [it, is_new] = diffs_.emplace(code.git_root, directory + "/code.diff");
+  code.json["git"]["diff"] = it->second;
+  if (!is_new) return std::move(code.json);
+  const uint64_t job = processes.Start(
+      {"SCALELAB_ATTEMPT=diff",
+       {{DiffCommand(code.git_root), environment_, "/", it->second, ""}},
+       absl::ZeroDuration()},
+      [](absl::StatusOr<int>) {}, [](JobResult) {});
+  loop_.After(kDiffLimit, [&processes, job] { processes.Stop(job, absl::ZeroDuration()); });
+  return std::move(code.json);
 }
 
 void Provenance::Flush() {

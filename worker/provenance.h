@@ -9,6 +9,7 @@
 
 #include "nlohmann/json.hpp"
 #include "scalelab/v1/worker.pb.h"
+#include "worker/code_snapshot.h"
 #include "worker/process/event_loop.h"
 #include "worker/process/process.h"
 
@@ -45,6 +46,11 @@ class Provenance {
   void Record(const std::string& directory, nlohmann::ordered_json attempt);
   // Writes all queued files.
   void Flush();
+  // Returns what provenance.json has about the code of a user's command. The first time that a git repository is used, also
+  // starts to write the difference between its working tree and its last commit to <directory>/code.diff; later attempts name
+  // that file, so that git does not disturb each run.
+  nlohmann::ordered_json CodeOf(Processes& processes, const std::vector<std::string>& command,
+                                const std::string& directory);
 
  private:
   void TakeVersions(const std::string& output);
@@ -55,7 +61,9 @@ class Provenance {
   const std::vector<std::string> environment_;
   v1::NodeInfo node_;
   bool complete_ = false, asking_ = false;
-  std::string common_;  // JSON text of the shared members, made when first needed
+  FileHashes hashes_;
+  std::map<std::string, std::string> diffs_;  // by root of the repository: the path of code.diff
+  std::string common_;                        // JSON text of the shared members, made when first needed
   std::vector<std::pair<std::string, nlohmann::ordered_json>> waiting_;
 };
 

@@ -1,6 +1,9 @@
-// scalelab-rank PROGRAM ARGS...: a wrapper that mpirun or srun starts in place of PROGRAM. It sets the variables that
+// scalelab-rank PROGRAM ARGS...: a wrapper that mpirun, srun or torchrun starts in place of PROGRAM. It sets the variables that
 // every rank has with any launcher (docs/users/write-a-training-script.md), redirects the output, and then executes
 // PROGRAM. It uses nothing but libc, because it is started once per rank.
+//
+// scalelab-rank --node TORCHRUN ARGS...: what srun starts once on each node. It passes the node's place to torchrun, which
+// starts the ranks of the node.
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -18,6 +21,43 @@ const char* FirstNumber(const char* const* names) {
     if (value != nullptr && *value != '\0' && strspn(value, "0123456789") == strlen(value)) return value;
   }
   return nullptr;
+}
+
+void SetNumber(const char* name, int value) {
+  char text[16];
+  snprintf(text, sizeof text, "%d", value);
+  setenv(name, text, 1);
+}
+
+int NumberOf(const char* name) {
+  const char* value = getenv(name);
+  return value == nullptr ? 0 : atoi(value);
+}
+
+int Smaller(int a, int b) { return a < b ? a : b; }
+
+// Sets what torchrun sets besides RANK, LOCAL_RANK and WORLD_SIZE. Ranks fill the nodes one after another.
+void SetTorchVariables(int rank) {
+  const int ranks = NumberOf("SCALELAB_RANKS"), each = NumberOf("SCALELAB_RANKS_PER_NODE");
+  if (ranks < 1 || each < 1) return;
+  const int node = rank / each;
+  SetNumber("LOCAL_WORLD_SIZE", Smaller(each, ranks - node * each));
+  SetNumber("GROUP_RANK", node);
+  SetNumber("GROUP_WORLD_SIZE", (ranks + each - 1) / each);
+  SetNumber("ROLE_RANK", rank);
+  SetNumber("ROLE_WORLD_SIZE", ranks);
+  setenv("ROLE_NAME", "default", 1);
+}
+
+// Executes torchrun on this node, which is a task of a step. Returns only if that fails.
+int StartTorchrun(char** argv) {
+  const int node = NumberOf("SLURM_PROCID");
+  const int ranks = NumberOf("SCALELAB_RANKS"), each = NumberOf("SCALELAB_RANKS_PER_NODE");
+  SetNumber("PET_NODE_RANK", node);
+  SetNumber("PET_NPROC_PER_NODE", Smaller(each, ranks - node * each));
+  execvp(argv[0], argv);
+  fprintf(stderr, "scalelab-rank: cannot start '%s': %s\n", argv[0], strerror(errno));
+  return errno == ENOENT ? 127 : 126;
 }
 
 bool Redirect(int target, const char* directory, const char* rank, const char* ending) {
@@ -51,6 +91,7 @@ bool Bind(const char* lists, const char* place) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 2 && strcmp(argv[1], "--node") == 0) return StartTorchrun(argv + 2);
   static const char* const kRank[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID", "RANK", nullptr};
   static const char* const kLocal[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "LOCAL_RANK", nullptr};
   // A process that serves several ranks is the only one of its step.
@@ -60,8 +101,13 @@ int main(int argc, char** argv) {
     fputs("usage: scalelab-rank PROGRAM [ARGUMENT...]\n", stderr);
     return 2;
   }
+  // torchrun sets RANK for its processes; the variables of Slurm are those of the node's task.
+  static const char* const kOfTorchrun[] = {"RANK", nullptr};
+  static const char* const kLocalOfTorchrun[] = {"LOCAL_RANK", nullptr};
+  const char* launcher = getenv("SCALELAB_LAUNCHER");
+  const bool torchrun = launcher != nullptr && strcmp(launcher, "torchrun") == 0;
   const char* directory = getenv("SCALELAB_ATTEMPT_DIR");
-  const char* rank = FirstNumber(kRank);
+  const char* rank = FirstNumber(torchrun ? kOfTorchrun : kRank);
   if (directory == nullptr || rank == nullptr) {
     fprintf(stderr, "scalelab-rank: %s; start it with mpirun or srun from scalelab-worker\n",
             directory == nullptr ? "SCALELAB_ATTEMPT_DIR is not set"
@@ -74,12 +120,13 @@ int main(int argc, char** argv) {
   snprintf(events, sizeof events, "%s/events-%s.jsonl", directory, own_rank);
   if (!Redirect(STDERR_FILENO, directory, own_rank, "err")) return 126;
   if (!Redirect(STDOUT_FILENO, directory, own_rank, "out")) return 126;
-  const char* local = FirstNumber(kLocal);
+  const char* local = FirstNumber(torchrun ? kLocalOfTorchrun : kLocal);
   if (const char* cpus = getenv("SCALELAB_RANK_CPUS"); cpus != nullptr && !Bind(cpus, local)) return 126;
   unsetenv("SCALELAB_RANK_CPUS");
   if (local != nullptr) setenv("LOCAL_RANK", local, 1);
-  if (const char* world = FirstNumber(kWorld)) setenv("WORLD_SIZE", world, 1);
+  if (const char* world = torchrun ? nullptr : FirstNumber(kWorld)) setenv("WORLD_SIZE", world, 1);
   setenv("RANK", own_rank, 1);
+  if (!torchrun) SetTorchVariables(atoi(own_rank));
   setenv("SCALELAB_EVENTS", events, 1);
 
   execvp(argv[1], argv + 1);

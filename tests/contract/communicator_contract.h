@@ -45,6 +45,29 @@ inline void CheckAverageAndMaximum(Communicator& c) {
   }
 }
 
+inline void CheckSpans(Communicator& c) {
+  // A communicator without messages to other processes has nothing to measure.
+  const bool known = c.name() == "gloo" || c.name() == "mpi" || c.name() == "nccl";
+  const Moment before(at::kCPU);
+  const auto first = c.StartAllReduce(at::ones({1000}), ReduceOp::kSum);
+  const auto second = c.StartAllReduce(at::ones({1000}), ReduceOp::kSum);
+  first->Wait();
+  second->Wait();
+  const double elapsed = Moment(at::kCPU).SecondsSince(before);
+  for (const auto& work : {first.get(), second.get()}) {
+    const Span span = work->span();
+    ASSERT_EQ(span.begin != nullptr, known);
+    ASSERT_EQ(span.end != nullptr, known);
+    if (!known) continue;
+    const double seconds = span.end->SecondsSince(*span.begin);
+    EXPECT_GT(seconds, 0);
+    EXPECT_LE(seconds, elapsed);
+  }
+  if (known) {
+    EXPECT_GE(second->span().end->SecondsSince(*first->span().end), 0) << "they end in their order";
+  }
+}
+
 inline void CheckBitsThatAllRanksHave(Communicator& c) {
   // All bits except one per rank; includes the sign bit.
   const at::Tensor t = at::full({5}, ~(int64_t{1} << (c.rank() + 40)), at::kLong);
@@ -196,6 +219,7 @@ inline const ContractCase kCommunicatorContract[] = {
     {"NumbersRanksFromZero", CheckNumbering},
     {"SumsEveryType", CheckSum},
     {"AveragesAndTakesTheMaximum", CheckAverageAndMaximum},
+    {"MeasuresWhenOperationsWereInProgress", CheckSpans},
     {"KeepsBitsThatAllRanksHave", CheckBitsThatAllRanksHave},
     {"RefusesInvalidArguments", CheckReductionsThatMakeNoSense},
     {"ReducesAndScatters", CheckReduceScatter},

@@ -56,7 +56,7 @@ class StoreMaintenance : public StoreContract {
     EXPECT_TRUE(absl::IsNotFound(store_->GetAllocation(study).status()));
     EXPECT_TRUE(absl::IsNotFound(store_->GetSummary(last).status()));
     EXPECT_THAT(store_->ListStudies(0, 10, {}).value(), SizeIs(1));
-    EXPECT_THAT(store_->CountRuns({study}).value(), ElementsAre(ElementsAre(0, 0, 0, 0, 0, 0)));
+    EXPECT_THAT(store_->CountRuns({study}).value(), ElementsAre(ElementsAre(0, 0, 0, 0, 0, 0, 0)));
     EXPECT_THAT(store_->ListCells(study).value(), IsEmpty());
     RunFilter filter;
     filter.study_id = study;
@@ -122,21 +122,21 @@ TEST_P(StoreMaintenance, TheCountsOfRunsFollowEveryChange) {
   for (int64_t id = 1; id <= 10; ++id) batch.runs.push_back(ARun(id, 1 + id % 2, 1, static_cast<int>(id)));
   Commit(batch);
   EXPECT_THAT(store_->CountRuns({1, 2, 3}).value(),
-              ElementsAre(ElementsAre(0, 5, 0, 0, 0, 0), ElementsAre(0, 5, 0, 0, 0, 0),
-                          ElementsAre(0, 0, 0, 0, 0, 0)));
+              ElementsAre(ElementsAre(0, 5, 0, 0, 0, 0, 0), ElementsAre(0, 5, 0, 0, 0, 0, 0),
+                          ElementsAre(0, 0, 0, 0, 0, 0, 0)));
   WriteBatch next;
   next.runs = {batch.runs[1], batch.runs[1], batch.runs[3]};  // one of them twice
   next.runs[0].state = RunState::kRunning;
   next.runs[1].state = RunState::kSucceeded;
   next.runs[2].state = RunState::kFailed;
   Commit(next);
-  EXPECT_THAT(store_->CountRuns({1}).value(), ElementsAre(ElementsAre(0, 3, 0, 1, 1, 0)));
+  EXPECT_THAT(store_->CountRuns({1}).value(), ElementsAre(ElementsAre(0, 3, 0, 1, 1, 0, 0)));
   next.attempts = {AnAttempt(1, 777)};  // run 777 does not exist
   next.runs[2].state = RunState::kCancelled;
   EXPECT_FALSE(store_->Commit(next).ok());
-  EXPECT_THAT(store_->CountRuns({1}).value(), ElementsAre(ElementsAre(0, 3, 0, 1, 1, 0)));
+  EXPECT_THAT(store_->CountRuns({1}).value(), ElementsAre(ElementsAre(0, 3, 0, 1, 1, 0, 0)));
   Reopen();
-  EXPECT_THAT(store_->CountRuns({1}).value(), ElementsAre(ElementsAre(0, 3, 0, 1, 1, 0)));
+  EXPECT_THAT(store_->CountRuns({1}).value(), ElementsAre(ElementsAre(0, 3, 0, 1, 1, 0, 0)));
 }
 
 TEST_P(StoreMaintenance, ACellIsFoundById) {

@@ -119,6 +119,38 @@ class StrategyContract : public testing::TestWithParam<std::tuple<Engine, int>> 
   int ranks() const { return std::get<1>(GetParam()); }
 };
 
+double SquareOf(SmallModel& model) {
+  double sum = 0;
+  for (const at::Tensor& parameter : model.parameters()) {
+    if (parameter.grad().defined()) sum += parameter.grad().to(at::kDouble).square().sum().item<double>();
+  }
+  return sum;
+}
+
+TEST_P(StrategyContract, MeasuresTheSquaresOfARanksGradientAndOfTheMean) {
+  if (ranks() == 1) GTEST_SKIP() << "nothing is averaged";
+  const double tolerance = engine().spec.gradient_compression == "fp16" ? kTolerance16 : 1e-5;
+  const auto models = EqualModels(ranks()), alone = EqualModels(ranks());
+  OnRanks(ranks(), [&](ThreadCommunicator& c) {
+    const auto strategy = MakeStrategy(engine().spec, *models[c.rank()], c);
+    for (int step = 0; step < 3; ++step) {  // buckets are rebuilt after the first step
+      SmallModel& model = *alone[c.rank()];
+      for (at::Tensor& parameter : model.parameters()) parameter.mutable_grad().reset();
+      EqualSlices(model, c.rank(), ranks(), step)[0].backward();
+      const BackwardCost cost =
+          strategy->Backward(EqualSlices(*models[c.rank()], c.rank(), ranks(), step)[0]);
+      const double rank = SquareOf(model), mean = SquareOf(*models[c.rank()]);
+      ASSERT_TRUE(cost.rank_square.defined() && cost.mean_square.defined());
+      EXPECT_EQ(cost.rank_square.scalar_type(), at::kDouble);
+      EXPECT_NEAR(cost.rank_square.item<double>(), rank, rank * tolerance) << "step " << step;
+      EXPECT_NEAR(cost.mean_square.item<double>(), mean, mean * tolerance) << "step " << step;
+      const at::Tensor average = cost.rank_square.clone();
+      c.AllReduce(average, ReduceOp::kAverage);
+      EXPECT_GT(average.item<double>(), mean) << "averaging removes noise";
+    }
+  });
+}
+
 TEST_P(StrategyContract, WithAParameterThatGetsNoGradient) { Check(EqualSlices); }
 
 // Uses the bias on the last rank only, in the steps for which `used` returns true.

@@ -77,6 +77,13 @@ class FieldReader {
     out = value->get<std::vector<std::string>>();
   }
 
+  void Read(const RunParameter& parameter, std::map<std::string, std::string>& out) const {
+    const json* value = Find(parameter);
+    if (value == nullptr) return;
+    if (!value->is_object()) Fail(parameter.name, "is not an object", *value);
+    for (const auto& [name, member] : value->items()) out[name] = member.dump();
+  }
+
   [[noreturn]] void Fail(absl::string_view name, const std::string& what, const json& value) const {
     throw TrainerError(
         absl::StrCat(source_, ": field \"", name, "\" ", what, ": ", value.dump().substr(0, 100)));

@@ -3,10 +3,19 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 namespace scalelab::trainer {
+
+// The default of lists and maps: empty.
+struct NoDefaultValue {
+  template <class T>
+  operator T() const {  // NOLINT(google-explicit-constructor): members are initialised with it
+    return {};
+  }
+};
 
 // One member per row of catalog/run_parameters.def, which has the meaning and the unit of each. Batches: after parsing,
 // global_batch == batch_per_rank * ranks.
@@ -18,7 +27,8 @@ struct TrainingSpec {
   using Double = double;
   using Bool = bool;
   using StringList = std::vector<std::string>;
-  inline static const StringList NoDefault = {};
+  using Map = std::map<std::string, std::string>;  // the values as JSON
+  static constexpr NoDefaultValue NoDefault = {};
 
  public:
 #define PARAMETER(number, name, type, default_value, ...) type name = default_value;

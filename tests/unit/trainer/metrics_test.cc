@@ -95,7 +95,13 @@ TEST(EventWriter, NamesAFileThatCannotBeOpened) {
 TEST(RunMeter, MeasuresAfterWarmUp) {
   RunMeter meter(2, 100);
   for (double total : {9.0, 9.0, 1.0, 2.0, 6.0}) {
-    meter.Add({.total = total, .forward = total / 4, .backward = total / 4, .comm_exposed = total / 2}, 100);
+    meter.Add({.total = total,
+               .data = total / 8,
+               .forward = total / 4,
+               .backward = total / 4,
+               .comm_exposed = total / 2,
+               .comm_total = total},
+              100);
   }
   std::vector<Metric> metrics;
   meter.AppendTo(metrics, 1000);
@@ -105,7 +111,9 @@ TEST(RunMeter, MeasuresAfterWarmUp) {
   EXPECT_THAT(metrics,
               testing::ElementsAre(Metric("run/throughput", 50), Metric("run/throughput_mean", 100 / 3.0),
                                    Metric("run/step_seconds", 2), Metric("run/epoch_seconds", 20),
-                                   Metric("run/comm_share", 0.5)));
+                                   Metric("run/mean_step_s", 3), Metric("run/data_s", 0.375),
+                                   Metric("run/comm_share", 0.5), Metric("run/comm_exposed_s", 1.5),
+                                   Metric("run/comm_total_s", 3)));
 }
 
 TEST(RunMeter, SaysNothingWhenEveryStepWasWarmUp) {
@@ -125,7 +133,26 @@ TEST(RunMeter, CountsASmallerStepByItsSamples) {
   meter.AppendTo(metrics, 225);
   EXPECT_THAT(metrics, testing::ElementsAre(Metric("run/throughput", 50), Metric("run/throughput_mean", 45),
                                             Metric("run/step_seconds", 2), Metric("run/epoch_seconds", 4.5),
-                                            Metric("run/comm_share", 0)));
+                                            Metric("run/mean_step_s", 5 / 3.0), Metric("run/data_s", 0),
+                                            Metric("run/comm_share", 0), Metric("run/comm_exposed_s", 0)));
+}
+
+TEST(RunMeter, AveragesTheSquaresOfFullStepsAfterTheWarmUp) {
+  RunMeter meter(1, 100);
+  const auto add = [&](double of_rank, double of_mean, int64_t samples) {
+    meter.Add({.total = 1}, samples);
+    meter.AddSquares(of_rank, of_mean, samples);
+  };
+  add(1000, 1000, 100);  // warm-up
+  add(10, 4, 100);
+  add(std::nan(""), 4, 100);
+  add(20, std::numeric_limits<double>::infinity(), 100);
+  add(1000, 1000, 50);  // a smaller batch has more noise
+  add(14, 5, 100);
+  std::vector<Metric> metrics;
+  meter.AppendTo(metrics, 1000);
+  EXPECT_THAT(metrics, testing::IsSupersetOf(
+                           {Metric("run/rank_gradient_norm2", 12), Metric("run/mean_gradient_norm2", 4.5)}));
 }
 
 TEST(Median, IsTheMiddleOrTheMeanOfTheTwo) {

@@ -114,6 +114,7 @@ TEST_F(Trainer, ReportsEveryMetricOfTheProtocol) {
                                    {"max_steps", "8"}})},
                          2);
   ASSERT_EQ(run.status, 0);
+  double of_rank = 0, of_mean = 0;
   for (int r = 0; r < 2; ++r) {
     const auto start = run.Of(r, "start");
     ASSERT_EQ(start.size(), 1u);
@@ -147,14 +148,36 @@ TEST_F(Trainer, ReportsEveryMetricOfTheProtocol) {
     }
     const auto finish = run.Of(r, "finish");
     ASSERT_EQ(finish.size(), 1u);
-    for (const char* key :
-         {"run/throughput", "run/throughput_mean", "run/step_seconds", "run/epoch_seconds", "run/comm_share",
-          "run/peak_memory_bytes", "run/cpu_utilisation", "run/accuracy", "run/train_loss",
-          "run/time_to_accuracy_s", "run/straggler_skew", "run/steps", "run/seconds"}) {
+    for (const char* key : {"run/throughput",
+                            "run/throughput_mean",
+                            "run/step_seconds",
+                            "run/epoch_seconds",
+                            "run/comm_share",
+                            "run/peak_memory_bytes",
+                            "run/cpu_utilisation",
+                            "run/accuracy",
+                            "run/train_loss",
+                            "run/time_to_accuracy_s",
+                            "run/samples_to_accuracy",
+                            "run/straggler_skew",
+                            "run/steps",
+                            "run/seconds",
+                            "run/mean_step_s",
+                            "run/data_s",
+                            "run/comm_exposed_s",
+                            "run/comm_total_s",
+                            "run/rank_gradient_norm2",
+                            "run/mean_gradient_norm2"}) {
       EXPECT_TRUE(finish[0]["metrics"].contains(key)) << key;
     }
+    EXPECT_LE(finish[0]["metrics"]["run/comm_total_s"].get<double>(),
+              finish[0]["metrics"]["run/mean_step_s"].get<double>());
+    of_mean += finish[0]["metrics"]["run/mean_gradient_norm2"].get<double>() / 2;
+    of_rank += finish[0]["metrics"]["run/rank_gradient_norm2"].get<double>() / 2;
     EXPECT_EQ(finish[0]["metrics"]["run/steps"], 8);
   }
+  EXPECT_GT(of_mean, 0);
+  EXPECT_GT(of_rank, of_mean) << "averaging removes noise";
   EXPECT_EQ(run.hash(0), run.hash(1))
       << "with batch_norm \"train\" parameters agree though statistics differ";
   EXPECT_EQ(run.Of(0, "epoch")[2]["metrics"]["eval/loss"], run.Of(1, "epoch")[2]["metrics"]["eval/loss"]);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 
@@ -47,7 +48,7 @@ TEST_F(StepLogTest, ReportsStepsInTheirOrderAndAddsThemUp) {
   StepLog log(events_, meter_, at::kCPU, 0);
   log.BeginEpoch();
   for (int i = 0; i < 3; ++i) {
-    StepRecord record = Step(i, {2.0 + i, 5});
+    StepRecord record = Step(i, {2.0 + i, 5, 10.0 + i, 4});
     record.marks.Mark(&StepTimes::data);
     record.marks.Mark(nullptr);
     record.marks.Mark(&StepTimes::forward);
@@ -59,6 +60,10 @@ TEST_F(StepLogTest, ReportsStepsInTheirOrderAndAddsThemUp) {
   EXPECT_EQ(sums.samples, 24);
   EXPECT_GT(sums.seconds, 0);
   EXPECT_EQ(meter_.measured(), 3);
+  std::vector<Metric> run;
+  meter_.AppendTo(run, 100);
+  EXPECT_THAT(run, testing::IsSupersetOf(
+                       {Metric("run/rank_gradient_norm2", 11), Metric("run/mean_gradient_norm2", 4)}));
   const std::vector<json> lines = Lines();
   ASSERT_EQ(lines.size(), 3u);
   double total = 0;
@@ -76,10 +81,26 @@ TEST_F(StepLogTest, ReportsStepsInTheirOrderAndAddsThemUp) {
   EXPECT_NEAR(total, sums.seconds, 1e-9) << "steps follow each other without a gap";
 }
 
+TEST(StepMarks, CountTimeWithSeveralOperationsInProgressOnce) {
+  // Four moments; operations last from the first to the third, from the second to the third, and from the third to the fourth.
+  std::vector<std::shared_ptr<const Moment>> moments;
+  for (int i = 0; i < 4; ++i) {
+    moments.push_back(std::make_shared<const Moment>(at::kCPU));
+    while (Moment(at::kCPU).SecondsSince(*moments.back()) <= 0) continue;
+  }
+  StepMarks marks(at::kCPU);
+  marks.Communicated({{moments[0], moments[2]}, {moments[1], moments[2]}, {moments[2], moments[3]}});
+  StepTimes times;
+  marks.AddTo(times);
+  EXPECT_GT(times.comm_total, 0);
+  EXPECT_DOUBLE_EQ(times.comm_total,
+                   moments[2]->SecondsSince(*moments[0]) + moments[3]->SecondsSince(*moments[2]));
+}
+
 TEST_F(StepLogTest, TellsOnlyTheTotalOfAStepThatIsReplayed) {
   StepLog log(events_, meter_, at::kCPU, 1);
   log.BeginEpoch();
-  StepRecord record = Step(0, {1, 2, 1024, 1});
+  StepRecord record = Step(0, {1, 2, std::nan(""), std::nan(""), 1024, 1});
   record.whole = true;
   log.Add(std::move(record));
   EXPECT_EQ(log.EndEpoch().left_out, 1);

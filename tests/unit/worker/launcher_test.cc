@@ -146,10 +146,97 @@ TEST(PlanLaunch, StartsEverythingAsAStepOfTheJobUnderSlurm) {
   EXPECT_THAT(plan->commands[0].environment, Contains("SLURM_HOSTFILE=/runs/1/2/t0/hosts"));
   // 2 ranks with 2 cores each on 2 cores
   EXPECT_THAT(plan->commands[0].environment, Contains("OMPI_MCA_mpi_yield_when_idle=1"));
+  EXPECT_THAT(plan->commands[0].environment, Contains("SLURM_PMIX_FENCE=tree"));
 
   const auto script = PlanLaunch(Desired(1), RankProgram{{"true"}, {}, Rendezvous::kNone}, host);
   ASSERT_TRUE(script.ok());
   EXPECT_THAT(script->commands[0].argv, Contains("--mpi=none"));
+}
+
+RankProgram Custom(const std::string& launcher,
+                   std::vector<std::string> argv = {"/venv/bin/python3", "a.py"}) {
+  RankProgram program;
+  program.argv = std::move(argv);
+  program.launcher = launcher;
+  program.environment = {{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "20001"}};
+  program.rendezvous = launcher == "mpirun" || launcher == "srun" ? Rendezvous::kMpi : Rendezvous::kNone;
+  return program;
+}
+
+TEST(PlanLaunch, GivesRanksOfCustomProgramsTheVariablesOfTorchrun) {
+  const auto plan = PlanLaunch(Desired(2), Custom("plain"), Host());
+  ASSERT_TRUE(plan.ok());
+  ASSERT_EQ(plan->commands.size(), 2u);
+  for (const char* entry : {"RANK=1", "LOCAL_RANK=1", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2", "GROUP_RANK=0",
+                            "GROUP_WORLD_SIZE=1", "ROLE_RANK=1", "ROLE_WORLD_SIZE=2", "ROLE_NAME=default",
+                            "MASTER_ADDR=127.0.0.1", "MASTER_PORT=20001"}) {
+    EXPECT_THAT(plan->commands[1].environment, Contains(entry));
+  }
+}
+
+TEST(PlanLaunch, GivesRanksTheParametersAndVariablesOfTheStudy) {
+  auto attempt = Desired(1);
+  (*attempt.mutable_spec()->mutable_params()->mutable_fields())["dropout"].set_number_value(0.5);
+  (*attempt.mutable_spec()->mutable_env()->mutable_fields())["PATH"].set_string_value("/sbin");
+  const auto plan = PlanLaunch(attempt, kTrainer, Host());
+  ASSERT_TRUE(plan.ok());
+  EXPECT_THAT(plan->commands[0].environment, Contains("SCALELAB_PARAM_DROPOUT=0.5"));
+  EXPECT_THAT(plan->commands[0].environment, Contains("PATH=/sbin"));
+  EXPECT_THAT(plan->commands[0].environment, Not(Contains("PATH=/bin")));
+}
+
+TEST(PlanLaunch, LeavesTheTransportOfOpenMpiToTheStudy) {
+  auto attempt = Desired(2);
+  (*attempt.mutable_spec()->mutable_env()->mutable_fields())["OMPI_MCA_btl"].set_string_value("self,tcp");
+  const auto plan = PlanLaunch(attempt, Custom("mpirun", {"a"}), Host());
+  ASSERT_TRUE(plan.ok());
+  EXPECT_THAT(Line(plan->commands[0]), Not(HasSubstr("vader"))) << "an option would override the variable";
+  EXPECT_THAT(plan->commands[0].environment, Contains("OMPI_MCA_btl=self,tcp"));
+}
+
+TEST(PlanLaunch, StartsRanksWithTheTorchrunOfTheirPython) {
+  const auto plan = PlanLaunch(Desired(2), Custom("torchrun"), Host());
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->launcher, "torchrun");
+  ASSERT_EQ(plan->commands.size(), 1u);
+  EXPECT_EQ(
+      Line(plan->commands[0]),
+      "/venv/bin/python3 -m torch.distributed.run --nnodes=1 --nproc_per_node=2 --max_restarts=0 "
+      "--master_addr=127.0.0.1 --master_port=20001 --no_python /opt/scalelab-rank /venv/bin/python3 a.py");
+  EXPECT_EQ(plan->commands[0].error, "/runs/1/2/t0/launcher.err");
+  const auto other = PlanLaunch(Desired(2), Custom("torchrun", {"./train"}), Host());
+  EXPECT_THAT(Line(other->commands[0]), testing::StartsWith("torchrun --nnodes=1 "));
+}
+
+TEST(PlanLaunch, StartsOneTorchrunOnEachNodeUnderSlurm) {
+  LaunchHost host = Host();
+  host.launcher = Launcher::kSrun;
+  auto attempt = Desired(3);
+  attempt.add_nodes("n1");
+  attempt.set_ranks_per_node(2);
+  const auto plan = PlanLaunch(attempt, Custom("torchrun"), host);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->hosts, "n0\nn1\n");
+  const std::string line = Line(plan->commands[0]);
+  EXPECT_THAT(line, HasSubstr("--mpi=none --nodes=2 --ntasks=2 --distribution=arbitrary --cpus-per-task=2"));
+  EXPECT_THAT(
+      line,
+      HasSubstr("/opt/scalelab-rank --node /venv/bin/python3 -m torch.distributed.run --nnodes=2 --max"));
+  EXPECT_THAT(plan->commands[0].environment, Contains("SCALELAB_RANKS_PER_NODE=2"));
+}
+
+TEST(PlanLaunch, StartsMpiProgramsThroughMpirunOrTheSitesMpi) {
+  const auto local = PlanLaunch(Desired(1), Custom("mpirun", {"NPopenmpi"}), Host());
+  ASSERT_TRUE(local.ok());
+  EXPECT_THAT(Line(local->commands[0]), testing::EndsWith("/opt/scalelab-rank NPopenmpi"));
+  EXPECT_EQ(local->launcher, "mpirun") << "also one rank, because the study names this launcher";
+  EXPECT_EQ(PlanLaunch(Desired(1), Custom("srun"), Host()).status().message(),
+            "Launcher srun needs Slurm; use launcher mpirun for an MPI program, or plain.");
+  LaunchHost slurm = Host();
+  slurm.launcher = Launcher::kSrun;
+  EXPECT_THAT(Line(PlanLaunch(Desired(2), Custom("mpirun"), slurm)->commands[0]), HasSubstr("--mpi=pmix"));
+  EXPECT_THAT(Line(PlanLaunch(Desired(2), Custom("srun"), slurm)->commands[0]), Not(HasSubstr("--mpi")));
+  EXPECT_THAT(Line(PlanLaunch(Desired(2), Custom("plain"), slurm)->commands[0]), HasSubstr("--mpi=none"));
 }
 
 TEST(RanksOn, FillsNodesOneAfterAnother) {

@@ -51,6 +51,35 @@ TEST(ScalelabRank, TakesItsRankFromSlurm) {
   EXPECT_EQ(ReadAll(dir / "rank-2.out"), "2 0 8 " + (dir / "events-2.jsonl") + "\n");
 }
 
+TEST(ScalelabRank, SetsTheVariablesOfTorchrunFromThePlaceOfTheRank) {
+  TempDir dir;
+  Launch("SCALELAB_ATTEMPT_DIR=" + dir.path() +
+             " SLURM_PROCID=4 SLURM_LOCALID=0 SLURM_NTASKS=5 SCALELAB_RANKS=5 SCALELAB_RANKS_PER_NODE=2 "
+             "SCALELAB_LAUNCHER=plain " SCALELAB_RANK
+             " sh -c 'echo $RANK $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $ROLE_RANK $ROLE_WORLD_SIZE "
+             "$ROLE_NAME'",
+         dir);
+  EXPECT_EQ(ReadAll(dir / "rank-4.out"), "4 1 2 3 4 5 default\n") << "the last node has one rank";
+}
+
+TEST(ScalelabRank, TakesItsRankFromTorchrunInsideATaskOfSlurm) {
+  TempDir dir;
+  Launch("SCALELAB_ATTEMPT_DIR=" + dir.path() +
+             " SLURM_PROCID=1 SLURM_LOCALID=0 SLURM_NTASKS=2 RANK=3 LOCAL_RANK=1 WORLD_SIZE=4 "
+             "SCALELAB_LAUNCHER=torchrun " SCALELAB_RANK +
+             kSay,
+         dir);
+  EXPECT_EQ(ReadAll(dir / "rank-3.out"), "3 1 4 " + (dir / "events-3.jsonl") + "\n");
+}
+
+TEST(ScalelabRank, GivesTorchrunThePlaceOfItsNode) {
+  TempDir dir;
+  Launch("SLURM_PROCID=1 SCALELAB_RANKS=3 SCALELAB_RANKS_PER_NODE=2 " SCALELAB_RANK
+         " --node sh -c 'echo $PET_NODE_RANK $PET_NPROC_PER_NODE >&2'",
+         dir);
+  EXPECT_EQ(ReadAll(dir / "stderr"), "1 1\n");
+}
+
 TEST(ScalelabRank, RunsOnTheCoresOfItsPlaceOnTheNode) {
   const std::vector<int> cpus = AllowedCpus();
   TempDir dir;

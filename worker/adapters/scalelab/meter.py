@@ -6,6 +6,7 @@ import statistics
 
 COMPUTE = ("step/forward_s", "step/backward_s", "step/optimizer_s")
 EXPOSED = "step/comm_exposed_s"
+DATA = "step/data_s"
 
 
 class RunMeter:
@@ -13,7 +14,7 @@ class RunMeter:
         self._warmup, self._batch = warmup_steps, global_batch
         self.steps = 0
         self._totals = []
-        self._sums = dict.fromkeys(COMPUTE + (EXPOSED,), 0.0)
+        self._sums = dict.fromkeys(COMPUTE + (EXPOSED, DATA), 0.0)
 
     def add(self, total, times):
         self.steps += 1
@@ -30,7 +31,7 @@ class RunMeter:
         return None if not self._totals or None in parts else sum(parts) / len(self._totals)
 
     def metrics(self, samples_per_epoch):
-        """Returns the metrics; empty if no step was measured. Has run/comm_share only if all measured steps have the exposed time."""
+        """Returns the metrics; empty if no step was measured. Has the exposed and the data time only if all measured steps have them."""
         if not self._totals:
             return {}
         median, total = statistics.median(self._totals), sum(self._totals)
@@ -38,10 +39,14 @@ class RunMeter:
             "run/throughput": self._batch / median,
             "run/throughput_mean": self._batch * len(self._totals) / total,
             "run/step_seconds": median,
+            "run/mean_step_s": total / len(self._totals),
             "run/epoch_seconds": samples_per_epoch / (self._batch / median),
         }
         if self._sums[EXPOSED] is not None:
             result["run/comm_share"] = self._sums[EXPOSED] / total
+            result["run/comm_exposed_s"] = self._sums[EXPOSED] / len(self._totals)
+        if self._sums[DATA] is not None:
+            result["run/data_s"] = self._sums[DATA] / len(self._totals)
         return result
 
 

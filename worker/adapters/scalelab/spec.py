@@ -14,7 +14,7 @@ with open(pathlib.Path(__file__).with_name("run_parameters.json"), encoding="utf
     PARAMETERS = json.load(_file)["parameters"]
 
 _KINDS = {"string": "a string", "bool": "true or false", "int32": "an integer", "int64": "an integer", "double": "a number",
-          "string_list": "a list of strings"}
+          "string_list": "a list of strings", "map": "an object"}
 
 
 class Spec:
@@ -96,6 +96,8 @@ def _as_kind(value, kind):
         return value if isinstance(value, bool) else None
     if kind == "string_list":
         return value if isinstance(value, list) and all(isinstance(item, str) for item in value) else None
+    if kind == "map":
+        return value if isinstance(value, dict) else None
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     wanted = float if kind == "double" else int

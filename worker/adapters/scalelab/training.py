@@ -224,8 +224,8 @@ def train(engine_class, spec, rank, ranks, events):
     batches = recipe.Batches(spec, data, part, parts, engine.layout)
     meter = RunMeter(spec.warmup_steps, spec.global_batch)
     cores = spec.cpus_per_rank * (ranks if engine_class.one_process else 1)
-    evaluation, train_loss, time_to_accuracy = {}, None, None
-    training_seconds = cpu_seconds = run_seconds = 0.0
+    evaluation, train_loss, time_to_accuracy, samples_to_accuracy = {}, None, None, None
+    training_seconds = cpu_seconds = run_seconds = trained = 0.0
 
     waits = _Waits(engine, spec.comm_timeout_s)
     waits.barrier()  # the time that other ranks need to load is not part of the first step
@@ -252,6 +252,7 @@ def train(engine_class, spec, rank, ranks, events):
 
         loss, correct, samples = waits.sum([log.loss, log.correct, log.samples])
         train_loss = loss / samples
+        trained += samples
         metrics = {
             "epoch/seconds": log.seconds,
             "epoch/throughput": samples / log.seconds,
@@ -263,7 +264,7 @@ def train(engine_class, spec, rank, ranks, events):
             metrics.update(evaluation)
             reached = 0 < spec.target_accuracy <= evaluation["eval/accuracy"]
             if reached and time_to_accuracy is None:
-                time_to_accuracy = training_seconds
+                time_to_accuracy, samples_to_accuracy = training_seconds, trained
         events.epoch(epoch, metrics)
         epoch += 1
 
@@ -287,6 +288,7 @@ def train(engine_class, spec, rank, ranks, events):
             "run/accuracy": evaluation.get("eval/accuracy"),
             "run/train_loss": train_loss,
             "run/time_to_accuracy_s": time_to_accuracy,
+            "run/samples_to_accuracy": samples_to_accuracy,
             "run/straggler_skew": skew,
             "run/steps": meter.steps,
             "run/seconds": run_seconds,

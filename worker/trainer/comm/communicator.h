@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "worker/trainer/device/moment.h"
 #include "worker/trainer/torch.h"
 
 namespace scalelab::trainer {
@@ -25,6 +26,9 @@ class Work {
   // For a tensor on a GPU, work that is enqueued on the calling thread's current stream after Wait sees the
   // result. The host does not wait for the GPU, so a failure may be thrown by a later call.
   virtual void Wait() = 0;
+  // Returns when the operation was in progress on this rank, waiting for other ranks included. Call it after Wait. Both
+  // moments are null if it is not known.
+  virtual Span span() const { return {}; }
 };
 
 // All ranks of a run, numbered from 0.

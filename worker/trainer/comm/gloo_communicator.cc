@@ -92,6 +92,7 @@ class GlooCommunicator::CollectiveWork : public Work {
  public:
   explicit CollectiveWork(std::shared_ptr<GlooOperation> operation) : operation_(std::move(operation)) {}
   void Wait() override { operation_->Wait(); }
+  Span span() const override { return SpanOf(operation_); }
 
  private:
   std::shared_ptr<GlooOperation> operation_;
@@ -204,6 +205,7 @@ void GlooCommunicator::CommunicationThread() {
       if (broken) std::rethrow_exception(broken);
       if (abandon_) throw TrainerError("the communicator was closed", ErrorKind::kCommunication);
       operation->deadline = std::chrono::steady_clock::now() + timeout_;
+      operation->begin = Moment(at::kCPU);
       watch_->Started(operation->what);
       try {
         operation->run(tag);

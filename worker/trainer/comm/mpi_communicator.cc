@@ -120,6 +120,7 @@ class MpiCommunicator::MpiWork : public Work {
     }
     operation_->Wait();  // throws the error of a failed operation
   }
+  Span span() const override { return SpanOf(operation_); }
 
  private:
   MpiCommunicator& owner_;
@@ -161,6 +162,7 @@ void MpiCommunicator::Advance() {
     try {
       if (broken_) std::rethrow_exception(broken_);
       operation->deadline = std::chrono::steady_clock::now() + timeout_;
+      operation->begin = Moment(at::kCPU);
       if (operation->collective()) watch_->Started(operation->what);
       CheckMpi(operation->start(&operation->request), operation->what);
       if (operation->collective()) {

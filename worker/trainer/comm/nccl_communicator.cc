@@ -63,6 +63,7 @@ class NcclCommunicator::NcclWork : public Work {
     watchdog_.ThrowIfFailed();
     operation_->end.Block();
   }
+  Span span() const override { return SpanOf(operation_); }
   void WaitOnHost() {
     for (; !operation_->end.Over(); sched_yield()) watchdog_.ThrowIfFailed();
     watchdog_.ThrowIfFailed();  // an aborted operation counts as over

@@ -17,13 +17,14 @@
 
 namespace scalelab::trainer {
 
-// A collective operation between two points of the communicator's stream.
+// A collective operation between two points of the communicator's stream, on the device's clock: at `begin` the work
+// before the operation is done, at `end` the result is in place.
 class DeviceOperation : public Operation {
  public:
-  DeviceOperation(const char* what, Moment begin, std::vector<at::Tensor> tensors)
-      : Operation(what), begin(std::move(begin)), tensors(std::move(tensors)) {}
-  const Moment begin;                     // the work before the operation is done
-  Moment end;                             // the result is in place
+  DeviceOperation(const char* what, Moment since, std::vector<at::Tensor> tensors)
+      : Operation(what), tensors(std::move(tensors)) {
+    begin = std::move(since);
+  }
   const std::vector<at::Tensor> tensors;  // kept alive while the GPU uses them
 };
 

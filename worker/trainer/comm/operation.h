@@ -12,6 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "worker/trainer/comm/communicator.h"
+#include "worker/trainer/device/moment.h"
 
 namespace scalelab::trainer {
 
@@ -28,6 +29,7 @@ class Operation {
   // is in place.
   void Complete(std::exception_ptr error) {
     std::lock_guard lock(mutex_);
+    end = Moment(at::kCPU);
     error_ = std::move(error);
     over_.store(true, std::memory_order_release);
     changed_.notify_all();
@@ -42,6 +44,9 @@ class Operation {
   const char* const what;  // "all-reduce"
   const int peer;
   std::chrono::steady_clock::time_point deadline;  // set when it starts
+  // When it was in progress. `begin` is set when it starts; Complete sets `end`, on the host's clock. Both may be read after
+  // the operation has ended.
+  Moment begin, end;
 
  private:
   std::mutex mutex_;
@@ -49,6 +54,12 @@ class Operation {
   std::atomic<bool> over_ = false;
   std::exception_ptr error_ ABSL_GUARDED_BY(mutex_);
 };
+
+// Returns the span of an operation that has ended.
+template <class AnyOperation>
+Span SpanOf(const std::shared_ptr<AnyOperation>& operation) {
+  return {{operation, &operation->begin}, {operation, &operation->end}};
+}
 
 // Returns the symptom of a timeout for PeerWatch::Investigate.
 inline std::string LateSentence(const Operation& operation, std::chrono::milliseconds timeout) {

@@ -19,8 +19,13 @@ class StagedCommunicator::StagedWork : public Work {
   StagedWork(StagedCommunicator& owner, std::shared_ptr<Transfer> transfer)
       : owner_(owner), transfer_(std::move(transfer)) {}
   void Wait() override {
-    if (const auto transfer = std::move(transfer_)) owner_.Finish(*transfer);
+    if (const auto transfer = std::move(transfer_)) {
+      owner_.Finish(*transfer);
+      span_ = transfer->work->span();
+    }
   }
+  // On the host's clock, without the copies.
+  Span span() const override { return span_; }
   // Copies the result into the tensor even if Wait was never called.
   ~StagedWork() override {
     try {
@@ -33,6 +38,7 @@ class StagedCommunicator::StagedWork : public Work {
  private:
   StagedCommunicator& owner_;
   std::shared_ptr<Transfer> transfer_;
+  Span span_;
 };
 
 StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> host, at::Device device)

@@ -31,6 +31,11 @@ class Moment {
   std::unique_ptr<Point> point_;
 };
 
+// A time between two moments of one device.
+struct Span {
+  std::shared_ptr<const Moment> begin, end;
+};
+
 // A stream of a GPU, taken from Torch's pool of streams; nothing on a CPU.
 class DeviceStream {
  public:

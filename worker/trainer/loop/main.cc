@@ -45,12 +45,24 @@ std::string VersionLine() {
   return versions.dump();
 }
 
+constexpr char kHelp[] =
+    "Usage: scalelab-trainer [SPEC]\n\n"
+    "Trains as one rank of a run. scalelab-worker starts it and sets its environment; SPEC is the "
+    "specification of the\n"
+    "run, $SCALELAB_SPEC if not given. Events go to $SCALELAB_EVENTS.\n\n"
+    "  --version  Print the versions of the program and its libraries as JSON\n"
+    "  --help     Print this text";
+
 int Main(int argc, char** argv) {
   if (argc == 2 && std::string_view(argv[1]) == "--version") {
     std::puts(VersionLine().c_str());
     return 0;
   }
   const std::string_view command = argc >= 2 ? argv[1] : "";
+  if (command == "--help" || command == "-h") {
+    std::puts(kHelp);
+    return 0;
+  }
   if (command == "--print-initial-parameters" || command == "--serve-images") {
     try {
       const TrainingSpec spec = ReadTrainingSpec(ReadLaunchEnvironment(argc - 1, argv + 1).spec_path);

@@ -103,6 +103,7 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
   StepLog log(events, meter, device, rank);
   Evaluation evaluation;
   double train_loss = 0, training_seconds = 0, cpu_seconds = 0, time_to_accuracy = -1, left_out = 0;
+  double samples = 0, samples_to_accuracy = 0;
   communicator.Barrier();  // ranks load at different speeds, which must not delay the first step
   events.Start(rank, communicator.size(), total_steps);
   Stopwatch run_watch;
@@ -129,6 +130,7 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
     left_out += mine.left_out;
 
     const EpochSums totals = SumOverRanks(mine, communicator);
+    samples += totals.samples;
     train_loss = totals.loss / totals.samples;
     std::vector<Metric> metrics = {{"epoch/seconds", mine.seconds},
                                    {"epoch/throughput", totals.samples / mine.seconds},
@@ -142,7 +144,7 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
                                      {"eval/samples", static_cast<double>(evaluation.samples)},
                                      {"eval/seconds", evaluation.seconds}});
       const bool reached = spec.target_accuracy > 0 && evaluation.accuracy >= spec.target_accuracy;
-      if (reached && time_to_accuracy < 0) time_to_accuracy = training_seconds;
+      if (reached && time_to_accuracy < 0) time_to_accuracy = training_seconds, samples_to_accuracy = samples;
     }
     events.Epoch(epoch, metrics);
   }
@@ -162,7 +164,10 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
                        cpu_seconds / (training_seconds * static_cast<double>(spec.cpus_per_rank)));
   if (spec.evaluate) metrics.emplace_back("run/accuracy", evaluation.accuracy);
   metrics.emplace_back("run/train_loss", train_loss);
-  if (time_to_accuracy >= 0) metrics.emplace_back("run/time_to_accuracy_s", time_to_accuracy);
+  if (time_to_accuracy >= 0) {
+    metrics.emplace_back("run/time_to_accuracy_s", time_to_accuracy);
+    metrics.emplace_back("run/samples_to_accuracy", samples_to_accuracy);
+  }
   metrics.emplace_back("run/straggler_skew",
                        StragglerSkew(AllGatherNumber(communicator, meter.MeanCompute())));
   metrics.emplace_back("run/steps", static_cast<double>(meter.steps()));

@@ -1,6 +1,7 @@
 #include "worker/trainer/loop/train_step.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "worker/trainer/errors.h"
@@ -25,6 +26,7 @@ TrainStep::TrainStep(const TrainingSpec& spec, Precision precision, at::Device d
       communicator_(communicator),
       optimizer_(model.parameters(), spec.momentum, spec.weight_decay, spec.decay_norm, device.is_cuda()),
       scaler_(precision == Precision::kAmpFp16, device),
+      unknown_(at::full({}, std::nan(""), at::TensorOptions(device).dtype(at::kDouble))),
       left_{.marks = StepMarks(device)} {}
 
 void TrainStep::Run(const Batch& batch, double rate, StepRecord& record) {
@@ -42,6 +44,7 @@ void TrainStep::Run(const Batch& batch, double rate, StepRecord& record) {
 
 void TrainStep::Body(const Batch& batch, StepRecord& record) {
   std::vector<at::Tensor> logits, losses;
+  at::Tensor rank_square = unknown_, mean_square = unknown_;
   const int64_t samples = batch.labels.numel(), split = std::min(spec_.accumulation_steps, samples);
   const std::vector<at::Tensor> images = at::tensor_split(batch.images, split);
   const std::vector<at::Tensor> labels = at::tensor_split(batch.labels, split);
@@ -76,10 +79,20 @@ void TrainStep::Body(const Batch& batch, StepRecord& record) {
       BackwardCost cost = strategy_.Backward(loss);
       record.marks.Mark(&StepTimes::backward, std::move(cost.computed));
       record.marks.Mark(&StepTimes::comm_exposed);
+      record.marks.Communicated(std::move(cost.spans));
       record.bytes = cost.bytes;
+      if (cost.mean_square.defined()) {
+        rank_square = cost.rank_square;
+        mean_square = cost.mean_square;
+      }
     }
   }
 
+  if (scaler_.scale().defined()) {  // before Unscale, which may change it
+    const at::Tensor squared_scale = scaler_.scale().to(at::kDouble).square().squeeze();
+    rank_square = rank_square / squared_scale;
+    mean_square = mean_square / squared_scale;
+  }
   // Ranks that train together skip the same steps.
   optimizer_.Apply(scaler_.Unscale(model_.parameters(), together ? &communicator_ : nullptr));
   record.marks.Mark(&StepTimes::optimizer);
@@ -89,7 +102,7 @@ void TrainStep::Body(const Batch& batch, StepRecord& record) {
     loss = loss + losses[part];
     correct = correct + CountCorrect(logits[part], labels[part]);
   }
-  std::vector<at::Tensor> numbers = {loss, correct};
+  std::vector<at::Tensor> numbers = {loss, correct, rank_square, mean_square};
   if (scaler_.scale().defined()) {
     numbers.push_back(scaler_.scale().to(at::kDouble).squeeze());
     numbers.push_back(scaler_.left_out().to(at::kDouble).squeeze());

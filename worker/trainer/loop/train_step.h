@@ -43,6 +43,8 @@ class TrainStep {
   Sgd optimizer_;
   LossScaler scaler_;
 
+  const at::Tensor unknown_;  // a number that is not known
+
   int64_t steps_ = 0;
   std::unique_ptr<StepGraph> graph_;  // the recorded step; input_ and left_ are its input and its record
   Batch input_;

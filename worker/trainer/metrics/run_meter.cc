@@ -3,14 +3,17 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <numeric>
 
 namespace scalelab::trainer {
 
 // Returns whether the step is in the measured window.
-bool RunMeter::Count(double total, int64_t samples) {
+bool RunMeter::Count(const StepTimes& step, int64_t samples) {
   if (++steps_ <= warmup_) return false;
+  const double total = step.total;
+  data_sum_ += step.data;
   full_steps_.push_back(total * (static_cast<double>(global_batch_) / static_cast<double>(samples)));
   total_sum_ += total;
   sample_sum_ += static_cast<double>(samples);
@@ -18,13 +21,22 @@ bool RunMeter::Count(double total, int64_t samples) {
 }
 
 void RunMeter::Add(const StepTimes& step, int64_t samples) {
-  if (!Count(step.total, samples)) return;
+  if (!Count(step, samples)) return;
   exposed_sum_ += step.comm_exposed;
+  comm_total_sum_ += step.comm_total;
   compute_sum_ += step.forward + step.backward + step.optimizer;
 }
 
-void RunMeter::AddWhole(double total, int64_t samples) {
-  if (Count(total, samples)) parts_known_ = false;
+void RunMeter::AddWhole(const StepTimes& step, int64_t samples) {
+  if (Count(step, samples)) parts_known_ = false;
+}
+
+void RunMeter::AddSquares(double of_rank, double of_mean, int64_t samples) {
+  if (steps_ <= warmup_ || samples != global_batch_ || !std::isfinite(of_rank) || !std::isfinite(of_mean))
+    return;
+  rank_squares_ += of_rank;
+  mean_squares_ += of_mean;
+  ++squares_;
 }
 
 double RunMeter::MeanCompute() const {
@@ -38,7 +50,18 @@ void RunMeter::AppendTo(std::vector<Metric>& metrics, int64_t samples_per_epoch)
   metrics.emplace_back("run/throughput_mean", sample_sum_ / total_sum_);
   metrics.emplace_back("run/step_seconds", median);
   metrics.emplace_back("run/epoch_seconds", static_cast<double>(samples_per_epoch) / (batch / median));
-  if (parts_known_) metrics.emplace_back("run/comm_share", exposed_sum_ / total_sum_);
+  const auto steps = static_cast<double>(measured());
+  metrics.emplace_back("run/mean_step_s", total_sum_ / steps);
+  metrics.emplace_back("run/data_s", data_sum_ / steps);
+  if (parts_known_) {
+    metrics.emplace_back("run/comm_share", exposed_sum_ / total_sum_);
+    metrics.emplace_back("run/comm_exposed_s", exposed_sum_ / steps);
+    if (comm_total_sum_ > 0) metrics.emplace_back("run/comm_total_s", comm_total_sum_ / steps);
+  }
+  if (squares_ > 0) {
+    metrics.emplace_back("run/rank_gradient_norm2", rank_squares_ / static_cast<double>(squares_));
+    metrics.emplace_back("run/mean_gradient_norm2", mean_squares_ / static_cast<double>(squares_));
+  }
 }
 
 double StragglerSkew(const std::vector<double>& compute) {

@@ -11,6 +11,8 @@ namespace scalelab::trainer {
 // Seconds of one step and its parts.
 struct StepTimes {
   double total = 0, data = 0, forward = 0, backward = 0, comm_exposed = 0, optimizer = 0;
+  double comm_total =
+      0;  // with communication in progress, hidden or exposed; not one of the parts of `total`
 };
 
 class RunMeter {
@@ -20,8 +22,11 @@ class RunMeter {
   RunMeter(int64_t warmup_steps, int64_t global_batch) : warmup_(warmup_steps), global_batch_(global_batch) {}
 
   void Add(const StepTimes& step, int64_t samples);
-  // Adds a step whose parts are unknown.
-  void AddWhole(double total, int64_t samples);
+  // Adds a step of which only `total` and `data` are known.
+  void AddWhole(const StepTimes& step, int64_t samples);
+  // Adds the squared norms of this rank's gradient and of the mean of all ranks' gradients in the step that was added last.
+  // Has no effect if the step is not in the window or not full, or if a norm is not finite.
+  void AddSquares(double of_rank, double of_mean, int64_t samples);
 
   int64_t steps() const { return steps_; }
   // Returns the number of steps after warm-up, the measured window.
@@ -29,8 +34,9 @@ class RunMeter {
   // Returns the mean seconds of computing in a step of the window; 0 if the window is empty.
   double MeanCompute() const;
   // Appends run/throughput, run/throughput_mean, run/step_seconds (of a full step), run/epoch_seconds (of an
-  // epoch of `samples_per_epoch`) and, if the parts of all steps are known, run/comm_share. Appends nothing
-  // if the window is empty.
+  // epoch of `samples_per_epoch`), run/mean_step_s and run/data_s; if the parts of all steps are known, run/comm_share and
+  // run/comm_exposed_s; what was measured of run/comm_total_s, run/rank_gradient_norm2 and run/mean_gradient_norm2. Appends
+  // nothing if the window is empty.
   void AppendTo(std::vector<Metric>& metrics, int64_t samples_per_epoch) const;
 
  private:
@@ -38,9 +44,12 @@ class RunMeter {
   int64_t steps_ = 0;
   std::vector<double> full_steps_;  // seconds of the window's steps; smaller steps are scaled to a full step
   bool parts_known_ = true;         // of all steps of the window
-  double total_sum_ = 0, sample_sum_ = 0, exposed_sum_ = 0, compute_sum_ = 0;
+  double total_sum_ = 0, sample_sum_ = 0, data_sum_ = 0, exposed_sum_ = 0, comm_total_sum_ = 0,
+         compute_sum_ = 0;
+  double rank_squares_ = 0, mean_squares_ = 0;
+  int64_t squares_ = 0;  // number of steps in these sums
 
-  bool Count(double total, int64_t samples);
+  bool Count(const StepTimes& step, int64_t samples);
 };
 
 // Returns (slowest / mean) - 1 over the ranks' mean compute times; 0 if nothing was measured.

@@ -1,5 +1,6 @@
 #include "worker/trainer/metrics/step_log.h"
 
+#include <algorithm>
 #include <span>
 
 namespace scalelab::trainer {
@@ -15,6 +16,13 @@ void StepMarks::AddTo(StepTimes& times) const {
   for (const auto& [part, end] : marks_) {
     if (part != nullptr) times.*part += end.SecondsSince(*last);
     last = &end;
+  }
+  const Moment* communicated = nullptr;  // end of the span before
+  for (const Span& span : spans_) {
+    double seconds = span.end->SecondsSince(*span.begin);
+    if (communicated != nullptr) seconds = std::min(seconds, span.end->SecondsSince(*communicated));
+    times.comm_total += std::max(seconds, 0.0);
+    communicated = span.end.get();
   }
 }
 
@@ -70,7 +78,8 @@ void StepLog::Report(const Pending& step) {
   sums_.correct += numbers[kCorrect];
   sums_.samples += static_cast<double>(r.samples);
   sums_.seconds += times.total;
-  r.whole ? meter_.AddWhole(times.total, r.global_samples) : meter_.Add(times, r.global_samples);
+  r.whole ? meter_.AddWhole(times, r.global_samples) : meter_.Add(times, r.global_samples);
+  meter_.AddSquares(numbers[kRankSquare], numbers[kMeanSquare], r.global_samples);
 
   std::vector<Metric> metrics = {{"step/total_s", times.total}, {"step/data_s", times.data}};
   metrics.reserve(11);

@@ -20,13 +20,17 @@ class StepMarks {
   // Assigns the time since the previous mark to `part`, or to no part if it is null.
   void Mark(double StepTimes::*part) { Mark(part, Moment(device_)); }
   void Mark(double StepTimes::*part, Moment end) { marks_.emplace_back(part, std::move(end)); }
-  // Adds the seconds of each part to `times`. All moments must be over.
+  // Sets when gradients were communicated: spans in the order of their ends, all on one clock.
+  void Communicated(std::vector<Span> spans) { spans_ = std::move(spans); }
+  // Adds the seconds of each part to `times`, and those with communication in progress to comm_total. All moments must be
+  // over.
   void AddTo(StepTimes& times) const;
 
  private:
   at::Device device_;
   Moment begin_;
   std::vector<std::pair<double StepTimes::*, Moment>> marks_;
+  std::vector<Span> spans_;
 };
 
 struct StepRecord {
@@ -39,9 +43,10 @@ struct StepRecord {
   at::Tensor numbers = {};  // on the device; see StepNumber
 };
 
-// Elements of StepRecord::numbers, in double precision: the mean loss of this rank's samples and the number
-// of them that were classified correctly. The last two exist with loss scaling only.
-enum StepNumber { kLoss, kCorrect, kLossScale, kLeftOut };
+// Elements of StepRecord::numbers, in double precision: the mean loss of this rank's samples, the number of them that were
+// classified correctly, and the squared norms of this rank's gradient and of the mean over ranks (NaN if they are not known).
+// The last two exist with loss scaling only.
+enum StepNumber { kLoss, kCorrect, kRankSquare, kMeanSquare, kLossScale, kLeftOut };
 
 // Sums over the steps of an epoch on this rank.
 struct EpochSums {

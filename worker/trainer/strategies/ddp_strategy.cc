@@ -7,6 +7,15 @@
 
 namespace scalelab::trainer {
 
+namespace {
+
+// Returns the gradients of a bucket without its tail.
+at::Tensor GradientsOf(const GradientBucket& bucket) {
+  return bucket.flat.narrow(0, 0, bucket.flat.numel() - bucket.tail.numel());
+}
+
+}  // namespace
+
 DdpStrategy::DdpStrategy(Model& model, Communicator& communicator, const DdpOptions& options)
     : model_(model), communicator_(communicator), options_(options) {
   for (const at::Tensor& parameter : model.parameters()) {
@@ -43,7 +52,14 @@ BackwardCost DdpStrategy::Backward(const at::Tensor& loss) {
 
   for (GradientBucket& bucket : buckets_) bucket.missing = 0;
   StartFullBuckets();
-  for (auto& work : started_) work->Wait();
+  GradientSquares mean_squares;
+  for (size_t i = 0; i < started_.size(); ++i) {
+    started_[i]->Wait();
+    if (Span span = started_[i]->span(); span.end != nullptr) cost.spans.push_back(std::move(span));
+    mean_squares.Add(GradientsOf(buckets_[i]));
+  }
+  cost.rank_square = rank_squares_.Take();
+  cost.mean_square = mean_squares.Take();
   DropUnused();
   in_step_ = false;
   if (order_ == Order::kDeclared) order_ = Order::kArriving;
@@ -128,6 +144,7 @@ void DdpStrategy::StartFullBuckets() {
     if (bucket.tail.numel() > 0) {
       AllUsed() ? bucket.tail.fill_(1) : bucket.tail.copy_(at::tensor(used_));
     }
+    rank_squares_.Add(GradientsOf(bucket));
     started_.push_back(communicator_.StartAllReduce(bucket.flat, ReduceOp::kAverage));
   }
 }

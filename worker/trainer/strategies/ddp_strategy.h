@@ -3,6 +3,7 @@
 
 #include "worker/trainer/strategies/gradient_buckets.h"
 #include "worker/trainer/strategies/gradient_hooks.h"
+#include "worker/trainer/strategies/gradient_squares.h"
 #include "worker/trainer/strategies/strategy.h"
 
 namespace scalelab::trainer {
@@ -65,6 +66,7 @@ class DdpStrategy : public Strategy {
   std::vector<float> used_;     // by parameter: 1 if it got a gradient in this step
   size_t next_ = 0;             // next bucket to start
   std::vector<std::unique_ptr<Work>> started_;
+  GradientSquares rank_squares_;  // of the buckets that are started
 
   Order order_ = Order::kDeclared;
   std::vector<int> arrived_;      // parameters in the order of their gradients in the first step

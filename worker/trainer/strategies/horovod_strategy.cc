@@ -63,12 +63,20 @@ BackwardCost HorovodStrategy::Backward(const at::Tensor& loss) {
     if (compressed_[i].defined()) parameters_[i].mutable_grad().copy_(compressed_[i]);
     compressed_[i].reset();
   }
+  GradientSquares mean_squares;
+  for (const at::Tensor& parameter : parameters_) {
+    if (parameter.grad().defined()) mean_squares.Add(horovod::FlatView(parameter.grad()));
+  }
+  cost_.rank_square = rank_squares_.Take();
+  cost_.mean_square = mean_squares.Take();
+  cost_.spans = loop_.TakeSpans();
   in_step_ = false;
   return std::move(cost_);
 }
 
 void HorovodStrategy::Submit(int index) {
   at::Tensor gradient = parameters_[index].grad();
+  rank_squares_.Add(horovod::FlatView(gradient));
   if (fp16_ && gradient.scalar_type() == at::kFloat) {
     const at::NoGradGuard no_grad;
     gradient = compressed_[index] = gradient.to(at::kHalf);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "worker/trainer/strategies/gradient_hooks.h"
+#include "worker/trainer/strategies/gradient_squares.h"
 #include "worker/trainer/strategies/horovod/background_loop.h"
 #include "worker/trainer/strategies/strategy.h"
 
@@ -37,6 +38,7 @@ class HorovodStrategy : public Strategy {
   bool in_step_ = false;                // gradients are being accumulated
   bool synchronising_ = false;          // hooks submit gradients
   BackwardCost cost_;
+  GradientSquares rank_squares_;  // of the gradients that are submitted
   horovod::BackgroundLoop loop_;
   GradientHooks hooks_;  // last member: uses all of the above
 };

@@ -24,7 +24,9 @@ void LocalStrategy::Accumulate(const at::Tensor& loss) {
 BackwardCost LocalStrategy::Backward(const at::Tensor& loss) {
   Accumulate(loss);
   in_step_ = false;
-  return {.computed = Moment(loss.device()), .bytes = 0};
+  BackwardCost cost;
+  cost.computed = Moment(loss.device());
+  return cost;
 }
 
 }  // namespace scalelab::trainer

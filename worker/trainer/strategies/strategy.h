@@ -14,10 +14,14 @@ namespace scalelab::trainer {
 
 class Model;
 
-// The cost of the Backward of one step.
+// What the Backward of one step measured.
 struct BackwardCost {
-  Moment computed;    // end of autograd's computation; the rest is communication
-  int64_t bytes = 0;  // size of the gradients passed to the communicator
+  Moment computed;          // end of autograd's computation; the rest is communication
+  int64_t bytes = 0;        // size of the gradients passed to the communicator
+  std::vector<Span> spans;  // when gradients were communicated, by their ends
+  // Squared norms of this rank's gradient and of the mean over the ranks: numbers of double precision on the device.
+  // Undefined if the gradients are not averaged.
+  at::Tensor rank_square, mean_square;
 };
 
 // Created after the model has its final device and memory format, and kept as long as the model trains.

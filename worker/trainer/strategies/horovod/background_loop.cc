@@ -154,7 +154,9 @@ void BackgroundLoop::Reduce(const Response& response, Clock::time_point agreed) 
   const Clock::time_point begin = Clock::now();
   const at::Tensor packed = fused ? buffer_.Pack(flat) : flat[0];
   const Clock::time_point copied_in = Clock::now();
+  auto started = std::make_shared<const Moment>(device_);
   averager_.Average(packed);
+  spans_.push_back({std::move(started), std::make_shared<const Moment>(device_)});
   const Clock::time_point reduced = Clock::now();
   if (fused) {
     FusionBuffer::Unpack(packed, flat);

@@ -50,7 +50,8 @@ class BackgroundLoop {
   // blocks until all ranks have joined; then new steps may begin.
   void Join();
 
-  // Must not be called while a step is open.
+  // These must not be called while a step is open. Returns when gradients were reduced since the last call.
+  std::vector<Span> TakeSpans() { return std::exchange(spans_, {}); }
   const Counters& counters() const { return counters_; }
   Autotuner::Setting setting() const { return setting_; }
 
@@ -86,6 +87,7 @@ class BackgroundLoop {
   Clock::time_point cycle_start_;
   std::map<std::string, Tensor> tensors_;  // submitted and not yet reduced
   std::vector<std::pair<std::string, at::Tensor>> received_;
+  std::vector<Span> spans_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,0 +1,138 @@
+#include "worker/output_metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_split.h"
+#include "google/protobuf/util/json_util.h"
+#include "tests/unit/worker/temp_dir.h"
+
+namespace scalelab::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+class OutputMetricsTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<OutputMetrics> Make(const std::string& extract) {
+    google::protobuf::Struct rules;
+    EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(extract, &rules).ok());
+    auto made =
+        OutputMetrics::New(loop_, rules, {dir_ / "rank-0.out", dir_ / "rank-0.err"}, dir_ / "events-0.jsonl");
+    EXPECT_TRUE(made.ok()) << made.status();
+    return made.ok() ? *std::move(made) : nullptr;
+  }
+
+  // Ends the program and returns what is missing.
+  std::string Finish(OutputMetrics& metrics, bool succeeded) {
+    std::optional<std::string> problem;
+    metrics.Finish(succeeded, [&](std::string text) { problem = std::move(text); });
+    EXPECT_TRUE(loop_.RunUntil([&] { return problem.has_value(); }, kPatience));
+    return problem.value_or("none came");
+  }
+
+  // Returns the event lines without their times.
+  std::vector<std::string> Events() {
+    std::vector<std::string> events;
+    for (absl::string_view line : absl::StrSplit(ReadAll(dir_ / "events-0.jsonl"), '\n', absl::SkipEmpty())) {
+      auto event = nlohmann::ordered_json::parse(line);
+      EXPECT_GT(event["time"], 1e9);
+      event.erase("time");
+      events.push_back(event.dump());
+    }
+    return events;
+  }
+
+  TempDir dir_;
+  EventLoop loop_;
+};
+
+TEST_F(OutputMetricsTest, WritesAStepForEachMatchWhileTheProgramRuns) {
+  auto metrics = Make(R"j({"train/loss": {"regex": "loss=([0-9.]+)", "per": "step"},
+                          "train/lr": {"regex": "lr=([0-9.]+)", "per": "step"}})j");
+  metrics->Start();
+  Append(dir_ / "rank-0.out", "hello\nloss=0.5 lr=0.1\nloss=0.");
+  ASSERT_TRUE(loop_.RunUntil([&] { return !Events().empty(); }, kPatience));
+  EXPECT_THAT(
+      Events(),
+      ElementsAre(R"({"event":"step","epoch":0,"step":0,"metrics":{"train/loss":0.5,"train/lr":0.1}})"))
+      << "a line counts when it is complete";
+  Append(dir_ / "rank-0.out", "25\n");
+  EXPECT_EQ(Finish(*metrics, true), "");
+  ASSERT_EQ(Events().size(), 3u);
+  EXPECT_EQ(Events()[1], R"({"event":"step","epoch":0,"step":1,"metrics":{"train/loss":0.25}})");
+  EXPECT_EQ(Events()[2], R"({"event":"finish","metrics":{}})");
+}
+
+TEST_F(OutputMetricsTest, TakesTheValueOfTheRunThatTheStudyNames) {
+  auto metrics = Make(R"j({"a/first": {"regex": "x=(.*)", "per": "run", "take": "first"},
+                          "a/last": {"regex": "x=(.*)", "per": "run", "take": "last"},
+                          "a/max": {"regex": "x=(.*)", "per": "run", "take": "max"},
+                          "a/mean": {"regex": "x=(.*)", "per": "run", "take": "mean"},
+                          "a/min": {"regex": "x=(.*)", "per": "run", "take": "min"}})j");
+  Append(dir_ / "rank-0.out", "x=4\nx=-2\nx=9\nx=1");
+  EXPECT_EQ(Finish(*metrics, true), "");
+  EXPECT_THAT(
+      Events(),
+      ElementsAre(
+          R"({"event":"finish","metrics":{"a/first":4.0,"a/last":1.0,"a/max":9.0,"a/mean":3.0,"a/min":-2.0}})"))
+      << "the last line needs no end";
+}
+
+TEST_F(OutputMetricsTest, TheStepMayBePartOfTheLine) {
+  auto metrics =
+      Make(R"j({"net/mbps": {"regex": "(?P<step>[0-9]+) bytes.* ([0-9.]+) Mbps", "per": "step"}})j");
+  Append(dir_ / "rank-0.out", "0: 1 bytes 10 times --> 2.5 Mbps\r1: 64 bytes 10 times --> 90 Mbps\n");
+  EXPECT_EQ(Finish(*metrics, true), "");
+  ASSERT_EQ(Events().size(), 3u);
+  EXPECT_EQ(Events()[1], R"({"event":"step","epoch":0,"step":64,"metrics":{"net/mbps":90.0}})");
+}
+
+TEST_F(OutputMetricsTest, NamesTheMetricThatIsNotInTheOutput) {
+  auto metrics =
+      Make(R"j({"a": {"regex": "a=(.*)", "per": "run"}, "b": {"regex": "b=(.*)", "per": "step"}})j");
+  Append(dir_ / "rank-0.out", "a=1\n");
+  EXPECT_THAT(Finish(*metrics, true),
+              HasSubstr("No line that rank 0 wrote matches the regular expression of metric b"));
+}
+
+TEST_F(OutputMetricsTest, AFailedProgramFinishesNothing) {
+  auto metrics = Make(R"j({"a": {"regex": "a=(.*)", "per": "run"}})j");
+  Append(dir_ / "rank-0.out", "a=1\n");
+  EXPECT_EQ(Finish(*metrics, false), "");
+  EXPECT_THAT(Events(), IsEmpty());
+}
+
+TEST_F(OutputMetricsTest, ReadsLongOutputInPartsAndNumbersThatAreNotFinite) {
+  auto metrics = Make(
+      R"j({"a": {"regex": "^a=(.*)", "per": "run", "take": "mean"}, "z": {"regex": "z=(.*)", "per": "step"}})j");
+  std::string text = "z=nan\n";
+  for (int i = 0; i < 400000; ++i) text += "a=2\n" + std::string(i % 7, ' ') + "\n";
+  Append(dir_ / "rank-0.out", text);
+  EXPECT_EQ(Finish(*metrics, true), "");
+  EXPECT_THAT(Events(), ElementsAre(R"({"event":"step","epoch":0,"step":0,"metrics":{"z":"NaN"}})",
+                                    R"({"event":"finish","metrics":{"a":2.0}})"));
+}
+
+TEST_F(OutputMetricsTest, ReadsStandardErrorToo) {
+  auto metrics =
+      Make(R"j({"a": {"regex": "a=(.*)", "per": "run"}, "b": {"regex": "b=(.*)", "per": "run"}})j");
+  Append(dir_ / "rank-0.out", "a=1\nunfinished");
+  Append(dir_ / "rank-0.err", "b=2\n");
+  EXPECT_EQ(Finish(*metrics, true), "");
+  EXPECT_THAT(Events(), ElementsAre(R"({"event":"finish","metrics":{"a":1.0,"b":2.0}})"));
+}
+
+TEST_F(OutputMetricsTest, AProgramWithoutOutputLacksItsMetrics) {
+  auto metrics = Make(R"j({"a": {"regex": "a=(.*)", "per": "run"}})j");
+  EXPECT_THAT(Finish(*metrics, true), HasSubstr("metric a"));
+}
+
+}  // namespace
+}  // namespace scalelab::worker

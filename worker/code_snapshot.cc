@@ -1,0 +1,107 @@
+#include "worker/code_snapshot.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "files/regular_file.h"
+#include "worker/node_info.h"
+
+namespace scalelab::worker {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kMostFiles = 16;
+constexpr off_t kLargestFile = off_t{64} << 20;
+constexpr size_t kRefBytes = 1 << 20;  // packed-refs may be long
+
+// Returns the directory with .git above the file; empty if there is none.
+std::string GitRootOf(const std::string& file) {
+  std::error_code error;
+  std::filesystem::path directory = std::filesystem::path(file).parent_path();
+  for (; directory.has_relative_path(); directory = directory.parent_path()) {
+    if (std::filesystem::exists(directory / ".git", error)) return directory.string();
+  }
+  return "";
+}
+
+std::string FirstLine(const std::string& path) {
+  const std::string text = ReadHead(path, kRefBytes);
+  return std::string(absl::StripAsciiWhitespace(absl::string_view(text).substr(0, text.find('\n'))));
+}
+
+// Returns the hash of a reference, "refs/heads/main"; empty if it has no commit.
+std::string CommitOfReference(const std::string& git, const std::string& reference) {
+  const std::string loose = FirstLine(absl::StrCat(git, "/", reference));
+  if (!loose.empty()) return loose;
+  for (absl::string_view line : absl::StrSplit(ReadHead(git + "/packed-refs", kRefBytes), '\n')) {
+    if (absl::ConsumeSuffix(&line, absl::StrCat(" ", reference))) return std::string(line);
+  }
+  return "";
+}
+
+// Returns the commit that is checked out. In a linked worktree .git is a file that names its directory.
+std::string CommitOf(const std::string& root) {
+  std::string git = root + "/.git";
+  std::error_code error;
+  if (std::string link = FirstLine(git); absl::StartsWith(link, "gitdir: ")) {
+    const std::filesystem::path target(link.substr(8));
+    git = (target.is_absolute() ? target : std::filesystem::path(root) / target).lexically_normal().string();
+  }
+  const std::string head = FirstLine(git + "/HEAD");
+  if (!absl::StartsWith(head, "ref: ")) return head;
+  const std::string common = FirstLine(git + "/commondir");
+  const std::string shared =
+      common.empty() ? git : (std::filesystem::path(git) / common).lexically_normal().string();
+  return CommitOfReference(shared, head.substr(5));
+}
+
+}  // namespace
+
+std::string FileHashes::Of(const std::string& path) {
+  constexpr size_t kMostKnown = 1000;
+  struct stat found {};
+  if (stat(path.c_str(), &found) != 0 || !S_ISREG(found.st_mode) || found.st_size > kLargestFile) return "";
+  const int64_t changed = found.st_mtim.tv_sec * 1'000'000'000 + found.st_mtim.tv_nsec;
+  const auto inode = static_cast<int64_t>(found.st_ino);
+  if (known_.size() >= kMostKnown) known_.clear();
+  Known& known = known_[path];
+  if (known.sha256.empty() || known.size != found.st_size || known.changed != changed || known.inode != inode)
+    known = {found.st_size, changed, inode, FileSha256(path)};
+  return known.sha256;
+}
+
+CodeSnapshot SnapshotOf(const std::vector<std::string>& command, FileHashes& hashes) {
+  CodeSnapshot snapshot;
+  ordered_json files = ordered_json::array();
+  for (const std::string& word : command) {
+    if (!absl::StartsWith(word, "/") || files.size() >= kMostFiles) continue;
+    std::string sha256 = hashes.Of(word);
+    if (sha256.empty()) continue;
+    files.push_back({{"path", word}, {"sha256", std::move(sha256)}});
+    if (snapshot.git_root.empty()) snapshot.git_root = GitRootOf(word);
+  }
+  if (files.empty()) return snapshot;
+  snapshot.json["files"] = std::move(files);
+  if (!snapshot.git_root.empty())
+    snapshot.json["git"] = {{"root", snapshot.git_root}, {"commit", CommitOf(snapshot.git_root)}};
+  return snapshot;
+}
+
+std::vector<std::string> DiffCommand(const std::string& git_root) {
+  // The repository's own settings must not start programs: fsmonitor, external diff and textconv.
+  return {"sh", "-c",
+          "git -c core.fsmonitor=false --no-optional-locks -C \"$0\" diff --no-ext-diff --no-textconv HEAD | "
+          "head -c 4194304",
+          git_root};
+}
+
+}  // namespace scalelab::worker
