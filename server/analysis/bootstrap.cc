@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 
 #include "server/analysis/statistics.h"
 
@@ -157,15 +156,20 @@ BlockBootstrap::Interval BlockBootstrap::Fieller(const std::vector<double>& nume
 std::optional<BlockBootstrap::Interval> BlockBootstrap::Linearised(const Sample& a, const Sample& b) const {
   // Influence of each block on log(mean(a) / mean(b)). A block in both samples gets the difference, so
   // common effects cancel.
-  std::map<int, double> influence;
-  const auto add = [&](const Sample& s, double sign) {
-    const double mean = Mean(s.value), n = static_cast<double>(s.size());
-    for (size_t i = 0; i < s.size(); ++i) influence[s.block[i]] += sign * (s.value[i] / mean - 1) / n;
-  };
-  add(a, 1);
-  add(b, -1);
+  const auto weight = [](const Sample& s) { return 1 / (Mean(s.value) * static_cast<double>(s.size())); };
+  const double a_weight = weight(a), b_weight = weight(b);
+  const double a_offset = 1 / static_cast<double>(a.size()), b_offset = 1 / static_cast<double>(b.size());
   double variance = 0;
-  for (const auto& [block, u] : influence) variance += u * u;
+  for (size_t i = 0, j = 0; i < a.size() || j < b.size();) {
+    const bool in_a = i < a.size() && (j == b.size() || a.block[i] <= b.block[j]);
+    const bool in_b = j < b.size() && (i == a.size() || b.block[j] <= a.block[i]);
+    double influence = 0;
+    if (in_a) influence += a.value[i] * a_weight - a_offset;
+    if (in_b) influence -= b.value[j] * b_weight - b_offset;
+    i += in_a ? 1 : 0;
+    j += in_b ? 1 : 0;
+    variance += influence * influence;
+  }
   // n - 1 of the smaller sample corrects the variance and is the number of degrees of freedom. This is exact
   // for pairs and conservative when some blocks are missing.
   const size_t smaller = std::min(a.size(), b.size());

@@ -5,13 +5,14 @@
 // their ratio. The noise of the baseline itself must not cancel. Therefore whole blocks are resampled, with
 // the same draws for all cells.
 //
-// - 8 to 512 blocks: percentile bootstrap on the log scale, widened by t(n-1) sqrt(n / (n - 1)) / z. A plain
+// - 8 to 64 blocks: percentile bootstrap on the log scale, widened by t(n-1) sqrt(n / (n - 1)) / z. A plain
 //   percentile interval is too narrow by this factor: it uses n where a variance has n - 1, and has no term
 //   for the estimation of the variance (Hesterberg, The American Statistician 69, 2015). At n = 10 the
 //   factor is 22%.
 // - Otherwise: the log of the ratio is linearised in the blocks, its variance is computed from the blocks'
-//   influences, and the interval is Student's t on the log scale (delta method). Resampling thousands of blocks
-//   adds no information. For fewer than eight blocks ratios.h uses the model of block_model.h instead.
+//   influences, and the interval is Student's t on the log scale (delta method). Means of more than 64 blocks are so
+//   close to normal that resampling gives the same interval at many times the cost. For fewer than eight blocks
+//   ratios.h uses the model of block_model.h instead.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,7 @@ class BlockBootstrap {
   BlockBootstrap(int blocks, int resamples, double confidence);
 
   // Returns whether ratios of samples of at least `n` values use the percentile bootstrap.
-  bool Resamples(size_t n) const { return n >= 8 && n <= 512 && resamples_ > 1; }
+  bool Resamples(size_t n) const { return n >= 8 && n <= 64 && resamples_ > 1; }
   // Returns for each resample the mean of the sample, relative to its overall mean. NaN for a resample
   // without any of its blocks.
   std::vector<float> RelativeMeans(const Sample& sample) const;

@@ -18,6 +18,7 @@
 #include "server/analysis/fits.h"
 #include "server/analysis/notes.h"
 #include "server/analysis/points.h"
+#include "server/analysis/precision.h"
 #include "server/analysis/statistics.h"
 #include "study/communication.h"
 
@@ -59,7 +60,7 @@ class CurveMaker {
         differences_(differences),
         concurrency_(concurrency) {}
 
-  scalelab::v1::GetCurveResponse Make() {
+  scalelab::v1::GetCurveResponse Make(CurvePlaces* places) {
     scalelab::v1::GetCurveResponse response;
     response.set_display_name(spec_.study());
     response.set_scaling(Strong() ? "strong" : "weak");
@@ -67,7 +68,9 @@ class CurveMaker {
     if (spec_.measure().communication()) comparisons_ = FindComparisons(cells_, parameters_);
     GroupCells();
     AssignRows();
-    bootstrap_.emplace(blocks_, options_.resamples, options_.confidence);
+    bootstrap_.emplace(
+        blocks_, options_.resamples,
+        Adaptive() ? SequentialConfidence(spec_.adaptive_repeats(), cells_.size()) : options_.confidence);
     CollectPoints();
     ReadBaseline();
     for (const Group& group : groups_) {
@@ -76,10 +79,12 @@ class CurveMaker {
         if (fingerprint != group.majority) *response.add_series() = MakeSeries(group, fingerprint);
       }
     }
+    if (places != nullptr) *places = std::move(places_);
     return response;
   }
 
  private:
+  bool Adaptive() const { return spec_.has_adaptive_repeats(); }
   bool Strong() const { return spec_.scaling().mode() != scalelab::v1::Scaling::WEAK; }
   void GroupCells();
   void AssignRows();
@@ -116,6 +121,7 @@ class CurveMaker {
   std::vector<int> block_of_repeat_;                  // numbers the repeats with rows without gaps
   int blocks_ = 0;
   std::optional<BlockBootstrap> bootstrap_;
+  CurvePlaces places_;
   std::map<std::string, Hardware> hardware_;  // by fingerprint; without communication baselines
   json baseline_ = json::object();            // axes of the baseline other than ranks
   int baseline_ranks_ = 0;                    // 0: the smallest
@@ -156,6 +162,7 @@ void CurveMaker::AssignRows() {
   int64_t last_id = -1;
   size_t cell = 0;
   for (const db::CurveRow& row : rows_) {
+    if (row.state == db::RunState::kSkipped) continue;
     if (row.cell_id != last_id) {  // rows are sorted by cell
       const auto it = index.find(row.cell_id);
       if (it == index.end()) continue;
@@ -229,7 +236,7 @@ void CurveMaker::CollectPoints() {
     std::vector<const Sample*> samples;
     for (const Point& point : hardware.points) samples.push_back(&point.throughput);
     hardware.outliers = FindOutliers(samples, blocks_);
-    hardware.ratios.emplace(std::move(samples), *bootstrap_);
+    hardware.ratios.emplace(std::move(samples), *bootstrap_, Adaptive());
   }
 }
 
@@ -285,12 +292,15 @@ std::optional<CurveMaker::Baseline> CurveMaker::FindBaseline(const Group& group,
       break;
     }
   }
+  bool without_throughput = false;
   for (const Point* point : PointsOf(*target, from)) {
-    if (point->cell->ranks == ranks && !point->cell->excluded && point->throughput.size() > 0)
-      return Baseline{point, from};
+    if (point->cell->ranks != ranks || point->cell->excluded) continue;
+    if (point->throughput.size() > 0) return Baseline{point, from};
+    without_throughput = without_throughput || point->succeeded > 0;
   }
-  series.add_notes(absl::StrCat("no speedups: the baseline of ", ranks, ranks == 1 ? " rank" : " ranks",
-                                " has no results in this series"));
+  series.add_notes(absl::StrCat(
+      "no speedups: the baseline of ", ranks, ranks == 1 ? " rank" : " ranks",
+      without_throughput ? " succeeded without a usable run/throughput" : " has no results in this series"));
   return std::nullopt;
 }
 
@@ -298,7 +308,7 @@ std::optional<CellRatios::Ratio> CurveMaker::Compare(const Point& point, const s
                                                      const Baseline& baseline) {
   if (baseline.fingerprint == fingerprint)
     return hardware_.at(fingerprint).ratios->Compare(point.place, baseline.point->place);
-  return CellRatios({&point.throughput, &baseline.point->throughput}, *bootstrap_).Compare(0, 1);
+  return CellRatios({&point.throughput, &baseline.point->throughput}, *bootstrap_, Adaptive()).Compare(0, 1);
 }
 
 Estimate Scaled(Estimate estimate, double factor) {
@@ -353,6 +363,7 @@ CurveSeries CurveMaker::MakeSeries(const Group& group, const std::string& finger
                      group.fingerprints.at(fingerprint) == 1 ? " run" : " runs"));
   }
   const std::vector<const Point*> points = PointsOf(group, fingerprint);
+  CurvePlaces::Series& places = places_.series.emplace_back();
   if (points.empty()) return series;
   Hardware& hardware = hardware_.at(fingerprint);
   std::optional<Baseline> baseline;
@@ -362,10 +373,13 @@ CurveSeries CurveMaker::MakeSeries(const Group& group, const std::string& finger
   if (baseline.has_value()) {
     series.set_baseline_ranks(baseline->point->cell->ranks);
     series.set_baseline_throughput(Mean(baseline->point->throughput.value));
+    places.baseline = baseline->point->index;
+    places.baseline_fingerprint = baseline->fingerprint;
   }
   bool single = false;
   for (const Point* point : points) {
     CurvePoint& out = *series.add_points() = MakePoint(*point, fingerprint);
+    places.cells.push_back(point->index);
     if (out.has_training_difference()) series.add_notes(out.training_difference().message());
     int common = -1;
     if (baseline.has_value() && point->throughput.size() > 0) {
@@ -384,6 +398,11 @@ CurveSeries CurveMaker::MakeSeries(const Group& group, const std::string& finger
     AddPointNotes(*point, common, hardware.outliers[point->place], out);
   }
   AddSeriesNotes(points, spec_.order() == scalelab::v1::StudySpec::LISTED, single, *hardware.ratios, series);
+  if (Adaptive())
+    series.add_notes(
+        absl::StrFormat("intervals are computed at %.4g%% and hold with about 95%%, because the number of "
+                        "repeats depends on the results",
+                        100 * bootstrap_->critical().confidence()));
   if (Strong() && baseline.has_value()) AddFits(points, baseline->point, *hardware.ratios, series);
   return series;
 }
@@ -427,8 +446,8 @@ scalelab::v1::GetCurveResponse MakeCurve(
     const scalelab::v1::StudySpec& spec, const std::vector<db::CellRow>& cells, const CellList& parameters,
     const std::vector<db::CurveRow>& rows, const CurveOptions& options,
     const std::map<int64_t, scalelab::v1::TrainingDifference>& differences,
-    const std::vector<Concurrency>& concurrency) {
-  return CurveMaker(spec, cells, parameters, rows, options, differences, concurrency).Make();
+    const std::vector<Concurrency>& concurrency, CurvePlaces* places) {
+  return CurveMaker(spec, cells, parameters, rows, options, differences, concurrency).Make(places);
 }
 
 }  // namespace scalelab::server

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,16 @@ struct CurveOptions {
   double confidence = 0.95;
 };
 
+// Which cells the parts of a curve show. Numbers are indexes of cells.
+struct CurvePlaces {
+  struct Series {
+    std::vector<size_t> cells;  // by point
+    std::optional<size_t> baseline;
+    std::string baseline_fingerprint;
+  };
+  std::vector<Series> series;
+};
+
 // Computes the curve of one study. `spec` is its expanded specification, and `parameters[i]` belongs to
 // `cells[i]`. There is one series for each combination of values of all axes but ranks, in file order. Runs
 // whose hardware or software fingerprint differs from that of most runs of the series form a separate series
@@ -28,11 +39,11 @@ struct CurveOptions {
 // and common effects of a block (a repeat of all cells) cancel (Efron and Tibshirani 1993, chapters 8 and 13; Kalibera and
 // Jones, ISMM 2013). The interval of a mean is always Student's t. With fewer than two repeats there is no interval.
 // `differences` are the results of CompareTraining, by cell id, and `concurrency` those of FindConcurrency, for each of the
-// rows; if it is empty, the curve has no concurrency.
+// rows; if it is empty, the curve has no concurrency. Sets `places` unless it is null.
 scalelab::v1::GetCurveResponse MakeCurve(
     const scalelab::v1::StudySpec& spec, const std::vector<db::CellRow>& cells, const CellList& parameters,
     const std::vector<db::CurveRow>& rows, const CurveOptions& options = {},
     const std::map<int64_t, scalelab::v1::TrainingDifference>& differences = {},
-    const std::vector<Concurrency>& concurrency = {});
+    const std::vector<Concurrency>& concurrency = {}, CurvePlaces* places = nullptr);
 
 }  // namespace scalelab::server

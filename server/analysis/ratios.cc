@@ -8,8 +8,8 @@ namespace {
 constexpr size_t kBlocksToResample = 8;
 constexpr double kPower = 0.8;
 
-// Sets median and deviation of the ratios within blocks.
-void SetSpread(const Sample& a, const Sample& b, scalelab::v1::Estimate& estimate) {
+// Returns the ratios within the blocks that both cells have.
+std::vector<double> RatiosWithinBlocks(const Sample& a, const Sample& b) {
   std::vector<double> ratios;
   for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
     if (a.block[i] == b.block[j]) {
@@ -18,6 +18,12 @@ void SetSpread(const Sample& a, const Sample& b, scalelab::v1::Estimate& estimat
       ++(a.block[i] < b.block[j] ? i : j);
     }
   }
+  return ratios;
+}
+
+// Sets median and deviation of the ratios within blocks.
+void SetSpread(const Sample& a, const Sample& b, scalelab::v1::Estimate& estimate) {
+  const std::vector<double> ratios = RatiosWithinBlocks(a, b);
   estimate.set_median(ratios.empty() ? estimate.mean() : Median(ratios));
   if (ratios.size() >= 2) estimate.set_stddev(StandardDeviation(ratios));
 }
@@ -67,7 +73,7 @@ std::optional<CellRatios::Ratio> CellRatios::Compare(size_t a, size_t b) {
     return one;
   }
   const size_t common = CommonBlocks(*cells_[a], *cells_[b]);
-  auto ratio = common >= kBlocksToResample ? ByBlocks(a, b) : ByModel(a, b);
+  auto ratio = paired_ ? ByPairs(a, b) : common >= kBlocksToResample ? ByBlocks(a, b) : ByModel(a, b);
   if (!ratio.has_value() && common > 0) ratio = ByBlocks(a, b);
   if (!ratio.has_value()) return std::nullopt;
   ratio->common = static_cast<int>(common);
@@ -93,6 +99,21 @@ std::optional<CellRatios::Ratio> CellRatios::ByBlocks(size_t a, size_t b) {
   ratio.estimate.set_high(interval->high);
   ratio.df = static_cast<double>(first.size()) - 1;
   ratio.error = std::log(interval->high / interval->low) / (2 * bootstrap_.critical().T(ratio.df));
+  return ratio;
+}
+
+std::optional<CellRatios::Ratio> CellRatios::ByPairs(size_t a, size_t b) const {
+  std::vector<double> logs = RatiosWithinBlocks(*cells_[a], *cells_[b]);
+  if (logs.empty()) return std::nullopt;
+  for (double& ratio : logs) ratio = std::log(ratio);
+  Ratio ratio;
+  ratio.estimate.set_mean(std::exp(Mean(logs)));
+  if (logs.size() < 2) return ratio;
+  ratio.df = static_cast<double>(logs.size()) - 1;
+  ratio.error = StandardDeviation(logs) / std::sqrt(static_cast<double>(logs.size()));
+  const double half = bootstrap_.critical().T(ratio.df) * ratio.error;
+  ratio.estimate.set_low(ratio.estimate.mean() * std::exp(-half));
+  ratio.estimate.set_high(ratio.estimate.mean() * std::exp(half));
   return ratio;
 }
 

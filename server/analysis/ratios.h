@@ -2,7 +2,8 @@
 //
 // With eight common blocks or more, a ratio is the ratio of the means over the blocks that both cells have, and its
 // interval is the block bootstrap's. With fewer, it is that of the model of cells and blocks (block_model.h), which pools
-// the noise of all cells and uses every value.
+// the noise of all cells and uses every value. In a study whose number of blocks depends on the results (`paired`), it is
+// always that of Student's t for the logarithms of the ratios within blocks, see precision.h.
 #pragma once
 
 #include <optional>
@@ -21,8 +22,8 @@ inline constexpr int kResamples = 2000;
 class CellRatios {
  public:
   // Values must be above 0, and blocks below those of the bootstrap. Both must outlive this object.
-  CellRatios(std::vector<const Sample*> cells, const BlockBootstrap& bootstrap)
-      : cells_(std::move(cells)), bootstrap_(bootstrap), means_(cells_.size()) {}
+  CellRatios(std::vector<const Sample*> cells, const BlockBootstrap& bootstrap, bool paired = false)
+      : cells_(std::move(cells)), bootstrap_(bootstrap), paired_(paired), means_(cells_.size()) {}
 
   struct Ratio {
     // The ratio with its interval; median and deviation are those of the ratios within blocks.
@@ -48,9 +49,11 @@ class CellRatios {
  private:
   std::optional<Ratio> ByBlocks(size_t a, size_t b);
   std::optional<Ratio> ByModel(size_t a, size_t b);
+  std::optional<Ratio> ByPairs(size_t a, size_t b) const;
 
   const std::vector<const Sample*> cells_;
   const BlockBootstrap& bootstrap_;
+  const bool paired_;
   std::vector<std::vector<float>> means_;  // by cell; empty: not computed yet
   std::optional<BlockModel> model_;
 };

@@ -30,7 +30,7 @@ std::string RecipeOf(v1::RunSpec spec) {
   for (const RunParameter& parameter : RunParameters()) {
     if (!parameter.recipe) ClearField(parameter, &spec);
   }
-  return spec.SerializeAsString();
+  return Fingerprint(spec);
 }
 
 bool IsCompared(const db::CellRow& cell) {

@@ -149,5 +149,39 @@ INSTANTIATE_TEST_SUITE_P(Studies, CoverageTest,
                                   (info.param.skewed ? "SkewedBlocks" : "Blocks");
                          });
 
+// --- Studies that end when their intervals are narrow enough
+
+TEST(AdaptiveCoverage, StaysFromNinetyThreeToNinetySevenPercent) {
+  for (const int cells : {2, 4}) {
+    Truth truth;
+    if (cells == 2) truth.ranks = {1, 8};
+    // Little noise ends at the first look, much noise at the last one; in between, the number of looks depends most on chance.
+    for (const double noise : {0.005, 0.01, 0.02}) {
+      const AdaptiveCoverage coverage =
+          AdaptiveStudies(truth, {.name = "", .run = noise, .block = 0.1, .multiplied = true}, {3, 10, 0.02},
+                          cells == 2 ? 1000 : 400, 7);
+      std::printf("%d cells, noise %.3f: %.1f%% after %.1f blocks\n", cells, noise, 100 * coverage.covered,
+                  coverage.blocks);
+      // 1,000 studies have a standard error of 0.7%, 400 of 1.1%.
+      EXPECT_GE(coverage.covered, 0.925) << cells << " cells, noise " << noise;
+      EXPECT_LE(coverage.covered, 0.985) << cells << " cells, noise " << noise;
+    }
+  }
+}
+
+TEST(AdaptiveCoverage, TheSameDecisionsWithAtMostSixtyPercentOfTheRuns) {
+  double same = 0, blocks = 0;
+  const std::vector<Truth> truths = AdviceTruths();
+  for (const Truth& truth : truths) {
+    const AdaptiveCoverage coverage = AdaptiveStudies(
+        truth, {.name = "", .run = 0.01, .block = 0.03, .multiplied = true}, {2, 10, 0.03}, 200, 7);
+    same += coverage.same_decision / static_cast<double>(truths.size());
+    blocks += coverage.blocks / static_cast<double>(truths.size());
+  }
+  std::printf("the same decision in %.1f%% of 1,000 studies after %.1f of 10 blocks\n", 100 * same, blocks);
+  EXPECT_GE(same, 0.99);
+  EXPECT_LE(blocks, 6);
+}
+
 }  // namespace
 }  // namespace scalelab::server

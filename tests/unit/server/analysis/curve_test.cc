@@ -87,6 +87,17 @@ TEST(Curve, SeriesAreTheValuesOfAllAxesButRanksInFileOrder) {
   EXPECT_DOUBLE_EQ(curve.series(1).points(1).speedup().mean(), 1.8);
 }
 
+TEST(Curve, NamesTheMetricThatTheBaselineLacks) {
+  Results results;
+  results.Cell(1).Other(RunState::kSucceeded).Cell(2).Ok({100});
+  EXPECT_THAT(results.Curve().series(0).notes(),
+              Contains("no speedups: the baseline of 1 rank succeeded without a usable run/throughput"));
+  Results failed;
+  failed.Cell(1).Other(RunState::kFailed).Cell(2).Ok({100});
+  EXPECT_THAT(failed.Curve().series(0).notes(),
+              Contains("no speedups: the baseline of 1 rank has no results in this series"));
+}
+
 TEST(Curve, TheOrderOfTheKeysAxesDoesNotMatter) {
   Results results;
   results.Cell(1, R"({"a":1,"b":"x"})").Ok({100}).Cell(2, R"({"b":"x","a":1})").Ok({180});

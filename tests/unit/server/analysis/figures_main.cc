@@ -6,6 +6,11 @@
 #include <random>
 
 #include "server/analysis/distributions.h"
+#include "server/analysis/factors/gradient_noise.h"
+#include "server/analysis/factors/log_estimate.h"
+#include "server/analysis/factors/slowest.h"
+#include "server/analysis/factors/step_parts.h"
+#include "server/analysis/factors/time_to_target.h"
 #include "server/analysis/fits.h"
 #include "server/analysis/ratios.h"
 #include "server/analysis/statistics.h"
@@ -98,6 +103,85 @@ json Distributions() {
   return out;
 }
 
+json Describe(const v1::Estimate& e) { return {e.mean(), e.low(), e.high()}; }
+
+// Times of `repeats` repeats on `ranks` ranks, as scipy_test.py reads them.
+struct Timed {
+  std::vector<db::RunTimes> times;
+  StepCell cell;
+  json Input() const {
+    json out = json::array();
+    for (const db::RunTimes& t : times)
+      out.push_back({{"step", t.step}, {"exposed", t.exposed}, {"data", t.data}});
+    return out;
+  }
+};
+
+Timed MakeTimes(int ranks, int repeats, std::mt19937_64& random) {
+  std::uniform_real_distribution<double> uniform(0.8, 1.2);
+  Timed timed;
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    db::RunTimes& times = timed.times.emplace_back();
+    for (int rank = 0; rank < ranks; ++rank) {
+      times.step.push_back(1.5 / ranks * (1 + 0.01 * repeat));
+      times.exposed.push_back(ranks == 1 ? 0 : 0.3 * uniform(random) / ranks);
+      times.data.push_back(0.05 * uniform(random) / ranks);
+    }
+  }
+  timed.cell = {ranks, 256, {}};
+  for (int repeat = 0; repeat < repeats; ++repeat)
+    timed.cell.repeats.push_back(*PartsOf(timed.times[static_cast<size_t>(repeat)], repeat));
+  return timed;
+}
+
+json Factors(int repeats, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const Timed base = MakeTimes(1, repeats, random), point = MakeTimes(4, repeats, random);
+  const auto factors = MakeFactors(point.cell, &base.cell, CriticalValues(0.95));
+  const auto slowest = *SlowestRank(point.cell, 0.95);
+  return {{"base", base.Input()},
+          {"point", point.Input()},
+          {"load_balance", Describe(factors.load_balance())},
+          {"data", Describe(factors.data())},
+          {"communication", Describe(factors.communication())},
+          {"computation", Describe(factors.computation())},
+          {"product", Describe(factors.product())},
+          {"shares",
+           {factors.ideal_share(), factors.slower_share(), factors.imbalance_share(), factors.data_share(),
+            factors.communication_share()}},
+          {"slowest_rank", slowest.rank()},
+          {"slowest", Describe(slowest.excess())}};
+}
+
+json UnequalUnits() {
+  std::mt19937_64 random(11);
+  std::normal_distribution<double> normal(0, 0.05);
+  std::vector<UnitValue> values;
+  json input = json::array();
+  for (int repeat = 0; repeat < 6; ++repeat) {
+    for (int unit = 0; unit < 5; ++unit) {
+      if ((unit + repeat) % 3 == 0) continue;
+      values.push_back({unit, repeat, 0.04 * unit + 0.3 * repeat + normal(random)});
+      input.push_back({unit, repeat, values.back().log_seconds});
+    }
+  }
+  const SlowestUnit slowest = *FindSlowest(values, 5, 0.95);
+  return {{"values", input}, {"unit", slowest.unit}, {"effect", slowest.effect}, {"half", slowest.half}};
+}
+
+json Noise() {
+  const std::vector<GradientNorms> norms = {{10.2, 4.1}, {9.7, 3.9}, {10.4, 4.3}, {9.9, 4.0}};
+  v1::Estimate throughput;
+  throughput.set_mean(1000), throughput.set_low(950), throughput.set_high(1050);
+  const auto noise = MakeGradientNoise(4, 256, norms, &throughput, CriticalValues(0.95));
+  json input = json::array();
+  for (const GradientNorms& n : norms) input.push_back({n.of_rank, n.of_mean});
+  return {{"norms", input},
+          {"critical_batch", Describe(noise.critical_batch())},
+          {"statistical_efficiency", Describe(noise.statistical_efficiency())},
+          {"goodput", Describe(noise.goodput())}};
+}
+
 }  // namespace
 }  // namespace scalelab::server
 
@@ -109,5 +193,8 @@ int main() {
     out["studies"].push_back(Describe(MakeStudy(n, true, 0, 2), n));
     out["studies"].push_back(Describe(MakeStudy(n, true, 0.2, 3), n));
   }
+  for (const int n : {2, 3, 8}) out["factors"].push_back(Factors(n, static_cast<uint64_t>(n)));
+  out["units"] = UnequalUnits();
+  out["noise"] = Noise();
   std::cout << out.dump() << "\n";
 }

@@ -9,6 +9,7 @@
 #include "server/analysis/advise.h"
 #include "server/analysis/compare.h"
 #include "server/analysis/curve.h"
+#include "server/analysis/factors/explain_points.h"
 
 namespace scalelab::server {
 
@@ -76,6 +77,29 @@ class Results {
     return row;
   }
   db::CurveRow& last_row() { return rows_.back(); }
+  // Sets the times of the ranks of the last row.
+  Results& Times(db::RunTimes times) {
+    times.attempt_id = rows_.back().attempt_id = static_cast<int64_t>(rows_.size());
+    times_.push_back(std::move(times));
+    return *this;
+  }
+  // Returns the curve with factors.
+  scalelab::v1::GetCurveResponse Explained(bool factors = true) const {
+    const CellList parameters = Parameters();
+    CurvePlaces places;
+    auto curve = MakeCurve(spec_, cells_, parameters, rows_, {}, {}, {}, &places);
+    const ExplainedRows input{cells_, parameters, rows_, places};
+    AddTimesToTarget(input, curve);
+    if (factors) AddFactors(input, times_, {}, curve);
+    return curve;
+  }
+  // Returns the study as it is after so many blocks.
+  Results FirstBlocks(int blocks) const {
+    Results first = *this;
+    std::erase_if(first.rows_, [&](const db::CurveRow& row) { return row.repeat >= blocks; });
+    return first;
+  }
+  scalelab::v1::StudySpec& spec() { return spec_; }
   static scalelab::v1::CompareCellsResponse Compare(const std::vector<const Results*>& studies,
                                                     const std::string& axis, double equivalent) {
     std::deque<CellList> parameters;
@@ -109,6 +133,7 @@ class Results {
   std::vector<db::CellRow> cells_;
   std::vector<scalelab::Cell> parameters_;  // of the cells
   std::vector<db::CurveRow> rows_;
+  std::vector<db::RunTimes> times_;
   int next_repeat_ = 0;
 };
 

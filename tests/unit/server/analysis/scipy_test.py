@@ -10,7 +10,7 @@ import sys
 
 try:
     import numpy as np
-    from scipy import stats
+    from scipy import optimize, stats
 except ImportError as error:
     print(f"skipped: {error}; install the Debian packages python3-numpy and python3-scipy")
     sys.exit(77)
@@ -178,6 +178,73 @@ def check_study(study):
         check_fit(fit, study, model, np.array(study["ranks"]), np.exp(logs))
 
 
+def check_estimate(what, estimate, expected):
+    for name, actual, value in zip(("", " low", " high"), estimate, expected):
+        check(what + name, actual, value)
+
+
+def geometric(values, most=np.inf):
+    """The geometric mean with Student's t interval of the logarithms."""
+    logs = np.log(values)
+    low, high = stats.t.interval(0.95, len(logs) - 1, logs.mean(), stats.sem(logs))
+    return np.exp(logs.mean()), np.exp(low), min(np.exp(high), most)
+
+
+def slowest_unit(values):
+    """log(computation) = repeat + unit by ordinary least squares; effects relative to their mean, Bonferroni interval."""
+    units, repeats = int(max(v[0] for v in values)) + 1, int(max(v[1] for v in values)) + 1
+    x, y = np.zeros((len(values), units + repeats)), np.array([v[2] for v in values])
+    for row, (unit, repeat, _) in enumerate(values):
+        x[row, unit] = x[row, units + repeat] = 1
+    solution, inverse = np.linalg.pinv(x) @ y, np.linalg.pinv(x.T @ x)
+    contrasts = np.hstack([np.eye(units) - 1 / units, np.zeros((units, repeats))])
+    effects = contrasts @ solution
+    unit = int(np.argmax(effects))
+    df = len(values) - np.linalg.matrix_rank(x)
+    variance = ((y - x @ solution) ** 2).sum() / df * (contrasts[unit] @ inverse @ contrasts[unit])
+    return unit, effects[unit], stats.t.ppf(1 - 0.025 / units, df) * np.sqrt(variance)
+
+
+def check_factors(figures):
+    keys = ("step", "exposed", "data")
+    base, point = ({key: np.array([run[key] for run in figures[name]]) for key in keys} for name in ("base", "point"))
+    for times in (base, point):
+        times["work"] = times["step"] - times["exposed"] - times["data"]
+        times["busy"] = (times["work"] + times["data"]).max(axis=1)
+    work, step = point["work"], point["step"].max(axis=1)
+    balance, data, communication = work.mean(axis=1) / work.max(axis=1), work.max(axis=1) / point["busy"], point["busy"] / step
+    computation = base["work"].mean(axis=1) / (4 * work.mean(axis=1))
+    check_estimate("load balance", figures["load_balance"], geometric(balance, 1))
+    check_estimate("data", figures["data"], geometric(data, 1))
+    check_estimate("communication", figures["communication"], geometric(communication, 1))
+    check_estimate("computation", figures["computation"], geometric(computation))
+    check_estimate("product", figures["product"], geometric(balance * data * communication * computation))
+    ideal = min(base["work"].mean() / 4, work.mean())
+    parts = np.array([ideal, work.mean(), work.max(axis=1).mean(), point["busy"].mean(), step.mean()])
+    for name, actual, expected in zip(("ideal", "slower", "imbalance", "data", "communication"), figures["shares"],
+                                      np.diff(parts, prepend=0) / step.mean()):
+        check("share " + name, actual, expected)
+    unit, effect, half = slowest_unit([(rank, repeat, np.log(w)) for repeat, run in enumerate(work) for rank, w in enumerate(run)])
+    check("slowest rank", figures["slowest_rank"], unit)
+    check_estimate("slowest", figures["slowest"], np.expm1([effect, effect - half, effect + half]))
+
+
+def check_noise(figures):
+    rank, mean = np.array(figures["norms"]).T
+    square, trace = (256 * mean - 64 * rank) / (256 - 64), (rank - mean) / (1 / 64 - 1 / 256)
+    scale = trace.mean() / square.mean()
+
+    def outside(ratio):
+        """The t test of the hypothesis that E[trace] = ratio E[square], which Fieller's interval inverts."""
+        return stats.ttest_1samp(trace - ratio * square, 0).pvalue - 0.05
+
+    low, high = (optimize.brentq(outside, *ends, xtol=1e-12, rtol=1e-14) for ends in ((0, scale), (scale, 100 * scale)))
+    scales = np.array([scale, low, high])
+    check_estimate("critical batch", figures["critical_batch"], scales)
+    check_estimate("statistical efficiency", figures["statistical_efficiency"], 1 / (1 + 256 / scales))
+    check_estimate("goodput", figures["goodput"], np.array([1000, 950, 1050]) / (1 + 256 / scales))
+
+
 def main():
     figures = json.loads(subprocess.run(sys.argv[1:2], check=True, capture_output=True, timeout=60).stdout)
     distributions = figures["distributions"]
@@ -190,6 +257,12 @@ def main():
         check("studentised range", stats.studentized_range.cdf(quantile, groups, df), 0.95)
     for study in figures["studies"]:
         check_study(study)
+    for factors in figures["factors"]:
+        check_factors(factors)
+    for what, actual, expected in zip(("unit", "effect", "half"), (figures["units"][key] for key in ("unit", "effect", "half")),
+                                      slowest_unit(figures["units"]["values"])):
+        check("units: " + what, actual, expected, 1e-8)  # quantiles of SciPy have an error of 5e-10
+    check_noise(figures["noise"])
     print(f"{checked} figures agree with SciPy")
 
 

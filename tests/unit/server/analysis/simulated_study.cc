@@ -4,6 +4,8 @@
 #include <cmath>
 #include <optional>
 
+#include "server/analysis/precision.h"
+
 namespace scalelab::server {
 namespace {
 
@@ -117,6 +119,36 @@ Coverage SpeedupCoverage(const Noise& noise, int cells, int repeats, int studies
   coverage.shown = static_cast<double>(halves.size()) / studies;
   coverage.covered /= std::max<double>(1, static_cast<double>(halves.size()));
   Median(halves, coverage.half_width);
+  return coverage;
+}
+
+AdaptiveCoverage AdaptiveStudies(const Truth& truth, const Noise& noise, const AdaptiveRule& rule,
+                                 int studies, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  AdaptiveCoverage coverage;
+  const double speedup = truth.Throughput(truth.ranks.back()) / truth.Throughput(truth.ranks.front());
+  const auto recommended = [](const Results& results) {
+    return results.Advise({.min_gain = 0.5})[0].recommended();
+  };
+  for (int study = 0; study < studies; ++study) {
+    Results all = Simulate(truth, noise, rule.max, random);
+    const int fixed = recommended(all);
+    all.spec().mutable_adaptive_repeats()->set_min(rule.min);
+    for (int blocks = rule.min;; ++blocks) {
+      const Results results = all.FirstBlocks(blocks);
+      const auto curve = results.Curve({.resamples = 200, .confidence = 0.95});
+      if (blocks < rule.max && !(WidestHalfWidth(curve).value_or(HUGE_VAL) <= rule.half_width)) continue;
+      const auto& points = curve.series(0).points();
+      const auto& estimate = points[points.size() - 1].speedup();
+      coverage.covered += estimate.has_low() && estimate.low() <= speedup && speedup <= estimate.high();
+      coverage.blocks += blocks;
+      coverage.same_decision += recommended(results) == fixed;
+      break;
+    }
+  }
+  coverage.covered /= studies;
+  coverage.blocks /= studies;
+  coverage.same_decision /= studies;
   return coverage;
 }
 

@@ -58,6 +58,19 @@ Coverage FitCoverage(double serial, bool usl, const Noise& noise, int repeats, i
 // Returns how often a fit of Amdahl's law is refuted although the law is true.
 double FalseRefutations(const Noise& noise, int repeats, int studies, uint64_t seed);
 
+struct AdaptiveRule {
+  int min = 2, max = 10;
+  double half_width = 0.02;
+};
+struct AdaptiveCoverage {
+  double covered = 0;        // share of the intervals of the largest speedup that contain the truth
+  double blocks = 0;         // mean number of blocks
+  double same_decision = 0;  // share of the studies with the advice that all `max` blocks give
+};
+// Returns what studies show that end by the rule.
+AdaptiveCoverage AdaptiveStudies(const Truth& truth, const Noise& noise, const AdaptiveRule& rule,
+                                 int studies, uint64_t seed);
+
 struct Decisions {
   double right = 0;      // share of the studies whose recommended world size is right
   double undecided = 0;  // of the others, the share that is undecided

@@ -1,0 +1,29 @@
+// Adds to a curve what explains its points: factors of the efficiency, the time to the target accuracy, and the noise of
+// the gradients.
+#pragma once
+
+#include <vector>
+
+#include "db/records.h"
+#include "scalelab/v1/result.pb.h"
+#include "server/analysis/curve.h"
+#include "study/cell_list.h"
+
+namespace scalelab::server {
+
+// What the points are computed from. All vectors are those that were passed to MakeCurve.
+struct ExplainedRows {
+  const std::vector<db::CellRow>& cells;
+  const CellList& parameters;
+  const std::vector<db::CurveRow>& rows;  // sorted by cell
+  const CurvePlaces& places;
+};
+
+// Sets time_to_target of all points whose cells have a target. Needs no times.
+void AddTimesToTarget(const ExplainedRows& input, scalelab::v1::GetCurveResponse& curve);
+
+// Sets factors and gradient_noise of all points with results, and the samples of time_to_target, from the times of ranks.
+void AddFactors(const ExplainedRows& input, const std::vector<db::RunTimes>& times,
+                const CurveOptions& options, scalelab::v1::GetCurveResponse& curve);
+
+}  // namespace scalelab::server

@@ -1,0 +1,24 @@
+// The simple noise scale of gradients, which estimates the critical batch (McCandlish et al. 2018, arXiv 1812.06162,
+// appendix A.1), and what follows for the use of a batch.
+#pragma once
+
+#include <vector>
+
+#include "scalelab/v1/result.pb.h"
+#include "server/analysis/distributions.h"
+
+namespace scalelab::server {
+
+// Squared norms of gradients, means over the steps of a repeat.
+struct GradientNorms {
+  double of_rank = 0;  // of a rank's gradient, mean over ranks
+  double of_mean = 0;  // of the mean of the ranks' gradients
+};
+
+// Estimates the noise scale of a point with `ranks` ranks and `global_batch` samples per step. `throughput` may be null.
+scalelab::v1::GradientNoise MakeGradientNoise(int ranks, double global_batch,
+                                              const std::vector<GradientNorms>& norms,
+                                              const scalelab::v1::Estimate* throughput,
+                                              const CriticalValues& critical);
+
+}  // namespace scalelab::server

@@ -1,0 +1,47 @@
+#include "server/analysis/factors/log_estimate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "server/analysis/statistics.h"
+
+namespace scalelab::server {
+
+scalelab::v1::Estimate EstimateGeometricMean(const std::vector<double>& values,
+                                             const CriticalValues& critical, double max) {
+  std::vector<double> logs;
+  for (const double value : values) logs.push_back(std::log(value));
+  const double mean = Mean(logs), n = static_cast<double>(values.size());
+  scalelab::v1::Estimate estimate;
+  estimate.set_mean(std::exp(mean));
+  estimate.set_median(Median(values));
+  if (values.size() < 2) return estimate;
+  const double half = critical.T(n - 1) * StandardDeviation(logs) / std::sqrt(n);
+  estimate.set_stddev(StandardDeviation(values));
+  estimate.set_low(std::exp(mean - half));
+  estimate.set_high(std::max(std::min(std::exp(mean + half), max), estimate.mean()));
+  return estimate;
+}
+
+std::optional<RatioInterval> FiellerInterval(const std::vector<double>& numerator,
+                                             const std::vector<double>& denominator,
+                                             const CriticalValues& critical) {
+  const size_t size = numerator.size();
+  if (size < 2) return std::nullopt;
+  const double a = Mean(numerator), b = Mean(denominator), n = static_cast<double>(size);
+  double aa = 0, ab = 0, bb = 0;
+  for (size_t i = 0; i < size; ++i) {
+    aa += (numerator[i] - a) * (numerator[i] - a);
+    ab += (numerator[i] - a) * (denominator[i] - b);
+    bb += (denominator[i] - b) * (denominator[i] - b);
+  }
+  // The ratios r with (a - r b)^2 <= t^2 (v_aa - 2 r v_ab + r^2 v_bb), where v are variances of means.
+  const double t = critical.T(n - 1), scale = t * t / (n * (n - 1));
+  const double square = b * b - scale * bb, linear = a * b - scale * ab, constant = a * a - scale * aa;
+  const double discriminant = linear * linear - square * constant;
+  if (square <= 0 || discriminant < 0) return std::nullopt;
+  return RatioInterval{(linear - std::sqrt(discriminant)) / square,
+                       (linear + std::sqrt(discriminant)) / square};
+}
+
+}  // namespace scalelab::server

@@ -1,0 +1,23 @@
+// The time to a target accuracy by the rules of MLPerf Training (Mattson et al., MLSys 2020, section 3.2): the mean of the
+// repeats without the fastest and the slowest one. A repeat that did not reach the target counts as the slowest.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "scalelab/v1/result.pb.h"
+
+namespace scalelab::server {
+
+struct TargetRepeat {
+  std::optional<double> seconds;  // absent: it did not reach the target
+  std::optional<double> samples;  // until the target was reached
+};
+
+// Returns the result of repeats that had a target, without samples_ratio.
+scalelab::v1::TimeToTarget MakeTimeToTarget(const std::vector<TargetRepeat>& repeats);
+
+// Compares the convergence with that of the base case, whose samples must be known for a result.
+void CompareConvergence(const scalelab::v1::TimeToTarget& base, scalelab::v1::TimeToTarget& point);
+
+}  // namespace scalelab::server

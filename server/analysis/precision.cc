@@ -1,0 +1,37 @@
+#include "server/analysis/precision.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace scalelab::server {
+namespace {
+
+// The half width of an interval on the scale of logarithms, as a share.
+double HalfWidth(const v1::Estimate& estimate) {
+  if (!estimate.has_low() || !(estimate.low() > 0)) return HUGE_VAL;
+  return std::sqrt(estimate.high() / estimate.low()) - 1;
+}
+
+// Returns whether the speedup is that of the base case to itself.
+bool IsBase(const v1::Estimate& speedup) { return speedup.has_stddev() && speedup.low() == speedup.high(); }
+
+}  // namespace
+
+double SequentialConfidence(const v1::AdaptiveRepeats& repeats, size_t cells) {
+  return repeats.min() <= 2 && cells <= 2 ? 0.975 : 0.97;
+}
+
+std::optional<double> WidestHalfWidth(const v1::GetCurveResponse& curve) {
+  std::optional<double> of_ratios, of_means;
+  for (const v1::CurveSeries& series : curve.series()) {
+    for (const v1::CurvePoint& point : series.points()) {
+      if (point.n() == 0) continue;
+      of_means = std::max(of_means.value_or(0), HalfWidth(point.throughput()));
+      if (!point.has_speedup() || IsBase(point.speedup())) continue;
+      of_ratios = std::max(of_ratios.value_or(0), HalfWidth(point.speedup()));
+    }
+  }
+  return of_ratios.has_value() ? of_ratios : of_means;
+}
+
+}  // namespace scalelab::server

@@ -1,0 +1,212 @@
+#include "server/prediction/ledger.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/analysis/curve.h"
+#include "server/analysis/statistics.h"
+#include "server/core/cells.h"
+#include "server/core/convert.h"
+#include "spdlog/spdlog.h"
+
+namespace scalelab::server {
+namespace {
+
+constexpr int kScoredAtOnce = 1000;
+
+v1::Prediction ToRefusal(const CellPrediction& prediction) {
+  v1::Prediction refusal = ToPrediction(prediction.row);
+  refusal.clear_name();
+  refusal.clear_predicted();
+  refusal.clear_models();
+  refusal.clear_create_time();
+  refusal.set_state(v1::Prediction::REFUSED);
+  refusal.set_reason(prediction.refused);
+  return refusal;
+}
+
+// Sets the score of a prediction from the results of its cell.
+void Score(const StudyData& study, db::PredictionRow& row) {
+  row.state = db::PredictionRow::State::kUnresolved;
+  std::vector<double> throughputs;
+  bool elsewhere = false;
+  for (const db::CurveRow& run : study.rows) {
+    if (run.cell_id != row.cell_id || run.state != db::RunState::kSucceeded) continue;
+    if (!run.throughput.has_value() || !std::isfinite(*run.throughput) || *run.throughput <= 0) continue;
+    if (run.fingerprint == row.fingerprint) {
+      throughputs.push_back(*run.throughput);
+    } else {
+      elsewhere = true;
+    }
+  }
+  if (throughputs.empty()) {
+    row.reason = elsewhere ? "its runs used other hardware or software than the results of the prediction"
+                           : "its runs ended without a throughput";
+    return;
+  }
+  const v1::Estimate measured =
+      EstimateMean(throughputs, CriticalValues(CurveOptions().confidence), 0, kNoLimit);
+  row.state = db::PredictionRow::State::kScored;
+  row.measured = measured.mean();
+  if (measured.has_low()) row.measured_low = measured.low();
+  if (measured.has_high()) row.measured_high = measured.high();
+}
+
+}  // namespace
+
+absl::StatusOr<StudyData> ReadStudyData(db::Store& store, db::StudyRow study) {
+  StudyData data;
+  if (auto s = FromJson(study.spec, &data.spec); !s.ok()) return s;
+  auto cells = store.ListCells(study.id);
+  if (!cells.ok()) return cells.status();
+  auto rows = store.ListCurveRows(study.id);
+  if (!rows.ok()) return rows.status();
+  const auto values = store.ListCellValues(study.id);
+  if (!values.ok()) return values.status();
+  auto parameters = ReadCells(*values, *cells);
+  if (!parameters.ok()) return parameters.status();
+  data.study = std::move(study);
+  data.cells = *std::move(cells);
+  data.rows = *std::move(rows);
+  data.parameters = *std::move(parameters);
+  return data;
+}
+
+v1::Prediction ToPrediction(const db::PredictionRow& row) {
+  v1::Prediction prediction;
+  if (row.id != 0) prediction.set_name(absl::StrCat("predictions/", row.id));
+  prediction.set_study(StudyName(row.study_id));
+  prediction.set_display_name(row.study_name);
+  prediction.set_source_study(StudyName(row.source_id));
+  if (!FromJson(row.key, prediction.mutable_key()).ok()) prediction.clear_key();
+  prediction.set_ranks(row.ranks);
+  prediction.set_largest_measured(row.largest);
+  v1::Estimate& predicted = *prediction.mutable_predicted();
+  predicted.set_mean(row.predicted);
+  predicted.set_median(row.predicted);
+  predicted.set_low(row.low);
+  predicted.set_high(row.high);
+  for (const auto& [name, throughput] : row.models) {
+    v1::ModelPrediction& model = *prediction.add_models();
+    model.set_model(name);
+    model.set_throughput(throughput);
+  }
+  prediction.set_state(static_cast<v1::Prediction::State>(row.state));
+  prediction.set_reason(row.reason);
+  if (row.created != 0) SetTime(row.created, prediction.mutable_create_time());
+  if (row.scored != 0) SetTime(row.scored, prediction.mutable_score_time());
+  if (!row.measured.has_value()) return prediction;
+  v1::Estimate& measured = *prediction.mutable_measured();
+  measured.set_mean(*row.measured);
+  measured.set_median(*row.measured);
+  if (row.measured_low.has_value()) measured.set_low(*row.measured_low);
+  if (row.measured_high.has_value()) measured.set_high(*row.measured_high);
+  prediction.set_error(row.predicted / *row.measured - 1);
+  prediction.set_covered(row.low <= *row.measured && *row.measured <= row.high);
+  return prediction;
+}
+
+v1::PredictionSummary Summarise(const db::PredictionScores& scores) {
+  v1::PredictionSummary summary;
+  summary.set_predictions(static_cast<int32_t>(scores.predictions));
+  summary.set_scored(static_cast<int32_t>(scores.errors.size()));
+  summary.set_covered(static_cast<int32_t>(scores.covered));
+  if (scores.errors.empty()) return summary;
+  std::vector<float> sizes;
+  for (const double error : scores.errors) sizes.push_back(static_cast<float>(std::abs(error)));
+  summary.set_median_error(Quantile(sizes, 0.5));
+  summary.set_p90_error(Quantile(sizes, 0.9));
+  return summary;
+}
+
+absl::StatusOr<std::vector<v1::Prediction>> MakePredictions(db::Store& store, const StudyData& source,
+                                                            const StudyData& target,
+                                                            const std::vector<int>& ranks, bool dry_run,
+                                                            db::Micros now) {
+  std::vector<CellPrediction> made = PredictCells(source, target, ranks, dry_run);
+  std::vector<db::PredictionRow> rows;
+  for (CellPrediction& prediction : made) {
+    prediction.row.created = now;
+    if (prediction.refused.empty() && !dry_run) rows.push_back(prediction.row);
+  }
+  const auto stored = db::AddPredictions(store, rows);
+  if (!stored.ok()) return stored.status();
+  std::vector<v1::Prediction> predictions;
+  size_t next = 0;
+  for (CellPrediction& prediction : made) {
+    if (prediction.refused.empty() && !dry_run) {
+      if (const auto& row = (*stored)[next++]; row.has_value()) {
+        predictions.push_back(ToPrediction(*row));
+        continue;
+      }
+      prediction.refused = "its runs have begun, so a prediction would come too late";
+    }
+    predictions.push_back(prediction.refused.empty() ? ToPrediction(prediction.row) : ToRefusal(prediction));
+    predictions.back().clear_create_time();
+  }
+  return predictions;
+}
+
+absl::StatusOr<int> ScorePredictions(db::Store& store, db::Micros now) {
+  auto rows = db::ListPredictionsToScore(store, kScoredAtOnce);
+  if (!rows.ok()) return rows.status();
+  std::map<int64_t, std::vector<db::PredictionRow*>> by_study;
+  for (db::PredictionRow& row : *rows) by_study[row.study_id].push_back(&row);
+  for (const auto& [study_id, of_study] : by_study) {
+    StudyData data;
+    absl::StatusOr<std::vector<db::CurveRow>> results = store.ListCurveRows(study_id);
+    if (!results.ok() && !absl::IsNotFound(results.status())) return results.status();
+    if (results.ok()) data.rows = *std::move(results);
+    for (db::PredictionRow* row : of_study) {
+      Score(data, *row);
+      if (data.rows.empty()) row->reason = "its study was deleted before it had a score";
+      row->scored = now;
+      if (auto s = db::SetPredictionScore(store, *row); !s.ok()) return s;
+    }
+  }
+  return static_cast<int>(rows->size());
+}
+
+Scorer::Scorer(db::Store& store, absl::Duration period) : store_(store), period_(period) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+Scorer::~Scorer() { Stop(absl::InfiniteDuration()); }
+
+bool Scorer::Stop(absl::Duration grace) {
+  if (!thread_.joinable()) return true;
+  bool ended = true;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    ended = mutex_.AwaitWithTimeout(absl::Condition(&ended_), grace);
+  }
+  if (ended) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+  return ended;
+}
+
+void Scorer::Run() {
+  while (true) {
+    const auto scored = ScorePredictions(store_, absl::ToUnixMicros(absl::Now()));
+    if (!scored.ok()) {
+      spdlog::error("predictions cannot be scored, and are tried again: {}", scored.status().ToString());
+    } else if (*scored > 0) {
+      spdlog::info("{} predictions have got their scores", *scored);
+    }
+    absl::MutexLock lock(&mutex_);
+    if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), period_)) {
+      ended_ = true;
+      return;
+    }
+  }
+}
+
+}  // namespace scalelab::server

@@ -1,0 +1,216 @@
+#include "server/prediction/predict.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "server/analysis/curve.h"
+#include "server/core/convert.h"
+#include "server/prediction/models.h"
+
+namespace scalelab::server {
+namespace {
+
+using google::protobuf::Struct;
+
+// Beyond these multiples of the largest measured world size, the models are too far apart to be of use.
+constexpr int kMostStrong = 4, kMostWeak = 8;
+constexpr size_t kLeastSizes = 3;
+constexpr int kResamples = 500;
+
+std::string Ranks(int ranks) { return absl::StrCat(ranks, ranks == 1 ? " rank" : " ranks"); }
+
+bool Strong(const v1::StudySpec& spec) { return spec.scaling().mode() != v1::Scaling::WEAK; }
+
+int NodesOf(int ranks, int ranks_per_node) {
+  return ranks_per_node == 0 ? 1 : (ranks - 1) / ranks_per_node + 1;
+}
+
+// Returns a text that is equal for cells which differ at most in the ranks, in what follows from them, and in how long they
+// train.
+std::string WithoutRanks(v1::RunSpec run, bool strong) {
+  run.clear_ranks();
+  if (strong) {
+    run.clear_batch_per_rank();
+  } else {
+    run.clear_global_batch();
+  }
+  run.clear_learning_rate();
+  run.clear_warmup_start_rate();
+  run.clear_warmup_epochs();
+  run.clear_seed();
+  run.clear_epochs();
+  run.clear_max_steps();
+  run.clear_warmup_steps();
+  return absl::StrCat(strong ? "strong " : "weak ", ToJson(run));
+}
+
+// A series of the source with the results that models need.
+struct Series {
+  Struct key;
+  std::string fingerprint;
+  std::vector<MeasuredSize> measured;
+  double noise = 0;  // half width of the interval of the largest world size's speedup, as a share
+  std::string without_ranks;
+};
+
+std::optional<size_t> FindCell(const StudyData& study, Struct key, int ranks) {
+  for (size_t i = 0; i < study.cells.size(); ++i) {
+    if (study.cells[i].ranks != ranks) continue;
+    Struct of_cell = study.parameters.Key(i);
+    of_cell.mutable_fields()->erase("ranks");
+    if (google::protobuf::util::MessageDifferencer::Equals(of_cell, key)) return i;
+  }
+  return std::nullopt;
+}
+
+Series ReadSeries(const StudyData& source, const v1::CurveSeries& curve) {
+  Series series;
+  series.key = curve.key();
+  series.fingerprint = curve.fingerprint();
+  const v1::CurvePoint* largest = nullptr;
+  for (const v1::CurvePoint& point : curve.points()) {
+    if (point.n() == 0 || !(point.throughput().mean() > 0)) continue;
+    series.measured.push_back({point.ranks(), point.throughput().mean()});
+    largest = &point;
+  }
+  if (largest == nullptr) return series;
+  if (largest->speedup().has_low() && largest->speedup().low() > 0)
+    series.noise = std::sqrt(largest->speedup().high() / largest->speedup().low()) - 1;
+  if (const auto cell = FindCell(source, series.key, largest->ranks()))
+    series.without_ranks = WithoutRanks(source.parameters.Spec(*cell), Strong(source.spec));
+  return series;
+}
+
+// Returns the series with results, by WithoutRanks. Of a series on several kinds of hardware, the one with the most runs.
+std::map<std::string, Series> ReadAllSeries(const StudyData& source) {
+  std::map<std::string, Series> all;
+  const v1::GetCurveResponse curve =
+      MakeCurve(source.spec, source.cells, source.parameters, source.rows, {.resamples = kResamples});
+  for (const v1::CurveSeries& of_curve : curve.series()) {
+    Series series = ReadSeries(source, of_curve);
+    if (!series.without_ranks.empty()) all.try_emplace(series.without_ranks, std::move(series));
+  }
+  return all;
+}
+
+std::string WhyNotOnTarget(const StudyData& source, const StudyData& target) {
+  const v1::Resources &from = source.spec.resources(), &to = target.spec.resources();
+  if (from.ranks_per_node() == to.ranks_per_node() && from.partition() == to.partition()) return "";
+  return absl::StrCat("the results are from ", StudyName(source.study.id),
+                      ", which has another resources.ranks_per_node or resources.partition");
+}
+
+std::set<int64_t> BegunCells(const StudyData& study) {
+  std::set<int64_t> cells;
+  for (const db::CurveRow& row : study.rows) {
+    if (row.state != db::RunState::kQueued || row.attempts > 0) cells.insert(row.cell_id);
+  }
+  return cells;
+}
+
+class Predictor {
+ public:
+  Predictor(const StudyData& source, const StudyData& target)
+      : source_(source), target_(target), begun_(BegunCells(target)) {}
+
+  CellPrediction Predict(const Series& series, int ranks, const db::CellRow* cell) const {
+    CellPrediction prediction;
+    db::PredictionRow& row = prediction.row;
+    row.study_id = target_.study.id;
+    row.study_name = target_.study.name;
+    row.owner = target_.study.owner;
+    row.is_private = source_.study.is_private || target_.study.is_private;
+    row.source_id = source_.study.id;
+    row.key = ToJson(series.key);
+    row.fingerprint = series.fingerprint;
+    row.ranks = ranks;
+    row.largest = series.measured.back().ranks;
+    SizesOfSeries sizes{Strong(source_.spec), {}, source_.spec.resources().ranks_per_node()};
+    for (const MeasuredSize& size : series.measured) sizes.measured.push_back(size.ranks);
+    prediction.refused = WhyNotPredict(sizes, ranks);
+    if (prediction.refused.empty()) prediction.refused = WhyNotOnTarget(source_, target_);
+    if (cell != nullptr) {
+      row.cell_id = cell->id;
+      if (begun_.contains(cell->id))
+        prediction.refused = "its runs have begun, so a prediction would come too late";
+    }
+    if (!prediction.refused.empty()) return prediction;
+    PredictedThroughput predicted = PredictThroughput(series.measured, ranks, series.noise);
+    row.predicted = predicted.mean;
+    row.low = predicted.low;
+    row.high = predicted.high;
+    row.models = std::move(predicted.models);
+    return prediction;
+  }
+
+ private:
+  const StudyData& source_;
+  const StudyData& target_;
+  const std::set<int64_t> begun_;
+};
+
+}  // namespace
+
+std::string WhyNotPredict(const SizesOfSeries& sizes, int ranks) {
+  if (sizes.measured.size() < kLeastSizes)
+    return absl::StrCat("only ", sizes.measured.size(),
+                        sizes.measured.size() == 1 ? " world size has" : " world sizes have",
+                        " results, and the models need three; measure another one");
+  const int largest = sizes.measured.back();
+  if (ranks <= largest)
+    return absl::StrCat(Ranks(largest), " are measured, so ", Ranks(ranks), " need no extrapolation");
+  const int most = sizes.strong ? kMostStrong : kMostWeak;
+  if (ranks > most * largest)
+    return absl::StrCat(Ranks(ranks), " are more than ", most, " times the largest measured world size, ",
+                        largest, ", the limit with ", sizes.strong ? "strong" : "weak",
+                        " scaling; measure a larger one");
+  const int nodes = NodesOf(ranks, sizes.ranks_per_node);
+  if (nodes > 1 && NodesOf(largest, sizes.ranks_per_node) == 1)
+    return absl::StrCat(
+        Ranks(ranks), " need ", nodes,
+        " nodes, and all results are from one node, so the network between nodes is unknown; measure ",
+        "two nodes first");
+  return "";
+}
+
+std::vector<CellPrediction> PredictCells(const StudyData& source, const StudyData& target,
+                                         const std::vector<int>& ranks, bool without_cells) {
+  const std::map<std::string, Series> all = ReadAllSeries(source);
+  const Predictor predictor(source, target);
+  std::map<std::pair<std::string, int>, CellPrediction> predictions;  // by series and ranks
+  for (size_t i = 0; i < target.cells.size(); ++i) {
+    const db::CellRow& cell = target.cells[i];
+    const bool wanted = ranks.empty() || std::find(ranks.begin(), ranks.end(), cell.ranks) != ranks.end();
+    if (cell.excluded || !wanted) continue;
+    const v1::RunSpec run = target.parameters.Spec(i);
+    if (run.communication_baseline()) continue;
+    const auto series = all.find(WithoutRanks(run, Strong(target.spec)));
+    if (series == all.end() || (ranks.empty() && cell.ranks <= series->second.measured.back().ranks))
+      continue;
+    predictions.emplace(std::pair(series->first, cell.ranks),
+                        predictor.Predict(series->second, cell.ranks, &cell));
+  }
+  for (const auto& [name, series] : all) {
+    for (const int wanted : ranks) {
+      if (predictions.contains({name, wanted})) continue;
+      CellPrediction prediction = predictor.Predict(series, wanted, nullptr);
+      if (!without_cells && prediction.refused.empty())
+        prediction.refused =
+            absl::StrCat(StudyName(target.study.id), " has no such cell with ", Ranks(wanted));
+      predictions.emplace(std::pair(name, wanted), std::move(prediction));
+    }
+  }
+  std::vector<CellPrediction> sorted;
+  for (auto& [place, prediction] : predictions) sorted.push_back(std::move(prediction));
+  std::stable_sort(sorted.begin(), sorted.end(), [](const CellPrediction& a, const CellPrediction& b) {
+    return std::tie(a.row.key, a.row.ranks) < std::tie(b.row.key, b.row.ranks);
+  });
+  return sorted;
+}
+
+}  // namespace scalelab::server

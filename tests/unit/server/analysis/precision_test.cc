@@ -1,0 +1,92 @@
+#include "server/analysis/precision.h"
+
+#include <cmath>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/server/analysis/fixture.h"
+
+namespace scalelab::server {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+Results Adaptive(int min) {
+  Results results;
+  results.spec().mutable_adaptive_repeats()->set_min(min);
+  return results;
+}
+
+TEST(Precision, IntervalsOfPairsByHand) {
+  // docs/users/reading-a-curve-statistics.md has this example.
+  Results results = Adaptive(3);
+  results.Cell(1).Ok({100, 200, 50}).Cell(2).Ok({190, 384, 95.5});
+  const auto curve = results.Curve();
+  const auto& speedup = curve.series(0).points(1).speedup();
+  EXPECT_NEAR(speedup.mean(), 1.910, 0.0005);
+  EXPECT_NEAR(speedup.low(), 1.878, 0.0005);
+  EXPECT_NEAR(speedup.high(), 1.943, 0.0005);
+  EXPECT_NEAR(WidestHalfWidth(curve).value(), 0.0172, 0.0001);
+  EXPECT_THAT(curve.series(0).notes(), Contains(HasSubstr("computed at 97%")));
+}
+
+TEST(Precision, TheConfidenceIsHigherIfTwoBlocksOfTwoCellsMayBeEnough) {
+  v1::AdaptiveRepeats rule;
+  EXPECT_EQ(SequentialConfidence(rule, 2), 0.975);
+  rule.set_min(2);
+  EXPECT_EQ(SequentialConfidence(rule, 2), 0.975);
+  EXPECT_EQ(SequentialConfidence(rule, 3), 0.97);
+  rule.set_min(3);
+  EXPECT_EQ(SequentialConfidence(rule, 2), 0.97);
+}
+
+TEST(Precision, TheMethodDoesNotChangeAtEightBlocks) {
+  const std::vector<double> base = {100, 101, 99, 100, 102, 98, 100, 101, 99},
+                            twice = {198, 203, 197, 201, 203, 196, 199, 203, 199};
+  Results results = Adaptive(3);
+  results.Cell(1).Ok(base).Cell(2).Ok(twice);
+  double mean = 0, squares = 0;
+  for (size_t i = 0; i < base.size(); ++i) mean += std::log(twice[i] / base[i]) / 9;
+  for (size_t i = 0; i < base.size(); ++i) squares += std::pow(std::log(twice[i] / base[i]) - mean, 2);
+  const double half = StudentQuantile(0.985, 8) * std::sqrt(squares / 8 / 9);
+  EXPECT_NEAR(WidestHalfWidth(results.Curve()).value(), std::exp(half) - 1, 1e-9);
+}
+
+TEST(Precision, TheWidestSpeedupCounts) {
+  Results results = Adaptive(3);
+  results.Cell(1).Ok({100, 101, 99}).Cell(2).Ok({200, 202, 198}).Cell(4).Ok({390, 350, 420});
+  const auto curve = results.Curve();
+  const auto& widest = curve.series(0).points(2).speedup();
+  EXPECT_DOUBLE_EQ(WidestHalfWidth(curve).value(), std::sqrt(widest.high() / widest.low()) - 1);
+}
+
+TEST(Precision, WithOneWorldSizeTheMeansCount) {
+  Results results = Adaptive(3);
+  results.Cell(4).Ok({100, 102, 98});
+  const auto curve = results.Curve();
+  const auto& mean = curve.series(0).points(0).throughput();
+  EXPECT_DOUBLE_EQ(WidestHalfWidth(curve).value(), std::sqrt(mean.high() / mean.low()) - 1);
+}
+
+TEST(Precision, APointWithoutAnIntervalIsNotPrecise) {
+  Results results = Adaptive(2);
+  results.Cell(1).Ok({100, 101}).Cell(2).Ok({200}).Other(db::RunState::kFailed);
+  EXPECT_EQ(WidestHalfWidth(results.Curve()).value(), HUGE_VAL);
+  EXPECT_FALSE(WidestHalfWidth(Results().Cell(1).Curve()).has_value()) << "no results";
+}
+
+TEST(Precision, SkippedRunsWereNotAskedFor) {
+  Results results = Adaptive(2);
+  results.Cell(1).Ok({100, 101}).Other(db::RunState::kSkipped);
+  results.Cell(2).Ok({200, 201}).Other(db::RunState::kSkipped);
+  const auto curve = results.Curve();
+  for (const auto& point : curve.series(0).points()) {
+    EXPECT_EQ(point.state(), v1::CurvePoint::OK);
+    EXPECT_EQ(point.asked(), 2);
+    EXPECT_EQ(point.n(), 2);
+  }
+}
+
+}  // namespace
+}  // namespace scalelab::server

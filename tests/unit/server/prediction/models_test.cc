@@ -1,0 +1,139 @@
+#include "server/prediction/models.h"
+
+#include <cmath>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace scalelab::server {
+namespace {
+
+using ::testing::Each;
+using ::testing::Pair;
+using ::testing::SizeIs;
+
+using Sizes = std::vector<MeasuredSize>;
+
+TEST(Models, PerfectScalingStaysPerfect) {
+  const auto models = PredictByModels({{1, 100}, {2, 200}, {4, 400}}, 16);
+  ASSERT_THAT(models, SizeIs(5));
+  for (const auto& [name, throughput] : models) EXPECT_NEAR(throughput, 1600, 1e-6) << name;
+}
+
+TEST(Models, TheTwoThatUseTheLastTwoSizesByHand) {
+  const auto models = PredictByModels({{1, 100}, {2, 200}, {4, 300}}, 8);
+  // 300 / 200 = 1.5 for each doubling.
+  EXPECT_NEAR(models.at("log-log"), 450, 1e-9);
+  // Cost of a sample: 0.01 at 2 and 0.013333 at 4 ranks, so 0.016667 at 8: 8 / 0.016667.
+  EXPECT_NEAR(models.at("1/efficiency"), 480, 1e-9);
+}
+
+TEST(Models, ALawThatIsTrueIsContinued) {
+  const auto amdahl = [](double p) { return 50 / (0.05 + 0.95 / p); };
+  const auto usl = [](double p) { return 50 * p / (1 + 0.03 * (p - 1) + 0.002 * p * (p - 1)); };
+  Sizes by_amdahl, by_usl;
+  for (const int p : {1, 2, 4, 8}) {
+    by_amdahl.push_back({p, amdahl(p)});
+    by_usl.push_back({p, usl(p)});
+  }
+  const auto of_amdahl = PredictByModels(by_amdahl, 32);
+  EXPECT_NEAR(of_amdahl.at("amdahl"), amdahl(32), 1e-6);
+  EXPECT_NEAR(of_amdahl.at("usl"), amdahl(32), 1e-5);
+  EXPECT_NEAR(PredictByModels(by_usl, 32).at("usl"), usl(32), 1e-5);
+}
+
+TEST(Models, ABaseOfSeveralRanksIsUsed) {
+  const auto amdahl = [](double p) { return 50 / (0.05 + 0.95 / p); };
+  const Sizes sizes = {{4, amdahl(4)}, {8, amdahl(8)}, {16, amdahl(16)}};
+  EXPECT_NEAR(PredictByModels(sizes, 64).at("amdahl"), amdahl(64), 1e-6);
+}
+
+TEST(Models, ExtraPFindsTheTermOfTheCost) {
+  // Each sample costs 1 + 0.1 log2 p rank-seconds, as a tree of messages would.
+  Sizes sizes;
+  for (const int p : {1, 2, 4, 8}) sizes.push_back({p, p / (1 + 0.1 * std::log2(p))});
+  EXPECT_NEAR(PredictByModels(sizes, 32).at("extra-p"), 32 / 1.5, 1e-9);
+}
+
+TEST(Models, AModelThatPredictsNothingAboveZeroIsLeftOut) {
+  // Faster than linear: the cost of a sample falls below 0 at 64 ranks if it goes on like this.
+  const auto models = PredictByModels({{1, 1}, {2, 2.2}, {4, 6}}, 64);
+  EXPECT_FALSE(models.contains("1/efficiency"));
+  EXPECT_THAT(models, Each(Pair(::testing::_, ::testing::Gt(0))));
+}
+
+TEST(Envelope, IsThatOfTheModelsAndTwoPercentForEachDoubling) {
+  const PredictedThroughput exact = PredictThroughput({{1, 100}, {2, 200}, {4, 400}}, 16, 0);
+  EXPECT_NEAR(exact.mean, 1600, 1e-6);
+  EXPECT_NEAR(exact.low, 1600 * 0.96, 1e-6);
+  EXPECT_NEAR(exact.high, 1600 * 1.04, 1e-6);
+  // Noise of 3% and the 4% of two doublings: the root of the sum of the squares is 5%.
+  EXPECT_NEAR(PredictThroughput({{1, 100}, {2, 200}, {4, 400}}, 16, 0.03).high, 1600 * 1.05, 1e-6);
+}
+
+TEST(Envelope, TheMeanIsTheGeometricMeanOfTheModels) {
+  const PredictedThroughput predicted = PredictThroughput({{1, 100}, {2, 190}, {4, 330}}, 8, 0);
+  double product = 1;
+  for (const auto& [name, throughput] : predicted.models) product *= throughput;
+  EXPECT_NEAR(predicted.mean, std::pow(product, 0.2), 1e-9);
+  EXPECT_LT(predicted.low, predicted.mean);
+  EXPECT_GT(predicted.high, predicted.mean);
+}
+
+// --- Published curves: the larger sizes are predicted from the smaller ones. docs/users/predictions.md has this table.
+
+struct Published {
+  const char* curve;
+  Sizes measured;
+  MeasuredSize held_out;
+  double error;  // in percent
+  bool covered;
+};
+
+// ResNet-50 on V100 GPUs with Horovod over 25 Gbit/s, images/s: github.com/horovod/horovod/issues/779
+const Sizes kHorovod = {{1, 872}, {8, 6679}, {16, 12828}, {32, 23870}, {64, 47195}, {128, 89783}};
+// ResNet-50 on H100 GPUs, trainings an hour: MLPerf Training v3.0, entries 2053, 2071, 2068 and 2075 (13.466, 2.664, 0.509 and
+// 0.369 minutes).
+const Sizes kMlperf = {{8, 60 / 13.466}, {64, 60 / 2.664}, {512, 60 / 0.509}, {768, 60 / 0.369}};
+// ResNet-50 on V100 GPUs of cloud machines, images/s: github.com/aws-samples/deep-learning-models/issues/2
+const Sizes kCloud = {{1, 740}, {2, 1481.3}, {8, 5000}, {16, 9860}, {32, 21300}, {64, 37000}};
+
+Sizes First(const Sizes& sizes, size_t count) {
+  return {sizes.begin(), sizes.begin() + static_cast<long>(count)};
+}
+
+TEST(PublishedCurves, ErrorsAndIntervalsOfTheHeldOutPoints) {
+  const std::vector<Published> published = {{"Horovod", First(kHorovod, 3), kHorovod[3], 1.0, true},
+                                            {"Horovod", First(kHorovod, 3), kHorovod[4], -6.9, true},
+                                            {"Horovod", First(kHorovod, 3), kHorovod[5], -14.7, true},
+                                            {"Horovod", First(kHorovod, 4), kHorovod[4], -8.9, false},
+                                            {"Horovod", First(kHorovod, 4), kHorovod[5], -17.3, false},
+                                            {"Horovod", First(kHorovod, 5), kHorovod[5], -5.0, true},
+                                            {"MLPerf", First(kMlperf, 3), kMlperf[3], -8.5, true},
+                                            {"cloud", First(kCloud, 4), kCloud[4], -16.9, false},
+                                            {"cloud", First(kCloud, 4), kCloud[5], -16.6, true},
+                                            {"cloud", First(kCloud, 5), kCloud[5], 7.2, true}};
+  for (const Published& p : published) {
+    SCOPED_TRACE(testing::Message() << p.curve << " up to " << p.measured.back().ranks << " -> "
+                                    << p.held_out.ranks);
+    const PredictedThroughput predicted = PredictThroughput(p.measured, p.held_out.ranks, 0);
+    EXPECT_NEAR(100 * (predicted.mean / p.held_out.throughput - 1), p.error, 0.051);
+    EXPECT_EQ(predicted.low <= p.held_out.throughput && p.held_out.throughput <= predicted.high, p.covered);
+  }
+}
+
+TEST(PublishedCurves, TheModelsHaveTheErrorsThatTheirFormulasGive) {
+  const auto error = [](const char* model, size_t measured, size_t held_out) {
+    return 100 * (PredictByModels(First(kHorovod, measured), kHorovod[held_out].ranks).at(model) /
+                      kHorovod[held_out].throughput -
+                  1);
+  };
+  EXPECT_NEAR(error("amdahl", 3, 4), -13.9, 0.051);
+  EXPECT_NEAR(error("log-log", 3, 4), 0.3, 0.051);
+  EXPECT_NEAR(error("1/efficiency", 3, 4), 0.7, 0.051);
+  EXPECT_NEAR(error("extra-p", 3, 4), -6.3, 0.051);
+  EXPECT_NEAR(error("extra-p", 4, 5), -15.1, 0.051);
+}
+
+}  // namespace
+}  // namespace scalelab::server
