@@ -145,13 +145,16 @@ const std::vector<Setting>& Settings() {
        [](ServerConfig& c, const std::string& v) { return SetSocketMode(c.socket_mode, v); }},
       {"admins", "NAME",
        "Account or @group with the role admin, may be repeated; scalelabd's account and root always are",
-       [](ServerConfig& c, const std::string& v) { return AddRoleEntry(c.admins, v); }, /*repeats=*/true},
+       [](ServerConfig& c, const std::string& v) { return AddRoleEntry(c.admins, v); }, /*repeats=*/true,
+       /*reloads=*/true},
       {"users", "NAME",
        "Account or @group that may submit studies, or * for all; may be repeated (default: * without "
        "--viewers)",
-       [](ServerConfig& c, const std::string& v) { return AddRoleEntry(c.users, v); }, /*repeats=*/true},
+       [](ServerConfig& c, const std::string& v) { return AddRoleEntry(c.users, v); }, /*repeats=*/true,
+       /*reloads=*/true},
       {"viewers", "NAME", "Account or @group that may only read, or * for all; may be repeated",
-       [](ServerConfig& c, const std::string& v) { return AddRoleEntry(c.viewers, v); }, /*repeats=*/true},
+       [](ServerConfig& c, const std::string& v) { return AddRoleEntry(c.viewers, v); }, /*repeats=*/true,
+       /*reloads=*/true},
       {"proxies", "NAME",
        "Account of a reverse proxy on the Unix socket, whose calls need a token; may be repeated",
        [](ServerConfig& c, const std::string& v) { return AddProxy(c.proxies, v); }, /*repeats=*/true},
@@ -251,7 +254,7 @@ const std::vector<Structure>& Structures() {
                                   [](const YAML::Node& node, const PlaceText& at, ServerConfig& c) {
                                     return ReadRetention(node, at, &c.retention);
                                   },
-                                  false},
+                                  true},
                                  {"notify",
                                   [](const YAML::Node& node, const PlaceText& at, ServerConfig& c) {
                                     return ReadNotify(node, at, &c.notify);

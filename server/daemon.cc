@@ -113,6 +113,8 @@ static CoordinatorTuning TuningOf(const ServerConfig& config) {
   return tuning;
 }
 
+static RoleLists RolesOf(const ServerConfig& config) { return {config.admins, config.users, config.viewers}; }
+
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config) {
   std::unique_ptr<Daemon> daemon(new Daemon(config));
 
@@ -147,6 +149,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
   };
   send.now = absl::Now;
   daemon->sender_ = std::make_unique<Sender>(std::move(send), *daemon->store_);
+  daemon->scorer_ = std::make_unique<Scorer>(*daemon->store_);
 
   // Null until the coordinator exists. Changes before that are found by its first poll.
   auto coordinator_or_null = std::make_shared<std::atomic<Coordinator*>>(nullptr);
@@ -193,6 +196,10 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
   options.environment_of = [frameworks = daemon->frameworks_.get()](const std::string& engine) {
     return frameworks->EnvironmentOf(engine);
   };
+  daemon->assessor_ = std::make_unique<Assessor>(*daemon->store_);
+  options.assess = [assessor = daemon->assessor_.get()](const AssessRequest& request, Assessor::Done done) {
+    assessor->Assess(request, std::move(done));
+  };
   daemon->coordinator_ =
       std::make_unique<Coordinator>(std::move(options), *daemon->store_, *daemon->scheduler_);
   coordinator_or_null->store(daemon->coordinator_.get());
@@ -208,7 +215,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
   serve.reflection = config.reflection;
   serve.connections = connections;
   serve.socket_mode = config.socket_mode;
-  serve.identity = {{config.admins, config.users, config.viewers}, config.proxies};
+  serve.identity = {RolesOf(config), config.proxies};
   serve.agents = daemon->agents_.get();
   serve.runs_dir = config.runs_dir;
   for (const auto& [name, argv] : config.notify.commands) serve.notify_commands.push_back(name);
@@ -240,8 +247,13 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
 
 void Daemon::Reconfigure(const ServerConfig& wanted) {
   coordinator_->Configure(TuningOf(wanted));
+  rpc_->SetRoles(RolesOf(wanted));
+  retention_->SetRules(wanted.retention);
   spdlog::set_level(spdlog::level::from_str(wanted.log_level));
-  spdlog::info("the configuration was read again; limits, fair share, timeouts and the log level apply now");
+  spdlog::info(
+      "the configuration was read again; roles, limits, fair share, timeouts and the log level apply now, "
+      "and "
+      "rules of retention within an hour");
   for (const std::string& key : KeysThatNeedRestart(config_, wanted))
     spdlog::warn("{} has changed in the configuration and needs a restart of scalelabd", key);
 }
@@ -255,9 +267,12 @@ Daemon::~Daemon() {
   const bool copies_ended = agent_events_ == nullptr || agent_events_->Stop(absl::Seconds(2));
   const bool retention_ended = retention_ == nullptr || retention_->Stop(absl::Seconds(2));
   const bool sender_ended = sender_ == nullptr || sender_->Stop(absl::Seconds(2));
+  const bool scorer_ended = scorer_ == nullptr || scorer_->Stop(absl::Seconds(2));
+  const bool assessor_ended = assessor_ == nullptr || assessor_->Stop(absl::Seconds(2));
   const bool events_ended = events_ == nullptr || events_->Stop(absl::Seconds(2));
   const bool calls_ended = rpc_ == nullptr || rpc_->Shutdown(absl::Seconds(2));
-  if (!copies_ended || !events_ended || !calls_ended || !retention_ended || !sender_ended) {
+  if (!copies_ended || !events_ended || !calls_ended || !retention_ended || !sender_ended || !scorer_ended ||
+      !assessor_ended) {
     // A thread is blocked in a call, and may use these parts when it continues.
     spdlog::warn("a read or a notification is still blocked; ending without it");
     (void)metrics_.release();
@@ -267,6 +282,8 @@ Daemon::~Daemon() {
     (void)agent_events_.release();
     (void)retention_.release();
     (void)sender_.release();
+    (void)scorer_.release();
+    (void)assessor_.release();
     (void)store_.release();
     (void)scheduler_.release();
     (void)frameworks_.release();

@@ -15,8 +15,10 @@
 #include "server/frameworks/frameworks.h"
 #include "server/metrics/exporter.h"
 #include "server/notify/sender.h"
+#include "server/prediction/ledger.h"
 #include "server/readers/agent_event_reader.h"
 #include "server/readers/file_event_reader.h"
+#include "server/repeats/assessor.h"
 #include "server/retention/retention.h"
 #include "server/scheduler/agent/agent_hub.h"
 #include "server/services/rpc_server.h"
@@ -48,10 +50,12 @@ class Daemon {
   std::unique_ptr<AgentHub> agents_;  // null unless jobs run under the accounts of their users
   std::unique_ptr<Retention> retention_;
   std::unique_ptr<Sender> sender_;
+  std::unique_ptr<Scorer> scorer_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Frameworks> frameworks_;
   std::unique_ptr<FileEventReader> events_;
   std::unique_ptr<AgentEventReader> agent_events_;
+  std::unique_ptr<Assessor> assessor_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<RpcServer> rpc_;
   std::vector<std::string> addresses_;

@@ -70,6 +70,12 @@ bool HasQueuedRuns(const LiveStudy& study, BlockPart part) {
   return found;
 }
 
+std::vector<int> AllQueued(const LiveStudy& study) {
+  std::vector<int> positions(study.queued.begin(), study.queued.end());
+  positions.insert(positions.end(), study.later.begin(), study.later.end());
+  return positions;
+}
+
 std::set<BlockPart> PartsOfOthers(const State& state, const LiveStudy& study,
                                   const LiveAllocation& allocation) {
   std::set<BlockPart> parts;

@@ -8,6 +8,7 @@
 
 #include <optional>
 #include <set>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "server/core/state.h"
@@ -30,6 +31,13 @@ int ShapeIndexOf(const LiveStudy& study, const LiveAllocation& allocation);
 void VisitQueuedParts(const LiveStudy& study, absl::FunctionRef<bool(BlockPart, int)> visit);
 // Calls `visit` for the position of each queued run of the part, in order, until `visit` returns false.
 void VisitQueuedRuns(const LiveStudy& study, BlockPart part, absl::FunctionRef<bool(int)> visit);
+// Returns the positions of all queued runs, also of those that are held back.
+std::vector<int> AllQueued(const LiveStudy& study);
+// Returns whether the study has blocks that begin only if the results of those before them are not precise enough, and the
+// latter are complete or being completed.
+inline bool WaitsForAssessment(const LiveStudy& study) {
+  return study.queued.empty() && !study.later.empty();
+}
 bool HasQueuedRuns(const LiveStudy& study, BlockPart part);
 
 // Returns the parts that allocations other than `allocation` hold.

@@ -12,7 +12,7 @@ namespace scalelab::server {
 
 // The database stores the numbers of the API's enumerations.
 static_assert(static_cast<int>(db::StudyState::kCancelled) == v1::Study::CANCELLED);
-static_assert(static_cast<int>(db::RunState::kCancelled) == v1::Run::CANCELLED);
+static_assert(static_cast<int>(db::RunState::kSkipped) == v1::Run::SKIPPED);
 static_assert(static_cast<int>(db::AttemptState::kCancelled) == v1::Attempt::CANCELLED);
 static_assert(static_cast<int>(db::AllocationState::kEnded) == v1::Allocation::ENDED);
 static_assert(static_cast<int>(db::Cause::kStorageError) == v1::Attempt::STORAGE_ERROR);
@@ -71,6 +71,7 @@ v1::Study ToStudy(const db::StudyRow& row, const std::vector<int64_t>& counts, b
   c.set_succeeded(count(db::RunState::kSucceeded));
   c.set_failed(count(db::RunState::kFailed));
   c.set_cancelled(count(db::RunState::kCancelled));
+  c.set_skipped(count(db::RunState::kSkipped));
   study.set_pause_reason(row.pause_reason);
   study.set_held(row.held);
   study.set_priority(row.priority);

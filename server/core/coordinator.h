@@ -22,6 +22,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "db/archive/archive_ids.h"
 #include "db/store.h"
 #include "server/core/event_reader.h"
 #include "server/core/lifecycle.h"
@@ -50,6 +51,10 @@ struct CoordinatorOptions : CoordinatorTuning {
   EventReader* events = nullptr;
   // Null, or counts commits and calls of the scheduler. Must outlive the coordinator.
   CoreObserver* observer = nullptr;
+  // Decides whether a study with adaptive_repeats needs further blocks, and passes the decision to `done`, on any thread, at
+  // most once. Must not block. Not set: all blocks are run.
+  std::function<void(AssessRequest request, absl::AnyInvocable<void(absl::StatusOr<Assessment>)> done)>
+      assess;
   const Clock* clock = &Clock::System();
   std::function<std::string(const std::string& allocation_token)> secret_for;
   std::function<std::string()> new_token;
@@ -101,6 +106,9 @@ class Coordinator {
   void HoldStudy(int64_t study_id, DoneStatus done);
   void ReleaseStudy(int64_t study_id, DoneStatus done);
   void SetPriority(int64_t study_id, int priority, DoneStatus done);
+  // Reserves ids for rows that are written without the coordinator. `count` and the answer, the first id of each kind,
+  // are by db::Numbered.
+  void ReserveIds(const db::IdCounts& count, Done<db::FirstIds> done);
   // `done` gets the number of live attempts.
   void SetDrain(bool on, std::string reason, Done<int> done);
   void Synchronize(std::string allocation_token, v1::SynchronizeRequest request,
@@ -155,6 +163,7 @@ class Coordinator {
   };
 
   static absl::Status Stopping();
+  static absl::Status AllocationOver();
   absl::Status Commit(const db::WriteBatch& batch);
   // Records a call of the scheduler that began at this time of the steady clock.
   void Observe(SchedulerCall call, absl::Duration began, const absl::Status& status);
@@ -184,6 +193,7 @@ class Coordinator {
   void RefuseAll(std::vector<Task> tasks);
   void Act(Effects& fx);
   void ReadEvents(EventRequest request);
+  void Assess(const AssessRequest& request);
   void Poll();
   void RecordSchedulerAnswer(const absl::Status& answer, db::Micros now);
   void Answer(std::list<Held>::iterator held);

@@ -58,6 +58,7 @@ void Coordinator::Act(Effects& fx) {
     });
   }
   for (EventRequest& request : fx.read) ReadEvents(std::move(request));
+  for (const AssessRequest& request : fx.assess) Assess(request);
   for (const std::string& warning : fx.warnings) spdlog::warn("{}", warning);
   bool poll = steady_ >= next_poll_;
   {
@@ -79,6 +80,14 @@ void Coordinator::ReadEvents(EventRequest request) {
           lifecycle_->EventsRead(token, number, std::move(part), now, fx);
         },
         weight);
+  });
+}
+
+void Coordinator::Assess(const AssessRequest& request) {
+  options_.assess(request, [this, request](absl::StatusOr<Assessment> assessment) {
+    PostEvent([this, request, assessment = std::move(assessment)](db::Micros now, Effects& fx) {
+      lifecycle_->Assessed(request, assessment, now, fx);
+    });
   });
 }
 

@@ -152,6 +152,29 @@ class Chain {
       default:
         AddRunning(allocation);
     }
+    if (Waits(row.state)) AddExcluded(allocation);
+  }
+
+  // The job may wait because it does not accept all nodes.
+  void AddExcluded(const LiveAllocation& allocation) {
+    if (allocation.excluded.empty()) return;
+    std::string nodes;
+    db::Micros since = 0, until = 0;
+    for (const AvoidedNode& node : state_.bad_nodes.Avoided(now_)) {
+      if (std::find(allocation.excluded.begin(), allocation.excluded.end(), node.name) ==
+          allocation.excluded.end())
+        continue;
+      absl::StrAppend(&nodes, nodes.empty() ? "" : "; ", node.name, " (", node.reason, ")");
+      since = since == 0 ? node.since : std::min(since, node.since);
+      until = std::max(until, node.until);
+    }
+    if (nodes.empty()) return;
+    reasons_.push_back(
+        TriedAgain(Make(Reason::NODES_AVOIDED,
+                        absl::StrCat(JobText(allocation.row),
+                                     " does not use nodes on which attempts failed again and again: ", nodes),
+                        AllocationName(allocation.row.token), since),
+                   until, now_));
   }
 
   void AddRunning(const LiveAllocation& allocation) {
@@ -331,6 +354,15 @@ Reason Running(const State& state, const LiveStudy& study, const db::RunRow& run
 
 }  // namespace
 
+// Returns why a run of a block that may not be needed does not begin.
+static Reason HeldBack(const LiveStudy& study, const db::RunRow& run) {
+  return Make(Reason::STUDY_ORDER,
+              absl::StrCat("it runs only if the results of the ", run.repeat,
+                           " blocks before it are not precise enough (repeats.until)",
+                           study.assessing ? ", which is being examined now" : ""),
+              StudyName(study.row.id));
+}
+
 std::string DrainText(const db::DrainRow& drain) {
   return absl::StrCat("no run begins because the service is being drained", Because(drain.reason),
                       "; an admin ends that with `scalelab admin undrain`");
@@ -341,6 +373,7 @@ std::vector<Reason> ExplainStudy(const State& state, const LiveStudy& study, db:
   if (!study.queued.empty()) return ExplainRun(state, study, *study.queued.begin(), now);
   const auto running = static_cast<size_t>(study.counts[static_cast<int>(db::RunState::kRunning)]);
   const std::string name = StudyName(study.row.id);
+  if (WaitsForAssessment(study) && running == 0) return {HeldBack(study, study.runs[*study.later.begin()])};
   if (study.row.cancel_requested) {
     return {
         Make(Reason::STOPPING, absl::StrCat("it was cancelled; ", Count(running, "run"), " to stop"), name)};
@@ -353,6 +386,7 @@ std::vector<Reason> ExplainRun(const State& state, const LiveStudy& study, int p
   const db::RunRow& run = study.runs[position];
   if (IsFinal(run.state)) return {FinalReason(run)};
   if (run.state == db::RunState::kRunning) return {Running(state, study, run)};
+  if (study.later.contains(position)) return {HeldBack(study, run)};
   return Chain(state, study, position, now).Explain();
 }
 
@@ -361,7 +395,10 @@ Reason FinalReason(const db::StudyRow& study, const std::vector<int64_t>& counts
   std::string message;
   switch (study.state) {
     case db::StudyState::kSucceeded:
-      message = absl::StrCat("it is over: ", study.runs, " of ", study.runs, " runs succeeded");
+      message = absl::StrCat("it is over: ", count(db::RunState::kSucceeded), " of ", study.runs,
+                             " runs succeeded");
+      if (count(db::RunState::kSkipped) > 0)
+        absl::StrAppend(&message, ", and ", count(db::RunState::kSkipped), " were not needed");
       break;
     case db::StudyState::kCancelled:
       message = absl::StrCat("it was cancelled; ", count(db::RunState::kSucceeded), " of ", study.runs,
@@ -375,9 +412,10 @@ Reason FinalReason(const db::StudyRow& study, const std::vector<int64_t>& counts
 }
 
 Reason FinalReason(const db::RunRow& run) {
-  const std::string message = run.state == db::RunState::kSucceeded ? "it is over: it succeeded"
-                              : run.state == db::RunState::kCancelled
-                                  ? "it was cancelled"
+  const std::string message = run.state == db::RunState::kSucceeded   ? "it is over: it succeeded"
+                              : run.state == db::RunState::kCancelled ? "it was cancelled"
+                              : run.state == db::RunState::kSkipped
+                                  ? run.message
                                   : "it is over: it failed" + Because(run.message);
   return Make(Reason::FINAL, message, RunName(run.study_id, run.id), run.finished);
 }

@@ -70,6 +70,7 @@ absl::StatusOr<int64_t> Lifecycle::Submit(NewStudy study, db::Micros now, Effect
   }
   study.state->counts[static_cast<int>(db::RunState::kQueued)] = row.runs;
   LiveStudy& kept = *study.state;
+  HoldLaterBlocks(kept);
   state_.studies.emplace(row.id, std::move(study.state));
   UpdateWaiting(kept, now);
   fx.changed_studies.insert(kept.row.id);
@@ -81,8 +82,8 @@ absl::Status Lifecycle::CancelStudy(int64_t study_id, db::Micros now, Effects& f
   if (study == nullptr) return absl::OkStatus();  // already final
   study->row.cancel_requested = true;
   fx.batch.studies.push_back(study->row);
-  const std::vector<int> queued(study->queued.begin(), study->queued.end());
-  for (const int position : queued) SetRunState(*study, position, db::RunState::kCancelled, now, fx);
+  for (const int position : AllQueued(*study))
+    SetRunState(*study, position, db::RunState::kCancelled, now, fx);
   const std::vector<int64_t> allocations(study->allocations.begin(), study->allocations.end());
   for (const int64_t id : allocations) {
     LiveAllocation& allocation = *state_.allocation(id);
@@ -141,8 +142,9 @@ void Lifecycle::Tick(db::Micros now, Effects& fx) {
     Withdraw(*allocation, now, fx);
     if (allocation->row.state == db::AllocationState::kIntended && !allocation->submitted &&
         !allocation->cancel_sent && allocation->retry_at <= now && !state_.drain.on) {
-      SubmitJob(*allocation, fx);
+      SubmitJob(*allocation, now, fx);
     }
+    EndExclusion(*allocation, now, fx);
     CancelIfSilent(*allocation, now, fx);
     StoreMovedCharge(*allocation, fx);
     LiveAttempt* attempt = state_.attempt(allocation->attempt_id);
@@ -161,6 +163,9 @@ void Lifecycle::Tick(db::Micros now, Effects& fx) {
   ReadEvents(now, fx);
   for (const auto& [id, study] : state_.studies) {
     if (study->spec.limits().gpu_hours() > 0) EnforceGpuLimit(*study, now, fx);
+  }
+  for (const int64_t id : std::set<int64_t>(state_.reassess)) {
+    if (LiveStudy* study = state_.study(id)) AssessIfDue(*study, now, fx);
   }
   const std::vector<int64_t> delayed(state_.delayed.begin(), state_.delayed.end());
   for (const int64_t id : delayed) UpdateWaiting(*state_.study(id), now);
@@ -252,7 +257,10 @@ void Lifecycle::SetRunState(LiveStudy& study, int position, db::RunState to, db:
   db::RunRow& run = study.runs[position];
   --study.counts[static_cast<int>(run.state)];
   ++study.counts[static_cast<int>(to)];
-  if (run.state == db::RunState::kQueued) study.queued.erase(position);
+  if (run.state == db::RunState::kQueued) {
+    study.queued.erase(position);
+    study.later.erase(position);
+  }
   if (to == db::RunState::kQueued) study.queued.insert(position);
   run.state = to;
   run.finished = IsFinal(to) ? now : 0;
@@ -266,6 +274,7 @@ void Lifecycle::SetRunState(LiveStudy& study, int position, db::RunState to, db:
 void Lifecycle::UpdateStudy(LiveStudy& study, db::Micros now, Effects& fx) {
   using db::RunState;
   UpdateWaiting(study, now);
+  AssessIfDue(study, now, fx);
   const auto count = [&](RunState s) { return study.counts[static_cast<int>(s)]; };
   if (count(RunState::kQueued) + count(RunState::kRunning) > 0) return;
   study.row.state = study.row.cancel_requested && count(RunState::kCancelled) > 0 ? db::StudyState::kCancelled
@@ -286,7 +295,11 @@ void Lifecycle::UpdateStudy(LiveStudy& study, db::Micros now, Effects& fx) {
 }
 
 void Lifecycle::UpdateQueue(db::Micros now) {
-  for (const auto& [id, study] : state_.studies) UpdateWaiting(*study, now);
+  for (const auto& [id, study] : state_.studies) {
+    HoldLaterBlocks(*study);
+    if (WaitsForAssessment(*study)) state_.reassess.insert(id);
+    UpdateWaiting(*study, now);
+  }
 }
 
 void Lifecycle::UpdateWaiting(LiveStudy& study, db::Micros now) {

@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "db/archive/archive_ids.h"
 #include "server/core/effects.h"
 #include "server/core/ingest.h"
 #include "server/core/state.h"
@@ -48,12 +49,16 @@ struct LifecycleOptions {
   int same_failures = 5;
   // Read the rest of the event files of an attempt whose workers are gone before it ends.
   bool read_events = false;
-  // Limits of that: of attempts that are read at the same time, of the time without an answer, and of the time and the
+  // Let jobs exclude nodes on which attempts fail, see BadNodes. For schedulers with more than one node.
+  bool avoid_nodes = false;
+  // Limits of reading events: of attempts that are read at the same time, of the time without an answer, and of the time and the
   // bytes for one attempt. An attempt that exceeds a limit ends without the rest.
   int max_reads = 8;
   db::Micros read_timeout = 60'000'000;
   db::Micros recovery_timeout = 600'000'000;
   int64_t recovery_bytes = int64_t{4} << 30;
+  // Whether Effects::assess is acted on: blocks of studies with adaptive_repeats then begin only when they are needed.
+  bool assess = false;
   std::function<std::string()> new_token;  // returns a new UUID at each call
   // Returns the framework environment of an engine, or nothing for an engine without one. If the function is
   // not set, no engine has one. Never blocks.
@@ -83,10 +88,11 @@ struct NewAllocation {
 // Returns ALREADY_EXISTS, the error for a request id that belongs to a study with a different specification.
 absl::Status RequestIdReused(const std::string& request_id, int64_t study_id);
 
-// Implemented in seven files: users' requests, timeouts and bookkeeping in lifecycle.cc, reports of
+// Implemented in eight files: users' requests, timeouts and bookkeeping in lifecycle.cc, reports of
 // workers in lifecycle_workers.cc, start and end of attempts in lifecycle_attempts.cc, the end of attempts without
 // workers in lifecycle_recovery.cc, the scheduler's jobs in lifecycle_jobs.cc, limits of failures and of use in
-// lifecycle_retries.cc, charges, holds, priorities and drain mode in lifecycle_sharing.cc.
+// lifecycle_retries.cc, charges, holds, priorities and drain mode in lifecycle_sharing.cc, blocks of adaptive_repeats in
+// lifecycle_repeats.cc.
 class Lifecycle {
  public:
   Lifecycle(LifecycleOptions options, State& state) : options_(std::move(options)), state_(state) {
@@ -115,6 +121,8 @@ class Lifecycle {
   absl::Status ReleaseStudy(int64_t study_id, db::Micros now, Effects& fx);
   // Returns FAILED_PRECONDITION if the study is final.
   absl::Status SetPriority(int64_t study_id, int priority, db::Micros now, Effects& fx);
+  // Returns the first of `count` ids of each kind that nothing else will use; both are by db::Numbered.
+  db::FirstIds ReserveIds(const db::IdCounts& count);
   // Starts or ends drain mode. Returns the number of live attempts.
   int SetDrain(bool on, const std::string& reason, db::Micros now, Effects& fx);
 
@@ -133,6 +141,11 @@ class Lifecycle {
   // Takes the answer to the request `number` of Effects::read for the attempt with this token.
   void EventsRead(const std::string& token, int64_t number, absl::StatusOr<EventPart> part, db::Micros now,
                   Effects& fx);
+
+  // Takes the answer to a request of Effects::assess: queues further blocks, or skips them. After several errors in a row,
+  // the next block is run.
+  void Assessed(const AssessRequest& request, const absl::StatusOr<Assessment>& assessment, db::Micros now,
+                Effects& fx);
 
   // Records the scheduler's answer to a submit.
   void JobSubmitted(const std::string& token, const absl::StatusOr<std::string>& external_id, db::Micros now,
@@ -160,8 +173,14 @@ class Lifecycle {
   bool JobsChange() const;
 
  private:
+  // Holds back the blocks of a study with adaptive_repeats that have not begun, except for the first ones.
+  void HoldLaterBlocks(LiveStudy& study) const;
+  void AssessIfDue(LiveStudy& study, db::Micros now, Effects& fx);
+  void RunMoreBlocks(LiveStudy& study, db::Micros now, Effects& fx);
   JobRequest RequestOf(const LiveAllocation& allocation) const;
-  void SubmitJob(LiveAllocation& allocation, Effects& fx);
+  void SubmitJob(LiveAllocation& allocation, db::Micros now, Effects& fx);
+  // Cancels the pending job of an allocation if it excludes nodes none of which is avoided any more: another job follows.
+  void EndExclusion(LiveAllocation& allocation, db::Micros now, Effects& fx);
   void SetRunState(LiveStudy& study, int position, db::RunState to, db::Micros now, Effects& fx);
   void UpdateStudy(LiveStudy& study, db::Micros now, Effects& fx);
   void UpdateWaiting(LiveStudy& study, db::Micros now);
@@ -214,6 +233,8 @@ class Lifecycle {
   void CancelIfSilent(LiveAllocation& allocation, db::Micros now, Effects& fx);
   bool HasRecentReport(const LiveAllocation& allocation, db::Micros now) const;
   std::vector<v1::NodeInfo> NodesOf(const LiveAttempt& attempt) const;
+  // Returns whether the ranks of the attempt must report a finish event.
+  bool NeedsFinish(const LiveAttempt& attempt) const;
   void EndAttempt(LiveAttempt& attempt, db::AttemptState state, db::Cause cause, std::string message,
                   db::Micros now, Effects& fx);
   void StopAttempt(LiveAttempt& attempt, db::Micros now, Effects& fx);

@@ -114,6 +114,8 @@ void Lifecycle::Assign(LiveAllocation& allocation, db::Micros now, Effects& fx) 
   if (study != nullptr && !WhyNotBegin(*study).empty()) return Withdraw(allocation, now, fx);
   const int position = study == nullptr ? -1 : Choose(*study, allocation, now);
   if (position < 0) {
+    // The nodes are kept, because the assessment takes less time than another allocation would.
+    if (study != nullptr && allocation.row.run_id == 0 && WaitsForAssessment(*study)) return;
     Release(allocation, WhyNoRun(study, allocation), now, fx);
     if (study != nullptr) UpdateWaiting(*study, now);
     return;
@@ -245,6 +247,11 @@ std::vector<v1::NodeInfo> Lifecycle::NodesOf(const LiveAttempt& attempt) const {
   return infos;
 }
 
+bool Lifecycle::NeedsFinish(const LiveAttempt& attempt) const {
+  const LiveStudy& study = *state_.study(attempt.study_id);
+  return study.cells.Text(study.cell_of[attempt.position], v1::RunSpec::kSuccessFieldNumber) != "exit_status";
+}
+
 void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause cause, std::string message,
                            db::Micros now, Effects& fx) {
   LiveStudy& study = *state_.study(attempt.study_id);
@@ -260,8 +267,26 @@ void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause 
   run.cause = cause;
   run.message = message;
   if (to == db::AttemptState::kSucceeded) {
-    Summary summary = Summarize(attempt.row, attempt.ranks, Fingerprint(NodesOf(attempt)));
+    state_.bad_nodes.Succeeded(attempt.row.nodes, study.row.id, now);
+  } else if (to == db::AttemptState::kFailed && !MayNotHaveBegun(attempt)) {
+    const bool works = study.counts[static_cast<size_t>(db::RunState::kSucceeded)] > 0;
+    state_.bad_nodes.Failed(attempt.row.nodes, study.row.id, works, cause, message, now);
+  }
+  if (to == db::AttemptState::kSucceeded) {
+    // The programs of other engines report a throughput, or have failed to measure it.
+    const size_t cell = study.cell_of[attempt.position];
+    const bool custom = RunsOwnProgram(study.cells.Text(cell, v1::RunSpec::kEngineFieldNumber));
+    Summary summary = Summarize(attempt.row, attempt.ranks, Fingerprint(NodesOf(attempt)),
+                                custom ? study.cells.Int(cell, v1::RunSpec::kGlobalBatchFieldNumber) : 0);
     run.message = std::move(summary.refused);
+    if (const LiveAllocation* allocation = state_.allocation(attempt.row.allocation_id);
+        allocation != nullptr)
+      summary.row.times.ranks_per_node = allocation->row.ranks_per_node;
+    if (custom && run.message.empty() && !summary.row.throughput) {
+      run.message =
+          "no throughput, so the curve has no point: the program reported neither run/throughput nor "
+          "step/total_s";
+    }
     fx.batch.summaries.push_back(std::move(summary.row));
     const db::Micros since = std::max(attempt.row.assigned, attempt.turn_since);
     study.RunTook(attempt.position, now - since);

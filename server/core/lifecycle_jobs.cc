@@ -61,17 +61,40 @@ void Lifecycle::Plan(db::Micros now, Effects& fx) {
     ++state_.pending[{row.owner, row.partition}];
     study.allocations.insert(row.id);
     fx.batch.allocations.push_back(row);
-    SubmitJob(*allocation, fx);
+    SubmitJob(*allocation, now, fx);
     state_.allocation_by_token[row.token] = row.id;
     state_.allocations.emplace(row.id, std::move(allocation));
     UpdateWaiting(study, now);
   }
 }
 
-void Lifecycle::SubmitJob(LiveAllocation& allocation, Effects& fx) {
+void Lifecycle::SubmitJob(LiveAllocation& allocation, db::Micros now, Effects& fx) {
   allocation.submitted = true;
   allocation.submitting = true;
-  fx.submit.push_back(RequestOf(allocation));
+  allocation.excluded.clear();
+  if (options_.avoid_nodes && !allocation.any_node) {
+    for (AvoidedNode& node : state_.bad_nodes.Avoided(now))
+      allocation.excluded.push_back(std::move(node.name));
+  }
+  JobRequest request = RequestOf(allocation);
+  request.excluded_nodes = allocation.excluded;
+  fx.submit.push_back(std::move(request));
+}
+
+void Lifecycle::EndExclusion(LiveAllocation& allocation, db::Micros now, Effects& fx) {
+  if (allocation.excluded.empty() || allocation.row.state != db::AllocationState::kPending ||
+      allocation.cancel_sent)
+    return;
+  const std::vector<AvoidedNode> avoided = state_.bad_nodes.Avoided(now);
+  const bool over = std::none_of(avoided.begin(), avoided.end(), [&](const AvoidedNode& node) {
+    return std::find(allocation.excluded.begin(), allocation.excluded.end(), node.name) !=
+           allocation.excluded.end();
+  });
+  if (!over) return;
+  allocation.withdrawn = true;
+  allocation.row.reason = "its job excluded nodes that may be used again";
+  fx.batch.allocations.push_back(allocation.row);
+  EndJob(allocation, now, fx);
 }
 
 JobRequest Lifecycle::RequestOf(const LiveAllocation& allocation) const {
@@ -109,6 +132,14 @@ void Lifecycle::JobSubmitted(const std::string& token, const absl::StatusOr<std:
     return;
   }
   const std::string reason(external_id.status().message());
+  if (absl::IsInvalidArgument(external_id.status()) && !allocation.excluded.empty()) {
+    // The nodes that are left may not suffice: a bad node is better than none.
+    allocation.any_node = true;
+    allocation.submitted = false;
+    allocation.row.reason = reason;
+    fx.batch.allocations.push_back(allocation.row);
+    return;
+  }
   if (absl::IsInvalidArgument(external_id.status()) || absl::IsPermissionDenied(external_id.status())) {
     LiveStudy* study = state_.study(allocation.row.study_id);
     const int64_t run_id = allocation.row.run_id;
@@ -173,7 +204,7 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
         EndAllocation(allocation, db::Cause::kAllocationCancelled, "cancelled before it began", now, fx);
       } else if (allocation.retry_at <= now && !state_.drain.on) {
         allocation.retry_at = now + Backoff(++allocation.refusals, kSubmitAgain, row.token);
-        SubmitJob(allocation, fx);
+        SubmitJob(allocation, now, fx);
       }
     } else if (job.state == JobState::kUnknown && HasRecentReport(allocation, now)) {
       // Keep the allocation: its workers report.
@@ -295,8 +326,7 @@ void Lifecycle::LeavePending(LiveAllocation& allocation) {
 
 void Lifecycle::FailQueued(LiveStudy& study, int64_t run_id, db::Cause cause, const std::string& message,
                            db::Micros now, Effects& fx) {
-  const std::vector<int> queued(study.queued.begin(), study.queued.end());
-  for (const int position : queued) {
+  for (const int position : AllQueued(study)) {
     if (run_id != 0 && study.runs[position].id != run_id) continue;
     study.runs[position].cause = cause;
     study.runs[position].message = message;

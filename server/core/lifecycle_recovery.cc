@@ -148,7 +148,7 @@ void Lifecycle::EndRecovery(LiveAttempt& attempt, const std::string& problem, db
   if (complete) {
     // Without a record of the worker, the finish events of all ranks decide.
     const auto end = recovery.end.value_or(v1::SynchronizeRequest::AttemptStatus());
-    const Outcome outcome = Judge(attempt.ranks, end);
+    const Outcome outcome = Judge(attempt.ranks, end, !recovery.end || NeedsFinish(attempt));
     if (outcome.state == db::AttemptState::kSucceeded) {
       if (recovery.end) attempt.row.exit_status = end.exit_status();
       attempt.row.parameter_hash = outcome.parameter_hash;

@@ -109,7 +109,8 @@ void Lifecycle::EnforceGpuLimit(LiveStudy& study, db::Micros now, Effects& fx) {
     }
     if (attempts.empty()) Release(allocation, "limits.gpu_hours is reached", now, fx);
   }
-  if (!study.queued.empty()) FailQueued(study, 0, db::Cause::kDeadline, reason, now, fx);
+  if (!study.queued.empty() || !study.later.empty())
+    FailQueued(study, 0, db::Cause::kDeadline, reason, now, fx);
 }
 
 }  // namespace scalelab::server

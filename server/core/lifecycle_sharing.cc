@@ -94,6 +94,21 @@ absl::Status Lifecycle::SetPriority(int64_t study_id, int priority, db::Micros n
   return absl::OkStatus();
 }
 
+db::FirstIds Lifecycle::ReserveIds(const db::IdCounts& count) {
+  using db::Numbered;
+  const std::pair<Numbered, int64_t*> last_ids[] = {{Numbered::kStudy, &state_.last_study_id},
+                                                    {Numbered::kCell, &state_.last_cell_id},
+                                                    {Numbered::kRun, &state_.last_run_id},
+                                                    {Numbered::kAllocation, &state_.last_allocation_id},
+                                                    {Numbered::kAttempt, &state_.last_attempt_id}};
+  db::FirstIds first{};
+  for (const auto& [kind, last] : last_ids) {
+    first[static_cast<size_t>(kind)] = *last + 1;
+    *last += count[static_cast<size_t>(kind)];
+  }
+  return first;
+}
+
 int Lifecycle::SetDrain(bool on, const std::string& reason, db::Micros now, Effects& fx) {
   if (state_.drain.on != on || state_.drain.reason != reason) {
     const db::Micros since = on && state_.drain.on ? state_.drain.since : now;

@@ -163,7 +163,7 @@ void Lifecycle::Conclude(LiveAllocation& allocation, LiveAttempt& attempt, db::M
     attempt.row.started = ran > 0 ? std::max(attempt.row.assigned, now - ran) : attempt.row.assigned;
   }
   attempt.row.exit_status = status->exit_status();
-  Outcome outcome = Judge(attempt.ranks, *status);
+  Outcome outcome = Judge(attempt.ranks, *status, NeedsFinish(attempt));
   // An attempt that finished before it was stopped has succeeded; every other stopped attempt is cancelled.
   if (outcome.state == db::AttemptState::kSucceeded) {
     attempt.row.parameter_hash = outcome.parameter_hash;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 
 #include "absl/strings/ascii.h"
@@ -28,6 +29,22 @@ class FinishMetrics {
     }
     return largest;
   }
+  // Returns the values of all ranks; nothing if one of them has none.
+  std::vector<double> All(const char* key) {
+    std::vector<double> all;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const auto value = Usable(rank, key);
+      if (!value.has_value()) return {};
+      all.push_back(*value);
+    }
+    return all;
+  }
+  // Returns the mean over all ranks; nothing if one of them has no value.
+  std::optional<double> Mean(const char* key) {
+    const std::vector<double> all = All(key);
+    if (all.empty()) return std::nullopt;
+    return std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size());
+  }
   const std::vector<std::string>& refused() const { return refused_; }
 
  private:
@@ -44,6 +61,24 @@ class FinishMetrics {
   std::vector<std::string> refused_;
 };
 
+// Returns what the ranks report to explain the run's place on a curve.
+db::RunTimes TimesOf(const db::AttemptRow& attempt, size_t ranks, FinishMetrics& metrics) {
+  db::RunTimes times;
+  times.nodes = attempt.nodes;
+  times.step = metrics.All("run/mean_step_s");
+  times.exposed = metrics.All("run/comm_exposed_s");
+  times.data = metrics.All("run/data_s");
+  if (ranks == 1 && times.exposed.empty()) times.exposed = {0};  // one rank waits for no gradients
+  if (times.step.empty() || times.exposed.empty() || times.data.empty())
+    times.step = times.exposed = times.data = {};
+  times.comm_total = metrics.Mean("run/comm_total_s");
+  times.rank_norm = metrics.Mean("run/rank_gradient_norm2");
+  times.mean_norm = metrics.First("run/mean_gradient_norm2");
+  if (!times.rank_norm || !times.mean_norm) times.rank_norm = times.mean_norm = std::nullopt;
+  times.samples_to_accuracy = metrics.First("run/samples_to_accuracy");
+  return times;
+}
+
 Outcome Failed(db::Cause cause, std::string message) {
   return {db::AttemptState::kFailed, cause, std::move(message), ""};
 }
@@ -57,7 +92,8 @@ uint64_t Fnv1a(const std::string& text) {
 
 }  // namespace
 
-Outcome Judge(const std::vector<RankState>& ranks, const v1::SynchronizeRequest::AttemptStatus& status) {
+Outcome Judge(const std::vector<RankState>& ranks, const v1::SynchronizeRequest::AttemptStatus& status,
+              bool needs_finish) {
   const RankState* error = nullptr;
   for (const RankState& rank : ranks) {
     if (rank.stream.error_message.empty()) continue;
@@ -82,6 +118,7 @@ Outcome Judge(const std::vector<RankState>& ranks, const v1::SynchronizeRequest:
     }
     return Failed(db::Cause::kTrainerError, absl::StrCat("exit status ", status.exit_status(), detail));
   }
+  if (!needs_finish) return {db::AttemptState::kSucceeded, db::Cause::kNone, "", ""};
   std::vector<int> unfinished;
   std::string malformed;  // may be the finish event
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -107,7 +144,7 @@ Outcome Judge(const std::vector<RankState>& ranks, const v1::SynchronizeRequest:
 }
 
 Summary Summarize(const db::AttemptRow& attempt, const std::vector<RankState>& ranks,
-                  const std::string& fingerprint) {
+                  const std::string& fingerprint, int samples_per_step) {
   db::RunSummary summary;
   summary.run_id = attempt.run_id;
   summary.attempt_id = attempt.id;
@@ -129,7 +166,10 @@ Summary Summarize(const db::AttemptRow& attempt, const std::vector<RankState>& r
   summary.device_memory = metrics.Largest("run/device_memory_bytes");
   summary.steps = static_cast<int64_t>(metrics.First("run/steps").value_or(0));
   summary.reported_step = ranks[0].steps.Median();
+  if (!ranks[0].finish_metrics.contains("run/throughput") && summary.reported_step && samples_per_step > 0)
+    summary.throughput = samples_per_step / *summary.reported_step;
   summary.metrics = ranks[0].finish_metrics;
+  summary.times = TimesOf(attempt, ranks.size(), metrics);
   std::string refused = absl::StrJoin(metrics.refused(), "; ");
   if (!refused.empty())
     absl::StrAppend(&refused, metrics.refused().size() == 1 ? "; the value is" : "; these values are",

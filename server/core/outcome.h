@@ -18,8 +18,9 @@ struct Outcome {
 
 // Returns the outcome of an attempt that the coordinator did not stop. The first condition that holds
 // decides: a rank out of memory; the cause in the worker's report; an error event of a rank; an exit status
-// that is not 0; a rank without a finish event; different parameter hashes.
-Outcome Judge(const std::vector<RankState>& ranks, const v1::SynchronizeRequest::AttemptStatus& status);
+// that is not 0; a rank without a finish event; different parameter hashes. Unless `needs_finish`, exit status 0 is enough.
+Outcome Judge(const std::vector<RankState>& ranks, const v1::SynchronizeRequest::AttemptStatus& status,
+              bool needs_finish = true);
 
 struct Summary {
   db::RunSummary row;
@@ -28,9 +29,9 @@ struct Summary {
 };
 
 // Returns the results from the ranks' finish metrics: memory is the maximum over ranks, the rest is
-// from rank 0.
+// from rank 0. Without run/throughput, the throughput is `samples_per_step` by the median of step/total_s; 0: it is left out.
 Summary Summarize(const db::AttemptRow& attempt, const std::vector<RankState>& ranks,
-                  const std::string& fingerprint);
+                  const std::string& fingerprint, int samples_per_step = 0);
 
 // Returns a hash (16 hex digits) of the CPU and GPU models, cores and software, which must be equal for two
 // runs to be comparable.

@@ -338,6 +338,7 @@ std::set<int64_t> StudiesOf(const Effects& fx, const State& state) {
   for (const db::AllocationRow& row : fx.batch.allocations) ids.insert(row.study_id);
   for (const db::AttemptRow& row : fx.batch.attempts) add_attempt(row.id);
   for (const db::StreamAppend& append : fx.batch.appends) add_attempt(append.attempt_id);
+  for (const AssessRequest& request : fx.assess) ids.insert(request.study_id);
   for (const JobRequest& request : fx.submit) add_token(request.token);
   for (const std::string& token : fx.cancel) add_token(token);
   for (const int64_t id : fx.woken) add_allocation(state.allocation(id));

@@ -21,6 +21,7 @@
 #include "scalelab/v1/worker.pb.h"
 #include "server/core/fair/fair_queue.h"
 #include "server/core/fair/policy.h"
+#include "server/core/nodes/bad_nodes.h"
 #include "server/core/step_times.h"
 #include "study/rules.h"
 
@@ -46,8 +47,14 @@ struct LiveStudy {
   std::vector<db::RunRow> runs;      // by position
   std::vector<int> cell_of;          // by position: index into cells
   std::set<int> queued;              // positions of queued runs; the smallest goes next
-  std::array<int64_t, 6> counts{};   // runs by db::RunState
-  std::set<int64_t> allocations;     // that have not ended
+  // With adaptive_repeats: positions of queued runs of blocks that may not be needed. They do not begin; they move to
+  // `queued` when the results of the blocks before them are not precise enough.
+  std::set<int> later;
+  bool assessing = false;           // an assessment of the results was requested and not answered
+  int failed_assessments = 0;       // in a row
+  db::Micros assess_at = 0;         // no assessment is requested before this time
+  std::array<int64_t, 7> counts{};  // runs by db::RunState
+  std::set<int64_t> allocations;    // that have not ended
   // Allocations that ended in a row before they served an attempt, by their run (0: those of the whole study).
   std::map<int64_t, FailedAllocations> failed_allocations;
   double gpu_seconds = 0;  // of allocations that have ended
@@ -156,6 +163,8 @@ struct LiveAllocation {
   bool submitted = false;              // this process has submitted its job
   bool submitting = false;             // a call that submits its job is queued or in flight
   int refusals = 0;                    // temporary errors of submits in a row
+  std::vector<std::string> excluded;   // nodes that its job must not get
+  bool any_node = false;               // the scheduler refused its job when it excluded nodes
   bool cancel_sent = false;
   int cancels = 0;                 // calls that cancelled its job
   db::Micros cancel_again_at = 0;  // when to cancel again, if the job still exists
@@ -186,6 +195,7 @@ struct State {
   std::unordered_map<int64_t, std::unique_ptr<LiveStudy>> studies;
   std::unordered_map<int64_t, std::unique_ptr<LiveAttempt>> attempts;
   std::unordered_map<int64_t, std::unique_ptr<LiveAllocation>> allocations;
+  std::set<int64_t> reassess;  // studies that wait for an assessment which is not requested yet
   std::unordered_map<std::string, int64_t> attempt_by_token;
   std::unordered_map<std::string, int64_t> allocation_by_token;
   // (owner, request id) of the newest submits -> study, hash of its specification. It covers studies
@@ -205,8 +215,9 @@ struct State {
   int64_t final_changes = 0;
   SchedulerHealth scheduler;
   Policy policy;
-  UsageLedger usage;             // without what is not yet charged, see accounting.h
-  db::DrainRow drain;            // while it is on, no attempt begins and no job is submitted
+  UsageLedger usage;   // without what is not yet charged, see accounting.h
+  db::DrainRow drain;  // while it is on, no attempt begins and no job is submitted
+  BadNodes bad_nodes;
   db::Micros commit_failed = 0;  // time of the last commit if it failed; 0: it succeeded
 
   LiveStudy* study(int64_t id) const;

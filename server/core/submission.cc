@@ -63,6 +63,10 @@ std::optional<FieldViolation> CheckFits(const v1::StudySpec& spec, const v1::Run
                           absl::StrCat("backend nccl needs GPUs, and the ", scheduler.name(),
                                        " scheduler has none; use mpi or gloo with gpus_per_rank: 0")};
   }
+  if (run.launcher() == "srun" && RunsOwnProgram(run.engine()) && scheduler.name() == "local") {
+    return FieldViolation{FieldOf(spec, "launcher", Text("srun")),
+                          "launcher srun needs Slurm, and the scheduler is local; use mpirun or plain"};
+  }
   const int cpus = std::max(1, run.cpus_per_rank());
   if (capacity.slots > 0 && run.ranks() * cpus > capacity.slots) {
     return FieldViolation{FieldOf(spec, "ranks", Number(run.ranks())),

@@ -79,6 +79,13 @@ absl::Status MayControl(const Identity& caller, const db::StudyRow& study) {
                                           caller.user, "; only its owner and admins may change it"));
 }
 
+absl::Status MayRestore(const Identity& caller, const std::string& owner, bool own) {
+  if (absl::Status s = CheckUser(caller); !s.ok()) return s;
+  if (own && caller.user == owner) return absl::OkStatus();
+  return MustBeAdmin(caller, own ? absl::StrCat("restore a study of ", owner)
+                                 : "restore an archive that another server has written");
+}
+
 absl::Status MaySetPriority(const Identity& caller, const db::StudyRow& study, int priority) {
   if (absl::Status s = MayControl(caller, study); !s.ok()) return s;
   return CheckPriority(caller, priority);

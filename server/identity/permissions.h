@@ -28,6 +28,9 @@ bool MaySee(const Identity& caller, const db::StudyRow& study);
 
 // For calls that change a study which the caller may see, or its runs: cancel, delete, retry, resume, hold, release.
 absl::Status MayControl(const Identity& caller, const db::StudyRow& study);
+// For the restore of a study of this owner. `own`: this server wrote the archive. Only admins restore others, because
+// anybody could have made them.
+absl::Status MayRestore(const Identity& caller, const std::string& owner, bool own);
 // For a change of the priority. Only admins set one above 0.
 absl::Status MaySetPriority(const Identity& caller, const db::StudyRow& study, int priority);
 // For the submission of a study. `owner`: empty, or the name that the request gives.

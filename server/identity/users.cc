@@ -99,20 +99,21 @@ struct Users::Shared {
     absl::Time since;
   };
 
-  RoleLists lists;
   GroupsOf groups_of = nullptr;
   absl::Mutex mutex;
+  RoleLists lists ABSL_GUARDED_BY(mutex);
   absl::flat_hash_map<uid_t, std::pair<std::string, absl::Time>> names ABSL_GUARDED_BY(mutex);
   absl::flat_hash_map<std::string, Known> groups ABSL_GUARDED_BY(mutex);
   std::set<std::string> asked ABSL_GUARDED_BY(mutex);  // users whose groups are being looked up
 
-  std::optional<Role> RoleWith(const std::string& user, const std::vector<std::string>& of_user) const {
+  std::optional<Role> RoleWith(const std::string& user, const std::vector<std::string>& of_user) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (Matches(lists.admins, user, of_user)) return Role::kAdmin;
     if (Matches(lists.users, user, of_user)) return Role::kUser;
     if (Matches(lists.viewers, user, of_user)) return Role::kViewer;
     return std::nullopt;
   }
-  bool groups_matter() const {
+  bool groups_matter() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return HasGroups(lists.admins) || HasGroups(lists.users) || HasGroups(lists.viewers);
   }
   // Looks up the groups of `user` on a thread, unless that is in progress.
@@ -132,11 +133,17 @@ struct Users::Shared {
 Users::Users(const RoleLists& lists) : Users(lists, LookUpGroups) {}
 
 Users::Users(const RoleLists& lists, GroupsOf groups_of) : shared_(std::make_shared<Shared>()) {
-  shared_->lists = lists;
   shared_->groups_of = groups_of;
   service_ = NameOf(geteuid());
-  shared_->lists.admins.push_back(service_);
-  shared_->lists.admins.push_back(NameOf(0));
+  SetRoles(lists);
+}
+
+void Users::SetRoles(const RoleLists& lists) {
+  RoleLists all = lists;
+  all.admins.push_back(service_);
+  all.admins.push_back(NameOf(0));
+  absl::MutexLock lock(&shared_->mutex);
+  shared_->lists = std::move(all);
 }
 
 std::string Users::NameOf(uid_t uid) {

@@ -39,6 +39,8 @@ class Users {
   // Returns the role. PERMISSION_DENIED if the user has none, UNAVAILABLE if the groups of the user are not known
   // within `patience`.
   absl::StatusOr<Role> RoleOf(const std::string& user, absl::Duration patience = absl::Seconds(2));
+  // Replaces the lists. Calls that begin afterwards have the new roles.
+  void SetRoles(const RoleLists& lists);
   // Returns the name of the account of this process.
   const std::string& service() const { return service_; }
 

@@ -31,7 +31,7 @@ Json PayloadOf(const LiveStudy& study, const char* event, db::Micros now) {
                   {"owner", study.row.owner},
                   {"state", v1::Study::State_Name(static_cast<v1::Study::State>(study.row.state))}};
   Json& counts = payload["runs"];
-  for (int state = v1::Run::QUEUED; state <= v1::Run::CANCELLED; ++state) {
+  for (int state = v1::Run::QUEUED; state <= v1::Run::SKIPPED; ++state) {
     counts[absl::AsciiStrToLower(v1::Run::State_Name(static_cast<v1::Run::State>(state)))] =
         study.counts[static_cast<size_t>(state)];
   }

@@ -28,8 +28,8 @@ std::string What(Removal what) {
 }  // namespace
 
 Retention::Retention(RetentionOptions options, db::Store& store)
-    : options_(std::move(options)), store_(store) {
-  if (!options_.rules.empty()) thread_ = std::thread([this] { Run(); });
+    : options_(std::move(options)), store_(store), rules_(options_.rules) {
+  thread_ = std::thread([this] { Run(); });
 }
 
 Retention::~Retention() { Stop(absl::InfiniteDuration()); }
@@ -49,6 +49,16 @@ bool Retention::Stop(absl::Duration grace) {
   return ended;
 }
 
+void Retention::SetRules(const RetentionRules& rules) {
+  absl::MutexLock lock(&mutex_);
+  rules_ = rules;
+}
+
+RetentionRules Retention::rules() const {
+  absl::MutexLock lock(&mutex_);
+  return rules_;
+}
+
 bool Retention::Stopping() {
   absl::MutexLock lock(&mutex_);
   return stopping_;
@@ -65,6 +75,7 @@ void Retention::Run() {
       }
     }
     wait = options_.period;
+    if (rules().empty()) continue;
     const auto pruned = Prune(/*dry_run=*/false, [this] { return Stopping(); });
     if (!pruned.ok()) {
       spdlog::error("retention failed, and is tried again in {}: {}", absl::FormatDuration(wait),
@@ -80,9 +91,8 @@ void Retention::Run() {
   }
 }
 
-absl::StatusOr<std::vector<Retention::Due>> Retention::FindDue(db::Micros now) {
+absl::StatusOr<std::vector<Retention::Due>> Retention::FindDue(const RetentionRules& rules, db::Micros now) {
   std::vector<Due> due;
-  const RetentionRules& rules = options_.rules;
   // Directories before logs: a directory that is removed has its logs.
   for (const auto& [what, age] :
        {std::pair(Removal::kDirectories, rules.directories), std::pair(Removal::kLogs, rules.logs),
@@ -106,16 +116,14 @@ absl::StatusOr<std::vector<Retention::Due>> Retention::FindDue(db::Micros now) {
       rule.points.bytes += size->bytes;
     }
   }
-  if (absl::Status status = FindDueBySize(now, due); !status.ok()) return status;
+  if (absl::Status status = FindDueBySize(rules, now, due); !status.ok()) return status;
   return due;
 }
 
-absl::Status Retention::FindDueBySize(db::Micros now, std::vector<Due>& due) {
-  if (options_.rules.database_bytes == 0) return absl::OkStatus();
-  Due by_size{absl::StrCat("database larger than ", SizeText(options_.rules.database_bytes)),
-              Removal::kPoints,
-              {},
-              {}};
+absl::Status Retention::FindDueBySize(const RetentionRules& rules, db::Micros now, std::vector<Due>& due) {
+  if (rules.database_bytes == 0) return absl::OkStatus();
+  Due by_size{
+      absl::StrCat("database larger than ", SizeText(rules.database_bytes)), Removal::kPoints, {}, {}};
   const auto unfinished = db::ListUnfinished(store_, Removal::kPoints);
   if (!unfinished.ok()) return unfinished.status();
   const auto size = db::GetDatabaseSize(store_);
@@ -128,11 +136,11 @@ absl::Status Retention::FindDueBySize(db::Micros now, std::vector<Due>& due) {
     by_age.insert(rule.studies.begin(), rule.studies.end());
   }
   // The size is not known while points are being removed.
-  if (left > options_.rules.database_bytes && unfinished->empty()) {
+  if (left > rules.database_bytes && unfinished->empty()) {
     const auto studies = db::ListRemovable(store_, Removal::kPoints, now);
     if (!studies.ok()) return studies.status();
     for (const int64_t id : *studies) {
-      if (left <= options_.rules.database_bytes) break;
+      if (left <= rules.database_bytes) break;
       if (by_age.contains(id)) continue;
       const auto of_study = db::MeasurePoints(store_, id);
       if (!of_study.ok()) return of_study.status();
@@ -157,7 +165,7 @@ absl::StatusOr<v1::PruneResponse> Retention::Prune(bool dry_run, const std::func
   const auto before = db::GetDatabaseSize(store_);
   if (!before.ok()) return before.status();
   response.set_database_bytes_before(before->bytes);
-  const auto due = FindDue(now);
+  const auto due = FindDue(rules(), now);
   if (!due.ok()) return due.status();
   for (const Due& rule : *due) {
     const auto removed = rule.what == Removal::kPoints ? RemovePoints(rule, now, dry_run)
@@ -249,6 +257,7 @@ absl::Status Retention::RemoveFilesOf(AttemptFiles& files, const Due& due, int64
     if (!attempts.ok()) return attempts.status();
     for (const db::EndedAttempt& attempt : *attempts) {
       after = attempt.id;
+      if (attempt.directory.empty()) continue;  // restored from an archive, which has no files
       first_error.Update(
           files.Remove(attempt.directory, study, attempt.run_id, attempt.token, what, dry_run, removed));
     }

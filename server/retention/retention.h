@@ -20,14 +20,14 @@
 namespace scalelab::server {
 
 struct RetentionOptions {
-  RetentionRules rules;
+  RetentionRules rules;  // at the start
   std::string runs_dir;
   std::function<absl::Time()> now;  // the wall clock
   // Time until the thread applies the rules for the first time, and between two times.
   absl::Duration first = absl::Minutes(5), period = absl::Hours(1);
 };
 
-// With rules, a thread applies them from the constructor to Stop.
+// A thread applies the rules from the constructor to Stop.
 class Retention {
  public:
   // `store` must outlive this object.
@@ -40,6 +40,8 @@ class Retention {
   // Ends the thread. Returns false if it is still blocked in a call of the filesystem after `grace`: this object and the
   // store must then stay alive until the process ends.
   bool Stop(absl::Duration grace) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Replaces the rules. The thread applies them when it does so next, within a period.
+  void SetRules(const RetentionRules& rules) ABSL_LOCKS_EXCLUDED(mutex_);
   // Applies the rules now, and returns for each rule what it removed; with `dry_run` what it would remove. Points are
   // removed in short transactions, which this call makes until nothing is left or `over` returns true; the maintenance
   // thread of the database does the rest. Blocks when the filesystem of the runs blocks. Returns UNAVAILABLE if another
@@ -56,9 +58,10 @@ class Retention {
   };
 
   void Run();
-  absl::StatusOr<std::vector<Due>> FindDue(db::Micros now);
+  RetentionRules rules() const ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::vector<Due>> FindDue(const RetentionRules& rules, db::Micros now);
   // Adds the rule for the size of the database, on top of those for age.
-  absl::Status FindDueBySize(db::Micros now, std::vector<Due>& due);
+  absl::Status FindDueBySize(const RetentionRules& rules, db::Micros now, std::vector<Due>& due);
   absl::StatusOr<v1::PruneResponse::Removed> RemovePoints(const Due& due, db::Micros now, bool dry_run);
   absl::StatusOr<v1::PruneResponse::Removed> RemoveFiles(const Due& due, db::Micros now, bool dry_run,
                                                          const std::function<bool()>& over);
@@ -69,7 +72,8 @@ class Retention {
   const RetentionOptions options_;
   db::Store& store_;
   std::mutex at_work_;  // held during Prune
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
+  RetentionRules rules_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // the thread
   std::thread thread_;

@@ -25,6 +25,7 @@ struct JobRequest {
   std::string partition;  // empty: the site's default
   bool exclusive = false;
   long memory_mib = 0;
+  std::vector<std::string> excluded_nodes;  // that the job must not get
   std::vector<std::pair<std::string, std::string>>
       options;  // passed on unchanged: account, qos, constraint, ...
 };

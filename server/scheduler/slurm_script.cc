@@ -5,6 +5,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 
 namespace scalelab::server {
@@ -86,6 +87,20 @@ absl::Duration WholeMinutes(absl::Duration limit) {
   return std::max(absl::Minutes(1), absl::Ceil(limit, absl::Minutes(1)));
 }
 
+// Returns the nodes that the coordinator excludes, together with those that the site or the study excludes. sbatch uses
+// only the last option of a name. Empty if the coordinator excludes none, or if the study names the nodes that it needs.
+std::string ExcludedNodes(const SlurmScriptOptions& options, const JobRequest& request) {
+  if (request.excluded_nodes.empty()) return "";
+  std::string given;
+  for (const auto* list : {&options.site_options, &request.options}) {
+    for (const auto& [name, value] : *list) {
+      if (name == "nodelist" || name == "nodefile") return "";
+      if (name == "exclude") given = value;
+    }
+  }
+  return absl::StrCat(given, given.empty() ? "" : ",", absl::StrJoin(request.excluded_nodes, ","));
+}
+
 std::string Clock(absl::Duration limit) {
   const int64_t minutes = absl::ToInt64Minutes(limit);
   return absl::StrFormat("%d-%02d:%02d:00", minutes / 1440, minutes / 60 % 24, minutes % 60);
@@ -123,8 +138,13 @@ std::string SlurmScript(const SlurmScriptOptions& options, const JobRequest& req
   add("open-mode", "append");
   add("chdir", directory);
   add("output", absl::StrReplaceAll(directory, {{"%", "%%"}}) + "/job.out");
-  for (const auto& [name, value] : options.site_options) add(name, value);
-  for (const auto& [name, value] : request.options) add(name, value);
+  const std::string excluded = ExcludedNodes(options, request);
+  if (!excluded.empty()) add("exclude", excluded);
+  for (const auto* given : {&options.site_options, &request.options}) {
+    for (const auto& [name, value] : *given) {
+      if (name != "exclude" || excluded.empty()) add(name, value);
+    }
+  }
   absl::StrAppend(&script, kHideSecret, "\ntoken=", ShellQuoted(request.token), "\nworker=(",
                   ShellQuoted(options.worker_program), " --server ", ShellQuoted(options.server_address),
                   " --launcher srun --allocation \"$token\"", CertificateOption(options), ")\n",

@@ -1,5 +1,7 @@
 #include "server/services/cluster_service.h"
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "server/core/convert.h"
 #include "server/identity/permissions.h"
 
@@ -30,6 +32,18 @@ void Fill(const State& state, const Identity& caller, v1::GetClusterResponse* re
   for (const auto& [id, study] : state.studies) queued += static_cast<int64_t>(study->queued.size());
   response->set_queued_runs(queued);
   response->set_running_attempts(static_cast<int64_t>(state.attempts.size()));
+  if (state.drain.on) {
+    response->set_drain_reason(state.drain.reason);
+    SetTime(state.drain.since, response->mutable_drain_time());
+  }
+  for (const AvoidedNode& node : state.bad_nodes.Avoided(absl::ToUnixMicros(absl::Now()))) {
+    v1::AvoidedNode& avoided = *response->add_avoided_nodes();
+    avoided.set_name(node.name);
+    avoided.set_reason(node.reason);
+    avoided.set_failures(node.failures);
+    SetTime(node.since, avoided.mutable_since_time());
+    SetTime(node.until, avoided.mutable_until_time());
+  }
   if (!state.scheduler.error.empty()) {
     response->set_scheduler_error(state.scheduler.error);
     SetTime(state.scheduler.since, response->mutable_scheduler_error_time());

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "server/services/rpc_counter.h"
+#include "server/metrics/rpc_counter.h"
 
 namespace scalelab::server {
 namespace {
@@ -66,6 +66,9 @@ Endpoint::Endpoint(const EndpointContext& context, bool local)
             context.runs_dir),
       results_({context.store, context.pools, access_, context.call_limit}),
       analysis_({context.store, context.pools, access_, context.call_limit}),
+      predictions_({context.store, context.pools, access_, context.call_limit}),
+      archives_(context.coordinator, {context.store, context.pools, access_, context.call_limit},
+                context.auth),
       cluster_(context.coordinator, {context.store, context.pools, access_, context.call_limit},
                context.scheduler, context.frameworks, context.version),
       auth_({context.store, context.pools, access_, context.call_limit}, context.munge),
@@ -87,6 +90,8 @@ absl::Status Endpoint::Start() {
   builder.RegisterService(&runs_);
   builder.RegisterService(&results_);
   builder.RegisterService(&analysis_);
+  builder.RegisterService(&predictions_);
+  builder.RegisterService(&archives_);
   builder.RegisterService(&cluster_);
   builder.RegisterService(&auth_);
   builder.RegisterService(&admin_);

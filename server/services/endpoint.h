@@ -13,8 +13,10 @@
 #include "server/services/admin_service.h"
 #include "server/services/agent_service.h"
 #include "server/services/analysis_service.h"
+#include "server/services/archive_service.h"
 #include "server/services/auth_service.h"
 #include "server/services/cluster_service.h"
+#include "server/services/prediction_service.h"
 #include "server/services/result_service.h"
 #include "server/services/run_service.h"
 #include "server/services/study_service.h"
@@ -67,6 +69,8 @@ class Endpoint {
   RunService runs_;
   ResultService results_;
   AnalysisService analysis_;
+  PredictionService predictions_;
+  ArchiveService archives_;
   ClusterService cluster_;
   AuthService auth_;
   AdminService admin_;

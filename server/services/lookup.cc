@@ -134,6 +134,13 @@ absl::Status CheckPointsKept(db::Store& store, const db::RunRow& run, const db::
 }
 
 absl::Status CheckLogsKept(db::Store& store, const db::RunRow& run, const db::AttemptRow& attempt) {
+  if (attempt.directory.empty()) {
+    return MakeError(absl::StatusCode::kNotFound, "NOT_IN_ARCHIVE",
+                     absl::StrCat(RunName(run.study_id, run.id),
+                                  " was restored from an archive, and archives have no logs; its results and "
+                                  "points are there: `scalelab run show ",
+                                  run.id, "`"));
+  }
   const auto removed = db::GetRemoved(store, run.study_id);
   if (!removed.ok()) return removed.status();
   return CheckKept("logs", attempt.finished, std::max(removed->logs, removed->directories), run);

@@ -7,6 +7,7 @@
 #include "server/analysis/concurrency.h"
 #include "server/analysis/curve.h"
 #include "server/analysis/downsample.h"
+#include "server/analysis/factors/explain_points.h"
 #include "server/analysis/training.h"
 #include "server/core/cells.h"
 #include "server/core/convert.h"
@@ -115,10 +116,10 @@ absl::StatusOr<std::vector<Losses>> ReadLosses(db::Store& store, const std::vect
   return losses;
 }
 
-// Computes the curve of the study called `name`. `over` returns whether nobody waits for it any more.
-absl::Status FillCurve(db::Store& store, ClientCall& call, const std::string& name,
+// Computes the requested curve. `over` returns whether nobody waits for it any more.
+absl::Status FillCurve(db::Store& store, ClientCall& call, const v1::GetCurveRequest& request,
                        const std::function<bool()>& over, v1::GetCurveResponse* curve) {
-  const auto study = FindStudy(store, call, name);
+  const auto study = FindStudy(store, call, request.study());
   if (!study.ok()) return study.status();
   v1::StudySpec spec;
   if (auto s = FromJson(study->spec, &spec); !s.ok()) return s;
@@ -137,8 +138,17 @@ absl::Status FillCurve(db::Store& store, ClientCall& call, const std::string& na
   const auto attempts = store.ListAttemptTimes(study->id);
   if (!attempts.ok()) return attempts.status();
   if (over()) return CallerGone();
-  *curve = MakeCurve(spec, *cells, *parameters, *rows, {}, CompareTraining(*cells, compared, *losses),
-                     FindConcurrency(*attempts, *rows));
+  const CurveOptions options;
+  CurvePlaces places;
+  *curve = MakeCurve(spec, *cells, *parameters, *rows, options, CompareTraining(*cells, compared, *losses),
+                     FindConcurrency(*attempts, *rows), &places);
+  const ExplainedRows explained{*cells, *parameters, *rows, places};
+  AddTimesToTarget(explained, *curve);
+  if (request.factors()) {
+    const auto times = store.ListRunTimes(study->id);
+    if (!times.ok()) return times.status();
+    AddFactors(explained, *times, options, *curve);
+  }
   curve->set_study(StudyName(study->id));
   curve->set_display_name(study->name);
   return absl::OkStatus();
@@ -149,11 +159,10 @@ absl::Status FillCurve(db::Store& store, ClientCall& call, const std::string& na
 grpc::ServerUnaryReactor* ResultService::GetCurve(grpc::CallbackServerContext* context,
                                                   const v1::GetCurveRequest* request,
                                                   v1::GetCurveResponse* response) {
-  return AnswerOn(handler_.pools.heavy, handler_, context, response,
-                  [this, name = request->study()](auto& call) {
-                    return FillCurve(
-                        handler_.store, call.client(), name, [&call] { return call.over(); }, &call.response);
-                  });
+  return AnswerOn(handler_.pools.heavy, handler_, context, response, [this, request = *request](auto& call) {
+    return FillCurve(
+        handler_.store, call.client(), request, [&call] { return call.over(); }, &call.response);
+  });
 }
 
 grpc::ServerWriteReactor<v1::ReadPointsResponse>* ResultService::ReadPoints(

@@ -69,6 +69,10 @@ class Impl final : public RpcServer {
             {"logins", pools.logins.waiting()}};
   }
 
+  void SetRoles(const RoleLists& lists) override {
+    if (parts_ != nullptr) parts_->identities.users().SetRoles(lists);
+  }
+
   bool Shutdown(absl::Duration grace) override {
     if (parts_ == nullptr) return ended_;
     watchdog_.reset();

@@ -61,6 +61,8 @@ class RpcServer {
   virtual int connections() const = 0;
   // Returns the number of calls that wait for a thread, by pool.
   virtual std::vector<std::pair<std::string, size_t>> queued_calls() const = 0;
+  // Replaces the lists of users who have a role.
+  virtual void SetRoles(const RoleLists& lists) = 0;
   // Refuses new calls, waits up to `grace` for calls in flight, then cancels them. Returns false if a thread is
   // still blocked in a read: it may use all references of StartRpcServer, which must then never be destroyed.
   virtual bool Shutdown(absl::Duration grace) = 0;

@@ -16,6 +16,7 @@
 #include "proto/status.h"
 #include "scalelab/v1/admin.grpc.pb.h"
 #include "scalelab/v1/analysis.grpc.pb.h"
+#include "scalelab/v1/archive.grpc.pb.h"
 #include "scalelab/v1/auth.grpc.pb.h"
 #include "scalelab/v1/cluster.grpc.pb.h"
 #include "scalelab/v1/result.grpc.pb.h"
@@ -35,10 +36,12 @@ class FakeServices {
   v1::GetCurveResponse curve;
   v1::CompareCellsResponse comparison;
   v1::AdviseRanksResponse advice;
+  v1::GetCurveRequest curve_asked;
   v1::CompareCellsRequest comparison_asked;
   v1::AdviseRanksRequest advice_asked;
   v1::GetClusterResponse cluster;
   v1::PruneResponse pruned;
+  std::vector<std::string> archive;  // the pieces of an archive
   v1::ListFrameworksResponse frameworks;
   v1::ListUsageResponse usage;
   v1::ListQueueResponse queue;
@@ -68,6 +71,7 @@ class FakeServices {
   std::vector<v1::SetStudyPriorityRequest> priorities;
   std::vector<v1::SetDrainRequest> drains;
   std::vector<v1::PruneRequest> prunes;
+  std::string restored;  // bytes
 
   // Serves at `address` ("unix:PATH" or "127.0.0.1:0") until destroyed; `port()` returns the chosen port.
   void Start(const std::string& address, const std::shared_ptr<grpc::ServerCredentials>& credentials =
@@ -80,6 +84,7 @@ class FakeServices {
     builder.RegisterService(&auth_service_);
     builder.RegisterService(&admin_service_);
     builder.RegisterService(&analysis_service_);
+    builder.RegisterService(&archive_service_);
     builder.RegisterService(&cluster_service_);
     server_ = builder.BuildAndStart();
   }
@@ -283,9 +288,10 @@ class FakeServices {
 
   struct Results : v1::ResultService::Service {
     explicit Results(FakeServices& f) : f(f) {}
-    grpc::Status GetCurve(grpc::ServerContext* c, const v1::GetCurveRequest*,
+    grpc::Status GetCurve(grpc::ServerContext* c, const v1::GetCurveRequest* request,
                           v1::GetCurveResponse* response) override {
       if (const auto s = f.Check(*c); !s.ok()) return s;
+      f.curve_asked = *request;
       *response = f.curve;
       return grpc::Status::OK;
     }
@@ -405,6 +411,28 @@ class FakeServices {
     FakeServices& f;
   };
 
+  struct Archives : v1::ArchiveService::Service {
+    explicit Archives(FakeServices& f) : f(f) {}
+    grpc::Status ReadArchive(grpc::ServerContext* c, const v1::ReadArchiveRequest*,
+                             grpc::ServerWriter<v1::ReadArchiveResponse>* writer) override {
+      for (const std::string& piece : f.archive) {
+        v1::ReadArchiveResponse response;
+        response.set_data(piece);
+        writer->Write(response);
+      }
+      return f.Check(*c);
+    }
+    grpc::Status RestoreArchive(grpc::ServerContext* c, grpc::ServerReader<v1::RestoreArchiveRequest>* reader,
+                                v1::RestoreArchiveResponse* response) override {
+      if (const auto s = f.Check(*c); !s.ok()) return s;
+      v1::RestoreArchiveRequest request;
+      while (reader->Read(&request)) f.restored += request.data();
+      if (!f.studies.empty()) *response->mutable_study() = f.studies.front();
+      return grpc::Status::OK;
+    }
+    FakeServices& f;
+  };
+
   Studies study_service_{*this};
   Runs run_service_{*this};
   Results result_service_{*this};
@@ -412,6 +440,7 @@ class FakeServices {
   Cluster cluster_service_{*this};
   Auth auth_service_{*this};
   Admin admin_service_{*this};
+  Archives archive_service_{*this};
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };

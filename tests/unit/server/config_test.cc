@@ -225,6 +225,17 @@ TEST_F(ConfigTest, KeysThatNeedARestartAreFound) {
       ElementsAre("environments", "reflection", "runs"));
 }
 
+TEST_F(ConfigTest, RolesAndRetentionChangeWithoutARestart) {
+  const auto with = [&](const std::string& text) {
+    WriteFile("data: /d\n" + text);
+    return Config({"--config", file_});
+  };
+  EXPECT_THAT(KeysThatNeedRestart(with("admins: [ann]\nproxies: [root]\n"),
+                                  with("admins: [bob]\nusers: [eve]\nviewers: ['*']\n"
+                                       "retention: {points: {older_than: 30d}}\n")),
+              ElementsAre("proxies"));
+}
+
 TEST_F(ConfigTest, AnEmptyFileSetsNothing) {
   WriteFile("");
   EXPECT_EQ(Config({"--data", "/d", "--config", file_}).data_dir, "/d");

@@ -32,6 +32,9 @@ void AddAxis(v1::StudySpec& spec, const std::string& key, const std::vector<doub
 v1::StudySpec Various() {
   v1::StudySpec spec = World::Spec({1, 2, 4});
   AddAxis(spec, "learning_rate", {0.1 + 0.2, 1e-17, 3});
+  AddAxis(spec, "params.dropout", {0.1, 0.5});
+  (*spec.mutable_fixed()->mutable_fields())["params.name"].set_string_value("\xc3\xa9 \"a\"");
+  (*spec.mutable_fixed()->mutable_fields())["env.NCCL_ALGO"].set_string_value("Ring");
   auto* engines = spec.add_matrix();
   engines->set_key("engine");
   for (const char* engine : {"native/ddp", "native/horovod"}) engines->add_values()->set_string_value(engine);
@@ -95,6 +98,8 @@ TEST(Cells, WhatIsStoredNamesEveryParameterOfTheFirstCell) {
   v1::RunSpec common;
   ASSERT_TRUE(FromJson(made.cell_values[0].value, &common).ok());
   for (const RunParameter& parameter : RunParameters()) {
+    if (parameter.type == ParameterType::kMap)
+      continue;  // has no default: an absent one is empty in every version
     const std::string name = "\"" + std::string(parameter.name) + "\":";
     EXPECT_THAT(made.cell_values[0].value, HasSubstr(name));
   }

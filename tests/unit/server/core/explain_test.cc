@@ -321,11 +321,14 @@ TEST(FinalReasonTest, TellsHowItEnded) {
   study.id = 7;
   study.runs = 9;
   study.state = db::StudyState::kFailed;
-  EXPECT_EQ(FinalReason(study, {0, 0, 0, 6, 2, 1}).message(), "it is over: 2 of 9 runs failed");
+  EXPECT_EQ(FinalReason(study, {0, 0, 0, 6, 2, 1, 0}).message(), "it is over: 2 of 9 runs failed");
   study.state = db::StudyState::kCancelled;
-  EXPECT_EQ(FinalReason(study, {0, 0, 0, 6, 2, 1}).message(), "it was cancelled; 6 of 9 runs had succeeded");
+  EXPECT_EQ(FinalReason(study, {0, 0, 0, 6, 2, 1, 0}).message(),
+            "it was cancelled; 6 of 9 runs had succeeded");
   study.state = db::StudyState::kSucceeded;
-  EXPECT_EQ(FinalReason(study, {0, 0, 0, 9, 0, 0}).message(), "it is over: 9 of 9 runs succeeded");
+  EXPECT_EQ(FinalReason(study, {0, 0, 0, 9, 0, 0, 0}).message(), "it is over: 9 of 9 runs succeeded");
+  EXPECT_EQ(FinalReason(study, {0, 0, 0, 6, 0, 0, 3}).message(),
+            "it is over: 6 of 9 runs succeeded, and 3 were not needed");
 }
 
 }  // namespace

@@ -30,6 +30,8 @@ class ForwardingStore : public db::Store {
   absl::Status WriteRows(const std::function<absl::Status(db::Database&)>& write) override {
     return store_->WriteRows(write);
   }
+  void KeepInvisible(int64_t id) override { store_->KeepInvisible(id); }
+  void StopKeeping(int64_t id) override { store_->StopKeeping(id); }
   absl::StatusOr<db::Snapshot> Load() override { return store_->Load(); }
   absl::StatusOr<db::Snapshot> LoadStudy(int64_t id) override { return store_->LoadStudy(id); }
   absl::StatusOr<db::ServiceState> LoadServiceState() override { return store_->LoadServiceState(); }
@@ -76,6 +78,9 @@ class ForwardingStore : public db::Store {
   }
   absl::StatusOr<std::vector<db::CurveRow>> ListCurveRows(int64_t id) override {
     return Read().ListCurveRows(id);
+  }
+  absl::StatusOr<std::vector<db::RunTimes>> ListRunTimes(int64_t id) override {
+    return Read().ListRunTimes(id);
   }
   absl::StatusOr<std::vector<db::AttemptTime>> ListAttemptTimes(int64_t id) override {
     return Read().ListAttemptTimes(id);

@@ -70,6 +70,16 @@ TEST(Judge, AMissingFinishEventIsExplainedByTheMalformedLine) {
   EXPECT_THAT(outcome.message, HasSubstr("rank 0, line 17: has a number beyond 1.8e308"));
 }
 
+TEST(Judge, ExitStatusZeroIsEnoughWhereTheStudySaysSo) {
+  const std::vector<RankState> ranks = {Rank(0, true, ""), Rank(1, false, "")};
+  EXPECT_EQ(Judge(ranks, Exit(0), false).state, db::AttemptState::kSucceeded);
+  EXPECT_EQ(Judge(ranks, Exit(0), true).cause, db::Cause::kNoFinish);
+  EXPECT_EQ(Judge(ranks, Exit(3), false).cause, db::Cause::kTrainerError);
+  auto missing = Exit(0);
+  missing.set_cause(v1::Attempt::NO_FINISH);
+  EXPECT_EQ(Judge(ranks, missing, false).cause, db::Cause::kNoFinish) << "a metric is not in the output";
+}
+
 Summary SummaryOf(std::map<std::string, double> metrics) {
   RankState rank = Rank(0, true);
   rank.finish_metrics = std::move(metrics);
@@ -105,6 +115,56 @@ TEST(Summarize, TakesPossibleValuesAsTheyAre) {
   EXPECT_EQ(summary.row.comm_share, 0);
   EXPECT_EQ(summary.refused, "");
   EXPECT_NE(summary.row.nodes_hash, 0);
+}
+
+TEST(Summarize, KeepsTheTimesOfAllRanksOrOfNone) {
+  const auto summarize = [](const std::vector<std::map<std::string, double>>& metrics) {
+    std::vector<RankState> ranks;
+    for (const auto& of_rank : metrics) {
+      ranks.push_back(Rank(static_cast<int>(ranks.size()), true));
+      ranks.back().finish_metrics = of_rank;
+    }
+    db::AttemptRow attempt;
+    attempt.nodes = "n0,n1";
+    return Summarize(attempt, ranks, "f").row.times;
+  };
+  std::map<std::string, double> first = {{"run/mean_step_s", 1},          {"run/comm_exposed_s", 0.25},
+                                         {"run/data_s", 0.125},           {"run/comm_total_s", 0.5},
+                                         {"run/rank_gradient_norm2", 10}, {"run/mean_gradient_norm2", 4},
+                                         {"run/samples_to_accuracy", 900}};
+  std::map<std::string, double> second = first;
+  second["run/comm_exposed_s"] = 0.5;
+  second["run/comm_total_s"] = 0.75;
+  second["run/rank_gradient_norm2"] = 14;
+  const db::RunTimes times = summarize({first, second});
+  EXPECT_EQ(times.nodes, "n0,n1");
+  EXPECT_EQ(times.step, (std::vector<double>{1, 1}));
+  EXPECT_EQ(times.exposed, (std::vector<double>{0.25, 0.5}));
+  EXPECT_EQ(times.data, (std::vector<double>{0.125, 0.125}));
+  EXPECT_EQ(times.comm_total, 0.625);
+  EXPECT_EQ(times.rank_norm, 12);
+  EXPECT_EQ(times.mean_norm, 4);
+  EXPECT_EQ(times.samples_to_accuracy, 900);
+  second.erase("run/data_s");
+  second["run/rank_gradient_norm2"] = -1;
+  const db::RunTimes partial = summarize({first, second});
+  EXPECT_TRUE(partial.step.empty() && partial.exposed.empty() && partial.data.empty());
+  EXPECT_FALSE(partial.rank_norm.has_value() || partial.mean_norm.has_value());
+  EXPECT_TRUE(summarize({{{"run/throughput", 1}}}).empty());
+  EXPECT_EQ(summarize({{{"run/mean_step_s", 1}, {"run/data_s", 0}}}).exposed, std::vector<double>{0})
+      << "one rank waits for no gradients";
+}
+
+TEST(Summarize, DerivesTheThroughputOfAProgramThatReportsOnlyItsSteps) {
+  RankState rank = Rank(0, true);
+  for (int i = 0; i < 9; ++i) rank.steps.Add(*StepTimes::BucketOf(0.5));
+  const db::AttemptRow attempt;
+  EXPECT_NEAR(*Summarize(attempt, {rank}, "f", 64).row.throughput, 128, 1.3);
+  EXPECT_FALSE(Summarize(attempt, {rank}, "f").row.throughput.has_value());
+  rank.finish_metrics = {{"run/throughput", 100}};
+  EXPECT_EQ(Summarize(attempt, {rank}, "f", 64).row.throughput, 100);
+  rank.finish_metrics = {{"run/throughput", -1}};
+  EXPECT_FALSE(Summarize(attempt, {rank}, "f", 64).row.throughput.has_value()) << "refused, not replaced";
 }
 
 TEST(StepTimes, TheMedianIsThatOfTheStepsToWithinOnePercent) {

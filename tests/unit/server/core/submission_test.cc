@@ -53,6 +53,31 @@ TEST(CheckStudy, RefusesNcclWhereThereAreNoGpus) {
   EXPECT_TRUE(CheckStudy(Backends({"nccl"}), kSilent).ok()) << "the capacity is not known yet";
 }
 
+TEST(CheckStudy, RefusesTheLauncherOfSlurmWithoutSlurm) {
+  class LocalScheduler final : public Scheduler {
+   public:
+    std::string name() const override { return "local"; }
+    Capacity capacity() const override { return {8, 1, 0}; }
+    absl::StatusOr<std::string> Submit(const JobRequest&) override { return "1"; }
+    std::string Script(const JobRequest&) const override { return ""; }
+    absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>&) override {
+      return std::vector<JobStatus>();
+    }
+    absl::StatusOr<ClusterView> View() override { return ClusterView{}; }
+    absl::Status Cancel(const std::vector<std::string>&) override { return absl::OkStatus(); }
+  } local;
+  v1::StudySpec spec = World::Spec({2});
+  auto& fixed = *spec.mutable_fixed()->mutable_fields();
+  fixed["engine"].set_string_value("custom");
+  fixed["launcher"].set_string_value("srun");
+  fixed["command"].mutable_list_value()->add_values()->set_string_value("true");
+  EXPECT_THAT(
+      ViolationsOf(CheckStudy(spec, local).status()),
+      ElementsAre(FieldViolation{
+          "fixed.launcher", "launcher srun needs Slurm, and the scheduler is local; use mpirun or plain"}));
+  EXPECT_TRUE(CheckStudy(spec, kNoGpus).ok());
+}
+
 TEST(CheckStudy, RefusesMoreRanksThanSlots) {
   const auto refused = CheckStudy(World::Spec({1, 16}), kNoGpus);
   EXPECT_THAT(

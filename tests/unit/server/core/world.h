@@ -14,8 +14,8 @@ namespace scalelab::server {
 
 class World {
  public:
-  explicit World(bool read_events = false, bool runs_by_owner = false)
-      : read_events_(read_events), runs_by_owner_(runs_by_owner) {}
+  explicit World(bool read_events = false, bool runs_by_owner = false, bool assess = false)
+      : read_events_(read_events), runs_by_owner_(runs_by_owner), assess_(assess) {}
 
   static v1::StudySpec Spec(std::vector<int> ranks, int repeats = 1) {
     v1::StudySpec spec;
@@ -77,7 +77,7 @@ class World {
   v1::SynchronizeResponse Sync(const std::string& allocation, std::vector<Status> attempts = {},
                                const std::string& instance = "life-1", bool leaving = false, int node = 0) {
     v1::SynchronizeRequest request;
-    request.set_node(absl::StrCat("node-", node));
+    request.set_node(absl::StrCat(node_prefix, node));
     request.set_node_index(node);
     request.set_instance(instance);
     request.set_leaving(leaving);
@@ -147,6 +147,7 @@ class World {
   db::Micros now = 1'000'000'000;
   absl::Time ends_at = absl::InfiniteFuture();  // of jobs that Job() tells of
   int queue_limit = 0;                          // of the workers
+  std::string node_prefix = "node-";            // of the names of nodes, before their index
   v1::NodeInfo info;                            // of the workers' nodes
 
  private:
@@ -162,6 +163,8 @@ class World {
     options.runs_by_owner = runs_by_owner_;
     options.worker_timeout = 30'000'000;
     options.read_events = read_events_;
+    options.assess = assess_;
+    options.avoid_nodes = true;
     options.recovery_bytes = int64_t{1} << 20;
     options.new_token = [this] { return absl::StrCat("token-", ++tokens_); };
     options.environment_of = [](const std::string& name) -> std::optional<v1::FrameworkEnvironment> {
@@ -175,6 +178,7 @@ class World {
   }
   const bool read_events_;
   const bool runs_by_owner_;
+  const bool assess_;
   int tokens_ = 0;
 
  public:

@@ -43,6 +43,16 @@ TEST(Users, TheHighestRoleOfNameAndGroupsCounts) {
   EXPECT_EQ(RoleText(users, "@staff"), "none") << "a user is not a group";
 }
 
+TEST(Users, NewListsOfRolesApplyAtOnce) {
+  Users users({{}, {"joe"}, {}}, GroupsOf);
+  EXPECT_EQ(RoleText(users, "ann"), "none");
+  EXPECT_EQ(*users.RoleOf("joe"), Role::kUser);
+  users.SetRoles({{"@labadmins"}, {}, {"*"}});
+  EXPECT_EQ(*users.RoleOf("ann"), Role::kAdmin);
+  EXPECT_EQ(*users.RoleOf("joe"), Role::kViewer);
+  EXPECT_EQ(*users.RoleOf(users.service()), Role::kAdmin) << "the account of the service stays an admin";
+}
+
 TEST(Users, AnAccountWithoutANameHasItsNumber) {
   Users users({});
   EXPECT_EQ(users.NameOf(0), "root");

@@ -188,6 +188,35 @@ TEST_F(RetentionTest, TheThreadAppliesTheRules) {
   EXPECT_TRUE(retention.Stop(absl::Seconds(30)));
 }
 
+TEST_F(RetentionTest, NewRulesApplyWithoutARestart) {
+  CommitStudy(1, 400);
+  RetentionOptions options = Options({});
+  options.first = options.period = absl::Milliseconds(1);
+  Retention retention(options, *store_);
+  const auto unchanged = retention.Prune(/*dry_run=*/false, [] { return false; });
+  ASSERT_TRUE(absl::IsUnavailable(unchanged.status()) || unchanged->removed_size() == 0);
+  EXPECT_TRUE(HasPoints(1));
+  RetentionRules rules;
+  rules.points = 365 * kDay;
+  retention.SetRules(rules);
+  const absl::Time limit = absl::Now() + absl::Seconds(30);
+  while (HasPoints(1) && absl::Now() < limit) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_FALSE(HasPoints(1));
+}
+
+TEST_F(RetentionTest, ARestoredAttemptHasNoFilesToRemove) {
+  CommitStudy(1, 400);
+  db::WriteBatch batch;
+  batch.attempts = store_->ListAttempts(1000).value();
+  batch.attempts[0].directory = "";
+  ASSERT_TRUE(store_->Commit(batch).ok());
+  RetentionRules rules;
+  rules.directories = 180 * kDay;
+  EXPECT_EQ(Prune(rules).removed(0).directories(), 0);
+  EXPECT_TRUE(fs::exists(DirectoryOf(1)));
+  EXPECT_THAT(db::ListUnfinished(*store_, db::Removal::kDirectories).value(), IsEmpty());
+}
+
 // Holds Maintain until it is released.
 class HeldStore final : public ForwardingStore {
  public:

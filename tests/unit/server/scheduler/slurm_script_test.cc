@@ -138,6 +138,27 @@ class SlurmScriptRuns : public testing::Test {
   std::string directory_;
 };
 
+TEST(SlurmScript, ExcludedNodesJoinThoseOfTheSiteOrTheStudy) {
+  JobRequest request = Request();
+  EXPECT_THAT(SlurmScript(Options(), request), Not(HasSubstr("--exclude")));
+  request.excluded_nodes = {"n3", "n7"};
+  EXPECT_THAT(SlurmScript(Options(), request), HasSubstr("#SBATCH --exclude=n3,n7\n"));
+  SlurmScriptOptions site = Options();
+  site.site_options.emplace_back("exclude", "n1");
+  EXPECT_THAT(SlurmScript(site, request), HasSubstr("#SBATCH --exclude=n1,n3,n7\n"));
+  request.options.emplace_back("exclude", "gpu[1-4]");
+  const std::string script = SlurmScript(site, request);
+  EXPECT_THAT(script, HasSubstr("#SBATCH --exclude=\"gpu[1-4],n3,n7\"\n"));
+  EXPECT_EQ(script.find("--exclude"), script.rfind("--exclude")) << "sbatch uses only the last one";
+}
+
+TEST(SlurmScript, AStudyThatNamesItsNodesGetsThem) {
+  JobRequest request = Request();
+  request.excluded_nodes = {"n3"};
+  request.options.emplace_back("nodelist", "n3");
+  EXPECT_THAT(SlurmScript(Options(), request), Not(HasSubstr("--exclude")));
+}
+
 TEST_F(SlurmScriptRuns, StartsTheWorkerAndReturnsItsExitStatus) {
   Program("worker", "echo \"$@\"; exit 3\n");
   const CommandResult result = Run();

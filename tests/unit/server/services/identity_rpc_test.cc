@@ -176,6 +176,16 @@ TEST_F(IdentityRpcTest, APrivateStudyDoesNotExistForOthers) {
   EXPECT_THAT(AuditEntries(true), testing::Contains("alice GetStudy studies/1 PERMISSION_DENIED x1"));
 }
 
+TEST_F(IdentityRpcTest, NewRolesApplyToTheNextCall) {
+  ASSERT_TRUE(Create("bob-submit", Study(false)).ok());
+  EXPECT_EQ(Create("vera-submit", Study(false)).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  rpc_->SetRoles({{"ada"}, {"vera"}, {"alice"}});
+  EXPECT_TRUE(Create("vera-submit", Study(false)).ok());
+  EXPECT_EQ(Create("alice-submit", Study(false)).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(Create("bob-submit", Study(false)).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_THAT(StudiesSeenBy("alice-read"), SizeIs(2));
+}
+
 TEST_F(IdentityRpcTest, APrivateStudyDoesNotHideAnOlderOneOfItsName) {
   ASSERT_TRUE(Create("alice-submit", Study(false)).ok());
   ASSERT_TRUE(Create("bob-submit", Study(true)).ok());

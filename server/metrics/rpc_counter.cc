@@ -1,4 +1,4 @@
-#include "server/services/rpc_counter.h"
+#include "server/metrics/rpc_counter.h"
 
 #include <string>
 #include <utility>

@@ -1,0 +1,305 @@
+#include "server/services/archive_service.h"
+
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "db/archive/archive.h"
+#include "proto/status.h"
+#include "server/core/convert.h"
+#include "server/identity/permissions.h"
+#include "server/identity/secrets.h"
+#include "server/services/lookup.h"
+#include "server/services/study_service.h"
+#include "spdlog/spdlog.h"
+
+namespace scalelab::server {
+namespace {
+
+constexpr size_t kArchivePiece = 256 << 10;
+// Archives are made and stored one at a time, so that one thread of the pool remains for other large requests.
+constexpr char kSubject[] = "archives";
+// Each restore keeps its upload on disk.
+constexpr int kMaxRestores = 4;
+
+// Returns the seal of an archive. The prefix keeps it apart from the secrets of allocations, which have the same key.
+std::string SealOf(const Auth& auth, absl::string_view sha256) {
+  return Hmac(auth.key(), absl::StrCat("archive ", sha256));
+}
+
+// Without a reason, UNAVAILABLE means to a client that the server cannot be reached.
+absl::Status ForClients(const absl::Status& status) {
+  if (!absl::IsUnavailable(status) || !ReasonOf(status).empty()) return status;
+  return MakeError(absl::StatusCode::kUnavailable, "TRY_AGAIN", status.message());
+}
+
+// A file without a name.
+class UnnamedFile {
+ public:
+  explicit UnnamedFile(int fd) : fd_(fd) {}
+  ~UnnamedFile() { close(fd_); }
+  UnnamedFile(const UnnamedFile&) = delete;
+  UnnamedFile& operator=(const UnnamedFile&) = delete;
+  int fd() const { return fd_; }
+
+  // Reads the next piece. Returns false at the end.
+  absl::StatusOr<bool> Read(std::string* piece) {
+    piece->resize(kArchivePiece);
+    ssize_t got = -1;
+    do {
+      got = pread(fd_, piece->data(), piece->size(), offset_);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0)
+      return absl::UnavailableError(absl::StrCat("cannot read the archive: ", std::strerror(errno)));
+    piece->resize(static_cast<size_t>(got));
+    offset_ += got;
+    return got > 0;
+  }
+  absl::Status Write(absl::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t written = write(fd_, bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("the disk of scalelabd has no space for the archive (", std::strerror(errno),
+                         "); nothing was stored"));
+      }
+      bytes.remove_prefix(static_cast<size_t>(written));
+      offset_ += written;
+    }
+    return absl::OkStatus();
+  }
+  int64_t size() const { return offset_; }
+  int64_t FreeBytes() const {
+    struct statvfs disk {};
+    if (fstatvfs(fd_, &disk) != 0) return 0;
+    return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
+  }
+
+ private:
+  const int fd_;
+  int64_t offset_ = 0;
+};
+
+// A call of RestoreArchive: it receives the file, checks it, reserves ids, then writes the rows. All work is done on
+// threads of a pool, one piece after the other, and stops when the client has gone.
+class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
+                     public std::enable_shared_from_this<Upload> {
+ public:
+  struct Context {
+    Coordinator& coordinator;
+    const HandlerContext& handler;
+    const Auth& auth;
+    std::shared_ptr<std::atomic<int>> restores;
+    std::shared_ptr<ClientCall> client;
+    v1::RestoreArchiveResponse* response;  // of gRPC, until the call is over
+  };
+
+  // The upload owns itself until the call is over.
+  static Upload* Start(Context context) {
+    const std::shared_ptr<Upload> upload(new Upload(std::move(context)));
+    upload->self_ = upload;
+    upload->OnPool([](Upload& u) { return u.Open(); });
+    return upload.get();
+  }
+  ~Upload() override { --*context_.restores; }
+
+ private:
+  explicit Upload(Context context) : context_(std::move(context)) { ++*context_.restores; }
+
+  void OnReadDone(bool ok) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (idle_ != nullptr) idle_->Cancel();
+    }
+    if (ok) {
+      OnPool([](Upload& u) { return u.Append(); });
+    } else {
+      OnPool([](Upload& u) { return u.Check(); });
+    }
+  }
+  void OnCancel() override { End(CallerGone()); }
+  void OnDone() override {
+    const std::shared_ptr<Upload> last = std::move(self_);
+    absl::MutexLock lock(&mutex_);
+    idle_.reset();  // it holds a reference to this object
+  }
+
+  // Calls `work` on a thread of the pool, unless the call is over. An error ends the call.
+  void OnPool(absl::AnyInvocable<absl::Status(Upload&)> work) {
+    context_.handler.pools.heavy.Run(
+        [upload = shared_from_this(), work = std::move(work)](absl::Status status) mutable {
+          if (upload->over()) return;
+          if (status.ok()) status = WithinMemory([&]() -> absl::Status { return work(*upload); });
+          if (!status.ok()) upload->End(status);
+        },
+        kSubject);
+  }
+
+  absl::Status Open() {
+    if (*context_.restores > kMaxRestores) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("scalelabd restores ", kMaxRestores, " archives already; try again in a minute"));
+    }
+    const absl::StatusOr<int> fd = db::OpenUnnamedFile(context_.handler.store);
+    if (!fd.ok()) return fd.status();
+    file_.emplace(*fd);
+    most_bytes_ = file_->FreeBytes() / 2;
+    Receive();
+    return absl::OkStatus();
+  }
+
+  void Receive() {
+    absl::MutexLock lock(&mutex_);
+    if (over_) return;
+    idle_ = std::make_unique<grpc::Alarm>();
+    idle_->Set(absl::ToChronoTime(absl::Now() + context_.handler.call_limit),
+               [upload = shared_from_this()](bool expired) {
+                 if (expired)
+                   upload->End(absl::DeadlineExceededError("the client sends no more of the archive"));
+               });
+    message_.Clear();
+    StartRead(&message_);
+  }
+
+  absl::Status CheckSpace(int64_t bytes) const {
+    if (bytes <= most_bytes_) return absl::OkStatus();
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the archive needs more than half of the free space on the disk of scalelabd (",
+                     most_bytes_, " bytes); nothing was stored; free some space"));
+  }
+
+  absl::Status Append() {
+    if (auto s = CheckSpace(file_->size() + static_cast<int64_t>(message_.data().size())); !s.ok()) return s;
+    if (auto s = file_->Write(message_.data()); !s.ok()) return s;
+    Receive();
+    return absl::OkStatus();
+  }
+
+  absl::Status Check() {
+    absl::StatusOr<db::ArchiveHead> head = db::CheckArchive(file_->fd());
+    if (!head.ok()) return head.status();
+    const db::StudyRow& study = head->study;
+    context_.client->SetTarget(absl::StrCat("archive of ", study.name, " of ", study.owner));
+    const bool own = SameSecret(head->seal, SealOf(context_.auth, head->sealed));
+    if (auto s = MayRestore(context_.client->caller(), study.owner, own); !s.ok()) return s;
+    if (auto s = CheckSpace(head->content_bytes); !s.ok()) return s;
+    v1::StudySpec spec;
+    if (auto s = FromJson(study.spec, &spec); !s.ok()) return s;
+    context_.coordinator.ReserveIds(head->ids, [upload = shared_from_this(),
+                                                head = *std::move(head)](absl::StatusOr<db::FirstIds> first) {
+      if (!first.ok()) return upload->End(first.status());
+      upload->OnPool([head, first = *first](Upload& u) {
+        u.restore_.emplace(u.context_.handler.store, u.file_->fd(), head, first);
+        return u.Continue();
+      });
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status Continue() {
+    const absl::StatusOr<bool> more = restore_->Step();
+    if (!more.ok()) return more.status();
+    if (*more) {
+      OnPool([](Upload& u) { return u.Continue(); });
+      return absl::OkStatus();
+    }
+    const int64_t id = restore_->study_id();
+    restore_.reset();
+    context_.client->SetTarget(StudyName(id));
+    v1::Study study;
+    if (auto s = ReadStudy(context_.handler.store, id, &study); !s.ok()) return s;
+    spdlog::info("restored {} from an archive", StudyName(id));
+    End(absl::OkStatus(), &study);
+    return absl::OkStatus();
+  }
+
+  bool over() const {
+    absl::MutexLock lock(&mutex_);
+    return over_;
+  }
+  void End(const absl::Status& status, v1::Study* study = nullptr) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (std::exchange(over_, true)) return;
+      if (study != nullptr) *context_.response->mutable_study() = std::move(*study);
+      if (idle_ != nullptr) idle_->Cancel();
+    }
+    context_.handler.access.Audit(*context_.client, status);
+    Finish(ToGrpc(ForClients(status)));
+  }
+
+  const Context context_;
+  std::shared_ptr<Upload> self_;       // until OnDone
+  v1::RestoreArchiveRequest message_;  // of gRPC while a read is in flight
+  std::optional<UnnamedFile> file_;
+  int64_t most_bytes_ = 0;
+  std::optional<db::Restore> restore_;
+
+  mutable absl::Mutex mutex_;
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<grpc::Alarm> idle_ ABSL_GUARDED_BY(mutex_);  // of the read in flight
+};
+
+class RefusedUpload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest> {
+ public:
+  explicit RefusedUpload(const absl::Status& why) { Finish(ToGrpc(why)); }
+  void OnDone() override { delete this; }
+};
+
+// The client of a call that the audit log gets also if it succeeds.
+template <typename Response>
+absl::StatusOr<std::shared_ptr<ClientCall>> AuditedClient(const HandlerContext& handler,
+                                                          const grpc::CallbackServerContext& context) {
+  const auto client = BeginStream<Response>(handler, context);
+  if (!client.ok()) return client.status();
+  return std::make_shared<ClientCall>((*client)->caller(), ActionOf<Response>(), /*changes=*/true);
+}
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::ReadArchiveResponse>* ArchiveService::ReadArchive(
+    grpc::CallbackServerContext* context, const v1::ReadArchiveRequest* request) {
+  using Stream = GeneratedStream<v1::ReadArchiveResponse>;
+  const auto client = AuditedClient<v1::ReadArchiveResponse>(handler_, *context);
+  if (!client.ok()) return Stream::Fail(client.status());
+  const auto make = [this, client = *client,
+                     name = request->name()]() -> absl::StatusOr<std::shared_ptr<UnnamedFile>> {
+    const auto study = FindStudyToControl(handler_.store, *client, name);
+    if (!study.ok()) return study.status();
+    const absl::StatusOr<int> fd = db::OpenUnnamedFile(handler_.store);
+    if (!fd.ok()) return fd.status();
+    auto file = std::make_shared<UnnamedFile>(*fd);
+    const auto seal = [this](absl::string_view sha256) { return SealOf(auth_, sha256); };
+    if (auto s = db::WriteArchive(handler_.store, study->id, seal, *fd); !s.ok()) return s;
+    return file;
+  };
+  // The first step writes the whole archive to a file, the others read it.
+  return Stream::Start(
+      handler_.pools.heavy, handler_.call_limit,
+      [this, client = *client, make, file = std::shared_ptr<UnnamedFile>()](
+          v1::ReadArchiveResponse* response) mutable -> absl::StatusOr<bool> {
+        if (file == nullptr) {
+          auto made = make();
+          handler_.access.Audit(*client, made.status());
+          if (!made.ok()) return ForClients(made.status());
+          file = *std::move(made);
+        }
+        return file->Read(response->mutable_data());
+      },
+      kSubject);
+}
+
+grpc::ServerReadReactor<v1::RestoreArchiveRequest>* ArchiveService::RestoreArchive(
+    grpc::CallbackServerContext* context, v1::RestoreArchiveResponse* response) {
+  const auto client = AuditedClient<v1::RestoreArchiveResponse>(handler_, *context);
+  if (!client.ok()) return new RefusedUpload(client.status());
+  return Upload::Start({coordinator_, handler_, auth_, restores_, *client, response});
+}
+
+}  // namespace scalelab::server
