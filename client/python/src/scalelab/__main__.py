@@ -1,0 +1,33 @@
+"""`python3 -m scalelab export STUDY --format parquet -o DIR`."""
+from __future__ import annotations
+
+import argparse
+import sys
+
+from scalelab.client import Client
+from scalelab.errors import ScalelabError
+from scalelab.export import FORMATS, describe, export
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python3 -m scalelab", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("export", help="write runs, metrics and the curve of a study into files")
+    command.add_argument("study", metavar="STUDY", help="number, name, or last")
+    command.add_argument("--format", required=True, choices=FORMATS)
+    command.add_argument("-o", "--directory", required=True, metavar="DIR", help="directory for the files; it is created")
+    command.add_argument("--server", help="unix:PATH, HOST:PORT or insecure:HOST:PORT; else as the scalelab command finds it")
+    command.add_argument("--token-file", help="token for a server on HOST:PORT")
+    arguments = parser.parse_args()
+    try:
+        with Client(arguments.server, token_file=arguments.token_file) as client:
+            paths = export(client, arguments.study, arguments.format, arguments.directory)
+    except (ScalelabError, ImportError, OSError) as error:
+        print(f"scalelab: {error}", file=sys.stderr)
+        return 1
+    print(f"{arguments.directory}: {describe(paths)}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,296 @@
+"""The client of the service.
+
+    client = scalelab.Client()
+    study = client.wait(client.submit("study.yaml"))
+    client.curve(study)
+"""
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import os
+import uuid
+import warnings
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Iterator, Union
+
+from scalelab import address, study_spec
+from scalelab.connection import Connection
+from scalelab.errors import ScalelabError
+from scalelab.v1 import result_pb2, run_pb2, study_pb2
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+
+_PAGE = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """A snapshot of a study.
+
+    Attributes:
+        name: the resource name, "studies/7".
+        display_name: the name in the study file.
+        owner: the user who submitted it.
+        state: "QUEUED", "RUNNING", "SUCCEEDED", "FAILED" or "CANCELLED".
+        queued, running, succeeded, failed, cancelled, skipped: the number of its runs in each state. Runs are skipped if the results
+            were precise enough without them.
+        create_time, start_time, finish_time: None before.
+        pause_reason: why no run begins until `scalelab study resume`; empty if the study is not paused.
+    """
+
+    name: str
+    display_name: str
+    owner: str
+    state: str
+    queued: int
+    running: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    skipped: int
+    create_time: datetime.datetime | None
+    start_time: datetime.datetime | None
+    finish_time: datetime.datetime | None
+    pause_reason: str
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in ("SUCCEEDED", "FAILED", "CANCELLED")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """What `watch` returns after each change.
+
+    Attributes:
+        study: the study now.
+        running: the runs that are executed now: for each its name and the steps that it has done. `total_steps` is 0 if unknown.
+        waiting_reason: why nothing runs although runs are queued; else empty.
+    """
+
+    study: Study
+    running: list[RunProgress]
+    waiting_reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class RunProgress:
+    """A run that is executed now. `train_loss` is None before the first step."""
+
+    run: str
+    key: dict[str, Any]
+    repeat: int
+    attempt: int
+    step: int
+    total_steps: int
+    train_loss: float | None
+
+
+StudyName = Union[str, int, Study]
+
+
+class Client:
+    """A connection to a scalelab server. Thread-safe. Errors are ScalelabError.
+
+    `server` is "unix:PATH", "HOST:PORT" or "insecure:HOST:PORT". Without it, the rules of the command-line client apply:
+    SCALELAB_SERVER, the configuration file, and then the socket of the user's own service. The certificate of HOST:PORT is the one that
+    `scalelab login` has accepted. `token_file` is the file of a personal token; without it SCALELAB_TOKEN_FILE or the configuration file.
+    `timeout` in seconds applies to each call.
+
+    A study is a Study, a number, "studies/7", a name (the newest study of this name) or "last". A run is a number, "runs/12" or
+    "studies/7/runs/12".
+    """
+
+    def __init__(self, server: str | None = None, *, token_file: str | os.PathLike[str] | None = None, timeout: float = 60.0) -> None:
+        options = address.resolve(server, None if token_file is None else os.fspath(token_file))
+        self._connection = Connection(options, timeout)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def submit(self, study: study_spec.StudyLike | str | os.PathLike[str], *, request_id: str | None = None) -> Study:
+        """Queues a study, given as a dict or as the path of a study file, with the keys of docs/users/write-a-study.md. Returns when it is
+        durable. With a `request_id`, a repeated call returns the study of the first call."""
+        request = study_pb2.CreateStudyRequest(spec=_spec_of(study), request_id=request_id or str(uuid.uuid4()))
+        return _study(self._connection.call(self._connection.studies.CreateStudy, request).study)
+
+    def validate(self, study: study_spec.StudyLike | str | os.PathLike[str]) -> Study:
+        """Checks everything that `submit` checks, without storing the study. The result has no name."""
+        request = study_pb2.CreateStudyRequest(spec=_spec_of(study), validate_only=True)
+        return _study(self._connection.call(self._connection.studies.CreateStudy, request).study)
+
+    def study(self, study: StudyName = "last") -> Study:
+        """Returns a study as it is now."""
+        request = study_pb2.GetStudyRequest(name=study_name(study))
+        return _study(self._connection.call(self._connection.studies.GetStudy, request).study)
+
+    def studies(self) -> list[Study]:
+        """Returns all studies, newest first."""
+        request = study_pb2.ListStudiesRequest(page_size=1000)
+        studies: list[Study] = []
+        while True:
+            page = self._connection.call(self._connection.studies.ListStudies, request)
+            studies += [_study(study) for study in page.studies]
+            if not page.next_page_token:
+                return studies
+            request.page_token = page.next_page_token
+
+    def watch(self, study: StudyName = "last", *, timeout: float | None = None) -> Iterator[Progress]:
+        """Returns the progress of a study: now, and after every change, at most five times a second. Ends when the study is final or
+        paused. Survives restarts of the server of up to a minute. Raises ScalelabError with code DEADLINE_EXCEEDED after `timeout` seconds;
+        the study continues."""
+        request = study_pb2.WatchStudyRequest(name=study_name(study))
+        for look in self._connection.follow(self._connection.studies.WatchStudy, request, timeout, _is_over):
+            request.name = look.study.name  # "last" may mean another study when the stream is opened again
+            running = [RunProgress(run=one.run, key=_struct(one.key), repeat=one.repeat, attempt=one.attempt, step=one.step,
+                                   total_steps=one.total_steps, train_loss=one.train_loss if one.HasField("train_loss") else None)
+                       for one in look.running]
+            yield Progress(_study(look.study), running, look.waiting_reason)
+
+    def wait(self, study: StudyName = "last", *, timeout: float | None = None) -> Study:
+        """Blocks until a study is final or paused. Returns it: its `state` shows whether every run succeeded."""
+        last: Study | None = None
+        for progress in self.watch(study, timeout=timeout):
+            last = progress.study
+        if last is None:
+            raise ScalelabError(f"the server sent nothing about {study}", "UNKNOWN")
+        return last
+
+    def cancel(self, study: StudyName) -> Study:
+        """Cancels a study."""
+        request = study_pb2.CancelStudyRequest(name=study_name(study))
+        return _study(self._connection.call(self._connection.studies.CancelStudy, request).study)
+
+    def runs(self, study: StudyName = "last") -> pandas.DataFrame:
+        """Returns the runs of a study in the order of execution, one in a row: its name, the values of the axes, repeat, state, cause and
+        message of a failure, times, ranks, batch, seed, and a column for each result, such as "run/throughput" and "run/accuracy"
+        (docs/users/metrics.md)."""
+        from scalelab import frames
+
+        return frames.runs(self.run_messages(study))
+
+    def metrics(self, of: StudyName = "last", *, run: str | int | None = None, key: str | None = None, rank: int | None = None,
+                max_points: int = 0) -> pandas.DataFrame:
+        """Returns metric points of all runs of a study, or of one run, with the columns run, rank, step, time, key and value. The step of a
+        metric of an epoch is the epoch; that of a result is -1. `max_points` limits each key and rank of a run, and keeps the shape of its
+        curve. `of` has no meaning if `run` is given."""
+        from scalelab import frames
+
+        if run is not None:
+            return frames.points(self.points(run, key=key, rank=rank, max_points=max_points))
+        return frames.points(self.study_points(of, key=key, rank=rank, max_points=max_points))
+
+    def curve(self, study: StudyName = "last") -> pandas.DataFrame:
+        """Returns the scaling curve of a study, a row for each point: the values of the axes, ranks, n, state, batches, and for each
+        estimate, such as throughput, speedup and efficiency, the columns NAME (mean), NAME_low and NAME_high (the 95% interval)."""
+        from scalelab import frames
+
+        return frames.curve(self.curve_message(study))
+
+    def plot_curve(self, study: StudyName = "last", *, what: str = "speedup", ax: Axes | None = None) -> Axes:
+        """Draws the curve: `what` is speedup, efficiency, throughput or another estimate of `curve`. Returns the axes of matplotlib."""
+        from scalelab import frames, plots
+
+        message = self.curve_message(study)
+        return plots.curve(frames.curve(message), what, message.display_name, ax)
+
+    def plot_metric(self, study: StudyName = "last", *, key: str = "train/loss", ax: Axes | None = None) -> Axes:
+        """Draws a metric over the steps, a line for each run: the mean over its ranks. Returns the axes of matplotlib."""
+        from scalelab import plots
+
+        return plots.metric(self.metrics(study, key=key, max_points=2000), self.runs(study), key, ax)
+
+    def run_messages(self, study: StudyName = "last") -> list[Any]:
+        """Returns the runs of a study as scalelab.v1.run_pb2.Run, with all results and attempts."""
+        requests = (run_pb2.GetRunRequest(name=run.name) for run in self._list(study))
+        return [answer.run for answer in self._connection.call_all(self._connection.runs.GetRun, requests)]
+
+    def curve_message(self, study: StudyName = "last") -> Any:
+        """Returns the curve of a study as scalelab.v1.result_pb2.GetCurveResponse, with fits and notes."""
+        return self._connection.call(self._connection.results.GetCurve, result_pb2.GetCurveRequest(study=study_name(study)))
+
+    def points(self, run: str | int, *, key: str | None = None, rank: int | None = None, max_points: int = 0) -> Iterator[tuple[str, Any]]:
+        """Returns the points of a run as its name with scalelab.v1.result_pb2.ReadPointsResponse, which has columns of one key and rank."""
+        name = run_name(run)
+        request = result_pb2.ReadPointsRequest(run=name, key=key or "", rank=rank, max_points=max_points)
+        for part in self._connection.stream(self._connection.results.ReadPoints, request):
+            yield name, part
+
+    def study_points(self, study: StudyName = "last", *, key: str | None = None, rank: int | None = None,
+                     max_points: int = 0) -> Iterator[tuple[str, Any]]:
+        """Returns the same for all runs of a study that have started. Warns of each run whose points retention has removed."""
+        for run in self._list(study):
+            try:
+                yield from self.points(run.name, key=key, rank=rank, max_points=max_points)
+            except ScalelabError as error:
+                if error.reason == "REMOVED_BY_RETENTION":
+                    warnings.warn(str(error), stacklevel=2)
+                elif error.reason != "ATTEMPT_NOT_FOUND":
+                    raise
+
+    def _list(self, study: StudyName) -> list[Any]:
+        request = run_pb2.ListRunsRequest(parent=study_name(study), page_size=_PAGE)
+        runs: list[Any] = []
+        while True:
+            page = self._connection.call(self._connection.runs.ListRuns, request)
+            runs += page.runs
+            if not page.next_page_token:
+                return runs
+            request.page_token = page.next_page_token
+
+
+def study_name(study: StudyName) -> str:
+    """Returns the resource name of a study."""
+    text = study.name if isinstance(study, Study) else str(study)
+    return text if text.startswith("studies/") else "studies/" + text
+
+
+def run_name(run: str | int) -> str:
+    """Returns the resource name of a run."""
+    text = str(run)
+    return text if "/" in text else "runs/" + text
+
+
+def _spec_of(study: study_spec.StudyLike | str | os.PathLike[str]) -> study_pb2.StudySpec:
+    if isinstance(study, (str, os.PathLike)):
+        path = os.fspath(study)
+        return study_spec.to_spec(study_spec.read_file(path), os.path.dirname(os.path.abspath(path)))
+    return study_spec.to_spec(study, os.getcwd())
+
+
+def _study(message: Any) -> Study:
+    counts = message.counts
+    return Study(name=message.name, display_name=message.display_name, owner=message.owner,
+                 state=study_pb2.Study.State.Name(message.state), queued=counts.queued, running=counts.running, succeeded=counts.succeeded,
+                 failed=counts.failed, cancelled=counts.cancelled, skipped=counts.skipped, create_time=_time(message, "create_time"),
+                 start_time=_time(message, "start_time"), finish_time=_time(message, "finish_time"), pause_reason=message.pause_reason)
+
+
+def _is_over(look: Any) -> bool:
+    # A paused study does not go on by itself.
+    return _study(look.study).is_final or (bool(look.study.pause_reason) and not look.running)
+
+
+def _time(message: Any, field: str) -> datetime.datetime | None:
+    if not message.HasField(field):
+        return None
+    stamp = getattr(message, field)
+    return datetime.datetime.fromtimestamp(stamp.seconds, datetime.timezone.utc).replace(microsecond=stamp.nanos // 1000)
+
+
+def _struct(struct: Any) -> dict[str, Any]:
+    from scalelab import values
+
+    return values.of_struct(struct)

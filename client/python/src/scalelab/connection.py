@@ -1,0 +1,179 @@
+"""The connection to the server: deadlines, retries, credentials, and errors for users."""
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any, Callable, Iterator
+
+import grpc
+
+from scalelab import address, session_token
+from scalelab.errors import ScalelabError, parse_details
+from scalelab.v1 import analysis_pb2_grpc, auth_pb2_grpc, result_pb2_grpc, run_pb2_grpc, study_pb2_grpc
+
+_PATIENCE = 60.0  # seconds without an answer after which a stream is not opened again
+_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 5000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.max_receive_message_length", -1),
+]
+
+
+class Connection:
+    """Calls of one server. Thread-safe. `timeout` in seconds applies to each call."""
+
+    def __init__(self, server: address.ServerOptions, timeout: float) -> None:
+        self.server, self.timeout = server, timeout
+        self._token = address.read_token(server.token_file) if server.token_file and not server.socket_path else ""
+        self._session: str | None = None  # None: not known yet
+        self._lock = threading.Lock()
+        options = list(_OPTIONS)
+        if server.encrypted:
+            host = address.host_of(server.certificate) if server.certificate else ""
+            if host:
+                options.append(("grpc.ssl_target_name_override", host))
+            credentials = grpc.ssl_channel_credentials(server.certificate.encode() or None)
+            self._channel = grpc.secure_channel(server.target, credentials, options)
+        else:
+            self._channel = grpc.insecure_channel(server.target, options)
+        self.studies = study_pb2_grpc.StudyServiceStub(self._channel)
+        self.runs = run_pb2_grpc.RunServiceStub(self._channel)
+        self.results = result_pb2_grpc.ResultServiceStub(self._channel)
+        self.analysis = analysis_pb2_grpc.AnalysisServiceStub(self._channel)
+        self._auth = auth_pb2_grpc.AuthServiceStub(self._channel)
+        if not self._connects(min(timeout, 5.0)):
+            self.close()
+            raise self._unreachable()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def call(self, method: Any, request: Any) -> Any:
+        """Makes one unary call. Repeats it until the timeout while the server is away, so the call must be idempotent."""
+        deadline = time.monotonic() + self.timeout
+        renewed, pause = False, 0.05
+        while True:
+            try:
+                return method(request, timeout=max(0.0, deadline - time.monotonic()), metadata=self._metadata(), wait_for_ready=True)
+            except grpc.RpcError as error:
+                explained = self.explain(error)
+            if explained.code == "UNAUTHENTICATED" and self._renew_session(renewed):
+                renewed = True
+            elif explained.code != "UNAVAILABLE" or explained.reason or time.monotonic() + pause > deadline:
+                raise explained
+            else:
+                time.sleep(pause)
+                pause = min(2 * pause, 1.0)
+
+    def call_all(self, method: Any, requests: Iterator[Any], window: int = 32) -> Iterator[Any]:
+        """Makes many unary calls, `window` at a time. Returns the answers in the order of the requests."""
+        pending: list[tuple[Any, Any]] = []
+        for request in requests:
+            pending.append((request, method.future(request, timeout=self.timeout, metadata=self._metadata())))
+            if len(pending) >= window:
+                yield self._answer(method, *pending.pop(0))
+        while pending:
+            yield self._answer(method, *pending.pop(0))
+
+    def stream(self, method: Any, request: Any) -> Iterator[Any]:
+        """Returns the messages of a stream that ends by itself."""
+        try:
+            yield from method(request, metadata=self._metadata())
+        except grpc.RpcError as error:
+            raise self.explain(error) from None
+
+    def follow(self, method: Any, request: Any, timeout: float | None, over: Callable[[Any], bool]) -> Iterator[Any]:
+        """Returns the messages of a stream until `over`; opens it again after the server was away for up to a minute."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        last_answer, pause = time.monotonic(), 0.05
+        while True:
+            call = method(request, timeout=None if deadline is None else max(0.0, deadline - time.monotonic()), metadata=self._metadata())
+            try:
+                for message in call:
+                    last_answer, pause = time.monotonic(), 0.05
+                    yield message
+                    if over(message):
+                        return
+            except grpc.RpcError as error:
+                explained = self.explain(error)
+                if explained.code != "UNAVAILABLE" or explained.reason or time.monotonic() - last_answer > _PATIENCE:
+                    raise explained from None
+            finally:
+                call.cancel()
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
+
+    def explain(self, error: Any) -> ScalelabError:
+        """Returns the error of a call as an exception for users."""
+        code, message, text = error.code().name, error.details() or "", self.server.text
+        metadata = dict(error.trailing_metadata() or ())
+        reason, violations = parse_details(metadata.get("grpc-status-details-bin", b""))
+        if code == "UNAUTHENTICATED":
+            message = f"the server at {text} rejects the credentials: {message}"
+            message += "" if reason else "; give the file of a valid token with token_file or SCALELAB_TOKEN_FILE"
+        elif code == "UNAVAILABLE" and not reason:
+            return self._unreachable()
+        elif code == "DEADLINE_EXCEEDED" and not reason:
+            message = f"the server at {text} did not answer within the timeout; use a longer one"
+        elif code == "UNIMPLEMENTED":
+            message = f"the server at {text} has another version and does not support this call"
+        return ScalelabError(message, code, reason, violations)
+
+    def _unreachable(self) -> ScalelabError:
+        path = self.server.socket_path
+        if path and os.path.exists(path) and not os.access(path, os.W_OK):
+            return ScalelabError(f"no permission to open the socket {path}: ask the server's operator for an address and a token",
+                                 "PERMISSION_DENIED")
+        hint = "start one with `scalelabd --data DIR`, or name another with Client(server=...) or SCALELAB_SERVER"
+        if self.server.encrypted:
+            hint = f"if it is there, run `scalelab login {self.server.text}` to compare and accept its certificate"
+        return ScalelabError(f"no scalelab server answers at {self.server.text}: {hint}", "UNAVAILABLE")
+
+    def _connects(self, timeout: float) -> bool:
+        """Waits for the first connection or its failure."""
+        settled = threading.Event()
+        states: list[Any] = []
+
+        def changed(state: Any) -> None:
+            if state in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE):
+                states.append(state)
+                settled.set()
+
+        self._channel.subscribe(changed, try_to_connect=True)
+        settled.wait(timeout)
+        self._channel.unsubscribe(changed)
+        return states[:1] == [grpc.ChannelConnectivity.READY]
+
+    def _answer(self, method: Any, request: Any, future: Any) -> Any:
+        try:
+            return future.result()
+        except grpc.RpcError:
+            return self.call(method, request)
+
+    def _metadata(self) -> list[tuple[str, str]]:
+        token = self._token
+        if not token and self.server.encrypted:
+            with self._lock:
+                if self._session is None:
+                    self._session = session_token.stored(self.server.text) or self._new_session()
+                token = self._session
+        return [("authorization", "Bearer " + token)] if token else []
+
+    def _renew_session(self, renewed: bool) -> bool:
+        """Replaces a session token that may be one of an earlier server at this address. Returns whether there is a new one."""
+        if renewed or self._token or not self._session:
+            return False
+        with self._lock:
+            self._session = self._new_session()
+        return bool(self._session)
+
+    def _new_session(self) -> str:
+        try:
+            return session_token.create(self.server.text, self._auth, lambda method, request: method(request, timeout=self.timeout))
+        except grpc.RpcError:
+            return ""

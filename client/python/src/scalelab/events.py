@@ -1,0 +1,289 @@
+"""Reports the events of a training script of engine `custom`. Needs the standard library only.
+
+    with scalelab.run() as run:
+        for batch in batches:
+            run.step(loss=train(batch))
+        run.epoch(accuracy=evaluate())
+
+docs/users/write-a-training-script.md describes the event file that this module writes.
+"""
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import math
+import os
+import platform
+import resource
+import statistics
+import sys
+import time
+from types import TracebackType
+from typing import Any, Iterable, Mapping, Optional, SupportsFloat
+
+# Seconds between two writes of step lines: one write contains many steps.
+FLUSH_AFTER = 0.5
+LINE_LIMIT = 64 << 10
+MESSAGE_LIMIT = 4000
+# Frameworks whose version the start event contains, if the script has imported them; the first one counts.
+_FRAMEWORKS = ("torch", "tensorflow", "jax", "mxnet")
+
+Metrics = Mapping[str, Optional[SupportsFloat]]
+
+
+def run(*, total_steps: int | None = None, global_batch: int | None = None) -> Run:
+    """Returns the run of this process, for a `with` statement.
+
+    `total_steps` is shown as progress; without it, `max_steps` of the study counts. `global_batch` is the number of samples in a step
+    over all ranks, for the throughput; without it, that of the study counts. Outside of scalelab (SCALELAB_EVENTS is not set) nothing
+    is written, so that the script also works by itself.
+    """
+    return Run(os.environ, total_steps=total_steps, global_batch=global_batch)
+
+
+class Run:
+    """The run that this process is a rank of. Not thread-safe.
+
+    Attributes:
+        active: whether the script runs under scalelab.
+        rank, local_rank, world_size: this rank, its number on this node, and the number of ranks.
+        spec: the run's parameters by name (docs/users/keys.md), with all defaults; empty outside of scalelab.
+        directory: the directory of the attempt, the same on all nodes; the working directory outside of scalelab.
+        parameter_hash: a text that must be equal on all ranks at the end, otherwise the run fails; empty means no check.
+    """
+
+    def __init__(self, environment: Mapping[str, str], *, total_steps: int | None = None, global_batch: int | None = None) -> None:
+        self.rank = int(environment.get("RANK", "0"))
+        self.local_rank = int(environment.get("LOCAL_RANK", "0"))
+        self.world_size = int(environment.get("WORLD_SIZE", "1"))
+        self.spec = _read_spec(environment.get("SCALELAB_SPEC"))
+        self.directory = environment.get("SCALELAB_ATTEMPT_DIR") or os.getcwd()
+        self.parameter_hash = ""
+        path = environment.get("SCALELAB_EVENTS")
+        self.active = bool(path)
+        self._file = _EventFile(path) if path else None
+        self._total_steps = total_steps if total_steps is not None else int(self.spec.get("max_steps", 0))
+        self._global_batch = global_batch if global_batch is not None else int(self.spec.get("global_batch", 0))
+        self._started = self._ended = False
+        self._step, self._epoch = 0, 0
+        self._result: dict[str, SupportsFloat | None] = {}
+        self._seconds = array.array("d")  # of each step
+        self._epoch_begin = 0  # index of the first step of this epoch in _seconds
+        self._losses: list[float] = []  # of this epoch
+        self._mark = time.monotonic()
+        self._begin = self._mark
+
+    def __enter__(self) -> Run:
+        self._begin = self._mark = time.monotonic()
+        if self._total_steps > 0:
+            self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+            self.finish()
+        elif isinstance(error, SystemExit):
+            self.error(f"the script ended with exit status {error.code}")
+        else:
+            self.error(*describe(error))
+
+    def start(self, total_steps: int | None = None) -> None:
+        """Reports the start, and begins to measure the time of the first step. A `with` statement calls it if the number of steps is
+        known; otherwise the first step does. Only the first call has an effect."""
+        if self._started:
+            return
+        self._started = True
+        self._total_steps = total_steps if total_steps is not None else self._total_steps
+        framework, version = _framework()
+        self._write("start", framework=framework, version=version, world_size=self.world_size, rank=self.rank,
+                    total_steps=self._total_steps)
+        self._begin = self._mark = time.monotonic()
+
+    def step(self, metrics: Metrics | None = None, /, **more: SupportsFloat | None) -> None:
+        """Reports one training step, at its end. `step/total_s` is the time since the end of the step before, unless it is given.
+
+        `loss=2.5` means `train/loss`, and `data_s=0.1` means `step/data_s`. Names with a slash are given as a mapping:
+        `run.step({"train/grad_norm": norm}, loss=loss)`. A value that is None is left out.
+        """
+        now = time.monotonic()
+        self.start()
+        values = {**(metrics or {}), **{("step/" if key.endswith("_s") else "train/") + key: value for key, value in more.items()}}
+        given = values.get("step/total_s")
+        seconds = float(given) if given is not None else now - self._mark
+        self._seconds.append(seconds)
+        loss = values.get("train/loss")
+        if loss is not None:
+            self._losses.append(float(loss))
+        self._write("step", {"step/total_s": seconds, **values}, epoch=self._epoch, step=self._step)
+        self._step += 1
+        self._mark = time.monotonic()
+
+    def epoch(self, metrics: Metrics | None = None, /, **more: SupportsFloat | None) -> None:
+        """Reports the end of an epoch, after its evaluation. The time since the last step does not count as training.
+
+        `accuracy=0.9` means `eval/accuracy`, and `train_loss=2.5` means `epoch/train_loss`, which is the mean of the steps' losses if it
+        is not given.
+        """
+        self.start()
+        seconds = sum(self._seconds[self._epoch_begin :])
+        steps = len(self._seconds) - self._epoch_begin
+        values: dict[str, SupportsFloat | None] = {}
+        if steps > 0:
+            values["epoch/seconds"] = seconds
+            values["epoch/throughput"] = self._global_batch * steps / seconds if self._global_batch and seconds > 0 else None
+        if self._losses:
+            values["epoch/train_loss"] = statistics.fmean(self._losses)
+        values.update(metrics or {})
+        values.update({("epoch/" + key if key.startswith("train_") else "eval/" + key): value for key, value in more.items()})
+        self._write("epoch", values, epoch=self._epoch)
+        self._result["run/train_loss"] = values.get("epoch/train_loss")
+        accuracy = values.get("eval/accuracy")
+        if accuracy is not None:
+            self._result["run/accuracy"] = float(accuracy)
+            target = self.spec.get("target_accuracy", 0)
+            if target and float(accuracy) >= target:
+                self._result.setdefault("run/time_to_accuracy_s", sum(self._seconds))
+        self._epoch += 1
+        self._epoch_begin = len(self._seconds)
+        self._losses.clear()
+        self._mark = time.monotonic()
+
+    def resume(self) -> None:
+        """Leaves the time since the last step out of the next step's. For use after something that is no training, such as writing a
+        checkpoint."""
+        self._mark = time.monotonic()
+
+    def result(self, metrics: Metrics | None = None, /, **more: SupportsFloat | None) -> None:
+        """Sets results of the run: `accuracy=0.9` means `run/accuracy`. They replace those that are computed from steps and epochs."""
+        self._result.update({**(metrics or {}), **{"run/" + key: value for key, value in more.items()}})
+
+    def finish(self) -> None:
+        """Reports the end of a successful run, with its results. The end of a `with` statement calls it. Does nothing after the first
+        call of `finish` or `error`."""
+        if self._ended:
+            return
+        self.start()
+        self._ended = True
+        self._write("finish", {**self._measured(), **self._result}, parameter_hash=self.parameter_hash)
+        self._close()
+
+    def error(self, message: str, kind: str = "") -> None:
+        """Reports that the run failed. A `with` statement calls it for an exception. `kind` is `out_of_memory`, `data`, `communication`,
+        `rendezvous`, `configuration` or empty. Does nothing after the first call of `finish` or `error`."""
+        if self._ended:
+            return
+        self._ended = True
+        self._write("error", message=message[:MESSAGE_LIMIT], kind=kind)
+        self._close()
+
+    def _measured(self) -> dict[str, SupportsFloat | None]:
+        measured = self._seconds[int(self.spec.get("warmup_steps", 0)) :]
+        values: dict[str, SupportsFloat | None] = {
+            "run/steps": len(self._seconds),
+            "run/seconds": time.monotonic() - self._begin,
+            "run/peak_memory_bytes": _peak_memory(),
+        }
+        if self._losses:  # of an epoch that has not ended
+            values["run/train_loss"] = statistics.fmean(self._losses)
+        if measured and sum(measured) > 0:
+            median = statistics.median(measured)
+            values["run/step_seconds"] = median
+            if self._global_batch:
+                values["run/throughput"] = self._global_batch / median if median > 0 else None
+                values["run/throughput_mean"] = self._global_batch * len(measured) / sum(measured)
+        return values
+
+    def _write(self, event: str, metrics: Metrics | None = None, **fields: Any) -> None:
+        if self._file is not None:
+            self._file.add(event, fields, metrics)
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def describe(error: BaseException) -> tuple[str, str]:
+    """Returns one line about an exception, and the kind of the error."""
+    lines = str(error).strip().splitlines()
+    text = type(error).__name__ + (": " + lines[0] if lines else "")
+    memory = isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "ResourceExhaustedError")
+    if memory or "out of memory" in text.lower() or "can't allocate memory" in text:
+        return text, "out_of_memory"
+    return text, ""
+
+
+class _EventFile:
+    """Appends whole lines, many of them with one write. Raises OSError if the file cannot be written."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+        except OSError as error:
+            raise OSError(error.errno, f"cannot open the event file (SCALELAB_EVENTS): {error.strerror}", path) from error
+        self._pending: list[str] = []
+        self._written = time.monotonic()
+
+    def add(self, event: str, fields: Mapping[str, Any], metrics: Metrics | None) -> None:
+        """Steps are buffered until FLUSH_AFTER seconds have passed since the last write; all other events are written at once."""
+        line = {"time": round(time.time(), 6), "event": event, **fields}
+        if metrics is not None:
+            line["metrics"] = {key: _number(value) for key, value in metrics.items() if value is not None}
+        text = json.dumps(line, separators=(",", ":"))
+        if len(text) > LINE_LIMIT:
+            raise ValueError(f"an event has {len(text)} bytes, more than {LINE_LIMIT}: report fewer metrics at once")
+        self._pending.append(text + "\n")
+        if event != "step" or time.monotonic() - self._written >= FLUSH_AFTER:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        os.close(self._descriptor)
+
+    def _flush(self) -> None:
+        data = "".join(self._pending).encode()
+        self._pending.clear()
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+        self._written = time.monotonic()
+
+
+def _number(value: SupportsFloat) -> float | str:
+    number = float(value)
+    if math.isfinite(number):
+        return number
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
+
+def _read_spec(path: str | None) -> dict[str, Any]:
+    """Returns the parameters of the run. 64-bit integers are strings in the file and numbers in the result."""
+    if not path:
+        return {}
+    with open(path, encoding="utf-8") as file:
+        spec: dict[str, Any] = json.load(file)
+    for key in ("max_steps", "seed", "train_samples"):
+        if key in spec:
+            spec[key] = int(spec[key])
+    return spec
+
+
+def _framework() -> tuple[str, str]:
+    for name in _FRAMEWORKS:
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version is not None:
+            return name, str(version)
+    return "python", platform.python_version()
+
+
+def _peak_memory() -> float:
+    """Returns the largest resident set of this process in bytes."""
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        return _peak_of(file)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+
+
+def _peak_of(lines: Iterable[str]) -> float:
+    for line in lines:
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024.0
+    raise OSError("the status of the process has no line VmHWM")

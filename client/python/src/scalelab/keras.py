@@ -1,0 +1,42 @@
+"""A callback for Keras: `model.fit(..., callbacks=[scalelab.keras.Callback(run)])` inside `with scalelab.run() as run`."""
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+import keras
+
+from scalelab.events import Run
+
+
+class Callback(keras.callbacks.Callback):
+    """Reports each batch as a step, with the metrics that Keras has computed, and each epoch. `accuracy` of the validation data
+    becomes `eval/accuracy`.
+
+    Keras reports the mean over the batches of the epoch so far. `train/loss` is the loss of the batch, computed from these means.
+    """
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._run = run
+        self._batches, self._sum = 0, 0.0
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        steps = self.params.get("steps")
+        self._run.start(steps * self.params["epochs"] if steps else None)
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        self._batches, self._sum = 0, 0.0
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        metrics = {"train/" + key: value for key, value in (logs or {}).items()}
+        if "train/loss" in metrics:
+            self._batches += 1
+            total = float(metrics["train/loss"]) * self._batches
+            metrics["train/loss"], self._sum = total - self._sum, total
+        self._run.step(metrics)
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        metrics: dict[str, Any] = {}
+        for key, value in (logs or {}).items():
+            metrics["eval/" + key[4:] if key.startswith("val_") else "epoch/train_" + key] = value
+        self._run.epoch(metrics)

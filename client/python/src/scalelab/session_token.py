@@ -1,0 +1,76 @@
+"""Session tokens, which a server of the same cluster gives in exchange for a MUNGE credential. The command-line client stores them in the
+same files: $XDG_RUNTIME_DIR/scalelab, or else $XDG_CACHE_HOME/scalelab."""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import stat
+import time
+from typing import Any, Callable
+
+_SOCKET_OPTION = 8  # MUNGE_OPT_SOCKET of munge.h
+_SHORT_LIFE = 600  # seconds, for a server that does not send when its token expires
+
+
+def stored(server: str) -> str:
+    """Returns the stored token of a server; empty if there is none or it expires soon."""
+    path = _file_of(server)
+    with contextlib.suppress(OSError, ValueError):
+        found = os.stat(path)
+        if found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077:
+            with open(path, encoding="utf-8") as file:
+                expires, secret = int(file.readline()), file.readline().strip()
+            return secret if expires > time.time() + 30 else ""
+    return ""
+
+
+def create(server: str, auth: Any, call: Callable[[Any, Any], Any]) -> str:
+    """Gets a new token and stores it; empty if MUNGE is not here. `auth` is a stub of AuthService."""
+    from scalelab.v1 import auth_pb2
+
+    challenge = call(auth.CreateChallenge, auth_pb2.CreateChallengeRequest()).challenge
+    credential = _encode(challenge.encode())
+    if not credential:
+        return ""
+    session = call(auth.CreateSession, auth_pb2.CreateSessionRequest(munge_credential=credential))
+    expires = session.identity.expire_time.seconds if session.identity.HasField("expire_time") else int(time.time()) + _SHORT_LIFE
+    _store(server, session.token, expires)
+    return str(session.token)
+
+
+def _encode(payload: bytes) -> str:
+    """Returns a MUNGE credential; empty if libmunge is not installed or munged does not answer."""
+    try:
+        munge = ctypes.CDLL("libmunge.so.2")
+    except OSError:
+        return ""
+    munge.munge_ctx_create.restype = ctypes.c_void_p
+    context = ctypes.c_void_p(munge.munge_ctx_create())
+    credential = ctypes.c_char_p()
+    try:
+        socket = os.environ.get("SCALELAB_MUNGE_SOCKET")
+        if socket:
+            munge.munge_ctx_set(context, _SOCKET_OPTION, ctypes.c_char_p(os.fsencode(socket)))
+        failed = munge.munge_encode(ctypes.byref(credential), context, payload, len(payload))
+        return "" if failed or credential.value is None else credential.value.decode("ascii")
+    finally:
+        ctypes.CDLL(None).free(credential)
+        munge.munge_ctx_destroy(context)
+
+
+def _file_of(server: str) -> str:
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.environ.get("HOME", ""), ".cache")
+    return os.path.join(runtime or cache, "scalelab", "session-" + server)
+
+
+def _store(server: str, secret: str, expires: int) -> None:
+    """A token that cannot be stored is used by this process only."""
+    path = _file_of(server)
+    part = f"{path}.{os.getpid()}"
+    with contextlib.suppress(OSError):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(f"{expires}\n{secret}\n")
+        os.replace(part, path)

@@ -1,0 +1,277 @@
+"""scalelab.Client against real services."""
+import datetime
+import math
+import os
+import threading
+import time
+import unittest
+
+import fixture
+import scalelab
+from scalelab import plots, study_spec
+
+FILE = """
+study: every-section
+fixed:
+  engine: custom
+  command: [sh, ./train.sh, --lr, 1e-3, --flag, true, 007]
+  data_dir: images
+  max_steps: 1_0      # text in YAML 1.2, which the server refuses
+  momentum: .5
+matrix:
+  ranks: {pow2: [1, 4]}
+  batch_norm: [train, eval]
+zip:
+  - {epochs: [1, 2], weight_decay: [0, 1e-4]}
+exclude:
+  - {ranks: 4, batch_norm: eval}
+scaling: {mode: weak, batch_per_rank: 8}
+lr: {base: 0.05, rule: sqrt, reference_batch: 64}
+repeats: 3
+seed: 11
+measure: {warmup_steps: 2, evaluate: false, target_accuracy: 0.75}
+order: listed
+baseline: {ranks: 1}
+resources: {time: 1:30:00, cpus_per_rank: 1, exclusive: false}
+slurm: {sbatch_options: {constraint: a100, nice: 5}}
+retry: {max: 0, on: [node_fail, timeout]}
+limits: {concurrent_allocations: 1}
+allocation: per-run
+on_unusable: exclude
+priority: -5
+visibility: private
+notify: {on: [end, first_failure], command: nobody}
+"""
+
+
+class ClientTest(fixture.InDirectory):
+    """Reads one study that has finished, in all ways."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.service = fixture.Service()
+        cls.addClassCleanup(cls.service.close)
+        (cls.service.dir / "train.py").write_text(fixture.TRAIN, encoding="utf-8")
+        cls.client = scalelab.Client(cls.service.address)
+        cls.addClassCleanup(cls.client.close)
+        before = os.getcwd()
+        os.chdir(cls.service.dir)
+        study = fixture.study_of(zip=[{"momentum": [0.9, 0.99], "weight_decay": [0, 0.1]}], measure={"warmup_steps": 2})
+        cls.study = cls.client.wait(cls.client.submit(study))
+        os.chdir(before)
+
+    def test_a_study_has_the_values_of_study_show(self):
+        shown = self.service.json("study", "show", self.study.name)["study"]
+        study = self.client.study(self.study.name)
+        self.assertEqual(study, self.study)
+        self.assertEqual((study.name, study.display_name, study.owner, study.state),
+                         (shown["name"], shown["display_name"], shown["owner"], shown["state"]))
+        self.assertEqual((study.succeeded, study.failed, study.queued), (4, 4, 0))
+        self.assertTrue(study.is_final)
+        shown_time = datetime.datetime.fromisoformat(shown["create_time"][:26].rstrip("Z") + "+00:00")
+        self.assertLess(abs(study.create_time - shown_time), datetime.timedelta(microseconds=2))
+        self.assertIn(study, self.client.studies())
+
+    def test_runs_have_the_values_of_run_show(self):
+        frame = self.client.runs(self.study)
+        self.assertEqual(list(frame["run"]), [run["name"] for run in self.service.json("run", "list", self.study.name)["runs"]])
+        for _, row in frame.iterrows():
+            shown = self.service.json("run", "show", row["run"])["run"]
+            self.assertEqual({key: row[key] for key in shown["key"]}, shown["key"])
+            self.assertEqual((row["state"], row["ranks"], row["seed"], row["attempts"], row["message"],
+                              row["cause"] or "CAUSE_UNSPECIFIED"),
+                             (shown["state"], shown["spec"]["ranks"], int(shown["spec"]["seed"]), len(shown["attempts"]),
+                              shown.get("message", ""), shown["cause"]))
+            results = {key: row[key] for key in frame.columns if "/" in key and not math.isnan(row[key])}
+            self.assertEqual(results, shown.get("summary", {}))
+        self.assertEqual(set(frame[frame["momentum"] == 0.99]["state"]), {"FAILED"})
+        self.assertEqual(str(frame["finish_time"].dt.tz), "UTC")
+
+    def test_metrics_have_the_values_of_run_metrics(self):
+        frame = self.client.metrics(self.study)
+        self.assertEqual(frame["run"].nunique(), 8)
+        for run, of_run in frame.groupby("run"):
+            shown = [(run, part.get("rank", 0), int(step), part["key"], part["time"][i], part["value"][i])
+                     for part in self.service.json("run", "metrics", run)["points"] for i, step in enumerate(part["step"])]
+            rows = of_run[["run", "rank", "step", "key", "time", "value"]].itertuples(index=False, name=None)
+            self.assertEqual(sorted(rows), sorted(shown))
+        some = self.client.metrics(run=frame["run"][0], key="train/loss", rank=0, max_points=5)
+        self.assertEqual((set(some["key"]), set(some["rank"]), len(some)), ({"train/loss"}, {0}, 5))
+
+    def test_a_curve_has_the_values_of_curve(self):
+        frame = self.client.curve(self.study)
+        shown = [(series, point) for series in self.service.json("curve", self.study.name)["series"] for point in series["points"]]
+        self.assertEqual(len(frame), len(shown))
+        for (_, row), (series, point) in zip(frame.iterrows(), shown):
+            self.assertEqual({key: row[key] for key in series["key"]}, series["key"])
+            for name in ("ranks", "state", "global_batch", "batch_per_rank", "asked"):
+                self.assertEqual(row[name], point[name])
+            self.assertEqual((row["n"], row["failed"], row["fingerprint"]),
+                             (point.get("n", 0), point.get("failed", 0), series.get("fingerprint", "")))
+            for name in ("throughput", "speedup", "efficiency", "accuracy", "train_loss", "peak_memory"):
+                estimate = point.get(name, {})
+                for column, field in [(name, "mean"), (name + "_low", "low"), (name + "_high", "high")]:
+                    self.assertEqual(row[column] if not math.isnan(row[column]) else None, estimate.get(field), column)
+
+    def test_plots_show_the_points(self):
+        axes = self.client.plot_curve(self.study)
+        (points,) = [line for line in axes.lines if line.get_marker() == "o"]
+        curve = self.client.curve(self.study).dropna(subset=["speedup"])
+        self.assertEqual(list(points.get_ydata()), list(curve["speedup"]))
+        self.assertEqual(axes.get_title(), "small")
+        axes = self.client.plot_metric(self.study, key="train/loss")
+        self.assertEqual(len(axes.lines), 8)
+        self.assertIn("momentum 0.99", axes.get_legend_handles_labels()[1][-1] + axes.get_legend_handles_labels()[1][0])
+        with self.assertRaisesRegex(scalelab.ScalelabError, "no estimate 'speed'; it has speedup"):
+            self.client.plot_curve(self.study, what="speed")
+        with self.assertRaisesRegex(scalelab.ScalelabError, "no run has points of the metric 'train/los'"):
+            self.client.plot_metric(self.study, key="train/los")
+        plots.pyplot.close("all")
+
+    def test_a_study_file_means_the_same_as_for_the_command_line(self):
+        path = self.write("study.yaml", FILE.replace("1_0", "10").replace("command: nobody", "webhook: http://localhost/x"))
+        (self.dir / "images").mkdir()
+        python = self.client.submit(path)
+        command_line = self.service.run("study", "submit", path).strip()
+        for study in (python.name, command_line):
+            self.client.cancel(study)
+        specs = [self.service.json("study", "show", study)["study"]["spec"] for study in (python.name, command_line)]
+        self.assertEqual(specs[0], specs[1])
+        self.assertEqual(specs[0]["fixed"]["command"], ["sh", f"{self.dir}/train.sh", "--lr", "1e-3", "--flag", "true", "007"])
+        self.assertEqual(specs[0]["resources"]["time_seconds"], "5400")
+
+    def test_every_example_means_the_same_as_for_the_command_line(self):
+        examples = sorted((fixture.SOURCE / "deploy" / "studies").rglob("*.yaml"))
+        self.assertGreater(len(examples), 5)
+        compared = 0
+        for path in examples:
+            with self.subTest(path.name):
+                spec = study_spec.to_spec(study_spec.read_file(str(path)), str(path.parent))
+                engines = {value.string_value for axis in spec.matrix if axis.key == "engine" for value in axis.values}
+                engines.add(spec.fixed.fields["engine"].string_value)
+                # The service starts the Python frameworks to find out whether it can run other engines.
+                if not all(engine in ("", "custom") or engine.startswith("native/") for engine in engines):
+                    continue
+                try:
+                    study = self.client.submit(path)
+                except scalelab.ScalelabError as error:  # one that needs GPUs or images
+                    self.assertEqual(error.code, "INVALID_ARGUMENT")
+                    continue
+                other = self.service.run("study", "submit", str(path)).strip()
+                self.client.cancel(study)
+                self.client.cancel(other)
+                specs = [self.service.json("study", "show", name)["study"]["spec"] for name in (study.name, other)]
+                self.assertEqual(specs[0], specs[1])
+                compared += 1
+        self.assertGreater(compared, 1)
+
+    def test_adaptive_repeats_have_the_spelling_of_study_files(self):
+        for width in ("2%", 0.02):
+            spec = study_spec.to_spec({"study": "a", "repeats": {"min": 3, "max": 8, "until": {"half_width": width}}}, "/")
+            self.assertEqual((spec.repeats, spec.adaptive_repeats.min, spec.adaptive_repeats.max, spec.adaptive_repeats.half_width),
+                             (0, 3, 8, 0.02))
+        with self.assertRaisesRegex(scalelab.ScalelabError, "repeats.until: must be {half_width: 2%}"):
+            study_spec.to_spec({"study": "a", "repeats": {"min": 3}}, "/")
+
+    def test_parameters_of_ones_own_become_keys(self):
+        spec = study_spec.to_spec({"study": "a", "fixed": {"params": {"dropout": 0.1}, "env": {"LEVEL": 1, "ON": True}},
+                                   "matrix": {"params": {"width": [8, 16]}, "ranks": [1]}}, "/")
+        self.assertEqual(dict(spec.fixed), {"params.dropout": 0.1, "env.LEVEL": "1", "env.ON": "true"})
+        self.assertEqual([axis.key for axis in spec.matrix], ["params.width", "ranks"])
+
+    def test_mistakes_name_the_key_and_the_value(self):
+        for study, message in [
+            ({"study": "a", "fixd": {}}, r"^fixd: unknown key 'fixd'; known: .*fixed"),
+            ({"study": "a", "matrix": {"ranks": 2}}, r"^matrix.ranks: must be a list, not 2; put one value for all cells under fixed"),
+            ({"study": "a", "repeats": "2"}, r"^repeats: must be a number, not '2'"),
+            ({"study": "a", "repeats": 1.5}, r"^repeats: must be a whole number, not 1.5"),
+            ({"study": "a", "order": "random"}, r"^order: 'random' is none of randomized, listed"),
+            ({"study": "a", "resources": {"time": "soon"}}, r"^resources.time: must be a time limit such as"),
+            ({"study": "a", "matrix": {"ranks": {"pow2": [0, 4]}}}, r"^matrix.ranks: pow2 must be a list of two whole numbers"),
+            (self.write("a.yaml", "study: a\nstudy: b\n"), r"a.yaml: this is not valid YAML: duplicate key 'study' \(first on line 1\)"),
+            (self.write("b.yaml", "study: [\n"), r"b.yaml: this is not valid YAML"),
+            (self.write("c.yaml", ""), r"c.yaml: a study file is a mapping that starts with study: NAME"),
+            (str(self.dir / "none.yaml"), r"none.yaml: the file cannot be read: No such file"),
+            (self.write("d.yaml", FILE), "max_steps must be a whole number, not '1_0'"),
+        ]:
+            with self.subTest(message), self.assertRaisesRegex(scalelab.ScalelabError, message) as raised:
+                self.client.validate(study)
+            self.assertEqual(raised.exception.code, "INVALID_ARGUMENT")
+
+    def test_an_error_of_the_server_has_all_violations(self):
+        with self.assertRaises(scalelab.ScalelabError) as raised:
+            self.client.submit({"study": "a", "fixed": {"engine": "nope"}, "matrix": {"ranks": [0]}})
+        error = raised.exception
+        self.assertEqual((error.code, error.reason), ("INVALID_ARGUMENT", "INVALID_FIELDS"))
+        self.assertEqual([violation.field for violation in error.violations], ["fixed.engine", "matrix.ranks[0]"])
+        self.assertIn("matrix.ranks[0]: ranks must be at least 1, not 0", str(error))
+
+    def test_what_does_not_exist_is_named(self):
+        for call in (lambda: self.client.study("nothing"), lambda: self.client.runs(99), lambda: list(self.client.watch("nothing")),
+                     lambda: self.client.metrics(run=4711)):
+            with self.assertRaisesRegex(scalelab.ScalelabError, "there is no (study|run)") as raised:
+                call()
+            self.assertEqual(raised.exception.code, "NOT_FOUND")
+
+    def test_a_repeated_request_makes_one_study(self):
+        os.chdir(self.service.dir)
+        first = self.client.submit(fixture.study_of(repeats=1), request_id="once")
+        self.assertEqual(self.client.submit(fixture.study_of(repeats=1), request_id="once").name, first.name)
+        self.client.cancel(first)
+
+    def test_without_a_server_the_error_comes_at_once_and_names_the_address(self):
+        begin = time.monotonic()
+        with self.assertRaisesRegex(scalelab.ScalelabError, f"no scalelab server answers at unix:{self.dir}/none: start one") as raised:
+            scalelab.Client(f"unix:{self.dir}/none")
+        self.assertEqual(raised.exception.code, "UNAVAILABLE")
+        self.assertLess(time.monotonic() - begin, 3)
+
+
+class WatchTest(fixture.InDirectory):
+    def setUp(self):
+        super().setUp()
+        hold = self.dir / "hold"
+        hold.touch()
+        os.environ["HOLD_BACK"] = str(hold)
+        self.hold = hold
+        self.service = fixture.Service()
+        self.addCleanup(self.service.close)
+        self.addCleanup(lambda: hold.unlink(missing_ok=True))
+        self.write("train.py", fixture.TRAIN)
+        os.chdir(self.dir)
+        self.client = scalelab.Client(self.service.address)
+        self.study = self.client.submit(fixture.study_of(repeats=1, matrix={"ranks": [1]}))
+
+    def test_watching_survives_a_restart_of_the_server(self):
+        looks = []
+        running = threading.Event()
+
+        def watch():
+            for look in self.client.watch(self.study, timeout=fixture.WITHIN):
+                looks.append(look)
+                if look.running:
+                    running.set()
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        self.assertTrue(running.wait(fixture.WITHIN))
+        self.service.stop()
+        self.service.start()
+        self.hold.unlink()
+        thread.join(fixture.WITHIN)
+        self.assertFalse(thread.is_alive())
+        self.assertEqual(looks[-1].study.state, "SUCCEEDED")
+        progress = next(look for look in looks if look.running).running[0]
+        self.assertEqual((progress.key, progress.repeat, progress.attempt), ({"ranks": 1}, 0, 1))
+
+    def test_waiting_ends_at_its_timeout_and_the_study_continues(self):
+        with self.assertRaises(scalelab.ScalelabError) as raised:
+            self.client.wait(self.study, timeout=0.3)
+        self.assertEqual(raised.exception.code, "DEADLINE_EXCEEDED")
+        self.assertFalse(self.client.study(self.study).is_final)
+        self.client.cancel(self.study)
+        self.assertEqual(self.client.wait(self.study, timeout=fixture.WITHIN).state, "CANCELLED")
+
+
+if __name__ == "__main__":
+    unittest.main()

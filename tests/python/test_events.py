@@ -1,0 +1,176 @@
+"""scalelab.events: the lines that it writes, and runs of the real service with a script that uses it."""
+import json
+import subprocess
+import sys
+import unittest
+from unittest import mock
+
+import fixture
+from scalelab import events
+
+
+class EventsTest(fixture.InDirectory):
+    def setUp(self):
+        super().setUp()
+        self.now = [100.0]
+        for name in ("time.time", "time.monotonic"):
+            patch = mock.patch(name, side_effect=lambda: self.now[0])
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def run_of(self, spec=None, **more):
+        spec = {"max_steps": "3", "seed": "7", "global_batch": 64, "warmup_steps": 1, **(spec or {})}
+        environment = {
+            "SCALELAB_EVENTS": str(self.dir / "events-1.jsonl"), "SCALELAB_SPEC": self.write("spec.json", json.dumps(spec)),
+            "SCALELAB_ATTEMPT_DIR": str(self.dir), "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2",
+        }
+        return events.Run(environment, **more)
+
+    def lines(self):
+        text = (self.dir / "events-1.jsonl").read_text()
+        self.assertTrue(text == "" or text.endswith("\n"))
+        return [json.loads(line) for line in text.splitlines()]
+
+    def test_a_run_reports_start_steps_epoch_and_results(self):
+        with self.run_of() as run:
+            self.assertEqual((run.rank, run.world_size, run.spec["seed"], run.directory), (1, 2, 7, str(self.dir)))
+            for seconds, loss in [(9, 3.0), (1, 2.0), (2, 1.0)]:
+                self.now[0] += seconds
+                run.step({"train/norm": 4}, loss=loss, data_s=0.5, unknown=None)
+            self.now[0] += 50  # an evaluation
+            run.epoch(accuracy=0.75)
+            run.parameter_hash = "abc"
+            run.result(device_memory_bytes=5)
+        start, *steps, epoch, finish = self.lines()
+        self.assertEqual({key: start[key] for key in ("event", "world_size", "rank", "total_steps")},
+                         {"event": "start", "world_size": 2, "rank": 1, "total_steps": 3})
+        self.assertEqual(start["time"], 100)
+        self.assertEqual([(line["event"], line["epoch"], line["step"]) for line in steps], [("step", 0, i) for i in range(3)])
+        self.assertEqual(steps[1]["metrics"], {"step/total_s": 1, "train/norm": 4, "train/loss": 2, "step/data_s": 0.5})
+        self.assertEqual(epoch["epoch"], 0)
+        self.assertEqual(epoch["metrics"], {"epoch/seconds": 12, "epoch/throughput": 16, "epoch/train_loss": 2, "eval/accuracy": 0.75})
+        self.assertEqual(finish["parameter_hash"], "abc")
+        results = finish["metrics"]
+        self.assertGreater(results.pop("run/peak_memory_bytes"), 1 << 20)
+        self.assertEqual(results, {"run/steps": 3, "run/seconds": 62, "run/step_seconds": 1.5, "run/throughput": 64 / 1.5,
+                                   "run/throughput_mean": 128 / 3, "run/train_loss": 2, "run/accuracy": 0.75,
+                                   "run/device_memory_bytes": 5})
+
+    def test_the_time_of_an_evaluation_is_in_no_step(self):
+        with self.run_of() as run:
+            run.step()
+            self.now[0] += 30
+            run.epoch()
+            self.now[0] += 1
+            run.step()
+            self.now[0] += 30
+            run.resume()
+            self.now[0] += 2
+            run.step()
+        self.assertEqual([line["metrics"]["step/total_s"] for line in self.lines() if line["event"] == "step"], [0, 1, 2])
+
+    def test_time_to_accuracy_counts_training_until_the_first_epoch_that_reaches_the_target(self):
+        with self.run_of({"target_accuracy": 0.5}) as run:
+            for accuracy in (0.4, 0.6, 0.7):
+                self.now[0] += 3
+                run.step()
+                self.now[0] += 20
+                run.epoch(accuracy=accuracy)
+        self.assertEqual(self.lines()[-1]["metrics"]["run/time_to_accuracy_s"], 6)
+
+    def test_without_a_known_number_of_steps_the_first_step_reports_the_start(self):
+        with self.run_of({"max_steps": "0"}) as run:
+            self.assertEqual(self.lines(), [])
+            run.start(total_steps=12)
+            run.start(total_steps=99)
+        self.assertEqual([(line["event"], line.get("total_steps")) for line in self.lines()], [("start", 12), ("finish", None)])
+
+    def test_an_exception_becomes_an_error_event_and_goes_on(self):
+        for error, message, kind in [(ValueError("bad\nmore"), "ValueError: bad", ""), (MemoryError(), "MemoryError", "out_of_memory"),
+                                     (RuntimeError("CUDA out of memory."), "RuntimeError: CUDA out of memory.", "out_of_memory"),
+                                     (SystemExit(3), "the script ended with exit status 3", "")]:
+            with self.subTest(error), self.assertRaises(type(error)), self.run_of() as run:
+                run.step(loss=1)
+                raise error
+            self.assertEqual({key: self.lines()[-1][key] for key in ("event", "message", "kind")},
+                             {"event": "error", "message": message, "kind": kind})
+
+    def test_exit_status_0_is_a_success(self):
+        with self.assertRaises(SystemExit), self.run_of():
+            sys.exit()
+        self.assertEqual(self.lines()[-1]["event"], "finish")
+
+    def test_step_lines_are_written_together_and_before_other_events(self):
+        with self.run_of() as run:
+            run.step()
+            self.now[0] += 0.4
+            run.step()
+            self.assertEqual([line["event"] for line in self.lines()], ["start"])
+            self.now[0] += 0.2
+            run.step()
+            self.assertEqual([line.get("step") for line in self.lines()], [None, 0, 1, 2])
+
+    def test_what_is_not_finite_is_text(self):
+        with self.run_of() as run:
+            run.step({"a": float("nan"), "b": float("inf"), "c": -float("inf")})
+        self.assertEqual({key: self.lines()[1]["metrics"][key] for key in "abc"}, {"a": "NaN", "b": "Infinity", "c": "-Infinity"})
+
+    def test_a_line_that_the_service_would_refuse_is_an_error_of_the_caller(self):
+        run = self.run_of()
+        with self.assertRaisesRegex(ValueError, "more than 65536: report fewer metrics"):
+            run.step({f"metric {i}": i for i in range(5000)})
+
+    def test_an_event_file_that_cannot_be_opened_is_named(self):
+        with self.assertRaisesRegex(OSError, r"SCALELAB_EVENTS.*No such file.*/none/e"):
+            events.Run({"SCALELAB_EVENTS": str(self.dir / "none/e")})
+
+    def test_outside_of_scalelab_nothing_is_written(self):
+        with events.Run({}) as run:
+            self.assertFalse(run.active)
+            run.step(loss=run.spec.get("learning_rate", 1))
+            run.epoch()
+        self.assertEqual(list(self.dir.iterdir()), [])
+
+
+class ImportTest(unittest.TestCase):
+    def test_events_need_the_standard_library_only(self):
+        # -S leaves out all installed packages.
+        program = ("import sys; sys.path.insert(0, sys.argv[1]); import scalelab\nwith scalelab.run() as run: run.step()\n"
+                   "print(sorted({name.split('.')[0] for name in sys.modules} & {'grpc', 'google', 'pandas', 'yaml', 'numpy'}))")
+        site = events.__file__.rsplit("/", 2)[0]
+        done = subprocess.run([sys.executable, "-S", "-I", "-c", program, site], capture_output=True, text=True, check=True)
+        self.assertEqual(done.stdout, "[]\n")
+
+
+TRAIN = """
+import scalelab
+
+with scalelab.run() as run:
+    for step in range(run.spec["max_steps"]):
+        run.step(loss=1 / (step + 1) + run.rank)
+    run.epoch(accuracy=0.5)
+"""
+STUDY = """
+study: events
+fixed: {engine: custom, command: [PYTHON, ./train.py], max_steps: 20, model: none, dataset: none}
+matrix: {ranks: [1, 2]}
+scaling: {mode: strong, global_batch: 64}
+"""
+
+
+class ServiceTest(fixture.InDirectory):
+    def test_a_script_needs_no_other_lines_for_a_curve(self):
+        service = fixture.Service()
+        self.addCleanup(service.close)
+        self.write("train.py", TRAIN)
+        study = service.run("study", "submit", self.write("study.yaml", STUDY.replace("PYTHON", sys.executable))).strip()
+        service.run("study", "wait", study)
+        points = service.json("curve", study)["series"][0]["points"]
+        self.assertEqual([(point["ranks"], point["state"]) for point in points], [(1, "OK"), (2, "OK")])
+        self.assertTrue(all(point["throughput"]["mean"] > 0 and point["accuracy"]["mean"] == 0.5 for point in points))
+        run = service.json("run", "list", study)["runs"][0]
+        self.assertEqual(service.json("run", "show", run["name"])["run"]["attempts"][0].get("malformed_lines", "0"), "0")
+
+
+if __name__ == "__main__":
+    unittest.main()
