@@ -4,11 +4,17 @@
 #include <map>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "catalog/nearest.h"
 #include "client/commands/admin/admin.h"
+#include "client/commands/archive/archive.h"
 #include "client/commands/commands.h"
+#include "client/commands/predict/predict.h"
+#include "client/commands/reports/reports.h"
+#include "client/export/export.h"
 #include "study/file/study_file.h"
 
 namespace scalelab::client {
@@ -58,11 +64,23 @@ void AddGlobalOptions(CLI::App& app, GlobalOptions& options) {
   app.add_flag("--no-color", options.no_color, "Print without colours (as does NO_COLOR)");
 }
 
-// Suggests a command for the first unknown command in `arguments`. Empty when no known name is similar.
-std::string Suggestion(const CLI::App& app, const std::vector<std::string>& arguments) {
+// Returns whether the word is an option of the program whose value is the next word.
+bool TakesNextWord(const CLI::App& app, const std::string& word) {
+  if (!absl::StartsWith(word, "-") || absl::StrContains(word, '=')) return false;
+  const CLI::Option* option = app.get_option_no_throw(word);
+  return option != nullptr && option->get_expected_max() > 0 && option->get_items_expected_max() > 0;
+}
+
+// Suggests a command for the first unknown command in `arguments`. Empty when no known name is similar. With `missing`, the
+// program found no command, so it returns the known ones instead.
+std::string Suggestion(const CLI::App& app, const std::vector<std::string>& arguments, bool missing) {
   const CLI::App* at = &app;
-  for (const std::string& word : arguments) {
-    if (word.empty() || word[0] == '-') continue;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (word.empty() || word[0] == '-') {
+      if (TakesNextWord(app, word)) ++i;
+      continue;
+    }
     const auto subcommands = at->get_subcommands([](const CLI::App*) { return true; });
     const auto it =
         std::find_if(subcommands.begin(), subcommands.end(), [&](auto* s) { return s->get_name() == word; });
@@ -73,7 +91,9 @@ std::string Suggestion(const CLI::App& app, const std::vector<std::string>& argu
     std::vector<absl::string_view> names;
     for (const CLI::App* sub : subcommands) names.push_back(sub->get_name());
     const std::string nearest = Nearest(word, names);
-    return nearest.empty() ? "" : absl::StrCat("unknown command '", word, "'; did you mean '", nearest, "'?");
+    if (!nearest.empty()) return absl::StrCat("unknown command '", word, "'; did you mean '", nearest, "'?");
+    if (!missing || names.empty()) return "";
+    return absl::StrCat("unknown command '", word, "'; known: ", absl::StrJoin(names, ", "));
   }
   return "";
 }
@@ -105,6 +125,11 @@ void Define(CLI::App& app, GlobalOptions& options, Action& chosen) {
   AddStudyRelease(*study, chosen);
   AddStudyPriority(*study, chosen);
   AddStudyDelete(*study, chosen);
+  AddStudyGet(*study, chosen);
+  AddStudyExport(*study, chosen);
+  AddStudyReport(*study, chosen);
+  AddStudyArchive(*study, chosen);
+  AddStudyRestore(*study, chosen);
   CLI::App* run = app.add_subcommand("run", "Show, cancel and retry single runs")->require_subcommand(1);
   AddRunList(*run, chosen);
   AddRunShow(*run, chosen);
@@ -114,7 +139,10 @@ void Define(CLI::App& app, GlobalOptions& options, Action& chosen) {
   AddRunCancel(*run, chosen);
   AddRunRetry(*run, chosen);
   AddCurve(app, chosen);
+  AddPlot(app, chosen);
   AddAdvise(app, chosen);
+  AddPredict(app, chosen);
+  AddPredictions(app, chosen);
   AddCluster(app, chosen);
   AddQueue(app, chosen);
   CLI::App* admin =
@@ -159,7 +187,8 @@ int RunProgram(const std::vector<std::string>& arguments, Io io) {
   } catch (const CLI::ParseError& error) {
     const bool asked =
         error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);  // --help, --version
-    const std::string suggestion = asked ? "" : Suggestion(app, arguments);
+    const bool missing = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError);
+    const std::string suggestion = asked ? "" : Suggestion(app, arguments, missing);
     if (!suggestion.empty()) {
       io.err << "scalelab: " << suggestion << std::endl;
     } else {

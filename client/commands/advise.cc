@@ -15,7 +15,7 @@ namespace {
 using scalelab::v1::AdviseRanksRequest;
 using scalelab::v1::AnalysisService;
 
-struct Options {
+struct AdviseOptions {
   std::string study;
   std::string min_gain = "50%";
   std::string price;
@@ -34,7 +34,7 @@ absl::StatusOr<double> PriceOf(absl::string_view text) {
       absl::StrCat("--price ", text, " is not a price; for example --price 2.5/gpu-hour"));
 }
 
-absl::StatusOr<AdviseRanksRequest> RequestOf(const Options& options) {
+absl::StatusOr<AdviseRanksRequest> RequestOf(const AdviseOptions& options) {
   AdviseRanksRequest request;
   const auto name = StudyName(options.study);
   if (!name.ok()) return name.status();
@@ -59,7 +59,7 @@ absl::StatusOr<AdviseRanksRequest> RequestOf(const Options& options) {
   return request;
 }
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteAdvise(const AdviseOptions& options, Session& session) {
   const auto request = RequestOf(options);
   if (!request.ok()) return request.status();
   auto server = session.Server();
@@ -74,7 +74,7 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddAdvise(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AdviseOptions>();
   CLI::App* command = app.add_subcommand("advise", "Advise which number of ranks of a study pays");
   command->add_option("STUDY", options->study, "Number, name, or last")->required();
   command
@@ -85,8 +85,9 @@ void AddAdvise(CLI::App& app, Action& chosen) {
   command->add_option("--deadline", options->deadline, "Longest time of the training, for example 12h");
   command->add_option("--epochs", options->epochs, "Epochs of the training; 1 if not given")
       ->check(CLI::PositiveNumber);
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteAdvise(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

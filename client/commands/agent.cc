@@ -23,7 +23,7 @@ constexpr absl::Duration kFirstPause = absl::Seconds(1);
 constexpr absl::Duration kLastPause = absl::Minutes(1);
 constexpr absl::Duration kConnect = absl::Seconds(20);
 
-struct Options {
+struct AgentOptions {
   bool detach = false;
 };
 
@@ -99,7 +99,7 @@ class Agent {
   absl::Mutex mutex_;
 };
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteAgent(const AgentOptions& options, Session& session) {
   const auto server = ResolveServer(session.options().server, session.options().token_file);
   if (!server.ok()) return server.status();
   const auto files = MakeAgentFiles(server->address);
@@ -123,12 +123,13 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddAgent(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AgentOptions>();
   CLI::App* command = app.add_subcommand(
       "agent", "Run Slurm's programs for your studies, where jobs run under your own account");
   command->add_flag("--detach", options->detach, "Continue in the background");
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteAgent(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

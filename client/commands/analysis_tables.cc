@@ -32,7 +32,7 @@ std::string Interval(const Estimate& e, double scale = 1) {
                       "]");
 }
 
-Tone ToneOf(ComparedPair::Verdict verdict) {
+Tone AnalysisTablesToneOf(ComparedPair::Verdict verdict) {
   switch (verdict) {
     case ComparedPair::FASTER:
     case ComparedPair::EQUIVALENT:
@@ -98,7 +98,8 @@ Section ComparisonTable(const CompareCellsResponse& comparison) {
                                  absl::StrCat(pair.n()),
                                  SignedPercent(pair.effect())};
         AddEstimate(true, pair.effect(), row);
-        row.emplace_back(EnumText(ComparedPair::Verdict_Name(pair.verdict())), ToneOf(pair.verdict()));
+        row.emplace_back(EnumText(ComparedPair::Verdict_Name(pair.verdict())),
+                         AnalysisTablesToneOf(pair.verdict()));
         row.emplace_back(pair.has_equivalence_p() ? Exact(pair.equivalence_p()) : "");
         row.emplace_back(group.fingerprint());
         sink(row);

@@ -29,7 +29,14 @@ std::string AwayText(const GetClusterResponse& cluster, absl::Time now) {
   return absl::StrCat("no answer", since, ": ", cluster.scheduler_error());
 }
 
-Section Summary(const GetClusterResponse& cluster, const std::string& server, absl::Time now) {
+// Returns for example "no run begins since 2026-11-21 13:37:00: new switch"; empty if the service is not drained.
+std::string DrainText(const GetClusterResponse& cluster) {
+  if (!cluster.has_drain_time()) return "";
+  return absl::StrCat("no run begins since ", LocalTime(cluster.drain_time()),
+                      cluster.drain_reason().empty() ? "" : ": ", cluster.drain_reason());
+}
+
+Section ClusterSummary(const GetClusterResponse& cluster, const std::string& server, absl::Time now) {
   int64_t cpus = 0, cpus_used = 0, gpus = 0, gpus_used = 0;
   for (const Node& node : cluster.nodes()) {
     cpus += node.cpus();
@@ -42,6 +49,7 @@ Section Summary(const GetClusterResponse& cluster, const std::string& server, ab
                 {"started", LocalTime(cluster.start_time())},
                 {"scheduler", cluster.scheduler()},
                 {"away", Cell(AwayText(cluster, now), Tone::kBad)},
+                {"drained", Cell(DrainText(cluster), Tone::kBad)},
                 {"slots", cluster.slots() > 0 ? absl::StrCat(cluster.slots()) : ""},
                 {"nodes", cluster.nodes_size() > 0 ? absl::StrCat(cluster.nodes_size()) : ""},
                 {"cores in use", Used(cpus_used, cpus)},
@@ -91,7 +99,7 @@ Section Nodes(const GetClusterResponse& cluster) {
   return section;
 }
 
-Section Allocations(const GetClusterResponse& cluster, absl::Time now) {
+Section ClusterAllocations(const GetClusterResponse& cluster, absl::Time now) {
   Section section;
   section.title = "Allocations";
   section.columns = {{"allocation"},
@@ -146,17 +154,38 @@ Section Workers(const GetClusterResponse& cluster, absl::Time now) {
   return section;
 }
 
-absl::StatusOr<ExitCode> Run(Session& session) {
+Section AvoidedNodes(const GetClusterResponse& cluster) {
+  Section section;
+  section.title = "Avoided nodes";
+  section.columns = {{"node"},
+                     {"failures", In::kAll, true},
+                     {"since", In::kTables},
+                     {"since_time", In::kCsv},
+                     {"until", In::kTables},
+                     {"until_time", In::kCsv},
+                     {"reason", In::kAll, false, true}};
+  section.in_tables = cluster.avoided_nodes_size() > 0;
+  section.rows = [&cluster](const RowSink& sink) {
+    for (const auto& n : cluster.avoided_nodes()) {
+      sink({n.name(), absl::StrCat(n.failures()), LocalTime(n.since_time()), UtcTime(n.since_time()),
+            LocalTime(n.until_time()), UtcTime(n.until_time()), n.reason()});
+    }
+  };
+  return section;
+}
+
+absl::StatusOr<ExitCode> ExecuteCluster(Session& session) {
   auto server = session.Server();
   if (!server.ok()) return server.status();
   const auto cluster =
       (*server)->Call((*server)->cluster(), &ClusterService::Stub::GetCluster, GetClusterRequest());
   if (!cluster.ok()) return cluster.status();
   const absl::Time now = session.now();
-  const Answer answer{*cluster,
-                      {Summary(*cluster, (*server)->address().text, now), Allocations(*cluster, now),
-                       Workers(*cluster, now), Partitions(*cluster), Nodes(*cluster)},
-                      1};
+  const Answer answer{
+      *cluster,
+      {ClusterSummary(*cluster, (*server)->address().text, now), ClusterAllocations(*cluster, now),
+       Workers(*cluster, now), AvoidedNodes(*cluster), Partitions(*cluster), Nodes(*cluster)},
+      1};
   if (const absl::Status status = session.Print(answer); !status.ok()) return status;
   return ExitCode::kOk;
 }
@@ -168,7 +197,7 @@ void AddCluster(CLI::App& app, Action& chosen) {
       "cluster", "Show the server, its allocations and workers, and the scheduler's partitions and nodes");
   AddClusterFrameworks(*command, chosen);
   command->callback([command, &chosen] {
-    if (command->get_subcommands().empty()) chosen = Run;
+    if (command->get_subcommands().empty()) chosen = ExecuteCluster;
   });
 }
 

@@ -35,7 +35,7 @@ Section Table(const ListFrameworksResponse& response) {
   return section;
 }
 
-absl::StatusOr<ExitCode> Run(Session& session) {
+absl::StatusOr<ExitCode> ExecuteClusterFrameworks(Session& session) {
   auto server = session.Server();
   if (!server.ok()) return server.status();
   const auto frameworks =
@@ -51,7 +51,7 @@ absl::StatusOr<ExitCode> Run(Session& session) {
 void AddClusterFrameworks(CLI::App& cluster, Action& chosen) {
   CLI::App* command =
       cluster.add_subcommand("frameworks", "Show which engines can run, and what is missing for the others");
-  command->callback([&chosen] { chosen = Run; });
+  command->callback([&chosen] { chosen = ExecuteClusterFrameworks; });
 }
 
 }  // namespace scalelab::client

@@ -81,7 +81,7 @@ std::string Fish(const CLI::App& app) {
   return out;
 }
 
-absl::StatusOr<ExitCode> Run(const std::string& shell, const CLI::App& app, Session& session) {
+absl::StatusOr<ExitCode> ExecuteCompletion(const std::string& shell, const CLI::App& app, Session& session) {
   std::string script = shell == "fish" ? Fish(app) : Bash(app);
   if (shell == "zsh") script = absl::StrCat("autoload -U +X bashcompinit && bashcompinit\n", script);
   session.io().out << script;
@@ -99,7 +99,7 @@ void AddCompletion(CLI::App& app, Action& chosen) {
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
   command->callback([shell, &app, &chosen] {
-    chosen = [shell, &app](Session& session) { return Run(*shell, app, session); };
+    chosen = [shell, &app](Session& session) { return ExecuteCompletion(*shell, app, session); };
   });
 }
 

@@ -5,6 +5,8 @@
 #include "client/commands/analysis_tables.h"
 #include "client/commands/commands.h"
 #include "client/commands/curve_table.h"
+#include "client/commands/sections.h"
+#include "client/factors/factor_table.h"
 #include "client/plots/svg_plot.h"
 #include "client/plots/terminal_plot.h"
 #include "client/session/selectors.h"
@@ -17,18 +19,19 @@ using scalelab::v1::CompareCellsRequest;
 using scalelab::v1::GetCurveRequest;
 using scalelab::v1::ResultService;
 
-struct Options {
+struct CurveOptions {
   std::string study;
   std::string compare;            // an axis
   std::vector<std::string> with;  // other studies
   std::string equivalent;
+  bool factors = false;
   std::string svg;
   bool plot = false;
   bool no_plot = false;
 };
 
 // Compares the values of an axis in place of showing the curve.
-absl::StatusOr<ExitCode> Compare(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> Compare(const CurveOptions& options, Session& session) {
   CompareCellsRequest request;
   request.set_axis(options.compare);
   std::vector<std::string> studies = {options.study};
@@ -55,7 +58,7 @@ absl::StatusOr<ExitCode> Compare(const Options& options, Session& session) {
   return ExitCode::kOk;
 }
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteCurve(const CurveOptions& options, Session& session) {
   if (!options.compare.empty()) return Compare(options, session);
   const auto name = StudyName(options.study);
   if (!name.ok()) return name.status();
@@ -63,13 +66,16 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
   if (!server.ok()) return server.status();
   GetCurveRequest request;
   request.set_study(*name);
+  request.set_factors(options.factors);
   const auto curve = (*server)->Call((*server)->results(), &ResultService::Stub::GetCurve, request);
   if (!curve.ok()) return curve.status();
 
-  if (const absl::Status s = session.Print({*curve, {CurveTable(*curve), CurveFacts(*curve)}}); !s.ok())
-    return s;
+  const absl::Status printed =
+      options.factors ? session.Print({*curve, {FactorTable(*curve), Facts(FactorFacts(*curve))}})
+                      : session.Print({*curve, {CurveTable(*curve), CurveFacts(*curve)}});
+  if (!printed.ok()) return printed;
   const Terminal& terminal = session.io().out_terminal;
-  if (session.tables() && !options.no_plot && (terminal.tty || options.plot)) {
+  if (session.tables() && !options.factors && !options.no_plot && (terminal.tty || options.plot)) {
     const std::string plot = TerminalPlot(*curve, terminal);
     if (!plot.empty()) session.io().out << '\n' << plot;
     if (const absl::Status status = Flush(session.io().out); !status.ok()) return status;
@@ -89,13 +95,17 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddCurve(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CurveOptions>();
   CLI::App* command = app.add_subcommand("curve", "Show the scaling curves of a study");
   command->add_option("STUDY", options->study, "Number, name, or last")->required();
   command->add_option("--svg", options->svg, "Also write the curves to this SVG file");
+  auto* factors = command->add_flag("--factors", options->factors,
+                                    "Show why it stops scaling: load balance, communication, slowest rank, "
+                                    "critical batch; in the SVG file too");
   auto* compare = command->add_option(
       "--compare", options->compare,
       "Compare the values of this axis, for example engine, in place of showing the curve");
+  compare->excludes(factors);
   command
       ->add_option("--with", options->with, "Other studies on the same hardware and software to compare with")
       ->needs(compare);
@@ -105,8 +115,9 @@ void AddCurve(CLI::App& app, Action& chosen) {
       ->needs(compare);
   auto* plot = command->add_flag("--plot", options->plot, "Plot even if standard output is not a terminal");
   command->add_flag("--no-plot", options->no_plot, "Do not plot on a terminal")->excludes(plot);
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteCurve(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

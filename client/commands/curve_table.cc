@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/commands/sections.h"
+#include "client/factors/factor_table.h"
 #include "client/output/text.h"
 #include "client/plots/curve_view.h"
 
@@ -119,7 +120,37 @@ bool SomeTrainDifferently(const GetCurveResponse& curve) {
   return false;
 }
 
-Tone ToneOf(CurvePoint::State state) {
+bool HasTargets(const GetCurveResponse& curve) {
+  for (const CurveSeries& series : curve.series()) {
+    for (const CurvePoint& point : series.points()) {
+      if (point.has_time_to_target()) return true;
+    }
+  }
+  return false;
+}
+
+// The columns of AddTarget.
+void AddTargetColumns(Section& section) {
+  section.columns.push_back({"reached", In::kTables, true});
+  section.columns.push_back({"time to target", In::kTables, true});
+  for (const char* column :
+       {"target_reached", "target_repeats", "target_seconds", "target_samples", "target_samples_ratio"})
+    section.columns.push_back({column, In::kCsv});
+}
+
+void AddTarget(const CurvePoint& point, std::vector<Cell>& row) {
+  const auto& target = point.time_to_target();
+  const bool has = point.has_time_to_target();
+  row.emplace_back(ReachedText(point), target.reached() < target.n() ? Tone::kBad : Tone::kPlain);
+  row.emplace_back(target.has_seconds() ? Span(target.seconds()) : "-");
+  row.emplace_back(has ? absl::StrCat(target.reached()) : "");
+  row.emplace_back(has ? absl::StrCat(target.n()) : "");
+  row.emplace_back(target.has_seconds() ? Exact(target.seconds()) : "");
+  row.emplace_back(target.has_samples() ? Exact(target.samples()) : "");
+  row.emplace_back(target.has_samples_ratio() ? Exact(target.samples_ratio()) : "");
+}
+
+Tone CurveTableToneOf(CurvePoint::State state) {
   switch (state) {
     case CurvePoint::OK:
       return Tone::kGood;
@@ -154,6 +185,8 @@ Section CurveTable(const GetCurveResponse& curve) {
       section.columns.push_back({absl::StrCat(statistic.csv, part), In::kCsv});
     }
   }
+  const bool targets = HasTargets(curve);
+  if (targets) AddTargetColumns(section);
   section.columns.push_back({"state"});
   const bool differences = SomeTrainDifferently(curve);
   if (differences) section.columns.push_back({"training", In::kTables});
@@ -174,7 +207,7 @@ Section CurveTable(const GetCurveResponse& curve) {
   section.columns.push_back({"noise_floor", In::kCsv});
   section.columns.push_back({"notes", In::kCsv});
   section.empty = "no results yet";
-  section.rows = [&curve, axes, statistics, differences](const RowSink& sink) {
+  section.rows = [&curve, axes, statistics, differences, targets](const RowSink& sink) {
     for (const CurveSeries& series : curve.series()) {
       for (const CurvePoint& point : series.points()) {
         std::vector<Cell> row;
@@ -198,7 +231,8 @@ Section CurveTable(const GetCurveResponse& curve) {
           row.emplace_back(has && e.has_low() ? Exact(e.low()) : "");
           row.emplace_back(has && e.has_high() ? Exact(e.high()) : "");
         }
-        row.emplace_back(EnumText(CurvePoint::State_Name(point.state())), ToneOf(point.state()));
+        if (targets) AddTarget(point, row);
+        row.emplace_back(EnumText(CurvePoint::State_Name(point.state())), CurveTableToneOf(point.state()));
         if (differences) {
           const bool differs = point.has_training_difference();
           row.emplace_back(differs ? "differs" : "", Tone::kBad);
@@ -247,6 +281,12 @@ Section CurveFacts(const GetCurveResponse& curve) {
   std::map<std::string, std::vector<std::string>> floors;  // labels by noise floor
   for (int i = 0; i < curve.series_size(); ++i) {
     const std::string& label = labels[static_cast<size_t>(i)];
+    for (const CurvePoint& point : curve.series(i).points()) {
+      if (!point.time_to_target().note().empty())
+        facts.emplace_back("time to target",
+                           absl::StrCat(label, ", ", point.ranks(), point.ranks() == 1 ? " rank" : " ranks",
+                                        ": ", point.time_to_target().note()));
+    }
     for (const auto& fit : curve.series(i).fits()) {
       const std::map<std::string, Estimate> sorted(fit.parameters().begin(), fit.parameters().end());
       const auto one = [](std::string* out, const auto& parameter) {

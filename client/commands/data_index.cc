@@ -8,7 +8,7 @@
 namespace scalelab::client {
 namespace {
 
-absl::StatusOr<ExitCode> Run(const std::string& dir, Session& session) {
+absl::StatusOr<ExitCode> ExecuteDataIndex(const std::string& dir, Session& session) {
   const absl::StatusOr<int64_t> images = WriteImageIndex(dir);
   if (!images.ok()) return images.status();
   session.Say(absl::StrCat(dir, "/train.index and val.index list ", *images,
@@ -23,7 +23,8 @@ void AddDataIndex(CLI::App& data, Action& chosen) {
   CLI::App* command = data.add_subcommand(
       "index", "Write the list of a folder's images, so that runs start sooner; needs no server");
   command->add_option("DIR", *dir, "Directory with train and val (data set imagefolder)")->required();
-  command->callback([dir, &chosen] { chosen = [dir](Session& session) { return Run(*dir, session); }; });
+  command->callback(
+      [dir, &chosen] { chosen = [dir](Session& session) { return ExecuteDataIndex(*dir, session); }; });
 }
 
 }  // namespace scalelab::client

@@ -8,11 +8,11 @@
 namespace scalelab::client {
 namespace {
 
-struct Options {
+struct DataVerifyOptions {
   std::string dataset, data_dir;
 };
 
-google::protobuf::Struct Message(const Options& options, const Verification& result) {
+google::protobuf::Struct Message(const DataVerifyOptions& options, const Verification& result) {
   google::protobuf::Struct message;
   auto& fields = *message.mutable_fields();
   fields["dataset"].set_string_value(options.dataset);
@@ -37,7 +37,7 @@ Section BadFiles(const Verification& result) {
   return section;
 }
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteDataVerify(const DataVerifyOptions& options, Session& session) {
   const bool show = session.io().err_terminal.tty && !session.options().quiet;
   const auto result = VerifyDataset(options.dataset, options.data_dir, [&](int64_t done, int64_t all) {
     if (show) session.io().err << absl::StrCat("\r", done, " of ", all, " files") << std::flush;
@@ -54,15 +54,16 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddDataVerify(CLI::App& data, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DataVerifyOptions>();
   CLI::App* command =
       data.add_subcommand("verify", "Check every file of a data set and list the bad ones; needs no server");
   command->add_option("DATASET", options->dataset, "cifar10 or imagefolder")
       ->required()
       ->check(CLI::IsMember({"cifar10", "imagefolder"}));
   command->add_option("--data-dir", options->data_dir, "Directory of the data set")->required();
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteDataVerify(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

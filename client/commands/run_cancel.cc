@@ -5,11 +5,11 @@
 namespace scalelab::client {
 namespace {
 
-struct Options {
+struct RunCancelOptions {
   std::string runs;
 };
 
-absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteRunCancel(const RunCancelOptions& options, Session& session) {
   return ChangeRuns<scalelab::v1::CancelRunRequest>(
       session, options.runs, &scalelab::v1::RunService::Stub::CancelRun, "nothing cancelled");
 }
@@ -17,11 +17,11 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
 }  // namespace
 
 void AddRunCancel(CLI::App& run, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RunCancelOptions>();
   CLI::App* command = run.add_subcommand("cancel", "Cancel single runs");
   command->add_option("RUNS", options->runs, "Number, 12-15,20, or full names")->required();
   command->callback(
-      [options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });
+      [options, &chosen] { chosen = [options](Session& s) { return ExecuteRunCancel(*options, s); }; });
 }
 
 }  // namespace scalelab::client

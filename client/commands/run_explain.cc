@@ -10,11 +10,11 @@ namespace {
 using scalelab::v1::ExplainRunRequest;
 using scalelab::v1::RunService;
 
-struct Options {
+struct RunExplainOptions {
   std::string run;
 };
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteRunExplain(const RunExplainOptions& options, Session& session) {
   const auto name = RunName(options.run);
   if (!name.ok()) return name.status();
   auto server = session.Server();
@@ -34,12 +34,13 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddRunExplain(CLI::App& run, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RunExplainOptions>();
   CLI::App* command =
       run.add_subcommand("explain", "Show why a run is not running; the first reason must be resolved first");
   command->add_option("RUN", options->run, "Number, runs/NUMBER, or studies/NUMBER/runs/NUMBER")->required();
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteRunExplain(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

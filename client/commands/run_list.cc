@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
+#include "client/selection/run_selection.h"
 #include "client/session/selectors.h"
 
 namespace scalelab::client {
@@ -13,16 +14,17 @@ using scalelab::v1::ListRunsResponse;
 using scalelab::v1::Run;
 using scalelab::v1::RunService;
 
-struct Options {
+struct RunListOptions {
   std::string studies;
   std::string state;
+  RunSelection selection;
 };
 
-absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteRunList(const RunListOptions& options, Session& session) {
   Run::State state = Run::STATE_UNSPECIFIED;
   if (!options.state.empty() && (!Run::State_Parse(absl::AsciiStrToUpper(options.state), &state))) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--state '", options.state, "' is none of queued, running, succeeded, failed, cancelled"));
+        "--state '", options.state, "' is none of queued, running, succeeded, failed, cancelled, skipped"));
   }
   const auto names = StudyNames(options.studies);
   if (!names.ok()) return names.status();
@@ -41,6 +43,8 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
       request.set_page_token(page->next_page_token());
     } while (!request.page_token().empty());
   }
+  if (const absl::Status status = SelectRuns(options.selection, *list.mutable_runs()); !status.ok())
+    return status;
   if (const absl::Status status = session.Print({list, {RunTable(list.runs())}}); !status.ok()) return status;
   return ExitCode::kOk;
 }
@@ -48,13 +52,21 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
 }  // namespace
 
 void AddRunList(CLI::App& run, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RunListOptions>();
   CLI::App* command = run.add_subcommand("list", "List the runs of studies in the order of execution");
   command->add_option("STUDIES", options->studies, "Number, name, last, or 1-3,5")->required();
   command->add_option("--state", options->state,
-                      "Only runs that are queued, running, succeeded, failed or cancelled");
+                      "Only runs that are queued, running, succeeded, failed, cancelled or skipped");
+  command->add_option("--where", options->selection.where,
+                      "Only runs that fulfil conditions, for example 'engine=native/* and "
+                      "params.dropout>=0.1'; may be repeated");
+  command->add_option(
+      "--sort", options->selection.sort,
+      "Sort by an axis, throughput, seconds, state, cause, ...; -throughput: the largest first");
+  command->add_option("--limit", options->selection.limit, "At most this number of runs")
+      ->check(CLI::PositiveNumber);
   command->callback(
-      [options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });
+      [options, &chosen] { chosen = [options](Session& s) { return ExecuteRunList(*options, s); }; });
 }
 
 }  // namespace scalelab::client

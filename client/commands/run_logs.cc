@@ -1,4 +1,7 @@
 // `scalelab run logs RUN`: prints the output of a rank, byte for byte.
+#include <string>
+#include <utility>
+
 #include "client/commands/commands.h"
 #include "client/session/selectors.h"
 
@@ -8,15 +11,48 @@ namespace {
 using scalelab::v1::ReadRunLogRequest;
 using scalelab::v1::ReadRunLogResponse;
 
-struct Options {
+struct RunLogsOptions {
   std::string run;
   int rank = 0;
   int attempt = 0;
   bool only_stdout = false;
   bool only_stderr = false;
+  int tail = 0;  // 0: the whole log
 };
 
-absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
+// Keeps the last lines of what is added.
+class LastLines {
+ public:
+  explicit LastLines(size_t lines) : lines_(lines) {}
+  void Add(const std::string& data) {
+    kept_ += data;
+    // Cuts only now and then, so that each byte is moved a few times at most.
+    if (kept_.size() > 2 * cut_ + (1U << 16)) Cut();
+  }
+  std::string Take() {
+    Cut();
+    return std::move(kept_);
+  }
+
+ private:
+  void Cut() {
+    size_t at = kept_.size();
+    if (at > 0 && kept_[at - 1] == '\n') --at;
+    for (size_t line = 0; line < lines_; ++line) {
+      if (at == 0) break;
+      const size_t end = kept_.rfind('\n', at - 1);
+      at = end == std::string::npos ? 0 : end;
+    }
+    if (at > 0) kept_.erase(0, at + 1);
+    cut_ = kept_.size();
+  }
+
+  const size_t lines_;
+  std::string kept_;
+  size_t cut_ = 0;
+};
+
+absl::StatusOr<ExitCode> ExecuteRunLogs(const RunLogsOptions& options, Session& session) {
   const auto name = RunName(options.run);
   if (!name.ok()) return name.status();
   auto server = session.Server();
@@ -33,7 +69,15 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
       (*server)->MakeContext(absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration()));
   const auto reader = (*server)->runs().ReadRunLog(context.get(), request);
   ReadRunLogResponse piece;
-  while (reader->Read(&piece)) session.io().out << piece.data();
+  LastLines last(static_cast<size_t>(options.tail));
+  while (reader->Read(&piece)) {
+    if (options.tail > 0) {
+      last.Add(piece.data());
+    } else {
+      session.io().out << piece.data();
+    }
+  }
+  session.io().out << last.Take();
   if (const grpc::Status status = reader->Finish(); !status.ok()) return (*server)->Explain(status);
   if (const absl::Status status = Flush(session.io().out); !status.ok()) return status;
   return ExitCode::kOk;
@@ -42,7 +86,7 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
 }  // namespace
 
 void AddRunLogs(CLI::App& run, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RunLogsOptions>();
   CLI::App* command =
       run.add_subcommand("logs", "Print the output of a rank of a run: standard output, then standard error");
   command->add_option("RUN", options->run, "Number, runs/NUMBER, or studies/NUMBER/runs/NUMBER")->required();
@@ -51,10 +95,12 @@ void AddRunLogs(CLI::App& run, Action& chosen) {
       ->capture_default_str();
   command->add_option("--attempt", options->attempt, "Attempt, from 1; the last one if not given")
       ->check(CLI::PositiveNumber);
+  command->add_option("--tail", options->tail, "Only the last lines, this number of them")
+      ->check(CLI::PositiveNumber);
   auto* only_stdout = command->add_flag("--stdout", options->only_stdout, "Standard output only");
   command->add_flag("--stderr", options->only_stderr, "Standard error only")->excludes(only_stdout);
   command->callback(
-      [options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });
+      [options, &chosen] { chosen = [options](Session& s) { return ExecuteRunLogs(*options, s); }; });
 }
 
 }  // namespace scalelab::client

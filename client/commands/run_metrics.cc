@@ -20,7 +20,7 @@ using scalelab::v1::ReadPointsRequest;
 using scalelab::v1::ReadPointsResponse;
 using In = Column::In;
 
-struct Options {
+struct RunMetricsOptions {
   std::string run;
   std::string key;
   std::optional<int> rank;
@@ -129,7 +129,7 @@ absl::Status PrintJson(PointStream& stream, std::ostream& out) {
   return Flush(out);
 }
 
-absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteRunMetrics(const RunMetricsOptions& options, Session& session) {
   const auto name = RunName(options.run);
   if (!name.ok()) return name.status();
   auto server = session.Server();
@@ -167,7 +167,7 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
 }  // namespace
 
 void AddRunMetrics(CLI::App& run, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RunMetricsOptions>();
   CLI::App* command =
       run.add_subcommand("metrics", "Show metrics of a run; -o csv has the columns rank,step,time,key,value");
   command->add_option("RUN", options->run, "Number, runs/NUMBER, or studies/NUMBER/runs/NUMBER")->required();
@@ -180,7 +180,7 @@ void AddRunMetrics(CLI::App& run, Action& chosen) {
                    "Maximum number of points per series, chosen to keep its shape")
       ->check(CLI::PositiveNumber);
   command->callback(
-      [options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });
+      [options, &chosen] { chosen = [options](Session& s) { return ExecuteRunMetrics(*options, s); }; });
 }
 
 }  // namespace scalelab::client

@@ -5,11 +5,11 @@
 namespace scalelab::client {
 namespace {
 
-struct Options {
+struct RunRetryOptions {
   std::string runs;
 };
 
-absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteRunRetry(const RunRetryOptions& options, Session& session) {
   return ChangeRuns<scalelab::v1::RetryRunRequest>(
       session, options.runs, &scalelab::v1::RunService::Stub::RetryRun, "nothing to retry");
 }
@@ -17,11 +17,11 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
 }  // namespace
 
 void AddRunRetry(CLI::App& run, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RunRetryOptions>();
   CLI::App* command = run.add_subcommand("retry", "Queue failed or cancelled runs again, with new retries");
   command->add_option("RUNS", options->runs, "Number, 12-15,20, or full names")->required();
   command->callback(
-      [options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });
+      [options, &chosen] { chosen = [options](Session& s) { return ExecuteRunRetry(*options, s); }; });
 }
 
 }  // namespace scalelab::client

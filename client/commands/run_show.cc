@@ -17,7 +17,7 @@ using scalelab::v1::GetRunRequest;
 using scalelab::v1::Run;
 using scalelab::v1::RunService;
 
-struct Options {
+struct RunShowOptions {
   std::string run;
 };
 
@@ -32,7 +32,7 @@ std::string MalformedText(const Run& run) {
   return text;
 }
 
-Section Details(const Run& run, bool wide) {
+Section RunShowDetails(const Run& run, bool wide) {
   return Facts({{"run", run.name()},
                 {"cell", KeyText(run.key())},
                 {"repeat", absl::StrCat(run.repeat())},
@@ -74,7 +74,7 @@ Section Attempts(const Run& run) {
   return section;
 }
 
-Section Summary(const Run& run) {
+Section RunShowSummary(const Run& run) {
   Section section;
   section.title = "Results";
   section.columns = {{"metric"}, {"value", Column::In::kAll, true}};
@@ -87,7 +87,7 @@ Section Summary(const Run& run) {
   return section;
 }
 
-absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteRunShow(const RunShowOptions& options, Session& session) {
   const auto name = RunName(options.run);
   if (!name.ok()) return name.status();
   auto server = session.Server();
@@ -99,8 +99,9 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
   const Run& run = response->run();
   google::protobuf::RepeatedPtrField<Run> one;
   *one.Add() = run;
-  Answer answer{*response, {Details(run, session.options().output == OutputFormat::kWide), Attempts(run)}};
-  if (!run.summary().empty()) answer.sections.push_back(Summary(run));
+  Answer answer{*response,
+                {RunShowDetails(run, session.options().output == OutputFormat::kWide), Attempts(run)}};
+  if (!run.summary().empty()) answer.sections.push_back(RunShowSummary(run));
   answer.main = answer.sections.size();
   answer.sections.push_back(RunTable(one));
   answer.sections.back().in_tables = false;
@@ -111,12 +112,12 @@ absl::StatusOr<ExitCode> RunCommand(const Options& options, Session& session) {
 }  // namespace
 
 void AddRunShow(CLI::App& run, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RunShowOptions>();
   CLI::App* command =
       run.add_subcommand("show", "Show one run: why it waits or how it ended, and its attempts");
   command->add_option("RUN", options->run, "Number, runs/NUMBER, or studies/NUMBER/runs/NUMBER")->required();
   command->callback(
-      [options, &chosen] { chosen = [options](Session& s) { return RunCommand(*options, s); }; });
+      [options, &chosen] { chosen = [options](Session& s) { return ExecuteRunShow(*options, s); }; });
 }
 
 }  // namespace scalelab::client

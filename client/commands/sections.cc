@@ -16,7 +16,7 @@ using scalelab::v1::Reason;
 using scalelab::v1::Run;
 using scalelab::v1::Study;
 
-Tone ToneOf(const std::string& state) {
+Tone SectionsToneOf(const std::string& state) {
   if (state == "succeeded") return Tone::kGood;
   if (state == "failed" || state == "cancelled") return Tone::kBad;
   return state == "running" ? Tone::kBusy : Tone::kDim;
@@ -38,17 +38,17 @@ Section Facts(std::vector<std::pair<std::string, Cell>> facts) {
 
 Cell StateCell(Study::State state) {
   const std::string text = EnumText(Study::State_Name(state));
-  return {text, ToneOf(text)};
+  return {text, SectionsToneOf(text)};
 }
 
 Cell StateCell(Run::State state) {
   const std::string text = EnumText(Run::State_Name(state));
-  return {text, ToneOf(text)};
+  return {text, SectionsToneOf(text)};
 }
 
 Cell StateCell(Attempt::State state) {
   const std::string text = EnumText(Attempt::State_Name(state));
-  return {text, ToneOf(text)};
+  return {text, SectionsToneOf(text)};
 }
 
 std::string Took(const google::protobuf::Timestamp& start, const google::protobuf::Timestamp& finish) {
@@ -63,10 +63,19 @@ std::string RunsText(int64_t runs, int64_t baseline_runs) {
   return absl::StrCat(runs, " + ", baseline_runs, " baseline runs");
 }
 
+std::string RepeatsText(const scalelab::v1::StudySpec& spec) {
+  const auto& rule = spec.adaptive_repeats();
+  if (!spec.has_adaptive_repeats()) return absl::StrCat(std::max(1, spec.repeats()));
+  return absl::StrCat(std::max(2, rule.min()), " to ", rule.max() == 0 ? 10 : rule.max(),
+                      ", until the half width of the intervals is ", 100 * rule.half_width(), "%");
+}
+
 std::string CountsText(const scalelab::v1::RunCounts& counts) {
-  return absl::StrCat(TotalRuns(counts), ": ", counts.queued(), " queued, ", counts.running(), " running, ",
-                      counts.succeeded(), " succeeded, ", counts.failed(), " failed, ", counts.cancelled(),
-                      " cancelled");
+  std::string text = absl::StrCat(TotalRuns(counts), ": ", counts.queued(), " queued, ", counts.running(),
+                                  " running, ", counts.succeeded(), " succeeded, ", counts.failed(),
+                                  " failed, ", counts.cancelled(), " cancelled");
+  if (counts.skipped() > 0) absl::StrAppend(&text, ", ", counts.skipped(), " not needed");
+  return text;
 }
 
 Section ReasonTable(const RepeatedPtrField<Reason>& reasons, absl::Time now) {
@@ -112,19 +121,20 @@ Section StudyTable(const RepeatedPtrField<Study>& studies) {
                      {"finished", In::kWide},
                      {"create_time", In::kCsv},
                      {"start_time", In::kCsv},
-                     {"finish_time", In::kCsv}};
+                     {"finish_time", In::kCsv},
+                     {"skipped", In::kCsv}};
   section.empty = "no studies yet: `scalelab study submit FILE` creates one";
   section.rows = [&studies](const RowSink& sink) {
     for (const Study& s : studies) {
       const auto& c = s.counts();
-      const int over = c.succeeded() + c.failed() + c.cancelled();
+      const int over = c.succeeded() + c.failed() + c.cancelled() + c.skipped();
       sink({s.name(), s.display_name(), s.display_name(), s.owner(), StateCell(s.state()),
             absl::StrCat(over, "/", TotalRuns(c)), absl::StrCat(c.queued()), absl::StrCat(c.running()),
             absl::StrCat(c.succeeded()),
             Cell(absl::StrCat(c.failed()), c.failed() > 0 ? Tone::kBad : Tone::kPlain),
             absl::StrCat(c.cancelled()), LocalTime(s.create_time()), Took(s.start_time(), s.finish_time()),
             LocalTime(s.start_time()), LocalTime(s.finish_time()), UtcTime(s.create_time()),
-            UtcTime(s.start_time()), UtcTime(s.finish_time())});
+            UtcTime(s.start_time()), UtcTime(s.finish_time()), absl::StrCat(c.skipped())});
     }
   };
   return section;

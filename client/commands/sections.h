@@ -30,6 +30,8 @@ Cell StateCell(scalelab::v1::Run::State state);
 Cell StateCell(scalelab::v1::Attempt::State state);
 // Returns "12", or "12 + 6 baseline runs" if the study measures communication.
 std::string RunsText(int64_t runs, int64_t baseline_runs);
+// Returns "5", or "2 to 10, until the half width of the intervals is 2%".
+std::string RepeatsText(const scalelab::v1::StudySpec& spec);
 // Returns for example "9: 1 queued, 1 running, 6 succeeded, 1 failed, 0 cancelled".
 std::string CountsText(const scalelab::v1::RunCounts& counts);
 // Returns the time between `start` and `finish` (now if `finish` is not set). Empty if `start` is not set.

@@ -6,11 +6,11 @@
 namespace scalelab::client {
 namespace {
 
-struct Options {
+struct StudyCancelOptions {
   std::string studies;
 };
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteStudyCancel(const StudyCancelOptions& options, Session& session) {
   using scalelab::v1::Study;
   return ChangeStudies<scalelab::v1::CancelStudyRequest>(
       session, options.studies, &scalelab::v1::StudyService::Stub::CancelStudy,
@@ -20,12 +20,13 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddStudyCancel(CLI::App& study, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StudyCancelOptions>();
   CLI::App* command =
       study.add_subcommand("cancel", "Cancel studies: queued runs at once, running ones when they stop");
   command->add_option("STUDIES", options->studies, "Number, name, last, 1-3,5, or all")->required();
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteStudyCancel(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

@@ -10,17 +10,32 @@ namespace {
 using scalelab::v1::DeleteStudyRequest;
 using scalelab::v1::StudyService;
 
-struct Options {
+struct StudyDeleteOptions {
   std::string studies;
+  bool yes = false;
 };
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+// Several studies are deleted only with a confirmation, because a selector such as "all" easily means more than intended.
+absl::Status Confirm(const StudyDeleteOptions& options, const std::vector<scalelab::v1::Study>& studies,
+                     Session& session) {
+  if (options.yes || studies.size() < 2) return absl::OkStatus();
+  const std::string question = absl::StrCat("delete ", studies.size(), " studies with their runs and points");
+  if (!session.io().err_terminal.tty)
+    return absl::FailedPreconditionError(absl::StrCat("this would ", question, "; add --yes to do it"));
+  session.io().err << question << "? yes or no: " << std::flush;
+  std::string answer;
+  if (std::getline(session.io().in, answer) && answer == "yes") return absl::OkStatus();
+  return absl::CancelledError("nothing was deleted");
+}
+
+absl::StatusOr<ExitCode> ExecuteStudyDelete(const StudyDeleteOptions& options, Session& session) {
   auto server = session.Server();
   if (!server.ok()) return server.status();
   // Names are resolved first: the server refuses to delete "last", because a repeated call would
   // delete another study.
   const auto studies = FindStudies(**server, options.studies);
   if (!studies.ok()) return studies.status();
+  if (const absl::Status status = Confirm(options, *studies, session); !status.ok()) return status;
   std::vector<std::string> names;
   for (const auto& study : *studies) names.push_back(study.name());
   return ForEach(session, names, [&](const std::string& name) {
@@ -35,11 +50,13 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddStudyDelete(CLI::App& study, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StudyDeleteOptions>();
   CLI::App* command = study.add_subcommand("delete", "Delete finished studies with their runs and points");
   command->add_option("STUDIES", options->studies, "Number, name, last, 1-3,5, or all")->required();
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->add_flag("-y,--yes", options->yes, "Delete several studies without a question");
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteStudyDelete(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

@@ -9,11 +9,11 @@ namespace {
 using scalelab::v1::ExplainStudyRequest;
 using scalelab::v1::StudyService;
 
-struct Options {
+struct StudyExplainOptions {
   std::string study;
 };
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteStudyExplain(const StudyExplainOptions& options, Session& session) {
   const auto name = StudyName(options.study);
   if (!name.ok()) return name.status();
   auto server = session.Server();
@@ -34,12 +34,13 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddStudyExplain(CLI::App& study, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StudyExplainOptions>();
   CLI::App* command = study.add_subcommand(
       "explain", "Show why a study's next run is not running; the first reason must be resolved first");
   command->add_option("STUDY", options->study, "Number, name, or last")->required();
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteStudyExplain(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

@@ -6,11 +6,11 @@
 namespace scalelab::client {
 namespace {
 
-struct Options {
+struct StudyHoldOptions {
   std::string studies;
 };
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteStudyHold(const StudyHoldOptions& options, Session& session) {
   using scalelab::v1::Study;
   return ChangeStudies<scalelab::v1::HoldStudyRequest>(
       session, options.studies, &scalelab::v1::StudyService::Stub::HoldStudy,
@@ -20,12 +20,13 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddStudyHold(CLI::App& study, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StudyHoldOptions>();
   CLI::App* command = study.add_subcommand(
       "hold", "Keep queued runs of studies from beginning until `release`; running ones go on");
   command->add_option("STUDIES", options->studies, "Number, name, last, 1-3,5, or all")->required();
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteStudyHold(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

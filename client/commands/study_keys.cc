@@ -26,7 +26,7 @@ std::string ShortValues(const RunParameter& parameter) {
   return ValuesText(parameter);
 }
 
-absl::StatusOr<ExitCode> Run(Session& session) {
+absl::StatusOr<ExitCode> ExecuteStudyKeys(Session& session) {
   v1::StudyKeyTable table;
   for (const RunParameter& parameter : RunParameters()) {
     if (parameter.study_key) *table.add_keys() = ToKey(parameter);
@@ -56,7 +56,7 @@ absl::StatusOr<ExitCode> Run(Session& session) {
 void AddStudyKeys(CLI::App& study, Action& chosen) {
   CLI::App* command = study.add_subcommand(
       "keys", "List the parameters that a study file may set in fixed, matrix and zip; needs no server");
-  command->callback([&chosen] { chosen = [](Session& session) { return Run(session); }; });
+  command->callback([&chosen] { chosen = [](Session& session) { return ExecuteStudyKeys(session); }; });
 }
 
 }  // namespace scalelab::client

@@ -6,11 +6,11 @@
 namespace scalelab::client {
 namespace {
 
-struct Options {
+struct StudyListOptions {
   std::string studies = "all";
 };
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteStudyList(const StudyListOptions& options, Session& session) {
   auto server = session.Server();
   if (!server.ok()) return server.status();
   auto studies = FindStudies(**server, options.studies);
@@ -25,11 +25,12 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddStudyList(CLI::App& study, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StudyListOptions>();
   CLI::App* command = study.add_subcommand("list", "List studies, newest first");
   command->add_option("STUDIES", options->studies, "Only these: 1-3,5, last, a name")->capture_default_str();
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteStudyList(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

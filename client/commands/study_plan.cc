@@ -20,8 +20,9 @@ using scalelab::v1::PlanStudyResponse;
 using scalelab::v1::StudyService;
 using In = Column::In;
 
-struct Options {
+struct StudyPlanOptions {
   std::string file;
+  std::vector<std::string> set;
   bool scripts = false;
 };
 
@@ -53,7 +54,7 @@ Section Cells(const PlanStudyResponse& plan) {
 }
 
 // Equal allocations share a row, which shows their number.
-Section Allocations(const PlanStudyResponse& plan) {
+Section StudyPlanAllocations(const PlanStudyResponse& plan) {
   Section section;
   section.title = "Allocations";
   for (const char* title :
@@ -91,8 +92,8 @@ std::string AllocationsText(const PlanStudyResponse& plan, const scalelab::v1::S
   return absl::StrCat(plan.allocations_size(), ", ", at_once, " at the same time");
 }
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
-  const auto checked = CheckStudyFile(options.file);
+absl::StatusOr<ExitCode> ExecuteStudyPlan(const StudyPlanOptions& options, Session& session) {
+  const auto checked = CheckStudyFile(options.file, options.set);
   if (!checked.ok()) return AsInvalidInput(checked.status());
   auto server = session.Server();
   if (!server.ok()) return server.status();
@@ -101,10 +102,10 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
   const auto plan = (*server)->Call((*server)->studies(), &StudyService::Stub::PlanStudy, request);
   if (!plan.ok()) return AsInvalidInput(Locate(checked->file, plan.status()));
 
-  Answer answer{*plan, {Cells(*plan), Allocations(*plan)}};
+  Answer answer{*plan, {Cells(*plan), StudyPlanAllocations(*plan)}};
   std::vector<std::pair<std::string, Cell>> facts = {
       {"cells", absl::StrCat(plan->cells_size())},
-      {"repeats", absl::StrCat(checked->study.spec.repeats())},
+      {"repeats", RepeatsText(checked->study.spec)},
       {"runs", RunsText(plan->runs(), plan->baseline_runs())},
       {"excluded cells", plan->excluded() > 0 ? absl::StrCat(plan->excluded()) : ""},
       {"allocations", AllocationsText(*plan, checked->study.spec)},
@@ -137,13 +138,18 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddStudyPlan(CLI::App& study, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StudyPlanOptions>();
   CLI::App* command =
       study.add_subcommand("plan", "Show the cells, allocations and cost of a study without submitting");
-  command->add_option("FILE", options->file, "The study file")->required();
+  command->add_option("FILE", options->file, "The study file; - reads standard input")->required();
+  command
+      ->add_option("--set", options->set,
+                   "Replaces a value of the file, for example --set matrix.ranks=[1,2]; may be repeated")
+      ->allow_extra_args(false);
   command->add_flag("--scripts", options->scripts, "Also show the batch scripts (as does -o wide)");
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteStudyPlan(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

@@ -6,12 +6,12 @@
 namespace scalelab::client {
 namespace {
 
-struct Options {
+struct StudyPriorityOptions {
   std::string studies;
   int priority = 0;
 };
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteStudyPriority(const StudyPriorityOptions& options, Session& session) {
   using scalelab::v1::Study;
   scalelab::v1::SetStudyPriorityRequest request;
   request.set_priority(options.priority);
@@ -23,7 +23,7 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddStudyPriority(CLI::App& study, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StudyPriorityOptions>();
   CLI::App* command =
       study.add_subcommand("priority", "Change the priority of studies; those with a higher one come first");
   command->add_option("STUDIES", options->studies, "Number, name, last, 1-3,5, or all")->required();
@@ -32,8 +32,9 @@ void AddStudyPriority(CLI::App& study, Action& chosen) {
                    "From -1000 to 1000; a study has 0 unless its file says otherwise")
       ->required()
       ->check(CLI::Range(-1000, 1000));
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteStudyPriority(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

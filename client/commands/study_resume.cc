@@ -5,11 +5,11 @@
 namespace scalelab::client {
 namespace {
 
-struct Options {
+struct StudyResumeOptions {
   std::string studies;
 };
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteStudyResume(const StudyResumeOptions& options, Session& session) {
   using scalelab::v1::Study;
   return ChangeStudies<scalelab::v1::ResumeStudyRequest>(
       session, options.studies, &scalelab::v1::StudyService::Stub::ResumeStudy,
@@ -19,11 +19,12 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddStudyResume(CLI::App& study, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StudyResumeOptions>();
   CLI::App* command = study.add_subcommand("resume", "End the pause of studies after failures");
   command->add_option("STUDIES", options->studies, "Number, name, last, 1-3,5, or all")->required();
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteStudyResume(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

@@ -14,7 +14,7 @@ using scalelab::v1::GetStudyRequest;
 using scalelab::v1::Study;
 using scalelab::v1::StudyService;
 
-struct Options {
+struct StudyShowOptions {
   std::string study;
 };
 
@@ -25,7 +25,7 @@ std::string AxisText(const Axis& axis) {
                       }));
 }
 
-Section Details(const Study& study) {
+Section StudyShowDetails(const Study& study) {
   const auto& spec = study.spec();
   std::vector<std::pair<std::string, Cell>> facts = {
       {"study", study.name()},
@@ -48,7 +48,7 @@ Section Details(const Study& study) {
   }
   for (const auto& excluded : spec.exclude()) facts.emplace_back("exclude", KeyText(excluded));
   facts.emplace_back("scaling", EnumText(scalelab::v1::Scaling::Mode_Name(spec.scaling().mode())));
-  facts.emplace_back("repeats", absl::StrCat(std::max(1, spec.repeats())));
+  facts.emplace_back("repeats", RepeatsText(spec));
   facts.emplace_back("seed", absl::StrCat(spec.seed()));
   facts.emplace_back("measures", spec.measure().communication() ? "communication" : "");
   facts.emplace_back("partition", spec.resources().partition());
@@ -58,7 +58,7 @@ Section Details(const Study& study) {
   return Facts(std::move(facts));
 }
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteStudyShow(const StudyShowOptions& options, Session& session) {
   const auto name = StudyName(options.study);
   if (!name.ok()) return name.status();
   auto server = session.Server();
@@ -69,7 +69,7 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
   if (!response.ok()) return response.status();
   google::protobuf::RepeatedPtrField<Study> one;
   *one.Add() = response->study();
-  Answer answer{*response, {Details(response->study()), StudyTable(one)}, 1};
+  Answer answer{*response, {StudyShowDetails(response->study()), StudyTable(one)}, 1};
   answer.sections[1].in_tables = false;
   if (const absl::Status status = session.Print(answer); !status.ok()) return status;
   return ExitCode::kOk;
@@ -78,11 +78,12 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddStudyShow(CLI::App& study, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StudyShowOptions>();
   CLI::App* command = study.add_subcommand("show", "Show one study and what was submitted");
   command->add_option("STUDY", options->study, "Number, name, or last")->required();
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteStudyShow(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

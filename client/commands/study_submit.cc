@@ -17,8 +17,9 @@ using scalelab::v1::AgentService;
 using scalelab::v1::CreateStudyRequest;
 using scalelab::v1::StudyService;
 
-struct Options {
+struct StudySubmitOptions {
   std::string file;
+  std::vector<std::string> set;
   std::string request_id;
   std::string owner;  // empty: the caller
   bool watch = false;
@@ -39,8 +40,8 @@ void StartAgentIfNeeded(Session& session, Connection& server) {
   session.Say("your agent has been started in the background: it runs the jobs of your studies");
 }
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
-  const auto checked = CheckStudyFile(options.file);
+absl::StatusOr<ExitCode> ExecuteStudySubmit(const StudySubmitOptions& options, Session& session) {
+  const auto checked = CheckStudyFile(options.file, options.set);
   if (!checked.ok()) return AsInvalidInput(checked.status());
   CreateStudyRequest request;
   *request.mutable_spec() = checked->file.spec;
@@ -69,15 +70,20 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddStudySubmit(CLI::App& study, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StudySubmitOptions>();
   CLI::App* command = study.add_subcommand("submit", "Queue a study and print its name");
-  command->add_option("FILE", options->file, "The study file")->required();
+  command->add_option("FILE", options->file, "The study file; - reads standard input")->required();
+  command
+      ->add_option("--set", options->set,
+                   "Replaces a value of the file, for example --set matrix.ranks=[1,2]; may be repeated")
+      ->allow_extra_args(false);
   command->add_option("--request-id", options->request_id,
                       "Makes repeating this command safe: the same id never makes a second study");
   command->add_option("--owner", options->owner, "Owner of the study, if not you; for admins");
   command->add_flag("--watch", options->watch, "Follow the study until it is over (see `study watch`)");
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteStudySubmit(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

@@ -7,12 +7,13 @@
 namespace scalelab::client {
 namespace {
 
-struct Options {
+struct StudyValidateOptions {
   std::string file;
+  std::vector<std::string> set;
 };
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
-  const auto checked = CheckStudyFile(options.file);
+absl::StatusOr<ExitCode> ExecuteStudyValidate(const StudyValidateOptions& options, Session& session) {
+  const auto checked = CheckStudyFile(options.file, options.set);
   if (!checked.ok()) return AsInvalidInput(checked.status());
   const ExpandedStudy& study = checked->study;
   const int64_t cells = static_cast<int64_t>(study.cells.size()) - study.baselines;
@@ -29,11 +30,16 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddStudyValidate(CLI::App& study, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StudyValidateOptions>();
   CLI::App* command = study.add_subcommand("validate", "Check a study file; needs no server");
-  command->add_option("FILE", options->file, "The study file")->required();
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->add_option("FILE", options->file, "The study file; - reads standard input")->required();
+  command
+      ->add_option("--set", options->set,
+                   "Replaces a value of the file, for example --set matrix.ranks=[1,2]; may be repeated")
+      ->allow_extra_args(false);
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteStudyValidate(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

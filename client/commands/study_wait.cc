@@ -8,11 +8,11 @@
 namespace scalelab::client {
 namespace {
 
-struct Options {
+struct StudyWaitOptions {
   std::string study = "last";
 };
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteStudyWait(const StudyWaitOptions& options, Session& session) {
   const auto name = StudyName(options.study);
   if (!name.ok()) return name.status();
   SetInterruptWords("stopped waiting; the study continues");
@@ -26,13 +26,14 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddStudyWait(CLI::App& study, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StudyWaitOptions>();
   CLI::App* command = study.add_subcommand(
       "wait",
       "Wait silently until a study is over or paused; exits with 5 if any run did not succeed, 8 on timeout");
   command->add_option("STUDY", options->study, "Number, name, or last")->capture_default_str();
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteStudyWait(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

@@ -6,11 +6,11 @@
 namespace scalelab::client {
 namespace {
 
-struct Options {
+struct StudyWatchOptions {
   std::string study = "last";
 };
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteStudyWatch(const StudyWatchOptions& options, Session& session) {
   const auto name = StudyName(options.study);
   if (!name.ok()) return name.status();
   return WatchStudy(session, *name, session.io().out, session.io().out_terminal);
@@ -19,12 +19,13 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddStudyWatch(CLI::App& study, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StudyWatchOptions>();
   CLI::App* command = study.add_subcommand(
       "watch", "Follow a study until it is over; exits with 5 if any run did not succeed");
   command->add_option("STUDY", options->study, "Number, name, or last")->capture_default_str();
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteStudyWatch(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

@@ -5,7 +5,7 @@
 namespace scalelab::client {
 namespace {
 
-absl::StatusOr<ExitCode> Run(Session& session) {
+absl::StatusOr<ExitCode> ExecuteVersion(Session& session) {
   session.io().out << "scalelab " << SCALELAB_VERSION << '\n';
   auto server = session.Server();
   const auto cluster =
@@ -22,7 +22,7 @@ absl::StatusOr<ExitCode> Run(Session& session) {
 
 void AddVersion(CLI::App& app, Action& chosen) {
   CLI::App* command = app.add_subcommand("version", "Print the version of this program and of the server");
-  command->callback([&chosen] { chosen = Run; });
+  command->callback([&chosen] { chosen = ExecuteVersion; });
 }
 
 }  // namespace scalelab::client

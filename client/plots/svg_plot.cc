@@ -7,56 +7,23 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "client/output/text.h"
 #include "client/plots/curve_view.h"
+#include "client/plots/factor_bars.h"
+#include "client/plots/svg_elements.h"
 
 namespace scalelab::client {
 namespace {
 
-// Colours that people with any colour vision can distinguish (Okabe and Ito 2008), without yellow.
-constexpr std::array<absl::string_view, 7> kColors = {"#0072B2", "#D55E00", "#009E73", "#CC79A7",
-                                                      "#E69F00", "#56B4E9", "#444444"};
-constexpr double kWidth = 980;
 constexpr double kTop = 92;
 constexpr double kPanelHeight = 320;
-constexpr double kLeft = 68;
-constexpr double kRight = 24;
 constexpr double kBetween = 84;
 constexpr double kInset = 22;  // distance between the frame and the first point
 constexpr double kDodge = 5;   // distance between points of two series with equal ranks
 constexpr double kLegendLine = 21;
 constexpr double kNoteLine = 16;
 constexpr size_t kNoteColumns = 150, kMostNoteLines = 12;
-
-struct Box {
-  double x, y, width, height;
-};
-
-// Formats with two decimals and without trailing zeros: precise to a fraction of a pixel, and short.
-std::string N(double value) {
-  std::string text = absl::StrFormat("%.2f", value);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  return text == "-0" ? "0" : text;
-}
-
-std::string Escaped(absl::string_view text) {
-  return absl::StrReplaceAll(Printable(text),
-                             {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
-}
-
-std::string Text(double x, double y, absl::string_view css, absl::string_view text) {
-  return absl::StrCat("<text class=\"", css, "\" x=\"", N(x), "\" y=\"", N(y), "\">", Escaped(text),
-                      "</text>\n");
-}
-
-std::string Line(double x1, double y1, double x2, double y2, absl::string_view attributes) {
-  return absl::StrCat("<line x1=\"", N(x1), "\" y1=\"", N(y1), "\" x2=\"", N(x2), "\" y2=\"", N(y2), "\" ",
-                      attributes, "/>\n");
-}
 
 // Series also differ in shape, for prints without colour.
 std::string Mark(size_t index, double x, double y, absl::string_view tooltip) {
@@ -216,7 +183,8 @@ std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve) {
   const std::vector<std::string> notes = NoteLines(curve);
   const double notes_top =
       legend_top + kLegendLine * static_cast<double>(std::max<size_t>(3, series.size())) + 4;
-  const double height = notes_top + kNoteLine * static_cast<double>(notes.size());
+  const double bars_top = notes_top + kNoteLine * static_cast<double>(notes.size());
+  const double height = bars_top + FactorBarsHeight(curve);
 
   std::string out = absl::StrCat(
       "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"",
@@ -224,7 +192,7 @@ std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve) {
       "\" role=\"img\">\n<title>", Escaped(curve.display_name()), "</title>\n",
       "<style>text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;fill:#222}"
       ".head{font-size:19px;font-weight:600}.sub{font-size:13px;fill:#555}.tick{font-size:12px;fill:#555}"
-      ".title{font-size:13px}.note{font-size:11px;fill:#555}}.legend{font-size:13px}.dim{fill:#777}.middle{"
+      ".title{font-size:13px}.note{font-size:11px;fill:#555}.legend{font-size:13px}.dim{fill:#777}.middle{"
       "text-anchor:middle}.end{text-"
       "anchor:end}"
       ".grid{stroke:#e6e6e6;stroke-width:1}.axis{stroke:#666;stroke-width:1}"
@@ -240,7 +208,7 @@ std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve) {
   out += Legend(legend_top, series, two);
   for (size_t i = 0; i < notes.size(); ++i)
     out += Text(kLeft, notes_top + kNoteLine * static_cast<double>(i), "note", notes[i]);
-  return absl::StrCat(out, "</svg>\n");
+  return absl::StrCat(out, FactorBars(bars_top, curve), "</svg>\n");
 }
 
 }  // namespace scalelab::client

@@ -74,6 +74,8 @@ Connection::Connection(ServerOptions options, absl::Duration timeout, std::strin
   runs_ = scalelab::v1::RunService::NewStub(channel_);
   results_ = scalelab::v1::ResultService::NewStub(channel_);
   analysis_ = scalelab::v1::AnalysisService::NewStub(channel_);
+  predictions_ = scalelab::v1::PredictionService::NewStub(channel_);
+  archives_ = scalelab::v1::ArchiveService::NewStub(channel_);
   cluster_ = scalelab::v1::ClusterService::NewStub(channel_);
   auth_ = scalelab::v1::AuthService::NewStub(channel_);
   admin_ = scalelab::v1::AdminService::NewStub(channel_);

@@ -17,8 +17,10 @@
 #include "scalelab/v1/admin.grpc.pb.h"
 #include "scalelab/v1/agent.grpc.pb.h"
 #include "scalelab/v1/analysis.grpc.pb.h"
+#include "scalelab/v1/archive.grpc.pb.h"
 #include "scalelab/v1/auth.grpc.pb.h"
 #include "scalelab/v1/cluster.grpc.pb.h"
+#include "scalelab/v1/prediction.grpc.pb.h"
 #include "scalelab/v1/result.grpc.pb.h"
 #include "scalelab/v1/run.grpc.pb.h"
 #include "scalelab/v1/study.grpc.pb.h"
@@ -62,6 +64,8 @@ class Connection {
   scalelab::v1::RunService::Stub& runs() const { return *runs_; }
   scalelab::v1::ResultService::Stub& results() const { return *results_; }
   scalelab::v1::AnalysisService::Stub& analysis() const { return *analysis_; }
+  scalelab::v1::PredictionService::Stub& predictions() const { return *predictions_; }
+  scalelab::v1::ArchiveService::Stub& archives() const { return *archives_; }
   scalelab::v1::ClusterService::Stub& cluster() const { return *cluster_; }
   scalelab::v1::AuthService::Stub& auth() const { return *auth_; }
   scalelab::v1::AdminService::Stub& admin() const { return *admin_; }
@@ -93,6 +97,8 @@ class Connection {
   std::unique_ptr<scalelab::v1::RunService::Stub> runs_;
   std::unique_ptr<scalelab::v1::ResultService::Stub> results_;
   std::unique_ptr<scalelab::v1::AnalysisService::Stub> analysis_;
+  std::unique_ptr<scalelab::v1::PredictionService::Stub> predictions_;
+  std::unique_ptr<scalelab::v1::ArchiveService::Stub> archives_;
   std::unique_ptr<scalelab::v1::ClusterService::Stub> cluster_;
   std::unique_ptr<scalelab::v1::AuthService::Stub> auth_;
   std::unique_ptr<scalelab::v1::AdminService::Stub> admin_;

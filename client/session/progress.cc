@@ -73,7 +73,7 @@ Tone ToneOf(Study::State state) {
 }  // namespace
 
 int TotalRuns(const RunCounts& c) {
-  return c.queued() + c.running() + c.succeeded() + c.failed() + c.cancelled();
+  return c.queued() + c.running() + c.succeeded() + c.failed() + c.cancelled() + c.skipped();
 }
 
 bool IsFinal(const Study& study) {
@@ -85,7 +85,7 @@ double DoneShare(const WatchStudyResponse& look) {
   const RunCounts& counts = look.study().counts();
   const int total = TotalRuns(counts);
   if (total == 0) return 0;
-  double done = counts.succeeded() + counts.failed() + counts.cancelled();
+  double done = counts.succeeded() + counts.failed() + counts.cancelled() + counts.skipped();
   for (const auto& attempt : look.running()) {
     if (attempt.total_steps() <= 0) continue;
     done += std::clamp(static_cast<double>(attempt.step()) / static_cast<double>(attempt.total_steps()), 0.0,
@@ -112,7 +112,7 @@ std::optional<absl::Duration> PaceEstimate::Left() const {
 
 std::string ProgressLine(const WatchStudyResponse& look) {
   const RunCounts& counts = look.study().counts();
-  const int over = counts.succeeded() + counts.failed() + counts.cancelled();
+  const int over = counts.succeeded() + counts.failed() + counts.cancelled() + counts.skipped();
   std::string line =
       absl::StrFormat("%s %s: %d of %d runs done", look.study().name(),
                       EnumText(Study::State_Name(look.study().state())), over, TotalRuns(counts));
@@ -123,6 +123,7 @@ std::string ProgressLine(const WatchStudyResponse& look) {
   add(counts.queued(), "queued");
   add(counts.failed(), "failed");
   add(counts.cancelled(), "cancelled");
+  add(counts.skipped(), "not needed");
   if (!look.study().pause_reason().empty()) {
     absl::StrAppend(&line, "; paused: ", look.study().pause_reason(),
                     "; repair the cause, then run `scalelab study resume ", look.study().name(), "`");
@@ -147,7 +148,7 @@ std::vector<std::string> ProgressDisplay(const WatchStudyResponse& look, absl::D
   lines.push_back(head.Text());
 
   Line bar(terminal);
-  const int over = counts.succeeded() + counts.failed() + counts.cancelled();
+  const int over = counts.succeeded() + counts.failed() + counts.cancelled() + counts.skipped();
   const int bar_width = std::max(5, std::min(kBarWidth, terminal.width - 40));
   bar.Add(Bar(DoneShare(look), bar_width, terminal.unicode), counts.failed() > 0 ? Tone::kBad : Tone::kGood);
   bar.Add(absl::StrFormat(" %d/%d runs", over, TotalRuns(counts)));
@@ -158,6 +159,7 @@ std::vector<std::string> ProgressDisplay(const WatchStudyResponse& look, absl::D
   add(counts.queued(), "queued", Tone::kDim);
   add(counts.failed(), "failed", Tone::kBad);
   add(counts.cancelled(), "cancelled", Tone::kBad);
+  add(counts.skipped(), "not needed", Tone::kDim);
   lines.push_back(bar.Text());
 
   const int room = std::max(1, terminal.height - 5);

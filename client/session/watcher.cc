@@ -28,7 +28,7 @@ constexpr absl::Duration kPatience = absl::Minutes(1);
 std::string CsvRow(const Study& study) {
   const RunCounts& c = study.counts();
   return absl::StrCat(study.name(), ",", EnumText(Study::State_Name(study.state())), ",", c.queued(), ",",
-                      c.running(), ",", c.succeeded(), ",", c.failed(), ",", c.cancelled());
+                      c.running(), ",", c.succeeded(), ",", c.failed(), ",", c.cancelled(), ",", c.skipped());
 }
 
 // A paused study does not go on by itself.
@@ -118,7 +118,7 @@ absl::StatusOr<ExitCode> WatchStudy(Session& session, const std::string& name, s
         if (format == OutputFormat::kJson) {
           out << ToJson(look, false) << std::endl;
         } else if (format == OutputFormat::kCsv) {
-          if (first) out << "name,state,queued,running,succeeded,failed,cancelled\n";
+          if (first) out << "name,state,queued,running,succeeded,failed,cancelled,skipped\n";
           out << CsvRow(look.study()) << std::endl;
         } else {
           out << ProgressLine(look) << std::endl;

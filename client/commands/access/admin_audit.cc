@@ -10,7 +10,7 @@ namespace {
 using scalelab::v1::ListAuditEntriesRequest;
 using scalelab::v1::ListAuditEntriesResponse;
 
-struct Options {
+struct AdminAuditOptions {
   std::string user;
   std::string since;
   bool refused = false;
@@ -40,7 +40,7 @@ Section Table(const ListAuditEntriesResponse& list) {
   return table;
 }
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteAdminAudit(const AdminAuditOptions& options, Session& session) {
   ListAuditEntriesRequest request;
   request.set_user(options.user);
   request.set_refused_only(options.refused);
@@ -67,7 +67,7 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddAdminAudit(CLI::App& admin, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AdminAuditOptions>();
   CLI::App* command =
       admin.add_subcommand("audit", "List calls that changed something or were refused, newest first");
   command->add_option("--user", options->user, "Only calls of this user");
@@ -76,8 +76,9 @@ void AddAdminAudit(CLI::App& admin, Action& chosen) {
   command->add_option("--limit", options->limit, "Largest number of entries")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteAdminAudit(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

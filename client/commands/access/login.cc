@@ -14,7 +14,7 @@ namespace {
 constexpr char kDefaultPort[] = ":7600";
 constexpr absl::Duration kTimeout = absl::Seconds(10);
 
-struct Options {
+struct LoginOptions {
   std::string server;
   std::string fingerprint;
   bool yes = false;
@@ -39,7 +39,7 @@ bool Confirms(Session& session) {
 }
 
 // Returns OK if the user accepts the certificate with this fingerprint. `known`: that of the accepted one, or empty.
-absl::Status Ask(Session& session, const Options& options, const std::string& server,
+absl::Status Ask(Session& session, const LoginOptions& options, const std::string& server,
                  const std::string& known, const std::string& presented) {
   session.Say(absl::StrCat("SHA-256 fingerprint of ", server, ": ", presented));
   if (!known.empty())
@@ -60,7 +60,7 @@ absl::Status Ask(Session& session, const Options& options, const std::string& se
   return absl::PermissionDeniedError(absl::StrCat("the certificate of ", server, " is not accepted"));
 }
 
-absl::StatusOr<ExitCode> Run(Session& session, const Options& options) {
+absl::StatusOr<ExitCode> ExecuteLogin(Session& session, const LoginOptions& options) {
   const auto address = ParseAddress(options.server);
   if (!address.ok()) return address.status();
   const auto presented = tls::FetchCertificate(address->host, address->port, kTimeout);
@@ -92,14 +92,15 @@ absl::StatusOr<ExitCode> Run(Session& session, const Options& options) {
 }  // namespace
 
 void AddLogin(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<LoginOptions>();
   CLI::App* command = app.add_subcommand("login", "Accept the certificate of a server on another machine");
   command->add_option("SERVER", options->server, "HOST or HOST:PORT (port 7600)")->required();
   command->add_option("--fingerprint", options->fingerprint,
                       "Accept the certificate with this fingerprint only");
   command->add_flag("--yes", options->yes, "Accept the certificate of a new server without a question");
-  command->callback(
-      [&chosen, options] { chosen = [options](Session& session) { return Run(session, *options); }; });
+  command->callback([&chosen, options] {
+    chosen = [options](Session& session) { return ExecuteLogin(session, *options); };
+  });
 }
 
 }  // namespace scalelab::client

@@ -10,13 +10,13 @@ namespace {
 
 using scalelab::v1::AuthService;
 
-struct Options {
+struct TokenCreateOptions {
   std::string expires = "30d";
   std::string scope = "submit";
   std::string description;
 };
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteTokenCreate(const TokenCreateOptions& options, Session& session) {
   const auto lifetime = ParseDays("--expires", options.expires);
   if (!lifetime.ok()) return lifetime.status();
   scalelab::v1::CreateTokenRequest request;
@@ -47,7 +47,7 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddTokenCreate(CLI::App& token, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TokenCreateOptions>();
   CLI::App* command = token.add_subcommand("create", "Create a personal token and print its secret");
   command->add_option("--expires", options->expires, "Time until it expires, at most 400d")
       ->capture_default_str();
@@ -55,8 +55,9 @@ void AddTokenCreate(CLI::App& token, Action& chosen) {
       ->check(CLI::IsMember({"read", "submit", "admin"}))
       ->capture_default_str();
   command->add_option("--description", options->description, "Text that tells your tokens apart");
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteTokenCreate(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

@@ -5,7 +5,7 @@
 namespace scalelab::client {
 namespace {
 
-absl::StatusOr<ExitCode> Run(Session& session) {
+absl::StatusOr<ExitCode> ExecuteTokenList(Session& session) {
   auto server = session.Server();
   if (!server.ok()) return server.status();
   const auto list = (*server)->Call((*server)->auth(), &scalelab::v1::AuthService::Stub::ListTokens,
@@ -21,7 +21,7 @@ absl::StatusOr<ExitCode> Run(Session& session) {
 
 void AddTokenList(CLI::App& token, Action& chosen) {
   CLI::App* command = token.add_subcommand("list", "List your tokens; admins see those of all users");
-  command->callback([&chosen] { chosen = Run; });
+  command->callback([&chosen] { chosen = ExecuteTokenList; });
 }
 
 }  // namespace scalelab::client

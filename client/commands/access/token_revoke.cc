@@ -7,11 +7,11 @@
 namespace scalelab::client {
 namespace {
 
-struct Options {
+struct TokenRevokeOptions {
   std::vector<std::string> tokens;
 };
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteTokenRevoke(const TokenRevokeOptions& options, Session& session) {
   auto server = session.Server();
   if (!server.ok()) return server.status();
   scalelab::v1::ListTokensResponse revoked;
@@ -32,11 +32,12 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddTokenRevoke(CLI::App& token, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TokenRevokeOptions>();
   CLI::App* command = token.add_subcommand("revoke", "End personal tokens at once");
   command->add_option("TOKENS", options->tokens, "Numbers, or names such as tokens/3")->required();
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteTokenRevoke(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

@@ -6,7 +6,7 @@
 namespace scalelab::client {
 namespace {
 
-absl::StatusOr<ExitCode> Run(Session& session) {
+absl::StatusOr<ExitCode> ExecuteWhoami(Session& session) {
   auto server = session.Server();
   if (!server.ok()) return server.status();
   const auto response = (*server)->Call((*server)->auth(), &scalelab::v1::AuthService::Stub::GetIdentity,
@@ -33,7 +33,7 @@ absl::StatusOr<ExitCode> Run(Session& session) {
 void AddWhoami(CLI::App& app, Action& chosen) {
   CLI::App* command =
       app.add_subcommand("whoami", "Show your name and role at the server, and how it identified you");
-  command->callback([&chosen] { chosen = Run; });
+  command->callback([&chosen] { chosen = ExecuteWhoami; });
 }
 
 }  // namespace scalelab::client

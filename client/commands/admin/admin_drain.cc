@@ -6,11 +6,11 @@
 namespace scalelab::client {
 namespace {
 
-struct Options {
+struct AdminDrainOptions {
   std::string reason;
 };
 
-absl::StatusOr<ExitCode> Run(bool drain, const std::string& reason, Session& session) {
+absl::StatusOr<ExitCode> ExecuteAdminDrain(bool drain, const std::string& reason, Session& session) {
   auto server = session.Server();
   if (!server.ok()) return server.status();
   scalelab::v1::SetDrainRequest request;
@@ -30,15 +30,15 @@ absl::StatusOr<ExitCode> Run(bool drain, const std::string& reason, Session& ses
 }  // namespace
 
 void AddAdminDrain(CLI::App& admin, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AdminDrainOptions>();
   CLI::App* drain = admin.add_subcommand(
       "drain", "Let running attempts go on, begin none, and submit no job, until `undrain`");
   drain->add_option("--reason", options->reason, "Reason that users see")->option_text("TEXT");
   drain->callback([options, &chosen] {
-    chosen = [options](Session& session) { return Run(true, options->reason, session); };
+    chosen = [options](Session& session) { return ExecuteAdminDrain(true, options->reason, session); };
   });
   admin.add_subcommand("undrain", "End `drain`")->callback([&chosen] {
-    chosen = [](Session& session) { return Run(false, "", session); };
+    chosen = [](Session& session) { return ExecuteAdminDrain(false, "", session); };
   });
 }
 

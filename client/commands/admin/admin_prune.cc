@@ -14,7 +14,7 @@ using scalelab::v1::PruneRequest;
 using scalelab::v1::PruneResponse;
 using In = Column::In;
 
-struct Options {
+struct AdminPruneOptions {
   bool dry_run = false;
 };
 
@@ -37,7 +37,7 @@ Section Removed(const PruneResponse& response, bool dry_run) {
   return section;
 }
 
-absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
+absl::StatusOr<ExitCode> ExecuteAdminPrune(const AdminPruneOptions& options, Session& session) {
   auto server = session.Server();
   if (!server.ok()) return server.status();
   PruneRequest request;
@@ -56,12 +56,13 @@ absl::StatusOr<ExitCode> Run(const Options& options, Session& session) {
 }  // namespace
 
 void AddAdminPrune(CLI::App& admin, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AdminPruneOptions>();
   CLI::App* command =
       admin.add_subcommand("prune", "Apply the retention rules of the server's configuration now");
   command->add_flag("--dry-run", options->dry_run, "Show what would be removed, and remove nothing");
-  command->callback(
-      [options, &chosen] { chosen = [options](Session& session) { return Run(*options, session); }; });
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteAdminPrune(*options, session); };
+  });
 }
 
 }  // namespace scalelab::client

@@ -44,7 +44,7 @@ Section UsageTable(const ListUsageResponse& response) {
   return section;
 }
 
-absl::StatusOr<ExitCode> Run(Session& session) {
+absl::StatusOr<ExitCode> ExecuteAdminUsage(Session& session) {
   auto server = session.Server();
   if (!server.ok()) return server.status();
   const auto response = (*server)->Call((*server)->admin(), &scalelab::v1::AdminService::Stub::ListUsage,
@@ -62,7 +62,7 @@ void AddAdminUsage(CLI::App& admin, Action& chosen) {
   admin
       .add_subcommand("usage",
                       "Show what each user has used; the user with the smallest share is served next")
-      ->callback([&chosen] { chosen = Run; });
+      ->callback([&chosen] { chosen = ExecuteAdminUsage; });
 }
 
 }  // namespace scalelab::client

@@ -39,7 +39,7 @@ Section QueueTable(const ListQueueResponse& response) {
   return section;
 }
 
-absl::StatusOr<ExitCode> Run(Session& session) {
+absl::StatusOr<ExitCode> ExecuteQueue(Session& session) {
   auto server = session.Server();
   if (!server.ok()) return server.status();
   const auto response = (*server)->Call((*server)->admin(), &scalelab::v1::AdminService::Stub::ListQueue,
@@ -55,7 +55,7 @@ absl::StatusOr<ExitCode> Run(Session& session) {
 void AddQueue(CLI::App& app, Action& chosen) {
   app.add_subcommand("queue",
                      "Show the studies that wait, in the order in which they will be served, and why")
-      ->callback([&chosen] { chosen = Run; });
+      ->callback([&chosen] { chosen = ExecuteQueue; });
 }
 
 }  // namespace scalelab::client

@@ -179,6 +179,10 @@ TEST_F(CommandLine, HelpIsDataAndMistakesAreWords) {
 }
 
 TEST_F(CommandLine, AMistypedCommandIsGuessed) {
+  EXPECT_THAT(RunAsIs({"export"}).err,
+              testing::StartsWith("scalelab: unknown command 'export'; known: study, run, "));
+  EXPECT_THAT(RunAsIs({"--server", "unix:/none", "study", "zzz"}).err,
+              testing::StartsWith("scalelab: unknown command 'zzz'; known: keys, "));
   EXPECT_EQ(RunAsIs({"stduy", "list"}).err, "scalelab: unknown command 'stduy'; did you mean 'study'?\n");
   EXPECT_THAT(RunAsIs({"study", "submti", "x.yaml"}).err, HasSubstr("did you mean 'submit'?"));
 }

@@ -288,6 +288,44 @@ TEST_F(CurveCommand, ShowsHowManyRunsRanAtTheSameTime) {
   EXPECT_THAT(Run({"curve", "7"}).out, Not(HasSubstr("AT ONCE")));
 }
 
+TEST_F(CurveCommand, FactorsShowWhyItStops) {
+  server_.curve = SampleCurveWithFactors();
+  const Outcome table = Run({"curve", "7", "--factors"});
+  EXPECT_THAT(table, Exits(ExitCode::kOk));
+  EXPECT_TRUE(server_.curve_asked.factors());
+  ExpectGolden("curve_factors.txt", table.out);
+  EXPECT_THAT(
+      Run({"curve", "7", "--factors", "-o", "csv"}).out,
+      AllOf(HasSubstr(",load_balance_mean,load_balance_low,"), HasSubstr(",slowest_node_excess_high")));
+  const auto json = nlohmann::json::parse(Run({"curve", "7", "--factors", "-o", "json"}).out);
+  EXPECT_DOUBLE_EQ(json["series"][0]["points"][2]["factors"]["load_balance"]["mean"], 0.96);
+  EXPECT_EQ(json["series"][0]["points"][2]["factors"]["slowest_rank"]["node"], "n7");
+  Run({"curve", "7"});
+  EXPECT_FALSE(server_.curve_asked.factors());
+  EXPECT_THAT(Run({"curve", "7", "--factors", "--compare", "engine"}), Exits(ExitCode::kUsage));
+}
+
+TEST_F(CurveCommand, ThePictureOfFactorsHasABarForEachPoint) {
+  const std::string picture = SvgPlot(SampleCurveWithFactors());
+  ExpectWellFormed(picture, dir_);
+  ExpectGolden("curve_factors.svg", picture);
+  EXPECT_THAT(picture, HasSubstr("native/ddp fp32, 4 ranks: load imbalance 4.0% of 75.00 ms"));
+  EXPECT_THAT(SvgPlot(SampleCurve()), Not(HasSubstr("parts of the mean step")));
+}
+
+TEST_F(CurveCommand, CountsTheRepeatsThatReachedTheTarget) {
+  auto* target = server_.curve.mutable_series(0)->mutable_points(0)->mutable_time_to_target();
+  target->set_n(4);
+  target->set_reached(2);
+  target->set_note("2 of 4 repeats did not reach the target; only one may be left out");
+  server_.curve.mutable_series(0)->mutable_points(1)->mutable_time_to_target()->set_seconds(130);
+  EXPECT_THAT(Run({"curve", "7"}).out,
+              AllOf(HasSubstr("REACHED"), HasSubstr("2/4"), HasSubstr("2m10s"),
+                    HasSubstr("native/ddp fp32, 1 rank: 2 of 4 repeats did not reach the target")));
+  EXPECT_THAT(Run({"curve", "7", "-o", "csv"}).out,
+              HasSubstr(",target_reached,target_repeats,target_seconds,"));
+}
+
 TEST_F(CurveCommand, PlotsOnATerminalOrWhenAsked) {
   const Terminal terminal{true, false, true, 100, 40};
   EXPECT_THAT(Run({"curve", "7"}, terminal).out, HasSubstr("· ideal"));

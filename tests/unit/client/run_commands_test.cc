@@ -54,6 +54,54 @@ class RunCommands : public ClientTest {
   }
 };
 
+TEST_F(RunCommands, ListShowsTheSelectedRunsInTheWantedOrder) {
+  const auto numbers = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"run", "list", "7", "-o", "csv"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome list = Run(arguments);
+    EXPECT_THAT(list, Exits(ExitCode::kOk));
+    std::string found;
+    std::istringstream lines(list.out);
+    std::string line;
+    for (std::getline(lines, line); std::getline(lines, line);)
+      found += line.substr(0, line.find(',')).substr(std::string("studies/7/runs/").size()) + " ";
+    return found;
+  };
+  EXPECT_EQ(numbers({}), "11 12 13 ");
+  EXPECT_EQ(numbers({"--where", "engine=native/* and ranks>=2"}), "12 13 ");
+  EXPECT_EQ(numbers({"--where", "state!=succeeded and ranks<4"}), "12 ");
+  EXPECT_EQ(numbers({"--where", "cause=out_of_memory"}), "12 ");
+  EXPECT_EQ(numbers({"--where", "message=*CUDA*"}), "12 ");
+  EXPECT_EQ(numbers({"--sort", "-ranks"}), "13 12 11 ");
+  EXPECT_EQ(numbers({"--sort", "-ranks", "--limit", "1"}), "13 ");
+  EXPECT_EQ(numbers({"--sort", "throughput"}), "11 12 13 ");  // runs without a throughput come last
+  EXPECT_EQ(numbers({"--sort", "-state"}), "11 13 12 ");
+}
+
+TEST_F(RunCommands, AWrongConditionNamesTheFields) {
+  const Outcome field = Run({"run", "list", "7", "--where", "colour=red"});
+  EXPECT_THAT(field, Exits(ExitCode::kUsage));
+  EXPECT_THAT(field.err,
+              AllOf(HasSubstr("'colour' is no field"), HasSubstr("engine"), HasSubstr("throughput")));
+  EXPECT_THAT(Run({"run", "list", "7", "--where", "ranks>many"}).err,
+              HasSubstr("'many' in 'ranks>many' is no number"));
+  EXPECT_THAT(Run({"run", "list", "7", "--where", "ranks"}).err, HasSubstr("'ranks' is no condition"));
+  EXPECT_THAT(Run({"run", "list", "7", "--sort", "colour"}).err, HasSubstr("'colour' is no field"));
+}
+
+TEST_F(RunCommands, LogsShowTheLastLines) {
+  scalelab::v1::ReadRunLogResponse piece;
+  for (const char* data : {"one\ntw", "o\nthree\n", "four"}) {
+    piece.set_data(data);
+    server_.log.push_back(piece);
+  }
+  EXPECT_EQ(Run({"run", "logs", "12"}).out, "one\ntwo\nthree\nfour");
+  EXPECT_EQ(Run({"run", "logs", "12", "--tail", "2"}).out, "three\nfour");
+  EXPECT_EQ(Run({"run", "logs", "12", "--tail", "9"}).out, "one\ntwo\nthree\nfour");
+  server_.log.back().set_data("four\n");
+  EXPECT_EQ(Run({"run", "logs", "12", "--tail", "2"}).out, "three\nfour\n");
+}
+
 TEST_F(RunCommands, ListShowsAxesStatesAndReasons) {
   const Outcome list = Run({"run", "list", "7"});
   EXPECT_THAT(list, Exits(ExitCode::kOk));

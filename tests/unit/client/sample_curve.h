@@ -100,4 +100,55 @@ inline scalelab::v1::GetCurveResponse SampleCurveWithCommunication() {
   return curve;
 }
 
+// The same curve with factors. One point has no times of its ranks, and one no critical batch.
+inline scalelab::v1::GetCurveResponse SampleCurveWithFactors() {
+  scalelab::v1::GetCurveResponse curve = SampleCurve();
+  for (auto& series : *curve.mutable_series()) {
+    for (auto& point : *series.mutable_points()) {
+      if (point.n() == 0) continue;
+      auto& factors = *point.mutable_factors();
+      if (point.n() == 1) {
+        factors.set_missing("no repeat has the times of all ranks");
+        continue;
+      }
+      const double lost = 0.01 * point.ranks();
+      factors.set_n(point.n());
+      factors.set_step_seconds(0.3 / point.ranks());
+      SetEstimate(factors.mutable_load_balance(), 1 - lost, 0.005);
+      SetEstimate(factors.mutable_data(), 0.99, 0.001);
+      SetEstimate(factors.mutable_communication(), 1 - 2 * lost, 0.01);
+      SetEstimate(factors.mutable_computation(), 0.95, 0.01);
+      SetEstimate(factors.mutable_product(), (1 - lost) * 0.99 * (1 - 2 * lost) * 0.95, 0.02);
+      factors.set_communication_share(2 * lost);
+      factors.set_imbalance_share(lost);
+      factors.set_data_share(0.01);
+      factors.set_slower_share(0.05);
+      factors.set_ideal_share(0.94 - 3 * lost);
+      if (point.ranks() == 1) continue;
+      SetEstimate(factors.mutable_hidden(), 0.75, 0.05);
+      auto& rank = *factors.mutable_slowest_rank();
+      rank.set_rank(1);
+      rank.set_node("n7");
+      rank.set_compared(point.ranks());
+      rank.set_n(5);
+      rank.set_significant(point.ranks() > 2);
+      SetEstimate(rank.mutable_excess(), 0.081, 0.03);
+      if (point.ranks() == 8) {
+        auto& node = *factors.mutable_slowest_node();
+        node.set_node("n7");
+        SetEstimate(node.mutable_excess(), 0.02, 0.03);
+      }
+      auto& noise = *point.mutable_gradient_noise();
+      noise.set_n(5);
+      if (point.ranks() == 2) {
+        noise.set_missing("the gradients are too noisy to find their mean; measure more steps or repeats");
+        continue;
+      }
+      SetEstimate(noise.mutable_critical_batch(), 210, 30);
+      SetEstimate(noise.mutable_goodput(), 900, 60);
+    }
+  }
+  return curve;
+}
+
 }  // namespace scalelab::client

@@ -173,7 +173,7 @@ TEST_F(StudyCommands, ListGathersAllPages) {
   const std::string csv = Run({"study", "list", "-o", "csv"}).out;
   EXPECT_THAT(
       csv, StartsWith("name,display_name,owner,state,queued,running,succeeded,failed,cancelled,create_time,"
-                      "start_time,finish_time\nstudies/5,s5,ada,succeeded,0,0,6,0,0,2026-11-18T"));
+                      "start_time,finish_time,skipped\nstudies/5,s5,ada,succeeded,0,0,6,0,0,2026-11-18T"));
 }
 
 TEST_F(StudyCommands, ListTakesRangesAndNames) {
@@ -225,10 +225,23 @@ TEST_F(StudyCommands, DeleteNamesTheStudyThatLastMeansAndPassesRefusalsOn) {
                      MakeStudy(1, "a", Study::FAILED, 0, 0, 0, 1)};
   EXPECT_THAT(Run({"study", "delete", "last"}), Exits(ExitCode::kOk));
   EXPECT_THAT(server_.deleted, ElementsAre("studies/3"));
-  const Outcome some = Run({"study", "delete", "1-2"});
+  const Outcome some = Run({"study", "delete", "1-2", "--yes"});
   EXPECT_THAT(some, Exits(ExitCode::kFailure));
   EXPECT_THAT(some.err, HasSubstr("studies/2 is not over"));
   EXPECT_THAT(server_.deleted, ElementsAre("studies/3", "studies/1"));
+}
+
+TEST_F(StudyCommands, SeveralStudiesAreDeletedOnlyWithAConfirmation) {
+  Start();
+  server_.studies = {MakeStudy(2, "b", Study::SUCCEEDED, 0, 0, 1),
+                     MakeStudy(1, "a", Study::FAILED, 0, 0, 0, 1)};
+  const Outcome asked = Run({"study", "delete", "all"});
+  EXPECT_THAT(asked, Exits(ExitCode::kFailure));
+  EXPECT_THAT(asked.err,
+              HasSubstr("this would delete 2 studies with their runs and points; add --yes to do it"));
+  EXPECT_TRUE(server_.deleted.empty());
+  EXPECT_THAT(Run({"study", "delete", "all", "-y"}), Exits(ExitCode::kOk));
+  EXPECT_THAT(server_.deleted, ElementsAre("studies/2", "studies/1"));
 }
 
 class Watching : public ClientTest {
@@ -267,7 +280,8 @@ TEST_F(Watching, JsonAndCsvAreLinesToo) {
   EXPECT_EQ(count, 4);
   EXPECT_THAT(
       Run({"study", "watch", "7", "-o", "csv"}).out,
-      StartsWith("name,state,queued,running,succeeded,failed,cancelled\nstudies/7,queued,3,0,0,0,0\n"));
+      StartsWith(
+          "name,state,queued,running,succeeded,failed,cancelled,skipped\nstudies/7,queued,3,0,0,0,0,0\n"));
 }
 
 TEST_F(Watching, OnATerminalTheDisplayIsRedrawnInPlace) {

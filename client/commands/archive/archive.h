@@ -1,0 +1,12 @@
+// The subcommands about studies as files; see client/commands/commands.h.
+#pragma once
+
+#include "CLI/App.hpp"
+#include "client/session/session.h"
+
+namespace scalelab::client {
+
+void AddStudyArchive(CLI::App& study, Action& chosen);
+void AddStudyRestore(CLI::App& study, Action& chosen);
+
+}  // namespace scalelab::client

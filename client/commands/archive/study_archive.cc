@@ -1,0 +1,113 @@
+// `scalelab study archive STUDY FILE`: writes a final study with everything that belongs to it to a file.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "client/commands/archive/archive.h"
+#include "client/output/text.h"
+#include "client/session/selectors.h"
+#include "scalelab/v1/archive.grpc.pb.h"
+
+namespace scalelab::client {
+namespace {
+
+using scalelab::v1::ReadArchiveRequest;
+using scalelab::v1::ReadArchiveResponse;
+
+struct StudyArchiveOptions {
+  std::string study, file;
+};
+
+// A file that has its name only when it is complete.
+class NewFile {
+ public:
+  explicit NewFile(std::string path) : path_(std::move(path)), part_(path_ + ".part") {}
+  ~NewFile() {
+    if (fd_ < 0) return;
+    close(fd_);
+    unlink(part_.c_str());
+  }
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  absl::Status Open() {
+    if (access(path_.c_str(), F_OK) == 0)
+      return absl::AlreadyExistsError(absl::StrCat(path_, " exists; remove it, or name another file"));
+    fd_ = open(part_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    return fd_ < 0 ? Failed("create") : absl::OkStatus();
+  }
+  absl::Status Write(absl::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t written = write(fd_, bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) return Failed("write");
+      bytes.remove_prefix(static_cast<size_t>(written));
+      size_ += written;
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Keep() {
+    if (fsync(fd_) != 0 || rename(part_.c_str(), path_.c_str()) != 0) return Failed("write");
+    close(fd_);
+    fd_ = -1;
+    return absl::OkStatus();
+  }
+  int64_t size() const { return size_; }
+
+ private:
+  absl::Status Failed(const char* what) const {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot ", what, " ", part_, ": ", std::strerror(errno)));
+  }
+
+  const std::string path_, part_;
+  int fd_ = -1;
+  int64_t size_ = 0;
+};
+
+absl::StatusOr<ExitCode> ExecuteStudyArchive(const StudyArchiveOptions& options, Session& session) {
+  const auto name = StudyName(options.study);
+  if (!name.ok()) return name.status();
+  auto server = session.Server();
+  if (!server.ok()) return server.status();
+  NewFile file(options.file);
+  if (const absl::Status status = file.Open(); !status.ok()) return status;
+
+  ReadArchiveRequest request;
+  request.set_name(*name);
+  // No default timeout, because an archive can be large; --timeout limits the whole transfer.
+  const auto context =
+      (*server)->MakeContext(absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration()));
+  const auto reader = (*server)->archives().ReadArchive(context.get(), request);
+  ReadArchiveResponse piece;
+  absl::Status written;
+  while (written.ok() && reader->Read(&piece)) written = file.Write(piece.data());
+  if (!written.ok()) context->TryCancel();
+  const grpc::Status status = reader->Finish();
+  if (!written.ok()) return written;
+  if (!status.ok()) return (*server)->Explain(status);
+  if (const absl::Status kept = file.Keep(); !kept.ok()) return kept;
+  session.Say(absl::StrCat("archived ", *name, " in ", options.file, ", ",
+                           Bytes(static_cast<double>(file.size())),
+                           "; it stays on the server until you delete it"));
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddStudyArchive(CLI::App& study, Action& chosen) {
+  auto options = std::make_shared<StudyArchiveOptions>();
+  CLI::App* command = study.add_subcommand(
+      "archive", "Write a finished study with its runs, results and points to one compressed file");
+  command->add_option("STUDY", options->study, "Number, name, or last")->required();
+  command->add_option("FILE", options->file, "The file to write; it must not exist")->required();
+  command->callback([options, &chosen] {
+    chosen = [options](Session& session) { return ExecuteStudyArchive(*options, session); };
+  });
+}
+
+}  // namespace scalelab::client

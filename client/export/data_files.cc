@@ -1,0 +1,165 @@
+#include "client/export/data_files.h"
+
+#include <sqlite3.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "client/output/text.h"
+#include "nlohmann/json.hpp"
+
+namespace scalelab::client {
+namespace {
+
+absl::Status CannotWrite(const std::string& path, absl::string_view why) {
+  return absl::UnknownError(absl::StrCat("cannot write ", path, ": ", why));
+}
+
+// Writes a file through `write` under a temporary name and renames it.
+absl::Status Replace(const std::string& path, const std::function<absl::Status(std::ofstream&)>& write) {
+  const std::string part = path + ".part";
+  std::ofstream file(part, std::ios::trunc | std::ios::binary);
+  if (!file) return CannotWrite(path, std::strerror(errno));
+  absl::Status status = write(file);
+  file.close();
+  if (status.ok() && (!file || std::rename(part.c_str(), path.c_str()) != 0))
+    status = CannotWrite(path, std::strerror(errno));
+  if (!status.ok()) std::remove(part.c_str());
+  return status;
+}
+
+std::string CsvText(const DataCell& cell) {
+  if (const auto* whole = std::get_if<int64_t>(&cell)) return absl::StrCat(*whole);
+  if (const auto* number = std::get_if<double>(&cell)) return Exact(*number);
+  const auto* text = std::get_if<std::string>(&cell);
+  if (text == nullptr) return "";
+  if (text->find_first_of(",\"\n\r") == std::string::npos) return *text;
+  return absl::StrCat("\"", absl::StrReplaceAll(*text, {{"\"", "\"\""}}), "\"");
+}
+
+nlohmann::json JsonValue(const DataCell& cell) {
+  if (const auto* whole = std::get_if<int64_t>(&cell)) return *whole;
+  if (const auto* text = std::get_if<std::string>(&cell)) return *text;
+  if (const auto* number = std::get_if<double>(&cell); number != nullptr && std::isfinite(*number))
+    return *number;
+  return nullptr;
+}
+
+// A connection for one new database.
+class NewDatabase {
+ public:
+  explicit NewDatabase(std::string path) : path_(std::move(path)) {
+    std::remove(path_.c_str());
+    if (sqlite3_open(path_.c_str(), &handle_) != SQLITE_OK) status_ = Error();
+    // Nobody reads the file before it is renamed, so it needs no journal.
+    if (status_.ok()) status_ = Run("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN");
+  }
+  ~NewDatabase() { sqlite3_close(handle_); }
+  NewDatabase(const NewDatabase&) = delete;
+  NewDatabase& operator=(const NewDatabase&) = delete;
+
+  absl::Status Add(const DataTable& table) {
+    if (!status_.ok()) return status_;
+    const std::string columns =
+        absl::StrJoin(table.columns, ", ", [](std::string* out, const std::string& name) {
+          absl::StrAppend(out, "\"", absl::StrReplaceAll(name, {{"\"", "\"\""}}), "\"");
+        });
+    if (absl::Status made = Run(absl::StrCat("CREATE TABLE ", table.name, " (", columns, ")")); !made.ok())
+      return made;
+    const std::string insert =
+        absl::StrCat("INSERT INTO ", table.name, " VALUES (",
+                     absl::StrJoin(std::vector<std::string>(table.columns.size(), "?"), ", "), ")");
+    sqlite3_stmt* prepared = nullptr;
+    if (sqlite3_prepare_v2(handle_, insert.c_str(), -1, &prepared, nullptr) != SQLITE_OK) return Error();
+    const std::unique_ptr<sqlite3_stmt, int (*)(sqlite3_stmt*)> statement(prepared, sqlite3_finalize);
+    return table.rows([this, prepared](const std::vector<DataCell>& row) { return Insert(prepared, row); });
+  }
+  absl::Status Commit() { return status_.ok() ? Run("COMMIT") : status_; }
+
+ private:
+  absl::Status Insert(sqlite3_stmt* statement, const std::vector<DataCell>& row) {
+    for (size_t i = 0; i < row.size(); ++i) Bind(statement, static_cast<int>(i) + 1, row[i]);
+    const int result = sqlite3_step(statement);
+    sqlite3_reset(statement);
+    return result == SQLITE_DONE ? absl::OkStatus() : Error();
+  }
+  static void Bind(sqlite3_stmt* statement, int at, const DataCell& cell) {
+    if (const auto* whole = std::get_if<int64_t>(&cell)) {
+      sqlite3_bind_int64(statement, at, *whole);
+    } else if (const auto* number = std::get_if<double>(&cell)) {
+      sqlite3_bind_double(statement, at, *number);  // SQLite stores NaN as NULL
+    } else if (const auto* text = std::get_if<std::string>(&cell)) {
+      sqlite3_bind_text(statement, at, text->data(), static_cast<int>(text->size()), SQLITE_TRANSIENT);
+    } else {
+      sqlite3_bind_null(statement, at);
+    }
+  }
+  absl::Status Run(const std::string& sql) {
+    return sqlite3_exec(handle_, sql.c_str(), nullptr, nullptr, nullptr) == SQLITE_OK ? absl::OkStatus()
+                                                                                      : Error();
+  }
+  absl::Status Error() const { return CannotWrite(path_, sqlite3_errmsg(handle_)); }
+
+  const std::string path_;
+  sqlite3* handle_ = nullptr;
+  absl::Status status_;  // of opening
+};
+
+}  // namespace
+
+absl::Status WriteCsv(const DataTable& table, const std::string& path) {
+  return Replace(path, [&table](std::ofstream& file) {
+    const std::vector<DataCell> header(table.columns.begin(), table.columns.end());
+    const auto line = [&file](const std::vector<DataCell>& row) {
+      file << absl::StrJoin(row, ",", [](std::string* out, const DataCell& cell) {
+        out->append(CsvText(cell));
+      }) << '\n';
+      return absl::OkStatus();
+    };
+    (void)line(header);  // returns OK
+    return table.rows(line);
+  });
+}
+
+absl::Status WriteJson(const DataTable& table, const std::string& path) {
+  return Replace(path, [&table](std::ofstream& file) {
+    bool first = true;
+    const absl::Status status = table.rows([&](const std::vector<DataCell>& row) {
+      nlohmann::ordered_json object;
+      for (size_t i = 0; i < row.size(); ++i) object[table.columns[i]] = JsonValue(row[i]);
+      // Bytes of a message that are not UTF-8 are replaced.
+      file << (first ? "[\n" : ",\n")
+           << object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+      first = false;
+      return absl::OkStatus();
+    });
+    file << (first ? "[]\n" : "\n]\n");
+    return status;
+  });
+}
+
+absl::Status WriteSqlite(const std::vector<DataTable>& tables, const std::string& path) {
+  const std::string part = path + ".part";
+  absl::Status status;
+  {
+    NewDatabase database(part);
+    for (const DataTable& table : tables) {
+      if (status.ok()) status = database.Add(table);
+    }
+    if (status.ok()) status = database.Commit();
+  }
+  if (status.ok() && std::rename(part.c_str(), path.c_str()) != 0)
+    status = CannotWrite(path, std::strerror(errno));
+  if (!status.ok()) std::remove(part.c_str());
+  return status;
+}
+
+}  // namespace scalelab::client

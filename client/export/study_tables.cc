@@ -1,0 +1,221 @@
+#include "client/export/study_tables.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/output/text.h"
+#include "google/protobuf/descriptor.h"
+#include "proto/status.h"
+
+namespace scalelab::client {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Struct;
+using scalelab::v1::Attempt;
+using scalelab::v1::CurveSeries;
+using scalelab::v1::Estimate;
+using scalelab::v1::ReadPointsRequest;
+using scalelab::v1::ReadPointsResponse;
+using scalelab::v1::Run;
+
+constexpr char kRemoved[] =
+    "REMOVED_BY_RETENTION";  // the reason of an error, see docs/operators/retention.md
+
+DataCell TextCell(const std::string& text) { return text.empty() ? DataCell() : DataCell(text); }
+
+DataCell NumberCell(double number) {
+  const bool whole = std::trunc(number) == number && std::abs(number) < 1e15;
+  return whole ? DataCell(static_cast<int64_t>(number)) : DataCell(number);
+}
+
+DataCell AxisCell(const Struct& key, const std::string& axis) {
+  const auto found = key.fields().find(axis);
+  if (found == key.fields().end() || found->second.kind_case() == google::protobuf::Value::kNullValue)
+    return {};
+  if (found->second.kind_case() == google::protobuf::Value::kNumberValue)
+    return NumberCell(found->second.number_value());
+  return ValueText(found->second);
+}
+
+// Returns the axes in the order of the other outputs, without ranks, which has a column of its own.
+std::vector<std::string> AxesWithoutRanks(const std::vector<const Struct*>& keys) {
+  std::vector<std::string> axes = AxesOf(keys);
+  std::erase(axes, "ranks");
+  return axes;
+}
+
+// Adds the columns and, unless `cells` is null, the cells of a message without the fields that are repeated. An absent value is an
+// empty cell.
+void AddFields(const Message& message, const std::string& prefix, std::vector<std::string>* columns,
+               std::vector<DataCell>* cells);
+
+void AddEstimate(const Estimate* estimate, const std::string& name, std::vector<std::string>* columns,
+                 std::vector<DataCell>* cells) {
+  for (const char* end : {"", "_low", "_high"}) columns->push_back(name + end);
+  if (cells == nullptr) return;
+  cells->push_back(estimate != nullptr ? DataCell(estimate->mean()) : DataCell());
+  cells->push_back(estimate != nullptr && estimate->has_low() ? DataCell(estimate->low()) : DataCell());
+  cells->push_back(estimate != nullptr && estimate->has_high() ? DataCell(estimate->high()) : DataCell());
+}
+
+DataCell ScalarCell(const Message& message, const FieldDescriptor* field) {
+  const auto* values = message.GetReflection();
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      return int64_t{values->GetInt32(message, field)};
+    case FieldDescriptor::CPPTYPE_INT64:
+      return values->GetInt64(message, field);
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return values->GetDouble(message, field);
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return values->GetBool(message, field) ? "true" : "false";
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return values->GetEnum(message, field)->name();
+    case FieldDescriptor::CPPTYPE_STRING:
+      return TextCell(values->GetString(message, field));
+    default:
+      return {};  // the API has no fields of other types
+  }
+}
+
+void AddFields(const Message& message, const std::string& prefix, std::vector<std::string>* columns,
+               std::vector<DataCell>* cells) {
+  const auto* descriptor = message.GetDescriptor();
+  const auto* values = message.GetReflection();
+  for (int i = 0; i < descriptor->field_count(); ++i) {
+    const FieldDescriptor* field = descriptor->field(i);
+    if (field->is_repeated()) continue;
+    const std::string name = prefix + field->name();
+    const bool absent = field->has_presence() && !values->HasField(message, field);
+    if (field->message_type() == Estimate::descriptor()) {
+      AddEstimate(absent ? nullptr : static_cast<const Estimate*>(&values->GetMessage(message, field)), name,
+                  columns, cells);
+    } else if (field->message_type() != nullptr) {
+      std::vector<DataCell> of_field;
+      const size_t before = columns->size();
+      AddFields(values->GetMessage(message, field), name + "_", columns, &of_field);
+      if (absent) of_field.assign(columns->size() - before, DataCell());
+      if (cells != nullptr) cells->insert(cells->end(), of_field.begin(), of_field.end());
+    } else {
+      columns->push_back(name);
+      if (cells != nullptr) cells->push_back(absent ? DataCell() : ScalarCell(message, field));
+    }
+  }
+}
+
+std::vector<DataCell> RunCells(const Run& run, const std::vector<std::string>& axes,
+                               const std::set<std::string>& results) {
+  std::vector<DataCell> row = {run.name()};
+  for (const std::string& axis : axes) row.push_back(AxisCell(run.key(), axis));
+  const auto& spec = run.spec();
+  row.insert(
+      row.end(),
+      {int64_t{spec.ranks()}, int64_t{run.repeat()}, int64_t{run.position()}, Run::State_Name(run.state()),
+       run.cause() == Attempt::CAUSE_UNSPECIFIED ? DataCell() : DataCell(Attempt::Cause_Name(run.cause())),
+       TextCell(run.message()), TextCell(UtcTime(run.start_time())), TextCell(UtcTime(run.finish_time())),
+       int64_t{run.attempts_size()}, int64_t{spec.global_batch()}, int64_t{spec.batch_per_rank()},
+       int64_t{spec.seed()}});
+  for (const std::string& result : results) {
+    const auto found = run.summary().find(result);
+    row.push_back(found == run.summary().end() ? DataCell() : DataCell(found->second));
+  }
+  return row;
+}
+
+// Passes the points of one run to the sink.
+absl::Status PassPoints(Connection& server, const Run& run, absl::Duration timeout, const DataSink& sink) {
+  ReadPointsRequest request;
+  request.set_run(run.name());
+  const auto context = server.MakeContext(absl::Now() + timeout);
+  const auto reader = server.results().ReadPoints(context.get(), request);
+  ReadPointsResponse part;
+  absl::Status status;
+  while (status.ok() && reader->Read(&part)) {
+    const int size = std::min({part.step_size(), part.time_size(), part.value_size()});
+    for (int i = 0; status.ok() && i < size; ++i) {
+      status = sink(
+          {run.name(), int64_t{part.rank()}, int64_t{part.step(i)}, part.time(i), part.key(), part.value(i)});
+    }
+  }
+  if (!status.ok()) {
+    context->TryCancel();
+    (void)reader->Finish();  // the error of the sink is returned
+    return status;
+  }
+  return server.Explain(reader->Finish());
+}
+
+}  // namespace
+
+DataTable RunData(const std::vector<Run>& runs) {
+  std::vector<const Struct*> keys;
+  std::set<std::string> results;
+  for (const Run& run : runs) {
+    keys.push_back(&run.key());
+    for (const auto& [name, value] : run.summary()) results.insert(name);
+  }
+  const std::vector<std::string> axes = AxesWithoutRanks(keys);
+  DataTable table{"runs", {"run"}, nullptr};
+  table.columns.insert(table.columns.end(), axes.begin(), axes.end());
+  for (const char* name : {"ranks", "repeat", "position", "state", "cause", "message", "start_time",
+                           "finish_time", "attempts", "global_batch", "batch_per_rank", "seed"})
+    table.columns.emplace_back(name);
+  table.columns.insert(table.columns.end(), results.begin(), results.end());
+  table.rows = [&runs, axes, results](const DataSink& sink) {
+    absl::Status status;
+    for (const Run& run : runs) {
+      if (status.ok()) status = sink(RunCells(run, axes, results));
+    }
+    return status;
+  };
+  return table;
+}
+
+DataTable PointData(Connection& server, const std::vector<Run>& runs, absl::Duration timeout,
+                    const std::function<void(absl::string_view)>& say) {
+  const auto rows = [&server, &runs, timeout, say](const DataSink& sink) {
+    for (const Run& run : runs) {
+      if (run.attempts().empty()) continue;
+      const absl::Status status = PassPoints(server, run, timeout, sink);
+      if (ReasonOf(status) == kRemoved) {
+        say(status.message());
+      } else if (!status.ok()) {
+        return status;
+      }
+    }
+    return absl::OkStatus();
+  };
+  return {"metrics", {"run", "rank", "step", "time", "key", "value"}, rows};
+}
+
+DataTable CurveData(const scalelab::v1::GetCurveResponse& curve) {
+  std::vector<const Struct*> keys;
+  for (const CurveSeries& series : curve.series()) keys.push_back(&series.key());
+  const std::vector<std::string> axes = AxesWithoutRanks(keys);
+  DataTable table{"curve", axes, nullptr};
+  AddFields(scalelab::v1::CurvePoint::default_instance(), "", &table.columns, nullptr);
+  for (const char* name : {"notes", "baseline_ranks", "fingerprint"}) table.columns.emplace_back(name);
+  table.rows = [&curve, axes](const DataSink& sink) {
+    absl::Status status;
+    for (const CurveSeries& series : curve.series()) {
+      for (const auto& point : series.points()) {
+        std::vector<DataCell> row;
+        for (const std::string& axis : axes) row.push_back(AxisCell(series.key(), axis));
+        std::vector<std::string> columns;
+        AddFields(point, "", &columns, &row);
+        row.insert(row.end(), {TextCell(absl::StrJoin(point.notes(), "; ")), int64_t{series.baseline_ranks()},
+                               TextCell(series.fingerprint())});
+        if (status.ok()) status = sink(row);
+      }
+    }
+    return status;
+  };
+  return table;
+}
+
+}  // namespace scalelab::client

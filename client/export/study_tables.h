@@ -1,0 +1,25 @@
+// The tables of a study: its runs, its metric points and its curve. docs/users/get-data-out.md describes the columns.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "client/export/data_table.h"
+#include "client/session/connection.h"
+#include "scalelab/v1/result.pb.h"
+#include "scalelab/v1/run.pb.h"
+
+namespace scalelab::client {
+
+// Return tables that refer to their arguments, which must exist until the tables are written.
+
+// A row for each run: axes, parameters, state, times, and a column for each result that any of the runs has.
+DataTable RunData(const std::vector<scalelab::v1::Run>& runs);
+// A row for each point. Reads the points of one run after another from the server; `timeout` applies to each. Passes a sentence to `say`
+// for each run whose points retention has removed.
+DataTable PointData(Connection& server, const std::vector<scalelab::v1::Run>& runs, absl::Duration timeout,
+                    const std::function<void(absl::string_view)>& say);
+// A row for each point of the curve. Estimates become the columns NAME, NAME_low and NAME_high, and fields of other messages NAME_FIELD.
+DataTable CurveData(const scalelab::v1::GetCurveResponse& curve);
+
+}  // namespace scalelab::client

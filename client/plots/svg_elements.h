@@ -1,0 +1,32 @@
+// Elements of SVG pictures as text. Pure functions.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace scalelab::client {
+
+// The width of a picture, and the margins of its panels.
+inline constexpr double kWidth = 980;
+inline constexpr double kLeft = 68;
+inline constexpr double kRight = 24;
+
+// Colours that people with any colour vision can distinguish (Okabe and Ito 2008), without yellow.
+inline constexpr std::array<absl::string_view, 7> kColors = {"#0072B2", "#D55E00", "#009E73", "#CC79A7",
+                                                             "#E69F00", "#56B4E9", "#444444"};
+
+struct Box {
+  double x, y, width, height;
+};
+
+// Formats with two decimals and without trailing zeros: precise to a fraction of a pixel, and short.
+std::string N(double value);
+// Returns text as it must be written between tags and in attributes, without control characters.
+std::string Escaped(absl::string_view text);
+// Returns a text element. `css` names classes of the picture's style.
+std::string Text(double x, double y, absl::string_view css, absl::string_view text);
+std::string Line(double x1, double y1, double x2, double y2, absl::string_view attributes);
+
+}  // namespace scalelab::client

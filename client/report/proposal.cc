@@ -1,0 +1,124 @@
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/output/text.h"
+#include "client/plots/curve_view.h"
+#include "client/plots/svg_plot.h"
+#include "client/report/html.h"
+#include "client/report/report_parts.h"
+
+namespace scalelab::client {
+namespace {
+
+using scalelab::v1::CurvePoint;
+using scalelab::v1::CurveSeries;
+using scalelab::v1::Estimate;
+using scalelab::v1::StudySpec;
+
+// What an hour of one rank costs: its GPUs, or its cores.
+struct Price {
+  std::string unit;
+  int per_rank = 1;
+};
+
+Price PriceOf(const StudySpec& spec) {
+  if (spec.resources().gpus_per_rank() > 0) return {"GPU-hours", spec.resources().gpus_per_rank()};
+  return {"core-hours", std::max(1, spec.resources().cpus_per_rank())};
+}
+
+// Returns for example "1.87 [1.14, 3.07]".
+std::string RatioText(const Estimate& e) {
+  const std::string text = absl::StrFormat("%.2f", e.mean());
+  return e.has_low() && e.has_high() ? absl::StrFormat("%s [%.2f, %.2f]", text, e.low(), e.high()) : text;
+}
+
+// Returns for example "93% [57, 153]".
+std::string ShareText(const Estimate& e) {
+  const std::string text = absl::StrFormat("%.0f%%", e.mean() * 100);
+  return e.has_low() && e.has_high() ? absl::StrFormat("%s [%.0f, %.0f]", text, e.low() * 100, e.high() * 100)
+                                     : text;
+}
+
+Section Table(const StudyResults& results, const Price& price) {
+  Section section;
+  using In = Column::In;
+  section.columns = {
+      {"series", In::kAll, false, true}, {"ranks", In::kAll, true},
+      {"repeats", In::kAll, true},       {"samples/s", In::kAll, true},
+      {"speedup", In::kAll, true},       {"efficiency", In::kAll, true},
+      {"epoch", In::kAll, true},         {absl::StrCat(price.unit, " per epoch"), In::kAll, true}};
+  section.empty = "no results yet";
+  section.rows = [&results, price, labels = SeriesLabels(results.curve)](const RowSink& sink) {
+    for (int i = 0; i < results.curve.series_size(); ++i) {
+      for (const CurvePoint& point : results.curve.series(i).points()) {
+        if (point.n() == 0) continue;
+        const double seconds = point.epoch_seconds().mean();
+        sink({labels[static_cast<size_t>(i)], absl::StrCat(point.ranks()), absl::StrCat(point.n()),
+              Short(point.throughput().mean()), point.has_speedup() ? RatioText(point.speedup()) : "-",
+              point.has_efficiency() ? ShareText(point.efficiency()) : "-",
+              point.has_epoch_seconds() ? Span(seconds) : "-",
+              point.has_epoch_seconds() ? Short(seconds / 3600 * point.ranks() * price.per_rank) : "-"});
+      }
+    }
+  };
+  return section;
+}
+
+// The largest point whose efficiency, and that of all smaller ones, is high enough.
+std::optional<CurvePoint> LargestEfficient(const CurveSeries& series, double least) {
+  std::optional<CurvePoint> largest;
+  for (const CurvePoint& point : series.points()) {
+    if (!point.has_efficiency()) continue;
+    if (point.efficiency().mean() < least) break;
+    largest = point;
+  }
+  return largest;
+}
+
+std::string Sentence(const std::string& label, const CurveSeries& series, double least, const Price& price) {
+  const auto largest = LargestEfficient(series, least);
+  const std::string threshold = absl::StrFormat("%.0f%%", least * 100);
+  if (!largest.has_value())
+    return absl::StrCat("<li>", Html(label), ": no world size with an efficiency of at least ", threshold,
+                        " was measured.</li>\n");
+  const bool sure = largest->efficiency().has_low() && largest->efficiency().low() >= least;
+  const bool base = largest->ranks() == series.baseline_ranks();
+  std::string text = absl::StrCat(
+      "<li>", Html(label), ": up to <strong>", largest->ranks(), largest->ranks() == 1 ? " rank" : " ranks",
+      "</strong> the efficiency is at least ", threshold, " (", ShareText(largest->efficiency()), " there");
+  if (largest->has_epoch_seconds()) {
+    const double hours = largest->epoch_seconds().mean() / 3600 * largest->ranks() * price.per_rank;
+    absl::StrAppend(&text, ", ", Short(hours), " ", price.unit, " per epoch");
+  }
+  absl::StrAppend(&text, ").");
+  if (!sure && !base)
+    absl::StrAppend(&text, " The interval contains ", threshold, ": more repeats would settle it.");
+  return absl::StrCat(text, "</li>\n");
+}
+
+}  // namespace
+
+std::string ScalingProposal(const StudyResults& results, double least_efficiency) {
+  const StudySpec& spec = results.study.spec();
+  const Price price = PriceOf(spec);
+  const std::vector<std::string> labels = SeriesLabels(results.curve);
+  std::string body = ReportHead(results, "Scaling behaviour");
+  absl::StrAppend(&body, "<h2>Measured scaling</h2>\n", HtmlPicture(SvgPlot(results.curve)),
+                  HtmlTable(Table(results, price)), "<h2>Efficient sizes</h2>\n<ul>\n");
+  for (int i = 0; i < results.curve.series_size(); ++i)
+    body += Sentence(labels[static_cast<size_t>(i)], results.curve.series(i), least_efficiency, price);
+  absl::StrAppend(&body, "</ul>\n<h2>Method</h2>\n", HtmlTable(SetupFacts(results.study)),
+                  "<p>Throughput is the batch of a step over all ranks divided by the median time of a step "
+                  "after warm-up. Speedup is "
+                  "the throughput divided by that of the base case, efficiency is the speedup divided by the "
+                  "ratio of the ranks. ",
+                  Html(price.unit), " of an epoch are its seconds / 3600 x ranks x ", price.per_rank,
+                  ". Brackets are 95% confidence intervals over repeats; those of ratios contain the "
+                  "variance of the base case. Runs "
+                  "that failed have no part in the figures.</p>\n");
+  return HtmlPage(absl::StrCat(results.study.display_name(), ": scaling"), body);
+}
+
+}  // namespace scalelab::client

@@ -1,0 +1,66 @@
+#include "client/report/report_parts.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "client/commands/sections.h"
+#include "client/output/text.h"
+#include "client/report/html.h"
+
+namespace scalelab::client {
+namespace {
+
+using scalelab::v1::Axis;
+using scalelab::v1::Scaling;
+using scalelab::v1::StudySpec;
+
+std::string ValuesOf(const Axis& axis) {
+  return absl::StrJoin(axis.values(), ", ",
+                       [](std::string* out, const auto& value) { absl::StrAppend(out, ValueText(value)); });
+}
+
+}  // namespace
+
+std::string HtmlLines(absl::string_view text) {
+  std::string out;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) absl::StrAppend(&out, Html(line), "\n");
+  return out;
+}
+
+std::string ReportHead(const StudyResults& results, absl::string_view kind) {
+  const auto& study = results.study;
+  std::vector<std::string> facts = {std::string(kind), absl::StrCat("of ", study.owner())};
+  if (study.has_create_time()) facts.push_back(absl::StrCat("submitted ", UtcTime(study.create_time())));
+  if (study.has_finish_time()) facts.push_back(absl::StrCat("finished ", UtcTime(study.finish_time())));
+  facts.push_back(
+      absl::StrCat("written ", absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", results.now, absl::UTCTimeZone())));
+  return absl::StrCat("<h1>", Html(study.display_name()), "</h1>\n<p class=\"dim\">",
+                      Html(absl::StrJoin(facts, ", ")), "</p>\n");
+}
+
+Section SetupFacts(const scalelab::v1::Study& study) {
+  const StudySpec& spec = study.spec();
+  std::vector<std::pair<std::string, Cell>> facts = {
+      {"study", study.name()}, {"state", StateCell(study.state())}, {"runs", CountsText(study.counts())}};
+  for (const Axis& axis : spec.matrix())
+    facts.emplace_back(absl::StrCat("varied: ", axis.key()), ValuesOf(axis));
+  for (const auto& group : spec.zip()) {
+    for (const Axis& axis : group.axes())
+      facts.emplace_back(absl::StrCat("varied together: ", axis.key()), ValuesOf(axis));
+  }
+  for (const std::string& name : AxesOf({&spec.fixed()}))
+    facts.emplace_back(name, ValueText(spec.fixed().fields().at(name)));
+  for (const auto& excluded : spec.exclude()) facts.emplace_back("excluded", KeyText(excluded));
+  const bool weak = spec.scaling().mode() == Scaling::WEAK;
+  facts.emplace_back("scaling", weak ? "weak: the batch of each rank is constant"
+                                     : "strong: the batch of a step over all ranks is constant");
+  facts.emplace_back("repeats", RepeatsText(spec));
+  facts.emplace_back("order", spec.order() == StudySpec::LISTED
+                                  ? "as listed in the study file"
+                                  : "random within blocks of one repeat of each cell");
+  return Facts(std::move(facts));
+}
+
+}  // namespace scalelab::client

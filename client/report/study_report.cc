@@ -1,0 +1,103 @@
+#include "client/report/study_report.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/commands/curve_table.h"
+#include "client/commands/sections.h"
+#include "client/export/study_yaml.h"
+#include "client/output/text.h"
+#include "client/plots/svg_plot.h"
+#include "client/report/html.h"
+#include "client/report/report_parts.h"
+
+namespace scalelab::client {
+namespace {
+
+using google::protobuf::RepeatedPtrField;
+using scalelab::v1::Attempt;
+using scalelab::v1::CurveSeries;
+using scalelab::v1::Run;
+
+constexpr int kMostFailures = 200;
+
+std::string Chapter(absl::string_view title, const std::string& body) {
+  return body.empty() ? "" : absl::StrCat("<h2>", Html(title), "</h2>\n", body);
+}
+
+// The runs that did not succeed, with their reasons.
+std::string Failures(const RepeatedPtrField<Run>& runs) {
+  RepeatedPtrField<Run> failed;
+  int count = 0;
+  for (const Run& run : runs) {
+    if (run.state() != Run::FAILED && run.state() != Run::CANCELLED) continue;
+    if (++count <= kMostFailures) *failed.Add() = run;
+  }
+  if (count == 0) return "<p>Every run that ended has succeeded.</p>\n";
+  Section section;
+  section.columns = {{"run", Column::In::kAll, true},
+                     {"cell"},
+                     {"repeat", Column::In::kAll, true},
+                     {"state"},
+                     {"cause"},
+                     {"why", Column::In::kAll, false, true}};
+  section.rows = [&failed](const RowSink& sink) {
+    for (const Run& run : failed) {
+      sink({LastPart(run.name()), ShortKeyText(run.key()), absl::StrCat(run.repeat()), StateCell(run.state()),
+            EnumText(Attempt::Cause_Name(run.cause())), run.message()});
+    }
+  };
+  std::string out = HtmlTable(section);
+  if (count > kMostFailures)
+    absl::StrAppend(&out, "<p class=\"dim\">and ", count - kMostFailures, " more.</p>\n");
+  return out;
+}
+
+// How often each final state and cause occurred is in the facts; the fingerprints tell hardware and software apart.
+std::string Hardware(const StudyResults& results) {
+  std::map<std::string, std::vector<std::string>> series;  // labels by fingerprint
+  for (const CurveSeries& one : results.curve.series()) {
+    if (!one.fingerprint().empty()) series[one.fingerprint()].push_back(ShortKeyText(one.key()));
+  }
+  if (series.empty()) return "";
+  Section section;
+  section.columns = {{"fingerprint of hardware and software"}, {"series", Column::In::kAll, false, true}};
+  section.rows = [&series](const RowSink& sink) {
+    for (const auto& [fingerprint, labels] : series) {
+      const std::string all = absl::StrJoin(labels, "; ");
+      sink({fingerprint, all.empty() ? "all" : all});
+    }
+  };
+  return HtmlTable(section);
+}
+
+}  // namespace
+
+std::string StudyReport(const StudyResults& results) {
+  const auto& study = results.study;
+  std::string body = ReportHead(results, "Scaling study");
+  body += Chapter("Setup", HtmlTable(SetupFacts(study)));
+  const bool any = std::any_of(results.curve.series().begin(), results.curve.series().end(),
+                               [](const CurveSeries& series) { return series.points_size() > 0; });
+  if (any) {
+    body += Chapter("Scaling",
+                    absl::StrCat(HtmlPicture(SvgPlot(results.curve)), HtmlTable(CurveTable(results.curve)),
+                                 HtmlTable(CurveFacts(results.curve))));
+  }
+  std::string learning;
+  for (const LinePlot& plot : results.learning) {
+    if (HasPoints(plot)) learning += HtmlPicture(SvgLines(plot));
+  }
+  body += Chapter("Learning curves", learning);
+  body += Chapter("Failures", Failures(results.runs));
+  body += Chapter("Hardware and software", Hardware(results));
+  body +=
+      Chapter("Repeat this study", absl::StrCat("<p>Save these lines as <code>study.yaml</code>, then run "
+                                                "<code>scalelab study submit study.yaml</code>.</p>\n<pre>",
+                                                HtmlLines(StudyYaml(study.spec())), "</pre>\n"));
+  return HtmlPage(study.display_name(), body);
+}
+
+}  // namespace scalelab::client

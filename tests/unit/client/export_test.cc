@@ -1,0 +1,238 @@
+// `study export` and `study get`; tests/python/test_export.py compares exported values with those of the Python client.
+#include <sqlite3.h>
+
+#include <limits>
+
+#include "client/export/data_files.h"
+#include "client/export/study_yaml.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "study/file/study_file.h"
+#include "tests/unit/client/client_fixture.h"
+
+namespace scalelab::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+using RunMessage = scalelab::v1::Run;  // the fixture has a function Run
+
+std::string ReadText(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<std::string> FilesIn(const std::string& directory) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(directory))
+    names.push_back(entry.path().filename());
+  return names;
+}
+
+class Export : public ClientTest {
+ protected:
+  std::string Path(const std::string& name) const { return dir_ + "/" + name; }
+  // Returns the values of the first column; "NULL" for nothing.
+  static std::vector<std::string> Query(const std::string& path, const std::string& sql) {
+    sqlite3* database = nullptr;
+    std::vector<std::string> values;
+    EXPECT_EQ(sqlite3_open(path.c_str(), &database), SQLITE_OK);
+    const auto add = [](void* out, int, char** row, char**) {
+      static_cast<std::vector<std::string>*>(out)->emplace_back(row[0] == nullptr ? "NULL" : row[0]);
+      return 0;
+    };
+    EXPECT_EQ(sqlite3_exec(database, sql.c_str(), add, &values, nullptr), SQLITE_OK)
+        << sqlite3_errmsg(database);
+    sqlite3_close(database);
+    return values;
+  }
+  // A server with two runs, of which one has points.
+  void StartWithRuns() {
+    Start();
+    server_.studies = {MakeStudy(7, "small", scalelab::v1::Study::SUCCEEDED, 0, 0, 2)};
+    for (const int number : {11, 12}) {
+      RunMessage run;
+      run.set_name(absl::StrCat("studies/7/runs/", number));
+      run.set_state(number == 11 ? RunMessage::SUCCEEDED : RunMessage::QUEUED);
+      (*run.mutable_key()->mutable_fields())["ranks"].set_number_value(number - 10);
+      (*run.mutable_key()->mutable_fields())["engine"].set_string_value("native/ddp");
+      run.mutable_spec()->set_ranks(number - 10);
+      if (number == 11) {
+        run.add_attempts();
+        (*run.mutable_summary())["run/throughput"] = 812.4375;
+      }
+      server_.runs.push_back(run);
+    }
+    auto& points = server_.points.emplace_back();
+    points.set_key("train/loss");
+    for (const double value : {2.5, std::numeric_limits<double>::quiet_NaN()}) {
+      points.add_step(points.step_size());
+      points.add_time(1795000000.25);
+      points.add_value(value);
+    }
+  }
+};
+
+const DataTable kTable = {"things", {"a,b", "key"}, [](const DataSink& sink) {
+                            absl::Status status;
+                            for (const std::vector<DataCell>& row : std::vector<std::vector<DataCell>>{
+                                     {"say \"hi\"\n", int64_t{1} << 60},
+                                     {std::monostate(), 0.1},
+                                     {"bad \xff", std::numeric_limits<double>::quiet_NaN()}}) {
+                              if (status.ok()) status = sink(row);
+                            }
+                            return status;
+                          }};
+
+TEST_F(Export, CsvQuotesTextAndKeepsEveryDigit) {
+  ASSERT_TRUE(WriteCsv(kTable, Path("t.csv")).ok());
+  EXPECT_EQ(ReadText(Path("t.csv")),
+            "\"a,b\",key\n\"say \"\"hi\"\"\n\",1152921504606846976\n,0.1\nbad \xff,nan\n");
+}
+
+TEST_F(Export, JsonHasOneObjectALineAndNoNan) {
+  ASSERT_TRUE(WriteJson(kTable, Path("t.json")).ok());
+  EXPECT_EQ(ReadText(Path("t.json")),
+            "[\n{\"a,b\":\"say \\\"hi\\\"\\n\",\"key\":1152921504606846976},\n{\"a,b\":null,\"key\":0.1},\n"
+            "{\"a,b\":\"bad \xef\xbf\xbd\",\"key\":null}\n]\n");
+  const DataTable empty{"none", {"a"}, [](const DataSink&) { return absl::OkStatus(); }};
+  ASSERT_TRUE(WriteJson(empty, Path("t.json")).ok());
+  EXPECT_EQ(ReadText(Path("t.json")), "[]\n");
+}
+
+TEST_F(Export, SqliteKeepsTypesAndStoresNothingForNan) {
+  ASSERT_TRUE(WriteSqlite({kTable}, Path("t.sqlite")).ok());
+  EXPECT_THAT(Query(Path("t.sqlite"), "SELECT key FROM things"),
+              ElementsAre("1152921504606846976", "0.1", "NULL"));
+  EXPECT_THAT(Query(Path("t.sqlite"), "SELECT typeof(key) FROM things"),
+              ElementsAre("integer", "real", "null"));
+  EXPECT_THAT(Query(Path("t.sqlite"), "SELECT \"a,b\" FROM things LIMIT 2"),
+              ElementsAre("say \"hi\"\n", "NULL"));
+}
+
+TEST_F(Export, AfterAnErrorTheOldFilesRemain) {
+  const DataTable broken{"things", {"a"}, [](const DataSink& sink) {
+                           EXPECT_TRUE(sink({DataCell("x")}).ok());
+                           return absl::UnavailableError("the server is gone");
+                         }};
+  for (const char* name : {"t.csv", "t.json", "t.sqlite"}) WriteFile(name, "old");
+  for (const absl::Status& status : {WriteCsv(broken, Path("t.csv")), WriteJson(broken, Path("t.json")),
+                                     WriteSqlite({broken}, Path("t.sqlite"))})
+    EXPECT_EQ(status.message(), "the server is gone");
+  for (const char* name : {"t.csv", "t.json", "t.sqlite"}) EXPECT_EQ(ReadText(Path(name)), "old");
+  EXPECT_THAT(FilesIn(dir_), UnorderedElementsAre("t.csv", "t.json", "t.sqlite"));
+}
+
+TEST_F(Export, AFileThatCannotBeWrittenIsNamed) {
+  EXPECT_EQ(WriteCsv(kTable, "/none/t.csv").message(), "cannot write /none/t.csv: No such file or directory");
+  EXPECT_THAT(WriteSqlite({kTable}, "/none/t.sqlite").message(), HasSubstr("cannot write /none/t.sqlite"));
+}
+
+TEST_F(Export, WritesRunsPointsAndTheStudyFile) {
+  StartWithRuns();
+  const Outcome outcome = Run({"study", "export", "7", "-o", Path("new/data")});
+  ASSERT_THAT(outcome, Exits(ExitCode::kOk));
+  EXPECT_THAT(outcome.err, HasSubstr("studies/7: 2 runs are in "));
+  EXPECT_EQ(
+      ReadText(Path("new/data/runs.csv")),
+      "run,engine,ranks,repeat,position,state,cause,message,start_time,finish_time,attempts,global_batch,"
+      "batch_per_rank,seed,run/throughput\n"
+      "studies/7/runs/11,native/ddp,1,0,0,SUCCEEDED,,,,,1,0,0,0,812.4375\n"
+      "studies/7/runs/12,native/ddp,2,0,0,QUEUED,,,,,0,0,0,0,\n");
+  EXPECT_EQ(ReadText(Path("new/data/metrics.csv")),
+            "run,rank,step,time,key,value\n"
+            "studies/7/runs/11,0,0,1795000000.25,train/loss,2.5\n"
+            "studies/7/runs/11,0,1,1795000000.25,train/loss,nan\n");
+  EXPECT_THAT(FilesIn(Path("new/data")),
+              UnorderedElementsAre("runs.csv", "metrics.csv", "curve.csv", "study.yaml"));
+}
+
+TEST_F(Export, SqliteAndJsonAreOtherFormats) {
+  StartWithRuns();
+  ASSERT_THAT(Run({"study", "export", "7", "--format", "sqlite", "-o", Path("s")}), Exits(ExitCode::kOk));
+  EXPECT_THAT(Query(Path("s/study.sqlite"), "SELECT value FROM metrics ORDER BY step"),
+              ElementsAre("2.5", "NULL"));
+  ASSERT_THAT(Run({"study", "export", "7", "--format", "json", "-o", Path("j")}), Exits(ExitCode::kOk));
+  EXPECT_THAT(ReadText(Path("j/runs.json")), HasSubstr("\"run/throughput\":812.4375}"));
+}
+
+TEST_F(Export, FormatsOfThePythonClientAreNamedWithTheCommand) {
+  const Outcome outcome = Run({"study", "export", "last", "--format", "parquet", "-o", "data"});
+  EXPECT_THAT(outcome, Exits(ExitCode::kUsage));
+  EXPECT_THAT(outcome.err, HasSubstr("python3 -m scalelab export last --format parquet -o data"));
+}
+
+TEST_F(Export, AStudyThatDoesNotExistMakesNoFiles) {
+  Start();
+  EXPECT_NE(Run({"study", "export", "none", "-o", Path("d")}).code, 0);
+  EXPECT_FALSE(std::filesystem::exists(Path("d")));
+}
+
+TEST_F(Export, AStudyFileSurvivesBeingPrinted) {
+  const std::string path = WriteFile("a.yaml", R"(
+study: "2024"
+fixed:
+  engine: custom
+  command: [sh, ./train.sh, --lr, 1e-3, "true", "", "a \"b\": {c}\t# d\\", "ü", 'no', "12", "-x", "~", "null", " y ", "[z]"]
+  momentum: 0.123456789012345
+  augment: true
+matrix:
+  ranks: {pow2: [1, 4]}
+  precision: [fp32, amp-bf16]
+zip:
+  - {epochs: [1, 2], weight_decay: [0, 1e-20]}
+  - {bucket_cap_mib: [1, 25], batch_norm: [train, eval]}
+exclude:
+  - {ranks: 4, precision: fp32}
+scaling: {mode: weak, batch_per_rank: 8}
+lr: {base: 0.05, rule: sqrt, warmup_epochs: 0.5}
+repeats: 3
+seed: 123456789012345
+measure: {warmup_steps: 0, evaluate: false, target_accuracy: 0.75, communication: true}
+order: listed
+baseline: {ranks: 1}
+resources: {time: 1-01:30:05, exclusive: true, partition: "a b"}
+slurm: {sbatch_options: {constraint: "a100&nvme", nice: 5}}
+retry: {max: 0, on: [node_fail, timeout]}
+limits: {gpu_hours: 0.5}
+allocation: per-run
+on_unusable: exclude
+priority: -5
+visibility: private
+notify: {on: [end, first_failure], webhook: "http://localhost/x?y=1"}
+)");
+  const auto first = ReadStudyFile(path);
+  ASSERT_TRUE(first.ok()) << first.status();
+  const std::string printed = StudyYaml(first->spec);
+  const auto second = ReadStudyFile(WriteFile("b.yaml", printed));
+  ASSERT_TRUE(second.ok()) << second.status() << "\n" << printed;
+  std::string difference;
+  google::protobuf::util::MessageDifferencer differencer;
+  differencer.ReportDifferencesToString(&difference);
+  EXPECT_TRUE(differencer.Compare(first->spec, second->spec)) << difference << printed;
+}
+
+TEST_F(Export, AdaptiveRepeatsHaveTheSpellingOfStudyFiles) {
+  scalelab::v1::StudySpec spec;
+  spec.set_study("a");
+  spec.mutable_adaptive_repeats()->set_max(8);
+  spec.mutable_adaptive_repeats()->set_half_width(0.02);
+  EXPECT_EQ(StudyYaml(spec), "study: a\nrepeats: {max: 8, until: {half_width: 0.02}}\n");
+}
+
+TEST_F(Export, GetPrintsTheStudyFile) {
+  Start();
+  ASSERT_THAT(Run({"study", "submit", StudyFile()}), Exits(ExitCode::kOk));
+  server_.studies = {MakeStudy(7, "small", scalelab::v1::Study::SUCCEEDED, 0, 0, 2)};
+  *server_.studies[0].mutable_spec() = server_.created.at(0).spec();
+  const Outcome outcome = Run({"study", "get", "7"});
+  ASSERT_THAT(outcome, Exits(ExitCode::kOk));
+  EXPECT_EQ(
+      outcome.out,
+      "study: small\nfixed:\n  dataset: synthetic\n  epochs: 1\n  model: resnet20\nmatrix:\n"
+      "  engine: [native/ddp]\n  ranks: [1, 2]\nscaling: {mode: strong, global_batch: 64}\nrepeats: 3\n");
+  EXPECT_THAT(Run({"study", "get", "7", "-o", "json"}).out, HasSubstr("\"global_batch\": 64"));
+}
+
+}  // namespace
+}  // namespace scalelab::client

@@ -1,0 +1,220 @@
+#include <cmath>
+
+#include "client/plots/line_plot.h"
+#include "client/report/html.h"
+#include "client/report/study_report.h"
+#include "tests/unit/client/client_fixture.h"
+#include "tests/unit/client/golden.h"
+#include "tests/unit/client/sample_curve.h"
+
+namespace scalelab::client {
+namespace {
+
+using google::protobuf::RepeatedPtrField;
+using scalelab::v1::Run;
+using scalelab::v1::Study;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+Study SampleStudy() {
+  Study study;
+  study.set_name("studies/7");
+  study.set_display_name("resnet20-strong");
+  study.set_owner("alice");
+  study.set_state(Study::FAILED);
+  study.mutable_counts()->set_succeeded(3);
+  study.mutable_counts()->set_failed(1);
+  study.mutable_create_time()->set_seconds(1'795'430'000);
+  auto& spec = *study.mutable_spec();
+  spec.set_study("resnet20-strong");
+  (*spec.mutable_fixed()->mutable_fields())["model"].set_string_value("resnet20");
+  auto* ranks = spec.add_matrix();
+  ranks->set_key("ranks");
+  for (const int value : {1, 2}) ranks->add_values()->set_number_value(value);
+  spec.set_repeats(2);
+  spec.set_seed(5);
+  return study;
+}
+
+Run SampleRun(int number, int ranks, Run::State state) {
+  Run run;
+  run.set_name("studies/7/runs/" + std::to_string(number));
+  (*run.mutable_key()->mutable_fields())["ranks"].set_number_value(ranks);
+  run.mutable_spec()->set_ranks(ranks);
+  run.mutable_spec()->set_global_batch(128);
+  run.mutable_spec()->set_engine("native/ddp");
+  run.mutable_start_time()->set_seconds(1'795'430'001);
+  run.set_state(state);
+  if (state == Run::FAILED) {
+    run.set_cause(scalelab::v1::Attempt::OUT_OF_MEMORY);
+    run.set_message("rank 1 used more memory than <its> limit");
+  }
+  return run;
+}
+
+LinePlot SampleLines() {
+  LinePlot plot{"a <study>", "train/loss of rank 0", "step", "train/loss", {}};
+  for (int line = 0; line < 3; ++line) {
+    PlotLine one{line == 2 ? "4 ranks" : "1 rank", {}, {}};
+    for (int i = 0; i <= 20; ++i) {
+      one.x.push_back(i * 10);
+      one.y.push_back(i == 7 && line == 1 ? std::nan("") : 2.3 * std::exp(-0.1 * i * (line + 1)) + 0.1);
+    }
+    plot.lines.push_back(one);
+  }
+  return plot;
+}
+
+TEST(LinePlot, LooksAsItDid) {
+  ExpectGolden("lines.svg", SvgLines(SampleLines()));
+  ExpectGolden("lines.txt", TerminalLines(SampleLines(), Terminal{false, false, true, 80, 24}));
+  ExpectGolden("lines_ascii.txt", TerminalLines(SampleLines(), Terminal{false, false, false, 80, 24}));
+}
+
+TEST(LinePlot, AValueThatIsNotFiniteInterruptsTheLine) {
+  LinePlot plot;
+  plot.lines = {{"one", {0, 1, 2, 3}, {1, 2, std::nan(""), 4}}};
+  const std::string svg = SvgLines(plot);
+  const size_t path = svg.find("<path d=\"");
+  ASSERT_NE(path, std::string::npos);
+  const std::string d = svg.substr(path, svg.find('"', path + 9) - path);
+  EXPECT_EQ(std::count(d.begin(), d.end(), 'M'), 2) << d;
+  EXPECT_THAT(d, Not(HasSubstr("nan")));
+}
+
+TEST(LinePlot, OnePointAndConstantLinesHaveTicks) {
+  LinePlot plot;
+  plot.lines = {{"one", {5}, {3}}};
+  EXPECT_TRUE(HasPoints(plot));
+  EXPECT_THAT(SvgLines(plot),
+              AllOf(HasSubstr(">3<"), HasSubstr(">5<"), Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+  plot.lines[0].y[0] = INFINITY;
+  EXPECT_FALSE(HasPoints(plot));
+  EXPECT_EQ(TerminalLines(plot, Terminal()), "");
+}
+
+TEST(LinePlot, ALongLegendIsShortened) {
+  LinePlot plot;
+  for (int i = 0; i < 60; ++i)
+    plot.lines.push_back({"line " + std::to_string(i), {0, 1}, {0, static_cast<double>(i)}});
+  EXPECT_THAT(SvgLines(plot),
+              AllOf(HasSubstr("line 39</text>"), Not(HasSubstr("line 40</text>")), HasSubstr("and 20 more")));
+}
+
+TEST(HtmlTable, ShowsTheColumnsOfTablesEscaped) {
+  Section section;
+  section.columns = {
+      {"name"}, {"wide", Column::In::kWide}, {"csv", Column::In::kCsv}, {"n", Column::In::kTables, true}};
+  section.rows = [](const RowSink& sink) { sink({Cell("<b>&", Tone::kBad), "hidden", "hidden", "1"}); };
+  EXPECT_THAT(HtmlTable(section),
+              AllOf(HasSubstr("<td class=\"bad\">&lt;b&gt;&amp;</td><td class=\"right\">1</td>"),
+                    Not(HasSubstr("hidden")), HasSubstr("<th scope=\"col\">name</th>")));
+  section.rows = [](const RowSink&) {};
+  section.empty = "nothing";
+  EXPECT_THAT(HtmlTable(section), HasSubstr("nothing"));
+}
+
+class Report : public ClientTest {
+ protected:
+  Report() {
+    server_.studies = {SampleStudy()};
+    server_.runs = {SampleRun(1, 1, Run::SUCCEEDED), SampleRun(2, 2, Run::SUCCEEDED),
+                    SampleRun(3, 2, Run::FAILED)};
+    server_.curve = SampleCurve();
+    scalelab::v1::ReadPointsResponse points;
+    points.set_key("train/loss");
+    for (int i = 0; i < 5; ++i) {
+      points.add_step(i);
+      points.add_time(100 + i * 2);
+      points.add_value(2.0 / (1 + i));
+    }
+    server_.points = {points};
+    server_.page_size = 2;
+    Start();
+  }
+  static std::string Contents(const std::string& path) {
+    std::ifstream file(path);
+    return {(std::istreambuf_iterator<char>(file)), {}};
+  }
+};
+
+TEST_F(Report, IsOnePageWithoutScriptsAndForeignFiles) {
+  const std::string path = dir_ + "/report.html";
+  EXPECT_THAT(Run({"study", "report", "7", "-o", path}), Exits(ExitCode::kOk));
+  const std::string page = Contents(path);
+  EXPECT_THAT(page, AllOf(HasSubstr("<h2>Setup</h2>"), HasSubstr("<h2>Scaling</h2>"),
+                          HasSubstr("<h2>Learning curves</h2>"), HasSubstr("<h2>Failures</h2>"),
+                          HasSubstr("study: resnet20-strong"), HasSubstr("native/horovod")));
+  EXPECT_THAT(page, AllOf(HasSubstr("out_of_memory"), HasSubstr("more memory than &lt;its&gt; limit")));
+  EXPECT_THAT(page, AllOf(Not(HasSubstr("<script")), Not(HasSubstr("src=")), Not(HasSubstr("href=")),
+                          Not(HasSubstr("url(")), Not(HasSubstr("<?xml"))));
+  EXPECT_EQ(Run({"study", "report", "7", "-o", "-", "-q"}).out.substr(0, 15), "<!DOCTYPE html>");
+}
+
+TEST_F(Report, AStudyWithoutResultsHasAPageToo) {
+  server_.curve.clear_series();
+  server_.runs.clear();
+  const Outcome page = Run({"study", "report", "7", "-o", "-"});
+  EXPECT_THAT(page, Exits(ExitCode::kOk));
+  EXPECT_THAT(page.out, AllOf(HasSubstr("<h2>Setup</h2>"), Not(HasSubstr("<h2>Scaling</h2>"))));
+}
+
+TEST_F(Report, TheProposalNamesTheLargestEfficientSizeOfEachSeries) {
+  const Outcome page = Run({"study", "report", "7", "-o", "-", "--proposal"});
+  EXPECT_THAT(page, Exits(ExitCode::kOk));
+  // Serial fractions 0.03, 0.08 and 0.15: efficiencies at 8 ranks 0.83, 0.64 (4 ranks: 0.81), no result (4 ranks: 0.69).
+  EXPECT_THAT(page.out, AllOf(HasSubstr("native/ddp fp32: up to <strong>8 ranks</strong>"),
+                              HasSubstr("native/horovod fp32: up to <strong>4 ranks</strong>"),
+                              HasSubstr("native/ddp amp-bf16: up to <strong>2 ranks</strong>"),
+                              HasSubstr("core-hours per epoch")));
+  EXPECT_THAT(Run({"study", "report", "7", "-o", "-", "--proposal", "--min-efficiency", "90"}).out,
+              HasSubstr("native/ddp fp32: up to <strong>4 ranks</strong>"));
+  EXPECT_THAT(Run({"study", "report", "7", "-o", "-", "--min-efficiency", "90"}), Exits(ExitCode::kUsage));
+}
+
+TEST_F(Report, AFileThatCannotBeWrittenIsAnError) {
+  const Outcome failed = Run({"study", "report", "7", "-o", dir_ + "/none/report.html"});
+  EXPECT_THAT(failed, Exits(ExitCode::kFailure));
+  EXPECT_THAT(failed.err, HasSubstr("cannot write"));
+}
+
+TEST_F(Report, APlotHasALineForEachRun) {
+  const Outcome plot = Run({"plot", "7"});
+  EXPECT_THAT(plot, Exits(ExitCode::kOk));
+  EXPECT_THAT(plot.out, AllOf(HasSubstr("train/loss"), HasSubstr("1 rank"), HasSubstr("2 ranks")));
+  ASSERT_THAT(server_.points_asked, SizeIs(3));
+  EXPECT_EQ(server_.points_asked[0].key(), "train/loss");
+  EXPECT_EQ(server_.points_asked[0].rank(), 0);
+  EXPECT_THAT(Run({"plot", "7", "-o", "csv"}).out,
+              AllOf(HasSubstr("line,label,x,y\n1,1 rank,0,2\n"), HasSubstr("3,2 ranks,4,0.4\n")));
+}
+
+TEST_F(Report, ThePlotsAxisIsStepsTimeOrSamples) {
+  EXPECT_THAT(Run({"plot", "7", "--x", "time", "-o", "csv"}).out, HasSubstr("\n1,1 rank,8,0.4\n"));
+  EXPECT_THAT(Run({"plot", "7", "--x", "samples", "-o", "csv"}).out, HasSubstr("\n1,1 rank,512,0.4\n"));
+  const Outcome epochs = Run({"plot", "7", "--x", "samples", "--y", "eval/accuracy"});
+  EXPECT_THAT(epochs, Exits(ExitCode::kUsage));
+  EXPECT_THAT(epochs.err, HasSubstr("belongs to epochs"));
+}
+
+TEST_F(Report, AnUnknownAxisOrMetricIsNamed) {
+  const Outcome axis = Run({"plot", "7", "--by", "colour"});
+  EXPECT_THAT(axis, Exits(ExitCode::kUsage));
+  EXPECT_THAT(axis.err, HasSubstr("no axis 'colour'; it has: ranks"));
+  server_.points.clear();
+  const Outcome metric = Run({"plot", "7", "--y", "train/los"});
+  EXPECT_THAT(metric, Exits(ExitCode::kFailure));
+  EXPECT_THAT(metric.err, HasSubstr("no run has points of train/los"));
+}
+
+TEST_F(Report, ThePictureOfAPlotIsWritten) {
+  const std::string path = dir_ + "/loss.svg";
+  EXPECT_THAT(Run({"plot", "7", "--svg", path}), Exits(ExitCode::kOk));
+  EXPECT_THAT(Contents(path), AllOf(HasSubstr("<svg"), HasSubstr("2 ranks")));
+}
+
+}  // namespace
+}  // namespace scalelab::client
