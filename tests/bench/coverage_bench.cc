@@ -23,7 +23,7 @@ std::vector<Figure> RunCoverageBench(const BenchOptions& options) {
   std::vector<Figure> figures;
   for (const server::Noise& noise : server::NoiseKinds()) {
     for (const int cells : {2, 4, 12}) {
-      for (const int n : {2, 3, 5, 10, 20})
+      for (const int n : {2, 3, 5, 10, 20, 100})
         figures.push_back(FigureOf(absl::StrCat("coverage/", noise.name, "/", cells, " cells/n=", n),
                                    server::SpeedupCoverage(noise, cells, n, studies, kSeed)));
     }
@@ -38,6 +38,20 @@ std::vector<Figure> RunCoverageBench(const BenchOptions& options) {
     const double refuted = 100 * server::FalseRefutations(noise, n, studies, kSeed);
     figures.push_back(
         {absl::StrCat("coverage/true laws refuted/n=", n), refuted, "%", "nominal", 5, refuted / 5});
+  }
+  for (const int cells : {2, 4}) {
+    for (const double run : {0.002, 0.005, 0.01, 0.02, 0.04}) {
+      server::Truth truth;
+      if (cells == 2) truth.ranks = {1, 8};
+      const auto coverage = server::AdaptiveStudies(
+          truth, {.name = "", .run = run, .block = 0.1, .multiplied = true}, {}, studies, kSeed);
+      const std::string name =
+          absl::StrCat("coverage/until half_width 2%/noise ", 100 * run, "%/", cells, " cells");
+      figures.push_back(
+          {name, 100 * coverage.covered, "%", "nominal", kNominal, 100 * coverage.covered / kNominal});
+      figures.push_back({name + "/runs of 10 repeats", 10 * coverage.blocks, "%"});
+      figures.push_back({name + "/same advice as 10 repeats", 100 * coverage.same_decision, "%"});
+    }
   }
   for (const server::Truth& truth : server::AdviceTruths()) {
     const server::Decisions decisions = server::AdviceDecisions(truth, studies, kSeed);

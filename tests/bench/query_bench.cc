@@ -5,6 +5,7 @@
 
 #include "server/analysis/curve.h"
 #include "server/analysis/downsample.h"
+#include "server/analysis/factors/explain_points.h"
 #include "server/core/cells.h"
 #include "tests/bench/bench_rows.h"
 
@@ -19,6 +20,19 @@ constexpr double kTargetMilliseconds = 50;
 Figure Limit(std::string name, double value, std::string unit) {
   return {
       std::move(name), value, std::move(unit), "target", kTargetMilliseconds, value / kTargetMilliseconds};
+}
+
+db::RunTimes Times(int ranks) {
+  db::RunTimes times;
+  times.nodes = "node-17";
+  for (int rank = 0; rank < ranks; ++rank) {
+    times.step.push_back(0.1);
+    times.exposed.push_back(0.01 + 0.001 * rank);
+    times.data.push_back(0.005);
+  }
+  times.rank_norm = 10;
+  times.mean_norm = 4;
+  return times;
 }
 
 // A million runs with results: studies of 1,000 runs (10 cells of 100 repeats), and one study of 100,000
@@ -47,13 +61,14 @@ void BenchCurve(const BenchOptions& options, std::vector<Figure>& figures) {
         batch.runs.back().finished = batch.runs.back().started + 1'000'000;
         batch.attempts.push_back(Attempt(run, run));
         batch.summaries.push_back(Summary(run, run));
+        if (is_large) batch.summaries.back().times = Times(1 << c % 4);
       }
     }
     batch.studies[0].finished = batch.runs.back().finished;
     Check(store->Commit(batch));
   }
   small /= 2;  // a study in the middle
-  const auto curve_of = [&](int64_t id) {
+  const auto curve_of = [&](int64_t id, bool factors = false) {
     auto cells = store->ListCells(id);
     auto rows = store->ListCurveRows(id);
     auto attempts = store->ListAttemptTimes(id);
@@ -65,13 +80,22 @@ void BenchCurve(const BenchOptions& options, std::vector<Figure>& figures) {
     const auto parameters = server::ReadCells(*values, *cells);
     Check(parameters.status());
     const auto concurrency = server::FindConcurrency(*attempts, *rows);
-    if (server::MakeCurve({}, *cells, *parameters, *rows, {}, {}, concurrency).series_size() == 0)
-      Check(absl::InternalError("empty curve"));
+    server::CurvePlaces places;
+    auto curve = server::MakeCurve({}, *cells, *parameters, *rows, {}, {}, concurrency, &places);
+    if (curve.series_size() == 0) Check(absl::InternalError("empty curve"));
+    const server::ExplainedRows explained{*cells, *parameters, *rows, places};
+    server::AddTimesToTarget(explained, curve);
+    if (!factors) return;
+    auto times = store->ListRunTimes(id);
+    Check(times.status());
+    server::AddFactors(explained, *times, {}, curve);
   };
   figures.push_back(
       Limit("curve/study_of_1000_runs", MedianMilliseconds(21, [&] { curve_of(small); }), "ms"));
   figures.push_back(
       Limit("curve/study_of_100000_runs", MedianMilliseconds(7, [&] { curve_of(large); }), "ms"));
+  figures.push_back(
+      Limit("curve/factors_of_100000_runs", MedianMilliseconds(7, [&] { curve_of(large, true); }), "ms"));
 }
 
 void BenchAnalysis(std::vector<Figure>& figures) {

@@ -62,6 +62,21 @@ TEST_F(Sharing, AReloadChangesLimitsAndAMistakeChangesNothing) {
   EXPECT_TRUE(Eventually([&] { return Allocations() == 3u; })) << Why(last);
 }
 
+TEST_F(Sharing, AReloadChangesRolesAndRetention) {
+  const std::string study = service_.Submit(kLong);
+  ASSERT_EQ(service_.Run({"study", "cancel", study}).code, 0);
+  EXPECT_THAT(service_.Run({"admin", "prune", "--dry-run"}).out, HasSubstr("no retention rules"));
+  Reload(
+      "limits: {pending_allocations: 1}\nviewers: [nobody]\nusers: [daemon]\nretention: {points: "
+      "{older_than: 30d}}\n",
+      "roles, limits, fair share, timeouts and the log level apply now");
+  EXPECT_THAT(service_.log(), testing::Not(HasSubstr("needs a restart")));
+  EXPECT_TRUE(Eventually([&] {
+    return service_.Run({"admin", "prune", "--dry-run"}).out.find("points older than 30d") !=
+           std::string::npos;
+  }));
+}
+
 TEST_F(Sharing, DrainModeSurvivesAKillAndUsageIsCharged) {
   const std::string running = service_.Submit(kLong);
   service_.WaitUntilTraining(running);
@@ -71,6 +86,7 @@ TEST_F(Sharing, DrainModeSurvivesAKillAndUsageIsCharged) {
   ASSERT_EQ(service_.Start(), "");
   EXPECT_THAT(Why(waiting), HasSubstr("the service is being drained: new switch"));
   EXPECT_EQ(service_.Json({"cluster"})["running_attempts"], "1") << "the run goes on";
+  EXPECT_THAT(service_.Run({"cluster"}).out, HasSubstr("no run begins since"));
   EXPECT_THAT(service_.Run({"queue"}).out, AllOf(HasSubstr(waiting), HasSubstr("drained")));
   const auto used = [&] {
     const auto usages = service_.Json({"admin", "usage"})["usages"];

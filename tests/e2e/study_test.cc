@@ -81,7 +81,28 @@ TEST(Study, RunsToACurveAndStoresEveryPointOnce) {
     EXPECT_GT(point["throughput"]["mean"].get<double>(), 0);
   }
   EXPECT_EQ(curve["series"][0]["points"][0]["speedup"]["mean"], 1.0);
+  const auto explained = service.Json({"curve", study, "--factors"})["series"][0]["points"];
+  for (const auto& point : explained) {
+    const auto& factors = point["factors"];
+    EXPECT_EQ(factors["n"], 2) << factors.dump();
+    double sum = 0, product = 1;
+    for (const char* part :
+         {"ideal_share", "slower_share", "imbalance_share", "data_share", "communication_share"})
+      sum += factors[part].get<double>();
+    for (const char* factor : {"load_balance", "data", "communication", "computation"})
+      product *= factors[factor]["mean"].get<double>();
+    EXPECT_NEAR(sum, 1, 1e-9) << factors.dump();
+    EXPECT_NEAR(product, factors["product"]["mean"].get<double>(), 1e-9) << factors.dump();
+  }
+  EXPECT_GT(explained[1]["factors"]["communication_seconds"]["mean"].get<double>(), 0);
+  EXPECT_TRUE(explained[1]["factors"].contains("slowest_rank"));
+  EXPECT_EQ(explained[1]["gradient_noise"]["n"], 2);
   EXPECT_THAT(ReadFile(svg), testing::HasSubstr("<svg"));
+  const std::string page = service.Run({"study", "report", study, "-o", "-"}).out;
+  for (const char* part :
+       {"<h2>Scaling</h2>", "<h2>Learning curves</h2>", "Every run that ended has succeeded.", "4: 0 queued"})
+    EXPECT_THAT(page, testing::HasSubstr(part));
+  EXPECT_THAT(service.Run({"plot", study}).out, testing::HasSubstr("2 ranks"));
   EXPECT_TRUE(Eventually([&] { return service.Processes().empty(); }))
       << "the worker did not hand back its nodes";
   EXPECT_EQ(service.Stop(), 0);

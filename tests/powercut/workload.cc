@@ -99,7 +99,7 @@ std::string Model::Dump() const {
   std::string out;
   for (auto study = studies_.rbegin(); study != studies_.rend(); ++study) {
     out += StudyLine(study->second);
-    std::vector<int64_t> counts(static_cast<size_t>(db::RunState::kCancelled) + 1);
+    std::vector<int64_t> counts(static_cast<size_t>(db::RunState::kSkipped) + 1);
     for (const auto& [id, run] : runs_) {
       if (run.study_id == study->first) ++counts[static_cast<size_t>(run.state)];
     }

@@ -56,7 +56,8 @@ class TrainingTest(fixture.InDirectory):
             finish = events[-1]["metrics"]  # steps 2 to 5 count: 1.5, 2, 2.5 and 3 seconds
             for key, value in {"run/throughput": 10 / 2.25, "run/throughput_mean": 40 / 9, "run/step_seconds": 2.25,
                                "run/epoch_seconds": 30 / (10 / 2.25), "run/comm_share": 0.1, "run/accuracy": 0.25,
-                               "run/train_loss": 5, "run/time_to_accuracy_s": 3, "run/straggler_skew": 0, "run/steps": 6}.items():
+                               "run/train_loss": 5, "run/time_to_accuracy_s": 3, "run/samples_to_accuracy": 30,
+                               "run/mean_step_s": 2.25, "run/comm_exposed_s": 0.225, "run/straggler_skew": 0, "run/steps": 6}.items():
                 self.assertAlmostEqual(finish[key], value, msg=key)
             for key in ("run/peak_memory_bytes", "run/cpu_utilisation", "run/seconds"):
                 self.assertGreater(finish[key], 0)
@@ -108,9 +109,17 @@ class MeterTest(unittest.TestCase):
         measured = meter.RunMeter(0, 8)
         measured.add(1.0, {"step/forward_s": 1, "step/backward_s": 1, "step/optimizer_s": 1, "step/comm_exposed_s": 0})
         self.assertEqual((measured.mean_compute(), measured.metrics(8)["run/comm_share"]), (3, 0))
+        self.assertNotIn("run/data_s", measured.metrics(8))
         measured.add(1.0, {"step/forward_s": 1})
         self.assertIsNone(measured.mean_compute())
         self.assertNotIn("run/comm_share", measured.metrics(8))
+        self.assertNotIn("run/comm_exposed_s", measured.metrics(8))
+
+    def test_the_wait_for_data_is_a_mean_over_the_measured_steps(self):
+        measured = meter.RunMeter(1, 8)
+        for total, data in ((9.0, 9.0), (1.0, 0.25), (2.0, 0.5)):
+            measured.add(total, {"step/data_s": data})
+        self.assertEqual((measured.metrics(8)["run/mean_step_s"], measured.metrics(8)["run/data_s"]), (1.5, 0.375))
 
     def test_skew_is_the_slowest_over_the_mean(self):
         self.assertAlmostEqual(meter.straggler_skew([1, 1, 2, 1]), 0.6)

@@ -1,0 +1,187 @@
+// What scalelabd opens to the network by default, and what it sends: webhooks.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tests/e2e/service.h"
+
+namespace scalelab::e2e {
+namespace {
+
+using testing::ElementsAre;
+using testing::SizeIs;
+
+// The inodes of all sockets that a process has open.
+std::set<std::string> SocketsOf(pid_t pid) {
+  std::set<std::string> inodes;
+  std::error_code gone;
+  for (const auto& fd : std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/fd"), gone)) {
+    const std::string target = std::filesystem::read_symlink(fd, gone).string();
+    if (absl::StartsWith(target, "socket:[")) inodes.insert(target.substr(8, target.size() - 9));
+  }
+  return inodes;
+}
+
+// Returns what a process accepts connections or packets on, for example "tcp 0100007F:1F90", "unix /run/x.sock".
+std::vector<std::string> ListeningOn(pid_t pid) {
+  const std::set<std::string> own = SocketsOf(pid);
+  EXPECT_FALSE(own.empty());
+  std::vector<std::string> found;
+  for (const std::string protocol : {"tcp", "tcp6", "udp", "udp6", "udplite", "raw", "raw6"}) {
+    for (const auto line : absl::StrSplit(ReadFile("/proc/net/" + protocol), '\n')) {
+      // sl local_address rem_address st tx:rx tr:tm retrnsmt uid timeout inode
+      const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+      if (words.size() < 10 || !own.contains(words[9])) continue;
+      const bool listens = !absl::StartsWith(protocol, "tcp") || words[3] == "0A";
+      if (listens) found.push_back(absl::StrCat(protocol, " ", words[1]));
+    }
+  }
+  for (const auto line : absl::StrSplit(ReadFile("/proc/net/unix"), '\n')) {
+    // Num RefCount Protocol Flags Type St Inode Path; the flag 00010000 means that the socket accepts connections.
+    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    if (words.size() < 7 || !own.contains(words[6]) || words[3] != "00010000") continue;
+    found.push_back(absl::StrCat("unix ", words.size() > 7 ? words[7] : ""));
+  }
+  return found;
+}
+
+constexpr char kLong[] =
+    "study: long\nfixed: {model: resnet20, dataset: synthetic, epochs: 1000, ranks: 1}\n";
+
+TEST(Network, ByDefaultNothingButTheUnixSocketIsOpen) {
+  Service service({"--local-slots", "1"});
+  ASSERT_EQ(service.Start(), "");
+  const std::string socket = absl::StrCat("unix ", service.data(), "/scalelab.sock");
+  EXPECT_THAT(ListeningOn(service.daemon()->pid()), ElementsAre(socket));
+  service.WaitUntilTraining(service.Submit(kLong));
+  EXPECT_THAT(ListeningOn(service.daemon()->pid()), ElementsAre(socket)) << "while a run trains";
+}
+
+TEST(Network, AnAddressThatIsAskedForIsFoundByThisTest) {
+  Service service({"--listen", "127.0.0.1:0", "--insecure", "true"});
+  ASSERT_EQ(service.Start(), "");
+  EXPECT_THAT(ListeningOn(service.daemon()->pid()), testing::Contains(testing::StartsWith("tcp 0100007F:")));
+}
+
+// Answers the first requests with status 503, and later ones with 200.
+class Receiver {
+ public:
+  explicit Receiver(int failures)
+      : failures_(failures), listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(listen(listener_, 8), 0);
+    getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] { Serve(); });
+  }
+  ~Receiver() {
+    shutdown(listener_, SHUT_RDWR);  // ends accept
+    thread_.join();
+    close(listener_);
+  }
+  std::string url() const { return absl::StrCat("http://127.0.0.1:", port_, "/hook"); }
+  std::vector<std::string> refused() const {
+    const std::lock_guard lock(mutex_);
+    return refused_;
+  }
+  std::vector<std::string> accepted() const {
+    const std::lock_guard lock(mutex_);
+    return accepted_;
+  }
+
+ private:
+  void Serve() {
+    for (int fd = accept(listener_, nullptr, nullptr); fd >= 0; fd = accept(listener_, nullptr, nullptr)) {
+      const std::string body = ReadBody(fd);
+      bool refuses = false;
+      {
+        const std::lock_guard lock(mutex_);
+        refuses = static_cast<int>(refused_.size()) < failures_;
+        (refuses ? refused_ : accepted_).push_back(body);
+      }
+      const std::string answer = absl::StrCat("HTTP/1.1 ", refuses ? "503 Unavailable" : "200 OK",
+                                              "\r\nContent-Length: 0\r\n", "Connection: close\r\n\r\n");
+      EXPECT_EQ(send(fd, answer.data(), answer.size(), MSG_NOSIGNAL), static_cast<ssize_t>(answer.size()));
+      close(fd);
+    }
+  }
+  static std::string ReadBody(int fd) {
+    std::string request;
+    char piece[4096];
+    size_t end = std::string::npos, length = 0;
+    while (end == std::string::npos || request.size() < end + 4 + length) {
+      const ssize_t got = recv(fd, piece, sizeof piece, 0);
+      if (got <= 0) break;
+      request.append(piece, static_cast<size_t>(got));
+      end = request.find("\r\n\r\n");
+      if (end == std::string::npos) continue;
+      for (const auto line : absl::StrSplit(request.substr(0, end), "\r\n")) {
+        const std::vector<std::string> header = absl::StrSplit(line, absl::MaxSplits(": ", 1));
+        const bool names_length = header.size() == 2 && absl::AsciiStrToLower(header[0]) == "content-length";
+        EXPECT_TRUE(!names_length || absl::SimpleAtoi(header[1], &length));
+      }
+    }
+    return end == std::string::npos ? "" : request.substr(end + 4);
+  }
+
+  const int failures_, listener_;
+  int port_ = 0;
+  mutable std::mutex mutex_;
+  std::vector<std::string> refused_, accepted_;
+  std::thread thread_;
+};
+
+class ServiceWithHooks : public Service {
+ public:
+  ServiceWithHooks() : Service({"--local-slots", "1"}) {
+    AddFlags({"--config", File("scalelabd.yaml", "notify: {private_addresses: true}\n")});
+  }
+};
+
+// Takes a minute and a half: the times between the attempts are 30 and 60 s.
+TEST(Network, AWebhookThatFailsTwiceGetsTheNotificationOnce) {
+  Receiver receiver(2);
+  ServiceWithHooks service;
+  ASSERT_EQ(service.Start(), "");
+  const std::string study =
+      service.Submit(absl::StrCat(kLong, "notify: {on: [end], webhook: \"", receiver.url(), "\"}\n"));
+  ASSERT_EQ(service.Run({"study", "cancel", study}).code, 0);
+  ASSERT_TRUE(Eventually([&] { return receiver.refused().size() == 1; })) << service.log();
+  EXPECT_TRUE(Eventually([&] {
+    return absl::StrContains(service.Run({"study", "explain", study}).out,
+                             "a notification (webhook) is not sent yet: the server answers with status 503");
+  }));
+  ASSERT_TRUE(Eventually([&] { return !receiver.accepted().empty(); }, 150)) << service.log();
+  EXPECT_TRUE(Eventually([&] {
+    return !absl::StrContains(service.Run({"study", "explain", study}).out, "notification");
+  }));
+  EXPECT_EQ(service.Stop(), 0);  // nothing is sent any more
+
+  ASSERT_THAT(receiver.accepted(), SizeIs(1));
+  ASSERT_THAT(receiver.refused(), SizeIs(2));
+  const auto payload = nlohmann::json::parse(receiver.accepted()[0]);
+  EXPECT_EQ(payload["study"], study);
+  EXPECT_EQ(payload["event"], "end");
+  EXPECT_EQ(payload["state"], "CANCELLED");
+  EXPECT_EQ(receiver.refused()[0], receiver.accepted()[0]) << "the id and the content are the same each time";
+}
+
+}  // namespace
+}  // namespace scalelab::e2e
