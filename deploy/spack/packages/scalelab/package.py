@@ -42,6 +42,7 @@ class Scalelab(CMakePackage):
     depends_on("grpc@1.51: +shared")
     depends_on("protobuf@3.21:")
     depends_on("abseil-cpp@20220623: cxxstd=20")
+    depends_on("re2")
     depends_on("spdlog")
     depends_on("nlohmann-json")
     depends_on("openssl@3:")
