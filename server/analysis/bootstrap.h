@@ -28,11 +28,13 @@ namespace scalelab::server {
 // Random draws of blocks, which are the same for every cell of a study. Deterministic.
 class BlockBootstrap {
  public:
+  static constexpr size_t kMostResampled = 64;  // blocks
+
   // Draws `resamples` times from `blocks` blocks.
   BlockBootstrap(int blocks, int resamples, double confidence);
 
   // Returns whether ratios of samples of at least `n` values use the percentile bootstrap.
-  bool Resamples(size_t n) const { return n >= 8 && n <= 64 && resamples_ > 1; }
+  bool Resamples(size_t n) const { return n >= 8 && n <= kMostResampled && resamples_ > 1; }
   // Returns for each resample the mean of the sample, relative to its overall mean. NaN for a resample
   // without any of its blocks.
   std::vector<float> RelativeMeans(const Sample& sample) const;
