@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "client/output/file.h"
 #include "client/output/text.h"
 #include "nlohmann/json.hpp"
 
@@ -21,19 +22,6 @@ namespace {
 
 absl::Status CannotWrite(const std::string& path, absl::string_view why) {
   return absl::UnknownError(absl::StrCat("cannot write ", path, ": ", why));
-}
-
-// Writes a file through `write` under a temporary name and renames it.
-absl::Status Replace(const std::string& path, const std::function<absl::Status(std::ofstream&)>& write) {
-  const std::string part = path + ".part";
-  std::ofstream file(part, std::ios::trunc | std::ios::binary);
-  if (!file) return CannotWrite(path, std::strerror(errno));
-  absl::Status status = write(file);
-  file.close();
-  if (status.ok() && (!file || std::rename(part.c_str(), path.c_str()) != 0))
-    status = CannotWrite(path, std::strerror(errno));
-  if (!status.ok()) std::remove(part.c_str());
-  return status;
 }
 
 std::string CsvText(const DataCell& cell) {
@@ -115,22 +103,23 @@ class NewDatabase {
 
 }  // namespace
 
+absl::Status WriteCsv(const DataTable& table, std::ostream& out) {
+  const auto line = [&out](const std::vector<DataCell>& row) {
+    out << absl::StrJoin(row, ",", [](std::string* text, const DataCell& cell) {
+      absl::StrAppend(text, CsvText(cell));
+    }) << "\n";
+    return absl::OkStatus();
+  };
+  (void)line(std::vector<DataCell>(table.columns.begin(), table.columns.end()));
+  return table.rows(line);
+}
+
 absl::Status WriteCsv(const DataTable& table, const std::string& path) {
-  return Replace(path, [&table](std::ofstream& file) {
-    const std::vector<DataCell> header(table.columns.begin(), table.columns.end());
-    const auto line = [&file](const std::vector<DataCell>& row) {
-      file << absl::StrJoin(row, ",", [](std::string* out, const DataCell& cell) {
-        out->append(CsvText(cell));
-      }) << '\n';
-      return absl::OkStatus();
-    };
-    (void)line(header);  // returns OK
-    return table.rows(line);
-  });
+  return ReplaceFile(path, [&table](std::ofstream& file) { return WriteCsv(table, file); });
 }
 
 absl::Status WriteJson(const DataTable& table, const std::string& path) {
-  return Replace(path, [&table](std::ofstream& file) {
+  return ReplaceFile(path, [&table](std::ofstream& file) {
     bool first = true;
     const absl::Status status = table.rows([&](const std::vector<DataCell>& row) {
       nlohmann::ordered_json object;

@@ -1,6 +1,7 @@
 // Writes tables into files.
 #pragma once
 
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@ namespace scalelab::client {
 
 // A header and a line for each row (RFC 4180). An empty cell is nothing.
 absl::Status WriteCsv(const DataTable& table, const std::string& path);
+// The same to a stream, whose errors the caller checks.
+absl::Status WriteCsv(const DataTable& table, std::ostream& out);
 // An array with an object for each row, one a line.
 absl::Status WriteJson(const DataTable& table, const std::string& path);
 // A database with the tables.

@@ -1,24 +1,20 @@
 // `scalelab study export STUDY`: writes runs, metric points and the curve of a study into files for other programs.
 #include <filesystem>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "client/export/data_files.h"
 #include "client/export/export.h"
 #include "client/export/study_tables.h"
 #include "client/export/study_yaml.h"
+#include "client/output/file.h"
 #include "client/session/selectors.h"
 
 namespace scalelab::client {
 namespace {
 
 using scalelab::v1::GetCurveRequest;
-using scalelab::v1::GetRunRequest;
 using scalelab::v1::GetStudyRequest;
-using scalelab::v1::ListRunsRequest;
 using scalelab::v1::ResultService;
-using scalelab::v1::Run;
-using scalelab::v1::RunService;
 using scalelab::v1::StudyService;
 
 struct ExportOptions {
@@ -26,27 +22,6 @@ struct ExportOptions {
   std::string format = "csv";
   std::string directory;
 };
-
-// Returns the runs of a study in the order of execution, with attempts and all results.
-absl::StatusOr<std::vector<Run>> AllRuns(Connection& server, const std::string& study) {
-  std::vector<Run> runs;
-  ListRunsRequest request;
-  request.set_parent(study);
-  request.set_page_size(10'000);
-  do {
-    const auto page = server.Call(server.runs(), &RunService::Stub::ListRuns, request);
-    if (!page.ok()) return page.status();
-    for (const Run& listed : page->runs()) {
-      GetRunRequest one;
-      one.set_name(listed.name());
-      auto run = server.Call(server.runs(), &RunService::Stub::GetRun, one);
-      if (!run.ok()) return run.status();
-      runs.push_back(std::move(*run->mutable_run()));
-    }
-    request.set_page_token(page->next_page_token());
-  } while (!request.page_token().empty());
-  return runs;
-}
 
 absl::Status WriteTables(const ExportOptions& options, const std::vector<DataTable>& tables) {
   const std::string& directory = options.directory;
@@ -80,7 +55,7 @@ absl::StatusOr<ExitCode> ExportStudy(const ExportOptions& options, Session& sess
   get_curve.set_study(found);
   const auto curve = (*server)->Call((*server)->results(), &ResultService::Stub::GetCurve, get_curve);
   if (!curve.ok()) return curve.status();
-  const auto runs = AllRuns(**server, found);
+  const auto runs = ReadAllRuns(**server, found);
   if (!runs.ok()) return runs.status();
 
   std::error_code error;
@@ -93,10 +68,8 @@ absl::StatusOr<ExitCode> ExportStudy(const ExportOptions& options, Session& sess
       WriteTables(options, {RunData(*runs), PointData(**server, *runs, timeout, say), CurveData(*curve)});
   if (!written.ok()) return written;
   const std::string file = options.directory + "/study.yaml";
-  std::ofstream yaml(file, std::ios::trunc);
-  yaml << StudyYaml(study->study().spec());
-  yaml.close();
-  if (!yaml) return absl::UnknownError(absl::StrCat("cannot write ", file));
+  if (const absl::Status status = ReplaceFile(file, StudyYaml(study->study().spec())); !status.ok())
+    return status;
   session.Say(absl::StrCat(found, ": ", runs->size(), " runs are in ", options.directory));
   return ExitCode::kOk;
 }

@@ -19,9 +19,12 @@ using google::protobuf::Struct;
 using scalelab::v1::Attempt;
 using scalelab::v1::CurveSeries;
 using scalelab::v1::Estimate;
+using scalelab::v1::GetRunRequest;
+using scalelab::v1::ListRunsRequest;
 using scalelab::v1::ReadPointsRequest;
 using scalelab::v1::ReadPointsResponse;
 using scalelab::v1::Run;
+using scalelab::v1::RunService;
 
 constexpr char kRemoved[] =
     "REMOVED_BY_RETENTION";  // the reason of an error, see docs/operators/retention.md
@@ -216,6 +219,26 @@ DataTable CurveData(const scalelab::v1::GetCurveResponse& curve) {
     return status;
   };
   return table;
+}
+
+absl::StatusOr<std::vector<Run>> ReadAllRuns(Connection& server, const std::string& study) {
+  std::vector<Run> runs;
+  ListRunsRequest request;
+  request.set_parent(study);
+  request.set_page_size(10'000);
+  do {
+    const auto page = server.Call(server.runs(), &RunService::Stub::ListRuns, request);
+    if (!page.ok()) return page.status();
+    for (const Run& listed : page->runs()) {
+      GetRunRequest one;
+      one.set_name(listed.name());
+      auto run = server.Call(server.runs(), &RunService::Stub::GetRun, one);
+      if (!run.ok()) return run.status();
+      runs.push_back(std::move(*run->mutable_run()));
+    }
+    request.set_page_token(page->next_page_token());
+  } while (!request.page_token().empty());
+  return runs;
 }
 
 }  // namespace scalelab::client

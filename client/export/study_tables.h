@@ -11,6 +11,9 @@
 
 namespace scalelab::client {
 
+// Returns the runs of the study called `name` in the order of execution, with attempts and all results.
+absl::StatusOr<std::vector<scalelab::v1::Run>> ReadAllRuns(Connection& server, const std::string& name);
+
 // Return tables that refer to their arguments, which must exist until the tables are written.
 
 // A row for each run: axes, parameters, state, times, and a column for each result that any of the runs has.

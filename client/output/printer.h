@@ -34,6 +34,8 @@ struct Column {
   In in = In::kAll;
   bool right = false;    // numbers
   bool elastic = false;  // may be truncated if the terminal is too narrow
+  int drop =
+      0;  // a table that is too wide for the terminal loses the columns with the largest number first; 0: never
 };
 
 using RowSink = std::function<void(const std::vector<Cell>&)>;

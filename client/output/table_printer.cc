@@ -5,13 +5,61 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/output/text.h"
 
 namespace scalelab::client {
 namespace {
 
 constexpr int kGap = 2;
-constexpr int kNarrowest = 12;  // minimum width of a truncated column
+constexpr int kNarrow = 12, kNarrowest = 6;  // minimum width of a truncated column, and if that is not enough
+
+// A table as it is printed.
+struct Grid {
+  std::vector<const Column*> columns;
+  std::vector<std::vector<Cell>> lines;
+  std::vector<int> widths;
+  std::vector<std::string> dropped;  // titles
+
+  void Measure() {
+    widths.assign(columns.size(), 0);
+    for (const auto& line : lines) {
+      for (size_t c = 0; c < line.size(); ++c) widths[c] = std::max(widths[c], DisplayWidth(line[c].text));
+    }
+  }
+  // Returns the width of the table if no elastic column is wider than `narrow`.
+  int Least(int narrow) const {
+    int total = kGap * (static_cast<int>(widths.size()) - 1);
+    for (size_t c = 0; c < widths.size(); ++c)
+      total += columns[c]->elastic ? std::min(narrow, widths[c]) : widths[c];
+    return total;
+  }
+  void Drop(size_t c) {
+    const auto at = static_cast<std::ptrdiff_t>(c);
+    dropped.push_back(absl::AsciiStrToUpper(columns[c]->title));
+    columns.erase(columns.begin() + at);
+    widths.erase(widths.begin() + at);
+    for (auto& line : lines) line.erase(line.begin() + at);
+  }
+  void FitInto(int width) {
+    while (Least(kNarrow) > width) {
+      const auto widest = std::max_element(columns.begin(), columns.end(),
+                                           [](auto* a, auto* b) { return a->drop < b->drop; });
+      if (widest == columns.end() || (*widest)->drop == 0) break;
+      Drop(static_cast<size_t>(widest - columns.begin()));
+    }
+    int total =
+        std::accumulate(widths.begin(), widths.end(), 0) + kGap * (static_cast<int>(widths.size()) - 1);
+    for (; total > width; --total) {
+      size_t widest = widths.size();  // of the elastic columns
+      for (size_t c = 0; c < widths.size(); ++c) {
+        if (columns[c]->elastic && (widest == widths.size() || widths[c] > widths[widest])) widest = c;
+      }
+      if (widest == widths.size() || widths[widest] <= kNarrowest) return;
+      --widths[widest];
+    }
+  }
+};
 
 }  // namespace
 
@@ -68,33 +116,28 @@ void TablePrinter::PrintSection(const Section& section) {
     return;
   }
 
-  std::vector<int> widths(shown.size(), 0);
-  for (const auto& line : lines) {
-    for (size_t c = 0; c < line.size(); ++c) widths[c] = std::max(widths[c], DisplayWidth(line[c].text));
-  }
-  if (terminal_.tty && !wide_) {
-    int total =
-        std::accumulate(widths.begin(), widths.end(), 0) + kGap * (static_cast<int>(widths.size()) - 1);
-    for (size_t c = 0; c < widths.size() && total > terminal_.width; ++c) {
-      if (!section.columns[shown[c]].elastic) continue;
-      const int narrower = std::max(std::min(kNarrowest, widths[c]), widths[c] - (total - terminal_.width));
-      total -= widths[c] - narrower;
-      widths[c] = narrower;
-    }
-  }
+  Grid grid;
+  for (const size_t i : shown) grid.columns.push_back(&section.columns[i]);
+  grid.lines = std::move(lines);
+  grid.Measure();
+  if (terminal_.tty && !wide_) grid.FitInto(terminal_.width);
   const absl::string_view ellipsis = terminal_.unicode ? "…" : "~";
-  for (const auto& line : lines) {
+  for (const auto& line : grid.lines) {
     std::string text;
     for (size_t c = 0; c < line.size(); ++c) {
-      const std::string cut = Cut(line[c].text, widths[c], ellipsis);
-      const std::string pad(static_cast<size_t>(widths[c] - DisplayWidth(cut)), ' ');
+      const std::string cut = Cut(line[c].text, grid.widths[c], ellipsis);
+      const std::string pad(static_cast<size_t>(grid.widths[c] - DisplayWidth(cut)), ' ');
       const std::string shown_text = Colored(cut, line[c].tone, terminal_.color);
-      const bool right = section.columns[shown[c]].right;
+      const bool right = grid.columns[c]->right;
       const bool last = c + 1 == line.size();
       if (c > 0) text.append(kGap, ' ');
       absl::StrAppend(&text, right ? pad : "", shown_text, right || last ? "" : pad);
     }
     out_ << std::string(absl::StripTrailingAsciiWhitespace(text)) << '\n';
+  }
+  if (!grid.dropped.empty()) {
+    const std::string words = absl::StrCat("left out, see -o wide: ", absl::StrJoin(grid.dropped, ", "));
+    out_ << Colored(Cut(words, terminal_.width, ellipsis), Tone::kDim, terminal_.color) << '\n';
   }
 }
 

@@ -10,7 +10,6 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <vector>
@@ -18,16 +17,12 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/session/environment.h"
 
 namespace scalelab::client {
 namespace {
 
 constexpr int kConnectMs = 10'000;
-
-std::string Environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 // Returns a short name for the server: FNV-1a of its address.
 std::string FileNameOf(const ServerAddress& server) {

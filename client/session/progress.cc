@@ -110,6 +110,34 @@ std::optional<absl::Duration> PaceEstimate::Left() const {
   return passed * ((1 - last_share_) / (last_share_ - first_share_));
 }
 
+void RunPaces::Add(const WatchStudyResponse& look, absl::Time now) {
+  std::map<std::pair<std::string, int>, Pace> live;
+  for (const auto& attempt : look.running()) {
+    const auto known = paces_.find({attempt.run(), attempt.attempt()});
+    // Steps before the first message took an unknown time.
+    const bool go_on = known != paces_.end() && known->second.first_step > 0;
+    Pace pace = go_on ? known->second : Pace{attempt.step(), attempt.step(), now, now};
+    if (attempt.step() > pace.last_step) {
+      pace.last_step = attempt.step();
+      pace.last_time = now;
+    }
+    live[{attempt.run(), attempt.attempt()}] = pace;
+  }
+  paces_ = std::move(live);
+}
+
+std::string RunPaces::Text(const WatchStudyResponse::Progress& attempt) const {
+  const auto known = paces_.find({attempt.run(), attempt.attempt()});
+  if (known == paces_.end()) return "";
+  const Pace& pace = known->second;
+  const double seconds = absl::ToDoubleSeconds(pace.last_time - pace.first_time);
+  if (seconds < 0.5 || pace.last_step <= pace.first_step) return "";
+  const double speed = static_cast<double>(pace.last_step - pace.first_step) / seconds;
+  const auto steps_left = static_cast<double>(attempt.total_steps() - attempt.step());
+  return absl::StrCat(Short(speed), " steps/s",
+                      steps_left > 0 ? absl::StrCat(", ", Span(steps_left / speed), " left") : "");
+}
+
 std::string ProgressLine(const WatchStudyResponse& look) {
   const RunCounts& counts = look.study().counts();
   const int over = counts.succeeded() + counts.failed() + counts.cancelled() + counts.skipped();
@@ -134,7 +162,8 @@ std::string ProgressLine(const WatchStudyResponse& look) {
 }
 
 std::vector<std::string> ProgressDisplay(const WatchStudyResponse& look, absl::Duration elapsed,
-                                         std::optional<absl::Duration> left, const Terminal& terminal) {
+                                         std::optional<absl::Duration> left, const Terminal& terminal,
+                                         const RunPaces& paces) {
   const Study& study = look.study();
   const RunCounts& counts = study.counts();
   std::vector<std::string> lines;
@@ -183,6 +212,7 @@ std::vector<std::string> ProgressDisplay(const WatchStudyResponse& look, absl::D
       line.Add(absl::StrCat("step ", attempt.step()));
     }
     if (attempt.has_train_loss()) line.Add(absl::StrCat("  loss ", Short(attempt.train_loss())));
+    if (const std::string pace = paces.Text(attempt); !pace.empty()) line.Add("  ").Add(pace, Tone::kDim);
     lines.push_back(line.Text());
   }
   if (look.running_size() > shown) {

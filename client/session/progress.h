@@ -1,8 +1,11 @@
 // Progress of a running study as lines of text. Pure functions.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -30,6 +33,22 @@ class PaceEstimate {
   double first_share_ = 0, last_share_ = 0;
 };
 
+// The pace of each running attempt, from its own steps. Uses only this program's clock.
+class RunPaces {
+ public:
+  // Call it for each message from the server.
+  void Add(const scalelab::v1::WatchStudyResponse& look, absl::Time now);
+  // Returns for example "12.4 steps/s, 1m20s left"; empty until the pace is known.
+  std::string Text(const scalelab::v1::WatchStudyResponse::Progress& attempt) const;
+
+ private:
+  struct Pace {
+    int64_t first_step = 0, last_step = 0;
+    absl::Time first_time, last_time;
+  };
+  std::map<std::pair<std::string, int>, Pace> paces_;  // by run and attempt
+};
+
 // Returns for example "studies/7 running: 3 of 40 runs done, 2 running, 35 queued, 1 failed", followed by the
 // reason why the study waits, if there is one.
 std::string ProgressLine(const scalelab::v1::WatchStudyResponse& look);
@@ -38,6 +57,7 @@ std::string ProgressLine(const scalelab::v1::WatchStudyResponse& look);
 // line is wider than the terminal, so the number of lines is also the number of terminal rows to clear
 // before the next display.
 std::vector<std::string> ProgressDisplay(const scalelab::v1::WatchStudyResponse& look, absl::Duration elapsed,
-                                         std::optional<absl::Duration> left, const Terminal& terminal);
+                                         std::optional<absl::Duration> left, const Terminal& terminal,
+                                         const RunPaces& paces = {});
 
 }  // namespace scalelab::client

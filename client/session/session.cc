@@ -22,4 +22,10 @@ void Session::Say(absl::string_view words) const {
   if (!options_.quiet) io_.err << words << std::endl;
 }
 
+bool Session::Confirms(absl::string_view question) const {
+  io_.err << question << std::flush;
+  std::string answer;
+  return std::getline(io_.in, answer) && answer == "yes";
+}
+
 }  // namespace scalelab::client

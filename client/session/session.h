@@ -53,6 +53,8 @@ class Session {
   absl::Status Print(const Answer& answer) { return printer_->Print(answer); }
   // Prints a message for the user on `err`; nothing with --quiet.
   void Say(absl::string_view words) const;
+  // Asks `question` on `err`. Returns whether the user types "yes".
+  bool Confirms(absl::string_view question) const;
   bool tables() const {
     return options_.output == OutputFormat::kTable || options_.output == OutputFormat::kWide;
   }

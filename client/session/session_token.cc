@@ -4,13 +4,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/session/environment.h"
 #include "client/session/server_options.h"
 #include "grpcpp/grpcpp.h"
 #include "munge/munge.h"
@@ -22,11 +22,6 @@ namespace {
 
 // For a server that does not send when its token expires.
 constexpr absl::Duration kShortLife = absl::Minutes(10);
-
-std::string Environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 std::string FileOf(const std::string& server) {
   const std::string runtime = Environment("XDG_RUNTIME_DIR");

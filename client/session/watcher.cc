@@ -94,18 +94,20 @@ absl::StatusOr<ExitCode> WatchStudy(Session& session, const std::string& name, s
   std::optional<RunCounts> shown;
   size_t lines_drawn = 0;
   PaceEstimate pace;
+  RunPaces paces;
 
   const auto final = FollowStudy(
       session, name,
       [&](const WatchStudyResponse& look) {
         if (live) {
           pace.Add(DoneShare(look), absl::Now());
+          paces.Add(look, absl::Now());
           const Study& study = look.study();
           const double now = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
           const double start = study.has_start_time() ? Seconds(study.start_time()) : now;
           const double end = study.has_finish_time() ? Seconds(study.finish_time()) : now;
           const auto lines =
-              ProgressDisplay(look, absl::Seconds(std::max(0.0, end - start)), pace.Left(), terminal);
+              ProgressDisplay(look, absl::Seconds(std::max(0.0, end - start)), pace.Left(), terminal, paces);
           if (lines_drawn > 0) out << "\033[" << lines_drawn << "A\r\033[J";
           out << absl::StrJoin(lines, "\n") << std::endl;
           lines_drawn = lines.size();
