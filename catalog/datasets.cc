@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "catalog/image_folder.h"
@@ -119,12 +120,34 @@ absl::StatusOr<RecordFiles> FindCifar10(const std::string& dir) {
   return files;
 }
 
+absl::StatusOr<TokenFiles> FindTokens(const std::string& dir) {
+  constexpr char kMakeThem[] = "they hold tokens as little-endian numbers of 16 bits";
+  TokenFiles files;
+  for (const auto& [file, name] : {std::pair(&files.train, "train.bin"), {&files.val, "val.bin"}}) {
+    const std::string path = absl::StrCat(dir, "/", name);
+    struct stat st;
+    if (dir.empty() || stat(path.c_str(), &st) != 0) {
+      return absl::NotFoundError(absl::StrCat(
+          path, " does not exist; data_dir names the directory of train.bin and val.bin, ", kMakeThem));
+    }
+    if (!S_ISREG(st.st_mode) || st.st_size % 2 != 0 || access(path.c_str(), R_OK) != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " is not a readable file of an even number of bytes; ", kMakeThem));
+    }
+    *file = {path, st.st_size / 2};
+  }
+  return files;
+}
+
+bool HasTokens(absl::string_view name) { return name == "tokens" || name == "synthetic-tokens"; }
+
 absl::Status CheckDataset(absl::string_view name, const std::string& dir) {
-  if (name == "synthetic") return absl::OkStatus();
+  if (name == "synthetic" || name == "synthetic-tokens") return absl::OkStatus();
+  if (name == "tokens") return FindTokens(dir).status();
   if (name == "cifar10") return FindCifar10(dir).status();
   if (name == "imagefolder") return CheckImageFolder(dir);
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown data set '", name, "'; known: cifar10, imagefolder, synthetic"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unknown data set '", name, "'; known: cifar10, imagefolder, synthetic, tokens, synthetic-tokens"));
 }
 
 }  // namespace scalelab

@@ -32,7 +32,17 @@ inline constexpr int64_t kCifar10RecordBytes = 1 + 3 * 32 * 32;
 // what to do.
 absl::StatusOr<RecordFiles> FindCifar10(const std::string& dir);
 
-// Checks whether data set `name` can be read from `dir` on this machine. Always OK for "synthetic".
+// Token files: train.bin and val.bin, little-endian numbers of 16 bits.
+struct TokenFiles {
+  RecordFile train, val;  // a record is a token
+};
+// Returns the files in `dir`. Errors are those of FindCifar10.
+absl::StatusOr<TokenFiles> FindTokens(const std::string& dir);
+
+// Returns whether samples of data set `name` are tokens, not images.
+bool HasTokens(absl::string_view name);
+
+// Checks whether data set `name` can be read from `dir` on this machine. Always OK for synthetic data.
 absl::Status CheckDataset(absl::string_view name, const std::string& dir);
 
 }  // namespace scalelab

@@ -19,16 +19,23 @@ std::vector<Engine> MakeEngines() {
   constexpr auto kOptional = Engine::Gpus::kOptional, kRequired = Engine::Gpus::kRequired;
   constexpr unsigned kNothing = 0;
   constexpr unsigned kBuckets = Sum(ParameterGroup::kBuckets);
-  constexpr unsigned kFusion = Sum(ParameterGroup::kFusion);
-  constexpr unsigned kStep = Sum(ParameterGroup::kStep);
-  constexpr unsigned kAllBuckets = kStep | kBuckets | Sum(ParameterGroup::kFirstBucket);
-  constexpr unsigned kAllFusion = kStep | kFusion | Sum(ParameterGroup::kAllReduce);
-  constexpr unsigned kOwnProgram = kStep | Sum(ParameterGroup::kCustom);
+  constexpr unsigned kStep = Sum(ParameterGroup::kStep), kCheckpoint = Sum(ParameterGroup::kCheckpoint);
+  constexpr unsigned kCompression = Sum(ParameterGroup::kCompression),
+                     kLowRank = Sum(ParameterGroup::kLowRank);
+  constexpr unsigned kFusion = Sum(ParameterGroup::kFusion) | kCompression;
+  constexpr unsigned kOneBucketCap = kStep | kBuckets | kCompression;
+  constexpr unsigned kAllBuckets =
+      kOneBucketCap | Sum(ParameterGroup::kFirstBucket, ParameterGroup::kSparse) | kLowRank | kCheckpoint;
+  constexpr unsigned kAllFusion = kStep | kFusion | kCheckpoint | Sum(ParameterGroup::kAllReduce);
+  constexpr unsigned kLocal = Sum(ParameterGroup::kLocal);
+  constexpr unsigned kAllLocal = kStep | kLocal | Sum(ParameterGroup::kSlowMomentum);
+  constexpr unsigned kOwnProgram = kStep | kCheckpoint | Sum(ParameterGroup::kCustom);
 
   const Names all = {};
   const Names gloo = {"gloo", "nccl"}, mpi = {"mpi", "nccl"}, nccl = {"nccl"};
   const Names only_auto = {"auto"};  // the framework chooses its communication library
   const Names without_fp16 = {"fp32", "amp-bf16"};
+  const Names half = {"none", "fp16"}, halves = {"none", "fp16", "bf16"};
   const Names own_batch = {"train"}, no_sync = {"train", "eval"};
   // The models that every adapter has, and those that all adapters but MXNet's have.
   const Names few = {"resnet20", "resnet32", "resnet44", "resnet56", "resnet50"};
@@ -38,15 +45,24 @@ std::vector<Engine> MakeEngines() {
   // clang-format off
   return {
       {"native/ddp", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kAllBuckets, kOverlapped},
-      {"native/horovod", kTrainer, "", "", kMpi, false, kOptional, all, all, all, no_sync, kAllFusion, kOverlapped},
+      {"native/horovod", kTrainer, "", "", kMpi, false, kOptional, all, all, all, no_sync, kAllFusion, kOverlapped, half},
       {"native/serial", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kAllBuckets, kAfterBackward},
-      {"native/none", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kStep, kNever},
+      {"native/none", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kStep | kCheckpoint, kNever},
+      {"native/zero1", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kOneBucketCap, kNotMeasured, halves},
+      {"native/zero2", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kOneBucketCap, kNotMeasured, halves},
+      {"native/local-sgd", kTrainer, "", "", kMpi, false, kOptional, all, all, all, no_sync, kAllLocal, kNotMeasured, all,
+       "averages parameters instead of gradients"},
       {"pytorch/ddp", kAdapter, "pytorch", "pytorch_ddp.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets},
       {"pytorch/fsdp", kAdapter, "pytorch2", "pytorch_fsdp.py", kNone, false, kOptional, gloo, all, many, own_batch, kNothing},
+      {"pytorch/zero1", kAdapter, "pytorch", "pytorch_zero1.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets},
+      {"pytorch/powersgd", kAdapter, "pytorch", "pytorch_powersgd.py", kNone, false, kOptional, gloo, all, many, own_batch,
+       kBuckets | kLowRank, kNotMeasured, all, "compresses gradients to matrices of low rank"},
+      {"pytorch/local-sgd", kAdapter, "pytorch", "pytorch_local_sgd.py", kNone, false, kOptional, gloo, all, many, own_batch,
+       kLocal, kNotMeasured, all, "averages parameters instead of gradients"},
       {"pytorch/dp", kAdapter, "pytorch", "pytorch_dp.py", kNone, true, kRequired, only_auto, all, many, own_batch, kNothing},
-      {"horovod/pytorch", kAdapter, "pytorch", "horovod_pytorch.py", kMpi, false, kOptional, mpi, all, many, own_batch, kFusion},
-      {"horovod/tensorflow", kAdapter, "tensorflow", "horovod_tensorflow.py", kMpi, false, kOptional, mpi, all, many, own_batch, kFusion},
-      {"horovod/mxnet", kAdapter, "mxnet", "horovod_mxnet.py", kMpi, false, kOptional, mpi, without_fp16, few, own_batch, kFusion},
+      {"horovod/pytorch", kAdapter, "pytorch", "horovod_pytorch.py", kMpi, false, kOptional, mpi, all, many, own_batch, kFusion, kNotMeasured, half},
+      {"horovod/tensorflow", kAdapter, "tensorflow", "horovod_tensorflow.py", kMpi, false, kOptional, mpi, all, many, own_batch, kFusion, kNotMeasured, half},
+      {"horovod/mxnet", kAdapter, "mxnet", "horovod_mxnet.py", kMpi, false, kOptional, mpi, without_fp16, few, own_batch, kFusion, kNotMeasured, half},
       {"tensorflow/mirrored", kAdapter, "tensorflow", "tensorflow_mirrored.py", kNone, true, kOptional, nccl, all, many, own_batch, kNothing},
       {"tensorflow/multiworker-mirrored", kAdapter, "tensorflow", "tensorflow_multiworker.py", kNone, false, kOptional, nccl, all, many, own_batch, kNothing},
       {"keras/tensorflow", kAdapter, "keras-tensorflow", "keras_tensorflow.py", kNone, false, kOptional, nccl, all, many, own_batch, kNothing},
@@ -85,6 +101,17 @@ bool RunsTrainer(absl::string_view engine) {
 bool RunsOwnProgram(absl::string_view name) {
   const Engine* engine = FindEngine(name);
   return engine != nullptr && engine->program == Engine::Program::kCommand;
+}
+
+bool CompressesWithErrors(absl::string_view compression) {
+  return compression == "powersgd" || compression == "top-k" || compression == "onebit";
+}
+
+absl::string_view WhyDiffersByDesign(const Engine& engine, absl::string_view compression) {
+  if (!engine.differs.empty()) return engine.differs;
+  if (engine.Reads(ParameterGroup::kCompression) && CompressesWithErrors(compression))
+    return "compresses gradients, and adds what it leaves out to the next step";
+  return "";
 }
 
 const Engine& UnsynchronisedEngine() { return EngineWith(Engine::Synchronisation::kNever); }

@@ -24,6 +24,12 @@ enum class ParameterGroup : unsigned {
   kAllReduce = 1 << 3,    // the algorithm of the all-reduce
   kStep = 1 << 4,    // the shape of a step; a run of an engine that does not read it must keep the defaults
   kCustom = 1 << 5,  // a program of the user's own
+  kCompression = 1 << 6,    // the form of gradients while they are communicated
+  kLowRank = 1 << 7,        // PowerSGD
+  kSparse = 1 << 8,         // the largest elements of a gradient
+  kLocal = 1 << 9,          // steps between averages of the parameters
+  kSlowMomentum = 1 << 10,  // momentum over such averages
+  kCheckpoint = 1 << 12,    // checkpoints; a run of an engine that does not read it must keep the defaults
 };
 
 struct Engine {
@@ -58,6 +64,10 @@ struct Engine {
   Names batch_norms = {};
   unsigned reads = 0;  // the ParameterGroups that it reads besides kCommon, or-ed
   Synchronisation synchronisation = Synchronisation::kNotMeasured;
+  // Supported values of gradient_compression; empty: all. Of no meaning for an engine that does not read the key.
+  Names compressions = {};
+  // Why the engine never computes the same steps as one rank; see WhyDiffersByDesign.
+  absl::string_view differs = "";
 
   bool Reads(ParameterGroup group) const {
     return group == ParameterGroup::kCommon || (reads & static_cast<unsigned>(group)) != 0;
@@ -76,6 +86,11 @@ const Engine& SerialEngine();
 bool RunsTrainer(absl::string_view engine);
 // Returns whether the engine runs a program of the user's own, whose parameters nobody else interprets.
 bool RunsOwnProgram(absl::string_view engine);
+// Returns whether a value of gradient_compression leaves part of a gradient to the next step.
+bool CompressesWithErrors(absl::string_view compression);
+// Returns why a run does not compute the same steps as one rank, as the rest of "trains differently by design: ..."; empty if
+// it does. `compression` is the run's value of gradient_compression.
+absl::string_view WhyDiffersByDesign(const Engine& engine, absl::string_view compression);
 // Returns the names of all engines.
 const std::vector<absl::string_view>& EngineNames();
 // Returns the names of all environments, each once.

@@ -12,6 +12,9 @@ struct ModelInfo {
   absl::string_view name;
   // Minimum side in pixels of the square training images; 1 means no minimum.
   int smallest_image = 1;
+  // Of a model that trains on tokens: the largest number of tokens of a sample, and the usual number of different tokens.
+  // 0: it trains on images.
+  int context = 0, vocabulary = 0;
 };
 
 // Returns all models, in the order in which they are listed to users.

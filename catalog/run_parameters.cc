@@ -100,7 +100,9 @@ const Names& StudyKeyNames() {
 }
 
 bool IsNativeOnly(const RunParameter& parameter) {
-  return parameter.group == ParameterGroup::kStep || parameter.group == ParameterGroup::kAllReduce;
+  using enum ParameterGroup;
+  constexpr ParameterGroup kGroups[] = {kStep, kAllReduce, kSparse, kSlowMomentum, kCheckpoint};
+  return std::ranges::find(kGroups, parameter.group) != std::end(kGroups);
 }
 
 bool IsInteger(ParameterType type) { return type == ParameterType::kInt32 || type == ParameterType::kInt64; }

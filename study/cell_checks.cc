@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "catalog/datasets.h"
 #include "catalog/engines.h"
 #include "catalog/models.h"
 #include "study/communication.h"
@@ -126,6 +128,9 @@ void CellChecker::CheckNeeds(const RunSpec& run, const std::vector<int>& index) 
       Add("fixed.data_dir", "dataset cifar10 needs data_dir, the directory that contains data_batch_1.bin");
     if (run.dataset() == "imagefolder" && run.data_dir().empty())
       Add("fixed.data_dir", "dataset imagefolder needs data_dir, the directory that contains train and val");
+    if (run.dataset() == "tokens" && run.data_dir().empty())
+      Add("fixed.data_dir",
+          "dataset tokens needs data_dir, the directory that contains train.bin and val.bin");
   }
   CheckImages(run, index);
   if (run.cuda_graph() && run.last_batch() == "keep") {
@@ -139,7 +144,7 @@ void CellChecker::CheckNeeds(const RunSpec& run, const std::vector<int>& index) 
   }
 }
 
-// Checks that the data set's images suit the model.
+// Checks that the data set's images or tokens suit the model.
 void CellChecker::CheckImages(const RunSpec& run, const std::vector<int>& index) {
   const auto has_its_own = [&](absl::string_view key, absl::string_view takers) {
     Add(grid_.Where(key, index, absl::StrCat("fixed.", key)),
@@ -150,8 +155,25 @@ void CellChecker::CheckImages(const RunSpec& run, const std::vector<int>& index)
   if (run.classes() != 0 && run.dataset() != "synthetic") return has_its_own("classes", "synthetic");
 
   const ModelInfo* model = FindModel(run.model());
+  const bool tokens = HasTokens(run.dataset());
+  for (const auto& [key, value] :
+       {std::pair("sequence_length", run.sequence_length()), {"vocabulary", run.vocabulary()}}) {
+    if (value != 0 && !tokens) return has_its_own(key, "tokens or synthetic-tokens");
+  }
+  if (model == nullptr) return;
+  if (tokens != (model->context > 0)) {
+    return Add(grid_.Where("model", index, "fixed.model"),
+               absl::StrCat("model ", run.model(), " trains on ", tokens ? "images" : "tokens",
+                            ", not on dataset ", run.dataset(), "; use dataset ",
+                            tokens ? "cifar10, imagefolder or synthetic" : "tokens or synthetic-tokens"));
+  }
+  if (tokens && run.sequence_length() > model->context) {
+    return Add(grid_.Where("sequence_length", index, "fixed.sequence_length"),
+               absl::StrCat("model ", run.model(), " takes samples of at most ", model->context,
+                            " tokens, not ", run.sequence_length()));
+  }
   const int side = run.image_size() != 0 ? run.image_size() : kCifarImage;
-  if (model == nullptr || side >= model->smallest_image) return;
+  if (side >= model->smallest_image) return;
   Add(grid_.Where("model", index, "fixed.model"),
       absl::StrCat("model ", run.model(), " needs images of at least ", model->smallest_image, " x ",
                    model->smallest_image, " pixels, those of ", run.dataset(), " have ", side, " x ", side,

@@ -155,6 +155,21 @@ void CheckSlurm(const v1::SlurmOptions& slurm, Violations* violations) {
   }
 }
 
+void CheckNoiseGuard(const v1::NoiseGuard& guard, Violations* violations) {
+  if (guard.calibration_ms() != 0)
+    violations->CheckRange("noise_guard.calibration_ms", "calibration_ms", guard.calibration_ms(), 10,
+                           10'000);
+  violations->CheckRange("noise_guard.interval_seconds", "interval_seconds", guard.interval_seconds(), 0,
+                         86400);
+  violations->CheckRange("noise_guard.max_reruns", "max_reruns", guard.max_reruns(), 0, 100);
+  CheckEnum("noise_guard.rerun_if", "rerun_if", guard.rerun_if(),
+            v1::NoiseGuard::RerunIf_IsValid(guard.rerun_if()), violations);
+  if (guard.rerun_if() == v1::NoiseGuard::NOISY && guard.has_calibrate() && !guard.calibrate())
+    violations->Add(
+        "noise_guard.rerun_if",
+        "rerun_if: noisy needs calibrations; leave out calibrate: false, or write rerun_if: never");
+}
+
 v1::AdaptiveRepeats WithDefaults(v1::AdaptiveRepeats repeats) {
   if (repeats.min() == 0) repeats.set_min(2);
   if (repeats.max() == 0) repeats.set_max(std::max(10, repeats.min()));
@@ -203,6 +218,7 @@ void CheckSections(const StudySpec& spec, Violations* violations) {
             violations);
   violations->CheckRange("priority", "priority", spec.priority(), -1000, 1000);
   if (spec.has_notify()) CheckNotify(spec.notify(), violations);
+  CheckNoiseGuard(spec.noise_guard(), violations);
 }
 
 void FillDefaults(StudySpec* spec) {

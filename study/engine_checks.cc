@@ -26,6 +26,23 @@ std::string NearestOf(const Engine::Names& names, absl::string_view word) {
   return nearest.empty() ? std::string(names.front()) : nearest;
 }
 
+// Appends the misfit of a form of gradients that the engine does not have.
+void CheckCompression(const Engine& engine, const v1::RunSpec& run, std::vector<EngineMisfit>* misfits) {
+  const std::string& form = run.gradient_compression();
+  if (form.empty() || form == "none" || !engine.Reads(ParameterGroup::kCompression)) return;
+  if (!Takes(engine.compressions, form)) {
+    misfits->push_back({"gradient_compression",
+                        absl::StrCat("engine ", engine.name, " does not have gradient_compression ", form,
+                                     "; use ", absl::StrJoin(engine.compressions, ", "), ", or native/ddp")});
+  } else if (run.precision() == "amp-fp16" && CompressesWithErrors(form)) {
+    misfits->push_back(
+        {"gradient_compression",
+         absl::StrCat("gradient_compression ", form,
+                      " cannot run with precision amp-fp16, whose loss scale changes between steps; use "
+                      "amp-bf16, or gradient_compression fp16")});
+  }
+}
+
 // Returns the values of the run that a native engine does not support.
 std::vector<EngineMisfit> TrainerMisfits(const Engine& engine, const v1::RunSpec& run, bool cpu) {
   std::vector<EngineMisfit> misfits;
@@ -44,6 +61,7 @@ std::vector<EngineMisfit> TrainerMisfits(const Engine& engine, const v1::RunSpec
         {"batch_norm", absl::StrCat("engine ", engine.name, " cannot run batch_norm ", run.batch_norm(),
                                     "; use batch_norm train, or native/ddp")});
   }
+  CheckCompression(engine, run, &misfits);
   return misfits;
 }
 
@@ -81,6 +99,7 @@ std::vector<EngineMisfit> EngineMisfits(const v1::RunSpec& run, const v1::Resour
   check("precision", "does not have", engine->precisions, run.precision());
   check("model", "does not have", engine->models, run.model());
   check("batch_norm", "cannot run", engine->batch_norms, run.batch_norm());
+  CheckCompression(*engine, run, &misfits);
   // The adapters refuse these too (worker/adapters/scalelab/training.py).
   for (const RunParameter& parameter : RunParameters()) {
     if (!IsNativeOnly(parameter) || engine->Reads(parameter.group) || !HasField(parameter, run)) continue;

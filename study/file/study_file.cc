@@ -92,13 +92,17 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
   close(fd);
   if (n < 0) return SystemError(path, error);
   if (static_cast<int64_t>(text.size()) > kMaxFileBytes) return TooLarge(path, "more than that");
+  return text;
+}
+
+absl::Status CheckText(const std::string& text, const std::string& path) {
   if (size_t at = FirstBinaryByte(text); at != std::string::npos) {
     return WholeFile(
         absl::StatusCode::kInvalidArgument, path,
         absl::StrFormat("the file is not text (byte 0x%02X at offset %d); a study file is YAML in UTF-8",
                         static_cast<unsigned char>(text[at]), at));
   }
-  return text;
+  return absl::OkStatus();
 }
 
 // Returns "FILE:LINE:COLUMN", or "--set KEY".
@@ -122,15 +126,16 @@ absl::Status InvalidFile(const StudyFile& file, std::vector<Problem> problems) {
       std::move(violations)));
 }
 
-// Reads as much of the file as possible. Returns an error only if nothing can be read.
-absl::StatusOr<StudyFile> Parse(const std::string& path, const std::vector<std::string>& set,
-                                std::vector<Problem>* problems) {
-  absl::StatusOr<std::string> text = ReadText(path);
-  if (!text.ok()) return text.status();
+// Reads as much of the text as possible. Returns an error only if nothing can be read. `directory`: where relative paths
+// start.
+absl::StatusOr<StudyFile> ParseText(const std::string& text, const std::string& path,
+                                    const std::string& directory, const std::vector<std::string>& set,
+                                    std::vector<Problem>* problems) {
+  if (const absl::Status status = CheckText(text, path); !status.ok()) return status;
   StudyFile file;
   file.path = path;
   file.set = set;
-  YamlResult yaml = ParseYaml(*text);
+  YamlResult yaml = ParseYaml(text);
   if (yaml.root == nullptr) return InvalidFile(file, {{yaml.error_at, "", yaml.error}});
   if (yaml.root->kind == YamlNode::kNull) {
     return WholeFile(absl::StatusCode::kInvalidArgument, path,
@@ -141,14 +146,21 @@ absl::StatusOr<StudyFile> Parse(const std::string& path, const std::vector<std::
                                absl::StrCat("a study file is a mapping that starts with study: NAME, not ",
                                             ShowNode(*yaml.root))}});
   }
-  std::error_code ignored;  // without a working directory the path stays relative; the server then rejects it
-  std::filesystem::path directory = std::filesystem::absolute(path, ignored).parent_path();
   const absl::StatusOr<YamlPtr> root = WithOverrides(yaml.root, set);
   if (!root.ok())
     return Located(MakeError(absl::StatusCode::kInvalidArgument, "INVALID_STUDY_FILE",
                              std::string(root.status().message())));
-  *problems = ReadStudy(**root, directory.string(), &file);
+  *problems = ReadStudy(**root, directory, &file);
   return file;
+}
+
+absl::StatusOr<StudyFile> Parse(const std::string& path, const std::vector<std::string>& set,
+                                std::vector<Problem>* problems) {
+  const absl::StatusOr<std::string> text = ReadText(path);
+  if (!text.ok()) return text.status();
+  std::error_code ignored;  // without a working directory the path stays relative; the server then rejects it
+  const std::filesystem::path directory = std::filesystem::absolute(path, ignored).parent_path();
+  return ParseText(*text, path, directory.string(), set, problems);
 }
 
 // Returns the position of the longest prefix of `field` that occurs in the file.
@@ -183,6 +195,13 @@ void AddSoundViolations(const StudyFile& file, const absl::Status& status, std::
 absl::StatusOr<StudyFile> ReadStudyFile(const std::string& path, const std::vector<std::string>& set) {
   std::vector<Problem> problems;
   absl::StatusOr<StudyFile> file = Parse(path, set, &problems);
+  if (file.ok() && !problems.empty()) return InvalidFile(*file, std::move(problems));
+  return file;
+}
+
+absl::StatusOr<StudyFile> ReadStudyText(const std::string& text, const std::string& name) {
+  std::vector<Problem> problems;
+  absl::StatusOr<StudyFile> file = ParseText(text, name, "", {}, &problems);
   if (file.ok() && !problems.empty()) return InvalidFile(*file, std::move(problems));
   return file;
 }

@@ -38,6 +38,10 @@ struct StudyFile {
 // Returns NOT_FOUND if the file does not exist.
 absl::StatusOr<StudyFile> ReadStudyFile(const std::string& path, const std::vector<std::string>& set = {});
 
+// Like ReadStudyFile, for the contents of a file that is on another machine: relative paths stay relative, so the server
+// refuses them. `name` stands for the path in errors.
+absl::StatusOr<StudyFile> ReadStudyText(const std::string& text, const std::string& name);
+
 // Adds file positions to an error of ExpandStudy or of the server. Every violation becomes a line
 // "FILE:LINE:COLUMN: sentence", in file order, at the longest prefix of its field path that occurs in the
 // file. Keeps the code and the details. A status without violations is returned unchanged.

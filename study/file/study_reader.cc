@@ -274,7 +274,7 @@ class StudyReader {
   static bool IsBeside(const std::string& word) { return word.starts_with("./") || word.starts_with("../"); }
 
   std::string Absolute(const std::string& path) const {
-    if (path.empty() || path[0] == '/') return path;
+    if (path.empty() || path[0] == '/' || directory_.empty()) return path;
     return (std::filesystem::path(directory_) / path).lexically_normal().string();
   }
 

@@ -17,7 +17,7 @@ struct Problem {
 };
 
 // Reads what it can into file->spec and file->positions. Returns the problems that it found. A relative
-// data_dir is relative to `directory`.
+// data_dir is relative to `directory`; with an empty `directory` it stays relative.
 std::vector<Problem> ReadStudy(const YamlNode& root, const std::string& directory, StudyFile* file);
 
 }  // namespace scalelab

@@ -131,7 +131,7 @@ TEST_F(Datasets, ADirectoryOrAPipeIsNoDataFile) {
 TEST_F(Datasets, SyntheticNeedsNoFiles) {
   EXPECT_TRUE(CheckDataset("synthetic", "/does/not/exist").ok());
   EXPECT_EQ(CheckDataset("imagenet", dir_.string()).message(),
-            "unknown data set 'imagenet'; known: cifar10, imagefolder, synthetic");
+            "unknown data set 'imagenet'; known: cifar10, imagefolder, synthetic, tokens, synthetic-tokens");
 }
 
 }  // namespace

@@ -50,6 +50,7 @@ TEST(Engines, TakeWordsOfTheStudyKeys) {
     check("backend", engine.backends);
     check("precision", engine.precisions);
     check("batch_norm", engine.batch_norms);
+    check("gradient_compression", engine.compressions);
   }
 }
 
@@ -107,6 +108,42 @@ TEST(StudyEngines, WhatAnEngineDoesNotHave) {
   EXPECT_THAT(Wrong(On("pytorch/ddp", R"(, "batch_norm": "eval")")),
               Only("fixed.batch_norm",
                    "engine pytorch/ddp cannot run batch_norm eval; use train, or a native engine"));
+}
+
+TEST(StudyEngines, AFormOfGradientsThatAnEngineDoesNotHave) {
+  for (const char* form : {"fp16", "bf16", "powersgd", "top-k", "onebit"}) {
+    EXPECT_TRUE(
+        ExpandStudy(On("native/ddp", absl::StrCat(R"(, "gradient_compression": ")", form, "\""))).ok());
+  }
+  EXPECT_THAT(Wrong(On("native/zero1", R"(, "gradient_compression": "top-k")")),
+              Only("fixed.gradient_compression",
+                   "engine native/zero1 does not have gradient_compression top-k; use none, fp16, bf16, or "
+                   "native/ddp"));
+  EXPECT_THAT(Wrong(On("horovod/pytorch", R"(, "gradient_compression": "bf16")")),
+              Only("fixed.gradient_compression",
+                   "engine horovod/pytorch does not have gradient_compression bf16; use none, fp16, or "
+                   "native/ddp"));
+  EXPECT_THAT(Wrong(On("native/ddp", R"(, "gradient_compression": "onebit", "precision": "amp-fp16")",
+                       R"("resources": {"gpus_per_rank": 1})")),
+              Only("fixed.gradient_compression",
+                   "gradient_compression onebit cannot run with precision amp-fp16, whose loss scale changes "
+                   "between steps; use amp-bf16, or gradient_compression fp16"));
+  EXPECT_THAT(Wrong(On("pytorch/ddp", R"(, "top_k_ratio": 0.1)")),
+              Only("fixed.top_k_ratio",
+                   "engine pytorch/ddp does not have top_k_ratio 0.1; use 0.01, or a native engine"));
+}
+
+TEST(Engines, ThatDifferByDesignHaveAReason) {
+  const auto why = [](absl::string_view name, absl::string_view form) {
+    return std::string(WhyDiffersByDesign(*FindEngine(name), form));
+  };
+  EXPECT_EQ(why("native/ddp", "none"), "");
+  EXPECT_EQ(why("native/ddp", "fp16"), "");
+  EXPECT_EQ(why("native/zero2", "none"), "");
+  EXPECT_EQ(why("pytorch/ddp", "top-k"), "") << "the engine does not read the key";
+  EXPECT_THAT(why("native/ddp", "top-k"), HasSubstr("compresses gradients"));
+  EXPECT_THAT(why("native/local-sgd", "none"), HasSubstr("averages parameters"));
+  EXPECT_THAT(why("pytorch/powersgd", "none"), HasSubstr("low rank"));
 }
 
 TEST(StudyEngines, OneProcessHasAllItsRanksOnOneNode) {

@@ -34,6 +34,30 @@ TEST(StudyImages, ImagesThatDoNotSuitTheModel) {
   }
 }
 
+TEST(StudyTokens, ModelsOfTextTrainOnTokensAndAllOthersOnImages) {
+  const auto with = [](const std::string& fixed) {
+    return Spec(R"({"study": "s", "fixed": {"ranks": 1, )" + fixed + "}}");
+  };
+  EXPECT_THAT(Wrong(with(R"("model": "gpt-nano", "dataset": "synthetic")")),
+              Only("fixed.model",
+                   "model gpt-nano trains on tokens, not on dataset synthetic; use dataset tokens or "
+                   "synthetic-tokens"));
+  EXPECT_THAT(Wrong(with(R"("model": "resnet20", "dataset": "synthetic-tokens")")),
+              Only("fixed.model",
+                   "model resnet20 trains on images, not on dataset synthetic-tokens; use dataset cifar10, "
+                   "imagefolder or "
+                   "synthetic"));
+  EXPECT_THAT(Wrong(with(R"("model": "gpt-nano", "dataset": "synthetic-tokens", "sequence_length": 129)")),
+              Only("fixed.sequence_length", "model gpt-nano takes samples of at most 128 tokens, not 129"));
+  EXPECT_THAT(Wrong(with(R"("model": "resnet20", "dataset": "synthetic", "vocabulary": 5)")),
+              Only("fixed.vocabulary",
+                   "vocabulary is for dataset tokens or synthetic-tokens, not synthetic; remove it"));
+  EXPECT_THAT(Wrong(with(R"("model": "gpt-small", "dataset": "tokens")")),
+              Only("fixed.data_dir",
+                   "dataset tokens needs data_dir, the directory that contains train.bin and val.bin"));
+  EXPECT_TRUE(ExpandStudy(with(R"("model": "gpt-small", "dataset": "tokens", "data_dir": "/d")")).ok());
+}
+
 TEST(StudyImages, WhatADataSetNeedsAndHasItself) {
   const auto with = [](const std::string& fixed) {
     return Spec(R"({"study": "s", "fixed": {"ranks": 1, "model": "resnet20", )" + fixed + "}}");

@@ -70,6 +70,11 @@ TEST(ExpandStudy, FillsInEveryDefaultOfARun) {
   expected.set_batch_norm("train");
   expected.set_warmup_steps(5);
   expected.set_evaluate(true);
+  expected.set_checkpoint_every_steps(0);
+  expected.set_checkpoint_every_minutes(0);
+  expected.set_checkpoint_keep(2);
+  expected.set_sequence_length(0);
+  expected.set_vocabulary(0);
   expected.set_cpus_per_rank(1);
   expected.set_memory_format("auto");
   expected.set_bucket_cap_mib(25);
@@ -83,6 +88,12 @@ TEST(ExpandStudy, FillsInEveryDefaultOfARun) {
   expected.set_last_batch("drop");
   expected.set_all_reduce("library");
   expected.set_comm_timeout_s(600);
+  expected.set_powersgd_rank(4);
+  expected.set_compression_start_step(0);
+  expected.set_top_k_ratio(0.01);
+  expected.set_local_steps(8);
+  expected.set_local_start_step(0);
+  expected.set_slow_momentum(0);
   expected.set_launcher("plain");
   expected.set_success("finish");
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(run, expected)) << run.DebugString();
@@ -98,7 +109,8 @@ TEST(ExpandStudy, TakesEveryKeyIntoTheRun) {
       "static_graph": true, "fusion_threshold_mib": 64, "cycle_time_ms": 2.5, "cache_capacity": 10,
       "gradient_compression": "fp16", "autotune": true, "stall_warning_s": 5, "timeline": true,
       "all_reduce": "ring", "cuda_graph": true, "image_size": 64, "classes": 100, "last_batch": "keep",
-      "save_parameters": true, "train_samples": 1000, "cpus_per_rank": 2, "gpus_per_rank": 1}, "seed": 7,
+      "powersgd_rank": 2, "compression_start_step": 10, "top_k_ratio": 0.05, "local_steps": 4,
+      "local_start_step": 20, "slow_momentum": 0.5, "save_parameters": true, "train_samples": 1000, "cpus_per_rank": 2, "gpus_per_rank": 1}, "seed": 7,
       "measure": {"warmup_steps": 9, "evaluate": false, "target_accuracy": 0.5}})"))
                         .cells[0]
                         .spec;
@@ -132,6 +144,12 @@ TEST(ExpandStudy, TakesEveryKeyIntoTheRun) {
   EXPECT_DOUBLE_EQ(run.cycle_time_ms(), 2.5);
   EXPECT_EQ(run.cache_capacity(), 10);
   EXPECT_EQ(run.gradient_compression(), "fp16");
+  EXPECT_EQ(run.powersgd_rank(), 2);
+  EXPECT_EQ(run.compression_start_step(), 10);
+  EXPECT_DOUBLE_EQ(run.top_k_ratio(), 0.05);
+  EXPECT_EQ(run.local_steps(), 4);
+  EXPECT_EQ(run.local_start_step(), 20);
+  EXPECT_DOUBLE_EQ(run.slow_momentum(), 0.5);
   EXPECT_TRUE(run.autotune());
   EXPECT_DOUBLE_EQ(run.stall_warning_s(), 5);
   EXPECT_TRUE(run.timeline());

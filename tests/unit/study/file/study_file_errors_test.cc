@@ -112,13 +112,14 @@ TEST_F(StudyFileErrors, UnknownModelsAndEngines) {
       Errors("study: s\nfixed:\n  ranks: 2\n  dataset: synthetic\n  model: resnet21\n"),
       "f.yaml:5:3: unknown model 'resnet21'; did you mean 'resnet20'? known: resnet20, resnet32, resnet44, "
       "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152, mobilenet_v2, alexnet, inception_v3, "
-      "vgg16");
+      "vgg16, gpt-nano, gpt-small");
   EXPECT_EQ(After("matrix:\n  engine:\n  - native/ddp\n  - native/dpd\n"),
             "f.yaml:6:5: unknown engine 'native/dpd'; did you mean 'native/ddp'? known: native/ddp, "
-            "native/horovod, native/serial, native/none, pytorch/ddp, pytorch/fsdp, pytorch/dp, "
-            "horovod/pytorch, horovod/tensorflow, horovod/mxnet, tensorflow/mirrored, "
-            "tensorflow/multiworker-mirrored, keras/tensorflow, keras/jax, keras/pytorch, "
-            "mxnet/kvstore, custom");
+            "native/horovod, native/serial, native/none, native/zero1, native/zero2, "
+            "native/local-sgd, pytorch/ddp, pytorch/fsdp, pytorch/zero1, pytorch/powersgd, "
+            "pytorch/local-sgd, pytorch/dp, horovod/pytorch, horovod/tensorflow, horovod/mxnet, "
+            "tensorflow/mirrored, tensorflow/multiworker-mirrored, keras/tensorflow, keras/jax, "
+            "keras/pytorch, mxnet/kvstore, custom");
 }
 
 TEST_F(StudyFileErrors, ABatchThatDoesNotDivide) {
@@ -249,16 +250,19 @@ TEST_F(StudyFileErrors, AreToldAllAtOnceInFileOrder) {
       "f.yaml:2:1: repeats must be at least 1, not -1\n"
       "f.yaml:4:3: unknown model 'resnet21'; did you mean 'resnet20'? known: resnet20, resnet32, resnet44, "
       "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152, mobilenet_v2, alexnet, inception_v3, "
-      "vgg16\n"
+      "vgg16, gpt-nano, gpt-small\n"
       "f.yaml:5:3: ranks must be at least 1, not 0\n"
-      "f.yaml:7:3: unknown key 'colour'; for a parameter of your own write params.colour; known: engine, "
-      "model, dataset, data_dir, train_samples, "
-      "image_size, classes, augment, ranks, epochs, max_steps, global_batch, batch_per_rank, last_batch, "
-      "accumulation_steps, learning_rate, lr_schedule, momentum, weight_decay, decay_norm, precision, "
-      "device, batch_norm, memory_format, cuda_graph, cpus_per_rank, gpus_per_rank, backend, "
-      "comm_timeout_s, bucket_cap_mib, first_bucket_cap_mib, find_unused_parameters, static_graph, "
-      "fusion_threshold_mib, cycle_time_ms, cache_capacity, gradient_compression, autotune, "
-      "stall_warning_s, timeline, all_reduce, save_parameters, command, launcher, params, env\n"
+      "f.yaml:7:3: unknown key 'colour'; for a parameter of your own write params.colour; known: "
+      "engine, model, dataset, data_dir, train_samples, image_size, classes, sequence_length, "
+      "vocabulary, augment, ranks, epochs, max_steps, global_batch, batch_per_rank, last_batch, "
+      "accumulation_steps, learning_rate, lr_schedule, momentum, weight_decay, decay_norm, "
+      "precision, device, batch_norm, memory_format, cuda_graph, cpus_per_rank, gpus_per_rank, "
+      "backend, comm_timeout_s, bucket_cap_mib, first_bucket_cap_mib, find_unused_parameters, "
+      "static_graph, fusion_threshold_mib, cycle_time_ms, cache_capacity, gradient_compression, "
+      "powersgd_rank, compression_start_step, top_k_ratio, autotune, stall_warning_s, timeline, "
+      "all_reduce, local_steps, local_start_step, slow_momentum, save_parameters, "
+      "checkpoint_every_steps, checkpoint_every_minutes, checkpoint_keep, command, launcher, "
+      "params, env\n"
       "f.yaml:8:1: priority must be at most 1000, not 5000");
 }
 
@@ -267,7 +271,7 @@ TEST_F(StudyFileErrors, OfShapeAndOfMeaningStandTogether) {
       Errors("study: s\nfixed: {model: resnet21, dataset: synthetic, ranks: 2}\nrepeat: 3\npriority: 5000\n"),
       "f.yaml:2:9: unknown model 'resnet21'; did you mean 'resnet20'? known: resnet20, resnet32, resnet44, "
       "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152, mobilenet_v2, alexnet, inception_v3, "
-      "vgg16\n"
+      "vgg16, gpt-nano, gpt-small\n"
       "f.yaml:3:1: unknown key 'repeat'; did you mean 'repeats'?\n"
       "f.yaml:4:1: priority must be at most 1000, not 5000");
 }

@@ -118,6 +118,23 @@ TEST_F(StudyFileTest, RepeatsMayBeARule) {
   EXPECT_EQ(checked->study.runs.size(), 10u) << "all blocks are planned";
 }
 
+TEST_F(StudyFileTest, ANoiseGuardHasKeysOfItsOwn) {
+  const std::string head = "study: s\nfixed: {model: resnet20, dataset: synthetic, ranks: 2}\n";
+  const v1::NoiseGuard guard =
+      Read(head +
+           "noise_guard: {rerun_if: noisy, max_reruns: 0, calibration_ms: 50, interval_seconds: 2.5}\n")
+          .spec.noise_guard();
+  EXPECT_EQ(guard.rerun_if(), v1::NoiseGuard::NOISY);
+  EXPECT_TRUE(guard.has_max_reruns());
+  EXPECT_EQ(guard.calibration_ms(), 50);
+  EXPECT_EQ(guard.interval_seconds(), 2.5);
+  EXPECT_FALSE(guard.has_calibrate());
+  for (const std::string wrong : {"calibration_ms: 5", "max_reruns: -1", "rerun_if: sometimes",
+                                  "calibrate: false, rerun_if: noisy", "interval_seconds: -1"})
+    EXPECT_FALSE(CheckStudyFile(Put(head + "noise_guard: {" + wrong + "}\n")).ok()) << wrong;
+  EXPECT_TRUE(CheckStudyFile(Put(head + "noise_guard: {calibrate: false}\n")).ok());
+}
+
 TEST_F(StudyFileTest, SectionsMayBeLeftEmpty) {
   StudyFile file = Read("study: s\nfixed: {ranks: 1}\nmatrix:\nzip:\nexclude: []\nscaling:\nretry: {}\n");
   EXPECT_EQ(file.spec.matrix_size(), 0);
