@@ -18,12 +18,12 @@ namespace {
 
 // With a rollback journal, the lock is only free between two commits, which is rare for a busy service on
 // a slow disk.
-constexpr int kBusyTimeoutMs = 30'000;
+constexpr int kBackupTimeoutMs = 30'000;
 
 // Waits a millisecond for a lock, up to the timeout. SQLite's own handler sleeps up to 100 ms between two tries, and a busy
 // service leaves the lock free for less than a millisecond.
 int WaitForLock(void*, int tries) {
-  if (tries >= kBusyTimeoutMs) return 0;
+  if (tries >= kBackupTimeoutMs) return 0;
   usleep(1000);
   return 1;
 }
@@ -101,7 +101,7 @@ class PartFile {
 
 absl::Status Copy(Database& source, const std::string& part) {
   absl::StatusOr<std::unique_ptr<Database>> copy =
-      Database::Open(part, Database::Mode::kReadWrite, kBusyTimeoutMs);
+      Database::Open(part, Database::Mode::kReadWrite, kBackupTimeoutMs);
   if (!copy.ok()) return copy.status();
   // An incomplete copy is removed, so it needs no rollback; Finish syncs the complete copy.
   if (auto s = (*copy)->Execute("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF"); !s.ok()) return s;
@@ -124,7 +124,7 @@ absl::Status Copy(Database& source, const std::string& part) {
 
 absl::Status Check(const std::string& part) {
   absl::StatusOr<std::unique_ptr<Database>> copy =
-      Database::Open(part, Database::Mode::kReadOnly, kBusyTimeoutMs);
+      Database::Open(part, Database::Mode::kReadOnly, kBackupTimeoutMs);
   if (!copy.ok()) return copy.status();
   const absl::StatusOr<std::string> found = (*copy)->QueryText("PRAGMA quick_check(1)");
   if (!found.ok() || *found == "ok") return found.status();
@@ -139,7 +139,7 @@ absl::Status BackupDatabase(const std::string& path, const std::string& file) {
         absl::StrCat("There is no database ", path, "; name the folder of a service that has run"));
   }
   absl::StatusOr<std::unique_ptr<Database>> source =
-      Database::Open(path, Database::Mode::kReadOnly, kBusyTimeoutMs);
+      Database::Open(path, Database::Mode::kReadOnly, kBackupTimeoutMs);
   if (!source.ok()) return source.status();
   sqlite3_busy_handler((*source)->handle(), WaitForLock, nullptr);
   const absl::StatusOr<int64_t> application = (*source)->QueryInt("PRAGMA application_id");

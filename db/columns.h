@@ -128,12 +128,13 @@ struct Table<AttemptRow> {
   static constexpr char kColumns[] =
       "id,run_id,number,token,allocation_id,state,cause,message,nodes,directory,exit_status,parameter_hash,"
       "assigned,"
-      "started,finished";
+      "started,finished,resumed_step,checkpoint_step";
 };
 template <RowOf<AttemptRow> R>
 auto Members(R& r) {
   return std::tie(r.id, r.run_id, r.number, r.token, r.allocation_id, r.state, r.cause, r.message, r.nodes,
-                  r.directory, r.exit_status, r.parameter_hash, r.assigned, r.started, r.finished);
+                  r.directory, r.exit_status, r.parameter_hash, r.assigned, r.started, r.finished,
+                  r.resumed_step, r.checkpoint_step);
 }
 
 template <>

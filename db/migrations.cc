@@ -449,6 +449,24 @@ CREATE INDEX prediction_pending ON prediction (id) WHERE state = 1;
 CREATE INDEX prediction_by_study ON prediction (study_id);
 )sql";
 
+// From which step attempts continued, and to which step the next one can continue.
+constexpr char kCheckpoints[] = R"sql(
+ALTER TABLE attempt ADD COLUMN resumed_step INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE attempt ADD COLUMN checkpoint_step INTEGER NOT NULL DEFAULT 0;
+)sql";
+
+// Where imported studies come from.
+constexpr char kOrigins[] = R"sql(
+CREATE TABLE study_origin (
+  study_id INTEGER PRIMARY KEY,
+  server TEXT NOT NULL,
+  study TEXT NOT NULL,
+  sha256 TEXT NOT NULL,
+  imported_by TEXT NOT NULL,
+  imported INTEGER NOT NULL
+) STRICT;
+)sql";
+
 }  // namespace
 
 const std::vector<std::string>& Migrations() {
@@ -459,7 +477,8 @@ const std::vector<std::string>& Migrations() {
                                    kRetries,
                                    kCellValues + ViewsOfCellValues(),
                                    std::string(kAccess) + kUsage + kJudgement + kKeeping,
-                                   std::string(kRunTimes) + kPredictions + ViewsOfSkippedRuns()};
+                                   std::string(kRunTimes) + kPredictions + ViewsOfSkippedRuns(),
+                                   std::string(kCheckpoints) + kOrigins + ViewsOfNoisyAttempts()};
   return *steps;
 }
 

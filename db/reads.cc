@@ -81,6 +81,10 @@ absl::Status ReadRowsOfStudies(Database& db, Snapshot& snapshot) {
       "WHERE state < 4 AND run_id IN (SELECT id FROM run WHERE study_id = ?) ORDER BY id");
   static const std::string streams = SelectSql<StreamRow>("WHERE attempt_id = ? ORDER BY rank");
   static const std::string provenance = SelectSql<ProvenanceRow>("WHERE attempt_id = ?");
+  static const std::string noisy = absl::StrCat(
+      "SELECT run_id, count(*) FROM attempt WHERE state = ", static_cast<int>(AttemptState::kFailed),
+      " AND cause = ", static_cast<int>(Cause::kNoisy),
+      " AND run_id IN (SELECT id FROM run WHERE study_id = ?) GROUP BY run_id");
   absl::Status status;
   for (const StudyRow& study : snapshot.studies) {
     const int64_t first = CellValueId(study.id, 0), last = CellValueId(study.id, kMaxCellValue);
@@ -88,6 +92,15 @@ absl::Status ReadRowsOfStudies(Database& db, Snapshot& snapshot) {
     if (status.ok()) status = Move(All<CellRow>(db, cells, study.id), snapshot.cells);
     if (status.ok()) status = Move(All<RunRow>(db, runs, study.id), snapshot.runs);
     if (status.ok()) status = Move(All<AttemptRow>(db, attempts, study.id), snapshot.attempts);
+    Statement counts(db, noisy.c_str());
+    counts.Bind(study.id);
+    while (status.ok() && counts.Step()) {
+      int64_t run = 0;
+      int count = 0;
+      counts.Read(run, count);
+      snapshot.noisy_attempts[run] = count;
+    }
+    if (status.ok()) status = counts.status();
   }
   for (const AttemptRow& attempt : snapshot.attempts) {
     if (status.ok()) status = Move(All<StreamRow>(db, streams, attempt.id), snapshot.streams);
@@ -112,6 +125,9 @@ absl::StatusOr<Snapshot> Load(Database& db) {
   if (status.ok()) status = Move(All<AllocationRow>(db, allocations), snapshot.allocations);
   if (status.ok()) status = ReadRowsOfStudies(db, snapshot);
   if (status.ok()) status = ReadServiceState(db, snapshot.service);
+  static const std::string newest =
+      SelectSql<ProvenanceRow>("WHERE attempt_id > 0 ORDER BY attempt_id DESC LIMIT 1000");
+  if (status.ok()) status = Move(All<ProvenanceRow>(db, newest), snapshot.newest_provenance);
   if (!status.ok()) return status;
 
   Statement counters(db, "SELECT name, value FROM counter");
@@ -150,6 +166,15 @@ absl::StatusOr<ServiceState> LoadServiceState(Database& db) {
   ServiceState service;
   if (absl::Status status = ReadServiceState(db, service); !status.ok()) return status;
   return service;
+}
+
+absl::StatusOr<std::string> GetProvenance(Database& db, int64_t attempt_id) {
+  Statement provenance(db, "SELECT json FROM provenance WHERE attempt_id = ?");
+  provenance.Bind(attempt_id);
+  std::string json;
+  if (provenance.Step()) provenance.Read(json);
+  if (!provenance.status().ok()) return provenance.status();
+  return json;
 }
 
 absl::StatusOr<StudyRow> GetStudy(Database& db, int64_t id) {

@@ -30,6 +30,7 @@ absl::StatusOr<std::vector<CellValueRow>> GetCellValues(Database& db, int64_t st
 absl::StatusOr<RunRow> GetRun(Database& db, int64_t id);
 absl::StatusOr<std::vector<RunRow>> ListRuns(Database& db, const RunFilter& filter);
 absl::StatusOr<std::vector<AttemptRow>> ListAttempts(Database& db, int64_t run_id);
+absl::StatusOr<std::string> GetProvenance(Database& db, int64_t attempt_id);
 absl::StatusOr<AllocationRow> GetAllocation(Database& db, int64_t id);
 absl::StatusOr<std::vector<StreamRow>> ListStreams(Database& db, int64_t attempt_id);
 absl::StatusOr<RunSummary> GetSummary(Database& db, int64_t run_id);

@@ -46,7 +46,8 @@ enum class Cause : int {
   kNoFinish = 11,
   kParametersDiffer = 12,
   kLaunchError = 13,
-  kStorageError = 14
+  kStorageError = 14,
+  kNoisy = 15
 };
 
 // The largest member of each enumeration, to recognise damaged rows.
@@ -54,7 +55,7 @@ constexpr StudyState LastOf(StudyState) { return StudyState::kCancelled; }
 constexpr RunState LastOf(RunState) { return RunState::kSkipped; }
 constexpr AttemptState LastOf(AttemptState) { return AttemptState::kCancelled; }
 constexpr AllocationState LastOf(AllocationState) { return AllocationState::kEnded; }
-constexpr Cause LastOf(Cause) { return Cause::kStorageError; }
+constexpr Cause LastOf(Cause) { return Cause::kNoisy; }
 
 inline bool IsFinal(StudyState s) { return s >= StudyState::kSucceeded; }
 inline bool IsFinal(RunState s) { return s >= RunState::kSucceeded; }
@@ -126,7 +127,12 @@ struct AttemptRow {
   std::optional<int> exit_status;
   std::string parameter_hash;
   Micros assigned = 0, started = 0, finished = 0;
+  // Number of steps of the checkpoint that it continued from, and of its last checkpoint; 0: none.
+  int64_t resumed_step = 0, checkpoint_step = 0;
 };
+
+// Name of the directory of a run's checkpoints, beside those of its attempts.
+inline constexpr char kCheckpointsName[] = "checkpoints";
 
 struct AllocationRow {
   int64_t id = 0;

@@ -55,13 +55,14 @@ std::string StateName(const std::string& column, bool skipped = false) {
   return Names(column, names, 1);
 }
 
-// The first version of the views lacks the last cause.
-std::string CauseName(const std::string& column, bool first) {
+// The first version of the views lacks the last two causes, and those before step 8 lack the last one.
+std::string CauseName(const std::string& column, bool first, bool noisy = false) {
   std::vector<const char*> names = {
       "TRAINER_ERROR", "RANK_KILLED",       "WORKER_LOST", "OUT_OF_MEMORY", "TIMEOUT",
       "NODE_FAIL",     "PREEMPTED",         "BOOT_FAIL",   "DEADLINE",      "ALLOCATION_CANCELLED",
       "NO_FINISH",     "PARAMETERS_DIFFER", "LAUNCH_ERROR"};
   if (!first) names.push_back("STORAGE_ERROR");
+  if (noisy) names.push_back("NOISY");
   return Names(column, names, 1);
 }
 
@@ -71,15 +72,15 @@ std::string StudiesView() {
                       Time("s.started"), " AS started, ", Time("s.finished"), " AS finished FROM study s");
 }
 
-// Before step 7, runs are not skipped.
-std::string RunsView(bool first, const std::string& key = "c.key", bool skipped = false) {
+// Before step 7, runs are not skipped; before step 8, attempts are not noisy.
+std::string RunsView(bool first, const std::string& key = "c.key", bool skipped = false, bool noisy = false) {
   return absl::StrCat(
       "CREATE VIEW runs AS SELECT r.id, r.study_id, s.name AS study, r.cell_id, c.engine, c.model, "
       "c.precision, "
       "c.backend, c.ranks, c.global_batch, ",
       key, key == "c.key" ? "" : " AS key", ", r.repeat, r.position, ", StateName("r.state", skipped),
-      " AS state, ", CauseName("r.cause", first), " AS cause, r.attempts, r.message, ", Time("r.started"),
-      " AS started, ", Time("r.finished"),
+      " AS state, ", CauseName("r.cause", first, noisy), " AS cause, r.attempts, r.message, ",
+      Time("r.started"), " AS started, ", Time("r.finished"),
       " AS finished, u.throughput, u.throughput_mean, u.epoch_seconds, u.step_seconds, u.comm_share, "
       "u.peak_memory, "
       "u.device_memory, u.accuracy, u.train_loss, u.time_to_accuracy, u.straggler_skew, u.cpu_utilisation, "
@@ -111,11 +112,11 @@ std::string CellsView() {
       ObjectOf("c.spec"), ") END AS spec FROM cell c");
 }
 
-std::string AttemptsView(bool first) {
+std::string AttemptsView(bool first, bool noisy = false) {
   return absl::StrCat(
       "CREATE VIEW attempts AS SELECT a.id, a.run_id, r.study_id, a.number, a.token, l.external_id AS job, ",
       Names("a.state", {"ASSIGNED", "RUNNING", "STOPPING", "SUCCEEDED", "FAILED", "CANCELLED"}, 1),
-      " AS state, ", CauseName("a.cause", first),
+      " AS state, ", CauseName("a.cause", first, noisy),
       " AS cause, a.message, a.nodes, a.directory, a.exit_status, a.parameter_hash, ", Time("a.assigned"),
       " AS assigned, ", Time("a.started"), " AS started, ", Time("a.finished"),
       " AS finished, p.json AS provenance FROM attempt a JOIN run r ON r.id = a.run_id LEFT JOIN allocation "
@@ -229,6 +230,11 @@ std::string ViewsOfCellValues() {
 
 std::string ViewsOfSkippedRuns() {
   return absl::StrCat("DROP VIEW runs;\n", RunsView(false, KeyOfCell(), true), Visible("r.study_id"));
+}
+
+std::string ViewsOfNoisyAttempts() {
+  return absl::StrCat("DROP VIEW runs;\nDROP VIEW attempts;\n", RunsView(false, KeyOfCell(), true, true),
+                      Visible("r.study_id"), AttemptsView(false, true), Visible("r.study_id"));
 }
 
 }  // namespace scalelab::db

@@ -13,5 +13,7 @@ std::string ViewsOfFrames();
 std::string ViewsOfCellValues();
 // Returns the SQL of step 7: the view of runs with the state SKIPPED.
 std::string ViewsOfSkippedRuns();
+// Returns the SQL of step 8: the views of runs and attempts with the cause NOISY.
+std::string ViewsOfNoisyAttempts();
 
 }  // namespace scalelab::db

@@ -192,6 +192,9 @@ class SqliteStore : public Store {
   absl::StatusOr<std::vector<RunRow>> ListRuns(const RunFilter& filter) override {
     return Read([&](Database& db) { return db::ListRuns(db, filter); });
   }
+  absl::StatusOr<std::string> GetProvenance(int64_t attempt_id) override {
+    return Read([&](Database& db) { return db::GetProvenance(db, attempt_id); });
+  }
   absl::StatusOr<std::vector<AttemptRow>> ListAttempts(int64_t run_id) override {
     return Read([&](Database& db) { return db::ListAttempts(db, run_id); });
   }

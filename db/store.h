@@ -79,6 +79,9 @@ struct Snapshot {
   std::vector<UnusedAllocations> unused_allocations;  // of these studies
   std::map<int64_t, double> gpu_seconds;              // of these studies: used by allocations that have ended
   ServiceState service;
+  std::map<int64_t, int>
+      noisy_attempts;  // by run of these studies: attempts that failed because they were noisy
+  std::vector<ProvenanceRow> newest_provenance;  // of the newest attempts of all studies, newest first
   // Largest ids ever used, including deleted rows: an id is never used twice.
   int64_t last_study_id = 0, last_cell_id = 0, last_run_id = 0, last_attempt_id = 0, last_allocation_id = 0;
 };
@@ -142,7 +145,7 @@ class Store : public AccessStore {
   // Returns the state for a restart.
   virtual absl::StatusOr<Snapshot> Load() = 0;
   // Returns the same for one study, which may be final: no study if there is none, but also then the allocations that
-  // have not ended. Without `service` and the largest ids.
+  // have not ended. Without `service`, `newest_provenance` and the largest ids.
   virtual absl::StatusOr<Snapshot> LoadStudy(int64_t id) = 0;
   // Returns what belongs to no study.
   virtual absl::StatusOr<ServiceState> LoadServiceState() = 0;
@@ -178,6 +181,8 @@ class Store : public AccessStore {
   virtual absl::StatusOr<std::vector<RunRow>> ListRuns(const RunFilter& filter) = 0;
   // Returns the attempts of a run, ordered by number.
   virtual absl::StatusOr<std::vector<AttemptRow>> ListAttempts(int64_t run_id) = 0;
+  // Returns the hardware and software of an attempt's nodes as JSON; an empty text if they are not known.
+  virtual absl::StatusOr<std::string> GetProvenance(int64_t attempt_id) = 0;
   // Returns the allocation with this id.
   virtual absl::StatusOr<AllocationRow> GetAllocation(int64_t id) = 0;
   // Returns the streams of an attempt, ordered by rank.

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
@@ -20,9 +21,21 @@ namespace scalelab::db {
 // Opens a file without a name next to the database. It vanishes when the returned descriptor is closed.
 absl::StatusOr<int> OpenUnnamedFile(Store& store);
 
-// Writes the archive of a study to `fd`. Reads all rows in one transaction. NOT_FOUND if there is no such study,
-// FAILED_PRECONDITION if it is not final, UNAVAILABLE if retention is removing its points.
-absl::Status WriteArchive(Store& store, int64_t study_id, const Seal& seal, int fd);
+// Writes the archive of a study to `fd`. Reads all rows in one transaction. With `publish`, the archive is for other people: it
+// has no notifications, and other tokens. NOT_FOUND if there is no such study, FAILED_PRECONDITION if it is not final,
+// UNAVAILABLE if retention is removing its points.
+absl::Status WriteArchive(Store& store, int64_t study_id, const Seal& seal, int fd, bool publish = false);
+
+// Where an imported study comes from: the service, the study's name there, and the file.
+struct Origin {
+  std::string server, study, sha256;
+  std::string imported_by;
+  Micros imported = 0;
+};
+// Returns nothing if the study was not imported.
+absl::StatusOr<std::optional<Origin>> GetOrigin(Store& store, int64_t study_id);
+// Returns the id of the study of an archive, by its name, owner and time; 0 if it is not there.
+absl::StatusOr<int64_t> FindArchived(Store& store, const StudyRow& study);
 
 // The study of an archive, and what its rows need.
 struct ArchiveHead {
@@ -59,8 +72,8 @@ class Renumbering {
 // what it has written. Not thread-safe.
 class Restore {
  public:
-  // `store` and `fd` must outlive the restore.
-  Restore(Store& store, int fd, ArchiveHead head, const FirstIds& first);
+  // `store` and `fd` must outlive the restore. `origin` is stored with the study.
+  Restore(Store& store, int fd, ArchiveHead head, const FirstIds& first, std::optional<Origin> origin = {});
   ~Restore();
   Restore(const Restore&) = delete;
   Restore& operator=(const Restore&) = delete;
@@ -79,6 +92,7 @@ class Restore {
   Store& store_;
   const ArchiveHead head_;
   const FirstIds first_;
+  const std::optional<Origin> origin_;
   ArchiveReader reader_;
   Renumbering renumbering_;
   std::array<int64_t, 8> runs_{};  // by state

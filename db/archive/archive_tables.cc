@@ -18,6 +18,9 @@ using N = Numbered;
   " t ON t.attempt_id = a.id WHERE v.study_id = ?1"
 #define SCALELAB_OF_RUN(table) "run v CROSS JOIN " table " t ON t.run_id = v.id WHERE v.study_id = ?1"
 
+// A token is unique.
+constexpr char kNewToken[] = "lower(hex(randomblob(16)))";
+
 std::vector<ArchiveTable> MakeTables() {
   return {
       // A request_id is unique, and nobody repeats the request. The range of the runs' ids is set at the end.
@@ -26,7 +29,7 @@ std::vector<ArchiveTable> MakeTables() {
         {"name"},
         {"owner"},
         {"request_id", C::kEmpty},
-        {"spec"},
+        {"spec", C::kNone, N::kNothing, nullptr, "json_remove(t.spec, '$.notify')"},
         {"state"},
         {"priority"},
         {"runs"},
@@ -39,10 +42,12 @@ std::vector<ArchiveTable> MakeTables() {
         {"held"}},
        "study t WHERE t.id = ?1",
        "",
+       "",
        ""},
       {"cell_value",
        {{"id", C::kHighBits, N::kStudy}, {"name"}, {"value"}},
        "cell_value t WHERE t.id BETWEEN ?1 << 32 AND (?1 << 32) + 4294967295 ORDER BY t.id",
+       "",
        "",
        ""},
       {"cell",
@@ -59,6 +64,7 @@ std::vector<ArchiveTable> MakeTables() {
         {"spec"},
         {"excluded"}},
        "cell t WHERE t.study_id = ?1 ORDER BY t.position",
+       "",
        "",
        ""},
       // Their ids rise with their positions.
@@ -77,11 +83,12 @@ std::vector<ArchiveTable> MakeTables() {
         {"finished"}},
        "run t WHERE t.study_id = ?1 ORDER BY t.position",
        "",
+       "",
        ""},
       // A job may end some time after its study; in an archive it has ended with it.
       {"allocation",
        {{"id", C::kNew, N::kAllocation},
-        {"token"},
+        {"token", C::kNone, N::kNothing, nullptr, kNewToken},
         {"study_id", C::kReference, N::kStudy},
         {"run_id", C::kReference, N::kRun},
         {"state", C::kNone, N::kNothing, "5"},
@@ -101,13 +108,14 @@ std::vector<ArchiveTable> MakeTables() {
         {"held"}},
        "allocation t WHERE t.study_id = ?1 ORDER BY t.id",
        "",
+       "",
        ""},
       // The files of an attempt are not part of an archive, and a directory that it names could belong to others.
       {"attempt",
        {{"id", C::kNew, N::kAttempt},
         {"run_id", C::kReference, N::kRun},
         {"number"},
-        {"token"},
+        {"token", C::kNone, N::kNothing, nullptr, kNewToken},
         {"allocation_id", C::kReference, N::kAllocation},
         {"state"},
         {"cause"},
@@ -118,13 +126,17 @@ std::vector<ArchiveTable> MakeTables() {
         {"parameter_hash"},
         {"assigned"},
         {"started"},
-        {"finished"}},
+        {"finished"},
+        {"resumed_step"},
+        {"checkpoint_step"}},
        SCALELAB_OF_RUN("attempt"),
+       "",
        "",
        ""},
       {"provenance",
        {{"attempt_id", C::kReference, N::kAttempt}, {"json"}},
        SCALELAB_OF_ATTEMPT("provenance"),
+       "",
        "",
        ""},
       {"stream",
@@ -140,10 +152,12 @@ std::vector<ArchiveTable> MakeTables() {
         {"error_message"}},
        SCALELAB_OF_ATTEMPT("stream"),
        "",
+       "",
        ""},
       {"epoch",
        {{"attempt_id", C::kReference, N::kAttempt}, {"rank"}, {"epoch"}, {"time"}, {"metrics"}},
        SCALELAB_OF_ATTEMPT("epoch"),
+       "",
        "",
        ""},
       {"run_summary",
@@ -167,10 +181,12 @@ std::vector<ArchiveTable> MakeTables() {
         {"nodes_hash"}},
        SCALELAB_OF_RUN("run_summary"),
        "",
+       "",
        ""},
       {"run_metrics",
        {{"run_id", C::kReference, N::kRun}, {"metrics"}},
        SCALELAB_OF_RUN("run_metrics"),
+       "",
        "",
        ""},
       {"run_times",
@@ -186,6 +202,7 @@ std::vector<ArchiveTable> MakeTables() {
         {"mean_norm"},
         {"samples_to_accuracy"}},
        SCALELAB_OF_RUN("run_times"),
+       "",
        "",
        ""},
       {"point_axis",
@@ -207,6 +224,7 @@ std::vector<ArchiveTable> MakeTables() {
        "run v CROSS JOIN attempt a ON a.run_id = v.id CROSS JOIN point_axis t ON t.id BETWEEN a.id << 32 AND "
        "(a.id << 32) + 4294967295 WHERE v.study_id = ?1",
        "",
+       "",
        ""},
       {"series",
        {{"id", C::kNew, N::kSeries},
@@ -214,6 +232,7 @@ std::vector<ArchiveTable> MakeTables() {
         {"key_id", C::kMetricName, N::kNothing, "(SELECT k.name FROM metric_key k WHERE k.id = t.key_id)"},
         {"rank"}},
        SCALELAB_OF_ATTEMPT("series"),
+       "",
        "",
        ""},
       {"point_chunk",
@@ -229,6 +248,7 @@ std::vector<ArchiveTable> MakeTables() {
         {"shift"}},
        "run v CROSS JOIN attempt a ON a.run_id = v.id CROSS JOIN series e ON e.attempt_id = a.id CROSS JOIN "
        "point_chunk t ON t.id BETWEEN e.id << 32 AND (e.id << 32) + 4294967295 WHERE v.study_id = ?1",
+       "",
        "",
        ""},
       {"notice",
@@ -246,31 +266,50 @@ std::vector<ArchiveTable> MakeTables() {
         {"ended"}},
        "notice t WHERE t.study_id = ?1 ORDER BY t.id",
        "",
+       "",
        ""},
       {"removed",
        {{"study_id", C::kReference, N::kStudy}, {"points"}, {"logs"}, {"directories"}},
        "removed t WHERE t.study_id = ?1",
        "",
+       "",
+       ""},
+      {"study_origin",
+       {{"study_id", C::kReference, N::kStudy},
+        {"server"},
+        {"study"},
+        {"sha256"},
+        {"imported_by"},
+        {"imported"}},
+       "study_origin t WHERE t.study_id = ?1",
+       "",
+       "",
        ""},
       // The last table: a merge must not begin before all chunks are there.
-      {"merge_task", {{"attempt_id", C::kReference, N::kAttempt}}, SCALELAB_OF_ATTEMPT("merge_task"), "", ""},
+      {"merge_task",
+       {{"attempt_id", C::kReference, N::kAttempt}},
+       SCALELAB_OF_ATTEMPT("merge_task"),
+       "",
+       "",
+       ""},
   };
 }
 
 void AddSql(ArchiveTable& table) {
-  std::string columns, expressions, parameters;
+  std::string columns, expressions, published, parameters;
   for (const ArchiveColumn& column : table.columns) {
     const char* comma = columns.empty() ? "" : ", ";
     absl::StrAppend(&columns, comma, column.name);
-    absl::StrAppend(&expressions, comma);
-    if (column.expression != nullptr) {
-      absl::StrAppend(&expressions, column.expression);
-    } else {
-      absl::StrAppend(&expressions, "t.", column.name);
-    }
+    const std::string expression =
+        column.expression != nullptr ? column.expression : absl::StrCat("t.", column.name);
+    absl::StrAppend(&expressions, comma, expression);
+    absl::StrAppend(&published, comma, column.published != nullptr ? column.published : expression);
     absl::StrAppend(&parameters, comma, "?");
   }
   table.select = absl::StrCat("SELECT ", expressions, " FROM ", table.from);
+  // Notifications name mail addresses and secret links.
+  if (std::string_view(table.name) != "notice")
+    table.published = absl::StrCat("SELECT ", published, " FROM ", table.from);
   if (std::string_view(table.name) == "merge_task") {
     columns += ", series_id, chunk_id, ended";
     parameters += ", 0, 0, 1";

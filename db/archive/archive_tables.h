@@ -25,6 +25,7 @@ struct ArchiveColumn {
   Change change = Change::kNone;
   Numbered of = Numbered::kNothing;
   const char* expression = nullptr;  // what is written in place of the column of `t`
+  const char* published = nullptr;   // the same in an archive for other people
 };
 
 struct ArchiveTable {
@@ -33,6 +34,7 @@ struct ArchiveTable {
   // The rows of the study ?1, as a FROM clause in which `t` is the table.
   const char* from;
   std::string select, insert;  // made of the members above
+  std::string published;       // `select` of an archive for other people; empty: it has no rows of the table
 };
 
 // In the order in which rows are written: those that a row refers to come first.

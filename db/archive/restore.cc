@@ -21,20 +21,30 @@ constexpr std::pair<Numbered, const char*> kCounters[] = {{Numbered::kStudy, "st
 
 size_t Index(Numbered of) { return static_cast<size_t>(of); }
 
-absl::Status CheckAbsent(Database& db, const StudyRow& study) {
+// The study of an archive; `deleted`: it is being deleted or restored.
+struct Present {
+  int64_t id = 0;  // 0: it is not there
+  bool deleted = false;
+};
+
+absl::StatusOr<Present> FindPresent(Database& db, const StudyRow& study) {
   Statement find(db,
                  "SELECT id, EXISTS (SELECT 1 FROM deleted_study WHERE study_id = study.id) AS deleted FROM "
                  "study WHERE name = ? AND owner = ? AND created = ? ORDER BY deleted LIMIT 1");
   find.Bind(study.name, study.owner, study.created);
-  int64_t id = 0;
-  bool deleted = false;
-  const bool found = find.Step();
-  if (found) find.Read(id, deleted);
+  Present present;
+  if (find.Step()) find.Read(present.id, present.deleted);
   SCALELAB_RETURN_IF_ERROR(find.status());
-  if (!found) return absl::OkStatus();
-  if (!deleted) {
-    return absl::AlreadyExistsError(absl::StrCat("the study of the archive is there, as studies/", id,
-                                                 "; delete that one first to replace it"));
+  return present;
+}
+
+absl::Status CheckAbsent(Database& db, const StudyRow& study) {
+  const absl::StatusOr<Present> present = FindPresent(db, study);
+  if (!present.ok()) return present.status();
+  if (present->id == 0) return absl::OkStatus();
+  if (!present->deleted) {
+    return absl::AlreadyExistsError(absl::StrCat("the study of the archive is there, as studies/",
+                                                 present->id, "; delete that one first to replace it"));
   }
   return absl::UnavailableError(
       "the study of the archive is being deleted, or restored by another call; try again in a minute");
@@ -72,8 +82,40 @@ void GiveUpPending(const ArchiveTable& table, ArchiveRow& row) {
 
 }  // namespace
 
-Restore::Restore(Store& store, int fd, ArchiveHead head, const FirstIds& first)
-    : store_(store), head_(std::move(head)), first_(first), reader_(fd), renumbering_(first) {}
+absl::StatusOr<int64_t> FindArchived(Store& store, const StudyRow& study) {
+  Present present;
+  const absl::Status status = store.ReadRows([&](Database& db) -> absl::Status {
+    const absl::StatusOr<Present> found = FindPresent(db, study);
+    if (found.ok()) present = *found;
+    return found.status();
+  });
+  if (!status.ok()) return status;
+  return present.deleted ? 0 : present.id;
+}
+
+absl::StatusOr<std::optional<Origin>> GetOrigin(Store& store, int64_t study_id) {
+  std::optional<Origin> origin;
+  const absl::Status status = store.ReadRows([&](Database& db) -> absl::Status {
+    Statement find(
+        db, "SELECT server, study, sha256, imported_by, imported FROM study_origin WHERE study_id = ?");
+    find.Bind(study_id);
+    if (find.Step()) {
+      Origin& found = origin.emplace();
+      find.Read(found.server, found.study, found.sha256, found.imported_by, found.imported);
+    }
+    return find.status();
+  });
+  if (!status.ok()) return status;
+  return origin;
+}
+
+Restore::Restore(Store& store, int fd, ArchiveHead head, const FirstIds& first, std::optional<Origin> origin)
+    : store_(store),
+      head_(std::move(head)),
+      first_(first),
+      origin_(std::move(origin)),
+      reader_(fd),
+      renumbering_(first) {}
 
 Restore::~Restore() {
   if (began_) store_.StopKeeping(study_id());
@@ -175,6 +217,14 @@ absl::Status Restore::Finish(Database& db) {
     if (runs_[state] == 0) continue;
     SCALELAB_RETURN_IF_ERROR(Statement(db, "INSERT INTO run_count (study_id, state, runs) VALUES (?, ?, ?)")
                                  .Run(study_id(), state, runs_[state]));
+  }
+  if (origin_.has_value()) {
+    SCALELAB_RETURN_IF_ERROR(Statement(db,
+                                       "INSERT OR REPLACE INTO study_origin (study_id, server, study, "
+                                       "sha256, imported_by, imported) VALUES "
+                                       "(?, ?, ?, ?, ?, ?)")
+                                 .Run(study_id(), origin_->server, origin_->study, origin_->sha256,
+                                      origin_->imported_by, origin_->imported));
   }
   const int64_t first_run = first_[Index(Numbered::kRun)];
   SCALELAB_RETURN_IF_ERROR(Statement(db, "UPDATE study SET first_run_id = ?, last_run_id = ? WHERE id = ?")

@@ -40,10 +40,12 @@ absl::Status CheckArchivable(Database& db, int64_t study_id) {
   return absl::OkStatus();
 }
 
-absl::Status WriteTable(Database& db, size_t index, int64_t study_id, ArchiveWriter& writer) {
+absl::Status WriteTable(Database& db, size_t index, int64_t study_id, bool publish, ArchiveWriter& writer) {
   const ArchiveTable& table = ArchiveTables()[index];
   ArchiveRow row{index, std::vector<Value>(table.columns.size())};
-  Statement rows(db, table.select.c_str());
+  const std::string& select = publish ? table.published : table.select;
+  if (select.empty()) return absl::OkStatus();
+  Statement rows(db, select.c_str());
   rows.Bind(study_id);
   while (rows.Step()) {
     for (size_t i = 0; i < row.values.size(); ++i) row.values[i] = rows.ValueAt(static_cast<int>(i));
@@ -76,7 +78,7 @@ absl::StatusOr<int> OpenUnnamedFile(Store& store) {
   return fd;
 }
 
-absl::Status WriteArchive(Store& store, int64_t study_id, const Seal& seal, int fd) {
+absl::Status WriteArchive(Store& store, int64_t study_id, const Seal& seal, int fd, bool publish) {
   return store.ReadRows([&](Database& db) -> absl::Status {
     Transaction transaction(db, Transaction::Kind::kRead);
     SCALELAB_RETURN_IF_ERROR(transaction.status());
@@ -84,7 +86,7 @@ absl::Status WriteArchive(Store& store, int64_t study_id, const Seal& seal, int 
     ArchiveWriter writer(fd);
     SCALELAB_RETURN_IF_ERROR(writer.WriteHeader(NewestSchema()));
     for (size_t i = 0; i < ArchiveTables().size(); ++i)
-      SCALELAB_RETURN_IF_ERROR(WriteTable(db, i, study_id, writer));
+      SCALELAB_RETURN_IF_ERROR(WriteTable(db, i, study_id, publish, writer));
     return writer.Finish(seal);
   });
 }

@@ -188,8 +188,8 @@ absl::StatusOr<std::string> Database::QueryText(const std::string& sql) {
     const unsigned char* text = sqlite3_column_text(statement, 0);
     result = text == nullptr ? "" : reinterpret_cast<const char*>(text);
   } else {
-    result = LastError();
-    if (result.status().ok()) result = absl::InternalError(absl::StrCat("No row: ", sql));
+    const absl::Status error = LastError();
+    result = error.ok() ? Damaged(path_, absl::StrCat("a row is missing: ", sql)) : error;
   }
   sqlite3_finalize(statement);
   return result;

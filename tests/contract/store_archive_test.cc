@@ -1,6 +1,7 @@
 // The contract of every Store: studies as files.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <set>
 
 #include "db/outbox/outbox.h"
@@ -10,6 +11,8 @@
 namespace scalelab::db {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -113,6 +116,29 @@ TEST_P(StoreArchive, ARestoredStudyEqualsTheArchivedOne) {
   EXPECT_EQ(points[0].value[3], -3e300);
   EXPECT_EQ(points[0].step[3], 6);
   EXPECT_THAT(Points({402, "", {}}), SizeIs(4)) << "the other study has lost points";
+}
+
+TEST_P(StoreArchive, AnArchiveForOthersHasNoNotificationsAndOtherTokens) {
+  WriteBatch batch = AFinalStudy(3, 4, 300);
+  batch.studies[0].spec = R"({"study":"s","notify":{"webhook":"https://secret.example"},"seed":"1"})";
+  Commit(batch);
+  const OpenFile published(directory_.path() + "/published");
+  ASSERT_TRUE(Archive(3).ok());
+  ASSERT_TRUE(WriteArchive(*store_, 3, TestSeal, published.fd(), /*publish=*/true).ok());
+  const std::vector<std::string> all = Rows(file_->fd()), some = Rows(published.fd());
+  const auto count = [](const std::vector<std::string>& rows, const std::string& table) {
+    return std::count_if(rows.begin(), rows.end(),
+                         [&](const auto& row) { return row.rfind(table + " ", 0) == 0; });
+  };
+  EXPECT_EQ(count(all, "notice"), 1);
+  EXPECT_EQ(count(some, "notice"), 0);
+  EXPECT_EQ(count(some, "attempt"), count(all, "attempt"));
+  EXPECT_EQ(count(some, "point_chunk"), count(all, "point_chunk"));
+  EXPECT_THAT(some[0], AllOf(HasSubstr(R"({"study":"s","seed":"1"})"), Not(HasSubstr("secret"))));
+  for (const AttemptRow& attempt : store_->ListAttempts(301).value())
+    EXPECT_THAT(some, Each(Not(HasSubstr(attempt.token))));
+  Delete(3);
+  EXPECT_EQ(RestoreAll(*store_, published.fd(), 1000).value(), 1000);
 }
 
 TEST_P(StoreArchive, PointsThatAreNotMergedYetAreMergedAfterTheRestore) {

@@ -1,6 +1,7 @@
 // The contract of every Store: studies, cells, runs, attempts, allocations and results.
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "tests/contract/store_fixture.h"
 
 namespace scalelab::db {
@@ -290,6 +291,29 @@ TEST_P(StoreContract, PutsOverwriteById) {
   EXPECT_EQ(store_->GetStudy(1)->state, StudyState::kSucceeded);
   EXPECT_THAT(store_->ListRuns({.study_id = 1, .state = {}, .after_position = -1, .limit = 10}).value(),
               SizeIs(1));
+}
+
+TEST_P(StoreContract, ProvenanceOfTheNewestAttemptsAndNoisyAttemptsAreLoaded) {
+  WriteBatch batch;
+  batch.studies = {AStudy(1)};
+  batch.cells = {ACell(1, 1)};
+  batch.runs = {ARun(1, 1, 1), ARun(2, 1, 1, 1)};
+  for (int64_t id = 1; id <= 4; ++id) {
+    batch.attempts.push_back(AnAttempt(id, id <= 3 ? 1 : 2));
+    batch.attempts.back().number = static_cast<int>(id);
+    batch.attempts.back().state = AttemptState::kFailed;
+    batch.attempts.back().cause = id == 3 ? Cause::kRankKilled : Cause::kNoisy;
+    batch.provenance.push_back({id, absl::StrCat("[", id, "]")});
+  }
+  batch.attempts.back().state = AttemptState::kSucceeded;  // noisy, and not repeated
+  Commit(batch);
+  EXPECT_EQ(store_->GetProvenance(3).value(), "[3]");
+  EXPECT_EQ(store_->GetProvenance(99).value(), "");
+  const Snapshot snapshot = store_->Load().value();
+  EXPECT_EQ(snapshot.noisy_attempts, (std::map<int64_t, int>{{1, 2}}));
+  ASSERT_THAT(snapshot.newest_provenance, SizeIs(4));
+  EXPECT_EQ(snapshot.newest_provenance.front().attempt_id, 4) << "the newest first";
+  EXPECT_THAT(store_->LoadStudy(1)->newest_provenance, IsEmpty());
 }
 
 TEST_P(StoreContract, FindsTheNewestStudyOfAName) {

@@ -1,6 +1,8 @@
 // The contract of every Store: streams and points.
 #include <cmath>
+#include <map>
 
+#include "db/continued_points.h"
 #include "tests/contract/store_fixture.h"
 
 namespace scalelab::db {
@@ -58,6 +60,50 @@ TEST_P(StorePoints, AResentPartIsRefusedAndNothingOfItsBatchIsWritten) {
   EXPECT_THAT(store_->ListStreams(2).value(), IsEmpty());
   EXPECT_TRUE(absl::IsNotFound(store_->GetStudy(9).status()));
   EXPECT_THAT(Points({1, "", {}})[0].value, ElementsAre(1, 2, 3));
+}
+
+// A run of three attempts: 1 from the first step to step 9, 2 failed before it began, 3 from step 6 on.
+TEST_P(StorePoints, OfAContinuedAttemptHaveEachStepOnce) {
+  const auto add = [&](int64_t attempt, const std::string& key, std::vector<int64_t> steps, double value) {
+    StreamAppend append = AnAppend(attempt, 0, Stream(attempt, 0).position,
+                                   Stream(attempt, 0).position + 10 * std::ssize(steps));
+    append.columns = {AColumn(key, append.begin_line, std::vector<double>(steps.size(), value))};
+    append.columns[0].step = std::move(steps);
+    ASSERT_TRUE(Append(append).ok());
+  };
+  CommitStudyWithAttempt(3);
+  add(1, "train/loss", {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 1);
+  add(1, "epoch/train_loss", {0, 1}, 1);  // epochs of five steps
+  add(1, "old", {4, 8}, 1);
+  add(3, "train/loss", {6, 7, 8}, 3);
+  add(3, "epoch/train_loss", {1}, 3);
+  add(3, "run/steps", {-1}, 3);
+  std::vector<AttemptRow> attempts(3);
+  for (int i = 0; i < 3; ++i) attempts[i].id = i + 1, attempts[i].number = i + 1;
+  attempts[0].checkpoint_step = 6;
+  attempts[2].resumed_step = 6;
+
+  std::map<std::string, std::pair<std::vector<int64_t>, std::vector<double>>> found;
+  const auto read = [&](int number, PointFilter filter = {}) {
+    found.clear();
+    return ReadContinuedPoints(*store_, AttemptsContinued(attempts, number), std::move(filter),
+                               [&](Series series) {
+                                 found[series.key] = {series.step, series.value};
+                               });
+  };
+  ASSERT_TRUE(read(3).ok());
+  EXPECT_THAT(found["train/loss"].first, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
+  EXPECT_THAT(found["train/loss"].second, ElementsAre(1, 1, 1, 1, 1, 1, 3, 3, 3));
+  EXPECT_THAT(found["epoch/train_loss"].second, ElementsAre(1, 3));
+  EXPECT_THAT(found["old"].first, ElementsAre(4)) << "step 8 was made again";
+  EXPECT_THAT(found["run/steps"].first, ElementsAre(-1));
+  EXPECT_THAT(found, SizeIs(4));
+  ASSERT_TRUE(read(3, {0, "train/loss", 0, 7}).ok());
+  EXPECT_THAT(found["train/loss"].first, ElementsAre(0, 1, 2, 3, 4, 5, 6));
+  ASSERT_TRUE(read(1).ok());
+  EXPECT_THAT(found["train/loss"].first, SizeIs(10)) << "it continued nothing";
+  ASSERT_TRUE(read(4).ok());
+  EXPECT_THAT(found, IsEmpty());
 }
 
 TEST_P(StorePoints, AGapIsRefused) {

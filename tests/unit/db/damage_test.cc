@@ -131,6 +131,15 @@ class Damage : public ::testing::Test {
 
 TEST_F(Damage, ASoundDatabaseIsNot) { EXPECT_FALSE(ReadAll()); }
 
+TEST_F(Damage, AMissingIdentityIsDataLoss) {
+  Write(sound_);
+  auto raw = Database::Open(path_, Database::Mode::kReadWrite, 1000);
+  ASSERT_TRUE((*raw)->Execute("DELETE FROM meta WHERE name = 'identity'").ok());
+  raw->reset();
+  const absl::Status status = Open().status();
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+}
+
 TEST_F(Damage, AFlippedByteAnywhereIsNoCrash) {
   std::mt19937 random(7);
   const int rounds = getenv("SCALELAB_DAMAGE_ROUNDS") ? atoi(getenv("SCALELAB_DAMAGE_ROUNDS")) : 1000;

@@ -65,6 +65,7 @@ TEST_F(QueryPlan, ReadsUseIndexes) {
   filter.state = RunState::kFailed;
   (void)ListRuns(*db_, filter);
   (void)ListAttempts(*db_, 1);
+  (void)GetProvenance(*db_, 1);
   (void)GetAllocation(*db_, 1);
   (void)ListStreams(*db_, 1);
   (void)GetSummary(*db_, 1);
@@ -77,9 +78,9 @@ TEST_F(QueryPlan, ReadsUseIndexes) {
   (void)ReadSeries(*db_, 1, 1, 0, series);
   const std::string plans = Plans();
   for (const char* table :
-       {"study",       "cell",        "cell_value", "run",       "attempt",     "allocation", "stream",
-        "run_summary", "run_metrics", "run_times",  "run_count", "series",      "e",          "k",
-        "c",           "x",           "v",          "w",         "point_chunk", "point_axis"}) {
+       {"study",      "cell",        "cell_value",  "run",       "attempt",   "allocation",  "stream",
+        "provenance", "run_summary", "run_metrics", "run_times", "run_count", "series",      "e",
+        "k",          "c",           "x",           "v",         "w",         "point_chunk", "point_axis"}) {
     EXPECT_EQ(plans.find(std::string("SCAN ") + table + "\n"), std::string::npos) << table << " is scanned:\n"
                                                                                   << plans;
   }
@@ -92,6 +93,7 @@ TEST_F(QueryPlan, TheLoadAtARestartReadsOnlyWhatIsNotFinal) {
   const std::string plans = Plans();
   EXPECT_NE(plans.find("study USING INDEX study_open"), std::string::npos) << plans;
   EXPECT_NE(plans.find("allocation USING INDEX allocation_open"), std::string::npos) << plans;
+  EXPECT_EQ(plans.find("SCAN provenance"), std::string::npos) << plans;
 }
 
 }  // namespace
