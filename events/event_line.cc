@@ -136,6 +136,7 @@ v1::Event::Kind KindOf(const std::string& name) {
   if (name == "epoch") return v1::Event::EPOCH;
   if (name == "finish") return v1::Event::FINISH;
   if (name == "error") return v1::Event::ERROR;
+  if (name == "checkpoint") return v1::Event::CHECKPOINT;
   return v1::Event::KIND_UNSPECIFIED;
 }
 
@@ -233,8 +234,16 @@ std::string BatchBuilder::AddAny(absl::string_view text, int64_t number) {
     json details = line;
     for (const char* known : {"time", "event", "metrics"}) details.erase(known);
     event.set_details(details.dump());
+    int64_t resumed = 0;
+    if (line.contains("resumed_step"))
+      wrong = ReadCount(line, "resumed_step", std::numeric_limits<int64_t>::max(), &resumed);
+    event.set_step(resumed);
+  } else if (event.kind() == v1::Event::CHECKPOINT) {
+    wrong = ReadCount(line, "step", std::numeric_limits<int64_t>::max(), &step);
+    event.set_step(step);
   } else {
-    return absl::StrCat("\"event\" is \"", CutUtf8(name, 40), "\", not start, step, epoch, finish or error");
+    return absl::StrCat("\"event\" is \"", CutUtf8(name, 40),
+                        "\", not start, step, epoch, checkpoint, finish or error");
   }
   std::vector<std::pair<std::string, double>> metrics;
   if (wrong.empty()) wrong = ReadMetrics(line, &metrics);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -80,6 +81,8 @@ inline void CheckReductionsThatMakeNoSense(Communicator& c) {
   EXPECT_THROW(c.AllReduce(at::ones({2}, at::kLong), ReduceOp::kAverage), TrainerError);
   EXPECT_THROW(c.AllReduce(at::ones({2}), ReduceOp::kBitAnd), TrainerError);
   EXPECT_THROW(c.AllReduce(at::ones({2}, at::kBool), ReduceOp::kSum), TrainerError);
+  EXPECT_THROW(c.AllReduce(at::ones({2}, at::kByte), ReduceOp::kSum), TrainerError);
+  EXPECT_THROW(c.AllReduce(at::ones({2}, at::kInt), ReduceOp::kMax), TrainerError);
   EXPECT_THROW(c.AllReduce(at::ones({4, 4}).select(1, 0), ReduceOp::kSum), TrainerError);  // has gaps
   EXPECT_THROW(c.ReduceScatter(at::ones({2}), at::ones({2 * c.size() + 1}), ReduceOp::kSum), TrainerError);
   EXPECT_THROW(c.AllGatherInto(at::ones({2 * c.size()}, at::kLong), at::ones({2})), TrainerError);
@@ -110,7 +113,8 @@ inline void CheckReduceScatter(Communicator& c) {
 }
 
 inline void CheckAllGather(Communicator& c) {
-  for (at::ScalarType type : {at::kFloat, at::kLong, at::kHalf, at::kBFloat16, at::kDouble}) {
+  for (at::ScalarType type :
+       {at::kFloat, at::kLong, at::kHalf, at::kBFloat16, at::kDouble, at::kInt, at::kByte}) {
     const at::Tensor output = at::zeros({c.size(), 3}, type);
     c.AllGatherInto(output, at::full({3}, c.rank() + 1, type));
     const at::Tensor expected = at::arange(1, c.size() + 1).to(type).view({-1, 1}).expand({c.size(), 3});
@@ -122,6 +126,23 @@ inline void CheckAllGather(Communicator& c) {
   for (int r = 0; r < c.size(); ++r) {
     EXPECT_EQ(large[r].min().item<float>(), static_cast<float>(r + 1));
     EXPECT_EQ(large[r].max().item<float>(), static_cast<float>(r + 1));
+  }
+}
+
+// The largest and smallest values of a type, and an odd number of elements.
+inline void CheckSmallIntegers(Communicator& c) {
+  const std::vector<int64_t> bytes = {0, 1, 127, 128, 255}, words = {0, 1 << 20, -1, INT32_MAX, INT32_MIN};
+  for (const auto& [values, type] : {std::pair(bytes, at::kByte), std::pair(words, at::kInt)}) {
+    const at::Tensor expected = at::tensor(values).to(type);
+    const at::Tensor t = c.rank() == 0 ? expected.clone() : at::zeros({5}, type);
+    c.Broadcast(t, 0);
+    EXPECT_TRUE(t.equal(expected)) << c10::toString(type);
+    if (c.size() == 1) continue;
+    const at::Tensor received = at::zeros({5}, type);
+    const auto sending = c.StartSend(t, (c.rank() + 1) % c.size());
+    c.Receive(received, (c.rank() + c.size() - 1) % c.size());
+    sending->Wait();
+    EXPECT_TRUE(received.equal(expected)) << c10::toString(type);
   }
 }
 
@@ -224,6 +245,7 @@ inline const ContractCase kCommunicatorContract[] = {
     {"RefusesInvalidArguments", CheckReductionsThatMakeNoSense},
     {"ReducesAndScatters", CheckReduceScatter},
     {"GathersTensors", CheckAllGather},
+    {"CarriesSmallIntegers", CheckSmallIntegers},
     {"SendsAndReceives", CheckSendAndReceive},
     {"StartsManyAndWaitsInAnyOrder", CheckManyStartedAtOnceEndInAnyOrderOfWaiting},
     {"FinishesWorkWithoutWait", CheckForgottenWorkEndsAnyway},

@@ -30,7 +30,7 @@ if(SCALELAB_TRAINER)
     if(backend STREQUAL gloo AND NOT SCALELAB_GLOO)
       continue()
     endif()
-    foreach(ranks 1 2 3 4)
+    foreach(ranks 1 2 3 4 7)
       scalelab_process_contract(${backend} ${ranks})
     endforeach()
     # Ranks of these may share a GPU.

@@ -58,6 +58,9 @@ def _keras_on(backend):
 _ENGINES = {
     "pytorch/ddp": ("pytorch", ("torch",), {}, (_torch_group,)),
     "pytorch/fsdp": ("pytorch2", ("torch",), {}, (_torch_group, _fully_shard)),
+    "pytorch/zero1": ("pytorch", ("torch",), {}, (_torch_group,)),
+    "pytorch/powersgd": ("pytorch", ("torch",), {}, (_torch_group,)),
+    "pytorch/local-sgd": ("pytorch", ("torch",), {}, (_torch_group,)),
     "pytorch/dp": ("pytorch", ("torch",), {}, (_gpu,)),
     "horovod/pytorch": ("pytorch", ("horovod", "torch"), {}, (_horovod("torch"),)),
     "horovod/tensorflow": ("tensorflow", ("horovod", "tensorflow"), {}, (_horovod("tensorflow"),)),

@@ -58,6 +58,13 @@ class ProbeTest(fixture.InDirectory):
         answer = self.probe("horovod/pytorch")
         self.assertEqual(answer["reason"], "ImportError: Extension horovod.torch has not been built")
 
+    def test_each_engine_with_an_adapter_has_a_probe(self):
+        with open(os.path.join(SOURCE, "worker", "adapters", "scalelab", "run_parameters.json"), encoding="utf-8") as file:
+            engines = [row["name"] for row in json.load(file)["engines"] if row["program"] == "adapter"]
+        done = subprocess.run([sys.executable, PROBE, "x"], capture_output=True, text=True, timeout=60, check=False)
+        for engine in engines:
+            self.assertRegex(done.stderr, f"(engines are|,) {engine}(,|\n)")
+
     def test_unknown_engine(self):
         done = subprocess.run([sys.executable, PROBE, "x"], capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(done.returncode, 1)
@@ -83,7 +90,7 @@ class FrameworksScriptTest(fixture.InDirectory):
     def test_requirements_are_exact(self):
         directory = os.path.join(SOURCE, "deploy", "requirements")
         files = [name for name in os.listdir(directory) if name.endswith(".txt")]
-        self.assertEqual(len(files), 9)
+        self.assertEqual(len(files), 10)
         for name in files:
             with open(os.path.join(directory, name), encoding="utf-8") as file:
                 lines = [line for line in file.read().splitlines() if not line.startswith("#")]

@@ -67,6 +67,24 @@ TEST(BatchBuilder, KeepsWhatEventsSayBesideMetrics) {
   EXPECT_EQ(batch.events(3).time(), 4);
 }
 
+TEST(BatchBuilder, ReadsCheckpointsAndWhereAnAttemptContinues) {
+  BatchBuilder builder;
+  builder.Add(R"({"time":1,"event":"start","resumed_step":120})", 0);
+  builder.Add(R"({"time":2,"event":"checkpoint","step":150,"metrics":{"checkpoint/seconds":0.5}})", 1);
+  builder.Add(R"({"time":3,"event":"checkpoint"})", 2);
+  builder.Add(R"({"time":3,"event":"start","resumed_step":-1})", 3);
+  const v1::EventBatch batch = builder.Take();
+  ASSERT_EQ(batch.events_size(), 2);
+  EXPECT_EQ(batch.events(0).step(), 120);
+  EXPECT_EQ(batch.events(1).kind(), v1::Event::CHECKPOINT);
+  EXPECT_EQ(batch.events(1).step(), 150);
+  ASSERT_EQ(batch.columns_size(), 1);
+  EXPECT_EQ(batch.columns(0).step(0), 150);
+  ASSERT_EQ(batch.malformed_size(), 2);
+  EXPECT_EQ(batch.malformed(0).reason(), "has no \"step\"");
+  EXPECT_EQ(batch.malformed(1).reason(), "\"resumed_step\" is negative");
+}
+
 TEST(BatchBuilder, StoresNamesOfNumbersThatAreNotFiniteAsNan) {
   for (const char* value : {"\"NaN\"", "\"Infinity\"", "\"-Infinity\""}) {
     for (const char* more : {"", ",\"unknown\":[]"}) {  // by the fast scanner and by the complete parser

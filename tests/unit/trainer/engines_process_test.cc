@@ -49,7 +49,8 @@ TEST_P(Engines, TrainLikeOneRank) {
   EXPECT_LT(expected.back(), expected.front()) << "it should learn, or the comparison says little";
   for (const int ranks : {2, 4}) {
     std::map<std::string, std::string> hashes;
-    for (const char* engine : {"native/ddp", "native/serial", "native/horovod"}) {
+    for (const char* engine :
+         {"native/ddp", "native/serial", "native/horovod", "native/zero1", "native/zero2"}) {
       const Result run = Run({Spec(ranks, Frozen({{"engine", engine}, {"backend", GetParam()}}))}, ranks);
       ASSERT_EQ(run.status, 0) << engine;
       const double deviation = Deviation(run, expected);
@@ -63,6 +64,8 @@ TEST_P(Engines, TrainLikeOneRank) {
     if (ranks == 2) {
       EXPECT_EQ(hashes["native/serial"], hashes["native/ddp"]);
       EXPECT_EQ(hashes["native/horovod"], hashes["native/ddp"]);
+      EXPECT_EQ(hashes["native/zero1"], hashes["native/ddp"]);
+      EXPECT_EQ(hashes["native/zero2"], hashes["native/ddp"]);
     }
   }
 }
@@ -72,12 +75,55 @@ TEST_P(Engines, AddUpThePartsOfABatch) {
   const std::vector<double> expected = Run({Spec(1, few)}).Losses();
   json parts = few;
   parts.update({{"accumulation_steps", 3}, {"backend", GetParam()}});  // of 16 samples: 6, 5, 5
-  for (const char* engine : {"native/ddp", "native/horovod"}) {
+  for (const char* engine : {"native/ddp", "native/horovod", "native/zero1", "native/zero2"}) {
     parts["engine"] = engine;
     const Result run = Run({Spec(2, parts)}, 2);
     ASSERT_EQ(run.status, 0) << engine;
     EXPECT_LT(Deviation(run, expected), kTolerance) << engine;
     EXPECT_EQ(run.hash(1), run.hash(0)) << engine;
+  }
+}
+
+// The last of three steps of an epoch has 25 samples.
+TEST_P(Engines, TrainOnAnUnequalLastBatch) {
+  const json uneven =
+      Frozen({{"train_samples", "89"}, {"last_batch", "keep"}, {"epochs", 4}, {"max_steps", "12"}});
+  const std::string expected =
+      Run({Spec(1, uneven)}).Of(0, "epoch").at(3)["metrics"]["epoch/train_loss"].dump();
+  json keep = uneven;
+  keep.update({{"backend", GetParam()}});
+  for (const char* engine : {"native/ddp", "native/zero1", "native/zero2"}) {
+    for (const int parts : {1, 3}) {
+      keep.update({{"engine", engine}, {"accumulation_steps", parts}});
+      const Result run = Run({Spec(4, keep)}, 4);
+      ASSERT_EQ(run.status, 0) << engine;
+      const double loss = run.Of(0, "epoch").at(3)["metrics"]["epoch/train_loss"];
+      EXPECT_NEAR(loss / std::stod(expected), 1, kTolerance) << engine << ", parts: " << parts;
+      for (int r = 1; r < 4; ++r) EXPECT_EQ(run.hash(r), run.hash(0)) << engine;
+    }
+  }
+}
+
+// 270,000 parameters of 4 bytes. ZeRO's optimizer has a quarter of the momentum on each of 4 ranks, and in stage 2 also a
+// quarter of the gradients, apart from the buckets in flight.
+TEST_P(Engines, HaveAPartOfTheMemory) {
+  const json few = Frozen({{"max_steps", "3"}, {"backend", GetParam()}});
+  for (const char* engine : {"native/zero1", "native/zero2"}) {
+    json spec = few;
+    spec.update({{"engine", engine}});
+    const Result run = Run({Spec(4, spec)}, 4);
+    ASSERT_EQ(run.status, 0) << engine;
+    double optimizer = 0;
+    for (int r = 0; r < 4; ++r) {
+      const json metrics = run.Of(r, "finish").at(0)["metrics"];
+      const double parameters = metrics["memory/parameters_bytes"];
+      EXPECT_NEAR(parameters, 4 * 272'000, 0.1 * 4 * 272'000);
+      optimizer += metrics["memory/optimizer_bytes"].get<double>();
+      EXPECT_NEAR(metrics["memory/optimizer_bytes"].get<double>(), parameters / 4, 0.1 * parameters / 4)
+          << engine;
+    }
+    EXPECT_NEAR(optimizer, run.Of(0, "finish").at(0)["metrics"]["memory/parameters_bytes"].get<double>(),
+                0.02 * optimizer);
   }
 }
 

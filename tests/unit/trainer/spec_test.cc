@@ -40,6 +40,8 @@ TEST(TrainingSpec, TakesTheOptionsOfEngines) {
       R"({"accumulation_steps":4,"first_bucket_cap_mib":2,"bucket_cap_mib":10,"find_unused_parameters":true,
           "static_graph":true,"fusion_threshold_mib":0,"cycle_time_ms":2.5,"cache_capacity":0,
           "gradient_compression":"fp16","autotune":true,"stall_warning_s":0,"timeline":true,
+          "powersgd_rank":2,"compression_start_step":"10","top_k_ratio":0.05,"local_steps":4,
+          "local_start_step":"20","slow_momentum":0.5,
           "all_reduce":"ring","cuda_graph":true,"image_size":64,"classes":100,"save_parameters":true})",
       "spec.json");
   EXPECT_EQ(spec.accumulation_steps, 4);
@@ -51,6 +53,12 @@ TEST(TrainingSpec, TakesTheOptionsOfEngines) {
   EXPECT_EQ(spec.cycle_time_ms, 2.5);
   EXPECT_EQ(spec.cache_capacity, 0);
   EXPECT_EQ(spec.gradient_compression, "fp16");
+  EXPECT_EQ(spec.powersgd_rank, 2);
+  EXPECT_EQ(spec.compression_start_step, 10);
+  EXPECT_EQ(spec.top_k_ratio, 0.05);
+  EXPECT_EQ(spec.local_steps, 4);
+  EXPECT_EQ(spec.local_start_step, 20);
+  EXPECT_EQ(spec.slow_momentum, 0.5);
   EXPECT_TRUE(spec.autotune);
   EXPECT_EQ(spec.stall_warning_s, 0);
   EXPECT_TRUE(spec.timeline);
@@ -86,6 +94,7 @@ TEST(TrainingSpec, NamesFileFieldAndValueOfWhatIsWrong) {
   EXPECT_THAT(ErrorOf(R"({"batch_per_rank":4,"accumulation_steps":5})"),
               AllOf(HasSubstr("accumulation_steps"), HasSubstr("batch_per_rank (4)")));
   EXPECT_THAT(ErrorOf(R"({"gradient_compression":"fp8"})"), AllOf(HasSubstr("fp16"), HasSubstr("fp8")));
+  EXPECT_THAT(ErrorOf(R"({"top_k_ratio":2})"), AllOf(HasSubstr("top_k_ratio"), HasSubstr("1e-06 and 1")));
   EXPECT_THAT(ErrorOf(R"({"cycle_time_ms":-1})"), HasSubstr("cycle_time_ms"));
   EXPECT_THAT(ErrorOf("{"), HasSubstr("not a JSON object"));
   EXPECT_THAT(ErrorOf(R"({"comm_timeout_s":0})"), AllOf(HasSubstr("comm_timeout_s"), HasSubstr("0.1")));

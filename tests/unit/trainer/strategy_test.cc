@@ -175,8 +175,9 @@ TEST(DdpStrategy, BroadcastsTheBuffersOfRankZero) {
 TEST(MakeStrategy, UsesNoBucketsForASingleRank) {
   SoloCommunicator solo;
   SmallModel model;
-  const auto strategy = MakeStrategy({}, model, solo);
-  ASSERT_NE(dynamic_cast<LocalStrategy*>(strategy.get()), nullptr);
+  const auto made = MakeStrategy({}, model, solo);
+  auto* const strategy = dynamic_cast<LocalStrategy*>(made.get());
+  ASSERT_NE(strategy, nullptr);
   strategy->Backward(LossOf(model, Images(0, 4)));
   const at::Tensor once = model.first.grad().clone();
   strategy->Backward(LossOf(model, Images(0, 4)));

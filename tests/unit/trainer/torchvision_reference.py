@@ -71,6 +71,29 @@ def cifar_resnet(depth, weights, images):
     return logits
 
 
+def gpt(heads, weights, tokens):
+    """GPT-2, of PyTorch's layers for a transformer encoder with a causal mask, which are the same as those of a decoder alone."""
+    width, context = weights["wte.weight"].shape[1], tokens.shape[1]
+    layers = sum(name.endswith("ln_1.weight") for name in weights)
+    later = torch.full((context, context), float("-inf")).triu(1)
+    embedding = weights.pop("wte.weight")
+    x = torch.nn.functional.embedding(tokens, embedding) + weights.pop("wpe.weight")[:context]
+    for layer in range(layers):
+        block = torch.nn.TransformerEncoderLayer(
+            width, heads, 4 * width, dropout=0, activation=lambda y: torch.nn.functional.gelu(y, approximate="tanh"),
+            batch_first=True, norm_first=True
+        )
+        names = {"self_attn.in_proj_": "attn.c_attn.", "self_attn.out_proj.": "attn.c_proj.", "linear1.": "mlp.c_fc.",
+                 "linear2.": "mlp.c_proj.", "norm1.": "ln_1.", "norm2.": "ln_2."}
+        block.load_state_dict(
+            {theirs + kind: weights.pop(f"h.{layer}.{ours}{kind}") for theirs, ours in names.items() for kind in ("weight", "bias")}
+        )
+        x = block.train()(x, src_mask=later)  # evaluation may take another path
+    x = torch.nn.functional.layer_norm(x, (width,), weights.pop("ln_f.weight"), weights.pop("ln_f.bias"))
+    assert not weights, f"weights that nothing reads: {sorted(weights)}"
+    return (x @ embedding.T).flatten(0, 1)
+
+
 def main():
     name, classes, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     torch.set_num_threads(1)
@@ -78,6 +101,9 @@ def main():
     with torch.no_grad():
         if name in ("resnet20", "resnet32", "resnet44", "resnet56"):
             write(folder + "/logits", {"logits": cifar_resnet(int(name[6:]), weights, images)})
+            return
+        if name.startswith("gpt"):
+            write(folder + "/logits", {"logits": gpt(12 if name == "gpt-small" else 3, weights, images.long())})
             return
         options = {"init_weights": False} if name in ("inception_v3", "vgg16") else {}
         model = getattr(torchvision.models, name)(num_classes=classes, **options)

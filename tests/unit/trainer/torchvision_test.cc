@@ -1,11 +1,12 @@
 // Compares every model with another implementation that has the same weights: torchvision's, or a few lines
-// of PyTorch for the CIFAR ResNets (torchvision_reference.py). Files pass weights and images to the script
+// of PyTorch for the CIFAR ResNets and GPT (torchvision_reference.py). Files pass weights and images to the script
 // and the logits back.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <torch/nn/init.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -64,9 +65,11 @@ TEST_P(SameAs, PyTorchsNetworkFromTheSameWeights) {
   at::manual_seed(1);
   const auto model = MakeModel(name, kClasses, {BatchNormMode::kEval, nullptr});
   Randomise(*model);
-  const at::Tensor images = at::randn({kImages, 3, side, side});
+  const int tokens = std::min(GetParam().context, 256);
+  const at::Tensor images =
+      tokens > 0 ? at::randint(kClasses, {kImages, tokens}, at::kLong) : at::randn({kImages, 3, side, side});
   SaveSafetensors(ParametersAndBuffers(*model), dir_ + "/weights");
-  SaveSafetensors({{"images", images}}, dir_ + "/images");
+  SaveSafetensors({{"images", images.to(at::kFloat)}}, dir_ + "/images");
   const std::string command = PYTHON " " SCRIPT " " + name + " " + std::to_string(kClasses) + " " + dir_;
   const int status = std::system(command.c_str());
   if (WIFEXITED(status) && WEXITSTATUS(status) == kLacking)
@@ -78,7 +81,7 @@ TEST_P(SameAs, PyTorchsNetworkFromTheSameWeights) {
   for (at::Tensor& parameter : model->parameters()) {
     if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
   }
-  const at::Tensor input = images.contiguous(at::MemoryFormat::ChannelsLast);
+  const at::Tensor input = tokens > 0 ? images : images.contiguous(at::MemoryFormat::ChannelsLast);
   for (const auto& [kind, expected] : Load(dir_ + "/logits")) {
     at::Tensor found;
     if (kind == "auxiliary") {
@@ -96,8 +99,11 @@ TEST_P(SameAs, PyTorchsNetworkFromTheSameWeights) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, SameAs, testing::ValuesIn(Models()),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(All, SameAs, testing::ValuesIn(Models()), [](const auto& info) {
+  std::string name(info.param.name);
+  std::ranges::replace(name, '-', '_');
+  return name;
+});
 
 }  // namespace
 }  // namespace scalelab::trainer

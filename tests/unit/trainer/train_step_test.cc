@@ -82,14 +82,17 @@ TEST_P(UnequalParts, TrainLikeOneRank) {
   std::printf("%s: largest deviation %.1e of a parameter's size\n", c.name, largest);
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, UnequalParts,
-                         testing::Values(Case{"ddp_2", "native/ddp", 2, 1}, Case{"ddp_4", "native/ddp", 4, 1},
-                                         Case{"ddp_4_in_parts", "native/ddp", 4, 3},
-                                         Case{"serial_4", "native/serial", 4, 1},
-                                         Case{"horovod_2", "native/horovod", 2, 1},
-                                         Case{"horovod_4", "native/horovod", 4, 1},
-                                         Case{"horovod_4_in_parts", "native/horovod", 4, 3}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Engines, UnequalParts,
+    testing::Values(Case{"ddp_2", "native/ddp", 2, 1}, Case{"ddp_4", "native/ddp", 4, 1},
+                    Case{"ddp_4_in_parts", "native/ddp", 4, 3}, Case{"serial_4", "native/serial", 4, 1},
+                    Case{"zero1_2", "native/zero1", 2, 1}, Case{"zero1_4", "native/zero1", 4, 1},
+                    Case{"zero1_4_in_parts", "native/zero1", 4, 3},
+                    Case{"zero2_2_in_parts", "native/zero2", 2, 3}, Case{"zero2_4", "native/zero2", 4, 1},
+                    Case{"zero2_4_in_parts", "native/zero2", 4, 3}, Case{"horovod_2", "native/horovod", 2, 1},
+                    Case{"horovod_4", "native/horovod", 4, 1},
+                    Case{"horovod_4_in_parts", "native/horovod", 4, 3}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 // A model with a second classifier on the same features as the first.
 class TwoHeaded : public SmallModel {

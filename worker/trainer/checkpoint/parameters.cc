@@ -8,10 +8,31 @@
 
 namespace scalelab::trainer {
 
+namespace {
+
+// Throws if the model trains on images and the data set has tokens, or the other way round, or if samples are too long.
+void CheckTokens(const ModelInfo* model, const TrainingSpec& spec, const ImageShape& shape) {
+  if (model == nullptr) return;
+  if ((model->context > 0) != (shape.tokens > 0)) {
+    throw TrainerError(
+        "model \"" + spec.model + "\" trains on " + (model->context > 0 ? "tokens" : "images") +
+        ", not on those of data set \"" + spec.dataset + "\": set dataset to " +
+        (model->context > 0 ? "tokens or synthetic-tokens" : "cifar10, imagefolder or synthetic"));
+  }
+  if (shape.tokens > model->context) {
+    throw TrainerError("model \"" + spec.model + "\" takes samples of up to " +
+                       std::to_string(model->context) + " tokens, not " + std::to_string(shape.tokens) +
+                       ": reduce sequence_length");
+  }
+}
+
+}  // namespace
+
 std::shared_ptr<Model> MakeInitialModel(const TrainingSpec& spec, const ImageShape& shape,
                                         Communicator* communicator) {
   const ModelInfo* info = FindModel(spec.model);
-  if (info != nullptr && shape.side < info->smallest_image) {
+  CheckTokens(info, spec, shape);
+  if (info != nullptr && shape.tokens == 0 && shape.side < info->smallest_image) {
     const std::string smallest = std::to_string(info->smallest_image), side = std::to_string(shape.side);
     throw TrainerError("model \"" + spec.model + "\" needs images of at least " + smallest + " x " +
                        smallest + " pixels, not " + side + " x " + side + ": set image_size to " + smallest +

@@ -1,17 +1,10 @@
 #include "worker/trainer/checkpoint/safetensors.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <limits>
-#include <set>
 
 #include "nlohmann/json.hpp"
+#include "worker/trainer/checkpoint/durable_file.h"
 #include "worker/trainer/errors.h"
 
 namespace scalelab::trainer {
@@ -52,13 +45,6 @@ std::string Header(const NamedTensors& tensors) {
   return text;
 }
 
-[[noreturn]] void FailToWrite(const std::string& path) {
-  const std::string why = std::strerror(errno);
-  std::remove(path.c_str());  // do not leave a partial file
-  throw TrainerError("cannot write " + path + ": " + why +
-                     "; check the space and the permissions of its directory");
-}
-
 // Returns the tensor that one entry of the header describes. Throws std::out_of_range if the entry does
 // not fit `data`.
 at::Tensor Take(const ordered_json& entry, std::string_view data) {
@@ -96,22 +82,7 @@ void WriteSafetensors(const NamedTensors& tensors, std::ostream& out) {
 }
 
 void SaveSafetensors(const NamedTensors& tensors, const std::string& path) {
-  const std::string temporary = path + ".new";
-  errno = 0;
-  std::ofstream file(temporary, std::ios::binary);
-  if (!file) FailToWrite(temporary);
-  try {
-    WriteSafetensors(tensors, file);
-  } catch (const TrainerError&) {
-    if (file) throw;
-    FailToWrite(temporary);
-  }
-  file.close();
-  // Sync before renaming: otherwise a power failure could leave an empty file.
-  const int descriptor = open(temporary.c_str(), O_RDONLY | O_CLOEXEC);
-  const bool safe = descriptor >= 0 && fsync(descriptor) == 0;
-  if (descriptor >= 0) close(descriptor);
-  if (!file || !safe || std::rename(temporary.c_str(), path.c_str()) != 0) FailToWrite(temporary);
+  WriteDurably(path, [&](std::ostream& out) { WriteSafetensors(tensors, out); });
 }
 
 NamedTensors ReadSafetensors(std::string_view bytes, const std::string& source) {

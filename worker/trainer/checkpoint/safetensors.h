@@ -7,21 +7,16 @@
 #include <ostream>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
-#include "worker/trainer/torch.h"
+#include "worker/trainer/named_tensors.h"
 
 namespace scalelab::trainer {
-
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 // Writes tensors of any device and memory format. Throws TrainerError for a type that the format lacks, and
 // if writing to `out` fails.
 void WriteSafetensors(const NamedTensors& tensors, std::ostream& out);
 
-// Replaces the file at `path` atomically (writes PATH.new and renames it). Throws TrainerError that
-// names the path.
+// Replaces the file at `path` atomically (durable_file.h). Throws TrainerError that names the path.
 void SaveSafetensors(const NamedTensors& tensors, const std::string& path);
 
 // Returns contiguous copies on the CPU, in the order of their data. Throws TrainerError, which names

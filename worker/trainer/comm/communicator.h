@@ -15,7 +15,7 @@ namespace scalelab::trainer {
 
 // Elementwise reductions. kAverage is for floating-point types, kBitAnd for int64 only. Sums of float16 and
 // bfloat16 are rounded after each addition. A float16 sum beyond 65504 is infinite, also for kAverage, which
-// divides the sum (nccl divides first).
+// divides the sum (nccl divides first). Tensors of int32 and uint8 cannot be reduced.
 enum class ReduceOp { kSum, kAverage, kMax, kBitAnd };
 
 // A started operation. It runs to its end even if Wait is never called.
@@ -38,7 +38,7 @@ class Work {
 // this order. Only one thread calls at a time, but it need not always be the same thread.
 //
 // Tensors are dense blocks of memory (any permutation of strides, the same on all ranks) of type float,
-// float16, bfloat16, double or int64. The caller must not touch a tensor until its operation has ended. An
+// float16, bfloat16, double, int64, int32 or uint8. The caller must not touch a tensor until its operation has ended. An
 // operation on a GPU tensor starts after the work that is already on the calling thread's current stream. The
 // result of a reduction is the same on all ranks, bit for bit.
 //

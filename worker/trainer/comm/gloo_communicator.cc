@@ -260,7 +260,7 @@ std::unique_ptr<Work> GlooCommunicator::StartAllReduce(const at::Tensor& tensor,
     options.setTag(tag);
     options.setTimeout(timeout_);
     gloo::allreduce(options);
-    if (op == ReduceOp::kAverage) Scale(tensor, 1.0 / size_);
+    if (op == ReduceOp::kAverage) Divide(tensor, size_);
   });
 }
 
@@ -295,7 +295,7 @@ std::unique_ptr<Work> GlooCommunicator::StartReduceScatter(const at::Tensor& out
       reduce(sum.data(), received.data(), block(incoming), count);
     });
     std::memcpy(Bytes(output), sum.data(), bytes);
-    if (op == ReduceOp::kAverage) Scale(output, 1.0 / size_);
+    if (op == ReduceOp::kAverage) Divide(output, size_);
   });
 }
 

@@ -52,7 +52,7 @@ void HierarchicalAllReduce(Communicator& communicator, const at::Tensor& flat, R
   RingReduceScatter(communicator, flat, *node);
   const at::Tensor block = RingBlock(flat, place, node->size());
   RingAllReduce(communicator, block, ReduceOp::kSum, across);
-  if (op == ReduceOp::kAverage) ScaleInPlace(block, 1.0 / communicator.size());
+  if (op == ReduceOp::kAverage) DivideInPlace(block, communicator.size());
   RingAllGather(communicator, flat, *node);
 }
 

@@ -164,7 +164,7 @@ void MpiCommunicator::AllReduce(const at::Tensor& tensor, ReduceOp op) {
                               ReduceFunctionFor(tensor.scalar_type(), op),
                               operation};
     few ? ReduceWhole(reduction) : ReduceParts(reduction);
-    if (op == ReduceOp::kAverage) Scale(tensor, 1.0 / size_);
+    if (op == ReduceOp::kAverage) Divide(tensor, size_);
   });
 }
 

@@ -229,7 +229,7 @@ std::unique_ptr<Work> MpiCommunicator::StartAllReduce(const at::Tensor& tensor, 
     return MPI_Iallreduce(MPI_IN_PLACE, tensor.data_ptr(), count, handles_->TypeOf(tensor),
                           handles_->OpOf(tensor, op), handles_->comm, request);
   };
-  if (op == ReduceOp::kAverage) operation->finish = [tensor, factor = 1.0 / size_] { Scale(tensor, factor); };
+  if (op == ReduceOp::kAverage) operation->finish = [tensor, size = size_] { Divide(tensor, size); };
   return Submit(std::move(operation));
 }
 
@@ -243,7 +243,7 @@ std::unique_ptr<Work> MpiCommunicator::StartReduceScatter(const at::Tensor& outp
     return MPI_Ireduce_scatter_block(input.data_ptr(), output.data_ptr(), count, handles_->TypeOf(input),
                                      handles_->OpOf(input, op), handles_->comm, request);
   };
-  if (op == ReduceOp::kAverage) operation->finish = [output, factor = 1.0 / size_] { Scale(output, factor); };
+  if (op == ReduceOp::kAverage) operation->finish = [output, size = size_] { Divide(output, size); };
   return Submit(std::move(operation));
 }
 

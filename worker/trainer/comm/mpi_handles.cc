@@ -59,6 +59,10 @@ MPI_Datatype MpiHandles::TypeOf(const at::Tensor& tensor) const {
       return MPI_DOUBLE;
     case at::kLong:
       return MPI_INT64_T;
+    case at::kInt:
+      return MPI_INT32_T;
+    case at::kByte:
+      return MPI_UINT8_T;
     default:
       return half;
   }

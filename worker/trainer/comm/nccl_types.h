@@ -17,6 +17,8 @@ inline ncclDataType_t NcclTypeOf(const at::Tensor& tensor) {
       return ncclFloat64;
     case at::kLong:
       return ncclInt64;
+    case at::kInt:
+      return ncclInt32;
     case at::kByte:
       return ncclUint8;
     default:

@@ -106,15 +106,15 @@ void RingAllReduce(Communicator& communicator, const at::Tensor& flat, ReduceOp 
   RingReduceScatter(communicator, flat, ring);
   if (op == ReduceOp::kAverage) {
     const size_t place = PlaceIn(ring, communicator.rank());
-    ScaleInPlace(RingBlock(flat, place, ring.size()), 1.0 / static_cast<double>(ring.size()));
+    DivideInPlace(RingBlock(flat, place, ring.size()), static_cast<double>(ring.size()));
   }
   RingAllGather(communicator, flat, ring);
 }
 
-void ScaleInPlace(const at::Tensor& tensor, double factor) {
-  if (tensor.is_cpu()) return Scale(tensor, factor);
+void DivideInPlace(const at::Tensor& tensor, double divisor) {
+  if (tensor.is_cpu()) return Divide(tensor, divisor);
   const at::NoGradGuard no_grad;
-  at::Tensor(tensor).mul_(factor);
+  at::Tensor(tensor).div_(divisor);
 }
 
 }  // namespace scalelab::trainer

@@ -33,7 +33,7 @@ void RingAllGather(Communicator& communicator, const at::Tensor& flat, const Rin
 // `op` is kSum or kAverage, which divides the sum.
 void RingAllReduce(Communicator& communicator, const at::Tensor& flat, ReduceOp op, const Ring& ring);
 
-// Multiplies by `factor` on the tensor's device.
-void ScaleInPlace(const at::Tensor& tensor, double factor);
+// Divides by `divisor` on the tensor's device.
+void DivideInPlace(const at::Tensor& tensor, double divisor);
 
 }  // namespace scalelab::trainer

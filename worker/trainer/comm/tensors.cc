@@ -9,9 +9,10 @@ namespace scalelab::trainer {
 void CheckTensor(const at::Tensor& tensor) {
   const at::ScalarType type = tensor.scalar_type();
   if (type != at::kFloat && type != at::kHalf && type != at::kBFloat16 && type != at::kDouble &&
-      type != at::kLong) {
-    throw TrainerError(std::string("communicators take float, float16, bfloat16, double and int64, not ") +
-                       c10::toString(type));
+      type != at::kLong && type != at::kInt && type != at::kByte) {
+    throw TrainerError(
+        std::string("communicators take float, float16, bfloat16, double, int64, int32 and uint8, not ") +
+        c10::toString(type));
   }
   if (!tensor.is_non_overlapping_and_dense()) {
     throw TrainerError("communicators take tensors that are one dense block of memory");
@@ -20,7 +21,11 @@ void CheckTensor(const at::Tensor& tensor) {
 
 void CheckReduction(const at::Tensor& tensor, ReduceOp op) {
   CheckTensor(tensor);
-  const bool integer = tensor.scalar_type() == at::kLong;
+  const at::ScalarType type = tensor.scalar_type();
+  if (type == at::kInt || type == at::kByte) {
+    throw TrainerError(std::string("communicators do not reduce tensors of ") + c10::toString(type));
+  }
+  const bool integer = type == at::kLong;
   if (op == ReduceOp::kAverage && integer)
     throw TrainerError("an average over ranks needs a floating-point tensor");
   if (op == ReduceOp::kBitAnd && !integer)
@@ -50,8 +55,8 @@ ReduceFunction ReduceFunctionFor(at::ScalarType type, ReduceOp op) {
   return op == ReduceOp::kMax ? MaxFunction(type) : SumFunction(type);
 }
 
-void Scale(const at::Tensor& tensor, double factor) {
-  ScaleArray(tensor.data_ptr(), static_cast<size_t>(tensor.numel()), tensor.scalar_type(), factor);
+void Divide(const at::Tensor& tensor, double divisor) {
+  DivideArray(tensor.data_ptr(), static_cast<size_t>(tensor.numel()), tensor.scalar_type(), divisor);
 }
 
 }  // namespace scalelab::trainer

@@ -16,7 +16,7 @@ void CheckPeer(int peer, const Communicator& communicator);
 // Returns the function that reduces elements of `type` by `op`; kAverage adds.
 ReduceFunction ReduceFunctionFor(at::ScalarType type, ReduceOp op);
 
-// Multiplies by `factor` on the calling thread.
-void Scale(const at::Tensor& tensor, double factor);
+// Divides by `divisor` on the calling thread.
+void Divide(const at::Tensor& tensor, double divisor);
 
 }  // namespace scalelab::trainer

@@ -56,6 +56,12 @@ Batch AllocateBatch(int64_t size, int64_t side, at::MemoryFormat format, bool pi
           at::empty({size}, images.dtype(at::kLong))};
 }
 
+Batch AllocateBatch(int64_t size, const ImageShape& shape, at::MemoryFormat format, bool pinned) {
+  if (shape.tokens == 0) return AllocateBatch(size, shape.side, format, pinned);
+  const at::TensorOptions options = at::TensorOptions(at::kLong).pinned_memory(pinned);
+  return {at::empty({size, shape.tokens}, options), at::empty({size, shape.tokens}, options)};
+}
+
 CropFlip DrawCropFlip(uint64_t seed, int64_t epoch, int64_t sample) {
   // Samples count from 1 here, because key 0 is used for the order of the epoch.
   Random random(seed, static_cast<uint64_t>(epoch), static_cast<uint64_t>(sample) + 1);
@@ -84,8 +90,23 @@ void FillBatch(const ImageSet& set, std::span<const int32_t> samples, std::span<
   }
 }
 
+namespace {
+
+void CopyText(const ImageSet& set, std::span<const int32_t> samples, Batch& batch) {
+  auto* tokens = static_cast<int64_t*>(batch.images.data_ptr());
+  auto* labels = static_cast<int64_t*>(batch.labels.data_ptr());
+  for (const int32_t sample : samples) {
+    const auto first = set.text.begin() + int64_t{sample} * set.shape.tokens;
+    tokens = std::copy_n(first, set.shape.tokens, tokens);
+    labels = std::copy_n(first + 1, set.shape.tokens, labels);
+  }
+}
+
+}  // namespace
+
 void LoadBatch(const ImageSet& set, std::span<const int32_t> samples, const Augmentation* augmentation,
                Batch& batch) {
+  if (set.shape.tokens > 0) return CopyText(set, samples, batch);
   if (set.files != nullptr) {
     set.files->Fill(samples, augmentation, batch.images);
     for (size_t i = 0; i < samples.size(); ++i) batch.labels.data_ptr<int64_t>()[i] = set.labels[samples[i]];

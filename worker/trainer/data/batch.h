@@ -10,13 +10,17 @@
 namespace scalelab::trainer {
 
 struct Batch {
-  at::Tensor images;  // float [n, 3, side, side] in the memory format of the run
-  at::Tensor labels;  // int64 [n]
+  at::Tensor images;  // float [n, 3, side, side] in the memory format of the run; int64 [n, tokens] for text
+  at::Tensor labels;  // int64 [n]; [n, tokens] for text
+
+  int64_t samples() const { return labels.size(0); }
 };
 
 // Allocates a batch of `size` images of `side` x `side` pixels in host memory; `pinned` memory can be copied
 // to a GPU asynchronously.
 Batch AllocateBatch(int64_t size, int64_t side, at::MemoryFormat format, bool pinned = false);
+// Allocates a batch of `size` samples of this shape.
+Batch AllocateBatch(int64_t size, const ImageShape& shape, at::MemoryFormat format, bool pinned = false);
 
 // The augmentation of He et al. 2015, section 4.2: pad the normalized image with four pixels of zeros on each
 // side, crop it at random to its original size, and flip it with probability one half.

@@ -5,9 +5,12 @@
 #include <fstream>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "catalog/datasets.h"
 #include "catalog/image_folder.h"
+#include "catalog/models.h"
 #include "worker/trainer/data/image_files.h"
 #include "worker/trainer/data/random.h"
 #include "worker/trainer/errors.h"
@@ -166,6 +169,84 @@ Dataset LoadFolder(const TrainingSpec& spec) {
   return data;
 }
 
+constexpr int64_t kSyntheticTokens = 1'000'000;
+
+ImageShape TextShape(const TrainingSpec& spec) {
+  if (spec.image_size != 0 || spec.classes != 0) {
+    throw TrainerError(
+        "image_size and classes are not supported by data set \"" + spec.dataset + "\": remove them",
+        ErrorKind::kData);
+  }
+  const ModelInfo* model = FindModel(spec.model);
+  ImageShape shape;
+  shape.side = 0;
+  shape.tokens = static_cast<int>(spec.sequence_length);
+  shape.classes = static_cast<int>(spec.vocabulary);
+  if (shape.tokens == 0) shape.tokens = model == nullptr || model->context == 0 ? 128 : model->context;
+  if (shape.classes == 0)
+    shape.classes = model == nullptr || model->vocabulary == 0 ? 256 : model->vocabulary;
+  return shape;
+}
+
+ImageSet CutText(std::vector<uint16_t> text, const ImageShape& shape, int64_t limit) {
+  ImageSet set;
+  set.shape = shape;
+  set.text = std::move(text);
+  set.size = std::clamp<int64_t>((std::ssize(set.text) - 1) / shape.tokens, 0, limit);
+  return set;
+}
+
+// Reads as many tokens as `samples` samples need.
+ImageSet ReadText(const RecordFile& file, const ImageShape& shape, int64_t samples) {
+  const int64_t most = (file.records - 1) / shape.tokens;
+  std::vector<uint16_t> text(std::min(samples, most) * shape.tokens + 1);
+  std::ifstream in(file.path, std::ios::binary);
+  if (file.records == 0 || !in.read(reinterpret_cast<char*>(text.data()), std::ssize(text) * 2)) {
+    throw TrainerError(file.path + ": cannot be read, or has no tokens: write it again", ErrorKind::kData);
+  }
+  const auto wrong = std::ranges::find_if(text, [&](uint16_t token) { return token >= shape.classes; });
+  if (wrong != text.end()) {
+    throw TrainerError(file.path + ": token " + std::to_string(*wrong) + " at place " +
+                           std::to_string(wrong - text.begin()) + " is not in 0 to " +
+                           std::to_string(shape.classes - 1) +
+                           ": set vocabulary to the number of different tokens",
+                       ErrorKind::kData);
+  }
+  return CutText(std::move(text), shape, samples);
+}
+
+Dataset LoadText(const TrainingSpec& spec) {
+  const ImageShape shape = TextShape(spec);
+  const absl::StatusOr<TokenFiles> files = FindTokens(spec.data_dir);
+  if (!files.ok()) throw TrainerError(std::string(files.status().message()), ErrorKind::kData);
+  Dataset data;
+  data.train = ReadText(files->train, shape, TrainLimit(spec));
+  if (spec.evaluate) data.test = ReadText(files->val, shape, INT64_MAX);
+  return data;
+}
+
+// `first` selects different texts for training and for testing.
+ImageSet MakeText(const ImageShape& shape, int64_t samples, uint64_t first) {
+  std::vector<uint16_t> text(samples * shape.tokens + 1);
+  Random random(13, first, 0);
+  uint64_t token = 0;
+  for (uint16_t& place : text) {
+    const auto vocabulary = static_cast<uint64_t>(shape.classes);
+    token = random.Below(4) == 0 ? random.Below(vocabulary) : Random(17, token, 0).Below(vocabulary);
+    place = static_cast<uint16_t>(token);
+  }
+  return CutText(std::move(text), shape, samples);
+}
+
+Dataset LoadSyntheticText(const TrainingSpec& spec) {
+  const ImageShape shape = TextShape(spec);
+  const int64_t fit = kSyntheticTokens / shape.tokens;
+  Dataset data;
+  data.train = MakeText(shape, spec.train_samples == 0 ? fit : spec.train_samples, 0);
+  if (spec.evaluate) data.test = MakeText(shape, std::max<int64_t>(1, fit / 5), 1);
+  return data;
+}
+
 struct Entry {
   std::string_view name;
   ImageShape (*shape)(const TrainingSpec&);
@@ -174,7 +255,9 @@ struct Entry {
 
 constexpr Entry kDatasets[] = {{"cifar10", Cifar10Shape, LoadCifar10},
                                {"imagefolder", FolderShape, LoadFolder},
-                               {"synthetic", SyntheticShape, LoadSynthetic}};
+                               {"synthetic", SyntheticShape, LoadSynthetic},
+                               {"tokens", TextShape, LoadText},
+                               {"synthetic-tokens", TextShape, LoadSyntheticText}};
 
 const Entry& Find(const TrainingSpec& spec) {
   std::string known;

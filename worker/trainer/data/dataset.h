@@ -1,4 +1,4 @@
-// Data sets of images.
+// Data sets of images and of text.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,9 @@ inline constexpr int kChannels = 3;
 
 // Properties shared by all images of a set. The defaults are those of CIFAR-10.
 struct ImageShape {
-  int side = 32;  // of a square, in pixels
-  int classes = 10;
+  int side = 32;     // of a square, in pixels
+  int classes = 10;  // or different tokens
+  int tokens = 0;    // of a sample that is text; 0: samples are images
 
   int64_t plane() const { return int64_t{side} * side; }
   int64_t bytes() const { return kChannels * plane(); }
@@ -22,7 +23,7 @@ struct ImageShape {
 
 class ImageFiles;
 
-// Images and their classes. Images are either files or bytes in memory; in memory each image has its red,
+// Images and their classes, or text. Images are either files or bytes in memory; in memory each image has its red,
 // green and blue planes one after another, row by row.
 struct ImageSet {
   ImageShape shape;
@@ -30,6 +31,9 @@ struct ImageSet {
   std::unique_ptr<uint8_t[]> pixels;        // size * shape.bytes(); null if the images are files
   std::shared_ptr<const ImageFiles> files;  // null if the images are in memory
   std::vector<uint16_t> labels;             // size, each below shape.classes
+  // Of text: sample i is the shape.tokens tokens from place i * shape.tokens on, its labels are those that follow each of
+  // them.
+  std::vector<uint16_t> text;
 
   // The images must be in memory.
   const uint8_t* image(int64_t i) const { return pixels.get() + i * shape.bytes(); }
@@ -57,6 +61,12 @@ ImageShape ReadShape(const TrainingSpec& spec);
 // training set has 50,000 images or as many as fit into 200 MiB (17,066 of 64 x 64 pixels, 1,393 of 224 x
 // 224). With spec.train_samples it has that many, up to 50,000, even if they need more memory on each rank.
 // The test set has a fifth of the default number.
+//
+// "tokens": the files train.bin and val.bin in spec.data_dir (catalog/datasets.h), cut into samples of spec.sequence_length
+// tokens. spec.train_samples counts samples.
+//
+// "synthetic-tokens": random text in which three of four tokens follow from the one before. By default the training text has a
+// million tokens; the test text has a fifth of it.
 //
 // Throws TrainerError of kind data.
 Dataset LoadDataset(const TrainingSpec& spec);

@@ -13,8 +13,7 @@ TrainLoader::TrainLoader(const ImageSet& set, ShardedSampler sampler, const Opti
       free_(slot_count_) {
   for (int i = 0; i < slot_count_; ++i) {
     Slot& slot = slots_[i];
-    slot.host =
-        AllocateBatch(options.batch_per_rank, set.shape.side, options.format, options.device.is_cuda());
+    slot.host = AllocateBatch(options.batch_per_rank, set.shape, options.format, options.device.is_cuda());
     slot.device = slot.host;
     if (options.device.is_cuda()) {
       slot.device = {at::empty_like(slot.host.images, options.device),
@@ -58,14 +57,14 @@ void TrainLoader::Fill() {
   const DeviceStream stream(options_.device);
   const StreamScope scope(stream);
   const at::NoGradGuard no_grad;
-  for (int64_t step = 0; step < options_.total_steps; ++step) {
+  for (int64_t step = options_.first_step; step < options_.total_steps; ++step) {
     const int64_t epoch = step / sampler_.steps_per_epoch(), in_epoch = step % sampler_.steps_per_epoch();
-    if (in_epoch == 0) sampler_.StartEpoch(epoch);
+    if (in_epoch == 0 || step == options_.first_step) sampler_.StartEpoch(epoch);
     free_.acquire();
     if (stop_) return;
     const std::span<const int32_t> samples = sampler_.Slice(in_epoch);
     const Augmentation augmentation{options_.seed, epoch};
-    Slot& slot = slots_[step % slot_count_];
+    Slot& slot = slots_[(step - options_.first_step) % slot_count_];
     slot.used.Wait();
     slot.samples = std::ssize(samples);
     LoadBatch(set_, samples, options_.augment ? &augmentation : nullptr, slot.host);

@@ -24,6 +24,7 @@ class TrainLoader {
     uint64_t seed = 0;
     at::MemoryFormat format = at::MemoryFormat::Contiguous;
     at::Device device = at::kCPU;
+    int64_t first_step = 0;  // steps before it are not prepared
   };
 
   // `set` must outlive the loader.
@@ -31,7 +32,7 @@ class TrainLoader {
   ~TrainLoader();
 
   // Returns the batch of the next step, on the device. The batch stays valid until the next call; on a GPU,
-  // for the work that is put on the current stream until then. May be called total_steps times. Throws an
+  // for the work that is put on the current stream until then. May be called total_steps - first_step times. Throws an
   // exception of LoadBatch in the step of its batch.
   const Batch& Next();
 

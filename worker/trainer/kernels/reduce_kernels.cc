@@ -49,10 +49,10 @@ ReduceFunction FunctionFor(c10::ScalarType type) {
 }
 
 template <typename T, typename Wide>
-void ScaleAs(void* array, size_t count, double factor) {
+void DivideAs(void* array, size_t count, double divisor) {
   T* data = static_cast<T*>(array);
-  const Wide wide = static_cast<Wide>(factor);
-  for (size_t i = 0; i < count; ++i) data[i] = static_cast<T>(static_cast<Wide>(data[i]) * wide);
+  const Wide wide = static_cast<Wide>(divisor);
+  for (size_t i = 0; i < count; ++i) data[i] = static_cast<T>(static_cast<Wide>(data[i]) / wide);
 }
 
 }  // namespace
@@ -63,16 +63,16 @@ ReduceFunction MaxFunction(c10::ScalarType type) { return FunctionFor<Max>(type)
 
 ReduceFunction BitAndFunction() { return Reduce<int64_t, int64_t, BitAnd>; }
 
-void ScaleArray(void* data, size_t count, c10::ScalarType type, double factor) {
+void DivideArray(void* data, size_t count, c10::ScalarType type, double divisor) {
   switch (type) {
     case c10::ScalarType::Half:
-      return ScaleAs<c10::Half, float>(data, count, factor);
+      return DivideAs<c10::Half, float>(data, count, divisor);
     case c10::ScalarType::BFloat16:
-      return ScaleAs<c10::BFloat16, float>(data, count, factor);
+      return DivideAs<c10::BFloat16, float>(data, count, divisor);
     case c10::ScalarType::Double:
-      return ScaleAs<double, double>(data, count, factor);
+      return DivideAs<double, double>(data, count, divisor);
     default:
-      return ScaleAs<float, float>(data, count, factor);
+      return DivideAs<float, float>(data, count, divisor);
   }
 }
 

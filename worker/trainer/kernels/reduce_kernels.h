@@ -18,7 +18,7 @@ ReduceFunction MaxFunction(c10::ScalarType type);
 // Bitwise and of int64.
 ReduceFunction BitAndFunction();
 
-// Multiplies `count` elements of a floating-point `type` by `factor`.
-void ScaleArray(void* data, size_t count, c10::ScalarType type, double factor);
+// Divides `count` elements of a floating-point `type` by `divisor`.
+void DivideArray(void* data, size_t count, c10::ScalarType type, double divisor);
 
 }  // namespace scalelab::trainer

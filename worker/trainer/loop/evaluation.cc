@@ -11,8 +11,8 @@
 namespace scalelab::trainer {
 namespace {
 
-// Limits of a batch in images and in pixels, so that it needs less memory than a usual training batch.
-constexpr int64_t kBatch = 250, kPixels = 1 << 20;
+// Limits of a batch in samples, pixels and tokens, so that it needs less memory than a usual training batch.
+constexpr int64_t kBatch = 250, kPixels = 1 << 20, kTokens = 1 << 12;
 
 }  // namespace
 
@@ -26,8 +26,9 @@ Evaluation Evaluate(Model& model, const ImageSet& set, Precision precision, at::
   std::vector<int32_t> samples(last - first);
   std::iota(samples.begin(), samples.end(), static_cast<int32_t>(first));
 
-  const int64_t batch = std::clamp<int64_t>(kPixels / set.shape.plane(), 1, kBatch);
-  Batch buffer = AllocateBatch(std::min(batch, last - first), set.shape.side, format);
+  const int64_t fit = set.shape.tokens > 0 ? kTokens / set.shape.tokens : kPixels / set.shape.plane();
+  const int64_t batch = std::clamp<int64_t>(fit, 1, kBatch);
+  Batch buffer = AllocateBatch(std::min(batch, last - first), set.shape, format);
   at::Tensor sums = at::zeros({3}, at::TensorOptions(device).dtype(at::kDouble));  // loss, correct, samples
   sums[2].fill_(last - first);
   for (int64_t done = 0, n = 0; done < last - first; done += n) {
@@ -40,7 +41,8 @@ Evaluation Evaluate(Model& model, const ImageSet& set, Precision precision, at::
       logits = model.forward(buffer.images.narrow(0, 0, n).to(device));
     }
     logits = logits.to(at::kFloat);
-    sums[0].add_(at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum));
+    const auto labels_of_sample = static_cast<double>(labels.numel() / n);
+    sums[0].add_(at::cross_entropy_loss(logits, labels.flatten(), {}, at::Reduction::Sum) / labels_of_sample);
     sums[1].add_(CountCorrect(logits, labels));
   }
   model.train();
@@ -54,8 +56,14 @@ Evaluation Evaluate(Model& model, const ImageSet& set, Precision precision, at::
           .samples = static_cast<int64_t>(s[2])};
 }
 
+at::Tensor MeanLoss(const at::Tensor& logits, const at::Tensor& labels) {
+  return at::cross_entropy_loss(logits, labels.flatten());
+}
+
 at::Tensor CountCorrect(const at::Tensor& logits, const at::Tensor& labels) {
-  return logits.detach().argmax(1).eq(labels).sum();
+  const at::Tensor correct = logits.detach().argmax(1).eq(labels.flatten()).sum();
+  if (labels.dim() == 1) return correct;
+  return correct.to(at::kDouble) / static_cast<double>(labels.size(1));
 }
 
 }  // namespace scalelab::trainer

@@ -19,8 +19,11 @@ struct Evaluation {
 Evaluation Evaluate(Model& model, const ImageSet& set, Precision precision, at::Device device,
                     at::MemoryFormat format, Communicator& communicator);
 
+// Returns the mean cross-entropy of `logits` [rows, classes]; `labels` has one element for each row, in any shape.
+at::Tensor MeanLoss(const at::Tensor& logits, const at::Tensor& labels);
+
 // Returns the number of rows of `logits` whose largest element is at their label, as a tensor
-// on their device.
+// on their device. Labels [n, tokens] count as n samples: a token is a part of its sample.
 at::Tensor CountCorrect(const at::Tensor& logits, const at::Tensor& labels);
 
 }  // namespace scalelab::trainer

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "worker/trainer/checkpoint/parameters.h"
@@ -11,7 +13,9 @@
 #include "worker/trainer/device/device.h"
 #include "worker/trainer/errors.h"
 #include "worker/trainer/launch.h"
+#include "worker/trainer/loop/checkpoints.h"
 #include "worker/trainer/loop/evaluation.h"
+#include "worker/trainer/loop/run_state.h"
 #include "worker/trainer/loop/train_step.h"
 #include "worker/trainer/metrics/parameter_hash.h"
 #include "worker/trainer/metrics/run_meter.h"
@@ -72,6 +76,7 @@ void SeedRank(const TrainingSpec& spec, int rank) {
 
 void Train(const TrainingSpec& spec, at::Device device, Communicator& communicator, EventWriter& events) {
   const int rank = communicator.rank();
+  Checkpoints checkpoints(spec, communicator, events);
   const Precision precision = ParsePrecision(spec.precision, device);
   const at::MemoryFormat format = ResolveMemoryFormat(spec);
   ConfigureCpu(static_cast<int>(spec.cpus_per_rank));
@@ -94,59 +99,98 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
     if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(format));
   }
   const std::unique_ptr<Strategy> strategy = MakeStrategy(spec, *model, communicator);
+  if (checkpoints.on() && strategy->stored() == Strategy::Stored::kNever) {
+    const bool compresses = !spec.gradient_compression.empty() && spec.gradient_compression != "none";
+    throw TrainerError(
+        "engine \"" + spec.engine + "\"" +
+        (compresses ? " with gradient_compression \"" + spec.gradient_compression + "\"" : "") +
+        " cannot continue from a checkpoint: remove " +
+        "checkpoint_every_steps and checkpoint_every_minutes");
+  }
   TrainStep train_step(spec, precision, device, *model, *strategy, communicator);
-  TrainLoader loader(
-      data.train, sampler,
-      {spec.batch_per_rank, total_steps, spec.augment, static_cast<uint64_t>(spec.seed), format, device});
-
   RunMeter meter(spec.warmup_steps, spec.global_batch);
-  StepLog log(events, meter, device, rank);
-  Evaluation evaluation;
-  double train_loss = 0, training_seconds = 0, cpu_seconds = 0, time_to_accuracy = -1, left_out = 0;
-  double samples = 0, samples_to_accuracy = 0;
-  communicator.Barrier();  // ranks load at different speeds, which must not delay the first step
-  events.Start(rank, communicator.size(), total_steps);
-  Stopwatch run_watch;
-  double run_seconds = 0;
+  RunState state(device, *model, train_step, *strategy, meter, communicator);
+  RunTotals totals;
+  EpochSums begun;  // of the epoch in which the run continues
+  int64_t first_step = 0;
+  if (const std::optional<Checkpoint> checkpoint = checkpoints.LoadNewest()) {
+    state.Restore(*checkpoint, static_cast<uint64_t>(spec.seed), begun, totals);
+    first_step = checkpoint->step;
+  }
+  TrainLoader loader(data.train, sampler,
+                     {.batch_per_rank = spec.batch_per_rank,
+                      .total_steps = total_steps,
+                      .augment = spec.augment,
+                      .seed = static_cast<uint64_t>(spec.seed),
+                      .format = format,
+                      .device = device,
+                      .first_step = first_step});
 
-  for (int64_t step = 0, epoch = 0; step < total_steps; ++epoch) {
+  StepLog log(events, meter, device, rank);
+  communicator.Barrier();  // ranks load at different speeds, which must not delay the first step
+  totals.lost_seconds = checkpoints.Begin(totals.run_seconds);
+  events.Start(rank, communicator.size(), total_steps, first_step);
+  Stopwatch run_watch;
+  const double seconds_before = totals.run_seconds, written_before = totals.checkpoint_seconds;
+  const auto write_checkpoint = [&](int64_t steps, const EpochSums& sums) {
+    totals.run_seconds = seconds_before + run_watch.Seconds();
+    totals.checkpoint_seconds = written_before + checkpoints.seconds();
+    checkpoints.Save(steps, state.Shared(), state.Mine(sums, totals));
+    checkpoints.EndIfSignalled();
+  };
+
+  for (int64_t step = first_step, epoch = step / steps_per_epoch; step < total_steps; ++epoch) {
     const int64_t epoch_end = std::min(total_steps, (epoch + 1) * steps_per_epoch);
-    const double cpu_before = ProcessCpuSeconds();
-    log.BeginEpoch();  // excludes the time of the evaluation
+    double cpu_before = ProcessCpuSeconds();
+    log.BeginEpoch(std::exchange(begun, {}));  // excludes the time of the evaluation
     for (; step < epoch_end; ++step) {
+      if (step > epoch * steps_per_epoch && step > first_step && checkpoints.Due(step)) {
+        const EpochSums sums = log.EndEpoch();
+        totals.cpu_seconds += ProcessCpuSeconds() - cpu_before;
+        write_checkpoint(step, sums);
+        cpu_before = ProcessCpuSeconds();
+        log.BeginEpoch(sums);
+      }
       const double rate = LearningRate(spec, step, steps_per_epoch);
       StepRecord record{.epoch = epoch, .step = step, .rate = rate, .marks = StepMarks(device)};
       const Batch& batch = loader.Next();
-      record.samples = batch.labels.numel();
+      record.samples = batch.samples();
       record.global_samples = sampler.GlobalBatch(step % steps_per_epoch);
       record.marks.Mark(&StepTimes::data);
       train_step.Run(batch, rate, record);
       log.Add(std::move(record));
     }
+    strategy->EndEpoch();
     const EpochSums mine = log.EndEpoch();
-    run_seconds = run_watch.Seconds();
-    cpu_seconds += ProcessCpuSeconds() - cpu_before;
-    training_seconds += mine.seconds;
-    left_out += mine.left_out;
+    totals.run_seconds = seconds_before + run_watch.Seconds();
+    totals.cpu_seconds += ProcessCpuSeconds() - cpu_before;
+    totals.training_seconds += mine.seconds;
+    totals.left_out += mine.left_out;
 
-    const EpochSums totals = SumOverRanks(mine, communicator);
-    samples += totals.samples;
-    train_loss = totals.loss / totals.samples;
+    const EpochSums all = SumOverRanks(mine, communicator);
+    totals.samples += all.samples;
+    totals.train_loss = all.loss / all.samples;
     std::vector<Metric> metrics = {{"epoch/seconds", mine.seconds},
-                                   {"epoch/throughput", totals.samples / mine.seconds},
-                                   {"epoch/train_loss", train_loss},
-                                   {"epoch/train_accuracy", totals.correct / totals.samples}};
+                                   {"epoch/throughput", all.samples / mine.seconds},
+                                   {"epoch/train_loss", totals.train_loss},
+                                   {"epoch/train_accuracy", all.correct / all.samples}};
     if (spec.evaluate) {
       strategy->SyncBuffers();
-      evaluation = Evaluate(*model, data.test, precision, device, format, communicator);
+      const Evaluation evaluation = Evaluate(*model, data.test, precision, device, format, communicator);
       metrics.insert(metrics.end(), {{"eval/loss", evaluation.loss},
                                      {"eval/accuracy", evaluation.accuracy},
                                      {"eval/samples", static_cast<double>(evaluation.samples)},
                                      {"eval/seconds", evaluation.seconds}});
+      totals.accuracy = evaluation.accuracy;
       const bool reached = spec.target_accuracy > 0 && evaluation.accuracy >= spec.target_accuracy;
-      if (reached && time_to_accuracy < 0) time_to_accuracy = training_seconds, samples_to_accuracy = samples;
+      if (reached && totals.time_to_accuracy < 0) {
+        totals.time_to_accuracy =
+            totals.training_seconds + written_before + checkpoints.seconds() + totals.lost_seconds;
+        totals.samples_to_accuracy = totals.samples;
+      }
     }
     events.Epoch(epoch, metrics);
+    if (step < total_steps && checkpoints.Due(step)) write_checkpoint(step, {});
   }
 
   std::vector<Metric> metrics;
@@ -159,22 +203,27 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
   if (device.is_cuda()) {
     metrics.emplace_back("run/device_memory_bytes", static_cast<double>(PeakDeviceBytes(device)));
   }
-  if (precision == Precision::kAmpFp16) metrics.emplace_back("run/steps_left_out", left_out);
-  metrics.emplace_back("run/cpu_utilisation",
-                       cpu_seconds / (training_seconds * static_cast<double>(spec.cpus_per_rank)));
-  if (spec.evaluate) metrics.emplace_back("run/accuracy", evaluation.accuracy);
-  metrics.emplace_back("run/train_loss", train_loss);
-  if (time_to_accuracy >= 0) {
-    metrics.emplace_back("run/time_to_accuracy_s", time_to_accuracy);
-    metrics.emplace_back("run/samples_to_accuracy", samples_to_accuracy);
+  if (precision == Precision::kAmpFp16) metrics.emplace_back("run/steps_left_out", totals.left_out);
+  metrics.emplace_back("run/cpu_utilisation", totals.cpu_seconds / (totals.training_seconds *
+                                                                    static_cast<double>(spec.cpus_per_rank)));
+  if (spec.evaluate) metrics.emplace_back("run/accuracy", totals.accuracy);
+  metrics.emplace_back("run/train_loss", totals.train_loss);
+  if (totals.time_to_accuracy >= 0) {
+    metrics.emplace_back("run/time_to_accuracy_s", totals.time_to_accuracy);
+    metrics.emplace_back("run/samples_to_accuracy", totals.samples_to_accuracy);
   }
   metrics.emplace_back("run/straggler_skew",
                        StragglerSkew(AllGatherNumber(communicator, meter.MeanCompute())));
   metrics.emplace_back("run/steps", static_cast<double>(meter.steps()));
-  metrics.emplace_back("run/seconds", run_seconds);
+  metrics.emplace_back("run/seconds", totals.run_seconds + totals.lost_seconds);
+  if (checkpoints.on()) {
+    metrics.emplace_back("run/checkpoint_seconds", written_before + checkpoints.seconds());
+    metrics.emplace_back("run/lost_seconds", totals.lost_seconds);
+  }
   strategy->AppendMetrics(metrics);
   if (spec.save_parameters && rank == 0) SaveSafetensors(ParametersAndBuffers(*model), parameters_path);
   events.Finish(metrics, strategy->keeps_ranks_equal() ? ParameterHash(model->parameters()) : "");
+  checkpoints.RemoveAll();
 }
 
 }  // namespace scalelab::trainer

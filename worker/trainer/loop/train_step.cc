@@ -16,6 +16,107 @@ constexpr int64_t kStepsBeforeRecording = 4;
 
 }  // namespace
 
+// A step as its strategy sees it.
+class TrainStep::Task : public StepTask {
+ public:
+  Task(TrainStep& owner, const Batch& batch, StepRecord& record)
+      : owner_(owner),
+        record_(record),
+        samples_(batch.samples()),
+        images_(at::tensor_split(batch.images, std::min(owner.spec_.accumulation_steps, samples_))),
+        labels_(at::tensor_split(batch.labels, std::min(owner.spec_.accumulation_steps, samples_))),
+        together_(owner.communicator_.size() > 1 && owner.strategy_.averages_gradients()),
+        rank_square_(owner.unknown_),
+        mean_square_(owner.unknown_) {}
+
+  int64_t parts() const override { return std::ssize(images_); }
+  int64_t most_parts() const override {
+    const int64_t ranks = owner_.communicator_.size(),
+                  most_samples = (record_.global_samples + ranks - 1) / ranks;
+    return std::min(owner_.spec_.accumulation_steps, most_samples);
+  }
+  at::Tensor Forward(int64_t part) override;
+  void Measured(BackwardCost cost) override;
+  void Update() override;
+  double rate() const override { return record_.rate; }
+  StepMarks& marks() override { return record_.marks; }
+
+  // Returns the elements of StepNumber.
+  at::Tensor Numbers() const;
+
+ private:
+  TrainStep& owner_;
+  StepRecord& record_;
+  const int64_t samples_;
+  const std::vector<at::Tensor> images_, labels_;
+  const bool together_;  // the ranks train on one global batch, and skip the same steps
+  std::vector<at::Tensor> logits_, losses_;
+  at::Tensor rank_square_, mean_square_;
+};
+
+at::Tensor TrainStep::Task::Forward(int64_t part) {
+  at::Tensor loss;
+  {
+    const PrecisionScope scope(owner_.precision_, owner_.device_.type());
+    const TrainingLogits out = owner_.model_.ForwardTraining(images_[part]);
+    logits_.push_back(out.logits);
+    loss = MeanLoss(out.logits, labels_[part]);
+    if (out.auxiliary.defined()) {
+      loss = loss + kAuxiliaryWeight * MeanLoss(out.auxiliary, labels_[part]);
+    }
+  }
+  // The parts must add up to the mean over the batch.
+  if (images_.size() > 1) {
+    loss = loss * (static_cast<double>(labels_[part].size(0)) / static_cast<double>(samples_));
+  }
+  losses_.push_back(loss.detach());
+  // Gradients are averaged over ranks, so the loss is weighted by the rank's share of the samples.
+  const double share = !together_ ? 1
+                                  : static_cast<double>(samples_ * owner_.communicator_.size()) /
+                                        static_cast<double>(record_.global_samples);
+  if (share != 1) loss = loss * share;
+  record_.marks.Mark(&StepTimes::forward);
+  return owner_.scaler_.Scale(loss);
+}
+
+void TrainStep::Task::Measured(BackwardCost cost) {
+  record_.marks.Mark(&StepTimes::backward, std::move(cost.computed));
+  record_.marks.Mark(&StepTimes::comm_exposed);
+  record_.marks.Communicated(cost.spans);
+  record_.bytes = cost.bytes;
+  if (cost.mean_square.defined()) {
+    rank_square_ = cost.rank_square;
+    mean_square_ = cost.mean_square;
+  }
+}
+
+void TrainStep::Task::Update() {
+  LossScaler& scaler = owner_.scaler_;
+  if (scaler.scale().defined()) {  // before Unscale, which may change it
+    const at::Tensor squared_scale = scaler.scale().to(at::kDouble).square().squeeze();
+    rank_square_ = rank_square_ / squared_scale;
+    mean_square_ = mean_square_ / squared_scale;
+  }
+  owner_.optimizer_.Apply(scaler.Unscale(owner_.trained_, together_ ? &owner_.communicator_ : nullptr));
+  record_.marks.Mark(&StepTimes::optimizer);
+}
+
+at::Tensor TrainStep::Task::Numbers() const {
+  at::Tensor loss = losses_[0].to(at::kDouble),
+             correct = CountCorrect(logits_[0], labels_[0]).to(at::kDouble);
+  for (size_t part = 1; part < losses_.size(); ++part) {
+    loss = loss + losses_[part];
+    correct = correct + CountCorrect(logits_[part], labels_[part]);
+  }
+  std::vector<at::Tensor> numbers = {loss, correct, rank_square_, mean_square_};
+  const LossScaler& scaler = owner_.scaler_;
+  if (scaler.scale().defined()) {
+    numbers.push_back(scaler.scale().to(at::kDouble).squeeze());
+    numbers.push_back(scaler.left_out().to(at::kDouble).squeeze());
+  }
+  return at::stack(numbers);
+}
+
 TrainStep::TrainStep(const TrainingSpec& spec, Precision precision, at::Device device, Model& model,
                      Strategy& strategy, Communicator& communicator)
     : spec_(spec),
@@ -24,12 +125,14 @@ TrainStep::TrainStep(const TrainingSpec& spec, Precision precision, at::Device d
       model_(model),
       strategy_(strategy),
       communicator_(communicator),
-      optimizer_(model.parameters(), spec.momentum, spec.weight_decay, spec.decay_norm, device.is_cuda()),
+      trained_(strategy.Trained()),
+      optimizer_(trained_, spec.momentum, spec.weight_decay, spec.decay_norm, device.is_cuda()),
       scaler_(precision == Precision::kAmpFp16, device),
       unknown_(at::full({}, std::nan(""), at::TensorOptions(device).dtype(at::kDouble))),
       left_{.marks = StepMarks(device)} {}
 
 void TrainStep::Run(const Batch& batch, double rate, StepRecord& record) {
+  record.rate = rate;
   optimizer_.SetRate(rate);
   if (spec_.cuda_graph && steps_++ == kStepsBeforeRecording) Record(batch);
   if (!graph_) return Body(batch, record);
@@ -43,71 +146,16 @@ void TrainStep::Run(const Batch& batch, double rate, StepRecord& record) {
 }
 
 void TrainStep::Body(const Batch& batch, StepRecord& record) {
-  std::vector<at::Tensor> logits, losses;
-  at::Tensor rank_square = unknown_, mean_square = unknown_;
-  const int64_t samples = batch.labels.numel(), split = std::min(spec_.accumulation_steps, samples);
-  const std::vector<at::Tensor> images = at::tensor_split(batch.images, split);
-  const std::vector<at::Tensor> labels = at::tensor_split(batch.labels, split);
-  const bool together = communicator_.size() > 1 && strategy_.keeps_ranks_equal();
-  // Gradients are averaged over ranks, so the loss is weighted by the rank's share of the samples.
-  const double share = !together ? 1
-                                 : static_cast<double>(samples * communicator_.size()) /
-                                       static_cast<double>(record.global_samples);
-  for (size_t part = 0; part < images.size(); ++part) {
-    at::Tensor loss;
-    {
-      const PrecisionScope scope(precision_, device_.type());
-      const TrainingLogits out = model_.ForwardTraining(images[part]);
-      logits.push_back(out.logits);
-      loss = at::cross_entropy_loss(out.logits, labels[part]);
-      if (out.auxiliary.defined()) {
-        loss = loss + kAuxiliaryWeight * at::cross_entropy_loss(out.auxiliary, labels[part]);
-      }
-    }
-    // The parts must add up to the mean over the batch.
-    if (images.size() > 1) {
-      loss = loss * (static_cast<double>(labels[part].numel()) / static_cast<double>(samples));
-    }
-    losses.push_back(loss.detach());
-    if (share != 1) loss = loss * share;
-    record.marks.Mark(&StepTimes::forward);
-    loss = scaler_.Scale(loss);
-    if (part + 1 < images.size()) {
-      strategy_.Accumulate(loss);
-      record.marks.Mark(&StepTimes::backward);
-    } else {
-      BackwardCost cost = strategy_.Backward(loss);
-      record.marks.Mark(&StepTimes::backward, std::move(cost.computed));
-      record.marks.Mark(&StepTimes::comm_exposed);
-      record.marks.Communicated(std::move(cost.spans));
-      record.bytes = cost.bytes;
-      if (cost.mean_square.defined()) {
-        rank_square = cost.rank_square;
-        mean_square = cost.mean_square;
-      }
-    }
-  }
+  Task task(*this, batch, record);
+  strategy_.Step(task);
+  record.numbers = task.Numbers();
+}
 
-  if (scaler_.scale().defined()) {  // before Unscale, which may change it
-    const at::Tensor squared_scale = scaler_.scale().to(at::kDouble).square().squeeze();
-    rank_square = rank_square / squared_scale;
-    mean_square = mean_square / squared_scale;
-  }
-  // Ranks that train together skip the same steps.
-  optimizer_.Apply(scaler_.Unscale(model_.parameters(), together ? &communicator_ : nullptr));
-  record.marks.Mark(&StepTimes::optimizer);
-
-  at::Tensor loss = losses[0].to(at::kDouble), correct = CountCorrect(logits[0], labels[0]).to(at::kDouble);
-  for (size_t part = 1; part < losses.size(); ++part) {
-    loss = loss + losses[part];
-    correct = correct + CountCorrect(logits[part], labels[part]);
-  }
-  std::vector<at::Tensor> numbers = {loss, correct, rank_square, mean_square};
-  if (scaler_.scale().defined()) {
-    numbers.push_back(scaler_.scale().to(at::kDouble).squeeze());
-    numbers.push_back(scaler_.left_out().to(at::kDouble).squeeze());
-  }
-  record.numbers = at::stack(numbers);
+NamedTensors TrainStep::State() const {
+  NamedTensors state;
+  for (const auto& [name, tensor] : optimizer_.State()) state.emplace_back("optimizer/" + name, tensor);
+  for (const auto& [name, tensor] : scaler_.State()) state.emplace_back("scaler/" + name, tensor);
+  return state;
 }
 
 std::string TrainStep::WhyNotRecorded() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "worker/trainer/comm/communicator.h"
 #include "worker/trainer/data/batch.h"
@@ -16,7 +17,7 @@ namespace scalelab::trainer {
 
 class Model;
 
-// Runs forward, backward with the strategy's gradient synchronization, and the optimizer, and computes the
+// Prepares a step for the strategy, which runs forward, backward, synchronisation and the optimizer, and computes the
 // numbers of the step's event. On a GPU the host never waits for the device. With `cuda_graph`, a step is
 // recorded after some ordinary ones and replayed from then on. If the engine or backend does not support
 // recording, the reason is written to standard error and steps run as usual.
@@ -29,7 +30,12 @@ class TrainStep {
   // Runs one step and fills in `record`, whose global_samples must be set. Collective.
   void Run(const Batch& batch, double rate, StepRecord& record);
 
+  // Returns the tensors of the optimizer and of the loss scale that a step changes; writing into them restores a state.
+  NamedTensors State() const;
+
  private:
+  class Task;
+
   void Body(const Batch& batch, StepRecord& record);
   std::string WhyNotRecorded() const;
   void Record(const Batch& batch);
@@ -40,6 +46,7 @@ class TrainStep {
   Model& model_;
   Strategy& strategy_;
   Communicator& communicator_;
+  const std::vector<at::Tensor> trained_;  // what the optimizer updates
   Sgd optimizer_;
   LossScaler scaler_;
 

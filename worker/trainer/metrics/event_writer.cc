@@ -83,12 +83,13 @@ EventWriter::~EventWriter() {
   if (descriptor_ != STDOUT_FILENO) close(descriptor_);
 }
 
-void EventWriter::Start(int rank, int world_size, int64_t total_steps) {
+void EventWriter::Start(int rank, int world_size, int64_t total_steps, int64_t resumed_step) {
   Begin(line_, "start");
   line_ += ",\"framework\":\"native\",\"version\":\"" SCALELAB_VERSION "\"";
   AppendField(line_, "world_size", world_size);
   AppendField(line_, "rank", rank);
   AppendField(line_, "total_steps", total_steps);
+  if (resumed_step > 0) AppendField(line_, "resumed_step", resumed_step);
   Add("}\n", true);
 }
 
@@ -103,6 +104,13 @@ void EventWriter::Step(int64_t epoch, int64_t step, std::span<const Metric> metr
 void EventWriter::Epoch(int64_t epoch, std::span<const Metric> metrics) {
   Begin(line_, "epoch");
   AppendField(line_, "epoch", epoch);
+  AppendMetricsField(line_, metrics);
+  Add("}\n", true);
+}
+
+void EventWriter::Checkpoint(int64_t steps, std::span<const Metric> metrics) {
+  Begin(line_, "checkpoint");
+  AppendField(line_, "step", steps);
   AppendMetricsField(line_, metrics);
   Add("}\n", true);
 }
@@ -138,6 +146,10 @@ void EventWriter::Add(std::string_view end, bool now) {
       return;
     }
   }
+  Flush();
+}
+
+void EventWriter::Flush() {
   std::lock_guard order(writing_);
   std::string lines;
   {

@@ -26,11 +26,16 @@ class EventWriter {
   // Writes the pending events.
   ~EventWriter();
 
-  void Start(int rank, int world_size, int64_t total_steps);
+  // `resumed_step`: number of steps of the checkpoint that the rank continues from; 0 if it begins with the first step.
+  void Start(int rank, int world_size, int64_t total_steps, int64_t resumed_step = 0);
   void Step(int64_t epoch, int64_t step, std::span<const Metric> metrics);
   void Epoch(int64_t epoch, std::span<const Metric> metrics);
+  // `steps`: number of steps that the checkpoint contains.
+  void Checkpoint(int64_t steps, std::span<const Metric> metrics);
   void Finish(std::span<const Metric> metrics, std::string_view parameter_hash);
   void Error(std::string_view message, std::string_view kind);
+  // Writes the pending events.
+  void Flush();
 
  private:
   void Add(std::string_view end, bool now);

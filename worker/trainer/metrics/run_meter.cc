@@ -11,7 +11,7 @@ namespace scalelab::trainer {
 
 // Returns whether the step is in the measured window.
 bool RunMeter::Count(const StepTimes& step, int64_t samples) {
-  if (++steps_ <= warmup_) return false;
+  if (++steps_ <= first_) return false;
   const double total = step.total;
   data_sum_ += step.data;
   full_steps_.push_back(total * (static_cast<double>(global_batch_) / static_cast<double>(samples)));
@@ -32,11 +32,31 @@ void RunMeter::AddWhole(const StepTimes& step, int64_t samples) {
 }
 
 void RunMeter::AddSquares(double of_rank, double of_mean, int64_t samples) {
-  if (steps_ <= warmup_ || samples != global_batch_ || !std::isfinite(of_rank) || !std::isfinite(of_mean))
+  if (steps_ <= first_ || samples != global_batch_ || !std::isfinite(of_rank) || !std::isfinite(of_mean))
     return;
   rank_squares_ += of_rank;
   mean_squares_ += of_mean;
   ++squares_;
+}
+
+std::vector<double> RunMeter::State() const {
+  std::vector<double> state = {
+      parts_known_ ? 1.0 : 0.0, total_sum_,   sample_sum_,   data_sum_,     exposed_sum_,
+      comm_total_sum_,          compute_sum_, rank_squares_, mean_squares_, static_cast<double>(squares_)};
+  state.insert(state.end(), full_steps_.begin(), full_steps_.end());
+  return state;
+}
+
+void RunMeter::Continue(int64_t steps, const std::vector<double>& state) {
+  constexpr size_t kSums = 10;
+  steps_ = steps;
+  first_ = steps + warmup_;
+  if (state.size() < kSums) return;
+  parts_known_ = state[0] != 0;
+  total_sum_ = state[1], sample_sum_ = state[2], data_sum_ = state[3], exposed_sum_ = state[4];
+  comm_total_sum_ = state[5], compute_sum_ = state[6], rank_squares_ = state[7], mean_squares_ = state[8];
+  squares_ = static_cast<int64_t>(state[9]);
+  full_steps_.assign(state.begin() + kSums, state.end());
 }
 
 double RunMeter::MeanCompute() const {

@@ -19,7 +19,8 @@ class RunMeter {
  public:
   // The first `warmup_steps` steps are not measured. A step has at most `global_batch` samples
   // over all ranks.
-  RunMeter(int64_t warmup_steps, int64_t global_batch) : warmup_(warmup_steps), global_batch_(global_batch) {}
+  RunMeter(int64_t warmup_steps, int64_t global_batch)
+      : warmup_(warmup_steps), global_batch_(global_batch), first_(warmup_steps) {}
 
   void Add(const StepTimes& step, int64_t samples);
   // Adds a step of which only `total` and `data` are known.
@@ -27,6 +28,12 @@ class RunMeter {
   // Adds the squared norms of this rank's gradient and of the mean of all ranks' gradients in the step that was added last.
   // Has no effect if the step is not in the window or not full, or if a norm is not finite.
   void AddSquares(double of_rank, double of_mean, int64_t samples);
+
+  // Returns everything that was added, as numbers that Continue takes.
+  std::vector<double> State() const;
+  // Continues after `steps` steps of an earlier process with its State, which is empty if its measurements do not apply to
+  // this one. The next `warmup_steps` steps are not measured either: this process has to warm up too.
+  void Continue(int64_t steps, const std::vector<double>& state);
 
   int64_t steps() const { return steps_; }
   // Returns the number of steps after warm-up, the measured window.
@@ -41,6 +48,7 @@ class RunMeter {
 
  private:
   int64_t warmup_, global_batch_;
+  int64_t first_ = 0;  // index of the first step that may be measured
   int64_t steps_ = 0;
   std::vector<double> full_steps_;  // seconds of the window's steps; smaller steps are scaled to a full step
   bool parts_known_ = true;         // of all steps of the window

@@ -37,8 +37,8 @@ StepLog::StepLog(EventWriter& events, RunMeter& meter, at::Device device, int ra
 
 StepLog::~StepLog() = default;
 
-void StepLog::BeginEpoch() {
-  sums_ = {};
+void StepLog::BeginEpoch(const EpochSums& sums) {
+  sums_ = sums;
   last_ = std::make_shared<Moment>(device_);
 }
 

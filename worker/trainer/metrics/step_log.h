@@ -20,8 +20,10 @@ class StepMarks {
   // Assigns the time since the previous mark to `part`, or to no part if it is null.
   void Mark(double StepTimes::*part) { Mark(part, Moment(device_)); }
   void Mark(double StepTimes::*part, Moment end) { marks_.emplace_back(part, std::move(end)); }
-  // Sets when gradients were communicated: spans in the order of their ends, all on one clock.
-  void Communicated(std::vector<Span> spans) { spans_ = std::move(spans); }
+  // Adds times at which ranks communicated: spans in the order of their ends, all on one clock.
+  void Communicated(const std::vector<Span>& spans) {
+    spans_.insert(spans_.end(), spans.begin(), spans.end());
+  }
   // Adds the seconds of each part to `times`, and those with communication in progress to comm_total. All moments must be
   // over.
   void AddTo(StepTimes& times) const;
@@ -58,11 +60,12 @@ class StepLog {
   StepLog(EventWriter& events, RunMeter& meter, at::Device device, int rank);
   ~StepLog();
 
-  // Starts the time of the first step. Each later step starts when the step before it ends.
-  void BeginEpoch();
+  // Starts the time of the first step. Each later step starts when the step before it ends. `sums` are those of steps of the
+  // epoch that were reported before.
+  void BeginEpoch(const EpochSums& sums = {});
   // Adds a step whose work has all been put on the device's stream, and reports the steps that are over.
   void Add(StepRecord record);
-  // Waits for all steps of the epoch, reports them and returns their sums.
+  // Waits for all steps of the epoch so far, reports them and returns their sums.
   EpochSums EndEpoch();
 
  private:

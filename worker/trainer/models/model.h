@@ -21,13 +21,14 @@ inline constexpr double kAuxiliaryWeight = 0.4;
 
 class Model : public torch::nn::Module {
  public:
-  // Returns the logits [n, classes] of images [n, channels, height, width].
+  // Returns the logits [n, classes] of images [n, channels, height, width]; or [n * length, vocabulary] of the tokens that
+  // follow each of tokens [n, length].
   virtual at::Tensor forward(const at::Tensor& images) = 0;
   // Returns the outputs for a training step.
   virtual TrainingLogits ForwardTraining(const at::Tensor& images) { return {forward(images), {}}; }
 };
 
-// Makes model `name` for `classes` classes with initial weights from Torch's default generator. For an
+// Makes model `name` for `classes` classes, or different tokens, with initial weights from Torch's default generator. For an
 // unknown name, throws TrainerError that lists the known ones.
 std::shared_ptr<Model> MakeModel(const std::string& name, int classes, const BatchNormOptions& batch_norm);
 

@@ -1,5 +1,6 @@
 #include "worker/trainer/errors.h"
 #include "worker/trainer/models/alexnet.h"
+#include "worker/trainer/models/gpt.h"
 #include "worker/trainer/models/inception_v3.h"
 #include "worker/trainer/models/mobilenet_v2.h"
 #include "worker/trainer/models/model.h"
@@ -22,6 +23,11 @@ std::shared_ptr<Model> Make(int classes, const BatchNormOptions& batch_norm) {
   return std::make_shared<ResNet>(depth, classes, batch_norm);
 }
 
+template <const GptSize& size>
+std::shared_ptr<Model> MakeGpt(int vocabulary, const BatchNormOptions&) {
+  return std::make_shared<Gpt>(size, vocabulary);
+}
+
 // catalog/models.h has the same names.
 struct Entry {
   std::string_view name;
@@ -42,6 +48,8 @@ constexpr Entry kModels[] = {
     {"alexnet", Make<AlexNet>},
     {"inception_v3", Make<InceptionV3>},
     {"vgg16", Make<Vgg16>},
+    {"gpt-nano", MakeGpt<kGptNano>},
+    {"gpt-small", MakeGpt<kGptSmall>},
 };
 
 }  // namespace

@@ -15,6 +15,11 @@ LossScaler::LossScaler(bool active, at::Device device) {
   found_ = at::zeros_like(scale_);
 }
 
+NamedTensors LossScaler::State() const {
+  if (!scale_.defined()) return {};
+  return {{"scale", scale_}, {"good_steps", good_steps_}};
+}
+
 at::Tensor LossScaler::Scale(const at::Tensor& loss) const {
   return scale_.defined() ? loss * scale_.squeeze() : loss;
 }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "worker/trainer/comm/communicator.h"
+#include "worker/trainer/named_tensors.h"
 
 namespace scalelab::trainer {
 
@@ -20,6 +21,9 @@ class LossScaler {
   // 1 if any gradient is not finite on any rank of `communicator` (null: on this rank), else 0; undefined
   // if not active.
   at::Tensor Unscale(const std::vector<at::Tensor>& parameters, Communicator* communicator);
+
+  // Returns the tensors that Unscale changes; writing into them restores a state.
+  NamedTensors State() const;
 
   // A tensor of one number on the device; undefined if not active.
   const at::Tensor& scale() const { return scale_; }

@@ -39,6 +39,15 @@ void Sgd::SetRate(double rate) {
   if (fused_) device_rate_.fill_(rate);
 }
 
+NamedTensors Sgd::State() const {
+  NamedTensors state;
+  for (const Group& group : groups_) {
+    for (const at::Tensor& velocity : group.velocities)
+      state.emplace_back("velocity/" + std::to_string(state.size()), velocity);
+  }
+  return state;
+}
+
 void Sgd::StepOne(const at::Tensor& parameter, const at::Tensor& gradient, const at::Tensor& velocity,
                   double weight_decay) const {
   constexpr int64_t kLeast = 32'768;  // the least elements for which a thread pays off

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "worker/trainer/torch.h"
+#include "worker/trainer/named_tensors.h"
 
 namespace scalelab::trainer {
 
@@ -28,6 +28,9 @@ class Sgd {
   // number on the device; fused only) is 1.
   void SetRate(double rate);
   void Apply(const at::Tensor& left_out = {});
+
+  // Returns the tensors that steps change besides the parameters; writing into them restores a state.
+  NamedTensors State() const;
 
  private:
   struct Group {

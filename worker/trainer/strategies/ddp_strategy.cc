@@ -16,8 +16,12 @@ at::Tensor GradientsOf(const GradientBucket& bucket) {
 
 }  // namespace
 
-DdpStrategy::DdpStrategy(Model& model, Communicator& communicator, const DdpOptions& options)
-    : model_(model), communicator_(communicator), options_(options) {
+DdpStrategy::DdpStrategy(Model& model, Communicator& communicator, const DdpOptions& options,
+                         std::unique_ptr<GradientReducer> reducer)
+    : GradientStrategy(model),
+      communicator_(communicator),
+      options_(options),
+      reducer_(reducer ? std::move(reducer) : MakeExactReducer(communicator)) {
   for (const at::Tensor& parameter : model.parameters()) {
     communicator.Broadcast(parameter.detach(), 0);
     if (parameter.requires_grad()) parameters_.push_back(parameter);
@@ -40,8 +44,8 @@ BackwardCost DdpStrategy::Backward(const at::Tensor& loss) {
   next_ = 0;
   for (GradientBucket& bucket : buckets_) {
     bucket.missing = static_cast<int>(bucket.parameters.size());
-    cost.bytes += static_cast<int64_t>(bucket.flat.nbytes());
   }
+  reducer_->BeginStep();
   if (options_.find_unused) {
     for (int parameter : hooks_.Unreached(loss)) CountDown(parameter);
   }
@@ -56,8 +60,9 @@ BackwardCost DdpStrategy::Backward(const at::Tensor& loss) {
   for (size_t i = 0; i < started_.size(); ++i) {
     started_[i]->Wait();
     if (Span span = started_[i]->span(); span.end != nullptr) cost.spans.push_back(std::move(span));
-    mean_squares.Add(GradientsOf(buckets_[i]));
+    if (reducer_->exact()) mean_squares.Add(GradientsOf(buckets_[i]));
   }
+  cost.bytes = reducer_->bytes();
   cost.rank_square = rank_squares_.Take();
   cost.mean_square = mean_squares.Take();
   DropUnused();
@@ -144,8 +149,8 @@ void DdpStrategy::StartFullBuckets() {
     if (bucket.tail.numel() > 0) {
       AllUsed() ? bucket.tail.fill_(1) : bucket.tail.copy_(at::tensor(used_));
     }
-    rank_squares_.Add(GradientsOf(bucket));
-    started_.push_back(communicator_.StartAllReduce(bucket.flat, ReduceOp::kAverage));
+    if (reducer_->exact()) rank_squares_.Add(GradientsOf(bucket));
+    started_.push_back(reducer_->Start(bucket));
   }
 }
 
@@ -166,10 +171,35 @@ void DdpStrategy::DropUnused() {
 
 std::string DdpStrategy::WhyNotRecorded() const {
   if (order_ != Order::kFinal) return "buckets are not final yet";
+  if (const std::string why = reducer_->WhyNotRecorded(); !why.empty()) return why;
   return AllUsed() || options_.static_graph
              ? ""
              : "some parameters get no gradient, and each step looks up which ones; set static_graph";
 }
+
+NamedTensors DdpStrategy::State() {
+  at::Tensor arrived = at::empty({std::ssize(arrived_)}, at::kLong);
+  std::ranges::copy(arrived_, static_cast<int64_t*>(arrived.data_ptr()));
+  at::Tensor never_used = at::empty({std::ssize(never_used_)}, at::kByte);
+  std::ranges::copy(never_used_, static_cast<uint8_t*>(never_used.data_ptr()));
+  return {{"arrived", arrived}, {"never_used", never_used}};
+}
+
+void DdpStrategy::LoadState(const std::vector<NamedTensors>& of_ranks) {
+  if (of_ranks.empty()) return;
+  for (const auto& [name, tensor] : of_ranks[0]) {
+    if (name == "arrived") {
+      const auto* first = static_cast<const int64_t*>(tensor.data_ptr());
+      arrived_.assign(first, first + tensor.numel());
+      if (!arrived_.empty()) order_ = Order::kArriving;
+    } else if (name == "never_used" && tensor.numel() == std::ssize(never_used_)) {
+      const auto* first = static_cast<const uint8_t*>(tensor.data_ptr());
+      never_used_.assign(first, first + tensor.numel());
+    }
+  }
+}
+
+void DdpStrategy::AppendMetrics(std::vector<Metric>& metrics) const { reducer_->AppendMetrics(metrics); }
 
 void DdpStrategy::SyncBuffers() {
   for (const at::Tensor& buffer : model_.buffers()) communicator_.Broadcast(buffer, 0);

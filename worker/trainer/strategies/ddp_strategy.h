@@ -3,6 +3,7 @@
 
 #include "worker/trainer/strategies/gradient_buckets.h"
 #include "worker/trainer/strategies/gradient_hooks.h"
+#include "worker/trainer/strategies/gradient_reducer.h"
 #include "worker/trainer/strategies/gradient_squares.h"
 #include "worker/trainer/strategies/strategy.h"
 
@@ -21,21 +22,28 @@ struct DdpOptions {
 };
 
 // The grad() of each parameter is a view of its bucket. A hook on each gradient accumulator counts the
-// missing gradients of the bucket. A full bucket is passed to the communicator once all buckets before it
+// missing gradients of the bucket. A full bucket is passed to the reducer once all buckets before it
 // are, because all ranks must start the same operations in the same order. After backward the remaining
 // buckets are started (parameters without a gradient contribute zeros), and all operations are awaited.
 //
 // After the first step the buckets are rebuilt in the order in which rank 0's gradients arrived. The last
 // bucket carries one more number per parameter, "got a gradient". The average of these numbers shows which
 // parameters got no gradient on any rank, without a separate operation.
-class DdpStrategy : public Strategy {
+class DdpStrategy : public GradientStrategy {
  public:
-  DdpStrategy(Model& model, Communicator& communicator, const DdpOptions& options);
+  // Without a `reducer`, gradients are averaged as they are.
+  DdpStrategy(Model& model, Communicator& communicator, const DdpOptions& options,
+              std::unique_ptr<GradientReducer> reducer = nullptr);
 
   void Accumulate(const at::Tensor& loss) override;
   BackwardCost Backward(const at::Tensor& loss) override;
   void SyncBuffers() override;
   std::string WhyNotRecorded() const override;
+  Stored stored() const override { return reducer_->keeps_errors() ? Stored::kNever : Stored::kOnce; }
+  // The order of parameters in buckets: it decides in which order the gradients of ranks are added up.
+  NamedTensors State() override;
+  void LoadState(const std::vector<NamedTensors>& of_ranks) override;
+  void AppendMetrics(std::vector<Metric>& metrics) const override;
 
   // Returns the buckets of the last step.
   const std::vector<GradientBucket>& buckets() const { return buckets_; }
@@ -53,9 +61,9 @@ class DdpStrategy : public Strategy {
   bool AllUsed() const;
   void DropUnused();
 
-  Model& model_;
   Communicator& communicator_;
   const DdpOptions options_;
+  const std::unique_ptr<GradientReducer> reducer_;
   std::vector<at::Tensor> parameters_;
   std::vector<GradientBucket> buckets_;
   std::vector<int> bucket_of_;       // by parameter; -1: in no bucket

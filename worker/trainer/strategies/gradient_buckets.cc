@@ -31,25 +31,29 @@ std::vector<std::vector<int>> AssignBuckets(const std::vector<at::Tensor>& param
   return buckets;
 }
 
+BlockLayout LayOut(const std::vector<at::Tensor>& parameters, const std::vector<int>& indices) {
+  BlockLayout layout;
+  layout.align = 64 / static_cast<int64_t>(parameters[indices.front()].element_size());
+  for (int i : indices) {
+    TORCH_CHECK(parameters[i].is_non_overlapping_and_dense(), "parameters must be dense blocks of memory");
+    layout.offsets.push_back(layout.elements);
+    layout.elements += (parameters[i].numel() + layout.align - 1) / layout.align * layout.align;
+  }
+  return layout;
+}
+
 GradientBucket MakeBucket(const std::vector<at::Tensor>& parameters, const std::vector<int>& indices,
                           int64_t tail_elements) {
   GradientBucket bucket;
   bucket.parameters = indices;
-  const at::Tensor& first = parameters[indices.front()];
-  const int64_t align = 64 / static_cast<int64_t>(first.element_size());
-  std::vector<int64_t> offsets;
-  int64_t elements = 0;
-  for (int i : indices) {
-    offsets.push_back(elements);
-    elements += (parameters[i].numel() + align - 1) / align * align;
-  }
-  bucket.flat = at::zeros({elements + tail_elements}, first.options().requires_grad(false));
+  const BlockLayout layout = LayOut(parameters, indices);
+  bucket.flat = at::zeros({layout.elements + tail_elements},
+                          parameters[indices.front()].options().requires_grad(false));
   for (size_t k = 0; k < indices.size(); ++k) {
     const at::Tensor& parameter = parameters[indices[k]];
-    TORCH_CHECK(parameter.is_non_overlapping_and_dense(), "parameters must be dense blocks of memory");
-    bucket.views.push_back(bucket.flat.as_strided(parameter.sizes(), parameter.strides(), offsets[k]));
+    bucket.views.push_back(bucket.flat.as_strided(parameter.sizes(), parameter.strides(), layout.offsets[k]));
   }
-  bucket.tail = bucket.flat.narrow(0, elements, tail_elements);
+  bucket.tail = bucket.flat.narrow(0, layout.elements, tail_elements);
   return bucket;
 }
 

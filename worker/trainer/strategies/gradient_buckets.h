@@ -24,6 +24,14 @@ std::vector<int> ReverseOrder(size_t count);
 std::vector<std::vector<int>> AssignBuckets(const std::vector<at::Tensor>& parameters,
                                             const std::vector<int>& order, const BucketCaps& caps);
 
+// Where parameters lie in one block of memory: each begins at a multiple of 64 bytes, which is `align` elements.
+struct BlockLayout {
+  std::vector<int64_t> offsets;  // in elements
+  int64_t elements = 0, align = 1;
+};
+// Parameters must be dense and have one element type.
+BlockLayout LayOut(const std::vector<at::Tensor>& parameters, const std::vector<int>& indices);
+
 // One block of memory, with a view for each parameter that has the parameter's shape and strides.
 struct GradientBucket {
   std::vector<int> parameters;
@@ -33,7 +41,6 @@ struct GradientBucket {
   int missing = 0;  // gradients of the current pass that have not arrived
 };
 
-// Parameters must be dense. Views start at multiples of 64 bytes.
 GradientBucket MakeBucket(const std::vector<at::Tensor>& parameters, const std::vector<int>& indices,
                           int64_t tail_elements);
 

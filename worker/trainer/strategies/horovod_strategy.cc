@@ -7,7 +7,7 @@
 namespace scalelab::trainer {
 
 HorovodStrategy::HorovodStrategy(Model& model, Communicator& communicator, const horovod::Options& options)
-    : model_(model),
+    : GradientStrategy(model),
       communicator_(communicator),
       fp16_(options.fp16),
       loop_(communicator, model.parameters().front().device(), options) {

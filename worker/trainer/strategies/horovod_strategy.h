@@ -9,7 +9,7 @@
 
 namespace scalelab::trainer {
 
-class HorovodStrategy : public Strategy {
+class HorovodStrategy : public GradientStrategy {
  public:
   HorovodStrategy(Model& model, Communicator& communicator, const horovod::Options& options);
 
@@ -20,6 +20,7 @@ class HorovodStrategy : public Strategy {
   std::string WhyNotRecorded() const override {
     return "engine native/horovod negotiates with the other ranks in each step; use native/ddp";
   }
+  Stored stored() const override { return Stored::kOnce; }
   void AppendMetrics(std::vector<Metric>& metrics) const override;
 
   const horovod::Counters& counters() const { return loop_.counters(); }
@@ -28,7 +29,6 @@ class HorovodStrategy : public Strategy {
   void BeginStep();
   void Submit(int index);
 
-  Model& model_;
   Communicator& communicator_;
   const bool fp16_;
   std::vector<std::string> names_;

@@ -5,7 +5,7 @@
 namespace scalelab::trainer {
 
 LocalStrategy::LocalStrategy(Model& model, Communicator& communicator)
-    : alone_(communicator.size() == 1), parameters_(model.parameters()) {
+    : GradientStrategy(model), alone_(communicator.size() == 1), parameters_(model.parameters()) {
   for (const at::Tensor& parameter : parameters_) communicator.Broadcast(parameter.detach(), 0);
   for (const at::Tensor& buffer : model.buffers()) communicator.Broadcast(buffer, 0);
 }

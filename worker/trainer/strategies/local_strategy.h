@@ -7,7 +7,7 @@ namespace scalelab::trainer {
 
 // Runs plain backward. With several ranks (native/none, the baseline for the cost of communication) all ranks
 // start from rank 0's parameters and then diverge.
-class LocalStrategy : public Strategy {
+class LocalStrategy : public GradientStrategy {
  public:
   LocalStrategy(Model& model, Communicator& communicator);
 
@@ -17,6 +17,8 @@ class LocalStrategy : public Strategy {
   void SyncBuffers() override {}
   std::string WhyNotRecorded() const override { return ""; }
   bool keeps_ranks_equal() const override { return alone_; }
+  Stored stored() const override { return alone_ ? Stored::kOnce : Stored::kPerRank; }
+  bool averages_gradients() const override { return false; }
 
  private:
   void BeginStep();

@@ -1,10 +1,13 @@
 #include <cstdlib>
 
 #include "worker/trainer/errors.h"
+#include "worker/trainer/models/model.h"
 #include "worker/trainer/strategies/ddp_strategy.h"
 #include "worker/trainer/strategies/horovod_strategy.h"
+#include "worker/trainer/strategies/local_sgd_strategy.h"
 #include "worker/trainer/strategies/local_strategy.h"
 #include "worker/trainer/strategies/strategy.h"
+#include "worker/trainer/strategies/zero_strategy.h"
 
 namespace scalelab::trainer {
 namespace {
@@ -18,14 +21,35 @@ DdpOptions DdpOptionsOf(const TrainingSpec& spec) {
           .static_graph = spec.static_graph};
 }
 
+std::unique_ptr<GradientReducer> MakeReducer(const TrainingSpec& spec, Communicator& communicator) {
+  const std::string& form = spec.gradient_compression;
+  if (form == "none") return MakeExactReducer(communicator);
+  if (form == "fp16") return MakeCastReducer(communicator, at::kHalf);
+  if (form == "bf16") return MakeCastReducer(communicator, at::kBFloat16);
+  if (spec.precision == "amp-fp16") {
+    throw TrainerError(
+        "gradient_compression \"" + form +
+        "\" adds errors to the gradients of the next step, whose scale precision \"amp-fp16\" may "
+        "change: use precision \"amp-bf16\", or gradient_compression \"fp16\"");
+  }
+  using enum CompressionOptions::Form;
+  return MakeCompressingReducer(communicator, {.form = form == "powersgd" ? kPowerSgd
+                                                       : form == "top-k"  ? kTopK
+                                                                          : kOneBit,
+                                               .rank = spec.powersgd_rank,
+                                               .ratio = spec.top_k_ratio,
+                                               .start_step = spec.compression_start_step});
+}
+
 std::unique_ptr<Strategy> MakeDdp(const TrainingSpec& spec, Model& model, Communicator& communicator) {
-  return std::make_unique<DdpStrategy>(model, communicator, DdpOptionsOf(spec));
+  return std::make_unique<DdpStrategy>(model, communicator, DdpOptionsOf(spec),
+                                       MakeReducer(spec, communicator));
 }
 
 std::unique_ptr<Strategy> MakeSerial(const TrainingSpec& spec, Model& model, Communicator& communicator) {
   DdpOptions options = DdpOptionsOf(spec);
   options.overlap = false;
-  return std::make_unique<DdpStrategy>(model, communicator, options);
+  return std::make_unique<DdpStrategy>(model, communicator, options, MakeReducer(spec, communicator));
 }
 
 horovod::AllReduce AllReduceOf(const TrainingSpec& spec) {
@@ -56,6 +80,30 @@ std::unique_ptr<Strategy> MakeHorovod(const TrainingSpec& spec, Model& model, Co
                                                             .warn = {}});
 }
 
+template <int kStage>
+std::unique_ptr<Strategy> MakeZero(const TrainingSpec& spec, Model& model, Communicator& communicator) {
+  const std::string& form = spec.gradient_compression;
+  if (form != "none" && form != "fp16" && form != "bf16") {
+    throw TrainerError("engine \"" + spec.engine + "\" does not have gradient_compression \"" + form +
+                       "\": use none, fp16 or bf16, or native/ddp");
+  }
+  return std::make_unique<ZeroStrategy>(model, communicator,
+                                        ZeroOptions{.stage = kStage,
+                                                    .bucket_bytes = spec.bucket_cap_mib << 20,
+                                                    .find_unused = spec.find_unused_parameters,
+                                                    .static_graph = spec.static_graph,
+                                                    .wire_type = form == "fp16"   ? at::kHalf
+                                                                 : form == "bf16" ? at::kBFloat16
+                                                                                  : at::kFloat});
+}
+
+std::unique_ptr<Strategy> MakeLocalSgd(const TrainingSpec& spec, Model& model, Communicator& communicator) {
+  return std::make_unique<LocalSgdStrategy>(model, communicator,
+                                            LocalSgdOptions{.steps = spec.local_steps,
+                                                            .start_step = spec.local_start_step,
+                                                            .slow_momentum = spec.slow_momentum});
+}
+
 std::unique_ptr<Strategy> MakeNone(const TrainingSpec&, Model& model, Communicator& communicator) {
   return std::make_unique<LocalStrategy>(model, communicator);
 }
@@ -65,12 +113,24 @@ struct Entry {
   Factory make;
 };
 
-constexpr Entry kEngines[] = {{"native/ddp", MakeDdp},
-                              {"native/horovod", MakeHorovod},
-                              {"native/serial", MakeSerial},
-                              {"native/none", MakeNone}};
+constexpr Entry kEngines[] = {{"native/ddp", MakeDdp},           {"native/horovod", MakeHorovod},
+                              {"native/serial", MakeSerial},     {"native/none", MakeNone},
+                              {"native/zero1", MakeZero<1>},     {"native/zero2", MakeZero<2>},
+                              {"native/local-sgd", MakeLocalSgd}};
 
 }  // namespace
+
+void GradientStrategy::Step(StepTask& task) {
+  const int64_t last = task.parts() - 1;
+  for (int64_t part = 0; part < last; ++part) {
+    Accumulate(task.Forward(part));
+    task.marks().Mark(&StepTimes::backward);
+  }
+  task.Measured(Backward(task.Forward(last)));
+  task.Update();
+}
+
+std::vector<at::Tensor> GradientStrategy::Trained() { return model_.parameters(); }
 
 void Strategy::Join() {
   throw TrainerError("this engine needs the same number of batches on all ranks: use native/horovod");

@@ -1,4 +1,4 @@
-// The interface that synchronises gradients between ranks.
+// The interface of an engine: how ranks train one model together.
 #pragma once
 
 #include <memory>
@@ -8,37 +8,62 @@
 #include "worker/trainer/comm/communicator.h"
 #include "worker/trainer/device/moment.h"
 #include "worker/trainer/metrics/event_writer.h"
+#include "worker/trainer/metrics/step_log.h"
+#include "worker/trainer/named_tensors.h"
 #include "worker/trainer/training_spec.h"
 
 namespace scalelab::trainer {
 
 class Model;
 
-// What the Backward of one step measured.
+// What one step measured.
 struct BackwardCost {
   Moment computed;          // end of autograd's computation; the rest is communication
-  int64_t bytes = 0;        // size of the gradients passed to the communicator
+  int64_t bytes = 0;        // size of what was passed to the communicator
   std::vector<Span> spans;  // when gradients were communicated, by their ends
   // Squared norms of this rank's gradient and of the mean over the ranks: numbers of double precision on the device.
-  // Undefined if the gradients are not averaged.
+  // Undefined if the gradients are not averaged exactly.
   at::Tensor rank_square, mean_square;
 };
 
-// Created after the model has its final device and memory format, and kept as long as the model trains.
-// Constructors broadcast rank 0's parameters and buffers to all ranks.
+// One rank's part of a training step. The training loop implements it, and a strategy carries it out.
+class StepTask {
+ public:
+  virtual ~StepTask() = default;
+
+  // Returns the number of micro-batches, at least 1.
+  virtual int64_t parts() const = 0;
+  // Returns the number of micro-batches of the rank that has most, the same on all ranks. A last batch may give a rank fewer
+  // samples than another, and so fewer micro-batches.
+  virtual int64_t most_parts() const = 0;
+  // Runs the model on micro-batch `part`, from 0, and returns its loss. The losses of all parts add up to the mean loss of
+  // this rank's batch. If the strategy averages gradients, they are weighted by the rank's share of the global batch.
+  virtual at::Tensor Forward(int64_t part) = 0;
+  // Takes what the step measured. Called after the last backward and before Update, when gradients are communicated.
+  virtual void Measured(BackwardCost cost) = 0;
+  // Updates the tensors of Strategy::Trained by their gradients.
+  virtual void Update() = 0;
+  // Returns the learning rate of the step.
+  virtual double rate() const = 0;
+  virtual StepMarks& marks() = 0;
+};
+
+// Trains a model together with the other ranks. Created after the model has its final device and memory format, and kept as
+// long as the model trains. Constructors broadcast rank 0's parameters and buffers to all ranks.
 class Strategy {
  public:
   virtual ~Strategy() = default;
 
-  // Adds the gradients of `loss` to those of the step, on this rank only. May be called any number of times
-  // before Backward (gradient accumulation).
-  virtual void Accumulate(const at::Tensor& loss) = 0;
+  // Carries out one step: forward and backward of all parts, synchronisation, and the optimizer. Discards the gradients of
+  // the step before. Collective.
+  virtual void Step(StepTask& task) = 0;
 
-  // Adds the gradients of `loss` and ends the step. Afterwards grad() is the mean over the ranks of the
-  // accumulated gradients, the same on all ranks, bit for bit. A parameter that got a gradient on some ranks
-  // counts as zero on the others. A parameter that got no gradient on any rank has no grad(). Gradients of
-  // the previous step are discarded. Collective; called once per step.
-  virtual BackwardCost Backward(const at::Tensor& loss) = 0;
+  // Ends an epoch: afterwards the parameters of ranks that `keeps_ranks_equal` are equal. Collective.
+  virtual void EndEpoch() {}
+
+  // Returns the tensors that the optimizer updates: the model's parameters, or the parts of them that belong to this rank.
+  // A part of a parameter of two or more dimensions has two dimensions, any other part has one. Call it once.
+  virtual std::vector<at::Tensor> Trained() = 0;
 
   // Takes part in the steps of the other ranks with zeros, because this rank has no more batches. Blocks
   // until all ranks have called Join; then new steps may begin. Collective. Throws TrainerError if the engine
@@ -48,14 +73,53 @@ class Strategy {
   // Broadcasts rank 0's buffers (running statistics), so that all ranks evaluate the same model. Collective.
   virtual void SyncBuffers() = 0;
 
-  // Returns whether all ranks hold the same parameters after each step.
+  // Returns whether all ranks hold the same parameters at the end of an epoch.
   virtual bool keeps_ranks_equal() const { return true; }
+  // Returns whether the next step averages gradients over the ranks.
+  virtual bool averages_gradients() const { return true; }
 
-  // Returns why a Backward like the last one cannot be recorded into a CUDA graph; empty if it can.
+  // Returns why a Step like the last one cannot be recorded into a CUDA graph; empty if it can.
   virtual std::string WhyNotRecorded() const = 0;
+
+  // Returns how a checkpoint stores the parameters and the tensors of the optimizer.
+  enum class Stored {
+    kNever,    // the engine has state that State does not return: it writes no checkpoints
+    kPerRank,  // each rank its own
+    kOnce,     // they are equal on all ranks after each step: only those of rank 0
+  };
+  virtual Stored stored() const { return Stored::kNever; }
+  // Returns the tensors of this rank that the strategy keeps from step to step, for a checkpoint: the shards of a sharded
+  // optimizer, the errors that compression left out. Their names are the strategy's own. To be called between steps.
+  // Collective.
+  virtual NamedTensors State() { return {}; }
+  // Restores State. `of_ranks` has one element, that of this rank, if as many ranks wrote the checkpoint as read it;
+  // else one of each rank that wrote it, in order. Called once before the first step. Collective.
+  virtual void LoadState(const std::vector<NamedTensors>& /*of_ranks*/) {}
 
   // Appends the counters of the strategy, for the `finish` event.
   virtual void AppendMetrics(std::vector<Metric>&) const {}
+};
+
+// A strategy whose steps end with the same gradients on all ranks, which then update the whole model by them.
+class GradientStrategy : public Strategy {
+ public:
+  explicit GradientStrategy(Model& model) : model_(model) {}
+
+  void Step(StepTask& task) override;
+  std::vector<at::Tensor> Trained() override;
+
+  // Adds the gradients of `loss` to those of the step, on this rank only. May be called any number of times
+  // before Backward (gradient accumulation).
+  virtual void Accumulate(const at::Tensor& loss) = 0;
+
+  // Adds the gradients of `loss`. Afterwards grad() is the mean over the ranks of the
+  // accumulated gradients, the same on all ranks, bit for bit. A parameter that got a gradient on some ranks
+  // counts as zero on the others. A parameter that got no gradient on any rank has no grad(). Gradients of
+  // the previous step are discarded. Collective; called once per step.
+  virtual BackwardCost Backward(const at::Tensor& loss) = 0;
+
+ protected:
+  Model& model_;
 };
 
 // Creates the strategy of engine `spec.engine`. Throws TrainerError that lists the known engines if

@@ -1,0 +1,253 @@
+// Tests that runs continue from checkpoints, with real processes that are interrupted at any point.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "tests/unit/trainer/trainer_program.h"
+
+namespace scalelab::trainer {
+namespace {
+
+using testing::HasSubstr;
+
+// Returns the number of random points of interruption in a test.
+int Interruptions() { return std::getenv("SCALELAB_LONG_TESTS") != nullptr ? 20 : 3; }
+
+class Checkpoints : public Trainer {
+ protected:
+  Checkpoints() { setenv("SCALELAB_CHECKPOINT_DIR", Directory().c_str(), 1); }
+  ~Checkpoints() override { unsetenv("SCALELAB_CHECKPOINT_DIR"); }
+
+  std::string Directory() const { return dir_ + "/checkpoints"; }
+
+  static json WithCheckpoints(int ranks, json more = json::object()) {
+    json spec = Spec(ranks, {{"max_steps", "24"},
+                             {"epochs", 6},
+                             {"train_samples", "80"},
+                             {"global_batch", 16},
+                             {"augment", true},
+                             {"warmup_steps", 2},
+                             {"lr_schedule", "cosine"},
+                             {"checkpoint_every_steps", "3"}});
+    spec.update(more);
+    return spec;
+  }
+
+  // Starts the run, calls `interrupt` with the id of the launcher (of the rank, if there is only one) when rank 0 has reported
+  // step `step`, and waits for the end. Returns the wait status.
+  template <typename Interrupt>
+  int RunUntil(const json& spec, int ranks, int step, Interrupt interrupt) {
+    const std::string command = "exec " + Command({spec}, ranks) + " >" + dir_ + "/out 2>" + dir_ + "/err";
+    const pid_t launcher = fork();
+    if (launcher == 0) {
+      execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+      _exit(127);
+    }
+    const std::string wanted = "\"step\":" + std::to_string(step) + ",";
+    int status = 0;
+    bool interrupted = false;
+    while (waitpid(launcher, &status, WNOHANG) == 0) {
+      if (!interrupted && ReadAll(EventsPath(0)).find("\"event\":\"step\"") != std::string::npos &&
+          ReadAll(EventsPath(0)).find(wanted) != std::string::npos) {
+        interrupted = true;
+        interrupt(launcher);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return status;
+  }
+
+  // Returns the processes whose parent is `parent` and that run the trainer.
+  static std::vector<pid_t> RanksOf(pid_t parent) {
+    std::vector<pid_t> ranks;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      const std::string name = entry.path().filename();
+      if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+      std::istringstream stat(ReadAll(entry.path().string() + "/stat"));
+      std::string id, program, state;
+      pid_t of = 0;
+      stat >> id >> program >> state >> of;
+      if (of == parent && program.find("scalelab-train") != std::string::npos)
+        ranks.push_back(std::stoi(name));
+    }
+    return ranks;
+  }
+
+  // The events of all attempts so far, by rank; only the last attempt's of each step.
+  void Collect(int ranks) {
+    losses_.resize(ranks);
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::ifstream file(EventsPath(rank));
+      for (std::string line; std::getline(file, line);) {
+        const json event = json::parse(line, nullptr, false);
+        if (event.is_object() && event["event"] == "step")
+          losses_[rank][event["step"]] = event["metrics"]["train/loss"];
+      }
+    }
+  }
+
+  // Interrupts a run at random points until it finishes. Returns the result of the last attempt.
+  template <typename Interrupt>
+  Result FinishWithInterruptions(const json& spec, int ranks, int points, Interrupt interrupt) {
+    std::mt19937 random(static_cast<unsigned>(points * 31 + ranks));
+    int step = 0;
+    for (int i = 0; i < points && step < 23; ++i) {
+      step = std::min(23, step + 1 + static_cast<int>(random() % std::max(1, 24 / points)));
+      RunUntil(spec, ranks, step, interrupt);
+      Collect(ranks);
+    }
+    Result last = Run({spec}, ranks);
+    Collect(ranks);
+    return last;
+  }
+
+  std::vector<std::map<int64_t, double>> losses_;
+};
+
+class Interrupted : public Checkpoints, public testing::WithParamInterface<int> {};
+
+TEST_P(Interrupted, ByKillEndsWithTheSameParametersAndLossesBitForBit) {
+  const int ranks = GetParam();
+  const json spec = WithCheckpoints(ranks);
+  const Result whole = Run({spec}, ranks);
+  ASSERT_EQ(whole.status, 0);
+  EXPECT_FALSE(std::filesystem::exists(Directory())) << "a run that has finished needs no checkpoints";
+  const Result last =
+      FinishWithInterruptions(spec, ranks, Interruptions(), [](pid_t launcher) { kill(launcher, SIGKILL); });
+  ASSERT_EQ(last.status, 0);
+  for (int rank = 0; rank < ranks; ++rank) {
+    EXPECT_EQ(last.hash(rank), whole.hash(rank));
+    for (const json& step : whole.Of(rank, "step"))
+      EXPECT_EQ(losses_[rank][step["step"]], step["metrics"]["train/loss"]) << "step " << step["step"];
+  }
+  const auto start = last.Of(0, "start");
+  ASSERT_EQ(start.size(), 1u);
+  EXPECT_GT(start[0].value("resumed_step", 0), 0);
+  EXPECT_EQ(last.Of(0, "step").at(0)["step"], start[0]["resumed_step"]);
+  const json metrics = last.Of(0, "finish").at(0)["metrics"];
+  EXPECT_EQ(metrics["run/steps"], 24);
+  EXPECT_GT(metrics["run/lost_seconds"], 0);
+  EXPECT_GT(metrics["run/seconds"], metrics["run/lost_seconds"]);
+  EXPECT_EQ(last.Of(0, "epoch").back()["metrics"]["epoch/train_loss"],
+            whole.Of(0, "epoch").back()["metrics"]["epoch/train_loss"])
+      << "also of the epoch that was interrupted";
+}
+
+TEST_P(Interrupted, BySignalStopsAllRanksAtOneStepWithACheckpoint) {
+  const int ranks = GetParam();
+  const json spec =
+      WithCheckpoints(ranks, {{"checkpoint_every_steps", "0"}, {"checkpoint_every_minutes", 1000}});
+  const Result whole = Run({spec}, ranks);
+  ASSERT_EQ(whole.status, 0);
+  int number = SIGTERM;
+  const auto signal_one_rank = [&](pid_t launcher) {
+    const std::vector<pid_t> all = ranks == 1 ? std::vector{launcher} : RanksOf(launcher);
+    ASSERT_EQ(all.size(), static_cast<size_t>(ranks));
+    kill(all.back(), number);
+    number = number == SIGTERM ? SIGUSR1 : SIGTERM;
+  };
+  int64_t resumed = 0;
+  for (int step : {2, 7, 14}) {
+    const int status = RunUntil(spec, ranks, step, signal_one_rank);
+    EXPECT_FALSE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "it has not finished";
+    Collect(ranks);
+    std::vector<int64_t> last_steps;
+    for (int rank = 0; rank < ranks; ++rank) last_steps.push_back(losses_[rank].rbegin()->first);
+    EXPECT_THAT(last_steps, testing::Each(last_steps[0])) << "all ranks stop after the same step";
+    std::ifstream file(EventsPath(0));
+    json checkpoint;
+    for (std::string line; std::getline(file, line);) {
+      if (const json event = json::parse(line); event["event"] == "checkpoint") checkpoint = event;
+    }
+    ASSERT_TRUE(checkpoint.is_object()) << ReadAll(dir_ + "/err");
+    EXPECT_EQ(checkpoint["step"], last_steps[0] + 1);
+    EXPECT_GT(checkpoint["step"], resumed);
+    EXPECT_GT(checkpoint["metrics"]["checkpoint/bytes"], 270'000 * 8);
+    resumed = checkpoint["step"];
+  }
+  const Result last = Run({spec}, ranks);
+  ASSERT_EQ(last.status, 0);
+  EXPECT_EQ(last.Of(0, "start").at(0)["resumed_step"], resumed);
+  EXPECT_EQ(last.hash(0), whole.hash(0));
+}
+
+INSTANTIATE_TEST_SUITE_P(OnRanks, Interrupted, testing::Values(1, 2, 4),
+                         [](const auto& info) { return std::to_string(info.param); });
+
+// Additions have another order on another number of ranks, and each step amplifies the rounding of the ones before.
+TEST_F(Checkpoints, ContinueOnHalfAndOnDoubleTheRanks) {
+  constexpr double kTolerance = 2e-3;
+  const json more = {{"batch_norm", "sync"}, {"learning_rate", 0.005}};
+  const std::vector<double> expected = Run({WithCheckpoints(2, more)}, 2).Losses();
+  ASSERT_EQ(expected.size(), 24u);
+  for (const int ranks : {1, 4}) {
+    RunUntil(WithCheckpoints(2, more), 2, 10, [](pid_t launcher) { kill(launcher, SIGKILL); });
+    const Result other = Run({WithCheckpoints(ranks, more)}, ranks);
+    ASSERT_EQ(other.status, 0);
+    const int64_t resumed = other.Of(0, "start").at(0).value("resumed_step", 0);
+    ASSERT_GE(resumed, 9);
+    losses_.clear();
+    Collect(ranks);
+    double deviation = 0;
+    for (int64_t step = resumed; step < 24; ++step) {
+      double loss = 0;
+      for (auto& of_rank : losses_) loss += of_rank.at(step) / ranks;
+      deviation = std::max(deviation, std::abs(loss / expected[step] - 1));
+    }
+    std::printf("2 ranks, continued on %d after step %lld: largest relative deviation of a loss %.2e\n",
+                ranks, static_cast<long long>(resumed), deviation);
+    EXPECT_LT(deviation, kTolerance);
+    EXPECT_FALSE(std::filesystem::exists(Directory()));
+  }
+}
+
+TEST_F(Checkpoints, ADamagedOneIsReportedAndTheOneBeforeItIsUsed) {
+  const json spec = WithCheckpoints(1);
+  const Result whole = Run({spec});
+  RunUntil(spec, 1, 10, [](pid_t rank) { kill(rank, SIGKILL); });
+  std::string newest;
+  for (const auto& entry : std::filesystem::directory_iterator(Directory())) {
+    if (std::filesystem::exists(entry.path() / "manifest.json"))
+      newest = std::max(newest, entry.path().string());
+  }
+  const int step = std::stoi(newest.substr(newest.rfind('-') + 1));
+  std::filesystem::resize_file(newest + "/shared.safetensors", 1000);
+  const Result last = Run({spec});
+  EXPECT_EQ(last.status, 0);
+  EXPECT_THAT(ReadAll(dir_ + "/err"), HasSubstr("checkpoint after step " + std::to_string(step) +
+                                                " is damaged, the one before it is used: "));
+  EXPECT_EQ(last.Of(0, "start").at(0)["resumed_step"], step - 3);
+  EXPECT_EQ(last.hash(0), whole.hash(0));
+}
+
+TEST_F(Checkpoints, OfAnotherRecipeAreRefused) {
+  RunUntil(WithCheckpoints(1), 1, 6, [](pid_t rank) { kill(rank, SIGKILL); });
+  const Result other = Run({WithCheckpoints(1, {{"learning_rate", 0.5}})});
+  EXPECT_EQ(other.status, 1);
+  EXPECT_THAT(other.Of(0, "error").at(0)["message"].get<std::string>(),
+              HasSubstr("was written with learning_rate 0.01, this run has 0.5"));
+}
+
+TEST_F(Checkpoints, NeedADirectory) {
+  unsetenv("SCALELAB_CHECKPOINT_DIR");
+  const Result run = Run({WithCheckpoints(1)});
+  EXPECT_EQ(run.status, 1);
+  EXPECT_THAT(run.Of(0, "error").at(0)["message"].get<std::string>(),
+              HasSubstr("set SCALELAB_CHECKPOINT_DIR"));
+}
+
+TEST_F(Checkpoints, ThatCannotBeWrittenDoNotEndTheRun) {
+  std::ofstream(Directory()) << "a file";
+  const Result run = Run({WithCheckpoints(2)}, 2);
+  EXPECT_EQ(run.status, 0);
+  EXPECT_THAT(ReadAll(dir_ + "/err"), HasSubstr("no checkpoint after step 3: "));
+  EXPECT_TRUE(run.Of(0, "checkpoint").empty());
+}
+
+}  // namespace
+}  // namespace scalelab::trainer

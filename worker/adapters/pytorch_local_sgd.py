@@ -1,0 +1,55 @@
+"""Engine pytorch/local-sgd: post-local SGD (Lin et al. 2020) with PyTorch's PostLocalSGDOptimizer, PeriodicModelAverager and DDP hook.
+PyTorch averages in the steps local_start_step + i * local_steps, i from 0, so one step earlier than native/local-sgd."""
+from scalelab import training
+
+with training.importing("pytorch/local-sgd", "pytorch"):
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook
+    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+    from torch.distributed.optim import PostLocalSGDOptimizer
+
+    from pytorch_ddp import PytorchDdp
+
+
+class PytorchLocalSgd(PytorchDdp):
+    name = "pytorch/local-sgd"
+
+    def wrap(self, model):
+        wrapped = super().wrap(model)
+        if self.ranks > 1:
+            state = post_localSGD_hook.PostLocalSGDState(
+                process_group=None,
+                subgroup=dist.group.WORLD,
+                start_localSGD_iter=self.spec.local_start_step,
+                post_local_gradient_allreduce=False,
+            )
+            wrapped.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+        return wrapped
+
+    def wrap_optimizer(self, optimizer):
+        if self.ranks == 1:
+            return optimizer
+        averager = PeriodicModelAverager(period=self.spec.local_steps, warmup_steps=self.spec.local_start_step)
+        return PostLocalSGDOptimizer(optim=optimizer, averager=averager)
+
+    def begin_evaluation(self):
+        self._average()
+        super().begin_evaluation()
+
+    def parameters(self):
+        self._average()
+        return super().parameters()
+
+    def _average(self):
+        """Averages the parameters outside of a step, so that all ranks evaluate and save the same model."""
+        if self.ranks == 1:
+            return
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                dist.all_reduce(parameter)
+                parameter /= self.ranks
+
+
+if __name__ == "__main__":
+    training.run(PytorchLocalSgd)

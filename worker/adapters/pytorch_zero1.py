@@ -1,0 +1,29 @@
+"""Engine pytorch/zero1: DistributedDataParallel with ZeroRedundancyOptimizer, which shares the optimizer's state between the ranks."""
+from scalelab import training
+
+with training.importing("pytorch/zero1", "pytorch"):
+    import torch
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    from pytorch_ddp import PytorchDdp
+
+
+class PytorchZero1(PytorchDdp):
+    name = "pytorch/zero1"
+
+    def make_optimizer(self, model):
+        plain = super().make_optimizer(model)
+        if self.ranks == 1:
+            return plain
+        groups = [{"params": group["params"], "weight_decay": group["weight_decay"]} for group in plain.param_groups]
+        return ZeroRedundancyOptimizer(
+            groups,
+            optimizer_class=torch.optim.SGD,
+            lr=self.spec.learning_rate,
+            momentum=self.spec.momentum,
+            foreach=True,
+        )
+
+
+if __name__ == "__main__":
+    training.run(PytorchZero1)

@@ -1,0 +1,156 @@
+#include "worker/trainer/loop/run_state.h"
+
+#include <ATen/Context.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <string_view>
+
+#include "worker/trainer/data/random.h"
+#include "worker/trainer/errors.h"
+#include "worker/trainer/models/model.h"
+
+namespace scalelab::trainer {
+namespace {
+
+constexpr std::string_view kStrategy = "strategy/";
+
+// The structs as vectors of numbers, in the order of their members.
+static_assert(sizeof(EpochSums) % sizeof(double) == 0 && sizeof(RunTotals) % sizeof(double) == 0);
+
+template <typename Struct>
+at::Tensor NumbersOf(const Struct& from) {
+  const at::Tensor numbers = at::empty({int64_t{sizeof(Struct) / sizeof(double)}}, at::kDouble);
+  std::memcpy(numbers.data_ptr(), &from, sizeof(Struct));
+  return numbers;
+}
+
+at::Tensor NumbersOf(const std::vector<double>& from) {
+  const at::Tensor numbers = at::empty({std::ssize(from)}, at::kDouble);
+  std::copy(from.begin(), from.end(), static_cast<double*>(numbers.data_ptr()));
+  return numbers;
+}
+
+const at::Tensor& Find(const NamedTensors& tensors, std::string_view name) {
+  const auto found = std::ranges::find(tensors, name, &NamedTensors::value_type::first);
+  if (found != tensors.end()) return found->second;
+  throw TrainerError("the checkpoint has no tensor \"" + std::string(name) +
+                     "\": another version wrote it; remove the checkpoints of the run");
+}
+
+template <typename Struct>
+Struct StructOf(const at::Tensor& numbers, std::string_view name) {
+  Struct result;
+  if (numbers.nbytes() != sizeof(Struct)) {
+    throw TrainerError(
+        "tensor \"" + std::string(name) +
+        "\" of the checkpoint has another size: another version wrote it; remove the checkpoints "
+        "of the run");
+  }
+  std::memcpy(&result, numbers.data_ptr(), sizeof(Struct));
+  return result;
+}
+
+// Copies the values of `from` into the tensors of `into`.
+void Assign(const NamedTensors& from, const NamedTensors& into) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : into) {
+    const at::Tensor& saved = Find(from, name);
+    if (saved.sizes() != tensor.sizes()) {
+      throw TrainerError("tensor \"" + name + "\" of the checkpoint has another shape than that of this run");
+    }
+    tensor.detach().copy_(saved);
+  }
+}
+
+NamedTensors Buffers(const Model& model) {
+  NamedTensors buffers;
+  for (const auto& named : model.named_buffers())
+    buffers.emplace_back("buffer/" + named.key(), named.value());
+  return buffers;
+}
+
+// Returns the tensors whose names begin with `prefix`, without it.
+NamedTensors Below(const NamedTensors& tensors, std::string_view prefix) {
+  NamedTensors below;
+  for (const auto& [name, tensor] : tensors) {
+    if (name.starts_with(prefix)) below.emplace_back(name.substr(prefix.size()), tensor);
+  }
+  return below;
+}
+
+at::Tensor RandomState(at::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void SetRandomState(at::Device device, const at::Tensor& state) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+}  // namespace
+
+NamedTensors RunState::Weights() const {
+  NamedTensors tensors;
+  for (const auto& named : model_.named_parameters())
+    tensors.emplace_back("parameter/" + named.key(), named.value());
+  for (auto& [name, tensor] : step_.State()) tensors.emplace_back(name, tensor);
+  return tensors;
+}
+
+NamedTensors RunState::Shared() const { return StoredOnce() ? Weights() : NamedTensors(); }
+
+NamedTensors RunState::Mine(const EpochSums& epoch, const RunTotals& totals) const {
+  NamedTensors tensors = StoredOnce() ? NamedTensors() : Weights();
+  for (auto& named : Buffers(model_)) tensors.push_back(std::move(named));
+  for (auto& [name, tensor] : strategy_.State()) tensors.emplace_back(std::string(kStrategy) + name, tensor);
+  tensors.emplace_back("random/cpu", RandomState(at::kCPU));
+  if (device_.is_cuda()) tensors.emplace_back("random/cuda", RandomState(device_));
+  tensors.emplace_back("epoch", NumbersOf(epoch));
+  tensors.emplace_back("totals", NumbersOf(totals));
+  tensors.emplace_back("meter", NumbersOf(meter_.State()));
+  return tensors;
+}
+
+void RunState::Restore(const Checkpoint& checkpoint, uint64_t seed, EpochSums& epoch, RunTotals& totals) {
+  const bool same = checkpoint.ranks == communicator_.size();
+  const NamedTensors& mine = checkpoint.of_ranks.at(0);
+  const bool shared = !checkpoint.shared.empty();
+  if (!same && (!shared || !StoredOnce())) {
+    throw TrainerError("the checkpoint of " + std::to_string(checkpoint.ranks) +
+                       " ranks with parameters of their own cannot be continued on " +
+                       std::to_string(communicator_.size()) + ": use as many ranks");
+  }
+  Assign(shared ? checkpoint.shared : mine, Weights());
+  Assign(mine, Buffers(model_));
+  std::vector<NamedTensors> states;
+  for (const NamedTensors& of_rank : checkpoint.of_ranks) states.push_back(Below(of_rank, kStrategy));
+  strategy_.LoadState(states);
+
+  totals = StructOf<RunTotals>(Find(mine, "totals"), "totals");
+  epoch = StructOf<EpochSums>(Find(mine, "epoch"), "epoch");
+  if (same) {
+    SetRandomState(at::kCPU, Find(mine, "random/cpu"));
+    if (device_.is_cuda()) SetRandomState(device_, Find(mine, "random/cuda"));
+    const at::Tensor& meter = Find(mine, "meter");
+    const auto* first = static_cast<const double*>(meter.data_ptr());
+    return meter_.Continue(checkpoint.step, {first, first + meter.numel()});
+  }
+  meter_.Continue(checkpoint.step, {});
+  // Other numbers than those that the ranks drew before. Keys of samples start with the epoch, which is smaller.
+  Random random(seed, UINT64_MAX - static_cast<uint64_t>(checkpoint.step),
+                static_cast<uint64_t>(communicator_.rank()));
+  at::manual_seed(random.Next());
+  // Rank 0 gets the sums of all ranks; the others add nothing to them.
+  for (size_t rank = 1; rank < checkpoint.of_ranks.size(); ++rank) {
+    const auto sums = StructOf<EpochSums>(Find(checkpoint.of_ranks[rank], "epoch"), "epoch");
+    epoch.loss += sums.loss, epoch.correct += sums.correct, epoch.samples += sums.samples;
+  }
+  if (communicator_.rank() != 0) epoch.loss = epoch.correct = epoch.samples = 0;
+}
+
+}  // namespace scalelab::trainer

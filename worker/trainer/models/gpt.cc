@@ -1,0 +1,125 @@
+#include "worker/trainer/models/gpt.h"
+
+#include <cmath>
+
+#include "worker/trainer/compat.h"
+
+namespace scalelab::trainer {
+namespace {
+
+using namespace torch::nn;  // NOLINT: a network is a list of its layers
+
+constexpr double kDeviation = 0.02, kNormEpsilon = 1e-5;
+
+// Layer normalization over the last dimension.
+class NormImpl : public Module {
+ public:
+  explicit NormImpl(int64_t width)
+      : weight_(register_parameter("weight", at::ones({width}))),
+        bias_(register_parameter("bias", at::zeros({width}))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    return at::layer_norm(x, {x.size(-1)}, weight_, bias_, kNormEpsilon);
+  }
+
+ private:
+  at::Tensor weight_, bias_;
+};
+TORCH_MODULE(Norm);
+
+Linear MakeLinear(int64_t in, int64_t out, double deviation) {
+  Linear linear(in, out);
+  init::normal_(linear->weight, 0, deviation);
+  init::zeros_(linear->bias);
+  return linear;
+}
+
+// Returns softmax(q k' / sqrt(d)) v, in which no position sees later ones; all are [n, heads, length, d].
+at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+#if SCALELAB_TORCH_AT_LEAST(2, 1)
+  if (q.is_cuda()) return at::scaled_dot_product_attention(q, k, v, {}, 0.0, /*is_causal=*/true);
+#endif
+  const at::Tensor later =
+      at::ones({q.size(2), q.size(2)}, at::TensorOptions(q.device()).dtype(at::kBool)).triu(/*diagonal=*/1);
+  const at::Tensor scores = at::matmul(q, k.transpose(2, 3)) / std::sqrt(static_cast<double>(q.size(3)));
+  return at::matmul(scores.masked_fill(later, -INFINITY).softmax(-1), v);
+}
+
+class AttentionImpl : public Module {
+ public:
+  explicit AttentionImpl(const GptSize& size)
+      : heads_(size.heads),
+        c_attn_(register_module("c_attn", MakeLinear(size.width, 3 * size.width, kDeviation))),
+        c_proj_(register_module(
+            "c_proj", MakeLinear(size.width, size.width, kDeviation / std::sqrt(2.0 * size.layers)))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    const int64_t n = x.size(0), length = x.size(1), width = x.size(2);
+    // [n, length, 3, heads, width / heads] -> three of [n, heads, length, width / heads]
+    const std::vector<at::Tensor> parts =
+        c_attn_->forward(x).view({n, length, 3, heads_, width / heads_}).permute({2, 0, 3, 1, 4}).unbind(0);
+    const at::Tensor seen = CausalAttention(parts[0], parts[1], parts[2]);
+    return c_proj_->forward(seen.transpose(1, 2).reshape({n, length, width}));
+  }
+
+ private:
+  const int64_t heads_;
+  Linear c_attn_, c_proj_;
+};
+TORCH_MODULE(Attention);
+
+class PerceptronImpl : public Module {
+ public:
+  explicit PerceptronImpl(const GptSize& size)
+      : c_fc_(register_module("c_fc", MakeLinear(size.width, 4 * size.width, kDeviation))),
+        c_proj_(register_module(
+            "c_proj", MakeLinear(4 * size.width, size.width, kDeviation / std::sqrt(2.0 * size.layers)))) {}
+  at::Tensor forward(const at::Tensor& x) { return c_proj_->forward(at::gelu(c_fc_->forward(x), "tanh")); }
+
+ private:
+  Linear c_fc_, c_proj_;
+};
+TORCH_MODULE(Perceptron);
+
+class BlockImpl : public Module {
+ public:
+  explicit BlockImpl(const GptSize& size)
+      : ln_1_(register_module("ln_1", Norm(size.width))),
+        attn_(register_module("attn", Attention(size))),
+        ln_2_(register_module("ln_2", Norm(size.width))),
+        mlp_(register_module("mlp", Perceptron(size))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor y = x + attn_->forward(ln_1_->forward(x));
+    return y + mlp_->forward(ln_2_->forward(y));
+  }
+
+ private:
+  Norm ln_1_;
+  Attention attn_;
+  Norm ln_2_;
+  Perceptron mlp_;
+};
+
+}  // namespace
+
+Gpt::Gpt(const GptSize& size, int vocabulary)
+    : size_(size),
+      token_(register_module("wte", Embedding(vocabulary, size.width))),
+      position_(register_module("wpe", Embedding(size.context, size.width))) {
+  init::normal_(token_->weight, 0, kDeviation);
+  init::normal_(position_->weight, 0, kDeviation);
+  for (int layer = 0; layer < size.layers; ++layer) blocks_->push_back(std::make_shared<BlockImpl>(size));
+  register_module("h", blocks_);
+  const auto norm = register_module("ln_f", Norm(size.width));
+  last_norm_ = norm->parameters();
+}
+
+at::Tensor Gpt::forward(const at::Tensor& tokens) {
+  const int64_t length = tokens.size(1);
+  TORCH_CHECK(length <= size_.context, "a sample has ", length, " tokens, the model takes up to ",
+              size_.context);
+  at::Tensor x = token_->forward(tokens) + position_->weight.narrow(0, 0, length);
+  for (const auto& block : *blocks_) x = block->as<BlockImpl>()->forward(x);
+  x = at::layer_norm(x, {size_.width}, last_norm_[0], last_norm_[1], kNormEpsilon);
+  return at::linear(x, token_->weight).flatten(0, 1);
+}
+
+}  // namespace scalelab::trainer

@@ -1,0 +1,36 @@
+// GPT-2: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019). A transformer of decoder blocks only
+// (Vaswani et al. 2017). The names of the parameters are those of nanoGPT.
+#pragma once
+
+#include <torch/nn/modules/embedding.h>
+
+#include "worker/trainer/models/layers.h"
+#include "worker/trainer/models/model.h"
+
+namespace scalelab::trainer {
+
+struct GptSize {
+  int layers = 0, heads = 0, width = 0, context = 0;
+};
+// The size of minGPT's gpt-nano, and that of the smallest model of Radford et al.
+inline constexpr GptSize kGptNano{3, 3, 48, 128}, kGptSmall{12, 12, 768, 1024};
+
+// Token and position embeddings; blocks of causal attention and a perceptron of four times the width with GELU, each after a
+// layer normalization and with a residual connection; a last normalization; logits from the transposed token embeddings.
+// There is no dropout. Weights are normal with deviation 0.02, those before a residual addition with 0.02 / sqrt(2 layers);
+// biases are zero.
+class Gpt : public Model {
+ public:
+  Gpt(const GptSize& size, int vocabulary);
+  // Takes tokens [n, length], int64, of at most the context's length. Returns logits [n * length, vocabulary]: those of the
+  // token that follows each position.
+  at::Tensor forward(const at::Tensor& tokens) override;
+
+ private:
+  const GptSize size_;
+  torch::nn::Embedding token_, position_;
+  torch::nn::ModuleList blocks_;
+  std::vector<at::Tensor> last_norm_;  // weight, bias
+};
+
+}  // namespace scalelab::trainer

@@ -1,0 +1,194 @@
+#include "worker/trainer/strategies/gradient_reducer.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "worker/trainer/strategies/compressors.h"
+#include "worker/trainer/strategies/gradient_squares.h"
+
+namespace scalelab::trainer {
+namespace {
+
+class ExactReducer : public GradientReducer {
+ public:
+  using GradientReducer::GradientReducer;
+  std::unique_ptr<Work> Start(const GradientBucket& bucket) override { return StartAverage(bucket.flat); }
+  bool exact() const override { return true; }
+};
+
+class CastReducer : public GradientReducer {
+ public:
+  CastReducer(Communicator& communicator, at::ScalarType type) : GradientReducer(communicator), type_(type) {}
+  std::unique_ptr<Work> Start(const GradientBucket& bucket) override {
+    const at::NoGradGuard no_grad;
+    const at::Tensor rounded = bucket.flat.to(type_);
+    auto work = StartAverage(rounded);
+    return std::make_unique<CastWork>(bucket.flat, rounded, std::move(work));
+  }
+
+ private:
+  class CastWork : public Work {
+   public:
+    CastWork(at::Tensor flat, at::Tensor rounded, std::unique_ptr<Work> work)
+        : flat_(std::move(flat)), rounded_(std::move(rounded)), work_(std::move(work)) {}
+    void Wait() override {
+      work_->Wait();
+      const at::NoGradGuard no_grad;
+      flat_.copy_(rounded_);
+    }
+    Span span() const override { return work_->span(); }
+
+   private:
+    at::Tensor flat_, rounded_;
+    std::unique_ptr<Work> work_;
+  };
+
+  const at::ScalarType type_;
+};
+
+// Returns the memory of a dense tensor as a matrix, a row for each index of the first dimension; undefined if the tensor has
+// less than two dimensions, or its first dimension is not the outermost one in memory.
+at::Tensor MatrixOf(const at::Tensor& tensor) {
+  if (tensor.dim() < 2 || tensor.numel() == 0) return {};
+  const int64_t rows = tensor.size(0), columns = tensor.numel() / rows;
+  if (rows > 1 && tensor.stride(0) != columns) return {};
+  return tensor.as_strided({rows, columns}, {columns, 1});
+}
+
+class CompressingReducer : public GradientReducer {
+ public:
+  CompressingReducer(Communicator& communicator, std::unique_ptr<Compressor> compressor, int64_t start_step)
+      : GradientReducer(communicator), compressor_(std::move(compressor)), start_step_(start_step) {}
+
+  bool keeps_errors() const override { return true; }
+
+  void BeginStep() override {
+    if (at::Tensor total = total_squares_.Take(), left = left_squares_.Take(); total.defined()) {
+      const at::NoGradGuard no_grad;
+      const at::Tensor share = (left / total.clamp_min(1e-300)).sqrt();
+      error_sum_ = error_sum_.defined() ? error_sum_ + share : share;
+      ++measured_;
+      uncompressed_ += bucket_bytes_;
+      compressed_ += bytes_;
+    }
+    bucket_bytes_ = 0;
+    ++step_;
+    GradientReducer::BeginStep();
+  }
+
+  std::unique_ptr<Work> Start(const GradientBucket& bucket) override {
+    const at::NoGradGuard no_grad;
+    bucket_bytes_ += static_cast<int64_t>(bucket.flat.nbytes());
+    std::vector<CompressedPart> parts;
+    std::vector<at::Tensor> exact;  // views of the bucket
+    for (size_t k = 0; k < bucket.parameters.size(); ++k) {
+      const at::Tensor matrix = step_ <= start_step_ ? at::Tensor() : MatrixOf(bucket.views[k]);
+      if (!matrix.defined() || !compressor_->Takes(matrix.size(0), matrix.size(1))) {
+        exact.push_back(bucket.views[k].as_strided({bucket.views[k].numel()}, {1}));
+        continue;
+      }
+      at::Tensor& error = errors_[bucket.parameters[k]];
+      if (error.defined()) {
+        matrix.add_(error);
+      } else {
+        error = at::empty_like(matrix);
+      }
+      total_squares_.Add(matrix.view(-1));
+      parts.push_back({bucket.parameters[k], matrix, error});
+    }
+    if (parts.empty()) return StartAverage(bucket.flat);
+    if (bucket.tail.numel() > 0) exact.push_back(bucket.tail);
+    const at::Tensor packed = exact.empty() ? at::Tensor() : at::cat(exact);
+    auto exact_work = exact.empty() ? nullptr : StartAverage(packed);
+    auto work = compressor_->Start(parts);
+    return std::make_unique<Pending>(*this, std::move(parts), std::move(exact), packed, std::move(exact_work),
+                                     std::move(work));
+  }
+
+  std::string WhyNotRecorded() const override {
+    return "gradient_compression keeps errors from step to step; use none, fp16 or bf16";
+  }
+
+  void AppendMetrics(std::vector<Metric>& metrics) const override {
+    if (measured_ == 0) return;
+    metrics.emplace_back("compression/error", error_sum_.item<double>() / static_cast<double>(measured_));
+    metrics.emplace_back("compression/ratio",
+                         static_cast<double>(uncompressed_) / static_cast<double>(compressed_));
+  }
+
+ private:
+  class Pending : public Work {
+   public:
+    Pending(CompressingReducer& owner, std::vector<CompressedPart> parts, std::vector<at::Tensor> exact,
+            at::Tensor packed, std::unique_ptr<Work> exact_work, std::unique_ptr<Compressor::Exchange> work)
+        : owner_(owner),
+          parts_(std::move(parts)),
+          exact_(std::move(exact)),
+          packed_(std::move(packed)),
+          exact_work_(std::move(exact_work)),
+          work_(std::move(work)) {}
+
+    void Wait() override {
+      const at::NoGradGuard no_grad;
+      if (exact_work_) {
+        exact_work_->Wait();
+        int64_t at = 0;
+        for (at::Tensor& view : exact_) {
+          view.copy_(packed_.narrow(0, at, view.numel()));
+          at += view.numel();
+        }
+      }
+      owner_.bytes_ += work_->Finish();
+      for (const CompressedPart& part : parts_) owner_.left_squares_.Add(part.error.view(-1));
+    }
+
+   private:
+    CompressingReducer& owner_;
+    std::vector<CompressedPart> parts_;
+    std::vector<at::Tensor> exact_;
+    at::Tensor packed_;
+    std::unique_ptr<Work> exact_work_;
+    std::unique_ptr<Compressor::Exchange> work_;
+  };
+
+  const std::unique_ptr<Compressor> compressor_;
+  const int64_t start_step_;
+  int64_t step_ = 0;
+  std::map<int, at::Tensor> errors_;  // by parameter; what the last step left out
+  GradientSquares total_squares_, left_squares_;
+  int64_t bucket_bytes_ = 0;  // of this step
+  // Sums over the steps before this one: norm of what was left out, relative to the norm of all; steps; bytes.
+  at::Tensor error_sum_;
+  int64_t measured_ = 0, uncompressed_ = 0, compressed_ = 0;
+};
+
+std::unique_ptr<Compressor> MakeCompressor(Communicator& communicator, const CompressionOptions& options) {
+  using enum CompressionOptions::Form;
+  switch (options.form) {
+    case kTopK:
+      return MakeTopK(communicator, options.ratio);
+    case kOneBit:
+      return MakeOneBit(communicator);
+    default:
+      return MakePowerSgd(communicator, options.rank);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<GradientReducer> MakeExactReducer(Communicator& communicator) {
+  return std::make_unique<ExactReducer>(communicator);
+}
+
+std::unique_ptr<GradientReducer> MakeCastReducer(Communicator& communicator, at::ScalarType type) {
+  return std::make_unique<CastReducer>(communicator, type);
+}
+
+std::unique_ptr<GradientReducer> MakeCompressingReducer(Communicator& communicator,
+                                                        const CompressionOptions& options) {
+  return std::make_unique<CompressingReducer>(communicator, MakeCompressor(communicator, options),
+                                              options.start_step);
+}
+
+}  // namespace scalelab::trainer

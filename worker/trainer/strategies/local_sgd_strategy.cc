@@ -1,0 +1,93 @@
+#include "worker/trainer/strategies/local_sgd_strategy.h"
+
+#include <limits>
+
+#include "worker/trainer/models/model.h"
+
+namespace scalelab::trainer {
+
+LocalSgdStrategy::LocalSgdStrategy(Model& model, Communicator& communicator, const LocalSgdOptions& options)
+    : model_(model), communicator_(communicator), options_(options) {
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& parameter : model.parameters()) {
+    communicator.Broadcast(parameter.detach(), 0);
+    if (parameter.requires_grad()) parameters_.push_back(parameter);
+  }
+  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+  for (const std::vector<int>& indices :
+       AssignBuckets(parameters_, ReverseOrder(parameters_.size()), {kNoLimit, kNoLimit})) {
+    const GradientBucket block = MakeBucket(parameters_, indices, 0);
+    for (size_t k = 0; k < indices.size(); ++k) {
+      block.views[k].copy_(parameters_[indices[k]]);
+      parameters_[indices[k]].set_data(block.views[k]);
+    }
+    blocks_.push_back(block.flat);
+  }
+  SyncBuffers();
+  if (options.start_step > 0) together_ = std::make_unique<DdpStrategy>(model, communicator, DdpOptions{});
+}
+
+void LocalSgdStrategy::Step(StepTask& task) {
+  rate_ = task.rate();
+  if (averages_gradients()) {
+    together_->Step(task);
+    ++step_;
+    return;
+  }
+  together_.reset();
+  for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+  if (options_.slow_momentum > 0 && previous_.empty()) {
+    for (const at::Tensor& block : blocks_) {
+      previous_.push_back(block.clone());
+      slow_.push_back(at::zeros_like(block));
+    }
+  }
+  const int64_t last = task.parts() - 1;
+  for (int64_t part = 0; part < last; ++part) {
+    task.Forward(part).backward();
+    task.marks().Mark(&StepTimes::backward);
+  }
+  task.Forward(last).backward();
+  const bool averages = since_average_ + 1 >= options_.steps;
+  BackwardCost cost;
+  cost.computed = Moment(parameters_.front().device());
+  for (const at::Tensor& block : blocks_) cost.bytes += averages ? static_cast<int64_t>(block.nbytes()) : 0;
+  task.Measured(std::move(cost));
+  task.Update();
+  ++step_;
+  ++since_average_;
+  if (averages) Average(rate_);
+  task.marks().Mark(&StepTimes::comm_exposed);
+}
+
+void LocalSgdStrategy::Average(double rate) {
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& block : blocks_) communicator_.AllReduce(block, ReduceOp::kAverage);
+  since_average_ = 0;
+  ++averages_;
+  if (previous_.empty()) return;
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    // At rate 0 nothing has moved.
+    if (rate > 0) {
+      slow_[i].mul_(options_.slow_momentum).add_((previous_[i] - blocks_[i]).div_(rate));
+      at::sub_out(blocks_[i], previous_[i], slow_[i], rate);
+    }
+    previous_[i].copy_(blocks_[i]);
+  }
+}
+
+void LocalSgdStrategy::EndEpoch() {
+  if (since_average_ > 0) Average(rate_);
+}
+
+std::vector<at::Tensor> LocalSgdStrategy::Trained() { return model_.parameters(); }
+
+void LocalSgdStrategy::SyncBuffers() {
+  for (const at::Tensor& buffer : model_.buffers()) communicator_.Broadcast(buffer, 0);
+}
+
+void LocalSgdStrategy::AppendMetrics(std::vector<Metric>& metrics) const {
+  metrics.emplace_back("local/averages", static_cast<double>(averages_));
+}
+
+}  // namespace scalelab::trainer

@@ -1,0 +1,51 @@
+// Local SGD: ranks step alone and average their parameters from time to time (Stich 2019, arXiv 1805.09767).
+#pragma once
+
+#include <memory>
+
+#include "worker/trainer/strategies/ddp_strategy.h"
+#include "worker/trainer/strategies/strategy.h"
+
+namespace scalelab::trainer {
+
+struct LocalSgdOptions {
+  int64_t steps = 8;  // from one average to the next
+  int64_t start_step =
+      0;  // first steps, which average gradients (post-local SGD, Lin et al. 2020, arXiv 1808.07217)
+  double slow_momentum = 0;
+};
+
+// Each rank weights its samples equally, so ranks with fewer samples in a last batch count as much as the others. The
+// momentum of the optimizer stays on its rank. Parameters are also averaged at the end of each epoch.
+//
+// With slow momentum b (SlowMo, Wang et al. 2020, arXiv 1910.00643, algorithm 1, with slow learning rate 1), where x is the
+// average, y the parameters after the previous average and r the learning rate: u = b u + (y - x) / r;  y = y - r u.
+class LocalSgdStrategy : public Strategy {
+ public:
+  LocalSgdStrategy(Model& model, Communicator& communicator, const LocalSgdOptions& options);
+
+  void Step(StepTask& task) override;
+  void EndEpoch() override;
+  std::vector<at::Tensor> Trained() override;
+  void SyncBuffers() override;
+  bool averages_gradients() const override { return step_ < options_.start_step; }
+  std::string WhyNotRecorded() const override {
+    return "engine native/local-sgd communicates in some steps only; use native/ddp";
+  }
+  void AppendMetrics(std::vector<Metric>& metrics) const override;
+
+ private:
+  void Average(double rate);
+
+  Model& model_;
+  Communicator& communicator_;
+  const LocalSgdOptions options_;
+  std::unique_ptr<DdpStrategy> together_;  // of the first steps; null afterwards
+  std::vector<at::Tensor> parameters_;
+  std::vector<at::Tensor> blocks_;           // the memory of the parameters
+  std::vector<at::Tensor> previous_, slow_;  // by block: y and u
+  int64_t step_ = 0, since_average_ = 0, averages_ = 0;
+  double rate_ = 0;  // of the last step
+};
+
+}  // namespace scalelab::trainer

@@ -1,0 +1,257 @@
+#include "worker/trainer/strategies/zero_strategy.h"
+
+#include <algorithm>
+
+#include "worker/trainer/errors.h"
+#include "worker/trainer/models/model.h"
+
+namespace scalelab::trainer {
+
+ZeroStrategy::ZeroStrategy(Model& model, Communicator& communicator, const ZeroOptions& options)
+    : model_(model), communicator_(communicator), options_(options) {
+  for (const at::Tensor& parameter : model.parameters()) {
+    communicator.Broadcast(parameter.detach(), 0);
+    if (parameter.requires_grad()) parameters_.push_back(parameter);
+  }
+  SyncBuffers();
+  never_used_.resize(parameters_.size());
+  MakeBuckets();
+  hooks_.Attach(parameters_, [this](int parameter) { GradientReady(parameter); });
+}
+
+// Moves the parameters into the buckets' memory, in the order in which backward roughly computes their gradients.
+void ZeroStrategy::MakeBuckets() {
+  const at::NoGradGuard no_grad;
+  const int64_t ranks = communicator_.size();
+  const BucketCaps caps{.first_bytes = options_.bucket_bytes, .bytes = options_.bucket_bytes};
+  place_of_.resize(parameters_.size());
+  for (const std::vector<int>& indices : AssignBuckets(parameters_, ReverseOrder(parameters_.size()), caps)) {
+    Bucket& bucket = buckets_.emplace_back();
+    BlockLayout layout = LayOut(parameters_, indices);
+    const int64_t unit = ranks * layout.align;
+    bucket.parameters = indices;
+    bucket.offsets = std::move(layout.offsets);
+    bucket.values = at::zeros({(layout.elements + unit - 1) / unit * unit},
+                              parameters_[indices.front()].options().requires_grad(false));
+    const int64_t share = bucket.values.numel() / ranks, begin = share * communicator_.rank();
+    bucket.own_values = bucket.values.narrow(0, begin, share);
+    for (size_t k = 0; k < indices.size(); ++k) {
+      at::Tensor& parameter = parameters_[indices[k]];
+      place_of_[indices[k]] = {buckets_.size() - 1, k};
+      const at::Tensor view = ViewOf(bucket, k, bucket.values);
+      view.copy_(parameter);
+      parameter.set_data(view);
+      const int64_t first = std::max(bucket.offsets[k], begin);
+      const int64_t last = std::min(bucket.offsets[k] + parameter.numel(), begin + share);
+      if (first >= last) continue;
+      at::Tensor value = bucket.own_values.narrow(0, first - begin, last - first);
+      if (parameter.dim() >= 2) value = value.view({1, -1});
+      bucket.pieces.push_back({indices[k], first - begin, value.detach().requires_grad_(true)});
+    }
+  }
+}
+
+std::vector<at::Tensor> ZeroStrategy::Trained() {
+  std::vector<at::Tensor> values;
+  for (const Bucket& bucket : buckets_) {
+    for (const Piece& piece : bucket.pieces) values.push_back(piece.value);
+  }
+  return values;
+}
+
+at::Tensor ZeroStrategy::ViewOf(const Bucket& bucket, size_t k, const at::Tensor& flat) const {
+  const at::Tensor& parameter = parameters_[bucket.parameters[k]];
+  return flat.as_strided(parameter.sizes(), parameter.strides(), bucket.offsets[k]);
+}
+
+void ZeroStrategy::Allocate(Bucket& bucket) {
+  if (bucket.gradients.defined()) return;
+  bucket.gradients = at::zeros_like(bucket.values);
+  gradient_bytes_ += static_cast<int64_t>(bucket.gradients.nbytes());
+  most_gradient_bytes_ = std::max(most_gradient_bytes_, gradient_bytes_);
+}
+
+void ZeroStrategy::Step(StepTask& task) {
+  BeginStep();
+  const int64_t parts = task.parts(), passes = options_.stage == 1 ? parts : task.most_parts();
+  for (int64_t pass = 0; pass < passes; ++pass) {
+    const bool last = pass + 1 == parts, reduces = options_.stage > 1 || last;
+    at::Tensor loss;  // undefined in a pass for which this rank has no samples, and adds zeros
+    if (pass < parts) loss = task.Forward(pass);
+    if (reduces) BeginPass(loss);
+    if (loss.defined()) loss.backward();
+    if (last) cost_.computed = Moment(loss.device());
+    if (reduces) EndPass();
+    if (pass + 1 < parts) task.marks().Mark(&StepTimes::backward);
+  }
+  cost_.mean_square = AgreeOnUnused();
+  cost_.rank_square = rank_squares_.Take();
+  // The gradient of a rank is complete if it is reduced once. The mean of rounded gradients is not the mean.
+  const bool once = options_.stage == 1 || passes == 1;
+  if (!once || options_.wire_type != at::kFloat) cost_.mean_square.reset();
+  task.Measured(std::move(cost_));
+  task.Update();
+  GatherParameters();
+  task.marks().Communicated(cost_.spans);
+  task.marks().Mark(&StepTimes::comm_exposed);
+}
+
+void ZeroStrategy::BeginStep() {
+  cost_ = {};
+  rank_squares_.Take();
+  reduced_before_ = false;
+  used_.assign(parameters_.size(), 0);
+  for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+  for (Bucket& bucket : buckets_) {
+    for (Piece& piece : bucket.pieces) piece.value.mutable_grad().reset();
+    // Parameters are gathered from all ranks at the end of a step, with what the optimizer wrote.
+    cost_.bytes += static_cast<int64_t>(bucket.values.nbytes());
+  }
+}
+
+void ZeroStrategy::BeginPass(const at::Tensor& loss) {
+  next_ = 0;
+  for (Bucket& bucket : buckets_) bucket.missing = static_cast<int>(bucket.parameters.size());
+  if (options_.find_unused && loss.defined()) {
+    for (int parameter : hooks_.Unreached(loss)) CountDown(parameter);
+  }
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (never_used_[i] && !options_.find_unused) CountDown(static_cast<int>(i));
+  }
+  reducing_ = true;
+}
+
+void ZeroStrategy::EndPass() {
+  reducing_ = false;
+  for (Bucket& bucket : buckets_) bucket.missing = 0;
+  StartFullBuckets();
+  while (!reductions_.empty()) FinishReduction();
+  reduced_before_ = true;
+}
+
+void ZeroStrategy::GradientReady(int parameter) {
+  if (never_used_[parameter]) {
+    throw TrainerError(
+        "static_graph is set, but a parameter that had no gradient in the first step has one now: "
+        "leave static_graph out, or use find_unused_parameters");
+  }
+  const auto [index, k] = place_of_[parameter];
+  Bucket& bucket = buckets_[index];
+  Allocate(bucket);
+  at::Tensor& gradient = parameters_[parameter].mutable_grad();
+  // The first gradient is copied; autograd adds later ones in place.
+  if (at::Tensor view = ViewOf(bucket, k, bucket.gradients); gradient.data_ptr() != view.data_ptr()) {
+    view.copy_(gradient);
+    gradient = view;
+  }
+  used_[parameter] = 1;
+  if (reducing_) CountDown(parameter);
+}
+
+void ZeroStrategy::CountDown(int parameter) {
+  --buckets_[place_of_[parameter].first].missing;
+  if (reducing_) StartFullBuckets();
+}
+
+void ZeroStrategy::StartFullBuckets() {
+  for (; next_ < buckets_.size() && buckets_[next_].missing <= 0; ++next_) {
+    if (reductions_.size() >= kInFlight) FinishReduction();
+    StartReduction(next_);
+  }
+}
+
+void ZeroStrategy::StartReduction(size_t index) {
+  const at::NoGradGuard no_grad;
+  Bucket& bucket = buckets_[index];
+  Allocate(bucket);
+  // A parameter that has a gradient in another step has an old one in the memory that stage 1 keeps.
+  for (size_t k = 0; k < bucket.parameters.size(); ++k) {
+    if (!parameters_[bucket.parameters[k]].grad().defined()) ViewOf(bucket, k, bucket.gradients).zero_();
+  }
+  if (!reduced_before_) rank_squares_.Add(bucket.gradients);
+  Reduction reduction{
+      .bucket = index, .input = bucket.gradients.to(options_.wire_type), .output = {}, .work = {}};
+  reduction.output = at::empty_like(bucket.own_values, reduction.input.options());
+  reduction.work = communicator_.StartReduceScatter(reduction.output, reduction.input, ReduceOp::kAverage);
+  cost_.bytes += static_cast<int64_t>(reduction.input.nbytes());
+  reductions_.push_back(std::move(reduction));
+}
+
+void ZeroStrategy::FinishReduction() {
+  const at::NoGradGuard no_grad;
+  const Reduction reduction = std::move(reductions_.front());
+  reductions_.erase(reductions_.begin());
+  reduction.work->Wait();
+  if (Span span = reduction.work->span(); span.end != nullptr) cost_.spans.push_back(std::move(span));
+  Bucket& bucket = buckets_[reduction.bucket];
+  if (options_.stage == 1) {
+    const int64_t share = bucket.own_values.numel();
+    bucket.own_gradients = bucket.gradients.narrow(0, share * communicator_.rank(), share);
+    bucket.own_gradients.copy_(reduction.output);
+    return;
+  }
+  if (!bucket.own_gradients.defined()) {
+    bucket.own_gradients = at::zeros_like(bucket.own_values);
+    gradient_bytes_ += static_cast<int64_t>(bucket.own_gradients.nbytes());
+  }
+  reduced_before_ ? bucket.own_gradients.add_(reduction.output)
+                  : bucket.own_gradients.copy_(reduction.output);
+  for (int parameter : bucket.parameters) parameters_[parameter].mutable_grad().reset();
+  gradient_bytes_ -= static_cast<int64_t>(bucket.gradients.nbytes());
+  bucket.gradients.reset();
+}
+
+// One small operation for both: which parameters were used, and the squares of the ranks' own parts.
+at::Tensor ZeroStrategy::AgreeOnUnused() {
+  const at::NoGradGuard no_grad;
+  for (const Bucket& bucket : buckets_) own_squares_.Add(bucket.own_gradients);
+  const at::Tensor own_square = own_squares_.Take();
+  const at::Tensor flags = at::tensor(used_, at::kDouble).to(own_square.device());
+  const at::Tensor sums = at::cat({flags, own_square.view(1)});
+  communicator_.AllReduce(sums, ReduceOp::kSum);
+  // If this rank has used all parameters, no rank drops any. This avoids waiting for the GPU.
+  const bool all = std::ranges::all_of(used_, [](double used) { return used > 0; });
+  const at::Tensor on_host = all ? at::Tensor() : sums.to(at::kCPU);
+  for (Bucket& bucket : buckets_) {
+    for (Piece& piece : bucket.pieces) {
+      if (!all && static_cast<const double*>(on_host.data_ptr())[piece.parameter] == 0) continue;
+      piece.value.mutable_grad() =
+          bucket.own_gradients.narrow(0, piece.offset, piece.value.numel()).view_as(piece.value);
+    }
+  }
+  if (options_.static_graph && !all) {
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      never_used_[i] = static_cast<const double*>(on_host.data_ptr())[i] == 0;
+    }
+  }
+  return sums[static_cast<int64_t>(used_.size())];
+}
+
+void ZeroStrategy::GatherParameters() {
+  const at::NoGradGuard no_grad;
+  std::vector<std::unique_ptr<Work>> works;
+  for (const Bucket& bucket : buckets_)
+    works.push_back(communicator_.StartAllGather(bucket.values, bucket.own_values));
+  cost_ = {};
+  for (const auto& work : works) {
+    work->Wait();
+    if (Span span = work->span(); span.end != nullptr) cost_.spans.push_back(std::move(span));
+  }
+}
+
+void ZeroStrategy::SyncBuffers() {
+  for (const at::Tensor& buffer : model_.buffers()) communicator_.Broadcast(buffer, 0);
+}
+
+void ZeroStrategy::AppendMetrics(std::vector<Metric>& metrics) const {
+  int64_t values = 0, own = 0;
+  for (const Bucket& bucket : buckets_) {
+    values += static_cast<int64_t>(bucket.values.nbytes());
+    for (const Piece& piece : bucket.pieces) own += static_cast<int64_t>(piece.value.nbytes());
+  }
+  metrics.insert(metrics.end(), {{"memory/parameters_bytes", static_cast<double>(values)},
+                                 {"memory/gradients_bytes", static_cast<double>(most_gradient_bytes_)},
+                                 {"memory/optimizer_bytes", static_cast<double>(own)}});
+}
+
+}  // namespace scalelab::trainer

@@ -1,0 +1,98 @@
+// ZeRO, stages 1 and 2: each rank has the optimizer's state, and in stage 2 the gradients, of a part of the parameters
+// (Rajbhandari et al. 2020, arXiv 1910.02054, section 5).
+#pragma once
+
+#include "worker/trainer/strategies/gradient_buckets.h"
+#include "worker/trainer/strategies/gradient_hooks.h"
+#include "worker/trainer/strategies/gradient_squares.h"
+#include "worker/trainer/strategies/strategy.h"
+
+namespace scalelab::trainer {
+
+struct ZeroOptions {
+  int stage = 1;
+  int64_t bucket_bytes = 25 << 20;
+  // Searches each step's graph for parameters without a gradient, so that no bucket waits for them.
+  bool find_unused = false;
+  // The parameters without a gradient are the same in every step.
+  bool static_graph = false;
+  at::ScalarType wire_type = at::kFloat;  // type of gradients while they are communicated
+};
+
+// Each bucket of parameters is one block of memory, divided into an equal part for each rank. When all gradients of a bucket
+// have arrived, a reduce-scatter gives each rank the mean of its own part. The optimizer updates that part, and an
+// all-gather distributes the result.
+//
+// Stage 1 reduces once in each step, after accumulating gradients of the whole model. Stage 2 reduces after every
+// micro-batch, accumulates its own part only, and frees the memory of a bucket's gradients as soon as they are reduced; at
+// most kInFlight buckets have such memory at a time, besides those that are still incomplete.
+class ZeroStrategy : public Strategy {
+ public:
+  ZeroStrategy(Model& model, Communicator& communicator, const ZeroOptions& options);
+
+  void Step(StepTask& task) override;
+  std::vector<at::Tensor> Trained() override;
+  void SyncBuffers() override;
+  std::string WhyNotRecorded() const override {
+    return "ZeRO's engines allocate memory in each step; use native/ddp";
+  }
+  void AppendMetrics(std::vector<Metric>& metrics) const override;
+
+ private:
+  static constexpr size_t kInFlight = 2;
+
+  // The part of a parameter that belongs to this rank.
+  struct Piece {
+    int parameter;
+    int64_t offset;    // in the rank's part of the bucket
+    at::Tensor value;  // what the optimizer updates
+  };
+  struct Bucket {
+    std::vector<int> parameters;
+    std::vector<int64_t> offsets;  // of the parameters, in elements
+    at::Tensor values, own_values;
+    at::Tensor gradients;      // like `values`; undefined while it has no memory
+    at::Tensor own_gradients;  // the mean over the ranks, like `own_values`
+    std::vector<Piece> pieces;
+    int missing = 0;  // gradients of the current pass that have not arrived
+  };
+  struct Reduction {
+    size_t bucket;
+    at::Tensor input, output;
+    std::unique_ptr<Work> work;
+  };
+
+  void MakeBuckets();
+  void Allocate(Bucket& bucket);
+  void BeginStep();
+  void BeginPass(const at::Tensor& loss);
+  void EndPass();
+  at::Tensor ViewOf(const Bucket& bucket, size_t k, const at::Tensor& flat) const;
+  void GradientReady(int parameter);  // called by autograd
+  void CountDown(int parameter);
+  void StartFullBuckets();
+  void StartReduction(size_t index);
+  void FinishReduction();
+  // Agrees with the other ranks on the parameters without a gradient, and returns the squared norm of the mean.
+  at::Tensor AgreeOnUnused();
+  void GatherParameters();
+
+  Model& model_;
+  Communicator& communicator_;
+  const ZeroOptions options_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<Bucket> buckets_;
+  std::vector<std::pair<size_t, size_t>> place_of_;  // by parameter: bucket, and position in it
+  std::vector<double> used_;                         // by parameter: 1 if it got a gradient in this step
+  std::vector<bool> never_used_;                     // by parameter; with static_graph, after the first step
+  bool reducing_ = false;                            // hooks count missing gradients
+  bool reduced_before_ = false;                      // an earlier pass of this step has been reduced
+  size_t next_ = 0;                                  // next bucket to start
+  std::vector<Reduction> reductions_;                // in flight, in the order of their start
+  BackwardCost cost_;
+  GradientSquares rank_squares_, own_squares_;
+  int64_t gradient_bytes_ = 0, most_gradient_bytes_ = 0;
+  GradientHooks hooks_;  // last member: uses all of the above
+};
+
+}  // namespace scalelab::trainer
