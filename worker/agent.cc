@@ -8,6 +8,7 @@
 #include "planted/bug.h"
 #include "spdlog/spdlog.h"
 #include "worker/backoff.h"
+#include "worker/node_info.h"
 #include "worker/process/steady_time.h"
 
 namespace scalelab::worker {
@@ -39,6 +40,7 @@ Agent::Agent(EventLoop& loop, CoordinatorClient& client, const AttemptHost& host
       options_(options),
       instance_(NewInstance()),
       exited_(std::move(exited)),
+      calibrator_(loop, AllowedCpus()),
       alive_(std::make_shared<bool>(true)) {}
 
 Agent::~Agent() {
@@ -57,7 +59,8 @@ void Agent::Refresh() { ScheduleSync(kGather); }
 void Agent::Leave() {
   if (std::exchange(leaving_, true)) return;
   spdlog::info("Received SIGTERM or SIGINT: stopping {} attempts", attempts_.size());
-  for (auto& [token, attempt] : attempts_) Stop(*attempt, kQuitGrace);
+  for (auto& [token, attempt] : attempts_)
+    attempt->begun() ? attempt->StopAfterCheckpoint(kQuitGrace) : Stop(*attempt, kQuitGrace);
   ExitIfQuiet();
   ScheduleSync(absl::ZeroDuration());
 }
@@ -161,8 +164,48 @@ void Agent::Apply(const v1::SynchronizeResponse& response) {
 }
 
 void Agent::Begin(Attempt& attempt) {
-  attempt.Begin();
+  if (!NeedsCalibration(attempt)) return BeginNow(attempt);
+  after_calibration_.push_back(attempt.token());
+  if (!calibrator_.running()) Calibrate(attempt);
+}
+
+void Agent::BeginNow(Attempt& attempt) {
+  const bool guarded = attempt.desired().calibration_seconds() > 0;
+  attempt.Begin(guarded ? calibrator_.last() : std::nullopt);
   if (attempt.phase() == Attempt::Phase::kEnded) ScheduleSync(absl::ZeroDuration());
+}
+
+// Other attempts would be part of what a calibration measures.
+bool Agent::NeedsCalibration(const Attempt& attempt) const {
+  const Attempt::Desired& desired = attempt.desired();
+  if (leaving_ || quitting_ || desired.stop() || attempt.stopping() || desired.calibration_seconds() <= 0)
+    return false;
+  return calibrator_.running() ||
+         (calibrator_.Stale(absl::Seconds(desired.calibration_interval())) && !AnyBusy());
+}
+
+void Agent::Calibrate(const Attempt& attempt) {
+  calibrator_.Start(absl::Seconds(attempt.desired().calibration_seconds()), [this] { OnCalibrated(); });
+}
+
+void Agent::OnCalibrated() {
+  for (auto& [token, attempt] : attempts_) {
+    if (attempt->awaits_calibration()) attempt->AddCalibration(*calibrator_.last());
+  }
+  for (const std::string& token : std::exchange(after_calibration_, {})) {
+    const auto it = attempts_.find(token);
+    if (!quitting_ && it != attempts_.end() && !it->second->begun() && !it->second->abandoned())
+      BeginNow(*it->second);
+  }
+  if (quitting_ || leaving_) ExitIfQuiet();
+  if (quitting_) return;
+  BeginNext();
+  ScheduleSync(absl::ZeroDuration());
+}
+
+bool Agent::AnyBusy() const {
+  return std::any_of(attempts_.begin(), attempts_.end(),
+                     [](const auto& entry) { return entry.second->busy(); });
 }
 
 void Agent::Stop(Attempt& attempt, absl::Duration grace) {
@@ -173,9 +216,7 @@ void Agent::Stop(Attempt& attempt, absl::Duration grace) {
 // Begins the attempts whose turn it is.
 void Agent::BeginNext() {
   while (!turns_.empty()) {
-    const bool busy = std::any_of(attempts_.begin(), attempts_.end(),
-                                  [](const auto& entry) { return entry.second->busy(); });
-    if (busy) return PrepareNext();
+    if (AnyBusy() || calibrator_.running()) return PrepareNext();
     const auto next = attempts_.find(turns_.front());
     turns_.pop_front();
     if (next != attempts_.end() && !next->second->begun() && !next->second->abandoned()) Begin(*next->second);
@@ -224,6 +265,10 @@ void Agent::OnChanged(const std::string& token) {
   auto it = attempts_.find(token);
   if (it == attempts_.end()) return;
   const bool ended = it->second->phase() == Attempt::Phase::kEnded;
+  if (it->second->TakeProcessesGone() && !it->second->abandoned() && NeedsCalibration(*it->second)) {
+    it->second->AwaitCalibration();
+    if (!calibrator_.running()) Calibrate(*it->second);
+  }
   if (ended && it->second->abandoned()) {
     // The attempt's callback may be running now, so the loop destroys the attempt later.
     loop_.Post([gone = std::shared_ptr<Attempt>(std::move(it->second))] {});

@@ -4,6 +4,9 @@
 // The coordinator may assign attempts ahead: the agent begins each of them as soon as no process of the attempts before
 // it is left, without a call in between.
 //
+// While no attempt runs, the agent calibrates the node, if the study has a noise guard and the last calibration is not
+// recent; attempts wait until it ends.
+//
 // All methods and callbacks run on the event loop's thread. One Synchronize call is always in flight or
 // scheduled. The coordinator answers it when the desired state changes; the agent cancels it and sends a new
 // one when the node's state changes.
@@ -14,10 +17,12 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "worker/attempt.h"
 #include "worker/coordinator_client.h"
+#include "worker/noise/calibrator.h"
 #include "worker/process/event_loop.h"
 #include "worker/worker_state.h"
 
@@ -62,6 +67,11 @@ class Agent {
   void Apply(const v1::SynchronizeResponse& response);
   void Do(const Action& action);
   void Begin(Attempt& attempt);
+  void BeginNow(Attempt& attempt);
+  bool NeedsCalibration(const Attempt& attempt) const;
+  void Calibrate(const Attempt& attempt);
+  void OnCalibrated();
+  bool AnyBusy() const;  // some attempt has begun and may have processes
   void Stop(Attempt& attempt, absl::Duration grace);
   void BeginNext();
   void PrepareNext();
@@ -80,6 +90,8 @@ class Agent {
 
   std::map<std::string, std::unique_ptr<Attempt>> attempts_;  // by token
   std::deque<std::string> turns_;  // tokens of attempts that begin one after another, in this order
+  Calibrator calibrator_;
+  std::vector<std::string> after_calibration_;  // tokens of attempts that begin when the calibration ends
   int64_t generation_ = 0;
   bool terminate_ = false;
   bool leaving_ = false;

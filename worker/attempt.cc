@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "catalog/engines.h"
@@ -31,6 +32,10 @@ std::string Tag(const Attempt::Desired& desired) { return absl::StrCat(kAttemptT
 // may be the first sign that this worker has to exit too; wait this long for the worker's own SIGTERM.
 constexpr absl::Duration kSettle = absl::Seconds(1);
 
+// Time for writing a checkpoint before ranks are stopped. With the grace, as long as Slurm waits by default between SIGTERM
+// and SIGKILL (KillWait).
+constexpr absl::Duration kCheckpointTime = absl::Seconds(25);
+
 std::string Time(absl::Time time) { return absl::FormatTime(absl::RFC3339_full, time, absl::UTCTimeZone()); }
 
 }  // namespace
@@ -45,10 +50,13 @@ Attempt::Attempt(const AttemptHost& host, Desired desired, std::function<void()>
 Attempt::~Attempt() {
   host_.loop.Cancel(settle_timer_);
   host_.loop.Cancel(drain_timer_);
+  host_.loop.Cancel(checkpoint_timer_);
 }
 
-void Attempt::Begin() {
+void Attempt::Begin(const std::optional<v1::Calibration>& before) {
   begun_ = true;
+  noise_.set_node(host_.node);
+  if (before.has_value()) *noise_.mutable_before() = *before;
   stopping_ = stopping_ || desired_.stop();
   const auto& nodes = desired_.nodes();
   const auto own = std::find(nodes.begin(), nodes.end(), host_.node);
@@ -83,6 +91,7 @@ void Attempt::Begin() {
     spdlog::info("Attempt {} ({}): following ranks {} to {} on this node", token(), desired_.run(),
                  ranks.first, ranks.first + ranks.count - 1);
     phase_ = Phase::kRunning;
+    if (desired_.calibration_seconds() > 0) meter_.Start(AllowedCpus(), nullptr);
     if (stopping_) EndRanksHere(GraceOf(desired_));
     return;
   }
@@ -98,6 +107,9 @@ void Attempt::Begin() {
     return Fail(v1::Attempt::STORAGE_ERROR, 126, std::string(status.message()));
   }
   launcher_ = plan_.launcher;
+  // The processes of srun are children of slurmstepd.
+  const bool own_children = host_.launch.launcher != Launcher::kSrun;
+  if (desired_.calibration_seconds() > 0) meter_.Start(AllowedCpus(), own_children ? host_.own_cpu : nullptr);
   started_at_ = SteadyNow();
   job_ = host_.processes.Start(
       {plan_.tag, std::move(plan_.commands), GraceOf(desired_)},
@@ -207,7 +219,10 @@ void Attempt::OnStarted(absl::StatusOr<int> pid) {
 
 void Attempt::OnEnded(const JobResult& result) {
   job_ = 0;
+  host_.loop.Cancel(std::exchange(checkpoint_timer_, 0));
   run_time_ = SteadyNow() - started_at_;
+  ran_ = true;
+  meter_.Finish(&noise_);
   const bool by_signal = result.exit_status > 128;
   if (launcher_ != "srun" || !by_signal || stopping_ || abandoned_) return Conclude(result);
   settle_timer_ = host_.loop.After(kSettle, [this, result] {
@@ -248,6 +263,7 @@ void Attempt::FinishOutputMetrics() {
 void Attempt::EndRanksHere(absl::Duration grace) {
   const auto gone = [this] {
     ending_ranks_ = false;
+    meter_.Finish(&noise_);
     if (abandoned_) return End();
     phase_ = Phase::kDraining;
     // Later, so that the next attempt begins first.
@@ -320,15 +336,42 @@ void Attempt::WriteExit() {
 
 void Attempt::Stop(absl::Duration grace) {
   if (phase_ == Phase::kEnded) return;
+  host_.loop.Cancel(std::exchange(checkpoint_timer_, 0));
   stopping_ = true;
   if (job_ != 0) host_.processes.Stop(job_, grace);
   if (!launches_ && phase_ == Phase::kRunning) EndRanksHere(grace);
+}
+
+void Attempt::StopAfterCheckpoint(absl::Duration grace) {
+  // torchrun ends at SIGUSR1; at SIGTERM it waits for its processes.
+  const bool writes = !desired_.checkpoint_directory().empty() && desired_.spec().launcher() != "torchrun";
+  if (!writes || stopping_ || !busy()) return Stop(grace);
+  if (launches_) {
+    if (job_ == 0) return Stop(grace);
+    stopping_ = true;
+    host_.processes.Notify(job_);
+  }
+  // On other nodes the attempt continues until the coordinator stops it, which it does when the ranks have ended.
+  checkpoint_timer_ = host_.loop.After(kCheckpointTime, [this, grace] {
+    checkpoint_timer_ = 0;
+    Stop(grace);
+  });
 }
 
 void Attempt::Abandon(absl::Duration grace) {
   if (std::exchange(abandoned_, true)) return;
   Stop(grace);
   if (job_ == 0 && settle_timer_ == 0 && !ending_ranks_) End();
+}
+
+bool Attempt::TakeProcessesGone() {
+  if (phase_ == Phase::kPreparing || phase_ == Phase::kRunning) return false;
+  return std::exchange(ran_, false);
+}
+
+void Attempt::AddCalibration(const v1::Calibration& after) {
+  awaits_calibration_ = false;
+  *noise_.mutable_after() = after;
 }
 
 // The coordinator compares only runs of the same software, so it needs the versions with the end of a run.
@@ -361,6 +404,7 @@ v1::SynchronizeRequest::AttemptStatus Attempt::Status() const {
       status.set_message(ValidUtf8(message_));
       status.set_run_seconds(absl::ToDoubleSeconds(run_time_));
       status.mutable_software()->insert(software_.begin(), software_.end());
+      if (desired_.calibration_seconds() > 0) *status.mutable_noise() = noise_;
       break;
   }
   return status;

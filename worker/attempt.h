@@ -25,6 +25,7 @@
 #include "worker/event_follower.h"
 #include "worker/framework.h"
 #include "worker/launcher.h"
+#include "worker/noise/attempt_meter.h"
 #include "worker/output_metrics.h"
 #include "worker/process/output_limit.h"
 #include "worker/process/process.h"
@@ -44,6 +45,8 @@ struct AttemptHost {
   std::string node;                          // the scheduler's name of this node
   std::string allocation;                    // token
   int64_t output_limit = int64_t{64} << 20;  // in bytes, for each output file of a rank, see output_limit.h
+  // Returns the CPU seconds of the worker and of the processes that it has started; may be empty.
+  AttemptMeter::OwnCpu own_cpu = {};
 };
 
 class Attempt {
@@ -60,23 +63,34 @@ class Attempt {
   // Prepares and launches the attempt. To be called once. If the desired state is already a stop, nothing is started;
   // what an earlier worker or another node has started is ended, and its events are delivered. If launch.json shows that
   // an earlier worker launched it, the attempt is not launched again: it sends the events that were written and ends as
-  // WORKER_LOST.
-  void Begin();
+  // WORKER_LOST. `before` is the last calibration of the node, if there is one.
+  void Begin(const std::optional<v1::Calibration>& before = std::nullopt);
   // Sends SIGTERM now and SIGKILL after `grace`.
   void Stop(absl::Duration grace);
+  // Returns true at the first call after its processes, which this node started, are gone.
+  bool TakeProcessesGone();
+  // Delays the report of its end until a calibration is added.
+  void AwaitCalibration() { awaits_calibration_ = true; }
+  void AddCalibration(const v1::Calibration& after);
+  // Stops an attempt that another one can continue: sends SIGUSR1, which requests a checkpoint, and stops what is left some
+  // time later. Does the same as Stop if the run writes no checkpoints.
+  void StopAfterCheckpoint(absl::Duration grace);
   // Stops the attempt and discards its reports: it ends as soon as its processes are gone.
   void Abandon(absl::Duration grace);
 
   v1::SynchronizeRequest::AttemptStatus Status() const;
   Phase phase() const { return phase_; }
-  // Returns whether it has ended and its report is complete: the versions of the trainer that it ran are known.
-  bool reports_end() const { return phase_ == Phase::kEnded && !AwaitsVersions(); }
+  // Returns whether it has ended and its report is complete: the versions of the trainer that it ran and the calibration
+  // after it are known.
+  bool reports_end() const { return phase_ == Phase::kEnded && !AwaitsVersions() && !awaits_calibration_; }
   bool stopping() const { return stopping_; }
   bool abandoned() const { return abandoned_; }
   bool begun() const { return begun_; }
   // Returns whether its processes may be alive.
   bool busy() const { return begun_ && (phase_ == Phase::kPreparing || phase_ == Phase::kRunning); }
+  bool awaits_calibration() const { return awaits_calibration_; }
   const std::string& token() const { return desired_.token(); }
+  const Desired& desired() const { return desired_; }
 
  private:
   bool AwaitsVersions() const;
@@ -114,13 +128,18 @@ class Attempt {
   std::string launcher_;
   OutputLimit output_limit_;
   TaggedProcesses ranks_here_;  // under Slurm: all ranks on this node
-  EventLoop::TimerId settle_timer_ = 0, drain_timer_ = 0;
+  EventLoop::TimerId settle_timer_ = 0, drain_timer_ = 0, checkpoint_timer_ = 0;
   uint64_t job_ = 0;                      // 0: no job is running
   absl::Duration started_at_, run_time_;  // SteadyNow; time until the last process was gone
   int exit_status_ = 0;
   v1::Attempt::Cause cause_ = v1::Attempt::CAUSE_UNSPECIFIED;
   std::string message_;
   std::map<std::string, std::string> software_;  // of the ranks; known when they have ended
+  AttemptMeter meter_;
+  v1::NodeNoise noise_;
+  bool ran_ =
+      false;  // its processes, which this node started, are gone, and TakeProcessesGone has not been called since
+  bool awaits_calibration_ = false;
 };
 
 }  // namespace scalelab::worker

@@ -77,6 +77,10 @@ Command Mpirun(const Desired& attempt, const RankProgram& program, std::vector<s
                                 // The coordinator has counted the slots, and this machine is the only node.
                                 "--oversubscribe", "--bind-to", "none", "--mca", "plm", "isolated"};
   if (host.root) argv.push_back("--allow-run-as-root");
+  // mpirun kills its ranks so many seconds after it has got SIGTERM. The default of 1 is too short for a checkpoint, and the
+  // worker kills what is left.
+  if (!attempt.checkpoint_directory().empty())
+    argv.insert(argv.end(), {"--mca", "odls_base_sigkill_timeout", "60"});
   // An option would override a variable that the study sets.
   const bool set = std::ranges::any_of(
       environment, [](const std::string& entry) { return NameOf(entry) == "OMPI_MCA_btl"; });
@@ -130,8 +134,8 @@ Command Srun(const Desired& attempt, const RankProgram& program, std::vector<std
   }
   Set(&environment, "SLURM_HOSTFILE", attempt.directory() + "/hosts");
   if (!host.single_copy) Set(&environment, "OMPI_MCA_btl_vader_single_copy_mechanism", "none");
-  // By default Slurm's PMIx plugin uses two algorithms for the two fences of MPI_Init. On busy nodes one of them now and then
-  // lets a rank leave MPI_Init early; its first message then ends a rank that is still in MPI_Init (Slurm 22.05).
+  // By default, Slurm's PMIx plugin uses different algorithms for the two barriers ("fences") of MPI_Init. With Slurm 22.05
+  // and busy nodes, about 1 launch in 70 then fails: a rank receives a message while it is still in MPI_Init, and crashes.
   if (program.rendezvous == Rendezvous::kMpi) Set(&environment, "SLURM_PMIX_FENCE", "tree");
   std::vector<std::string> argv{
       host.srun, "--overlap", absl::StrCat("--nodes=", attempt.nodes_size()),
@@ -202,6 +206,8 @@ absl::StatusOr<LaunchPlan> PlanLaunch(const Desired& attempt, const RankProgram&
   environment.push_back(plan.tag);
   Set(&environment, "SCALELAB_ATTEMPT_DIR", attempt.directory());
   Set(&environment, "SCALELAB_SPEC", attempt.directory() + "/spec.json");
+  if (!attempt.checkpoint_directory().empty())
+    Set(&environment, "SCALELAB_CHECKPOINT_DIR", attempt.checkpoint_directory());
   Set(&environment, "OMP_NUM_THREADS", absl::StrCat(cores * RanksIn(attempt, program)));
   if (program.one_process) Set(&environment, "SCALELAB_REPLICAS", absl::StrCat(spec.ranks()));
   for (const auto& [name, value] : program.environment) Set(&environment, name, value);

@@ -46,7 +46,8 @@ int Serve(const WorkerOptions& options, const SpawnerHandle& spawner, int signal
                          launch,
                          options.node,
                          options.coordinator.allocation,
-                         options.output_limit};
+                         options.output_limit,
+                         [pid = spawner.pid] { return OwnCpuSeconds(pid); }};
   Agent agent(loop, *client, host, {options.node_index, options.give_up_after}, [&](Agent::Exit exit) {
     // Not a failure for kGaveUp: srun would end the workers of the other nodes, whose attempts may run.
     exit_code = exit == Agent::Exit::kDenied ? 1 : 0;

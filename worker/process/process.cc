@@ -77,6 +77,10 @@ uint64_t SpawnerProcesses::Start(const Job& job, Started started, Ended ended) {
   return id;
 }
 
+void SpawnerProcesses::Notify(uint64_t id) {
+  if (jobs_.contains(id)) Send(FrameWriter(Wire::kNotify).Put(id).Finish());
+}
+
 void SpawnerProcesses::Stop(uint64_t id, absl::Duration grace) {
   if (!jobs_.contains(id)) return;
   Send(FrameWriter(Wire::kStop).Put(id).Put(absl::ToDoubleSeconds(grace)).Finish());

@@ -55,6 +55,8 @@ class Processes {
   virtual ~Processes() = default;
   // Starts all commands of the job, or none. Returns the job's id, which is never 0.
   virtual uint64_t Start(const Job& job, Started started, Ended ended) = 0;
+  // Sends SIGUSR1 to every process of the job: its time ends soon. Ignores a job that has ended.
+  virtual void Notify(uint64_t id) = 0;
   // Sends SIGTERM to every process of the job, and SIGKILL to the remaining ones after `grace`. A second call
   // may shorten the grace. Ignores a job that has ended.
   virtual void Stop(uint64_t id, absl::Duration grace) = 0;
@@ -85,6 +87,7 @@ class SpawnerProcesses final : public Processes {
   ~SpawnerProcesses() override;
 
   uint64_t Start(const Job& job, Started started, Ended ended) override;
+  void Notify(uint64_t id) override;
   void Stop(uint64_t id, absl::Duration grace) override;
 
  private:

@@ -105,6 +105,7 @@ class Spawner {
       const uint64_t id = reader.Get<uint64_t>();
       if (type == Wire::kStart) StartJob(id, reader);
       if (type == Wire::kStop) StopJob(id, reader.Get<double>());
+      if (type == Wire::kNotify) NotifyJob(id);
     }
   }
 
@@ -137,6 +138,12 @@ class Spawner {
     }
     jobs_[id] = std::move(job);
     Send(FrameWriter(Wire::kStarted).Put(id).Put(static_cast<int32_t>(first)).Finish());
+  }
+
+  void NotifyJob(uint64_t id) {
+    const auto it = jobs_.find(id);
+    if (it == jobs_.end()) return;
+    for (const ProcessInfo& process : MembersOf(it->second)) Signal(process, SIGUSR1);
   }
 
   void StopJob(uint64_t id, double grace) {

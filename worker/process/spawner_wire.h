@@ -12,6 +12,7 @@ namespace scalelab::worker {
 enum class Wire : uint8_t {
   kStart = 1,    // to the spawner: id, tag, grace, commands
   kStop = 2,     // to the spawner: id, grace
+  kNotify = 6,   // to the spawner: id
   kStarted = 3,  // id, pid
   kFailed = 4,   // id, message
   kEnded = 5,    // id, exit status, failed command, stopped

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -55,11 +56,13 @@ class HandProcesses final : public Processes {
     Started started;
     Ended ended;
     std::optional<absl::Duration> stopped_with;
+    bool notified = false;
   };
   uint64_t Start(const Job& job, Started started, Ended ended) override {
     jobs.push_back({job, std::move(started), std::move(ended), {}});
     return jobs.size();
   }
+  void Notify(uint64_t id) override { jobs[id - 1].notified = true; }
   void Stop(uint64_t id, absl::Duration grace) override { jobs[id - 1].stopped_with = grace; }
   std::deque<Running> jobs;
 };
@@ -502,6 +505,22 @@ TEST_F(AgentTest, LeavesAfterItHasSaidHowEverythingEnded) {
   EXPECT_EQ(processes_.jobs.size(), 1u);
 }
 
+TEST_F(AgentTest, RequestsACheckpointBeforeItStopsAnAttemptThatAnotherOneContinues) {
+  StartAgent();
+  auto desired = Desired({"t"});
+  desired.mutable_attempts(0)->set_checkpoint_directory("/checkpoints");
+  AnswerPoll(desired);
+  WaitForJob(1).started(100);
+  WaitForState(AttemptStatus::RUNNING);
+  agent_->Leave();
+  EXPECT_TRUE(processes_.jobs[0].notified);
+  EXPECT_FALSE(processes_.jobs[0].stopped_with.has_value());
+  processes_.jobs[0].ended({128 + SIGUSR1, 0, false});
+  const auto request = WaitForPoll(
+      [](const auto& r) { return r.attempts_size() == 1 && r.attempts(0).state() == AttemptStatus::ENDED; });
+  EXPECT_TRUE(request.attempts(0).stopped());
+}
+
 TEST_F(AgentTest, LeavesEvenIfNobodyAnswers) {
   StartAgent({.leave_within = absl::Milliseconds(1)});
   agent_->Leave();
@@ -605,6 +624,97 @@ TEST_F(AgentTurnsTest, TheTimeOfTheProcessesIsReported) {
   const auto request = WaitForPoll([](const auto& r) { return StateOf(r, "a") == "ENDED"; });
   EXPECT_GT(request.attempts(0).run_seconds(), 0);
   EXPECT_LT(request.attempts(0).run_seconds(), 60);
+}
+
+// A study with a noise guard.
+class AgentNoiseTest : public AgentTest {
+ protected:
+  v1::SynchronizeResponse Guarded(std::vector<std::string> tokens, double interval) {
+    v1::SynchronizeResponse response = Desired(std::move(tokens));
+    for (auto& attempt : *response.mutable_attempts()) {
+      attempt.set_calibration_seconds(0.01);
+      attempt.set_calibration_interval(interval);
+    }
+    return response;
+  }
+  // Runs one attempt to its end. Returns what the node showed.
+  v1::NodeNoise RunOne(double interval, const std::string& token = "t", size_t number = 1) {
+    Answer(Guarded({token}, interval));
+    WaitForJob(number).started(100);
+    WaitForState(AttemptStatus::RUNNING);
+    processes_.jobs[number - 1].ended({});
+    return WaitForState(AttemptStatus::ENDED).noise();
+  }
+};
+
+TEST_F(AgentNoiseTest, TheNodeIsCalibratedBeforeAndAfterAnAttempt) {
+  StartAgent();
+  WaitForPoll([](const auto&) { return true; });
+  const v1::NodeNoise noise = RunOne(1e-9);
+  EXPECT_EQ(noise.node(), "n0");
+  EXPECT_GT(noise.before().compute_rate(), 0);
+  EXPECT_GT(noise.after().compute_rate(), 0);
+  EXPECT_NE(noise.before().time().nanos(), noise.after().time().nanos());
+}
+
+TEST_F(AgentNoiseTest, ShortAttemptsShareACalibration) {
+  StartAgent();
+  WaitForPoll([](const auto&) { return true; });
+  const v1::NodeNoise first = RunOne(3600);
+  EXPECT_TRUE(first.has_before());
+  EXPECT_FALSE(first.has_after());
+  const v1::NodeNoise second = RunOne(3600, "u", 2);
+  EXPECT_EQ(second.before().DebugString(), first.before().DebugString());
+}
+
+TEST_F(AgentNoiseTest, WithoutAGuardNothingIsMeasured) {
+  RunToStarted();
+  processes_.jobs[0].ended({});
+  EXPECT_FALSE(WaitForState(AttemptStatus::ENDED).has_noise());
+}
+
+TEST_F(AgentNoiseTest, AnAttemptThatIsStoppedDuringACalibrationNeverBegins) {
+  StartAgent();
+  AnswerPoll(Guarded({"t"}, 3600));
+  AnswerPoll(Desired({"t"}, true));
+  WaitForState(AttemptStatus::ENDED);
+  EXPECT_TRUE(processes_.jobs.empty());
+}
+
+TEST_F(AgentNoiseTest, AnAttemptThatIsForgottenDuringACalibrationNeverBegins) {
+  StartAgent();
+  auto desired = Guarded({"t"}, 3600);
+  desired.mutable_attempts(0)->set_calibration_seconds(0.3);
+  AnswerPoll(desired);
+  AnswerPoll(Desired({}));
+  WaitForPoll([](const auto& request) { return request.attempts_size() == 0; });
+  Answer(Guarded({"u"}, 3600));
+  EXPECT_EQ(WaitForJob().job.tag, "SCALELAB_ATTEMPT=u") << "after the same calibration";
+}
+
+TEST_F(AgentNoiseTest, TheNextAttemptBeginsAfterTheCalibration) {
+  StartAgent();
+  v1::SynchronizeResponse desired = Guarded({"a", "b"}, 1e-9);
+  for (auto& attempt : *desired.mutable_attempts()) attempt.set_in_turn(true);
+  AnswerPoll(desired);
+  WaitForJob(1).started(100);
+  processes_.jobs[0].ended({});
+  EXPECT_EQ(WaitForJob(2).job.tag, "SCALELAB_ATTEMPT=b");
+  processes_.jobs[1].started(101);
+  const auto request = WaitForPoll(
+      [](const auto& r) { return r.attempts_size() == 2 && r.attempts(0).state() == AttemptStatus::ENDED; });
+  EXPECT_TRUE(request.attempts(0).noise().has_after());
+}
+
+TEST_F(AgentNoiseTest, AWorkerThatLeavesDoesNotCalibrate) {
+  StartAgent();
+  auto desired = Guarded({"t"}, 1e-9);
+  AnswerPoll(desired);
+  WaitForJob().started(100);
+  WaitForState(AttemptStatus::RUNNING);
+  agent_->Leave();
+  processes_.jobs[0].ended({143, 0, true});
+  EXPECT_FALSE(WaitForState(AttemptStatus::ENDED).noise().has_after());
 }
 
 }  // namespace

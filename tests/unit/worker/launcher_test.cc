@@ -67,6 +67,15 @@ TEST(PlanLaunch, StartsSeveralMpiRanksThroughMpirun) {
   EXPECT_THAT(plan->commands[0].environment, Not(Contains(HasSubstr("SCALELAB_RANK_CPUS"))));
 }
 
+TEST(PlanLaunch, GivesRanksTheDirectoryOfCheckpointsAndTimeToWriteThem) {
+  auto attempt = Desired(2);
+  attempt.set_checkpoint_directory("/runs/1/2/checkpoints");
+  const auto plan = PlanLaunch(attempt, kTrainer, Host());
+  ASSERT_TRUE(plan.ok());
+  EXPECT_THAT(Line(plan->commands[0]), HasSubstr("--mca odls_base_sigkill_timeout 60 "));
+  EXPECT_THAT(plan->commands[0].environment, Contains("SCALELAB_CHECKPOINT_DIR=/runs/1/2/checkpoints"));
+}
+
 TEST(PlanLaunch, TellsMpirunAboutRootAndForbiddenMemoryCopies) {
   LaunchHost host = Host();
   host.root = true;

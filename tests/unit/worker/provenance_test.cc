@@ -44,6 +44,7 @@ class HeldProcesses final : public Processes {
     ended_ = std::move(ended);
     return 1;
   }
+  void Notify(uint64_t) override {}
   void Stop(uint64_t, absl::Duration) override {}
   Job job_;
   Ended ended_;

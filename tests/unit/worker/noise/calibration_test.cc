@@ -1,0 +1,107 @@
+#include "worker/noise/calibration.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "worker/node_info.h"
+#include "worker/noise/attempt_meter.h"
+#include "worker/noise/calibrator.h"
+#include "worker/process/steady_time.h"
+
+namespace scalelab::worker {
+namespace {
+
+// Busy processes, one on each CPU.
+class Neighbours {
+ public:
+  explicit Neighbours(size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      const pid_t pid = fork();
+      if (pid == 0) {
+        for (;;) asm volatile("");
+      }
+      pids_.push_back(pid);
+    }
+  }
+  ~Neighbours() {
+    for (const pid_t pid : pids_) {
+      kill(pid, SIGKILL);
+      waitpid(pid, nullptr, 0);
+    }
+  }
+
+ private:
+  std::vector<pid_t> pids_;
+};
+
+TEST(Calibration, TakesItsTimeAndMeasuresRates) {
+  const std::atomic<bool> stop = false;
+  const absl::Duration begin = SteadyNow();
+  const v1::Calibration calibration = Calibrate(absl::Milliseconds(100), AllowedCpus(), stop);
+  EXPECT_GE(SteadyNow() - begin, absl::Milliseconds(95));
+  EXPECT_GT(calibration.compute_rate(), 1);   // million iterations in a second
+  EXPECT_GT(calibration.memory_rate(), 1e7);  // bytes in a second
+  EXPECT_GT(calibration.time().seconds(), 0);
+  ASSERT_TRUE(calibration.has_other_load());
+  EXPECT_LE(calibration.other_load(), 1);
+}
+
+TEST(Calibration, EndsEarlyWhenItIsStopped) {
+  const std::atomic<bool> stop = true;
+  const absl::Duration begin = SteadyNow();
+  Calibrate(absl::Seconds(60), AllowedCpus(), stop);
+  EXPECT_LT(SteadyNow() - begin, absl::Seconds(30));
+}
+
+TEST(Calibration, ABusyNeighbourOnEachCpuIsOtherLoad) {
+  const std::atomic<bool> stop = false;
+  const std::vector<int> cpus = AllowedCpus();
+  const Neighbours neighbours(2 * cpus.size());
+  const v1::Calibration calibration = Calibrate(absl::Milliseconds(1000), cpus, stop);
+  EXPECT_GT(calibration.other_load(), 0.3);
+  if (calibration.has_cpu_pressure()) {
+    EXPECT_GT(calibration.cpu_pressure(), 0.3);
+  }
+}
+
+TEST(AttemptMeter, ABusyNeighbourIsOtherLoadDuringTheAttempt) {
+  AttemptMeter meter;
+  v1::NodeNoise noise;
+  meter.Start(AllowedCpus(), [] { return OwnCpuSeconds(getpid()); });
+  {
+    // Its CPU seconds count as this process's own only when it has ended.
+    const Neighbours neighbours(AllowedCpus().size());
+    absl::SleepFor(absl::Milliseconds(1500));
+    meter.Finish(&noise);
+  }
+  EXPECT_GT(noise.other_load(), 0.5);
+}
+
+TEST(Calibrator, CallsBackOnTheLoopAndKeepsTheLastCalibration) {
+  EventLoop loop;
+  Calibrator calibrator(loop, AllowedCpus());
+  EXPECT_TRUE(calibrator.Stale(absl::Hours(1)));
+  bool done = false;
+  calibrator.Start(absl::Milliseconds(10), [&] { done = true; });
+  EXPECT_TRUE(calibrator.running());
+  EXPECT_TRUE(loop.RunUntil([&] { return done; }, absl::Seconds(30)));
+  EXPECT_FALSE(calibrator.running());
+  EXPECT_TRUE(calibrator.last().has_value());
+  EXPECT_FALSE(calibrator.Stale(absl::Hours(1)));
+}
+
+TEST(Calibrator, CanBeDestroyedWhileItRuns) {
+  EventLoop loop;
+  bool done = false;
+  {
+    Calibrator calibrator(loop, AllowedCpus());
+    calibrator.Start(absl::Seconds(60), [&] { done = true; });
+  }
+  loop.RunUntil([] { return false; }, absl::Milliseconds(1));
+  EXPECT_FALSE(done);
+}
+
+}  // namespace
+}  // namespace scalelab::worker

@@ -1,0 +1,40 @@
+#include "worker/noise/calibrator.h"
+
+#include <utility>
+
+#include "worker/noise/calibration.h"
+#include "worker/process/steady_time.h"
+
+namespace scalelab::worker {
+
+Calibrator::Calibrator(EventLoop& loop, std::vector<int> cpus)
+    : loop_(loop), cpus_(std::move(cpus)), alive_(std::make_shared<bool>(true)) {}
+
+Calibrator::~Calibrator() {
+  stop_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+void Calibrator::Start(absl::Duration budget, std::function<void()> done) {
+  done_ = std::move(done);
+  thread_ = std::thread([this, budget, alive = std::weak_ptr<bool>(alive_)] {
+    v1::Calibration calibration = Calibrate(budget, cpus_, stop_);
+    // The destructor waits for this thread, but not for the loop.
+    loop_.Post([this, alive, calibration = std::move(calibration)] {
+      if (!alive.expired()) Finish(calibration);
+    });
+  });
+}
+
+bool Calibrator::Stale(absl::Duration interval) const {
+  return !last_.has_value() || SteadyNow() - ended_at_ > interval;
+}
+
+void Calibrator::Finish(v1::Calibration calibration) {
+  thread_.join();
+  last_ = std::move(calibration);
+  ended_at_ = SteadyNow();
+  std::exchange(done_, nullptr)();
+}
+
+}  // namespace scalelab::worker
