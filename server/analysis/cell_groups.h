@@ -18,6 +18,7 @@ struct StudyRows {
   const std::vector<db::CellRow>& cells;
   const CellList& parameters;
   const std::vector<db::CurveRow>& rows;
+  std::string name = {};  // of the study, for comparisons of studies
 };
 
 // Cells with one fingerprint.

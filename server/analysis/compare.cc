@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/json_util.h"
+#include "server/analysis/compare_studies.h"
 #include "server/analysis/ratios.h"
 
 namespace scalelab::server {
-namespace {
 
 using scalelab::v1::ComparedGroup;
 using scalelab::v1::ComparedPair;
@@ -18,7 +18,6 @@ double TukeyCritical(size_t groups, double df) {
   return StudentizedRangeQuantile(kConfidence, static_cast<int>(groups), df) / std::sqrt(2.0);
 }
 
-// Returns the larger p value of the two one-sided tests that the effect `g` is within +-log(1 + d).
 double EquivalenceP(double g, double error, double df, double d) {
   const double limit = std::log1p(d);
   if (error <= 0) return std::abs(g) <= limit ? 0 : 1;
@@ -31,8 +30,6 @@ ComparedPair::Verdict VerdictOf(const ComparedPair& pair) {
   if (pair.effect().low() > 0) return ComparedPair::FASTER;
   return pair.effect().high() < 0 ? ComparedPair::SLOWER : ComparedPair::UNDECIDED;
 }
-
-}  // namespace
 
 std::vector<ComparedPair> ComparePairs(const std::vector<Candidate>& candidates, double equivalent,
                                        CellRatios& ratios) {
@@ -75,6 +72,7 @@ double NoiseFloor(const CellGroup& group, CellRatios& ratios) {
 
 scalelab::v1::CompareCellsResponse CompareStudies(const std::vector<StudyRows>& studies,
                                                   const std::string& wanted_axis, double equivalent) {
+  if (wanted_axis == "study") return CompareWholeStudies(studies, equivalent);
   const std::string axis = wanted_axis.empty() ? "engine" : wanted_axis;
   const CellGroups cells = GroupCells(studies, axis);
   scalelab::v1::CompareCellsResponse response;

@@ -23,7 +23,16 @@ namespace scalelab::server {
 std::vector<scalelab::v1::ComparedPair> ComparePairs(const std::vector<Candidate>& candidates,
                                                      double equivalent, CellRatios& ratios);
 
-// Compares the values of `axis`; an empty axis means "engine". Runs with different fingerprints are never compared.
+// Returns the critical value of intervals of all pairs of `candidates` values, in standard errors.
+double TukeyCritical(size_t candidates, double df);
+// Returns the larger p value of the two one-sided tests that the effect `g`, a logarithm with this standard error, is within
+// +-log(1 + equivalent).
+double EquivalenceP(double g, double error, double df, double equivalent);
+// Returns the verdict of effect and p value of a pair.
+scalelab::v1::ComparedPair::Verdict VerdictOf(const scalelab::v1::ComparedPair& pair);
+
+// Compares the values of `axis`; an empty axis means "engine", and "study" compares the studies, see compare_studies.h. Runs
+// with different fingerprints are never compared otherwise.
 //
 // Of several studies each is one block, because machines change from day to day by more than the noise within a day. Cells
 // that several studies have connect those that only one has, and their disagreement is the noise of the comparison.

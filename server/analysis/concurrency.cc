@@ -6,6 +6,28 @@
 namespace scalelab::server {
 namespace {
 
+// Number of parts in order, up to which merging them is cheaper than sorting.
+constexpr size_t kMostParts = 64;
+
+// Sorts. The attempts of one allocation are already in order, so that there are only a few parts to merge.
+void SortParts(std::vector<db::Micros>& times) {
+  std::vector<size_t> begins = {0};
+  for (size_t i = 1; i < times.size(); ++i) {
+    if (times[i] < times[i - 1]) begins.push_back(i);
+  }
+  if (begins.size() > kMostParts) return std::sort(times.begin(), times.end());
+  const auto at = [&](size_t i) { return times.begin() + static_cast<std::ptrdiff_t>(i); };
+  while (begins.size() > 1) {
+    std::vector<size_t> merged;
+    for (size_t i = 0; i < begins.size(); i += 2) {
+      merged.push_back(begins[i]);
+      const size_t end = i + 2 < begins.size() ? begins[i + 2] : times.size();
+      if (i + 1 < begins.size()) std::inplace_merge(at(begins[i]), at(begins[i + 1]), at(end));
+    }
+    begins = std::move(merged);
+  }
+}
+
 // The number of attempts as a function of time: a step function.
 class Load {
  public:
@@ -17,10 +39,8 @@ class Load {
       begins.push_back(attempt.assigned);
       ends.push_back(attempt.finished == 0 ? std::numeric_limits<db::Micros>::max() : attempt.finished);
     }
-    for (std::vector<db::Micros>* times : {&begins, &ends}) {
-      // The attempts of one allocation are already in order.
-      if (!std::is_sorted(times->begin(), times->end())) std::sort(times->begin(), times->end());
-    }
+    SortParts(begins);
+    SortParts(ends);
     times_.reserve(2 * attempts.size());
     count_.reserve(2 * attempts.size());
     int count = 0;

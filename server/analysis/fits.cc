@@ -75,6 +75,39 @@ Parameters SolvePossible(const std::vector<double>& p, const std::vector<double>
   return loss(on_a) < loss(on_b) ? on_a : on_b;
 }
 
+// Groups of blocks that the jackknife leaves out: one block each, unless there are more
+// than kMaxGroups blocks.
+constexpr int kMaxGroups = 64;
+int GroupOf(int block, int blocks) {
+  return blocks <= kMaxGroups ? block : static_cast<int>(int64_t{block} * kMaxGroups / blocks);
+}
+
+// The sums of a cell's values by group: the mean without a group then takes no pass over the values.
+class GroupSums {
+ public:
+  GroupSums(const Sample& sample, int blocks)
+      : groups_(static_cast<size_t>(GroupOf(blocks - 1, blocks)) + 1) {
+    for (size_t i = 0; i < sample.size(); ++i) {
+      Sum& group = groups_[GroupOf(sample.block[i], blocks)];
+      group.sum += sample.value[i], ++group.count;
+      all_.sum += sample.value[i], ++all_.count;
+    }
+  }
+  bool Has(int group) const { return groups_[group].count > 0; }
+  // Returns the mean of the other groups; NaN if there are none.
+  double MeanWithout(int group) const {
+    return (all_.sum - groups_[group].sum) / static_cast<double>(all_.count - groups_[group].count);
+  }
+
+ private:
+  struct Sum {
+    double sum = 0;
+    int count = 0;
+  };
+  std::vector<Sum> groups_;
+  Sum all_;
+};
+
 struct Series {
   const std::vector<double>& ranks;
   const std::vector<size_t>& cells;
@@ -82,17 +115,11 @@ struct Series {
   CellRatios& ratios;
   const BlockBootstrap& bootstrap;
   std::vector<double> speedups;
-  size_t smallest;  // sample
+  size_t smallest;              // sample
+  std::vector<GroupSums> sums;  // by cell, if the jackknife uses means
 
   const Sample& sample(size_t i) const { return ratios.sample(cells[i]); }
 };
-
-// Groups of blocks that the jackknife leaves out: one block each, unless there are more
-// than kMaxGroups blocks.
-constexpr int kMaxGroups = 64;
-int GroupOf(int block, int blocks) {
-  return blocks <= kMaxGroups ? block : static_cast<int>(int64_t{block} * kMaxGroups / blocks);
-}
 
 Sample Without(const Sample& sample, int group, int blocks) {
   Sample rest;
@@ -107,20 +134,19 @@ Sample Without(const Sample& sample, int group, int blocks) {
 
 // Returns the speedups without the blocks of a group; nothing when a point cannot be compared with the base any more.
 std::optional<std::vector<double>> SpeedupsWithout(const Series& series, int group) {
+  std::vector<double> speedups;
+  if (!series.sums.empty()) {
+    const double base = series.sums[series.base].MeanWithout(group);
+    for (const GroupSums& sums : series.sums) speedups.push_back(sums.MeanWithout(group) / base);
+    const bool comparable = std::ranges::all_of(speedups, [](double s) { return std::isfinite(s); });
+    return comparable ? std::optional(std::move(speedups)) : std::nullopt;
+  }
   std::vector<Sample> rest;
   std::vector<const Sample*> pointers;
   rest.reserve(series.cells.size());
   for (size_t i = 0; i < series.cells.size(); ++i) {
     pointers.push_back(&rest.emplace_back(Without(series.sample(i), group, series.bootstrap.blocks())));
     if (rest.back().size() == 0) return std::nullopt;
-  }
-  std::vector<double> speedups;
-  // Without missing blocks, the ratio of the means is that of the model, and cheaper.
-  const auto blocks = static_cast<size_t>(series.bootstrap.blocks());
-  const bool many = blocks > BlockBootstrap::kMostResampled && series.smallest == blocks;
-  if (many || blocks > BlockModel::kMaxBlocks) {
-    for (const Sample& sample : rest) speedups.push_back(Mean(sample.value) / Mean(rest[series.base].value));
-    return speedups;
   }
   const BlockModel model(pointers, series.bootstrap.blocks());
   for (size_t i = 0; i < rest.size(); ++i) {
@@ -136,7 +162,12 @@ using Estimates = std::array<scalelab::v1::Estimate, 2>;
 template <class Law>
 void AddJackknife(const Series& series, const Parameters& fit, Estimates& estimates) {
   std::set<int> groups;
-  for (size_t i = 0; i < series.cells.size(); ++i) {
+  for (int group = 0; group < kMaxGroups && !series.sums.empty(); ++group) {
+    const bool used =
+        std::ranges::any_of(series.sums, [&](const GroupSums& sums) { return sums.Has(group); });
+    if (used) groups.insert(group);
+  }
+  for (size_t i = 0; i < series.cells.size() && series.sums.empty(); ++i) {
     for (const int block : series.sample(i).block) groups.insert(GroupOf(block, series.bootstrap.blocks()));
   }
   std::array<std::vector<double>, 2> left_out;
@@ -303,12 +334,19 @@ std::vector<scalelab::v1::ScalingFit> FitLaws(const std::vector<double>& ranks,
   std::vector<scalelab::v1::ScalingFit> fits;
   const size_t distinct = std::set<double>(ranks.begin(), ranks.end()).size();
   if (distinct < 3) return fits;
-  Series series{ranks, cells, base, ratios, ratios.bootstrap(), {}, ratios.sample(cells[0]).size()};
+  Series series{ranks, cells, base, ratios, ratios.bootstrap(), {}, ratios.sample(cells[0]).size(), {}};
   for (size_t i = 0; i < cells.size(); ++i) {
     const auto ratio = ratios.Compare(cells[i], cells[base]);
     if (!ratio.has_value()) return fits;
     series.speedups.push_back(ratio->estimate.mean());
     series.smallest = std::min(series.smallest, series.sample(i).size());
+  }
+  // Without missing blocks, the ratio of the means needs no model and is cheaper.
+  const int blocks = series.bootstrap.blocks();
+  const bool complete = series.smallest == static_cast<size_t>(blocks);
+  if ((static_cast<size_t>(blocks) > BlockBootstrap::kMostResampled && complete) ||
+      blocks > BlockModel::kMaxBlocks) {
+    for (const size_t cell : cells) series.sums.emplace_back(ratios.sample(cell), blocks);
   }
   fits.push_back(Describe<Amdahl>(series, "amdahl", {"serial_fraction"}));
   if (distinct >= 4) fits.push_back(Describe<Usl>(series, "usl", {"contention", "coherency"}));

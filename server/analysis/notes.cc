@@ -108,6 +108,10 @@ void AddPointNotes(const Point& point, int common, const std::vector<Outlier>& o
   if (point.retried > 0)
     out.add_notes(
         absl::StrCat(Runs(static_cast<size_t>(point.retried)), " succeeded only after a failed attempt"));
+  if (point.noisy > 0)
+    out.add_notes(absl::StrCat(Runs(static_cast<size_t>(point.noisy)), point.noisy == 1 ? " was" : " were",
+                               " disturbed by other load on the nodes, and ", point.noisy == 1 ? "is" : "are",
+                               " used; `scalelab run show` has the reasons"));
   AddNodes(point, out);
   AddClaims(point, out);
   AddOutliers(point, outliers, out);

@@ -36,6 +36,7 @@ void AddResults(const db::CurveRow& row, const std::vector<int>& block_of_repeat
                            &time = RangeOf("run/time_to_accuracy_s");
   ++point.succeeded;
   if (row.attempts > 1) ++point.retried;
+  if (row.cause == db::Cause::kNoisy) ++point.noisy;
   if (!row.message.empty()) point.refused.push_back(row.message);
   AddUsable(row.throughput, throughput, point, [&](double value) {
     if (row.repeat < 0) return;

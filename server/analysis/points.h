@@ -21,6 +21,7 @@ struct Point {
   size_t place = 0;  // among the points of its hardware
   int succeeded = 0, failed = 0, out_of_memory = 0, pending = 0, cancelled = 0;
   int retried = 0;  // succeeded after failed attempts
+  int noisy = 0;    // succeeded, and other load disturbed them
   Sample throughput;
   std::vector<double> epoch_seconds, comm_share, peak_memory, accuracy, train_loss, time_to_accuracy;
   std::vector<double> concurrent;  // mean number of concurrent attempts of each repeat that succeeded

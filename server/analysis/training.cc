@@ -37,6 +37,15 @@ bool IsCompared(const db::CellRow& cell) {
   return !cell.excluded && cell.engine != UnsynchronisedEngine().name;
 }
 
+// Returns why cell `i` does not compute the steps of one rank; empty if it does.
+absl::string_view DesignOf(const db::CellRow& cell, const CellList& parameters, size_t i) {
+  const Engine* const engine = FindEngine(cell.engine);
+  if (engine == nullptr || cell.ranks == 1) return "";
+  const bool compresses = engine->Reads(ParameterGroup::kCompression);
+  return WhyDiffersByDesign(
+      *engine, compresses ? parameters.Text(i, v1::RunSpec::kGradientCompressionFieldNumber) : "");
+}
+
 constexpr size_t kNoAuthority = std::numeric_limits<size_t>::max();
 
 // Returns the rank of an engine as the reference, from 0: native engines that synchronise, in the order of the table.
@@ -158,14 +167,16 @@ std::vector<ComparedRun> RunsToCompare(const std::vector<db::CellRow>& cells, co
                                        const std::vector<db::CurveRow>& rows) {
   std::vector<ComparedRun> runs;
   std::set<absl::string_view> engines;
-  for (const db::CellRow& cell : cells) {
-    if (IsCompared(cell)) engines.insert(cell.engine);
+  std::vector<bool> compared(cells.size());
+  for (size_t i = 0; i < cells.size(); ++i) {
+    compared[i] = IsCompared(cells[i]) && DesignOf(cells[i], parameters, i).empty();
+    if (compared[i]) engines.insert(cells[i].engine);
   }
   if (engines.size() < 2) return runs;
 
   std::unordered_map<std::string, std::vector<size_t>> by_recipe;
   for (size_t i = 0; i < cells.size(); ++i) {
-    if (!IsCompared(cells[i])) continue;
+    if (!compared[i]) continue;
     if (std::string recipe = RecipeOf(parameters.SpecWithoutCommand(i)); !recipe.empty())
       by_recipe[std::move(recipe)].push_back(i);
   }
@@ -208,6 +219,17 @@ std::vector<ComparedRun> RunsToCompare(const std::vector<db::CellRow>& cells, co
     ++number;
   }
   return runs;
+}
+
+std::map<int64_t, TrainingDifference> DifferencesByDesign(const std::vector<db::CellRow>& cells,
+                                                          const CellList& parameters) {
+  std::map<int64_t, TrainingDifference> differences;
+  for (size_t i = 0; i < cells.size(); ++i) {
+    const absl::string_view why = DesignOf(cells[i], parameters, i);
+    if (why.empty()) continue;
+    differences[cells[i].id].set_message(absl::StrCat("trains differently by design: ", why));
+  }
+  return differences;
 }
 
 std::map<int64_t, TrainingDifference> CompareTraining(const std::vector<db::CellRow>& cells,

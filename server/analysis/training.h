@@ -50,9 +50,14 @@ struct ComparedRun {
 
 // Returns the runs to compare: for each group of cells with the same recipe and at least two engines, the
 // runs of one repeat, so that they have the same seed. Empty and cheap for a study of one engine. Excludes
-// native/none, because its ranks differ by design. `parameters[i]` belongs to `cells[i]`.
+// native/none, because its ranks differ by design, and the cells of DifferencesByDesign. `parameters[i]` belongs to `cells[i]`.
 std::vector<ComparedRun> RunsToCompare(const std::vector<db::CellRow>& cells, const CellList& parameters,
                                        const std::vector<db::CurveRow>& rows);
+
+// Returns the cells whose engine does not compute the steps of one rank, with the reason as the message: it averages
+// parameters, or compresses gradients. By cell id.
+std::map<int64_t, scalelab::v1::TrainingDifference> DifferencesByDesign(const std::vector<db::CellRow>& cells,
+                                                                        const CellList& parameters);
 
 // Losses of a run, by step and by epoch from 0. Empty if the engine does not report them.
 struct Losses {

@@ -9,7 +9,7 @@
 #include "absl/time/clock.h"
 #include "server/analysis/curve.h"
 #include "server/analysis/statistics.h"
-#include "server/core/cells.h"
+#include "server/cells/cells.h"
 #include "server/core/convert.h"
 #include "spdlog/spdlog.h"
 
@@ -69,6 +69,9 @@ absl::StatusOr<StudyData> ReadStudyData(db::Store& store, db::StudyRow study) {
   if (!values.ok()) return values.status();
   auto parameters = ReadCells(*values, *cells);
   if (!parameters.ok()) return parameters.status();
+  auto times = store.ListRunTimes(study.id);
+  if (!times.ok()) return times.status();
+  data.times = *std::move(times);
   data.study = std::move(study);
   data.cells = *std::move(cells);
   data.rows = *std::move(rows);

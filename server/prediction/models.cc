@@ -10,7 +10,7 @@
 namespace scalelab::server {
 namespace {
 
-constexpr double kPerDoubling = 0.02;
+constexpr double kPerDoubling = 0.04, kPerDoublingReplayed = 0.01;
 
 double CostOf(const MeasuredSize& size) { return size.ranks / size.throughput; }
 
@@ -124,18 +124,23 @@ std::map<std::string, double> PredictByModels(const std::vector<MeasuredSize>& m
   return models;
 }
 
-PredictedThroughput PredictThroughput(const std::vector<MeasuredSize>& measured, int ranks, double noise) {
+PredictedThroughput PredictThroughput(const std::vector<MeasuredSize>& measured, int ranks, double noise,
+                                      std::optional<double> replayed) {
   PredictedThroughput predicted;
   predicted.models = PredictByModels(measured, ranks);
+  if (replayed.has_value()) predicted.models["replay"] = *replayed;
   double logs = 0, least = HUGE_VAL, most = 0;
+  int used = 0;
   for (const auto& [name, throughput] : predicted.models) {
+    if (name == "amdahl" || name == "usl") continue;
+    ++used;
     logs += std::log(throughput);
     least = std::min(least, throughput);
     most = std::max(most, throughput);
   }
   const double doublings = std::log2(static_cast<double>(ranks) / measured.back().ranks);
-  const double margin = std::hypot(kPerDoubling * doublings, noise);
-  predicted.mean = std::exp(logs / static_cast<double>(predicted.models.size()));
+  const double margin = std::hypot((replayed ? kPerDoublingReplayed : kPerDoubling) * doublings, noise);
+  predicted.mean = std::exp(logs / used);
   predicted.low = least * std::max(0.0, 1 - margin);
   predicted.high = most * (1 + margin);
   return predicted;

@@ -7,9 +7,11 @@
 //   log-log        X is a power of p through the two largest world sizes
 //   1/efficiency   c is linear in log2 p through the two largest world sizes
 //   extra-p        c = c0 + c1 p^i log2(p)^j with the i and j that predict left-out points best  (Calotoiu et al., SC'13)
+//   replay         the times of a step that ranks reported, see replay.h
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,12 +28,15 @@ struct MeasuredSize {
 std::map<std::string, double> PredictByModels(const std::vector<MeasuredSize>& measured, int ranks);
 
 struct PredictedThroughput {
-  double mean = 0;  // geometric mean of the models
+  double mean = 0;  // geometric mean of the models that extrapolate the last sizes
   double low = 0, high = 0;
   std::map<std::string, double> models;
 };
-// Returns the envelope of the models: from the smallest to the largest, each moved outwards by the root of the sum of the
-// squares of two shares, 2% for each doubling since the largest measured world size, and `noise`.
-PredictedThroughput PredictThroughput(const std::vector<MeasuredSize>& measured, int ranks, double noise);
+// Returns the envelope of the models except the laws: from the smallest to the largest, each moved outwards by the root of the sum
+// of the squares of two shares: `noise`, and 4% for each doubling since the largest measured world size, or 1% with the model
+// "replay", whose prediction is `replayed`. The laws are shown, but they describe whole curves: with strong scaling they widen the
+// envelope to twice what is needed, and with weak scaling they lie below the truth (`scalelab-bench predict`).
+PredictedThroughput PredictThroughput(const std::vector<MeasuredSize>& measured, int ranks, double noise,
+                                      std::optional<double> replayed = std::nullopt);
 
 }  // namespace scalelab::server

@@ -9,8 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "server/analysis/curve.h"
+#include "server/analysis/statistics.h"
 #include "server/core/convert.h"
 #include "server/prediction/models.h"
+#include "server/prediction/replay.h"
 
 namespace scalelab::server {
 namespace {
@@ -54,6 +56,7 @@ struct Series {
   Struct key;
   std::string fingerprint;
   std::vector<MeasuredSize> measured;
+  std::vector<PartsOfSize> parts;  // of the measured sizes whose ranks reported their times
   double noise = 0;  // half width of the interval of the largest world size's speedup, as a share
   std::string without_ranks;
 };
@@ -68,7 +71,37 @@ std::optional<size_t> FindCell(const StudyData& study, Struct key, int ranks) {
   return std::nullopt;
 }
 
-Series ReadSeries(const StudyData& source, const v1::CurveSeries& curve) {
+// The times of runs, by the attempt that produced the results.
+using TimesOfAttempts = std::map<int64_t, const db::RunTimes*>;
+
+// Returns the mean parts of a step of a cell's runs; nothing if one of them did not report them.
+std::optional<StepParts> ReadParts(const StudyData& source, size_t cell, const std::string& fingerprint,
+                                   const TimesOfAttempts& times) {
+  StepParts sums;
+  double runs = 0;
+  for (const db::CurveRow& row : source.rows) {
+    if (row.cell_id != source.cells[cell].id || row.state != db::RunState::kSucceeded ||
+        row.fingerprint != fingerprint)
+      continue;
+    const auto found = times.find(row.attempt_id);
+    if (found == times.end()) return std::nullopt;
+    const db::RunTimes& of_run = *found->second;
+    if (of_run.step.empty() || (source.cells[cell].ranks > 1 && !of_run.comm_total)) return std::nullopt;
+    // The slowest rank waits least.
+    const double exposed = *std::ranges::min_element(of_run.exposed);
+    sums.exposed += exposed;
+    sums.compute += Mean(of_run.step) - exposed;
+    sums.communication += of_run.comm_total.value_or(0);
+    ++runs;
+  }
+  if (runs == 0) return std::nullopt;
+  const v1::RunSpec run = source.parameters.Spec(cell);
+  const double batch = run.global_batch() > 0 ? static_cast<double>(run.global_batch()) / run.ranks()
+                                              : static_cast<double>(run.batch_per_rank());
+  return StepParts{sums.compute / runs, sums.exposed / runs, sums.communication / runs, batch};
+}
+
+Series ReadSeries(const StudyData& source, const v1::CurveSeries& curve, const TimesOfAttempts& times) {
   Series series;
   series.key = curve.key();
   series.fingerprint = curve.fingerprint();
@@ -77,6 +110,10 @@ Series ReadSeries(const StudyData& source, const v1::CurveSeries& curve) {
     if (point.n() == 0 || !(point.throughput().mean() > 0)) continue;
     series.measured.push_back({point.ranks(), point.throughput().mean()});
     largest = &point;
+    if (times.empty()) continue;
+    const auto cell = FindCell(source, series.key, point.ranks());
+    const auto parts = cell ? ReadParts(source, *cell, series.fingerprint, times) : std::nullopt;
+    if (parts) series.parts.push_back({point.ranks(), *parts});
   }
   if (largest == nullptr) return series;
   if (largest->speedup().has_low() && largest->speedup().low() > 0)
@@ -89,10 +126,12 @@ Series ReadSeries(const StudyData& source, const v1::CurveSeries& curve) {
 // Returns the series with results, by WithoutRanks. Of a series on several kinds of hardware, the one with the most runs.
 std::map<std::string, Series> ReadAllSeries(const StudyData& source) {
   std::map<std::string, Series> all;
+  TimesOfAttempts times;
+  for (const db::RunTimes& of_run : source.times) times[of_run.attempt_id] = &of_run;
   const v1::GetCurveResponse curve =
       MakeCurve(source.spec, source.cells, source.parameters, source.rows, {.resamples = kResamples});
   for (const v1::CurveSeries& of_curve : curve.series()) {
-    Series series = ReadSeries(source, of_curve);
+    Series series = ReadSeries(source, of_curve, times);
     if (!series.without_ranks.empty()) all.try_emplace(series.without_ranks, std::move(series));
   }
   return all;
@@ -140,7 +179,8 @@ class Predictor {
         prediction.refused = "its runs have begun, so a prediction would come too late";
     }
     if (!prediction.refused.empty()) return prediction;
-    PredictedThroughput predicted = PredictThroughput(series.measured, ranks, series.noise);
+    PredictedThroughput predicted =
+        PredictThroughput(series.measured, ranks, series.noise, Replay(series, ranks));
     row.predicted = predicted.mean;
     row.low = predicted.low;
     row.high = predicted.high;
@@ -149,6 +189,15 @@ class Predictor {
   }
 
  private:
+  // Returns the throughput by the model "replay"; nothing if a measured size has no times.
+  std::optional<double> Replay(const Series& series, int ranks) const {
+    if (series.parts.size() != series.measured.size()) return std::nullopt;
+    const double last = series.parts.back().parts.batch * series.measured.back().ranks;
+    const double batch = Strong(source_.spec) ? last / ranks : series.parts.back().parts.batch;
+    const auto step = ReplayStep(series.parts, ranks, batch, source_.spec.resources().ranks_per_node());
+    return step ? std::optional(ranks * batch / *step) : std::nullopt;
+  }
+
   const StudyData& source_;
   const StudyData& target_;
   const std::set<int64_t> begun_;

@@ -18,6 +18,7 @@ struct StudyData {
   std::vector<db::CellRow> cells;
   CellList parameters;  // of the cells
   std::vector<db::CurveRow> rows;
+  std::vector<db::RunTimes> times;  // of the ranks of its runs
 };
 
 // Why a prediction is not made, with the limits that docs/users/predictions.md explains.

@@ -12,4 +12,8 @@ namespace scalelab::bench {
 // that of fits, and the share of true laws that are refuted. Deterministic. --scale 1 simulates 1,000 studies each.
 std::vector<Figure> RunCoverageBench(const BenchOptions& options);
 
+// Returns for five true laws how often the advice is the right world size, and how often the advice is "undecided" when it is not.
+// Deterministic. --scale 1 simulates 1,000 studies each, --scale 0.04 makes 200 together.
+std::vector<Figure> RunAdviseBench(const BenchOptions& options);
+
 }  // namespace scalelab::bench

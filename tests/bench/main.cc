@@ -12,6 +12,7 @@
 #include "tests/bench/allreduce_bench.h"
 #include "tests/bench/coverage_bench.h"
 #include "tests/bench/events_bench.h"
+#include "tests/bench/predict_bench.h"
 #include "tests/bench/query_bench.h"
 #include "tests/bench/service_bench.h"
 #include "tests/bench/store_bench.h"
@@ -25,7 +26,8 @@ int main(int argc, char** argv) {
       {"cells", RunCellsBench},         {"query", RunQueryBench},         {"store", RunStoreBench},
       {"train", RunTrainBench},         {"allreduce", RunAllReduceBench}, {"events", RunEventsBench},
       {"shortruns", RunShortRunsBench}, {"service", RunServiceBench},     {"memory", RunMemoryBench},
-      {"coverage", RunCoverageBench},   {"prune", RunPruneBench}};
+      {"coverage", RunCoverageBench},   {"prune", RunPruneBench},         {"predict", RunPredictBench},
+      {"advise", RunAdviseBench}};
 
   CLI::App app{"Benchmarks of scalelab; one JSON line a figure"};
   BenchOptions options;

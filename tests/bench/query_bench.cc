@@ -6,7 +6,7 @@
 #include "server/analysis/curve.h"
 #include "server/analysis/downsample.h"
 #include "server/analysis/factors/explain_points.h"
-#include "server/core/cells.h"
+#include "server/cells/cells.h"
 #include "tests/bench/bench_rows.h"
 
 namespace scalelab::bench {

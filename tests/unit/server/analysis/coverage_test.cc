@@ -183,5 +183,21 @@ TEST(AdaptiveCoverage, TheSameDecisionsWithAtMostSixtyPercentOfTheRuns) {
   EXPECT_LE(blocks, 6);
 }
 
+// --- Advice; `scalelab-bench advise` simulates more studies.
+
+TEST(AdviceCoverage, TheRightWorldSizeInNinetyPercentAndUndecidedInMostOfTheOthers) {
+  double right = 0, undecided = 0, others = 0;
+  const std::vector<Truth> truths = AdviceTruths();
+  for (const Truth& truth : truths) {
+    const Decisions decisions = AdviceDecisions(truth, 40, 17);
+    EXPECT_GE(decisions.right, 0.9) << "serial " << truth.serial << ", coherency " << truth.coherency;
+    right += decisions.right;
+    others += 1 - decisions.right;
+    undecided += decisions.undecided * (1 - decisions.right);
+  }
+  EXPECT_GE(right, 0.9 * static_cast<double>(truths.size())) << "of 200 studies";
+  EXPECT_GE(undecided, 0.5 * others);
+}
+
 }  // namespace
 }  // namespace scalelab::server

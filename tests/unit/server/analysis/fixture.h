@@ -106,7 +106,8 @@ class Results {
     std::vector<StudyRows> rows;
     for (const Results* study : studies) {
       parameters.push_back(study->Parameters());
-      rows.push_back({study->cells_, parameters.back(), study->rows_});
+      rows.push_back(
+          {study->cells_, parameters.back(), study->rows_, "study " + std::to_string(rows.size() + 1)});
     }
     return CompareStudies(rows, axis, equivalent);
   }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <random>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -122,6 +123,37 @@ TEST(Bootstrap, ManyBlocksGiveTheIntervalOfNormalTheory) {
   const double half = 1.97196 * 0.1 / std::sqrt(199.0);
   EXPECT_NEAR(interval->low, 3 * (1 - half), 3 * half * 0.06);
   EXPECT_NEAR(interval->high, 3 * (1 + half), 3 * half * 0.06);
+}
+
+// Up to 64 blocks are resampled, more are linearised, so the two must agree there: else a curve would jump with one more block.
+TEST(Bootstrap, TheLinearisedIntervalAgreesWithTheResampledOneAtTheThreshold) {
+  constexpr int kBlocks = static_cast<int>(BlockBootstrap::kMostResampled);
+  const BlockBootstrap resampled(kBlocks, 2000, 0.95), linearised(kBlocks, 1, 0.95);
+  ASSERT_TRUE(resampled.Resamples(kBlocks));
+  ASSERT_FALSE(linearised.Resamples(kBlocks));
+  std::mt19937_64 random(5);
+  std::normal_distribution<double> normal;
+  double log_ratios = 0;
+  constexpr int kSamples = 40;
+  for (int sample = 0; sample < kSamples; ++sample) {
+    Sample a, b;
+    for (int i = 0; i < kBlocks; ++i) {
+      const double of_block = std::exp(0.1 * normal(random));
+      a.block.push_back(i), b.block.push_back(i);
+      a.value.push_back(700 * of_block * std::exp(0.05 * normal(random)));
+      b.value.push_back(100 * of_block * std::exp(0.05 * normal(random)));
+    }
+    const auto by_draws = resampled.Ratio(a, b, resampled.RelativeMeans(a), resampled.RelativeMeans(b));
+    const auto by_formula = linearised.Ratio(a, b, {}, {});
+    ASSERT_TRUE(by_draws.has_value() && by_formula.has_value());
+    const double ratio = Mean(a.value) / Mean(b.value);
+    const double half = std::log(by_formula->high / by_formula->low) / 2;
+    EXPECT_NEAR(std::log(by_draws->low / by_formula->low), 0, 0.1 * half) << "sample " << sample;
+    EXPECT_NEAR(std::log(by_draws->high / by_formula->high), 0, 0.1 * half) << "sample " << sample;
+    EXPECT_NEAR(std::log(by_formula->low * by_formula->high) / 2, std::log(ratio), 1e-9);
+    log_ratios += std::log(by_draws->high / by_draws->low) / 2 / half / kSamples;
+  }
+  EXPECT_NEAR(log_ratios, 1, 0.03) << "mean of the half widths, relative to the formula";
 }
 
 TEST(Bootstrap, MissingBlocksAreLeftOutOfTheirMeans) {

@@ -73,6 +73,28 @@ TEST(Training, EnginesThatAgreeAreNotMentioned) {
               IsEmpty());
 }
 
+TEST(Training, EnginesThatDifferByDesignAreMarkedWithTheReasonAndNotCompared) {
+  Training training;
+  training.Cell("native/ddp")
+      .Run(0, {2.3, 2.2})
+      .Cell("native/local-sgd")
+      .Run(0, {2.3, 1.2})
+      .Cell("native/ddp", "fp32", 2, R"(,"gradient_compression":"top-k")")
+      .Run(0, {2.3, 1.3})
+      .Cell("native/zero1", "fp32", 2, R"(,"gradient_compression":"bf16")")
+      .Run(0, {2.3, 2.2})
+      .Cell("native/local-sgd", "fp32", 1)
+      .Run(0, {2.3, 2.2});
+  EXPECT_THAT(training.Compare(), IsEmpty());
+  const auto differences = DifferencesByDesign(training.cells, training.parameters);
+  ASSERT_THAT(differences, SizeIs(2));
+  EXPECT_EQ(differences.at(2).message(),
+            "trains differently by design: averages parameters instead of gradients");
+  EXPECT_EQ(
+      differences.at(3).message(),
+      "trains differently by design: compresses gradients, and adds what it leaves out to the next step");
+}
+
 TEST(Training, RoundingMayGrowFromStepToStep) {
   // Measured at a learning rate at which the loss first rises.
   const std::vector<double> native = {3.267, 2.602, 3.410, 3.194, 3.481, 3.330, 3.246, 2.447, 2.764, 2.474};

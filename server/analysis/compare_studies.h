@@ -1,0 +1,22 @@
+// Compares whole studies with each other at equal values of all axes. Pure.
+//
+// The repeats of two studies are independent samples, with noise of their own. The interval of the effect is therefore Welch's
+// (Biometrika 34, 1947) for the logarithms, and with several studies that of Games and Howell (Journal of Educational
+// Statistics 1, 1976): the quantile of the studentised range with Welch's degrees of freedom. It contains the noise within the
+// studies, but no difference between days.
+#pragma once
+
+#include <vector>
+
+#include "scalelab/v1/analysis.pb.h"
+#include "server/analysis/cell_groups.h"
+
+namespace scalelab::server {
+
+// Compares the studies by their names. Axes that have one value in each study do not separate cells, even if the value differs;
+// a note lists every parameter in which compared cells differ. Cells on different hardware or software are compared, with a
+// note. `equivalent` is a relative difference; 0: no test of equivalence.
+scalelab::v1::CompareCellsResponse CompareWholeStudies(const std::vector<StudyRows>& studies,
+                                                       double equivalent);
+
+}  // namespace scalelab::server

@@ -1,0 +1,17 @@
+// The curve of a study, from the rows of a store.
+#pragma once
+
+#include <functional>
+
+#include "absl/status/status.h"
+#include "db/store.h"
+#include "scalelab/v1/result.pb.h"
+
+namespace scalelab::server {
+
+// Computes the curve of `study`, with factors if asked for. `over` returns whether nobody waits for the curve any more; the
+// computation then ends with CANCELLED. DATA_LOSS if rows cannot be read, else the errors of the store.
+absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool factors,
+                            const std::function<bool()>& over, scalelab::v1::GetCurveResponse* curve);
+
+}  // namespace scalelab::server

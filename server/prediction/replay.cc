@@ -1,0 +1,89 @@
+#include "server/prediction/replay.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "server/analysis/distributions.h"
+
+namespace scalelab::server {
+namespace {
+
+// Least share of the computation that can hide communication: backward takes two thirds, and the first bucket is complete after a
+// part of it. Measurements show the limit only when it is reached.
+constexpr double kHideable = 0.5;
+
+// y = first f(i) + second g(i), by least squares of relative deviations, with both factors at least 0.
+struct FitFactors {
+  double first = 0, second = 0;
+};
+
+struct FitTerm {
+  double first = 0, second = 0, y = 0;
+};
+
+FitFactors FitNotNegative(const std::vector<FitTerm>& terms) {
+  double ff = 0, fg = 0, gg = 0, fy = 0, gy = 0;
+  for (const FitTerm& term : terms) {
+    const double f = term.first / term.y, g = term.second / term.y;
+    ff += f * f, fg += f * g, gg += g * g, fy += f, gy += g;
+  }
+  const double determinant = ff * gg - fg * fg;
+  FitFactors both;
+  if (determinant > 1e-12 * ff * gg) {
+    both.first = (fy * gg - gy * fg) / determinant;
+    both.second = (gy * ff - fy * fg) / determinant;
+    if (both.first >= 0 && both.second >= 0) return both;
+  }
+  // The best fit is on an edge: that of one term alone with the smaller error.
+  const double only_first = ff > 0 ? fy / ff : 0, only_second = gg > 0 ? gy / gg : 0;
+  const bool first_is_better = fy * only_first > gy * only_second;
+  return first_is_better ? FitFactors{only_first, 0} : FitFactors{0, only_second};
+}
+
+// Returns the expected largest of `count` normal values, in standard deviations (Blom 1958).
+double LargestOf(int count) { return NormalQuantile((count - 0.375) / (count + 0.25)); }
+
+}  // namespace
+
+std::optional<double> ReplayStep(const std::vector<PartsOfSize>& measured, int ranks, double batch,
+                                 int ranks_per_node) {
+  const auto full = [&](const PartsOfSize& size) {
+    return ranks_per_node == 0 || size.ranks >= ranks_per_node;
+  };
+  const auto between_nodes = [&](int size) { return ranks_per_node != 0 && size > ranks_per_node; };
+  // Ranks that share a node slow each other down, so sizes that fill their nodes are compared if there are two.
+  const bool only_full = std::ranges::count_if(measured, full) >= 2;
+  std::vector<FitTerm> compute, ring;
+  double waiting = HUGE_VAL;
+  bool batches_differ = false;
+  for (const PartsOfSize& size : measured) {
+    const StepParts& parts = size.parts;
+    if (!(parts.compute > 0)) return std::nullopt;
+    if (!only_full || full(size)) compute.push_back({1, parts.batch, parts.compute});
+    batches_differ = batches_differ || parts.batch != measured.front().parts.batch;
+    if (size.ranks == 1) continue;
+    waiting = std::min(waiting, parts.communication / parts.compute / LargestOf(size.ranks));
+    const double p = size.ranks;
+    if (parts.exposed > 0 && between_nodes(size.ranks) == between_nodes(ranks))
+      ring.push_back({p - 1, (p - 1) / p, parts.exposed});
+  }
+  const PartsOfSize& last = measured.back();
+  if (ring.empty() || !(last.parts.exposed > 0)) return std::nullopt;
+  // With equal batches (weak scaling) the computation of the largest size continues.
+  double w = last.parts.compute;
+  if (batches_differ) {
+    const FitFactors factors = FitNotNegative(compute);
+    const auto at = [&](double samples) { return factors.first + factors.second * samples; };
+    w *= at(batch) / at(last.parts.batch);
+  }
+  // One size does not separate latency from bandwidth; the bytes of a ring take most of its time.
+  const FitFactors link = ring.size() > 1 ? FitNotNegative(ring) : FitFactors{0, ring[0].y / ring[0].second};
+  const auto at = [&](double p) { return link.first * (p - 1) + link.second * (p - 1) / p; };
+  const double growth = at(ranks) / at(last.ranks);
+  const double in_step = last.parts.communication - waiting * LargestOf(last.ranks) * last.parts.compute;
+  const double moving = std::max(in_step, last.parts.exposed);
+  const double hidden = std::max((moving - last.parts.exposed) / last.parts.compute, kHideable);
+  return w + std::max(last.parts.exposed * growth, moving * growth - hidden * w);
+}
+
+}  // namespace scalelab::server
