@@ -15,6 +15,7 @@
 #include "server/identity/personal_tokens.h"
 #include "server/identity/session_tokens.h"
 #include "server/identity/users.h"
+#include "server/identity/web_logins.h"
 
 namespace scalelab::server {
 
@@ -46,6 +47,7 @@ class Authenticator {
   Users& users() { return users_; }
   PersonalTokens& tokens() { return tokens_; }
   const SessionTokens& sessions() const { return sessions_; }
+  WebLogins& web_logins() { return web_logins_; }
   AuditLog& audit() { return audit_; }
 
  private:
@@ -54,6 +56,7 @@ class Authenticator {
   Users users_;
   PersonalTokens tokens_;
   const SessionTokens sessions_;
+  WebLogins web_logins_;
   AuditLog audit_;
 };
 

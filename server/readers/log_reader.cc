@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -64,19 +65,46 @@ ReadPiece LocalPieces(std::string directory) {
   };
 }
 
-LogReader::LogReader(ReadPiece read, int rank, v1::ReadRunLogRequest::Stream which) : read_(std::move(read)) {
+LogReader::LogReader(ReadPiece read, int rank, v1::ReadRunLogRequest::Stream which, int64_t offset)
+    : read_(std::move(read)), offset_(offset) {
   if (which != v1::ReadRunLogRequest::STDERR)
     files_.emplace_back(v1::ReadRunLogRequest::STDOUT, absl::StrCat("rank-", rank, ".out"));
   if (which != v1::ReadRunLogRequest::STDOUT)
     files_.emplace_back(v1::ReadRunLogRequest::STDERR, absl::StrCat("rank-", rank, ".err"));
 }
 
+// An agent can only read pieces, so the end is searched with steps that first grow and then shrink.
+absl::StatusOr<int64_t> LogReader::FindEnd(const std::string& name) const {
+  constexpr auto kPiece = static_cast<int64_t>(kLogPiece);
+  int64_t known = 0;  // the file has at least as many bytes
+  bool growing = true;
+  for (int64_t step = kPiece; step >= kPiece; step = growing ? step * 2 : step / 2) {
+    const absl::StatusOr<std::string> piece = read_(name, known + step);
+    if (!piece.ok()) return piece.status();
+    if (piece->empty()) {
+      growing = false;
+      continue;
+    }
+    known += step;
+    if (static_cast<int64_t>(piece->size()) < kPiece) return known + static_cast<int64_t>(piece->size());
+  }
+  const absl::StatusOr<std::string> last = read_(name, known);
+  if (!last.ok()) return last.status();
+  return known + static_cast<int64_t>(last->size());
+}
+
 absl::StatusOr<bool> LogReader::Next(v1::ReadRunLogResponse* response) {
   for (; at_ < files_.size(); ++at_, offset_ = 0) {
+    if (offset_ < 0) {
+      const absl::StatusOr<int64_t> end = FindEnd(files_[at_].second);
+      if (!end.ok()) return end.status();
+      offset_ = std::max<int64_t>(0, *end + offset_);
+    }
     absl::StatusOr<std::string> data = read_(files_[at_].second, offset_);
     if (absl::IsNotFound(data.status()) && files_.size() > 1) continue;
     if (!data.ok()) return data.status();
     if (data->empty()) continue;
+    response->set_offset(offset_);
     offset_ += static_cast<int64_t>(data->size());
     response->set_data(*std::move(data));
     response->set_stream(files_[at_].first);

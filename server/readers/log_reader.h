@@ -24,17 +24,20 @@ ReadPiece LocalPieces(std::string directory);
 // Reads one or both outputs of a rank in pieces, in order. Blocks when the filesystem blocks.
 class LogReader {
  public:
-  LogReader(ReadPiece read, int rank, v1::ReadRunLogRequest::Stream which);
+  // `offset` is that of ReadRunLogRequest.
+  LogReader(ReadPiece read, int rank, v1::ReadRunLogRequest::Stream which, int64_t offset = 0);
 
   // Reads the next piece. Returns false at the end. Returns NOT_FOUND if the only file does not exist,
   // FAILED_PRECONDITION if a file is no regular file.
   absl::StatusOr<bool> Next(v1::ReadRunLogResponse* response);
 
  private:
+  absl::StatusOr<int64_t> FindEnd(const std::string& name) const;
+
   const ReadPiece read_;
   std::vector<std::pair<v1::ReadRunLogRequest::Stream, std::string>> files_;  // names in the directory
   size_t at_ = 0;
-  int64_t offset_ = 0;  // in the file at_
+  int64_t offset_;  // in the file at_; below 0: from its end
 };
 
 }  // namespace scalelab::server

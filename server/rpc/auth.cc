@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "proto/status.h"
 #include "server/identity/secrets.h"
+#include "server/rpc/web_metadata.h"
 
 namespace scalelab::server {
 namespace {
@@ -25,6 +26,11 @@ std::string Bearer(const grpc::ServerContextBase& context) {
   const std::string value = Metadata(context, "authorization");
   absl::string_view token = value;
   return absl::ConsumePrefix(&token, "Bearer ") ? std::string(token) : "";
+}
+
+bool IsFromDashboard(const grpc::ServerContextBase& context, const Auth& auth) {
+  const std::string secret = Metadata(context, kWebSecret);
+  return !secret.empty() && SameSecret(secret, auth.SecretFor(kWebSecretName));
 }
 
 absl::Status NoToken() {
@@ -87,12 +93,14 @@ absl::StatusOr<std::string> Access::CheckWorker(const grpc::ServerContextBase& c
 }
 
 std::string Access::PeerOf(const grpc::ServerContextBase& context) const {
+  if (IsFromDashboard(context, auth_)) return "web " + Metadata(context, kWebLogin);
   // All callers of a proxy share its account, and maybe its connections.
   const bool proxied = local_ && identities_.IsProxy(connections_.UserOf(context.peer()));
   return proxied ? AddressOf(context) : connections_.PeerOf(context.peer());
 }
 
 std::string Access::AddressOf(const grpc::ServerContextBase& context) const {
+  if (IsFromDashboard(context, auth_)) return Metadata(context, kWebAddress);
   if (!local_) return connections_.PeerOf(context.peer());
   if (!identities_.IsProxy(connections_.UserOf(context.peer()))) return "local";
   // Only the last address was added by the proxy itself.

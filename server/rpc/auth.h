@@ -44,8 +44,8 @@ class Access {
   // message that explains how to present a token, PERMISSION_DENIED if the user has no role, UNAVAILABLE.
   absl::StatusOr<Identity> CheckClient(const grpc::ServerContextBase& context) const;
   absl::StatusOr<std::string> CheckWorker(const grpc::ServerContextBase& context) const;
-  // Returns a name of the caller for limits: its address, also behind a proxy; its account; or its connection if that is
-  // local.
+  // Returns a name of the caller for limits: its address, also behind a proxy; its account; its connection if that is
+  // local; or its login to the dashboard.
   std::string PeerOf(const grpc::ServerContextBase& context) const;
   // Returns the IP address of the caller, or "local".
   std::string AddressOf(const grpc::ServerContextBase& context) const;

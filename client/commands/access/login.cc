@@ -30,14 +30,6 @@ absl::StatusOr<ServerAddress> ParseAddress(const std::string& text) {
   return address;
 }
 
-// Returns whether the user types "yes".
-bool Confirms(Session& session) {
-  session.io().err << "Accept it? Compare the fingerprint with that of the server's operator, then type yes: "
-                   << std::flush;
-  std::string answer;
-  return std::getline(session.io().in, answer) && answer == "yes";
-}
-
 // Returns OK if the user accepts the certificate with this fingerprint. `known`: that of the accepted one, or empty.
 absl::Status Ask(Session& session, const LoginOptions& options, const std::string& server,
                  const std::string& known, const std::string& presented) {
@@ -56,7 +48,9 @@ absl::Status Ask(Session& session, const LoginOptions& options, const std::strin
         absl::StrCat("the certificate of ", server, " has changed from ", known, " to ", presented,
                      ", and --yes accepts only new servers: use --fingerprint"));
   }
-  if (Confirms(session)) return absl::OkStatus();
+  if (session.Confirms(
+          "Accept it? Compare the fingerprint with that of the server's operator, then type yes: "))
+    return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat("the certificate of ", server, " is not accepted"));
 }
 

@@ -6,8 +6,11 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+
+#include "absl/strings/str_cat.h"
 
 namespace scalelab::server {
 namespace {
@@ -28,9 +31,9 @@ class LogReaderTest : public testing::Test {
 
   static void Write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
   // Returns the text of rank 0, or the error.
-  absl::StatusOr<std::string> Read(Request::Stream which = Request::STDOUT,
-                                   const std::string& directory = "") {
-    LogReader reader(LocalPieces(directory.empty() ? directory_ : directory), 0, which);
+  absl::StatusOr<std::string> Read(Request::Stream which = Request::STDOUT, const std::string& directory = "",
+                                   int64_t offset = 0) {
+    LogReader reader(LocalPieces(directory.empty() ? directory_ : directory), 0, which, offset);
     std::string text;
     while (true) {
       v1::ReadRunLogResponse piece;
@@ -52,6 +55,28 @@ TEST_F(LogReaderTest, ReadsBothOutputsInOrder) {
   std::filesystem::remove(directory_ + "/rank-0.out");
   EXPECT_EQ(*Read(Request::STREAM_UNSPECIFIED), "error");
   EXPECT_TRUE(absl::IsNotFound(Read().status()));
+}
+
+TEST_F(LogReaderTest, ReadsFromAPositionOrBeforeTheEnd) {
+  std::string output;
+  for (int line = 0; line < 40'000; ++line) output += absl::StrCat("line ", line, "\n");
+  for (const size_t size :
+       {size_t{0}, size_t{5}, kLogPiece - 1, kLogPiece, kLogPiece + 1, 3 * kLogPiece, output.size()}) {
+    const std::string text = output.substr(0, size);
+    Write(directory_ + "/rank-0.out", text);
+    EXPECT_EQ(*Read(Request::STDOUT, "", static_cast<int64_t>(size / 2)), text.substr(size / 2)) << size;
+    EXPECT_EQ(*Read(Request::STDOUT, "", -1000), text.substr(size - std::min<size_t>(size, 1000))) << size;
+    EXPECT_EQ(*Read(Request::STDOUT, "", static_cast<int64_t>(size) + 1), "") << size;
+  }
+}
+
+TEST_F(LogReaderTest, PiecesHaveTheirPositions) {
+  Write(directory_ + "/rank-0.out", std::string(kLogPiece + 10, 'x'));
+  LogReader reader(LocalPieces(directory_), 0, Request::STDOUT, -20);
+  v1::ReadRunLogResponse piece;
+  ASSERT_TRUE(*reader.Next(&piece));
+  EXPECT_EQ(piece.offset(), static_cast<int64_t>(kLogPiece) - 10);
+  EXPECT_EQ(piece.data().size(), 20U);
 }
 
 TEST_F(LogReaderTest, ASymlinkIsRefused) {

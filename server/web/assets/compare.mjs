@@ -1,0 +1,56 @@
+// Compares the values of an axis of a study, or several studies.
+import {call} from './api.mjs';
+import {curvePicture, hasMeasure, meanOf, MEASURES} from './curves.mjs';
+import {errorText, h, keyText, lastPart, number, table} from './dom.mjs';
+import {forestPlot} from './plot.mjs';
+
+const MOST_STUDIES = 6;
+const VERDICTS = {FASTER: 'faster', SLOWER: 'slower', EQUIVALENT: 'equivalent', UNDECIDED: 'undecided'};
+
+export async function comparePage(main, {query, signal}) {
+  document.title = 'Compare – scalelab';
+  const {studies: known = []} = await call('ListStudies', {page_size: 100}, signal);
+  const chosen = new Set((query.get('studies') ?? '').split(',').filter(Boolean));
+  const axis = h('input', {id: 'axis', value: query.get('axis') ?? '', placeholder: 'engine', size: '16'});
+  const result = h('div');
+  const choose = (event) => {
+    event.preventDefault();
+    location.hash = `#/compare?studies=${[...chosen].join(',')}&axis=${encodeURIComponent(axis.value)}`;
+  };
+  main.replaceChildren(h('h1', null, 'Compare'),
+    h('form', {class: 'panel', on: {submit: choose}},
+      h('p', {class: 'soft'}, `Choose one study to compare the values of an axis, or up to ${MOST_STUDIES} studies to compare them with each other; with an axis, each study is a repetition.`),
+      h('fieldset', {style: {border: '0', padding: '0', 'max-height': '14rem', overflow: 'auto'}, tabindex: '0'}, h('legend', null, 'Studies'), known.map((study) => {
+        const number = lastPart(study.name);
+        return h('label', {style: {display: 'flex'}}, h('input', {type: 'checkbox', checked: chosen.has(number), on: {change: ({target}) => {
+          if (target.checked && chosen.size >= MOST_STUDIES) target.checked = false;
+          else if (target.checked) chosen.add(number);
+          else chosen.delete(number);
+        }}}), `${number} ${study.display_name}`);
+      })),
+      h('p', {class: 'bar-of'}, h('label', {for: 'axis'}, 'Axis ', axis), h('button', {class: 'main'}, 'Compare'))),
+    result);
+  if (chosen.size) await compare([...chosen].map((number) => `studies/${number}`), axis.value, result, signal);
+}
+
+async function compare(studies, axis, result, signal) {
+  result.replaceChildren(h('p', {class: 'soft'}, 'Comparing …'));
+  try {
+    const request = {studies, axis: axis || (studies.length > 1 ? 'study' : '')};
+    const [comparison, ...curves] = await Promise.all([call('CompareCells', request, signal), ...studies.map((study) => call('GetCurve', {study}, signal))]);
+    const series = curves.flatMap((curve) => (curve.series ?? []).map((one) => ({...one, name: `${lastPart(curve.study)} ${curve.display_name} ${keyText(one.key)}`})));
+    const rows = (comparison.groups ?? []).flatMap((group) => (group.pairs ?? []).map((pair) => ({group, pair,
+      name: `${pair.first} / ${pair.second}, ${group.ranks} rank${group.ranks === 1 ? '' : 's'}`, effect: pair.effect && meanOf(pair.effect), low: pair.effect?.low, high: pair.effect?.high})));
+    const percent = (value) => value === undefined ? '–' : Math.abs(value) < 5e-5 ? '0%' : `${value > 0 ? '+' : ''}${number(100 * value, 3)}%`;
+    const cells = rows.some(({group}) => keyText(group.key));
+    result.replaceChildren(h('section', {class: 'columns'},
+      h('div', {class: 'panel'}, h('h2', null, `Differences in throughput (${comparison.axis})`), forestPlot('Differences in throughput', rows.slice(0, 30)),
+        table('First relative to second', [['Pair', 'key'], ['Cell', cells ? 'key' : 'hide-narrow'], ['Ranks', 'number'], ['Difference', 'number'], ['95% interval'], ['Verdict']],
+          rows.map(({group, pair, effect, low, high}) => [`${pair.first} / ${pair.second}`, keyText(group.key), group.ranks, percent(effect), low === undefined ? '–' : `${percent(low)} to ${percent(high)}`, VERDICTS[pair.verdict] ?? '–']),
+          'no two values have results at equal cells'),
+        [...comparison.notes ?? [], ...(comparison.groups ?? []).flatMap(({notes}) => notes ?? [])].slice(0, 20).map((note) => h('p', {class: 'soft'}, note))),
+      ...MEASURES.slice(0, 3).filter(([id]) => hasMeasure(series, id)).map(([id]) => h('div', {class: 'panel'}, curvePicture(series, id, '', ({name}) => name)))));
+  } catch (error) {
+    if (!signal.aborted) result.replaceChildren(h('p', {class: 'error', role: 'alert'}, errorText(error)));
+  }
+}

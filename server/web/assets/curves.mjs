@@ -1,0 +1,77 @@
+// The scaling curves of a study, renewed while it runs.
+import {call, repeat} from './api.mjs';
+import {h, keyText, number, stateOf, table} from './dom.mjs';
+import {linePlot} from './plot.mjs';
+import {isFinal} from './study.mjs';
+
+const MEASURES = [
+  ['throughput', 'Throughput', 'samples/s'], ['speedup', 'Speedup', 'speedup'], ['efficiency', 'Efficiency', 'efficiency'],
+  ['epoch_seconds', 'Time of an epoch', 's'], ['comm_share', 'Share of communication', 'share of a step'],
+  ['peak_memory', 'Peak memory of a rank', 'MiB'], ['accuracy', 'Accuracy', 'accuracy'], ['train_loss', 'Training loss', 'loss'],
+];
+const MOST_SERIES = 12;
+const unit = (measure) => measure === 'peak_memory' ? 2 ** 20 : 1;
+const has = (series, measure) => series.some(({points}) => (points ?? []).some((point) => point[measure]));
+/** The mean of an estimate: JSON leaves out a mean of 0. */
+export const meanOf = (estimate) => estimate.mean ?? 0;
+
+export async function curvesTab(panel, view) {
+  let [measure, answer] = ['', null];
+  let shown = '';
+  let wait = 5000;
+  await repeat(1000, async () => {
+    const begin = performance.now();
+    answer = await call('GetCurve', {study: view.name}, view.signal);
+    // A large curve takes long to compute, and many people may look at it.
+    wait = Math.max(5000, 20 * (performance.now() - begin));
+    const text = JSON.stringify(answer);
+    if (text !== shown) show();
+    shown = text;
+    if (isFinal(view.study)) return false;
+    return new Promise((resolve) => {
+      const timer = setTimeout(() => resolve(true), wait);
+      view.signal.addEventListener('abort', () => { clearTimeout(timer); resolve(false); });
+    });
+  }, view.signal);
+
+  function show() {
+    const series = answer.series ?? [];
+    const known = MEASURES.filter(([id]) => has(series, id));
+    if (!known.some(([id]) => id === measure)) measure = known[0]?.[0] ?? '';
+    if (known.length === 0) return panel.replaceChildren(h('p', {class: 'soft'}, 'No run has results yet.'));
+    const select = h('select', {id: 'measure', on: {change: () => { measure = select.value; show(); document.getElementById('measure').focus(); }}},
+      known.map(([id, title]) => h('option', {value: id, selected: id === measure}, title)));
+    panel.replaceChildren(h('p', null, h('label', {for: 'measure'}, 'Show ', select)),
+      h('div', {class: 'columns'}, h('div', {class: 'panel'}, curvePicture(series, measure, answer.scaling)),
+        h('div', null, ...series.map((one) => seriesTable(one, measure)))));
+  }
+}
+
+/** The picture of a measure of these series; `nameOf` names a series. */
+export function curvePicture(series, measure, scaling = '', nameOf = ({key}) => keyText(key) || 'all runs') {
+  const [, title, unitText] = MEASURES.find(([id]) => id === measure);
+  const drawn = series.slice(0, MOST_SERIES).map((one) => ({name: nameOf(one), points: (one.points ?? []).filter((point) => point[measure]).map((point) => ({
+    x: point.ranks, y: meanOf(point[measure]) / unit(measure), open: point.state === 'PARTIAL', note: `n=${point.n ?? 0}`,
+    low: point[measure].low === undefined ? undefined : point[measure].low / unit(measure), high: point[measure].high === undefined ? undefined : point[measure].high / unit(measure)}))}));
+  const smallest = Math.min(...series.flatMap(({baseline_ranks: ranks}) => ranks || []));
+  const ideal = measure === 'speedup' && Number.isFinite(smallest) ? (x) => x / smallest : measure === 'efficiency' ? () => 1 : null;
+  return h('div', null, h('h2', null, title + (scaling ? ` (${scaling} scaling)` : '')),
+    linePlot({title, xTitle: 'ranks', yTitle: unitText, series: drawn, ideal}),
+    h('p', {class: 'soft'}, 'Bars are 95% intervals; an open mark has repeats that did not succeed.'),
+    series.length > MOST_SERIES ? h('p', {class: 'soft'}, `The picture shows the first ${MOST_SERIES} of ${series.length} series; the tables have all.`) : '');
+}
+
+function seriesTable(one, measure) {
+  return h('section', {class: 'panel'}, table(keyText(one.key) || 'All runs', [['Ranks', 'number'], ['State'], ['n', 'number'], ['Mean', 'number'], ['95% interval']],
+    (one.points ?? []).map((point) => [point.ranks, pointState(point), point.n ?? 0, point[measure] ? number(meanOf(point[measure]) / unit(measure)) : '–',
+      point[measure]?.low === undefined ? '–' : `${number(point[measure].low / unit(measure))} to ${number(point[measure].high / unit(measure))}`])),
+    (one.notes ?? []).map((note) => h('p', {class: 'soft'}, note)));
+}
+
+const STATES = {OK: 'SUCCEEDED', PARTIAL: 'RUNNING', FAILED: 'FAILED', OUT_OF_MEMORY: 'FAILED', PENDING: 'QUEUED', MISSING: 'CANCELLED', EXCLUDED: 'SKIPPED'};
+function pointState({state = 'PENDING'}) {
+  const element = stateOf(STATES[state]);
+  element.lastChild.textContent = state.toLowerCase().replaceAll('_', ' ');
+  return element;
+}
+export {MEASURES, has as hasMeasure};

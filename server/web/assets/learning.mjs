@@ -1,0 +1,144 @@
+// Learning curves: metrics of runs over steps or time, renewed while the runs train.
+import {call, collect, repeat} from './api.mjs';
+import {h, keyText, lastPart, number} from './dom.mjs';
+import {legendOf} from './plot.mjs';
+import {isFinal} from './study.mjs';
+
+const MOST_RUNS = 8;
+const POINTS = 400;
+
+let library = null;
+/** Loads dygraphs when the first chart needs it. */
+function dygraphs() {
+  library ??= new Promise((resolve, reject) => {
+    document.head.append(h('script', {src: 'assets/dygraph.min.js', on: {load: () => resolve(withoutLegend(window.Dygraph)), error: () => reject(new Error('the chart library cannot be loaded'))}}));
+  });
+  return library;
+}
+
+// The legend of the library sets style attributes, which the policy of the page forbids.
+function withoutLegend(library) {
+  library.PLUGINS = library.PLUGINS.filter((plugin) => plugin !== library.Plugins.Legend);
+  return library;
+}
+
+/** The metrics that rank 0 of a run has reported with more than one point. */
+export async function metricsOf(run, signal) {
+  const series = await collect('ReadPoints', {run, rank: 0, max_points: 2}, signal);
+  return [...new Set(series.filter(({step}) => step?.length > 1).map(({key}) => key))].sort();
+}
+
+export async function learningTab(panel, view) {
+  const {runs: all = []} = await call('ListRuns', {parent: view.name, view: 'BRIEF', page_size: 1000}, view.signal);
+  const started = () => all.filter(({start_time: begin}) => begin);
+  let candidates = started();
+  if (candidates.length === 0) {
+    panel.replaceChildren(h('p', {class: 'soft'}, 'No run has started yet.'));
+    await repeat(3000, async () => {
+      const {runs = []} = await call('ListRuns', {parent: view.name, view: 'BRIEF', page_size: 1000}, view.signal);
+      all.splice(0, all.length, ...runs);
+      candidates = started();
+      return candidates.length === 0 && !isFinal(view.study);
+    }, view.signal);
+    if (candidates.length === 0 || view.signal.aborted) return;
+  }
+  // One run of each cell first.
+  const firsts = candidates.filter((run) => !run.repeat);
+  const chosen = new Set((firsts.length ? firsts : candidates).slice(0, MOST_RUNS).map(({name}) => name));
+  const labelOf = (run) => `${lastPart(run.name)}: ${keyText(run.key)} repeat ${run.repeat ?? 0}`;
+  const picker = h('details', {class: 'panel'}, h('summary', null, 'Choose runs'),
+    h('div', {class: 'bar-of'}, candidates.slice(0, 200).map((run) => h('label', null,
+      h('input', {type: 'checkbox', checked: chosen.has(run.name), on: {change: ({target}) => {
+        if (target.checked && chosen.size >= MOST_RUNS) target.checked = false;
+        else if (target.checked) chosen.add(run.name);
+        else chosen.delete(run.name);
+        chart.show(runsShown());
+      }}}), labelOf(run)))), h('p', {class: 'soft'}, `At most ${MOST_RUNS} runs at a time.`));
+  const runsShown = () => candidates.filter(({name}) => chosen.has(name)).map((run) => ({name: run.name, label: labelOf(run)}));
+  const chart = await learningChart(() => !isFinal(view.study), view.signal, candidates[0].name);
+  panel.replaceChildren(chart.element, picker);
+  await chart.show(runsShown());
+}
+
+/** A chart of runs: {element, show(runs)} with runs [{name, label}]. `live()`: whether points may still come. */
+export async function learningChart(live, signal, firstRun) {
+  const Dygraph = await dygraphs();
+  let keys = await metricsOf(firstRun, signal);
+  const metric = h('select', {id: 'metric', on: {change: () => refresh(true)}});
+  const axis = h('select', {id: 'axis', on: {change: () => refresh(true)}}, h('option', {value: 'step'}, 'step'), h('option', {value: 'time'}, 'seconds'));
+  const target = h('div', {class: 'chart', role: 'img', 'aria-label': 'Learning curves; the line below has the last values'});
+  const legend = h('div');
+  const values = h('p', {class: 'chart-values soft', role: 'status'});
+  const none = h('p', {class: 'soft'}, 'No run has reported a metric yet.');
+  const element = h('div', {class: 'panel'}, h('p', {class: 'bar-of'}, h('label', {for: 'metric'}, 'Metric ', metric), h('label', {for: 'axis'}, 'over ', axis)), none, target, values, legend);
+  let graph = null;
+  let runs = [];
+  let latest = 0;
+  fillKeys();
+  signal.addEventListener('abort', () => graph?.destroy());
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => refresh(true), {signal});
+
+  function fillKeys() {
+    const before = metric.value || (keys.includes('train/loss') ? 'train/loss' : keys[0]);
+    metric.replaceChildren(...keys.map((key) => h('option', {value: key, selected: key === before}, key)));
+    none.hidden = keys.length > 0;
+    target.hidden = keys.length === 0;
+  }
+
+  async function refresh(renew = false) {
+    const mine = ++latest;
+    if (keys.length === 0) {
+      keys = await metricsOf(firstRun, signal).catch(() => []);
+      fillKeys();
+    }
+    if (keys.length === 0 || runs.length === 0) return;
+    const series = await Promise.all(runs.map(({name}) => collect('ReadPoints', {run: name, key: metric.value, rank: 0, max_points: POINTS}, signal).catch(() => [])));
+    if (mine !== latest || signal.aborted) return;
+    draw(series.map(join), renew);
+  }
+
+  function join(messages) {
+    const points = [];
+    const first = messages[0]?.time?.[0] ?? 0;
+    for (const {step = [], time = [], value = []} of messages)
+      value.forEach((v, i) => points.push([axis.value === 'step' ? Number(step[i]) : time[i] - first, Number(v)]));
+    return points;
+  }
+
+  function draw(series, renew) {
+    const rows = new Map();
+    series.forEach((points, i) => points.forEach(([x, y]) => {
+      if (!rows.has(x)) rows.set(x, [x, ...series.map(() => null)]);
+      rows.get(x)[i + 1] = y;
+    }));
+    const data = [...rows.values()].sort((a, b) => a[0] - b[0]);
+    const last = series.map((points, i) => points.length ? `${runs[i].label}: ${number(points[points.length - 1][1], 5)}` : '').filter(Boolean).join('; ');
+    values.textContent = last;
+    legend.replaceChildren(legendOf(runs.map(({label}) => label)));
+    if (data.length === 0) return;
+    const style = getComputedStyle(document.documentElement);
+    const options = {
+      file: data, labels: [axis.value, ...runs.map(({label}) => label)], connectSeparatedPoints: true, xlabel: axis.value === 'step' ? 'step' : 'seconds since the first point',
+      colors: runs.map((_, i) => style.getPropertyValue(`--series-${i % 8}`).trim()), strokeWidth: 1.8, axisLineColor: style.getPropertyValue('--soft').trim(),
+      gridLineColor: style.getPropertyValue('--line').trim(), digitsAfterDecimal: 4, highlightCircleSize: 4,
+      drawPoints: data.length < 40, pointSize: 3,
+      highlightCallback: (event, x, points) => { values.textContent = `${axis.value} ${number(x)}: ${points.map((point) => `${point.name}: ${number(point.yval, 5)}`).join('; ')}`; },
+      unhighlightCallback: () => { values.textContent = last; },
+    };
+    if (graph && !renew) return graph.updateOptions(options);
+    graph?.destroy();
+    graph = new Dygraph(target, data, options);
+  }
+
+  repeat(4000, async () => {
+    if (runs.length) await refresh();
+    return live();
+  }, signal).then(() => signal.aborted || refresh());
+  return {
+    element,
+    async show(list) {
+      runs = list;
+      await refresh(true);
+    },
+  };
+}

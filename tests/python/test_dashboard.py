@@ -1,0 +1,252 @@
+"""The dashboard in headless Chromium with a real service: every page, a live study, a restart, and many runs."""
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import socket
+import sys
+import unittest
+
+import browser
+
+from fixture import TRAIN, InDirectory, Service, study_of
+
+TABS = ("runs", "curves", "learning", "allocations", "explain", "specification")
+WIDTHS = (400, 1280, 2000)
+
+# Prints a line, waits for a file, prints another line, and trains.
+TALKING = """
+import os, time, scalelab
+
+with scalelab.run() as run:
+    print("first line", flush=True)
+    while not os.path.exists("GO"):
+        time.sleep(0.02)
+    print("second line", flush=True)
+    for step in range(12):
+        run.step(loss=1.0)
+"""
+
+# Opens a page and notes when its heat map is painted.
+FIRST_PAINT = """
+    window.began = performance.now();
+    window.painted = 0;
+    location.hash = arguments[0];
+    const look = () => {
+      if (document.querySelector('.heat canvas')?.height > 200) window.painted = performance.now();
+      else requestAnimationFrame(look);
+    };
+    look();"""
+
+# Scrolls the heat map. Passes on the times between its frames, sorted.
+SCROLL = """
+    const done = arguments[0], box = document.querySelector('.heat'), times = [];
+    let last = performance.now();
+    const step = () => {
+      const now = performance.now();
+      times.push(now - last);
+      last = now;
+      box.scrollTop += 40;
+      if (times.length < 60) requestAnimationFrame(step);
+      else done(times.slice(1).sort((a, b) => a - b));
+    };
+    requestAnimationFrame(step);"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@unittest.skipIf(browser.available(), browser.available())
+class DashboardTest(InDirectory):
+    def setUp(self) -> None:
+        super().setUp()
+        os.chdir(self.dir)
+        self.write("train.py", TRAIN)
+        # A restarted server must have the same port.
+        self.service = Service(f"web: 127.0.0.1:{free_port()}\nlocal_slots: 2\n")
+        self.addCleanup(self.service.close)
+        self.browser = browser.Browser()
+        self.addCleanup(self.browser.close)
+        self.browser.resize(1280, 900)
+
+    def link(self, *words: str) -> str:
+        return self.service.run("web", *words).strip()
+
+    def log_in(self, *words: str) -> None:
+        link = self.link(*words)
+        self.base = link.split("#")[0]
+        self.browser.open(link)
+        self.browser.wait_text("Newest first" if "studies/" in self.service.run("study", "list", "-o", "csv") else "no studies yet")
+
+    def go(self, page: str, text: str) -> None:
+        self.browser.run("location.hash = arguments[0]", page)
+        self.browser.wait_text(text)
+
+    def submit(self, **more) -> str:
+        return self.service.run("study", "submit", self.write("study.yaml", json.dumps(study_of(**more)))).split()[0]
+
+    def check_silent(self) -> None:
+        self.assertEqual(self.browser.console(), [])
+
+    def check_page(self, name: str) -> None:
+        """Checks the page at all widths, light and dark."""
+        for width in WIDTHS:
+            self.browser.resize(width, 900)
+            self.browser.wait_for("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
+            self.assertEqual(self.browser.overflow(), [], f"{name} at {width} pixels")
+            self.browser.screenshot(f"{name}-{width}")
+        for dark in (True, False):
+            self.browser.dark(dark)
+            self.assertEqual(self.browser.violations(), [], f"{name}, {'dark' if dark else 'light'}")
+            if dark:
+                self.browser.screenshot(f"{name}-dark")
+        self.browser.resize(1280, 900)
+        self.check_silent()
+
+    def test_every_page_works_at_each_width_in_light_and_dark(self) -> None:
+        study = self.submit(matrix={"ranks": [1, 2], "momentum": [0.5, 0.9]}, repeats=3)
+        other = self.submit(study="other", matrix={"ranks": [1, 2], "momentum": [0.5, 0.9]}, repeats=3)
+        for name in (study, other):
+            self.service.run("study", "wait", name)
+        number = study.split("/")[1]
+        self.log_in()
+        self.check_page("studies")
+        for tab, text in zip(TABS, ("List of runs", "95% interval", "Metric", "Allocations", "Why the rest", "as submitted")):
+            self.go(f"#/studies/{number}/{tab}", text)
+            if tab == "learning":
+                self.browser.wait_for("return document.querySelectorAll('.chart canvas').length > 0")
+            self.check_page(f"study-{tab}")
+        run = self.service.json("run", "list", study)["runs"][0]["name"].rsplit("/", 1)[1]
+        self.go(f"#/runs/{run}", "Attempts")
+        self.browser.wait_for("return document.querySelectorAll('.chart canvas').length > 0")
+        self.check_page("run")
+        self.go("#/compare", "Choose one study")
+        self.check_page("compare-choice")
+        self.go(f"#/compare?studies={number},{other.split('/')[1]}", "First relative to second")
+        self.check_page("compare")
+        self.go(f"#/compare?studies={number}&axis=momentum", "Differences in throughput (momentum)")
+        self.browser.wait_text("0.5 / 0.9")
+        self.check_page("compare-axis")
+        self.go("#/cluster", "Allocations")
+        self.check_page("cluster")
+        self.go("#/submit", "Submit a study")
+        self.check_page("submit")
+        self.go("#/nowhere", "there is no page")
+        foreign = [url for url in self.browser.requested() if not url.startswith((self.base, "data:", "blob:"))]
+        self.assertEqual(foreign, [])
+        self.assertGreater(len(self.browser.requests), 20)
+
+    def test_a_live_study_survives_a_restart_of_the_server(self) -> None:
+        hold = pathlib.Path(self.write("hold", ""))
+        os.environ["HOLD_BACK"] = str(hold)
+        self.service.stop()
+        self.service.start()  # with HOLD_BACK
+        study = self.submit(matrix={"ranks": [1]}, repeats=2)
+        self.log_in()
+        self.go(f"#/studies/{study.split('/')[1]}", "1 running")
+        self.check_silent()
+        self.service.stop()
+        self.browser.wait_text("does not answer")
+        self.assertEqual(self.browser.violations(), [])
+        self.service.start()
+        self.browser.wait_for("return document.getElementById('banner').hidden")
+        hold.unlink()
+        self.browser.wait_text("2 succeeded")
+        # The grid follows too.
+        self.browser.wait_for("return [...document.querySelectorAll('.legend li')].some((e) => e.textContent === 'succeeded 2')")
+        # Chromium itself reports refused connections; nothing else may be reported.
+        refused = ("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE", "ERR_INCOMPLETE_CHUNKED_ENCODING")
+        self.assertEqual([line for line in self.browser.console() if not any(name in line for name in refused)], [])
+
+    def test_a_log_is_followed(self) -> None:
+        self.write("train.py", TALKING.replace("GO", str(self.dir / "go")))
+        study = self.submit(matrix={"ranks": [1]}, repeats=1)
+        self.log_in()
+        run = self.service.json("run", "list", study)["runs"][0]["name"].rsplit("/", 1)[1]
+        self.go(f"#/runs/{run}", "first line")
+        self.write("go", "")
+        self.browser.wait_text("second line")
+        self.browser.wait_text("succeeded")
+        self.check_silent()
+
+    def test_a_study_is_submitted_and_cancelled(self) -> None:
+        self.service.run("admin", "drain")
+        self.log_in()
+        self.go("#/submit", "Submit a study")
+        self.browser.click("button", "Check")
+        self.browser.wait_text("Jobs")
+        self.assertEqual(self.browser.violations(), [])
+        self.browser.click("button", "Submit")
+        self.browser.wait_text("6 queued")
+        self.browser.click("button", "Hold")
+        self.browser.wait_text("held")
+        self.browser.click("button", "Cancel study")
+        self.browser.wait_text("Cancel studies/1?")
+        self.assertEqual(self.browser.violations(), [])
+        self.browser.click("dialog button", "Cancel study")
+        self.browser.wait_text("6 cancelled")
+        self.assertEqual(self.service.json("study", "show", "1")["study"]["state"], "CANCELLED")
+        self.go("#/submit", "Submit a study")
+        self.browser.run("const text = document.getElementById('study'); text.value = arguments[0]; text.dispatchEvent(new Event('input'))",
+                         "study: x\nmatix: 1\n")
+        self.browser.click("button", "Check")
+        self.browser.wait_text("study:2:1")
+
+    def test_the_keyboard_reaches_every_run(self) -> None:
+        study = self.submit()
+        self.service.run("study", "wait", study)
+        self.log_in()
+        self.go(f"#/studies/{study.split('/')[1]}", "List of runs")
+        self.browser.focus(".heat")
+        self.browser.press("Down", "Right")
+        self.browser.wait_text("repeat 1")
+        self.browser.press("Enter")
+        self.browser.wait_text("Attempts")
+        self.browser.focus(".skip")
+        self.browser.press("Enter")
+        self.browser.wait_for("return document.activeElement.id === 'main'")
+        self.check_silent()
+
+    def test_a_login_for_reading_has_no_buttons(self) -> None:
+        self.service.run("admin", "drain")
+        study = self.submit()
+        self.log_in("--scope", "read")
+        self.go(f"#/studies/{study.split('/')[1]}", "List of runs")
+        self.assertNotIn("Cancel study", self.browser.text())
+        self.assertNotIn("Submit", self.browser.text())
+
+    def test_a_link_works_once(self) -> None:
+        link = self.link()
+        self.browser.open(link)
+        self.browser.wait_text("no studies yet")
+        self.assertNotIn("login", self.browser.run("return location.href"))
+        self.browser.click("button", "Log out")
+        self.browser.wait_text("You are logged out")
+        self.assertEqual(self.browser.violations(), [])
+        self.browser.open(link)
+        self.browser.run("location.reload()")
+        self.browser.open(link.replace("/#", "/?#"))
+        self.browser.wait_text("was used before")
+
+    def test_ten_thousand_runs(self) -> None:
+        self.service.run("admin", "drain")
+        study = self.submit(repeats=100, matrix={"ranks": [1, 2], "momentum": [0.1, 0.2, 0.3, 0.4, 0.5],
+                                                 "learning_rate": [i / 1000 for i in range(1, 11)]})
+        self.log_in()
+        self.browser.run(FIRST_PAINT, f"#/studies/{study.split('/')[1]}")
+        self.browser.wait_for("return window.painted")
+        self.browser.wait_text("of 10,000")
+        first, whole = self.browser.run("return [window.painted - window.began, performance.now() - window.began]")
+        # The time of a frame while the heat map scrolls from its begin to its end.
+        frames = self.browser.run_async(SCROLL)
+        print(f"10,000 runs: first paint after {first:.0f} ms, cells after {whole:.0f} ms, median frame of {len(frames)} "
+              f"{frames[len(frames) // 2]:.1f} ms, slowest {frames[-1]:.1f} ms", file=sys.stderr)
+        self.check_page("ten-thousand")
+
+
+if __name__ == "__main__":
+    unittest.main()
