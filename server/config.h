@@ -81,8 +81,14 @@ struct ServerConfig {
   RetentionRules retention;
   // How notifications are sent. Only the configuration file can set this.
   NotifySettings notify;
+  // Calibrate nodes before and after attempts, for studies that do not set noise_guard.calibrate.
+  bool noise_guard = true;
   // Loopback address on which metrics are served; empty: they are not.
   std::string metrics;
+  // Loopback address on which the dashboard is served; empty: it is not.
+  std::string web;
+  // Address of the dashboard behind a reverse proxy, with a slash at its end; empty without a proxy.
+  std::string web_url;
   // Serve gRPC's reflection, which describes the API, on the Unix socket.
   bool reflection = false;
   std::string log_format = "text";  // or "json"

@@ -16,6 +16,7 @@
 #include "server/identity/users.h"
 #include "server/metrics/http_server.h"
 #include "server/rpc/socket.h"
+#include "server/web/origin.h"
 #include "study/sbatch_options.h"
 #include "yaml-cpp/yaml.h"
 
@@ -210,6 +211,9 @@ const std::vector<Setting>& Settings() {
        "Time between polls of the scheduler, doubled while no job is about to start or end (default: 15)",
        [](ServerConfig& c, const std::string& v) { return SetTimeout(c.poll_interval, v); },
        /*repeats=*/false, /*reloads=*/true},
+      {"noise-guard", "BOOL",
+       "false: studies whose noise_guard does not set calibrate do not calibrate nodes (default: true)",
+       [](ServerConfig& c, const std::string& v) { return SetBool(c.noise_guard, v); }},
       {"rollback-journal", "BOOL", "true: slower database mode for a network filesystem (default: false)",
        [](ServerConfig& c, const std::string& v) { return SetBool(c.rollback_journal, v); }},
       {"frameworks", "DIR",
@@ -220,6 +224,18 @@ const std::vector<Setting>& Settings() {
        [](ServerConfig& c, const std::string& v) {
          c.metrics = v;
          return CheckLoopback(v);
+       }},
+      {"web", "HOST:PORT", "Loopback address that serves the dashboard for browsers (default: none)",
+       [](ServerConfig& c, const std::string& v) {
+         c.web = v;
+         return CheckWebAddress(v);
+       }},
+      {"web-url", "URL",
+       "Address of the dashboard behind a reverse proxy, for example https://example.org/scalelab/ (default: "
+       "none)",
+       [](ServerConfig& c, const std::string& v) {
+         c.web_url = v;
+         return SitePolicy::For(v).status();
        }},
       {"reflection", "BOOL",
        "true: serve gRPC's reflection on the Unix socket, for tools such as grpcurl (default: false)",

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -188,6 +189,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
   options.runs_dir = config.runs_dir;
   static_cast<CoordinatorTuning&>(options) = TuningOf(config);
   options.runs_by_owner = daemon->agents_ != nullptr;
+  options.noise_guard = config.noise_guard;
   if (config.scheduler == "slurm") options.min_poll_interval = absl::Seconds(1);
   options.secret_for = [auth = daemon->auth_.get()](const std::string& token) {
     return auth->SecretFor(token);
@@ -242,6 +244,20 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
     daemon->exporter_ = *std::move(exporter);
     spdlog::info("metrics are served on http://{}/metrics", config.metrics);
   }
+  if (!config.web.empty()) {
+    WebOptions serve_web;
+    serve_web.address = config.web;
+    serve_web.url = config.web_url;
+    serve_web.key = daemon->data_dir_->server_key();
+    serve_web.channel = daemon->rpc_->InProcessChannel();
+    serve_web.identities = &daemon->rpc_->identities();
+    serve_web.connections = std::clamp(*files / 8, 16, 1024);
+    auto web = WebServer::Start(std::move(serve_web));
+    if (!web.ok()) return web.status();
+    daemon->web_ = *std::move(web);
+    spdlog::info("the dashboard is served on {}; `scalelab web` prints a link that logs in",
+                 daemon->web_->url());
+  }
   return daemon;
 }
 
@@ -260,6 +276,7 @@ void Daemon::Reconfigure(const ServerConfig& wanted) {
 
 Daemon::~Daemon() {
   exporter_.reset();
+  web_.reset();  // its calls have ended
   // The coordinator completes the pending calls; then the RPC server can shut down.
   if (agents_ != nullptr) agents_->Stop();  // no call waits for an agent any more
   if (frameworks_ != nullptr) frameworks_->Stop();

@@ -22,6 +22,7 @@
 #include "server/retention/retention.h"
 #include "server/scheduler/agent/agent_hub.h"
 #include "server/services/rpc_server.h"
+#include "server/web/web_server.h"
 
 namespace scalelab::server {
 
@@ -60,6 +61,7 @@ class Daemon {
   std::unique_ptr<RpcServer> rpc_;
   std::vector<std::string> addresses_;
   std::unique_ptr<Exporter> exporter_;  // null without --metrics
+  std::unique_ptr<WebServer> web_;      // null without --web
 };
 
 }  // namespace scalelab::server

@@ -1,8 +1,5 @@
 #include "server/core/convert.h"
 
-#include <google/protobuf/util/json_util.h>
-
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +12,7 @@ static_assert(static_cast<int>(db::StudyState::kCancelled) == v1::Study::CANCELL
 static_assert(static_cast<int>(db::RunState::kSkipped) == v1::Run::SKIPPED);
 static_assert(static_cast<int>(db::AttemptState::kCancelled) == v1::Attempt::CANCELLED);
 static_assert(static_cast<int>(db::AllocationState::kEnded) == v1::Allocation::ENDED);
-static_assert(static_cast<int>(db::Cause::kStorageError) == v1::Attempt::STORAGE_ERROR);
+static_assert(static_cast<int>(db::Cause::kNoisy) == v1::Attempt::NOISY);
 
 void SetTime(db::Micros micros, google::protobuf::Timestamp* time) {
   time->set_seconds(micros / 1'000'000);
@@ -27,32 +24,6 @@ std::string RunName(int64_t study_id, int64_t run_id) {
   return absl::StrCat("studies/", study_id, "/runs/", run_id);
 }
 std::string AllocationName(const std::string& token) { return absl::StrCat("allocations/", token); }
-
-namespace {
-
-std::string Print(const google::protobuf::Message& message, bool defaults) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  options.always_print_primitive_fields = defaults;
-  std::string json;
-  const auto status = google::protobuf::util::MessageToJsonString(message, &json, options);
-  return status.ok() ? json : "{}";  // fails only for a Struct with NaN, which validation refuses
-}
-
-}  // namespace
-
-// protobuf prints map entries in no fixed order; parsing and printing again sorts them.
-std::string ToJson(const google::protobuf::Message& message) {
-  return nlohmann::json::parse(Print(message, false)).dump();
-}
-std::string ToFullJson(const google::protobuf::Message& message) { return Print(message, true); }
-
-absl::Status FromJson(const std::string& json, google::protobuf::Message* message) {
-  google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;
-  const auto status = google::protobuf::util::JsonStringToMessage(json, message, options);
-  return status.ok() ? absl::OkStatus() : absl::DataLossError(status.ToString());
-}
 
 v1::Study ToStudy(const db::StudyRow& row, const std::vector<int64_t>& counts, bool with_spec) {
   v1::Study study;
@@ -85,6 +56,7 @@ void SetProgress(const db::RunRow& row, v1::Run* run) {
   run->set_state(static_cast<v1::Run::State>(row.state));
   run->set_cause(static_cast<v1::Attempt::Cause>(row.cause));
   run->set_message(row.message);
+  run->set_noisy(row.state == db::RunState::kSucceeded && row.cause == db::Cause::kNoisy);
   if (row.started != 0) SetTime(row.started, run->mutable_start_time());
   if (row.finished != 0) SetTime(row.finished, run->mutable_finish_time());
 }
@@ -125,6 +97,8 @@ v1::Attempt ToAttempt(const db::AttemptRow& row, int64_t study_id, const std::st
     attempt.set_malformed_lines(attempt.malformed_lines() + stream.malformed);
   }
   attempt.set_parameter_hash(row.parameter_hash);
+  attempt.set_resumed_step(row.resumed_step);
+  attempt.set_checkpoint_step(row.checkpoint_step);
   return attempt;
 }
 

@@ -9,6 +9,7 @@
 #include "scalelab/v1/cluster.pb.h"
 #include "scalelab/v1/run.pb.h"
 #include "scalelab/v1/study.pb.h"
+#include "server/cells/message_json.h"
 #include "server/core/state.h"
 #include "server/scheduler/scheduler.h"
 
@@ -20,13 +21,6 @@ void SetTime(db::Micros micros, google::protobuf::Timestamp* time);
 std::string StudyName(int64_t id);
 std::string RunName(int64_t study_id, int64_t run_id);
 std::string AllocationName(const std::string& token);
-
-// Returns compact protobuf JSON with proto field names and sorted keys: equal messages give equal text.
-std::string ToJson(const google::protobuf::Message& message);
-// The same with default values written out; for messages without maps.
-std::string ToFullJson(const google::protobuf::Message& message);
-// Parses protobuf JSON. Ignores unknown fields, which a newer version may have stored.
-absl::Status FromJson(const std::string& json, google::protobuf::Message* message);
 
 // `counts` is indexed by db::RunState. Parses the specification only when `with_spec`.
 v1::Study ToStudy(const db::StudyRow& row, const std::vector<int64_t>& counts, bool with_spec);

@@ -48,6 +48,7 @@ absl::Status Coordinator::Load() {
   options.policy = options_.policy;
   options.read_events = options_.events != nullptr;
   options.assess = options_.assess != nullptr;
+  options.noise_guard = options_.noise_guard;
   options.avoid_nodes = scheduler_.name() != "local";
   options.new_token = options_.new_token;
   options.environment_of = options_.environment_of;

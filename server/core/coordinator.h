@@ -44,6 +44,7 @@ struct CoordinatorTuning {
 struct CoordinatorOptions : CoordinatorTuning {
   std::string runs_dir;
   bool runs_by_owner = false;                    // as in LifecycleOptions
+  bool noise_guard = false;                      // as in LifecycleOptions
   absl::Duration long_poll = absl::Seconds(10);  // longest time a Synchronize is held
   // Between polls of the scheduler when something requests one.
   absl::Duration min_poll_interval = absl::Milliseconds(50);

@@ -94,6 +94,10 @@ absl::StatusOr<ParsedBatch> ParseBatch(const v1::EventBatch& batch) {
     switch (event.kind()) {
       case v1::Event::START:
         if (const auto total = TotalSteps(event.details())) parsed.total_steps = total;
+        parsed.resumed_step = event.step();
+        break;
+      case v1::Event::CHECKPOINT:
+        parsed.checkpoint_step = event.step();
         break;
       case v1::Event::EPOCH:
         parsed.epochs.push_back({0, batch.rank(), event.epoch(), event.time(), ToMap(event.metrics())});

@@ -19,7 +19,9 @@ struct ParsedBatch {
   db::StreamAppend append;
   std::vector<db::EpochRow> epochs;
   std::optional<std::map<std::string, double>> finish_metrics;
-  std::optional<int64_t> total_steps;  // from a start event
+  std::optional<int64_t> total_steps;      // from a start event
+  std::optional<int64_t> resumed_step;     // from a start event
+  std::optional<int64_t> checkpoint_step;  // of the last checkpoint event
   std::optional<int64_t> last_step;
   std::optional<double> last_loss;
   std::vector<std::pair<int64_t, StepTimes::Bucket>> steps;  // of rank 0: number and duration of each

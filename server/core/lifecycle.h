@@ -57,6 +57,8 @@ struct LifecycleOptions {
   db::Micros read_timeout = 60'000'000;
   db::Micros recovery_timeout = 600'000'000;
   int64_t recovery_bytes = int64_t{4} << 30;
+  // Whether nodes are calibrated for studies that do not set noise_guard.calibrate.
+  bool noise_guard = false;
   // Whether Effects::assess is acted on: blocks of studies with adaptive_repeats then begin only when they are needed.
   bool assess = false;
   std::function<std::string()> new_token;  // returns a new UUID at each call
@@ -199,6 +201,13 @@ class Lifecycle {
   void WithdrawAll(LiveStudy& study, db::Micros now, Effects& fx);
   void EnforceGpuLimit(LiveStudy& study, db::Micros now, Effects& fx);
   void Pause(LiveStudy& study, std::string reason, db::Micros now, Effects& fx);
+  // Returns what the nodes of an attempt that has ended showed of other load, with reasons if that makes it noisy, and
+  // keeps it for later attempts.
+  std::vector<v1::NodeNoise> TakeNoise(const LiveAttempt& attempt);
+  // Returns the state of an attempt whose ranks have all finished. If it was noisy, also sets `cause` and `message`.
+  db::AttemptState ConsiderNoise(const LiveStudy& study, int position,
+                                 const std::vector<v1::NodeNoise>& noise, db::Cause& cause,
+                                 std::string& message) const;
   void PauseIfAllFail(LiveStudy& study, db::Cause cause, const std::string& message, db::Micros now,
                       Effects& fx);
   void CountFailedAllocation(LiveStudy& study, int64_t run_id, db::Cause cause, const std::string& reason,
@@ -222,6 +231,7 @@ class Lifecycle {
   void RecordHardware(LiveAttempt& attempt, Effects& fx);
   // Adds a part of a rank's event file. Returns false if it begins after the durable position.
   bool Append(LiveAttempt& attempt, ParsedBatch batch, Effects& fx);
+  void RecordCheckpoints(LiveAttempt& attempt, const ParsedBatch& batch, Effects& fx);
   // Ends an attempt whose workers are gone, when the rest of its event files has been read: with this cause, unless the
   // events show that it has succeeded.
   void EndWithoutWorkers(LiveAttempt& attempt, db::Cause cause, std::string message, db::Micros now,

@@ -21,6 +21,13 @@ bool MayNotHaveBegun(const LiveAttempt& attempt) {
   return attempt.assigned_ahead && attempt.row.started == 0 && attempt.ended.empty();
 }
 
+// Returns whether the end of its allocation ended the attempt after it had written a checkpoint that is newer than the one it
+// began with. Another attempt then continues, and each of them brings the run closer to its end.
+bool Continues(const LiveAttempt& attempt, db::Cause cause) {
+  return (cause == db::Cause::kTimeout || cause == db::Cause::kPreempted) &&
+         attempt.row.checkpoint_step > attempt.row.resumed_step;
+}
+
 }  // namespace
 
 namespace {
@@ -256,17 +263,19 @@ void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause 
                            db::Micros now, Effects& fx) {
   LiveStudy& study = *state_.study(attempt.study_id);
   db::RunRow& run = study.runs[attempt.position];
+  const std::vector<v1::NodeNoise> noise = TakeNoise(attempt);
+  if (to == db::AttemptState::kSucceeded) to = ConsiderNoise(study, attempt.position, noise, cause, message);
   attempt.row.state = to;
   attempt.row.cause = cause;
   attempt.row.message = message;
   attempt.row.finished = now;
   fx.batch.attempts.push_back(attempt.row);
   if (const auto nodes = NodesOf(attempt); !nodes.empty()) {
-    fx.batch.provenance.push_back({attempt.row.id, ProvenanceJson(nodes)});
+    fx.batch.provenance.push_back({attempt.row.id, ProvenanceJson(nodes, noise)});
   }
   run.cause = cause;
   run.message = message;
-  if (to == db::AttemptState::kSucceeded) {
+  if (to == db::AttemptState::kSucceeded || cause == db::Cause::kNoisy) {
     state_.bad_nodes.Succeeded(attempt.row.nodes, study.row.id, now);
   } else if (to == db::AttemptState::kFailed && !MayNotHaveBegun(attempt)) {
     const bool works = study.counts[static_cast<size_t>(db::RunState::kSucceeded)] > 0;
@@ -297,10 +306,20 @@ void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause 
     SetRunState(study, attempt.position, db::RunState::kSucceeded, now, fx);
   } else if (to == db::AttemptState::kCancelled || study.row.cancel_requested) {
     SetRunState(study, attempt.position, db::RunState::kCancelled, now, fx);
+  } else if (cause == db::Cause::kNoisy) {
+    ++run.uncounted;
+    ++study.reruns[attempt.position];
+    run.message = absl::StrCat("attempt ", run.attempts, " is repeated because it was noisy: ", message);
+    SetRunState(study, attempt.position, db::RunState::kQueued, now, fx);
   } else if (cause == db::Cause::kStorageError || MayNotHaveBegun(attempt)) {
     // Not the run's fault, and the next run would fail the same way.
     ++run.uncounted;
     run.message = absl::StrCat("attempt ", run.attempts, " failed (", message, "); it will be tried again");
+    SetRunState(study, attempt.position, db::RunState::kQueued, now, fx);
+  } else if (Continues(attempt, cause)) {
+    ++run.uncounted;
+    run.message = absl::StrCat("attempt ", run.attempts, " ended (", message,
+                               "); the next one continues after step ", attempt.row.checkpoint_step);
     SetRunState(study, attempt.position, db::RunState::kQueued, now, fx);
   } else if (run.attempts - run.uncounted <= study.spec.retry().max() &&
              (attempt.cut_short || Retries(study.spec.retry(), cause))) {

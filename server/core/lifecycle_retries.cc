@@ -4,12 +4,19 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "proto/status.h"
 #include "server/core/accounting.h"
 #include "server/core/convert.h"
 #include "server/core/lifecycle.h"
 
 namespace scalelab::server {
+namespace {
+
+constexpr int kMaxReruns = 2;  // the default of NoiseGuard.max_reruns
+
+}  // namespace
+
 absl::Status Lifecycle::Retry(int64_t study_id, int64_t run_id, std::unique_ptr<LiveStudy> final_study,
                               int64_t final_changes, db::Micros now, Effects& fx) {
   LiveStudy* study = state_.study(study_id);
@@ -55,6 +62,42 @@ absl::Status Lifecycle::Retry(int64_t study_id, int64_t run_id, std::unique_ptr<
   }
   UpdateWaiting(*study, now);
   return absl::OkStatus();
+}
+
+std::vector<v1::NodeNoise> Lifecycle::TakeNoise(const LiveAttempt& attempt) {
+  std::vector<v1::NodeNoise> all;
+  const LiveAllocation* allocation = state_.allocation(attempt.row.allocation_id);
+  for (const auto& [node, status] : attempt.ended) {
+    if (!status.has_noise()) return {};
+    v1::NodeNoise& noise = all.emplace_back(status.noise());
+    noise.clear_reasons();
+    const auto worker =
+        allocation == nullptr ? std::map<int, WorkerState>::const_iterator() : allocation->workers.find(node);
+    const bool known = allocation != nullptr && worker != allocation->workers.end();
+    for (std::string& reason : state_.noise.Judge(noise, known ? worker->second.info.cpus() : 0))
+      noise.add_reasons(std::move(reason));
+    state_.noise.Add(noise);
+  }
+  return all;
+}
+
+db::AttemptState Lifecycle::ConsiderNoise(const LiveStudy& study, int position,
+                                          const std::vector<v1::NodeNoise>& noise, db::Cause& cause,
+                                          std::string& message) const {
+  std::vector<std::string> reasons;
+  for (const v1::NodeNoise& node : noise) {
+    for (const std::string& reason : node.reasons())
+      reasons.push_back(noise.size() == 1 ? reason : absl::StrCat(node.node(), ": ", reason));
+  }
+  if (reasons.empty()) return db::AttemptState::kSucceeded;
+  cause = db::Cause::kNoisy;
+  message = absl::StrJoin(reasons, "; ");
+  const v1::NoiseGuard& guard = study.spec.noise_guard();
+  const auto made = study.reruns.find(position);
+  const int most = guard.has_max_reruns() ? guard.max_reruns() : kMaxReruns;
+  const bool repeat = guard.rerun_if() == v1::NoiseGuard::NOISY && !study.row.cancel_requested &&
+                      (made == study.reruns.end() ? 0 : made->second) < most;
+  return repeat ? db::AttemptState::kFailed : db::AttemptState::kSucceeded;
 }
 
 absl::Status Lifecycle::ResumeStudy(int64_t study_id, db::Micros now, Effects& fx) {

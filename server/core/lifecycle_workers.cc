@@ -12,6 +12,12 @@
 #include "server/core/outcome.h"
 
 namespace scalelab::server {
+namespace {
+
+// The defaults of NoiseGuard, in seconds.
+constexpr double kCalibration = 0.1, kCalibrationInterval = 10;
+
+}  // namespace
 
 absl::Status Lifecycle::Observe(const std::string& allocation_token, const v1::SynchronizeRequest& request,
                                 db::Micros now, Effects& fx) {
@@ -210,10 +216,17 @@ v1::SynchronizeResponse Lifecycle::Desired(const LiveAllocation& allocation, int
         *desired->mutable_environment() = *std::move(environment);
     }
     desired->set_directory(attempt->row.directory);
+    desired->set_checkpoint_directory(CheckpointDirectory(desired->spec(), attempt->row.directory));
     for (const auto node : absl::StrSplit(attempt->row.nodes, ',')) desired->add_nodes(std::string(node));
     desired->set_ranks_per_node(allocation.row.ranks_per_node);
     desired->set_run(absl::StrCat("studies/", study.row.id, "/runs/", attempt->row.run_id));
     desired->set_in_turn(attempt->assigned_ahead);
+    const v1::NoiseGuard& guard = study.spec.noise_guard();
+    if (!(guard.has_calibrate() ? guard.calibrate() : options_.noise_guard)) continue;
+    desired->set_calibration_seconds(guard.calibration_ms() > 0 ? guard.calibration_ms() / 1e3
+                                                                : kCalibration);
+    desired->set_calibration_interval(guard.interval_seconds() > 0 ? guard.interval_seconds()
+                                                                   : kCalibrationInterval);
   }
   return response;
 }
@@ -246,6 +259,18 @@ std::vector<v1::ReportEventsResponse::Stream> Lifecycle::Ingest(const std::strin
   return answers;
 }
 
+// Stores from which step the attempt continues, and its last checkpoint.
+void Lifecycle::RecordCheckpoints(LiveAttempt& attempt, const ParsedBatch& batch, Effects& fx) {
+  db::AttemptRow& row = attempt.row;
+  const int64_t resumed = batch.resumed_step.value_or(row.resumed_step);
+  const int64_t checkpoint = std::max(row.checkpoint_step, batch.checkpoint_step.value_or(0));
+  if (resumed == row.resumed_step && checkpoint == row.checkpoint_step) return;
+  row.resumed_step = resumed;
+  row.checkpoint_step = checkpoint;
+  attempt.step = std::max(attempt.step, resumed);
+  fx.batch.attempts.push_back(row);
+}
+
 bool Lifecycle::Append(LiveAttempt& attempt, ParsedBatch batch, Effects& fx) {
   RankState& rank = attempt.ranks[batch.append.rank];
   db::StreamRow& stream = rank.stream;
@@ -257,12 +282,13 @@ bool Lifecycle::Append(LiveAttempt& attempt, ParsedBatch batch, Effects& fx) {
   Apply(stream, append);
   if (batch.finish_metrics) rank.finish_metrics = std::move(*batch.finish_metrics);
   if (append.rank == 0) {
+    RecordCheckpoints(attempt, batch, fx);
     if (!batch.steps.empty()) {
       const LiveStudy& study = *state_.study(attempt.study_id);
       const int warmup =
           study.cells.Int(study.cell_of[attempt.position], v1::RunSpec::kWarmupStepsFieldNumber);
       for (const auto& [step, bucket] : batch.steps) {
-        if (step >= warmup) rank.steps.Add(bucket);
+        if (step >= attempt.row.resumed_step + warmup) rank.steps.Add(bucket);
       }
     }
     if (batch.total_steps) attempt.total_steps = *batch.total_steps;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "catalog/metric_ranges.h"
+#include "server/core/convert.h"
 
 namespace scalelab::server {
 namespace {
@@ -168,6 +169,8 @@ Summary Summarize(const db::AttemptRow& attempt, const std::vector<RankState>& r
   summary.reported_step = ranks[0].steps.Median();
   if (!ranks[0].finish_metrics.contains("run/throughput") && summary.reported_step && samples_per_step > 0)
     summary.throughput = samples_per_step / *summary.reported_step;
+  // The throughput is that of the steps of all attempts, this is a part of them.
+  if (attempt.resumed_step > 0) summary.reported_step.reset();
   summary.metrics = ranks[0].finish_metrics;
   summary.times = TimesOf(attempt, ranks.size(), metrics);
   std::string refused = absl::StrJoin(metrics.refused(), "; ");
@@ -188,9 +191,10 @@ std::string Fingerprint(const std::vector<v1::NodeInfo>& nodes) {
   return absl::StrCat(absl::Hex(Fnv1a(absl::StrJoin(kinds, "\n")), absl::kZeroPad16));
 }
 
-std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes) {
+std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes, const std::vector<v1::NodeNoise>& noise) {
   auto array = nlohmann::ordered_json::array();
-  for (const v1::NodeInfo& node : nodes) {
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const v1::NodeInfo& node = nodes[i];
     array.push_back(
         {{"cpus", node.cpus()},
          {"cpu_model", node.cpu_model()},
@@ -198,6 +202,7 @@ std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes) {
          {"gpus", std::vector<std::string>(node.gpus().begin(), node.gpus().end())},
          {"os", node.os()},
          {"software", std::map<std::string, std::string>(node.software().begin(), node.software().end())}});
+    if (i < noise.size()) array.back()["noise"] = nlohmann::ordered_json::parse(ToJson(noise[i]));
   }
   return array.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -220,6 +225,24 @@ std::vector<v1::NodeInfo> NodesOfProvenance(const std::string& json) {
     return {};
   }
   return nodes;
+}
+
+std::vector<v1::NodeNoise> NoiseOfProvenance(const std::string& json) {
+  std::vector<v1::NodeNoise> all;
+  const auto array = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!array.is_array()) return {};
+  for (const auto& node : array) {
+    if (!node.is_object() || !node.contains("noise")) continue;
+    v1::NodeNoise noise;
+    if (!FromJson(node["noise"].dump(), &noise).ok()) return {};
+    all.push_back(std::move(noise));
+  }
+  return all;
+}
+
+std::string CheckpointDirectory(const v1::RunSpec& spec, const std::string& attempt_directory) {
+  if (spec.checkpoint_every_steps() == 0 && spec.checkpoint_every_minutes() == 0) return "";
+  return absl::StrCat(attempt_directory.substr(0, attempt_directory.rfind('/')), "/", db::kCheckpointsName);
 }
 
 bool Retries(const v1::Retry& retry, db::Cause cause) {

@@ -37,11 +37,17 @@ Summary Summarize(const db::AttemptRow& attempt, const std::vector<RankState>& r
 // runs to be comparable.
 std::string Fingerprint(const std::vector<v1::NodeInfo>& nodes);
 
-// Returns the hardware and software of the nodes as a JSON array.
-std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes);
+// Returns the hardware and software of the nodes as a JSON array, with what they showed of other load.
+std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes,
+                           const std::vector<v1::NodeNoise>& noise = {});
 
 // Returns the nodes of such an array; nothing if it is malformed.
 std::vector<v1::NodeInfo> NodesOfProvenance(const std::string& json);
+// Returns what the nodes of such an array showed of other load; nothing if it is malformed or has none.
+std::vector<v1::NodeNoise> NoiseOfProvenance(const std::string& json);
+
+// Returns the directory of the run's checkpoints, beside the directories of its attempts; empty if it writes none.
+std::string CheckpointDirectory(const v1::RunSpec& spec, const std::string& attempt_directory);
 
 // Returns whether a failure with this cause is retried under `retry`.
 bool Retries(const v1::Retry& retry, db::Cause cause);

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "planted/bug.h"
+#include "server/cells/cells.h"
 #include "server/core/blocks.h"
-#include "server/core/cells.h"
 #include "server/core/convert.h"
 #include "server/core/outcome.h"
 
@@ -118,6 +118,8 @@ absl::Status AddRows(db::Store& store, db::Snapshot loaded, db::Micros now, Stat
     if (study == nullptr) continue;
     if (const auto it = place.find(row.id); it != place.end()) it->second = {row.study_id, row.position};
     if (Planted(Bug::kAttemptsForgotten)) row.attempts = 0;
+    if (const auto it = loaded.noisy_attempts.find(row.id); it != loaded.noisy_attempts.end())
+      study->reruns[row.position] = it->second;
     ++study->counts[static_cast<int>(row.state)];
     if (row.state == db::RunState::kQueued) study->queued.insert(study->queued.end(), row.position);
     if (static_cast<int>(study->runs.size()) <= row.position) {
@@ -357,6 +359,9 @@ absl::StatusOr<State> LoadState(db::Store& store, db::Micros now) {
   state.last_generation = now;  // larger than every generation that a worker has got
   state.usage.Restore(loaded->service);
   state.drain = loaded->service.drain;
+  for (auto row = loaded->newest_provenance.rbegin(); row != loaded->newest_provenance.rend(); ++row) {
+    for (const v1::NodeNoise& noise : NoiseOfProvenance(row->json)) state.noise.Add(noise);
+  }
   if (auto s = AddRows(store, *std::move(loaded), now, state); !s.ok()) return s;
   return state;
 }

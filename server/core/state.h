@@ -23,6 +23,7 @@
 #include "server/core/fair/policy.h"
 #include "server/core/nodes/bad_nodes.h"
 #include "server/core/step_times.h"
+#include "server/noise/references.h"
 #include "study/rules.h"
 
 namespace scalelab::server {
@@ -46,6 +47,7 @@ struct LiveStudy {
   std::map<int, db::Micros> latest;  // by cell: time that the processes of its last successful run took
   std::vector<db::RunRow> runs;      // by position
   std::vector<int> cell_of;          // by position: index into cells
+  std::map<int, int> reruns;         // by position: attempts that failed because they were noisy
   std::set<int> queued;              // positions of queued runs; the smallest goes next
   // With adaptive_repeats: positions of queued runs of blocks that may not be needed. They do not begin; they move to
   // `queued` when the results of the blocks before them are not precise enough.
@@ -218,6 +220,7 @@ struct State {
   UsageLedger usage;   // without what is not yet charged, see accounting.h
   db::DrainRow drain;  // while it is on, no attempt begins and no job is submitted
   BadNodes bad_nodes;
+  NoiseReferences noise;         // what nodes usually show
   db::Micros commit_failed = 0;  // time of the last commit if it failed; 0: it succeeded
 
   LiveStudy* study(int64_t id) const;

@@ -7,9 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "catalog/datasets.h"
 #include "proto/status.h"
-#include "server/core/cells.h"
+#include "server/cells/cells.h"
 #include "server/core/convert.h"
 #include "server/core/job_request.h"
+#include "study/cell_checks.h"
 #include "study/values.h"
 
 namespace scalelab::server {
@@ -91,7 +92,7 @@ Datasets DatasetsOf(const CellList& cells) {
   for (size_t i = 0; i < cells.size(); ++i) {
     const std::string dataset = cells.Text(i, v1::RunSpec::kDatasetFieldNumber);
     // A custom program may give data sets any name.
-    if (dataset == "synthetic" || dataset.empty() ||
+    if (dataset == "synthetic" || dataset == "synthetic-tokens" || dataset.empty() ||
         RunsOwnProgram(cells.Text(i, v1::RunSpec::kEngineFieldNumber)))
       continue;
     datasets.emplace(dataset, cells.Text(i, v1::RunSpec::kDataDirFieldNumber));
@@ -218,6 +219,7 @@ v1::PlanStudyResponse PlanOf(const ExpandedStudy& study, const Scheduler& schedu
     planned->set_global_batch(run.global_batch());
     planned->set_batch_per_rank(run.batch_per_rank());
     planned->set_learning_rate(run.learning_rate());
+    planned->set_steps(KnownSteps(run));
   }
   plan.set_baseline_runs(study.baselines * study.spec.repeats());
   plan.set_runs(static_cast<int>(study.runs.size()) - plan.baseline_runs());

@@ -6,7 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "server/analysis/curve.h"
 #include "server/analysis/precision.h"
-#include "server/core/cells.h"
+#include "server/cells/cells.h"
 #include "server/core/convert.h"
 
 namespace scalelab::server {

@@ -260,6 +260,10 @@ absl::Status Retention::RemoveFilesOf(AttemptFiles& files, const Due& due, int64
       if (attempt.directory.empty()) continue;  // restored from an archive, which has no files
       first_error.Update(
           files.Remove(attempt.directory, study, attempt.run_id, attempt.token, what, dry_run, removed));
+      if (what != FilesOf::kEverything) continue;
+      const std::string run = attempt.directory.substr(0, attempt.directory.rfind('/'));
+      first_error.Update(files.Remove(absl::StrCat(run, "/", db::kCheckpointsName), study, attempt.run_id,
+                                      db::kCheckpointsName, what, dry_run, removed));
     }
     if (attempts->empty()) break;
   }

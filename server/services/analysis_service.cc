@@ -2,13 +2,14 @@
 
 #include <cmath>
 #include <deque>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/analysis/advise.h"
 #include "server/analysis/compare.h"
-#include "server/core/cells.h"
+#include "server/cells/cells.h"
 #include "server/core/convert.h"
 #include "server/services/lookup.h"
 
@@ -44,12 +45,24 @@ absl::Status CheckShare(const char* field, double value, double most) {
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, "; it must be from 0 to ", most));
 }
 
+// Adds the resource names of studies with equal display names.
+void NameApart(const std::deque<Input>& inputs, std::vector<StudyRows>& studies) {
+  std::map<std::string, int> count;
+  for (const Input& input : inputs) ++count[input.study.name];
+  for (size_t i = 0; i < studies.size(); ++i) {
+    if (count[studies[i].name] > 1)
+      absl::StrAppend(&studies[i].name, " (", StudyName(inputs[i].study.id), ")");
+  }
+}
+
 absl::Status Compare(db::Store& store, ClientCall& call, const v1::CompareCellsRequest& request,
                      v1::CompareCellsResponse* response) {
   if (request.studies_size() == 0 || request.studies_size() > kMostStudies)
     return absl::InvalidArgumentError(
         absl::StrCat("studies has ", request.studies_size(), " names; it must have 1 to ", kMostStudies));
   if (auto s = CheckShare("equivalent", request.equivalent(), 1); !s.ok()) return s;
+  if (request.axis() == "study" && request.studies_size() < 2)
+    return absl::InvalidArgumentError("axis \"study\" compares several studies; name at least two");
   if (request.axis() == "ranks")
     return absl::InvalidArgumentError(
         "axis \"ranks\" cannot be compared; scalelab advise compares world sizes");
@@ -59,8 +72,9 @@ absl::Status Compare(db::Store& store, ClientCall& call, const v1::CompareCellsR
     auto input = ReadInput(store, call, name);
     if (!input.ok()) return input.status();
     const Input& kept = inputs.emplace_back(*std::move(input));
-    studies.push_back({kept.cells, kept.parameters, kept.rows});
+    studies.push_back({kept.cells, kept.parameters, kept.rows, kept.study.name});
   }
+  NameApart(inputs, studies);
   *response = CompareStudies(studies, request.axis(), request.equivalent());
   for (const Input& input : inputs) response->add_studies(StudyName(input.study.id));
   return absl::OkStatus();

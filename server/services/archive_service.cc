@@ -38,6 +38,16 @@ absl::Status ForClients(const absl::Status& status) {
   return MakeError(absl::StatusCode::kUnavailable, "TRY_AGAIN", status.message());
 }
 
+absl::Status CheckOrigin(const db::Origin& origin) {
+  constexpr size_t kLongest = 300;
+  for (const std::string* text : {&origin.server, &origin.study, &origin.sha256}) {
+    if (text->size() > kLongest)
+      return absl::InvalidArgumentError(
+          absl::StrCat("a text of origin has ", text->size(), " bytes; at most ", kLongest, " are allowed"));
+  }
+  return absl::OkStatus();
+}
+
 // A file without a name.
 class UnnamedFile {
  public:
@@ -175,6 +185,11 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
   }
 
   absl::Status Append() {
+    if (message_.has_origin() && !origin_.has_value()) {
+      origin_ = db::Origin{message_.origin().server(), message_.origin().study(), message_.origin().sha256(),
+                           context_.client->caller().user, absl::ToUnixMicros(absl::Now())};
+      if (auto s = CheckOrigin(*origin_); !s.ok()) return s;
+    }
     if (auto s = CheckSpace(file_->size() + static_cast<int64_t>(message_.data().size())); !s.ok()) return s;
     if (auto s = file_->Write(message_.data()); !s.ok()) return s;
     Receive();
@@ -188,6 +203,11 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
     context_.client->SetTarget(absl::StrCat("archive of ", study.name, " of ", study.owner));
     const bool own = SameSecret(head->seal, SealOf(context_.auth, head->sealed));
     if (auto s = MayRestore(context_.client->caller(), study.owner, own); !s.ok()) return s;
+    if (origin_.has_value()) {
+      const auto present = db::FindArchived(context_.handler.store, study);
+      if (!present.ok()) return present.status();
+      if (*present != 0) return EndWith(*present, /*existed=*/true);
+    }
     if (auto s = CheckSpace(head->content_bytes); !s.ok()) return s;
     v1::StudySpec spec;
     if (auto s = FromJson(study.spec, &spec); !s.ok()) return s;
@@ -195,7 +215,7 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
                                                 head = *std::move(head)](absl::StatusOr<db::FirstIds> first) {
       if (!first.ok()) return upload->End(first.status());
       upload->OnPool([head, first = *first](Upload& u) {
-        u.restore_.emplace(u.context_.handler.store, u.file_->fd(), head, first);
+        u.restore_.emplace(u.context_.handler.store, u.file_->fd(), head, first, u.origin_);
         return u.Continue();
       });
     });
@@ -211,11 +231,16 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
     }
     const int64_t id = restore_->study_id();
     restore_.reset();
+    spdlog::info("restored {} from an archive", StudyName(id));
+    return EndWith(id, /*existed=*/false);
+  }
+
+  // Answers with the study.
+  absl::Status EndWith(int64_t id, bool existed) {
     context_.client->SetTarget(StudyName(id));
     v1::Study study;
     if (auto s = ReadStudy(context_.handler.store, id, &study); !s.ok()) return s;
-    spdlog::info("restored {} from an archive", StudyName(id));
-    End(absl::OkStatus(), &study);
+    End(absl::OkStatus(), &study, existed);
     return absl::OkStatus();
   }
 
@@ -223,11 +248,12 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
     absl::MutexLock lock(&mutex_);
     return over_;
   }
-  void End(const absl::Status& status, v1::Study* study = nullptr) {
+  void End(const absl::Status& status, v1::Study* study = nullptr, bool existed = false) {
     {
       absl::MutexLock lock(&mutex_);
       if (std::exchange(over_, true)) return;
       if (study != nullptr) *context_.response->mutable_study() = std::move(*study);
+      context_.response->set_existed(existed);
       if (idle_ != nullptr) idle_->Cancel();
     }
     context_.handler.access.Audit(*context_.client, status);
@@ -239,6 +265,7 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
   v1::RestoreArchiveRequest message_;  // of gRPC while a read is in flight
   std::optional<UnnamedFile> file_;
   int64_t most_bytes_ = 0;
+  std::optional<db::Origin> origin_;
   std::optional<db::Restore> restore_;
 
   mutable absl::Mutex mutex_;
@@ -268,15 +295,15 @@ grpc::ServerWriteReactor<v1::ReadArchiveResponse>* ArchiveService::ReadArchive(
   using Stream = GeneratedStream<v1::ReadArchiveResponse>;
   const auto client = AuditedClient<v1::ReadArchiveResponse>(handler_, *context);
   if (!client.ok()) return Stream::Fail(client.status());
-  const auto make = [this, client = *client,
-                     name = request->name()]() -> absl::StatusOr<std::shared_ptr<UnnamedFile>> {
+  const auto make = [this, client = *client, name = request->name(),
+                     publish = request->publish()]() -> absl::StatusOr<std::shared_ptr<UnnamedFile>> {
     const auto study = FindStudyToControl(handler_.store, *client, name);
     if (!study.ok()) return study.status();
     const absl::StatusOr<int> fd = db::OpenUnnamedFile(handler_.store);
     if (!fd.ok()) return fd.status();
     auto file = std::make_shared<UnnamedFile>(*fd);
     const auto seal = [this](absl::string_view sha256) { return SealOf(auth_, sha256); };
-    if (auto s = db::WriteArchive(handler_.store, study->id, seal, *fd); !s.ok()) return s;
+    if (auto s = db::WriteArchive(handler_.store, study->id, seal, *fd, publish); !s.ok()) return s;
     return file;
   };
   // The first step writes the whole archive to a file, the others read it.

@@ -1,5 +1,6 @@
 #include "server/services/auth_service.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -139,6 +140,25 @@ grpc::ServerUnaryReactor* AuthService::RevokeToken(grpc::CallbackServerContext* 
                     if (revoked.ok()) *call.response.mutable_token() = ToToken(*revoked);
                     return revoked.status();
                   });
+}
+
+grpc::ServerUnaryReactor* AuthService::CreateWebLogin(grpc::CallbackServerContext* context,
+                                                      const v1::CreateWebLoginRequest* request,
+                                                      v1::CreateWebLoginResponse* response) {
+  return BeginCall(handler_, context, response, [this, wanted = request->scope()](const auto& call) {
+    const Identity& caller = call->caller();
+    if (!v1::Scope_IsValid(wanted))
+      return call->Finish(InvalidFields({{"scope", "scope has no known value"}}));
+    const Scope scope = wanted == v1::SCOPE_UNSPECIFIED ? std::min(caller.scope, Scope::kSubmit)
+                                                        : static_cast<Scope>(static_cast<int>(wanted) - 1);
+    // The login creates a personal token.
+    if (auto s = MayCreateToken(caller, scope); !s.ok()) return call->Finish(s);
+    auto link = handler_.access.identities().web_logins().Create(caller, scope, absl::Now());
+    if (!link.ok()) return call->Finish(link.status());
+    call->response.set_url(std::move(link->url));
+    SetTime(absl::ToUnixMicros(link->expires), call->response.mutable_expire_time());
+    call->Finish(absl::OkStatus());
+  });
 }
 
 }  // namespace scalelab::server

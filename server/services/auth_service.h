@@ -20,6 +20,8 @@ class AuthService final : public v1::AuthService::CallbackService {
                                        v1::ListTokensResponse*) override;
   grpc::ServerUnaryReactor* RevokeToken(grpc::CallbackServerContext*, const v1::RevokeTokenRequest*,
                                         v1::RevokeTokenResponse*) override;
+  grpc::ServerUnaryReactor* CreateWebLogin(grpc::CallbackServerContext*, const v1::CreateWebLoginRequest*,
+                                           v1::CreateWebLoginResponse*) override;
 
   grpc::ServerUnaryReactor* CreateChallenge(grpc::CallbackServerContext* context,
                                             const v1::CreateChallengeRequest*,

@@ -110,6 +110,12 @@ absl::Status Endpoint::Start() {
 
 void Endpoint::Take(int fd) { grpc::AddInsecureChannelFromFd(server_.get(), fd); }
 
+std::shared_ptr<grpc::Channel> Endpoint::InProcessChannel() {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  return server_->InProcessChannel(arguments);
+}
+
 void Endpoint::SetHealthy(bool healthy) { server_->GetHealthCheckService()->SetServingStatus(healthy); }
 
 void Endpoint::Shutdown(absl::Time deadline) {

@@ -56,6 +56,8 @@ class Endpoint {
   // Serves a new connection. Takes ownership of the descriptor. May block while the peer sends data. Closes the
   // connection after Shutdown. May be called from any thread after Start.
   void Take(int fd);
+  // Returns a channel for callers inside this process.
+  std::shared_ptr<grpc::Channel> InProcessChannel();
   // Sets the answer of the health check.
   void SetHealthy(bool healthy);
   // Refuses new calls and cancels those in flight at `deadline`.

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "db/retention/retention.h"
 #include "proto/status.h"
-#include "server/core/cells.h"
+#include "server/cells/cells.h"
 #include "server/core/convert.h"
 #include "server/identity/permissions.h"
 

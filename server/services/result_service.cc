@@ -4,13 +4,9 @@
 #include <functional>
 #include <memory>
 
-#include "server/analysis/concurrency.h"
-#include "server/analysis/curve.h"
+#include "db/continued_points.h"
 #include "server/analysis/downsample.h"
-#include "server/analysis/factors/explain_points.h"
-#include "server/analysis/training.h"
-#include "server/core/cells.h"
-#include "server/core/convert.h"
+#include "server/curves/study_curve.h"
 #include "server/services/lookup.h"
 
 namespace scalelab::server {
@@ -58,14 +54,25 @@ class PointReader {
     const auto attempt = FindAttempt(store_, *run, request_.attempt());
     if (!attempt.ok()) return attempt.status();
     if (auto s = CheckPointsKept(store_, *run, *attempt); !s.ok()) return s;
-    filter_.attempt_id = attempt->id;
+    if (auto s = Choose(*run, *attempt); !s.ok()) return s;
     filter_.key = request_.key();
     if (request_.has_rank()) filter_.rank = request_.rank();
     listed_ = true;
     db::PointFilter first = filter_;
     first.first = 1;
-    return store_.ReadPoints(
-        first, [&](db::Series series) { names_.emplace_back(std::move(series.key), series.rank); });
+    return db::ReadContinuedPoints(store_, attempts_, first, [&](db::Series series) {
+      names_.emplace_back(std::move(series.key), series.rank);
+    });
+  }
+
+  // Chooses the attempts whose points belong together: only the requested one if the request names one.
+  absl::Status Choose(const db::RunRow& run, const db::AttemptRow& attempt) {
+    attempts_ = {attempt};
+    if (request_.attempt() != 0 || attempt.resumed_step == 0) return absl::OkStatus();
+    const auto all = store_.ListAttempts(run.id);
+    if (!all.ok()) return all.status();
+    attempts_ = db::AttemptsContinued(*all, attempt.number);
+    return absl::OkStatus();
   }
 
   absl::Status Read(const std::pair<std::string, int>& name) {
@@ -73,8 +80,8 @@ class PointReader {
     filter_.rank = name.second;
     read_ = db::Series();
     sent_ = count_ = 0;
-    const absl::Status read =
-        store_.ReadPoints(filter_, [&](db::Series series) { read_ = std::move(series); });
+    const absl::Status read = db::ReadContinuedPoints(store_, attempts_, filter_,
+                                                      [&](db::Series series) { read_ = std::move(series); });
     if (!read.ok()) return read;
     chosen_.clear();
     if (request_.max_points() > 0) {
@@ -90,6 +97,7 @@ class PointReader {
   const std::shared_ptr<ClientCall> client_;
   const v1::ReadPointsRequest request_;
   db::PointFilter filter_;
+  std::vector<db::AttemptRow> attempts_;  // newest first
   bool listed_ = false;
   std::vector<std::pair<std::string, int>> names_;  // key and rank of each series
   size_t series_ = 0;                               // index of the next one to read
@@ -98,60 +106,13 @@ class PointReader {
   size_t count_ = 0, sent_ = 0;                     // its points to send, and those already sent
 };
 
-// Reads the losses of the first steps and epochs of the runs to compare.
-absl::StatusOr<std::vector<Losses>> ReadLosses(db::Store& store, const std::vector<ComparedRun>& runs) {
-  std::vector<Losses> losses;
-  for (const ComparedRun& run : runs) {
-    Losses& of_run = losses.emplace_back();
-    std::vector<std::pair<std::vector<int64_t>, std::vector<double>>> ranks;
-    absl::Status read = store.ReadPoints(
-        {run.attempt_id, "train/loss", std::nullopt, kComparedSteps},
-        [&](db::Series series) { ranks.emplace_back(std::move(series.step), std::move(series.value)); });
-    if (!read.ok()) return read;
-    of_run.steps = MeanOverRanks(ranks);
-    read = store.ReadPoints({run.attempt_id, "epoch/train_loss", 0, kComparedEpochs},
-                            [&](db::Series series) { of_run.epochs = std::move(series.value); });
-    if (!read.ok()) return read;
-  }
-  return losses;
-}
-
 // Computes the requested curve. `over` returns whether nobody waits for it any more.
 absl::Status FillCurve(db::Store& store, ClientCall& call, const v1::GetCurveRequest& request,
                        const std::function<bool()>& over, v1::GetCurveResponse* curve) {
   const auto study = FindStudy(store, call, request.study());
   if (!study.ok()) return study.status();
-  v1::StudySpec spec;
-  if (auto s = FromJson(study->spec, &spec); !s.ok()) return s;
-  const auto cells = store.ListCells(study->id);
-  if (!cells.ok()) return cells.status();
-  const auto rows = store.ListCurveRows(study->id);
-  if (!rows.ok()) return rows.status();
-  const auto values = store.ListCellValues(study->id);
-  if (!values.ok()) return values.status();
-  if (over()) return CallerGone();
-  const auto parameters = ReadCells(*values, *cells);
-  if (!parameters.ok()) return parameters.status();
-  const std::vector<ComparedRun> compared = RunsToCompare(*cells, *parameters, *rows);
-  const auto losses = ReadLosses(store, compared);
-  if (!losses.ok()) return losses.status();
-  const auto attempts = store.ListAttemptTimes(study->id);
-  if (!attempts.ok()) return attempts.status();
-  if (over()) return CallerGone();
-  const CurveOptions options;
-  CurvePlaces places;
-  *curve = MakeCurve(spec, *cells, *parameters, *rows, options, CompareTraining(*cells, compared, *losses),
-                     FindConcurrency(*attempts, *rows), &places);
-  const ExplainedRows explained{*cells, *parameters, *rows, places};
-  AddTimesToTarget(explained, *curve);
-  if (request.factors()) {
-    const auto times = store.ListRunTimes(study->id);
-    if (!times.ok()) return times.status();
-    AddFactors(explained, *times, options, *curve);
-  }
-  curve->set_study(StudyName(study->id));
-  curve->set_display_name(study->name);
-  return absl::OkStatus();
+  const absl::Status made = MakeStudyCurve(store, *study, request.factors(), over, curve);
+  return absl::IsCancelled(made) ? CallerGone() : made;
 }
 
 }  // namespace

@@ -69,6 +69,9 @@ class Impl final : public RpcServer {
             {"logins", pools.logins.waiting()}};
   }
 
+  std::shared_ptr<grpc::Channel> InProcessChannel() override { return parts_->tcp.InProcessChannel(); }
+  Authenticator& identities() override { return parts_->identities; }
+
   void SetRoles(const RoleLists& lists) override {
     if (parts_ != nullptr) parts_->identities.users().SetRoles(lists);
   }

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "db/store.h"
+#include "grpcpp/channel.h"
 #include "scalelab/v1/admin.pb.h"
 #include "server/core/coordinator.h"
 #include "server/frameworks/frameworks.h"
@@ -61,6 +62,10 @@ class RpcServer {
   virtual int connections() const = 0;
   // Returns the number of calls that wait for a thread, by pool.
   virtual std::vector<std::pair<std::string, size_t>> queued_calls() const = 0;
+  // Returns a channel to the services for callers inside this process, who need a token. No call may be in flight when
+  // the server shuts down.
+  virtual std::shared_ptr<grpc::Channel> InProcessChannel() = 0;
+  virtual Authenticator& identities() = 0;
   // Replaces the lists of users who have a role.
   virtual void SetRoles(const RoleLists& lists) = 0;
   // Refuses new calls, waits up to `grace` for calls in flight, then cancels them. Returns false if a thread is

@@ -10,6 +10,7 @@
 #include "proto/status.h"
 #include "server/core/convert.h"
 #include "server/core/explain.h"
+#include "server/core/outcome.h"
 #include "server/scheduler/agent/agent_scheduler.h"
 #include "server/services/lookup.h"
 #include "server/services/retry.h"
@@ -40,8 +41,11 @@ absl::Status Fill(db::Store& store, const db::RunRow& row, v1::Run* run) {
     const auto streams = store.ListStreams(attempt.id);
     if (!streams.ok()) return streams.status();
     const auto allocation = store.GetAllocation(attempt.allocation_id);
-    *run->add_attempts() =
-        ToAttempt(attempt, row.study_id, allocation.ok() ? allocation->token : std::string(), *streams);
+    v1::Attempt& added = *run->add_attempts();
+    added = ToAttempt(attempt, row.study_id, allocation.ok() ? allocation->token : std::string(), *streams);
+    const auto provenance = store.GetProvenance(attempt.id);
+    if (!provenance.ok()) return provenance.status();
+    for (v1::NodeNoise& noise : NoiseOfProvenance(*provenance)) *added.add_noise() = std::move(noise);
   }
   if (const auto summary = store.GetSummary(row.id); summary.ok()) FillSummary(*summary, run);
   return absl::OkStatus();
@@ -81,6 +85,12 @@ absl::Status ListRunsOf(db::Store& store, ClientCall& call, const v1::ListRunsRe
   if (!filter.ok()) return filter.status();
   const auto rows = store.ListRuns(*filter);
   if (!rows.ok()) return rows.status();
+  if (request.view() == v1::ListRunsRequest::STATES) {
+    for (const db::RunRow& row : *rows) response->mutable_states()->push_back(static_cast<char>(row.state));
+    if (static_cast<int>(rows->size()) == filter->limit)
+      response->set_next_page_token(absl::StrCat(rows->back().position));
+    return absl::OkStatus();
+  }
   std::set<int64_t> ids;
   for (const db::RunRow& row : *rows) ids.insert(row.cell_id);
   const auto cells = FindCells(store, study->id, ids);
@@ -93,6 +103,7 @@ absl::Status ListRunsOf(db::Store& store, ClientCall& call, const v1::ListRunsRe
   for (const db::RunRow& row : *rows) {
     v1::Run* run = response->add_runs();
     *run = ToRun(row, cells->at(row.cell_id));
+    if (request.view() == v1::ListRunsRequest::BRIEF) run->clear_spec();
     if (const auto found = throughputs->find(row.id); found != throughputs->end())
       (*run->mutable_summary())["run/throughput"] = found->second;
     bytes += run->ByteSizeLong();
@@ -167,6 +178,10 @@ grpc::ServerWriteReactor<v1::ReadRunLogResponse>* RunService::ReadRunLog(
   using Stream = GeneratedStream<v1::ReadRunLogResponse>;
   const auto client = BeginStream<v1::ReadRunLogResponse>(handler_, *context);
   if (!client.ok()) return Stream::Fail(client.status());
+  if (request->offset() != 0 && request->stream() == v1::ReadRunLogRequest::STREAM_UNSPECIFIED) {
+    return Stream::Fail(InvalidFields(
+        {{"offset", "offset is a position in one output, but the request selects both; set stream"}}));
+  }
   // The first step finds the attempt in the database, the others read its files.
   return Stream::Start(
       handler_.pools.files, handler_.call_limit,
@@ -183,8 +198,8 @@ grpc::ServerWriteReactor<v1::ReadRunLogResponse>* RunService::ReadRunLog(
           const auto attempt = FindAttempt(store, *run, request.attempt());
           if (!attempt.ok()) return attempt.status();
           if (auto s = CheckLogsKept(store, *run, *attempt); !s.ok()) return s;
-          reader =
-              std::make_shared<LogReader>(PiecesOf(attempt->directory), request.rank(), request.stream());
+          reader = std::make_shared<LogReader>(PiecesOf(attempt->directory), request.rank(), request.stream(),
+                                               request.offset());
         }
         return reader->Next(response);
       },

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "db/archive/archive.h"
 #include "db/outbox/outbox.h"
 #include "db/retention/retention.h"
 #include "proto/status.h"
@@ -90,6 +91,15 @@ absl::Status ReadStudy(db::Store& store, int64_t study_id, v1::Study* study) {
   const auto counts = store.CountRuns({study_id});
   if (!counts.ok()) return counts.status();
   *study = ToStudy(*row, counts->front(), true);
+  const auto origin = db::GetOrigin(store, study_id);
+  if (!origin.ok()) return origin.status();
+  if (!origin->has_value()) return absl::OkStatus();
+  v1::StudyOrigin& from = *study->mutable_origin();
+  from.set_server((*origin)->server);
+  from.set_study((*origin)->study);
+  from.set_sha256((*origin)->sha256);
+  from.set_imported_by((*origin)->imported_by);
+  SetTime((*origin)->imported, from.mutable_import_time());
   return absl::OkStatus();
 }
 

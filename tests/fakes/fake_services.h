@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -54,9 +55,10 @@ class FakeServices {
   bool watch_stays_open = false;
   std::vector<v1::ReadPointsResponse> points;
   std::vector<v1::ReadRunLogResponse> log;
-  int page_size = 2;       // of lists, regardless of the request
-  std::string token;       // if set, callers must present it
-  absl::Status error;      // if set, every call fails with it
+  std::function<void()> on_get_run;  // called before each answer of GetRun
+  int page_size = 2;                 // of lists, regardless of the request
+  std::string token;                 // if set, callers must present it
+  absl::Status error;                // if set, every call fails with it
   int lost_answers = 0;    // number of CreateStudy calls that are carried out but answered UNAVAILABLE
   int broken_watches = 0;  // number of WatchStudy calls that break after their first message
 
@@ -72,6 +74,7 @@ class FakeServices {
   std::vector<v1::SetDrainRequest> drains;
   std::vector<v1::PruneRequest> prunes;
   std::string restored;  // bytes
+  v1::StudyOrigin restored_from;
 
   // Serves at `address` ("unix:PATH" or "127.0.0.1:0") until destroyed; `port()` returns the chosen port.
   void Start(const std::string& address, const std::shared_ptr<grpc::ServerCredentials>& credentials =
@@ -236,6 +239,7 @@ class FakeServices {
     grpc::Status GetRun(grpc::ServerContext* c, const v1::GetRunRequest* request,
                         v1::GetRunResponse* response) override {
       if (const auto s = f.Check(*c); !s.ok()) return s;
+      if (f.on_get_run) f.on_get_run();
       const v1::Run* run = f.FindRun(request->name());
       if (run == nullptr) return NotFound(request->name());
       *response->mutable_run() = *run;
@@ -270,7 +274,16 @@ class FakeServices {
                             grpc::ServerWriter<v1::ReadRunLogResponse>* writer) override {
       if (const auto s = f.Check(*c); !s.ok()) return s;
       f.logs_asked.push_back(*request);
-      for (const auto& piece : f.log) writer->Write(piece);
+      int64_t skip = request->offset();
+      for (v1::ReadRunLogResponse piece : f.log) {
+        const bool other =
+            piece.stream() != 0 && request->stream() != 0 && piece.stream() != request->stream();
+        if (other) continue;
+        const auto cut = std::min<int64_t>(skip, static_cast<int64_t>(piece.data().size()));
+        piece.mutable_data()->erase(0, static_cast<size_t>(cut));
+        skip -= cut;
+        if (!piece.data().empty() || request->offset() == 0) writer->Write(piece);
+      }
       return grpc::Status::OK;
     }
     grpc::Status ExplainRun(grpc::ServerContext* c, const v1::ExplainRunRequest* request,
@@ -426,7 +439,10 @@ class FakeServices {
                                 v1::RestoreArchiveResponse* response) override {
       if (const auto s = f.Check(*c); !s.ok()) return s;
       v1::RestoreArchiveRequest request;
-      while (reader->Read(&request)) f.restored += request.data();
+      while (reader->Read(&request)) {
+        f.restored += request.data();
+        if (request.has_origin()) f.restored_from = request.origin();
+      }
       if (!f.studies.empty()) *response->mutable_study() = f.studies.front();
       return grpc::Status::OK;
     }

@@ -87,6 +87,9 @@ v1::StudySpec Clients::RandomSpec(int largest) {
   if (random.Chance(0.3)) spec.set_allocation(v1::StudySpec::PER_RUN);
   spec.mutable_resources()->set_time_seconds(random.Chance(0.3) ? random.Between(120, 600) : 3600);
   spec.mutable_retry()->set_max(static_cast<int>(random.Between(0, 3)));
+  // Checkpoints make a difference to runs that are not retried.
+  if (spec.retry().max() == 0)
+    (*spec.mutable_fixed()->mutable_fields())["checkpoint_every_steps"].set_number_value(1);
   if (random.Chance(0.5))
     spec.mutable_limits()->set_concurrent_allocations(static_cast<int>(random.Between(1, 4)));
   spec.set_priority(static_cast<int>(random.Between(0, 2)));

@@ -34,6 +34,7 @@ double ValueOf(const std::string& token, int rank, int64_t line) {
 void Model::Committed(const db::WriteBatch& batch) {
   if (batch.drain && !batch.drain->on) drained_ = false;
   for (const db::StudyRow& row : batch.studies) CommitStudy(row);
+  for (const db::AttemptRow& row : batch.attempts) NoteProgress(row);
   for (const db::RunRow& row : batch.runs) CommitRun(row);
   for (const db::AllocationRow& row : batch.allocations) CommitAllocation(row);
   for (const db::AttemptRow& row : batch.attempts) CommitAttempt(row);
@@ -91,8 +92,25 @@ void Model::CommitRun(const db::RunRow& row) {
   if (fresh && to != RunState::kQueued) world_.Violation("run ", row.id, " begins as ", static_cast<int>(to));
   const bool retried =
       to == RunState::kQueued && from != RunState::kSucceeded && retry_asked_.contains(row.study_id);
+  if (to == RunState::kFailed && progressed_.contains(row.id) && from == RunState::kRunning)
+    world_.Violation("run ", row.id, " failed although its last attempt made progress: ", row.message);
   if (!fresh && IsFinal(from) && !retried) {
     world_.Violation("run ", row.id, " changes from ", static_cast<int>(from), " to ", static_cast<int>(to));
+  }
+}
+
+int64_t Model::CheckpointOf(const std::string& run) const {
+  const auto it = checkpoints_.find(run);
+  return it == checkpoints_.end() ? 0 : it->second;
+}
+
+// Records whether a run must continue.
+void Model::NoteProgress(const db::AttemptRow& row) {
+  const bool cut = row.cause == db::Cause::kTimeout || row.cause == db::Cause::kPreempted;
+  if (row.state == AttemptState::kFailed && cut && row.checkpoint_step > row.resumed_step) {
+    progressed_.insert(row.run_id);
+  } else {
+    progressed_.erase(row.run_id);
   }
 }
 

@@ -44,6 +44,13 @@ class Model {
   // Of workers. `run` is the resource name.
   void RanksStart(const std::string& run, const std::string& token);
   void RanksEnd(const std::string& run, const std::string& token);
+  // Of ranks with checkpoints: the steps of the last one of the run, 0 without one; and the steps of the whole run, which are
+  // `drawn` if no attempt has begun before.
+  int64_t CheckpointOf(const std::string& run) const;
+  void CheckpointWritten(const std::string& run, int64_t step) { checkpoints_[run] = step; }
+  int64_t LengthOf(const std::string& run, int64_t drawn) {
+    return lengths_.emplace(run, drawn).first->second;
+  }
   void LinesAcknowledged(const std::string& token, int rank, int64_t lines);
   // The process takes a report of a worker of this allocation.
   void WorkerReports(const std::string& allocation, int node) {
@@ -73,6 +80,7 @@ class Model {
   using Block = std::tuple<int64_t, int, int>;
   void CommitStudy(const db::StudyRow& row);
   void CommitRun(const db::RunRow& row);
+  void NoteProgress(const db::AttemptRow& row);
   void CommitAttempt(const db::AttemptRow& row);
   void CommitAllocation(const db::AllocationRow& row);
   void CommitUsage(const db::UsageRow& row);
@@ -103,6 +111,9 @@ class Model {
   std::map<std::string, std::map<int, int64_t>> lines_;  // token -> rank -> lines
   std::set<std::string> unchecked_;                      // tokens with new lines since the last check
   std::set<std::string> finished_;
+  std::map<std::string, int64_t> checkpoints_, lengths_;  // by run
+  // Runs whose last attempt ended with its allocation and had a newer checkpoint.
+  std::set<int64_t> progressed_;
   std::map<std::string, std::set<std::string>> live_ranks_;            // run -> tokens
   std::map<std::string, std::map<int, absl::Duration>> last_reports_;  // allocation -> node
 };

@@ -11,7 +11,12 @@ constexpr int64_t kLineBytes = 100;
 }  // namespace
 
 Ranks::Ranks(World& world, Model& model, const v1::SynchronizeResponse::DesiredAttempt& desired)
-    : world_(world), model_(model), token_(desired.token()), run_(desired.run()), timers_(world.queue) {
+    : world_(world),
+      model_(model),
+      token_(desired.token()),
+      run_(desired.run()),
+      checkpoints_(!desired.checkpoint_directory().empty()),
+      timers_(world.queue) {
   lines_.resize(std::max(1, desired.spec().ranks()));
   last_line_ = world_.random.Between(1, 8);
   pause_ = world_.random.Time(absl::Milliseconds(20), absl::Seconds(world_.random.Chance(0.2) ? 120 : 15));
@@ -23,6 +28,10 @@ Ranks::Ranks(World& world, Model& model, const v1::SynchronizeResponse::DesiredA
 
 void Ranks::Launch() {
   launched_ = live_ = true;
+  if (checkpoints_) {
+    first_step_ = model_.CheckpointOf(run_);
+    last_line_ = std::max<int64_t>(1, model_.LengthOf(run_, last_line_) - first_step_);
+  }
   model_.RanksStart(run_, token_);
   timers_.After(pause_, [this] { WriteLine(); });
 }
@@ -38,6 +47,7 @@ void Ranks::WriteLine() {
     model_.AttemptFinished(token_);
     return End(0);
   }
+  if (checkpoints_ && line > 0) model_.CheckpointWritten(run_, first_step_ + line);
   Changed();
   timers_.After(pause_, [this] { WriteLine(); });
 }
@@ -57,9 +67,15 @@ void Ranks::Read(int rank, int64_t begin, int64_t end, v1::EventBatch& batch) co
     column.add_step(line - 1);
     column.add_time(static_cast<double>(line));
     column.add_value(ValueOf(token_, rank, line));
-    if (line != last_line_ && line != fails_at_) continue;
+    const bool ends = line == last_line_ || line == fails_at_;
+    if (!ends && !checkpoints_) continue;
     v1::Event& event = *batch.add_events();
     event.set_line(line);
+    if (!ends) {
+      event.set_kind(line == 0 ? v1::Event::START : v1::Event::CHECKPOINT);
+      event.set_step(first_step_ + line);
+      continue;
+    }
     event.set_kind(line == fails_at_ ? v1::Event::ERROR : v1::Event::FINISH);
     event.set_message("loss is not finite");
     event.set_parameter_hash("hash");

@@ -44,6 +44,8 @@ class Ranks {
   Model& model_;
   const std::string token_, run_;
   std::vector<int64_t> lines_;
+  const bool checkpoints_;    // each line but the first and the last reports a checkpoint of one more step
+  int64_t first_step_ = 0;    // steps of the checkpoint that they continue from
   int64_t last_line_;         // the finish line
   int64_t fails_at_ = -1;     // line at which a rank fails
   bool error_event_ = false;  // and writes an error line first

@@ -77,12 +77,11 @@ void BadNodes::Succeeded(const std::string& nodes, int64_t study_id, db::Micros 
   }
 }
 
-// Avoids the node if it has failed often enough. A node that was avoided before is avoided again after one failure.
+// Avoids the node if it has failed often enough. After that, each further failure avoids it again, for twice the time.
 void BadNodes::Judge(Node& node, db::Micros now) {
   const int needed = node.times == 0 ? limits_.failures : limits_.failures + node.times;
   if (node.until > now || node.failures < needed) return;
   const db::Micros time = std::min(limits_.first << std::min(node.times, 20), limits_.longest);
-  // The next failure is one too many.
   node.failures = needed;
   ++node.times;
   node.since = now;

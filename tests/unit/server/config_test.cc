@@ -524,6 +524,16 @@ TEST_F(ConfigTest, TheSectionsOfTheFileAreRead) {
   EXPECT_EQ(config.metrics, "127.0.0.1:9464");
 }
 
+TEST_F(ConfigTest, TheAddressesOfTheDashboardAreRead) {
+  WriteFile("web: 127.0.0.1:8080\nweb_url: https://lab.example.org/scalelab/\n");
+  const ServerConfig config = Config({"--data", "/d", "--config", file_});
+  EXPECT_EQ(config.web, "127.0.0.1:8080");
+  EXPECT_EQ(config.web_url, "https://lab.example.org/scalelab/");
+  EXPECT_THAT(MistakeInFile("web: 0.0.0.0:8080\n"),
+              HasSubstr("web: '0.0.0.0:8080' is not a loopback address"));
+  EXPECT_THAT(MistakeInFile("web_url: lab.example.org\n"), HasSubstr("is not the address of a dashboard"));
+}
+
 TEST_F(ConfigTest, MistakesInSectionsNameTheirPlace) {
   EXPECT_THAT(MistakeInFile("retention: {points: {older_than: soon}}\n"),
               HasSubstr(":1:34: retention: 'soon' is not an age"));

@@ -1,5 +1,5 @@
 // Tests that cells are the same after they were stored and read, and how much space they take.
-#include "server/core/cells.h"
+#include "server/cells/cells.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

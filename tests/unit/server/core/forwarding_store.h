@@ -65,6 +65,7 @@ class ForwardingStore : public db::Store {
   absl::StatusOr<std::vector<db::RunRow>> ListRuns(const db::RunFilter& filter) override {
     return Read().ListRuns(filter);
   }
+  absl::StatusOr<std::string> GetProvenance(int64_t id) override { return Read().GetProvenance(id); }
   absl::StatusOr<std::vector<db::AttemptRow>> ListAttempts(int64_t id) override {
     return Read().ListAttempts(id);
   }

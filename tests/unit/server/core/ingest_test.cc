@@ -63,6 +63,20 @@ TEST(ParseBatch, AStartEventTellsTheTotalSteps) {
   EXPECT_EQ(ParseBatch(batch)->total_steps, std::nullopt);
 }
 
+TEST(ParseBatch, TakesTheLastCheckpointAndWhereTheAttemptContinues) {
+  v1::EventBatch batch = Batch();
+  EXPECT_EQ(ParseBatch(batch)->resumed_step, std::nullopt);
+  batch.add_events()->set_kind(v1::Event::START);
+  batch.mutable_events(0)->set_step(5);
+  for (const int64_t step : {10, 20}) {
+    auto* event = batch.add_events();
+    event->set_kind(v1::Event::CHECKPOINT);
+    event->set_step(step);
+  }
+  EXPECT_EQ(ParseBatch(batch)->resumed_step, 5);
+  EXPECT_EQ(ParseBatch(batch)->checkpoint_step, 20);
+}
+
 TEST(ParseBatch, TheFirstOfTwoErrorsCounts) {
   v1::EventBatch batch = Batch();
   for (const char* kind : {"out_of_memory", "communication"}) {

@@ -73,9 +73,11 @@ class ArchiveServiceTest : public RpcServerTest {
     curve.clear_study();
     return curve;
   }
-  grpc::Status Archive(const std::string& user, const std::string& name, std::string* bytes) {
+  grpc::Status Archive(const std::string& user, const std::string& name, std::string* bytes,
+                       bool publish = false) {
     v1::ReadArchiveRequest request;
     request.set_name(name);
+    request.set_publish(publish);
     auto context = Context(user);
     const auto stub = v1::ArchiveService::NewStub(Tcp());
     auto reader = stub->ReadArchive(context.get(), request);
@@ -98,6 +100,24 @@ class ArchiveServiceTest : public RpcServerTest {
     const grpc::Status status = writer->Finish();
     if (study != nullptr) *study = response.study();
     return status;
+  }
+  grpc::Status Import(const std::string& user, const std::string& bytes,
+                      v1::RestoreArchiveResponse* response) {
+    auto context = Context(user);
+    const auto stub = v1::ArchiveService::NewStub(Tcp());
+    auto writer = stub->RestoreArchive(context.get(), response);
+    v1::RestoreArchiveRequest request;
+    request.mutable_origin()->set_server("lab.example:4711");
+    request.mutable_origin()->set_study("studies/70");
+    request.mutable_origin()->set_sha256("0123");
+    request.mutable_origin()->set_imported_by("mallory");
+    for (size_t at = 0; at < bytes.size(); at += 1000) {
+      request.set_data(bytes.substr(at, 1000));
+      if (!writer->Write(request)) break;
+      request.clear_origin();
+    }
+    writer->WritesDone();
+    return writer->Finish();
   }
   void Delete(const std::string& name) {
     v1::DeleteStudyRequest request;
@@ -175,6 +195,49 @@ TEST_F(ArchiveServiceTest, OnlyAdminsRestoreAnArchiveThatAnotherServerHasWritten
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_THAT(refused.error_message(), HasSubstr("another server"));
   EXPECT_TRUE(Restore("ada", bytes).ok());
+}
+
+TEST_F(ArchiveServiceTest, AnImportKeepsWhereTheStudyComesFromAndCanBeRepeated) {
+  MakeStudy();
+  const v1::GetCurveResponse before = Curve("studies/1");
+  std::string bytes;
+  ASSERT_TRUE(Archive("alice", "studies/1", &bytes, /*publish=*/true).ok());
+  Delete("studies/1");
+  v1::RestoreArchiveResponse first, second;
+  ASSERT_TRUE(Import("ada", bytes, &first).ok());
+  EXPECT_FALSE(first.existed());
+  EXPECT_EQ(first.study().name(), "studies/2");
+  EXPECT_EQ(first.study().origin().server(), "lab.example:4711");
+  EXPECT_EQ(first.study().origin().study(), "studies/70");
+  EXPECT_EQ(first.study().origin().sha256(), "0123");
+  EXPECT_EQ(first.study().origin().imported_by(), "ada") << "the server says who it was";
+  EXPECT_GT(first.study().origin().import_time().seconds(), 0);
+  EXPECT_EQ(Curve("studies/2").DebugString(), before.DebugString());
+  ASSERT_TRUE(Import("ada", bytes, &second).ok());
+  EXPECT_TRUE(second.existed());
+  EXPECT_EQ(second.study().name(), "studies/2");
+  EXPECT_EQ(Studies(), 1u);
+
+  // An archive of the import keeps the origin, and its deletion removes it.
+  ASSERT_TRUE(Archive("ada", "studies/2", &bytes).ok());
+  Delete("studies/2");
+  v1::Study study;
+  ASSERT_TRUE(Restore("ada", bytes, &study).ok());
+  EXPECT_EQ(study.name(), "studies/3");
+  EXPECT_EQ(study.origin().server(), "lab.example:4711");
+  Delete("studies/3");
+  EXPECT_FALSE(db::GetOrigin(*store_, 2).value().has_value());
+  EXPECT_FALSE(db::GetOrigin(*store_, 3).value().has_value());
+}
+
+TEST_F(ArchiveServiceTest, AnImportNeedsTheRightsOfARestore) {
+  MakeStudy();
+  std::string bytes;
+  ASSERT_TRUE(Archive("ada", "studies/1", &bytes, /*publish=*/true).ok());
+  Delete("studies/1");
+  v1::RestoreArchiveResponse response;
+  EXPECT_EQ(Import("bob", bytes, &response).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(Studies(), 0u);
 }
 
 TEST_F(ArchiveServiceTest, ADamagedOrCutArchiveStoresNothing) {
