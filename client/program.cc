@@ -11,10 +11,15 @@
 #include "catalog/nearest.h"
 #include "client/commands/admin/admin.h"
 #include "client/commands/archive/archive.h"
+#include "client/commands/bundle/bundle.h"
 #include "client/commands/commands.h"
+#include "client/commands/init/init.h"
 #include "client/commands/predict/predict.h"
 #include "client/commands/reports/reports.h"
 #include "client/export/export.h"
+#include "client/output/json_printer.h"
+#include "google/protobuf/struct.pb.h"
+#include "proto/status.h"
 #include "study/file/study_file.h"
 
 namespace scalelab::client {
@@ -98,6 +103,34 @@ std::string Suggestion(const CLI::App& app, const std::vector<std::string>& argu
   return "";
 }
 
+// Returns an error as a message: {"error": {"code", "message", "reason", "exit_code", "violations"}}.
+google::protobuf::Struct ErrorMessage(const absl::Status& status) {
+  google::protobuf::Struct message;
+  auto& error = *(*message.mutable_fields())["error"].mutable_struct_value()->mutable_fields();
+  error["code"].set_string_value(absl::StatusCodeToString(status.code()));
+  error["message"].set_string_value(std::string(status.message()));
+  error["exit_code"].set_number_value(static_cast<double>(ExitCodeOf(status)));
+  if (const std::string reason = ReasonOf(status); !reason.empty()) error["reason"].set_string_value(reason);
+  for (const FieldViolation& violation : ViolationsOf(status)) {
+    auto& fields =
+        *error["violations"].mutable_list_value()->add_values()->mutable_struct_value()->mutable_fields();
+    fields["field"].set_string_value(violation.field);
+    fields["description"].set_string_value(violation.description);
+  }
+  return message;
+}
+
+// Returns whether the arguments, which may be wrong, ask for JSON.
+bool AskForJson(const std::vector<std::string>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (word == "-ojson" || word == "--output=json" || word == "-o=json") return true;
+    if ((word == "-o" || word == "--output") && i + 1 < arguments.size() && arguments[i + 1] == "json")
+      return true;
+  }
+  return false;
+}
+
 constexpr char kDescription[] = "scalelab: distributed-training scaling experiments as a shared service";
 
 void Define(CLI::App& app, GlobalOptions& options, Action& chosen) {
@@ -109,6 +142,7 @@ void Define(CLI::App& app, GlobalOptions& options, Action& chosen) {
 
   CLI::App* study =
       app.add_subcommand("study", "Submit, follow, hold, cancel and retry studies")->require_subcommand(1);
+  AddStudyInit(*study, chosen);
   AddStudyKeys(*study, chosen);
   AddStudyValidate(*study, chosen);
   AddStudyPlan(*study, chosen);
@@ -128,8 +162,11 @@ void Define(CLI::App& app, GlobalOptions& options, Action& chosen) {
   AddStudyGet(*study, chosen);
   AddStudyExport(*study, chosen);
   AddStudyReport(*study, chosen);
+  AddStudyCompare(*study, chosen);
   AddStudyArchive(*study, chosen);
   AddStudyRestore(*study, chosen);
+  AddStudyBundle(*study, chosen);
+  AddStudyImport(*study, chosen);
   CLI::App* run = app.add_subcommand("run", "Show, cancel and retry single runs")->require_subcommand(1);
   AddRunList(*run, chosen);
   AddRunShow(*run, chosen);
@@ -162,6 +199,8 @@ void Define(CLI::App& app, GlobalOptions& options, Action& chosen) {
   AddTokenRevoke(*token, chosen);
   AddAgent(app, chosen);
   AddLogin(app, chosen);
+  AddVerify(app, chosen);
+  AddWeb(app, chosen);
   AddVersion(app, chosen);
   AddCompletion(app, chosen);
 }
@@ -189,7 +228,10 @@ int RunProgram(const std::vector<std::string>& arguments, Io io) {
         error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);  // --help, --version
     const bool missing = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError);
     const std::string suggestion = asked ? "" : Suggestion(app, arguments, missing);
-    if (!suggestion.empty()) {
+    if (!asked && AskForJson(arguments)) {
+      const std::string words = suggestion.empty() ? error.what() : suggestion;
+      io.err << ToJson(ErrorMessage(absl::InvalidArgumentError(words)), true) << std::flush;
+    } else if (!suggestion.empty()) {
       io.err << "scalelab: " << suggestion << std::endl;
     } else {
       app.exit(error, io.out, io.err);
@@ -202,6 +244,10 @@ int RunProgram(const std::vector<std::string>& arguments, Io io) {
   const auto outcome = chosen(session);
   if (outcome.ok()) return static_cast<int>(*outcome);
   io.out.flush();
+  if (options.output == OutputFormat::kJson) {
+    io.err << ToJson(ErrorMessage(outcome.status()), true) << std::flush;
+    return static_cast<int>(ExitCodeOf(outcome.status()));
+  }
   // Errors about a file start with its path, as compilers print them; all other errors get the program's
   // name as prefix.
   io.err << (IsLocated(outcome.status()) ? "" : "scalelab: ") << outcome.status().message() << std::endl;

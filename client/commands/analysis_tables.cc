@@ -79,7 +79,7 @@ Section ComparisonTable(const CompareCellsResponse& comparison) {
                      {"ranks", In::kAll, true},
                      {"first"},
                      {"second"},
-                     {"n", In::kAll, true},
+                     {"n", In::kAll, true, false, 1},
                      {"effect %", In::kTables, true}};
   AddEstimateColumns("effect", section);
   section.columns.push_back({"verdict"});
@@ -133,11 +133,11 @@ Section AdviceTable(const AdviseRanksResponse& response) {
   section.columns = {
       {"series", In::kAll, false, true}, {"ranks", In::kAll, true}, {"hours", In::kTables, true}};
   AddEstimateColumns("hours", section);
-  section.columns.push_back({"cost", In::kTables, true});
+  section.columns.push_back({"cost", In::kTables, true, false, 2});
   AddEstimateColumns("cost", section);
   section.columns.push_back({"doubling gains %", In::kTables, true});
   AddEstimateColumns("gain", section);
-  section.columns.push_back({"hour saved costs", In::kTables, true});
+  section.columns.push_back({"hour saved costs", In::kTables, true, false, 3});
   AddEstimateColumns("hour_price", section);
   section.columns.push_back({"pays"});
   section.columns.push_back({"in time"});

@@ -19,9 +19,9 @@ Section Table(const ListFrameworksResponse& response) {
   Section section;
   section.columns = {{"engine"},
                      {"usable"},
-                     {"version"},
+                     {"version", In::kAll, false, false, 2},
                      {"reason", In::kAll, false, true},
-                     {"fix", In::kAll, false, true},
+                     {"fix", In::kAll, false, true, 1},
                      {"environment", In::kWide},
                      {"packages", In::kWide, false, true}};
   section.empty = "none";

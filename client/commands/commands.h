@@ -30,7 +30,6 @@ void AddRunLogs(CLI::App& run, Action& chosen);
 void AddRunMetrics(CLI::App& run, Action& chosen);
 void AddRunCancel(CLI::App& run, Action& chosen);
 void AddRunRetry(CLI::App& run, Action& chosen);
-void AddCurve(CLI::App& app, Action& chosen);
 void AddAdvise(CLI::App& app, Action& chosen);
 void AddCluster(CLI::App& app, Action& chosen);
 void AddClusterFrameworks(CLI::App& cluster, Action& chosen);
@@ -43,6 +42,7 @@ void AddTokenRevoke(CLI::App& token, Action& chosen);
 void AddAdminAudit(CLI::App& admin, Action& chosen);
 void AddAgent(CLI::App& app, Action& chosen);
 void AddLogin(CLI::App& app, Action& chosen);
+void AddWeb(CLI::App& app, Action& chosen);
 void AddAdminPrune(CLI::App& admin, Action& chosen);
 void AddVersion(CLI::App& app, Action& chosen);
 // `app` must be complete: the completion script lists the subcommands and options registered in it.

@@ -1,7 +1,9 @@
 // `scalelab completion SHELL`: prints a completion script that is generated from the definition of
 // the command line.
+#include <map>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -32,27 +34,86 @@ std::set<std::string> WordsAt(const CLI::App& app) {
   return words;
 }
 
+// Returns what the arguments of a command name: "studies", "runs", or nothing that the server knows.
+std::string KindOf(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_positional()) continue;
+    const std::string name = option->get_name(true);
+    if (absl::StrContains(name, "STUDY") || absl::StrContains(name, "STUDIES")) return "studies";
+    if (absl::StrContains(name, "RUN")) return "runs";
+  }
+  return "";
+}
+
+// Returns the values of an option that has a fixed set of them, which its type shows as "{a,b}".
+std::string ValuesOf(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const size_t begin = type.find('{'), end = type.rfind('}');
+  if (begin == std::string::npos || end == std::string::npos || end < begin) return "";
+  return absl::StrReplaceAll(type.substr(begin + 1, end - begin - 1), {{",", " "}});
+}
+
+// Returns a case for each option with a fixed set of values, in any command.
+std::string ValueCases(const CLI::App& app) {
+  std::map<std::string, std::set<std::string>> options;  // by values
+  Walk(app, "", [&options](const std::string& path, const CLI::App& at) {
+    for (const CLI::Option* option : at.get_options()) {
+      const std::string values = ValuesOf(*option);
+      if (values.empty()) continue;
+      for (const std::string& name : option->get_lnames())
+        options[values].insert(absl::StrCat("\"", path, " --", name, "\""));
+    }
+  });
+  std::string cases;
+  for (const auto& [values, names] : options)
+    absl::StrAppend(&cases, "    ", absl::StrJoin(names, "|"), ") words=\"", values, "\"; kind=\"\" ;;\n");
+  return cases;
+}
+
+// Returns a pattern for words after a command that has commands of its own: "study "*|"run "*
+std::string GroupPattern(const CLI::App& app) {
+  std::vector<std::string> groups;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (!sub->get_subcommands([](const CLI::App*) { return true; }).empty())
+      groups.push_back(absl::StrCat("\"", sub->get_name(), " \"*"));
+  }
+  return absl::StrJoin(groups, "|");
+}
+
 std::string Bash(const CLI::App& app) {
   std::string cases;
   Walk(app, "", [&cases](const std::string& path, const CLI::App& at) {
-    absl::StrAppend(&cases, "    \"", path, "\") words=\"", absl::StrJoin(WordsAt(at), " "), "\" ;;\n");
+    absl::StrAppend(&cases, "    \"", path, "\") words=\"", absl::StrJoin(WordsAt(at), " "), "\" kind=\"",
+                    KindOf(at), "\" ;;\n");
   });
   return absl::StrCat(
       "_scalelab() {\n"
-      "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" path=\"\" words=\"\" word i\n"
+      "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" previous=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
+      "  local path=\"\" words=\"\" kind=\"\" word i\n"
       "  for ((i = 1; i < COMP_CWORD; i++)); do\n"
       "    word=\"${COMP_WORDS[i]}\"\n"
       "    case \"$word\" in -o|--output|--server|--token-file|--timeout) ((i++)); continue ;; esac\n"
       "    case \"$path $word\" in\n"
-      "      \" study\"|\" run\"|\" data\"|\" cluster\") path=\"$word\" ;;\n"
       "      \" -\"*|*\" -\"*) ;;\n"
-      "      \"study \"*|\"run \"*|\"data \"*|\"cluster \"*) [[ \"$path\" == *\" \"* ]] || path=\"$path "
-      "$word\" ;;\n"
+      "      ",
+      GroupPattern(app),
+      ") [[ \"$path\" == *\" \"* ]] || path=\"$path $word\" ;;\n"
       "      *) [[ -n \"$path\" ]] || path=\"$word\" ;;\n"
       "    esac\n"
       "  done\n"
       "  case \"$path\" in\n",
       cases,
+      "  esac\n"
+      "  case \"$path $previous\" in\n",
+      ValueCases(app),
+      "    *\" -o\"|*\" --output\") words=\"table wide json csv\"; kind=\"\" ;;\n"
+      "  esac\n"
+      "  # Names come from the server, which must answer at once.\n"
+      "  [[ \"$cur\" == -* ]] || case \"$kind\" in\n"
+      "    studies) words=\"$words last $(scalelab study list -o csv --timeout 2s 2>/dev/null |\n"
+      "      awk -F, 'NR > 1 && NR < 500 { sub(\"studies/\", \"\", $1); print $1; print $2 }')\" ;;\n"
+      "    runs) words=\"$words $(scalelab run list last --limit 500 -o csv --timeout 2s 2>/dev/null |\n"
+      "      awk -F, 'NR > 1 { sub(\".*/\", \"\", $1); print $1 }')\" ;;\n"
       "  esac\n"
       "  COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
       "}\n"

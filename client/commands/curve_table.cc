@@ -57,7 +57,11 @@ struct Statistic {
   In in;                                      // kTables or kWide
   const Estimate* (*get)(const CurvePoint&);  // null if the point has none
   std::string (*text)(const Estimate&);
+  int drop = 0;  // as Column::drop
 };
+
+constexpr int kDropRepeats = 1, kDropEfficiency = 2, kDropCommunication = 3, kDropShare = 4, kDropEpoch = 5,
+              kDropAccuracy = 6, kDropMemory = 7;
 
 template <auto kHas, auto kGet>
 const Estimate* Of(const CurvePoint& point) {
@@ -84,26 +88,27 @@ std::vector<Statistic> StatisticsOf(const GetCurveResponse& curve) {
   std::vector<Statistic> statistics = {
       {"samples/s", "throughput", In::kTables, Of<&P::has_throughput, &P::throughput>, WithMargin},
       {"speedup", "speedup", In::kTables, Of<&P::has_speedup, &P::speedup>, WithInterval},
-      {"efficiency", "efficiency", In::kTables, Of<&P::has_efficiency, &P::efficiency>, WithInterval},
+      {"efficiency", "efficiency", In::kTables, Of<&P::has_efficiency, &P::efficiency>, WithInterval,
+       kDropEfficiency},
       {"epoch s", "epoch_seconds", In::kTables, Of<&P::has_epoch_seconds, &P::epoch_seconds>,
-       [](const Estimate& e) { return Short(e.mean()); }},
+       [](const Estimate& e) { return Short(e.mean()); }, kDropEpoch},
       {"comm %", "comm_share", In::kTables, Of<&P::has_comm_share, &P::comm_share>,
-       [](const Estimate& e) { return Percent(e.mean()); }},
+       [](const Estimate& e) { return Percent(e.mean()); }, kDropShare},
       {"memory", "peak_memory", In::kTables, Of<&P::has_peak_memory, &P::peak_memory>,
-       [](const Estimate& e) { return Bytes(e.mean()); }},
+       [](const Estimate& e) { return Bytes(e.mean()); }, kDropMemory},
       {"accuracy", "accuracy", In::kTables, Of<&P::has_accuracy, &P::accuracy>,
-       [](const Estimate& e) { return absl::StrFormat("%.4f", e.mean()); }},
+       [](const Estimate& e) { return absl::StrFormat("%.4f", e.mean()); }, kDropAccuracy},
       {"loss", "train_loss", In::kWide, Of<&P::has_train_loss, &P::train_loss>, WithMargin},
       {"time to acc.", "time_to_accuracy", In::kWide, Of<&P::has_time_to_accuracy, &P::time_to_accuracy>,
        [](const Estimate& e) { return Span(e.mean()); }}};
   if (!MeasuresCommunication(curve)) return statistics;
   const std::vector<Statistic> costs = {
       {"exposed ms", "communication_exposed", In::kTables, OfCommunication<&C::has_exposed, &C::exposed>,
-       [](const Estimate& e) { return Milliseconds(e); }},
+       [](const Estimate& e) { return Milliseconds(e); }, kDropCommunication},
       {"total ms", "communication_total", In::kTables, OfCommunication<&C::has_total, &C::total>,
-       [](const Estimate& e) { return Milliseconds(e); }},
+       [](const Estimate& e) { return Milliseconds(e); }, kDropCommunication},
       {"hidden %", "communication_hidden", In::kTables, OfCommunication<&C::has_hidden, &C::hidden>,
-       PercentWithInterval}};
+       PercentWithInterval, kDropCommunication}};
   const auto comm_share = std::find_if(statistics.begin(), statistics.end(), [](const Statistic& s) {
     return s.csv == absl::string_view("comm_share");
   });
@@ -131,8 +136,8 @@ bool HasTargets(const GetCurveResponse& curve) {
 
 // The columns of AddTarget.
 void AddTargetColumns(Section& section) {
-  section.columns.push_back({"reached", In::kTables, true});
-  section.columns.push_back({"time to target", In::kTables, true});
+  section.columns.push_back({"reached", In::kTables, true, false, kDropCommunication});
+  section.columns.push_back({"time to target", In::kTables, true, false, kDropCommunication});
   for (const char* column :
        {"target_reached", "target_repeats", "target_seconds", "target_samples", "target_samples_ratio"})
     section.columns.push_back({column, In::kCsv});
@@ -169,18 +174,18 @@ Section CurveTable(const GetCurveResponse& curve) {
   for (const CurveSeries& series : curve.series()) keys.push_back(&series.key());
   const std::vector<std::string> axes = AxesOf(keys);
   Section section;
-  for (const std::string& axis : axes) section.columns.push_back({axis});
+  for (const std::string& axis : axes) section.columns.push_back({axis, In::kAll, false, true});
   // The fingerprint is shown only if the axes do not distinguish all series.
   std::set<std::string> distinct;
   for (const CurveSeries& series : curve.series()) distinct.insert(KeyText(series.key()));
   const bool split = distinct.size() < static_cast<size_t>(curve.series_size());
   section.columns.push_back({"made on", split ? In::kTables : In::kWide});
   section.columns.push_back({"ranks", In::kAll, true});
-  section.columns.push_back({"n", In::kTables, true});
+  section.columns.push_back({"n", In::kTables, true, false, kDropRepeats});
   section.columns.push_back({"n", In::kCsv});
   const std::vector<Statistic> statistics = StatisticsOf(curve);
   for (const Statistic& statistic : statistics) {
-    section.columns.push_back({statistic.title, statistic.in, true});
+    section.columns.push_back({statistic.title, statistic.in, true, false, statistic.drop});
     for (const char* part : {"_mean", "_median", "_stddev", "_low", "_high"}) {
       section.columns.push_back({absl::StrCat(statistic.csv, part), In::kCsv});
     }
@@ -197,6 +202,7 @@ Section CurveTable(const GetCurveResponse& curve) {
   section.columns.push_back({"failed", In::kCsv});
   section.columns.push_back({"asked", In::kCsv});
   section.columns.push_back({"retried", In::kCsv});
+  section.columns.push_back({"noisy", In::kCsv});
   section.columns.push_back({"batch", In::kWide, true});
   section.columns.push_back({"batch/rank", In::kWide, true});
   section.columns.push_back({"global_batch", In::kCsv});
@@ -245,6 +251,7 @@ Section CurveTable(const GetCurveResponse& curve) {
         row.emplace_back(absl::StrCat(point.failed()));
         row.emplace_back(absl::StrCat(point.asked()));
         row.emplace_back(absl::StrCat(point.retried()));
+        row.emplace_back(absl::StrCat(point.noisy()));
         row.emplace_back(absl::StrCat(point.global_batch()));
         row.emplace_back(absl::StrCat(point.batch_per_rank()));
         row.emplace_back(absl::StrCat(point.global_batch()));

@@ -51,7 +51,7 @@ absl::StatusOr<ExitCode> ChangeStudies(Session& session, const std::string& sele
     changed.mutable_studies()->Add(std::move(*response->mutable_study()));
     return absl::OkStatus();
   });
-  Answer answer{changed, {StudyTable(changed.studies())}};
+  Answer answer{changed, {StudyTable(changed.studies(), session.now())}};
   answer.sections[0].empty = none;
   if (const absl::Status status = session.Print(answer); !status.ok()) return status;
   return outcome;
@@ -74,7 +74,7 @@ absl::StatusOr<ExitCode> ChangeRuns(Session& session, const std::string& selecte
     changed.mutable_runs()->Add(std::move(*response->mutable_run()));
     return absl::OkStatus();
   });
-  Answer answer{changed, {RunTable(changed.runs())}};
+  Answer answer{changed, {RunTable(changed.runs(), session.now())}};
   answer.sections[0].empty = none;
   if (const absl::Status status = session.Print(answer); !status.ok()) return status;
   return outcome;

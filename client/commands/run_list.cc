@@ -45,7 +45,8 @@ absl::StatusOr<ExitCode> ExecuteRunList(const RunListOptions& options, Session& 
   }
   if (const absl::Status status = SelectRuns(options.selection, *list.mutable_runs()); !status.ok())
     return status;
-  if (const absl::Status status = session.Print({list, {RunTable(list.runs())}}); !status.ok()) return status;
+  if (const absl::Status status = session.Print({list, {RunTable(list.runs(), session.now())}}); !status.ok())
+    return status;
   return ExitCode::kOk;
 }
 

@@ -2,7 +2,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/commands/commands.h"
+#include "client/session/interrupt.h"
 #include "client/session/selectors.h"
 
 namespace scalelab::client {
@@ -10,6 +13,9 @@ namespace {
 
 using scalelab::v1::ReadRunLogRequest;
 using scalelab::v1::ReadRunLogResponse;
+using scalelab::v1::Run;
+
+constexpr absl::Duration kFollowPause = absl::Seconds(1);
 
 struct RunLogsOptions {
   std::string run;
@@ -18,6 +24,7 @@ struct RunLogsOptions {
   bool only_stdout = false;
   bool only_stderr = false;
   int tail = 0;  // 0: the whole log
+  bool follow = false;
 };
 
 // Keeps the last lines of what is added.
@@ -52,6 +59,71 @@ class LastLines {
   size_t cut_ = 0;
 };
 
+// What has been shown of one output of a rank.
+struct Followed {
+  ReadRunLogRequest::Stream stream;
+  int64_t shown = 0;
+};
+
+// Prints what was added to an output. A log that does not exist yet is empty.
+absl::Status PrintNew(ReadRunLogRequest request, Followed& output, LastLines* last, absl::Time deadline,
+                      Session& session, Connection& server) {
+  request.set_stream(output.stream);
+  request.set_offset(output.shown);
+  const auto context = server.MakeContext(deadline);
+  const auto reader = server.runs().ReadRunLog(context.get(), request);
+  ReadRunLogResponse piece;
+  while (reader->Read(&piece)) {
+    output.shown += static_cast<int64_t>(piece.data().size());
+    if (last != nullptr) {
+      last->Add(piece.data());
+    } else {
+      session.io().out << piece.data();
+    }
+  }
+  const grpc::Status status = reader->Finish();
+  if (!status.ok() && status.error_code() != grpc::StatusCode::NOT_FOUND) return server.Explain(status);
+  return Flush(session.io().out);
+}
+
+// Prints the outputs until the run is final. The run's state is read before its outputs, so that nothing is missed.
+absl::StatusOr<ExitCode> FollowLogs(const RunLogsOptions& options, ReadRunLogRequest request,
+                                    Session& session, Connection& server) {
+  SetInterruptWords("stopped following; the run continues");
+  const absl::Time deadline = absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration());
+  std::vector<Followed> outputs;
+  if (!options.only_stderr) outputs.push_back({ReadRunLogRequest::STDOUT});
+  if (!options.only_stdout) outputs.push_back({ReadRunLogRequest::STDERR});
+  scalelab::v1::GetRunRequest get;
+  get.set_name(request.name());
+  int attempt = 0;
+  for (bool first = true;; first = false) {
+    const auto run = server.Call(server.runs(), &scalelab::v1::RunService::Stub::GetRun, get);
+    if (!run.ok()) return run.status();
+    request.set_name(run->run().name());
+    const int newest = run->run().attempts().empty() ? 0 : run->run().attempts().rbegin()->number();
+    if (options.attempt == 0 && newest != attempt) {
+      for (Followed& output : outputs) output.shown = 0;
+      if (attempt > 0) session.Say(absl::StrCat("attempt ", newest, " follows"));
+      attempt = newest;
+    }
+    for (Followed& output : outputs) {
+      LastLines last(static_cast<size_t>(options.tail));
+      const bool cut = first && options.tail > 0;
+      const absl::Status status = PrintNew(request, output, cut ? &last : nullptr, deadline, session, server);
+      if (!status.ok()) return status;
+      if (cut) session.io().out << last.Take() << std::flush;
+    }
+    const auto state = run->run().state();
+    if (state == Run::SUCCEEDED) return ExitCode::kOk;
+    if (state == Run::FAILED || state == Run::CANCELLED || state == Run::SKIPPED)
+      return ExitCode::kRunsFailed;
+    if (absl::Now() + kFollowPause > deadline)
+      return absl::DeadlineExceededError(absl::StrCat(run->run().name(), " is not over; it continues"));
+    absl::SleepFor(kFollowPause);
+  }
+}
+
 absl::StatusOr<ExitCode> ExecuteRunLogs(const RunLogsOptions& options, Session& session) {
   const auto name = RunName(options.run);
   if (!name.ok()) return name.status();
@@ -64,6 +136,11 @@ absl::StatusOr<ExitCode> ExecuteRunLogs(const RunLogsOptions& options, Session& 
   if (options.only_stdout) request.set_stream(ReadRunLogRequest::STDOUT);
   if (options.only_stderr) request.set_stream(ReadRunLogRequest::STDERR);
 
+  if (options.follow) {
+    auto outcome = FollowLogs(options, request, session, **server);
+    SetInterruptWords(nullptr);
+    return outcome;
+  }
   // No default timeout, because a log can be large; --timeout limits the whole transfer.
   const auto context =
       (*server)->MakeContext(absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration()));
@@ -97,6 +174,8 @@ void AddRunLogs(CLI::App& run, Action& chosen) {
       ->check(CLI::PositiveNumber);
   command->add_option("--tail", options->tail, "Only the last lines, this number of them")
       ->check(CLI::PositiveNumber);
+  command->add_flag("-f,--follow", options->follow,
+                    "Print what the rank adds until the run is over; exits with 5 if it did not succeed");
   auto* only_stdout = command->add_flag("--stdout", options->only_stdout, "Standard output only");
   command->add_flag("--stderr", options->only_stderr, "Standard error only")->excludes(only_stdout);
   command->callback(

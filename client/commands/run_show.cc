@@ -1,7 +1,9 @@
 // `scalelab run show RUN`: shows one run with its attempts and results.
+#include <algorithm>
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
@@ -32,7 +34,7 @@ std::string MalformedText(const Run& run) {
   return text;
 }
 
-Section RunShowDetails(const Run& run, bool wide) {
+Section RunShowDetails(const Run& run, bool wide, absl::Time now) {
   return Facts({{"run", run.name()},
                 {"cell", KeyText(run.key())},
                 {"repeat", absl::StrCat(run.repeat())},
@@ -42,12 +44,12 @@ Section RunShowDetails(const Run& run, bool wide) {
                 {"message", run.message()},
                 {"started", LocalTime(run.start_time())},
                 {"finished", LocalTime(run.finish_time())},
-                {"took", Took(run.start_time(), run.finish_time())},
+                {"took", Took(run.start_time(), run.finish_time(), now)},
                 {"malformed lines", MalformedText(run)},
                 {"spec", wide ? ToJson(run.spec(), false) : ""}});
 }
 
-Section Attempts(const Run& run) {
+Section Attempts(const Run& run, absl::Time now) {
   using In = Column::In;
   Section section;
   section.title = "Attempts";
@@ -63,12 +65,50 @@ Section Attempts(const Run& run) {
                      {"message", In::kAll, false, true},
                      {"directory"}};
   section.empty = "no attempt yet";
-  section.rows = [&run](const RowSink& sink) {
+  section.rows = [&run, now](const RowSink& sink) {
     for (const Attempt& a : run.attempts()) {
       sink({absl::StrCat(a.number()), StateCell(a.state()), EnumText(Attempt::Cause_Name(a.cause())),
             a.has_exit_status() ? absl::StrCat(a.exit_status()) : "", absl::StrJoin(a.nodes(), ","),
-            LocalTime(a.assign_time()), Took(a.assign_time(), a.finish_time()),
+            LocalTime(a.assign_time()), Took(a.assign_time(), a.finish_time(), now),
             absl::StrCat(a.malformed_lines()), a.parameter_hash(), a.message(), a.directory()});
+    }
+  };
+  return section;
+}
+
+// What nodes showed of other load; docs/users/noise.md has the limits.
+Section Noise(const Run& run) {
+  using In = Column::In;
+  Section section;
+  section.title = "Other load";
+  section.columns = {{"attempt", In::kAll, true},
+                     {"node"},
+                     {"when"},
+                     {"core M/s", In::kAll, true},
+                     {"memory GB/s", In::kAll, true},
+                     {"other load", In::kAll, true},
+                     {"waiting", In::kAll, true},
+                     {"steal", In::kAll, true},
+                     {"throttled", In::kAll, true}};
+  section.empty = "not measured";
+  const auto percent = [](bool has, double share) {
+    return has ? absl::StrFormat("%.1f%%", 100 * share) : "-";
+  };
+  section.rows = [&run, percent](const RowSink& sink) {
+    for (const Attempt& a : run.attempts()) {
+      for (const auto& noise : a.noise()) {
+        const auto calibration = [&](const char* when, const scalelab::v1::Calibration& c) {
+          sink({absl::StrCat(a.number()), noise.node(), when, absl::StrFormat("%.0f", c.compute_rate()),
+                absl::StrFormat("%.2f", c.memory_rate() / 1e9), percent(c.has_other_load(), c.other_load()),
+                percent(c.has_cpu_pressure(), c.cpu_pressure()), "-", "-"});
+        };
+        if (noise.has_before()) calibration("before", noise.before());
+        sink({absl::StrCat(a.number()), noise.node(), "during", "-", "-",
+              percent(noise.has_other_load(), noise.other_load()), "-",
+              percent(noise.has_steal(), noise.steal()),
+              noise.has_throttle_events() ? absl::StrCat(noise.throttle_events()) : "-"});
+        if (noise.has_after()) calibration("after", noise.after());
+      }
     }
   };
   return section;
@@ -99,11 +139,14 @@ absl::StatusOr<ExitCode> ExecuteRunShow(const RunShowOptions& options, Session& 
   const Run& run = response->run();
   google::protobuf::RepeatedPtrField<Run> one;
   *one.Add() = run;
-  Answer answer{*response,
-                {RunShowDetails(run, session.options().output == OutputFormat::kWide), Attempts(run)}};
+  const bool wide = session.options().output == OutputFormat::kWide;
+  Answer answer{*response, {RunShowDetails(run, wide, session.now()), Attempts(run, session.now())}};
+  const bool noise = std::any_of(run.attempts().begin(), run.attempts().end(),
+                                 [](const Attempt& a) { return a.noise_size() > 0; });
+  if (wide && noise) answer.sections.push_back(Noise(run));
   if (!run.summary().empty()) answer.sections.push_back(RunShowSummary(run));
   answer.main = answer.sections.size();
-  answer.sections.push_back(RunTable(one));
+  answer.sections.push_back(RunTable(one, session.now()));
   answer.sections.back().in_tables = false;
   if (const absl::Status status = session.Print(answer); !status.ok()) return status;
   return ExitCode::kOk;

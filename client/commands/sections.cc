@@ -51,10 +51,10 @@ Cell StateCell(Attempt::State state) {
   return {text, SectionsToneOf(text)};
 }
 
-std::string Took(const google::protobuf::Timestamp& start, const google::protobuf::Timestamp& finish) {
+std::string Took(const google::protobuf::Timestamp& start, const google::protobuf::Timestamp& finish,
+                 absl::Time now) {
   if (Seconds(start) == 0) return "";
-  const double end =
-      Seconds(finish) != 0 ? Seconds(finish) : absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
+  const double end = Seconds(finish) != 0 ? Seconds(finish) : absl::ToDoubleSeconds(now - absl::UnixEpoch());
   return Span(std::max(0.0, end - Seconds(start)));
 }
 
@@ -101,7 +101,7 @@ Section ReasonTable(const RepeatedPtrField<Reason>& reasons, absl::Time now) {
   return section;
 }
 
-Section StudyTable(const RepeatedPtrField<Study>& studies) {
+Section StudyTable(const RepeatedPtrField<Study>& studies, absl::Time now) {
   using In = Column::In;
   Section section;
   section.columns = {{"name"},
@@ -115,8 +115,8 @@ Section StudyTable(const RepeatedPtrField<Study>& studies) {
                      {"succeeded", In::kCsv},
                      {"failed", In::kAll, true},
                      {"cancelled", In::kCsv},
-                     {"created", In::kTables},
-                     {"took", In::kTables, true},
+                     {"created", In::kTables, false, false, 2},
+                     {"took", In::kTables, true, false, 1},
                      {"started", In::kWide},
                      {"finished", In::kWide},
                      {"create_time", In::kCsv},
@@ -124,7 +124,7 @@ Section StudyTable(const RepeatedPtrField<Study>& studies) {
                      {"finish_time", In::kCsv},
                      {"skipped", In::kCsv}};
   section.empty = "no studies yet: `scalelab study submit FILE` creates one";
-  section.rows = [&studies](const RowSink& sink) {
+  section.rows = [&studies, now](const RowSink& sink) {
     for (const Study& s : studies) {
       const auto& c = s.counts();
       const int over = c.succeeded() + c.failed() + c.cancelled() + c.skipped();
@@ -132,26 +132,28 @@ Section StudyTable(const RepeatedPtrField<Study>& studies) {
             absl::StrCat(over, "/", TotalRuns(c)), absl::StrCat(c.queued()), absl::StrCat(c.running()),
             absl::StrCat(c.succeeded()),
             Cell(absl::StrCat(c.failed()), c.failed() > 0 ? Tone::kBad : Tone::kPlain),
-            absl::StrCat(c.cancelled()), LocalTime(s.create_time()), Took(s.start_time(), s.finish_time()),
-            LocalTime(s.start_time()), LocalTime(s.finish_time()), UtcTime(s.create_time()),
-            UtcTime(s.start_time()), UtcTime(s.finish_time()), absl::StrCat(c.skipped())});
+            absl::StrCat(c.cancelled()), LocalTime(s.create_time()),
+            Took(s.start_time(), s.finish_time(), now), LocalTime(s.start_time()), LocalTime(s.finish_time()),
+            UtcTime(s.create_time()), UtcTime(s.start_time()), UtcTime(s.finish_time()),
+            absl::StrCat(c.skipped())});
     }
   };
   return section;
 }
 
-Section RunTable(const RepeatedPtrField<Run>& runs) {
+Section RunTable(const RepeatedPtrField<Run>& runs, absl::Time now) {
   using In = Column::In;
   std::vector<const google::protobuf::Struct*> keys;
   for (const Run& run : runs) keys.push_back(&run.key());
   const std::vector<std::string> axes = AxesOf(keys);
   Section section;
   section.columns = {{"run", In::kTables, true}, {"name", In::kCsv}, {"position", In::kCsv}};
-  for (const std::string& axis : axes) section.columns.push_back({axis, In::kAll, axis == "ranks"});
-  for (Column column : std::vector<Column>{{"repeat", In::kAll, true},
+  for (const std::string& axis : axes)
+    section.columns.push_back({axis, In::kAll, axis == "ranks", axis != "ranks"});
+  for (Column column : std::vector<Column>{{"repeat", In::kAll, true, false, 2},
                                            {"state"},
-                                           {"cause"},
-                                           {"took", In::kTables, true},
+                                           {"cause", In::kAll, false, false, 1},
+                                           {"took", In::kTables, true, false, 3},
                                            {"start_time", In::kCsv},
                                            {"finish_time", In::kCsv},
                                            {"samples/s", In::kTables, true},
@@ -162,7 +164,7 @@ Section RunTable(const RepeatedPtrField<Run>& runs) {
     section.columns.push_back(std::move(column));
   }
   section.empty = "no such runs";
-  section.rows = [&runs, axes](const RowSink& sink) {
+  section.rows = [&runs, axes, now](const RowSink& sink) {
     for (const Run& run : runs) {
       std::vector<Cell> row = {LastPart(run.name()), run.name(), absl::StrCat(run.position())};
       for (const std::string& axis : axes) {
@@ -173,12 +175,12 @@ Section RunTable(const RepeatedPtrField<Run>& runs) {
       }
       const auto throughput = run.summary().find("run/throughput");
       const bool has = throughput != run.summary().end();
-      for (Cell cell : std::vector<Cell>{absl::StrCat(run.repeat()), StateCell(run.state()),
-                                         EnumText(Attempt::Cause_Name(run.cause())),
-                                         Took(run.start_time(), run.finish_time()), UtcTime(run.start_time()),
-                                         UtcTime(run.finish_time()), has ? Short(throughput->second) : "",
-                                         has ? Exact(throughput->second) : "", LocalTime(run.start_time()),
-                                         LocalTime(run.finish_time()), run.message()}) {
+      for (Cell cell : std::vector<Cell>{
+               absl::StrCat(run.repeat()), StateCell(run.state()), EnumText(Attempt::Cause_Name(run.cause())),
+               Took(run.start_time(), run.finish_time(), now), UtcTime(run.start_time()),
+               UtcTime(run.finish_time()), has ? Short(throughput->second) : "",
+               has ? Exact(throughput->second) : "", LocalTime(run.start_time()),
+               LocalTime(run.finish_time()), run.message()}) {
         row.push_back(std::move(cell));
       }
       sink(row);

@@ -18,9 +18,9 @@ namespace scalelab::client {
 Section Facts(std::vector<std::pair<std::string, Cell>> facts);
 // Returns one row per study. This section and the next two refer to their arguments, which must exist until
 // the sections are printed.
-Section StudyTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Study>& studies);
+Section StudyTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Study>& studies, absl::Time now);
 // Returns one row per run.
-Section RunTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Run>& runs);
+Section RunTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Run>& runs, absl::Time now);
 
 // Returns the numbered chain of reasons. Ages and times until the next try are relative to `now`.
 Section ReasonTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Reason>& reasons, absl::Time now);
@@ -34,7 +34,8 @@ std::string RunsText(int64_t runs, int64_t baseline_runs);
 std::string RepeatsText(const scalelab::v1::StudySpec& spec);
 // Returns for example "9: 1 queued, 1 running, 6 succeeded, 1 failed, 0 cancelled".
 std::string CountsText(const scalelab::v1::RunCounts& counts);
-// Returns the time between `start` and `finish` (now if `finish` is not set). Empty if `start` is not set.
-std::string Took(const google::protobuf::Timestamp& start, const google::protobuf::Timestamp& finish);
+// Returns the time between `start` and `finish` (`now` if `finish` is not set). Empty if `start` is not set.
+std::string Took(const google::protobuf::Timestamp& start, const google::protobuf::Timestamp& finish,
+                 absl::Time now);
 
 }  // namespace scalelab::client

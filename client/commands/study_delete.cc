@@ -22,9 +22,7 @@ absl::Status Confirm(const StudyDeleteOptions& options, const std::vector<scalel
   const std::string question = absl::StrCat("delete ", studies.size(), " studies with their runs and points");
   if (!session.io().err_terminal.tty)
     return absl::FailedPreconditionError(absl::StrCat("this would ", question, "; add --yes to do it"));
-  session.io().err << question << "? yes or no: " << std::flush;
-  std::string answer;
-  if (std::getline(session.io().in, answer) && answer == "yes") return absl::OkStatus();
+  if (session.Confirms(absl::StrCat(question, "? yes or no: "))) return absl::OkStatus();
   return absl::CancelledError("nothing was deleted");
 }
 

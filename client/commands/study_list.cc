@@ -17,7 +17,8 @@ absl::StatusOr<ExitCode> ExecuteStudyList(const StudyListOptions& options, Sessi
   if (!studies.ok()) return studies.status();
   scalelab::v1::ListStudiesResponse list;
   for (auto& study : *studies) list.mutable_studies()->Add(std::move(study));
-  if (const absl::Status status = session.Print({list, {StudyTable(list.studies())}}); !status.ok())
+  if (const absl::Status status = session.Print({list, {StudyTable(list.studies(), session.now())}});
+      !status.ok())
     return status;
   return ExitCode::kOk;
 }

@@ -32,10 +32,14 @@ Section Cells(const PlanStudyResponse& plan) {
   std::vector<std::string> axes = AxesOf(keys);
   std::erase(axes, "ranks");
   Section section;
-  for (const std::string& axis : axes) section.columns.push_back({axis});
+  for (const std::string& axis : axes) section.columns.push_back({axis, In::kAll, false, true});
   for (const char* title : {"ranks", "global_batch", "batch_per_rank", "learning_rate"}) {
     section.columns.push_back({title, In::kAll, true});
   }
+  section.columns.back().drop = 1;  // learning_rate
+  const bool steps = std::any_of(plan.cells().begin(), plan.cells().end(),
+                                 [](const auto& cell) { return cell.steps() > 0; });
+  section.columns.push_back({"steps", steps ? In::kAll : In::kCsv, true});
   section.rows = [&plan, axes](const RowSink& sink) {
     for (const auto& cell : plan.cells()) {
       std::vector<Cell> row;
@@ -44,7 +48,8 @@ Section Cells(const PlanStudyResponse& plan) {
         row.emplace_back(it == cell.key().fields().end() ? "" : ValueText(it->second));
       }
       for (std::string text : {absl::StrCat(cell.ranks()), absl::StrCat(cell.global_batch()),
-                               absl::StrCat(cell.batch_per_rank()), Exact(cell.learning_rate())}) {
+                               absl::StrCat(cell.batch_per_rank()), Exact(cell.learning_rate()),
+                               cell.steps() > 0 ? absl::StrCat(cell.steps()) : ""}) {
         row.emplace_back(std::move(text));
       }
       sink(row);

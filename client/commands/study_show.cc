@@ -25,7 +25,15 @@ std::string AxisText(const Axis& axis) {
                       }));
 }
 
-Section StudyShowDetails(const Study& study) {
+// Returns where an imported study comes from; empty for others.
+std::string OriginText(const Study& study) {
+  if (!study.has_origin()) return "";
+  const auto& origin = study.origin();
+  return absl::StrCat(origin.study(), " of ", origin.server(), ", by ", origin.imported_by(), " on ",
+                      LocalTime(origin.import_time()), ", bundle ", origin.sha256());
+}
+
+Section StudyShowDetails(const Study& study, absl::Time now) {
   const auto& spec = study.spec();
   std::vector<std::pair<std::string, Cell>> facts = {
       {"study", study.name()},
@@ -35,11 +43,12 @@ Section StudyShowDetails(const Study& study) {
       {"paused", Cell(study.pause_reason(), Tone::kBad)},
       {"held", study.held() ? "yes, until `study release`" : ""},
       {"priority", study.priority() != 0 ? absl::StrCat(study.priority()) : ""},
+      {"imported", OriginText(study)},
       {"runs", CountsText(study.counts())},
       {"created", LocalTime(study.create_time())},
       {"started", LocalTime(study.start_time())},
       {"finished", LocalTime(study.finish_time())},
-      {"took", Took(study.start_time(), study.finish_time())}};
+      {"took", Took(study.start_time(), study.finish_time(), now)}};
   if (!study.has_spec()) return Facts(std::move(facts));
   facts.emplace_back("fixed", KeyText(spec.fixed()));
   for (const Axis& axis : spec.matrix()) facts.emplace_back("axis", AxisText(axis));
@@ -69,7 +78,8 @@ absl::StatusOr<ExitCode> ExecuteStudyShow(const StudyShowOptions& options, Sessi
   if (!response.ok()) return response.status();
   google::protobuf::RepeatedPtrField<Study> one;
   *one.Add() = response->study();
-  Answer answer{*response, {StudyShowDetails(response->study()), StudyTable(one)}, 1};
+  Answer answer{
+      *response, {StudyShowDetails(response->study(), session.now()), StudyTable(one, session.now())}, 1};
   answer.sections[1].in_tables = false;
   if (const absl::Status status = session.Print(answer); !status.ok()) return status;
   return ExitCode::kOk;

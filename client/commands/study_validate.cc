@@ -1,7 +1,9 @@
 // `scalelab study validate FILE`: checks a study file without a server.
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "client/commands/commands.h"
 #include "client/session/exit_code.h"
+#include "google/protobuf/struct.pb.h"
 #include "study/file/study_file.h"
 
 namespace scalelab::client {
@@ -12,8 +14,36 @@ struct StudyValidateOptions {
   std::vector<std::string> set;
 };
 
+// The answer for JSON.
+google::protobuf::Struct ValidationMessage(const absl::StatusOr<CheckedStudyFile>& checked) {
+  google::protobuf::Struct message;
+  auto& fields = *message.mutable_fields();
+  fields["valid"].set_bool_value(checked.ok());
+  auto& problems = *fields["problems"].mutable_list_value();
+  if (!checked.ok()) {
+    for (const absl::string_view problem : absl::StrSplit(checked.status().message(), '\n'))
+      problems.add_values()->set_string_value(std::string(problem));
+    return message;
+  }
+  const ExpandedStudy& study = checked->study;
+  const auto cells = static_cast<double>(study.cells.size()) - study.baselines;
+  const double repeats = study.spec.repeats();
+  fields["cells"].set_number_value(cells);
+  fields["excluded_cells"].set_number_value(static_cast<double>(study.excluded.size()));
+  fields["repeats"].set_number_value(repeats);
+  fields["runs"].set_number_value(cells * repeats);
+  fields["baseline_runs"].set_number_value(study.baselines * repeats);
+  for (const std::string& why : study.unusable)
+    fields["left_out"].mutable_list_value()->add_values()->set_string_value(why);
+  return message;
+}
+
 absl::StatusOr<ExitCode> ExecuteStudyValidate(const StudyValidateOptions& options, Session& session) {
   const auto checked = CheckStudyFile(options.file, options.set);
+  if (session.options().output == OutputFormat::kJson) {
+    if (const absl::Status s = session.Print({ValidationMessage(checked), {}}); !s.ok()) return s;
+    return checked.ok() ? ExitCode::kOk : ExitCode::kUsage;
+  }
   if (!checked.ok()) return AsInvalidInput(checked.status());
   const ExpandedStudy& study = checked->study;
   const int64_t cells = static_cast<int64_t>(study.cells.size()) - study.baselines;

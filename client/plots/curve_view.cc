@@ -21,18 +21,7 @@ using scalelab::v1::Estimate;
 using scalelab::v1::GetCurveResponse;
 
 constexpr size_t kMostRankTicks = 10;
-
-const Estimate* EstimateOf(const CurvePoint& point, Quantity quantity) {
-  switch (quantity) {
-    case Quantity::kThroughput:
-      return point.has_throughput() ? &point.throughput() : nullptr;
-    case Quantity::kSpeedup:
-      return point.has_speedup() ? &point.speedup() : nullptr;
-    case Quantity::kEfficiency:
-      return point.has_efficiency() ? &point.efficiency() : nullptr;
-  }
-  return nullptr;
-}
+constexpr double kMostBeyond = 4;  // intervals enlarge the scale of the values up to this factor
 
 std::string Ranks(int ranks) { return absl::StrCat(ranks, ranks == 1 ? " rank" : " ranks"); }
 
@@ -51,7 +40,41 @@ double NiceStep(double max) {
   return 10 * power;
 }
 
+Scale SpeedupScale(double low, double high) {
+  Scale scale;
+  scale.log2 = true;
+  scale.min = low / 1.12;
+  scale.max = high * 1.12;
+  const double finest = high / low > 3 ? 1 : 0.25;  // in octaves (factors of two)
+  for (double e = std::floor(std::log2(scale.min)); std::exp2(std::floor(e)) <= scale.max; e += finest) {
+    // Between powers of two: 1.25, 1.5 and 1.75 times the lower one, which are easier to read than
+    // roots of two.
+    const double whole = std::floor(e);
+    const double tick = std::exp2(whole) * (1 + (e - whole));
+    if (tick >= scale.min && tick <= scale.max) scale.ticks.push_back(tick);
+  }
+  return scale;
+}
+
 }  // namespace
+
+const Estimate* EstimateOf(const CurvePoint& point, Quantity quantity) {
+  switch (quantity) {
+    case Quantity::kThroughput:
+      return point.has_throughput() ? &point.throughput() : nullptr;
+    case Quantity::kSpeedup:
+      return point.has_speedup() ? &point.speedup() : nullptr;
+    case Quantity::kEfficiency:
+      return point.has_efficiency() ? &point.efficiency() : nullptr;
+    case Quantity::kMemory:
+      return point.has_peak_memory() ? &point.peak_memory() : nullptr;
+    case Quantity::kCommunication:
+      return point.has_comm_share() ? &point.comm_share() : nullptr;
+    case Quantity::kAccuracy:
+      return point.has_accuracy() ? &point.accuracy() : nullptr;
+  }
+  return nullptr;
+}
 
 std::vector<std::string> SeriesLabels(const GetCurveResponse& curve) {
   std::vector<const google::protobuf::Struct*> keys;
@@ -143,7 +166,9 @@ std::vector<PlotSeries> SeriesOf(const GetCurveResponse& curve, Quantity quantit
                     {}};
     for (const CurvePoint& point : series.points()) {
       const Estimate* estimate = EstimateOf(point, quantity);
-      const bool usable = estimate != nullptr && std::isfinite(estimate->mean()) && estimate->mean() > 0;
+      const bool may_be_0 = quantity == Quantity::kCommunication || quantity == Quantity::kAccuracy;
+      const bool usable = estimate != nullptr && std::isfinite(estimate->mean()) &&
+                          (estimate->mean() > 0 || (may_be_0 && estimate->mean() == 0));
       if (usable) {
         PlotPoint p{static_cast<double>(point.ranks()), estimate->mean(), {}, {}, point.n()};
         if (estimate->has_low() && estimate->has_high()) {
@@ -171,6 +196,11 @@ Quantity MainQuantity(const GetCurveResponse& curve) {
   return any ? Quantity::kSpeedup : Quantity::kThroughput;
 }
 
+std::vector<Quantity> UsualPanels(const GetCurveResponse& curve) {
+  if (MainQuantity(curve) == Quantity::kThroughput) return {Quantity::kThroughput};
+  return {Quantity::kSpeedup, Quantity::kEfficiency};
+}
+
 std::string AxisTitle(Quantity quantity) {
   switch (quantity) {
     case Quantity::kThroughput:
@@ -179,8 +209,19 @@ std::string AxisTitle(Quantity quantity) {
       return "speedup";
     case Quantity::kEfficiency:
       return "efficiency (%)";
+    case Quantity::kMemory:
+      return "largest memory of a rank (GiB)";
+    case Quantity::kCommunication:
+      return "wait for communication (% of a step)";
+    case Quantity::kAccuracy:
+      return "accuracy (%)";
   }
   return "";
+}
+
+double AxisUnit(Quantity quantity) {
+  if (quantity == Quantity::kMemory) return 1.0 / (1 << 30);
+  return quantity == Quantity::kThroughput || quantity == Quantity::kSpeedup ? 1 : 100;
 }
 
 std::string Subtitle(const GetCurveResponse& curve) {
@@ -204,6 +245,7 @@ std::string Subtitle(const GetCurveResponse& curve) {
 double Scale::operator()(double value) const {
   if (max <= min) return 0.5;
   if (!log2) return (value - min) / (max - min);
+  if (value <= 0) return -1;
   return (std::log2(value) - std::log2(min)) / (std::log2(max) - std::log2(min));
 }
 
@@ -227,38 +269,33 @@ Scale RanksScale(const std::vector<PlotSeries>& series) {
 
 Scale ValueScale(const std::vector<PlotSeries>& series, Quantity quantity) {
   const Scale ranks = RanksScale(series);
-  double low = std::numeric_limits<double>::infinity(), high = 0;
+  double low = std::numeric_limits<double>::infinity(), high = 0;  // of the values
+  double lowest = low, highest = 0;                                // of the intervals
   for (const PlotSeries& s : series) {
     for (const PlotPoint& p : s.points) {
-      low = std::min({low, p.value, p.low.value_or(p.value) > 0 ? p.low.value_or(p.value) : p.value});
-      high = std::max({high, p.value, p.high.value_or(p.value)});
+      low = std::min(low, p.value);
+      high = std::max(high, p.value);
+      if (p.low.value_or(0) > 0) lowest = std::min(lowest, *p.low);
+      highest = std::max(highest, p.high.value_or(p.value));
     }
   }
-  Scale scale;
   if (quantity == Quantity::kSpeedup) {
     for (const double baseline : Baselines(series)) {
       low = std::min(low, ranks.min / baseline);
       high = std::max(high, ranks.max / baseline);
     }
-    scale.log2 = true;
     if (!std::isfinite(low)) low = 1;
     high = std::max(high, low);
-    scale.min = low / 1.12;
-    scale.max = high * 1.12;
-    const double finest = high / low > 3 ? 1 : 0.25;  // in octaves (factors of two)
-    for (double e = std::floor(std::log2(scale.min)); std::exp2(std::floor(e)) <= scale.max; e += finest) {
-      // Between powers of two: 1.25, 1.5 and 1.75 times the lower one, which are easier to read than
-      // roots of two.
-      const double whole = std::floor(e);
-      const double tick = std::exp2(whole) * (1 + (e - whole));
-      if (tick >= scale.min && tick <= scale.max) scale.ticks.push_back(tick);
-    }
-    return scale;
+    return SpeedupScale(std::clamp(lowest, low / kMostBeyond, low),
+                        std::clamp(highest, high, high * kMostBeyond));
   }
   if (quantity == Quantity::kEfficiency) high = std::max(high, 1.0);
-  if (high <= 0) high = 1;
+  high = std::clamp(highest, high, high * kMostBeyond);
+  if (high <= 0) high = 1 / AxisUnit(quantity);
+  Scale scale;
   scale.max = high * 1.08;
-  const double step = quantity == Quantity::kEfficiency && high < 1.5 ? 0.2 : NiceStep(high);
+  const double unit = AxisUnit(quantity);
+  const double step = quantity == Quantity::kEfficiency && high < 1.5 ? 0.2 : NiceStep(high * unit) / unit;
   for (int i = 0; i * step <= scale.max; ++i) scale.ticks.push_back(i * step);
   return scale;
 }

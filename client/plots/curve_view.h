@@ -2,15 +2,22 @@
 // ticks. Pure functions.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "scalelab/v1/result.pb.h"
 
 namespace scalelab::client {
 
-enum class Quantity { kThroughput, kSpeedup, kEfficiency };
+// What a panel of a curve shows over the ranks.
+enum class Quantity { kThroughput, kSpeedup, kEfficiency, kMemory, kCommunication, kAccuracy };
+
+// The names of the quantities on the command line, in the order of the enum.
+inline constexpr std::array<absl::string_view, 6> kQuantityNames = {"throughput", "speedup", "efficiency",
+                                                                    "memory",     "comm",    "accuracy"};
 
 struct PlotPoint {
   double ranks = 0;
@@ -41,12 +48,19 @@ std::vector<std::string> SeriesLabels(const scalelab::v1::GetCurveResponse& curv
 // ranks: repeats ran on different nodes".
 std::vector<std::string> CurveNotes(const scalelab::v1::GetCurveResponse& curve);
 
-// Returns one entry per series, in their order. Speedup and efficiency contain only points that have them.
+// Returns the quantity of a point; null if it has none.
+const scalelab::v1::Estimate* EstimateOf(const scalelab::v1::CurvePoint& point, Quantity quantity);
+
+// Returns one entry per series, in their order, with the points that have the quantity.
 std::vector<PlotSeries> SeriesOf(const scalelab::v1::GetCurveResponse& curve, Quantity quantity);
 
 // Returns speedup if any series has a baseline, else throughput.
 Quantity MainQuantity(const scalelab::v1::GetCurveResponse& curve);
+// Returns what a picture shows by default: speedup and efficiency, or throughput alone if no series has a baseline.
+std::vector<Quantity> UsualPanels(const scalelab::v1::GetCurveResponse& curve);
 std::string AxisTitle(Quantity quantity);
+// Returns what a value is multiplied with to be shown in the unit of AxisTitle: 100 for a percentage.
+double AxisUnit(Quantity quantity);
 // Returns for example "Strong scaling, base cases: 799.8 to 1350 samples/s on 1 rank".
 std::string Subtitle(const scalelab::v1::GetCurveResponse& curve);
 
@@ -62,7 +76,8 @@ struct Scale {
 // count, or at powers of two if there are more than ten.
 Scale RanksScale(const std::vector<PlotSeries>& series);
 // Returns a scale for the values and intervals of all points and, for a speedup, for the ideal line. Speedups
-// use a log2 scale, on which ideal scaling is a straight line; the other quantities start at 0.
+// use a log2 scale, on which ideal scaling is a straight line; the other quantities start at 0. The scale ends before the
+// end of an interval that is many times as large as the values, because the values would not be seen beside it.
 Scale ValueScale(const std::vector<PlotSeries>& series, Quantity quantity);
 
 // Returns the distinct baseline ranks of all series that have points. Each has its own ideal speedup,

@@ -20,7 +20,6 @@ namespace {
 constexpr std::array<absl::string_view, 4> kDashes = {"", "7 4", "2 3", "9 3 2 3"};
 constexpr std::array<int, 6> kLineColors = {34, 33, 32, 35, 36, 31};
 constexpr double kLinesTop = 84, kLinesHeight = 360, kLinesLegend = 20;
-constexpr size_t kMostLegendLines = 40;
 constexpr int kLinesRows = 18, kLinesLabel = 9;
 
 // The smallest and largest finite values of a coordinate, with ticks at round numbers.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -16,6 +17,9 @@ inline constexpr double kRight = 24;
 // Colours that people with any colour vision can distinguish (Okabe and Ito 2008), without yellow.
 inline constexpr std::array<absl::string_view, 7> kColors = {"#0072B2", "#D55E00", "#009E73", "#CC79A7",
                                                              "#E69F00", "#56B4E9", "#444444"};
+
+// Names in the legend of a picture; the rest is counted.
+inline constexpr size_t kMostLegendLines = 40;
 
 struct Box {
   double x, y, width, height;

@@ -82,7 +82,7 @@ absl::StatusOr<PlotLine> ReadLine(Connection& server, const Run& run, const Lear
   request.set_key(options.key);
   request.set_rank(0);
   request.set_max_points(options.points);
-  const auto context = server.MakeContext(absl::Now() + absl::Seconds(60));
+  const auto context = server.MakeContext(absl::Now() + options.timeout);
   const auto reader = server.results().ReadPoints(context.get(), request);
   PlotLine line;
   double began = 0;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "client/plots/line_plot.h"
 #include "client/session/connection.h"
 #include "google/protobuf/repeated_field.h"
@@ -22,6 +23,7 @@ struct LearningCurves {
   std::vector<std::string> by;  // axes in the labels; empty: the axes whose values differ
   int points = 300;             // of each run, chosen to keep the shape
   int most_runs = 200;
+  absl::Duration timeout = absl::Seconds(60);  // of the read of each run
 };
 
 // Returns all runs of the study called `name`, in the order of execution.

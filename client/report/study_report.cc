@@ -55,7 +55,7 @@ std::string Failures(const RepeatedPtrField<Run>& runs) {
   return out;
 }
 
-// How often each final state and cause occurred is in the facts; the fingerprints tell hardware and software apart.
+// Lists the series of each fingerprint of hardware and software.
 std::string Hardware(const StudyResults& results) {
   std::map<std::string, std::vector<std::string>> series;  // labels by fingerprint
   for (const CurveSeries& one : results.curve.series()) {

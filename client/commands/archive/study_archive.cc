@@ -8,15 +8,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/commands/archive/archive.h"
+#include "client/commands/archive/transfer.h"
 #include "client/output/text.h"
 #include "client/session/selectors.h"
-#include "scalelab/v1/archive.grpc.pb.h"
 
 namespace scalelab::client {
 namespace {
-
-using scalelab::v1::ReadArchiveRequest;
-using scalelab::v1::ReadArchiveResponse;
 
 struct StudyArchiveOptions {
   std::string study, file;
@@ -72,24 +69,13 @@ class NewFile {
 absl::StatusOr<ExitCode> ExecuteStudyArchive(const StudyArchiveOptions& options, Session& session) {
   const auto name = StudyName(options.study);
   if (!name.ok()) return name.status();
-  auto server = session.Server();
-  if (!server.ok()) return server.status();
   NewFile file(options.file);
   if (const absl::Status status = file.Open(); !status.ok()) return status;
-
-  ReadArchiveRequest request;
+  scalelab::v1::ReadArchiveRequest request;
   request.set_name(*name);
-  // No default timeout, because an archive can be large; --timeout limits the whole transfer.
-  const auto context =
-      (*server)->MakeContext(absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration()));
-  const auto reader = (*server)->archives().ReadArchive(context.get(), request);
-  ReadArchiveResponse piece;
-  absl::Status written;
-  while (written.ok() && reader->Read(&piece)) written = file.Write(piece.data());
-  if (!written.ok()) context->TryCancel();
-  const grpc::Status status = reader->Finish();
-  if (!written.ok()) return written;
-  if (!status.ok()) return (*server)->Explain(status);
+  const absl::Status read =
+      DownloadArchive(session, request, [&file](absl::string_view piece) { return file.Write(piece); });
+  if (!read.ok()) return read;
   if (const absl::Status kept = file.Keep(); !kept.ok()) return kept;
   session.Say(absl::StrCat("archived ", *name, " in ", options.file, ", ",
                            Bytes(static_cast<double>(file.size())),

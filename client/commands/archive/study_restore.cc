@@ -5,13 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/commands/archive/archive.h"
-#include "scalelab/v1/archive.grpc.pb.h"
+#include "client/commands/archive/transfer.h"
 
 namespace scalelab::client {
 namespace {
-
-using scalelab::v1::RestoreArchiveRequest;
-using scalelab::v1::RestoreArchiveResponse;
 
 constexpr size_t kPiece = 256 << 10;
 
@@ -23,34 +20,21 @@ absl::StatusOr<ExitCode> ExecuteStudyRestore(const StudyRestoreOptions& options,
   std::ifstream file(options.file, std::ios::binary);
   if (!file)
     return absl::NotFoundError(absl::StrCat("cannot read ", options.file, ": ", std::strerror(errno)));
-  auto server = session.Server();
-  if (!server.ok()) return server.status();
+  const auto response = UploadArchive(session, std::nullopt, [&](std::string* piece) -> absl::StatusOr<bool> {
+    piece->resize(kPiece);
+    file.read(piece->data(), kPiece);
+    piece->resize(static_cast<size_t>(file.gcount()));
+    if (!file && !file.eof()) return absl::UnavailableError(absl::StrCat("cannot read ", options.file));
+    return !piece->empty();
+  });
+  if (!response.ok()) return response.status();
 
-  // No default timeout, because an archive can be large; --timeout limits the whole transfer.
-  const auto context =
-      (*server)->MakeContext(absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration()));
-  RestoreArchiveResponse response;
-  const auto writer = (*server)->archives().RestoreArchive(context.get(), &response);
-  RestoreArchiveRequest request;
-  for (bool open = true; open && file;) {
-    request.mutable_data()->resize(kPiece);
-    file.read(request.mutable_data()->data(), kPiece);
-    request.mutable_data()->resize(static_cast<size_t>(file.gcount()));
-    open = writer->Write(request);  // false if the server has refused the call: Finish returns the reason
-  }
-  const bool read = file.eof();
-  if (!read) context->TryCancel();
-  writer->WritesDone();
-  const grpc::Status status = writer->Finish();
-  if (!status.ok() && (read || file)) return (*server)->Explain(status);
-  if (!read) return absl::UnavailableError(absl::StrCat("cannot read ", options.file));
-
-  const auto& study = response.study();
+  const auto& study = response->study();
   Section name;
   name.columns = {{"name"}};
   name.header = false;
   name.rows = [&study](const RowSink& sink) { sink({study.name()}); };
-  if (const absl::Status printed = session.Print({response, {std::move(name)}}); !printed.ok())
+  if (const absl::Status printed = session.Print({*response, {std::move(name)}}); !printed.ok())
     return printed;
   session.Say(absl::StrCat("restored ", study.display_name(), " of ", study.owner(), " as ", study.name()));
   return ExitCode::kOk;

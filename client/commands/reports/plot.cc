@@ -1,9 +1,10 @@
 // `scalelab plot STUDY`: draws a metric of the runs of a study.
-#include <fstream>
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "client/commands/reports/figure_options.h"
 #include "client/commands/reports/reports.h"
+#include "client/output/file.h"
 #include "client/output/text.h"
 #include "client/report/learning_curves.h"
 #include "client/session/selectors.h"
@@ -14,6 +15,7 @@ namespace {
 struct PlotOptions {
   std::string study;
   LearningCurves curves;
+  FigureTarget figure;
   std::string svg;
 };
 
@@ -58,7 +60,9 @@ absl::StatusOr<LinePlot> ReadPlot(const PlotOptions& options, Session& session) 
   if (!study.ok()) return study.status();
   const auto runs = ListAllRuns(**server, study->study().name());
   if (!runs.ok()) return runs.status();
-  return ReadLearningCurves(**server, study->study().display_name(), *runs, options.curves);
+  LearningCurves curves = options.curves;
+  curves.timeout = session.options().timeout.value_or(curves.timeout);
+  return ReadLearningCurves(**server, study->study().display_name(), *runs, curves);
 }
 
 absl::StatusOr<ExitCode> DrawPlot(const PlotOptions& options, Session& session) {
@@ -71,13 +75,15 @@ absl::StatusOr<ExitCode> DrawPlot(const PlotOptions& options, Session& session) 
     return absl::NotFoundError(absl::StrCat("no run has points of ", options.curves.key,
                                             "; `scalelab run metrics RUN` lists the metrics of a run"));
   }
+  if (options.figure.wanted()) {
+    const FigureContent content = {
+        [&] { return SvgLines(*plot); }, [&] { return LineTable(*plot); }, [&] { return PointTable(*plot); },
+        absl::StrCat("scalelab plot ", options.study, " --y ", options.curves.key)};
+    if (const absl::Status s = WriteFigure(content, options.figure, session); !s.ok()) return s;
+    return ExitCode::kOk;
+  }
   if (!options.svg.empty()) {
-    std::ofstream file(options.svg, std::ios::binary);
-    file << SvgLines(*plot);
-    file.close();
-    if (!file)
-      return absl::UnknownError(
-          absl::StrCat("cannot write ", options.svg, ": does its directory exist, and may you write there?"));
+    if (const absl::Status status = ReplaceFile(options.svg, SvgLines(*plot)); !status.ok()) return status;
     session.Say(absl::StrCat("wrote ", options.svg));
     return ExitCode::kOk;
   }
@@ -112,6 +118,7 @@ void AddPlot(CLI::App& app, Action& chosen) {
       ->add_option("--by", options->curves.by,
                    "Axes that have a colour for each value; by default those that differ")
       ->delimiter(',');
+  AddFigureOptions(*command, options->figure);
   command->add_option("--svg", options->svg, "Write the picture to this SVG file");
   command->callback([options, &chosen] { chosen = [options](Session& s) { return DrawPlot(*options, s); }; });
 }

@@ -6,7 +6,9 @@
 
 namespace scalelab::client {
 
+void AddCurve(CLI::App& app, Action& chosen);
 void AddPlot(CLI::App& app, Action& chosen);
+void AddStudyCompare(CLI::App& study, Action& chosen);
 void AddStudyReport(CLI::App& study, Action& chosen);
 
 }  // namespace scalelab::client

@@ -1,10 +1,9 @@
 // `scalelab study report STUDY`: writes a page with the results of a study.
 #include "client/report/study_report.h"
 
-#include <fstream>
-
 #include "absl/strings/str_cat.h"
 #include "client/commands/reports/reports.h"
+#include "client/output/file.h"
 #include "client/report/learning_curves.h"
 #include "client/session/selectors.h"
 
@@ -46,6 +45,7 @@ absl::StatusOr<ExitCode> WriteReport(const ReportOptions& options, Session& sess
     if (options.proposal) break;
     LearningCurves curves;
     curves.key = metric;
+    curves.timeout = session.options().timeout.value_or(curves.timeout);
     auto plot = ReadLearningCurves(**server, metric, *runs, curves);
     if (!plot.ok()) return plot.status();
     results.learning.push_back(*std::move(plot));
@@ -57,12 +57,7 @@ absl::StatusOr<ExitCode> WriteReport(const ReportOptions& options, Session& sess
     if (const absl::Status status = Flush(session.io().out); !status.ok()) return status;
     return ExitCode::kOk;
   }
-  std::ofstream file(options.file, std::ios::binary);
-  file << page;
-  file.close();
-  if (!file)
-    return absl::UnknownError(
-        absl::StrCat("cannot write ", options.file, ": does its directory exist, and may you write there?"));
+  if (const absl::Status status = ReplaceFile(options.file, page); !status.ok()) return status;
   session.Say(absl::StrCat("wrote ", options.file));
   return ExitCode::kOk;
 }

@@ -164,7 +164,7 @@ TEST_F(CommandLine, HelpIsDataAndMistakesAreWords) {
        std::vector<std::vector<std::string>>{{},
                                              {"study"},
                                              {"curve"},
-                                             {"curve", "1", "2"},
+                                             {"advise", "1", "2"},
                                              {"-o", "xml", "cluster"},
                                              {"cluster", "--timeout", "soon"},
                                              {"cluster", "--timeout", "-1s"},
@@ -182,7 +182,7 @@ TEST_F(CommandLine, AMistypedCommandIsGuessed) {
   EXPECT_THAT(RunAsIs({"export"}).err,
               testing::StartsWith("scalelab: unknown command 'export'; known: study, run, "));
   EXPECT_THAT(RunAsIs({"--server", "unix:/none", "study", "zzz"}).err,
-              testing::StartsWith("scalelab: unknown command 'zzz'; known: keys, "));
+              testing::StartsWith("scalelab: unknown command 'zzz'; known: init, keys, "));
   EXPECT_EQ(RunAsIs({"stduy", "list"}).err, "scalelab: unknown command 'stduy'; did you mean 'study'?\n");
   EXPECT_THAT(RunAsIs({"study", "submti", "x.yaml"}).err, HasSubstr("did you mean 'submit'?"));
 }

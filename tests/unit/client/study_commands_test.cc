@@ -154,8 +154,10 @@ TEST_F(StudyCommands, PlanShowsCellsAllocationsAndTotals) {
               AllOf(HasSubstr("6 + 6 baseline runs"), ContainsRegex("left out: +backend nccl needs GPUs")));
   EXPECT_THAT(Run({"study", "plan", StudyFile(), "--scripts"}).out, HasSubstr("\nexec scalelab-worker\n"));
   EXPECT_EQ(Run({"study", "plan", StudyFile(), "-o", "csv"}).out,
-            "engine,ranks,global_batch,batch_per_rank,learning_rate\n"
-            "native/ddp,1,64,64,0.1\nnative/ddp,2,64,32,0.1\n");
+            "engine,ranks,global_batch,batch_per_rank,learning_rate,steps\n"
+            "native/ddp,1,64,64,0.1,\nnative/ddp,2,64,32,0.1,\n");
+  server_.plan.mutable_cells(0)->set_steps(782);
+  EXPECT_THAT(Run({"study", "plan", StudyFile()}).out, AllOf(HasSubstr("STEPS"), HasSubstr("782")));
 }
 
 TEST_F(StudyCommands, ListGathersAllPages) {

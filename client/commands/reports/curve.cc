@@ -1,12 +1,13 @@
-// `scalelab curve STUDY`: shows scaling curves as a table and a terminal plot, and writes them as SVG.
-#include <fstream>
-
+// `scalelab curve STUDY`: shows scaling curves as a table and a terminal plot, and writes them as figures.
 #include "absl/strings/str_cat.h"
 #include "client/commands/analysis_tables.h"
-#include "client/commands/commands.h"
 #include "client/commands/curve_table.h"
+#include "client/commands/reports/comparison.h"
+#include "client/commands/reports/figure_options.h"
+#include "client/commands/reports/reports.h"
 #include "client/commands/sections.h"
 #include "client/factors/factor_table.h"
+#include "client/output/file.h"
 #include "client/plots/svg_plot.h"
 #include "client/plots/terminal_plot.h"
 #include "client/session/selectors.h"
@@ -17,14 +18,17 @@ namespace {
 using scalelab::v1::AnalysisService;
 using scalelab::v1::CompareCellsRequest;
 using scalelab::v1::GetCurveRequest;
+using scalelab::v1::GetCurveResponse;
 using scalelab::v1::ResultService;
 
 struct CurveOptions {
-  std::string study;
+  std::vector<std::string> studies;
   std::string compare;            // an axis
   std::vector<std::string> with;  // other studies
   std::string equivalent;
   bool factors = false;
+  FigureTarget figure;
+  std::vector<std::string> panels;
   std::string svg;
   bool plot = false;
   bool no_plot = false;
@@ -34,7 +38,7 @@ struct CurveOptions {
 absl::StatusOr<ExitCode> Compare(const CurveOptions& options, Session& session) {
   CompareCellsRequest request;
   request.set_axis(options.compare);
-  std::vector<std::string> studies = {options.study};
+  std::vector<std::string> studies = options.studies;
   studies.insert(studies.end(), options.with.begin(), options.with.end());
   for (const std::string& study : studies) {
     const auto name = StudyName(study);
@@ -58,9 +62,31 @@ absl::StatusOr<ExitCode> Compare(const CurveOptions& options, Session& session) 
   return ExitCode::kOk;
 }
 
+// Writes the figure in place of showing the curve.
+absl::StatusOr<ExitCode> WriteCurve(const GetCurveResponse& curve, const std::vector<Quantity>& panels,
+                                    const FigureTarget& target, Session& session) {
+  const FigureContent content = {[&] { return SvgPlot(curve, panels); },
+                                 [&] { return FigureTable(curve, panels); },
+                                 [&] { return CurveTable(curve); },
+                                 absl::StrCat("scalelab curve ", curve.study(), " (", curve.display_name(),
+                                              "): means with 95% intervals over repeats")};
+  if (const absl::Status status = WriteFigure(content, target, session); !status.ok()) return status;
+  return ExitCode::kOk;
+}
+
 absl::StatusOr<ExitCode> ExecuteCurve(const CurveOptions& options, Session& session) {
   if (!options.compare.empty()) return Compare(options, session);
-  const auto name = StudyName(options.study);
+  auto panels = QuantitiesOf(options.panels);
+  if (!panels.ok()) return panels.status();
+  if (!panels->empty() && !options.figure.wanted() && options.svg.empty())
+    return absl::InvalidArgumentError(
+        "--panels chooses what a figure shows; add --file, for example --file curve.pdf");
+  if (options.studies.size() > 1) {
+    if (options.factors) return absl::InvalidArgumentError("--factors explains one study; name one only");
+    return CompareWholeStudies(
+        {options.studies, "", *panels, options.figure, options.svg, options.plot, options.no_plot}, session);
+  }
+  const auto name = StudyName(options.studies.front());
   if (!name.ok()) return name.status();
   auto server = session.Server();
   if (!server.ok()) return server.status();
@@ -70,6 +96,8 @@ absl::StatusOr<ExitCode> ExecuteCurve(const CurveOptions& options, Session& sess
   const auto curve = (*server)->Call((*server)->results(), &ResultService::Stub::GetCurve, request);
   if (!curve.ok()) return curve.status();
 
+  if (panels->empty()) *panels = UsualPanels(*curve);
+  if (options.figure.wanted()) return WriteCurve(*curve, *panels, options.figure, session);
   const absl::Status printed =
       options.factors ? session.Print({*curve, {FactorTable(*curve), Facts(FactorFacts(*curve))}})
                       : session.Print({*curve, {CurveTable(*curve), CurveFacts(*curve)}});
@@ -81,12 +109,8 @@ absl::StatusOr<ExitCode> ExecuteCurve(const CurveOptions& options, Session& sess
     if (const absl::Status status = Flush(session.io().out); !status.ok()) return status;
   }
   if (!options.svg.empty()) {
-    std::ofstream file(options.svg, std::ios::binary);
-    file << SvgPlot(*curve);
-    file.close();
-    if (!file)
-      return absl::UnknownError(
-          absl::StrCat("cannot write ", options.svg, ": does its directory exist, and may you write there?"));
+    if (const absl::Status status = ReplaceFile(options.svg, SvgPlot(*curve, *panels)); !status.ok())
+      return status;
     session.Say(absl::StrCat("wrote ", options.svg));
   }
   return ExitCode::kOk;
@@ -96,8 +120,12 @@ absl::StatusOr<ExitCode> ExecuteCurve(const CurveOptions& options, Session& sess
 
 void AddCurve(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<CurveOptions>();
-  CLI::App* command = app.add_subcommand("curve", "Show the scaling curves of a study");
-  command->add_option("STUDY", options->study, "Number, name, or last")->required();
+  CLI::App* command = app.add_subcommand("curve", "Show the scaling curves of a study, or compare several");
+  command
+      ->add_option("STUDIES", options->studies, "Number, name, or last; several are compared with each other")
+      ->required();
+  AddFigureOptions(*command, options->figure);
+  AddPanels(*command, options->panels);
   command->add_option("--svg", options->svg, "Also write the curves to this SVG file");
   auto* factors = command->add_flag("--factors", options->factors,
                                     "Show why it stops scaling: load balance, communication, slowest rank, "

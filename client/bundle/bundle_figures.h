@@ -1,0 +1,36 @@
+// Computes the figures of a bundle again.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/bundle/bundle_file.h"
+#include "scalelab/v1/result.pb.h"
+#include "scalelab/v1/study.pb.h"
+
+namespace scalelab::client {
+
+// The names of the files of a bundle.
+inline constexpr char kBundleManifest[] = "manifest.json", kBundleCurve[] = "curve.json",
+                      kBundleCurveTable[] = "curve.csv", kBundleSpec[] = "study.yaml",
+                      kBundleRuns[] = "runs.csv", kBundleReport[] = "report.html",
+                      kBundleArchive[] = "study.archive";
+
+struct FigureCheck {
+  int64_t figures = 0;                   // numbers of the curve that were computed again
+  std::vector<std::string> differences;  // one sentence each; empty if all are equal
+  scalelab::v1::StudySpec spec;          // of the archive
+};
+
+// Restores the archive of the bundle into a temporary database, computes its curve, and compares every number of it with the
+// curve of the bundle, within a relative 1e-9. The specification and the table of the curve must be equal too. Notes and the
+// number of attempts of other studies that ran at the same time are not compared: other studies are not in the bundle.
+// DATA_LOSS if the archive or the curve cannot be read, FAILED_PRECONDITION if the archive is from another schema.
+absl::StatusOr<FigureCheck> CheckFigures(BundleReader& bundle);
+
+// Returns the curve table of a bundle.
+std::string CurveTableText(const scalelab::v1::GetCurveResponse& curve);
+
+}  // namespace scalelab::client

@@ -1,0 +1,193 @@
+// `scalelab study bundle STUDY -o FILE`: writes a finished study with its raw data, figures and checksums to one file.
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/bundle/bundle_figures.h"
+#include "client/bundle/bundle_file.h"
+#include "client/commands/archive/transfer.h"
+#include "client/commands/bundle/bundle.h"
+#include "client/export/data_files.h"
+#include "client/export/study_tables.h"
+#include "client/export/study_yaml.h"
+#include "client/output/file.h"
+#include "client/output/json_printer.h"
+#include "client/output/text.h"
+#include "client/report/learning_curves.h"
+#include "client/report/study_report.h"
+#include "client/session/selectors.h"
+#include "nlohmann/json.hpp"
+
+namespace scalelab::client {
+namespace {
+
+using scalelab::v1::GetCurveRequest;
+using scalelab::v1::GetCurveResponse;
+using scalelab::v1::GetStudyRequest;
+using scalelab::v1::ReadArchiveRequest;
+using scalelab::v1::ResultService;
+using scalelab::v1::Run;
+using scalelab::v1::Study;
+using scalelab::v1::StudyService;
+
+struct BundleOptions {
+  std::string study, file;
+};
+
+constexpr char kReadme[] =
+    "This is a scaling study, written by scalelab (`scalelab study bundle`).\n"
+    "\n"
+    "report.html     the results, for a browser\n"
+    "curve.json      every figure of the curves with its interval; curve.csv is the same as a table\n"
+    "runs.csv        a row for each run in the order of execution, with its parameters and results\n"
+    "study.yaml      the specification; `scalelab study submit study.yaml` repeats the study\n"
+    "study.archive   the raw data: every point of every rank, attempts, hardware and software\n"
+    "manifest.json   where the study comes from\n"
+    "\n"
+    "`sha256sum -c SHA256SUMS` checks the files without scalelab.\n"
+    "`scalelab verify FILE` also computes every figure of curve.json again from study.archive. It needs no "
+    "server.\n"
+    "`scalelab study import FILE` stores the study on the server of another laboratory. No run starts.\n";
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "unknown host";
+  return name.data();
+}
+
+// Returns the address of the server in a form that means something elsewhere.
+std::string ServerText(const Connection& server) {
+  const std::string& text = server.address().text;
+  return absl::StartsWith(text, "unix:") ? absl::StrCat(HostName(), " (", text, ")") : text;
+}
+
+std::string Manifest(const Study& study, const Connection& server, absl::Time now) {
+  nlohmann::ordered_json manifest;
+  manifest["format"] = "scalelab bundle 1";
+  manifest["study"] = study.name();
+  manifest["display_name"] = study.display_name();
+  manifest["owner"] = study.owner();
+  manifest["server"] = ServerText(server);
+  manifest["scalelab"] = SCALELAB_VERSION;
+  manifest["written"] = absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", now, absl::UTCTimeZone());
+  return manifest.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+// What the server says about the study.
+struct BundleContent {
+  Study study;  // without notifications
+  GetCurveResponse curve;
+  std::vector<Run> runs;
+  std::string report;
+};
+
+absl::StatusOr<BundleContent> ReadContent(const std::string& name, Session& session) {
+  auto server = session.Server();
+  if (!server.ok()) return server.status();
+  BundleContent content;
+  GetStudyRequest of_study;
+  of_study.set_name(name);
+  auto study = (*server)->Call((*server)->studies(), &StudyService::Stub::GetStudy, of_study);
+  if (!study.ok()) return study.status();
+  content.study = std::move(*study->mutable_study());
+  content.study.mutable_spec()->clear_notify();
+  GetCurveRequest of_curve;
+  of_curve.set_study(content.study.name());
+  of_curve.set_factors(true);
+  auto curve = (*server)->Call((*server)->results(), &ResultService::Stub::GetCurve, of_curve);
+  if (!curve.ok()) return curve.status();
+  content.curve = *std::move(curve);
+  auto runs = ReadAllRuns(**server, content.study.name());
+  if (!runs.ok()) return runs.status();
+  content.runs = *std::move(runs);
+  const google::protobuf::RepeatedPtrField<Run> listed(content.runs.begin(), content.runs.end());
+  StudyResults results{content.study, listed, content.curve, {}, session.now()};
+  for (const char* metric : {"train/loss", "eval/accuracy"}) {
+    LearningCurves curves;
+    curves.key = metric;
+    auto plot = ReadLearningCurves(**server, metric, listed, curves);
+    if (!plot.ok()) return plot.status();
+    results.learning.push_back(*std::move(plot));
+  }
+  content.report = StudyReport(results);
+  return content;
+}
+
+// An open file without a name, for the archive, whose size must be known before it is written into the bundle.
+using TemporaryFile = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+
+absl::Status AddArchive(const std::string& study, Session& session, BundleWriter& bundle) {
+  const TemporaryFile copy(std::tmpfile(), &std::fclose);
+  if (copy == nullptr)
+    return absl::UnknownError("cannot create a temporary file; set TMPDIR to a directory with space");
+  ReadArchiveRequest request;
+  request.set_name(study);
+  request.set_publish(true);
+  int64_t size = 0;
+  const absl::Status read = DownloadArchive(session, request, [&](absl::string_view piece) {
+    size += static_cast<int64_t>(piece.size());
+    return std::fwrite(piece.data(), 1, piece.size(), copy.get()) == piece.size()
+               ? absl::OkStatus()
+               : absl::UnknownError("no space for a temporary file; set TMPDIR to a directory with space");
+  });
+  if (!read.ok()) return read;
+  std::rewind(copy.get());
+  return bundle.Add(kBundleArchive, size, [&copy](char* to, size_t bytes) {
+    return std::fread(to, 1, bytes, copy.get()) == bytes;
+  });
+}
+
+absl::Status WriteBundle(const BundleContent& content, Session& session, std::ofstream& file) {
+  auto server = session.Server();
+  if (!server.ok()) return server.status();
+  std::ostringstream runs;
+  if (const absl::Status status = WriteCsv(RunData(content.runs), runs); !status.ok()) return status;
+  BundleWriter bundle(file);
+  const std::pair<const char*, std::string> files[] = {
+      {"README.txt", kReadme},
+      {kBundleManifest, Manifest(content.study, **server, session.now())},
+      {kBundleReport, content.report},
+      {kBundleSpec, StudyYaml(content.study.spec())},
+      {kBundleRuns, runs.str()},
+      {kBundleCurve, ToJson(content.curve, true)},
+      {kBundleCurveTable, CurveTableText(content.curve)}};
+  for (const auto& [name, text] : files) {
+    if (const absl::Status status = bundle.Add(name, text); !status.ok()) return status;
+  }
+  if (const absl::Status status = AddArchive(content.study.name(), session, bundle); !status.ok())
+    return status;
+  return bundle.Finish();
+}
+
+absl::StatusOr<ExitCode> ExecuteStudyBundle(const BundleOptions& options, Session& session) {
+  const auto name = StudyName(options.study);
+  if (!name.ok()) return name.status();
+  const auto content = ReadContent(*name, session);
+  if (!content.ok()) return content.status();
+  const absl::Status written =
+      ReplaceFile(options.file, [&](std::ofstream& file) { return WriteBundle(*content, session, file); });
+  if (!written.ok()) return written;
+  session.Say(absl::StrCat("wrote ", options.file, " with ", content->study.name(), "; `scalelab verify ",
+                           options.file, "` checks it without a server"));
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddStudyBundle(CLI::App& study, Action& chosen) {
+  auto options = std::make_shared<BundleOptions>();
+  CLI::App* command = study.add_subcommand(
+      "bundle", "Write a finished study with raw data, figures and checksums to one file for other people");
+  command->add_option("STUDY", options->study, "Number, name, or last")->required();
+  // In this command -o is the file, not the output format.
+  command->add_option("-o,--file", options->file, "The tar file to write")->required();
+  command->callback(
+      [options, &chosen] { chosen = [options](Session& s) { return ExecuteStudyBundle(*options, s); }; });
+}
+
+}  // namespace scalelab::client

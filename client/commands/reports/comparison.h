@@ -1,0 +1,35 @@
+// Comparisons of studies: `study compare A B` and `curve A B`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "client/figures/figure.h"
+#include "client/output/printer.h"
+#include "client/plots/curve_view.h"
+#include "client/session/session.h"
+#include "scalelab/v1/analysis.pb.h"
+#include "scalelab/v1/result.pb.h"
+
+namespace scalelab::client {
+
+struct ComparisonOptions {
+  std::vector<std::string> studies;  // selectors, at least two
+  std::string equivalent;            // as ShareOf; empty: no test
+  std::vector<Quantity> panels;      // of the picture
+  FigureTarget figure;               // written in place of the table if wanted
+  std::string svg;                   // written too; empty: not
+  bool plot = false, no_plot = false;
+};
+
+// Prints the differences of the studies with a plot of their curves, or writes the figure.
+absl::StatusOr<ExitCode> CompareWholeStudies(const ComparisonOptions& options, Session& session);
+
+// Returns one curve with the series of all, in which axis "study" has the name of the study, with its number if names are
+// equal. Pure.
+scalelab::v1::GetCurveResponse JoinCurves(const std::vector<scalelab::v1::GetCurveResponse>& curves);
+
+// Returns a row for each pair of studies at each cell. The section refers to its argument.
+Section StudyDifferences(const scalelab::v1::CompareCellsResponse& comparison);
+
+}  // namespace scalelab::client

@@ -1,0 +1,21 @@
+// The table of a figure of a curve. Pure functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/output/printer.h"
+#include "client/plots/curve_view.h"
+#include "scalelab/v1/result.pb.h"
+
+namespace scalelab::client {
+
+// Returns the quantities of these names. INVALID_ARGUMENT if one is not known.
+absl::StatusOr<std::vector<Quantity>> QuantitiesOf(const std::vector<std::string>& names);
+
+// Returns a row for each point: series, ranks, repeats, and each quantity with its 95% interval. The section refers to
+// `curve`, which must outlive the printing.
+Section FigureTable(const scalelab::v1::GetCurveResponse& curve, const std::vector<Quantity>& quantities);
+
+}  // namespace scalelab::client

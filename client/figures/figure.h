@@ -1,0 +1,37 @@
+// The formats of figures, and writing them.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/output/printer.h"
+#include "client/session/session.h"
+
+namespace scalelab::client {
+
+enum class FigureFormat { kSvg, kPdf, kPng, kLatex, kCsv };
+
+// Where a figure is written, as the options of a command say.
+struct FigureTarget {
+  std::string format;  // "svg", "pdf", "png", "latex" or "csv"; empty: by the suffix of `file`
+  std::string file;    // "-" or empty: standard output
+  bool wanted() const { return !format.empty() || !file.empty(); }
+};
+
+// What a figure shows. Only the one that the format needs is called.
+struct FigureContent {
+  std::function<std::string()> svg;
+  std::function<Section()> table;      // for LaTeX
+  std::function<Section()> csv_table;  // for CSV
+  std::string comment;                 // above a LaTeX table
+};
+
+// Returns the format of the target. INVALID_ARGUMENT if it is not known.
+absl::StatusOr<FigureFormat> FigureFormatOf(const FigureTarget& target);
+
+// Writes the figure. An existing file is replaced when the new one is complete. INVALID_ARGUMENT if a PDF or PNG would be
+// written to a terminal, else errors of ConvertSvg and ReplaceFile.
+absl::Status WriteFigure(const FigureContent& content, const FigureTarget& target, Session& session);
+
+}  // namespace scalelab::client

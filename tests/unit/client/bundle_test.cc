@@ -1,0 +1,156 @@
+// Bundles: their file format, and the check of their figures.
+#include <google/protobuf/util/json_util.h>
+
+#include <random>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "client/bundle/bundle_figures.h"
+#include "client/bundle/bundle_file.h"
+#include "client/export/study_yaml.h"
+#include "client/output/json_printer.h"
+#include "server/curves/study_curve.h"
+#include "tests/contract/archive_fixture.h"
+#include "tests/unit/client/client_fixture.h"
+
+namespace scalelab::client {
+namespace {
+
+using scalelab::v1::GetCurveResponse;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class BundleTest : public ClientTest {
+ protected:
+  using Files = std::vector<std::pair<std::string, std::string>>;
+
+  // Makes the files of a bundle of a study with results.
+  void SetUp() override {
+    auto store = db::OpenSqliteStore({directory_.path() + "/study.db"});
+    ASSERT_TRUE(store.ok()) << store.status();
+    ASSERT_TRUE((*store)->Commit(db::AFinalStudy(7, 12, 70)).ok());
+    const db::OpenFile archive(directory_.path() + "/archive");
+    ASSERT_TRUE(db::WriteArchive(**store, 7, db::TestSeal, archive.fd(), /*publish=*/true).ok());
+    const auto study = (*store)->GetStudy(7);
+    const absl::Status made = server::MakeStudyCurve(
+        **store, *study, true, [] { return false; }, &curve_);
+    ASSERT_TRUE(made.ok()) << made;
+    ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(study->spec, &spec_).ok());
+    ASSERT_GT(curve_.series_size(), 0);
+    archive_ = archive.Bytes();
+  }
+  std::string Write(const Files& files) {
+    std::ostringstream out;
+    BundleWriter bundle(out);
+    for (const auto& [name, text] : files) EXPECT_TRUE(bundle.Add(name, text).ok());
+    EXPECT_TRUE(bundle.Finish().ok());
+    return out.str();
+  }
+  std::string Bundle(const GetCurveResponse& curve) {
+    return Write({{"README.txt", "read me\n"},
+                  {kBundleManifest, R"({"server":"lab.example:4711","study":"studies/7"})"},
+                  {kBundleSpec, StudyYaml(spec_)},
+                  {kBundleCurve, ToJson(curve, true)},
+                  {kBundleCurveTable, CurveTableText(curve)},
+                  {kBundleArchive, archive_}});
+  }
+  absl::Status Check(const std::string& bytes) {
+    WriteFile("b.tar", bytes);
+    return BundleReader::Open(dir_ + "/b.tar").status();
+  }
+
+  const db::TemporaryDirectory directory_ = db::TemporaryDirectory::InMemory();
+  GetCurveResponse curve_;
+  scalelab::v1::StudySpec spec_;
+  std::string archive_;
+};
+
+TEST_F(BundleTest, AChangeOfAnyByteAndEveryTruncationIsFound) {
+  const std::string bytes = Bundle(curve_);
+  ASSERT_TRUE(Check(bytes).ok());
+  std::mt19937_64 random(1);
+  for (int flip = 0; flip < 1000; ++flip) {
+    std::string damaged = bytes;
+    const size_t at = random() % bytes.size();
+    damaged[at] = static_cast<char>(damaged[at] ^ (1 + random() % 255));
+    ASSERT_TRUE(absl::IsDataLoss(Check(damaged))) << "byte " << at;
+  }
+  for (size_t length = 0; length < bytes.size(); length += length % 512 == 0 ? 1 : 511)
+    ASSERT_TRUE(absl::IsDataLoss(Check(bytes.substr(0, length)))) << length;
+  EXPECT_TRUE(absl::IsDataLoss(Check(bytes + "x")));
+  EXPECT_TRUE(absl::IsDataLoss(Check(bytes + std::string(512, '\0'))));
+}
+
+TEST_F(BundleTest, TarAndSha256sumReadIt) {
+  WriteFile("b.tar", Bundle(curve_));
+  const std::string command =
+      "cd " + dir_ + " && tar xf b.tar && sha256sum --quiet -c SHA256SUMS && " +
+      "test \"$(cat README.txt)\" = 'read me' && tar tf b.tar | tail -1 | grep -qx bundle.sha256";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  const auto size = std::filesystem::file_size(dir_ + "/b.tar");
+  const std::string seal = "cd " + dir_ + " && test \"$(head -c " + std::to_string(size - 2048) +
+                           " b.tar | sha256sum | cut -c1-64)\" = \"$(cat bundle.sha256)\"";
+  EXPECT_EQ(std::system(seal.c_str()), 0);
+}
+
+TEST_F(BundleTest, TheFiguresAreComputedAgainFromTheRawData) {
+  WriteFile("b.tar", Bundle(curve_));
+  const Outcome verified = RunAsIs({"verify", dir_ + "/b.tar"});
+  EXPECT_THAT(verified, Exits(ExitCode::kOk));
+  EXPECT_THAT(verified.out,
+              AllOf(HasSubstr("computed again from the raw data, all equal"), HasSubstr("SHA-256")));
+  EXPECT_THAT(verified.err, IsEmpty());
+  EXPECT_THAT(RunAsIs({"verify", dir_ + "/b.tar", "-o", "json"}).out, HasSubstr("\"equal\""));
+}
+
+// The checksums are correct, because they were written for the false figure.
+TEST_F(BundleTest, AFalseFigureWithCorrectChecksumsIsFound) {
+  GetCurveResponse better = curve_;
+  auto* throughput = better.mutable_series(0)->mutable_points(0)->mutable_throughput();
+  throughput->set_mean(throughput->mean() * (1 + 1e-6));
+  WriteFile("b.tar", Bundle(better));
+  const Outcome verified = RunAsIs({"verify", dir_ + "/b.tar"});
+  EXPECT_THAT(verified, Exits(ExitCode::kFailure));
+  EXPECT_THAT(verified.out,
+              AllOf(HasSubstr("with differences"), HasSubstr("series[0].points[0].throughput.mean")));
+}
+
+TEST_F(BundleTest, ATableThatSaysSomethingElseIsFound) {
+  GetCurveResponse other = curve_;
+  other.mutable_series(0)->mutable_points(0)->mutable_throughput()->set_mean(1);
+  WriteFile("b.tar", Write({{kBundleManifest, "{}"},
+                            {kBundleSpec, StudyYaml(spec_) + "# more\n"},
+                            {kBundleCurve, ToJson(curve_, true)},
+                            {kBundleCurveTable, CurveTableText(other)},
+                            {kBundleArchive, archive_}}));
+  const Outcome verified = RunAsIs({"verify", dir_ + "/b.tar"});
+  EXPECT_THAT(verified, Exits(ExitCode::kFailure));
+  EXPECT_THAT(verified.out, AllOf(HasSubstr("curve.csv differs"), HasSubstr("study.yaml differs")));
+}
+
+TEST_F(BundleTest, OtherFilesAreNoBundles) {
+  EXPECT_TRUE(absl::IsDataLoss(Check("")));
+  EXPECT_TRUE(absl::IsDataLoss(Check(std::string(4096, '\0'))));
+  EXPECT_TRUE(absl::IsDataLoss(Check(archive_)));
+  EXPECT_THAT(RunAsIs({"verify", "/nowhere/b.tar"}).err, HasSubstr("cannot read /nowhere/b.tar"));
+  WriteFile("b.tar", Write({{"README.txt", "nothing else"}}));
+  EXPECT_THAT(RunAsIs({"verify", dir_ + "/b.tar"}).err, HasSubstr("has no curve.json"));
+}
+
+TEST_F(BundleTest, AnImportSendsTheArchiveAndWhereItComesFrom) {
+  Start();
+  server_.studies = {MakeStudy(3, "archived", scalelab::v1::Study::SUCCEEDED, 0, 0, 4)};
+  WriteFile("b.tar", Bundle(curve_));
+  const Outcome imported = Run({"study", "import", dir_ + "/b.tar"});
+  EXPECT_THAT(imported, Exits(ExitCode::kOk));
+  EXPECT_EQ(imported.out, "studies/3\n");
+  EXPECT_EQ(server_.restored, archive_);
+  EXPECT_EQ(server_.restored_from.server(), "lab.example:4711");
+  EXPECT_EQ(server_.restored_from.study(), "studies/7");
+  EXPECT_EQ(server_.restored_from.sha256().size(), 64u);
+  EXPECT_THAT(imported.err, HasSubstr("studies/7 of lab.example:4711"));
+}
+
+}  // namespace
+}  // namespace scalelab::client

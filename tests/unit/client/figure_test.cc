@@ -1,0 +1,206 @@
+// Figures: panels, formats, comparisons of studies.
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/commands/reports/comparison.h"
+#include "client/figures/curve_figure.h"
+#include "client/figures/latex_table.h"
+#include "client/plots/svg_plot.h"
+#include "server/command/command.h"
+#include "tests/unit/client/client_fixture.h"
+#include "tests/unit/client/golden.h"
+#include "tests/unit/client/picture_samples.h"
+#include "tests/unit/client/sample_curve.h"
+
+namespace scalelab::client {
+namespace {
+
+using scalelab::v1::CompareCellsResponse;
+using scalelab::v1::ComparedPair;
+using scalelab::v1::GetCurveResponse;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+std::string FileText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+CompareCellsResponse SampleComparison() {
+  CompareCellsResponse comparison;
+  comparison.set_axis("study");
+  comparison.add_studies("studies/8");
+  comparison.add_studies("studies/7");
+  for (const int ranks : {1, 2, 4}) {
+    auto* group = comparison.add_groups();
+    group->set_ranks(ranks);
+    (*group->mutable_key()->mutable_fields())["engine"].set_string_value("native/ddp");
+    auto* pair = group->add_pairs();
+    pair->set_first("new & better");
+    pair->set_second("old");
+    pair->set_first_repeats(5);
+    pair->set_second_repeats(4);
+    SetEstimate(pair->mutable_first_throughput(), 850 * ranks, 12);
+    SetEstimate(pair->mutable_second_throughput(), 812.4 * ranks, 10);
+    SetEstimate(pair->mutable_effect(), 0.046, ranks == 4 ? 0.06 : 0.021);
+    if (ranks == 2) pair->mutable_effect()->clear_low();
+    pair->set_verdict(ranks == 1 ? ComparedPair::FASTER : ComparedPair::UNDECIDED);
+  }
+  comparison.add_notes("the studies differ in learning_rate: 0.1 (new & better), 0.2 (old)");
+  return comparison;
+}
+
+class FigureTest : public ClientTest {
+ protected:
+  void SetUp() override {
+    Start();
+    server_.curve = SampleCurve();
+    server_.comparison = SampleComparison();
+  }
+  std::string Path(const std::string& name) { return dir_ + "/" + name; }
+};
+
+TEST_F(FigureTest, PanelsAreDrawnInTheOrderOfTheOption) {
+  const std::string file = Path("c.svg");
+  EXPECT_THAT(
+      Run({"curve", "7", "--panels", "throughput,memory,comm,accuracy,speedup,efficiency", "--file", file}),
+      Exits(ExitCode::kOk));
+  const std::string svg = FileText(file);
+  size_t at = 0;
+  for (const char* title : {"throughput (samples/s)", "memory of a rank (GiB)", "wait for communication",
+                            ">accuracy (%)", ">speedup<", ">efficiency (%)"}) {
+    const size_t found = svg.find(title, at);
+    EXPECT_NE(found, std::string::npos) << title;
+    at = found == std::string::npos ? at : found;
+  }
+  EXPECT_THAT(Run({"curve", "7", "--panels", "througput", "--file", file}),
+              AllOf(Exits(ExitCode::kUsage),
+                    ::testing::Field(&Outcome::err, HasSubstr("known: throughput, speedup"))));
+  EXPECT_THAT(Run({"curve", "7", "--panels", "speedup"}).err, HasSubstr("--file curve.pdf"));
+}
+
+TEST_F(FigureTest, TheFormatIsThatOfTheNameOrOfTheOption) {
+  EXPECT_THAT(Run({"curve", "7", "--file", Path("c.tex")}), Exits(ExitCode::kOk));
+  EXPECT_THAT(FileText(Path("c.tex")), HasSubstr("\\begin{tabular}{lrrrr}"));
+  EXPECT_THAT(Run({"curve", "7", "--file", Path("c.csv")}), Exits(ExitCode::kOk));
+  EXPECT_EQ(FileText(Path("c.csv")), Run({"curve", "7", "-o", "csv"}).out);
+  EXPECT_THAT(Run({"curve", "7", "--format", "svg"}).out, StartsWith("<?xml"));
+  const Outcome unknown = Run({"curve", "7", "--file", Path("c.gif")});
+  EXPECT_THAT(unknown, Exits(ExitCode::kUsage));
+  EXPECT_THAT(unknown.err, HasSubstr("use .svg, .pdf, .png, .tex or .csv"));
+  EXPECT_THAT(Run({"curve", "7", "--file", "/nowhere/c.svg"}).err, HasSubstr("cannot write /nowhere/c.svg"));
+  Terminal terminal;
+  terminal.tty = true;
+  EXPECT_THAT(Run({"curve", "7", "--format", "png"}, terminal).err, HasSubstr("not for a terminal"));
+}
+
+TEST_F(FigureTest, PdfAndPngAreMadeByRsvgConvert) {
+  if (!server::MissingProgram({"rsvg-convert"}).empty()) GTEST_SKIP() << "rsvg-convert is not installed";
+  EXPECT_THAT(Run({"curve", "7", "--file", Path("c.pdf")}), Exits(ExitCode::kOk));
+  EXPECT_THAT(FileText(Path("c.pdf")), StartsWith("%PDF-"));
+  EXPECT_THAT(Run({"curve", "7", "--file", Path("c.png")}), Exits(ExitCode::kOk));
+  EXPECT_THAT(FileText(Path("c.png")), StartsWith("\x89PNG"));
+}
+
+TEST_F(FigureTest, WithoutRsvgConvertTheErrorNamesThePackage) {
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", dir_.c_str(), 1);
+  const Outcome outcome = Run({"curve", "7", "--file", Path("c.pdf")});
+  setenv("PATH", path.c_str(), 1);
+  EXPECT_THAT(outcome, Exits(ExitCode::kFailure));
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("rsvg-convert"), HasSubstr("librsvg2-bin"), HasSubstr("SVG")));
+  EXPECT_FALSE(std::filesystem::exists(Path("c.pdf")));
+}
+
+TEST_F(FigureTest, LatexTablesHaveIntervalsAndEscapedNames) {
+  ExpectGolden("curve.tex", Run({"curve", "7", "--format", "latex"}).out);
+  EXPECT_EQ(Latex("a_b & 5% {x} \\ ± [1, 2]"), "a\\_b \\& 5\\% \\{x\\} \\textbackslash{} $\\pm$ {[}1, 2]");
+}
+
+TEST_F(FigureTest, StudiesAreComparedInATable) {
+  server_.studies = {MakeStudy(8, "new", scalelab::v1::Study::SUCCEEDED, 0, 0, 4),
+                     MakeStudy(7, "old", scalelab::v1::Study::SUCCEEDED, 0, 0, 4)};
+  const Outcome table = Run({"study", "compare", "8", "7"});
+  EXPECT_THAT(table, Exits(ExitCode::kOk));
+  ExpectGolden("comparison.txt", table.out);
+  EXPECT_EQ(server_.comparison_asked.axis(), "study");
+  EXPECT_THAT(server_.comparison_asked.studies(), ElementsAre("studies/8", "studies/7"));
+  EXPECT_EQ(Run({"curve", "8", "7"}).out, table.out);
+  ExpectGolden("comparison.tex", Run({"study", "compare", "8", "7", "--format", "latex"}).out);
+  const auto json = nlohmann::json::parse(Run({"study", "compare", "8", "7", "-o", "json"}).out);
+  EXPECT_EQ(json["groups"][0]["pairs"][0]["first_repeats"], 5);
+  EXPECT_THAT(Run({"study", "compare", "8", "7", "-o", "csv"}).out,
+              HasSubstr("\nengine=native/ddp,1,new & better,old,faster,850,838,862,"));
+  EXPECT_THAT(Run({"study", "compare", "8"}), Exits(ExitCode::kUsage));
+  EXPECT_THAT(Run({"study", "compare", "8", "7", "--equivalent", "x"}), Exits(ExitCode::kUsage));
+  Run({"study", "compare", "8", "7", "--equivalent", "2%"});
+  EXPECT_DOUBLE_EQ(server_.comparison_asked.equivalent(), 0.02);
+}
+
+TEST_F(FigureTest, OnePictureShowsAllComparedStudies) {
+  const std::string svg = Run({"study", "compare", "8", "7", "--format", "svg"}).out;
+  EXPECT_THAT(svg, AllOf(HasSubstr("throughput (samples/s)"), HasSubstr("speedup")));
+  EXPECT_THAT(Run({"curve", "8", "7", "--panels", "accuracy", "--format", "svg"}).out,
+              AllOf(HasSubstr("accuracy"), Not(HasSubstr("throughput (samples/s)"))));
+}
+
+TEST(JoinCurves, NamesTheStudiesAndTellsEqualNamesApart) {
+  GetCurveResponse first = SampleCurve(), second = SampleCurve();
+  second.set_study("studies/9");
+  GetCurveResponse joined = JoinCurves({first, second});
+  EXPECT_EQ(joined.series_size(), 6);
+  EXPECT_EQ(joined.series(0).key().fields().at("study").string_value(), "resnet20-strong (studies/7)");
+  EXPECT_EQ(joined.series(3).key().fields().at("study").string_value(), "resnet20-strong (studies/9)");
+  EXPECT_EQ(joined.scaling(), "strong");
+  second.set_display_name("other");
+  second.set_scaling("weak");
+  joined = JoinCurves({first, second});
+  EXPECT_EQ(joined.display_name(), "resnet20-strong and other");
+  EXPECT_EQ(joined.scaling(), "");
+}
+
+// The coordinates of all points, lines and labels.
+std::vector<double> Coordinates(const std::string& svg, const std::string& attribute) {
+  std::vector<double> values;
+  const std::string begin = " " + attribute + "=\"";
+  for (size_t at = svg.find(begin); at != std::string::npos; at = svg.find(begin, at + 1))
+    values.push_back(std::strtod(svg.c_str() + at + begin.size(), nullptr));
+  return values;
+}
+
+TEST(Pictures, NothingIsOutsideOfThePictureAndNoNumberIsMissing) {
+  for (const auto& [name, curve] : PictureSamples()) {
+    const std::string svg =
+        SvgPlot(curve, {Quantity::kThroughput, Quantity::kSpeedup, Quantity::kEfficiency, Quantity::kMemory,
+                        Quantity::kCommunication, Quantity::kAccuracy});
+    EXPECT_THAT(svg, AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf\"")))) << name;
+    const double height = Coordinates(svg, "height")[0];
+    EXPECT_LT(height, 2600) << name;
+    for (const char* attribute : {"x", "x1", "x2", "cx"}) {
+      for (const double x : Coordinates(svg, attribute)) EXPECT_TRUE(x >= 0 && x <= 980) << name << " " << x;
+    }
+    for (const char* attribute : {"y", "y1", "y2", "cy"}) {
+      for (const double y : Coordinates(svg, attribute))
+        EXPECT_TRUE(y >= 0 && y <= height) << name << " " << y;
+    }
+    if (const char* folder = std::getenv("SCALELAB_PICTURES"))  // to look at them
+      std::ofstream(absl::StrCat(folder, "/", name, ".svg"), std::ios::binary) << svg;
+  }
+}
+
+TEST(Pictures, AnIntervalBeyondTheScaleEndsInAnArrow) {
+  GetCurveResponse curve = SampleCurve();
+  auto* throughput = curve.mutable_series(0)->mutable_points(1)->mutable_throughput();
+  const std::string before = SvgPlot(curve, {Quantity::kThroughput});
+  throughput->set_high(1e9);
+  const std::string after = SvgPlot(curve, {Quantity::kThroughput});
+  EXPECT_EQ(before.find("L"), std::string::npos);
+  EXPECT_NE(after.find("L"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace scalelab::client

@@ -1,0 +1,163 @@
+// What helps at the beginning: templates, followed logs, errors as JSON, completion, progress of runs.
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "client/commands/init/templates.h"
+#include "client/session/progress.h"
+#include "tests/unit/client/client_fixture.h"
+
+namespace scalelab::client {
+namespace {
+
+using scalelab::v1::ReadRunLogRequest;
+using scalelab::v1::ReadRunLogResponse;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class NewUser : public ClientTest {
+ protected:
+  void Log(ReadRunLogRequest::Stream stream, const std::string& data) {
+    ReadRunLogResponse& piece = server_.log.emplace_back();
+    piece.set_stream(stream);
+    piece.set_data(data);
+  }
+};
+
+TEST_F(NewUser, EveryTemplateIsAValidStudyFile) {
+  for (const StudyTemplate& known : StudyTemplates()) {
+    const std::string file = absl::StrCat(dir_, "/", known.name, ".yaml");
+    EXPECT_THAT(RunAsIs({"study", "init", std::string(known.name), "--file", file}), Exits(ExitCode::kOk));
+    EXPECT_THAT(RunAsIs({"study", "validate", file}), Exits(ExitCode::kOk)) << known.name;
+    EXPECT_THAT(RunAsIs({"study", "init"}).out, HasSubstr(std::string(known.summary)));
+  }
+  EXPECT_TRUE(std::filesystem::exists(dir_ + "/train.py"));
+  EXPECT_EQ(std::system(("python3 -m py_compile " + dir_ + "/train.py").c_str()), 0);
+}
+
+TEST_F(NewUser, TemplatesReplaceNoFile) {
+  WriteFile("scaling.yaml", "mine");
+  const std::string file = dir_ + "/scaling.yaml";
+  EXPECT_THAT(RunAsIs({"study", "init", "scaling", "--file", file}).err, HasSubstr("exists"));
+  EXPECT_THAT(RunAsIs({"study", "init", "scaling", "--file", "-"}).out, HasSubstr("study: scaling"));
+  EXPECT_THAT(RunAsIs({"study", "init", "nothing"}), Exits(ExitCode::kUsage));
+}
+
+TEST_F(NewUser, FollowedLogsAreShownOnceUntilTheRunIsOver) {
+  Start();
+  scalelab::v1::Run& run = server_.runs.emplace_back();
+  run.set_name("studies/7/runs/12");
+  run.set_state(scalelab::v1::Run::RUNNING);
+  run.add_attempts()->set_number(1);
+  Log(ReadRunLogRequest::STDOUT, "one\n");
+  Log(ReadRunLogRequest::STDERR, "warning\n");
+  int calls = 0;
+  server_.on_get_run = [&] {
+    if (++calls < 2) return;
+    Log(ReadRunLogRequest::STDOUT, "two\n");
+    run.set_state(scalelab::v1::Run::SUCCEEDED);
+  };
+  const Outcome logs = Run({"run", "logs", "12", "--follow"});
+  EXPECT_THAT(logs, Exits(ExitCode::kOk));
+  EXPECT_EQ(logs.out, "one\nwarning\ntwo\n");
+  EXPECT_EQ(calls, 2);
+}
+
+TEST_F(NewUser, ANewAttemptIsFollowedFromItsBeginning) {
+  Start();
+  scalelab::v1::Run& run = server_.runs.emplace_back();
+  run.set_name("studies/7/runs/12");
+  run.set_state(scalelab::v1::Run::RUNNING);
+  run.add_attempts()->set_number(1);
+  Log(ReadRunLogRequest::STDOUT, "first\n");
+  int calls = 0;
+  server_.on_get_run = [&] {
+    if (++calls < 2) return;
+    server_.log.clear();
+    Log(ReadRunLogRequest::STDOUT, "2nd\n");
+    run.add_attempts()->set_number(2);
+    run.set_state(scalelab::v1::Run::FAILED);
+  };
+  const Outcome logs = Run({"run", "logs", "12", "-f", "--stdout"});
+  EXPECT_THAT(logs, Exits(ExitCode::kRunsFailed));
+  EXPECT_EQ(logs.out, "first\n2nd\n");
+  EXPECT_THAT(logs.err, HasSubstr("attempt 2 follows"));
+}
+
+TEST_F(NewUser, ErrorsAreJsonWhereOutputIs) {
+  Start();
+  const Outcome outcome = Run({"study", "show", "99", "-o", "json"});
+  EXPECT_THAT(outcome, Exits(ExitCode::kFailure));
+  const auto error = nlohmann::json::parse(outcome.err)["error"];
+  EXPECT_EQ(error["code"], "NOT_FOUND");
+  EXPECT_EQ(error["exit_code"], 1);
+  EXPECT_NE(error["message"], "");
+  EXPECT_THAT(outcome.out, IsEmpty());
+  const Outcome usage = Run({"study", "shwo", "99", "-o", "json"});
+  EXPECT_THAT(usage, Exits(ExitCode::kUsage));
+  EXPECT_THAT(nlohmann::json::parse(usage.err)["error"]["message"].get<std::string>(),
+              HasSubstr("did you mean 'show'"));
+}
+
+TEST_F(NewUser, ValidationAnswersInJson) {
+  const auto valid = nlohmann::json::parse(RunAsIs({"study", "validate", StudyFile(), "-o", "json"}).out);
+  EXPECT_EQ(valid["valid"], true);
+  EXPECT_EQ(valid["cells"], 2);
+  EXPECT_EQ(valid["runs"], 6);
+  const std::string file = WriteFile("bad.yaml", "study: bad\nfixde: {}\nmatrix: {ranks: [0]}\n");
+  const Outcome outcome = RunAsIs({"study", "validate", file, "-o", "json"});
+  EXPECT_THAT(outcome, Exits(ExitCode::kUsage));
+  const auto invalid = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(invalid["valid"], false);
+  ASSERT_GE(invalid["problems"].size(), 1u);
+  EXPECT_THAT(invalid["problems"][0].get<std::string>(), HasSubstr("bad.yaml:2:"));
+}
+
+// Sources the script in bash, and returns the words that it suggests. A fake `scalelab` stands for the server.
+TEST_F(NewUser, CompletionKnowsStudiesRunsAndValuesOfOptions) {
+  const std::string script = WriteFile("completion.bash", RunAsIs({"completion", "bash"}).out);
+  const std::string fake =
+      "scalelab() { case \"$*\" in study*) echo name,display_name; echo studies/7,quick ;; "
+      "run*) echo name; echo studies/7/runs/12 ;; esac; }; ";
+  const auto completes = [&](const std::string& words, const std::string& expected) {
+    const std::string check = absl::StrCat(
+        "bash -c '. ", script, "; ", fake, "COMP_WORDS=(scalelab ", words,
+        " \"\"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _scalelab; [[ \" ${COMPREPLY[*]} \" == *\" ",
+        expected, " \"* ]]'");
+    EXPECT_EQ(std::system(check.c_str()), 0) << words << " does not suggest " << expected;
+  };
+  completes("study show", "quick");
+  completes("study show", "7");
+  completes("curve", "last");
+  completes("run logs", "12");
+  completes("curve 7 --format", "latex");
+  completes("cluster -o", "wide");
+  completes("token", "create");
+  completes("token create --scope", "submit");
+}
+
+TEST(RunPaces, ShowTheSpeedAndTheTimeThatIsLeft) {
+  scalelab::v1::WatchStudyResponse look;
+  auto* attempt = look.add_running();
+  attempt->set_run("studies/7/runs/12");
+  attempt->set_attempt(1);
+  attempt->set_total_steps(100);
+  RunPaces paces;
+  const absl::Time start = absl::FromUnixSeconds(1'795'000'000);
+  attempt->set_step(0);
+  paces.Add(look, start);
+  EXPECT_EQ(paces.Text(*attempt), "");
+  attempt->set_step(10);
+  paces.Add(look, start + absl::Seconds(30));  // the first steps include the start
+  EXPECT_EQ(paces.Text(*attempt), "");
+  attempt->set_step(30);
+  paces.Add(look, start + absl::Seconds(40));
+  EXPECT_EQ(paces.Text(*attempt), "2.000 steps/s, 35s left");
+  attempt->set_attempt(2);
+  attempt->set_step(5);
+  paces.Add(look, start + absl::Seconds(50));
+  EXPECT_EQ(paces.Text(*attempt), "") << "another attempt";
+}
+
+}  // namespace
+}  // namespace scalelab::client
