@@ -44,7 +44,8 @@ Service::~Service() {
 }
 
 std::string Service::Start() {
-  std::vector<std::string> argv = {Program("scalelabd"), "--data", data()};
+  // The machine is shared by tests, so attempts would be noisy by chance. Studies can ask for the guard.
+  std::vector<std::string> argv = {Program("scalelabd"), "--data", data(), "--noise-guard", "false"};
   argv.insert(argv.end(), flags_.begin(), flags_.end());
   if (files_ > 0) {
     const std::vector<std::string> shell = {"sh", "-c", absl::StrCat("ulimit -n ", files_, "; exec \"$@\""),
@@ -205,7 +206,8 @@ std::vector<std::string> LostOrDoubled(const Service& service, const std::string
       std::vector<std::string> stored;
       for (const std::string& line : service.Points(name, attempt["number"])) {
         const std::vector<std::string> f = absl::StrSplit(line, ',');
-        if (f.size() != 5 || f[1] == "-1" || f[3].rfind("epoch/", 0) == 0 || f[3].rfind("eval/", 0) == 0)
+        if (f.size() != 5 || f[1] == "-1" || f[3].rfind("epoch/", 0) == 0 || f[3].rfind("eval/", 0) == 0 ||
+            f[3].rfind("checkpoint/", 0) == 0)
           continue;
         stored.push_back(absl::StrCat(f[0], ",", f[1], ",", f[3], ",", std::stod(f[4])));
       }

@@ -105,6 +105,8 @@ class Agents : public testing::Test {
   void StartService(const std::vector<std::string>& flags = {}) {
     if (address_.empty()) address_ = absl::StrCat(cluster_.address(), ":", FreePort(cluster_.address()));
     std::vector<std::string> argv = {Program("scalelabd"),
+                                     "--noise-guard",
+                                     "false",
                                      "--data",
                                      dir_ + "/data",
                                      "--runs",
@@ -255,6 +257,9 @@ TEST_F(Agents, FiftyAgentsKilledInMidSubmissionLoseNoJobAndDoubleNone) {
   StartService({"--pending-jobs-per-user", "100"});
   constexpr int kRuns = 50;
   auto agent = StartAgent("games");
+  // While an agent is connected, the command line starts none.
+  const auto connected = [&] { return absl::StrContains(ReadFile(AgentLog("games")), "connected to"); };
+  ASSERT_TRUE(Eventually(connected));
   const std::string study = Submit("games", Study(kRuns, "0", "allocation: per-run\n"));
   int kills = 0;
   const double end = Now() + 400;
@@ -270,8 +275,7 @@ TEST_F(Agents, FiftyAgentsKilledInMidSubmissionLoseNoJobAndDoubleNone) {
     fs::remove(AgentLog("games"));
     agent = StartAgent("games");
     if (kills % 5 == 0) {  // more work, so that there are submissions until the end
-      // While an agent is connected, the command line starts none.
-      EXPECT_TRUE(Eventually([&] { return absl::StrContains(ReadFile(AgentLog("games")), "connected to"); }));
+      EXPECT_TRUE(Eventually(connected));
       Submit("games", Study(10, "0", "allocation: per-run\n"));
     }
   }

@@ -6,17 +6,21 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <numeric>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "tests/e2e/service.h"
 
 namespace scalelab::e2e {
 namespace {
 
-std::string Study(const std::string& ranks, int repeats, int steps) {
+// `more` are further keys, each after a comma.
+std::string Study(const std::string& ranks, int repeats, int steps, const std::string& more = "") {
   return absl::StrCat("study: faults\nfixed: {model: resnet20, dataset: cifar10, data_dir: ", ShippedData(),
-                      ", epochs: 100, max_steps: ", steps, "}\nmatrix: {ranks: ", ranks,
+                      ", epochs: 100, max_steps: ", steps, more, "}\nmatrix: {ranks: ", ranks,
                       "}\nrepeats: ", repeats,
                       "\nscaling: {mode: strong, global_batch: 32}\nmeasure: {evaluate: false}\n");
 }
@@ -82,6 +86,64 @@ TEST(KillNine, OfAWorkerEndsItsAttemptAndTheRunIsTriedAgain) {
   EXPECT_NE(attempts[0]["name"], attempts[1]["name"]);
   ExpectNothingLostOrDoubled(service, study);
   EXPECT_TRUE(Eventually([&] { return service.Processes().empty(); }));
+}
+
+// A run of two ranks that is interrupted after some steps and continues from a checkpoint.
+class CheckpointedRun {
+ public:
+  explicit CheckpointedRun(const std::string& keys) {
+    EXPECT_EQ(service.Start(), "");
+    study = service.Submit(Study("[2]", 1, kSteps, keys));
+    run = service.WaitUntilTraining(study, 100);
+  }
+  // Returns the number of steps in a member of an attempt, by index; 0 if it is absent.
+  int64_t Steps(size_t attempt, const char* member) const {
+    const nlohmann::json attempts = service.Attempts(run);
+    if (attempt >= attempts.size() || !attempts[attempt].contains(member)) return 0;
+    const nlohmann::json& steps = attempts[attempt][member];
+    return steps.is_string() ? std::stoll(steps.get<std::string>()) : steps.get<int64_t>();
+  }
+  // Waits for the end and checks that a second attempt has continued.
+  void ExpectContinued() {
+    ASSERT_EQ(service.WaitFor(study, 180), 0) << service.Run({"run", "show", run}).out << service.log();
+    const auto attempts = service.Attempts(run);
+    ASSERT_EQ(attempts.size(), 2u) << service.Run({"run", "show", run}).out;
+    EXPECT_EQ(attempts[1]["state"], "SUCCEEDED");
+    EXPECT_GT(Steps(1, "resumed_step"), 0);
+    EXPECT_EQ(Steps(1, "resumed_step"), Steps(0, "checkpoint_step"));
+    std::vector<int64_t> steps;
+    for (const std::string& line : service.Points(run)) {
+      const std::vector<std::string> f = absl::StrSplit(line, ',');
+      if (f.size() == 5 && f[3] == "train/loss" && f[0] == "0") steps.push_back(std::stoll(f[1]));
+    }
+    std::vector<int64_t> all(kSteps);
+    std::iota(all.begin(), all.end(), 0);
+    EXPECT_EQ(steps, all) << "each step once";
+    const std::string directory = attempts[0]["directory"];
+    EXPECT_FALSE(std::filesystem::exists(directory.substr(0, directory.rfind('/')) + "/checkpoints"));
+    EXPECT_THAT(service.Run({"run", "show", run}).out, testing::HasSubstr("run/lost_seconds"));
+    ExpectNothingLostOrDoubled(service, study);
+  }
+
+  static constexpr int kSteps = 60;
+  Service service{{"--local-slots", "2"}};
+  std::string study, run;
+};
+
+TEST(KillNine, OfARankMakesTheNextAttemptContinueFromTheLastCheckpoint) {
+  CheckpointedRun test(", checkpoint_every_steps: 4");
+  ASSERT_TRUE(Eventually([&] { return test.Steps(0, "checkpoint_step") > 0; }, 60));
+  kill(test.service.Ranks().front(), SIGKILL);
+  test.ExpectContinued();
+  EXPECT_EQ(test.service.Attempts(test.run)[0]["cause"], "RANK_KILLED");
+}
+
+TEST(Sigterm, OfAWorkerMakesItsRanksWriteACheckpointFirst) {
+  CheckpointedRun test(", checkpoint_every_minutes: 1000");
+  const std::vector<pid_t> workers = test.service.Workers();
+  ASSERT_FALSE(workers.empty());
+  kill(*std::min_element(workers.begin(), workers.end()), SIGTERM);
+  test.ExpectContinued();
 }
 
 // A run whose rank writes a step every 20 ms, and a finish event when the test opens its gate.

@@ -45,8 +45,9 @@ class Service:
 
     def start(self) -> None:
         with open(self.dir / "scalelabd.log", "a", encoding="utf-8") as log:
-            self._daemon = subprocess.Popen([PROGRAMS / "scalelabd", "--data", self.dir / "data", "--config", self.dir / "scalelabd.yaml"],
-                                            stdout=subprocess.PIPE, stderr=log, text=True)
+            command = [PROGRAMS / "scalelabd", "--data", self.dir / "data", "--noise-guard", "false",
+                       "--config", self.dir / "scalelabd.yaml"]
+            self._daemon = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         self.ready = self._daemon.stdout.readline()
         if not self.ready.startswith("ready"):
             self.stop()

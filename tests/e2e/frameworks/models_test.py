@@ -15,7 +15,9 @@ import unittest
 import run
 
 CIFAR = ("resnet20", "resnet56")  # the depths between them are built the same way
-IMAGENET = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "mobilenet_v2", "alexnet", "inception_v3", "vgg16")
+IMAGENET = ("resnet18", "resnet50", "mobilenet_v2", "alexnet", "inception_v3", "vgg16")
+if "SCALELAB_LONG_TESTS" in os.environ:  # the same blocks as resnet18 and resnet50, more of them
+    IMAGENET += ("resnet34", "resnet101", "resnet152")
 # Kind -> an engine of its environment, models.
 KINDS = {
     "keras2": ("tensorflow/mirrored", CIFAR + IMAGENET),

@@ -1,0 +1,37 @@
+"""Checks that PyTorch's strategies do what their names say, on two ranks: fewer bytes, and averages of parameters now and then.
+
+Exit status 77: skipped; the reason is printed.
+"""
+import unittest
+
+import run
+
+
+class Strategies(unittest.TestCase):
+    def finish(self, result, rank):
+        self.assertEqual(result.status, 0, result.errors)
+        return result.of(rank, "finish")[0]
+
+    def test_powersgd_sends_less_and_learns(self):
+        run.python_of("pytorch/powersgd")  # skips
+        plain = run.run("pytorch/ddp", {"learning_rate": 0.01})
+        low = run.run("pytorch/powersgd", {"learning_rate": 0.01, "powersgd_rank": 2})
+        self.assertEqual(low.status, 0, low.errors)
+        bytes_of = [r.of(0, "step")[5]["metrics"]["comm/bytes"] for r in (plain, low)]
+        self.assertLess(bytes_of[1], bytes_of[0] / 4)
+        losses = low.losses(0)
+        self.assertLess(losses[-1], losses[0])
+        self.assertEqual(losses[:2], plain.losses(0)[:2], "the first steps are exact")
+        self.assertNotEqual(losses[-1], plain.losses(0)[-1])
+        self.assertEqual(self.finish(low, 0)["parameter_hash"], self.finish(low, 1)["parameter_hash"])
+
+    def test_local_sgd_ends_with_equal_parameters(self):
+        run.python_of("pytorch/local-sgd")  # skips
+        local = run.run("pytorch/local-sgd", {"local_steps": 4, "learning_rate": 0.01})
+        self.assertEqual(self.finish(local, 0)["parameter_hash"], self.finish(local, 1)["parameter_hash"])
+        plain = run.run("pytorch/ddp", {"learning_rate": 0.01})
+        self.assertNotEqual(self.finish(local, 0)["parameter_hash"], self.finish(plain, 0)["parameter_hash"])
+
+
+if __name__ == "__main__":
+    unittest.main()
