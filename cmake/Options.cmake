@@ -44,7 +44,7 @@ function(scalelab_library name)
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE scalelab_warnings)
   # Several sources in one translation unit instantiate the templates of the headers once (option SCALELAB_UNITY).
-  set_target_properties(${name} PROPERTIES UNITY_BUILD ${SCALELAB_UNITY} UNITY_BUILD_BATCH_SIZE 6)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${SCALELAB_UNITY} UNITY_BUILD_BATCH_SIZE 20)
 endfunction()
 
 # scalelab_folder(SOURCE...): the library of the current folder. Its target is named after the folder's path:

@@ -89,7 +89,7 @@ set(CPACK_DEBIAN_CLIENT_PACKAGE_SECTION science)
 set(CPACK_COMPONENT_CLIENT_DESCRIPTION "measure how distributed training scales: command line
 Submits studies of distributed training to a scalelab server, follows them and
 shows scaling curves with confidence intervals.")
-set(CPACK_DEBIAN_CLIENT_PACKAGE_SUGGESTS "libmunge2, scalelab-doc")
+set(CPACK_DEBIAN_CLIENT_PACKAGE_SUGGESTS "libmunge2, librsvg2-bin, scalelab-doc")
 
 set(CPACK_DEBIAN_SERVER_PACKAGE_SECTION science)
 set(CPACK_COMPONENT_SERVER_DESCRIPTION "measure how distributed training scales: coordinator

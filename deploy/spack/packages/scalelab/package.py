@@ -47,6 +47,7 @@ class Scalelab(CMakePackage):
     depends_on("nlohmann-json")
     depends_on("openssl@3:")
     depends_on("sqlite@3.37:")
+    depends_on("boost@1.74:")
     depends_on("cli11@2.1:")
     depends_on("yaml-cpp")
     depends_on("libjpeg-turbo")
