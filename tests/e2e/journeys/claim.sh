@@ -1,3 +1,4 @@
+#!/bin/bash
 # A finished study as one file for other people, checked without a server, and brought into another service.
 scalelab study init scaling
 scalelab study submit scaling.yaml --set fixed.train_samples=512

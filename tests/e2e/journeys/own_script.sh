@@ -1,3 +1,4 @@
+#!/bin/bash
 # An own PyTorch script with a swept dropout on 2 ranks, from an empty directory to a figure with learning curves.
 scalelab study init script
 scalelab study submit script.yaml --set matrix.ranks=[2]

@@ -1,3 +1,4 @@
+#!/bin/bash
 # Two studies compared: a LaTeX table with intervals, and one picture.
 scalelab study init scaling
 scalelab study submit scaling.yaml --set study=small-batch --set fixed.train_samples=512
