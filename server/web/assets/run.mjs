@@ -1,11 +1,17 @@
 // One run: its attempts, results, learning curves and logs.
+import {actionBar} from './actions.mjs';
 import {call, repeat} from './api.mjs';
-import {confirmed, duration, errorText, facts, h, keyText, lastPart, number, secondsBetween, stateOf, table, time} from './dom.mjs';
+import {duration, errorText, facts, h, keyText, lastPart, number, secondsBetween, stateOf, table, time} from './dom.mjs';
 import {learningChart} from './learning.mjs';
 import {logView} from './logs.mjs';
 import {reasonList} from './study.mjs';
 
 const isFinal = ({state}) => ['SUCCEEDED', 'FAILED', 'CANCELLED', 'SKIPPED'].includes(state);
+
+const ACTIONS = [
+  {title: 'Cancel run', method: 'CancelRun', offered: (run) => !isFinal(run), kind: 'danger', question: ({name}) => `Cancel run ${lastPart(name)}?`},
+  {title: 'Retry run', method: 'RetryRun', offered: ({state}) => ['FAILED', 'CANCELLED'].includes(state)},
+];
 
 export async function runPage(main, {parts: [id], identity, signal}) {
   let {run} = await call('GetRun', {name: `runs/${id}`}, signal);
@@ -13,10 +19,21 @@ export async function runPage(main, {parts: [id], identity, signal}) {
   const {study} = await call('GetStudy', {name: parent}, signal);
   document.title = `Run ${id} – scalelab`;
   const head = h('div');
+  const buttons = actionBar(ACTIONS, (answer) => {
+    if (signal.aborted) return;
+    // A final run is not asked for any more; the page begins anew.
+    if (isFinal(run)) return dispatchEvent(new HashChangeEvent('hashchange'));
+    ({run} = answer);
+    show();
+  });
+  const results = h('section', {class: 'panel'});
+  const specification = h('details', {class: 'panel'}, h('summary', null, `Specification: ${Object.keys(run.spec ?? {}).length} parameters`),
+    facts(Object.entries(run.spec ?? {}).map(([key, value]) => [key, typeof value === 'object' ? JSON.stringify(value) : String(value)])));
+  const attempts = h('section');
   const why = h('div');
   const charts = h('section', null, h('h2', null, 'Learning curve'), h('p', {class: 'soft'}, 'Loading …'));
   const logs = h('section');
-  main.replaceChildren(head, why, charts, logs);
+  main.replaceChildren(head, identity.mayControl(study) ? buttons.element : '', h('div', {class: 'columns'}, results, specification), attempts, why, charts, logs);
   show();
 
   let logsShown = false;
@@ -49,31 +66,14 @@ export async function runPage(main, {parts: [id], identity, signal}) {
       h('p', null, h('a', {href: `#/studies/${lastPart(parent)}`}, `${lastPart(parent)} ${study.display_name}`)),
       h('h1', null, `Run ${id}`),
       h('p', {class: 'bar-of'}, stateOf(run.state), keyText(run.key), ` repeat ${run.repeat ?? 0}`, seconds === undefined ? '' : h('span', {class: 'soft'}, duration(seconds))),
-      run.message ? h('p', {class: run.state === 'FAILED' ? 'error' : ''}, run.message) : '',
-      identity.mayControl(study) ? actions() : '',
-      h('div', {class: 'columns'},
-        h('section', {class: 'panel'}, h('h2', null, 'Results'), run.summary && Object.keys(run.summary).length
-          ? table('Metrics', [['Metric', 'wide'], ['Value', 'number']], Object.entries(run.summary).sort().map(([key, value]) => [key, number(value, 6)]))
-          : h('p', {class: 'soft'}, 'A run has results when it has succeeded.')),
-        h('details', {class: 'panel'}, h('summary', null, `Specification: ${Object.keys(run.spec ?? {}).length} parameters`), facts(Object.entries(run.spec ?? {}).map(([key, value]) => [key, typeof value === 'object' ? JSON.stringify(value) : String(value)])))),
-      h('section', null, table('Attempts', [['Attempt', 'number'], ['State'], ['Nodes', 'wide'], ['Started'], ['Took', 'number'], ['Exit', 'number'], ['Message', 'wide']],
-        (run.attempts ?? []).map((attempt) => [attempt.number, stateOf(attempt.state === 'ASSIGNED' ? 'QUEUED' : attempt.state === 'STOPPING' ? 'RUNNING' : attempt.state),
+      run.message ? h('p', {class: run.state === 'FAILED' ? 'error' : ''}, run.message) : '');
+    buttons.show(run);
+    results.replaceChildren(h('h2', null, 'Results'), run.summary && Object.keys(run.summary).length
+      ? table('Metrics', [['Metric', 'wide'], ['Value', 'number']], Object.entries(run.summary).sort().map(([key, value]) => [key, number(value, 6)]))
+      : h('p', {class: 'soft'}, 'A run has results when it has succeeded.'));
+    attempts.replaceChildren(table('Attempts', [['Attempt', 'number'], ['State'], ['Nodes', 'wide'], ['Started'], ['Took', 'number'], ['Exit', 'number'], ['Message', 'wide']],
+      (run.attempts ?? []).map((attempt) => [attempt.number, stateOf(attempt.state === 'ASSIGNED' ? 'QUEUED' : attempt.state === 'STOPPING' ? 'RUNNING' : attempt.state),
           (attempt.nodes ?? []).join(', ') || '–', time(attempt.start_time), attempt.start_time ? duration(secondsBetween(attempt.start_time, attempt.finish_time)) : '–',
-          attempt.exit_status ?? '–', [attempt.cause ? `${attempt.cause.toLowerCase()}: ` : '', attempt.message ?? '']]))));
-  }
-
-  function actions() {
-    const note = h('span', {class: 'error', role: 'alert'});
-    const act = (title, method, question, kind) => h('button', {class: kind, on: {click: async () => {
-      if (question && !await confirmed(question, title)) return;
-      try {
-        await call(method, {name: run.name});
-        dispatchEvent(new HashChangeEvent('hashchange'));
-      } catch (error) {
-        note.textContent = errorText(error);
-      }
-    }}}, title);
-    return h('div', {class: 'bar-of'}, !isFinal(run) && act('Cancel run', 'CancelRun', `Cancel run ${id}?`, 'danger'),
-      ['FAILED', 'CANCELLED'].includes(run.state) && act('Retry run', 'RetryRun'), note);
+          attempt.exit_status ?? '–', [attempt.cause ? `${attempt.cause.toLowerCase()}: ` : '', attempt.message ?? '']])));
   }
 }

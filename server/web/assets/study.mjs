@@ -1,11 +1,20 @@
 // One study: its progress, live, and its parts as tabs.
+import {actionBar} from './actions.mjs';
 import {call, follow, persist, repeat, sleep} from './api.mjs';
 import {curvesTab} from './curves.mjs';
 import {allocationTables} from './cluster.mjs';
-import {confirmed, duration, errorText, h, keyText, lastPart, number, progress, progressText, secondsBetween, stateOf, table, time} from './dom.mjs';
+import {duration, errorText, h, keyText, lastPart, number, progress, progressText, secondsBetween, stateOf, table, time} from './dom.mjs';
 import {gridTab} from './grid.mjs';
 import {learningTab} from './learning.mjs';
 
+const ACTIONS = [
+  {title: 'Hold', method: 'HoldStudy', offered: (study) => !isFinal(study) && !study.held},
+  {title: 'Release', method: 'ReleaseStudy', offered: (study) => !isFinal(study) && study.held},
+  {title: 'Resume', method: 'ResumeStudy', offered: (study) => study.pause_reason},
+  {title: 'Retry failed runs', method: 'RetryStudy', offered: (study) => study.counts?.failed},
+  {title: 'Cancel study', method: 'CancelStudy', offered: (study) => !isFinal(study), kind: 'danger',
+    question: ({name}) => `Cancel ${name}? Running attempts are stopped, and queued runs are not run.`},
+];
 const TABS = [['runs', 'Runs', gridTab], ['curves', 'Curves', curvesTab], ['learning', 'Learning curves', learningTab],
   ['allocations', 'Allocations', allocationsTab], ['explain', 'Explain', explainTab], ['specification', 'Specification', specificationTab]];
 export const isFinal = (study) => ['SUCCEEDED', 'FAILED', 'CANCELLED'].includes(study.state);
@@ -16,10 +25,17 @@ export async function studyPage(main, {parts: [number, tab], identity, signal}) 
   view.name = view.study.name;
   document.title = `${view.study.display_name} – scalelab`;
   const head = h('div');
+  const buttons = actionBar(ACTIONS, ({study}) => {
+    if (signal.aborted) return;
+    // The stream of a final study has ended; the page begins anew.
+    if (isFinal(view.study)) return dispatchEvent(new HashChangeEvent('hashchange'));
+    view.study = {...study, spec: study.spec ?? view.study.spec};
+    showHead();
+  });
   const live = h('section');
   const panel = h('div', {role: 'tabpanel', id: 'panel', tabindex: '0'});
   const tabs = h('div', {class: 'tabs', role: 'tablist', 'aria-label': 'Parts of the study'});
-  main.replaceChildren(head, live, tabs, panel);
+  main.replaceChildren(head, identity.mayControl(view.study) ? buttons.element : '', live, tabs, panel);
   showHead();
   showTabs();
 
@@ -33,15 +49,13 @@ export async function studyPage(main, {parts: [number, tab], identity, signal}) 
   function showHead() {
     const {study} = view;
     const seconds = study.start_time ? secondsBetween(study.start_time, study.finish_time) : undefined;
-    const focused = head.contains(document.activeElement) ? document.activeElement.textContent : null;
     head.replaceChildren(
       h('h1', null, `${lastPart(study.name)} ${study.display_name}`),
       h('p', {class: 'bar-of'}, stateOf(study.state), study.held ? 'held' : '', progress(study.counts), h('span', {role: 'status'}, progressText(study.counts))),
       h('p', {class: 'soft'}, `of ${study.owner}, submitted `, time(study.create_time), seconds === undefined ? '' : isFinal(study) ? `, took ${duration(seconds)}` : `, running for ${duration(seconds)}`),
       study.pause_reason ? h('p', {class: 'error'}, `Paused: ${study.pause_reason}`) : '',
-      view.waiting ? h('p', null, `Waits: ${view.waiting}`) : '',
-      identity.mayControl(study) ? actions(view) : '');
-    if (focused) [...head.querySelectorAll('button')].find((button) => button.textContent === focused)?.focus();
+      view.waiting ? h('p', null, `Waits: ${view.waiting}`) : '');
+    buttons.show(study);
     live.replaceChildren(view.running.length === 0 ? '' : runningTable(view.running));
   }
 
@@ -85,30 +99,6 @@ function runningTable(running) {
       `${p.step ?? 0}${p.total_steps ? ` of ${p.total_steps}` : ''}`,
       p.total_steps ? h('div', {class: 'progress', role: 'img', 'aria-label': `${Math.round(percent(p))}%`}, h('i', {style: {width: `${percent(p)}%`, background: 'var(--RUNNING)'}})) : '–',
       p.train_loss === undefined ? '–' : number(p.train_loss)]));
-}
-
-function actions(view) {
-  const act = (title, method, question, kind) => h('button', {class: kind, on: {click: async ({target}) => {
-    if (question && !await confirmed(question, title)) return;
-    target.disabled = true;
-    try {
-      await call(method, {name: view.name});
-      dispatchEvent(new HashChangeEvent('hashchange'));  // shows the study again
-    } catch (error) {
-      note.textContent = errorText(error);
-    }
-    target.disabled = false;
-  }}}, title);
-  const {study} = view;
-  const note = h('span', {class: 'error', role: 'alert'});
-  const final = isFinal(study);
-  return h('div', {class: 'bar-of'},
-    !final && !study.held && act('Hold', 'HoldStudy'),
-    !final && study.held && act('Release', 'ReleaseStudy'),
-    study.pause_reason && act('Resume', 'ResumeStudy'),
-    study.counts?.failed && act('Retry failed runs', 'RetryStudy'),
-    !final && act('Cancel study', 'CancelStudy', `Cancel ${study.name}? Running attempts are stopped, and queued runs are not run.`, 'danger'),
-    note);
 }
 
 async function allocationsTab(panel, view) {
