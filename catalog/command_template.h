@@ -1,7 +1,7 @@
 // Templates in the words of a command: "--lr={learning_rate} --dropout={params.dropout}".
 //
 // {NAME} is a template if NAME begins with a lower-case letter and has only letters, digits, '_' and '.'. "${NAME}" is left
-// to shells, and "{{NAME}}" stands for the text "{NAME}". All other braces are plain text.
+// to shells, and "{{NAME}}" is the text "{NAME}". All other braces are plain text.
 #pragma once
 
 #include <functional>

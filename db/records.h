@@ -131,7 +131,7 @@ struct AttemptRow {
   int64_t resumed_step = 0, checkpoint_step = 0;
 };
 
-// Name of the directory of a run's checkpoints, beside those of its attempts.
+// Name of the directory of a run's checkpoints, next to those of its attempts.
 inline constexpr char kCheckpointsName[] = "checkpoints";
 
 struct AllocationRow {

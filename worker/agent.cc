@@ -59,8 +59,13 @@ void Agent::Refresh() { ScheduleSync(kGather); }
 void Agent::Leave() {
   if (std::exchange(leaving_, true)) return;
   spdlog::info("Received SIGTERM or SIGINT: stopping {} attempts", attempts_.size());
-  for (auto& [token, attempt] : attempts_)
-    attempt->begun() ? attempt->StopAfterCheckpoint(kQuitGrace) : Stop(*attempt, kQuitGrace);
+  for (auto& [token, attempt] : attempts_) {
+    if (attempt->begun()) {
+      attempt->StopAfterCheckpoint(kQuitGrace);
+    } else {
+      Stop(*attempt, kQuitGrace);
+    }
+  }
   ExitIfQuiet();
   ScheduleSync(absl::ZeroDuration());
 }

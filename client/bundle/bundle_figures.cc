@@ -86,28 +86,29 @@ std::vector<std::string> DifferencesOf(const GetCurveResponse& claimed, const Ge
   return differences;
 }
 
-// A directory that is removed with everything in it.
-class TemporaryDirectory {
- public:
-  static absl::StatusOr<std::string> Make() {
-    std::error_code unknown;
-    std::string pattern = (std::filesystem::temp_directory_path(unknown) / "scalelab-verify-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr)
-      return absl::UnknownError(absl::StrCat("cannot create ", pattern, ": ", std::strerror(errno),
-                                             "; set TMPDIR to a directory with space"));
-    return pattern;
-  }
-};
+absl::StatusOr<std::string> MakeTemporaryDirectory() {
+  std::error_code unknown;
+  std::string pattern = (std::filesystem::temp_directory_path(unknown) / "scalelab-verify-XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr)
+    return absl::UnknownError(absl::StrCat("cannot create ", pattern, ": ", std::strerror(errno),
+                                           "; set TMPDIR to a directory with space"));
+  return pattern;
+}
+
+absl::Status NoSpace(const std::string& path) {
+  return absl::UnknownError(
+      absl::StrCat("cannot write ", path, ": is the disk full? Set TMPDIR to a directory with space"));
+}
 
 absl::Status CopyArchive(BundleReader& bundle, const std::string& path) {
   std::ofstream copy(path, std::ios::binary);
   const absl::Status status = bundle.Read(kBundleArchive, [&copy, &path](absl::string_view piece) {
     copy.write(piece.data(), static_cast<std::streamsize>(piece.size()));
-    return copy ? absl::OkStatus() : absl::UnknownError(absl::StrCat("cannot write ", path));
+    return copy ? absl::OkStatus() : NoSpace(path);
   });
   copy.close();
   if (!status.ok()) return status;
-  return copy ? absl::OkStatus() : absl::UnknownError(absl::StrCat("cannot write ", path));
+  return copy ? absl::OkStatus() : NoSpace(path);
 }
 
 // Stores the study of the archive as number 1.
@@ -139,7 +140,7 @@ absl::StatusOr<FigureCheck> CheckFigures(BundleReader& bundle) {
   GetCurveResponse claimed;
   if (!google::protobuf::util::JsonStringToMessage(*text, &claimed).ok())
     return absl::DataLossError(absl::StrCat(kBundleCurve, " of the bundle is not the curve of this version"));
-  const auto directory = TemporaryDirectory::Make();
+  const auto directory = MakeTemporaryDirectory();
   if (!directory.ok()) return directory.status();
   const absl::Cleanup remover = [&directory] {
     std::error_code unknown;

@@ -106,6 +106,7 @@ absl::StatusOr<ExitCode> FollowLogs(const RunLogsOptions& options, ReadRunLogReq
       for (Followed& output : outputs) output.shown = 0;
       if (attempt > 0) session.Say(absl::StrCat("attempt ", newest, " follows"));
       attempt = newest;
+      request.set_attempt(attempt);  // a newer one follows when this one has been read
     }
     for (Followed& output : outputs) {
       LastLines last(static_cast<size_t>(options.tail));

@@ -26,7 +26,8 @@ absl::Status ReplaceFile(const std::string& path, const std::function<absl::Stat
   if (!file) return CannotWrite(path);
   absl::Status status = write(file);
   file.close();
-  if (status.ok() && !file) status = CannotWrite(path);
+  if (!file)
+    status = CannotWrite(path);  // also if `write` has noticed it, because only this error has the reason
   if (!replaces) return status;
   if (status.ok() && std::rename(part.c_str(), path.c_str()) != 0) status = CannotWrite(path);
   if (!status.ok()) std::remove(part.c_str());

@@ -77,7 +77,7 @@ struct Scale {
 Scale RanksScale(const std::vector<PlotSeries>& series);
 // Returns a scale for the values and intervals of all points and, for a speedup, for the ideal line. Speedups
 // use a log2 scale, on which ideal scaling is a straight line; the other quantities start at 0. The scale ends before the
-// end of an interval that is many times as large as the values, because the values would not be seen beside it.
+// end of an interval that is many times as large as the values, because the values would then be too small to see.
 Scale ValueScale(const std::vector<PlotSeries>& series, Quantity quantity);
 
 // Returns the distinct baseline ranks of all series that have points. Each has its own ideal speedup,

@@ -1,46 +1,21 @@
 // The noise guard, with real processes that disturb a run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <thread>
 
 #include "tests/e2e/service.h"
+#include "tests/fakes/busy_neighbours.h"
 
 namespace scalelab::e2e {
 namespace {
 
 using testing::HasSubstr;
 
-// Busy processes on every core.
-class Neighbours {
- public:
-  Neighbours() {
-    for (unsigned i = 0; i < 2 * std::thread::hardware_concurrency(); ++i) {
-      const pid_t pid = fork();
-      if (pid == 0) {
-        for (;;) asm volatile("");
-      }
-      pids_.push_back(pid);
-    }
-  }
-  ~Neighbours() {
-    for (const pid_t pid : pids_) {
-      kill(pid, SIGKILL);
-      waitpid(pid, nullptr, 0);
-    }
-  }
-
- private:
-  std::vector<pid_t> pids_;
-};
-
 TEST(Noise, ABusyNeighbourMakesAnAttemptNoisyAndItIsRepeatedOnce) {
   Service service({"--local-slots", "1"});
   ASSERT_EQ(service.Start(), "");
-  const Neighbours neighbours;
+  const BusyNeighbours neighbours(2 * std::thread::hardware_concurrency());
   const std::string study = service.Submit(R"(study: noisy
 fixed:
   engine: custom

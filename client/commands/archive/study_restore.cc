@@ -30,12 +30,7 @@ absl::StatusOr<ExitCode> ExecuteStudyRestore(const StudyRestoreOptions& options,
   if (!response.ok()) return response.status();
 
   const auto& study = response->study();
-  Section name;
-  name.columns = {{"name"}};
-  name.header = false;
-  name.rows = [&study](const RowSink& sink) { sink({study.name()}); };
-  if (const absl::Status printed = session.Print({*response, {std::move(name)}}); !printed.ok())
-    return printed;
+  if (const absl::Status printed = PrintStored(session, *response); !printed.ok()) return printed;
   session.Say(absl::StrCat("restored ", study.display_name(), " of ", study.owner(), " as ", study.name()));
   return ExitCode::kOk;
 }

@@ -52,4 +52,12 @@ absl::StatusOr<scalelab::v1::RestoreArchiveResponse> UploadArchive(
   return response;
 }
 
+absl::Status PrintStored(Session& session, const scalelab::v1::RestoreArchiveResponse& response) {
+  Section name;
+  name.columns = {{"name"}};
+  name.header = false;
+  name.rows = [&response](const RowSink& sink) { sink({response.study().name()}); };
+  return session.Print({response, {std::move(name)}});
+}
+
 }  // namespace scalelab::client

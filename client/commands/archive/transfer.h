@@ -22,4 +22,7 @@ absl::StatusOr<scalelab::v1::RestoreArchiveResponse> UploadArchive(
     Session& session, const std::optional<scalelab::v1::StudyOrigin>& origin,
     const std::function<absl::StatusOr<bool>(std::string*)>& read);
 
+// Prints the name of the study that the server has stored.
+absl::Status PrintStored(Session& session, const scalelab::v1::RestoreArchiveResponse& response);
+
 }  // namespace scalelab::client

@@ -50,12 +50,7 @@ absl::StatusOr<ExitCode> ExecuteStudyImport(const std::string& file, Session& se
   if (!response.ok()) return response.status();
 
   const auto& study = response->study();
-  Section name;
-  name.columns = {{"name"}};
-  name.header = false;
-  name.rows = [&study](const RowSink& sink) { sink({study.name()}); };
-  if (const absl::Status printed = session.Print({*response, {std::move(name)}}); !printed.ok())
-    return printed;
+  if (const absl::Status printed = PrintStored(session, *response); !printed.ok()) return printed;
   session.Say(absl::StrCat(response->existed() ? "the study was there already: " : "imported ",
                            study.display_name(), " of ", study.owner(), ", ", origin->study(), " of ",
                            origin->server(), ", as ", study.name()));

@@ -57,13 +57,13 @@ absl::StatusOr<ExitCode> ExecuteStudyInit(const InitOptions& options, Session& s
   const std::string path = options.file.empty() ? absl::StrCat(found->name, ".yaml") : options.file;
   if (const absl::Status status = WriteNew(path, found->text, session); !status.ok()) return status;
   if (found->file.empty()) return ExitCode::kOk;
-  const std::filesystem::path beside = std::filesystem::path(path).parent_path() / std::string(found->file);
+  const std::filesystem::path program = std::filesystem::path(path).parent_path() / std::string(found->file);
   std::error_code unknown;
-  if (std::filesystem::exists(beside, unknown)) {
-    session.Say(absl::StrCat("kept ", beside.string(), ", which exists"));
+  if (std::filesystem::exists(program, unknown)) {
+    session.Say(absl::StrCat("kept ", program.string(), ", which exists"));
     return ExitCode::kOk;
   }
-  if (const absl::Status status = WriteNew(beside.string(), found->file_text, session); !status.ok())
+  if (const absl::Status status = WriteNew(program.string(), found->file_text, session); !status.ok())
     return status;
   return ExitCode::kOk;
 }

@@ -112,7 +112,7 @@ resources: {time: 10m}
 )";
 
 constexpr char kCommunication[] =
-    R"(# What does communication cost? Beside each cell, runs without and with serial communication are made.
+    R"(# What does communication cost? Each cell gets two more runs: one without communication, one that communicates after backward.
 # `scalelab curve last` shows the exposed and the hidden part, `scalelab curve last --factors` why it stops scaling.
 study: communication
 

@@ -11,7 +11,7 @@ struct StudyTemplate {
   absl::string_view name;
   absl::string_view summary;
   absl::string_view text;       // a study file with comments
-  absl::string_view file = {};  // a file that the study needs beside it; empty: none
+  absl::string_view file = {};  // a file that the study needs in the same directory; empty: none
   absl::string_view file_text = {};
 };
 

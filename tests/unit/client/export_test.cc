@@ -126,6 +126,8 @@ TEST_F(Export, AfterAnErrorTheOldFilesRemain) {
 TEST_F(Export, AFileThatCannotBeWrittenIsNamed) {
   EXPECT_THAT(WriteCsv(kTable, "/none/t.csv").message(),
               HasSubstr("cannot write /none/t.csv: No such file or directory; check its directory"));
+  EXPECT_THAT(WriteCsv(kTable, "/dev/full").message(),
+              HasSubstr("cannot write /dev/full: No space left on device"));
   EXPECT_THAT(WriteSqlite({kTable}, "/none/t.sqlite").message(), HasSubstr("cannot write /none/t.sqlite"));
 }
 

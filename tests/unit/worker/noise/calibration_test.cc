@@ -1,10 +1,8 @@
 #include "worker/noise/calibration.h"
 
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include "tests/fakes/busy_neighbours.h"
 #include "worker/node_info.h"
 #include "worker/noise/attempt_meter.h"
 #include "worker/noise/calibrator.h"
@@ -12,29 +10,6 @@
 
 namespace scalelab::worker {
 namespace {
-
-// Busy processes, one on each CPU.
-class Neighbours {
- public:
-  explicit Neighbours(size_t count) {
-    for (size_t i = 0; i < count; ++i) {
-      const pid_t pid = fork();
-      if (pid == 0) {
-        for (;;) asm volatile("");
-      }
-      pids_.push_back(pid);
-    }
-  }
-  ~Neighbours() {
-    for (const pid_t pid : pids_) {
-      kill(pid, SIGKILL);
-      waitpid(pid, nullptr, 0);
-    }
-  }
-
- private:
-  std::vector<pid_t> pids_;
-};
 
 TEST(Calibration, TakesItsTimeAndMeasuresRates) {
   const std::atomic<bool> stop = false;
@@ -58,7 +33,7 @@ TEST(Calibration, EndsEarlyWhenItIsStopped) {
 TEST(Calibration, ABusyNeighbourOnEachCpuIsOtherLoad) {
   const std::atomic<bool> stop = false;
   const std::vector<int> cpus = AllowedCpus();
-  const Neighbours neighbours(2 * cpus.size());
+  const BusyNeighbours neighbours(2 * cpus.size());
   const v1::Calibration calibration = Calibrate(absl::Milliseconds(1000), cpus, stop);
   EXPECT_GT(calibration.other_load(), 0.3);
   if (calibration.has_cpu_pressure()) {
@@ -72,7 +47,7 @@ TEST(AttemptMeter, ABusyNeighbourIsOtherLoadDuringTheAttempt) {
   meter.Start(AllowedCpus(), [] { return OwnCpuSeconds(getpid()); });
   {
     // Its CPU seconds count as this process's own only when it has ended.
-    const Neighbours neighbours(AllowedCpus().size());
+    const BusyNeighbours neighbours(AllowedCpus().size());
     absl::SleepFor(absl::Milliseconds(1500));
     meter.Finish(&noise);
   }
