@@ -83,6 +83,7 @@ void Bridge::Begin(std::shared_ptr<BridgeCall> call) {
                   [this, call = std::move(call)](const grpc::Status& status) {
                     if (call->method.heavy) NextHeavy();
                     call->done(FromGrpc(status), status.ok() ? call->response : nullptr);
+                    call->done = nullptr;  // Stop returns after Leave, and what it owns must be gone then
                     Leave(call.get());
                   });
 }
@@ -156,13 +157,14 @@ class Bridge::Reactor final
 
   void OnDone(const grpc::Status& status) override {
     on_message_(FromGrpc(status), nullptr);
+    on_message_ = nullptr;  // Stop returns after Leave, and what it owns must be gone then
     bridge_.Leave(&call_);
     self_.reset();
   }
 
   Bridge& bridge_;
   BridgeCall call_;
-  const OnMessage on_message_;
+  OnMessage on_message_;  // of the reactions
   std::shared_ptr<Reactor> self_;
   absl::Mutex mutex_;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
