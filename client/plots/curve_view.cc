@@ -141,12 +141,27 @@ std::vector<std::string> CurveNotes(const GetCurveResponse& curve) {
                              at.size() == 1 && at[0] == 1 ? " rank" : " ranks"));
     }
   }
+  struct Kind {
+    size_t shown = 0, left_out = 0, last = 0;
+  };
+  std::map<std::string, Kind> kinds;  // by the text before the first number
   std::vector<std::string> notes;
   for (const std::string& note : order) {
+    Kind& kind = kinds[note.substr(0, note.find_first_of("0123456789"))];
+    if (kind.shown == kNamed) {
+      ++kind.left_out;
+      continue;
+    }
+    ++kind.shown;
+    kind.last = notes.size();
     const std::vector<std::string>& where = places[note];
     notes.push_back(absl::StrCat(
         where.size() <= kNamed ? absl::StrJoin(where, "; ") : absl::StrCat(where.size(), " places"), ": ",
         note));
+  }
+  for (const auto& [text, kind] : kinds) {
+    if (kind.left_out > 0)
+      absl::StrAppend(&notes[kind.last], "; and ", kind.left_out, " more notes of this kind, see -o json");
   }
   return notes;
 }

@@ -45,7 +45,7 @@ struct PlotSeries {
 std::vector<std::string> SeriesLabels(const scalelab::v1::GetCurveResponse& curve);
 
 // Returns the notes on all series and points, each once, with the series and ranks that it belongs to: "native/ddp, 2 and 4
-// ranks: repeats ran on different nodes".
+// ranks: repeats ran on different nodes". Of notes that differ only in their numbers, the first three, and how many more there are.
 std::vector<std::string> CurveNotes(const scalelab::v1::GetCurveResponse& curve);
 
 // Returns the quantity of a point; null if it has none.

@@ -82,6 +82,20 @@ TEST(CurveView, LabelsNameOnlyWhatDiffers) {
   EXPECT_THAT(SeriesLabels(curve), ElementsAre("native/ddp fp32"));
 }
 
+TEST(CurveView, OfNotesThatDifferInNumbersOnlyThreeAreShown) {
+  GetCurveResponse curve = SampleCurve();
+  for (auto& series : *curve.mutable_series()) {
+    series.clear_notes();
+    for (auto& point : *series.mutable_points()) point.clear_notes();
+  }
+  for (int i = 1; i <= 5; ++i) curve.mutable_series(0)->add_notes(absl::StrCat("repeat ", i, " is slower"));
+  curve.mutable_series(1)->add_notes("no base case");
+  EXPECT_THAT(CurveNotes(curve),
+              ElementsAre(HasSubstr(": repeat 1 is slower"), HasSubstr(": repeat 2 is slower"),
+                          HasSubstr(": repeat 3 is slower; and 2 more notes of this kind, see -o json"),
+                          HasSubstr(": no base case")));
+}
+
 TEST(CurveView, WithoutABaseCaseThroughputIsShown) {
   GetCurveResponse curve = SampleCurve();
   EXPECT_EQ(MainQuantity(curve), Quantity::kSpeedup);

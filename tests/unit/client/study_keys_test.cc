@@ -16,7 +16,8 @@ TEST_F(StudyKeysCommand, PrintsTheTableOfRunParameters) {
   EXPECT_THAT(table, Exits(ExitCode::kOk));
   EXPECT_THAT(table.out, HasSubstr("bucket_cap_mib"));
   EXPECT_THAT(table.out, HasSubstr("1 to 4096"));
-  EXPECT_THAT(table.out, HasSubstr("23 names")) << "a list of all engines would fill the table";
+  EXPECT_THAT(table.out, HasSubstr(absl::StrCat(Engines().size(), " names")))
+      << "a list of all engines would fill the table";
   EXPECT_THAT(table.out, Not(HasSubstr("communication_baseline"))) << "no study sets it";
 
   const auto json = nlohmann::json::parse(RunAsIs({"study", "keys", "-o", "json"}).out);
