@@ -17,24 +17,27 @@ std::vector<Engine> MakeEngines() {
   using enum Engine::Synchronisation;
   constexpr auto kNone = Rendezvous::kNone, kMpi = Rendezvous::kMpi;
   constexpr auto kOptional = Engine::Gpus::kOptional, kRequired = Engine::Gpus::kRequired;
-  constexpr unsigned kNothing = 0;
+  constexpr unsigned kNothing = 0, kCompile = Sum(ParameterGroup::kCompile);
   constexpr unsigned kBuckets = Sum(ParameterGroup::kBuckets);
   constexpr unsigned kStep = Sum(ParameterGroup::kStep), kCheckpoint = Sum(ParameterGroup::kCheckpoint);
   constexpr unsigned kCompression = Sum(ParameterGroup::kCompression),
                      kLowRank = Sum(ParameterGroup::kLowRank);
   constexpr unsigned kFusion = Sum(ParameterGroup::kFusion) | kCompression;
-  constexpr unsigned kOneBucketCap = kStep | kBuckets | kCompression;
+  constexpr unsigned kOneBucketCap = kStep | kBuckets | kCompression | kCheckpoint;
   constexpr unsigned kAllBuckets =
-      kOneBucketCap | Sum(ParameterGroup::kFirstBucket, ParameterGroup::kSparse) | kLowRank | kCheckpoint;
+      kOneBucketCap | Sum(ParameterGroup::kFirstBucket, ParameterGroup::kSparse) | kLowRank;
   constexpr unsigned kAllFusion = kStep | kFusion | kCheckpoint | Sum(ParameterGroup::kAllReduce);
   constexpr unsigned kLocal = Sum(ParameterGroup::kLocal);
-  constexpr unsigned kAllLocal = kStep | kLocal | Sum(ParameterGroup::kSlowMomentum);
+  constexpr unsigned kAllLocal = kStep | kLocal | kCheckpoint | Sum(ParameterGroup::kSlowMomentum);
+  constexpr unsigned kPipeline = Sum(ParameterGroup::kPipeline);
+  constexpr unsigned kServers = kStep | Sum(ParameterGroup::kServers);
+  constexpr unsigned kReplicas = kStep | kCheckpoint | Sum(ParameterGroup::kReplicas);
   constexpr unsigned kOwnProgram = kStep | kCheckpoint | Sum(ParameterGroup::kCustom);
 
   const Names all = {};
   const Names gloo = {"gloo", "nccl"}, mpi = {"mpi", "nccl"}, nccl = {"nccl"};
   const Names only_auto = {"auto"};  // the framework chooses its communication library
-  const Names without_fp16 = {"fp32", "amp-bf16"};
+  const Names without_fp16 = {"fp32", "amp-bf16"}, unscaled = {"fp32", "tf32", "amp-bf16"};
   const Names half = {"none", "fp16"}, halves = {"none", "fp16", "bf16"};
   const Names own_batch = {"train"}, no_sync = {"train", "eval"};
   // The models that every adapter has, and those that all adapters but MXNet's have.
@@ -42,6 +45,9 @@ std::vector<Engine> MakeEngines() {
   const Names many = {"resnet20", "resnet32",     "resnet44",  "resnet56",  "resnet18",
                       "resnet34", "resnet50",     "resnet101", "resnet152", "mobilenet_v2",
                       "alexnet",  "inception_v3", "vgg16"};
+  // Those that consist of blocks, which worker/trainer/models/divisible_model.h can divide among ranks.
+  const Names divisible = {"resnet20", "resnet32",  "resnet44",  "resnet56", "resnet18", "resnet34",
+                           "resnet50", "resnet101", "resnet152", "gpt-nano", "gpt-small"};
   // clang-format off
   return {
       {"native/ddp", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kAllBuckets, kOverlapped},
@@ -50,11 +56,15 @@ std::vector<Engine> MakeEngines() {
       {"native/none", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kStep | kCheckpoint, kNever},
       {"native/zero1", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kOneBucketCap, kNotMeasured, halves},
       {"native/zero2", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kOneBucketCap, kNotMeasured, halves},
+      {"native/zero3", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kOneBucketCap, kNotMeasured, halves},
       {"native/local-sgd", kTrainer, "", "", kMpi, false, kOptional, all, all, all, no_sync, kAllLocal, kNotMeasured, all,
        "averages parameters instead of gradients"},
-      {"pytorch/ddp", kAdapter, "pytorch", "pytorch_ddp.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets},
-      {"pytorch/fsdp", kAdapter, "pytorch2", "pytorch_fsdp.py", kNone, false, kOptional, gloo, all, many, own_batch, kNothing},
-      {"pytorch/zero1", kAdapter, "pytorch", "pytorch_zero1.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets},
+      {"native/pipeline", kTrainer, "", "", kMpi, false, kOptional, all, all, divisible, no_sync, kStep | kPipeline},
+      {"native/parameter-server", kTrainer, "", "", kMpi, false, kOptional, all, unscaled, all, no_sync, kServers},
+      {"native/data-parallel", kTrainer, "", "", kMpi, false, kOptional, all, all, all, no_sync, kReplicas},
+      {"pytorch/ddp", kAdapter, "pytorch", "pytorch_ddp.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets | kCompile},
+      {"pytorch/fsdp", kAdapter, "pytorch2", "pytorch_fsdp.py", kNone, false, kOptional, gloo, all, many, own_batch, kCompile},
+      {"pytorch/zero1", kAdapter, "pytorch", "pytorch_zero1.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets | kCompile},
       {"pytorch/powersgd", kAdapter, "pytorch", "pytorch_powersgd.py", kNone, false, kOptional, gloo, all, many, own_batch,
        kBuckets | kLowRank, kNotMeasured, all, "compresses gradients to matrices of low rank"},
       {"pytorch/local-sgd", kAdapter, "pytorch", "pytorch_local_sgd.py", kNone, false, kOptional, gloo, all, many, own_batch,
@@ -67,7 +77,7 @@ std::vector<Engine> MakeEngines() {
       {"tensorflow/multiworker-mirrored", kAdapter, "tensorflow", "tensorflow_multiworker.py", kNone, false, kOptional, nccl, all, many, own_batch, kNothing},
       {"keras/tensorflow", kAdapter, "keras-tensorflow", "keras_tensorflow.py", kNone, false, kOptional, nccl, all, many, own_batch, kNothing},
       {"keras/jax", kAdapter, "keras-jax", "keras_jax.py", kNone, false, kOptional, gloo, all, many, own_batch, kNothing},
-      {"keras/pytorch", kAdapter, "pytorch2", "keras_pytorch.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets},
+      {"keras/pytorch", kAdapter, "pytorch2", "keras_pytorch.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets | kCompile},
       {"mxnet/kvstore", kAdapter, "mxnet", "mxnet_kvstore.py", kNone, false, kOptional, only_auto, without_fp16, few, own_batch, kNothing},
       {"custom", kCommand, "", "", kNone, false, kOptional, all, all, all, all, kOwnProgram},
   };
@@ -107,10 +117,13 @@ bool CompressesWithErrors(absl::string_view compression) {
   return compression == "powersgd" || compression == "top-k" || compression == "onebit";
 }
 
-absl::string_view WhyDiffersByDesign(const Engine& engine, absl::string_view compression) {
+absl::string_view WhyDiffersByDesign(const Engine& engine, absl::string_view compression,
+                                     absl::string_view consistency) {
   if (!engine.differs.empty()) return engine.differs;
   if (engine.Reads(ParameterGroup::kCompression) && CompressesWithErrors(compression))
     return "compresses gradients, and adds what it leaves out to the next step";
+  if (engine.Reads(ParameterGroup::kServers) && (consistency == "async" || consistency == "ssp"))
+    return "updates parameters with gradients of older ones";
   return "";
 }
 

@@ -30,6 +30,10 @@ enum class ParameterGroup : unsigned {
   kLocal = 1 << 9,          // steps between averages of the parameters
   kSlowMomentum = 1 << 10,  // momentum over such averages
   kCheckpoint = 1 << 12,    // checkpoints; a run of an engine that does not read it must keep the defaults
+  kPipeline = 1 << 13,      // stages of a model on different ranks
+  kServers = 1 << 14,       // ranks that hold parameters for others
+  kReplicas = 1 << 15,      // replicas of the model in one process
+  kCompile = 1 << 16,       // a compiler for the whole step
 };
 
 struct Engine {
@@ -89,8 +93,9 @@ bool RunsOwnProgram(absl::string_view engine);
 // Returns whether a value of gradient_compression leaves part of a gradient to the next step.
 bool CompressesWithErrors(absl::string_view compression);
 // Returns why a run does not compute the same steps as one rank, as the rest of "trains differently by design: ..."; empty if
-// it does. `compression` is the run's value of gradient_compression.
-absl::string_view WhyDiffersByDesign(const Engine& engine, absl::string_view compression);
+// it does. `compression` is the run's value of gradient_compression, `consistency` that of consistency.
+absl::string_view WhyDiffersByDesign(const Engine& engine, absl::string_view compression,
+                                     absl::string_view consistency);
 // Returns the names of all engines.
 const std::vector<absl::string_view>& EngineNames();
 // Returns the names of all environments, each once.

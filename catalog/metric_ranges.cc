@@ -10,7 +10,7 @@ namespace {
 
 // The upper limits are far above what any machine reaches: a million GPUs with a million samples/s each, 30 years, an
 // exabyte.
-constexpr double kMostSamples = 1e12, kMostSeconds = 1e9, kMostBytes = 1e18;
+constexpr double kMostSamples = 1e12, kMostSeconds = 1e9, kMostBytes = 1e18, kMostJoules = 1e18;
 constexpr MetricRange kRanges[] = {
     {"run/throughput", 0, kMostSamples, true},
     {"run/throughput_mean", 0, kMostSamples, true},
@@ -19,6 +19,7 @@ constexpr MetricRange kRanges[] = {
     {"run/comm_share", 0, 1},
     {"run/peak_memory_bytes", 0, kMostBytes},
     {"run/device_memory_bytes", 0, kMostBytes},
+    {"run/device_reserved_bytes", 0, kMostBytes},
     {"run/accuracy", 0, 1},
     {"run/train_loss", -1e30, 1e30},
     {"run/time_to_accuracy_s", 0, kMostSeconds},
@@ -32,6 +33,13 @@ constexpr MetricRange kRanges[] = {
     {"run/rank_gradient_norm2", 0, 1e30},
     {"run/mean_gradient_norm2", 0, 1e30},
     {"run/samples_to_accuracy", 0, 1e15, true},
+    {"run/energy_joules", 0, kMostJoules, true},
+    {"run/joules_per_sample", 0, kMostJoules, true},
+    {"run/gpu_utilisation", 0, 1},
+    {"run/gpu_power_w", 0, 1e6},
+    {"run/gpu_clock_mhz", 0, 1e6},
+    {"run/gpu_throttled", 0, 1},
+    {"run/gpu_memory_bytes", 0, kMostBytes},
 };
 
 }  // namespace

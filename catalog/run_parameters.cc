@@ -101,7 +101,7 @@ const Names& StudyKeyNames() {
 
 bool IsNativeOnly(const RunParameter& parameter) {
   using enum ParameterGroup;
-  constexpr ParameterGroup kGroups[] = {kStep, kAllReduce, kSparse, kSlowMomentum, kCheckpoint};
+  constexpr ParameterGroup kGroups[] = {kStep, kAllReduce, kSparse, kSlowMomentum, kCheckpoint, kCompile};
   return std::ranges::find(kGroups, parameter.group) != std::end(kGroups);
 }
 
