@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "catalog/command_template.h"
 #include "catalog/datasets.h"
+#include "catalog/device.h"
 #include "catalog/engines.h"
 #include "catalog/models.h"
 #include "study/communication.h"
@@ -19,6 +21,19 @@ using v1::StudySpec;
 
 namespace {
 constexpr int kCifarImage = 32;  // side length of the images of cifar10, and the default for synthetic ones
+
+bool HasStages(const RunSpec& run) {
+  const Engine* engine = FindEngine(run.engine());
+  return engine != nullptr && engine->Reads(ParameterGroup::kPipeline);
+}
+
+// Returns the number of parts into which the ranks of a run divide a global batch.
+int64_t SlicesOf(const RunSpec& run) {
+  const int64_t ranks = std::max(run.ranks(), 1);
+  if (!HasStages(run)) return ranks;
+  return run.pipeline_stages() == 0 ? 1 : std::max<int64_t>(ranks / run.pipeline_stages(), 1);
+}
+
 }  // namespace
 
 int64_t KnownSteps(const RunSpec& run) {
@@ -26,7 +41,7 @@ int64_t KnownSteps(const RunSpec& run) {
   if (run.train_samples() > 0 && run.global_batch() > 0) {
     int64_t in_epoch = run.train_samples() / run.global_batch();
     const int64_t rest = run.train_samples() % run.global_batch();
-    if (run.last_batch() == "keep" && rest >= std::max(run.ranks(), 1)) ++in_epoch;
+    if (run.last_batch() == "keep" && rest >= SlicesOf(run)) ++in_epoch;
     int64_t by_epochs = std::max<int64_t>(in_epoch, 1) * run.epochs();
     steps = steps > 0 ? std::min(steps, by_epochs) : by_epochs;
   }
@@ -66,7 +81,7 @@ std::vector<FieldViolation> CellChecker::WhyUnusable(const RunSpec& run,
     out.push_back({grid_.Where(key, index, absl::StrCat("fixed.", key)), std::move(description)});
   };
   if (!RunsOwnProgram(run.engine())) {
-    const bool cpu = run.device() == "cpu" || (run.device() == "auto" && run.gpus_per_rank() == 0);
+    const bool cpu = !UsesGpus(run.device(), run.gpus_per_rank());
     if (run.device() == "cuda" && run.gpus_per_rank() == 0)
       add("device", "device cuda needs GPUs; set resources.gpus_per_rank, for example to 1");
     for (EngineMisfit& misfit : EngineMisfits(run, spec_.resources())) {
@@ -87,6 +102,18 @@ std::vector<FieldViolation> CellChecker::WhyUnusable(const RunSpec& run,
   return out;
 }
 
+// Returns whether only the default batch is known of a program of the user's own, and its command does not name it.
+bool CellChecker::IgnoresBatch(const RunSpec& run) const {
+  if (!RunsOwnProgram(run.engine()) || raw_.scaling().global_batch() != 0 || grid_.Sets("global_batch"))
+    return false;
+  return std::none_of(run.command().begin(), run.command().end(), [](const std::string& word) {
+    const std::vector<std::string> names = TemplateNames(word);
+    return std::any_of(names.begin(), names.end(), [](const std::string& name) {
+      return name == "global_batch" || name == "batch_per_rank";
+    });
+  });
+}
+
 void CellChecker::CheckBatch(const RunSpec& run, const std::vector<int>& index) {
   int64_t ranks = run.ranks();
   if (spec_.scaling().mode() == Scaling::WEAK) {
@@ -99,7 +126,7 @@ void CellChecker::CheckBatch(const RunSpec& run, const std::vector<int>& index) 
     return;
   }
   int64_t batch = run.global_batch();
-  if (batch < 1 || batch % ranks == 0) return;
+  if (batch < 1 || batch % ranks == 0 || IgnoresBatch(run)) return;
   int64_t below = batch / ranks * ranks;
   Add(grid_.Where("global_batch", index, "scaling.global_batch"),
       absl::StrCat("global_batch ", batch, " does not divide evenly over ", ranks,
@@ -136,6 +163,12 @@ void CellChecker::CheckNeeds(const RunSpec& run, const std::vector<int>& index) 
   if (run.cuda_graph() && run.last_batch() == "keep") {
     Add(grid_.Where("cuda_graph", index, "fixed.cuda_graph"),
         "cuda_graph needs equal batch sizes; use last_batch drop, or remove cuda_graph");
+  }
+  if (HasStages(run) && run.ranks() > 1 && run.pipeline_stages() > 0 &&
+      run.ranks() % run.pipeline_stages() != 0) {
+    Add(grid_.Where("pipeline_stages", index, "fixed.pipeline_stages"),
+        absl::StrCat("pipeline_stages ", run.pipeline_stages(), " does not divide the ", run.ranks(),
+                     " ranks; use a divisor of the number of ranks"));
   }
   if (run.batch_per_rank() > 0 && run.accumulation_steps() > run.batch_per_rank()) {
     Add(grid_.Where("accumulation_steps", index, "fixed.accumulation_steps"),

@@ -5,6 +5,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "catalog/device.h"
 #include "catalog/engines.h"
 #include "study/cell_checks.h"
 #include "study/measure.h"
@@ -23,9 +24,9 @@ using v1::StudySpec;
 constexpr int kFolderImage = 224;
 
 // Fields that Derive may change.
-constexpr absl::string_view kDerived[] = {"dataset",           "augment",        "image_size",
-                                          "global_batch",      "batch_per_rank", "learning_rate",
-                                          "warmup_start_rate", "warmup_steps",   "epochs"};
+constexpr absl::string_view kDerived[] = {
+    "dataset",       "augment",           "image_size",   "global_batch", "batch_per_rank",
+    "learning_rate", "warmup_start_rate", "warmup_steps", "epochs",       "cpus_per_rank"};
 
 // Epochs of a run that only max_steps limits: the most that a study may set.
 constexpr int kManyEpochs = 1'000'000;
@@ -55,6 +56,7 @@ CellMaker::CellMaker(const StudySpec& raw, const StudySpec& spec, const Grid& gr
       augment_set_(grid.Sets("augment")),
       epochs_set_(grid.Sets("epochs")),
       warmup_set_(raw.measure().has_warmup_steps()),
+      cores_set_(raw.resources().cpus_per_rank() != 0 || grid.Sets("cpus_per_rank")),
       base_(BaseSpec(spec, grid)),
       index_(grid.factors.size(), -1),
       run_(base_),
@@ -105,6 +107,7 @@ void CellMaker::ResetDerived() {
   run_.set_warmup_start_rate(base_.warmup_start_rate());
   run_.set_warmup_steps(base_.warmup_steps());
   run_.set_epochs(base_.epochs());
+  run_.set_cpus_per_rank(base_.cpus_per_rank());
 }
 
 void CellMaker::Derive() {
@@ -130,7 +133,11 @@ void CellMaker::Derive() {
   run->set_learning_rate(rate);
   run->set_warmup_start_rate(run->warmup_epochs() > 0 ? std::min(base / 10, rate) : rate);
   int64_t steps = KnownSteps(*run);
-  if (!warmup_set_ && steps > 0) run->set_warmup_steps(std::min<int64_t>(run->warmup_steps(), steps / 4));
+  // A graph is recorded in the last of these steps, which takes long.
+  const int64_t least = run->cuda_graph() ? std::min<int64_t>(run->warmup_steps(), steps - 1) : 0;
+  if (!warmup_set_ && steps > 0)
+    run->set_warmup_steps(std::min<int64_t>(run->warmup_steps(), std::max(steps / 4, least)));
+  if (!cores_set_) run->set_cpus_per_rank(DefaultCores(run->gpus_per_rank()));
 }
 
 template <class T>
@@ -164,6 +171,7 @@ void CellMaker::AddTo(CellList* list) {
   AddDerived("warmup_start_rate", run_.warmup_start_rate(), common.warmup_start_rate());
   AddDerived("warmup_steps", run_.warmup_steps(), common.warmup_steps());
   AddDerived("epochs", run_.epochs(), common.epochs());
+  AddDerived("cpus_per_rank", run_.cpus_per_rank(), common.cpus_per_rank());
   list->Add(key_, listed_);
 }
 

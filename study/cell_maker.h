@@ -43,7 +43,7 @@ class CellMaker {
   void AddDerived(const char* name, const T& value, const T& common);
 
   const scalelab::v1::StudySpec& spec_;
-  const bool dataset_set_, augment_set_, epochs_set_, warmup_set_;
+  const bool dataset_set_, augment_set_, epochs_set_, warmup_set_, cores_set_;
   scalelab::v1::RunSpec base_;  // what all cells start with
   std::vector<Place> places_;   // by name of the axis
   std::vector<int> index_;      // of this cell

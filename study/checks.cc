@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "catalog/device.h"
 #include "study/measure.h"
 #include "study/rules.h"
 #include "study/sbatch_options.h"
@@ -242,7 +243,7 @@ void FillDefaults(StudySpec* spec) {
     measure->set_success(measure->extract().empty() ? v1::Measure::FINISH : v1::Measure::EXIT_STATUS);
   if (spec->order() == StudySpec::ORDER_UNSPECIFIED) spec->set_order(StudySpec::RANDOMIZED);
   v1::Resources* resources = spec->mutable_resources();
-  if (resources->cpus_per_rank() == 0) resources->set_cpus_per_rank(1);
+  if (resources->cpus_per_rank() == 0) resources->set_cpus_per_rank(DefaultCores(resources->gpus_per_rank()));
   if (resources->time_seconds() == 0) resources->set_time_seconds(3600);
   v1::Retry* retry = spec->mutable_retry();
   if (!retry->has_max()) retry->set_max(2);

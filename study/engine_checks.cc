@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "catalog/device.h"
 #include "study/values.h"
 
 namespace scalelab {
@@ -26,6 +27,13 @@ std::string NearestOf(const Engine::Names& names, absl::string_view word) {
   return nearest.empty() ? std::string(names.front()) : nearest;
 }
 
+// Returns the engines to propose to a study that sets this parameter.
+std::string EngineWith(const RunParameter& parameter) {
+  const std::vector<absl::string_view> names = ReadingEngines(parameter);
+  const bool native = std::ranges::any_of(names, [](absl::string_view name) { return RunsTrainer(name); });
+  return native || names.empty() ? "a native engine" : std::string(names.front());
+}
+
 // Appends the misfit of a form of gradients that the engine does not have.
 void CheckCompression(const Engine& engine, const v1::RunSpec& run, std::vector<EngineMisfit>* misfits) {
   const std::string& form = run.gradient_compression();
@@ -43,6 +51,25 @@ void CheckCompression(const Engine& engine, const v1::RunSpec& run, std::vector<
   }
 }
 
+// Appends why the ranks and GPUs of the run do not suit an engine with parameter servers, or with several replicas in one process.
+void CheckRoles(const Engine& engine, const v1::RunSpec& run, bool cpu, std::vector<EngineMisfit>* misfits) {
+  if (engine.Reads(ParameterGroup::kServers) && run.ranks() > 1 && run.server_ranks() >= run.ranks()) {
+    misfits->push_back(
+        {"server_ranks", absl::StrCat("server_ranks ", run.server_ranks(), " leaves none of the ",
+                                      run.ranks(), " ranks to train; use at most ", run.ranks() - 1)});
+  }
+  if (!engine.Reads(ParameterGroup::kReplicas)) return;
+  if (run.ranks() > 1) {
+    misfits->push_back({"ranks", absl::StrCat("engine ", engine.name, " is one process, not ", run.ranks(),
+                                              "; use ranks 1 and set replicas, or use native/ddp")});
+  }
+  if (!cpu && run.replicas() > run.gpus_per_rank()) {
+    misfits->push_back(
+        {"gpus_per_rank", absl::StrCat("replicas ", run.replicas(), " need a GPU each, not ",
+                                       run.gpus_per_rank(), "; set gpus_per_rank to ", run.replicas())});
+  }
+}
+
 // Returns the values of the run that a native engine does not support.
 std::vector<EngineMisfit> TrainerMisfits(const Engine& engine, const v1::RunSpec& run, bool cpu) {
   std::vector<EngineMisfit> misfits;
@@ -56,12 +83,43 @@ std::vector<EngineMisfit> TrainerMisfits(const Engine& engine, const v1::RunSpec
                         ? "backend nccl needs device cuda, not cpu; change device, or use mpi or gloo"
                         : "backend nccl needs GPUs; set resources.gpus_per_rank, or use mpi or gloo"});
   }
-  if (run.ranks() > 1 && !Takes(engine.batch_norms, run.batch_norm())) {
+  if (run.ranks() > 1 && !run.model().empty() && !Takes(engine.models, run.model())) {
+    misfits.push_back(
+        {"model", absl::StrCat("engine ", engine.name, " does not have model ", run.model(), "; use ",
+                               absl::StrJoin(engine.models, ", "), ", or native/ddp")});
+  }
+  const bool divides = run.ranks() > 1 || engine.Reads(ParameterGroup::kReplicas);
+  if (divides && !Takes(engine.batch_norms, run.batch_norm())) {
     misfits.push_back(
         {"batch_norm", absl::StrCat("engine ", engine.name, " cannot run batch_norm ", run.batch_norm(),
                                     "; use batch_norm train, or native/ddp")});
   }
+  if (engine.Reads(ParameterGroup::kAllReduce) &&
+      (run.all_reduce() == "ring" || run.all_reduce() == "hierarchical") &&
+      NativeBackend(run.backend(), run.ranks(), !cpu) == "nccl") {
+    misfits.push_back(
+        {"all_reduce", absl::StrCat("all_reduce ", run.all_reduce(),
+                                    " waits on the host for each message, which backend nccl does on "
+                                    "the GPU; use all_reduce library, or backend mpi or gloo")});
+  }
+  if (run.ranks() > 1 && !Takes(engine.precisions, run.precision())) {
+    misfits.push_back(
+        {"precision", absl::StrCat("engine ", engine.name, " does not have precision ", run.precision(),
+                                   "; use ", NearestOf(engine.precisions, run.precision()), " (it has ",
+                                   absl::StrJoin(engine.precisions, ", "), "), or native/ddp")});
+  }
+  // On one rank all engines have checkpoints.
+  if (run.ranks() > 1 && !engine.Reads(ParameterGroup::kCheckpoint)) {
+    for (const auto& [key, is_set] :
+         {std::pair{"checkpoint_every_steps", run.checkpoint_every_steps() > 0},
+          std::pair{"checkpoint_every_minutes", run.checkpoint_every_minutes() > 0}}) {
+      if (is_set)
+        misfits.push_back({key, absl::StrCat("engine ", engine.name, " has no checkpoints; remove ", key,
+                                             ", or use native/ddp")});
+    }
+  }
   CheckCompression(engine, run, &misfits);
+  CheckRoles(engine, run, cpu, &misfits);
   return misfits;
 }
 
@@ -71,7 +129,7 @@ std::vector<EngineMisfit> EngineMisfits(const v1::RunSpec& run, const v1::Resour
   std::vector<EngineMisfit> misfits;
   const Engine* engine = FindEngine(run.engine());
   if (engine == nullptr || engine->program == Engine::Program::kCommand) return misfits;
-  const bool cpu = run.device() == "cpu" || (run.device() == "auto" && run.gpus_per_rank() == 0);
+  const bool cpu = !UsesGpus(run.device(), run.gpus_per_rank());
   if (engine->program == Engine::Program::kTrainer) return TrainerMisfits(*engine, run, cpu);
   const std::string who = absl::StrCat("engine ", engine->name);
   if (engine->gpus == Engine::Gpus::kRequired && cpu) {
@@ -106,7 +164,7 @@ std::vector<EngineMisfit> EngineMisfits(const v1::RunSpec& run, const v1::Resour
     const std::string value = FieldText(parameter, run), usual = DefaultText(parameter);
     if (value == usual) continue;
     misfits.push_back({parameter.name, absl::StrCat(who, " does not have ", parameter.name, " ", value,
-                                                    "; use ", usual, ", or a native engine")});
+                                                    "; use ", usual, ", or ", EngineWith(parameter))});
   }
   if (engine->one_process && resources.ranks_per_node() > 0 && resources.ranks_per_node() < run.ranks()) {
     misfits.push_back({"resources.ranks_per_node", absl::StrCat(who, " is one process, so its ", run.ranks(),

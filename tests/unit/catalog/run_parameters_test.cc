@@ -105,8 +105,8 @@ TEST(RunParameters, AreShownAsText) {
   EXPECT_EQ(ValuesText(cap), "1 to 4096");
   EXPECT_EQ(
       EnginesText(cap),
-      "native/ddp, native/serial, native/zero1, native/zero2, pytorch/ddp, pytorch/zero1, pytorch/powersgd, "
-      "keras/pytorch");
+      "native/ddp, native/serial, native/zero1, native/zero2, native/zero3, pytorch/ddp, pytorch/zero1, "
+      "pytorch/powersgd, keras/pytorch");
   EXPECT_EQ(ValuesText(*FindStudyKey("last_batch")), "drop, keep");
   EXPECT_EQ(DefaultText(*FindStudyKey("image_size")), "") << "zero means that it follows from the data set";
   EXPECT_EQ(EnginesText(*FindStudyKey("momentum")), "all");

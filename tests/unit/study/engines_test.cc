@@ -58,7 +58,13 @@ TEST(StudyEngines, EveryEngineButTheOneThatNeedsGpusTakesTheSimplestCell) {
   for (absl::string_view engine : EngineNames()) {
     const std::string command = engine == "custom" ? R"(, "command": ["true"])" : "";
     const auto study = ExpandStudy(On(std::string(engine), command));
-    if (engine == "pytorch/dp") {
+    if (engine == "native/data-parallel") {
+      EXPECT_THAT(
+          ViolationsOf(study.status()),
+          Only("fixed.ranks",
+               "engine native/data-parallel is one process, not 2; use ranks 1 and set replicas, or use "
+               "native/ddp"));
+    } else if (engine == "pytorch/dp") {
       EXPECT_THAT(ViolationsOf(study.status()),
                   Only("fixed.engine",
                        "engine pytorch/dp needs GPUs; set resources.gpus_per_rank, for example to 1, or use "
@@ -110,6 +116,25 @@ TEST(StudyEngines, WhatAnEngineDoesNotHave) {
                    "engine pytorch/ddp cannot run batch_norm eval; use train, or a native engine"));
 }
 
+TEST(StudyEngines, ModelsAreDividedIntoStagesThatDivideTheRanks) {
+  EXPECT_TRUE(ExpandStudy(On("native/pipeline", R"(, "pipeline_stages": 2, "accumulation_steps": 4)")).ok());
+  EXPECT_TRUE(ExpandStudy(Small("", R"("ranks": 1, "engine": "native/pipeline", "pipeline_stages": 2)")).ok())
+      << "one rank is the baseline";
+  EXPECT_THAT(Wrong(On("native/pipeline", R"(, "pipeline_stages": 3)")),
+              Only("fixed.pipeline_stages",
+                   "pipeline_stages 3 does not divide the 2 ranks; use a divisor of the number of ranks"));
+  EXPECT_THAT(Wrong(On("native/pipeline", R"(, "batch_norm": "sync")")),
+              Only("fixed.batch_norm",
+                   "engine native/pipeline cannot run batch_norm sync; use batch_norm train, or native/ddp"));
+  v1::StudySpec spec = On("native/pipeline");
+  (*spec.mutable_fixed()->mutable_fields())["model"].set_string_value("vgg16");
+  EXPECT_THAT(
+      Wrong(spec),
+      Only("fixed.model",
+           "engine native/pipeline does not have model vgg16; use resnet20, resnet32, resnet44, resnet56, "
+           "resnet18, resnet34, resnet50, resnet101, resnet152, gpt-nano, gpt-small, or native/ddp"));
+}
+
 TEST(StudyEngines, AFormOfGradientsThatAnEngineDoesNotHave) {
   for (const char* form : {"fp16", "bf16", "powersgd", "top-k", "onebit"}) {
     EXPECT_TRUE(
@@ -133,9 +158,23 @@ TEST(StudyEngines, AFormOfGradientsThatAnEngineDoesNotHave) {
                    "engine pytorch/ddp does not have top_k_ratio 0.1; use 0.01, or a native engine"));
 }
 
+TEST(StudyEngines, NativeEnginesHaveCheckpoints) {
+  for (const char* engine : {"native/ddp", "native/horovod", "native/serial", "native/none", "native/zero1",
+                             "native/zero2", "native/zero3", "native/local-sgd"})
+    EXPECT_TRUE(ExpandStudy(On(engine, R"(, "checkpoint_every_steps": 5)")).ok()) << engine;
+  for (const char* engine : {"native/pipeline", "native/parameter-server"})
+    EXPECT_THAT(Wrong(On(engine, R"(, "checkpoint_every_steps": 5)")),
+                Only("fixed.checkpoint_every_steps",
+                     absl::StrCat("engine ", engine,
+                                  " has no checkpoints; remove checkpoint_every_steps, or use native/ddp")));
+  EXPECT_THAT(Wrong(On("pytorch/ddp", R"(, "checkpoint_every_steps": 5)")),
+              Only("fixed.checkpoint_every_steps",
+                   "engine pytorch/ddp does not have checkpoint_every_steps 5; use 0, or a native engine"));
+}
+
 TEST(Engines, ThatDifferByDesignHaveAReason) {
-  const auto why = [](absl::string_view name, absl::string_view form) {
-    return std::string(WhyDiffersByDesign(*FindEngine(name), form));
+  const auto why = [](absl::string_view name, absl::string_view form, absl::string_view consistency = "") {
+    return std::string(WhyDiffersByDesign(*FindEngine(name), form, consistency));
   };
   EXPECT_EQ(why("native/ddp", "none"), "");
   EXPECT_EQ(why("native/ddp", "fp16"), "");
@@ -144,6 +183,41 @@ TEST(Engines, ThatDifferByDesignHaveAReason) {
   EXPECT_THAT(why("native/ddp", "top-k"), HasSubstr("compresses gradients"));
   EXPECT_THAT(why("native/local-sgd", "none"), HasSubstr("averages parameters"));
   EXPECT_THAT(why("pytorch/powersgd", "none"), HasSubstr("low rank"));
+  EXPECT_EQ(why("native/parameter-server", "", "sync"), "");
+  EXPECT_THAT(why("native/parameter-server", "", "async"), HasSubstr("older"));
+  EXPECT_THAT(why("native/parameter-server", "", "ssp"), HasSubstr("older"));
+  EXPECT_EQ(why("native/ddp", "none", "ssp"), "") << "the engine does not read the key";
+}
+
+TEST(StudyEngines, ServersLeaveARankToTrain) {
+  EXPECT_TRUE(ExpandStudy(On("native/parameter-server", R"(, "consistency": "ssp", "staleness": 2)")).ok());
+  EXPECT_THAT(
+      Wrong(On("native/parameter-server", R"(, "server_ranks": 2)")),
+      Only("fixed.server_ranks", "server_ranks 2 leaves none of the 2 ranks to train; use at most 1"));
+  EXPECT_THAT(
+      Wrong(On("native/parameter-server", R"(, "batch_norm": "sync")")),
+      Only("fixed.batch_norm",
+           "engine native/parameter-server cannot run batch_norm sync; use batch_norm train, or native/ddp"));
+  EXPECT_THAT(
+      Wrong(On("native/parameter-server", R"(, "precision": "amp-fp16")",
+               R"("resources": {"gpus_per_rank": 1})")),
+      Only("fixed.precision",
+           "engine native/parameter-server does not have precision amp-fp16; use amp-bf16 (it has fp32, "
+           "tf32, amp-bf16), or native/ddp"));
+}
+
+TEST(StudyEngines, ReplicasNeedAGpuEach) {
+  const auto on = [](const std::string& fixed, const std::string& more) {
+    return Small(more, absl::StrCat(R"("ranks": 1, "engine": "native/data-parallel")", fixed));
+  };
+  EXPECT_TRUE(ExpandStudy(on(R"(, "replicas": 4)", "")).ok()) << "on a CPU they are threads";
+  EXPECT_TRUE(ExpandStudy(on(R"(, "replicas": 4)", R"("resources": {"gpus_per_rank": 4})")).ok());
+  EXPECT_THAT(Wrong(on(R"(, "replicas": 4)", R"("resources": {"gpus_per_rank": 2})")),
+              Only("fixed.gpus_per_rank", "replicas 4 need a GPU each, not 2; set gpus_per_rank to 4"));
+  EXPECT_THAT(
+      Wrong(on(R"(, "batch_norm": "sync")", "")),
+      Only("fixed.batch_norm",
+           "engine native/data-parallel cannot run batch_norm sync; use batch_norm train, or native/ddp"));
 }
 
 TEST(StudyEngines, OneProcessHasAllItsRanksOnOneNode) {
@@ -179,6 +253,16 @@ TEST(StudyEngines, AnUnknownOneIsToldWithTheNearest) {
   const auto wrong = Wrong(On("pytorch/dpd"));
   ASSERT_THAT(wrong, SizeIs(1));
   EXPECT_THAT(wrong[0].description, HasSubstr("unknown engine 'pytorch/dpd'; did you mean 'pytorch/ddp'?"));
+}
+
+TEST(StudyEngines, CompileIsForPyTorch) {
+  for (const char* engine : {"pytorch/ddp", "pytorch/zero1", "pytorch/fsdp", "keras/pytorch"})
+    EXPECT_TRUE(ExpandStudy(On(engine, R"(, "compile": true)")).ok()) << engine;
+  for (const char* engine : {"keras/jax", "pytorch/powersgd", "horovod/pytorch"})
+    EXPECT_THAT(
+        Wrong(On(engine, R"(, "compile": true)")),
+        Only("fixed.compile",
+             absl::StrCat("engine ", engine, " does not have compile true; use false, or pytorch/ddp")));
 }
 
 }  // namespace

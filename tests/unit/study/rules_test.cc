@@ -47,6 +47,28 @@ TEST(ExpandStudy, StepsAloneLimitARunWithoutEpochs) {
   EXPECT_EQ(study.cells[1].spec.epochs(), 1'000'000);
 }
 
+TEST(ExpandStudy, ARankWithAGpuHasFourCoresUnlessTheStudySetsThem) {
+  const auto cores = [](const std::string& more) {
+    return Expand(Small(more)).cells.back().spec.cpus_per_rank();
+  };
+  EXPECT_EQ(cores(R"("resources": {})"), 1);
+  EXPECT_EQ(cores(R"("resources": {"gpusPerRank": 1})"), 4);
+  EXPECT_EQ(cores(R"("resources": {"gpusPerRank": 1, "cpusPerRank": 2})"), 2);
+  EXPECT_EQ(cores(R"("matrix": [{"key": "gpus_per_rank", "values": [0, 1]}])"), 4);
+  const ExpandedStudy mixed = Expand(Small(R"("matrix": [{"key": "gpus_per_rank", "values": [1, 0]}])"));
+  EXPECT_EQ(mixed.cells[1].spec.cpus_per_rank(), 1);
+  EXPECT_EQ(mixed.shape.cpus_per_rank, 4);
+}
+
+TEST(ExpandStudy, TheStepThatRecordsAGraphIsNotMeasured) {
+  const auto warmup = [](const std::string& fixed) {
+    return Expand(Small("", "\"ranks\": 1, " + fixed)).cells[0].spec.warmup_steps();
+  };
+  EXPECT_EQ(warmup("\"max_steps\": 12"), 3);
+  EXPECT_EQ(warmup("\"max_steps\": 12, \"cuda_graph\": true"), 5) << "it is the fifth";
+  EXPECT_EQ(warmup("\"max_steps\": 3, \"cuda_graph\": true"), 2) << "something is measured";
+}
+
 TEST(ExpandStudy, FillsInEveryDefaultOfARun) {
   v1::RunSpec run = Expand(Small()).cells[0].spec;
   v1::RunSpec expected;
@@ -94,6 +116,13 @@ TEST(ExpandStudy, FillsInEveryDefaultOfARun) {
   expected.set_local_steps(8);
   expected.set_local_start_step(0);
   expected.set_slow_momentum(0);
+  expected.set_pipeline_stages(0);
+  expected.set_pipeline_schedule("1f1b");
+  expected.set_server_ranks(1);
+  expected.set_consistency("sync");
+  expected.set_staleness(4);
+  expected.set_replicas(2);
+  expected.set_compile(false);
   expected.set_launcher("plain");
   expected.set_success("finish");
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(run, expected)) << run.DebugString();

@@ -49,14 +49,16 @@ TEST(StudyViolations, UnknownValues) {
            "unknown model 'resnet21'; did you mean 'resnet20'? known: resnet20, resnet32, resnet44, "
            "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152, mobilenet_v2, alexnet, "
            "inception_v3, vgg16, gpt-nano, gpt-small"));
-  EXPECT_THAT(WrongWith(R"("matrix": [{"key": "engine", "values": ["native/ddp", "native/dpd"]}])"),
-              Only("matrix.engine[1]",
-                   "unknown engine 'native/dpd'; did you mean 'native/ddp'? known: native/ddp, "
-                   "native/horovod, native/serial, native/none, native/zero1, native/zero2, "
-                   "native/local-sgd, pytorch/ddp, pytorch/fsdp, pytorch/zero1, pytorch/powersgd, "
-                   "pytorch/local-sgd, pytorch/dp, horovod/pytorch, horovod/tensorflow, "
-                   "horovod/mxnet, tensorflow/mirrored, tensorflow/multiworker-mirrored, "
-                   "keras/tensorflow, keras/jax, keras/pytorch, mxnet/kvstore, custom"));
+  EXPECT_THAT(
+      WrongWith(R"("matrix": [{"key": "engine", "values": ["native/ddp", "native/dpd"]}])"),
+      Only("matrix.engine[1]",
+           "unknown engine 'native/dpd'; did you mean 'native/ddp'? known: native/ddp, "
+           "native/horovod, native/serial, native/none, native/zero1, native/zero2, "
+           "native/zero3, native/local-sgd, native/pipeline, native/parameter-server, native/data-parallel, "
+           "pytorch/ddp, pytorch/fsdp, pytorch/zero1, pytorch/powersgd, "
+           "pytorch/local-sgd, pytorch/dp, horovod/pytorch, horovod/tensorflow, "
+           "horovod/mxnet, tensorflow/mirrored, tensorflow/multiworker-mirrored, "
+           "keras/tensorflow, keras/jax, keras/pytorch, mxnet/kvstore, custom"));
   EXPECT_THAT(WrongFixed(R"("precision": "int8")"),
               Only("fixed.precision", "unknown precision 'int8'; known: fp32, tf32, amp-bf16, amp-fp16"));
 }
@@ -183,6 +185,21 @@ TEST(StudyViolations, StrongScalingDividesEvenly) {
       Only("scaling.global_batch",
            "global_batch 128 does not divide evenly over 3 ranks; the nearest that do are 126 and 129"))
       << "the default batch too";
+}
+
+TEST(StudyViolations, OwnProgramsThatNameNoBatchRunOnAnyNumberOfRanks) {
+  const auto custom = [](const std::string& word, const std::string& more) {
+    return Spec(R"({"study": "s", "fixed": {"ranks": 3, "engine": "custom", "command": ["run", ")" + word +
+                R"("]})" + more + "}");
+  };
+  EXPECT_TRUE(ExpandStudy(custom("--ranks={ranks}", "")).ok());
+  EXPECT_THAT(
+      Wrong(custom("--batch={batch_per_rank}", "")),
+      Only("scaling.global_batch",
+           "global_batch 128 does not divide evenly over 3 ranks; the nearest that do are 126 and 129"));
+  EXPECT_THAT(Wrong(custom("x", R"(, "scaling": {"global_batch": 64})")),
+              Only("scaling.global_batch",
+                   "global_batch 64 does not divide evenly over 3 ranks; the nearest that do are 63 and 66"));
 }
 
 TEST(StudyViolations, BatchesOfTheOtherMode) {
@@ -337,6 +354,19 @@ TEST(StudyViolations, WhatAnEngineCannotDo) {
   EXPECT_THAT(
       Wrong(Small("", R"("ranks": 4, "global_batch": 8, "accumulation_steps": 3)")),
       Only("fixed.accumulation_steps", "accumulation_steps 3 must not exceed the 2 samples of a rank"));
+}
+
+TEST(StudyViolations, AnAllReduceOverMessagesNeedsABackendOfTheHost) {
+  const std::string gpus = R"("resources": {"gpus_per_rank": 1})";
+  const std::string ring = R"("engine": "native/horovod", "all_reduce": "ring", "ranks": 2)";
+  const std::string sentence =
+      "all_reduce ring waits on the host for each message, which backend nccl does on the GPU; use "
+      "all_reduce "
+      "library, or backend mpi or gloo";
+  EXPECT_THAT(Wrong(Small(gpus, ring)), Only("fixed.all_reduce", sentence)) << "auto is nccl on GPUs";
+  EXPECT_THAT(Wrong(Small(gpus, ring + R"(, "backend": "nccl")")), Only("fixed.all_reduce", sentence));
+  EXPECT_TRUE(ExpandStudy(Small(gpus, ring + R"(, "backend": "mpi")")).ok());
+  EXPECT_TRUE(ExpandStudy(Small("", ring)).ok());
 }
 
 TEST(StudyViolations, EverythingIsToldInTheOrderOfTheFile) {
