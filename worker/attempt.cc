@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "catalog/engines.h"
 #include "events/software.h"
 #include "planted/bug.h"
@@ -79,8 +80,10 @@ void Attempt::Begin(const std::optional<v1::Calibration>& before) {
     Prepare();
     if (!prepared_->ok()) return Fail(unprepared_, 126, std::string(prepared_->message()));
   }
+  EventFollower::Observe observe;
+  if (!stopping_ && !launched_before) observe = MeasurePower(ranks.count);
   host_.follower.Follow(token(), desired_.directory(), ranks.first, ranks.count,
-                        launches_ && !launched_before);
+                        launches_ && !launched_before, std::move(observe));
   followed_ = true;
   std::vector<std::string> outputs{Path("launcher.out"), Path("launcher.err")};
   for (int rank = ranks.first; rank < ranks.first + ranks.count; ++rank) {
@@ -115,6 +118,23 @@ void Attempt::Begin(const std::optional<v1::Calibration>& before) {
       {plan_.tag, std::move(plan_.commands), GraceOf(desired_)},
       [this](absl::StatusOr<int> pid) { OnStarted(std::move(pid)); },
       [this](const JobResult& result) { OnEnded(result); });
+}
+
+// Starts to record the devices of `ranks` ranks. Returns what adds the results to the events of the first of them.
+EventFollower::Observe Attempt::MeasurePower(int ranks) {
+  if (host_.power == nullptr) return {};
+  const v1::RunSpec& spec = desired_.spec();
+  PowerDevices devices;
+  devices.gpus = ranks * (spec.device() == "cuda" ? std::max(1, spec.gpus_per_rank()) : spec.gpus_per_rank());
+  if (spec.device() == "cpu") devices.gpus = 0;
+  for (absl::string_view entry : host_.launch.environment) {
+    if (absl::ConsumePrefix(&entry, "CUDA_VISIBLE_DEVICES=")) devices.visible = std::string(entry);
+  }
+  for (const auto& [name, value] : OwnVariables(spec)) {
+    if (name == "CUDA_VISIBLE_DEVICES") devices.visible = value;
+  }
+  power_ = host_.power->Start(std::move(devices));
+  return [meter = std::make_shared<RunPower>(spec, power_)](v1::EventBatch& batch) { meter->Observe(batch); };
 }
 
 // Returns whether an earlier worker of this node has launched the attempt. The file may also come from another node.
@@ -283,8 +303,10 @@ void Attempt::EndRanksHere(absl::Duration grace) {
 
 void Attempt::Drain() {
   output_limit_.Finish();
-  if (launches_ && desired_.has_environment())
-    software_ = SoftwareOf(desired_.environment(), Path("events-0.jsonl"));
+  if (launches_) {
+    const bool framework = desired_.has_environment();
+    software_ = SoftwareOf(framework ? &desired_.environment() : nullptr, Path("events-0.jsonl"));
+  }
   if (Planted(Bug::kEndBeforeEvents)) return End();
   host_.follower.Finish(token(), [this] {
     AddProblem(host_.follower.Problem(token()));
@@ -310,6 +332,7 @@ void Attempt::End() {
   }
   output_limit_.Finish();
   if (std::exchange(followed_, false)) host_.follower.Forget(token());
+  if (power_ != nullptr) host_.power->Stop(std::exchange(power_, nullptr));
   output_metrics_.reset();
 }
 

@@ -27,6 +27,8 @@
 #include "worker/launcher.h"
 #include "worker/noise/attempt_meter.h"
 #include "worker/output_metrics.h"
+#include "worker/power/power_sampler.h"
+#include "worker/power/run_power.h"
 #include "worker/process/output_limit.h"
 #include "worker/process/process.h"
 #include "worker/process/tagged_processes.h"
@@ -47,6 +49,7 @@ struct AttemptHost {
   int64_t output_limit = int64_t{64} << 20;  // in bytes, for each output file of a rank, see output_limit.h
   // Returns the CPU seconds of the worker and of the processes that it has started; may be empty.
   AttemptMeter::OwnCpu own_cpu = {};
+  PowerSampler* power = nullptr;  // null: the energy of attempts is not measured
 };
 
 class Attempt {
@@ -103,6 +106,7 @@ class Attempt {
   void Conclude(const JobResult& result);
   void FinishOutputMetrics();
   void EndRanksHere(absl::Duration grace);
+  EventFollower::Observe MeasurePower(int ranks);
   void Drain();
   void AddProblem(const std::string& problem);
   void End();
@@ -136,6 +140,7 @@ class Attempt {
   std::string message_;
   std::map<std::string, std::string> software_;  // of the ranks; known when they have ended
   AttemptMeter meter_;
+  std::shared_ptr<const PowerHistory> power_;  // null: nothing is recorded
   v1::NodeNoise noise_;
   bool ran_ =
       false;  // its processes, which this node started, are gone, and TakeProcessesGone has not been called since

@@ -60,12 +60,13 @@ EventFollower::~EventFollower() {
 }
 
 void EventFollower::Follow(const std::string& token, const std::string& directory, int first_rank, int ranks,
-                           bool fresh) {
+                           bool fresh, Observe observe) {
   Source& source = sources_[token];
   for (int rank = first_rank; rank < first_rank + ranks; ++rank) {
     source.streams.push_back(std::make_unique<Stream>(
         token, rank, absl::StrCat(directory, "/events-", rank, ".jsonl"), fresh, limits_.unreadable));
   }
+  if (ranks > 0) source.streams.front()->observe = std::move(observe);
   if (notify_fd_ >= 0) {
     // If this fails (no watches left, unsupported file system), the tick still finds the lines.
     source.watch = inotify_add_watch(notify_fd_, directory.c_str(), IN_MODIFY | IN_CREATE);
@@ -239,6 +240,7 @@ void EventFollower::MaybeSend(bool flush) {
     batch.set_begin_line(stream->durable.line);
     batch.set_end_position(end.position);
     batch.set_end_line(end.line);
+    if (stream->observe) stream->observe(batch);
     in_flight_.push_back({stream->token, stream->rank, stream->durable, end});
   }
   if (in_flight_.empty()) return;

@@ -31,6 +31,8 @@ class EventFollower {
   // Sends a request. Calls `Answer` once, on the loop's thread, after Send has returned. Its status is
   // that of CoordinatorClient::ReportEvents.
   using Send = std::function<void(const v1::ReportEventsRequest&, Answer)>;
+  // Is called with each batch before it is sent, and again if the batch is sent again. May add metrics to its events.
+  using Observe = std::function<void(v1::EventBatch&)>;
 
   // Time limits for what makes an attempt's end wait.
   struct Limits {
@@ -47,8 +49,9 @@ class EventFollower {
 
   // Starts to follow <directory>/events-<rank>.jsonl of ranks first_rank to first_rank + ranks - 1.
   // `directory` must exist; the files may appear later. `fresh` means that none of their lines was ever sent,
-  // so that the follower need not ask for the durable positions.
-  void Follow(const std::string& token, const std::string& directory, int first_rank, int ranks, bool fresh);
+  // so that the follower need not ask for the durable positions. `observe` gets the batches of first_rank; may be empty.
+  void Follow(const std::string& token, const std::string& directory, int first_rank, int ranks, bool fresh,
+              Observe observe = {});
   // To be called when no process writes to the attempt's files any more. Sends the rest, reports an
   // incomplete last line as malformed, then calls `drained` once: every line is durable, or was refused because the
   // attempt was superseded (FENCED), or cannot be delivered (Problem). While the coordinator does not answer,
@@ -71,6 +74,7 @@ class EventFollower {
     const std::string token;
     const int rank;
     EventFile file;
+    Observe observe;
     bool known;  // `durable` is known: reported by the coordinator, or 0
     bool fenced = false;
     Place durable;

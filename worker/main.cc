@@ -38,6 +38,7 @@ int Serve(const WorkerOptions& options, const SpawnerHandle& spawner, int signal
   const LaunchHost launch = NewLaunchHost(options);
   Provenance provenance(loop, {options.own_program, options.rank_program, options.trainer_program},
                         launch.environment);
+  PowerSampler power;
   const AttemptHost host{loop,
                          processes,
                          follower,
@@ -47,7 +48,8 @@ int Serve(const WorkerOptions& options, const SpawnerHandle& spawner, int signal
                          options.node,
                          options.coordinator.allocation,
                          options.output_limit,
-                         [pid = spawner.pid] { return OwnCpuSeconds(pid); }};
+                         [pid = spawner.pid] { return OwnCpuSeconds(pid); },
+                         &power};
   Agent agent(loop, *client, host, {options.node_index, options.give_up_after}, [&](Agent::Exit exit) {
     // Not a failure for kGaveUp: srun would end the workers of the other nodes, whose attempts may run.
     exit_code = exit == Agent::Exit::kDenied ? 1 : 0;

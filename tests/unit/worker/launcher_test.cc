@@ -317,6 +317,11 @@ TEST(FrameworkOf, ServesEveryEngineAndNamesWhatItDoesNotKnow) {
   EXPECT_EQ((*native)->ProgramOf(attempt)->rendezvous, Rendezvous::kNone) << "alone, it needs nobody";
   spec.set_ranks(2);
   EXPECT_EQ((*native)->ProgramOf(attempt)->rendezvous, Rendezvous::kMpi);
+  spec.set_gpus_per_rank(1);
+  EXPECT_EQ((*native)->ProgramOf(attempt)->rendezvous, Rendezvous::kNone) << "on GPUs, auto is nccl";
+  spec.set_device("cpu");
+  EXPECT_EQ((*native)->ProgramOf(attempt)->rendezvous, Rendezvous::kMpi);
+  spec.set_gpus_per_rank(0);
   spec.set_backend("gloo");
   EXPECT_EQ((*native)->ProgramOf(attempt)->rendezvous, Rendezvous::kNone);
   auto custom = FrameworkOf(frameworks, "custom");

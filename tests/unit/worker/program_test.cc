@@ -46,6 +46,7 @@ class ProgramTest : public ::testing::Test {
     argv.insert(argv.end(), more.begin(), more.end());
     std::vector<std::string> environment;
     if (!secret.empty()) environment.push_back("SCALELAB_ALLOCATION_SECRET=" + secret);
+    environment.insert(environment.end(), variables_.begin(), variables_.end());
     for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
     const auto pointers = [](const std::vector<std::string>& texts) {
       std::vector<char*> result;
@@ -80,7 +81,8 @@ class ProgramTest : public ::testing::Test {
     ASSERT_EQ(flock(lock, LOCK_EX), 0);
     close(lock);
   }
-  void Assign(const std::string& token, const std::string& script, int ranks = 1) {
+  v1::SynchronizeResponse::DesiredAttempt Attempt(const std::string& token, const std::string& script,
+                                                  int ranks = 1) {
     v1::SynchronizeResponse::DesiredAttempt attempt;
     attempt.set_token(token);
     attempt.set_directory(dir_ / ("runs/" + token));
@@ -93,14 +95,18 @@ class ProgramTest : public ::testing::Test {
     spec.set_cpus_per_rank(1);
     for (const char* word : {"sh", "-c"}) spec.add_command(word);
     spec.add_command(script);
-    service_.Assign(attempt);
+    return attempt;
+  }
+  void Assign(const std::string& token, const std::string& script, int ranks = 1) {
+    service_.Assign(Attempt(token, script, ranks));
   }
 
   TempDir dir_;
   FakeWorkerService service_;
   pid_t worker_ = -1;
-  int stdin_ = -1;   // standard input of the worker; -1: /dev/null
-  int stderr_ = -1;  // standard error of the worker; -1: the file "log"
+  std::vector<std::string> variables_;  // further ones of the worker
+  int stdin_ = -1;                      // standard input of the worker; -1: /dev/null
+  int stderr_ = -1;                     // standard error of the worker; -1: the file "log"
 };
 
 TEST_F(ProgramTest, RunsAScriptOnEveryRankAndReportsItsEventsExactlyOnce) {
@@ -129,6 +135,36 @@ TEST_F(ProgramTest, RunsAScriptOnEveryRankAndReportsItsEventsExactlyOnce) {
   EXPECT_EQ(provenance["attempt"], "t");
   EXPECT_EQ(provenance["binaries"][0]["sha256"].get<std::string>().size(), 64u);
   EXPECT_THAT(provenance.dump(), ::testing::Not(HasSubstr("s3cret")));
+}
+
+TEST_F(ProgramTest, AddsTheEnergyOfTheGpusToTheFinishEventOfTheFirstRank) {
+  variables_ = {"LD_LIBRARY_PATH=" FAKE_NVML_FOLDER};
+  StartWorker();
+  // The window is the second step, of 1.2 seconds or a little more.
+  const std::string script =
+      "say() { echo '{\"time\":'$(date +%s.%N)',\"event\":\"'$1',\"metrics\":{\"m\":1}}'; }; "
+      "(sleep 0.5; say 'step\",\"step\":0'; sleep 1.2; say 'step\",\"step\":1'; say 'finish\"') "
+      ">>$SCALELAB_EVENTS";
+  v1::SynchronizeResponse::DesiredAttempt both = Attempt("both", script, 2),
+                                          second = Attempt("second", script);
+  for (auto* attempt : {&both, &second}) {
+    attempt->mutable_spec()->set_gpus_per_rank(1);
+    attempt->mutable_spec()->set_global_batch(100);
+  }
+  (*second.mutable_spec()->mutable_env()->mutable_fields())["CUDA_VISIBLE_DEVICES"].set_number_value(1);
+  for (const auto& [attempt, watts] : {std::pair(both, 150.0), {second, 200.0}}) {
+    const std::string& token = attempt.token();
+    service_.Assign(attempt);
+    ASSERT_TRUE(service_.WaitForState(token, AttemptStatus::ENDED));
+    service_.Forget(token);
+    const auto joules = service_.Points(token, 0, "run/energy_joules");
+    ASSERT_EQ(joules.size(), 1u) << token;
+    EXPECT_GT(joules[0].second, 1.1 * watts * attempt.spec().ranks()) << token;
+    EXPECT_NEAR(service_.Points(token, 0, "run/gpu_power_w").at(0).second, watts, 1e-3) << token;
+    EXPECT_NEAR(service_.Points(token, 0, "run/joules_per_sample").at(0).second, joules[0].second / 100,
+                1e-6);
+  }
+  EXPECT_TRUE(service_.Points("both", 1, "run/energy_joules").empty()) << "each GPU counts once";
 }
 
 TEST_F(ProgramTest, ServesManyShortAttemptsOneAfterAnotherAndAtOnce) {
