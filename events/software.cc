@@ -13,7 +13,7 @@
 
 namespace scalelab {
 
-std::map<std::string, std::string> SoftwareOf(const v1::FrameworkEnvironment& environment,
+std::map<std::string, std::string> SoftwareOf(const v1::FrameworkEnvironment* environment,
                                               const std::string& event_file) {
   constexpr size_t kHeadBytes = 1 << 20;  // the start event should be the first line
   std::map<std::string, std::string> software;
@@ -28,15 +28,18 @@ std::map<std::string, std::string> SoftwareOf(const v1::FrameworkEnvironment& en
     const std::string framework = text("framework"), version = text("version");
     // Some adapters report "torch 1.13.1" as their version.
     const bool named = absl::StartsWith(version, framework);
-    if (!framework.empty()) software["framework"] = named ? version : absl::StrCat(framework, " ", version);
+    if (environment != nullptr && !framework.empty())
+      software["framework"] = named ? version : absl::StrCat(framework, " ", version);
+    if (!text("device").empty()) software["device"] = ValidUtf8(text("device"));
     break;
   }
+  if (environment == nullptr) return software;
   std::error_code error;
-  const auto venv = std::filesystem::canonical(environment.venv(), error);
+  const auto venv = std::filesystem::canonical(environment->venv(), error);
   std::vector<std::string> parts;
-  if (!environment.venv().empty()) parts.push_back(error ? environment.venv() : venv.filename().string());
-  if (!environment.container().empty()) parts.push_back(environment.container());
-  parts.insert(parts.end(), environment.modules().begin(), environment.modules().end());
+  if (!environment->venv().empty()) parts.push_back(error ? environment->venv() : venv.filename().string());
+  if (!environment->container().empty()) parts.push_back(environment->container());
+  parts.insert(parts.end(), environment->modules().begin(), environment->modules().end());
   if (!parts.empty()) software["environment"] = ValidUtf8(absl::StrJoin(parts, " "));
   return software;
 }

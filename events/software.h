@@ -1,4 +1,4 @@
-// The software that ranks of Python frameworks trained with, for an attempt's provenance.
+// What ranks trained with, for an attempt's provenance.
 #pragma once
 
 #include <map>
@@ -8,10 +8,11 @@
 
 namespace scalelab {
 
-// Returns what a rank trained with. "framework" is taken from the start event in `event_file` ("pytorch
-// 1.13.1"); "environment" is the directory name of the virtual environment with all symlinks resolved, the
-// container and the modules. A part that is unknown is absent.
-std::map<std::string, std::string> SoftwareOf(const v1::FrameworkEnvironment& environment,
+// Returns what a rank trained with. "device" is taken from the start event in `event_file` ("NVIDIA H100 80GB HBM3"). Attempts of
+// Python frameworks have an environment; for them "framework" comes from the start event too ("pytorch 1.13.1"), and "environment" is
+// the directory name of the virtual environment with all symlinks resolved, the container and the modules. A part that is unknown is
+// absent.
+std::map<std::string, std::string> SoftwareOf(const v1::FrameworkEnvironment* environment,
                                               const std::string& event_file);
 
 }  // namespace scalelab

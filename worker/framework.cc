@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "catalog/device.h"
 #include "catalog/engines.h"
 #include "catalog/python_environment.h"
 #include "worker/free_port.h"
@@ -35,8 +36,8 @@ class NativeFramework final : public Framework {
     }
     // Ranks of gloo and nccl always rendezvous in the attempt's directory; the launcher does not matter. On
     // Slurm, MPI needs its launcher even for one rank.
-    const bool automatic = spec.backend().empty() || spec.backend() == "auto";
-    const bool mpi = spec.backend() == "mpi" || (automatic && spec.ranks() > 1);
+    const bool gpus = UsesGpus(spec.device(), spec.gpus_per_rank());
+    const bool mpi = NativeBackend(spec.backend(), spec.ranks(), gpus) == "mpi";
     return RankProgram{{trainer_}, {}, mpi ? Rendezvous::kMpi : Rendezvous::kNone};
   }
 

@@ -41,9 +41,12 @@ bool IsCompared(const db::CellRow& cell) {
 absl::string_view DesignOf(const db::CellRow& cell, const CellList& parameters, size_t i) {
   const Engine* const engine = FindEngine(cell.engine);
   if (engine == nullptr || cell.ranks == 1) return "";
-  const bool compresses = engine->Reads(ParameterGroup::kCompression);
-  return WhyDiffersByDesign(
-      *engine, compresses ? parameters.Text(i, v1::RunSpec::kGradientCompressionFieldNumber) : "");
+  const auto text = [&](ParameterGroup group, int field) {
+    return engine->Reads(group) ? parameters.Text(i, field) : std::string();
+  };
+  return WhyDiffersByDesign(*engine,
+                            text(ParameterGroup::kCompression, v1::RunSpec::kGradientCompressionFieldNumber),
+                            text(ParameterGroup::kServers, v1::RunSpec::kConsistencyFieldNumber));
 }
 
 constexpr size_t kNoAuthority = std::numeric_limits<size_t>::max();

@@ -46,6 +46,14 @@ class FinishMetrics {
     if (all.empty()) return std::nullopt;
     return std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size());
   }
+  // Returns the values of the ranks that have one.
+  std::vector<double> Known(const char* key) {
+    std::vector<double> known;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      if (const auto value = Usable(rank, key)) known.push_back(*value);
+    }
+    return known;
+  }
   const std::vector<std::string>& refused() const { return refused_; }
 
  private:
@@ -78,6 +86,24 @@ db::RunTimes TimesOf(const db::AttemptRow& attempt, size_t ranks, FinishMetrics&
   if (!times.rank_norm || !times.mean_norm) times.rank_norm = times.mean_norm = std::nullopt;
   times.samples_to_accuracy = metrics.First("run/samples_to_accuracy");
   return times;
+}
+
+// Combines what the first rank of each node reports about the devices of the node. A metric that a node does not report is not
+// known for the run.
+void CombineNodes(const db::AttemptRow& attempt, FinishMetrics& metrics, std::map<std::string, double>& run) {
+  const size_t nodes = std::ranges::count(attempt.nodes, ',') + 1;
+  const auto combine = [&](const char* key, auto&& of) {
+    const std::vector<double> values = metrics.Known(key);
+    run.erase(key);
+    if (values.size() >= nodes) run[key] = of(values);
+  };
+  const auto sum = [](const std::vector<double>& of) { return std::accumulate(of.begin(), of.end(), 0.0); };
+  const auto mean = [&](const std::vector<double>& of) { return sum(of) / static_cast<double>(of.size()); };
+  const auto largest = [](const std::vector<double>& of) { return *std::ranges::max_element(of); };
+  for (const char* key : {"run/energy_joules", "run/joules_per_sample"}) combine(key, sum);
+  for (const char* key : {"run/gpu_utilisation", "run/gpu_power_w", "run/gpu_clock_mhz", "run/gpu_throttled"})
+    combine(key, mean);
+  combine("run/gpu_memory_bytes", largest);
 }
 
 Outcome Failed(db::Cause cause, std::string message) {
@@ -172,6 +198,7 @@ Summary Summarize(const db::AttemptRow& attempt, const std::vector<RankState>& r
   // The throughput is that of the steps of all attempts, this is a part of them.
   if (attempt.resumed_step > 0) summary.reported_step.reset();
   summary.metrics = ranks[0].finish_metrics;
+  CombineNodes(attempt, metrics, summary.metrics);
   summary.times = TimesOf(attempt, ranks.size(), metrics);
   std::string refused = absl::StrJoin(metrics.refused(), "; ");
   if (!refused.empty())

@@ -28,8 +28,8 @@ struct Summary {
       refused;  // which values cannot be right and are not part of `row`, in one sentence; empty if none
 };
 
-// Returns the results from the ranks' finish metrics: memory is the maximum over ranks, the rest is
-// from rank 0. Without run/throughput, the throughput is `samples_per_step` by the median of step/total_s; 0: it is left out.
+// Returns the results from the ranks' finish metrics: memory is the maximum over ranks, energy the sum and the state of GPUs the
+// mean over nodes, the rest is from rank 0. Without run/throughput, the throughput is `samples_per_step` by the median of step/total_s; 0: it is left out.
 Summary Summarize(const db::AttemptRow& attempt, const std::vector<RankState>& ranks,
                   const std::string& fingerprint, int samples_per_step = 0);
 

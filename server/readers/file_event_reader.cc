@@ -94,10 +94,9 @@ absl::StatusOr<EventPart> ReadEventPart(const EventRequest& request) {
   }
   if (part.next_rank < ranks) return part;
   part.end = ReadEnd(request);
-  if (request.environment) {
-    const std::string events = absl::StrCat(request.directory, "/events-0.jsonl");
-    for (auto& [name, version] : SoftwareOf(*request.environment, events)) part.software[name] = version;
-  }
+  const std::string events = absl::StrCat(request.directory, "/events-0.jsonl");
+  const v1::FrameworkEnvironment* environment = request.environment ? &*request.environment : nullptr;
+  for (auto& [name, value] : SoftwareOf(environment, events)) part.software[name] = value;
   return part;
 }
 

@@ -84,15 +84,19 @@ TEST(Training, EnginesThatDifferByDesignAreMarkedWithTheReasonAndNotCompared) {
       .Cell("native/zero1", "fp32", 2, R"(,"gradient_compression":"bf16")")
       .Run(0, {2.3, 2.2})
       .Cell("native/local-sgd", "fp32", 1)
-      .Run(0, {2.3, 2.2});
+      .Run(0, {2.3, 2.2})
+      .Cell("native/parameter-server", "fp32", 2, R"(,"consistency":"ssp")")
+      .Run(0, {2.3, 1.4});
   EXPECT_THAT(training.Compare(), IsEmpty());
   const auto differences = DifferencesByDesign(training.cells, training.parameters);
-  ASSERT_THAT(differences, SizeIs(2));
+  ASSERT_THAT(differences, SizeIs(3));
   EXPECT_EQ(differences.at(2).message(),
             "trains differently by design: averages parameters instead of gradients");
   EXPECT_EQ(
       differences.at(3).message(),
       "trains differently by design: compresses gradients, and adds what it leaves out to the next step");
+  EXPECT_EQ(differences.at(6).message(),
+            "trains differently by design: updates parameters with gradients of older ones");
 }
 
 TEST(Training, RoundingMayGrowFromStepToStep) {

@@ -80,6 +80,14 @@ TEST(Lifecycle, WhatAFrameworkTrainedWithIsPartOfProvenanceAndFingerprint) {
   EXPECT_NE(TrainedWith("native/ddp", {}).second, old.second);
 }
 
+// A node with GPUs also runs programs that train on its CPU.
+TEST(Lifecycle, RunsOnDifferentDevicesAreNeverOnOneCurve) {
+  const auto gpu = TrainedWith("native/ddp", {{"device", "NVIDIA H100 80GB HBM3"}});
+  EXPECT_THAT(gpu.first, HasSubstr(R"("device":"NVIDIA H100 80GB HBM3")"));
+  EXPECT_EQ(TrainedWith("native/ddp", {{"device", "NVIDIA H100 80GB HBM3"}}).second, gpu.second);
+  EXPECT_NE(TrainedWith("native/ddp", {{"device", "AMD EPYC 9654"}}).second, gpu.second);
+}
+
 // The worker's software is that of scalelab-trainer. It learns it after its first report, and a program of the user's own does
 // not run it.
 TEST(Lifecycle, SoftwareThatTheEngineDoesNotRunIsNotPartOfTheFingerprint) {

@@ -117,6 +117,31 @@ TEST(Summarize, TakesPossibleValuesAsTheyAre) {
   EXPECT_NE(summary.row.nodes_hash, 0);
 }
 
+TEST(Summarize, AddsUpTheEnergyOfTheNodesAndLeavesItOutIfOneIsMissing) {
+  const auto summarize = [](const std::vector<std::map<std::string, double>>& metrics) {
+    std::vector<RankState> ranks;
+    for (const auto& of_rank : metrics) {
+      ranks.push_back(Rank(static_cast<int>(ranks.size()), true));
+      ranks.back().finish_metrics = of_rank;
+    }
+    db::AttemptRow attempt;
+    attempt.nodes = "n0,n1";
+    return Summarize(attempt, ranks, "f").row.metrics;
+  };
+  const std::map<std::string, double> first = {{"run/energy_joules", 300},    {"run/joules_per_sample", 3},
+                                               {"run/gpu_utilisation", 0.5},  {"run/gpu_power_w", 100},
+                                               {"run/gpu_memory_bytes", 1e9}, {"run/steps", 9}};
+  const std::map<std::string, double> second = {{"run/energy_joules", 500},    {"run/joules_per_sample", 5},
+                                                {"run/gpu_utilisation", 1},    {"run/gpu_power_w", 200},
+                                                {"run/gpu_memory_bytes", 2e9}, {"run/steps", 9}};
+  const std::map<std::string, double> other = {{"run/steps", 9}};
+  const std::map<std::string, double> both = {{"run/energy_joules", 800},    {"run/joules_per_sample", 8},
+                                              {"run/gpu_utilisation", 0.75}, {"run/gpu_power_w", 150},
+                                              {"run/gpu_memory_bytes", 2e9}, {"run/steps", 9}};
+  EXPECT_EQ(summarize({first, other, second, other}), both);
+  EXPECT_EQ(summarize({first, other, other, other}), other);
+}
+
 TEST(Summarize, KeepsTheTimesOfAllRanksOrOfNone) {
   const auto summarize = [](const std::vector<std::map<std::string, double>>& metrics) {
     std::vector<RankState> ranks;

@@ -195,6 +195,13 @@ TEST_F(FileEventReaderTest, SoftwareComesFromTheStartEvent) {
   EXPECT_EQ(part->software.at("environment"), "cuda/12");
 }
 
+TEST_F(FileEventReaderTest, TheDeviceComesFromTheStartEventOfEveryEngine) {
+  Append(File(0), "{\"time\":1,\"event\":\"start\",\"framework\":\"native\",\"device\":\"NVIDIA H100\"}\n");
+  const auto part = Read(Request(1));
+  ASSERT_TRUE(part.ok()) << part.status();
+  EXPECT_THAT(part->software, testing::ElementsAre(testing::Pair("device", "NVIDIA H100")));
+}
+
 TEST_F(FileEventReaderTest, AFilesystemThatHangsBlocksNeitherOtherReadsNorTheEnd) {
   Append(File(0), Step(0));
   static absl::Notification release;
