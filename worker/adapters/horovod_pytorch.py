@@ -59,11 +59,11 @@ class HorovodPytorch(TorchEngine):
         with self.optimizer.skip_synchronize():
             self.optimizer.step()
 
-    def apply_scaled(self, scaler, metrics):
+    def apply_scaled(self, scaler):
         if self.ranks == 1:
-            return super().apply_scaled(scaler, metrics)
+            return super().apply_scaled(scaler)
         with self.optimizer.skip_synchronize():
-            super().apply_scaled(scaler, metrics)
+            super().apply_scaled(scaler)
 
     def begin_evaluation(self):
         super().begin_evaluation()

@@ -6,7 +6,6 @@ normalises by the statistics of its own batch, and only the gradients are averag
 """
 import importlib.util
 import os
-import sys
 
 import numpy as np
 
@@ -33,6 +32,8 @@ class KerasJax(training.Engine):
     def __init__(self, spec, data, rank, ranks, parameters):
         self._spec, self._rank, self._ranks = spec, rank, ranks
         self._jax = jax = _join(spec, rank, ranks)
+        device = jax.local_devices()[0]
+        self._gpu = device.device_kind if device.platform == "gpu" else None
         with training.importing(self.name, "keras-jax"):
             import keras
 
@@ -134,8 +135,17 @@ class KerasJax(training.Engine):
         self._trained, self._velocities, self._state, self._scaling, loss, correct = self._step(
             self._trained, self._velocities, self._state, self._scaling, *batch, np.float32(rate)
         )
-        metrics = self._scales.of_step(float(_local(self._scaling[0]))) if self._scaling else {}
-        return training.StepResult(float(_local(loss)[0]), float(_local(correct)[0]), metrics=metrics)
+        scale = self._scaling[0] if self._scaling else None
+
+        def result():
+            metrics = {} if scale is None else self._scales.of_step(float(_local(scale)))
+            return training.StepResult(float(_local(loss)[0]), float(_local(correct)[0]), metrics=metrics)
+
+        # On a GPU, reading the numbers would wait for the end of the step.
+        return result if self._gpu is not None else result()
+
+    def device_model(self):
+        return self._gpu or super().device_model()
 
     def run_metrics(self):
         return self._scales.of_run() if self._scaling else {}
@@ -179,12 +189,12 @@ def _join(spec, rank, ranks):
     """Imports JAX with this rank's threads and device, and connects it to the other ranks."""
     os.environ["KERAS_BACKEND"] = "jax"
     os.environ["NPROC"] = str(spec.cpus_per_rank)  # threads of XLA's pools
-    cuda = spec.device == "cuda" or (spec.device == "auto" and spec.gpus_per_rank > 0)
+    cuda, local_rank = choices.needs_gpu(spec), int(os.environ.get("LOCAL_RANK", "0"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if cuda and not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
-        if spec.device == "cuda":
-            raise RunError("this JAX has no GPU support: use device auto or cpu, or install jax[cuda13]", "configuration")
-        print("this JAX has no GPU support: training on the CPU", file=sys.stderr)
-        cuda = False
+        choices.refuse_without_gpu(spec, "jax without a plugin for CUDA", 0)
+    if cuda and visible is not None and len([gpu for gpu in visible.split(",") if gpu]) <= local_rank:
+        choices.refuse_without_gpu(spec, f'jax with CUDA_VISIBLE_DEVICES "{visible}"', len(visible.split(",")), local_rank)
     choices.check(spec, ("nccl",) if cuda else ("gloo",), cuda)
     with training.importing("keras/jax", "keras-jax"):
         import jax
@@ -195,14 +205,19 @@ def _join(spec, rank, ranks):
         if not cuda:
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
         addresses = rendezvous.meet(os.environ.get("SCALELAB_ATTEMPT_DIR", "."), rank, ranks, spec.comm_timeout_s)
-        visible = len(os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(","))
         jax.distributed.initialize(
             addresses[0],
             ranks,
             rank,
-            local_device_ids=[int(os.environ.get("LOCAL_RANK", "0")) % visible if cuda else 0],
+            local_device_ids=[local_rank if cuda else 0],
             initialization_timeout=max(1, int(spec.comm_timeout_s)),
         )
+    try:
+        jax.local_devices()
+    except RuntimeError as e:
+        if not cuda:
+            raise
+        raise RunError(f"jax {jax.__version__} cannot use GPU {local_rank} here: {e}", "configuration") from e
     return jax
 
 

@@ -21,6 +21,7 @@ class PytorchDdp(GroupEngine):
             bucket_cap_mb=self.spec.bucket_cap_mib,
             find_unused_parameters=self.spec.find_unused_parameters,
             static_graph=self.spec.static_graph,
+            broadcast_buffers=False,  # begin_evaluation copies rank 0's running statistics, which training does not use
             gradient_as_bucket_view=True,
         )
 

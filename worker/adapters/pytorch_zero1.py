@@ -21,7 +21,7 @@ class PytorchZero1(PytorchDdp):
             optimizer_class=torch.optim.SGD,
             lr=self.spec.learning_rate,
             momentum=self.spec.momentum,
-            foreach=True,
+            **self.sgd_kernels(),
         )
 
 

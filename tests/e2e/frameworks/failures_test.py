@@ -109,6 +109,11 @@ class Failures(unittest.TestCase):
                 self.assertNotIn("\n", events[0]["message"])
                 self.assertEqual(events[0]["kind"], kind)
 
+    @unittest.skipIf(run.gpus_here(), "this machine has GPUs")
+    def test_a_run_for_gpus_never_trains_on_a_cpu(self):
+        has_none = ENGINE in ("mxnet/kvstore", "horovod/mxnet")
+        self.ends({"gpus_per_rank": 1}, "trains on CPUs" if has_none else "gpus_per_rank is 1, but .* sees 0 GPUs", "configuration")
+
     def test_data_parallel_has_no_replicas_on_a_cpu(self):
         self.ends({}, "pytorch/dp needs a GPU: nn.DataParallel has no replicas on a CPU", "configuration", engine="pytorch/dp")
 

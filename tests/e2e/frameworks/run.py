@@ -50,6 +50,10 @@ def python_of(engine):
     return os.path.join(environment, "bin", "python")
 
 
+def gpus_here():
+    return os.path.exists("/proc/driver/nvidia/gpus")
+
+
 def skip(why):
     print("SKIPPED:", why)
     sys.exit(SKIPPED)

@@ -17,7 +17,7 @@ class EventsTest(fixture.InDirectory):
     def test_lines_have_the_fields_of_the_protocol(self):
         log = events.Events(self.path("events-0.jsonl"))
         with mock.patch("time.time", return_value=1795000000.25):
-            log.start("pytorch", "torch 1.13.1", 2, 1, 32)
+            log.start("pytorch", "torch 1.13.1", 2, 1, 32, "Some CPU")
             log.step(0, 12, {"step/total_s": 0.031, "train/loss": 1.875})
             log.epoch(0, {"eval/accuracy": 0.5})
             log.finish({"run/throughput": 812.5, "run/accuracy": None}, "9f86d081884c7d65")
@@ -27,7 +27,7 @@ class EventsTest(fixture.InDirectory):
             self.lines(),
             [
                 {**time, "event": "start", "framework": "pytorch", "version": "torch 1.13.1", "world_size": 2, "rank": 1,
-                 "total_steps": 32},
+                 "total_steps": 32, "device": "Some CPU"},
                 {**time, "event": "step", "epoch": 0, "step": 12, "metrics": {"step/total_s": 0.031, "train/loss": 1.875}},
                 {**time, "event": "epoch", "epoch": 0, "metrics": {"eval/accuracy": 0.5}},
                 {**time, "event": "finish", "metrics": {"run/throughput": 812.5}, "parameter_hash": "9f86d081884c7d65"},
@@ -57,7 +57,7 @@ class EventsTest(fixture.InDirectory):
 
     def test_every_replica_has_its_file(self):
         log = events.Events([self.path("events-0.jsonl"), self.path("events-1.jsonl")])
-        log.start("tensorflow", "2", 2, 0, 1)
+        log.start("tensorflow", "2", 2, 0, 1, "Some GPU")
         log.step(0, 0, {"train/loss": 2})
         log.finish({}, "")
         for rank in range(2):

@@ -45,6 +45,7 @@ class TrainingTest(fixture.InDirectory):
                              [(0, 0), (0, 1), (0, 2), (1, 3), (1, 4), (1, 5)])
             start = events[0]
             self.assertEqual((start["framework"], start["version"], start["total_steps"]), ("toy", "toy 1", 6))
+            self.assertEqual(start["device"], training.cpu_model())
             step = events[2]["metrics"]
             self.assertGreaterEqual(step.pop("step/data_s"), 0)
             self.assertEqual(step, {"step/total_s": 1, "step/forward_s": 0.1, "step/backward_s": 0.2, "step/optimizer_s": 0.05,
@@ -62,6 +63,22 @@ class TrainingTest(fixture.InDirectory):
             for key in ("run/peak_memory_bytes", "run/cpu_utilisation", "run/seconds"):
                 self.assertGreater(finish[key], 0)
             os.remove(self.path("events-0.jsonl"))
+
+    def test_later_results_last_from_the_end_of_one_step_to_the_end_of_the_next(self):
+        status, errors, (events,) = self.run_toy("later", train_samples="300", epochs=1)
+        self.assertEqual((status, errors), (0, ""))
+        steps = [e["metrics"]["step/total_s"] for e in events if e["event"] == "step"]
+        self.assertEqual(len(steps), 30)
+        # The device needs 10 ms for each step, and the host starts 16 of them at once.
+        epoch = next(e["metrics"] for e in events if e["event"] == "epoch")
+        self.assertAlmostEqual(sum(steps), epoch["epoch/seconds"], places=6)
+        self.assertGreaterEqual(sum(steps), 0.3)
+        self.assertGreaterEqual(sorted(steps)[15], 0.009)
+
+    def test_batches_are_prepared_ahead_and_in_order(self):
+        status, errors, (events,) = self.run_toy("prepares", train_samples="300", epochs=1)
+        self.assertEqual((status, errors), (0, ""))
+        self.assertEqual([e["metrics"]["train/loss"] for e in events if e["event"] == "step"], list(range(1, 31)))
 
     def test_hash_covers_parameters_by_name_and_not_buffers(self):
         _, _, (events,) = self.run_toy(save_parameters=True)
@@ -94,6 +111,7 @@ class TrainingTest(fixture.InDirectory):
                                        "global_batch or more train_samples", "data"),
             ((), {"cuda_graph": True}, 'engine toy/engine does not have cuda_graph "True": remove it, or use a native engine',
              "configuration"),
+            ((), {"compile": True}, 'engine toy/engine does not have compile "True": remove it, or use pytorch/ddp', "configuration"),
             ((), {"engine": "other"}, 'this adapter is engine "toy/engine", not "other"', "configuration"),
         ]
         for arguments, fields, message, kind in cases:

@@ -1,6 +1,8 @@
 """A rank of an engine without a framework: what the tests of the training loop run. argv: what goes wrong, or nothing."""
 import os
 import sys
+import threading
+import time
 
 import fixture  # noqa: F401
 from scalelab import training
@@ -23,8 +25,30 @@ class Toy(training.Engine):
         if "memory" in sys.argv:
             raise MemoryError()
 
+    def prepare(self, images, labels):
+        if "prepares" not in sys.argv:
+            return images, labels
+        assert threading.current_thread() is not threading.main_thread()
+        self.prepared = getattr(self, "prepared", 0) + 1
+        return self.prepared, labels
+
+    def later(self):
+        """Returns a function that waits for the end of a step on a device that needs 10 ms for each step."""
+        self.end = max(time.perf_counter(), getattr(self, "end", 0)) + 0.01
+        end = self.end
+
+        def result():
+            time.sleep(max(0, end - time.perf_counter()))
+            return training.StepResult(loss=1.0, correct=0)
+
+        return result
+
     def step(self, images, labels, rate):
         self.steps += 1
+        if "later" in sys.argv:
+            return self.later()
+        if "prepares" in sys.argv:
+            return training.StepResult(loss=float(images), correct=0)
         if "crash" in sys.argv and self.steps == 2:
             raise ValueError("a bug\nwith a second line")
         result = training.StepResult(

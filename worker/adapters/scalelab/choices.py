@@ -24,5 +24,20 @@ def check_precision(spec, gpu, precisions=("fp32", "amp-bf16"), gpu_precisions=(
     raise RunError(f'engine {spec.engine} has precision {_names(known)}, not "{spec.precision}"', "configuration")
 
 
+def needs_gpu(spec):
+    return spec.device == "cuda" or (spec.device == "auto" and spec.gpus_per_rank > 0)
+
+
+def refuse_without_gpu(spec, framework, gpus, local_rank=0):
+    """Raises RunError for a run that needs GPU `local_rank` of this node, of which `framework` sees only `gpus`."""
+    wish = 'device is "cuda"' if spec.device == "cuda" else f"gpus_per_rank is {spec.gpus_per_rank}"
+    place = f", and this is local rank {local_rank}" if gpus else ""
+    raise RunError(
+        f'{wish}, but {framework} sees {gpus} GPUs here{place}: use an environment whose {framework.split()[0]} has CUDA, check '
+        'nvidia-smi and CUDA_VISIBLE_DEVICES, or set device to "cpu"',
+        "configuration",
+    )
+
+
 def _names(names):
     return " or ".join(f'"{name}"' for name in names)

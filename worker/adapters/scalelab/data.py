@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 
-from . import splitmix
+from . import choices, splitmix
 from .augment import draw_crops, fill_batch
 from .errors import RunError
 from .image_server import ServedData
@@ -38,12 +38,10 @@ class Data:
 
 def load_data(spec):
     """Returns data set spec.dataset: a Data, or an object with the same methods, labels and sizes. Raises RunError of kind "data"."""
-    if spec.dataset == "synthetic":
-        return _load_synthetic(spec)
-    if spec.dataset == "cifar10":
-        return _load_cifar10(spec)
-    if spec.dataset == "imagefolder":
-        return ServedData(spec)
+    loaders = {"synthetic": _load_synthetic, "cifar10": _load_cifar10, "imagefolder": ServedData}
+    if spec.dataset in loaders:
+        # numpy prepares batches more slowly than a GPU trains on them; the images are the same.
+        return ServedData(spec) if choices.needs_gpu(spec) else loaders[spec.dataset](spec)
     raise RunError(f'engine {spec.engine} has no data set "{spec.dataset}": it has cifar10, imagefolder and synthetic', "data")
 
 

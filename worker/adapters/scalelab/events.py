@@ -38,10 +38,11 @@ class Events:
         self._pending = [[] for _ in self._descriptors]
         self._written = time.monotonic()
 
-    def start(self, framework, version, world_size, rank, total_steps):
-        """Writes the `start` event; in the file of replica i the rank is `rank` + i."""
+    def start(self, framework, version, world_size, rank, total_steps, device):
+        """Writes the `start` event; in the file of replica i the rank is `rank` + i. `device` is the model of the CPU or the GPU."""
         for i in range(len(self._descriptors)):
             more = dict(framework=framework, version=version, world_size=world_size, rank=rank + i, total_steps=total_steps)
+            more["device"] = device
             self._add("start", more, file=i)
         self._write()
 

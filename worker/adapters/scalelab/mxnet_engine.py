@@ -11,8 +11,10 @@ from .training import Engine, StepResult, importing
 def load_mxnet(spec, backends=()):
     """Imports MXNet with this rank's threads. The DMLC_* environment variables must be set before."""
     choices.check(spec, backends, gpu=False, precisions=("fp32", "amp-bf16"))
-    if spec.device == "cuda":
-        raise RunError(f"engine {spec.engine} trains on CPUs: use device auto or cpu", "configuration")
+    if choices.needs_gpu(spec):
+        raise RunError(
+            f'engine {spec.engine} trains on CPUs: set device to "cpu", or remove gpus_per_rank', "configuration"
+        )
     os.environ["OMP_NUM_THREADS"] = str(spec.cpus_per_rank)
     os.environ["MXNET_CPU_WORKER_NTHREADS"] = "1"  # each worker uses the threads above
     with importing(spec.engine, "mxnet"):

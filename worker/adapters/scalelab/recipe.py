@@ -59,13 +59,13 @@ def check_size(spec, data):
 class Batches:
     """Iterates over the batches of a whole run, which a thread prepares ahead: (images float32 in `layout`, labels int64).
 
-    The batches are those of the native trainer. The iteration ends after `total_steps` batches. If the thread fails, the call that
-    would return its batch raises the error.
+    The batches are those of the native trainer; the thread passes each to `prepare`(images, labels), which may change it.
+    The iteration ends after `total_steps` batches. If the thread fails, the call that would return its batch raises the error.
     """
 
     AHEAD = 2
 
-    def __init__(self, spec, data, rank, ranks, layout="NCHW"):
+    def __init__(self, spec, data, rank, ranks, layout="NCHW", prepare=None):
         self.sampler = Sampler(len(data.train_labels), spec.global_batch, rank, ranks, spec.seed)
         check_size(spec, data)
         self.steps_per_epoch = self.sampler.steps_per_epoch
@@ -73,6 +73,7 @@ class Batches:
         if spec.max_steps:
             self.total_steps = min(self.total_steps, spec.max_steps)
         self._spec, self._data, self._layout = spec, data, layout
+        self._prepare = prepare or (lambda images, labels: (images, labels))
         self._ready = queue.Queue(self.AHEAD)
         # A daemon thread, because a run that fails does not consume the remaining batches.
         threading.Thread(target=self._fill, daemon=True).start()
@@ -96,7 +97,7 @@ class Batches:
                     self.sampler.start_epoch(epoch)
                 samples = self.sampler.slice(in_epoch)
                 images = self._data.train_batch(self._spec, epoch, samples, self._layout)
-                self._ready.put((images, self._data.train_labels[samples]))
+                self._ready.put(self._prepare(images, self._data.train_labels[samples]))
             self._ready.put(None)
         except BaseException as e:  # pylint: disable=broad-except
             self._ready.put(e)

@@ -3,8 +3,8 @@
 A strategy of tf.distribute, or Horovod, averages the gradients. Each replica trains on its part of the batch and has separate batch
 normalisation statistics. TensorFlow exposes only the total time of a step.
 """
+import functools
 import os
-import sys
 
 import numpy as np
 
@@ -39,14 +39,13 @@ def load_tensorflow(spec, replicas=1, backends=("nccl",), environment="tensorflo
 
 
 def _take_gpus(tf, spec, replicas):
-    wanted = spec.device == "cuda" or (spec.device == "auto" and spec.gpus_per_rank > 0)
+    wanted = choices.needs_gpu(spec)
     gpus = tf.config.list_physical_devices("GPU") if wanted else []
-    if wanted and not gpus:
-        if spec.device == "cuda":
-            raise RunError("TensorFlow sees no GPU here: use device auto or cpu, or a build of it for GPUs", "configuration")
-        print("TensorFlow sees no GPU here: training on the CPU", file=sys.stderr)
+    local_rank = int(os.environ.get("LOCAL_RANK", "0")) if replicas == 1 else 0
+    if wanted and len(gpus) <= local_rank:
+        choices.refuse_without_gpu(spec, f"tensorflow {tf.__version__}", len(gpus), local_rank)
     if gpus and replicas == 1:
-        gpus = [gpus[int(os.environ.get("LOCAL_RANK", "0")) % len(gpus)]]
+        gpus = [gpus[local_rank]]
     elif gpus and len(gpus) < replicas:
         raise RunError(f"{replicas} replicas need {replicas} GPUs on one node, this node has {len(gpus)}", "configuration")
     tf.config.set_visible_devices(gpus[:replicas], "GPU")
@@ -61,6 +60,7 @@ class TensorFlowEngine(Engine):
 
     def build(self, tf, keras, spec, data, parameters, strategy):
         self._tf, self._strategy, self._spec = tf, strategy, spec
+        self._gpus = tf.config.get_visible_devices("GPU")
         keras.mixed_precision.set_global_policy(loss_scale.KERAS_POLICIES.get(spec.precision, "float32"))
         keras.utils.set_random_seed(spec.seed)
         with strategy.scope():
@@ -162,6 +162,13 @@ class TensorFlowEngine(Engine):
         try:
             batch = self.distribute(images), self.distribute(labels)
             loss, correct, scale = self._step(*batch, self._tf.constant(rate, self._tf.float32))
+            # On a GPU, reading the numbers would wait for the end of the step.
+            return functools.partial(self._result, loss, correct, scale) if self._gpus else self._result(loss, correct, scale)
+        except self._tf.errors.OpError as e:
+            raise _explained(e) from e
+
+    def _result(self, loss, correct, scale):
+        try:
             metrics = {} if self._scaling is None else self._scales.of_step(self._numbers(scale)[0])
             return StepResult(float(np.mean(self._numbers(loss))), sum(self._numbers(correct)), metrics=metrics)
         except self._tf.errors.OpError as e:
@@ -170,6 +177,11 @@ class TensorFlowEngine(Engine):
     def evaluate(self, images, labels):
         loss, correct = self._evaluation(self.distribute(images), self.distribute(labels))
         return sum(self._numbers(loss)), sum(self._numbers(correct))
+
+    def device_model(self):
+        if not self._gpus:
+            return super().device_model()
+        return self._tf.config.experimental.get_device_details(self._gpus[0]).get("device_name", "GPU")
 
     def run_metrics(self):
         return {} if self._scaling is None else self._scales.of_run()

@@ -9,19 +9,13 @@ from .errors import RunError
 
 
 def choose_device(spec, local_rank):
-    """Returns GPU `local_rank` if the spec requires one. "auto" uses the CPU if PyTorch has no GPU, as in the native engines."""
-    if spec.device == "cpu" or (spec.device == "auto" and spec.gpus_per_rank == 0):
+    """Returns GPU `local_rank` if the run is for GPUs."""
+    if not choices.needs_gpu(spec):
         return torch.device("cpu")
-    if torch.cuda.device_count() > local_rank:
-        torch.cuda.set_device(local_rank)
-        return torch.device("cuda", local_rank)
-    if spec.device == "cuda":
-        raise RunError(
-            f'device is "cuda", but torch {torch.__version__} sees {torch.cuda.device_count()} GPUs here: use device '
-            '"cpu", or an environment whose torch has CUDA',
-            "configuration",
-        )
-    return torch.device("cpu")
+    if torch.cuda.device_count() <= local_rank:
+        choices.refuse_without_gpu(spec, f"torch {torch.__version__}", torch.cuda.device_count(), local_rank)
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
 
 
 def choose_backend(spec, device, of_cpu="gloo", of_gpu="nccl"):
@@ -63,6 +57,34 @@ def configure_cpu(spec):
     torch.set_num_threads(spec.cpus_per_rank)
     torch.set_num_interop_threads(1)
     torch.set_flush_denormal(True)
+
+
+class Prefetcher:
+    """Copies batches to a GPU on a stream of its own, so that they overlap with the steps before."""
+
+    def __init__(self, device):
+        self._device, self._stream = device, torch.cuda.Stream(device)
+
+    def start(self, images, labels):
+        """Starts to copy. Any thread may call it."""
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            copies = [t.pin_memory().to(self._device, non_blocking=True) for t in (images, labels)]
+            return _Copies(copies, self._stream.record_event())
+
+
+class _Copies:
+    """Tensors that are being copied."""
+
+    def __init__(self, tensors, ready):
+        self._tensors, self._ready = tensors, ready
+
+    def wait(self):
+        """Returns the tensors. The current stream waits for the copies, the caller does not."""
+        stream = torch.cuda.current_stream()
+        stream.wait_event(self._ready)
+        for tensor in self._tensors:
+            tensor.record_stream(stream)
+        return self._tensors
 
 
 class HostClock:

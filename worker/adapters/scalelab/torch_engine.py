@@ -1,12 +1,14 @@
 """Base class of the PyTorch engines: model, SGD, precision and step. Engines differ in how they average gradients."""
 import os
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
-from . import training
+from . import loss_scale, training
+from .errors import RunError
 from .models_torch import loss_and_logits, make_model
-from .torch_device import CudaClock, HostClock, Precision, choose_device, configure_cpu
+from .torch_device import CudaClock, HostClock, Precision, Prefetcher, choose_device, configure_cpu
 
 
 class TorchEngine(training.Engine):
@@ -34,9 +36,12 @@ class TorchEngine(training.Engine):
         self.model.to(self.device, memory_format=torch.channels_last if weights_last else torch.contiguous_format)
         self.wrapped = self.wrap(self.model)
         self.optimizer = self.wrap_optimizer(self.make_optimizer(self.model))
-        torch.manual_seed((spec.seed + (rank << 32)) % 2**63)  # for dropout: differs between ranks, not between runs
+        self._prefetcher = Prefetcher(self.device) if self.device.type == "cuda" else None
         self._clock = None
-        self._left_out = 0
+        self._scales = loss_scale.Log()
+        if spec.compile:
+            self._compile(data)
+        torch.manual_seed((spec.seed + (rank << 32)) % 2**63)  # for dropout: differs between ranks, not between runs
 
     def join(self):
         """Connects to the other ranks."""
@@ -57,14 +62,51 @@ class TorchEngine(training.Engine):
         for parameter in model.parameters():
             groups[parameter.dim() < 2 and not self.spec.decay_norm]["params"].append(parameter)
         groups = [group for group in groups if group["params"]]
-        return torch.optim.SGD(groups, lr=self.spec.learning_rate, momentum=self.spec.momentum, foreach=True)
+        return torch.optim.SGD(groups, lr=self.spec.learning_rate, momentum=self.spec.momentum, **self.sgd_kernels())
 
-    def to_device(self, images, labels):
+    def sgd_kernels(self):
+        """Returns the argument of torch.optim.SGD that selects its fastest kernels."""
+        # Before torch 2.6, fused SGD fails for some weights that are channels last.
+        return {"fused": True} if self.device.type == "cuda" and version_of_torch() >= (2, 6) else {"foreach": True}
+
+    def _compile(self, data):
+        """Compiles forward and backward by one pass of each over a batch of zeros, which changes nothing else. Collective: the other
+        ranks wait in the first step for a rank that compiles longer."""
+        if not hasattr(torch, "compile"):
+            raise RunError(f"compile needs torch 2.1 or later, this is {torch.__version__}: remove it", "configuration")
+        self.wrapped = torch.compile(self.wrapped, dynamic=False)
+        side, batch = data.side, self.spec.batch_per_rank
+        shape = (batch, side, side, 3) if self.layout == "NHWC" else (batch, 3, side, side)
+        images, labels = self.to_device(np.zeros(shape, np.float32), np.zeros(batch, np.int64))
+        # Keras' statistics are parameters without gradients.
+        kept = [*self.model.buffers(), *(p for p in self.model.parameters() if not p.requires_grad)]
+        before = [tensor.detach().clone() for tensor in kept]
+        with self.precision.scope():
+            loss, _ = loss_and_logits(self.wrapped(images), labels)
+        loss.backward()
+        self.model.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for tensor, value in zip(kept, before):
+                tensor.copy_(value)
+
+    def prepare(self, images, labels):
+        if self._prefetcher is None:
+            return images, labels
+        return self._prefetcher.start(*self._as_tensors(images, labels)), labels
+
+    def _as_tensors(self, images, labels):
         images, labels = torch.from_numpy(images), torch.from_numpy(labels)
         if self.layout == "NHWC":
             images = images.permute(0, 3, 1, 2)  # the same memory, as PyTorch's channels_last
-        if self.device.type == "cuda":
-            images, labels = (t.pin_memory().to(self.device, non_blocking=True) for t in (images, labels))
+        return images, labels
+
+    def to_device(self, images, labels):
+        """Returns tensors on the device. `images` are those of `prepare`, or an array."""
+        if not isinstance(images, np.ndarray):
+            return images.wait()
+        images, labels = self._as_tensors(images, labels)
+        if self._prefetcher is not None:
+            return self._prefetcher.start(images, labels).wait()
         return images, labels
 
     def new_clock(self):
@@ -83,15 +125,19 @@ class TorchEngine(training.Engine):
         scaler = self.precision.scaler
         self.backward(loss if scaler is None else scaler.scale(loss), clock)
         metrics = {"comm/bytes": self.gradient_bytes}
+        scale = None
         if scaler is None:
             self.apply()
         else:
-            self.apply_scaled(scaler, metrics)
+            self.apply_scaled(scaler)
+            scale = scaler._get_scale_async().clone()  # get_scale() would wait for the device
         clock.mark("step/optimizer_s")
         correct = logits.detach().argmax(1).eq(labels).sum()
         loss = loss.detach()
 
         def result():
+            if scale is not None:
+                metrics.update(self._scales.of_step(scale.item()))
             return training.StepResult(loss.item(), correct.item(), clock.times(), metrics)
 
         return result if self.device.type == "cuda" else result()
@@ -106,12 +152,9 @@ class TorchEngine(training.Engine):
     def apply(self):
         self.optimizer.step()
 
-    def apply_scaled(self, scaler, metrics):
-        before = scaler.get_scale()
+    def apply_scaled(self, scaler):
         scaler.step(self.optimizer)
         scaler.update()
-        metrics["train/loss_scale"] = scaler.get_scale()
-        self._left_out += metrics["train/loss_scale"] < before
 
     def begin_evaluation(self):
         self._clock = None
@@ -139,10 +182,17 @@ class TorchEngine(training.Engine):
         state = {name: t for name, t in self.model.state_dict().items() if not name.endswith("num_batches_tracked")}
         return {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in state.items()}
 
+    def device_model(self):
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else super().device_model()
+
     def run_metrics(self):
         if self.device.type != "cuda":
             return {}
         metrics = {"run/device_memory_bytes": torch.cuda.max_memory_allocated(self.device)}
         if self.precision.scaler is not None:
-            metrics["run/steps_left_out"] = self._left_out
+            metrics.update(self._scales.of_run())
         return metrics
+
+
+def version_of_torch():
+    return tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])

@@ -68,8 +68,18 @@ class Engine:
 
     def step(self, images, labels, rate):
         """Runs one step of SGD on float32 images and int64 labels: v = m * v + g + wd * p; p -= rate * v, where g is the gradient of the
-        mean cross entropy, averaged over ranks. Returns a StepResult, or a function without arguments that waits for it."""
+        mean cross entropy, averaged over ranks. Returns a StepResult, or a function without arguments that waits for it. The
+        function is called some steps later; without "step/total_s" in its result, a step lasts from the end of the step before it to its
+        own end."""
         raise NotImplementedError
+
+    def prepare(self, images, labels):
+        """Returns what `step` gets for this batch. A thread that loads data calls it ahead of the step, in the order of the steps."""
+        return images, labels
+
+    def device_model(self):
+        """Returns the model of the device that this rank computes on, for the start event."""
+        return cpu_model()
 
     def begin_evaluation(self):
         """Copies rank 0's running statistics to all ranks, if ranks have different ones."""
@@ -105,9 +115,27 @@ def check(spec, engine_class):
         native_only = parameter["native_only"] and engine_class.name not in parameter["engines"]
         if (native_only or name == "batch_norm") and value != parameter["default"]:
             raise RunError(
-                f'engine {engine_class.name} does not have {name} "{value}": remove it, or use a native engine',
+                f'engine {engine_class.name} does not have {name} "{value}": remove it, or use {_engine_with(parameter)}',
                 "configuration",
             )
+
+
+def _engine_with(parameter):
+    native = any(name.startswith("native/") for name in parameter["engines"]) or not parameter["engines"]
+    return "a native engine" if native else parameter["engines"][0]
+
+
+def cpu_model():
+    """Returns the model of this node's CPUs, or their architecture if /proc does not have it, as the native trainer does."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                name, _, value = line.partition(":")
+                if name.strip() == "model name" and value.strip():
+                    return value.strip()
+    except OSError:
+        pass
+    return os.uname().machine
 
 
 def parameter_hash(parameters):
@@ -125,6 +153,7 @@ class _EpochLog:
     def __init__(self, events, meter, rank):
         self._events, self._meter, self._rank = events, meter, rank
         self._waiting = collections.deque()
+        self._ended = time.perf_counter()  # when the last step with a later result ended
         self.loss = self.correct = self.samples = self.seconds = 0.0
 
     def add(self, place, result, total, data_seconds, rate, samples):
@@ -139,6 +168,8 @@ class _EpochLog:
     def _report(self, place, result, total, data_seconds, rate, samples):
         if callable(result):
             result = result()
+            before, self._ended = self._ended, time.perf_counter()
+            total = self._ended - before
         times = {"step/total_s": total, "step/data_s": data_seconds, **result.times}
         self.loss += result.loss * samples
         self.correct += result.correct
@@ -218,10 +249,10 @@ def train(engine_class, spec, rank, ranks, events):
     data = recipe.load_data(spec)
     # What needs no other rank is checked before the engine waits for the others.
     recipe.check_size(spec, data)
-    if spec.device == "cpu" or (spec.device == "auto" and spec.gpus_per_rank == 0):
+    if not choices.needs_gpu(spec):
         choices.check_precision(spec, gpu=False)
     engine = engine_class(spec, data, rank, ranks, recipe.initial_parameters(spec))
-    batches = recipe.Batches(spec, data, part, parts, engine.layout)
+    batches = recipe.Batches(spec, data, part, parts, engine.layout, engine.prepare)
     meter = RunMeter(spec.warmup_steps, spec.global_batch)
     cores = spec.cpus_per_rank * (ranks if engine_class.one_process else 1)
     evaluation, train_loss, time_to_accuracy, samples_to_accuracy = {}, None, None, None
@@ -229,7 +260,7 @@ def train(engine_class, spec, rank, ranks, events):
 
     waits = _Waits(engine, spec.comm_timeout_s)
     waits.barrier()  # the time that other ranks need to load is not part of the first step
-    events.start(engine_class.framework, engine_class.version(), ranks, rank, batches.total_steps)
+    events.start(engine_class.framework, engine_class.version(), ranks, rank, batches.total_steps, engine.device_model())
     begin = time.perf_counter()
     step = epoch = 0
     while step < batches.total_steps:

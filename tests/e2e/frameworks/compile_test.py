@@ -1,0 +1,55 @@
+"""Compares `compile: true` with the same run without it, on two ranks: `compile_test.py ENGINE`. Exit status 77: skipped."""
+import sys
+import unittest
+
+import numpy as np
+import run
+
+# Tolerance relative to a loss, in each of five steps. A compiler adds in another order. Measured: up to 2e-6.
+LOSS_TOLERANCE = 1e-4
+FEW = {"global_batch": 16, "max_steps": "5", "warmup_steps": 1, "evaluate": True}
+
+ENGINE = sys.argv.pop() if len(sys.argv) > 1 else "pytorch/fsdp"
+
+
+class Compile(unittest.TestCase):
+    def setUp(self):
+        # The environment pytorch has a PyTorch of Debian without a compiler.
+        environment = run.ENGINES[ENGINE].environment
+        self.addCleanup(setattr, run.ENGINES[ENGINE], "environment", environment)
+        run.ENGINES[ENGINE].environment = "pytorch2"
+        run.python_of(ENGINE)  # skips
+
+    def test_a_compiled_model_trains_like_the_other(self):
+        plain, compiled = (run.run(ENGINE, {**FEW, "compile": compile}, timeout=400) for compile in (False, True))
+        for result in (plain, compiled):
+            self.assertEqual(result.status, 0, result.errors)
+        for rank in range(2):
+            ours, theirs = (np.array(result.losses(rank)) for result in (plain, compiled))
+            apart = np.abs(theirs / ours - 1).max()
+            print(f"{ENGINE}, rank {rank}: losses apart by {apart:.1e}")
+            self.assertLess(apart, LOSS_TOLERANCE)
+        for name, ours in plain.parameters.items():
+            np.testing.assert_allclose(compiled.parameters[name], ours, rtol=1e-3, atol=1e-4, err_msg=name)
+
+    def test_compilation_is_no_part_of_a_step(self):
+        result = run.run(ENGINE, {**FEW, "evaluate": False, "compile": True}, timeout=400)
+        self.assertEqual(result.status, 0, result.errors)
+        steps = [step["metrics"]["step/total_s"] for step in result.of(0, "step")]
+        print(f"{ENGINE}: first step {steps[0]:.3f} s, median {np.median(steps):.3f} s")
+        # Compilation takes many seconds, a step a fraction of one.
+        self.assertLess(steps[0], np.median(steps) + 3)
+
+
+@unittest.skipUnless(ENGINE == "pytorch/ddp", "the others need a newer PyTorch")
+class WithoutACompiler(unittest.TestCase):
+    def test_a_pytorch_without_a_compiler_is_an_error(self):
+        result = run.run(ENGINE, {**FEW, "compile": True})
+        self.assertNotEqual(result.status, 0)
+        last = result.events[0][-1]
+        self.assertRegex(last["message"], "^compile needs torch 2.1 or later, this is 1.13")
+        self.assertEqual(last["kind"], "configuration")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

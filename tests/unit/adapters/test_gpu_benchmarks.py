@@ -1,0 +1,156 @@
+"""Tests deploy/gpu_benchmarks.py with stand-ins for the trainer and the adapter."""
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+import fixture
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "..", "deploy"))
+import gpu_benchmarks  # noqa: E402
+
+from scalelab.spec import Spec  # noqa: E402
+
+# A rank that trains 3 steps of one second each, of which one is warm-up.
+RANK = """#!{python}
+import json, os, time
+spec = json.load(open(os.environ["SCALELAB_SPEC"]))
+fast = 2.0 if spec["engine"].startswith("native/") else 1.0
+if spec.get("precision") == "fp32":
+    events = [{{"event": "error", "message": "no | memory"}}]
+else:
+    events = [{{"event": "step", "time": time.time(), "metrics": {{"step/total_s": 1, "train/loss": 2 - i}}}} for i in range(3)]
+    events.append({{"event": "finish", "metrics": {{"run/throughput": 100 * fast, "run/step_seconds": 1 / fast, "run/steps": 3,
+                                                 "run/device_memory_bytes": 2**30}}}})
+with open(os.environ["SCALELAB_EVENTS"], "a") as file:
+    for event in events:
+        file.write(json.dumps(event) + "\\n")
+"""
+
+
+class GpuBenchmarks(fixture.InDirectory):
+    def setUp(self):
+        super().setUp()
+        text = RANK.format(python=sys.executable)
+        self.trainer = self.write("trainer", text, 0o755)
+        self.write("pytorch_ddp.py", text)
+
+    def run_one(self, engine="native/ddp", **more):
+        spec = {"warmup_steps": 1, "global_batch": 10, **more}
+        return gpu_benchmarks.run(self.trainer, engine, spec, 1, 30, self.dir)
+
+    def test_a_benchmark_has_the_figures_of_the_finish_event(self):
+        self.assertEqual(self.run_one(), {"throughput": 200, "step_seconds": 0.5, "device_memory_bytes": 2**30, "last_loss": 0})
+        self.assertEqual(self.run_one("pytorch/ddp")["throughput"], 100)
+
+    def test_a_failure_has_the_reason_of_the_rank(self):
+        self.assertEqual(self.run_one(precision="fp32"), {"error": "no | memory"})
+        self.write("trainer", "#!/bin/sh\necho broken >&2; exit 3\n", 0o755)
+        self.assertEqual(self.run_one(), {"error": "broken"})
+
+    def test_a_benchmark_that_takes_too_long_is_ended(self):
+        self.write("trainer", "#!/bin/sh\nexec sleep 1000\n", 0o755)
+        figures = gpu_benchmarks.run(self.trainer, "native/ddp", {"warmup_steps": 0, "global_batch": 1}, 1, 0.2, self.dir)
+        self.assertEqual(figures, {"error": "it took longer than 0 s"})
+
+    def test_the_energy_is_that_of_the_measured_steps(self):
+        readings = [(i / 10, 50 * i / 10 if i < 100 else 500 + 250 * (i - 100) / 10) for i in range(301)]
+        steps = [{"event": "step", "time": t, "metrics": {"step/total_s": s}} for t, s in ((9, 8), (12, 2), (14, 2), (25, 2))]
+        self.assertAlmostEqual(gpu_benchmarks.energy_of(steps, 1, readings), 1500)
+        self.assertIsNone(gpu_benchmarks.energy_of(steps, 1, readings[:200]))
+        self.assertIsNone(gpu_benchmarks.energy_of(steps, 1, []))
+        self.assertIsNone(gpu_benchmarks.energy_of(steps, 4, readings))
+
+    def test_without_nvml_there_are_no_readings(self):
+        with gpu_benchmarks.Meter(1, self.path("libnvidia-ml.so.1")) as meter:
+            pass
+        self.assertEqual(meter.readings, [])
+
+    @unittest.skipUnless("FAKE_NVML_LIBRARY" in os.environ, "the stand-in for NVML is not built")
+    def test_the_meter_adds_up_the_gpus(self):
+        with gpu_benchmarks.Meter(2, os.environ["FAKE_NVML_LIBRARY"]) as meter:
+            pass
+        (begin, low), (end, high) = meter.readings[0], meter.readings[-1]
+        self.assertAlmostEqual(high - low, 300 * (end - begin), delta=3)
+
+    def test_what_does_not_fit_into_the_time_is_listed(self):
+        results, left_out = gpu_benchmarks.measure(self.trainer, True, 1, 0, self.dir)
+        self.assertEqual(results, [])
+        self.assertEqual(len(left_out), len(gpu_benchmarks.benchmarks(True, 1)))
+        self.assertIn("resnet50, batch 128, amp-bf16, native, CUDA graph", left_out)
+
+    def test_every_benchmark_is_a_run_that_its_engine_accepts(self):
+        for gpus in (1, 4):
+            for title, mode, engine, spec, ranks in gpu_benchmarks.benchmarks(False, gpus):
+                with self.subTest(title=title, mode=mode):
+                    parsed = Spec.parse(json.dumps({"engine": engine, **spec}), "spec.json")
+                    self.assertEqual((parsed.ranks, parsed.global_batch), (ranks, ranks * parsed.batch_per_rank))
+                    self.assertFalse(parsed.compile and engine != "pytorch/ddp")
+                    self.assertFalse(parsed.cuda_graph and engine != "native/ddp")
+        titles = [b[:2] for b in gpu_benchmarks.benchmarks(False, 4)]
+        self.assertEqual(len(set(titles)), len(titles))
+
+    def test_the_report_compares_with_pytorch(self):
+        results = [{"title": "a", "mode": mode, **self.run_one(engine)} for mode, engine in
+                   (("native, eager", "native/ddp"), ("PyTorch, eager", "pytorch/ddp"))]
+        results.append({"title": "a", "mode": "native, CUDA graph", **self.run_one(precision="fp32")})
+        self.write("tests.xml", '<testsuite tests="3" failures="1" skipped="1"><testcase name="b"/><testcase name="c"><failure/></testcase>'
+                                "</testsuite>")
+        report = {"machine": {"time": "now", "gpus": ["H"]}, "tests": gpu_benchmarks.tests_of(self.path("tests.xml")),
+                  "benchmarks": results, "all_reduce": [{"mib": 1, "ranks": 2, "seconds": 1e-3, "bus_gb_per_s": 1.05}],
+                  "left_out": ["b, eager"]}
+        text = gpu_benchmarks.markdown(json.loads(json.dumps(report)))
+        for line in ("# GPU check of now", "| gpus | [\"H\"] |", "Tests: 3, failed 1, skipped 1. c",
+                     "| a | native, eager | 200 | 2.00 | 500.00 | 1.00 |  |", "| a | PyTorch, eager | 100 | 1.00 | 1000.00 | 1.00 |  |",
+                     "| a | native, CUDA graph | failed: no   memory | | | | |", "| 1 | 2 | 1.000 | 1.1 |",
+                     "Left out, because the time was over: b, eager."):
+            self.assertIn(line, text.splitlines())
+
+
+CHECK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "deploy", "gpu-check")
+
+
+class GpuCheck(fixture.InDirectory):
+    """deploy/gpu-check with stand-ins for CMake, ctest and a Python with PyTorch."""
+
+    def check(self, gpus, *arguments, tests=0, benchmarks=0):
+        self.write("cmake", f"#!/bin/sh\necho \"$*\" >>{self.dir}/cmake.log\n", 0o755)
+        self.write("ctest", f"#!/bin/sh\necho \"$*\" >>{self.dir}/ctest.log\nexit {tests}\n", 0o755)
+        python = self.write("python", f"#!/bin/sh\n[ $1 = -c ] && echo {self.dir}/torch 13.0 {gpus} && exit\n"
+                                      f"echo \"$*\" >{self.dir}/python.log\nexit {benchmarks}\n", 0o755)
+        os.makedirs(self.path("torch/include/ATen"), exist_ok=True)
+        environment = {**os.environ, "PATH": self.dir + os.pathsep + os.environ["PATH"]}
+        return subprocess.run([CHECK, "--python", python, "--dir", self.path("build"), *arguments], env=environment,
+                              capture_output=True, text=True, timeout=60, check=False)
+
+    def log(self, name):
+        with open(self.path(name), encoding="utf-8") as file:
+            return file.read()
+
+    def test_without_a_gpu_it_builds_for_cpus_and_ends_with_77(self):
+        done = self.check(0)
+        self.assertEqual(done.returncode, 77, done.stderr)
+        self.assertIn(f"(CUDA 13.0) sees no GPU here, so the trainer was only built, in {self.dir}/build\n", done.stdout)
+        self.assertIn(f"-DSCALELAB_TORCH={self.dir}/torch -DSCALELAB_CUDA=OFF", self.log("cmake.log"))
+        self.assertFalse(os.path.exists(self.path("ctest.log")))
+
+    def test_with_a_gpu_it_tests_and_measures(self):
+        done = self.check(2, "--quick", "--out", self.path("report"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("-DSCALELAB_CUDA=ON", self.log("cmake.log"))
+        self.assertIn("-L gpu", self.log("ctest.log"))
+        self.assertIn(f"--out {self.dir}/report --quick", self.log("python.log"))
+
+    def test_a_failed_test_or_benchmark_is_a_failure(self):
+        self.assertEqual(self.check(1, tests=8).returncode, 1)
+        self.assertTrue(os.path.exists(self.path("python.log")), "the benchmarks run nevertheless")
+        self.assertEqual(self.check(1, benchmarks=1).returncode, 1)
+
+    def test_a_python_without_pytorch_is_named(self):
+        done = self.check(0, "--python", "/bin/false")
+        self.assertEqual((done.returncode, done.stderr), (1, "gpu-check: /bin/false has no PyTorch; name one that has it with --python\n"))
+
+
+if __name__ == "__main__":
+    unittest.main()
