@@ -2,8 +2,12 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -180,6 +184,78 @@ inline void CheckSendAndReceive(Communicator& c) {
   }
 }
 
+// Returns whether the operation ends within half a minute.
+inline bool Ends(Work& work) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  for (; !work.Done(); sched_yield()) {
+    if (std::chrono::steady_clock::now() > limit) return false;
+  }
+  return true;
+}
+
+inline void CheckDone(Communicator& c) {
+  const at::Tensor ones = at::ones({100'000}), gathered = at::zeros({c.size(), 3});
+  const auto sum = c.StartAllReduce(ones, ReduceOp::kSum);
+  const auto gather = c.StartAllGather(gathered, at::full({3}, static_cast<float>(c.rank())));
+  for (const auto& work : {sum.get(), gather.get()}) {
+    EXPECT_TRUE(Ends(*work));
+    work->Wait();
+    EXPECT_TRUE(work->Done()) << "it stays true after Wait";
+  }
+  EXPECT_EQ(ones[0].item<float>(), static_cast<float>(c.size()));
+  EXPECT_EQ(gathered[c.size() - 1][0].item<float>(), static_cast<float>(c.size() - 1));
+  if (c.size() == 1) return;
+  for (int64_t length : {1, 300'000}) {
+    const at::Tensor t = at::full({length}, c.rank() == 0 ? 7 : 0, at::kLong);
+    if (c.rank() > 1) {
+      c.Barrier();
+      continue;
+    }
+    std::unique_ptr<Work> work;
+    if (c.rank() == 1) {
+      work = c.StartReceive(t, 0);
+      EXPECT_FALSE(work->Done()) << "nothing was sent";
+    }
+    c.Barrier();
+    if (c.rank() == 0) work = c.StartSend(t, 1);
+    EXPECT_TRUE(Ends(*work));
+    work->Wait();
+    EXPECT_TRUE(t.equal(at::full({length}, 7, at::kLong)));
+  }
+}
+
+// Each other rank sends three messages of two parts to rank 0, which does not know in which order the ranks send.
+inline void CheckReceiveFromAny(Communicator& c) {
+  constexpr int kMessages = 3;
+  if (c.size() == 1 || c.name() == "nccl") {
+    const at::Tensor nothing = at::zeros({1});
+    EXPECT_THROW(c.ReceiveFromAny(nothing), TrainerError);
+    return;
+  }
+  for (int64_t length : {1, 300'000}) {
+    c.Barrier();  // all messages of the length before have been received
+    if (c.rank() > 0) {
+      for (int i = 0; i < kMessages; ++i) {
+        c.Send(at::full({2}, c.rank() * 10 + i, at::kByte), 0);
+        c.Send(at::full({length}, c.rank() * 10 + i, at::kFloat), 0);
+      }
+      continue;
+    }
+    std::vector<int> received(c.size());
+    for (int i = 0; i < kMessages * (c.size() - 1); ++i) {
+      const at::Tensor head = at::zeros({2}, at::kByte), body = at::zeros({length});
+      const int from = c.ReceiveFromAny(head);
+      ASSERT_GT(from, 0);
+      ASSERT_LT(from, c.size());
+      c.Receive(body, from);
+      const int expected = from * 10 + received[from]++;
+      EXPECT_TRUE(head.equal(at::full({2}, expected, at::kByte))) << "messages of a rank keep their order";
+      EXPECT_TRUE(body.equal(at::full({length}, static_cast<float>(expected))));
+    }
+    for (int r = 1; r < c.size(); ++r) EXPECT_EQ(received[r], kMessages);
+  }
+}
+
 inline void CheckManyStartedAtOnceEndInAnyOrderOfWaiting(Communicator& c) {
   std::vector<at::Tensor> tensors;
   std::vector<std::unique_ptr<Work>> works;
@@ -228,6 +304,89 @@ inline void CheckBarriersInARow(Communicator& c) {
   CheckNumbering(c);
 }
 
+// Checks every operation in a group whose ranks here are `members`.
+inline void CheckOneGroup(Communicator& whole, Communicator& group, const std::vector<int>& members) {
+  const auto size = static_cast<int>(members.size());
+  ASSERT_EQ(group.size(), size);
+  ASSERT_EQ(members[group.rank()], whole.rank()) << "ordered by their ranks";
+  EXPECT_EQ(group.name(), whole.name());
+  int64_t sum = 0;
+  for (int member : members) sum += member;
+  const at::Tensor blocking = at::full({3}, whole.rank(), at::kLong),
+                   started = at::full({40'000}, whole.rank(), at::kFloat);
+  group.AllReduce(blocking, ReduceOp::kSum);
+  EXPECT_TRUE(blocking.equal(at::full({3}, sum, at::kLong)));
+  group.StartAllReduce(started, ReduceOp::kAverage)->Wait();
+  EXPECT_NEAR(started[39'999].item<float>(), static_cast<double>(sum) / size, 1e-6);
+  const at::Tensor gathered = at::zeros({size}, at::kLong);
+  group.AllGatherInto(gathered, at::full({1}, whole.rank(), at::kLong));
+  for (int r = 0; r < size; ++r) EXPECT_EQ(gathered[r].item<int64_t>(), members[r]);
+  const at::Tensor root = at::full({2}, whole.rank(), at::kLong);
+  group.Broadcast(root, size - 1);
+  EXPECT_EQ(root[1].item<int64_t>(), members.back());
+  EXPECT_EQ(group.AllGather(std::to_string(whole.rank() % 10))[0], std::to_string(members[0] % 10));
+  group.Barrier();
+  if (size == 1) return;
+  // A message in the group and one between the same ranks outside of it do not mix.
+  const int next = (group.rank() + 1) % size, previous = (group.rank() + size - 1) % size;
+  const at::Tensor inside = at::full({5}, 1.0f), outside = at::full({5}, 2.0f);
+  const auto first = whole.StartSend(outside, members[next]), second = group.StartSend(inside, next);
+  const at::Tensor a = at::zeros({5}), b = at::zeros({5});
+  group.Receive(a, previous);
+  whole.Receive(b, members[previous]);
+  EXPECT_TRUE(a.equal(inside));
+  EXPECT_TRUE(b.equal(outside));
+  first->Wait();
+  second->Wait();
+}
+
+inline std::vector<int> Members(const Communicator& c, const std::function<int(int)>& group_of) {
+  std::vector<int> members;
+  for (int r = 0; r < c.size(); ++r) {
+    if (group_of(r) == group_of(c.rank())) members.push_back(r);
+  }
+  return members;
+}
+
+inline void CheckGroups(Communicator& c) {
+  const std::function<int(int)> divisions[] = {[](int) { return 7; },                  // one group of all
+                                               [](int r) { return r == 0 ? 5 : -3; },  // unequal sizes
+                                               [](int r) { return r % 2; },  // neighbours in different groups
+                                               [](int r) { return -r; },     // each rank alone
+                                               [](int r) { return r < 3 ? 1 : 1 << 30; }};  // unequal sizes
+  std::vector<std::unique_ptr<Communicator>> groups;
+  for (const auto& group_of : divisions) {
+    groups.push_back(c.Split(group_of(c.rank())));
+    CheckOneGroup(c, *groups.back(), Members(c, group_of));
+  }
+  // All groups may be used after others were made.
+  for (size_t i = 0; i < groups.size(); ++i) CheckOneGroup(c, *groups[i], Members(c, divisions[i]));
+  CheckSum(c);
+}
+
+inline void CheckGroupsOfGroups(Communicator& c) {
+  const auto odd_or_even = c.Split(c.rank() % 2);
+  const auto first_or_rest = odd_or_even->Split(odd_or_even->rank() == 0 ? 0 : 1);
+  CheckOneGroup(c, *first_or_rest, Members(c, [](int r) { return r < 2 ? -1 - r : r % 2; }));
+}
+
+// Operations of a group do not wait for those of the ranks outside of it.
+inline void CheckGroupsWorkWhileAllWork(Communicator& c) {
+  const auto group = c.Split(c.rank() % 2);
+  const at::Tensor all = at::full({100'000}, 1.0f), ours = at::full({100'000}, 1.0f);
+  if (c.rank() % 2 == 0) {
+    const auto work = c.StartAllReduce(all, ReduceOp::kSum);
+    group->AllReduce(ours, ReduceOp::kSum);
+    work->Wait();
+  } else {
+    const auto work = group->StartAllReduce(ours, ReduceOp::kSum);
+    c.StartAllReduce(all, ReduceOp::kSum)->Wait();
+    work->Wait();
+  }
+  EXPECT_EQ(all[99'999].item<float>(), static_cast<float>(c.size()));
+  EXPECT_EQ(ours[99'999].item<float>(), static_cast<float>(group->size()));
+}
+
 struct ContractCase {
   const char* name;
   void (*check)(Communicator&);
@@ -247,11 +406,16 @@ inline const ContractCase kCommunicatorContract[] = {
     {"GathersTensors", CheckAllGather},
     {"CarriesSmallIntegers", CheckSmallIntegers},
     {"SendsAndReceives", CheckSendAndReceive},
+    {"ReportsWhetherOperationsHaveEnded", CheckDone},
+    {"ReceivesFromTheRankThatSendsFirst", CheckReceiveFromAny},
     {"StartsManyAndWaitsInAnyOrder", CheckManyStartedAtOnceEndInAnyOrderOfWaiting},
     {"FinishesWorkWithoutWait", CheckForgottenWorkEndsAnyway},
     {"GivesTheSameBitsToAllRanks", CheckResultsAreTheSameBitsEverywhere},
     {"BroadcastsWithAnyStrides", CheckBroadcastKeepsStrides},
     {"PassesBarriers", CheckBarriersInARow},
+    {"SplitsIntoGroups", CheckGroups},
+    {"SplitsGroups", CheckGroupsOfGroups},
+    {"WorksInGroupsWhileAllWork", CheckGroupsWorkWhileAllWork},
 };
 
 }  // namespace scalelab::trainer

@@ -49,6 +49,15 @@ class GpuTensors : public Communicator {
     const at::Tensor there = tensor.to(gpu_);
     return std::make_unique<Back>(tested_->StartReceive(there, from), tensor, there);
   }
+  std::unique_ptr<Communicator> Split(int group) override {
+    return std::make_unique<GpuTensors>(tested_->Split(group), gpu_);
+  }
+  int ReceiveFromAny(const at::Tensor& tensor) override {
+    const at::Tensor there = tensor.to(gpu_);
+    const int from = tested_->ReceiveFromAny(there);
+    tensor.copy_(there);
+    return from;
+  }
   std::vector<std::string> AllGather(std::string_view mine) override { return tested_->AllGather(mine); }
   void Barrier() override { tested_->Barrier(); }
 
@@ -63,6 +72,7 @@ class GpuTensors : public Communicator {
       std::exchange(work_, nullptr)->Wait();
       here_.copy_(there_);
     }
+    bool Done() override { return !work_ || work_->Done(); }
     at::Tensor kept;
 
    private:

@@ -26,7 +26,7 @@ double ToleranceOf(const TrainingSpec& spec) {
 }
 
 // One rank's part of a step: losses whose sum, averaged over the ranks, is the mean loss of the batch.
-using Parts = std::vector<at::Tensor>;
+using Parts = std::vector<LossOfPart>;
 using StepParts = std::function<Parts(SmallModel& model, int rank, int ranks, int step)>;
 
 at::Tensor Slice(int step, int64_t first, int64_t count) {
@@ -35,7 +35,7 @@ at::Tensor Slice(int step, int64_t first, int64_t count) {
 
 Parts EqualSlices(SmallModel& model, int rank, int ranks, int step) {
   const int64_t slice = kGlobalBatch / ranks;
-  return {LossOf(model, Slice(step, rank * slice, slice))};
+  return {[=, &model] { return LossOf(model, Slice(step, rank * slice, slice)); }};
 }
 
 void Train(Strategy& strategy, SmallModel& model, int rank, int ranks, const StepParts& parts_of) {
@@ -50,6 +50,7 @@ void Train(Strategy& strategy, SmallModel& model, int rank, int ranks, const Ste
     LossTask task(std::move(parts), optimizer, 0.02);
     strategy.Step(task);
   }
+  strategy.EndEpoch();
 }
 
 struct Engine {
@@ -90,6 +91,9 @@ std::vector<Engine> Engines() {
       {"zero2", with("native/zero2", [](TrainingSpec&) {})},
       {"zero2_find_unused", with("native/zero2", [](TrainingSpec& s) { s.find_unused_parameters = true; })},
       {"zero2_static_graph", with("native/zero2", [](TrainingSpec& s) { s.static_graph = true; })},
+      {"zero3", with("native/zero3", [](TrainingSpec&) {})},
+      {"zero3_find_unused", with("native/zero3", [](TrainingSpec& s) { s.find_unused_parameters = true; })},
+      {"zero3_static_graph", with("native/zero3", [](TrainingSpec& s) { s.static_graph = true; })},
       {"horovod_fp16", with("native/horovod", [](TrainingSpec& s) { s.gradient_compression = "fp16"; })}};
 }
 
@@ -152,7 +156,7 @@ TEST_P(StrategyContract, MeasuresTheSquaresOfARanksGradientAndOfTheMean) {
     for (int step = 0; step < 3; ++step) {  // buckets are rebuilt after the first step
       SmallModel& model = *alone[c.rank()];
       for (at::Tensor& parameter : model.parameters()) parameter.mutable_grad().reset();
-      EqualSlices(model, c.rank(), ranks(), step)[0].backward();
+      EqualSlices(model, c.rank(), ranks(), step)[0]().backward();
       LossTask task(EqualSlices(*models[c.rank()], c.rank(), ranks(), step), optimizer, 0);
       strategy->Step(task);
       const BackwardCost& cost = task.cost;
@@ -178,17 +182,21 @@ TEST_P(StrategyContract, WithAParameterThatGetsNoGradient) { Check(EqualSlices);
 // Uses the bias on the last rank only, in the steps for which `used` returns true.
 StepParts BiasOnLastRank(const std::function<bool(int step)>& used) {
   return [used](SmallModel& model, int rank, int ranks, int step) {
-    model.with_bias = rank + 1 == ranks && used(step);
-    return EqualSlices(model, rank, ranks, step);
+    return Parts{[=, &model] {
+      model.with_bias = rank + 1 == ranks && used(step);
+      return EqualSlices(model, rank, ranks, step)[0]();
+    }};
   };
 }
 
 // The same training on one rank: the mean of the losses of `ranks` ranks.
 StepParts MeanOver(int ranks, const StepParts& parts) {
   return [ranks, parts](SmallModel& model, int, int, int step) {
-    at::Tensor loss = parts(model, 0, ranks, step)[0];
-    for (int r = 1; r < ranks; ++r) loss = loss + parts(model, r, ranks, step)[0];
-    return Parts{loss / ranks};
+    return Parts{[=, &model] {
+      at::Tensor loss = parts(model, 0, ranks, step)[0]();
+      for (int r = 1; r < ranks; ++r) loss = loss + parts(model, r, ranks, step)[0]();
+      return loss / ranks;
+    }};
   };
 }
 
@@ -208,7 +216,9 @@ TEST_P(StrategyContract, WithGradientAccumulation) {
     const int64_t slice = kGlobalBatch / ranks;
     Parts parts;
     for (int64_t i = 0; i < slice; ++i) {
-      parts.push_back(LossOf(model, Slice(step, rank * slice + i, 1)) / static_cast<double>(slice));
+      parts.push_back([=, &model] {
+        return LossOf(model, Slice(step, rank * slice + i, 1)) / static_cast<double>(slice);
+      });
     }
     return parts;
   });
@@ -219,8 +229,9 @@ TEST_P(StrategyContract, WithUnequalBatches) {
   Check([](SmallModel& model, int rank, int ranks, int step) {
     const int64_t others = kGlobalBatch / ranks - 1, first = kGlobalBatch - others * (ranks - 1);
     const int64_t count = rank == 0 ? first : others, begin = rank == 0 ? 0 : first + (rank - 1) * others;
-    return Parts{LossOf(model, Slice(step, begin, count)) *
-                 (static_cast<double>(count * ranks) / kGlobalBatch)};
+    return Parts{[=, &model] {
+      return LossOf(model, Slice(step, begin, count)) * (static_cast<double>(count * ranks) / kGlobalBatch);
+    }};
   });
 }
 
@@ -231,7 +242,7 @@ TEST_P(StrategyContract, WithARankThatEndsEarlier) {
     if (rank + 1 == ranks) return Parts{};
     const int64_t slice = kGlobalBatch / (ranks - 1);
     const double share = static_cast<double>(ranks) / (ranks - 1);
-    return Parts{LossOf(model, Slice(step, rank * slice, slice)) * share};
+    return Parts{[=, &model] { return LossOf(model, Slice(step, rank * slice, slice)) * share; }};
   };
   if (engine().spec.engine == "native/horovod") {
     Check(parts, EqualSlices, ranks() - 1);

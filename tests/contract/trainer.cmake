@@ -23,8 +23,11 @@ if(SCALELAB_TRAINER)
       COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} --oversubscribe --allow-run-as-root
               $<TARGET_FILE:process_communicator_contract_test> ${ranks} ${backend} ${ARGN})
     set_tests_properties(${name} PROPERTIES LABELS contract TIMEOUT 120 SKIP_RETURN_CODE 77
-      ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_MCA_rmaps_base_oversubscribe=1;SCALELAB_ATTEMPT_DIR=${CMAKE_BINARY_DIR}/tests/${name}"
+      ENVIRONMENT "OMP_NUM_THREADS=1;SCALELAB_SHARED_GPU=1;OMPI_MCA_rmaps_base_oversubscribe=1;SCALELAB_ATTEMPT_DIR=${CMAKE_BINARY_DIR}/tests/${name}"
       ENVIRONMENT_MODIFICATION "${scalelab_mpi_environment}")
+    if("cuda" IN_LIST ARGN)
+      set_property(TEST ${name} APPEND PROPERTY LABELS gpu)
+    endif()
   endfunction()
   foreach(backend mpi gloo)
     if(backend STREQUAL gloo AND NOT SCALELAB_GLOO)

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "worker/trainer/comm/hierarchical_all_reduce.h"
 #include "worker/trainer/comm/tensors.h"
 
 namespace scalelab::trainer {
@@ -26,9 +27,10 @@ class ThreadCommunicator : public Communicator {
     std::vector<std::string> texts;
     std::barrier<> barrier;
 
-    std::mutex mutex;  // guards messages
+    std::mutex mutex;  // guards messages and groups
     std::condition_variable sent;
     std::map<std::pair<int, int>, std::deque<at::Tensor>> messages;  // by sender and receiver
+    std::map<std::pair<int, int>, std::shared_ptr<Group>> groups;    // by number of the split, and first rank
   };
 
   ThreadCommunicator(std::shared_ptr<Group> group, int rank) : group_(std::move(group)), rank_(rank) {}
@@ -40,7 +42,7 @@ class ThreadCommunicator : public Communicator {
     ++all_reduces;
     CheckReduction(tensor, op);
     Exchange(tensor, tensor, [&](const std::vector<at::Tensor>& all) { return Reduced(all, op); });
-    return std::make_unique<Done>();
+    return std::make_unique<Ended>();
   }
   std::unique_ptr<Work> StartReduceScatter(const at::Tensor& output, const at::Tensor& input,
                                            ReduceOp op) override {
@@ -49,7 +51,7 @@ class ThreadCommunicator : public Communicator {
     Exchange(output, input, [&](const std::vector<at::Tensor>& all) {
       return Reduced(all, op).view({size(), -1})[rank_].view(output.sizes());
     });
-    return std::make_unique<Done>();
+    return std::make_unique<Ended>();
   }
   std::unique_ptr<Work> StartAllGather(const at::Tensor& output, const at::Tensor& input) override {
     CheckBlocks(output, input, size());
@@ -58,23 +60,44 @@ class ThreadCommunicator : public Communicator {
       for (const at::Tensor& t : all) flat.push_back(t.reshape(-1));
       return at::cat(flat).view(output.sizes());
     });
-    return std::make_unique<Done>();
+    return std::make_unique<Ended>();
   }
   std::unique_ptr<Work> StartSend(const at::Tensor& tensor, int to) override {
     CheckPeer(to, *this);
     std::lock_guard lock(group_->mutex);
     group_->messages[{rank_, to}].push_back(tensor.clone());
     group_->sent.notify_all();
-    return std::make_unique<Done>();
+    return std::make_unique<Ended>();
   }
   std::unique_ptr<Work> StartReceive(const at::Tensor& tensor, int from) override {
     CheckPeer(from, *this);
     return std::make_unique<Receiving>(group_, tensor, std::pair(from, rank_));
   }
+  int ReceiveFromAny(const at::Tensor& tensor) override {
+    CheckReceiveFromAny(tensor, *this);
+    std::unique_lock lock(group_->mutex);
+    for (;; group_->sent.wait(lock)) {
+      for (auto& [ends, messages] : group_->messages) {
+        if (ends.second != rank_ || messages.empty()) continue;
+        tensor.copy_(messages.front());
+        messages.pop_front();
+        return ends.first;
+      }
+    }
+  }
   void Broadcast(const at::Tensor& tensor, int root) override {
+    ++others;
     Exchange(tensor, tensor, [&](const std::vector<at::Tensor>& all) { return all[root].clone(); });
   }
+  std::unique_ptr<Communicator> Split(int group) override {
+    const Ring members = RanksOfGroup(*this, group);
+    std::lock_guard lock(group_->mutex);
+    std::shared_ptr<Group>& shared = group_->groups[{splits_++, members[0]}];
+    if (!shared) shared = std::make_shared<Group>(static_cast<int>(members.size()));
+    return std::make_unique<ThreadCommunicator>(shared, static_cast<int>(PlaceIn(members, rank_)));
+  }
   std::vector<std::string> AllGather(std::string_view mine) override {
+    ++others;
     group_->texts[rank_] = mine;
     group_->barrier.arrive_and_wait();
     std::vector<std::string> all = group_->texts;
@@ -84,10 +107,12 @@ class ThreadCommunicator : public Communicator {
   void Barrier() override { group_->barrier.arrive_and_wait(); }
 
   int all_reduces = 0;  // number started by this rank
+  int others = 0;       // number of other collective operations of this rank
 
  private:
-  class Done : public Work {
+  class Ended : public Work {
     void Wait() override {}
+    bool Done() override { return true; }
   };
 
   class Receiving : public Work {
@@ -100,12 +125,18 @@ class ThreadCommunicator : public Communicator {
       group_->sent.wait(lock, [&] { return !messages.empty(); });
       tensor_.copy_(messages.front());
       messages.pop_front();
+      waited_ = true;
+    }
+    bool Done() override {
+      std::lock_guard lock(group_->mutex);
+      return waited_ || !group_->messages[ends_].empty();
     }
 
    private:
     std::shared_ptr<Group> group_;
     at::Tensor tensor_;
     std::pair<int, int> ends_;
+    bool waited_ = false;
   };
 
   at::Tensor Reduced(const std::vector<at::Tensor>& all, ReduceOp op) const {
@@ -136,6 +167,7 @@ class ThreadCommunicator : public Communicator {
 
   std::shared_ptr<Group> group_;
   int rank_;
+  int splits_ = 0;  // calls of Split
 };
 
 // Runs `body` on each of `ranks` threads and returns when all are done.

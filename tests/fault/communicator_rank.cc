@@ -1,6 +1,8 @@
 // One rank that reduces tensors in an endless loop: communicator_rank BACKEND RANKS TIMEOUT_S DIRECTORY
-// LEAVER. Writes DIRECTORY/pid-RANK once the loop is running, and DIRECTORY/error-RANK when an operation
-// fails. Rank LEAVER exits without an error after a few operations.
+// LEAVER [groups|receive]. Writes DIRECTORY/pid-RANK once the loop is running, and DIRECTORY/error-RANK when an operation
+// fails. Rank LEAVER exits without an error after a few operations. With "groups", odd and even ranks are groups, in which
+// they reduce. With "receive", LEAVER does nothing more once the loop is running, and the others wait for a tensor from any
+// rank, which nobody sends.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -20,7 +22,7 @@ void Write(const std::string& path, const std::string& text) {
   std::filesystem::rename(path + ".new", path);
 }
 
-int Main(char** argv) {
+int Main(int argc, char** argv) {
   TrainingSpec spec;
   spec.backend = argv[1];
   spec.ranks = std::atoi(argv[2]);
@@ -33,14 +35,18 @@ int Main(char** argv) {
   }
   const std::string number = std::to_string(environment.rank);
   try {
-    const auto communicator = MakeCommunicator(spec, environment, ChooseDevice(spec, environment.rank));
+    const auto all = MakeCommunicator(spec, environment, ChooseDevice(spec, environment.rank));
     const at::Tensor tensor = at::ones({1 << 20}), few = at::ones({100});
+    const auto group = argc > 6 ? all->Split(environment.rank % 2) : nullptr;
+    Communicator* const communicator = group ? group.get() : all.get();
+    all->AllReduce(few, ReduceOp::kAverage);
     for (int i = 0;; ++i) {
       // Communicators may use a different algorithm for each of these.
       communicator->AllReduce(tensor, ReduceOp::kAverage);
       communicator->AllReduce(few, ReduceOp::kAverage);
       communicator->StartAllReduce(few, ReduceOp::kAverage)->Wait();
       if (i == 10) Write(directory + "/pid-" + number, std::to_string(getpid()));
+      if (i == 10 && argc == 7) environment.rank == leaver ? pause() : communicator->ReceiveFromAny(few);
       if (i == 20 && environment.rank == leaver) return 0;
     }
   } catch (const TrainerError& e) {
@@ -53,4 +59,4 @@ int Main(char** argv) {
 }  // namespace
 }  // namespace scalelab::trainer
 
-int main(int argc, char** argv) { return argc == 6 ? scalelab::trainer::Main(argv) : 2; }
+int main(int argc, char** argv) { return argc == 6 || argc == 7 ? scalelab::trainer::Main(argc, argv) : 2; }

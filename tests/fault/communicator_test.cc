@@ -85,10 +85,10 @@ class CommunicatorFault : public testing::TestWithParam<const char*> {
   // Starts all ranks and returns when all are in the loop. MPI's launcher would kill the other ranks as soon
   // as one dies; --enable-recovery prevents that, because the communicator must detect the failure by itself.
   // Gloo needs no launcher.
-  void Start(double timeout, int leaver = -1) {
+  void Start(double timeout, int leaver = -1, const std::string& more = "") {
     const std::string program = std::string(COMMUNICATOR_RANK) + " " + GetParam() + " " +
                                 std::to_string(kRanks) + " " + std::to_string(timeout) + " " + directory_ +
-                                " " + std::to_string(leaver);
+                                " " + std::to_string(leaver) + " " + more;
     const std::string settings = "exec env OMP_NUM_THREADS=1 SCALELAB_ATTEMPT_DIR=" + directory_ + " ";
     if (mpi()) {
       Spawn(settings +
@@ -142,11 +142,35 @@ TEST_P(CommunicatorFault, AKilledRankIsNamedLongBeforeTheTimeIsOver) {
   ExpectNobodyStays(/*victim_too=*/true);
 }
 
+// NCCL has no such receive.
+TEST_P(CommunicatorFault, AKilledRankEndsAReceiveFromAnyRank) {
+  if (std::string(GetParam()) == "nccl") GTEST_SKIP() << "backend nccl cannot receive from any rank";
+  Start(/*timeout=*/120, kVictim, "receive");
+  kill(pids_[kVictim], SIGKILL);
+  ExpectAllToBlame("is gone|cannot be reached", kFindingOut);
+  ExpectNobodyStays(/*victim_too=*/true);
+}
+
 TEST_P(CommunicatorFault, AStoppedRankIsNamedWhenTheTimeIsOver) {
   Start(/*timeout=*/3);
   kill(pids_[kVictim], SIGSTOP);
   ExpectAllToBlame("timed out after 3 s.*does not answer", 3 + kFindingOut);
   // With MPI, the launcher must also end the stopped rank.
+  ExpectNobodyStays(/*victim_too=*/mpi());
+}
+
+// Ranks of the other group notice it too, although they do not wait for the rank.
+TEST_P(CommunicatorFault, AKilledRankOfAGroupIsNamedByAllRanks) {
+  Start(/*timeout=*/120, /*leaver=*/-1, "groups");
+  kill(pids_[kVictim], SIGKILL);
+  ExpectAllToBlame("is gone|cannot be reached", kFindingOut);
+  ExpectNobodyStays(/*victim_too=*/true);
+}
+
+TEST_P(CommunicatorFault, AStoppedRankOfAGroupIsNamedByAllRanks) {
+  Start(/*timeout=*/3, /*leaver=*/-1, "groups");
+  kill(pids_[kVictim], SIGSTOP);
+  ExpectAllToBlame("timed out after 3 s.*does not answer", 3 + kFindingOut);
   ExpectNobodyStays(/*victim_too=*/mpi());
 }
 

@@ -35,7 +35,7 @@ double Rate(double begin, double end, const std::atomic<bool>& stop, const Part&
   do {
     work += part();
     now = Now();
-    if (!warm && now >= measured) {
+    if (!warm && now >= measured && now < end) {  // later, the warm-up is all that there is
       warm = true;
       work = 0;
       since = now;

@@ -78,6 +78,16 @@ class Checkpoints : public Trainer {
     return ranks;
   }
 
+  // Returns the directory of the newest complete checkpoint.
+  std::string Newest() const {
+    std::string newest;
+    for (const auto& entry : std::filesystem::directory_iterator(Directory())) {
+      if (std::filesystem::exists(entry.path() / "manifest.json"))
+        newest = std::max(newest, entry.path().string());
+    }
+    return newest;
+  }
+
   // The events of all attempts so far, by rank; only the last attempt's of each step.
   void Collect(int ranks) {
     losses_.resize(ranks);
@@ -140,8 +150,11 @@ TEST_P(Interrupted, ByKillEndsWithTheSameParametersAndLossesBitForBit) {
 
 TEST_P(Interrupted, BySignalStopsAllRanksAtOneStepWithACheckpoint) {
   const int ranks = GetParam();
-  const json spec =
-      WithCheckpoints(ranks, {{"checkpoint_every_steps", "0"}, {"checkpoint_every_minutes", 1000}});
+  // Long enough that the signals come before its end, however late they are sent.
+  const json spec = WithCheckpoints(ranks, {{"checkpoint_every_steps", "0"},
+                                            {"checkpoint_every_minutes", 1000},
+                                            {"max_steps", "90"},
+                                            {"epochs", 18}});
   const Result whole = Run({spec}, ranks);
   ASSERT_EQ(whole.status, 0);
   int number = SIGTERM;
@@ -152,8 +165,8 @@ TEST_P(Interrupted, BySignalStopsAllRanksAtOneStepWithACheckpoint) {
     number = number == SIGTERM ? SIGUSR1 : SIGTERM;
   };
   int64_t resumed = 0;
-  for (int step : {2, 7, 14}) {
-    const int status = RunUntil(spec, ranks, step, signal_one_rank);
+  for (int more : {2, 5, 7}) {
+    const int status = RunUntil(spec, ranks, static_cast<int>(resumed) + more, signal_one_rank);
     EXPECT_FALSE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "it has not finished";
     Collect(ranks);
     std::vector<int64_t> last_steps;
@@ -178,6 +191,102 @@ TEST_P(Interrupted, BySignalStopsAllRanksAtOneStepWithACheckpoint) {
 
 INSTANTIATE_TEST_SUITE_P(OnRanks, Interrupted, testing::Values(1, 2, 4),
                          [](const auto& info) { return std::to_string(info.param); });
+
+struct Engine {
+  const char* name;
+  int ranks;
+  json keys;
+};
+void PrintTo(const Engine& engine, std::ostream* out) { *out << engine.name; }
+
+std::vector<Engine> StatefulEngines() {
+  const auto compressed = [](const char* form) {
+    return json{{"gradient_compression", form}, {"powersgd_rank", 2}, {"compression_start_step", "2"}};
+  };
+  return {{"zero1", 2, {{"engine", "native/zero1"}}},
+          {"zero2", 4, {{"engine", "native/zero2"}, {"bucket_cap_mib", 1}}},
+          {"zero3", 4, {{"engine", "native/zero3"}, {"bucket_cap_mib", 1}}},
+          {"local_sgd",
+           4,
+           {{"engine", "native/local-sgd"},
+            {"local_steps", 4},
+            {"local_start_step", "4"},
+            {"slow_momentum", 0.5}}},
+          {"powersgd", 4, compressed("powersgd")},
+          {"top_k", 2, compressed("top-k")},
+          {"onebit", 2, compressed("onebit")}};
+}
+
+class InterruptedEngine : public Checkpoints, public testing::WithParamInterface<Engine> {};
+
+TEST_P(InterruptedEngine, EndsWithTheSameParametersAndLossesBitForBit) {
+  const int ranks = GetParam().ranks;
+  const json spec = WithCheckpoints(ranks, GetParam().keys);
+  const Result whole = Run({spec}, ranks);
+  ASSERT_EQ(whole.status, 0);
+  const Result last =
+      FinishWithInterruptions(spec, ranks, Interruptions(), [](pid_t launcher) { kill(launcher, SIGKILL); });
+  ASSERT_EQ(last.status, 0);
+  EXPECT_GT(last.Of(0, "start").at(0).value("resumed_step", 0), 0);
+  for (int rank = 0; rank < ranks; ++rank) {
+    EXPECT_EQ(last.hash(rank), whole.hash(rank));
+    for (const json& step : whole.Of(rank, "step"))
+      EXPECT_EQ(losses_[rank][step["step"]], step["metrics"]["train/loss"]) << "step " << step["step"];
+  }
+}
+
+class ContinuedEngine : public InterruptedEngine {};
+
+// Ranks of local SGD and of compressed gradients step in other directions if they have other samples.
+TEST_P(ContinuedEngine, TrainsOnWithHalfAndWithDoubleTheRanks) {
+  const std::string engine = GetParam().keys.value("engine", "native/ddp");
+  const double tolerance = engine.starts_with("native/zero") ? 2e-3 : 5e-2;
+  json more = GetParam().keys;
+  more.update({{"batch_norm", engine == "native/local-sgd" ? "eval" : "sync"}, {"learning_rate", 0.005}});
+  if (engine == "native/local-sgd") more["learning_rate"] = 0.001;
+  const std::vector<double> expected = Run({WithCheckpoints(2, more)}, 2).Losses();
+  ASSERT_EQ(expected.size(), 24u);
+  for (const int ranks : {1, 4}) {
+    RunUntil(WithCheckpoints(2, more), 2, 10, [](pid_t launcher) { kill(launcher, SIGKILL); });
+    const Result other = Run({WithCheckpoints(ranks, more)}, ranks);
+    ASSERT_EQ(other.status, 0);
+    const int64_t resumed = other.Of(0, "start").at(0).value("resumed_step", 0);
+    ASSERT_GE(resumed, 9);
+    losses_.clear();
+    Collect(ranks);
+    double deviation = 0;
+    for (int64_t step = resumed; step < 24; ++step) {
+      double loss = 0;
+      for (auto& of_rank : losses_) loss += of_rank.at(step) / ranks;
+      deviation = std::max(deviation, std::abs(loss / expected[step] - 1));
+    }
+    std::printf("%s of 2 ranks, continued on %d after step %lld: largest relative deviation of a loss %.2e\n",
+                GetParam().name, ranks, static_cast<long long>(resumed), deviation);
+    EXPECT_LT(deviation, tolerance);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, InterruptedEngine, testing::ValuesIn(StatefulEngines()),
+                         [](const auto& info) { return std::string(info.param.name); });
+// run_state_test.cc has all of them.
+INSTANTIATE_TEST_SUITE_P(Engines, ContinuedEngine,
+                         testing::Values(StatefulEngines()[2], StatefulEngines()[3], StatefulEngines()[4]),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_F(Checkpoints, ADamagedShardIsReportedAndTheCheckpointBeforeItIsUsed) {
+  const json spec = WithCheckpoints(2, {{"engine", "native/zero3"}});
+  const Result whole = Run({spec}, 2);
+  RunUntil(spec, 2, 10, [](pid_t launcher) { kill(launcher, SIGKILL); });
+  const std::string newest = Newest();
+  const int step = std::stoi(newest.substr(newest.rfind('-') + 1));
+  std::filesystem::resize_file(newest + "/rank-1.safetensors", 1000);
+  const Result last = Run({spec}, 2);
+  EXPECT_EQ(last.status, 0);
+  EXPECT_THAT(ReadAll(dir_ + "/err"), HasSubstr("checkpoint after step " + std::to_string(step) +
+                                                " is damaged, the one before it is used: "));
+  EXPECT_EQ(last.Of(0, "start").at(0)["resumed_step"], step - 3);
+  EXPECT_EQ(last.hash(1), whole.hash(1));
+}
 
 // Additions have another order on another number of ranks, and each step amplifies the rounding of the ones before.
 TEST_F(Checkpoints, ContinueOnHalfAndOnDoubleTheRanks) {
@@ -210,11 +319,7 @@ TEST_F(Checkpoints, ADamagedOneIsReportedAndTheOneBeforeItIsUsed) {
   const json spec = WithCheckpoints(1);
   const Result whole = Run({spec});
   RunUntil(spec, 1, 10, [](pid_t rank) { kill(rank, SIGKILL); });
-  std::string newest;
-  for (const auto& entry : std::filesystem::directory_iterator(Directory())) {
-    if (std::filesystem::exists(entry.path() / "manifest.json"))
-      newest = std::max(newest, entry.path().string());
-  }
+  const std::string newest = Newest();
   const int step = std::stoi(newest.substr(newest.rfind('-') + 1));
   std::filesystem::resize_file(newest + "/shared.safetensors", 1000);
   const Result last = Run({spec});

@@ -14,6 +14,7 @@ using testing::HasSubstr;
 class OnGpu : public Trainer {
  protected:
   void SetUp() override {
+    setenv("SCALELAB_SHARED_GPU", "1", 1);  // several ranks, where there is one GPU
     static const std::string why_not = [this] {
       const Result run = Run({Gpu(1, {{"max_steps", "1"}})});
       const auto errors = run.Of(0, "error");

@@ -112,6 +112,23 @@ TEST(TrainLoader, AugmentsASampleTheSameWayWhicheverRankTrainsOnIt) {
   EXPECT_FALSE(one[0].images.equal(Batches(data.train, 1, false, at::MemoryFormat::ChannelsLast)[0].images));
 }
 
+TEST(TrainLoader, TakesTheSamplesOfASourceInTheirOrder) {
+  const Dataset data = LoadDataset(SyntheticSpec(40));
+  const std::vector<int32_t> samples = {7, 3, 39, 0, 12};
+  TrainLoader loader(data.train,
+                     [&](int64_t step) -> TrainLoader::Samples {
+                       return {std::span(samples).subspan(step * 2, std::min<size_t>(2, 5 - step * 2))};
+                     },
+                     {.batch_per_rank = 2, .total_steps = 3, .slots = 2});
+  std::vector<int64_t> labels, expected;
+  for (int step = 0; step < 3; ++step) {
+    const at::Tensor& part = loader.Next().labels;
+    for (int64_t i = 0; i < part.numel(); ++i) labels.push_back(part[i].item<int64_t>());
+  }
+  for (const int32_t sample : samples) expected.push_back(data.train.labels[sample]);
+  EXPECT_EQ(labels, expected);
+}
+
 TEST(TrainLoader, GivesThePartialBatchItsOwnSize) {
   const Dataset data = LoadDataset(SyntheticSpec(40));
   ShardedSampler sampler(40, 16, 1, 2, 9, LastBatch::kKeep);  // 8, 8 and 4 samples on this rank

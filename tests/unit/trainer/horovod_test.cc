@@ -83,6 +83,45 @@ TEST(BackgroundLoop, NeedsOneAllReduceToAgreeOnKnownTensors) {
   });
 }
 
+// On a GPU a negotiation over the gradients' communicator would wait for the gradients before it.
+TEST(BackgroundLoop, NegotiatesOverItsControlChannelOnly) {
+  auto control_group = std::make_shared<ThreadCommunicator::Group>(2);
+  OnRanks(2, [&](ThreadCommunicator& c) {
+    auto channel = std::make_unique<ThreadCommunicator>(control_group, c.rank());
+    const ThreadCommunicator& control = *channel;
+    BackgroundLoop loop(c, at::kCPU, {.cycle_seconds = 1000, .autotune = true}, std::move(channel));
+    for (int step = 0; step < 12; ++step) {
+      const auto tensors = Step(loop, Rotated(c.rank() + step), c.rank(), step);
+      EXPECT_TRUE(tensors[3].equal(at::full({4}, 30.5f + step)));
+    }
+    EXPECT_EQ(c.all_reduces, loop.counters().all_reduces) << "gradients only";
+    EXPECT_EQ(control.all_reduces, loop.counters().cycles) << "bit vectors only";
+    EXPECT_EQ(c.others, 0) << "no other operation";
+  });
+}
+
+// The rings wait on the host for each message.
+TEST(HorovodStrategy, RefusesItsOwnAllReducesOverNccl) {
+  class Nccl : public ThreadCommunicator {
+   public:
+    Nccl() : ThreadCommunicator(std::make_shared<Group>(2), 0) {}
+    std::string_view name() const override { return "nccl"; }
+  };
+  for (const char* all_reduce : {"ring", "hierarchical"}) {
+    Nccl nccl;
+    TrainingSpec spec;
+    spec.engine = "native/horovod", spec.all_reduce = all_reduce;
+    const auto models = EqualModels(1);
+    try {
+      MakeStrategy(spec, *models[0], nccl);
+      FAIL() << all_reduce;
+    } catch (const TrainerError& error) {
+      EXPECT_THAT(error.what(),
+                  HasSubstr("set all_reduce to \"library\", or backend to \"mpi\" or \"gloo\""));
+    }
+  }
+}
+
 TEST(BackgroundLoop, FusesUpToTheThreshold) {
   OnRanks(2, [&](ThreadCommunicator& c) {
     BackgroundLoop all(c, at::kCPU, {.cycle_seconds = 1000});

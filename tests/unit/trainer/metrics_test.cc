@@ -33,7 +33,7 @@ class EventFile : public testing::Test {
 TEST_F(EventFile, HoldsOneJsonObjectALineInTheOrderOfTheCalls) {
   {
     EventWriter events(path_);
-    events.Start(1, 4, 32);
+    events.Start(1, 4, 32, "AMD EPYC \"9654\"");
     for (int step = 0; step < 1000; ++step) {
       const Metric metrics[] = {{"train/loss", 1.0 / (step + 1)}, {"step/total_s", 1e-7 * step}};
       events.Step(step / 100, step, metrics);
@@ -49,6 +49,7 @@ TEST_F(EventFile, HoldsOneJsonObjectALineInTheOrderOfTheCalls) {
   EXPECT_EQ(lines[0]["rank"], 1);
   EXPECT_EQ(lines[0]["world_size"], 4);
   EXPECT_EQ(lines[0]["total_steps"], 32);
+  EXPECT_EQ(lines[0]["device"], "AMD EPYC \"9654\"");
   EXPECT_GT(lines[0]["time"].get<double>(), 1.7e9);
   EXPECT_EQ(lines[7]["step"], 6);
   EXPECT_EQ(lines[7]["metrics"]["train/loss"].get<double>(), 1.0 / 7);
@@ -58,8 +59,8 @@ TEST_F(EventFile, HoldsOneJsonObjectALineInTheOrderOfTheCalls) {
 }
 
 TEST_F(EventFile, IsAppendedTo) {
-  { EventWriter(path_).Start(0, 1, 1); }
-  { EventWriter(path_).Start(0, 1, 1); }
+  { EventWriter(path_).Start(0, 1, 1, ""); }
+  { EventWriter(path_).Start(0, 1, 1, ""); }
   EXPECT_EQ(Lines().size(), 2u);
 }
 
@@ -161,8 +162,21 @@ TEST(Median, IsTheMiddleOrTheMeanOfTheTwo) {
 }
 
 TEST(StragglerSkew, ComparesTheSlowestWithTheMean) {
-  EXPECT_DOUBLE_EQ(StragglerSkew({1, 1, 1, 1}), 0);
-  EXPECT_DOUBLE_EQ(StragglerSkew({1, 3}), 0.5);
+  EXPECT_EQ(StragglerSkew({1, 1, 1, 1}), 0);
+  EXPECT_EQ(StragglerSkew({1, 3}), 0.5);
+  EXPECT_EQ(StragglerSkew({1, 3, kDoesNotTrain}), 0.5);
+}
+
+// Steps that are replayed as one graph have no parts. A skew of 0 would say that the ranks are equally fast.
+TEST(StragglerSkew, IsAbsentIfTheTimesOfARankAreUnknown) {
+  EXPECT_EQ(StragglerSkew({0, 0}), std::nullopt);
+  EXPECT_EQ(StragglerSkew({1, 0}), std::nullopt);
+  EXPECT_EQ(StragglerSkew({kDoesNotTrain}), std::nullopt);
+  RunMeter meter(0, 8);
+  meter.Add({.total = 2, .forward = 1}, 8);
+  EXPECT_EQ(meter.MeanCompute(), 1);
+  meter.AddWhole({.total = 2}, 8);
+  EXPECT_EQ(meter.MeanCompute(), 0);
 }
 
 TEST(ProcessFigures, AreThere) {

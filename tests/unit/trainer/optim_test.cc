@@ -32,6 +32,21 @@ TEST(Sgd, MovesParametersAsTorchOptimSgdDoes) {
   }
 }
 
+TEST(Sgd, HasNoMomentumWithAFusedStepEither) {
+  if (!Sgd::HasFused()) GTEST_SKIP() << "LibTorch before 2.4 has no fused step";
+  std::vector<at::Tensor> fused = Parameters(), plain = Parameters();
+  Sgd one(fused, 0, 0.01, true, /*fused=*/true), other(plain, 0, 0.01, true);
+  for (int step = 0; step < 3; ++step) {
+    SetGradients(fused, step), SetGradients(plain, step);
+    // As in training, gradients have the strides of their parameters.
+    fused[2].mutable_grad() = fused[2].grad().contiguous(at::MemoryFormat::ChannelsLast);
+    one.Step(0.1);
+    other.Step(0.1);
+    for (size_t i = 0; i < fused.size(); ++i)
+      EXPECT_TRUE(at::allclose(fused[i], plain[i], 1e-6, 1e-7)) << step;
+  }
+}
+
 // Compares the kernel with Torch's operators, which other layouts use.
 TEST(Sgd, DoesTheSameWhateverTheLayoutOfGradients) {
   std::vector<at::Tensor> alike = Parameters(), other = Parameters();

@@ -121,6 +121,7 @@ TEST_F(Trainer, ReportsEveryMetricOfTheProtocol) {
     EXPECT_EQ(start[0]["rank"], r);
     EXPECT_EQ(start[0]["world_size"], 2);
     EXPECT_EQ(start[0]["total_steps"], 8);
+    EXPECT_NE(start[0].value("device", ""), "") << "runs on different devices are not compared";
     const auto steps = run.Of(r, "step");
     ASSERT_EQ(steps.size(), 8u);
     for (const json& step : steps) {
@@ -289,6 +290,15 @@ TEST_F(Trainer, NamesAWrongLauncherAsTheCause) {
                               " SCALELAB_EVENTS=" + EventsPath(0) + " " TRAINER " >/dev/null 2>&1";
   EXPECT_NE(std::system(command.c_str()), 0);
   EXPECT_THAT(ReadAll(EventsPath(0)), HasSubstr("each process started alone"));
+}
+
+// A run that was meant for a GPU must not be compared with others as if it had used one.
+TEST_F(Trainer, ARunWithGpusNeverTrainsOnACpu) {
+  const Result run = Run({Spec(1, {{"gpus_per_rank", 1}})});
+  if (run.status == 0) GTEST_SKIP() << "a GPU is here";
+  EXPECT_EQ(run.status, 1);
+  EXPECT_THAT(run.events[0].back()["message"].get<std::string>(), HasSubstr("gpus_per_rank 1 needs a GPU"));
+  EXPECT_EQ(Run({Spec(1, {{"gpus_per_rank", 1}, {"device", "cpu"}, {"max_steps", "1"}})}).status, 0);
 }
 
 TEST_F(Trainer, RefusesWhatACpuCannotDo) {

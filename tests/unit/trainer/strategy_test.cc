@@ -116,6 +116,37 @@ TEST(DdpStrategy, LeavesUnusedParametersOfAStaticGraphOutOfTheBuckets) {
   });
 }
 
+// A host tensor that is copied to a GPU cannot be part of a recorded step.
+TEST(DdpStrategy, AStepOfAStaticGraphCopiesNothingFromTheHostToItsBuckets) {
+  const auto models = EqualModels(2);
+  OnRanks(2, [&](ThreadCommunicator& c) {
+    SmallModel& model = *models[c.rank()];
+    DdpStrategy strategy(model, c, {.static_graph = true});
+    strategy.Backward(LossOf(model, Images(0, 4)));
+    strategy.Backward(LossOf(model, Images(0, 4)));
+    EXPECT_EQ(strategy.WhyNotRecorded(), "");
+    // The parameter without a gradient is known. Every rank reports the others, without looking.
+    EXPECT_TRUE(strategy.buckets().back().tail.equal(at::ones({4})));
+  });
+}
+
+// A recording that fails leaves a step in its middle.
+TEST(DdpStrategy, TrainsAsBeforeAfterADiscardedStep) {
+  const auto models = EqualModels(4);
+  OnRanks(2, [&](ThreadCommunicator& c) {
+    SmallModel &model = *models[c.rank()], &other = *models[2 + c.rank()];
+    DdpStrategy strategy(model, c, {}), reference(other, c, {});
+    for (int step = 0; step < 3; ++step) {
+      strategy.Accumulate(LossOf(model, Images(8, 4)));  // the step fails after this
+      strategy.DiscardStep();
+      const BackwardCost cost = strategy.Backward(LossOf(model, Images(0, 4)));
+      const BackwardCost expected = reference.Backward(LossOf(other, Images(0, 4)));
+      EXPECT_TRUE(model.first.grad().equal(other.first.grad())) << step;
+      EXPECT_TRUE(cost.rank_square.equal(expected.rank_square)) << step;
+    }
+  });
+}
+
 TEST(DdpStrategy, SynchronisesOnceAStep) {
   const auto models = EqualModels(2);
   OnRanks(2, [&](ThreadCommunicator& c) {

@@ -36,6 +36,7 @@ std::vector<double> Train(const TrainingSpec& spec, SmallModel& model, Communica
       step.Run({Images(0, kSamples).index_select(0, index), index.remainder(4)}, 0.1, record);
       losses.push_back(record.numbers[kLoss].item<double>() * static_cast<double>(slice.size()));
     }
+    strategy->EndEpoch();
   }
   return losses;
 }
@@ -89,7 +90,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"zero1_2", "native/zero1", 2, 1}, Case{"zero1_4", "native/zero1", 4, 1},
                     Case{"zero1_4_in_parts", "native/zero1", 4, 3},
                     Case{"zero2_2_in_parts", "native/zero2", 2, 3}, Case{"zero2_4", "native/zero2", 4, 1},
-                    Case{"zero2_4_in_parts", "native/zero2", 4, 3}, Case{"horovod_2", "native/horovod", 2, 1},
+                    Case{"zero2_4_in_parts", "native/zero2", 4, 3}, Case{"zero3_4", "native/zero3", 4, 1},
+                    Case{"zero3_4_in_parts", "native/zero3", 4, 3}, Case{"horovod_2", "native/horovod", 2, 1},
                     Case{"horovod_4", "native/horovod", 4, 1},
                     Case{"horovod_4_in_parts", "native/horovod", 4, 3}),
     [](const auto& info) { return std::string(info.param.name); });

@@ -41,14 +41,16 @@ struct Result {
     return finish.empty() ? "no finish" : finish[0]["parameter_hash"].get<std::string>();
   }
   // Mean loss over the ranks of each step.
-  std::vector<double> Losses() const {
+  std::vector<double> Losses() const { return Losses(events.size()); }
+  // The same over the first ranks.
+  std::vector<double> Losses(size_t ranks) const {
     std::vector<double> losses;
-    for (size_t r = 0; r < events.size(); ++r) {
+    for (size_t r = 0; r < ranks; ++r) {
       const auto steps = Of(static_cast<int>(r), "step");
       losses.resize(steps.size());
       for (size_t i = 0; i < steps.size(); ++i) {
         EXPECT_EQ(steps[i]["step"], i);
-        losses[i] += steps[i]["metrics"]["train/loss"].get<double>() / static_cast<double>(events.size());
+        losses[i] += steps[i]["metrics"]["train/loss"].get<double>() / static_cast<double>(ranks);
       }
     }
     return losses;

@@ -86,6 +86,24 @@ void CheckRecipe(const json& theirs, const json& ours, const std::string& path) 
 
 }  // namespace
 
+const at::Tensor& Find(const NamedTensors& tensors, std::string_view name) {
+  const auto found = std::ranges::find(tensors, name, &NamedTensors::value_type::first);
+  if (found != tensors.end()) return found->second;
+  throw TrainerError("the checkpoint has no tensor \"" + std::string(name) +
+                     "\": another version wrote it; remove the checkpoints of the run");
+}
+
+void Assign(const NamedTensors& from, const NamedTensors& into) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : into) {
+    const at::Tensor& saved = Find(from, name);
+    if (saved.sizes() != tensor.sizes()) {
+      throw TrainerError("tensor \"" + name + "\" of the checkpoint has another shape than that of this run");
+    }
+    tensor.detach().copy_(saved);
+  }
+}
+
 std::string RecipeOf(const TrainingSpec& spec) {
   json recipe = {{"engine", spec.engine}};
 #define PARAMETER(number, name, type, default_value, values, unit, group, set_by, effect, ...)          \

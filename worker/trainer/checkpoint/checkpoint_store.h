@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "worker/trainer/named_tensors.h"
@@ -63,6 +64,12 @@ class CheckpointStore {
   Communicator& communicator_;
   int64_t damaged_ = 0;
 };
+
+// Returns the tensor `name` of a checkpoint. Throws TrainerError if there is none.
+const at::Tensor& Find(const NamedTensors& tensors, std::string_view name);
+// Copies the values of `from` into the tensors of `into`, by their names. Throws TrainerError if one is missing or has another
+// shape.
+void Assign(const NamedTensors& from, const NamedTensors& into);
 
 // Returns what must be equal in an attempt that writes a checkpoint and in one that reads it, as a JSON object: the engine
 // and the parameters that decide what is trained. The number of ranks, epochs and steps may differ.

@@ -26,6 +26,8 @@ class Work {
   // For a tensor on a GPU, work that is enqueued on the calling thread's current stream after Wait sees the
   // result. The host does not wait for the GPU, so a failure may be thrown by a later call.
   virtual void Wait() = 0;
+  // Returns whether the operation has ended, so that Wait returns or throws at once. Does not block.
+  virtual bool Done() = 0;
   // Returns when the operation was in progress on this rank, waiting for other ranks included. Call it after Wait. Both
   // moments are null if it is not known.
   virtual Span span() const { return {}; }
@@ -84,6 +86,14 @@ class Communicator {
   virtual std::unique_ptr<Work> StartReceive(const at::Tensor& tensor, int from) = 0;
   void Send(const at::Tensor& tensor, int to) { StartSend(tensor, to)->Wait(); }
   void Receive(const at::Tensor& tensor, int from) { StartReceive(tensor, from)->Wait(); }
+
+  // Receives a tensor from the rank that sends first, and returns that rank. Blocks. Throws TrainerError over NCCL, which has no
+  // such receive.
+  virtual int ReceiveFromAny(const at::Tensor& tensor) = 0;
+
+  // Returns a communicator of the ranks that pass the same `group`, ordered by their ranks here. It has the timeout of this
+  // one, and it may be used while this one is used; it must not outlive it. Collective.
+  virtual std::unique_ptr<Communicator> Split(int group) = 0;
 
   // Gathers a few bytes from every rank on every rank, in rank order. All ranks pass the same
   // number of bytes.

@@ -1,11 +1,15 @@
 #include "worker/trainer/comm/communicators.h"
 
 #include <cmath>
+#include <cstring>
 
+#include "catalog/device.h"
 #include "worker/trainer/comm/gloo_communicator.h"
 #include "worker/trainer/comm/mpi_communicator.h"
+#include "worker/trainer/comm/network.h"
 #include "worker/trainer/comm/solo_communicator.h"
 #include "worker/trainer/comm/staged_communicator.h"
+#include "worker/trainer/device/device.h"
 #include "worker/trainer/errors.h"
 #ifdef SCALELAB_NCCL
 #include <nccl.h>
@@ -25,6 +29,11 @@ std::chrono::milliseconds TimeoutOf(const TrainingSpec& spec) {
 // Wraps a communicator for host memory so that it takes tensors on `device`.
 std::unique_ptr<Communicator> OnDevice(std::unique_ptr<Communicator> host, at::Device device) {
   if (device.is_cpu()) return host;
+  constexpr size_t kLength = 256;  // all ranks pass the same number of bytes
+  std::string identity = DeviceIdentity(device);
+  identity.resize(kLength, ' ');
+  const std::vector<std::string> identities = host->AllGather(identity);
+  if (!GpusMayBeShared()) CheckOneGpuEach(identities);
   return std::make_unique<StagedCommunicator>(std::move(host), device);
 }
 
@@ -89,30 +98,48 @@ std::unique_ptr<Communicator> MakeNccl(const TrainingSpec& spec, const LaunchEnv
 constexpr Factory MakeNccl = nullptr;
 #endif
 
-std::unique_ptr<Communicator> MakeAuto(const TrainingSpec& spec, const LaunchEnvironment& environment,
-                                       at::Device device) {
-  return spec.ranks == 1 ? MakeSolo(spec, environment, device) : MakeMpi(spec, environment, device);
-}
-
 struct Entry {
   std::string_view backend;
   Factory make;  // null: not part of this build
 };
 
-constexpr Entry kBackends[] = {
-    {"auto", MakeAuto}, {"solo", MakeSolo}, {"mpi", MakeMpi}, {"gloo", MakeGloo}, {"nccl", MakeNccl}};
+constexpr Entry kBackends[] = {{"solo", MakeSolo}, {"mpi", MakeMpi}, {"gloo", MakeGloo}, {"nccl", MakeNccl}};
 
 }  // namespace
 
 std::unique_ptr<Communicator> MakeCommunicator(const TrainingSpec& spec, const LaunchEnvironment& environment,
                                                at::Device device) {
+  const std::string backend(NativeBackend(spec.backend, spec.ranks, device.is_cuda()));
   for (const Entry& entry : kBackends) {
-    if (entry.backend != spec.backend) continue;
+    if (entry.backend != backend) continue;
     if (entry.make != nullptr) return entry.make(spec, environment, device);
-    throw TrainerError("backend \"" + spec.backend +
-                       "\" is not part of this build: set backend to \"mpi\" or \"auto\"");
+    throw TrainerError(
+        spec.backend == backend
+            ? "backend \"" + spec.backend + "\" is not part of this build: set backend to \"mpi\""
+            : "backend \"" + spec.backend + "\" means \"" + backend +
+                  "\" on GPUs, which is not part of this build: build with NCCL, or set backend to \"mpi\"");
   }
   throw TrainerError("unknown backend \"" + spec.backend + "\": use auto, solo, mpi, gloo or nccl");
+}
+
+std::unique_ptr<Communicator> MakeControlChannel([[maybe_unused]] const TrainingSpec& spec,
+                                                 Communicator& communicator) {
+  if (communicator.name() != "nccl") return nullptr;
+#ifdef SCALELAB_GLOO
+  Rendezvous rendezvous = RendezvousOfRun("control");
+  if (!rendezvous.host.empty()) {  // backend nccl itself uses the port of the run
+    if (communicator.rank() == 0) Listen("0.0.0.0", rendezvous.port);
+    const std::vector<std::string> ports =
+        communicator.AllGather({reinterpret_cast<const char*>(&rendezvous.port), sizeof rendezvous.port});
+    std::memcpy(&rendezvous.port, ports[0].data(), sizeof rendezvous.port);
+  }
+  return std::make_unique<GlooCommunicator>(communicator.rank(), communicator.size(), rendezvous,
+                                            TimeoutOf(spec));
+#else
+  throw TrainerError(
+      "engine \"native/horovod\" negotiates over Gloo if backend is \"nccl\", and Gloo is not part of this "
+      "build: build with Gloo, set backend to \"mpi\", or use native/ddp");
+#endif
 }
 
 std::string NcclLibraryVersion() {

@@ -11,7 +11,10 @@
 
 #include <cstring>
 #include <exception>
+#include <future>
+#include <numeric>
 
+#include "worker/trainer/comm/hierarchical_all_reduce.h"
 #include "worker/trainer/comm/operation.h"
 #include "worker/trainer/comm/peer_watch.h"
 #include "worker/trainer/comm/ring_schedule.h"
@@ -67,9 +70,15 @@ struct GlooCommunicator::Transport {
   std::unique_ptr<gloo::transport::UnboundBuffer> Buffer(void* data, size_t bytes) {
     return context->createUnboundBuffer(data, bytes);
   }
-  // Ends everything that waits inside Gloo. A receive that times out makes Gloo close all connections.
+  // Ends everything that waits inside Gloo. A receive that times out makes Gloo close all connections, which ends all operations
+  // but a receive from any rank.
   void Abort() {
     if (context->size == 1) return;
+    {
+      std::lock_guard lock(mutex);
+      aborted = true;
+      if (any != nullptr) any->abortWaitRecv();
+    }
     char byte = 0;
     try {
       auto buffer = Buffer(&byte, 1);
@@ -79,6 +88,16 @@ struct GlooCommunicator::Transport {
       // Expected: the receive always times out.
     }
   }
+  // Sets the receive from any rank that Abort ends; null: none.
+  void SetReceiveFromAny(gloo::transport::UnboundBuffer* receive) {
+    std::lock_guard lock(mutex);
+    any = receive;
+    if (aborted && any != nullptr) any->abortWaitRecv();
+  }
+
+  std::mutex mutex;
+  gloo::transport::UnboundBuffer* any ABSL_GUARDED_BY(mutex) = nullptr;
+  bool aborted ABSL_GUARDED_BY(mutex) = false;
 };
 
 class GlooCommunicator::GlooOperation : public Operation {
@@ -92,13 +111,15 @@ class GlooCommunicator::CollectiveWork : public Work {
  public:
   explicit CollectiveWork(std::shared_ptr<GlooOperation> operation) : operation_(std::move(operation)) {}
   void Wait() override { operation_->Wait(); }
+  bool Done() override { return operation_->done(); }
   Span span() const override { return SpanOf(operation_); }
 
  private:
   std::shared_ptr<GlooOperation> operation_;
 };
 
-// A send or receive, which Gloo carries out on its own thread.
+// A send or receive, which Gloo carries out on its own thread. Gloo cannot be asked whether it has ended, and a wait that times out
+// closes all connections. The first call of Done therefore starts a thread that waits.
 class GlooCommunicator::MessageWork : public Work {
  public:
   MessageWork(GlooCommunicator& owner, const at::Tensor& tensor, const char* what, int peer)
@@ -112,65 +133,126 @@ class GlooCommunicator::MessageWork : public Work {
     send_ = send;
     const uint64_t slot = gloo::Slot::build(kMessageSlot, 0);
     try {
-      send ? buffer_->send(operation_.peer, slot) : buffer_->recv(operation_.peer, slot);
+      if (send) {
+        buffer_->send(operation_.peer, slot);
+      } else if (operation_.peer == Operation::kAnyRank) {
+        std::vector<int> others(owner_.size_);
+        std::iota(others.begin(), others.end(), 0);
+        others.erase(others.begin() + owner_.rank_);
+        buffer_->recv(others, slot);
+        owner_.transport_->SetReceiveFromAny(buffer_.get());
+      } else {
+        buffer_->recv(operation_.peer, slot);
+      }
     } catch (const std::exception& e) {
       owner_.Fail(operation_, e.what());
     }
   }
   void Wait() override {
     if (done_) return;
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(operation_.deadline -
-                                                                            std::chrono::steady_clock::now());
-    try {
-      const auto limit = std::max(left, std::chrono::milliseconds(1));
-      send_ ? buffer_->waitSend(limit) : buffer_->waitRecv(limit);
-    } catch (const std::exception& e) {
-      owner_.Fail(operation_, e.what());
+    if (waiting_.valid()) {
+      waiting_.get();
+    } else {
+      WaitForGloo();
     }
     done_ = true;
   }
+  bool Done() override {
+    if (done_) return true;
+    if (!waiting_.valid()) waiting_ = std::async(std::launch::async, [this] { WaitForGloo(); }).share();
+    return waiting_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
+  // Returns the sender of a receive that has ended.
+  int source() const { return source_; }
   // Waits, because Gloo must not write into a freed tensor.
   ~MessageWork() override {
+    if (operation_.peer == Operation::kAnyRank) owner_.transport_->SetReceiveFromAny(nullptr);
     try {
-      Wait();
+      if (!interrupted_) Wait();
     } catch (const std::exception&) {
       // The caller never called Wait, so it does not need the error.
     }
   }
 
  private:
+  void WaitForGloo() {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(operation_.deadline -
+                                                                            std::chrono::steady_clock::now());
+    try {
+      const auto limit = std::max(left, std::chrono::milliseconds(1));
+      interrupted_ = !(send_ ? buffer_->waitSend(limit) : buffer_->waitRecv(&source_, limit));
+      if (interrupted_) throw std::runtime_error("interrupted");
+    } catch (const std::exception& e) {
+      owner_.Fail(operation_, e.what());
+    }
+  }
+
   GlooCommunicator& owner_;
   const at::Tensor tensor_;
   Operation operation_;
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
-  bool send_ = false, done_ = false;
+  bool send_ = false, done_ = false, interrupted_ = false;
+  int source_ = Operation::kAnyRank;
+  std::shared_future<void> waiting_;  // last member: its thread uses the others
 };
 
 GlooCommunicator::GlooCommunicator(int rank, int size, const Rendezvous& rendezvous,
                                    std::chrono::milliseconds timeout)
-    : rank_(rank), size_(size), timeout_(timeout), transport_(std::make_shared<Transport>()) {
+    : rank_(rank),
+      size_(size),
+      timeout_(timeout),
+      store_(OpenStore(rendezvous, rank, size, timeout)),
+      transport_(std::make_shared<Transport>()) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  const auto store = OpenStore(rendezvous, rank, size, timeout);
   int round = 0;
   watch_ = WatchPeers(rank, size, [&](const std::string& mine) {
-    return GatherThrough(*store, "scalelab/" + std::to_string(round++) + "/", rank, size, mine, deadline);
+    return GatherThrough(*store_, "scalelab/" + std::to_string(round++) + "/", rank, size, mine, deadline);
   });
+  Connect(*store_);
+}
+
+GlooCommunicator::GlooCommunicator(GlooCommunicator& parent, const std::vector<int>& members)
+    : rank_(static_cast<int>(PlaceIn(members, parent.rank_))),
+      size_(static_cast<int>(members.size())),
+      timeout_(parent.timeout_),
+      members_(members),
+      store_(parent.store_),
+      prefix_(parent.prefix_ + "split/" + std::to_string(parent.splits_++) + "/" +
+              std::to_string(members[0]) + "/"),
+      transport_(std::make_shared<Transport>()),
+      watch_(parent.watch_) {
+  if (!parent.members_.empty()) {
+    for (int& member : members_) member = parent.members_[member];
+  }
+  PrefixedStore keys(*store_, prefix_);
+  Connect(keys);
+}
+
+std::unique_ptr<Communicator> GlooCommunicator::Split(int group) {
+  return std::unique_ptr<Communicator>(new GlooCommunicator(*this, RanksOfGroup(*this, group)));
+}
+
+void GlooCommunicator::Connect(KeyStore& keys) {
   gloo::transport::tcp::attr attribute;
   attribute.hostname = watch_->address();
   try {
     std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attribute);
-    transport_->context = std::make_shared<gloo::rendezvous::Context>(rank, size);
-    transport_->context->setTimeout(timeout);
-    GlooStore gloo_store(*store);
+    transport_->context = std::make_shared<gloo::rendezvous::Context>(rank_, size_);
+    transport_->context->setTimeout(timeout_);
+    GlooStore gloo_store(keys);
     transport_->context->connectFullMesh(gloo_store, device);
     gloo::BarrierOptions all_have_read_the_store(transport_->context);
-    all_have_read_the_store.setTimeout(timeout);
+    all_have_read_the_store.setTimeout(timeout_);
     gloo::barrier(all_have_read_the_store);
   } catch (const std::exception& e) {
-    throw TrainerError(watch_->Investigate("connecting over Gloo failed (" + Reason(e.what()) + ")", -1),
-                       ErrorKind::kCommunication);
+    throw TrainerError(
+        watch_->Investigate("connecting over Gloo failed (" + Reason(e.what()) + ")", -1, members_),
+        ErrorKind::kCommunication);
   }
-  watch_->OnCondemned([transport = transport_] { transport->Abort(); });
+  keys.Clear();
+  watch_->OnCondemned([transport = std::weak_ptr(transport_)] {
+    if (const auto alive = transport.lock()) alive->Abort();
+  });
   thread_ = std::thread(&GlooCommunicator::CommunicationThread, this);
 }
 
@@ -206,13 +288,13 @@ void GlooCommunicator::CommunicationThread() {
       if (abandon_) throw TrainerError("the communicator was closed", ErrorKind::kCommunication);
       operation->deadline = std::chrono::steady_clock::now() + timeout_;
       operation->begin = Moment(at::kCPU);
-      watch_->Started(operation->what);
+      if (members_.empty()) watch_->Started(operation->what);
       try {
         operation->run(tag);
       } catch (const std::exception& e) {
         Fail(*operation, e.what());
       }
-      watch_->Finished(operation->what);
+      if (members_.empty()) watch_->Finished(operation->what);
       operation->Complete(nullptr);
     } catch (...) {
       broken = std::current_exception();
@@ -225,7 +307,7 @@ void GlooCommunicator::Fail(const Operation& operation, const std::string& reaso
   const bool late = std::chrono::steady_clock::now() + std::chrono::milliseconds(10) >= operation.deadline;
   const std::string symptom = late ? LateSentence(operation, timeout_)
                                    : std::string(operation.what) + " failed (" + Reason(reason) + ")";
-  throw TrainerError(watch_->Investigate(symptom, operation.peer), ErrorKind::kCommunication);
+  throw TrainerError(watch_->Investigate(symptom, operation.peer, members_), ErrorKind::kCommunication);
 }
 
 std::unique_ptr<Work> GlooCommunicator::Submit(const char* what, std::function<void(uint32_t tag)> run) {
@@ -343,6 +425,15 @@ std::unique_ptr<Work> GlooCommunicator::StartReceive(const at::Tensor& tensor, i
   auto work = std::make_unique<MessageWork>(*this, tensor, "receive", from);
   work->Start(/*send=*/false);
   return work;
+}
+
+int GlooCommunicator::ReceiveFromAny(const at::Tensor& tensor) {
+  CheckHost(tensor);
+  CheckReceiveFromAny(tensor, *this);
+  MessageWork work(*this, tensor, "receive from any rank", Operation::kAnyRank);
+  work.Start(/*send=*/false);
+  work.Wait();
+  return work.source();
 }
 
 std::vector<std::string> GlooCommunicator::AllGather(std::string_view mine) {

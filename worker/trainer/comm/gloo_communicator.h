@@ -37,6 +37,8 @@ class GlooCommunicator : public Communicator {
   void Broadcast(const at::Tensor& tensor, int root) override;
   std::unique_ptr<Work> StartSend(const at::Tensor& tensor, int to) override;
   std::unique_ptr<Work> StartReceive(const at::Tensor& tensor, int from) override;
+  std::unique_ptr<Communicator> Split(int group) override;
+  int ReceiveFromAny(const at::Tensor& tensor) override;
   std::vector<std::string> AllGather(std::string_view mine) override;
   void Barrier() override;
 
@@ -46,6 +48,11 @@ class GlooCommunicator : public Communicator {
   class MessageWork;
   struct Transport;  // hides Gloo's headers
 
+  // Makes the communicator of a group, whose ranks are `members` of `parent`.
+  GlooCommunicator(GlooCommunicator& parent, const std::vector<int>& members);
+
+  // Connects the ranks. `keys` are used by no other communicator.
+  void Connect(KeyStore& keys);
   std::unique_ptr<Work> Submit(const char* what, std::function<void(uint32_t tag)> run);
   void CommunicationThread();
   // Throws the verdict on an operation that Gloo gave up with `reason`.
@@ -53,8 +60,12 @@ class GlooCommunicator : public Communicator {
 
   const int rank_, size_;
   const std::chrono::milliseconds timeout_;
+  std::vector<int> members_;         // the ranks of a group in the run; empty: all
+  std::shared_ptr<KeyStore> store_;  // of the run
+  std::string prefix_;               // of the keys of this communicator
+  int splits_ = 0;                   // calls of Split
   std::shared_ptr<Transport> transport_;
-  std::unique_ptr<PeerWatch> watch_;
+  std::shared_ptr<PeerWatch> watch_;   // of the run
   std::atomic<bool> abandon_ = false;  // skip operations that have not started
 
   std::mutex mutex_;

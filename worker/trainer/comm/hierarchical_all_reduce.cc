@@ -36,6 +36,14 @@ std::vector<std::string> GatherNodes(Communicator& communicator, const std::stri
   return communicator.AllGather(line);
 }
 
+Ring RanksOfGroup(Communicator& communicator, int group) {
+  const auto all =
+      NodeLayout::Of(communicator.AllGather({reinterpret_cast<const char*>(&group), sizeof group}));
+  return *std::ranges::find_if(all.nodes, [&](const Ring& ranks) {
+    return std::ranges::find(ranks, communicator.rank()) != ranks.end();
+  });
+}
+
 void HierarchicalAllReduce(Communicator& communicator, const at::Tensor& flat, ReduceOp op,
                            const NodeLayout& layout) {
   CheckReduction(flat, op);

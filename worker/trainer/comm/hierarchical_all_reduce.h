@@ -23,6 +23,8 @@ struct NodeLayout {
 std::string NodeName();
 // Returns the node name of every rank; `mine` is the name of this rank's node. Collective.
 std::vector<std::string> GatherNodes(Communicator& communicator, const std::string& mine);
+// Returns the ranks that pass the same `group`, in order. Collective.
+Ring RanksOfGroup(Communicator& communicator, int group);
 
 // Replaces `flat` by its sum or average over all ranks of the communicator; the result is the same on all
 // ranks, bit for bit. The same tensors are allowed as for RingAllReduce. All ranks call with the same layout,

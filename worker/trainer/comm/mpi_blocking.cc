@@ -55,22 +55,23 @@ struct MpiCommunicator::Reduction {
 
 template <typename Body>
 void MpiCommunicator::Block(const char* what, const Body& body) {
-  const Driver driver(*this);
-  std::lock_guard driving(driving_);
-  if (in_flight_ > 0) Advance();  // operations that were started earlier come first
-  if (broken_) std::rethrow_exception(broken_);
+  const Driver driver(*root_);
+  std::lock_guard driving(root_->driving_);
+  std::exception_ptr& broken = root_->broken_;
+  if (root_->in_flight_ > 0) root_->Advance();  // operations that were started earlier come first
+  if (broken) std::rethrow_exception(broken);
   Operation operation(what);
-  watch_->Started(what);
+  Started(what);
   try {
     body(operation);
   } catch (...) {
-    broken_ = std::current_exception();
+    broken = std::current_exception();
     throw;
   }
-  watch_->Finished(what);
+  Finished(what);
   // Collective operations end in the order of the calls; callers that never call Wait rely on this.
-  for (; !collectives_.empty(); sched_yield()) Advance();
-  if (broken_) std::rethrow_exception(broken_);
+  for (; !collectives_.empty(); sched_yield()) root_->Advance();
+  if (broken) std::rethrow_exception(broken);
 }
 
 template <typename Start>
@@ -85,9 +86,9 @@ void MpiCommunicator::Await(Requests& requests, Operation& operation) {
     int done = 0;
     CheckMpi(MPI_Testall(requests.count, requests.all.data(), &done, MPI_STATUSES_IGNORE), operation.what);
     if (done) return;
-    if (in_flight_ > 0) Advance();
+    if (root_->in_flight_ > 0) root_->Advance();
     if (looks < kEagerLooks) continue;
-    if (broken_) std::rethrow_exception(broken_);
+    if (root_->broken_) std::rethrow_exception(root_->broken_);
     if (operation.deadline == Clock::time_point()) operation.deadline = Clock::now() + timeout_;
     ThrowIfLateOrCondemned(operation);
     sched_yield();

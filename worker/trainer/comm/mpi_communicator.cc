@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "worker/trainer/comm/communicators.h"
+#include "worker/trainer/comm/hierarchical_all_reduce.h"
 #include "worker/trainer/comm/mpi_handles.h"
 #include "worker/trainer/comm/operation.h"
 #include "worker/trainer/comm/peer_watch.h"
@@ -40,14 +41,17 @@ std::string CountMismatch(int found, int64_t expected) {
 // An operation that MPI carries out.
 class MpiCommunicator::MpiOperation : public Operation {
  public:
-  using Operation::Operation;
+  MpiOperation(MpiCommunicator& owner, const char* what, int peer = -1)
+      : Operation(what, peer), owner(owner) {}
+  MpiCommunicator& owner;
   std::function<int(MPI_Request*)> start;
   std::function<void()> finish;  // called when the request has completed; may be empty
   MPI_Request request = MPI_REQUEST_NULL;
+  int source = MPI_ANY_SOURCE;  // of a receive that has ended
 };
 
 MpiCommunicator::MpiCommunicator(int rank, int launched, int64_t expected, std::chrono::milliseconds timeout)
-    : timeout_(timeout), handles_(std::make_unique<MpiHandles>()) {
+    : root_(this), timeout_(timeout), handles_(std::make_unique<MpiHandles>()), communicators_{this} {
   if (launched != 0 && launched != expected) {
     throw TrainerError("the launcher set WORLD_SIZE to " + std::to_string(launched) +
                            ", but the run asks for " + std::to_string(expected) +
@@ -90,8 +94,43 @@ MpiCommunicator::MpiCommunicator(int rank, int launched, int64_t expected, std::
   thread_ = std::thread(&MpiCommunicator::CommunicationThread, this);
 }
 
+MpiCommunicator::MpiCommunicator(MpiCommunicator& parent, std::vector<int> members)
+    : root_(parent.root_), members_(std::move(members)), timeout_(parent.timeout_) {
+  std::lock_guard driving(root_->driving_);
+  handles_ = std::make_unique<MpiHandles>(parent.handles_->Split(members_[0]));
+  MPI_Comm_rank(handles_->comm, &rank_);
+  MPI_Comm_size(handles_->comm, &size_);
+  steps_ = RecursiveDoubling(rank_, size_);
+  if (!parent.members_.empty()) {
+    for (int& member : members_) member = parent.members_[member];
+  }
+  root_->communicators_.push_back(this);
+}
+
+std::unique_ptr<Communicator> MpiCommunicator::Split(int group) {
+  // All ranks have arrived when it returns, so MPI_Comm_split, which has no timeout, does not wait for them.
+  std::vector<int> members = RanksOfGroup(*this, group);
+  return std::unique_ptr<Communicator>(new MpiCommunicator(*this, std::move(members)));
+}
+
 MpiCommunicator::~MpiCommunicator() {
   const bool failing = std::uncaught_exceptions() > 0;
+  if (root_ != this) {
+    const Driver driver(*root_);
+    for (; !failing && unfinished_ > 0; sched_yield()) root_->Drive();
+    std::lock_guard driving(root_->driving_);
+    std::erase(root_->communicators_, this);
+    if (!failing) {
+      MPI_Comm_free(&handles_->comm);
+      return;
+    }
+    const auto mine = [this](const auto& operation) { return &operation->owner == this; };
+    std::erase_if(root_->messages_, mine);
+    std::lock_guard lock(root_->mutex_);
+    std::erase_if(root_->queue_, mine);
+    root_->in_flight_ -= unfinished_;
+    return;
+  }
   abandon_ = failing;
   {
     std::lock_guard lock(mutex_);
@@ -108,22 +147,28 @@ MpiCommunicator::~MpiCommunicator() {
 // Drives MPI while it waits, because two thread switches cost more than a small operation.
 class MpiCommunicator::MpiWork : public Work {
  public:
-  MpiWork(MpiCommunicator& owner, std::shared_ptr<MpiOperation> operation)
-      : owner_(owner), operation_(std::move(operation)) {}
+  MpiWork(MpiCommunicator& root, std::shared_ptr<MpiOperation> operation)
+      : root_(root), operation_(std::move(operation)) {}
   void Wait() override {
     {
-      const Driver driver(owner_);
+      const Driver driver(root_);
       while (!operation_->done()) {
-        owner_.Drive();
+        root_.Drive();
         if (!operation_->done()) sched_yield();
       }
     }
     operation_->Wait();  // throws the error of a failed operation
   }
+  bool Done() override {
+    if (operation_->done()) return true;
+    const Driver driver(root_);
+    root_.Drive();
+    return operation_->done();
+  }
   Span span() const override { return SpanOf(operation_); }
 
  private:
-  MpiCommunicator& owner_;
+  MpiCommunicator& root_;
   std::shared_ptr<MpiOperation> operation_;
 };
 
@@ -163,10 +208,10 @@ void MpiCommunicator::Advance() {
       if (broken_) std::rethrow_exception(broken_);
       operation->deadline = std::chrono::steady_clock::now() + timeout_;
       operation->begin = Moment(at::kCPU);
-      if (operation->collective()) watch_->Started(operation->what);
+      if (operation->collective()) operation->owner.Started(operation->what);
       CheckMpi(operation->start(&operation->request), operation->what);
       if (operation->collective()) {
-        collectives_.push_back(operation);
+        operation->owner.collectives_.push_back(operation);
       } else {
         messages_.push_back(operation);
       }
@@ -175,7 +220,10 @@ void MpiCommunicator::Advance() {
       Complete(*operation);
     }
   }
-  while (!collectives_.empty() && Ended(*collectives_.front())) collectives_.pop_front();
+  for (MpiCommunicator* communicator : communicators_) {
+    auto& collectives = communicator->collectives_;
+    while (!collectives.empty() && Ended(*collectives.front())) collectives.pop_front();
+  }
   std::erase_if(messages_, [&](const auto& message) { return Ended(*message); });
 }
 
@@ -183,13 +231,15 @@ bool MpiCommunicator::Ended(MpiOperation& operation) {
   try {
     if (broken_) std::rethrow_exception(broken_);
     int done = 0;
-    CheckMpi(MPI_Test(&operation.request, &done, MPI_STATUS_IGNORE), operation.what);
+    MPI_Status status;
+    CheckMpi(MPI_Test(&operation.request, &done, &status), operation.what);
     if (!done) {
-      ThrowIfLateOrCondemned(operation);
+      operation.owner.ThrowIfLateOrCondemned(operation);
       return false;
     }
+    operation.source = status.MPI_SOURCE;
     if (operation.finish) operation.finish();
-    if (operation.collective()) watch_->Finished(operation.what);
+    if (operation.collective()) operation.owner.Finished(operation.what);
   } catch (...) {
     broken_ = std::current_exception();
   }
@@ -199,32 +249,44 @@ bool MpiCommunicator::Ended(MpiOperation& operation) {
 
 void MpiCommunicator::Complete(MpiOperation& operation) {
   --in_flight_;
+  MpiCommunicator& owner = operation.owner;
   operation.Complete(broken_);
+  --owner.unfinished_;
+}
+
+void MpiCommunicator::Started(const char* what) {
+  if (root_ == this) watch_->Started(what);
+}
+
+void MpiCommunicator::Finished(const char* what) {
+  if (root_ == this) watch_->Finished(what);
 }
 
 void MpiCommunicator::ThrowIfLateOrCondemned(const Operation& operation) const {
-  if (!watch_->condemned()) {
+  PeerWatch& watch = *root_->watch_;
+  if (!watch.condemned()) {
     if (std::chrono::steady_clock::now() < operation.deadline) return;
-    watch_->Investigate(LateSentence(operation, timeout_), operation.peer);
+    watch.Investigate(LateSentence(operation, timeout_), operation.peer, members_);
   }
   others_know = true;
-  throw TrainerError(watch_->verdict(), ErrorKind::kCommunication);
+  throw TrainerError(watch.verdict(), ErrorKind::kCommunication);
 }
 
 std::unique_ptr<Work> MpiCommunicator::Submit(std::unique_ptr<MpiOperation> operation) {
   std::shared_ptr<MpiOperation> shared = std::move(operation);
+  ++unfinished_;
   {
-    std::lock_guard lock(mutex_);
-    queue_.push_back(shared);
-    ++in_flight_;
+    std::lock_guard lock(root_->mutex_);
+    root_->queue_.push_back(shared);
+    ++root_->in_flight_;
   }
-  changed_.notify_one();
-  return std::make_unique<MpiWork>(*this, std::move(shared));
+  root_->changed_.notify_one();
+  return std::make_unique<MpiWork>(*root_, std::move(shared));
 }
 
 std::unique_ptr<Work> MpiCommunicator::StartAllReduce(const at::Tensor& tensor, ReduceOp op) {
   CheckReduction(tensor, op);
-  auto operation = std::make_unique<MpiOperation>("all-reduce");
+  auto operation = std::make_unique<MpiOperation>(*this, "all-reduce");
   operation->start = [this, tensor, count = CountForMpi(tensor), op](MPI_Request* request) {
     return MPI_Iallreduce(MPI_IN_PLACE, tensor.data_ptr(), count, handles_->TypeOf(tensor),
                           handles_->OpOf(tensor, op), handles_->comm, request);
@@ -238,7 +300,7 @@ std::unique_ptr<Work> MpiCommunicator::StartReduceScatter(const at::Tensor& outp
   CheckReduction(input, op);
   CheckBlocks(input, output, size_);
   CountForMpi(input);
-  auto operation = std::make_unique<MpiOperation>("reduce-scatter");
+  auto operation = std::make_unique<MpiOperation>(*this, "reduce-scatter");
   operation->start = [this, output, input, count = CountForMpi(output), op](MPI_Request* request) {
     return MPI_Ireduce_scatter_block(input.data_ptr(), output.data_ptr(), count, handles_->TypeOf(input),
                                      handles_->OpOf(input, op), handles_->comm, request);
@@ -250,7 +312,7 @@ std::unique_ptr<Work> MpiCommunicator::StartReduceScatter(const at::Tensor& outp
 std::unique_ptr<Work> MpiCommunicator::StartAllGather(const at::Tensor& output, const at::Tensor& input) {
   CheckBlocks(output, input, size_);
   CountForMpi(output);
-  auto operation = std::make_unique<MpiOperation>("all-gather");
+  auto operation = std::make_unique<MpiOperation>(*this, "all-gather");
   operation->start = [this, output, input, count = CountForMpi(input)](MPI_Request* request) {
     const bool in_place = input.data_ptr() == static_cast<char*>(output.data_ptr()) + rank_ * input.nbytes();
     const MPI_Datatype type = handles_->TypeOf(input);
@@ -263,7 +325,7 @@ std::unique_ptr<Work> MpiCommunicator::StartAllGather(const at::Tensor& output, 
 std::unique_ptr<Work> MpiCommunicator::StartSend(const at::Tensor& tensor, int to) {
   CheckTensor(tensor);
   CheckPeer(to, *this);
-  auto operation = std::make_unique<MpiOperation>("send", to);
+  auto operation = std::make_unique<MpiOperation>(*this, "send", to);
   operation->start = [this, tensor, count = CountForMpi(tensor), to](MPI_Request* request) {
     return MPI_Isend(tensor.data_ptr(), count, handles_->TypeOf(tensor), to, 0, handles_->comm, request);
   };
@@ -273,11 +335,24 @@ std::unique_ptr<Work> MpiCommunicator::StartSend(const at::Tensor& tensor, int t
 std::unique_ptr<Work> MpiCommunicator::StartReceive(const at::Tensor& tensor, int from) {
   CheckTensor(tensor);
   CheckPeer(from, *this);
-  auto operation = std::make_unique<MpiOperation>("receive", from);
+  auto operation = std::make_unique<MpiOperation>(*this, "receive", from);
   operation->start = [this, tensor, count = CountForMpi(tensor), from](MPI_Request* request) {
     return MPI_Irecv(tensor.data_ptr(), count, handles_->TypeOf(tensor), from, 0, handles_->comm, request);
   };
   return Submit(std::move(operation));
+}
+
+int MpiCommunicator::ReceiveFromAny(const at::Tensor& tensor) {
+  CheckReceiveFromAny(tensor, *this);
+  auto operation = std::make_unique<MpiOperation>(*this, "receive from any rank", Operation::kAnyRank);
+  operation->start = [this, tensor, count = CountForMpi(tensor)](MPI_Request* request) {
+    return MPI_Irecv(tensor.data_ptr(), count, handles_->TypeOf(tensor), MPI_ANY_SOURCE, 0, handles_->comm,
+                     request);
+  };
+  const MpiOperation& received = *operation;
+  const auto work = Submit(std::move(operation));  // keeps the operation
+  work->Wait();
+  return received.source;
 }
 
 void AbortOtherRanks(int status) {

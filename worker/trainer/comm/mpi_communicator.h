@@ -31,6 +31,10 @@ struct MpiHandles;
 // MPI's non-blocking all-reduce takes twice as long as its blocking one, which cannot be interrupted.
 // AllReduce and StartAllReduce are therefore different operations, as in MPI: all ranks must call
 // the same one.
+//
+// A communicator made by Split shares the thread, the lock and the queue of the one that initialised MPI, the
+// root: operations of all communicators of a process make progress together. A blocking call of one thread
+// excludes those of others on all of them, so two threads must not block in two of them at the same time.
 class MpiCommunicator : public Communicator {
  public:
   // Initialises MPI. Only one object per process may exist. `launched` is the number of ranks according to
@@ -52,6 +56,8 @@ class MpiCommunicator : public Communicator {
   void Broadcast(const at::Tensor& tensor, int root) override;
   std::unique_ptr<Work> StartSend(const at::Tensor& tensor, int to) override;
   std::unique_ptr<Work> StartReceive(const at::Tensor& tensor, int from) override;
+  std::unique_ptr<Communicator> Split(int group) override;
+  int ReceiveFromAny(const at::Tensor& tensor) override;
   std::vector<std::string> AllGather(std::string_view mine) override;
   void Barrier() override;
 
@@ -61,16 +67,19 @@ class MpiCommunicator : public Communicator {
   struct Requests;
   struct Reduction;
 
+  // Makes the communicator of a group.
+  MpiCommunicator(MpiCommunicator& parent, std::vector<int> members);
+
   // Registers the caller as a thread that drives MPI, so that the communication thread stays out of MPI.
   class Driver {
    public:
-    explicit Driver(MpiCommunicator& owner) : owner_(owner) { owner_.waiting_.fetch_add(1); }
+    explicit Driver(MpiCommunicator& root) : root_(root) { root_.waiting_.fetch_add(1); }
     ~Driver() {
-      if (owner_.waiting_.fetch_sub(1) == 1 && owner_.in_flight_ > 0) owner_.WakeThread();
+      if (root_.waiting_.fetch_sub(1) == 1 && root_.in_flight_ > 0) root_.WakeThread();
     }
 
    private:
-    MpiCommunicator& owner_;
+    MpiCommunicator& root_;
   };
 
   // Defined in mpi_blocking.cc. Block calls `body` with driving_ held; the other functions are
@@ -87,7 +96,11 @@ class MpiCommunicator : public Communicator {
   void* Scratch(size_t bytes);
 
   std::unique_ptr<Work> Submit(std::unique_ptr<MpiOperation> operation);
+  // Report progress through the operations that all ranks count.
+  void Started(const char* what);
+  void Finished(const char* what);
   void ThrowIfLateOrCondemned(const Operation& operation) const;
+  // The following run on the root.
   void CommunicationThread();
   void WakeThread();
   // Starts submitted operations and polls those in flight, once.
@@ -97,21 +110,28 @@ class MpiCommunicator : public Communicator {
   bool Ended(MpiOperation& operation);
   void Complete(MpiOperation& operation);
 
+  // Members of every communicator.
+  MpiCommunicator* const root_;
+  std::vector<int> members_;  // the ranks of a group in the run; empty: all
   int rank_ = 0, size_ = 1;
   const std::chrono::milliseconds timeout_;
   std::unique_ptr<MpiHandles> handles_;
+  std::atomic<int> unfinished_ = 0;  // operations of this communicator in flight
+  // Steps of ReduceWhole; constant after construction.
+  std::vector<PairStep> steps_;
+  // Receives what another rank sends in an all-reduce.
+  std::vector<char> scratch_ ABSL_GUARDED_BY(root_->driving_);
+  // In flight; they end in the order in which they started.
+  std::deque<std::shared_ptr<MpiOperation>> collectives_ ABSL_GUARDED_BY(root_->driving_);
+
+  // Members of the root.
   std::unique_ptr<PeerWatch> watch_;
   std::atomic<int> waiting_ = 0;       // threads that drive MPI
   std::atomic<int> in_flight_ = 0;     // operations submitted and not ended
   std::atomic<bool> abandon_ = false;  // skip unfinished operations
 
   std::mutex driving_;  // held by the thread that calls MPI; acquired before mutex_
-  // Steps of ReduceWhole; constant after construction.
-  std::vector<PairStep> steps_;
-  // Receives what another rank sends in an all-reduce.
-  std::vector<char> scratch_ ABSL_GUARDED_BY(driving_);
-  // In flight; they end in the order in which they started.
-  std::deque<std::shared_ptr<MpiOperation>> collectives_ ABSL_GUARDED_BY(driving_);
+  std::vector<MpiCommunicator*> communicators_ ABSL_GUARDED_BY(driving_);  // the root and its groups
   // Sends and receives in flight; they end in any order.
   std::list<std::shared_ptr<MpiOperation>> messages_ ABSL_GUARDED_BY(driving_);
   // After a failure every later operation fails with this error.

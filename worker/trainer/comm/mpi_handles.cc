@@ -45,6 +45,15 @@ void MpiHandles::Create(int rank) {
   MPI_Op_create(ReduceForMpi<at::kBFloat16, ReduceOp::kMax>, kCommutes, &bfloat16_max);
 }
 
+MpiHandles MpiHandles::Split(int color) const {
+  MpiHandles handles = *this;
+  int rank = 0;
+  MPI_Comm_rank(comm, &rank);
+  CheckMpi(MPI_Comm_split(comm, color, rank, &handles.comm), "MPI_Comm_split");
+  MPI_Comm_set_errhandler(handles.comm, MPI_ERRORS_RETURN);
+  return handles;
+}
+
 void MpiHandles::Free() {
   for (MPI_Op* op : {&half_sum, &half_max, &bfloat16_sum, &bfloat16_max}) MPI_Op_free(op);
   MPI_Type_free(&half);

@@ -25,6 +25,8 @@ struct MpiHandles {
 
   // Creates the communicator with ranks numbered by `rank`, even if the launcher chose another order.
   void Create(int rank);
+  // Returns handles for the ranks that pass the same `color`, which is not negative. Collective and blocking.
+  MpiHandles Split(int color) const;
   void Free();
   MPI_Datatype TypeOf(const at::Tensor& tensor) const;
   MPI_Op OpOf(const at::Tensor& tensor, ReduceOp op) const;

@@ -3,8 +3,6 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <cstring>
-
 #include "worker/trainer/comm/nccl_types.h"
 #include "worker/trainer/errors.h"
 
@@ -12,13 +10,14 @@ namespace scalelab::trainer {
 namespace {
 
 // The interval between polls of a pending message, which the other rank may send much later.
-constexpr std::chrono::microseconds kPoll{50};
-constexpr std::chrono::seconds kFarewell{5};
+constexpr std::chrono::microseconds kChannelPoll{50};
+constexpr std::chrono::seconds kChannelFarewell{5};
 
 class MessageWork : public Work {
  public:
   explicit MessageWork(std::shared_ptr<Operation> operation) : operation_(std::move(operation)) {}
   void Wait() override { operation_->Wait(); }
+  bool Done() override { return operation_->done(); }
 
  private:
   const std::shared_ptr<Operation> operation_;
@@ -42,7 +41,8 @@ NcclChannel::NcclChannel(KeyStore& store, NcclWatchdog& watchdog, at::Device dev
       rank_(rank),
       from_(from),
       to_(to),
-      timeout_(timeout) {
+      timeout_(timeout),
+      handle_(Nccl(), NcclHandle::Mode::kNonBlocking) {
   thread_ = std::thread(&NcclChannel::Run, this);
 }
 
@@ -101,7 +101,7 @@ void NcclChannel::Run() {
   }
   if (!joined || failed) return;
   try {
-    const auto deadline = std::chrono::steady_clock::now() + kFarewell;
+    const auto deadline = std::chrono::steady_clock::now() + kChannelFarewell;
     handle_.Finish([&] {
       if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("timeout");
     });
@@ -122,19 +122,19 @@ void NcclChannel::ThrowIfLateOrFailed(const Message& message) {
 // The sender creates the id of the NCCL communicator.
 void NcclChannel::Join(const Message& message) {
   const std::string key = "nccl/" + std::to_string(from_) + "-" + std::to_string(to_);
-  ncclUniqueId id;
+  std::string id;
   if (rank_ == from_) {
-    id = NcclHandle::NewId();
-    store_.Set(key, std::string(id.internal, sizeof id.internal));
+    id = handle_.NewId();
+    store_.Set(key, id);
   } else {
     std::optional<std::string> found;
     while (!(found = store_.Find(key))) {
       ThrowIfLateOrFailed(message);
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    std::memcpy(id.internal, found->data(), sizeof id.internal);
+    id = *std::move(found);
   }
-  handle_.Join(id, 2, rank_ == from_ ? 0 : 1, [&] { ThrowIfLateOrFailed(message); });
+  handle_.Join(id, 2, rank_ == from_ ? 0 : 1, device_.index(), [&] { ThrowIfLateOrFailed(message); });
 }
 
 void NcclChannel::Carry(Message& message) {
@@ -152,7 +152,7 @@ void NcclChannel::Carry(Message& message) {
                     : ncclRecv(staged.data_ptr(), count, NcclTypeOf(staged), 0, comm, current);
       },
       [&] { ThrowIfLateOrFailed(message); });
-  for (const Moment arrived(device_); !arrived.Over(); std::this_thread::sleep_for(kPoll)) {
+  for (const Moment arrived(device_); !arrived.Over(); std::this_thread::sleep_for(kChannelPoll)) {
     ThrowIfLateOrFailed(message);
   }
   if (!send && !message.tensor.is_cuda()) message.tensor.copy_(staged);

@@ -44,7 +44,7 @@ class NcclChannel {
   const at::Device device_;
   const int rank_, from_, to_;
   const std::chrono::milliseconds timeout_;
-  NcclHandle handle_;  // used by the thread
+  NcclHandle handle_;  // used by the thread; not blocking, because a message may come late
 
   std::mutex mutex_;
   std::condition_variable changed_;

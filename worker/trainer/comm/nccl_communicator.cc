@@ -4,36 +4,24 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
-#include <sched.h>
 
 #include <cstring>
 #include <exception>
 
+#include "worker/trainer/comm/hierarchical_all_reduce.h"
 #include "worker/trainer/comm/nccl_channel.h"
 #include "worker/trainer/comm/nccl_handle.h"
 #include "worker/trainer/comm/nccl_types.h"
 #include "worker/trainer/comm/nccl_watchdog.h"
-#include "worker/trainer/comm/network.h"
 #include "worker/trainer/comm/peer_watch.h"
 #include "worker/trainer/comm/tensors.h"
+#include "worker/trainer/device/device.h"
 #include "worker/trainer/errors.h"
 
 namespace scalelab::trainer {
 namespace {
 
 constexpr std::chrono::seconds kFarewell{10};
-
-// Returns the host name and the UUID of a GPU.
-std::string Describe(at::Device device) {
-  cudaDeviceProp properties;
-  C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, device.index()));
-  std::string line = HostName() + " ";
-  for (unsigned char byte : properties.uuid.bytes) {
-    line += "0123456789abcdef"[byte >> 4];
-    line += "0123456789abcdef"[byte & 15];
-  }
-  return line;
-}
 
 // Returns the bitwise AND of the ranks' values; row r is from rank r.
 at::Tensor BitAnd(const at::Tensor& of_ranks) {
@@ -44,6 +32,46 @@ at::Tensor BitAnd(const at::Tensor& of_ranks) {
 
 }  // namespace
 
+const NcclFunctions& Nccl() {
+  static constexpr NcclFunctions kNccl{
+      .new_id =
+          [](std::string* id) {
+            ncclUniqueId made;
+            const int result = ncclGetUniqueId(&made);
+            id->assign(made.internal, sizeof made.internal);
+            return result;
+          },
+      .connect = [](ncclComm** comm, int size, const std::string& id, int rank, int gpu,
+                    bool blocking) -> int {
+        if (cudaSetDevice(gpu) != cudaSuccess) return ncclUnhandledCudaError;
+        ncclUniqueId known;
+        if (id.size() != sizeof known.internal) return ncclInvalidArgument;
+        std::memcpy(known.internal, id.data(), id.size());
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.blocking = blocking ? 1 : 0;
+        return ncclCommInitRankConfig(comm, size, known, rank, &config);
+      },
+      .async_error = [](ncclComm* comm, int* state) -> int {
+        ncclResult_t result = ncclSuccess;
+        const int answer = ncclCommGetAsyncError(comm, &result);
+        *state = result;
+        return answer;
+      },
+      .finalize = [](ncclComm* comm) -> int { return ncclCommFinalize(comm); },
+      .destroy = [](ncclComm* comm) -> int { return ncclCommDestroy(comm); },
+      .abort = [](ncclComm* comm) -> int { return ncclCommAbort(comm); },
+      .error_text =
+          [](int result, ncclComm* comm) {
+            std::string text = ncclGetErrorString(static_cast<ncclResult_t>(result));
+            const char* more = ncclGetLastError(comm);
+            if (more != nullptr && *more != '\0') text += std::string(": ") + more;
+            return text;
+          },
+  };
+  static_assert(NcclFunctions::kSuccess == ncclSuccess && NcclFunctions::kInProgress == ncclInProgress);
+  return kNccl;
+}
+
 struct NcclCommunicator::Transport {
   explicit Transport(at::Device device) : stream(c10::cuda::getStreamFromPool(true, device.index())) {}
   // Enqueues one NCCL operation on the stream.
@@ -52,7 +80,7 @@ struct NcclCommunicator::Transport {
     handle.Call([&](ncclComm_t comm) { return enqueue(comm, stream); }, [&] { watchdog.ThrowIfFailed(); });
   }
   const c10::cuda::CUDAStream stream;
-  NcclHandle handle;
+  NcclHandle handle{Nccl(), NcclHandle::Mode::kBlocking};
 };
 
 class NcclCommunicator::NcclWork : public Work {
@@ -63,11 +91,9 @@ class NcclCommunicator::NcclWork : public Work {
     watchdog_.ThrowIfFailed();
     operation_->end.Block();
   }
+  bool Done() override { return operation_->end.Over(); }
   Span span() const override { return SpanOf(operation_); }
-  void WaitOnHost() {
-    for (; !operation_->end.Over(); sched_yield()) watchdog_.ThrowIfFailed();
-    watchdog_.ThrowIfFailed();  // an aborted operation counts as over
-  }
+  void WaitOnHost() { watchdog_.Await(*operation_); }
 
  private:
   const NcclWatchdog& watchdog_;
@@ -88,9 +114,37 @@ NcclCommunicator::NcclCommunicator(int rank, int size, at::Device device, const 
     return GatherThrough(*store_, "scalelab/" + std::to_string(round++) + "/", rank, size, mine, deadline);
   };
   watch_ = WatchPeers(rank, size, gather);
-  CheckOneGpuEach(gather(Describe(device)));
+  CheckOneGpuEach(gather(DeviceIdentity(device)));
+  Connect(gather, deadline);
+}
 
-  transport_ = std::make_unique<Transport>(device);
+NcclCommunicator::NcclCommunicator(NcclCommunicator& parent, const std::vector<int>& members)
+    : rank_(static_cast<int>(PlaceIn(members, parent.rank_))),
+      size_(static_cast<int>(members.size())),
+      device_(parent.device_),
+      timeout_(parent.timeout_),
+      members_(members),
+      store_(std::make_unique<PrefixedStore>(*parent.store_, "split/" + std::to_string(parent.splits_++) +
+                                                                 "/" + std::to_string(members[0]) + "/")),
+      watch_(parent.watch_) {
+  const c10::cuda::CUDAGuard gpu(device_.index());
+  if (!parent.members_.empty()) {
+    for (int& member : members_) member = parent.members_[member];
+  }
+  const auto deadline = std::chrono::steady_clock::now() + timeout_;
+  Connect(
+      [&](const std::string& mine) {
+        return GatherThrough(*store_, "scalelab/", rank_, size_, mine, deadline);
+      },
+      deadline);
+}
+
+std::unique_ptr<Communicator> NcclCommunicator::Split(int group) {
+  return std::unique_ptr<Communicator>(new NcclCommunicator(*this, RanksOfGroup(*this, group)));
+}
+
+void NcclCommunicator::Connect(const Gather& gather, std::chrono::steady_clock::time_point deadline) {
+  transport_ = std::make_unique<Transport>(device_);
   const auto trouble = [this] {
     std::string trouble = transport_->handle.AsyncError();
     std::lock_guard lock(mutex_);
@@ -102,12 +156,12 @@ NcclCommunicator::NcclCommunicator(int rank, int size, at::Device device, const 
     std::lock_guard lock(mutex_);
     for (auto& [ends, channel] : channels_) channel->Abort();
   };
-  watchdog_ = std::make_unique<NcclWatchdog>(*watch_, timeout, trouble, abort);
+  const auto select_gpu = [device = device_] { c10::cuda::set_device(device.index()); };
+  watchdog_ = std::make_unique<NcclWatchdog>(*watch_, timeout_,
+                                             NcclWatchdog::Hooks{select_gpu, trouble, abort}, members_);
   try {
-    ncclUniqueId id;
-    const std::string mine = rank == 0 ? (id = NcclHandle::NewId(), std::string(id.internal, sizeof id)) : "";
-    std::memcpy(id.internal, gather(mine)[0].data(), sizeof id);
-    transport_->handle.Join(id, size, rank, [&] {
+    const std::string id = gather(rank_ == 0 ? transport_->handle.NewId() : "")[0];
+    transport_->handle.Join(id, size_, rank_, device_.index(), [&] {
       watchdog_->ThrowIfFailed();
       if (std::chrono::steady_clock::now() > deadline) {
         watchdog_->Fail(LateSentence(Operation("joining over NCCL"), timeout_), -1);
@@ -145,21 +199,6 @@ NcclCommunicator::~NcclCommunicator() {
   }
 }
 
-void NcclCommunicator::CheckOneGpuEach(std::span<const std::string> gpus) const {
-  for (int r = 0; r < size_; ++r) {
-    for (int other = r + 1; other < size_; ++other) {
-      if (gpus[r] != gpus[other]) continue;
-      throw TrainerError(
-          "ranks " + std::to_string(r) + " and " + std::to_string(other) + " on " +
-              gpus[r].substr(0, gpus[r].find(' ')) +
-              " would share one GPU, and backend \"nccl\" needs one for each rank: start fewer "
-              "ranks on a node, check that each rank has its own LOCAL_RANK, or use backend mpi or "
-              "gloo",
-          ErrorKind::kCommunication);
-    }
-  }
-}
-
 std::unique_ptr<Work> NcclCommunicator::Start(const char* what, const at::Tensor& output,
                                               const at::Tensor& input, const Enqueue& enqueue) {
   watchdog_->ThrowIfFailed();
@@ -173,7 +212,9 @@ std::unique_ptr<Work> NcclCommunicator::Start(const char* what, const at::Tensor
   auto operation =
       std::make_shared<DeviceOperation>(what, std::move(begin), std::vector<at::Tensor>{out, in});
   try {
+    watchdog_->Enqueuing(operation);
     enqueue(out, in);
+    watchdog_->Enqueuing(nullptr);
   } catch (const TrainerError&) {
     throw;
   } catch (const std::exception& e) {
@@ -270,6 +311,11 @@ std::unique_ptr<Work> NcclCommunicator::StartReceive(const at::Tensor& tensor, i
   CheckTensor(tensor);
   CheckPeer(from, *this);
   return ChannelOf(from, rank_).Start(tensor);
+}
+
+int NcclCommunicator::ReceiveFromAny(const at::Tensor& tensor) {
+  CheckReceiveFromAny(tensor, *this);
+  throw TrainerError("backend nccl cannot receive from any rank: use backend mpi or gloo");
 }
 
 std::vector<std::string> NcclCommunicator::AllGather(std::string_view mine) {

@@ -4,7 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <span>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "worker/trainer/comm/communicator.h"
@@ -39,6 +39,9 @@ class NcclCommunicator : public Communicator {
   void Broadcast(const at::Tensor& tensor, int root) override;
   std::unique_ptr<Work> StartSend(const at::Tensor& tensor, int to) override;
   std::unique_ptr<Work> StartReceive(const at::Tensor& tensor, int from) override;
+  std::unique_ptr<Communicator> Split(int group) override;
+  // Always throws: NCCL has no receive without a sender.
+  int ReceiveFromAny(const at::Tensor& tensor) override;
   std::vector<std::string> AllGather(std::string_view mine) override;
   void Barrier() override;
   bool CanBeRecorded() const override { return true; }
@@ -48,19 +51,26 @@ class NcclCommunicator : public Communicator {
   class NcclWork;
   struct Transport;  // hides NCCL's headers
 
+  // Makes the communicator of a group, whose ranks are `members` of `parent`.
+  NcclCommunicator(NcclCommunicator& parent, const std::vector<int>& members);
+
+  // Starts the watchdog and joins the ranks that call `gather`, until `deadline`.
+  using Gather = std::function<std::vector<std::string>(const std::string& mine)>;
+  void Connect(const Gather& gather, std::chrono::steady_clock::time_point deadline);
   // Enqueues an operation on the stream. `enqueue` gets output and input as they are on the GPU; the two may
   // be the same tensor.
   using Enqueue = std::function<void(const at::Tensor& output, const at::Tensor& input)>;
   std::unique_ptr<Work> Start(const char* what, const at::Tensor& output, const at::Tensor& input,
                               const Enqueue& enqueue);
-  void CheckOneGpuEach(std::span<const std::string> gpus) const;
   NcclChannel& ChannelOf(int from, int to);
 
   const int rank_, size_;
   const at::Device device_;
   const std::chrono::milliseconds timeout_;
+  std::vector<int> members_;  // the ranks of a group in the run; empty: all
+  int splits_ = 0;            // calls of Split
   std::unique_ptr<KeyStore> store_;
-  std::unique_ptr<PeerWatch> watch_;
+  std::shared_ptr<PeerWatch> watch_;  // of the run
   std::unique_ptr<Transport> transport_;
   std::mutex mutex_;
   // By sender and receiver.

@@ -1,48 +1,114 @@
 #include "worker/trainer/comm/nccl_handle.h"
 
-#include <sched.h>
-
+#include <memory>
+#include <optional>
 #include <stdexcept>
+#include <thread>
+#include <utility>
 
 namespace scalelab::trainer {
 namespace {
 
-std::string ErrorText(ncclResult_t result, ncclComm_t comm) {
-  std::string text = ncclGetErrorString(result);
-  const char* more = ncclGetLastError(comm);
-  if (more != nullptr && *more != '\0') text += std::string(": ") + more;
-  return text.substr(0, text.find('\n'));
-}
+using std::chrono::milliseconds;
 
-void Check(ncclResult_t result, ncclComm_t comm) {
-  if (result != ncclSuccess && result != ncclInProgress) throw std::runtime_error(ErrorText(result, comm));
+constexpr milliseconds kAsidePoll{1};
+// Time for calls in progress to return before their communicator is aborted. Only a call that waits for another rank takes
+// longer; the abort ends it.
+constexpr milliseconds kReturn{1000};
+constexpr char kAborted[] = "the communicator was aborted";
+
+// Runs `work` on a thread of its own, and calls `patience` until it has ended. If `patience` throws, the thread is left alone,
+// because nothing can interrupt it. `work` must therefore own what it uses.
+int RunAside(std::function<int()> work, const NcclHandle::Patience& patience) {
+  struct Task {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::optional<int> result;
+  };
+  const auto task = std::make_shared<Task>();
+  std::thread([task, work = std::move(work)] {
+    const int result = work();
+    std::lock_guard lock(task->mutex);
+    task->result = result;
+    task->changed.notify_all();
+  }).detach();
+  std::unique_lock lock(task->mutex);
+  while (!task->changed.wait_for(lock, kAsidePoll, [&] { return task->result.has_value(); })) {
+    lock.unlock();
+    patience();
+    lock.lock();
+  }
+  return *task->result;
 }
 
 }  // namespace
 
-ncclUniqueId NcclHandle::NewId() {
-  ncclUniqueId id;
-  Check(ncclGetUniqueId(&id), nullptr);
+NcclHandle::NcclHandle(const NcclFunctions& functions, Mode mode, milliseconds abort_limit)
+    : nccl_(functions), mode_(mode), abort_limit_(abort_limit) {}
+
+void NcclHandle::Check(int result, ncclComm* comm) const {
+  if (result == NcclFunctions::kSuccess || result == NcclFunctions::kInProgress) return;
+  const std::string text = nccl_.error_text(result, comm);
+  throw std::runtime_error(text.substr(0, text.find('\n')));
+}
+
+std::string NcclHandle::NewId() const {
+  std::string id;
+  Check(nccl_.new_id(&id), nullptr);
   return id;
 }
 
-void NcclHandle::Join(const ncclUniqueId& id, int size, int rank, const Patience& patience) {
-  {
-    std::lock_guard lock(mutex_);
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    Check(ncclCommInitRankConfig(&comm_, size, id, rank, &config), nullptr);
+void NcclHandle::Join(const std::string& id, int size, int rank, int gpu, const Patience& patience) {
+  struct Made {
+    std::mutex mutex;
+    ncclComm* comm = nullptr;
+    bool abandoned = false;
+  };
+  const auto made = std::make_shared<Made>();
+  const auto connect = [made, &nccl = nccl_, id, size, rank, gpu, blocking = mode_ == Mode::kBlocking] {
+    ncclComm* comm = nullptr;
+    const int result = nccl.connect(&comm, size, id, rank, gpu, blocking);
+    std::lock_guard lock(made->mutex);
+    if (!made->abandoned) {
+      made->comm = comm;
+    } else if (comm != nullptr) {
+      nccl.abort(comm);
+    }
+    return result;
+  };
+  const auto take = [&] {
+    std::scoped_lock lock(made->mutex, mutex_);
+    made->abandoned = true;
+    comm_ = made->comm;
+  };
+  try {
+    Check(RunAside(connect, patience), nullptr);
+  } catch (...) {
+    take();
+    throw;
   }
+  take();
   AwaitReady(patience);
 }
 
 void NcclHandle::Call(const Enqueue& enqueue, const Patience& patience) {
+  ncclComm* comm = nullptr;
   {
     std::lock_guard lock(mutex_);
-    if (comm_ == nullptr) throw std::runtime_error("the communicator was aborted");
-    Check(enqueue(comm_), comm_);
+    if (comm_ == nullptr) throw std::runtime_error(kAborted);
+    comm = comm_;
+    ++calls_;
   }
-  AwaitReady(patience);
+  // Without the lock, because the call may wait for another rank until Abort ends it.
+  const int result = enqueue(comm);
+  {
+    std::lock_guard lock(mutex_);
+    --calls_;
+    returned_.notify_all();
+    if (comm_ == nullptr) throw std::runtime_error(kAborted);
+    Check(result, comm);
+  }
+  if (mode_ == Mode::kNonBlocking) AwaitReady(patience);
 }
 
 void NcclHandle::AwaitReady(const Patience& patience) {
@@ -50,37 +116,66 @@ void NcclHandle::AwaitReady(const Patience& patience) {
     {
       std::lock_guard lock(mutex_);
       if (comm_ == nullptr) break;
-      ncclResult_t state = ncclSuccess;
-      Check(ncclCommGetAsyncError(comm_, &state), comm_);
+      int state = NcclFunctions::kSuccess;
+      Check(nccl_.async_error(comm_, &state), comm_);
       Check(state, comm_);
-      if (state == ncclSuccess) return;
+      if (state == NcclFunctions::kSuccess) return;
     }
     patience();
-    sched_yield();
+    std::this_thread::yield();
   }
   patience();
-  throw std::runtime_error("the communicator was aborted");
+  throw std::runtime_error(kAborted);
 }
 
 std::string NcclHandle::AsyncError() {
   std::lock_guard lock(mutex_);
-  ncclResult_t state = ncclSuccess;
+  int state = NcclFunctions::kSuccess;
   if (comm_ == nullptr) return "";
-  if (ncclCommGetAsyncError(comm_, &state) != ncclSuccess) return "NCCL does not answer";
-  return state == ncclSuccess || state == ncclInProgress ? "" : ErrorText(state, comm_);
+  if (nccl_.async_error(comm_, &state) != NcclFunctions::kSuccess) return "NCCL does not answer";
+  try {
+    Check(state, comm_);
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "";
 }
 
 void NcclHandle::Finish(const Patience& patience) {
-  Call(ncclCommFinalize, patience);
-  std::lock_guard lock(mutex_);
-  if (comm_ != nullptr) ncclCommDestroy(comm_);
-  comm_ = nullptr;
+  ncclComm* comm = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    comm = std::exchange(comm_, nullptr);
+  }
+  if (comm == nullptr) throw std::runtime_error(kAborted);
+  const auto finish = [&nccl = nccl_, comm] {
+    int state = nccl.finalize(comm);
+    while (state == NcclFunctions::kInProgress) {  // the caller's patience limits the wait
+      std::this_thread::sleep_for(kAsidePoll);
+      if (const int result = nccl.async_error(comm, &state); result != NcclFunctions::kSuccess) return result;
+    }
+    return state == NcclFunctions::kSuccess ? nccl.destroy(comm) : state;
+  };
+  Check(RunAside(finish, patience), nullptr);
 }
 
 void NcclHandle::Abort() {
-  std::lock_guard lock(mutex_);
-  if (comm_ != nullptr) ncclCommAbort(comm_);
-  comm_ = nullptr;
+  ncclComm* comm = nullptr;
+  {
+    std::unique_lock lock(mutex_);
+    comm = std::exchange(comm_, nullptr);
+    if (comm == nullptr) return;
+    returned_.wait_for(lock, kReturn, [&] { return calls_ == 0; });
+  }
+  const auto deadline = std::chrono::steady_clock::now() + abort_limit_;
+  try {
+    RunAside([&nccl = nccl_, comm] { return nccl.abort(comm); },
+             [&] {
+               if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("timeout");
+             });
+  } catch (const std::runtime_error&) {
+    // The process is about to fail, and must not wait for NCCL.
+  }
 }
 
 }  // namespace scalelab::trainer

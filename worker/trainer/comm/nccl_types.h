@@ -1,11 +1,15 @@
-// NCCL's names for element types and reductions.
+// NCCL's functions, and its names for element types and reductions.
 #pragma once
 
 #include <nccl.h>
 
 #include "worker/trainer/comm/communicator.h"
+#include "worker/trainer/comm/nccl_handle.h"
 
 namespace scalelab::trainer {
+
+// Returns the functions of the NCCL that this program is linked with.
+const NcclFunctions& Nccl();
 
 inline ncclDataType_t NcclTypeOf(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {

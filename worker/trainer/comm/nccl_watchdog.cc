@@ -1,5 +1,7 @@
 #include "worker/trainer/comm/nccl_watchdog.h"
 
+#include <sched.h>
+
 #include "worker/trainer/errors.h"
 
 namespace scalelab::trainer {
@@ -11,9 +13,9 @@ constexpr std::chrono::milliseconds kLook{20};
 
 }  // namespace
 
-NcclWatchdog::NcclWatchdog(PeerWatch& watch, std::chrono::milliseconds timeout,
-                           std::function<std::string()> trouble, std::function<void()> abort)
-    : watch_(watch), timeout_(timeout), trouble_(std::move(trouble)), abort_(std::move(abort)) {
+NcclWatchdog::NcclWatchdog(PeerWatch& watch, std::chrono::milliseconds timeout, Hooks hooks,
+                           std::vector<int> members)
+    : watch_(watch), timeout_(timeout), hooks_(std::move(hooks)), members_(std::move(members)) {
   thread_ = std::thread(&NcclWatchdog::Run, this);
 }
 
@@ -24,6 +26,17 @@ NcclWatchdog::~NcclWatchdog() {
   }
   changed_.notify_all();
   thread_.join();
+}
+
+void NcclWatchdog::Enqueuing(std::shared_ptr<const DeviceOperation> operation) {
+  std::lock_guard lock(mutex_);
+  enqueuing_ = std::move(operation);
+  enqueue_deadline_ = std::chrono::steady_clock::now() + timeout_;
+}
+
+std::shared_ptr<const DeviceOperation> NcclWatchdog::LateToEnqueue() const {
+  std::lock_guard lock(mutex_);
+  return std::chrono::steady_clock::now() > enqueue_deadline_ ? enqueuing_ : nullptr;
 }
 
 void NcclWatchdog::Add(std::shared_ptr<DeviceOperation> operation) {
@@ -39,6 +52,11 @@ void NcclWatchdog::Drain() {
   ThrowIfFailed();
 }
 
+void NcclWatchdog::Await(const DeviceOperation& operation) const {
+  for (; !operation.Ended(); sched_yield()) ThrowIfFailed();
+  ThrowIfFailed();  // an aborted operation has ended too
+}
+
 void NcclWatchdog::ThrowIfFailed() const {
   if (!failed_) return;
   std::lock_guard lock(mutex_);
@@ -52,9 +70,9 @@ void NcclWatchdog::Fail(const std::string& symptom, int peer) {
 }
 
 void NcclWatchdog::Run() {
+  hooks_.select_gpu();
   std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, kLook, [&] { return closing_; })) {
-    if (failed_) continue;
+  while (!changed_.wait_for(lock, kLook, [&] { return closing_ || failed_; })) {
     lock.unlock();
     try {
       Look();
@@ -63,6 +81,8 @@ void NcclWatchdog::Run() {
     }
     lock.lock();
   }
+  lock.unlock();
+  if (failed_) hooks_.abort();
 }
 
 void NcclWatchdog::Look() {
@@ -72,22 +92,24 @@ void NcclWatchdog::Look() {
       std::lock_guard lock(mutex_);
       if (!running_.empty()) first = running_.front();
     }
-    if (!first || !first->begin.Over()) break;
+    if (!first || !first->Begun()) break;
     if (first->deadline == std::chrono::steady_clock::time_point()) {
       first->deadline = std::chrono::steady_clock::now() + timeout_;
-      watch_.Started(first->what);
+      if (members_.empty()) watch_.Started(first->what);
     }
-    if (!first->end.Over()) {
+    if (!first->Ended()) {
       if (std::chrono::steady_clock::now() > first->deadline) Condemn(LateSentence(*first, timeout_), -1);
       break;
     }
-    watch_.Finished(first->what);
+    if (members_.empty()) watch_.Finished(first->what);
     first->Complete(nullptr);
     std::lock_guard lock(mutex_);
     if (!running_.empty()) running_.pop_front();
     if (running_.empty()) changed_.notify_all();
   }
-  if (const std::string trouble = trouble_(); !trouble.empty()) Condemn("NCCL failed (" + trouble + ")", -1);
+  if (const auto late = LateToEnqueue()) Condemn(LateSentence(*late, timeout_), -1);
+  if (const std::string trouble = hooks_.trouble(); !trouble.empty())
+    Condemn("NCCL failed (" + trouble + ")", -1);
   if (watch_.condemned()) Condemn("", -1);
 }
 
@@ -97,8 +119,8 @@ void NcclWatchdog::Condemn(const std::string& symptom, int peer) {
     if (investigating_) return changed_.wait(lock, [&] { return failed_.load(); });
     investigating_ = true;
   }
-  const std::string verdict = watch_.condemned() ? watch_.verdict() : watch_.Investigate(symptom, peer);
-  abort_();
+  const std::string verdict =
+      watch_.condemned() ? watch_.verdict() : watch_.Investigate(symptom, peer, members_);
   {
     std::lock_guard lock(mutex_);
     error_ = std::make_exception_ptr(TrainerError(verdict, ErrorKind::kCommunication));

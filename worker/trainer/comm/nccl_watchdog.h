@@ -25,23 +25,47 @@ class DeviceOperation : public Operation {
       : Operation(what), tensors(std::move(tensors)) {
     begin = std::move(since);
   }
+  // Return whether the device has reached the begin and the end of the operation. Tests override them.
+  virtual bool Begun() const { return begin.Over(); }
+  virtual bool Ended() const { return end.Over(); }
+
   const std::vector<at::Tensor> tensors;  // kept alive while the GPU uses them
+
+ private:
+  // `end` stays the point on the stream, which other threads use.
+  void SetEnd() override {}
 };
 
 // Reports this rank's progress to the PeerWatch. Detects operations that exceed `timeout`, errors that NCCL
-// reports, and lost ranks. After the first of these all operations fail with the same message, and `abort`
-// has been called, which ends the kernels that wait on the GPU.
+// reports, and lost ranks. After the first of these all operations fail with the same message. Only then the kernels that
+// wait on the GPU are aborted: they end with arbitrary data, which no thread may take for a result.
 class NcclWatchdog {
  public:
-  // `trouble` returns NCCL's error, or an empty string. Both functions are called on the watchdog's thread.
-  NcclWatchdog(PeerWatch& watch, std::chrono::milliseconds timeout, std::function<std::string()> trouble,
-               std::function<void()> abort);
+  struct Hooks {
+    // Called first on the watchdog's thread. Selects the GPU: a thread that has not selected one would make a context, which
+    // takes memory, on the first GPU of the node.
+    std::function<void()> select_gpu;
+    // Returns NCCL's error, or an empty string. Called on the watchdog's thread.
+    std::function<std::string()> trouble;
+    // Ends the kernels that wait on the GPU. Called once on the watchdog's thread, after a failure was announced. May block
+    // until the thread that trains has left its operation and destroyed its graphs.
+    std::function<void()> abort;
+  };
+
+  // `members` are the ranks of a group in the run; empty: all.
+  NcclWatchdog(PeerWatch& watch, std::chrono::milliseconds timeout, Hooks hooks,
+               std::vector<int> members = {});
   ~NcclWatchdog();
 
+  // Announces that the caller enqueues an operation. The call of NCCL may wait for other ranks, for `timeout` at most. Null: the call
+  // has ended.
+  void Enqueuing(std::shared_ptr<const DeviceOperation> operation);
   // Adds an operation, in stream order. Its timeout counts from its start on the GPU.
   void Add(std::shared_ptr<DeviceOperation> operation);
   // Blocks until all added operations have ended. Throws like ThrowIfFailed.
   void Drain();
+  // Blocks the host until the operation has ended. Throws like ThrowIfFailed.
+  void Await(const DeviceOperation& operation) const;
 
   void ThrowIfFailed() const;
   // Ends everything because of a failure on this rank (the arguments are those of PeerWatch::Investigate).
@@ -51,17 +75,20 @@ class NcclWatchdog {
  private:
   void Run();
   void Look();
+  std::shared_ptr<const DeviceOperation> LateToEnqueue() const;
   void Condemn(const std::string& symptom, int peer);
 
   PeerWatch& watch_;
   const std::chrono::milliseconds timeout_;
-  const std::function<std::string()> trouble_;
-  const std::function<void()> abort_;
+  const Hooks hooks_;
+  const std::vector<int> members_;
   std::atomic<bool> failed_ = false;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<DeviceOperation>> running_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const DeviceOperation> enqueuing_ ABSL_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point enqueue_deadline_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   bool investigating_ ABSL_GUARDED_BY(mutex_) = false;
   std::exception_ptr error_ ABSL_GUARDED_BY(mutex_);

@@ -18,18 +18,20 @@ namespace scalelab::trainer {
 
 class Operation {
  public:
-  // `what` is a literal such as "all-reduce". `peer` is the other rank of a send or receive, -1 for
-  // a collective operation.
-  explicit Operation(const char* what, int peer = -1) : what(what), peer(peer) {}
+  static constexpr int kAllRanks = -1, kAnyRank = -2;
+
+  // `what` is a literal such as "all-reduce". `peer` is the other rank of a send or receive, kAnyRank for a receive from the
+  // rank that sends first, and kAllRanks for a collective operation.
+  explicit Operation(const char* what, int peer = kAllRanks) : what(what), peer(peer) {}
   virtual ~Operation() = default;
 
-  bool collective() const { return peer < 0; }
+  bool collective() const { return peer == kAllRanks; }
 
   // Marks the operation as ended and wakes its waiters. Called once. `error` is null if the result
   // is in place.
   void Complete(std::exception_ptr error) {
     std::lock_guard lock(mutex_);
-    end = Moment(at::kCPU);
+    SetEnd();
     error_ = std::move(error);
     over_.store(true, std::memory_order_release);
     changed_.notify_all();
@@ -44,11 +46,13 @@ class Operation {
   const char* const what;  // "all-reduce"
   const int peer;
   std::chrono::steady_clock::time_point deadline;  // set when it starts
-  // When it was in progress. `begin` is set when it starts; Complete sets `end`, on the host's clock. Both may be read after
-  // the operation has ended.
+  // When it was in progress. `begin` is set when it starts; Complete sets `end`, on the host's clock, unless it is a point of
+  // a device. Both may be read after the operation has ended.
   Moment begin, end;
 
  private:
+  virtual void SetEnd() { end = Moment(at::kCPU); }
+
   std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<bool> over_ = false;

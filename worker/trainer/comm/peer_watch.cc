@@ -49,7 +49,7 @@ void PeerWatch::OnCondemned(std::function<void()> interrupt) {
   {
     std::lock_guard lock(mutex_);
     if (!condemned()) {
-      interrupt_ = std::move(interrupt);
+      interrupts_.push_back(std::move(interrupt));
       return;
     }
   }
@@ -102,6 +102,12 @@ std::string PeerWatch::Name(int rank) const {
 std::string PeerWatch::LastKnown(int rank, const Progress& progress) {
   return "; the last operation that it is known to have finished is " + std::to_string(progress.finished) +
          " (" + progress.what + "); see rank-" + std::to_string(rank) + ".err";
+}
+
+std::string PeerWatch::Listed(const std::vector<int>& ranks) {
+  std::string list;
+  for (const int rank : ranks) list += (list.empty() ? "" : ", ") + std::to_string(rank);
+  return list;
 }
 
 std::string PeerWatch::Line(const char* verb, const std::string& rest) const {
@@ -262,17 +268,18 @@ void PeerWatch::Condemn(const std::string& verdict, bool notify) {
     const Socket socket = Connect(peers_[r].address, peers_[r].port, kConnect);
     if (socket) SendLine(socket, Line("verdict", verdict));
   }
-  std::function<void()> interrupt;
+  std::vector<std::function<void()>> interrupts;
   {
     std::lock_guard lock(mutex_);
     if (verdict_.empty()) verdict_ = verdict;
     condemned_.store(true, std::memory_order_release);
-    interrupt.swap(interrupt_);  // called only once
+    interrupts.swap(interrupts_);  // each is called only once
   }
-  if (interrupt) interrupt();
+  for (const auto& interrupt : interrupts) interrupt();
 }
 
-std::string PeerWatch::Investigate(const std::string& symptom, int only) {
+std::string PeerWatch::Investigate(const std::string& symptom, int peer, const std::vector<int>& group) {
+  const int only = peer < 0 || group.empty() ? peer : group[peer];
   struct Asked {
     Socket socket;
     std::string text;
@@ -323,7 +330,9 @@ std::string PeerWatch::Investigate(const std::string& symptom, int only) {
   for (const Progress& p : known) furthest = std::max(furthest, p.started);
   // The peer of a message may itself be waiting for a rank that does not answer.
   const auto concerned = [&](int r) {
-    return r != rank_ && (only < 0 || r == only || (asked[r].reached && !asked[r].answered));
+    const bool takes_part =
+        only < 0 ? group.empty() || std::ranges::find(group, r) != group.end() : r == only;
+    return r != rank_ && (takes_part || (asked[r].reached && !asked[r].answered));
   };
   // Ranks that answer may only be late because they wait for a rank that does not.
   bool all_answer = true;
@@ -333,7 +342,7 @@ std::string PeerWatch::Investigate(const std::string& symptom, int only) {
     if (!concerned(r)) continue;
     const bool silent = asked[r].reached && !asked[r].answered,
                gone = !asked[r].reached && !asked[r].answered;
-    const bool behind = all_answer && only < 0 && known[r].started < furthest;
+    const bool behind = all_answer && only < 0 && group.empty() && known[r].started < furthest;
     if (!silent && !gone && !behind) continue;
     if (++named > 4) continue;  // limit the length of the message
     blame += (blame.empty() ? "" : "; and ") + Name(r) +
@@ -343,9 +352,11 @@ std::string PeerWatch::Investigate(const std::string& symptom, int only) {
              LastKnown(r, known[r]);
   }
   if (blame.empty()) {
-    blame = only >= 0 ? Name(only) + " answers, but does not take part in the operation"
-                      : "all ranks answer and have started the operation: check the network, or raise "
-                        "comm_timeout_s in the study";
+    blame = only >= 0        ? Name(only) + " answers, but does not take part in the operation"
+            : !group.empty() ? "all ranks answer, but one of ranks " + Listed(group) +
+                                   " does not take part in the operation"
+                             : "all ranks answer and have started the operation: check the network, or raise "
+                               "comm_timeout_s in the study";
   }
   Condemn(symptom + " on " + Name(rank_) + ": " + blame, /*notify=*/true);
   return verdict();

@@ -39,13 +39,13 @@ class PeerWatch {
   // Sends `bye` to the neighbours: no later operation can include this rank. Takes at most half a second.
   void Leave();
 
-  // Sets a function that is called once as soon as a failure is known, at once if it is known already. It
-  // must interrupt any operation that this rank waits for. It runs on the thread of the watch or the
-  // caller of Investigate.
+  // Adds a function that is called once as soon as a failure is known, at once if it is known already. It
+  // must interrupt the operations of one communicator that this rank waits for. It runs on the thread of the
+  // watch or the caller of Investigate.
   void OnCondemned(std::function<void()> interrupt);
 
   // Report this rank's progress through the collective operations, which all ranks count in the same way.
-  // `what` must be a string literal.
+  // Operations of groups are not reported. `what` must be a string literal.
   void Started(const char* what);
   void Finished(const char* what);
 
@@ -55,8 +55,9 @@ class PeerWatch {
 
   // Handles a failure on this rank: finds the rank that caused it, sends the verdict to the others and
   // returns it. `symptom` is for example "all-reduce timed out after 5 s". `peer` is the only other rank
-  // concerned, or -1 for all. Takes up to 3 s.
-  std::string Investigate(const std::string& symptom, int peer);
+  // concerned, or -1 for all. For an operation of a group, `group` has its ranks, and `peer` is a place in it.
+  // Takes up to 3 s.
+  std::string Investigate(const std::string& symptom, int peer, const std::vector<int>& group = {});
 
  private:
   struct Progress {
@@ -87,6 +88,7 @@ class PeerWatch {
   std::string Line(const char* verb, const std::string& rest) const;
   std::string ProgressLine(const char* verb, int rank, const Progress& progress) const;
   std::string Name(int rank) const;
+  static std::string Listed(const std::vector<int>& ranks);
   static std::string LastKnown(int rank, const Progress& progress);
 
   const int rank_, size_;
@@ -99,7 +101,7 @@ class PeerWatch {
   std::vector<Peer> peers_ ABSL_GUARDED_BY(mutex_);  // address, host and port are constant after Join
   Progress mine_ ABSL_GUARDED_BY(mutex_);
   std::string verdict_ ABSL_GUARDED_BY(mutex_);
-  std::function<void()> interrupt_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> interrupts_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> condemned_ = false, closing_ = false;
   std::thread thread_;
 };

@@ -53,8 +53,8 @@ class DirectoryStore : public KeyStore {
     std::filesystem::create_directories(path);
   }
   ~DirectoryStore() override {
+    DirectoryStore::Clear();
     std::error_code ignored;
-    for (const std::string& file : mine_) std::filesystem::remove(file, ignored);
     std::filesystem::remove(path_, ignored);  // fails while other ranks have files in it
   }
   void Set(const std::string& key, const std::string& value) override {
@@ -72,6 +72,12 @@ class DirectoryStore : public KeyStore {
     std::ostringstream value;
     value << in.rdbuf();
     return std::move(value).str();
+  }
+  void Clear() override {
+    std::lock_guard lock(mutex_);
+    std::error_code ignored;
+    for (const std::string& file : mine_) std::filesystem::remove(file, ignored);
+    mine_.clear();
   }
 
  private:

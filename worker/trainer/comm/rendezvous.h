@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace scalelab::trainer {
@@ -31,6 +32,21 @@ class KeyStore {
   virtual void Set(const std::string& key, const std::string& value) = 0;
   // Returns the value, or nothing if the key is not set yet.
   virtual std::optional<std::string> Find(const std::string& key) = 0;
+  // Removes what this rank has set and other ranks no longer need, if the store keeps it on disk.
+  virtual void Clear() {}
+};
+
+// The keys of another store that begin with a prefix. The other store must outlive this one.
+class PrefixedStore : public KeyStore {
+ public:
+  PrefixedStore(KeyStore& store, std::string prefix) : store_(store), prefix_(std::move(prefix)) {}
+  void Set(const std::string& key, const std::string& value) override { store_.Set(prefix_ + key, value); }
+  std::optional<std::string> Find(const std::string& key) override { return store_.Find(prefix_ + key); }
+  void Clear() override { store_.Clear(); }
+
+ private:
+  KeyStore& store_;
+  const std::string prefix_;
 };
 
 // Creates or connects to the store. Throws TrainerError if that fails.

@@ -18,6 +18,8 @@ class SoloCommunicator : public Communicator {
   // Always throw: a single rank has no peer.
   std::unique_ptr<Work> StartSend(const at::Tensor& tensor, int to) override;
   std::unique_ptr<Work> StartReceive(const at::Tensor& tensor, int from) override;
+  std::unique_ptr<Communicator> Split(int) override { return std::make_unique<SoloCommunicator>(); }
+  int ReceiveFromAny(const at::Tensor& tensor) override;
   std::vector<std::string> AllGather(std::string_view mine) override { return {std::string(mine)}; }
   void Barrier() override {}
   bool CanBeRecorded() const override { return true; }

@@ -24,6 +24,10 @@ class StagedCommunicator::StagedWork : public Work {
       span_ = transfer->work->span();
     }
   }
+  bool Done() override {
+    owner_.StartArrived(/*all=*/false);
+    return !transfer_ || (transfer_->work && transfer_->work->Done());
+  }
   // On the host's clock, without the copies.
   Span span() const override { return span_; }
   // Copies the result into the tensor even if Wait was never called.
@@ -165,6 +169,21 @@ std::unique_ptr<Work> StagedCommunicator::StartReceive(const at::Tensor& tensor,
   transfer->host_output = HostLike(tensor);
   transfer->work = host_->StartReceive(transfer->host_output, from);
   return std::make_unique<StagedWork>(*this, std::move(transfer));
+}
+
+std::unique_ptr<Communicator> StagedCommunicator::Split(int group) {
+  StartArrived(/*all=*/true);
+  return std::make_unique<StagedCommunicator>(host_->Split(group), device_);
+}
+
+int StagedCommunicator::ReceiveFromAny(const at::Tensor& tensor) {
+  CheckTensor(tensor);
+  if (!Staged(tensor)) return host_->ReceiveFromAny(tensor);
+  const at::Tensor host = HostLike(tensor);
+  const int from = host_->ReceiveFromAny(host);
+  const at::NoGradGuard no_grad;
+  tensor.copy_(host, /*non_blocking=*/true);
+  return from;
 }
 
 std::vector<std::string> StagedCommunicator::AllGather(std::string_view mine) {

@@ -29,6 +29,8 @@ class StagedCommunicator : public Communicator {
   void Broadcast(const at::Tensor& tensor, int root) override;
   std::unique_ptr<Work> StartSend(const at::Tensor& tensor, int to) override;
   std::unique_ptr<Work> StartReceive(const at::Tensor& tensor, int from) override;
+  std::unique_ptr<Communicator> Split(int group) override;
+  int ReceiveFromAny(const at::Tensor& tensor) override;
   std::vector<std::string> AllGather(std::string_view mine) override;
   void Barrier() override;
 

@@ -50,6 +50,12 @@ void CheckPeer(int peer, const Communicator& communicator) {
   }
 }
 
+void CheckReceiveFromAny(const at::Tensor& tensor, const Communicator& communicator) {
+  CheckTensor(tensor);
+  if (communicator.size() == 1)
+    throw TrainerError("a single rank cannot receive a tensor: there is no other rank");
+}
+
 ReduceFunction ReduceFunctionFor(at::ScalarType type, ReduceOp op) {
   if (op == ReduceOp::kBitAnd) return BitAndFunction();
   return op == ReduceOp::kMax ? MaxFunction(type) : SumFunction(type);

@@ -12,6 +12,7 @@ void CheckTensor(const at::Tensor& tensor);
 void CheckReduction(const at::Tensor& tensor, ReduceOp op);
 void CheckBlocks(const at::Tensor& whole, const at::Tensor& block, int size);
 void CheckPeer(int peer, const Communicator& communicator);
+void CheckReceiveFromAny(const at::Tensor& tensor, const Communicator& communicator);
 
 // Returns the function that reduces elements of `type` by `op`; kAverage adds.
 ReduceFunction ReduceFunctionFor(at::ScalarType type, ReduceOp op);

@@ -5,11 +5,29 @@
 
 namespace scalelab::trainer {
 
+namespace {
+
+TrainLoader::Source SourceOf(ShardedSampler sampler) {
+  return [sampler = std::move(sampler), begun = int64_t{-1}](int64_t step) mutable -> TrainLoader::Samples {
+    const int64_t epoch = step / sampler.steps_per_epoch();
+    if (epoch != begun) sampler.StartEpoch(epoch);
+    begun = epoch;
+    return {sampler.Slice(step % sampler.steps_per_epoch()), epoch};
+  };
+}
+
+}  // namespace
+
 TrainLoader::TrainLoader(const ImageSet& set, ShardedSampler sampler, const Options& options)
+    : TrainLoader(set, SourceOf(std::move(sampler)), options) {}
+
+TrainLoader::TrainLoader(const ImageSet& set, Source source, const Options& options)
     : set_(set),
-      sampler_(std::move(sampler)),
+      source_(std::move(source)),
       options_(options),
-      slot_count_(options.device.is_cuda() ? kMostSlots : 3),
+      slot_count_(options.slots > 0          ? options.slots
+                  : options.device.is_cuda() ? kMostSlots
+                                             : 3),
       free_(slot_count_) {
   for (int i = 0; i < slot_count_; ++i) {
     Slot& slot = slots_[i];
@@ -58,11 +76,9 @@ void TrainLoader::Fill() {
   const StreamScope scope(stream);
   const at::NoGradGuard no_grad;
   for (int64_t step = options_.first_step; step < options_.total_steps; ++step) {
-    const int64_t epoch = step / sampler_.steps_per_epoch(), in_epoch = step % sampler_.steps_per_epoch();
-    if (in_epoch == 0 || step == options_.first_step) sampler_.StartEpoch(epoch);
     free_.acquire();
     if (stop_) return;
-    const std::span<const int32_t> samples = sampler_.Slice(in_epoch);
+    const auto [samples, epoch] = source_(step);
     const Augmentation augmentation{options_.seed, epoch};
     Slot& slot = slots_[(step - options_.first_step) % slot_count_];
     slot.used.Wait();

@@ -1,10 +1,11 @@
-// Prepares the batches of a whole run ahead of time. A separate thread makes them and copies them to the
+// Prepares the batches of a run, or of an evaluation, ahead of time. A separate thread makes them and copies them to the
 // device on a separate stream.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <exception>
+#include <functional>
 #include <semaphore>
 #include <thread>
 #include <vector>
@@ -25,10 +26,20 @@ class TrainLoader {
     at::MemoryFormat format = at::MemoryFormat::Contiguous;
     at::Device device = at::kCPU;
     int64_t first_step = 0;  // steps before it are not prepared
+    int slots = 0;           // batches in memory, at most 8; 0: a number that suits the device
   };
+
+  // The samples of a step. They stay valid until the next call for samples.
+  struct Samples {
+    std::span<const int32_t> numbers;
+    int64_t epoch = 0;
+  };
+  // Returns the samples of a step. Called on the loader's thread with ascending steps.
+  using Source = std::function<Samples(int64_t step)>;
 
   // `set` must outlive the loader.
   TrainLoader(const ImageSet& set, ShardedSampler sampler, const Options& options);
+  TrainLoader(const ImageSet& set, Source source, const Options& options);
   ~TrainLoader();
 
   // Returns the batch of the next step, on the device. The batch stays valid until the next call; on a GPU,
@@ -50,7 +61,7 @@ class TrainLoader {
   void Fill();
 
   const ImageSet& set_;
-  ShardedSampler sampler_;
+  const Source source_;
   Options options_;
   // On a CPU one slot is in use, one is ready and one is being written. The host may be some steps ahead
   // of a GPU.

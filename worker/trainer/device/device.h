@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "worker/trainer/torch.h"
 #include "worker/trainer/training_spec.h"
@@ -12,15 +14,43 @@ namespace scalelab::trainer {
 int VisibleGpus();
 
 // Returns the device for field `device` of the specification. "auto" means a GPU for backend nccl or if
-// gpus_per_rank is set, provided that this build supports GPUs. A rank uses the visible GPU whose index is
-// its local rank. Throws TrainerError if there is no GPU.
+// gpus_per_rank is set. A rank uses the visible GPU whose index is its local rank. Throws TrainerError if there is no such
+// GPU: a run that asks for GPUs never trains on the CPU.
 at::Device ChooseDevice(const TrainingSpec& spec, int local_rank);
 
+// Returns the index of the GPU of a rank that sees `visible` GPUs. A rank that sees one GPU uses it, because a launcher may show
+// each rank its own. If GPUs may be shared, ranks share the visible ones. Throws TrainerError if there are too few.
+int GpuOfRank(int local_rank, int visible);
+
+// Returns whether SCALELAB_SHARED_GPU is 1, which is for tests on machines with few GPUs.
+bool GpusMayBeShared();
+
+// Returns the model of a GPU or of the CPU, for example "NVIDIA H100 80GB HBM3".
+std::string DeviceName(at::Device device);
+
+// Returns the host name and the identity of a GPU; empty for a CPU.
+std::string DeviceIdentity(at::Device device);
+// Throws TrainerError that names two ranks whose GPUs have the same identity. `identities` are those of all ranks.
+void CheckOneGpuEach(const std::vector<std::string>& identities);
+
+// Returns whether CUBLAS_WORKSPACE_CONFIG has a value with which cuBLAS computes the same bits in each run. A run that sets it asks
+// for deterministic algorithms.
+bool AsksForDeterminism();
+
 // Makes `device` the calling thread's device. Single-precision operations then use TensorFloat-32 if `tf32`,
-// and are exact otherwise.
+// and are exact otherwise. If the run asks for determinism, LibTorch uses deterministic algorithms, and names on standard error those
+// operations that have none.
 void PrepareDevice(at::Device device, bool tf32);
 
-// Returns the peak memory of tensors on the device in bytes; 0 on a CPU.
-int64_t PeakDeviceBytes(at::Device device);
+// Peaks of the memory that LibTorch used on a device, in bytes; 0 on a CPU.
+struct DeviceMemory {
+  int64_t tensors = 0;   // in tensors, workspaces of cuDNN included
+  int64_t reserved = 0;  // taken from the device, unused parts included
+};
+DeviceMemory PeakDeviceMemory(at::Device device);
+
+// Keeps the memory of a tensor from being used again before the work that the calling thread's current stream has now is over.
+// To be called for a tensor that was allocated on another stream.
+void KeepForCurrentStream(const at::Tensor& tensor);
 
 }  // namespace scalelab::trainer

@@ -40,7 +40,8 @@ StreamScope::~StreamScope() = default;
 
 Moment::Moment(at::Device device) : point_(std::make_unique<Point>()) {
   if (device.is_cuda()) {
-    point_->event.emplace(cudaEventDefault);
+    // Wait sleeps. By default it would keep a core busy, which the rank's other threads need.
+    point_->event.emplace(cudaEventBlockingSync);
     point_->event->record(c10::cuda::getCurrentCUDAStream(device.index()));
   } else {
     point_->time = std::chrono::steady_clock::now();

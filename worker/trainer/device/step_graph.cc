@@ -3,6 +3,8 @@
 #include "worker/trainer/errors.h"
 #ifdef SCALELAB_CUDA
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
 #endif
 
 namespace scalelab::trainer {
@@ -14,20 +16,30 @@ struct StepGraph::Graph {
 };
 
 StepGraph::StepGraph(const std::function<void()>& work) : graph_(std::make_unique<Graph>()) {
+  // A graph has memory of its own. Without this, what the steps before it used would be reserved in addition.
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  const at::cuda::MempoolId_t pool = at::cuda::graph_pool_handle();
   // Other threads may query events during the recording, as the NCCL watchdog does.
-  graph_->graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+  graph_->graph.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
+  std::exception_ptr cause;
   try {
     work();
   } catch (...) {
-    const std::exception_ptr cause = std::current_exception();
-    try {
-      graph_->graph.capture_end();  // ends the capture on the stream
-    } catch (const std::exception&) {
-      // Ignored: the recording is known to be broken.
-    }
-    std::rethrow_exception(cause);
+    cause = std::current_exception();
   }
-  graph_->graph.capture_end();
+  try {
+    graph_->graph.capture_end();  // after a failure too: ends the capture on the stream
+  } catch (...) {
+    if (!cause) cause = std::current_exception();
+    try {
+      // Otherwise the stream's tensors would go on to use the memory of the graph.
+      c10::cuda::CUDACachingAllocator::endAllocateToPool(c10::cuda::current_device(), pool);
+    } catch (const std::exception&) {
+      // It was ended before the failure.
+    }
+    (void)graph_.release();  // LibTorch's allocators may keep pointers to a graph whose recording failed
+  }
+  if (cause) std::rethrow_exception(cause);
 }
 
 void StepGraph::Replay() { graph_->graph.replay(); }

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <vector>
 
-#include "worker/trainer/data/batch.h"
+#include "worker/trainer/data/train_loader.h"
 #include "worker/trainer/metrics/stopwatch.h"
 #include "worker/trainer/models/model.h"
 
@@ -13,6 +14,9 @@ namespace {
 
 // Limits of a batch in samples, pixels and tokens, so that it needs less memory than a usual training batch.
 constexpr int64_t kBatch = 250, kPixels = 1 << 20, kTokens = 1 << 12;
+// A GPU takes as many times more, because small batches do not keep it busy.
+constexpr int64_t kOnGpu = 4;
+constexpr int kSlots = 3;  // one batch is in use, one is ready and one is being made
 
 }  // namespace
 
@@ -26,19 +30,31 @@ Evaluation Evaluate(Model& model, const ImageSet& set, Precision precision, at::
   std::vector<int32_t> samples(last - first);
   std::iota(samples.begin(), samples.end(), static_cast<int32_t>(first));
 
+  const int64_t more = device.is_cuda() ? kOnGpu : 1;
   const int64_t fit = set.shape.tokens > 0 ? kTokens / set.shape.tokens : kPixels / set.shape.plane();
-  const int64_t batch = std::clamp<int64_t>(fit, 1, kBatch);
-  Batch buffer = AllocateBatch(std::min(batch, last - first), set.shape, format);
+  const int64_t batch = std::min(std::clamp<int64_t>(fit * more, 1, kBatch * more), last - first);
+  const auto samples_of = [&](int64_t step) -> TrainLoader::Samples {
+    const int64_t done = step * batch;
+    return {std::span(samples).subspan(done, std::min(batch, last - first - done)), 0};
+  };
+  std::optional<TrainLoader> loader;
+  if (batch > 0) {
+    loader.emplace(set, samples_of,
+                   TrainLoader::Options{.batch_per_rank = batch,
+                                        .total_steps = (last - first + batch - 1) / batch,
+                                        .format = format,
+                                        .device = device,
+                                        .slots = kSlots});
+  }
   at::Tensor sums = at::zeros({3}, at::TensorOptions(device).dtype(at::kDouble));  // loss, correct, samples
   sums[2].fill_(last - first);
   for (int64_t done = 0, n = 0; done < last - first; done += n) {
-    n = std::min(batch, last - first - done);
-    LoadBatch(set, std::span(samples).subspan(done, n), nullptr, buffer);
-    const at::Tensor labels = buffer.labels.narrow(0, 0, n).to(device);
+    const auto& [images, labels] = loader->Next();
+    n = labels.size(0);
     at::Tensor logits;
     {
       const PrecisionScope scope(precision, device.type());
-      logits = model.forward(buffer.images.narrow(0, 0, n).to(device));
+      logits = model.forward(images);
     }
     logits = logits.to(at::kFloat);
     const auto labels_of_sample = static_cast<double>(labels.numel() / n);

@@ -32,13 +32,6 @@ at::Tensor NumbersOf(const std::vector<double>& from) {
   return numbers;
 }
 
-const at::Tensor& Find(const NamedTensors& tensors, std::string_view name) {
-  const auto found = std::ranges::find(tensors, name, &NamedTensors::value_type::first);
-  if (found != tensors.end()) return found->second;
-  throw TrainerError("the checkpoint has no tensor \"" + std::string(name) +
-                     "\": another version wrote it; remove the checkpoints of the run");
-}
-
 template <typename Struct>
 Struct StructOf(const at::Tensor& numbers, std::string_view name) {
   Struct result;
@@ -52,32 +45,11 @@ Struct StructOf(const at::Tensor& numbers, std::string_view name) {
   return result;
 }
 
-// Copies the values of `from` into the tensors of `into`.
-void Assign(const NamedTensors& from, const NamedTensors& into) {
-  const at::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : into) {
-    const at::Tensor& saved = Find(from, name);
-    if (saved.sizes() != tensor.sizes()) {
-      throw TrainerError("tensor \"" + name + "\" of the checkpoint has another shape than that of this run");
-    }
-    tensor.detach().copy_(saved);
-  }
-}
-
 NamedTensors Buffers(const Model& model) {
   NamedTensors buffers;
   for (const auto& named : model.named_buffers())
     buffers.emplace_back("buffer/" + named.key(), named.value());
   return buffers;
-}
-
-// Returns the tensors whose names begin with `prefix`, without it.
-NamedTensors Below(const NamedTensors& tensors, std::string_view prefix) {
-  NamedTensors below;
-  for (const auto& [name, tensor] : tensors) {
-    if (name.starts_with(prefix)) below.emplace_back(name.substr(prefix.size()), tensor);
-  }
-  return below;
 }
 
 at::Tensor RandomState(at::Device device) {
@@ -94,20 +66,10 @@ void SetRandomState(at::Device device, const at::Tensor& state) {
 
 }  // namespace
 
-NamedTensors RunState::Weights() const {
-  NamedTensors tensors;
-  for (const auto& named : model_.named_parameters())
-    tensors.emplace_back("parameter/" + named.key(), named.value());
-  for (auto& [name, tensor] : step_.State()) tensors.emplace_back(name, tensor);
-  return tensors;
-}
-
-NamedTensors RunState::Shared() const { return StoredOnce() ? Weights() : NamedTensors(); }
-
 NamedTensors RunState::Mine(const EpochSums& epoch, const RunTotals& totals) const {
-  NamedTensors tensors = StoredOnce() ? NamedTensors() : Weights();
+  NamedTensors tensors = weights_.Mine();
   for (auto& named : Buffers(model_)) tensors.push_back(std::move(named));
-  for (auto& [name, tensor] : strategy_.State()) tensors.emplace_back(std::string(kStrategy) + name, tensor);
+  AppendBelow(tensors, kStrategy, strategy_.State());
   tensors.emplace_back("random/cpu", RandomState(at::kCPU));
   if (device_.is_cuda()) tensors.emplace_back("random/cuda", RandomState(device_));
   tensors.emplace_back("epoch", NumbersOf(epoch));
@@ -119,13 +81,7 @@ NamedTensors RunState::Mine(const EpochSums& epoch, const RunTotals& totals) con
 void RunState::Restore(const Checkpoint& checkpoint, uint64_t seed, EpochSums& epoch, RunTotals& totals) {
   const bool same = checkpoint.ranks == communicator_.size();
   const NamedTensors& mine = checkpoint.of_ranks.at(0);
-  const bool shared = !checkpoint.shared.empty();
-  if (!same && (!shared || !StoredOnce())) {
-    throw TrainerError("the checkpoint of " + std::to_string(checkpoint.ranks) +
-                       " ranks with parameters of their own cannot be continued on " +
-                       std::to_string(communicator_.size()) + ": use as many ranks");
-  }
-  Assign(shared ? checkpoint.shared : mine, Weights());
+  weights_.Restore(checkpoint, same);
   Assign(mine, Buffers(model_));
   std::vector<NamedTensors> states;
   for (const NamedTensors& of_rank : checkpoint.of_ranks) states.push_back(Below(of_rank, kStrategy));

@@ -3,6 +3,7 @@
 
 #include "worker/trainer/checkpoint/checkpoint_store.h"
 #include "worker/trainer/loop/train_step.h"
+#include "worker/trainer/loop/weights.h"
 #include "worker/trainer/metrics/run_meter.h"
 #include "worker/trainer/metrics/step_log.h"
 #include "worker/trainer/strategies/strategy.h"
@@ -25,15 +26,15 @@ class RunState {
            Communicator& communicator)
       : device_(device),
         model_(model),
-        step_(step),
         strategy_(strategy),
+        weights_(model, step, strategy),
         meter_(meter),
         communicator_(communicator) {}
 
   // Returns what is equal on all ranks.
-  NamedTensors Shared() const;
-  // Returns what belongs to this rank: buffers, random numbers, the strategy's state, measurements; with Stored::kPerRank also
-  // parameters and optimizer. `epoch` is the part of the epoch before the checkpoint. Collective.
+  NamedTensors Shared() const { return weights_.Shared(); }
+  // Returns what belongs to this rank: its weights, buffers, random numbers, the strategy's state, measurements. `epoch` is the
+  // part of the epoch before the checkpoint. Collective.
   NamedTensors Mine(const EpochSums& epoch, const RunTotals& totals) const;
 
   // Continues from a checkpoint. With another number of ranks, all take the buffers of rank 0, draw new random numbers and
@@ -41,13 +42,10 @@ class RunState {
   void Restore(const Checkpoint& checkpoint, uint64_t seed, EpochSums& epoch, RunTotals& totals);
 
  private:
-  bool StoredOnce() const { return strategy_.stored() == Strategy::Stored::kOnce; }
-  NamedTensors Weights() const;
-
   const at::Device device_;
   Model& model_;
-  TrainStep& step_;
   Strategy& strategy_;
+  Weights weights_;
   RunMeter& meter_;
   Communicator& communicator_;
 };

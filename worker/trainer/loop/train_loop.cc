@@ -34,8 +34,8 @@ at::MemoryFormat ResolveMemoryFormat(const TrainingSpec& spec) {
   return spec.memory_format == "contiguous" ? at::MemoryFormat::Contiguous : at::MemoryFormat::ChannelsLast;
 }
 
-ShardedSampler MakeSampler(const TrainingSpec& spec, int64_t samples, const Communicator& communicator) {
-  ShardedSampler sampler(samples, spec.global_batch, communicator.rank(), communicator.size(),
+ShardedSampler MakeSampler(const TrainingSpec& spec, int64_t samples, DataSlice slice) {
+  ShardedSampler sampler(samples, spec.global_batch, slice.index, slice.count,
                          static_cast<uint64_t>(spec.seed),
                          spec.last_batch == "keep" ? LastBatch::kKeep : LastBatch::kDrop);
   if (sampler.steps_per_epoch() == 0) {
@@ -47,10 +47,18 @@ ShardedSampler MakeSampler(const TrainingSpec& spec, int64_t samples, const Comm
   return sampler;
 }
 
-// Returns the sums of an epoch over all ranks; seconds are those of this rank.
-EpochSums SumOverRanks(const EpochSums& mine, Communicator& communicator) {
+// Returns how many ranks train on the same samples.
+int RanksOfASlice(const Strategy& strategy, int ranks) {
+  int count = 0;
+  for (int rank = 0; rank < ranks; ++rank) count += strategy.SliceOf(rank, ranks).index == 0;
+  return count;
+}
+
+// Returns the sums of an epoch over all ranks, of which `copies` have each sample; seconds are those of this rank.
+EpochSums SumOverRanks(const EpochSums& mine, int copies, Communicator& communicator) {
   at::Tensor sums = at::tensor({mine.loss, mine.correct, mine.samples}, at::kDouble);
   communicator.AllReduce(sums, ReduceOp::kSum);
+  sums.div_(copies);
   EpochSums all = mine;
   all.loss = sums[0].item<double>(), all.correct = sums[1].item<double>(),
   all.samples = sums[2].item<double>();
@@ -85,27 +93,27 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
   const StreamScope on_stream(stream);
 
   const Dataset data = LoadDataset(spec);
-  const ShardedSampler sampler = MakeSampler(spec, data.train.size, communicator);
-  const int64_t steps_per_epoch = sampler.steps_per_epoch();
-  const int64_t all_steps = spec.epochs * steps_per_epoch;
-  const int64_t total_steps = spec.max_steps == 0 ? all_steps : std::min(all_steps, spec.max_steps);
-
   const std::string parameters_path = spec.save_parameters ? ParametersPath() : "";
   const std::shared_ptr<Model> model = MakeInitialModel(spec, data.train.shape, &communicator);
-  SeedRank(spec, rank);
   model->to(device);
   for (at::Tensor& parameter : model->parameters()) {
     // Before the strategy makes buckets, because gradients have the strides of their parameters.
     if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(format));
   }
-  const std::unique_ptr<Strategy> strategy = MakeStrategy(spec, *model, communicator);
+  const std::unique_ptr<Strategy> strategy = MakeStrategy(
+      spec, *model, communicator, [&] { return MakeInitialModel(spec, data.train.shape, &communicator); });
+  SeedRank(spec, rank);
+  const DataSlice slice = strategy->SliceOf(rank, communicator.size());
+  const bool trains = slice.index >= 0;
+  const ShardedSampler sampler = MakeSampler(spec, data.train.size, slice);
+  const int64_t steps_per_epoch = sampler.steps_per_epoch();
+  const int64_t all_steps = spec.epochs * steps_per_epoch;
+  const int64_t total_steps = spec.max_steps == 0 ? all_steps : std::min(all_steps, spec.max_steps);
+
   if (checkpoints.on() && strategy->stored() == Strategy::Stored::kNever) {
-    const bool compresses = !spec.gradient_compression.empty() && spec.gradient_compression != "none";
-    throw TrainerError(
-        "engine \"" + spec.engine + "\"" +
-        (compresses ? " with gradient_compression \"" + spec.gradient_compression + "\"" : "") +
-        " cannot continue from a checkpoint: remove " +
-        "checkpoint_every_steps and checkpoint_every_minutes");
+    throw TrainerError("engine \"" + spec.engine +
+                       "\" cannot continue from a checkpoint: remove checkpoint_every_steps and "
+                       "checkpoint_every_minutes");
   }
   TrainStep train_step(spec, precision, device, *model, *strategy, communicator);
   RunMeter meter(spec.warmup_steps, spec.global_batch);
@@ -117,19 +125,23 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
     state.Restore(*checkpoint, static_cast<uint64_t>(spec.seed), begun, totals);
     first_step = checkpoint->step;
   }
-  TrainLoader loader(data.train, sampler,
-                     {.batch_per_rank = spec.batch_per_rank,
-                      .total_steps = total_steps,
-                      .augment = spec.augment,
-                      .seed = static_cast<uint64_t>(spec.seed),
-                      .format = format,
-                      .device = device,
-                      .first_step = first_step});
+  std::optional<TrainLoader> loader;
+  if (trains) {
+    loader.emplace(data.train, sampler,
+                   TrainLoader::Options{.batch_per_rank = (spec.global_batch + slice.count - 1) / slice.count,
+                                        .total_steps = total_steps,
+                                        .augment = spec.augment,
+                                        .seed = static_cast<uint64_t>(spec.seed),
+                                        .format = format,
+                                        .device = device,
+                                        .first_step = first_step});
+  }
+  const Batch no_samples{at::empty({0}), at::empty({0}, at::kLong)};
 
   StepLog log(events, meter, device, rank);
   communicator.Barrier();  // ranks load at different speeds, which must not delay the first step
   totals.lost_seconds = checkpoints.Begin(totals.run_seconds);
-  events.Start(rank, communicator.size(), total_steps, first_step);
+  events.Start(rank, communicator.size(), total_steps, DeviceName(device), first_step);
   Stopwatch run_watch;
   const double seconds_before = totals.run_seconds, written_before = totals.checkpoint_seconds;
   const auto write_checkpoint = [&](int64_t steps, const EpochSums& sums) {
@@ -143,6 +155,7 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
     const int64_t epoch_end = std::min(total_steps, (epoch + 1) * steps_per_epoch);
     double cpu_before = ProcessCpuSeconds();
     log.BeginEpoch(std::exchange(begun, {}));  // excludes the time of the evaluation
+    const Stopwatch epoch_watch;
     for (; step < epoch_end; ++step) {
       if (step > epoch * steps_per_epoch && step > first_step && checkpoints.Due(step)) {
         const EpochSums sums = log.EndEpoch();
@@ -153,21 +166,22 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
       }
       const double rate = LearningRate(spec, step, steps_per_epoch);
       StepRecord record{.epoch = epoch, .step = step, .rate = rate, .marks = StepMarks(device)};
-      const Batch& batch = loader.Next();
+      const Batch& batch = trains ? loader->Next() : no_samples;
       record.samples = batch.samples();
       record.global_samples = sampler.GlobalBatch(step % steps_per_epoch);
       record.marks.Mark(&StepTimes::data);
       train_step.Run(batch, rate, record);
-      log.Add(std::move(record));
+      if (trains) log.Add(std::move(record));
     }
     strategy->EndEpoch();
-    const EpochSums mine = log.EndEpoch();
+    EpochSums mine = log.EndEpoch();
+    if (!trains) mine.seconds = epoch_watch.Seconds();
     totals.run_seconds = seconds_before + run_watch.Seconds();
     totals.cpu_seconds += ProcessCpuSeconds() - cpu_before;
     totals.training_seconds += mine.seconds;
     totals.left_out += mine.left_out;
 
-    const EpochSums all = SumOverRanks(mine, communicator);
+    const EpochSums all = SumOverRanks(mine, RanksOfASlice(*strategy, communicator.size()), communicator);
     totals.samples += all.samples;
     totals.train_loss = all.loss / all.samples;
     std::vector<Metric> metrics = {{"epoch/seconds", mine.seconds},
@@ -201,7 +215,9 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
   }
   metrics.emplace_back("run/peak_memory_bytes", static_cast<double>(PeakResidentBytes()));
   if (device.is_cuda()) {
-    metrics.emplace_back("run/device_memory_bytes", static_cast<double>(PeakDeviceBytes(device)));
+    const DeviceMemory memory = PeakDeviceMemory(device);
+    metrics.emplace_back("run/device_memory_bytes", static_cast<double>(memory.tensors));
+    metrics.emplace_back("run/device_reserved_bytes", static_cast<double>(memory.reserved));
   }
   if (precision == Precision::kAmpFp16) metrics.emplace_back("run/steps_left_out", totals.left_out);
   metrics.emplace_back("run/cpu_utilisation", totals.cpu_seconds / (totals.training_seconds *
@@ -212,8 +228,9 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
     metrics.emplace_back("run/time_to_accuracy_s", totals.time_to_accuracy);
     metrics.emplace_back("run/samples_to_accuracy", totals.samples_to_accuracy);
   }
-  metrics.emplace_back("run/straggler_skew",
-                       StragglerSkew(AllGatherNumber(communicator, meter.MeanCompute())));
+  const double compute = trains ? meter.MeanCompute() : kDoesNotTrain;
+  if (const auto skew = StragglerSkew(AllGatherNumber(communicator, compute)))
+    metrics.emplace_back("run/straggler_skew", *skew);
   metrics.emplace_back("run/steps", static_cast<double>(meter.steps()));
   metrics.emplace_back("run/seconds", totals.run_seconds + totals.lost_seconds);
   if (checkpoints.on()) {

@@ -14,6 +14,12 @@ namespace {
 // Steps before recording. Buckets are final after the second step, and cuDNN has chosen its algorithms.
 constexpr int64_t kStepsBeforeRecording = 4;
 
+// Divides the rows of a tensor evenly among at most `most` parts of at least one row.
+std::vector<at::Tensor> PartsOf(const at::Tensor& rows, int64_t most) {
+  if (rows.size(0) == 0) return {};
+  return at::tensor_split(rows, std::min(most, rows.size(0)));
+}
+
 }  // namespace
 
 // A step as its strategy sees it.
@@ -23,28 +29,32 @@ class TrainStep::Task : public StepTask {
       : owner_(owner),
         record_(record),
         samples_(batch.samples()),
-        images_(at::tensor_split(batch.images, std::min(owner.spec_.accumulation_steps, samples_))),
-        labels_(at::tensor_split(batch.labels, std::min(owner.spec_.accumulation_steps, samples_))),
+        images_(PartsOf(batch.images, owner.spec_.accumulation_steps)),
+        labels_(PartsOf(batch.labels, owner.spec_.accumulation_steps)),
         together_(owner.communicator_.size() > 1 && owner.strategy_.averages_gradients()),
         rank_square_(owner.unknown_),
         mean_square_(owner.unknown_) {}
 
   int64_t parts() const override { return std::ssize(images_); }
   int64_t most_parts() const override {
-    const int64_t ranks = owner_.communicator_.size(),
-                  most_samples = (record_.global_samples + ranks - 1) / ranks;
+    const int64_t slices = owner_.slices_, most_samples = (record_.global_samples + slices - 1) / slices;
     return std::min(owner_.spec_.accumulation_steps, most_samples);
   }
   at::Tensor Forward(int64_t part) override;
+  at::Tensor Input(int64_t part) const override { return images_[part]; }
+  at::Tensor Run(int64_t part, const std::function<at::Tensor()>& stage, bool last) override;
   void Measured(BackwardCost cost) override;
   void Update() override;
   double rate() const override { return record_.rate; }
   StepMarks& marks() override { return record_.marks; }
 
-  // Returns the elements of StepNumber.
+  // Returns the elements of StepNumber, which must have parts.
   at::Tensor Numbers() const;
 
  private:
+  // Returns the loss that Forward returns.
+  at::Tensor LossOf(const TrainingLogits& out, int64_t part);
+
   TrainStep& owner_;
   StepRecord& record_;
   const int64_t samples_;
@@ -55,15 +65,23 @@ class TrainStep::Task : public StepTask {
 };
 
 at::Tensor TrainStep::Task::Forward(int64_t part) {
-  at::Tensor loss;
-  {
-    const PrecisionScope scope(owner_.precision_, owner_.device_.type());
-    const TrainingLogits out = owner_.model_.ForwardTraining(images_[part]);
-    logits_.push_back(out.logits);
-    loss = MeanLoss(out.logits, labels_[part]);
-    if (out.auxiliary.defined()) {
-      loss = loss + kAuxiliaryWeight * MeanLoss(out.auxiliary, labels_[part]);
-    }
+  const PrecisionScope scope(owner_.precision_, owner_.device_.type());
+  return LossOf(owner_.strategy_.Forward(owner_.model_, images_[part]), part);
+}
+
+at::Tensor TrainStep::Task::Run(int64_t part, const std::function<at::Tensor()>& stage, bool last) {
+  const PrecisionScope scope(owner_.precision_, owner_.device_.type());
+  const at::Tensor output = stage();
+  if (last) return LossOf({.logits = output, .auxiliary = {}}, part);
+  record_.marks.Mark(&StepTimes::forward);
+  return output;
+}
+
+at::Tensor TrainStep::Task::LossOf(const TrainingLogits& out, int64_t part) {
+  logits_.push_back(out.logits);
+  at::Tensor loss = MeanLoss(out.logits, labels_[part]);
+  if (out.auxiliary.defined()) {
+    loss = loss + kAuxiliaryWeight * MeanLoss(out.auxiliary, labels_[part]);
   }
   // The parts must add up to the mean over the batch.
   if (images_.size() > 1) {
@@ -72,7 +90,7 @@ at::Tensor TrainStep::Task::Forward(int64_t part) {
   losses_.push_back(loss.detach());
   // Gradients are averaged over ranks, so the loss is weighted by the rank's share of the samples.
   const double share = !together_ ? 1
-                                  : static_cast<double>(samples_ * owner_.communicator_.size()) /
+                                  : static_cast<double>(samples_ * owner_.slices_) /
                                         static_cast<double>(record_.global_samples);
   if (share != 1) loss = loss * share;
   record_.marks.Mark(&StepTimes::forward);
@@ -97,14 +115,16 @@ void TrainStep::Task::Update() {
     rank_square_ = rank_square_ / squared_scale;
     mean_square_ = mean_square_ / squared_scale;
   }
-  owner_.optimizer_.Apply(scaler.Unscale(owner_.trained_, together_ ? &owner_.communicator_ : nullptr));
+  // Ranks with equal gradients find the same infinite ones.
+  const bool equal = owner_.strategy_.stored() == Strategy::Stored::kOnce;
+  owner_.optimizer_.Apply(
+      scaler.Unscale(owner_.trained_, together_ && !equal ? &owner_.communicator_ : nullptr));
   record_.marks.Mark(&StepTimes::optimizer);
 }
 
 at::Tensor TrainStep::Task::Numbers() const {
-  at::Tensor loss = losses_[0].to(at::kDouble),
-             correct = CountCorrect(logits_[0], labels_[0]).to(at::kDouble);
-  for (size_t part = 1; part < losses_.size(); ++part) {
+  at::Tensor loss = at::zeros({}, owner_.unknown_.options()), correct = loss;
+  for (size_t part = 0; part < losses_.size(); ++part) {
     loss = loss + losses_[part];
     correct = correct + CountCorrect(logits_[part], labels_[part]);
   }
@@ -114,7 +134,9 @@ at::Tensor TrainStep::Task::Numbers() const {
     numbers.push_back(scaler.scale().to(at::kDouble).squeeze());
     numbers.push_back(scaler.left_out().to(at::kDouble).squeeze());
   }
-  return at::stack(numbers);
+  const at::Tensor all = at::stack(numbers);
+  owner_.strategy_.ShareResult(all.narrow(0, kLoss, 2));
+  return all;
 }
 
 TrainStep::TrainStep(const TrainingSpec& spec, Precision precision, at::Device device, Model& model,
@@ -125,6 +147,7 @@ TrainStep::TrainStep(const TrainingSpec& spec, Precision precision, at::Device d
       model_(model),
       strategy_(strategy),
       communicator_(communicator),
+      slices_(strategy.SliceOf(communicator.rank(), communicator.size()).count),
       trained_(strategy.Trained()),
       optimizer_(trained_, spec.momentum, spec.weight_decay, spec.decay_norm, device.is_cuda()),
       scaler_(precision == Precision::kAmpFp16, device),
@@ -133,7 +156,7 @@ TrainStep::TrainStep(const TrainingSpec& spec, Precision precision, at::Device d
 
 void TrainStep::Run(const Batch& batch, double rate, StepRecord& record) {
   record.rate = rate;
-  optimizer_.SetRate(rate);
+  optimizer_.SetRate(strategy_.RateOfUpdate(rate));
   if (spec_.cuda_graph && steps_++ == kStepsBeforeRecording) Record(batch);
   if (!graph_) return Body(batch, record);
   const at::NoGradGuard no_grad;
@@ -148,7 +171,7 @@ void TrainStep::Run(const Batch& batch, double rate, StepRecord& record) {
 void TrainStep::Body(const Batch& batch, StepRecord& record) {
   Task task(*this, batch, record);
   strategy_.Step(task);
-  record.numbers = task.Numbers();
+  if (task.parts() > 0) record.numbers = task.Numbers();
 }
 
 NamedTensors TrainStep::State() const {
@@ -176,8 +199,11 @@ void TrainStep::Record(const Batch& batch) {
   try {
     graph_ = std::make_unique<StepGraph>([&] { Body(input_, left_); });
   } catch (const c10::Error& e) {
-    throw TrainerError("the step cannot be recorded as a CUDA graph (" +
-                       FirstLine(e.what_without_backtrace()) + "): remove cuda_graph");
+    // The same operations run in the same order without a graph, so other ranks may replay theirs.
+    std::fprintf(stderr, "cuda_graph is set, but the step cannot be recorded, so steps run as usual: %s\n",
+                 FirstLine(e.what_without_backtrace()).c_str());
+    strategy_.DiscardStep();
+    input_ = {};
   }
 }
 

@@ -19,15 +19,16 @@ class Model;
 
 // Prepares a step for the strategy, which runs forward, backward, synchronisation and the optimizer, and computes the
 // numbers of the step's event. On a GPU the host never waits for the device. With `cuda_graph`, a step is
-// recorded after some ordinary ones and replayed from then on. If the engine or backend does not support
-// recording, the reason is written to standard error and steps run as usual.
+// recorded after some ordinary ones and replayed from then on. If a step cannot be recorded, the reason is written
+// to standard error and steps run as usual.
 class TrainStep {
  public:
   // All references must outlive the object.
   TrainStep(const TrainingSpec& spec, Precision precision, at::Device device, Model& model,
             Strategy& strategy, Communicator& communicator);
 
-  // Runs one step and fills in `record`, whose global_samples must be set. Collective.
+  // Runs one step and fills in `record`, whose global_samples must be set. On a rank that does not train, the batch has no
+  // samples, and the record gets no numbers. Collective.
   void Run(const Batch& batch, double rate, StepRecord& record);
 
   // Returns the tensors of the optimizer and of the loss scale that a step changes; writing into them restores a state.
@@ -46,6 +47,7 @@ class TrainStep {
   Model& model_;
   Strategy& strategy_;
   Communicator& communicator_;
+  const int64_t slices_;                   // into which the ranks divide a global batch
   const std::vector<at::Tensor> trained_;  // what the optimizer updates
   Sgd optimizer_;
   LossScaler scaler_;

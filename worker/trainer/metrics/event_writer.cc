@@ -83,12 +83,17 @@ EventWriter::~EventWriter() {
   if (descriptor_ != STDOUT_FILENO) close(descriptor_);
 }
 
-void EventWriter::Start(int rank, int world_size, int64_t total_steps, int64_t resumed_step) {
+void EventWriter::Start(int rank, int world_size, int64_t total_steps, std::string_view device,
+                        int64_t resumed_step) {
   Begin(line_, "start");
   line_ += ",\"framework\":\"native\",\"version\":\"" SCALELAB_VERSION "\"";
   AppendField(line_, "world_size", world_size);
   AppendField(line_, "rank", rank);
   AppendField(line_, "total_steps", total_steps);
+  if (!device.empty()) {
+    line_ += ",\"device\":";
+    AppendString(line_, device);
+  }
   if (resumed_step > 0) AppendField(line_, "resumed_step", resumed_step);
   Add("}\n", true);
 }

@@ -26,8 +26,9 @@ class EventWriter {
   // Writes the pending events.
   ~EventWriter();
 
-  // `resumed_step`: number of steps of the checkpoint that the rank continues from; 0 if it begins with the first step.
-  void Start(int rank, int world_size, int64_t total_steps, int64_t resumed_step = 0);
+  // `device`: its name; empty if it is unknown. `resumed_step`: number of steps of the checkpoint that the rank continues from; 0 if it begins with the first step.
+  void Start(int rank, int world_size, int64_t total_steps, std::string_view device,
+             int64_t resumed_step = 0);
   void Step(int64_t epoch, int64_t step, std::span<const Metric> metrics);
   void Epoch(int64_t epoch, std::span<const Metric> metrics);
   // `steps`: number of steps that the checkpoint contains.

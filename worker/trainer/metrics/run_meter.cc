@@ -60,7 +60,7 @@ void RunMeter::Continue(int64_t steps, const std::vector<double>& state) {
 }
 
 double RunMeter::MeanCompute() const {
-  return full_steps_.empty() ? 0 : compute_sum_ / static_cast<double>(measured());
+  return full_steps_.empty() || !parts_known_ ? 0 : compute_sum_ / static_cast<double>(measured());
 }
 
 void RunMeter::AppendTo(std::vector<Metric>& metrics, int64_t samples_per_epoch) const {
@@ -84,9 +84,10 @@ void RunMeter::AppendTo(std::vector<Metric>& metrics, int64_t samples_per_epoch)
   }
 }
 
-double StragglerSkew(const std::vector<double>& compute) {
+std::optional<double> StragglerSkew(std::vector<double> compute) {
+  std::erase(compute, kDoesNotTrain);
   const double sum = std::accumulate(compute.begin(), compute.end(), 0.0);
-  if (sum <= 0) return 0;
+  if (compute.empty() || *std::min_element(compute.begin(), compute.end()) <= 0) return std::nullopt;
   return *std::max_element(compute.begin(), compute.end()) / (sum / static_cast<double>(compute.size())) - 1;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "worker/trainer/metrics/event_writer.h"
@@ -38,7 +39,7 @@ class RunMeter {
   int64_t steps() const { return steps_; }
   // Returns the number of steps after warm-up, the measured window.
   int64_t measured() const { return static_cast<int64_t>(full_steps_.size()); }
-  // Returns the mean seconds of computing in a step of the window; 0 if the window is empty.
+  // Returns the mean seconds of computing in a step of the window; 0 if the window is empty or has a step whose parts are unknown.
   double MeanCompute() const;
   // Appends run/throughput, run/throughput_mean, run/step_seconds (of a full step), run/epoch_seconds (of an
   // epoch of `samples_per_epoch`), run/mean_step_s and run/data_s; if the parts of all steps are known, run/comm_share and
@@ -60,8 +61,10 @@ class RunMeter {
   bool Count(const StepTimes& step, int64_t samples);
 };
 
-// Returns (slowest / mean) - 1 over the ranks' mean compute times; 0 if nothing was measured.
-double StragglerSkew(const std::vector<double>& compute);
+// What a rank passes to StragglerSkew that does not train.
+inline constexpr double kDoesNotTrain = -1;
+// Returns (slowest / mean) - 1 over the mean compute times of the ranks that train; nothing if that of one is unknown, which is 0.
+std::optional<double> StragglerSkew(std::vector<double> compute);
 
 // Returns the middle value or the mean of the two middle values; `values` must not be empty.
 double Median(std::vector<double> values);

@@ -59,7 +59,8 @@ at::Tensor WinogradConvolution(const at::Tensor& x, const at::Tensor& weight, bo
   const at::TensorOptions options = x.options().requires_grad(false);
   const at::Tensor u = at::empty({kConvPlaces, PlaceFloats(in * out)}, options);
   const auto transform = back ? TransformFiltersBack : TransformFilters;
-  transform(weight.data_ptr<float>(), weight.size(1), weight.size(0), u.data_ptr<float>());
+  // detach() announces the use of the weight, as every operation does (gathered_parameters.h).
+  transform(weight.detach().data_ptr<float>(), weight.size(1), weight.size(0), u.data_ptr<float>());
   at::Tensor y = at::empty({x.size(0), out, x.size(2), x.size(3)},
                            options.memory_format(at::MemoryFormat::ChannelsLast));
   const int64_t threads = Threads(grid, together);

@@ -91,10 +91,12 @@ struct FusedNormFunction : public torch::autograd::Function<FusedNormFunction> {
     const at::Tensor scale = weight * inverse;
     at::Tensor y = at::empty_like(x);
     const float* other = residual.has_value() ? Data(*residual) : nullptr;
+    // detach() announces the use of a parameter, as every operation does (gathered_parameters.h).
+    const float* const shift = Data(bias.detach());
     ForRows(block, [&](int64_t first, int64_t rows) {
       const int64_t at = first * block.channels;
       NormApply(Data(x) + at, other == nullptr ? nullptr : other + at, rows, block.channels, Data(mean),
-                Data(scale), Data(bias), relu, y.data_ptr<float>() + at);
+                Data(scale), shift, relu, y.data_ptr<float>() + at);
     });
     context->save_for_backward({x, relu ? y : at::Tensor(), weight, mean, inverse});
     context->saved_data["batch_statistics"] = batch_statistics;
@@ -120,9 +122,10 @@ struct FusedNormFunction : public torch::autograd::Function<FusedNormFunction> {
         });
     at::Tensor dweight = at::empty_like(weight), dbias = at::empty_like(weight);
     std::vector<float> a(channels), b(channels), c(channels);
+    const float* const factors = Data(weight.detach());
     const double count = static_cast<double>(block.rows);
     for (int64_t i = 0; i < channels; ++i) {
-      const double inv = Data(inverse)[i], scale = Data(weight)[i] * inv;
+      const double inv = Data(inverse)[i], scale = factors[i] * inv;
       dbias.data_ptr<float>()[i] = static_cast<float>(sums[i]);
       dweight.data_ptr<float>()[i] = static_cast<float>(sums[channels + i] * inv);
       a[i] = static_cast<float>(scale);

@@ -106,20 +106,26 @@ Gpt::Gpt(const GptSize& size, int vocabulary)
       position_(register_module("wpe", Embedding(size.context, size.width))) {
   init::normal_(token_->weight, 0, kDeviation);
   init::normal_(position_->weight, 0, kDeviation);
-  for (int layer = 0; layer < size.layers; ++layer) blocks_->push_back(std::make_shared<BlockImpl>(size));
-  register_module("h", blocks_);
+  AddBlock({token_.ptr(), position_.ptr()}, [this](const at::Tensor& tokens) { return Embed(tokens); });
+  for (int layer = 0; layer < size.layers; ++layer) {
+    const auto block = std::make_shared<BlockImpl>(size);
+    layers_->push_back(block);
+    AddBlock({block}, [block = block.get()](const at::Tensor& x) { return block->forward(x); });
+  }
+  register_module("h", layers_);
   const auto norm = register_module("ln_f", Norm(size.width));
   last_norm_ = norm->parameters();
+  AddBlock({norm, token_.ptr()}, [this](const at::Tensor& x) {
+    const at::Tensor y = at::layer_norm(x, {size_.width}, last_norm_[0], last_norm_[1], kNormEpsilon);
+    return at::linear(y, token_->weight).flatten(0, 1);
+  });
 }
 
-at::Tensor Gpt::forward(const at::Tensor& tokens) {
+at::Tensor Gpt::Embed(const at::Tensor& tokens) {
   const int64_t length = tokens.size(1);
   TORCH_CHECK(length <= size_.context, "a sample has ", length, " tokens, the model takes up to ",
               size_.context);
-  at::Tensor x = token_->forward(tokens) + position_->weight.narrow(0, 0, length);
-  for (const auto& block : *blocks_) x = block->as<BlockImpl>()->forward(x);
-  x = at::layer_norm(x, {size_.width}, last_norm_[0], last_norm_[1], kNormEpsilon);
-  return at::linear(x, token_->weight).flatten(0, 1);
+  return token_->forward(tokens) + position_->weight.narrow(0, 0, length);
 }
 
 }  // namespace scalelab::trainer

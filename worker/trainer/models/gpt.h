@@ -4,8 +4,8 @@
 
 #include <torch/nn/modules/embedding.h>
 
+#include "worker/trainer/models/divisible_model.h"
 #include "worker/trainer/models/layers.h"
-#include "worker/trainer/models/model.h"
 
 namespace scalelab::trainer {
 
@@ -19,17 +19,19 @@ inline constexpr GptSize kGptNano{3, 3, 48, 128}, kGptSmall{12, 12, 768, 1024};
 // layer normalization and with a residual connection; a last normalization; logits from the transposed token embeddings.
 // There is no dropout. Weights are normal with deviation 0.02, those before a residual addition with 0.02 / sqrt(2 layers);
 // biases are zero.
-class Gpt : public Model {
+class Gpt : public DivisibleModel {
  public:
   Gpt(const GptSize& size, int vocabulary);
-  // Takes tokens [n, length], int64, of at most the context's length. Returns logits [n * length, vocabulary]: those of the
-  // token that follows each position.
-  at::Tensor forward(const at::Tensor& tokens) override;
+  // forward takes tokens [n, length], int64, of at most the context's length. It returns logits [n * length, vocabulary]:
+  // those of the token that follows each position.
+  at::Tensor Example() const override { return at::zeros({1, size_.context}, at::kLong); }
 
  private:
+  at::Tensor Embed(const at::Tensor& tokens);
+
   const GptSize size_;
   torch::nn::Embedding token_, position_;
-  torch::nn::ModuleList blocks_;
+  torch::nn::ModuleList layers_;
   std::vector<at::Tensor> last_norm_;  // weight, bias
 };
 

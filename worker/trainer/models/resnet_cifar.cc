@@ -42,26 +42,24 @@ ResNetCifar::ResNetCifar(int depth, int classes, const BatchNormOptions& batch_n
   TORCH_CHECK(depth >= 8 && (depth - 2) % 6 == 0, "a CIFAR ResNet has 6n + 2 layers, not ", depth);
   conv_ = register_module("conv", Convolution3x3(3, 16, 1));
   norm_ = register_module("norm", std::make_shared<BatchNorm>(16, batch_norm));
+  AddBlock({conv_.ptr(), norm_},
+           [this](const at::Tensor& x) { return norm_->ForwardRelu(Convolve(conv_, x)); });
   int64_t channels = 16;
   for (int stage = 1; stage <= 3; ++stage) {
     const int64_t width = 8 << stage;
     for (int i = 0; i < (depth - 2) / 6; ++i) {
       const int64_t stride = stage > 1 && i == 0 ? 2 : 1;
       const std::string name = "stage" + std::to_string(stage) + "_" + std::to_string(i);
-      blocks_.push_back(
-          register_module(name, std::make_shared<ResidualBlock>(channels, width, stride, batch_norm)));
+      const auto block =
+          register_module(name, std::make_shared<ResidualBlock>(channels, width, stride, batch_norm));
+      AddBlock({block}, [block = block.get()](const at::Tensor& x) { return block->forward(x); });
       channels = width;
     }
   }
   linear_ = register_module("linear", torch::nn::Linear(channels, classes));
   torch::nn::init::kaiming_normal_(linear_->weight, 0.0, torch::kFanIn, torch::kReLU);
   torch::nn::init::zeros_(linear_->bias);
-}
-
-at::Tensor ResNetCifar::forward(const at::Tensor& images) {
-  at::Tensor x = norm_->ForwardRelu(Convolve(conv_, images));
-  for (const auto& block : blocks_) x = block->forward(x);
-  return linear_(x.mean({2, 3}));
+  AddBlock({linear_.ptr()}, [this](const at::Tensor& x) { return linear_(x.mean({2, 3})); });
 }
 
 }  // namespace scalelab::trainer

@@ -2,10 +2,8 @@
 // (2015), section 4.2.
 #pragma once
 
-#include <vector>
-
+#include "worker/trainer/models/divisible_model.h"
 #include "worker/trainer/models/layers.h"
-#include "worker/trainer/models/model.h"
 
 namespace scalelab::trainer {
 
@@ -28,15 +26,14 @@ class ResidualBlock : public torch::nn::Module {
 // Depth 6n + 2: a convolution, three stages of n blocks with 16, 32 and 64 channels, the mean over each
 // channel, a linear layer. Convolutions have no bias. Initial weights follow He et al. 2015b (normal,
 // variance 2 / fan-in); the linear layer's bias is zero.
-class ResNetCifar : public Model {
+class ResNetCifar : public DivisibleModel {
  public:
   ResNetCifar(int depth, int classes, const BatchNormOptions& batch_norm);
-  at::Tensor forward(const at::Tensor& images) override;
+  at::Tensor Example() const override { return at::zeros({1, 3, 32, 32}); }
 
  private:
   torch::nn::Conv2d conv_ = nullptr;
   std::shared_ptr<BatchNorm> norm_;
-  std::vector<std::shared_ptr<ResidualBlock>> blocks_;
   torch::nn::Linear linear_ = nullptr;
 };
 

@@ -68,6 +68,8 @@ ResNetImageNet::ResNetImageNet(int depth, int classes, const BatchNormOptions& b
   TORCH_CHECK(plan != std::end(kPlans), "an ImageNet ResNet has 18, 34, 50, 101 or 152 layers, not ", depth);
   conv1_ = register_module("conv1", Convolution(3, 64, 7, 2));
   bn1_ = register_module("bn1", std::make_shared<BatchNorm>(64, batch_norm));
+  AddBlock({conv1_.ptr(), bn1_},
+           [this](const at::Tensor& x) { return at::max_pool2d(bn1_->ForwardRelu(conv1_(x)), 3, 2, 1); });
   int64_t channels = 64;
   for (int stage = 1; stage <= 4; ++stage) {
     const int64_t width = 32 << stage;
@@ -75,19 +77,15 @@ ResNetImageNet::ResNetImageNet(int depth, int classes, const BatchNormOptions& b
     register_module("layer" + std::to_string(stage), layer);
     for (int i = 0; i < plan->blocks[stage - 1]; ++i) {
       const int64_t stride = stage > 1 && i == 0 ? 2 : 1;
-      blocks_.push_back(
-          std::make_shared<ImageNetBlock>(channels, width, stride, plan->bottleneck, batch_norm));
-      layer->push_back(blocks_.back());
+      const auto block =
+          std::make_shared<ImageNetBlock>(channels, width, stride, plan->bottleneck, batch_norm);
+      layer->push_back(block);
+      AddBlock({block}, [block = block.get()](const at::Tensor& x) { return block->forward(x); });
       channels = plan->bottleneck ? 4 * width : width;
     }
   }
   fc_ = register_module("fc", torch::nn::Linear(channels, classes));
-}
-
-at::Tensor ResNetImageNet::forward(const at::Tensor& images) {
-  at::Tensor x = at::max_pool2d(bn1_->ForwardRelu(conv1_(images)), 3, 2, 1);
-  for (const auto& block : blocks_) x = block->forward(x);
-  return fc_(x.mean({2, 3}));
+  AddBlock({fc_.ptr()}, [this](const at::Tensor& x) { return fc_(x.mean({2, 3})); });
 }
 
 }  // namespace scalelab::trainer

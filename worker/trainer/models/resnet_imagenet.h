@@ -8,8 +8,8 @@
 
 #include <vector>
 
+#include "worker/trainer/models/divisible_model.h"
 #include "worker/trainer/models/layers.h"
-#include "worker/trainer/models/model.h"
 
 namespace scalelab::trainer {
 
@@ -38,15 +38,14 @@ class ImageNetBlock : public torch::nn::Module {
 // Convolutions have no bias; their initial weights are normal with variance 2 / fan-out (He et al. 2015b).
 // Every normalization starts with weight 1, even the last one of a block; the linear layer starts with
 // Torch's default weights.
-class ResNetImageNet : public Model {
+class ResNetImageNet : public DivisibleModel {
  public:
   ResNetImageNet(int depth, int classes, const BatchNormOptions& batch_norm);
-  at::Tensor forward(const at::Tensor& images) override;
+  at::Tensor Example() const override { return at::zeros({1, 3, 64, 64}); }
 
  private:
   torch::nn::Conv2d conv1_ = nullptr;
   std::shared_ptr<BatchNorm> bn1_;
-  std::vector<std::shared_ptr<ImageNetBlock>> blocks_;  // of all stages
   torch::nn::Linear fc_ = nullptr;
 };
 

@@ -9,7 +9,7 @@ namespace scalelab::trainer {
 
 // Returns the learning rate of `step`, which counts from 0 over the whole run. Epochs are fractional, so the
 // rate changes with every step. It grows linearly from warmup_start_rate at step 0 to learning_rate after
-// warmup_epochs (Goyal et al. 2017, section 2.2), then follows lr_schedule over the run's `epochs`, even if
+// warmup_epochs (gradual warm-up of Goyal et al. 2017, section 2.2, who start at the rate of the reference batch), then follows lr_schedule over the run's `epochs`, even if
 // max_steps ends the run earlier.
 double LearningRate(const TrainingSpec& spec, int64_t step, int64_t steps_per_epoch);
 

@@ -22,15 +22,17 @@ bool Sgd::HasFused() { return SCALELAB_TORCH_AT_LEAST(2, 4); }
 
 Sgd::Sgd(const std::vector<at::Tensor>& parameters, double momentum, double weight_decay, bool decay_norm,
          bool fused)
-    : momentum_(momentum), fused_(fused), groups_(2) {
+    : momentum_(momentum), fused_(fused && !parameters.empty()), groups_(2) {
   TORCH_CHECK(!fused || HasFused(), "a fused optimizer step needs LibTorch 2.4 or later");
-  if (fused) device_rate_ = at::zeros({}, parameters.front().options().requires_grad(false));
+  if (fused_) device_rate_ = at::zeros({}, parameters.front().options().requires_grad(false));
   groups_[0].weight_decay = weight_decay;
+  int position = 0;
   for (const at::Tensor& parameter : parameters) {
     if (!parameter.requires_grad()) continue;
     Group& group = groups_[parameter.dim() < 2 && !decay_norm ? 1 : 0];
     group.parameters.push_back(parameter);
     group.velocities.push_back(at::zeros_like(parameter));
+    group.positions.push_back(position++);
   }
 }
 
@@ -42,8 +44,8 @@ void Sgd::SetRate(double rate) {
 NamedTensors Sgd::State() const {
   NamedTensors state;
   for (const Group& group : groups_) {
-    for (const at::Tensor& velocity : group.velocities)
-      state.emplace_back("velocity/" + std::to_string(state.size()), velocity);
+    for (size_t i = 0; i < group.velocities.size(); ++i)
+      state.emplace_back("velocity/" + std::to_string(group.positions[i]), group.velocities[i]);
   }
   return state;
 }
@@ -81,6 +83,8 @@ void Sgd::Apply(const at::Tensor& left_out) {
     if (fused_) {
       std::optional<at::Tensor> found;
       if (left_out.defined()) found = left_out;
+      // With velocities, it requires a momentum above 0.
+      if (momentum_ == 0) velocities.clear();
       at::_fused_sgd_(parameters, gradients, velocities, group.weight_decay, momentum_, device_rate_,
                       /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/false,
                       /*grad_scale=*/{}, found);

@@ -15,7 +15,7 @@ class Sgd {
   static bool HasFused();
 
   // Without `decay_norm`, parameters of less than two dimensions (normalization, biases) have no penalty.
-  // With `fused`, one kernel handles many parameters, which is faster on a GPU.
+  // With `fused`, one kernel handles many parameters, which is faster on a GPU. There may be no parameters.
   Sgd(const std::vector<at::Tensor>& parameters, double momentum, double weight_decay, bool decay_norm,
       bool fused = false);
 
@@ -29,12 +29,14 @@ class Sgd {
   void SetRate(double rate);
   void Apply(const at::Tensor& left_out = {});
 
-  // Returns the tensors that steps change besides the parameters; writing into them restores a state.
+  // Returns the tensors that steps change besides the parameters; writing into them restores a state. The name of each ends in
+  // the position of its parameter among those that need a gradient.
   NamedTensors State() const;
 
  private:
   struct Group {
     std::vector<at::Tensor> parameters, velocities;
+    std::vector<int> positions;
     double weight_decay = 0;
   };
   void StepOne(const at::Tensor& parameter, const at::Tensor& gradient, const at::Tensor& velocity,

@@ -41,6 +41,8 @@ class PowerSgd : public Compressor {
     return exchange;
   }
 
+  std::map<int, at::Tensor>* state() override { return &factors_; }
+
  private:
   // Two averages: of P, and of the Q that follows from the average of P.
   class FactorExchange : public Exchange {
@@ -98,7 +100,7 @@ class PowerSgd : public Compressor {
   // Returns Q of the step before, in the first step random numbers that are the same on all ranks.
   const at::Tensor& FactorOf(const CompressedPart& part) {
     at::Tensor& factor = factors_[part.parameter];
-    if (!factor.defined()) {
+    if (!factor.defined() || factor.size(1) != RankOf(part.matrix.size(0), part.matrix.size(1))) {
       const auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(part.parameter) + 1);
       const int64_t columns = part.matrix.size(1);
       factor = at::randn({columns, RankOf(part.matrix.size(0), columns)}, generator, at::kFloat)

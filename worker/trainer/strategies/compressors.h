@@ -1,6 +1,7 @@
 // Lossy forms of gradients, and the average of gradients in such a form over the ranks.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -31,6 +32,10 @@ class Compressor {
   virtual bool Takes(int64_t rows, int64_t columns) const = 0;
   // Collective. The parts are the same parameters on all ranks.
   virtual std::unique_ptr<Exchange> Start(const std::vector<CompressedPart>& parts) = 0;
+
+  // Returns the tensors that it keeps from step to step by parameter; they are equal on all ranks. Writing into the map
+  // restores a state.
+  virtual std::map<int, at::Tensor>* state() { return nullptr; }
 };
 
 // PowerSGD (Vogels et al. 2019, arXiv 1905.13727, algorithm 1): M is about P Q', where P and Q have `rank` columns, after one

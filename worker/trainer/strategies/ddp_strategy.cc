@@ -9,6 +9,8 @@ namespace scalelab::trainer {
 
 namespace {
 
+constexpr std::string_view kReducer = "reducer/";  // names of its state
+
 // Returns the gradients of a bucket without its tail.
 at::Tensor GradientsOf(const GradientBucket& bucket) {
   return bucket.flat.narrow(0, 0, bucket.flat.numel() - bucket.tail.numel());
@@ -69,6 +71,12 @@ BackwardCost DdpStrategy::Backward(const at::Tensor& loss) {
   in_step_ = false;
   if (order_ == Order::kDeclared) order_ = Order::kArriving;
   return cost;
+}
+
+void DdpStrategy::DiscardStep() {
+  in_step_ = synchronising_ = false;
+  started_.clear();
+  rank_squares_.Take();
 }
 
 // Frees the gradients of the previous step, which were in use until now.
@@ -147,12 +155,15 @@ void DdpStrategy::StartFullBuckets() {
     }
     // The last bucket starts last, when the parameters that this rank has used are known.
     if (bucket.tail.numel() > 0) {
-      AllUsed() ? bucket.tail.fill_(1) : bucket.tail.copy_(at::tensor(used_));
+      const bool known = AllUsed() || DropsAreKnown();
+      known ? bucket.tail.fill_(1) : bucket.tail.copy_(at::tensor(used_));
     }
     if (reducer_->exact()) rank_squares_.Add(GradientsOf(bucket));
     started_.push_back(reducer_->Start(bucket));
   }
 }
+
+bool DdpStrategy::DropsAreKnown() const { return options_.static_graph && order_ == Order::kFinal; }
 
 bool DdpStrategy::AllUsed() const {
   return std::ranges::all_of(used_, [](float used) { return used > 0; });
@@ -160,7 +171,7 @@ bool DdpStrategy::AllUsed() const {
 
 void DdpStrategy::DropUnused() {
   // If this rank has used all parameters, there is nothing to drop. This avoids waiting for the GPU.
-  if (buckets_.empty() || AllUsed() || (options_.static_graph && order_ == Order::kFinal)) return;
+  if (buckets_.empty() || AllUsed() || DropsAreKnown()) return;
   const at::Tensor used = buckets_.back().tail.to(at::kCPU, at::kFloat);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (static_cast<const float*>(used.data_ptr())[i] > 0) continue;
@@ -180,9 +191,9 @@ std::string DdpStrategy::WhyNotRecorded() const {
 NamedTensors DdpStrategy::State() {
   at::Tensor arrived = at::empty({std::ssize(arrived_)}, at::kLong);
   std::ranges::copy(arrived_, static_cast<int64_t*>(arrived.data_ptr()));
-  at::Tensor never_used = at::empty({std::ssize(never_used_)}, at::kByte);
-  std::ranges::copy(never_used_, static_cast<uint8_t*>(never_used.data_ptr()));
-  return {{"arrived", arrived}, {"never_used", never_used}};
+  NamedTensors state = {{"arrived", arrived}, {"never_used", FlagsOf(never_used_)}};
+  AppendBelow(state, kReducer, reducer_->State());
+  return state;
 }
 
 void DdpStrategy::LoadState(const std::vector<NamedTensors>& of_ranks) {
@@ -193,10 +204,12 @@ void DdpStrategy::LoadState(const std::vector<NamedTensors>& of_ranks) {
       arrived_.assign(first, first + tensor.numel());
       if (!arrived_.empty()) order_ = Order::kArriving;
     } else if (name == "never_used" && tensor.numel() == std::ssize(never_used_)) {
-      const auto* first = static_cast<const uint8_t*>(tensor.data_ptr());
-      never_used_.assign(first, first + tensor.numel());
+      never_used_ = FlagsIn(tensor);
     }
   }
+  std::vector<NamedTensors> of_reducers;
+  for (const NamedTensors& of_rank : of_ranks) of_reducers.push_back(Below(of_rank, kReducer));
+  reducer_->LoadState(of_reducers, parameters_.front().device());
 }
 
 void DdpStrategy::AppendMetrics(std::vector<Metric>& metrics) const { reducer_->AppendMetrics(metrics); }

@@ -37,10 +37,12 @@ class DdpStrategy : public GradientStrategy {
 
   void Accumulate(const at::Tensor& loss) override;
   BackwardCost Backward(const at::Tensor& loss) override;
+  void DiscardStep() override;
   void SyncBuffers() override;
   std::string WhyNotRecorded() const override;
-  Stored stored() const override { return reducer_->keeps_errors() ? Stored::kNever : Stored::kOnce; }
-  // The order of parameters in buckets: it decides in which order the gradients of ranks are added up.
+  Stored stored() const override { return Stored::kOnce; }
+  // The order of parameters in buckets, which decides in which order the gradients of ranks are added up; and the state of the
+  // reducer.
   NamedTensors State() override;
   void LoadState(const std::vector<NamedTensors>& of_ranks) override;
   void AppendMetrics(std::vector<Metric>& metrics) const override;
@@ -59,6 +61,7 @@ class DdpStrategy : public GradientStrategy {
   void CountDown(int parameter);
   void StartFullBuckets();
   bool AllUsed() const;
+  bool DropsAreKnown() const;  // the parameters that no rank uses were found in an earlier step
   void DropUnused();
 
   Communicator& communicator_;

@@ -37,6 +37,7 @@ class CastReducer : public GradientReducer {
       const at::NoGradGuard no_grad;
       flat_.copy_(rounded_);
     }
+    bool Done() override { return work_->Done(); }
     Span span() const override { return work_->span(); }
 
    private:
@@ -56,14 +57,68 @@ at::Tensor MatrixOf(const at::Tensor& tensor) {
   return tensor.as_strided({rows, columns}, {columns, 1});
 }
 
+// The beginnings of names in a state; the number of a parameter follows.
+constexpr char kError[] = "error/", kKept[] = "kept/";
+
+int NumberAfter(const std::string& name, std::string_view prefix) {
+  return std::stoi(name.substr(prefix.size()));
+}
+
+// Returns the mean of tensor `name` over the ranks.
+at::Tensor MeanOf(const std::vector<NamedTensors>& of_ranks, const std::string& name) {
+  at::Tensor sum;
+  for (const NamedTensors& of_rank : of_ranks) {
+    const auto found = std::ranges::find(of_rank, name, &NamedTensors::value_type::first);
+    if (found != of_rank.end()) sum = sum.defined() ? sum + found->second : found->second;
+  }
+  return of_ranks.size() == 1 ? sum : sum / static_cast<double>(of_ranks.size());
+}
+
 class CompressingReducer : public GradientReducer {
  public:
   CompressingReducer(Communicator& communicator, std::unique_ptr<Compressor> compressor, int64_t start_step)
       : GradientReducer(communicator), compressor_(std::move(compressor)), start_step_(start_step) {}
 
-  bool keeps_errors() const override { return true; }
-
   void BeginStep() override {
+    EndStep();
+    bucket_bytes_ = 0;
+    ++step_;
+    GradientReducer::BeginStep();
+  }
+
+  NamedTensors State() override {
+    EndStep();
+    NamedTensors state = {{"counts", at::tensor({step_, measured_, uncompressed_, compressed_}, at::kLong)}};
+    if (error_sum_.defined()) state.emplace_back("error_sum", error_sum_.view(1));
+    for (const auto& [parameter, error] : errors_) {
+      state.emplace_back(kError + std::to_string(parameter), error);
+    }
+    if (const auto* kept = compressor_->state(); kept != nullptr) {
+      for (const auto& [parameter, tensor] : *kept) {
+        state.emplace_back(kKept + std::to_string(parameter), tensor);
+      }
+    }
+    return state;
+  }
+
+  void LoadState(const std::vector<NamedTensors>& of_ranks, at::Device device) override {
+    const at::NoGradGuard no_grad;
+    for (const auto& [name, tensor] : of_ranks.at(0)) {
+      if (name == "counts") {
+        const auto* counts = static_cast<const int64_t*>(tensor.data_ptr());
+        step_ = counts[0], measured_ = counts[1], uncompressed_ = counts[2], compressed_ = counts[3];
+      } else if (name == "error_sum") {
+        error_sum_ = MeanOf(of_ranks, name).to(device)[0];
+      } else if (name.starts_with(kError)) {
+        errors_[NumberAfter(name, kError)] = MeanOf(of_ranks, name).to(device);
+      } else if (name.starts_with(kKept) && compressor_->state() != nullptr) {
+        (*compressor_->state())[NumberAfter(name, kKept)] = tensor.to(device);
+      }
+    }
+  }
+
+  // Adds up what the last step left out.
+  void EndStep() {
     if (at::Tensor total = total_squares_.Take(), left = left_squares_.Take(); total.defined()) {
       const at::NoGradGuard no_grad;
       const at::Tensor share = (left / total.clamp_min(1e-300)).sqrt();
@@ -72,9 +127,6 @@ class CompressingReducer : public GradientReducer {
       uncompressed_ += bucket_bytes_;
       compressed_ += bytes_;
     }
-    bucket_bytes_ = 0;
-    ++step_;
-    GradientReducer::BeginStep();
   }
 
   std::unique_ptr<Work> Start(const GradientBucket& bucket) override {
@@ -141,7 +193,10 @@ class CompressingReducer : public GradientReducer {
       }
       owner_.bytes_ += work_->Finish();
       for (const CompressedPart& part : parts_) owner_.left_squares_.Add(part.error.view(-1));
+      done_ = true;
     }
+    // Wait carries out the rest of the exchange, so it has not ended before.
+    bool Done() override { return done_; }
 
    private:
     CompressingReducer& owner_;
@@ -150,6 +205,7 @@ class CompressingReducer : public GradientReducer {
     at::Tensor packed_;
     std::unique_ptr<Work> exact_work_;
     std::unique_ptr<Compressor::Exchange> work_;
+    bool done_ = false;
   };
 
   const std::unique_ptr<Compressor> compressor_;

@@ -7,6 +7,7 @@
 
 #include "worker/trainer/comm/communicator.h"
 #include "worker/trainer/metrics/event_writer.h"
+#include "worker/trainer/named_tensors.h"
 #include "worker/trainer/strategies/gradient_buckets.h"
 
 namespace scalelab::trainer {
@@ -25,8 +26,13 @@ class GradientReducer {
 
   // Returns whether the result is the mean, except for rounding to the type of the gradients.
   virtual bool exact() const { return false; }
-  // Returns whether it keeps what it left out for the next step, which a checkpoint does not contain.
-  virtual bool keeps_errors() const { return false; }
+  // Returns the tensors of this rank that it keeps from step to step: what it left out for the next step. To be called
+  // between steps.
+  virtual NamedTensors State() { return {}; }
+  // Restores State, with tensors on `device`. `of_ranks` has one element if as many ranks continue as wrote the state, else
+  // one of each rank that wrote it. Then each rank takes the mean of what they left out, which adds the same to the mean of
+  // the next gradient.
+  virtual void LoadState(const std::vector<NamedTensors>& /*of_ranks*/, at::Device /*device*/) {}
   // Returns why steps cannot be recorded into a CUDA graph; empty if they can.
   virtual std::string WhyNotRecorded() const { return ""; }
   virtual void AppendMetrics(std::vector<Metric>&) const {}

@@ -6,11 +6,12 @@
 
 namespace scalelab::trainer {
 
-HorovodStrategy::HorovodStrategy(Model& model, Communicator& communicator, const horovod::Options& options)
+HorovodStrategy::HorovodStrategy(Model& model, Communicator& communicator, const horovod::Options& options,
+                                 std::unique_ptr<Communicator> control)
     : GradientStrategy(model),
       communicator_(communicator),
       fp16_(options.fp16),
-      loop_(communicator, model.parameters().front().device(), options) {
+      loop_(communicator, model.parameters().front().device(), options, std::move(control)) {
   for (const auto& named : model.named_parameters()) {
     communicator.Broadcast(named.value().detach(), 0);
     if (!named.value().requires_grad()) continue;

@@ -11,7 +11,9 @@ namespace scalelab::trainer {
 
 class HorovodStrategy : public GradientStrategy {
  public:
-  HorovodStrategy(Model& model, Communicator& communicator, const horovod::Options& options);
+  // `control` carries the negotiation; null: `communicator` does.
+  HorovodStrategy(Model& model, Communicator& communicator, const horovod::Options& options,
+                  std::unique_ptr<Communicator> control = nullptr);
 
   void Accumulate(const at::Tensor& loss) override;
   BackwardCost Backward(const at::Tensor& loss) override;

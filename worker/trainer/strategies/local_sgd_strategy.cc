@@ -5,6 +5,11 @@
 #include "worker/trainer/models/model.h"
 
 namespace scalelab::trainer {
+namespace {
+
+constexpr std::string_view kTogether = "together/";  // names of the state of the first steps
+
+}  // namespace
 
 LocalSgdStrategy::LocalSgdStrategy(Model& model, Communicator& communicator, const LocalSgdOptions& options)
     : model_(model), communicator_(communicator), options_(options) {
@@ -36,12 +41,7 @@ void LocalSgdStrategy::Step(StepTask& task) {
   }
   together_.reset();
   for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
-  if (options_.slow_momentum > 0 && previous_.empty()) {
-    for (const at::Tensor& block : blocks_) {
-      previous_.push_back(block.clone());
-      slow_.push_back(at::zeros_like(block));
-    }
-  }
+  BeginSlowMomentum();
   const int64_t last = task.parts() - 1;
   for (int64_t part = 0; part < last; ++part) {
     task.Forward(part).backward();
@@ -58,6 +58,14 @@ void LocalSgdStrategy::Step(StepTask& task) {
   ++since_average_;
   if (averages) Average(rate_);
   task.marks().Mark(&StepTimes::comm_exposed);
+}
+
+void LocalSgdStrategy::BeginSlowMomentum() {
+  if (options_.slow_momentum <= 0 || !previous_.empty()) return;
+  for (const at::Tensor& block : blocks_) {
+    previous_.push_back(block.clone());
+    slow_.push_back(at::zeros_like(block));
+  }
 }
 
 void LocalSgdStrategy::Average(double rate) {
@@ -84,6 +92,41 @@ std::vector<at::Tensor> LocalSgdStrategy::Trained() { return model_.parameters()
 
 void LocalSgdStrategy::SyncBuffers() {
   for (const at::Tensor& buffer : model_.buffers()) communicator_.Broadcast(buffer, 0);
+}
+
+NamedTensors LocalSgdStrategy::State() {
+  NamedTensors state = {{"counts", at::tensor({step_, since_average_, averages_}, at::kLong)},
+                        {"rate", at::full({1}, rate_, at::kDouble)}};
+  for (size_t i = 0; i < previous_.size(); ++i) {
+    state.emplace_back("previous/" + std::to_string(i), previous_[i]);
+    state.emplace_back("slow/" + std::to_string(i), slow_[i]);
+  }
+  if (together_) AppendBelow(state, kTogether, together_->State());
+  return state;
+}
+
+// Another number of ranks continues with the mean of the parameters. What else there is, is equal on all ranks.
+void LocalSgdStrategy::LoadState(const std::vector<NamedTensors>& of_ranks) {
+  const at::NoGradGuard no_grad;
+  const NamedTensors& state = of_ranks.at(0);
+  if (!Below(state, "previous/").empty()) BeginSlowMomentum();
+  for (const auto& [name, tensor] : state) {
+    if (name == "counts") {
+      const auto* counts = static_cast<const int64_t*>(tensor.data_ptr());
+      step_ = counts[0], since_average_ = counts[1], averages_ = counts[2];
+    } else if (name == "rate") {
+      rate_ = tensor.item<double>();
+    }
+  }
+  for (size_t i = 0; i < previous_.size(); ++i) {
+    const std::string number = std::to_string(i);
+    for (const auto& [name, tensor] : state) {
+      if (name == "previous/" + number) previous_[i].copy_(tensor);
+      if (name == "slow/" + number) slow_[i].copy_(tensor);
+    }
+  }
+  if (const NamedTensors together = Below(state, kTogether); together_ && !together.empty())
+    together_->LoadState({together});
 }
 
 void LocalSgdStrategy::AppendMetrics(std::vector<Metric>& metrics) const {

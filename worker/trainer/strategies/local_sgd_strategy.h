@@ -32,10 +32,15 @@ class LocalSgdStrategy : public Strategy {
   std::string WhyNotRecorded() const override {
     return "engine native/local-sgd communicates in some steps only; use native/ddp";
   }
+  Stored stored() const override { return Stored::kAveraged; }
+  // The position between two averages, the slow momentum, and the state of the first steps.
+  NamedTensors State() override;
+  void LoadState(const std::vector<NamedTensors>& of_ranks) override;
   void AppendMetrics(std::vector<Metric>& metrics) const override;
 
  private:
   void Average(double rate);
+  void BeginSlowMomentum();
 
   Model& model_;
   Communicator& communicator_;

@@ -13,6 +13,7 @@ class LocalStrategy : public GradientStrategy {
 
   void Accumulate(const at::Tensor& loss) override;
   BackwardCost Backward(const at::Tensor& loss) override;
+  void DiscardStep() override { in_step_ = false; }
   void Join() override {}
   void SyncBuffers() override {}
   std::string WhyNotRecorded() const override { return ""; }

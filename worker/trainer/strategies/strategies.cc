@@ -1,11 +1,16 @@
 #include <cstdlib>
 
+#include "worker/trainer/comm/communicators.h"
+#include "worker/trainer/device/device.h"
 #include "worker/trainer/errors.h"
 #include "worker/trainer/models/model.h"
+#include "worker/trainer/strategies/data_parallel_strategy.h"
 #include "worker/trainer/strategies/ddp_strategy.h"
 #include "worker/trainer/strategies/horovod_strategy.h"
 #include "worker/trainer/strategies/local_sgd_strategy.h"
 #include "worker/trainer/strategies/local_strategy.h"
+#include "worker/trainer/strategies/parameter_server_strategy.h"
+#include "worker/trainer/strategies/pipeline_strategy.h"
 #include "worker/trainer/strategies/strategy.h"
 #include "worker/trainer/strategies/zero_strategy.h"
 
@@ -64,6 +69,12 @@ std::unique_ptr<Strategy> MakeHorovod(const TrainingSpec& spec, Model& model, Co
         "engine \"native/horovod\" cannot run batch_norm \"sync\", because its background thread uses the "
         "communicator during backward: set batch_norm to \"train\" or use native/ddp");
   }
+  if (communicator.name() == "nccl" && spec.all_reduce != "library") {
+    throw TrainerError(
+        "all_reduce \"" + spec.all_reduce +
+        "\" waits on the host for each message, which backend \"nccl\" does on the GPU: set all_reduce to "
+        "\"library\", or backend to \"mpi\" or \"gloo\"");
+  }
   const char* directory = std::getenv("SCALELAB_ATTEMPT_DIR");
   const std::string timeline =
       (directory == nullptr ? std::string(".") : std::string(directory)) + "/horovod-timeline.json";
@@ -77,7 +88,8 @@ std::unique_ptr<Strategy> MakeHorovod(const TrainingSpec& spec, Model& model, Co
                                                             .timeline_path = spec.timeline ? timeline : "",
                                                             .all_reduce = AllReduceOf(spec),
                                                             .node = {},
-                                                            .warn = {}});
+                                                            .warn = {}},
+                                           MakeControlChannel(spec, communicator));
 }
 
 template <int kStage>
@@ -104,19 +116,88 @@ std::unique_ptr<Strategy> MakeLocalSgd(const TrainingSpec& spec, Model& model, C
                                                             .slow_momentum = spec.slow_momentum});
 }
 
+std::unique_ptr<Strategy> MakePipeline(const TrainingSpec& spec, Model& model, Communicator& communicator) {
+  if (spec.batch_norm == "sync") {
+    throw TrainerError(
+        "engine \"native/pipeline\" cannot run batch_norm \"sync\", because the ranks run different layers: "
+        "set "
+        "batch_norm to \"train\" or use native/ddp");
+  }
+  return std::make_unique<PipelineStrategy>(
+      model, communicator,
+      PipelineOptions{.stages = spec.pipeline_stages,
+                      .schedule = pipeline::ParseSchedule(spec.pipeline_schedule),
+                      .parts = spec.accumulation_steps,
+                      .warmup = spec.warmup_steps});
+}
+
+std::unique_ptr<Strategy> MakeParameterServer(const TrainingSpec& spec, Model& model,
+                                              Communicator& communicator) {
+  if (spec.batch_norm == "sync") {
+    throw TrainerError(
+        "engine \"native/parameter-server\" cannot run batch_norm \"sync\", because its servers do not "
+        "train: "
+        "set batch_norm to \"train\" or use native/ddp");
+  }
+  if (spec.precision == "amp-fp16") {
+    throw TrainerError(
+        "engine \"native/parameter-server\" does not scale losses on its servers: use precision "
+        "\"amp-bf16\", or native/ddp");
+  }
+  return ParameterServerStrategy::Make(model, communicator,
+                                       {.servers = static_cast<int>(spec.server_ranks),
+                                        .consistency = spec.consistency == "async" ? Consistency::kAsync
+                                                       : spec.consistency == "ssp" ? Consistency::kSsp
+                                                                                   : Consistency::kSync,
+                                        .staleness = spec.staleness});
+}
+
 std::unique_ptr<Strategy> MakeNone(const TrainingSpec&, Model& model, Communicator& communicator) {
   return std::make_unique<LocalStrategy>(model, communicator);
 }
+
+std::unique_ptr<Strategy> MakeDataParallel(const TrainingSpec& spec, Model& model,
+                                           const Communicator& communicator,
+                                           const MakeReplica& make_replica) {
+  if (communicator.size() > 1) {
+    throw TrainerError("engine \"" + spec.engine + "\" is one process, not " +
+                       std::to_string(communicator.size()) + ": set ranks to 1, or use native/ddp");
+  }
+  if (spec.batch_norm == "sync") {
+    throw TrainerError("engine \"" + spec.engine +
+                       "\" cannot run batch_norm \"sync\": set batch_norm to \"train\" or use native/ddp");
+  }
+  const at::Device first = model.parameters().front().device();
+  if (first.is_cuda() && first.index() + spec.replicas > VisibleGpus()) {
+    throw TrainerError("replicas " + std::to_string(spec.replicas) + " need a GPU each, and there " +
+                       (VisibleGpus() == 1 ? "is 1" : "are " + std::to_string(VisibleGpus())) +
+                       ": set gpus_per_rank to the number of replicas");
+  }
+  DataParallelOptions options{.devices = {},
+                              .cpu_threads = static_cast<int>(spec.cpus_per_rank),
+                              .precision = ParsePrecision(spec.precision, first)};
+  std::vector<std::shared_ptr<Model>> replicas;
+  for (int i = 0; i < spec.replicas; ++i) {
+    options.devices.push_back(
+        first.is_cuda() ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(first.index() + i)) : first);
+    if (i > 0) replicas.push_back(make_replica());
+  }
+  return std::make_unique<DataParallelStrategy>(model, std::move(replicas), options);
+}
+
+constexpr std::string_view kDataParallel = "native/data-parallel";
 
 struct Entry {
   std::string_view engine;
   Factory make;
 };
 
-constexpr Entry kEngines[] = {{"native/ddp", MakeDdp},           {"native/horovod", MakeHorovod},
-                              {"native/serial", MakeSerial},     {"native/none", MakeNone},
-                              {"native/zero1", MakeZero<1>},     {"native/zero2", MakeZero<2>},
-                              {"native/local-sgd", MakeLocalSgd}};
+constexpr Entry kEngines[] = {
+    {"native/ddp", MakeDdp},           {"native/horovod", MakeHorovod},
+    {"native/serial", MakeSerial},     {"native/none", MakeNone},
+    {"native/zero1", MakeZero<1>},     {"native/zero2", MakeZero<2>},
+    {"native/zero3", MakeZero<3>},     {"native/local-sgd", MakeLocalSgd},
+    {"native/pipeline", MakePipeline}, {"native/parameter-server", MakeParameterServer}};
 
 }  // namespace
 
@@ -136,14 +217,16 @@ void Strategy::Join() {
   throw TrainerError("this engine needs the same number of batches on all ranks: use native/horovod");
 }
 
-std::unique_ptr<Strategy> MakeStrategy(const TrainingSpec& spec, Model& model, Communicator& communicator) {
-  std::string known;
+std::unique_ptr<Strategy> MakeStrategy(const TrainingSpec& spec, Model& model, Communicator& communicator,
+                                       const MakeReplica& make_replica) {
+  if (spec.engine == kDataParallel) return MakeDataParallel(spec, model, communicator, make_replica);
+  std::string known(kDataParallel);
   for (const Entry& entry : kEngines) {
     // A single rank has nothing to reduce and needs no buckets. It is the baseline of every speedup.
     if (entry.engine == spec.engine) {
       return (communicator.size() == 1 ? MakeNone : entry.make)(spec, model, communicator);
     }
-    known += (known.empty() ? "" : ", ") + std::string(entry.engine);
+    known += ", " + std::string(entry.engine);
   }
   throw TrainerError("unknown engine \"" + spec.engine + "\": this trainer has " + known);
 }

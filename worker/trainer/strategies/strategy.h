@@ -1,7 +1,9 @@
 // The interface of an engine: how ranks train one model together.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -9,12 +11,11 @@
 #include "worker/trainer/device/moment.h"
 #include "worker/trainer/metrics/event_writer.h"
 #include "worker/trainer/metrics/step_log.h"
+#include "worker/trainer/models/model.h"
 #include "worker/trainer/named_tensors.h"
 #include "worker/trainer/training_spec.h"
 
 namespace scalelab::trainer {
-
-class Model;
 
 // What one step measured.
 struct BackwardCost {
@@ -26,12 +27,25 @@ struct BackwardCost {
   at::Tensor rank_square, mean_square;
 };
 
+// A part of a parameter that belongs to a rank.
+struct Shard {
+  int parameter = 0;  // its position among the model's parameters that need a gradient
+  int64_t first = 0;  // elements of the parameter before it, in the order of the parameter's memory
+  at::Tensor value;   // what the optimizer updates
+};
+
+// The samples of a rank: slice `index` of `count` of each global batch. Ranks that hold parts of one model have the same.
+// Index -1: none; the rank does not train.
+struct DataSlice {
+  int index, count;
+};
+
 // One rank's part of a training step. The training loop implements it, and a strategy carries it out.
 class StepTask {
  public:
   virtual ~StepTask() = default;
 
-  // Returns the number of micro-batches, at least 1.
+  // Returns the number of micro-batches, at least 1 on a rank that trains.
   virtual int64_t parts() const = 0;
   // Returns the number of micro-batches of the rank that has most, the same on all ranks. A last batch may give a rank fewer
   // samples than another, and so fewer micro-batches.
@@ -39,6 +53,13 @@ class StepTask {
   // Runs the model on micro-batch `part`, from 0, and returns its loss. The losses of all parts add up to the mean loss of
   // this rank's batch. If the strategy averages gradients, they are weighted by the rank's share of the global batch.
   virtual at::Tensor Forward(int64_t part) = 0;
+  // For strategies that run parts of the model: returns the model's input of micro-batch `part`.
+  virtual at::Tensor Input(int64_t /*part*/) const { throw std::logic_error("Input is missing"); }
+  // Runs `stage`, a part of the model, on micro-batch `part` in the run's precision. Returns its output, or if it is the
+  // `last` part, whose output are the logits, the loss that Forward returns. Called for all micro-batches in their order.
+  virtual at::Tensor Run(int64_t /*part*/, const std::function<at::Tensor()>& /*stage*/, bool /*last*/) {
+    throw std::logic_error("Run is missing");
+  }
   // Takes what the step measured. Called after the last backward and before Update, when gradients are communicated.
   virtual void Measured(BackwardCost cost) = 0;
   // Updates the tensors of Strategy::Trained by their gradients.
@@ -58,6 +79,21 @@ class Strategy {
   // the step before. Collective.
   virtual void Step(StepTask& task) = 0;
 
+  // Forgets a step that an exception ended, so that the next Step begins anew.
+  virtual void DiscardStep() {}
+
+  // Returns the samples on which rank `rank` of `ranks` trains. A rank that does not train calls Step with a task of no parts.
+  virtual DataSlice SliceOf(int rank, int ranks) const { return {rank, ranks}; }
+
+  // Runs the model on a micro-batch, for StepTask::Forward.
+  virtual TrainingLogits Forward(Model& model, const at::Tensor& images) {
+    return model.ForwardTraining(images);
+  }
+
+  // Replaces the mean loss and the number of correct predictions of a step (two numbers in double precision on the device) on
+  // a rank that has not computed them, by those of the rank that has. Called after each Step. Collective.
+  virtual void ShareResult(const at::Tensor& /*loss_and_correct*/) {}
+
   // Ends an epoch: afterwards the parameters of ranks that `keeps_ranks_equal` are equal. Collective.
   virtual void EndEpoch() {}
 
@@ -73,6 +109,9 @@ class Strategy {
   // Broadcasts rank 0's buffers (running statistics), so that all ranks evaluate the same model. Collective.
   virtual void SyncBuffers() = 0;
 
+  // Returns the learning rate of one StepTask::Update in a step with this rate.
+  virtual double RateOfUpdate(double rate) const { return rate; }
+
   // Returns whether all ranks hold the same parameters at the end of an epoch.
   virtual bool keeps_ranks_equal() const { return true; }
   // Returns whether the next step averages gradients over the ranks.
@@ -83,11 +122,16 @@ class Strategy {
 
   // Returns how a checkpoint stores the parameters and the tensors of the optimizer.
   enum class Stored {
-    kNever,    // the engine has state that State does not return: it writes no checkpoints
-    kPerRank,  // each rank its own
-    kOnce,     // they are equal on all ranks after each step: only those of rank 0
+    kNever,     // the engine has state that State does not return: it writes no checkpoints
+    kPerRank,   // each rank its own
+    kOnce,      // they are equal on all ranks after each step: only those of rank 0
+    kAveraged,  // each rank its own; another number of ranks continues with their mean
+    kShards,    // each rank its Shards
   };
   virtual Stored stored() const { return Stored::kNever; }
+  // Returns the shards of this rank in the order of Trained, if the engine stores kShards. Together, the shards of all ranks
+  // are the parameters.
+  virtual std::vector<Shard> Shards() const { return {}; }
   // Returns the tensors of this rank that the strategy keeps from step to step, for a checkpoint: the shards of a sharded
   // optimizer, the errors that compression left out. Their names are the strategy's own. To be called between steps.
   // Collective.
@@ -122,8 +166,12 @@ class GradientStrategy : public Strategy {
   Model& model_;
 };
 
-// Creates the strategy of engine `spec.engine`. Throws TrainerError that lists the known engines if
-// it is unknown.
-std::unique_ptr<Strategy> MakeStrategy(const TrainingSpec& spec, Model& model, Communicator& communicator);
+// Makes another model of the same kind, in host memory.
+using MakeReplica = std::function<std::shared_ptr<Model>()>;
+
+// Creates the strategy of engine `spec.engine`. `make_replica` is required by native/data-parallel. Throws TrainerError that
+// lists the known engines if it is unknown.
+std::unique_ptr<Strategy> MakeStrategy(const TrainingSpec& spec, Model& model, Communicator& communicator,
+                                       const MakeReplica& make_replica = {});
 
 }  // namespace scalelab::trainer

@@ -15,6 +15,9 @@ ZeroStrategy::ZeroStrategy(Model& model, Communicator& communicator, const ZeroO
   }
   SyncBuffers();
   never_used_.resize(parameters_.size());
+  if (options.stage > 2) {
+    gathered_ = std::make_unique<GatheredParameters>(communicator, [this] { StartNextReduction(); });
+  }
   MakeBuckets();
   hooks_.Attach(parameters_, [this](int parameter) { GradientReady(parameter); });
 }
@@ -34,13 +37,20 @@ void ZeroStrategy::MakeBuckets() {
     bucket.values = at::zeros({(layout.elements + unit - 1) / unit * unit},
                               parameters_[indices.front()].options().requires_grad(false));
     const int64_t share = bucket.values.numel() / ranks, begin = share * communicator_.rank();
-    bucket.own_values = bucket.values.narrow(0, begin, share);
     for (size_t k = 0; k < indices.size(); ++k) {
       at::Tensor& parameter = parameters_[indices[k]];
       place_of_[indices[k]] = {buckets_.size() - 1, k};
       const at::Tensor view = ViewOf(bucket, k, bucket.values);
       view.copy_(parameter);
       parameter.set_data(view);
+    }
+    bucket.own_values = bucket.values.narrow(0, begin, share);
+    if (gathered_) {
+      bucket.own_values = bucket.own_values.clone();
+      gathered_->Add(bucket.values, bucket.own_values);
+    }
+    for (size_t k = 0; k < indices.size(); ++k) {
+      const at::Tensor& parameter = parameters_[indices[k]];
       const int64_t first = std::max(bucket.offsets[k], begin);
       const int64_t last = std::min(bucket.offsets[k] + parameter.numel(), begin + share);
       if (first >= last) continue;
@@ -59,6 +69,27 @@ std::vector<at::Tensor> ZeroStrategy::Trained() {
   return values;
 }
 
+std::vector<Shard> ZeroStrategy::Shards() const {
+  std::vector<Shard> shards;
+  for (const Bucket& bucket : buckets_) {
+    const int64_t begin = bucket.own_values.numel() * communicator_.rank();
+    for (const Piece& piece : bucket.pieces) {
+      const int64_t offset = bucket.offsets[place_of_[piece.parameter].second];
+      shards.push_back({piece.parameter, begin + piece.offset - offset, piece.value});
+    }
+  }
+  return shards;
+}
+
+NamedTensors ZeroStrategy::State() { return {{"never_used", FlagsOf(never_used_)}}; }
+
+void ZeroStrategy::LoadState(const std::vector<NamedTensors>& of_ranks) {
+  for (const auto& [name, tensor] : of_ranks.at(0)) {
+    if (name == "never_used") never_used_ = FlagsIn(tensor);
+  }
+  if (!gathered_) GatherParameters();
+}
+
 at::Tensor ZeroStrategy::ViewOf(const Bucket& bucket, size_t k, const at::Tensor& flat) const {
   const at::Tensor& parameter = parameters_[bucket.parameters[k]];
   return flat.as_strided(parameter.sizes(), parameter.strides(), bucket.offsets[k]);
@@ -66,16 +97,18 @@ at::Tensor ZeroStrategy::ViewOf(const Bucket& bucket, size_t k, const at::Tensor
 
 void ZeroStrategy::Allocate(Bucket& bucket) {
   if (bucket.gradients.defined()) return;
-  bucket.gradients = at::zeros_like(bucket.values);
+  bucket.gradients = at::zeros({bucket.values.numel()}, bucket.values.options());
   gradient_bytes_ += static_cast<int64_t>(bucket.gradients.nbytes());
   most_gradient_bytes_ = std::max(most_gradient_bytes_, gradient_bytes_);
 }
 
 void ZeroStrategy::Step(StepTask& task) {
   BeginStep();
+  const auto watch = gathered_ ? gathered_->StartWatch() : nullptr;
   const int64_t parts = task.parts(), passes = options_.stage == 1 ? parts : task.most_parts();
   for (int64_t pass = 0; pass < passes; ++pass) {
     const bool last = pass + 1 == parts, reduces = options_.stage > 1 || last;
+    if (gathered_) gathered_->BeginPass();
     at::Tensor loss;  // undefined in a pass for which this rank has no samples, and adds zeros
     if (pass < parts) loss = task.Forward(pass);
     if (reduces) BeginPass(loss);
@@ -84,6 +117,10 @@ void ZeroStrategy::Step(StepTask& task) {
     if (reduces) EndPass();
     if (pass + 1 < parts) task.marks().Mark(&StepTimes::backward);
   }
+  if (gathered_) {
+    cost_.bytes += gathered_->TakeBytes();
+    for (Span& span : gathered_->TakeSpans()) cost_.spans.push_back(std::move(span));
+  }
   cost_.mean_square = AgreeOnUnused();
   cost_.rank_square = rank_squares_.Take();
   // The gradient of a rank is complete if it is reduced once. The mean of rounded gradients is not the mean.
@@ -91,7 +128,8 @@ void ZeroStrategy::Step(StepTask& task) {
   if (!once || options_.wire_type != at::kFloat) cost_.mean_square.reset();
   task.Measured(std::move(cost_));
   task.Update();
-  GatherParameters();
+  cost_ = {};
+  gathered_ ? gathered_->EndStep() : GatherParameters();
   task.marks().Communicated(cost_.spans);
   task.marks().Mark(&StepTimes::comm_exposed);
 }
@@ -105,8 +143,13 @@ void ZeroStrategy::BeginStep() {
   for (Bucket& bucket : buckets_) {
     for (Piece& piece : bucket.pieces) piece.value.mutable_grad().reset();
     // Parameters are gathered from all ranks at the end of a step, with what the optimizer wrote.
-    cost_.bytes += static_cast<int64_t>(bucket.values.nbytes());
+    if (!gathered_) cost_.bytes += static_cast<int64_t>(bucket.values.nbytes());
   }
+  if (gathered_) gathered_->BeginStep();
+}
+
+void ZeroStrategy::EndEpoch() {
+  if (gathered_) gathered_->GatherAll();
 }
 
 void ZeroStrategy::BeginPass(const at::Tensor& loss) {
@@ -119,12 +162,14 @@ void ZeroStrategy::BeginPass(const at::Tensor& loss) {
     if (never_used_[i] && !options_.find_unused) CountDown(static_cast<int>(i));
   }
   reducing_ = true;
+  if (gathered_) gathered_->BeginBackward();
 }
 
 void ZeroStrategy::EndPass() {
   reducing_ = false;
   for (Bucket& bucket : buckets_) bucket.missing = 0;
   StartFullBuckets();
+  if (gathered_) gathered_->EndPass();
   while (!reductions_.empty()) FinishReduction();
   reduced_before_ = true;
 }
@@ -135,7 +180,13 @@ void ZeroStrategy::GradientReady(int parameter) {
         "static_graph is set, but a parameter that had no gradient in the first step has one now: "
         "leave static_graph out, or use find_unused_parameters");
   }
+  if (gathered_) gathered_->Check();
   const auto [index, k] = place_of_[parameter];
+  if (reducing_ && index < next_) {
+    throw TrainerError(
+        "a gradient arrives later than on rank 0 in the first step, after it had to be reduced: use "
+        "native/zero2");
+  }
   Bucket& bucket = buckets_[index];
   Allocate(bucket);
   at::Tensor& gradient = parameters_[parameter].mutable_grad();
@@ -154,10 +205,15 @@ void ZeroStrategy::CountDown(int parameter) {
 }
 
 void ZeroStrategy::StartFullBuckets() {
-  for (; next_ < buckets_.size() && buckets_[next_].missing <= 0; ++next_) {
-    if (reductions_.size() >= kInFlight) FinishReduction();
-    StartReduction(next_);
+  while (next_ < buckets_.size() && buckets_[next_].missing <= 0 && (!gathered_ || gathered_->MayReduce())) {
+    StartNextReduction();
+    if (gathered_) gathered_->Reduced();
   }
+}
+
+void ZeroStrategy::StartNextReduction() {
+  if (reductions_.size() >= kInFlight) FinishReduction();
+  StartReduction(next_++);
 }
 
 void ZeroStrategy::StartReduction(size_t index) {
@@ -190,10 +246,7 @@ void ZeroStrategy::FinishReduction() {
     bucket.own_gradients.copy_(reduction.output);
     return;
   }
-  if (!bucket.own_gradients.defined()) {
-    bucket.own_gradients = at::zeros_like(bucket.own_values);
-    gradient_bytes_ += static_cast<int64_t>(bucket.own_gradients.nbytes());
-  }
+  if (!bucket.own_gradients.defined()) bucket.own_gradients = at::zeros_like(bucket.own_values);
   reduced_before_ ? bucket.own_gradients.add_(reduction.output)
                   : bucket.own_gradients.copy_(reduction.output);
   for (int parameter : bucket.parameters) parameters_[parameter].mutable_grad().reset();
@@ -232,7 +285,6 @@ void ZeroStrategy::GatherParameters() {
   std::vector<std::unique_ptr<Work>> works;
   for (const Bucket& bucket : buckets_)
     works.push_back(communicator_.StartAllGather(bucket.values, bucket.own_values));
-  cost_ = {};
   for (const auto& work : works) {
     work->Wait();
     if (Span span = work->span(); span.end != nullptr) cost_.spans.push_back(std::move(span));
@@ -244,14 +296,21 @@ void ZeroStrategy::SyncBuffers() {
 }
 
 void ZeroStrategy::AppendMetrics(std::vector<Metric>& metrics) const {
-  int64_t values = 0, own = 0;
+  const auto bytes_of = [](const at::Tensor& tensor) {
+    return tensor.defined() ? static_cast<double>(tensor.nbytes()) : 0.0;
+  };
+  double parameters = 0, gradients = 0, optimizer = 0;
   for (const Bucket& bucket : buckets_) {
-    values += static_cast<int64_t>(bucket.values.nbytes());
-    for (const Piece& piece : bucket.pieces) own += static_cast<int64_t>(piece.value.nbytes());
+    parameters += bytes_of(gathered_ ? bucket.own_values : bucket.values);
+    gradients += bytes_of(options_.stage == 1 ? bucket.gradients : bucket.own_gradients);
+    for (const Piece& piece : bucket.pieces) optimizer += bytes_of(piece.value);
   }
-  metrics.insert(metrics.end(), {{"memory/parameters_bytes", static_cast<double>(values)},
-                                 {"memory/gradients_bytes", static_cast<double>(most_gradient_bytes_)},
-                                 {"memory/optimizer_bytes", static_cast<double>(own)}});
+  double buckets = options_.stage == 1 ? 0 : static_cast<double>(most_gradient_bytes_);
+  if (gathered_) buckets += static_cast<double>(gathered_->most_bytes());
+  metrics.insert(metrics.end(), {{"memory/parameters_bytes", parameters},
+                                 {"memory/gradients_bytes", gradients},
+                                 {"memory/optimizer_bytes", optimizer},
+                                 {"memory/buckets_bytes", buckets}});
 }
 
 }  // namespace scalelab::trainer

@@ -1,7 +1,12 @@
-// ZeRO, stages 1 and 2: each rank has the optimizer's state, and in stage 2 the gradients, of a part of the parameters
-// (Rajbhandari et al. 2020, arXiv 1910.02054, section 5).
+// ZeRO: each rank has the optimizer's state of a part of the parameters, from stage 2 on also the gradients, in stage 3 also
+// the parameters (Rajbhandari et al. 2020, arXiv 1910.02054, section 5).
 #pragma once
 
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "worker/trainer/strategies/gathered_parameters.h"
 #include "worker/trainer/strategies/gradient_buckets.h"
 #include "worker/trainer/strategies/gradient_hooks.h"
 #include "worker/trainer/strategies/gradient_squares.h"
@@ -26,16 +31,25 @@ struct ZeroOptions {
 // Stage 1 reduces once in each step, after accumulating gradients of the whole model. Stage 2 reduces after every
 // micro-batch, accumulates its own part only, and frees the memory of a bucket's gradients as soon as they are reduced; at
 // most kInFlight buckets have such memory at a time, besides those that are still incomplete.
+//
+// Stage 3 is stage 2 with GatheredParameters. All parameters are whole from EndEpoch to the next step.
 class ZeroStrategy : public Strategy {
  public:
   ZeroStrategy(Model& model, Communicator& communicator, const ZeroOptions& options);
 
   void Step(StepTask& task) override;
+  void EndEpoch() override;
   std::vector<at::Tensor> Trained() override;
   void SyncBuffers() override;
   std::string WhyNotRecorded() const override {
     return "ZeRO's engines allocate memory in each step; use native/ddp";
   }
+  Stored stored() const override { return Stored::kShards; }
+  std::vector<Shard> Shards() const override;
+  // The parameters that a static graph never uses.
+  NamedTensors State() override;
+  // Distributes the parameters of the shards.
+  void LoadState(const std::vector<NamedTensors>& of_ranks) override;
   void AppendMetrics(std::vector<Metric>& metrics) const override;
 
  private:
@@ -49,10 +63,10 @@ class ZeroStrategy : public Strategy {
   };
   struct Bucket {
     std::vector<int> parameters;
-    std::vector<int64_t> offsets;  // of the parameters, in elements
-    at::Tensor values, own_values;
-    at::Tensor gradients;      // like `values`; undefined while it has no memory
-    at::Tensor own_gradients;  // the mean over the ranks, like `own_values`
+    std::vector<int64_t> offsets;   // of the parameters, in elements
+    at::Tensor values, own_values;  // the second is a part of the first, in stage 3 a copy of it
+    at::Tensor gradients;           // like `values`; undefined while it has no memory
+    at::Tensor own_gradients;       // the mean over the ranks, like `own_values`
     std::vector<Piece> pieces;
     int missing = 0;  // gradients of the current pass that have not arrived
   };
@@ -71,6 +85,7 @@ class ZeroStrategy : public Strategy {
   void GradientReady(int parameter);  // called by autograd
   void CountDown(int parameter);
   void StartFullBuckets();
+  void StartNextReduction();
   void StartReduction(size_t index);
   void FinishReduction();
   // Agrees with the other ranks on the parameters without a gradient, and returns the squared norm of the mean.
@@ -91,8 +106,9 @@ class ZeroStrategy : public Strategy {
   std::vector<Reduction> reductions_;                // in flight, in the order of their start
   BackwardCost cost_;
   GradientSquares rank_squares_, own_squares_;
-  int64_t gradient_bytes_ = 0, most_gradient_bytes_ = 0;
-  GradientHooks hooks_;  // last member: uses all of the above
+  int64_t gradient_bytes_ = 0, most_gradient_bytes_ = 0;  // of gradients that are not reduced yet
+  std::unique_ptr<GatheredParameters> gathered_;          // in stage 3
+  GradientHooks hooks_;                                   // last member: uses all of the above
 };
 
 }  // namespace scalelab::trainer

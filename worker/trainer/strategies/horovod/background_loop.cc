@@ -1,5 +1,6 @@
 #include "worker/trainer/strategies/horovod/background_loop.h"
 
+#include "worker/trainer/device/device.h"
 #include "worker/trainer/errors.h"
 
 namespace scalelab::trainer::horovod {
@@ -9,10 +10,12 @@ constexpr int kStepsPerSample = 10;  // steps per sample of the autotuner
 
 }  // namespace
 
-BackgroundLoop::BackgroundLoop(Communicator& communicator, at::Device device, const Options& options)
-    : communicator_(communicator),
+BackgroundLoop::BackgroundLoop(Communicator& communicator, at::Device device, const Options& options,
+                               std::unique_ptr<Communicator> control)
+    : own_control_(std::move(control)),
+      control_(own_control_ ? *own_control_ : communicator),
       device_(device),
-      controller_(communicator, options, counters_),
+      controller_(control_, options, counters_),
       averager_(communicator, options, counters_),
       setting_{options.fusion_bytes, options.cycle_seconds},
       tuning_(options.autotune) {
@@ -54,6 +57,8 @@ void BackgroundLoop::Submit(std::string name, const at::Tensor& tensor) {
 std::vector<std::pair<std::string, at::Tensor>> BackgroundLoop::Close() {
   std::unique_lock lock(mutex_);
   WaitUntilClosed(lock);
+  // They were allocated on the stream of the background thread, and the caller copies them on its own.
+  for (const auto& [name, tensor] : received_) KeepForCurrentStream(tensor);
   return std::exchange(received_, {});
 }
 
@@ -195,7 +200,7 @@ void BackgroundLoop::Tune() {
     values[1] = setting.cycle_seconds;
     values[2] = autotuner_->done() ? 1 : 0;
   }
-  communicator_.Broadcast(next, 0);
+  control_.Broadcast(next, 0);
   setting_ = {static_cast<int64_t>(values[0]), values[1]};
   tuning_ = values[2] == 0;
   sample_start_ = now;

@@ -32,8 +32,10 @@ namespace scalelab::trainer::horovod {
 // Only one thread at a time may call. The next Close, Join or Open throws a failure of the background thread.
 class BackgroundLoop {
  public:
-  // `device` holds all tensors. Collective. Throws TrainerError if the timeline cannot be written.
-  BackgroundLoop(Communicator& communicator, at::Device device, const Options& options);
+  // `device` holds all tensors. Ranks negotiate over `control`, so that a negotiation does not wait for the gradients before
+  // it on the device; null: over `communicator`. Collective. Throws TrainerError if the timeline cannot be written.
+  BackgroundLoop(Communicator& communicator, at::Device device, const Options& options,
+                 std::unique_ptr<Communicator> control = nullptr);
   // Ends the thread after the current cycle.
   ~BackgroundLoop();
 
@@ -70,7 +72,8 @@ class BackgroundLoop {
   void Tune();
   void WaitUntilClosed(std::unique_lock<std::mutex>& lock);
 
-  Communicator& communicator_;
+  const std::unique_ptr<Communicator> own_control_;
+  Communicator& control_;
   const at::Device device_;
 
   // Used by the background thread; the caller may read them while no step is open.

@@ -1,0 +1,44 @@
+// Models whose layers can be divided among ranks.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "worker/trainer/models/model.h"
+
+namespace scalelab::trainer {
+
+// A network that is a sequence of blocks. Constructors add them in the order in which forward runs them.
+class DivisibleModel : public Model {
+ public:
+  // A part of the network with one input and one output, whose first dimension is the sample. The output of the last block
+  // are the logits.
+  struct Block {
+    std::vector<std::shared_ptr<torch::nn::Module>> modules;  // that it uses; other blocks may use them too
+    std::function<at::Tensor(const at::Tensor& input)> forward;
+  };
+
+  // They refer to the model and must not outlive it.
+  const std::vector<Block>& blocks() const { return blocks_; }
+  // Returns the network's input for one sample, of zeros.
+  virtual at::Tensor Example() const = 0;
+
+  at::Tensor forward(const at::Tensor& input) override {
+    at::Tensor x = input;
+    for (const Block& block : blocks_) x = block.forward(x);
+    return x;
+  }
+
+ protected:
+  void AddBlock(std::vector<std::shared_ptr<torch::nn::Module>> modules,
+                std::function<at::Tensor(const at::Tensor& input)> forward) {
+    blocks_.push_back({std::move(modules), std::move(forward)});
+  }
+
+ private:
+  std::vector<Block> blocks_;
+};
+
+}  // namespace scalelab::trainer

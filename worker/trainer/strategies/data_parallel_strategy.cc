@@ -1,0 +1,204 @@
+#include "worker/trainer/strategies/data_parallel_strategy.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "worker/trainer/models/model.h"
+
+namespace scalelab::trainer {
+
+// One thread for each replica, kept from step to step because each has OpenMP threads of its own.
+class DataParallelStrategy::Threads {
+ public:
+  Threads(const std::vector<at::Device>& devices, int cpu_threads)
+      : devices_(devices), errors_(devices.size()) {
+    const int each = std::max(1, cpu_threads / static_cast<int>(devices.size()));
+    for (size_t i = 0; i < devices.size(); ++i) {
+      threads_.emplace_back([this, i, each] {
+        at::set_num_threads(each);
+        Serve(i);
+      });
+    }
+  }
+  ~Threads() {
+    {
+      std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  // Calls body(i) for each replica i below `count` at the same time, on the calling thread's current streams. Returns when all
+  // calls have ended, and throws the exception of the first replica that failed.
+  void Run(size_t count, const std::function<void(size_t)>& body) {
+    std::vector<c10::Stream> streams;
+    for (const at::Device& device : devices_)
+      streams.push_back(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+    std::unique_lock lock(mutex_);
+    body_ = [&](size_t i) {
+      const c10::StreamGuard on_stream(streams[i]);
+      body(i);
+    };
+    count_ = count;
+    running_ = threads_.size();
+    ++round_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return running_ == 0; });
+    body_ = nullptr;
+    std::exception_ptr first;
+    for (std::exception_ptr& error : errors_) {
+      if (std::exception_ptr own = std::exchange(error, nullptr); own && !first) first = own;
+    }
+    if (first) std::rethrow_exception(first);
+  }
+
+ private:
+  void Serve(size_t i) {
+    std::unique_lock lock(mutex_);
+    for (int64_t done = 0;; done = round_) {
+      changed_.wait(lock, [&] { return closing_ || round_ != done; });
+      if (closing_) return;
+      if (i < count_) {
+        lock.unlock();
+        std::exception_ptr error;
+        try {
+          body_(i);  // does not change while a thread runs
+        } catch (...) {
+          error = std::current_exception();
+        }
+        lock.lock();
+        errors_[i] = error;
+      }
+      if (--running_ == 0) changed_.notify_all();
+    }
+  }
+
+  const std::vector<at::Device> devices_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::function<void(size_t)> body_;
+  size_t count_ ABSL_GUARDED_BY(mutex_) = 0, running_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t round_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::exception_ptr> errors_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_;  // last member: they use all of the above
+};
+
+DataParallelStrategy::DataParallelStrategy(Model& model, std::vector<std::shared_ptr<Model>> replicas,
+                                           const DataParallelOptions& options)
+    : options_(options), models_{&model}, replicas_(std::move(replicas)) {
+  const at::NoGradGuard no_grad;
+  TORCH_CHECK(replicas_.size() + 1 == options.devices.size(), "each device needs a replica");
+  parameters_.push_back(model.parameters());
+  for (size_t i = 1; i < options.devices.size(); ++i) {
+    Model& replica = *replicas_[i - 1];
+    models_.push_back(&replica);
+    parameters_.push_back(replica.parameters());
+    for (size_t p = 0; p < parameters_[i].size(); ++p) {
+      const at::Tensor& original = parameters_[0][p];
+      // On a CPU this is the same memory.
+      parameters_[i][p].set_data(original.detach().to(options.devices[i]));
+    }
+    for (at::Tensor& buffer : replica.buffers()) buffer.set_data(buffer.to(options.devices[i]));
+  }
+  threads_ = std::make_unique<Threads>(options.devices, options.cpu_threads);
+}
+
+DataParallelStrategy::~DataParallelStrategy() = default;
+
+void DataParallelStrategy::Replicate() {
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> buffers = models_[0]->buffers();
+  for (size_t i = 1; i < models_.size(); ++i) {
+    for (size_t p = 0; p < parameters_[i].size(); ++p) {
+      if (!parameters_[i][p].is_alias_of(parameters_[0][p]))
+        parameters_[i][p].copy_(parameters_[0][p], /*non_blocking=*/true);
+    }
+    const std::vector<at::Tensor> own = models_[i]->buffers();
+    for (size_t b = 0; b < own.size(); ++b) own[b].copy_(buffers[b], /*non_blocking=*/true);
+  }
+}
+
+TrainingLogits DataParallelStrategy::Forward(Model&, const at::Tensor& images) {
+  Replicate();
+  const std::vector<at::Tensor> parts = images.chunk(static_cast<int64_t>(models_.size()));
+  outputs_.assign(parts.size(), {});
+  threads_->Run(parts.size(), [&](size_t i) {
+    const at::Device device = options_.devices[i];
+    const PrecisionScope scope(options_.precision, device.type());
+    outputs_[i] = models_[i]->ForwardTraining(parts[i].to(device, /*non_blocking=*/true));
+  });
+  const auto gather = [&](at::Tensor TrainingLogits::*logits) {
+    if (!(outputs_[0].*logits).defined()) return at::Tensor();
+    std::vector<at::Tensor> all;
+    for (const TrainingLogits& output : outputs_)
+      all.push_back((output.*logits).detach().to(options_.devices[0]));
+    return at::cat(all).requires_grad_(true);
+  };
+  gathered_ = {gather(&TrainingLogits::logits), gather(&TrainingLogits::auxiliary)};
+  return gathered_;
+}
+
+void DataParallelStrategy::Backward() {
+  // Rows of the gathered logits that belong to each replica; text has several rows for a sample.
+  std::vector<int64_t> rows;
+  for (const TrainingLogits& output : outputs_) rows.push_back(output.logits.size(0));
+  const auto scatter = [&](const at::Tensor& logits) {
+    return logits.defined() ? logits.grad().split_with_sizes(rows) : std::vector<at::Tensor>();
+  };
+  const std::vector<at::Tensor> logits = scatter(gathered_.logits), auxiliary = scatter(gathered_.auxiliary);
+  threads_->Run(outputs_.size(), [&](size_t i) {
+    const at::Device device = options_.devices[i];
+    std::vector<at::Tensor> outputs = {outputs_[i].logits}, gradients = {logits[i].to(device)};
+    if (!auxiliary.empty()) {
+      outputs.push_back(outputs_[i].auxiliary);
+      gradients.push_back(auxiliary[i].to(device));
+    }
+    torch::autograd::backward(outputs, gradients);
+  });
+  outputs_.clear();
+  gathered_ = {};
+}
+
+void DataParallelStrategy::AddGradients() {
+  const at::NoGradGuard no_grad;
+  for (size_t p = 0; p < parameters_[0].size(); ++p) {
+    at::Tensor& sum = parameters_[0][p].mutable_grad();
+    for (size_t i = 1; i < parameters_.size(); ++i) {
+      const at::Tensor& gradient = parameters_[i][p].grad();
+      if (!gradient.defined()) continue;
+      const at::Tensor here = gradient.to(options_.devices[0]);
+      sum.defined() ? sum.add_(here) : sum = here;
+    }
+  }
+}
+
+void DataParallelStrategy::Step(StepTask& task) {
+  for (const auto& parameters : parameters_) {
+    for (const at::Tensor& parameter : parameters) parameter.mutable_grad().reset();
+  }
+  at::Tensor loss;
+  for (int64_t part = 0; part < task.parts(); ++part) {
+    if (part > 0) task.marks().Mark(&StepTimes::backward);
+    loss = task.Forward(part);
+    loss.backward();
+    Backward();
+  }
+  AddGradients();
+  BackwardCost cost;
+  cost.computed = Moment(loss.device());
+  task.Measured(std::move(cost));
+  task.Update();
+}
+
+}  // namespace scalelab::trainer
