@@ -1,0 +1,314 @@
+"""Runs the benchmarks of deploy/gpu-check: the native trainer, and PyTorch eager and compiled. Writes report.json and report.md.
+
+Each benchmark is one run of scalelab-trainer or of an adapter, as the worker starts it. The most important benchmarks come first;
+those that do not fit into the time are listed as left out. Runs with any Python 3.8 that has PyTorch and numpy.
+"""
+import argparse
+import ctypes
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import xml.etree.ElementTree
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ADAPTERS = os.path.join(HERE, "..", "worker", "adapters")
+LIMIT = {False: 1200, True: 330}  # seconds for all benchmarks; building and tests take the rest of 25 and 8 minutes
+LONGEST = 240  # seconds of one benchmark
+SHORTEST = 25  # seconds that must be left for another one
+
+# Name in the report -> engine and options.
+MODES = {
+    "native, CUDA graph": ("native/ddp", {"cuda_graph": True}),
+    "PyTorch, compiled": ("pytorch/ddp", {"compile": True}),
+    "PyTorch, eager": ("pytorch/ddp", {}),
+    "native, eager": ("native/ddp", {}),
+}
+SMALL = {"dataset": "synthetic", "image_size": 32, "classes": 10, "train_samples": "50000", "warmup_steps": 30, "max_steps": "330"}
+LARGE = {"dataset": "synthetic", "image_size": 224, "classes": 1000, "warmup_steps": 10, "max_steps": "70"}
+
+
+def benchmarks(quick, gpus):
+    """Returns (title, mode, engine, spec, ranks) of all benchmarks, the most important ones first."""
+    half, others = ["amp-bf16"], ["amp-fp16", "tf32", "fp32"]
+    groups = [("resnet50", 128, LARGE, half), ("resnet44", 128, SMALL, half)]
+    if not quick:
+        groups += [("resnet20", 128, SMALL, half), ("resnet44", 512, SMALL, half), ("resnet20", 512, SMALL, half)]
+        groups += [("resnet50", 128, LARGE, others), ("resnet44", 128, SMALL, others)]
+    found = []
+    ranks = gpus if gpus > 1 else 1
+    for mode in ("native, eager", "PyTorch, eager") if gpus > 1 else ("native, eager",):
+        engine, more = MODES[mode]
+        spec = {"model": "resnet50", "precision": "amp-bf16", "backend": "nccl", **LARGE, **more}
+        found.append((f"resnet50, batch 128 x {ranks}, amp-bf16, nccl", mode, engine, _spec(spec, 128, ranks), ranks))
+    singles = []
+    for model, batch, sizes, precisions in groups:
+        for precision in precisions:
+            for mode, (engine, more) in MODES.items():
+                spec = {"model": model, "precision": precision, **sizes, **more}
+                singles.append((f"{model}, batch {batch}, {precision}", mode, engine, _spec(spec, batch, 1), 1))
+    return singles[:8] + found + singles[8:]
+
+
+def _spec(spec, batch, ranks):
+    return {
+        "ranks": ranks, "global_batch": batch * ranks, "batch_per_rank": batch, "epochs": 1000, "learning_rate": 0.01, "seed": "1",
+        "device": "cuda", "gpus_per_rank": 1, "cpus_per_rank": max(1, (os.cpu_count() or 1) // max(ranks, 1)), **spec,
+    }
+
+
+class Meter:
+    """Reads the energy counters of GPUs ten times a second, if NVML is there."""
+
+    def __init__(self, gpus, library="libnvidia-ml.so.1"):
+        self.readings, self._gpus, self._stop = [], [], threading.Event()
+        try:
+            self._nvml = ctypes.CDLL(library)
+            if self._nvml.nvmlInit_v2() != 0:
+                return
+            for index in range(gpus):
+                gpu = ctypes.c_void_p()
+                if self._nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(gpu)) != 0:
+                    self._gpus = []
+                    return
+                self._gpus.append(gpu)
+        except (OSError, AttributeError):
+            self._gpus = []
+
+    def __enter__(self):
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self):
+        last = False  # one more reading follows the end
+        while self._gpus and not last:
+            last = self._stop.is_set()
+            joules = 0.0
+            for gpu in self._gpus:
+                counter = ctypes.c_ulonglong()
+                if self._nvml.nvmlDeviceGetTotalEnergyConsumption(gpu, ctypes.byref(counter)) != 0:
+                    return
+                joules += counter.value / 1000
+            self.readings.append((time.time(), joules))
+            self._stop.wait(0.1)
+
+
+def joules_between(readings, begin, end):
+    """Returns the energy from `begin` to `end`, on lines between readings; None if they do not cover this time."""
+    def at(moment):
+        for (before, low), (after, high) in zip(readings, readings[1:]):
+            if before <= moment <= after:
+                return low + (high - low) * (moment - before) / (after - before)
+        return None
+
+    first, last = at(begin), at(end)
+    return None if first is None or last is None else last - first
+
+
+def energy_of(events, warmup, readings):
+    """Returns the joules of the measured steps; None if they are not known. The window is that of docs/users/metrics.md."""
+    steps = [e for e in events if e["event"] == "step"][warmup:]
+    parts = [joules_between(readings, e["time"] - e["metrics"]["step/total_s"], e["time"]) for e in steps]
+    return None if not parts or None in parts else sum(parts)
+
+
+def run(trainer, engine, spec, ranks, timeout, adapters=ADAPTERS):
+    """Runs one benchmark. Returns its figures, or {"error": why}."""
+    with tempfile.TemporaryDirectory(prefix="gpu-check-") as directory:
+        with open(os.path.join(directory, "spec.json"), "w", encoding="utf-8") as file:
+            json.dump({"engine": engine, **spec}, file)
+        argv = [trainer] if engine.startswith("native/") else [sys.executable, "-B", os.path.join(adapters, "pytorch_ddp.py")]
+        with open(os.path.join(directory, "errors"), "w+", encoding="utf-8", errors="replace") as errors, Meter(ranks) as meter:
+            running = [subprocess.Popen(argv, env=_environment(directory, trainer, rank, ranks), stdout=errors, stderr=errors)
+                       for rank in range(ranks)]
+            late = _wait(running, time.monotonic() + timeout)
+            errors.seek(0)
+            tail = errors.read()[-500:].strip()
+        events = _events(os.path.join(directory, "events-0.jsonl"))
+    if late:
+        return {"error": f"it took longer than {timeout:.0f} s"}
+    finish = next((e["metrics"] for e in events if e["event"] == "finish"), None)
+    if finish is None:
+        return {"error": next((e["message"] for e in events if e["event"] == "error"), tail)}
+    figures = {name: finish[f"run/{name}"] for name in ("throughput", "step_seconds", "device_memory_bytes", "comm_share")
+               if f"run/{name}" in finish}
+    joules = energy_of(events, spec["warmup_steps"], meter.readings)
+    measured = finish["run/steps"] - spec["warmup_steps"]
+    if joules is not None and measured > 0:
+        figures["joules_per_sample"] = joules / (measured * spec["global_batch"])
+    figures["last_loss"] = [e["metrics"]["train/loss"] for e in events if e["event"] == "step"][-1]
+    return figures
+
+
+def _environment(directory, trainer, rank, ranks):
+    return {
+        **os.environ, "SCALELAB_SPEC": os.path.join(directory, "spec.json"), "SCALELAB_ATTEMPT_DIR": directory,
+        "SCALELAB_EVENTS": os.path.join(directory, f"events-{rank}.jsonl"), "SCALELAB_TRAINER": os.path.abspath(trainer),
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks),
+    }
+
+
+def _wait(running, deadline):
+    """Returns whether the processes had to be killed at the deadline."""
+    late = False
+    for process in running:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            late = True
+            process.kill()
+            process.wait()
+    return late
+
+
+def _events(path):
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file if line.endswith("\n")]
+
+
+def all_reduce_rank(rank, ranks, store):
+    """A rank of NCCL's all-reduce in PyTorch. Rank 0 prints one JSON line for each size."""
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", store=dist.FileStore(store, ranks), rank=rank, world_size=ranks)
+    for mib in (1, 16, 256):
+        tensor = torch.zeros(mib << 18, device="cuda")
+        for _ in range(5):
+            dist.all_reduce(tensor)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(20):
+            dist.all_reduce(tensor)
+        end.record()
+        end.synchronize()
+        seconds = begin.elapsed_time(end) / 20e3
+        if rank == 0:
+            bus = (mib << 20) * 2 * (ranks - 1) / ranks / seconds / 1e9
+            print(json.dumps({"mib": mib, "ranks": ranks, "seconds": seconds, "bus_gb_per_s": bus}), flush=True)
+    dist.destroy_process_group()
+
+
+def all_reduce(gpus):
+    """Returns the times of NCCL's all-reduce over all GPUs, or [] if it failed."""
+    with tempfile.TemporaryDirectory(prefix="gpu-check-") as directory:
+        argv = [sys.executable, "-B", os.path.abspath(__file__), "--all-reduce-rank"]
+        store = os.path.join(directory, "store")
+        running = [subprocess.Popen([*argv, str(rank), str(gpus), store], stdout=subprocess.PIPE, text=True) for rank in range(gpus)]
+        late = _wait(running, time.monotonic() + 120)
+        lines = [process.stdout.read() for process in running][0].splitlines()
+    return [] if late else [json.loads(line) for line in lines]
+
+
+def machine():
+    """Returns what the figures depend on."""
+    import torch
+
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    facts = {
+        "time": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "gpus": gpus, "cpus": os.cpu_count(),
+        "os": platform.platform(), "python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+    }
+    if gpus:
+        facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    query = "driver_version,clocks.sm,clocks.max.sm,power.limit,persistence_mode,temperature.gpu"
+    try:
+        argv = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True)
+        facts["nvidia_smi"] = {"query": query, "gpus": done.stdout.splitlines()}
+    except (OSError, subprocess.SubprocessError):
+        pass
+    return facts
+
+
+def tests_of(path):
+    """Returns how many tests of a JUnit file passed, failed and were skipped."""
+    if not path or not os.path.exists(path):
+        return {}
+    suite = xml.etree.ElementTree.parse(path).getroot()
+    counts = {name: int(suite.get(name, 0)) for name in ("tests", "failures", "skipped")}
+    counts["failed"] = [case.get("name") for case in suite.iter("testcase") if case.find("failure") is not None]
+    return counts
+
+
+def markdown(report):
+    """Returns the report as text."""
+    facts, tests = report["machine"], report["tests"]
+    lines = [f"# GPU check of {facts['time']}", "", "| | |", "|---|---|"]
+    lines += [f"| {name} | {json.dumps(value) if isinstance(value, (list, dict)) else value} |" for name, value in facts.items()]
+    if tests:
+        lines += ["", f"Tests: {tests['tests']}, failed {tests['failures']}, skipped {tests['skipped']}. " + ", ".join(tests["failed"])]
+    lines += ["", "Samples/s: global batch / median step. The ratio is to PyTorch eager in the same row group.", "",
+              "| benchmark | mode | samples/s | ratio | ms a step | memory, GiB | J/sample |", "|---|---|---|---|---|---|---|"]
+    base = {r["title"]: r["throughput"] for r in report["benchmarks"] if r["mode"] == "PyTorch, eager" and "throughput" in r}
+    for r in report["benchmarks"]:
+        if "error" in r:
+            lines.append(f"| {r['title']} | {r['mode']} | failed: {' '.join(r['error'].split()).replace('|', ' ')} | | | | |")
+            continue
+        ratio = f"{r['throughput'] / base[r['title']]:.2f}" if r["title"] in base else ""
+        memory = f"{r['device_memory_bytes'] / 2**30:.2f}" if "device_memory_bytes" in r else ""
+        joules = f"{r['joules_per_sample']:.4g}" if "joules_per_sample" in r else ""
+        speed = f"{r['throughput']:.0f} | {ratio} | {r['step_seconds'] * 1e3:.2f}"
+        lines.append(f"| {r['title']} | {r['mode']} | {speed} | {memory} | {joules} |")
+    if report["all_reduce"]:
+        lines += ["", "NCCL's all-reduce in PyTorch:", "", "| MiB | ranks | ms | bus GB/s |", "|---|---|---|---|"]
+        lines += [f"| {r['mib']} | {r['ranks']} | {r['seconds'] * 1e3:.3f} | {r['bus_gb_per_s']:.1f} |" for r in report["all_reduce"]]
+    if report["left_out"]:
+        lines += ["", "Left out, because the time was over: " + "; ".join(report["left_out"]) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def measure(trainer, quick, gpus, limit, adapters=ADAPTERS):
+    """Returns (results, titles that were left out)."""
+    end, results, left_out = time.monotonic() + limit, [], []
+    for title, mode, engine, spec, ranks in benchmarks(quick, gpus):
+        left = end - time.monotonic()
+        if left < SHORTEST:
+            left_out.append(f"{title}, {mode}")
+            continue
+        figures = run(trainer, engine, spec, ranks, min(left, LONGEST), adapters)
+        results.append({"title": title, "mode": mode, **figures})
+        print(f"{title}, {mode}: {figures.get('error') or format(figures['throughput'], '.0f') + ' samples/s'}", flush=True)
+    return results, left_out
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trainer")
+    parser.add_argument("--tests", help="JUnit file of ctest")
+    parser.add_argument("--out")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--all-reduce-rank", nargs=3, metavar=("RANK", "RANKS", "STORE"))
+    options = parser.parse_args()
+    if options.all_reduce_rank:
+        rank, ranks, store = options.all_reduce_rank
+        return all_reduce_rank(int(rank), int(ranks), store)
+    facts = machine()
+    gpus = len(facts["gpus"])
+    results, left_out = measure(options.trainer, options.quick, gpus, LIMIT[options.quick])
+    report = {"machine": facts, "tests": tests_of(options.tests), "benchmarks": results, "left_out": left_out}
+    report["all_reduce"] = all_reduce(gpus)
+    os.makedirs(options.out, exist_ok=True)
+    for name, text in (("report.json", json.dumps(report, indent=1) + "\n"), ("report.md", markdown(report))):
+        with open(os.path.join(options.out, name), "w", encoding="utf-8") as file:
+            file.write(text)
+    tests = report["tests"]
+    failed = [result for result in results if "error" in result]
+    return int(bool(failed) or not report["all_reduce"] or not tests or tests["failures"] > 0 or tests["skipped"] == tests["tests"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
