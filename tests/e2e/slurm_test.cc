@@ -218,7 +218,8 @@ TEST(SlurmBinding, EachRankHasItsOwnCoresAndSeesTheGpusOfItsNode) {
   SlurmService service(cluster);
   ASSERT_EQ(service.Start(), "");
   const std::string study = service.Submit(
-      ClusterStudy("ranks: [2]", 1, 100'000, "resources: {ranks_per_node: 2, gpus_per_rank: 1}\n"));
+      ClusterStudy("ranks: [2], device: [cpu]", 1, 100'000,  // nothing computes on the cluster's GPUs
+                   "resources: {ranks_per_node: 2, cpus_per_rank: 1, gpus_per_rank: 1}\n"));
   service.WaitUntilTraining(study);
   const std::vector<std::string> placement = Placement(cluster);
   EXPECT_THAT(placement, AnyOf(ElementsAre("0 0,1 0", "1 0,1 1"), ElementsAre("0 0,1 1", "1 0,1 0")));
