@@ -124,6 +124,10 @@ class Bridge::Reactor final
     // Reads are started outside of reactions, so the call must not end before one of them fails.
     AddHold();
     StartWriteLast(call_.request.get(), grpc::WriteOptions());
+    {
+      absl::MutexLock lock(&mutex_);
+      prepared_ = true;
+    }
     Next();
     StartCall();
     return true;
@@ -131,7 +135,7 @@ class Bridge::Reactor final
 
   void Next() override {
     absl::MutexLock lock(&mutex_);
-    if (reading_ || ended_) return;
+    if (!prepared_ || reading_ || ended_) return;
     reading_ = true;
     call_.response = NewMessage(call_.method.descriptor->output_type());
     StartRead(call_.response.get());
@@ -139,7 +143,7 @@ class Bridge::Reactor final
 
   void Cancel() override {
     call_.context.TryCancel();
-    Next();  // the read fails and ends the call
+    Next();  // the read fails and ends the call; Start begins it if the call is not prepared yet
   }
 
  private:
@@ -167,6 +171,7 @@ class Bridge::Reactor final
   OnMessage on_message_;  // of the reactions
   std::shared_ptr<Reactor> self_;
   absl::Mutex mutex_;
+  bool prepared_ ABSL_GUARDED_BY(mutex_) = false;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
