@@ -37,7 +37,8 @@ int Main(int argc, char** argv) {
   try {
     const auto all = MakeCommunicator(spec, environment, ChooseDevice(spec, environment.rank));
     const at::Tensor tensor = at::ones({1 << 20}), few = at::ones({100});
-    const auto group = argc > 6 ? all->Split(environment.rank % 2) : nullptr;
+    const std::string mode = argc > 6 ? argv[6] : "";
+    const auto group = mode == "groups" ? all->Split(environment.rank % 2) : nullptr;
     Communicator* const communicator = group ? group.get() : all.get();
     all->AllReduce(few, ReduceOp::kAverage);
     for (int i = 0;; ++i) {
@@ -46,7 +47,7 @@ int Main(int argc, char** argv) {
       communicator->AllReduce(few, ReduceOp::kAverage);
       communicator->StartAllReduce(few, ReduceOp::kAverage)->Wait();
       if (i == 10) Write(directory + "/pid-" + number, std::to_string(getpid()));
-      if (i == 10 && argc == 7) environment.rank == leaver ? pause() : communicator->ReceiveFromAny(few);
+      if (i == 10 && mode == "receive") environment.rank == leaver ? pause() : communicator->ReceiveFromAny(few);
       if (i == 20 && environment.rank == leaver) return 0;
     }
   } catch (const TrainerError& e) {
