@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 
 namespace scalelab {
@@ -11,6 +13,18 @@ namespace scalelab {
 // Returns whether a run with these values of its keys computes on GPUs.
 inline bool UsesGpus(absl::string_view device, int64_t gpus_per_rank) {
   return device == "cuda" || (device != "cpu" && gpus_per_rank > 0);
+}
+
+// An engine has one environment for CPUs and another for GPUs. Where an engine names its environment, the name of the engine is
+// followed by this text for the environment for GPUs.
+inline constexpr absl::string_view kOnGpus = " on GPUs";
+
+inline std::string EngineOn(absl::string_view engine, bool gpus) {
+  return std::string(engine) + std::string(gpus ? kOnGpus : "");
+}
+// Returns the engine of a name that EngineOn has made.
+inline absl::string_view EngineOf(absl::string_view name) {
+  return absl::EndsWith(name, kOnGpus) ? name.substr(0, name.size() - kOnGpus.size()) : name;
 }
 
 // Returns the cores of a rank where `cpus_per_rank` is not set. A rank with a GPU has threads that start its work, that compute

@@ -30,6 +30,7 @@ std::vector<Engine> MakeEngines() {
   constexpr unsigned kLocal = Sum(ParameterGroup::kLocal);
   constexpr unsigned kAllLocal = kStep | kLocal | kCheckpoint | Sum(ParameterGroup::kSlowMomentum);
   constexpr unsigned kPipeline = Sum(ParameterGroup::kPipeline);
+  constexpr unsigned kTensor = Sum(ParameterGroup::kTensor);
   constexpr unsigned kServers = kStep | Sum(ParameterGroup::kServers);
   constexpr unsigned kReplicas = kStep | kCheckpoint | Sum(ParameterGroup::kReplicas);
   constexpr unsigned kOwnProgram = kStep | kCheckpoint | Sum(ParameterGroup::kCustom);
@@ -60,6 +61,7 @@ std::vector<Engine> MakeEngines() {
       {"native/local-sgd", kTrainer, "", "", kMpi, false, kOptional, all, all, all, no_sync, kAllLocal, kNotMeasured, all,
        "averages parameters instead of gradients"},
       {"native/pipeline", kTrainer, "", "", kMpi, false, kOptional, all, all, divisible, no_sync, kStep | kPipeline},
+      {"native/tensor", kTrainer, "", "", kMpi, false, kOptional, all, all, divisible, no_sync, kStep | kTensor},
       {"native/parameter-server", kTrainer, "", "", kMpi, false, kOptional, all, unscaled, all, no_sync, kServers},
       {"native/data-parallel", kTrainer, "", "", kMpi, false, kOptional, all, all, all, no_sync, kReplicas},
       {"pytorch/ddp", kAdapter, "pytorch", "pytorch_ddp.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets | kCompile},

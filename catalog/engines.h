@@ -34,6 +34,7 @@ enum class ParameterGroup : unsigned {
   kServers = 1 << 14,       // ranks that hold parameters for others
   kReplicas = 1 << 15,      // replicas of the model in one process
   kCompile = 1 << 16,       // a compiler for the whole step
+  kTensor = 1 << 17,        // layers divided among ranks
 };
 
 struct Engine {

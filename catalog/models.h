@@ -15,6 +15,9 @@ struct ModelInfo {
   // Of a model that trains on tokens: the largest number of tokens of a sample, and the usual number of different tokens.
   // 0: it trains on images.
   int context = 0, vocabulary = 0;
+  // Of a model whose layers native/tensor can divide: the number of ranks that divide them is a divisor of `channels`, or at most
+  // `heads`. 0: this limit does not exist.
+  int channels = 0, heads = 0;
 };
 
 // Returns all models, in the order in which they are listed to users.

@@ -60,9 +60,14 @@ std::vector<std::string> PythonCommand(const PythonEnvironment& environment,
   return argv;
 }
 
+std::string CommandThatMakes(const Engine& engine, const std::string& venv) {
+  const bool cuda = absl::EndsWith(venv, absl::StrCat("/", engine.environment, "-cuda"));
+  return absl::StrCat("deploy/frameworks ", cuda ? "--cuda " : "", engine.environment);
+}
+
 std::optional<MissingPart> FindMissing(const Engine& engine, const PythonEnvironment& environment,
                                        const std::string& script) {
-  const std::string build = absl::StrCat("deploy/frameworks ", engine.environment);
+  const std::string build = CommandThatMakes(engine, environment.venv);
   const bool own_python = !environment.modules.empty() || !environment.container.empty();
   if (environment.venv.empty() && !own_python)
     return MissingPart{"no environment is configured for it", build};

@@ -31,6 +31,10 @@ std::vector<std::string> PythonCommand(const PythonEnvironment& environment,
                                        const std::vector<std::string>& arguments,
                                        const ContainerNeeds& needs);
 
+// Returns the command that makes the environment of deploy/frameworks: "deploy/frameworks --cuda pytorch" if `venv` is one
+// for GPUs, which is named after the engine's environment with "-cuda".
+std::string CommandThatMakes(const Engine& engine, const std::string& venv);
+
 // A part that an engine needs and this machine lacks.
 struct MissingPart {
   std::string reason;  // "'/frameworks/pytorch/bin/python' is not there"

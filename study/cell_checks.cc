@@ -22,16 +22,29 @@ using v1::StudySpec;
 namespace {
 constexpr int kCifarImage = 32;  // side length of the images of cifar10, and the default for synthetic ones
 
-bool HasStages(const RunSpec& run) {
+bool Reads(const RunSpec& run, ParameterGroup group) {
   const Engine* engine = FindEngine(run.engine());
-  return engine != nullptr && engine->Reads(ParameterGroup::kPipeline);
+  return engine != nullptr && engine->Reads(group);
+}
+
+// The ranks among which a run divides its model.
+struct RanksOfModel {
+  absl::string_view key;  // empty: the engine does not divide models
+  int64_t count = 0;      // 0: all ranks
+};
+
+RanksOfModel RanksThatDivide(const RunSpec& run) {
+  if (Reads(run, ParameterGroup::kPipeline)) return {"pipeline_stages", run.pipeline_stages()};
+  if (Reads(run, ParameterGroup::kTensor)) return {"tensor_ranks", run.tensor_ranks()};
+  return {};
 }
 
 // Returns the number of parts into which the ranks of a run divide a global batch.
 int64_t SlicesOf(const RunSpec& run) {
   const int64_t ranks = std::max(run.ranks(), 1);
-  if (!HasStages(run)) return ranks;
-  return run.pipeline_stages() == 0 ? 1 : std::max<int64_t>(ranks / run.pipeline_stages(), 1);
+  const RanksOfModel divide = RanksThatDivide(run);
+  if (divide.key.empty()) return ranks;
+  return divide.count == 0 ? 1 : std::max<int64_t>(ranks / divide.count, 1);
 }
 
 }  // namespace
@@ -164,17 +177,36 @@ void CellChecker::CheckNeeds(const RunSpec& run, const std::vector<int>& index) 
     Add(grid_.Where("cuda_graph", index, "fixed.cuda_graph"),
         "cuda_graph needs equal batch sizes; use last_batch drop, or remove cuda_graph");
   }
-  if (HasStages(run) && run.ranks() > 1 && run.pipeline_stages() > 0 &&
-      run.ranks() % run.pipeline_stages() != 0) {
-    Add(grid_.Where("pipeline_stages", index, "fixed.pipeline_stages"),
-        absl::StrCat("pipeline_stages ", run.pipeline_stages(), " does not divide the ", run.ranks(),
+  if (const auto [key, count] = RanksThatDivide(run);
+      run.ranks() > 1 && count > 0 && run.ranks() % count != 0) {
+    Add(grid_.Where(key, index, absl::StrCat("fixed.", key)),
+        absl::StrCat(key, " ", count, " does not divide the ", run.ranks(),
                      " ranks; use a divisor of the number of ranks"));
+  } else {
+    CheckTensorRanks(run, index);
   }
   if (run.batch_per_rank() > 0 && run.accumulation_steps() > run.batch_per_rank()) {
     Add(grid_.Where("accumulation_steps", index, "fixed.accumulation_steps"),
         absl::StrCat("accumulation_steps ", run.accumulation_steps(), " must not exceed the ",
                      run.batch_per_rank(), " samples of a rank"));
   }
+}
+
+// Checks that so many ranks can divide the layers of the model.
+void CellChecker::CheckTensorRanks(const RunSpec& run, const std::vector<int>& index) {
+  const ModelInfo* model = FindModel(run.model());
+  if (!Reads(run, ParameterGroup::kTensor) || model == nullptr || run.ranks() == 1) return;
+  const int ranks = run.tensor_ranks() > 0 ? run.tensor_ranks() : run.ranks();
+  const absl::string_view key = run.tensor_ranks() > 0 ? "tensor_ranks" : "ranks";
+  const auto add = [&](absl::string_view why) {
+    Add(grid_.Where(key, index, absl::StrCat("fixed.", key)),
+        absl::StrCat(ranks, " ranks cannot divide the layers of ", run.model(), ", ", why));
+  };
+  if (model->heads > 0 && ranks > model->heads)
+    add(absl::StrCat("which have ", model->heads, " heads; use tensor_ranks of at most ", model->heads));
+  if (model->channels > 0 && model->channels % ranks != 0)
+    add(absl::StrCat("some of which have ", model->channels, " channels; use tensor_ranks that divide ",
+                     model->channels));
 }
 
 // Checks that the data set's images or tokens suit the model.

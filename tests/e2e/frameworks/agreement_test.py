@@ -32,7 +32,7 @@ class Agreement(unittest.TestCase):
         # The usual weight decay changes the parameters by only 2e-3 of their total change, so the test would
         # not detect a missing weight decay. This one changes them by 0.16.
         recipe = {"evaluate": True, "weight_decay": 0.01}
-        cls.native = run.run("native/ddp", recipe)
+        cls.native = run.native(recipe)
         cls.engine = run.run(ENGINE, {**recipe, **MORE.get(ENGINE, {})})
 
     def setUp(self):
@@ -52,7 +52,7 @@ class Agreement(unittest.TestCase):
             self.assertLess(theirs[-1], theirs[0], "it should learn, or the comparison says little")
 
     def test_parameters_after_ten_steps_agree(self):
-        start = run.run("native/ddp", {"max_steps": "1", "learning_rate": 0, "weight_decay": 0}, ranks=1).parameters
+        start = run.native({"max_steps": "1", "learning_rate": 0, "weight_decay": 0}, ranks=1).parameters
         ours, theirs, start = (flat(p) for p in (self.native.parameters, self.engine.parameters, start))
         apart = np.linalg.norm(theirs - ours) / np.linalg.norm(ours - start)
         print(f"{ENGINE}: parameters apart by {apart:.1e} of their way")
@@ -78,7 +78,7 @@ class Agreement(unittest.TestCase):
             # Not every framework reports the parts of a step, and only native engines look into communication and gradients.
             parts = {"run/comm_share", "run/comm_exposed_s", "run/straggler_skew"}
             native = {"run/comm_total_s", "run/rank_gradient_norm2", "run/mean_gradient_norm2"}
-            self.assertLessEqual(missing, parts | native)
+            self.assertLessEqual({key for key in missing if not key.startswith("bucket/")}, parts | native)
             self.assertEqual(finish["parameter_hash"], self.engine.of(0, "finish")[0]["parameter_hash"])
 
 

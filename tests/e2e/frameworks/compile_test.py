@@ -1,4 +1,5 @@
 """Compares `compile: true` with the same run without it, on two ranks: `compile_test.py ENGINE`. Exit status 77: skipped."""
+import os
 import sys
 import unittest
 
@@ -13,15 +14,16 @@ ENGINE = sys.argv.pop() if len(sys.argv) > 1 else "pytorch/fsdp"
 
 
 class Compile(unittest.TestCase):
-    def setUp(self):
+    @classmethod
+    def setUpClass(cls):
         # The environment pytorch has a PyTorch of Debian without a compiler.
-        environment = run.ENGINES[ENGINE].environment
-        self.addCleanup(setattr, run.ENGINES[ENGINE], "environment", environment)
+        cls.addClassCleanup(setattr, run.ENGINES[ENGINE], "environment", run.ENGINES[ENGINE].environment)
         run.ENGINES[ENGINE].environment = "pytorch2"
         run.python_of(ENGINE)  # skips
+        cls.compiled = run.run(ENGINE, {**FEW, "compile": True}, timeout=400)
 
     def test_a_compiled_model_trains_like_the_other(self):
-        plain, compiled = (run.run(ENGINE, {**FEW, "compile": compile}, timeout=400) for compile in (False, True))
+        plain, compiled = run.run(ENGINE, FEW, timeout=400), self.compiled
         for result in (plain, compiled):
             self.assertEqual(result.status, 0, result.errors)
         for rank in range(2):
@@ -33,7 +35,9 @@ class Compile(unittest.TestCase):
             np.testing.assert_allclose(compiled.parameters[name], ours, rtol=1e-3, atol=1e-4, err_msg=name)
 
     def test_compilation_is_no_part_of_a_step(self):
-        result = run.run(ENGINE, {**FEW, "evaluate": False, "compile": True}, timeout=400)
+        result = self.compiled
+        if "SCALELAB_LONG_TESTS" in os.environ:  # also without the evaluation, which compiles the model too
+            result = run.run(ENGINE, {**FEW, "evaluate": False, "compile": True}, timeout=400)
         self.assertEqual(result.status, 0, result.errors)
         steps = [step["metrics"]["step/total_s"] for step in result.of(0, "step")]
         print(f"{ENGINE}: first step {steps[0]:.3f} s, median {np.median(steps):.3f} s")

@@ -21,7 +21,7 @@ HALF_ON_CPU = ("pytorch/fsdp", "keras/pytorch", "keras/jax", "keras/tensorflow",
 
 ENGINE = sys.argv.pop() if len(sys.argv) > 1 else "keras/jax"
 # Reduced precisions are slow on CPUs: with TensorFlow 2.15, a step of 32 images in float16 takes seconds.
-STEPS = 5 if "SCALELAB_LONG_TESTS" in os.environ else 3
+STEPS = 5 if "SCALELAB_LONG_TESTS" in os.environ else 2
 FEW = {"global_batch": 8, "max_steps": str(STEPS)}
 
 
@@ -31,7 +31,8 @@ class Precision(unittest.TestCase):
         run.python_of(ENGINE)  # skips
 
     def near_the_native_one(self, precision, spec, **options):
-        native = run.run("native/ddp", spec)
+        native = run.native(spec)
+        self.assertEqual(native.status, 0, native.errors)
         result = run.run(ENGINE, {"precision": precision, **spec}, **options)
         self.assertEqual(result.status, 0, result.errors)
         ours, theirs = (np.mean([r.losses(rank) for rank in range(2)], axis=0) for r in (native, result))
@@ -54,7 +55,7 @@ class Precision(unittest.TestCase):
 
     @unittest.skipUnless(ENGINE in HALF_ON_CPU, "no half precision on CPUs")
     def test_a_gradient_that_overflows_on_one_rank_leaves_the_step_out_on_all(self):
-        start = run.run("native/ddp", {"max_steps": "1", "learning_rate": 0, "weight_decay": 0}, ranks=1).parameters
+        start = run.native({"max_steps": "1", "learning_rate": 0, "weight_decay": 0}, ranks=1).parameters
         os.environ["SPOIL_FIRST_STEP"] = "1"
         self.addCleanup(os.environ.pop, "SPOIL_FIRST_STEP")
         left_out = run.run(ENGINE, {**FEW, "max_steps": "1", "precision": "amp-fp16"}, wrapper="half_on_cpu.py")

@@ -1,7 +1,10 @@
 """Starts runs of two ranks as the worker does: the native trainer, and the adapters in the environments of deploy/frameworks."""
 import dataclasses
+import fcntl
+import hashlib
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -93,6 +96,27 @@ def mistakes(engine, specs):
             ranks["SCALELAB_REPLICAS"] = "2"
         subprocess.run([python, wrapper, script, *directories], env={**os.environ, **ranks}, timeout=240, check=True)
         return [_events(os.path.join(directory, "events-0.jsonl")) for directory in directories]
+
+
+def native(spec, ranks=2):
+    """Returns the result of native/ddp. The first test that needs it computes it, and the others of this run of ctest read it."""
+    directory = os.environ.get("SCALELAB_NATIVE_RESULTS")
+    if not directory:
+        return run("native/ddp", spec, ranks)
+    os.makedirs(directory, exist_ok=True)
+    fields = json.dumps([ranks, _fields("native/ddp", ranks, spec)], sort_keys=True)
+    path = os.path.join(directory, hashlib.sha256(fields.encode()).hexdigest())
+    with open(path + ".lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(path):
+            result = run("native/ddp", spec, ranks)
+            if result.status != 0:
+                return result
+            with open(path + ".new", "wb") as file:
+                pickle.dump(result, file)
+            os.replace(path + ".new", path)
+        with open(path, "rb") as file:
+            return pickle.load(file)
 
 
 def run(engine, spec, ranks=2, timeout=240, meddle=None, wrapper=None):

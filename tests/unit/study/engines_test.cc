@@ -135,6 +135,49 @@ TEST(StudyEngines, ModelsAreDividedIntoStagesThatDivideTheRanks) {
            "resnet18, resnet34, resnet50, resnet101, resnet152, gpt-nano, gpt-small, or native/ddp"));
 }
 
+TEST(StudyEngines, LayersAreDividedAmongRanksThatDivideTheRun) {
+  EXPECT_TRUE(ExpandStudy(On("native/tensor", R"(, "tensor_ranks": 2)")).ok());
+  EXPECT_TRUE(ExpandStudy(Small("", R"("ranks": 1, "engine": "native/tensor", "tensor_ranks": 2)")).ok())
+      << "one rank is the baseline";
+  EXPECT_THAT(Wrong(On("native/tensor", R"(, "tensor_ranks": 3)")),
+              Only("fixed.tensor_ranks",
+                   "tensor_ranks 3 does not divide the 2 ranks; use a divisor of the number of ranks"));
+  EXPECT_THAT(Wrong(On("native/tensor", R"(, "batch_norm": "sync")")),
+              Only("fixed.batch_norm",
+                   "engine native/tensor cannot run batch_norm sync; use batch_norm train, or native/ddp"));
+  v1::StudySpec spec = On("native/tensor");
+  (*spec.mutable_fixed()->mutable_fields())["model"].set_string_value("vgg16");
+  EXPECT_THAT(
+      Wrong(spec),
+      Only("fixed.model",
+           "engine native/tensor does not have model vgg16; use resnet20, resnet32, resnet44, resnet56, "
+           "resnet18, resnet34, resnet50, resnet101, resnet152, gpt-nano, gpt-small, or native/ddp"));
+}
+
+TEST(StudyEngines, LayersHaveAPartForEachRank) {
+  const auto on = [](int ranks, const std::string& fixed) {
+    return Spec(absl::StrCat(
+        R"({"study": "s", "scaling": {"mode": "STRONG", "global_batch": 96}, "fixed": {"engine": "native/tensor", "ranks": )",
+        ranks, ", ", fixed, "}}"));
+  };
+  const std::string resnet = R"("model": "resnet20", "dataset": "synthetic")",
+                    gpt = R"("model": "gpt-nano", "dataset": "synthetic-tokens")";
+  EXPECT_TRUE(ExpandStudy(on(16, resnet)).ok());
+  EXPECT_THAT(Wrong(on(3, resnet)),
+              Only("fixed.ranks",
+                   "3 ranks cannot divide the layers of resnet20, some of which have 16 channels; use "
+                   "tensor_ranks that divide 16"));
+  EXPECT_TRUE(ExpandStudy(on(3, gpt)).ok());
+  EXPECT_TRUE(ExpandStudy(on(4, gpt + R"(, "tensor_ranks": 2)")).ok());
+  EXPECT_THAT(Wrong(on(4, gpt)), Only("fixed.ranks",
+                                      "4 ranks cannot divide the layers of gpt-nano, which have 3 heads; use "
+                                      "tensor_ranks of at most 3"));
+  EXPECT_THAT(Wrong(on(12, gpt + R"(, "tensor_ranks": 6)")),
+              Only("fixed.tensor_ranks",
+                   "6 ranks cannot divide the layers of gpt-nano, which have 3 heads; use tensor_ranks of at "
+                   "most 3"));
+}
+
 TEST(StudyEngines, AFormOfGradientsThatAnEngineDoesNotHave) {
   for (const char* form : {"fp16", "bf16", "powersgd", "top-k", "onebit"}) {
     EXPECT_TRUE(
@@ -162,7 +205,7 @@ TEST(StudyEngines, NativeEnginesHaveCheckpoints) {
   for (const char* engine : {"native/ddp", "native/horovod", "native/serial", "native/none", "native/zero1",
                              "native/zero2", "native/zero3", "native/local-sgd"})
     EXPECT_TRUE(ExpandStudy(On(engine, R"(, "checkpoint_every_steps": 5)")).ok()) << engine;
-  for (const char* engine : {"native/pipeline", "native/parameter-server"})
+  for (const char* engine : {"native/pipeline", "native/tensor", "native/parameter-server"})
     EXPECT_THAT(Wrong(On(engine, R"(, "checkpoint_every_steps": 5)")),
                 Only("fixed.checkpoint_every_steps",
                      absl::StrCat("engine ", engine,

@@ -118,6 +118,7 @@ TEST(ExpandStudy, FillsInEveryDefaultOfARun) {
   expected.set_slow_momentum(0);
   expected.set_pipeline_stages(0);
   expected.set_pipeline_schedule("1f1b");
+  expected.set_tensor_ranks(0);
   expected.set_server_ranks(1);
   expected.set_consistency("sync");
   expected.set_staleness(4);

@@ -26,6 +26,14 @@ std::vector<std::string> Backends() {
 
 class Engines : public Trainer, public testing::WithParamInterface<std::string> {
  protected:
+  // The parameters of the network, and so what the ranks exchange, do not depend on the size of the images. The long form has
+  // images of the usual 32 x 32 pixels.
+  static json Spec(int ranks, const json& more = json::object()) {
+    json spec = Trainer::Spec(ranks, more);
+    const bool usual = std::getenv("SCALELAB_LONG_TESTS") != nullptr;
+    if (!usual && spec["dataset"] == "synthetic") spec["image_size"] = 16;
+    return spec;
+  }
   static json Frozen(json more = json::object()) {
     json spec = {{"batch_norm", "eval"},
                  {"learning_rate", 0.001}};  // does not depend on how a batch is divided
@@ -316,6 +324,50 @@ TEST_P(Engines, DivideTheLayersAndTrainLikeOneRank) {
     EXPECT_NEAR(metrics["run/pipeline_bubble_ideal"].get<double>(), (c.stages - 1) / (3.0 + c.stages), 1e-12);
     EXPECT_GT(metrics["run/pipeline_bubble"].get<double>(), 0) << what;
     EXPECT_LT(metrics["run/pipeline_bubble"].get<double>(), 1) << what;
+  }
+}
+
+// gpt-nano has three heads, of which two ranks have one and two.
+TEST_P(Engines, DivideEachLayerAndTrainLikeOneRank) {
+  struct Case {
+    json model;
+    int ranks, tensor_ranks;
+    double tolerance = kTolerance;
+  };
+  const json resnet = Frozen({{"max_steps", "6"}, {"accumulation_steps", 2}}),
+             gpt = {{"model", "gpt-nano"},   {"dataset", "synthetic-tokens"},
+                    {"sequence_length", 16}, {"vocabulary", 32},
+                    {"train_samples", "90"},  // batches of 32, 32 and 26
+                    {"last_batch", "keep"},  {"epochs", 7},
+                    {"evaluate", true}};
+  json mixed = gpt;
+  mixed["precision"] = "amp-bf16";
+  for (const Case& c : {Case{resnet, 4, 4}, Case{gpt, 2, 2}, Case{gpt, 4, 2}, Case{mixed, 2, 2, 0.02}}) {
+    const Result alone = Run({Spec(1, c.model)});
+    ASSERT_EQ(alone.status, 0);
+    json many = c.model;
+    many.update({{"engine", "native/tensor"}, {"tensor_ranks", c.tensor_ranks}, {"backend", GetParam()}});
+    const Result run = Run({Spec(c.ranks, many)}, c.ranks);
+    const std::string what = c.model.value("model", "resnet20") + " on " + std::to_string(c.ranks) +
+                             " ranks, of which " + std::to_string(c.tensor_ranks) + " divide it";
+    ASSERT_EQ(run.status, 0) << what;
+    ASSERT_EQ(alone.Losses().size(), c.model.contains("max_steps") ? 6u : 20u);
+    if (c.ranks == c.tensor_ranks) {  // else a last batch gives the groups unequal shares
+      const double deviation = Deviation(run, alone.Losses());
+      std::printf("native/tensor over %s, %s: largest relative deviation of the loss %.1e\n",
+                  GetParam().c_str(), what.c_str(), deviation);
+      EXPECT_LT(deviation, c.tolerance) << what;
+    }
+    for (int r = 1; r < c.ranks; ++r) EXPECT_EQ(run.hash(r), run.hash(0)) << what;
+    const auto epoch = [](const Result& of, const char* key) {
+      return of.Of(0, "epoch").back()["metrics"][key].get<double>();
+    };
+    EXPECT_NEAR(epoch(run, "epoch/train_loss") / epoch(alone, "epoch/train_loss"), 1, c.tolerance) << what;
+    if (c.model.contains("evaluate")) {
+      EXPECT_NEAR(epoch(run, "eval/loss") / epoch(alone, "eval/loss"), 1, c.tolerance) << what;
+    }
+    const double shared = run.Of(0, "step").back()["metrics"]["step/comm_exposed_s"].get<double>();
+    EXPECT_GT(shared, 0) << "the time of communication within layers";
   }
 }
 

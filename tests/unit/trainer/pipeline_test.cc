@@ -8,12 +8,9 @@
 #include <set>
 #include <string>
 
-#include "tests/fakes/thread_communicator.h"
-#include "tests/unit/trainer/small_model.h"
+#include "tests/unit/trainer/divided_training.h"
 #include "worker/trainer/comm/solo_communicator.h"
-#include "worker/trainer/data/sampler.h"
 #include "worker/trainer/errors.h"
-#include "worker/trainer/loop/train_step.h"
 #include "worker/trainer/models/divisible_model.h"
 #include "worker/trainer/strategies/pipeline/schedule.h"
 #include "worker/trainer/strategies/strategy.h"
@@ -107,9 +104,6 @@ TEST(PipelineDivision, MakesTheSlowestStageAsFastAsPossible) {
   EXPECT_THAT(DivideByCost({2, 3}, 1), ElementsAre(0, 2));
 }
 
-constexpr int64_t kSamples = 31, kGlobalBatch = 12;  // batches of 12, 12 and 7 samples: 21 steps
-constexpr double kTolerance = 5e-6;                  // of a parameter's size
-
 struct Case {
   const char* model;
   int ranks, stages;
@@ -122,53 +116,6 @@ struct Case {
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.model; }
-
-bool IsGpt(const std::string& model) { return model.starts_with("gpt"); }
-
-std::shared_ptr<Model> NewModel(const std::string& name) {
-  at::manual_seed(5);
-  return MakeModel(name, IsGpt(name) ? 32 : 10, {});
-}
-
-Batch Samples(const std::string& model, const std::vector<int64_t>& which) {
-  static const auto all = [] {
-    at::manual_seed(77);
-    return std::pair(at::randn({kSamples, 3, 32, 32}), at::randint(32, {kSamples, 17}, at::kLong));
-  }();
-  const at::Tensor index = at::tensor(which, at::kLong);
-  if (!IsGpt(model)) return {all.first.index_select(0, index), index.remainder(10)};
-  const at::Tensor tokens = all.second.index_select(0, index);
-  return {tokens.narrow(1, 0, 16).contiguous(), tokens.narrow(1, 1, 16).contiguous()};
-}
-
-// Trains and returns the loss of each step that this rank reports.
-std::vector<double> Train(const Case& c, TrainingSpec spec, Model& model, Communicator& communicator,
-                          std::vector<Metric>* metrics = nullptr) {
-  spec.global_batch = kGlobalBatch;
-  spec.momentum = 0.9;
-  spec.weight_decay = 1e-3;
-  const auto strategy = MakeStrategy(spec, model, communicator);
-  TrainStep step(spec, Precision::kFp32, at::kCPU, model, *strategy, communicator);
-  const DataSlice slice = strategy->SliceOf(communicator.rank(), communicator.size());
-  ShardedSampler sampler(kSamples, kGlobalBatch, slice.index, slice.count, 3,
-                         c.keeps_last_batch ? LastBatch::kKeep : LastBatch::kDrop);
-  std::vector<double> losses;
-  for (int64_t epoch = 0; epoch < c.epochs; ++epoch) {
-    sampler.StartEpoch(epoch);
-    for (int64_t s = 0; s < sampler.steps_per_epoch(); ++s) {
-      const auto mine = sampler.Slice(s);
-      StepRecord record{.global_samples = sampler.GlobalBatch(s), .marks = StepMarks(at::kCPU)};
-      Batch batch = Samples(c.model, {mine.begin(), mine.end()});
-      if (batch.images.is_floating_point()) batch.images = batch.images.to(c.type);
-      step.Run(batch, 0.02, record);
-      losses.push_back(record.numbers[kLoss].item<double>());
-    }
-    strategy->EndEpoch();
-  }
-  strategy->SyncBuffers();
-  if (metrics != nullptr) strategy->AppendMetrics(*metrics);
-  return losses;
-}
 
 class Pipeline : public testing::TestWithParam<Case> {};
 
@@ -282,20 +229,6 @@ TEST(PipelineStages, DivideTheModel) {
     EXPECT_EQ(trained[0] + trained[1] + trained[2] + trained[3], CountParameters(*models[0]) + twice) << name;
     EXPECT_THAT(tied, twice > 0 ? ElementsAre(1, 0, 0, 1) : ElementsAre(0, 0, 0, 0));
   }
-}
-
-std::string Error(const TrainingSpec& spec, int ranks, const std::function<std::shared_ptr<Model>()>& make) {
-  std::vector<std::string> errors(ranks);
-  std::vector<std::shared_ptr<Model>> models;
-  for (int r = 0; r < ranks; ++r) models.push_back(make());
-  OnRanks(ranks, [&](ThreadCommunicator& rank) {
-    try {
-      MakeStrategy(spec, *models[rank.rank()], rank);
-    } catch (const TrainerError& error) {
-      errors[rank.rank()] = error.what();
-    }
-  });
-  return errors[0];
 }
 
 TEST(PipelineStages, RefuseWhatCannotBeDivided) {

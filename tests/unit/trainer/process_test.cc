@@ -171,6 +171,8 @@ TEST_F(Trainer, ReportsEveryMetricOfTheProtocol) {
                             "run/mean_gradient_norm2"}) {
       EXPECT_TRUE(finish[0]["metrics"].contains(key)) << key;
     }
+    for (const char* key : {"bucket/backward_s", "bucket/0/bytes", "bucket/0/ready_s", "bucket/0/reduce_s"})
+      EXPECT_EQ(finish[0]["metrics"].contains(key), r == 0) << key;
     EXPECT_LE(finish[0]["metrics"]["run/comm_total_s"].get<double>(),
               finish[0]["metrics"]["run/mean_step_s"].get<double>());
     of_mean += finish[0]["metrics"]["run/mean_gradient_norm2"].get<double>() / 2;

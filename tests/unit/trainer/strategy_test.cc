@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "tests/fakes/thread_communicator.h"
 #include "tests/unit/trainer/small_model.h"
@@ -161,6 +162,39 @@ TEST(DdpStrategy, SynchronisesOnceAStep) {
   });
 }
 
+TEST(DdpStrategy, CopyingWholeBucketsGivesTheSameGradients) {
+  constexpr int kSteps = 4;
+  std::vector<at::Tensor> gradients[2];  // of rank 0
+  std::vector<int> reduced[2];
+  for (const bool whole : {false, true}) {
+    const auto models = EqualModels(2);
+    OnRanks(2, [&](ThreadCommunicator& c) {
+      SmallModel& model = *models[c.rank()];
+      DdpOptions options = Apart();
+      options.caps.bytes = 64;  // several parameters in a bucket
+      options.copy_whole_buckets = whole;
+      DdpStrategy strategy(model, c, options);
+      for (int step = 0; step < kSteps; ++step) {
+        strategy.Accumulate(LossOf(model, Images(8 * c.rank(), 4)));
+        strategy.Backward(LossOf(model, Images(8 * c.rank() + 4, 4)));
+        if (c.rank() != 0) continue;
+        for (const at::Tensor& parameter : model.parameters())
+          gradients[whole].push_back(parameter.grad().defined() ? parameter.grad().clone() : at::Tensor());
+        reduced[whole].push_back(c.all_reduces);
+      }
+    });
+  }
+  EXPECT_EQ(reduced[0], reduced[1]);
+  ASSERT_EQ(gradients[0].size(), gradients[1].size());
+  for (size_t i = 0; i < gradients[0].size(); ++i) {
+    ASSERT_EQ(gradients[0][i].defined(), gradients[1][i].defined()) << i;
+    if (gradients[0][i].defined()) {
+      EXPECT_TRUE(gradients[0][i].equal(gradients[1][i])) << i;
+      EXPECT_EQ(gradients[0][i].strides(), gradients[1][i].strides()) << i;
+    }
+  }
+}
+
 int StartedBeforeFirstLayer(const DdpOptions& options, int steps) {
   std::vector<int> started(2, -1);
   const auto models = EqualModels(2);
@@ -191,6 +225,41 @@ TEST(DdpStrategy, OverlapsUpToTheFirstUnusedParameter) {
   options.find_unused = false;
   options.overlap = false;
   EXPECT_EQ(StartedBeforeFirstLayer(options, 2), 0) << "native/serial";
+}
+
+std::map<std::string, double> BucketMetrics(DdpOptions options, int steps) {
+  std::map<std::string, double> metrics;
+  const auto models = EqualModels(2);
+  OnRanks(2, [&](ThreadCommunicator& c) {
+    DdpStrategy strategy(*models[c.rank()], c, options);
+    for (int step = 0; step < steps; ++step) strategy.Backward(LossOf(*models[c.rank()], Images(0, 4)));
+    std::vector<Metric> of_rank;
+    strategy.AppendMetrics(of_rank);
+    if (c.rank() == 0) metrics = {of_rank.begin(), of_rank.end()};
+  });
+  return metrics;
+}
+
+TEST(DdpStrategy, RecordsWhenItsBucketsAreReady) {
+  DdpOptions options = Apart();
+  EXPECT_TRUE(BucketMetrics(options, 3).empty());
+  options.record_buckets = true;
+  EXPECT_TRUE(BucketMetrics(options, 0).empty());
+  auto metrics = BucketMetrics(options, 3);
+  ASSERT_TRUE(metrics.contains("bucket/3/ready_s"));
+  EXPECT_FALSE(metrics.contains("bucket/4/ready_s"));
+  double before = 0, bytes = 0;
+  for (const std::string bucket : {"bucket/0", "bucket/1", "bucket/2", "bucket/3"}) {
+    EXPECT_GE(metrics[bucket + "/ready_s"], before) << bucket;
+    before = metrics[bucket + "/ready_s"];
+    bytes += metrics[bucket + "/bytes"];
+  }
+  EXPECT_GT(bytes, 0);
+  EXPECT_LT(metrics["bucket/0/ready_s"], metrics["bucket/backward_s"]) << "it is ready while backward runs";
+
+  options.overlap = false;
+  metrics = BucketMetrics(options, 3);
+  EXPECT_GE(metrics["bucket/0/ready_s"], metrics["bucket/backward_s"]) << "native/serial";
 }
 
 TEST(DdpStrategy, BroadcastsTheBuffersOfRankZero) {

@@ -40,8 +40,8 @@ class BatchNorm : public torch::nn::Module {
   NormState state_;
 };
 
-// Normalizes by the statistics of all ranks, computed in double precision, and updates the running
-// statistics. Gradients take all ranks into account. Uses two small blocking all-reduces, one in forward and
+// Normalizes by the statistics of all ranks, computed in double precision (on a GPU in single precision), and updates
+// the running statistics. Gradients take all ranks into account. Uses two small blocking all-reduces, one in forward and
 // one in backward.
 at::Tensor SyncBatchNorm(const at::Tensor& x, const NormState& state, Communicator& communicator);
 

@@ -121,13 +121,30 @@ bool IsFor(const torch::nn::Conv2dImpl& conv, const at::Tensor& x) {
          conv.weight.is_contiguous(at::MemoryFormat::ChannelsLast) && !AutocastEnabled(at::kCPU) &&
          are(options.kernel_size(), 3) && are(options.stride(), 1) && are(options.dilation(), 1) &&
          padding != nullptr && are(*padding, 1) && options.groups() == 1 && !options.bias() &&
-         options.in_channels() % kConvLanes == 0 && options.out_channels() % kConvLanes == 0;
+         options.in_channels() % kConvLanes == 0 && conv.weight.size(0) % kConvLanes == 0;
 }
 
 }  // namespace
 
 at::Tensor Convolve(torch::nn::Conv2d& conv, const at::Tensor& x) {
   return IsFor(*conv, x) ? WinogradFunction::apply(x, conv->weight) : conv(x);
+}
+
+at::Tensor Convolve(torch::nn::Conv2d& conv, const at::Tensor& x, LayerRanks& ranks) {
+  return ranks.GatherChannels(Convolve(conv, ranks.SumGradients(x)));
+}
+
+std::vector<Division> DivideChannels(const torch::nn::Module& model) {
+  std::vector<Division> divisions;
+  for (const auto& module : model.modules()) {
+    if (const auto* conv = module->as<torch::nn::Conv2d>()) {
+      divisions.push_back({.parameter = conv->weight,
+                           .units = conv->options.out_channels(),
+                           .unit = "output channels",
+                           .equally = true});
+    }
+  }
+  return divisions;
 }
 
 }  // namespace scalelab::trainer

@@ -4,6 +4,9 @@
 
 #include <torch/nn/modules/conv.h>
 
+#include <vector>
+
+#include "worker/trainer/models/layer_ranks.h"
 #include "worker/trainer/torch.h"
 
 namespace scalelab::trainer {
@@ -13,5 +16,12 @@ namespace scalelab::trainer {
 // group and channels that are multiples of 16. The sums have another order then, and differ by about
 // 1e-6 of their size.
 at::Tensor Convolve(torch::nn::Conv2d& conv, const at::Tensor& x);
+
+// The same with output channels that `ranks` may have divided: each rank computes a part of them and gets all (Krizhevsky 2014,
+// "One weird trick for parallelizing convolutional neural networks", section 3).
+at::Tensor Convolve(torch::nn::Conv2d& conv, const at::Tensor& x, LayerRanks& ranks);
+
+// Returns how ranks divide the convolutions of `model`: by output channel.
+std::vector<Division> DivideChannels(const torch::nn::Module& model);
 
 }  // namespace scalelab::trainer

@@ -6,11 +6,13 @@
 #include <utility>
 #include <vector>
 
+#include "worker/trainer/models/layer_ranks.h"
 #include "worker/trainer/models/model.h"
 
 namespace scalelab::trainer {
 
-// A network that is a sequence of blocks. Constructors add them in the order in which forward runs them.
+// A network that is a sequence of blocks. Constructors add them in the order in which forward runs them. Its blocks can be on
+// different ranks, and so can the parts of its layers.
 class DivisibleModel : public Model {
  public:
   // A part of the network with one input and one output, whose first dimension is the sample. The output of the last block
@@ -24,6 +26,9 @@ class DivisibleModel : public Model {
   const std::vector<Block>& blocks() const { return blocks_; }
   // Returns the network's input for one sample, of zeros.
   virtual at::Tensor Example() const = 0;
+  // Returns the parameters that ranks can divide. While layer_ranks() is divided, each must be the rank's own part.
+  virtual std::vector<Division> Divisions() const = 0;
+  LayerRanks& layer_ranks() { return layer_ranks_; }
 
   at::Tensor forward(const at::Tensor& input) override {
     at::Tensor x = input;
@@ -39,6 +44,7 @@ class DivisibleModel : public Model {
 
  private:
   std::vector<Block> blocks_;
+  LayerRanks layer_ranks_;
 };
 
 }  // namespace scalelab::trainer

@@ -44,51 +44,83 @@ at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::T
   return at::matmul(scores.masked_fill(later, -INFINITY).softmax(-1), v);
 }
 
+// Returns linear(x) where the ranks may have divided x and the columns of the weight. Each adds the bias to the sum.
+at::Tensor SumOfColumns(Linear& linear, const at::Tensor& x, LayerRanks& ranks) {
+  if (!ranks.divided()) return linear->forward(x);
+  return ranks.Sum(at::linear(x, linear->weight)) + linear->bias;
+}
+
+// Appends the division of `first`, whose outputs are `repeats` sequences of units, and `second`, whose inputs are such units.
+void AppendDivisions(const Linear& first, int64_t repeats, const Linear& second, int64_t units,
+                     const char* unit, std::vector<Division>& divisions) {
+  for (const at::Tensor& parameter : {first->weight, first->bias})
+    divisions.push_back({.parameter = parameter, .repeats = repeats, .units = units, .unit = unit});
+  divisions.push_back({.parameter = second->weight, .dim = 1, .units = units, .unit = unit});
+}
+
 class AttentionImpl : public Module {
  public:
-  explicit AttentionImpl(const GptSize& size)
+  AttentionImpl(const GptSize& size, LayerRanks& ranks)
       : heads_(size.heads),
+        ranks_(ranks),
         c_attn_(register_module("c_attn", MakeLinear(size.width, 3 * size.width, kDeviation))),
         c_proj_(register_module(
             "c_proj", MakeLinear(size.width, size.width, kDeviation / std::sqrt(2.0 * size.layers)))) {}
   at::Tensor forward(const at::Tensor& x) {
-    const int64_t n = x.size(0), length = x.size(1), width = x.size(2);
-    // [n, length, 3, heads, width / heads] -> three of [n, heads, length, width / heads]
-    const std::vector<at::Tensor> parts =
-        c_attn_->forward(x).view({n, length, 3, heads_, width / heads_}).permute({2, 0, 3, 1, 4}).unbind(0);
+    const int64_t n = x.size(0), length = x.size(1), width = x.size(2) / heads_;
+    // [n, length, 3, heads, width of a head] -> three of [n, heads, length, width of a head], of this rank's heads
+    const std::vector<at::Tensor> parts = c_attn_->forward(ranks_.SumGradients(x))
+                                              .view({n, length, 3, -1, width})
+                                              .permute({2, 0, 3, 1, 4})
+                                              .unbind(0);
     const at::Tensor seen = CausalAttention(parts[0], parts[1], parts[2]);
-    return c_proj_->forward(seen.transpose(1, 2).reshape({n, length, width}));
+    return SumOfColumns(c_proj_, seen.transpose(1, 2).reshape({n, length, -1}), ranks_);
+  }
+  void AppendTo(std::vector<Division>& divisions) const {
+    AppendDivisions(c_attn_, 3, c_proj_, heads_, "heads", divisions);
   }
 
  private:
   const int64_t heads_;
+  LayerRanks& ranks_;
   Linear c_attn_, c_proj_;
 };
 TORCH_MODULE(Attention);
 
 class PerceptronImpl : public Module {
  public:
-  explicit PerceptronImpl(const GptSize& size)
-      : c_fc_(register_module("c_fc", MakeLinear(size.width, 4 * size.width, kDeviation))),
+  PerceptronImpl(const GptSize& size, LayerRanks& ranks)
+      : ranks_(ranks),
+        c_fc_(register_module("c_fc", MakeLinear(size.width, 4 * size.width, kDeviation))),
         c_proj_(register_module(
             "c_proj", MakeLinear(4 * size.width, size.width, kDeviation / std::sqrt(2.0 * size.layers)))) {}
-  at::Tensor forward(const at::Tensor& x) { return c_proj_->forward(at::gelu(c_fc_->forward(x), "tanh")); }
+  at::Tensor forward(const at::Tensor& x) {
+    return SumOfColumns(c_proj_, at::gelu(c_fc_->forward(ranks_.SumGradients(x)), "tanh"), ranks_);
+  }
+  void AppendTo(std::vector<Division>& divisions) const {
+    AppendDivisions(c_fc_, 1, c_proj_, c_fc_->options.out_features(), "hidden units", divisions);
+  }
 
  private:
+  LayerRanks& ranks_;
   Linear c_fc_, c_proj_;
 };
 TORCH_MODULE(Perceptron);
 
 class BlockImpl : public Module {
  public:
-  explicit BlockImpl(const GptSize& size)
+  BlockImpl(const GptSize& size, LayerRanks& ranks)
       : ln_1_(register_module("ln_1", Norm(size.width))),
-        attn_(register_module("attn", Attention(size))),
+        attn_(register_module("attn", Attention(size, ranks))),
         ln_2_(register_module("ln_2", Norm(size.width))),
-        mlp_(register_module("mlp", Perceptron(size))) {}
+        mlp_(register_module("mlp", Perceptron(size, ranks))) {}
   at::Tensor forward(const at::Tensor& x) {
     const at::Tensor y = x + attn_->forward(ln_1_->forward(x));
     return y + mlp_->forward(ln_2_->forward(y));
+  }
+  void AppendTo(std::vector<Division>& divisions) const {
+    attn_->AppendTo(divisions);
+    mlp_->AppendTo(divisions);
   }
 
  private:
@@ -108,8 +140,9 @@ Gpt::Gpt(const GptSize& size, int vocabulary)
   init::normal_(position_->weight, 0, kDeviation);
   AddBlock({token_.ptr(), position_.ptr()}, [this](const at::Tensor& tokens) { return Embed(tokens); });
   for (int layer = 0; layer < size.layers; ++layer) {
-    const auto block = std::make_shared<BlockImpl>(size);
+    const auto block = std::make_shared<BlockImpl>(size, layer_ranks());
     layers_->push_back(block);
+    block->AppendTo(divisions_);
     AddBlock({block}, [block = block.get()](const at::Tensor& x) { return block->forward(x); });
   }
   register_module("h", layers_);

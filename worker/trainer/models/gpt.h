@@ -25,6 +25,9 @@ class Gpt : public DivisibleModel {
   // forward takes tokens [n, length], int64, of at most the context's length. It returns logits [n * length, vocabulary]:
   // those of the token that follows each position.
   at::Tensor Example() const override { return at::zeros({1, size_.context}, at::kLong); }
+  // Shoeybi et al., "Megatron-LM" (2019), section 3: attention by heads, the perceptron by its hidden units. Embeddings and
+  // normalizations are whole on all ranks.
+  std::vector<Division> Divisions() const override { return divisions_; }
 
  private:
   at::Tensor Embed(const at::Tensor& tokens);
@@ -33,6 +36,7 @@ class Gpt : public DivisibleModel {
   torch::nn::Embedding token_, position_;
   torch::nn::ModuleList layers_;
   std::vector<at::Tensor> last_norm_;  // weight, bias
+  std::vector<Division> divisions_;
 };
 
 }  // namespace scalelab::trainer

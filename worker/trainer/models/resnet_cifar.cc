@@ -2,8 +2,6 @@
 
 #include <string>
 
-#include "worker/trainer/models/convolution.h"
-
 namespace scalelab::trainer {
 namespace {
 
@@ -15,8 +13,9 @@ torch::nn::Conv2d Convolution3x3(int64_t in, int64_t out, int64_t stride) {
 
 }  // namespace
 
-ResidualBlock::ResidualBlock(int64_t in, int64_t out, int64_t stride, const BatchNormOptions& batch_norm)
-    : in_(in), out_(out), stride_(stride) {
+ResidualBlock::ResidualBlock(int64_t in, int64_t out, int64_t stride, const BatchNormOptions& batch_norm,
+                             LayerRanks& ranks)
+    : in_(in), out_(out), stride_(stride), ranks_(ranks) {
   conv1_ = register_module("conv1", Convolution3x3(in, out, stride));
   norm1_ = register_module("norm1", std::make_shared<BatchNorm>(out, batch_norm));
   conv2_ = register_module("conv2", Convolution3x3(out, out, 1));
@@ -24,8 +23,8 @@ ResidualBlock::ResidualBlock(int64_t in, int64_t out, int64_t stride, const Batc
 }
 
 at::Tensor ResidualBlock::forward(const at::Tensor& x) {
-  const at::Tensor y = norm1_->ForwardRelu(Convolve(conv1_, x));
-  return norm2_->ForwardAddRelu(Convolve(conv2_, y), Shortcut(x));
+  const at::Tensor y = norm1_->ForwardRelu(Convolve(conv1_, x, ranks_));
+  return norm2_->ForwardAddRelu(Convolve(conv2_, y, ranks_), Shortcut(x));
 }
 
 at::Tensor ResidualBlock::Shortcut(const at::Tensor& x) const {
@@ -43,15 +42,15 @@ ResNetCifar::ResNetCifar(int depth, int classes, const BatchNormOptions& batch_n
   conv_ = register_module("conv", Convolution3x3(3, 16, 1));
   norm_ = register_module("norm", std::make_shared<BatchNorm>(16, batch_norm));
   AddBlock({conv_.ptr(), norm_},
-           [this](const at::Tensor& x) { return norm_->ForwardRelu(Convolve(conv_, x)); });
+           [this](const at::Tensor& x) { return norm_->ForwardRelu(Convolve(conv_, x, layer_ranks())); });
   int64_t channels = 16;
   for (int stage = 1; stage <= 3; ++stage) {
     const int64_t width = 8 << stage;
     for (int i = 0; i < (depth - 2) / 6; ++i) {
       const int64_t stride = stage > 1 && i == 0 ? 2 : 1;
       const std::string name = "stage" + std::to_string(stage) + "_" + std::to_string(i);
-      const auto block =
-          register_module(name, std::make_shared<ResidualBlock>(channels, width, stride, batch_norm));
+      const auto block = register_module(
+          name, std::make_shared<ResidualBlock>(channels, width, stride, batch_norm, layer_ranks()));
       AddBlock({block}, [block = block.get()](const at::Tensor& x) { return block->forward(x); });
       channels = width;
     }

@@ -2,6 +2,7 @@
 // (2015), section 4.2.
 #pragma once
 
+#include "worker/trainer/models/convolution.h"
 #include "worker/trainer/models/divisible_model.h"
 #include "worker/trainer/models/layers.h"
 
@@ -12,13 +13,15 @@ namespace scalelab::trainer {
 // them below, half above). It has no parameters.
 class ResidualBlock : public torch::nn::Module {
  public:
-  ResidualBlock(int64_t in, int64_t out, int64_t stride, const BatchNormOptions& batch_norm);
+  ResidualBlock(int64_t in, int64_t out, int64_t stride, const BatchNormOptions& batch_norm,
+                LayerRanks& ranks);
   at::Tensor forward(const at::Tensor& x);
 
  private:
   at::Tensor Shortcut(const at::Tensor& x) const;
 
   int64_t in_, out_, stride_;
+  LayerRanks& ranks_;
   torch::nn::Conv2d conv1_ = nullptr, conv2_ = nullptr;
   std::shared_ptr<BatchNorm> norm1_, norm2_;
 };
@@ -30,6 +33,7 @@ class ResNetCifar : public DivisibleModel {
  public:
   ResNetCifar(int depth, int classes, const BatchNormOptions& batch_norm);
   at::Tensor Example() const override { return at::zeros({1, 3, 32, 32}); }
+  std::vector<Division> Divisions() const override { return DivideChannels(*this); }
 
  private:
   torch::nn::Conv2d conv_ = nullptr;

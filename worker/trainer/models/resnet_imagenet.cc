@@ -4,8 +4,6 @@
 #include <iterator>
 #include <string>
 
-#include "worker/trainer/models/convolution.h"
-
 namespace scalelab::trainer {
 namespace {
 
@@ -31,7 +29,8 @@ torch::nn::Conv2d Convolution(int64_t in, int64_t out, int64_t kernel, int64_t s
 }  // namespace
 
 ImageNetBlock::ImageNetBlock(int64_t in, int64_t width, int64_t stride, bool bottleneck,
-                             const BatchNormOptions& batch_norm) {
+                             const BatchNormOptions& batch_norm, LayerRanks& ranks)
+    : ranks_(ranks) {
   const int64_t out = bottleneck ? 4 * width : width;
   if (bottleneck) {
     Add(in, width, 1, 1, batch_norm);
@@ -42,9 +41,9 @@ ImageNetBlock::ImageNetBlock(int64_t in, int64_t width, int64_t stride, bool bot
     Add(width, out, 3, 1, batch_norm);
   }
   if (in != out || stride != 1) {
-    downsample_ = register_module(
-        "downsample",
-        torch::nn::Sequential(Convolution(in, out, 1, stride), std::make_shared<BatchNorm>(out, batch_norm)));
+    shortcut_conv_ = Convolution(in, out, 1, stride);
+    shortcut_norm_ = std::make_shared<BatchNorm>(out, batch_norm);
+    register_module("downsample", torch::nn::Sequential(shortcut_conv_, shortcut_norm_));
   }
 }
 
@@ -58,9 +57,10 @@ void ImageNetBlock::Add(int64_t in, int64_t out, int64_t kernel, int64_t stride,
 at::Tensor ImageNetBlock::forward(const at::Tensor& x) {
   at::Tensor y = x;
   const size_t last = convs_.size() - 1;
-  for (size_t i = 0; i < last; ++i) y = norms_[i]->ForwardRelu(Convolve(convs_[i], y));
-  const at::Tensor shortcut = downsample_.is_empty() ? x : downsample_->forward(x);
-  return norms_[last]->ForwardAddRelu(Convolve(convs_[last], y), shortcut);
+  for (size_t i = 0; i < last; ++i) y = norms_[i]->ForwardRelu(Convolve(convs_[i], y, ranks_));
+  const at::Tensor shortcut =
+      shortcut_norm_ == nullptr ? x : shortcut_norm_->forward(Convolve(shortcut_conv_, x, ranks_));
+  return norms_[last]->ForwardAddRelu(Convolve(convs_[last], y, ranks_), shortcut);
 }
 
 ResNetImageNet::ResNetImageNet(int depth, int classes, const BatchNormOptions& batch_norm) {
@@ -68,8 +68,9 @@ ResNetImageNet::ResNetImageNet(int depth, int classes, const BatchNormOptions& b
   TORCH_CHECK(plan != std::end(kPlans), "an ImageNet ResNet has 18, 34, 50, 101 or 152 layers, not ", depth);
   conv1_ = register_module("conv1", Convolution(3, 64, 7, 2));
   bn1_ = register_module("bn1", std::make_shared<BatchNorm>(64, batch_norm));
-  AddBlock({conv1_.ptr(), bn1_},
-           [this](const at::Tensor& x) { return at::max_pool2d(bn1_->ForwardRelu(conv1_(x)), 3, 2, 1); });
+  AddBlock({conv1_.ptr(), bn1_}, [this](const at::Tensor& x) {
+    return at::max_pool2d(bn1_->ForwardRelu(Convolve(conv1_, x, layer_ranks())), 3, 2, 1);
+  });
   int64_t channels = 64;
   for (int stage = 1; stage <= 4; ++stage) {
     const int64_t width = 32 << stage;
@@ -77,8 +78,8 @@ ResNetImageNet::ResNetImageNet(int depth, int classes, const BatchNormOptions& b
     register_module("layer" + std::to_string(stage), layer);
     for (int i = 0; i < plan->blocks[stage - 1]; ++i) {
       const int64_t stride = stage > 1 && i == 0 ? 2 : 1;
-      const auto block =
-          std::make_shared<ImageNetBlock>(channels, width, stride, plan->bottleneck, batch_norm);
+      const auto block = std::make_shared<ImageNetBlock>(channels, width, stride, plan->bottleneck,
+                                                         batch_norm, layer_ranks());
       layer->push_back(block);
       AddBlock({block}, [block = block.get()](const at::Tensor& x) { return block->forward(x); });
       channels = plan->bottleneck ? 4 * width : width;

@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "worker/trainer/models/convolution.h"
 #include "worker/trainer/models/divisible_model.h"
 #include "worker/trainer/models/layers.h"
 
@@ -22,15 +23,17 @@ class ImageNetBlock : public torch::nn::Module {
   // `stride` is that of the bottleneck's 3 x 3 convolution, else of the first one. `width` is the number of
   // channels of the convolutions except the bottleneck's last one.
   ImageNetBlock(int64_t in, int64_t width, int64_t stride, bool bottleneck,
-                const BatchNormOptions& batch_norm);
+                const BatchNormOptions& batch_norm, LayerRanks& ranks);
   at::Tensor forward(const at::Tensor& x);
 
  private:
   void Add(int64_t in, int64_t out, int64_t kernel, int64_t stride, const BatchNormOptions& batch_norm);
 
+  LayerRanks& ranks_;
   std::vector<torch::nn::Conv2d> convs_;
   std::vector<std::shared_ptr<BatchNorm>> norms_;
-  torch::nn::Sequential downsample_ = nullptr;  // null if the input is added unchanged
+  torch::nn::Conv2d shortcut_conv_ = nullptr;  // null if the input is added unchanged
+  std::shared_ptr<BatchNorm> shortcut_norm_;
 };
 
 // A 7 x 7 convolution with stride 2, maximum over 3 x 3 with stride 2, four stages of blocks, the mean over
@@ -42,6 +45,7 @@ class ResNetImageNet : public DivisibleModel {
  public:
   ResNetImageNet(int depth, int classes, const BatchNormOptions& batch_norm);
   at::Tensor Example() const override { return at::zeros({1, 3, 64, 64}); }
+  std::vector<Division> Divisions() const override { return DivideChannels(*this); }
 
  private:
   torch::nn::Conv2d conv1_ = nullptr;

@@ -70,12 +70,57 @@ struct SyncFunction : public torch::autograd::Function<SyncFunction> {
   }
 };
 
+// The same on a GPU, with the operations of torch.nn.SyncBatchNorm: they compute in single precision, from the means and
+// deviations of the ranks instead of sums of squares, and keep the type and layout of the input.
+struct SyncOnGpuFunction : public torch::autograd::Function<SyncOnGpuFunction> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight,
+                            const at::Tensor& bias, at::Tensor running_mean, at::Tensor running_var,
+                            double momentum, double epsilon, int64_t communicator_address) {
+    auto& communicator = *reinterpret_cast<Communicator*>(communicator_address);
+    const at::Tensor x = input.contiguous(input.suggest_memory_format());
+    const int64_t channels = x.size(1);
+    const auto [own_mean, own_inverse] = at::batch_norm_stats(x, epsilon);
+    const double own_count = static_cast<double>(x.numel() / channels);
+    const at::Tensor own = at::cat({own_mean, own_inverse, at::full({1}, own_count, own_mean.options())});
+    const at::Tensor all = at::empty({communicator.size(), own.numel()}, own.options());
+    communicator.AllGatherInto(all, own);
+    const at::Tensor counts = all.select(1, 2 * channels).contiguous();
+    const auto [mean, inverse] = at::batch_norm_gather_stats_with_counts(
+        x, all.narrow(1, 0, channels).contiguous(), all.narrow(1, channels, channels).contiguous(),
+        running_mean, running_var, momentum, epsilon, counts);
+    context->save_for_backward({x, weight, mean, inverse, counts.to(at::kInt)});
+    context->saved_data["communicator"] = communicator_address;
+    return at::batch_norm_elemt(x, weight, bias, mean, inverse, epsilon);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    auto& communicator = *reinterpret_cast<Communicator*>(context->saved_data["communicator"].toInt());
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1], &mean = saved[2], &inverse = saved[3],
+                     &counts = saved[4];
+    const at::Tensor dy = gradients[0].contiguous(x.suggest_memory_format());
+    // As on a CPU, the sums over all ranks correct the input's gradient only.
+    const auto [sum_dy, sum_dy_x, dweight, dbias] =
+        at::batch_norm_backward_reduce(dy, x, mean, inverse, weight, true, true, true);
+    const at::Tensor sums = at::stack({sum_dy, sum_dy_x});
+    communicator.AllReduce(sums, ReduceOp::kSum);
+    const at::Tensor dx =
+        at::batch_norm_backward_elemt(dy, x, mean, inverse, weight, sums[0], sums[1], counts);
+    const at::Tensor none;
+    return {dx, dweight, dbias, none, none, none, none, none};
+  }
+};
+
 }  // namespace
 
 at::Tensor SyncBatchNorm(const at::Tensor& x, const NormState& state, Communicator& communicator) {
+  const auto address = static_cast<int64_t>(reinterpret_cast<intptr_t>(&communicator));
+  if (x.is_cuda()) {
+    return SyncOnGpuFunction::apply(x, state.weight, state.bias, state.running_mean, state.running_var,
+                                    state.momentum, state.epsilon, address);
+  }
   return SyncFunction::apply(x, state.weight, state.bias, state.running_mean, state.running_var,
-                             state.momentum, state.epsilon,
-                             static_cast<int64_t>(reinterpret_cast<intptr_t>(&communicator)));
+                             state.momentum, state.epsilon, address);
 }
 
 }  // namespace scalelab::trainer

@@ -1,7 +1,9 @@
 #include "worker/trainer/strategies/ddp_strategy.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "worker/trainer/compat.h"
 #include "worker/trainer/errors.h"
 #include "worker/trainer/models/model.h"
 
@@ -52,18 +54,23 @@ BackwardCost DdpStrategy::Backward(const at::Tensor& loss) {
     for (int parameter : hooks_.Unreached(loss)) CountDown(parameter);
   }
   synchronising_ = true;
+  if (options_.record_buckets) times_.Begin(loss.device());
   loss.backward();
   synchronising_ = false;
   cost.computed = Moment(loss.device());
+  times_.Computed(loss.device());
 
   for (GradientBucket& bucket : buckets_) bucket.missing = 0;
   StartFullBuckets();
   GradientSquares mean_squares;
+  std::vector<Span> spans;
   for (size_t i = 0; i < started_.size(); ++i) {
     started_[i]->Wait();
-    if (Span span = started_[i]->span(); span.end != nullptr) cost.spans.push_back(std::move(span));
+    spans.push_back(started_[i]->span());
+    if (spans.back().end != nullptr) cost.spans.push_back(spans.back());
     if (reducer_->exact()) mean_squares.Add(GradientsOf(buckets_[i]));
   }
+  times_.End(std::move(spans));
   cost.bytes = reducer_->bytes();
   cost.rank_square = rank_squares_.Take();
   cost.mean_square = mean_squares.Take();
@@ -77,6 +84,7 @@ void DdpStrategy::DiscardStep() {
   in_step_ = synchronising_ = false;
   started_.clear();
   rank_squares_.Take();
+  times_.Discard();
 }
 
 // Frees the gradients of the previous step, which were in use until now.
@@ -95,6 +103,23 @@ void DdpStrategy::TakeIntoBucket(int parameter) {
   if (gradient.is_same(view_of_[parameter])) return;
   view_of_[parameter].copy_(gradient);
   gradient = view_of_[parameter];
+}
+
+void DdpStrategy::TakeAllIntoBucket(const GradientBucket& bucket) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> views, gradients;
+  for (const int parameter : bucket.parameters) {
+    at::Tensor& gradient = parameters_[parameter].mutable_grad();
+    if (used_[parameter] == 0 || gradient.is_same(view_of_[parameter])) continue;
+    views.push_back(view_of_[parameter]);
+    gradients.push_back(std::exchange(gradient, view_of_[parameter]));
+  }
+  if (views.empty()) return;
+#if SCALELAB_TORCH_AT_LEAST(2, 1)
+  at::_foreach_copy_(views, gradients);
+#else
+  for (size_t i = 0; i < views.size(); ++i) views[i].copy_(gradients[i]);
+#endif
 }
 
 void DdpStrategy::RebuildBuckets() {
@@ -133,7 +158,7 @@ void DdpStrategy::GradientReady(int parameter) {
         "static_graph is set, but a parameter that had no gradient in the first step has one now: "
         "leave static_graph out, or use find_unused_parameters");
   }
-  TakeIntoBucket(parameter);
+  if (!options_.copy_whole_buckets) TakeIntoBucket(parameter);
   used_[parameter] = 1;
   if (!synchronising_) return;
   if (order_ == Order::kDeclared) arrived_.push_back(parameter);
@@ -148,6 +173,7 @@ void DdpStrategy::CountDown(int parameter) {
 void DdpStrategy::StartFullBuckets() {
   for (; next_ < buckets_.size() && buckets_[next_].missing <= 0; ++next_) {
     GradientBucket& bucket = buckets_[next_];
+    if (options_.copy_whole_buckets) TakeAllIntoBucket(bucket);
     for (const int parameter : bucket.parameters) {
       if (used_[parameter] > 0) continue;
       view_of_[parameter].zero_();
@@ -159,7 +185,10 @@ void DdpStrategy::StartFullBuckets() {
       known ? bucket.tail.fill_(1) : bucket.tail.copy_(at::tensor(used_));
     }
     if (reducer_->exact()) rank_squares_.Add(GradientsOf(bucket));
+    times_.Ready(bucket.flat.device());
+    const int64_t before = reducer_->bytes();
     started_.push_back(reducer_->Start(bucket));
+    times_.Started(reducer_->bytes() - before);
   }
 }
 
@@ -212,7 +241,10 @@ void DdpStrategy::LoadState(const std::vector<NamedTensors>& of_ranks) {
   reducer_->LoadState(of_reducers, parameters_.front().device());
 }
 
-void DdpStrategy::AppendMetrics(std::vector<Metric>& metrics) const { reducer_->AppendMetrics(metrics); }
+void DdpStrategy::AppendMetrics(std::vector<Metric>& metrics) const {
+  reducer_->AppendMetrics(metrics);
+  if (communicator_.rank() == 0) times_.AppendTo(metrics);
+}
 
 void DdpStrategy::SyncBuffers() {
   for (const at::Tensor& buffer : model_.buffers()) communicator_.Broadcast(buffer, 0);

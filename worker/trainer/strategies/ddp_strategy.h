@@ -1,6 +1,7 @@
 // Distributed data parallel: averages gradients in buckets while backward runs.
 #pragma once
 
+#include "worker/trainer/strategies/bucket_times.h"
 #include "worker/trainer/strategies/gradient_buckets.h"
 #include "worker/trainer/strategies/gradient_hooks.h"
 #include "worker/trainer/strategies/gradient_reducer.h"
@@ -19,6 +20,12 @@ struct DdpOptions {
   // Excludes parameters from the buckets that had no gradient on any rank in the first step. They must never
   // get one later.
   bool static_graph = false;
+  // Measures the buckets of the last steps, for AppendMetrics of the first rank. Must be false if steps are recorded
+  // into a CUDA graph, whose moments have no times, or if a bucket is not reduced by one all-reduce.
+  bool record_buckets = false;
+  // Copies the gradients of a bucket into it when the bucket is full, all in one operation: on a GPU a kernel
+  // copies many of them. Without it each gradient is copied when it arrives, while it is in a CPU's cache.
+  bool copy_whole_buckets = false;
 };
 
 // The grad() of each parameter is a view of its bucket. A hook on each gradient accumulator counts the
@@ -58,6 +65,7 @@ class DdpStrategy : public GradientStrategy {
   void MakeBuckets(const std::vector<int>& order);
   void GradientReady(int parameter);  // called by autograd
   void TakeIntoBucket(int parameter);
+  void TakeAllIntoBucket(const GradientBucket& bucket);
   void CountDown(int parameter);
   void StartFullBuckets();
   bool AllUsed() const;
@@ -78,6 +86,7 @@ class DdpStrategy : public GradientStrategy {
   size_t next_ = 0;             // next bucket to start
   std::vector<std::unique_ptr<Work>> started_;
   GradientSquares rank_squares_;  // of the buckets that are started
+  BucketTimes times_;
 
   Order order_ = Order::kDeclared;
   std::vector<int> arrived_;      // parameters in the order of their gradients in the first step

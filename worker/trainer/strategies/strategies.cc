@@ -12,6 +12,7 @@
 #include "worker/trainer/strategies/parameter_server_strategy.h"
 #include "worker/trainer/strategies/pipeline_strategy.h"
 #include "worker/trainer/strategies/strategy.h"
+#include "worker/trainer/strategies/tensor_strategy.h"
 #include "worker/trainer/strategies/zero_strategy.h"
 
 namespace scalelab::trainer {
@@ -19,11 +20,19 @@ namespace {
 
 using Factory = std::unique_ptr<Strategy> (*)(const TrainingSpec&, Model&, Communicator&);
 
-DdpOptions DdpOptionsOf(const TrainingSpec& spec) {
+bool IsOnGpu(const Model& model) {
+  const std::vector<at::Tensor> parameters = model.parameters();
+  return !parameters.empty() && parameters.front().is_cuda();
+}
+
+DdpOptions DdpOptionsOf(const TrainingSpec& spec, const Model& model) {
+  const std::string& form = spec.gradient_compression;
   return {.caps = {.first_bytes = spec.first_bucket_cap_mib << 20, .bytes = spec.bucket_cap_mib << 20},
           .overlap = true,
           .find_unused = spec.find_unused_parameters,
-          .static_graph = spec.static_graph};
+          .static_graph = spec.static_graph,
+          .record_buckets = !spec.cuda_graph && (form == "none" || form == "fp16" || form == "bf16"),
+          .copy_whole_buckets = IsOnGpu(model)};
 }
 
 std::unique_ptr<GradientReducer> MakeReducer(const TrainingSpec& spec, Communicator& communicator) {
@@ -47,12 +56,12 @@ std::unique_ptr<GradientReducer> MakeReducer(const TrainingSpec& spec, Communica
 }
 
 std::unique_ptr<Strategy> MakeDdp(const TrainingSpec& spec, Model& model, Communicator& communicator) {
-  return std::make_unique<DdpStrategy>(model, communicator, DdpOptionsOf(spec),
+  return std::make_unique<DdpStrategy>(model, communicator, DdpOptionsOf(spec, model),
                                        MakeReducer(spec, communicator));
 }
 
 std::unique_ptr<Strategy> MakeSerial(const TrainingSpec& spec, Model& model, Communicator& communicator) {
-  DdpOptions options = DdpOptionsOf(spec);
+  DdpOptions options = DdpOptionsOf(spec, model);
   options.overlap = false;
   return std::make_unique<DdpStrategy>(model, communicator, options, MakeReducer(spec, communicator));
 }
@@ -131,6 +140,15 @@ std::unique_ptr<Strategy> MakePipeline(const TrainingSpec& spec, Model& model, C
                       .warmup = spec.warmup_steps});
 }
 
+std::unique_ptr<Strategy> MakeTensor(const TrainingSpec& spec, Model& model, Communicator& communicator) {
+  if (spec.batch_norm == "sync") {
+    throw TrainerError(
+        "engine \"native/tensor\" cannot run batch_norm \"sync\", because the ranks of a group have the same "
+        "samples: set batch_norm to \"train\" or use native/ddp");
+  }
+  return std::make_unique<TensorStrategy>(model, communicator, spec.tensor_ranks);
+}
+
 std::unique_ptr<Strategy> MakeParameterServer(const TrainingSpec& spec, Model& model,
                                               Communicator& communicator) {
   if (spec.batch_norm == "sync") {
@@ -192,12 +210,17 @@ struct Entry {
   Factory make;
 };
 
-constexpr Entry kEngines[] = {
-    {"native/ddp", MakeDdp},           {"native/horovod", MakeHorovod},
-    {"native/serial", MakeSerial},     {"native/none", MakeNone},
-    {"native/zero1", MakeZero<1>},     {"native/zero2", MakeZero<2>},
-    {"native/zero3", MakeZero<3>},     {"native/local-sgd", MakeLocalSgd},
-    {"native/pipeline", MakePipeline}, {"native/parameter-server", MakeParameterServer}};
+constexpr Entry kEngines[] = {{"native/ddp", MakeDdp},
+                              {"native/horovod", MakeHorovod},
+                              {"native/serial", MakeSerial},
+                              {"native/none", MakeNone},
+                              {"native/zero1", MakeZero<1>},
+                              {"native/zero2", MakeZero<2>},
+                              {"native/zero3", MakeZero<3>},
+                              {"native/local-sgd", MakeLocalSgd},
+                              {"native/pipeline", MakePipeline},
+                              {"native/tensor", MakeTensor},
+                              {"native/parameter-server", MakeParameterServer}};
 
 }  // namespace
 

@@ -116,7 +116,8 @@ TEST_F(StudyFileErrors, UnknownModelsAndEngines) {
   EXPECT_EQ(After("matrix:\n  engine:\n  - native/ddp\n  - native/dpd\n"),
             "f.yaml:6:5: unknown engine 'native/dpd'; did you mean 'native/ddp'? known: native/ddp, "
             "native/horovod, native/serial, native/none, native/zero1, native/zero2, "
-            "native/zero3, native/local-sgd, native/pipeline, native/parameter-server, native/data-parallel, "
+            "native/zero3, native/local-sgd, native/pipeline, native/tensor, native/parameter-server, "
+            "native/data-parallel, "
             "pytorch/ddp, pytorch/fsdp, pytorch/zero1, pytorch/powersgd, "
             "pytorch/local-sgd, pytorch/dp, horovod/pytorch, horovod/tensorflow, horovod/mxnet, "
             "tensorflow/mirrored, tensorflow/multiworker-mirrored, keras/tensorflow, keras/jax, "
@@ -262,7 +263,7 @@ TEST_F(StudyFileErrors, AreToldAllAtOnceInFileOrder) {
       "static_graph, fusion_threshold_mib, cycle_time_ms, cache_capacity, gradient_compression, "
       "powersgd_rank, compression_start_step, top_k_ratio, autotune, stall_warning_s, timeline, "
       "all_reduce, local_steps, local_start_step, slow_momentum, pipeline_stages, pipeline_schedule, "
-      "server_ranks, consistency, staleness, replicas, compile, save_parameters, "
+      "tensor_ranks, server_ranks, consistency, staleness, replicas, compile, save_parameters, "
       "checkpoint_every_steps, checkpoint_every_minutes, checkpoint_keep, command, launcher, "
       "params, env\n"
       "f.yaml:8:1: priority must be at most 1000, not 5000");

@@ -1,0 +1,61 @@
+// Tensor parallelism: parts of each layer on different ranks.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "worker/trainer/models/divisible_model.h"
+#include "worker/trainer/strategies/gradient_buckets.h"
+#include "worker/trainer/strategies/strategy.h"
+
+namespace scalelab::trainer {
+
+// Rank r has part r % n of group r / n, where n is the number of ranks that divide a model. The ranks of a group train on the same
+// samples, and communicate within forward and backward of each divided layer (LayerRanks). After backward, ranks with equal parts
+// average their gradients over the groups. Gradients of parameters that are not divided are equal in a group without communication.
+//
+// Between Step and EndEpoch, the model's parameters are the parts of this rank. EndEpoch gathers them, so that the whole model can
+// be evaluated and written, and the next Step divides them again.
+class TensorStrategy : public Strategy {
+ public:
+  // `ranks` divide the model; 0: all. Throws TrainerError if the model cannot be divided among so many, or the number of ranks of
+  // the run is no multiple of them.
+  TensorStrategy(Model& model, Communicator& communicator, int64_t ranks);
+
+  void Step(StepTask& task) override;
+  void EndEpoch() override;
+  std::vector<at::Tensor> Trained() override { return parameters_; }
+  void SyncBuffers() override;
+  DataSlice SliceOf(int rank, int ranks) const override { return {rank / ranks_, ranks / ranks_}; }
+  std::string WhyNotRecorded() const override {
+    return "engine native/tensor divides and gathers the parameters from the host; use native/ddp";
+  }
+  void AppendMetrics(std::vector<Metric>& metrics) const override;
+
+ private:
+  // A parameter of which this rank has a part.
+  struct Divided {
+    Division division;
+    std::vector<int64_t> shape;  // of the whole parameter
+    at::MemoryFormat format = at::MemoryFormat::Contiguous;
+  };
+
+  at::Tensor NewPart(const Divided& divided, int rank) const;
+  void Divide();
+  void Gather();
+  void MakeGradients();
+  int64_t AverageOverGroups();
+
+  DivisibleModel& model_;
+  Communicator& communicator_;
+  const int ranks_, part_;  // the number of ranks that divide the model; the position of this one
+  std::unique_ptr<Communicator> group_;   // the ranks of this group by part; null if all ranks are one group
+  std::unique_ptr<Communicator> equals_;  // the ranks of this part by group; null if there is one group
+  std::vector<Divided> divided_;
+  bool is_divided_ = false;
+  double part_bytes_ = 0;                  // of the parameters while they are divided
+  std::vector<at::Tensor> parameters_;     // that need a gradient
+  std::vector<GradientBucket> gradients_;  // the memory of their gradients
+};
+
+}  // namespace scalelab::trainer
