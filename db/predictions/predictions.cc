@@ -125,6 +125,40 @@ absl::StatusOr<std::vector<PredictionRow>> ListPredictions(Store& store, const P
   return rows;
 }
 
+absl::StatusOr<std::vector<PredictionRow>> ListScoredPredictions(Store& store, int limit) {
+  std::vector<PredictionRow> rows;
+  const absl::Status status = store.ReadRows([&](Database& db) {
+    static const std::string sql =
+        SelectSql<PredictionRow>("WHERE state = 2 AND private = 0 ORDER BY id DESC LIMIT ?");
+    Statement all(db, sql.c_str());
+    all.Bind(limit);
+    while (all.Step()) rows.push_back(ReadRow<PredictionRow>(all));
+    return all.status();
+  });
+  if (!status.ok()) return status;
+  return rows;
+}
+
+absl::StatusOr<std::vector<BucketMetricRow>> ListBucketMetrics(Store& store, int64_t study_id, int repeats) {
+  std::vector<BucketMetricRow> rows;
+  const absl::Status status = store.ReadRows([&](Database& db) {
+    Statement all(
+        db,
+        "SELECT u.attempt_id, e.key, e.value FROM run r JOIN run_summary u ON u.run_id = r.id JOIN "
+        "run_metrics m ON m.run_id = r.id, json_each(m.metrics) e WHERE r.study_id = ? AND "
+        "r.repeat < ? AND e.key GLOB 'bucket/*' AND typeof(e.value) IN ('real', 'integer') ORDER BY "
+        "u.attempt_id");
+    all.Bind(study_id, repeats);
+    while (all.Step()) {
+      BucketMetricRow& row = rows.emplace_back();
+      all.Read(row.attempt_id, row.name, row.value);
+    }
+    return all.status();
+  });
+  if (!status.ok()) return status;
+  return rows;
+}
+
 absl::StatusOr<PredictionScores> ReadPredictionScores(Store& store, const PredictionFilter& filter) {
   PredictionScores scores;
   const absl::Status status = store.ReadRows([&](Database& db) {

@@ -53,6 +53,18 @@ struct PredictionFilter {
 absl::StatusOr<std::vector<PredictionRow>> ListPredictions(Store& store, const PredictionFilter& filter,
                                                            int64_t before, int limit);
 
+// Returns the newest predictions with a score that everybody may see, at most `limit`.
+absl::StatusOr<std::vector<PredictionRow>> ListScoredPredictions(Store& store, int limit);
+
+// A metric of the first rank about its buckets of gradients, "bucket/...".
+struct BucketMetricRow {
+  int64_t attempt_id = 0;
+  std::string name;
+  double value = 0;
+};
+// Returns those of the first `repeats` repeats of a study's cells, by attempt.
+absl::StatusOr<std::vector<BucketMetricRow>> ListBucketMetrics(Store& store, int64_t study_id, int repeats);
+
 struct PredictionScores {
   int64_t predictions = 0, covered = 0;
   std::vector<double> errors;  // predicted / measured - 1, of those with a score

@@ -1,7 +1,7 @@
 // Advises on the number of ranks: where does it stop paying? Pure.
 //
-// All figures are functions of S, the ratio of the throughputs of two world sizes, in which they are monotone, so the ends of
-// the interval of S give the ends of theirs:
+// All figures are monotone functions of S, the ratio of the throughputs of two world sizes. The ends of the interval of a
+// figure are therefore its values at the ends of the interval of S:
 //   gain of a doubling   S^(1 / log2(q / p)) - 1 from p to q ranks; 1 is ideal
 //   cost                 q hours(q) price
 //   price of an hour     ((q - p) S / (S - 1) - q) price: what each hour that q ranks save costs more than p ranks do;

@@ -5,18 +5,25 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "server/analysis/curve.h"
 #include "server/analysis/statistics.h"
 #include "server/cells/cells.h"
 #include "server/core/convert.h"
+#include "server/prediction/conformal.h"
 #include "spdlog/spdlog.h"
 
 namespace scalelab::server {
 namespace {
 
 constexpr int kScoredAtOnce = 1000;
+constexpr int kMostScores = 1000;       // that correct an interval
+constexpr int kRepeatsWithBuckets = 5;  // further repeats add little to the means of their times
+constexpr size_t kMostBuckets = 64;     // as BucketTimes of the trainer
+constexpr double kMostSeconds = 1e6, kMostBytes = 1e15;
 
 v1::Prediction ToRefusal(const CellPrediction& prediction) {
   v1::Prediction refusal = ToPrediction(prediction.row);
@@ -56,6 +63,31 @@ void Score(const StudyData& study, db::PredictionRow& row) {
   if (measured.has_high()) row.measured_high = measured.high();
 }
 
+// Sets a number of a recorded step by the name of its metric: "bucket/backward_s", "bucket/3/bytes".
+void SetRecorded(const std::string& name, double value, RecordedStep& step) {
+  if (name == "bucket/backward_s") {
+    step.backward = value;
+    return;
+  }
+  const std::vector<std::string> parts = absl::StrSplit(name, '/');
+  size_t bucket = 0;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[1], &bucket) || bucket >= kMostBuckets) return;
+  if (step.buckets.size() <= bucket) step.buckets.resize(bucket + 1);
+  if (parts[2] == "bytes") step.buckets[bucket].bytes = value;
+  if (parts[2] == "ready_s") step.buckets[bucket].ready = value;
+  if (parts[2] == "reduce_s") step.buckets[bucket].reduce = value;
+}
+
+// Returns whether a step can be simulated: all its numbers are possible, and each bucket has bytes.
+bool Possible(const RecordedStep& step) {
+  const auto possible = [](double seconds) { return seconds >= 0 && seconds < kMostSeconds; };
+  return step.backward > 0 && possible(step.backward) && !step.buckets.empty() &&
+         std::ranges::all_of(step.buckets, [&](const RecordedBucket& bucket) {
+           return bucket.bytes > 0 && bucket.bytes < kMostBytes && possible(bucket.ready) &&
+                  possible(bucket.reduce);
+         });
+}
+
 }  // namespace
 
 absl::StatusOr<StudyData> ReadStudyData(db::Store& store, db::StudyRow study) {
@@ -72,6 +104,11 @@ absl::StatusOr<StudyData> ReadStudyData(db::Store& store, db::StudyRow study) {
   auto times = store.ListRunTimes(study.id);
   if (!times.ok()) return times.status();
   data.times = *std::move(times);
+  const auto buckets = db::ListBucketMetrics(store, study.id, kRepeatsWithBuckets);
+  if (!buckets.ok()) return buckets.status();
+  for (const db::BucketMetricRow& row : *buckets)
+    SetRecorded(row.name, row.value, data.recorded[row.attempt_id]);
+  std::erase_if(data.recorded, [](const auto& step) { return !Possible(step.second); });
   data.study = std::move(study);
   data.cells = *std::move(cells);
   data.rows = *std::move(rows);
@@ -94,12 +131,13 @@ v1::Prediction ToPrediction(const db::PredictionRow& row) {
   predicted.set_low(row.low);
   predicted.set_high(row.high);
   for (const auto& [name, throughput] : row.models) {
+    if (IsNote(name)) continue;
     v1::ModelPrediction& model = *prediction.add_models();
     model.set_model(name);
     model.set_throughput(throughput);
   }
   prediction.set_state(static_cast<v1::Prediction::State>(row.state));
-  prediction.set_reason(row.reason);
+  prediction.set_reason(row.reason.empty() ? CorrectionText(row) : row.reason);
   if (row.created != 0) SetTime(row.created, prediction.mutable_create_time());
   if (row.scored != 0) SetTime(row.scored, prediction.mutable_score_time());
   if (!row.measured.has_value()) return prediction;
@@ -131,9 +169,12 @@ absl::StatusOr<std::vector<v1::Prediction>> MakePredictions(db::Store& store, co
                                                             const std::vector<int>& ranks, bool dry_run,
                                                             db::Micros now) {
   std::vector<CellPrediction> made = PredictCells(source, target, ranks, dry_run);
+  const auto scored = db::ListScoredPredictions(store, kMostScores);
+  if (!scored.ok()) return scored.status();
   std::vector<db::PredictionRow> rows;
   for (CellPrediction& prediction : made) {
     prediction.row.created = now;
+    if (prediction.refused.empty()) Correct(*scored, prediction.row);
     if (prediction.refused.empty() && !dry_run) rows.push_back(prediction.row);
   }
   const auto stored = db::AddPredictions(store, rows);

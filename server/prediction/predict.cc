@@ -56,7 +56,7 @@ struct Series {
   Struct key;
   std::string fingerprint;
   std::vector<MeasuredSize> measured;
-  std::vector<PartsOfSize> parts;  // of the measured sizes whose ranks reported their times
+  std::vector<RecordedSize> recorded;  // the measured sizes whose ranks reported their times
   double noise = 0;  // half width of the interval of the largest world size's speedup, as a share
   std::string without_ranks;
 };
@@ -101,6 +101,19 @@ std::optional<StepParts> ReadParts(const StudyData& source, size_t cell, const s
   return StepParts{sums.compute / runs, sums.exposed / runs, sums.communication / runs, batch};
 }
 
+// Returns the recorded steps of a cell's runs.
+std::vector<RecordedStep> ReadRecorded(const StudyData& source, size_t cell, const std::string& fingerprint) {
+  std::vector<RecordedStep> steps;
+  for (const db::CurveRow& row : source.rows) {
+    if (row.cell_id != source.cells[cell].id || row.state != db::RunState::kSucceeded ||
+        row.fingerprint != fingerprint)
+      continue;
+    if (const auto found = source.recorded.find(row.attempt_id); found != source.recorded.end())
+      steps.push_back(found->second);
+  }
+  return steps;
+}
+
 Series ReadSeries(const StudyData& source, const v1::CurveSeries& curve, const TimesOfAttempts& times) {
   Series series;
   series.key = curve.key();
@@ -113,7 +126,8 @@ Series ReadSeries(const StudyData& source, const v1::CurveSeries& curve, const T
     if (times.empty()) continue;
     const auto cell = FindCell(source, series.key, point.ranks());
     const auto parts = cell ? ReadParts(source, *cell, series.fingerprint, times) : std::nullopt;
-    if (parts) series.parts.push_back({point.ranks(), *parts});
+    if (parts)
+      series.recorded.push_back({point.ranks(), *parts, ReadRecorded(source, *cell, series.fingerprint)});
   }
   if (largest == nullptr) return series;
   if (largest->speedup().has_low() && largest->speedup().low() > 0)
@@ -191,10 +205,17 @@ class Predictor {
  private:
   // Returns the throughput by the model "replay"; nothing if a measured size has no times.
   std::optional<double> Replay(const Series& series, int ranks) const {
-    if (series.parts.size() != series.measured.size()) return std::nullopt;
-    const double last = series.parts.back().parts.batch * series.measured.back().ranks;
-    const double batch = Strong(source_.spec) ? last / ranks : series.parts.back().parts.batch;
-    const auto step = ReplayStep(series.parts, ranks, batch, source_.spec.resources().ranks_per_node());
+    if (series.recorded.size() != series.measured.size()) return std::nullopt;
+    const StepParts& last = series.recorded.back().parts;
+    const int ranks_per_node = source_.spec.resources().ranks_per_node();
+    const double batch =
+        Strong(source_.spec) ? last.batch * series.measured.back().ranks / ranks : last.batch;
+    auto step = ReplayBuckets(series.recorded, ranks, batch, ranks_per_node);
+    if (!step.has_value()) {
+      std::vector<PartsOfSize> parts;
+      for (const RecordedSize& size : series.recorded) parts.push_back({size.ranks, size.parts});
+      step = ReplayStep(parts, ranks, batch, ranks_per_node);
+    }
     return step ? std::optional(ranks * batch / *step) : std::nullopt;
   }
 

@@ -1,12 +1,14 @@
 // Which cells can be predicted from the results of a study, and their predictions. Pure.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
 #include "db/predictions/predictions.h"
 #include "db/records.h"
 #include "scalelab/v1/study.pb.h"
+#include "server/prediction/bucket_replay.h"
 #include "study/cell_list.h"
 
 namespace scalelab::server {
@@ -18,7 +20,8 @@ struct StudyData {
   std::vector<db::CellRow> cells;
   CellList parameters;  // of the cells
   std::vector<db::CurveRow> rows;
-  std::vector<db::RunTimes> times;  // of the ranks of its runs
+  std::vector<db::RunTimes> times;           // of the ranks of its runs
+  std::map<int64_t, RecordedStep> recorded;  // buckets of its runs, by attempt
 };
 
 // Why a prediction is not made, with the limits that docs/users/predictions.md explains.

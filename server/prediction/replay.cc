@@ -12,14 +12,7 @@ namespace {
 // part of it. Measurements show the limit only when it is reached.
 constexpr double kHideable = 0.5;
 
-// y = first f(i) + second g(i), by least squares of relative deviations, with both factors at least 0.
-struct FitFactors {
-  double first = 0, second = 0;
-};
-
-struct FitTerm {
-  double first = 0, second = 0, y = 0;
-};
+}  // namespace
 
 FitFactors FitNotNegative(const std::vector<FitTerm>& terms) {
   double ff = 0, fg = 0, gg = 0, fy = 0, gy = 0;
@@ -40,27 +33,40 @@ FitFactors FitNotNegative(const std::vector<FitTerm>& terms) {
   return first_is_better ? FitFactors{only_first, 0} : FitFactors{0, only_second};
 }
 
-// Returns the expected largest of `count` normal values, in standard deviations (Blom 1958).
 double LargestOf(int count) { return NormalQuantile((count - 0.375) / (count + 0.25)); }
 
-}  // namespace
-
-std::optional<double> ReplayStep(const std::vector<PartsOfSize>& measured, int ranks, double batch,
-                                 int ranks_per_node) {
+std::optional<double> ComputeSeconds(const std::vector<PartsOfSize>& measured, double batch,
+                                     int ranks_per_node) {
   const auto full = [&](const PartsOfSize& size) {
     return ranks_per_node == 0 || size.ranks >= ranks_per_node;
   };
-  const auto between_nodes = [&](int size) { return ranks_per_node != 0 && size > ranks_per_node; };
   // Ranks that share a node slow each other down, so sizes that fill their nodes are compared if there are two.
   const bool only_full = std::ranges::count_if(measured, full) >= 2;
-  std::vector<FitTerm> compute, ring;
-  double waiting = HUGE_VAL;
+  std::vector<FitTerm> compute;
   bool batches_differ = false;
   for (const PartsOfSize& size : measured) {
     const StepParts& parts = size.parts;
     if (!(parts.compute > 0)) return std::nullopt;
     if (!only_full || full(size)) compute.push_back({1, parts.batch, parts.compute});
     batches_differ = batches_differ || parts.batch != measured.front().parts.batch;
+  }
+  // With equal batches (weak scaling) the computation of the largest size continues.
+  const StepParts& last = measured.back().parts;
+  if (!batches_differ) return last.compute;
+  const FitFactors factors = FitNotNegative(compute);
+  const auto at = [&](double samples) { return factors.first + factors.second * samples; };
+  return last.compute * at(batch) / at(last.batch);
+}
+
+std::optional<double> ReplayStep(const std::vector<PartsOfSize>& measured, int ranks, double batch,
+                                 int ranks_per_node) {
+  const std::optional<double> compute = ComputeSeconds(measured, batch, ranks_per_node);
+  if (!compute.has_value()) return std::nullopt;
+  const auto between_nodes = [&](int size) { return ranks_per_node != 0 && size > ranks_per_node; };
+  std::vector<FitTerm> ring;
+  double waiting = HUGE_VAL;
+  for (const PartsOfSize& size : measured) {
+    const StepParts& parts = size.parts;
     if (size.ranks == 1) continue;
     waiting = std::min(waiting, parts.communication / parts.compute / LargestOf(size.ranks));
     const double p = size.ranks;
@@ -69,13 +75,7 @@ std::optional<double> ReplayStep(const std::vector<PartsOfSize>& measured, int r
   }
   const PartsOfSize& last = measured.back();
   if (ring.empty() || !(last.parts.exposed > 0)) return std::nullopt;
-  // With equal batches (weak scaling) the computation of the largest size continues.
-  double w = last.parts.compute;
-  if (batches_differ) {
-    const FitFactors factors = FitNotNegative(compute);
-    const auto at = [&](double samples) { return factors.first + factors.second * samples; };
-    w *= at(batch) / at(last.parts.batch);
-  }
+  const double w = *compute;
   // One size does not separate latency from bandwidth; the bytes of a ring take most of its time.
   const FitFactors link = ring.size() > 1 ? FitNotNegative(ring) : FitFactors{0, ring[0].y / ring[0].second};
   const auto at = [&](double p) { return link.first * (p - 1) + link.second * (p - 1) / p; };

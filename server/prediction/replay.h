@@ -27,6 +27,23 @@ struct PartsOfSize {
   StepParts parts;
 };
 
+// y = first f + second g for each term (f, g, y).
+struct FitTerm {
+  double first = 0, second = 0, y = 0;
+};
+struct FitFactors {
+  double first = 0, second = 0;
+};
+// Fits both factors, at least 0, by least squares of relative deviations.
+FitFactors FitNotNegative(const std::vector<FitTerm>& terms);
+
+// Returns the expected largest of `count` normal values, in standard deviations (Blom 1958).
+double LargestOf(int count);
+
+// Returns w(b) for `batch`. Returns nothing if a size has no computation.
+std::optional<double> ComputeSeconds(const std::vector<PartsOfSize>& measured, double batch,
+                                     int ranks_per_node);
+
 // Returns the seconds of a step of `ranks` ranks with `batch` samples each. `measured` is sorted by ranks. `ranks_per_node`: 0 if all
 // ranks are on one node. Returns nothing if no measured size communicates over the network, between nodes or within one, that
 // `ranks` ranks use.

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "server/prediction/replay.h"
+#include "server/prediction/bucket_replay.h"
 
 namespace scalelab::bench {
 
@@ -47,6 +47,9 @@ EmulatedConfiguration DrawConfiguration(std::mt19937_64& random);
 struct EmulatedRun {
   double throughput = 0;
   server::StepParts parts;
+  // Of RunMoving only: the exposed communication of each rank, and the buckets that the first rank records.
+  std::vector<double> exposed;
+  server::RecordedStep recorded;
 };
 
 // Emulates a run of some tens of steps. `block` is the factor of its block.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ struct BenchOptions {
   std::vector<std::string> models;  // for `train`; empty: all models
   std::vector<int> ranks = {1, 2};  // for `train`
   int rounds = 0;                   // for `train`; 0: as many as the scale gives
+  int viewers = 200;                // for `viewers`
+  uint64_t seed = 0;                // for `predict`; 0: that of the tables in docs
   std::vector<std::string> cases;   // for `memory`; empty: all cases
 };
 

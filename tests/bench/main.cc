@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
       {"train", RunTrainBench},         {"allreduce", RunAllReduceBench}, {"events", RunEventsBench},
       {"shortruns", RunShortRunsBench}, {"service", RunServiceBench},     {"memory", RunMemoryBench},
       {"coverage", RunCoverageBench},   {"prune", RunPruneBench},         {"predict", RunPredictBench},
-      {"advise", RunAdviseBench}};
+      {"advise", RunAdviseBench},       {"viewers", RunViewersBench}};
 
   CLI::App app{"Benchmarks of scalelab; one JSON line a figure"};
   BenchOptions options;
@@ -55,6 +55,11 @@ int main(int argc, char** argv) {
   app.get_subcommand("memory")
       ->add_option("--cases", options.cases, "Cases to measure, with commas between; all if not given")
       ->delimiter(',');
+  app.get_subcommand("viewers")
+      ->add_option("--viewers", options.viewers, "Number of browsers")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.get_subcommand("predict")->add_option("--seed", options.seed, "Seed of the emulated studies");
   app.get_subcommand("allreduce")
       ->add_option("--ranks", options.all_reduce_ranks, "Ranks")
       ->check(CLI::PositiveNumber)

@@ -1,14 +1,20 @@
 #include "tests/bench/predict_bench.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <random>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "google/protobuf/util/json_util.h"
+#include "server/prediction/conformal.h"
 #include "server/prediction/predict.h"
 #include "tests/bench/emulated_cluster.h"
+#include "tests/bench/moving_cluster.h"
 
 namespace scalelab::bench {
 namespace {
@@ -16,12 +22,15 @@ namespace {
 constexpr uint64_t kSeed = 20'261'124;
 constexpr double kNominal = 90, kMedianTarget = 10;
 
+// What the ranks of a study report.
+enum class Reports { kThroughputs, kTimes, kBuckets };
+
 // The study of a configuration: its results, and its cell that has not begun.
 class EmulatedStudy {
  public:
-  using StudyData = server::StudyData;
+  using RunOf = std::function<EmulatedRun(int ranks, double block)>;
 
-  EmulatedStudy(const EmulatedConfiguration& configuration, bool times, std::mt19937_64& random)
+  EmulatedStudy(const EmulatedConfiguration& configuration, const RunOf& run, std::mt19937_64& random)
       : configuration_(configuration) {
     data_.study.id = 1;
     data_.spec.mutable_scaling()->set_mode(configuration.strong ? v1::Scaling::STRONG : v1::Scaling::WEAK);
@@ -33,17 +42,26 @@ class EmulatedStudy {
     for (const int ranks : configuration.measured) {
       AddCell(ranks);
       for (int repeat = 0; repeat < configuration.repeats; ++repeat)
-        AddRun(ranks, repeat, Run(configuration, ranks, blocks[repeat], random), times);
+        AddRun(ranks, repeat, run(ranks, blocks[repeat]));
     }
     AddCell(configuration.target);
     data_.rows.emplace_back().cell_id = data_.cells.back().id;
     data_.rows.back().attempts = 0;
     for (const double block : blocks)
-      reached_ += Run(configuration, configuration.target, block, random).throughput / configuration.repeats;
+      reached_ += run(configuration.target, block).throughput / configuration.repeats;
   }
-  StudyData& data() { return data_; }
-  // Returns the mean throughput of the repeats of the target, which the prediction is compared with.
-  double reached() const { return reached_; }
+  const EmulatedConfiguration& configuration() const { return configuration_; }
+  // Returns the prediction of the target with its score; nothing if it is refused.
+  std::optional<db::PredictionRow> Predict(Reports reports) const {
+    server::StudyData data = data_;
+    if (reports != Reports::kBuckets) data.recorded.clear();
+    if (reports == Reports::kThroughputs) data.times.clear();
+    const auto predictions = server::PredictCells(data, data, {}, false);
+    if (predictions.size() != 1 || !predictions[0].refused.empty()) return std::nullopt;
+    db::PredictionRow row = predictions[0].row;
+    row.measured = reached_;
+    return row;
+  }
 
  private:
   void AddCell(int ranks) {
@@ -58,7 +76,7 @@ class EmulatedStudy {
     cell.spec.set_global_batch(static_cast<int>(configuration_.BatchOfRank(ranks) * ranks));
     data_.parameters.Add(cell);
   }
-  void AddRun(int ranks, int repeat, const EmulatedRun& run, bool with_times) {
+  void AddRun(int ranks, int repeat, const EmulatedRun& run) {
     db::CurveRow& row = data_.rows.emplace_back();
     row.cell_id = data_.cells.back().id;
     row.repeat = repeat;
@@ -66,29 +84,30 @@ class EmulatedStudy {
     row.throughput = run.throughput;
     row.fingerprint = "emulated";
     row.attempt_id = static_cast<int64_t>(data_.rows.size());
-    if (!with_times) return;
     db::RunTimes& times = data_.times.emplace_back();
     times.attempt_id = row.attempt_id;
     const auto of_ranks = static_cast<size_t>(ranks);
     times.step.assign(of_ranks, run.parts.compute + run.parts.exposed);
-    times.exposed.assign(of_ranks, run.parts.exposed);
+    times.exposed = run.exposed;
+    if (times.exposed.empty()) times.exposed.assign(of_ranks, run.parts.exposed);
     times.data.assign(of_ranks, 0);
     if (ranks > 1) times.comm_total = run.parts.communication;
+    if (!run.recorded.buckets.empty()) data_.recorded[row.attempt_id] = run.recorded;
   }
 
-  const EmulatedConfiguration& configuration_;
-  StudyData data_;
-  double reached_ = 0;
+  const EmulatedConfiguration configuration_;
+  server::StudyData data_;
+  double reached_ = 0;  // mean throughput of the repeats of the target, which the prediction is compared with
 };
 
 struct Scores {
   std::vector<double> errors, widths;
   double covered = 0;
 
-  void Add(const db::PredictionRow& row, double reached) {
-    errors.push_back(std::abs(row.predicted / reached - 1));
+  void Add(const db::PredictionRow& row) {
+    errors.push_back(std::abs(row.predicted / *row.measured - 1));
     widths.push_back(std::log(row.high / row.low) / 2);
-    covered += row.low <= reached && reached <= row.high;
+    covered += row.low <= *row.measured && *row.measured <= row.high;
   }
   void AppendTo(const std::string& name, std::vector<Figure>& figures) {
     const auto at = [](std::vector<double>& values, double share) {
@@ -104,26 +123,91 @@ struct Scores {
   }
 };
 
+using Studies = std::vector<std::unique_ptr<EmulatedStudy>>;
+
+// Appends the scores of predictions that use what the ranks report. The studies follow each other: "corrected" are intervals that the
+// scores of the studies before them correct.
+bool AppendScores(const Studies& studies, Reports reports, const std::string& kind,
+                  std::vector<Figure>& figures) {
+  std::map<std::string, Scores> scores;
+  std::vector<db::PredictionRow> past;
+  for (const auto& study : studies) {
+    const std::optional<db::PredictionRow> row = study->Predict(reports);
+    if (!row.has_value()) return false;
+    const EmulatedConfiguration& c = study->configuration();
+    for (const std::string& name :
+         {kind, absl::StrCat(kind, c.strong ? "/strong" : "/weak"), absl::StrCat(kind, "/noise ", c.noise)})
+      scores[name].Add(*row);
+    db::PredictionRow corrected = *row;
+    server::Correct(past, corrected);
+    if (past.size() >= server::kLeastScores) scores[kind + "/corrected"].Add(corrected);
+    past.push_back(*row);
+  }
+  for (auto& [name, of_name] : scores) of_name.AppendTo(name, figures);
+  return true;
+}
+
+Studies SimulatedStudies(int count, uint64_t seed) {
+  Studies studies;
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < count; ++i) {
+    const EmulatedConfiguration configuration = DrawConfiguration(random);
+    const auto run = [&](int ranks, double block) { return Run(configuration, ranks, block, random); };
+    studies.push_back(std::make_unique<EmulatedStudy>(configuration, run, random));
+  }
+  return studies;
+}
+
+// Emulates the studies in `lanes` threads. Each has a seed of its own, so the results do not depend on their number.
+Studies MovingStudies(int count, uint64_t seed, int lanes) {
+  Studies studies(static_cast<size_t>(count));
+  std::atomic<int> next = 0;
+  const auto lane = [&] {
+    for (int i = next++; i < count; i = next++) {
+      std::mt19937_64 random(seed + static_cast<uint64_t>(i));
+      const EmulatedConfiguration configuration = DrawConfiguration(random);
+      const NetworkNoise network = DrawNetworkNoise(configuration, random);
+      const auto run = [&](int ranks, double block) {
+        return RunMoving(configuration, network, ranks, block, random);
+      };
+      studies[static_cast<size_t>(i)] = std::make_unique<EmulatedStudy>(configuration, run, random);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < lanes; ++i) threads.emplace_back(lane);
+  for (std::thread& thread : threads) thread.join();
+  return studies;
+}
+
 }  // namespace
 
 std::vector<Figure> RunPredictBench(const BenchOptions& options) {
-  const int studies = std::max(20, static_cast<int>(600 * options.scale));
+  std::vector<Figure> figures = RunSimulatedBench(options);
+  const std::vector<Figure> moving = RunMovingBench(options);
+  if (figures.empty() || moving.empty()) return {};
+  figures.insert(figures.end(), moving.begin(), moving.end());
+  return figures;
+}
+
+std::vector<Figure> RunSimulatedBench(const BenchOptions& options) {
+  const uint64_t seed = options.seed == 0 ? kSeed : options.seed;
   std::vector<Figure> figures;
-  for (const bool times : {true, false}) {
-    std::map<std::string, Scores> scores;
-    std::mt19937_64 random(kSeed);
-    for (int i = 0; i < studies; ++i) {
-      const EmulatedConfiguration configuration = DrawConfiguration(random);
-      EmulatedStudy study(configuration, times, random);
-      const auto predictions = server::PredictCells(study.data(), study.data(), {}, false);
-      if (predictions.size() != 1 || !predictions[0].refused.empty()) return {};
-      const std::string kind = times ? "predict/with times of ranks" : "predict/from throughputs";
-      for (const std::string& name : {kind, absl::StrCat(kind, configuration.strong ? "/strong" : "/weak"),
-                                      absl::StrCat(kind, "/noise ", configuration.noise)})
-        scores[name].Add(predictions[0].row, study.reached());
-    }
-    for (auto& [name, of_name] : scores) of_name.AppendTo(name, figures);
-  }
+  const Studies simulated = SimulatedStudies(std::max(20, static_cast<int>(600 * options.scale)), seed);
+  if (!AppendScores(simulated, Reports::kTimes, "predict/with times of ranks", figures)) return {};
+  if (!AppendScores(simulated, Reports::kThroughputs, "predict/from throughputs", figures)) return {};
+  return figures;
+}
+
+std::vector<Figure> RunMovingBench(const BenchOptions& options) {
+  const uint64_t seed = options.seed == 0 ? kSeed : options.seed;
+  const int lanes = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const Studies moving = MovingStudies(std::max(2, static_cast<int>(240 * options.scale)), seed, lanes);
+  std::vector<Figure> figures;
+  for (const auto& [reports, kind] :
+       std::map<Reports, std::string>{{Reports::kBuckets, "with buckets"},
+                                      {Reports::kTimes, "with times of ranks"},
+                                      {Reports::kThroughputs, "from throughputs"}})
+    if (!AppendScores(moving, reports, "predict/moved bytes, " + kind, figures)) return {};
   return figures;
 }
 

@@ -28,6 +28,10 @@ std::vector<Figure> RunShortRunsBench(const BenchOptions& options);
 //   2000_thinking_clients  each client waits for a second after an answer
 std::vector<Figure> RunServiceBench(const BenchOptions& options);
 
+// viewers/N/...: processor time of scalelabd, latency of submits, memory, and messages to browsers, without and with N
+// viewers of a live study in the dashboard.
+std::vector<Figure> RunViewersBench(const BenchOptions& options);
+
 // memory/CASE/before, peak and after: resident memory of a fresh scalelabd in MB. `after` is taken when it is below its
 // bound, or after a minute. A name that ends with _NOT_SERVED means that the service did not answer.
 std::vector<Figure> RunMemoryBench(const BenchOptions& options);

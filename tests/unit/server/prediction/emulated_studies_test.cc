@@ -9,7 +9,7 @@ namespace {
 
 TEST(EmulatedStudies, HaveSmallErrorsAndIntervalsOfAboutNinetyPercent) {
   std::map<std::string, double> values;
-  for (const Figure& figure : RunPredictBench({})) values[figure.name] = figure.value;
+  for (const Figure& figure : RunSimulatedBench({})) values[figure.name] = figure.value;
   for (const std::string kind : {"predict/with times of ranks", "predict/from throughputs"}) {
     ASSERT_TRUE(values.contains(kind + "/coverage"));
     EXPECT_LE(values[kind + "/median error"], 10) << kind;
@@ -20,6 +20,25 @@ TEST(EmulatedStudies, HaveSmallErrorsAndIntervalsOfAboutNinetyPercent) {
             values["predict/from throughputs/median error"])
       << "the model of the step helps";
 }
+
+std::map<std::string, double> MovedBytes(double scale) {
+  std::map<std::string, double> values;
+  BenchOptions options;
+  options.scale = scale;
+  for (const Figure& figure : RunMovingBench(options)) values[figure.name] = figure.value;
+  return values;
+}
+
+// The all-reduces of the emulation check their sums themselves.
+TEST(EmulatedStudies, RanksThatMoveBytesArePredictedFromTheirBuckets) {
+  auto values = MovedBytes(0.05);
+  const std::string kind = "predict/moved bytes, with buckets";
+  ASSERT_TRUE(values.contains(kind + "/coverage"));
+  EXPECT_LE(values[kind + "/median error"], 10);
+  EXPECT_GE(values[kind + "/coverage"], 75) << "12 studies";
+}
+
+TEST(EmulatedStudies, VirtualTimeGivesTheSameFiguresAgain) { EXPECT_EQ(MovedBytes(0.01), MovedBytes(0.01)); }
 
 }  // namespace
 }  // namespace scalelab::bench

@@ -1,5 +1,8 @@
 #include "server/prediction/ledger.h"
 
+#include <cmath>
+
+#include "db/sqlite/sqlite.h"
 #include "google/protobuf/util/json_util.h"
 #include "tests/contract/store_fixture.h"
 
@@ -38,7 +41,8 @@ class Ledger : public ::testing::Test {
     ASSERT_TRUE(status.ok()) << status;
   }
   // Ends the run whose cell, run and attempt have this id.
-  void Succeed(int id, double throughput, const std::string& fingerprint = "a100") {
+  void Succeed(int id, double throughput, const std::string& fingerprint = "a100",
+               const std::map<std::string, double>& metrics = {}) {
     db::WriteBatch batch;
     db::RunRow run = store_->GetRun(id).value();
     run.state = db::RunState::kSucceeded;
@@ -49,6 +53,7 @@ class Ledger : public ::testing::Test {
     batch.attempts = {attempt};
     db::RunSummary summary = db::ASummary(id, id, throughput);
     summary.fingerprint = fingerprint;
+    summary.metrics = metrics;
     batch.summaries = {summary};
     Commit(batch);
   }
@@ -69,6 +74,22 @@ class Ledger : public ::testing::Test {
     const std::vector<db::PredictionRow> rows = db::ListPredictions(*store_, filter, 0, 10).value();
     for (const db::PredictionRow& row : rows) all.push_back(ToPrediction(row));
     return all;
+  }
+  // Adds predictions of 100 [90, 110] whose cells reached 130.
+  void AddScored(int count, bool is_private = false) {
+    const absl::Status status = store_->WriteRows([&](db::Database& db) {
+      for (int i = 0; i < count; ++i) {
+        const absl::Status added =
+            db::Statement(db,
+                          "INSERT INTO prediction (study_id,cell_id,source_id,study_name,owner,private,key,"
+                          "fingerprint,models,ranks,largest,predicted,low,high,state,reason,measured,created,"
+                          "scored) VALUES (9,?,9,'old','ada',?,'{}','','{}',8,4,100,90,110,2,'',130,1,2)")
+                .Run(1000 + i, is_private);
+        if (!added.ok()) return added;
+      }
+      return absl::OkStatus();
+    });
+    ASSERT_TRUE(status.ok()) << status;
   }
   v1::PredictionSummary Summary() { return Summarise(db::ReadPredictionScores(*store_, {}).value()); }
 
@@ -186,6 +207,49 @@ TEST_F(Ledger, APredictionForAPrivateStudyIsSeenByItsOwnerOnly) {
   EXPECT_THAT(names({false, "ada"}), ElementsAre("predictions/1"));
   EXPECT_THAT(names({false, "bob"}), IsEmpty());
   EXPECT_THAT(names({true, "bob"}), ElementsAre("predictions/1"));
+}
+
+TEST_F(Ledger, TheScoresOfTheLabCorrectIntervals) {
+  const Prediction before = Predict(/*dry_run=*/true).at(0);
+  EXPECT_EQ(before.reason(), "interval not corrected: 0 of 20 scores");
+  AddScored(20);
+  const Prediction after = Predict().at(0);
+  const double factor = std::log(1.3) / std::log(1.1);
+  EXPECT_EQ(after.reason(), "interval x 2.75, from 20 scores");
+  EXPECT_DOUBLE_EQ(after.predicted().mean(), before.predicted().mean());
+  EXPECT_NEAR(std::log(after.predicted().high() / after.predicted().mean()),
+              factor * std::log(before.predicted().high() / before.predicted().mean()), 1e-9);
+  EXPECT_THAT(after.models(), SizeIs(5)) << "notes are no models";
+
+  store_ = nullptr;
+  store_ = db::OpenSqliteStore({directory_.path() + "/scalelab.db", false}).value();
+  EXPECT_EQ(All().at(0).reason(), after.reason()) << "what the interval was made of stays known";
+}
+
+TEST_F(Ledger, ScoresOfPrivatePredictionsAreNotUsed) {
+  AddScored(30, /*is_private=*/true);
+  EXPECT_THAT(Predict().at(0).reason(), HasSubstr("0 of 20 scores"));
+}
+
+TEST_F(Ledger, RecordedBucketsAreReadFromTheMetricsOfRuns) {
+  const std::map<std::string, double> metrics = {{"bucket/backward_s", 0.5},  {"bucket/0/bytes", 1e6},
+                                                 {"bucket/0/ready_s", 0.1},   {"bucket/0/reduce_s", 0.02},
+                                                 {"bucket/1/bytes", 4e6},     {"bucket/1/ready_s", 0.5},
+                                                 {"bucket/99999/bytes", 4e6}, {"run/data_s", 0.1}};
+  Succeed(4, 500, "a100", metrics);
+  const StudyData data = Read(2);
+  ASSERT_THAT(data.recorded, SizeIs(1));
+  const RecordedStep& step = data.recorded.at(4);
+  EXPECT_EQ(step.backward, 0.5);
+  ASSERT_THAT(step.buckets, SizeIs(2));
+  EXPECT_EQ(step.buckets[0].reduce, 0.02);
+  EXPECT_EQ(step.buckets[1].bytes, 4e6);
+  EXPECT_EQ(step.buckets[1].reduce, 0) << "not known";
+}
+
+TEST_F(Ledger, ImpossibleBucketsAreNotRead) {
+  Succeed(4, 500, "a100", {{"bucket/backward_s", 0.5}, {"bucket/1/bytes", 1e6}, {"bucket/1/ready_s", 0.1}});
+  EXPECT_THAT(Read(2).recorded, IsEmpty()) << "bucket 0 has no bytes";
 }
 
 TEST_F(Ledger, TheScorerScoresWithoutARequest) {

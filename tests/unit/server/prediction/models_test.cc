@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/prediction/conformal.h"
 
 namespace scalelab::server {
 namespace {
@@ -110,24 +111,50 @@ Sizes First(const Sizes& sizes, size_t count) {
   return {sizes.begin(), sizes.begin() + static_cast<long>(count)};
 }
 
+std::vector<Published> AllPublished() {
+  return {{"Horovod", First(kHorovod, 3), kHorovod[3], 2.6, true},
+          {"Horovod", First(kHorovod, 3), kHorovod[4], -1.8, true},
+          {"Horovod", First(kHorovod, 3), kHorovod[5], -3.5, true},
+          {"Horovod", First(kHorovod, 4), kHorovod[4], -6.5, false},
+          {"Horovod", First(kHorovod, 4), kHorovod[5], -10.0, true},
+          {"Horovod", First(kHorovod, 5), kHorovod[5], 1.8, true},
+          {"MLPerf", First(kMlperf, 3), kMlperf[3], 0.2, true},
+          {"cloud", First(kCloud, 4), kCloud[4], -10.9, false},
+          {"cloud", First(kCloud, 4), kCloud[5], -0.9, true},
+          {"cloud", First(kCloud, 5), kCloud[5], 17.9, false}};
+}
+
 TEST(PublishedCurves, ErrorsAndIntervalsOfTheHeldOutPoints) {
-  const std::vector<Published> published = {{"Horovod", First(kHorovod, 3), kHorovod[3], 2.6, true},
-                                            {"Horovod", First(kHorovod, 3), kHorovod[4], -1.8, true},
-                                            {"Horovod", First(kHorovod, 3), kHorovod[5], -3.5, true},
-                                            {"Horovod", First(kHorovod, 4), kHorovod[4], -6.5, false},
-                                            {"Horovod", First(kHorovod, 4), kHorovod[5], -10.0, true},
-                                            {"Horovod", First(kHorovod, 5), kHorovod[5], 1.8, true},
-                                            {"MLPerf", First(kMlperf, 3), kMlperf[3], 0.2, true},
-                                            {"cloud", First(kCloud, 4), kCloud[4], -10.9, false},
-                                            {"cloud", First(kCloud, 4), kCloud[5], -0.9, true},
-                                            {"cloud", First(kCloud, 5), kCloud[5], 17.9, false}};
-  for (const Published& p : published) {
+  for (const Published& p : AllPublished()) {
     SCOPED_TRACE(testing::Message() << p.curve << " up to " << p.measured.back().ranks << " -> "
                                     << p.held_out.ranks);
     const PredictedThroughput predicted = PredictThroughput(p.measured, p.held_out.ranks, 0);
     EXPECT_NEAR(100 * (predicted.mean / p.held_out.throughput - 1), p.error, 0.051);
     EXPECT_EQ(predicted.low <= p.held_out.throughput && p.held_out.throughput <= predicted.high, p.covered);
   }
+}
+
+// The service needs 20 scores; with the four to nine of the other curves, the factor is the largest of them.
+TEST(PublishedCurves, NineOfTenAreWithinTheirIntervalsCorrectedByTheOtherCurves) {
+  std::vector<db::PredictionRow> rows;
+  for (const Published& p : AllPublished()) {
+    const PredictedThroughput predicted = PredictThroughput(p.measured, p.held_out.ranks, 0);
+    db::PredictionRow& row = rows.emplace_back();
+    row.study_name = p.curve;
+    row.predicted = predicted.mean, row.low = predicted.low, row.high = predicted.high;
+    row.measured = p.held_out.throughput;
+  }
+  int before = 0, after = 0;
+  for (const db::PredictionRow& row : rows) {
+    std::vector<double> others;
+    for (const db::PredictionRow& other : rows) {
+      if (other.study_name != row.study_name) others.push_back(ConformalScore(other));
+    }
+    before += ConformalScore(row) <= 1;
+    after += ConformalScore(row) <= ConformalFactor(others, 1);
+  }
+  EXPECT_EQ(before, 7);
+  EXPECT_EQ(after, 9);
 }
 
 TEST(PublishedCurves, TheModelsHaveTheErrorsThatTheirFormulasGive) {

@@ -1,0 +1,62 @@
+#include "server/prediction/bucket_replay.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace scalelab::server {
+namespace {
+
+bool BetweenNodes(int ranks, int ranks_per_node) { return ranks_per_node != 0 && ranks > ranks_per_node; }
+
+// Returns the mean over the runs of a size of the exposed seconds by the simulation, with `factor` times the recorded backward.
+double MeanExposed(const RecordedSize& size, const RingCost& cost, int ranks, double factor) {
+  double sum = 0;
+  for (const RecordedStep& step : size.steps)
+    sum += SimulateExposed(step, cost, ranks, step.backward * factor);
+  return sum / static_cast<double>(size.steps.size());
+}
+
+}  // namespace
+
+std::optional<RingCost> FitRing(const std::vector<RecordedSize>& measured, int ranks, int ranks_per_node) {
+  std::vector<FitTerm> terms;
+  for (const RecordedSize& size : measured) {
+    if (size.ranks == 1 || BetweenNodes(size.ranks, ranks_per_node) != BetweenNodes(ranks, ranks_per_node))
+      continue;
+    const double p = size.ranks;
+    for (const RecordedStep& step : size.steps) {
+      for (const RecordedBucket& bucket : step.buckets) {
+        if (bucket.reduce > 0) terms.push_back({2 * (p - 1), 2 * (p - 1) / p * bucket.bytes, bucket.reduce});
+      }
+    }
+  }
+  if (terms.empty()) return std::nullopt;
+  const FitFactors fitted = FitNotNegative(terms);
+  return RingCost{fitted.first, fitted.second};
+}
+
+double SimulateExposed(const RecordedStep& step, const RingCost& cost, int ranks, double backward) {
+  const double scale = backward / step.backward;
+  double end = 0;
+  for (const RecordedBucket& bucket : step.buckets)
+    end = std::max(end, bucket.ready * scale) + cost.Seconds(ranks, bucket.bytes);
+  return std::max(0.0, end - backward);
+}
+
+std::optional<double> ReplayBuckets(const std::vector<RecordedSize>& measured, int ranks, double batch,
+                                    int ranks_per_node) {
+  if (measured.back().steps.empty()) return std::nullopt;
+  const std::optional<RingCost> cost = FitRing(measured, ranks, ranks_per_node);
+  if (!cost.has_value()) return std::nullopt;
+  std::vector<PartsOfSize> parts;
+  for (const RecordedSize& size : measured) parts.push_back({size.ranks, size.parts});
+  const std::optional<double> compute = ComputeSeconds(parts, batch, ranks_per_node);
+  if (!compute.has_value()) return std::nullopt;
+  const RecordedSize& last = measured.back();
+  const double slower = *compute / last.parts.compute;
+  const double wait = std::max(0.0, last.parts.exposed - MeanExposed(last, *cost, last.ranks, 1));
+  return *compute + MeanExposed(last, *cost, ranks, slower) +
+         wait * slower * LargestOf(ranks) / LargestOf(last.ranks);
+}
+
+}  // namespace scalelab::server
