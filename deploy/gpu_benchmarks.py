@@ -17,7 +17,8 @@ import xml.etree.ElementTree
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ADAPTERS = os.path.join(HERE, "..", "worker", "adapters")
-LIMIT = {False: 1200, True: 330}  # seconds for all benchmarks; building and tests take the rest of 25 and 8 minutes
+LIMIT = {False: 1200, True: 330}  # seconds for all benchmarks, if --seconds allows that
+ALL_REDUCE = 30  # seconds that NCCL's all-reduce and the report need after the benchmarks
 LONGEST = 240  # seconds of one benchmark
 SHORTEST = 25  # seconds that must be left for another one
 
@@ -201,13 +202,13 @@ def all_reduce_rank(rank, ranks, store):
     dist.destroy_process_group()
 
 
-def all_reduce(gpus):
-    """Returns the times of NCCL's all-reduce over all GPUs, or [] if it failed."""
+def all_reduce(gpus, limit):
+    """Returns the times of NCCL's all-reduce over all GPUs, or [] if it failed or took longer than `limit` seconds."""
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as directory:
         argv = [sys.executable, "-B", os.path.abspath(__file__), "--all-reduce-rank"]
         store = os.path.join(directory, "store")
         running = [subprocess.Popen([*argv, str(rank), str(gpus), store], stdout=subprocess.PIPE, text=True) for rank in range(gpus)]
-        late = _wait(running, time.monotonic() + 120)
+        late = _wait(running, time.monotonic() + limit)
         lines = [process.stdout.read() for process in running][0].splitlines()
     return [] if late else [json.loads(line) for line in lines]
 
@@ -291,16 +292,20 @@ def main():
     parser.add_argument("--tests", help="JUnit file of ctest")
     parser.add_argument("--out")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--seconds", type=float, help="for everything; what does not fit is left out")
     parser.add_argument("--all-reduce-rank", nargs=3, metavar=("RANK", "RANKS", "STORE"))
     options = parser.parse_args()
     if options.all_reduce_rank:
         rank, ranks, store = options.all_reduce_rank
         return all_reduce_rank(int(rank), int(ranks), store)
-    facts = machine()
+    begin, facts = time.monotonic(), machine()
     gpus = len(facts["gpus"])
-    results, left_out = measure(options.trainer, options.quick, gpus, LIMIT[options.quick])
+    limit = LIMIT[options.quick]
+    if options.seconds is not None:
+        limit = min(limit, options.seconds - ALL_REDUCE)
+    results, left_out = measure(options.trainer, options.quick, gpus, limit)
     report = {"machine": facts, "tests": tests_of(options.tests), "benchmarks": results, "left_out": left_out}
-    report["all_reduce"] = all_reduce(gpus)
+    report["all_reduce"] = all_reduce(gpus, LONGEST if options.seconds is None else max(1, begin + options.seconds - time.monotonic()))
     os.makedirs(options.out, exist_ok=True)
     for name, text in (("report.json", json.dumps(report, indent=1) + "\n"), ("report.md", markdown(report))):
         with open(os.path.join(options.out, name), "w", encoding="utf-8") as file:

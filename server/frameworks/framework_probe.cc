@@ -144,13 +144,17 @@ v1::Framework ProbeEngine(const Engine& engine, const v1::FrameworkEnvironment& 
     return Unusable(framework, missing->reason, missing->fix);
   const Answer answer = RunProbe(
       PythonCommand(python, {probe, std::string(engine.name)}, {{options.adapters}, false}), options);
-  const std::string fix = absl::StrCat("deploy/frameworks ", engine.environment);
+  const std::string fix = CommandThatMakes(engine, environment.venv());
   if (!answer.object.is_object()) return Unusable(framework, answer.reason, fix);
   const auto usable = answer.object.find("usable");
   if (usable == answer.object.end() || !usable->is_boolean() || !usable->get<bool>()) {
     const std::string reason = TextOf(answer.object, "reason"), own_fix = TextOf(answer.object, "fix");
+    // probe.py does not know whether it runs in the environment for GPUs.
+    const bool makes = absl::StartsWith(own_fix, "deploy/frameworks ");
     return Unusable(framework, reason.empty() ? "probe.py printed no reason" : reason,
-                    own_fix.empty() ? "another engine" : own_fix);
+                    own_fix.empty() ? "another engine"
+                    : makes         ? fix
+                                    : own_fix);
   }
   framework.set_version(TextOf(answer.object, "version"));
   AddVersions(answer.object.value("versions", json()), &framework);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "catalog/device.h"
 #include "proto/status.h"
 #include "spdlog/spdlog.h"
 
@@ -34,7 +35,13 @@ Frameworks::~Frameworks() {
   close(options_.probe.cancel);
 }
 
-v1::FrameworkEnvironment Frameworks::Configured(const Engine& engine) const {
+Frameworks::Use Frameworks::UseOf(absl::string_view name) {
+  const absl::string_view engine = EngineOf(name);
+  return {FindEngine(engine), engine.size() != name.size()};
+}
+
+v1::FrameworkEnvironment Frameworks::Configured(const Use& use) const {
+  const Engine& engine = *use.engine;
   const EnvironmentConfig* config = nullptr;
   for (const EnvironmentConfig& candidate : options_.environments) {
     const bool own = candidate.engine == engine.name;
@@ -53,15 +60,15 @@ v1::FrameworkEnvironment Frameworks::Configured(const Engine& engine) const {
   if (config != nullptr && config->venv.has_value()) {
     environment.set_venv(*config->venv);
   } else if (environment.container().empty()) {
-    environment.set_venv(absl::StrCat(options_.directory, "/", engine.environment));
+    environment.set_venv(absl::StrCat(options_.directory, "/", engine.environment, use.gpus ? "-cuda" : ""));
   }
   return environment;
 }
 
 std::optional<v1::FrameworkEnvironment> Frameworks::EnvironmentOf(const std::string& name) const {
-  const Engine* engine = FindEngine(name);
-  if (engine == nullptr || engine->program != Engine::Program::kAdapter) return std::nullopt;
-  v1::FrameworkEnvironment environment = Configured(*engine);
+  const Use use = UseOf(name);
+  if (use.engine == nullptr || use.engine->program != Engine::Program::kAdapter) return std::nullopt;
+  v1::FrameworkEnvironment environment = Configured(use);
   absl::MutexLock lock(&mutex_);
   if (const auto it = results_.find(name); it != results_.end())
     *environment.mutable_versions() = it->second.state.versions();
@@ -78,25 +85,25 @@ const Engine& Frameworks::ProbedEngine(const Engine& engine) const {
   return engine;
 }
 
-void Frameworks::Ask(const std::vector<std::string>& engines, Done done) {
+void Frameworks::Ask(const std::vector<std::string>& names, Done done) {
   Question question;
-  std::map<const Engine*, std::string> stamps;  // made before taking the lock, because ProbeStamp reads files
-  for (const std::string& name : engines) {
-    if (const Engine* engine = FindEngine(name))
-      stamps[engine] = ProbeStamp(*engine, Configured(*engine), options_.probe);
+  std::map<Use, std::string> stamps;  // made before taking the lock, because ProbeStamp reads files
+  for (const std::string& name : names) {
+    if (const Use use = UseOf(name); use.engine != nullptr)
+      stamps[use] = ProbeStamp(*use.engine, Configured(use), options_.probe);
   }
   bool stopping = false;
   {
     absl::MutexLock lock(&mutex_);
     stopping = stopping_;
-    for (const auto& [engine, stamp] : stamps) {
-      const std::string name(engine->name);
+    for (const auto& [use, stamp] : stamps) {
+      const std::string name = EngineOn(use.engine->name, use.gpus);
       const auto result = results_.find(name);
       if (result != results_.end() && result->second.stamp == stamp && result->second.state.usable()) {
         question.states[name] = result->second.state;
       } else if (!stopping) {
         question.missing.insert(name);
-        if (in_flight_.insert(engine).second) queue_.push_back(engine);
+        if (in_flight_.insert(use).second) queue_.push_back(use);
       }
     }
     if (!question.missing.empty()) {
@@ -110,11 +117,12 @@ void Frameworks::Ask(const std::vector<std::string>& engines, Done done) {
   stopping ? done(Stopping()) : done(std::move(question.states));
 }
 
-// Adds a state to the questions that wait for it. Removes and returns the questions that are then complete.
-std::vector<Frameworks::Question> Frameworks::TakeAnswered(const v1::Framework& state) {
+// Adds a state to the questions that wait for `name`. Removes and returns the questions that are then complete.
+std::vector<Frameworks::Question> Frameworks::TakeAnswered(const std::string& name,
+                                                           const v1::Framework& state) {
   std::vector<Question> answered;
   for (auto it = questions_.begin(); it != questions_.end();) {
-    if (it->missing.erase(state.engine()) > 0) it->states[state.engine()] = state;
+    if (it->missing.erase(name) > 0) it->states[name] = state;
     if (it->missing.empty()) {
       answered.push_back(std::move(*it));
       it = questions_.erase(it);
@@ -125,36 +133,37 @@ std::vector<Frameworks::Question> Frameworks::TakeAnswered(const v1::Framework& 
   return answered;
 }
 
-// Blocks until there is an engine to probe. Returns null when stopping.
-const Engine* Frameworks::NextEngine() {
+// Blocks until there is an engine to probe. Returns nothing when stopping.
+std::optional<Frameworks::Use> Frameworks::NextUse() {
   absl::MutexLock lock(&mutex_);
   const auto ready = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); };
   mutex_.Await(absl::Condition(&ready));
-  if (stopping_) return nullptr;
-  const Engine* engine = queue_.front();
+  if (stopping_) return std::nullopt;
+  const Use use = queue_.front();
   queue_.pop_front();
-  return engine;
+  return use;
 }
 
 // Body of a thread.
 void Frameworks::Work() {
-  while (const Engine* engine = NextEngine()) {
-    const v1::FrameworkEnvironment environment = Configured(*engine);
-    Result result{ProbeStamp(*engine, environment, options_.probe),
-                  ProbeEngine(ProbedEngine(*engine), environment, options_.probe)};
-    result.state.set_engine(std::string(engine->name));
+  while (const std::optional<Use> use = NextUse()) {
+    const std::string name = EngineOn(use->engine->name, use->gpus);
+    const v1::FrameworkEnvironment environment = Configured(*use);
+    Result result{ProbeStamp(*use->engine, environment, options_.probe),
+                  ProbeEngine(ProbedEngine(*use->engine), environment, options_.probe)};
+    result.state.set_engine(std::string(use->engine->name));
     std::vector<Question> answered;
     {
       absl::MutexLock lock(&mutex_);
       if (stopping_) return;  // the probe was cut short, so its result is meaningless
-      in_flight_.erase(engine);
-      results_[std::string(engine->name)] = result;
-      answered = TakeAnswered(result.state);
+      in_flight_.erase(*use);
+      results_[name] = result;
+      answered = TakeAnswered(name, result.state);
     }
     if (result.state.usable()) {
-      spdlog::info("engine {} is usable: {}", result.state.engine(), result.state.version());
+      spdlog::info("engine {} is usable: {}", name, result.state.version());
     } else {
-      spdlog::info("engine {} is not usable: {}", result.state.engine(), result.state.reason());
+      spdlog::info("engine {} is not usable: {}", name, result.state.reason());
     }
     for (Question& question : answered) question.done(std::move(question.states));
   }

@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -33,7 +34,7 @@ struct FrameworksOptions {
   bool nodes_are_here = true;  // ranks run on this machine
 };
 
-// The results of probes, by engine.
+// The results of probes, by EngineOn (catalog/device.h).
 using FrameworkStates = std::map<std::string, v1::Framework>;
 
 class Frameworks {
@@ -45,12 +46,13 @@ class Frameworks {
   Frameworks(const Frameworks&) = delete;
 
   // Returns the environment of an engine with an adapter, nothing for other engines. The versions in it come
-  // from the last probe. Never blocks.
-  std::optional<v1::FrameworkEnvironment> EnvironmentOf(const std::string& engine) const
+  // from the last probe. Never blocks. `name` is of EngineOn: on GPUs an engine has the environment that
+  // deploy/frameworks --cuda makes, unless the configuration names another one.
+  std::optional<v1::FrameworkEnvironment> EnvironmentOf(const std::string& name) const
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Calls `done` once with the state of each engine: during this call when all states are cached, else from
+  // Calls `done` once with the state of each engine, by the names of EngineOn: during this call when all states are cached, else from
   // another thread. Ignores unknown engines. Returns UNAVAILABLE if scalelabd is stopping.
-  void Ask(const std::vector<std::string>& engines, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Ask(const std::vector<std::string>& names, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the probes in flight and answers all pending calls of Ask.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -65,18 +67,28 @@ class Frameworks {
     FrameworkStates states;
     Done done;
   };
-  v1::FrameworkEnvironment Configured(const Engine& engine) const;
+  // An engine on one kind of device.
+  struct Use {
+    const Engine* engine;
+    bool gpus;
+    bool operator<(const Use& other) const {
+      return std::tie(engine, gpus) < std::tie(other.engine, other.gpus);
+    }
+  };
+  static Use UseOf(absl::string_view name);
+  v1::FrameworkEnvironment Configured(const Use& use) const;
   const Engine& ProbedEngine(const Engine& engine) const;
   void Work() ABSL_LOCKS_EXCLUDED(mutex_);
-  const Engine* NextEngine() ABSL_LOCKS_EXCLUDED(mutex_);
-  std::vector<Question> TakeAnswered(const v1::Framework& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<Use> NextUse() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<Question> TakeAnswered(const std::string& name, const v1::Framework& state)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const FrameworksOptions options_;
 
   mutable absl::Mutex mutex_;
   std::map<std::string, Result> results_ ABSL_GUARDED_BY(mutex_);  // the last result, by engine
-  std::deque<const Engine*> queue_ ABSL_GUARDED_BY(mutex_);        // engines to probe
-  std::set<const Engine*> in_flight_ ABSL_GUARDED_BY(mutex_);      // queued or being probed
+  std::deque<Use> queue_ ABSL_GUARDED_BY(mutex_);                  // engines to probe
+  std::set<Use> in_flight_ ABSL_GUARDED_BY(mutex_);                // queued or being probed
   std::vector<Question> questions_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);  // created when first needed
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

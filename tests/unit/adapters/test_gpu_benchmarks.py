@@ -114,13 +114,15 @@ CHECK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..
 class GpuCheck(fixture.InDirectory):
     """deploy/gpu-check with stand-ins for CMake, ctest and a Python with PyTorch."""
 
-    def check(self, gpus, *arguments, tests=0, benchmarks=0):
-        self.write("cmake", f"#!/bin/sh\necho \"$*\" >>{self.dir}/cmake.log\n", 0o755)
-        self.write("ctest", f"#!/bin/sh\necho \"$*\" >>{self.dir}/ctest.log\nexit {tests}\n", 0o755)
+    def check(self, gpus, *arguments, build="", tests="exit 0", benchmarks=0, seconds=None):
+        self.write("cmake", f"#!/bin/sh\necho \"$*\" >>{self.dir}/cmake.log\n{build}\n", 0o755)
+        self.write("ctest", f"#!/bin/sh\necho \"$*\" >>{self.dir}/ctest.log\n{tests}\n", 0o755)
         python = self.write("python", f"#!/bin/sh\n[ $1 = -c ] && echo {self.dir}/torch 13.0 {gpus} && exit\n"
                                       f"echo \"$*\" >{self.dir}/python.log\nexit {benchmarks}\n", 0o755)
         os.makedirs(self.path("torch/include/ATen"), exist_ok=True)
         environment = {**os.environ, "PATH": self.dir + os.pathsep + os.environ["PATH"]}
+        if seconds is not None:
+            environment["SCALELAB_GPU_CHECK_SECONDS"] = str(seconds)
         return subprocess.run([CHECK, "--python", python, "--dir", self.path("build"), *arguments], env=environment,
                               capture_output=True, text=True, timeout=60, check=False)
 
@@ -143,9 +145,28 @@ class GpuCheck(fixture.InDirectory):
         self.assertIn(f"--out {self.dir}/report --quick", self.log("python.log"))
 
     def test_a_failed_test_or_benchmark_is_a_failure(self):
-        self.assertEqual(self.check(1, tests=8).returncode, 1)
+        self.assertEqual(self.check(1, tests="exit 8").returncode, 1)
         self.assertTrue(os.path.exists(self.path("python.log")), "the benchmarks run nevertheless")
         self.assertEqual(self.check(1, benchmarks=1).returncode, 1)
+
+    def test_the_limit_is_for_everything(self):
+        self.check(1, "--quick")
+        words = self.log("python.log").split()
+        seconds = float(words[words.index("--seconds") + 1])
+        self.assertGreater(seconds, 400)
+        self.assertLessEqual(seconds, 480 - 10)
+
+    def test_a_build_that_takes_too_long_is_ended(self):
+        done = self.check(1, build="exec sleep 50", seconds=2)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("the build took longer than 1 s, half of the time of gpu-check, and was ended; run gpu-check again", done.stderr)
+        self.assertFalse(os.path.exists(self.path("ctest.log")))
+
+    def test_tests_that_take_too_long_are_ended_and_the_rest_is_measured(self):
+        done = self.check(1, tests="exec sleep 50", seconds=20)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, "gpu-check: the tests took longer than (9|10) s and were ended")
+        self.assertTrue(os.path.exists(self.path("python.log")))
 
     def test_a_python_without_pytorch_is_named(self):
         done = self.check(0, "--python", "/bin/false")

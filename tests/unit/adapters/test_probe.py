@@ -90,7 +90,7 @@ class FrameworksScriptTest(fixture.InDirectory):
     def test_requirements_are_exact(self):
         directory = os.path.join(SOURCE, "deploy", "requirements")
         files = [name for name in os.listdir(directory) if name.endswith(".txt")]
-        self.assertEqual(len(files), 10)
+        self.assertEqual(len(files), 15)
         for name in files:
             with open(os.path.join(directory, name), encoding="utf-8") as file:
                 lines = [line for line in file.read().splitlines() if not line.startswith("#")]

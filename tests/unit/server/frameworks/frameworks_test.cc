@@ -200,6 +200,32 @@ TEST_F(FrameworksTest, AnEnvironmentOfTheEngineTakesPrecedence) {
   EXPECT_FALSE(frameworks.EnvironmentOf("custom").has_value());
 }
 
+TEST_F(FrameworksTest, AnEngineOnGpusHasTheEnvironmentForGpus) {
+  Works("pytorch");
+  options_.environments = {{"tensorflow/*", "/lab/tf", {}, ""}};
+  Frameworks frameworks(options_);
+  EXPECT_EQ(frameworks.EnvironmentOf("pytorch/ddp on GPUs")->venv(), directory_ + "/pytorch-cuda");
+  EXPECT_EQ(frameworks.EnvironmentOf("tensorflow/mirrored on GPUs")->venv(), "/lab/tf");
+
+  // An environment for CPUs does not replace it.
+  const std::string name = "pytorch/ddp on GPUs";
+  FrameworkStates states = Ask(frameworks, {"pytorch/ddp", name});
+  EXPECT_TRUE(states["pytorch/ddp"].usable()) << states["pytorch/ddp"].reason();
+  EXPECT_EQ(states[name].engine(), "pytorch/ddp");
+  EXPECT_EQ(states[name].reason(),
+            absl::StrCat("'", directory_, "/pytorch-cuda/bin/python' does not exist or is not executable"));
+  EXPECT_EQ(states[name].fix(), "deploy/frameworks --cuda pytorch");
+
+  Environment(
+      "pytorch-cuda",
+      "echo '{\"usable\":false,\"reason\":\"cannot import torch\",\"fix\":\"deploy/frameworks pytorch\"}'");
+  EXPECT_EQ(One(frameworks, name).fix(), "deploy/frameworks --cuda pytorch");
+
+  Works("pytorch-cuda", "torch 2.11.0");
+  EXPECT_EQ(One(frameworks, name).version(), "torch 2.11.0");
+  EXPECT_EQ(One(frameworks, "pytorch/ddp").version(), "torch 1.13.1");
+}
+
 TEST_F(FrameworksTest, WithNodesElsewhereThisMachineNeedsNoGpus) {
   Environment("pytorch",
               "[ \"$2\" = pytorch/dp ] && { echo '{\"usable\":false,\"reason\":\"needs a GPU\",\"fix\":\"a "
