@@ -204,7 +204,7 @@ class DashboardTest(InDirectory):
         study = self.submit()
         self.service.run("study", "wait", study)
         self.log_in()
-        self.go(f"#/studies/{study.split('/')[1]}", "List of runs")
+        self.go(f"#/studies/{study.split('/')[1]}", "Runs 1 to 4 of 4")
         self.browser.focus(".heat")
         self.browser.press("Down", "Right")
         self.browser.wait_text("repeat 1")

@@ -39,12 +39,14 @@ async function compare(studies, axis, result, signal) {
     const request = {studies, axis: axis || (studies.length > 1 ? 'study' : '')};
     const [comparison, ...curves] = await Promise.all([call('CompareCells', request, signal), ...studies.map((study) => call('GetCurve', {study}, signal))]);
     const series = curves.flatMap((curve) => (curve.series ?? []).map((one) => ({...one, name: `${lastPart(curve.study)} ${curve.display_name} ${keyText(one.key)}`})));
+    // The pair is in the table, and only names the lines of the picture where there are several.
+    const several = new Set((comparison.groups ?? []).flatMap(({pairs = []}) => pairs.map(({first, second}) => `${first} / ${second}`))).size > 1;
     const rows = (comparison.groups ?? []).flatMap((group) => (group.pairs ?? []).map((pair) => ({group, pair,
-      name: `${pair.first} / ${pair.second}, ${group.ranks} rank${group.ranks === 1 ? '' : 's'}`, effect: pair.effect && meanOf(pair.effect), low: pair.effect?.low, high: pair.effect?.high})));
+      name: [several ? `${pair.first} / ${pair.second}` : '', keyText(group.key), `${group.ranks} rank${group.ranks === 1 ? '' : 's'}`].filter(Boolean).join(', '), effect: pair.effect && meanOf(pair.effect), low: pair.effect?.low, high: pair.effect?.high})));
     const percent = (value) => value === undefined ? '–' : Math.abs(value) < 5e-5 ? '0%' : `${value > 0 ? '+' : ''}${number(100 * value, 3)}%`;
     const cells = rows.some(({group}) => keyText(group.key));
     result.replaceChildren(h('section', {class: 'columns'},
-      h('div', {class: 'panel'}, h('h2', null, `Differences in throughput (${comparison.axis})`), forestPlot('Differences in throughput', rows.slice(0, 30)),
+      h('div', {class: 'panel whole'}, h('h2', null, `Differences in throughput (${comparison.axis})`), forestPlot('Differences in throughput', rows.slice(0, 30)),
         table('First relative to second', [['Pair', 'key'], ['Cell', cells ? 'key' : 'hide-narrow'], ['Ranks', 'number'], ['Difference', 'number'], ['95% interval'], ['Verdict']],
           rows.map(({group, pair, effect, low, high}) => [`${pair.first} / ${pair.second}`, keyText(group.key), group.ranks, percent(effect), low === undefined ? '–' : `${percent(low)} to ${percent(high)}`, VERDICTS[pair.verdict] ?? '–']),
           'no two values have results at equal cells'),

@@ -2,7 +2,7 @@
 import {call, repeat} from './api.mjs';
 import {h, keyText, number, stateOf, table} from './dom.mjs';
 import {linePlot} from './plot.mjs';
-import {isFinal} from './study.mjs';
+import {isFinal} from './states.mjs';
 
 const MEASURES = [
   ['throughput', 'Throughput', 'samples/s'], ['speedup', 'Speedup', 'speedup'], ['efficiency', 'Efficiency', 'efficiency'],

@@ -1,7 +1,7 @@
 // The runs of a study as a heat map of their states, and as a list.
 import {call, repeat} from './api.mjs';
 import {h, keyText, lastPart, number, painter, RUN_STATES, stateOf, symbol, table} from './dom.mjs';
-import {isFinal} from './study.mjs';
+import {isFinal} from './states.mjs';
 
 const PAGE = 5000;
 const SIZE = 16;      // of a symbol, in CSS pixels
@@ -188,7 +188,8 @@ function heatMap(open, signal) {
       context.fillStyle = back;
       context.fillRect(0, y - 3, label - 4, high);
       context.fillStyle = text;
-      fitText(context, layout.lines[line][0], 6, y + SIZE / 2, label - 14);
+      const whole = layout.lines[line][0];
+      fitText(context, context.measureText(whole).width > label - 14 ? valuesOf(whole) : whole, 6, y + SIZE / 2, label - 14);
     }
     context.fillStyle = back;
     context.fillRect(0, 0, wide, head);
@@ -228,6 +229,7 @@ function heatMap(open, signal) {
   }
 
   function key(event) {
+    if (runs.length === 0) return;  // the places of the runs are not known yet
     const moves = {ArrowDown: [1, 0, 0], ArrowUp: [-1, 0, 0], PageDown: [10, 0, 0], PageUp: [-10, 0, 0]};
     const [line, column, repeat] = cursor ?? [0, 0, 0];
     if (event.key === 'Enter' && cursor && runs.length) return open(runs[indexAt(cursor)]);
@@ -262,6 +264,9 @@ function heatMap(open, signal) {
     },
   };
 }
+
+// "learning_rate=0.1 momentum=0.9" without the names, for labels that have no room for them.
+const valuesOf = (text) => text.replace(/(^| )[\w.]+=/g, '$1');
 
 function fitText(context, text, x, y, width) {
   let shown = text;

@@ -2,7 +2,7 @@
 import {call, collect, repeat} from './api.mjs';
 import {h, keyText, lastPart, number} from './dom.mjs';
 import {legendOf} from './plot.mjs';
-import {isFinal} from './study.mjs';
+import {isFinal} from './states.mjs';
 
 const MOST_RUNS = 8;
 const POINTS = 400;
@@ -121,7 +121,7 @@ export async function learningChart(live, signal, firstRun) {
       file: data, labels: [axis.value, ...runs.map(({label}) => label)], connectSeparatedPoints: true, xlabel: axis.value === 'step' ? 'step' : 'seconds since the first point',
       colors: runs.map((_, i) => style.getPropertyValue(`--series-${i % 8}`).trim()), strokeWidth: 1.8, axisLineColor: style.getPropertyValue('--soft').trim(),
       gridLineColor: style.getPropertyValue('--line').trim(), digitsAfterDecimal: 4, highlightCircleSize: 4,
-      drawPoints: data.length < 40, pointSize: 3,
+      drawPoints: data.length < 40, pointSize: 3, xRangePad: 6,
       highlightCallback: (event, x, points) => { values.textContent = `${axis.value} ${number(x)}: ${points.map((point) => `${point.name}: ${number(point.yval, 5)}`).join('; ')}`; },
       unhighlightCallback: () => { values.textContent = last; },
     };

@@ -38,11 +38,11 @@ export function logView(run, live, signal) {
           append(decoder.decode(bytes, {stream: true}));
         }
         if (note.textContent.startsWith('No')) note.textContent = '';
-        if (!pieces.length && text.textContent === '') note.textContent = 'Nothing yet.';
+        if (!pieces.length && text.textContent === '') note.textContent = more ? 'Nothing yet.' : 'No output.';
       } catch (error) {
         if (stop.aborted) return false;
         if (error.code !== 'NOT_FOUND') throw error;
-        note.textContent = 'No output yet.';
+        note.textContent = more ? 'No output yet.' : 'No output.';
       }
       const again = !lastLook;
       lastLook = !more;

@@ -100,7 +100,7 @@ export function forestPlot(title, rows) {
   const limit = Math.max(0.01, ...drawn.flatMap(({effect, low, high}) => [effect, low ?? 0, high ?? 0].map(Math.abs))) * 1.1;
   const X = (v) => left + (v + limit) / (2 * limit) * (width - left - 24);
   const steps = ticks(-limit, limit, 4).filter((v) => Math.abs(v) <= limit);
-  return svg('svg', {class: 'plot', viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': `${title}; the table has the values`},
+  return svg('svg', {class: 'plot forest', viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': `${title}; the table has the values`},
     steps.map((v) => [svg('line', {class: v === 0 ? 'axis' : 'rule', x1: X(v), x2: X(v), y1: 6, y2: height - 30}),
       svg('text', {x: X(v), y: height - 12, 'text-anchor': 'middle'}, `${number(100 * v, 3)}%`)]),
     drawn.map(({name, effect, low, high}, i) => {

@@ -4,9 +4,8 @@ import {call, repeat} from './api.mjs';
 import {duration, errorText, facts, h, keyText, lastPart, number, secondsBetween, stateOf, table, time} from './dom.mjs';
 import {learningChart} from './learning.mjs';
 import {logView} from './logs.mjs';
+import {isFinal} from './states.mjs';
 import {reasonList} from './study.mjs';
-
-const isFinal = ({state}) => ['SUCCEEDED', 'FAILED', 'CANCELLED', 'SKIPPED'].includes(state);
 
 const ACTIONS = [
   {title: 'Cancel run', method: 'CancelRun', offered: (run) => !isFinal(run), kind: 'danger', question: ({name}) => `Cancel run ${lastPart(name)}?`},

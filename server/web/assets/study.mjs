@@ -6,6 +6,7 @@ import {allocationTables} from './cluster.mjs';
 import {duration, errorText, h, keyText, lastPart, number, progress, progressText, secondsBetween, stateOf, table, time} from './dom.mjs';
 import {gridTab} from './grid.mjs';
 import {learningTab} from './learning.mjs';
+import {isFinal} from './states.mjs';
 
 const ACTIONS = [
   {title: 'Hold', method: 'HoldStudy', offered: (study) => !isFinal(study) && !study.held},
@@ -17,7 +18,6 @@ const ACTIONS = [
 ];
 const TABS = [['runs', 'Runs', gridTab], ['curves', 'Curves', curvesTab], ['learning', 'Learning curves', learningTab],
   ['allocations', 'Allocations', allocationsTab], ['explain', 'Explain', explainTab], ['specification', 'Specification', specificationTab]];
-export const isFinal = (study) => ['SUCCEEDED', 'FAILED', 'CANCELLED'].includes(study.state);
 
 export async function studyPage(main, {parts: [number, tab], identity, signal}) {
   const name = `studies/${number}`;
