@@ -137,9 +137,6 @@ std::string CurveTableText(const GetCurveResponse& curve) {
 absl::StatusOr<FigureCheck> CheckFigures(BundleReader& bundle) {
   const auto text = bundle.Read(kBundleCurve);
   if (!text.ok()) return text.status();
-  GetCurveResponse claimed;
-  if (!google::protobuf::util::JsonStringToMessage(*text, &claimed).ok())
-    return absl::DataLossError(absl::StrCat(kBundleCurve, " of the bundle is not the curve of this version"));
   const auto directory = MakeTemporaryDirectory();
   if (!directory.ok()) return directory.status();
   const absl::Cleanup remover = [&directory] {
@@ -151,6 +148,13 @@ absl::StatusOr<FigureCheck> CheckFigures(BundleReader& bundle) {
   const auto store = db::OpenSqliteStore({*directory + "/study.db"});
   if (!store.ok()) return store.status();
   if (const absl::Status status = RestoreInto(**store, archive); !status.ok()) return status;
+  GetCurveResponse claimed;
+  if (const auto parsed = google::protobuf::util::JsonStringToMessage(*text, &claimed); !parsed.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        kBundleCurve,
+        " of the bundle has fields that this version of scalelab does not have; verify it with the ",
+        "version that ", kBundleManifest, " names: ", std::string(parsed.message())));
+  }
   const auto study = (*store)->GetStudy(1);
   if (!study.ok()) return study.status();
   GetCurveResponse computed;

@@ -82,11 +82,11 @@ Section Nodes(const GetClusterResponse& cluster) {
   Section section;
   section.title = "Nodes";
   section.columns = {{"node"},
-                     {"partitions"},
+                     {"partitions", In::kAll, false, true},
                      {"state"},
                      {"cores in use", In::kAll, true},
-                     {"GPUs in use", In::kAll, true},
-                     {"memory", In::kAll, true},
+                     {"GPUs in use", In::kAll, true, false, 1},
+                     {"memory", In::kAll, true, false, 2},
                      {"reason", In::kAll, false, true}};
   section.in_tables = cluster.nodes_size() > 0;
   section.rows = [&cluster](const RowSink& sink) {
@@ -102,16 +102,16 @@ Section Nodes(const GetClusterResponse& cluster) {
 Section ClusterAllocations(const GetClusterResponse& cluster, absl::Time now) {
   Section section;
   section.title = "Allocations";
-  section.columns = {{"allocation"},
+  section.columns = {{"allocation", In::kAll, false, true},
                      {"state"},
-                     {"job"},
+                     {"job", In::kAll, false, true},
                      {"study"},
                      {"nodes", In::kAll, true},
-                     {"slots/node", In::kAll, true},
-                     {"run"},
-                     {"on", In::kAll, false, true},
-                     {"time left", In::kTables, true},
-                     {"created", In::kTables},
+                     {"slots/node", In::kAll, true, false, 5},
+                     {"run", In::kAll, false, false, 3},
+                     {"on", In::kAll, false, true, 1},
+                     {"time left", In::kTables, true, false, 2},
+                     {"created", In::kTables, false, false, 4},
                      {"create_time", In::kCsv},
                      {"start_time", In::kCsv},
                      {"end_time", In::kCsv},
@@ -135,8 +135,8 @@ Section Workers(const GetClusterResponse& cluster, absl::Time now) {
   Section section;
   section.title = "Workers";
   section.columns = {{"node"},
-                     {"allocation"},
-                     {"version"},
+                     {"allocation", In::kAll, false, true},
+                     {"version", In::kAll, false, false, 1},
                      {"cpus", In::kAll, true},
                      {"gpus", In::kAll, false, true},
                      {"last seen", In::kTables, true},
@@ -159,7 +159,7 @@ Section AvoidedNodes(const GetClusterResponse& cluster) {
   section.title = "Avoided nodes";
   section.columns = {{"node"},
                      {"failures", In::kAll, true},
-                     {"since", In::kTables},
+                     {"since", In::kTables, false, false, 1},
                      {"since_time", In::kCsv},
                      {"until", In::kTables},
                      {"until_time", In::kCsv},

@@ -120,26 +120,80 @@ std::string Bash(const CLI::App& app) {
       "complete -o default -F _scalelab scalelab\n");
 }
 
+// Returns the text between single quotes of fish.
+std::string FishQuoted(const std::string& text) {
+  return absl::StrCat("'", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"'", "\\'"}}), "'");
+}
+
+// `__scalelab_at study show` is true if the cursor is behind the command `study show`.
+constexpr char kFishFunctions[] = R"(function __scalelab_at
+  set -l words (commandline -opc)
+  set -e words[1]
+  set -l path
+  set -l value 0
+  for word in $words
+    if test $value = 1
+      set value 0
+      continue
+    end
+    switch $word
+      case -o --output --server --token-file --timeout
+        set value 1
+      case '-*'
+      case '*'
+        if test (count $path) -eq 0
+          set path $word
+        else if test (count $path) -eq 1; and contains -- $path[1] GROUPS
+          set -a path $word
+        end
+    end
+  end
+  test "$path" = "$argv"
+end
+# Names come from the server, which must answer at once.
+function __scalelab_studies
+  echo last
+  scalelab study list -o csv --timeout 2s 2>/dev/null |
+    awk -F, 'NR > 1 && NR < 500 { sub("studies/", "", $1); print $1 "\t" $2; print $2 "\tstudy " $1 }'
+end
+function __scalelab_runs
+  scalelab run list last --limit 500 -o csv --timeout 2s 2>/dev/null | awk -F, 'NR > 1 { sub(".*/", "", $1); print $1 }'
+end
+)";
+
+// Returns what completes an option: its names, its values, and its description.
+std::string FishOption(const CLI::Option& option) {
+  std::string out;
+  for (const std::string& name : option.get_snames()) absl::StrAppend(&out, " -s ", name);
+  for (const std::string& name : option.get_lnames()) absl::StrAppend(&out, " -l ", name);
+  const std::string values = option.check_lname("output") ? "table wide json csv" : ValuesOf(option);
+  if (!values.empty()) {
+    absl::StrAppend(&out, " -x -a ", FishQuoted(values));
+  } else if (option.get_expected_max() > 0) {
+    absl::StrAppend(&out, " -r");
+  }
+  return absl::StrCat(out, " -d ", FishQuoted(option.get_description()), "\n");
+}
+
 std::string Fish(const CLI::App& app) {
-  std::string out = "complete -c scalelab -f -n __fish_use_subcommand\n";
-  Walk(app, "", [&out](const std::string& path, const CLI::App& at) {
-    std::string condition = "__fish_use_subcommand";
-    if (!path.empty()) {
-      const auto words = absl::StrReplaceAll(path, {{" ", "; and __fish_seen_subcommand_from "}});
-      condition = absl::StrCat("__fish_seen_subcommand_from ", words);
-    }
-    for (const CLI::App* sub : at.get_subcommands([](const CLI::App*) { return true; })) {
-      absl::StrAppend(&out, "complete -c scalelab -n '", condition, "' -a ", sub->get_name(), " -d '",
-                      absl::StrReplaceAll(sub->get_description(), {{"'", "\\'"}}), "'\n");
-    }
+  std::string groups, commands;
+  Walk(app, "", [&](const std::string& path, const CLI::App& at) {
+    const std::string begin = absl::StrCat(
+        "complete -c scalelab -n ", FishQuoted(path.empty() ? "__scalelab_at" : "__scalelab_at " + path));
+    const auto subs = at.get_subcommands([](const CLI::App*) { return true; });
+    if (!subs.empty() && !path.empty()) absl::StrAppend(&groups, groups.empty() ? "" : " ", path);
+    for (const CLI::App* sub : subs)
+      absl::StrAppend(&commands, begin, " -f -a ", sub->get_name(), " -d ",
+                      FishQuoted(sub->get_description()), "\n");
+    if (const std::string kind = KindOf(at); !kind.empty())
+      absl::StrAppend(&commands, begin, " -f -a '(__scalelab_", kind, ")'\n");
     for (const CLI::Option* option : at.get_options()) {
-      for (const std::string& name : option->get_lnames()) {
-        absl::StrAppend(&out, "complete -c scalelab ",
-                        path.empty() ? "" : absl::StrCat("-n '", condition, "' "), "-l ", name, "\n");
-      }
+      // Global options are accepted anywhere.
+      if (!option->get_lnames().empty())
+        absl::StrAppend(&commands, path.empty() ? "complete -c scalelab" : begin, FishOption(*option));
     }
   });
-  return out;
+  return absl::StrCat(absl::StrReplaceAll(kFishFunctions, {{"GROUPS", groups}}), commands);
 }
 
 absl::StatusOr<ExitCode> ExecuteCompletion(const std::string& shell, const CLI::App& app, Session& session) {

@@ -86,6 +86,15 @@ absl::Status PrintNew(ReadRunLogRequest request, Followed& output, LastLines* la
   return Flush(session.io().out);
 }
 
+// Returns an error that names the ranks of the run if this one is not among them.
+absl::Status CheckRank(const Run& run, int rank) {
+  const int ranks = run.spec().ranks();
+  if (ranks == 0 || rank < ranks) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(run.name(), " has no rank ", rank, "; it has ",
+                   ranks == 1 ? "rank 0" : absl::StrCat("ranks 0 to ", ranks - 1)));
+}
+
 // Prints the outputs until the run is final. The run's state is read before its outputs, so that nothing is missed.
 absl::StatusOr<ExitCode> FollowLogs(const RunLogsOptions& options, ReadRunLogRequest request,
                                     Session& session, Connection& server) {
@@ -100,6 +109,7 @@ absl::StatusOr<ExitCode> FollowLogs(const RunLogsOptions& options, ReadRunLogReq
   for (bool first = true;; first = false) {
     const auto run = server.Call(server.runs(), &scalelab::v1::RunService::Stub::GetRun, get);
     if (!run.ok()) return run.status();
+    if (const absl::Status known = CheckRank(run->run(), options.rank); !known.ok()) return known;
     request.set_name(run->run().name());
     const int newest = run->run().attempts().empty() ? 0 : run->run().attempts().rbegin()->number();
     if (options.attempt == 0 && newest != attempt) {
@@ -148,7 +158,9 @@ absl::StatusOr<ExitCode> ExecuteRunLogs(const RunLogsOptions& options, Session& 
   const auto reader = (*server)->runs().ReadRunLog(context.get(), request);
   ReadRunLogResponse piece;
   LastLines last(static_cast<size_t>(options.tail));
+  bool empty = true;
   while (reader->Read(&piece)) {
+    empty = empty && piece.data().empty();
     if (options.tail > 0) {
       last.Add(piece.data());
     } else {
@@ -158,6 +170,12 @@ absl::StatusOr<ExitCode> ExecuteRunLogs(const RunLogsOptions& options, Session& 
   session.io().out << last.Take();
   if (const grpc::Status status = reader->Finish(); !status.ok()) return (*server)->Explain(status);
   if (const absl::Status status = Flush(session.io().out); !status.ok()) return status;
+  if (!empty || options.rank == 0) return ExitCode::kOk;
+  scalelab::v1::GetRunRequest get;
+  get.set_name(*name);
+  const auto run = (*server)->Call((*server)->runs(), &scalelab::v1::RunService::Stub::GetRun, get);
+  if (!run.ok()) return run.status();
+  if (const absl::Status known = CheckRank(run->run(), options.rank); !known.ok()) return known;
   return ExitCode::kOk;
 }
 

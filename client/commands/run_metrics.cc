@@ -83,14 +83,10 @@ class PointRows {
 
   Section Summaries() {
     Section section;
-    section.columns = {{"key"},
-                       {"rank", In::kAll, true},
-                       {"points", In::kAll, true},
-                       {"last step", In::kAll, true},
-                       {"first", In::kAll, true},
-                       {"last", In::kAll, true},
-                       {"min", In::kAll, true},
-                       {"max", In::kAll, true}};
+    section.columns = {{"key", In::kAll, false, true},    {"rank", In::kAll, true},
+                       {"points", In::kAll, true},        {"last step", In::kAll, true},
+                       {"first", In::kAll, true},         {"last", In::kAll, true},
+                       {"min", In::kAll, true, false, 1}, {"max", In::kAll, true, false, 1}};
     section.empty = "no points";
     section.rows = [this](const RowSink& sink) {
       std::map<std::pair<std::string, int>, SeriesSummary> series;

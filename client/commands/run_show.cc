@@ -57,13 +57,13 @@ Section Attempts(const Run& run, absl::Time now) {
                      {"state"},
                      {"cause"},
                      {"exit", In::kAll, true},
-                     {"nodes"},
-                     {"started"},
-                     {"took", In::kAll, true},
+                     {"nodes", In::kAll, false, true},
+                     {"started", In::kAll, false, false, 1},
+                     {"took", In::kAll, true, false, 2},
                      {"malformed", In::kWide, true},
                      {"parameters", In::kWide},
                      {"message", In::kAll, false, true},
-                     {"directory"}};
+                     {"directory", In::kAll, false, false, 3}};
   section.empty = "no attempt yet";
   section.rows = [&run, now](const RowSink& sink) {
     for (const Attempt& a : run.attempts()) {
@@ -122,7 +122,10 @@ Section RunShowSummary(const Run& run) {
   section.empty = "none";
   section.rows = [&run](const RowSink& sink) {
     const std::map<std::string, double> sorted(run.summary().begin(), run.summary().end());
-    for (const auto& [key, value] : sorted) sink({key, Short(value)});
+    for (const auto& [key, value] : sorted) {
+      // Many numbers, which `predict` uses; -o json has them.
+      if (!key.starts_with("bucket/")) sink({key, Short(value)});
+    }
   };
   return section;
 }

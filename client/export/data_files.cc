@@ -24,22 +24,62 @@ absl::Status CannotWrite(const std::string& path, absl::string_view why) {
   return absl::UnknownError(absl::StrCat("cannot write ", path, ": ", why));
 }
 
-std::string CsvText(const DataCell& cell) {
-  if (const auto* whole = std::get_if<int64_t>(&cell)) return absl::StrCat(*whole);
-  if (const auto* number = std::get_if<double>(&cell)) return Exact(*number);
+void AppendCsv(const DataCell& cell, std::string& line) {
+  if (const auto* whole = std::get_if<int64_t>(&cell)) return absl::StrAppend(&line, *whole);
+  if (const auto* number = std::get_if<double>(&cell)) return absl::StrAppend(&line, Exact(*number));
   const auto* text = std::get_if<std::string>(&cell);
-  if (text == nullptr) return "";
-  if (text->find_first_of(",\"\n\r") == std::string::npos) return *text;
-  return absl::StrCat("\"", absl::StrReplaceAll(*text, {{"\"", "\"\""}}), "\"");
+  if (text == nullptr) return;
+  if (text->find_first_of(",\"\n\r") == std::string::npos) return absl::StrAppend(&line, *text);
+  absl::StrAppend(&line, "\"", absl::StrReplaceAll(*text, {{"\"", "\"\""}}), "\"");
 }
 
-nlohmann::json JsonValue(const DataCell& cell) {
-  if (const auto* whole = std::get_if<int64_t>(&cell)) return *whole;
-  if (const auto* text = std::get_if<std::string>(&cell)) return *text;
-  if (const auto* number = std::get_if<double>(&cell); number != nullptr && std::isfinite(*number))
-    return *number;
-  return nullptr;
+// Bytes of a message that are not UTF-8 are replaced.
+std::string JsonText(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
+
+std::string JsonText(const DataCell& cell) {
+  if (const auto* whole = std::get_if<int64_t>(&cell)) return absl::StrCat(*whole);
+  if (const auto* text = std::get_if<std::string>(&cell)) return JsonText(*text);
+  const auto* number = std::get_if<double>(&cell);
+  return number != nullptr && std::isfinite(*number) ? nlohmann::json(*number).dump() : "null";
+}
+
+// Writes rows as JSON objects, one a line.
+class JsonLines {
+ public:
+  JsonLines(const std::vector<std::string>& columns, std::ostream& out) : out_(out), cells_(columns.size()) {
+    for (const std::string& column : columns) names_.push_back(absl::StrCat(JsonText(column), ":"));
+  }
+
+  void Write(const std::vector<DataCell>& row) {
+    line_ = first_ ? "[\n{" : ",\n{";
+    first_ = false;
+    for (size_t i = 0; i < row.size(); ++i)
+      absl::StrAppend(&line_, i == 0 ? "" : ",", names_[i], TextOf(i, row[i]));
+    out_ << line_ << "}";
+  }
+  void End() { out_ << (first_ ? "[]\n" : "\n]\n"); }
+
+ private:
+  // Many rows in turn have the same texts, such as the name of a run.
+  const std::string& TextOf(size_t column, const DataCell& cell) {
+    Written& last = cells_[column];
+    if (!std::holds_alternative<std::string>(cell) || last.json.empty() || last.cell != cell)
+      last = {cell, JsonText(cell)};
+    return last.json;
+  }
+
+  struct Written {
+    DataCell cell;
+    std::string json;
+  };
+  std::ostream& out_;
+  std::vector<std::string> names_;
+  std::vector<Written> cells_;  // by column: of the row before
+  std::string line_;
+  bool first_ = true;
+};
 
 // A connection for one new database.
 class NewDatabase {
@@ -79,13 +119,14 @@ class NewDatabase {
     sqlite3_reset(statement);
     return result == SQLITE_DONE ? absl::OkStatus() : Error();
   }
+  // The cell must exist until the row is inserted.
   static void Bind(sqlite3_stmt* statement, int at, const DataCell& cell) {
     if (const auto* whole = std::get_if<int64_t>(&cell)) {
       sqlite3_bind_int64(statement, at, *whole);
     } else if (const auto* number = std::get_if<double>(&cell)) {
       sqlite3_bind_double(statement, at, *number);  // SQLite stores NaN as NULL
     } else if (const auto* text = std::get_if<std::string>(&cell)) {
-      sqlite3_bind_text(statement, at, text->data(), static_cast<int>(text->size()), SQLITE_TRANSIENT);
+      sqlite3_bind_text(statement, at, text->data(), static_cast<int>(text->size()), SQLITE_STATIC);
     } else {
       sqlite3_bind_null(statement, at);
     }
@@ -104,14 +145,19 @@ class NewDatabase {
 }  // namespace
 
 absl::Status WriteCsv(const DataTable& table, std::ostream& out) {
-  const auto line = [&out](const std::vector<DataCell>& row) {
-    out << absl::StrJoin(row, ",", [](std::string* text, const DataCell& cell) {
-      absl::StrAppend(text, CsvText(cell));
-    }) << "\n";
+  std::string line;
+  const auto write = [&](const std::vector<DataCell>& row) {
+    line.clear();
+    for (size_t i = 0; i < row.size(); ++i) {
+      if (i > 0) line.push_back(',');
+      AppendCsv(row[i], line);
+    }
+    line.push_back('\n');
+    out << line;
     return absl::OkStatus();
   };
-  (void)line(std::vector<DataCell>(table.columns.begin(), table.columns.end()));
-  return table.rows(line);
+  (void)write(std::vector<DataCell>(table.columns.begin(), table.columns.end()));
+  return table.rows(write);
 }
 
 absl::Status WriteCsv(const DataTable& table, const std::string& path) {
@@ -120,17 +166,12 @@ absl::Status WriteCsv(const DataTable& table, const std::string& path) {
 
 absl::Status WriteJson(const DataTable& table, const std::string& path) {
   return ReplaceFile(path, [&table](std::ofstream& file) {
-    bool first = true;
-    const absl::Status status = table.rows([&](const std::vector<DataCell>& row) {
-      nlohmann::ordered_json object;
-      for (size_t i = 0; i < row.size(); ++i) object[table.columns[i]] = JsonValue(row[i]);
-      // Bytes of a message that are not UTF-8 are replaced.
-      file << (first ? "[\n" : ",\n")
-           << object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-      first = false;
+    JsonLines lines(table.columns, file);
+    const absl::Status status = table.rows([&lines](const std::vector<DataCell>& row) {
+      lines.Write(row);
       return absl::OkStatus();
     });
-    file << (first ? "[]\n" : "\n]\n");
+    lines.End();
     return status;
   });
 }

@@ -14,7 +14,7 @@ namespace scalelab::client {
 // Nothing, text, a whole number or a number. A number that is not finite is written as text in CSV and as nothing elsewhere.
 using DataCell = std::variant<std::monostate, std::string, int64_t, double>;
 
-// Takes one row, which has a cell for each column. After an error, no more rows are wanted.
+// Takes one row, which has a cell for each column. After an error, the caller stops.
 using DataSink = std::function<absl::Status(const std::vector<DataCell>&)>;
 
 struct DataTable {

@@ -1,11 +1,15 @@
 #include "client/export/study_tables.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <set>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
+#include "client/export/point_reader.h"
 #include "client/output/text.h"
 #include "google/protobuf/descriptor.h"
 #include "proto/status.h"
@@ -21,7 +25,6 @@ using scalelab::v1::CurveSeries;
 using scalelab::v1::Estimate;
 using scalelab::v1::GetRunRequest;
 using scalelab::v1::ListRunsRequest;
-using scalelab::v1::ReadPointsRequest;
 using scalelab::v1::ReadPointsResponse;
 using scalelab::v1::Run;
 using scalelab::v1::RunService;
@@ -130,27 +133,46 @@ std::vector<DataCell> RunCells(const Run& run, const std::vector<std::string>& a
   return row;
 }
 
-// Passes the points of one run to the sink.
-absl::Status PassPoints(Connection& server, const Run& run, absl::Duration timeout, const DataSink& sink) {
-  ReadPointsRequest request;
-  request.set_run(run.name());
-  const auto context = server.MakeContext(absl::Now() + timeout);
-  const auto reader = server.results().ReadPoints(context.get(), request);
-  ReadPointsResponse part;
-  absl::Status status;
-  while (status.ok() && reader->Read(&part)) {
-    const int size = std::min({part.step_size(), part.time_size(), part.value_size()});
-    for (int i = 0; status.ok() && i < size; ++i) {
-      status = sink(
-          {run.name(), int64_t{part.rank()}, int64_t{part.step(i)}, part.time(i), part.key(), part.value(i)});
+// Passes the points of one part of a run to the sink. `row` has the cells of a row, of which those that change are set.
+absl::Status PassPoints(const ReadPointsResponse& part, const DataSink& sink, std::vector<DataCell>& row) {
+  row[1] = int64_t{part.rank()};
+  row[4] = part.key();
+  const int size = std::min({part.step_size(), part.time_size(), part.value_size()});
+  for (int i = 0; i < size; ++i) {
+    row[2] = int64_t{part.step(i)};
+    row[3] = part.time(i);
+    row[5] = part.value(i);
+    if (absl::Status status = sink(row); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+// Reads the runs with these names, several at a time, and appends them to `runs` in this order.
+absl::Status ReadRuns(Connection& server, const std::vector<std::string>& names, std::vector<Run>& runs) {
+  constexpr size_t kCalls = 8;  // in flight
+  const size_t before = runs.size();
+  runs.resize(before + names.size());
+  std::atomic<size_t> next = 0;
+  absl::Mutex mutex;
+  absl::Status failed;
+  const auto read = [&] {
+    for (size_t i = next++; i < names.size(); i = next++) {
+      GetRunRequest request;
+      request.set_name(names[i]);
+      auto run = server.Call(server.runs(), &RunService::Stub::GetRun, request);
+      if (run.ok()) {
+        runs[before + i] = std::move(*run->mutable_run());
+        continue;
+      }
+      next = names.size();
+      const absl::MutexLock lock(&mutex);
+      failed.Update(run.status());
     }
-  }
-  if (!status.ok()) {
-    context->TryCancel();
-    (void)reader->Finish();  // the error of the sink is returned
-    return status;
-  }
-  return server.Explain(reader->Finish());
+  };
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < std::min(kCalls, names.size()); ++i) threads.emplace_back(read);
+  for (std::thread& thread : threads) thread.join();
+  return failed;
 }
 
 }  // namespace
@@ -182,9 +204,16 @@ DataTable RunData(const std::vector<Run>& runs) {
 DataTable PointData(Connection& server, const std::vector<Run>& runs, absl::Duration timeout,
                     const std::function<void(absl::string_view)>& say) {
   const auto rows = [&server, &runs, timeout, say](const DataSink& sink) {
+    std::vector<std::string> begun;
     for (const Run& run : runs) {
-      if (run.attempts().empty()) continue;
-      const absl::Status status = PassPoints(server, run, timeout, sink);
+      if (!run.attempts().empty()) begun.push_back(run.name());
+    }
+    PointReader reader(server, begun, timeout);
+    std::vector<DataCell> row(6);
+    for (const std::string& run : begun) {
+      row[0] = run;
+      const absl::Status status =
+          reader.Next([&](const ReadPointsResponse& part) { return PassPoints(part, sink, row); });
       if (ReasonOf(status) == kRemoved) {
         say(status.message());
       } else if (!status.ok()) {
@@ -226,16 +255,13 @@ absl::StatusOr<std::vector<Run>> ReadAllRuns(Connection& server, const std::stri
   ListRunsRequest request;
   request.set_parent(study);
   request.set_page_size(10'000);
+  request.set_view(ListRunsRequest::BRIEF);
   do {
     const auto page = server.Call(server.runs(), &RunService::Stub::ListRuns, request);
     if (!page.ok()) return page.status();
-    for (const Run& listed : page->runs()) {
-      GetRunRequest one;
-      one.set_name(listed.name());
-      auto run = server.Call(server.runs(), &RunService::Stub::GetRun, one);
-      if (!run.ok()) return run.status();
-      runs.push_back(std::move(*run->mutable_run()));
-    }
+    std::vector<std::string> names;
+    for (const Run& listed : page->runs()) names.push_back(listed.name());
+    if (const absl::Status read = ReadRuns(server, names, runs); !read.ok()) return read;
     request.set_page_token(page->next_page_token());
   } while (!request.page_token().empty());
   return runs;

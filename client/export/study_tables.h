@@ -18,7 +18,7 @@ absl::StatusOr<std::vector<scalelab::v1::Run>> ReadAllRuns(Connection& server, c
 
 // A row for each run: axes, parameters, state, times, and a column for each result that any of the runs has.
 DataTable RunData(const std::vector<scalelab::v1::Run>& runs);
-// A row for each point. Reads the points of one run after another from the server; `timeout` applies to each. Passes a sentence to `say`
+// A row for each point. Reads the points of a few runs at a time from the server; `timeout` applies to each. Passes a sentence to `say`
 // for each run whose points retention has removed.
 DataTable PointData(Connection& server, const std::vector<scalelab::v1::Run>& runs, absl::Duration timeout,
                     const std::function<void(absl::string_view)>& say);

@@ -21,10 +21,9 @@ constexpr char kStyle[] =
     ".wide{overflow-x:auto}table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}"
     "th,td{text-align:left;padding:3px 12px 3px 0;border-bottom:1px solid "
     "var(--line);vertical-align:top;white-space:nowrap}"
-    "td.text{white-space:normal;min-width:16em}.facts "
-    "td:last-child{white-space:normal;overflow-wrap:anywhere}th{color:var(--dim);font-weight:600}.right{text-"
-    "align:"
-    "right}"
+    "td.text{white-space:normal;min-width:8em}.facts "
+    "td:last-child{white-space:normal;overflow-wrap:anywhere}"
+    "th{color:var(--dim);font-weight:600;white-space:normal}.right{text-align:right}"
     "pre{border:1px solid var(--line);padding:12px;overflow-x:auto;font-size:13px}"
     "svg{max-width:100%;height:auto;background:#fff;border:1px solid var(--line);margin:8px 0}";
 

@@ -28,6 +28,12 @@ Price PriceOf(const StudySpec& spec) {
   return {"core-hours", std::max(1, spec.resources().cpus_per_rank())};
 }
 
+// Returns the nodes of a run, each of which counts whole.
+int NodesOf(const StudySpec& spec, int ranks) {
+  const int per_node = spec.resources().ranks_per_node();
+  return per_node > 0 ? (ranks + per_node - 1) / per_node : 1;
+}
+
 // Returns for example "1.87 [1.14, 3.07]".
 std::string RatioText(const Estimate& e) {
   const std::string text = absl::StrFormat("%.2f", e.mean());
@@ -48,18 +54,21 @@ Section Table(const StudyResults& results, const Price& price) {
       {"series", In::kAll, false, true}, {"ranks", In::kAll, true},
       {"repeats", In::kAll, true},       {"samples/s", In::kAll, true},
       {"speedup", In::kAll, true},       {"efficiency", In::kAll, true},
-      {"epoch", In::kAll, true},         {absl::StrCat(price.unit, " per epoch"), In::kAll, true}};
+      {"epoch", In::kAll, true},         {absl::StrCat(price.unit, " per epoch"), In::kAll, true},
+      {"nodes", In::kAll, true},         {"node-hours per epoch", In::kAll, true}};
   section.empty = "no results yet";
   section.rows = [&results, price, labels = SeriesLabels(results.curve)](const RowSink& sink) {
     for (int i = 0; i < results.curve.series_size(); ++i) {
       for (const CurvePoint& point : results.curve.series(i).points()) {
         if (point.n() == 0) continue;
         const double seconds = point.epoch_seconds().mean();
+        const int nodes = NodesOf(results.study.spec(), point.ranks());
         sink({labels[static_cast<size_t>(i)], absl::StrCat(point.ranks()), absl::StrCat(point.n()),
               Short(point.throughput().mean()), point.has_speedup() ? RatioText(point.speedup()) : "-",
               point.has_efficiency() ? ShareText(point.efficiency()) : "-",
               point.has_epoch_seconds() ? Span(seconds) : "-",
-              point.has_epoch_seconds() ? Short(seconds / 3600 * point.ranks() * price.per_rank) : "-"});
+              point.has_epoch_seconds() ? Short(seconds / 3600 * point.ranks() * price.per_rank) : "-",
+              absl::StrCat(nodes), point.has_epoch_seconds() ? Short(seconds / 3600 * nodes) : "-"});
       }
     }
   };
@@ -115,7 +124,8 @@ std::string ScalingProposal(const StudyResults& results, double least_efficiency
                   "the throughput divided by that of the base case, efficiency is the speedup divided by the "
                   "ratio of the ranks. ",
                   Html(price.unit), " of an epoch are its seconds / 3600 x ranks x ", price.per_rank,
-                  ". Brackets are 95% confidence intervals over repeats; those of ratios contain the "
+                  "; its node-hours are its seconds / 3600 x nodes, where each node counts whole. Brackets "
+                  "are 95% confidence intervals over repeats; those of ratios contain the "
                   "variance of the base case. Runs "
                   "that failed have no part in the figures.</p>\n");
   return HtmlPage(absl::StrCat(results.study.display_name(), ": scaling"), body);

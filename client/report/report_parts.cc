@@ -40,6 +40,22 @@ std::string ReportHead(const StudyResults& results, absl::string_view kind) {
                       Html(absl::StrJoin(facts, ", ")), "</p>\n");
 }
 
+std::string Question(const StudySpec& spec) {
+  std::vector<std::string> axes;
+  const auto add = [&axes](const Axis& axis) {
+    axes.push_back(absl::StrCat("with ", axis.key(), " (", ValuesOf(axis), ")"));
+  };
+  for (const Axis& axis : spec.matrix()) add(axis);
+  for (const auto& group : spec.zip()) {
+    for (const Axis& axis : group.axes()) add(axis);
+  }
+  const bool weak = spec.scaling().mode() == Scaling::WEAK;
+  return absl::StrCat(
+      axes.empty() ? "How fast does the training run"
+                   : absl::StrCat("How does the speed of training change ", absl::StrJoin(axes, " and ")),
+      ", if the batch of ", weak ? "each rank" : "a step over all ranks", " is constant?");
+}
+
 Section SetupFacts(const scalelab::v1::Study& study) {
   const StudySpec& spec = study.spec();
   std::vector<std::pair<std::string, Cell>> facts = {

@@ -11,6 +11,8 @@ namespace scalelab::client {
 
 // Returns the title and the line below it: `kind`, owner, number of runs, dates.
 std::string ReportHead(const StudyResults& results, absl::string_view kind);
+// Returns what the study asks, in one sentence.
+std::string Question(const scalelab::v1::StudySpec& spec);
 // Returns what was run, one fact per line.
 Section SetupFacts(const scalelab::v1::Study& study);
 // Returns text of several lines, escaped, with its line breaks.

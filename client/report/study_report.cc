@@ -73,11 +73,30 @@ std::string Hardware(const StudyResults& results) {
   return HtmlTable(section);
 }
 
+// Where the figures come from.
+std::string Provenance(const StudyResults& results) {
+  const auto& study = results.study;
+  std::vector<std::pair<std::string, Cell>> facts = {{"study", study.name()},
+                                                     {"owner", study.owner()},
+                                                     {"submitted", UtcTime(study.create_time())},
+                                                     {"first run started", UtcTime(study.start_time())},
+                                                     {"last run finished", UtcTime(study.finish_time())},
+                                                     {"seed", absl::StrCat(study.spec().seed())}};
+  if (study.has_origin()) {
+    facts.emplace_back("imported from",
+                       absl::StrCat(study.origin().study(), " of ", study.origin().server()));
+    facts.emplace_back("SHA-256 of its bundle", study.origin().sha256());
+  }
+  facts.emplace_back("page written by", absl::StrCat("scalelab ", SCALELAB_VERSION));
+  return HtmlTable(Facts(std::move(facts))) + Hardware(results);
+}
+
 }  // namespace
 
 std::string StudyReport(const StudyResults& results) {
   const auto& study = results.study;
   std::string body = ReportHead(results, "Scaling study");
+  body += Chapter("Question", absl::StrCat("<p>", Html(Question(study.spec())), "</p>\n"));
   body += Chapter("Setup", HtmlTable(SetupFacts(study)));
   const bool any = std::any_of(results.curve.series().begin(), results.curve.series().end(),
                                [](const CurveSeries& series) { return series.points_size() > 0; });
@@ -92,7 +111,7 @@ std::string StudyReport(const StudyResults& results) {
   }
   body += Chapter("Learning curves", learning);
   body += Chapter("Failures", Failures(results.runs));
-  body += Chapter("Hardware and software", Hardware(results));
+  body += Chapter("Provenance", Provenance(results));
   body +=
       Chapter("Repeat this study", absl::StrCat("<p>Save these lines as <code>study.yaml</code>, then run "
                                                 "<code>scalelab study submit study.yaml</code>.</p>\n<pre>",

@@ -22,12 +22,12 @@ struct StudyResults {
   absl::Time now;                  // when the page is written
 };
 
-// Returns a self-contained HTML page: setup, curves with intervals, tables, learning curves, failures, hardware, and how
-// to repeat the study. It refers to no other file and contains no script.
+// Returns a self-contained HTML page: question, setup, curves with intervals, tables, learning curves, failures,
+// provenance, and how to repeat the study. It refers to no other file and contains no script.
 std::string StudyReport(const StudyResults& results);
 
-// Returns the scaling page of an application for computing time: a table of times, speedups, efficiencies and core-hours
-// or GPU-hours of an epoch, the largest world size of each series whose efficiency is at least `least_efficiency` (0 to
+// Returns the scaling page of an application for computing time: a table of times, speedups, efficiencies, core-hours or
+// GPU-hours and node-hours of an epoch, the largest world size of each series whose efficiency is at least `least_efficiency` (0 to
 // 1), and how it was measured.
 std::string ScalingProposal(const StudyResults& results, double least_efficiency);
 

@@ -134,8 +134,10 @@ std::string RunPaces::Text(const WatchStudyResponse::Progress& attempt) const {
   if (seconds < 0.5 || pace.last_step <= pace.first_step) return "";
   const double speed = static_cast<double>(pace.last_step - pace.first_step) / seconds;
   const auto steps_left = static_cast<double>(attempt.total_steps() - attempt.step());
-  return absl::StrCat(Short(speed), " steps/s",
-                      steps_left > 0 ? absl::StrCat(", ", Span(steps_left / speed), " left") : "");
+  const auto batch = static_cast<double>(batch_of_ ? batch_of_(attempt) : 0);
+  return absl::StrCat(
+      batch > 0 ? absl::StrCat(Short(speed * batch), " samples/s") : absl::StrCat(Short(speed), " steps/s"),
+      steps_left > 0 ? absl::StrCat(", ", Span(steps_left / speed), " left") : "");
 }
 
 std::string ProgressLine(const WatchStudyResponse& look) {

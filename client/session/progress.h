@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -36,9 +37,14 @@ class PaceEstimate {
 // The pace of each running attempt, from its own steps. Uses only this program's clock.
 class RunPaces {
  public:
+  // Returns the samples of a step over all ranks; 0 if they are unknown.
+  using BatchOf = std::function<int64_t(const scalelab::v1::WatchStudyResponse::Progress&)>;
+  // `batch_of` is called for attempts whose pace is shown.
+  explicit RunPaces(BatchOf batch_of = nullptr) : batch_of_(std::move(batch_of)) {}
   // Call it for each message from the server.
   void Add(const scalelab::v1::WatchStudyResponse& look, absl::Time now);
-  // Returns for example "12.4 steps/s, 1m20s left"; empty until the pace is known.
+  // Returns for example "812 samples/s, 1m20s left", or "12.4 steps/s, 1m20s left" if the batch is unknown. Empty until the
+  // pace is known.
   std::string Text(const scalelab::v1::WatchStudyResponse::Progress& attempt) const;
 
  private:
@@ -46,6 +52,7 @@ class RunPaces {
     int64_t first_step = 0, last_step = 0;
     absl::Time first_time, last_time;
   };
+  BatchOf batch_of_;
   std::map<std::pair<std::string, int>, Pace> paces_;  // by run and attempt
 };
 
@@ -58,6 +65,6 @@ std::string ProgressLine(const scalelab::v1::WatchStudyResponse& look);
 // before the next display.
 std::vector<std::string> ProgressDisplay(const scalelab::v1::WatchStudyResponse& look, absl::Duration elapsed,
                                          std::optional<absl::Duration> left, const Terminal& terminal,
-                                         const RunPaces& paces = {});
+                                         const RunPaces& paces = RunPaces());
 
 }  // namespace scalelab::client

@@ -1,7 +1,10 @@
 #include "client/session/watcher.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -35,6 +38,28 @@ std::string CsvRow(const Study& study) {
 bool IsOver(const WatchStudyResponse& look) {
   return IsFinal(look.study()) || (!look.study().pause_reason().empty() && look.running_size() == 0);
 }
+
+// Reads the batch of cells from the server, once for each cell.
+class Batches {
+ public:
+  explicit Batches(Session& session) : session_(session) {}
+  int64_t Of(const WatchStudyResponse::Progress& attempt) {
+    const auto [known, is_new] = batches_.try_emplace(KeyText(attempt.key()), 0);
+    if (!is_new) return known->second;
+    const auto server = session_.Server();
+    if (!server.ok()) return 0;
+    scalelab::v1::GetRunRequest request;
+    request.set_name(attempt.run());
+    const auto response =
+        (*server)->Call((*server)->runs(), &scalelab::v1::RunService::Stub::GetRun, request);
+    if (response.ok()) known->second = response->run().spec().global_batch();
+    return known->second;
+  }
+
+ private:
+  Session& session_;
+  std::map<std::string, int64_t> batches_;  // by cell; 0 if unknown
+};
 
 }  // namespace
 
@@ -94,7 +119,8 @@ absl::StatusOr<ExitCode> WatchStudy(Session& session, const std::string& name, s
   std::optional<RunCounts> shown;
   size_t lines_drawn = 0;
   PaceEstimate pace;
-  RunPaces paces;
+  Batches batches(session);
+  RunPaces paces([&batches](const auto& attempt) { return batches.Of(attempt); });
 
   const auto final = FollowStudy(
       session, name,

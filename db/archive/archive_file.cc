@@ -232,11 +232,13 @@ absl::Status ArchiveReader::Begin(int schema) {
       !header.contains("tables"))
     return Damaged("its header is not one of an archive");
   if (header["tables"] == TableNames()) return absl::OkStatus();
+  const bool newer = header["schema"].get<int64_t>() > schema;
   return absl::FailedPreconditionError(
       absl::StrCat("the archive is from schema ", header["schema"].dump(),
-                   " of the database, and this version of "
-                   "scalelab has schema ",
-                   schema, "; restore it with the version that wrote it, or a newer one"));
+                   " of the database, and this version of scalelab reads schema ", schema, "; ",
+                   newer ? "upgrade scalelab, or use the version that wrote the archive"
+                         : "use the version that wrote the archive, or restore it there, upgrade that "
+                           "service, and write it again"));
 }
 
 absl::Status ArchiveReader::Fill(size_t count) {

@@ -139,16 +139,20 @@ void ContinueOn(CallPool& pool, std::shared_ptr<UnaryCall<Response>> call, Work 
 
 // Writes the messages that `next` fills in, until `next` returns false or an error. `next` runs on a thread of
 // `pool`, one call at a time and only when the client has taken the message before. The stream ends when its
-// client has gone, or when one call of `next` takes longer than `limit`, even if that call is blocked.
+// client has gone, or when one call of `next` takes longer than `limit`, even if that call is blocked. Messages for which
+// `ready` returns true are made on gRPC's threads: a change of threads takes longer than a small message.
 template <typename Response>
 class GeneratedStream final : public grpc::ServerWriteReactor<Response> {
  public:
   using Next = std::function<absl::StatusOr<bool>(Response*)>;
+  // Returns whether the next call of `next` makes a small message of what is in memory. Not called during `next`.
+  using Ready = std::function<bool()>;
 
   // `subject`: as for CallPool::Run.
-  static GeneratedStream* Start(CallPool& pool, absl::Duration limit, Next next, std::string subject = "") {
-    auto* stream =
-        new GeneratedStream(std::make_shared<Source>(pool, limit, std::move(next), std::move(subject)));
+  static GeneratedStream* Start(CallPool& pool, absl::Duration limit, Next next, std::string subject = "",
+                                Ready ready = nullptr) {
+    auto* stream = new GeneratedStream(
+        std::make_shared<Source>(pool, limit, std::move(next), std::move(subject), std::move(ready)));
     stream->source_->stream = stream;
     Continue(stream->source_);
     return stream;
@@ -162,12 +166,19 @@ class GeneratedStream final : public grpc::ServerWriteReactor<Response> {
  private:
   // Outlives the call while `next` is blocked.
   struct Source {
-    Source(CallPool& its_pool, absl::Duration its_limit, Next its_next, std::string its_subject)
-        : pool(its_pool), limit(its_limit), next(std::move(its_next)), subject(std::move(its_subject)) {}
+    Source(CallPool& its_pool, absl::Duration its_limit, Next its_next, std::string its_subject,
+           Ready its_ready)
+        : pool(its_pool),
+          limit(its_limit),
+          next(std::move(its_next)),
+          subject(std::move(its_subject)),
+          ready(std::move(its_ready)) {}
     CallPool& pool;
     const absl::Duration limit;
     const Next next;
     const std::string subject;
+    const Ready ready;
+    bool IsReady() const { return ready != nullptr && ready(); }
     Response response;               // of `next` while it runs, else of gRPC
     std::atomic<int64_t> calls = 0;  // of `next`
     absl::Mutex mutex;
@@ -177,10 +188,9 @@ class GeneratedStream final : public grpc::ServerWriteReactor<Response> {
   explicit GeneratedStream(std::shared_ptr<Source> source) : source_(std::move(source)) {}
 
   void OnWriteDone(bool ok) override {
-    if (ok)
-      Continue(source_);
-    else
-      End(*source_, CallerGone());
+    if (!ok) return End(*source_, CallerGone());
+    if (source_->IsReady()) return Write(source_);
+    Continue(source_);
   }
   void OnCancel() override {
     if (source_ != nullptr) End(*source_, CallerGone());
@@ -199,23 +209,25 @@ class GeneratedStream final : public grpc::ServerWriteReactor<Response> {
                                   });
     }
     source->pool.Run(
-        [source](absl::Status status) {
-          {
-            absl::MutexLock lock(&source->mutex);
-            if (source->stream == nullptr) return;
-          }
-          absl::StatusOr<bool> more = false;
-          if (status.ok()) {
-            source->response.Clear();
-            more = WithinMemory([&] { return source->next(&source->response); });
-            status = more.status();
-          }
-          if (!status.ok() || !*more) return End(*source, status);
-          ++source->calls;
-          absl::MutexLock lock(&source->mutex);
-          if (source->stream != nullptr) source->stream->StartWrite(&source->response);
+        [source](const absl::Status& status) {
+          if (!status.ok()) return End(*source, status);
+          Write(source);
         },
         source->subject);
+  }
+
+  // Makes the next message and begins to write it.
+  static void Write(const std::shared_ptr<Source>& source) {
+    {
+      absl::MutexLock lock(&source->mutex);
+      if (source->stream == nullptr) return;
+    }
+    source->response.Clear();
+    const absl::StatusOr<bool> more = WithinMemory([&] { return source->next(&source->response); });
+    if (!more.ok() || !*more) return End(*source, more.status());
+    ++source->calls;
+    absl::MutexLock lock(&source->mutex);
+    if (source->stream != nullptr) source->stream->StartWrite(&source->response);
   }
 
   static void End(Source& source, const absl::Status& status) {

@@ -13,8 +13,11 @@ namespace scalelab::server {
 namespace {
 
 constexpr size_t kPointsPerMessage = 32'768;  // about 1 MB
+// Series of at most so many points are read with the list of all series, up to a total of kPointsKept, which is about 2 MB.
+constexpr size_t kShortSeries = 1024;
+constexpr size_t kPointsKept = 65'536;
 
-// The points of an attempt, as messages. Reads one series at a time, so that its memory does not grow with the
+// The points of an attempt, as messages. Reads one long series at a time, so that its memory does not grow with the
 // number of series, and nothing is read before the client has taken what was read before.
 class PointReader {
  public:
@@ -30,8 +33,8 @@ class PointReader {
       if (auto s = List(); !s.ok()) return s;
     }
     while (sent_ == count_) {
-      if (series_ == names_.size()) return false;
-      if (auto s = Read(names_[series_++]); !s.ok()) return s;
+      if (series_ == list_.size()) return false;
+      if (auto s = Read(list_[series_++]); !s.ok()) return s;
     }
     response->set_key(read_.key);
     response->set_rank(read_.rank);
@@ -44,7 +47,21 @@ class PointReader {
     return true;
   }
 
+  // Returns whether the next message is one of a short series, or the end.
+  bool Ready() const {
+    if (!listed_) return false;
+    if (sent_ < count_) return count_ <= kShortSeries;
+    return series_ == list_.size() || !list_[series_].points.value.empty();
+  }
+
  private:
+  // A series of the attempt, with its points if they have been read.
+  struct Listed {
+    std::string key;
+    int rank = 0;
+    db::Series points;
+  };
+
   absl::Status List() {
     const auto run = FindRun(store_, *client_, request_.run());
     if (!run.ok()) {
@@ -59,9 +76,15 @@ class PointReader {
     if (request_.has_rank()) filter_.rank = request_.rank();
     listed_ = true;
     db::PointFilter first = filter_;
-    first.first = 1;
+    // Points of several attempts are joined, so that a limit of each of them is none of the result.
+    first.first = attempts_.size() == 1 ? kShortSeries + 1 : 1;
+    size_t kept = 0;
     return db::ReadContinuedPoints(store_, attempts_, first, [&](db::Series series) {
-      names_.emplace_back(std::move(series.key), series.rank);
+      const size_t points = series.value.size();
+      Listed& listed = list_.emplace_back(Listed{series.key, series.rank, {}});
+      if (points >= first.first || kept + points > kPointsKept) return;
+      kept += points;
+      listed.points = std::move(series);
     });
   }
 
@@ -75,14 +98,16 @@ class PointReader {
     return absl::OkStatus();
   }
 
-  absl::Status Read(const std::pair<std::string, int>& name) {
-    filter_.key = name.first;
-    filter_.rank = name.second;
-    read_ = db::Series();
+  absl::Status Read(Listed& listed) {
+    read_ = std::move(listed.points);
     sent_ = count_ = 0;
-    const absl::Status read = db::ReadContinuedPoints(store_, attempts_, filter_,
-                                                      [&](db::Series series) { read_ = std::move(series); });
-    if (!read.ok()) return read;
+    if (read_.value.empty()) {
+      filter_.key = listed.key;
+      filter_.rank = listed.rank;
+      const absl::Status read = db::ReadContinuedPoints(
+          store_, attempts_, filter_, [&](db::Series series) { read_ = std::move(series); });
+      if (!read.ok()) return read;
+    }
     chosen_.clear();
     if (request_.max_points() > 0) {
       chosen_ = Downsample({read_.step.begin(), read_.step.end()}, read_.value,
@@ -99,11 +124,11 @@ class PointReader {
   db::PointFilter filter_;
   std::vector<db::AttemptRow> attempts_;  // newest first
   bool listed_ = false;
-  std::vector<std::pair<std::string, int>> names_;  // key and rank of each series
-  size_t series_ = 0;                               // index of the next one to read
-  db::Series read_;                                 // the one to send
-  std::vector<size_t> chosen_;                      // with max_points: indexes of its points to send
-  size_t count_ = 0, sent_ = 0;                     // its points to send, and those already sent
+  std::vector<Listed> list_;
+  size_t series_ = 0;            // index of the next one to send
+  db::Series read_;              // the one that is sent
+  std::vector<size_t> chosen_;   // with max_points: indexes of its points to send
+  size_t count_ = 0, sent_ = 0;  // its points to send, and those already sent
 };
 
 // Computes the requested curve. `over` returns whether nobody waits for it any more.
@@ -132,8 +157,10 @@ grpc::ServerWriteReactor<v1::ReadPointsResponse>* ResultService::ReadPoints(
   auto client = BeginStream<v1::ReadPointsResponse>(handler_, *context);
   if (!client.ok()) return Stream::Fail(client.status());
   auto reader = std::make_shared<PointReader>(handler_, *std::move(client), *request);
-  return Stream::Start(handler_.pools.reads, handler_.call_limit,
-                       [reader](v1::ReadPointsResponse* response) { return reader->Next(response); });
+  return Stream::Start(
+      handler_.pools.reads, handler_.call_limit,
+      [reader](v1::ReadPointsResponse* response) { return reader->Next(response); }, "",
+      [reader] { return reader->Ready(); });
 }
 
 }  // namespace scalelab::server

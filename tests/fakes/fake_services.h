@@ -8,6 +8,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -63,6 +64,7 @@ class FakeServices {
   int broken_watches = 0;  // number of WatchStudy calls that break after their first message
 
   // The recorded requests.
+  std::mutex mutex;  // guards points_asked
   std::vector<v1::CreateStudyRequest> created;
   std::vector<v1::ReadPointsRequest> points_asked;
   std::vector<v1::ReadRunLogRequest> logs_asked;
@@ -311,7 +313,10 @@ class FakeServices {
     grpc::Status ReadPoints(grpc::ServerContext* c, const v1::ReadPointsRequest* request,
                             grpc::ServerWriter<v1::ReadPointsResponse>* writer) override {
       if (const auto s = f.Check(*c); !s.ok()) return s;
-      f.points_asked.push_back(*request);
+      {
+        const std::lock_guard lock(f.mutex);  // clients read several runs at a time
+        f.points_asked.push_back(*request);
+      }
       for (const auto& part : f.points) writer->Write(part);
       return grpc::Status::OK;
     }

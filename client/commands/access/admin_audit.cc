@@ -21,14 +21,14 @@ Section Table(const ListAuditEntriesResponse& list) {
   Section table;
   table.columns = {{"time", Column::In::kTables},
                    {"time", Column::In::kCsv},
-                   {"user"},
-                   {"source"},
-                   {"address"},
-                   {"action"},
-                   {"target"},
+                   {"user", Column::In::kAll, false, true},
+                   {"source", Column::In::kAll, false, false, 3},
+                   {"address", Column::In::kAll, false, true, 2},
+                   {"action", Column::In::kAll, false, true},
+                   {"target", Column::In::kAll, false, true},
                    {"result"},
-                   {"count", Column::In::kAll, true},
-                   {"detail", Column::In::kAll, false, true}};
+                   {"count", Column::In::kAll, true, false, 4},
+                   {"detail", Column::In::kAll, false, true, 1}};
   table.empty = "no entries";
   table.rows = [&list](const RowSink& sink) {
     for (const auto& e : list.entries()) {

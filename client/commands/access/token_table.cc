@@ -14,13 +14,13 @@ std::string ScopeText(scalelab::v1::Scope scope) {
 Section TokenTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Token>& tokens, absl::Time now) {
   Section table;
   table.columns = {{"name"},
-                   {"user"},
+                   {"user", Column::In::kAll, false, true},
                    {"scope"},
                    {"state"},
                    {"description", Column::In::kAll, false, true},
-                   {"created", Column::In::kTables},
+                   {"created", Column::In::kTables, false, false, 2},
                    {"expires", Column::In::kTables},
-                   {"last_used", Column::In::kTables},
+                   {"last_used", Column::In::kTables, false, false, 1},
                    {"create_time", Column::In::kCsv},
                    {"expire_time", Column::In::kCsv},
                    {"last_use_time", Column::In::kCsv}};

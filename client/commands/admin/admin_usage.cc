@@ -14,17 +14,17 @@ std::string Hours(double seconds) { return Short(seconds / 3600); }
 
 Section UsageTable(const ListUsageResponse& response) {
   Section section;
-  section.columns = {{"user"},
+  section.columns = {{"user", Column::In::kAll, false, true},
                      {"share used", In::kTables, true},
                      {"node-hours", In::kTables, true},
                      {"GPU-hours", In::kTables, true},
-                     {"GPU-hours in 7 days", In::kTables, true},
+                     {"GPU-hours in 7 days", In::kTables, true, false, 3},
                      {"decayed_seconds", In::kCsv},
                      {"node_seconds", In::kCsv},
                      {"gpu_seconds", In::kCsv},
                      {"gpu_seconds_week", In::kCsv},
-                     {"pending jobs", In::kTables, true},
-                     {"running jobs", In::kTables, true},
+                     {"pending jobs", In::kTables, true, false, 1},
+                     {"running jobs", In::kTables, true, false, 2},
                      {"running runs", In::kTables, true},
                      {"pending_allocations", In::kCsv},
                      {"running_allocations", In::kCsv},

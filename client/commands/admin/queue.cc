@@ -17,14 +17,14 @@ Section QueueTable(const ListQueueResponse& response) {
                      {"study"},
                      {"name", In::kTables, false, true},
                      {"display_name", In::kCsv},
-                     {"owner"},
-                     {"partition"},
-                     {"priority", In::kAll, true},
-                     {"share used", In::kTables, true},
+                     {"owner", In::kAll, false, true},
+                     {"partition", In::kAll, false, true, 3},
+                     {"priority", In::kAll, true, false, 2},
+                     {"share used", In::kTables, true, false, 1},
                      {"owner_usage", In::kCsv},
                      {"queued runs", In::kTables, true},
                      {"queued_runs", In::kCsv},
-                     {"why", In::kTables},
+                     {"why", In::kTables, false, true},
                      {"reason", In::kCsv}};
   section.empty = "no study waits for an allocation";
   section.rows = [&response](const RowSink& sink) {

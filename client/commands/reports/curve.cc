@@ -126,7 +126,7 @@ void AddCurve(CLI::App& app, Action& chosen) {
       ->required();
   AddFigureOptions(*command, options->figure);
   AddPanels(*command, options->panels);
-  command->add_option("--svg", options->svg, "Also write the curves to this SVG file");
+  command->add_option("--svg", options->svg, "Also write the curves to this SVG file")->check(IsSvgFile());
   auto* factors = command->add_flag("--factors", options->factors,
                                     "Show why it stops scaling: load balance, communication, slowest rank, "
                                     "critical batch; in the SVG file too");

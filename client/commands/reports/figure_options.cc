@@ -1,5 +1,6 @@
 #include "client/commands/reports/figure_options.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -14,6 +15,17 @@ void AddFigureOptions(CLI::App& command, FigureTarget& target) {
                   "svg, pdf, png, latex or csv; by default that of the file's name. To standard output "
                   "without --file")
       ->check(CLI::IsMember({"svg", "pdf", "png", "latex", "csv"}));
+}
+
+CLI::Validator IsSvgFile() {
+  return CLI::Validator(
+      [](const std::string& name) {
+        return absl::EndsWith(name, ".svg") ? std::string()
+                                            : absl::StrCat("'", name,
+                                                           "' does not end in .svg; other formats have "
+                                                           "--file, and standard output has --format");
+      },
+      "");
 }
 
 void AddPanels(CLI::App& command, std::vector<std::string>& panels) {

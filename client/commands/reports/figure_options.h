@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "CLI/App.hpp"
+#include "CLI/Validators.hpp"
 #include "client/figures/curve_figure.h"
 #include "client/figures/figure.h"
 
@@ -12,6 +13,8 @@ namespace scalelab::client {
 
 // Adds --file and --format.
 void AddFigureOptions(CLI::App& command, FigureTarget& target);
+// Refuses names of files that do not end in .svg, such as "curve.pdf" and "-", for which there are --file and --format.
+CLI::Validator IsSvgFile();
 // Adds --panels.
 void AddPanels(CLI::App& command, std::vector<std::string>& panels);
 

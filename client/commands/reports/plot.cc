@@ -119,7 +119,7 @@ void AddPlot(CLI::App& app, Action& chosen) {
                    "Axes that have a colour for each value; by default those that differ")
       ->delimiter(',');
   AddFigureOptions(*command, options->figure);
-  command->add_option("--svg", options->svg, "Write the picture to this SVG file");
+  command->add_option("--svg", options->svg, "Write the picture to this SVG file")->check(IsSvgFile());
   command->callback([options, &chosen] { chosen = [options](Session& s) { return DrawPlot(*options, s); }; });
 }
 

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Two studies compared: a LaTeX table with intervals, and one picture.
 scalelab study init scaling
-scalelab study submit scaling.yaml --set study=small-batch --set fixed.train_samples=512
-scalelab study submit scaling.yaml --set study=large-batch --set fixed.train_samples=512 --set scaling.global_batch=128
+scalelab study submit scaling.yaml --set study=small-batch --set fixed.train_samples=512 --set fixed.image_size=8
+scalelab study submit scaling.yaml --set study=large-batch --set fixed.train_samples=512 --set fixed.image_size=8 --set scaling.global_batch=128
 scalelab study wait small-batch
 scalelab study wait large-batch
 scalelab study compare large-batch small-batch --file comparison.tex

@@ -1,9 +1,11 @@
 // Bundles: their file format, and the check of their figures.
 #include <google/protobuf/util/json_util.h>
+#include <zstd.h>
 
 #include <random>
 #include <sstream>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "client/bundle/bundle_figures.h"
 #include "client/bundle/bundle_file.h"
@@ -136,6 +138,47 @@ TEST_F(BundleTest, OtherFilesAreNoBundles) {
   EXPECT_THAT(RunAsIs({"verify", "/nowhere/b.tar"}).err, HasSubstr("cannot read /nowhere/b.tar"));
   WriteFile("b.tar", Write({{"README.txt", "nothing else"}}));
   EXPECT_THAT(RunAsIs({"verify", dir_ + "/b.tar"}).err, HasSubstr("has no curve.json"));
+}
+
+// Returns a whole archive whose header has another schema of the database.
+std::string ArchiveOfSchema(int schema) {
+  const std::string header = absl::StrCat(R"({"schema":)", schema, R"(,"tables":{}})");
+  std::string content = {static_cast<char>(header.size()), 0, 0, 0};
+  content += header;
+  std::string frame(ZSTD_compressBound(content.size()), '\0');
+  frame.resize(ZSTD_compress(frame.data(), frame.size(), content.data(), content.size(), 1));
+  const std::string bytes = absl::StrCat("scalelab archive 1\n", frame, std::string(64, ' '));
+  Sha256Stream sum;
+  sum.Add(bytes);
+  return bytes + absl::HexStringToBytes(sum.Finish());
+}
+
+TEST_F(BundleTest, ABundleOfAnotherSchemaIsRefusedWithBothSchemasAndWhatToDo) {
+  const int newest = db::NewestSchema();
+  for (const int schema : {newest - 1, newest + 1}) {
+    archive_ = ArchiveOfSchema(schema);
+    WriteFile("b.tar", Bundle(curve_));
+    const Outcome verified = RunAsIs({"verify", dir_ + "/b.tar"});
+    EXPECT_THAT(verified, Exits(ExitCode::kFailure));
+    EXPECT_THAT(verified.err, AllOf(HasSubstr(absl::StrCat("from schema ", schema)),
+                                    HasSubstr(absl::StrCat("reads schema ", newest)),
+                                    HasSubstr(schema > newest ? "upgrade scalelab"
+                                                              : "upgrade that service, and write it again")));
+  }
+}
+
+TEST_F(BundleTest, FieldsOfANewerVersionAreNoDamage) {
+  std::string curve = ToJson(curve_, true);
+  curve.insert(curve.find('{') + 1, R"("field_of_tomorrow":1,)");
+  WriteFile("b.tar", Write({{kBundleManifest, "{}"},
+                            {kBundleSpec, StudyYaml(spec_)},
+                            {kBundleCurve, curve},
+                            {kBundleCurveTable, CurveTableText(curve_)},
+                            {kBundleArchive, archive_}}));
+  const Outcome verified = RunAsIs({"verify", dir_ + "/b.tar"});
+  EXPECT_THAT(verified, Exits(ExitCode::kFailure));
+  EXPECT_THAT(verified.err,
+              AllOf(HasSubstr("field_of_tomorrow"), HasSubstr("the version that manifest.json names")));
 }
 
 TEST_F(BundleTest, AnImportSendsTheArchiveAndWhereItComesFrom) {

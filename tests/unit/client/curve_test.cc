@@ -357,6 +357,12 @@ TEST_F(CurveCommand, WritesThePictureOrSaysWhyNot) {
   const Outcome failed = Run({"curve", "7", "--svg", dir_ + "/none/curve.svg"});
   EXPECT_THAT(failed, Exits(ExitCode::kFailure));
   EXPECT_THAT(failed.err, HasSubstr("cannot write"));
+  for (const std::string& name : {dir_ + "/curve.pdf", std::string("-")}) {
+    const Outcome refused = Run({"curve", "7", "--svg", name});
+    EXPECT_THAT(refused, Exits(ExitCode::kUsage));
+    EXPECT_THAT(refused.err, HasSubstr("does not end in .svg"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(dir_ + "/curve.pdf"));
 }
 
 }  // namespace

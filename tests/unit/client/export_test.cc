@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "client/export/data_files.h"
+#include "client/export/study_tables.h"
 #include "client/export/study_yaml.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "study/file/study_file.h"
@@ -148,6 +149,52 @@ TEST_F(Export, WritesRunsPointsAndTheStudyFile) {
             "studies/7/runs/11,0,1,1795000000.25,train/loss,nan\n");
   EXPECT_THAT(FilesIn(Path("new/data")),
               UnorderedElementsAre("runs.csv", "metrics.csv", "curve.csv", "study.yaml"));
+}
+
+TEST_F(Export, ThePointsOfManyRunsAreInTheOrderOfTheRuns) {
+  constexpr int kRuns = 60, kPoints = 50'000;
+  Start();
+  server_.page_size = kRuns;
+  server_.studies = {MakeStudy(7, "large", scalelab::v1::Study::SUCCEEDED, 0, 0, kRuns)};
+  for (int number = 1; number <= kRuns; ++number) {
+    RunMessage& run = server_.runs.emplace_back();
+    run.set_name(absl::StrCat("studies/7/runs/", number));
+    run.add_attempts();
+  }
+  auto& points = server_.points.emplace_back();
+  points.set_key("train/loss");
+  for (int step = 0; step < kPoints; ++step) {
+    points.add_step(step);
+    points.add_time(0);
+    points.add_value(0.5);
+  }
+  ASSERT_THAT(Run({"study", "export", "7", "-o", Path("d")}), Exits(ExitCode::kOk));
+  std::ifstream file(Path("d/metrics.csv"));
+  std::string line;
+  std::getline(file, line);
+  for (int number = 1; number <= kRuns; ++number) {
+    for (int step = 0; step < kPoints; ++step) {
+      ASSERT_TRUE(std::getline(file, line));
+      ASSERT_EQ(line, absl::StrCat("studies/7/runs/", number, ",0,", step, ",0,train/loss,0.5"));
+    }
+  }
+  EXPECT_FALSE(std::getline(file, line));
+}
+
+TEST_F(Export, AFileThatCannotBeWrittenEndsTheCallsInFlight) {
+  StartWithRuns();
+  for (int number = 13; number < 60; ++number) {
+    server_.runs.push_back(server_.runs.front());
+    server_.runs.back().set_name(absl::StrCat("studies/7/runs/", number));
+  }
+  server_.page_size = 100;
+  const auto server = Connection::Open({*ParseServerAddress(socket_), "", ""}, absl::Seconds(60));
+  ASSERT_TRUE(server.ok()) << server.status();
+  const DataTable table =
+      PointData(**server, server_.runs, absl::InfiniteDuration(), [](absl::string_view) {});
+  EXPECT_EQ(
+      table.rows([](const std::vector<DataCell>&) { return absl::UnknownError("disk full"); }).message(),
+      "disk full");
 }
 
 TEST_F(Export, SqliteAndJsonAreOtherFormats) {

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/commands/init/templates.h"
 #include "client/session/progress.h"
+#include "server/command/command.h"
 #include "tests/unit/client/client_fixture.h"
 
 namespace scalelab::client {
@@ -14,6 +15,7 @@ using scalelab::v1::ReadRunLogResponse;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 class NewUser : public ClientTest {
  protected:
@@ -136,6 +138,35 @@ TEST_F(NewUser, CompletionKnowsStudiesRunsAndValuesOfOptions) {
   completes("token create --scope", "submit");
 }
 
+TEST_F(NewUser, CompletionOfFishKnowsTheSame) {
+  if (!server::MissingProgram({"fish"}).empty()) GTEST_SKIP() << "fish is not installed";
+  const std::string script = WriteFile("completion.fish", RunAsIs({"completion", "fish"}).out);
+  const std::string fake = WriteFile("fake.fish",
+                                     "function scalelab; switch \"$argv\"\n"
+                                     "case 'study*'; printf 'name,display_name\\nstudies/7,quick\\n'\n"
+                                     "case 'run*'; printf 'name\\nstudies/7/runs/12\\n'\nend; end\n");
+  const auto suggestions = [&](const std::string& line) {
+    const std::string file = dir_ + "/suggestions";
+    const std::string command = absl::StrCat("fish --no-config -c \"source ", script, "; source ", fake,
+                                             "; complete -C '", line, "'\" > ", file, " 2>&1");
+    EXPECT_EQ(std::system(command.c_str()), 0) << line;
+    std::ifstream text(file);
+    std::string all = "\n";
+    for (std::string word; std::getline(text, word);)
+      absl::StrAppend(&all, word.substr(0, word.find('\t')), "\n");
+    return all;
+  };
+  EXPECT_THAT(suggestions("scalelab "), AllOf(HasSubstr("\nstudy\n"), HasSubstr("\ncurve\n")));
+  EXPECT_THAT(suggestions("scalelab study su"), HasSubstr("\nsubmit\n"));
+  EXPECT_THAT(suggestions("scalelab -o json study show "),
+              AllOf(HasSubstr("\n7\n"), HasSubstr("\nquick\n"), HasSubstr("\nlast\n")));
+  EXPECT_THAT(suggestions("scalelab run logs "), AllOf(HasSubstr("\n12\n"), Not(HasSubstr("\n7\n"))));
+  EXPECT_THAT(suggestions("scalelab curve 7 --format "), HasSubstr("\nlatex\n"));
+  EXPECT_THAT(suggestions("scalelab cluster --output "), HasSubstr("\nwide\n"));
+  EXPECT_THAT(suggestions("scalelab token create --scope "), HasSubstr("\nsubmit\n"));
+  EXPECT_THAT(suggestions("scalelab study submit --req"), HasSubstr("\n--request-id\n"));
+}
+
 TEST(RunPaces, ShowTheSpeedAndTheTimeThatIsLeft) {
   scalelab::v1::WatchStudyResponse look;
   auto* attempt = look.add_running();
@@ -153,6 +184,12 @@ TEST(RunPaces, ShowTheSpeedAndTheTimeThatIsLeft) {
   attempt->set_step(30);
   paces.Add(look, start + absl::Seconds(40));
   EXPECT_EQ(paces.Text(*attempt), "2.000 steps/s, 35s left");
+  RunPaces with_batch([](const auto&) { return 64; });
+  for (const int step : {10, 30}) {
+    attempt->set_step(step);
+    with_batch.Add(look, start + absl::Seconds(step));
+  }
+  EXPECT_EQ(with_batch.Text(*attempt), "64.00 samples/s, 1m10s left");
   attempt->set_attempt(2);
   attempt->set_step(5);
   paces.Add(look, start + absl::Seconds(50));

@@ -11,6 +11,7 @@ namespace scalelab::client {
 namespace {
 
 using google::protobuf::RepeatedPtrField;
+using scalelab::v1::GetCurveResponse;
 using scalelab::v1::Run;
 using scalelab::v1::Study;
 using ::testing::AllOf;
@@ -148,6 +149,12 @@ TEST_F(Report, IsOnePageWithoutScriptsAndForeignFiles) {
   EXPECT_THAT(page, AllOf(HasSubstr("<h2>Setup</h2>"), HasSubstr("<h2>Scaling</h2>"),
                           HasSubstr("<h2>Learning curves</h2>"), HasSubstr("<h2>Failures</h2>"),
                           HasSubstr("study: resnet20-strong"), HasSubstr("native/horovod")));
+  EXPECT_THAT(
+      page,
+      AllOf(HasSubstr("<p>How does the speed of training change with ranks (1, 2), if the batch of a step "
+                      "over all ranks is constant?</p>"),
+            HasSubstr("<h2>Provenance</h2>"), HasSubstr("studies/7"), HasSubstr("alice"),
+            HasSubstr("page written by"), HasSubstr("<h2>Repeat this study</h2>")));
   EXPECT_THAT(page, AllOf(HasSubstr("out_of_memory"), HasSubstr("more memory than &lt;its&gt; limit")));
   EXPECT_THAT(page, AllOf(Not(HasSubstr("<script")), Not(HasSubstr("src=")), Not(HasSubstr("href=")),
                           Not(HasSubstr("url(")), Not(HasSubstr("<?xml"))));
@@ -169,10 +176,27 @@ TEST_F(Report, TheProposalNamesTheLargestEfficientSizeOfEachSeries) {
   EXPECT_THAT(page.out, AllOf(HasSubstr("native/ddp fp32: up to <strong>8 ranks</strong>"),
                               HasSubstr("native/horovod fp32: up to <strong>4 ranks</strong>"),
                               HasSubstr("native/ddp amp-bf16: up to <strong>2 ranks</strong>"),
-                              HasSubstr("core-hours per epoch")));
+                              HasSubstr("core-hours per epoch"), HasSubstr("node-hours per epoch"),
+                              HasSubstr("<h2>Method</h2>")));
   EXPECT_THAT(Run({"study", "report", "7", "-o", "-", "--proposal", "--min-efficiency", "90"}).out,
               HasSubstr("native/ddp fp32: up to <strong>4 ranks</strong>"));
   EXPECT_THAT(Run({"study", "report", "7", "-o", "-", "--min-efficiency", "90"}), Exits(ExitCode::kUsage));
+}
+
+// An epoch on 4 ranks with 2 ranks on a node occupies 2 nodes.
+TEST(Proposal, NodesCountWhole) {
+  Study study = SampleStudy();
+  study.mutable_spec()->mutable_resources()->set_ranks_per_node(2);
+  GetCurveResponse curve;
+  auto* point = curve.add_series()->add_points();
+  point->set_ranks(3);
+  point->set_n(2);
+  SetEstimate(point->mutable_throughput(), 100, 1);
+  SetEstimate(point->mutable_epoch_seconds(), 1800, 10);
+  const RepeatedPtrField<scalelab::v1::Run> runs;
+  EXPECT_THAT(
+      ScalingProposal({study, runs, curve, {}, absl::UnixEpoch()}, 0.7),
+      HasSubstr("<td class=\"right\">1.500</td><td class=\"right\">2</td><td class=\"right\">1.000</td>"));
 }
 
 TEST_F(Report, AFileThatCannotBeWrittenIsAnError) {

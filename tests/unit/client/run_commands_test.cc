@@ -163,6 +163,18 @@ TEST_F(RunCommands, AnExitStatusThatIsNotThereIsNotInventedInJson) {
   EXPECT_EQ(json["run"]["attempts"][0]["malformed_lines"], "0");
 }
 
+TEST_F(RunCommands, LogsOfARankThatIsNotThereAreAnError) {
+  server_.runs[1].mutable_spec()->set_ranks(2);
+  EXPECT_THAT(Run({"run", "logs", "12", "--rank", "1"}), Exits(ExitCode::kOk));
+  for (const auto& more : std::vector<std::vector<std::string>>{{}, {"--follow"}}) {
+    std::vector<std::string> arguments = {"run", "logs", "12", "--rank", "7"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome logs = Run(arguments);
+    EXPECT_THAT(logs, Exits(ExitCode::kUsage));
+    EXPECT_THAT(logs.err, HasSubstr("has no rank 7; it has ranks 0 to 1"));
+  }
+}
+
 TEST_F(RunCommands, LogsAreTheRanksOwnBytes) {
   for (const std::string& data : {std::string("line 1\n\0raw", 11), std::string("\xff tail")}) {
     server_.log.emplace_back().set_data(data);

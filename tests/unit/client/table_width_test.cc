@@ -1,5 +1,6 @@
 // Tables on terminals of 80 and 200 columns.
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/output/text.h"
 #include "tests/unit/client/client_fixture.h"
 #include "tests/unit/client/golden.h"
@@ -93,6 +94,78 @@ TEST_P(TableWidth, RunsFit) { Expect("run_list", {"run", "list", "12"}); }
 TEST_P(TableWidth, CurvesFit) { Expect("curve", {"curve", "12", "--no-plot"}); }
 TEST_P(TableWidth, FrameworksFit) { Expect("frameworks", {"cluster", "frameworks"}); }
 TEST_P(TableWidth, ComparisonsFit) { Expect("comparison", {"study", "compare", "12", "11", "--no-plot"}); }
+
+// Every other command that lists something.
+TEST_P(TableWidth, EveryListFits) {
+  const std::string long_name = "a-user-with-a-long-name@physics.example.org";
+  for (int i = 0; i < 2; ++i) {
+    scalelab::v1::Token& token = server_.tokens.emplace_back();
+    token.set_name(absl::StrCat("tokens/", 1000 + i));
+    token.set_user(long_name);
+    token.set_scope(scalelab::v1::SUBMIT_SCOPE);
+    token.set_description("dashboard in a browser at 2001:db8:85a3::8a2e:370:7334");
+    auto& entry = server_.audit.emplace_back();
+    entry.set_user(long_name);
+    entry.set_source("personal token 17");
+    entry.set_address("2001:db8:85a3::8a2e:370:7334");
+    entry.set_action("SetStudyPriority");
+    entry.set_target("studies/1234567");
+    entry.set_result("PERMISSION_DENIED");
+    entry.set_detail("only admins and the owner of a study may change its priority");
+    entry.set_count(1'000'000);
+    for (auto* time : {token.mutable_create_time(), token.mutable_expire_time(),
+                       token.mutable_last_use_time(), entry.mutable_time()})
+      time->set_seconds(1'795'000'000);
+    auto* usage = server_.usage.add_usages();
+    usage->set_user(long_name);
+    usage->set_node_seconds(1e9);
+    usage->set_gpu_seconds(1e9);
+    usage->set_gpu_seconds_week(1e9);
+    auto* waiting = server_.queue.add_entries();
+    waiting->set_study("studies/1234567");
+    waiting->set_display_name("resnet50-imagenet-strong-scaling");
+    waiting->set_owner(long_name);
+    waiting->set_partition("accelerated-h100-large");
+    waiting->set_queued_runs(100'000);
+    waiting->set_reason("the limit of 4 pending allocations of this user in this partition is reached");
+    auto* allocation = server_.cluster.add_allocations();
+    allocation->set_name("allocations/4a0d5b6c7d8e9f00");
+    allocation->set_state(scalelab::v1::Allocation::RUNNING);
+    allocation->set_external_id("12345678");
+    allocation->set_study("studies/1234567");
+    allocation->set_run("studies/1234567/runs/12345678");
+    allocation->set_reason("waits for resources of the partition");
+    allocation->mutable_create_time()->set_seconds(1'795'000'000);
+    auto* node = server_.cluster.add_nodes();
+    node->set_name("compute-rack12-node034");
+    node->set_state("allocated");
+    for (const char* name : {"accelerated", "accelerated-large", "development"}) node->add_partitions(name);
+    node->set_reason("kernel update, back on Monday");
+    node->set_cpus(256);
+    node->set_memory_mib(1'000'000);
+    node->set_gpus(8);
+    auto* worker = server_.cluster.add_workers();
+    worker->set_node(node->name());
+    worker->set_allocation(allocation->name());
+    worker->set_version("0.1.0+g1234567");
+    for (int gpu = 0; gpu < 4; ++gpu) worker->add_gpus("NVIDIA H100 80GB HBM3");
+    worker->mutable_last_seen_time()->set_seconds(1'795'000'000);
+    auto* avoided = server_.cluster.add_avoided_nodes();
+    avoided->set_name(node->name());
+    avoided->set_reason("worker lost: the node did not answer for 60 seconds");
+    avoided->mutable_since_time()->set_seconds(1'795'000'000);
+    avoided->mutable_until_time()->set_seconds(1'795'001'800);
+  }
+  const std::vector<std::vector<std::string>> commands = {
+      {"token", "list"}, {"admin", "audit"}, {"admin", "usage"}, {"queue"}, {"cluster"}};
+  for (const auto& command : commands) {
+    const Outcome outcome = Run(command, Terminal{true, false, true, GetParam(), 24});
+    EXPECT_THAT(outcome, Exits(ExitCode::kOk));
+    std::istringstream lines(outcome.out);
+    for (std::string line; std::getline(lines, line);)
+      EXPECT_LE(DisplayWidth(line), GetParam()) << absl::StrJoin(command, " ") << ": " << line;
+  }
+}
 
 TEST_P(TableWidth, AFileOrPipeGetsEveryColumn) {
   EXPECT_THAT(Run({"curve", "12"}).out, Not(HasSubstr("left out")));

@@ -68,6 +68,39 @@ class Keeping : public RpcServerTest {
   static constexpr db::Micros kEnd = 1'700'000'000'000'000;
 };
 
+TEST_F(Keeping, ShortAndLongSeriesAreReadWithAllTheirPoints) {
+  CommitFinalStudy();
+  // More points than are kept in memory.
+  std::map<std::string, size_t> sizes = {{"loss", 3}};
+  db::WriteBatch batch;
+  batch.appends = {db::AnAppend(100, 0, 30, 50'030)};
+  for (int i = 0; i < 200; ++i) {
+    const std::string key = absl::StrCat("metric/", i);
+    sizes[key] = i % 10 == 0 ? 1024 + i * 20 : 1 + i * 11 % 1000;
+    batch.appends[0].columns.push_back(db::AColumn(key, 3, std::vector<double>(sizes[key], i)));
+  }
+  ASSERT_TRUE(store_->Commit(batch).ok());
+  v1::ReadPointsRequest request;
+  request.set_run("runs/100");
+  const auto stub = v1::ResultService::NewStub(Unix());
+  for (const int most : {0, 5}) {
+    request.set_max_points(most);
+    auto context = Context();
+    auto reader = stub->ReadPoints(context.get(), request);
+    v1::ReadPointsResponse response;
+    std::map<std::string, size_t> read;
+    while (reader->Read(&response)) {
+      read[response.key()] += response.value_size();
+      if (response.key() == "loss") continue;
+      for (const double value : response.value()) EXPECT_EQ(absl::StrCat("metric/", value), response.key());
+    }
+    ASSERT_TRUE(reader->Finish().ok());
+    std::map<std::string, size_t> expected;
+    for (const auto& [key, size] : sizes) expected[key] = most == 0 ? size : std::min<size_t>(size, most);
+    EXPECT_EQ(read, expected);
+  }
+}
+
 TEST_F(Keeping, ReadersOfRemovedDataGetTheReasonAndTheDate) {
   CommitFinalStudy();
   int points = 0;
