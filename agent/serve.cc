@@ -30,7 +30,7 @@ absl::Duration SinceBoot() {
   return absl::DurationFromTimespec(now);
 }
 
-// Notices that this process did not run for a while.
+// Detects that this process did not run for a while.
 class SuspensionWatch {
  public:
   explicit SuspensionWatch(grpc::ClientContext& context)

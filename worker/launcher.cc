@@ -77,10 +77,11 @@ Command Mpirun(const Desired& attempt, const RankProgram& program, std::vector<s
                                 // The coordinator has counted the slots, and this machine is the only node.
                                 "--oversubscribe", "--bind-to", "none", "--mca", "plm", "isolated"};
   if (host.root) argv.push_back("--allow-run-as-root");
-  // mpirun kills its ranks so many seconds after it has got SIGTERM. The default of 1 is too short for a checkpoint, and the
-  // worker kills what is left.
+  // When a rank dies or SIGTERM arrives, mpirun waits this many seconds before it sends SIGTERM to the ranks, and again before
+  // it kills them, even if no rank is left. The default of 1 is too short for a checkpoint. The ranks get SIGTERM from the
+  // worker as well, so they have twice this time: as long as Slurm gives them by default (KillWait).
   if (!attempt.checkpoint_directory().empty())
-    argv.insert(argv.end(), {"--mca", "odls_base_sigkill_timeout", "60"});
+    argv.insert(argv.end(), {"--mca", "odls_base_sigkill_timeout", "15"});
   // An option would override a variable that the study sets.
   const bool set = std::ranges::any_of(
       environment, [](const std::string& entry) { return NameOf(entry) == "OMPI_MCA_btl"; });

@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
   const int code = scalelab::worker::Main(argc, argv);
   spdlog::shutdown();
   fflush(nullptr);
-  // Use _exit, which runs no destructors of static objects: a thread of gRPC may still be releasing its last
-  // call and using them.
+  // Use _exit, which runs no destructors of static objects: a thread of gRPC may still use them while it releases
+  // its last call.
   _exit(code);
 }

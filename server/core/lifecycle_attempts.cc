@@ -21,11 +21,19 @@ bool MayNotHaveBegun(const LiveAttempt& attempt) {
   return attempt.assigned_ahead && attempt.row.started == 0 && attempt.ended.empty();
 }
 
+// Number of attempts of a run from which on each of them counts as a retry. A program of a user's own can report any progress,
+// so progress alone does not end its run.
+constexpr int kMostContinued = 500;
+
 // Returns whether the end of its allocation ended the attempt after it had written a checkpoint that is newer than the one it
-// began with. Another attempt then continues, and each of them brings the run closer to its end.
-bool Continues(const LiveAttempt& attempt, db::Cause cause) {
-  return (cause == db::Cause::kTimeout || cause == db::Cause::kPreempted) &&
-         attempt.row.checkpoint_step > attempt.row.resumed_step;
+// began with, and than those of all earlier attempts. Another attempt then continues, and each of them brings the run closer
+// to its end. A program that begins again with the first step writes the checkpoints of earlier attempts once more.
+bool Continues(const LiveStudy& study, const LiveAttempt& attempt, db::Cause cause) {
+  if (cause != db::Cause::kTimeout && cause != db::Cause::kPreempted) return false;
+  if (attempt.row.number >= kMostContinued) return false;
+  const auto earlier = study.checkpoints.find(attempt.position);
+  const int64_t newest = earlier == study.checkpoints.end() ? 0 : earlier->second;
+  return attempt.row.checkpoint_step > std::max(newest, attempt.row.resumed_step);
 }
 
 }  // namespace
@@ -273,6 +281,8 @@ void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause 
   if (const auto nodes = NodesOf(attempt); !nodes.empty()) {
     fx.batch.provenance.push_back({attempt.row.id, ProvenanceJson(nodes, noise)});
   }
+  const bool continues = Continues(study, attempt, cause);
+  study.AttemptEnded(attempt.position, attempt.row);
   run.cause = cause;
   run.message = message;
   if (to == db::AttemptState::kSucceeded || cause == db::Cause::kNoisy) {
@@ -316,7 +326,7 @@ void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause 
     ++run.uncounted;
     run.message = absl::StrCat("attempt ", run.attempts, " failed (", message, "); it will be tried again");
     SetRunState(study, attempt.position, db::RunState::kQueued, now, fx);
-  } else if (Continues(attempt, cause)) {
+  } else if (continues) {
     ++run.uncounted;
     run.message = absl::StrCat("attempt ", run.attempts, " ended (", message,
                                "); the next one continues after step ", attempt.row.checkpoint_step);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "catalog/device.h"
 #include "server/core/lifecycle.h"
 #include "server/core/outcome.h"
 #include "server/core/time/backoff.h"
@@ -62,9 +63,12 @@ void Lifecycle::ReadEvents(db::Micros now, Effects& fx) {
     for (size_t rank = recovery.next_rank; rank < attempt.ranks.size(); ++rank)
       request.places.push_back({attempt.ranks[rank].stream.position, attempt.ranks[rank].stream.line});
     const LiveStudy& study = *state_.study(attempt.study_id);
-    if (options_.environment_of)
-      request.environment = options_.environment_of(
-          study.cells.Text(study.cell_of[attempt.position], v1::RunSpec::kEngineFieldNumber));
+    if (!options_.environment_of) continue;
+    const auto cell = study.cell_of[attempt.position];
+    const bool gpus = UsesGpus(study.cells.Text(cell, v1::RunSpec::kDeviceFieldNumber),
+                               study.cells.Int(cell, v1::RunSpec::kGpusPerRankFieldNumber));
+    request.environment =
+        options_.environment_of(EngineOn(study.cells.Text(cell, v1::RunSpec::kEngineFieldNumber), gpus));
   }
 }
 

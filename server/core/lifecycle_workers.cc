@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "catalog/device.h"
 #include "db/stream.h"
 #include "planted/bug.h"
 #include "proto/status.h"
@@ -212,7 +213,9 @@ v1::SynchronizeResponse Lifecycle::Desired(const LiveAllocation& allocation, int
     *desired->mutable_spec() = study.cells.Spec(study.cell_of[attempt->position]);
     desired->mutable_spec()->set_seed(desired->spec().seed() + study.runs[attempt->position].repeat);
     if (options_.environment_of) {
-      if (auto environment = options_.environment_of(desired->spec().engine()))
+      const v1::RunSpec& run = desired->spec();
+      const bool gpus = UsesGpus(run.device(), run.gpus_per_rank());
+      if (auto environment = options_.environment_of(EngineOn(run.engine(), gpus)))
         *desired->mutable_environment() = *std::move(environment);
     }
     desired->set_directory(attempt->row.directory);

@@ -267,8 +267,12 @@ std::vector<v1::NodeNoise> NoiseOfProvenance(const std::string& json) {
   return all;
 }
 
+bool WritesCheckpoints(const v1::RunSpec& spec) {
+  return spec.checkpoint_every_steps() != 0 || spec.checkpoint_every_minutes() != 0;
+}
+
 std::string CheckpointDirectory(const v1::RunSpec& spec, const std::string& attempt_directory) {
-  if (spec.checkpoint_every_steps() == 0 && spec.checkpoint_every_minutes() == 0) return "";
+  if (!WritesCheckpoints(spec)) return "";
   return absl::StrCat(attempt_directory.substr(0, attempt_directory.rfind('/')), "/", db::kCheckpointsName);
 }
 

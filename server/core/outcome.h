@@ -46,6 +46,9 @@ std::vector<v1::NodeInfo> NodesOfProvenance(const std::string& json);
 // Returns what the nodes of such an array showed of other load; nothing if it is malformed or has none.
 std::vector<v1::NodeNoise> NoiseOfProvenance(const std::string& json);
 
+// Returns whether runs of this specification write checkpoints.
+bool WritesCheckpoints(const v1::RunSpec& spec);
+
 // Returns the directory of the run's checkpoints, next to the directories of its attempts; empty if it writes none.
 std::string CheckpointDirectory(const v1::RunSpec& spec, const std::string& attempt_directory);
 

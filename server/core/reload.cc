@@ -35,6 +35,19 @@ absl::Status LoadFinishMetrics(db::Store& store, RankState& rank) {
   });
 }
 
+// Reads which checkpoints the attempts of a run have written.
+absl::Status LoadCheckpoints(db::Store& store, const db::RunRow& run, LiveStudy& study) {
+  if (run.attempts == 0 || run.state == db::RunState::kSucceeded) return absl::OkStatus();
+  if (!WritesCheckpoints(study.cells.SpecWithoutCommand(study.cell_of[run.position])))
+    return absl::OkStatus();
+  const auto attempts = store.ListAttempts(run.id);
+  if (!attempts.ok()) return attempts.status();
+  for (const db::AttemptRow& attempt : *attempts) {
+    if (IsFinal(attempt.state)) study.AttemptEnded(run.position, attempt);
+  }
+  return absl::OkStatus();
+}
+
 // The indexes of cells in their studies, by id.
 class CellIndex {
  public:
@@ -134,6 +147,7 @@ absl::Status AddRows(db::Store& store, db::Snapshot loaded, db::Micros now, Stat
     }
     study->cell_of[row.position] = cell;
     if (row.state == db::RunState::kSucceeded) study->RunTook(row.position, row.finished - row.started);
+    if (auto s = LoadCheckpoints(store, row, *study); !s.ok()) return s;
     study->runs[row.position] = std::move(row);
   }
   for (db::AllocationRow& row : loaded.allocations) {

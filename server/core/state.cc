@@ -21,6 +21,12 @@ void LiveStudy::RunTook(int position, db::Micros time) {
   longest_of_all = std::max(longest_of_all, time);
 }
 
+void LiveStudy::AttemptEnded(int position, const db::AttemptRow& attempt) {
+  if (attempt.checkpoint_step == 0) return;
+  int64_t& step = checkpoints[position];
+  step = std::max(step, attempt.checkpoint_step);
+}
+
 void ForgetGrid(v1::StudySpec& spec) {
   spec.clear_fixed();
   spec.clear_matrix();

@@ -62,9 +62,13 @@ struct LiveStudy {
   double gpu_seconds = 0;  // of allocations that have ended
   int storage_errors = 0;  // attempts in a row that ended with STORAGE_ERROR
   int64_t revision = 1;    // grows with every change that watchers see
+  // By position: number of steps of the newest checkpoint that an attempt which has ended wrote.
+  std::map<int, int64_t> checkpoints;
 
   // Records how long the run at this position took, or had.
   void RunTook(int position, db::Micros time);
+  // Records an attempt that has ended.
+  void AttemptEnded(int position, const db::AttemptRow& attempt);
 };
 
 // Clears the sections that make the cells: they may be long, and the cells have their values.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "catalog/datasets.h"
+#include "catalog/device.h"
 #include "proto/status.h"
 #include "server/cells/cells.h"
 #include "server/core/convert.h"
@@ -48,7 +49,7 @@ std::string FieldOf(const v1::StudySpec& spec, const std::string& key, const goo
 std::optional<FieldViolation> CheckEngine(const v1::StudySpec& spec, const v1::RunSpec& run,
                                           const FrameworkStates& engines) {
   const std::string& engine = run.engine();
-  const auto state = engines.find(engine);
+  const auto state = engines.find(EngineOn(engine, UsesGpus(run.device(), run.gpus_per_rank())));
   if (state == engines.end() || state->second.usable()) return std::nullopt;
   return FieldViolation{FieldOf(spec, "engine", Text(engine)),
                         absl::StrCat("engine ", engine, " cannot run here: ", state->second.reason(),
@@ -142,6 +143,21 @@ void ForEachAllocation(const ExpandedStudy& study, const Take& take) {
   }
 }
 
+// Returns all values of a key.
+std::vector<google::protobuf::Value> ValuesOf(const v1::StudySpec& spec, const char* key) {
+  std::vector<google::protobuf::Value> values;
+  const auto add = [&](const v1::Axis& axis) {
+    if (axis.key() == key) values.insert(values.end(), axis.values().begin(), axis.values().end());
+  };
+  if (const auto fixed = spec.fixed().fields().find(key); fixed != spec.fixed().fields().end())
+    values.push_back(fixed->second);
+  for (const v1::Axis& axis : spec.matrix()) add(axis);
+  for (const v1::ZipGroup& group : spec.zip()) {
+    for (const v1::Axis& axis : group.axes()) add(axis);
+  }
+  return values;
+}
+
 double PlannedGpuHours(const ExpandedStudy& study) {
   double hours = 0;
   ForEachAllocation(study, [&](const AllocationShape& shape, int) {
@@ -155,22 +171,28 @@ double PlannedGpuHours(const ExpandedStudy& study) {
 }  // namespace
 
 std::vector<std::string> FrameworkEngines(const v1::StudySpec& spec) {
-  std::set<std::string> names;
-  const auto add = [&](const google::protobuf::Value& value) {
+  std::set<std::string> engines;
+  bool gpus = false, cpus = true;  // what runs may compute on
+  for (const auto& value : ValuesOf(spec, "engine")) {
     const Engine* engine = FindEngine(value.string_value());
-    if (engine != nullptr && engine->program == Engine::Program::kAdapter) names.insert(value.string_value());
-  };
-  const auto add_axis = [&](const v1::Axis& axis) {
-    if (axis.key() != "engine") return;
-    for (const auto& value : axis.values()) add(value);
-  };
-  if (const auto fixed = spec.fixed().fields().find("engine"); fixed != spec.fixed().fields().end())
-    add(fixed->second);
-  for (const v1::Axis& axis : spec.matrix()) add_axis(axis);
-  for (const v1::ZipGroup& group : spec.zip()) {
-    for (const v1::Axis& axis : group.axes()) add_axis(axis);
+    if (engine != nullptr && engine->program == Engine::Program::kAdapter)
+      engines.insert(value.string_value());
   }
-  return {names.begin(), names.end()};
+  if (const auto counts = ValuesOf(spec, "gpus_per_rank"); !counts.empty()) {
+    const auto is_count = [](const google::protobuf::Value& value) { return value.number_value() > 0; };
+    gpus = std::ranges::any_of(counts, is_count);
+    cpus = !std::ranges::all_of(counts, is_count);
+  }
+  for (const auto& value : ValuesOf(spec, "device")) {
+    gpus |= value.string_value() == "cuda";
+    cpus |= value.string_value() == "cpu";
+  }
+  std::vector<std::string> names;
+  for (const std::string& engine : engines) {
+    if (cpus) names.push_back(EngineOn(engine, false));
+    if (gpus) names.push_back(EngineOn(engine, true));
+  }
+  return names;
 }
 
 absl::StatusOr<ExpandedStudy> CheckStudy(const v1::StudySpec& spec, const Scheduler& scheduler,

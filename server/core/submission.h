@@ -16,8 +16,8 @@
 
 namespace scalelab::server {
 
-// Returns the engines of Python frameworks that the specification names, valid or not, to look
-// up in Frameworks.
+// Returns the engines of Python frameworks that the specification names, valid or not, by the names of
+// EngineOn, to look up in Frameworks.
 std::vector<std::string> FrameworkEngines(const v1::StudySpec& spec);
 
 // Expands the study. Checks it against the scheduler's capacity and the usable engines (engines that are not in

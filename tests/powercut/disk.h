@@ -90,8 +90,8 @@ class PowerCuts {
   void Apply(std::shared_ptr<const Operation> operation);
   // Number of operations that were replayed.
   size_t position() const { return position_; }
-  // Returns one of the possible images: of what was not synced, each change may be lost, may be there, or, if it is a
-  // write, may be there in part, in sectors of 512 bytes.
+  // Returns one of the possible images. It contains all changes that were synced. Each other change is in it or is lost; of
+  // a write, it may contain only some sectors of 512 bytes.
   Image Cut(std::mt19937_64& random) const;
 
  private:

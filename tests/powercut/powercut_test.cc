@@ -143,8 +143,8 @@ class PowerCut : public ::testing::TestWithParam<bool> {
     if (finding.wrong.empty()) finding.wrong = CheckIntegrity();
     return finding;
   }
-  // Returns what is found in an image that is checked for the first time. Each fifteenth is opened by the store as the
-  // power cut left it; of the others, those are opened that SQLite recovers to a new file.
+  // Checks an image for the first time, and returns the result. The store opens each fifteenth image as the power cut left
+  // it. It opens another image only if SQLite recovers a file that has not been checked before.
   std::shared_ptr<const Finding> Examine(Image image, uint64_t seed, Findings& known, Counts& counts) {
     if (++counts.images % 15 == 0) {
       ++counts.read;

@@ -107,11 +107,13 @@ int64_t Model::CheckpointOf(const std::string& run) const {
 // Records whether a run must continue.
 void Model::NoteProgress(const db::AttemptRow& row) {
   const bool cut = row.cause == db::Cause::kTimeout || row.cause == db::Cause::kPreempted;
-  if (row.state == AttemptState::kFailed && cut && row.checkpoint_step > row.resumed_step) {
+  int64_t& newest = newest_checkpoint_[row.run_id];
+  if (row.state == AttemptState::kFailed && cut && row.checkpoint_step > std::max(row.resumed_step, newest)) {
     progressed_.insert(row.run_id);
   } else {
     progressed_.erase(row.run_id);
   }
+  if (IsFinal(row.state)) newest = std::max(newest, row.checkpoint_step);
 }
 
 void Model::CommitAttempt(const db::AttemptRow& row) {

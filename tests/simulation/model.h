@@ -112,7 +112,8 @@ class Model {
   std::set<std::string> unchecked_;                      // tokens with new lines since the last check
   std::set<std::string> finished_;
   std::map<std::string, int64_t> checkpoints_, lengths_;  // by run
-  // Runs whose last attempt ended with its allocation and had a newer checkpoint.
+  std::map<int64_t, int64_t> newest_checkpoint_;          // by run: of all attempts that have ended
+  // Runs whose last attempt ended with its allocation and had a newer checkpoint than all attempts before it.
   std::set<int64_t> progressed_;
   std::map<std::string, std::set<std::string>> live_ranks_;            // run -> tokens
   std::map<std::string, std::map<int, absl::Duration>> last_reports_;  // allocation -> node

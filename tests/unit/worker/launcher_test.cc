@@ -72,7 +72,7 @@ TEST(PlanLaunch, GivesRanksTheDirectoryOfCheckpointsAndTimeToWriteThem) {
   attempt.set_checkpoint_directory("/runs/1/2/checkpoints");
   const auto plan = PlanLaunch(attempt, kTrainer, Host());
   ASSERT_TRUE(plan.ok());
-  EXPECT_THAT(Line(plan->commands[0]), HasSubstr("--mca odls_base_sigkill_timeout 60 "));
+  EXPECT_THAT(Line(plan->commands[0]), HasSubstr("--mca odls_base_sigkill_timeout 15 "));
   EXPECT_THAT(plan->commands[0].environment, Contains("SCALELAB_CHECKPOINT_DIR=/runs/1/2/checkpoints"));
 }
 

@@ -67,6 +67,22 @@ class HeldReader final : public EventReader {
     answers.pop_front();
     done(std::move(part));
   }
+  // Answers the oldest request with a line of rank 0 that reports a checkpoint.
+  void AnswerCheckpoint(int64_t step) {
+    EventPart part;
+    const EventPlace& place = requests.front().places.at(0);
+    ParsedBatch& batch = part.batches.emplace_back();
+    part.next_rank = 1;
+    batch.append.begin_position = place.position;
+    batch.append.end_position = place.position + 10;
+    batch.append.begin_line = place.line;
+    batch.append.end_line = place.line + 1;
+    batch.checkpoint_step = step;
+    requests.pop_front();
+    Done done = std::move(answers.front());
+    answers.pop_front();
+    done(std::move(part));
+  }
   std::deque<EventRequest> requests;
   std::deque<Done> answers;
 };
@@ -135,10 +151,14 @@ class Stepped : public testing::Test {
     }
   }
   // Submits a study with one run, and begins its attempt.
-  void Begin() {
-    const v1::StudySpec spec = World::Spec({1});
+  void Begin(const v1::StudySpec& spec = World::Spec({1})) {
     coordinator_->Submit(MakeNewStudy(spec, *ExpandStudy(spec), "ann", ""),
                          [](absl::StatusOr<int64_t> id) { EXPECT_TRUE(id.ok()) << id.status(); });
+    BeginAttempt();
+  }
+  // Begins the attempt of the next job.
+  void BeginAttempt() {
+    token_.clear();
     Pass(absl::Seconds(5));
     coordinator_->Read([this](const State* state) { job_ = state->allocations.begin()->second->row.token; });
     Steps();
@@ -229,6 +249,25 @@ TEST_F(Stepped, ARestartKeepsTheCauseOfTheEnd) {
   EXPECT_EQ(attempts->at(0).state, db::AttemptState::kFailed);
   EXPECT_EQ(attempts->at(0).cause, db::Cause::kNodeFail);
   EXPECT_THAT(attempts->at(0).message, HasSubstr("node-0 failed; events may be missing"));
+}
+
+TEST_F(Stepped, ARestartKeepsTheCheckpointsOfEarlierAttempts) {
+  v1::StudySpec spec = World::Spec({1});
+  (*spec.mutable_fixed()->mutable_fields())["checkpoint_every_steps"].set_number_value(10);
+  Begin(spec);
+  for (const db::RunState after : {db::RunState::kQueued, db::RunState::kFailed}) {
+    scheduler_.state = JobStatus::State::kTimeout;
+    Pass(absl::Seconds(20));
+    ASSERT_THAT(reader_.requests, SizeIs(1));
+    reader_.AnswerCheckpoint(10);
+    Steps();
+    EXPECT_EQ(Run().state, after) << Run().message;
+    if (after == db::RunState::kFailed) break;
+    scheduler_.state = JobStatus::State::kRunning;
+    Restart();
+    BeginAttempt();
+  }
+  EXPECT_EQ(Run().attempts, 2) << "the second attempt began again with the first step";
 }
 
 TEST_F(Stepped, WhatAFailedCommitLosesIsReadAgain) {

@@ -95,6 +95,46 @@ TEST(LifecycleCheckpoints, TheFirstCheckpointAgainIsNoProgress) {
   EXPECT_EQ(w.run().state, db::RunState::kFailed);
 }
 
+TEST(LifecycleCheckpoints, AProgramThatBeginsAgainWithTheFirstStepMakesNoProgress) {
+  Checkpointed w;
+  w.Send(0, 10);
+  w.Send(std::nullopt, 20);
+  w.Job(w.job, JobState::kTimeout);
+  ASSERT_EQ(w.run().state, db::RunState::kQueued);
+  w.Begin();
+  w.Send(std::nullopt, 10);  // the program does not read its checkpoint, and so reports no resumed_step
+  w.Send(std::nullopt, 20);
+  w.Job(w.job, JobState::kTimeout);
+  EXPECT_EQ(w.run().state, db::RunState::kFailed);
+}
+
+TEST(LifecycleCheckpoints, ProgressIsComparedWithAllEarlierAttempts) {
+  Checkpointed w;
+  w.Send(0, 30);
+  w.Job(w.job, JobState::kTimeout);
+  w.Begin();
+  w.Send(10, 40);  // the newest checkpoint was damaged
+  w.Job(w.job, JobState::kPreempted);
+  ASSERT_EQ(w.run().state, db::RunState::kQueued);
+  w.Begin();
+  w.Send(20, 40);
+  w.Job(w.job, JobState::kTimeout);
+  EXPECT_EQ(w.run().state, db::RunState::kFailed);
+}
+
+TEST(LifecycleCheckpoints, AProgramThatClaimsEndlessProgressHasAnEnd) {
+  Checkpointed w;
+  int attempts = 1;
+  for (int64_t step = 0; attempts < 10'000; ++step, ++attempts) {
+    w.Send(step, step + 1);
+    w.Job(w.job, JobState::kTimeout);
+    if (w.run().state != db::RunState::kQueued) break;
+    ASSERT_NO_FATAL_FAILURE(w.Begin());
+  }
+  EXPECT_EQ(w.run().state, db::RunState::kFailed);
+  EXPECT_EQ(attempts, 500);
+}
+
 TEST(LifecycleCheckpoints, OtherFailuresCountForTheLimitOfRetries) {
   Checkpointed w;
   w.Send(0, 10);

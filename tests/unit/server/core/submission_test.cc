@@ -119,6 +119,27 @@ FrameworkStates NoTorch() {
   return {{"pytorch/ddp", state}};
 }
 
+TEST(CheckStudy, ARunWithGpusNeedsTheEnvironmentForGpus) {
+  v1::StudySpec spec = TwoEngines();
+  (*spec.mutable_fixed()->mutable_fields())["gpus_per_rank"].set_number_value(1);
+  EXPECT_THAT(FrameworkEngines(spec), ElementsAre("pytorch/ddp on GPUs"));
+  // Usable on CPUs only.
+  v1::Framework usable;
+  usable.set_usable(true);
+  FrameworkStates states = {{"pytorch/ddp", usable}, {"pytorch/ddp on GPUs", NoTorch()["pytorch/ddp"]}};
+  states["pytorch/ddp on GPUs"].set_fix("deploy/frameworks --cuda pytorch");
+  EXPECT_THAT(ViolationsOf(CheckStudy(spec, kNoGpus, states).status()),
+              testing::Contains(FieldViolation{"matrix.engine[1]",
+                                               "engine pytorch/ddp cannot run here: cannot import torch; try "
+                                               "deploy/frameworks --cuda pytorch"}));
+  // Runs of one study may use both.
+  spec.mutable_fixed()->mutable_fields()->erase("gpus_per_rank");
+  auto* axis = spec.add_matrix();
+  axis->set_key("gpus_per_rank");
+  for (int gpus : {0, 1}) axis->add_values()->set_number_value(gpus);
+  EXPECT_THAT(FrameworkEngines(spec), ElementsAre("pytorch/ddp", "pytorch/ddp on GPUs"));
+}
+
 TEST(CheckStudy, RefusesAnEngineThatCannotRunHere) {
   EXPECT_THAT(FrameworkEngines(TwoEngines()), ElementsAre("pytorch/ddp"));
   const std::string sentence =
