@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pwd.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -64,6 +65,15 @@ std::vector<pid_t> Matching(const char* file, const std::string& text) {
 }
 
 }  // namespace
+
+std::vector<std::string> As(const std::string& account, const std::vector<std::string>& argv) {
+  const passwd* entry = getpwnam(account.c_str());
+  if (entry == nullptr) return {"false"};
+  std::vector<std::string> words = {"setpriv", "--reuid=" + std::to_string(entry->pw_uid),
+                                    "--regid=" + std::to_string(entry->pw_gid), "--clear-groups"};
+  words.insert(words.end(), argv.begin(), argv.end());
+  return words;
+}
 
 double Now() {
   timespec t{};

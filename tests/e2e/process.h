@@ -21,6 +21,9 @@ struct Output {
 Output RunProgram(const std::vector<std::string>& argv, const std::map<std::string, std::string>& env = {},
                   double seconds = 120);
 
+// Returns the command line that runs `argv` under an account of this machine; needs root.
+std::vector<std::string> As(const std::string& account, const std::vector<std::string>& argv);
+
 // A background program. Its stdout can be read line by line with a timeout; its stderr goes to `log`.
 class Background {
  public:

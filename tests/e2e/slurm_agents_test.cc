@@ -49,15 +49,6 @@ int FreePort(const std::string& address) {
   return bound ? ntohs(name.sin_port) : 0;
 }
 
-// Returns the command line that runs `argv` under an account.
-std::vector<std::string> As(const std::string& account, const std::vector<std::string>& argv) {
-  const passwd* entry = getpwnam(account.c_str());
-  std::vector<std::string> words = {"setpriv", absl::StrCat("--reuid=", entry->pw_uid),
-                                    absl::StrCat("--regid=", entry->pw_gid), "--clear-groups"};
-  words.insert(words.end(), argv.begin(), argv.end());
-  return words;
-}
-
 class Agents : public testing::Test {
  protected:
   void SetUp() override {

@@ -95,6 +95,35 @@ TEST_F(SlurmEnds, ANodeThatFailsEndsTheAttemptAndTheRunIsTriedAgainWhenItIsBack)
   EXPECT_EQ(service_->LeftBehind(2), "");
 }
 
+// The site saves power: the node is off, and the job waits until it is on (CONFIGURING).
+TEST_F(SlurmEnds, ANodeThatDoesNotBootDelaysTheStudyWhichSaysWhy) {
+  WriteFile(cluster_.dir() + "/etc/slurm.conf",
+            absl::StrCat(ReadFile(cluster_.dir() + "/etc/slurm.conf"),
+                         "\nSuspendProgram=/bin/true\nResumeProgram=/bin/true\nSuspendTime=86400\n"
+                         "SuspendTimeout=1\nResumeTimeout=5\n"));
+  ASSERT_EQ(cluster_.Run({"scontrol", "reconfigure"}).code, 0);
+  ASSERT_TRUE(Eventually([&] {
+    return cluster_.Run({"scontrol", "update", "nodename=" + cluster_.Node(2), "state=power_down_force"})
+               .code == 0;
+  }));
+  ASSERT_EQ(cluster_.Control({"node", "2", "kill-slurmd"}).code, 0);
+  ASSERT_TRUE(Eventually([&] {
+    const std::string off = cluster_.Run({"sinfo", "-h", "-N", "-n", cluster_.Node(2), "-o", "%T"}).out;
+    return absl::StrContains(off, "idle~");
+  })) << cluster_.Run({"sinfo", "-N"}).out;
+
+  const std::string study = Train(5);
+  EXPECT_TRUE(Eventually([&] { return absl::StrContains(Explain(study), "CONFIGURING"); })) << Explain(study);
+  EXPECT_TRUE(Eventually([&] { return absl::StrContains(Explain(study), "NODE_FAIL"); }, 60))
+      << Explain(study);
+  EXPECT_THAT(service_->Runs(study), SizeIs(1));
+  EXPECT_EQ(TheRun(study)["state"], "QUEUED") << TheRun(study).dump();
+  ASSERT_EQ(cluster_.Control({"node", "2", "start-slurmd"}).code, 0);
+  EXPECT_EQ(service_->WaitFor(study, 120), 0) << Explain(study);
+  EXPECT_THAT(Attempts(study), SizeIs(1)) << "no attempt has begun without the node";
+  EXPECT_EQ(service_->LeftBehind(2), "");
+}
+
 TEST_F(SlurmEnds, AStudyWaitsForADrainedNodeAndSaysWhy) {
   const std::string node = cluster_.Node(2);
   ASSERT_EQ(cluster_.Run({"scontrol", "update", "nodename=" + node, "state=drain", "reason=new disks"}).code,

@@ -1,0 +1,197 @@
+// Logins with MUNGE across the nodes of a cluster: the client is on another node than the service, and the two nodes have a munged
+// each, with the same key.
+#include <gmock/gmock.h>
+#include <grpcpp/create_channel.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "scalelab/v1/auth.grpc.pb.h"
+#include "tests/e2e/slurm_service.h"
+#include "tests/fakes/munged.h"
+#include "tls/certificate.h"
+#include "tls/credentials.h"
+
+namespace scalelab::e2e {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr char kUser[] = "games";  // an account of every Debian system
+constexpr int kNode = 2;           // the node of the client
+
+std::unique_ptr<grpc::ClientContext> Context(const std::string& token = "") {
+  auto context = std::make_unique<grpc::ClientContext>();
+  context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  if (!token.empty()) context->AddMetadata("authorization", "Bearer " + token);
+  return context;
+}
+
+// Returns the address HOST:PORT that a service serves.
+std::string TcpOf(const SlurmService& service) {
+  for (const auto word : absl::StrSplit(service.ready(), ' ')) {
+    if (absl::StrContains(word, ':') && !absl::StartsWith(word, "unix:")) return std::string(word);
+  }
+  return "";
+}
+
+class MungeAcrossNodes : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = DevCluster::Unavailable(); !why.empty()) GTEST_SKIP() << why;
+    if (!fakes::Munged::IsInstalled()) GTEST_SKIP() << "MUNGE is not installed";
+    ASSERT_EQ(cluster_.Start(), "");
+    service_ = std::make_unique<SlurmService>(
+        cluster_, std::vector<std::string>{"--munge-socket", cluster_.dir() + "/munge.socket"});
+    ASSERT_EQ(service_->Start(), "");
+    chmod(service_->dir().c_str(), 0755);
+    home_ = service_->dir() + "/home";
+    std::filesystem::create_directory(home_);
+    chmod(home_.c_str(), 0777);
+    StartMunged();
+    stub_ = Stub(*service_);
+  }
+
+  // Starts the munged of the node. It ends with the cluster.
+  void StartMunged() {
+    const std::string place = absl::StrCat(cluster_.dir(), "/nodes/", cluster_.Node(kNode), "/munged.");
+    socket_ = place + "socket";
+    const Output munged =
+        cluster_.RunOn(kNode, {"munged", "--force", "--key-file=" + cluster_.dir() + "/munge.key",
+                               "--socket=" + socket_, "--pid-file=" + place + "pid",
+                               "--log-file=" + place + "log", "--seed-file=" + place + "seed"});
+    ASSERT_EQ(munged.code, 0) << munged.err;
+  }
+
+  // Runs `scalelab` on the node as the user, without a token.
+  Output RunOnNode(std::vector<std::string> words) const {
+    words.insert(words.begin(),
+                 {"env", "NO_COLOR=1", "HOME=" + home_, "XDG_CONFIG_HOME=" + home_ + "/config",
+                  "XDG_RUNTIME_DIR=" + home_, "SCALELAB_MUNGE_SOCKET=" + socket_, Program("scalelab")});
+    return cluster_.RunOn(kNode, As(kUser, words));
+  }
+  // Returns a credential of the user, made by a munged that the node reaches.
+  std::string Credential(const std::string& payload, const std::string& socket,
+                         std::vector<std::string> more = {}) const {
+    more.insert(more.begin(), {"munge", "--socket=" + socket, "--string=" + payload});
+    const Output output = cluster_.RunOn(kNode, As(kUser, more));
+    EXPECT_EQ(output.code, 0) << output.err;
+    return std::string(absl::StripAsciiWhitespace(output.out));
+  }
+
+  static std::unique_ptr<v1::AuthService::Stub> Stub(const SlurmService& service) {
+    const std::string certificate = tls::CertificatesOf(ReadFile(service.data() + "/tls.pem"));
+    grpc::ChannelArguments arguments;
+    const auto credentials = tls::Trust(certificate, arguments);
+    EXPECT_TRUE(credentials.ok()) << credentials.status();
+    return v1::AuthService::NewStub(grpc::CreateCustomChannel(TcpOf(service), *credentials, arguments));
+  }
+  static std::string Challenge(v1::AuthService::Stub& stub) {
+    v1::CreateChallengeResponse response;
+    const grpc::Status status = stub.CreateChallenge(Context().get(), {}, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response.challenge();
+  }
+  grpc::Status Login(const std::string& credential, v1::CreateSessionResponse* session) {
+    v1::CreateSessionRequest request;
+    request.set_munge_credential(credential);
+    return stub_->CreateSession(Context().get(), request, session);
+  }
+  // Returns the message of the refusal, which the audit log must have too. The test fails if the credential is accepted.
+  std::string Refusal(const std::string& credential) {
+    v1::CreateSessionResponse session;
+    const grpc::Status status = Login(credential, &session);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << status.error_message();
+    EXPECT_EQ(session.token(), "");
+    const auto entries = service_->Json({"admin", "audit", "--refused"})["entries"];
+    EXPECT_TRUE(std::any_of(entries.begin(), entries.end(),
+                            [&](const auto& entry) {
+                              return entry["action"] == "CreateSession" && entry["source"] == "munge" &&
+                                     entry["result"] == "UNAUTHENTICATED" &&
+                                     entry["detail"] == status.error_message();
+                            }))
+        << status.error_message() << "\n"
+        << entries;
+    return status.error_message();
+  }
+
+  DevCluster cluster_{{"-n", "2"}};
+  std::unique_ptr<SlurmService> service_;
+  std::string home_, socket_;
+  std::unique_ptr<v1::AuthService::Stub> stub_;
+};
+
+TEST_F(MungeAcrossNodes, AUserOfAnotherNodeNeedsNoToken) {
+  const std::string server = TcpOf(*service_);
+  const Output pinned = RunOnNode({"login", server, "--yes"});
+  ASSERT_EQ(pinned.code, 0) << pinned.err;
+  const Output who = RunOnNode({"--server", server, "whoami", "-o", "json"});
+  ASSERT_EQ(who.code, 0) << who.err;
+  const auto identity = nlohmann::json::parse(who.out, nullptr, false)["identity"];
+  EXPECT_EQ(identity["user"], kUser);
+  EXPECT_EQ(identity["source"], "munge");
+
+  const std::string file =
+      service_->File("study.yaml", ClusterStudy("ranks: [2]", 1, 5, "resources: {ranks_per_node: 1}\n"));
+  const Output submitted = RunOnNode({"--server", server, "study", "submit", file});
+  ASSERT_EQ(submitted.code, 0) << submitted.err;
+  EXPECT_EQ(service_->Json({"study", "show", "studies/1"})["study"]["owner"], kUser);
+  const std::string addresses = cluster_.RunOn(kNode, {"hostname", "-I"}).out;
+  const auto entries = service_->Json({"admin", "audit", "--user", kUser})["entries"];
+  EXPECT_TRUE(std::any_of(entries.begin(), entries.end(),
+                          [&](const auto& entry) {
+                            return entry["action"] == "CreateStudy" && entry["source"] == "munge" &&
+                                   entry["result"] == "OK" &&
+                                   absl::StrContains(addresses, entry["address"].template get<std::string>());
+                          }))
+      << entries << addresses;
+
+  // Without MUNGE the node has no identity.
+  const std::string there = socket_;
+  socket_ = "/nonexistent";
+  home_ += "/other";
+  EXPECT_EQ(RunOnNode({"login", server, "--yes"}).code, 0);
+  EXPECT_EQ(RunOnNode({"--server", server, "study", "list"}).code, 4);
+  socket_ = there;
+}
+
+TEST_F(MungeAcrossNodes, ReplayedForgedExpiredAndForeignCredentialsAreRefusedWithAnAuditEntry) {
+  // As the right user, once.
+  const std::string challenge = Challenge(*stub_), credential = Credential(challenge, socket_);
+  v1::CreateSessionResponse session;
+  const grpc::Status accepted = Login(credential, &session);
+  ASSERT_TRUE(accepted.ok()) << accepted.error_message();
+  EXPECT_EQ(session.identity().user(), kUser);
+  v1::GetIdentityResponse identity;
+  EXPECT_TRUE(stub_->GetIdentity(Context(session.token()).get(), {}, &identity).ok());
+
+  EXPECT_THAT(Refusal(credential), HasSubstr("Replayed credential"));
+  EXPECT_THAT(Refusal(Credential(challenge, socket_)), HasSubstr("was used before"));
+  std::string forged = Credential(Challenge(*stub_), socket_);
+  forged[forged.size() / 2] = forged[forged.size() / 2] == 'A' ? 'B' : 'A';
+  EXPECT_THAT(Refusal(forged), HasSubstr("MUNGE refuses"));
+  {
+    const fakes::Munged other_site;  // has another key
+    EXPECT_THAT(Refusal(Credential(Challenge(*stub_), other_site.socket())), HasSubstr("Invalid credential"));
+  }
+  const std::string brief = Credential(Challenge(*stub_), socket_, {"--ttl=1"});
+  Pause(2.1);  // the lifetime in whole seconds
+  EXPECT_THAT(Refusal(brief), HasSubstr("Expired credential"));
+  EXPECT_THAT(Refusal(Credential("another program", socket_)), HasSubstr("was not made for a login"));
+
+  // A server that a user logs in to cannot use the credential at another one, nor the session token.
+  SlurmService other(cluster_, {"--munge-socket", cluster_.dir() + "/munge.socket"});
+  ASSERT_EQ(other.Start(), "");
+  const auto other_stub = Stub(other);
+  EXPECT_THAT(Refusal(Credential(Challenge(*other_stub), socket_)), HasSubstr("is for another server"));
+  EXPECT_EQ(other_stub->GetIdentity(Context(session.token()).get(), {}, &identity).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+}
+
+}  // namespace
+}  // namespace scalelab::e2e
