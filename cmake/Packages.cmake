@@ -16,7 +16,7 @@ endif()
 install(DIRECTORY worker/adapters/ DESTINATION ${share}/adapters COMPONENT worker
   FILES_MATCHING PATTERN "*.py" PATTERN "*.json" PATTERN tests EXCLUDE PATTERN __pycache__ EXCLUDE)
 install(PROGRAMS deploy/frameworks DESTINATION ${share}/deploy COMPONENT worker)
-install(FILES deploy/phase.sh DESTINATION ${share}/deploy COMPONENT worker)
+install(FILES deploy/phase.sh deploy/cuda_check.py DESTINATION ${share}/deploy COMPONENT worker)
 install(DIRECTORY deploy/requirements DESTINATION ${share}/deploy COMPONENT worker FILES_MATCHING PATTERN "*.txt")
 
 # Completion scripts, which the program writes itself.
