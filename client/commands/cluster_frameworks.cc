@@ -36,7 +36,7 @@ Section Table(const ListFrameworksResponse& response) {
 }
 
 absl::StatusOr<ExitCode> ExecuteClusterFrameworks(Session& session) {
-  auto server = session.Server();
+  auto server = session.Server(kFrameworksLimit);
   if (!server.ok()) return server.status();
   const auto frameworks =
       (*server)->Call((*server)->cluster(), &ClusterService::Stub::ListFrameworks, ListFrameworksRequest());

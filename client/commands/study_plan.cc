@@ -100,7 +100,7 @@ std::string AllocationsText(const PlanStudyResponse& plan, const scalelab::v1::S
 absl::StatusOr<ExitCode> ExecuteStudyPlan(const StudyPlanOptions& options, Session& session) {
   const auto checked = CheckStudyFile(options.file, options.set);
   if (!checked.ok()) return AsInvalidInput(checked.status());
-  auto server = session.Server();
+  auto server = session.Server(kFrameworksLimit);
   if (!server.ok()) return server.status();
   PlanStudyRequest request;
   *request.mutable_spec() = checked->file.spec;

@@ -48,7 +48,7 @@ absl::StatusOr<ExitCode> ExecuteStudySubmit(const StudySubmitOptions& options, S
   // A random id makes our own retries idempotent even if the user gave none.
   request.set_request_id(options.request_id.empty() ? RandomUuid() : options.request_id);
   request.set_owner(options.owner);
-  auto server = session.Server();
+  auto server = session.Server(kFrameworksLimit);
   if (!server.ok()) return server.status();
   const auto response = (*server)->Call((*server)->studies(), &StudyService::Stub::CreateStudy, request);
   if (!response.ok()) return AsInvalidInput(Locate(checked->file, response.status()));

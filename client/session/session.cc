@@ -7,11 +7,11 @@ namespace scalelab::client {
 Session::Session(const GlobalOptions& options, const Io& io)
     : options_(options), io_(io), printer_(MakePrinter(options.output, io.out, io.out_terminal)) {}
 
-absl::StatusOr<Connection*> Session::Server() {
+absl::StatusOr<Connection*> Session::Server(absl::Duration limit) {
   if (connection_ == nullptr) {
     const auto server = ResolveServer(options_.server, options_.token_file);
     if (!server.ok()) return server.status();
-    auto connection = Connection::Open(*server, options_.timeout.value_or(absl::Seconds(60)));
+    auto connection = Connection::Open(*server, options_.timeout.value_or(limit));
     if (!connection.ok()) return connection.status();
     connection_ = *std::move(connection);
   }

@@ -20,12 +20,16 @@
 
 namespace scalelab::client {
 
+// Default time limits of a call. The first one that asks for frameworks waits until scalelabd has started each of them,
+// which takes minutes on a busy machine.
+inline constexpr absl::Duration kCallLimit = absl::Seconds(60), kFrameworksLimit = absl::Minutes(5);
+
 struct GlobalOptions {
   OutputFormat output = OutputFormat::kTable;
   std::string server;      // empty: see ResolveServer
   std::string token_file;  // empty: see ResolveServer
   std::optional<absl::Duration>
-      timeout;  // of each call (default 60 s); of "wait" and "watch" as a whole (none)
+      timeout;  // of each call (default: see Session::Server); of "wait" and "watch" as a whole (none)
   bool quiet = false;
   bool no_color = false;
 };
@@ -48,8 +52,9 @@ class Session {
   const GlobalOptions& options() const { return options_; }
   const Io& io() const { return io_; }
   absl::Time now() const { return io_.now(); }
-  // Connects at the first call. Errors are those of Connection::Open.
-  absl::StatusOr<Connection*> Server();
+  // Connects at the first call, with `limit` as the time limit of each call unless --timeout names another one. Errors are
+  // those of Connection::Open.
+  absl::StatusOr<Connection*> Server(absl::Duration limit = kCallLimit);
   absl::Status Print(const Answer& answer) { return printer_->Print(answer); }
   // Prints a message for the user on `err`; nothing with --quiet.
   void Say(absl::string_view words) const;

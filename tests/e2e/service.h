@@ -25,7 +25,7 @@ class Service {
   void Kill();  // sends SIGKILL
 
   // Runs `scalelab --server <this service> words...`.
-  Output Run(std::vector<std::string> words, double seconds = 120) const;
+  Output Run(std::vector<std::string> words, double seconds = 360) const;
   // Returns the command's JSON output; null, and a failed test, if it did not exit with 0.
   nlohmann::json Json(std::vector<std::string> words) const;
 
@@ -34,7 +34,7 @@ class Service {
   // Submits a study. Returns "studies/N".
   std::string Submit(const std::string& yaml, std::vector<std::string> more = {}) const;
   // Runs `study wait`. Returns its exit status.
-  int WaitFor(const std::string& study, double seconds = 120) const;
+  int WaitFor(const std::string& study, double seconds = 360) const;
   // Waits until a run of the study is RUNNING and has reported `steps` steps. Returns the run's name.
   std::string WaitUntilTraining(const std::string& study, int steps = 1) const;
 

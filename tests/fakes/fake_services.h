@@ -45,6 +45,7 @@ class FakeServices {
   v1::PruneResponse pruned;
   std::vector<std::string> archive;  // the pieces of an archive
   v1::ListFrameworksResponse frameworks;
+  std::chrono::seconds frameworks_limit{};  // of the last ListFrameworks
   v1::ListUsageResponse usage;
   v1::ListQueueResponse queue;
   std::vector<v1::Reason> reasons;  // for every study and run
@@ -353,6 +354,7 @@ class FakeServices {
     grpc::Status ListFrameworks(grpc::ServerContext* c, const v1::ListFrameworksRequest*,
                                 v1::ListFrameworksResponse* response) override {
       if (const auto s = f.Check(*c); !s.ok()) return s;
+      f.frameworks_limit = std::chrono::ceil<std::chrono::seconds>(c->deadline() - std::chrono::system_clock::now());
       *response = f.frameworks;
       return grpc::Status::OK;
     }

@@ -1,8 +1,8 @@
 // One rank that reduces tensors in an endless loop: communicator_rank BACKEND RANKS TIMEOUT_S DIRECTORY
-// LEAVER [groups|receive]. Writes DIRECTORY/pid-RANK once the loop is running, and DIRECTORY/error-RANK when an operation
+// LEAVER [groups|receive|pair]. Writes DIRECTORY/pid-RANK once the loop is running, and DIRECTORY/error-RANK when an operation
 // fails. Rank LEAVER exits without an error after a few operations. With "groups", odd and even ranks are groups, in which
 // they reduce. With "receive", LEAVER does nothing more once the loop is running, and the others wait for a tensor from any
-// rank, which nobody sends.
+// rank, which nobody sends. With "pair", ranks 0 and 2 wait for a tensor from each other, and the others do nothing more.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -48,6 +48,9 @@ int Main(int argc, char** argv) {
       communicator->StartAllReduce(few, ReduceOp::kAverage)->Wait();
       if (i == 10) Write(directory + "/pid-" + number, std::to_string(getpid()));
       if (i == 10 && mode == "receive") environment.rank == leaver ? pause() : communicator->ReceiveFromAny(few);
+      if (i == 10 && mode == "pair") {
+        environment.rank % 2 == 1 ? pause() : communicator->Receive(few, 2 - environment.rank);
+      }
       if (i == 20 && environment.rank == leaver) return 0;
     }
   } catch (const TrainerError& e) {

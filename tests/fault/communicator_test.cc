@@ -152,6 +152,19 @@ TEST_P(CommunicatorFault, AKilledRankEndsAReceiveFromAnyRank) {
   ExpectNobodyStays(/*victim_too=*/true);
 }
 
+// The ranks after both waiting ranks are gone, so that neither can end its wait with the help of the next rank.
+TEST_P(CommunicatorFault, TwoKilledRanksEndAReceiveBetweenTheOthers) {
+  if (std::string(GetParam()) == "nccl") GTEST_SKIP() << "backend nccl receives in the order of its stream";
+  Start(/*timeout=*/120, /*leaver=*/-1, "pair");
+  for (const int r : {1, 3}) kill(pids_[r], SIGKILL);
+  for (const int r : {0, 2}) {
+    ASSERT_TRUE(Until([&] { return std::filesystem::exists(File("error", r)); }, kFindingOut))
+        << "rank " << r << " has not failed";
+    EXPECT_THAT(Text(File("error", r)), testing::ContainsRegex("rank [13] on .*(is gone|cannot be reached)"));
+  }
+  ExpectNobodyStays(/*victim_too=*/true);
+}
+
 TEST_P(CommunicatorFault, AStoppedRankIsNamedWhenTheTimeIsOver) {
   Start(/*timeout=*/3);
   kill(pids_[kVictim], SIGSTOP);

@@ -52,7 +52,7 @@ def stop_second_in_training(directory, processes):
     pid = second(directory, processes)
     os.kill(pid, signal.SIGSTOP)
     try:
-        processes[0].wait(60)
+        processes[0].wait(180)
     finally:
         if not LAUNCHED:  # with mpirun, the launcher kills the rank
             os.kill(pid, signal.SIGKILL)
@@ -68,7 +68,7 @@ class Failures(unittest.TestCase):
 
     def ends(self, spec, message, kind, engine=ENGINE, meddle=None):
         """Rank 0 exits, and its last event contains the reason."""
-        result = run.run(engine, {"comm_timeout_s": 20, **spec}, meddle=meddle, timeout=90)
+        result = run.run(engine, {"comm_timeout_s": 20, **spec}, meddle=meddle, timeout=240)
         self.assertNotEqual(result.status, 0)
         last = result.events[0][-1]
         self.assertEqual(last["event"], "error", result.errors)
@@ -87,7 +87,7 @@ class Failures(unittest.TestCase):
             self.assertNotIn("finish", [event["event"] for event in result.events[0]])
         else:
             self.ends(LONG, "another rank is gone or late", "communication", meddle=kill_second_in_training)
-        self.assertLess(time.monotonic() - self.begin, 80)
+        self.assertLess(time.monotonic() - self.begin, 200)
 
     def test_a_rank_that_is_stopped_is_given_up_in_time(self):
         stopped = {**LONG, "comm_timeout_s": 5}

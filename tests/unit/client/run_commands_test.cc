@@ -296,5 +296,12 @@ TEST_F(RunCommands, ClusterFrameworksShowsWhatRunsAndWhatTheOthersLack) {
   EXPECT_THAT(Run({"cluster", "framework"}), Exits(ExitCode::kUsage));
 }
 
+TEST_F(RunCommands, ClusterFrameworksWaitsUntilSlowFrameworksHaveStarted) {
+  EXPECT_THAT(Run({"cluster", "frameworks"}), Exits(ExitCode::kOk));
+  EXPECT_GT(server_.frameworks_limit, std::chrono::minutes(4));
+  EXPECT_THAT(Run({"cluster", "frameworks", "--timeout", "90s"}), Exits(ExitCode::kOk));
+  EXPECT_LE(server_.frameworks_limit, std::chrono::seconds(90));
+}
+
 }  // namespace
 }  // namespace scalelab::client
