@@ -49,7 +49,8 @@ int Main(int argc, char** argv) {
       if (i == 10) Write(directory + "/pid-" + number, std::to_string(getpid()));
       if (i == 10 && mode == "receive") environment.rank == leaver ? pause() : communicator->ReceiveFromAny(few);
       if (i == 10 && mode == "pair") {
-        environment.rank % 2 == 1 ? pause() : communicator->Receive(few, 2 - environment.rank);
+        if (environment.rank % 2 == 1) pause();
+        communicator->StartReceive(few, 2 - environment.rank)->Wait();
       }
       if (i == 20 && environment.rank == leaver) return 0;
     }
