@@ -64,7 +64,8 @@ void AddGlobalOptions(CLI::App& app, GlobalOptions& options) {
           throw CLI::ValidationError("--timeout", "invalid time '" + text + "'; write for example 60s or 5m");
         options.timeout = span;
       },
-      "Time limit of each call (60s; 5m if it asks for frameworks); for `wait` and `watch`, of the whole command (no limit)");
+      "Time limit of each call (60s; 5m if it asks for frameworks); for `wait` and `watch`, of the whole "
+      "command (no limit)");
   app.add_flag("-q,--quiet", options.quiet, "Print data and errors only");
   app.add_flag("--no-color", options.no_color, "Print without colours (as does NO_COLOR)");
 }

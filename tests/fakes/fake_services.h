@@ -354,7 +354,8 @@ class FakeServices {
     grpc::Status ListFrameworks(grpc::ServerContext* c, const v1::ListFrameworksRequest*,
                                 v1::ListFrameworksResponse* response) override {
       if (const auto s = f.Check(*c); !s.ok()) return s;
-      f.frameworks_limit = std::chrono::ceil<std::chrono::seconds>(c->deadline() - std::chrono::system_clock::now());
+      f.frameworks_limit =
+          std::chrono::ceil<std::chrono::seconds>(c->deadline() - std::chrono::system_clock::now());
       *response = f.frameworks;
       return grpc::Status::OK;
     }

@@ -47,7 +47,8 @@ int Main(int argc, char** argv) {
       communicator->AllReduce(few, ReduceOp::kAverage);
       communicator->StartAllReduce(few, ReduceOp::kAverage)->Wait();
       if (i == 10) Write(directory + "/pid-" + number, std::to_string(getpid()));
-      if (i == 10 && mode == "receive") environment.rank == leaver ? pause() : communicator->ReceiveFromAny(few);
+      if (i == 10 && mode == "receive")
+        environment.rank == leaver ? pause() : communicator->ReceiveFromAny(few);
       if (i == 10 && mode == "pair") {
         if (environment.rank % 2 == 1) pause();
         communicator->StartReceive(few, 2 - environment.rank)->Wait();

@@ -300,7 +300,7 @@ TEST_F(RunCommands, ClusterFrameworksWaitsUntilSlowFrameworksHaveStarted) {
   EXPECT_THAT(Run({"cluster", "frameworks"}), Exits(ExitCode::kOk));
   EXPECT_GT(server_.frameworks_limit, std::chrono::minutes(4));
   EXPECT_THAT(Run({"cluster", "frameworks", "--timeout", "90s"}), Exits(ExitCode::kOk));
-  EXPECT_LE(server_.frameworks_limit, std::chrono::seconds(90));
+  EXPECT_LT(server_.frameworks_limit, std::chrono::minutes(2));
 }
 
 }  // namespace
