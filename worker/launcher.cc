@@ -135,9 +135,11 @@ Command Srun(const Desired& attempt, const RankProgram& program, std::vector<std
   }
   Set(&environment, "SLURM_HOSTFILE", attempt.directory() + "/hosts");
   if (!host.single_copy) Set(&environment, "OMPI_MCA_btl_vader_single_copy_mechanism", "none");
-  // By default, Slurm's PMIx plugin uses different algorithms for the two barriers ("fences") of MPI_Init. With Slurm 22.05
-  // and busy nodes, about 1 launch in 70 then fails: a rank receives a message while it is still in MPI_Init, and crashes.
-  if (program.rendezvous == Rendezvous::kMpi) Set(&environment, "SLURM_PMIX_FENCE", "tree");
+  // MPI_Init ends with a barrier ("fence") that Slurm's PMIx plugin executes, by default along a tree of the nodes. Where
+  // slurm.conf sets TreeWidth to 65533, which Slurm recommends for clusters with cloud nodes, the plugin of Slurm 22.05
+  // computes a tree of one node, and the fence waits for no other node. A rank then receives a message while it is
+  // still in MPI_Init, and crashes. The ring algorithm does not depend on TreeWidth.
+  if (program.rendezvous == Rendezvous::kMpi) Set(&environment, "SLURM_PMIX_FENCE", "ring");
   std::vector<std::string> argv{
       host.srun, "--overlap", absl::StrCat("--nodes=", attempt.nodes_size()),
       absl::StrCat("--ntasks=", torchrun ? attempt.nodes_size() : ProcessCount(attempt, program)),

@@ -79,7 +79,7 @@ TEST_F(Slurm, APlanShowsTheScriptAndItsJobAsksForThat) {
   ASSERT_EQ(service.Start(), "");
   const std::string file = service.File(
       "plan.yaml",
-      ClusterStudy("ranks: [2, 4]", 1, 5,
+      ClusterStudy("ranks: [2, 4]", 3, 5,
                    "resources: {ranks_per_node: 2, cpus_per_rank: 2, memory_mib: 4000, time: \"00:05:00\"}\n"
                    "slurm: {sbatch_options: {nice: \"7\"}}\n"));
   const auto plan = service.Json({"study", "plan", file});
@@ -101,7 +101,10 @@ TEST_F(Slurm, APlanShowsTheScriptAndItsJobAsksForThat) {
        {"NumNodes=2", "NumCPUs=8 ", "MinMemoryNode=4000M", "TimeLimit=00:05:00", "Nice=7", "Comment=lab"}) {
     EXPECT_THAT(job, HasSubstr(fact));
   }
-  EXPECT_EQ(service.WaitFor("last", 120), 0);
+  EXPECT_EQ(service.WaitFor("last", 180), 0);
+  for (const auto& run : service.Runs("last")) {
+    EXPECT_THAT(service.Attempts(run["name"]), SizeIs(1)) << "a rank crashed, probably in MPI_Init";
+  }
 }
 
 TEST_F(Slurm, ARankFindsTheSecretInNoEnvironmentOnItsNode) {

@@ -155,7 +155,7 @@ TEST(PlanLaunch, StartsEverythingAsAStepOfTheJobUnderSlurm) {
   EXPECT_THAT(plan->commands[0].environment, Contains("SLURM_HOSTFILE=/runs/1/2/t0/hosts"));
   // 2 ranks with 2 cores each on 2 cores
   EXPECT_THAT(plan->commands[0].environment, Contains("OMPI_MCA_mpi_yield_when_idle=1"));
-  EXPECT_THAT(plan->commands[0].environment, Contains("SLURM_PMIX_FENCE=tree"));
+  EXPECT_THAT(plan->commands[0].environment, Contains("SLURM_PMIX_FENCE=ring"));
 
   const auto script = PlanLaunch(Desired(1), RankProgram{{"true"}, {}, Rendezvous::kNone}, host);
   ASSERT_TRUE(script.ok());
