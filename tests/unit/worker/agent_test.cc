@@ -13,11 +13,15 @@
 #include <fstream>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "tests/unit/worker/temp_dir.h"
 #include "tests/unit/worker/wall_clock.h"
 
 namespace scalelab::worker {
 namespace {
+
+// A worker ends all processes on the machine that carry the token of its attempt, also those of another test.
+const std::string kToken = absl::StrCat("t-", getpid());
 
 using ::testing::HasSubstr;
 using AttemptStatus = v1::SynchronizeRequest::AttemptStatus;
@@ -126,7 +130,7 @@ class AgentTest : public ::testing::Test {
   v1::SynchronizeResponse StartOnSecondNode(bool stop = false) {
     launch_.launcher = Launcher::kSrun;
     StartAgent({.node_index = 1});
-    v1::SynchronizeResponse desired = Desired({"t"}, stop);
+    v1::SynchronizeResponse desired = Desired({kToken}, stop);
     desired.mutable_attempts(0)->set_nodes(0, "first");
     desired.mutable_attempts(0)->add_nodes("n0");
     desired.mutable_attempts(0)->mutable_spec()->set_ranks(2);
@@ -151,7 +155,7 @@ class AgentTest : public ::testing::Test {
   }
   void RunToStarted(AgentOptions options = {}) {
     StartAgent(options);
-    AnswerPoll(Desired({"t"}));
+    AnswerPoll(Desired({kToken}));
     WaitForJob().started(100);
     WaitForState(AttemptStatus::RUNNING);
   }
@@ -183,24 +187,24 @@ TEST_F(AgentTest, IntroducesItself) {
 
 TEST_F(AgentTest, BringsAnAttemptFromItsDirectoryToItsEnd) {
   StartAgent();
-  AnswerPoll(Desired({"t"}));
+  AnswerPoll(Desired({kToken}));
   auto& job = WaitForJob();
-  EXPECT_EQ(job.job.tag, "SCALELAB_ATTEMPT=t");
+  EXPECT_EQ(job.job.tag, "SCALELAB_ATTEMPT=" + kToken);
   EXPECT_EQ(job.job.commands[0].argv[0], "program");
-  const auto spec = nlohmann::json::parse(ReadAll(dir_ / "t/spec.json"));
+  const auto spec = nlohmann::json::parse(ReadAll(dir_ / (kToken + "/spec.json")));
   EXPECT_EQ(spec["engine"], "custom");
   EXPECT_EQ(spec["max_steps"], "0");  // defaults are written too, 64-bit numbers as strings
-  EXPECT_TRUE(std::filesystem::exists(dir_ / "t/launch.json"));
+  EXPECT_TRUE(std::filesystem::exists(dir_ / (kToken + "/launch.json")));
 
   job.started(100);
-  EXPECT_EQ(WaitForState(AttemptStatus::RUNNING).token(), "t");
-  Append(dir_ / "t/events-0.jsonl", "{\"time\":1,\"event\":\"finish\"}\n");
+  EXPECT_EQ(WaitForState(AttemptStatus::RUNNING).token(), kToken);
+  Append(dir_ / (kToken + "/events-0.jsonl"), "{\"time\":1,\"event\":\"finish\"}\n");
   job.ended({});
   AcceptReport();
   const AttemptStatus status = WaitForState(AttemptStatus::ENDED);
   EXPECT_EQ(status.exit_status(), 0);
   EXPECT_FALSE(status.stopped());
-  EXPECT_EQ(nlohmann::json::parse(ReadAll(dir_ / "t/exit.json"))["exit_status"], 0);
+  EXPECT_EQ(nlohmann::json::parse(ReadAll(dir_ / (kToken + "/exit.json")))["exit_status"], 0);
 
   Answer(Desired({}));
   EXPECT_EQ(WaitForPoll([](const auto& request) { return request.attempts_size() == 0; }).generation(),
@@ -239,7 +243,7 @@ TEST_F(AgentTest, ReportsTheEndOnlyWhenTheVersionsOfTheTrainerAreKnown) {
 
 TEST_F(AgentTest, ReportsTheEndOnlyWhenEveryLineIsDurable) {
   RunToStarted();
-  Append(dir_ / "t/events-0.jsonl", "{\"time\":1,\"event\":\"finish\"}\n");
+  Append(dir_ / (kToken + "/events-0.jsonl"), "{\"time\":1,\"event\":\"finish\"}\n");
   processes_.jobs[0].ended({});
   ASSERT_TRUE(Wait([this] { return !client_.reports.empty(); }));
   EXPECT_EQ(client_.polls.back().request.attempts(0).state(), AttemptStatus::RUNNING);
@@ -249,7 +253,7 @@ TEST_F(AgentTest, ReportsTheEndOnlyWhenEveryLineIsDurable) {
 
 TEST_F(AgentTest, SaysWhyAProgramFailed) {
   RunToStarted();
-  Append(dir_ / "t/rank-0.err", "no such file\n");
+  Append(dir_ / (kToken + "/rank-0.err"), "no such file\n");
   processes_.jobs[0].ended({2, 0, false});
   const AttemptStatus status = WaitForState(AttemptStatus::ENDED);
   EXPECT_EQ(status.exit_status(), 2);
@@ -259,7 +263,7 @@ TEST_F(AgentTest, SaysWhyAProgramFailed) {
 
 TEST_F(AgentTest, SaysThatAProgramCouldNotBeStarted) {
   StartAgent();
-  AnswerPoll(Desired({"t"}));
+  AnswerPoll(Desired({kToken}));
   WaitForJob().started(absl::NotFoundError("Could not start 'program': No such file or directory."));
   const AttemptStatus status = WaitForState(AttemptStatus::ENDED);
   EXPECT_EQ(status.cause(), v1::Attempt::LAUNCH_ERROR);
@@ -268,7 +272,7 @@ TEST_F(AgentTest, SaysThatAProgramCouldNotBeStarted) {
 
 TEST_F(AgentTest, SaysThatAnEngineOrADirectoryCannotBeHad) {
   StartAgent();
-  auto desired = Desired({"t"});
+  auto desired = Desired({kToken});
   desired.mutable_attempts(0)->mutable_spec()->set_engine("native/ddp");
   AnswerPoll(desired);
   EXPECT_THAT(WaitForState(AttemptStatus::ENDED).message(), HasSubstr("/nowhere/trainer"));
@@ -284,7 +288,7 @@ TEST_F(AgentTest, SaysThatAnEngineOrADirectoryCannotBeHad) {
 
 TEST_F(AgentTest, StopsWithTheGraceThatWasAskedFor) {
   RunToStarted();
-  auto desired = Desired({"t"}, true);
+  auto desired = Desired({kToken}, true);
   desired.mutable_attempts(0)->set_grace_seconds(2);
   Answer(desired);
   ASSERT_TRUE(Wait([this] { return processes_.jobs[0].stopped_with.has_value(); }));
@@ -299,7 +303,7 @@ TEST_F(AgentTest, StopsWithTheGraceThatWasAskedFor) {
 TEST_F(AgentTest, StopsAnAttemptThatWasToBeStoppedWhileTheCoordinatorWasAway) {
   RunToStarted();
   AnswerPoll(absl::UnavailableError("gone"));
-  AnswerPoll(Desired({"t"}, true));
+  AnswerPoll(Desired({kToken}, true));
   WaitForPoll([](const auto&) { return true; });
   EXPECT_TRUE(processes_.jobs[0].stopped_with.has_value());
 }
@@ -309,8 +313,8 @@ TEST_F(AgentTest, FollowsWithoutLaunchingOnTheOtherNodesOfAnAttempt) {
   AnswerPoll(desired);
   WaitForState(AttemptStatus::RUNNING);
   EXPECT_TRUE(processes_.jobs.empty());
-  EXPECT_FALSE(std::filesystem::exists(dir_ / "t/launch.json"));
-  std::ofstream(dir_ / "t/events-1.jsonl")
+  EXPECT_FALSE(std::filesystem::exists(dir_ / (kToken + "/launch.json")));
+  std::ofstream(dir_ / (kToken + "/events-1.jsonl"))
       << R"({"time":1,"event":"step","step":0,"metrics":{"a":1}})" << std::endl;
   AcceptReport();  // the query for the durable position
   ASSERT_TRUE(Wait([this] { return !client_.reports.empty(); }));
@@ -321,11 +325,11 @@ TEST_F(AgentTest, FollowsWithoutLaunchingOnTheOtherNodesOfAnAttempt) {
   // attempt has ended, the one that ignores SIGTERM by SIGKILL.
   const pid_t rank = fork();
   if (rank == 0) {
-    setenv("SCALELAB_ATTEMPT", "t", 1);
+    setenv("SCALELAB_ATTEMPT", kToken.c_str(), 1);
     execl("/bin/sh", "sh", "-c", "trap '' TERM; while :; do sleep 1; done", nullptr);
     _exit(127);
   }
-  ASSERT_TRUE(Wait([&] { return HasEnvironment(rank, "SCALELAB_ATTEMPT=t"); }));
+  ASSERT_TRUE(Wait([&] { return HasEnvironment(rank, "SCALELAB_ATTEMPT=" + kToken); }));
   desired.set_generation(++generation_);
   desired.mutable_attempts(0)->set_stop(true);
   desired.mutable_attempts(0)->set_grace_seconds(0.2);
@@ -335,12 +339,12 @@ TEST_F(AgentTest, FollowsWithoutLaunchingOnTheOtherNodesOfAnAttempt) {
   int status = 0;
   EXPECT_EQ(waitpid(rank, &status, WNOHANG), rank);
   EXPECT_TRUE(WIFSIGNALED(status));
-  EXPECT_FALSE(std::filesystem::exists(dir_ / "t/exit.json"));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / (kToken + "/exit.json")));
 }
 
 TEST_F(AgentTest, FollowsAnAttemptThatTheFirstNodeHasAlreadyLaunched) {
-  std::filesystem::create_directories(dir_ / "t");
-  Append(dir_ / "t/launch.json", "{}");  // the directory is shared
+  std::filesystem::create_directories(dir_ / kToken);
+  Append(dir_ / (kToken + "/launch.json"), "{}");  // the directory is shared
   v1::SynchronizeResponse desired = StartOnSecondNode();
   AnswerPoll(desired);
   WaitForState(AttemptStatus::RUNNING);
@@ -348,8 +352,8 @@ TEST_F(AgentTest, FollowsAnAttemptThatTheFirstNodeHasAlreadyLaunched) {
 }
 
 TEST_F(AgentTest, DeliversTheEventsOfAnotherNodesAttemptThatIsAlreadyToBeStopped) {
-  std::filesystem::create_directories(dir_ / "t");
-  Append(dir_ / "t/events-1.jsonl", "{\"time\":1,\"event\":\"finish\"}\n");
+  std::filesystem::create_directories(dir_ / kToken);
+  Append(dir_ / (kToken + "/events-1.jsonl"), "{\"time\":1,\"event\":\"finish\"}\n");
   v1::SynchronizeResponse desired = StartOnSecondNode(true);
   AnswerPoll(desired);
   AcceptReport();  // the query for the durable position
@@ -362,11 +366,11 @@ TEST_F(AgentTest, DeliversTheEventsOfAnotherNodesAttemptThatIsAlreadyToBeStopped
 }
 
 TEST_F(AgentTest, DeliversTheEventsOfAnEarlierWorkersAttemptThatIsToBeStopped) {
-  std::filesystem::create_directories(dir_ / "t");
-  Append(dir_ / "t/launch.json", "{}");
-  Append(dir_ / "t/events-0.jsonl", "{\"time\":1,\"event\":\"finish\"}\n");
+  std::filesystem::create_directories(dir_ / kToken);
+  Append(dir_ / (kToken + "/launch.json"), "{}");
+  Append(dir_ / (kToken + "/events-0.jsonl"), "{\"time\":1,\"event\":\"finish\"}\n");
   StartAgent();
-  AnswerPoll(Desired({"t"}, true));
+  AnswerPoll(Desired({kToken}, true));
   AcceptReport();  // the query for the durable position
   AcceptReport();
   EXPECT_TRUE(WaitForState(AttemptStatus::ENDED).stopped());
@@ -375,17 +379,17 @@ TEST_F(AgentTest, DeliversTheEventsOfAnEarlierWorkersAttemptThatIsToBeStopped) {
 
 TEST_F(AgentTest, ReportsAnEventFileThatIsNotARegularFile) {
   RunToStarted();
-  ASSERT_EQ(mkfifo((dir_ / "t/events-0.jsonl").c_str(), 0600), 0);
+  ASSERT_EQ(mkfifo((dir_ / (kToken + "/events-0.jsonl")).c_str(), 0600), 0);
   processes_.jobs[0].ended({});
   const AttemptStatus status = WaitForState(AttemptStatus::ENDED);
   EXPECT_EQ(status.cause(), v1::Attempt::NO_FINISH);
   EXPECT_THAT(status.message(), HasSubstr("events-0.jsonl is a FIFO, not a regular file"));
-  EXPECT_THAT(ReadAll(dir_ / "t/exit.json"), HasSubstr("is a FIFO"));
+  EXPECT_THAT(ReadAll(dir_ / (kToken + "/exit.json")), HasSubstr("is a FIFO"));
 }
 
 TEST_F(AgentTest, DoesNotStartWhatIsToBeStopped) {
   StartAgent();
-  AnswerPoll(Desired({"t"}, true));
+  AnswerPoll(Desired({kToken}, true));
   EXPECT_TRUE(WaitForState(AttemptStatus::ENDED).stopped());
   EXPECT_TRUE(processes_.jobs.empty());
 }
@@ -395,7 +399,7 @@ TEST_F(AgentTest, StopsAndForgetsWhatIsNotWantedAnyMore) {
   Answer(Desired({}));
   WaitForPoll([](const auto& request) { return request.attempts_size() == 0; });
   ASSERT_TRUE(Wait([this] { return processes_.jobs[0].stopped_with.has_value(); }));
-  Append(dir_ / "t/events-0.jsonl", "{\"time\":1,\"event\":\"finish\"}\n");
+  Append(dir_ / (kToken + "/events-0.jsonl"), "{\"time\":1,\"event\":\"finish\"}\n");
   processes_.jobs[0].ended({143, 0, true});
   Answer(Desired({"u"}));
   WaitForJob(2);
@@ -403,11 +407,11 @@ TEST_F(AgentTest, StopsAndForgetsWhatIsNotWantedAnyMore) {
 }
 
 TEST_F(AgentTest, DoesNotLaunchAgainWhatAnEarlierWorkerLaunched) {
-  std::filesystem::create_directories(dir_ / "t");
-  Append(dir_ / "t/launch.json", "{}");
-  Append(dir_ / "t/events-0.jsonl", "{\"time\":1,\"event\":\"finish\"}\n");
+  std::filesystem::create_directories(dir_ / kToken);
+  Append(dir_ / (kToken + "/launch.json"), "{}");
+  Append(dir_ / (kToken + "/events-0.jsonl"), "{\"time\":1,\"event\":\"finish\"}\n");
   StartAgent();
-  AnswerPoll(Desired({"t"}));
+  AnswerPoll(Desired({kToken}));
   ASSERT_TRUE(Wait([this] { return !client_.reports.empty(); }));
   // The first batch is empty: the query for the position.
   EXPECT_EQ(client_.reports.front().request.batches(0).end_position(), 0);
@@ -445,15 +449,15 @@ TEST_F(AgentTest, DoesNotGiveUpWhileAnAttemptRuns) {
 
   // Events that are not delivered stay in their file.
   const std::string finish = "{\"time\":1,\"event\":\"finish\"}\n";
-  Append(dir_ / "t/events-0.jsonl", finish);
+  Append(dir_ / (kToken + "/events-0.jsonl"), finish);
   processes_.jobs[0].ended({});
   while (!exited_.has_value()) {
     ASSERT_TRUE(Wait([this] { return exited_.has_value() || !client_.polls.empty(); }));
     if (!client_.polls.empty()) Answer(absl::UnavailableError("gone"));
   }
   EXPECT_EQ(*exited_, Agent::Exit::kGaveUp);
-  EXPECT_EQ(ReadAll(dir_ / "t/events-0.jsonl"), finish);
-  EXPECT_TRUE(std::filesystem::exists(dir_ / "t/exit.json"));
+  EXPECT_EQ(ReadAll(dir_ / (kToken + "/events-0.jsonl")), finish);
+  EXPECT_TRUE(std::filesystem::exists(dir_ / (kToken + "/exit.json")));
 }
 
 TEST_F(AgentTest, DoesNotGiveUpBecauseTheWallClockIsSet) {
@@ -476,7 +480,7 @@ TEST_F(AgentTest, StopsEverythingAndExitsWhenItIsDenied) {
 
 TEST_F(AgentTest, ExitsWhenThereIsNothingMoreToDoAndNoAttemptIsLeft) {
   RunToStarted();
-  auto desired = Desired({"t"});
+  auto desired = Desired({kToken});
   desired.set_terminate(true);
   Answer(desired);
   WaitForState(AttemptStatus::RUNNING);
@@ -495,11 +499,11 @@ TEST_F(AgentTest, LeavesAfterItHasSaidHowEverythingEnded) {
   agent_->Leave();
   EXPECT_TRUE(processes_.jobs[0].stopped_with.has_value());
   EXPECT_TRUE(WaitForPoll([](const auto& request) { return request.leaving(); }).leaving());
-  Answer(Desired({"t", "u"}));  // no new attempt is begun
+  Answer(Desired({kToken, "u"}));  // no new attempt is begun
   processes_.jobs[0].ended({143, 0, true});
   WaitForState(AttemptStatus::ENDED);
   EXPECT_FALSE(exited_.has_value());
-  Answer(Desired({"t"}));
+  Answer(Desired({kToken}));
   ASSERT_TRUE(Wait([this] { return exited_.has_value(); }));
   EXPECT_EQ(*exited_, Agent::Exit::kDone);
   EXPECT_EQ(processes_.jobs.size(), 1u);
@@ -507,7 +511,7 @@ TEST_F(AgentTest, LeavesAfterItHasSaidHowEverythingEnded) {
 
 TEST_F(AgentTest, RequestsACheckpointBeforeItStopsAnAttemptThatAnotherOneContinues) {
   StartAgent();
-  auto desired = Desired({"t"});
+  auto desired = Desired({kToken});
   desired.mutable_attempts(0)->set_checkpoint_directory("/checkpoints");
   AnswerPoll(desired);
   WaitForJob(1).started(100);
@@ -638,7 +642,7 @@ class AgentNoiseTest : public AgentTest {
     return response;
   }
   // Runs one attempt to its end. Returns what the node showed.
-  v1::NodeNoise RunOne(double interval, const std::string& token = "t", size_t number = 1) {
+  v1::NodeNoise RunOne(double interval, const std::string& token = kToken, size_t number = 1) {
     Answer(Guarded({token}, interval));
     WaitForJob(number).started(100);
     WaitForState(AttemptStatus::RUNNING);
@@ -675,15 +679,15 @@ TEST_F(AgentNoiseTest, WithoutAGuardNothingIsMeasured) {
 
 TEST_F(AgentNoiseTest, AnAttemptThatIsStoppedDuringACalibrationNeverBegins) {
   StartAgent();
-  AnswerPoll(Guarded({"t"}, 3600));
-  AnswerPoll(Desired({"t"}, true));
+  AnswerPoll(Guarded({kToken}, 3600));
+  AnswerPoll(Desired({kToken}, true));
   WaitForState(AttemptStatus::ENDED);
   EXPECT_TRUE(processes_.jobs.empty());
 }
 
 TEST_F(AgentNoiseTest, AnAttemptThatIsForgottenDuringACalibrationNeverBegins) {
   StartAgent();
-  auto desired = Guarded({"t"}, 3600);
+  auto desired = Guarded({kToken}, 3600);
   desired.mutable_attempts(0)->set_calibration_seconds(0.3);
   AnswerPoll(desired);
   AnswerPoll(Desired({}));
@@ -708,7 +712,7 @@ TEST_F(AgentNoiseTest, TheNextAttemptBeginsAfterTheCalibration) {
 
 TEST_F(AgentNoiseTest, AWorkerThatLeavesDoesNotCalibrate) {
   StartAgent();
-  auto desired = Guarded({"t"}, 1e-9);
+  auto desired = Guarded({kToken}, 1e-9);
   AnswerPoll(desired);
   WaitForJob().started(100);
   WaitForState(AttemptStatus::RUNNING);

@@ -22,6 +22,9 @@ extern char** environ;
 namespace scalelab::worker {
 namespace {
 
+// A worker ends all processes on the machine that carry the token of its attempt, also those of another test.
+const std::string kToken = absl::StrCat("t-", getpid());
+
 using ::testing::ElementsAre;
 using testing::FakeWorkerService;
 using ::testing::HasSubstr;
@@ -111,28 +114,28 @@ class ProgramTest : public ::testing::Test {
 
 TEST_F(ProgramTest, RunsAScriptOnEveryRankAndReportsItsEventsExactlyOnce) {
   StartWorker();
-  Assign("t",
+  Assign(kToken,
          "for s in 0 1 2; do echo "
          "'{\"time\":1,\"event\":\"step\",\"step\":'$s',\"metrics\":{\"m\":1'$RANK$s'}}'; done "
          ">>$SCALELAB_EVENTS; echo '{\"time\":2,\"event\":\"finish\",\"parameter_hash\":\"ab\"}' "
          ">>$SCALELAB_EVENTS; "
          "echo $SCALELAB_SPEC $WORLD_SIZE ${SCALELAB_ALLOCATION_SECRET:-none}",
          2);
-  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
-  EXPECT_EQ(service_.Status("t").exit_status(), 0);
-  EXPECT_THAT(service_.Points("t", 0, "m"), ElementsAre(Pair(0, 100), Pair(1, 101), Pair(2, 102)));
-  EXPECT_THAT(service_.Points("t", 1, "m"), ElementsAre(Pair(0, 110), Pair(1, 111), Pair(2, 112)));
-  ASSERT_EQ(service_.Events("t", 1).size(), 1u);
-  EXPECT_EQ(service_.Events("t", 1)[0].parameter_hash(), "ab");
-  const std::string runs = dir_ / "runs/t/";
+  ASSERT_TRUE(service_.WaitForState(kToken, AttemptStatus::ENDED));
+  EXPECT_EQ(service_.Status(kToken).exit_status(), 0);
+  EXPECT_THAT(service_.Points(kToken, 0, "m"), ElementsAre(Pair(0, 100), Pair(1, 101), Pair(2, 102)));
+  EXPECT_THAT(service_.Points(kToken, 1, "m"), ElementsAre(Pair(0, 110), Pair(1, 111), Pair(2, 112)));
+  ASSERT_EQ(service_.Events(kToken, 1).size(), 1u);
+  EXPECT_EQ(service_.Events(kToken, 1)[0].parameter_hash(), "ab");
+  const std::string runs = dir_ / ("runs/" + kToken + "/");
   EXPECT_EQ(ReadAll(runs + "rank-1.out"), runs + "spec.json 2 none\n");
   EXPECT_EQ(nlohmann::json::parse(ReadAll(runs + "exit.json"))["exit_status"], 0);
 
-  service_.Forget("t");
+  service_.Forget(kToken);
   service_.Terminate();
   EXPECT_EQ(WaitForExit(), 0);
   const auto provenance = nlohmann::json::parse(ReadAll(runs + "provenance.json"));
-  EXPECT_EQ(provenance["attempt"], "t");
+  EXPECT_EQ(provenance["attempt"], kToken);
   EXPECT_EQ(provenance["binaries"][0]["sha256"].get<std::string>().size(), 64u);
   EXPECT_THAT(provenance.dump(), ::testing::Not(HasSubstr("s3cret")));
 }
@@ -170,13 +173,13 @@ TEST_F(ProgramTest, AddsTheEnergyOfTheGpusToTheFinishEventOfTheFirstRank) {
 TEST_F(ProgramTest, ServesManyShortAttemptsOneAfterAnotherAndAtOnce) {
   StartWorker();
   for (int i = 0; i < 60; ++i) {
-    Assign(absl::StrCat("t", i),
+    Assign(absl::StrCat(kToken, "-", i),
            "echo '{\"time\":2,\"event\":\"finish\",\"metrics\":{\"m\":1}}' >>$SCALELAB_EVENTS");
   }
   for (int i = 0; i < 60; ++i) {
-    ASSERT_TRUE(service_.WaitForState(absl::StrCat("t", i), AttemptStatus::ENDED));
-    EXPECT_EQ(service_.Points(absl::StrCat("t", i), 0, "m").size(), 1u);
-    service_.Forget(absl::StrCat("t", i));
+    ASSERT_TRUE(service_.WaitForState(absl::StrCat(kToken, "-", i), AttemptStatus::ENDED));
+    EXPECT_EQ(service_.Points(absl::StrCat(kToken, "-", i), 0, "m").size(), 1u);
+    service_.Forget(absl::StrCat(kToken, "-", i));
   }
 }
 
@@ -185,14 +188,14 @@ TEST_F(ProgramTest, KeepsTrainingWhileTheCoordinatorIsAwayAndLosesNothing) {
   StartWorker();
   const std::string step =
       "echo '{\"time\":1,\"event\":\"step\",\"step\":'$s',\"metrics\":{\"m\":1}}' >>$SCALELAB_EVENTS; ";
-  Assign("t", "s=0; " + step + "read -r go <" + (dir_ / "go") + "; s=1; " + step + "exit 3");
-  ASSERT_TRUE(service_.WaitForMetric("t", 0, "m", 1));
+  Assign(kToken, "s=0; " + step + "read -r go <" + (dir_ / "go") + "; s=1; " + step + "exit 3");
+  ASSERT_TRUE(service_.WaitForMetric(kToken, 0, "m", 1));
   service_.StopServing();
   Append(dir_ / "go", "on\n");
   service_.StartServing();
-  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
-  EXPECT_EQ(service_.Status("t").exit_status(), 3);
-  EXPECT_THAT(service_.Points("t", 0, "m"), ElementsAre(Pair(0, 1), Pair(1, 1)));
+  ASSERT_TRUE(service_.WaitForState(kToken, AttemptStatus::ENDED));
+  EXPECT_EQ(service_.Status(kToken).exit_status(), 3);
+  EXPECT_THAT(service_.Points(kToken, 0, "m"), ElementsAre(Pair(0, 1), Pair(1, 1)));
 }
 
 TEST_F(ProgramTest, SendsHeartbeatsWhileItsFilesDoNotAnswer) {
@@ -206,26 +209,26 @@ TEST_F(ProgramTest, SendsHeartbeatsWhileItsFilesDoNotAnswer) {
   stderr_ = ends[1];
   StartWorker();
   ASSERT_TRUE(service_.WaitForCalls(1));
-  Assign("t", "exec sleep 1000");
+  Assign(kToken, "exec sleep 1000");
   EXPECT_TRUE(service_.WaitForCalls(4));
-  EXPECT_NE(service_.Status("t").state(), AttemptStatus::RUNNING);
+  EXPECT_NE(service_.Status(kToken).state(), AttemptStatus::RUNNING);
 
   char buffer[4096];
   while (read(ends[0], buffer, sizeof buffer) > 0) {
   }
-  EXPECT_TRUE(service_.WaitForState("t", AttemptStatus::RUNNING));
+  EXPECT_TRUE(service_.WaitForState(kToken, AttemptStatus::RUNNING));
   close(ends[0]);
   close(ends[1]);
 }
 
 TEST_F(ProgramTest, OutlivesARankThatReplacesItsFiles) {
   StartWorker();
-  Assign("t",
+  Assign(kToken,
          "cd $SCALELAB_ATTEMPT_DIR; rm -f *.out *.err $SCALELAB_EVENTS; mkdir rank-0.err; mkfifo rank-0.out "
          "$SCALELAB_EVENTS exit.json.new; exit 3");
-  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
-  EXPECT_EQ(service_.Status("t").exit_status(), 3);
-  EXPECT_THAT(service_.Status("t").message(),
+  ASSERT_TRUE(service_.WaitForState(kToken, AttemptStatus::ENDED));
+  EXPECT_EQ(service_.Status(kToken).exit_status(), 3);
+  EXPECT_THAT(service_.Status(kToken).message(),
               HasSubstr("Events may be missing: events-0.jsonl is a FIFO, not a regular file."));
   Assign("u", "exit 0");
   EXPECT_TRUE(service_.WaitForState("u", AttemptStatus::ENDED));
@@ -233,12 +236,12 @@ TEST_F(ProgramTest, OutlivesARankThatReplacesItsFiles) {
 
 TEST_F(ProgramTest, DeliversEverythingElseAfterALineWithALongNameThatIsNotAscii) {
   StartWorker();
-  Assign("t", "echo '{\"time\":1,\"event\":\"step\",\"step\":0,\"metrics\":{\"" + std::string(59, 'a') +
-                  "\xC3\xA9\":null}}' >>$SCALELAB_EVENTS; echo '{\"time\":2,\"event\":\"finish\"}' "
-                  ">>$SCALELAB_EVENTS");
-  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
-  EXPECT_EQ(service_.Malformed("t", 0).size(), 1u);
-  EXPECT_EQ(service_.Events("t", 0).size(), 1u);
+  Assign(kToken, "echo '{\"time\":1,\"event\":\"step\",\"step\":0,\"metrics\":{\"" + std::string(59, 'a') +
+                     "\xC3\xA9\":null}}' >>$SCALELAB_EVENTS; echo '{\"time\":2,\"event\":\"finish\"}' "
+                     ">>$SCALELAB_EVENTS");
+  ASSERT_TRUE(service_.WaitForState(kToken, AttemptStatus::ENDED));
+  EXPECT_EQ(service_.Malformed(kToken, 0).size(), 1u);
+  EXPECT_EQ(service_.Events(kToken, 0).size(), 1u);
 }
 
 // Workers of other tests have a secret too, so the one of this test is unique.
@@ -250,21 +253,21 @@ class SecretTest : public ProgramTest {
 
 TEST_F(SecretTest, IsNotInTheEnvironmentOfAnyProcess) {
   StartWorker(Secret());
-  Assign("t", absl::StrCat("grep -l -a ", Secret(), " /proc/[0-9]*/environ; echo done"));
-  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
-  EXPECT_EQ(ReadAll(dir_ / "runs/t/rank-0.out"), "done\n");
+  Assign(kToken, absl::StrCat("grep -l -a ", Secret(), " /proc/[0-9]*/environ; echo done"));
+  ASSERT_TRUE(service_.WaitForState(kToken, AttemptStatus::ENDED));
+  EXPECT_EQ(ReadAll(dir_ / ("runs/" + kToken + "/rank-0.out")), "done\n");
 }
 
 TEST_F(SecretTest, IsNotInMemoryThatRanksCanRead) {
   if (geteuid() == 0) GTEST_SKIP() << "root can read the memory of every process";
   StartWorker(Secret());
   // The parent of a rank is the spawner, which is a fork of the worker.
-  Assign("t",
+  Assign(kToken,
          absl::StrCat("for p in $PPID ", worker_,
                       "; do for f in environ mem maps; do head -c 1 /proc/$p/$f >/dev/null 2>&1 && echo $p "
                       "$f; done; done; echo done"));
-  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
-  EXPECT_EQ(ReadAll(dir_ / "runs/t/rank-0.out"), "done\n");
+  ASSERT_TRUE(service_.WaitForState(kToken, AttemptStatus::ENDED));
+  EXPECT_EQ(ReadAll(dir_ / ("runs/" + kToken + "/rank-0.out")), "done\n");
 }
 
 TEST_F(ProgramTest, TakesItsSecretFromStandardInput) {
@@ -275,8 +278,8 @@ TEST_F(ProgramTest, TakesItsSecretFromStandardInput) {
   stdin_ = ends[0];
   StartWorker("");
   close(ends[0]);
-  Assign("t", "exit 0");
-  EXPECT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
+  Assign(kToken, "exit 0");
+  EXPECT_TRUE(service_.WaitForState(kToken, AttemptStatus::ENDED));
 }
 
 TEST_F(ProgramTest, ExitsWithoutASecret) {
@@ -289,11 +292,11 @@ TEST_F(ProgramTest, MakesNothingThatOtherUsersCanWrite) {
   const mode_t before = umask(0);
   StartWorker();
   umask(before);
-  Assign("t", "echo x; echo >>$SCALELAB_EVENTS");
-  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
+  Assign(kToken, "echo x; echo >>$SCALELAB_EVENTS");
+  ASSERT_TRUE(service_.WaitForState(kToken, AttemptStatus::ENDED));
   for (const char* name : {"", "/spec.json", "/rank-0.out", "/events-0.jsonl", "/exit.json"}) {
     struct stat found {};
-    ASSERT_EQ(stat((dir_ / "runs/t").append(name).c_str(), &found), 0) << name;
+    ASSERT_EQ(stat((dir_ / ("runs/" + kToken)).append(name).c_str(), &found), 0) << name;
     EXPECT_EQ(found.st_mode & S_IWOTH, 0u) << name;
   }
 }
@@ -305,7 +308,7 @@ TEST_F(ProgramTest, OutlivesALimitOfTheSizeOfFiles) {
   setrlimit(RLIMIT_FSIZE, &small);
   StartWorker();
   setrlimit(RLIMIT_FSIZE, &before);
-  for (const char* token : {"t", "u"}) {
+  for (const std::string& token : {kToken, std::string("u")}) {
     Assign(token, "exit 0");
     ASSERT_TRUE(service_.WaitForState(token, AttemptStatus::ENDED));
     EXPECT_THAT(service_.Status(token).message(), HasSubstr("File too large"));
@@ -314,32 +317,32 @@ TEST_F(ProgramTest, OutlivesALimitOfTheSizeOfFiles) {
 
 TEST_F(ProgramTest, EndsAnAttemptThatHasStoppedTheSpawner) {
   StartWorker();
-  Assign("t",
+  Assign(kToken,
          "kill -STOP $PPID; echo '{\"time\":1,\"event\":\"step\",\"step\":0,\"metrics\":{\"m\":1}}' "
          ">>$SCALELAB_EVENTS; exec sleep 1000");
-  ASSERT_TRUE(service_.WaitForMetric("t", 0, "m", 1));
-  service_.AskToStop("t", 0.05);
-  EXPECT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
+  ASSERT_TRUE(service_.WaitForMetric(kToken, 0, "m", 1));
+  service_.AskToStop(kToken, 0.05);
+  EXPECT_TRUE(service_.WaitForState(kToken, AttemptStatus::ENDED));
 }
 
 TEST_F(ProgramTest, ExitsWithAllProcessesWhenTheSpawnerIsStoppedAgainAndAgain) {
   StartWorker();
-  Assign("t", "while :; do kill -STOP $PPID; done");
-  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::RUNNING));
+  Assign(kToken, "while :; do kill -STOP $PPID; done");
+  ASSERT_TRUE(service_.WaitForState(kToken, AttemptStatus::RUNNING));
   EXPECT_EQ(WaitForExit(), 1);
   WaitForLock();
 }
 
 TEST_F(ProgramTest, StopsAnAttemptThatIgnoresTermAndItsDescendants) {
   StartWorker();
-  Assign("t",
+  Assign(kToken,
          "trap '' TERM; setsid sh -c 'echo \"{\\\"time\\\":1,\\\"event\\\":\\\"step\\\",\\\"step\\\":0,"
          "\\\"metrics\\\":{\\\"pid\\\":$$}}\" >>$SCALELAB_EVENTS; while :; do sleep 1000; done'");
-  ASSERT_TRUE(service_.WaitForMetric("t", 0, "pid", 1));
-  service_.AskToStop("t", 0.05);
-  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
-  EXPECT_TRUE(service_.Status("t").stopped());
-  const pid_t pid = static_cast<pid_t>(service_.Points("t", 0, "pid")[0].second);
+  ASSERT_TRUE(service_.WaitForMetric(kToken, 0, "pid", 1));
+  service_.AskToStop(kToken, 0.05);
+  ASSERT_TRUE(service_.WaitForState(kToken, AttemptStatus::ENDED));
+  EXPECT_TRUE(service_.Status(kToken).stopped());
+  const pid_t pid = static_cast<pid_t>(service_.Points(kToken, 0, "pid")[0].second);
   EXPECT_NE(kill(pid, 0), 0);
 }
 
@@ -358,8 +361,8 @@ TEST_F(ProgramTest, ExitsWithSuccessWhenItGivesUpWithoutARunningAttempt) {
 
 TEST_F(ProgramTest, StopsWhatRunsAndExitsWhenTheAllocationIsOver) {
   StartWorker();
-  Assign("t", "exec sleep 1000");
-  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::RUNNING));
+  Assign(kToken, "exec sleep 1000");
+  ASSERT_TRUE(service_.WaitForState(kToken, AttemptStatus::RUNNING));
   service_.RefuseEverybody();
   EXPECT_EQ(WaitForExit(), 1);
   WaitForLock();
@@ -367,12 +370,12 @@ TEST_F(ProgramTest, StopsWhatRunsAndExitsWhenTheAllocationIsOver) {
 
 TEST_F(ProgramTest, LeavesOnTermAndReportsBefore) {
   StartWorker();
-  Assign("t", "exec sleep 1000");
-  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::RUNNING));
+  Assign(kToken, "exec sleep 1000");
+  ASSERT_TRUE(service_.WaitForState(kToken, AttemptStatus::RUNNING));
   kill(worker_, SIGTERM);
   EXPECT_EQ(WaitForExit(), 0);
-  EXPECT_EQ(service_.Status("t").state(), AttemptStatus::ENDED);
-  EXPECT_TRUE(service_.Status("t").stopped());
+  EXPECT_EQ(service_.Status(kToken).state(), AttemptStatus::ENDED);
+  EXPECT_TRUE(service_.Status(kToken).stopped());
   EXPECT_TRUE(service_.LastRequest().leaving());
 }
 
@@ -389,19 +392,19 @@ TEST_F(ProgramTest, RefusesALockThatIsHeld) {
 
 TEST_F(ProgramTest, ReportsTheRestOfAnAttemptWhoseWorkerWasKilled) {
   StartWorker();
-  Assign("t",
+  Assign(kToken,
          "echo '{\"time\":1,\"event\":\"step\",\"step\":0,\"metrics\":{\"m\":1}}' >>$SCALELAB_EVENTS; exec "
          "sleep 1000");
-  ASSERT_TRUE(service_.WaitForMetric("t", 0, "m", 1));
+  ASSERT_TRUE(service_.WaitForMetric(kToken, 0, "m", 1));
   kill(worker_, SIGKILL);
   WaitForExit();
   WaitForLock();
-  Append(dir_ / "runs/t/events-0.jsonl",
+  Append(dir_ / ("runs/" + kToken + "/events-0.jsonl"),
          "{\"time\":1,\"event\":\"step\",\"step\":1,\"metrics\":{\"m\":2}}\n");
   StartWorker();
-  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
-  EXPECT_EQ(service_.Status("t").cause(), v1::Attempt::WORKER_LOST);
-  EXPECT_THAT(service_.Points("t", 0, "m"), ElementsAre(Pair(0, 1), Pair(1, 2)));
+  ASSERT_TRUE(service_.WaitForState(kToken, AttemptStatus::ENDED));
+  EXPECT_EQ(service_.Status(kToken).cause(), v1::Attempt::WORKER_LOST);
+  EXPECT_THAT(service_.Points(kToken, 0, "m"), ElementsAre(Pair(0, 1), Pair(1, 2)));
 }
 
 TEST_F(ProgramTest, LaunchesMpiRanksThroughMpirun) {
@@ -414,20 +417,20 @@ TEST_F(ProgramTest, LaunchesMpiRanksThroughMpirun) {
   chmod(trainer.c_str(), 0755);
   StartWorker("s3cret", {"--trainer", trainer});
   v1::SynchronizeResponse::DesiredAttempt attempt;
-  attempt.set_token("t");
+  attempt.set_token(kToken);
   attempt.set_directory(dir_ / "runs/t");
   attempt.add_nodes("n0");
   attempt.set_ranks_per_node(2);
   attempt.mutable_spec()->set_engine("native/ddp");
   attempt.mutable_spec()->set_ranks(2);
   service_.Assign(attempt);
-  ASSERT_TRUE(service_.WaitForState("t", AttemptStatus::ENDED));
-  EXPECT_THAT(service_.Points("t", 1, "rank"), ElementsAre(Pair(-1, 1)));
-  EXPECT_THAT(service_.Points("t", 1, "world"), ElementsAre(Pair(-1, 2)));
-  EXPECT_EQ(service_.Status("t").cause(), v1::Attempt::RANK_KILLED);
+  ASSERT_TRUE(service_.WaitForState(kToken, AttemptStatus::ENDED));
+  EXPECT_THAT(service_.Points(kToken, 1, "rank"), ElementsAre(Pair(-1, 1)));
+  EXPECT_THAT(service_.Points(kToken, 1, "world"), ElementsAre(Pair(-1, 2)));
+  EXPECT_EQ(service_.Status(kToken).cause(), v1::Attempt::RANK_KILLED);
   // mpirun does not always report which rank failed. It was also once seen to crash, judging by a message in
   // Open MPI's wording while no rank of this test used MPI.
-  EXPECT_THAT(service_.Status("t").message(),
+  EXPECT_THAT(service_.Status(kToken).message(),
               AnyOf(AllOf(HasSubstr("signal 9"), AnyOf(HasSubstr("rank 1"), HasSubstr("wrote nothing"))),
                     HasSubstr("mpirun itself was ended by signal 11")));
   EXPECT_TRUE(service_.WaitForRequest([](const auto& request) {
