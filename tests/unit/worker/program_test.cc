@@ -326,9 +326,11 @@ TEST_F(ProgramTest, EndsAnAttemptThatHasStoppedTheSpawner) {
 }
 
 TEST_F(ProgramTest, ExitsWithAllProcessesWhenTheSpawnerIsStoppedAgainAndAgain) {
+  ASSERT_EQ(mkfifo((dir_ / "go").c_str(), 0600), 0);
   StartWorker();
-  Assign(kToken, "while :; do kill -STOP $PPID; done");
+  Assign(kToken, "read -r go <" + (dir_ / "go") + "; while :; do kill -STOP $PPID; done");
   ASSERT_TRUE(service_.WaitForState(kToken, AttemptStatus::RUNNING));
+  Append(dir_ / "go", "on\n");
   EXPECT_EQ(WaitForExit(), 1);
   WaitForLock();
 }
