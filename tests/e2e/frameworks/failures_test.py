@@ -9,6 +9,8 @@ import run
 
 ENGINE = sys.argv.pop() if len(sys.argv) > 1 else "pytorch/ddp"
 LONG = {"max_steps": "0", "epochs": 100}
+START_S = 300  # from the start of the processes to the first step: the first import of TensorFlow on a busy machine takes minutes
+END_S = 120  # from the failure to the end of the processes
 
 
 # mpirun starts these ranks, and ends all of them when one of them ends.
@@ -22,14 +24,17 @@ def kill_second(_, processes):
 def second(directory, processes):
     """Returns the process id of rank 1 once it has trained a step."""
     path = os.path.join(directory, "events-1.jsonl")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         if os.path.exists(path):
             with open(path, encoding="utf-8") as file:
                 if '"event":"step"' in file.read():
-                    break
+                    return rank_of_launcher(directory) if LAUNCHED else processes[1].pid
+        if any(process.poll() is not None for process in processes):
+            with open(os.path.join(directory, "errors"), encoding="utf-8", errors="replace") as file:
+                raise AssertionError("a rank ended before its first step:\n" + file.read())
         time.sleep(0.02)
-    return rank_of_launcher(directory) if LAUNCHED else processes[1].pid
+    raise AssertionError(f"rank 1 trained no step in {START_S} s")
 
 
 def rank_of_launcher(directory):
@@ -52,7 +57,7 @@ def stop_second_in_training(directory, processes):
     pid = second(directory, processes)
     os.kill(pid, signal.SIGSTOP)
     try:
-        processes[0].wait(180)
+        processes[0].wait(END_S)
     finally:
         if not LAUNCHED:  # with mpirun, the launcher kills the rank
             os.kill(pid, signal.SIGKILL)
@@ -63,12 +68,9 @@ class Failures(unittest.TestCase):
     def setUpClass(cls):
         run.python_of(ENGINE)  # skips
 
-    def setUp(self):
-        self.begin = time.monotonic()
-
-    def ends(self, spec, message, kind, engine=ENGINE, meddle=None):
+    def ends(self, spec, message, kind, engine=ENGINE, meddle=None, limit=START_S):
         """Rank 0 exits, and its last event contains the reason."""
-        result = run.run(engine, {"comm_timeout_s": 20, **spec}, meddle=meddle, timeout=240)
+        result = run.run(engine, {"comm_timeout_s": 20, **spec}, meddle=meddle, timeout=limit)
         self.assertNotEqual(result.status, 0)
         last = result.events[0][-1]
         self.assertEqual(last["event"], "error", result.errors)
@@ -82,16 +84,14 @@ class Failures(unittest.TestCase):
 
     def test_a_rank_that_is_killed_ends_the_other(self):
         if LAUNCHED:  # mpirun ends this rank
-            result = run.run(ENGINE, LONG, meddle=kill_second_in_training, timeout=90)
+            result = run.run(ENGINE, LONG, meddle=kill_second_in_training, timeout=END_S)
             self.assertNotEqual(result.status, 0)
             self.assertNotIn("finish", [event["event"] for event in result.events[0]])
         else:
-            self.ends(LONG, "another rank is gone or late", "communication", meddle=kill_second_in_training)
-        self.assertLess(time.monotonic() - self.begin, 200)
+            self.ends(LONG, "another rank is gone or late", "communication", meddle=kill_second_in_training, limit=END_S)
 
     def test_a_rank_that_is_stopped_is_given_up_in_time(self):
-        stopped = {**LONG, "comm_timeout_s": 5}
-        self.ends(stopped, "another rank is gone or late", "communication", meddle=stop_second_in_training)
+        self.ends(LONG, "another rank is gone or late", "communication", meddle=stop_second_in_training)
 
     def test_what_is_asked_for_and_not_there_is_a_sentence(self):
         cases = [

@@ -94,7 +94,7 @@ def mistakes(engine, specs):
         ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "SCALELAB_TRAINER": trainer()}
         if ENGINES[engine].one_process:
             ranks["SCALELAB_REPLICAS"] = "2"
-        subprocess.run([python, wrapper, script, *directories], env={**os.environ, **ranks}, timeout=240, check=True)
+        subprocess.run([python, wrapper, script, *directories], env={**os.environ, **ranks}, timeout=300, check=True)
         return [_events(os.path.join(directory, "events-0.jsonl")) for directory in directories]
 
 
@@ -119,7 +119,7 @@ def native(spec, ranks=2):
             return pickle.load(file)
 
 
-def run(engine, spec, ranks=2, timeout=240, meddle=None, wrapper=None):
+def run(engine, spec, ranks=2, timeout=300, meddle=None, wrapper=None):
     """Runs one attempt of `engine`. `spec` has fields in addition to those that make the run short.
 
     meddle(directory, processes): called when all processes have started.
