@@ -1,5 +1,7 @@
 // Which attempts ran at the same time as those of a study.
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "db/deletion.h"
 #include "db/reads.h"
@@ -67,14 +69,45 @@ absl::Status FindOverlapping(Database& db, const Candidate& study, std::vector<C
   return open.status();
 }
 
-// Appends the times of a study's attempts that overlap with the time from `from` to `to`.
-absl::Status AddTimes(Database& db, const Candidate& study, Micros from, Micros to,
-                      std::vector<AttemptTime>& times) {
-  const auto add = [&](const AttemptTime& time) {
+// Collects the times of attempts that overlap with the time from `from` to `to`.
+class OverlappingTimes {
+ public:
+  OverlappingTimes(Database& db, Micros from, Micros to)
+      : from_(from), to_(to), attempts_(db, "SELECT assigned, finished FROM attempt WHERE run_id = ?") {}
+
+  // Adds the attempts of a run. `time` is that of the run.
+  absl::Status AddRun(int64_t id, RunState state, int attempts, AttemptTime time) {
+    if (attempts == 0) return absl::OkStatus();
+    // The only attempt of such a run has the times of the run.
+    if (attempts == 1 && (state == RunState::kSucceeded || state == RunState::kRunning)) {
+      Add(time);
+      return absl::OkStatus();
+    }
+    attempts_.Bind(id);
+    while (attempts_.Step()) {
+      attempts_.Read(time.assigned, time.finished);
+      Add(time);
+    }
+    if (!attempts_.status().ok()) return attempts_.status();
+    attempts_.Reset();
+    return absl::OkStatus();
+  }
+
+  std::vector<AttemptTime> Take() { return std::move(times_); }
+
+ private:
+  void Add(const AttemptTime& time) {
     const Micros end = time.finished == 0 ? kNever : time.finished;
-    if (time.assigned <= to && end >= from) times.push_back(time);
-  };
-  Statement attempts(db, "SELECT assigned, finished FROM attempt WHERE run_id = ?");
+    if (time.assigned <= to_ && end >= from_) times_.push_back(time);
+  }
+
+  const Micros from_, to_;
+  Statement attempts_;
+  std::vector<AttemptTime> times_;
+};
+
+// Adds the attempts of a study whose runs are in the database only.
+absl::Status AddStudy(Database& db, const Candidate& study, OverlappingTimes& times) {
   Statement runs(db,
                  "SELECT id, state, attempts, started, finished FROM run WHERE id BETWEEN ? AND ? AND "
                  "+study_id = ? AND attempts > 0");
@@ -82,28 +115,18 @@ absl::Status AddTimes(Database& db, const Candidate& study, Micros from, Micros 
   while (runs.Step()) {
     int64_t id = 0;
     RunState state{};
-    int count = 0;
+    int attempts = 0;
     AttemptTime time;
-    runs.Read(id, state, count, time.assigned, time.finished);
-    // The only attempt of such a run has the times of the run.
-    if (count == 1 && (state == RunState::kSucceeded || state == RunState::kRunning)) {
-      add(time);
-      continue;
-    }
-    attempts.Bind(id);
-    while (attempts.Step()) {
-      attempts.Read(time.assigned, time.finished);
-      add(time);
-    }
-    if (!attempts.status().ok()) return attempts.status();
-    attempts.Reset();
+    runs.Read(id, state, attempts, time.assigned, time.finished);
+    if (absl::Status status = times.AddRun(id, state, attempts, time); !status.ok()) return status;
   }
   return runs.status();
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<AttemptTime>> ListAttemptTimes(Database& db, int64_t study_id) {
+absl::StatusOr<std::vector<AttemptTime>> ListAttemptTimes(Database& db, int64_t study_id,
+                                                          const std::vector<CurveRow>& rows) {
   Transaction transaction(db, Transaction::Kind::kRead);
   if (!transaction.status().ok()) return transaction.status();
   Candidate study;
@@ -113,15 +136,19 @@ absl::StatusOr<std::vector<AttemptTime>> ListAttemptTimes(Database& db, int64_t 
     if (one.Step()) study.ReadFrom(one);
     if (!one.status().ok()) return one.status();
   }
-  std::vector<AttemptTime> times;
-  if (study.started == 0) return times;
+  if (study.started == 0) return std::vector<AttemptTime>();
   std::vector<Candidate> overlapping;
   if (absl::Status status = FindOverlapping(db, study, overlapping); !status.ok()) return status;
+  OverlappingTimes times(db, study.started, study.finished);
   for (const Candidate& other : overlapping) {
-    if (absl::Status status = AddTimes(db, other, study.started, study.finished, times); !status.ok())
-      return status;
+    if (other.id == study.id) continue;
+    if (absl::Status status = AddStudy(db, other, times); !status.ok()) return status;
   }
-  return times;
+  for (const CurveRow& row : rows) {
+    absl::Status status = times.AddRun(row.run_id, row.state, row.attempts, {row.started, row.finished});
+    if (!status.ok()) return status;
+  }
+  return times.Take();
 }
 
 }  // namespace scalelab::db

@@ -354,7 +354,7 @@ absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_
   summaries.Bind(first, last);
   std::vector<CurveRow> rows;
   rows.reserve(std::clamp<int64_t>(last - first + 1, 0, 100'000));
-  int64_t id = 0, summary_id = -1;
+  int64_t summary_id = -1;
   const auto next_summary = [&] {
     summary_id = INT64_MAX;
     if (summaries.Step()) summaries.Read(summary_id);
@@ -362,10 +362,10 @@ absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_
   next_summary();
   while (runs.Step()) {
     CurveRow& row = rows.emplace_back();
-    runs.Read(id, row.cell_id, row.repeat, row.state, row.cause, row.started, row.finished, row.attempts,
+    runs.Read(row.run_id, row.cell_id, row.repeat, row.state, row.cause, row.started, row.finished, row.attempts,
               row.message);
-    while (summary_id < id) next_summary();
-    if (summary_id == id) {
+    while (summary_id < row.run_id) next_summary();
+    if (summary_id == row.run_id) {
       summaries.Read(summary_id, row.attempt_id, row.throughput, row.epoch_seconds, row.comm_share,
                      row.peak_memory, row.accuracy, row.train_loss, row.time_to_accuracy, row.fingerprint,
                      row.reported_step, row.nodes_hash);

@@ -38,7 +38,8 @@ absl::StatusOr<std::vector<RunSummary>> ListSummaries(Database& db, int64_t firs
                                                       int64_t last_run_id);
 absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_id);
 absl::StatusOr<std::vector<RunTimes>> ListRunTimes(Database& db, int64_t study_id);
-absl::StatusOr<std::vector<AttemptTime>> ListAttemptTimes(Database& db, int64_t study_id);
+absl::StatusOr<std::vector<AttemptTime>> ListAttemptTimes(Database& db, int64_t study_id,
+                                                          const std::vector<CurveRow>& rows);
 
 // The series that match `filter`, without points, ordered by key and rank; ids[i] belongs to series[i].
 struct SeriesList {

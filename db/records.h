@@ -279,7 +279,7 @@ struct ProvenanceRow {
 
 // One run of a cell with its results: the input of a curve.
 struct CurveRow {
-  int64_t cell_id = 0;
+  int64_t run_id = 0, cell_id = 0;
   int repeat = 0;
   RunState state = RunState::kQueued;
   Cause cause = Cause::kNone;

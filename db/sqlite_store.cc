@@ -216,8 +216,9 @@ class SqliteStore : public Store {
   absl::StatusOr<std::vector<RunTimes>> ListRunTimes(int64_t study_id) override {
     return Read([&](Database& db) { return db::ListRunTimes(db, study_id); });
   }
-  absl::StatusOr<std::vector<AttemptTime>> ListAttemptTimes(int64_t study_id) override {
-    return Read([&](Database& db) { return db::ListAttemptTimes(db, study_id); });
+  absl::StatusOr<std::vector<AttemptTime>> ListAttemptTimes(int64_t study_id,
+                                                            const std::vector<CurveRow>& rows) override {
+    return Read([&](Database& db) { return db::ListAttemptTimes(db, study_id, rows); });
   }
   absl::Status ReadPoints(const PointFilter& filter, const std::function<void(Series)>& take) override {
     absl::StatusOr<SeriesList> list = Read([&](Database& db) { return ListSeries(db, filter); });

@@ -200,8 +200,9 @@ class Store : public AccessStore {
   virtual absl::StatusOr<std::vector<RunTimes>> ListRunTimes(int64_t study_id) = 0;
   // Returns the times of all attempts, also of other studies, that overlap with the time from the start to the end of the
   // study; none if it has not started. Leaves out studies that ended and that were created more than 60 days before the
-  // start.
-  virtual absl::StatusOr<std::vector<AttemptTime>> ListAttemptTimes(int64_t study_id) = 0;
+  // start. `rows` are those that ListCurveRows returned for the study, so that its runs are not read again.
+  virtual absl::StatusOr<std::vector<AttemptTime>> ListAttemptTimes(int64_t study_id,
+                                                                    const std::vector<CurveRow>& rows) = 0;
   // Calls `take` for each series that matches `filter`, ordered by key and rank, with its points ordered by
   // line. No transaction is open during `take`.
   virtual absl::Status ReadPoints(const PointFilter& filter, const std::function<void(Series)>& take) = 0;

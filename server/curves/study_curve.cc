@@ -54,7 +54,7 @@ absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool fa
   const std::vector<ComparedRun> compared = RunsToCompare(*cells, *parameters, *rows);
   const auto losses = ReadLosses(store, compared);
   if (!losses.ok()) return losses.status();
-  const auto attempts = store.ListAttemptTimes(study.id);
+  const auto attempts = store.ListAttemptTimes(study.id, *rows);
   if (!attempts.ok()) return attempts.status();
   if (over()) return absl::CancelledError("nobody waits for the curve");
   const CurveOptions options;

@@ -5,8 +5,8 @@
 
 #include "server/analysis/curve.h"
 #include "server/analysis/downsample.h"
-#include "server/analysis/factors/explain_points.h"
 #include "server/cells/cells.h"
+#include "server/curves/study_curve.h"
 #include "tests/bench/bench_rows.h"
 
 namespace scalelab::bench {
@@ -69,26 +69,11 @@ void BenchCurve(const BenchOptions& options, std::vector<Figure>& figures) {
   }
   small /= 2;  // a study in the middle
   const auto curve_of = [&](int64_t id, bool factors = false) {
-    auto cells = store->ListCells(id);
-    auto rows = store->ListCurveRows(id);
-    auto attempts = store->ListAttemptTimes(id);
-    auto values = store->ListCellValues(id);
-    Check(cells.status());
-    Check(rows.status());
-    Check(attempts.status());
-    Check(values.status());
-    const auto parameters = server::ReadCells(*values, *cells);
-    Check(parameters.status());
-    const auto concurrency = server::FindConcurrency(*attempts, *rows);
-    server::CurvePlaces places;
-    auto curve = server::MakeCurve({}, *cells, *parameters, *rows, {}, {}, concurrency, &places);
+    const auto study = store->GetStudy(id);
+    Check(study.status());
+    scalelab::v1::GetCurveResponse curve;
+    Check(server::MakeStudyCurve(*store, *study, factors, [] { return false; }, &curve));
     if (curve.series_size() == 0) Check(absl::InternalError("empty curve"));
-    const server::ExplainedRows explained{*cells, *parameters, *rows, places};
-    server::AddTimesToTarget(explained, curve);
-    if (!factors) return;
-    auto times = store->ListRunTimes(id);
-    Check(times.status());
-    server::AddFactors(explained, *times, {}, curve);
   };
   figures.push_back(
       Limit("curve/study_of_1000_runs", MedianMilliseconds(21, [&] { curve_of(small); }), "ms"));

@@ -457,7 +457,7 @@ TEST_P(StoreContract, FindsTheAttemptsOfAllStudiesAtTheTimeOfAStudy) {
   live.assigned = kBegin - 10;
   batch.attempts = {first, second, live};
   Commit(batch);
-  const auto times = store_->ListAttemptTimes(5);
+  const auto times = store_->ListAttemptTimes(5, store_->ListCurveRows(5).value());
   ASSERT_TRUE(times.ok()) << times.status();
   std::vector<std::pair<Micros, Micros>> found;
   for (const AttemptTime& time : *times)
@@ -466,7 +466,7 @@ TEST_P(StoreContract, FindsTheAttemptsOfAllStudiesAtTheTimeOfAStudy) {
                          std::pair(Micros{-10}, Micros{0}), std::pair(Micros{-15}, Micros{5}),
                          std::pair(Micros{0}, Micros{100}), std::pair(Micros{60}, Micros{63}),
                          std::pair(Micros{64}, Micros{70})));
-  EXPECT_THAT(store_->ListAttemptTimes(99).value(), IsEmpty());
+  EXPECT_THAT(store_->ListAttemptTimes(99, {}).value(), IsEmpty());
 }
 
 TEST_P(StoreContract, ARestartFindsTheRunThatEachAllocationServedLast) {

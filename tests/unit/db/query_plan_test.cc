@@ -72,7 +72,7 @@ TEST_F(QueryPlan, ReadsUseIndexes) {
   (void)ListSummaries(*db_, 1, 2);
   (void)ListCurveRows(*db_, 1);
   (void)ListRunTimes(*db_, 1);
-  (void)ListAttemptTimes(*db_, 1);
+  (void)ListAttemptTimes(*db_, 1, {});
   (void)ListSeries(*db_, {1, "", {}});
   Series series;
   (void)ReadSeries(*db_, 1, 1, 0, series);

@@ -83,8 +83,9 @@ class ForwardingStore : public db::Store {
   absl::StatusOr<std::vector<db::RunTimes>> ListRunTimes(int64_t id) override {
     return Read().ListRunTimes(id);
   }
-  absl::StatusOr<std::vector<db::AttemptTime>> ListAttemptTimes(int64_t id) override {
-    return Read().ListAttemptTimes(id);
+  absl::StatusOr<std::vector<db::AttemptTime>> ListAttemptTimes(int64_t id,
+                                                            const std::vector<db::CurveRow>& rows) override {
+    return Read().ListAttemptTimes(id, rows);
   }
   absl::Status ReadPoints(const db::PointFilter& filter,
                           const std::function<void(db::Series)>& take) override {
