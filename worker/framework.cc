@@ -10,6 +10,7 @@
 #include "catalog/device.h"
 #include "catalog/engines.h"
 #include "catalog/python_environment.h"
+#include "catalog/rank_variables.h"
 #include "worker/free_port.h"
 #include "worker/own_parameters.h"
 
@@ -38,7 +39,12 @@ class NativeFramework final : public Framework {
     // Slurm, MPI needs its launcher even for one rank.
     const bool gpus = UsesGpus(spec.device(), spec.gpus_per_rank());
     const bool mpi = NativeBackend(spec.backend(), spec.ranks(), gpus) == "mpi";
-    return RankProgram{{trainer_}, {}, mpi ? Rendezvous::kMpi : Rendezvous::kNone};
+    RankProgram program;
+    program.argv = {trainer_};
+    // The trainer would set this variable and execute itself again, and so load LibTorch twice.
+    program.defaults = {{kMallocTunables, kHugePages}};
+    program.rendezvous = mpi ? Rendezvous::kMpi : Rendezvous::kNone;
+    return program;
   }
 
  private:

@@ -20,6 +20,10 @@ void Set(std::vector<std::string>* environment, absl::string_view name, absl::st
   environment->push_back(absl::StrCat(name, "=", value));
 }
 
+bool Contains(const std::vector<std::string>& environment, absl::string_view name) {
+  return std::ranges::any_of(environment, [&](const std::string& entry) { return NameOf(entry) == name; });
+}
+
 // The number of processes to start, and the ranks that each of them serves (for its cores and GPUs).
 int ProcessCount(const Desired& attempt, const RankProgram& program) {
   return program.one_process ? 1 : attempt.spec().ranks();
@@ -83,9 +87,7 @@ Command Mpirun(const Desired& attempt, const RankProgram& program, std::vector<s
   if (!attempt.checkpoint_directory().empty())
     argv.insert(argv.end(), {"--mca", "odls_base_sigkill_timeout", "15"});
   // An option would override a variable that the study sets.
-  const bool set = std::ranges::any_of(
-      environment, [](const std::string& entry) { return NameOf(entry) == "OMPI_MCA_btl"; });
-  if (!set) argv.insert(argv.end(), {"--mca", "btl", "self,vader"});
+  if (!Contains(environment, "OMPI_MCA_btl")) argv.insert(argv.end(), {"--mca", "btl", "self,vader"});
   if (!host.single_copy) argv.insert(argv.end(), {"--mca", "btl_vader_single_copy_mechanism", "none"});
   argv.push_back(host.rank_program);
   argv.insert(argv.end(), program.argv.begin(), program.argv.end());
@@ -214,6 +216,9 @@ absl::StatusOr<LaunchPlan> PlanLaunch(const Desired& attempt, const RankProgram&
   Set(&environment, "OMP_NUM_THREADS", absl::StrCat(cores * RanksIn(attempt, program)));
   if (program.one_process) Set(&environment, "SCALELAB_REPLICAS", absl::StrCat(spec.ranks()));
   for (const auto& [name, value] : program.environment) Set(&environment, name, value);
+  for (const auto& [name, value] : program.defaults) {
+    if (!Contains(environment, name)) Set(&environment, name, value);
+  }
   if (!program.launcher.empty()) {
     Set(&environment, "SCALELAB_LAUNCHER", program.launcher);
     Set(&environment, "SCALELAB_RANKS", absl::StrCat(spec.ranks()));

@@ -13,6 +13,7 @@
 #include <initializer_list>
 #include <string_view>
 
+#include "catalog/rank_variables.h"
 #include "worker/trainer/errors.h"
 #include "worker/trainer/torch.h"
 
@@ -62,8 +63,8 @@ void DieWithLauncher() {
 }
 
 void PreferHugePages(char** argv) {
-  constexpr char kTunables[] = "GLIBC_TUNABLES";  // a value set by the user stays
-  if (std::getenv(kTunables) != nullptr || setenv(kTunables, "glibc.malloc.hugetlb=1", 1) != 0) return;
+  // A value set by the user stays.
+  if (std::getenv(kMallocTunables) != nullptr || setenv(kMallocTunables, kHugePages, 1) != 0) return;
   // Execute the real path; /proc/self/exe would name the process "exe". If this fails, training
   // is only slower.
   std::error_code error;

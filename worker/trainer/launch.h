@@ -23,8 +23,8 @@ LaunchEnvironment ReadLaunchEnvironment(int argc, char** argv);
 // so that no rank outlives its attempt. Does nothing in a process that was started without an MPI launcher.
 void DieWithLauncher();
 
-// Executes this program again with GLIBC_TUNABLES set to use huge pages, unless that variable is set already.
-// The C library reads the variable before main. Activations fill tens of megabytes, and handling small pages
+// Executes this program again with GLIBC_TUNABLES set to use huge pages, unless that variable is set already, as it is in ranks
+// that a worker starts. The C library reads the variable before main. Activations fill tens of megabytes, and handling small pages
 // takes up to a tenth of a step on a CPU.
 void PreferHugePages(char** argv);
 

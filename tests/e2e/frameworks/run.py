@@ -151,6 +151,8 @@ def _start(argv, directory, ranks, mpi, one_process, timeout, meddle):
         "WORLD_SIZE": str(ranks),
         "OMP_NUM_THREADS": "1",
     }
+    if argv[0] == trainer():
+        environment.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")  # as the worker does
     if mpi:
         rank = "RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK"
         script = f'{rank} SCALELAB_EVENTS={directory}/events-$OMPI_COMM_WORLD_RANK.jsonl exec "$@"'

@@ -9,6 +9,7 @@
 namespace scalelab::worker {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -107,6 +108,20 @@ TEST(PlanLaunch, StartsSeveralRanksWithoutRendezvousOneByOne) {
     EXPECT_THAT(plan->commands[1].environment, Contains(entry));
   }
   EXPECT_EQ(plan->commands[1].output, "/runs/1/2/t0/rank-1.out");
+}
+
+TEST(PlanLaunch, SetsDefaultsUnlessTheWorkersEnvironmentHasThem) {
+  RankProgram program = kTrainer;
+  program.defaults = {{"GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"}};
+  LaunchHost host = Host();
+  const auto plan = PlanLaunch(Desired(2), program, host);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_THAT(plan->commands[0].environment, Contains("GLIBC_TUNABLES=glibc.malloc.hugetlb=1"));
+  host.environment.push_back("GLIBC_TUNABLES=glibc.malloc.hugetlb=0");
+  const auto own = PlanLaunch(Desired(2), program, host);
+  ASSERT_TRUE(own.ok());
+  EXPECT_THAT(own->commands[0].environment, AllOf(Contains("GLIBC_TUNABLES=glibc.malloc.hugetlb=0"),
+                                                  Not(Contains("GLIBC_TUNABLES=glibc.malloc.hugetlb=1"))));
 }
 
 TEST(PlanLaunch, GivesEachRankCoresOfItsOwn) {
