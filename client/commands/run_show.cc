@@ -45,6 +45,7 @@ Section RunShowDetails(const Run& run, bool wide, absl::Time now) {
                 {"started", LocalTime(run.start_time())},
                 {"finished", LocalTime(run.finish_time())},
                 {"took", Took(run.start_time(), run.finish_time(), now)},
+                {"fingerprint", run.fingerprint()},
                 {"malformed lines", MalformedText(run)},
                 {"spec", wide ? ToJson(run.spec(), false) : ""}});
 }
@@ -147,6 +148,12 @@ absl::StatusOr<ExitCode> ExecuteRunShow(const RunShowOptions& options, Session& 
   const bool noise = std::any_of(run.attempts().begin(), run.attempts().end(),
                                  [](const Attempt& a) { return a.noise_size() > 0; });
   if (wide && noise) answer.sections.push_back(Noise(run));
+  // The last attempt is the one with the results.
+  if (!run.attempts().empty() && !run.attempts().rbegin()->node_infos().empty()) {
+    const Attempt& last = *run.attempts().rbegin();
+    answer.sections.push_back(NodeFacts(last.node_infos(), last.nodes()));
+    answer.sections.back().title = "Hardware and software";
+  }
   if (!run.summary().empty()) answer.sections.push_back(RunShowSummary(run));
   answer.main = answer.sections.size();
   answer.sections.push_back(RunTable(one, session.now()));

@@ -1,8 +1,10 @@
 #include "client/commands/sections.h"
 
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/output/text.h"
 #include "client/session/progress.h"
@@ -12,6 +14,7 @@ namespace {
 
 using google::protobuf::RepeatedPtrField;
 using scalelab::v1::Attempt;
+using scalelab::v1::NodeInfo;
 using scalelab::v1::Reason;
 using scalelab::v1::Run;
 using scalelab::v1::Study;
@@ -20,6 +23,22 @@ Tone SectionsToneOf(const std::string& state) {
   if (state == "succeeded") return Tone::kGood;
   if (state == "failed" || state == "cancelled") return Tone::kBad;
   return state == "running" ? Tone::kBusy : Tone::kDim;
+}
+
+using FactList = std::vector<std::pair<std::string, std::string>>;
+
+FactList FactsOf(const NodeInfo& node) {
+  const std::map<std::string, std::string> software(node.software().begin(), node.software().end());
+  std::map<std::string, int> gpus;
+  for (const std::string& gpu : node.gpus()) ++gpus[gpu];
+  std::vector<std::string> devices;
+  for (const auto& [gpu, count] : gpus) devices.push_back(absl::StrCat(count, " x ", gpu));
+  return {{"CPU", node.cpu_model()},
+          {"cores", node.cpus() == 0 ? "" : absl::StrCat(node.cpus())},
+          {"memory", node.memory_bytes() == 0 ? "" : Bytes(static_cast<double>(node.memory_bytes()))},
+          {"GPUs", absl::StrJoin(devices, ", ")},
+          {"system", node.os()},
+          {"software", absl::StrJoin(software, ", ", absl::PairFormatter(" "))}};
 }
 
 }  // namespace
@@ -139,6 +158,23 @@ Section StudyTable(const RepeatedPtrField<Study>& studies, absl::Time now) {
     }
   };
   return section;
+}
+
+Section NodeFacts(const RepeatedPtrField<NodeInfo>& nodes, const RepeatedPtrField<std::string>& names) {
+  std::vector<std::pair<FactList, std::vector<std::string>>>
+      kinds;  // with the names of their nodes, "" for none
+  for (int i = 0; i < nodes.size(); ++i) {
+    FactList facts = FactsOf(nodes[i]);
+    auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == facts; });
+    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {std::move(facts), {}});
+    kind->second.push_back(i < names.size() ? names[i] : "");
+  }
+  std::vector<std::pair<std::string, Cell>> all;
+  for (const auto& [facts, of] : kinds) {
+    all.emplace_back("nodes", names.empty() ? absl::StrCat(of.size()) : absl::StrJoin(of, ", "));
+    all.insert(all.end(), facts.begin(), facts.end());
+  }
+  return Facts(std::move(all));
 }
 
 Section RunTable(const RepeatedPtrField<Run>& runs, absl::Time now) {

@@ -22,6 +22,11 @@ Section StudyTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Study>
 // Returns one row per run.
 Section RunTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Run>& runs, absl::Time now);
 
+// Returns the hardware of nodes and their software, one fact per line. Nodes that are alike share the lines. `names` are
+// those of the nodes, in the same order; without them, numbers of nodes are shown.
+Section NodeFacts(const google::protobuf::RepeatedPtrField<scalelab::v1::NodeInfo>& nodes,
+                  const google::protobuf::RepeatedPtrField<std::string>& names);
+
 // Returns the numbered chain of reasons. Ages and times until the next try are relative to `now`.
 Section ReasonTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Reason>& reasons, absl::Time now);
 

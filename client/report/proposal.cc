@@ -128,6 +128,8 @@ std::string ScalingProposal(const StudyResults& results, double least_efficiency
                   "are 95% confidence intervals over repeats; those of ratios contain the "
                   "variance of the base case. Runs "
                   "that failed have no part in the figures.</p>\n");
+  const std::string hardware = HardwareTables(results);
+  if (!hardware.empty()) absl::StrAppend(&body, "<h2>Hardware and software</h2>\n", hardware);
   return HtmlPage(absl::StrCat(results.study.display_name(), ": scaling"), body);
 }
 

@@ -1,6 +1,7 @@
 #include "client/report/report_parts.h"
 
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -13,6 +14,7 @@ namespace scalelab::client {
 namespace {
 
 using scalelab::v1::Axis;
+using scalelab::v1::CurveSeries;
 using scalelab::v1::Scaling;
 using scalelab::v1::StudySpec;
 
@@ -22,6 +24,22 @@ std::string ValuesOf(const Axis& axis) {
 }
 
 }  // namespace
+
+std::string HardwareTables(const StudyResults& results) {
+  std::map<std::string, std::vector<std::string>> series;  // labels by fingerprint
+  for (const CurveSeries& one : results.curve.series()) {
+    if (!one.fingerprint().empty()) series[one.fingerprint()].push_back(ShortKeyText(one.key()));
+  }
+  std::string out;
+  for (const auto& [fingerprint, labels] : series) {
+    const std::string all = absl::StrJoin(labels, "; ");
+    absl::StrAppend(&out, "<h3>Hardware and software ", Html(fingerprint.substr(0, 7)), "</h3>\n",
+                    HtmlTable(Facts({{"fingerprint", fingerprint}, {"series", all.empty() ? "all" : all}})));
+    if (const auto machine = results.machines.find(fingerprint); machine != results.machines.end())
+      out += HtmlTable(NodeFacts(machine->second, {}));
+  }
+  return out;
+}
 
 std::string HtmlLines(absl::string_view text) {
   std::string out;

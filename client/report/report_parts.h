@@ -15,6 +15,8 @@ std::string ReportHead(const StudyResults& results, absl::string_view kind);
 std::string Question(const scalelab::v1::StudySpec& spec);
 // Returns what was run, one fact per line.
 Section SetupFacts(const scalelab::v1::Study& study);
+// Returns a table for each fingerprint of hardware and software: its series, and its nodes if they are known.
+std::string HardwareTables(const StudyResults& results);
 // Returns text of several lines, escaped, with its line breaks.
 std::string HtmlLines(absl::string_view text);
 

@@ -1,10 +1,8 @@
 #include "client/report/study_report.h"
 
 #include <algorithm>
-#include <map>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "client/commands/curve_table.h"
 #include "client/commands/sections.h"
 #include "client/export/study_yaml.h"
@@ -55,24 +53,6 @@ std::string Failures(const RepeatedPtrField<Run>& runs) {
   return out;
 }
 
-// Lists the series of each fingerprint of hardware and software.
-std::string Hardware(const StudyResults& results) {
-  std::map<std::string, std::vector<std::string>> series;  // labels by fingerprint
-  for (const CurveSeries& one : results.curve.series()) {
-    if (!one.fingerprint().empty()) series[one.fingerprint()].push_back(ShortKeyText(one.key()));
-  }
-  if (series.empty()) return "";
-  Section section;
-  section.columns = {{"fingerprint of hardware and software"}, {"series", Column::In::kAll, false, true}};
-  section.rows = [&series](const RowSink& sink) {
-    for (const auto& [fingerprint, labels] : series) {
-      const std::string all = absl::StrJoin(labels, "; ");
-      sink({fingerprint, all.empty() ? "all" : all});
-    }
-  };
-  return HtmlTable(section);
-}
-
 // Where the figures come from.
 std::string Provenance(const StudyResults& results) {
   const auto& study = results.study;
@@ -88,7 +68,7 @@ std::string Provenance(const StudyResults& results) {
     facts.emplace_back("SHA-256 of its bundle", study.origin().sha256());
   }
   facts.emplace_back("page written by", absl::StrCat("scalelab ", SCALELAB_VERSION));
-  return HtmlTable(Facts(std::move(facts))) + Hardware(results);
+  return HtmlTable(Facts(std::move(facts)));
 }
 
 }  // namespace
@@ -111,7 +91,7 @@ std::string StudyReport(const StudyResults& results) {
   }
   body += Chapter("Learning curves", learning);
   body += Chapter("Failures", Failures(results.runs));
-  body += Chapter("Provenance", Provenance(results));
+  body += Chapter("Provenance", Provenance(results) + HardwareTables(results));
   body +=
       Chapter("Repeat this study", absl::StrCat("<p>Save these lines as <code>study.yaml</code>, then run "
                                                 "<code>scalelab study submit study.yaml</code>.</p>\n<pre>",

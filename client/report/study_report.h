@@ -6,6 +6,7 @@
 
 #include "absl/time/time.h"
 #include "client/plots/line_plot.h"
+#include "client/report/machines.h"
 #include "google/protobuf/repeated_field.h"
 #include "scalelab/v1/result.pb.h"
 #include "scalelab/v1/run.pb.h"
@@ -20,6 +21,7 @@ struct StudyResults {
   const scalelab::v1::GetCurveResponse& curve;
   std::vector<LinePlot> learning;  // plots without points are left out
   absl::Time now;                  // when the page is written
+  Machines machines = {};          // a fingerprint that is missing has no description
 };
 
 // Returns a self-contained HTML page: question, setup, curves with intervals, tables, learning curves, failures,

@@ -20,6 +20,7 @@ namespace {
 
 void FillSummary(const db::RunSummary& from, v1::Run* run) {
   for (const auto& [key, value] : from.metrics) (*run->mutable_summary())[key] = value;
+  run->set_fingerprint(from.fingerprint);
   if (from.peak_memory) (*run->mutable_summary())["run/peak_memory_bytes"] = *from.peak_memory;
   if (from.device_memory) (*run->mutable_summary())["run/device_memory_bytes"] = *from.device_memory;
 }
@@ -45,6 +46,7 @@ absl::Status Fill(db::Store& store, const db::RunRow& row, v1::Run* run) {
     added = ToAttempt(attempt, row.study_id, allocation.ok() ? allocation->token : std::string(), *streams);
     const auto provenance = store.GetProvenance(attempt.id);
     if (!provenance.ok()) return provenance.status();
+    for (v1::NodeInfo& node : NodesOfProvenance(*provenance)) *added.add_node_infos() = std::move(node);
     for (v1::NodeNoise& noise : NoiseOfProvenance(*provenance)) *added.add_noise() = std::move(noise);
   }
   if (const auto summary = store.GetSummary(row.id); summary.ok()) FillSummary(*summary, run);
@@ -62,19 +64,25 @@ absl::StatusOr<db::RunFilter> FilterOf(const v1::ListRunsRequest& request, int64
   return filter;
 }
 
-// Returns the throughputs of the runs that have one, by run id.
-absl::StatusOr<std::unordered_map<int64_t, double>> Throughputs(db::Store& store,
-                                                                const std::vector<db::RunRow>& rows) {
-  std::unordered_map<int64_t, double> throughputs;
-  if (rows.empty()) return throughputs;
+// What lists show of a run's results.
+struct ListedResults {
+  std::optional<double> throughput;
+  std::string fingerprint;
+};
+
+// Returns the results of the runs that have any, by run id.
+absl::StatusOr<std::unordered_map<int64_t, ListedResults>> ResultsOf(db::Store& store,
+                                                                     const std::vector<db::RunRow>& rows) {
+  std::unordered_map<int64_t, ListedResults> results;
+  if (rows.empty()) return results;
   const auto [first, last] = std::minmax_element(
       rows.begin(), rows.end(), [](const db::RunRow& a, const db::RunRow& b) { return a.id < b.id; });
   const auto summaries = store.ListSummaries(first->id, last->id);
   if (!summaries.ok()) return summaries.status();
   for (const db::RunSummary& summary : *summaries) {
-    if (summary.throughput) throughputs[summary.run_id] = *summary.throughput;
+    results[summary.run_id] = {summary.throughput, summary.fingerprint};
   }
-  return throughputs;
+  return results;
 }
 
 absl::Status ListRunsOf(db::Store& store, ClientCall& call, const v1::ListRunsRequest& request,
@@ -95,8 +103,8 @@ absl::Status ListRunsOf(db::Store& store, ClientCall& call, const v1::ListRunsRe
   for (const db::RunRow& row : *rows) ids.insert(row.cell_id);
   const auto cells = FindCells(store, study->id, ids);
   if (!cells.ok()) return cells.status();
-  const auto throughputs = Throughputs(store, *rows);
-  if (!throughputs.ok()) return throughputs.status();
+  const auto results = ResultsOf(store, *rows);
+  if (!results.ok()) return results.status();
   // The parameters of a run may be as long as a study.
   constexpr size_t kPageBytes = 16 << 20;
   size_t bytes = 0;
@@ -104,8 +112,10 @@ absl::Status ListRunsOf(db::Store& store, ClientCall& call, const v1::ListRunsRe
     v1::Run* run = response->add_runs();
     *run = ToRun(row, cells->at(row.cell_id));
     if (request.view() == v1::ListRunsRequest::BRIEF) run->clear_spec();
-    if (const auto found = throughputs->find(row.id); found != throughputs->end())
-      (*run->mutable_summary())["run/throughput"] = found->second;
+    if (const auto found = results->find(row.id); found != results->end()) {
+      run->set_fingerprint(found->second.fingerprint);
+      if (found->second.throughput) (*run->mutable_summary())["run/throughput"] = *found->second.throughput;
+    }
     bytes += run->ByteSizeLong();
     if (bytes >= kPageBytes) break;
   }

@@ -100,7 +100,8 @@ TEST(Study, RunsToACurveAndStoresEveryPointOnce) {
   EXPECT_THAT(ReadFile(svg), testing::HasSubstr("<svg"));
   const std::string page = service.Run({"study", "report", study, "-o", "-"}).out;
   for (const char* part :
-       {"<h2>Scaling</h2>", "<h2>Learning curves</h2>", "Every run that ended has succeeded.", "4: 0 queued"})
+       {"<h2>Scaling</h2>", "<h2>Learning curves</h2>", "Every run that ended has succeeded.", "4: 0 queued",
+        "<h3>Hardware and software ", "libtorch "})
     EXPECT_THAT(page, testing::HasSubstr(part));
   EXPECT_THAT(service.Run({"plot", study}).out, testing::HasSubstr("2 ranks"));
   EXPECT_TRUE(Eventually([&] { return service.Processes().empty(); }))

@@ -121,7 +121,7 @@ class DashboardTest(InDirectory):
                 self.browser.wait_for("return document.querySelectorAll('.chart canvas').length > 0")
             self.check_page(f"study-{tab}")
         run = self.service.json("run", "list", study)["runs"][0]["name"].rsplit("/", 1)[1]
-        self.go(f"#/runs/{run}", "Attempts")
+        self.go(f"#/runs/{run}", "Hardware and software")
         self.browser.wait_for("return document.querySelectorAll('.chart canvas').length > 0")
         self.check_page("run")
         self.go("#/compare", "Choose one study")

@@ -106,7 +106,9 @@ absl::StatusOr<BundleContent> ReadContent(const std::string& name, Session& sess
   if (!runs.ok()) return runs.status();
   content.runs = *std::move(runs);
   const google::protobuf::RepeatedPtrField<Run> listed(content.runs.begin(), content.runs.end());
-  StudyResults results{content.study, listed, content.curve, {}, session.now()};
+  auto machines = ReadMachines(**server, listed);
+  if (!machines.ok()) return machines.status();
+  StudyResults results{content.study, listed, content.curve, {}, session.now(), *std::move(machines)};
   for (const char* metric : {"train/loss", "eval/accuracy"}) {
     LearningCurves curves;
     curves.key = metric;

@@ -40,7 +40,9 @@ absl::StatusOr<ExitCode> WriteReport(const ReportOptions& options, Session& sess
   if (!curve.ok()) return curve.status();
   const auto runs = ListAllRuns(**server, study->study().name());
   if (!runs.ok()) return runs.status();
-  StudyResults results{study->study(), *runs, *curve, {}, session.now()};
+  auto machines = ReadMachines(**server, *runs);
+  if (!machines.ok()) return machines.status();
+  StudyResults results{study->study(), *runs, *curve, {}, session.now(), *std::move(machines)};
   for (const char* metric : kMetrics) {
     if (options.proposal) break;
     LearningCurves curves;

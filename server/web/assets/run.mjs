@@ -12,6 +12,20 @@ const ACTIONS = [
   {title: 'Retry run', method: 'RetryRun', offered: ({state}) => ['FAILED', 'CANCELLED'].includes(state)},
 ];
 
+/** The kinds of nodes of an attempt: the names of the nodes, and the facts that they have in common. */
+function nodeKinds(attempt) {
+  const kinds = new Map();
+  (attempt?.node_infos ?? []).forEach((node, i) => {
+    const software = Object.entries(node.software ?? {}).sort().map(([name, version]) => `${name} ${version}`).join(', ');
+    const memory = node.memory_bytes ? `${(node.memory_bytes / 2 ** 30).toFixed(1)} GiB` : '';
+    const kind = [['CPU', node.cpu_model], ['Cores', node.cpus], ['Memory', memory], ['GPUs', (node.gpus ?? []).join(', ')], ['System', node.os], ['Software', software]];
+    const text = JSON.stringify(kind);
+    if (!kinds.has(text)) kinds.set(text, [[], kind]);
+    kinds.get(text)[0].push(attempt.nodes?.[i] ?? `node ${i + 1}`);
+  });
+  return [...kinds.values()];
+}
+
 export async function runPage(main, {parts: [id], identity, signal}) {
   let {run} = await call('GetRun', {name: `runs/${id}`}, signal);
   const parent = run.name.split('/runs/')[0];
@@ -28,11 +42,12 @@ export async function runPage(main, {parts: [id], identity, signal}) {
   const results = h('section', {class: 'panel'});
   const specification = h('details', {class: 'panel'}, h('summary', null, `Specification: ${Object.keys(run.spec ?? {}).length} parameters`),
     facts(Object.entries(run.spec ?? {}).map(([key, value]) => [key, typeof value === 'object' ? JSON.stringify(value) : String(value)])));
+  const nodes = h('details', {class: 'panel'});
   const attempts = h('section');
   const why = h('div');
   const charts = h('section', null, h('h2', null, 'Learning curve'), h('p', {class: 'soft'}, 'Loading …'));
   const logs = h('section');
-  main.replaceChildren(head, identity.mayControl(study) ? buttons.element : '', h('div', {class: 'columns'}, results, specification), attempts, why, charts, logs);
+  main.replaceChildren(head, identity.mayControl(study) ? buttons.element : '', h('div', {class: 'columns'}, results, specification), attempts, nodes, why, charts, logs);
   show();
 
   let logsShown = false;
@@ -67,6 +82,10 @@ export async function runPage(main, {parts: [id], identity, signal}) {
       h('p', {class: 'bar-of'}, stateOf(run.state), keyText(run.key), ` repeat ${run.repeat ?? 0}`, seconds === undefined ? '' : h('span', {class: 'soft'}, duration(seconds))),
       run.message ? h('p', {class: run.state === 'FAILED' ? 'error' : ''}, run.message) : '');
     buttons.show(run);
+    const last = run.attempts?.at(-1);
+    nodes.replaceChildren(...nodeKinds(last).map(([names, kind]) => facts([['Nodes', names.join(', ')], ...kind])));
+    nodes.prepend(h('summary', null, 'Hardware and software'));
+    nodes.hidden = !last?.node_infos?.length;
     results.replaceChildren(h('h2', null, 'Results'), run.summary && Object.keys(run.summary).length
       ? table('Metrics', [['Metric', 'wide'], ['Value', 'number']], Object.entries(run.summary).sort().map(([key, value]) => [key, number(value, 6)]))
       : h('p', {class: 'soft'}, 'A run has results when it has succeeded.'));

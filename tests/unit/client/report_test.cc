@@ -161,6 +161,32 @@ TEST_F(Report, IsOnePageWithoutScriptsAndForeignFiles) {
   EXPECT_EQ(Run({"study", "report", "7", "-o", "-", "-q"}).out.substr(0, 15), "<!DOCTYPE html>");
 }
 
+TEST_F(Report, DescribesTheNodesOfEachFingerprint) {
+  scalelab::v1::Run& run = server_.runs[0];
+  run.set_fingerprint("a1b2c3d4e5f6");
+  auto& attempt = *run.add_attempts();
+  for (int i = 0; i < 2; ++i) {
+    auto& node = *attempt.add_node_infos();
+    node.set_cpu_model("AMD EPYC <7543>");
+    node.set_cpus(32);
+    node.set_memory_bytes(int64_t{64} << 30);
+    node.add_gpus("NVIDIA H200");
+    node.add_gpus("NVIDIA H200");
+    node.set_os("Debian GNU/Linux 12");
+    (*node.mutable_software())["trainer"] = "0.1.0";
+    (*node.mutable_software())["libtorch"] = "1.13.1";
+  }
+  for (const bool proposal : {false, true}) {
+    std::vector<std::string> words = {"study", "report", "7", "-o", "-"};
+    if (proposal) words.push_back("--proposal");
+    const std::string page = Run(words).out;
+    EXPECT_THAT(page, AllOf(HasSubstr("Hardware and software a1b2c3d</h3>"),
+                            HasSubstr("AMD EPYC &lt;7543&gt;"), HasSubstr("64.0 GiB"),
+                            HasSubstr("2 x NVIDIA H200"), HasSubstr("libtorch 1.13.1, trainer 0.1.0")));
+    EXPECT_THAT(page, HasSubstr("nodes:</td><td>2</td>"));
+  }
+}
+
 TEST_F(Report, AStudyWithoutResultsHasAPageToo) {
   server_.curve.clear_series();
   server_.runs.clear();

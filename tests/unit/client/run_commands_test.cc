@@ -147,6 +147,22 @@ TEST_F(RunCommands, ShowTellsOfAttempts) {
   EXPECT_THAT(Run({"run", "show", "seven"}), Exits(ExitCode::kUsage));
 }
 
+TEST_F(RunCommands, ShowDescribesTheNodesOfTheLastAttempt) {
+  EXPECT_THAT(Run({"run", "show", "12"}).out, Not(HasSubstr("Hardware and software")));
+  auto* attempt = server_.runs[1].mutable_attempts(0);
+  for (const char* model : {"Xeon", "EPYC", "Xeon"}) {
+    auto& node = *attempt->add_node_infos();
+    node.set_cpu_model(model);
+    (*node.mutable_software())["libtorch"] = "1.13.1";
+  }
+  attempt->clear_nodes();
+  for (const char* name : {"n1", "n2", "n3"}) attempt->add_nodes(name);
+  EXPECT_THAT(
+      Run({"run", "show", "12"}).out,
+      ContainsRegex("Hardware and software\n *nodes: +n1, n3\n *CPU: +Xeon\n *software: +libtorch 1.13.1\n"
+                    " *nodes: +n2\n *CPU: +EPYC\n"));
+}
+
 TEST_F(RunCommands, ShowNamesTheFirstMalformedLine) {
   EXPECT_THAT(Run({"run", "show", "12"}).out, Not(HasSubstr("malformed lines")));
   auto* attempt = server_.runs[1].mutable_attempts(0);

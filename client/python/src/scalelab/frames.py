@@ -34,6 +34,7 @@ def runs(messages: Iterable[Any]) -> pandas.DataFrame:
             "global_batch": run.spec.global_batch,
             "batch_per_rank": run.spec.batch_per_rank,
             "seed": run.spec.seed,
+            "fingerprint": run.fingerprint,
         }
         rows.append({**row, **{name: run.summary.get(name, float("nan")) for name in results}})
     return pandas.DataFrame(rows)

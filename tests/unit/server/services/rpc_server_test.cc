@@ -1,4 +1,5 @@
 // Tests of the gRPC server over real sockets: standard services, authentication, threads.
+#include "server/core/outcome.h"
 #include "tests/unit/server/services/rpc_fixture.h"
 
 namespace scalelab::server {
@@ -241,6 +242,42 @@ TEST_F(RpcServerTest, AnAttemptShowsItsFirstMalformedLine) {
   ASSERT_EQ(got.run().attempts_size(), 1);
   EXPECT_EQ(got.run().attempts(0).malformed_lines(), 3);
   EXPECT_EQ(got.run().attempts(0).first_malformed_line(), "rank 1, line 10: is not JSON");
+}
+
+TEST_F(RpcServerTest, ARunShowsItsFingerprintAndItsNodes) {
+  Submit();
+  db::WriteBatch batch;
+  db::AttemptRow attempt;
+  attempt.id = 7;
+  attempt.run_id = 1;
+  attempt.number = 1;
+  attempt.token = "t";
+  batch.attempts.push_back(attempt);
+  v1::NodeInfo node;
+  node.set_cpu_model("EPYC");
+  node.add_gpus("H200");
+  (*node.mutable_software())["libtorch"] = "1.13.1";
+  batch.provenance.push_back({7, ProvenanceJson({node})});
+  db::RunSummary summary;
+  summary.run_id = 1;
+  summary.attempt_id = 7;
+  summary.fingerprint = "a1b2";
+  batch.summaries.push_back(summary);
+  ASSERT_TRUE(store_->Commit(batch).ok());
+  v1::GetRunRequest get;
+  get.set_name("runs/1");
+  v1::GetRunResponse got;
+  ASSERT_TRUE(v1::RunService::NewStub(Unix())->GetRun(Context().get(), get, &got).ok());
+  ASSERT_EQ(got.run().attempts_size(), 1);
+  ASSERT_EQ(got.run().attempts(0).node_infos_size(), 1);
+  EXPECT_EQ(got.run().attempts(0).node_infos(0).gpus(0), "H200");
+  EXPECT_EQ(got.run().attempts(0).node_infos(0).software().at("libtorch"), "1.13.1");
+  EXPECT_EQ(got.run().fingerprint(), "a1b2");
+  v1::ListRunsRequest list;
+  list.set_parent("studies/1");
+  v1::ListRunsResponse listed;
+  ASSERT_TRUE(v1::RunService::NewStub(Unix())->ListRuns(Context().get(), list, &listed).ok());
+  EXPECT_EQ(listed.runs(0).fingerprint(), "a1b2");
 }
 
 TEST_F(RpcServerTest, TheClusterIsWhatTheSchedulerHas) {
