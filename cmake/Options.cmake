@@ -12,6 +12,12 @@ if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
 endif()
 
+# mold links a program in a third of the time of GNU ld, and a change of one file links many programs of the tests.
+find_program(MOLD mold)
+if(MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12.1)
+  add_link_options(-fuse-ld=mold)
+endif()
+
 find_package(Threads REQUIRED)
 
 if(SCALELAB_SANITIZE)

@@ -362,8 +362,8 @@ absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_
   next_summary();
   while (runs.Step()) {
     CurveRow& row = rows.emplace_back();
-    runs.Read(row.run_id, row.cell_id, row.repeat, row.state, row.cause, row.started, row.finished, row.attempts,
-              row.message);
+    runs.Read(row.run_id, row.cell_id, row.repeat, row.state, row.cause, row.started, row.finished,
+              row.attempts, row.message);
     while (summary_id < row.run_id) next_summary();
     if (summary_id == row.run_id) {
       summaries.Read(summary_id, row.attempt_id, row.throughput, row.epoch_seconds, row.comm_share,

@@ -25,7 +25,8 @@ struct RankProgram {
   // The study's `launcher`; empty for engines that do not have this parameter. Ranks of programs that have it get the
   // variables that torchrun sets.
   std::string launcher = {};
-  std::vector<std::pair<std::string, std::string>> defaults = {};  // added unless the worker's environment has them
+  std::vector<std::pair<std::string, std::string>> defaults =
+      {};  // added unless the worker's environment has them
 };
 
 // Implementations are immutable, so any thread may call them.

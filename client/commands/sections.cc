@@ -166,7 +166,7 @@ Section NodeFacts(const RepeatedPtrField<NodeInfo>& nodes, const RepeatedPtrFiel
   for (int i = 0; i < nodes.size(); ++i) {
     FactList facts = FactsOf(nodes[i]);
     auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == facts; });
-    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {std::move(facts), {}});
+    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {facts, {}});
     kind->second.push_back(i < names.size() ? names[i] : "");
   }
   std::vector<std::pair<std::string, Cell>> all;

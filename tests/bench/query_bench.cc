@@ -72,7 +72,8 @@ void BenchCurve(const BenchOptions& options, std::vector<Figure>& figures) {
     const auto study = store->GetStudy(id);
     Check(study.status());
     scalelab::v1::GetCurveResponse curve;
-    Check(server::MakeStudyCurve(*store, *study, factors, [] { return false; }, &curve));
+    Check(server::MakeStudyCurve(
+        *store, *study, factors, [] { return false; }, &curve));
     if (curve.series_size() == 0) Check(absl::InternalError("empty curve"));
   };
   figures.push_back(

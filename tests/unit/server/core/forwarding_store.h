@@ -83,8 +83,8 @@ class ForwardingStore : public db::Store {
   absl::StatusOr<std::vector<db::RunTimes>> ListRunTimes(int64_t id) override {
     return Read().ListRunTimes(id);
   }
-  absl::StatusOr<std::vector<db::AttemptTime>> ListAttemptTimes(int64_t id,
-                                                            const std::vector<db::CurveRow>& rows) override {
+  absl::StatusOr<std::vector<db::AttemptTime>> ListAttemptTimes(
+      int64_t id, const std::vector<db::CurveRow>& rows) override {
     return Read().ListAttemptTimes(id, rows);
   }
   absl::Status ReadPoints(const db::PointFilter& filter,
