@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "catalog/rank_variables.h"
 #include "nlohmann/json.hpp"
 
 namespace scalelab::trainer {
@@ -65,6 +66,7 @@ class Trainer : public testing::Test {
     std::filesystem::create_directories(dir_);
     setenv("SCALELAB_ATTEMPT_DIR", dir_.c_str(), 1);
     setenv("OMP_NUM_THREADS", "1", 1);
+    setenv(kMallocTunables, kHugePages, 0);  // as the worker does
     setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
   }
   ~Trainer() override { std::filesystem::remove_all(dir_); }

@@ -1,5 +1,6 @@
 """Image data sets. Those in memory have the same bytes as in worker/trainer/data/dataset.cc."""
 import dataclasses
+import mmap
 import os
 
 import numpy as np
@@ -17,7 +18,7 @@ _CHUNK = 1000
 
 @dataclasses.dataclass
 class Data:
-    """Images as bytes [n, 3, side, side] and labels [n]. The test set is empty if the run does not evaluate."""
+    """Images as bytes [n, 3, side, side], or SyntheticImages, and labels [n]. The test set is empty if the run does not evaluate."""
 
     train_images: np.ndarray
     train_labels: np.ndarray
@@ -53,33 +54,46 @@ def _load_synthetic(spec):
     side, classes = spec.image_size or 32, spec.classes or 10
     fit = min(_SYNTHETIC_TRAIN, _SYNTHETIC_BYTES // (3 * side * side))
     count = min(_SYNTHETIC_TRAIN, spec.train_samples) if spec.train_samples else fit
-    train = make_synthetic(side, classes, count, first=0)
-    test = make_synthetic(side, classes, fit // 5, first=1) if spec.evaluate else _empty(side)
-    return Data(*train, *test, classes=classes, side=side)
+    train = SyntheticImages(side, classes, count, first=0)
+    test = SyntheticImages(side, classes, fit // 5, first=1) if spec.evaluate else None
+    return Data(train, train.labels, test or _empty(side)[0], test.labels if test else _empty(side)[1], classes=classes, side=side)
 
 
-def make_synthetic(side, classes, count, first):
-    """Returns (images, labels). An image is the pattern of its class plus noise, and depends only on its index and `first`, which is 0
-    for training images and 1 for test images."""
-    across = (side + 7) // 8
-    squares = 3 * across * across
-    keys = np.arange(classes * squares)
-    numbers = splitmix.draws(splitmix.states(7, keys // squares, keys % squares), 1, 1)[:, 0]
-    values = ((64 + splitmix.below(numbers, 128)) // 2).astype(np.uint8).reshape(classes, 3, across, across)
-    # Each 8 x 8 square of a channel has one value, so that the pattern survives cropping.
-    patterns = values.repeat(8, axis=2).repeat(8, axis=3)[:, :, :side, :side]
+class SyntheticImages:
+    """Images that can be indexed like an array. An image is the pattern of its class plus noise, and depends only on its index and
+    `first`, which is 0 for training images and 1 for test images. It is made when it is first used."""
 
-    bytes_each = 3 * side * side
-    words = (bytes_each + 7) // 8
-    images, labels = np.empty((count, 3, side, side), np.uint8), np.empty(count, np.int64)
-    for begin in range(0, count, _CHUNK):
-        end = min(count, begin + _CHUNK)
-        state = splitmix.states(11, first, np.arange(begin, end))
-        labels[begin:end] = splitmix.below(splitmix.draws(state, 1, 1)[:, 0], classes)
-        noise = splitmix.draws(state, 2, words) & np.uint64(0x7F7F7F7F7F7F7F7F)
-        pixels = noise.astype("<u8", copy=False).view(np.uint8)[:, :bytes_each].reshape(-1, 3, side, side)
-        np.add(pixels, patterns[labels[begin:end]], out=images[begin:end])
-    return images, labels
+    def __init__(self, side, classes, count, first):
+        across = (side + 7) // 8
+        squares = 3 * across * across
+        keys = np.arange(classes * squares)
+        numbers = splitmix.draws(splitmix.states(7, keys // squares, keys % squares), 1, 1)[:, 0]
+        values = ((64 + splitmix.below(numbers, 128)) // 2).astype(np.uint8).reshape(classes, 3, across, across)
+        # Each 8 x 8 square of a channel has one value, so that the pattern survives cropping.
+        self._patterns = values.repeat(8, axis=2).repeat(8, axis=3)[:, :, :side, :side]
+        self._states = splitmix.states(11, first, np.arange(count))
+        self.labels = splitmix.below(splitmix.draws(self._states, 1, 1)[:, 0], classes).astype(np.int64)
+        # numpy would take large pages, of which the first images would occupy all.
+        memory = mmap.mmap(-1, max(1, count * 3 * side * side))
+        self._images = np.frombuffer(memory, np.uint8, count * 3 * side * side).reshape(count, 3, side, side)
+        self._made = np.zeros(count, bool)
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, samples):
+        missing = np.arange(len(self))[samples]
+        missing = missing[~self._made[missing]]
+        for begin in range(0, len(missing), _CHUNK):
+            self._make(missing[begin : begin + _CHUNK])
+        return self._images[samples]
+
+    def _make(self, samples):
+        each = int(np.prod(self._images.shape[1:]))
+        noise = splitmix.draws(self._states[samples], 2, (each + 7) // 8) & np.uint64(0x7F7F7F7F7F7F7F7F)
+        pixels = noise.astype("<u8", copy=False).view(np.uint8)[:, :each].reshape(-1, *self._images.shape[1:])
+        self._images[samples] = pixels + self._patterns[self.labels[samples]]
+        self._made[samples] = True
 
 
 def _load_cifar10(spec):

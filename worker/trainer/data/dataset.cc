@@ -13,6 +13,7 @@
 #include "catalog/models.h"
 #include "worker/trainer/data/image_files.h"
 #include "worker/trainer/data/random.h"
+#include "worker/trainer/data/synthetic_images.h"
 #include "worker/trainer/errors.h"
 
 namespace scalelab::trainer {
@@ -61,34 +62,14 @@ ImageSet ReadRecords(const std::vector<RecordFile>& files, int64_t limit) {
   return set;
 }
 
-// `first` selects different images for training and for testing.
 ImageSet MakeSynthetic(const ImageShape& shape, int64_t size, uint64_t first) {
-  // One random value for each 8 x 8 square of each channel, so that the pattern survives cropping.
-  const int64_t across = (shape.side + 7) / 8, squares = kChannels * across * across;
-  std::vector<uint8_t> patterns(shape.classes * squares);
-  for (int64_t c = 0; c < shape.classes; ++c) {
-    for (int64_t s = 0; s < squares; ++s) {
-      patterns[c * squares + s] = static_cast<uint8_t>((64 + Random(7, c, s).Below(128)) / 2);
-    }
-  }
-  ImageSet set = Allocate(shape, size);
-  for (int64_t i = 0; i < size; ++i) {
-    Random random(11, first, i);
-    const int64_t label = static_cast<int64_t>(random.Below(shape.classes));
-    set.labels[i] = static_cast<uint16_t>(label);
-    uint8_t* out = set.pixels.get() + i * shape.bytes();
-    for (int64_t p = 0; p < shape.bytes(); p += 8) {
-      const uint64_t noise = random.Next() & 0x7f7f7f7f7f7f7f7fu;
-      std::memcpy(out + p, &noise, std::min<int64_t>(8, shape.bytes() - p));
-    }
-    const uint8_t* pattern = patterns.data() + label * squares;
-    for (int c = 0; c < kChannels; ++c) {
-      for (int y = 0; y < shape.side; ++y) {
-        const uint8_t* values = pattern + (c * across + y / 8) * across;
-        for (int x = 0; x < shape.side; ++x, ++out) *out = static_cast<uint8_t>(*out + values[x / 8]);
-      }
-    }
-  }
+  const auto images = std::make_shared<SyntheticImages>(shape, size, first);
+  ImageSet set;
+  set.shape = shape;
+  set.size = size;
+  set.labels.resize(size);
+  for (int64_t i = 0; i < size; ++i) set.labels[i] = images->label(i);
+  set.synthetic = images;
   return set;
 }
 
@@ -269,6 +250,10 @@ const Entry& Find(const TrainingSpec& spec) {
 }
 
 }  // namespace
+
+const uint8_t* ImageSet::image(int64_t i) const {
+  return synthetic != nullptr ? synthetic->image(i) : pixels.get() + i * shape.bytes();
+}
 
 ImageShape ReadShape(const TrainingSpec& spec) { return Find(spec).shape(spec); }
 

@@ -22,21 +22,23 @@ struct ImageShape {
 };
 
 class ImageFiles;
+class SyntheticImages;
 
-// Images and their classes, or text. Images are either files or bytes in memory; in memory each image has its red,
+// Images and their classes, or text. Images are files, synthetic, or bytes in memory; in memory each image has its red,
 // green and blue planes one after another, row by row.
 struct ImageSet {
   ImageShape shape;
   int64_t size = 0;
-  std::unique_ptr<uint8_t[]> pixels;        // size * shape.bytes(); null if the images are files
-  std::shared_ptr<const ImageFiles> files;  // null if the images are in memory
-  std::vector<uint16_t> labels;             // size, each below shape.classes
+  std::unique_ptr<uint8_t[]> pixels;        // size * shape.bytes(), unless one of the next two is set
+  std::shared_ptr<const ImageFiles> files;  // if the images are files
+  std::shared_ptr<const SyntheticImages> synthetic;  // if they are synthetic
+  std::vector<uint16_t> labels;                      // size, each below shape.classes
   // Of text: sample i is the shape.tokens tokens from place i * shape.tokens on, its labels are those that follow each of
   // them.
   std::vector<uint16_t> text;
 
-  // The images must be in memory.
-  const uint8_t* image(int64_t i) const { return pixels.get() + i * shape.bytes(); }
+  // Returns the planes of image i. The images must not be files. Any thread may call it.
+  const uint8_t* image(int64_t i) const;
 };
 
 struct Dataset {
