@@ -284,11 +284,16 @@ TEST_P(Engines, DivideTheLayersAndTrainLikeOneRank) {
     int ranks, stages;
     const char* schedule;
   };
-  const json resnet = {{"model", "resnet20"}}, gpt = {{"model", "gpt-nano"},
-                                                      {"dataset", "synthetic-tokens"},
-                                                      {"sequence_length", 16},
-                                                      {"vocabulary", 32}};
-  for (const Case& c : {Case{resnet, 2, 2, "1f1b"}, Case{resnet, 4, 2, "gpipe"}, Case{gpt, 4, 4, "1f1b"},
+  WriteCifar(/*train=*/640, /*test=*/50);
+  WriteText(/*train=*/640, /*test=*/50, /*length=*/16, /*vocabulary=*/32);
+  const json resnet = {{"model", "resnet20"}, {"dataset", "cifar10"}, {"data_dir", dir_}};
+  const json synthetic = {{"model", "resnet20"}};
+  const json gpt = {{"model", "gpt-nano"},
+                    {"dataset", "tokens"},
+                    {"data_dir", dir_},
+                    {"sequence_length", 16},
+                    {"vocabulary", 32}};
+  for (const Case& c : {Case{resnet, 2, 2, "1f1b"}, Case{synthetic, 4, 2, "gpipe"}, Case{gpt, 4, 4, "1f1b"},
                         Case{gpt, 4, 2, "1f1b"}}) {
     const int groups = c.ranks / c.stages;
     json one = c.model;
@@ -334,11 +339,12 @@ TEST_P(Engines, DivideEachLayerAndTrainLikeOneRank) {
     int ranks, tensor_ranks;
     double tolerance = kTolerance;
   };
+  WriteText(/*train=*/314, /*test=*/50, /*length=*/16, /*vocabulary=*/32);
   const json resnet = Frozen({{"max_steps", "6"}, {"accumulation_steps", 2}}),
-             gpt = {{"model", "gpt-nano"},   {"dataset", "synthetic-tokens"},
-                    {"sequence_length", 16}, {"vocabulary", 32},
-                    {"train_samples", "90"},  // batches of 32, 32 and 26
-                    {"last_batch", "keep"},  {"epochs", 7},
+             gpt = {{"model", "gpt-nano"},  {"dataset", "tokens"},
+                    {"data_dir", dir_},     {"sequence_length", 16},
+                    {"vocabulary", 32},     {"train_samples", "314"},  // nine batches of 32 and one of 26
+                    {"last_batch", "keep"}, {"epochs", 2},
                     {"evaluate", true}};
   json mixed = gpt;
   mixed["precision"] = "amp-bf16";

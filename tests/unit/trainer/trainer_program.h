@@ -139,6 +139,19 @@ class Trainer : public testing::Test {
     write("test_batch.bin", test, 0);
   }
 
+  // Writes text for data set tokens, as samples of `length` tokens below `vocabulary`.
+  void WriteText(int train, int test, int length, int vocabulary) {
+    const auto write = [&](const std::string& name, int samples) {
+      std::vector<uint16_t> tokens(samples * length + 1);
+      for (size_t i = 1; i < tokens.size(); ++i)
+        tokens[i] = static_cast<uint16_t>((tokens[i - 1] * 5 + 1 + (i % 7 == 0 ? i / 7 : 0)) % vocabulary);
+      std::ofstream(dir_ + "/" + name, std::ios::binary)
+          .write(reinterpret_cast<const char*>(tokens.data()), std::ssize(tokens) * 2);
+    };
+    write("train.bin", train);
+    write("val.bin", test);
+  }
+
   std::string dir_;
 };
 
