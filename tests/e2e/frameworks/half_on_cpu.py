@@ -1,5 +1,5 @@
-"""Runs an adapter that accepts every precision on a CPU, as on a GPU: `half_on_cpu.py ADAPTER`. It is slow, but the arithmetic is
-the same. The initial loss scale is 1024, with which no gradient of the test overflows by itself.
+"""Lets an adapter accept every precision on a CPU, as on a GPU: `half_on_cpu.py ADAPTER`, or change() after its import. It is slow, but
+the arithmetic is the same. The initial loss scale is 1024, with which no gradient of the test overflows by itself.
 
 SPOIL_FIRST_STEP: the last image of rank 1, or of the last replica, is so bright in the first step that its gradients overflow.
 """
@@ -7,29 +7,35 @@ import os
 import runpy
 import sys
 
-adapter = os.path.abspath(sys.argv[1])
-sys.path.insert(0, os.path.dirname(adapter))
-from scalelab import choices, loss_scale, training  # noqa: E402
-
-choices.check_precision = lambda *_, **__: None
-loss_scale.FIRST = 1024.0
-run = training.run
 
 
-def run_spoiled(engine_class):
+def change():
+    from scalelab import choices, loss_scale, training
+
+    choices.check_precision = lambda *_, **__: None
+    loss_scale.FIRST = 1024.0
+    if "SPOIL_FIRST_STEP" in os.environ:
+        run = training.run
+        training.run = lambda engine_class: run(spoiled(engine_class))
+
+
+def spoiled(engine_class):
+    """Returns the engine, whose first step will overflow."""
     step = engine_class.step
 
-    def spoiled(self, images, *rest):
+    def first_step(self, images, *rest):
         if engine_class.one_process or os.environ["RANK"] == "1":
             images[-1] = 1e30
         engine_class.step = step
         return step(self, images, *rest)
 
-    engine_class.step = spoiled
-    run(engine_class)
+    engine_class.step = first_step
+    return engine_class
 
 
-if "SPOIL_FIRST_STEP" in os.environ:
-    training.run = run_spoiled
-sys.argv = [adapter]
-runpy.run_path(adapter, run_name="__main__")
+if __name__ == "__main__":
+    adapter = os.path.abspath(sys.argv[1])
+    sys.path.insert(0, os.path.dirname(adapter))
+    change()
+    sys.argv = [adapter]
+    runpy.run_path(adapter, run_name="__main__")

@@ -48,7 +48,7 @@ class Precision(unittest.TestCase):
 
     @unittest.skipUnless(ENGINE in HALF_ON_CPU, "no half precision on CPUs")
     def test_amp_fp16_is_near_single_precision(self):
-        result = self.near_the_native_one("amp-fp16", FEW, wrapper="half_on_cpu.py")
+        result = self.near_the_native_one("amp-fp16", FEW, wrapper="half_on_cpu")
         for rank in range(2):
             scales = [step["metrics"]["train/loss_scale"] for step in result.of(rank, "step")]
             self.assertEqual(scales, [1024] * STEPS)
@@ -58,7 +58,7 @@ class Precision(unittest.TestCase):
         start = run.native({"max_steps": "1", "learning_rate": 0, "weight_decay": 0}, ranks=1).parameters
         os.environ["SPOIL_FIRST_STEP"] = "1"
         self.addCleanup(os.environ.pop, "SPOIL_FIRST_STEP")
-        left_out = run.run(ENGINE, {**FEW, "max_steps": "1", "precision": "amp-fp16"}, wrapper="half_on_cpu.py")
+        left_out = run.run(ENGINE, {**FEW, "max_steps": "1", "precision": "amp-fp16"}, wrapper="half_on_cpu")
         self.assertEqual(left_out.status, 0, left_out.errors)
         for rank in range(2):
             self.assertEqual(left_out.of(rank, "step")[0]["metrics"]["train/loss_scale"], 512)

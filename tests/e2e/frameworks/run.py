@@ -5,6 +5,8 @@ import hashlib
 import json
 import os
 import pickle
+import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,7 +17,19 @@ ADAPTERS = os.path.join(SOURCE, "worker", "adapters")
 sys.path.insert(0, ADAPTERS)
 from scalelab import recipe  # noqa: E402
 
+FOLDER = os.path.dirname(os.path.abspath(__file__))
 SKIPPED = 77  # exit status that ctest treats as skipped
+
+# Engines whose ranks are forked from a process that has imported the framework: what it imports besides the adapter, and variables
+# that the framework reads when it is imported. The others need an MPI launcher, or other variables for each process.
+IMPORTS = {
+    "keras/jax": (["jax", "keras"], {"KERAS_BACKEND": "jax"}),
+    "keras/pytorch": (["keras"], {"KERAS_BACKEND": "torch", "KERAS_TORCH_DEVICE": "cpu"}),
+    "keras/tensorflow": (["tensorflow", "keras"], {"KERAS_BACKEND": "tensorflow"}),
+    "tensorflow/mirrored": (["tensorflow"], {}),
+    "tensorflow/multiworker-mirrored": (["tensorflow"], {}),
+    **{f"pytorch/{name}": ([], {}) for name in ("ddp", "dp", "fsdp", "local-sgd", "powersgd", "zero1")},
+}
 
 
 with open(os.path.join(ADAPTERS, "scalelab", "run_parameters.json"), encoding="utf-8") as _file:
@@ -81,23 +95,6 @@ def _fields(engine, ranks, spec):
     }
 
 
-def mistakes(engine, specs):
-    """Runs rank 0 of two with each of `specs`, which must fail before the ranks join. Returns the events of each run."""
-    python, script = python_of(engine), os.path.join(ADAPTERS, ENGINES[engine].script)
-    wrapper = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mistakes.py")
-    with tempfile.TemporaryDirectory(prefix="scalelab-frameworks-") as top:
-        directories = [os.path.join(top, str(i)) for i in range(len(specs))]
-        for directory, spec in zip(directories, specs):
-            os.mkdir(directory)
-            with open(os.path.join(directory, "spec.json"), "w", encoding="utf-8") as file:
-                json.dump(_fields(engine, 2, spec), file)
-        ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "SCALELAB_TRAINER": trainer()}
-        if ENGINES[engine].one_process:
-            ranks["SCALELAB_REPLICAS"] = "2"
-        subprocess.run([python, wrapper, script, *directories], env={**os.environ, **ranks}, timeout=300, check=True)
-        return [_events(os.path.join(directory, "events-0.jsonl")) for directory in directories]
-
-
 def native(spec, ranks=2):
     """Returns the result of native/ddp. The first test that needs it computes it, and the others of this run of ctest read it."""
     directory = os.environ.get("SCALELAB_NATIVE_RESULTS")
@@ -119,55 +116,89 @@ def native(spec, ranks=2):
             return pickle.load(file)
 
 
+class Importer:
+    """A process that has imported an adapter (imported.py)."""
+
+    _all = {}  # by Python and adapter
+
+    @classmethod
+    def of(cls, engine):
+        key = python_of(engine), ENGINES[engine].script
+        if key not in cls._all:
+            cls._all[key] = cls(engine, *key)
+        return cls._all[key]
+
+    def __init__(self, engine, python, script):
+        modules, variables = IMPORTS.get(engine, ([], {}))
+        self._process = subprocess.Popen(
+            [python, os.path.join(FOLDER, "imported.py"), os.path.join(ADAPTERS, script), *modules],
+            env={**os.environ, "OMP_NUM_THREADS": "1", **variables}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def start(self, environment, output, wrapper):
+        return Rank(self, self.ask({"start": {"environment": environment, "output": output, "wrapper": wrapper}}))
+
+    def ask(self, request):
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise AssertionError(f"{self._process.args} has ended; standard error has the reason")
+        return int(answer)
+
+
+class Rank:
+    """A forked rank, with those methods of subprocess.Popen that tests need."""
+
+    def __init__(self, importer, pid):
+        self._importer, self.pid, self.returncode = importer, pid, None
+        self._ended = os.pidfd_open(pid)
+
+    def poll(self):
+        return self._wait(0)
+
+    def wait(self, timeout=None):
+        if self._wait(timeout) is None:
+            raise subprocess.TimeoutExpired(f"rank {self.pid}", timeout)
+        return self.returncode
+
+    def kill(self):
+        if self.returncode is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _wait(self, timeout):
+        if self.returncode is None and select.select([self._ended], [], [], timeout)[0]:
+            self.returncode = self._importer.ask({"wait": self.pid})
+            os.close(self._ended)
+        return self.returncode
+
+
+def alone(engine, spec):
+    """Runs only rank 0 of two, which must fail before the ranks join. Returns its events."""
+    with tempfile.TemporaryDirectory(prefix="scalelab-frameworks-") as directory:
+        environment, output = _environment(directory, 2, _fields(engine, 2, spec)), os.path.join(directory, "errors")
+        with open(output, "w", encoding="utf-8"):
+            pass
+        rank = Importer.of(engine).start({**environment, **_variables(directory, 0, 2, ENGINES[engine].one_process)}, output, None)
+        try:
+            rank.wait(300)
+        finally:
+            rank.kill()
+        return _events(os.path.join(directory, "events-0.jsonl"))
+
+
 def run(engine, spec, ranks=2, timeout=300, meddle=None, wrapper=None):
     """Runs one attempt of `engine`. `spec` has fields in addition to those that make the run short.
 
     meddle(directory, processes): called when all processes have started.
-    wrapper: a script in this folder that runs the engine's script, which is its argument."""
+    wrapper: a module in this folder that changes the adapter."""
     fields = _fields(engine, ranks, spec)
-    if engine.startswith("native/"):
-        argv, mpi, one_process = [trainer()], fields.get("backend", "mpi") == "mpi" and ranks > 1, False
-    else:
-        what = ENGINES[engine]
-        argv, mpi, one_process = [python_of(engine), os.path.join(ADAPTERS, what.script)], what.mpi, what.one_process
-        if wrapper:
-            argv.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), wrapper))
     with tempfile.TemporaryDirectory(prefix="scalelab-frameworks-") as directory:
-        with open(os.path.join(directory, "spec.json"), "w", encoding="utf-8") as file:
-            json.dump(fields, file)
-        status, errors = _start(argv, directory, ranks, mpi, one_process, timeout, meddle)
-        events = [_events(os.path.join(directory, f"events-{rank}.jsonl")) for rank in range(ranks)]
-        saved = os.path.join(directory, "parameters.safetensors")
-        parameters = recipe.read_safetensors(saved) if os.path.exists(saved) else {}
-    return Result(status, events, errors, parameters)
-
-
-def _start(argv, directory, ranks, mpi, one_process, timeout, meddle):
-    environment = {
-        **os.environ,
-        "SCALELAB_TRAINER": trainer(),
-        "SCALELAB_SPEC": os.path.join(directory, "spec.json"),
-        "SCALELAB_ATTEMPT_DIR": directory,
-        "WORLD_SIZE": str(ranks),
-        "OMP_NUM_THREADS": "1",
-    }
-    if argv[0] == trainer():
-        environment.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")  # as the worker does
-    if mpi:
-        rank = "RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK"
-        script = f'{rank} SCALELAB_EVENTS={directory}/events-$OMPI_COMM_WORLD_RANK.jsonl exec "$@"'
-        launcher = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "plm", "isolated"]
-        launcher += ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        commands = [([*launcher, "-np", str(ranks), "sh", "-c", script, "sh", *argv], environment)]
-    else:
-        commands = []
-        for rank in range(1 if one_process else ranks):
-            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "SCALELAB_EVENTS": f"{directory}/events-{rank}.jsonl"}
-            own.update({"SCALELAB_REPLICAS": str(ranks)} if one_process else {})
-            commands.append((argv, {**environment, **own}))
-    with open(os.path.join(directory, "errors"), "w+", encoding="utf-8", errors="replace") as errors:
-        running = [subprocess.Popen(c, env=e, stdout=errors, stderr=errors, start_new_session=True) for c, e in commands]
+        environment = _environment(directory, ranks, fields)
+        output = os.path.join(directory, "errors")
+        running = []
         try:
+            with open(output, "w", encoding="utf-8") as errors:
+                for process in _start(engine, fields, directory, environment, errors, wrapper):
+                    running.append(process)
             if meddle is not None:
                 meddle(directory, running)
             status = max(abs(process.wait(timeout)) for process in running)
@@ -176,8 +207,58 @@ def _start(argv, directory, ranks, mpi, one_process, timeout, meddle):
                 if process.poll() is None:
                     process.kill()
                     process.wait()
-        errors.seek(0)
-        return status, errors.read()
+        events = [_events(os.path.join(directory, f"events-{rank}.jsonl")) for rank in range(ranks)]
+        saved = os.path.join(directory, "parameters.safetensors")
+        parameters = recipe.read_safetensors(saved) if os.path.exists(saved) else {}
+        with open(output, encoding="utf-8", errors="replace") as errors:
+            return Result(status, events, errors.read(), parameters)
+
+
+def _environment(directory, ranks, fields):
+    """Writes the specification, and returns the variables that all ranks have."""
+    spec = os.path.join(directory, "spec.json")
+    with open(spec, "w", encoding="utf-8") as file:
+        json.dump(fields, file)
+    return {
+        **os.environ,
+        "SCALELAB_TRAINER": trainer(),
+        "SCALELAB_SPEC": spec,
+        "SCALELAB_ATTEMPT_DIR": directory,
+        "WORLD_SIZE": str(ranks),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _variables(directory, rank, ranks, one_process):
+    own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "SCALELAB_EVENTS": f"{directory}/events-{rank}.jsonl"}
+    return {**own, "SCALELAB_REPLICAS": str(ranks)} if one_process else own
+
+
+def _start(engine, fields, directory, environment, errors, wrapper):
+    """Starts the processes of an attempt, one after another."""
+    ranks = fields["ranks"]
+    if engine.startswith("native/"):
+        argv, mpi, one_process = [trainer()], fields.get("backend", "mpi") == "mpi" and ranks > 1, False
+        environment.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")  # as the worker does
+    else:
+        what = ENGINES[engine]
+        argv, mpi, one_process = [python_of(engine), os.path.join(ADAPTERS, what.script)], what.mpi, what.one_process
+        if wrapper:
+            argv.insert(1, os.path.join(FOLDER, wrapper + ".py"))
+    if mpi:
+        rank = "RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK"
+        script = f'{rank} SCALELAB_EVENTS={directory}/events-$OMPI_COMM_WORLD_RANK.jsonl exec "$@"'
+        launcher = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "plm", "isolated"]
+        launcher += ["--allow-run-as-root"] if os.geteuid() == 0 else []
+        command = [*launcher, "-np", str(ranks), "sh", "-c", script, "sh", *argv]
+        yield subprocess.Popen(command, env=environment, stdout=errors, stderr=errors, start_new_session=True)
+        return
+    for rank in range(1 if one_process else ranks):
+        variables = {**environment, **_variables(directory, rank, ranks, one_process)}
+        if engine in IMPORTS:
+            yield Importer.of(engine).start(variables, errors.name, wrapper)
+        else:
+            yield subprocess.Popen(argv, env=variables, stdout=errors, stderr=errors, start_new_session=True)
 
 
 def _events(path):
