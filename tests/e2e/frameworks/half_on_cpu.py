@@ -8,7 +8,6 @@ import runpy
 import sys
 
 
-
 def change():
     from scalelab import choices, loss_scale, training
 
