@@ -98,6 +98,21 @@ bool RawConnection::Send(const std::string& bytes) {
   return true;
 }
 
+std::string RawConnection::ReceiveUntil(const std::string& text, double seconds) {
+  std::string received;
+  for (const double end = Now() + seconds; tls_ != nullptr && Now() < end;) {
+    char piece[4096];
+    const int n = SSL_read(tls_->ssl.get(), piece, sizeof piece);
+    if (n > 0) received.append(piece, static_cast<size_t>(n));
+    if (received.find(text) != std::string::npos) break;
+    const bool waits = n <= 0 && SSL_get_error(tls_->ssl.get(), n) == SSL_ERROR_WANT_READ;
+    ERR_clear_error();
+    if (n <= 0 && !waits) break;
+    if (waits) Pause(0.01);
+  }
+  return received;
+}
+
 void Flood(int port, double seconds, const std::string& first, const std::function<std::string()>& next,
            const std::function<void()>& sent) {
   for (const double start = Now(); Now() - start < seconds;) {

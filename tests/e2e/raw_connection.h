@@ -30,6 +30,8 @@ class RawConnection {
   // Returns false when the server has closed the connection, or has not read for a second. Reads and ignores what
   // the server sends.
   bool Send(const std::string& bytes);
+  // Returns what the server sends until it contains `text`, the server closes the connection, or the time is over.
+  std::string ReceiveUntil(const std::string& text, double seconds);
 
  private:
   struct Tls;

@@ -52,7 +52,12 @@ std::string Service::Start() {
                                             "sh"};
     argv.insert(argv.begin(), shell.begin(), shell.end());
   }
-  daemon_ = std::make_unique<Background>(argv, dir_ + "/scalelabd.log", env_);
+  std::map<std::string, std::string> env = env_;
+  if (!account_.empty()) {
+    argv = As(account_, argv);
+    env["HOME"] = "/nonexistent";
+  }
+  daemon_ = std::make_unique<Background>(argv, dir_ + "/scalelabd.log", env);
   ready_ = daemon_->Line();
   return ready_.rfind("ready", 0) == 0 ? "" : absl::StrCat("scalelabd did not start: '", ready_, "' ", log());
 }

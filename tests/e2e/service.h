@@ -60,12 +60,15 @@ class Service {
  protected:
   // Starts scalelabd with at most this many open files.
   void LimitFiles(int files) { files_ = files; }
+  // Starts scalelabd under an account of this machine, which must be able to write to `data`; needs root.
+  void RunDaemonAs(const std::string& account) { account_ = account; }
   void AddFlags(const std::vector<std::string>& flags) {
     flags_.insert(flags_.end(), flags.begin(), flags.end());
   }
 
  private:
   std::string dir_, ready_;
+  std::string account_;  // of scalelabd; empty: that of this process
   std::vector<std::string> flags_;
   int files_ = 0;  // 0: the limit of this process
   std::map<std::string, std::string> env_;

@@ -1,9 +1,15 @@
-// Limits that change with SIGHUP, drain mode over a kill, and usage, with real processes.
+// Limits that change with SIGHUP, drain mode over a kill, usage, and the order of three users' studies, with real processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <map>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "tests/e2e/service.h"
@@ -12,6 +18,7 @@ namespace scalelab::e2e {
 namespace {
 
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 class ConfiguredService : public Service {
@@ -97,6 +104,93 @@ TEST_F(Sharing, DrainModeSurvivesAKillAndUsageIsCharged) {
   EXPECT_TRUE(Eventually([&] { return Allocations() == 0; }));
   EXPECT_EQ(service_.Run({"admin", "undrain"}).code, 0);
   service_.WaitUntilTraining(waiting);
+}
+
+// Three users at one service with room for one run at a time, and one job that may wait.
+class FairSharing : public testing::Test {
+ protected:
+  // Accounts of every Debian system.
+  static constexpr char kAnn[] = "games", kBob[] = "irc", kCyd[] = "news";
+
+  struct SharedService : Service {
+    SharedService() : Service({"--local-slots", "1", "--poll-interval", "1", "--socket-mode", "0666"}) {
+      chmod(dir().c_str(), 0755);
+      const std::string limits = "limits: {partition_pending_allocations: 1}\nfair_share: {half_life: 1h}\n";
+      AddFlags({"--listen", shared(), "--listen", socket(), "--config", File("scalelabd.yaml", limits)});
+    }
+    std::string shared() const { return absl::StrCat("unix:", dir(), "/shared.sock"); }
+  };
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "only root can act as several users";
+    ASSERT_EQ(service_.Start(), "");
+  }
+  // Submits a study of one run that notes its name, takes some seconds and finishes.
+  std::string Submit(const std::string& user, const std::string& name, const std::string& seconds) {
+    const std::string file = service_.File(
+        "study.yaml",
+        absl::StrCat("study: ", name,
+                     "\nfixed:\n  engine: custom\n  ranks: 1\n  max_steps: 1\n  command: [sh, -c, \"echo ",
+                     name, " >>", served_, "; sleep ", seconds,
+                     "; echo '{\\\"time\\\":1,\\\"event\\\":\\\"finish\\\"}' >>$SCALELAB_EVENTS\"]\n"));
+    const Output output =
+        RunProgram(As(user, {Program("scalelab"), "--server", service_.shared(), "study", "submit", file}),
+                   {{"HOME", "/nonexistent"}, {"NO_COLOR", "1"}}, 60);
+    EXPECT_EQ(output.code, 0) << output.err;
+    return std::string(absl::StripAsciiWhitespace(output.out));
+  }
+  // Returns the names of the studies whose runs have begun, in this order.
+  std::vector<std::string> Served() { return absl::StrSplit(ReadFile(served_), '\n', absl::SkipEmpty()); }
+  // Returns the names of the studies in the queue, in its order.
+  std::vector<std::string> Queue() {
+    std::vector<std::string> names;
+    const nlohmann::json entries = service_.Json({"queue"})["entries"];
+    for (const auto& entry : entries) names.push_back(entry["display_name"]);
+    return names;
+  }
+  std::map<std::string, double> NodeSeconds() {
+    std::map<std::string, double> seconds;
+    const nlohmann::json usages = service_.Json({"admin", "usage"})["usages"];
+    for (const auto& usage : usages) seconds[usage["user"]] = usage.value("node_seconds", 0.0);
+    return seconds;
+  }
+
+  SharedService service_;
+  const std::string served_ = service_.dir() + "/served";
+};
+
+// Each run takes its seconds, and less than three more to begin and to end. The half-life of an hour changes nothing in a minute.
+TEST_F(FairSharing, ThreeUsersAreServedInTheOrderComputedByHandOverAKill) {
+  // What they have used before: ann 8 s, bob 3 s, cyd nearly nothing, and what jobs take to begin and end.
+  for (const auto& study : {Submit(kAnn, "a0", "8"), Submit(kBob, "b0", "3"), Submit(kCyd, "c0", "0")})
+    ASSERT_EQ(service_.WaitFor(study, 60), 0);
+  auto used = NodeSeconds();
+  EXPECT_GE(used[kAnn], 8);
+  EXPECT_GE(used[kAnn], used[kBob] + 1);
+  EXPECT_GE(used[kBob], used[kCyd] + 1);
+
+  // All are submitted before any is served.
+  ASSERT_EQ(service_.Run({"admin", "drain"}).code, 0);
+  std::vector<std::string> studies;
+  studies.push_back(Submit(kCyd, "c1", "15"));
+  for (const char* name : {"a1", "a2"}) studies.push_back(Submit(kAnn, name, "0"));
+  for (const char* name : {"c2", "c3"}) studies.push_back(Submit(kCyd, name, "0"));
+  for (const char* name : {"b1", "b2"}) studies.push_back(Submit(kBob, name, "0"));
+  // By what they have used until now: cyd, bob, ann; and the older study of a user first.
+  EXPECT_THAT(Queue(), ElementsAre("c1", "c2", "c3", "b1", "b2", "a1", "a2"));
+  ASSERT_EQ(service_.Run({"admin", "undrain"}).code, 0);
+
+  // In the middle of c1, the process dies. When c1 began, cyd had used the least, so c2 waits for it.
+  ASSERT_TRUE(Eventually([&] { return Served().back() == "c1"; }));
+  service_.Kill();
+  ASSERT_EQ(service_.Start(), "");
+  EXPECT_EQ(Served().back(), "c1");
+
+  // After c1, cyd has used 15 s and more, bob 3 s, ann 8 s, and a little each: c2 has the place already, then come bob's two
+  // studies, then ann's, and c3 is last, although b1 and b2 are younger.
+  for (const std::string& study : studies) ASSERT_EQ(service_.WaitFor(study, 90), 0) << study;
+  EXPECT_THAT(Served(), ElementsAre("a0", "b0", "c0", "c1", "c2", "b1", "b2", "a1", "a2", "c3"));
+  used = NodeSeconds();
+  EXPECT_GE(used[kCyd], 15) << "what was held while no coordinator ran is charged";
 }
 
 }  // namespace

@@ -1,287 +1,182 @@
 // Jobs under the accounts of their users, through the agents that the users run: three users, and the coordinator as a fourth
 // account without privileges, on a real Slurm cluster.
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pwd.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <map>
-#include <memory>
-#include <nlohmann/json.hpp>
 #include <set>
-#include <string>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "tests/e2e/dev_cluster.h"
-#include "tests/e2e/service.h"
+#include "absl/strings/strip.h"
+#include "tests/e2e/users_service.h"
 
 namespace scalelab::e2e {
 namespace {
 
+using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAreArray;
 using testing::HasSubstr;
+using testing::Not;
 using testing::SizeIs;
 namespace fs = std::filesystem;
 
-// Accounts of every Debian system.
-const std::vector<std::string> kUsers = {"games", "irc", "news"};
-constexpr char kService[] = "www-data";
-
-int FreePort(const std::string& address) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in name{};
-  name.sin_family = AF_INET;
-  inet_pton(AF_INET, address.c_str(), &name.sin_addr);
-  socklen_t size = sizeof name;
-  const bool bound = bind(fd, reinterpret_cast<sockaddr*>(&name), size) == 0 &&
-                     getsockname(fd, reinterpret_cast<sockaddr*>(&name), &size) == 0;
-  close(fd);
-  return bound ? ntohs(name.sin_port) : 0;
+// Returns a study whose ranks print their account, wait for `seconds` and finish.
+std::string Study(int repeats, const std::string& seconds, const std::string& more = "") {
+  return absl::StrCat(
+      "study: accounts\nfixed:\n  engine: custom\n  ranks: 1\n  command: [sh, -c, \"id -un; sleep ", seconds,
+      "; echo '{\\\"time\\\":1,\\\"event\\\":\\\"finish\\\"}' >>$SCALELAB_EVENTS\"]\nrepeats: ", repeats,
+      "\nresources: {time: 5m}\n", more);
 }
 
 class Agents : public testing::Test {
  protected:
+  explicit Agents(std::vector<std::string> more = {}) : check_(more) {
+    more.insert(more.begin(), {"-n", "2", "--cpus", "64"});
+    cluster_ = std::make_unique<DevCluster>(std::move(more));
+  }
   void SetUp() override {
-    if (const std::string why = DevCluster::Unavailable(); !why.empty()) GTEST_SKIP() << why;
-    for (const std::string& account : kUsers) {
-      if (getpwnam(account.c_str()) == nullptr) GTEST_SKIP() << "there is no account " << account;
-    }
-    ASSERT_EQ(cluster_.Start(), "");
-    std::string pattern = "/tmp/scalelab-agents-XXXXXX";
-    dir_ = mkdtemp(pattern.data());
-    chmod(dir_.c_str(), 0755);
-    for (const char* folder : {"data", "run"}) Make(folder, kService);
-    chmod((dir_ + "/data").c_str(), 0700);
-    for (const std::string& user : kUsers) Make("home-" + user, user);
-    fs::create_directory(dir_ + "/runs");
-    chmod((dir_ + "/runs").c_str(), 01777);
+    if (const std::string why = UsersService::Unavailable(check_); !why.empty()) GTEST_SKIP() << why;
+    ASSERT_EQ(cluster_->Start(), "");
   }
-  ~Agents() override {
-    agents_.clear();
-    for (const std::string& user : kUsers) {
-      for (const pid_t pid : ProcessesInEnvironment("HOME=" + dir_ + "/home-" + user)) kill(pid, SIGKILL);
-      if (const passwd* entry = getpwnam(user.c_str()))
-        fs::remove_all(absl::StrCat("/tmp/scalelab-", entry->pw_uid));
-    }
-    if (daemon_ != nullptr) {
-      daemon_->Signal(SIGKILL);
-      daemon_->Wait();
-    }
-    if (testing::Test::HasFailure()) {
-      std::cerr << "kept for a look: " << dir_ << "\n" << ReadFile(dir_ + "/scalelabd.log") << "\n";
-      return;
-    }
-    std::error_code ignored;
-    if (!dir_.empty()) fs::remove_all(dir_, ignored);
-  }
-
-  void Make(const std::string& folder, const std::string& account) {
-    fs::create_directory(dir_ + "/" + folder);
-    const passwd* entry = getpwnam(account.c_str());
-    ASSERT_EQ(chown((dir_ + "/" + folder).c_str(), entry->pw_uid, entry->pw_gid), 0);
-  }
-  std::string Socket() const { return "unix:" + dir_ + "/run/sock"; }
-
-  // Starts the service under its account, without privileges.
   void StartService(const std::vector<std::string>& flags = {}) {
-    if (address_.empty()) address_ = absl::StrCat(cluster_.address(), ":", FreePort(cluster_.address()));
-    std::vector<std::string> argv = {Program("scalelabd"),
-                                     "--noise-guard",
-                                     "false",
-                                     "--data",
-                                     dir_ + "/data",
-                                     "--runs",
-                                     dir_ + "/runs",
-                                     "--scheduler",
-                                     "slurm",
-                                     "--jobs-run-as",
-                                     "user",
-                                     "--listen",
-                                     Socket(),
-                                     "--listen",
-                                     address_,
-                                     "--poll-interval",
-                                     "2"};
-    argv.insert(argv.end(), flags.begin(), flags.end());
-    std::map<std::string, std::string> env = cluster_.Env();
-    env["HOME"] = "/nonexistent";
-    daemon_ = std::make_unique<Background>(As(kService, argv), dir_ + "/scalelabd.log", env);
-    ASSERT_THAT(daemon_->Line(), HasSubstr("ready")) << ReadFile(dir_ + "/scalelabd.log");
-    // The socket is for the account of the service; here it is for everybody.
-    ASSERT_EQ(chmod((dir_ + "/run/sock").c_str(), 0666), 0);
+    service_ = std::make_unique<UsersService>(*cluster_, flags);
+    ASSERT_EQ(service_->Start(), "");
   }
 
-  std::map<std::string, std::string> Environment(const std::string& user) const {
-    std::map<std::string, std::string> env = cluster_.Env();
-    env["HOME"] = dir_ + "/home-" + user;
-    env["USER"] = env["LOGNAME"] = user;
-    env["XDG_STATE_HOME"] = env["HOME"] + "/state";
-    env["NO_COLOR"] = "1";
-    return env;
+  // Submits a study of each user. Returns their names.
+  std::map<std::string, std::string> SubmitOneOfEach(const std::string& seconds) {
+    std::map<std::string, std::string> studies;
+    for (const std::string& user : kUsers) {
+      std::string said;
+      studies[user] = service_->SubmitAs(user, Study(1, seconds), &said);
+      EXPECT_THAT(said, HasSubstr("your agent has been started")) << user;
+    }
+    return studies;
   }
-  Output Run(const std::string& user, std::vector<std::string> words, double seconds = 120) const {
-    words.insert(words.begin(), {Program("scalelab"), "--server", Socket()});
-    return RunProgram(As(user, words), Environment(user), seconds);
+  // Waits until jobs of all users run, as squeue shows.
+  void ExpectJobsOfAllUsers() {
+    std::set<std::string> running;
+    EXPECT_TRUE(Eventually(
+        [&] {
+          const Output queue = cluster_->Run({"squeue", "-h", "-t", "RUNNING", "-o", "%u"});
+          for (const auto user : absl::StrSplit(queue.out, '\n', absl::SkipEmpty())) running.emplace(user);
+          return running.size() == kUsers.size();
+        },
+        60))
+        << absl::StrJoin(running, " ");
+    EXPECT_THAT(running, ElementsAreArray(kUsers));
   }
-  nlohmann::json Json(const std::string& user, std::vector<std::string> words) const {
-    words.insert(words.end(), {"-o", "json"});
-    const Output output = Run(user, words);
-    EXPECT_EQ(output.code, 0) << output.err;
-    return nlohmann::json::parse(output.out, nullptr, false);
-  }
-  // Submits a study. Returns its name; `said` gets the messages.
-  std::string Submit(const std::string& user, const std::string& yaml, std::string* said = nullptr) const {
-    const std::string file = dir_ + "/study.yaml";
-    WriteFile(file, yaml);
-    const Output output = Run(user, {"study", "submit", file});
-    EXPECT_EQ(output.code, 0) << output.err;
-    if (said != nullptr) *said = output.err;
-    return std::string(absl::StripAsciiWhitespace(output.out));
-  }
-  // Starts an agent that the test controls. Its log is agent-USER.log.
-  std::unique_ptr<Background> StartAgent(const std::string& user) const {
-    return std::make_unique<Background>(As(user, {Program("scalelab"), "--server", Socket(), "agent"}),
-                                        AgentLog(user), Environment(user));
-  }
-  std::string AgentLog(const std::string& user) const { return dir_ + "/agent-" + user + ".log"; }
-  // Returns the records of all ended jobs.
-  std::vector<std::string> JobRecords() const {
-    return absl::StrSplit(ReadFile(cluster_.dir() + "/jobcomp.log"), '\n', absl::SkipEmpty());
+  void WaitFor(const std::string& user, const std::string& study) {
+    EXPECT_EQ(service_->RunAs(user, {"study", "wait", study, "--timeout", "100s"}).code, 0) << user;
   }
 
-  // Returns a study whose ranks print their account, wait for `seconds` and finish.
-  static std::string Study(int repeats, const std::string& seconds, const std::string& more = "") {
-    return absl::StrCat(
-        "study: accounts\nfixed:\n  engine: custom\n  ranks: 1\n  command: [sh, -c, \"id -un; sleep ",
-        seconds,
-        "; echo '{\\\"time\\\":1,\\\"event\\\":\\\"finish\\\"}' >>$SCALELAB_EVENTS\"]\nrepeats: ", repeats,
-        "\nresources: {time: 5m}\n", more);
-  }
-
-  DevCluster cluster_{{"-n", "2", "--cpus", "64"}};
-  std::string dir_, address_;
-  std::unique_ptr<Background> daemon_;
-  std::vector<std::unique_ptr<Background>> agents_;
+  const std::vector<std::string>& kUsers = UsersService::Users();
+  const std::vector<std::string> check_;  // options of `dev-cluster check`
+  std::unique_ptr<DevCluster> cluster_;
+  std::unique_ptr<UsersService> service_;
 };
 
 TEST_F(Agents, EachUsersJobRunsUnderTheAccountOfThatUser) {
   StartService();
-  std::map<std::string, std::string> studies;
+  const auto studies = SubmitOneOfEach("8");
+  ExpectJobsOfAllUsers();
   for (const std::string& user : kUsers) {
-    std::string said;
-    studies[user] = Submit(user, Study(1, "8"), &said);
-    EXPECT_THAT(said, HasSubstr("your agent has been started")) << user;
-  }
-  std::set<std::string> running;
-  EXPECT_TRUE(Eventually(
-      [&] {
-        const Output queue = cluster_.Run({"squeue", "-h", "-t", "RUNNING", "-o", "%u"});
-        for (const auto user : absl::StrSplit(queue.out, '\n', absl::SkipEmpty())) running.emplace(user);
-        return running.size() == kUsers.size();
-      },
-      60))
-      << absl::StrJoin(running, " ");
-  EXPECT_THAT(running, testing::ElementsAreArray(kUsers));
-  for (const std::string& user : kUsers) {
-    EXPECT_EQ(Run(user, {"study", "wait", studies[user], "--timeout", "100s"}).code, 0) << user;
-    const auto runs = Json(user, {"run", "list", studies[user]})["runs"];
+    WaitFor(user, studies.at(user));
+    const auto runs = service_->JsonAs(user, {"run", "list", studies.at(user)})["runs"];
     ASSERT_THAT(runs, SizeIs(1));
     // The coordinator gets the output from the agent: it may not enter the directory.
-    const Output logs = Run(user, {"run", "logs", runs[0]["name"]});
+    const Output logs = service_->RunAs(user, {"run", "logs", runs[0]["name"]});
     EXPECT_EQ(logs.out, user + "\n") << logs.err;
     struct stat found {};
-    ASSERT_EQ(stat((dir_ + "/runs/" + user).c_str(), &found), 0);
+    ASSERT_EQ(stat((service_->RunsDir() + "/" + user).c_str(), &found), 0);
     EXPECT_EQ(found.st_uid, getpwnam(user.c_str())->pw_uid);
     EXPECT_EQ(found.st_mode & 0777, 0700u);
-    EXPECT_NE(RunProgram(As(kService, {"ls", dir_ + "/runs/" + user})).code, 0);
+    EXPECT_NE(RunProgram(As("www-data", {"ls", service_->RunsDir() + "/" + user})).code, 0);
   }
   for (const std::string& user : kUsers) {
     const std::string account = absl::StrCat("UserId=", user, "(");
     int jobs = 0;
-    for (const std::string& record : JobRecords()) jobs += absl::StrContains(record, account);
-    EXPECT_EQ(jobs, 1) << absl::StrJoin(JobRecords(), "\n");
+    for (const std::string& record : service_->JobRecords()) jobs += absl::StrContains(record, account);
+    EXPECT_EQ(jobs, 1) << absl::StrJoin(service_->JobRecords(), "\n");
   }
   std::string said;
-  Submit("games", Study(1, "0"), &said);
-  EXPECT_THAT(said, testing::Not(HasSubstr("agent"))) << "a second agent was started";
+  service_->SubmitAs("games", Study(1, "0"), &said);
+  EXPECT_THAT(said, Not(HasSubstr("agent"))) << "a second agent was started";
 }
 
 TEST_F(Agents, AStudyWaitsForItsAgentAndARunningAllocationContinuesWithoutIt) {
   StartService({"--admins", "irc"});
-  auto agent = StartAgent("games");
-  ASSERT_TRUE(Eventually([&] { return absl::StrContains(ReadFile(AgentLog("games")), "connected to"); }));
-  const std::string study = Submit("games", Study(2, "6"));
+  auto agent = service_->StartAgent("games");
+  ASSERT_TRUE(service_->AgentConnects("games"));
+  const std::string study = service_->SubmitAs("games", Study(2, "6"));
   ASSERT_TRUE(Eventually(
       [&] {
-        return cluster_.Run({"squeue", "-h", "-t", "RUNNING", "-o", "%u"}).out == "games\n";
+        return cluster_->Run({"squeue", "-h", "-t", "RUNNING", "-o", "%u"}).out == "games\n";
       },
       60));
   agent->Signal(SIGKILL);
   agent->Wait();
-  EXPECT_EQ(Run("games", {"study", "wait", study, "--timeout", "60s"}).code, 0)
+  EXPECT_EQ(service_->RunAs("games", {"study", "wait", study, "--timeout", "60s"}).code, 0)
       << "its allocation was running";
   // The command line would start an agent of the caller; --owner makes this the study of a user without one.
-  WriteFile(dir_ + "/waiting.yaml", Study(1, "0"));
-  const Output waiting = Run("irc", {"study", "submit", dir_ + "/waiting.yaml", "--owner", "games"});
+  const Output waiting = service_->RunAs(
+      "irc", {"study", "submit", service_->File("waiting.yaml", Study(1, "0")), "--owner", "games"});
   const std::string second(absl::StripAsciiWhitespace(waiting.out));
   std::string why;
   EXPECT_TRUE(Eventually([&] {
-    why = Run("games", {"study", "explain", second}).out;
+    why = service_->RunAs("games", {"study", "explain", second}).out;
     return absl::StrContains(why, "the agent of games is not connected");
   })) << why;
-  agent = StartAgent("games");
-  EXPECT_EQ(Run("games", {"study", "wait", second, "--timeout", "60s"}).code, 0)
-      << Run("games", {"study", "explain", second}).out;
+  agent = service_->StartAgent("games");
+  EXPECT_EQ(service_->RunAs("games", {"study", "wait", second, "--timeout", "60s"}).code, 0)
+      << service_->RunAs("games", {"study", "explain", second}).out;
 }
 
-TEST_F(Agents, FiftyAgentsKilledInMidSubmissionLoseNoJobAndDoubleNone) {
+TEST_F(Agents, ThoseKilledInMidSubmissionLoseNoJobAndDoubleNone) {
+  const int kills = std::getenv("SCALELAB_LONG_TESTS") != nullptr ? 50 : 8;
   StartService({"--pending-jobs-per-user", "100"});
-  constexpr int kRuns = 50;
-  auto agent = StartAgent("games");
-  // While an agent is connected, the command line starts none.
-  const auto connected = [&] { return absl::StrContains(ReadFile(AgentLog("games")), "connected to"); };
-  ASSERT_TRUE(Eventually(connected));
-  const std::string study = Submit("games", Study(kRuns, "0", "allocation: per-run\n"));
-  int kills = 0;
-  const double end = Now() + 400;
-  while (kills < 50 && Now() < end) {
-    // A submission begins: kill the agent in it, at another moment each time.
-    const bool submitting =
-        Eventually([&] { return absl::StrContains(ReadFile(AgentLog("games")), " sbatch "); }, 60);
-    if (!submitting) break;
-    Pause(0.002 * (kills % 25));
+  const auto per_run = [](int runs) { return Study(runs, "0", "allocation: per-run\n"); };
+  const std::string log = service_->AgentLog("games");
+  auto agent = service_->StartAgent("games");
+  ASSERT_TRUE(service_->AgentConnects("games"));
+  std::set<std::string> studies = {service_->SubmitAs("games", per_run(kills))};
+  for (int kill = 0; kill < kills; ++kill) {
+    // A submission begins: the agent is killed in it, at another moment each time.
+    ASSERT_TRUE(Eventually([&] { return absl::StrContains(ReadFile(log), " sbatch "); }, 60))
+        << "no submission after " << kill << " kills: " << ReadFile(log);
+    Pause(0.002 * (kill % 25));
     agent->Signal(SIGKILL);
     agent->Wait();
-    ++kills;
-    fs::remove(AgentLog("games"));
-    agent = StartAgent("games");
-    if (kills % 5 == 0) {  // more work, so that there are submissions until the end
-      EXPECT_TRUE(Eventually(connected));
-      Submit("games", Study(10, "0", "allocation: per-run\n"));
+    fs::remove(log);
+    agent = service_->StartAgent("games");
+    if (kill % 5 == 4) {  // more work, so that there are submissions until the end
+      EXPECT_TRUE(service_->AgentConnects("games"));
+      studies.insert(service_->SubmitAs("games", per_run(10)));
     }
   }
-  EXPECT_EQ(kills, 50);
-  EXPECT_EQ(Run("games", {"study", "wait", study, "--timeout", "300s"}, 330).code, 0);
-  const nlohmann::json studies = Json("games", {"study", "list"})["studies"];
-  for (const auto& each : studies) {
-    const std::string name = each["name"];
-    EXPECT_EQ(Run("games", {"study", "wait", name, "--timeout", "300s"}, 330).code, 0) << name;
-    const nlohmann::json runs = Json("games", {"run", "list", name})["runs"];
-    for (const auto& run : runs) EXPECT_EQ(run["state"], "SUCCEEDED") << run;
+  size_t runs = 0;
+  for (const std::string& study : studies) {
+    EXPECT_EQ(service_->RunAs("games", {"study", "wait", study, "--timeout", "300s"}, 330).code, 0) << study;
+    const nlohmann::json listed = service_->JsonAs("games", {"run", "list", study})["runs"];
+    for (const auto& run : listed) {
+      EXPECT_EQ(run["state"], "SUCCEEDED") << run;
+      ++runs;
+    }
   }
   // A token is the name of its job. No job with work ran twice: jobs of a name beyond the first were cancelled as pending.
   std::map<std::string, int> ran;
-  for (const std::string& record : JobRecords()) {
+  for (const std::string& record : service_->JobRecords()) {
+    EXPECT_THAT(record, HasSubstr("UserId=games("));
     std::string name;
     for (const auto word : absl::StrSplit(record, ' ')) {
       if (absl::StartsWith(word, "Name=")) name = std::string(word.substr(5));
@@ -289,6 +184,90 @@ TEST_F(Agents, FiftyAgentsKilledInMidSubmissionLoseNoJobAndDoubleNone) {
     if (absl::StrContains(record, "JobState=COMPLETED")) ++ran[name];
   }
   for (const auto& [name, count] : ran) EXPECT_EQ(count, 1) << name;
+  std::printf("agents killed in mid-submission: %d; runs: %zu; jobs that ran: %zu\n", kills, runs,
+              ran.size());
+}
+
+// A cluster with slurmdbd, in which the users have an account.
+class AccountedAgents : public Agents {
+ protected:
+  AccountedAgents() : Agents({"--accounting"}) {}
+  void SetUp() override {
+    Agents::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    for (const std::string& user : kUsers) {
+      const Output added = cluster_->Run({"sacctmgr", "--immediate", "add", "user", user, "account=lab"});
+      ASSERT_EQ(added.code, 0) << added.out << added.err;
+    }
+    StartService();
+  }
+  // Returns the jobs in the accounting database, each as "User|Account|State|JobName".
+  std::vector<std::string> Accounted() {
+    return absl::StrSplit(cluster_
+                              ->Run({"sacct", "--allusers", "--allocations", "--noheader", "--parsable2",
+                                     "--format=User,Account,State,JobName%60"})
+                              .out,
+                          '\n', absl::SkipEmpty());
+  }
+};
+
+TEST_F(AccountedAgents, SqueueAndSacctShowEachJobUnderTheAccountOfItsUser) {
+  const auto studies = SubmitOneOfEach("8");
+  ExpectJobsOfAllUsers();
+  std::vector<std::string> expected;
+  for (const std::string& user : kUsers) {
+    WaitFor(user, studies.at(user));
+    const auto runs = service_->JsonAs(user, {"run", "list", studies.at(user)})["runs"];
+    const auto attempts = service_->Attempts(runs.at(0)["name"]);
+    ASSERT_THAT(attempts, SizeIs(1));
+    const std::string allocation = attempts[0]["allocation"];
+    expected.push_back(absl::StrCat(user, "|lab|COMPLETED|", absl::StripPrefix(allocation, "allocations/")));
+  }
+  EXPECT_TRUE(Eventually([&] {
+    const auto accounted = Accounted();
+    return std::set(accounted.begin(), accounted.end()) == std::set(expected.begin(), expected.end());
+  })) << "expected:\n"
+      << absl::StrJoin(expected, "\n") << "\nsacct:\n"
+      << absl::StrJoin(Accounted(), "\n");
+}
+
+TEST_F(AccountedAgents, AUserNeitherReadsNorCancelsNorSubmitsForAnother) {
+  const std::string secret = service_->SubmitAs("games", Study(1, "30", "visibility: private\n"));
+  const std::string open = service_->SubmitAs("games", Study(1, "30"));
+  ASSERT_TRUE(Eventually(
+      [&] {
+        const auto runs = service_->JsonAs("games", {"run", "list", open})["runs"];
+        return !runs.empty() && runs[0]["state"] == "RUNNING";
+      },
+      60));
+  const auto refused = [&](const std::vector<std::string>& words) {
+    const Output output = service_->RunAs("irc", words);
+    EXPECT_NE(output.code, 0) << absl::StrJoin(words, " ");
+    return output.err;
+  };
+  EXPECT_THAT(refused({"study", "show", secret}), AllOf(HasSubstr("there is no"), Not(HasSubstr("games"))));
+  EXPECT_THAT(refused({"study", "cancel", open}), HasSubstr("belongs to games, and you are irc"));
+  const std::string run = service_->JsonAs("games", {"run", "list", open})["runs"][0]["name"];
+  EXPECT_THAT(refused({"run", "cancel", run}), HasSubstr("belongs to games, and you are irc"));
+  EXPECT_THAT(refused({"study", "submit", service_->File("other.yaml", Study(1, "0")), "--owner", "games"}),
+              HasSubstr("only admins may submit a study for another"));
+  // Slurm itself refuses too, because the job is that of games.
+  const std::string job(
+      absl::StripAsciiWhitespace(cluster_->Run({"squeue", "-h", "-u", "games", "-o", "%i"}).out));
+  const std::string first = job.substr(0, job.find('\n'));
+  EXPECT_NE(RunProgram(As("irc", {"scancel", first}), cluster_->Env()).code, 0);
+  EXPECT_EQ(service_->Runs(open)[0]["state"], "RUNNING");
+
+  std::vector<std::string> rows;
+  const nlohmann::json entries = service_->Json({"admin", "audit", "--refused"})["entries"];
+  for (const auto& entry : entries) {
+    rows.push_back(absl::StrCat(entry["user"].get<std::string>(), " ", entry["action"].get<std::string>(),
+                                " ", entry["result"].get<std::string>()));
+  }
+  for (const char* action : {"CancelStudy", "CancelRun", "CreateStudy"})
+    EXPECT_THAT(rows, Contains(absl::StrCat("irc ", action, " PERMISSION_DENIED")));
+  for (const std::string& study : {secret, open})
+    EXPECT_EQ(service_->RunAs("games", {"study", "cancel", study}).code, 0);
 }
 
 }  // namespace

@@ -11,13 +11,10 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
-#include <set>
-#include <sstream>
 #include <thread>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "scalelab/v1/cluster.grpc.pb.h"
 #include "scalelab/v1/study.grpc.pb.h"
 #include "scalelab/v1/worker.grpc.pb.h"
@@ -122,35 +119,6 @@ TEST(FrontDescriptors, TooFewAreReportedInASentence) {
   const std::string error = service.Start();
   EXPECT_THAT(error, HasSubstr("this process may open 20 files"));
   EXPECT_THAT(error, HasSubstr("ulimit -n"));
-}
-
-// Returns the sockets on which a process listens: "tcp", "tcp6", or the path of a Unix socket.
-std::vector<std::string> ListeningSockets(pid_t pid) {
-  std::set<std::string> own;  // "socket:[INODE]"
-  for (const auto& entry : std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/fd")))
-    own.insert(std::filesystem::read_symlink(entry.path()).string());
-  std::vector<std::string> found;
-  const auto scan = [&](const std::string& table, size_t state_column, const std::string& listens,
-                        size_t inode_column) {
-    std::istringstream lines(ReadFile(absl::StrCat("/proc/", pid, "/net/", table)));
-    for (std::string line; std::getline(lines, line);) {
-      const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipWhitespace());
-      if (words.size() <= inode_column || words[state_column] != listens) continue;
-      if (own.contains(absl::StrCat("socket:[", words[inode_column], "]")))
-        found.push_back(table == "unix" ? words.back() : table);
-    }
-  };
-  for (const char* table : {"tcp", "tcp6"}) scan(table, 3, "0A", 9);  // TCP_LISTEN
-  for (const char* table : {"udp", "udp6"}) scan(table, 3, "07", 9);  // a bound UDP socket
-  scan("unix", 3, "00010000", 6);                                     // SO_ACCEPTCON
-  return found;
-}
-
-TEST(FrontDefaults, NothingButTheUnixSocketListens) {
-  Service service;
-  ASSERT_EQ(service.Start(), "");
-  EXPECT_THAT(ListeningSockets(service.daemon()->pid()),
-              testing::ElementsAre(service.data() + "/scalelab.sock"));
 }
 
 TEST(FrontDefaults, TcpIsEncryptedUnlessInsecureIsTrue) {
