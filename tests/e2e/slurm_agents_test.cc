@@ -173,6 +173,7 @@ TEST_F(Agents, ThoseKilledInMidSubmissionLoseNoJobAndDoubleNone) {
       ++runs;
     }
   }
+  EXPECT_EQ(service_->LeftBehind(2, 90), "");
   // A token is the name of its job. No job with work ran twice: jobs of a name beyond the first were cancelled as pending.
   std::map<std::string, int> ran;
   for (const std::string& record : service_->JobRecords()) {

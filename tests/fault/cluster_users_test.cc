@@ -33,14 +33,16 @@ class ClusterFaultsOfUsers : public ClusterFaults {
   }
   ~ClusterFaultsOfUsers() override { agents_.clear(); }
 
-  // One study of each user. Together they take all nodes.
+  // One study of each user. Together they take all nodes. Their steps are small, because all nodes share the processors.
   std::vector<std::string> SubmitStudies() override {
     std::vector<std::string> studies;
     for (const std::string& user : UsersService::Users()) {
-      const char* axes = studies.empty() ? "ranks: [2, 1]" : "ranks: [1]";
-      studies.push_back(users_->SubmitAs(
-          user,
-          ClusterStudy(axes, 1, 25, "order: listed\nresources: {ranks_per_node: 1}\nretry: {max: 5}\n")));
+      const std::string yaml = absl::StrCat(
+          "study: users\nfixed: {model: resnet20, dataset: cifar10, data_dir: ", ShippedData(),
+          ", epochs: 1000, max_steps: 60}\nmatrix: {ranks: ", studies.empty() ? "[2, 1]" : "[1]",
+          "}\nscaling: {mode: strong, global_batch: 4}\nmeasure: {evaluate: false}\norder: listed\n"
+          "resources: {ranks_per_node: 1}\nretry: {max: 5}\n");
+      studies.push_back(users_->SubmitAs(user, yaml));
       owner_[studies.back()] = user;
     }
     return studies;
