@@ -114,7 +114,7 @@ nlohmann::json Service::Attempts(const std::string& run) const {
   return json.contains("run") ? json["run"]["attempts"] : json["attempts"];
 }
 
-std::string Service::WaitUntilTraining(const std::string& study, int steps) const {
+std::string Service::WaitUntilTraining(const std::string& study, int steps, double seconds) const {
   std::string run;
   EXPECT_TRUE(Eventually(
       [&] {
@@ -125,7 +125,7 @@ std::string Service::WaitUntilTraining(const std::string& study, int steps) cons
         }
         return false;
       },
-      60))
+      seconds))
       << "no run of " << study << " trains: " << Run({"run", "list", study}).out;
   return run;
 }

@@ -35,8 +35,8 @@ class Service {
   std::string Submit(const std::string& yaml, std::vector<std::string> more = {}) const;
   // Runs `study wait`. Returns its exit status.
   int WaitFor(const std::string& study, double seconds = 360) const;
-  // Waits until a run of the study is RUNNING and has reported `steps` steps. Returns the run's name.
-  std::string WaitUntilTraining(const std::string& study, int steps = 1) const;
+  // Waits until a run of the study is RUNNING and has reported `steps` steps, at most `seconds`. Returns the run's name.
+  std::string WaitUntilTraining(const std::string& study, int steps = 1, double seconds = 60) const;
 
   nlohmann::json Runs(const std::string& study) const;    // a JSON array
   nlohmann::json Attempts(const std::string& run) const;  // a JSON array

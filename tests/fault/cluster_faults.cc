@@ -25,8 +25,8 @@ struct Trained {
 
 }  // namespace
 
-OneAttemptAtATime::OneAttemptAtATime(std::string runs_dir)
-    : runs_dir_(std::move(runs_dir)), thread_([this] { Look(); }) {}
+OneAttemptAtATime::OneAttemptAtATime(std::string runs_dir, std::string program)
+    : runs_dir_(std::move(runs_dir)), program_(std::move(program)), thread_([this] { Look(); }) {}
 
 OneAttemptAtATime::~OneAttemptAtATime() {
   stop_ = true;
@@ -43,7 +43,7 @@ void OneAttemptAtATime::Look() {
   while (!stop_) {
     std::map<std::string, std::set<std::string>> attempts_of;  // run -> attempts with live ranks
     for (const pid_t pid : ProcessesInEnvironment(variable)) {
-      if (!absl::StrContains(CommandLine(pid), "scalelab-trainer")) continue;
+      if (!absl::StrContains(CommandLine(pid), program_)) continue;
       const std::string environment = ReadFile(absl::StrCat("/proc/", pid, "/environ"));
       const size_t at = environment.find(variable);
       if (at == std::string::npos) continue;
@@ -123,11 +123,12 @@ void ClusterFaults::Try(const std::string& name, const std::function<void()>& fa
   std::vector<Trained> all;
   for (const std::string& study : SubmitStudies()) all.push_back({study, "", 0, {}});
   for (Trained& one : all) {
-    one.run = service_->WaitUntilTraining(one.study, 12);
+    one.run = service_->WaitUntilTraining(one.study, 12, 180);
     one.attempt = static_cast<int>(service_->Attempts(one.run).size());
     one.acknowledged = service_->Points(one.run, one.attempt);
   }
   fault();
+  AfterFault();
   size_t runs = 0, attempts = 0;
   for (const Trained& one : all) {
     if (WaitFor(one.study, 300) != 0) {

@@ -21,7 +21,8 @@ namespace scalelab::e2e {
 // Checks continuously, on all nodes, whether two attempts of one run have live ranks simultaneously.
 class OneAttemptAtATime {
  public:
-  explicit OneAttemptAtATime(std::string runs_dir);
+  // `program` is part of the command lines of ranks.
+  explicit OneAttemptAtATime(std::string runs_dir, std::string program = "scalelab-trainer");
   ~OneAttemptAtATime();
   // Returns a sentence for each violation so far.
   std::vector<std::string> Violations();
@@ -29,7 +30,7 @@ class OneAttemptAtATime {
  private:
   void Look();
 
-  const std::string runs_dir_;
+  const std::string runs_dir_, program_;
   std::mutex mutex_;
   std::set<std::string> violations_;  // guarded by mutex_
   std::atomic<bool> stop_ = false;
@@ -50,6 +51,8 @@ class ClusterFaults : public testing::Test {
   virtual std::unique_ptr<SlurmService> MakeService();
   // Submits the studies of one fault. They run at the same time.
   virtual std::vector<std::string> SubmitStudies();
+  // Called after each fault, before the studies have to end.
+  virtual void AfterFault() {}
   // Checks all requirements for a study that has ended.
   virtual void Check(const std::string& name, const std::string& study);
 

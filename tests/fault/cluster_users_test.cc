@@ -14,6 +14,19 @@
 namespace scalelab::e2e {
 namespace {
 
+constexpr char kProgram[] = "fault-rank";
+
+// A rank that reports a step every 0.1 s until its gate is open, but at least twenty.
+constexpr char kRank[] = R"(echo '{"time":1,"event":"start"}' >>"$SCALELAB_EVENTS"
+i=0
+until [ -e "$1" ] && [ $i -ge 20 ]; do
+  echo '{"time":1,"event":"step","step":'$i',"metrics":{"step/total_s":0.1}}' >>"$SCALELAB_EVENTS"
+  i=$((i + 1))
+  sleep 0.1
+done
+echo '{"time":1,"event":"finish","metrics":{}}' >>"$SCALELAB_EVENTS"
+)";
+
 class ClusterFaultsOfUsers : public ClusterFaults {
  protected:
   std::string Unavailable() override { return UsersService::Unavailable(); }
@@ -33,20 +46,23 @@ class ClusterFaultsOfUsers : public ClusterFaults {
   }
   ~ClusterFaultsOfUsers() override { agents_.clear(); }
 
-  // One study of each user. Together they take all nodes. Their steps are small, because all nodes share the processors.
+  // One study of each user. Together they take all nodes, and train until the fault is over.
   std::vector<std::string> SubmitStudies() override {
+    gate_ = absl::StrCat(service_->dir(), "/gate-", faults_);
+    const std::string script = service_->File("rank.sh", kRank);
     std::vector<std::string> studies;
     for (const std::string& user : UsersService::Users()) {
-      const std::string yaml = absl::StrCat(
-          "study: users\nfixed: {model: resnet20, dataset: cifar10, data_dir: ", ShippedData(),
-          ", epochs: 1000, max_steps: 60}\nmatrix: {ranks: ", studies.empty() ? "[2, 1]" : "[1]",
-          "}\nscaling: {mode: strong, global_batch: 4}\nmeasure: {evaluate: false}\norder: listed\n"
-          "resources: {ranks_per_node: 1}\nretry: {max: 5}\n");
-      studies.push_back(users_->SubmitAs(user, yaml));
+      studies.push_back(users_->SubmitAs(
+          user, absl::StrCat("study: users\nfixed: {engine: custom, command: [bash, -c, \"exec -a ", kProgram,
+                             " bash ", script, " ", gate_,
+                             "\"]}\nmatrix: {ranks: ", studies.empty() ? "[2, 1]" : "[1]",
+                             "}\norder: listed\nresources: {ranks_per_node: 1, exclusive: true}\n"
+                             "retry: {max: 5}\n")));
       owner_[studies.back()] = user;
     }
     return studies;
   }
+  void AfterFault() override { WriteFile(gate_, ""); }
   // Also checks that each job of the study has run under the account of its owner.
   void Check(const std::string& name, const std::string& study) override {
     ClusterFaults::Check(name, study);
@@ -78,10 +94,11 @@ class ClusterFaultsOfUsers : public ClusterFaults {
   UsersService* users_ = nullptr;  // `service_`
   std::map<std::string, std::unique_ptr<Background>> agents_;
   std::map<std::string, std::string> owner_;  // of each study
+  std::string gate_;                          // of the ranks of the last fault
 };
 
 TEST_F(ClusterFaultsOfUsers, NothingIsLostOrDoubledWhateverDies) {
-  OneAttemptAtATime watch(users_->RunsDir());
+  OneAttemptAtATime watch(users_->RunsDir(), kProgram);
   const std::string first = UsersService::Users().front();
   for (int round = 0; round < rounds_; ++round) {
     Try("kill -9 scalelabd", [&] { KillDaemon(); });
@@ -98,7 +115,7 @@ TEST_F(ClusterFaultsOfUsers, NothingIsLostOrDoubledWhateverDies) {
     });
     if (rounds_ == 1) continue;
     Try("kill -9 of another node's worker", [&] { KillOn(3, "scalelab-worker"); });
-    Try("kill -9 of a rank", [&] { KillOn(2, "scalelab-trainer"); });
+    Try("kill -9 of a rank", [&] { KillOn(2, kProgram); });
     Try("kill -9 of a slurmd", [&] { KillSlurmd(2); });
     Try("SIGSTOP of scalelabd for 30 s", [&] { SuspendDaemon(30); });
     for (const int seconds : {1, 10, 60})
