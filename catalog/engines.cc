@@ -19,7 +19,9 @@ std::vector<Engine> MakeEngines() {
   constexpr auto kOptional = Engine::Gpus::kOptional, kRequired = Engine::Gpus::kRequired;
   constexpr unsigned kNothing = 0, kCompile = Sum(ParameterGroup::kCompile);
   constexpr unsigned kBuckets = Sum(ParameterGroup::kBuckets);
-  constexpr unsigned kStep = Sum(ParameterGroup::kStep), kCheckpoint = Sum(ParameterGroup::kCheckpoint);
+  constexpr unsigned kParts = Sum(ParameterGroup::kParts);
+  constexpr unsigned kStep = kParts | Sum(ParameterGroup::kStep),
+                     kCheckpoint = Sum(ParameterGroup::kCheckpoint);
   constexpr unsigned kCompression = Sum(ParameterGroup::kCompression),
                      kLowRank = Sum(ParameterGroup::kLowRank);
   constexpr unsigned kFusion = Sum(ParameterGroup::kFusion) | kCompression;
@@ -49,6 +51,8 @@ std::vector<Engine> MakeEngines() {
   // Those that consist of blocks, which worker/trainer/models/divisible_model.h can divide among ranks.
   const Names divisible = {"resnet20", "resnet32",  "resnet44",  "resnet56", "resnet18", "resnet34",
                            "resnet50", "resnet101", "resnet152", "gpt-nano", "gpt-small"};
+  const Names resnets = {"resnet20", "resnet32", "resnet44",  "resnet56", "resnet18",
+                         "resnet34", "resnet50", "resnet101", "resnet152"};
   // clang-format off
   return {
       {"native/ddp", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kAllBuckets, kOverlapped},
@@ -64,22 +68,23 @@ std::vector<Engine> MakeEngines() {
       {"native/tensor", kTrainer, "", "", kMpi, false, kOptional, all, all, divisible, no_sync, kStep | kTensor},
       {"native/parameter-server", kTrainer, "", "", kMpi, false, kOptional, all, unscaled, all, no_sync, kServers},
       {"native/data-parallel", kTrainer, "", "", kMpi, false, kOptional, all, all, all, no_sync, kReplicas},
-      {"pytorch/ddp", kAdapter, "pytorch", "pytorch_ddp.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets | kCompile},
-      {"pytorch/fsdp", kAdapter, "pytorch2", "pytorch_fsdp.py", kNone, false, kOptional, gloo, all, many, own_batch, kCompile},
-      {"pytorch/zero1", kAdapter, "pytorch", "pytorch_zero1.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets | kCompile},
+      {"pytorch/ddp", kAdapter, "pytorch", "pytorch_ddp.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets | kCompile | kCheckpoint},
+      {"pytorch/fsdp", kAdapter, "pytorch2", "pytorch_fsdp.py", kNone, false, kOptional, gloo, all, many, own_batch, kCompile | kCheckpoint},
+      {"pytorch/zero1", kAdapter, "pytorch", "pytorch_zero1.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets | kCompile | kCheckpoint},
       {"pytorch/powersgd", kAdapter, "pytorch", "pytorch_powersgd.py", kNone, false, kOptional, gloo, all, many, own_batch,
-       kBuckets | kLowRank, kNotMeasured, all, "compresses gradients to matrices of low rank"},
+       kBuckets | kLowRank | kCheckpoint, kNotMeasured, all, "compresses gradients to matrices of low rank"},
       {"pytorch/local-sgd", kAdapter, "pytorch", "pytorch_local_sgd.py", kNone, false, kOptional, gloo, all, many, own_batch,
-       kLocal, kNotMeasured, all, "averages parameters instead of gradients"},
+       kLocal | kCheckpoint, kNotMeasured, all, "averages parameters instead of gradients"},
+      {"pytorch/pipeline", kAdapter, "pytorch2", "pytorch_pipeline.py", kNone, false, kOptional, gloo, unscaled, resnets, own_batch, kPipeline | kParts},
       {"pytorch/dp", kAdapter, "pytorch", "pytorch_dp.py", kNone, true, kRequired, only_auto, all, many, own_batch, kNothing},
       {"horovod/pytorch", kAdapter, "pytorch", "horovod_pytorch.py", kMpi, false, kOptional, mpi, all, many, own_batch, kFusion, kNotMeasured, half},
       {"horovod/tensorflow", kAdapter, "tensorflow", "horovod_tensorflow.py", kMpi, false, kOptional, mpi, all, many, own_batch, kFusion, kNotMeasured, half},
       {"horovod/mxnet", kAdapter, "mxnet", "horovod_mxnet.py", kMpi, false, kOptional, mpi, without_fp16, few, own_batch, kFusion, kNotMeasured, half},
       {"tensorflow/mirrored", kAdapter, "tensorflow", "tensorflow_mirrored.py", kNone, true, kOptional, nccl, all, many, own_batch, kNothing},
       {"tensorflow/multiworker-mirrored", kAdapter, "tensorflow", "tensorflow_multiworker.py", kNone, false, kOptional, nccl, all, many, own_batch, kNothing},
-      {"keras/tensorflow", kAdapter, "keras-tensorflow", "keras_tensorflow.py", kNone, false, kOptional, nccl, all, many, own_batch, kNothing},
-      {"keras/jax", kAdapter, "keras-jax", "keras_jax.py", kNone, false, kOptional, gloo, all, many, own_batch, kNothing},
-      {"keras/pytorch", kAdapter, "pytorch2", "keras_pytorch.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets | kCompile},
+      {"keras/tensorflow", kAdapter, "keras-tensorflow", "keras_tensorflow.py", kNone, false, kOptional, nccl, all, many, own_batch, kCheckpoint},
+      {"keras/jax", kAdapter, "keras-jax", "keras_jax.py", kNone, false, kOptional, gloo, all, many, own_batch, kCheckpoint},
+      {"keras/pytorch", kAdapter, "pytorch2", "keras_pytorch.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets | kCompile | kCheckpoint},
       {"mxnet/kvstore", kAdapter, "mxnet", "mxnet_kvstore.py", kNone, false, kOptional, only_auto, without_fp16, few, own_batch, kNothing},
       {"custom", kCommand, "", "", kNone, false, kOptional, all, all, all, all, kOwnProgram},
   };

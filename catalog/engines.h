@@ -35,6 +35,7 @@ enum class ParameterGroup : unsigned {
   kReplicas = 1 << 15,      // replicas of the model in one process
   kCompile = 1 << 16,       // a compiler for the whole step
   kTensor = 1 << 17,        // layers divided among ranks
+  kParts = 1 << 18,  // parts of a batch; a run of an engine that does not read it must keep the defaults
 };
 
 struct Engine {

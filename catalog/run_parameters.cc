@@ -101,7 +101,8 @@ const Names& StudyKeyNames() {
 
 bool IsNativeOnly(const RunParameter& parameter) {
   using enum ParameterGroup;
-  constexpr ParameterGroup kGroups[] = {kStep, kAllReduce, kSparse, kSlowMomentum, kCheckpoint, kCompile};
+  constexpr ParameterGroup kGroups[] = {kStep,         kParts,      kAllReduce, kSparse,
+                                        kSlowMomentum, kCheckpoint, kCompile};
   return std::ranges::find(kGroups, parameter.group) != std::end(kGroups);
 }
 

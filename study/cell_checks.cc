@@ -184,11 +184,30 @@ void CellChecker::CheckNeeds(const RunSpec& run, const std::vector<int>& index) 
                      " ranks; use a divisor of the number of ranks"));
   } else {
     CheckTensorRanks(run, index);
+    CheckPipelineParts(run, index);
   }
   if (run.batch_per_rank() > 0 && run.accumulation_steps() > run.batch_per_rank()) {
     Add(grid_.Where("accumulation_steps", index, "fixed.accumulation_steps"),
         absl::StrCat("accumulation_steps ", run.accumulation_steps(), " must not exceed the ",
                      run.batch_per_rank(), " samples of a rank"));
+  }
+}
+
+// Checks that PyTorch's pipelines can run so many parts of a batch.
+void CellChecker::CheckPipelineParts(const RunSpec& run, const std::vector<int>& index) {
+  if (!Reads(run, ParameterGroup::kPipeline) || RunsTrainer(run.engine()) || run.ranks() == 1) return;
+  const int64_t slices = SlicesOf(run), stages = run.ranks() / slices;
+  const int64_t parts = std::max(run.accumulation_steps(), 1);
+  if (run.pipeline_schedule() != "gpipe" && parts < stages) {
+    Add(grid_.Where("accumulation_steps", index, "fixed.accumulation_steps"),
+        absl::StrCat("accumulation_steps ", parts, " is less than the ", stages, " stages, which engine ",
+                     run.engine(), " cannot run with pipeline_schedule 1f1b; use at least ", stages,
+                     ", pipeline_schedule gpipe, or native/pipeline"));
+  } else if (run.global_batch() % (slices * parts) != 0) {
+    Add(grid_.Where("accumulation_steps", index, "fixed.accumulation_steps"),
+        absl::StrCat("accumulation_steps ", parts, " does not divide the ", run.global_batch() / slices,
+                     " samples of a pipeline, which engine ", run.engine(),
+                     " needs; use a divisor, or native/pipeline"));
   }
 }
 

@@ -33,6 +33,7 @@ class CellChecker {
   bool IgnoresBatch(const scalelab::v1::RunSpec& run) const;
   void CheckBatch(const scalelab::v1::RunSpec& run, const std::vector<int>& index);
   void CheckNeeds(const scalelab::v1::RunSpec& run, const std::vector<int>& index);
+  void CheckPipelineParts(const scalelab::v1::RunSpec& run, const std::vector<int>& index);
   void CheckTensorRanks(const scalelab::v1::RunSpec& run, const std::vector<int>& index);
   void CheckImages(const scalelab::v1::RunSpec& run, const std::vector<int>& index);
   void CheckCommunication(const scalelab::v1::RunSpec& run, const std::vector<int>& index);

@@ -43,9 +43,10 @@ std::string KeysPage() {
       "`fixed`, `matrix`, `zip`, `exclude` and `baseline` of a study file name these keys. `scalelab study "
       "keys` prints the\n"
       "same table. An engine ignores a key that it does not read; the adapters of other frameworks refuse\n"
-      "`accumulation_steps`, `last_batch`, `cuda_graph` and `all_reduce` unless they have their default, "
-      "because ignoring\n"
-      "them would measure something else.\n\n";
+      "`accumulation_steps`, `last_batch`, `cuda_graph`, `all_reduce` and `checkpoint_every_steps` that they "
+      "do "
+      "not read, unless\n"
+      "they have their default, because ignoring them would measure something else.\n\n";
   AppendTable(true, &out);
   absl::StrAppend(&out,
                   "\n## Parameters that other sections decide\n\n"

@@ -4,12 +4,13 @@ Keras lays out the variables over the mesh of all ranks. By default XLA treats t
 normalisation computes its statistics over all of them. This engine maps the step over the shards of the mesh instead: each rank
 normalises by the statistics of its own batch, and only the gradients are averaged.
 """
+import dataclasses
 import importlib.util
 import os
 
 import numpy as np
 
-from scalelab import choices, keras_models, loss_scale, rendezvous, training
+from scalelab import choices, keras_models, keras_state, loss_scale, rendezvous, training
 from scalelab.deadline import Deadline
 from scalelab.errors import RunError
 
@@ -144,6 +145,31 @@ class KerasJax(training.Engine):
         # On a GPU, reading the numbers would wait for the end of the step.
         return result if self._gpu is not None else result()
 
+    _SHARED = ("trained", "velocities", "scaling")
+
+    def _own_state(self):
+        arrays = {"trained": self._trained, "velocities": self._velocities, "scaling": self._scaling, "state": self._state}
+        state = {name: [_local(a) for a in of_name] for name, of_name in arrays.items()}
+        return {**state, "scales": [np.array(list(dataclasses.asdict(self._scales).values()), np.float64)]}
+
+    def save(self, directory):
+        return keras_state.save(self._own_state(), self._SHARED, directory, self._rank)
+
+    def load(self, directory):
+        state = keras_state.load(self._own_state(), directory, self._rank)
+        for name in self._SHARED:
+            arrays = zip(getattr(self, f"_{name}"), state[name])
+            setattr(self, f"_{name}", [self._like(old, value) for old, value in arrays])
+        self._state = [self._spread(value) for value in state["state"]]
+        scale, left_out = state["scales"][0].tolist()
+        self._scales = loss_scale.Log(scale, int(left_out))
+
+    def _like(self, old, value):
+        """Returns an array with this value on all ranks, and with the placement of `old`."""
+        if not hasattr(old, "sharding"):
+            return value
+        return self._jax.make_array_from_callback(old.shape, old.sharding, lambda index: value[index])
+
     def device_model(self):
         return self._gpu or super().device_model()
 
@@ -222,6 +248,8 @@ def _join(spec, rank, ranks):
 
 
 def _local(array):
+    if not hasattr(array, "addressable_data"):
+        return np.asarray(array)
     return np.asarray(array.addressable_data(0))
 
 

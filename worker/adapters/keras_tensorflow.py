@@ -21,6 +21,7 @@ class KerasTensorFlow(StrategyEngine):
         return f"keras {keras.__version__}, tensorflow {tf.__version__}"
 
     def __init__(self, spec, data, rank, ranks, parameters):
+        self._rank = rank
         os.environ["KERAS_BACKEND"] = "tensorflow"
         tensorflow_cluster.join(spec, rank, ranks)
         tf, _ = load_tensorflow(spec, environment="keras-tensorflow")

@@ -35,6 +35,13 @@ def _fully_shard():
     _ = importlib.import_module("torch.distributed.fsdp").fully_shard  # raises AttributeError if this torch lacks it
 
 
+def _pipelining():
+    try:
+        importlib.import_module("torch.distributed.pipelining")
+    except Exception as e:  # pylint: disable=broad-except  # older versions raise different exceptions
+        raise NotUsable(f"pytorch/pipeline needs torch 2.5 or later, this is {_version('torch')}") from e
+
+
 def _horovod(framework):
     def check():
         hvd = importlib.import_module(f"horovod.{framework}")  # loads the library that was built for this framework
@@ -61,6 +68,7 @@ _ENGINES = {
     "pytorch/zero1": ("pytorch", ("torch",), {}, (_torch_group,)),
     "pytorch/powersgd": ("pytorch", ("torch",), {}, (_torch_group,)),
     "pytorch/local-sgd": ("pytorch", ("torch",), {}, (_torch_group,)),
+    "pytorch/pipeline": ("pytorch2", ("torch",), {}, (_torch_group, _pipelining)),
     "pytorch/dp": ("pytorch", ("torch",), {}, (_gpu,)),
     "horovod/pytorch": ("pytorch", ("horovod", "torch"), {}, (_horovod("torch"),)),
     "horovod/tensorflow": ("tensorflow", ("horovod", "tensorflow"), {}, (_horovod("tensorflow"),)),

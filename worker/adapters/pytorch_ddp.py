@@ -25,6 +25,13 @@ class PytorchDdp(GroupEngine):
             gradient_as_bucket_view=True,
         )
 
+    def load(self, directory):
+        if self.ranks > 1:
+            # DDP orders its buckets anew after its first pass, which decides in which order the gradients of more than two ranks are
+            # added. The run has done that before the checkpoint.
+            self.pass_over_zeros()
+        super().load(directory)
+
     def backward(self, loss, clock):
         if self.ranks == 1:
             return super().backward(loss, clock)

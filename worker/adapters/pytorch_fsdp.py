@@ -8,6 +8,7 @@ with training.importing("pytorch/fsdp", "pytorch2"):
     import torch.distributed as dist
     from torch import nn
 
+    from scalelab import torch_state
     from scalelab.models_torch import make_model
     from scalelab.torch_group import GroupEngine
 
@@ -23,6 +24,7 @@ class PytorchFsdp(GroupEngine):
     only the time of the optimizer, and no share of communication."""
 
     name = "pytorch/fsdp"
+    shared_state = ()  # a rank has shards
     weights_follow_layout = False  # fully_shard takes contiguous parameters only; images may be channels last
 
     def join(self):
@@ -71,6 +73,32 @@ class PytorchFsdp(GroupEngine):
                 tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # collective
                 whole[name] = tensor.detach().cpu().contiguous().numpy()
         return whole
+
+    def state(self):
+        # Shards as plain tensors: PyTorch could not load tensors of a device mesh without running code from the file.
+        state = super().state()
+        if self.ranks > 1:
+            state["parameters"] = {name: p.to_local() for name, p in state["parameters"].items()}
+            state["optimizer"] = [m.to_local() for m in self._momentum()]
+        return state
+
+    def load_state(self, state):
+        if self.ranks == 1:
+            return super().load_state(state)
+        shards = {name: p.to_local() for name, p in self.model.named_parameters()}
+        torch_state.assign(shards, state["parameters"])
+        torch_state.assign(dict(enumerate(m.to_local() for m in self._momentum())), dict(enumerate(state["optimizer"])))
+        super().load_state_of_rank(state)
+
+    def _momentum(self):
+        """Returns SGD's momentum, which starts as zeros."""
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        if self.spec.momentum == 0:
+            return []
+        for p in parameters:
+            if self.optimizer.state[p].get("momentum_buffer") is None:
+                self.optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p, requires_grad=False)
+        return [self.optimizer.state[p]["momentum_buffer"] for p in parameters]
 
     def close(self):
         if self.ranks > 1:

@@ -14,11 +14,12 @@ with training.importing("pytorch/local-sgd", "pytorch"):
 
 class PytorchLocalSgd(PytorchDdp):
     name = "pytorch/local-sgd"
+    shared_state = ()  # between two averages, ranks have different parameters and momentum
 
     def wrap(self, model):
         wrapped = super().wrap(model)
         if self.ranks > 1:
-            state = post_localSGD_hook.PostLocalSGDState(
+            self._hook = state = post_localSGD_hook.PostLocalSGDState(
                 process_group=None,
                 subgroup=dist.group.WORLD,
                 start_localSGD_iter=self.spec.local_start_step,
@@ -32,6 +33,14 @@ class PytorchLocalSgd(PytorchDdp):
             return optimizer
         averager = PeriodicModelAverager(period=self.spec.local_steps, warmup_steps=self.spec.local_start_step)
         return PostLocalSGDOptimizer(optim=optimizer, averager=averager)
+
+    def state(self):
+        return {**super().state(), "hook": {"iter": self._hook.iter if self.ranks > 1 else 0}}
+
+    def load_state(self, state):
+        super().load_state(state)
+        if self.ranks > 1:
+            self._hook.iter = state["hook"]["iter"]
 
     def begin_evaluation(self):
         self._average()

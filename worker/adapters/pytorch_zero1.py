@@ -10,6 +10,7 @@ with training.importing("pytorch/zero1", "pytorch"):
 
 class PytorchZero1(PytorchDdp):
     name = "pytorch/zero1"
+    shared_state = ("parameters",)
 
     def make_optimizer(self, model):
         plain = super().make_optimizer(model)
@@ -23,6 +24,9 @@ class PytorchZero1(PytorchDdp):
             momentum=self.spec.momentum,
             **self.sgd_kernels(),
         )
+
+    def stored_optimizer(self):
+        return self.optimizer if self.ranks == 1 else self.optimizer.optim  # which has this rank's shard
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Compares an engine with native/ddp, on two ranks, with the same weights and batches: `agreement_test.py ENGINE`.
+"""Compares an engine with a native one, on two ranks, with the same weights and batches: `agreement_test.py ENGINE`.
 
 Exit status 77: skipped; the reason is printed. Prints what it measures.
 """
@@ -16,6 +16,8 @@ PARAMETER_TOLERANCE = 1e-2
 
 # What an engine needs to compute the same steps as native/ddp.
 MORE = {"pytorch/local-sgd": {"local_steps": 1}, "pytorch/powersgd": {"compression_start_step": 100}}
+# An engine whose batch normalisation sees other samples than that of native/ddp is compared with the native engine of its kind.
+SAME_KIND = {"pytorch/pipeline": ("native/pipeline", {"accumulation_steps": 4})}
 
 ENGINE = sys.argv.pop() if len(sys.argv) > 1 else "pytorch/ddp"
 
@@ -32,7 +34,9 @@ class Agreement(unittest.TestCase):
         # The usual weight decay changes the parameters by only 2e-3 of their total change, so the test would
         # not detect a missing weight decay. This one changes them by 0.16.
         recipe = {"evaluate": True, "weight_decay": 0.01}
-        cls.native = run.native(recipe)
+        native, more = SAME_KIND.get(ENGINE, ("native/ddp", {}))
+        recipe.update(more)
+        cls.native = run.native(recipe, engine=native)
         cls.engine = run.run(ENGINE, {**recipe, **MORE.get(ENGINE, {})})
 
     def setUp(self):

@@ -28,7 +28,7 @@ IMPORTS = {
     "keras/tensorflow": (["tensorflow", "keras"], {"KERAS_BACKEND": "tensorflow"}),
     "tensorflow/mirrored": (["tensorflow"], {}),
     "tensorflow/multiworker-mirrored": (["tensorflow"], {}),
-    **{f"pytorch/{name}": ([], {}) for name in ("ddp", "dp", "fsdp", "local-sgd", "powersgd", "zero1")},
+    **{f"pytorch/{name}": ([], {}) for name in ("ddp", "dp", "fsdp", "local-sgd", "pipeline", "powersgd", "zero1")},
 }
 
 
@@ -76,7 +76,8 @@ def skip(why):
     sys.exit(SKIPPED)
 
 
-def _fields(engine, ranks, spec):
+def fields(engine, ranks, spec):
+    """Returns the specification of a short run, with the fields of `spec`."""
     return {
         "engine": engine,
         "model": "resnet20",
@@ -95,18 +96,18 @@ def _fields(engine, ranks, spec):
     }
 
 
-def native(spec, ranks=2):
-    """Returns the result of native/ddp. The first test that needs it computes it, and the others of this run of ctest read it."""
+def native(spec, ranks=2, engine="native/ddp"):
+    """Returns the result of a native engine. The first test that needs it computes it, and the others of this run of ctest read it."""
     directory = os.environ.get("SCALELAB_NATIVE_RESULTS")
     if not directory:
-        return run("native/ddp", spec, ranks)
+        return run(engine, spec, ranks)
     os.makedirs(directory, exist_ok=True)
-    fields = json.dumps([ranks, _fields("native/ddp", ranks, spec)], sort_keys=True)
-    path = os.path.join(directory, hashlib.sha256(fields.encode()).hexdigest())
+    key = json.dumps([ranks, fields(engine, ranks, spec)], sort_keys=True)
+    path = os.path.join(directory, hashlib.sha256(key.encode()).hexdigest())
     with open(path + ".lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not os.path.exists(path):
-            result = run("native/ddp", spec, ranks)
+            result = run(engine, spec, ranks)
             if result.status != 0:
                 return result
             with open(path + ".new", "wb") as file:
@@ -174,7 +175,7 @@ class Rank:
 def alone(engine, spec):
     """Runs only rank 0 of two, which must fail before the ranks join. Returns its events."""
     with tempfile.TemporaryDirectory(prefix="scalelab-frameworks-") as directory:
-        environment, output = _environment(directory, 2, _fields(engine, 2, spec)), os.path.join(directory, "errors")
+        environment, output = _environment(directory, 2, fields(engine, 2, spec)), os.path.join(directory, "errors")
         with open(output, "w", encoding="utf-8"):
             pass
         rank = Importer.of(engine).start({**environment, **_variables(directory, 0, 2, ENGINES[engine].one_process)}, output, None)
@@ -182,7 +183,7 @@ def alone(engine, spec):
             rank.wait(300)
         finally:
             rank.kill()
-        return _events(os.path.join(directory, "events-0.jsonl"))
+        return events_of(os.path.join(directory, "events-0.jsonl"))
 
 
 def run(engine, spec, ranks=2, timeout=300, meddle=None, wrapper=None):
@@ -190,14 +191,14 @@ def run(engine, spec, ranks=2, timeout=300, meddle=None, wrapper=None):
 
     meddle(directory, processes): called when all processes have started.
     wrapper: a module in this folder that changes the adapter."""
-    fields = _fields(engine, ranks, spec)
+    whole = fields(engine, ranks, spec)
     with tempfile.TemporaryDirectory(prefix="scalelab-frameworks-") as directory:
-        environment = _environment(directory, ranks, fields)
+        environment = _environment(directory, ranks, whole)
         output = os.path.join(directory, "errors")
         running = []
         try:
             with open(output, "w", encoding="utf-8") as errors:
-                for process in _start(engine, fields, directory, environment, errors, wrapper):
+                for process in _start(engine, whole, directory, environment, errors, wrapper):
                     running.append(process)
             if meddle is not None:
                 meddle(directory, running)
@@ -207,18 +208,18 @@ def run(engine, spec, ranks=2, timeout=300, meddle=None, wrapper=None):
                 if process.poll() is None:
                     process.kill()
                     process.wait()
-        events = [_events(os.path.join(directory, f"events-{rank}.jsonl")) for rank in range(ranks)]
+        events = [events_of(os.path.join(directory, f"events-{rank}.jsonl")) for rank in range(ranks)]
         saved = os.path.join(directory, "parameters.safetensors")
         parameters = recipe.read_safetensors(saved) if os.path.exists(saved) else {}
         with open(output, encoding="utf-8", errors="replace") as errors:
             return Result(status, events, errors.read(), parameters)
 
 
-def _environment(directory, ranks, fields):
+def _environment(directory, ranks, whole):
     """Writes the specification, and returns the variables that all ranks have."""
     spec = os.path.join(directory, "spec.json")
     with open(spec, "w", encoding="utf-8") as file:
-        json.dump(fields, file)
+        json.dump(whole, file)
     return {
         **os.environ,
         "SCALELAB_TRAINER": trainer(),
@@ -234,11 +235,11 @@ def _variables(directory, rank, ranks, one_process):
     return {**own, "SCALELAB_REPLICAS": str(ranks)} if one_process else own
 
 
-def _start(engine, fields, directory, environment, errors, wrapper):
+def _start(engine, whole, directory, environment, errors, wrapper):
     """Starts the processes of an attempt, one after another."""
-    ranks = fields["ranks"]
+    ranks = whole["ranks"]
     if engine.startswith("native/"):
-        argv, mpi, one_process = [trainer()], fields.get("backend", "mpi") == "mpi" and ranks > 1, False
+        argv, mpi, one_process = [trainer()], whole.get("backend", "mpi") == "mpi" and ranks > 1, False
         environment.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")  # as the worker does
     else:
         what = ENGINES[engine]
@@ -261,7 +262,7 @@ def _start(engine, fields, directory, environment, errors, wrapper):
             yield subprocess.Popen(argv, env=variables, stdout=errors, stderr=errors, start_new_session=True)
 
 
-def _events(path):
+def events_of(path):
     if not os.path.exists(path):
         return []
     with open(path, encoding="utf-8") as file:

@@ -14,7 +14,7 @@ class ServedImages(unittest.TestCase):
     def batches(self, directory, layout, load, **fields):
         path = os.path.join(directory, "spec.json")
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(run._fields("pytorch/ddp", 2, {"max_steps": "3", "evaluate": True, **fields}), file)
+            json.dump(run.fields("pytorch/ddp", 2, {"max_steps": "3", "evaluate": True, **fields}), file)
         spec = run.recipe.Spec.read(path)
         data = load(spec)
         tests = data.test_batch(slice(0, 40), layout)
@@ -41,7 +41,7 @@ class ServedImages(unittest.TestCase):
             path = os.path.join(directory, "spec.json")
             for more, served in (({}, False), ({"gpus_per_rank": 1}, True), ({"gpus_per_rank": 1, "device": "cpu"}, False)):
                 with open(path, "w", encoding="utf-8") as file:
-                    json.dump(run._fields("pytorch/ddp", 2, more), file)
+                    json.dump(run.fields("pytorch/ddp", 2, more), file)
                 self.assertEqual(isinstance(run.recipe.load_data(run.recipe.Spec.read(path)), ServedData), served)
 
 

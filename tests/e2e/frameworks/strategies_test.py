@@ -4,6 +4,7 @@ Exit status 77: skipped; the reason is printed.
 """
 import unittest
 
+import numpy as np
 import run
 
 
@@ -31,6 +32,24 @@ class Strategies(unittest.TestCase):
         self.assertEqual(self.finish(local, 0)["parameter_hash"], self.finish(local, 1)["parameter_hash"])
         plain = run.run("pytorch/ddp", {"learning_rate": 0.01})
         self.assertNotEqual(self.finish(local, 0)["parameter_hash"], self.finish(plain, 0)["parameter_hash"])
+
+    def test_pipelines_with_gpipe_and_two_groups_agree_with_the_native_ones(self):
+        run.python_of("pytorch/pipeline")  # skips
+        spec = {"pipeline_stages": 2, "pipeline_schedule": "gpipe", "accumulation_steps": 2, "max_steps": "5"}
+        for ranks in (1, 4):  # one rank is the baseline
+            native, ours = (run.run(engine, spec, ranks) for engine in ("native/pipeline", "pytorch/pipeline"))
+            self.assertEqual((native.status, ours.status), (0, 0), native.errors + ours.errors)
+            for rank in range(ranks):
+                np.testing.assert_allclose(ours.losses(rank), native.losses(rank), rtol=1e-4)
+            hashes = {self.finish(ours, rank)["parameter_hash"] for rank in range(ranks)}
+            self.assertEqual(len(hashes), 1, "all ranks get the parameters of all stages")
+        for rank in range(4):
+            metrics, step = self.finish(ours, rank)["metrics"], ours.of(rank, "step")[3]["metrics"]
+            self.assertAlmostEqual(metrics["run/pipeline_bubble_ideal"], 1 / 3)
+            self.assertTrue(0 < metrics["run/pipeline_bubble"] < 1)
+            parts = sum(step[f"step/{part}_s"] for part in ("data", "forward", "backward", "comm_exposed", "optimizer"))
+            self.assertLessEqual(parts, step["step/total_s"] * 1.01)
+            self.assertGreater(parts, step["step/total_s"] * 0.5)
 
 
 if __name__ == "__main__":

@@ -56,8 +56,10 @@ TEST(Engines, TakeWordsOfTheStudyKeys) {
 
 TEST(StudyEngines, EveryEngineButTheOneThatNeedsGpusTakesTheSimplestCell) {
   for (absl::string_view engine : EngineNames()) {
-    const std::string command = engine == "custom" ? R"(, "command": ["true"])" : "";
-    const auto study = ExpandStudy(On(std::string(engine), command));
+    const std::string needed = engine == "custom"             ? R"(, "command": ["true"])"
+                               : engine == "pytorch/pipeline" ? R"(, "accumulation_steps": 2)"
+                                                              : "";
+    const auto study = ExpandStudy(On(std::string(engine), needed));
     if (engine == "native/data-parallel") {
       EXPECT_THAT(
           ViolationsOf(study.status()),
@@ -135,6 +137,25 @@ TEST(StudyEngines, ModelsAreDividedIntoStagesThatDivideTheRanks) {
            "resnet18, resnet34, resnet50, resnet101, resnet152, gpt-nano, gpt-small, or native/ddp"));
 }
 
+TEST(StudyEngines, PipelinesOfPytorchNeedEqualPartsAndNoFewerThanStages) {
+  EXPECT_TRUE(ExpandStudy(On("pytorch/pipeline", R"(, "accumulation_steps": 4)")).ok());
+  EXPECT_TRUE(ExpandStudy(On("pytorch/pipeline", R"(, "pipeline_schedule": "gpipe")")).ok());
+  EXPECT_TRUE(ExpandStudy(Small("", R"("ranks": 1, "engine": "pytorch/pipeline")")).ok())
+      << "one rank is the baseline";
+  EXPECT_THAT(
+      Wrong(On("pytorch/pipeline")),
+      Only("fixed.accumulation_steps",
+           "accumulation_steps 1 is less than the 2 stages, which engine pytorch/pipeline cannot run "
+           "with pipeline_schedule 1f1b; use at least 2, pipeline_schedule gpipe, or native/pipeline"));
+  EXPECT_THAT(Wrong(On("pytorch/pipeline", R"(, "accumulation_steps": 3, "global_batch": 64)")),
+              Only("fixed.accumulation_steps",
+                   "accumulation_steps 3 does not divide the 64 samples of a pipeline, which engine "
+                   "pytorch/pipeline needs; use a divisor, or native/pipeline"));
+  EXPECT_THAT(Wrong(On("pytorch/pipeline", R"(, "accumulation_steps": 2, "last_batch": "keep")")),
+              Only("fixed.last_batch",
+                   "engine pytorch/pipeline does not have last_batch keep; use drop, or a native engine"));
+}
+
 TEST(StudyEngines, LayersAreDividedAmongRanksThatDivideTheRun) {
   EXPECT_TRUE(ExpandStudy(On("native/tensor", R"(, "tensor_ranks": 2)")).ok());
   EXPECT_TRUE(ExpandStudy(Small("", R"("ranks": 1, "engine": "native/tensor", "tensor_ranks": 2)")).ok())
@@ -210,9 +231,16 @@ TEST(StudyEngines, NativeEnginesHaveCheckpoints) {
                 Only("fixed.checkpoint_every_steps",
                      absl::StrCat("engine ", engine,
                                   " has no checkpoints; remove checkpoint_every_steps, or use native/ddp")));
-  EXPECT_THAT(Wrong(On("pytorch/ddp", R"(, "checkpoint_every_steps": 5)")),
-              Only("fixed.checkpoint_every_steps",
-                   "engine pytorch/ddp does not have checkpoint_every_steps 5; use 0, or a native engine"));
+}
+
+TEST(StudyEngines, AdaptersOfPytorchAndKerasHaveCheckpoints) {
+  for (const char* engine : {"pytorch/ddp", "pytorch/fsdp", "pytorch/zero1", "pytorch/powersgd",
+                             "pytorch/local-sgd", "keras/tensorflow", "keras/jax", "keras/pytorch"})
+    EXPECT_TRUE(ExpandStudy(On(engine, R"(, "checkpoint_every_minutes": 5)")).ok()) << engine;
+  EXPECT_THAT(
+      Wrong(On("horovod/pytorch", R"(, "checkpoint_every_steps": 5)")),
+      Only("fixed.checkpoint_every_steps",
+           "engine horovod/pytorch does not have checkpoint_every_steps 5; use 0, or a native engine"));
 }
 
 TEST(Engines, ThatDifferByDesignHaveAReason) {

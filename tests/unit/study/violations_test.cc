@@ -56,7 +56,7 @@ TEST(StudyViolations, UnknownValues) {
                    "native/zero3, native/local-sgd, native/pipeline, native/tensor, native/parameter-server, "
                    "native/data-parallel, "
                    "pytorch/ddp, pytorch/fsdp, pytorch/zero1, pytorch/powersgd, "
-                   "pytorch/local-sgd, pytorch/dp, horovod/pytorch, horovod/tensorflow, "
+                   "pytorch/local-sgd, pytorch/pipeline, pytorch/dp, horovod/pytorch, horovod/tensorflow, "
                    "horovod/mxnet, tensorflow/mirrored, tensorflow/multiworker-mirrored, "
                    "keras/tensorflow, keras/jax, keras/pytorch, mxnet/kvstore, custom"));
   EXPECT_THAT(WrongFixed(R"("precision": "int8")"),

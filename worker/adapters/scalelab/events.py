@@ -38,30 +38,37 @@ class Events:
         self._pending = [[] for _ in self._descriptors]
         self._written = time.monotonic()
 
-    def start(self, framework, version, world_size, rank, total_steps, device):
+    def start(self, framework, version, world_size, rank, total_steps, device, resumed_step=0):
         """Writes the `start` event; in the file of replica i the rank is `rank` + i. `device` is the model of the CPU or the GPU."""
         for i in range(len(self._descriptors)):
             more = dict(framework=framework, version=version, world_size=world_size, rank=rank + i, total_steps=total_steps)
             more["device"] = device
+            if resumed_step > 0:
+                more["resumed_step"] = resumed_step
             self._add("start", more, file=i)
-        self._write()
+        self.flush()
 
     def step(self, epoch, step, metrics):
         self._add("step", dict(epoch=epoch, step=step), metrics)
         if time.monotonic() - self._written >= FLUSH_AFTER:
-            self._write()
+            self.flush()
 
     def epoch(self, epoch, metrics):
         self._add("epoch", dict(epoch=epoch), metrics)
-        self._write()
+        self.flush()
+
+    def checkpoint(self, step, metrics):
+        """Reports a complete checkpoint of so many steps."""
+        self._add("checkpoint", dict(step=step), metrics)
+        self.flush()
 
     def finish(self, metrics, parameter_hash):
         self._add("finish", {}, metrics, dict(parameter_hash=parameter_hash))
-        self._write()
+        self.flush()
 
     def error(self, message, kind):
         self._add("error", dict(message=message[:MESSAGE_LIMIT], kind=kind))
-        self._write()
+        self.flush()
 
     def _add(self, event, fields, metrics=None, last=None, file=None):
         line = {"time": round(time.time(), 6), "event": event, **fields}
@@ -73,7 +80,8 @@ class Events:
             if file is None or file == i:
                 pending.append(text)
 
-    def _write(self):
+    def flush(self):
+        """Writes the buffered steps."""
         for descriptor, pending in zip(self._descriptors, self._pending):
             data = "".join(pending).encode()
             pending.clear()

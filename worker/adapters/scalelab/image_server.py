@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 
-from . import trainer
+from . import stop_signal, trainer
 from .errors import RunError
 
 
@@ -18,9 +18,10 @@ class ServedData:
         program, environment = trainer.program(spec)
         self._errors = tempfile.TemporaryFile()
         # The server ends at the end of its standard input, so it never outlives this process.
-        self._server = subprocess.Popen(
-            [program, "--serve-images"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
-        )
+        with stop_signal.blocked():  # a rank that gets a signal trains to the end of its step, for which it may need images
+            self._server = subprocess.Popen(
+                [program, "--serve-images"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
+            )
         self._lock = threading.Lock()  # evaluation requests images while a thread requests the next training batches
         line = self._server.stdout.readline()
         if not line:

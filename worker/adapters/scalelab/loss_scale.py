@@ -5,6 +5,7 @@ gradients are divided by it. If a gradient is not finite, all ranks skip the ste
 without such a gradient the scale is doubled. The PyTorch engines use GradScaler; other frameworks have loss scaling only in their
 optimizers, which the recipe does not use.
 """
+import dataclasses
 
 FIRST = 65536.0
 _INTERVAL = 2000  # steps
@@ -19,16 +20,17 @@ def after_step(where, scale, good_steps, finite):
     return where(finite, where(full, scale * 2, scale), scale / 2), where(full, 0, good_steps)
 
 
+@dataclasses.dataclass
 class Log:
     """Computes metrics from the scale after each step."""
 
-    def __init__(self):
-        self._scale, self._left_out = FIRST, 0
+    scale: float = dataclasses.field(default_factory=lambda: FIRST)
+    left_out: int = 0  # steps
 
     def of_step(self, scale):
-        self._left_out += scale < self._scale
-        self._scale = scale
+        self.left_out += scale < self.scale
+        self.scale = scale
         return {"train/loss_scale": scale}
 
     def of_run(self):
-        return {"run/steps_left_out": self._left_out}
+        return {"run/steps_left_out": self.left_out}

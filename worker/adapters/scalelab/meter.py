@@ -12,18 +12,29 @@ DATA = "step/data_s"
 class RunMeter:
     def __init__(self, warmup_steps, global_batch):
         self._warmup, self._batch = warmup_steps, global_batch
+        self._first = warmup_steps  # index of the first step that is measured
         self.steps = 0
         self._totals = []
         self._sums = dict.fromkeys(COMPUTE + (EXPOSED, DATA), 0.0)
 
     def add(self, total, times):
         self.steps += 1
-        if self.steps <= self._warmup:
+        if self.steps <= self._first:
             return
         self._totals.append(total)
         for name in self._sums:
             # A time that is missing in one step is unknown for the run.
             self._sums[name] = self._sums[name] + times[name] if name in times and self._sums[name] is not None else None
+
+    def state(self):
+        """Returns everything that was added, as a JSON object for `continue_after`."""
+        return {"totals": self._totals, "sums": self._sums}
+
+    def continue_after(self, steps, state):
+        """Continues after `steps` steps of an earlier process. The next warm-up steps are not measured either: this process has to warm
+        up too."""
+        self.steps, self._first = steps, steps + self._warmup
+        self._totals, self._sums = state["totals"], state["sums"]
 
     def mean_compute(self):
         """Returns the mean seconds of computation in a measured step, or None if they are unknown."""

@@ -30,6 +30,11 @@ class _Block(nn.Module):
         return F.relu(y + x, inplace=True)
 
 
+class _MeanOfPixels(nn.Module):
+    def forward(self, x):
+        return x.mean((2, 3))
+
+
 class ResNetCifar(nn.Module):
     def __init__(self, depth, classes):
         super().__init__()
@@ -76,6 +81,18 @@ def _torchvision(name, classes):
     # The weights are loaded later; initialising those of Inception takes half a minute.
     options = {"init_weights": False, "aux_logits": True, "transform_input": False} if name == "inception_v3" else {}
     return getattr(models, name)(num_classes=classes, **options)
+
+
+def blocks_of(model):
+    """Returns a ResNet as a list of modules, each with one input and one output, that run one after another."""
+    if isinstance(model, ResNetCifar):
+        first = nn.Sequential(model.conv, model.norm, nn.ReLU(inplace=True))
+        return [first, *(getattr(model, name) for name in model.blocks), nn.Sequential(_MeanOfPixels(), model.linear)]
+    if not hasattr(model, "layer1"):
+        raise RunError("this model cannot be divided into stages: use a ResNet, or another engine", "configuration")
+    first = nn.Sequential(model.conv1, model.bn1, model.relu, model.maxpool)
+    layers = [*model.layer1, *model.layer2, *model.layer3, *model.layer4]
+    return [first, *layers, nn.Sequential(model.avgpool, nn.Flatten(), model.fc)]
 
 
 def load(model, parameters):

@@ -59,20 +59,21 @@ def check_size(spec, data):
 class Batches:
     """Iterates over the batches of a whole run, which a thread prepares ahead: (images float32 in `layout`, labels int64).
 
-    The batches are those of the native trainer; the thread passes each to `prepare`(images, labels), which may change it.
+    The first is that of `first_step`. The batches are those of the native trainer; the thread passes each to
+    `prepare`(images, labels), which may change it.
     The iteration ends after `total_steps` batches. If the thread fails, the call that would return its batch raises the error.
     """
 
     AHEAD = 2
 
-    def __init__(self, spec, data, rank, ranks, layout="NCHW", prepare=None):
+    def __init__(self, spec, data, rank, ranks, layout="NCHW", prepare=None, first_step=0):
         self.sampler = Sampler(len(data.train_labels), spec.global_batch, rank, ranks, spec.seed)
         check_size(spec, data)
         self.steps_per_epoch = self.sampler.steps_per_epoch
         self.total_steps = spec.epochs * self.steps_per_epoch
         if spec.max_steps:
             self.total_steps = min(self.total_steps, spec.max_steps)
-        self._spec, self._data, self._layout = spec, data, layout
+        self._spec, self._data, self._layout, self._first = spec, data, layout, first_step
         self._prepare = prepare or (lambda images, labels: (images, labels))
         self._ready = queue.Queue(self.AHEAD)
         # A daemon thread, because a run that fails does not consume the remaining batches.
@@ -91,9 +92,9 @@ class Batches:
 
     def _fill(self):
         try:
-            for step in range(self.total_steps):
+            for step in range(self._first, self.total_steps):
                 epoch, in_epoch = divmod(step, self.steps_per_epoch)
-                if in_epoch == 0:
+                if in_epoch == 0 or step == self._first:
                     self.sampler.start_epoch(epoch)
                 samples = self.sampler.slice(in_epoch)
                 images = self._data.train_batch(self._spec, epoch, samples, self._layout)

@@ -9,7 +9,8 @@ import struct
 
 import numpy as np
 
-_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"}
+_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U32": "<u4", "I16": "<i2", "I8": "i1",
+          "U8": "u1", "BOOL": "?"}
 _NAMES = {np.dtype(code): name for name, code in _TYPES.items()}
 
 
@@ -39,6 +40,14 @@ def read_safetensors(path):
 
 def write_safetensors(path, tensors):
     """Creates or replaces the file atomically."""
+    unfinished = f"{path}.{os.getpid()}.new"
+    with open(unfinished, "wb") as file:
+        write_tensors(file, tensors)
+    os.rename(unfinished, path)
+
+
+def write_tensors(file, tensors):
+    """Writes name -> array to a binary file."""
     header, offset = {}, 0
     arrays = {name: np.ascontiguousarray(array).reshape(np.shape(array)) for name, array in tensors.items()}
     for name, array in arrays.items():
@@ -47,9 +56,6 @@ def write_safetensors(path, tensors):
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    unfinished = f"{path}.{os.getpid()}.new"
-    with open(unfinished, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for array in arrays.values():
-            file.write(array.tobytes())
-    os.rename(unfinished, path)
+    file.write(struct.pack("<Q", len(text)) + text)
+    for array in arrays.values():
+        file.write(array.tobytes())

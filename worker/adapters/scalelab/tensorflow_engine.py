@@ -3,12 +3,13 @@
 A strategy of tf.distribute, or Horovod, averages the gradients. Each replica trains on its part of the batch and has separate batch
 normalisation statistics. TensorFlow exposes only the total time of a step.
 """
+import dataclasses
 import functools
 import os
 
 import numpy as np
 
-from . import choices, keras_models, loss_scale
+from . import choices, keras_models, keras_state, loss_scale
 from .errors import RunError
 from .training import Engine, StepResult, importing
 
@@ -185,6 +186,34 @@ class TensorFlowEngine(Engine):
 
     def run_metrics(self):
         return {} if self._scaling is None else self._scales.of_run()
+
+    _SHARED = ("trained", "velocities", "scaling")
+
+    def _own_variables(self):
+        """Returns name -> this process's part of each variable that training changes."""
+        trained = {id(v) for v in self._variables.values()}
+        values = [getattr(v, "value", v) if hasattr(self.network.keras, "ops") else v for v in self.network.model.variables]
+        variables = {
+            "trained": list(self._variables.values()),
+            "velocities": self._velocities,
+            "scaling": self._scaling or [],
+            "state": [v for v in values if id(v) not in trained],  # running statistics, and seeds of dropout
+        }
+        return {name: [self._strategy.experimental_local_results(v)[0] for v in own] for name, own in variables.items()}
+
+    def save(self, directory):
+        state = {name: [v.numpy() for v in own] for name, own in self._own_variables().items()}
+        state["scales"] = [np.array(list(dataclasses.asdict(self._scales).values()), np.float64)]
+        return keras_state.save(state, self._SHARED, directory, self._rank)
+
+    def load(self, directory):
+        variables = self._own_variables()
+        state = keras_state.load({**variables, "scales": [np.zeros(2)]}, directory, self._rank)
+        for name, own in variables.items():
+            for variable, value in zip(own, state[name]):
+                variable.assign(value)
+        scale, left_out = state["scales"][0].tolist()
+        self._scales = loss_scale.Log(scale, int(left_out))
 
     def parameters(self):
         tensors = {}

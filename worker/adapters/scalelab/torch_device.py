@@ -102,6 +102,31 @@ class HostClock:
         return self._times
 
 
+class Stopwatch:
+    """Adds up the seconds of its `with` blocks. With a GPU as `device`, a block includes the work that it starts there."""
+
+    def __init__(self, device=None):
+        self._wait = device is not None and device.type == "cuda"
+        self.seconds = 0.0
+
+    def __enter__(self):
+        self._begin = self._now()
+        return self
+
+    def __exit__(self, *error):
+        self.seconds += self._now() - self._begin
+
+    def _now(self):
+        if self._wait:
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def take(self):
+        """Returns the seconds since the last call."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+
 class CudaClock:
     """A HostClock whose marks are events on the current stream: only `times` waits for the device."""
 

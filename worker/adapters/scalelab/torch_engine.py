@@ -1,11 +1,12 @@
 """Base class of the PyTorch engines: model, SGD, precision and step. Engines differ in how they average gradients."""
+import dataclasses
 import os
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
-from . import loss_scale, training
+from . import loss_scale, torch_state, training
 from .errors import RunError
 from .models_torch import loss_and_logits, make_model
 from .torch_device import CudaClock, HostClock, Precision, Prefetcher, choose_device, configure_cpu
@@ -16,6 +17,7 @@ class TorchEngine(training.Engine):
 
     framework = "pytorch"
     gradient_bytes = 0  # sent to the communication library in each step
+    shared_state = ("parameters", "optimizer")  # the parts of the state that are equal on all ranks
     weights_follow_layout = True  # weights are channels last if the images are; False: always contiguous
 
     @staticmethod
@@ -31,6 +33,7 @@ class TorchEngine(training.Engine):
         last = spec.memory_format != "contiguous"
         self.layout = "NHWC" if last else "NCHW"
         self.join()
+        self._side = data.side
         self.model = self.make_model(data, parameters)
         weights_last = last and self.weights_follow_layout
         self.model.to(self.device, memory_format=torch.channels_last if weights_last else torch.contiguous_format)
@@ -40,7 +43,7 @@ class TorchEngine(training.Engine):
         self._clock = None
         self._scales = loss_scale.Log()
         if spec.compile:
-            self._compile(data)
+            self._compile()
         torch.manual_seed((spec.seed + (rank << 32)) % 2**63)  # for dropout: differs between ranks, not between runs
 
     def join(self):
@@ -69,13 +72,17 @@ class TorchEngine(training.Engine):
         # Before torch 2.6, fused SGD fails for some weights that are channels last.
         return {"fused": True} if self.device.type == "cuda" and version_of_torch() >= (2, 6) else {"foreach": True}
 
-    def _compile(self, data):
-        """Compiles forward and backward by one pass of each over a batch of zeros, which changes nothing else. Collective: the other
-        ranks wait in the first step for a rank that compiles longer."""
+    def _compile(self):
+        """Compiles forward and backward. Collective: the other ranks wait in the first step for a rank that compiles longer."""
         if not hasattr(torch, "compile"):
             raise RunError(f"compile needs torch 2.1 or later, this is {torch.__version__}: remove it", "configuration")
         self.wrapped = torch.compile(self.wrapped, dynamic=False)
-        side, batch = data.side, self.spec.batch_per_rank
+        self.pass_over_zeros()
+
+    def pass_over_zeros(self):
+        """Runs forward and backward on a batch of zeros, which changes nothing but what the framework prepares in its first step.
+        Collective."""
+        side, batch = self._side, self.spec.batch_per_rank
         shape = (batch, side, side, 3) if self.layout == "NHWC" else (batch, 3, side, side)
         images, labels = self.to_device(np.zeros(shape, np.float32), np.zeros(batch, np.int64))
         # Keras' statistics are parameters without gradients.
@@ -181,6 +188,43 @@ class TorchEngine(training.Engine):
     def parameters(self):
         state = {name: t for name, t in self.model.state_dict().items() if not name.endswith("num_batches_tracked")}
         return {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in state.items()}
+
+    def save(self, directory):
+        self._clock = None  # the next step begins after a pause
+        return torch_state.save(self.state(), self.shared_state, directory, self.rank)
+
+    def load(self, directory):
+        self.load_state(torch_state.load(directory, self.rank, self.device))
+
+    def state(self):
+        """Returns what training needs to continue, as a dict of parts: tensors, numbers, and dicts and lists of them."""
+        own = {name: b for name, b in self.model.named_buffers()}
+        own.update((name, p.detach()) for name, p in self.model.named_parameters() if not p.requires_grad)  # Keras' statistics
+        return {
+            "parameters": {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad},
+            "optimizer": self.stored_optimizer().state_dict(),
+            "statistics": own,
+            "random": torch_state.random(self.device),
+            "scaler": {} if self.precision.scaler is None else self.precision.scaler.state_dict(),
+            "scales": dataclasses.asdict(self._scales),
+        }
+
+    def stored_optimizer(self):
+        """Returns the optimizer whose state dict is part of this rank's state."""
+        return self.optimizer
+
+    def load_state(self, state):
+        torch_state.assign(dict(self.model.named_parameters()), {**state["parameters"], **state["statistics"]})
+        self.stored_optimizer().load_state_dict(state["optimizer"])
+        self.load_state_of_rank(state)
+
+    def load_state_of_rank(self, state):
+        """Continues from the parts that are neither parameters nor the optimizer's."""
+        torch_state.assign(dict(self.model.named_buffers()), state["statistics"])
+        if self.precision.scaler is not None:
+            self.precision.scaler.load_state_dict(state["scaler"])
+        self._scales = loss_scale.Log(**state["scales"])
+        torch_state.set_random(self.device, state["random"])
 
     def device_model(self):
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else super().device_model()

@@ -1,31 +1,16 @@
-"""The training loop of all adapters: one rank of one run, with the events and metrics of worker/trainer/loop/train_loop.cc.
-
-An adapter is a subclass of Engine and a call `training.run(ItsEngine)`. `train` is the loop.
-"""
-import collections
+"""An adapter is a subclass of Engine and a call `training.run(ItsEngine)`, its main program."""
 import contextlib
 import ctypes
 import dataclasses
-import hashlib
 import os
 import signal
 import sys
-import time
 import traceback
 
-import numpy as np
-
-from . import choices, recipe
-from .deadline import Deadline
+from . import recipe, train_loop
 from .errors import RunError, describe
 from .events import Events
-from .meter import RunMeter, peak_resident_bytes, straggler_skew
 from .spec import PARAMETERS
-
-# Additional seconds for the first step, in which frameworks compile.
-_FIRST_STEP = 300
-# Maximum number of steps with pending results, for engines that return results later to avoid waiting for a device in each step.
-_AHEAD = 16
 
 
 @dataclasses.dataclass
@@ -77,6 +62,10 @@ class Engine:
         """Returns what `step` gets for this batch. A thread that loads data calls it ahead of the step, in the order of the steps."""
         return images, labels
 
+    def data_part(self, rank, ranks):
+        """Returns (part, parts): the part of each batch that this rank trains on. Ranks with the same part train on the same samples."""
+        return (0, 1) if self.one_process else (rank, ranks)
+
     def device_model(self):
         """Returns the model of the device that this rank computes on, for the start event."""
         return cpu_model()
@@ -97,6 +86,17 @@ class Engine:
 
     def parameters(self):
         """Returns native name -> numpy array in PyTorch's layout, buffers included. Only the buffers may differ between ranks."""
+        raise NotImplementedError
+
+    def save(self, directory):
+        """Writes this rank's part of what training needs to continue into files in `directory`, by durable.replace, and returns their
+        names: rank-R.* for rank R, and on rank 0 also shared.*, which all ranks read. Not collective. Only for engines that the
+        catalogue lists with checkpoints."""
+        raise NotImplementedError
+
+    def load(self, directory):
+        """Continues from what as many ranks have saved. Called before the first step. Training then computes the same bits as without
+        the interruption, as far as the framework repeats its results."""
         raise NotImplementedError
 
     def run_metrics(self):
@@ -136,198 +136,6 @@ def cpu_model():
     except OSError:
         pass
     return os.uname().machine
-
-
-def parameter_hash(parameters):
-    """Returns 16 hexadecimal digits of SHA-256 over the parameters (not the buffers) in the order of their names."""
-    digest = hashlib.sha256()
-    for name in sorted(parameters):
-        if not recipe.is_buffer(name):
-            digest.update(np.ascontiguousarray(parameters[name]).tobytes())
-    return digest.hexdigest()[:16]
-
-
-class _EpochLog:
-    """Writes the events of an epoch's steps when their results are available."""
-
-    def __init__(self, events, meter, rank):
-        self._events, self._meter, self._rank = events, meter, rank
-        self._waiting = collections.deque()
-        self._ended = time.perf_counter()  # when the last step with a later result ended
-        self.loss = self.correct = self.samples = self.seconds = 0.0
-
-    def add(self, place, result, total, data_seconds, rate, samples):
-        self._waiting.append((place, result, total, data_seconds, rate, samples))
-        while self._waiting and (len(self._waiting) > _AHEAD or not callable(self._waiting[0][1])):
-            self._report(*self._waiting.popleft())
-
-    def end(self):
-        while self._waiting:
-            self._report(*self._waiting.popleft())
-
-    def _report(self, place, result, total, data_seconds, rate, samples):
-        if callable(result):
-            result = result()
-            before, self._ended = self._ended, time.perf_counter()
-            total = self._ended - before
-        times = {"step/total_s": total, "step/data_s": data_seconds, **result.times}
-        self.loss += result.loss * samples
-        self.correct += result.correct
-        self.samples += samples
-        self.seconds += times["step/total_s"]
-        self._meter.add(times["step/total_s"], times)
-        metrics = {**times, **result.metrics, "train/loss": result.loss}
-        if self._rank == 0:
-            metrics["train/learning_rate"] = rate
-        self._events.step(*place, metrics)
-
-
-class _Waits:
-    """Calls the collective methods of an engine with the timeout comm_timeout_s."""
-
-    def __init__(self, engine, seconds):
-        self._engine, self._deadline, self._stepped = engine, Deadline(seconds), False
-
-    def step(self, images, labels, rate):
-        with self._deadline("a step", 0 if self._stepped else _FIRST_STEP):
-            result = self._engine.step(images, labels, rate)
-        self._stepped = True
-        return result
-
-    def end(self, log):
-        with self._deadline("the last steps of an epoch"):
-            log.end()
-
-    def begin_evaluation(self):
-        with self._deadline("sharing the running statistics"):
-            self._engine.begin_evaluation()
-
-    def sum(self, numbers):
-        with self._deadline("a sum over all ranks"):
-            return self._engine.sum_over_ranks(numbers)
-
-    def barrier(self):
-        with self._deadline("waiting for all ranks", _FIRST_STEP):
-            self._engine.barrier()
-
-    def parameters(self):
-        with self._deadline("collecting the parameters"):
-            return self._engine.parameters()
-
-    def close(self):
-        self._deadline.finished = True
-        with self._deadline("leaving the other ranks"):
-            self._engine.close()
-
-
-def _evaluate(engine, waits, data, rank, ranks):
-    """Evaluates every image of the test set once, distributed over all ranks, and returns the metrics."""
-    begin = time.perf_counter()
-    waits.begin_evaluation()
-    images = len(data.test_labels)
-    first, end = images * rank // ranks, images * (rank + 1) // ranks
-    batch = max(1, min(250, (1 << 20) // (data.side * data.side)))
-    loss = correct = 0.0
-    for at in range(first, end, batch):
-        part = slice(at, min(end, at + batch))
-        more = engine.evaluate(data.test_batch(part, engine.layout), data.test_labels[part])
-        loss, correct = loss + more[0], correct + more[1]
-    loss, correct, samples = waits.sum([loss, correct, float(end - first)])
-    return {
-        "eval/loss": loss / samples,
-        "eval/accuracy": correct / samples,
-        "eval/samples": samples,
-        "eval/seconds": time.perf_counter() - begin,
-    }
-
-
-def train(engine_class, spec, rank, ranks, events):
-    """Runs the training, from loading the data to the `finish` event. Returns a function that closes the engine."""
-    check(spec, engine_class)
-    # If one process drives all replicas, it gets whole batches.
-    part, parts = (0, 1) if engine_class.one_process else (rank, ranks)
-    data = recipe.load_data(spec)
-    # What needs no other rank is checked before the engine waits for the others.
-    recipe.check_size(spec, data)
-    if not choices.needs_gpu(spec):
-        choices.check_precision(spec, gpu=False)
-    engine = engine_class(spec, data, rank, ranks, recipe.initial_parameters(spec))
-    batches = recipe.Batches(spec, data, part, parts, engine.layout, engine.prepare)
-    meter = RunMeter(spec.warmup_steps, spec.global_batch)
-    cores = spec.cpus_per_rank * (ranks if engine_class.one_process else 1)
-    evaluation, train_loss, time_to_accuracy, samples_to_accuracy = {}, None, None, None
-    training_seconds = cpu_seconds = run_seconds = trained = 0.0
-
-    waits = _Waits(engine, spec.comm_timeout_s)
-    waits.barrier()  # the time that other ranks need to load is not part of the first step
-    events.start(engine_class.framework, engine_class.version(), ranks, rank, batches.total_steps, engine.device_model())
-    begin = time.perf_counter()
-    step = epoch = 0
-    while step < batches.total_steps:
-        epoch_end = min(batches.total_steps, (epoch + 1) * batches.steps_per_epoch)
-        cpu_before = time.process_time()
-        log = _EpochLog(events, meter, rank)
-        last = time.perf_counter()  # excludes the time of the evaluation
-        while step < epoch_end:
-            rate = recipe.learning_rate(spec, step, batches.steps_per_epoch)
-            images, labels = next(batches)
-            loaded = time.perf_counter()
-            result = waits.step(images, labels, rate)
-            now = time.perf_counter()
-            log.add((epoch, step), result, now - last, loaded - last, rate, len(labels))
-            last, step = now, step + 1
-        waits.end(log)
-        run_seconds = time.perf_counter() - begin
-        cpu_seconds += time.process_time() - cpu_before
-        training_seconds += log.seconds
-
-        loss, correct, samples = waits.sum([log.loss, log.correct, log.samples])
-        train_loss = loss / samples
-        trained += samples
-        metrics = {
-            "epoch/seconds": log.seconds,
-            "epoch/throughput": samples / log.seconds,
-            "epoch/train_loss": train_loss,
-            "epoch/train_accuracy": correct / samples,
-        }
-        if spec.evaluate:
-            evaluation = _evaluate(engine, waits, data, part, parts)
-            metrics.update(evaluation)
-            reached = 0 < spec.target_accuracy <= evaluation["eval/accuracy"]
-            if reached and time_to_accuracy is None:
-                time_to_accuracy, samples_to_accuracy = training_seconds, trained
-        events.epoch(epoch, metrics)
-        epoch += 1
-
-    compute = meter.mean_compute()
-    skew = None
-    if compute is not None:
-        skew = straggler_skew(waits.sum([compute if r == part else 0.0 for r in range(parts)]))
-    parameters = waits.parameters()
-    if spec.save_parameters and rank == 0:
-        path = os.path.join(os.environ.get("SCALELAB_ATTEMPT_DIR", "."), "parameters.safetensors")
-        recipe.write_safetensors(path, parameters)
-    if not meter.metrics(1) and rank == 0:
-        print(
-            f"nothing was measured: the run has {meter.steps} steps and warmup_steps is {spec.warmup_steps}", file=sys.stderr
-        )
-    events.finish(
-        {
-            **meter.metrics(batches.sampler.samples_per_epoch),
-            "run/peak_memory_bytes": peak_resident_bytes(),
-            "run/cpu_utilisation": cpu_seconds / (training_seconds * cores),
-            "run/accuracy": evaluation.get("eval/accuracy"),
-            "run/train_loss": train_loss,
-            "run/time_to_accuracy_s": time_to_accuracy,
-            "run/samples_to_accuracy": samples_to_accuracy,
-            "run/straggler_skew": skew,
-            "run/steps": meter.steps,
-            "run/seconds": run_seconds,
-            **engine.run_metrics(),
-        },
-        parameter_hash(parameters),
-    )
-    return waits.close
 
 
 def _number(names, otherwise):
@@ -392,7 +200,8 @@ def run(engine_class):
         replicas = _number(("SCALELAB_REPLICAS",), ranks) if engine_class.one_process else 1
         events = Events(_event_files(os.environ.get("SCALELAB_EVENTS", ""), replicas))
         spec = recipe.Spec.read(os.environ.get("SCALELAB_SPEC", ""))
-        close = train(engine_class, spec, rank, replicas if engine_class.one_process else ranks, events)
+        check(spec, engine_class)
+        close = train_loop.train(engine_class, spec, rank, replicas if engine_class.one_process else ranks, events)
         status = 0
         close()
     except BaseException as e:  # pylint: disable=broad-except

@@ -113,15 +113,16 @@ TEST_F(StudyFileErrors, UnknownModelsAndEngines) {
       "f.yaml:5:3: unknown model 'resnet21'; did you mean 'resnet20'? known: resnet20, resnet32, resnet44, "
       "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152, mobilenet_v2, alexnet, inception_v3, "
       "vgg16, gpt-nano, gpt-small");
-  EXPECT_EQ(After("matrix:\n  engine:\n  - native/ddp\n  - native/dpd\n"),
-            "f.yaml:6:5: unknown engine 'native/dpd'; did you mean 'native/ddp'? known: native/ddp, "
-            "native/horovod, native/serial, native/none, native/zero1, native/zero2, "
-            "native/zero3, native/local-sgd, native/pipeline, native/tensor, native/parameter-server, "
-            "native/data-parallel, "
-            "pytorch/ddp, pytorch/fsdp, pytorch/zero1, pytorch/powersgd, "
-            "pytorch/local-sgd, pytorch/dp, horovod/pytorch, horovod/tensorflow, horovod/mxnet, "
-            "tensorflow/mirrored, tensorflow/multiworker-mirrored, keras/tensorflow, keras/jax, "
-            "keras/pytorch, mxnet/kvstore, custom");
+  EXPECT_EQ(
+      After("matrix:\n  engine:\n  - native/ddp\n  - native/dpd\n"),
+      "f.yaml:6:5: unknown engine 'native/dpd'; did you mean 'native/ddp'? known: native/ddp, "
+      "native/horovod, native/serial, native/none, native/zero1, native/zero2, "
+      "native/zero3, native/local-sgd, native/pipeline, native/tensor, native/parameter-server, "
+      "native/data-parallel, "
+      "pytorch/ddp, pytorch/fsdp, pytorch/zero1, pytorch/powersgd, "
+      "pytorch/local-sgd, pytorch/pipeline, pytorch/dp, horovod/pytorch, horovod/tensorflow, horovod/mxnet, "
+      "tensorflow/mirrored, tensorflow/multiworker-mirrored, keras/tensorflow, keras/jax, "
+      "keras/pytorch, mxnet/kvstore, custom");
 }
 
 TEST_F(StudyFileErrors, ABatchThatDoesNotDivide) {

@@ -1,0 +1,194 @@
+"""Checkpoints of a run: what training needs to continue, in a directory that all ranks and all attempts of the run share.
+
+  DIRECTORY/step-000000001200/shared.*, rank-R.*   files of the engine in its framework's format
+                              rank-R.json          sizes and sums of the engine's files of rank R, and the state of its training loop
+                              manifest.json        sums of all rank-R.json; written last
+
+A checkpoint without a manifest is not complete. The manifest begins with a line that has its own sum, so a file that is cut off or
+changed anywhere is noticed. The directory has the form of that of the native trainer (worker/trainer/checkpoint/checkpoint_store.h).
+"""
+import json
+import os
+import re
+import shutil
+import sys
+
+from . import durable
+from .errors import RunError
+from .spec import PARAMETERS
+
+# Parameters that change what is trained, but may differ between the attempts of a run.
+_MAY_DIFFER = ("ranks", "batch_per_rank", "epochs", "max_steps")
+_STEP = re.compile(r"step-(\d+)")
+_DIGIT = 1 << 16  # ranks share numbers as sums of floats, which are exact below it in every framework
+
+
+class _Damaged(Exception):
+    pass
+
+
+def recipe_of(spec, engine):
+    """Returns what must be equal in an attempt that writes a checkpoint and in one that reads it."""
+    names = [p["name"] for p in PARAMETERS if p["recipe"] and p["name"] not in _MAY_DIFFER]
+    return {"engine": engine, **{name: getattr(spec, name) for name in names}}
+
+
+class Store:
+    """`sums` returns the element-wise sum of a list of floats over ranks. Unless documented otherwise, methods are collective."""
+
+    def __init__(self, directory, keep, recipe, rank, ranks, sums):
+        self.directory, self._keep, self._recipe = directory, keep, recipe
+        self._rank, self._ranks, self._sums = rank, ranks, sums
+        self.damaged = 0  # checkpoints that load_newest has passed over
+
+    def _path(self, step):
+        return os.path.join(self.directory, f"step-{step:012}")
+
+    def _steps(self):
+        """Returns the steps of the checkpoints with a manifest, newest first. Not collective."""
+        try:
+            names = os.listdir(self.directory)
+        except OSError:
+            return []
+        steps = [int(match[1]) for match in map(_STEP.fullmatch, names) if match]
+        return sorted((s for s in steps if os.path.exists(os.path.join(self._path(s), "manifest.json"))), reverse=True)
+
+    def _any(self, true_here):
+        return self._sums([float(true_here)])[0] > 0
+
+    def _gather(self, text):
+        """Returns the hexadecimal text of each rank; all have the same length, a multiple of 4."""
+        digits = [int(text[i : i + 4], 16) for i in range(0, len(text), 4)]
+        numbers = [0.0] * (self._ranks * len(digits))
+        numbers[self._rank * len(digits) : (self._rank + 1) * len(digits)] = digits
+        all_digits = [f"{int(n):04x}" for n in self._sums(numbers)]
+        return ["".join(all_digits[i : i + len(digits)]) for i in range(0, len(all_digits), len(digits))]
+
+    def save(self, step, write, loop):
+        """Writes a checkpoint and then removes the oldest ones. `write`(directory) writes the engine's files of this rank durably and
+        returns their names; `loop` is a JSON object. Returns its bytes over all ranks; None, after a line on standard error, if a rank
+        could not write its files: training can go on without it."""
+        path, error, own = self._path(step), None, "0" * 64
+        size = 0
+        try:
+            os.makedirs(path, exist_ok=True)  # by every rank: another node may not see that of rank 0 yet
+            files = [dict(zip(("name", "bytes", "sum"), (name, *durable.sum_of_file(os.path.join(path, name))))) for name in write(path)]
+            text = json.dumps({"files": files, "loop": loop}).encode()
+            with durable.replace(os.path.join(path, f"rank-{self._rank}.json")) as file:
+                file.write(text)
+            own, size = durable.sum_of(text), len(text) + sum(f["bytes"] for f in files)
+        except (OSError, RuntimeError, ValueError) as e:
+            error = e
+        ranks = self._gather(f"{int(error is not None):04x}{size:016x}{own}")
+        failed = any(int(r[:4], 16) for r in ranks)
+        if self._rank == 0 and not failed:
+            try:
+                self._write_manifest(step, [r[20:] for r in ranks])
+            except OSError as e:
+                error = e
+        if error is not None:
+            print(f"no checkpoint after step {step}: {error}", file=sys.stderr, flush=True)
+        if failed or self._any(error is not None):
+            return None
+        if self._rank == 0:
+            self._remove_old()
+        return sum(int(r[4:20], 16) for r in ranks)
+
+    def _write_manifest(self, step, sums):
+        body = json.dumps({"format": 1, "step": step, "recipe": self._recipe, "ranks": sums}, indent=1).encode() + b"\n"
+        durable.sync_directory(self.directory)
+        with durable.replace(os.path.join(self._path(step), "manifest.json")) as file:
+            file.write(durable.sum_of(body).encode() + b"\n" + body)
+
+    def _remove_old(self):
+        for step in self._steps()[self._keep :]:
+            _ignoring_errors(os.remove, os.path.join(self._path(step), "manifest.json"))
+        for name in os.listdir(self.directory):
+            path = os.path.join(self.directory, name)
+            incomplete = _STEP.fullmatch(name) and not os.path.exists(os.path.join(path, "manifest.json"))
+            if incomplete or name.startswith("damaged-"):
+                shutil.rmtree(path, ignore_errors=True)  # what cannot be removed now is removed after a later checkpoint
+
+    def load_newest(self):
+        """Returns (step, directory, loop) of the newest checkpoint that is complete and undamaged, or None. A damaged one is reported on
+        standard error and passed over. Raises RunError if a checkpoint belongs to a run that trains something else."""
+        # Rank 0 decides: another node may still have an older view of the directory.
+        found = self._steps() if self._rank == 0 else []
+        for _ in range(int(self._sums([float(len(found))])[0])):
+            here = found.pop(0) if self._rank == 0 else 0
+            low, middle, high = self._sums([float(here >> shift & _DIGIT - 1) for shift in (0, 16, 32)])
+            step = int(low) + _DIGIT * int(middle) + _DIGIT**2 * int(high)
+            path, loop, error = self._path(step), None, None
+            try:
+                loop = self._verified(path)
+            except (OSError, ValueError, KeyError, _Damaged) as e:
+                error = e
+            if not self._any(error is not None):
+                return step, path, loop
+            self.damaged += 1
+            if error is not None:
+                print(f"checkpoint after step {step} is damaged, the one before it is used: {error}", file=sys.stderr, flush=True)
+            if self._rank == 0:
+                aside = os.path.join(self.directory, f"damaged-{os.path.basename(path)}")
+                shutil.rmtree(aside, ignore_errors=True)
+                _ignoring_errors(os.rename, path, aside)
+        return None
+
+    def _verified(self, path):
+        """Returns the loop of this rank after a check of all files that the rank reads. Not collective."""
+        manifest_path = os.path.join(path, "manifest.json")
+        with open(manifest_path, "rb") as file:
+            head, _, body = file.read().partition(b"\n")
+        if head.decode(errors="replace") != durable.sum_of(body):
+            raise _Damaged(f"{manifest_path} has changed since it was written")
+        manifest = json.loads(body)
+        self._check_recipe(manifest, path)
+        of_rank = {rank: self._listed(path, rank, manifest["ranks"][rank]) for rank in {0, self._rank}}
+        shared = [file for file in of_rank[0]["files"] if file["name"].startswith("shared.")]
+        for file in (*of_rank[self._rank]["files"], *shared):
+            name = os.path.join(path, file["name"])
+            size, found = durable.sum_of_file(name)
+            if size != file["bytes"]:
+                raise _Damaged(f"{name} has {size} bytes, not {file['bytes']}")
+            if found != file["sum"]:
+                raise _Damaged(f"{name} has changed since it was written")
+        return of_rank[self._rank]["loop"]
+
+    @staticmethod
+    def _listed(path, rank, wanted):
+        name = os.path.join(path, f"rank-{rank}.json")
+        with open(name, "rb") as file:
+            text = file.read()
+        if durable.sum_of(text) != wanted:
+            raise _Damaged(f"{name} has changed since it was written")
+        return json.loads(text)
+
+    def _check_recipe(self, manifest, path):
+        """Raises RunError if the checkpoint is that of another run. All ranks read the same manifest, so all of them raise it."""
+        for name, value in json.loads(json.dumps(self._recipe)).items():
+            theirs = manifest["recipe"].get(name, value)  # a parameter that did not exist then
+            if theirs != value:
+                raise RunError(
+                    f"checkpoint {path} was written with {name} {json.dumps(theirs)}, this run has {json.dumps(value)}: restore {name}, "
+                    "or remove the checkpoints of the run",
+                    "configuration",
+                )
+        if len(manifest["ranks"]) != self._ranks:
+            raise RunError(
+                f"checkpoint {path} was written by {len(manifest['ranks'])} ranks, and engine {self._recipe['engine']} needs as many to "
+                f"continue, not {self._ranks}: start as many ranks, or remove the checkpoints of the run",
+                "configuration",
+            )
+
+    def remove_all(self):
+        """Removes all checkpoints."""
+        self._sums([0.0])  # all ranks have finished
+        if self._rank == 0:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _ignoring_errors(function, *arguments):
+    try:
+        function(*arguments)
+    except OSError:
+        pass

@@ -1,0 +1,48 @@
+"""Calls the collective methods of an engine with the timeout comm_timeout_s."""
+from .deadline import Deadline
+
+# Additional seconds for the first step, in which frameworks compile.
+_FIRST_STEP = 300
+
+
+class Waits:
+    def __init__(self, engine, seconds):
+        self._engine, self._deadline, self._stepped = engine, Deadline(seconds), False
+
+    def step(self, images, labels, rate):
+        with self._deadline("a step", 0 if self._stepped else _FIRST_STEP):
+            result = self._engine.step(images, labels, rate)
+        self._stepped = True
+        return result
+
+    def end(self, log):
+        with self._deadline("the last steps of an epoch"):
+            log.end()
+
+    def begin_evaluation(self):
+        with self._deadline("sharing the running statistics"):
+            self._engine.begin_evaluation()
+
+    def sum(self, numbers):
+        with self._deadline("a sum over all ranks"):
+            return self._engine.sum_over_ranks(numbers)
+
+    def barrier(self):
+        with self._deadline("waiting for all ranks", _FIRST_STEP):
+            self._engine.barrier()
+
+    def load(self, directory):
+        with self._deadline("continuing from a checkpoint", _FIRST_STEP):
+            self._engine.load(directory)
+
+    def parameters(self):
+        with self._deadline("collecting the parameters"):
+            return self._engine.parameters()
+
+    def finished(self):
+        """Records that the `finish` event is written, after which no event may follow."""
+        self._deadline.finished = True
+
+    def close(self):
+        with self._deadline("leaving the other ranks"):
+            self._engine.close()
