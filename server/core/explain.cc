@@ -1,11 +1,13 @@
 #include "server/core/explain.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "server/core/accounting.h"
 #include "server/core/blocks.h"
 #include "server/core/convert.h"
@@ -148,11 +150,54 @@ class Chain {
         reasons_.push_back(Make(Reason::SCHEDULER_PENDING,
                                 absl::StrCat(JobText(row), " waits at the scheduler", Because(row.reason)),
                                 name, row.created));
+        AddHolders(row);
         break;
       default:
         AddRunning(allocation);
     }
     if (Waits(row.state)) AddExcluded(allocation);
+  }
+
+  // Names the studies whose jobs run where the job waits: what the scheduler gives as a reason names nobody.
+  void AddHolders(const db::AllocationRow& waiting) {
+    constexpr size_t kNamed = 3;
+    struct Holding {
+      int nodes = 0;
+      db::Micros ends_at = 0;  // the first end; 0: not known
+    };
+    std::map<int64_t, Holding> holders;  // by study
+    for (const auto& [id, other] : state_.allocations) {
+      const bool holds = other->row.state == db::AllocationState::kRunning ||
+                         other->row.state == db::AllocationState::kReleasing;
+      if (!holds || other->row.partition != waiting.partition) continue;
+      Holding& holding = holders[other->row.study_id];
+      holding.nodes += other->row.nodes;
+      if (holding.ends_at == 0 || (other->ends_at != 0 && other->ends_at < holding.ends_at))
+        holding.ends_at = other->ends_at;
+    }
+    std::vector<std::string> named;
+    std::string subject;
+    for (const auto& [id, holding] : holders) {
+      if (named.size() == kNamed) break;
+      const LiveStudy* study = state_.study(id);
+      // The caller may not be allowed to see the other study.
+      const bool hidden = study == nullptr || study->row.is_private;
+      if (!hidden && subject.empty()) subject = StudyName(id);
+      named.push_back(
+          absl::StrCat(hidden ? "a private study" : absl::StrCat(StudyName(id), " (", study->row.name, ")"),
+                       " on ", Count(static_cast<size_t>(holding.nodes), "node"),
+                       holding.ends_at <= now_
+                           ? ""
+                           : absl::StrCat(", at most ",
+                                          absl::FormatDuration(absl::Trunc(
+                                              absl::Microseconds(holding.ends_at - now_), absl::Seconds(1))),
+                                          " more")));
+    }
+    if (named.empty()) return;
+    if (holders.size() > kNamed) named.push_back(absl::StrCat(holders.size() - kNamed, " more"));
+    reasons_.push_back(Make(Reason::BEHIND_STUDY,
+                            absl::StrCat("jobs of these studies run there: ", absl::StrJoin(named, "; ")),
+                            subject));
   }
 
   // The job may wait because it does not accept all nodes.

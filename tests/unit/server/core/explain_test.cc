@@ -67,6 +67,21 @@ TEST_F(ExplainTest, APendingJobShowsTheSchedulersReason) {
   EXPECT_FALSE(reason.has_next_try_time());
 }
 
+TEST_F(ExplainTest, APendingJobNamesWhoseJobsRunThere) {
+  const int64_t first = world_.Submit(World::Spec({1}));
+  Begin(world_.AskedFor());
+  const int64_t id = world_.Submit(World::Spec({1}));
+  const std::string job = world_.AskedFor();
+  world_.lifecycle.JobSubmitted(job, "4711", world_.now, world_.fx);
+  world_.lifecycle.JobsPolled({{job, "4711", JobStatus::State::kPending, "Resources"}}, world_.now,
+                              world_.now, world_.fx);
+  const std::vector<Reason> reasons = Study(id);
+  ASSERT_THAT(Kinds(reasons), ElementsAre(Reason::SCHEDULER_PENDING, Reason::BEHIND_STUDY));
+  EXPECT_THAT(reasons[1].message(), HasSubstr(absl::StrCat("studies/", first, " (")));
+  EXPECT_THAT(reasons[1].message(), HasSubstr("on 1 node"));
+  EXPECT_EQ(reasons[1].subject(), absl::StrCat("studies/", first));
+}
+
 TEST_F(ExplainTest, ARefusedJobShowsItsNextTry) {
   const int64_t id = world_.Submit(World::Spec({1}));
   const std::string job = world_.AskedFor();
