@@ -18,7 +18,7 @@ bool IsBase(const v1::Estimate& speedup) { return speedup.has_stddev() && speedu
 }  // namespace
 
 double SequentialConfidence(const v1::AdaptiveRepeats& repeats, size_t cells) {
-  return repeats.min() <= 2 && cells <= 2 ? 0.975 : 0.97;
+  return repeats.min() <= 2 && cells <= 2 ? 0.975 : 0.965;
 }
 
 std::optional<double> WidestHalfWidth(const v1::GetCurveResponse& curve) {

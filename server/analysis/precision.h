@@ -17,7 +17,7 @@
 
 namespace scalelab::server {
 
-// Returns the confidence at which the intervals of a study with this rule and so many cells are computed: 97%, but 97.5% for two
+// Returns the confidence at which the intervals of a study with this rule and so many cells are computed: 96.5%, but 97.5% for two
 // cells that may end after two blocks. The deviation of two blocks says little; with more cells, all of their intervals must be
 // narrow, which rarely happens by chance.
 double SequentialConfidence(const v1::AdaptiveRepeats& repeats, size_t cells);
