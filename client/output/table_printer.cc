@@ -6,13 +6,31 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "client/output/text.h"
 
 namespace scalelab::client {
 namespace {
 
 constexpr int kGap = 2;
+constexpr int kLeastRoom = 30;               // columns that a wrapped sentence needs
 constexpr int kNarrow = 12, kNarrowest = 6;  // minimum width of a truncated column, and if that is not enough
+
+// Breaks a sentence between words. A word that is longer than a line, such as a path, stays whole.
+std::vector<std::string> WrapWords(const std::string& text, int width) {
+  std::vector<std::string> lines = {""};
+  for (const absl::string_view word : absl::StrSplit(text, ' ')) {
+    std::string& line = lines.back();
+    if (line.empty()) {
+      line = std::string(word);
+    } else if (DisplayWidth(line) + 1 + DisplayWidth(word) <= width) {
+      absl::StrAppend(&line, " ", word);
+    } else {
+      lines.emplace_back(word);
+    }
+  }
+  return lines;
+}
 
 // A table as it is printed.
 struct Grid {
@@ -26,6 +44,9 @@ struct Grid {
     for (const auto& line : lines) {
       for (size_t c = 0; c < line.size(); ++c) widths[c] = std::max(widths[c], DisplayWidth(line[c].text));
     }
+  }
+  int Width() const {
+    return std::accumulate(widths.begin(), widths.end(), 0) + kGap * (static_cast<int>(widths.size()) - 1);
   }
   // Returns the width of the table if no elastic column is wider than `narrow`.
   int Least(int narrow) const {
@@ -48,8 +69,7 @@ struct Grid {
       if (widest == columns.end() || (*widest)->drop == 0) break;
       Drop(static_cast<size_t>(widest - columns.begin()));
     }
-    int total =
-        std::accumulate(widths.begin(), widths.end(), 0) + kGap * (static_cast<int>(widths.size()) - 1);
+    int total = Width();
     for (; total > width; --total) {
       size_t widest = widths.size();  // of the elastic columns
       for (size_t c = 0; c < widths.size(); ++c) {
@@ -120,10 +140,20 @@ void TablePrinter::PrintSection(const Section& section) {
   for (const size_t i : shown) grid.columns.push_back(&section.columns[i]);
   grid.lines = std::move(lines);
   grid.Measure();
-  if (terminal_.tty && !wide_) grid.FitInto(terminal_.width);
+  const bool fits = terminal_.tty && !wide_ && !grid.widths.empty();
+  if (fits) grid.FitInto(terminal_.width);
+  // The last column of a section without a header is a sentence. Its lines after the first one begin below that one.
+  const int before_sentence = grid.Width() - (grid.widths.empty() ? 0 : grid.widths.back());
+  const int room = terminal_.width - before_sentence;
+  const bool wraps = fits && !section.header && grid.Width() > terminal_.width && room >= kLeastRoom;
   const absl::string_view ellipsis = terminal_.unicode ? "…" : "~";
-  for (const auto& line : grid.lines) {
+  for (auto& line : grid.lines) {
     std::string text;
+    std::vector<std::string> sentence;
+    if (wraps) {
+      sentence = WrapWords(line.back().text, room);
+      line.back().text = sentence.front();
+    }
     for (size_t c = 0; c < line.size(); ++c) {
       const std::string cut = Cut(line[c].text, grid.widths[c], ellipsis);
       const std::string pad(static_cast<size_t>(grid.widths[c] - DisplayWidth(cut)), ' ');
@@ -134,6 +164,9 @@ void TablePrinter::PrintSection(const Section& section) {
       absl::StrAppend(&text, right ? pad : "", shown_text, right || last ? "" : pad);
     }
     out_ << std::string(absl::StripTrailingAsciiWhitespace(text)) << '\n';
+    for (size_t i = 1; i < sentence.size(); ++i)
+      out_ << std::string(static_cast<size_t>(before_sentence), ' ')
+           << Colored(sentence[i], line.back().tone, terminal_.color) << '\n';
   }
   if (!grid.dropped.empty()) {
     const std::string words = absl::StrCat("left out, see -o wide: ", absl::StrJoin(grid.dropped, ", "));

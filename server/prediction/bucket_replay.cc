@@ -18,21 +18,28 @@ double MeanExposed(const RecordedSize& size, const RingCost& cost, int ranks, do
 
 }  // namespace
 
-std::optional<RingCost> FitRing(const std::vector<RecordedSize>& measured, int ranks, int ranks_per_node) {
+RingCost FitRing(const std::vector<AllReduceTime>& times) {
   std::vector<FitTerm> terms;
+  for (const AllReduceTime& time : times) {
+    const double p = time.ranks;
+    terms.push_back({2 * (p - 1), 2 * (p - 1) / p * time.bytes, time.seconds});
+  }
+  const FitFactors fitted = FitNotNegative(terms);
+  return {fitted.first, fitted.second};
+}
+
+std::optional<RingCost> FitRing(const std::vector<RecordedSize>& measured, int ranks, int ranks_per_node) {
+  std::vector<AllReduceTime> times;
   for (const RecordedSize& size : measured) {
     if (size.ranks == 1 || BetweenNodes(size.ranks, ranks_per_node) != BetweenNodes(ranks, ranks_per_node))
       continue;
-    const double p = size.ranks;
     for (const RecordedStep& step : size.steps) {
       for (const RecordedBucket& bucket : step.buckets) {
-        if (bucket.reduce > 0) terms.push_back({2 * (p - 1), 2 * (p - 1) / p * bucket.bytes, bucket.reduce});
+        if (bucket.reduce > 0) times.push_back({size.ranks, bucket.bytes, bucket.reduce});
       }
     }
   }
-  if (terms.empty()) return std::nullopt;
-  const FitFactors fitted = FitNotNegative(terms);
-  return RingCost{fitted.first, fitted.second};
+  return times.empty() ? std::nullopt : std::optional(FitRing(times));
 }
 
 double SimulateExposed(const RecordedStep& step, const RingCost& cost, int ranks, double backward) {
@@ -44,9 +51,10 @@ double SimulateExposed(const RecordedStep& step, const RingCost& cost, int ranks
 }
 
 std::optional<double> ReplayBuckets(const std::vector<RecordedSize>& measured, int ranks, double batch,
-                                    int ranks_per_node) {
+                                    int ranks_per_node, const std::optional<RingCost>& network) {
   if (measured.back().steps.empty()) return std::nullopt;
-  const std::optional<RingCost> cost = FitRing(measured, ranks, ranks_per_node);
+  const std::optional<RingCost> cost =
+      network.has_value() ? network : FitRing(measured, ranks, ranks_per_node);
   if (!cost.has_value()) return std::nullopt;
   std::vector<PartsOfSize> parts;
   for (const RecordedSize& size : measured) parts.push_back({size.ranks, size.parts});

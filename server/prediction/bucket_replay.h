@@ -43,6 +43,15 @@ struct RingCost {
   }
 };
 
+// How long one all-reduce took.
+struct AllReduceTime {
+  int ranks = 0;
+  double bytes = 0, seconds = 0;
+};
+
+// Fits both by least squares of relative deviations. `times` is not empty; each has two ranks or more.
+RingCost FitRing(const std::vector<AllReduceTime>& times);
+
 // Fits both to the all-reduces of the sizes of two or more ranks that are, or are not, on several nodes like `ranks`. Returns nothing if
 // there are none.
 std::optional<RingCost> FitRing(const std::vector<RecordedSize>& measured, int ranks, int ranks_per_node);
@@ -51,8 +60,9 @@ std::optional<RingCost> FitRing(const std::vector<RecordedSize>& measured, int r
 double SimulateExposed(const RecordedStep& step, const RingCost& cost, int ranks, double backward);
 
 // Returns the seconds of a step of `ranks` ranks with `batch` samples each. `measured` is sorted by ranks, with three sizes or more.
-// Returns nothing if a network was not measured that `ranks` ranks use.
+// `network` is the cost on the network that `ranks` ranks use; without it, FitRing's of `measured`. Returns nothing if the network is
+// not known, or if the largest size recorded no buckets.
 std::optional<double> ReplayBuckets(const std::vector<RecordedSize>& measured, int ranks, double batch,
-                                    int ranks_per_node);
+                                    int ranks_per_node, const std::optional<RingCost>& network = {});
 
 }  // namespace scalelab::server

@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "server/analysis/curve.h"
@@ -131,13 +132,15 @@ v1::Prediction ToPrediction(const db::PredictionRow& row) {
   predicted.set_low(row.low);
   predicted.set_high(row.high);
   for (const auto& [name, throughput] : row.models) {
-    if (IsNote(name)) continue;
+    if (IsNote(name) || IsNetwork(name)) continue;
     v1::ModelPrediction& model = *prediction.add_models();
     model.set_model(name);
     model.set_throughput(throughput);
   }
   prediction.set_state(static_cast<v1::Prediction::State>(row.state));
-  prediction.set_reason(row.reason.empty() ? CorrectionText(row) : row.reason);
+  std::vector<std::string> notes = {row.reason.empty() ? CorrectionText(row) : row.reason, NetworkText(row)};
+  std::erase(notes, "");
+  prediction.set_reason(absl::StrJoin(notes, "; "));
   if (row.created != 0) SetTime(row.created, prediction.mutable_create_time());
   if (row.scored != 0) SetTime(row.scored, prediction.mutable_score_time());
   if (!row.measured.has_value()) return prediction;
@@ -167,8 +170,9 @@ v1::PredictionSummary Summarise(const db::PredictionScores& scores) {
 absl::StatusOr<std::vector<v1::Prediction>> MakePredictions(db::Store& store, const StudyData& source,
                                                             const StudyData& target,
                                                             const std::vector<int>& ranks, bool dry_run,
-                                                            db::Micros now) {
-  std::vector<CellPrediction> made = PredictCells(source, target, ranks, dry_run);
+                                                            db::Micros now,
+                                                            const std::optional<RingCost>& network) {
+  std::vector<CellPrediction> made = PredictCells(source, target, ranks, dry_run, network);
   const auto scored = db::ListScoredPredictions(store, kMostScores);
   if (!scored.ok()) return scored.status();
   std::vector<db::PredictionRow> rows;

@@ -1,6 +1,7 @@
 // The ledger: predictions from and to the database.
 #pragma once
 
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -17,11 +18,12 @@ namespace scalelab::server {
 // Reads a study with its cells and results.
 absl::StatusOr<StudyData> ReadStudyData(db::Store& store, db::StudyRow study);
 
-// Predicts and, unless `dry_run`, stores; see PredictionService.CreatePredictions.
+// Predicts and, unless `dry_run`, stores; see PredictionService.CreatePredictions and PredictCells.
 absl::StatusOr<std::vector<v1::Prediction>> MakePredictions(db::Store& store, const StudyData& source,
                                                             const StudyData& target,
                                                             const std::vector<int>& ranks, bool dry_run,
-                                                            db::Micros now);
+                                                            db::Micros now,
+                                                            const std::optional<RingCost>& network = {});
 v1::Prediction ToPrediction(const db::PredictionRow& row);
 v1::PredictionSummary Summarise(const db::PredictionScores& scores);
 

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "server/analysis/curve.h"
 #include "server/analysis/statistics.h"
@@ -23,6 +24,8 @@ using google::protobuf::Struct;
 constexpr int kMostStrong = 4, kMostWeak = 8;
 constexpr size_t kLeastSizes = 3;
 constexpr int kResamples = 500;
+// Stored with the models, because the column is a map of names to numbers.
+constexpr char kAlpha[] = "network seconds of a message", kBeta[] = "network seconds of a byte";
 
 std::string Ranks(int ranks) { return absl::StrCat(ranks, ranks == 1 ? " rank" : " ranks"); }
 
@@ -168,8 +171,8 @@ std::set<int64_t> BegunCells(const StudyData& study) {
 
 class Predictor {
  public:
-  Predictor(const StudyData& source, const StudyData& target)
-      : source_(source), target_(target), begun_(BegunCells(target)) {}
+  Predictor(const StudyData& source, const StudyData& target, const std::optional<RingCost>& network)
+      : source_(source), target_(target), network_(network), begun_(BegunCells(target)) {}
 
   CellPrediction Predict(const Series& series, int ranks, const db::CellRow* cell) const {
     CellPrediction prediction;
@@ -193,24 +196,27 @@ class Predictor {
         prediction.refused = "its runs have begun, so a prediction would come too late";
     }
     if (!prediction.refused.empty()) return prediction;
+    bool with_network = false;
     PredictedThroughput predicted =
-        PredictThroughput(series.measured, ranks, series.noise, Replay(series, ranks));
+        PredictThroughput(series.measured, ranks, series.noise, Replay(series, ranks, with_network));
     row.predicted = predicted.mean;
     row.low = predicted.low;
     row.high = predicted.high;
     row.models = std::move(predicted.models);
+    if (with_network) row.models[kAlpha] = network_->alpha, row.models[kBeta] = network_->beta;
     return prediction;
   }
 
  private:
-  // Returns the throughput by the model "replay"; nothing if a measured size has no times.
-  std::optional<double> Replay(const Series& series, int ranks) const {
+  // Returns the throughput by the model "replay"; nothing if a measured size has no times. Sets whether it used the given network.
+  std::optional<double> Replay(const Series& series, int ranks, bool& with_network) const {
     if (series.recorded.size() != series.measured.size()) return std::nullopt;
     const StepParts& last = series.recorded.back().parts;
     const int ranks_per_node = source_.spec.resources().ranks_per_node();
     const double batch =
         Strong(source_.spec) ? last.batch * series.measured.back().ranks / ranks : last.batch;
-    auto step = ReplayBuckets(series.recorded, ranks, batch, ranks_per_node);
+    auto step = ReplayBuckets(series.recorded, ranks, batch, ranks_per_node, network_);
+    with_network = step.has_value() && network_.has_value();
     if (!step.has_value()) {
       std::vector<PartsOfSize> parts;
       for (const RecordedSize& size : series.recorded) parts.push_back({size.ranks, size.parts});
@@ -221,6 +227,7 @@ class Predictor {
 
   const StudyData& source_;
   const StudyData& target_;
+  const std::optional<RingCost> network_;
   const std::set<int64_t> begun_;
 };
 
@@ -249,9 +256,10 @@ std::string WhyNotPredict(const SizesOfSeries& sizes, int ranks) {
 }
 
 std::vector<CellPrediction> PredictCells(const StudyData& source, const StudyData& target,
-                                         const std::vector<int>& ranks, bool without_cells) {
+                                         const std::vector<int>& ranks, bool without_cells,
+                                         const std::optional<RingCost>& network) {
   const std::map<std::string, Series> all = ReadAllSeries(source);
-  const Predictor predictor(source, target);
+  const Predictor predictor(source, target, network);
   std::map<std::pair<std::string, int>, CellPrediction> predictions;  // by series and ranks
   for (size_t i = 0; i < target.cells.size(); ++i) {
     const db::CellRow& cell = target.cells[i];
@@ -281,6 +289,16 @@ std::vector<CellPrediction> PredictCells(const StudyData& source, const StudyDat
     return std::tie(a.row.key, a.row.ranks) < std::tie(b.row.key, b.row.ranks);
   });
   return sorted;
+}
+
+bool IsNetwork(const std::string& model) { return model == kAlpha || model == kBeta; }
+
+std::string NetworkText(const db::PredictionRow& row) {
+  const auto alpha = row.models.find(kAlpha), beta = row.models.find(kBeta);
+  if (alpha == row.models.end() || beta == row.models.end()) return "";
+  std::string text = absl::StrFormat("network as measured: %.4g us a message", 1e6 * alpha->second);
+  if (beta->second > 0) absl::StrAppendFormat(&text, ", %.3g GB/s", 1e-9 / beta->second);
+  return text;
 }
 
 }  // namespace scalelab::server

@@ -40,8 +40,14 @@ struct CellPrediction {
 };
 // Predicts cells of `target` from the results of `source`, which may be the same study. `ranks`: the world sizes to predict;
 // empty means all in `target` that are larger than those with results. `without_cells`: predict `ranks` also if `target` has
-// no such cell.
+// no such cell. `network`: the cost of messages on the network that these ranks use, if it was measured; the rows name it.
 std::vector<CellPrediction> PredictCells(const StudyData& source, const StudyData& target,
-                                         const std::vector<int>& ranks, bool without_cells);
+                                         const std::vector<int>& ranks, bool without_cells,
+                                         const std::optional<RingCost>& network = {});
+
+// Returns whether the name of a "model" is that of a network in place of a model, see PredictCells.
+bool IsNetwork(const std::string& model);
+// Returns the network that was given for the prediction, as one sentence; empty if there was none.
+std::string NetworkText(const db::PredictionRow& row);
 
 }  // namespace scalelab::server

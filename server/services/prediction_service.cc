@@ -1,6 +1,7 @@
 #include "server/services/prediction_service.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,7 +18,7 @@
 namespace scalelab::server {
 namespace {
 
-constexpr int kMostSizes = 100;
+constexpr int kMostSizes = 100, kMostAllReduces = 10'000;
 constexpr int kDefaultPage = 100, kMostOnPage = 1000;
 
 absl::Status CheckRanks(const v1::CreatePredictionsRequest& request) {
@@ -32,9 +33,32 @@ absl::Status CheckRanks(const v1::CreatePredictionsRequest& request) {
   return absl::OkStatus();
 }
 
+// Returns the network that the all-reduces of the request were measured on; nothing if there are none.
+absl::StatusOr<std::optional<RingCost>> NetworkOf(const v1::CreatePredictionsRequest& request) {
+  if (request.all_reduces_size() > kMostAllReduces)
+    return InvalidFields(
+        {{"all_reduces", absl::StrCat("all_reduces has ", request.all_reduces_size(), " values; at most ",
+                                      kMostAllReduces, " are allowed")}});
+  std::vector<AllReduceTime> times;
+  for (const v1::MeasuredAllReduce& measured : request.all_reduces()) {
+    const bool possible = measured.ranks() >= 2 && measured.bytes() > 0 && std::isfinite(measured.bytes()) &&
+                          measured.seconds() > 0 && std::isfinite(measured.seconds());
+    if (!possible)
+      return InvalidFields(
+          {{"all_reduces", absl::StrCat("all_reduces has one of ", measured.ranks(), " ranks, ",
+                                        measured.bytes(), " bytes and ", measured.seconds(),
+                                        " s; each needs at least 2 ranks, "
+                                        "and bytes and seconds above 0")}});
+    times.push_back({measured.ranks(), measured.bytes(), measured.seconds()});
+  }
+  return times.empty() ? std::nullopt : std::optional(FitRing(times));
+}
+
 absl::Status Create(db::Store& store, ClientCall& call, const v1::CreatePredictionsRequest& request,
                     v1::CreatePredictionsResponse* response) {
   if (auto s = CheckRanks(request); !s.ok()) return s;
+  const auto network = NetworkOf(request);
+  if (!network.ok()) return network.status();
   auto source_row = FindStudy(store, call, request.study());
   if (!source_row.ok()) return source_row.status();
   const auto source = ReadStudyData(store, *std::move(source_row));
@@ -49,7 +73,7 @@ absl::Status Create(db::Store& store, ClientCall& call, const v1::CreatePredicti
   }
   auto predictions = MakePredictions(store, *source, other.has_value() ? *other : *source,
                                      {request.ranks().begin(), request.ranks().end()},
-                                     request.validate_only(), absl::ToUnixMicros(absl::Now()));
+                                     request.validate_only(), absl::ToUnixMicros(absl::Now()), *network);
   if (!predictions.ok()) return predictions.status();
   for (v1::Prediction& prediction : *predictions) *response->add_predictions() = std::move(prediction);
   return absl::OkStatus();

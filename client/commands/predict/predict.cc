@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "client/commands/predict/network_file.h"
 #include "client/commands/predict/prediction_table.h"
 #include "client/session/selectors.h"
 
@@ -19,6 +20,7 @@ struct Options {
   std::string target;
   std::vector<int> ranks;
   bool dry_run = false;
+  std::string network, contender = "mpi_started";
 };
 
 absl::StatusOr<CreatePredictionsRequest> RequestOf(const Options& options) {
@@ -33,6 +35,10 @@ absl::StatusOr<CreatePredictionsRequest> RequestOf(const Options& options) {
   }
   request.mutable_ranks()->Assign(options.ranks.begin(), options.ranks.end());
   request.set_validate_only(options.dry_run);
+  if (options.network.empty()) return request;
+  const auto measured = ReadAllReduces(options.network, options.contender);
+  if (!measured.ok()) return measured.status();
+  request.mutable_all_reduces()->Assign(measured->begin(), measured->end());
   return request;
 }
 
@@ -44,8 +50,13 @@ absl::StatusOr<ExitCode> ExecutePredict(const Options& options, Session& session
   const auto made =
       (*server)->Call((*server)->predictions(), &PredictionService::Stub::CreatePredictions, *request);
   if (!made.ok()) return made.status();
-  if (const absl::Status s = session.Print({*made, {PredictionTable(made->predictions())}}); !s.ok())
-    return s;
+  Section table = PredictionTable(made->predictions());
+  table.empty =
+      "nothing to predict: no cell without runs has more ranks than those with results; `--ranks 4,8 "
+      "--dry-run` "
+      "predicts world sizes that no study has";
+  const Answer answer{*made, {std::move(table), PredictionReasons(made->predictions())}};
+  if (const absl::Status s = session.Print(answer); !s.ok()) return s;
   const bool any = std::any_of(made->predictions().begin(), made->predictions().end(),
                                [](const Prediction& p) { return p.state() != Prediction::REFUSED; });
   return any ? ExitCode::kOk : ExitCode::kFailure;
@@ -67,6 +78,14 @@ void AddPredict(CLI::App& app, Action& chosen) {
       ->check(CLI::PositiveNumber);
   command->add_flag("--dry-run", options->dry_run,
                     "Store nothing; predicts world sizes that no study has too");
+  command->add_option(
+      "--network", options->network,
+      "Output of `scalelab-bench allreduce` on the network that the predicted ranks use; without it, "
+      "the all-reduces that the runs recorded");
+  command
+      ->add_option("--all-reduce", options->contender,
+                   "Which all-reduces of --network: mpi_started, mpi, gloo, ...")
+      ->capture_default_str();
   command->callback([options, &chosen] {
     chosen = [options](Session& session) { return ExecutePredict(*options, session); };
   });

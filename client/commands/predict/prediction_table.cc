@@ -1,5 +1,7 @@
 #include "client/commands/predict/prediction_table.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/commands/sections.h"
@@ -13,8 +15,11 @@ using scalelab::v1::Prediction;
 using In = Column::In;
 
 std::string Interval(const Estimate& e) {
-  if (!e.has_low()) return Short(e.mean());
-  return absl::StrCat(Short(e.mean()), " [", Short(e.low()), ", ", Short(e.high()), "]");
+  return e.has_low() ? absl::StrCat("[", Short(e.low()), ", ", Short(e.high()), "]") : "";
+}
+
+std::string MeanAndInterval(const Estimate& e) {
+  return e.has_low() ? absl::StrCat(Short(e.mean()), " ", Interval(e)) : Short(e.mean());
 }
 
 Cell ResultOf(const Prediction& p) {
@@ -44,23 +49,22 @@ std::string ModelsText(const Prediction& p) {
 
 Section PredictionTable(const google::protobuf::RepeatedPtrField<Prediction>& predictions) {
   Section section;
-  section.columns = {{"id"},
-                     {"study", In::kAll, false, true},
-                     {"series", In::kAll, false, true},
-                     {"measured ranks", In::kTables, true},
-                     {"largest_measured", In::kCsv},
-                     {"ranks", In::kAll, true},
+  section.columns = {{"id", In::kAll, false, false, 1},    {"study", In::kAll, false, true},
+                     {"series", In::kAll, false, true, 2}, {"measured ranks", In::kTables, true, false, 3},
+                     {"largest_measured", In::kCsv},       {"ranks", In::kAll, true},
                      {"predicted", In::kTables, true}};
   AddEstimateColumns("predicted", section);
   section.columns.push_back({"measured", In::kTables, true});
+  section.columns.push_back({"its interval", In::kWide});
   AddEstimateColumns("measured", section);
   section.columns.push_back({"error %", In::kTables, true});
   section.columns.push_back({"error", In::kCsv});
   section.columns.push_back({"result"});
   section.columns.push_back({"models", In::kWide});
   section.columns.push_back({"source", In::kWide});
-  section.columns.push_back({"reason", In::kAll, false, true});
-  section.empty = "no predictions";
+  section.columns.push_back({"reason", In::kWide});
+  section.columns.push_back({"reason", In::kCsv});
+  section.empty = "no predictions; `scalelab predict STUDY` makes them";
   section.rows = [&predictions](const RowSink& sink) {
     for (const Prediction& p : predictions) {
       const std::string key = KeyText(p.key()), id = LastPart(p.name());
@@ -70,9 +74,10 @@ Section PredictionTable(const google::protobuf::RepeatedPtrField<Prediction>& pr
                                absl::StrCat("up to ", p.largest_measured()),
                                absl::StrCat(p.largest_measured()),
                                absl::StrCat(p.ranks()),
-                               p.has_predicted() ? Interval(p.predicted()) : "-"};
+                               p.has_predicted() ? MeanAndInterval(p.predicted()) : "-"};
       AddEstimate(p.has_predicted(), p.predicted(), row);
-      row.emplace_back(p.has_measured() ? Interval(p.measured()) : "-");
+      row.emplace_back(p.has_measured() ? Short(p.measured().mean()) : "-");
+      row.emplace_back(p.has_measured() ? Interval(p.measured()) : "");
       AddEstimate(p.has_measured(), p.measured(), row);
       row.emplace_back(p.has_error() ? absl::StrFormat("%+.1f", 100 * p.error()) : "-");
       row.emplace_back(p.has_error() ? Exact(p.error()) : "");
@@ -80,9 +85,24 @@ Section PredictionTable(const google::protobuf::RepeatedPtrField<Prediction>& pr
       row.emplace_back(ModelsText(p));
       row.emplace_back(p.source_study());
       row.emplace_back(p.reason());
+      row.emplace_back(p.reason());
       sink(row);
     }
   };
+  return section;
+}
+
+Section PredictionReasons(const google::protobuf::RepeatedPtrField<Prediction>& predictions) {
+  std::vector<std::pair<std::string, Cell>> facts;
+  for (const Prediction& p : predictions) {
+    if (p.state() != Prediction::REFUSED && p.state() != Prediction::UNRESOLVED) continue;
+    std::pair<std::string, Cell> fact(EnumText(Prediction::State_Name(p.state())), Cell(p.reason()));
+    const bool known = std::ranges::any_of(facts, [&](const auto& f) { return f.second.text == p.reason(); });
+    if (!known) facts.push_back(std::move(fact));
+  }
+  const bool any = !facts.empty();
+  Section section = Facts(std::move(facts));
+  section.in_tables = any;
   return section;
 }
 
@@ -97,7 +117,9 @@ Section PredictionFacts(const scalelab::v1::PredictionSummary& summary) {
                        absl::StrCat("median ", Percent(summary.median_error()), "%, 90th percentile ",
                                     Percent(summary.p90_error()), "%"));
   }
-  return Facts(std::move(facts));
+  Section section = Facts(std::move(facts));
+  section.in_tables = summary.predictions() > 0;
+  return section;
 }
 
 }  // namespace scalelab::client

@@ -9,6 +9,8 @@ namespace scalelab::client {
 
 // Returns a row for each prediction.
 Section PredictionTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Prediction>& predictions);
+// Returns why there is no prediction, or no score: each reason once.
+Section PredictionReasons(const google::protobuf::RepeatedPtrField<scalelab::v1::Prediction>& predictions);
 // Returns how well the predictions did.
 Section PredictionFacts(const scalelab::v1::PredictionSummary& summary);
 

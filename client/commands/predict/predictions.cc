@@ -30,7 +30,9 @@ absl::StatusOr<ExitCode> ExecutePredictions(const std::string& study, Session& s
     page->clear_next_page_token();
     all.MergeFrom(*page);
   } while (!request.page_token().empty());
-  const Answer answer{all, {PredictionTable(all.predictions()), PredictionFacts(all.summary())}};
+  const Answer answer{all,
+                      {PredictionTable(all.predictions()), PredictionReasons(all.predictions()),
+                       PredictionFacts(all.summary())}};
   if (const absl::Status s = session.Print(answer); !s.ok()) return s;
   return ExitCode::kOk;
 }

@@ -70,6 +70,19 @@ TEST(BucketReplay, OnlyAllReducesOfTheSameNetworkAreFitted) {
   EXPECT_NEAR(fitted->alpha, between.alpha, 1e-9);
 }
 
+TEST(BucketReplay, AMeasuredNetworkReplacesTheRecordedAllReduces) {
+  const RingCost measured{0.001, 1e-8}, recorded{0.002, 2e-8};
+  std::vector<AllReduceTime> times;
+  for (const double bytes : {1e3, 1e6, 1e8}) times.push_back({4, bytes, measured.Seconds(4, bytes)});
+  const RingCost network = FitRing(times);
+  EXPECT_NEAR(network.alpha, measured.alpha, 1e-9);
+  EXPECT_NEAR(network.beta, measured.beta, 1e-15);
+  const Sizes sizes = {Size(1, recorded), Size(2, recorded), Size(4, recorded)};
+  EXPECT_NEAR(ReplayBuckets(sizes, 16, 32, 0, network).value(), 1.0675, 1e-9) << "as in AStepByHand";
+  EXPECT_GT(ReplayBuckets(sizes, 16, 32, 0).value(), 1.1);
+  EXPECT_TRUE(ReplayBuckets(sizes, 16, 32, 4, network).has_value()) << "the network between nodes is known";
+}
+
 TEST(BucketReplay, WithoutRecordedBucketsOfTheLargestSizeThereIsNone) {
   const RingCost cost{0.001, 1e-8};
   Sizes sizes = {Size(1, cost), Size(2, cost), Size(4, cost)};

@@ -190,6 +190,13 @@ TEST(PredictCells, RecordedBucketsReplaceTheMeanStepInTheReplay) {
   }
   EXPECT_NEAR(by_step, 64 / (0.08 + 0.07), 0.1) << "without buckets the hidden half stays hidden";
   EXPECT_NEAR(replayed(), 64 / (0.08 + 0.125), 0.1);
+  // An all-reduce of 8 ranks takes 14 x 5 = 70 ms by the measured network, 15 of them hidden, and what 4 ranks waited longer than by
+  // it stays a wait.
+  const RingCost network{0.005, 0};
+  const db::PredictionRow row = PredictCells(data, data, {}, false, network).at(0).row;
+  EXPECT_GT(row.models.at("replay"), replayed());
+  EXPECT_EQ(NetworkText(row), "network as measured: 5000 us a message");
+  EXPECT_EQ(NetworkText(PredictCells(data, data, {}, false).at(0).row), "");
 }
 
 TEST(PredictCells, TheNoiseOfTheResultsWidensTheInterval) {
