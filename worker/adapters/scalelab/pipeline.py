@@ -20,8 +20,8 @@ def check(spec, count, groups):
     parts, batch = spec.accumulation_steps, spec.global_batch // groups
     if spec.global_batch % groups or batch % parts:
         raise RunError(
-            f"global_batch {spec.global_batch} does not divide evenly over {groups} pipelines with {parts} parts each, and PyTorch's "
-            "pipelines need equal parts: change accumulation_steps or global_batch, or use native/pipeline",
+            f"accumulation_steps {parts} does not divide the {spec.global_batch / groups:g} samples of a pipeline, and PyTorch's "
+            "pipelines need equal parts: use a divisor, or native/pipeline",
             "configuration",
         )
     if spec.pipeline_schedule == "1f1b" and parts < count > 1:
