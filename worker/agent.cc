@@ -58,7 +58,7 @@ void Agent::Refresh() { ScheduleSync(kGather); }
 
 void Agent::Leave() {
   if (std::exchange(leaving_, true)) return;
-  spdlog::info("Received SIGTERM or SIGINT: stopping {} attempts", attempts_.size());
+  spdlog::info("Received SIGTERM, SIGINT or SIGUSR1: stopping {} attempts", attempts_.size());
   for (auto& [token, attempt] : attempts_) {
     if (attempt->begun()) {
       attempt->StopAfterCheckpoint(kQuitGrace);

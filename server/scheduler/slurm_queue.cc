@@ -46,6 +46,8 @@ std::optional<QueueRow> ParseRow(absl::string_view line, uid_t uid, bool* other_
   const std::vector<absl::string_view> state = absl::StrSplit(f[2], absl::MaxSplits(' ', 2));
   row.slurm_state = std::string(state[0]);  // sacct: "CANCELLED by 1000"
   if (state.size() == 3 && state[1] == "by") row.cancelled_by = std::string(state[2]);
+  int64_t preempted = 0;
+  row.preempted = state.size() == 2 && absl::SimpleAtoi(state[1], &preempted);
   if (row.id.empty() || !All(row.id, "_[]-,%+") || row.slurm_state.empty() || !All(row.slurm_state, "_+") ||
       !All(row.cancelled_by, "") || !ParseExit(f[4], &row)) {
     return std::nullopt;

@@ -21,6 +21,7 @@ struct QueueRow {
   std::string name;          // the token
   std::string slurm_state;   // for example "RUNNING"
   std::string cancelled_by;  // uid; only from sacct
+  bool preempted = false;    // Slurm has begun to preempt it; only from squeue
   std::string reason;        // Slurm's reason code; empty for "None"
   int exit_code = 0;
   int signal = 0;
@@ -42,9 +43,11 @@ struct Queue {
   bool Mentions(const std::string& name) const { return malformed_lines.find(name) != std::string::npos; }
 };
 
-// The columns that ParseQueue expects, in order. Times are seconds since 1970 (SLURM_TIME_FORMAT).
+// The columns that ParseQueue expects, in order. Times are seconds since 1970 (SLURM_TIME_FORMAT). The state is followed by
+// the time of the preemption, or by "N/A".
 inline constexpr absl::string_view kSqueueColumns =
-    "JobID:0|,UserID:0|,State:0|,Reason:0|,exit_code:0|,EndTime:0|,TimeUsed:0|,TimeLimit:0|,NodeList:0|,Name:"
+    "JobID:0|,UserID:0|,State:0 "
+    ",PreemptTime:0|,Reason:0|,exit_code:0|,EndTime:0|,TimeUsed:0|,TimeLimit:0|,NodeList:0|,Name:"
     "0";
 inline constexpr absl::string_view kSacctColumns =
     "JobIDRaw,UID,State,Reason,ExitCode,End,Elapsed,Timelimit,NodeList,JobName";

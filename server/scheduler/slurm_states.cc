@@ -183,6 +183,11 @@ std::optional<JobStatus> StatusOf(const QueueRow& row, Canceller canceller) {
   const bool by_itself = row.slurm_state == "COMPLETED" || row.slurm_state == "FAILED";
   if (by_itself && row.limit != absl::InfiniteDuration() && row.used >= std::max(warned_after, row.limit / 2))
     status.state = State::kTimeout;
+  // A preemption with a grace time begins with a signal, and the script exits with any status too.
+  if (by_itself && row.preempted) {
+    status.state = State::kPreempted;
+    status.reason = "a job of higher priority took its nodes, and it ended within the grace time";
+  }
   if (status.state == State::kTimeout) {
     status.reason =
         absl::StrCat("its time limit of ", ClockText(row.limit), " was reached; raise resources.time");

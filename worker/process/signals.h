@@ -1,9 +1,10 @@
-// Delivers SIGTERM and SIGINT, which request the worker's exit, through a file descriptor.
+// Delivers SIGTERM, SIGINT and SIGUSR1, which request the worker's exit, through a file descriptor. On Slurm the signal also
+// reaches the srun of the ranks: it kills them at SIGTERM, and passes SIGUSR1 on to them.
 #pragma once
 
 namespace scalelab::worker {
 
-// Blocks both signals in the calling thread and in threads that it starts later, ignores SIGPIPE and
+// Blocks these signals in the calling thread and in threads that it starts later, ignores SIGPIPE and
 // SIGXFSZ, and returns
 // a descriptor that is readable when a signal is pending. Call it once, before any thread exists.
 int BlockSignals();

@@ -54,7 +54,8 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) int RunChild(void
   setsid();
   struct sigaction by_default = {};
   by_default.sa_handler = SIG_DFL;
-  for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGCHLD}) sigaction(signal, &by_default, nullptr);
+  for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGUSR1, SIGCHLD})
+    sigaction(signal, &by_default, nullptr);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);

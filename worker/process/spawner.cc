@@ -57,7 +57,7 @@ class Spawner {
     child_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     timer_fd_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     // The worker handles signals that go to the whole process group or job (Ctrl-C, scancel).
-    for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
+    for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGUSR1}) ::signal(signal, SIG_IGN);
   }
 
   void Serve() {

@@ -55,9 +55,9 @@ srun --overlap --whole --mpi=none --cpu-bind=none --export=ALL --input=all \
 step=$!
 exec 3<&-
 
-# Slurm sends SIGTERM shortly before the time limit and when the job is cancelled. Forward it to the workers
-# and wait for them to end; srun itself would kill them.
-trap 'scancel --signal=TERM "$SLURM_JOB_ID.0" || kill -TERM "$step" 2>/dev/null' TERM
+# Slurm sends SIGTERM shortly before the time limit, at a preemption and when the job is cancelled. Request the workers to end
+# and wait for them. The signal also reaches the srun of the ranks, which would kill them at SIGTERM and passes SIGUSR1 on.
+trap 'scancel --signal=USR1 "$SLURM_JOB_ID.0" || kill -USR1 "$step" 2>/dev/null' TERM
 while kill -0 "$step" 2>/dev/null; do
   wait "$step"
 done

@@ -10,6 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <sstream>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -379,6 +381,21 @@ TEST_F(ProgramTest, LeavesOnTermAndReportsBefore) {
   EXPECT_EQ(service_.Status(kToken).state(), AttemptStatus::ENDED);
   EXPECT_TRUE(service_.Status(kToken).stopped());
   EXPECT_TRUE(service_.LastRequest().leaving());
+}
+
+// Slurm sends the signal that its script requests to all processes of the step, also to the one that starts programs.
+TEST_F(ProgramTest, LeavesOnUsr1AsOnTerm) {
+  StartWorker();
+  Assign(kToken, "exec sleep 1000");
+  ASSERT_TRUE(service_.WaitForState(kToken, AttemptStatus::RUNNING));
+  std::istringstream children(ReadAll(absl::StrCat("/proc/", worker_, "/task/", worker_, "/children")));
+  int signalled = 0;
+  for (pid_t child; children >> child; ++signalled) kill(child, SIGUSR1);
+  EXPECT_GT(signalled, 0);
+  kill(worker_, SIGUSR1);
+  EXPECT_EQ(WaitForExit(), 0);
+  EXPECT_EQ(service_.Status(kToken).state(), AttemptStatus::ENDED);
+  EXPECT_TRUE(service_.Status(kToken).stopped());
 }
 
 TEST_F(ProgramTest, RefusesALockThatIsHeld) {

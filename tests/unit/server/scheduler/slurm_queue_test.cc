@@ -180,6 +180,19 @@ TEST(SlurmQueue, AScriptThatEndsAfterTheWarningHasTimedOut) {
   EXPECT_EQ(StatusOf(row)->state, State::kCompleted);
 }
 
+// Output of Slurm 22.05.8 with a grace time: squeue prints the time of the preemption with the state.
+TEST(SlurmQueue, AScriptThatEndsInTheGraceTimeOfAPreemptionWasPreempted) {
+  EXPECT_EQ(StatusOf(Row("COMPLETED N/A"))->state, State::kCompleted);
+  EXPECT_EQ(StatusOf(Row("RUNNING 1795286700"))->state, State::kRunning);
+  for (const char* state : {"COMPLETED 1795286700", "FAILED 1795286700"}) {
+    const std::optional<JobStatus> status = StatusOf(Row(state));
+    EXPECT_EQ(status->state, State::kPreempted) << state;
+    EXPECT_THAT(status->reason, HasSubstr("a job of higher priority")) << state;
+  }
+  EXPECT_EQ(StatusOf(Row("NODE_FAIL 1795286700"))->state, State::kNodeFail);
+  EXPECT_EQ(StatusOf(Row("CANCELLED by 4242"))->state, State::kCancelled);
+}
+
 TEST(SlurmQueue, ExplainsPendingReasonsWithTheirCode) {
   EXPECT_EQ(PendingReason("Resources"), "waits for free resources and is next in the queue (Resources)");
   EXPECT_EQ(PendingReason(""), "waits for Slurm's next scheduling cycle (None)");

@@ -175,15 +175,15 @@ TEST_F(SlurmScriptRuns, TheWorkerGetsTheSecretAndNoProcessHasItInItsEnvironment)
   EXPECT_EQ(result.out, absl::StrCat(secret_, "\nnone\n")) << result.err;
 }
 
-TEST_F(SlurmScriptRuns, ForwardsSigtermAndWaits) {
+TEST_F(SlurmScriptRuns, RequestsTheWorkersToEndAtSigtermAndWaits) {
   // The worker itself sends the signal to the script, after it has set its trap.
   Program("worker", "echo $$ > " + directory_ +
                         "/pid\n"
-                        "trap 'echo terminated; exit 4' TERM\n"
+                        "trap 'echo terminated; exit 4' USR1\n"
                         "kill -TERM \"$BATCH\"\n"
                         "while true; do read -r -t 1 _ < <(tail -f /dev/null); done\n");
   for (const bool controller_is_there : {true, false}) {
-    Program("scancel", controller_is_there ? "[ \"$*\" = '--signal=TERM 7.0' ] && kill -TERM \"$(cat " +
+    Program("scancel", controller_is_there ? "[ \"$*\" = '--signal=USR1 7.0' ] && kill -USR1 \"$(cat " +
                                                  directory_ + "/pid)\"\n"
                                            : "exit 1\n");
     const CommandResult result = Run("export SLURM_JOB_ID=7 BATCH=$$");
