@@ -48,7 +48,8 @@ class ProbeTest(fixture.InDirectory):
         self.module("torch/cuda", "device_count = lambda: 0\n")
         self.write("torch/__init__.py", "__version__ = '1.13.1'\nfrom . import cuda\n")
         cases = {"pytorch/dp": ("pytorch/dp needs a GPU: nn.DataParallel has no replicas on a CPU", ""),
-                 "pytorch/fsdp": ("pytorch/fsdp needs torch 2.6 or later, this is 1.13.1", "deploy/frameworks pytorch2")}
+                 "pytorch/fsdp": ("pytorch/fsdp needs torch 2.6 or later, this is 1.13.1", "deploy/frameworks pytorch2"),
+                 "pytorch/pipeline": ("pytorch/pipeline needs torch 2.5 or later, this is 1.13.1", "deploy/frameworks pytorch2")}
         for engine, (reason, fix) in cases.items():
             answer = self.probe(engine)
             self.assertEqual((answer["usable"], answer["reason"], answer["fix"]), (False, reason, fix))
