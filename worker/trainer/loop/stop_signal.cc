@@ -11,7 +11,6 @@ namespace {
 
 constexpr std::array<int, 2> kSignals = {SIGTERM, SIGUSR1};
 volatile sig_atomic_t received = 0;
-std::array<struct sigaction, kSignals.size()> earlier;
 
 void Record(int number) { received = number; }
 
@@ -22,11 +21,11 @@ StopSignal::StopSignal() {
   struct sigaction action {};
   action.sa_handler = Record;
   action.sa_flags = SA_RESTART;
-  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &earlier[i]);
+  for (const int number : kSignals) sigaction(number, &action, nullptr);
 }
 
 StopSignal::~StopSignal() {
-  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &earlier[i], nullptr);
+  for (const int number : kSignals) signal(number, SIG_IGN);
 }
 
 int StopSignal::number() { return received; }

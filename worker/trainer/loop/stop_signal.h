@@ -7,7 +7,7 @@ namespace scalelab::trainer {
 class StopSignal {
  public:
   StopSignal();
-  // Restores the earlier handling.
+  // Ignores the two signals from now on: training has ended, and the process is about to exit with its status.
   ~StopSignal();
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
