@@ -13,9 +13,9 @@ namespace {
 constexpr size_t kLeast = 5, kMost = 32;
 constexpr double kDeviations = 5 * 1.4826;
 // Differences below these occur on quiet nodes too.
-constexpr double kComputeFloor = 0.05, kMemoryFloor = 0.10;  // of the median
-constexpr double kPressureFloor = 0.2, kStealFloor = 0.05;   // shares
-constexpr double kThrottleFloor = 0.5;                       // events
+constexpr double kComputeFloor = 0.05, kMemoryFloor = 0.10, kReduceFloor = 0.20;  // of the median
+constexpr double kPressureFloor = 0.2, kStealFloor = 0.05;                        // shares
+constexpr double kThrottleFloor = 0.5;                                            // events
 // Nodes that are kept. A cluster has fewer; a node without a reference has no band.
 constexpr size_t kMostNodes = 20'000;
 
@@ -61,12 +61,13 @@ double LoadFloor(int cpus) { return std::clamp(0.5 / std::max(cpus, 1), 0.02, 0.
 void NoiseReferences::JudgeCalibration(const Node* node, const v1::Calibration& calibration,
                                        const std::string& when, int cpus,
                                        std::vector<std::string>& reasons) const {
-  std::vector<double> compute, memory, load, pressure;
+  std::vector<double> compute, memory, reduce, load, pressure;
   if (node != nullptr) {
     for (const v1::Calibration& earlier : node->calibrations) {
       if (TimeOf(earlier) >= TimeOf(calibration)) continue;
       compute.push_back(earlier.compute_rate());
       memory.push_back(earlier.memory_rate());
+      if (earlier.has_all_reduce_rate()) reduce.push_back(earlier.all_reduce_rate());
       if (earlier.has_other_load()) load.push_back(earlier.other_load());
       if (earlier.has_cpu_pressure()) pressure.push_back(earlier.cpu_pressure());
     }
@@ -81,6 +82,8 @@ void NoiseReferences::JudgeCalibration(const Node* node, const v1::Calibration& 
   };
   slower(compute, kComputeFloor, calibration.compute_rate(), "one core");
   slower(memory, kMemoryFloor, calibration.memory_rate(), "memory");
+  if (calibration.has_all_reduce_rate())
+    slower(std::move(reduce), kReduceFloor, calibration.all_reduce_rate(), "an all-reduce on the node");
   const auto more = [&](std::vector<double> values, double floor, double value, const char* what) {
     const double limit = Limit(std::move(values), floor);
     if (value > limit)

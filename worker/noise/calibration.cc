@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "worker/noise/counters.h"
+#include "worker/noise/node_all_reduce.h"
 #include "worker/process/steady_time.h"
 
 namespace scalelab::worker {
@@ -16,7 +17,8 @@ constexpr size_t kElements = size_t{1} << 20;  // 8 MiB in each array: more than
 constexpr size_t kPart = size_t{1} << 15;      // elements between two looks at the clock
 constexpr int kIterations = 20'000;            // of the loop between two looks at the clock
 // A core that was idle needs some time for its full frequency.
-constexpr double kWarmUp = 0.1;  // share of the time of a loop
+constexpr double kWarmUp = 0.1;    // share of the time of a loop
+constexpr double kReducing = 0.2;  // share of all-reduces
 
 double Now() { return absl::ToDoubleSeconds(SteadyNow()); }
 
@@ -93,11 +95,12 @@ void SetTime(google::protobuf::Timestamp* time) {
 v1::Calibration Calibrate(absl::Duration budget, const std::vector<int>& cpus,
                           const std::atomic<bool>& stop) {
   const double length = absl::ToDoubleSeconds(budget);
+  const double reducing = cpus.size() > 1 ? kReducing * length : 0;
   const Counters before = ReadCounters(cpus);
   const double begin = Now(), own = OwnCpu();
   v1::Calibration calibration;
-  calibration.set_compute_rate(ComputeRate(begin, begin + length / 2, stop));
-  calibration.set_memory_rate(MemoryRate(begin + length, stop));
+  calibration.set_compute_rate(ComputeRate(begin, begin + (length - reducing) / 2, stop));
+  calibration.set_memory_rate(MemoryRate(begin + length - reducing, stop));
   const double wall = Now() - begin, used = OwnCpu() - own;
   const Counters after = ReadCounters(cpus);
   if (before.cpu && after.cpu && wall > 0) {
@@ -106,6 +109,11 @@ v1::Calibration Calibrate(absl::Duration budget, const std::vector<int>& cpus,
   }
   if (before.pressure && after.pressure && wall > 0)
     calibration.set_cpu_pressure(std::clamp((*after.pressure - *before.pressure) / wall, 0.0, 1.0));
+  // Last: the kernel's work for it would count as that of other processes.
+  if (reducing > 0) {
+    if (const auto rate = NodeAllReduceRate(absl::Seconds(reducing), stop))
+      calibration.set_all_reduce_rate(*rate);
+  }
   SetTime(calibration.mutable_time());
   return calibration;
 }

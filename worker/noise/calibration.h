@@ -9,8 +9,8 @@
 
 namespace scalelab::worker {
 
-// Blocks for about `budget`: half of it computes on one core, the other half streams through memory. Ends early once `stop`
-// is true. `cpus` are those that the worker may use.
+// Blocks for about `budget`: two fifths of it compute on one core, two fifths stream through memory, and the rest is for all-reduces
+// on the node if the worker may use two CPUs or more. Ends early once `stop` is true. `cpus` are those that the worker may use.
 v1::Calibration Calibrate(absl::Duration budget, const std::vector<int>& cpus, const std::atomic<bool>& stop);
 
 }  // namespace scalelab::worker

@@ -106,6 +106,22 @@ TEST(NoiseReferences, LoadStealAndHeatDuringTheAttemptAreNoisy) {
                           HasSubstr("because of heat 7 times")));
 }
 
+TEST(NoiseReferences, ASlowAllReduceOnTheNodeIsNoisy) {
+  NoiseReferences references = Quiet();  // calibrations of workers that do not measure it
+  const auto with = [](int64_t seconds, double rate) {
+    v1::Calibration calibration = Calibration(seconds, 100);
+    calibration.set_all_reduce_rate(rate);
+    return Before(calibration);
+  };
+  EXPECT_THAT(references.Judge(with(20, 1), 4), IsEmpty()) << "nothing to compare with";
+  for (int i = 0; i < 8; ++i) references.Add(with(20 + i, 2e9 + 1e7 * (i % 3)));
+  EXPECT_THAT(references.Judge(with(40, 1.7e9), 4), IsEmpty());
+  EXPECT_THAT(
+      references.Judge(with(40, 1e9), 4),
+      ElementsAre("before the attempt, an all-reduce on the node was 50% slower than usual (up to 20% is "
+                  "normal)"));
+}
+
 TEST(NoiseReferences, ACalibrationThatSeveralAttemptsShareCountsOnce) {
   NoiseReferences references;
   for (int i = 0; i < 10; ++i) references.Add(Before(Calibration(1, 100)));

@@ -6,6 +6,7 @@
 #include "worker/node_info.h"
 #include "worker/noise/attempt_meter.h"
 #include "worker/noise/calibrator.h"
+#include "worker/noise/node_all_reduce.h"
 #include "worker/process/steady_time.h"
 
 namespace scalelab::worker {
@@ -19,8 +20,30 @@ TEST(Calibration, TakesItsTimeAndMeasuresRates) {
   EXPECT_GT(calibration.compute_rate(), 1);   // million iterations in a second
   EXPECT_GT(calibration.memory_rate(), 1e7);  // bytes in a second
   EXPECT_GT(calibration.time().seconds(), 0);
+  EXPECT_EQ(calibration.has_all_reduce_rate(), AllowedCpus().size() > 1);
   ASSERT_TRUE(calibration.has_other_load());
   EXPECT_LE(calibration.other_load(), 1);
+}
+
+TEST(Calibration, OneCpuReducesNothing) {
+  const std::atomic<bool> stop = false;
+  EXPECT_FALSE(Calibrate(absl::Milliseconds(10), {AllowedCpus().front()}, stop).has_all_reduce_rate());
+}
+
+TEST(NodeAllReduce, TakesItsTimeAndMeasuresARate) {
+  const std::atomic<bool> stop = false;
+  const absl::Duration begin = SteadyNow();
+  const auto rate = NodeAllReduceRate(absl::Milliseconds(50), stop);
+  EXPECT_GE(SteadyNow() - begin, absl::Milliseconds(50));
+  ASSERT_TRUE(rate.has_value());
+  EXPECT_GT(*rate, 1e6);
+}
+
+TEST(NodeAllReduce, EndsEarlyWhenItIsStopped) {
+  const std::atomic<bool> stop = true;
+  const absl::Duration begin = SteadyNow();
+  NodeAllReduceRate(absl::Seconds(60), stop);
+  EXPECT_LT(SteadyNow() - begin, absl::Seconds(30));
 }
 
 TEST(Calibration, EndsEarlyWhenItIsStopped) {
