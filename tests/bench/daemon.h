@@ -27,6 +27,8 @@ class Daemon {
 
   // Returns a new connection over the Unix socket that is not shared with other channels.
   std::shared_ptr<grpc::Channel> Connect() const;
+  // The Unix socket, as --server takes it.
+  std::string address() const { return "unix:" + directory_ + "/socket"; }
   int tcp_port() const { return tcp_port_; }
   pid_t pid() const { return process_->pid(); }
   // Resident memory in MB.

@@ -28,6 +28,7 @@ struct BenchOptions {
   int viewers = 200;                // for `viewers`
   uint64_t seed = 0;                // for `predict`; 0: that of the tables in docs
   std::vector<std::string> cases;   // for `memory`; empty: all cases
+  bool real_time = false;           // for `predict`: emulate in real time
 };
 
 // Returns the median; of an even number of values, the upper of the middle two. `values` must not be empty.

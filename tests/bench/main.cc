@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
       {"train", RunTrainBench},         {"allreduce", RunAllReduceBench}, {"events", RunEventsBench},
       {"shortruns", RunShortRunsBench}, {"service", RunServiceBench},     {"memory", RunMemoryBench},
       {"coverage", RunCoverageBench},   {"prune", RunPruneBench},         {"predict", RunPredictBench},
-      {"advise", RunAdviseBench},       {"viewers", RunViewersBench}};
+      {"advise", RunAdviseBench},       {"viewers", RunViewersBench},     {"parameters", RunParametersBench}};
 
   CLI::App app{"Benchmarks of scalelab; one JSON line a figure"};
   BenchOptions options;
@@ -60,6 +60,9 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.get_subcommand("predict")->add_option("--seed", options.seed, "Seed of the emulated studies");
+  app.get_subcommand("predict")->add_flag(
+      "--real-time", options.real_time,
+      "Only the studies whose ranks move bytes, in real time: a quarter of an hour");
   app.get_subcommand("allreduce")
       ->add_option("--ranks", options.all_reduce_ranks, "Ranks")
       ->check(CLI::PositiveNumber)

@@ -1,5 +1,7 @@
 #include "tests/bench/moving_cluster.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -39,8 +41,9 @@ struct RankTimes {
 
 class Cluster {
  public:
-  Cluster(const EmulatedConfiguration& c, const NetworkNoise& network, int ranks, std::mt19937_64& random)
-      : c_(c), network_(network), ranks_(ranks), random_(random), times_(ranks) {
+  Cluster(const EmulatedConfiguration& c, const NetworkNoise& network, int ranks, std::mt19937_64& random,
+          double dilation)
+      : c_(c), network_(network), ranks_(ranks), clock_(dilation), random_(random), times_(ranks) {
     for (int i = 0; i < ranks; ++i) {
       mailboxes_.push_back(std::make_unique<Mailbox>(clock_));
       own_links_.emplace_back(c.within.seconds_per_byte, network.burst);
@@ -60,6 +63,7 @@ class Cluster {
     }
   }
   const std::vector<RankTimes>& times() const { return times_; }
+  double now() const { return clock_.now(); }
 
  private:
   // Sends a chunk that stands for `bytes` to the next rank of the ring.
@@ -130,7 +134,7 @@ class Cluster {
   const EmulatedConfiguration& c_;
   const NetworkNoise& network_;
   const int ranks_;
-  VirtualClock clock_;
+  EmulatedClock clock_;
   std::mt19937_64& random_;
   std::normal_distribution<double> normal_;
   std::uniform_real_distribution<double> uniform_;
@@ -138,6 +142,24 @@ class Cluster {
   std::vector<TokenBucket> own_links_, node_links_;
   std::vector<RankTimes> times_;
 };
+
+double CpuSeconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9;
+}
+
+// Returns the real seconds of an emulated one: `slack` times the processor time that the same run takes in virtual time, and no less
+// than kLeastStep for a step, of which the clock of the machine is a small part.
+double DilationFor(const EmulatedConfiguration& c, const NetworkNoise& network, int ranks, double usual,
+                   std::mt19937_64 random, double slack) {
+  constexpr double kLeastStep = 0.005;
+  const double begin = CpuSeconds();
+  Cluster cluster(c, network, ranks, random, 0);
+  cluster.Run(usual);
+  const double real = std::max(slack * (CpuSeconds() - begin), kLeastStep * (kWarmup + kSteps));
+  return real / cluster.now();
+}
 
 }  // namespace
 
@@ -153,14 +175,15 @@ NetworkNoise DrawNetworkNoise(const EmulatedConfiguration& configuration, std::m
 }
 
 EmulatedRun RunMoving(const EmulatedConfiguration& c, const NetworkNoise& network, int ranks, double block,
-                      std::mt19937_64& random) {
+                      std::mt19937_64& random, double slack) {
   std::normal_distribution<double> normal;
   const int on_node = std::min(ranks, c.ranks_per_node);
   const double crowded =
       c.ranks_per_node == 1 ? 1 : 1 + c.contention * (on_node - 1) / (c.ranks_per_node - 1);
   const double usual = (c.seconds_per_step + c.BatchOfRank(ranks) * c.seconds_per_sample) * crowded * block *
                        std::exp(c.run_noise * normal(random));
-  Cluster cluster(c, network, ranks, random);
+  const double dilation = slack > 0 ? DilationFor(c, network, ranks, usual, random, slack) : 0;
+  Cluster cluster(c, network, ranks, random, dilation);
   cluster.Run(usual);
   const RankTimes& first = cluster.times().front();
   EmulatedRun run;

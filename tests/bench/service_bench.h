@@ -32,6 +32,10 @@ std::vector<Figure> RunServiceBench(const BenchOptions& options);
 // viewers of a live study in the dashboard.
 std::vector<Figure> RunViewersBench(const BenchOptions& options);
 
+// parameters/COMMAND/time and memory: commands of the client on a study of 2,000 runs with three parameters of its own on 1 to 8
+// ranks.
+std::vector<Figure> RunParametersBench(const BenchOptions& options);
+
 // memory/CASE/before, peak and after: resident memory of a fresh scalelabd in MB. `after` is taken when it is below its
 // bound, or after a minute. A name that ends with _NOT_SERVED means that the service did not answer.
 std::vector<Figure> RunMemoryBench(const BenchOptions& options);

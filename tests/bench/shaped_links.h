@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/bench/virtual_clock.h"
+#include "tests/bench/emulated_clock.h"
 
 namespace scalelab::bench {
 
@@ -29,7 +29,7 @@ class TokenBucket {
 // What one sender has sent to one receiver, in order.
 class Mailbox {
  public:
-  explicit Mailbox(VirtualClock& clock) : clock_(clock) {}
+  explicit Mailbox(EmulatedClock& clock) : clock_(clock) {}
 
   // Delivers `data` at `arrival`, not before what was sent earlier.
   void Send(double arrival, std::vector<float> data) {
@@ -59,7 +59,7 @@ class Mailbox {
   }
 
  private:
-  VirtualClock& clock_;
+  EmulatedClock& clock_;
   double last_ = 0;
   std::deque<std::pair<double, std::vector<float>>> messages_;
   std::coroutine_handle<> waiting_;
