@@ -27,7 +27,7 @@ struct FigureCheck {
 // Restores the archive of the bundle into a temporary database, computes its curve, and compares every number of it with the
 // curve of the bundle, within a relative 1e-9. The specification and the table of the curve must be equal too. Notes and the
 // number of attempts of other studies that ran at the same time are not compared: other studies are not in the bundle.
-// DATA_LOSS if the archive or the curve cannot be read, FAILED_PRECONDITION if the archive is from another schema.
+// DATA_LOSS if the archive or the curve cannot be read, FAILED_PRECONDITION if the archive is from a newer schema.
 absl::StatusOr<FigureCheck> CheckFigures(BundleReader& bundle);
 
 // Returns the curve table of a bundle.

@@ -231,14 +231,39 @@ absl::Status ArchiveReader::Begin(int schema) {
   if (!header.is_object() || !header.contains("schema") || !header["schema"].is_number_integer() ||
       !header.contains("tables"))
     return Damaged("its header is not one of an archive");
-  if (header["tables"] == TableNames()) return absl::OkStatus();
   const bool newer = header["schema"].get<int64_t>() > schema;
+  if (!newer && ReadLayouts(header["tables"])) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("the archive is from schema ", header["schema"].dump(),
                    " of the database, and this version of scalelab reads schema ", schema, "; ",
                    newer ? "upgrade scalelab, or use the version that wrote the archive"
-                         : "use the version that wrote the archive, or restore it there, upgrade that "
-                           "service, and write it again"));
+                         : "use the version that wrote the archive"));
+}
+
+bool ArchiveReader::ReadLayouts(const nlohmann::ordered_json& tables) {
+  layouts_.clear();
+  const std::vector<ArchiveTable>& known = ArchiveTables();
+  size_t next = 0;  // the order of tables stays: a row refers to rows of earlier ones
+  for (const auto& of_table : tables) {
+    if (!of_table.is_object() || !of_table.contains("name") || !of_table.contains("columns")) return false;
+    while (next < known.size() && of_table["name"] != known[next].name) ++next;
+    if (next == known.size()) return false;
+    std::vector<bool> present(known[next].columns.size());
+    Layout layout{next, {}};
+    for (const auto& name : of_table["columns"]) {
+      const auto& columns = known[next].columns;
+      const auto found =
+          std::ranges::find_if(columns, [&](const ArchiveColumn& c) { return name == c.name; });
+      if (found == columns.end() || present[found - columns.begin()]) return false;
+      layout.columns.push_back(static_cast<size_t>(found - columns.begin()));
+      present[layout.columns.back()] = true;
+    }
+    for (size_t i = 0; i < present.size(); ++i)
+      if (!present[i] && !known[next].columns[i].before.has_value()) return false;
+    layouts_.push_back(std::move(layout));
+    ++next;
+  }
+  return !layouts_.empty() && layouts_[0].table == 0;
 }
 
 absl::Status ArchiveReader::Fill(size_t count) {
@@ -279,10 +304,17 @@ absl::StatusOr<bool> ArchiveReader::Next(ArchiveRow& row) {
   const auto table = Take(1);
   if (!table.ok()) return table.status();
   if (table->front() == kEnd) return false;
-  row.table = static_cast<unsigned char>(table->front());
-  if (row.table >= ArchiveTables().size()) return Damaged("it has a row of an unknown table");
-  row.values.resize(ArchiveTables()[row.table].columns.size());
-  for (Value& value : row.values) SCALELAB_RETURN_IF_ERROR(ReadValue(value));
+  const auto index = static_cast<size_t>(static_cast<unsigned char>(table->front()));
+  if (index >= layouts_.size()) return Damaged("it has a row of an unknown table");
+  const Layout& layout = layouts_[index];
+  const std::vector<ArchiveColumn>& columns = ArchiveTables()[layout.table].columns;
+  row.table = layout.table;
+  row.values.resize(columns.size());
+  for (size_t i = 0; layout.columns.size() < columns.size() && i < columns.size(); ++i) {
+    row.values[i].type = Value::Type::kInteger;
+    row.values[i].integer = columns[i].before.value_or(0);
+  }
+  for (const size_t column : layout.columns) SCALELAB_RETURN_IF_ERROR(ReadValue(row.values[column]));
   return true;
 }
 

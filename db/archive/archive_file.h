@@ -5,8 +5,8 @@
 //   a seal of 64 characters, by which a server recognises its own archives
 //   the SHA-256 of all bytes before it (32 bytes)
 //
-// The JSON object has the schema of the database and the names of tables and columns. A row is the index of its table (1
-// byte) and its values: the type (1 byte, as Value::Type), then 8 bytes for a number, or a length (4 bytes) and the bytes.
+// The JSON object has the schema of the database and the names of tables and columns. A row is the index of its table in that
+// list (1 byte) and its values: the type (1 byte, as Value::Type), then 8 bytes for a number, or a length (4 bytes) and the bytes.
 // All numbers are little-endian.
 #pragma once
 
@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "db/sqlite/sqlite.h"
+#include "nlohmann/json_fwd.hpp"
 
 namespace scalelab::db {
 
@@ -59,9 +60,11 @@ class ArchiveReader {
   ~ArchiveReader();
   // Reads the whole file and compares its checksum. Returns DATA_LOSS if they differ.
   absl::Status CheckWhole();
-  // Goes to the first row. Returns FAILED_PRECONDITION if the archive is from another schema.
+  // Goes to the first row. Returns FAILED_PRECONDITION if the archive has tables or columns that `schema`, the newest one, does
+  // not have, or lacks columns that every schema with archives has.
   absl::Status Begin(int schema);
-  // Reads the next row. Returns false at the end.
+  // Reads the next row, as one of ArchiveTables(): columns that the archive's schema did not have get ArchiveColumn::before.
+  // Returns false at the end.
   absl::StatusOr<bool> Next(ArchiveRow& row);
 
   // Of CheckWhole: the size of the file, its seal, and the SHA-256, in hexadecimal, of what is sealed.
@@ -73,6 +76,13 @@ class ArchiveReader {
 
  private:
   struct Stream;
+  // A table as the archive has it.
+  struct Layout {
+    size_t table = 0;             // index into ArchiveTables()
+    std::vector<size_t> columns;  // of that table, in the order of the archive
+  };
+  // Reads the names of tables and columns. Returns false if a row of them cannot be made into one of ArchiveTables().
+  bool ReadLayouts(const nlohmann::ordered_json& tables);
   // Makes `count` bytes of the content available.
   absl::Status Fill(size_t count);
   absl::StatusOr<absl::string_view> Take(size_t count);
@@ -81,6 +91,7 @@ class ArchiveReader {
   const int fd_;
   int64_t bytes_ = 0, content_bytes_ = 0;
   std::string seal_, sealed_;
+  std::vector<Layout> layouts_;
   std::unique_ptr<Stream> stream_;
 };
 

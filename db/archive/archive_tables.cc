@@ -21,6 +21,13 @@ using N = Numbered;
 // A token is unique.
 constexpr char kNewToken[] = "lower(hex(randomblob(16)))";
 
+// A column that archives of schema 7, the first one, do not have.
+ArchiveColumn Added(const char* name, int64_t before) {
+  ArchiveColumn column{name};
+  column.before = before;
+  return column;
+}
+
 std::vector<ArchiveTable> MakeTables() {
   return {
       // A request_id is unique, and nobody repeats the request. The range of the runs' ids is set at the end.
@@ -127,8 +134,8 @@ std::vector<ArchiveTable> MakeTables() {
         {"assigned"},
         {"started"},
         {"finished"},
-        {"resumed_step"},
-        {"checkpoint_step"}},
+        Added("resumed_step", 0),
+        Added("checkpoint_step", 0)},
        SCALELAB_OF_RUN("attempt"),
        "",
        "",

@@ -1,6 +1,8 @@
 // The tables and columns of an archive, and how the ids in them change when it is restored.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,9 @@ struct ArchiveColumn {
   Numbered of = Numbered::kNothing;
   const char* expression = nullptr;  // what is written in place of the column of `t`
   const char* published = nullptr;   // the same in an archive for other people
+  // The value in archives of schemas that did not have the column: what its migration gives to old rows. Absent: every schema
+  // with archives has it.
+  std::optional<int64_t> before = std::nullopt;
 };
 
 struct ArchiveTable {

@@ -2,12 +2,16 @@
 #pragma once
 
 #include <fcntl.h>
+#include <openssl/sha.h>
 #include <unistd.h>
+#include <zstd.h>
 
 #include <fstream>
 #include <iterator>
+#include <set>
 
 #include "db/archive/archive.h"
+#include "nlohmann/json.hpp"
 #include "tests/contract/store_fixture.h"
 
 namespace scalelab::db {
@@ -137,6 +141,61 @@ inline std::vector<std::string> Rows(int fd) {
     rows.push_back(std::move(text));
   }
   return rows;
+}
+
+// Appends a value as in archive_file.h.
+inline void AppendValue(const Value& value, std::string& to) {
+  const auto append = [&to](const auto& number) {
+    to.append(reinterpret_cast<const char*>(&number), sizeof number);
+  };
+  to.push_back(static_cast<char>(value.type));
+  if (value.type == Value::Type::kInteger) append(value.integer);
+  if (value.type == Value::Type::kReal) append(value.real);
+  if (value.type != Value::Type::kText && value.type != Value::Type::kBlob) return;
+  append(static_cast<uint32_t>(value.bytes.size()));
+  to += value.bytes;
+}
+
+// Returns the archive in `fd` as another schema would have written it: without the tables and columns ("table.column") in
+// `absent`, and with the names in `more`, which have no values, at the end of the list of tables.
+inline std::string ArchiveOfSchema(int schema, int fd, const std::set<std::string>& absent,
+                                   const std::vector<std::string>& more = {}) {
+  const auto present = [&](const ArchiveTable& table, const ArchiveColumn& column) {
+    return !absent.contains(std::string(table.name) + "." + column.name);
+  };
+  nlohmann::ordered_json tables = nlohmann::ordered_json::array();
+  std::vector<int> index;  // by index of ArchiveTables(); -1: absent
+  for (const ArchiveTable& table : ArchiveTables()) {
+    index.push_back(absent.contains(table.name) ? -1 : static_cast<int>(tables.size()));
+    if (index.back() < 0) continue;
+    auto& columns = tables.emplace_back(nlohmann::ordered_json{{"name", table.name}})["columns"];
+    for (const ArchiveColumn& column : table.columns)
+      if (present(table, column)) columns.push_back(column.name);
+  }
+  for (const std::string& name : more) tables.push_back({{"name", name}, {"columns", {"id"}}});
+  const std::string header = nlohmann::ordered_json{{"schema", schema}, {"tables", tables}}.dump();
+  const auto length = static_cast<uint32_t>(header.size());
+  std::string content(reinterpret_cast<const char*>(&length), sizeof length);
+  content += header;
+  ArchiveReader reader(fd);
+  EXPECT_TRUE(reader.CheckWhole().ok());
+  EXPECT_TRUE(reader.Begin(NewestSchema()).ok());
+  ArchiveRow row;
+  for (absl::StatusOr<bool> next = reader.Next(row); next.ok() && *next; next = reader.Next(row)) {
+    const ArchiveTable& table = ArchiveTables()[row.table];
+    if (index[row.table] < 0) continue;
+    content.push_back(static_cast<char>(index[row.table]));
+    for (size_t i = 0; i < row.values.size(); ++i)
+      if (present(table, table.columns[i])) AppendValue(row.values[i], content);
+  }
+  content.push_back('\xff');
+  std::string frame(ZSTD_compressBound(content.size()), '\0');
+  frame.resize(ZSTD_compress(frame.data(), frame.size(), content.data(), content.size(), 1));
+  std::string bytes = "scalelab archive 1\n" + frame + std::string(64, ' ');
+  std::string hash(SHA256_DIGEST_LENGTH, '\0');
+  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
+         reinterpret_cast<unsigned char*>(hash.data()));
+  return bytes + hash;
 }
 
 }  // namespace scalelab::db

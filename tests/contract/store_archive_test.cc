@@ -250,6 +250,59 @@ TEST_P(StoreArchive, RowsThatDoNotFitTogetherAreRefused) {
     EXPECT_EQ(without(name).code(), absl::StatusCode::kDataLoss) << name;
 }
 
+// What schema 8 has added.
+const std::set<std::string> kAddedBySchema8 = {"attempt.resumed_step", "attempt.checkpoint_step",
+                                               "study_origin"};
+
+TEST_P(StoreArchive, AStudyOfTheFirstSchemaWithArchivesIsRestored) {
+  WriteBatch batch = AFinalStudy(3, 3, 300);
+  batch.notices.clear();  // the restore of a pending one changes it
+  for (AttemptRow& attempt : batch.attempts) attempt.resumed_step = 0, attempt.checkpoint_step = 0;
+  Commit(batch);
+  MaintainAll();
+  ASSERT_TRUE(Archive(3).ok());
+  const std::vector<std::string> rows = Rows(file_->fd());
+  const OpenFile old(directory_.path() + "/old");
+  const std::string bytes = ArchiveOfSchema(7, file_->fd(), kAddedBySchema8);
+  ASSERT_EQ(write(old.fd(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+  Delete(3);
+  const absl::StatusOr<int64_t> restored = RestoreAll(*store_, old.fd(), 1000);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  const OpenFile again(directory_.path() + "/again");
+  ASSERT_TRUE(Archive(1000, again).ok());
+  EXPECT_EQ(Rows(again.fd()), rows);
+}
+
+TEST_P(StoreArchive, AnArchiveWithWhatThisVersionDoesNotKnowIsRefused) {
+  Commit(AFinalStudy(3, 1, 300));
+  ASSERT_TRUE(Archive(3).ok());
+  const int newest = NewestSchema();
+  EXPECT_TRUE(Check(ArchiveOfSchema(newest, file_->fd(), {})).ok());
+  EXPECT_TRUE(Check(ArchiveOfSchema(7, file_->fd(), kAddedBySchema8)).ok());
+  for (const std::string& unknown :
+       {ArchiveOfSchema(newest, file_->fd(), {}, {"table_of_tomorrow"}),
+        ArchiveOfSchema(newest + 1, file_->fd(), {}), ArchiveOfSchema(7, file_->fd(), {"run.message"}),
+        ArchiveOfSchema(7, file_->fd(), {"study"})}) {
+    EXPECT_EQ(Check(unknown).code(), absl::StatusCode::kFailedPrecondition) << Check(unknown);
+  }
+}
+
+// An archive without a column gives its rows the value that the migration gave to the rows of the database.
+TEST_P(StoreArchive, AColumnThatOldArchivesLackHasTheDefaultOfTheSchema) {
+  const absl::Status status = store_->ReadRows([](Database& db) {
+    for (const ArchiveTable& table : ArchiveTables()) {
+      for (const ArchiveColumn& column : table.columns) {
+        if (!column.before.has_value()) continue;
+        const std::string query = std::string("SELECT dflt_value FROM pragma_table_info('") + table.name +
+                                  "') WHERE name = '" + column.name + "'";
+        EXPECT_EQ(*db.QueryInt(query.c_str()), *column.before) << table.name << "." << column.name;
+      }
+    }
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(status.ok()) << status;
+}
+
 TEST_P(StoreArchive, AStudyIsInvisibleUntilAllOfItIsStored) {
   Commit(AFinalStudy(3, 250, 10'000));
   ASSERT_TRUE(Archive(3).ok());

@@ -140,7 +140,7 @@ TEST_F(BundleTest, OtherFilesAreNoBundles) {
   EXPECT_THAT(RunAsIs({"verify", dir_ + "/b.tar"}).err, HasSubstr("has no curve.json"));
 }
 
-// Returns a whole archive whose header has another schema of the database.
+// Returns a whole archive of another schema of the database, whose tables are not those of any schema.
 std::string ArchiveOfSchema(int schema) {
   const std::string header = absl::StrCat(R"({"schema":)", schema, R"(,"tables":{}})");
   std::string content = {static_cast<char>(header.size()), 0, 0, 0};
@@ -153,17 +153,18 @@ std::string ArchiveOfSchema(int schema) {
   return bytes + absl::HexStringToBytes(sum.Finish());
 }
 
-TEST_F(BundleTest, ABundleOfAnotherSchemaIsRefusedWithBothSchemasAndWhatToDo) {
+TEST_F(BundleTest, ABundleOfAnUnknownSchemaIsRefusedWithBothSchemasAndWhatToDo) {
   const int newest = db::NewestSchema();
   for (const int schema : {newest - 1, newest + 1}) {
     archive_ = ArchiveOfSchema(schema);
     WriteFile("b.tar", Bundle(curve_));
     const Outcome verified = RunAsIs({"verify", dir_ + "/b.tar"});
     EXPECT_THAT(verified, Exits(ExitCode::kFailure));
-    EXPECT_THAT(verified.err, AllOf(HasSubstr(absl::StrCat("from schema ", schema)),
-                                    HasSubstr(absl::StrCat("reads schema ", newest)),
-                                    HasSubstr(schema > newest ? "upgrade scalelab"
-                                                              : "upgrade that service, and write it again")));
+    EXPECT_THAT(verified.err,
+                AllOf(HasSubstr(absl::StrCat("from schema ", schema)),
+                      HasSubstr(absl::StrCat("reads schema ", newest)),
+                      HasSubstr(schema > newest ? "upgrade scalelab, or use the version that wrote"
+                                                : "use the version that wrote the archive")));
   }
 }
 
