@@ -77,23 +77,43 @@ bool TakesNextWord(const CLI::App& app, const std::string& word) {
   return option != nullptr && option->get_expected_max() > 0 && option->get_items_expected_max() > 0;
 }
 
+std::vector<const CLI::App*> CommandsOf(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
+// Returns the commands of this name in groups, for example "study list" for "list".
+std::vector<std::string> FindInGroups(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> found;
+  for (const CLI::App* group : CommandsOf(app)) {
+    for (const CLI::App* command : CommandsOf(*group)) {
+      if (command->get_name() == word) found.push_back(absl::StrCat("'", group->get_name(), " ", word, "'"));
+    }
+  }
+  return found;
+}
+
 // Suggests a command for the first unknown command in `arguments`. Empty when no known name is similar. With `missing`, the
-// program found no command, so it returns the known ones instead.
-std::string Suggestion(const CLI::App& app, const std::vector<std::string>& arguments, bool missing) {
+// program found no command, so it returns the known ones instead. Sets `path` to the command that the arguments name.
+std::string Suggestion(const CLI::App& app, const std::vector<std::string>& arguments, bool missing,
+                       std::string& path) {
   const CLI::App* at = &app;
+  path = app.get_name();
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
     if (word.empty() || word[0] == '-') {
       if (TakesNextWord(app, word)) ++i;
       continue;
     }
-    const auto subcommands = at->get_subcommands([](const CLI::App*) { return true; });
+    const auto subcommands = CommandsOf(*at);
     const auto it =
         std::find_if(subcommands.begin(), subcommands.end(), [&](auto* s) { return s->get_name() == word; });
     if (it != subcommands.end()) {
       at = *it;
+      absl::StrAppend(&path, " ", word);
       continue;
     }
+    if (const auto found = FindInGroups(*at, word); !found.empty())
+      return absl::StrCat("unknown command '", word, "'; did you mean ", absl::StrJoin(found, " or "), "?");
     std::vector<absl::string_view> names;
     for (const CLI::App* sub : subcommands) names.push_back(sub->get_name());
     const std::string nearest = Nearest(word, names);
@@ -101,7 +121,11 @@ std::string Suggestion(const CLI::App& app, const std::vector<std::string>& argu
     if (!missing || names.empty()) return "";
     return absl::StrCat("unknown command '", word, "'; known: ", absl::StrJoin(names, ", "));
   }
-  return "";
+  if (!missing || CommandsOf(*at).empty()) return "";
+  return absl::StrCat("`", path, "` needs a command: ",
+                      absl::StrJoin(CommandsOf(*at), ", ", [](std::string* out, const CLI::App* command) {
+                        out->append(command->get_name());
+                      }));
 }
 
 // Returns an error as a message: {"error": {"code", "message", "reason", "exit_code", "violations"}}.
@@ -228,14 +252,17 @@ int RunProgram(const std::vector<std::string>& arguments, Io io) {
     const bool asked =
         error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);  // --help, --version
     const bool missing = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError);
-    const std::string suggestion = asked ? "" : Suggestion(app, arguments, missing);
-    if (!asked && AskForJson(arguments)) {
-      const std::string words = suggestion.empty() ? error.what() : suggestion;
-      io.err << ToJson(ErrorMessage(absl::InvalidArgumentError(words)), true) << std::flush;
-    } else if (!suggestion.empty()) {
-      io.err << "scalelab: " << suggestion << std::endl;
-    } else {
+    std::string path;
+    const std::string suggestion = asked ? "" : Suggestion(app, arguments, missing, path);
+    const std::string words = suggestion.empty() ? error.what() : suggestion;
+    if (asked) {
       app.exit(error, io.out, io.err);
+    } else if (AskForJson(arguments)) {
+      io.err << ToJson(ErrorMessage(absl::InvalidArgumentError(words)), true) << std::flush;
+    } else {
+      io.err << "scalelab: " << words;
+      if (suggestion.empty()) io.err << "; `" << path << " --help` shows the usage";
+      io.err << std::endl;
     }
     return static_cast<int>(asked ? ExitCode::kOk : ExitCode::kUsage);
   }

@@ -130,8 +130,14 @@ Section ComparisonFacts(const CompareCellsResponse& comparison) {
 
 Section AdviceTable(const AdviseRanksResponse& response) {
   Section section;
-  section.columns = {
-      {"series", In::kAll, false, true}, {"ranks", In::kAll, true}, {"hours", In::kTables, true}};
+  // One series needs no name, and without a deadline every size is in time.
+  const bool several = response.advice_size() > 1;
+  const bool deadline = std::ranges::any_of(response.advice(), [](const Advice& advice) {
+    return std::ranges::any_of(advice.sizes(), [](const AdvisedSize& size) { return size.has_in_time(); });
+  });
+  section.columns = {{"series", several ? In::kAll : In::kCsv, false, true},
+                     {"ranks", In::kAll, true},
+                     {"hours", In::kTables, true}};
   AddEstimateColumns("hours", section);
   section.columns.push_back({"cost", In::kTables, true, false, 2});
   AddEstimateColumns("cost", section);
@@ -140,7 +146,7 @@ Section AdviceTable(const AdviseRanksResponse& response) {
   section.columns.push_back({"hour saved costs", In::kTables, true, false, 3});
   AddEstimateColumns("hour_price", section);
   section.columns.push_back({"pays"});
-  section.columns.push_back({"in time"});
+  section.columns.push_back({"in time", deadline ? In::kAll : In::kCsv});
   section.columns.push_back({"advice"});
   section.empty = "no results yet";
   section.rows = [&response](const RowSink& sink) {

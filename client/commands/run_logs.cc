@@ -170,12 +170,16 @@ absl::StatusOr<ExitCode> ExecuteRunLogs(const RunLogsOptions& options, Session& 
   session.io().out << last.Take();
   if (const grpc::Status status = reader->Finish(); !status.ok()) return (*server)->Explain(status);
   if (const absl::Status status = Flush(session.io().out); !status.ok()) return status;
-  if (!empty || options.rank == 0) return ExitCode::kOk;
+  if (!empty) return ExitCode::kOk;
   scalelab::v1::GetRunRequest get;
   get.set_name(*name);
   const auto run = (*server)->Call((*server)->runs(), &scalelab::v1::RunService::Stub::GetRun, get);
   if (!run.ok()) return run.status();
   if (const absl::Status known = CheckRank(run->run(), options.rank); !known.ok()) return known;
+  const char* output = options.only_stdout   ? " to its standard output"
+                       : options.only_stderr ? " to its standard error"
+                                             : "";
+  session.Say(absl::StrCat("rank ", options.rank, " of ", run->run().name(), " has written nothing", output));
   return ExitCode::kOk;
 }
 

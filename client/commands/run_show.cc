@@ -63,7 +63,6 @@ Section Attempts(const Run& run, absl::Time now) {
                      {"took", In::kAll, true, false, 2},
                      {"malformed", In::kWide, true},
                      {"parameters", In::kWide},
-                     {"message", In::kAll, false, true},
                      {"directory", In::kAll, false, false, 3}};
   section.empty = "no attempt yet";
   section.rows = [&run, now](const RowSink& sink) {
@@ -71,9 +70,21 @@ Section Attempts(const Run& run, absl::Time now) {
       sink({absl::StrCat(a.number()), StateCell(a.state()), EnumText(Attempt::Cause_Name(a.cause())),
             a.has_exit_status() ? absl::StrCat(a.exit_status()) : "", absl::StrJoin(a.nodes(), ","),
             LocalTime(a.assign_time()), Took(a.assign_time(), a.finish_time(), now),
-            absl::StrCat(a.malformed_lines()), a.parameter_hash(), a.message(), a.directory()});
+            absl::StrCat(a.malformed_lines()), a.parameter_hash(), a.directory()});
     }
   };
+  return section;
+}
+
+// Messages of attempts in full; that of the run is shown with the run.
+Section AttemptMessages(const Run& run) {
+  std::vector<std::pair<std::string, Cell>> facts;
+  for (const Attempt& a : run.attempts()) {
+    if (a.message() != run.message()) facts.emplace_back(absl::StrCat("attempt ", a.number()), a.message());
+  }
+  const bool any = std::ranges::any_of(facts, [](const auto& fact) { return !fact.second.text.empty(); });
+  Section section = Facts(std::move(facts));
+  section.in_tables = any;
   return section;
 }
 
@@ -87,6 +98,7 @@ Section Noise(const Run& run) {
                      {"when"},
                      {"core M/s", In::kAll, true},
                      {"memory GB/s", In::kAll, true},
+                     {"all-reduce GB/s", In::kAll, true},
                      {"other load", In::kAll, true},
                      {"waiting", In::kAll, true},
                      {"steal", In::kAll, true},
@@ -100,11 +112,13 @@ Section Noise(const Run& run) {
       for (const auto& noise : a.noise()) {
         const auto calibration = [&](const char* when, const scalelab::v1::Calibration& c) {
           sink({absl::StrCat(a.number()), noise.node(), when, absl::StrFormat("%.0f", c.compute_rate()),
-                absl::StrFormat("%.2f", c.memory_rate() / 1e9), percent(c.has_other_load(), c.other_load()),
-                percent(c.has_cpu_pressure(), c.cpu_pressure()), "-", "-"});
+                absl::StrFormat("%.2f", c.memory_rate() / 1e9),
+                c.has_all_reduce_rate() ? absl::StrFormat("%.2f", c.all_reduce_rate() / 1e9) : "-",
+                percent(c.has_other_load(), c.other_load()), percent(c.has_cpu_pressure(), c.cpu_pressure()),
+                "-", "-"});
         };
         if (noise.has_before()) calibration("before", noise.before());
-        sink({absl::StrCat(a.number()), noise.node(), "during", "-", "-",
+        sink({absl::StrCat(a.number()), noise.node(), "during", "-", "-", "-",
               percent(noise.has_other_load(), noise.other_load()), "-",
               percent(noise.has_steal(), noise.steal()),
               noise.has_throttle_events() ? absl::StrCat(noise.throttle_events()) : "-"});
@@ -144,7 +158,9 @@ absl::StatusOr<ExitCode> ExecuteRunShow(const RunShowOptions& options, Session& 
   google::protobuf::RepeatedPtrField<Run> one;
   *one.Add() = run;
   const bool wide = session.options().output == OutputFormat::kWide;
-  Answer answer{*response, {RunShowDetails(run, wide, session.now()), Attempts(run, session.now())}};
+  Answer answer{
+      *response,
+      {RunShowDetails(run, wide, session.now()), Attempts(run, session.now()), AttemptMessages(run)}};
   const bool noise = std::any_of(run.attempts().begin(), run.attempts().end(),
                                  [](const Attempt& a) { return a.noise_size() > 0; });
   if (wide && noise) answer.sections.push_back(Noise(run));

@@ -1,7 +1,11 @@
-// `scalelab study keys`: prints the table of run parameters that a study file may set. Needs no server.
+// `scalelab study keys [KEY...]`: prints the run parameters that a study file may set. Needs no server.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
+#include "catalog/nearest.h"
 #include "catalog/run_parameters.h"
 #include "client/commands/commands.h"
+#include "client/commands/sections.h"
 
 namespace scalelab::client {
 namespace {
@@ -26,10 +30,38 @@ std::string ShortValues(const RunParameter& parameter) {
   return ValuesText(parameter);
 }
 
-absl::StatusOr<ExitCode> ExecuteStudyKeys(Session& session) {
+// Everything about one key.
+Section KeyFacts(const v1::StudyKey& key) {
+  Section facts =
+      Facts({{"type", key.type()},
+             {"default", key.default_value()},
+             {"values", key.values()},
+             {"unit", key.unit()},
+             {"engines", EnginesText(*FindStudyKey(key.name()))},
+             {"meaning", absl::StrCat(key.help(), key.details().empty() ? "" : ". ", key.details())}});
+  facts.title = key.name();
+  return facts;
+}
+
+// INVALID_ARGUMENT with a suggestion if one of the names is no key.
+absl::Status CheckNames(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (FindStudyKey(name) != nullptr) continue;
+    const std::string nearest = Nearest(name, StudyKeyNames());
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", name, "' is no key of fixed, matrix and zip",
+                     nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?"),
+                     nearest.empty() ? "; `scalelab study keys` lists them" : ""));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ExitCode> ExecuteStudyKeys(const std::vector<std::string>& names, Session& session) {
+  if (const absl::Status known = CheckNames(names); !known.ok()) return known;
   v1::StudyKeyTable table;
   for (const RunParameter& parameter : RunParameters()) {
-    if (parameter.study_key) *table.add_keys() = ToKey(parameter);
+    const bool wanted = names.empty() || std::ranges::find(names, parameter.name) != names.end();
+    if (parameter.study_key && wanted) *table.add_keys() = ToKey(parameter);
   }
   Section section;
   section.columns = {{"key"},
@@ -47,7 +79,12 @@ absl::StatusOr<ExitCode> ExecuteStudyKeys(Session& session) {
             EnginesText(parameter), key.help()});
     }
   };
-  if (const absl::Status status = session.Print({table, {section}}); !status.ok()) return status;
+  Answer answer{table, {section}};
+  answer.sections[0].in_tables = names.empty();
+  if (!names.empty()) {
+    for (const v1::StudyKey& key : table.keys()) answer.sections.push_back(KeyFacts(key));
+  }
+  if (const absl::Status status = session.Print(answer); !status.ok()) return status;
   return ExitCode::kOk;
 }
 
@@ -56,7 +93,10 @@ absl::StatusOr<ExitCode> ExecuteStudyKeys(Session& session) {
 void AddStudyKeys(CLI::App& study, Action& chosen) {
   CLI::App* command = study.add_subcommand(
       "keys", "List the parameters that a study file may set in fixed, matrix and zip; needs no server");
-  command->callback([&chosen] { chosen = [](Session& session) { return ExecuteStudyKeys(session); }; });
+  auto names = std::make_shared<std::vector<std::string>>();
+  command->add_option("KEYS", *names, "Show everything about these parameters, in place of the list");
+  command->callback(
+      [names, &chosen] { chosen = [names](Session& session) { return ExecuteStudyKeys(*names, session); }; });
 }
 
 }  // namespace scalelab::client

@@ -62,8 +62,9 @@ absl::StatusOr<ExitCode> ExecuteStudySubmit(const StudySubmitOptions& options, S
   name.rows = [&study](const RowSink& sink) { sink({study.name()}); };
   if (const absl::Status status = session.Print({*response, {std::move(name)}}); !status.ok()) return status;
   if (options.watch) return WatchStudy(session, study.name(), session.io().err, session.io().err_terminal);
-  session.Say(absl::StrCat(TotalRuns(study.counts()), " runs queued; `scalelab study watch ", study.name(),
-                           "` follows them"));
+  const int64_t runs = TotalRuns(study.counts());
+  session.Say(absl::StrCat(runs, runs == 1 ? " run" : " runs", " queued; `scalelab study watch ",
+                           study.name(), "` follows them"));
   return ExitCode::kOk;
 }
 

@@ -48,11 +48,15 @@ absl::StatusOr<ExitCode> ExecuteStudyValidate(const StudyValidateOptions& option
   const ExpandedStudy& study = checked->study;
   const int64_t cells = static_cast<int64_t>(study.cells.size()) - study.baselines;
   const int64_t repeats = study.spec.repeats();
+  const auto count = [](int64_t n, const char* what) {
+    return absl::StrCat(n, " ", what, n == 1 ? "" : "s");
+  };
   const std::string baselines =
-      study.baselines == 0 ? "" : absl::StrCat(" + ", study.baselines * repeats, " baseline runs");
-  session.Say(absl::StrCat(options.file, ": valid, ", cells, " cells x ", repeats,
-                           " repeats = ", cells * repeats, " runs", baselines, ", ", study.excluded.size(),
-                           " cells excluded"));
+      study.baselines == 0 ? "" : absl::StrCat(" + ", count(study.baselines * repeats, "baseline run"));
+  const auto excluded = static_cast<int64_t>(study.excluded.size());
+  session.Say(absl::StrCat(options.file, ": valid, ", count(cells, "cell"), " x ", count(repeats, "repeat"),
+                           " = ", count(cells * repeats, "run"), baselines, ", ", count(excluded, "cell"),
+                           " excluded"));
   for (const std::string& why : study.unusable) session.Say(absl::StrCat("left out: ", why));
   return ExitCode::kOk;
 }

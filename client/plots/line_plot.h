@@ -12,6 +12,7 @@ namespace scalelab::client {
 struct PlotLine {
   std::string label;         // lines with equal labels have one colour and one entry in the legend
   std::vector<double> x, y;  // of equal length
+  std::string source = {};   // what the line was read from, such as the number of a run
 };
 
 struct LinePlot {

@@ -154,6 +154,7 @@ absl::StatusOr<LinePlot> ReadLearningCurves(Connection& server, const std::strin
     auto line = ReadLine(server, *begun[i], options);
     if (!line.ok()) return line.status();
     line->label = LabelOf(*begun[i], *axes);
+    line->source = LastPart(begun[i]->name());
     if (!line->x.empty()) plot.lines.push_back(*std::move(line));
   }
   plot.subtitle = absl::StrCat(options.key, " of rank 0, ", plot.lines.size(),

@@ -86,9 +86,9 @@ absl::Status UnknownField(absl::string_view option, const std::string& name,
                           const std::vector<std::string>& names) {
   const std::string own = absl::StrCat("params.", name);
   const bool meant = std::find(names.begin(), names.end(), own) != names.end();
-  return absl::InvalidArgumentError(absl::StrCat(option, ": '", name, "' is no field of these runs",
-                                                 meant ? absl::StrCat("; write ", own) : "",
-                                                 "; known: ", absl::StrJoin(names, ", ")));
+  return absl::InvalidArgumentError(absl::StrCat(
+      option, ": '", name, "' is no field of these runs", meant ? absl::StrCat("; write ", own) : "",
+      "; known: ", absl::StrJoin(names, ", "), " and the keys of `scalelab study keys`"));
 }
 
 bool IsKnown(const std::string& name, const std::vector<std::string>& names) {

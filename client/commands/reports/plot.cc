@@ -24,12 +24,14 @@ Section LineTable(const LinePlot& plot) {
   using In = Column::In;
   Section section;
   section.columns = {{"line", In::kAll, false, true},
+                     {"run", In::kAll, true},
                      {"points", In::kAll, true},
                      {"first", In::kAll, true},
                      {"last", In::kAll, true}};
   section.rows = [&plot](const RowSink& sink) {
     for (const PlotLine& line : plot.lines)
-      sink({line.label, absl::StrCat(line.x.size()), Short(line.y.front()), Short(line.y.back())});
+      sink({line.label, line.source, absl::StrCat(line.x.size()), Short(line.y.front()),
+            Short(line.y.back())});
   };
   return section;
 }
@@ -37,12 +39,12 @@ Section LineTable(const LinePlot& plot) {
 // A row for each point, for CSV.
 Section PointTable(const LinePlot& plot) {
   Section section;
-  section.columns = {{"line"}, {"label"}, {"x"}, {"y"}};
+  section.columns = {{"line"}, {"label"}, {"x"}, {"y"}, {"run"}};
   section.rows = [&plot](const RowSink& sink) {
     for (size_t i = 0; i < plot.lines.size(); ++i) {
       const PlotLine& line = plot.lines[i];
       for (size_t k = 0; k < line.x.size(); ++k)
-        sink({absl::StrCat(i + 1), line.label, Exact(line.x[k]), Exact(line.y[k])});
+        sink({absl::StrCat(i + 1), line.label, Exact(line.x[k]), Exact(line.y[k]), line.source});
     }
   };
   return section;

@@ -180,9 +180,15 @@ TEST_F(CommandLine, HelpIsDataAndMistakesAreWords) {
 
 TEST_F(CommandLine, AMistypedCommandIsGuessed) {
   EXPECT_THAT(RunAsIs({"export"}).err,
-              testing::StartsWith("scalelab: unknown command 'export'; known: study, run, "));
+              testing::StrEq("scalelab: unknown command 'export'; did you mean 'study export'?\n"));
   EXPECT_THAT(RunAsIs({"--server", "unix:/none", "study", "zzz"}).err,
               testing::StartsWith("scalelab: unknown command 'zzz'; known: init, keys, "));
+  EXPECT_EQ(RunAsIs({"list"}).err,
+            "scalelab: unknown command 'list'; did you mean 'study list' or 'run list' or 'token list'?\n");
+  EXPECT_THAT(RunAsIs({"-o", "table", "run"}).err,
+              testing::StartsWith("scalelab: `scalelab run` needs a command: list, show, "));
+  EXPECT_EQ(RunAsIs({"study", "show"}).err,
+            "scalelab: STUDY is required; `scalelab study show --help` shows the usage\n");
   EXPECT_EQ(RunAsIs({"stduy", "list"}).err, "scalelab: unknown command 'stduy'; did you mean 'study'?\n");
   EXPECT_THAT(RunAsIs({"study", "submti", "x.yaml"}).err, HasSubstr("did you mean 'submit'?"));
 }

@@ -239,12 +239,12 @@ TEST_F(Report, APlotHasALineForEachRun) {
   EXPECT_EQ(server_.points_asked[0].key(), "train/loss");
   EXPECT_EQ(server_.points_asked[0].rank(), 0);
   EXPECT_THAT(Run({"plot", "7", "-o", "csv"}).out,
-              AllOf(HasSubstr("line,label,x,y\n1,1 rank,0,2\n"), HasSubstr("3,2 ranks,4,0.4\n")));
+              AllOf(HasSubstr("line,label,x,y,run\n1,1 rank,0,2,"), HasSubstr("3,2 ranks,4,0.4,")));
 }
 
 TEST_F(Report, ThePlotsAxisIsStepsTimeOrSamples) {
-  EXPECT_THAT(Run({"plot", "7", "--x", "time", "-o", "csv"}).out, HasSubstr("\n1,1 rank,8,0.4\n"));
-  EXPECT_THAT(Run({"plot", "7", "--x", "samples", "-o", "csv"}).out, HasSubstr("\n1,1 rank,512,0.4\n"));
+  EXPECT_THAT(Run({"plot", "7", "--x", "time", "-o", "csv"}).out, HasSubstr("\n1,1 rank,8,0.4,"));
+  EXPECT_THAT(Run({"plot", "7", "--x", "samples", "-o", "csv"}).out, HasSubstr("\n1,1 rank,512,0.4,"));
   const Outcome epochs = Run({"plot", "7", "--x", "samples", "--y", "eval/accuracy"});
   EXPECT_THAT(epochs, Exits(ExitCode::kUsage));
   EXPECT_THAT(epochs.err, HasSubstr("belongs to epochs"));

@@ -13,6 +13,7 @@ using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
@@ -189,6 +190,31 @@ TEST_F(RunCommands, LogsOfARankThatIsNotThereAreAnError) {
     EXPECT_THAT(logs, Exits(ExitCode::kUsage));
     EXPECT_THAT(logs.err, HasSubstr("has no rank 7; it has ranks 0 to 1"));
   }
+}
+
+TEST_F(RunCommands, ALogWithoutABytePrintsWhoHasWrittenNothing) {
+  const Outcome logs = Run({"run", "logs", "12", "--stdout"});
+  EXPECT_THAT(logs, Exits(ExitCode::kOk));
+  EXPECT_THAT(logs.out, IsEmpty());
+  EXPECT_THAT(logs.err, HasSubstr("runs/12 has written nothing to its standard output"));
+  EXPECT_THAT(Run({"run", "logs", "12", "--quiet"}).err, IsEmpty());
+}
+
+// A reason that ends in "..." helps nobody.
+TEST_F(RunCommands, MessagesOfAttemptsAreWrappedAndNotCut) {
+  server_.runs[1].mutable_attempts(0)->set_message(
+      "before the attempt, other processes used the CPUs 84% of the time (up to 25% is normal); during the "
+      "attempt, "
+      "other processes used 82% of the CPUs' time (up to 25% is normal)");
+  const Outcome shown = Run({"run", "show", "12"}, Terminal{true, false, true, 80, 24});
+  EXPECT_THAT(shown, Exits(ExitCode::kOk));
+  EXPECT_THAT(shown.out,
+              HasSubstr("attempt 1:  before the attempt, other processes used the CPUs 84% of the time\n"
+                        "            (up to 25% is normal); during the attempt, other processes used 82%\n"
+                        "            of the CPUs' time (up to 25% is normal)\n"));
+  EXPECT_THAT(Run({"run", "show", "12"}).out,
+              HasSubstr("84% of the time (up to 25% is normal); during the attempt, "))
+      << "a file or pipe gets one line";
 }
 
 TEST_F(RunCommands, LogsAreTheRanksOwnBytes) {

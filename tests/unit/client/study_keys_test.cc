@@ -6,6 +6,7 @@
 namespace scalelab::client {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -28,6 +29,19 @@ TEST_F(StudyKeysCommand, PrintsTheTableOfRunParameters) {
   const Outcome csv = RunAsIs({"study", "keys", "-o", "csv"});
   EXPECT_THAT(csv.out, HasSubstr("key,type,default,values,unit,meaning\n"));
   EXPECT_THAT(csv.out, HasSubstr("comm_timeout_s,number,600,0.1 to 1000000,s,"));
+}
+
+TEST_F(StudyKeysCommand, ExplainsSingleKeys) {
+  const Outcome one = RunAsIs({"study", "keys", "bucket_cap_mib"});
+  EXPECT_THAT(one, Exits(ExitCode::kOk));
+  EXPECT_THAT(one.out, AllOf(HasSubstr("bucket_cap_mib\ntype: "), HasSubstr("default:  25\n"),
+                             HasSubstr("engines:  native/ddp"), Not(HasSubstr("momentum"))));
+  const auto json = nlohmann::json::parse(RunAsIs({"study", "keys", "momentum", "engine", "-o", "json"}).out);
+  EXPECT_EQ(json["keys"].size(), 2u);
+  EXPECT_THAT(RunAsIs({"study", "keys", "momentun"}).err, HasSubstr("did you mean 'momentum'?"));
+  const Outcome unknown = RunAsIs({"study", "keys", "scaling"});
+  EXPECT_THAT(unknown, Exits(ExitCode::kUsage));
+  EXPECT_THAT(unknown.err, HasSubstr("'scaling' is no key of fixed, matrix and zip"));
 }
 
 }  // namespace
