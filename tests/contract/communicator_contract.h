@@ -133,6 +133,49 @@ inline void CheckAllGather(Communicator& c) {
   }
 }
 
+inline void CheckUnequalAllGather(Communicator& c) {
+  const auto gathers = [&](const std::function<int64_t(int)>& count_of, at::ScalarType type, bool in_place) {
+    std::vector<int64_t> counts;
+    std::vector<at::Tensor> blocks;
+    for (int r = 0; r < c.size(); ++r) {
+      counts.push_back(count_of(r));
+      blocks.push_back((at::arange(counts[r]).remainder(50) + r).to(type));
+    }
+    const at::Tensor expected = at::cat(blocks), output = at::zeros_like(expected);
+    at::Tensor input = blocks[c.rank()];
+    if (in_place) {
+      input = output.split_with_sizes(counts)[c.rank()];
+      input.copy_(blocks[c.rank()]);
+    }
+    c.AllGatherV(output, input, counts);
+    EXPECT_TRUE(output.equal(expected)) << c10::toString(type);
+  };
+  for (at::ScalarType type :
+       {at::kFloat, at::kLong, at::kHalf, at::kBFloat16, at::kDouble, at::kInt, at::kByte}) {
+    gathers([](int r) { return (r + 1) % 3 * 2; }, type, false);  // 2, 4, none, 2, ...
+  }
+  for (const bool in_place : {false, true}) {
+    gathers([](int r) { return r * 50'000; }, at::kFloat, in_place);
+    gathers([](int r) { return r == 0 ? 70'001 : 0; }, at::kFloat, in_place);
+    gathers([](int) { return 5; }, at::kFloat, in_place);
+  }
+  gathers([](int) { return 0; }, at::kFloat, false);
+  // Starts two at once.
+  const std::vector<int64_t> one_more(c.size(), 3);
+  const at::Tensor first = at::zeros({3 * c.size()}), second = at::zeros({3 * c.size()});
+  const auto a = c.StartAllGatherV(first, at::full({3}, 1.0f + c.rank()), one_more),
+             b = c.StartAllGatherV(second, at::full({3}, 2.0f + c.rank()), one_more);
+  b->Wait();
+  a->Wait();
+  EXPECT_TRUE((second - first).equal(at::ones({3 * c.size()})));
+  // Invalid arguments.
+  const at::Tensor three = at::zeros({3});
+  EXPECT_THROW(c.AllGatherV(first, three, {}), TrainerError);
+  EXPECT_THROW(c.AllGatherV(first, at::zeros({2}), one_more), TrainerError);
+  EXPECT_THROW(c.AllGatherV(at::zeros({1}), three, one_more), TrainerError);
+  EXPECT_THROW(c.AllGatherV(first, at::zeros({3}, at::kLong), one_more), TrainerError);
+}
+
 // The largest and smallest values of a type, and an odd number of elements.
 inline void CheckSmallIntegers(Communicator& c) {
   const std::vector<int64_t> bytes = {0, 1, 127, 128, 255}, words = {0, 1 << 20, -1, INT32_MAX, INT32_MIN};
@@ -404,6 +447,7 @@ inline const ContractCase kCommunicatorContract[] = {
     {"RefusesInvalidArguments", CheckReductionsThatMakeNoSense},
     {"ReducesAndScatters", CheckReduceScatter},
     {"GathersTensors", CheckAllGather},
+    {"GathersTensorsOfUnequalSize", CheckUnequalAllGather},
     {"CarriesSmallIntegers", CheckSmallIntegers},
     {"SendsAndReceives", CheckSendAndReceive},
     {"ReportsWhetherOperationsHaveEnded", CheckDone},

@@ -27,12 +27,15 @@ class GpuTensors : public Communicator {
     return work;
   }
   std::unique_ptr<Work> StartAllGather(const at::Tensor& output, const at::Tensor& input) override {
-    const at::Tensor there = output.to(gpu_);
-    const auto offset = static_cast<const char*>(input.data_ptr()) - static_cast<char*>(output.data_ptr());
-    const bool inside = offset >= 0 && offset < static_cast<int64_t>(output.nbytes());
-    const at::Tensor from =
-        inside ? there.view(-1).narrow(0, offset / output.element_size(), input.numel()) : input.to(gpu_);
+    const at::Tensor there = output.to(gpu_), from = InputOf(there, output, input);
     auto work = std::make_unique<Back>(tested_->StartAllGather(there, from), output, there);
+    work->kept = from;
+    return work;
+  }
+  std::unique_ptr<Work> StartAllGatherV(const at::Tensor& output, const at::Tensor& input,
+                                        const std::vector<int64_t>& counts) override {
+    const at::Tensor there = output.to(gpu_), from = InputOf(there, output, input);
+    auto work = std::make_unique<Back>(tested_->StartAllGatherV(there, from, counts), output, there);
     work->kept = from;
     return work;
   }
@@ -62,6 +65,13 @@ class GpuTensors : public Communicator {
   void Barrier() override { tested_->Barrier(); }
 
  private:
+  // Returns the input on the GPU: the same part of `there` as of `output`, or a copy.
+  at::Tensor InputOf(const at::Tensor& there, const at::Tensor& output, const at::Tensor& input) const {
+    const auto offset = static_cast<const char*>(input.data_ptr()) - static_cast<char*>(output.data_ptr());
+    const bool inside = offset >= 0 && offset < static_cast<int64_t>(output.nbytes());
+    return inside ? there.view(-1).narrow(0, offset / output.element_size(), input.numel()) : input.to(gpu_);
+  }
+
   class Back : public Work {
    public:
     Back(std::unique_ptr<Work> work, at::Tensor here, at::Tensor there)

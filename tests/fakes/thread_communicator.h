@@ -62,6 +62,16 @@ class ThreadCommunicator : public Communicator {
     });
     return std::make_unique<Ended>();
   }
+  std::unique_ptr<Work> StartAllGatherV(const at::Tensor& output, const at::Tensor& input,
+                                        const std::vector<int64_t>& counts) override {
+    CheckUnequalBlocks(output, input, counts, *this);
+    Exchange(output, input, [&](const std::vector<at::Tensor>& all) {
+      std::vector<at::Tensor> flat;
+      for (const at::Tensor& t : all) flat.push_back(t.as_strided({t.numel()}, {1}));
+      return at::cat(flat).view(output.sizes());
+    });
+    return std::make_unique<Ended>();
+  }
   std::unique_ptr<Work> StartSend(const at::Tensor& tensor, int to) override {
     CheckPeer(to, *this);
     std::lock_guard lock(group_->mutex);

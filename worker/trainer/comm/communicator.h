@@ -76,6 +76,13 @@ class Communicator {
     StartAllGather(output, input)->Wait();
   }
 
+  // The same for blocks of unequal size: rank r passes counts[r] elements, which may be 0. All ranks pass the same `counts`.
+  virtual std::unique_ptr<Work> StartAllGatherV(const at::Tensor& output, const at::Tensor& input,
+                                                const std::vector<int64_t>& counts) = 0;
+  void AllGatherV(const at::Tensor& output, const at::Tensor& input, const std::vector<int64_t>& counts) {
+    StartAllGatherV(output, input, counts)->Wait();
+  }
+
   // Replaces `tensor` by the tensor of rank `root`.
   virtual void Broadcast(const at::Tensor& tensor, int root) = 0;
 

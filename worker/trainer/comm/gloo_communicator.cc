@@ -1,19 +1,17 @@
 #include "worker/trainer/comm/gloo_communicator.h"
 
 #include <gloo/allgather.h>
+#include <gloo/allgatherv.h>
 #include <gloo/allreduce.h>
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
-#include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/store.h>
-#include <gloo/transport/tcp/device.h>
-#include <gloo/transport/unbound_buffer.h>
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
-#include <future>
-#include <numeric>
 
+#include "worker/trainer/comm/gloo_message.h"
+#include "worker/trainer/comm/gloo_transport.h"
 #include "worker/trainer/comm/hierarchical_all_reduce.h"
 #include "worker/trainer/comm/operation.h"
 #include "worker/trainer/comm/peer_watch.h"
@@ -24,9 +22,6 @@
 namespace scalelab::trainer {
 namespace {
 
-// Slots for our own messages. Gloo's collectives use the numbers 1 to 8 here.
-constexpr uint8_t kMessageSlot = 0x40, kReduceScatterSlot = 0x41, kAbortSlot = 0x42;
-
 char* Bytes(const at::Tensor& tensor) { return static_cast<char*>(tensor.data_ptr()); }
 
 void CheckHost(const at::Tensor& tensor) {
@@ -34,73 +29,7 @@ void CheckHost(const at::Tensor& tensor) {
   if (!tensor.is_cpu()) throw TrainerError("backend gloo takes tensors in host memory only");
 }
 
-// Adapts a KeyStore to Gloo's interface.
-class GlooStore : public gloo::rendezvous::Store {
- public:
-  explicit GlooStore(KeyStore& store) : store_(store) {}
-  void set(const std::string& key, const std::vector<char>& data) override {
-    store_.Set(key, std::string(data.begin(), data.end()));
-  }
-  std::vector<char> get(const std::string& key) override { return Wait(key, kDefaultTimeout); }
-  void wait(const std::vector<std::string>& keys) override { wait(keys, kDefaultTimeout); }
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
-    for (const std::string& key : keys) Wait(key, timeout);
-  }
-
- private:
-  std::vector<char> Wait(const std::string& key, std::chrono::milliseconds timeout) {
-    const auto value = WaitForKey(store_, key, std::chrono::steady_clock::now() + timeout);
-    if (!value) throw std::runtime_error("timeout: no rank has set " + key);
-    return std::vector<char>(value->begin(), value->end());
-  }
-  KeyStore& store_;
-};
-
-// Returns Gloo's error text without the source position that it begins with.
-std::string Reason(const std::string& message) {
-  const size_t place = message.rfind("[./", 0) == 0 ? message.find("] ") : std::string::npos;
-  return FirstLine(place == std::string::npos ? message : message.substr(place + 2));
-}
-
 }  // namespace
-
-struct GlooCommunicator::Transport {
-  std::shared_ptr<gloo::rendezvous::Context> context;
-
-  std::unique_ptr<gloo::transport::UnboundBuffer> Buffer(void* data, size_t bytes) {
-    return context->createUnboundBuffer(data, bytes);
-  }
-  // Ends everything that waits inside Gloo. A receive that times out makes Gloo close all connections, which ends all operations
-  // but a receive from any rank. A receive from a rank that is gone fails at once and closes nothing, so each rank is tried.
-  void Abort() {
-    if (context->size == 1) return;
-    {
-      std::lock_guard lock(mutex);
-      aborted = true;
-      if (any != nullptr) any->abortWaitRecv();
-    }
-    char byte = 0;
-    for (int distance = 1; distance < context->size; ++distance) {
-      try {
-        auto buffer = Buffer(&byte, 1);
-        buffer->recv((context->rank + distance) % context->size, gloo::Slot::build(kAbortSlot, 0));
-        buffer->waitRecv(std::chrono::milliseconds(1));
-      } catch (const std::exception&) {
-        // Expected: the receive times out, or the connection is closed.
-      }
-    }
-  }
-  // Sets the receive from any rank that Abort ends; null: none.
-  void SetReceiveFromAny(gloo::transport::UnboundBuffer* receive) {
-    std::lock_guard lock(mutex);
-    any = receive;
-    if (aborted && any != nullptr) any->abortWaitRecv();
-  }
-
-  std::mutex mutex;
-  gloo::transport::UnboundBuffer* any ABSL_GUARDED_BY(mutex) = nullptr;
-  bool aborted ABSL_GUARDED_BY(mutex) = false;
-};
 
 class GlooCommunicator::GlooOperation : public Operation {
  public:
@@ -120,91 +49,13 @@ class GlooCommunicator::CollectiveWork : public Work {
   std::shared_ptr<GlooOperation> operation_;
 };
 
-// A send or receive, which Gloo carries out on its own thread. Gloo cannot be asked whether it has ended, and a wait that times out
-// closes all connections. The first call of Done therefore starts a thread that waits.
-class GlooCommunicator::MessageWork : public Work {
- public:
-  MessageWork(GlooCommunicator& owner, const at::Tensor& tensor, const char* what, int peer)
-      : owner_(owner),
-        tensor_(tensor),
-        operation_(what, peer),
-        buffer_(owner.transport_->Buffer(tensor.data_ptr(), tensor.nbytes())) {
-    operation_.deadline = std::chrono::steady_clock::now() + owner.timeout_;
-  }
-  void Start(bool send) {
-    send_ = send;
-    const uint64_t slot = gloo::Slot::build(kMessageSlot, 0);
-    try {
-      if (send) {
-        buffer_->send(operation_.peer, slot);
-      } else if (operation_.peer == Operation::kAnyRank) {
-        std::vector<int> others(owner_.size_);
-        std::iota(others.begin(), others.end(), 0);
-        others.erase(others.begin() + owner_.rank_);
-        buffer_->recv(others, slot);
-        owner_.transport_->SetReceiveFromAny(buffer_.get());
-      } else {
-        buffer_->recv(operation_.peer, slot);
-      }
-    } catch (const std::exception& e) {
-      owner_.Fail(operation_, e.what());
-    }
-  }
-  void Wait() override {
-    if (done_) return;
-    if (waiting_.valid()) {
-      waiting_.get();
-    } else {
-      WaitForGloo();
-    }
-    done_ = true;
-  }
-  bool Done() override {
-    if (done_) return true;
-    if (!waiting_.valid()) waiting_ = std::async(std::launch::async, [this] { WaitForGloo(); }).share();
-    return waiting_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
-  }
-  // Returns the sender of a receive that has ended.
-  int source() const { return source_; }
-  // Waits, because Gloo must not write into a freed tensor.
-  ~MessageWork() override {
-    if (operation_.peer == Operation::kAnyRank) owner_.transport_->SetReceiveFromAny(nullptr);
-    try {
-      if (!interrupted_) Wait();
-    } catch (const std::exception&) {
-      // The caller never called Wait, so it does not need the error.
-    }
-  }
-
- private:
-  void WaitForGloo() {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(operation_.deadline -
-                                                                            std::chrono::steady_clock::now());
-    try {
-      const auto limit = std::max(left, std::chrono::milliseconds(1));
-      interrupted_ = !(send_ ? buffer_->waitSend(limit) : buffer_->waitRecv(&source_, limit));
-      if (interrupted_) throw std::runtime_error("interrupted");
-    } catch (const std::exception& e) {
-      owner_.Fail(operation_, e.what());
-    }
-  }
-
-  GlooCommunicator& owner_;
-  const at::Tensor tensor_;
-  Operation operation_;
-  std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
-  bool send_ = false, done_ = false, interrupted_ = false;
-  int source_ = Operation::kAnyRank;
-  std::shared_future<void> waiting_;  // last member: its thread uses the others
-};
-
 GlooCommunicator::GlooCommunicator(int rank, int size, const Rendezvous& rendezvous,
                                    std::chrono::milliseconds timeout)
     : rank_(rank),
       size_(size),
       timeout_(timeout),
       store_(OpenStore(rendezvous, rank, size, timeout)),
-      transport_(std::make_shared<Transport>()) {
+      transport_(std::make_shared<GlooTransport>()) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   int round = 0;
   watch_ = WatchPeers(rank, size, [&](const std::string& mine) {
@@ -221,7 +72,7 @@ GlooCommunicator::GlooCommunicator(GlooCommunicator& parent, const std::vector<i
       store_(parent.store_),
       prefix_(parent.prefix_ + "split/" + std::to_string(parent.splits_++) + "/" +
               std::to_string(members[0]) + "/"),
-      transport_(std::make_shared<Transport>()),
+      transport_(std::make_shared<GlooTransport>()),
       watch_(parent.watch_) {
   if (!parent.members_.empty()) {
     for (int& member : members_) member = parent.members_[member];
@@ -235,20 +86,11 @@ std::unique_ptr<Communicator> GlooCommunicator::Split(int group) {
 }
 
 void GlooCommunicator::Connect(KeyStore& keys) {
-  gloo::transport::tcp::attr attribute;
-  attribute.hostname = watch_->address();
   try {
-    std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attribute);
-    transport_->context = std::make_shared<gloo::rendezvous::Context>(rank_, size_);
-    transport_->context->setTimeout(timeout_);
-    GlooStore gloo_store(keys);
-    transport_->context->connectFullMesh(gloo_store, device);
-    gloo::BarrierOptions all_have_read_the_store(transport_->context);
-    all_have_read_the_store.setTimeout(timeout_);
-    gloo::barrier(all_have_read_the_store);
+    transport_->Connect(rank_, size_, keys, watch_->address(), timeout_);
   } catch (const std::exception& e) {
     throw TrainerError(
-        watch_->Investigate("connecting over Gloo failed (" + Reason(e.what()) + ")", -1, members_),
+        watch_->Investigate("connecting over Gloo failed (" + GlooReason(e.what()) + ")", -1, members_),
         ErrorKind::kCommunication);
   }
   keys.Clear();
@@ -308,7 +150,7 @@ void GlooCommunicator::CommunicationThread() {
 void GlooCommunicator::Fail(const Operation& operation, const std::string& reason) {
   const bool late = std::chrono::steady_clock::now() + std::chrono::milliseconds(10) >= operation.deadline;
   const std::string symptom = late ? LateSentence(operation, timeout_)
-                                   : std::string(operation.what) + " failed (" + Reason(reason) + ")";
+                                   : std::string(operation.what) + " failed (" + GlooReason(reason) + ")";
   throw TrainerError(watch_->Investigate(symptom, operation.peer, members_), ErrorKind::kCommunication);
 }
 
@@ -400,6 +242,25 @@ std::unique_ptr<Work> GlooCommunicator::StartAllGather(const at::Tensor& output,
   });
 }
 
+std::unique_ptr<Work> GlooCommunicator::StartAllGatherV(const at::Tensor& output, const at::Tensor& input,
+                                                        const std::vector<int64_t>& counts) {
+  CheckUnequalBlocks(output, input, counts, *this);
+  CheckHost(output);
+  CheckHost(input);
+  return Submit("all-gather", [=, this](uint32_t tag) {
+    if (output.numel() == 0) return;
+    gloo::AllgathervOptions options(transport_->context);
+    std::vector<size_t> bytes;
+    for (const int64_t count : counts) bytes.push_back(static_cast<size_t>(count) * output.element_size());
+    char* const place = Bytes(output) + FirstElementOf(rank_, counts) * output.element_size();
+    if (place != Bytes(input)) options.setInput(Bytes(input), input.nbytes());
+    options.setOutput(Bytes(output), bytes);
+    options.setTag(tag);
+    options.setTimeout(timeout_);
+    gloo::allgatherv(options);
+  });
+}
+
 void GlooCommunicator::Broadcast(const at::Tensor& tensor, int root) {
   CheckHost(tensor);
   Submit("broadcast", [=, this](uint32_t tag) {
@@ -413,29 +274,31 @@ void GlooCommunicator::Broadcast(const at::Tensor& tensor, int root) {
   })->Wait();
 }
 
-std::unique_ptr<Work> GlooCommunicator::StartSend(const at::Tensor& tensor, int to) {
+std::unique_ptr<GlooMessage> GlooCommunicator::StartMessage(const at::Tensor& tensor, const char* what,
+                                                            int peer, bool send) {
   CheckHost(tensor);
+  auto message = std::make_unique<GlooMessage>(
+      *transport_, tensor, what, peer, timeout_,
+      [this](const Operation& operation, const std::string& reason) { Fail(operation, reason); });
+  message->Start(send);
+  return message;
+}
+
+std::unique_ptr<Work> GlooCommunicator::StartSend(const at::Tensor& tensor, int to) {
   CheckPeer(to, *this);
-  auto work = std::make_unique<MessageWork>(*this, tensor, "send", to);
-  work->Start(/*send=*/true);
-  return work;
+  return StartMessage(tensor, "send", to, /*send=*/true);
 }
 
 std::unique_ptr<Work> GlooCommunicator::StartReceive(const at::Tensor& tensor, int from) {
-  CheckHost(tensor);
   CheckPeer(from, *this);
-  auto work = std::make_unique<MessageWork>(*this, tensor, "receive", from);
-  work->Start(/*send=*/false);
-  return work;
+  return StartMessage(tensor, "receive", from, /*send=*/false);
 }
 
 int GlooCommunicator::ReceiveFromAny(const at::Tensor& tensor) {
-  CheckHost(tensor);
   CheckReceiveFromAny(tensor, *this);
-  MessageWork work(*this, tensor, "receive from any rank", Operation::kAnyRank);
-  work.Start(/*send=*/false);
-  work.Wait();
-  return work.source();
+  const auto message = StartMessage(tensor, "receive from any rank", Operation::kAnyRank, /*send=*/false);
+  message->Wait();
+  return message->source();
 }
 
 std::vector<std::string> GlooCommunicator::AllGather(std::string_view mine) {

@@ -16,6 +16,8 @@ namespace scalelab::trainer {
 
 class Operation;
 class PeerWatch;
+class GlooMessage;
+struct GlooTransport;
 
 // A communication thread runs collective operations one after another. Gloo itself carries out sends and
 // receives, concurrently with them. Gloo restarts the timeout of a collective operation with each part of
@@ -34,6 +36,8 @@ class GlooCommunicator : public Communicator {
   std::unique_ptr<Work> StartReduceScatter(const at::Tensor& output, const at::Tensor& input,
                                            ReduceOp op) override;
   std::unique_ptr<Work> StartAllGather(const at::Tensor& output, const at::Tensor& input) override;
+  std::unique_ptr<Work> StartAllGatherV(const at::Tensor& output, const at::Tensor& input,
+                                        const std::vector<int64_t>& counts) override;
   void Broadcast(const at::Tensor& tensor, int root) override;
   std::unique_ptr<Work> StartSend(const at::Tensor& tensor, int to) override;
   std::unique_ptr<Work> StartReceive(const at::Tensor& tensor, int from) override;
@@ -45,14 +49,13 @@ class GlooCommunicator : public Communicator {
  private:
   class GlooOperation;
   class CollectiveWork;
-  class MessageWork;
-  struct Transport;  // hides Gloo's headers
 
   // Makes the communicator of a group, whose ranks are `members` of `parent`.
   GlooCommunicator(GlooCommunicator& parent, const std::vector<int>& members);
 
   // Connects the ranks. `keys` are used by no other communicator.
   void Connect(KeyStore& keys);
+  std::unique_ptr<GlooMessage> StartMessage(const at::Tensor& tensor, const char* what, int peer, bool send);
   std::unique_ptr<Work> Submit(const char* what, std::function<void(uint32_t tag)> run);
   void CommunicationThread();
   // Throws the verdict on an operation that Gloo gave up with `reason`.
@@ -64,7 +67,7 @@ class GlooCommunicator : public Communicator {
   std::shared_ptr<KeyStore> store_;  // of the run
   std::string prefix_;               // of the keys of this communicator
   int splits_ = 0;                   // calls of Split
-  std::shared_ptr<Transport> transport_;
+  std::shared_ptr<GlooTransport> transport_;
   std::shared_ptr<PeerWatch> watch_;   // of the run
   std::atomic<bool> abandon_ = false;  // skip operations that have not started
 

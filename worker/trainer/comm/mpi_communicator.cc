@@ -322,6 +322,26 @@ std::unique_ptr<Work> MpiCommunicator::StartAllGather(const at::Tensor& output, 
   return Submit(std::move(operation));
 }
 
+std::unique_ptr<Work> MpiCommunicator::StartAllGatherV(const at::Tensor& output, const at::Tensor& input,
+                                                       const std::vector<int64_t>& counts) {
+  CheckUnequalBlocks(output, input, counts, *this);
+  CountForMpi(output);
+  std::vector<int> lengths, firsts;  // live as long as the operation
+  for (int r = 0; r < size_; ++r) {
+    lengths.push_back(static_cast<int>(counts[r]));
+    firsts.push_back(static_cast<int>(FirstElementOf(r, counts)));
+  }
+  auto operation = std::make_unique<MpiOperation>(*this, "all-gather");
+  operation->start = [this, output, input, lengths = std::move(lengths),
+                      firsts = std::move(firsts)](MPI_Request* request) {
+    char* const place = static_cast<char*>(output.data_ptr()) + firsts[rank_] * output.element_size();
+    const MPI_Datatype type = handles_->TypeOf(input);
+    return MPI_Iallgatherv(input.data_ptr() == place ? MPI_IN_PLACE : input.data_ptr(), lengths[rank_], type,
+                           output.data_ptr(), lengths.data(), firsts.data(), type, handles_->comm, request);
+  };
+  return Submit(std::move(operation));
+}
+
 std::unique_ptr<Work> MpiCommunicator::StartSend(const at::Tensor& tensor, int to) {
   CheckTensor(tensor);
   CheckPeer(to, *this);

@@ -282,6 +282,27 @@ std::unique_ptr<Work> NcclCommunicator::StartAllGather(const at::Tensor& output,
   });
 }
 
+// NCCL has no such operation. It carries out the broadcasts of a group together.
+std::unique_ptr<Work> NcclCommunicator::StartAllGatherV(const at::Tensor& output, const at::Tensor& input,
+                                                        const std::vector<int64_t>& counts) {
+  CheckUnequalBlocks(output, input, counts, *this);
+  return Start("all-gather", output, input, [&](const at::Tensor& out, const at::Tensor& in) {
+    transport_->Call(*watchdog_, [&](ncclComm_t comm, cudaStream_t stream) {
+      ncclResult_t result = ncclGroupStart();
+      char* place = static_cast<char*>(out.data_ptr());
+      for (int r = 0; r < size_ && result == ncclSuccess; ++r) {
+        const void* const from = r == rank_ ? in.data_ptr() : place;
+        if (counts[r] > 0)
+          result =
+              ncclBroadcast(from, place, static_cast<size_t>(counts[r]), NcclTypeOf(out), r, comm, stream);
+        place += counts[r] * out.element_size();
+      }
+      const ncclResult_t ended = ncclGroupEnd();
+      return result == ncclSuccess ? ended : result;
+    });
+  });
+}
+
 void NcclCommunicator::Broadcast(const at::Tensor& tensor, int root) {
   CheckTensor(tensor);
   Start("broadcast", tensor, tensor, [&](const at::Tensor& t, const at::Tensor&) {

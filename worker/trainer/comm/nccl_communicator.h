@@ -36,6 +36,8 @@ class NcclCommunicator : public Communicator {
   std::unique_ptr<Work> StartReduceScatter(const at::Tensor& output, const at::Tensor& input,
                                            ReduceOp op) override;
   std::unique_ptr<Work> StartAllGather(const at::Tensor& output, const at::Tensor& input) override;
+  std::unique_ptr<Work> StartAllGatherV(const at::Tensor& output, const at::Tensor& input,
+                                        const std::vector<int64_t>& counts) override;
   void Broadcast(const at::Tensor& tensor, int root) override;
   std::unique_ptr<Work> StartSend(const at::Tensor& tensor, int to) override;
   std::unique_ptr<Work> StartReceive(const at::Tensor& tensor, int from) override;

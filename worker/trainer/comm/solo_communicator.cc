@@ -42,6 +42,12 @@ std::unique_ptr<Work> SoloCommunicator::StartAllGather(const at::Tensor& output,
   return Copy(output, input);
 }
 
+std::unique_ptr<Work> SoloCommunicator::StartAllGatherV(const at::Tensor& output, const at::Tensor& input,
+                                                        const std::vector<int64_t>& counts) {
+  CheckUnequalBlocks(output, input, counts, *this);
+  return Copy(output, input);
+}
+
 std::unique_ptr<Work> SoloCommunicator::StartSend(const at::Tensor&, int to) {
   CheckPeer(to, *this);
   return nullptr;  // unreachable: CheckPeer throws

@@ -137,6 +137,22 @@ std::unique_ptr<Work> StagedCommunicator::StartAllGather(const at::Tensor& outpu
   return Enqueue(std::move(transfer));
 }
 
+std::unique_ptr<Work> StagedCommunicator::StartAllGatherV(const at::Tensor& output, const at::Tensor& input,
+                                                          const std::vector<int64_t>& counts) {
+  CheckUnequalBlocks(output, input, counts, *this);
+  if (!Staged(input)) {
+    StartArrived(/*all=*/true);
+    return host_->StartAllGatherV(output, input, counts);
+  }
+  auto transfer = std::make_shared<Transfer>();
+  transfer->output = output;
+  const at::Tensor to = transfer->host_output = HostLike(output);
+  transfer->start = [this, to, from = Fetch(input, transfer->arrived), counts] {
+    return host_->StartAllGatherV(to, from, counts);
+  };
+  return Enqueue(std::move(transfer));
+}
+
 void StagedCommunicator::Broadcast(const at::Tensor& tensor, int root) {
   CheckTensor(tensor);
   StartArrived(/*all=*/true);

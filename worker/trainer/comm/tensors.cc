@@ -1,5 +1,7 @@
 #include "worker/trainer/comm/tensors.h"
 
+#include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "worker/trainer/errors.h"
@@ -39,6 +41,28 @@ void CheckBlocks(const at::Tensor& whole, const at::Tensor& block, int size) {
     throw TrainerError("a tensor of " + std::to_string(whole.numel()) + " elements is not " +
                        std::to_string(size) + " blocks of " + std::to_string(block.numel()) +
                        " of the same type, one for each rank");
+  }
+}
+
+int64_t FirstElementOf(int rank, const std::vector<int64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
+}
+
+void CheckUnequalBlocks(const at::Tensor& whole, const at::Tensor& block, const std::vector<int64_t>& counts,
+                        const Communicator& communicator) {
+  CheckTensor(whole);
+  CheckTensor(block);
+  const int size = communicator.size();
+  if (std::ssize(counts) != size || std::ranges::any_of(counts, [](int64_t count) { return count < 0; })) {
+    throw TrainerError("an all-gather of unequal blocks needs a number of elements for each of the " +
+                       std::to_string(size) + " ranks");
+  }
+  const int64_t own = counts[communicator.rank()], all = FirstElementOf(size, counts);
+  if (block.numel() != own || whole.numel() != all || whole.scalar_type() != block.scalar_type()) {
+    throw TrainerError("a block of " + std::to_string(block.numel()) + " elements and a tensor of " +
+                       std::to_string(whole.numel()) + " are not the " + std::to_string(own) +
+                       " elements of this rank and the " + std::to_string(all) +
+                       " of all ranks, of the same type");
   }
 }
 

@@ -11,8 +11,13 @@ namespace scalelab::trainer {
 void CheckTensor(const at::Tensor& tensor);
 void CheckReduction(const at::Tensor& tensor, ReduceOp op);
 void CheckBlocks(const at::Tensor& whole, const at::Tensor& block, int size);
+void CheckUnequalBlocks(const at::Tensor& whole, const at::Tensor& block, const std::vector<int64_t>& counts,
+                        const Communicator& communicator);
 void CheckPeer(int peer, const Communicator& communicator);
 void CheckReceiveFromAny(const at::Tensor& tensor, const Communicator& communicator);
+
+// Returns the number of elements of the ranks before `rank` in an all-gather of unequal blocks.
+int64_t FirstElementOf(int rank, const std::vector<int64_t>& counts);
 
 // Returns the function that reduces elements of `type` by `op`; kAverage adds.
 ReduceFunction ReduceFunctionFor(at::ScalarType type, ReduceOp op);

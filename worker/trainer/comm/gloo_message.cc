@@ -1,0 +1,78 @@
+#include "worker/trainer/comm/gloo_message.h"
+
+#include <algorithm>
+#include <exception>
+#include <numeric>
+#include <stdexcept>
+#include <vector>
+
+namespace scalelab::trainer {
+
+GlooMessage::GlooMessage(GlooTransport& transport, const at::Tensor& tensor, const char* what, int peer,
+                         std::chrono::milliseconds timeout, Fail fail)
+    : transport_(transport),
+      tensor_(tensor),
+      operation_(what, peer),
+      fail_(std::move(fail)),
+      buffer_(transport.Buffer(tensor.data_ptr(), tensor.nbytes())) {
+  operation_.deadline = std::chrono::steady_clock::now() + timeout;
+}
+
+void GlooMessage::Start(bool send) {
+  send_ = send;
+  const uint64_t slot = gloo::Slot::build(kMessageSlot, 0);
+  try {
+    if (send) {
+      buffer_->send(operation_.peer, slot);
+    } else if (operation_.peer == Operation::kAnyRank) {
+      std::vector<int> others(transport_.context->size);
+      std::iota(others.begin(), others.end(), 0);
+      others.erase(others.begin() + transport_.context->rank);
+      buffer_->recv(others, slot);
+      transport_.SetReceiveFromAny(buffer_.get());
+    } else {
+      buffer_->recv(operation_.peer, slot);
+    }
+  } catch (const std::exception& e) {
+    fail_(operation_, e.what());
+  }
+}
+
+void GlooMessage::Wait() {
+  if (done_) return;
+  if (waiting_.valid()) {
+    waiting_.get();
+  } else {
+    WaitForGloo();
+  }
+  done_ = true;
+}
+
+bool GlooMessage::Done() {
+  if (done_) return true;
+  if (!waiting_.valid()) waiting_ = std::async(std::launch::async, [this] { WaitForGloo(); }).share();
+  return waiting_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+GlooMessage::~GlooMessage() {
+  if (operation_.peer == Operation::kAnyRank) transport_.SetReceiveFromAny(nullptr);
+  try {
+    if (!interrupted_) Wait();
+  } catch (const std::exception&) {
+    // The caller never called Wait, so it does not need the error.
+  }
+}
+
+void GlooMessage::WaitForGloo() {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(operation_.deadline -
+                                                                          std::chrono::steady_clock::now());
+  try {
+    const auto limit = std::max(left, std::chrono::milliseconds(1));
+    interrupted_ = !(send_ ? buffer_->waitSend(limit) : buffer_->waitRecv(&source_, limit));
+    if (interrupted_) throw std::runtime_error("interrupted");
+  } catch (const std::exception& e) {
+    fail_(operation_, e.what());
+  }
+}
+
+}  // namespace scalelab::trainer

@@ -1,0 +1,46 @@
+// A send or receive over Gloo. Includes Gloo's headers.
+#pragma once
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+
+#include "worker/trainer/comm/gloo_transport.h"
+#include "worker/trainer/comm/operation.h"
+
+namespace scalelab::trainer {
+
+// Gloo carries it out on its own thread. Gloo cannot be asked whether it has ended, and a wait that times out
+// closes all connections. The first call of Done therefore starts a thread that waits.
+class GlooMessage : public Work {
+ public:
+  // Throws the verdict on an operation that Gloo gave up with this reason.
+  using Fail = std::function<void(const Operation& operation, const std::string& reason)>;
+
+  // `peer` is the other rank; Operation::kAnyRank: receives from the rank that sends first. `transport` must outlive the message.
+  GlooMessage(GlooTransport& transport, const at::Tensor& tensor, const char* what, int peer,
+              std::chrono::milliseconds timeout, Fail fail);
+  // Waits, because Gloo must not write into a freed tensor.
+  ~GlooMessage() override;
+
+  void Start(bool send);
+  void Wait() override;
+  bool Done() override;
+  // Returns the sender of a receive that has ended.
+  int source() const { return source_; }
+
+ private:
+  void WaitForGloo();
+
+  GlooTransport& transport_;
+  const at::Tensor tensor_;
+  Operation operation_;
+  const Fail fail_;
+  std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
+  bool send_ = false, done_ = false, interrupted_ = false;
+  int source_ = Operation::kAnyRank;
+  std::shared_future<void> waiting_;  // last member: its thread uses the others
+};
+
+}  // namespace scalelab::trainer

@@ -1,0 +1,46 @@
+// Gloo's connections between the ranks of a communicator. Includes Gloo's headers.
+#pragma once
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/transport/unbound_buffer.h>
+#include <gloo/types.h>
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "worker/trainer/comm/rendezvous.h"
+
+namespace scalelab::trainer {
+
+// Slots for our own messages. Gloo's collectives use the numbers 1 to 8 here.
+constexpr uint8_t kMessageSlot = 0x40, kReduceScatterSlot = 0x41, kAbortSlot = 0x42;
+
+// Returns Gloo's error text without the source position that it begins with.
+std::string GlooReason(const std::string& message);
+
+struct GlooTransport {
+  // Connects the ranks, which find each other through `keys`. `address` selects the network interface. Returns when all ranks have
+  // read the keys. Throws an exception of Gloo.
+  void Connect(int rank, int size, KeyStore& keys, const std::string& address,
+               std::chrono::milliseconds timeout);
+
+  std::unique_ptr<gloo::transport::UnboundBuffer> Buffer(void* data, size_t bytes) {
+    return context->createUnboundBuffer(data, bytes);
+  }
+  // Ends everything that waits inside Gloo.
+  void Abort();
+  // Sets the receive from any rank that Abort ends; null: none.
+  void SetReceiveFromAny(gloo::transport::UnboundBuffer* receive);
+
+  std::shared_ptr<gloo::rendezvous::Context> context;
+
+ private:
+  std::mutex mutex_;
+  gloo::transport::UnboundBuffer* any_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace scalelab::trainer
