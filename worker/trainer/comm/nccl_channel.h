@@ -1,15 +1,11 @@
 // Sends and receives between two ranks over NCCL.
 #pragma once
 
-#include <condition_variable>
-#include <deque>
 #include <memory>
-#include <mutex>
-#include <thread>
+#include <string>
 
-#include "absl/base/thread_annotations.h"
+#include "worker/trainer/comm/device_channel.h"
 #include "worker/trainer/comm/nccl_handle.h"
-#include "worker/trainer/comm/nccl_watchdog.h"
 #include "worker/trainer/comm/rendezvous.h"
 
 namespace scalelab::trainer {
@@ -22,35 +18,27 @@ class NcclChannel {
   // `store` and `watchdog` must outlive the channel.
   NcclChannel(KeyStore& store, NcclWatchdog& watchdog, at::Device device, int rank, int from, int to,
               std::chrono::milliseconds timeout);
-  // Ends the thread. Messages that were not carried out fail.
-  ~NcclChannel();
 
   // Sends or receives, in the order of the calls.
-  std::unique_ptr<Work> Start(const at::Tensor& tensor);
+  std::unique_ptr<Work> Start(const at::Tensor& tensor) { return channel_.Start(tensor); }
   // For the watchdog: returns NCCL's error on this channel; ends everything on this channel.
   std::string AsyncError() { return handle_.AsyncError(); }
   void Abort() { handle_.Abort(); }
 
  private:
-  class Message;
+  using Check = DeviceChannel::Check;
 
-  void Run();
-  void Join(const Message& message);
-  void Carry(Message& message);
-  void ThrowIfLateOrFailed(const Message& message);
+  DeviceChannel::Hooks MakeHooks();
+  void Connect(const Check& check);
+  DeviceChannel::Transfer Enqueue(const at::Tensor& tensor, const Check& check);
+  void Finish();
 
   KeyStore& store_;
-  NcclWatchdog& watchdog_;
   const at::Device device_;
-  const int rank_, from_, to_;
-  const std::chrono::milliseconds timeout_;
-  NcclHandle handle_;  // used by the thread; not blocking, because a message may come late
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::shared_ptr<Message>> queue_ ABSL_GUARDED_BY(mutex_);
-  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last member: uses all of the above
+  const bool send_;
+  const std::string key_;  // of the id of the NCCL communicator
+  NcclHandle handle_;      // used by the thread; not blocking, because a message may come late
+  DeviceChannel channel_;  // last member: its thread uses the others
 };
 
 }  // namespace scalelab::trainer

@@ -1,0 +1,80 @@
+// Sends or receives of tensors on a device, in the order of the device's streams.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "worker/trainer/comm/nccl_watchdog.h"
+
+namespace scalelab::trainer {
+
+// One direction between two ranks. A thread enqueues the transfers in the order of the calls on a stream of its own, and follows
+// them to their ends for timeouts and failures. Wait blocks the calling thread's current stream and not the host, except until
+// the transfer is enqueued: the first one waits for the other rank, because the two connect then. A tensor in host memory is copied
+// through the device, and Wait blocks the host.
+class DeviceChannel {
+ public:
+  // Throws if the caller must end because of a timeout or a failure.
+  using Check = std::function<void()>;
+  // A transfer on the device.
+  struct Transfer {
+    std::function<bool()> over;   // returns whether it has ended
+    std::function<void()> block;  // makes later work on the calling thread's current stream wait for it
+  };
+  // Called on the channel's thread, within `on_stream`. The two that may wait call `check` meanwhile.
+  struct Hooks {
+    // Calls its argument with the channel's stream as the thread's current stream.
+    std::function<void(const std::function<void()>& body)> on_stream;
+    // Connects the two ranks. Called before the first transfer.
+    std::function<void(const Check& check)> connect;
+    // Enqueues the transfer of a tensor on the device.
+    std::function<Transfer(const at::Tensor& tensor, const Check& check)> enqueue;
+    // Called after the last transfer, if none has failed.
+    std::function<void()> finish;
+  };
+
+  // `peer` is the other rank. `watchdog` must outlive the channel.
+  DeviceChannel(NcclWatchdog& watchdog, at::Device device, bool send, int peer,
+                std::chrono::milliseconds timeout, Hooks hooks);
+  // Ends the thread after the transfers that are enqueued. Others fail.
+  ~DeviceChannel();
+
+  std::unique_ptr<Work> Start(const at::Tensor& tensor);
+
+ private:
+  class Message;
+  class MessageWork;
+
+  void Run();
+  // Returns the next message to enqueue; null if one that is enqueued may have ended, or if there will be none.
+  std::shared_ptr<Message> Next();
+  void Enqueue(const std::shared_ptr<Message>& message);
+  // Ends the messages whose transfers are over.
+  void EndTransfers();
+  // Returns the error of a message whose transfer has failed with `e`, the current exception.
+  std::exception_ptr ErrorOf(const Message& message, const std::exception& e);
+  void ThrowIfLateOrFailed(const Message& message);
+
+  NcclWatchdog& watchdog_;
+  const at::Device device_;
+  const bool send_;
+  const int peer_;
+  const std::chrono::milliseconds timeout_;
+  const Hooks hooks_;
+  bool connected_ = false, failed_ = false;         // used by the thread
+  std::deque<std::shared_ptr<Message>> in_flight_;  // enqueued on the stream; used by the thread
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Message>> queue_ ABSL_GUARDED_BY(mutex_);
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last member: uses all of the above
+};
+
+}  // namespace scalelab::trainer
