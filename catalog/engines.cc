@@ -33,7 +33,7 @@ std::vector<Engine> MakeEngines() {
   constexpr unsigned kAllLocal = kStep | kLocal | kCheckpoint | Sum(ParameterGroup::kSlowMomentum);
   constexpr unsigned kPipeline = Sum(ParameterGroup::kPipeline);
   constexpr unsigned kTensor = Sum(ParameterGroup::kTensor);
-  constexpr unsigned kServers = kStep | Sum(ParameterGroup::kServers);
+  constexpr unsigned kServers = kStep | kCheckpoint | Sum(ParameterGroup::kServers);
   constexpr unsigned kReplicas = kStep | kCheckpoint | Sum(ParameterGroup::kReplicas);
   constexpr unsigned kOwnProgram = kStep | kCheckpoint | Sum(ParameterGroup::kCustom);
 
@@ -64,8 +64,8 @@ std::vector<Engine> MakeEngines() {
       {"native/zero3", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kOneBucketCap, kNotMeasured, halves},
       {"native/local-sgd", kTrainer, "", "", kMpi, false, kOptional, all, all, all, no_sync, kAllLocal, kNotMeasured, all,
        "averages parameters instead of gradients"},
-      {"native/pipeline", kTrainer, "", "", kMpi, false, kOptional, all, all, divisible, no_sync, kStep | kPipeline},
-      {"native/tensor", kTrainer, "", "", kMpi, false, kOptional, all, all, divisible, no_sync, kStep | kTensor},
+      {"native/pipeline", kTrainer, "", "", kMpi, false, kOptional, all, all, divisible, no_sync, kStep | kPipeline | kCheckpoint},
+      {"native/tensor", kTrainer, "", "", kMpi, false, kOptional, all, all, divisible, no_sync, kStep | kTensor | kCheckpoint},
       {"native/parameter-server", kTrainer, "", "", kMpi, false, kOptional, all, unscaled, all, no_sync, kServers},
       {"native/data-parallel", kTrainer, "", "", kMpi, false, kOptional, all, all, all, no_sync, kReplicas},
       {"pytorch/ddp", kAdapter, "pytorch", "pytorch_ddp.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets | kCompile | kCheckpoint},

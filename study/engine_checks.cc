@@ -108,16 +108,6 @@ std::vector<EngineMisfit> TrainerMisfits(const Engine& engine, const v1::RunSpec
                                    "; use ", NearestOf(engine.precisions, run.precision()), " (it has ",
                                    absl::StrJoin(engine.precisions, ", "), "), or native/ddp")});
   }
-  // On one rank all engines have checkpoints.
-  if (run.ranks() > 1 && !engine.Reads(ParameterGroup::kCheckpoint)) {
-    for (const auto& [key, is_set] :
-         {std::pair{"checkpoint_every_steps", run.checkpoint_every_steps() > 0},
-          std::pair{"checkpoint_every_minutes", run.checkpoint_every_minutes() > 0}}) {
-      if (is_set)
-        misfits.push_back({key, absl::StrCat("engine ", engine.name, " has no checkpoints; remove ", key,
-                                             ", or use native/ddp")});
-    }
-  }
   CheckCompression(engine, run, &misfits);
   CheckRoles(engine, run, cpu, &misfits);
   return misfits;

@@ -88,6 +88,12 @@ class Checkpoints : public Trainer {
     return newest;
   }
 
+  // Returns the number of steps that it contains; 0: there is none.
+  int NewestStep() const {
+    const std::string newest = std::filesystem::exists(Directory()) ? Newest() : "";
+    return newest.empty() ? 0 : std::stoi(newest.substr(newest.rfind('-') + 1));
+  }
+
   // The events of all attempts so far, by rank; only the last attempt's of each step.
   void Collect(int ranks) {
     losses_.resize(ranks);
@@ -116,6 +122,24 @@ class Checkpoints : public Trainer {
     return last;
   }
 
+  // Sends a signal to the last rank.
+  static void Signal(pid_t launcher, int ranks, int number) {
+    const std::vector<pid_t> all = ranks == 1 ? std::vector{launcher} : RanksOf(launcher);
+    ASSERT_EQ(all.size(), static_cast<size_t>(ranks));
+    kill(all.back(), number);
+  }
+
+  // Checks that the last attempt ended like a run without interruptions, and that all attempts had its losses.
+  void ExpectLike(const Result& whole, const Result& last) {
+    ASSERT_EQ(last.status, 0);
+    EXPECT_GT(last.Of(0, "start").at(0).value("resumed_step", 0), 0);
+    for (int rank = 0; rank < static_cast<int>(whole.events.size()); ++rank) {
+      EXPECT_EQ(last.hash(rank), whole.hash(rank));
+      for (const json& step : whole.Of(rank, "step"))
+        EXPECT_EQ(losses_[rank][step["step"]], step["metrics"]["train/loss"]) << "step " << step["step"];
+    }
+  }
+
   std::vector<std::map<int64_t, double>> losses_;
 };
 
@@ -129,15 +153,9 @@ TEST_P(Interrupted, ByKillEndsWithTheSameParametersAndLossesBitForBit) {
   EXPECT_FALSE(std::filesystem::exists(Directory())) << "a run that has finished needs no checkpoints";
   const Result last =
       FinishWithInterruptions(spec, ranks, Interruptions(), [](pid_t launcher) { kill(launcher, SIGKILL); });
-  ASSERT_EQ(last.status, 0);
-  for (int rank = 0; rank < ranks; ++rank) {
-    EXPECT_EQ(last.hash(rank), whole.hash(rank));
-    for (const json& step : whole.Of(rank, "step"))
-      EXPECT_EQ(losses_[rank][step["step"]], step["metrics"]["train/loss"]) << "step " << step["step"];
-  }
+  ExpectLike(whole, last);
   const auto start = last.Of(0, "start");
   ASSERT_EQ(start.size(), 1u);
-  EXPECT_GT(start[0].value("resumed_step", 0), 0);
   EXPECT_EQ(last.Of(0, "step").at(0)["step"], start[0]["resumed_step"]);
   const json metrics = last.Of(0, "finish").at(0)["metrics"];
   EXPECT_EQ(metrics["run/steps"], 24);
@@ -159,9 +177,7 @@ TEST_P(Interrupted, BySignalStopsAllRanksAtOneStepWithACheckpoint) {
   ASSERT_EQ(whole.status, 0);
   int number = SIGTERM;
   const auto signal_one_rank = [&](pid_t launcher) {
-    const std::vector<pid_t> all = ranks == 1 ? std::vector{launcher} : RanksOf(launcher);
-    ASSERT_EQ(all.size(), static_cast<size_t>(ranks));
-    kill(all.back(), number);
+    Signal(launcher, ranks, number);
     number = number == SIGTERM ? SIGUSR1 : SIGTERM;
   };
   int64_t resumed = 0;
@@ -226,14 +242,55 @@ TEST_P(InterruptedEngine, EndsWithTheSameParametersAndLossesBitForBit) {
   ASSERT_EQ(whole.status, 0);
   const Result last =
       FinishWithInterruptions(spec, ranks, Interruptions(), [](pid_t launcher) { kill(launcher, SIGKILL); });
-  ASSERT_EQ(last.status, 0);
-  EXPECT_GT(last.Of(0, "start").at(0).value("resumed_step", 0), 0);
-  for (int rank = 0; rank < ranks; ++rank) {
-    EXPECT_EQ(last.hash(rank), whole.hash(rank));
-    for (const json& step : whole.Of(rank, "step"))
-      EXPECT_EQ(losses_[rank][step["step"]], step["metrics"]["train/loss"]) << "step " << step["step"];
-  }
+  ExpectLike(whole, last);
 }
+
+// Engines whose ranks have different parts of the model. divided_checkpoint_test.cc changes the number of ranks.
+class InterruptedDividedEngine : public Checkpoints, public testing::WithParamInterface<Engine> {};
+
+TEST_P(InterruptedDividedEngine, GoesOnAfterAKillADamagedCheckpointAndASignal) {
+  const int ranks = GetParam().ranks;
+  json spec = WithCheckpoints(ranks, GetParam().keys);
+  spec.update({{"max_steps", "60"}, {"epochs", 12}});  // long enough that a signal comes before its end
+  const Result whole = Run({spec}, ranks);
+  ASSERT_EQ(whole.status, 0);
+  RunUntil(spec, ranks, 7, [](pid_t launcher) { kill(launcher, SIGKILL); });
+  Collect(ranks);
+  const std::string newest = Newest();
+  const int step = NewestStep();
+  std::filesystem::resize_file(newest + "/rank-" + std::to_string(ranks - 1) + ".safetensors", 1000);
+  RunUntil(spec, ranks, step + 2, [&](pid_t launcher) { Signal(launcher, ranks, SIGTERM); });
+  EXPECT_THAT(ReadAll(dir_ + "/err"), HasSubstr("checkpoint after step " + std::to_string(step) +
+                                                " is damaged, the one before it is used: "));
+  Collect(ranks);
+  const Result last = Run({spec}, ranks);
+  Collect(ranks);
+  ExpectLike(whole, last);
+  EXPECT_GT(last.Of(0, "start").at(0)["resumed_step"], step);
+  if (Interruptions() < 20) return;
+  losses_.clear();
+  ExpectLike(whole, FinishWithInterruptions(spec, ranks, Interruptions(),
+                                            [](pid_t launcher) { kill(launcher, SIGKILL); }));
+  spec.update({{"max_steps", "600"}, {"epochs", 120}});
+  losses_.clear();
+  const Result longer = Run({spec}, ranks);
+  for (int i = 0, resumed = 0; i < Interruptions() && resumed < 580; ++i, resumed = NewestStep()) {
+    RunUntil(spec, ranks, resumed + 1 + i % 3, [&](pid_t launcher) { Signal(launcher, ranks, SIGTERM); });
+    Collect(ranks);
+  }
+  const Result end = Run({spec}, ranks);
+  Collect(ranks);
+  ExpectLike(longer, end);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Engines, InterruptedDividedEngine,
+    testing::Values(Engine{"pipeline", 2, {{"engine", "native/pipeline"}, {"accumulation_steps", 2}}},
+                    Engine{"tensor", 2, {{"engine", "native/tensor"}}},
+                    Engine{"data_parallel", 1, {{"engine", "native/data-parallel"}, {"cpus_per_rank", 2}}},
+                    Engine{
+                        "parameter_server", 3, {{"engine", "native/parameter-server"}, {"server_ranks", 1}}}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 class ContinuedEngine : public InterruptedEngine {};
 
@@ -278,7 +335,7 @@ TEST_F(Checkpoints, ADamagedShardIsReportedAndTheCheckpointBeforeItIsUsed) {
   const Result whole = Run({spec}, 2);
   RunUntil(spec, 2, 10, [](pid_t launcher) { kill(launcher, SIGKILL); });
   const std::string newest = Newest();
-  const int step = std::stoi(newest.substr(newest.rfind('-') + 1));
+  const int step = NewestStep();
   std::filesystem::resize_file(newest + "/rank-1.safetensors", 1000);
   const Result last = Run({spec}, 2);
   EXPECT_EQ(last.status, 0);
@@ -320,7 +377,7 @@ TEST_F(Checkpoints, ADamagedOneIsReportedAndTheOneBeforeItIsUsed) {
   const Result whole = Run({spec});
   RunUntil(spec, 1, 10, [](pid_t rank) { kill(rank, SIGKILL); });
   const std::string newest = Newest();
-  const int step = std::stoi(newest.substr(newest.rfind('-') + 1));
+  const int step = NewestStep();
   std::filesystem::resize_file(newest + "/shared.safetensors", 1000);
   const Result last = Run({spec});
   EXPECT_EQ(last.status, 0);

@@ -200,6 +200,30 @@ TEST(ParameterServers, AsyncNeverWaitsAndReportsTheStaleness) {
   EXPECT_DOUBLE_EQ(Value(metrics, "run/staleness_mean"), 0.5) << "it is the only one of 20 that missed any";
 }
 
+TEST(ParameterServers, NoGradientMissesUpdatesOfAnEarlierEpoch) {
+  constexpr int kOrder[] = {0, 1, 1, 0};  // the ranks that step, in two epochs
+  const auto models = EqualModels(3);
+  std::atomic<int> turn = 0;
+  std::vector<Metric> metrics;
+  OnRanks(3, [&](ThreadCommunicator& c) {
+    const auto strategy = MakeStrategy(Spec(1, "async"), *models[c.rank()], c);
+    Sgd optimizer(strategy->Trained(), 0.9, 0, true);
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      const bool trains = c.rank() < 2;
+      std::vector<at::Tensor> losses;
+      if (trains) losses.push_back(LossOf(*models[c.rank()], Images(c.rank() * 4, 4)));
+      while (trains && kOrder[turn] != c.rank()) sched_yield();
+      LossTask task(losses, optimizer, strategy->RateOfUpdate(0.02));
+      strategy->Step(task);
+      if (trains) ++turn;
+      strategy->EndEpoch();
+    }
+    if (c.rank() == 0) strategy->AppendMetrics(metrics);
+  });
+  EXPECT_EQ(Value(metrics, "run/staleness_max"), 1) << "at the end of an epoch all ranks get all updates";
+  EXPECT_EQ(Value(metrics, "run/staleness_mean"), 0.5);
+}
+
 // The gradients are constant, so the order of the updates does not matter.
 TEST(ParameterServers, AllUpdatesOfAStepTogetherHaveTheRateOfTheStep) {
   constexpr int kSteps = 5;

@@ -8,9 +8,8 @@
 #include <cstdio>
 #include <ostream>
 
-#include "tests/fakes/thread_communicator.h"
+#include "tests/unit/trainer/saved_run.h"
 #include "tests/unit/trainer/small_model.h"
-#include "worker/trainer/comm/solo_communicator.h"
 #include "worker/trainer/errors.h"
 
 namespace scalelab::trainer {
@@ -18,76 +17,16 @@ namespace {
 
 constexpr int kBefore = 4, kSteps = 8, kGlobalBatch = 12;
 
-// What the ranks of a run store.
-struct Saved {
-  NamedTensors shared;
-  std::vector<NamedTensors> of_ranks;
-};
-
-NamedTensors Copies(const NamedTensors& tensors) {
-  NamedTensors copies;
-  for (const auto& [name, tensor] : tensors) copies.emplace_back(name, tensor.detach().clone());
-  return copies;
+Batch Rows(const at::Tensor& samples) {
+  return {Images(0, 256).index_select(0, samples), samples.remainder(4)};
 }
 
-// One rank of a run.
-class Rank {
+// One rank of a run that trains SmallModel.
+class Rank : public SavedRank {
  public:
-  Rank(const TrainingSpec& spec, SmallModel& model, Communicator& communicator)
-      : model_(model),
-        communicator_(communicator),
-        strategy_(MakeStrategy(spec, model, communicator)),
-        step_(spec, Precision::kFp32, at::kCPU, model, *strategy_, communicator),
-        meter_(0, kGlobalBatch),
-        state_(at::kCPU, model, step_, *strategy_, meter_, communicator) {}
-
-  void Train(int first, int last) {
-    const int64_t slice = kGlobalBatch / communicator_.size();
-    for (int step = first; step < last; ++step) {
-      const at::Tensor index =
-          at::arange(slice, at::kLong) + (step * kGlobalBatch + slice * communicator_.rank());
-      StepRecord record{.global_samples = kGlobalBatch, .marks = StepMarks(at::kCPU)};
-      step_.Run({Images(0, 256).index_select(0, index), index.remainder(4)}, 0.05, record);
-    }
-  }
-  void EndEpoch() { strategy_->EndEpoch(); }
-  void Save(Saved& saved) {
-    NamedTensors shared = Copies(state_.Shared()), mine = Copies(state_.Mine({}, {}));
-    if (communicator_.rank() == 0) {
-      saved.shared = std::move(shared);
-      saved.of_ranks.resize(communicator_.size());
-    }
-    communicator_.Barrier();
-    saved.of_ranks[communicator_.rank()] = std::move(mine);
-    communicator_.Barrier();
-  }
-  void Restore(const Saved& saved) {
-    Checkpoint checkpoint{.step = kBefore,
-                          .ranks = static_cast<int>(saved.of_ranks.size()),
-                          .shared = saved.shared,
-                          .of_ranks = {}};
-    const bool same = checkpoint.ranks == communicator_.size();
-    checkpoint.of_ranks = saved.of_ranks;
-    if (same) checkpoint.of_ranks = {saved.of_ranks[communicator_.rank()]};
-    EpochSums epoch;
-    RunTotals totals;
-    state_.Restore(checkpoint, 1, epoch, totals);
-  }
-
- private:
-  SmallModel& model_;
-  Communicator& communicator_;
-  const std::unique_ptr<Strategy> strategy_;
-  TrainStep step_;
-  RunMeter meter_;
-  RunState state_;
+  Rank(TrainingSpec spec, SmallModel& model, Communicator& communicator, const Saved* saved = nullptr)
+      : SavedRank((spec.global_batch = kGlobalBatch, spec), model, communicator, Rows, saved) {}
 };
-
-void OnRanksOrAlone(int ranks, const std::function<void(Communicator&)>& body) {
-  if (ranks > 1) return OnRanks(ranks, body);
-  SoloCommunicator solo;
-  body(solo);
-}
 
 // Returns models with other parameters than those of EqualModels.
 std::vector<std::shared_ptr<SmallModel>> OtherModels(int count) {
@@ -152,7 +91,8 @@ std::vector<Engine> Engines() {
            with("native/local-sgd", [](TrainingSpec& spec) { spec.local_start_step = 6; }), 2e-2},
           {"powersgd", compressed("powersgd"), 5e-2},
           {"top_k", compressed("top-k"), 0.1},
-          {"onebit", compressed("onebit"), 5e-2}};
+          {"onebit", compressed("onebit"), 5e-2},
+          {"parameter_server", with("native/parameter-server", [](TrainingSpec&) {})}};
 }
 
 class Continued : public testing::TestWithParam<Engine> {
@@ -165,7 +105,7 @@ class Continued : public testing::TestWithParam<Engine> {
     OnRanksOrAlone(static_cast<int>(models.size()), [&](Communicator& c) {
       Rank rank(spec(), *models[c.rank()], c);
       rank.Train(0, kBefore);
-      rank.Save(saved);
+      rank.Save(saved, kBefore);
       rank.Train(kBefore, kSteps);
       rank.EndEpoch();
     });
@@ -178,8 +118,7 @@ TEST_P(Continued, OnAsManyRanksEndsWithTheSameParametersBitForBit) {
     const auto whole = EqualModels(ranks), models = OtherModels(ranks);
     const Saved saved = TrainWhole(whole);
     OnRanks(ranks, [&](Communicator& c) {
-      Rank rank(spec(), *models[c.rank()], c);
-      rank.Restore(saved);
+      Rank rank(spec(), *models[c.rank()], c, &saved);
       rank.Train(kBefore, kSteps);
       rank.EndEpoch();
     });
@@ -195,8 +134,7 @@ TEST_P(Continued, OnAnotherNumberOfRanksTrainsOn) {
     const auto whole = EqualModels(from), models = OtherModels(to);
     const Saved saved = TrainWhole(whole);
     OnRanksOrAlone(to, [&](Communicator& c) {
-      Rank rank(spec(), *models[c.rank()], c);
-      rank.Restore(saved);
+      Rank rank(spec(), *models[c.rank()], c, &saved);
       rank.Train(kBefore, kSteps);
       rank.EndEpoch();
     });
@@ -215,14 +153,12 @@ TEST_P(Continued, OnMoreRanksAndBackKeepsAllValues) {
   const Saved saved = TrainWhole(whole);
   Saved between, back;
   OnRanks(4, [&](Communicator& c) {
-    Rank rank(spec(), *four[c.rank()], c);
-    rank.Restore(saved);
-    rank.Save(between);
+    Rank rank(spec(), *four[c.rank()], c, &saved);
+    rank.Save(between, kBefore);
   });
   OnRanks(2, [&](Communicator& c) {
-    Rank rank(spec(), *two[c.rank()], c);
-    rank.Restore(between);
-    rank.Save(back);
+    Rank rank(spec(), *two[c.rank()], c, &between);
+    rank.Save(back, kBefore);
   });
   const bool averaged = spec().engine == "native/local-sgd" || spec().gradient_compression != "none";
   for (int r = 0; r < 2; ++r) {
@@ -247,11 +183,10 @@ TEST(RunState, OfRanksThatNeverCommunicateNeedsAsManyRanks) {
   spec.engine = "native/none";
   const auto models = EqualModels(3);
   Saved saved;
-  OnRanks(2, [&](Communicator& c) { Rank(spec, *models[c.rank()], c).Save(saved); });
+  OnRanks(2, [&](Communicator& c) { Rank(spec, *models[c.rank()], c).Save(saved, kBefore); });
   SoloCommunicator solo;
-  Rank alone(spec, *models[2], solo);
   try {
-    alone.Restore(saved);
+    const Rank alone(spec, *models[2], solo, &saved);
     FAIL() << "no error";
   } catch (const TrainerError& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("use 2 ranks"));
@@ -264,17 +199,13 @@ TEST(RunState, OfShardsInAnotherOrderIsRefused) {
   const auto models = EqualModels(2), other = EqualModels(2);
   for (const auto& model : other) model->first.set_data(model->first.contiguous());
   Saved saved;
-  OnRanks(2, [&](Communicator& c) { Rank(spec, *models[c.rank()], c).Save(saved); });
-  OnRanks(2, [&](Communicator& c) {
-    Rank rank(spec, *other[c.rank()], c);
-    EXPECT_THROW(rank.Restore(saved), TrainerError);
-  });
+  OnRanks(2, [&](Communicator& c) { Rank(spec, *models[c.rank()], c).Save(saved, kBefore); });
+  OnRanks(2, [&](Communicator& c) { EXPECT_THROW(Rank(spec, *other[c.rank()], c, &saved), TrainerError); });
   // Another number of ranks puts them together, and does not need the order.
   const auto alone = OtherModels(1);
   alone[0]->first.set_data(alone[0]->first.contiguous());
   SoloCommunicator solo;
-  Rank rank(spec, *alone[0], solo);
-  rank.Restore(saved);
+  const Rank rank(spec, *alone[0], solo, &saved);
   EXPECT_TRUE(alone[0]->first.equal(models[0]->first));
 }
 

@@ -66,16 +66,28 @@ void SetRandomState(at::Device device, const at::Tensor& state) {
 
 }  // namespace
 
+NamedTensors RunState::Shared() const {
+  NamedTensors shared = weights_.Shared();
+  shared.emplace_back("copies", at::full({1}, Copies(), at::kDouble));
+  return shared;
+}
+
 NamedTensors RunState::Mine(const EpochSums& epoch, const RunTotals& totals) const {
+  const NamedTensors of_strategy = strategy_.State();  // may write into buffers
   NamedTensors tensors = weights_.Mine();
   for (auto& named : Buffers(model_)) tensors.push_back(std::move(named));
-  AppendBelow(tensors, kStrategy, strategy_.State());
+  AppendBelow(tensors, kStrategy, of_strategy);
   tensors.emplace_back("random/cpu", RandomState(at::kCPU));
   if (device_.is_cuda()) tensors.emplace_back("random/cuda", RandomState(device_));
   tensors.emplace_back("epoch", NumbersOf(epoch));
   tensors.emplace_back("totals", NumbersOf(totals));
   tensors.emplace_back("meter", NumbersOf(meter_.State()));
   return tensors;
+}
+
+void RunState::Prepare(const Checkpoint& checkpoint, Strategy& strategy, const Communicator& communicator) {
+  if (checkpoint.ranks == communicator.size())
+    strategy.PrepareFor(Below(checkpoint.of_ranks.at(0), kStrategy));
 }
 
 void RunState::Restore(const Checkpoint& checkpoint, uint64_t seed, EpochSums& epoch, RunTotals& totals) {
@@ -106,7 +118,9 @@ void RunState::Restore(const Checkpoint& checkpoint, uint64_t seed, EpochSums& e
     const auto sums = StructOf<EpochSums>(Find(checkpoint.of_ranks[rank], "epoch"), "epoch");
     epoch.loss += sums.loss, epoch.correct += sums.correct, epoch.samples += sums.samples;
   }
-  if (communicator_.rank() != 0) epoch.loss = epoch.correct = epoch.samples = 0;
+  const double share =
+      communicator_.rank() != 0 ? 0 : Copies() / Find(checkpoint.shared, "copies").item<double>();
+  epoch.loss *= share, epoch.correct *= share, epoch.samples *= share;
 }
 
 }  // namespace scalelab::trainer

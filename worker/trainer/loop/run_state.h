@@ -32,7 +32,7 @@ class RunState {
         communicator_(communicator) {}
 
   // Returns what is equal on all ranks.
-  NamedTensors Shared() const { return weights_.Shared(); }
+  NamedTensors Shared() const;
   // Returns what belongs to this rank: its weights, buffers, random numbers, the strategy's state, measurements. `epoch` is the
   // part of the epoch before the checkpoint. Collective.
   NamedTensors Mine(const EpochSums& epoch, const RunTotals& totals) const;
@@ -40,8 +40,13 @@ class RunState {
   // Continues from a checkpoint. With another number of ranks, all take the buffers of rank 0, draw new random numbers and
   // measure anew. Throws TrainerError if the checkpoint does not fit the model. Collective.
   void Restore(const Checkpoint& checkpoint, uint64_t seed, EpochSums& epoch, RunTotals& totals);
+  // Prepares a strategy to continue from a checkpoint. Called before its TrainStep is made. Collective.
+  static void Prepare(const Checkpoint& checkpoint, Strategy& strategy, const Communicator& communicator);
 
  private:
+  // Returns how many ranks train on the same samples, and count them.
+  double Copies() const { return RanksOfASlice(strategy_, communicator_.size()); }
+
   const at::Device device_;
   Model& model_;
   Strategy& strategy_;

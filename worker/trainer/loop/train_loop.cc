@@ -47,13 +47,6 @@ ShardedSampler MakeSampler(const TrainingSpec& spec, int64_t samples, DataSlice 
   return sampler;
 }
 
-// Returns how many ranks train on the same samples.
-int RanksOfASlice(const Strategy& strategy, int ranks) {
-  int count = 0;
-  for (int rank = 0; rank < ranks; ++rank) count += strategy.SliceOf(rank, ranks).index == 0;
-  return count;
-}
-
 // Returns the sums of an epoch over all ranks, of which `copies` have each sample; seconds are those of this rank.
 EpochSums SumOverRanks(const EpochSums& mine, int copies, Communicator& communicator) {
   at::Tensor sums = at::tensor({mine.loss, mine.correct, mine.samples}, at::kDouble);
@@ -102,6 +95,8 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
   }
   const std::unique_ptr<Strategy> strategy = MakeStrategy(
       spec, *model, communicator, [&] { return MakeInitialModel(spec, data.train.shape, &communicator); });
+  std::optional<Checkpoint> checkpoint = checkpoints.LoadNewest();
+  if (checkpoint) RunState::Prepare(*checkpoint, *strategy, communicator);
   SeedRank(spec, rank);
   const DataSlice slice = strategy->SliceOf(rank, communicator.size());
   const bool trains = slice.index >= 0;
@@ -110,20 +105,16 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
   const int64_t all_steps = spec.epochs * steps_per_epoch;
   const int64_t total_steps = spec.max_steps == 0 ? all_steps : std::min(all_steps, spec.max_steps);
 
-  if (checkpoints.on() && strategy->stored() == Strategy::Stored::kNever) {
-    throw TrainerError("engine \"" + spec.engine +
-                       "\" cannot continue from a checkpoint: remove checkpoint_every_steps and "
-                       "checkpoint_every_minutes");
-  }
   TrainStep train_step(spec, precision, device, *model, *strategy, communicator);
   RunMeter meter(spec.warmup_steps, spec.global_batch);
   RunState state(device, *model, train_step, *strategy, meter, communicator);
   RunTotals totals;
   EpochSums begun;  // of the epoch in which the run continues
   int64_t first_step = 0;
-  if (const std::optional<Checkpoint> checkpoint = checkpoints.LoadNewest()) {
+  if (checkpoint) {
     state.Restore(*checkpoint, static_cast<uint64_t>(spec.seed), begun, totals);
     first_step = checkpoint->step;
+    checkpoint.reset();  // frees its memory
   }
   std::optional<TrainLoader> loader;
   if (trains) {

@@ -11,21 +11,22 @@ namespace {
 
 using Stored = Strategy::Stored;
 
-constexpr std::string_view kVelocity = "optimizer/velocity/", kScaler = "scaler/", kStrides = "strides/";
+constexpr std::string_view kVelocity = "optimizer/velocity/", kScaler = "scaler/", kStrides = "strides/",
+                           kPlace = "place/";
 
 // A parameter that is trained, with the names of its tensors.
 struct Trained {
   std::string name, velocity;  // without prefix; with prefix
-  at::Tensor value;
+  at::Tensor whole;            // has its shape and strides
   std::string parameter() const { return "parameter/" + name; }
 };
 
-std::vector<Trained> TrainedOf(const Model& model) {
+std::vector<Trained> TrainedOf(const Model& model, const Strategy& strategy) {
   std::vector<Trained> trained;
   for (const auto& named : model.named_parameters()) {
     if (!named.value().requires_grad()) continue;
-    trained.push_back(
-        {named.key(), std::string(kVelocity) + std::to_string(trained.size()), named.value().detach()});
+    trained.push_back({named.key(), std::string(kVelocity) + std::to_string(trained.size()),
+                       strategy.Whole(named.value())});
   }
   return trained;
 }
@@ -41,23 +42,45 @@ at::IntArrayRef NumbersIn(const at::Tensor& numbers) {
 }
 
 std::string ShardName(const std::string& whole, int64_t first) { return whole + "@" + std::to_string(first); }
+std::string PlaceName(const std::string& name, int64_t first) {
+  return ShardName(std::string(kPlace) + name, first);
+}
 
-// Returns the tensor `name` of the shards of all ranks. `strides` are those with which they were divided.
-at::Tensor Join(const std::vector<NamedTensors>& of_ranks, const std::string& name, at::IntArrayRef sizes,
+// The strides of a shard that is a range of memory.
+constexpr int64_t kRange[] = {1};
+bool IsRange(at::IntArrayRef strides) { return strides == at::IntArrayRef(kRange); }
+
+// Returns the place of a shard in `flat`, the memory of the whole tensor; an undefined tensor if it does not fit.
+at::Tensor ViewIn(const at::Tensor& flat, int64_t first, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  if (sizes.size() != strides.size()) return {};
+  int64_t last = first;
+  for (size_t d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * strides[d];
+  return last < flat.numel() ? flat.as_strided(sizes, strides, first) : at::Tensor();
+}
+
+// Returns `whole` of the parameter `of`, or of its velocity, from the shards of all ranks. `strides` are those with which it was
+// divided.
+at::Tensor Join(const std::vector<NamedTensors>& of_ranks, const Trained& of, const std::string& whole,
                 at::IntArrayRef strides) {
-  const std::string prefix = name + "@";
+  const at::IntArrayRef sizes = of.whole.sizes();
   at::Tensor flat;
   int64_t found = 0;
   for (const NamedTensors& of_rank : of_ranks) {
-    for (const auto& [first, shard] : Below(of_rank, prefix)) {
+    for (const auto& [place, shard] : Below(of_rank, whole + "@")) {
       if (!flat.defined()) flat = at::empty({c10::multiply_integers(sizes)}, shard.options());
-      if (std::stoll(first) + shard.numel() > flat.numel()) continue;
-      flat.narrow(0, std::stoll(first), shard.numel()).copy_(shard.view(-1));
+      const int64_t first = std::stoll(place);
+      const auto stored =
+          std::ranges::find(of_rank, PlaceName(of.name, first), &NamedTensors::value_type::first);
+      const at::Tensor into =
+          ViewIn(flat, first, shard.sizes(),
+                 stored == of_rank.end() ? at::IntArrayRef(kRange) : NumbersIn(stored->second));
+      if (!into.defined()) continue;
+      into.copy_(shard);
       found += shard.numel();
     }
   }
   if (!flat.defined() || found != flat.numel() || strides.size() != sizes.size()) {
-    throw TrainerError("the shards of tensor \"" + name +
+    throw TrainerError("the shards of tensor \"" + whole +
                        "\" of the checkpoint do not fit the model of this run: remove the checkpoints of "
                        "the run");
   }
@@ -87,33 +110,45 @@ NamedTensors Weights::All() const {
   return tensors;
 }
 
-NamedTensors Weights::OfShards() const {
-  const std::vector<Trained> trained = TrainedOf(model_);
+std::vector<Weights::Part> Weights::PartsOfShards() const {
   const std::vector<Shard> shards = strategy_.Shards();
+  const std::vector<Trained> trained = TrainedOf(model_, strategy_);
   const NamedTensors velocities = Below(step_.State(), kVelocity);
-  NamedTensors tensors;
-  for (size_t i = 0; i < shards.size(); ++i) {
-    const Trained& whole = trained[shards[i].parameter];
-    tensors.emplace_back(ShardName(whole.parameter(), shards[i].first), shards[i].value.detach().view(-1));
-    tensors.emplace_back(ShardName(whole.velocity, shards[i].first),
-                         Find(velocities, std::to_string(i)).view(-1));
+  std::vector<Part> parts;
+  for (const Shard& shard : shards) {
+    const Trained& of = trained[shard.parameter];
+    parts.push_back({of.name, of.parameter(), shard, shard.value});
   }
-  return tensors;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const Trained& of = trained[shards[i].parameter];
+    const at::Tensor& velocity = Find(velocities, std::to_string(i));
+    const at::Tensor& like = shards[i].value;
+    parts.push_back({of.name, of.velocity, shards[i],
+                     velocity.as_strided(like.sizes(), like.strides(), velocity.storage_offset())});
+  }
+  return parts;
 }
 
 NamedTensors Weights::Shared() const {
   NamedTensors tensors = {{"stored", at::full({1}, static_cast<int64_t>(strategy_.stored()), at::kLong)}};
   if (strategy_.stored() == Stored::kOnce) AppendBelow(tensors, "", All());
   if (!InShards()) return tensors;
-  for (const Trained& whole : TrainedOf(model_))
-    tensors.emplace_back(std::string(kStrides) + whole.name, LongsOf(whole.value.strides()));
+  for (const Trained& trained : TrainedOf(model_, strategy_))
+    tensors.emplace_back(std::string(kStrides) + trained.name, LongsOf(trained.whole.strides()));
   AppendBelow(tensors, kScaler, Below(step_.State(), kScaler));
   return tensors;
 }
 
 NamedTensors Weights::Mine() const {
-  if (InShards()) return OfShards();
-  return strategy_.stored() == Stored::kOnce ? NamedTensors() : All();
+  if (!InShards()) return strategy_.stored() == Stored::kOnce ? NamedTensors() : All();
+  NamedTensors tensors;
+  for (const auto& [name, whole, shard, tensor] : PartsOfShards()) {
+    if (!shard.stored) continue;
+    tensors.emplace_back(ShardName(whole, shard.first), tensor);
+    if (whole.starts_with(kVelocity) || IsRange(shard.strides)) continue;
+    tensors.emplace_back(PlaceName(name, shard.first), LongsOf(shard.strides));
+  }
+  return tensors;
 }
 
 // Returns the weights of a checkpoint of another number of ranks, with the names of All.
@@ -128,11 +163,10 @@ NamedTensors Weights::PutTogether(const Checkpoint& checkpoint) const {
   if (stored == Stored::kOnce) return checkpoint.shared;
   if (stored == Stored::kAveraged) return MeanOf(checkpoint.of_ranks);
   NamedTensors whole;
-  for (const Trained& trained : TrainedOf(model_)) {
+  for (const Trained& trained : TrainedOf(model_, strategy_)) {
     const at::Tensor strides = Find(checkpoint.shared, std::string(kStrides) + trained.name);
-    for (const std::string& name : {trained.parameter(), trained.velocity}) {
-      whole.emplace_back(name, Join(checkpoint.of_ranks, name, trained.value.sizes(), NumbersIn(strides)));
-    }
+    for (const std::string& name : {trained.parameter(), trained.velocity})
+      whole.emplace_back(name, Join(checkpoint.of_ranks, trained, name, NumbersIn(strides)));
   }
   AppendBelow(whole, kScaler, Below(checkpoint.shared, kScaler));
   return whole;
@@ -141,26 +175,51 @@ NamedTensors Weights::PutTogether(const Checkpoint& checkpoint) const {
 // Sets the shards of this rank.
 void Weights::Divide(const NamedTensors& whole) const {
   const at::NoGradGuard no_grad;
-  const std::vector<Trained> trained = TrainedOf(model_);
-  NamedTensors parts;
-  for (const auto& [name, shard] : OfShards()) {
-    const std::string of = name.substr(0, name.rfind('@'));
-    const auto parameter = std::ranges::find_if(
-        trained, [&](const Trained& t) { return t.parameter() == of || t.velocity == of; });
-    const at::Tensor& saved = Find(whole, of);
-    if (saved.sizes() != parameter->value.sizes()) {
-      throw TrainerError("tensor \"" + of + "\" of the checkpoint has another shape than that of this run");
+  const std::vector<Part> parts = PartsOfShards();
+  const std::vector<Trained> trained = TrainedOf(model_, strategy_);
+  for (const Part& part : parts) {
+    const at::Tensor& saved = Find(whole, part.whole);
+    const at::Tensor& like = trained[part.shard.parameter].whole;
+    if (saved.sizes() != like.sizes()) {
+      throw TrainerError("tensor \"" + part.whole +
+                         "\" of the checkpoint has another shape than that of this run");
     }
-    const at::Tensor ordered =
-        at::empty_strided(saved.sizes(), parameter->value.strides(), saved.options()).copy_(saved);
-    const int64_t first = std::stoll(name.substr(of.size() + 1));
-    parts.emplace_back(name, ordered.as_strided({shard.numel()}, {1}, first));
+    const at::Tensor ordered = at::empty_strided(saved.sizes(), like.strides(), saved.options()).copy_(saved);
+    part.tensor.copy_(ordered.as_strided(part.tensor.sizes(), part.shard.strides, part.shard.first));
   }
-  Assign(parts, OfShards());
 }
 
 void Weights::AssignScale(const NamedTensors& from) const {
   Assign(Below(from, kScaler), Below(step_.State(), kScaler));
+}
+
+void Weights::RestoreShards(const Checkpoint& checkpoint) const {
+  const NamedTensors& mine = checkpoint.of_ranks.at(0);
+  const std::vector<Part> parts = PartsOfShards();
+  for (const Trained& trained : TrainedOf(model_, strategy_)) {
+    if (NumbersIn(Find(checkpoint.shared, std::string(kStrides) + trained.name)) == trained.whole.strides())
+      continue;
+    throw TrainerError(
+        "parameter \"" + trained.name +
+        "\" had another order in memory when the checkpoint was written: restore memory_format");
+  }
+  NamedTensors stored;
+  std::vector<at::Tensor> values, velocities;
+  for (const Part& part : parts) {
+    (part.whole.starts_with(kVelocity) ? velocities : values).push_back(part.tensor);
+    if (!part.shard.stored) continue;
+    const std::string name = ShardName(part.whole, part.shard.first);
+    const auto saved = std::ranges::find(mine, name, &NamedTensors::value_type::first);
+    if (saved == mine.end() || saved->second.sizes() != part.tensor.sizes()) {
+      throw TrainerError(
+          "the ranks that wrote the checkpoint had other parts of the model: restore pipeline_stages, "
+          "tensor_ranks or server_ranks, or remove the checkpoints of the run");
+    }
+    stored.emplace_back(name, part.tensor);
+  }
+  Assign(mine, stored);
+  strategy_.ShareShards(values);
+  strategy_.ShareShards(velocities);
 }
 
 void Weights::Restore(const Checkpoint& checkpoint, bool same) const {
@@ -170,19 +229,11 @@ void Weights::Restore(const Checkpoint& checkpoint, bool same) const {
     Divide(whole);
     return AssignScale(whole);
   }
-  const NamedTensors& mine = checkpoint.of_ranks.at(0);
   if (!InShards()) {
-    Assign(strategy_.stored() == Stored::kOnce ? checkpoint.shared : mine, All());
-    return;
+    const bool once = strategy_.stored() == Stored::kOnce;
+    return Assign(once ? checkpoint.shared : checkpoint.of_ranks.at(0), All());
   }
-  for (const Trained& trained : TrainedOf(model_)) {
-    if (NumbersIn(Find(checkpoint.shared, std::string(kStrides) + trained.name)) == trained.value.strides())
-      continue;
-    throw TrainerError(
-        "parameter \"" + trained.name +
-        "\" had another order in memory when the checkpoint was written: restore memory_format");
-  }
-  Assign(mine, OfShards());
+  RestoreShards(checkpoint);
   AssignScale(checkpoint.shared);
 }
 

@@ -16,17 +16,6 @@ at::Tensor UnitsOf(const Division& division, const at::Tensor& tensor, int64_t u
   return tensor.view(sizes);
 }
 
-// Returns the units of `whole` that belong to a part.
-at::Tensor UnitsOfPart(const Division& division, const at::Tensor& whole, int rank, int ranks) {
-  const int64_t first = FirstUnit(division, rank, ranks);
-  return UnitsOf(division, whole, division.units)
-      .narrow(division.dim + 1, first, FirstUnit(division, rank + 1, ranks) - first);
-}
-
-at::Tensor UnitsInPart(const Division& division, const at::Tensor& part, int rank, int ranks) {
-  return UnitsOf(division, part, FirstUnit(division, rank + 1, ranks) - FirstUnit(division, rank, ranks));
-}
-
 int64_t AddressOf(LayerRanks& ranks) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(&ranks)); }
 LayerRanks& At(int64_t address) { return *reinterpret_cast<LayerRanks*>(address); }
 
@@ -90,14 +79,24 @@ std::vector<int64_t> PartShape(const Division& division, at::IntArrayRef whole, 
   return shape;
 }
 
+at::Tensor UnitsInPart(const Division& division, const at::Tensor& part, int rank, int ranks) {
+  return UnitsOf(division, part, FirstUnit(division, rank + 1, ranks) - FirstUnit(division, rank, ranks));
+}
+
+at::Tensor UnitsInWhole(const Division& division, const at::Tensor& whole, int rank, int ranks) {
+  const int64_t first = FirstUnit(division, rank, ranks);
+  return UnitsOf(division, whole, division.units)
+      .narrow(division.dim + 1, first, FirstUnit(division, rank + 1, ranks) - first);
+}
+
 void CopyPart(const Division& division, const at::Tensor& part, const at::Tensor& whole, int rank,
               int ranks) {
-  UnitsInPart(division, part, rank, ranks).copy_(UnitsOfPart(division, whole, rank, ranks));
+  UnitsInPart(division, part, rank, ranks).copy_(UnitsInWhole(division, whole, rank, ranks));
 }
 
 void CopyToWhole(const Division& division, const at::Tensor& whole, const at::Tensor& part, int rank,
                  int ranks) {
-  UnitsOfPart(division, whole, rank, ranks).copy_(UnitsInPart(division, part, rank, ranks));
+  UnitsInWhole(division, whole, rank, ranks).copy_(UnitsInPart(division, part, rank, ranks));
 }
 
 void LayerRanks::Divide(Communicator& communicator, std::function<void(LayerTime)> ended) {

@@ -22,6 +22,9 @@ struct Division {
 
 // Returns the shape of the part of rank `rank` of `ranks`, for a parameter whose whole shape is `whole`.
 std::vector<int64_t> PartShape(const Division& division, at::IntArrayRef whole, int rank, int ranks);
+// Return views of the part of a rank, and of its place in `whole`, which have the same shape.
+at::Tensor UnitsInPart(const Division& division, const at::Tensor& part, int rank, int ranks);
+at::Tensor UnitsInWhole(const Division& division, const at::Tensor& whole, int rank, int ranks);
 // Copies the part of a rank from `whole`, or to it. Both have the type of the parameter.
 void CopyPart(const Division& division, const at::Tensor& part, const at::Tensor& whole, int rank, int ranks);
 void CopyToWhole(const Division& division, const at::Tensor& whole, const at::Tensor& part, int rank,

@@ -9,6 +9,8 @@
 namespace scalelab::trainer {
 namespace {
 
+constexpr char kStaleness[] = "staleness";
+
 // A rank that trains.
 class ServedStrategy : public ParameterServerStrategy {
  public:
@@ -88,6 +90,10 @@ class ServerStrategy : public ParameterServerStrategy {
     averages_gradients() ? UpdateTogether(task) : UpdateOneByOne(task);
   }
   std::vector<at::Tensor> Trained() override;
+  void EndEpoch() override;
+  std::vector<Shard> Shards() override;
+  NamedTensors State() override;
+  void LoadState(const std::vector<NamedTensors>& of_ranks) override;
   double RateOfUpdate(double rate) const override { return averages_gradients() ? rate : rate / trainers_; }
 
  private:
@@ -137,6 +143,41 @@ std::vector<at::Tensor> ServerStrategy::Trained() {
   std::vector<at::Tensor> values;
   for (const Piece& piece : pieces_) values.push_back(piece.value);
   return values;
+}
+
+void ServerStrategy::EndEpoch() {
+  ParameterServerStrategy::EndEpoch();
+  std::ranges::fill(answered_, updates_);  // all ranks have the parameters now
+}
+
+std::vector<Shard> ServerStrategy::Shards() {
+  const int64_t begin = range_.numel() * (communicator_.rank() - trainers_);
+  std::vector<Shard> shards;
+  for (const Piece& piece : pieces_) {
+    shards.push_back({.parameter = static_cast<int>(piece.parameter),
+                      .value = piece.value.detach().view(-1),
+                      .first = begin + piece.offset - layout_.offsets[piece.parameter]});
+  }
+  return shards;
+}
+
+NamedTensors ServerStrategy::State() {
+  return {{kStaleness, at::tensor({staleness_.sum, staleness_.updates, staleness_.most}, at::kDouble)}};
+}
+
+// The first server adds up what other servers counted before the number of ranks changed.
+void ServerStrategy::LoadState(const std::vector<NamedTensors>& of_ranks) {
+  if (of_ranks.size() == 1 || communicator_.rank() == trainers_) {
+    for (const NamedTensors& of_rank : of_ranks) {
+      for (const auto& [name, numbers] : of_rank) {
+        if (name != kStaleness) continue;
+        staleness_.sum += numbers[0].item<double>();
+        staleness_.updates += numbers[1].item<double>();
+        staleness_.most = std::max(staleness_.most, numbers[2].item<double>());
+      }
+    }
+  }
+  ParameterServerStrategy::LoadState(of_ranks);
 }
 
 void ServerStrategy::Update(StepTask& task, const at::Tensor& used, const at::Tensor& gradients) {
@@ -257,9 +298,15 @@ at::Tensor ParameterServerStrategy::RangeOf(const at::Tensor& block, int server)
   return block.narrow(0, length * server, length);
 }
 
-void ParameterServerStrategy::EndEpoch() {
+void ParameterServerStrategy::ShareParameters() {
   for (int server = 0; server < options_.servers; ++server)
     communicator_.Broadcast(RangeOf(values_, server), RankOf(server));
+}
+
+void ParameterServerStrategy::LoadState(const std::vector<NamedTensors>&) { ShareParameters(); }
+
+void ParameterServerStrategy::EndEpoch() {
+  ShareParameters();
   if (averages_gradients()) return;
   const at::Tensor sums = at::tensor({staleness_.sum, staleness_.updates}, at::kDouble),
                    most = at::tensor({staleness_.most}, at::kDouble);

@@ -38,6 +38,9 @@ class ParameterServerStrategy : public Strategy {
 
   // Gives all ranks the parameters of the servers.
   void EndEpoch() override;
+  // The servers store their ranges.
+  Stored stored() const override { return Stored::kShards; }
+  void LoadState(const std::vector<NamedTensors>& of_ranks) override;
   void SyncBuffers() override;
   DataSlice SliceOf(int rank, int /*ranks*/) const override {
     return {rank < trainers_ ? rank : -1, trainers_};
@@ -52,6 +55,7 @@ class ParameterServerStrategy : public Strategy {
   ParameterServerStrategy(Model& model, Communicator& communicator, const ParameterServerOptions& options);
 
   int RankOf(int server) const { return trainers_ + server; }
+  void ShareParameters();
   // Returns the part of a block like values_ that belongs to a server.
   at::Tensor RangeOf(const at::Tensor& block, int server) const;
 

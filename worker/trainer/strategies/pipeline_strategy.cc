@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -12,6 +13,9 @@ namespace scalelab::trainer {
 namespace {
 
 using pipeline::PassesOf;
+
+// Names of the tensors of State.
+constexpr char kBegins[] = "begins", kIdle[] = "idle";
 
 DivisibleModel& Divisible(Model& model) {
   if (auto* divisible = dynamic_cast<DivisibleModel*>(&model)) return *divisible;
@@ -109,8 +113,17 @@ PipelineStrategy::PipelineStrategy(Model& model, Communicator& communicator, con
   pipe_ = group_ ? group_.get() : &communicator;
   if (stage_ > 0) previous_.emplace(*pipe_, stage_ - 1, DeviceOf(model), MostInFlight(options.schedule));
   if (!last()) next_.emplace(*pipe_, stage_ + 1, DeviceOf(model), MostInFlight(options.schedule));
-  MakeGradients();
-  FindTiedParameters(group, groups);
+  MakeStages();
+}
+
+void PipelineStrategy::MakeStages() {
+  parameters_.clear();
+  tied_.clear();
+  for (const at::Tensor& parameter : ParametersOf(stage_)) {
+    if (parameter.requires_grad()) parameters_.push_back(parameter);
+  }
+  gradients_ = std::make_unique<GroupGradients>(parameters_, equals_.get());
+  FindTiedParameters();
 }
 
 std::vector<at::Tensor> PipelineStrategy::ParametersOf(int stage) const {
@@ -129,22 +142,8 @@ std::vector<at::Tensor> PipelineStrategy::BuffersOf(int stage) const {
   return Distinct(lists);
 }
 
-void PipelineStrategy::MakeGradients() {
-  for (const at::Tensor& parameter : ParametersOf(stage_)) {
-    if (parameter.requires_grad()) parameters_.push_back(parameter);
-  }
-  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-  for (const std::vector<int>& indices :
-       AssignBuckets(parameters_, ReverseOrder(parameters_.size()), {kNoLimit, kNoLimit})) {
-    gradients_.push_back(MakeBucket(parameters_, indices, 0));
-    const GradientBucket& bucket = gradients_.back();
-    for (size_t k = 0; k < indices.size(); ++k) {
-      gradient_of_[parameters_[indices[k]].unsafeGetTensorImpl()] = bucket.views[k];
-    }
-  }
-}
-
-void PipelineStrategy::FindTiedParameters(int group, int groups) {
+void PipelineStrategy::FindTiedParameters() {
+  const int group = communicator_.rank() / stages_, groups = communicator_.size() / stages_;
   std::vector<std::pair<at::Tensor, std::vector<int>>>
       stages_of;  // in an order that is the same on all ranks
   for (int stage = 0; stage < stages_; ++stage) {
@@ -163,7 +162,10 @@ void PipelineStrategy::FindTiedParameters(int group, int groups) {
     const bool mine = std::ranges::find(stages, stage_) != stages.end();
     auto owners = communicator_.Split(mine ? group : groups);
     if (!mine) continue;
-    tied_.push_back({gradient_of_.at(parameter.unsafeGetTensorImpl()), std::move(owners)});
+    const auto place = std::ranges::find_if(
+        parameters_, [&, &shared = parameter](const at::Tensor& own) { return own.is_same(shared); });
+    tied_.push_back(
+        {.position = static_cast<size_t>(place - parameters_.begin()), .owners = std::move(owners)});
   }
 }
 
@@ -174,10 +176,7 @@ DataSlice PipelineStrategy::SliceOf(int rank, int ranks) const {
 std::vector<at::Tensor> PipelineStrategy::Trained() { return parameters_; }
 
 void PipelineStrategy::Step(StepTask& task) {
-  for (const GradientBucket& bucket : gradients_) bucket.flat.zero_();
-  for (at::Tensor& parameter : parameters_) {
-    parameter.mutable_grad() = gradient_of_.at(parameter.unsafeGetTensorImpl());
-  }
+  gradients_->BeginStep();
   inputs_.assign(task.parts(), {});
   outputs_.assign(task.parts(), {});
   const auto sent = [&] { return (previous_ ? previous_->bytes() : 0) + (next_ ? next_->bytes() : 0); };
@@ -233,16 +232,12 @@ void PipelineStrategy::Backward(StepTask& task, int64_t part) {
 // Returns the number of bytes that were communicated.
 int64_t PipelineStrategy::ReduceGradients() {
   int64_t bytes = 0;
-  for (const auto& [gradient, owners] : tied_) {
-    owners->AllReduce(gradient, ReduceOp::kSum);
+  for (const Tied& tied : tied_) {
+    const at::Tensor gradient = gradients_->Gradient(tied.position);
+    tied.owners->AllReduce(gradient, ReduceOp::kSum);
     bytes += static_cast<int64_t>(gradient.nbytes());
   }
-  if (!equals_) return bytes;
-  for (const GradientBucket& bucket : gradients_) {
-    equals_->AllReduce(bucket.flat, ReduceOp::kAverage);
-    bytes += static_cast<int64_t>(bucket.flat.nbytes());
-  }
-  return bytes;
+  return bytes + gradients_->Average();
 }
 
 void PipelineStrategy::ShareResult(const at::Tensor& loss_and_correct) {
@@ -253,9 +248,69 @@ void PipelineStrategy::EndEpoch() {
   for (int stage = 0; stage < stages_; ++stage) {
     for (const at::Tensor& parameter : ParametersOf(stage))
       communicator_.Broadcast(parameter.detach(), stage);
+  }
+  ShareBuffers();
+  idle_.ShareOver(communicator_);
+}
+
+void PipelineStrategy::ShareBuffers() {
+  for (int stage = 0; stage < stages_; ++stage) {
     for (const at::Tensor& buffer : BuffersOf(stage)) communicator_.Broadcast(buffer, stage);
   }
-  idle_.ShareOver(communicator_);
+}
+
+std::vector<Shard> PipelineStrategy::Shards() {
+  std::map<const void*, int> position_of;
+  for (const at::Tensor& parameter : model_.parameters()) {
+    if (parameter.requires_grad())
+      position_of.emplace(parameter.unsafeGetTensorImpl(), static_cast<int>(position_of.size()));
+  }
+  std::vector<Shard> shards;
+  for (const at::Tensor& parameter : parameters_) {
+    shards.push_back({.parameter = position_of.at(parameter.unsafeGetTensorImpl()),
+                      .value = parameter.detach(),
+                      .first = 0,
+                      .strides = parameter.strides().vec(),
+                      .stored = communicator_.rank() < stages_});
+  }
+  for (const Tied& tied : tied_) {
+    if (tied.owners->rank() > 0) shards[tied.position].stored = false;
+  }
+  return shards;
+}
+
+void PipelineStrategy::ShareShards(const std::vector<at::Tensor>& of_shards) {
+  for (const Tied& tied : tied_) tied.owners->Broadcast(of_shards[tied.position], 0);
+  if (!equals_) return;
+  for (const at::Tensor& of_shard : of_shards) equals_->Broadcast(of_shard, 0);
+}
+
+void PipelineStrategy::PrepareFor(const NamedTensors& state) {
+  for (const auto& [name, begins] : state) {
+    if (name != kBegins) continue;
+    if (begins.numel() != stages_ + 1) {
+      throw TrainerError("the checkpoint was written with pipeline_stages " +
+                         std::to_string(begins.numel() - 1) + ", this run has " + std::to_string(stages_) +
+                         ": restore pipeline_stages");
+    }
+    const auto* first = static_cast<const int64_t*>(begins.data_ptr());
+    begins_.assign(first, first + begins.numel());
+    MakeStages();
+  }
+}
+
+NamedTensors PipelineStrategy::State() {
+  ShareBuffers();
+  const auto [idle, total] = idle_.Seconds();
+  return {{kBegins, at::tensor(std::vector<int64_t>(begins_.begin(), begins_.end()), at::kLong)},
+          {kIdle, at::tensor({idle, total}, at::kDouble)}};
+}
+
+void PipelineStrategy::LoadState(const std::vector<NamedTensors>& of_ranks) {
+  if (of_ranks.size() > 1) return;  // other stages wait for other times
+  for (const auto& [name, seconds] : of_ranks.front()) {
+    if (name == kIdle) idle_.Add(seconds[0].item<double>(), seconds[1].item<double>());
+  }
 }
 
 void PipelineStrategy::AppendMetrics(std::vector<Metric>& metrics) const {

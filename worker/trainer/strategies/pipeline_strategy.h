@@ -1,13 +1,12 @@
 // Pipeline parallelism: the layers of a model on different ranks.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "worker/trainer/models/divisible_model.h"
-#include "worker/trainer/strategies/gradient_buckets.h"
+#include "worker/trainer/strategies/group_gradients.h"
 #include "worker/trainer/strategies/pipeline/idle_time.h"
 #include "worker/trainer/strategies/pipeline/schedule.h"
 #include "worker/trainer/strategies/pipeline/stage_link.h"
@@ -43,6 +42,14 @@ class PipelineStrategy : public Strategy {
   std::string WhyNotRecorded() const override {
     return "engine native/pipeline sends activations from the host; use native/ddp";
   }
+  Stored stored() const override { return Stored::kShards; }
+  // The first group stores the parameters of its stages, each parameter on the first stage that has it.
+  std::vector<Shard> Shards() override;
+  void ShareShards(const std::vector<at::Tensor>& of_shards) override;
+  void PrepareFor(const NamedTensors& state) override;
+  // Gives all ranks the buffers of all stages, because another number of ranks continues with those of rank 0.
+  NamedTensors State() override;
+  void LoadState(const std::vector<NamedTensors>& of_ranks) override;
   void AppendMetrics(std::vector<Metric>& metrics) const override;
 
   // Returns the first block of each stage, and the number of blocks at the end.
@@ -51,7 +58,7 @@ class PipelineStrategy : public Strategy {
  private:
   // A parameter that this and other stages have, and the ranks of these stages in this group.
   struct Tied {
-    at::Tensor gradient;
+    size_t position;  // in parameters_
     std::unique_ptr<Communicator> owners;
   };
 
@@ -59,8 +66,10 @@ class PipelineStrategy : public Strategy {
   // Returns the tensors of a stage, each once.
   std::vector<at::Tensor> ParametersOf(int stage) const;
   std::vector<at::Tensor> BuffersOf(int stage) const;
-  void MakeGradients();
-  void FindTiedParameters(int group, int groups);
+  // Makes the stages that begins_ describes.
+  void MakeStages();
+  void FindTiedParameters();
+  void ShareBuffers();
   at::Tensor RunStage(at::Tensor x) const;
   void Forward(StepTask& task, int64_t part);
   void Backward(StepTask& task, int64_t part);
@@ -76,9 +85,8 @@ class PipelineStrategy : public Strategy {
   Communicator* pipe_ = nullptr;          // group_, or all ranks
   std::optional<pipeline::StageLink> previous_, next_;
 
-  std::vector<at::Tensor> parameters_;     // of this stage
-  std::vector<GradientBucket> gradients_;  // their memory
-  std::map<const void*, at::Tensor> gradient_of_;
+  std::vector<at::Tensor> parameters_;  // of this stage
+  std::unique_ptr<GroupGradients> gradients_;
   std::vector<Tied> tied_;
   std::vector<at::Tensor> inputs_,
       outputs_;  // by part, while its gradient is not computed; the loss on the last stage

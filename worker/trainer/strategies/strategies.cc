@@ -236,6 +236,12 @@ void GradientStrategy::Step(StepTask& task) {
 
 std::vector<at::Tensor> GradientStrategy::Trained() { return model_.parameters(); }
 
+int RanksOfASlice(const Strategy& strategy, int ranks) {
+  int count = 0;
+  for (int rank = 0; rank < ranks; ++rank) count += strategy.SliceOf(rank, ranks).index == 0 ? 1 : 0;
+  return count;
+}
+
 void Strategy::Join() {
   throw TrainerError("this engine needs the same number of batches on all ranks: use native/horovod");
 }

@@ -27,11 +27,13 @@ struct BackwardCost {
   at::Tensor rank_square, mean_square;
 };
 
-// A part of a parameter that belongs to a rank.
+// A part of a parameter that a rank updates: a view of the whole parameter's memory, which has the shape of `value`.
 struct Shard {
-  int parameter = 0;  // its position among the model's parameters that need a gradient
-  int64_t first = 0;  // elements of the parameter before it, in the order of the parameter's memory
-  at::Tensor value;   // what the optimizer updates
+  int parameter = 0;                   // its position among the model's parameters that need a gradient
+  at::Tensor value;                    // a view of all that the optimizer updates
+  int64_t first = 0;                   // elements of the whole parameter before it, in the order of memory
+  std::vector<int64_t> strides = {1};  // in the whole parameter's memory
+  bool stored = true;                  // in checkpoints; else another rank stores the same shard
 };
 
 // The samples of a rank: slice `index` of `count` of each global batch. Ranks that hold parts of one model have the same.
@@ -39,6 +41,9 @@ struct Shard {
 struct DataSlice {
   int index, count;
 };
+class Strategy;
+// Returns how many of `ranks` ranks train on the same samples.
+int RanksOfASlice(const Strategy& strategy, int ranks);
 
 // One rank's part of a training step. The training loop implements it, and a strategy carries it out.
 class StepTask {
@@ -122,16 +127,26 @@ class Strategy {
 
   // Returns how a checkpoint stores the parameters and the tensors of the optimizer.
   enum class Stored {
-    kNever,     // the engine has state that State does not return: it writes no checkpoints
-    kPerRank,   // each rank its own
-    kOnce,      // they are equal on all ranks after each step: only those of rank 0
-    kAveraged,  // each rank its own; another number of ranks continues with their mean
-    kShards,    // each rank its Shards
+    kPerRank = 1,  // each rank its own
+    kOnce,         // they are equal on all ranks after each step: only those of rank 0
+    kAveraged,     // each rank its own; another number of ranks continues with their mean
+    kShards,       // each rank its Shards
   };
-  virtual Stored stored() const { return Stored::kNever; }
-  // Returns the shards of this rank in the order of Trained, if the engine stores kShards. Together, the shards of all ranks
-  // are the parameters.
-  virtual std::vector<Shard> Shards() const { return {}; }
+  virtual Stored stored() const = 0;
+  // The following three are for engines that store kShards.
+  // Returns the shards of this rank in the order of Trained. The stored shards of all ranks are the parameters, each element
+  // once. To be called between steps.
+  virtual std::vector<Shard> Shards() { return {}; }
+  // Returns a tensor with the shape and strides of the whole parameter, of which `parameter`, one of the model's, may be a part.
+  // The tensor may have no memory.
+  virtual at::Tensor Whole(const at::Tensor& parameter) const { return parameter; }
+  // Sets the tensors of shards that this rank does not store to those of the ranks that do. `of_shards` has one tensor for each
+  // shard of this rank, in their order. Collective.
+  virtual void ShareShards(const std::vector<at::Tensor>& /*of_shards*/) {}
+
+  // Prepares to continue from a checkpoint that as many ranks wrote, of which `state` is the State of this rank: divides the
+  // model as they did. Called before Trained. Throws TrainerError if this run cannot be divided so. Collective.
+  virtual void PrepareFor(const NamedTensors& /*state*/) {}
   // Returns the tensors of this rank that the strategy keeps from step to step, for a checkpoint: the shards of a sharded
   // optimizer, the errors that compression left out. Their names are the strategy's own. To be called between steps.
   // Collective.

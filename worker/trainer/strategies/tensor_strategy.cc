@@ -1,6 +1,6 @@
 #include "worker/trainer/strategies/tensor_strategy.h"
 
-#include <limits>
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -79,14 +79,24 @@ void TensorStrategy::Divide() {
 // All ranks take the parts and the other parameters of the first group, so that they evaluate the very same model.
 void TensorStrategy::Gather() {
   if (!std::exchange(is_divided_, false)) return;
+  Communicator& group = group_ ? *group_ : communicator_;
   for (const Divided& divided : divided_) {
     const at::Tensor& parameter = divided.division.parameter;
     const at::Tensor whole =
         at::empty(divided.shape, parameter.options().requires_grad(false), divided.format);
+    std::vector<at::Tensor> like;
+    std::vector<int64_t> counts;
     for (int rank = 0; rank < ranks_; ++rank) {
-      const at::Tensor part = rank == part_ ? parameter.detach() : NewPart(divided, rank);
-      communicator_.Broadcast(part, rank);
-      CopyToWhole(divided.division, whole, part, rank, ranks_);
+      like.push_back(NewPart(divided, rank));
+      counts.push_back(like.back().numel());
+    }
+    const at::Tensor parts = at::empty({whole.numel()}, whole.options());
+    group.AllGatherV(parts, parameter.detach(), counts);
+    int64_t first = 0;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      CopyToWhole(divided.division, whole, parts.as_strided(like[rank].sizes(), like[rank].strides(), first),
+                  rank, ranks_);
+      first += counts[rank];
     }
     parameter.set_data(whole);
   }
@@ -97,10 +107,7 @@ void TensorStrategy::MakeGradients() {
   for (const at::Tensor& parameter : model_.parameters()) {
     if (parameter.requires_grad()) parameters_.push_back(parameter);
   }
-  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-  for (const std::vector<int>& indices :
-       AssignBuckets(parameters_, ReverseOrder(parameters_.size()), {kNoLimit, kNoLimit}))
-    gradients_.push_back(MakeBucket(parameters_, indices, 0));
+  gradients_ = std::make_unique<GroupGradients>(parameters_, equals_.get());
   for (const at::Tensor& parameter : parameters_)
     part_bytes_ += static_cast<double>(parameter.storage().nbytes());
 }
@@ -113,11 +120,7 @@ void TensorStrategy::Step(StepTask& task) {
                : time == LayerTime::kBackward ? &StepTimes::backward
                                               : &StepTimes::comm_exposed);
   });
-  for (const GradientBucket& bucket : gradients_) {
-    bucket.flat.zero_();
-    for (size_t k = 0; k < bucket.views.size(); ++k)
-      parameters_[bucket.parameters[k]].mutable_grad() = bucket.views[k];
-  }
+  gradients_->BeginStep();
   for (int64_t part = 0; part < task.parts(); ++part) {
     task.Forward(part).backward();
     marks.Mark(&StepTimes::backward);
@@ -125,33 +128,65 @@ void TensorStrategy::Step(StepTask& task) {
   model_.layer_ranks().Join();  // `marks` is that of this step
   BackwardCost cost;
   cost.computed = Moment(parameters_.front().device());
-  cost.bytes = model_.layer_ranks().TakeBytes() + AverageOverGroups();
+  cost.bytes = model_.layer_ranks().TakeBytes() + gradients_->Average();
   task.Measured(std::move(cost));
   task.Update();
 }
 
-// Returns the number of bytes that were communicated.
-int64_t TensorStrategy::AverageOverGroups() {
-  int64_t bytes = 0;
-  if (!equals_) return bytes;
-  for (const GradientBucket& bucket : gradients_) {
-    equals_->AllReduce(bucket.flat, ReduceOp::kAverage);
-    bytes += static_cast<int64_t>(bucket.flat.nbytes());
-  }
-  return bytes;
+void TensorStrategy::EndEpoch() { Gather(); }
+
+const TensorStrategy::Divided* TensorStrategy::FindDivided(const at::Tensor& parameter) const {
+  const auto found = std::ranges::find_if(
+      divided_, [&](const Divided& divided) { return divided.division.parameter.is_same(parameter); });
+  return found == divided_.end() ? nullptr : &*found;
 }
 
-void TensorStrategy::EndEpoch() { Gather(); }
+at::Tensor TensorStrategy::Whole(const at::Tensor& parameter) const {
+  const Divided* const divided = FindDivided(parameter);
+  if (divided == nullptr) return parameter;
+  return at::empty(divided->shape, at::TensorOptions(at::kMeta).dtype(parameter.scalar_type()),
+                   divided->format);
+}
+
+// Parts are stored by the first group, all other parameters by rank 0.
+std::vector<Shard> TensorStrategy::Shards() {
+  Divide();
+  std::vector<Shard> shards;
+  for (const at::Tensor& parameter : parameters_) {
+    Shard& shard = shards.emplace_back();
+    shard.parameter = static_cast<int>(shards.size()) - 1;
+    shard.value = parameter.detach();
+    at::Tensor place = parameter;
+    if (const Divided* const divided = FindDivided(parameter)) {
+      shard.value = UnitsInPart(divided->division, shard.value, part_, ranks_);
+      place = UnitsInWhole(divided->division, Whole(parameter), part_, ranks_);
+      shard.first = place.storage_offset();
+      shard.stored = communicator_.rank() < ranks_;
+    } else {
+      shard.stored = communicator_.rank() == 0;
+    }
+    shard.strides = place.strides().vec();
+  }
+  return shards;
+}
+
+void TensorStrategy::ShareShards(const std::vector<at::Tensor>& of_shards) {
+  for (size_t i = 0; i < of_shards.size(); ++i) {
+    if (FindDivided(parameters_[i]) == nullptr) {
+      communicator_.Broadcast(of_shards[i], 0);
+    } else if (equals_) {
+      equals_->Broadcast(of_shards[i], 0);
+    }
+  }
+}
 
 void TensorStrategy::SyncBuffers() {
   for (const at::Tensor& buffer : model_.buffers()) communicator_.Broadcast(buffer, 0);
 }
 
 void TensorStrategy::AppendMetrics(std::vector<Metric>& metrics) const {
-  double gradients = 0;
-  for (const GradientBucket& bucket : gradients_) gradients += static_cast<double>(bucket.flat.nbytes());
   metrics.insert(metrics.end(), {{"memory/parameters_bytes", part_bytes_},
-                                 {"memory/gradients_bytes", gradients},
+                                 {"memory/gradients_bytes", static_cast<double>(gradients_->bytes())},
                                  {"memory/optimizer_bytes", part_bytes_}});
 }
 

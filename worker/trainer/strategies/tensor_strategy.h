@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "worker/trainer/models/divisible_model.h"
-#include "worker/trainer/strategies/gradient_buckets.h"
+#include "worker/trainer/strategies/group_gradients.h"
 #include "worker/trainer/strategies/strategy.h"
 
 namespace scalelab::trainer {
@@ -30,6 +30,10 @@ class TensorStrategy : public Strategy {
   std::string WhyNotRecorded() const override {
     return "engine native/tensor divides and gathers the parameters from the host; use native/ddp";
   }
+  Stored stored() const override { return Stored::kShards; }
+  std::vector<Shard> Shards() override;
+  at::Tensor Whole(const at::Tensor& parameter) const override;
+  void ShareShards(const std::vector<at::Tensor>& of_shards) override;
   void AppendMetrics(std::vector<Metric>& metrics) const override;
 
  private:
@@ -40,11 +44,12 @@ class TensorStrategy : public Strategy {
     at::MemoryFormat format = at::MemoryFormat::Contiguous;
   };
 
+  // Returns how a parameter is divided; null if it is not.
+  const Divided* FindDivided(const at::Tensor& parameter) const;
   at::Tensor NewPart(const Divided& divided, int rank) const;
   void Divide();
   void Gather();
   void MakeGradients();
-  int64_t AverageOverGroups();
 
   DivisibleModel& model_;
   Communicator& communicator_;
@@ -53,9 +58,9 @@ class TensorStrategy : public Strategy {
   std::unique_ptr<Communicator> equals_;  // the ranks of this part by group; null if there is one group
   std::vector<Divided> divided_;
   bool is_divided_ = false;
-  double part_bytes_ = 0;                  // of the parameters while they are divided
-  std::vector<at::Tensor> parameters_;     // that need a gradient
-  std::vector<GradientBucket> gradients_;  // the memory of their gradients
+  double part_bytes_ = 0;               // of the parameters while they are divided
+  std::vector<at::Tensor> parameters_;  // that need a gradient
+  std::unique_ptr<GroupGradients> gradients_;
 };
 
 }  // namespace scalelab::trainer

@@ -69,13 +69,15 @@ std::vector<at::Tensor> ZeroStrategy::Trained() {
   return values;
 }
 
-std::vector<Shard> ZeroStrategy::Shards() const {
+std::vector<Shard> ZeroStrategy::Shards() {
   std::vector<Shard> shards;
   for (const Bucket& bucket : buckets_) {
     const int64_t begin = bucket.own_values.numel() * communicator_.rank();
     for (const Piece& piece : bucket.pieces) {
       const int64_t offset = bucket.offsets[place_of_[piece.parameter].second];
-      shards.push_back({piece.parameter, begin + piece.offset - offset, piece.value});
+      shards.push_back({.parameter = piece.parameter,
+                        .value = piece.value.detach().view(-1),
+                        .first = begin + piece.offset - offset});
     }
   }
   return shards;

@@ -45,7 +45,7 @@ class ZeroStrategy : public Strategy {
     return "ZeRO's engines allocate memory in each step; use native/ddp";
   }
   Stored stored() const override { return Stored::kShards; }
-  std::vector<Shard> Shards() const override;
+  std::vector<Shard> Shards() override;
   // The parameters that a static graph never uses.
   NamedTensors State() override;
   // Distributes the parameters of the shards.

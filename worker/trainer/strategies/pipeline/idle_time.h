@@ -30,10 +30,18 @@ class IdleTime {
     while (steps_.size() > 1 && steps_.front().end.Over()) Settle();
   }
 
+  // Returns the seconds of waits and of passes so far. Waits for the device.
+  std::pair<double, double> Seconds() {
+    while (!steps_.empty()) Settle();
+    return {idle_, total_};
+  }
+  // Adds the seconds of an earlier attempt of the run.
+  void Add(double idle, double total) { idle_ += idle, total_ += total; }
+
   // Sets share() for all steps so far. Waits for the device. Collective.
   void ShareOver(Communicator& ranks) {
-    while (!steps_.empty()) Settle();
-    const at::Tensor sums = at::tensor({idle_, total_}, at::kDouble);
+    const auto [idle, all] = Seconds();
+    const at::Tensor sums = at::tensor({idle, all}, at::kDouble);
     ranks.AllReduce(sums, ReduceOp::kSum);
     const double total = sums[1].item<double>();
     share_ = total > 0 ? sums[0].item<double>() / total : -1;
