@@ -43,4 +43,16 @@ if(SCALELAB_TRAINER)
     scalelab_process_contract(nccl ${ranks})
     scalelab_process_contract(nccl ${ranks} cuda)
   endforeach()
+
+  # All synchronous engines over real backends, in four processes for all cases.
+  add_executable(parity_process_test ${CMAKE_CURRENT_LIST_DIR}/parity_process_test.cc)
+  target_include_directories(parity_process_test PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(parity_process_test PRIVATE scalelab_worker_trainer_loop GTest::gtest scalelab_warnings)
+  scalelab_use_torch_header(parity_process_test)
+  set_target_properties(parity_process_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME Parity.OfEveryEngineOverEveryBackend
+    COMMAND ${MPIEXEC_EXECUTABLE} -np 4 --oversubscribe --allow-run-as-root $<TARGET_FILE:parity_process_test>)
+  set_tests_properties(Parity.OfEveryEngineOverEveryBackend PROPERTIES LABELS contract TIMEOUT 300
+    ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_MCA_rmaps_base_oversubscribe=1;SCALELAB_ATTEMPT_DIR=${CMAKE_BINARY_DIR}/tests/Parity"
+    ENVIRONMENT_MODIFICATION "${scalelab_mpi_environment}")
 endif()

@@ -277,6 +277,31 @@ TEST_P(Engines, HaveAPartOfTheMemory) {
   }
 }
 
+// gpt-small needs 12 bytes for each of its 124 million parameters in native/ddp. native/zero3 has a quarter of them, and the whole
+// parameters and some buckets in the first step. Each rank may allocate kLimit, as in an allocation with little memory.
+TEST_F(Trainer, TrainsWithZero3WhatDoesNotFitWithDdp) {
+  if (std::getenv("SCALELAB_LONG_TESTS") == nullptr) GTEST_SKIP() << "only with SCALELAB_LONG_TESTS=1";
+  constexpr int64_t kLimit = 1'700;  // MB
+  const std::string limit = "ulimit -d " + std::to_string(kLimit * 1'000'000 / 1024);
+  json spec = {{"model", "gpt-small"},   {"dataset", "synthetic-tokens"},
+               {"sequence_length", 16},  {"vocabulary", 50257},
+               {"global_batch", 4},      {"max_steps", "2"},
+               {"engine", "native/ddp"}, {"train_samples", "64"}};
+  const Result whole = Run({Spec(4, spec)}, 4, limit);
+  EXPECT_NE(whole.status, 0);
+  std::vector<json> errors;
+  for (int r = 0; r < 4; ++r) std::ranges::copy(whole.Of(r, "error"), std::back_inserter(errors));
+  ASSERT_FALSE(errors.empty());
+  EXPECT_EQ(errors[0]["kind"], "out_of_memory") << errors[0];
+  spec["engine"] = "native/zero3";
+  const Result divided = Run({Spec(4, spec)}, 4, limit);
+  ASSERT_EQ(divided.status, 0);
+  ASSERT_EQ(divided.Of(0, "step").size(), 2u);
+  std::printf("native/zero3: peak memory %.0f MB, the limit is %lld MB\n",
+              divided.Of(0, "finish").at(0)["metrics"]["run/peak_memory_bytes"].get<double>() / 1e6,
+              static_cast<long long>(kLimit));
+}
+
 // Batch normalisation uses the statistics of a micro-batch, so one rank makes the same micro-batches.
 TEST_P(Engines, DivideTheLayersAndTrainLikeOneRank) {
   struct Case {

@@ -93,9 +93,11 @@ class Trainer : public testing::Test {
     return command;
   }
 
-  Result Run(const std::vector<json>& specs, int ranks = 1) {
+  // `before` is a command of the shell that starts the run.
+  Result Run(const std::vector<json>& specs, int ranks = 1, const std::string& before = ":") {
     Result result;
-    const int status = std::system((Command(specs, ranks) + " >" + dir_ + "/out 2>" + dir_ + "/err").c_str());
+    const int status = std::system(
+        (before + "; " + Command(specs, ranks) + " >" + dir_ + "/out 2>" + dir_ + "/err").c_str());
     result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     for (int r = 0; r < ranks; ++r) {
       std::ifstream file(EventsPath(r));
