@@ -4,20 +4,20 @@ namespace scalelab {
 
 const std::vector<ModelInfo>& Models() {
   static const auto& models = *new std::vector<ModelInfo>{
-      {"resnet20", 1, 0, 0, 16},
-      {"resnet32", 1, 0, 0, 16},
-      {"resnet44", 1, 0, 0, 16},
-      {"resnet56", 1, 0, 0, 16},  // for CIFAR's image size
-      {"resnet18", 1, 0, 0, 64},
-      {"resnet34", 1, 0, 0, 64},
-      {"resnet50", 1, 0, 0, 64},
-      {"resnet101", 1, 0, 0, 64},
-      {"resnet152", 1, 0, 0, 64},
-      {"mobilenet_v2"},
-      {"alexnet", 63},                  // smaller: empty last max pooling
-      {"inception_v3", 299},            // smaller: empty auxiliary classifier
-      {"vgg16", 32},                    // halves the image five times
-      {"gpt-nano", 1, 128, 256, 0, 3},  // on tokens
+      {"resnet20", 1, 0, 0, 16, 0, true},
+      {"resnet32", 1, 0, 0, 16, 0, true},
+      {"resnet44", 1, 0, 0, 16, 0, true},
+      {"resnet56", 1, 0, 0, 16, 0, true},  // for CIFAR's image size
+      {"resnet18", 1, 0, 0, 64, 0, true},
+      {"resnet34", 1, 0, 0, 64, 0, true},
+      {"resnet50", 1, 0, 0, 64, 0, true},
+      {"resnet101", 1, 0, 0, 64, 0, true},
+      {"resnet152", 1, 0, 0, 64, 0, true},
+      {"mobilenet_v2", 1, 0, 0, 0, 0, true},
+      {"alexnet", 63},                          // smaller: empty last max pooling
+      {"inception_v3", 299, 0, 0, 0, 0, true},  // smaller: empty auxiliary classifier
+      {"vgg16", 32},                            // halves the image five times
+      {"gpt-nano", 1, 128, 256, 0, 3},          // on tokens
       {"gpt-small", 1, 1024, 50257, 0, 12},
   };
   return models;

@@ -18,6 +18,7 @@ struct ModelInfo {
   // Of a model whose layers native/tensor can divide: the number of ranks that divide them is a divisor of `channels`, or at most
   // `heads`. 0: this limit does not exist.
   int channels = 0, heads = 0;
+  bool batch_norm = false;  // whether it has batch normalisation
 };
 
 // Returns all models, in the order in which they are listed to users.

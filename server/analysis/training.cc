@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "catalog/engines.h"
+#include "catalog/models.h"
 #include "scalelab/v1/run.pb.h"
 #include "server/analysis/statistics.h"
 #include "study/values.h"
@@ -47,6 +48,34 @@ absl::string_view DesignOf(const db::CellRow& cell, const CellList& parameters, 
   return WhyDiffersByDesign(*engine,
                             text(ParameterGroup::kCompression, v1::RunSpec::kGradientCompressionFieldNumber),
                             text(ParameterGroup::kServers, v1::RunSpec::kConsistencyFieldNumber));
+}
+
+// Returns into how many parts a step of the cell divides the samples before each is run through the model.
+double PartsOf(const v1::RunSpec& spec, const Engine& engine) {
+  const auto groups_of = [&](int members) { return members == 0 ? 1.0 : double(spec.ranks()) / members; };
+  double slices = spec.ranks();
+  if (engine.Reads(ParameterGroup::kReplicas)) {
+    slices = spec.replicas();
+  } else if (spec.ranks() == 1) {
+    slices = 1;
+  } else if (engine.Reads(ParameterGroup::kPipeline)) {
+    slices = groups_of(spec.pipeline_stages());
+  } else if (engine.Reads(ParameterGroup::kTensor)) {
+    slices = groups_of(spec.tensor_ranks());
+  } else if (engine.Reads(ParameterGroup::kServers)) {
+    slices = spec.ranks() - spec.server_ranks();
+  }
+  const int parts = engine.Reads(ParameterGroup::kStep) ? std::max(spec.accumulation_steps(), 1) : 1;
+  return std::max(slices, 1.0) * parts;
+}
+
+// Returns ComparedRun::normalised_samples.
+double NormalisedSamples(const v1::RunSpec& spec) {
+  const Engine* const engine = FindEngine(spec.engine());
+  const ModelInfo* const model = FindModel(spec.model());
+  const bool of_part = spec.batch_norm() != "sync" && spec.batch_norm() != "eval";
+  if (engine == nullptr || model == nullptr || !model->batch_norm || !of_part) return 0;
+  return spec.global_batch() / PartsOf(spec, *engine);
 }
 
 constexpr size_t kNoAuthority = std::numeric_limits<size_t>::max();
@@ -146,7 +175,7 @@ Reference ReferenceOf(const std::vector<db::CellRow>& cells, const std::vector<C
 }
 
 TrainingDifference Describe(const db::CellRow& cell, const Reference& reference, bool of_epoch, int place,
-                            double loss, double expected, double band) {
+                            double loss, double expected, double band, const std::string& why) {
   TrainingDifference difference;
   difference.set_reference(reference.name);
   if (of_epoch) {
@@ -158,10 +187,21 @@ TrainingDifference Describe(const db::CellRow& cell, const Reference& reference,
   difference.set_reference_loss(expected);
   difference.set_band(band);
   difference.set_message(
-      absl::StrFormat("trains differently on %d %s: loss %s %d is %.4g where %s has %.4g (band %.2g%%)",
+      absl::StrFormat("trains differently on %d %s: loss %s %d is %.4g where %s has %.4g (band %.2g%%)%s",
                       cell.ranks, cell.ranks == 1 ? "rank" : "ranks", of_epoch ? "of epoch" : "at step",
-                      place, loss, reference.name, expected, 100 * band));
+                      place, loss, reference.name, expected, 100 * band, why));
   return difference;
+}
+
+// Returns the reason for a difference that the numbers of samples in batch normalisation explain, else nothing.
+std::string OtherStatistics(const ComparedRun& run, const ComparedRun* reference,
+                            const std::string& reference_name) {
+  if (reference == nullptr || run.normalised_samples == reference->normalised_samples) return "";
+  return absl::StrFormat(
+      ": batch normalisation has %g samples at a time, that of %s has %g; compare with batch_norm eval, or a "
+      "model "
+      "without it",
+      run.normalised_samples, reference_name, reference->normalised_samples);
 }
 
 }  // namespace
@@ -217,7 +257,8 @@ std::vector<ComparedRun> RunsToCompare(const std::vector<db::CellRow>& cells, co
     if (most == having.end() || most->second.size() < 2) continue;
     for (size_t i = 0; i < group.size(); ++i) {
       if (const auto run = attempts[i].find(most->first); run != attempts[i].end())
-        runs.push_back({group[i], run->second, number});
+        runs.push_back(
+            {group[i], run->second, number, NormalisedSamples(parameters.SpecWithoutCommand(group[i]))});
     }
     ++number;
   }
@@ -246,6 +287,8 @@ std::map<int64_t, TrainingDifference> CompareTraining(const std::vector<db::Cell
     for (const size_t i : group) {
       if (i == reference.run) continue;
       const db::CellRow& cell = cells[runs[i].cell];
+      const std::string why = OtherStatistics(
+          runs[i], reference.run < runs.size() ? &runs[reference.run] : nullptr, reference.name);
       const auto find = [&](bool of_epoch, const std::vector<double>& own,
                             const std::vector<double>& expected) {
         const Band band = BandOf(cell, of_epoch);
@@ -256,7 +299,7 @@ std::map<int64_t, TrainingDifference> CompareTraining(const std::vector<db::Cell
               at == 0 ? band.first : std::clamp(band.growth * largest, band.least, band.most);
           if (apart > allowed) {
             differences.emplace(cell.id, Describe(cell, reference, of_epoch, static_cast<int>(at), own[at],
-                                                  expected[at], allowed));
+                                                  expected[at], allowed, why));
             return;
           }
           largest = std::max(largest, apart);

@@ -46,6 +46,8 @@ struct ComparedRun {
   size_t cell = 0;  // index into the cells
   int64_t attempt_id = 0;
   int group = 0;  // runs of one group are compared with each other
+  // Samples that batch normalisation takes the statistics of, which decide the losses; 0: they do not depend on the engine.
+  double normalised_samples = 0;
 };
 
 // Returns the runs to compare: for each group of cells with the same recipe and at least two engines, the

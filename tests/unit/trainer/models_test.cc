@@ -49,6 +49,7 @@ TEST_P(SmallestImage, TrainsEveryParameterAndAnyLessIsRefused) {
   const auto model = MakeModel(name, 7, {});
   const at::Tensor images = at::randn({3, 3, side, side}), labels = at::tensor({0, 6, 5}, at::kLong);
   const TrainingLogits out = model->ForwardTraining(images);
+  EXPECT_EQ(FindModel(name)->batch_norm, !model->buffers().empty()) << "running statistics";
   EXPECT_EQ(out.logits.sizes(), at::IntArrayRef({3, 7}));
   EXPECT_EQ(out.auxiliary.defined(), name == "inception_v3");
   at::Tensor loss = at::cross_entropy_loss(out.logits, labels);

@@ -186,6 +186,7 @@ TEST(TensorParts, AreThoseOfTheCatalog) {
     }
     EXPECT_EQ(FindModel(name)->channels, channels) << name;
     EXPECT_EQ(FindModel(name)->heads, fewest) << name;
+    EXPECT_EQ(FindModel(name)->batch_norm, !model->buffers().empty()) << name;
   }
   EXPECT_EQ(FindModel("gpt-small")->heads, kGptSmall.heads);
 }
@@ -207,12 +208,12 @@ TEST(TensorParts, RefuseWhatCannotBeDivided) {
   EXPECT_THAT(Error(spec, 4, gpt), HasSubstr("batch_norm \"sync\""));
 }
 
-TEST(TensorParts, AreNotRecordedAndHaveNoCheckpoints) {
+TEST(TensorParts, AreNotRecordedAndStoredInShards) {
   OnRanks(2, [](ThreadCommunicator& rank) {
     const auto model = std::make_shared<Gpt>(kFourHeads, 32);
     const auto strategy = MakeStrategy(SpecOf(0), *model, rank);
     EXPECT_THAT(strategy->WhyNotRecorded(), HasSubstr("native/tensor"));
-    EXPECT_EQ(strategy->stored(), Strategy::Stored::kNever);
+    EXPECT_EQ(strategy->stored(), Strategy::Stored::kShards);
     EXPECT_EQ(strategy->SliceOf(1, 2).index, 0);
     EXPECT_EQ(strategy->SliceOf(1, 2).count, 1);
   });

@@ -135,6 +135,54 @@ TEST(Training, ReportsTheFirstStepOutsideTheBand) {
   EXPECT_DOUBLE_EQ(difference.band(), 0.01);
 }
 
+// 64 samples in a step. native/ddp normalises 32 at a time on two ranks.
+TEST(Training, NamesTheSamplesOfBatchNormalisationIfTheyAreOthers) {
+  struct Other {
+    const char *engine, *more;
+    int samples;
+  };
+  const Other others[] = {{"native/pipeline", R"(,"accumulation_steps":4)", 16},
+                          {"native/tensor", "", 64},
+                          {"native/parameter-server", R"(,"server_ranks":1,"consistency":"sync")", 64},
+                          {"native/zero1", R"(,"accumulation_steps":2)", 16}};
+  Training training;
+  training.Cell("native/ddp").Run(0, {2.3, 2.2});
+  for (const Other& other : others) training.Cell(other.engine, "fp32", 2, other.more).Run(0, {2.1, 2.2});
+  const auto differences = training.Compare();
+  ASSERT_THAT(differences, SizeIs(std::size(others)));
+  for (size_t i = 0; i < std::size(others); ++i) {
+    EXPECT_THAT(differences.at(static_cast<int64_t>(i) + 2).message(),
+                testing::EndsWith(absl::StrCat(": batch normalisation has ", others[i].samples,
+                                               " samples at a time, that of native/ddp has 32; compare with "
+                                               "batch_norm eval, or a model without it")))
+        << others[i].engine;
+  }
+  const auto alone = Training()
+                         .Cell("native/ddp", "fp32", 1)
+                         .Run(0, {2.3, 2.2})
+                         .Cell("native/data-parallel", "fp32", 1, R"(,"replicas":4)")
+                         .Run(0, {2.1, 2.2})
+                         .Compare();
+  EXPECT_THAT(alone.at(2).message(), HasSubstr("has 16 samples at a time, that of native/ddp has 64"));
+}
+
+TEST(Training, DoesNotBlameBatchNormalisationWithoutCause) {
+  Training training;
+  training.Cell("native/ddp").Run(0, {2.3, 2.2});
+  training.Cell("native/zero1").Run(0, {2.1, 2.2});  // the same samples
+  for (const char* form : {"eval", "sync"}) {
+    const std::string more = absl::StrCat(",\"batch_norm\":\"", form, "\"");
+    training.Cell("native/ddp", "fp32", 2, more).Run(0, {2.3, 2.2});
+    training.Cell("native/tensor", "fp32", 2, more).Run(0, {2.1, 2.2});
+  }
+  training.Cell("native/ddp", "fp32", 2, "", "gpt-nano").Run(0, {2.3, 2.2});
+  training.Cell("native/pipeline", "fp32", 2, "", "gpt-nano").Run(0, {2.1, 2.2});
+  const auto differences = training.Compare();
+  EXPECT_THAT(differences, SizeIs(4));
+  for (const auto& [cell, difference] : differences)
+    EXPECT_THAT(difference.message(), testing::EndsWith("%)")) << cell;
+}
+
 TEST(Training, ReportsAnEpochWhenTheFirstStepsAgree) {
   const auto differences = Training()
                                .Cell("native/ddp")
