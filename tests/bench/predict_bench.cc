@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "server/prediction/conformal.h"
 #include "server/prediction/predict.h"
-#include "tests/bench/emulated_cluster.h"
-#include "tests/bench/moving_cluster.h"
+#include "tests/bench/emulation/emulated_cluster.h"
+#include "tests/bench/emulation/moving_cluster.h"
 
 namespace scalelab::bench {
 namespace {

@@ -14,7 +14,7 @@
 #include "worker/trainer/comm/gloo_transport.h"
 #include "worker/trainer/comm/hierarchical_all_reduce.h"
 #include "worker/trainer/comm/operation.h"
-#include "worker/trainer/comm/peer_watch.h"
+#include "worker/trainer/comm/peers/peer_watch.h"
 #include "worker/trainer/comm/ring_schedule.h"
 #include "worker/trainer/comm/tensors.h"
 #include "worker/trainer/errors.h"

@@ -10,7 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "worker/trainer/comm/communicator.h"
-#include "worker/trainer/comm/rendezvous.h"
+#include "worker/trainer/comm/peers/rendezvous.h"
 
 namespace scalelab::trainer {
 

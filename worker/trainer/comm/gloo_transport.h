@@ -11,7 +11,7 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
-#include "worker/trainer/comm/rendezvous.h"
+#include "worker/trainer/comm/peers/rendezvous.h"
 
 namespace scalelab::trainer {
 

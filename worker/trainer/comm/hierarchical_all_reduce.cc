@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <map>
 
-#include "worker/trainer/comm/network.h"
+#include "worker/trainer/comm/peers/network.h"
 #include "worker/trainer/comm/tensors.h"
 
 namespace scalelab::trainer {

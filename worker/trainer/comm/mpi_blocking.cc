@@ -8,7 +8,7 @@
 #include "worker/trainer/comm/mpi_communicator.h"
 #include "worker/trainer/comm/mpi_handles.h"
 #include "worker/trainer/comm/operation.h"
-#include "worker/trainer/comm/peer_watch.h"
+#include "worker/trainer/comm/peers/peer_watch.h"
 #include "worker/trainer/comm/ring_schedule.h"
 #include "worker/trainer/comm/tensors.h"
 

@@ -6,7 +6,7 @@
 
 #include "worker/trainer/comm/device_channel.h"
 #include "worker/trainer/comm/nccl_handle.h"
-#include "worker/trainer/comm/rendezvous.h"
+#include "worker/trainer/comm/peers/rendezvous.h"
 
 namespace scalelab::trainer {
 

@@ -13,7 +13,7 @@
 #include "worker/trainer/comm/nccl_handle.h"
 #include "worker/trainer/comm/nccl_types.h"
 #include "worker/trainer/comm/nccl_watchdog.h"
-#include "worker/trainer/comm/peer_watch.h"
+#include "worker/trainer/comm/peers/peer_watch.h"
 #include "worker/trainer/comm/tensors.h"
 #include "worker/trainer/device/device.h"
 #include "worker/trainer/errors.h"

@@ -12,7 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "worker/trainer/comm/operation.h"
-#include "worker/trainer/comm/peer_watch.h"
+#include "worker/trainer/comm/peers/peer_watch.h"
 #include "worker/trainer/device/moment.h"
 
 namespace scalelab::trainer {

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "gtest/gtest.h"
-#include "tests/bench/moving_cluster.h"
+#include "tests/bench/emulation/moving_cluster.h"
 #include "tests/bench/predict_bench.h"
 
 namespace scalelab::bench {

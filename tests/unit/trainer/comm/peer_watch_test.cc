@@ -1,6 +1,6 @@
 // The ranks are PeerWatch objects of one process. Tests check the verdicts on ranks that are late, leave
 // or are missing.
-#include "worker/trainer/comm/peer_watch.h"
+#include "worker/trainer/comm/peers/peer_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

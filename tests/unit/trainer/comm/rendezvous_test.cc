@@ -1,4 +1,4 @@
-#include "worker/trainer/comm/rendezvous.h"
+#include "worker/trainer/comm/peers/rendezvous.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "worker/trainer/comm/network.h"
+#include "worker/trainer/comm/peers/network.h"
 #include "worker/trainer/errors.h"
 
 namespace scalelab::trainer {

@@ -1,4 +1,4 @@
-#include "tests/bench/emulated_cluster.h"
+#include "tests/bench/emulation/emulated_cluster.h"
 
 #include <algorithm>
 #include <cmath>

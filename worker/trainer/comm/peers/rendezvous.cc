@@ -1,4 +1,4 @@
-#include "worker/trainer/comm/rendezvous.h"
+#include "worker/trainer/comm/peers/rendezvous.h"
 
 #include <charconv>
 #include <cstdlib>

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/bench/emulated_clock.h"
+#include "tests/bench/emulation/emulated_clock.h"
 
 namespace scalelab::bench {
 

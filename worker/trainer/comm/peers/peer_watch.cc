@@ -1,4 +1,4 @@
-#include "worker/trainer/comm/peer_watch.h"
+#include "worker/trainer/comm/peers/peer_watch.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>

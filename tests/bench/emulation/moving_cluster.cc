@@ -1,4 +1,4 @@
-#include "tests/bench/moving_cluster.h"
+#include "tests/bench/emulation/moving_cluster.h"
 
 #include <time.h>
 
@@ -10,8 +10,8 @@
 #include <memory>
 #include <numeric>
 
+#include "tests/bench/emulation/shaped_links.h"
 #include "tests/bench/figure.h"
-#include "tests/bench/shaped_links.h"
 
 namespace scalelab::bench {
 namespace {

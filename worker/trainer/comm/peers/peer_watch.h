@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "worker/trainer/comm/network.h"
+#include "worker/trainer/comm/peers/network.h"
 
 namespace scalelab::trainer {
 

@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "tests/bench/emulated_cluster.h"
+#include "tests/bench/emulation/emulated_cluster.h"
 
 namespace scalelab::bench {
 

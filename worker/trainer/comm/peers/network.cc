@@ -1,4 +1,4 @@
-#include "worker/trainer/comm/network.h"
+#include "worker/trainer/comm/peers/network.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
