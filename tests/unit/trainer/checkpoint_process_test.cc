@@ -289,7 +289,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Engine{"tensor", 2, {{"engine", "native/tensor"}}},
                     Engine{"data_parallel", 1, {{"engine", "native/data-parallel"}, {"cpus_per_rank", 2}}},
                     Engine{
-                        "parameter_server", 3, {{"engine", "native/parameter-server"}, {"server_ranks", 1}}}),
+                        "parameter_server",
+                        3,
+                        {{"engine", "native/parameter-server"}, {"server_ranks", 1}, {"global_batch", 12}}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 class ContinuedEngine : public InterruptedEngine {};

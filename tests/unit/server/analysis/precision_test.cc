@@ -49,7 +49,7 @@ TEST(Precision, TheMethodDoesNotChangeAtEightBlocks) {
   double mean = 0, squares = 0;
   for (size_t i = 0; i < base.size(); ++i) mean += std::log(twice[i] / base[i]) / 9;
   for (size_t i = 0; i < base.size(); ++i) squares += std::pow(std::log(twice[i] / base[i]) - mean, 2);
-  const double half = StudentQuantile(0.985, 8) * std::sqrt(squares / 8 / 9);
+  const double half = StudentQuantile(0.9825, 8) * std::sqrt(squares / 8 / 9);
   EXPECT_NEAR(WidestHalfWidth(results.Curve()).value(), std::exp(half) - 1, 1e-9);
 }
 

@@ -143,7 +143,7 @@ TEST(Training, NamesTheSamplesOfBatchNormalisationIfTheyAreOthers) {
   };
   const Other others[] = {{"native/pipeline", R"(,"accumulation_steps":4)", 16},
                           {"native/tensor", "", 64},
-                          {"native/parameter-server", R"(,"server_ranks":1,"consistency":"sync")", 64},
+                          {"native/parameter-server", R"(,"server_ranks":1)", 64},
                           {"native/zero1", R"(,"accumulation_steps":2)", 16}};
   Training training;
   training.Cell("native/ddp").Run(0, {2.3, 2.2});

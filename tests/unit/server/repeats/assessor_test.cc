@@ -56,7 +56,7 @@ TEST_F(AssessorTest, NarrowIntervalsAreEnough) {
   for (const double speedup : {1.90, 1.92, 1.91}) AddBlock(speedup);
   const Assessment assessment = Assess(3);
   EXPECT_TRUE(assessment.enough);
-  EXPECT_THAT(assessment.reason, HasSubstr("after 3 blocks the widest interval is +-1.7%"));
+  EXPECT_THAT(assessment.reason, HasSubstr("after 3 blocks the widest interval is +-1.6%"));
 }
 
 TEST_F(AssessorTest, WideIntervalsAreNot) {
