@@ -125,7 +125,7 @@ std::vector<DataCell> RunCells(const Run& run, const std::vector<std::string>& a
        run.cause() == Attempt::CAUSE_UNSPECIFIED ? DataCell() : DataCell(Attempt::Cause_Name(run.cause())),
        TextCell(run.message()), TextCell(UtcTime(run.start_time())), TextCell(UtcTime(run.finish_time())),
        int64_t{run.attempts_size()}, int64_t{spec.global_batch()}, int64_t{spec.batch_per_rank()},
-       int64_t{spec.seed()}});
+       int64_t{spec.seed()}, TextCell(run.fingerprint())});
   for (const std::string& result : results) {
     const auto found = run.summary().find(result);
     row.push_back(found == run.summary().end() ? DataCell() : DataCell(found->second));
@@ -187,8 +187,9 @@ DataTable RunData(const std::vector<Run>& runs) {
   const std::vector<std::string> axes = AxesWithoutRanks(keys);
   DataTable table{"runs", {"run"}, nullptr};
   table.columns.insert(table.columns.end(), axes.begin(), axes.end());
-  for (const char* name : {"ranks", "repeat", "position", "state", "cause", "message", "start_time",
-                           "finish_time", "attempts", "global_batch", "batch_per_rank", "seed"})
+  for (const char* name :
+       {"ranks", "repeat", "position", "state", "cause", "message", "start_time", "finish_time", "attempts",
+        "global_batch", "batch_per_rank", "seed", "fingerprint"})
     table.columns.emplace_back(name);
   table.columns.insert(table.columns.end(), results.begin(), results.end());
   table.rows = [&runs, axes, results](const DataSink& sink) {

@@ -140,9 +140,9 @@ TEST_F(Export, WritesRunsPointsAndTheStudyFile) {
   EXPECT_EQ(
       ReadText(Path("new/data/runs.csv")),
       "run,engine,ranks,repeat,position,state,cause,message,start_time,finish_time,attempts,global_batch,"
-      "batch_per_rank,seed,run/throughput\n"
-      "studies/7/runs/11,native/ddp,1,0,0,SUCCEEDED,,,,,1,0,0,0,812.4375\n"
-      "studies/7/runs/12,native/ddp,2,0,0,QUEUED,,,,,0,0,0,0,\n");
+      "batch_per_rank,seed,fingerprint,run/throughput\n"
+      "studies/7/runs/11,native/ddp,1,0,0,SUCCEEDED,,,,,1,0,0,0,,812.4375\n"
+      "studies/7/runs/12,native/ddp,2,0,0,QUEUED,,,,,0,0,0,0,,\n");
   EXPECT_EQ(ReadText(Path("new/data/metrics.csv")),
             "run,rank,step,time,key,value\n"
             "studies/7/runs/11,0,0,1795000000.25,train/loss,2.5\n"
