@@ -20,7 +20,7 @@ constexpr size_t kNumbers = size_t{1} << 18;  // 1 MiB of floats
 // Each thread sends a piece before it receives one, so the buffers of the connection must hold a piece.
 constexpr size_t kPiece = size_t{1} << 14;
 constexpr int kBuffer = 4 * kPiece * sizeof(float);
-constexpr double kWarmUp = 0.1;  // share of the budget
+constexpr double kAllReduceWarmUp = 0.1;  // share of the budget
 constexpr timeval kPatience{1, 0};
 
 class Socket {
@@ -146,7 +146,7 @@ std::optional<double> NodeAllReduceRate(absl::Duration budget, const std::atomic
         rate = reduced * kNumbers * sizeof(float) / absl::ToDoubleSeconds(now - since);
         break;
       }
-      if (warm || now < begin + kWarmUp * budget) continue;
+      if (warm || now < begin + kAllReduceWarmUp * budget) continue;
       warm = true;
       reduced = 0;
       since = now;
