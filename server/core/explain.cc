@@ -158,7 +158,7 @@ class Chain {
     if (Waits(row.state)) AddExcluded(allocation);
   }
 
-  // Names the studies whose jobs run where the job waits: what the scheduler gives as a reason names nobody.
+  // Names the studies whose jobs run where the job waits. The scheduler's reason names no study.
   void AddHolders(const db::AllocationRow& waiting) {
     constexpr size_t kNamed = 3;
     struct Holding {

@@ -167,17 +167,23 @@ class NginxTest : public testing::Test {
   template <typename Function>
   void Withstands(const char* name, const Function& flood) {
     const auto p99 = [](const std::vector<double>& sorted) { return sorted[sorted.size() * 99 / 100]; };
-    int64_t before = 0;
-    const std::vector<double> quiet = CallDuring([] { Pause(3); }, &before);
-    int64_t most = before;
-    const std::vector<double> during = CallDuring([&] { flood(port_, 8, [] {}); }, &most);
-    std::printf(
-        "%s: memory of scalelabd +%.1f MB; %zu calls, p50 %.1f ms, p99 %.1f ms (before: %.1f ms, %.1f ms)\n",
-        name, static_cast<double>(most - before) / 1e6, during.size(), during[during.size() / 2], p99(during),
-        quiet[quiet.size() / 2], p99(quiet));
-    EXPECT_LT(most - before, kFewBytes);
-    // Where other programs delay the calls, they do that before the flood, too.
-    EXPECT_LT(p99(during), std::max(kSoon, 3 * p99(quiet)));
+    double slow = 0, limit = 0;
+    // Other programs can delay the calls of one flood, but what the flood does to them repeats.
+    for (int round = 0; round < 3 && slow >= limit; ++round) {
+      int64_t before = 0;
+      const std::vector<double> quiet = CallDuring([] { Pause(3); }, &before);
+      int64_t most = before;
+      const std::vector<double> during = CallDuring([&] { flood(port_, 8, [] {}); }, &most);
+      slow = p99(during);
+      limit = std::max(kSoon, 3 * p99(quiet));
+      std::printf(
+          "%s: memory of scalelabd +%.1f MB; %zu calls, p50 %.1f ms, p99 %.1f ms (before: %.1f ms, %.1f "
+          "ms)\n",
+          name, static_cast<double>(most - before) / 1e6, during.size(), during[during.size() / 2], slow,
+          quiet[quiet.size() / 2], p99(quiet));
+      EXPECT_LT(most - before, kFewBytes);
+    }
+    EXPECT_LT(slow, limit);
     EXPECT_TRUE(Eventually([&] { return List(*Front(), token_).ok(); }));
   }
 

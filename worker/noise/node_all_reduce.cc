@@ -21,7 +21,7 @@ constexpr size_t kNumbers = size_t{1} << 18;  // 1 MiB of floats
 constexpr size_t kPiece = size_t{1} << 14;
 constexpr int kBuffer = 4 * kPiece * sizeof(float);
 constexpr double kAllReduceWarmUp = 0.1;  // share of the budget
-constexpr timeval kPatience{1, 0};
+constexpr timeval kTimeout{1, 0};
 
 class Socket {
  public:
@@ -41,8 +41,8 @@ void SetOptions(int fd) {
   const int on = 1;
   setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kBuffer, sizeof kBuffer);
   setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &kBuffer, sizeof kBuffer);
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof kPatience);
-  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof kPatience);
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &kTimeout, sizeof kTimeout);
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &kTimeout, sizeof kTimeout);
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
@@ -57,7 +57,7 @@ std::pair<int, int> Connect() {
   if (bind(listener.fd(), generic, size) != 0 || listen(listener.fd(), 1) != 0 ||
       getsockname(listener.fd(), generic, &size) != 0)
     return {-1, -1};
-  SetOptions(listener.fd());  // accept waits no longer than that
+  SetOptions(listener.fd());  // accept has the timeout too
   const int first = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   SetOptions(first);
   const int second =

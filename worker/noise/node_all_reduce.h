@@ -1,6 +1,6 @@
 // A small all-reduce between two threads of this process, over the loopback network of the node.
 //
-// What it needs is what ranks on one node need of it: two cores at the same time, and the kernel's network.
+// It needs two cores at the same time and the kernel's network, as ranks on one node do.
 #pragma once
 
 #include <atomic>

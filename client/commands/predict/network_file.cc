@@ -18,6 +18,9 @@ namespace {
 
 using scalelab::v1::MeasuredAllReduce;
 
+// The output of `scalelab-bench allreduce` has some kilobytes.
+constexpr std::streamsize kMostBytes = std::streamsize{16} << 20;
+
 // A line such as {"name":"allreduce/mpi/4_ranks/1024_bytes/time","value":1.1,"unit":"us",...}.
 struct Line {
   std::string contender;
@@ -71,9 +74,14 @@ absl::StatusOr<std::vector<MeasuredAllReduce>> ParseAllReduces(const std::string
 absl::StatusOr<std::vector<MeasuredAllReduce>> ReadAllReduces(const std::string& file,
                                                               const std::string& contender) {
   std::ifstream in(file, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(in)), {});
+  std::string text(kMostBytes + 1, '\0');
+  in.read(text.data(), std::ssize(text));
   if (in.bad() || !in.is_open())
     return absl::NotFoundError(absl::StrCat("cannot read ", file, ": ", std::strerror(errno)));
+  if (in.gcount() > kMostBytes)
+    return absl::InvalidArgumentError(absl::StrCat(file, " has more than ", kMostBytes >> 20,
+                                                   " MiB, so it is no output of `scalelab-bench allreduce`"));
+  text.resize(static_cast<size_t>(in.gcount()));
   return ParseAllReduces(text, file, contender);
 }
 

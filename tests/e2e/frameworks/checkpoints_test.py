@@ -1,8 +1,7 @@
 """Interrupts runs of an engine and continues them from their checkpoints: `checkpoints_test.py ENGINE`. Exit status 77: skipped."""
-import json
+import glob
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -16,69 +15,45 @@ STEPS, EVERY = 8, 3
 FIELDS = {
     "model": "resnet20", "dataset": "synthetic", "image_size": 16, "train_samples": "60", "global_batch": 12, "epochs": 2,
     "learning_rate": 0.05, "max_steps": str(STEPS), "checkpoint_every_steps": EVERY, "warmup_steps": 1,
+    # What makes an engine's strategy begin before the first checkpoint.
+    **({"powersgd_rank": 1} if ENGINE == "pytorch/powersgd" else {}),
+    **({"local_steps": 4, "local_start_step": 1} if ENGINE == "pytorch/local-sgd" else {}),
 }  # fmt: skip
-# What makes an engine's strategy begin before the first checkpoint.
-MORE = {"pytorch/powersgd": {"powersgd_rank": 1}, "pytorch/local-sgd": {"local_steps": 4, "local_start_step": 1}}
-
 
 # These frameworks compile for many seconds in each process, and SIGKILL ends all alike.
 KILLED = ENGINE not in ("keras/tensorflow", "keras/jax")
 
 
-def attempts():
-    """Returns the attempts: a whole run, and one that is killed, then gets a signal, then finds its newest checkpoint damaged."""
-    killed = {"killed": {"interrupt": {"rank": 1, "step": 4, "signal": "SIGKILL"}}}
-    return {
-        "whole": {},
-        **(killed if KILLED else {}),
-        "signalled": {"interrupt": {"rank": 1, "step": 4, "signal": "SIGUSR1"}},
-        "last": {"damage": True},
-    }
+def losses(result, rank):
+    return {event["step"]: event["metrics"]["train/loss"] for event in result.of(rank, "step")}
 
 
-class Result:
-    def __init__(self, directory):
-        with open(os.path.join(directory, "status.json"), encoding="utf-8") as file:
-            self.statuses = json.load(file)
-        self.events = [run.events_of(os.path.join(directory, f"events-{rank}.jsonl")) for rank in range(RANKS)]
-        self.errors = ""
-        for rank in range(RANKS):
-            with open(os.path.join(directory, f"errors-{rank}"), encoding="utf-8", errors="replace") as file:
-                self.errors += file.read()
-        saved = os.path.join(directory, "parameters.safetensors")
-        self.parameters = run.recipe.read_safetensors(saved) if os.path.exists(saved) else {}
-
-    def of(self, rank, event):
-        return [e for e in self.events[rank] if e["event"] == event]
-
-    def losses(self, rank):
-        return {e["step"]: e["metrics"]["train/loss"] for e in self.of(rank, "step")}
+def damage(checkpoints):
+    """Cuts the last byte off a file of the newest checkpoint."""
+    newest = sorted(glob.glob(os.path.join(checkpoints, "step-*")))[-1]
+    path = sorted(glob.glob(os.path.join(newest, "rank-1*")))[-1]
+    os.truncate(path, os.path.getsize(path) - 1)
 
 
 class Checkpoints(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        python = run.python_of(ENGINE)  # skips
-        cls.top = tempfile.TemporaryDirectory(prefix="scalelab-checkpoints-")
-        cls.addClassCleanup(cls.top.cleanup)
-        spec = {**run.fields(ENGINE, RANKS, FIELDS), **MORE.get(ENGINE, {})}
-        path = os.path.join(cls.top.name, "spec.json")
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(spec, file)
-        plan = []
-        for name, attempt in attempts().items():
-            cls.checkpoints = os.path.join(cls.top.name, "checkpoints-of-whole" if name == "whole" else "checkpoints")
-            variables = {"SCALELAB_SPEC": path, "SCALELAB_CHECKPOINT_DIR": cls.checkpoints, "SCALELAB_TRAINER": run.trainer()}
-            plan.append({"directory": os.path.join(cls.top.name, name), "ranks": RANKS, "variables": variables, **attempt})
-        plan_path = os.path.join(cls.top.name, "plan.json")
-        with open(plan_path, "w", encoding="utf-8") as file:
-            json.dump(plan, file)
-        wrapper = os.path.join(os.path.dirname(os.path.abspath(__file__)), "attempts.py")
-        script = os.path.join(run.ADAPTERS, run.ENGINES[ENGINE].script)
-        subprocess.run([python, wrapper, script, plan_path], env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=500, check=True)
-        results = [Result(attempt["directory"]) for attempt in plan]
-        cls.whole, *cls.killed, cls.signalled, cls.last = results
-        cls.parts = results[1:]
+        run.python_of(ENGINE)  # skips
+        top = tempfile.TemporaryDirectory(prefix="scalelab-checkpoints-")
+        cls.addClassCleanup(top.cleanup)
+        cls.whole = cls.attempt(os.path.join(top.name, "checkpoints-of-whole"))
+        cls.checkpoints = os.path.join(top.name, "checkpoints")
+        cls.killed = [cls.attempt(cls.checkpoints, "SIGKILL")] if KILLED else []
+        cls.signalled = cls.attempt(cls.checkpoints, "SIGUSR1")
+        damage(cls.checkpoints)
+        cls.last = cls.attempt(cls.checkpoints)
+        cls.parts = [*cls.killed, cls.signalled, cls.last]
+
+    @staticmethod
+    def attempt(checkpoints, interrupt=None):
+        """Runs an attempt. `interrupt`: the signal that rank 1 gets in step 4."""
+        variables = {"SCALELAB_CHECKPOINT_DIR": checkpoints, **({"INTERRUPT": f"1 4 {interrupt}"} if interrupt else {})}
+        return run.run(ENGINE, FIELDS, RANKS, timeout=500, wrapper="interrupted", variables=variables)
 
     def test_the_run_ends_with_the_bits_of_one_that_was_not_interrupted(self):
         self.assertEqual(self.whole.statuses, [0] * RANKS, self.whole.errors)
@@ -91,16 +66,16 @@ class Checkpoints(unittest.TestCase):
 
     def test_steps_have_the_losses_of_the_other_run_and_none_is_doubled(self):
         for rank in range(RANKS):
-            whole = self.whole.losses(rank)
+            whole = losses(self.whole, rank)
             self.assertEqual(list(whole), list(range(STEPS)))
             for killed in self.killed:
-                reported = list(killed.losses(rank))
+                reported = list(losses(killed, rank))
                 self.assertEqual(reported[:EVERY], list(range(EVERY)), "what a checkpoint contains is reported before it")
-            self.assertEqual(list(self.signalled.losses(rank)), list(range(EVERY if KILLED else 0, 5)))
-            self.assertEqual(list(self.last.losses(rank)), list(range(EVERY, STEPS)))
+            self.assertEqual(list(losses(self.signalled, rank)), list(range(EVERY if KILLED else 0, 5)))
+            self.assertEqual(list(losses(self.last, rank)), list(range(EVERY, STEPS)))
             for part in self.parts:
-                losses = part.losses(rank)
-                self.assertEqual(losses, {step: whole[step] for step in losses})
+                found = losses(part, rank)
+                self.assertEqual(found, {step: whole[step] for step in found})
         epochs = [e for part in self.parts for e in part.of(0, "epoch")]
         sums = {e["epoch"]: e["metrics"]["epoch/train_loss"] for e in epochs}
         self.assertEqual(sums, {e["epoch"]: e["metrics"]["epoch/train_loss"] for e in self.whole.of(0, "epoch")})

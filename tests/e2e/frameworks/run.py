@@ -39,10 +39,15 @@ with open(os.path.join(ADAPTERS, "scalelab", "run_parameters.json"), encoding="u
 
 @dataclasses.dataclass
 class Result:
-    status: int  # 0 if all ranks exit with 0
+    statuses: list  # exit statuses of the processes; a negative one is a signal
     events: list  # of each rank
     errors: str  # standard error of all ranks
     parameters: dict  # parameters that rank 0 saved, or empty
+
+    @property
+    def status(self):
+        """0 if all processes exit with 0."""
+        return max(map(abs, self.statuses))
 
     def of(self, rank, event):
         return [e for e in self.events[rank] if e["event"] == event]
@@ -186,14 +191,15 @@ def alone(engine, spec):
         return events_of(os.path.join(directory, "events-0.jsonl"))
 
 
-def run(engine, spec, ranks=2, timeout=300, meddle=None, wrapper=None):
+def run(engine, spec, ranks=2, timeout=300, meddle=None, wrapper=None, variables=None):
     """Runs one attempt of `engine`. `spec` has fields in addition to those that make the run short.
 
     meddle(directory, processes): called when all processes have started.
-    wrapper: a module in this folder that changes the adapter."""
+    wrapper: a module in this folder that changes the adapter.
+    variables: added to the environment."""
     whole = fields(engine, ranks, spec)
     with tempfile.TemporaryDirectory(prefix="scalelab-frameworks-") as directory:
-        environment = _environment(directory, ranks, whole)
+        environment = {**_environment(directory, ranks, whole), **(variables or {})}
         output = os.path.join(directory, "errors")
         running = []
         try:
@@ -202,7 +208,7 @@ def run(engine, spec, ranks=2, timeout=300, meddle=None, wrapper=None):
                     running.append(process)
             if meddle is not None:
                 meddle(directory, running)
-            status = max(abs(process.wait(timeout)) for process in running)
+            statuses = [process.wait(timeout) for process in running]
         finally:
             for process in running:
                 if process.poll() is None:
@@ -212,7 +218,7 @@ def run(engine, spec, ranks=2, timeout=300, meddle=None, wrapper=None):
         saved = os.path.join(directory, "parameters.safetensors")
         parameters = recipe.read_safetensors(saved) if os.path.exists(saved) else {}
         with open(output, encoding="utf-8", errors="replace") as errors:
-            return Result(status, events, errors.read(), parameters)
+            return Result(statuses, events, errors.read(), parameters)
 
 
 def _environment(directory, ranks, whole):

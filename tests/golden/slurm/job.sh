@@ -55,8 +55,8 @@ srun --overlap --whole --mpi=none --cpu-bind=none --export=ALL --input=all \
 step=$!
 exec 3<&-
 
-# Slurm sends SIGTERM shortly before the time limit, at a preemption and when the job is cancelled. Request the workers to end
-# and wait for them. The signal also reaches the srun of the ranks, which would kill them at SIGTERM and passes SIGUSR1 on.
+# Slurm sends SIGTERM shortly before the time limit, at a preemption and when the job is cancelled. Ask the workers to end, and
+# wait for them. The srun of the ranks gets the signal too: it would kill the ranks at SIGTERM, but passes SIGUSR1 on to them.
 trap 'scancel --signal=USR1 "$SLURM_JOB_ID.0" || kill -USR1 "$step" 2>/dev/null' TERM
 while kill -0 "$step" 2>/dev/null; do
   wait "$step"

@@ -161,6 +161,9 @@ TEST(NetworkFile, OfAnotherKindOrWithoutTheContenderIsRefused) {
               AllOf(HasSubstr("no all-reduces of gloo"), HasSubstr("mpi_started, raw")));
   EXPECT_THAT(ReadAllReduces("/nowhere/network.jsonl", "mpi").status().message(),
               HasSubstr("cannot read /nowhere/network.jsonl: No such file"));
+  EXPECT_THAT(ReadAllReduces("/dev/zero", "mpi").status().message(),
+              HasSubstr("/dev/zero has more than 16 MiB"));
+  EXPECT_THAT(ReadAllReduces("/", "mpi").status().message(), HasSubstr("cannot read /: Is a directory"));
 }
 
 TEST(RepeatsText, IsANumberOrTheRule) {
