@@ -5,11 +5,12 @@ training loop of the adapters.
 """
 import os
 
-from scalelab import tensorflow_cluster, training
-from scalelab.tensorflow_engine import StrategyEngine, load_tensorflow
+from scalelab import training
+from scalelab.tensorflow_cluster import ClusterEngine
+from scalelab.tensorflow_engine import load_tensorflow
 
 
-class KerasTensorFlow(StrategyEngine):
+class KerasTensorFlow(ClusterEngine):
     name = "keras/tensorflow"
     framework = "keras"
 
@@ -21,11 +22,10 @@ class KerasTensorFlow(StrategyEngine):
         return f"keras {keras.__version__}, tensorflow {tf.__version__}"
 
     def __init__(self, spec, data, rank, ranks, parameters):
-        self._rank = rank
         os.environ["KERAS_BACKEND"] = "tensorflow"
-        tensorflow_cluster.join(spec, rank, ranks)
+        self.join(spec, rank, ranks)
         tf, _ = load_tensorflow(spec, environment="keras-tensorflow")
-        strategy = tensorflow_cluster.strategy(tf, spec)
+        strategy = self.strategy(tf, spec)
         with training.importing(self.name, "keras-tensorflow"):
             import keras
 

@@ -159,11 +159,7 @@ class PytorchPipeline(GroupEngine):
         return super().make_optimizer(model if self.ranks == 1 else self._own)
 
     def step(self, images, labels, rate):
-        clock = self.new_clock()
-        images, labels = self.to_device(images, labels)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.model.zero_grad(set_to_none=True)
+        clock, images, labels = self.begin_step(images, labels, rate)
         loss_and_correct = self._train(images, labels)
         clock.mark(_SCHEDULE)
         passes = self._passes()

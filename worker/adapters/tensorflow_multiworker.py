@@ -1,9 +1,10 @@
 """Engine tensorflow/multiworker-mirrored: MultiWorkerMirroredStrategy, one worker a rank, with Keras 2."""
-from scalelab import tensorflow_cluster, training
-from scalelab.tensorflow_engine import StrategyEngine, load_tensorflow
+from scalelab import training
+from scalelab.tensorflow_cluster import ClusterEngine
+from scalelab.tensorflow_engine import load_tensorflow
 
 
-class MultiWorkerMirrored(StrategyEngine):
+class MultiWorkerMirrored(ClusterEngine):
     name = "tensorflow/multiworker-mirrored"
 
     @staticmethod
@@ -13,9 +14,9 @@ class MultiWorkerMirrored(StrategyEngine):
         return f"tensorflow {tf.__version__}"
 
     def __init__(self, spec, data, rank, ranks, parameters):
-        tensorflow_cluster.join(spec, rank, ranks)
+        self.join(spec, rank, ranks)
         tf, _ = load_tensorflow(spec)
-        self.build(tf, tf.keras, spec, data, parameters, tensorflow_cluster.strategy(tf, spec))
+        self.build(tf, tf.keras, spec, data, parameters, self.strategy(tf, spec))
 
 
 if __name__ == "__main__":

@@ -36,13 +36,13 @@ class Checkpoints:
             )
         stop_signal.record()
 
-    def load_newest(self, engine, sums):
-        """Returns (step, directory, loop) of the checkpoint to continue from, or None. `sums` adds up a list of floats over the ranks.
-        Collective."""
+    def load_newest(self, engine, sums, close):
+        """Returns (step, directory, loop) of the checkpoint to continue from, or None. `sums` adds up a list of floats over the ranks,
+        and `close` disconnects from them. Collective."""
         if not self.on:
             return None
         stop_signal.record()  # frameworks set handlers of their own while they start
-        self._sums = sums
+        self._sums, self._close = sums, close
         recipe = recipe_of(self._spec, engine)
         self._store = Store(self._directory, self._spec.checkpoint_keep, recipe, self._rank, self._ranks, sums)
         return self._store.load_newest()
@@ -98,6 +98,7 @@ class Checkpoints:
             self._events.checkpoint(steps, {"checkpoint/seconds": now - begin, "checkpoint/bytes": size})
         if self._signalled:
             self._sums([0.0])  # the launcher may end all ranks when the first one ends
+            self._close()
             stop_signal.end_process(self._signalled)
 
     def remove_all(self):

@@ -120,12 +120,17 @@ class TorchEngine(training.Engine):
         self._clock = CudaClock(self._clock) if self.device.type == "cuda" else HostClock()
         return self._clock
 
-    def step(self, images, labels, rate):
+    def begin_step(self, images, labels, rate):
+        """Returns (clock of the step, images and labels on the device)."""
         clock = self.new_clock()
         images, labels = self.to_device(images, labels)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.model.zero_grad(set_to_none=True)
+        return clock, images, labels
+
+    def step(self, images, labels, rate):
+        clock, images, labels = self.begin_step(images, labels, rate)
         with self.precision.scope():
             loss, logits = loss_and_logits(self.wrapped(images), labels)
         clock.mark("step/forward_s")

@@ -75,7 +75,7 @@ class _Training:
         self._totals, self._sums, self._first = _Totals(), EpochSums(), 0
         if checkpoints.on:
             self.waits.barrier()  # ranks start at different speeds
-            self._continue(checkpoints.load_newest(engine.name, self.waits.sum))
+            self._continue(checkpoints.load_newest(engine.name, self.waits.sum, self.waits.close))
         part = engine.data_part(rank, ranks)
         self.batches = recipe.Batches(spec, data, *part, engine.layout, engine.prepare, self._first)
         self._copies = self._parts / part[1]  # how many ranks train on each sample
