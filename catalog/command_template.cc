@@ -6,7 +6,8 @@
 namespace scalelab {
 namespace {
 
-// Returns the name between the brace that `text` begins with and the closing one; empty if there is no template.
+// Returns the name between the first character of `text`, a brace, and the closing brace. Returns "" if this
+// is not a template.
 absl::string_view NameAt(absl::string_view text) {
   const size_t end = text.find('}');
   if (end == absl::string_view::npos || end < 2 || !absl::ascii_islower(text[1])) return {};

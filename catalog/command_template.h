@@ -1,7 +1,8 @@
 // Templates in the words of a command: "--lr={learning_rate} --dropout={params.dropout}".
 //
-// {NAME} is a template if NAME begins with a lower-case letter and has only letters, digits, '_' and '.'. "${NAME}" is left
-// to shells, and "{{NAME}}" is the text "{NAME}". All other braces are plain text.
+// {NAME} is a template if NAME begins with a lower-case letter and has only letters, digits, '_' and '.'.
+// "${NAME}" is not a template, so that shells can expand it. "{{NAME}}" is the text "{NAME}". All
+// other braces are plain text.
 #pragma once
 
 #include <functional>
@@ -14,7 +15,7 @@ namespace scalelab {
 
 // Returns the names of all templates in `word`, in their order.
 std::vector<std::string> TemplateNames(absl::string_view word);
-// Returns `word` with each template replaced by what `value` returns for its name.
+// Replaces each template in `word` by the result of `value` for its name.
 std::string ExpandTemplates(absl::string_view word,
                             const std::function<std::string(absl::string_view)>& value);
 

@@ -24,7 +24,7 @@ bool Exists(const std::string& path) {
   return stat(path.c_str(), &st) == 0;
 }
 
-// Opens the file instead of calling access(2), which may give another answer on network filesystems and
+// Opens the file instead of calling access(2), which may be wrong on network filesystems and
 // with root squash.
 absl::StatusOr<RecordFile> CheckRecordFile(const std::string& path) {
   int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -54,7 +54,7 @@ absl::StatusOr<RecordFile> CheckRecordFile(const std::string& path) {
   return RecordFile{path, size / kCifar10RecordBytes};
 }
 
-// Returns advice for a user whose `dir` has the same data in another layout.
+// Returns advice for a user whose `dir` contains the same data in another layout.
 std::string MissingHint(const std::string& dir) {
   std::string inner = absl::StrCat(dir, "/cifar-10-batches-bin");
   if (Exists(inner + "/data_batch_1.bin"))

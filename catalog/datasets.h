@@ -1,5 +1,5 @@
-// Finds and checks the files of data sets by name. Users, coordinator and trainer share these definitions, as
-// they share the API's messages. Independent of protobuf, because the trainer links this library.
+// Finds and checks the files of data sets by name. The client, the coordinator and the trainer use these
+// definitions. This library does not use protobuf, because the trainer links it.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,8 @@ struct RecordFiles {
 // data_batch_5.bin (at least the first; no gaps in the numbering) and test_batch.bin. A record has one label
 // byte (0 to 9) and 3 x 32 x 32 bytes, red plane first, row by row.
 inline constexpr int64_t kCifar10RecordBytes = 1 + 3 * 32 * 32;
-// Returns the files in `dir`. Returns NOT_FOUND or INVALID_ARGUMENT if one is missing, not readable, or
-// not a whole number of records long. The message names the directory or file, what is wrong with it and
-// what to do.
+// Returns the files in `dir`. Returns NOT_FOUND or INVALID_ARGUMENT if a file is missing, is not readable, or
+// does not consist of whole records. The message contains the directory or file, the error and advice.
 absl::StatusOr<RecordFiles> FindCifar10(const std::string& dir);
 
 // Token files: train.bin and val.bin, little-endian numbers of 16 bits.

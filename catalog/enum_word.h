@@ -1,4 +1,4 @@
-// The words of study files for the enumerators of the API.
+// The words in study files for the enumerators of the API.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@
 
 namespace scalelab {
 
-// Returns the word of an enumerator: "strong" of STRONG, "exit_status" of EXIT_STATUS, and "per-run" of PER_RUN.
+// Returns the word of an enumerator: "strong" for STRONG, "exit_status" for EXIT_STATUS, and
+// "per-run" for PER_RUN.
 inline std::string EnumWord(absl::string_view name) {
   const std::string word = absl::AsciiStrToLower(name);
   return word == "per_run" ? "per-run" : word;

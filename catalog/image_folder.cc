@@ -37,7 +37,7 @@ bool IsImageName(absl::string_view name) {
          absl::EndsWithIgnoreCase(name, ".png");
 }
 
-// Returns the sorted names of the directories in `path`, or of everything else. Skips names that start
+// Returns the sorted names of the directories in `path`, or of all other entries. Skips names that start
 // with a dot.
 absl::StatusOr<FileNames> List(const std::string& path, bool directories) {
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(path.c_str()), closedir);

@@ -34,7 +34,7 @@ class ImageList {
       : directory_(std::move(directory)), classes_(std::move(classes)) {}
 
   int64_t size() const { return static_cast<int64_t>(images_.size()); }
-  // The classes of the training part; val may lack some.
+  // The classes of the training part. The validation part may have fewer.
   const std::vector<std::string>& classes() const { return classes_; }
   int label(int64_t image) const { return images_[image].label; }
   absl::string_view name(int64_t image) const;
@@ -59,9 +59,9 @@ class ImageList {
 // Returns the names of the classes by listing DIR/train. Opens no image.
 absl::StatusOr<std::vector<std::string>> ListImageClasses(const std::string& dir);
 
-// Returns the images of one part. Returns NOT_FOUND or INVALID_ARGUMENT with a message that names the
-// directory or file, what is wrong with it and what to do. A class without images is an error in the training
-// part, but not in val.
+// Returns the images of one part. Returns NOT_FOUND or INVALID_ARGUMENT with a message that contains the
+// directory or file, the error and advice. A class without images is an error in the training part, but not
+// in the validation part.
 absl::StatusOr<ImageList> ListImages(const std::string& dir, ImagePart part);
 
 // Writes the indexes of both parts, each atomically. Returns the number of images in them.

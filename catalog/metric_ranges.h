@@ -1,5 +1,5 @@
-// The values that the metrics of a finished run can have. A value outside its range is a mistake of the program that
-// reported it, and an average with it would mean nothing.
+// The ranges of the metrics of a finished run. A value outside of its range is an error of the program that
+// reported it. An average that includes such a value would be meaningless.
 #pragma once
 
 #include <string>
@@ -17,11 +17,11 @@ struct MetricRange {
   bool Contains(double value) const { return value <= max && (above_min ? value > min : value >= min); }
 };
 
-// Returns the range of a metric that the table has.
+// Returns the range of a metric, which must be in the table.
 const MetricRange& RangeOf(absl::string_view metric);
 
-// Returns why the metric cannot have this value, for example "is -5, which is not above 0"; an empty text if it can.
-// Metrics without a row in the table can have every finite value.
+// Returns why the metric cannot have this value, for example "is -5, which is not above 0". Returns "" if it
+// can. Metrics that are not in the table can have every finite value.
 std::string WhyImpossible(absl::string_view metric, double value);
 
 }  // namespace scalelab

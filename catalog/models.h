@@ -1,5 +1,5 @@
-// The models that can be trained, by name. Users, coordinator and trainer share this table. Independent of
-// protobuf, because the trainer links this library.
+// The table of models, by name. The client, the coordinator and the trainer use this table. This library does
+// not use protobuf, because the trainer links it.
 #pragma once
 
 #include <vector>
@@ -12,11 +12,11 @@ struct ModelInfo {
   absl::string_view name;
   // Minimum side in pixels of the square training images; 1 means no minimum.
   int smallest_image = 1;
-  // Of a model that trains on tokens: the largest number of tokens of a sample, and the usual number of different tokens.
-  // 0: it trains on images.
+  // For a model that trains on tokens: the largest number of tokens in a sample, and the usual number of
+  // different tokens. 0 for a model that trains on images.
   int context = 0, vocabulary = 0;
-  // Of a model whose layers native/tensor can divide: the number of ranks that divide them is a divisor of `channels`, or at most
-  // `heads`. 0: this limit does not exist.
+  // For a model whose layers native/tensor can divide: the number of ranks must be a divisor of `channels`,
+  // or at most `heads`. 0 means that there is no such limit.
   int channels = 0, heads = 0;
   bool batch_norm = false;  // whether it has batch normalisation
 };

@@ -8,7 +8,7 @@
 
 namespace scalelab {
 
-// Returns the candidate nearest to `word` by edit distance, or "" when more than a third of the letters differ.
+// Returns the candidate nearest to `word` by edit distance, or "" if more than a third of the letters differ.
 std::string Nearest(absl::string_view word, const std::vector<absl::string_view>& candidates);
 
 }  // namespace scalelab

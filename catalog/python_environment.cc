@@ -82,7 +82,7 @@ std::optional<MissingPart> FindMissing(const Engine& engine, const PythonEnviron
         "to install Apptainer, or to name the module that provides it in the server's environments"};
   }
   const std::string python = PythonOf(environment);
-  // Python is inside the container, if there is one.
+  // If there is a container, Python is inside it and cannot be checked here.
   if (image.empty() && !environment.venv.empty() && access(python.c_str(), X_OK) != 0)
     return MissingPart{absl::StrCat("'", python, "' does not exist or is not executable"), build};
   if (access(script.c_str(), R_OK) != 0) {

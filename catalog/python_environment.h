@@ -1,5 +1,5 @@
-// Commands that run Python in a framework's environment, and what such an environment lacks. The worker starts ranks
-// this way; the coordinator probes frameworks this way.
+// Commands that run Python in a framework's environment, and checks for missing parts of an environment. The
+// worker starts ranks with these commands, and the coordinator probes frameworks with them.
 #pragma once
 
 #include <optional>
@@ -11,14 +11,14 @@
 
 namespace scalelab {
 
-// Where the Python of an engine comes from. Parts that are empty are not used.
+// The environment of an engine's Python. Empty parts are not used.
 struct PythonEnvironment {
   std::string venv;                  // folder of a virtual environment
   std::vector<std::string> modules;  // environment modules to load first
   std::string container;             // image for Apptainer
 };
 
-// What a container needs from the node in addition to Apptainer's defaults.
+// The requirements of a container in addition to Apptainer's defaults.
 struct ContainerNeeds {
   std::vector<std::string> directories;  // absolute paths; empty ones are left out
   bool gpus = false;
@@ -26,13 +26,13 @@ struct ContainerNeeds {
 
 // Returns the command that runs Python with `arguments` (a script and its arguments) in the environment:
 //   bash -lc 'module load MODULES...; exec "$@"' ... apptainer exec [--nv] --bind DIRECTORIES... IMAGE python ...
-// without the parts that the environment does not use. Pure.
+// without the parts that the environment does not use. A pure function.
 std::vector<std::string> PythonCommand(const PythonEnvironment& environment,
                                        const std::vector<std::string>& arguments,
                                        const ContainerNeeds& needs);
 
-// Returns the command that makes the environment of deploy/frameworks: "deploy/frameworks --cuda pytorch" if `venv` is one
-// for GPUs, which is named after the engine's environment with "-cuda".
+// Returns the command of deploy/frameworks that makes the environment, for example "deploy/frameworks --cuda
+// pytorch". The name of an environment for GPUs ends with "-cuda".
 std::string CommandThatMakes(const Engine& engine, const std::string& venv);
 
 // A part that an engine needs and this machine lacks.
@@ -41,8 +41,8 @@ struct MissingPart {
   std::string fix;     // a command or a change: "deploy/frameworks pytorch"
 };
 
-// Returns the first missing part, or nothing. Looks at files: Python, the image of the container and `script`, the
-// adapter to run. Missing modules only show when the command runs.
+// Returns the first missing part, or nothing. Checks the files: Python, the image of the container, and the
+// adapter `script`. Missing modules are detected only when the command runs.
 std::optional<MissingPart> FindMissing(const Engine& engine, const PythonEnvironment& environment,
                                        const std::string& script);
 

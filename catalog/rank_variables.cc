@@ -8,7 +8,7 @@
 namespace scalelab {
 
 bool IsRankVariable(absl::string_view name) {
-  // As torchrun sets them.
+  // The variables that torchrun sets.
   constexpr absl::string_view kNames[] = {"RANK",       "LOCAL_RANK",       "WORLD_SIZE", "LOCAL_WORLD_SIZE",
                                           "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",  "ROLE_WORLD_SIZE",
                                           "ROLE_NAME",  "MASTER_ADDR",      "MASTER_PORT"};

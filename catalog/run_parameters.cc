@@ -16,7 +16,7 @@ namespace {
 
 using Names = std::vector<absl::string_view>;
 
-// What the column `values` of the table may hold.
+// The types that the column `values` of the table may contain.
 struct Values {
   double min = 0, max = 0;
   absl::string_view choices;
@@ -56,7 +56,7 @@ std::vector<RunParameter> MakeParameters() {
   constexpr auto Map = ParameterType::kMap;
   constexpr std::monostate NoDefault;
   constexpr bool Key = true, Derived = false, Recipe = true, Execution = false;
-  // All numbers are held as double: 25 of an Int32 as 25.0.
+  // All numbers are stored as double: the Int32 25 becomes 25.0.
   const auto Default = [](auto value) -> decltype(RunParameter::default_value) {
     if constexpr (std::is_same_v<decltype(value), std::monostate> || std::is_same_v<decltype(value), bool>)
       return value;

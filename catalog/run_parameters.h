@@ -1,8 +1,10 @@
-// The table of run parameters. run_parameters.def holds the rows; this header gives access to them at run time.
+// The table of run parameters. run_parameters.def contains the rows; this header gives access to them
+// at run time.
 //
-// Readers: the checks and the expansion of a study (study/), the trainer (worker/trainer/training_spec.h), the adapters
-// (through worker/adapters/scalelab/run_parameters.json), `scalelab study keys`, and the generated files: RunSpec in
-// proto/scalelab/v1/run_spec.proto, docs/users/keys.md and deploy/schema/study.schema.json.
+// The table is used by the checks and the expansion of a study (study/), the trainer
+// (worker/trainer/training_spec.h), the adapters (through worker/adapters/scalelab/run_parameters.json) and
+// `scalelab study keys`. These files are generated from it: RunSpec in proto/scalelab/v1/run_spec.proto,
+// docs/users/keys.md and deploy/schema/study.schema.json.
 #pragma once
 
 #include <string>
@@ -14,14 +16,15 @@
 
 namespace scalelab {
 
-// kMap: names of a user's own, each with a text, a number or a boolean. A study sets each of them: "params.dropout".
+// kMap maps names that the user chooses to texts, numbers or booleans. A study sets each
+// name separately: "params.dropout".
 enum class ParameterType { kString, kInt32, kInt64, kDouble, kBool, kStringList, kMap };
 
 struct RunParameter {
   int number;  // field number of RunSpec
   absl::string_view name;
   ParameterType type;
-  // The value where a study sets none. Numbers are held as double, lists and maps have no default.
+  // The value if a study sets none. Numbers are stored as double. Lists and maps have no default.
   std::variant<std::monostate, absl::string_view, double, bool> default_value;
   // Allowed values of a string; empty: any non-empty text.
   std::vector<absl::string_view> choices;
@@ -32,21 +35,22 @@ struct RunParameter {
   // Whether a study may set it in "fixed", "matrix" and "zip" and name it in "exclude" and "baseline". Otherwise other
   // sections of the study decide it.
   bool study_key = true;
-  // Whether it changes what is computed. Runs that differ only in other parameters must have the same losses.
+  // Whether it changes the results of the computation. Runs that differ only in other parameters must have
+  // the same losses.
   bool recipe = true;
   absl::string_view help;     // one line, without a full stop
   absl::string_view details;  // further sentences, or ""
 };
 
-// All parameters in the order in which people read them.
+// Returns all parameters in the order in which they are shown to users.
 const std::vector<RunParameter>& RunParameters();
 // Returns the parameter that a study may set under this name, or null.
 const RunParameter* FindStudyKey(absl::string_view name);
 // Returns the names of all parameters that a study may set.
 const std::vector<absl::string_view>& StudyKeyNames();
 
-// Returns whether engines with an adapter reject every value except the default. They do not have the parameter, so
-// their runs would measure something else than the study specifies.
+// Returns whether engines with an adapter reject every value except the default. They do not support the
+// parameter, so their runs would not measure what the study specifies.
 bool IsNativeOnly(const RunParameter& parameter);
 
 bool IsNumber(ParameterType type);

@@ -31,7 +31,7 @@ Json DefaultOf(const RunParameter& parameter) {
   return parameter.type == ParameterType::kMap ? Json::object() : Json::array();
 }
 
-// The name of a type as the adapters know it.
+// Returns the name of a type in the JSON for the adapters.
 std::string TypeJson(ParameterType type) {
   if (type == ParameterType::kStringList) return "string_list";
   if (type == ParameterType::kMap) return "map";

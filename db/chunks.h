@@ -13,7 +13,7 @@
 
 namespace scalelab::db {
 
-// Selects what ReadChunk reads, of the chunks with ids in a range (two parameters), in order.
+// Selects the columns that ReadChunk reads, from the chunks whose ids are in a range (two parameters), in the order of the ids.
 inline constexpr char kSelectChunks[] =
     "SELECT c.id, c.count, c.axis, c.kind, c.base, c.shift, c.value, c.line, c.step, c.time, x.count, "
     "x.line_base, "

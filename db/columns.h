@@ -212,8 +212,8 @@ const char* InsertSql() {
   return sql->c_str();
 }
 
-// "UPDATE run SET cell_id=?3,.. WHERE id=?1", with the parameters of InsertSql. Leaves out the column that refers to
-// another table: it never changes, and SQLite would check it with a journal of the statement.
+// "UPDATE run SET cell_id=?3,.. WHERE id=?1", with the parameters of InsertSql. Leaves out the foreign key, which never
+// changes: setting it would make SQLite check the constraint and write a statement journal.
 template <class Row>
 const char* UpdateSql() {
   static const std::string* const sql = [] {

@@ -33,7 +33,7 @@ std::vector<AttemptRow> AttemptsContinued(const std::vector<AttemptRow>& attempt
     if (it->number > number) continue;
     if (newest_first.empty() && it->number != number) break;
     newest_first.push_back(*it);
-    // An attempt that began with the first step builds on none; one that never began has no points.
+    // An attempt that began with the first step continues no other attempt. One that never began has no points.
     if (it->resumed_step == 0 && (newest_first.size() == 1 || it->checkpoint_step > 0)) break;
   }
   return newest_first;

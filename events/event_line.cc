@@ -197,7 +197,7 @@ bool BatchBuilder::AddPlainStep(absl::string_view line, int64_t number) {
   return true;
 }
 
-// Parses any line and adds its event. Returns the error, having added nothing; empty on success.
+// Parses any line and adds its event. Returns "", or the error if the line is malformed; then it adds nothing.
 std::string BatchBuilder::AddAny(absl::string_view text, int64_t number) {
   bool deep = false;  // parsing is iterative, but copying and printing recurse
   const auto watch_depth = [&deep](int depth, json::parse_event_t, json&) {

@@ -10,7 +10,7 @@
 
 namespace scalelab {
 
-// Returns an upper limit of the run's steps, as far as the specification gives one; 0 if it gives none.
+// Returns an upper limit of the number of steps of a run, or 0 if the specification does not imply one.
 int64_t KnownSteps(const scalelab::v1::RunSpec& run);
 
 // Checks cells. Reports each problem once, however many cells have it.

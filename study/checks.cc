@@ -91,7 +91,8 @@ void CheckRates(const LearningRate& lr, Violations* violations) {
   violations->CheckRange("lr.warmup_epochs", "warmup_epochs", lr.warmup_epochs(), 0, 1e6);
 }
 
-// Returns whether `text` is an address such as ada@uni.example: what a mail's header and an argument can contain safely.
+// Returns whether `text` is an address such as ada@uni.example. Accepts only characters that are safe in the header of a
+// mail and in an argument of a command.
 bool IsMailAddress(absl::string_view text) {
   const size_t at = text.find('@');
   if (text.size() > 254 || at == 0 || at == absl::string_view::npos || at + 1 == text.size() ||

@@ -25,19 +25,19 @@ struct Image {
   int eighths = 8;
 };
 
-// Errors are phrases about the content ("the file ends too early"), for callers that put the file name in
-// front. Damage is DATA_LOSS.
+// Error messages are phrases about the content ("the file ends too early"); callers put the file name in
+// front. A damaged file is DATA_LOSS.
 
-// Returns the size, reading the header only.
+// Returns the size of an image. Reads only its header.
 absl::StatusOr<ImageSize> ReadImageSize(absl::string_view file);
 
-// Decodes an image. JPEG is decoded at `eighths` / 8 of its size, rounded up, at a fraction of the cost
-// (libjpeg's scaled inverse DCT); PNG always at full size. Gray becomes three equal channels; transparency is
-// ignored. Damage is an error, even where a viewer would display something.
+// Decodes an image. Decodes JPEG at `eighths` / 8 of its size, rounded up, at a fraction of the cost
+// (libjpeg's scaled inverse DCT), and PNG always at full size. Gray becomes three equal channels;
+// transparency is ignored. Returns an error for a damaged file, even if an image viewer would display it.
 absl::StatusOr<Image> DecodeImage(absl::string_view file, int eighths = 8);
 
-// Returns the smallest number of eighths, 1 to 8, at which `from` pixels become at least `to`; 8
-// if none does.
+// Returns the smallest number of eighths, 1 to 8, at which `from` pixels become at least `to` pixels; 8 if
+// there is none.
 int SmallestScale(double from, int to);
 
 // Returns all bytes of a file. Returns INVALID_ARGUMENT with a message that names the path if the file

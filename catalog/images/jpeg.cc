@@ -11,8 +11,8 @@
 namespace scalelab {
 namespace {
 
-// libjpeg calls error_exit on an error, and this function must not return: it leaves by longjmp, as
-// libjpeg's manual recommends.
+// Handles errors of libjpeg. libjpeg calls error_exit on an error. This function must not return; it calls
+// longjmp, as libjpeg's manual recommends.
 struct ErrorHandler {
   jpeg_error_mgr base;
   jmp_buf jump;
@@ -25,7 +25,8 @@ struct ErrorHandler {
   std::longjmp(handler->jump, 1);
 }
 
-// libjpeg continues with gray pixels after any of these warnings; other warnings do not change the picture.
+// Returns whether a warning of libjpeg means that the file is damaged. After these warnings libjpeg continues
+// with gray pixels. Other warnings do not change the picture.
 bool MeansDamage(int code) {
   switch (code) {
     case JWRN_JPEG_EOF:
@@ -45,8 +46,8 @@ void OnMessage(j_common_ptr info, int level) {
   if (level < 0 && MeansDamage(info->err->msg_code)) Leave(info);
 }
 
-// One decompression. Calls that may fail run inside Guard, in code that owns nothing, because longjmp may
-// leave it at any call.
+// Decompresses one image. Calls of libjpeg that may fail run inside Guard. longjmp skips destructors, so this
+// code must not own objects.
 class Decompressor {
  public:
   Decompressor() {

@@ -27,7 +27,7 @@ Weights TriangleWeights(double begin, double length, int source_length, int side
   weights.values.resize(static_cast<size_t>(side) * weights.most);
   for (int target = 0; target < side; ++target) {
     const double center = begin + (target + 0.5) * scale;
-    // In a thin region, a target pixel may lie between the centers of two pixels; it uses at least
+    // In a thin region, a target pixel may lie between the centers of two source pixels. It uses at least
     // the nearer one.
     const int first = std::clamp(static_cast<int>(std::ceil(center - support - 0.5)), low, high - 1);
     const int last = std::clamp(static_cast<int>(std::floor(center + support - 0.5)), first, high - 1);

@@ -7,7 +7,7 @@
 
 namespace scalelab {
 
-// In pixels; (0, 0) is the upper left corner of the image. Fractions are allowed.
+// A rectangle of an image, in pixels; (0, 0) is the upper left corner of the image. Fractions are allowed.
 struct ImageRegion {
   double left = 0, top = 0, width = 0, height = 0;
 };

@@ -38,12 +38,12 @@ constexpr OfficialFile kOfficial[] = {{"data_batch_1.bin", "5dd7e06a14cb22eb9f67
 std::string Md5(absl::string_view bytes) {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int length = 0;
-  // Fails where the system forbids MD5; then the comparison is skipped.
+  // EVP_Digest fails on systems that forbid MD5. The empty result makes the caller skip the comparison.
   if (EVP_Digest(bytes.data(), bytes.size(), digest, &length, EVP_md5(), nullptr) != 1) return "";
   return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), length));
 }
 
-// Returns what is wrong with a file of whole records, or nothing.
+// Returns the problem of a file of complete records, or nothing.
 std::optional<std::string> ProblemOf(const RecordFile& file) {
   const absl::StatusOr<std::string> bytes = ReadFile(file.path);
   if (!bytes.ok()) return std::string(bytes.status().message());

@@ -22,12 +22,13 @@ struct Verification {
   std::vector<BadFile> bad;  // in the order of the data set
 };
 
-// "cifar10": checks sizes and labels, and the MD5 of files that are as large as the official ones.
-// "imagefolder": decodes every image, on as many threads as there are cores.
+// Verifies the data set `name` in directory `dir`. For "cifar10", checks sizes and labels, and the MD5 of
+// files that have the size of the official ones. For "imagefolder", decodes every image, on as many threads
+// as there are cores.
 //
-// Calls `progress` from time to time with the number of files done and in total, from one thread at a
-// time. Returns an error if the data set as a whole cannot be read; INVALID_ARGUMENT for a name without
-// files to verify.
+// Calls `progress` periodically with the number of files that are verified and the number of all files, from
+// one thread at a time. Returns an error if the data set as a whole cannot be read. Returns INVALID_ARGUMENT
+// for any other name.
 absl::StatusOr<Verification> VerifyDataset(absl::string_view name, const std::string& dir,
                                            const std::function<void(int64_t done, int64_t all)>& progress);
 

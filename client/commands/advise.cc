@@ -1,4 +1,4 @@
-// `scalelab advise STUDY`: which world size pays.
+// `scalelab advise STUDY`: shows which world size is worth its price.
 #include <cmath>
 
 #include "absl/strings/numbers.h"

@@ -1,5 +1,5 @@
-// `scalelab agent`: executes Slurm's programs for the user's studies, when the service runs jobs under the accounts of their
-// users. Connects again until it is ended.
+// `scalelab agent`: executes Slurm's programs for the user's studies, if the service runs jobs under the
+// accounts of their users. Reconnects until the process is ended.
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct AgentOptions {
   bool detach = false;
 };
 
-// Returns whether connecting again can help.
+// Returns whether to reconnect after an error with this code.
 bool Temporary(absl::StatusCode code) {
   using Code = absl::StatusCode;
   return code == Code::kUnavailable || code == Code::kDeadlineExceeded || code == Code::kCancelled ||
@@ -47,7 +47,7 @@ class Agent {
   Agent(ServerOptions server, std::function<void()> connected)
       : server_(std::move(server)), connected_(std::move(connected)) {}
 
-  // Serves until another agent replaces this one, or an error that lasts.
+  // Serves requests until another agent replaces this one, or until a permanent error.
   absl::Status Run() {
     std::mt19937_64 random(std::random_device{}());
     absl::Duration pause = kFirstPause;

@@ -130,7 +130,8 @@ Section ComparisonFacts(const CompareCellsResponse& comparison) {
 
 Section AdviceTable(const AdviseRanksResponse& response) {
   Section section;
-  // One series needs no name, and without a deadline every size is in time.
+  // Show the names of series only if there are several, and the column about the deadline only if
+  // there is one.
   const bool several = response.advice_size() > 1;
   const bool deadline = std::ranges::any_of(response.advice(), [](const Advice& advice) {
     return std::ranges::any_of(advice.sizes(), [](const AdvisedSize& size) { return size.has_in_time(); });

@@ -9,17 +9,18 @@
 
 namespace scalelab::client {
 
-// Returns the share that an option gives as "2%" or "0.02": above 0, at most 1. The message of the error names the option.
+// Parses a share such as "2%" or "0.02", which must be above 0 and at most 1. The error message contains the
+// name of the option.
 absl::StatusOr<double> ShareOf(absl::string_view option, absl::string_view text);
 
 // Returns a row for each pair.
 Section ComparisonTable(const scalelab::v1::CompareCellsResponse& comparison);
-// Returns the facts below it: noise floors and notes.
+// Returns the facts below the comparison table: noise floors and notes.
 Section ComparisonFacts(const scalelab::v1::CompareCellsResponse& comparison);
 
 // Returns a row for each world size of each series.
 Section AdviceTable(const scalelab::v1::AdviseRanksResponse& response);
-// Returns the advice on each series in words.
+// Returns the advice on each series as text.
 Section AdviceText(const scalelab::v1::AdviseRanksResponse& response);
 
 }  // namespace scalelab::client

@@ -15,7 +15,7 @@ using scalelab::v1::GetClusterResponse;
 using scalelab::v1::Node;
 using In = Column::In;
 
-// Returns for example "3 of 8"; empty when `all` is 0.
+// Returns, for example, "3 of 8". Returns "" if `all` is 0.
 std::string Used(int64_t used, int64_t all) { return all > 0 ? absl::StrCat(used, " of ", all) : ""; }
 
 // Returns for example "no answer since 2026-11-21 13:37:00 (3m20s): squeue timed out".

@@ -1,4 +1,4 @@
-// `scalelab cluster frameworks`: shows which engines can run, and how to make the others usable.
+// `scalelab cluster frameworks`: shows which engines can run, and how to make other engines usable.
 #include <map>
 
 #include "absl/strings/str_cat.h"

@@ -34,7 +34,8 @@ std::set<std::string> WordsAt(const CLI::App& app) {
   return words;
 }
 
-// Returns what the arguments of a command name: "studies", "runs", or nothing that the server knows.
+// Returns the kind of objects that the arguments of a command name: "studies", "runs", or "" if the server
+// does not have them.
 std::string KindOf(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     if (!option->get_positional()) continue;
@@ -45,7 +46,7 @@ std::string KindOf(const CLI::App& app) {
   return "";
 }
 
-// Returns the values of an option that has a fixed set of them, which its type shows as "{a,b}".
+// Returns the values of an option that has a fixed set of values. Its type name has the form "{a,b}".
 std::string ValuesOf(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const size_t begin = type.find('{'), end = type.rfind('}');
@@ -70,7 +71,7 @@ std::string ValueCases(const CLI::App& app) {
   return cases;
 }
 
-// Returns a pattern for words after a command that has commands of its own: "study "*|"run "*
+// Returns a shell pattern for command lines of commands that have subcommands: "study "*|"run "*
 std::string GroupPattern(const CLI::App& app) {
   std::vector<std::string> groups;
   for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
@@ -120,12 +121,12 @@ std::string Bash(const CLI::App& app) {
       "complete -o default -F _scalelab scalelab\n");
 }
 
-// Returns the text between single quotes of fish.
+// Returns the text in single quotes, for the shell fish.
 std::string FishQuoted(const std::string& text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"'", "\\'"}}), "'");
 }
 
-// `__scalelab_at study show` is true if the cursor is behind the command `study show`.
+// `__scalelab_at study show` succeeds if the cursor is after the command `study show`.
 constexpr char kFishFunctions[] = R"(function __scalelab_at
   set -l words (commandline -opc)
   set -e words[1]
@@ -161,7 +162,7 @@ function __scalelab_runs
 end
 )";
 
-// Returns what completes an option: its names, its values, and its description.
+// Returns the completion of an option: its names, its values, and its description.
 std::string FishOption(const CLI::Option& option) {
   std::string out;
   for (const std::string& name : option.get_snames()) absl::StrAppend(&out, " -s ", name);

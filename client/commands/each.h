@@ -28,9 +28,9 @@ inline absl::StatusOr<ExitCode> ForEach(Session& session, const std::vector<std:
   return ExitCode::kOk;
 }
 
-// Calls `method` (of StudyService, with a name) for the studies that `selected` selects; for "all" only for those that
-// `concerned` accepts. `request` has everything but the name. Prints the studies after the calls, or `none` if there are
-// none.
+// Calls a method of StudyService for each study that `selected` selects. If `selected` is "all", calls it
+// only for studies that `concerned` accepts. `request` has all fields except the name. Prints the studies
+// after the calls, or `none` if there are none.
 template <typename Request, typename Method>
 absl::StatusOr<ExitCode> ChangeStudies(Session& session, const std::string& selected, Method method,
                                        const std::function<bool(const scalelab::v1::Study&)>& concerned,
@@ -57,7 +57,7 @@ absl::StatusOr<ExitCode> ChangeStudies(Session& session, const std::string& sele
   return outcome;
 }
 
-// The same for runs and a method of RunService.
+// Like ChangeStudies, for runs and a method of RunService.
 template <typename Request, typename Method>
 absl::StatusOr<ExitCode> ChangeRuns(Session& session, const std::string& selected, Method method,
                                     const std::string& none) {

@@ -1,5 +1,5 @@
-// `scalelab run metrics RUN`: prints points of metrics. Tables have a line per series; CSV and JSON
-// have every point.
+// `scalelab run metrics RUN`: prints points of metrics. Tables have a line for each series; CSV and JSON
+// contain every point.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -28,7 +28,7 @@ struct RunMetricsOptions {
   int max_points = 0;
 };
 
-// Summary of one metric of one rank, as tables show it.
+// The summary of one metric of one rank for tables.
 struct SeriesSummary {
   int64_t points = 0;
   double first = 0, last = 0;
@@ -45,7 +45,7 @@ struct SeriesSummary {
   }
 };
 
-// The messages of the stream. The constructor reads the first one, so that an error is detected before
+// The messages of the stream. The constructor reads the first message, so that an error is detected before
 // anything is printed.
 class PointStream {
  public:

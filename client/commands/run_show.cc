@@ -76,7 +76,7 @@ Section Attempts(const Run& run, absl::Time now) {
   return section;
 }
 
-// Messages of attempts in full; that of the run is shown with the run.
+// Returns the complete messages of the attempts. The message of the run is shown with the run.
 Section AttemptMessages(const Run& run) {
   std::vector<std::pair<std::string, Cell>> facts;
   for (const Attempt& a : run.attempts()) {
@@ -88,7 +88,7 @@ Section AttemptMessages(const Run& run) {
   return section;
 }
 
-// What nodes showed of other load; docs/users/noise.md has the limits.
+// Returns the measured noise of the nodes; docs/users/noise.md has the limits.
 Section Noise(const Run& run) {
   using In = Column::In;
   Section section;
@@ -138,7 +138,7 @@ Section RunShowSummary(const Run& run) {
   section.rows = [&run](const RowSink& sink) {
     const std::map<std::string, double> sorted(run.summary().begin(), run.summary().end());
     for (const auto& [key, value] : sorted) {
-      // Many numbers, which `predict` uses; -o json has them.
+      // Leave out the many numbers that only `predict` uses; -o json shows them.
       if (!key.starts_with("bucket/")) sink({key, Short(value)});
     }
   };
@@ -164,7 +164,7 @@ absl::StatusOr<ExitCode> ExecuteRunShow(const RunShowOptions& options, Session& 
   const bool noise = std::any_of(run.attempts().begin(), run.attempts().end(),
                                  [](const Attempt& a) { return a.noise_size() > 0; });
   if (wide && noise) answer.sections.push_back(Noise(run));
-  // The last attempt is the one with the results.
+  // The results come from the last attempt.
   if (!run.attempts().empty() && !run.attempts().rbegin()->node_infos().empty()) {
     const Attempt& last = *run.attempts().rbegin();
     answer.sections.push_back(NodeFacts(last.node_infos(), last.nodes()));

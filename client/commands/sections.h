@@ -1,4 +1,4 @@
-// Tables that several commands share.
+// Tables that several commands print.
 #pragma once
 
 #include <string>
@@ -22,8 +22,8 @@ Section StudyTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Study>
 // Returns one row per run.
 Section RunTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Run>& runs, absl::Time now);
 
-// Returns the hardware of nodes and their software, one fact per line. Nodes that are alike share the lines. `names` are
-// those of the nodes, in the same order; without them, numbers of nodes are shown.
+// Returns the hardware and software of nodes, one fact per line. Nodes with equal facts share the lines.
+// `names` are the names of the nodes, in the same order. Without names, shows numbers of nodes.
 Section NodeFacts(const google::protobuf::RepeatedPtrField<scalelab::v1::NodeInfo>& nodes,
                   const google::protobuf::RepeatedPtrField<std::string>& names);
 

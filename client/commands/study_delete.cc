@@ -15,7 +15,8 @@ struct StudyDeleteOptions {
   bool yes = false;
 };
 
-// Several studies are deleted only with a confirmation, because a selector such as "all" easily means more than intended.
+// Asks the user for confirmation before deleting several studies, because a selector such as "all" may select
+// more studies than intended.
 absl::Status Confirm(const StudyDeleteOptions& options, const std::vector<scalelab::v1::Study>& studies,
                      Session& session) {
   if (options.yes || studies.size() < 2) return absl::OkStatus();
@@ -29,7 +30,7 @@ absl::Status Confirm(const StudyDeleteOptions& options, const std::vector<scalel
 absl::StatusOr<ExitCode> ExecuteStudyDelete(const StudyDeleteOptions& options, Session& session) {
   auto server = session.Server();
   if (!server.ok()) return server.status();
-  // Names are resolved first: the server refuses to delete "last", because a repeated call would
+  // Resolve names first. The server refuses to delete "last", because a repeated call would
   // delete another study.
   const auto studies = FindStudies(**server, options.studies);
   if (!studies.ok()) return studies.status();

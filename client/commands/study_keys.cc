@@ -30,7 +30,7 @@ std::string ShortValues(const RunParameter& parameter) {
   return ValuesText(parameter);
 }
 
-// Everything about one key.
+// Returns all facts about one key.
 Section KeyFacts(const v1::StudyKey& key) {
   Section facts =
       Facts({{"type", key.type()},
@@ -43,7 +43,7 @@ Section KeyFacts(const v1::StudyKey& key) {
   return facts;
 }
 
-// INVALID_ARGUMENT with a suggestion if one of the names is no key.
+// Returns INVALID_ARGUMENT with a suggestion if one of the names is not a key.
 absl::Status CheckNames(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     if (FindStudyKey(name) != nullptr) continue;

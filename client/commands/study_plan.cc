@@ -1,5 +1,5 @@
-// `scalelab study plan FILE`: shows what a submission would run. The server computes the plan
-// and submits nothing.
+// `scalelab study plan FILE`: shows the runs and jobs of a study without submitting it. The server
+// computes the plan.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -58,7 +58,7 @@ Section Cells(const PlanStudyResponse& plan) {
   return section;
 }
 
-// Equal allocations share a row, which shows their number.
+// Returns a table of allocations. Equal allocations share a row, which contains their number.
 Section StudyPlanAllocations(const PlanStudyResponse& plan) {
   Section section;
   section.title = "Allocations";

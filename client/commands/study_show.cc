@@ -25,7 +25,7 @@ std::string AxisText(const Axis& axis) {
                       }));
 }
 
-// Returns where an imported study comes from; empty for others.
+// Describes the origin of an imported study; "" for other studies.
 std::string OriginText(const Study& study) {
   if (!study.has_origin()) return "";
   const auto& origin = study.origin();

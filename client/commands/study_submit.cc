@@ -25,12 +25,13 @@ struct StudySubmitOptions {
   bool watch = false;
 };
 
-// Starts the user's agent if the service needs one and none is connected. The study waits for it otherwise, so that an
-// error is only a message.
+// Starts the user's agent if the service needs an agent and none is connected. An error only causes a
+// message, because the study waits until an agent connects.
 void StartAgentIfNeeded(Session& session, Connection& server) {
   const auto agent =
       server.Call(server.agents(), &AgentService::Stub::GetAgent, scalelab::v1::GetAgentRequest());
-  // A caller without an account on the server's machine, or an older server.
+  // The call fails if the caller has no account on the server's machine, or if the server is older
+  // than this method.
   if (!agent.ok() || !agent->needed() || agent->connected()) return;
   if (const absl::Status started = StartAgent(server.options()); !started.ok()) {
     session.Say(absl::StrCat("the study waits for your agent, which could not be started (",
@@ -45,7 +46,7 @@ absl::StatusOr<ExitCode> ExecuteStudySubmit(const StudySubmitOptions& options, S
   if (!checked.ok()) return AsInvalidInput(checked.status());
   CreateStudyRequest request;
   *request.mutable_spec() = checked->file.spec;
-  // A random id makes our own retries idempotent even if the user gave none.
+  // A random id makes retries of this client idempotent, even if the user has given no id.
   request.set_request_id(options.request_id.empty() ? RandomUuid() : options.request_id);
   request.set_owner(options.owner);
   auto server = session.Server(kFrameworksLimit);

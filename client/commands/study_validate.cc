@@ -14,7 +14,7 @@ struct StudyValidateOptions {
   std::vector<std::string> set;
 };
 
-// The answer for JSON.
+// Returns the result as a message for JSON output.
 google::protobuf::Struct ValidationMessage(const absl::StatusOr<CheckedStudyFile>& checked) {
   google::protobuf::Struct message;
   auto& fields = *message.mutable_fields();

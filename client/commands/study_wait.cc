@@ -1,4 +1,4 @@
-// `scalelab study wait STUDY [--timeout 60s]`: waits silently until a study is over or paused.
+// `scalelab study wait STUDY [--timeout 60s]`: waits silently until a study is final or paused.
 #include "client/commands/commands.h"
 #include "client/session/interrupt.h"
 #include "client/session/progress.h"

@@ -1,4 +1,5 @@
-// `scalelab version`: prints the version of this program and, if the server answers, that of the server.
+// `scalelab version`: prints the version of this program and, if the server responds, the version
+// of the server.
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
 

@@ -10,16 +10,17 @@
 
 namespace scalelab::client {
 
-// Write `path` in place of an existing file. A file with the suffix ".part" contains the data until they are complete. Errors: those of the
-// rows; UNKNOWN if a file cannot be written.
+// The functions with a `path` replace an existing file. They write to a file with the suffix ".part",
+// and rename it when it is complete. They return errors of reading the rows, and UNKNOWN if a file
+// cannot be written.
 
-// A header and a line for each row (RFC 4180). An empty cell is nothing.
+// Writes a header and a line for each row (RFC 4180). A cell without a value is an empty field.
 absl::Status WriteCsv(const DataTable& table, const std::string& path);
-// The same to a stream, whose errors the caller checks.
+// Writes the table as CSV to a stream. The caller checks the state of the stream.
 absl::Status WriteCsv(const DataTable& table, std::ostream& out);
-// An array with an object for each row, one a line.
+// Writes an array with one object for each row, each on its own line.
 absl::Status WriteJson(const DataTable& table, const std::string& path);
-// A database with the tables.
+// Writes an SQLite database with the tables.
 absl::Status WriteSqlite(const std::vector<DataTable>& tables, const std::string& path);
 
 }  // namespace scalelab::client

@@ -1,4 +1,5 @@
-// A table for other programs: typed cells, and rows that are made while they are written.
+// A table for export, with typed cells. The table produces its rows one after another, while
+// they are written.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +12,17 @@
 
 namespace scalelab::client {
 
-// Nothing, text, a whole number or a number. A number that is not finite is written as text in CSV and as nothing elsewhere.
+// No value, a text, an integer or a floating-point number. A number that is not finite becomes text in CSV,
+// and no value in other formats.
 using DataCell = std::variant<std::monostate, std::string, int64_t, double>;
 
-// Takes one row, which has a cell for each column. After an error, the caller stops.
+// Writes one row, which has a cell for each column. After an error, the caller stops.
 using DataSink = std::function<absl::Status(const std::vector<DataCell>&)>;
 
 struct DataTable {
   std::string name;  // "runs"
   std::vector<std::string> columns;
-  // Passes all rows to the sink. Returns its first error, or that of reading the rows.
+  // Passes all rows to the sink. Returns the first error of the sink or of reading the rows.
   std::function<absl::Status(const DataSink&)> rows;
 };
 

@@ -1,4 +1,4 @@
-// The subcommands of `scalelab study` that get data out; see client/commands/commands.h.
+// The subcommands of `scalelab study` that export data; see client/commands/commands.h.
 #pragma once
 
 #include "CLI/App.hpp"

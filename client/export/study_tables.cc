@@ -48,15 +48,16 @@ DataCell AxisCell(const Struct& key, const std::string& axis) {
   return ValueText(found->second);
 }
 
-// Returns the axes in the order of the other outputs, without ranks, which has a column of its own.
+// Returns the axes in the order that other commands use. Leaves out the axis `ranks`, which has
+// its own column.
 std::vector<std::string> AxesWithoutRanks(const std::vector<const Struct*>& keys) {
   std::vector<std::string> axes = AxesOf(keys);
   std::erase(axes, "ranks");
   return axes;
 }
 
-// Adds the columns and, unless `cells` is null, the cells of a message without the fields that are repeated. An absent value is an
-// empty cell.
+// Adds a column for each field of a message that is not repeated and, unless `cells` is null, a cell for
+// each. An absent field becomes a cell without a value.
 void AddFields(const Message& message, const std::string& prefix, std::vector<std::string>* columns,
                std::vector<DataCell>* cells);
 
@@ -133,7 +134,8 @@ std::vector<DataCell> RunCells(const Run& run, const std::vector<std::string>& a
   return row;
 }
 
-// Passes the points of one part of a run to the sink. `row` has the cells of a row, of which those that change are set.
+// Passes the points of a part to the sink. `row` must have the cells that all points of the run have in
+// common; this function sets the others.
 absl::Status PassPoints(const ReadPointsResponse& part, const DataSink& sink, std::vector<DataCell>& row) {
   row[1] = int64_t{part.rank()};
   row[4] = part.key();
@@ -147,7 +149,7 @@ absl::Status PassPoints(const ReadPointsResponse& part, const DataSink& sink, st
   return absl::OkStatus();
 }
 
-// Reads the runs with these names, several at a time, and appends them to `runs` in this order.
+// Reads the named runs concurrently, and appends them to `runs` in the order of `names`.
 absl::Status ReadRuns(Connection& server, const std::vector<std::string>& names, std::vector<Run>& runs) {
   constexpr size_t kCalls = 8;  // in flight
   const size_t before = runs.size();

@@ -14,15 +14,18 @@ namespace scalelab::client {
 // Returns the runs of the study called `name` in the order of execution, with attempts and all results.
 absl::StatusOr<std::vector<scalelab::v1::Run>> ReadAllRuns(Connection& server, const std::string& name);
 
-// Return tables that refer to their arguments, which must exist until the tables are written.
+// The following functions return tables that refer to their arguments. The arguments must exist until the
+// tables are written.
 
-// A row for each run: axes, parameters, state, times, and a column for each result that any of the runs has.
+// Has a row for each run. The columns are axes, parameters, state, times, and each result that any of
+// the runs has.
 DataTable RunData(const std::vector<scalelab::v1::Run>& runs);
-// A row for each point. Reads the points of a few runs at a time from the server; `timeout` applies to each. Passes a sentence to `say`
-// for each run whose points retention has removed.
+// Has a row for each point. Reads the points of several runs concurrently from the server; `timeout` applies
+// to each run. Passes a message to `say` for each run whose points retention has removed.
 DataTable PointData(Connection& server, const std::vector<scalelab::v1::Run>& runs, absl::Duration timeout,
                     const std::function<void(absl::string_view)>& say);
-// A row for each point of the curve. Estimates become the columns NAME, NAME_low and NAME_high, and fields of other messages NAME_FIELD.
+// Has a row for each point of the curve. An estimate NAME becomes the columns NAME, NAME_low and NAME_high. A
+// message NAME becomes a column NAME_FIELD for each of its fields.
 DataTable CurveData(const scalelab::v1::GetCurveResponse& curve);
 
 }  // namespace scalelab::client

@@ -25,7 +25,8 @@ using scalelab::v1::StudySpec;
 
 using YamlEntries = std::vector<std::pair<std::string, std::string>>;  // key and flow text
 
-// Returns whether a text needs no quotes: it starts like a name or a path and cannot be read as a value of another type.
+// Returns whether a text needs no quotes in YAML: it starts like a name or a path, and a parser cannot read
+// it as a value of another type.
 bool IsPlain(const std::string& text) {
   if (text.empty() || (!absl::ascii_isalpha(text[0]) && text[0] != '/' && text[0] != '_')) return false;
   const auto usual = [](char c) { return absl::ascii_isalnum(c) || absl::StrContains("_-./+=", c); };
@@ -91,7 +92,7 @@ YamlEntries EntriesOfAxes(const Axes& axes) {
 
 YamlEntries EntriesOf(const Message& message);
 
-// Returns one value of a field; `index` is below 0 for a field that is not repeated.
+// Returns the text of one value of a field. `index` is negative if the field is not repeated.
 std::string FlowField(const Message& message, const FieldDescriptor* field, int index) {
   const auto* values = message.GetReflection();
   const bool one = index < 0;
@@ -121,7 +122,7 @@ std::string FlowField(const Message& message, const FieldDescriptor* field, int 
   }
 }
 
-// {min: 2, max: 10, until: {half_width: 0.02}}
+// Returns a text such as "{min: 2, max: 10, until: {half_width: 0.02}}".
 std::string AdaptiveRepeatsText(const scalelab::v1::AdaptiveRepeats& repeats) {
   YamlEntries entries;
   if (repeats.min() != 0) entries.emplace_back("min", absl::StrCat(repeats.min()));
@@ -173,7 +174,7 @@ std::string Block(const std::string& key, const YamlEntries& entries) {
 }  // namespace
 
 std::string StudyYaml(const StudySpec& spec) {
-  // Sections with many entries are blocks; the others are one line each.
+  // Write sections with many entries as blocks, and each of the other sections as one line.
   StudySpec rest = spec;
   for (const char* name : {"fixed", "matrix", "zip", "exclude", "adaptive_repeats"})
     rest.GetReflection()->ClearField(&rest, StudySpec::descriptor()->FindFieldByName(name));

@@ -1,4 +1,4 @@
-// Study files from specifications: the reverse of study/file.
+// Converts specifications to study files, the reverse of study/file.
 #pragma once
 
 #include <string>
@@ -7,8 +7,9 @@
 
 namespace scalelab::client {
 
-// Returns a study file that means the same as `spec`. Comments, anchors and the order of keys in the submitted file are not known; relative
-// paths are absolute.
+// Returns a study file with the meaning of `spec`. The specification does not contain the comments,
+// the anchors and the order of keys of the submitted file. Paths that were relative in the submitted
+// file are absolute.
 std::string StudyYaml(const scalelab::v1::StudySpec& spec);
 
 }  // namespace scalelab::client

@@ -25,10 +25,11 @@ auto Members(R& r) {
 
 namespace {
 
-// The predictions that a filter selects: 1 if the viewer sees all, the viewer's name, the study (0: all).
+// An SQL condition for the predictions that a filter selects. Parameters: 1 if the viewer may see all
+// predictions, the viewer's name, the study (0: all).
 constexpr char kVisible[] = "(?1 OR private = 0 OR owner = ?2) AND (?3 = 0 OR study_id = ?3)";
 
-// Returns the cells of a study with a run that has begun, or was cancelled before it began.
+// Returns the cells that have a run that has begun, or a run that was cancelled before it began.
 absl::StatusOr<std::set<int64_t>> BegunCells(Database& db, int64_t study_id) {
   std::set<int64_t> cells;
   Statement all(db, "SELECT DISTINCT cell_id FROM run WHERE study_id = ? AND (state <> 1 OR attempts > 0)");
@@ -42,7 +43,8 @@ absl::StatusOr<std::set<int64_t>> BegunCells(Database& db, int64_t study_id) {
   return cells;
 }
 
-// Inserts the row unless its cell is gone or a prediction from the same source exists, and returns the stored one.
+// Inserts the row, unless its cell was deleted or has a prediction from the same source. Returns
+// the stored row.
 absl::StatusOr<std::optional<PredictionRow>> Insert(Database& db, const PredictionRow& row) {
   SCALELAB_RETURN_IF_ERROR(
       Statement(

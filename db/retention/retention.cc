@@ -10,7 +10,7 @@
 namespace scalelab::db {
 namespace {
 
-// Condition: the attempt of run v has points.
+// An SQL condition: an attempt of the run `v` has points.
 #define SCALELAB_HAS_POINTS \
   "EXISTS (SELECT 1 FROM attempt a CROSS JOIN series e ON e.attempt_id = a.id WHERE a.run_id = v.id)"
 

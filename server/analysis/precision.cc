@@ -6,7 +6,7 @@
 namespace scalelab::server {
 namespace {
 
-// The half width of an interval on the scale of logarithms, as a share.
+// Returns the relative half width r of an interval [x / (1 + r), x * (1 + r)].
 double HalfWidth(const v1::Estimate& estimate) {
   if (!estimate.has_low() || !(estimate.low() > 0)) return HUGE_VAL;
   return std::sqrt(estimate.high() / estimate.low()) - 1;

@@ -11,7 +11,7 @@ namespace {
 
 int GpusOf(const db::AllocationRow& row) { return row.nodes * row.ranks_per_node * row.gpus_per_rank; }
 
-// Returns why the study has its place in the queue.
+// Explains the position of the study in the queue.
 std::string OrderReason(const State& state, const LiveStudy& study, double usage) {
   return absl::StrFormat("priority %d, %s has used %.4g %s-hours, submitted as number %d", study.row.priority,
                          study.row.owner, usage / 3600,

@@ -1,5 +1,5 @@
-// What users hold and have used, and the order in which their studies are served. Computed from the state: from what is
-// charged, and the time since then of the allocations that are held.
+// Computes the resources that users hold and have used, and the order in which their studies get allocations.
+// The use is the charged use, plus the use of live allocations since their last charge.
 #pragma once
 
 #include <map>
@@ -11,26 +11,26 @@
 
 namespace scalelab::server {
 
-// Returns what the allocation's owner has held since the last charge; nothing if the allocation has not started.
+// Returns the nodes and GPUs of the allocation since its last charge; an empty time if it has not started.
 Holding Uncharged(const LiveAllocation& allocation, db::Micros now);
 // Returns the GPU-seconds of all allocations of the study.
 double GpuSecondsOf(const State& state, const LiveStudy& study, db::Micros now);
 
-// The use of all users at one time. Refers to the state, which must outlive it; allocations that have been made since then
-// count as pending.
+// The use of all users at one time. Refers to the state, which must outlive it. Allocations that are made
+// later count as pending.
 class CurrentUse {
  public:
   CurrentUse(const State& state, db::Micros now);
 
-  // Returns what the user has used. The decayed numbers are those of `now`.
+  // Returns the use of the user. The decayed numbers are computed for `now`.
   db::UsageRow UsageOf(const std::string& owner) const;
-  // Returns the number that decides whose study is next: the decayed use of nodes or GPUs.
+  // Returns the decayed use of nodes or GPUs. The study of the user with the smallest number is next.
   double Share(const std::string& owner) const;
   Use UseOf(const PendingQueue& queue) const;
-  // Returns why no further allocation is made for the queue; empty if one may be made.
+  // Returns why the queue may not get another allocation; "" if it may.
   std::string ReachedLimit(const PendingQueue& queue) const;
   double GpuSecondsOfWeek(const std::string& owner) const;
-  // Returns the owners and partitions in which something is used.
+  // Returns the pairs of owner and partition with any use.
   std::vector<PendingQueue> queues() const;
 
  private:
@@ -53,7 +53,8 @@ struct QueueEntry {
   std::string reason;
 };
 
-// Returns the studies that wait, in the order in which they are served, then those that are held, paused or delayed.
+// Returns the waiting studies in the order in which they get allocations, followed by held, paused
+// and delayed studies.
 std::vector<QueueEntry> ListQueue(const State& state, db::Micros now, size_t limit);
 
 }  // namespace scalelab::server

@@ -7,7 +7,7 @@
 
 namespace scalelab::server {
 
-// The database stores the numbers of the API's enumerations.
+// The database stores states as the numbers of the API's enumerations, so the numbers must be equal.
 static_assert(static_cast<int>(db::StudyState::kCancelled) == v1::Study::CANCELLED);
 static_assert(static_cast<int>(db::RunState::kSkipped) == v1::Run::SKIPPED);
 static_assert(static_cast<int>(db::AttemptState::kCancelled) == v1::Attempt::CANCELLED);

@@ -1,4 +1,5 @@
-// The time that does not count for timeouts: when the process did not run or took no calls, and when the wall clock was set.
+// Finds time that must not count for timeouts: the process did not run or handled no calls, or the wall
+// clock was set.
 #include <algorithm>
 #include <utility>
 
@@ -7,14 +8,15 @@
 namespace scalelab::server {
 namespace {
 
-// The timeouts are moved when the process has not served for this long in sum.
+// The timeouts are moved when the process has handled no requests for this time in total.
 constexpr absl::Duration kWorthMoving = absl::Seconds(1);
-// A round of this length takes no report meanwhile.
+// Workers cannot report during a round that takes longer than this.
 constexpr absl::Duration kLongRound = absl::Milliseconds(200);
-// The service notes once a second that it takes calls. After this time without a note it does not.
+// The service calls NoteServing once a second while it handles calls. After this time without a call of
+// NoteServing, the service is considered to handle no calls.
 constexpr absl::Duration kLongestNote = absl::Seconds(3);
-// A larger difference between the two clocks' progress means that the wall clock was set, or that the machine
-// was suspended. NTP corrects smaller errors gradually.
+// If the two clocks advance by times that differ more than this, the wall clock was set or the machine was
+// suspended. NTP corrects smaller errors gradually.
 constexpr absl::Duration kClockJump = absl::Seconds(1);
 
 }  // namespace
@@ -23,7 +25,7 @@ void Coordinator::ObserveClocks() {
   const absl::Duration planned = NextStep();
   const absl::Time wall = options_.clock->Wall();
   const absl::Duration steady = options_.clock->Steady();
-  // A commit took long, or the process was stopped or had no processor: workers could not report meanwhile.
+  // `late` is time in which workers could not report, because a commit took long or the process did not run.
   absl::Duration late = absl::ZeroDuration();
   if (round_end_ - steady_ > kLongRound) late = round_end_ - steady_;
   if (planned != -absl::InfiniteDuration())

@@ -132,7 +132,7 @@ void Coordinator::Synchronize(std::string allocation_token, v1::SynchronizeReque
       const auto it = state_.allocation_by_token.find(token);
       if (it == state_.allocation_by_token.end()) return (*shared)(AllocationOver());
       const LiveAllocation& allocation = *state_.allocation(it->second);
-      // A worker has one call open: it has given up an older one.
+      // A worker has one call in flight. If there is an older one, the worker has abandoned it.
       const auto [first, last] = held_by_allocation_.equal_range(it->second);
       const auto older =
           std::find_if(first, last, [&](const auto& h) { return h.second->node_index == node; });

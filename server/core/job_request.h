@@ -1,4 +1,4 @@
-// Builds the scheduler request for an allocation of a study. Pure.
+// Builds the scheduler request for an allocation of a study. A pure function.
 #pragma once
 
 #include "scalelab/v1/study.pb.h"
@@ -7,8 +7,8 @@
 
 namespace scalelab::server {
 
-// Returns the request for one job of this shape; the caller sets its token and secret. `spec` must have its
-// defaults filled in.
+// Returns the request for one job of this shape, without token and secret. The defaults of `spec` must
+// be filled in.
 JobRequest RequestFor(const v1::StudySpec& spec, const AllocationShape& shape);
 
 }  // namespace scalelab::server

@@ -1,9 +1,9 @@
-// The part of Lifecycle that decides how many blocks a study with adaptive_repeats runs.
+// Implements the functions of Lifecycle that decide how many blocks a study with adaptive_repeats runs.
 //
-// All blocks are planned at submit. Those that may not be needed are in LiveStudy::later. When the blocks before them are
-// complete, an assessment of the results decides outside of the core thread: either the next blocks are queued, or all that are
-// left are skipped. Nothing of this is stored but the states of the runs: after a restart, the same results give the same
-// decision.
+// All blocks are planned at submit. LiveStudy::later has the blocks that may not be needed. When the earlier
+// blocks are complete, an assessment of the results outside the core thread decides whether the next blocks
+// are queued or all remaining blocks are skipped. The database stores only the states of the runs. After a
+// restart, the same results lead to the same decision.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -18,7 +18,7 @@ namespace {
 constexpr int kMostFailures = 5;
 constexpr db::Micros kFirstRetry = 1'000'000;
 
-// Returns how many blocks are added at a time: as many as run at the same time.
+// Returns the number of blocks to queue at a time, which is the number of blocks that run at the same time.
 int BlocksAtOnce(const LiveStudy& study) {
   return study.spec.allocation() == v1::StudySpec::PER_RUN ? 1
                                                            : std::max(1, ConcurrentAllocations(study.spec));

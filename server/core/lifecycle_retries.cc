@@ -1,4 +1,5 @@
-// The part of Lifecycle that limits failures and use: pauses, retries by users, limits of GPU-hours.
+// Implements the functions of Lifecycle that limit failures and use: pauses, retries by users,
+// limits of GPU-hours.
 #include <algorithm>
 #include <utility>
 

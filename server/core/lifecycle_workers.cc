@@ -1,4 +1,4 @@
-// The part of Lifecycle that handles reports of workers: observed and desired state, the end
+// Implements the functions of Lifecycle that handle reports of workers: observed and desired state, the end
 // of attempts, events.
 #include <algorithm>
 #include <utility>
@@ -41,7 +41,8 @@ absl::Status Lifecycle::Observe(const std::string& allocation_token, const v1::S
   }
   const auto known = allocation.workers.find(request.node_index());
   if (known != allocation.workers.end() && known->second.instance != request.instance()) {
-    // Its job was started again, perhaps on other nodes: every node reports again.
+    // The job was started again, perhaps on other nodes. Wait until the workers of all nodes
+    // have reported again.
     for (const auto& [node, worker] : allocation.workers) allocation.replaced.insert(worker.instance);
     allocation.workers.clear();
     allocation.listening_since = now;
@@ -70,7 +71,7 @@ absl::Status Lifecycle::Observe(const std::string& allocation_token, const v1::S
     fx.batch.allocations.push_back(allocation.row);
   }
   for (LiveAttempt* attempt : state_.attempts_of(allocation)) ObserveReported(*attempt, request);
-  // One report may show the ends of several attempts.
+  // One report may contain the ends of several attempts.
   for (int64_t served = 0; served != allocation.attempt_id;) {
     served = allocation.attempt_id;
     ObserveAttempt(allocation, worker, request, now, fx);
@@ -84,7 +85,7 @@ absl::Status Lifecycle::Observe(const std::string& allocation_token, const v1::S
   return absl::OkStatus();
 }
 
-// Ends the attempts of the allocation that were assigned to another node than that of this worker.
+// Ends the attempts of the allocation that were assigned to a different node than the node of this worker.
 void Lifecycle::EndAttemptElsewhere(const LiveAllocation& allocation, const v1::SynchronizeRequest& request,
                                     db::Micros now, Effects& fx) {
   for (LiveAttempt* attempt : state_.attempts_of(allocation)) {
@@ -95,7 +96,7 @@ void Lifecycle::EndAttemptElsewhere(const LiveAllocation& allocation, const v1::
   }
 }
 
-// Records that a worker has an attempt that its allocation serves later.
+// Records that a worker has received an attempt that it will begin later.
 void Lifecycle::ObserveReported(LiveAttempt& attempt, const v1::SynchronizeRequest& request) {
   if (!attempt.assigned_ahead) return;
   const bool has = std::any_of(request.attempts().begin(), request.attempts().end(),
@@ -105,7 +106,7 @@ void Lifecycle::ObserveReported(LiveAttempt& attempt, const v1::SynchronizeReque
   attempt.reported_by = request.instance();
 }
 
-// Stores what is known about the attempt's nodes, in case that no worker reports its end.
+// Stores the hardware of the attempt's nodes, for the case that no worker reports its end.
 void Lifecycle::RecordHardware(LiveAttempt& attempt, Effects& fx) {
   attempt.hardware = NodesOf(attempt);
   if (!attempt.hardware.empty())
@@ -157,9 +158,9 @@ void Lifecycle::ObserveAttempt(LiveAllocation& allocation, const WorkerState& wo
   }
 }
 
-// Ends an attempt that has ended on every node, or holds it until the next poll.
+// Ends an attempt whose processes have ended on every node, or holds it until the next poll of the scheduler.
 void Lifecycle::Conclude(LiveAllocation& allocation, LiveAttempt& attempt, db::Micros now, Effects& fx) {
-  // The report of the launching node counts, unless another node could not start.
+  // Use the report of the launching node, unless another node could not start the attempt.
   const v1::SynchronizeRequest::AttemptStatus* status = &attempt.ended.at(0);
   for (const auto& [node, other] : attempt.ended) {
     if (node != 0 && other.cause() != v1::Attempt::CAUSE_UNSPECIFIED) status = &other;
@@ -171,7 +172,7 @@ void Lifecycle::Conclude(LiveAllocation& allocation, LiveAttempt& attempt, db::M
   }
   attempt.row.exit_status = status->exit_status();
   Outcome outcome = Judge(attempt.ranks, *status, NeedsFinish(attempt));
-  // An attempt that finished before it was stopped has succeeded; every other stopped attempt is cancelled.
+  // A stopped attempt that finished before the stop has succeeded; other stopped attempts are cancelled.
   if (outcome.state == db::AttemptState::kSucceeded) {
     attempt.row.parameter_hash = outcome.parameter_hash;
   } else if (attempt.row.state == db::AttemptState::kStopping) {
@@ -183,14 +184,15 @@ void Lifecycle::Conclude(LiveAllocation& allocation, LiveAttempt& attempt, db::M
       outcome.message =
           absl::StrCat("the worker on ", allocation.workers[0].node, " had to leave and stopped the attempt");
     }
-    // Poll the scheduler: if the whole job is ending, its cause is that of the attempt.
+    // Poll the scheduler. If the whole job is ending, the cause of its end is also the cause of
+    // the attempt's failure.
     if ((left || outcome.cause == db::Cause::kRankKilled) && attempt.held_since == 0) {
       attempt.held_since = now;
       fx.poll = true;
       return;
     }
   }
-  // An allocation that cannot start steps is useless for the next run too.
+  // An allocation that cannot start steps cannot execute the next run either.
   const bool useless = outcome.cause == db::Cause::kBootFail;
   if (useless) Release(allocation, outcome.message, now, fx);
   EndAttempt(attempt, outcome.state, outcome.cause, outcome.message, now, fx);
@@ -200,7 +202,8 @@ v1::SynchronizeResponse Lifecycle::Desired(const LiveAllocation& allocation, int
   v1::SynchronizeResponse response;
   response.set_generation(allocation.generation);
   response.set_terminate(allocation.row.state == db::AllocationState::kReleasing);
-  // What follows a lost attempt may have been lost with it: the worker gets nothing before the event files are read.
+  // The attempts after a lost attempt may be lost too, so assign none of them before the event files
+  // have been read.
   const LiveAttempt* current = state_.attempt(allocation.attempt_id);
   if (current != nullptr && current->recovery) return response;
   for (const LiveAttempt* attempt : state_.attempts_of(allocation)) {
@@ -262,7 +265,7 @@ std::vector<v1::ReportEventsResponse::Stream> Lifecycle::Ingest(const std::strin
   return answers;
 }
 
-// Stores from which step the attempt continues, and its last checkpoint.
+// Stores the step from which the attempt continues, and its last checkpoint.
 void Lifecycle::RecordCheckpoints(LiveAttempt& attempt, const ParsedBatch& batch, Effects& fx) {
   db::AttemptRow& row = attempt.row;
   const int64_t resumed = batch.resumed_step.value_or(row.resumed_step);

@@ -1,4 +1,4 @@
-// Loads the coordinator's state from the database, at a start and after a failed commit.
+// Loads the coordinator's state from the database, when the server starts and after a failed commit.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 
 namespace scalelab::server {
 
-// Returns everything that is not final. Worker timeouts start at `now`.
+// Returns the state of everything that is not final. Timeouts of workers start at `now`.
 absl::StatusOr<State> LoadState(db::Store& store, db::Micros now);
 
 // Returns the studies that the decisions with these effects have changed in memory.
 std::set<int64_t> StudiesOf(const Effects& fx, const State& state);
 
-// Replaces these studies, with their allocations and attempts, by what the database has. Keeps what workers and the
-// scheduler reported, which the database does not have. After an error nothing is changed.
+// Replaces these studies, with their allocations and attempts, by the rows in the database. Keeps the reports
+// of workers and of the scheduler, which are not in the database. Changes nothing on an error.
 absl::Status ReloadStudies(db::Store& store, const std::set<int64_t>& ids, db::Micros now, State& state);
 
 // Returns a study that may be final, to retry its runs.

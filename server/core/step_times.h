@@ -1,4 +1,4 @@
-// The durations of the steps of a rank, as a histogram that needs little memory.
+// A histogram of the durations of the steps of a rank. It needs little memory.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace scalelab::server {
 class StepTimes {
  public:
   using Bucket = int16_t;
-  // Returns the bucket of a duration in seconds; nothing unless it is between a nanosecond and 30 years. Durations of one
-  // bucket differ by at most 1%.
+  // Returns the bucket of a duration in seconds; nothing unless it is between a nanosecond and 30 years.
+  // Durations in the same bucket differ by at most 1%.
   static std::optional<Bucket> BucketOf(double seconds);
 
   void Add(Bucket bucket) {

@@ -1,5 +1,5 @@
-// Turns a request into a study that the core thread can store unchanged. All costly work happens here, in the
-// thread of the caller.
+// Converts a request to a study that the core thread can store unchanged. The thread of the caller does
+// all expensive work.
 #pragma once
 
 #include <functional>
@@ -16,26 +16,26 @@
 
 namespace scalelab::server {
 
-// Returns the engines of Python frameworks that the specification names, valid or not, by the names of
-// EngineOn, to look up in Frameworks.
+// Returns the engines of Python frameworks in the specification, which need not be valid, as names of
+// EngineOn. The caller looks them up in Frameworks.
 std::vector<std::string> FrameworkEngines(const v1::StudySpec& spec);
 
-// Expands the study. Checks it against the scheduler's capacity and the usable engines (engines that are not in
-// `engines` are usable). Returns CANCELLED soon after `stopped` returns true.
+// Expands the study. Checks the scheduler's capacity and that the engines are usable; engines that are not in
+// `engines` are usable. Returns CANCELLED soon after `stopped` returns true.
 absl::StatusOr<ExpandedStudy> CheckStudy(const v1::StudySpec& spec, const Scheduler& scheduler,
                                          const FrameworkStates& engines = {},
                                          const std::function<bool()>& stopped = {});
 
-// Names of data sets, with their directories.
+// Pairs of the name of a data set and its directory.
 using Datasets = std::set<std::pair<std::string, std::string>>;
-// Returns the data sets of the study whose files must be checked: only with the local scheduler do ranks surely see the
-// files of this machine.
+// Returns the data sets of the study whose files must be checked. Returns none unless the scheduler is local,
+// because ranks on other machines may not see the files of this machine.
 Datasets DatasetsToCheck(const ExpandedStudy& study, const Scheduler& scheduler);
-// Checks the files of the data sets. Blocks as long as their file system does.
+// Checks the files of the data sets. Blocks while their filesystem blocks.
 absl::Status CheckDatasets(const Datasets& datasets);
 
-// Returns the plan of a study, with the script of the first allocation of each shape. The script has a placeholder for
-// the token.
+// Returns the plan of a study, with the script of the first allocation of each shape. The script has a
+// placeholder for the token.
 v1::PlanStudyResponse PlanOf(const ExpandedStudy& study, const Scheduler& scheduler);
 
 // Returns the study in the form that Coordinator::Submit takes; `spec` is stored unchanged.

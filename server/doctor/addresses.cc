@@ -1,4 +1,4 @@
-// Reads how the addresses of the configuration can be used.
+// Finds out whether the server can listen on the addresses of the configuration.
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -20,7 +20,7 @@
 namespace scalelab::server::doctor {
 namespace {
 
-// Looks a host up. `*error` is why there is no address. The caller frees the result.
+// Resolves a host name. If that fails, returns null and sets `*error`. The caller frees the result.
 addrinfo* LookUp(std::string host, const std::string& port, std::string* error) {
   if (!host.empty() && host.front() == '[') host = host.substr(1, host.size() - 2);
   addrinfo hints{}, *found = nullptr;
@@ -52,7 +52,7 @@ void ReadTcp(const Address& address, AddressFacts& facts) {
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     error = bind(fd, info->ai_addr, info->ai_addrlen) == 0 ? 0 : errno;
     close(fd);
-    // Without listen(2) bind succeeds only if nothing listens there.
+    // bind(2) fails with EADDRINUSE if another socket listens on the address.
     if (error == 0 || error == EADDRINUSE) break;
   }
   facts.in_use = error == EADDRINUSE;

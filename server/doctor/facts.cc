@@ -35,7 +35,7 @@ std::string ClosestExisting(const std::string& path) {
   return at.string();
 }
 
-// Sets what only writing a file shows.
+// Writes a temporary file, and sets write_error and clock_offset.
 void TryToWrite(DirectoryFacts& facts) {
   std::string name = facts.existing + "/.scalelab-doctor-XXXXXX";
   const int fd = mkostemp(name.data(), O_CLOEXEC);
@@ -54,7 +54,7 @@ void TryToWrite(DirectoryFacts& facts) {
     return;
   }
   const absl::Time stamp = absl::TimeFromTimespec(written.st_mtim), after = absl::Now();
-  // The file was written between the two readings. The kernel rounds the stamp down to its tick.
+  // The time stamp should be between `before` and `after`. The kernel rounds it down to a tick of its clock.
   if (stamp > after) facts.clock_offset = stamp - after;
   if (stamp < before - absl::Milliseconds(20)) facts.clock_offset = stamp - before;
 }

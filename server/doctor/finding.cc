@@ -29,7 +29,7 @@ long Count(const Findings& findings, Level level) {
   return std::count_if(findings.begin(), findings.end(), [&](const Finding& f) { return f.level == level; });
 }
 
-// Other programs' messages may have several lines.
+// Joins the lines of a text. Messages of other programs may have several lines.
 std::string OneLine(std::string text) {
   absl::StripAsciiWhitespace(&text);
   std::replace_if(

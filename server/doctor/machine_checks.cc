@@ -137,7 +137,7 @@ Finding CheckAddress(const AddressFacts& facts, pid_t server) {
     const char* advice = facts.unix_socket ? "systemd creates the directory at the start of the unit; "
                                              "otherwise create it for the account of the service"
                                            : "correct `listen`, or the name in DNS or /etc/hosts";
-    // Before the first start nothing has created the directory.
+    // The first start may create the directory of a Unix socket, so this is only a warning.
     return facts.unix_socket ? Warning("listen", absl::StrCat(facts.text, ": ", facts.error), advice)
                              : Error("listen", absl::StrCat(facts.text, ": ", facts.error), advice);
   }

@@ -67,7 +67,8 @@ Output Parse(absl::string_view text) {
   return output;
 }
 
-// Checks a clock that showed `shown` between two times of this machine's clock.
+// Adds a warning if the clock of the node is wrong by more than a second. It showed `shown` at a time between
+// `submitted` and `seen` of this machine's clock.
 void CheckClockOf(const std::string& node, double shown, absl::Time submitted, absl::Time seen,
                   Findings& findings) {
   const absl::Time time = absl::UnixEpoch() + absl::Seconds(shown);

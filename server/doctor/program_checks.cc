@@ -23,7 +23,7 @@ std::map<std::string, std::string> Values(const std::string& text) {
   return values;
 }
 
-// Returns the libraries that ldd does not find.
+// Returns the libraries that are "not found" in the output of ldd.
 std::vector<std::string> MissingLibraries(const std::string& ldd) {
   std::vector<std::string> missing;
   for (const absl::string_view line : absl::StrSplit(ldd, '\n')) {
@@ -63,7 +63,7 @@ Findings CheckUnit(const Run& run) {
       run({"systemctl", "show", "scalelabd.service",
            "--property=LoadState,ActiveState,UnitFileState,NRestarts,Result,NeedDaemonReload"},
           "");
-  // Without systemd the program is missing, or it finds no system bus.
+  // On a machine without systemd, systemctl is missing or fails because there is no system bus.
   if (!shown.ok() || !shown->ok()) return {};
   std::map<std::string, std::string> unit = Values(shown->out);
   if (unit["LoadState"] == "not-found") return {};

@@ -1,5 +1,5 @@
-// Checks that run other programs: MUNGE, systemd, the worker's programs, Slurm. `run` is a parameter, so that tests
-// give the answers of the programs.
+// Checks that run other programs: MUNGE, systemd, the worker's programs and Slurm. The parameter `run` runs
+// the programs, so that tests can replace them.
 #pragma once
 
 #include <string>
@@ -11,20 +11,22 @@
 
 namespace scalelab::server::doctor {
 
-// Checks that munge makes a credential and unmunge accepts it. `socket` is that of munged; empty: the default.
+// Checks that munge makes a credential and unmunge accepts it. `socket` is the socket of munged; ""
+// means its default.
 Finding CheckMunge(const Run& run, const std::string& socket);
 
 // Checks the systemd unit scalelabd.service. Returns nothing on a machine without systemd.
 Findings CheckUnit(const Run& run);
 
-// Checks that scalelab-worker starts, has the version of scalelabd, and finds its other programs and libraries.
+// Checks that scalelab-worker starts, has the version of scalelabd, and finds the programs and libraries
+// that it needs.
 Findings CheckWorkerPrograms(const Run& run, const std::string& worker_program, const std::string& version);
 
-// Checks Slurm's programs and its controller, MUNGE, the partitions, and that this account may submit jobs with
-// `sbatch_options` (name without dashes, value).
+// Checks Slurm's programs and its controller, MUNGE, the partitions, and that this account may submit jobs
+// with `sbatch_options`, which are pairs of a name without dashes and a value.
 Findings CheckSlurm(const Run& run, const std::vector<std::pair<std::string, std::string>>& sbatch_options);
 
-// Returns the arguments for sbatch: --name=value, or --name.
+// Returns the arguments for sbatch: --name=value, or --name for an option without a value.
 std::vector<std::string> SbatchArguments(const std::vector<std::pair<std::string, std::string>>& options);
 
 // Returns why a program failed, in one line.

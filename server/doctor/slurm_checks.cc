@@ -13,7 +13,7 @@
 namespace scalelab::server::doctor {
 namespace {
 
-// States of nodes that accept no job until somebody repairs them, as sinfo prints them.
+// Returns whether the node accepts no job until an administrator repairs it, by the state that sinfo prints.
 bool Unusable(const ClusterView::Node& node) {
   const std::string state = absl::AsciiStrToUpper(node.state);
   for (const char* word : {"DOWN", "DRAIN", "FAIL", "NO_RESPOND", "UNKNOWN", "POWERED_DOWN"}) {

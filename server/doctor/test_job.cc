@@ -26,7 +26,7 @@ namespace scalelab::server::doctor {
 namespace {
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(500);
-// Time for the output of an ended job to appear on this machine: attributes of NFS are cached.
+// Time until the output of an ended job is visible on this machine, because NFS caches file attributes.
 constexpr absl::Duration kOutputDelay = absl::Seconds(10);
 
 std::string ReadFile(const std::string& path) {
@@ -36,7 +36,8 @@ std::string ReadFile(const std::string& path) {
   return text.str();
 }
 
-// Listens on an address if nobody does. Returns the descriptor, or -1.
+// Listens on an address. Returns the descriptor, or -1 on an error, for example if another
+// process listens there.
 int Listen(const std::string& host, int port) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
@@ -50,7 +51,7 @@ int Listen(const std::string& host, int port) {
   return -1;
 }
 
-// Waits until the job has ended. Returns what is wrong, or nothing.
+// Waits until the job has ended. Returns errors and warnings.
 Findings WaitForJob(const Run& run, const TestJob& job, const std::string& id) {
   std::string state;
   for (absl::Duration waited; waited < job.limit; waited += kPollInterval) {
@@ -74,7 +75,7 @@ Findings WaitForJob(const Run& run, const TestJob& job, const std::string& id) {
                   "try again when a node is free; squeue shows what Slurm waits for")};
 }
 
-// Submits the script and waits for its output. Returns what is wrong, or nothing.
+// Submits the script and waits for its output. Returns errors and warnings.
 Findings RunInSlurm(const Run& run, const TestJob& job, const std::string& script,
                     const std::string& directory, std::string* output) {
   std::vector<std::string> argv = {

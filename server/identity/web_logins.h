@@ -13,8 +13,8 @@
 
 namespace scalelab::server {
 
-// A code is 256 random bits, valid once and for two minutes. Codes are kept in memory only, by their hashes: a restart of
-// the server ends them. Thread-safe.
+// A code is 256 random bits. It is valid once, and for two minutes. Only the hashes of codes are kept, and only in memory, so
+// that codes become invalid when the server restarts. Thread-safe.
 class WebLogins {
  public:
   static constexpr absl::Duration kLifetime = absl::Minutes(2);

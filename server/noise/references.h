@@ -1,4 +1,5 @@
-// Compares what a node showed around and during an attempt with what it usually shows.
+// Compares the measurements of a node before, during and after an attempt with earlier measurements of
+// the same node.
 #pragma once
 
 #include <deque>
@@ -11,26 +12,29 @@
 
 namespace scalelab::server {
 
-// The band of a quantity is median +- max(5 x 1.4826 x MAD, floor) of the earlier values: MAD is the median absolute deviation,
-// and 1.4826 MAD estimates the standard deviation of normal values (Rousseeuw and Croux 1993).
+// The range of usual values of a quantity: median +- max(5 x 1.4826 x MAD, floor) of the earlier values. MAD
+// is the median absolute deviation, and 1.4826 MAD estimates the standard deviation of normal values
+// (Rousseeuw and Croux 1993).
 struct Band {
   double median = 0, width = 0;
 };
-// Returns the band; nothing with fewer than 5 values.
+// Returns the band of `values`; nothing if there are fewer than 5.
 std::optional<Band> BandOf(std::vector<double> values, double floor);
 
-// The share of the CPUs' time in which other processes may run: half a CPU, at least 2%, at most 25%.
+// Returns the share of the CPUs' time that other processes may use: half a CPU, but at least 2% and
+// at most 25%.
 double LoadFloor(int cpus);
 
 class NoiseReferences {
  public:
-  // Returns why the attempt was noisy, one sentence each. `cpus` is the number of CPUs that the worker may use.
+  // Returns the reasons why the attempt was noisy, one sentence each. Returns no reason for a quiet attempt.
+  // `cpus` is the number of CPUs that the worker may use.
   std::vector<std::string> Judge(const v1::NodeNoise& noise, int cpus) const;
   // Keeps the values for later attempts on the node.
   void Add(const v1::NodeNoise& noise);
 
  private:
-  // Of a node, at most kMost of each, oldest first.
+  // The earlier values of a node, at most kMost of each kind, oldest first.
   struct Node {
     std::deque<v1::Calibration> calibrations;  // with different times
     std::deque<double> load, steal, throttle;  // during attempts

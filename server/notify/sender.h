@@ -15,19 +15,19 @@
 namespace scalelab::server {
 
 struct SenderOptions {
-  // As Channels::Deliver. Called from several threads.
+  // Delivers a notification, like Channels::Deliver. Called from several threads.
   std::function<absl::Status(const db::NoticeRow&)> deliver;
   std::function<absl::Time()> now;  // the wall clock
-  // Time between two looks at the outbox when nothing is due.
+  // Time between two reads of the outbox when no notification is due.
   absl::Duration period = absl::Seconds(2);
-  // Time after the first failure; twice as long after each further one, up to the longest. A notification that is older
-  // than `give_up` at a failure is given up.
+  // Delay before the first retry. It doubles with each further failure, up to `longest_retry`. A notification that is
+  // older than `give_up` is not retried.
   absl::Duration first_retry = absl::Seconds(30), longest_retry = absl::Hours(1), give_up = absl::Hours(24);
 };
 
-// Has a few threads from the constructor to Stop. Notifications to one receiver are sent one at a time, so that a receiver
-// that does not answer delays only its own. At least once: after a crash between the delivery and its record, a
-// notification is sent again, with the same id.
+// Sends the notifications of the outbox, in a few threads that run from the constructor to Stop. Sends one notification at a
+// time to each receiver, so that a receiver that does not answer delays no other receiver. Delivers each notification at
+// least once: after a crash between a delivery and its record, it is sent again with the same id.
 class Sender {
  public:
   // `store` must outlive this object.

@@ -8,7 +8,8 @@ namespace {
 
 bool BetweenNodes(int ranks, int ranks_per_node) { return ranks_per_node != 0 && ranks > ranks_per_node; }
 
-// Returns the mean over the runs of a size of the exposed seconds by the simulation, with `factor` times the recorded backward.
+// Simulates the runs of a size with backward taking `factor` times its recorded duration. Returns the mean of
+// their exposed seconds.
 double MeanExposed(const RecordedSize& size, const RingCost& cost, int ranks, double factor) {
   double sum = 0;
   for (const RecordedStep& step : size.steps)

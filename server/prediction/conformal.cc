@@ -9,7 +9,7 @@
 namespace scalelab::server {
 namespace {
 
-// Stored with the models, because the column is a map of names to numbers.
+// Keys of the correction in PredictionRow::models, which is stored as a map of names to numbers.
 constexpr char kFactor[] = "interval factor", kScores[] = "interval scores";
 
 double NoteOf(const db::PredictionRow& row, const char* name, double otherwise) {

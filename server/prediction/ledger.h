@@ -1,4 +1,4 @@
-// The ledger: predictions from and to the database.
+// The ledger of predictions: makes, stores and scores predictions.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,8 @@ namespace scalelab::server {
 // Reads a study with its cells and results.
 absl::StatusOr<StudyData> ReadStudyData(db::Store& store, db::StudyRow study);
 
-// Predicts and, unless `dry_run`, stores; see PredictionService.CreatePredictions and PredictCells.
+// Predicts cells as PredictCells does and, unless `dry_run`, stores the predictions.
+// See also PredictionService.CreatePredictions.
 absl::StatusOr<std::vector<v1::Prediction>> MakePredictions(db::Store& store, const StudyData& source,
                                                             const StudyData& target,
                                                             const std::vector<int>& ranks, bool dry_run,
@@ -27,15 +28,15 @@ absl::StatusOr<std::vector<v1::Prediction>> MakePredictions(db::Store& store, co
 v1::Prediction ToPrediction(const db::PredictionRow& row);
 v1::PredictionSummary Summarise(const db::PredictionScores& scores);
 
-// Scores the predictions whose cells have run. Returns how many.
+// Scores the predictions whose cells have run. Returns their number.
 absl::StatusOr<int> ScorePredictions(db::Store& store, db::Micros now);
 
 // A thread that scores predictions from the constructor to Stop.
 class Scorer {
  public:
-  // `store` must outlive this object. `period`: time between two looks at the ledger.
+  // `store` must outlive this object. The thread calls ScorePredictions once in a `period`.
   explicit Scorer(db::Store& store, absl::Duration period = absl::Seconds(5));
-  // Like Stop, without a limit.
+  // Calls Stop with an infinite grace.
   ~Scorer();
   Scorer(const Scorer&) = delete;
   Scorer& operator=(const Scorer&) = delete;

@@ -14,7 +14,7 @@ constexpr double kPerDoubling = 0.04, kPerDoublingReplayed = 0.01;
 
 double CostOf(const MeasuredSize& size) { return size.ranks / size.throughput; }
 
-// Returns the throughput of a law D(p) of fits.h.
+// Returns the throughput that a law D(p) of fits.h predicts.
 template <class D>
 double OfLaw(const MeasuredSize& base, int ranks, const D& d) {
   return base.throughput * ranks / base.ranks * d(base.ranks) / d(ranks);
@@ -46,8 +46,9 @@ struct CostModel {
   double At(double p) const { return constant + factor * term.At(p); }
 };
 
-// Fits by least squares of relative deviations. The factor is at least 0: cost does not fall with ranks for long. Leaves out
-// the size at index `without`; -1 leaves out none.
+// Fits the model by least squares of relative deviations. Leaves out the size at index `without`; -1
+// leaves out none. The factor is at least 0, because the cost of a sample does not decrease with ranks in
+// the long run.
 CostModel Fit(const std::vector<MeasuredSize>& measured, Term term, int without) {
   double weights = 0, mean_term = 0, mean_cost = 0;
   const auto each = [&](auto visit) {
@@ -72,7 +73,8 @@ CostModel Fit(const std::vector<MeasuredSize>& measured, Term term, int without)
   return model;
 }
 
-// Returns the sum of the relative errors with which each measured size is predicted from the others.
+// Returns the error of leave-one-out cross-validation: predicts each measured size from the others, and adds
+// up the relative errors.
 double ErrorWithoutEach(const std::vector<MeasuredSize>& measured, Term term) {
   double error = 0;
   for (int i = 0; i < static_cast<int>(measured.size()); ++i) {

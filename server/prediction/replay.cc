@@ -8,8 +8,9 @@
 namespace scalelab::server {
 namespace {
 
-// Least share of the computation that can hide communication: backward takes two thirds, and the first bucket is complete after a
-// part of it. Measurements show the limit only when it is reached.
+// Lower limit for the share of the computation that can hide communication. Backward is two thirds of the
+// computation, and the first bucket is ready after a part of it. Measurements show a share only if
+// communication was exposed.
 constexpr double kHideable = 0.5;
 
 }  // namespace
@@ -27,7 +28,7 @@ FitFactors FitNotNegative(const std::vector<FitTerm>& terms) {
     both.second = (gy * ff - fy * fg) / determinant;
     if (both.first >= 0 && both.second >= 0) return both;
   }
-  // The best fit is on an edge: that of one term alone with the smaller error.
+  // One of the factors is 0: choose the term that alone has the smaller error.
   const double only_first = ff > 0 ? fy / ff : 0, only_second = gg > 0 ? gy / gg : 0;
   const bool first_is_better = fy * only_first > gy * only_second;
   return first_is_better ? FitFactors{only_first, 0} : FitFactors{0, only_second};
@@ -40,7 +41,8 @@ std::optional<double> ComputeSeconds(const std::vector<PartsOfSize>& measured, d
   const auto full = [&](const PartsOfSize& size) {
     return ranks_per_node == 0 || size.ranks >= ranks_per_node;
   };
-  // Ranks that share a node slow each other down, so sizes that fill their nodes are compared if there are two.
+  // Ranks that share a node slow each other down, so fit only sizes that fill their nodes if there are
+  // two or more.
   const bool only_full = std::ranges::count_if(measured, full) >= 2;
   std::vector<FitTerm> compute;
   bool batches_differ = false;
@@ -50,7 +52,7 @@ std::optional<double> ComputeSeconds(const std::vector<PartsOfSize>& measured, d
     if (!only_full || full(size)) compute.push_back({1, parts.batch, parts.compute});
     batches_differ = batches_differ || parts.batch != measured.front().parts.batch;
   }
-  // With equal batches (weak scaling) the computation of the largest size continues.
+  // With equal batches (weak scaling) the computation is that of the largest size.
   const StepParts& last = measured.back().parts;
   if (!batches_differ) return last.compute;
   const FitFactors factors = FitNotNegative(compute);
@@ -76,7 +78,7 @@ std::optional<double> ReplayStep(const std::vector<PartsOfSize>& measured, int r
   const PartsOfSize& last = measured.back();
   if (ring.empty() || !(last.parts.exposed > 0)) return std::nullopt;
   const double w = *compute;
-  // One size does not separate latency from bandwidth; the bytes of a ring take most of its time.
+  // Latency and bandwidth cannot be fitted to one size. Assume that bandwidth causes the whole time.
   const FitFactors link = ring.size() > 1 ? FitNotNegative(ring) : FitFactors{0, ring[0].y / ring[0].second};
   const auto at = [&](double p) { return link.first * (p - 1) + link.second * (p - 1) / p; };
   const double growth = at(ranks) / at(last.ranks);

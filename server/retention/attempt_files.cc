@@ -20,7 +20,7 @@
 namespace scalelab::server {
 namespace {
 
-// Deepest directory below that of an attempt. Each level needs a descriptor.
+// Greatest depth of a directory below the directory of an attempt. Each level needs a file descriptor.
 constexpr int kMaxDepth = 64;
 constexpr int kOpenDirectory = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 
@@ -42,7 +42,7 @@ absl::Status Failed(const std::string& what, const std::string& path, int error)
   return absl::UnavailableError(absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(error)));
 }
 
-// Returns whether a file of an attempt is output of a rank: rank-3.out, rank-3.err.
+// Returns whether a file of an attempt is output of a rank, such as rank-3.out or rank-3.err.
 bool IsLog(absl::string_view name) {
   if (!absl::ConsumePrefix(&name, "rank-")) return false;
   if (!absl::ConsumeSuffix(&name, ".out") && !absl::ConsumeSuffix(&name, ".err")) return false;
@@ -55,11 +55,11 @@ class Sweeper {
   Sweeper(FilesOf what, bool dry_run, uint64_t device, FilesRemoved& removed)
       : what_(what), dry_run_(dry_run), device_(device), removed_(removed) {}
 
-  // Removes what is below the open directory. `path` is for messages.
+  // Removes everything in the open directory. `path` is its path in error messages.
   absl::Status Sweep(int directory, const std::string& path, int depth) {
     if (depth > kMaxDepth)
       return absl::FailedPreconditionError(absl::StrCat(path, " is too deep; remove it by hand"));
-    // The stream owns its descriptor.
+    // fdopendir takes ownership of the descriptor, so give it a copy.
     const int copy = openat(directory, ".", kOpenDirectory);
     DIR* stream = copy < 0 ? nullptr : fdopendir(copy);
     if (stream == nullptr) {
@@ -166,7 +166,7 @@ absl::Status AttemptFiles::Remove(const std::string& directory, int64_t study_id
   if (what == FilesOf::kLogs || dry_run) return absl::OkStatus();
   if (unlinkat(run_fd, token.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT)
     return Failed("remove", directory, errno);
-  // Those of the run and the study, unless something is left in them.
+  // Remove the directories of the run and the study too if they are empty.
   if (unlinkat(study_fd, run.c_str(), AT_REMOVEDIR) == 0) unlinkat(fd_, study.c_str(), AT_REMOVEDIR);
   return absl::OkStatus();
 }

@@ -16,7 +16,7 @@ namespace {
 using db::Removal;
 
 constexpr int kAttemptsPerRead = 500;
-// Between two transactions, so that commits and the disk are mostly free.
+// Pause between two transactions, so that other commits do not wait for long.
 constexpr absl::Duration kBetweenPieces = absl::Milliseconds(5);
 
 std::string SizeText(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
@@ -93,7 +93,7 @@ void Retention::Run() {
 
 absl::StatusOr<std::vector<Retention::Due>> Retention::FindDue(const RetentionRules& rules, db::Micros now) {
   std::vector<Due> due;
-  // Directories before logs: a directory that is removed has its logs.
+  // Directories come before logs, because removing a directory removes the logs in it.
   for (const auto& [what, age] :
        {std::pair(Removal::kDirectories, rules.directories), std::pair(Removal::kLogs, rules.logs),
         std::pair(Removal::kPoints, rules.points)}) {
@@ -102,7 +102,7 @@ absl::StatusOr<std::vector<Retention::Due>> Retention::FindDue(const RetentionRu
     if (!studies.ok()) return studies.status();
     due.push_back({absl::StrCat(What(what), " older than ", AgeText(age)), what, *std::move(studies), {}});
   }
-  // The logs in directories that are removed now.
+  // Skip the logs in directories that the first rule removes.
   if (due.size() > 1 && due[0].what == Removal::kDirectories && due[1].what == Removal::kLogs) {
     const std::set<int64_t> whole(due[0].studies.begin(), due[0].studies.end());
     std::erase_if(due[1].studies, [&](int64_t id) { return whole.contains(id); });
@@ -194,7 +194,7 @@ absl::StatusOr<v1::PruneResponse::Removed> Retention::RemovePoints(const Due& du
   for (const int64_t id : due.studies) {
     if (dry_run) break;
     const absl::Status status = db::BeginRemoval(store_, Removal::kPoints, id, now);
-    // Retried since it was found.
+    // The study was retried after FindDue listed it.
     if (absl::IsFailedPrecondition(status)) continue;
     if (!status.ok()) return status;
   }
@@ -206,7 +206,7 @@ absl::StatusOr<v1::PruneResponse::Removed> Retention::RemoveFiles(const Due& due
                                                                   const std::function<bool()>& over) {
   v1::PruneResponse::Removed response;
   response.set_rule(due.rule);
-  // Those that an earlier call or process did not complete come first.
+  // Continue removals that an earlier call or process did not complete.
   auto studies = db::ListUnfinished(store_, due.what);
   if (!studies.ok()) return studies.status();
   const std::set<int64_t> unfinished(studies->begin(), studies->end());
@@ -253,7 +253,7 @@ absl::Status Retention::RemoveFilesOf(AttemptFiles& files, const Due& due, int64
   absl::Status first_error;
   for (int64_t after = 0; !over() && !Stopping();) {
     const auto attempts = db::ListEndedAttempts(store_, study, until, after, kAttemptsPerRead);
-    // Retried meanwhile: the rest waits until the study is final again.
+    // If the study was retried, the rest is removed when the study is final again.
     if (!attempts.ok()) return attempts.status();
     for (const db::EndedAttempt& attempt : *attempts) {
       after = attempt.id;

@@ -22,7 +22,7 @@ absl::Status Invalid(const At& at, const YAML::Node& node, const std::string& se
   return absl::InvalidArgumentError(absl::StrCat(at(node.Mark()), ": retention: ", sentence));
 }
 
-// Splits "365d" into 365 and "d". Returns false if it does not begin with a number above 0.
+// Splits "365d" into 365 and "d". Returns false if the text does not begin with a number above 0.
 bool SplitNumber(const std::string& text, double* number, std::string* unit) {
   const size_t end = text.find_first_not_of("0123456789.");
   *unit = end == std::string::npos ? "" : text.substr(end);
@@ -60,7 +60,7 @@ absl::Status ReadSize(const YAML::Node& node, const At& at, int64_t* bytes) {
   return absl::OkStatus();
 }
 
-// A subject of the section, with its only key.
+// An entry of the section, such as `points`, with its only key, such as `older_than`.
 struct Subject {
   const char* name;
   const char* key;

@@ -1,4 +1,4 @@
-// The rules of retention: the section `retention` of the configuration file.
+// The rules of retention, and the section `retention` of the configuration file.
 //
 //   retention:
 //     points: {older_than: 365d}
@@ -26,8 +26,8 @@ struct RetentionRules {
   absl::Duration points = absl::InfiniteDuration();       // the points of its attempts
   absl::Duration logs = absl::InfiniteDuration();         // the output files of its attempts
   absl::Duration directories = absl::InfiniteDuration();  // the directories of its attempts
-  // While the rows of the database take more bytes than this, the points of the study that ended first are removed;
-  // 0: no limit.
+  // While the rows of the database take more bytes than this, the points of the study that ended first are
+  // removed. 0 means no limit.
   int64_t database_bytes = 0;
 
   bool empty() const {
@@ -36,10 +36,10 @@ struct RetentionRules {
   }
 };
 
-// Returns the text of a time in days, hours or minutes: "365d", "12h".
+// Formats a duration in days, hours or minutes: "365d", "12h".
 std::string AgeText(absl::Duration age);
 
-// Reads the section. `at` returns the position of a mark as text, for errors.
+// Reads the section `retention`. `at` converts a YAML mark to a position for error messages.
 absl::Status ReadRetention(const YAML::Node& node, const std::function<std::string(const YAML::Mark&)>& at,
                            RetentionRules* rules);
 

@@ -19,9 +19,9 @@
 namespace scalelab::server {
 namespace {
 
-// Descriptors of the database, the log, the workers' processes and calls in progress.
+// Number of descriptors that are reserved for the database, the log, the processes of workers and calls in progress.
 constexpr int kOwnFiles = 96;
-// In bytes a second.
+// Bytes per second.
 constexpr double kSlowGrowth = 16 << 20;
 
 // Returns 0 if the descriptor is no open socket.

@@ -42,7 +42,8 @@ void Fill(const db::AuditRow& row, v1::ListAuditEntriesResponse::Entry* entry) {
   entry->set_count(row.count);
 }
 
-// Longest time of a call of Prune, less than the usual limit of clients. The service removes the rest afterwards.
+// Longest duration of a Prune call, shorter than the usual timeout of clients. The service removes
+// the rest later.
 constexpr absl::Duration kPruneTime = absl::Seconds(45);
 
 constexpr size_t kMostEntries = 1000;
@@ -79,7 +80,7 @@ void FillUsage(const State& state, db::Micros now, const Identity&, v1::ListUsag
   response.set_half_life_seconds(absl::ToDoubleSeconds(state.usage.half_life()));
 }
 
-// A study that the caller may not see keeps its position, without its name.
+// Lists the queue. A study that the caller may not see has a position, but no name.
 void FillQueue(const State& state, db::Micros now, const Identity& caller, v1::ListQueueResponse& response) {
   for (QueueEntry& from : ListQueue(state, now, kMostEntries)) {
     v1::ListQueueResponse::Entry& entry = *response.add_entries();
@@ -148,7 +149,7 @@ grpc::ServerUnaryReactor* AdminService::SetDrain(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* AdminService::ListAuditEntries(grpc::CallbackServerContext* context,
                                                          const v1::ListAuditEntriesRequest* request,
                                                          v1::ListAuditEntriesResponse* response) {
-  // Waits for writes, so it may not use a thread of the reads.
+  // Prune waits for writes, so it must not use a thread of the pool `reads`.
   return AnswerOn(handler_.pools.heavy, handler_, context, response,
                   [this, request = *request](auto& call) -> absl::Status {
                     if (auto s = MustBeAdmin(call.caller(), "read the audit log"); !s.ok()) return s;

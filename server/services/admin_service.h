@@ -1,4 +1,5 @@
-// Implements AdminService: usage, the queue and drain mode from the coordinator's state, the audit log, and retention.
+// Implements AdminService: usage, queue and drain mode from the coordinator's state, the audit
+// log, and retention.
 #pragma once
 
 #include <functional>
@@ -33,7 +34,7 @@ class AdminService final : public v1::AdminService::CallbackService {
                                   v1::PruneResponse*) override;
 
  private:
-  // Answers with what `fill(state, now, response)` reads from the state.
+  // Calls `fill(state, now, response)` with the coordinator's state, and sends the response.
   template <typename Response, typename Fill>
   grpc::ServerUnaryReactor* FromState(grpc::CallbackServerContext* context, Response* response, Fill fill);
 

@@ -8,8 +8,8 @@
 namespace scalelab::server {
 
 void FillRequest(const AgentRequest& from, v1::ServeResponse* to);
-// Moves the outputs out of the answer. NOT_FOUND if it says that a file does not exist, FAILED_PRECONDITION if the agent
-// has refused the request.
+// Moves the outputs out of the answer. Returns NOT_FOUND if a file does not exist on the agent's side, and
+// FAILED_PRECONDITION if the agent has refused the request.
 absl::StatusOr<CommandResult> ResultOf(v1::ServeRequest::Answer& answer);
 
 }  // namespace scalelab::server

@@ -12,8 +12,8 @@ namespace scalelab::server {
 
 class AgentService final : public v1::AgentService::CallbackService {
  public:
-  // `hub`: null if jobs run under the account of this process; agents are then refused. `runs_dir`: the directory of the
-  // runs of all users. `access` and `hub` must outlive the service.
+  // `hub` is null if jobs run under the account of this process; then the service refuses agents. `runs_dir`
+  // is the directory of the runs of all users. `access` and `hub` must outlive the service.
   AgentService(const Access& access, AgentHub* hub, std::string runs_dir)
       : access_(access), hub_(hub), runs_dir_(std::move(runs_dir)) {}
 

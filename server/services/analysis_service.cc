@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kMostStudies = 100;
 
-// The rows of a study with what refers to them.
+// The rows of a study that an analysis needs.
 struct Input {
   db::StudyRow study;
   std::vector<db::CellRow> cells;
@@ -45,7 +45,7 @@ absl::Status CheckShare(const char* field, double value, double most) {
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, "; it must be from 0 to ", most));
 }
 
-// Adds the resource names of studies with equal display names.
+// Appends the resource name to display names that several studies have.
 void NameApart(const std::deque<Input>& inputs, std::vector<StudyRows>& studies) {
   std::map<std::string, int> count;
   for (const Input& input : inputs) ++count[input.study.name];

@@ -1,4 +1,4 @@
-// Handlers of ArchiveService: studies as files.
+// Implements ArchiveService, which sends and receives studies as archive files.
 #pragma once
 
 #include <atomic>
@@ -12,11 +12,11 @@
 
 namespace scalelab::server {
 
-// Archives pass through a file without a name in the data directory: a slow client delays no transaction, and an uploaded
-// archive is checked as a whole before anything is stored.
+// Stores each archive in a temporary file without a name in the data directory. Therefore a slow client
+// delays no transaction, and an uploaded archive is checked completely before its rows are stored.
 class ArchiveService final : public v1::ArchiveService::CallbackService {
  public:
-  // All references must outlive the service. `auth`: its key seals archives.
+  // All references must outlive the service. The key of `auth` seals archives.
   ArchiveService(Coordinator& coordinator, HandlerContext handler, const Auth& auth)
       : coordinator_(coordinator), handler_(handler), auth_(auth) {}
 
@@ -29,7 +29,7 @@ class ArchiveService final : public v1::ArchiveService::CallbackService {
   Coordinator& coordinator_;
   const HandlerContext handler_;
   const Auth& auth_;
-  // Number of restores in progress. Outlives the service, as they may.
+  // Number of restores in progress. It is shared, because a restore may outlive the service.
   const std::shared_ptr<std::atomic<int>> restores_ = std::make_shared<std::atomic<int>>(0);
 };
 

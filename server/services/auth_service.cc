@@ -34,7 +34,7 @@ v1::Token ToToken(const db::TokenRow& row) {
   return token;
 }
 
-// Returns the lifetime that the request asks for, after checks of all its fields.
+// Checks all fields of the request, and returns the lifetime that it asks for.
 absl::StatusOr<absl::Duration> LifetimeOf(const v1::CreateTokenRequest& request) {
   std::vector<FieldViolation> violations;
   const size_t longest = PersonalTokens::kLongestDescription;
@@ -151,7 +151,7 @@ grpc::ServerUnaryReactor* AuthService::CreateWebLogin(grpc::CallbackServerContex
       return call->Finish(InvalidFields({{"scope", "scope has no known value"}}));
     const Scope scope = wanted == v1::SCOPE_UNSPECIFIED ? std::min(caller.scope, Scope::kSubmit)
                                                         : static_cast<Scope>(static_cast<int>(wanted) - 1);
-    // The login creates a personal token.
+    // The login creates a personal token, so the caller needs permission to create one.
     if (auto s = MayCreateToken(caller, scope); !s.ok()) return call->Finish(s);
     auto link = handler_.access.identities().web_logins().Create(caller, scope, absl::Now());
     if (!link.ok()) return call->Finish(link.status());

@@ -1,4 +1,4 @@
-// Implements AuthService: who calls, logins, and personal tokens.
+// Implements AuthService: the identity of the caller, logins, and personal tokens.
 #pragma once
 
 #include "scalelab/v1/auth.grpc.pb.h"

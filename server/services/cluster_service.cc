@@ -84,7 +84,7 @@ grpc::ServerUnaryReactor* ClusterService::ListFrameworks(grpc::CallbackServerCon
                                                          const v1::ListFrameworksRequest*,
                                                          v1::ListFrameworksResponse* response) {
   return BeginCall(handler_, context, response, [&](const auto& call) {
-    // Reads the files of the environments.
+    // The pool `files` handles the rest, because it reads files of the environments.
     ContinueOn(handler_.pools.files, call, [this](const auto& listing) {
       frameworks_.Ask({EngineNames().begin(), EngineNames().end()},
                       [listing](absl::StatusOr<FrameworkStates> states) {

@@ -19,7 +19,8 @@ namespace {
 constexpr int kMaxRequestBytes = 4 << 20;
 constexpr int kMaxMetadataBytes = 16 << 10;
 constexpr int kMaxStreams = 256;  // calls in flight on one connection
-// Memory of gRPC for the connections of one transport. Above it gRPC reads no further bytes and cancels streams.
+// Limit of gRPC's memory for the connections of one transport. Above it, gRPC stops reading
+// and cancels streams.
 constexpr size_t kMemory = size_t{512} << 20;
 constexpr int kIdleMs = 10 * 60 * 1000;
 constexpr int kKeepaliveMs = 60 * 1000;
@@ -29,10 +30,10 @@ void SetLimits(grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
-  // Otherwise gRPC lets a client send several MiB before the message is read.
+  // With bandwidth probing, gRPC would allow a client to send several MiB before the message is read.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
-  // Finds connections whose peer has vanished.
+  // Keepalive pings detect connections whose peer has vanished.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
@@ -79,7 +80,7 @@ Endpoint::Endpoint(const EndpointContext& context, bool local)
 Endpoint::~Endpoint() { Shutdown(absl::Now()); }
 
 absl::Status Endpoint::Start() {
-  // Keeps the threads of gRPC until the process ends: stopping them takes 10 s if one of them polls.
+  // Keep the threads of gRPC until the process ends, because stopping them takes 10 s if one of them polls.
   [[maybe_unused]] static const bool kept = (grpc_init(), true);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();

@@ -1,5 +1,5 @@
-// The services on one transport: the Unix socket or TCP. Each has a gRPC server of its own, because gRPC does not
-// tell the handlers from which listener a connection came.
+// The services on one transport: the Unix socket or TCP. Each transport has its own gRPC server, because gRPC
+// handlers cannot find out which listener accepted a connection.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@
 
 namespace scalelab::server {
 
-// What the services of both transports share. All references must outlive the endpoints.
+// Objects that the services of both transports share. All references must outlive the endpoints.
 struct EndpointContext {
   Coordinator& coordinator;
   db::Store& store;
@@ -49,7 +49,7 @@ struct EndpointContext {
 
 class Endpoint {
  public:
-  // `local`: the connections come from the Unix socket.
+  // `local` is true if the connections come from the Unix socket.
   Endpoint(const EndpointContext& context, bool local);
   ~Endpoint();
   absl::Status Start();
@@ -58,7 +58,7 @@ class Endpoint {
   void Take(int fd);
   // Returns a channel for callers inside this process.
   std::shared_ptr<grpc::Channel> InProcessChannel();
-  // Sets the answer of the health check.
+  // Sets the result of the health check.
   void SetHealthy(bool healthy);
   // Refuses new calls and cancels those in flight at `deadline`.
   void Shutdown(absl::Time deadline);

@@ -34,7 +34,7 @@ absl::Status CheckVisible(ClientCall& call, const db::StudyRow& study) {
   return absl::NotFoundError("");
 }
 
-// Finds a run and the head of its study.
+// Finds a run, and its study without the specification.
 absl::StatusOr<std::pair<db::RunRow, db::StudyRow>> FindBoth(db::Store& store, ClientCall& call,
                                                              const std::string& name) {
   const size_t slash = name.rfind('/');

@@ -1,5 +1,5 @@
-// Finds the rows of resource names, for a caller who may see them. The functions read the database: do not call them on the
-// core thread.
+// Finds the database rows of resource names that the caller may see. All functions read the database, so they
+// must not be called on the core thread.
 #pragma once
 
 #include <set>
@@ -14,35 +14,36 @@
 
 namespace scalelab::server {
 
-// The following two read for the caller of `call`, and make the result the target of the call. A study that the caller may
-// not see, and its runs, do not exist: neither for "last", nor as the newest study of a name, nor in the message.
+// FindStudy and FindRun find a study or run for the caller of `call`, and record it as the target of the
+// call. They treat studies that the caller may not see, and their runs, as if they did not exist.
 
 // Takes "studies/7", "studies/last" or "studies/{display name}", each also without "studies/". The message of
 // NOT_FOUND names the command that lists studies.
 absl::StatusOr<db::StudyRow> FindStudy(db::Store& store, ClientCall& call, const std::string& name);
 // Takes "studies/7/runs/12", "runs/12" or "12".
 absl::StatusOr<db::RunRow> FindRun(db::Store& store, ClientCall& call, const std::string& name);
-// The same for a call that changes the study or the run. Returns PERMISSION_DENIED unless the caller may do that.
+// Like FindStudy and FindRun, for a call that changes the study or the run. Return PERMISSION_DENIED unless
+// the caller may change it.
 absl::StatusOr<db::StudyRow> FindStudyToControl(db::Store& store, ClientCall& call, const std::string& name);
 absl::StatusOr<db::RunRow> FindRunToControl(db::Store& store, ClientCall& call, const std::string& name);
 // Cells of one study.
 class FoundCells {
  public:
   FoundCells(const std::vector<int64_t>& ids, CellList cells);
-  // Returns a cell by its id, which must be one of those found.
+  // Returns the cell with this id, which must be one of the cells found.
   Cell at(int64_t id) const { return cells_[index_.at(id)]; }
 
  private:
   CellList cells_;
   std::unordered_map<int64_t, size_t> index_;
 };
-// Returns cells of a study. Returns DATA_LOSS if one of them does not exist.
+// Returns the cells of a study that have these ids. Returns DATA_LOSS if one of them does not exist.
 absl::StatusOr<FoundCells> FindCells(db::Store& store, int64_t study_id, const std::set<int64_t>& ids);
-// Returns NOT_FOUND with the reason and the date if retention has removed the points or the logs of an attempt of this run,
-// else OK.
+// Return NOT_FOUND with the reason and the date if retention has removed the points or the logs of this
+// attempt, and OK otherwise.
 absl::Status CheckPointsKept(db::Store& store, const db::RunRow& run, const db::AttemptRow& attempt);
 absl::Status CheckLogsKept(db::Store& store, const db::RunRow& run, const db::AttemptRow& attempt);
-// Takes the number of an attempt of the run, or 0 for the last attempt.
+// Returns the attempt of the run with this number. 0 means the last attempt.
 absl::StatusOr<db::AttemptRow> FindAttempt(db::Store& store, const db::RunRow& run, int number);
 
 }  // namespace scalelab::server

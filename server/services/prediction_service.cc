@@ -33,7 +33,7 @@ absl::Status CheckRanks(const v1::CreatePredictionsRequest& request) {
   return absl::OkStatus();
 }
 
-// Returns the network that the all-reduces of the request were measured on; nothing if there are none.
+// Returns the costs of the network, fitted to the all-reduces in the request; nothing if there are none.
 absl::StatusOr<std::optional<RingCost>> NetworkOf(const v1::CreatePredictionsRequest& request) {
   if (request.all_reduces_size() > kMostAllReduces)
     return InvalidFields(

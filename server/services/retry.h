@@ -10,8 +10,9 @@
 
 namespace scalelab::server {
 
-// Retries runs as Lifecycle::Retry does, and then calls `answer(UnaryCall&)`, which returns the status of the call,
-// on a thread that may read the database. The coordinator no longer has a study that is final, so it is read first.
+// Retries runs as Lifecycle::Retry does. Then calls `answer(UnaryCall&)`, which returns the status of the
+// call, on a thread that may read the database. The coordinator does not keep final studies, so this function
+// reads a final study from the database first.
 template <typename Response, typename Finisher>
 void RetryRuns(Coordinator& coordinator, const HandlerContext& handler, int64_t study_id, int64_t run_id,
                std::shared_ptr<UnaryCall<Response>> call, Finisher answer) {

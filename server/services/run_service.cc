@@ -64,7 +64,7 @@ absl::StatusOr<db::RunFilter> FilterOf(const v1::ListRunsRequest& request, int64
   return filter;
 }
 
-// What lists show of a run's results.
+// The results of a run that lists contain.
 struct ListedResults {
   std::optional<double> throughput;
   std::string fingerprint;
@@ -105,7 +105,7 @@ absl::Status ListRunsOf(db::Store& store, ClientCall& call, const v1::ListRunsRe
   if (!cells.ok()) return cells.status();
   const auto results = ResultsOf(store, *rows);
   if (!results.ok()) return results.status();
-  // The parameters of a run may be as long as a study.
+  // The parameters of one run may be as large as a whole study.
   constexpr size_t kPageBytes = 16 << 20;
   size_t bytes = 0;
   for (const db::RunRow& row : *rows) {
@@ -174,7 +174,8 @@ grpc::ServerUnaryReactor* RunService::RetryRun(grpc::CallbackServerContext* cont
   });
 }
 
-// Reads the directory through the agent of its user, if it is the directory of a user.
+// Returns a function that reads files of the directory. If the directory belongs to a user, the user's
+// agent reads them.
 ReadPiece RunService::PiecesOf(const std::string& directory) const {
   const std::string user = agents_ == nullptr ? "" : UserOfDirectory(runs_dir_, directory);
   if (user.empty()) return LocalPieces(directory);
@@ -192,7 +193,7 @@ grpc::ServerWriteReactor<v1::ReadRunLogResponse>* RunService::ReadRunLog(
     return Stream::Fail(InvalidFields(
         {{"offset", "offset is a position in one output, but the request selects both; set stream"}}));
   }
-  // The first step finds the attempt in the database, the others read its files.
+  // The first step finds the attempt in the database; the other steps read its files.
   return Stream::Start(
       handler_.pools.files, handler_.call_limit,
       [this, &handler = handler_, client = *client, request = *request,
@@ -213,7 +214,7 @@ grpc::ServerWriteReactor<v1::ReadRunLogResponse>* RunService::ReadRunLog(
         }
         return reader->Next(response);
       },
-      // A run's directory may hang.
+      // Reads of one run use one thread at a time, because its filesystem may block.
       "run " + request->name().substr(request->name().rfind('/') + 1));
 }
 
@@ -235,7 +236,8 @@ grpc::ServerUnaryReactor* RunService::ExplainRun(grpc::CallbackServerContext* co
           *answer.add_reasons() = std::move(reason);
         return call->Finish(absl::OkStatus());
       }
-      // The study is final, and may be so only since `row` was read: the final row is in the database.
+      // The study is final. It may have become final after `row` was read, so read the final row
+      // from the database.
       FinishOn(handler_.pools.reads, call, [this, id = row.id](auto& explained) {
         const auto last = handler_.store.GetRun(id);
         if (!last.ok()) return last.status();

@@ -1,5 +1,5 @@
-// Implements RunService: changes go to the coordinator, reads go to the database and
-// the attempts' directories.
+// Implements RunService. The coordinator makes changes; reads use the database and the
+// directories of attempts.
 #pragma once
 
 #include "scalelab/v1/run.grpc.pb.h"
@@ -12,7 +12,8 @@ namespace scalelab::server {
 
 class RunService final : public v1::RunService::CallbackService {
  public:
-  // `agents`: null if jobs run under the account of this process; `runs_dir`: their directories, else.
+  // `agents` is null if jobs run under the account of this process. Otherwise users' agents read the files of
+  // runs, and `runs_dir` is the directory of the runs of all users.
   RunService(Coordinator& coordinator, const HandlerContext& handler, AgentHub* agents, std::string runs_dir)
       : coordinator_(coordinator), handler_(handler), agents_(agents), runs_dir_(std::move(runs_dir)) {}
 

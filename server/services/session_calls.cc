@@ -9,7 +9,7 @@
 namespace scalelab::server {
 namespace {
 
-// A credential of libmunge for a challenge has about 300 bytes.
+// Limit of the size of a credential. A credential that libmunge makes for a challenge has about 300 bytes.
 constexpr size_t kLongestCredential = 4096;
 constexpr char kSource[] = "munge";
 
@@ -18,7 +18,7 @@ absl::Status NoSessions() {
                    "this server has no login with MUNGE; present a token");
 }
 
-// Gives an error of a login a reason for programs.
+// Adds a machine-readable reason to an error of a login.
 absl::Status WithReason(const absl::Status& status) {
   return status.code() == absl::StatusCode::kUnauthenticated
              ? MakeError(status.code(), "BAD_MUNGE_CREDENTIAL", status.message())

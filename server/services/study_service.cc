@@ -28,7 +28,8 @@ constexpr int kMaxPriority = 1000;
 
 bool IsNameCharacter(char c) { return absl::ascii_isalnum(c) || absl::StrContains("._@+-", c); }
 
-// Returns a violation unless `value` has at most `longest` characters, all of them safe in logs and terminals.
+// Returns a violation if `value` has more than `longest` bytes, or characters that are not safe in
+// logs and terminals.
 std::optional<FieldViolation> CheckName(const std::string& field, const std::string& value, size_t longest) {
   if (value.size() > longest) {
     return FieldViolation{
@@ -53,7 +54,8 @@ absl::Status CheckNames(const v1::CreateStudyRequest& request) {
 
 }  // namespace
 
-// Adds what retention has removed of a final study, and notifications that are not sent.
+// Adds reasons about a final study: the data that retention has removed, and notifications that
+// were not sent.
 static absl::Status AddKeepingReasons(db::Store& store, const db::StudyRow& study,
                                       v1::ExplainStudyResponse* response) {
   const auto add = [&](std::string message, db::Micros since) -> v1::Reason& {
@@ -113,7 +115,8 @@ grpc::ServerUnaryReactor* StudyService::CreateStudy(grpc::CallbackServerContext*
     const std::string& owner = request->owner().empty() ? call->caller().user : request->owner();
     auto creation = std::make_shared<const Creation>(Creation{*request, owner, call});
     if (request->request_id().empty() || request->validate_only()) return AskAndCreate(std::move(creation));
-    // A retry is answered before the study is checked again: what made it valid may have changed.
+    // Look for an earlier call with the same request id before checking the study. The study may
+    // have become invalid.
     ContinueOn(handler_.pools.reads, call, [this, creation](const auto&) {
       const absl::StatusOr<bool> answered = AnswerEarlier(*creation);
       if (answered.ok() && !*answered) AskAndCreate(creation);
@@ -187,7 +190,7 @@ absl::Status StudyService::Create(const Creation& creation, const FrameworkState
   db::StudyRow& row = study->state->row;
   row.runs = static_cast<int64_t>(study->state->runs.size());
   row.created = absl::ToUnixMicros(absl::Now());
-  // The response is made from the row to be stored: reading it back is not necessary.
+  // Make the response from the row that is about to be stored, instead of reading it back.
   v1::Study& made = *call->response.mutable_study();
   made = ToStudy(row, {0, row.runs}, false);
   *made.mutable_spec() = request.spec();
@@ -397,7 +400,7 @@ grpc::ServerUnaryReactor* StudyService::ExplainStudy(grpc::CallbackServerContext
           *answer.add_reasons() = std::move(reason);
         return call->Finish(absl::OkStatus());
       }
-      // The study is final: its result is in the database.
+      // The study is final, so read it from the database.
       FinishOn(handler_.pools.reads, call, [this, id](auto& explained) {
         const auto last = handler_.store.GetStudy(id);
         const auto counts = handler_.store.CountRuns({id});

@@ -1,4 +1,4 @@
-// Watches the health of the service, and returns unused memory to the system.
+// Checks the health of the service periodically, and returns unused memory to the system.
 #pragma once
 
 #include <functional>
@@ -15,10 +15,10 @@ namespace scalelab::server {
 
 class Watchdog {
  public:
-  // Calls `report` on a thread of its own with each change of health, from healthy at the start. `problem` is empty when the
-  // service is healthy, "core_thread" when the core thread has not answered for `stuck_after`, "database" when the last
-  // commit to the database has failed and is at most a minute old, "worker_calls" when the threads of WorkerService take no
-  // calls.
+  // Starts a thread that calls `report` whenever the health of the service changes. The service is healthy at
+  // the start. `problem` is "" if the service is healthy; "core_thread" if the core thread has not responded
+  // for `stuck_after`; "database" if the last commit to the database has failed and is at most a minute old;
+  // "worker_calls" if the threads of WorkerService handle no calls.
   Watchdog(Coordinator& coordinator, absl::Duration stuck_after,
            std::function<void(const std::string& problem)> report);
   ~Watchdog();
@@ -26,7 +26,8 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
  private:
-  // Shared with the core thread, which may answer after the watchdog has ended.
+  // The last answer of the core thread. Shared with the core thread, which may answer after the
+  // watchdog was destroyed.
   struct Answer {
     absl::Mutex mutex;
     absl::Time at ABSL_GUARDED_BY(mutex);

@@ -36,7 +36,7 @@ class Router {
   void Route(const HttpRequest& request, const std::string& peer, std::shared_ptr<Answerer> answerer);
 
  private:
-  // Returns why the request is refused, whatever it asks for; OK if it is not.
+  // Returns the reason to refuse the request that does not depend on its path, or OK.
   absl::Status Check(const HttpRequest& request) const;
   std::string AddressOf(const HttpRequest& request, const std::string& peer) const;
   void CallMethod(const std::string& name, const HttpRequest& request, const WebCaller& caller,

@@ -10,7 +10,7 @@
 
 namespace scalelab {
 
-// `count` busy processes until the object is destroyed.
+// Runs `count` busy processes until the object is destroyed.
 class BusyNeighbours {
  public:
   explicit BusyNeighbours(size_t count) {

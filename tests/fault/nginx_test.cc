@@ -1,4 +1,4 @@
-// Floods against the shipped front of nginx, without a token. The memory of scalelabd and the times of its calls stay as they
+// Floods against nginx with deploy/nginx/scalelab.conf, without a token. The memory of scalelabd and the times of its calls stay as they
 // are.
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
@@ -120,7 +120,7 @@ class NginxTest : public testing::Test {
     nginx_->Wait();
   }
 
-  // Connects through the front.
+  // Connects through nginx.
   std::shared_ptr<grpc::Channel> FrontChannel() const {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);

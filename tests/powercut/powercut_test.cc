@@ -225,7 +225,7 @@ class PowerCut : public ::testing::TestWithParam<bool> {
     for (uint64_t seed = static_cast<uint64_t>(FromEnvironment("SCALELAB_POWERCUT_SEED", 1));
          counts.cuts < wanted; ++seed) {
       const Recording recording = Record(seed);
-      // Without a wish for more, the cuts are spread over the whole workload.
+      // Spreads the cuts over the whole workload.
       const size_t stride = std::max<size_t>(1, recording.log.size() / static_cast<size_t>(wanted));
       PowerCuts cuts(flaws);
       Findings known;

@@ -8,7 +8,8 @@
 namespace scalelab::worker {
 namespace {
 
-// The kernel counts CPU time in ticks of 10 ms, which are too coarse for less.
+// Shortest time in seconds for shares of CPU time. The kernel counts CPU time in ticks of 10 ms, which are
+// too coarse for shorter times.
 constexpr double kShortest = 1;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The counters of the node from the start to the end of an attempt.
+// Measures the load of the node from the start to the end of an attempt.
 #pragma once
 
 #include <functional>
@@ -11,23 +11,24 @@
 
 namespace scalelab::worker {
 
-// What the node did between two moments.
+// The counters of the node at two times.
 struct NodeUse {
   Counters before, after;
   std::optional<double> own_before, own_after;  // CPU seconds of the attempt's processes
   double seconds = 0;
 };
 
-// Sets other_load, steal and throttle_events from what is known.
+// Sets other_load, steal and throttle_events. Leaves out those whose counters are not known.
 void SetUse(const NodeUse& use, v1::NodeNoise* noise);
 
 class AttemptMeter {
  public:
-  // `own_cpu` returns the CPU seconds that this node has spent for the attempt's processes so far; may be empty.
+  // Returns the CPU seconds that the attempt's processes have used on this node so far. May be
+  // an empty function.
   using OwnCpu = std::function<std::optional<double>()>;
 
   void Start(std::vector<int> cpus, OwnCpu own_cpu);
-  // Sets what was measured since Start; does nothing without Start, and when called again.
+  // Sets the values measured since Start. Does nothing if Start was not called, or not since the last Finish.
   void Finish(v1::NodeNoise* noise);
 
  private:

@@ -9,8 +9,10 @@
 
 namespace scalelab::worker {
 
-// Blocks for about `budget`: two fifths of it compute on one core, two fifths stream through memory, and the rest is for all-reduces
-// on the node if the worker may use two CPUs or more. Ends early once `stop` is true. `cpus` are those that the worker may use.
+// Measures the node, and blocks for about `budget`. It computes on one core, streams through memory and, if
+// the worker may use two or more CPUs, repeats an all-reduce on the node. These take two, two and one fifths
+// of the time; without all-reduces, each of the others takes half. Ends early when `stop` becomes true.
+// `cpus` are the CPUs that the worker may use.
 v1::Calibration Calibrate(absl::Duration budget, const std::vector<int>& cpus, const std::atomic<bool>& stop);
 
 }  // namespace scalelab::worker

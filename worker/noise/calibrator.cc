@@ -19,7 +19,8 @@ void Calibrator::Start(absl::Duration budget, std::function<void()> done) {
   done_ = std::move(done);
   thread_ = std::thread([this, budget, alive = std::weak_ptr<bool>(alive_)] {
     v1::Calibration calibration = Calibrate(budget, cpus_, stop_);
-    // The destructor waits for this thread, but not for the loop.
+    // The loop may call this function after the destructor has joined this thread, so check whether
+    // the object exists.
     loop_.Post([this, alive, calibration = std::move(calibration)] {
       if (!alive.expired()) Finish(calibration);
     });

@@ -26,7 +26,8 @@ std::optional<std::string> TextOf(const std::string& path) {
 
 double Ticks() { return static_cast<double>(sysconf(_SC_CLK_TCK)); }
 
-// Intel only. Cores and their package have counters of their own.
+// Adds up the throttling events of the cores and of their packages, which have separate counters. Only Intel
+// CPUs have these counters.
 std::optional<int64_t> ReadThrottle(const std::vector<int>& cpus) {
   std::optional<int64_t> sum;
   for (const int cpu : cpus) {
@@ -49,7 +50,7 @@ std::optional<CpuTimes> ParseCpuTimes(absl::string_view stat, const std::vector<
     if (words.size() < 9 || !absl::StartsWith(words[0], "cpu") ||
         !absl::SimpleAtoi(words[0].substr(3), &cpu) || missing.erase(cpu) == 0)
       continue;
-    // user nice system idle iowait irq softirq steal
+    // The fields are: user nice system idle iowait irq softirq steal.
     std::vector<double> value(8);
     for (size_t i = 0; i < value.size(); ++i) {
       if (!absl::SimpleAtod(words[i + 1], &value[i])) return std::nullopt;
@@ -78,7 +79,8 @@ std::optional<double> ParseProcessTimes(absl::string_view stat, double ticks) {
   if (name_end == absl::string_view::npos) return std::nullopt;
   const std::vector<absl::string_view> words =
       absl::StrSplit(stat.substr(name_end + 1), ' ', absl::SkipEmpty());
-  // utime stime cutime cstime are numbers 14 to 17, the state after the name is number 3.
+  // The first field after the name, the state, is number 3. utime, stime, cutime and cstime are numbers
+  // 14 to 17.
   double sum = 0;
   if (words.size() < 15) return std::nullopt;
   for (size_t i = 11; i < 15; ++i) {

@@ -1,4 +1,4 @@
-// Times in days.
+// Parses durations in days.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@
 
 namespace scalelab::client {
 
-// Parses "30d", "12h", "90m" or combinations of hours, minutes and seconds. `option` names the option in the error.
+// Parses "30d", "12h", "90m" or combinations of hours, minutes and seconds. `option` is the name of the
+// option in the error.
 absl::StatusOr<absl::Duration> ParseDays(const std::string& option, const std::string& text);
 
 }  // namespace scalelab::client

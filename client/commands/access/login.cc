@@ -30,7 +30,8 @@ absl::StatusOr<ServerAddress> ParseAddress(const std::string& text) {
   return address;
 }
 
-// Returns OK if the user accepts the certificate with this fingerprint. `known`: that of the accepted one, or empty.
+// Returns OK if the user accepts the certificate with the fingerprint `presented`. `known` is the fingerprint
+// of the accepted certificate, or "".
 absl::Status Ask(Session& session, const LoginOptions& options, const std::string& server,
                  const std::string& known, const std::string& presented) {
   session.Say(absl::StrCat("SHA-256 fingerprint of ", server, ": ", presented));

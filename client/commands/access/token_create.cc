@@ -27,7 +27,8 @@ absl::StatusOr<ExitCode> ExecuteTokenCreate(const TokenCreateOptions& options, S
   request.set_description(options.description);
   auto server = session.Server();
   if (!server.ok()) return server.status();
-  // If the connection breaks, another token may be created; one that was not printed can be revoked.
+  // If the connection fails, the retry may create a second token. The user can revoke the token that
+  // was not printed.
   const auto created = (*server)->Call((*server)->auth(), &AuthService::Stub::CreateToken, request);
   if (!created.ok()) return created.status();
   Section secret;

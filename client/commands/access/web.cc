@@ -1,4 +1,4 @@
-// `scalelab web`: prints a link that logs a browser in to the dashboard once.
+// `scalelab web`: prints a link with which a browser can log in to the dashboard once.
 #include "absl/strings/str_cat.h"
 #include "client/commands/commands.h"
 #include "client/output/text.h"

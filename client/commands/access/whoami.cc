@@ -1,4 +1,4 @@
-// `scalelab whoami`: shows who the server takes the caller for.
+// `scalelab whoami`: shows the identity of the caller.
 #include "client/commands/access/token_table.h"
 #include "client/commands/commands.h"
 #include "client/output/text.h"

@@ -1,4 +1,4 @@
-// `scalelab admin prune`: removes what the retention rules no longer keep.
+// `scalelab admin prune`: removes data by the retention rules.
 #include <memory>
 
 #include "absl/strings/str_cat.h"

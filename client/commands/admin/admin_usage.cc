@@ -1,4 +1,4 @@
-// `scalelab admin usage`: shows what each user has used, as fair share counts it.
+// `scalelab admin usage`: shows the usage of each user, as fair share counts it.
 #include "absl/strings/str_cat.h"
 #include "client/commands/admin/admin.h"
 #include "client/commands/sections.h"

@@ -1,4 +1,4 @@
-// `scalelab queue`: shows the studies that wait, in the order in which they will be served.
+// `scalelab queue`: shows the waiting studies in the order in which they will get allocations.
 #include "absl/strings/str_cat.h"
 #include "client/commands/admin/admin.h"
 #include "client/commands/sections.h"

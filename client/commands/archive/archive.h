@@ -1,4 +1,4 @@
-// The subcommands about studies as files; see client/commands/commands.h.
+// The subcommands that archive a study in a file and restore it; see client/commands/commands.h.
 #pragma once
 
 #include "CLI/App.hpp"

@@ -1,4 +1,4 @@
-// `scalelab study archive STUDY FILE`: writes a final study with everything that belongs to it to a file.
+// `scalelab study archive STUDY FILE`: writes the archive of a final study to a file.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ struct StudyArchiveOptions {
   std::string study, file;
 };
 
-// A file that has its name only when it is complete.
+// A new file, which gets its name when it is complete.
 class NewFile {
  public:
   explicit NewFile(std::string path) : path_(std::move(path)), part_(path_ + ".part") {}

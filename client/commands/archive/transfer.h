@@ -1,4 +1,4 @@
-// Archives from the server, and to it.
+// Transfers archives from the server and to the server.
 #pragma once
 
 #include <functional>
@@ -12,12 +12,14 @@
 
 namespace scalelab::client {
 
-// Passes the archive of the study on, piece by piece. `take` may return an error, which ends the call and is returned. There is
-// no default timeout, because an archive can be large; --timeout limits the whole transfer.
+// Downloads the archive of a study, and passes it to `take` in pieces. If `take` returns an error, ends the
+// call and returns this error. There is no default timeout, because an archive may be large; --timeout limits
+// the whole transfer.
 absl::Status DownloadArchive(Session& session, const scalelab::v1::ReadArchiveRequest& request,
                              const std::function<absl::Status(absl::string_view)>& take);
 
-// Sends an archive. `read` sets the next piece, and returns whether there is one.
+// Uploads an archive. `read` must set the next piece and return true, or return false at the end
+// of the archive.
 absl::StatusOr<scalelab::v1::RestoreArchiveResponse> UploadArchive(
     Session& session, const std::optional<scalelab::v1::StudyOrigin>& origin,
     const std::function<absl::StatusOr<bool>(std::string*)>& read);

@@ -60,7 +60,7 @@ std::string HostName() {
   return name.data();
 }
 
-// Returns the address of the server in a form that means something elsewhere.
+// Returns the address of the server in a form that is meaningful on other machines.
 std::string ServerText(const Connection& server) {
   const std::string& text = server.address().text;
   return absl::StartsWith(text, "unix:") ? absl::StrCat(HostName(), " (", text, ")") : text;
@@ -78,7 +78,7 @@ std::string Manifest(const Study& study, const Connection& server, absl::Time no
   return manifest.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-// What the server says about the study.
+// The content of a bundle, from responses of the server.
 struct BundleContent {
   Study study;  // without notifications
   GetCurveResponse curve;
@@ -120,7 +120,8 @@ absl::StatusOr<BundleContent> ReadContent(const std::string& name, Session& sess
   return content;
 }
 
-// An open file without a name, for the archive, whose size must be known before it is written into the bundle.
+// An open temporary file without a name. It stores the archive, because its size must be known before it is
+// written to the bundle.
 using TemporaryFile = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
 absl::Status AddArchive(const std::string& study, Session& session, BundleWriter& bundle) {

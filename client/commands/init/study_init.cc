@@ -1,4 +1,4 @@
-// `scalelab study init TEMPLATE`: writes a commented study file to begin with.
+// `scalelab study init TEMPLATE`: writes a study file with comments as a starting point.
 #include <algorithm>
 #include <filesystem>
 

@@ -1,4 +1,4 @@
-// Study files to begin with.
+// The templates of study files.
 #pragma once
 
 #include <vector>

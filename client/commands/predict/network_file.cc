@@ -18,7 +18,7 @@ namespace {
 
 using scalelab::v1::MeasuredAllReduce;
 
-// The output of `scalelab-bench allreduce` has some kilobytes.
+// Limit of the size of the file. The output of `scalelab-bench allreduce` has some kilobytes.
 constexpr std::streamsize kMostBytes = std::streamsize{16} << 20;
 
 // A line such as {"name":"allreduce/mpi/4_ranks/1024_bytes/time","value":1.1,"unit":"us",...}.
@@ -27,7 +27,7 @@ struct Line {
   MeasuredAllReduce measured;
 };
 
-// Returns false if the line is no time of an all-reduce.
+// Parses a line. Returns false if it does not contain the time of an all-reduce.
 bool ParseLine(absl::string_view text, Line& line) {
   const auto json = nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("name") || !json["name"].is_string() || !json.contains("value") ||

@@ -9,9 +9,9 @@ namespace scalelab::client {
 
 // Returns a row for each prediction.
 Section PredictionTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Prediction>& predictions);
-// Returns why there is no prediction, or no score: each reason once.
+// Returns the reasons why there is no prediction or no score, without duplicates.
 Section PredictionReasons(const google::protobuf::RepeatedPtrField<scalelab::v1::Prediction>& predictions);
-// Returns how well the predictions did.
+// Returns the accuracy of the predictions.
 Section PredictionFacts(const scalelab::v1::PredictionSummary& summary);
 
 }  // namespace scalelab::client

@@ -13,7 +13,8 @@ namespace scalelab::client {
 
 // Adds --file and --format.
 void AddFigureOptions(CLI::App& command, FigureTarget& target);
-// Refuses names of files that do not end in .svg, such as "curve.pdf" and "-", for which there are --file and --format.
+// Returns a validator that refuses file names without the suffix .svg, such as "curve.pdf" and "-". Users
+// must use --file and --format for them.
 CLI::Validator IsSvgFile();
 // Adds --panels.
 void AddPanels(CLI::App& command, std::vector<std::string>& panels);

@@ -19,7 +19,7 @@ struct PlotOptions {
   std::string svg;
 };
 
-// A row for each line, below the picture.
+// Returns the table below the picture, with a row for each line.
 Section LineTable(const LinePlot& plot) {
   using In = Column::In;
   Section section;
@@ -36,7 +36,7 @@ Section LineTable(const LinePlot& plot) {
   return section;
 }
 
-// A row for each point, for CSV.
+// Returns the table for CSV, with a row for each point.
 Section PointTable(const LinePlot& plot) {
   Section section;
   section.columns = {{"line"}, {"label"}, {"x"}, {"y"}, {"run"}};

@@ -1,5 +1,5 @@
-// The queue of studies that need an allocation. Order: highest priority first; within a priority, the owner
-// with the least usage first; then the oldest study first.
+// The queue of studies that need an allocation. The order is by priority, highest first; then by the usage of
+// the owner, least first; then by age, oldest first.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace scalelab::server {
 
 class FairQueue {
  public:
-  // Add does nothing when the study is in the queue, Remove when it is not.
+  // Add does nothing if the study is in the queue. Remove does nothing if it is not.
   void Add(int64_t study, int priority, const std::string& owner, const std::string& partition = "");
   void Remove(int64_t study);
   bool Contains(int64_t study) const { return where_.contains(study); }
@@ -25,14 +25,14 @@ class FairQueue {
 
   // Returns the usage of an owner.
   using UsageOf = absl::FunctionRef<double(const std::string& owner)>;
-  // Returns whether the studies of an owner and partition may have an allocation.
+  // Returns whether studies of an owner and partition may get an allocation.
   using MayStart = absl::FunctionRef<bool(const std::string& owner, const std::string& partition)>;
   // Returns the first study that may start, without removing it; nothing if there is none.
   std::optional<int64_t> Next(UsageOf usage, MayStart may_start) const;
-  // Returns the first `limit` studies in the order in which Next returns them if all may start and usage does not change.
+  // Returns the first `limit` studies in the order of Next, if all may start and the usage does not change.
   std::vector<int64_t> Order(UsageOf usage, size_t limit) const;
-  // Returns the studies of the same owner and partition that are ahead of `study`, in order. Takes time proportional
-  // to their number; meant for explanations.
+  // Returns the studies of the same owner and partition that are before `study`, in order. Takes time
+  // proportional to their number; for explanations only.
   std::vector<int64_t> Before(int64_t study) const;
 
  private:

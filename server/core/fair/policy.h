@@ -1,4 +1,4 @@
-// What the configuration says about sharing. Can be changed while the coordinator runs.
+// The settings of the configuration for sharing the cluster. They can be changed while the coordinator runs.
 #pragma once
 
 #include "server/core/fair/limits.h"

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kHoursOfWeek = 7 * 24;
 
-// Returns the share that is left after this time.
+// Returns the share of usage that remains after `time`.
 double Left(db::Micros time, absl::Duration half_life) {
   return std::exp2(-absl::FDivDuration(absl::Microseconds(std::max<db::Micros>(time, 0)), half_life));
 }
@@ -17,7 +17,7 @@ double Left(db::Micros time, absl::Duration half_life) {
 
 double DecayedSeconds(db::Micros from, db::Micros until, db::Micros now, absl::Duration half_life) {
   if (until <= from) return 0;
-  // expm1 keeps the digits when the time is much shorter than the half-life.
+  // expm1 avoids cancellation if the time is much shorter than the half-life.
   const double halves = absl::FDivDuration(absl::Microseconds(until - from), half_life);
   const double at_end = -std::expm1(-halves * M_LN2) * absl::ToDoubleSeconds(half_life) / M_LN2;
   return at_end * Left(now - until, half_life);

@@ -9,11 +9,12 @@
 namespace scalelab::server {
 namespace {
 
-// Number of studies whose unexplained failures a node remembers.
+// Greatest number of studies whose unexplained failures are counted for each node.
 constexpr size_t kMostStudies = 16;
 constexpr size_t kLongestReason = 300;
 
-// The workers report the names, and a list of nodes in an option of a job has a syntax of its own.
+// Returns whether the text is a plain node name. Workers report the names, and the list of nodes in an option
+// of sbatch has a special syntax.
 bool IsName(absl::string_view name) {
   return name.size() <= 255 && std::all_of(name.begin(), name.end(), [](char c) {
            return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
@@ -64,10 +65,11 @@ void BadNodes::Failed(const std::string& nodes, int64_t study_id, bool works, db
 void BadNodes::Succeeded(const std::string& nodes, int64_t study_id, db::Micros now) {
   for (const absl::string_view name : absl::StrSplit(nodes, ',', absl::SkipEmpty())) {
     const auto it = nodes_.find(std::string(name));
-    // An attempt that began before the node was avoided says nothing about its state now.
+    // If the node is avoided now, the attempt began earlier, so its success does not show that the
+    // node is repaired.
     if (it != nodes_.end() && it->second.until <= now) nodes_.erase(it);
   }
-  // The study works, so that its failures on other nodes count.
+  // The study can succeed, so count its earlier failures on other nodes.
   for (auto& [name, node] : nodes_) {
     const auto failures = node.unexplained.find(study_id);
     if (failures == node.unexplained.end()) continue;
@@ -77,7 +79,8 @@ void BadNodes::Succeeded(const std::string& nodes, int64_t study_id, db::Micros 
   }
 }
 
-// Avoids the node if it has failed often enough. After that, each further failure avoids it again, for twice the time.
+// Avoids the node if it has enough failures. After that time, the next failure makes jobs avoid it again, for
+// twice the time.
 void BadNodes::Judge(Node& node, db::Micros now) {
   const int needed = node.times == 0 ? limits_.failures : limits_.failures + node.times;
   if (node.until > now || node.failures < needed) return;
@@ -91,7 +94,7 @@ void BadNodes::Judge(Node& node, db::Micros now) {
 std::vector<AvoidedNode> BadNodes::Avoided(db::Micros now) const {
   std::vector<std::pair<db::Micros, AvoidedNode>> avoided;
   for (const auto& [name, node] : nodes_) {
-    // Before `since`: the clock was set back.
+    // `now` is before `since` if the clock was set back.
     if (node.until <= now || now < node.since) continue;
     avoided.push_back({node.last, {name, node.reason, node.failures, node.since, node.until}});
   }

@@ -15,9 +15,9 @@ struct BackoffLimits {
   db::Micros first, longest;
 };
 
-// Returns the delay before the next try after `failures` failures in a row: twice as long after each one, and
-// changed by up to a quarter, so that many retries do not come at the same time. The change depends on `key` and
-// the number of failures only: decisions use no random numbers.
+// Returns the delay before the next try after `failures` consecutive failures. The delay doubles with each
+// failure. It varies by up to a quarter, so that many retries do not occur at the same time. The variation
+// depends only on `key` and the number of failures, because decisions use no random numbers.
 inline db::Micros Backoff(int failures, const BackoffLimits& limits, const std::string& key) {
   if (Planted(Bug::kBackoffRemoved)) return 0;
   const int doublings = std::clamp(failures - 1, 0, 20);

@@ -8,12 +8,12 @@ namespace scalelab::server {
 class Clock {
  public:
   virtual ~Clock() = default;
-  // Returns the time of day, which an administrator or NTP may set forwards and backwards.
+  // Returns the time of day, which an administrator or NTP may set forward or back.
   virtual absl::Time Wall() const = 0;
   // Returns the time since an arbitrary start. Never decreases.
   virtual absl::Duration Steady() const = 0;
 
-  // The clocks of this machine.
+  // Returns the clocks of this machine.
   static const Clock& System();
 };
 

@@ -30,7 +30,7 @@ ExpandedStudy ExpandMatrix(const std::string& axes, const std::string& more = kM
   return Expand(Small(absl::StrCat(R"("matrix": [)", axes, "], ", more), fixed));
 }
 
-// "native/none 2" for each added cell.
+// Returns engine and ranks of each cell that was added, such as "native/none 2".
 std::vector<std::string> Added(const ExpandedStudy& study) {
   std::vector<std::string> out;
   for (size_t i = study.cells.size() - study.baselines; i < study.cells.size(); ++i)

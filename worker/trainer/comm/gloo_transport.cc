@@ -54,8 +54,9 @@ void GlooTransport::Connect(int rank, int size, KeyStore& keys, const std::strin
   gloo::barrier(all_have_read_the_store);
 }
 
-// A receive that times out makes Gloo close all connections, which ends all operations but a receive from any rank. A receive from
-// a rank that is gone fails at once and closes nothing, so each rank is tried.
+// If a receive times out, Gloo closes all connections. That ends all operations except a receive from
+// any rank. A receive from a rank whose process has ended fails at once and closes no connection, so
+// try each rank.
 void GlooTransport::Abort() {
   if (context->size == 1) return;
   {

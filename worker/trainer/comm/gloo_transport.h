@@ -18,21 +18,21 @@ namespace scalelab::trainer {
 // Slots for our own messages. Gloo's collectives use the numbers 1 to 8 here.
 constexpr uint8_t kMessageSlot = 0x40, kReduceScatterSlot = 0x41, kAbortSlot = 0x42;
 
-// Returns Gloo's error text without the source position that it begins with.
+// Returns the first line of Gloo's error message, without the source position at its beginning.
 std::string GlooReason(const std::string& message);
 
 struct GlooTransport {
-  // Connects the ranks, which find each other through `keys`. `address` selects the network interface. Returns when all ranks have
-  // read the keys. Throws an exception of Gloo.
+  // Connects the ranks, which exchange their addresses through `keys`. `address` selects the network
+  // interface. Returns when all ranks have read the keys. Throws exceptions of Gloo.
   void Connect(int rank, int size, KeyStore& keys, const std::string& address,
                std::chrono::milliseconds timeout);
 
   std::unique_ptr<gloo::transport::UnboundBuffer> Buffer(void* data, size_t bytes) {
     return context->createUnboundBuffer(data, bytes);
   }
-  // Ends everything that waits inside Gloo.
+  // Makes all operations that wait inside Gloo fail.
   void Abort();
-  // Sets the receive from any rank that Abort ends; null: none.
+  // Sets the receive operation from any rank that Abort must end. null means none.
   void SetReceiveFromAny(gloo::transport::UnboundBuffer* receive);
 
   std::shared_ptr<gloo::rendezvous::Context> context;

@@ -12,28 +12,30 @@ namespace scalelab::trainer {
 struct NodeLayout {
   std::vector<Ring> nodes;
 
-  // `node_of_rank` holds any names that are equal for ranks on the same node.
+  // Returns the layout. `node_of_rank` has a name for each rank; the names are equal for ranks on
+  // the same node.
   static NodeLayout Of(const std::vector<std::string>& node_of_rank);
-  // Returns whether all nodes hold the same number of ranks.
+  // Returns whether all nodes have the same number of ranks.
   bool Equal() const;
 };
 
-// Returns a name for the node of this process: the value of SLURM_NODEID and the host name. Nodes that are
-// containers may share a host name.
+// Returns a name for the node of this process: the value of SLURM_NODEID and the host name. The host name
+// alone is not sufficient, because nodes that are containers may share a host name.
 std::string NodeName();
 // Returns the node name of every rank; `mine` is the name of this rank's node. Collective.
 std::vector<std::string> GatherNodes(Communicator& communicator, const std::string& mine);
 // Returns the ranks that pass the same `group`, in order. Collective.
 Ring RanksOfGroup(Communicator& communicator, int group);
 
-// Replaces `flat` by its sum or average over all ranks of the communicator; the result is the same on all
-// ranks, bit for bit. The same tensors are allowed as for RingAllReduce. All ranks call with the same layout,
-// for which Equal() holds.
+// Replaces `flat` by its sum or average over all ranks of the communicator. The result is equal on all ranks,
+// bit for bit. Accepts the same tensors as RingAllReduce. All ranks must pass the same layout, for which
+// Equal() must be true.
 //
-// The algorithm is that of HOROVOD_HIERARCHICAL_ALLREDUCE (NCCLHierarchicalAllreduce in horovod/common/ops):
-// the ranks of a node reduce-scatter, ranks with the same place in their nodes all-reduce their block, and
-// the ranks of a node all-gather. Each step uses a ring. Nodes exchange as many bytes as in one flat ring,
-// but all ranks of a node send at once, and the number of hops is the number of nodes.
+// Uses the algorithm of HOROVOD_HIERARCHICAL_ALLREDUCE (NCCLHierarchicalAllreduce in horovod/common/ops):
+// the ranks of a node reduce-scatter; the ranks with the same index in their nodes all-reduce their block;
+// the ranks of a node all-gather. Each step uses a ring. Nodes exchange the same number of bytes as in one
+// flat ring, but all ranks of a node send at the same time, and the number of hops between nodes is the
+// number of nodes.
 void HierarchicalAllReduce(Communicator& communicator, const at::Tensor& flat, ReduceOp op,
                            const NodeLayout& layout);
 

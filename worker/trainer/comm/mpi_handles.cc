@@ -9,7 +9,7 @@
 namespace scalelab::trainer {
 namespace {
 
-// A reduction with the signature of MPI_User_function.
+// Reduces elements. Has the signature of MPI_User_function.
 template <at::ScalarType kType, ReduceOp kOp>
 void ReduceForMpi(void* in, void* result, int* count, MPI_Datatype*) {
   ReduceFunctionFor(kType, kOp)(result, result, in, static_cast<size_t>(*count));

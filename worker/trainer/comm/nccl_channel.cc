@@ -71,7 +71,8 @@ void NcclChannel::Finish() {
       if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("timeout");
     });
   } catch (const std::exception&) {
-    // All messages were carried out. The destructor of the handle aborts what is left.
+    // All messages are complete, so ignore the error. The destructor of the handle aborts
+    // the NCCL communicator.
   }
 }
 

@@ -1,4 +1,4 @@
-// NCCL's functions, and its names for element types and reductions.
+// NCCL's functions, and its constants for element types and reductions.
 #pragma once
 
 #include <nccl.h>
@@ -30,7 +30,7 @@ inline ncclDataType_t NcclTypeOf(const at::Tensor& tensor) {
   }
 }
 
-// Must not be called for kBitAnd, which NCCL lacks.
+// Returns NCCL's constant for `op`, which must not be kBitAnd.
 inline ncclRedOp_t NcclOpOf(ReduceOp op) {
   return op == ReduceOp::kMax ? ncclMax : op == ReduceOp::kAverage ? ncclAvg : ncclSum;
 }

@@ -7,7 +7,7 @@ namespace scalelab::trainer {
 std::vector<PairStep> RecursiveDoubling(int rank, int size) {
   using enum PairStep::Kind;
   const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(size))), beyond = size - power;
-  // The first 2 * beyond ranks form pairs; the odd rank of each pair takes part in the exchanges.
+  // The first 2 * beyond ranks form pairs. Only the odd rank of each pair participates in the exchanges.
   const bool in_pair = rank < 2 * beyond;
   if (in_pair && rank % 2 == 0) return {{kSend, rank + 1}, {kReceiveResult, rank + 1}};
   std::vector<PairStep> steps;

@@ -18,11 +18,11 @@ struct PairStep {
   int peer;
 };
 
-// Returns the steps of `rank` in order. The algorithm is recursive doubling as in Thakur, Rabenseifner and
-// Gropp, "Optimization of Collective Communication Operations in MPICH" (2005). After k exchanges a rank
-// holds the reduction over 2^k ranks. Ranks beyond the largest power of two first send their tensor to a
-// neighbour and receive the result from it at the end. If the operand of the lower rank always comes first,
-// the result is the same on all ranks, bit for bit, even for reductions that depend on the order of operands.
+// Returns the steps of `rank` in order. The algorithm is recursive doubling (Thakur, Rabenseifner and Gropp,
+// "Optimization of Collective Communication Operations in MPICH", 2005). After k exchanges a rank has the
+// reduction over 2^k ranks. Ranks beyond the largest power of two first send their tensor to a neighbour, and
+// receive the result from it at the end. If the operand of the lower rank always comes first, the result is
+// equal on all ranks, bit for bit, even for reductions that depend on the order of operands.
 std::vector<PairStep> RecursiveDoubling(int rank, int size);
 
 }  // namespace scalelab::trainer

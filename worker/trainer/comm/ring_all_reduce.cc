@@ -8,8 +8,8 @@
 namespace scalelab::trainer {
 namespace {
 
-// A block is sent in parts, so that one part is added while the next one is in transit. The number of parts
-// is small because each one costs the communicator an operation.
+// A block is sent in parts, so that one part can be added while the next part is in transit. The number of
+// parts is small, because each part needs an operation of the communicator.
 constexpr int64_t kPartBytes = 256 << 10, kMostParts = 8;
 
 std::vector<at::Tensor> Parts(const at::Tensor& block) {
@@ -29,7 +29,7 @@ void Add(const at::Tensor& to, const at::Tensor& values) {
   }
 }
 
-// This rank's place in a ring, and its hops.
+// This rank's position in a ring, and its hops.
 class RingMember {
  public:
   RingMember(Communicator& communicator, const at::Tensor& flat, const Ring& ring)

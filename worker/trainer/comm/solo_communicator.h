@@ -1,4 +1,4 @@
-// The communicator of a single rank: every operation ends at once and costs nothing or one copy.
+// The communicator of a single rank. Every operation ends at once, and makes at most one copy.
 #pragma once
 
 #include "worker/trainer/comm/communicator.h"
@@ -17,7 +17,7 @@ class SoloCommunicator : public Communicator {
   std::unique_ptr<Work> StartAllGatherV(const at::Tensor& output, const at::Tensor& input,
                                         const std::vector<int64_t>& counts) override;
   void Broadcast(const at::Tensor&, int) override {}
-  // Always throw: a single rank has no peer.
+  // Always throw, because a single rank has no peer.
   std::unique_ptr<Work> StartSend(const at::Tensor& tensor, int to) override;
   std::unique_ptr<Work> StartReceive(const at::Tensor& tensor, int from) override;
   std::unique_ptr<Communicator> Split(int) override { return std::make_unique<SoloCommunicator>(); }

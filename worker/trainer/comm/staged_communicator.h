@@ -1,4 +1,4 @@
-// GPU tensors over a communicator that takes host memory only.
+// A communicator for GPU tensors, over a communicator that accepts only host memory.
 #pragma once
 
 #include <deque>
@@ -9,13 +9,14 @@
 
 namespace scalelab::trainer {
 
-// Copies each tensor to pinned host memory on a separate stream, while the GPU computes, and back on the
-// waiting thread's current stream. Operations start in the order of the calls, each after its tensor has
-// arrived on the host. Only calls to this object check for arrival, so operations start late while the
-// calling thread does other work. Tensors in host memory are passed on.
+// Copies each tensor to pinned host memory on a separate stream, while the GPU computes. Copies the
+// result back on the waiting thread's current stream. Operations start in the order of the calls, each
+// after its tensor has arrived on the host. Only calls of this object check for arrival, so operations
+// may start late while the calling thread does other work. Tensors in host memory are passed to the
+// other communicator directly.
 class StagedCommunicator : public Communicator {
  public:
-  // `device` holds the tensors that need copying.
+  // `device` is the device of the tensors that must be copied.
   StagedCommunicator(std::unique_ptr<Communicator> host, at::Device device);
   ~StagedCommunicator() override;
 

@@ -1,4 +1,4 @@
-// Checks and arithmetic that communicators share.
+// Checks of arguments and arithmetic that all communicators use.
 #pragma once
 
 #include "worker/trainer/comm/communicator.h"
@@ -6,7 +6,7 @@
 
 namespace scalelab::trainer {
 
-// Throw TrainerError for arguments that no communicator takes: tensors with gaps or of other types, an `op`
+// Throw TrainerError for arguments that no communicator accepts: tensors with gaps or of other types, an `op`
 // that the type does not support, blocks of the wrong size, a rank that does not exist.
 void CheckTensor(const at::Tensor& tensor);
 void CheckReduction(const at::Tensor& tensor, ReduceOp op);
@@ -16,10 +16,11 @@ void CheckUnequalBlocks(const at::Tensor& whole, const at::Tensor& block, const 
 void CheckPeer(int peer, const Communicator& communicator);
 void CheckReceiveFromAny(const at::Tensor& tensor, const Communicator& communicator);
 
-// Returns the number of elements of the ranks before `rank` in an all-gather of unequal blocks.
+// Returns the total number of elements of the ranks before `rank`, in an all-gather of blocks
+// of different sizes.
 int64_t FirstElementOf(int rank, const std::vector<int64_t>& counts);
 
-// Returns the function that reduces elements of `type` by `op`; kAverage adds.
+// Returns the function that reduces elements of `type` by `op`. For kAverage, returns the function that adds.
 ReduceFunction ReduceFunctionFor(at::ScalarType type, ReduceOp op);
 
 // Divides by `divisor` on the calling thread.

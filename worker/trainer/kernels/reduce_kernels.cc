@@ -21,7 +21,7 @@ struct BitAnd {
   int64_t operator()(int64_t a, int64_t b) const { return a & b; }
 };
 
-// Computes in `Wide`.
+// Applies `Op` to each pair of elements, converted to type `Wide`.
 template <typename T, typename Wide, typename Op>
 void Reduce(void* result, const void* a, const void* b, size_t count) {
   T* out = static_cast<T*>(result);

@@ -11,11 +11,11 @@ namespace scalelab::trainer {
 // Stores a[i] op b[i] in result[i] for `count` elements. `result` may be `a` or `b`.
 using ReduceFunction = void (*)(void* result, const void* a, const void* b, size_t count);
 
-// Return the function for elements of `type`: float, float16, bfloat16, double or int64. Numbers of 16 bits
-// are computed in float.
+// Both return the function for elements of `type`: float, float16, bfloat16, double or int64. The function
+// computes 16-bit types in float.
 ReduceFunction SumFunction(c10::ScalarType type);
 ReduceFunction MaxFunction(c10::ScalarType type);
-// Bitwise and of int64.
+// Returns the function that computes the bitwise AND of int64 elements.
 ReduceFunction BitAndFunction();
 
 // Divides `count` elements of a floating-point `type` by `divisor`.

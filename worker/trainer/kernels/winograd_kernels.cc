@@ -38,8 +38,8 @@ INLINE Corner Next(const TileGrid& grid, Corner at) {
   return at;
 }
 
-// Loads 16 channels from channel c of the side x side pixels at (y, x), their upper left corner; 0 outside
-// of the image.
+// Loads 16 channels, starting with channel c, of the side x side pixels whose upper left corner is (y, x).
+// Pixels outside of the image are 0.
 template <int side>
 INLINE void LoadPixels(const float* image, const TileGrid& grid, int64_t channels, int64_t c, int64_t y,
                        int64_t x, Lanes d[side][side]) {
@@ -62,7 +62,8 @@ INLINE void LoadPixels(const float* image, const TileGrid& grid, int64_t channel
   }
 }
 
-// Multiplies `rows` tiles by `vectors` x 16 channels in registers. v, u and m point to their first panels.
+// Multiplies `rows` tiles by `vectors` x 16 channels in registers. v, u and m point to the first panels of
+// these tiles and channels.
 template <int rows, int vectors>
 INLINE void MultiplyBlock(const float* v, const float* u, int64_t room, int64_t in, float* m) {
   Lanes sum[rows][vectors] = {};

@@ -27,20 +27,21 @@ struct TileGrid {
 constexpr int64_t PlaceFloats(int64_t n) { return n + kConvLanes; }
 
 // Layouts, outermost dimension first; the innermost dimension is always 16 channels:
-//   filters  [out][3][3][in], a convolution's weight, channels last
+//   filters  [out][3][3][in], the weight of a convolution, channels last
 //   u        [place][out / 16][in][16]
 //   v        [place][in / 16][room][16], where `room` is the capacity in tiles
 //   m        [place][out / 16][room][16]
 
-// Transform the filters to u. TransformFiltersBack is for the gradient of the input: it rotates the filters
-// by 180 degrees and exchanges in and out, hence u is [place][in / 16][out][16].
+// Both functions transform the filters to u. TransformFiltersBack is for the gradient of the input: it
+// rotates the filters by 180 degrees and exchanges in and out, so u is [place][in / 16][out][16].
 void TransformFilters(const float* filters, int64_t in, int64_t out, float* u);
 void TransformFiltersBack(const float* filters, int64_t in, int64_t out, float* u);
 // Transforms gradients of u, in the layout of TransformFiltersBack but not rotated, to gradients
 // of the filters.
 void FilterGradients(const float* u, int64_t in, int64_t out, float* filters);
 
-// Transforms `count` tiles from `first` with the pixels around them to v. Pixels outside of the image are 0.
+// Transforms `count` tiles, starting with tile `first`, and the pixels around them to v. Pixels outside of
+// the image are 0.
 void TransformInput(const float* image, const TileGrid& grid, int64_t channels, int64_t first, int64_t count,
                     int64_t room, float* v);
 // Transforms the gradients of `count` output tiles to m.

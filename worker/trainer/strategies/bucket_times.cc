@@ -48,7 +48,7 @@ bool BucketTimes::Measure() {
   for (const Span& span : step.spans) {
     seconds.reduce.push_back(span.end == nullptr ? -1 : span.end->SecondsSince(*span.begin));
   }
-  // Buckets change after the first step.
+  // The buckets are rebuilt after the first step, so discard the times of the old buckets.
   if (bytes_ != step.bytes) measured_.clear();
   bytes_ = step.bytes;
   measured_.push_back(std::move(seconds));

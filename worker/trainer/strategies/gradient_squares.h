@@ -8,15 +8,15 @@
 
 namespace scalelab::trainer {
 
-// Adds up the squares of flat tensors on their device. The host does not wait for it.
+// Adds up the squares of flat tensors on their device. The host does not wait for the device.
 class GradientSquares {
  public:
   void Add(const at::Tensor& flat) {
     const at::NoGradGuard no_grad;
-    // Unlike a norm, a dot product keeps its precision over millions of elements.
+    // A dot product is precise for millions of elements; a norm is not.
     if (flat.numel() > 0) parts_.push_back(at::dot(flat, flat));
   }
-  // Returns the sum in double precision and starts again with nothing. Undefined if nothing was added.
+  // Returns the sum in double precision, and resets it. Returns an undefined tensor if nothing was added.
   at::Tensor Take() {
     const at::NoGradGuard no_grad;
     const std::vector<at::Tensor> parts = std::exchange(parts_, {});

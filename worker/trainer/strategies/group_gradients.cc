@@ -25,7 +25,7 @@ void GroupGradients::BeginStep() {
 void GroupGradients::Ready(int parameter) {
   const at::NoGradGuard no_grad;
   at::Tensor& gradient = parameters_[parameter].mutable_grad();
-  // The first gradient is copied; autograd adds later ones in place.
+  // Copy the first gradient. Autograd adds later gradients in place.
   if (const at::Tensor& view = ViewOf(parameter); gradient.data_ptr() != view.data_ptr()) {
     view.copy_(gradient);
     gradient = view;
@@ -55,7 +55,8 @@ int64_t GroupGradients::Average() {
     at::Tensor(bucket.tail).copy_(at::tensor(flags));
     groups_->AllReduce(bucket.flat, ReduceOp::kAverage);
     bytes += static_cast<int64_t>(bucket.flat.nbytes());
-    // If this rank has used all parameters, no rank drops any. This avoids waiting for the GPU.
+    // If this rank has used all parameters, no rank drops any. Skipping the bucket avoids waiting
+    // for the GPU.
     if (std::ranges::all_of(flags, [](float flag) { return flag > 0; })) continue;
     const at::Tensor shares = bucket.tail.to(at::kCPU, at::kFloat);
     for (size_t k = 0; k < flags.size(); ++k) {

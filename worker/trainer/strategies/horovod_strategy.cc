@@ -45,7 +45,7 @@ BackwardCost HorovodStrategy::Backward(const at::Tensor& loss) {
   synchronising_ = true;
   loss.backward();
   synchronising_ = false;
-  // Submits gradients that came from Accumulate only.
+  // Submit gradients that only Accumulate has computed.
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (!submitted_[i] && parameters_[i].grad().defined()) Submit(static_cast<int>(i));
   }

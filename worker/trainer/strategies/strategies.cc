@@ -251,7 +251,7 @@ std::unique_ptr<Strategy> MakeStrategy(const TrainingSpec& spec, Model& model, C
   if (spec.engine == kDataParallel) return MakeDataParallel(spec, model, communicator, make_replica);
   std::string known(kDataParallel);
   for (const Entry& entry : kEngines) {
-    // A single rank has nothing to reduce and needs no buckets. It is the baseline of every speedup.
+    // A single rank has no gradients to reduce, and needs no buckets. Speedups are relative to a single rank.
     if (entry.engine == spec.engine) {
       return (communicator.size() == 1 ? MakeNone : entry.make)(spec, model, communicator);
     }

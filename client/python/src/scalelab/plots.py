@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from scalelab.errors import invalid
 
-# Columns of a curve that are no axes of the study.
+# The columns of a curve before this one are axes of the study.
 _FIRST_COLUMN_OF_POINTS = "ranks"
 
 
@@ -18,7 +18,7 @@ def curve(frame: pandas.DataFrame, what: str, title: str, ax: Axes | None) -> Ax
         raise invalid(f"the curve has no estimate '{what}'; it has speedup, efficiency, throughput and others with a column NAME_low")
     ax = ax if ax is not None else pyplot.subplots()[1]
     axes = list(frame.columns[: list(frame.columns).index(_FIRST_COLUMN_OF_POINTS)])
-    # A series has equal values of all axes and ran on equal hardware and software.
+    # The points of a series have equal values of all axes, and ran on equal hardware and software.
     for _, series in frame.groupby(frame[[*axes, "fingerprint"]].astype(str).agg(" ".join, axis=1), sort=False):
         series = series.dropna(subset=[what])
         if series.empty:

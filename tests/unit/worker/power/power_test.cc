@@ -1,4 +1,4 @@
-// The devices: stand-ins for NVML and for the kernel's powercap folder.
+// Tests the energy meters with a simulated NVML and a simulated powercap folder of the kernel.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

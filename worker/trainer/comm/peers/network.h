@@ -7,16 +7,16 @@
 
 namespace scalelab::trainer {
 
-// Returns one line with the host name, the identity of the network stack and the IPv4 addresses of this machine,
-// for the other ranks: "name@identity address mask address mask". If
-// GLOO_SOCKET_IFNAME is set, only that interface counts; throws TrainerError if it has no address.
+// Returns one line for the other ranks with the host name, the identity of the network stack and the IPv4
+// addresses of this machine: "name@identity address mask address mask". If GLOO_SOCKET_IFNAME is set, uses
+// only this interface, and throws TrainerError if it has no address.
 std::string DescribeHost();
 std::string HostName();
 
-// Returns the address under which the other ranks reach this rank's machine, given the descriptions of all
-// ranks. Returns loopback if all ranks share a machine. Otherwise prefers an address in a network that
-// another machine is also in, and falls back to the source address that the kernel chooses for connections
-// to another machine.
+// Returns the address at which the other ranks reach this rank's machine, given the descriptions of all
+// ranks. Returns the loopback address if all ranks are on one machine. Otherwise prefers an address in a
+// network that contains another machine too. If there is none, returns the source address that the kernel
+// chooses for connections to another machine.
 std::string ChooseAddress(const std::vector<std::string>& hosts, int rank);
 
 // An owned file descriptor, closed by the destructor.

@@ -18,8 +18,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The interval between polls for a key. Neither a network directory nor LibTorch's store notifies
-// of new keys.
+// The interval between polls for a key. Neither a network directory nor LibTorch's store sends notifications
+// about new keys.
 constexpr milliseconds kPoll{5};
 
 class TcpStore : public KeyStore {
@@ -46,7 +46,7 @@ class TcpStore : public KeyStore {
   c10::intrusive_ptr<c10d::TCPStore> store_;
 };
 
-// One file per key. Each rank removes its own files. The last rank removes the directory.
+// Stores each key in a file. Each rank removes its own files. The last rank removes the directory.
 class DirectoryStore : public KeyStore {
  public:
   explicit DirectoryStore(const std::string& path) : path_(path) {
@@ -161,8 +161,7 @@ std::vector<std::string> GatherThrough(KeyStore& store, const std::string& key, 
   std::vector<std::string> lines(size);
   std::string missing;
   for (int r = 0; r < size; ++r) {
-    // After the deadline each remaining rank is still checked once, so that the message lists
-    // only missing ranks.
+    // After the deadline, check each remaining rank once, so that the message lists only missing ranks.
     if (std::optional<std::string> line = WaitForKey(store, key + std::to_string(r), deadline)) {
       lines[r] = *std::move(line);
     } else {

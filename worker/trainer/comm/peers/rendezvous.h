@@ -1,4 +1,4 @@
-// The rendezvous of ranks that MPI has not connected.
+// The rendezvous of ranks without MPI.
 #pragma once
 
 #include <chrono>
@@ -11,32 +11,33 @@
 
 namespace scalelab::trainer {
 
-// Where the ranks of a run meet.
+// The place of the rendezvous: a directory or a TCP address.
 struct Rendezvous {
-  // A directory that all ranks see. Used if `host` is empty. Ranks create files in it and remove them.
+  // A directory on a filesystem that all ranks share. Used if `host` is empty. Ranks create files in it
+  // and remove them.
   std::string directory;
   // The machine and the port on which rank 0 listens.
   std::string host;
   int port = 0;
 };
 
-// Returns MASTER_ADDR and MASTER_PORT if both are set, else a directory in SCALELAB_ATTEMPT_DIR. Throws
-// TrainerError that names `backend` if neither is given.
+// Returns MASTER_ADDR and MASTER_PORT if both are set, and a directory in SCALELAB_ATTEMPT_DIR otherwise. If
+// SCALELAB_ATTEMPT_DIR is not set either, throws a TrainerError that names `backend`.
 Rendezvous RendezvousOfRun(std::string_view backend);
 
-// A key-value store that all ranks share. Each key is set once. Any thread may call; no call waits
-// for another rank.
+// A key-value store that all ranks share. Each key is set once. Any thread may call the methods. No method
+// waits for another rank.
 class KeyStore {
  public:
   virtual ~KeyStore() = default;
   virtual void Set(const std::string& key, const std::string& value) = 0;
   // Returns the value, or nothing if the key is not set yet.
   virtual std::optional<std::string> Find(const std::string& key) = 0;
-  // Removes what this rank has set and other ranks no longer need, if the store keeps it on disk.
+  // Removes the keys of this rank that other ranks no longer need, if the store is on disk.
   virtual void Clear() {}
 };
 
-// The keys of another store that begin with a prefix. The other store must outlive this one.
+// A view of another store that adds a prefix to keys. The other store must outlive this one.
 class PrefixedStore : public KeyStore {
  public:
   PrefixedStore(KeyStore& store, std::string prefix) : store_(store), prefix_(std::move(prefix)) {}
@@ -57,8 +58,8 @@ std::unique_ptr<KeyStore> OpenStore(const Rendezvous& rendezvous, int rank, int 
 std::optional<std::string> WaitForKey(KeyStore& store, const std::string& key,
                                       std::chrono::steady_clock::time_point deadline);
 
-// Gathers one line from every rank, under keys that begin with `key`. Throws TrainerError that names the
-// ranks that are missing at `deadline`.
+// Gathers one line from every rank, under keys that begin with `key`. If ranks are missing at `deadline`,
+// throws a TrainerError that names them.
 std::vector<std::string> GatherThrough(KeyStore& store, const std::string& key, int rank, int size,
                                        const std::string& mine,
                                        std::chrono::steady_clock::time_point deadline);

@@ -9,7 +9,7 @@ namespace scalelab::trainer::horovod {
 class GradientAverager {
  public:
   // Collective if `options` select kHierarchical, because ranks then exchange the names of their nodes. If
-  // the nodes hold different numbers of ranks, kLibrary is used instead, and rank 0 reports this.
+  // the nodes have different numbers of ranks, uses kLibrary instead, and rank 0 reports this.
   GradientAverager(Communicator& communicator, const Options& options, Counters& counters);
 
   // Replaces a flat tensor by its average over all ranks; the result is the same on all ranks, bit

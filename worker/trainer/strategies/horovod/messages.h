@@ -21,8 +21,8 @@ struct Request {
   bool operator==(const Request&) const = default;
 };
 
-// The message of a rank to rank 0. A closed rank submits nothing more in this step and counts as zeros in the
-// tensors that the others submit.
+// The message of a rank to rank 0. A closed rank submits nothing more in this step. For tensors that other
+// ranks submit, it contributes zeros.
 struct RequestList {
   bool closed = false;
   std::vector<Request> requests;
@@ -39,7 +39,7 @@ struct Response {
 
 std::string Encode(const RequestList& list);
 std::string Encode(const std::vector<Response>& responses);
-// Throw TrainerError (communication) for bytes that no rank of this version sends.
+// Decode messages. Throw TrainerError (communication) for bytes that are not a message of this version.
 RequestList DecodeRequests(std::string_view bytes);
 std::vector<Response> DecodeResponses(std::string_view bytes);
 

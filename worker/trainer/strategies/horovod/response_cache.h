@@ -11,8 +11,8 @@
 
 namespace scalelab::trainer::horovod {
 
-// All ranks must make the same calls of Put, Use and Erase in the same order, so that slots have the same
-// meaning everywhere. Find changes nothing and may be called at any time.
+// All ranks must make the same calls of Put, Use and Erase in the same order, so that a slot has the same
+// tensor on all ranks. Find changes nothing, and may be called at any time.
 class ResponseCache {
  public:
   enum class Match { kMiss, kHit, kChanged };  // kChanged: another type or shape under this name

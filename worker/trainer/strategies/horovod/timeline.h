@@ -9,15 +9,15 @@
 
 namespace scalelab::trainer::horovod {
 
-// One row ("thread") per tensor. Times are in microseconds since the construction of the timeline. Only one
-// thread may call.
+// The file has one row ("thread") for each tensor. Times are in microseconds since the construction of the
+// timeline. Only one thread may call the methods.
 class Timeline {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
   // Throws TrainerError if the file cannot be written.
   explicit Timeline(const std::string& path);
-  // Completes the file. Until then its closing bracket is missing, which viewers tolerate.
+  // Writes the closing bracket of the file. Viewers accept files without it.
   ~Timeline();
 
   void Span(const std::string& tensor, std::string_view state, Time from, Time to);

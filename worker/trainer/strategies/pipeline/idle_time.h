@@ -1,4 +1,4 @@
-// The time in which a stage of a pipeline waits for another one.
+// Measures the time in which a stage of a pipeline waits for other stages.
 #pragma once
 
 #include <deque>
@@ -17,7 +17,7 @@ class IdleTime {
   IdleTime(at::Device device, int64_t warmup) : device_(device), warmup_(warmup) {}
 
   void BeginStep() { steps_.push_back({.begin = Moment(device_), .end = {}, .waits = {}}); }
-  // Runs `wait`, in which this rank does nothing but wait.
+  // Runs `wait` and counts its time as idle.
   template <typename Wait>
   auto During(const Wait& wait) {
     Moment begin(device_);
@@ -30,7 +30,7 @@ class IdleTime {
     while (steps_.size() > 1 && steps_.front().end.Over()) Settle();
   }
 
-  // Returns the seconds of waits and of passes so far. Waits for the device.
+  // Returns the total seconds of waits and of passes so far. Waits for the device.
   std::pair<double, double> Seconds() {
     while (!steps_.empty()) Settle();
     return {idle_, total_};

@@ -8,11 +8,11 @@
 namespace scalelab::trainer::pipeline {
 
 enum class Schedule {
-  // All forward passes, then all backward passes: Huang et al. 2019, arXiv 1811.06965.
+  // All forward passes, then all backward passes (Huang et al. 2019, arXiv 1811.06965).
   kGpipe,
-  // As many forward passes as the later stages need to become busy, then a forward and a backward pass in turn, then the
-  // remaining backward passes: PipeDream-flush, Narayanan et al. 2021, arXiv 2104.04473, section 2.2, after Narayanan et
-  // al. 2019, arXiv 1806.03377.
+  // PipeDream-flush (Narayanan et al. 2021, arXiv 2104.04473, section 2.2; Narayanan et al. 2019, arXiv
+  // 1806.03377). A stage first makes as many forward passes as the later stages need to become busy. Then it
+  // alternates between a forward and a backward pass. At the end, it makes the remaining backward passes.
   k1f1b,
 };
 
@@ -24,15 +24,16 @@ struct Pass {
   int64_t part;  // the micro-batch
 };
 
-// Returns the passes of stage `stage` of `stages`. Backward passes have the order of the forward passes, as on one rank.
+// Returns the passes of stage `stage` of `stages`. Backward passes have the order of the forward passes, like
+// on a single rank.
 std::vector<Pass> PassesOf(Schedule schedule, int stage, int stages, int64_t parts);
 
-// Returns the share of its time in which a stage is idle if all stages take equally long and communication takes no time:
-// (stages - 1) / (parts + stages - 1), the same for both schedules.
+// Returns the share of time in which a stage is idle, if all stages take the same time and communication
+// takes no time. It is (stages - 1) / (parts + stages - 1) for both schedules.
 double IdealBubble(int stages, int64_t parts);
 
-// Divides a sequence of blocks into `stages` contiguous parts of one or more blocks, so that the largest sum of costs is as
-// small as possible. Returns the first block of each stage, and the number of blocks at the end.
+// Divides a sequence of blocks into `stages` contiguous parts of one or more blocks, and minimizes the
+// largest sum of costs of a part. Returns the first block of each stage, followed by the number of blocks.
 std::vector<size_t> DivideByCost(const std::vector<double>& costs, int stages);
 
 }  // namespace scalelab::trainer::pipeline

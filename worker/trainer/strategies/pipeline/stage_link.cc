@@ -6,7 +6,8 @@
 namespace scalelab::trainer::pipeline {
 namespace {
 
-// A layout as a message: the type, whether it is channels last, the number of dimensions, and the sizes.
+// The message with a layout has the element type, whether the tensor is channels last, the number of
+// dimensions, and the sizes.
 constexpr int64_t kMostDimensions = 5, kHeader = 3 + kMostDimensions;
 
 at::Tensor HeaderOf(const Layout& layout) {
