@@ -6,8 +6,17 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 
+# With BUILD_SHARED_LIBS (preset dev) a change of one source links one library again, and no program. All libraries are in one
+# folder, because the loader searches every folder of the RPATH. It is below bin, because containers see the folder of the trainer.
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin/lib)
+set(CMAKE_LINK_DEPENDS_NO_SHARED ON)
+if(BUILD_SHARED_LIBS)
+  # The loader looks up fewer symbols, so programs start faster.
+  add_link_options($<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,SHARED_LIBRARY>:LINKER:-Bsymbolic-functions>)
+endif()
+
 find_program(CCACHE ccache)
-if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+if(CCACHE AND SCALELAB_REPEATED_BUILDS AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_CURRENT_LIST_DIR}/ccache.sh)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
 endif()
@@ -32,7 +41,11 @@ endif()
 
 # The project's code must compile without warnings; generated code does not link this target.
 add_library(scalelab_warnings INTERFACE)
-target_compile_options(scalelab_warnings INTERFACE -Wall -Wextra -Werror)
+if(NOT SCALELAB_REPEATED_BUILDS)
+  target_compile_options(scalelab_warnings INTERFACE -w)
+else()
+  target_compile_options(scalelab_warnings INTERFACE -Wall -Wextra -Werror)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # With full optimisation GCC 12 warns about std::string's operator+ (GCC bug 105651), and in precompiled headers it does not
   # recognise system headers as such.
@@ -46,7 +59,9 @@ endif()
 
 # scalelab_library(NAME sources...): defines a library of the project. Include paths start at the top folder: "<folder>/<file>.h".
 function(scalelab_library name)
-  add_library(${name} STATIC ${ARGN})
+  add_library(${name} ${ARGN})
+  # Libraries share precompiled headers, so none may define a macro of its own.
+  set_target_properties(${name} PROPERTIES DEFINE_SYMBOL "")
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE scalelab_warnings)
   # Several sources in one translation unit instantiate the templates of the headers once (option SCALELAB_UNITY).
@@ -61,9 +76,20 @@ function(scalelab_folder)
   scalelab_library(${name} ${ARGN})
 endfunction()
 
-# For libraries that link scalelab_proto.
+# scalelab_reuse_headers(TARGET OWNER): compiles TARGET with the precompiled header of library OWNER. It works only with the flags
+# that it was compiled with, and CMake gives programs -fPIE where it gives libraries -fPIC.
+function(scalelab_reuse_headers target owner)
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL EXECUTABLE)
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ${owner})
+endfunction()
+
+# For targets that link scalelab_proto.
 function(scalelab_use_message_headers)
-  foreach(library ${ARGN})
-    target_precompile_headers(${library} REUSE_FROM scalelab_proto)
+  foreach(target ${ARGN})
+    scalelab_reuse_headers(${target} scalelab_proto)
   endforeach()
 endfunction()

@@ -12,6 +12,7 @@ install(TARGETS scalelab-worker RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMP
 install(TARGETS scalelab-rank RUNTIME DESTINATION lib/scalelab COMPONENT worker)
 if(TARGET scalelab-trainer)
   install(TARGETS scalelab-trainer RUNTIME DESTINATION lib/scalelab COMPONENT worker)
+  install(DIRECTORY ${CMAKE_BINARY_DIR}/lib/scalelab/unused DESTINATION lib/scalelab COMPONENT worker)
 endif()
 install(DIRECTORY worker/adapters/ DESTINATION ${share}/adapters COMPONENT worker
   FILES_MATCHING PATTERN "*.py" PATTERN "*.json" PATTERN tests EXCLUDE PATTERN __pycache__ EXCLUDE)
