@@ -1,4 +1,4 @@
-"""Engine horovod/mxnet: Horovod's DistributedTrainer for Gluon, one process a rank under an MPI launcher."""
+"""Engine horovod/mxnet: Horovod's DistributedTrainer for Gluon, with one process for each rank, under an MPI launcher."""
 from scalelab import horovod, training
 from scalelab.mxnet_engine import MxnetEngine, load_mxnet
 
@@ -17,15 +17,27 @@ class HorovodMxnet(MxnetEngine):
     def __init__(self, spec, data, rank, ranks, parameters):
         mx = load_mxnet(spec, backends=("mpi",))
         self._hvd = hvd = horovod.start(spec, "mxnet", rank, ranks)
-        self.build(mx, spec, data, parameters)
+        self.build(mx, spec, data, rank, parameters)
         from scalelab.mxnet_sgd import RecipeSgd
 
-        sgd = RecipeSgd(spec, self.steps_per_epoch, sums=len(self.trained), rescale_grad=1)
+        self._sgd = RecipeSgd(spec, self.steps_per_epoch, len(self.trained), rescale_grad=1)
         compression = getattr(hvd.Compression, spec.gradient_compression)
-        self._trainer = hvd.DistributedTrainer(self.trained, sgd, compression=compression)
+        self._trainer = hvd.DistributedTrainer(self.trained, self._sgd, compression=compression)
 
     def update(self):
         self._trainer.step(1)  # the gradients are already means over the rank's batch
+
+    def momenta(self):
+        return [self._sgd.momenta[key].asnumpy() for key in self._keys()]
+
+    def continue_after(self, steps, momenta):
+        self._sgd.first_step = steps
+        self._sgd.momenta = {key: self._mx.nd.array(value) for key, value in zip(self._keys(), momenta)}
+
+    def _keys(self):
+        """Returns the optimizer's key of each parameter. Gluon's trainer numbers the parameters in the order of their names."""
+        names = sorted(self.trained)
+        return [names.index(name) for name in self.trained]
 
     def begin_evaluation(self):
         for name, parameter in self.statistics.items():

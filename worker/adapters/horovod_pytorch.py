@@ -12,7 +12,7 @@ with training.importing("horovod/pytorch", "pytorch"):
 
 class HorovodPytorch(TorchEngine):
     name = "horovod/pytorch"
-    weights_follow_layout = False  # Horovod takes contiguous gradients only; images may be channels last
+    weights_follow_layout = False  # Horovod accepts only contiguous gradients; images may be channels last
 
     @staticmethod
     def version():

@@ -1,4 +1,5 @@
-"""Engine horovod/tensorflow: Horovod's DistributedGradientTape, one process a rank under an MPI launcher, with Keras 2."""
+"""Engine horovod/tensorflow: Horovod's DistributedGradientTape with Keras 2, with one process for each rank, under an MPI
+launcher."""
 from scalelab import horovod, training
 from scalelab.tensorflow_engine import TensorFlowEngine, load_tensorflow
 
@@ -18,7 +19,7 @@ class HorovodTensorFlow(TensorFlowEngine):
         tf, _ = load_tensorflow(spec, backends=("mpi", "nccl"))
         self._hvd = horovod.start(spec, "tensorflow", rank, ranks)
         self._compression = getattr(self._hvd.Compression, spec.gradient_compression)
-        self.build(tf, tf.keras, spec, data, parameters, tf.distribute.get_strategy())
+        self.build(tf, tf.keras, spec, data, rank, parameters, tf.distribute.get_strategy())
         self._hvd.broadcast_variables(list(self._variables.values()), root_rank=0)
 
     def mean_gradients(self, tape, loss, variables):

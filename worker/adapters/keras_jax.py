@@ -1,4 +1,4 @@
-"""Engine keras/jax: Keras 3 on JAX with Keras' DataParallel distribution, one process a rank.
+"""Engine keras/jax: Keras 3 on JAX with Keras' DataParallel distribution, with one process for each rank.
 
 Keras lays out the variables over the mesh of all ranks. By default XLA treats the batches of all ranks as one batch, and batch
 normalisation computes its statistics over all of them. This engine maps the step over the shards of the mesh instead: each rank
@@ -10,7 +10,7 @@ import os
 
 import numpy as np
 
-from scalelab import choices, keras_models, keras_state, loss_scale, rendezvous, training
+from scalelab import array_state, choices, keras_models, loss_scale, rendezvous, training
 from scalelab.deadline import Deadline
 from scalelab.errors import RunError
 
@@ -111,7 +111,7 @@ class KerasJax(training.Engine):
         gradients = jax.lax.pmean(gradients, self._batch[0])
         before = trained, velocities
         if scaling:
-            # A value that is not finite on one rank makes the mean not finite, so all ranks decide alike.
+            # A value that is not finite on one rank makes the mean not finite, so all ranks make the same decision.
             finite = jax.numpy.stack([jax.numpy.isfinite(g).all() for g in gradients]).all()
             gradients = [g / scale for g in gradients]
             scaling = list(loss_scale.after_step(where, *scaling, finite))
@@ -153,10 +153,10 @@ class KerasJax(training.Engine):
         return {**state, "scales": [np.array(list(dataclasses.asdict(self._scales).values()), np.float64)]}
 
     def save(self, directory):
-        return keras_state.save(self._own_state(), self._SHARED, directory, self._rank)
+        return array_state.save(self._own_state(), self._SHARED, directory, self._rank)
 
     def load(self, directory):
-        state = keras_state.load(self._own_state(), directory, self._rank)
+        state = array_state.load(self._own_state(), directory, self._rank)
         for name in self._SHARED:
             arrays = zip(getattr(self, f"_{name}"), state[name])
             setattr(self, f"_{name}", [self._like(old, value) for old, value in arrays])
@@ -165,7 +165,7 @@ class KerasJax(training.Engine):
         self._scales = loss_scale.Log(scale, int(left_out))
 
     def _like(self, old, value):
-        """Returns an array with this value on all ranks, and with the placement of `old`."""
+        """Returns an array with this value on all ranks. It has the placement of `old`."""
         if not hasattr(old, "sharding"):
             return value
         return self._jax.make_array_from_callback(old.shape, old.sharding, lambda index: value[index])
@@ -189,7 +189,7 @@ class KerasJax(training.Engine):
         self._state = [self._spread(o if o.dtype.kind == "u" else np.asarray(f)) for o, f in zip(own, first)]
 
     def evaluate(self, images, labels):
-        # Runs on this rank's device only, because ranks may have different numbers of images.
+        # Evaluate on this rank's device only, because ranks may have different numbers of images.
         trained, state = [v.addressable_data(0) for v in self._trained], [s.addressable_data(0)[0] for s in self._state]
         loss, correct = self._evaluation(trained, state, images, labels.astype(np.int32))
         return float(loss), float(correct)

@@ -29,7 +29,7 @@ class KerasTensorFlow(ClusterEngine):
         with training.importing(self.name, "keras-tensorflow"):
             import keras
 
-        self.build(tf, keras, spec, data, parameters, strategy)
+        self.build(tf, keras, spec, data, rank, parameters, strategy)
 
 
 if __name__ == "__main__":

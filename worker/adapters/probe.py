@@ -1,7 +1,7 @@
-"""Checks if an engine can run in the environment of this Python: `python probe.py ENGINE` prints one line of JSON and exits with 0.
+"""Checks whether an engine can run in this Python environment: `python probe.py ENGINE` prints one line of JSON and exits with 0.
 
 {"engine":"pytorch/ddp","usable":true,"version":"torch 1.13.1","versions":{"torch":"1.13.1"},"reason":"","fix":""}
-`reason` is one sentence, `fix` is the command that solves the problem. Imports only what the engine needs.
+`reason` is one sentence, and `fix` is the command that solves the problem. Imports only the modules that the engine needs.
 """
 import contextlib
 import importlib
@@ -60,8 +60,8 @@ def _keras_on(backend):
     return check
 
 
-# Engine -> environment, modules to import, environment variables to set before the import, further checks. Messages list the
-# versions in the order of the modules.
+# Maps each engine to its environment, the modules to import, the environment variables to set before the import, and further
+# checks. Messages list the versions in the order of the modules.
 _ENGINES = {
     "pytorch/ddp": ("pytorch", ("torch",), {}, (_torch_group,)),
     "pytorch/fsdp": ("pytorch2", ("torch",), {}, (_torch_group, _fully_shard)),
@@ -125,7 +125,7 @@ def _line(error):
 def main():
     if len(sys.argv) != 2 or sys.argv[1] not in _ENGINES:
         sys.exit(f"usage: probe.py ENGINE; engines are {', '.join(_ENGINES)}")
-    # Frameworks print banners on standard output, which must contain only the line of JSON.
+    # Frameworks print banners to standard output, which must contain only the line of JSON, so redirect their output.
     with contextlib.redirect_stdout(sys.stderr):
         answer = probe(sys.argv[1])
     print(json.dumps(answer, separators=(",", ":")), flush=True)

@@ -27,16 +27,16 @@ class PytorchDdp(GroupEngine):
 
     def load(self, directory):
         if self.ranks > 1:
-            # DDP orders its buckets anew after its first pass, which decides in which order the gradients of more than two ranks are
-            # added. The run has done that before the checkpoint.
+            # DDP reorders its buckets after its first pass. The order determines the order of additions with more than two ranks.
+            # The interrupted attempt has reordered its buckets too.
             self.pass_over_zeros()
         super().load(directory)
 
     def backward(self, loss, clock):
         if self.ranks == 1:
             return super().backward(loss, clock)
-        # The autograd engine runs its callbacks in order when all gradients are computed. DDP adds its callback, which waits for
-        # the buckets, at the last gradient, so the callback that is added here runs before it.
+        # The autograd engine runs its callbacks in order when all gradients are computed. DDP's callback waits for the buckets.
+        # DDP adds it at the last gradient, so the callback that is added here runs before DDP's.
         engine = torch.autograd.Variable._execution_engine
         loss.register_hook(lambda _: engine.queue_callback(lambda: clock.mark("step/backward_s")))
         loss.backward()

@@ -16,7 +16,7 @@ class PytorchDp(TorchEngine):
     one_process = True
 
     def join(self):
-        # On a CPU, DataParallel calls the module directly, so the measurement would not be one of DataParallel.
+        # On a CPU, DataParallel calls the module directly, so a run would not measure DataParallel.
         if self.device.type != "cuda":
             raise RunError("pytorch/dp needs a GPU: nn.DataParallel has no replicas on a CPU; use pytorch/ddp", "configuration")
         if torch.cuda.device_count() < self.ranks:
@@ -32,7 +32,7 @@ class PytorchDp(TorchEngine):
 
 
 class _InPrecision(nn.Module):
-    """Sets autocast in each replica's thread: DataParallel enables it there if it is enabled outside, but always as float16."""
+    """Sets autocast in each replica's thread. If autocast is enabled outside, DataParallel would enable it there with float16."""
 
     def __init__(self, model, precision):
         super().__init__()

@@ -1,5 +1,5 @@
-"""Engine pytorch/fsdp: fully sharded data parallelism with torch.distributed.fsdp.fully_shard (Zhao et al. 2023; FSDP2, in torch 2.6
-and later). It also runs on CPUs over Gloo."""
+"""Engine pytorch/fsdp: fully sharded data parallelism with torch.distributed.fsdp.fully_shard (Zhao et al. 2023; FSDP2 in torch
+2.6 and later). The engine also runs on CPUs over Gloo."""
 from scalelab import training
 from scalelab.errors import RunError
 
@@ -20,12 +20,12 @@ except Exception:  # pylint: disable=broad-except  # older versions raise differ
 
 
 class PytorchFsdp(GroupEngine):
-    """Gathers parameters within forward and backward, so their times include communication that cannot be separated. It reports
-    only the time of the optimizer, and no share of communication."""
+    """Gathers parameters within forward and backward. Their times include communication that cannot be separated, so this engine
+    reports only the time of the optimizer, and no share of communication."""
 
     name = "pytorch/fsdp"
-    shared_state = ()  # a rank has shards
-    weights_follow_layout = False  # fully_shard takes contiguous parameters only; images may be channels last
+    shared_state = ()  # nothing is equal on all ranks, because each rank has its shards
+    weights_follow_layout = False  # fully_shard accepts only contiguous parameters; images may be channels last
 
     def join(self):
         if fully_shard is None:
@@ -55,7 +55,7 @@ class PytorchFsdp(GroupEngine):
     def begin_evaluation(self):
         super().begin_evaluation()
         if self.ranks > 1:
-            # Gathering is collective, and ranks may evaluate different numbers of batches, so the whole model is gathered first.
+            # Gather the whole model first, because gathering is collective and ranks may evaluate different numbers of batches.
             state = self.parameters()
             if self._whole is None:
                 self._whole = make_model(self.spec.model, self.classes).to(self.device)
@@ -75,7 +75,7 @@ class PytorchFsdp(GroupEngine):
         return whole
 
     def state(self):
-        # Shards as plain tensors: PyTorch could not load tensors of a device mesh without running code from the file.
+        # Store shards as plain tensors. PyTorch cannot load tensors of a device mesh without running code from the file.
         state = super().state()
         if self.ranks > 1:
             state["parameters"] = {name: p.to_local() for name, p in state["parameters"].items()}

@@ -1,5 +1,8 @@
 """Engine pytorch/local-sgd: post-local SGD (Lin et al. 2020) with PyTorch's PostLocalSGDOptimizer, PeriodicModelAverager and DDP hook.
-PyTorch averages in the steps local_start_step + i * local_steps, i from 0, so one step earlier than native/local-sgd."""
+
+PyTorch averages in steps local_start_step + i * local_steps, where i = 0, 1, 2, ... This is one step earlier than
+native/local-sgd.
+"""
 from scalelab import training
 
 with training.importing("pytorch/local-sgd", "pytorch"):
@@ -40,6 +43,8 @@ class PytorchLocalSgd(PytorchDdp):
     def load_state(self, state):
         super().load_state(state)
         if self.ranks > 1:
+            # PostLocalSGDOptimizer.load_state_dict replaces only the groups of the inner optimizer, and learning rates are set in these.
+            self.optimizer.param_groups = self.optimizer.optim.param_groups
             self._hook.iter = state["hook"]["iter"]
 
     def begin_evaluation(self):

@@ -23,11 +23,11 @@ try:
 except Exception:  # pylint: disable=broad-except  # older versions raise different exceptions, depending on Python's version
     PipelineStage = None
 
-_SCHEDULE = "schedule"  # the name of the part of a step that the schedule takes
+_SCHEDULE = "schedule"  # the name of the part of a step that runs the schedule
 
 
 class _Stage(nn.Sequential):
-    """The blocks of a stage, in the run's precision. Messages between stages are contiguous tensors of one type."""
+    """The blocks of a stage, in the precision of the run. Messages between stages are contiguous tensors of the same type."""
 
     def __init__(self, blocks, precision, layout, message, last):
         super().__init__(*blocks)
@@ -58,6 +58,7 @@ class _TimedStage(PipelineStage or object):
 
 class PytorchPipeline(GroupEngine):
     name = "pytorch/pipeline"
+    shared_state = ()  # each rank stores its stage
 
     def join(self):
         if PipelineStage is None:
@@ -65,7 +66,7 @@ class PytorchPipeline(GroupEngine):
                 f"pytorch/pipeline needs torch 2.5 or later, this is {torch.__version__}: deploy/frameworks pytorch2 makes one",
                 "configuration",
             )
-        # A loss scale would have to be the same on all stages.
+        # Loss scaling is not supported, because the scale would have to be the same on all stages.
         choices.check_precision(self.spec, self.device.type == "cuda", gpu_precisions=("tf32",))
         self._stages = pipeline.stages(self.spec, self.ranks)
         self._groups, self._stage = self.ranks // self._stages, self.rank % self._stages
@@ -91,20 +92,24 @@ class PytorchPipeline(GroupEngine):
                 f"the model has {len(blocks)} blocks, too few for {self._stages} stages: set pipeline_stages to at most {len(blocks)}",
                 "configuration",
             )
-        begins = pipeline.divide_by_cost(self._costs(blocks), self._stages)
-        self._blocks = [blocks[begin:end] for begin, end in zip(begins, begins[1:])]  # of each stage
+        self._divide(blocks, pipeline.divide_by_cost(self._costs(blocks), self._stages))
+        return self._own
+
+    def _divide(self, blocks, begins):
+        """Makes this rank's stage. `begins` has the first block of each stage, followed by the number of blocks."""
+        self._begins = begins
+        self._blocks = [blocks[begin:end] for begin, end in zip(begins, begins[1:])]  # the blocks of each stage
         types = {"amp-bf16": torch.bfloat16}
         message = types.get(self.spec.precision, torch.float32)
         last = self._stage == self._stages - 1
         self._own = _Stage(self._blocks[self._stage], self.precision, self.layout, message, last)
         self._schedule = self._make_schedule(self._own, blocks, begins, message)
-        return self._own
 
     def _make_groups(self):
         """Returns the process groups of this rank's pipeline and of the ranks with the same stage; None for all ranks."""
         if self._groups == 1:
             return None, None
-        # Every rank has to take part in the creation of every group.
+        # Every rank must participate in the creation of every group.
         pipes = [dist.new_group(range(first, first + self._stages)) for first in range(0, self.ranks, self._stages)]
         equals = [dist.new_group(range(stage, self.ranks, self._stages)) for stage in range(self._stages)]
         return pipes[self.rank // self._stages], equals[self._stage]
@@ -113,7 +118,7 @@ class PytorchPipeline(GroupEngine):
         """Returns the seconds that forward and backward of each block take on rank 0."""
         costs = torch.zeros(len(blocks), dtype=torch.float64, device=self.device)
         if self.rank == 0:
-            # Copies, because training a block changes its running statistics.
+            # Measure copies, because training a block changes its running statistics.
             costs += torch.tensor(self._measure(copy.deepcopy(nn.ModuleList(blocks))), dtype=torch.float64)
         dist.broadcast(costs, 0)
         return costs.tolist()
@@ -144,7 +149,7 @@ class PytorchPipeline(GroupEngine):
             self.gradient_bytes += sum(p.numel() * p.element_size() for p in stage.parameters())
         if first and self.layout == "NHWC":
             arrives = arrives.to(memory_format=torch.channels_last)
-        # With the shapes given, PyTorch does not run the stage to find them, which would change the running statistics.
+        # Pass the shapes, so that PyTorch does not run the stage to find them. That would change the running statistics.
         self._timed = _TimedStage(
             stage, self._stage, self._stages, self.device, input_args=(arrives,), output_args=(leaves,), group=self._pipe
         )
@@ -195,7 +200,7 @@ class PytorchPipeline(GroupEngine):
         return found
 
     def _train_alone(self, images, labels):
-        """The baseline: the same parts of the batch one after another."""
+        """Trains on a single rank, the baseline: computes the same parts of the batch one after another."""
         found = torch.zeros(2, dtype=torch.float64, device=self.device)
         for part, answers in zip(images.tensor_split(self._parts), labels.tensor_split(self._parts)):
             with self.precision.scope():
@@ -214,7 +219,8 @@ class PytorchPipeline(GroupEngine):
             gradient.copy_(mean.view(gradient.shape))
 
     def _passes(self):
-        """Returns the seconds of this step's passes; None if they are not known, as on a GPU, which computes behind the host."""
+        """Returns the seconds of this step's passes. Returns None if they are not known, for example on a GPU, which computes
+        asynchronously."""
         if self.ranks == 1 or self.device.type == "cuda":
             return None
         return {"step/forward_s": self._timed.forward_s.take(), "step/backward_s": self._timed.backward_s.take()}
@@ -224,7 +230,7 @@ class PytorchPipeline(GroupEngine):
         super().begin_evaluation()
 
     def _distribute(self):
-        """Gives all ranks the parameters and statistics of each stage of the first group."""
+        """Copies the parameters and statistics of each stage from the first group to all ranks."""
         if self.ranks == 1:
             return
         with torch.no_grad():
@@ -238,6 +244,23 @@ class PytorchPipeline(GroupEngine):
             self._idle.share = self._idle.ratio(*self.sum_over_ranks(self._idle.sums))
         return super().parameters()
 
+    def stored_model(self):
+        return self.model if self.ranks == 1 else self._own
+
+    def state(self):
+        state = super().state()
+        if self.ranks > 1:
+            state["begins"], state["idle"] = self._begins, self._idle.sums
+        return state
+
+    def load_state(self, state):
+        if self.ranks > 1:
+            # This attempt has measured other costs than the one that wrote the checkpoint, and may have divided the model differently.
+            self._divide(blocks_of(self.model), state["begins"])
+            self.wrapped, self.optimizer = self._own, self.make_optimizer(self.model)
+            self._idle.sums = state["idle"]
+        super().load_state(state)
+
     def run_metrics(self):
         if self.ranks == 1:
             return super().run_metrics()
@@ -246,7 +269,7 @@ class PytorchPipeline(GroupEngine):
 
 
 def _edges(blocks, begins, shape):
-    """Returns the shape of what enters each stage, and of what leaves the last one."""
+    """Returns the shape of the input of each stage, and of the output of the last stage."""
     shapes, x = [], torch.empty(shape, device="meta")
     for i, block in enumerate(copy.deepcopy(nn.ModuleList(blocks)).to("meta")):
         if i in begins:

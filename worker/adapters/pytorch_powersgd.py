@@ -9,9 +9,10 @@ with training.importing("pytorch/powersgd", "pytorch"):
 
 # The hook cannot compress the first two steps, in which DDP rebuilds its buckets.
 FIRST_STEP = 2
-# It compresses a matrix only if that makes it this many times smaller.
+# The hook compresses a matrix only if the compressed form is smaller by at least this factor.
 LEAST_RATIO = 2
-# What the hook keeps from step to step besides its random numbers: the error that each bucket leaves out, both factors, the step.
+# The state that the hook keeps from step to step, except its random numbers: the error of each bucket, both factors, and the
+# step.
 _HOOK = ("error_dict", "p_memory_dict", "q_memory_dict", "iter")
 
 
@@ -51,15 +52,16 @@ class PytorchPowerSgd(PytorchDdp):
 
 
 def _one_bucket_at_a_time(state, bucket):
-    """PowerSGD's hook for Gloo. The hook starts further operations in callbacks, which Gloo's threads run in any order, so that
-    operations of different buckets would meet. Buckets therefore wait for each other, and communication is not overlapped."""
+    """Calls PowerSGD's hook for one bucket at a time, for Gloo. The hook starts further operations in callbacks. Gloo's threads
+    run callbacks in any order, so operations of different buckets would be mixed. As buckets wait for each other, communication
+    does not overlap with backward."""
     future = powerSGD_hook.powerSGD_hook(state, bucket)
     future.wait()
     return future
 
 
 def _numbers(parameter, rank):
-    """Returns how many numbers of a gradient the hook communicates once it compresses."""
+    """Returns the number of values of a gradient that the hook communicates, once it compresses."""
     if parameter.dim() < 2:
         return parameter.numel()
     rows = parameter.size(0)

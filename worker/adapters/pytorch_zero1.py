@@ -1,4 +1,5 @@
-"""Engine pytorch/zero1: DistributedDataParallel with ZeroRedundancyOptimizer, which shares the optimizer's state between the ranks."""
+"""Engine pytorch/zero1: DistributedDataParallel with ZeroRedundancyOptimizer, which distributes the optimizer's state over the
+ranks."""
 from scalelab import training
 
 with training.importing("pytorch/zero1", "pytorch"):
@@ -26,7 +27,7 @@ class PytorchZero1(PytorchDdp):
         )
 
     def stored_optimizer(self):
-        return self.optimizer if self.ranks == 1 else self.optimizer.optim  # which has this rank's shard
+        return self.optimizer if self.ranks == 1 else self.optimizer.optim  # `optim` has this rank's shard
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Engine tensorflow/mirrored: MirroredStrategy, one process that drives all replicas, with Keras 2.
+"""Engine tensorflow/mirrored: MirroredStrategy with Keras 2, with one process that drives all replicas.
 
 On a CPU each replica is a logical device of TensorFlow, and all replicas share one thread pool.
 """
@@ -25,7 +25,7 @@ class Mirrored(StrategyEngine):
         if spec.backend == "nccl":
             reduction = tf.distribute.NcclAllReduce()
         devices = [f"{'GPU' if gpus else 'CPU'}:{i}" for i in range(ranks)]
-        self.build(tf, tf.keras, spec, data, parameters, tf.distribute.MirroredStrategy(devices, reduction))
+        self.build(tf, tf.keras, spec, data, rank, parameters, tf.distribute.MirroredStrategy(devices, reduction))
 
     def distribute(self, array):
         parts = np.array_split(array, self._ranks)

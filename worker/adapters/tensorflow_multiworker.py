@@ -1,4 +1,4 @@
-"""Engine tensorflow/multiworker-mirrored: MultiWorkerMirroredStrategy, one worker a rank, with Keras 2."""
+"""Engine tensorflow/multiworker-mirrored: MultiWorkerMirroredStrategy with Keras 2, with one worker for each rank."""
 from scalelab import training
 from scalelab.tensorflow_cluster import ClusterEngine
 from scalelab.tensorflow_engine import load_tensorflow
@@ -16,7 +16,7 @@ class MultiWorkerMirrored(ClusterEngine):
     def __init__(self, spec, data, rank, ranks, parameters):
         self.join(spec, rank, ranks)
         tf, _ = load_tensorflow(spec)
-        self.build(tf, tf.keras, spec, data, parameters, self.strategy(tf, spec))
+        self.build(tf, tf.keras, spec, data, rank, parameters, self.strategy(tf, spec))
 
 
 if __name__ == "__main__":

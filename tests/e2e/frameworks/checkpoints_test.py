@@ -1,27 +1,31 @@
-"""Interrupts runs of an engine and continues them from their checkpoints: `checkpoints_test.py ENGINE`. Exit status 77: skipped."""
+"""Interrupts runs of an engine and continues them from their checkpoints: `engine_test.py ENGINE checkpoints`."""
 import glob
 import os
 import signal
-import sys
 import tempfile
 import unittest
 
 import run
 
-ENGINE = sys.argv.pop() if len(sys.argv) > 1 else "pytorch/ddp"
+ENGINE = run.ENGINE
 # With three ranks, the order in which gradients are added depends on the framework's buckets.
 RANKS = 3 if ENGINE == "pytorch/ddp" else 2
+# Processes of the run; one process may have several replicas.
+PROCESSES = 1 if run.ENGINES[ENGINE].one_process else RANKS
+# The rank that receives signals, whose file is damaged. Rank 0 of mxnet/kvstore also has the processes of the parameter server.
+CHOSEN = 0 if PROCESSES == 1 or ENGINE == "mxnet/kvstore" else 1
 STEPS, EVERY = 8, 3
 FIELDS = {
-    "model": "resnet20", "dataset": "synthetic", "image_size": 16, "train_samples": "60", "global_batch": 12, "epochs": 2,
-    "learning_rate": 0.05, "max_steps": str(STEPS), "checkpoint_every_steps": EVERY, "warmup_steps": 1,
-    # What makes an engine's strategy begin before the first checkpoint.
+    "model": "resnet8", "dataset": "synthetic", "image_size": 16, "train_samples": "60", "global_batch": 12, "epochs": 2,
+    "learning_rate": 0.05, "lr_schedule": "cosine", "max_steps": str(STEPS), "checkpoint_every_steps": EVERY, "warmup_steps": 1,
+    # Parameters with which an engine's strategy begins before the first checkpoint.
     **({"powersgd_rank": 1} if ENGINE == "pytorch/powersgd" else {}),
     **({"local_steps": 4, "local_start_step": 1} if ENGINE == "pytorch/local-sgd" else {}),
+    **({"accumulation_steps": 2} if ENGINE == "pytorch/pipeline" else {}),
 }  # fmt: skip
 
-# These frameworks compile for many seconds in each process, and SIGKILL ends all alike.
-KILLED = ENGINE not in ("keras/tensorflow", "keras/jax")
+# Whether the test also sends SIGKILL, which ends the processes of all frameworks in the same way.
+KILLED = ENGINE == "pytorch/ddp"
 
 
 def losses(result, rank):
@@ -31,7 +35,7 @@ def losses(result, rank):
 def damage(checkpoints):
     """Cuts the last byte off a file of the newest checkpoint."""
     newest = sorted(glob.glob(os.path.join(checkpoints, "step-*")))[-1]
-    path = sorted(glob.glob(os.path.join(newest, "rank-1*")))[-1]
+    path = sorted(glob.glob(os.path.join(newest, f"rank-{CHOSEN}.*")))[-1]
     os.truncate(path, os.path.getsize(path) - 1)
 
 
@@ -42,22 +46,27 @@ class Checkpoints(unittest.TestCase):
         top = tempfile.TemporaryDirectory(prefix="scalelab-checkpoints-")
         cls.addClassCleanup(top.cleanup)
         cls.whole = cls.attempt(os.path.join(top.name, "checkpoints-of-whole"))
+        if cls.whole.status != 0:
+            raise AssertionError(cls.whole.errors)
         cls.checkpoints = os.path.join(top.name, "checkpoints")
         cls.killed = [cls.attempt(cls.checkpoints, "SIGKILL")] if KILLED else []
         cls.signalled = cls.attempt(cls.checkpoints, "SIGUSR1")
         damage(cls.checkpoints)
-        cls.last = cls.attempt(cls.checkpoints)
+        cls.other = cls.attempt(cls.checkpoints, ranks=RANKS + 1) if PROCESSES == 1 else None
+        cls.last = cls.attempt(cls.checkpoints, expensive_block=-1)
         cls.parts = [*cls.killed, cls.signalled, cls.last]
 
     @staticmethod
-    def attempt(checkpoints, interrupt=None):
-        """Runs an attempt. `interrupt`: the signal that rank 1 gets in step 4."""
-        variables = {"SCALELAB_CHECKPOINT_DIR": checkpoints, **({"INTERRUPT": f"1 4 {interrupt}"} if interrupt else {})}
-        return run.run(ENGINE, FIELDS, RANKS, timeout=500, wrapper="interrupted", variables=variables)
+    def attempt(checkpoints, interrupt=None, expensive_block=0, ranks=RANKS):
+        """Runs an attempt. `interrupt` is the signal that rank CHOSEN receives in step 4."""
+        variables = {"SCALELAB_CHECKPOINT_DIR": checkpoints, "EXPENSIVE_BLOCK": str(expensive_block)}
+        if interrupt:
+            variables["INTERRUPT"] = f"{CHOSEN} 4 {interrupt}"
+        return run.run(ENGINE, FIELDS, ranks, timeout=500, wrapper="interrupted", variables=variables)
 
     def test_the_run_ends_with_the_bits_of_one_that_was_not_interrupted(self):
-        self.assertEqual(self.whole.statuses, [0] * RANKS, self.whole.errors)
-        self.assertEqual(self.last.statuses, [0] * RANKS, self.last.errors)
+        self.assertEqual(self.whole.status, 0, self.whole.errors)
+        self.assertEqual(self.last.status, 0, self.last.errors)
         self.assertEqual(set(self.last.parameters), set(self.whole.parameters))
         for name, value in self.whole.parameters.items():
             self.assertEqual(self.last.parameters[name].tobytes(), value.tobytes(), name)
@@ -76,6 +85,8 @@ class Checkpoints(unittest.TestCase):
             for part in self.parts:
                 found = losses(part, rank)
                 self.assertEqual(found, {step: whole[step] for step in found})
+
+    def test_epochs_have_the_losses_of_the_other_run(self):
         epochs = [e for part in self.parts for e in part.of(0, "epoch")]
         sums = {e["epoch"]: e["metrics"]["epoch/train_loss"] for e in epochs}
         self.assertEqual(sums, {e["epoch"]: e["metrics"]["epoch/train_loss"] for e in self.whole.of(0, "epoch")})
@@ -92,22 +103,27 @@ class Checkpoints(unittest.TestCase):
         self.assertGreater(self.last.of(0, "checkpoint")[0]["metrics"]["checkpoint/bytes"], 1000)
 
     def test_a_signal_to_one_rank_ends_all_ranks_after_a_checkpoint(self):
-        self.assertEqual(self.signalled.statuses, [-signal.SIGUSR1] * RANKS, self.signalled.errors)
+        # mpirun exits with the status that a shell reports for a signal.
+        statuses = [128 + signal.SIGUSR1] if run.ENGINES[ENGINE].mpi else [-signal.SIGUSR1] * PROCESSES
+        self.assertEqual(self.signalled.statuses, statuses, self.signalled.errors)
         for killed in self.killed:
-            self.assertEqual(killed.statuses[1], -signal.SIGKILL)
+            self.assertEqual(killed.statuses[CHOSEN], -signal.SIGKILL)
 
     def test_a_damaged_checkpoint_is_passed_over(self):
-        self.assertRegex(self.last.errors, r"checkpoint after step 5 is damaged, the one before it is used: .*rank-1\S* has")
+        expected = rf"checkpoint after step 5 is damaged, the one before it is used: .*rank-{CHOSEN}\.\S* has"
+        self.assertRegex(self.last.errors, expected)
 
     def test_lost_time_is_reported_and_checkpoints_are_removed(self):
-        finish = [r.of(0, "finish")[0]["metrics"] for r in (self.whole, self.last)]
-        self.assertEqual(finish[0]["run/lost_seconds"], 0)
-        self.assertGreater(finish[1]["run/lost_seconds"], 0)
-        self.assertGreater(finish[1]["run/seconds"], finish[1]["run/lost_seconds"])
-        self.assertGreater(finish[1]["run/checkpoint_seconds"], 0)
-        self.assertEqual([m["run/steps"] for m in finish], [STEPS, STEPS])
+        self.assertEqual(self.whole.of(0, "finish")[0]["metrics"]["run/lost_seconds"], 0)
+        metrics = self.last.of(0, "finish")[0]["metrics"]
+        self.assertGreater(metrics["run/lost_seconds"], 0)
+        self.assertGreater(metrics["run/seconds"], metrics["run/lost_seconds"])
+        self.assertGreater(metrics["run/checkpoint_seconds"], 0)
+        self.assertEqual(metrics["run/steps"], STEPS)
         self.assertFalse(os.path.exists(self.checkpoints))
 
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    @unittest.skipUnless(PROCESSES == 1, "each rank is a process; the store has a test of their number")
+    def test_another_number_of_replicas_is_refused(self):
+        self.assertEqual(self.other.statuses, [1])
+        [error] = self.other.of(0, "error")
+        self.assertRegex(error["message"], "was written with replicas 2, this run has 3: restore replicas, or remove the checkpoints")

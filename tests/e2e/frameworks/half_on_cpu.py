@@ -1,7 +1,9 @@
-"""Lets an adapter accept every precision on a CPU, as on a GPU: `half_on_cpu.py ADAPTER`, or change() after its import. It is slow, but
-the arithmetic is the same. The initial loss scale is 1024, with which no gradient of the test overflows by itself.
+"""Makes an adapter accept the precisions of GPUs on a CPU: run `half_on_cpu.py ADAPTER`, or call change() after importing the
+adapter.
 
-SPOIL_FIRST_STEP: the last image of rank 1, or of the last replica, is so bright in the first step that its gradients overflow.
+This is slow, but the arithmetic is the same. The initial loss scale is 1024, so that no gradient of the test overflows by itself.
+If SPOIL_FIRST_STEP is set, the last image of rank 1, or of the last replica, is so bright in the first step that its gradients
+overflow.
 """
 import os
 import runpy
@@ -19,7 +21,7 @@ def change():
 
 
 def spoiled(engine_class):
-    """Returns the engine, whose first step will overflow."""
+    """Changes the engine so that its first step overflows. Returns the engine."""
     step = engine_class.step
 
     def first_step(self, images, *rest):

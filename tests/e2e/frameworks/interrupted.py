@@ -1,24 +1,57 @@
-"""Lets a rank send itself a signal in a step: change() after the import of the adapter.
+"""Makes a rank send itself a signal in a step: run `interrupted.py ADAPTER`, or call change() after importing the adapter.
 
-INTERRUPT: "RANK STEP SIGNAL"; steps are counted from 0 over the run. Ranks agree after every step whether to stop, so that a signal has
-its effect after the step that it comes in.
+The environment variable INTERRUPT has the form "RANK STEP SIGNAL". Steps are counted from 0 over the run. The signal goes to the
+process group of the rank, like a signal of the worker. Ranks agree after every step whether to stop, so a signal takes effect after
+the step in which it arrives.
+
+The engine's model gets a layer of dropout, so that random numbers matter. In pytorch/pipeline, only block EXPENSIVE_BLOCK costs
+time, so this variable determines how the model is divided.
 """
 import os
+import runpy
 import signal
+import sys
 
 
 def change():
     from scalelab import checkpoints, training
 
     checkpoints.AGREEMENT = 0  # seconds
+    run = training.run
+    training.run = lambda engine_class: run(changed(engine_class))
+
+
+def changed(engine_class):
+    """Changes the engine and its models. Returns the engine."""
+    add_dropout()
+    if hasattr(engine_class, "_measure"):
+        engine_class._measure = costs
     rank, step, name = os.environ.get("INTERRUPT", "none 0 SIGKILL").split()
-    if rank == os.environ["RANK"]:
-        run = training.run
-        training.run = lambda engine_class: run(interrupted(engine_class, int(step), getattr(signal, name)))
+    return interrupted(engine_class, int(step), getattr(signal, name)) if rank == os.environ["RANK"] else engine_class
+
+
+def add_dropout():
+    """Adds dropout before the last layer of the models in PyTorch and Keras. Models in MXNet have no dropout."""
+    from scalelab.keras_models.network import Network
+
+    linear = Network.linear
+    Network.linear = lambda self, x, name, out: linear(self, self.dropout(x, 0.5), name, out)
+    if "torch" in sys.modules:
+        import torch
+
+        forward = torch.nn.Linear.forward
+        torch.nn.Linear.forward = lambda self, x: forward(self, torch.nn.functional.dropout(x, 0.5, self.training))
+
+
+def costs(_, blocks):
+    """Returns the seconds of each block."""
+    seconds = [0.001] * len(blocks)
+    seconds[int(os.environ.get("EXPENSIVE_BLOCK", "0"))] = 1.0
+    return seconds
 
 
 def interrupted(engine_class, at, number):
-    """Returns the engine, which sends signal `number` to its process in step `at`."""
+    """Changes the engine so that it sends signal `number` to its process group in step `at`. Returns the engine."""
     step, load = engine_class.step, engine_class.load
     steps = {"done": 0}
 
@@ -28,9 +61,17 @@ def interrupted(engine_class, at, number):
 
     def step_with_signal(self, *arguments):
         if steps["done"] == at:
-            os.kill(os.getpid(), number)
+            os.killpg(0, number)
         steps["done"] += 1
         return step(self, *arguments)
 
     engine_class.load, engine_class.step = load_and_count, step_with_signal
     return engine_class
+
+
+if __name__ == "__main__":
+    adapter = os.path.abspath(sys.argv[1])
+    sys.path.insert(0, os.path.dirname(adapter))
+    change()
+    sys.argv = [adapter]
+    runpy.run_path(adapter, run_name="__main__")

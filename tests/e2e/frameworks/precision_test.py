@@ -1,10 +1,9 @@
-"""Compares an engine's mixed precisions with native/ddp in single precision, on two ranks: `precision_test.py ENGINE`.
+"""Compares an engine's mixed precisions with native/ddp in single precision, on two ranks: `engine_test.py ENGINE precision`.
 
-amp-fp16 is for GPUs; here it runs on CPUs (half_on_cpu.py), where the arithmetic is the same. Exit status 77: skipped; the reason
-is printed. Prints what it measures.
+amp-fp16 is for GPUs. This test runs it on CPUs (half_on_cpu.py), where the arithmetic is the same. The test prints the measured
+differences.
 """
 import os
-import sys
 import unittest
 
 import numpy as np
@@ -13,13 +12,14 @@ import run
 # Tolerances relative to a loss in single precision, in each step. Numbers in bfloat16 have a relative error of up
 # to 2^-8, in float16 of up to 2^-11. Measured: 2.7e-3 and 7e-4.
 TOLERANCE = {"amp-bf16": 3e-2, "amp-fp16": 5e-3}
-# Numbers rounded to 8 or 11 bits differ by more than this, which proves that the precision was used.
+# Losses of reduced precision differ by more than this from those of single precision. A smaller difference would mean that the
+# reduced precision was not used.
 ROUNDED = 1e-6
-# Torch 1.13 does not support half precision on CPUs, and MXNet does not support it there at all.
+# Engines that support float16 on CPUs. PyTorch 1.13 and MXNet do not.
 HALF_ON_CPU = ("pytorch/fsdp", "keras/pytorch", "keras/jax", "keras/tensorflow", "horovod/tensorflow", "tensorflow/mirrored",
                "tensorflow/multiworker-mirrored")
 
-ENGINE = sys.argv.pop() if len(sys.argv) > 1 else "keras/jax"
+ENGINE = run.ENGINE
 # Reduced precisions are slow on CPUs: with TensorFlow 2.15, a step of 32 images in float16 takes seconds.
 STEPS = 5 if "SCALELAB_LONG_TESTS" in os.environ else 2
 FEW = {"global_batch": 8, "max_steps": str(STEPS)}
@@ -65,7 +65,3 @@ class Precision(unittest.TestCase):
         for name, value in start.items():
             if not run.recipe.is_buffer(name):
                 np.testing.assert_array_equal(left_out.parameters[name], value, err_msg=name)
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import types
+import unittest
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 ADAPTERS = os.path.join(SOURCE, "worker", "adapters")
@@ -20,9 +21,12 @@ from scalelab import recipe  # noqa: E402
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 SKIPPED = 77  # exit status that ctest treats as skipped
 
-# Engines whose ranks are forked from a process that has imported the framework: what it imports besides the adapter, and variables
-# that the framework reads when it is imported. The others need an MPI launcher, or other variables for each process.
+# Engines whose ranks are forked from a process that has imported the framework, with the modules that it imports in addition to
+# the adapter, and the variables that the framework reads during the import. The other engines start threads during the import, or
+# need different variables for each process.
 IMPORTS = {
+    "horovod/pytorch": ([], {}),
+    "horovod/tensorflow": (["tensorflow", "horovod.tensorflow"], {}),
     "keras/jax": (["jax", "keras"], {"KERAS_BACKEND": "jax"}),
     "keras/pytorch": (["keras"], {"KERAS_BACKEND": "torch", "KERAS_TORCH_DEVICE": "cpu"}),
     "keras/tensorflow": (["tensorflow", "keras"], {"KERAS_BACKEND": "tensorflow"}),
@@ -32,21 +36,24 @@ IMPORTS = {
 }
 
 
+# The engine under test, in tests that are run for each engine (engine_test.py).
+ENGINE = sys.argv[1] if len(sys.argv) > 1 else "pytorch/ddp"
+
 with open(os.path.join(ADAPTERS, "scalelab", "run_parameters.json"), encoding="utf-8") as _file:
-    # The rows of catalog/engines.cc whose engine has an adapter, by the engine's name.
+    # The rows of catalog/engines.cc for engines with an adapter, by the engine's name.
     ENGINES = {row["name"]: types.SimpleNamespace(**row) for row in json.load(_file)["engines"] if row["program"] == "adapter"}
 
 
 @dataclasses.dataclass
 class Result:
     statuses: list  # exit statuses of the processes; a negative one is a signal
-    events: list  # of each rank
+    events: list  # the events of each rank
     errors: str  # standard error of all ranks
     parameters: dict  # parameters that rank 0 saved, or empty
 
     @property
     def status(self):
-        """0 if all processes exit with 0."""
+        """Returns 0 if all processes have exited with status 0."""
         return max(map(abs, self.statuses))
 
     def of(self, rank, event):
@@ -77,15 +84,37 @@ def gpus_here():
 
 
 def skip(why):
-    print("SKIPPED:", why)
-    sys.exit(SKIPPED)
+    raise unittest.SkipTest(why)
+
+
+class _Counted(unittest.TextTestResult):
+    """Counts the tests that have passed."""
+
+    passed = 0
+
+    def addSuccess(self, test):
+        super().addSuccess(test)
+        self.passed += 1
+
+    def addSubTest(self, test, subtest, err):
+        super().addSubTest(test, subtest, err)
+        self.passed += err is None
+
+
+def main(*modules):
+    """Runs the tests of modules, and exits. If all are skipped, the exit status is SKIPPED."""
+    suite = unittest.defaultTestLoader.loadTestsFromNames(modules)
+    result = unittest.TextTestRunner(verbosity=2, resultclass=_Counted).run(suite)
+    for _, why in result.skipped:
+        print("SKIPPED:", why)
+    sys.exit(1 if not result.wasSuccessful() else 0 if result.passed else SKIPPED)
 
 
 def fields(engine, ranks, spec):
-    """Returns the specification of a short run, with the fields of `spec`."""
+    """Returns the specification of a short run, with the fields in `spec`."""
     return {
         "engine": engine,
-        "model": "resnet20",
+        "model": "resnet8",
         "dataset": "cifar10",
         "data_dir": os.path.join(SOURCE, "deploy", "data"),
         "ranks": ranks,
@@ -102,7 +131,8 @@ def fields(engine, ranks, spec):
 
 
 def native(spec, ranks=2, engine="native/ddp"):
-    """Returns the result of a native engine. The first test that needs it computes it, and the others of this run of ctest read it."""
+    """Returns the result of a native engine. The first test that needs the result computes it, and other tests of the same call
+    of ctest read it."""
     directory = os.environ.get("SCALELAB_NATIVE_RESULTS")
     if not directory:
         return run(engine, spec, ranks)
@@ -136,12 +166,19 @@ class Importer:
 
     def __init__(self, engine, python, script):
         modules, variables = IMPORTS.get(engine, ([], {}))
+        self._directory = tempfile.TemporaryDirectory(prefix="scalelab-imported-")
+        self.socket = os.path.join(self._directory.name, "socket")
         self._process = subprocess.Popen(
-            [python, os.path.join(FOLDER, "imported.py"), os.path.join(ADAPTERS, script), *modules],
+            [python, os.path.join(FOLDER, "imported.py"), self.socket, os.path.join(ADAPTERS, script), *modules],
             env={**os.environ, "OMP_NUM_THREADS": "1", **variables}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def start(self, environment, output, wrapper):
         return Rank(self, self.ask({"start": {"environment": environment, "output": output, "wrapper": wrapper}}))
+
+    def listening(self):
+        """Returns the path of the socket for forked_rank.py."""
+        self.ask({"wait": None})
+        return self.socket
 
     def ask(self, request):
         print(json.dumps(request), file=self._process.stdin, flush=True)
@@ -152,7 +189,7 @@ class Importer:
 
 
 class Rank:
-    """A forked rank, with those methods of subprocess.Popen that tests need."""
+    """A forked rank, with the methods of subprocess.Popen that tests need."""
 
     def __init__(self, importer, pid):
         self._importer, self.pid, self.returncode = importer, pid, None
@@ -178,7 +215,7 @@ class Rank:
 
 
 def alone(engine, spec):
-    """Runs only rank 0 of two, which must fail before the ranks join. Returns its events."""
+    """Runs only rank 0 of two ranks. It must fail before the ranks connect. Returns its events."""
     with tempfile.TemporaryDirectory(prefix="scalelab-frameworks-") as directory:
         environment, output = _environment(directory, 2, fields(engine, 2, spec)), os.path.join(directory, "errors")
         with open(output, "w", encoding="utf-8"):
@@ -191,12 +228,13 @@ def alone(engine, spec):
         return events_of(os.path.join(directory, "events-0.jsonl"))
 
 
-def run(engine, spec, ranks=2, timeout=300, meddle=None, wrapper=None, variables=None):
+def run(engine, spec, ranks=2, timeout=300, meddle=None, wrapper=None, variables=None, fork=True):
     """Runs one attempt of `engine`. `spec` has fields in addition to those that make the run short.
 
-    meddle(directory, processes): called when all processes have started.
+    meddle(directory, processes): a function that is called when all processes have started.
     wrapper: a module in this folder that changes the adapter.
-    variables: added to the environment."""
+    variables: variables to add to the environment.
+    fork: whether an MPI launcher may start ranks that are forked from a process that has imported the framework."""
     whole = fields(engine, ranks, spec)
     with tempfile.TemporaryDirectory(prefix="scalelab-frameworks-") as directory:
         environment = {**_environment(directory, ranks, whole), **(variables or {})}
@@ -204,7 +242,7 @@ def run(engine, spec, ranks=2, timeout=300, meddle=None, wrapper=None, variables
         running = []
         try:
             with open(output, "w", encoding="utf-8") as errors:
-                for process in _start(engine, whole, directory, environment, errors, wrapper):
+                for process in _start(engine, whole, directory, environment, errors, wrapper, fork):
                     running.append(process)
             if meddle is not None:
                 meddle(directory, running)
@@ -222,7 +260,7 @@ def run(engine, spec, ranks=2, timeout=300, meddle=None, wrapper=None, variables
 
 
 def _environment(directory, ranks, whole):
-    """Writes the specification, and returns the variables that all ranks have."""
+    """Writes the specification, and returns the environment variables of all ranks."""
     spec = os.path.join(directory, "spec.json")
     with open(spec, "w", encoding="utf-8") as file:
         json.dump(whole, file)
@@ -241,7 +279,7 @@ def _variables(directory, rank, ranks, one_process):
     return {**own, "SCALELAB_REPLICAS": str(ranks)} if one_process else own
 
 
-def _start(engine, whole, directory, environment, errors, wrapper):
+def _start(engine, whole, directory, environment, errors, wrapper, fork):
     """Starts the processes of an attempt, one after another."""
     ranks = whole["ranks"]
     if engine.startswith("native/"):
@@ -252,6 +290,10 @@ def _start(engine, whole, directory, environment, errors, wrapper):
         argv, mpi, one_process = [python_of(engine), os.path.join(ADAPTERS, what.script)], what.mpi, what.one_process
         if wrapper:
             argv.insert(1, os.path.join(FOLDER, wrapper + ".py"))
+        if mpi and fork and engine in IMPORTS:
+            imported = Importer.of(engine).listening()
+            argv = ["/usr/bin/python3", "-S", os.path.join(FOLDER, "forked_rank.py"), imported, errors.name]
+            argv += [wrapper] if wrapper else []
     if mpi:
         rank = "RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK"
         script = f'{rank} SCALELAB_EVENTS={directory}/events-$OMPI_COMM_WORLD_RANK.jsonl exec "$@"'

@@ -1,4 +1,5 @@
-"""Compares the batches that runs on GPUs get from the native trainer with those that numpy makes for runs on CPUs."""
+"""Compares the batches that the native trainer prepares for runs on GPUs with the batches that numpy prepares for runs on
+CPUs."""
 import json
 import os
 import tempfile
@@ -46,4 +47,4 @@ class ServedImages(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    run.main("__main__")

@@ -1,6 +1,6 @@
-"""Checks that PyTorch's strategies do what their names say, on two ranks: fewer bytes, and averages of parameters now and then.
+"""Checks on two ranks that PyTorch's strategies work: PowerSGD sends fewer bytes, and local SGD averages parameters periodically.
 
-Exit status 77: skipped; the reason is printed.
+If the test is skipped, it prints the reason and exits with status 77.
 """
 import unittest
 
@@ -53,4 +53,4 @@ class Strategies(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    run.main("__main__")

@@ -6,13 +6,14 @@ from . import splitmix
 _PAD = 4
 _MEAN = np.array([0.4914, 0.4822, 0.4465], np.float32)
 _DEVIATION = np.array([0.2470, 0.2435, 0.2616], np.float32)
-# (byte / 255 - mean) / deviation of CIFAR-10's training set, for each channel and byte, rounded as in batch.cc: [3, 256].
+# The normalised value of each channel and byte: (byte / 255 - mean) / deviation, with the mean and the deviation of CIFAR-10's
+# training set, rounded as in batch.cc. The shape is [3, 256].
 _NORMAL = (np.arange(256, dtype=np.float32)[None, :] / np.float32(255) - _MEAN[:, None]) / _DEVIATION[:, None]
 
 
 def draw_crops(seed, epoch, samples):
     """Returns (down, right, flip) of each sample, drawn as in batch.cc. The corner of the crop in the padded image is 0 to 8."""
-    # Samples count from 1 here: generator 0 draws the order of the epoch.
+    # Generators of samples are numbered from 1, because generator 0 draws the order of the epoch.
     numbers = splitmix.draws(splitmix.states(seed, epoch, np.asarray(samples) + 1), 1, 3)
     corners = splitmix.below(numbers[:, :2], 2 * _PAD + 1).astype(np.int64)
     return corners[:, 0], corners[:, 1], splitmix.below(numbers[:, 2], 2) == 1
@@ -21,7 +22,8 @@ def draw_crops(seed, epoch, samples):
 def fill_batch(images, crops=None, layout="NCHW"):
     """Converts bytes [n, 3, side, side] to normalised float32 in `layout`; `crops` is a result of draw_crops, or None.
 
-    He et al. 2015, section 4.2: four pixels of zeros (after normalisation) on each side, a random crop, a flip.
+    The augmentation (He et al. 2015, section 4.2) pads each side with four pixels of zeros after normalisation, crops the image
+    at a random position, and flips it.
     """
     n, _, side, _ = images.shape
     pad = 0 if crops is None else _PAD

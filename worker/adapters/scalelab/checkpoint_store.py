@@ -1,11 +1,12 @@
-"""Checkpoints of a run: what training needs to continue, in a directory that all ranks and all attempts of the run share.
+"""Checkpoints of a run, from which another attempt can continue. All ranks and all attempts of the run share their directory.
 
-  DIRECTORY/step-000000001200/shared.*, rank-R.*   files of the engine in its framework's format
-                              rank-R.json          sizes and sums of the engine's files of rank R, and the state of its training loop
-                              manifest.json        sums of all rank-R.json; written last
+  DIRECTORY/step-000000001200/shared.*, rank-R.*   files of the engine in the format of its framework
+                              rank-R.json          sizes and checksums of the engine's files of rank R, and the state of its
+                              training loop manifest.json        checksums of all rank-R.json; written last
 
-A checkpoint without a manifest is not complete. The manifest begins with a line that has its own sum, so a file that is cut off or
-changed anywhere is noticed. The directory has the form of that of the native trainer (worker/trainer/checkpoint/checkpoint_store.h).
+A checkpoint without a manifest is not complete. The first line of the manifest is the checksum of the manifest. Therefore any
+truncated or changed file is detected. The native trainer uses the same directories
+(worker/trainer/checkpoint/checkpoint_store.h).
 """
 import json
 import os
@@ -17,10 +18,10 @@ from . import durable
 from .errors import RunError
 from .spec import PARAMETERS
 
-# Parameters that change what is trained, but may differ between the attempts of a run.
+# Parameters of the recipe that may nevertheless differ between the attempts of a run.
 _MAY_DIFFER = ("ranks", "batch_per_rank", "epochs", "max_steps")
 _STEP = re.compile(r"step-(\d+)")
-_DIGIT = 1 << 16  # ranks share numbers as sums of floats, which are exact below it in every framework
+_DIGIT = 1 << 16  # ranks exchange integers below this as sums of floats, which are exact in every framework
 
 
 class _Damaged(Exception):
@@ -28,7 +29,7 @@ class _Damaged(Exception):
 
 
 def recipe_of(spec, engine):
-    """Returns what must be equal in an attempt that writes a checkpoint and in one that reads it."""
+    """Returns the parameters that must be equal in the attempt that writes a checkpoint and in the attempt that reads it."""
     names = [p["name"] for p in PARAMETERS if p["recipe"] and p["name"] not in _MAY_DIFFER]
     return {"engine": engine, **{name: getattr(spec, name) for name in names}}
 
@@ -39,7 +40,7 @@ class Store:
     def __init__(self, directory, keep, recipe, rank, ranks, sums):
         self.directory, self._keep, self._recipe = directory, keep, recipe
         self._rank, self._ranks, self._sums = rank, ranks, sums
-        self.damaged = 0  # checkpoints that load_newest has passed over
+        self.damaged = 0  # number of damaged checkpoints that load_newest has skipped
 
     def _path(self, step):
         return os.path.join(self.directory, f"step-{step:012}")
@@ -57,7 +58,7 @@ class Store:
         return self._sums([float(true_here)])[0] > 0
 
     def _gather(self, text):
-        """Returns the hexadecimal text of each rank; all have the same length, a multiple of 4."""
+        """Gathers the hexadecimal texts of all ranks. They must have the same length, which is a multiple of 4."""
         digits = [int(text[i : i + 4], 16) for i in range(0, len(text), 4)]
         numbers = [0.0] * (self._ranks * len(digits))
         numbers[self._rank * len(digits) : (self._rank + 1) * len(digits)] = digits
@@ -65,13 +66,14 @@ class Store:
         return ["".join(all_digits[i : i + len(digits)]) for i in range(0, len(all_digits), len(digits))]
 
     def save(self, step, write, loop):
-        """Writes a checkpoint and then removes the oldest ones. `write`(directory) writes the engine's files of this rank durably and
-        returns their names; `loop` is a JSON object. Returns its bytes over all ranks; None, after a line on standard error, if a rank
-        could not write its files: training can go on without it."""
+        """Writes a checkpoint, and then removes the oldest checkpoints. `write`(directory) must write the engine's files of this
+        rank durably and return their names. `loop` is a JSON object with the state of the training loop. Returns the total number
+        of bytes of all ranks. If a rank cannot write its files, prints a line to standard error and returns None; training can
+        continue."""
         path, error, own = self._path(step), None, "0" * 64
         size = 0
         try:
-            os.makedirs(path, exist_ok=True)  # by every rank: another node may not see that of rank 0 yet
+            os.makedirs(path, exist_ok=True)  # on every rank: the directory may not be visible on other nodes yet
             files = [dict(zip(("name", "bytes", "sum"), (name, *durable.sum_of_file(os.path.join(path, name))))) for name in write(path)]
             text = json.dumps({"files": files, "loop": loop}).encode()
             with durable.replace(os.path.join(path, f"rank-{self._rank}.json")) as file:
@@ -107,12 +109,12 @@ class Store:
             path = os.path.join(self.directory, name)
             incomplete = _STEP.fullmatch(name) and not os.path.exists(os.path.join(path, "manifest.json"))
             if incomplete or name.startswith("damaged-"):
-                shutil.rmtree(path, ignore_errors=True)  # what cannot be removed now is removed after a later checkpoint
+                shutil.rmtree(path, ignore_errors=True)  # a later checkpoint removes files that cannot be removed now
 
     def load_newest(self):
-        """Returns (step, directory, loop) of the newest checkpoint that is complete and undamaged, or None. A damaged one is reported on
-        standard error and passed over. Raises RunError if a checkpoint belongs to a run that trains something else."""
-        # Rank 0 decides: another node may still have an older view of the directory.
+        """Returns (step, directory, loop) of the newest complete and undamaged checkpoint, or None. Skips damaged checkpoints,
+        and reports them on standard error. Raises RunError if a checkpoint belongs to a run with a different recipe."""
+        # Rank 0 decides, because other nodes may have an older view of the directory.
         found = self._steps() if self._rank == 0 else []
         for _ in range(int(self._sums([float(len(found))])[0])):
             here = found.pop(0) if self._rank == 0 else 0
@@ -135,7 +137,7 @@ class Store:
         return None
 
     def _verified(self, path):
-        """Returns the loop of this rank after a check of all files that the rank reads. Not collective."""
+        """Checks all files that this rank reads. Returns the state of its training loop. Not collective."""
         manifest_path = os.path.join(path, "manifest.json")
         with open(manifest_path, "rb") as file:
             head, _, body = file.read().partition(b"\n")
@@ -164,9 +166,10 @@ class Store:
         return json.loads(text)
 
     def _check_recipe(self, manifest, path):
-        """Raises RunError if the checkpoint is that of another run. All ranks read the same manifest, so all of them raise it."""
+        """Raises RunError if the checkpoint has a different recipe. All ranks read the same manifest, so either all of them raise
+        the error or none."""
         for name, value in json.loads(json.dumps(self._recipe)).items():
-            theirs = manifest["recipe"].get(name, value)  # a parameter that did not exist then
+            theirs = manifest["recipe"].get(name, value)  # equal if the parameter did not exist when the checkpoint was written
             if theirs != value:
                 raise RunError(
                     f"checkpoint {path} was written with {name} {json.dumps(theirs)}, this run has {json.dumps(value)}: restore {name}, "

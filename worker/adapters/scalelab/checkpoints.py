@@ -1,4 +1,4 @@
-"""When a run writes checkpoints, and what it has lost by interruptions, as in worker/trainer/loop/checkpoints.cc."""
+"""Decides when a run writes checkpoints, and measures the lost work of interruptions, like worker/trainer/loop/checkpoints.cc."""
 import json
 import os
 import time
@@ -7,21 +7,28 @@ from . import stop_signal
 from .checkpoint_store import Store, recipe_of
 from .errors import RunError
 
-# The time from which an attempt counts. The import of a framework, which takes seconds, comes later.
+# The begin of the attempt. The import of a framework, which takes seconds, is later.
 _BEGAN = time.time()
-# Seconds between two agreements of the ranks: short against the time that a scheduler leaves after a signal, long against the time
-# of a sum.
+# Seconds between two agreements of the ranks. Shorter than the time that a scheduler allows after a signal, and longer than the
+# time of a sum.
 AGREEMENT = 0.25
-_MOST_STEPS = 10_000  # between two agreements
+_MOST_STEPS = 10_000  # greatest number of steps between two agreements
 _TAIL = 65_536  # bytes that contain the last event
 
 
+def are_on(spec):
+    """Returns whether the run writes checkpoints."""
+    return spec.checkpoint_every_steps > 0 or spec.checkpoint_every_minutes > 0
+
+
 class Checkpoints:
-    """Without checkpoint_every_steps and checkpoint_every_minutes, nothing is written and signals keep their effect."""
+    """The checkpoints of a run. If neither checkpoint_every_steps nor checkpoint_every_minutes is set, no checkpoint is written,
+    and signals end the process as usual."""
 
     def __init__(self, spec, rank, ranks, events):
+        """`ranks` is the number of processes."""
         self._spec, self._rank, self._ranks, self._events = spec, rank, ranks, events
-        self.on = spec.checkpoint_every_steps > 0 or spec.checkpoint_every_minutes > 0
+        self.on = are_on(spec)
         self.seconds = 0.0  # spent by this attempt in `save`
         self._agreed_at, self._next_agreement, self._due, self._signalled = None, 0, False, 0
         self._since_last = self._since_agreement = time.monotonic()
@@ -36,20 +43,21 @@ class Checkpoints:
             )
         stop_signal.record()
 
-    def load_newest(self, engine, sums, close):
-        """Returns (step, directory, loop) of the checkpoint to continue from, or None. `sums` adds up a list of floats over the ranks,
-        and `close` disconnects from them. Collective."""
+    def load_newest(self, engine, sums, close, replicas=1):
+        """Returns (step, directory, loop) of the checkpoint to continue from, or None. `sums` must add up a list of floats over
+        the ranks, and `close` must disconnect from them. `replicas` is the number of replicas in each process. Collective."""
         if not self.on:
             return None
-        stop_signal.record()  # frameworks set handlers of their own while they start
+        stop_signal.record()  # again, because frameworks set their own handlers while they start
         self._sums, self._close = sums, close
-        recipe = recipe_of(self._spec, engine)
+        recipe = {**recipe_of(self._spec, engine), "replicas": replicas}
         self._store = Store(self._directory, self._spec.checkpoint_keep, recipe, self._rank, self._ranks, sums)
         return self._store.load_newest()
 
     def begin(self, useful_seconds):
-        """Records the start of this attempt. `useful_seconds`: time of earlier attempts until the checkpoint. Returns the seconds of
-        earlier attempts whose work is lost, and of the start of this attempt if it is not the first; 0 on ranks other than 0."""
+        """Records the start of this attempt. `useful_seconds` is the time of earlier attempts until the checkpoint. Returns the
+        lost seconds: work of earlier attempts after the checkpoint, and the start of this attempt if it is not the first one.
+        Returns 0 on ranks other than 0."""
         self._since_last = time.monotonic()
         if not self.on or self._rank != 0:
             return 0.0
@@ -62,7 +70,8 @@ class Checkpoints:
         return max(0.0, before - useful_seconds) + (now - begin)
 
     def _agree(self, steps):
-        """Shares what the ranks know about signals and time. Returns whether a checkpoint is due because of them."""
+        """Lets the ranks agree whether a rank has received a signal, or the time for a checkpoint has come. Returns whether a
+        checkpoint is due for one of these reasons."""
         now = time.monotonic()
         each = AGREEMENT if self._agreed_at is None else (now - self._since_agreement) / (steps - self._agreed_at)
         minutes = self._spec.checkpoint_every_minutes
@@ -76,8 +85,9 @@ class Checkpoints:
         return self._signalled != 0 or due > 0
 
     def due(self, steps):
-        """Returns whether all ranks write a checkpoint now, after `steps` steps of the run: one is due, or a rank has got a signal.
-        Collective: to be called after each step but the last, except where nothing can be written."""
+        """Returns whether all ranks must write a checkpoint now, after `steps` steps of the run, because it is due or because a
+        rank has received a signal. Collective. Must be called after each step except the last one, but not where the state cannot
+        be written."""
         if not self.on:
             return False
         if steps >= self._next_agreement or self._ranks == 1:
@@ -86,7 +96,7 @@ class Checkpoints:
         return self._due or (every > 0 and steps % every == 0)
 
     def save(self, steps, write, loop):
-        """Writes a checkpoint and reports it. Ends the process if a rank has got a signal. Collective."""
+        """Writes a checkpoint and reports it. Ends the process if a rank has received a signal. Collective."""
         begin = time.monotonic()
         self._events.flush()  # the attempt that continues does not report these steps again
         size = self._store.save(steps, write, loop)
@@ -102,14 +112,15 @@ class Checkpoints:
             stop_signal.end_process(self._signalled)
 
     def remove_all(self):
-        """Removes the checkpoints of the run, which has finished. Collective."""
+        """Removes the checkpoints of the run. Must be called after the end of the run. Collective."""
         if self.on:
             self._store.remove_all()
 
 
 def seconds_of_attempts(path):
-    """Adds up, over the attempts that a file lists (one JSON object a line: begin, events), the seconds from their begin to the last
-    event in their event files. Attempts whose event file cannot be read count as 0."""
+    """Returns the total duration in seconds of the attempts that a file lists. Each line of the file is a JSON object with the
+    begin of an attempt and the path of its event file. The duration is the time from the begin to the last event; it is 0 if the
+    event file cannot be read."""
     seconds = 0.0
     for attempt in _objects(path):
         if "begin" in attempt and "events" in attempt:
@@ -119,7 +130,7 @@ def seconds_of_attempts(path):
 
 
 def _objects(path, tail=None):
-    """Yields the JSON objects of a file's complete lines; with `tail`, of about so many bytes at its end."""
+    """Yields the JSON objects in the complete lines of a file. With `tail`, reads only about this number of bytes at the end."""
     try:
         with open(path, "rb") as file:
             if tail is not None:

@@ -1,11 +1,12 @@
-"""Checks options that an engine does not support, which its framework would report later and less clearly."""
+"""Checks for options that an engine does not support. Its framework would report them later and less clearly."""
 from .errors import RunError
 
 
 def check(spec, backends, gpu, precisions=("fp32", "amp-bf16"), gpu_precisions=("tf32", "amp-fp16")):
     """Raises RunError for an unsupported backend or precision.
 
-    `backends` are names in addition to "auto". `gpu` is true if the run trains on GPUs, which also support `gpu_precisions`.
+    `backends` are the supported names in addition to "auto". `gpu` is true if the run trains on GPUs, which also support
+    `gpu_precisions`.
     """
     allowed = ("auto", *backends)
     if spec.backend not in allowed:
@@ -29,7 +30,7 @@ def needs_gpu(spec):
 
 
 def refuse_without_gpu(spec, framework, gpus, local_rank=0):
-    """Raises RunError for a run that needs GPU `local_rank` of this node, of which `framework` sees only `gpus`."""
+    """Raises RunError for a run that needs GPU `local_rank` of this node, because `framework` finds only `gpus` GPUs."""
     wish = 'device is "cuda"' if spec.device == "cuda" else f"gpus_per_rank is {spec.gpus_per_rank}"
     place = f", and this is local rank {local_rank}" if gpus else ""
     raise RunError(

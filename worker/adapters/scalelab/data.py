@@ -10,15 +10,16 @@ from .augment import draw_crops, fill_batch
 from .errors import RunError
 from .image_server import ServedData
 
-_SYNTHETIC_TRAIN = 50_000  # at most
-_SYNTHETIC_BYTES = 200 << 20  # of training images, unless train_samples is set
+_SYNTHETIC_TRAIN = 50_000  # greatest number of training images
+_SYNTHETIC_BYTES = 200 << 20  # greatest size of all training images, unless train_samples is set
 _RECORD = 1 + 3 * 32 * 32
 _CHUNK = 1000
 
 
 @dataclasses.dataclass
 class Data:
-    """Images as bytes [n, 3, side, side], or SyntheticImages, and labels [n]. The test set is empty if the run does not evaluate."""
+    """A data set: images as bytes [n, 3, side, side] or SyntheticImages, and labels [n]. The test set is empty if the run does
+    not evaluate."""
 
     train_images: np.ndarray
     train_labels: np.ndarray
@@ -38,10 +39,11 @@ class Data:
 
 
 def load_data(spec):
-    """Returns data set spec.dataset: a Data, or an object with the same methods, labels and sizes. Raises RunError of kind "data"."""
+    """Returns the data set spec.dataset, as Data or an object with the same methods, labels and sizes. Raises RunError of kind
+    "data"."""
     loaders = {"synthetic": _load_synthetic, "cifar10": _load_cifar10, "imagefolder": ServedData}
     if spec.dataset in loaders:
-        # numpy prepares batches more slowly than a GPU trains on them; the images are the same.
+        # For GPUs, the native trainer prepares the same images, because numpy is slower than a GPU.
         return ServedData(spec) if choices.needs_gpu(spec) else loaders[spec.dataset](spec)
     raise RunError(f'engine {spec.engine} has no data set "{spec.dataset}": it has cifar10, imagefolder and synthetic', "data")
 
@@ -60,8 +62,8 @@ def _load_synthetic(spec):
 
 
 class SyntheticImages:
-    """Images that can be indexed like an array. An image is the pattern of its class plus noise, and depends only on its index and
-    `first`, which is 0 for training images and 1 for test images. It is made when it is first used."""
+    """Synthetic images that can be indexed like an array. An image is the pattern of its class plus noise. It depends only on its
+    index and on `first`, which is 0 for training images and 1 for test images. An image is created when it is first used."""
 
     def __init__(self, side, classes, count, first):
         across = (side + 7) // 8
@@ -73,7 +75,7 @@ class SyntheticImages:
         self._patterns = values.repeat(8, axis=2).repeat(8, axis=3)[:, :, :side, :side]
         self._states = splitmix.states(11, first, np.arange(count))
         self.labels = splitmix.below(splitmix.draws(self._states, 1, 1)[:, 0], classes).astype(np.int64)
-        # numpy would take large pages, of which the first images would occupy all.
+        # Do not allocate with numpy: it uses large pages, so the first images would already occupy the whole memory.
         memory = mmap.mmap(-1, max(1, count * 3 * side * side))
         self._images = np.frombuffer(memory, np.uint8, count * 3 * side * side).reshape(count, 3, side, side)
         self._made = np.zeros(count, bool)

@@ -1,4 +1,4 @@
-"""Timeouts for operations for which a framework has no timeout."""
+"""Timeouts for operations of frameworks that have no timeout of their own."""
 import contextlib
 import os
 import sys
@@ -7,14 +7,14 @@ import time
 
 from .events import Events
 
-_LOOK = 0.5  # seconds between two checks of the clock; polling costs the training thread nothing
+_LOOK = 0.5  # seconds between two checks of the clock; polling does not slow down the training thread
 
 
 class Deadline:
     """Ends the process if the body of `with deadline("a step"): ...` takes longer than `seconds`.
 
-    The waiting thread is inside the framework and cannot be interrupted. Another thread therefore writes the `error` event and ends
-    the process immediately, with status 1.
+    The waiting thread is inside the framework, and cannot be interrupted. Therefore another thread writes the `error` event and
+    ends the process immediately with status 1.
     """
 
     def __init__(self, seconds):
@@ -25,7 +25,7 @@ class Deadline:
 
     @contextlib.contextmanager
     def __call__(self, what, more=0):
-        """Allows `more` seconds in addition to the timeout."""
+        """Returns a context with a timeout of `more` seconds in addition to `seconds`. `what` is its name in the message."""
         self._running = (what, time.monotonic() + self._seconds + more)
         try:
             yield

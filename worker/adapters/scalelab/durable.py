@@ -1,4 +1,5 @@
-"""Files that are there completely or not at all, also after a power failure, and sums that show damage. Standard library only."""
+"""Replaces files atomically and durably, even if the power fails, and computes checksums of files. Uses only the standard
+library."""
 import contextlib
 import errno
 import hashlib
@@ -9,13 +10,14 @@ _BLOCK = 1 << 20
 
 @contextlib.contextmanager
 def replace(path):
-    """A context with a binary file: at its end, the file at `path` is replaced by what was written. After an exception it is as before."""
+    """Returns a context with a binary file for writing. At the end of the context, the written file replaces the file at `path`.
+    If there is an exception, the file at `path` does not change."""
     temporary = f"{path}.new"
     try:
         with open(temporary, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())  # otherwise a power failure after renaming could leave an empty file
+            os.fsync(file.fileno())  # without it, a power failure after the rename could leave an empty file
         os.rename(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -30,7 +32,7 @@ def sync_directory(path):
     try:
         os.fsync(descriptor)
     except OSError as e:
-        if e.errno != errno.EINVAL:  # some file systems cannot sync directories, and have no cache of names to lose
+        if e.errno != errno.EINVAL:  # some file systems do not support it, and do not need it
             raise
     finally:
         os.close(descriptor)
@@ -41,7 +43,7 @@ def sum_of(data):
 
 
 def sum_of_file(path):
-    """Returns (bytes, sum) of a file."""
+    """Returns (bytes, checksum) of a file."""
     digest, size = hashlib.sha256(), 0
     with open(path, "rb") as file:
         while True:

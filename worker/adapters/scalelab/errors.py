@@ -14,7 +14,7 @@ class RunError(RuntimeError):
 
 # Parts of the messages of allocators, in all frameworks.
 _MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "oom when allocating", "resource_exhausted")
-# Parts of the messages of communication libraries when another rank is gone or late.
+# Parts of the messages of communication libraries if another rank has ended or is late.
 _PEERS = ("connection closed by peer", "connection reset by peer", "timed out waiting", "broken pipe", "ncclremoteerror",
           "application timeout caused pair closure",
           "watchdog caught collective operation timeout")  # fmt: skip

@@ -1,4 +1,4 @@
-"""The event file of a rank: docs/users/write-a-training-script.md, "Event lines". Standard library only."""
+"""Writes the event file of a rank (docs/users/write-a-training-script.md, "Event lines"). Uses only the standard library."""
 import json
 import math
 import os
@@ -21,9 +21,9 @@ def _number(value):
 class Events:
     """Appends events to one file, or to the file of each replica if one process drives all replicas.
 
-    Writes whole lines only, many of them at once. Step lines are buffered until a step ends FLUSH_AFTER seconds or more after the last
-    write. Every other event is written immediately, after the buffered steps. `metrics` maps names to numbers; None means unknown and
-    is omitted. Not thread-safe. Raises OSError if the file cannot be written.
+    Writes only complete lines, many of them with one write. Step lines are buffered until a step ends FLUSH_AFTER seconds or more
+    after the last write. Every other event is written immediately, after the buffered steps. `metrics` maps names to numbers; a
+    value of None is left out. Not thread-safe. Raises OSError if the file cannot be written.
     """
 
     def __init__(self, paths):
@@ -39,7 +39,8 @@ class Events:
         self._written = time.monotonic()
 
     def start(self, framework, version, world_size, rank, total_steps, device, resumed_step=0):
-        """Writes the `start` event; in the file of replica i the rank is `rank` + i. `device` is the model of the CPU or the GPU."""
+        """Writes the `start` event. In the file of replica i, the rank is `rank` + i. `device` is the model of the CPU or the
+        GPU."""
         for i in range(len(self._descriptors)):
             more = dict(framework=framework, version=version, world_size=world_size, rank=rank + i, total_steps=total_steps)
             more["device"] = device
@@ -58,7 +59,7 @@ class Events:
         self.flush()
 
     def checkpoint(self, step, metrics):
-        """Reports a complete checkpoint of so many steps."""
+        """Reports a complete checkpoint after `step` steps."""
         self._add("checkpoint", dict(step=step), metrics)
         self.flush()
 

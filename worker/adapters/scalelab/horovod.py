@@ -1,4 +1,4 @@
-"""Horovod's settings, which it reads from environment variables in hvd.init; they are the same for all frameworks."""
+"""Starts Horovod. hvd.init reads its settings from environment variables, which are the same for all frameworks."""
 import importlib
 import os
 
@@ -15,7 +15,7 @@ def configure(spec):
         HOROVOD_AUTOTUNE=str(int(spec.autotune)),
         HOROVOD_STALL_CHECK_DISABLE=str(int(spec.stall_warning_s == 0)),
         HOROVOD_STALL_CHECK_TIME_SECONDS=str(max(1, round(spec.stall_warning_s))),
-        # Ranks that wait for a rank that is gone fail with a message; without this they would wait forever.
+        # Ranks that wait for a rank that has ended fail with a message. Without this variable they would wait forever.
         HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=str(max(1, round(max(spec.comm_timeout_s, spec.stall_warning_s)))),
     )
     if spec.timeline:

@@ -18,7 +18,7 @@ class ServedData:
         program, environment = trainer.program(spec)
         self._errors = tempfile.TemporaryFile()
         # The server ends at the end of its standard input, so it never outlives this process.
-        with stop_signal.blocked():  # a rank that gets a signal trains to the end of its step, for which it may need images
+        with stop_signal.blocked():  # the server must ignore signals: a rank needs images until the end of its step
             self._server = subprocess.Popen(
                 [program, "--serve-images"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
             )

@@ -1,6 +1,6 @@
-"""Computes the metrics of the `finish` event from the times of the steps, as worker/trainer/metrics/run_meter.h does.
+"""Computes the metrics of the `finish` event from the times of the steps, like worker/trainer/metrics/run_meter.h.
 
-The times of a step are a dict from metric name to seconds; it omits times that a framework does not expose.
+The times of a step are a dict of seconds by metric name. It does not contain times that a framework does not expose.
 """
 import statistics
 
@@ -23,7 +23,7 @@ class RunMeter:
             return
         self._totals.append(total)
         for name in self._sums:
-            # A time that is missing in one step is unknown for the run.
+            # If a time is missing in one step, it is not known for the run.
             self._sums[name] = self._sums[name] + times[name] if name in times and self._sums[name] is not None else None
 
     def state(self):
@@ -31,8 +31,8 @@ class RunMeter:
         return {"totals": self._totals, "sums": self._sums}
 
     def continue_after(self, steps, state):
-        """Continues after `steps` steps of an earlier process. The next warm-up steps are not measured either: this process has to warm
-        up too."""
+        """Continues after `steps` steps of an earlier process. The next warm-up steps are not measured, because this process has
+        to warm up too."""
         self.steps, self._first = steps, steps + self._warmup
         self._totals, self._sums = state["totals"], state["sums"]
 
@@ -42,7 +42,8 @@ class RunMeter:
         return None if not self._totals or None in parts else sum(parts) / len(self._totals)
 
     def metrics(self, samples_per_epoch):
-        """Returns the metrics; empty if no step was measured. Has the exposed and the data time only if all measured steps have them."""
+        """Returns the metrics. Returns none if no step was measured. Includes the exposed and the data time only if all measured
+        steps have them."""
         if not self._totals:
             return {}
         median, total = statistics.median(self._totals), sum(self._totals)

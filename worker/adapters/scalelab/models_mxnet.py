@@ -1,14 +1,14 @@
-"""ResNets in Gluon, with the native engine's names. The layout of the weights is PyTorch's, which is also MXNet's."""
+"""ResNets in Gluon, with the names of the native engines. PyTorch and MXNet use the same layout of weights."""
 import mxnet as mx
 from mxnet.gluon import nn
 
 # Depth -> blocks of each stage; three stages for CIFAR (He et al. 2015, arXiv 1512.03385, section 4.2), four for ImageNet.
-_CIFAR = {20: 3, 32: 5, 44: 7, 56: 9}
+_CIFAR = {8: 1, 20: 3, 32: 5, 44: 7, 56: 9}
 _BOTTLENECKS = (3, 4, 6, 3)  # ResNet-50
 
 
 class _Net(nn.HybridBlock):
-    """Layers by native name. MXNet's running variance is a mean of biased batch variances, PyTorch's of unbiased ones."""
+    """Layers by native name. MXNet's running variance is a mean of biased batch variances; PyTorch uses unbiased variances."""
 
     def __init__(self):
         super().__init__(prefix="")
@@ -64,7 +64,7 @@ class CifarResNet(_Net):
         x = F.relu(norm(conv(x)))
         for (conv1, norm1, conv2, norm2), stride, more in self._blocks:
             y = norm2(conv2(F.relu(norm1(conv1(x)))))
-            if stride == 2:  # option A: every other pixel, and new channels that are zero
+            if stride == 2:  # option A: take every other pixel, and add channels of zeros
                 x = F.slice(x, begin=(None, None, None, None), end=(None, None, None, None), step=(1, 1, 2, 2))
                 zeros = F.zeros_like(F.slice_axis(x, axis=1, begin=0, end=more // 2))
                 x = F.concat(zeros, x, zeros, dim=1)

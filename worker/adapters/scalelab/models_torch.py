@@ -6,12 +6,12 @@ from torch.nn import functional as F
 
 from .errors import RunError
 
-CIFAR_DEPTHS = {"resnet20": 20, "resnet32": 32, "resnet44": 44, "resnet56": 56}
+CIFAR_DEPTHS = {"resnet8": 8, "resnet20": 20, "resnet32": 32, "resnet44": 44, "resnet56": 56}
 TORCHVISION = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "mobilenet_v2", "alexnet", "inception_v3", "vgg16")
 
 
 class _Block(nn.Module):
-    """Two convolutions and a shortcut without parameters, as He et al. 2015, section 4.2 (option A)."""
+    """Two convolutions and a shortcut without parameters (He et al. 2015, section 4.2, option A)."""
 
     def __init__(self, inner, outer, stride):
         super().__init__()
@@ -58,7 +58,7 @@ class ResNetCifar(nn.Module):
 def make_model(name, classes, parameters=None):
     """Returns the model, with `parameters` (native name -> numpy array) if they are given.
 
-    Images [n, 3, height, width] -> logits [n, classes]; inception_v3 returns torchvision's pair in training.
+    The model maps images [n, 3, height, width] to logits [n, classes]. In training, inception_v3 returns torchvision's pair.
     """
     if name in CIFAR_DEPTHS:
         model = ResNetCifar(CIFAR_DEPTHS[name], classes)
@@ -78,7 +78,7 @@ def _torchvision(name, classes):
         from torchvision import models
     except ImportError as e:
         raise RunError(f'model "{name}" comes from torchvision, which cannot be imported: {e}', "configuration") from e
-    # The weights are loaded later; initialising those of Inception takes half a minute.
+    # Do not initialise the weights of Inception, which takes half a minute. The caller loads weights later.
     options = {"init_weights": False, "aux_logits": True, "transform_input": False} if name == "inception_v3" else {}
     return getattr(models, name)(num_classes=classes, **options)
 
@@ -101,7 +101,7 @@ def load(model, parameters):
         missing, unexpected = model.load_state_dict(state, strict=False)
     except RuntimeError as e:  # a shape that does not fit
         raise RunError(f"the native engines' initial weights do not fit this model: {e}", "configuration") from e
-    # PyTorch counts the batches of batch normalisation; this count is not used here.
+    # Ignore PyTorch's counts of batches in batch normalisation, which are not used here.
     missing = [name for name in missing if not name.endswith("num_batches_tracked")]
     if missing or unexpected:
         raise RunError(

@@ -3,7 +3,7 @@ import os
 
 import numpy as np
 
-from . import choices
+from . import array_state, choices
 from .errors import RunError
 from .training import Engine, StepResult, importing
 
@@ -21,7 +21,7 @@ def load_mxnet(spec, backends=()):
         import mxnet
 
     if spec.precision == "amp-bf16":
-        # amp.init replaces MXNet's operators, so it is called once, before the model is built.
+        # amp.init replaces MXNet's operators, so call it once, before the model is built.
         from mxnet.contrib import amp
 
         amp.init("bfloat16")
@@ -48,10 +48,11 @@ class MxnetEngine(Engine):
 
         return f"mxnet {mxnet.__version__}"
 
-    def build(self, mx, spec, data, parameters):
+    def build(self, mx, spec, data, rank, parameters):
         from . import models_mxnet
 
-        self._mx = mx
+        self._mx, self._rank = mx, rank
+        self._steps = 0  # steps of the run until now
         mx.random.seed(spec.seed)
         try:
             self._net = models_mxnet.make(spec.model, data.classes)
@@ -69,6 +70,14 @@ class MxnetEngine(Engine):
         """Updates `trained` with the mean gradient over ranks."""
         raise NotImplementedError
 
+    def momenta(self):
+        """Returns the momentum of each parameter as a numpy array, in the order of `trained`. Only rank 0 calls it."""
+        raise NotImplementedError
+
+    def continue_after(self, steps, momenta):
+        """Sets the state of the optimizer to that after `steps` steps. `trained` already has its values."""
+        raise NotImplementedError
+
     def step(self, images, labels, rate):
         # `rate` is unused: the optimizer (RecipeSgd) computes it from the number of the step.
         mx = self._mx
@@ -79,6 +88,7 @@ class MxnetEngine(Engine):
         self.update()
         correct = (logits.asnumpy().argmax(axis=1) == labels).sum()
         mx.nd.waitall()
+        self._steps += 1
         return StepResult(float(loss.asscalar()), float(correct))
 
     def _logits(self, images):
@@ -88,6 +98,26 @@ class MxnetEngine(Engine):
         logits = self._logits(images)
         loss = self._cross_entropy(logits, self._mx.nd.array(labels)).sum()
         return float(loss.asscalar()), float((logits.asnumpy().argmax(axis=1) == labels).sum())
+
+    _SHARED = ("trained", "momenta", "steps")
+
+    def save(self, directory):
+        # The models have no dropout, so there are no random numbers to store.
+        state = {"statistics": [p.data().asnumpy() for p in self.statistics.values()]}
+        if self._rank == 0:
+            state["trained"] = [p.data().asnumpy() for p in self.trained.values()]
+            state["momenta"] = self.momenta()
+            state["steps"] = [np.array(self._steps, np.int64)]
+        return array_state.save(state, self._SHARED, directory, self._rank)
+
+    def load(self, directory):
+        trained, statistics = list(self.trained.values()), list(self.statistics.values())
+        like = {"trained": trained, "momenta": trained, "statistics": statistics, "steps": [np.array(0)]}
+        state = array_state.load(like, directory, self._rank)
+        for parameter, value in zip([*trained, *statistics], [*state["trained"], *state["statistics"]]):
+            parameter.set_data(self._mx.nd.array(value))
+        self._steps = int(state["steps"][0])
+        self.continue_after(self._steps, state["momenta"])
 
     def parameters(self):
         return {name: np.ascontiguousarray(p.data().asnumpy()) for name, p in self._net.slots.items()}

@@ -1,6 +1,7 @@
 """The scheduler or the server of mxnet/kvstore: `python -m scalelab.mxnet_helper ROLE`, with DMLC_* in the environment.
 
-It serves until it is killed. An error in the optimizer ends it, because MXNet would continue without updating the weights.
+The process runs until it is killed. An error in the optimizer ends the process, because MXNet would continue without updating the
+weights.
 """
 import os
 import sys
@@ -14,7 +15,7 @@ def _end(failure):
 
 def main(role):
     sys.unraisablehook = _end  # called for exceptions in Python code that C code has called
-    # Imports as a worker: in any other role the import would start to serve before the module is complete.
+    # Import with role "worker". With another role, the import would start the server before the module is complete.
     os.environ["DMLC_ROLE"] = "worker"
     import mxnet.kvstore.kvstore_server as server
 

@@ -1,4 +1,4 @@
-"""The division of a model into stages and of a batch into parts, as in worker/trainer/strategies/pipeline. Standard library only."""
+"""Divides a model into stages and a batch into parts, like worker/trainer/strategies/pipeline. Uses only the standard library."""
 from .errors import RunError
 
 
@@ -33,17 +33,17 @@ def check(spec, count, groups):
 
 
 def ideal_bubble(count, parts):
-    """Returns the share of its time in which a stage is idle if all stages take equally long and messages take no time."""
+    """Returns the share of time in which a stage is idle, if all stages take the same time and messages take no time."""
     return (count - 1) / (parts + count - 1)
 
 
 def divide_by_cost(costs, count):
-    """Divides a sequence of blocks into `count` contiguous parts of one or more blocks, so that the largest sum of costs is as small as
-    possible. Returns the first block of each part, and the number of blocks at the end."""
-    until = [0.0]  # the sum of the first costs
+    """Divides a sequence of blocks into `count` contiguous parts of one or more blocks, and minimizes the largest sum of costs of
+    a part. Returns the first block of each part, followed by the number of blocks."""
+    until = [0.0]  # until[n]: the sum of the first n costs
     for cost in costs:
         until.append(until[-1] + cost)
-    # best[n]: (largest part, begins) of the first n blocks, divided into as many parts as there were rounds.
+    # best[n] is the best division of the first n blocks into `part` parts: (cost of the largest part, first block of each part).
     best = [(total, [0]) for total in until]
     for part in range(1, count):
         best = [
@@ -58,7 +58,7 @@ class Idle:
 
     def __init__(self):
         self.sums = [0.0, 0.0]
-        self.share = None  # over all ranks; None until it is known
+        self.share = None  # idle share over all ranks; None until it is known
 
     def add(self, idle, total):
         self.sums = [self.sums[0] + idle, self.sums[1] + total]

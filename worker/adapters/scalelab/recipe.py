@@ -1,5 +1,5 @@
-"""The recipe that all engines share with the native engines: the samples and their order, the augmentation, the learning rates and
-the initial weights.
+"""The recipe, which is the same in all engines: the samples and their order, the augmentation, the learning rates and the initial
+weights.
 
 Adapters import all parts of the recipe from this module.
 """
@@ -19,7 +19,7 @@ from .spec import Spec  # noqa: F401
 
 
 class Sampler:
-    """Determines the samples of each rank and step, as worker/trainer/data/sampler.h does.
+    """Determines the samples of each rank and step, like worker/trainer/data/sampler.h.
 
     Each epoch is one permutation of all samples, which depends only on (seed, epoch). Step k trains on the k-th global batch of the
     permutation for any number of ranks, and rank r takes the r-th contiguous slice of the batch. An incomplete last batch is dropped.
@@ -47,7 +47,7 @@ class Sampler:
 
 
 def check_size(spec, data):
-    """Raises RunError when the training set does not fill one global batch."""
+    """Raises RunError if the training set is smaller than one global batch."""
     if len(data.train_labels) < spec.global_batch:
         raise RunError(
             f"the training set has {len(data.train_labels)} samples, fewer than one global batch of {spec.global_batch}: "
@@ -57,11 +57,11 @@ def check_size(spec, data):
 
 
 class Batches:
-    """Iterates over the batches of a whole run, which a thread prepares ahead: (images float32 in `layout`, labels int64).
+    """Iterates over the batches of a run: (images as float32 in `layout`, labels as int64).
 
-    The first is that of `first_step`. The batches are those of the native trainer; the thread passes each to
-    `prepare`(images, labels), which may change it.
-    The iteration ends after `total_steps` batches. If the thread fails, the call that would return its batch raises the error.
+    The iteration begins with the batch of step `first_step` and ends after step `total_steps` - 1. The batches are the same as in
+    the native trainer. A thread prepares them in advance, and passes each batch to `prepare`(images, labels), which may change
+    it. If the thread fails, the call that would return the batch raises the error.
     """
 
     AHEAD = 2
@@ -105,9 +105,10 @@ class Batches:
 
 
 def learning_rate(spec, step, steps_per_epoch):
-    """Returns the learning rate of `step`, counted from 0 over the whole run, as worker/trainer/optim/schedule.cc does.
+    """Returns the learning rate of `step`, counted from 0 over the whole run, like worker/trainer/optim/schedule.cc.
 
-    It is linear from warmup_start_rate to learning_rate over warmup_epochs (Goyal et al. 2017, section 2.2), then follows lr_schedule.
+    During warmup_epochs, the rate increases linearly from warmup_start_rate to learning_rate (Goyal et al. 2017, section 2.2).
+    After that it follows lr_schedule.
     """
     epoch, end = step / steps_per_epoch, float(spec.epochs)
     if epoch < spec.warmup_epochs:
@@ -121,14 +122,15 @@ def learning_rate(spec, step, steps_per_epoch):
 
 
 def is_buffer(name):
-    """Returns whether the tensor with this native name is a buffer: not trained and not part of parameter_hash."""
+    """Returns whether the tensor with this native name is a buffer, which is not trained and not part of parameter_hash."""
     return name.rsplit(".", 1)[-1] in ("running_mean", "running_var", "num_batches_tracked")
 
 
 def initial_parameters(spec):
-    """Returns the initial weights of the native engines: native name -> float32 array in PyTorch's layout, buffers included.
+    """Returns the initial weights of the native engines as float32 arrays in PyTorch's layout, by native name. Buffers are
+    included.
 
-    They come from `$SCALELAB_TRAINER --print-initial-parameters`.
+    `$SCALELAB_TRAINER --print-initial-parameters` prints them.
     """
     program, environment = trainer.program(spec)
     try:

@@ -1,6 +1,6 @@
-"""Rendezvous of ranks without an MPI launcher: files in the attempt's directory, which all nodes share.
+"""Rendezvous of ranks without an MPI launcher, through files in the attempt's directory, which all nodes share.
 
-Each attempt has a separate directory, so the files of another attempt are never read. Standard library only.
+Each attempt has a separate directory, so the files of another attempt are never read. Uses only the standard library.
 """
 import errno
 import fcntl
@@ -12,7 +12,7 @@ import time
 
 from .errors import RunError
 
-POLL = 0.01  # seconds; a network file system does not notify when a file appears
+POLL = 0.01  # seconds between polls; a network file system sends no notification about a new file
 _SIOCGIFADDR = 0x8915
 
 
@@ -46,11 +46,12 @@ def exchange(attempt_dir, name, rank, ranks, value, timeout):
 
 
 def meet(attempt_dir, rank, ranks, timeout, tries=0):
-    """Returns "host:port" of every rank; each port was free on that rank's node during the rendezvous.
+    """Returns "host:port" of every rank. Each port was free on the rank's node during the rendezvous.
 
-    The ports are outside of the kernel's ephemeral range, so no outgoing connection uses one. Each rank holds its port until every
-    rank has one, so ranks on one node never share a port. Another process can still take a port before the framework binds it. The
-    framework then fails; if is_port_taken recognises the error, all ranks call again with `tries` one higher.
+    The ports are outside of the kernel's ephemeral range, so outgoing connections do not use them. Each rank binds its port until
+    every rank has a port, so ranks on the same node have different ports. Another process may still take a port before the
+    framework binds it. Then the framework fails. If is_port_taken recognises the error, all ranks must call `meet` again with
+    `tries` + 1.
     """
     with _bind_free_port() as held:
         mine = announce(held.getsockname()[1])
@@ -61,14 +62,15 @@ def meet(attempt_dir, rank, ranks, timeout, tries=0):
 
 
 def hosts(met):
-    """Returns the hosts of lines that begin with node and address; 127.0.0.1 for all ranks if they are on one node."""
+    """Returns the hosts of lines that begin with node and address. Returns 127.0.0.1 for all ranks if they are on the same
+    node."""
     if len({line[0] for line in met}) == 1:
         return ["127.0.0.1"] * len(met)
     return [line[1] for line in met]
 
 
 def announce(port=0):
-    """Returns this rank's value for `exchange`: node, address and port, separated by spaces; `hosts` reads it."""
+    """Returns this rank's value for `exchange`: node, address and port, separated by spaces. `hosts` parses it."""
     return f"{_node()} {address()} {port}"
 
 
@@ -79,8 +81,8 @@ def is_port_taken(error):
 
 
 def address():
-    """Returns this node's address for other nodes: that of interface GLOO_SOCKET_IFNAME if it is set, otherwise the address that the
-    host name resolves to, otherwise that of the first interface that is not the loopback."""
+    """Returns this node's address for other nodes. It is the first that exists of these: the address of the interface in
+    GLOO_SOCKET_IFNAME; the address to which the host name resolves; the address of the first interface other than loopback."""
     chosen = os.environ.get("GLOO_SOCKET_IFNAME", "")
     if chosen:
         found = _interface_address(chosen)
@@ -91,7 +93,7 @@ def address():
         found = socket.gethostbyname(socket.gethostname())
         if not found.startswith("127."):
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.bind((found, 0))  # fails if the name resolves to an address that is not (or no longer) this machine's
+                probe.bind((found, 0))  # fails if the name resolves to an address that this machine does not have
             return found
     except OSError:
         pass

@@ -1,8 +1,7 @@
 """The specification of a run: RunSpec of proto/scalelab/v1/run_spec.proto, read from its protobuf JSON.
 
 The fields, their defaults and their ranges come from run_parameters.json, which deploy/generate writes from the table in
-catalog/run_parameters.def. The native trainer parses specifications by the same
-rules (worker/trainer/training_spec.cc).
+catalog/run_parameters.def. The native trainer parses specifications by the same rules (worker/trainer/training_spec.cc).
 """
 import json
 import math
@@ -18,7 +17,8 @@ _KINDS = {"string": "a string", "bool": "true or false", "int32": "an integer", 
 
 
 class Spec:
-    """One attribute per run parameter; a field that the file lacks has the default. `path` is the file, if there is one."""
+    """Has an attribute for each run parameter. A field that is not in the file has its default. `path` is the path of the file,
+    if there is one."""
 
     def __init__(self, **values):
         self.path = ""
@@ -44,7 +44,8 @@ class Spec:
 
     @staticmethod
     def parse(text, source):
-        """Numbers may be strings, because protobuf JSON writes 64-bit integers as strings. Unknown fields are ignored."""
+        """Parses a specification. Numbers may be strings, because protobuf JSON writes 64-bit integers as strings. Ignores
+        unknown fields."""
         try:
             fields = json.loads(text)
         except ValueError:
@@ -82,14 +83,14 @@ def _convert(value, parameter, source):
     if kind in ("int32", "int64", "double") and converted != parameter["default"] and "min" in parameter:
         if not parameter["min"] <= converted <= parameter["max"]:
             _fail(parameter, f"must be between {parameter['min']} and {parameter['max']}", value, source)
-    # training.check compares the engine with that of the adapter.
+    # The engine is not checked here, because training.check compares it with the engine of the adapter.
     if kind == "string" and parameter["name"] != "engine" and converted not in parameter.get("choices", [converted]):
         _fail(parameter, "must be one of " + ", ".join(parameter["choices"]), value, source)
     return converted
 
 
 def _as_kind(value, kind):
-    """`value` as a Python value of this kind, or None when it is of another kind."""
+    """Converts `value` to a Python value of this kind. Returns None if it is of another kind."""
     if kind == "string":
         return value if isinstance(value, str) else None
     if kind == "bool":

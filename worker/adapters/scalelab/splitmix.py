@@ -12,7 +12,7 @@ def _mix(z):
 
 
 def _word(value):
-    """Converts integers to uint64; negative ones wrap around as in C++."""
+    """Converts integers to uint64. Negative integers wrap around as in C++."""
     if isinstance(value, np.ndarray):
         return value.astype(np.uint64)
     return np.array([int(value) & _MASK], np.uint64)
@@ -30,7 +30,7 @@ def draws(state, first, count):
 
 
 def below(numbers, bound):
-    """Maps numbers to 0 .. bound - 1, for bound < 2^32: the upper half of the 128-bit product (Lemire's multiplication)."""
+    """Maps numbers to 0 .. bound - 1, for bound < 2^32, by the upper half of the 128-bit product (Lemire's multiplication)."""
     bound = np.asarray(bound, np.uint64)
     low = (numbers & np.uint64(0xFFFFFFFF)) * bound
     high = (numbers >> np.uint64(32)) * bound

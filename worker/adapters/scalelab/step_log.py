@@ -3,7 +3,7 @@ import collections
 import dataclasses
 import time
 
-# Maximum number of steps with pending results, for engines that return results later to avoid waiting for a device in each step.
+# Greatest number of steps with pending results. Some engines return results later, to avoid waiting for a device in each step.
 _AHEAD = 16
 
 
@@ -11,7 +11,7 @@ _AHEAD = 16
 class EpochSums:
     """Sums over the steps of an epoch on this rank."""
 
-    loss: float = 0.0  # times samples
+    loss: float = 0.0  # sum of the losses of all samples
     correct: float = 0.0
     samples: float = 0.0
     seconds: float = 0.0
@@ -36,7 +36,7 @@ class StepLog:
             self._report(*self._waiting.popleft())
 
     def resume(self):
-        """Continues after a pause, whose time is no part of a step."""
+        """Continues after a pause. The time of the pause is not part of a step."""
         self._ended = time.perf_counter()
 
     def _report(self, place, result, total, data_seconds, rate, samples):

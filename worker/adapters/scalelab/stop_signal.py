@@ -1,4 +1,5 @@
-"""Requests to end this process: SIGTERM, and SIGUSR1, which schedulers send before a time limit. Standard library only."""
+"""Handles signals that request the end of this process: SIGTERM, and SIGUSR1, which schedulers send before a time limit. Uses
+only the standard library."""
 import contextlib
 import os
 import signal
@@ -12,15 +13,15 @@ def _record(number, _):
 
 
 def record():
-    """Records the two signals from now on; they no longer end the process. A framework that has set its own handlers since then makes
-    another call necessary. Only for the main thread."""
+    """Makes this process record the two signals instead of ending. If a framework sets its own handlers later, `record` must be
+    called again. May be called on the main thread only."""
     for number in SIGNALS:
         signal.signal(number, _record)
 
 
 @contextlib.contextmanager
 def blocked():
-    """A context in which processes are started that do not end by the two signals."""
+    """Returns a context that blocks the two signals. Processes that are started in this context do not receive the signals."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
@@ -34,7 +35,7 @@ def number():
 
 
 def end_process(number_of_signal):
-    """Ends the process by this signal, so that its parent sees that it did not finish."""
+    """Ends this process with the signal, so that its parent can detect that the process did not finish."""
     signal.signal(number_of_signal, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [number_of_signal])
     os.kill(os.getpid(), number_of_signal)

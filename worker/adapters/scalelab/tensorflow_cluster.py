@@ -27,5 +27,5 @@ class ClusterEngine(StrategyEngine):
         )
 
     def close(self):
-        # In an all-reduce, workers fetch the parts from each other. One that has its result may leave only when the others have theirs.
+        # In an all-reduce, workers fetch the parts from each other. A worker must not leave before all others have their results.
         rendezvous.exchange(self._directory, "leave", self._rank, self._ranks, "", self._timeout_s)

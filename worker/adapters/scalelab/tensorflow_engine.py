@@ -1,7 +1,7 @@
-"""Base classes of the engines on TensorFlow: a step under tf.function with a gradient tape, on Keras 2 or 3.
+"""Base classes of the engines on TensorFlow. A step runs under tf.function with a gradient tape, on Keras 2 or 3.
 
-A strategy of tf.distribute, or Horovod, averages the gradients. Each replica trains on its part of the batch and has separate batch
-normalisation statistics. TensorFlow exposes only the total time of a step.
+A strategy of tf.distribute, or Horovod, averages the gradients. Each replica trains on its part of the batch, and has its own
+batch normalisation statistics. TensorFlow exposes only the total time of a step.
 """
 import dataclasses
 import functools
@@ -9,7 +9,7 @@ import os
 
 import numpy as np
 
-from . import choices, keras_models, keras_state, loss_scale
+from . import array_state, choices, keras_models, loss_scale
 from .errors import RunError
 from .training import Engine, StepResult, importing
 
@@ -18,9 +18,10 @@ _AUXILIARY = 0.4
 
 
 def load_tensorflow(spec, replicas=1, backends=("nccl",), environment="tensorflow"):
-    """Imports TensorFlow with the threads, device and precision of the run; returns (module, GPUs). Must be the first use of TensorFlow.
+    """Imports TensorFlow with the threads, device and precision of the run. Returns (module, GPUs). Must be the first use of
+    TensorFlow.
 
-    `replicas` is the number of replicas in this process, each with spec.cpus_per_rank cores; on a CPU each gets a logical device.
+    `replicas` is the number of replicas in this process. Each has spec.cpus_per_rank cores, and on a CPU its own logical device.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with importing(spec.engine, environment):
@@ -54,20 +55,23 @@ def _take_gpus(tf, spec, replicas):
 
 
 class TensorFlowEngine(Engine):
-    """A subclass connects to the other ranks in __init__, then calls `build`."""
+    """An engine on TensorFlow. In __init__, a subclass must connect to the other ranks and then call `build`."""
 
     framework = "tensorflow"
     layout = "NHWC"  # the only layout of TensorFlow's convolutions on a CPU
 
-    def build(self, tf, keras, spec, data, parameters, strategy):
-        self._tf, self._strategy, self._spec = tf, strategy, spec
+    def build(self, tf, keras, spec, data, rank, parameters, strategy):
+        self._tf, self._strategy, self._spec, self._rank = tf, strategy, spec, rank
         self._gpus = tf.config.get_visible_devices("GPU")
         keras.mixed_precision.set_global_policy(loss_scale.KERAS_POLICIES.get(spec.precision, "float32"))
+        if not hasattr(keras, "ops"):
+            # By default the operations of Keras 2 keep the state of dropout, and a checkpoint could not contain it.
+            keras.backend.experimental.enable_tf_random_generator()
         keras.utils.set_random_seed(spec.seed)
         with strategy.scope():
             self.network = keras_models.make(keras, spec.model, data.side, data.classes, self.layout)
             self.network.load(parameters)
-            # Keras 3 wraps TensorFlow's variables, Keras 2 uses them directly.
+            # Keras 3 wraps TensorFlow's variables; Keras 2 uses them directly.
             self._variables = {name: getattr(v, "value", v) if hasattr(keras, "ops") else v
                                for name, v in self.network.variables().items()}
             self.statistics = [getattr(v, "value", v) if hasattr(keras, "ops") else v
@@ -105,7 +109,7 @@ class TensorFlowEngine(Engine):
         gradients = self.mean_gradients(tape, scaled, variables)
         finite = None
         if self._scaling is not None:
-            # A value that is not finite on one replica makes the mean not finite, so all replicas decide alike.
+            # A value that is not finite on one replica makes the mean not finite, so all replicas make the same decision.
             finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in gradients])
             gradients = [g / self._scaling[0] for g in gradients]
         # All replicas must change mirrored variables together.
@@ -120,7 +124,7 @@ class TensorFlowEngine(Engine):
             momentum = self._spec.momentum
             if decay:
                 gradient = gradient + decay * variable
-            if finite is not None:  # skips the step without a branch, which would make the device wait
+            if finite is not None:  # skip the step without a branch, because a branch would make the device wait
                 gradient = tf.where(finite, gradient, 0.0)
                 momentum, rate = tf.where(finite, momentum, 1.0), tf.where(finite, rate, 0.0)
             # v = momentum * v + gradient; variable -= rate * v
@@ -190,28 +194,36 @@ class TensorFlowEngine(Engine):
     _SHARED = ("trained", "velocities", "scaling")
 
     def _own_variables(self):
-        """Returns name -> this process's part of each variable that training changes."""
+        """Returns name -> the variables that training changes, as they are in this process: a list for each array of a checkpoint.
+        The list has all variables with the value of the array."""
+        local = self._strategy.experimental_local_results  # the parts of a variable in this process, one for each replica
         trained = {id(v) for v in self._variables.values()}
-        values = [getattr(v, "value", v) if hasattr(self.network.keras, "ops") else v for v in self.network.model.variables]
-        variables = {
-            "trained": list(self._variables.values()),
-            "velocities": self._velocities,
-            "scaling": self._scaling or [],
-            "state": [v for v in values if id(v) not in trained],  # running statistics, and seeds of dropout
+        if hasattr(self.network.keras, "ops"):
+            values = [getattr(v, "value", v) for v in self.network.model.variables]  # includes the seeds of dropout
+        else:
+            dropouts = [layer for layer in self.network.model.layers if isinstance(layer, self.network.keras.layers.Dropout)]
+            values = [*self.network.model.variables, *(layer._random_generator._generator.state for layer in dropouts)]
+        return {
+            "trained": [local(v) for v in self._variables.values()],
+            "velocities": [local(v) for v in self._velocities],
+            "scaling": [local(v) for v in self._scaling or []],
+            # Running statistics and seeds of dropout differ between replicas.
+            "state": [[part] for v in values if id(v) not in trained for part in local(v)],
         }
-        return {name: [self._strategy.experimental_local_results(v)[0] for v in own] for name, own in variables.items()}
 
     def save(self, directory):
-        state = {name: [v.numpy() for v in own] for name, own in self._own_variables().items()}
+        state = {name: [equal[0].numpy() for equal in own] for name, own in self._own_variables().items()}
         state["scales"] = [np.array(list(dataclasses.asdict(self._scales).values()), np.float64)]
-        return keras_state.save(state, self._SHARED, directory, self._rank)
+        return array_state.save(state, self._SHARED, directory, self._rank)
 
     def load(self, directory):
         variables = self._own_variables()
-        state = keras_state.load({**variables, "scales": [np.zeros(2)]}, directory, self._rank)
+        like = {name: [equal[0] for equal in own] for name, own in variables.items()}
+        state = array_state.load({**like, "scales": [np.zeros(2)]}, directory, self._rank)
         for name, own in variables.items():
-            for variable, value in zip(own, state[name]):
-                variable.assign(value)
+            for equal, value in zip(own, state[name]):
+                for variable in equal:
+                    variable.assign(value)
         scale, left_out = state["scales"][0].tolist()
         self._scales = loss_scale.Log(scale, int(left_out))
 
@@ -219,14 +231,15 @@ class TensorFlowEngine(Engine):
         tensors = {}
         for variables in (self.network.variables(), self.network.variables(trainable=False)):
             for name, variable in variables.items():
-                # Reads this process's first replica. If replicas have different values, reading the variable would return their mean.
+                # Read this process's first replica. If replicas have different values, reading the variable would return their
+                # mean.
                 value = getattr(variable, "value", variable) if hasattr(self.network.keras, "ops") else variable
                 tensors[name] = self.network.to_native(name, self._strategy.experimental_local_results(value)[0].numpy())
         return tensors
 
 
 def _explained(error):
-    """Extracts the message about other ranks, which TensorFlow puts after the names of functions."""
+    """Extracts the message about other ranks, which follows the names of functions in TensorFlow's message."""
     begin = error.message.find("Collective")
     if begin < 0:
         return error
@@ -237,8 +250,8 @@ def _explained(error):
 class StrategyEngine(TensorFlowEngine):
     """Base class of engines with a tf.distribute strategy: one replica in each rank, unless a subclass overrides it."""
 
-    def build(self, tf, keras, spec, data, parameters, strategy):
-        super().build(tf, keras, spec, data, parameters, strategy)
+    def build(self, tf, keras, spec, data, rank, parameters, strategy):
+        super().build(tf, keras, spec, data, rank, parameters, strategy)
         self._sum = self.in_replicas(self._replica_sum, reduce_retracing=True)
         self._take_statistics = self.in_replicas(self._take_first_statistics)
 

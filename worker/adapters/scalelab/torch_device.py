@@ -60,7 +60,7 @@ def configure_cpu(spec):
 
 
 class Prefetcher:
-    """Copies batches to a GPU on a stream of its own, so that they overlap with the steps before."""
+    """Copies batches to a GPU on a separate stream, so that copies overlap with earlier steps."""
 
     def __init__(self, device):
         self._device, self._stream = device, torch.cuda.Stream(device)
@@ -79,7 +79,7 @@ class _Copies:
         self._tensors, self._ready = tensors, ready
 
     def wait(self):
-        """Returns the tensors. The current stream waits for the copies, the caller does not."""
+        """Returns the tensors. Makes the current stream wait for the copies; the caller does not wait."""
         stream = torch.cuda.current_stream()
         stream.wait_event(self._ready)
         for tensor in self._tensors:
@@ -103,7 +103,8 @@ class HostClock:
 
 
 class Stopwatch:
-    """Adds up the seconds of its `with` blocks. With a GPU as `device`, a block includes the work that it starts there."""
+    """Adds up the seconds of its `with` blocks. If `device` is a GPU, the time of a block includes the work that it starts
+    there."""
 
     def __init__(self, device=None):
         self._wait = device is not None and device.type == "cuda"
@@ -128,10 +129,10 @@ class Stopwatch:
 
 
 class CudaClock:
-    """A HostClock whose marks are events on the current stream: only `times` waits for the device."""
+    """Like HostClock, with events on the current stream as marks. Only `times` waits for the device."""
 
     def __init__(self, before):
-        """`before` is the clock of the previous step, whose end is the beginning of this step; None after a pause."""
+        """`before` is the clock of the previous step, whose end is the beginning of this step. It is None after a pause."""
         self._begin = before.end if before is not None else self._record()
         self._marks = [(None, self._record())]  # the time before this mark is the wait for the batch
         self.end = self._begin

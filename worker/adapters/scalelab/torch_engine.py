@@ -1,4 +1,4 @@
-"""Base class of the PyTorch engines: model, SGD, precision and step. Engines differ in how they average gradients."""
+"""The base class of the PyTorch engines: model, SGD, precision and step. Subclasses average the gradients."""
 import dataclasses
 import os
 
@@ -13,12 +13,12 @@ from .torch_device import CudaClock, HostClock, Precision, Prefetcher, choose_de
 
 
 class TorchEngine(training.Engine):
-    """An engine sets up its communication in `join`, wraps the model in `wrap`, and may have its own `backward`."""
+    """A PyTorch engine. A subclass connects to other ranks in `join`, wraps the model in `wrap`, and may override `backward`."""
 
     framework = "pytorch"
-    gradient_bytes = 0  # sent to the communication library in each step
+    gradient_bytes = 0  # number of bytes that are passed to the communication library in each step
     shared_state = ("parameters", "optimizer")  # the parts of the state that are equal on all ranks
-    weights_follow_layout = True  # weights are channels last if the images are; False: always contiguous
+    weights_follow_layout = True  # whether weights are channels last if the images are; False: always contiguous
 
     @staticmethod
     def version():
@@ -29,7 +29,7 @@ class TorchEngine(training.Engine):
         configure_cpu(spec)
         self.device = choose_device(spec, int(os.environ.get("LOCAL_RANK", "0")))
         self.precision = Precision(spec, self.device)
-        # "auto" is channels last, as in the native engines: oneDNN and cuDNN are faster with it.
+        # "auto" is channels last, as in the native engines, because oneDNN and cuDNN are faster with it.
         last = spec.memory_format != "contiguous"
         self.layout = "NHWC" if last else "NCHW"
         self.join()
@@ -50,7 +50,8 @@ class TorchEngine(training.Engine):
         """Connects to the other ranks."""
 
     def make_model(self, data, parameters):
-        """Returns a module: images [n, 3, side, side] -> logits; in training a pair with the logits of an auxiliary head, if any."""
+        """Returns a module that maps images [n, 3, side, side] to logits. In training, a model with an auxiliary head returns the
+        pair of both logits."""
         return make_model(self.spec.model, data.classes, parameters)
 
     def wrap(self, model):
@@ -73,15 +74,15 @@ class TorchEngine(training.Engine):
         return {"fused": True} if self.device.type == "cuda" and version_of_torch() >= (2, 6) else {"foreach": True}
 
     def _compile(self):
-        """Compiles forward and backward. Collective: the other ranks wait in the first step for a rank that compiles longer."""
+        """Compiles forward and backward. Collective: in the first step, ranks wait for ranks that compile longer."""
         if not hasattr(torch, "compile"):
             raise RunError(f"compile needs torch 2.1 or later, this is {torch.__version__}: remove it", "configuration")
         self.wrapped = torch.compile(self.wrapped, dynamic=False)
         self.pass_over_zeros()
 
     def pass_over_zeros(self):
-        """Runs forward and backward on a batch of zeros, which changes nothing but what the framework prepares in its first step.
-        Collective."""
+        """Runs forward and backward on a batch of zeros, so that the framework prepares the structures of its first step. Does
+        not change the state of the training. Collective."""
         side, batch = self._side, self.spec.batch_per_rank
         shape = (batch, side, side, 3) if self.layout == "NHWC" else (batch, 3, side, side)
         images, labels = self.to_device(np.zeros(shape, np.float32), np.zeros(batch, np.int64))
@@ -108,7 +109,7 @@ class TorchEngine(training.Engine):
         return images, labels
 
     def to_device(self, images, labels):
-        """Returns tensors on the device. `images` are those of `prepare`, or an array."""
+        """Returns tensors on the device. `images` is the result of `prepare`, or an array."""
         if not isinstance(images, np.ndarray):
             return images.wait()
         images, labels = self._as_tensors(images, labels)
@@ -202,11 +203,13 @@ class TorchEngine(training.Engine):
         self.load_state(torch_state.load(directory, self.rank, self.device))
 
     def state(self):
-        """Returns what training needs to continue, as a dict of parts: tensors, numbers, and dicts and lists of them."""
-        own = {name: b for name, b in self.model.named_buffers()}
-        own.update((name, p.detach()) for name, p in self.model.named_parameters() if not p.requires_grad)  # Keras' statistics
+        """Returns the state that training needs to continue, as a dict of parts: tensors, numbers, and dicts and lists of
+        them."""
+        model = self.stored_model()
+        own = {name: b for name, b in model.named_buffers()}
+        own.update((name, p.detach()) for name, p in model.named_parameters() if not p.requires_grad)  # Keras' statistics
         return {
-            "parameters": {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad},
+            "parameters": {name: p.detach() for name, p in model.named_parameters() if p.requires_grad},
             "optimizer": self.stored_optimizer().state_dict(),
             "statistics": own,
             "random": torch_state.random(self.device),
@@ -214,18 +217,22 @@ class TorchEngine(training.Engine):
             "scales": dataclasses.asdict(self._scales),
         }
 
+    def stored_model(self):
+        """Returns the module whose parameters and buffers are part of this rank's state."""
+        return self.model
+
     def stored_optimizer(self):
         """Returns the optimizer whose state dict is part of this rank's state."""
         return self.optimizer
 
     def load_state(self, state):
-        torch_state.assign(dict(self.model.named_parameters()), {**state["parameters"], **state["statistics"]})
+        torch_state.assign(dict(self.stored_model().named_parameters()), {**state["parameters"], **state["statistics"]})
         self.stored_optimizer().load_state_dict(state["optimizer"])
         self.load_state_of_rank(state)
 
     def load_state_of_rank(self, state):
-        """Continues from the parts that are neither parameters nor the optimizer's."""
-        torch_state.assign(dict(self.model.named_buffers()), state["statistics"])
+        """Loads the parts of the state that are neither parameters nor the optimizer's state."""
+        torch_state.assign(dict(self.stored_model().named_buffers()), state["statistics"])
         if self.precision.scaler is not None:
             self.precision.scaler.load_state_dict(state["scaler"])
         self._scales = loss_scale.Log(**state["scales"])

@@ -1,4 +1,4 @@
-"""Base class and process group of the engines on torch.distributed."""
+"""The base class and the process group of the engines on torch.distributed."""
 import datetime
 import os
 
@@ -12,7 +12,7 @@ from .torch_engine import TorchEngine
 
 def join(rank, ranks, backend, timeout_s):
     """Creates the default process group. The kernel chooses rank 0's port when rank 0 starts to listen, so no other process can have
-    taken it. Rank 0 publishes the port in the attempt's directory."""
+    taken the port. Rank 0 publishes the port in the attempt's directory."""
     timeout = datetime.timedelta(seconds=timeout_s)
     options = dict(world_size=ranks, timeout=timeout, wait_for_workers=False)
     directory = os.environ.get("SCALELAB_ATTEMPT_DIR", ".")

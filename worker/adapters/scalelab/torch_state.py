@@ -1,4 +1,5 @@
-"""The state of a PyTorch engine as files of torch.save, without code of classes: tensors, numbers, and dicts and lists of them."""
+"""Stores the state of a PyTorch engine in files of torch.save. They contain only tensors, numbers, and dicts and lists of them,
+so that loading them runs no code."""
 import os
 
 import torch
@@ -10,7 +11,7 @@ _FLOAT = "float, hexadecimal"
 
 
 def save(state, shared, directory, rank):
-    """Writes the parts of `state`; those named in `shared` are written by rank 0 alone. Returns the names of this rank's files."""
+    """Writes the parts of `state`. Only rank 0 writes the parts named in `shared`. Returns the names of this rank's files."""
     files = {f"rank-{rank}.pt": {name: part for name, part in state.items() if name not in shared}}
     if rank == 0 and shared:
         files["shared.pt"] = {name: state[name] for name in shared}
@@ -21,18 +22,18 @@ def save(state, shared, directory, rank):
 
 
 def load(directory, rank, device):
-    """Returns the parts that this rank has saved, and the shared ones."""
+    """Returns the parts that this rank has saved, and the shared parts."""
     state = {}
     for name in (f"rank-{rank}.pt", "shared.pt"):
         path = os.path.join(directory, name)
         if os.path.exists(path):
-            # weights_only: a file cannot run code.
+            # With weights_only, a file cannot run code.
             state.update(_decoded(torch.load(path, map_location=device, weights_only=True)))
     return state
 
 
 def _encoded(value):
-    """Returns the value with texts in place of floats, which torch 1.13 does not read from files of weights."""
+    """Replaces floats by texts, because torch 1.13 does not load floats with weights_only."""
     if isinstance(value, float):
         return {_FLOAT: value.hex()}
     if isinstance(value, dict):

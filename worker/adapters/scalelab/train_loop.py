@@ -1,6 +1,6 @@
-"""The training loop of all adapters: one rank of one run, with the events and metrics of worker/trainer/loop/train_loop.cc.
+"""The training loop of all adapters, for one rank of a run, with the events and metrics of worker/trainer/loop/train_loop.cc.
 
-`train` is the loop.
+`train` runs the loop.
 """
 import dataclasses
 import hashlib
@@ -20,7 +20,7 @@ from .waits import Waits
 
 @dataclasses.dataclass
 class _Totals:
-    """Figures of a run that grow from epoch to epoch, for its `finish` event."""
+    """Sums over all epochs of a run, for its `finish` event."""
 
     train_loss: typing.Optional[float] = None
     training_seconds: float = 0.0
@@ -29,9 +29,9 @@ class _Totals:
     accuracy: typing.Optional[float] = None
     time_to_accuracy: typing.Optional[float] = None
     samples_to_accuracy: typing.Optional[float] = None
-    run_seconds: float = 0.0  # of steps, evaluations and checkpoints
-    checkpoint_seconds: float = 0.0  # of writing checkpoints
-    lost_seconds: float = 0.0  # of work that was lost, and of starting again
+    run_seconds: float = 0.0  # time of steps, evaluations and checkpoints
+    checkpoint_seconds: float = 0.0  # time of writing checkpoints
+    lost_seconds: float = 0.0  # time of lost work, and of starting again
 
 
 def parameter_hash(parameters):
@@ -45,9 +45,9 @@ def parameter_hash(parameters):
 
 def train(engine_class, spec, rank, ranks, events):
     """Runs the training, from loading the data to the `finish` event. Returns a function that closes the engine."""
-    checkpoints = Checkpoints(spec, rank, ranks, events)
+    checkpoints = Checkpoints(spec, rank, 1 if engine_class.one_process else ranks, events)
     data = recipe.load_data(spec)
-    # What needs no other rank is checked before the engine waits for the others.
+    # Make the checks that need no other rank, before the engine waits for other ranks.
     recipe.check_size(spec, data)
     if not choices.needs_gpu(spec):
         choices.check_precision(spec, gpu=False)
@@ -61,12 +61,12 @@ def train(engine_class, spec, rank, ranks, events):
 
 
 class _Training:
-    """A run on this rank, from its first step, or from that of a checkpoint."""
+    """A run on this rank, from its first step or from the step of a checkpoint."""
 
     def __init__(self, engine, spec, data, rank, ranks, events, checkpoints):
         self._engine, self._spec, self._data, self._rank, self._events = engine, spec, data, rank, events
         self._checkpoints = checkpoints
-        # If one process drives all replicas, it gets whole batches.
+        # A process that drives all replicas gets whole batches.
         self._part, self._parts = (0, 1) if engine.one_process else (rank, ranks)
         self._ranks = ranks
         self._cores = spec.cpus_per_rank * (ranks if engine.one_process else 1)
@@ -75,10 +75,11 @@ class _Training:
         self._totals, self._sums, self._first = _Totals(), EpochSums(), 0
         if checkpoints.on:
             self.waits.barrier()  # ranks start at different speeds
-            self._continue(checkpoints.load_newest(engine.name, self.waits.sum, self.waits.close))
+            replicas = ranks if engine.one_process else 1
+            self._continue(checkpoints.load_newest(engine.name, self.waits.sum, self.waits.close, replicas))
         part = engine.data_part(rank, ranks)
         self.batches = recipe.Batches(spec, data, *part, engine.layout, engine.prepare, self._first)
-        self._copies = self._parts / part[1]  # how many ranks train on each sample
+        self._copies = self._parts / part[1]  # number of ranks that train on each sample
         self.step = self._first
 
     def _continue(self, checkpoint):
@@ -90,7 +91,7 @@ class _Training:
         self._meter.continue_after(self._first, loop["meter"])
 
     def begin(self):
-        self.waits.barrier()  # the time that other ranks need to load is not part of the first step
+        self.waits.barrier()  # excludes the time that other ranks need to load from the first step
         self._totals.lost_seconds = self._checkpoints.begin(self._totals.run_seconds)
         self._before = self._totals.run_seconds, self._totals.checkpoint_seconds
         engine = self._engine
@@ -106,7 +107,7 @@ class _Training:
         self._begin = time.perf_counter()
 
     def train_epoch(self):
-        """Trains from `step` to the end of its epoch, evaluates, and reports both."""
+        """Trains from the current step to the end of its epoch, evaluates, and reports both."""
         in_epoch = self.batches.steps_per_epoch
         epoch = self.step // in_epoch
         end = min(self.batches.total_steps, (epoch + 1) * in_epoch)
@@ -138,7 +139,7 @@ class _Training:
         self._totals.checkpoint_seconds = self._before[1] + self._checkpoints.seconds
 
     def _save(self, sums):
-        """Writes a checkpoint after `step` steps, in whose epoch `sums` has been trained."""
+        """Writes a checkpoint after the current step. `sums` are the sums of the current epoch."""
         self._measure_run()
         loop = {"totals": dataclasses.asdict(self._totals), "epoch": dataclasses.asdict(sums), "meter": self._meter.state()}
         self._checkpoints.save(self.step, self._engine.save, loop)
@@ -167,7 +168,7 @@ class _Training:
         self._events.epoch(epoch, metrics)
 
     def _evaluate(self):
-        """Evaluates every image of the test set once, distributed over all ranks, and returns the metrics."""
+        """Evaluates every image of the test set once, distributed over all ranks. Returns the metrics."""
         begin = time.perf_counter()
         self.waits.begin_evaluation()
         images = len(self._data.test_labels)

@@ -1,4 +1,4 @@
-"""Runs scalelab-trainer as a helper process, which provides initial weights and images for every engine."""
+"""Runs scalelab-trainer as a helper process that provides initial weights and images for every engine."""
 import os
 
 from .errors import RunError
@@ -12,7 +12,7 @@ def program(spec):
             "SCALELAB_TRAINER is not set: it must name scalelab-trainer, whose initial weights every engine starts from",
             "configuration",
         )
-    # Without these variables the helper is not a rank of the MPI job.
+    # Remove these variables, so that the helper does not become a rank of the MPI job.
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMIX_", "PRTE_"))}
     return path, {**environment, "SCALELAB_SPEC": spec.path}
 

@@ -1,4 +1,5 @@
-"""An adapter is a subclass of Engine and a call `training.run(ItsEngine)`, its main program."""
+"""The interface of engines, and the main program of adapters. An adapter defines a subclass of Engine and calls `training.run`
+with it."""
 import contextlib
 import ctypes
 import dataclasses
@@ -15,11 +16,12 @@ from .spec import PARAMETERS
 
 @dataclasses.dataclass
 class StepResult:
-    """The result of a step on this rank's batch (on the whole batch if one process drives all replicas).
+    """The result of a step on this rank's batch, or on the whole batch if one process drives all replicas.
 
-    `loss` is the mean loss, `correct` the number of correct answers. `times` maps metric names to seconds and has only the times that
-    the framework exposes: "step/forward_s", "step/backward_s" (without waiting for communication), "step/comm_exposed_s",
-    "step/optimizer_s", and "step/total_s" if it was measured on the device. `metrics` has further metrics, such as "comm/bytes".
+    `loss` is the mean loss, and `correct` is the number of correct predictions. `times` maps metric names to seconds, and
+    contains only the times that the framework exposes: "step/forward_s", "step/backward_s" (without waiting for communication),
+    "step/comm_exposed_s", "step/optimizer_s", and "step/total_s" if it was measured on the device. `metrics` has further metrics,
+    such as "comm/bytes".
     """
 
     loss: float
@@ -31,35 +33,37 @@ class StepResult:
 class Engine:
     """The framework's part of a rank. Unless documented otherwise, all ranks call the methods in the same order.
 
-    Every method may raise an exception, which ends the rank with an `error` event; RunError if the cause is known.
+    Every method may raise an exception, which ends the rank with an `error` event. A method should raise RunError if it knows the
+    cause.
     """
 
     name = ""  # as in RunSpec.engine
     framework = ""  # in the start event: "pytorch"
-    one_process = False  # one process drives all replicas: it gets whole batches, and `ranks` is the number of replicas
-    layout = "NCHW"  # of the images for step and evaluate, or "NHWC"; __init__ may set it
+    one_process = False  # whether one process drives all replicas. It gets whole batches, and `ranks` is the number of replicas
+    layout = "NCHW"  # layout of the images for step and evaluate: "NCHW" or "NHWC"; __init__ may set it
 
     @staticmethod
     def version():
-        """Returns the framework's version for the start event: "torch 1.13.1"."""
+        """Returns the framework's version for the start event, such as "torch 1.13.1"."""
         raise NotImplementedError
 
     def __init__(self, spec, data, rank, ranks, parameters):
-        """Connects to the other ranks and builds the model with `parameters` (native name -> numpy array, PyTorch's layout).
+        """Connects to the other ranks and builds the model with `parameters` (numpy arrays in PyTorch's layout, by native name).
 
-        Uses at most spec.cpus_per_rank threads. Waits for other ranks for at most spec.comm_timeout_s; the training loop enforces this
-        timeout for all other methods."""
+        Uses at most spec.cpus_per_rank threads. Waits for other ranks for at most spec.comm_timeout_s. For all other methods, the
+        training loop enforces this timeout."""
         raise NotImplementedError
 
     def step(self, images, labels, rate):
-        """Runs one step of SGD on float32 images and int64 labels: v = m * v + g + wd * p; p -= rate * v, where g is the gradient of the
-        mean cross entropy, averaged over ranks. Returns a StepResult, or a function without arguments that waits for it. The
-        function is called some steps later; without "step/total_s" in its result, a step lasts from the end of the step before it to its
-        own end."""
+        """Runs one step of SGD on float32 images and int64 labels: v = m * v + g + wd * p; p -= rate * v, where g is the gradient
+        of the mean cross entropy, averaged over ranks. Returns a StepResult, or a function without arguments that waits for the
+        StepResult. The training loop calls this function some steps later. If the result has no "step/total_s", the duration of
+        the step is the time from the end of the previous step to its own end."""
         raise NotImplementedError
 
     def prepare(self, images, labels):
-        """Returns what `step` gets for this batch. A thread that loads data calls it ahead of the step, in the order of the steps."""
+        """Returns the arguments of `step` for this batch. A thread that loads data calls `prepare` before the step, in the order
+        of the steps."""
         return images, labels
 
     def data_part(self, rank, ranks):
@@ -71,10 +75,11 @@ class Engine:
         return cpu_model()
 
     def begin_evaluation(self):
-        """Copies rank 0's running statistics to all ranks, if ranks have different ones."""
+        """Copies rank 0's running statistics to all ranks, if ranks have different statistics."""
 
     def evaluate(self, images, labels):
-        """Returns (sum of losses, correct answers) of images in evaluation mode. Ranks may make different numbers of calls."""
+        """Returns (sum of losses, number of correct predictions) of images in evaluation mode. Ranks may make different numbers
+        of calls."""
         raise NotImplementedError
 
     def sum_over_ranks(self, numbers):
@@ -85,18 +90,19 @@ class Engine:
         self.sum_over_ranks([0.0])
 
     def parameters(self):
-        """Returns native name -> numpy array in PyTorch's layout, buffers included. Only the buffers may differ between ranks."""
+        """Returns the parameters and buffers as numpy arrays in PyTorch's layout, by native name. Only buffers may differ between
+        ranks."""
         raise NotImplementedError
 
     def save(self, directory):
-        """Writes this rank's part of what training needs to continue into files in `directory`, by durable.replace, and returns their
-        names: rank-R.* for rank R, and on rank 0 also shared.*, which all ranks read. Not collective. Only for engines that the
-        catalogue lists with checkpoints."""
+        """Writes this rank's part of the state that training needs to continue to files in `directory`, with durable.replace.
+        Returns the names of the files: rank-R.* for rank R, and on rank 0 also shared.*, which all ranks read. Not collective.
+        Needed only for engines that have checkpoints in the catalogue."""
         raise NotImplementedError
 
     def load(self, directory):
-        """Continues from what as many ranks have saved. Called before the first step. Training then computes the same bits as without
-        the interruption, as far as the framework repeats its results."""
+        """Loads the state that the same number of ranks have saved. Called before the first step. Training then computes the same
+        bits as without the interruption, if the framework is deterministic."""
         raise NotImplementedError
 
     def run_metrics(self):
@@ -126,7 +132,8 @@ def _engine_with(parameter):
 
 
 def cpu_model():
-    """Returns the model of this node's CPUs, or their architecture if /proc does not have it, as the native trainer does."""
+    """Returns the model of this node's CPUs, like the native trainer. Returns the architecture if /proc does not contain the
+    model."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -150,7 +157,7 @@ def _number(names, otherwise):
 
 
 def _event_files(path, replicas):
-    """Returns the event files of all replicas; `path` is that of replica 0."""
+    """Returns the event files of all replicas. `path` is the event file of replica 0."""
     if replicas == 1:
         return [path]
     if "events-0" not in os.path.basename(path):
@@ -161,7 +168,7 @@ def _event_files(path, replicas):
 
 @contextlib.contextmanager
 def importing(engine, environment):
-    """A context for an adapter's imports of its framework: an exception ends the process with an `error` event."""
+    """Returns a context for an adapter's imports of its framework. An exception ends the process with an `error` event."""
     try:
         yield
     except Exception as e:  # pylint: disable=broad-except
@@ -176,7 +183,7 @@ def importing(engine, environment):
 
 
 def _fail(name, error, events):
-    """Reports an error: the traceback on standard error, one line in the event file."""
+    """Reports an error: writes the traceback to standard error, and one line to the event file."""
     traceback.print_exception(type(error), error, error.__traceback__)
     message, kind = describe(error)
     print(f"{name}: {message}", file=sys.stderr, flush=True)
@@ -188,9 +195,9 @@ def _fail(name, error, events):
 
 
 def run(engine_class):
-    """The main program of an adapter. Does not return.
+    """Runs the main program of an adapter. Does not return.
 
-    Exits with os._exit, because frameworks wait for their threads and for ranks that are gone when Python shuts down."""
+    Exits with os._exit, because frameworks wait for their threads and for ranks that have ended when Python shuts down."""
     if "OMPI_COMM_WORLD_RANK" in os.environ or "PMIX_RANK" in os.environ:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: the kernel kills this rank when its launcher ends
     events, status = None, 1

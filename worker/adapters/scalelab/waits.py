@@ -40,7 +40,7 @@ class Waits:
             return self._engine.parameters()
 
     def finished(self):
-        """Records that the `finish` event is written, after which no event may follow."""
+        """Records that the `finish` event was written. No event may follow it."""
         self._deadline.finished = True
 
     def close(self):

@@ -1,12 +1,12 @@
-"""The models of the comparison as Keras models, for Keras 2 (tf.keras) and Keras 3 on each of its backends.
+"""The models of all engines as Keras models, for Keras 2 (tf.keras) and Keras 3 on each of its backends.
 
-They are built with Keras' functional API by the `Network` of network.py, which also loads and returns weights under the native
-engine's names and in PyTorch's layout. Each family of models has one file; MODELS lists the names.
+`Network` of network.py builds them with Keras' functional API. It also loads and returns weights with the names of the native
+engines and in PyTorch's layout. Each family of models has one file; MODELS lists the names.
 """
 from scalelab.keras_models import cifar_resnet, feature_nets, inception, mobilenet, resnet
 from scalelab.keras_models.network import Network
 
-# Name in RunSpec.model -> function(network, images, classes) -> list of logits, those of the main head first.
+# Maps names in RunSpec.model to functions: function(network, images, classes) returns a list of logits, the main head first.
 MODELS = {
     **{f"resnet{depth}": cifar_resnet.builder(depth) for depth in cifar_resnet.DEPTHS},
     **{f"resnet{depth}": resnet.builder(depth) for depth in resnet.PLANS},
@@ -20,8 +20,8 @@ MODELS = {
 def make(keras, name, side, classes, layout, dropout=True):
     """Returns a Network with model `name` for images of `side` x `side` pixels.
 
-    `keras` is tf.keras or keras, `layout` is "NHWC" or "NCHW". `dropout` = False omits the dropout layers, so that a training step
-    can be compared with that of another engine.
+    `keras` is tf.keras or keras, and `layout` is "NHWC" or "NCHW". If `dropout` is False, the model has no dropout layers, so
+    that a training step can be compared with another engine.
     """
     if name not in MODELS:
         raise ValueError(f'model "{name}" is none of {", ".join(sorted(MODELS))}')

@@ -1,6 +1,6 @@
 """ResNets for images of CIFAR's size (He et al. 2015, arXiv 1512.03385, section 4.2; shortcuts without weights)."""
 
-DEPTHS = (20, 32, 44, 56)
+DEPTHS = (8, 20, 32, 44, 56)
 
 
 def builder(depth):
@@ -19,7 +19,7 @@ def _build(net, images, classes, depth):
 def _block(net, x, name, out, stride):
     y = net.relu(net.norm(net.conv(x, name + ".conv1", out, 3, stride, 1), name + ".norm1"))
     y = net.norm(net.conv(y, name + ".conv2", out, 3, 1, 1), name + ".norm2")
-    if stride == 2:  # option A: every other pixel, and new channels that are zero
+    if stride == 2:  # option A: take every other pixel, and add channels of zeros
         more = out - net.channels(x)
         x = net.pad_channels(net.every_other_pixel(x), more // 2, more - more // 2)
     return net.relu(net.add(y, x))

@@ -9,7 +9,7 @@ _INITIALIZER = "zeros"  # `load` sets the weights; random initialisation would c
 
 
 class Network:
-    """Builds a Keras model, `model`, with a table of its weights by native name.
+    """Builds a Keras model, and keeps a table of its weights by native name.
 
     Every method that adds a layer takes the input tensor and returns the output tensor. `name` is the layer's native name, for
     example "layer1.0.conv1".
@@ -34,7 +34,8 @@ class Network:
         self.model = None
 
     def finish(self, outputs):
-        """Creates `model`. Its output is a list: the logits, and those of an auxiliary head if the model has one."""
+        """Creates `self.model`. Its output is a list: the logits and, if the model has an auxiliary head, the logits of this
+        head."""
         self.model = self.keras.Model(self.images, outputs)
 
     # Layers with weights.
@@ -58,8 +59,8 @@ class Network:
     def norm(self, x, name, epsilon=1e-5):
         """BatchNorm2d. Keras' momentum is 1 - PyTorch's.
 
-        Keras 3 averages the biased variances of the batches, PyTorch the unbiased ones. They differ by a factor of n / (n - 1), where
-        n is the number of a batch's values in one channel. The trained weights do not depend on it.
+        Keras 3 averages the biased variances of the batches, and PyTorch averages the unbiased variances. They differ by a factor
+        of n / (n - 1), where n is the number of values of a channel in a batch. The trained weights do not depend on it.
         """
         layer = self.keras.layers.BatchNormalization(axis=self._channel_axis, momentum=0.9, epsilon=epsilon,
                                                      name=_keras(name))
@@ -89,11 +90,11 @@ class Network:
         return self.keras.layers.Dropout(share)(x) if self.dropout_is_on else x
 
     def max_pool(self, x, size, stride, padding=0):
-        """MaxPool2d of values that are not negative, because it pads with zeros."""
+        """MaxPool2d for values that are not negative, because this function pads with zeros."""
         return self.keras.layers.MaxPooling2D(size, stride, data_format=self._format)(self._zeros(x, _pair(padding)))
 
     def average_pool(self, x, size, stride, padding=0):
-        """AvgPool2d, whose mean includes the padding; with Keras' padding "same" it does not."""
+        """AvgPool2d. Its mean includes the padding, in contrast to Keras' padding "same"."""
         return self.keras.layers.AveragePooling2D(size, stride, data_format=self._format)(
             self._zeros(x, _pair(padding)))
 
@@ -138,8 +139,8 @@ class Network:
         return x if padding == (0, 0) else self.keras.layers.ZeroPadding2D(padding, data_format=self._format)(x)
 
     def _padded(self, x, kernel, stride, padding):
-        # Keras' "same" equals PyTorch's padding if that is half of an odd kernel and the stride is 1. Otherwise "same" can pad one
-        # side more than the other.
+        # Keras' "same" equals PyTorch's padding if the padding is half of an odd kernel and the stride is 1. Otherwise "same" may
+        # pad one side more than the other.
         if padding == (0, 0):
             return x, "valid"
         if stride == 1 and all(k == 2 * p + 1 for k, p in zip(kernel, padding)):

@@ -1,5 +1,9 @@
-"""The state of an engine on TensorFlow or JAX as files of arrays. Keras' own files would contain the mean of the running statistics of all
-ranks, or need all ranks to write them, and do not have the momentum of the recipe's SGD."""
+"""Stores the state of an engine on TensorFlow, JAX or MXNet in files of arrays.
+
+The frameworks' own files are not suitable. Keras' files contain the mean of the running statistics of all ranks, or require that
+all ranks write them. They also do not contain the momentum of the recipe's SGD. MXNet stores the state of an optimizer as a pickle,
+and loading a pickle may run code.
+"""
 import os
 
 from . import durable
@@ -8,7 +12,8 @@ from .safetensors import read_safetensors, write_tensors
 
 
 def save(state, shared, directory, rank):
-    """Writes name -> list of arrays; the lists named in `shared` are written by rank 0 alone. Returns the names of this rank's files."""
+    """Writes lists of arrays by name. Only rank 0 writes, and needs, the lists named in `shared`. Returns the names of this rank's
+    files."""
     files = {f"rank-{rank}.safetensors": [name for name in state if name not in shared]}
     if rank == 0:
         files["shared.safetensors"] = shared
@@ -20,7 +25,7 @@ def save(state, shared, directory, rank):
 
 
 def load(like, directory, rank):
-    """Returns name -> list of arrays, with the names and shapes of `like`."""
+    """Reads lists of arrays by name, with the names and shapes of `like`."""
     arrays = {}
     for name in (f"rank-{rank}.safetensors", "shared.safetensors"):
         arrays.update(read_safetensors(os.path.join(directory, name)))
