@@ -44,15 +44,15 @@ std::vector<Engine> MakeEngines() {
   const Names half = {"none", "fp16"}, halves = {"none", "fp16", "bf16"};
   const Names own_batch = {"train"}, no_sync = {"train", "eval"};
   // The models that every adapter has, and those that all adapters but MXNet's have.
-  const Names few = {"resnet20", "resnet32", "resnet44", "resnet56", "resnet50"};
-  const Names many = {"resnet20", "resnet32",     "resnet44",  "resnet56",  "resnet18",
-                      "resnet34", "resnet50",     "resnet101", "resnet152", "mobilenet_v2",
-                      "alexnet",  "inception_v3", "vgg16"};
-  // Those that consist of blocks, which worker/trainer/models/divisible_model.h can divide among ranks.
-  const Names divisible = {"resnet20", "resnet32",  "resnet44",  "resnet56", "resnet18", "resnet34",
-                           "resnet50", "resnet101", "resnet152", "gpt-nano", "gpt-small"};
-  const Names resnets = {"resnet20", "resnet32", "resnet44",  "resnet56", "resnet18",
-                         "resnet34", "resnet50", "resnet101", "resnet152"};
+  const Names few = {"resnet8", "resnet20", "resnet32", "resnet44", "resnet56", "resnet50"};
+  const Names many = {"resnet8",      "resnet20", "resnet32",     "resnet44",  "resnet56",
+                      "resnet18",     "resnet34", "resnet50",     "resnet101", "resnet152",
+                      "mobilenet_v2", "alexnet",  "inception_v3", "vgg16"};
+  // The models that consist of blocks, which worker/trainer/models/divisible_model.h can divide among ranks.
+  const Names divisible = {"resnet8",  "resnet20", "resnet32",  "resnet44",  "resnet56", "resnet18",
+                           "resnet34", "resnet50", "resnet101", "resnet152", "gpt-nano", "gpt-small"};
+  const Names resnets = {"resnet8",  "resnet20", "resnet32", "resnet44",  "resnet56",
+                         "resnet18", "resnet34", "resnet50", "resnet101", "resnet152"};
   // clang-format off
   return {
       {"native/ddp", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kAllBuckets, kOverlapped},
@@ -75,17 +75,17 @@ std::vector<Engine> MakeEngines() {
        kBuckets | kLowRank | kCheckpoint, kNotMeasured, all, "compresses gradients to matrices of low rank"},
       {"pytorch/local-sgd", kAdapter, "pytorch", "pytorch_local_sgd.py", kNone, false, kOptional, gloo, all, many, own_batch,
        kLocal | kCheckpoint, kNotMeasured, all, "averages parameters instead of gradients"},
-      {"pytorch/pipeline", kAdapter, "pytorch2", "pytorch_pipeline.py", kNone, false, kOptional, gloo, unscaled, resnets, own_batch, kPipeline | kParts},
+      {"pytorch/pipeline", kAdapter, "pytorch2", "pytorch_pipeline.py", kNone, false, kOptional, gloo, unscaled, resnets, own_batch, kPipeline | kParts | kCheckpoint},
       {"pytorch/dp", kAdapter, "pytorch", "pytorch_dp.py", kNone, true, kRequired, only_auto, all, many, own_batch, kNothing},
-      {"horovod/pytorch", kAdapter, "pytorch", "horovod_pytorch.py", kMpi, false, kOptional, mpi, all, many, own_batch, kFusion, kNotMeasured, half},
-      {"horovod/tensorflow", kAdapter, "tensorflow", "horovod_tensorflow.py", kMpi, false, kOptional, mpi, all, many, own_batch, kFusion, kNotMeasured, half},
-      {"horovod/mxnet", kAdapter, "mxnet", "horovod_mxnet.py", kMpi, false, kOptional, mpi, without_fp16, few, own_batch, kFusion, kNotMeasured, half},
-      {"tensorflow/mirrored", kAdapter, "tensorflow", "tensorflow_mirrored.py", kNone, true, kOptional, nccl, all, many, own_batch, kNothing},
-      {"tensorflow/multiworker-mirrored", kAdapter, "tensorflow", "tensorflow_multiworker.py", kNone, false, kOptional, nccl, all, many, own_batch, kNothing},
+      {"horovod/pytorch", kAdapter, "pytorch", "horovod_pytorch.py", kMpi, false, kOptional, mpi, all, many, own_batch, kFusion | kCheckpoint, kNotMeasured, half},
+      {"horovod/tensorflow", kAdapter, "tensorflow", "horovod_tensorflow.py", kMpi, false, kOptional, mpi, all, many, own_batch, kFusion | kCheckpoint, kNotMeasured, half},
+      {"horovod/mxnet", kAdapter, "mxnet", "horovod_mxnet.py", kMpi, false, kOptional, mpi, without_fp16, few, own_batch, kFusion | kCheckpoint, kNotMeasured, half},
+      {"tensorflow/mirrored", kAdapter, "tensorflow", "tensorflow_mirrored.py", kNone, true, kOptional, nccl, all, many, own_batch, kCheckpoint},
+      {"tensorflow/multiworker-mirrored", kAdapter, "tensorflow", "tensorflow_multiworker.py", kNone, false, kOptional, nccl, all, many, own_batch, kCheckpoint},
       {"keras/tensorflow", kAdapter, "keras-tensorflow", "keras_tensorflow.py", kNone, false, kOptional, nccl, all, many, own_batch, kCheckpoint},
       {"keras/jax", kAdapter, "keras-jax", "keras_jax.py", kNone, false, kOptional, gloo, all, many, own_batch, kCheckpoint},
       {"keras/pytorch", kAdapter, "pytorch2", "keras_pytorch.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets | kCompile | kCheckpoint},
-      {"mxnet/kvstore", kAdapter, "mxnet", "mxnet_kvstore.py", kNone, false, kOptional, only_auto, without_fp16, few, own_batch, kNothing},
+      {"mxnet/kvstore", kAdapter, "mxnet", "mxnet_kvstore.py", kNone, false, kOptional, only_auto, without_fp16, few, own_batch, kCheckpoint},
       {"custom", kCommand, "", "", kNone, false, kOptional, all, all, all, all, kOwnProgram},
   };
   // clang-format on

@@ -1,5 +1,6 @@
-// The table of engines: what each is made of, how it is started and what it supports. One row per engine. Readers: the
-// checks of studies, the worker, the coordinator, the analysis and, through run_parameters.json, the tests of frameworks.
+// The table of engines. Each row has the program of an engine, how to start it and the values that it
+// supports. The checks of studies, the worker, the coordinator, the analysis and, through
+// run_parameters.json, the tests of frameworks use the table.
 #pragma once
 
 #include <string>
@@ -9,13 +10,14 @@
 
 namespace scalelab {
 
-// How the ranks of an attempt find each other, as far as the launcher is concerned.
+// The help of the launcher for the rendezvous of the ranks of an attempt.
 enum class Rendezvous {
-  kNone,  // no help from the launcher: through the attempt's directory, or not at all
-  kMpi,   // through the MPI launcher that starts the ranks
+  kNone,  // the launcher does not help; ranks use the attempt's directory, or need no rendezvous
+  kMpi,   // the MPI launcher connects the ranks that it starts
 };
 
-// Groups of run parameters. Each row of catalog/run_parameters.def names its group, each engine the groups that it reads.
+// Groups of run parameters. Each row of catalog/run_parameters.def has a group, and each engine has the
+// groups that it reads.
 enum class ParameterGroup : unsigned {
   kCommon = 0,            // every engine
   kBuckets = 1 << 0,      // gradient buckets, as in PyTorch DDP
@@ -23,7 +25,7 @@ enum class ParameterGroup : unsigned {
   kFusion = 1 << 2,       // tensor fusion, as in Horovod
   kAllReduce = 1 << 3,    // the algorithm of the all-reduce
   kStep = 1 << 4,    // the shape of a step; a run of an engine that does not read it must keep the defaults
-  kCustom = 1 << 5,  // a program of the user's own
+  kCustom = 1 << 5,  // custom programs
   kCompression = 1 << 6,    // the form of gradients while they are communicated
   kLowRank = 1 << 7,        // PowerSGD
   kSparse = 1 << 8,         // the largest elements of a gradient
@@ -68,9 +70,9 @@ struct Engine {
   Names precisions = {};
   Names models = {};
   Names batch_norms = {};
-  unsigned reads = 0;  // the ParameterGroups that it reads besides kCommon, or-ed
+  unsigned reads = 0;  // bitwise OR of the ParameterGroups that it reads in addition to kCommon
   Synchronisation synchronisation = Synchronisation::kNotMeasured;
-  // Supported values of gradient_compression; empty: all. Of no meaning for an engine that does not read the key.
+  // Supported values of gradient_compression; empty: all. Not used for an engine that does not read the key.
   Names compressions = {};
   // Why the engine never computes the same steps as one rank; see WhyDiffersByDesign.
   absl::string_view differs = "";
@@ -82,25 +84,27 @@ struct Engine {
 
 // All engines in the order in which users see them.
 const std::vector<Engine>& Engines();
-// Returns null when there is no engine of this name.
+// Returns the engine with this name, or null.
 const Engine* FindEngine(absl::string_view name);
-// Returns the engine that trains without communication, or with communication after backward: the baselines of
-// "measure: {communication: true}".
+// Return the engine that trains without communication, and the engine that communicates after backward. They
+// are the baselines of "measure: {communication: true}".
 const Engine& UnsynchronisedEngine();
 const Engine& SerialEngine();
 // Returns whether the engine runs scalelab-trainer, whose version and libraries then determine its speed.
 bool RunsTrainer(absl::string_view engine);
-// Returns whether the engine runs a program of the user's own, whose parameters nobody else interprets.
+// Returns whether the engine runs a custom program. Only this program interprets its parameters.
 bool RunsOwnProgram(absl::string_view engine);
-// Returns whether a value of gradient_compression leaves part of a gradient to the next step.
+// Returns whether a value of gradient_compression adds a part of each gradient to the gradient of
+// the next step.
 bool CompressesWithErrors(absl::string_view compression);
-// Returns why a run does not compute the same steps as one rank, as the rest of "trains differently by design: ..."; empty if
-// it does. `compression` is the run's value of gradient_compression, `consistency` that of consistency.
+// Returns why a run does not compute the same steps as one rank, as the end of the sentence "trains
+// differently by design: ...". Returns "" if it computes the same steps. `compression` and `consistency` are
+// the run's values of gradient_compression and consistency.
 absl::string_view WhyDiffersByDesign(const Engine& engine, absl::string_view compression,
                                      absl::string_view consistency);
 // Returns the names of all engines.
 const std::vector<absl::string_view>& EngineNames();
-// Returns the names of all environments, each once.
+// Returns the names of all environments, without duplicates.
 std::vector<absl::string_view> EnvironmentNames();
 
 }  // namespace scalelab

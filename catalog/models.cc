@@ -4,6 +4,7 @@ namespace scalelab {
 
 const std::vector<ModelInfo>& Models() {
   static const auto& models = *new std::vector<ModelInfo>{
+      {"resnet8", 1, 0, 0, 16, 0, true},
       {"resnet20", 1, 0, 0, 16, 0, true},
       {"resnet32", 1, 0, 0, 16, 0, true},
       {"resnet44", 1, 0, 0, 16, 0, true},
@@ -14,8 +15,8 @@ const std::vector<ModelInfo>& Models() {
       {"resnet101", 1, 0, 0, 64, 0, true},
       {"resnet152", 1, 0, 0, 64, 0, true},
       {"mobilenet_v2", 1, 0, 0, 0, 0, true},
-      {"alexnet", 63},                          // smaller: empty last max pooling
-      {"inception_v3", 299, 0, 0, 0, 0, true},  // smaller: empty auxiliary classifier
+      {"alexnet", 63},                          // with smaller images, the last max pooling has no output
+      {"inception_v3", 299, 0, 0, 0, 0, true},  // with smaller images, the auxiliary classifier has no input
       {"vgg16", 32},                            // halves the image five times
       {"gpt-nano", 1, 128, 256, 0, 3},          // on tokens
       {"gpt-small", 1, 1024, 50257, 0, 12},

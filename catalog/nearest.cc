@@ -29,7 +29,7 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
 }  // namespace
 
 std::string Nearest(absl::string_view word, const std::vector<absl::string_view>& candidates) {
-  constexpr size_t kLongest = 64;  // no known name is longer, and the work is quadratic
+  constexpr size_t kLongest = 64;  // no known name is longer; the work is quadratic in the length
   if (word.size() > kLongest) return "";
   std::string lower = absl::AsciiStrToLower(word);
   absl::string_view best;

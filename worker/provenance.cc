@@ -14,6 +14,7 @@
 #include "files/regular_file.h"
 #include "spdlog/spdlog.h"
 #include "worker/code_snapshot.h"
+#include "worker/git_commit.h"
 #include "worker/node_info.h"
 
 namespace scalelab::worker {
@@ -156,7 +157,7 @@ void Provenance::Flush() {
 void Provenance::Write(const std::string& directory, const ordered_json& attempt) {
   if (common_.empty()) {
     ordered_json common;
-    common["worker"] = {{"version", SCALELAB_VERSION}, {"git_commit", SCALELAB_GIT_COMMIT}};
+    common["worker"] = {{"version", SCALELAB_VERSION}, {"git_commit", GitCommit()}};
     common["binaries"] = ordered_json::array();
     for (const std::string& program : {programs_.worker, programs_.rank, programs_.trainer}) {
       if (!program.empty() && access(program.c_str(), R_OK) == 0)

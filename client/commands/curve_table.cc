@@ -55,7 +55,7 @@ struct Statistic {
   const char* title;
   const char* csv;
   In in;                                      // kTables or kWide
-  const Estimate* (*get)(const CurvePoint&);  // null if the point has none
+  const Estimate* (*get)(const CurvePoint&);  // returns null if the point does not have the statistic
   std::string (*text)(const Estimate&);
   int drop = 0;  // as Column::drop
 };

@@ -27,13 +27,13 @@ struct RunLogsOptions {
   bool follow = false;
 };
 
-// Keeps the last lines of what is added.
+// Keeps the last lines of the added bytes.
 class LastLines {
  public:
   explicit LastLines(size_t lines) : lines_(lines) {}
   void Add(const std::string& data) {
     kept_ += data;
-    // Cuts only now and then, so that each byte is moved a few times at most.
+    // Cut rarely, so that each byte is moved only a few times.
     if (kept_.size() > 2 * cut_ + (1U << 16)) Cut();
   }
   std::string Take() {
@@ -59,13 +59,13 @@ class LastLines {
   size_t cut_ = 0;
 };
 
-// What has been shown of one output of a rank.
+// One output of a rank, and the position up to which it has been printed.
 struct Followed {
   ReadRunLogRequest::Stream stream;
   int64_t shown = 0;
 };
 
-// Prints what was added to an output. A log that does not exist yet is empty.
+// Prints the bytes that were added to an output. A log that does not exist yet counts as empty.
 absl::Status PrintNew(ReadRunLogRequest request, Followed& output, LastLines* last, absl::Time deadline,
                       Session& session, Connection& server) {
   request.set_stream(output.stream);
@@ -95,7 +95,8 @@ absl::Status CheckRank(const Run& run, int rank) {
                    ranks == 1 ? "rank 0" : absl::StrCat("ranks 0 to ", ranks - 1)));
 }
 
-// Prints the outputs until the run is final. The run's state is read before its outputs, so that nothing is missed.
+// Prints the outputs until the run is final. Reads the run's state before its outputs, so that no
+// output is missed.
 absl::StatusOr<ExitCode> FollowLogs(const RunLogsOptions& options, ReadRunLogRequest request,
                                     Session& session, Connection& server) {
   SetInterruptWords("stopped following; the run continues");
@@ -116,7 +117,7 @@ absl::StatusOr<ExitCode> FollowLogs(const RunLogsOptions& options, ReadRunLogReq
       for (Followed& output : outputs) output.shown = 0;
       if (attempt > 0) session.Say(absl::StrCat("attempt ", newest, " follows"));
       attempt = newest;
-      request.set_attempt(attempt);  // a newer one follows when this one has been read
+      request.set_attempt(attempt);  // a newer attempt is read after this one
     }
     for (Followed& output : outputs) {
       LastLines last(static_cast<size_t>(options.tail));
@@ -152,7 +153,7 @@ absl::StatusOr<ExitCode> ExecuteRunLogs(const RunLogsOptions& options, Session& 
     SetInterruptWords(nullptr);
     return outcome;
   }
-  // No default timeout, because a log can be large; --timeout limits the whole transfer.
+  // There is no default timeout, because a log may be large; --timeout limits the whole transfer.
   const auto context =
       (*server)->MakeContext(absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration()));
   const auto reader = (*server)->runs().ReadRunLog(context.get(), request);

@@ -108,7 +108,7 @@ Section ReasonTable(const RepeatedPtrField<Reason>& reasons, absl::Time now) {
     for (int i = 0; i < reasons.size(); ++i) {
       const Reason& r = reasons[i];
       const std::string kind = EnumText(Reason::Kind_Name(r.kind()));
-      // The clocks of client and server may differ slightly; an age is never shown as negative.
+      // The clocks of client and server may differ slightly, so avoid negative ages.
       const std::string age = r.has_since_time() ? Span(std::max(0.0, Since(r.since_time(), now))) : "";
       const std::string next = r.has_next_try_time()
                                    ? absl::StrCat("in ", Span(std::max(0.0, -Since(r.next_try_time(), now))))
@@ -162,7 +162,7 @@ Section StudyTable(const RepeatedPtrField<Study>& studies, absl::Time now) {
 
 Section NodeFacts(const RepeatedPtrField<NodeInfo>& nodes, const RepeatedPtrField<std::string>& names) {
   std::vector<std::pair<FactList, std::vector<std::string>>>
-      kinds;  // with the names of their nodes, "" for none
+      kinds;  // kinds of nodes, with the names of their nodes
   for (int i = 0; i < nodes.size(); ++i) {
     FactList facts = FactsOf(nodes[i]);
     auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == facts; });

@@ -33,7 +33,7 @@ void AppendCsv(const DataCell& cell, std::string& line) {
   absl::StrAppend(&line, "\"", absl::StrReplaceAll(*text, {{"\"", "\"\""}}), "\"");
 }
 
-// Bytes of a message that are not UTF-8 are replaced.
+// Encodes a text as a JSON string. Replaces bytes that are not UTF-8.
 std::string JsonText(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -45,7 +45,7 @@ std::string JsonText(const DataCell& cell) {
   return number != nullptr && std::isfinite(*number) ? nlohmann::json(*number).dump() : "null";
 }
 
-// Writes rows as JSON objects, one a line.
+// Writes an array of JSON objects, one object for each row, each on its own line.
 class JsonLines {
  public:
   JsonLines(const std::vector<std::string>& columns, std::ostream& out) : out_(out), cells_(columns.size()) {
@@ -62,7 +62,8 @@ class JsonLines {
   void End() { out_ << (first_ ? "[]\n" : "\n]\n"); }
 
  private:
-  // Many rows in turn have the same texts, such as the name of a run.
+  // Returns the JSON text of a cell. Consecutive rows often have equal texts, such as the name of a run, so
+  // this function reuses the text of the previous row.
   const std::string& TextOf(size_t column, const DataCell& cell) {
     Written& last = cells_[column];
     if (!std::holds_alternative<std::string>(cell) || last.json.empty() || last.cell != cell)
@@ -76,7 +77,7 @@ class JsonLines {
   };
   std::ostream& out_;
   std::vector<std::string> names_;
-  std::vector<Written> cells_;  // by column: of the row before
+  std::vector<Written> cells_;  // the cells of the previous row
   std::string line_;
   bool first_ = true;
 };
@@ -119,7 +120,7 @@ class NewDatabase {
     sqlite3_reset(statement);
     return result == SQLITE_DONE ? absl::OkStatus() : Error();
   }
-  // The cell must exist until the row is inserted.
+  // Binds a value to the statement, which does not copy texts: `cell` must exist until the row is inserted.
   static void Bind(sqlite3_stmt* statement, int at, const DataCell& cell) {
     if (const auto* whole = std::get_if<int64_t>(&cell)) {
       sqlite3_bind_int64(statement, at, *whole);
@@ -139,7 +140,7 @@ class NewDatabase {
 
   const std::string path_;
   sqlite3* handle_ = nullptr;
-  absl::Status status_;  // of opening
+  absl::Status status_;  // result of opening the database
 };
 
 }  // namespace

@@ -12,7 +12,7 @@ using scalelab::v1::ReadPointsResponse;
 constexpr size_t kCalls = 8;           // in flight
 constexpr size_t kMostHeld = 1 << 20;  // about 24 MB
 
-// Returns the number of points of a part, plus what the part itself takes.
+// Returns the memory that a part takes, measured in points. The overhead of a part counts as 8 points.
 size_t SizeOf(const ReadPointsResponse& part) { return part.value_size() + 8; }
 
 }  // namespace
@@ -37,7 +37,7 @@ PointReader::~PointReader() {
 absl::Status PointReader::Next(const Take& take) {
   std::unique_lock lock(mutex_);
   const size_t run = taken_++;
-  changed_.notify_all();  // its thread may wait because the points of other runs are held
+  changed_.notify_all();  // the thread of this run may wait until the caller takes points of other runs
   for (;;) {
     changed_.wait(lock, [&] {
       const auto it = reading_.find(run);
@@ -94,11 +94,12 @@ absl::Status PointReader::ReadOne(size_t run, grpc::ClientContext* context) {
   return server_.Explain(reader->Finish());
 }
 
-// Returns false if nobody wants the part.
+// Stores the part for the caller. Blocks while too many points are stored. Returns false if the
+// reader is stopping.
 bool PointReader::Put(size_t run, ReadPointsResponse part) {
   std::unique_lock lock(mutex_);
   Reading& reading = reading_.at(run);
-  // The run that the caller waits for always continues.
+  // The run that the caller waits for never blocks on the points of other runs.
   changed_.wait(lock, [&] { return stop_ || held_ < kMostHeld || (run < taken_ && reading.parts.empty()); });
   if (stop_) return false;
   held_ += SizeOf(part);

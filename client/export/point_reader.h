@@ -17,7 +17,8 @@
 
 namespace scalelab::client {
 
-// Reads the points of several runs at a time, ahead of the caller, who gets them run by run. Holds a limited number of points.
+// Reads the points of several runs concurrently, before the caller asks for them. The caller gets the runs in
+// order. Stores a limited number of points.
 class PointReader {
  public:
   using Take = std::function<absl::Status(const scalelab::v1::ReadPointsResponse&)>;
@@ -29,17 +30,17 @@ class PointReader {
   PointReader(const PointReader&) = delete;
   PointReader& operator=(const PointReader&) = delete;
 
-  // Passes the points of the next run to `take`. Returns its first error, or that of the call. Blocks until all points of the run have
-  // been read. Call it once for each run, and not after an error of `take`.
+  // Passes the points of the next run to `take`. Blocks until all points of the run have been read. Returns
+  // the first error of `take` or of the RPC. Call Next once for each run, and not after an error of `take`.
   absl::Status Next(const Take& take);
 
  private:
-  // A run whose points are read.
+  // A run whose points are being read.
   struct Reading {
     std::deque<scalelab::v1::ReadPointsResponse> parts;
     bool ended = false;
-    absl::Status status;                     // when it has ended
-    grpc::ClientContext* context = nullptr;  // until then
+    absl::Status status;                     // result of the call, once it has ended
+    grpc::ClientContext* context = nullptr;  // of the call; null once it has ended
   };
 
   void Run();
@@ -53,8 +54,8 @@ class PointReader {
   std::condition_variable changed_;
   // Guarded by mutex_.
   size_t begun_ = 0;  // runs whose calls have begun
-  size_t taken_ = 0;  // runs that the caller has got, or is getting: the newest of them is taken_ - 1
-  size_t held_ = 0;   // size of the parts that wait for the caller, see SizeOf
+  size_t taken_ = 0;  // calls of Next; the last one returns run taken_ - 1
+  size_t held_ = 0;   // sum of SizeOf over the parts that wait for the caller
   bool stop_ = false;
   std::map<size_t, Reading> reading_;  // by run
   std::vector<std::thread> threads_;

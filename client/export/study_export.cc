@@ -50,7 +50,7 @@ absl::StatusOr<ExitCode> ExportStudy(const ExportOptions& options, Session& sess
   get.set_name(*name);
   const auto study = (*server)->Call((*server)->studies(), &StudyService::Stub::GetStudy, get);
   if (!study.ok()) return study.status();
-  const std::string& found = study->study().name();  // "last" may mean another study later
+  const std::string& found = study->study().name();  // for further calls: "last" may mean another study then
   GetCurveRequest get_curve;
   get_curve.set_study(found);
   const auto curve = (*server)->Call((*server)->results(), &ResultService::Stub::GetCurve, get_curve);

@@ -21,7 +21,7 @@ struct LearningCurves {
   std::string key = "train/loss";
   X x = X::kStep;
   std::vector<std::string> by;  // axes in the labels; empty: the axes whose values differ
-  int points = 300;             // of each run, chosen to keep the shape
+  int points = 300;             // most points of each run; those that keep the shape of the curve
   int most_runs = 200;
   absl::Duration timeout = absl::Seconds(60);  // of the read of each run
 };

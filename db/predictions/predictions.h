@@ -1,4 +1,4 @@
-// The ledger of predictions. Functions on a Store, with its errors.
+// The ledger of predictions. All functions return the errors of the Store.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ struct PredictionRow {
   int64_t study_id = 0, cell_id = 0;
   int64_t source_id = 0;                 // the study whose results were used
   std::string study_name;                // a copy, because the study may be deleted
-  std::string owner;                     // of the study of the cell
-  bool is_private = false;               // one of the two studies is private
+  std::string owner;                     // owner of the study of the cell
+  bool is_private = false;               // whether the study of the cell or the source is private
   std::string key;                       // JSON: the values of the axes except ranks
-  std::string fingerprint;               // of the results that were used
-  std::map<std::string, double> models;  // the prediction of each
-  int ranks = 0, largest = 0;            // largest: of the world sizes that were used
+  std::string fingerprint;               // fingerprint of the results that were used
+  std::map<std::string, double> models;  // the prediction of each model, by name
+  int ranks = 0, largest = 0;            // largest: the largest world size with results
   double predicted = 0, low = 0, high = 0;
   State state = State::kPending;
   std::string reason;  // why it is kUnresolved
@@ -34,26 +34,28 @@ struct PredictionRow {
 };
 constexpr PredictionRow::State LastOf(PredictionRow::State) { return PredictionRow::State::kUnresolved; }
 
-// Stores predictions of cells of one study. Leaves out those whose cell has a run that has begun, or is gone; this is checked
-// in the same transaction. If a prediction of this cell from this source exists, it stays. Returns the stored row for each of
-// `rows`, in their order; nothing for one that was left out.
+// Stores predictions for cells of one study in one transaction. Leaves out a prediction if its cell was
+// deleted or has a run that has begun. Does not replace a stored prediction for the same cell and source.
+// Returns the stored row for each of `rows`, in their order; nothing for a prediction that was left out.
 absl::StatusOr<std::vector<std::optional<PredictionRow>>> AddPredictions(
     Store& store, const std::vector<PredictionRow>& rows);
 
-// Returns the predictions without a score whose cells have no run that may still give a result, at most `limit`.
+// Returns at most `limit` predictions that have no score and whose cells have no run that may still
+// give a result.
 absl::StatusOr<std::vector<PredictionRow>> ListPredictionsToScore(Store& store, int limit);
-// Stores state, reason, measured values and time of a prediction that has no score yet.
+// Stores state, reason, measured values and time of a prediction. Does nothing if it has a score.
 absl::Status SetPredictionScore(Store& store, const PredictionRow& row);
 
 struct PredictionFilter {
   int64_t study_id = 0;  // 0: all studies
   Viewer viewer;
 };
-// Returns at most `limit` predictions with ids below `before` (0: from the newest), newest first.
+// Returns at most `limit` predictions with ids below `before`, newest first. If `before` is 0, starts
+// with the newest.
 absl::StatusOr<std::vector<PredictionRow>> ListPredictions(Store& store, const PredictionFilter& filter,
                                                            int64_t before, int limit);
 
-// Returns the newest predictions with a score that everybody may see, at most `limit`.
+// Returns the newest predictions that have a score and that everybody may see, at most `limit`.
 absl::StatusOr<std::vector<PredictionRow>> ListScoredPredictions(Store& store, int limit);
 
 // A metric of the first rank about its buckets of gradients, "bucket/...".
@@ -62,12 +64,12 @@ struct BucketMetricRow {
   std::string name;
   double value = 0;
 };
-// Returns those of the first `repeats` repeats of a study's cells, by attempt.
+// Returns these metrics of the first `repeats` repeats of a study's cells, ordered by attempt.
 absl::StatusOr<std::vector<BucketMetricRow>> ListBucketMetrics(Store& store, int64_t study_id, int repeats);
 
 struct PredictionScores {
   int64_t predictions = 0, covered = 0;
-  std::vector<double> errors;  // predicted / measured - 1, of those with a score
+  std::vector<double> errors;  // predicted / measured - 1 of each prediction with a score
 };
 absl::StatusOr<PredictionScores> ReadPredictionScores(Store& store, const PredictionFilter& filter);
 

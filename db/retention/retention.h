@@ -1,4 +1,5 @@
-// What retention removes from the database, and what it has removed. Functions on a Store, with its errors.
+// Removes points for retention, and records what retention has removed. All functions return the errors
+// of the Store.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +15,27 @@ namespace scalelab::db {
 // Stored as these integers (table removal).
 enum class Removal : int { kPoints = 1, kLogs = 2, kDirectories = 3 };
 
-// When something of a study was removed; 0: never. Attempts that ended later have it.
+// When points, logs and directories of a study were removed; 0: never. Those of attempts that ended
+// later are kept.
 struct Removed {
   Micros points = 0, logs = 0, directories = 0;
 };
 absl::StatusOr<Removed> GetRemoved(Store& store, int64_t study_id);
 
-// Returns the ids of final studies that ended at `until` or earlier and of which this has not been removed since they
-// ended, oldest first. For kPoints only studies that have points.
+// Returns the ids of final studies that ended at `until` or earlier and from which `what` has not been
+// removed since they ended, oldest first. With kPoints, returns only studies that have points.
 absl::StatusOr<std::vector<int64_t>> ListRemovable(Store& store, Removal what, Micros until);
 
 // The points of a study's attempts that have ended.
 struct PointsSize {
   int64_t points = 0;
-  int64_t bytes = 0;  // of their encoding, without the overhead of rows and pages
+  int64_t bytes = 0;  // size of the encoded points, without the overhead of rows and pages
 };
 absl::StatusOr<PointsSize> MeasurePoints(Store& store, int64_t study_id);
 
-// Records that the removal begins at `now`: reads return nothing of it from now on. Store::Maintain removes points; the
-// caller removes files, and calls EndRemoval afterwards. Returns FAILED_PRECONDITION if the study is not final.
+// Records that the removal begins at `now`. From now on, reads do not return the removed data.
+// Store::Maintain removes points; the caller removes files, and calls EndRemoval afterwards. Returns
+// FAILED_PRECONDITION if the study is not final.
 absl::Status BeginRemoval(Store& store, Removal what, int64_t study_id, Micros now);
 // Returns the studies whose removal is not complete.
 absl::StatusOr<std::vector<int64_t>> ListUnfinished(Store& store, Removal what);
@@ -43,14 +46,14 @@ struct EndedAttempt {
   int64_t id = 0, run_id = 0;
   std::string token, directory;
 };
-// Returns at most `limit` attempts with ids above `after` that had ended at `until`, ordered by id. Returns
-// FAILED_PRECONDITION if the study is not final any more.
+// Returns at most `limit` attempts with ids above `after` that ended at `until` or earlier, ordered by id.
+// Returns FAILED_PRECONDITION if the study is no longer final.
 absl::StatusOr<std::vector<EndedAttempt>> ListEndedAttempts(Store& store, int64_t study_id, Micros until,
                                                             int64_t after, int limit);
 
 struct DatabaseSize {
-  int64_t bytes = 0;       // of the file, without its WAL
-  int64_t free_bytes = 0;  // of them, those that hold no rows
+  int64_t bytes = 0;       // size of the database file, without its WAL
+  int64_t free_bytes = 0;  // bytes of the file that hold no rows
 };
 absl::StatusOr<DatabaseSize> GetDatabaseSize(Store& store);
 

@@ -5,7 +5,7 @@
 namespace scalelab::server {
 namespace {
 
-// Returns the first position after the block.
+// Returns the position after the last run of the block.
 int EndOf(const LiveStudy& study, int block) { return (block + 1) * static_cast<int>(study.cells.size()); }
 
 int ShapeOfRun(const LiveStudy& study, int position) {
@@ -102,7 +102,7 @@ bool IsBusy(const LiveStudy& study, const LiveAllocation& allocation) {
 
 std::optional<int> NextShape(const State& state, const LiveStudy& study) {
   std::set<BlockPart> held;
-  std::vector<int> idle(study.shapes.size());  // by shape: allocations that will take a part
+  std::vector<int> idle(study.shapes.size());  // number of allocations of each shape that will begin a part
   for (const int64_t id : study.allocations) {
     const LiveAllocation& allocation = *state.allocation(id);
     if (!Holds(allocation)) continue;

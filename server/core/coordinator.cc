@@ -12,15 +12,15 @@
 namespace scalelab::server {
 namespace {
 
-// Largest number of points in one commit, about 20 ms of inserts: no answer waits longer for
-// other requests' points.
+// Largest number of points in one commit. Inserting them takes about 20 ms, so a request waits no longer than
+// that for the points of other requests.
 constexpr size_t kPointsPerCommit = 20'000;
 constexpr absl::Duration kTick = absl::Seconds(1);
 constexpr absl::Duration kWatchPeriod = absl::Milliseconds(200);
 
-// Returns the status code for clients when the database has failed with `status`. An operator has to free space, or to
-// restore a database that was deleted, replaced or damaged: a client must not wait for that. Other errors may be
-// temporary, and clients retry.
+// Returns the status code for clients if the database fails with `status`. A client must not retry while an
+// operator has to free space, or to restore a database that was deleted, replaced or damaged. Other errors
+// may be temporary, and clients retry.
 absl::StatusCode CodeForClients(const absl::Status& status) {
   const bool needs_repair =
       absl::IsResourceExhausted(status) || absl::IsFailedPrecondition(status) || absl::IsDataLoss(status);
@@ -61,7 +61,7 @@ absl::Status Coordinator::Load() {
     started_ = true;
     poll_wanted_ = true;
   }
-  PostEvent([](db::Micros, Effects&) {});  // the first round plans what was loaded
+  PostEvent([](db::Micros, Effects&) {});  // starts the first round, which plans the loaded studies
   return absl::OkStatus();
 }
 
@@ -239,7 +239,7 @@ void Coordinator::Decide() {
   }
   for (Reply& reply : replies) reply(durable);
   if (!durable.ok()) {
-    while (!held_.empty()) Answer(held_.begin());  // reloading makes new generations
+    while (!held_.empty()) Answer(held_.begin());  // the reload has changed the generations
   }
   Act(fx);
   AnswerHeld(fx);
@@ -255,8 +255,8 @@ absl::Status Coordinator::Commit(const db::WriteBatch& batch) {
   return status;
 }
 
-// Decisions have changed the state, and the commit failed: the database is right. Until it can be read, the
-// coordinator makes no further decision.
+// Reloads the studies that decisions have changed before a failed commit. Returns false while the database
+// cannot be read. Until then, the coordinator makes no further decision.
 bool Coordinator::ReloadChanged() {
   if (unread_.empty()) return true;
   if (steady_ < reload_at_) return false;
@@ -272,7 +272,8 @@ bool Coordinator::ReloadChanged() {
   return true;
 }
 
-// Refuses requests while the state in memory is not that of the database. Answers of the scheduler wait.
+// Refuses requests while the state in memory differs from the database. Keeps responses of the
+// scheduler for later.
 void Coordinator::RefuseAll(std::vector<Task> tasks) {
   const absl::Status status =
       MakeError(CodeForClients(unreadable_), "DATABASE_UNREADABLE",

@@ -1,5 +1,6 @@
-// The coordinator's calls of the scheduler and of the reader of event files. A separate thread makes the former one at
-// a time, as a call may take seconds; the reader has its own threads. The answers come back as tasks of the core thread.
+// The coordinator's calls of the scheduler and of the event reader. A separate thread calls the scheduler,
+// one call at a time, because a call may take seconds. The event reader has its own threads. Responses arrive
+// as tasks of the core thread.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -93,7 +94,7 @@ void Coordinator::Assess(const AssessRequest& request) {
 
 void Coordinator::Poll() {
   polling_ = true;
-  // Polls at half the rate when no job is expected to start or end: workers report everything else.
+  // Poll at half the rate if no job is expected to start or end, because workers report everything else.
   next_poll_ = steady_ + options_.poll_interval * (lifecycle_->JobsChange() ? 1 : 2);
   earliest_poll_ = steady_ + options_.min_poll_interval;
   PostToScheduler([this, asked = absl::ToUnixMicros(now_), tokens = lifecycle_->JobsToPoll()] {
@@ -126,8 +127,8 @@ void Coordinator::View(Done<ClusterView> done) {
   task.decide = [this, shared](db::Micros, Effects&) -> Reply {
     return [this, shared](absl::Status) {
       if (steady_ - view_at_ < kViewAge) return (*shared)(view_);
-      // While there are allocations, polls go on and notice when the scheduler is back: no viewer
-      // has to wait.
+      // Return the known error at once. While there are allocations, polls continue, and they detect when the
+      // scheduler is available again.
       if (!state_.scheduler.error.empty() && !state_.allocations.empty()) {
         return (*shared)(absl::UnavailableError(state_.scheduler.error));
       }
@@ -146,7 +147,7 @@ void Coordinator::View(Done<ClusterView> done) {
             for (auto& viewer : std::exchange(viewers_, {})) viewer(view_);
           };
         };
-        Post(std::move(answer));  // when it is refused, the core thread has answered the viewers
+        Post(std::move(answer));  // if it is refused, the core thread has already called the viewers
       });
     };
   };
@@ -177,7 +178,7 @@ void Coordinator::RunScheduler() {
     {
       absl::MutexLock lock(&scheduler_mutex_);
       while (scheduler_jobs_.empty() && !scheduler_stopping_) scheduler_arrived_.Wait(&scheduler_mutex_);
-      if (scheduler_stopping_) return;  // calls that were not made are made after the restart
+      if (scheduler_stopping_) return;  // the next coordinator makes the remaining calls
     }
     StepScheduler();
   }

@@ -1,4 +1,4 @@
-// The effects of decisions: rows to commit first, then actions.
+// The effects of decisions: rows to commit, and then actions to execute.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ namespace scalelab::server {
 // Requests a decision on whether a study with adaptive_repeats needs further blocks.
 struct AssessRequest {
   int64_t study_id = 0;
-  int blocks = 0;  // that are complete
+  int blocks = 0;  // number of complete blocks
 };
 
-// Whether the results of a study are precise enough.
+// The decision whether the results of a study are precise enough.
 struct Assessment {
   bool enough = false;
   std::string reason;  // one sentence
@@ -30,10 +30,10 @@ struct Effects {
   std::vector<std::string> cancel;    // tokens of jobs to cancel
   std::vector<EventRequest> read;     // event files to read
   std::vector<AssessRequest> assess;  // results to assess
-  std::vector<std::string> warnings;  // for the log
+  std::vector<std::string> warnings;  // messages for the log
   bool poll = false;                  // poll the scheduler now
   std::set<int64_t> woken;            // allocations whose desired state changed
-  std::set<int64_t> changed_studies;  // for watchers
+  std::set<int64_t> changed_studies;  // studies whose watchers to call
 
   bool empty() const {
     return batch.empty() && submit.empty() && cancel.empty() && read.empty() && assess.empty() &&

@@ -1,4 +1,4 @@
-// The interface to the event files that workers leave behind.
+// The interface for reading the event files of workers that have ended.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +14,29 @@
 
 namespace scalelab::server {
 
-// Where the rest of a rank's event file begins.
+// The position in a rank's event file at which to continue reading.
 struct EventPlace {
-  int64_t position = 0;  // byte
-  int64_t line = 0;      // number of the line, from 0
+  int64_t position = 0;  // offset in bytes
+  int64_t line = 0;      // line number, counted from 0
 };
 
-// Names what to read of one attempt.
+// A request to read event files of one attempt.
 struct EventRequest {
-  std::string token;               // of the attempt
-  std::string directory;           // of the attempt
-  int64_t number = 0;              // of this request; the answer carries it
-  int first_rank = 0;              // the event files of the ranks before it have been read
-  std::vector<EventPlace> places;  // of first_rank and the ranks after it
-  std::optional<v1::FrameworkEnvironment> environment;  // of the attempt's engine
+  std::string token;               // token of the attempt
+  std::string directory;           // directory of the attempt
+  int64_t number = 0;              // number of this request, which identifies the response
+  int first_rank = 0;              // the event files of earlier ranks have been read
+  std::vector<EventPlace> places;  // positions for first_rank and the following ranks
+  std::optional<v1::FrameworkEnvironment> environment;  // environment of the attempt's engine
 };
 
-// The next part of what is left of an attempt's event files.
+// The next part of an attempt's event files.
 struct EventPart {
-  std::vector<ParsedBatch> batches;  // one for each rank at most, in the order of ranks
-  int next_rank = 0;                 // the event files of the ranks before it have been read to their ends
+  std::vector<ParsedBatch> batches;  // at most one for each rank, in the order of ranks
+  int next_rank = 0;                 // the event files of earlier ranks have been read completely
   std::string problem;               // why events of these ranks may be missing; empty if none are
-  // With the last part: how the attempt ended on its first node, if the worker recorded that, and the software that its
-  // ranks trained with.
+  // Set in the last part: how the attempt ended on its first node, if the worker recorded that, and the
+  // software that its ranks used.
   std::optional<v1::SynchronizeRequest::AttemptStatus> end;
   std::map<std::string, std::string> software;
 };
@@ -48,8 +48,9 @@ class EventReader {
 
   virtual ~EventReader() = default;
 
-  // Reads the next part, a bounded number of bytes, and passes it to `done`: on any thread, at most once. `done` is not
-  // called while the filesystem blocks. An error may be temporary: the same request may be made again.
+  // Reads the next part, which has a limited size, and passes it to `done`, on any thread and at most
+  // once. Does not call `done` while the filesystem blocks. An error may be temporary; the caller may
+  // repeat the request.
   virtual void Read(EventRequest request, Done done) = 0;
 };
 

@@ -27,7 +27,7 @@ Reason Make(Reason::Kind kind, std::string message, std::string subject = "", db
   return reason;
 }
 
-// Sets the time of the next try. Leaves it out if it has passed, because the try is then in flight.
+// Sets the time of the next try, unless it has passed. Then the try is in flight.
 Reason TriedAgain(Reason reason, db::Micros next_try, db::Micros now) {
   if (next_try > now) SetTime(next_try, reason.mutable_next_try_time());
   return reason;
@@ -43,7 +43,7 @@ std::string Because(const std::string& reason) { return reason.empty() ? "" : ab
 // Returns "1 run" or "2 runs".
 std::string Count(size_t n, absl::string_view what) { return absl::StrCat(n, " ", what, n == 1 ? "" : "s"); }
 
-// Collects the reasons of one queued run, from the nearest to the farthest.
+// Collects the reasons why one run is queued. The first reason is about the run itself, the last one about the cluster.
 class Chain {
  public:
   Chain(const State& state, const LiveStudy& study, int position, db::Micros now)
@@ -98,7 +98,7 @@ class Chain {
       const LiveAllocation* other = state_.allocation(id);
       if (!Serves(*other) || !MayServe(*other)) continue;
       const bool busy = Parallel() && IsBusy(study_, *other);
-      if (busy && more) continue;  // the run is served by an allocation to come
+      if (busy && more) continue;  // the study will get another allocation for the run
       const bool better = best == nullptr || (best_busy && !busy) ||
                           (best_busy == busy && other->row.state > best->row.state);
       if (!better) continue;
@@ -158,7 +158,8 @@ class Chain {
     if (Waits(row.state)) AddExcluded(allocation);
   }
 
-  // Names the studies whose jobs run where the job waits. The scheduler's reason names no study.
+  // Adds the studies whose jobs run in the partition in which the job waits. The scheduler's reason does
+  // not name them.
   void AddHolders(const db::AllocationRow& waiting) {
     constexpr size_t kNamed = 3;
     struct Holding {
@@ -180,7 +181,7 @@ class Chain {
     for (const auto& [id, holding] : holders) {
       if (named.size() == kNamed) break;
       const LiveStudy* study = state_.study(id);
-      // The caller may not be allowed to see the other study.
+      // The caller may not have permission to see the other study.
       const bool hidden = study == nullptr || study->row.is_private;
       if (!hidden && subject.empty()) subject = StudyName(id);
       named.push_back(
@@ -200,7 +201,7 @@ class Chain {
                             subject));
   }
 
-  // The job may wait because it does not accept all nodes.
+  // Adds the nodes that the job excludes. The job may wait because of them.
   void AddExcluded(const LiveAllocation& allocation) {
     if (allocation.excluded.empty()) return;
     std::string nodes;
@@ -251,7 +252,7 @@ class Chain {
                             name, row.started));
   }
 
-  // The study waits for an allocation, and no job has been submitted.
+  // Adds reasons for a study that waits for an allocation and for which no job has been submitted.
   void AddQueue() {
     AddIfAway();
     const std::string limit = CurrentUse(state_, now_).ReachedLimit(QueueOf(study_));
@@ -264,7 +265,7 @@ class Chain {
         first.row.priority > study_.row.priority
             ? absl::StrCat("its priority ", first.row.priority, " is higher than ", study_.row.priority)
             : "it was submitted earlier";
-    // The caller may not be allowed to see the other study.
+    // The caller may not have permission to see the other study.
     const bool hidden = first.row.is_private;
     const std::string name =
         hidden ? "a private study" : absl::StrCat(StudyName(first.row.id), " (", first.row.name, ")");
@@ -273,7 +274,7 @@ class Chain {
     reasons_.push_back(Make(Reason::BEHIND_STUDY, std::move(message), hidden ? "" : StudyName(first.row.id)));
   }
 
-  // Earlier allocations ended before they served an attempt; the next one is made later.
+  // Adds the delay of the next allocation, if earlier allocations ended before they executed an attempt.
   bool AddDelay() {
     const bool per_run = study_.spec.allocation() == v1::StudySpec::PER_RUN;
     const auto failed = study_.failed_allocations.find(per_run ? run_.id : 0);
@@ -287,7 +288,8 @@ class Chain {
     return true;
   }
 
-  // The study may not have another allocation: it has as many as it may, or one that is ending.
+  // Adds the reason why the study gets no further allocation: it has reached its limit, or an
+  // allocation is ending.
   void AddNoneWanted() {
     size_t serving = 0;
     const LiveAllocation* ending = nullptr;
@@ -329,7 +331,7 @@ class Chain {
                              Parallel() ? "block" : "study", " now");
     }
     const bool in_block = Parallel() && allocation != nullptr && !elsewhere && allocation->part.has_value();
-    std::set<int64_t> served;  // runs with a separate allocation
+    std::set<int64_t> served;  // runs that have their own allocation
     for (const int64_t id : study_.allocations) served.insert(state_.allocation(id)->row.run_id);
     size_t ahead = 0;
     for (const int position : study_.queued) {
@@ -399,7 +401,7 @@ Reason Running(const State& state, const LiveStudy& study, const db::RunRow& run
 
 }  // namespace
 
-// Returns why a run of a block that may not be needed does not begin.
+// Returns why a run does not begin whose block is needed only if earlier results are not precise enough.
 static Reason HeldBack(const LiveStudy& study, const db::RunRow& run) {
   return Make(Reason::STUDY_ORDER,
               absl::StrCat("it runs only if the results of the ", run.repeat,

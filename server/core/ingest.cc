@@ -14,7 +14,7 @@ std::map<std::string, double> ToMap(const google::protobuf::Map<std::string, dou
 
 constexpr int64_t kMaxLine = int64_t{1} << 32;  // the store keeps 32-bit line numbers
 
-// Returns "total_steps" of a start event's details, if it is there.
+// Returns "total_steps" from the details of a start event, if it is present.
 std::optional<int64_t> TotalSteps(const std::string& details) {
   const auto json = nlohmann::json::parse(details, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
@@ -50,7 +50,7 @@ absl::StatusOr<ParsedBatch> ParseBatch(const v1::EventBatch& batch) {
   append.end_line = batch.end_line();
   append.malformed = batch.malformed_size();
   if (batch.malformed_size() > 0) {
-    // Batches count lines from 0, messages for people count them from 1.
+    // Batches count lines from 0; messages for users count lines from 1.
     append.first_malformed =
         absl::StrCat("line ", batch.malformed(0).line() + 1, ": ", batch.malformed(0).reason());
   }
@@ -62,7 +62,7 @@ absl::StatusOr<ParsedBatch> ParseBatch(const v1::EventBatch& batch) {
       return absl::InvalidArgumentError(absl::StrCat("column '", column.key(), "' of rank ", batch.rank(),
                                                      " has members of unequal length"));
     }
-    // A batch that the store refuses would fail the whole commit, with the batches of other workers.
+    // If the store refused a batch, the whole commit would fail, including the batches of other workers.
     int64_t before = batch.begin_line() - 1;
     for (const int64_t line : column.line()) {
       if (line <= before || line >= batch.end_line()) {
@@ -108,7 +108,7 @@ absl::StatusOr<ParsedBatch> ParseBatch(const v1::EventBatch& batch) {
         parsed.finish_metrics = ToMap(event.metrics());
         break;
       case v1::Event::ERROR:
-        if (!append.error_message.empty()) break;  // the first error causes those that follow
+        if (!append.error_message.empty()) break;  // later errors are usually consequences of the first one
         append.error_kind = event.error_kind();
         append.error_message =
             event.message().empty() ? "the trainer reported an error without a message" : event.message();

@@ -1,4 +1,4 @@
-// Parses event batches of workers, outside the core thread, for the transaction that stores them.
+// Parses event batches of workers outside the core thread, before a transaction stores them.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace scalelab::server {
 
-// One part of a rank's event file. Lifecycle::Ingest sets the attempt ids of `append` and `epochs`.
+// A part of a rank's event file. Lifecycle::Ingest sets the attempt ids of `append` and `epochs`.
 struct ParsedBatch {
   std::string token;
   db::StreamAppend append;
@@ -21,10 +21,10 @@ struct ParsedBatch {
   std::optional<std::map<std::string, double>> finish_metrics;
   std::optional<int64_t> total_steps;      // from a start event
   std::optional<int64_t> resumed_step;     // from a start event
-  std::optional<int64_t> checkpoint_step;  // of the last checkpoint event
+  std::optional<int64_t> checkpoint_step;  // from the last checkpoint event
   std::optional<int64_t> last_step;
   std::optional<double> last_loss;
-  std::vector<std::pair<int64_t, StepTimes::Bucket>> steps;  // of rank 0: number and duration of each
+  std::vector<std::pair<int64_t, StepTimes::Bucket>> steps;  // for rank 0: number and duration of each step
 };
 
 // Returns the number of points in the batches.

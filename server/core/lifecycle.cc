@@ -148,12 +148,12 @@ void Lifecycle::Tick(db::Micros now, Effects& fx) {
     CancelIfSilent(*allocation, now, fx);
     StoreMovedCharge(*allocation, fx);
     LiveAttempt* attempt = state_.attempt(allocation->attempt_id);
-    if (attempt != nullptr && attempt->recovery) attempt = nullptr;  // nothing of it is left to stop
+    if (attempt != nullptr && attempt->recovery) attempt = nullptr;  // the attempt has no process to stop
     if (attempt != nullptr && attempt->row.state == db::AttemptState::kStopping && !allocation->cancel_sent &&
         now - attempt->stopping_since > options_.stop_timeout) {
       EndJob(*allocation, now, fx);
     }
-    // The scheduler has not answered in time: the worker's report alone decides.
+    // The scheduler has not responded in time, so decide by the worker's report alone.
     if (attempt != nullptr && attempt->held_since != 0 && allocation->leaving_since == 0 &&
         now - attempt->held_since > options_.hold_timeout) {
       Conclude(*allocation, *attempt, now, fx);
@@ -200,8 +200,8 @@ void Lifecycle::CancelIfSilent(LiveAllocation& allocation, db::Micros now, Effec
   }
 }
 
-// Returns whether one of the allocation's workers has reported recently. Such an allocation is not over, even if
-// the scheduler does not list its job.
+// Returns whether one of the allocation's workers has reported recently. Such an allocation has not ended,
+// even if the scheduler does not list its job.
 bool Lifecycle::HasRecentReport(const LiveAllocation& allocation, db::Micros now) const {
   return std::any_of(allocation.workers.begin(), allocation.workers.end(), [&](const auto& worker) {
     return now - worker.second.last_seen <= options_.recent_report;

@@ -1,13 +1,13 @@
-// Every decision of the coordinator, as pure code: (state, event, now) -> new state + effects. No I/O, no
-// locks, no clock, no random numbers; called from one thread at a time.
+// Makes all decisions of the coordinator: (state, event, now) -> new state + effects. The code is pure: it
+// has no I/O, no locks, no clock and no random numbers. It may be called from one thread at a time.
 //
 //   run:      QUEUED -> RUNNING -> SUCCEEDED | FAILED | CANCELLED      (RUNNING -> QUEUED: another attempt)
 //   attempt:  ASSIGNED -> RUNNING -> SUCCEEDED | FAILED | CANCELLED    (STOPPING before CANCELLED)
 //   allocation: INTENDED -> PENDING -> RUNNING -> RELEASING -> ENDED
 //
 // A run has at most one attempt that is not final. An attempt whose worker is silent ends only when the
-// scheduler reports the end of its allocation: until then its processes may be alive. Then the rest of its event files is
-// read, and decides whether it has succeeded.
+// scheduler reports the end of its allocation, because its processes may be alive until then. Then the
+// coordinator reads the rest of its event files, which show whether the attempt has succeeded.
 #pragma once
 
 #include <functional>
@@ -30,71 +30,78 @@ struct LifecycleOptions {
   std::string runs_dir;  // attempt directories are <runs_dir>/<study>/<run>/<token>
   // Attempt directories are <runs_dir>/<owner>/<study>/<run>/<token>, because jobs run under the account of the owner.
   bool runs_by_owner = false;
-  // Silence of a worker after which its allocation is cancelled, although the scheduler does not report the end
-  // of its job. Long, because a worker may be silent for other reasons than its end: a network or a file system
-  // that hangs. While the job is suspended, no time passes.
+  // Time without a report of a worker after which its allocation is cancelled, although the scheduler does
+  // not report the end of its job. The time is long, because a network or a filesystem may block for some
+  // time. Time in which the job is suspended does not count.
   db::Micros worker_timeout = 900'000'000;
   // A worker that has reported within this time is alive, even if the scheduler does not list its job.
   db::Micros recent_report = 30'000'000;
-  // Time in which the scheduler must report whether the job of an interrupted attempt continues.
+  // Time that the coordinator waits until the scheduler reports whether the job of an
+  // interrupted attempt continues.
   db::Micros hold_timeout = 10'000'000;
   // Time after which the allocation of an attempt that does not stop is cancelled.
   db::Micros stop_timeout = 20'000'000;
   Policy policy;
-  // Number of allocations in a row that end before they serve an attempt, after which their runs fail.
+  // Runs fail after this number of consecutive allocations that end before they execute an attempt.
   int max_failed_allocations = 8;
-  // Number of attempts in a row that end with STORAGE_ERROR, after which their study is paused.
+  // A study is paused after this number of consecutive attempts that end with STORAGE_ERROR.
   int max_storage_errors = 3;
-  // A study is paused when its first runs, as many as this, have all failed with the same cause.
+  // A study is paused if this number of its first runs have all failed with the same cause.
   int same_failures = 5;
-  // Read the rest of the event files of an attempt whose workers are gone before it ends.
+  // Whether to read the rest of the event files of an attempt before it ends, if its workers have ended.
   bool read_events = false;
-  // Let jobs exclude nodes on which attempts fail, see BadNodes. For schedulers with more than one node.
+  // Whether jobs exclude nodes on which attempts fail, see BadNodes. For schedulers with more than one node.
   bool avoid_nodes = false;
-  // Limits of reading events: of attempts that are read at the same time, of the time without an answer, and of the time and the
-  // bytes for one attempt. An attempt that exceeds a limit ends without the rest.
+  // Limits of reading event files: number of attempts that are read at the same time, time until a
+  // response, and time and bytes for one attempt. If an attempt exceeds a limit, it ends without the rest
+  // of its events.
   int max_reads = 8;
   db::Micros read_timeout = 60'000'000;
   db::Micros recovery_timeout = 600'000'000;
   int64_t recovery_bytes = int64_t{4} << 30;
   // Whether nodes are calibrated for studies that do not set noise_guard.calibrate.
   bool noise_guard = false;
-  // Whether Effects::assess is acted on: blocks of studies with adaptive_repeats then begin only when they are needed.
+  // Whether the caller executes Effects::assess. If so, later blocks of studies with adaptive_repeats begin
+  // only if they are needed.
   bool assess = false;
   std::function<std::string()> new_token;  // returns a new UUID at each call
-  // Returns the framework environment of an engine, or nothing for an engine without one. If the function is
-  // not set, no engine has one. Never blocks.
+  // Returns the framework environment of an engine, or nothing for an engine without an environment. If the
+  // function is empty, no engine has an environment. Must not block.
   std::function<std::optional<v1::FrameworkEnvironment>(const std::string& engine)> environment_of;
 };
 
-// A study ready to be stored: checked and expanded outside the core thread. Ids are not set yet.
+// A study that was checked and expanded outside the core thread, and can be stored. Its ids are not set yet.
 struct NewStudy {
   std::unique_ptr<LiveStudy> state;
   std::vector<db::CellValueRow> cell_values;
-  std::vector<db::CellRow> cells;  // one for each of state->cells, then the excluded ones
+  std::vector<db::CellRow> cells;  // one for each of state->cells, followed by excluded cells
 };
 
-// Returns the time before an allocation's end in which no run may need it: its workers are warned
-// at its start.
+// Returns the length of the time before an allocation's end in which no run should need the allocation. Slurm
+// warns the workers at the start of this time.
 db::Micros EndMargin(const LiveAllocation& allocation);
-// Returns whether a run is expected to end before the allocation's time limit. The estimate is the longest
-// run of its cell so far, or of the study if the cell has none, plus a tenth.
+// Returns whether a run is expected to end before the allocation's time limit. The estimate is 1.1 times the
+// longest run of its cell so far, or of the study if the cell has none.
 bool FitsInto(const LiveAllocation& allocation, const LiveStudy& study, int position, db::Micros now);
 
 // An allocation to make.
 struct NewAllocation {
-  int64_t run_id = 0;  // with AllocationMode PER_RUN: its run; 0 for a group
+  int64_t run_id = 0;  // the run of the allocation with AllocationMode PER_RUN; 0 for a group
   AllocationShape shape;
 };
 
 // Returns ALREADY_EXISTS, the error for a request id that belongs to a study with a different specification.
 absl::Status RequestIdReused(const std::string& request_id, int64_t study_id);
 
-// Implemented in eight files: users' requests, timeouts and bookkeeping in lifecycle.cc, reports of
-// workers in lifecycle_workers.cc, start and end of attempts in lifecycle_attempts.cc, the end of attempts without
-// workers in lifecycle_recovery.cc, the scheduler's jobs in lifecycle_jobs.cc, limits of failures and of use in
-// lifecycle_retries.cc, charges, holds, priorities and drain mode in lifecycle_sharing.cc, blocks of adaptive_repeats in
-// lifecycle_repeats.cc.
+// The decisions of the coordinator. The implementation is in eight files:
+//   lifecycle.cc           requests of users, timeouts and bookkeeping
+//   lifecycle_workers.cc   reports of workers
+//   lifecycle_attempts.cc  start and end of attempts
+//   lifecycle_recovery.cc  the end of attempts without workers
+//   lifecycle_jobs.cc      the scheduler's jobs
+//   lifecycle_retries.cc   limits of failures and of use
+//   lifecycle_sharing.cc   charges, holds, priorities and drain mode
+//   lifecycle_repeats.cc   blocks of adaptive_repeats
 class Lifecycle {
  public:
   Lifecycle(LifecycleOptions options, State& state) : options_(std::move(options)), state_(state) {
@@ -103,71 +110,77 @@ class Lifecycle {
   // Changes options.
   void Configure(const Policy& policy, db::Micros worker_timeout);
 
-  // Returns the id of the new study, or of the study that was made with this request id before. Returns
-  // ALREADY_EXISTS if that study has a different specification.
+  // Adds a study. Returns its id, or the id of the study that an earlier call with the same request id has
+  // added. Returns ALREADY_EXISTS if the earlier study has a different specification.
   absl::StatusOr<int64_t> Submit(NewStudy study, db::Micros now, Effects& fx);
   absl::Status CancelStudy(int64_t study_id, db::Micros now, Effects& fx);
   absl::Status CancelRun(int64_t study_id, int64_t run_id, db::Micros now, Effects& fx);
-  // Returns FAILED_PRECONDITION if the study is not final.
+  // Deletes a study. Returns FAILED_PRECONDITION if the study is not final.
   absl::Status DeleteStudy(int64_t study_id, Effects& fx);
-  // Queues runs again that have failed: `run_id`, which may also be cancelled, or all if it is 0. Their earlier
-  // attempts no longer count for the limit of retries. `final_study` is the study as the database has it, for the
-  // case that it is not live; `final_changes` is State::final_changes from before it was read. Returns ABORTED if
-  // such a change came in between, FAILED_PRECONDITION if no run has failed.
+  // Queues the run `run_id` again, which must have failed or been cancelled, or all failed runs of the study
+  // if `run_id` is 0. Their earlier attempts no longer count for the limit of retries. If the study is not
+  // live, `final_study` must be the study from the database, and `final_changes` the value of
+  // State::final_changes before it was read. Returns ABORTED if a final study has changed since then, and
+  // FAILED_PRECONDITION if no run has failed.
   absl::Status Retry(int64_t study_id, int64_t run_id, std::unique_ptr<LiveStudy> final_study,
                      int64_t final_changes, db::Micros now, Effects& fx);
   // Ends the pause of a study; does nothing if it is not paused.
   absl::Status ResumeStudy(int64_t study_id, db::Micros now, Effects& fx);
-  // Keeps attempts of a study from beginning until ReleaseStudy. Returns FAILED_PRECONDITION if it is final.
+  // Prevents attempts of a study from beginning, until ReleaseStudy. Returns FAILED_PRECONDITION if the
+  // study is final.
   absl::Status HoldStudy(int64_t study_id, db::Micros now, Effects& fx);
   absl::Status ReleaseStudy(int64_t study_id, db::Micros now, Effects& fx);
-  // Returns FAILED_PRECONDITION if the study is final.
+  // Changes the priority of a study. Returns FAILED_PRECONDITION if the study is final.
   absl::Status SetPriority(int64_t study_id, int priority, db::Micros now, Effects& fx);
-  // Returns the first of `count` ids of each kind that nothing else will use; both are by db::Numbered.
+  // Reserves `count` ids of each kind (db::Numbered). Returns the first id of each kind.
   db::FirstIds ReserveIds(const db::IdCounts& count);
   // Starts or ends drain mode. Returns the number of live attempts.
   int SetDrain(bool on, const std::string& reason, db::Micros now, Effects& fx);
 
-  // Records what a worker reports about its node. Returns UNAUTHENTICATED if the allocation is over,
-  // INVALID_ARGUMENT if it has no node of this index.
+  // Records the report of a worker about its node. Returns UNAUTHENTICATED if the allocation has ended, and
+  // INVALID_ARGUMENT if it has no node with this index.
   absl::Status Observe(const std::string& allocation_token, const v1::SynchronizeRequest& request,
                        db::Micros now, Effects& fx);
   // Returns the desired state of the worker of this node.
   v1::SynchronizeResponse Desired(const LiveAllocation& allocation, int node_index) const;
 
-  // Takes parts of event files from a worker of an allocation. Returns one outcome for each part, in order: FENCED
-  // for an attempt that is over, that belongs to another allocation or whose event files the coordinator reads.
+  // Stores parts of event files from a worker of an allocation. Returns one outcome for each part, in order.
+  // The outcome is FENCED if the attempt has ended, belongs to another allocation, or if the coordinator
+  // reads its event files.
   std::vector<v1::ReportEventsResponse::Stream> Ingest(const std::string& allocation_token,
                                                        std::vector<ParsedBatch> batches, Effects& fx);
 
-  // Takes the answer to the request `number` of Effects::read for the attempt with this token.
+  // Handles the response to the request `number` of Effects::read for the attempt with this token.
   void EventsRead(const std::string& token, int64_t number, absl::StatusOr<EventPart> part, db::Micros now,
                   Effects& fx);
 
-  // Takes the answer to a request of Effects::assess: queues further blocks, or skips them. After several errors in a row,
-  // the next block is run.
+  // Handles the response to a request of Effects::assess: queues further blocks or skips them. After several
+  // consecutive errors, queues the next block.
   void Assessed(const AssessRequest& request, const absl::StatusOr<Assessment>& assessment, db::Micros now,
                 Effects& fx);
 
-  // Records the scheduler's answer to a submit.
+  // Handles the scheduler's response to a submit.
   void JobSubmitted(const std::string& token, const absl::StatusOr<std::string>& external_id, db::Micros now,
                     Effects& fx);
-  // Records the answer to a poll that was sent at `asked`.
+  // Handles the scheduler's response to a poll that was sent at `asked`.
   void JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked, db::Micros now, Effects& fx);
 
-  // Lets the jobs of this owner be submitted, and cancelled, that wait for the next try.
+  // Ends the delays of this owner's jobs, so that those that wait for the next try are submitted
+  // or cancelled now.
   void TryAgain(const std::string& owner, db::Micros now);
 
   // Handles timeouts, then plans.
   void Tick(db::Micros now, Effects& fx);
-  // Makes allocations for waiting studies; cheap when there are none.
+  // Makes allocations for waiting studies. Fast if there are none.
   void Plan(db::Micros now, Effects& fx);
-  // Puts all studies that need an allocation into the queue. Call it after the state was loaded.
+  // Adds all studies that need an allocation to the queue. Must be called after the state was loaded.
   void UpdateQueue(db::Micros now);
-  // Moves all timeouts by `gap`: time in which the coordinator was suspended and workers could not report, or by
-  // which the wall clock was set (negative: backwards), which is `of_wall_clock`. Users are charged for the former.
+  // Moves all timeouts by `gap`. It consists of time in which the coordinator was suspended, so that workers
+  // could not report, and of `of_wall_clock`, by which the wall clock was set (negative: backwards). Users
+  // are charged only for the former.
   void MoveTimeouts(db::Micros gap, db::Micros of_wall_clock = 0);
-  // Moves the timeouts of workers only: by time in which the coordinator took no calls, and worked otherwise.
+  // Moves only the timeouts of workers, by time in which the service handled no calls while
+  // the coordinator worked.
   void MoveWorkerTimeouts(db::Micros gap);
   // Returns the tokens of the jobs to poll.
   std::vector<std::string> JobsToPoll() const;
@@ -175,34 +188,36 @@ class Lifecycle {
   bool JobsChange() const;
 
  private:
-  // Holds back the blocks of a study with adaptive_repeats that have not begun, except for the first ones.
+  // Holds back the blocks of a study with adaptive_repeats that have not begun, except for the minimum
+  // number of blocks.
   void HoldLaterBlocks(LiveStudy& study) const;
   void AssessIfDue(LiveStudy& study, db::Micros now, Effects& fx);
   void RunMoreBlocks(LiveStudy& study, db::Micros now, Effects& fx);
   JobRequest RequestOf(const LiveAllocation& allocation) const;
   void SubmitJob(LiveAllocation& allocation, db::Micros now, Effects& fx);
-  // Cancels the pending job of an allocation if it excludes nodes none of which is avoided any more: another job follows.
+  // Cancels the pending job of an allocation if the job excludes nodes, and none of them is avoided any more.
+  // Another job replaces it.
   void EndExclusion(LiveAllocation& allocation, db::Micros now, Effects& fx);
   void SetRunState(LiveStudy& study, int position, db::RunState to, db::Micros now, Effects& fx);
   void UpdateStudy(LiveStudy& study, db::Micros now, Effects& fx);
   void UpdateWaiting(LiveStudy& study, db::Micros now);
-  // Returns the study's next allocation, or nothing if it needs none, has as many as it may have, or must wait after
-  // earlier ones that failed.
+  // Returns the study's next allocation. Returns nothing if the study needs none, has reached its limit, or
+  // must wait because earlier allocations failed.
   std::optional<NewAllocation> NextAllocation(const LiveStudy& study, db::Micros now) const;
   void LeavePending(LiveAllocation& allocation);
-  // Charges the owner for the time that the allocation has been held and that is not charged yet.
+  // Charges the owner for the use of the allocation since the last charge.
   void Charge(LiveAllocation& allocation, db::Micros now, Effects& fx);
-  // Stores until when users are charged for allocations, after the wall clock was set.
+  // Stores the time until which the allocation is charged, if it was moved because the wall clock was set.
   void StoreMovedCharge(LiveAllocation& allocation, Effects& fx);
-  // Returns why no attempt of the study may begin; empty if one may.
+  // Returns why no attempt of the study may begin; "" if one may begin.
   std::string WhyNotBegin(const LiveStudy& study) const;
   // Releases an allocation that has no attempt, if no attempt of its study may begin.
   void Withdraw(LiveAllocation& allocation, db::Micros now, Effects& fx);
   void WithdrawAll(LiveStudy& study, db::Micros now, Effects& fx);
   void EnforceGpuLimit(LiveStudy& study, db::Micros now, Effects& fx);
   void Pause(LiveStudy& study, std::string reason, db::Micros now, Effects& fx);
-  // Returns what the nodes of an attempt that has ended showed of other load, with reasons if that makes it noisy, and
-  // keeps it for later attempts.
+  // Returns the measured noise of the nodes of an attempt that has ended, with reasons if the attempt was
+  // noisy. Keeps the values as references for later attempts.
   std::vector<v1::NodeNoise> TakeNoise(const LiveAttempt& attempt);
   // Returns the state of an attempt whose ranks have all finished. If it was noisy, also sets `cause` and `message`.
   db::AttemptState ConsiderNoise(const LiveStudy& study, int position,
@@ -213,14 +228,15 @@ class Lifecycle {
   void CountFailedAllocation(LiveStudy& study, int64_t run_id, db::Cause cause, const std::string& reason,
                              db::Micros now, Effects& fx);
   void Assign(LiveAllocation& allocation, db::Micros now, Effects& fx);
-  // Return the position of the run that the allocation serves next, or -1.
+  // Return the position of the run that the allocation executes next, or -1.
   void AssignAhead(LiveAllocation& allocation, db::Micros now, Effects& fx);
   int64_t AddAttempt(LiveAllocation& allocation, LiveStudy& study, int position, db::Micros now, Effects& fx);
   void ServeNext(LiveAllocation& allocation, int64_t ended, db::Micros now);
   int Choose(const LiveStudy& study, const LiveAllocation& allocation, db::Micros now) const;
   int ChooseOfGroup(const LiveStudy& study, const LiveAllocation& allocation, db::Micros now) const;
   std::string WhyNoRun(const LiveStudy* study, const LiveAllocation& allocation) const;
-  // Returns whether another allocation of the group has served attempts: allocations that fail are not the study's fault.
+  // Returns whether another allocation of the group has executed attempts. If so, the study does not cause
+  // allocations to fail.
   bool OthersServe(const LiveStudy& study) const;
   void ObserveReported(LiveAttempt& attempt, const v1::SynchronizeRequest& request);
   void ObserveAttempt(LiveAllocation& allocation, const WorkerState& worker,
@@ -232,8 +248,8 @@ class Lifecycle {
   // Adds a part of a rank's event file. Returns false if it begins after the durable position.
   bool Append(LiveAttempt& attempt, ParsedBatch batch, Effects& fx);
   void RecordCheckpoints(LiveAttempt& attempt, const ParsedBatch& batch, Effects& fx);
-  // Ends an attempt whose workers are gone, when the rest of its event files has been read: with this cause, unless the
-  // events show that it has succeeded.
+  // Ends an attempt whose workers have ended, after the rest of its event files was read. The attempt fails
+  // with `cause`, unless its events show that it has succeeded.
   void EndWithoutWorkers(LiveAttempt& attempt, db::Cause cause, std::string message, db::Micros now,
                          Effects& fx);
   void ReadEvents(db::Micros now, Effects& fx);

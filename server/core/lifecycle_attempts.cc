@@ -1,4 +1,4 @@
-// The beginning and the end of attempts.
+// Implements the functions of Lifecycle that begin and end attempts.
 #include <algorithm>
 #include <utility>
 
@@ -11,23 +11,25 @@
 namespace scalelab::server {
 namespace {
 
-// A worker holds runs ahead only as long as they are expected to begin within this time: while they wait for it, no
-// other allocation can execute them.
+// A worker gets runs in advance only if they are expected to begin within this time. While they wait on the
+// worker, no other allocation can execute them.
 constexpr db::Micros kLongestTurn = 50'000;
 constexpr int kMaxAhead = 32;
 
-// Returns whether the attempt waited for its turn when its worker was lost, and no final report says how it ended.
+// Returns whether the attempt may have waited behind another attempt when its worker was lost, and has
+// no final report.
 bool MayNotHaveBegun(const LiveAttempt& attempt) {
   return attempt.assigned_ahead && attempt.row.started == 0 && attempt.ended.empty();
 }
 
-// Number of attempts of a run from which on each of them counts as a retry. A program of a user's own can report any progress,
-// so progress alone does not end its run.
+// After this number of attempts of a run, each further attempt counts as a retry, even if it continues from a
+// newer checkpoint. Without this limit, a custom program that always reports new checkpoints would never end.
 constexpr int kMostContinued = 500;
 
-// Returns whether the end of its allocation ended the attempt after it had written a checkpoint that is newer than the one it
-// began with, and than those of all earlier attempts. Another attempt then continues, and each of them brings the run closer
-// to its end. A program that begins again with the first step writes the checkpoints of earlier attempts once more.
+// Returns whether the end of its allocation ended the attempt, and the attempt had written a newer
+// checkpoint than all earlier attempts. Then another attempt continues the run and makes progress. A program
+// that begins again with the first step only repeats the checkpoints of earlier attempts, so it does not
+// count as progress.
 bool Continues(const LiveStudy& study, const LiveAttempt& attempt, db::Cause cause) {
   if (cause != db::Cause::kTimeout && cause != db::Cause::kPreempted) return false;
   if (attempt.row.number >= kMostContinued) return false;
@@ -40,8 +42,8 @@ bool Continues(const LiveStudy& study, const LiveAttempt& attempt, db::Cause cau
 
 namespace {
 
-// Returns whether everything fits into the allocation: it has no time limit, or has served nothing yet. No allocation of
-// this study has more time left.
+// Returns whether any run may begin in the allocation, because it has no time limit or has executed no run
+// yet. In the latter case, no other allocation of the study would have more time.
 bool FitsAnything(const LiveAllocation& allocation) {
   return allocation.ends_at == 0 || allocation.served == 0;
 }
@@ -89,7 +91,8 @@ int Lifecycle::ChooseOfGroup(const LiveStudy& study, const LiveAllocation& alloc
   };
   const std::set<BlockPart> others = PartsOfOthers(state_, study, allocation);
   const int shape = ShapeIndexOf(study, allocation);
-  // A single allocation uses the rest of its time for any run that fits: the next one serves what is left anyway.
+  // A single allocation uses the rest of its time for any run that fits, because the next allocation executes
+  // all other runs.
   const bool parallel = ConcurrentAllocations(study.spec) > 1;
   const bool own = allocation.part.has_value() && !others.contains(*allocation.part);
   if (parallel && own && HasQueuedRuns(study, *allocation.part)) {
@@ -123,13 +126,14 @@ void Lifecycle::Assign(LiveAllocation& allocation, db::Micros now, Effects& fx) 
     return;
   }
   if (allocation.attempt_id != 0) return AssignAhead(allocation, now, fx);
-  // Every node needs its worker, which follows the event files of the node's ranks.
+  // Wait until the workers of all nodes have reported. Each worker reads the event files of the ranks
+  // on its node.
   if (static_cast<int>(allocation.workers.size()) < allocation.row.nodes) return;
   LiveStudy* study = state_.study(allocation.row.study_id);
   if (study != nullptr && !WhyNotBegin(*study).empty()) return Withdraw(allocation, now, fx);
   const int position = study == nullptr ? -1 : Choose(*study, allocation, now);
   if (position < 0) {
-    // The nodes are kept, because the assessment takes less time than another allocation would.
+    // Keep the allocation, because the assessment takes less time than getting another allocation.
     if (study != nullptr && allocation.row.run_id == 0 && WaitsForAssessment(*study)) return;
     Release(allocation, WhyNoRun(study, allocation), now, fx);
     if (study != nullptr) UpdateWaiting(*study, now);
@@ -139,17 +143,18 @@ void Lifecycle::Assign(LiveAllocation& allocation, db::Micros now, Effects& fx) 
   AssignAhead(allocation, now, fx);
 }
 
-// Assigns short runs that the worker begins one after another, without a call in between: for a run of a millisecond,
-// the calls would take longer than the run. The time that each of them takes must be known.
+// Assigns further short runs, which the worker executes one after another without a call in between.
+// Otherwise the calls would take longer than a run of a millisecond. The duration of each of these runs
+// must be known.
 void Lifecycle::AssignAhead(LiveAllocation& allocation, db::Micros now, Effects& fx) {
   LiveStudy* study = state_.study(allocation.row.study_id);
   if (study == nullptr || !WhyNotBegin(*study).empty()) return;
-  // With other allocations of the study, a run that waits here could be executed there.
+  // If the study has other allocations, one of them could execute a run that waits here.
   if (allocation.row.nodes != 1 || allocation.row.run_id != 0 || ConcurrentAllocations(study->spec) > 1)
     return;
   const auto worker = allocation.workers.find(0);
   const int limit = worker == allocation.workers.end() ? 0 : std::min(worker->second.queue_limit, kMaxAhead);
-  db::Micros wait = 0;  // until the next one would begin
+  db::Micros wait = 0;  // expected time until the next run begins
   const auto waits_too_long = [&](const LiveAttempt& attempt) {
     const auto latest = study->latest.find(study->cell_of[attempt.position]);
     if (latest == study->latest.end()) return true;
@@ -173,7 +178,7 @@ void Lifecycle::AssignAhead(LiveAllocation& allocation, db::Micros now, Effects&
 // Makes an attempt of the run at `position` for the allocation. Returns its id.
 int64_t Lifecycle::AddAttempt(LiveAllocation& allocation, LiveStudy& study, int position, db::Micros now,
                               Effects& fx) {
-  // Later attempts do not count: meanwhile, other allocations of the study may fail.
+  // Only the first attempt resets the failures, because other allocations of the study may fail later.
   if (++allocation.served == 1) study.failed_allocations.erase(allocation.row.run_id);
   if (allocation.row.run_id == 0) allocation.part = PartOf(study, position);
 
@@ -215,7 +220,7 @@ int64_t Lifecycle::AddAttempt(LiveAllocation& allocation, LiveStudy& study, int 
   return id;
 }
 
-// Makes the allocation serve its next attempt in place of `ended`.
+// Replaces the attempt `ended` by the next attempt of the allocation.
 void Lifecycle::ServeNext(LiveAllocation& allocation, int64_t ended, db::Micros now) {
   if (allocation.attempt_id != ended) {
     std::erase(allocation.next_attempts, ended);
@@ -236,8 +241,9 @@ void Lifecycle::StopAttempt(LiveAttempt& attempt, db::Micros now, Effects& fx) {
   if (LiveAllocation* allocation = state_.allocation(attempt.row.allocation_id)) Wake(*allocation, fx);
 }
 
-// Returns the hardware of the attempt's nodes and the software that its engine used. The worker reports the versions of
-// scalelab-trainer and of its libraries, which only some engines run, and those of a framework's ranks with their end.
+// Returns the hardware of the attempt's nodes and the software that its engine used. Workers report the
+// versions of scalelab-trainer and its libraries, which only native engines use, and report the versions of a
+// framework at the end of the attempt.
 std::vector<v1::NodeInfo> Lifecycle::NodesOf(const LiveAttempt& attempt) const {
   std::vector<v1::NodeInfo> infos;
   const LiveAllocation* allocation = state_.allocation(attempt.row.allocation_id);
@@ -322,7 +328,8 @@ void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause 
     run.message = absl::StrCat("attempt ", run.attempts, " is repeated because it was noisy: ", message);
     SetRunState(study, attempt.position, db::RunState::kQueued, now, fx);
   } else if (cause == db::Cause::kStorageError || MayNotHaveBegun(attempt)) {
-    // Not the run's fault, and the next run would fail the same way.
+    // The failure does not count for the limit of retries, because the run did not cause it. The next run
+    // would also fail.
     ++run.uncounted;
     run.message = absl::StrCat("attempt ", run.attempts, " failed (", message, "); it will be tried again");
     SetRunState(study, attempt.position, db::RunState::kQueued, now, fx);

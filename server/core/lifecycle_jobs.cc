@@ -1,4 +1,4 @@
-// The part of Lifecycle that handles jobs of the scheduler: which to submit, and how they end.
+// Implements the functions of Lifecycle that submit jobs to the scheduler and handle their ends.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -16,8 +16,8 @@ namespace scalelab::server {
 
 namespace {
 
-// How much earlier than requested the warning signal may arrive: Slurm checks every 30 s, and sends it early
-// rather than late.
+// The warning signal may arrive earlier than requested by this time. Slurm checks every 30 s, and prefers to
+// send the signal early.
 constexpr db::Micros kWarningSlack = 45'000'000;
 
 constexpr BackoffLimits kSubmitAgain{5'000'000, 300'000'000};
@@ -41,7 +41,7 @@ void Lifecycle::Plan(db::Micros now, Effects& fx) {
   while (const auto next = state_.waiting.Next(usage, may_start)) {
     LiveStudy& study = *state_.study(*next);
     const std::optional<NewAllocation> made = NextAllocation(study, now);
-    if (!made) {  // the clock was set back to before the time of its next try
+    if (!made) {  // the clock was set back, and is now before the time of the next try
       UpdateWaiting(study, now);
       continue;
     }
@@ -124,7 +124,7 @@ void Lifecycle::JobSubmitted(const std::string& token, const absl::StatusOr<std:
   allocation.submitting = false;
   if (external_id.ok()) {
     allocation.row.external_id = *external_id;
-    allocation.row.reason.clear();  // it may be that of an earlier refusal
+    allocation.row.reason.clear();  // may be the reason of an earlier refusal
     allocation.refusals = 0;
     if (allocation.row.state == db::AllocationState::kIntended)
       allocation.row.state = db::AllocationState::kPending;
@@ -133,7 +133,7 @@ void Lifecycle::JobSubmitted(const std::string& token, const absl::StatusOr<std:
   }
   const std::string reason(external_id.status().message());
   if (absl::IsInvalidArgument(external_id.status()) && !allocation.excluded.empty()) {
-    // The nodes that are left may not suffice: a bad node is better than none.
+    // The remaining nodes may not be sufficient, so submit the job without excluding nodes.
     allocation.any_node = true;
     allocation.submitted = false;
     allocation.row.reason = reason;
@@ -150,8 +150,8 @@ void Lifecycle::JobSubmitted(const std::string& token, const absl::StatusOr<std:
     }
     return;
   }
-  // A temporary error, such as a limit of the user: record it, and submit again later. This has no end, because
-  // nothing is wrong with the runs; `explain` shows the reason.
+  // The error is temporary, such as a limit of the user. Record it and submit again later, without a limit of
+  // retries, because the runs have not failed. `explain` shows the reason.
   allocation.submitted = false;
   allocation.retry_at = now + Backoff(++allocation.refusals, kSubmitAgain, token);
   allocation.row.reason = reason;
@@ -185,7 +185,8 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
         fx.batch.allocations.push_back(row);
       }
       allocation.ending = job.ending;
-      // An earlier cancel may have failed, and a job that is being ended stays in the list for some time.
+      // Cancel the job again, because the earlier cancel may have failed. A job that is ending stays in the
+      // list for some time.
       if (allocation.cancel_sent && now >= allocation.cancel_again_at) EndJob(allocation, now, fx);
       if (job.suspended) {
         for (auto& [node, worker] : allocation.workers) worker.last_seen = now;
@@ -194,12 +195,12 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
       LiveAttempt* attempt = state_.attempt(allocation.attempt_id);
       if (attempt != nullptr && attempt->held_since != 0 && attempt->held_since <= asked &&
           !allocation.ending && allocation.leaving_since == 0) {
-        Conclude(allocation, *attempt, now, fx);  // the job continues: only the attempt ended
+        Conclude(allocation, *attempt, now, fx);  // only the attempt has ended, because the job continues
         Assign(allocation, now, fx);
       }
     } else if (job.state == JobState::kUnknown && Waits(row.state)) {
       if (allocation.submitting && !Planted(Bug::kSubmitInFlightForgotten)) {
-        // The scheduler may accept the job after this answer: wait for that of the submit.
+        // Wait for the response to the submit, because the scheduler may accept the job after this poll.
       } else if (allocation.cancel_sent) {
         EndAllocation(allocation, db::Cause::kAllocationCancelled, "cancelled before it began", now, fx);
       } else if (allocation.retry_at <= now && !state_.drain.on) {
@@ -224,7 +225,8 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
       db::Cause cause = ours || known == kCauses.end() ? db::Cause::kWorkerLost : known->second;
       std::string reason = job.reason.empty() ? "its allocation ended" : job.reason;
       if (ours && !row.reason.empty()) reason = row.reason;
-      // Workers that are warned of the time limit leave, and the job then ends without an error.
+      // After the warning of the time limit, workers leave, and the job ends without an error before
+      // its time limit.
       if (cause == db::Cause::kWorkerLost && allocation.leaving_since != 0 && allocation.ends_at != 0 &&
           allocation.leaving_since >= allocation.ends_at - EndMargin(allocation) - kWarningSlack) {
         cause = db::Cause::kTimeout;
@@ -287,7 +289,7 @@ void Lifecycle::CountFailedAllocation(LiveStudy& study, int64_t run_id, db::Caus
   if (!needed || !WhyNotBegin(study).empty()) return;
   FailedAllocations& failed = study.failed_allocations[run_id];
   failed.reason = reason;
-  // Preemption is no defect, and may happen any number of times.
+  // Preemption does not count as a failure, and may happen any number of times.
   if (cause != db::Cause::kPreempted) ++failed.count;
   failed.retry_at =
       now + Backoff(std::max(1, failed.count), kAllocateAgain, absl::StrCat(study.row.id, "/", run_id));
@@ -317,7 +319,8 @@ void Lifecycle::EndJob(LiveAllocation& allocation, db::Micros now, Effects& fx) 
   fx.cancel.push_back(allocation.row.token);
 }
 
-// Call it before the allocation stops being pending or is cancelled.
+// Removes the allocation from the number of pending allocations. Must be called before the allocation stops
+// being pending or is cancelled.
 void Lifecycle::LeavePending(LiveAllocation& allocation) {
   if (!Waits(allocation.row.state) || allocation.cancel_sent) return;
   const auto it = state_.pending.find(QueueOf(allocation));

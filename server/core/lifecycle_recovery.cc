@@ -1,9 +1,11 @@
-// The part of Lifecycle that ends attempts whose workers are gone: it reads the rest of their event files first.
+// Implements the functions of Lifecycle that end attempts whose workers have ended. They first read the rest
+// of the event files.
 //
-//   workers gone --> recovery: one request after the other --> all files read, or a limit exceeded --> attempt ends
+//   workers ended --> recovery: one request after another --> all read, or limit exceeded --> attempt ends
 //
-// A recovery is in the database: the row of its attempt is not final, and has the cause of the failure or an allocation
-// that has ended. What a request has read is committed like a worker's report, before the next request is made.
+// A recovery survives a restart: the row of its attempt is not final, and has the cause of the failure or an
+// allocation that has ended. The events of a response are committed like a worker's report, before the next
+// request is made.
 #include <algorithm>
 #include <utility>
 
@@ -24,7 +26,7 @@ int64_t Seconds(db::Micros time) { return time / 1'000'000; }
 
 void Lifecycle::EndWithoutWorkers(LiveAttempt& attempt, db::Cause cause, std::string message, db::Micros now,
                                   Effects& fx) {
-  if (attempt.recovery) return;  // its workers were gone before
+  if (attempt.recovery) return;  // the recovery has already begun
   if (attempt.row.state == db::AttemptState::kStopping) {
     cause = db::Cause::kNone;
     message = attempt.stop_reason;
@@ -42,7 +44,7 @@ void Lifecycle::EndWithoutWorkers(LiveAttempt& attempt, db::Cause cause, std::st
   ReadEvents(now, fx);
 }
 
-// Makes requests for the attempts that wait for one, as many as may be in flight.
+// Makes requests for the attempts that wait, up to the limit of requests in flight.
 void Lifecycle::ReadEvents(db::Micros now, Effects& fx) {
   auto in_flight = std::count_if(state_.recovering.begin(), state_.recovering.end(),
                                  [&](int64_t id) { return state_.attempt(id)->recovery->number != 0; });
@@ -94,7 +96,8 @@ void Lifecycle::EventsRead(const std::string& token, int64_t number, absl::Statu
     recovery.bytes += batch.append.end_position - batch.append.begin_position;
     fits = Append(*attempt, std::move(batch), fx) && fits;
   }
-  // After a failed commit, a part may begin after the durable position: the next request begins there.
+  // After a failed commit, a part may begin after the durable position. The next request then begins at
+  // the durable position.
   if (fits) recovery.next_rank = part->next_rank;
   if (recovery.problem.empty()) recovery.problem = std::move(part->problem);
   if (part->end) recovery.end = std::move(part->end);
@@ -111,7 +114,7 @@ void Lifecycle::EventsRead(const std::string& token, int64_t number, absl::Statu
   ReadEvents(now, fx);
 }
 
-// Returns why the recovery exceeds a limit of time; empty if it does not.
+// Returns why the recovery exceeds a time limit; "" if it does not.
 std::string Lifecycle::WhyTooSlow(const LiveAttempt& attempt, db::Micros now) const {
   const Recovery& recovery = *attempt.recovery;
   const int64_t limit = Seconds(options_.read_timeout);
@@ -121,7 +124,8 @@ std::string Lifecycle::WhyTooSlow(const LiveAttempt& attempt, db::Micros now) co
   if (recovery.number != 0 && now - recovery.since > options_.read_timeout) {
     return absl::StrCat("the filesystem of its event files did not answer for ", limit, " s");
   }
-  // It waits for requests of other attempts, which are given up after the time limit: then it gets its turn.
+  // The recovery waits for requests of other attempts. Those are abandoned after the time limit, so it
+  // should have begun.
   if (recovery.number == 0 && recovery.failing == 0 &&
       now - std::max(recovery.since, state_.last_read_answered) > 2 * options_.read_timeout) {
     return absl::StrCat("the filesystem of other event files did not answer for ", 2 * limit, " s");
@@ -141,7 +145,7 @@ void Lifecycle::EndSlowRecoveries(db::Micros now, Effects& fx) {
   }
 }
 
-// Ends the attempt. `problem` is why events may be missing.
+// Ends the attempt. `problem` is the reason why events may be missing.
 void Lifecycle::EndRecovery(LiveAttempt& attempt, const std::string& problem, db::Micros now, Effects& fx) {
   const Recovery& recovery = *attempt.recovery;
   if (!problem.empty()) {
@@ -150,7 +154,7 @@ void Lifecycle::EndRecovery(LiveAttempt& attempt, const std::string& problem, db
   }
   const bool complete = problem.empty() && recovery.next_rank == static_cast<int>(attempt.ranks.size());
   if (complete) {
-    // Without a record of the worker, the finish events of all ranks decide.
+    // If the worker has not recorded the end, the attempt succeeds only with the finish events of all ranks.
     const auto end = recovery.end.value_or(v1::SynchronizeRequest::AttemptStatus());
     const Outcome outcome = Judge(attempt.ranks, end, !recovery.end || NeedsFinish(attempt));
     if (outcome.state == db::AttemptState::kSucceeded) {

@@ -1,4 +1,5 @@
-// The part of Lifecycle for what studies share: charges, holds, priorities, drain mode.
+// Implements the functions of Lifecycle that share the cluster among studies: charges, holds,
+// priorities, drain mode.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -89,7 +90,7 @@ absl::Status Lifecycle::SetPriority(int64_t study_id, int priority, db::Micros n
   ++study->revision;
   fx.batch.studies.push_back(study->row);
   fx.changed_studies.insert(study_id);
-  state_.waiting.Remove(study_id);  // its place has changed
+  state_.waiting.Remove(study_id);  // its position has changed
   UpdateWaiting(*study, now);
   return absl::OkStatus();
 }

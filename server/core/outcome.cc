@@ -15,7 +15,7 @@
 namespace scalelab::server {
 namespace {
 
-// The finish metrics of an attempt. Refuses values that the metrics cannot have.
+// The finish metrics of an attempt. Refuses values that are impossible for a metric.
 class FinishMetrics {
  public:
   explicit FinishMetrics(const std::vector<RankState>& ranks) : ranks_(ranks) {}
@@ -70,14 +70,14 @@ class FinishMetrics {
   std::vector<std::string> refused_;
 };
 
-// Returns what the ranks report to explain the run's place on a curve.
+// Returns the times that the ranks report to explain the throughput of the run.
 db::RunTimes TimesOf(const db::AttemptRow& attempt, size_t ranks, FinishMetrics& metrics) {
   db::RunTimes times;
   times.nodes = attempt.nodes;
   times.step = metrics.All("run/mean_step_s");
   times.exposed = metrics.All("run/comm_exposed_s");
   times.data = metrics.All("run/data_s");
-  if (ranks == 1 && times.exposed.empty()) times.exposed = {0};  // one rank waits for no gradients
+  if (ranks == 1 && times.exposed.empty()) times.exposed = {0};  // a single rank does not wait for gradients
   if (times.step.empty() || times.exposed.empty() || times.data.empty())
     times.step = times.exposed = times.data = {};
   times.comm_total = metrics.Mean("run/comm_total_s");
@@ -88,8 +88,8 @@ db::RunTimes TimesOf(const db::AttemptRow& attempt, size_t ranks, FinishMetrics&
   return times;
 }
 
-// Combines what the first rank of each node reports about the devices of the node. A metric that a node does not report is not
-// known for the run.
+// Combines the metrics that the first rank of each node reports about the devices of the node. Leaves out a
+// metric if a node does not report it.
 void CombineNodes(const db::AttemptRow& attempt, FinishMetrics& metrics, std::map<std::string, double>& run) {
   const size_t nodes = std::ranges::count(attempt.nodes, ',') + 1;
   const auto combine = [&](const char* key, auto&& of) {
@@ -147,7 +147,7 @@ Outcome Judge(const std::vector<RankState>& ranks, const v1::SynchronizeRequest:
   }
   if (!needs_finish) return {db::AttemptState::kSucceeded, db::Cause::kNone, "", ""};
   std::vector<int> unfinished;
-  std::string malformed;  // may be the finish event
+  std::string malformed;  // a malformed line, which may be the finish event
   for (size_t r = 0; r < ranks.size(); ++r) {
     if (ranks[r].stream.finished) continue;
     unfinished.push_back(static_cast<int>(r));
@@ -195,7 +195,8 @@ Summary Summarize(const db::AttemptRow& attempt, const std::vector<RankState>& r
   summary.reported_step = ranks[0].steps.Median();
   if (!ranks[0].finish_metrics.contains("run/throughput") && summary.reported_step && samples_per_step > 0)
     summary.throughput = samples_per_step / *summary.reported_step;
-  // The throughput is that of the steps of all attempts, this is a part of them.
+  // The throughput includes the steps of all attempts, but the median includes only the steps
+  // of this attempt.
   if (attempt.resumed_step > 0) summary.reported_step.reset();
   summary.metrics = ranks[0].finish_metrics;
   CombineNodes(attempt, metrics, summary.metrics);

@@ -1,4 +1,4 @@
-// Determines how an attempt ended, from its ranks' events and its worker's report. Pure.
+// Determines how an attempt ended, from its ranks' events and its worker's report. Pure functions.
 #pragma once
 
 #include <string>
@@ -16,20 +16,23 @@ struct Outcome {
   std::string parameter_hash;
 };
 
-// Returns the outcome of an attempt that the coordinator did not stop. The first condition that holds
-// decides: a rank out of memory; the cause in the worker's report; an error event of a rank; an exit status
-// that is not 0; a rank without a finish event; different parameter hashes. Unless `needs_finish`, exit status 0 is enough.
+// Returns the outcome of an attempt that the coordinator did not stop. The attempt fails with the first of
+// these conditions: a rank was out of memory; the worker's report has a cause; a rank has an error event; the
+// exit status is not 0; a rank has no finish event; the parameter hashes differ. Unless `needs_finish`, the
+// last two conditions are ignored.
 Outcome Judge(const std::vector<RankState>& ranks, const v1::SynchronizeRequest::AttemptStatus& status,
               bool needs_finish = true);
 
 struct Summary {
   db::RunSummary row;
   std::string
-      refused;  // which values cannot be right and are not part of `row`, in one sentence; empty if none
+      refused;  // the impossible values that are not part of `row`, in one sentence; "" if there are none
 };
 
-// Returns the results from the ranks' finish metrics: memory is the maximum over ranks, energy the sum and the state of GPUs the
-// mean over nodes, the rest is from rank 0. Without run/throughput, the throughput is `samples_per_step` by the median of step/total_s; 0: it is left out.
+// Computes the results of a run from the ranks' finish metrics. Memory is the maximum over ranks, energy is
+// the sum over nodes, the state of GPUs is the mean over nodes, and the rest comes from rank 0. If
+// run/throughput is missing, the throughput is `samples_per_step` divided by the median of step/total_s,
+// unless `samples_per_step` is 0.
 Summary Summarize(const db::AttemptRow& attempt, const std::vector<RankState>& ranks,
                   const std::string& fingerprint, int samples_per_step = 0);
 
@@ -37,19 +40,20 @@ Summary Summarize(const db::AttemptRow& attempt, const std::vector<RankState>& r
 // runs to be comparable.
 std::string Fingerprint(const std::vector<v1::NodeInfo>& nodes);
 
-// Returns the hardware and software of the nodes as a JSON array, with what they showed of other load.
+// Returns the hardware, the software and the measured noise of the nodes as a JSON array.
 std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes,
                            const std::vector<v1::NodeNoise>& noise = {});
 
-// Returns the nodes of such an array; nothing if it is malformed.
+// Returns the nodes from the JSON array of ProvenanceJson; nothing if it is malformed.
 std::vector<v1::NodeInfo> NodesOfProvenance(const std::string& json);
-// Returns what the nodes of such an array showed of other load; nothing if it is malformed or has none.
+// Returns the measured noise from the JSON array of ProvenanceJson; nothing if it is malformed or has none.
 std::vector<v1::NodeNoise> NoiseOfProvenance(const std::string& json);
 
 // Returns whether runs of this specification write checkpoints.
 bool WritesCheckpoints(const v1::RunSpec& spec);
 
-// Returns the directory of the run's checkpoints, next to the directories of its attempts; empty if it writes none.
+// Returns the directory of the run's checkpoints, next to the directories of its attempts; "" if the
+// run writes none.
 std::string CheckpointDirectory(const v1::RunSpec& spec, const std::string& attempt_directory);
 
 // Returns whether a failure with this cause is retried under `retry`.

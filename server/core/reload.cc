@@ -14,7 +14,7 @@
 namespace scalelab::server {
 namespace {
 
-// Largest number of failed allocations that counts after a restart.
+// Greatest number of failed allocations that counts after a restart.
 constexpr int kFailuresKept = 4;
 
 absl::Status Read(const std::string& json, const std::string& what, google::protobuf::Message* message) {
@@ -23,7 +23,7 @@ absl::Status Read(const std::string& json, const std::string& what, google::prot
   return absl::DataLossError(absl::StrCat(what, " in the database cannot be parsed: ", status.message()));
 }
 
-// Reads the finish metrics from the points. Few attempts have finished and are not final at a restart.
+// Reads the finish metrics from the points. At a restart, few attempts have finished and are not final.
 absl::Status LoadFinishMetrics(db::Store& store, RankState& rank) {
   db::PointFilter filter;
   filter.attempt_id = rank.stream.attempt_id;
@@ -35,7 +35,7 @@ absl::Status LoadFinishMetrics(db::Store& store, RankState& rank) {
   });
 }
 
-// Reads which checkpoints the attempts of a run have written.
+// Reads the steps of the checkpoints that the attempts of a run have written.
 absl::Status LoadCheckpoints(db::Store& store, const db::RunRow& run, LiveStudy& study) {
   if (run.attempts == 0 || run.state == db::RunState::kSucceeded) return absl::OkStatus();
   if (!WritesCheckpoints(study.cells.SpecWithoutCommand(study.cell_of[run.position])))
@@ -48,12 +48,12 @@ absl::Status LoadCheckpoints(db::Store& store, const db::RunRow& run, LiveStudy&
   return absl::OkStatus();
 }
 
-// The indexes of cells in their studies, by id.
+// Maps ids of cells to their indexes in their studies.
 class CellIndex {
  public:
   void Add(int64_t id, int index) { entries_.emplace_back(id, index); }
   void Sort() { std::sort(entries_.begin(), entries_.end()); }
-  // Returns -1 if there is none.
+  // Returns the index of a cell, or -1 if the cell is not known.
   int Find(int64_t id) const {
     const auto it = std::lower_bound(entries_.begin(), entries_.end(), std::pair(id, 0));
     return it != entries_.end() && it->first == id ? it->second : -1;
@@ -85,7 +85,7 @@ absl::Status AddCells(db::Snapshot& loaded, State& state, CellIndex& index) {
     const absl::Span<const db::CellRow> rows = all.subspan(begin, end - begin);
     absl::StatusOr<CellList> cells = ReadCells(values_of(study_id), rows);
     if (!cells.ok()) return cells.status();
-    // With one allocation at a time, its shape does not depend on the samples.
+    // A single allocation at a time has a shape that does not depend on the samples.
     const bool parallel = ConcurrentAllocations(study->spec) > 1;
     ShapeOfCells shape;
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -118,9 +118,9 @@ absl::Status AddRows(db::Store& store, db::Snapshot loaded, db::Micros now, Stat
     LiveStudy* study = state.study(row.study_id);
     if (study == nullptr) continue;
     FailedAllocations& failed = study->failed_allocations[row.run_id];
-    // They may include allocations that were preempted or cancelled.
+    // The count may include allocations that were preempted or cancelled, so limit it.
     failed.count = std::min(row.count, kFailuresKept);
-    failed.reason = std::move(row.last_reason);  // without a delay: a restart is often a repair
+    failed.reason = std::move(row.last_reason);  // sets no delay, because a restart is often a repair
   }
   CellIndex cell_index;
   if (auto s = AddCells(loaded, state, cell_index); !s.ok()) return s;
@@ -163,14 +163,14 @@ absl::Status AddRows(db::Store& store, db::Snapshot loaded, db::Micros now, Stat
     }
     allocation->generation = ++state.last_generation;
     const db::AllocationRow& kept = allocation->row;
-    // The clock was set back while no process observed it.
+    // charged_until is in the future if the clock was set back while the server did not run.
     allocation->row.charged_until = std::min(kept.charged_until, now);
     LiveStudy* study = state.study(kept.study_id);
     if (study != nullptr) study->allocations.insert(kept.id);
     if (kept.state == db::AllocationState::kIntended || kept.state == db::AllocationState::kPending) {
-      // Cancels the job with the next poll if its study does not need it any more.
+      // The next poll cancels the job if its study does not need it any more.
       allocation->cancel_sent = study == nullptr || study->row.cancel_requested;
-      // An earlier process may have submitted the job and died before it got the answer: poll
+      // An earlier process may have submitted the job and ended before the response arrived, so poll
       // before submitting again.
       allocation->submitted = !Planted(Bug::kIntentNotPolled);
       if (!allocation->cancel_sent) ++state.pending[QueueOf(*allocation)];
@@ -310,7 +310,7 @@ absl::Status ReloadStudies(db::Store& store, const std::set<int64_t>& ids, db::M
   for (const int64_t id : ids) {
     absl::StatusOr<db::Snapshot> loaded = store.LoadStudy(id);
     if (!loaded.ok()) return loaded.status();
-    // Only the allocations of a final study are live.
+    // A final study is not live, but its allocations may be.
     std::erase_if(loaded->studies, [](const db::StudyRow& row) { return IsFinal(row.state); });
     if (auto s = AddRows(store, *std::move(loaded), now, fresh); !s.ok()) return s;
   }
@@ -329,7 +329,7 @@ absl::Status ReloadStudies(db::Store& store, const std::set<int64_t>& ids, db::M
   MoveInto(fresh, state);
   state.usage.Restore(*service);
   state.drain = service->drain;
-  state.requests.clear();  // it may contain studies that were not stored; handlers search the database too
+  state.requests.clear();  // may contain studies that were not stored; handlers also search the database
   state.request_order.clear();
   ++state.final_changes;
   return absl::OkStatus();
@@ -347,7 +347,7 @@ std::set<int64_t> StudiesOf(const Effects& fx, const State& state) {
   const auto add_attempt = [&](int64_t id) {
     if (const LiveAttempt* attempt = state.attempt(id)) ids.insert(attempt->study_id);
   };
-  // Study 0 does not exist; what belongs to no study is loaded again with any study.
+  // Study 0 does not exist. Reloading any study also reloads the state that belongs to no study.
   if (fx.batch.drain || !fx.batch.usage.empty()) ids.insert(0);
   for (const db::StudyRow& row : fx.batch.studies) ids.insert(row.id);
   for (const db::RunRow& row : fx.batch.runs) ids.insert(row.study_id);
@@ -370,7 +370,7 @@ absl::StatusOr<State> LoadState(db::Store& store, db::Micros now) {
   state.last_run_id = loaded->last_run_id;
   state.last_attempt_id = loaded->last_attempt_id;
   state.last_allocation_id = loaded->last_allocation_id;
-  state.last_generation = now;  // larger than every generation that a worker has got
+  state.last_generation = now;  // larger than every generation that a worker has received
   state.usage.Restore(loaded->service);
   state.drain = loaded->service.drain;
   for (auto row = loaded->newest_provenance.rbegin(); row != loaded->newest_provenance.rend(); ++row) {

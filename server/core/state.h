@@ -1,5 +1,5 @@
-// The coordinator's state: the rows of the database that can still change, plus what workers and the
-// scheduler reported. Owned by the core thread; nothing here locks.
+// The coordinator's state: the rows of the database that can still change, and the reports of workers and of
+// the scheduler. The core thread owns the state, so it needs no locks.
 #pragma once
 
 #include <algorithm>
@@ -31,69 +31,73 @@ namespace scalelab::server {
 struct FailedAllocations {
   int count = 0;
   db::Micros retry_at = 0;  // no allocation is made before this time
-  std::string reason;       // how the last one ended
+  std::string reason;       // how the last allocation ended
 };
 
 // A study that is not final, with all its runs.
 struct LiveStudy {
   db::StudyRow row;
   v1::StudySpec spec;  // defaults filled in, without the grid
-  // Of its allocations, the largest first. With AllocationMode PER_RUN, each run has its own.
+  // Shapes of the allocations, the largest first. With AllocationMode PER_RUN, each run has its
+  // own shape instead.
   std::vector<AllocationShape> shapes;
-  CellList cells;  // with runs; excluded cells are in the database only
-  // By cell: longest time that a run took, or had when its allocation's time limit ended it; 0: not known.
+  CellList cells;  // cells with runs; excluded cells are in the database only
+  // Longest duration of a run of each cell; for a run that its allocation's time limit ended, the time that
+  // it had. 0 means not known.
   std::vector<db::Micros> longest;
-  db::Micros longest_of_all = 0;     // the largest of them
-  std::map<int, db::Micros> latest;  // by cell: time that the processes of its last successful run took
+  db::Micros longest_of_all = 0;     // maximum of `longest`
+  std::map<int, db::Micros> latest;  // by cell: duration of the processes of its last successful run
   std::vector<db::RunRow> runs;      // by position
   std::vector<int> cell_of;          // by position: index into cells
-  std::map<int, int> reruns;         // by position: attempts that failed because they were noisy
-  std::set<int> queued;              // positions of queued runs; the smallest goes next
-  // With adaptive_repeats: positions of queued runs of blocks that may not be needed. They do not begin; they move to
-  // `queued` when the results of the blocks before them are not precise enough.
+  std::map<int, int> reruns;         // by position: number of attempts that failed because they were noisy
+  std::set<int> queued;              // positions of queued runs; the smallest is next
+  // With adaptive_repeats: positions of queued runs in blocks that may not be needed. They do not begin. They
+  // move to `queued` if the results of the earlier blocks are not precise enough.
   std::set<int> later;
-  bool assessing = false;           // an assessment of the results was requested and not answered
-  int failed_assessments = 0;       // in a row
+  bool assessing = false;           // an assessment of the results is in flight
+  int failed_assessments = 0;       // number of consecutive failed assessments
   db::Micros assess_at = 0;         // no assessment is requested before this time
   std::array<int64_t, 7> counts{};  // runs by db::RunState
-  std::set<int64_t> allocations;    // that have not ended
-  // Allocations that ended in a row before they served an attempt, by their run (0: those of the whole study).
+  std::set<int64_t> allocations;    // allocations that have not ended
+  // Consecutive allocations that ended before they executed an attempt, by their run (0: allocations of
+  // the whole study).
   std::map<int64_t, FailedAllocations> failed_allocations;
-  double gpu_seconds = 0;  // of allocations that have ended
-  int storage_errors = 0;  // attempts in a row that ended with STORAGE_ERROR
-  int64_t revision = 1;    // grows with every change that watchers see
-  // By position: number of steps of the newest checkpoint that an attempt which has ended wrote.
+  double gpu_seconds = 0;  // GPU-seconds of allocations that have ended
+  int storage_errors = 0;  // number of consecutive attempts that ended with STORAGE_ERROR
+  int64_t revision = 1;    // increases with every change that watchers see
+  // By position: number of steps of the newest checkpoint of all attempts that have ended.
   std::map<int, int64_t> checkpoints;
 
-  // Records how long the run at this position took, or had.
+  // Records the duration of the run at this position, or the time that it had.
   void RunTook(int position, db::Micros time);
   // Records an attempt that has ended.
   void AttemptEnded(int position, const db::AttemptRow& attempt);
 };
 
-// Clears the sections that make the cells: they may be long, and the cells have their values.
+// Clears the sections of the specification that define the cells. They may be long, and the cells
+// have their values.
 void ForgetGrid(v1::StudySpec& spec);
 
 // The progress of one rank of a live attempt.
 struct RankState {
   db::StreamRow stream;
   std::map<std::string, double> finish_metrics;
-  StepTimes steps;  // of rank 0, after the warm-up; without those before a restart of the coordinator
+  StepTimes steps;  // steps of rank 0 after the warm-up and after the last restart of the coordinator
 };
 
-// The end of an attempt whose workers are gone: the coordinator reads the rest of its event files first.
+// The recovery of an attempt whose workers have ended: the coordinator reads the rest of its event files.
 struct Recovery {
-  int64_t number = 0;       // of the request that is in flight; 0: none is
-  db::Micros since = 0;     // when the wait for its answer, or for a free reader, began
-  db::Micros began = 0;     // when the first request was made; 0: none was
+  int64_t number = 0;       // number of the request in flight; 0: none
+  db::Micros since = 0;     // when the wait for the response, or for a free reader, began
+  db::Micros began = 0;     // when the first request was made; 0: none was made
   db::Micros retry_at = 0;  // after a failed read: when to try again
-  db::Micros failing = 0;   // time of the first of the failed reads; 0: the last one succeeded
-  int failures = 0;         // in a row
-  std::string error;        // of the last failed read
-  int next_rank = 0;        // the event files of the ranks before it have been read
-  int64_t bytes = 0;        // that were read
+  db::Micros failing = 0;   // time of the first of the consecutive failed reads; 0: the last read succeeded
+  int failures = 0;         // number of consecutive failed reads
+  std::string error;        // error of the last failed read
+  int next_rank = 0;        // the event files of earlier ranks have been read
+  int64_t bytes = 0;        // number of bytes read so far
   std::string problem;      // why events may be missing
-  std::optional<v1::SynchronizeRequest::AttemptStatus> end;  // what the worker recorded
+  std::optional<v1::SynchronizeRequest::AttemptStatus> end;  // the end that the worker recorded
   std::map<std::string, std::string> software;
 };
 
@@ -101,29 +105,30 @@ struct Recovery {
 struct LiveAttempt {
   db::AttemptRow row;
   int64_t study_id = 0;
-  int position = 0;  // of the run in its study
+  int position = 0;  // position of the run in its study
   std::vector<RankState> ranks;
   int64_t step = 0;  // last step of rank 0
   int64_t total_steps = 0;
   std::optional<double> train_loss;
   bool reported = false;          // a worker has reported the attempt
   std::string reported_by;        // instance of that worker
-  std::string stop_reason;        // why the coordinator stops it; empty if a user cancelled it
+  std::string stop_reason;        // why the coordinator stops the attempt; "" if a user cancelled it
   db::Micros stopping_since = 0;  // 0: not stopping
-  // By node index: the final report of the node's worker. The attempt has ended when there is one
-  // for each node.
+  // The final report of each node's worker, by node index. The attempt has ended when every node has
+  // a final report.
   std::map<int, v1::SynchronizeRequest::AttemptStatus> ended;
-  // Since when an ended attempt waits for a poll that shows whether its job is ending too. 0: it
+  // Time since which an ended attempt waits for a poll that shows whether its job is ending too; 0: it
   // does not wait.
   db::Micros held_since = 0;
-  bool cut_short = false;  // by the time limit of an allocation that had served other runs before
-  // Set when its workers are gone. `row` then has the cause and the message of the failure, in case that the events do
-  // not show that the attempt has succeeded.
+  bool cut_short = false;  // ended by the time limit of an allocation that had executed other runs before
+  // Set when its workers have ended. `row` then has the cause and the message of the failure, for the case
+  // that the events do not show that the attempt has succeeded.
   std::optional<Recovery> recovery;
-  std::vector<v1::NodeInfo> hardware;  // of its nodes, when no worker reports it any more
-  // Assigned while the allocation served another attempt, so that it may have ended without having begun.
+  std::vector<v1::NodeInfo> hardware;  // hardware of its nodes, for the time after its workers have ended
+  // Whether it was assigned while the allocation executed another attempt. Then it may end
+  // without having begun.
   bool assigned_ahead = false;
-  db::Micros turn_since = 0;  // when the allocation began to serve it, if that was later than its assignment
+  db::Micros turn_since = 0;  // when the allocation began to execute it, if later than its assignment
 
   int nodes() const { return 1 + static_cast<int>(std::count(row.nodes.begin(), row.nodes.end(), ',')); }
 };
@@ -134,7 +139,7 @@ struct WorkerState {
   v1::NodeInfo info;
   db::Micros last_seen = 0;
   bool leaving = false;
-  int queue_limit = 0;  // number of attempts that it holds besides the one that runs
+  int queue_limit = 0;  // number of waiting attempts that the worker accepts in addition to the running one
 };
 
 // Returns whether an allocation has not started.
@@ -148,10 +153,10 @@ PendingQueue QueueOf(const LiveStudy& study);
 struct LiveAllocation;
 PendingQueue QueueOf(const LiveAllocation& allocation);
 
-// The runs that one allocation of a group serves without another one in between: those of a block, or, if the study has
-// allocations of several shapes, those of a block that have the same shape.
+// The runs that a single allocation of a group executes: all runs of a block, or, if the study has
+// allocations of several shapes, the runs of a block with the same shape.
 struct BlockPart {
-  int block = 0;  // a repeat
+  int block = 0;  // index of the repeat
   int shape = 0;  // index into LiveStudy::shapes
   // NOLINTNEXTLINE(modernize-use-nullptr): the compiler adds the 0.
   auto operator<=>(const BlockPart&) const = default;
@@ -161,27 +166,27 @@ struct BlockPart {
 struct LiveAllocation {
   db::AllocationRow row;
   std::map<int, WorkerState> workers;  // by node index
-  std::set<std::string> replaced;      // instances of workers that later ones have replaced
-  int64_t attempt_id = 0;              // the attempt it serves now; 0: none
-  std::optional<BlockPart> part;       // of a group: the part of its newest attempt
-  std::deque<int64_t> next_attempts;   // that its worker begins after that one, in this order, without a call
-  int64_t generation = 0;              // of its desired state
+  std::set<std::string> replaced;      // instances of workers that newer instances have replaced
+  int64_t attempt_id = 0;              // the current attempt; 0: none
+  std::optional<BlockPart> part;       // for a group: the part of its newest attempt
+  std::deque<int64_t> next_attempts;   // attempts that its worker begins afterwards, in this order
+  int64_t generation = 0;              // generation of its desired state
   bool submitted = false;              // this process has submitted its job
   bool submitting = false;             // a call that submits its job is queued or in flight
-  int refusals = 0;                    // temporary errors of submits in a row
-  std::vector<std::string> excluded;   // nodes that its job must not get
-  bool any_node = false;               // the scheduler refused its job when it excluded nodes
+  int refusals = 0;                    // number of consecutive temporary errors of submits
+  std::vector<std::string> excluded;   // nodes that its job excludes
+  bool any_node = false;               // its job must not exclude nodes, because the scheduler refused that
   bool cancel_sent = false;
-  int cancels = 0;                 // calls that cancelled its job
+  int cancels = 0;                 // number of calls that cancelled its job
   db::Micros cancel_again_at = 0;  // when to cancel again, if the job still exists
   bool ending = false;             // the scheduler reports that the job is ending
-  int served = 0;                  // number of attempts
-  bool charge_moved = false;       // charged_until was moved with the wall clock, and is not stored
+  int served = 0;                  // number of its attempts
+  bool charge_moved = false;       // charged_until was moved with the wall clock, and is not stored yet
   bool withdrawn = false;          // released because no attempt of its study may begin
   db::Micros listening_since = 0;  // when it started to run, or when this process started
-  db::Micros leaving_since = 0;    // when the first of its workers reported that it leaves; 0: none has
+  db::Micros leaving_since = 0;    // when a worker first reported that it is leaving; 0: none has
   db::Micros retry_at = 0;         // when to submit its job again
-  db::Micros ends_at = 0;  // end of its time limit; 0: it does not run, or the scheduler reports no limit
+  db::Micros ends_at = 0;          // end of its time limit; 0: it is not running, or has no limit
 };
 
 // Returns whether queued runs may still be assigned to the allocation.
@@ -191,46 +196,46 @@ inline bool Serves(const LiveAllocation& allocation) {
 
 // The result of the last call of the scheduler.
 struct SchedulerHealth {
-  std::string error;        // one sentence; empty when the call succeeded
-  db::Micros since = 0;     // time of the first of the failed calls; 0: the last call succeeded
+  std::string error;        // one sentence; "" if the call succeeded
+  db::Micros since = 0;     // time of the first of the consecutive failed calls; 0: the last call succeeded
   db::Micros next_ask = 0;  // time of the next poll; 0: no poll is needed
 };
 
 struct State {
-  // By id. unique_ptr keeps references valid while other entries are added and removed.
+  // Studies and attempts by id. unique_ptr keeps references valid while other entries are added and removed.
   std::unordered_map<int64_t, std::unique_ptr<LiveStudy>> studies;
   std::unordered_map<int64_t, std::unique_ptr<LiveAttempt>> attempts;
   std::unordered_map<int64_t, std::unique_ptr<LiveAllocation>> allocations;
-  std::set<int64_t> reassess;  // studies that wait for an assessment which is not requested yet
+  std::set<int64_t> reassess;  // studies whose assessment is due and not requested yet
   std::unordered_map<std::string, int64_t> attempt_by_token;
   std::unordered_map<std::string, int64_t> allocation_by_token;
-  // (owner, request id) of the newest submits -> study, hash of its specification. It covers studies
-  // that are committed after a handler has searched the database for the request id; the handler finds
-  // older ones itself.
+  // Maps (owner, request id) of the newest submits to the study and the hash of its specification. It covers
+  // studies that are committed after a handler has searched the database for the request id. The handler
+  // finds older studies in the database.
   std::map<std::pair<std::string, std::string>, std::pair<int64_t, size_t>> requests;
   std::deque<std::pair<std::string, std::string>> request_order;
   FairQueue waiting;          // studies that need another allocation
-  std::set<int64_t> delayed;  // studies that need another allocation, and wait because earlier ones failed
+  std::set<int64_t> delayed;  // studies that wait for another allocation because earlier allocations failed
   int64_t last_study_id = 0, last_cell_id = 0, last_run_id = 0, last_attempt_id = 0, last_allocation_id = 0;
   int64_t last_generation = 0;
   std::set<int64_t> recovering;         // attempts with a recovery
   int64_t last_read = 0;                // number of the last request to read event files
-  db::Micros last_read_answered = 0;    // when a request was answered
+  db::Micros last_read_answered = 0;    // time of the last response
   std::map<PendingQueue, int> pending;  // number of intended and pending allocations; no entry: 0
-  // Number of changes of studies that were final: retries and deletions.
+  // Number of changes of final studies: retries and deletions.
   int64_t final_changes = 0;
   SchedulerHealth scheduler;
   Policy policy;
-  UsageLedger usage;   // without what is not yet charged, see accounting.h
-  db::DrainRow drain;  // while it is on, no attempt begins and no job is submitted
+  UsageLedger usage;   // the charged usage; accounting.h adds the rest
+  db::DrainRow drain;  // drain mode: while it is on, no attempt begins and no job is submitted
   BadNodes bad_nodes;
-  NoiseReferences noise;         // what nodes usually show
+  NoiseReferences noise;         // earlier measurements of the nodes
   db::Micros commit_failed = 0;  // time of the last commit if it failed; 0: it succeeded
 
   LiveStudy* study(int64_t id) const;
   LiveAttempt* attempt(int64_t id) const;
   LiveAllocation* allocation(int64_t id) const;
-  // Returns the attempt that the allocation serves and those that follow, in order; empty if there is none.
+  // Returns the current attempt of the allocation and the attempts that follow it, in order.
   std::vector<LiveAttempt*> attempts_of(const LiveAllocation& allocation) const;
 };
 

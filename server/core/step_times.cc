@@ -5,7 +5,7 @@
 namespace scalelab::server {
 namespace {
 
-constexpr double kWidth = 0.01;  // of a bucket, of the natural logarithm
+constexpr double kWidth = 0.01;  // width of a bucket in the natural logarithm of the duration
 
 }  // namespace
 

@@ -56,7 +56,7 @@ std::optional<FieldViolation> CheckEngine(const v1::StudySpec& spec, const v1::R
                                      "; try ", state->second.fix())};
 }
 
-// Checks whether the cell fits into the capacity. The capacity is 0 until Slurm has answered; until then
+// Checks whether the capacity is sufficient for the cell. Until Slurm has responded, the capacity is 0, and
 // every cell fits.
 std::optional<FieldViolation> CheckFits(const v1::StudySpec& spec, const v1::RunSpec& run,
                                         const Scheduler& scheduler, const Capacity& capacity) {
@@ -92,7 +92,7 @@ Datasets DatasetsOf(const CellList& cells) {
   Datasets datasets;
   for (size_t i = 0; i < cells.size(); ++i) {
     const std::string dataset = cells.Text(i, v1::RunSpec::kDatasetFieldNumber);
-    // A custom program may give data sets any name.
+    // A custom program may use any name for its data sets.
     if (dataset == "synthetic" || dataset == "synthetic-tokens" || dataset.empty() ||
         RunsOwnProgram(cells.Text(i, v1::RunSpec::kEngineFieldNumber)))
       continue;
@@ -101,13 +101,13 @@ Datasets DatasetsOf(const CellList& cells) {
   return datasets;
 }
 
-// The runs that one allocation of a group is expected to serve.
+// The number of runs that one allocation of a group is expected to execute.
 struct PlannedAllocation {
   size_t shape;  // index into ExpandedStudy.group.shapes
   int runs = 0;
 };
 
-// Distributes the blocks of a group over its allocations in the order in which the coordinator does.
+// Distributes the blocks of a group over its allocations in the order that the coordinator uses.
 std::vector<PlannedAllocation> PlanGroup(const ExpandedStudy& study) {
   const std::vector<AllocationShape>& shapes = study.group.shapes;
   std::vector<int> runs_in_block(shapes.size());
@@ -143,7 +143,7 @@ void ForEachAllocation(const ExpandedStudy& study, const Take& take) {
   }
 }
 
-// Returns all values of a key.
+// Returns all values of a key in `fixed`, `matrix` and `zip`.
 std::vector<google::protobuf::Value> ValuesOf(const v1::StudySpec& spec, const char* key) {
   std::vector<google::protobuf::Value> values;
   const auto add = [&](const v1::Axis& axis) {
@@ -172,7 +172,7 @@ double PlannedGpuHours(const ExpandedStudy& study) {
 
 std::vector<std::string> FrameworkEngines(const v1::StudySpec& spec) {
   std::set<std::string> engines;
-  bool gpus = false, cpus = true;  // what runs may compute on
+  bool gpus = false, cpus = true;  // whether runs may compute on GPUs, and on CPUs
   for (const auto& value : ValuesOf(spec, "engine")) {
     const Engine* engine = FindEngine(value.string_value());
     if (engine != nullptr && engine->program == Engine::Program::kAdapter)

@@ -39,7 +39,7 @@ void CheckPlaces(const Subject& subject, uid_t user, Findings& findings) {
   const pid_t server = RunningServer(subject.data_dir);
   for (const std::string& address : subject.listen) {
     AddressFacts facts = ReadAddress(address);
-    // The first start creates the data directory.
+    // An absent data directory is no error, because the first start creates it.
     if (absl::StartsWith(address, absl::StrCat("unix:", subject.data_dir, "/")) && !Exists(subject.data_dir))
       facts.error.clear();
     findings.push_back(CheckAddress(facts, server));
@@ -61,7 +61,7 @@ Findings Examine(const Subject& subject) {
   findings.push_back(CheckLimits(ReadLimits()));
   Add(CheckUnit(run), findings);
   findings.push_back(CheckAccount(findings, user));
-  if (!subject.mistake.empty()) return findings;  // defaults are missing
+  if (!subject.mistake.empty()) return findings;  // the other members of `subject` may not be set
 
   CheckPlaces(subject, user, findings);
   Add(CheckWorkerPrograms(run, subject.worker_program, subject.version), findings);

@@ -11,7 +11,7 @@ namespace scalelab::server::doctor {
 
 // The configuration to check, see server/config.h.
 struct Subject {
-  std::string mistake;  // why the configuration is invalid; then only the machine is checked
+  std::string mistake;  // why the configuration is invalid; if not empty, only the machine is checked
   std::string data_dir, runs_dir;
   std::vector<std::string> listen;
   std::string scheduler, worker_server, worker_program, version;

@@ -1,4 +1,4 @@
-// What the checks need to know about this machine, and how it is read. The checks themselves are pure.
+// Reads the facts about this machine that the checks need. The checks themselves are pure functions.
 #pragma once
 
 #include <sys/types.h>
@@ -15,22 +15,23 @@
 
 namespace scalelab::server::doctor {
 
-// Runs a program with `input` as its standard input. Tests replace it.
+// A function that runs a program with `input` as its standard input. Tests replace it.
 using Run = std::function<absl::StatusOr<CommandResult>(const std::vector<std::string>& argv,
                                                         const std::string& input)>;
-// Runs programs of this machine with a timeout of 15 seconds.
+// Returns a function that runs programs on this machine with a timeout of 15 seconds.
 Run RunHere();
 
 struct ClockFacts {
-  bool known = false;  // the kernel answers
+  bool known = false;  // whether the kernel reports the state of its clock
   bool synchronised = false;
 };
 ClockFacts ReadClock();
 
-// A directory, or the closest parent that exists.
+// A directory of the configuration. If it does not exist, the other members describe its
+// closest existing parent.
 struct DirectoryFacts {
   std::string path;      // as configured
-  std::string existing;  // it, or its closest parent that exists
+  std::string existing;  // `path`, or its closest existing parent
   bool is_directory = false;
   uid_t owner = 0;
   mode_t mode = 0;
@@ -52,24 +53,24 @@ struct FileFacts {
 std::vector<FileFacts> ReadSecrets(const std::string& data_dir);
 
 struct LimitFacts {
-  uint64_t files = 0, processes = 0;  // that this process may have, after it has raised its limits
+  uint64_t files = 0, processes = 0;  // hard limit of open files, soft limit of processes
 };
 LimitFacts ReadLimits();
 
-// How an address of `listen` can be used.
+// The state of an address in `listen`.
 struct AddressFacts {
   std::string text;
   bool unix_socket = false;
-  std::string error;  // why it cannot be served, other than that it is in use
+  std::string error;  // why the server cannot listen on it; empty if it can, or if it is only in use
   bool in_use = false;
-  bool reachable_by_others = true;  // Unix socket: users may search its directory
+  bool reachable_by_others = true;  // Unix socket: whether other users may search its directory
 };
 AddressFacts ReadAddress(const std::string& text);
 
-// Returns whether `host` resolves, and whether to addresses of the loopback interface only.
+// The result of resolving a host name.
 struct NameFacts {
   std::string error;
-  bool loopback = false;
+  bool loopback = false;  // whether all its addresses are on the loopback interface
 };
 NameFacts Resolve(const std::string& host);
 

@@ -1,4 +1,4 @@
-// The result of a check, and its forms for people and programs. Pure.
+// The result of a check, and the reports as text and JSON. Pure functions.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ struct Finding {
   enum class Level { kOk, kWarning, kError };
   Level level = Level::kOk;
   std::string subject;  // a word: "clock", "data"
-  std::string text;     // what is so, in one line
+  std::string text;     // what the check has found, in one line
   std::string advice;   // what to do; empty if level is kOk
 };
 using Findings = std::vector<Finding>;
@@ -21,9 +21,10 @@ Finding Error(std::string subject, std::string text, std::string advice);
 
 bool HasError(const Findings& findings);
 
-// One line for each finding, and a line that counts them.
+// Returns a line for each finding, and a last line with the numbers of errors and warnings.
 std::string TextReport(const Findings& findings);
-// {"errors": N, "warnings": N, "checks": [{"check": ..., "level": "ok|warning|error", "text": ..., "advice": ...}]}
+// Returns {"errors": N, "warnings": N, "checks": [{"check": ..., "level": "ok|warning|error", "text":
+// ..., "advice": ...}]}
 std::string JsonReport(const Findings& findings);
 
 }  // namespace scalelab::server::doctor

@@ -1,4 +1,4 @@
-// Checks of the machine that scalelabd runs on. Pure: facts in, findings out.
+// Checks the machine that scalelabd runs on. Pure functions from facts to findings.
 #pragma once
 
 #include <string>
@@ -8,21 +8,22 @@
 
 namespace scalelab::server::doctor {
 
-// What the configuration says about a directory.
+// The requirements for a directory of the configuration.
 struct DirectoryUse {
-  std::string subject;           // the key: "data" or "runs"
-  bool must_be_local = false;    // SQLite's write-ahead log is there
-  bool must_be_private = false;  // only the account of the service may enter it
-  bool nodes_use_it = false;     // every node must have it under this path
+  std::string subject;           // the configuration key: "data" or "runs"
+  bool must_be_local = false;    // contains SQLite's write-ahead log
+  bool must_be_private = false;  // only the account of the service may enter the directory
+  bool nodes_use_it = false;     // every node must have the directory under the same path
 };
 
 Finding CheckClock(const ClockFacts& facts);
 Findings CheckDirectory(const DirectoryFacts& facts, const DirectoryUse& use, uid_t user);
 Findings CheckSecrets(const std::vector<FileFacts>& secrets, uid_t user);
 Finding CheckLimits(const LimitFacts& facts);
-// `server` is the process id of the scalelabd that uses the data directory; 0 if none runs.
+// Checks an address of `listen`. `server` is the process id of the scalelabd that uses the data
+// directory, or 0.
 Finding CheckAddress(const AddressFacts& facts, pid_t server);
-// Checks the address that workers on other nodes dial.
+// Checks the address that workers on other nodes connect to.
 Finding CheckWorkerServer(const std::string& address, const NameFacts& facts);
 
 }  // namespace scalelab::server::doctor

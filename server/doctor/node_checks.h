@@ -1,4 +1,4 @@
-// What a node of the cluster sees: a script that runs there, and the interpretation of its output. Pure.
+// A script that examines a node of the cluster, and the interpretation of its output. Pure functions.
 #pragma once
 
 #include <string>
@@ -9,19 +9,19 @@
 
 namespace scalelab::server::doctor {
 
-// What the node has to find.
+// The files and programs that the script must find on the node.
 struct NodeExpectation {
   std::string worker_program;
   std::string version;  // of scalelabd
   std::string runs_dir;
-  std::string directory;    // a directory below runs_dir with the file "word"
+  std::string directory;    // a directory below runs_dir that contains the file "word"
   std::string word;         // content of that file
-  std::string server_host;  // address that workers dial; empty: a socket on the same machine
+  std::string server_host;  // address that workers connect to; empty: a socket on the same machine
   int server_port = 0;
   uid_t user = 0;
 };
 
-// Returns a shell script that prints one fact a line: "NAME VALUE".
+// Returns a shell script that prints lines "NAME VALUE", one for each fact.
 std::string NodeScript(const NodeExpectation& expected);
 
 // Interprets the script's output. The script ran between `submitted` and `seen`.

@@ -1,4 +1,4 @@
-// Runs the script of node_checks.h on a node: as a job of Slurm, or on this machine.
+// Runs the script of node_checks.h in a Slurm job on a node, or on this machine.
 #pragma once
 
 #include <functional>
@@ -17,12 +17,12 @@ struct TestJob {
   std::vector<std::pair<std::string, std::string>> sbatch_options;
   std::string worker_program, version, runs_dir;
   std::string worker_server;                  // HOST:PORT; empty: a socket on the same machine
-  absl::Duration limit = absl::Minutes(2);    // a job that has not ended by then is cancelled
-  std::function<void(absl::Duration)> sleep;  // waits between two looks at the queue; tests replace it
+  absl::Duration limit = absl::Minutes(2);    // the job is cancelled if it has not ended after this time
+  std::function<void(absl::Duration)> sleep;  // waits between two queries of the queue; tests replace it
 };
 
-// Creates a directory below `runs_dir`, runs the job, interprets its output and removes what it has created. If nothing
-// listens on `worker_server`, listens there while the job runs.
+// Creates a directory below `runs_dir`, runs the job, interprets its output and removes the directory. If no
+// process listens on `worker_server`, this function listens there while the job runs.
 Findings RunTestJob(const Run& run, const TestJob& job);
 
 }  // namespace scalelab::server::doctor

@@ -133,6 +133,20 @@ std::vector<Frameworks::Question> Frameworks::TakeAnswered(const std::string& na
   return answered;
 }
 
+// Removes and returns the pending engines that have the result of a probe of `use`: all native engines run the same program.
+std::vector<Frameworks::Use> Frameworks::TakeProbed(const Use& use) {
+  const bool trainer = use.engine->program == Engine::Program::kTrainer;
+  std::vector<Use> probed;
+  for (const Use& other : in_flight_) {
+    if (other == use || (trainer && other.engine->program == use.engine->program)) probed.push_back(other);
+  }
+  for (const Use& other : probed) {
+    in_flight_.erase(other);
+    std::erase(queue_, other);
+  }
+  return probed;
+}
+
 // Blocks until there is an engine to probe. Returns nothing when stopping.
 std::optional<Frameworks::Use> Frameworks::NextUse() {
   absl::MutexLock lock(&mutex_);
@@ -147,23 +161,27 @@ std::optional<Frameworks::Use> Frameworks::NextUse() {
 // Body of a thread.
 void Frameworks::Work() {
   while (const std::optional<Use> use = NextUse()) {
-    const std::string name = EngineOn(use->engine->name, use->gpus);
     const v1::FrameworkEnvironment environment = Configured(*use);
-    Result result{ProbeStamp(*use->engine, environment, options_.probe),
-                  ProbeEngine(ProbedEngine(*use->engine), environment, options_.probe)};
-    result.state.set_engine(std::string(use->engine->name));
+    const Result result{ProbeStamp(*use->engine, environment, options_.probe),
+                        ProbeEngine(ProbedEngine(*use->engine), environment, options_.probe)};
+    std::vector<std::string> names;
     std::vector<Question> answered;
     {
       absl::MutexLock lock(&mutex_);
       if (stopping_) return;  // the probe was cut short, so its result is meaningless
-      in_flight_.erase(*use);
-      results_[name] = result;
-      answered = TakeAnswered(name, result.state);
+      for (const Use& probed : TakeProbed(*use)) {
+        const std::string& name = names.emplace_back(EngineOn(probed.engine->name, probed.gpus));
+        Result& own = results_[name] = result;
+        own.state.set_engine(std::string(probed.engine->name));
+        for (Question& question : TakeAnswered(name, own.state)) answered.push_back(std::move(question));
+      }
     }
-    if (result.state.usable()) {
-      spdlog::info("engine {} is usable: {}", name, result.state.version());
-    } else {
-      spdlog::info("engine {} is not usable: {}", name, result.state.reason());
+    for (const std::string& name : names) {
+      if (result.state.usable()) {
+        spdlog::info("engine {} is usable: {}", name, result.state.version());
+      } else {
+        spdlog::info("engine {} is not usable: {}", name, result.state.reason());
+      }
     }
     for (Question& question : answered) question.done(std::move(question.states));
   }

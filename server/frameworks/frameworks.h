@@ -71,6 +71,7 @@ class Frameworks {
   struct Use {
     const Engine* engine;
     bool gpus;
+    bool operator==(const Use&) const = default;
     bool operator<(const Use& other) const {
       return std::tie(engine, gpus) < std::tie(other.engine, other.gpus);
     }
@@ -80,6 +81,7 @@ class Frameworks {
   const Engine& ProbedEngine(const Engine& engine) const;
   void Work() ABSL_LOCKS_EXCLUDED(mutex_);
   std::optional<Use> NextUse() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<Use> TakeProbed(const Use& use) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Question> TakeAnswered(const std::string& name, const v1::Framework& state)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

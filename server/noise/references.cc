@@ -12,11 +12,11 @@ namespace {
 
 constexpr size_t kLeast = 5, kMost = 32;
 constexpr double kDeviations = 5 * 1.4826;
-// Differences below these occur on quiet nodes too.
-constexpr double kComputeFloor = 0.05, kMemoryFloor = 0.10, kReduceFloor = 0.20;  // of the median
-constexpr double kPressureFloor = 0.2, kStealFloor = 0.05;                        // shares
-constexpr double kThrottleFloor = 0.5;                                            // events
-// Nodes that are kept. A cluster has fewer; a node without a reference has no band.
+// Smaller differences also occur on quiet nodes.
+constexpr double kComputeFloor = 0.05, kMemoryFloor = 0.10, kReduceFloor = 0.20;  // relative to the median
+constexpr double kPressureFloor = 0.2, kStealFloor = 0.05;                        // shares of time
+constexpr double kThrottleFloor = 0.5;                                            // number of events
+// Limit of the number of nodes, above the size of a cluster. Attempts on further nodes are not compared.
 constexpr size_t kMostNodes = 20'000;
 
 double MedianOf(std::vector<double>& values) {
@@ -31,7 +31,7 @@ Time TimeOf(const v1::Calibration& calibration) {
   return {calibration.time().seconds(), calibration.time().nanos()};
 }
 
-// Returns the largest value inside the band of `earlier`; without a band, `floor`.
+// Returns the largest value inside the band of `earlier`, or `floor` if there is no band.
 double Limit(std::vector<double> earlier, double floor) {
   const auto band = BandOf(std::move(earlier), 0);
   return band ? std::max(band->median + band->width, floor) : floor;
@@ -129,7 +129,7 @@ void NoiseReferences::Add(const v1::NodeNoise& noise) {
   for (const v1::Calibration* calibration :
        {noise.has_before() ? &noise.before() : nullptr, noise.has_after() ? &noise.after() : nullptr}) {
     if (calibration == nullptr) continue;
-    // Several short attempts share a calibration.
+    // Several short attempts may share a calibration; add it once.
     const bool known = !node.calibrations.empty() && TimeOf(node.calibrations.back()) >= TimeOf(*calibration);
     if (!known) Keep(node.calibrations, *calibration);
   }

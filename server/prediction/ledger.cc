@@ -21,9 +21,9 @@ namespace scalelab::server {
 namespace {
 
 constexpr int kScoredAtOnce = 1000;
-constexpr int kMostScores = 1000;       // that correct an interval
+constexpr int kMostScores = 1000;       // number of newest scores that correct an interval
 constexpr int kRepeatsWithBuckets = 5;  // further repeats add little to the means of their times
-constexpr size_t kMostBuckets = 64;     // as BucketTimes of the trainer
+constexpr size_t kMostBuckets = 64;     // the limit of BucketTimes in the trainer
 constexpr double kMostSeconds = 1e6, kMostBytes = 1e15;
 
 v1::Prediction ToRefusal(const CellPrediction& prediction) {
@@ -64,7 +64,8 @@ void Score(const StudyData& study, db::PredictionRow& row) {
   if (measured.has_high()) row.measured_high = measured.high();
 }
 
-// Sets a number of a recorded step by the name of its metric: "bucket/backward_s", "bucket/3/bytes".
+// Sets the member of a recorded step that a metric describes, such as
+// "bucket/backward_s" or "bucket/3/bytes".
 void SetRecorded(const std::string& name, double value, RecordedStep& step) {
   if (name == "bucket/backward_s") {
     step.backward = value;
@@ -79,7 +80,7 @@ void SetRecorded(const std::string& name, double value, RecordedStep& step) {
   if (parts[2] == "reduce_s") step.buckets[bucket].reduce = value;
 }
 
-// Returns whether a step can be simulated: all its numbers are possible, and each bucket has bytes.
+// Returns whether a step can be simulated: all its numbers are plausible, and each bucket has bytes.
 bool Possible(const RecordedStep& step) {
   const auto possible = [](double seconds) { return seconds >= 0 && seconds < kMostSeconds; };
   return step.backward > 0 && possible(step.backward) && !step.buckets.empty() &&

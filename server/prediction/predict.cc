@@ -20,11 +20,11 @@ namespace {
 
 using google::protobuf::Struct;
 
-// Beyond these multiples of the largest measured world size, the models are too far apart to be of use.
+// Beyond these multiples of the largest measured world size, the predictions of the models differ too much.
 constexpr int kMostStrong = 4, kMostWeak = 8;
 constexpr size_t kLeastSizes = 3;
 constexpr int kResamples = 500;
-// Stored with the models, because the column is a map of names to numbers.
+// Keys of the network in PredictionRow::models, which is stored as a map of names to numbers.
 constexpr char kAlpha[] = "network seconds of a message", kBeta[] = "network seconds of a byte";
 
 std::string Ranks(int ranks) { return absl::StrCat(ranks, ranks == 1 ? " rank" : " ranks"); }
@@ -35,8 +35,8 @@ int NodesOf(int ranks, int ranks_per_node) {
   return ranks_per_node == 0 ? 1 : (ranks - 1) / ranks_per_node + 1;
 }
 
-// Returns a text that is equal for cells which differ at most in the ranks, in what follows from them, and in how long they
-// train.
+// Returns a text that is equal for cells with the same parameters. Ignores the ranks, the parameters that
+// usually follow from the ranks, the seed and the length of the training.
 std::string WithoutRanks(v1::RunSpec run, bool strong) {
   run.clear_ranks();
   if (strong) {
@@ -60,7 +60,7 @@ struct Series {
   std::string fingerprint;
   std::vector<MeasuredSize> measured;
   std::vector<RecordedSize> recorded;  // the measured sizes whose ranks reported their times
-  double noise = 0;  // half width of the interval of the largest world size's speedup, as a share
+  double noise = 0;  // relative half width of the interval of the largest world size's speedup
   std::string without_ranks;
 };
 
@@ -140,7 +140,8 @@ Series ReadSeries(const StudyData& source, const v1::CurveSeries& curve, const T
   return series;
 }
 
-// Returns the series with results, by WithoutRanks. Of a series on several kinds of hardware, the one with the most runs.
+// Returns the series with results, by the result of WithoutRanks. If a series ran on several kinds of
+// hardware, returns the series on the hardware with the most runs.
 std::map<std::string, Series> ReadAllSeries(const StudyData& source) {
   std::map<std::string, Series> all;
   TimesOfAttempts times;
@@ -208,7 +209,8 @@ class Predictor {
   }
 
  private:
-  // Returns the throughput by the model "replay"; nothing if a measured size has no times. Sets whether it used the given network.
+  // Returns the throughput that the model "replay" predicts; nothing if a measured size has no times. Sets
+  // `with_network` to whether the prediction depends on network_.
   std::optional<double> Replay(const Series& series, int ranks, bool& with_network) const {
     if (series.recorded.size() != series.measured.size()) return std::nullopt;
     const StepParts& last = series.recorded.back().parts;

@@ -1,4 +1,4 @@
-// Which cells can be predicted from the results of a study, and their predictions. Pure.
+// Decides which cells can be predicted from the results of a study, and predicts them. Pure functions.
 #pragma once
 
 #include <map>
@@ -20,11 +20,11 @@ struct StudyData {
   std::vector<db::CellRow> cells;
   CellList parameters;  // of the cells
   std::vector<db::CurveRow> rows;
-  std::vector<db::RunTimes> times;           // of the ranks of its runs
-  std::map<int64_t, RecordedStep> recorded;  // buckets of its runs, by attempt
+  std::vector<db::RunTimes> times;           // times that the ranks of its runs reported
+  std::map<int64_t, RecordedStep> recorded;  // recorded buckets of its runs, by attempt
 };
 
-// Why a prediction is not made, with the limits that docs/users/predictions.md explains.
+// The world sizes of a series with results. docs/users/predictions.md explains which predictions they allow.
 struct SizesOfSeries {
   bool strong = true;
   std::vector<int> measured;  // world sizes with results, sorted
@@ -36,18 +36,20 @@ std::string WhyNotPredict(const SizesOfSeries& sizes, int ranks);
 // A cell with its prediction, or with the reason why there is none.
 struct CellPrediction {
   db::PredictionRow row;  // without ids of its own and times; cell_id 0: no study has the cell
-  std::string refused;    // empty: it is predicted
+  std::string refused;    // why there is no prediction; empty: there is one
 };
-// Predicts cells of `target` from the results of `source`, which may be the same study. `ranks`: the world sizes to predict;
-// empty means all in `target` that are larger than those with results. `without_cells`: predict `ranks` also if `target` has
-// no such cell. `network`: the cost of messages on the network that these ranks use, if it was measured; the rows name it.
+// Predicts cells of `target` from the results of `source`, which may be the same study. `ranks` are the world
+// sizes to predict; if it is empty, these are all world sizes in `target` that are larger than those with
+// results. If `without_cells`, predicts `ranks` also where `target` has no such cell. `network` is the cost
+// of messages on the network that these ranks use, if it was measured; it is stored in `models` of the rows.
 std::vector<CellPrediction> PredictCells(const StudyData& source, const StudyData& target,
                                          const std::vector<int>& ranks, bool without_cells,
                                          const std::optional<RingCost>& network = {});
 
-// Returns whether the name of a "model" is that of a network in place of a model, see PredictCells.
+// Returns whether a key of PredictionRow::models belongs to the network of PredictCells, and is not the name
+// of a model.
 bool IsNetwork(const std::string& model);
-// Returns the network that was given for the prediction, as one sentence; empty if there was none.
+// Describes the network that PredictCells used for the prediction, in one sentence; "" if it used none.
 std::string NetworkText(const db::PredictionRow& row);
 
 }  // namespace scalelab::server

@@ -1,5 +1,5 @@
-// Removes files of attempts. Programs under training can write to the directory of their attempt, so that its entries are
-// not trusted: no link is followed, and nothing outside the directory of runs is removed.
+// Removes files of attempts. Training programs can write to the directory of their attempt, so its entries
+// are not trusted: links are not followed, and nothing outside the directory of runs is removed.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace scalelab::server {
 
-// What was removed, or would be.
+// The files that a call has removed, or would remove.
 struct FilesRemoved {
-  int64_t directories = 0;  // of attempts
+  int64_t directories = 0;  // number of attempts whose files were removed
   int64_t files = 0;
-  int64_t bytes = 0;  // sizes of regular files with one name
-  // Directories of attempts that were left alone, and why the last one was.
+  int64_t bytes = 0;  // sum of the sizes of regular files with one hard link
+  // Number of directories of attempts that were left alone, and the reason for the last one.
   int64_t left = 0;
   std::string why_left;
 };
@@ -31,10 +31,11 @@ class AttemptFiles {
   AttemptFiles& operator=(AttemptFiles&&) = delete;
   ~AttemptFiles();
 
-  // Removes the files of one attempt, or with `dry_run` only counts them, and adds to `removed`. `directory` is the path
-  // that the database has. Leaves the attempt alone, and records why, if the path is not RUNS/STUDY/RUN/TOKEN of these
-  // numbers and this token, or if a part of it is a link, is on another filesystem or belongs to another user. Does
-  // nothing if there is no such directory. Returns an error of the filesystem; a later call continues.
+  // Removes the files of one attempt and adds them to `removed`. With `dry_run`, only counts the files.
+  // `directory` is the path in the database. Leaves the attempt alone and records the reason if the path is
+  // not RUNS/STUDY/RUN/TOKEN with these ids and this token, or if a component of the path is a link, is on
+  // another filesystem or belongs to another user. Does nothing if the directory does not exist. Returns
+  // errors of the filesystem; the caller may call Remove again to continue.
   absl::Status Remove(const std::string& directory, int64_t study_id, int64_t run_id,
                       const std::string& token, FilesOf what, bool dry_run, FilesRemoved& removed);
 

@@ -20,36 +20,36 @@
 namespace scalelab::server {
 
 struct RetentionOptions {
-  RetentionRules rules;  // at the start
+  RetentionRules rules;  // initial rules
   std::string runs_dir;
   std::function<absl::Time()> now;  // the wall clock
-  // Time until the thread applies the rules for the first time, and between two times.
+  // Time until the thread first applies the rules, and time between later applications.
   absl::Duration first = absl::Minutes(5), period = absl::Hours(1);
 };
 
-// A thread applies the rules from the constructor to Stop.
+// Runs a thread that applies the rules periodically, from the constructor to Stop.
 class Retention {
  public:
   // `store` must outlive this object.
   Retention(RetentionOptions options, db::Store& store);
-  // Like Stop, without a limit.
+  // Calls Stop with an infinite grace.
   ~Retention();
   Retention(const Retention&) = delete;
   Retention& operator=(const Retention&) = delete;
 
-  // Ends the thread. Returns false if it is still blocked in a call of the filesystem after `grace`: this object and the
-  // store must then stay alive until the process ends.
+  // Ends the thread. Returns false if the thread is still blocked in a filesystem call after `grace`; then
+  // this object and the store must exist until the process ends.
   bool Stop(absl::Duration grace) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Replaces the rules. The thread applies them when it does so next, within a period.
+  // Replaces the rules. The thread applies the new rules within one period.
   void SetRules(const RetentionRules& rules) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Applies the rules now, and returns for each rule what it removed; with `dry_run` what it would remove. Points are
-  // removed in short transactions, which this call makes until nothing is left or `over` returns true; the maintenance
-  // thread of the database does the rest. Blocks when the filesystem of the runs blocks. Returns UNAVAILABLE if another
-  // call is at work.
+  // Applies the rules now. Returns for each rule what it removed, or with `dry_run` what it would remove.
+  // Removes points in short transactions until nothing is left or `over` returns true; the maintenance thread
+  // of the database removes the rest. Blocks while the filesystem of the runs blocks. Returns UNAVAILABLE
+  // while another call is in progress.
   absl::StatusOr<v1::PruneResponse> Prune(bool dry_run, const std::function<bool()>& over);
 
  private:
-  // What one rule removes.
+  // The data that one rule removes.
   struct Due {
     std::string rule;
     db::Removal what = db::Removal::kPoints;
@@ -60,7 +60,7 @@ class Retention {
   void Run();
   RetentionRules rules() const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::vector<Due>> FindDue(const RetentionRules& rules, db::Micros now);
-  // Adds the rule for the size of the database, on top of those for age.
+  // Adds the rule for the size of the database. `due` has the rules for ages, whose points count as removed.
   absl::Status FindDueBySize(const RetentionRules& rules, db::Micros now, std::vector<Due>& due);
   absl::StatusOr<v1::PruneResponse::Removed> RemovePoints(const Due& due, db::Micros now, bool dry_run);
   absl::StatusOr<v1::PruneResponse::Removed> RemoveFiles(const Due& due, db::Micros now, bool dry_run,
@@ -75,7 +75,7 @@ class Retention {
   mutable absl::Mutex mutex_;
   RetentionRules rules_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // the thread
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // whether the thread has ended
   std::thread thread_;
 };
 

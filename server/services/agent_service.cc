@@ -15,10 +15,10 @@
 namespace scalelab::server {
 namespace {
 
-// Limit of messages that wait for a slow agent.
+// Limit of the number of messages that wait for a slow agent.
 constexpr size_t kMaxUnsent = 64;
 
-// Returns the user of the caller, whose agent it is.
+// Returns the user of the caller, which is an agent of this user.
 absl::StatusOr<std::string> UserOf(const Access& access, const grpc::ServerContextBase& context,
                                    const std::string& action) {
   absl::StatusOr<Identity> caller = access.CheckClient(context);
@@ -33,12 +33,12 @@ absl::StatusOr<std::string> UserOf(const Access& access, const grpc::ServerConte
   return refused;
 }
 
-// One connected agent. The hub may hold it longer than the call lasts.
+// One connected agent. The hub may keep a reference to it after the call has ended.
 class Stream final : public grpc::ServerBidiReactor<v1::ServeRequest, v1::ServeResponse>,
                      public AgentStream,
                      public std::enable_shared_from_this<Stream> {
  public:
-  // The stream owns itself until the call is over.
+  // Starts the stream. The stream owns itself until the call has ended.
   static Stream* Start(AgentHub& hub, std::string user, std::string directory) {
     const std::shared_ptr<Stream> stream(new Stream(hub, std::move(user)));
     stream->self_ = stream;
@@ -114,9 +114,9 @@ class Stream final : public grpc::ServerBidiReactor<v1::ServeRequest, v1::ServeR
 
   AgentHub& hub_;
   const std::string user_;
-  std::shared_ptr<Stream> self_;  // until OnDone
-  v1::ServeRequest read_;         // of gRPC while a read is in flight
-  bool greeted_ = false;          // used by the reads, one at a time
+  std::shared_ptr<Stream> self_;  // set until OnDone
+  v1::ServeRequest read_;         // owned by gRPC while a read is in flight
+  bool greeted_ = false;          // used by OnReadDone only; one read at a time is in flight
 
   absl::Mutex mutex_;
   std::deque<v1::ServeResponse> unsent_ ABSL_GUARDED_BY(mutex_);  // the first one is being written

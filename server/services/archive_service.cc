@@ -22,17 +22,18 @@ namespace scalelab::server {
 namespace {
 
 constexpr size_t kArchivePiece = 256 << 10;
-// Archives are made and stored one at a time, so that one thread of the pool remains for other large requests.
+// The pool makes and stores one archive at a time, so that its other threads remain for other large requests.
 constexpr char kSubject[] = "archives";
-// Each restore keeps its upload on disk.
+// Each restore stores its upload on disk.
 constexpr int kMaxRestores = 4;
 
-// Returns the seal of an archive. The prefix keeps it apart from the secrets of allocations, which have the same key.
+// Returns the seal of an archive. The prefix distinguishes seals from the secrets of allocations, which use
+// the same key.
 std::string SealOf(const Auth& auth, absl::string_view sha256) {
   return Hmac(auth.key(), absl::StrCat("archive ", sha256));
 }
 
-// Without a reason, UNAVAILABLE means to a client that the server cannot be reached.
+// Adds a reason to UNAVAILABLE. A client interprets UNAVAILABLE without a reason as an unreachable server.
 absl::Status ForClients(const absl::Status& status) {
   if (!absl::IsUnavailable(status) || !ReasonOf(status).empty()) return status;
   return MakeError(absl::StatusCode::kUnavailable, "TRY_AGAIN", status.message());
@@ -48,7 +49,7 @@ absl::Status CheckOrigin(const db::Origin& origin) {
   return absl::OkStatus();
 }
 
-// A file without a name.
+// A temporary file without a name.
 class UnnamedFile {
  public:
   explicit UnnamedFile(int fd) : fd_(fd) {}
@@ -96,8 +97,8 @@ class UnnamedFile {
   int64_t offset_ = 0;
 };
 
-// A call of RestoreArchive: it receives the file, checks it, reserves ids, then writes the rows. All work is done on
-// threads of a pool, one piece after the other, and stops when the client has gone.
+// A call of RestoreArchive. It receives the file, checks it, reserves ids and writes the rows. Threads of a
+// pool do the work in steps, and stop when the client has disconnected.
 class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
                      public std::enable_shared_from_this<Upload> {
  public:
@@ -107,10 +108,10 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
     const Auth& auth;
     std::shared_ptr<std::atomic<int>> restores;
     std::shared_ptr<ClientCall> client;
-    v1::RestoreArchiveResponse* response;  // of gRPC, until the call is over
+    v1::RestoreArchiveResponse* response;  // owned by gRPC; valid until the call has ended
   };
 
-  // The upload owns itself until the call is over.
+  // Starts the upload. The upload owns itself until the call has ended.
   static Upload* Start(Context context) {
     const std::shared_ptr<Upload> upload(new Upload(std::move(context)));
     upload->self_ = upload;
@@ -137,10 +138,10 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
   void OnDone() override {
     const std::shared_ptr<Upload> last = std::move(self_);
     absl::MutexLock lock(&mutex_);
-    idle_.reset();  // it holds a reference to this object
+    idle_.reset();  // the alarm has a reference to this object
   }
 
-  // Calls `work` on a thread of the pool, unless the call is over. An error ends the call.
+  // Calls `work` on a thread of the pool, unless the call has ended. An error ends the call.
   void OnPool(absl::AnyInvocable<absl::Status(Upload&)> work) {
     context_.handler.pools.heavy.Run(
         [upload = shared_from_this(), work = std::move(work)](absl::Status status) mutable {
@@ -235,7 +236,7 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
     return EndWith(id, /*existed=*/false);
   }
 
-  // Answers with the study.
+  // Ends the call with the study as its response.
   absl::Status EndWith(int64_t id, bool existed) {
     context_.client->SetTarget(StudyName(id));
     v1::Study study;
@@ -261,8 +262,8 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
   }
 
   const Context context_;
-  std::shared_ptr<Upload> self_;       // until OnDone
-  v1::RestoreArchiveRequest message_;  // of gRPC while a read is in flight
+  std::shared_ptr<Upload> self_;       // set until OnDone
+  v1::RestoreArchiveRequest message_;  // owned by gRPC while a read is in flight
   std::optional<UnnamedFile> file_;
   int64_t most_bytes_ = 0;
   std::optional<db::Origin> origin_;
@@ -270,7 +271,7 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
 
   mutable absl::Mutex mutex_;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
-  std::unique_ptr<grpc::Alarm> idle_ ABSL_GUARDED_BY(mutex_);  // of the read in flight
+  std::unique_ptr<grpc::Alarm> idle_ ABSL_GUARDED_BY(mutex_);  // timeout of the read in flight
 };
 
 class RefusedUpload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest> {
@@ -279,7 +280,7 @@ class RefusedUpload final : public grpc::ServerReadReactor<v1::RestoreArchiveReq
   void OnDone() override { delete this; }
 };
 
-// The client of a call that the audit log gets also if it succeeds.
+// Returns the client of a call that the audit log records even if the call succeeds.
 template <typename Response>
 absl::StatusOr<std::shared_ptr<ClientCall>> AuditedClient(const HandlerContext& handler,
                                                           const grpc::CallbackServerContext& context) {
@@ -306,7 +307,7 @@ grpc::ServerWriteReactor<v1::ReadArchiveResponse>* ArchiveService::ReadArchive(
     if (auto s = db::WriteArchive(handler_.store, study->id, seal, *fd, publish); !s.ok()) return s;
     return file;
   };
-  // The first step writes the whole archive to a file, the others read it.
+  // The first step writes the whole archive to a file; the other steps read the file.
   return Stream::Start(
       handler_.pools.heavy, handler_.call_limit,
       [this, client = *client, make, file = std::shared_ptr<UnnamedFile>()](

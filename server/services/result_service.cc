@@ -13,12 +13,13 @@ namespace scalelab::server {
 namespace {
 
 constexpr size_t kPointsPerMessage = 32'768;  // about 1 MB
-// Series of at most so many points are read with the list of all series, up to a total of kPointsKept, which is about 2 MB.
+// The list of all series includes the points of series with at most kShortSeries points, up to kPointsKept
+// points in total (about 2 MB).
 constexpr size_t kShortSeries = 1024;
 constexpr size_t kPointsKept = 65'536;
 
-// The points of an attempt, as messages. Reads one long series at a time, so that its memory does not grow with the
-// number of series, and nothing is read before the client has taken what was read before.
+// Returns the points of an attempt as messages. Reads one long series at a time, so that its memory does not
+// grow with the number of series. Reads the next series when the client has received the previous one.
 class PointReader {
  public:
   PointReader(const HandlerContext& handler, std::shared_ptr<ClientCall> client,
@@ -47,7 +48,8 @@ class PointReader {
     return true;
   }
 
-  // Returns whether the next message is one of a short series, or the end.
+  // Returns whether Next returns without reading the database: the points are in memory, or there are
+  // no more points.
   bool Ready() const {
     if (!listed_) return false;
     if (sent_ < count_) return count_ <= kShortSeries;
@@ -76,7 +78,8 @@ class PointReader {
     if (request_.has_rank()) filter_.rank = request_.rank();
     listed_ = true;
     db::PointFilter first = filter_;
-    // Points of several attempts are joined, so that a limit of each of them is none of the result.
+    // With several attempts, a limit for each attempt does not limit the joined series. Then read
+    // no points here.
     first.first = attempts_.size() == 1 ? kShortSeries + 1 : 1;
     size_t kept = 0;
     return db::ReadContinuedPoints(store_, attempts_, first, [&](db::Series series) {
@@ -88,7 +91,7 @@ class PointReader {
     });
   }
 
-  // Chooses the attempts whose points belong together: only the requested one if the request names one.
+  // Chooses the attempts whose points are joined. If the request names an attempt, this is the only one.
   absl::Status Choose(const db::RunRow& run, const db::AttemptRow& attempt) {
     attempts_ = {attempt};
     if (request_.attempt() != 0 || attempt.resumed_step == 0) return absl::OkStatus();
@@ -125,13 +128,13 @@ class PointReader {
   std::vector<db::AttemptRow> attempts_;  // newest first
   bool listed_ = false;
   std::vector<Listed> list_;
-  size_t series_ = 0;            // index of the next one to send
-  db::Series read_;              // the one that is sent
-  std::vector<size_t> chosen_;   // with max_points: indexes of its points to send
-  size_t count_ = 0, sent_ = 0;  // its points to send, and those already sent
+  size_t series_ = 0;            // index of the next series to send
+  db::Series read_;              // the series that is being sent
+  std::vector<size_t> chosen_;   // with max_points: indexes of the points of read_ to send
+  size_t count_ = 0, sent_ = 0;  // number of points of read_ to send, and of those already sent
 };
 
-// Computes the requested curve. `over` returns whether nobody waits for it any more.
+// Computes the requested curve. `over` returns true once the call has ended.
 absl::Status FillCurve(db::Store& store, ClientCall& call, const v1::GetCurveRequest& request,
                        const std::function<bool()>& over, v1::GetCurveResponse* curve) {
   const auto study = FindStudy(store, call, request.study());

@@ -15,7 +15,8 @@
 namespace scalelab::server {
 namespace {
 
-// How long Shutdown waits for threads of the pools when no call is left. A longer read is blocked.
+// Time that Shutdown waits for threads of the pools after all calls have ended. A thread that takes
+// longer is blocked.
 constexpr absl::Duration kPoolGrace = absl::Seconds(2);
 
 class Impl final : public RpcServer {
@@ -85,7 +86,7 @@ class Impl final : public RpcServer {
     relay_.reset();
     ended_ = parts_->pools.Stop(kPoolGrace);
     parts_->identities.audit().Stop();
-    // A blocked thread may continue at any time, so everything that it may use is kept until the process ends.
+    // A blocked thread may continue at any time, so never destroy the objects that it may use.
     if (!ended_) (void)parts_.release();
     parts_.reset();
     return ended_;
@@ -103,7 +104,7 @@ class Impl final : public RpcServer {
     return absl::OkStatus();
   }
 
-  // Passes a connection to gRPC on a thread of a pool. `uid`: the account at the other end of a Unix socket.
+  // Passes a connection to gRPC on a thread of a pool. `uid` is the account of the peer of a Unix socket.
   void Take(int fd, std::optional<uid_t> uid) {
     parts_->pools.connections.Run([fd, uid, parts = parts_.get()](absl::Status status) {
       if (!status.ok()) {
@@ -116,7 +117,7 @@ class Impl final : public RpcServer {
     });
   }
 
-  // Everything that a thread of the pools may use.
+  // The objects that threads of the pools may use.
   struct Parts {
     Parts(const RpcServerOptions& options, Coordinator& coordinator, db::Store& store,
           const Scheduler& scheduler, Frameworks& frameworks, const Auth& auth)
@@ -157,7 +158,7 @@ class Impl final : public RpcServer {
   };
 
   std::unique_ptr<Parts> parts_;     // null after Shutdown
-  bool ended_ = true;                // all threads of the pools
+  bool ended_ = true;                // whether all threads of the pools have ended
   std::unique_ptr<TlsRelay> relay_;  // null without TLS
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<Watchdog> watchdog_;

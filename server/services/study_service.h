@@ -1,4 +1,4 @@
-// Implements StudyService: changes go to the coordinator, reads go to the database.
+// Implements StudyService. The coordinator makes changes; reads use the database.
 #pragma once
 
 #include <functional>
@@ -64,12 +64,13 @@ class StudyService final : public v1::StudyService::CallbackService {
     std::shared_ptr<CreateCall> call;
   };
 
-  // Answers with the study that this request id has made before. Returns whether there is one. Reads the database.
+  // If an earlier call with the same request id has created a study, responds with this study. Returns
+  // whether there is one. Reads the database.
   absl::StatusOr<bool> AnswerEarlier(const Creation& creation);
-  // Continues CreateStudy when the states of the engines are known. Computes for long.
+  // Continues CreateStudy when the states of the engines are known. May compute for a long time.
   absl::Status Create(const Creation& creation, const FrameworkStates& engines);
   void AskAndCreate(std::shared_ptr<const Creation> creation);
-  // Calls `then` with the states of the frameworks that the study needs. Finding them out reads files.
+  // Calls `then` with the states of the frameworks that the study needs. Reads files to determine the states.
   template <typename Response>
   void WithFrameworks(const v1::StudySpec& spec, std::shared_ptr<UnaryCall<Response>> call,
                       std::function<void(FrameworkStates)> then);
@@ -78,8 +79,8 @@ class StudyService final : public v1::StudyService::CallbackService {
   void AfterDatasets(Datasets datasets, std::shared_ptr<UnaryCall<Response>> call,
                      std::function<void()> then);
 
-  // Finds the study, calls `change(id, done)` if `check(caller, study)` allows it, and answers with the study after the
-  // change.
+  // Finds the study, calls `change(id, done)` if `check(caller, study)` returns OK, and responds with
+  // the changed study.
   template <typename Response, typename Change, typename Check>
   grpc::ServerUnaryReactor* ChangeStudy(grpc::CallbackServerContext* context, const std::string& name,
                                         Response* response, Change change, Check check);
@@ -94,7 +95,7 @@ class StudyService final : public v1::StudyService::CallbackService {
   WatchHub& watches_;
   const Scheduler& scheduler_;
   Frameworks& frameworks_;
-  const std::vector<std::string> notify_commands_;  // that a study may name
+  const std::vector<std::string> notify_commands_;  // names that a study may use
 };
 
 // Reads a study with its specification from the database.

@@ -62,7 +62,7 @@ void WatchHub::Join(int64_t study_id, std::shared_ptr<WatchStream> stream) {
   bool first = false;
   {
     absl::MutexLock lock(&mutex_);
-    if (stream->over()) return;  // else Leave comes later
+    if (stream->over()) return;  // otherwise Leave will be called
     const auto [it, is_new] = watched_.try_emplace(study_id);
     it->second.emplace(stream.get(), stream);
     study_of_[stream.get()] = study_id;
@@ -77,12 +77,12 @@ void WatchHub::Join(int64_t study_id, std::shared_ptr<WatchStream> stream) {
       [this, study_id](absl::Status not_live) { End(study_id, not_live); });
 }
 
-// The last report may be older than a change that the caller has made, such as the end of a pause.
+// Describes the current state, because the last report may be older than a change that the caller has made.
 void WatchHub::DescribeTo(int64_t study_id, std::shared_ptr<WatchStream> stream) {
   coordinator_.Read([this, study_id, stream = std::move(stream)](const State* state) {
     if (state == nullptr) return stream->Fail(NoState());
     const LiveStudy* study = state->study(study_id);
-    if (study == nullptr) return;  // its last state was reported
+    if (study == nullptr) return;  // the final state was reported
     auto described = std::make_shared<WatchStream::State>();
     described->response = Describe(*study, *state);
     {
@@ -112,7 +112,7 @@ bool WatchHub::Report(int64_t study_id, const LiveStudy& study, const State& sta
     absl::MutexLock lock(&mutex_);
     streams = final ? Take(study_id) : watched_[study_id];
   }
-  // When the pool is full, this thread sends the state, so that no watcher misses the last one.
+  // If the pool is full, Run calls the function on this thread, so that no watcher misses the final state.
   pool_.Run([streams = std::move(streams), described = std::move(described)](const absl::Status&) {
     for (const auto& [key, stream] : streams) stream->Offer(described);
   });
@@ -154,7 +154,7 @@ WatchHub::Streams WatchHub::Take(int64_t study_id) {
 }
 
 void WatchHub::Leave(const std::string& peer, WatchStream* stream) {
-  std::shared_ptr<WatchStream> gone;  // destroyed after the lock
+  std::shared_ptr<WatchStream> gone;  // destroyed after the lock is released
   absl::MutexLock lock(&mutex_);
   --open_;
   if (--open_by_peer_[peer] == 0) open_by_peer_.erase(peer);

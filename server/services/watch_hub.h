@@ -1,5 +1,5 @@
-// All WatchStudy calls. The core thread describes a study once for all its watchers; a pool sends the description
-// to them.
+// All WatchStudy calls. The core thread describes a study once for all its watchers, and a pool
+// sends the description.
 #pragma once
 
 #include <functional>
@@ -29,19 +29,20 @@ class WatchHub {
 
   WatchHub(Coordinator& coordinator, CallPool& pool, ReadFinal read_final, WatchLimits limits = {});
 
-  // Starts a call. A call over a limit fails with RESOURCE_EXHAUSTED.
+  // Starts a call. If there are too many calls, the call fails with RESOURCE_EXHAUSTED.
   std::shared_ptr<WatchStream> Open(const std::string& peer) ABSL_LOCKS_EXCLUDED(mutex_);
   // Sends the states of the study to `stream` until the study is final.
   void Join(int64_t study_id, std::shared_ptr<WatchStream> stream) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   using Streams = std::unordered_map<WatchStream*, std::shared_ptr<WatchStream>>;
-  // Sends the present state of a study that others watch already.
+  // Sends the current state of a study that has other watchers.
   void DescribeTo(int64_t study_id, std::shared_ptr<WatchStream> stream);
-  // Called by the core thread. Returns false to end the reports.
+  // Sends a state to all watchers of the study. The core thread calls this function. Returns false to
+  // end the reports.
   bool Report(int64_t study_id, const LiveStudy& study, const State& state, bool final)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the calls of a study that is not live.
+  // Ends the calls that watch a study which is not live.
   void End(int64_t study_id, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void Leave(const std::string& peer, WatchStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
   Streams Take(int64_t study_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -56,7 +57,7 @@ class WatchHub {
   std::unordered_map<WatchStream*, int64_t> study_of_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<std::string, int> open_by_peer_ ABSL_GUARDED_BY(mutex_);
   int open_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t sequence_ ABSL_GUARDED_BY(mutex_) = 0;  // of the last state of any study
+  int64_t sequence_ ABSL_GUARDED_BY(mutex_) = 0;  // sequence number of the newest state of all studies
 };
 
 }  // namespace scalelab::server

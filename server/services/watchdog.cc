@@ -13,10 +13,10 @@ namespace scalelab::server {
 namespace {
 
 constexpr absl::Duration kPeriod = absl::Seconds(1);
-// A failed commit with no later one says little about the present.
+// A failed commit makes the service unhealthy for this time, if there is no later commit.
 constexpr absl::Duration kFailureCounts = absl::Minutes(1);
 constexpr absl::Duration kTrimPeriod = absl::Seconds(10);
-// The C library keeps freed memory after a large request. Less than this is not worth the work.
+// The C library keeps memory that a large request has freed. Return it to the system if it is more than this.
 constexpr size_t kWorthTrimming = size_t{16} << 20;
 
 void TrimMemory() {
@@ -76,7 +76,7 @@ std::string Watchdog::Check() {
     absl::MutexLock lock(&answer_->mutex);
     ask = !std::exchange(answer_->pending, true);
     if (!ask) return absl::Now() - answer_->at < stuck_after_ ? ProblemOf(*answer_) : "core_thread";
-    answer_->at = absl::Now();  // of the question, until the answer comes
+    answer_->at = absl::Now();  // time of the question, until the core thread answers
   }
   coordinator_.Read([answer = answer_](const State* state) {
     absl::MutexLock lock(&answer->mutex);

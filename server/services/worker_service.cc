@@ -18,10 +18,10 @@ namespace {
 
 constexpr int kThreads = 2;
 constexpr absl::Duration kPulse = absl::Seconds(1);
-constexpr int kExpected = 16;  // calls of each method that gRPC can deliver before a thread takes one
+constexpr int kExpected = 16;  // calls of each method that gRPC can deliver before a thread handles one
 constexpr char kReportEvents[] = "/scalelab.v1.WorkerService/ReportEvents";
-// Limits for messages that are being read, and for the bytes of those that wait for the core thread. In memory, they take
-// about four times as much.
+// Limits of the number of messages that are being read, and of the encoded size of messages that wait for the
+// core thread. A decoded message takes about four times its encoded size.
 constexpr int kMaxReading = 8;
 constexpr int64_t kMaxUnstoredBytes = 16 << 20;
 
@@ -38,7 +38,7 @@ absl::StatusOr<std::vector<ParsedBatch>> Parse(const v1::ReportEventsRequest& re
 
 }  // namespace
 
-// A call, from its arrival until its answer is sent.
+// A call, from its arrival until its response is sent.
 class WorkerService::Call {
  public:
   virtual ~Call() = default;
@@ -46,8 +46,8 @@ class WorkerService::Call {
   virtual void Proceed(bool ok) = 0;
 };
 
-// Notes once a second that the threads of the queue take calls. It is an event of the queue like a call, so that it does
-// not happen while all threads are blocked.
+// Records once a second that the threads of the queue handle calls. A pulse is an event of the queue, like a
+// call, so there is none while all threads are blocked.
 class WorkerService::Pulse final : public Call {
  public:
   explicit Pulse(WorkerService& service) : service_(service) { Proceed(true); }
@@ -216,7 +216,7 @@ void WorkerService::Stop() {
   if (queue_ == nullptr) return;
   if (pulse_ != nullptr) pulse_->Cancel();
   queue_->Shutdown();
-  if (threads_.empty()) Serve();  // was never started
+  if (threads_.empty()) Serve();  // Start was never called; drain the queue
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
   queue_.reset();
@@ -228,7 +228,8 @@ void WorkerService::Serve() {
   while (queue_->Next(&tag, &ok)) static_cast<Call*>(tag)->Proceed(ok);
 }
 
-// Returns false when the service is stopping. Then nothing may be requested of the queue.
+// Registers a response in progress. Returns false if the service is stopping; then the caller must not
+// use the queue.
 bool WorkerService::BeginAnswer() {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return false;

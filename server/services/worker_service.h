@@ -1,10 +1,11 @@
-// Implements WorkerService: checks the allocation secret, then passes the request to the core thread. It has a
-// completion queue and threads of its own, so that calls of clients, which use gRPC's shared threads, cannot
-// delay a heartbeat. A call that waits for the core thread uses no thread.
+// Implements WorkerService: checks the allocation secret, then passes the request to the core thread. The
+// service has its own completion queue and threads. Calls of clients use gRPC's shared threads, so they
+// cannot delay a heartbeat. A call that waits for the core thread uses no thread.
 //
-// After a restart, all workers report at once what they have. gRPC reads the message of a unary call as soon as it
-// arrives, whatever the memory. So ReportEvents is served as a generic method, whose messages are read on request: a few
-// at a time. The others wait at the workers, because HTTP/2 limits what a worker sends ahead.
+// After a restart of the server, all workers report their events at once. gRPC reads the message of a unary
+// call as soon as it arrives, without a limit of memory. Therefore ReportEvents is a generic method, which
+// reads its messages on request, a few at a time. The other messages stay on the workers, because HTTP/2 flow
+// control limits how much a worker sends before the server reads.
 #pragma once
 
 #include <deque>
@@ -31,9 +32,9 @@ class WorkerService {
 
   // Registers the service. The builder's server must be shut down before Stop.
   void AddTo(grpc::ServerBuilder& builder);
-  // Takes calls. Call it when the server has started.
+  // Starts to handle calls. Must be called after the start of the gRPC server.
   void Start();
-  // Waits for the answers that the coordinator owes, then ends the threads.
+  // Waits until the coordinator has answered all calls, then ends the threads.
   void Stop();
 
  private:
@@ -47,9 +48,10 @@ class WorkerService {
   void Serve();
   bool BeginAnswer();
   void EndAnswer();
-  // Lets the call read its message when there is room for it.
+  // Adds a call, which reads its message as soon as the limits allow it.
   void AddReport(ReportCall* call) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Records that a message of this size was read, and is to be stored; 0 if the call has ended.
+  // Records that a message of this size was read and will be stored. `bytes` is 0 if the call has ended
+  // without a message.
   void EndRead(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   // Records that a message is stored.
   void EndReport(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -64,10 +66,10 @@ class WorkerService {
   std::unique_ptr<Pulse> pulse_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  int answering_ ABSL_GUARDED_BY(mutex_) = 0;  // calls whose answer is not finished
+  int answering_ ABSL_GUARDED_BY(mutex_) = 0;  // number of calls whose response is in progress
   std::deque<ReportCall*> unread_ ABSL_GUARDED_BY(mutex_);
-  int reading_ ABSL_GUARDED_BY(mutex_) = 0;             // calls whose message is being read
-  int64_t unstored_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of messages that were read
+  int reading_ ABSL_GUARDED_BY(mutex_) = 0;             // number of calls whose message is being read
+  int64_t unstored_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // size of messages that were read and are not stored
 };
 
 }  // namespace scalelab::server

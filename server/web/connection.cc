@@ -1,5 +1,8 @@
 #include "server/web/connection.h"
 
+#include <sys/socket.h>
+
+#include <cerrno>
 #include <chrono>
 #include <deque>
 #include <optional>
@@ -172,7 +175,18 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // A browser sends nothing during a stream. So bytes, like the end of the connection, end the stream.
   void WatchForEnd() {
     stream_.socket().async_wait(asio::ip::tcp::socket::wait_read,
-                                [self = shared_from_this()](error_code) { self->Close(); });
+                                [self = shared_from_this()](error_code failed) {
+                                  if (!failed && !self->closed_ && !self->Readable())
+                                    return self->WatchForEnd();
+                                  self->Close();
+                                });
+  }
+
+  // The wait may end although nothing has arrived, because the last bytes of the request made the socket ready.
+  bool Readable() {
+    char byte;
+    const ssize_t read = recv(stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return read >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
   }
 
   void OnEvent(const absl::Status& status, const MessagePtr& message) {

@@ -27,7 +27,8 @@ std::string CommentOf(const FieldDescriptor& field) {
   google::protobuf::SourceLocation location;
   if (!field.GetSourceLocation(&location)) return "";
   std::string text = absl::StrReplaceAll(location.leading_comments, {{"\n", " "}});
-  return std::string(absl::StripAsciiWhitespace(text));
+  absl::RemoveExtraAsciiWhitespace(&text);
+  return text;
 }
 
 // The schema of one value of a name of a user's own.

@@ -73,6 +73,22 @@ inline void CheckSpans(Communicator& c) {
   }
 }
 
+// Strategies keep spans until the end of a step, and free buckets earlier.
+inline void CheckSpansKeepNoTensors(Communicator& c) {
+  const at::Tensor input = at::ones({1000 * c.size()}), output = at::zeros({1000});
+  Span span;
+  {
+    const auto work = c.StartReduceScatter(output, input, ReduceOp::kSum);
+    work->Wait();
+    span = work->span();
+  }
+  // A thread of the communicator may still have the operation.
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (input.use_count() > 1 && std::chrono::steady_clock::now() < limit) sched_yield();
+  EXPECT_EQ(input.use_count(), 1u);
+  EXPECT_EQ(output.use_count(), 1u);
+}
+
 inline void CheckBitsThatAllRanksHave(Communicator& c) {
   // All bits except one per rank; includes the sign bit.
   const at::Tensor t = at::full({5}, ~(int64_t{1} << (c.rank() + 40)), at::kLong);
@@ -443,6 +459,7 @@ inline const ContractCase kCommunicatorContract[] = {
     {"SumsEveryType", CheckSum},
     {"AveragesAndTakesTheMaximum", CheckAverageAndMaximum},
     {"MeasuresWhenOperationsWereInProgress", CheckSpans},
+    {"SpansKeepNoTensors", CheckSpansKeepNoTensors},
     {"KeepsBitsThatAllRanksHave", CheckBitsThatAllRanksHave},
     {"RefusesInvalidArguments", CheckReductionsThatMakeNoSense},
     {"ReducesAndScatters", CheckReduceScatter},

@@ -19,7 +19,8 @@ constexpr int kSteps = 150;
 
 std::string Study(const std::string& name) {
   return absl::StrCat("study: ", name, "\nfixed: {model: resnet20, dataset: synthetic, max_steps: ", kSteps,
-                      "}\nmatrix: {ranks: [1]}\nscaling: {mode: strong, global_batch: 8}\n");
+                      "}\nmatrix: {ranks: [1]}\nscaling: {mode: strong, global_batch: 8}\n"
+                      "measure: {evaluate: false}\n");
 }
 
 Output Backup(const Service& service, const std::string& file) {

@@ -53,6 +53,11 @@ std::vector<std::string> SlurmService::JobRecords() const {
   return absl::StrSplit(ReadFile(cluster_.dir() + "/jobcomp.log"), '\n', absl::SkipEmpty());
 }
 
+std::vector<std::string> SlurmService::LiveJobRecords() const {
+  const std::string jobs = cluster_.Run({"squeue", "-h", "-o", "JobId=%i UserId=%u(%U) Name=%j "}).out;
+  return absl::StrSplit(jobs, '\n', absl::SkipEmpty());
+}
+
 std::vector<std::string> SlurmService::LiveJobs() const {
   return absl::StrSplit(cluster_.Run({"squeue", "-h", "-o", "%i"}).out, '\n', absl::SkipEmpty());
 }

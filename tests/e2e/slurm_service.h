@@ -17,6 +17,8 @@ class SlurmService : public Service {
   // Returns the ended jobs of this cluster, one per line, from Slurm's record: "JobId=7 ...
   // Name=<token> JobState=COMPLETED ...".
   std::vector<std::string> JobRecords() const;
+  // Returns the jobs that have not ended, one per line: "JobId=7 UserId=<user>(<uid>) Name=<token> ".
+  std::vector<std::string> LiveJobRecords() const;
   // Returns the ids of the jobs that have not ended.
   std::vector<std::string> LiveJobs() const;
   // Returns the processes of jobs on node i: all processes except the node's own daemons.

@@ -173,6 +173,7 @@ class ThreadCommunicator : public Communicator {
     group_->barrier.arrive_and_wait();
     at::Tensor(output).copy_(result);
     group_->barrier.arrive_and_wait();
+    group_->tensors[rank_].reset();
   }
 
   std::shared_ptr<Group> group_;

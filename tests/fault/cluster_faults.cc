@@ -79,7 +79,7 @@ std::unique_ptr<SlurmService> ClusterFaults::MakeService() {
 }
 
 std::vector<std::string> ClusterFaults::SubmitStudies() {
-  return {service_->Submit(ClusterStudy("ranks: [4, 2, 1]", 1, 25,
+  return {service_->Submit(ClusterStudy("ranks: [4, 2]", 1, 25,
                                         "order: listed\nresources: {ranks_per_node: 1}\nretry: {max: 5}\n"))};
 }
 
@@ -127,6 +127,7 @@ void ClusterFaults::Try(const std::string& name, const std::function<void()>& fa
     one.attempt = static_cast<int>(service_->Attempts(one.run).size());
     one.acknowledged = service_->Points(one.run, one.attempt);
   }
+  jobs_before_ = service_->LiveJobRecords();
   fault();
   AfterFault();
   size_t runs = 0, attempts = 0;

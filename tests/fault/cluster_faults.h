@@ -79,6 +79,7 @@ class ClusterFaults : public testing::Test {
   int rounds_ = 1;
   int faults_ = 0;
   int violations_ = 0;
+  std::vector<std::string> jobs_before_;  // records of the jobs that ran when the last fault was injected
   DevCluster cluster_{{"-n", std::to_string(kNodes)}};
   std::unique_ptr<SlurmService> service_;
 };

@@ -3,6 +3,8 @@
 // faults of cluster_test.cc are included.
 #include <signal.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "absl/strings/match.h"
@@ -66,7 +68,9 @@ class ClusterFaultsOfUsers : public ClusterFaults {
   // Also checks that each job of the study has run under the account of its owner.
   void Check(const std::string& name, const std::string& study) override {
     ClusterFaults::Check(name, study);
-    const std::vector<std::string> records = service_->JobRecords();
+    // A controller that is killed may forget a job that it has started just before.
+    std::vector<std::string> records = jobs_before_;
+    std::ranges::copy(service_->JobRecords(), std::back_inserter(records));
     int own = 0;
     for (const auto& run : service_->Runs(study)) {
       for (const auto& attempt : service_->Attempts(run["name"])) {

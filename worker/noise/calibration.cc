@@ -14,11 +14,11 @@ namespace scalelab::worker {
 namespace {
 
 constexpr size_t kElements = size_t{1} << 20;  // 8 MiB in each array: more than the caches of most cores
-constexpr size_t kPart = size_t{1} << 15;      // elements between two looks at the clock
-constexpr int kIterations = 20'000;            // of the loop between two looks at the clock
-// A core that was idle needs some time for its full frequency.
+constexpr size_t kPart = size_t{1} << 15;      // elements between two readings of the clock
+constexpr int kIterations = 20'000;            // iterations between two readings of the clock
+// An idle core needs some time to reach its full frequency.
 constexpr double kWarmUp = 0.1;    // share of the time of a loop
-constexpr double kReducing = 0.2;  // share of all-reduces
+constexpr double kReducing = 0.2;  // share of the budget for all-reduces
 
 double Now() { return absl::ToDoubleSeconds(SteadyNow()); }
 
@@ -28,7 +28,8 @@ double OwnCpu() {
   return static_cast<double>(own.tv_sec) + static_cast<double>(own.tv_nsec) / 1e9;
 }
 
-// Repeats `part`, which returns the work that it did, until `end`. Returns the work per second after the warm-up.
+// Repeats `part`, which returns the amount of its work, until `end`. Returns the work per second
+// after the warm-up.
 template <class Part>
 double Rate(double begin, double end, const std::atomic<bool>& stop, const Part& part) {
   const double measured = begin + kWarmUp * (end - begin);
@@ -37,7 +38,7 @@ double Rate(double begin, double end, const std::atomic<bool>& stop, const Part&
   do {
     work += part();
     now = Now();
-    if (!warm && now >= measured && now < end) {  // later, the warm-up is all that there is
+    if (!warm && now >= measured && now < end) {  // if it is too late for that, use the rate of the warm-up
       warm = true;
       work = 0;
       since = now;
@@ -61,7 +62,7 @@ double ComputeRate(double begin, double end, const std::atomic<bool>& stop) {
   return rate / 1e6;
 }
 
-// Arrays that are written once, so that their pages exist.
+// Arrays whose pages are resident, because the constructor writes to them.
 struct Arrays {
   Arrays() : a(new double[3 * kElements]) { std::fill_n(a.get(), 3 * kElements, 1.0); }
   std::unique_ptr<double[]> a;
@@ -109,7 +110,8 @@ v1::Calibration Calibrate(absl::Duration budget, const std::vector<int>& cpus,
   }
   if (before.pressure && after.pressure && wall > 0)
     calibration.set_cpu_pressure(std::clamp((*after.pressure - *before.pressure) / wall, 0.0, 1.0));
-  // Last: the kernel's work for it would count as that of other processes.
+  // The all-reduce comes after the second reading of the counters: they would count the kernel's work for it
+  // as the load of other processes.
   if (reducing > 0) {
     if (const auto rate = NodeAllReduceRate(absl::Seconds(reducing), stop))
       calibration.set_all_reduce_rate(*rate);

@@ -17,16 +17,17 @@ namespace scalelab::worker {
 // All methods run on the event loop's thread.
 class Calibrator {
  public:
-  // `cpus` are those that the worker may use.
+  // `cpus` are the CPUs that the worker may use.
   Calibrator(EventLoop& loop, std::vector<int> cpus);
-  // Waits for the end of a calibration, which it cuts short.
+  // Stops a calibration that is in progress, and waits for its end.
   ~Calibrator();
 
-  // Starts a calibration, and calls `done` on the loop's thread when last() has its result. Not while one is running.
+  // Starts a calibration. Calls `done` on the loop's thread when last() has its result. Must not be called
+  // while a calibration is running.
   void Start(absl::Duration budget, std::function<void()> done);
   bool running() const { return thread_.joinable(); }
   const std::optional<v1::Calibration>& last() const { return last_; }
-  // Returns whether there is no calibration that is at most `interval` old.
+  // Returns whether the last calibration is older than `interval`, or there is none.
   bool Stale(absl::Duration interval) const;
 
  private:
@@ -38,8 +39,8 @@ class Calibrator {
   std::atomic<bool> stop_ = false;
   std::function<void()> done_;
   std::optional<v1::Calibration> last_;
-  absl::Duration ended_at_;      // SteadyNow of the end of the last one
-  std::shared_ptr<bool> alive_;  // expires with this object: a late result checks it
+  absl::Duration ended_at_;      // SteadyNow at the end of the last calibration
+  std::shared_ptr<bool> alive_;  // expires with this object, so that a late result is ignored
 };
 
 }  // namespace scalelab::worker

@@ -57,7 +57,7 @@ std::pair<int, int> Connect() {
   if (bind(listener.fd(), generic, size) != 0 || listen(listener.fd(), 1) != 0 ||
       getsockname(listener.fd(), generic, &size) != 0)
     return {-1, -1};
-  SetOptions(listener.fd());  // accept has the timeout too
+  SetOptions(listener.fd());  // the timeout applies to accept too
   const int first = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   SetOptions(first);
   const int second =
@@ -94,11 +94,12 @@ bool ReceiveAll(int fd, float* numbers, size_t count) {
   return true;
 }
 
-// One of the two threads. Each adds up one half, and receives the other half from the other thread.
+// One of the two threads of the all-reduce. Each thread adds up one half of the numbers, and receives the
+// sums of the other half from the other thread.
 class Rank {
  public:
   Rank(int fd, bool first) : fd_(fd), first_(first), numbers_(kNumbers, 1.0F), received_(kPiece) {}
-  // Both threads must call it. Returns false if the other one has gone.
+  // Both threads must call AllReduce. Returns false if the connection to the other thread fails.
   bool AllReduce() {
     const size_t half = kNumbers / 2, own = first_ ? 0 : half, other = half - own;
     for (size_t at = 0; at < half; at += kPiece) {
@@ -110,7 +111,7 @@ class Rank {
       if (!SendAll(fd_, &numbers_[own + at], kPiece) || !ReceiveAll(fd_, &numbers_[other + at], kPiece))
         return false;
     }
-    for (float& number : numbers_) number *= 0.5F;  // the average, so that numbers stay as they are
+    for (float& number : numbers_) number *= 0.5F;  // the average, so that the numbers do not grow
     return true;
   }
 
@@ -133,7 +134,7 @@ std::optional<double> NodeAllReduceRate(absl::Duration budget, const std::atomic
   });
   std::optional<double> rate;
   {
-    const Socket own(first);  // the other thread ends when this is closed
+    const Socket own(first);  // closing it ends the other thread
     Rank rank(own.fd(), true);
     const absl::Duration begin = SteadyNow(), end = begin + budget;
     absl::Duration since = begin, now = begin;

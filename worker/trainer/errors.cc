@@ -36,7 +36,8 @@ ErrorReport DescribeError(const std::exception_ptr& error) {
     const std::string message = FirstLine(e.what_without_backtrace());
     // The CPU allocator throws a plain c10::Error, the CUDA one its own type; both can only be recognized
     // by their text.
-    const bool memory = message.find("not enough memory") != std::string::npos ||
+    const bool memory = message.find("can't allocate memory") != std::string::npos ||
+                        message.find("not enough memory") != std::string::npos ||
                         message.find("out of memory") != std::string::npos;
     return {message, memory ? "out_of_memory" : ""};
   } catch (const std::exception& e) {

@@ -73,9 +73,9 @@ void PreferHugePages(char** argv) {
 }
 
 void ConfigureCpu(int threads) {
-  // Every step allocates and frees activations. Keep their memory: the kernel would have to clear
-  // each page again.
-  mallopt(M_MMAP_MAX, 0);
+  // Every step allocates and frees activations. The heap keeps their memory, because the kernel would have to clear each page
+  // again. Freed blocks of 16 MiB and more are returned to the kernel, because they would fragment the heap.
+  mallopt(M_MMAP_THRESHOLD, 16 << 20);
   mallopt(M_TRIM_THRESHOLD, -1);
   mallopt(M_TOP_PAD, 64 << 20);
   at::set_num_threads(threads);

@@ -41,7 +41,7 @@ absl::StatusOr<scalelab::v1::RestoreArchiveResponse> UploadArchive(
   for (bool open = true; open;) {
     more = read(request.mutable_data());
     if (!more.ok() || !*more) break;
-    open = writer->Write(request);  // false if the server has refused the call: Finish returns the reason
+    open = writer->Write(request);  // false if the server has refused the call; Finish returns the reason
     request.clear_origin();
   }
   if (!more.ok()) context->TryCancel();

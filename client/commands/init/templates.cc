@@ -10,7 +10,7 @@ study: scaling
 
 # Equal in all cells.
 fixed:
-  model: resnet20             # also: mlp, resnet18, resnet50, vit_tiny ... (`scalelab study keys model`)
+  model: resnet20             # also: resnet50, mobilenet_v2, gpt-nano ... (`scalelab study keys model`)
   dataset: synthetic          # needs no files; cifar10 and imagefolder need data_dir
   train_samples: 4096
   epochs: 1

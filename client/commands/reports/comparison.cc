@@ -127,7 +127,7 @@ GetCurveResponse JoinCurves(const std::vector<GetCurveResponse>& curves) {
 Section StudyDifferences(const CompareCellsResponse& comparison) {
   using In = Column::In;
   Section section;
-  const bool two = comparison.studies_size() == 2;  // the facts below the table name them
+  const bool two = comparison.studies_size() == 2;  // then the facts below the table name the studies
   bool keys = false;
   for (const ComparedGroup& group : comparison.groups()) keys = keys || group.key().fields_size() > 0;
   section.columns = {{"where", keys ? In::kTables : In::kCsv, false, true},

@@ -15,18 +15,18 @@ namespace scalelab::client {
 
 struct ComparisonOptions {
   std::vector<std::string> studies;  // selectors, at least two
-  std::string equivalent;            // as ShareOf; empty: no test
-  std::vector<Quantity> panels;      // of the picture
-  FigureTarget figure;               // written in place of the table if wanted
-  std::string svg;                   // written too; empty: not
+  std::string equivalent;            // range of equivalence in the syntax of ShareOf; empty: no test
+  std::vector<Quantity> panels;      // panels of the picture
+  FigureTarget figure;               // figure to write instead of printing the table
+  std::string svg;                   // SVG file to write in addition; empty: none
   bool plot = false, no_plot = false;
 };
 
-// Prints the differences of the studies with a plot of their curves, or writes the figure.
+// Prints the differences between the studies with a plot of their curves, or writes the figure.
 absl::StatusOr<ExitCode> CompareWholeStudies(const ComparisonOptions& options, Session& session);
 
-// Returns one curve with the series of all, in which axis "study" has the name of the study, with its number if names are
-// equal. Pure.
+// Returns one curve with the series of all curves. Axis "study" has the name of the study, and its number if
+// names are equal. A pure function.
 scalelab::v1::GetCurveResponse JoinCurves(const std::vector<scalelab::v1::GetCurveResponse>& curves);
 
 // Returns a row for each pair of studies at each cell. The section refers to its argument.

@@ -23,7 +23,7 @@ using scalelab::v1::ResultService;
 
 struct CurveOptions {
   std::vector<std::string> studies;
-  std::string compare;            // an axis
+  std::string compare;            // axis whose values to compare
   std::vector<std::string> with;  // other studies
   std::string equivalent;
   bool factors = false;
@@ -34,7 +34,7 @@ struct CurveOptions {
   bool no_plot = false;
 };
 
-// Compares the values of an axis in place of showing the curve.
+// Compares the values of an axis, instead of showing the curve.
 absl::StatusOr<ExitCode> Compare(const CurveOptions& options, Session& session) {
   CompareCellsRequest request;
   request.set_axis(options.compare);
@@ -62,7 +62,7 @@ absl::StatusOr<ExitCode> Compare(const CurveOptions& options, Session& session) 
   return ExitCode::kOk;
 }
 
-// Writes the figure in place of showing the curve.
+// Writes the figure, instead of showing the curve.
 absl::StatusOr<ExitCode> WriteCurve(const GetCurveResponse& curve, const std::vector<Quantity>& panels,
                                     const FigureTarget& target, Session& session) {
   const FigureContent content = {[&] { return SvgPlot(curve, panels); },

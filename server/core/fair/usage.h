@@ -1,11 +1,12 @@
-// What users have used of the cluster, with and without decay. Pure.
+// The usage of the cluster by each user, with and without decay. Pure functions and classes.
 //
-// Usage that was h (the half-life) ago counts half. A user who holds n nodes from a to b has at a later time t
+// Usage counts half after the half-life h. A user who holds n nodes from time a to time b has, at a
+// later time t,
 //
-//   decayed usage = n * h / ln 2 * (2^-((t - b) / h) - 2^-((t - a) / h))    node-seconds,
+//   decayed usage = n * h / ln 2 * (2^-((t - b) / h) - 2^-((t - a) / h))    node-seconds.
 //
-// the integral of n * 2^-((t - s) / h) over s from a to b. So the result does not depend on when, or in how many parts,
-// the time is charged.
+// This is the integral of n * 2^-((t - s) / h) over s from a to b. Therefore the result does not depend on
+// when the time is charged, or in how many parts.
 #pragma once
 
 #include <map>
@@ -21,11 +22,11 @@ namespace scalelab::server {
 struct FairShare {
   enum class Weight { kNodes, kGpus };
   absl::Duration half_life = absl::Hours(24 * 7);
-  Weight weight = Weight::kNodes;  // which usage decides whose study is next
+  Weight weight = Weight::kNodes;  // the usage that determines the order of users
   bool operator==(const FairShare&) const = default;
 };
 
-// Nodes and GPUs that a user holds in a time.
+// The nodes and GPUs that a user holds from one time until another.
 struct Holding {
   std::string owner, partition;
   int nodes = 0, gpus = 0;
@@ -34,27 +35,27 @@ struct Holding {
   double seconds() const { return until > from ? 1e-6 * static_cast<double>(until - from) : 0; }
 };
 
-// Returns the number of seconds that the time from `from` until `until` counts at `now`.
+// Returns the decayed number of seconds, at `now`, of the time from `from` until `until`.
 double DecayedSeconds(db::Micros from, db::Micros until, db::Micros now, absl::Duration half_life);
 
 // The number of GPU-seconds in each hour, by hours since 1970.
 using GpuHours = std::map<int64_t, double>;
 // Adds the GPU-seconds of the holding to its hours.
 void AddHours(const Holding& holding, GpuHours& hours);
-// Returns the sum of the seven days before `now`. The first hour counts as a whole.
+// Returns the sum of the seven days before `now`. The first hour counts completely.
 double SumOfWeek(const GpuHours& hours, db::Micros now);
 
-// The usage that is charged and stored.
+// The charged usage of all users, which the database stores.
 class UsageLedger {
  public:
-  // Replaces everything by these rows.
+  // Replaces all usage by the rows of `service`.
   void Restore(const db::ServiceState& service);
   void set_half_life(absl::Duration half_life) { half_life_ = half_life; }
   absl::Duration half_life() const { return half_life_; }
 
   // Charges the owner. Adds the changed rows to `batch`.
   void Charge(const Holding& holding, db::Micros now, db::WriteBatch& batch);
-  // Returns what the owner has used, with the decayed numbers at `now`.
+  // Returns the usage of the owner. The decayed numbers are computed for `now`.
   db::UsageRow At(const std::string& owner, db::Micros now) const;
   std::vector<std::string> owners() const;
   // Returns the owners and partitions in which GPUs were used.

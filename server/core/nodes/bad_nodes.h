@@ -1,4 +1,4 @@
-// Nodes that new jobs should avoid, because attempts fail there again and again and succeed elsewhere.
+// Finds nodes that new jobs should avoid, because attempts fail there repeatedly and succeed on other nodes.
 #pragma once
 
 #include <map>
@@ -10,36 +10,39 @@
 namespace scalelab::server {
 
 struct BadNodesLimits {
-  int failures = 3;  // in a row on a node, after which it is avoided
-  // Time for which it is avoided: twice as long each time, until an attempt has succeeded there.
+  int failures = 3;  // number of consecutive failures after which a node is avoided
+  // Time for which a node is avoided. It doubles each time, until an attempt has succeeded on the node.
   db::Micros first = 1'800'000'000, longest = 86'400'000'000;
   db::Micros forget =
-      7 * db::Micros{86'400'000'000};  // a node without a failure for this time is as good as new
-  size_t most_avoided = 16;            // those with the most recent failures; the others may be used
-  size_t most_known = 1024;  // nodes with failures; the one whose last failure is the oldest is forgotten
+      7 * db::Micros{86'400'000'000};  // time without a failure after which earlier failures are forgotten
+  size_t most_avoided = 16;            // number of avoided nodes: those with the most recent failures
+  size_t most_known = 1024;            // number of nodes with failures; the oldest are forgotten first
 };
 
 // A node that is avoided now.
 struct AvoidedNode {
   std::string name;
   std::string reason;  // cause and message of the last failure
-  int failures = 0;    // in a row
+  int failures = 0;    // number of consecutive failures
   db::Micros since = 0, until = 0;
 };
 
-// Counts failures by node, in memory only: after a restart all nodes are good. Pure, as the rest of the decisions.
+// Counts failures by node. The counts are only in memory, so after a restart no node is avoided. No I/O
+// and no clock.
 //
-// A failure on several nodes counts for each of them, and a success ends the count of each, so that only the bad one of
-// them remains. A study whose attempts fail everywhere says nothing about nodes: a failure counts only if an attempt of its
-// study has succeeded, elsewhere or before.
+// A failure of an attempt on several nodes counts for each of them, and a success resets the count of
+// each of its nodes. Therefore only bad nodes keep high counts. A failure counts only if an attempt of
+// the same study has succeeded, on other nodes or earlier. If all attempts of a study fail, the study
+// itself may be the cause.
 class BadNodes {
  public:
   explicit BadNodes(BadNodesLimits limits = {}) : limits_(limits) {}
 
-  // Returns whether a failure with this cause may be the fault of a node.
+  // Returns whether a node may have caused a failure with this cause.
   static bool SpeaksAgainstNode(db::Cause cause);
 
-  // Records the end of an attempt on `nodes`, names separated by commas. `works`: an attempt of the study has succeeded.
+  // Record the end of an attempt on `nodes`, which are names separated by commas. `works` is true if an
+  // attempt of the study has succeeded.
   void Failed(const std::string& nodes, int64_t study_id, bool works, db::Cause cause,
               const std::string& message, db::Micros now);
   void Succeeded(const std::string& nodes, int64_t study_id, db::Micros now);
@@ -49,18 +52,18 @@ class BadNodes {
 
  private:
   struct Node {
-    int failures = 0;                    // in a row, of studies that work
-    std::map<int64_t, int> unexplained;  // failures of studies of which no attempt has succeeded yet
+    int failures = 0;                    // consecutive failures of studies with a successful attempt
+    std::map<int64_t, int> unexplained;  // failures of studies without a successful attempt, by study
     std::string reason;
-    db::Micros last = 0;  // failure
-    int times = 0;        // that it was avoided without a success in between
+    db::Micros last = 0;  // time of the last failure
+    int times = 0;        // how often the node was avoided since its last success
     db::Micros since = 0, until = 0;
   };
   void Judge(Node& node, db::Micros now);
   void ForgetOldest();
 
   BadNodesLimits limits_;
-  std::map<std::string, Node> nodes_;  // with failures
+  std::map<std::string, Node> nodes_;  // nodes with failures, by name
 };
 
 }  // namespace scalelab::server

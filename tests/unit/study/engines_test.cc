@@ -105,7 +105,7 @@ TEST(StudyEngines, WhatAnEngineDoesNotHave) {
   EXPECT_THAT(
       Wrong(spec),
       Only("fixed.model",
-           "engine mxnet/kvstore does not have model resnet34; use resnet32 (it has resnet20, resnet32, "
+           "engine mxnet/kvstore does not have model resnet34; use resnet32 (it has resnet8, resnet20, resnet32, "
            "resnet44, resnet56, resnet50), or a native engine"));
   EXPECT_THAT(Wrong(On("pytorch/ddp", R"(, "accumulation_steps": 2)")),
               Only("fixed.accumulation_steps",
@@ -133,7 +133,7 @@ TEST(StudyEngines, ModelsAreDividedIntoStagesThatDivideTheRanks) {
   EXPECT_THAT(
       Wrong(spec),
       Only("fixed.model",
-           "engine native/pipeline does not have model vgg16; use resnet20, resnet32, resnet44, resnet56, "
+           "engine native/pipeline does not have model vgg16; use resnet8, resnet20, resnet32, resnet44, resnet56, "
            "resnet18, resnet34, resnet50, resnet101, resnet152, gpt-nano, gpt-small, or native/ddp"));
 }
 
@@ -171,7 +171,7 @@ TEST(StudyEngines, LayersAreDividedAmongRanksThatDivideTheRun) {
   EXPECT_THAT(
       Wrong(spec),
       Only("fixed.model",
-           "engine native/tensor does not have model vgg16; use resnet20, resnet32, resnet44, resnet56, "
+           "engine native/tensor does not have model vgg16; use resnet8, resnet20, resnet32, resnet44, resnet56, "
            "resnet18, resnet34, resnet50, resnet101, resnet152, gpt-nano, gpt-small, or native/ddp"));
 }
 
@@ -229,14 +229,16 @@ TEST(StudyEngines, NativeEnginesHaveCheckpoints) {
     EXPECT_TRUE(ExpandStudy(On(engine, R"(, "checkpoint_every_steps": 5)")).ok()) << engine;
 }
 
-TEST(StudyEngines, AdaptersOfPytorchAndKerasHaveCheckpoints) {
-  for (const char* engine : {"pytorch/ddp", "pytorch/fsdp", "pytorch/zero1", "pytorch/powersgd",
-                             "pytorch/local-sgd", "keras/tensorflow", "keras/jax", "keras/pytorch"})
-    EXPECT_TRUE(ExpandStudy(On(engine, R"(, "checkpoint_every_minutes": 5)")).ok()) << engine;
-  EXPECT_THAT(
-      Wrong(On("horovod/pytorch", R"(, "checkpoint_every_steps": 5)")),
-      Only("fixed.checkpoint_every_steps",
-           "engine horovod/pytorch does not have checkpoint_every_steps 5; use 0, or a native engine"));
+TEST(StudyEngines, AllAdaptersButDataParallelHaveCheckpoints) {
+  for (const Engine& engine : Engines()) {
+    if (engine.program != Engine::Program::kAdapter || engine.name == "pytorch/dp") continue;
+    const std::string parts = engine.name == "pytorch/pipeline" ? R"(, "accumulation_steps": 2)" : "";
+    const std::string fixed = parts + R"(, "checkpoint_every_minutes": 5)";
+    EXPECT_TRUE(ExpandStudy(On(std::string(engine.name), fixed)).ok()) << engine.name;
+  }
+  EXPECT_THAT(Wrong(On("pytorch/dp", R"(, "checkpoint_every_steps": 5)", R"("resources": {"gpus_per_rank": 1})")),
+              Only("fixed.checkpoint_every_steps",
+                   "engine pytorch/dp does not have checkpoint_every_steps 5; use 0, or a native engine"));
 }
 
 TEST(Engines, ThatDifferByDesignHaveAReason) {

@@ -46,7 +46,7 @@ TEST(StudyViolations, UnknownValues) {
   EXPECT_THAT(
       Wrong(Spec(R"({"study": "s", "fixed": {"model": "resnet21", "dataset": "synthetic", "ranks": 1}})")),
       Only("fixed.model",
-           "unknown model 'resnet21'; did you mean 'resnet20'? known: resnet20, resnet32, resnet44, "
+           "unknown model 'resnet21'; did you mean 'resnet20'? known: resnet8, resnet20, resnet32, resnet44, "
            "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152, mobilenet_v2, alexnet, "
            "inception_v3, vgg16, gpt-nano, gpt-small"));
   EXPECT_THAT(WrongWith(R"("matrix": [{"key": "engine", "values": ["native/ddp", "native/dpd"]}])"),

@@ -277,11 +277,11 @@ TEST_P(Engines, HaveAPartOfTheMemory) {
   }
 }
 
-// gpt-small needs 12 bytes for each of its 124 million parameters in native/ddp. native/zero3 has a quarter of them, and the whole
-// parameters and some buckets in the first step. Each rank may allocate kLimit, as in an allocation with little memory.
+// gpt-small needs 12 bytes for each of its 124 million parameters in native/ddp. In native/zero3 a rank needs a quarter of that, and
+// memory for some buckets. Each rank may allocate kLimit, as in an allocation with little memory.
 TEST_F(Trainer, TrainsWithZero3WhatDoesNotFitWithDdp) {
   if (std::getenv("SCALELAB_LONG_TESTS") == nullptr) GTEST_SKIP() << "only with SCALELAB_LONG_TESTS=1";
-  constexpr int64_t kLimit = 1'700;  // MB
+  constexpr int64_t kLimit = 2'300;  // MB; native/zero3 needs 2,030 and native/ddp 2,610
   const std::string limit = "ulimit -d " + std::to_string(kLimit * 1'000'000 / 1024);
   json spec = {{"model", "gpt-small"},   {"dataset", "synthetic-tokens"},
                {"sequence_length", 16},  {"vocabulary", 50257},

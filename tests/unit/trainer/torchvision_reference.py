@@ -1,10 +1,11 @@
-"""Computes the logits of a model with another implementation, for torchvision_test.cc.
+"""Computes the logits of models with another implementation, for torchvision_test.cc.
 
-    torchvision_reference.py MODEL CLASSES DIR
+    torchvision_reference.py CLASSES DIRECTORY
 
-reads DIR/weights and DIR/images (safetensors) and writes DIR/logits: "logits" in evaluation, and for Inception V3
-"auxiliary" in training with running statistics. The names of the weights must be exactly those of the network's parameters. Exits
-with status 77 if PyTorch or torchvision is not installed.
+Each line of standard input is the name of a model. For each model, the script reads the safetensors files "weights" and "images" in
+DIRECTORY, writes the file "logits", and prints "done". The file contains "logits" in evaluation, and for Inception V3 also "auxiliary"
+in training with running statistics. The names of the weights must be exactly those of the network's parameters.
+If PyTorch or torchvision is not installed, the script exits with status 77.
 """
 import json
 import struct
@@ -94,12 +95,10 @@ def gpt(heads, weights, tokens):
     return (x @ embedding.T).flatten(0, 1)
 
 
-def main():
-    name, classes, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    torch.set_num_threads(1)
+def compute(name, classes, folder):
     weights, images = read(folder + "/weights"), read(folder + "/images")["images"]
     with torch.no_grad():
-        if name in ("resnet20", "resnet32", "resnet44", "resnet56"):
+        if name in ("resnet8", "resnet20", "resnet32", "resnet44", "resnet56"):
             write(folder + "/logits", {"logits": cifar_resnet(int(name[6:]), weights, images)})
             return
         if name.startswith("gpt"):
@@ -118,5 +117,12 @@ def main():
         write(folder + "/logits", logits)
 
 
-warnings.simplefilter("ignore")
+def main():
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        compute(line.strip(), int(sys.argv[1]), sys.argv[2])
+        print("done", flush=True)
+
+
 main()

@@ -1,17 +1,21 @@
 // Compares every model with another implementation that has the same weights: torchvision's, or a few lines
 // of PyTorch for the CIFAR ResNets and GPT (torchvision_reference.py). Files pass weights and images to the script
 // and the logits back.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <torch/nn/init.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <sstream>
+#include <utility>
 
 #include "catalog/models.h"
 #include "worker/trainer/checkpoint/parameters.h"
@@ -48,17 +52,63 @@ NamedTensors Load(const std::string& path) {
   return ReadSafetensors(text.str(), path);
 }
 
-class SameAs : public testing::TestWithParam<ModelInfo> {
- protected:
-  SameAs() : dir_(testing::TempDir() + "/torchvision-" + std::to_string(getpid())) {
+// The script, which serves all models, because it takes seconds to import PyTorch.
+class Reference {
+ public:
+  Reference() : dir_(testing::TempDir() + "/torchvision-" + std::to_string(getpid())) {
     std::filesystem::create_directories(dir_);
+    int ask[2], answer[2];
+    if (pipe2(ask, O_CLOEXEC) != 0 || pipe2(answer, O_CLOEXEC) != 0) std::abort();
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(ask[0], STDIN_FILENO);
+      dup2(answer[1], STDOUT_FILENO);
+      execl(PYTHON, PYTHON, SCRIPT, std::to_string(kClasses).c_str(), dir_.c_str(), nullptr);
+      _exit(127);
+    }
+    close(ask[0]);
+    close(answer[1]);
+    ask_ = fdopen(ask[1], "w");
+    answer_ = fdopen(answer[0], "r");
   }
-  ~SameAs() override { std::filesystem::remove_all(dir_); }
+  ~Reference() {
+    std::fclose(ask_);
+    std::fclose(answer_);
+    if (pid_ > 0) waitpid(pid_, nullptr, 0);
+    std::filesystem::remove_all(dir_);
+  }
+
+  // Computes the logits of a model from the files in dir(). Returns 0 or the exit status of the script.
+  int Compute(const std::string& model) {
+    std::fprintf(ask_, "%s\n", model.c_str());
+    std::fflush(ask_);
+    char line[16];
+    if (std::fgets(line, sizeof line, answer_) != nullptr) return 0;
+    if (pid_ > 0) waitpid(std::exchange(pid_, 0), &status_, 0);
+    return WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_);
+  }
+  const std::string& dir() const { return dir_; }
+
+ private:
   const std::string dir_;
+  pid_t pid_;
+  int status_ = 0;  // once the script has ended
+  FILE *ask_, *answer_;
 };
 
+class SameAs : public testing::TestWithParam<ModelInfo> {
+ protected:
+  static void SetUpTestSuite() {
+    signal(SIGPIPE, SIG_IGN);  // when the script has ended
+    reference_ = std::make_unique<Reference>();
+  }
+  static void TearDownTestSuite() { reference_.reset(); }
+  static std::unique_ptr<Reference> reference_;
+};
+std::unique_ptr<Reference> SameAs::reference_;
+
 TEST_P(SameAs, PyTorchsNetworkFromTheSameWeights) {
-  const std::string name(GetParam().name);
+  const std::string name(GetParam().name), dir = reference_->dir();
   const bool cifar =
       name.ends_with("20") || name.ends_with("32") || name.ends_with("44") || name.ends_with("56");
   const int side = cifar ? 32 : std::max(96, GetParam().smallest_image);
@@ -68,21 +118,20 @@ TEST_P(SameAs, PyTorchsNetworkFromTheSameWeights) {
   const int tokens = std::min(GetParam().context, 256);
   const at::Tensor images =
       tokens > 0 ? at::randint(kClasses, {kImages, tokens}, at::kLong) : at::randn({kImages, 3, side, side});
-  SaveSafetensors(ParametersAndBuffers(*model), dir_ + "/weights");
-  SaveSafetensors({{"images", images.to(at::kFloat)}}, dir_ + "/images");
-  const std::string command = PYTHON " " SCRIPT " " + name + " " + std::to_string(kClasses) + " " + dir_;
-  const int status = std::system(command.c_str());
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kLacking)
+  SaveSafetensors(ParametersAndBuffers(*model), dir + "/weights");
+  SaveSafetensors({{"images", images.to(at::kFloat)}}, dir + "/images");
+  const int status = reference_->Compute(name);
+  if (status == kLacking)
     GTEST_SKIP()
         << "needs Debian's python3-torch and python3-torchvision (deploy/setup --frameworks installs them)";
-  ASSERT_EQ(status, 0) << command;
+  ASSERT_EQ(status, 0) << name;
 
   const at::NoGradGuard no_grad;
   for (at::Tensor& parameter : model->parameters()) {
     if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
   }
   const at::Tensor input = tokens > 0 ? images : images.contiguous(at::MemoryFormat::ChannelsLast);
-  for (const auto& [kind, expected] : Load(dir_ + "/logits")) {
+  for (const auto& [kind, expected] : Load(dir + "/logits")) {
     at::Tensor found;
     if (kind == "auxiliary") {
       model->train();

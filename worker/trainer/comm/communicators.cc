@@ -26,7 +26,7 @@ std::chrono::milliseconds TimeoutOf(const TrainingSpec& spec) {
   return std::chrono::milliseconds(std::llround(spec.comm_timeout_s * 1000));
 }
 
-// Wraps a communicator for host memory so that it takes tensors on `device`.
+// Wraps a communicator for host memory, so that it accepts tensors on `device`.
 std::unique_ptr<Communicator> OnDevice(std::unique_ptr<Communicator> host, at::Device device) {
   if (device.is_cpu()) return host;
   constexpr size_t kLength = 256;  // all ranks pass the same number of bytes
@@ -100,7 +100,7 @@ constexpr Factory MakeNccl = nullptr;
 
 struct Entry {
   std::string_view backend;
-  Factory make;  // null: not part of this build
+  Factory make;  // null if the backend is not part of this build
 };
 
 constexpr Entry kBackends[] = {{"solo", MakeSolo}, {"mpi", MakeMpi}, {"gloo", MakeGloo}, {"nccl", MakeNccl}};
@@ -127,7 +127,7 @@ std::unique_ptr<Communicator> MakeControlChannel([[maybe_unused]] const Training
   if (communicator.name() != "nccl") return nullptr;
 #ifdef SCALELAB_GLOO
   Rendezvous rendezvous = RendezvousOfRun("control");
-  if (!rendezvous.host.empty()) {  // backend nccl itself uses the port of the run
+  if (!rendezvous.host.empty()) {  // nccl uses the port of the run, so this communicator needs another port
     if (communicator.rank() == 0) Listen("0.0.0.0", rendezvous.port);
     const std::vector<std::string> ports =
         communicator.AllGather({reinterpret_cast<const char*>(&rendezvous.port), sizeof rendezvous.port});

@@ -10,23 +10,23 @@
 
 namespace scalelab::trainer {
 
-// Creates the communicator for `spec.backend`. "auto" means solo for one rank, for several nccl on GPUs and mpi
-// on CPUs.
-// `device` holds the run's tensors; mpi and gloo copy GPU tensors through the host. Throws TrainerError
-// if the backend is unknown or not in this build, or if the launcher started another number of ranks than
-// the specification selects.
+// Creates the communicator for `spec.backend`. "auto" means solo for one rank. For several ranks, it means
+// nccl on GPUs and mpi on CPUs. The run's tensors are on `device`; mpi and gloo copy GPU tensors through the
+// host. Throws TrainerError if the backend is unknown or not in this build, or if the launcher has started a
+// different number of ranks than the specification requires.
 std::unique_ptr<Communicator> MakeCommunicator(const TrainingSpec& spec, const LaunchEnvironment& environment,
                                                at::Device device = at::kCPU);
 
-// Returns a communicator of the same ranks over the host, for messages about tensors; null if `communicator` sends them over the
-// host itself. Collective. Throws TrainerError if this build cannot make one.
+// Returns a communicator of the same ranks for small messages in host memory. Returns null if
+// `communicator` itself sends such messages without the GPU. Collective. Throws TrainerError if this build
+// has no backend for it.
 std::unique_ptr<Communicator> MakeControlChannel(const TrainingSpec& spec, Communicator& communicator);
 
-// Ends all ranks of this run with `status` after a failure. Does not return if MPI is running,
-// does nothing otherwise.
+// Ends all ranks of this run with `status` after a failure, and does not return. Does nothing if MPI
+// is not running.
 void AbortOtherRanks(int status);
 
 std::string MpiLibraryVersion();
-std::string NcclLibraryVersion();  // "2.28.9"; empty without NCCL
+std::string NcclLibraryVersion();  // such as "2.28.9"; "" without NCCL
 
 }  // namespace scalelab::trainer

@@ -8,7 +8,7 @@
 namespace scalelab::trainer {
 namespace {
 
-// The interval between polls of transfers in flight, which the other rank may begin much later.
+// The interval between polls of transfers in flight. They may wait for the other rank for a long time.
 constexpr std::chrono::microseconds kChannelPoll{50};
 
 }  // namespace
@@ -38,8 +38,8 @@ class DeviceChannel::Message : public Operation {
   }
 
   const at::Tensor tensor;
-  const bool staged;   // copied through the device
-  const Moment ready;  // the tensor has its values
+  const bool staged;   // whether the tensor is in host memory, and is copied through the device
+  const Moment ready;  // when the tensor has its values
   at::Tensor on_device;
   Transfer transfer;  // set before the message is enqueued
 
@@ -161,7 +161,7 @@ void DeviceChannel::EndTransfers() {
     Message& first = *in_flight_.front();
     ThrowIfLateOrFailed(first);
     if (!first.transfer.over()) return;
-    watchdog_.ThrowIfFailed();  // an aborted transfer is over too
+    watchdog_.ThrowIfFailed();  // a transfer also counts as over if it was aborted
     if (!send_ && first.staged) first.tensor.copy_(first.on_device);
     first.Complete(nullptr);
   }

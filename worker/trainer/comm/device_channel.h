@@ -1,4 +1,4 @@
-// Sends or receives of tensors on a device, in the order of the device's streams.
+// Sends or receives tensors on a device, in the order of the device's streams.
 #pragma once
 
 #include <condition_variable>
@@ -14,20 +14,22 @@
 
 namespace scalelab::trainer {
 
-// One direction between two ranks. A thread enqueues the transfers in the order of the calls on a stream of its own, and follows
-// them to their ends for timeouts and failures. Wait blocks the calling thread's current stream and not the host, except until
-// the transfer is enqueued: the first one waits for the other rank, because the two connect then. A tensor in host memory is copied
-// through the device, and Wait blocks the host.
+// One direction between two ranks. A thread enqueues the transfers on a separate stream in the order of the
+// calls, and monitors them for timeouts and failures. Wait blocks the host until the transfer is enqueued,
+// and then makes the calling thread's current stream wait for the transfer. The first transfer is enqueued
+// when both ranks have connected. For a tensor in host memory, which is copied through the device, Wait
+// blocks the host until the end of the transfer.
 class DeviceChannel {
  public:
-  // Throws if the caller must end because of a timeout or a failure.
+  // A function that throws if the caller must end because of a timeout or a failure.
   using Check = std::function<void()>;
   // A transfer on the device.
   struct Transfer {
-    std::function<bool()> over;   // returns whether it has ended
-    std::function<void()> block;  // makes later work on the calling thread's current stream wait for it
+    std::function<bool()> over;   // returns whether the transfer has ended
+    std::function<void()> block;  // makes later work on the calling thread's current stream wait for its end
   };
-  // Called on the channel's thread, within `on_stream`. The two that may wait call `check` meanwhile.
+  // Functions that the channel's thread calls within `on_stream`. `connect` and `enqueue` may wait, and
+  // call `check` repeatedly.
   struct Hooks {
     // Calls its argument with the channel's stream as the thread's current stream.
     std::function<void(const std::function<void()>& body)> on_stream;
@@ -42,7 +44,7 @@ class DeviceChannel {
   // `peer` is the other rank. `watchdog` must outlive the channel.
   DeviceChannel(NcclWatchdog& watchdog, at::Device device, bool send, int peer,
                 std::chrono::milliseconds timeout, Hooks hooks);
-  // Ends the thread after the transfers that are enqueued. Others fail.
+  // Ends the thread after the transfers that are enqueued. Transfers that are not enqueued fail.
   ~DeviceChannel();
 
   std::unique_ptr<Work> Start(const at::Tensor& tensor);
@@ -52,10 +54,11 @@ class DeviceChannel {
   class MessageWork;
 
   void Run();
-  // Returns the next message to enqueue; null if one that is enqueued may have ended, or if there will be none.
+  // Returns the next message to enqueue. Returns null if an enqueued message may have ended, or if there are
+  // no more messages.
   std::shared_ptr<Message> Next();
   void Enqueue(const std::shared_ptr<Message>& message);
-  // Ends the messages whose transfers are over.
+  // Completes the messages whose transfers have ended.
   void EndTransfers();
   // Returns the error of a message whose transfer has failed with `e`, the current exception.
   std::exception_ptr ErrorOf(const Message& message, const std::exception& e);
@@ -68,13 +71,13 @@ class DeviceChannel {
   const std::chrono::milliseconds timeout_;
   const Hooks hooks_;
   bool connected_ = false, failed_ = false;         // used by the thread
-  std::deque<std::shared_ptr<Message>> in_flight_;  // enqueued on the stream; used by the thread
+  std::deque<std::shared_ptr<Message>> in_flight_;  // messages on the stream; used by the thread
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Message>> queue_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last member: uses all of the above
+  std::thread thread_;  // the last member, because it uses all others
 };
 
 }  // namespace scalelab::trainer

@@ -43,7 +43,7 @@ class GlooCommunicator::CollectiveWork : public Work {
   explicit CollectiveWork(std::shared_ptr<GlooOperation> operation) : operation_(std::move(operation)) {}
   void Wait() override { operation_->Wait(); }
   bool Done() override { return operation_->done(); }
-  Span span() const override { return SpanOf(operation_); }
+  Span span() const override { return SpanOf(*operation_); }
 
  private:
   std::shared_ptr<GlooOperation> operation_;
@@ -109,7 +109,7 @@ GlooCommunicator::~GlooCommunicator() {
   changed_.notify_all();
   if (thread_.joinable()) {
     if (abandon_) {
-      watch_->Leave();  // so that the other ranks blame this rank when its connections close
+      watch_->Leave();  // makes the other ranks name this rank as the cause when its connections close
       transport_->Abort();
     }
     thread_.join();
@@ -190,8 +190,8 @@ std::unique_ptr<Work> GlooCommunicator::StartAllReduce(const at::Tensor& tensor,
   });
 }
 
-// Gloo has no reduce-scatter. This one goes around a ring: `sum` is the block in transit, and each hop adds
-// one rank's values to it.
+// Gloo has no reduce-scatter, so this one uses a ring. `sum` is the block in transit, and each hop adds the
+// values of one rank.
 std::unique_ptr<Work> GlooCommunicator::StartReduceScatter(const at::Tensor& output, const at::Tensor& input,
                                                            ReduceOp op) {
   CheckReduction(input, op);
@@ -232,7 +232,7 @@ std::unique_ptr<Work> GlooCommunicator::StartAllGather(const at::Tensor& output,
   return Submit("all-gather", [=, this](uint32_t tag) {
     if (input.numel() == 0) return;
     gloo::AllgatherOptions options(transport_->context);
-    // Without an input Gloo takes this rank's block of the output.
+    // If no input is set, Gloo uses this rank's block of the output.
     char* const place = Bytes(output) + rank_ * input.nbytes();
     if (place != Bytes(input)) options.setInput(Bytes(input), input.nbytes());
     options.setOutput(Bytes(output), output.nbytes());

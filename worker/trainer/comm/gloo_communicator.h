@@ -19,13 +19,13 @@ class PeerWatch;
 class GlooMessage;
 struct GlooTransport;
 
-// A communication thread runs collective operations one after another. Gloo itself carries out sends and
-// receives, concurrently with them. Gloo restarts the timeout of a collective operation with each part of
-// it that arrives.
+// A communication thread runs collective operations one after another. Gloo's own thread executes sends
+// and receives concurrently with them. Gloo restarts the timeout of a collective operation whenever a part
+// of it arrives.
 class GlooCommunicator : public Communicator {
  public:
-  // Returns when all ranks are connected. `timeout` limits this and later each operation. Throws TrainerError
-  // that names the missing ranks.
+  // Connects all ranks. `timeout` limits the connection, and later each operation. If ranks are missing,
+  // throws a TrainerError that names them.
   GlooCommunicator(int rank, int size, const Rendezvous& rendezvous, std::chrono::milliseconds timeout);
   ~GlooCommunicator() override;
 
@@ -53,29 +53,29 @@ class GlooCommunicator : public Communicator {
   // Makes the communicator of a group, whose ranks are `members` of `parent`.
   GlooCommunicator(GlooCommunicator& parent, const std::vector<int>& members);
 
-  // Connects the ranks. `keys` are used by no other communicator.
+  // Connects the ranks. No other communicator may use `keys`.
   void Connect(KeyStore& keys);
   std::unique_ptr<GlooMessage> StartMessage(const at::Tensor& tensor, const char* what, int peer, bool send);
   std::unique_ptr<Work> Submit(const char* what, std::function<void(uint32_t tag)> run);
   void CommunicationThread();
-  // Throws the verdict on an operation that Gloo gave up with `reason`.
+  // Throws the error of an operation that Gloo has ended with `reason`.
   [[noreturn]] void Fail(const Operation& operation, const std::string& reason);
 
   const int rank_, size_;
   const std::chrono::milliseconds timeout_;
-  std::vector<int> members_;         // the ranks of a group in the run; empty: all
-  std::shared_ptr<KeyStore> store_;  // of the run
-  std::string prefix_;               // of the keys of this communicator
-  int splits_ = 0;                   // calls of Split
+  std::vector<int> members_;         // for a group: its ranks in the run; empty: all ranks
+  std::shared_ptr<KeyStore> store_;  // the store of the run
+  std::string prefix_;               // prefix of the keys of this communicator
+  int splits_ = 0;                   // number of calls of Split
   std::shared_ptr<GlooTransport> transport_;
-  std::shared_ptr<PeerWatch> watch_;   // of the run
-  std::atomic<bool> abandon_ = false;  // skip operations that have not started
+  std::shared_ptr<PeerWatch> watch_;   // the watch of the run
+  std::atomic<bool> abandon_ = false;  // whether to skip operations that have not started
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<GlooOperation>> queue_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last member: uses all of the above
+  std::thread thread_;  // the last member, because it uses all others
 };
 
 }  // namespace scalelab::trainer

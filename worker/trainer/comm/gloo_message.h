@@ -11,14 +11,15 @@
 
 namespace scalelab::trainer {
 
-// Gloo carries it out on its own thread. Gloo cannot be asked whether it has ended, and a wait that times out
-// closes all connections. The first call of Done therefore starts a thread that waits.
+// Gloo's own thread executes the operation. Gloo has no function that tests whether it has ended, and a wait
+// that times out closes all connections. Therefore the first call of Done starts a thread that waits.
 class GlooMessage : public Work {
  public:
-  // Throws the verdict on an operation that Gloo gave up with this reason.
+  // A function that throws the error of an operation that Gloo has ended with `reason`.
   using Fail = std::function<void(const Operation& operation, const std::string& reason)>;
 
-  // `peer` is the other rank; Operation::kAnyRank: receives from the rank that sends first. `transport` must outlive the message.
+  // `peer` is the other rank, or Operation::kAnyRank to receive from any rank. `transport` must
+  // outlive the message.
   GlooMessage(GlooTransport& transport, const at::Tensor& tensor, const char* what, int peer,
               std::chrono::milliseconds timeout, Fail fail);
   // Waits, because Gloo must not write into a freed tensor.
@@ -40,7 +41,7 @@ class GlooMessage : public Work {
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
   bool send_ = false, done_ = false, interrupted_ = false;
   int source_ = Operation::kAnyRank;
-  std::shared_future<void> waiting_;  // last member: its thread uses the others
+  std::shared_future<void> waiting_;  // the last member, because its thread uses all others
 };
 
 }  // namespace scalelab::trainer

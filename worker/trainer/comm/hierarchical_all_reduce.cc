@@ -30,7 +30,7 @@ std::string NodeName() {
 }
 
 std::vector<std::string> GatherNodes(Communicator& communicator, const std::string& mine) {
-  constexpr size_t kLength = 256;  // host names have at most 64
+  constexpr size_t kLength = 256;  // host names have at most 64 characters
   std::string line = mine;
   line.resize(kLength);
   return communicator.AllGather(line);

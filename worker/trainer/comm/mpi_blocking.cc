@@ -1,4 +1,5 @@
-// The blocking calls of MpiCommunicator. The calling thread drives MPI from their start to their end.
+// The blocking calls of MpiCommunicator. The calling thread calls MPI from the start to the end
+// of the operation.
 #include <sched.h>
 
 #include <algorithm>
@@ -17,20 +18,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The smallest block that is worth a hop of the ring. Ranks exchange whole tensors if blocks would be smaller
-// than this, because then the number of messages costs more than the number of bytes. Whole tensors are sent
-// in messages of this size: Open MPI sends up to 4 KiB, headers included, without a handshake
-// with the receiver.
+// The smallest block for a ring. If blocks would be smaller, ranks exchange whole tensors, because then the
+// number of messages determines the time, and not the number of bytes. Whole tensors are sent in messages of
+// this size, because Open MPI sends up to 4 KiB, including headers, without a handshake with the receiver.
 constexpr int64_t kSmallestPart = 2 << 10;
-constexpr int kMostMessages = 4;  // per tensor and peer
+constexpr int kMostMessages = 4;  // greatest number of messages for each tensor and peer
 constexpr int kExchangeTag = 1;   // StartSend and StartReceive use 0
 
-// Returns the number of elements per message for a tensor that is sent whole.
+// Returns the number of elements of a message, for a tensor that is sent as a whole.
 int MessageOf(int count, size_t width) {
   return std::max(static_cast<int>(kSmallestPart / width), (count + kMostMessages - 1) / kMostMessages);
 }
 
-// Polls before the clock is read and sched_yield is called. Most small operations end sooner.
+// Number of polls before the clock is read and sched_yield is called. Most small operations end earlier.
 constexpr int64_t kEagerLooks = 2000;
 
 }  // namespace
@@ -45,9 +45,9 @@ struct MpiCommunicator::Requests {
 // The tensor of an all-reduce that consists of messages.
 struct MpiCommunicator::Reduction {
   char* data;
-  int count;     // elements
-  size_t width;  // bytes per element
-  int message;   // most elements of one message
+  int count;     // number of elements
+  size_t width;  // bytes of an element
+  int message;   // greatest number of elements of a message
   MPI_Datatype type;
   ReduceFunction reduce;
   Operation& operation;
@@ -58,7 +58,7 @@ void MpiCommunicator::Block(const char* what, const Body& body) {
   const Driver driver(*root_);
   std::lock_guard driving(root_->driving_);
   std::exception_ptr& broken = root_->broken_;
-  if (root_->in_flight_ > 0) root_->Advance();  // operations that were started earlier come first
+  if (root_->in_flight_ > 0) root_->Advance();  // earlier operations must start first
   if (broken) std::rethrow_exception(broken);
   Operation operation(what);
   Started(what);
@@ -69,7 +69,8 @@ void MpiCommunicator::Block(const char* what, const Body& body) {
     throw;
   }
   Finished(what);
-  // Collective operations end in the order of the calls; callers that never call Wait rely on this.
+  // Wait for earlier collective operations. They end in the order of the calls, and callers that never call
+  // Wait rely on this order.
   for (; !collectives_.empty(); sched_yield()) root_->Advance();
   if (broken) std::rethrow_exception(broken);
 }
@@ -95,7 +96,7 @@ void MpiCommunicator::Await(Requests& requests, Operation& operation) {
   }
 }
 
-// Receives `in` elements and sends `out` elements concurrently. 0 elements mean no message.
+// Receives `in` elements and sends `out` elements concurrently. If a number is 0, there is no message.
 void MpiCommunicator::Swap(const Reduction& reduction, void* place, int in, int from, const void* data,
                            int out, int to) {
   Requests requests;
@@ -128,9 +129,9 @@ void MpiCommunicator::ReduceWhole(const Reduction& reduction) {
   }
 }
 
-// A ring all-reduce without an Operation per message. Its blocks begin at count * place / size, rounded down,
-// which differs from RingBlock: which elements share a block decides the order of additions, and so the last
-// bits of a sum.
+// Executes a ring all-reduce without an Operation for each message. Its blocks begin at count * place / size,
+// rounded down. They differ from the blocks of RingBlock, so the order of additions and the last bits of a
+// sum may differ too.
 void MpiCommunicator::ReduceParts(const Reduction& reduction) {
   const int next = (rank_ + 1) % size_, previous = (rank_ + size_ - 1) % size_;
   const auto begin = [&](int64_t place) { return static_cast<int64_t>(reduction.count) * place / size_; };

@@ -18,12 +18,12 @@
 namespace scalelab::trainer {
 namespace {
 
-// The interval between polls while the rank computes. It is short compared with the transfer of a gradient
-// bucket and long compared with a wakeup (3 us).
+// The interval between polls while the rank computes. It is shorter than the transfer of a gradient bucket,
+// and longer than the wakeup of a thread (3 us).
 constexpr timespec kPollInterval = {0, 50'000};
 
 constexpr std::chrono::milliseconds kReportGrace{500};
-std::atomic<bool> others_know = false;  // the other ranks have the verdict
+std::atomic<bool> others_know = false;  // whether the verdict was sent to the other ranks
 
 std::string CountMismatch(int found, int64_t expected) {
   std::string message = "MPI reports " + std::to_string(found) + " ranks, but the run asks for " +
@@ -38,7 +38,7 @@ std::string CountMismatch(int found, int64_t expected) {
 
 }  // namespace
 
-// An operation that MPI carries out.
+// An operation that MPI executes.
 class MpiCommunicator::MpiOperation : public Operation {
  public:
   MpiOperation(MpiCommunicator& owner, const char* what, int peer = -1)
@@ -47,7 +47,7 @@ class MpiCommunicator::MpiOperation : public Operation {
   std::function<int(MPI_Request*)> start;
   std::function<void()> finish;  // called when the request has completed; may be empty
   MPI_Request request = MPI_REQUEST_NULL;
-  int source = MPI_ANY_SOURCE;  // of a receive that has ended
+  int source = MPI_ANY_SOURCE;  // the sender, once a receive has ended
 };
 
 MpiCommunicator::MpiCommunicator(int rank, int launched, int64_t expected, std::chrono::milliseconds timeout)
@@ -72,7 +72,7 @@ MpiCommunicator::MpiCommunicator(int rank, int launched, int64_t expected, std::
         "this MPI library was built without thread support: it must offer MPI_THREAD_SERIALIZED",
         ErrorKind::kCommunication);
   }
-  handles_->Create(rank);  // uses our rank number, because it names the event file
+  handles_->Create(rank);  // keeps this rank's number, which is also in the name of its event file
   MPI_Comm_rank(handles_->comm, &rank_);
   MPI_Comm_size(handles_->comm, &size_);
   if (rank_ != rank) {
@@ -108,7 +108,8 @@ MpiCommunicator::MpiCommunicator(MpiCommunicator& parent, std::vector<int> membe
 }
 
 std::unique_ptr<Communicator> MpiCommunicator::Split(int group) {
-  // All ranks have arrived when it returns, so MPI_Comm_split, which has no timeout, does not wait for them.
+  // When RanksOfGroup returns, all ranks have called Split. Therefore MPI_Comm_split, which has no timeout,
+  // does not wait for them.
   std::vector<int> members = RanksOfGroup(*this, group);
   return std::unique_ptr<Communicator>(new MpiCommunicator(*this, std::move(members)));
 }
@@ -138,13 +139,13 @@ MpiCommunicator::~MpiCommunicator() {
   }
   changed_.notify_all();
   thread_.join();
-  watch_.reset();  // sends `bye`, now that no operation is left
+  watch_.reset();  // sends `bye`, because no operation is left
   if (failing) return;
   handles_->Free();
   MPI_Finalize();
 }
 
-// Drives MPI while it waits, because two thread switches cost more than a small operation.
+// Calls MPI on the waiting thread, because two thread switches take longer than a small operation.
 class MpiCommunicator::MpiWork : public Work {
  public:
   MpiWork(MpiCommunicator& root, std::shared_ptr<MpiOperation> operation)
@@ -165,7 +166,7 @@ class MpiCommunicator::MpiWork : public Work {
     root_.Drive();
     return operation_->done();
   }
-  Span span() const override { return SpanOf(operation_); }
+  Span span() const override { return SpanOf(*operation_); }
 
  private:
   MpiCommunicator& root_;
@@ -173,7 +174,7 @@ class MpiCommunicator::MpiWork : public Work {
 };
 
 void MpiCommunicator::CommunicationThread() {
-  prctl(PR_SET_TIMERSLACK, 1);  // with the default slack a sleep of 50 us takes 100 us
+  prctl(PR_SET_TIMERSLACK, 1);  // with the default timer slack, a sleep of 50 us takes 100 us
   while (!abandon_) {
     {
       std::unique_lock lock(mutex_);
@@ -187,7 +188,7 @@ void MpiCommunicator::CommunicationThread() {
 
 void MpiCommunicator::WakeThread() {
   {
-    std::lock_guard lock(mutex_);  // the thread may have checked the condition and not sleep yet
+    std::lock_guard lock(mutex_);  // the thread may have checked its condition without sleeping yet
   }
   changed_.notify_one();
 }
@@ -326,7 +327,7 @@ std::unique_ptr<Work> MpiCommunicator::StartAllGatherV(const at::Tensor& output,
                                                        const std::vector<int64_t>& counts) {
   CheckUnequalBlocks(output, input, counts, *this);
   CountForMpi(output);
-  std::vector<int> lengths, firsts;  // live as long as the operation
+  std::vector<int> lengths, firsts;  // must exist until the operation has ended
   for (int r = 0; r < size_; ++r) {
     lengths.push_back(static_cast<int>(counts[r]));
     firsts.push_back(static_cast<int>(FirstElementOf(r, counts)));
@@ -370,7 +371,7 @@ int MpiCommunicator::ReceiveFromAny(const at::Tensor& tensor) {
                      request);
   };
   const MpiOperation& received = *operation;
-  const auto work = Submit(std::move(operation));  // keeps the operation
+  const auto work = Submit(std::move(operation));  // keeps the operation alive
   work->Wait();
   return received.source;
 }
@@ -379,8 +380,8 @@ void AbortOtherRanks(int status) {
   int started = 0, over = 0;
   MPI_Initialized(&started);
   MPI_Finalized(&over);
-  // MPI_Abort makes the launcher kill the other ranks at once. They have just received the verdict and need
-  // time to report it.
+  // MPI_Abort makes the launcher kill the other ranks at once. Wait first, so that they can report the
+  // verdict that they have just received.
   if (others_know) std::this_thread::sleep_for(kReportGrace);
   if (started && !over) MPI_Abort(MPI_COMM_WORLD, status);
 }

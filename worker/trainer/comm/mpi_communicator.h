@@ -20,29 +20,30 @@ class Operation;
 class PeerWatch;
 struct MpiHandles;
 
-// All operations use MPI's non-blocking calls and start in the order of the calls, so that a timeout or a
-// lost rank can end them. A thread must hold driving_ to call MPI:
-//   - a blocking call holds it from its start to its end, and neither queues an operation nor wakes a thread;
-//   - a thread that waits for a started operation takes it for one poll at a time, without sleeping;
-//   - otherwise the communication thread takes it, and sleeps between polls: with one core per rank a busy
-//     loop would take time from the computation that runs at the same time.
+// All operations use MPI's non-blocking calls, so that a timeout or a lost rank can end them. They start in
+// the order of the calls. A thread must hold driving_ to call MPI:
+//   - a blocking call holds it from its start to its end. It neither queues an operation nor wakes a thread;
+//   - a thread that waits for a started operation acquires it for one poll at a time, without sleeping;
+//   - otherwise the communication thread acquires it, and sleeps between polls. On a single core, a busy loop
+//     would slow down the computation of the rank.
 //
-// A blocking all-reduce consists of messages (recursive doubling, or a ring for larger tensors), because Open
-// MPI's non-blocking all-reduce takes twice as long as its blocking one, which cannot be interrupted.
-// AllReduce and StartAllReduce are therefore different operations, as in MPI: all ranks must call
-// the same one.
+// A blocking all-reduce consists of messages (recursive doubling, or a ring for larger tensors). Open
+// MPI's blocking all-reduce cannot be interrupted, and its non-blocking all-reduce takes twice as long.
+// Therefore AllReduce and StartAllReduce are different operations, as in MPI, and all ranks must call the
+// same of the two.
 //
-// A communicator made by Split shares the thread, the lock and the queue of the one that initialised MPI, the
-// root: operations of all communicators of a process make progress together. A blocking call of one thread
-// excludes those of others on all of them, so two threads must not block in two of them at the same time.
+// A communicator made by Split shares the thread, the lock and the queue of the root, which is the
+// communicator that initialised MPI. Operations of all communicators of a process make progress together. A
+// blocking call of one thread excludes blocking calls of other threads on all communicators, so two threads
+// must not block in two of them at the same time.
 class MpiCommunicator : public Communicator {
  public:
-  // Initialises MPI. Only one object per process may exist. `launched` is the number of ranks according to
-  // the launcher (0: unknown), `expected` the number in the specification. Throws TrainerError if MPI finds
-  // another number of ranks. `timeout` applies to each operation.
+  // Initialises MPI. Only one such object may exist in a process. `launched` is the number of ranks according
+  // to the launcher (0: unknown), and `expected` is the number in the specification. Throws TrainerError if
+  // MPI has a different number of ranks. `timeout` applies to each operation.
   MpiCommunicator(int rank, int launched, int64_t expected, std::chrono::milliseconds timeout);
-  // Finalises MPI, which waits for the other ranks. During stack unwinding it leaves MPI as it is; then only
-  // AbortOtherRanks ends the other ranks.
+  // Finalises MPI, which waits for the other ranks. During stack unwinding, does not finalise MPI; then
+  // AbortOtherRanks must end the other ranks.
   ~MpiCommunicator() override;
 
   int rank() const override { return rank_; }
@@ -72,7 +73,7 @@ class MpiCommunicator : public Communicator {
   // Makes the communicator of a group.
   MpiCommunicator(MpiCommunicator& parent, std::vector<int> members);
 
-  // Registers the caller as a thread that drives MPI, so that the communication thread stays out of MPI.
+  // Registers the caller as a thread that calls MPI, so that the communication thread does not call it.
   class Driver {
    public:
     explicit Driver(MpiCommunicator& root) : root_(root) { root_.waiting_.fetch_add(1); }
@@ -84,57 +85,57 @@ class MpiCommunicator : public Communicator {
     MpiCommunicator& root_;
   };
 
-  // Defined in mpi_blocking.cc. Block calls `body` with driving_ held; the other functions are
-  // for such bodies.
+  // These functions are defined in mpi_blocking.cc. Block calls `body` with driving_ held. Only such bodies
+  // may call the others.
   template <typename Body>
   void Block(const char* what, const Body& body);
   template <typename Start>
   void StartAndAwait(Operation& operation, const Start& start);
-  // Polls until the requests have ended. Other operations in flight continue meanwhile.
+  // Polls until the requests have ended. Other operations in flight also make progress.
   void Await(Requests& requests, Operation& operation);
   void Swap(const Reduction& reduction, void* place, int in, int from, const void* data, int out, int to);
-  void ReduceWhole(const Reduction& reduction);  // recursive doubling
-  void ReduceParts(const Reduction& reduction);  // a ring
+  void ReduceWhole(const Reduction& reduction);  // by recursive doubling
+  void ReduceParts(const Reduction& reduction);  // by a ring
   void* Scratch(size_t bytes);
 
   std::unique_ptr<Work> Submit(std::unique_ptr<MpiOperation> operation);
-  // Report progress through the operations that all ranks count.
+  // Report the progress through collective operations to the PeerWatch.
   void Started(const char* what);
   void Finished(const char* what);
   void ThrowIfLateOrCondemned(const Operation& operation) const;
-  // The following run on the root.
+  // The following functions are called on the root only.
   void CommunicationThread();
   void WakeThread();
   // Starts submitted operations and polls those in flight, once.
   void Drive();
-  void Advance();  // Drive for callers that hold driving_
+  void Advance();  // like Drive, for callers that hold driving_
   // Returns whether the operation has ended or failed, and wakes its waiters if so. Requires driving_.
   bool Ended(MpiOperation& operation);
   void Complete(MpiOperation& operation);
 
   // Members of every communicator.
   MpiCommunicator* const root_;
-  std::vector<int> members_;  // the ranks of a group in the run; empty: all
+  std::vector<int> members_;  // for a group: its ranks in the run; empty: all ranks
   int rank_ = 0, size_ = 1;
   const std::chrono::milliseconds timeout_;
   std::unique_ptr<MpiHandles> handles_;
-  std::atomic<int> unfinished_ = 0;  // operations of this communicator in flight
+  std::atomic<int> unfinished_ = 0;  // number of operations of this communicator in flight
   // Steps of ReduceWhole; constant after construction.
   std::vector<PairStep> steps_;
-  // Receives what another rank sends in an all-reduce.
+  // A buffer that receives the data of another rank in an all-reduce.
   std::vector<char> scratch_ ABSL_GUARDED_BY(root_->driving_);
-  // In flight; they end in the order in which they started.
+  // Collective operations in flight. They end in the order in which they started.
   std::deque<std::shared_ptr<MpiOperation>> collectives_ ABSL_GUARDED_BY(root_->driving_);
 
   // Members of the root.
   std::unique_ptr<PeerWatch> watch_;
-  std::atomic<int> waiting_ = 0;       // threads that drive MPI
-  std::atomic<int> in_flight_ = 0;     // operations submitted and not ended
-  std::atomic<bool> abandon_ = false;  // skip unfinished operations
+  std::atomic<int> waiting_ = 0;       // number of threads that call MPI
+  std::atomic<int> in_flight_ = 0;     // number of operations that were submitted and have not ended
+  std::atomic<bool> abandon_ = false;  // whether to skip unfinished operations
 
   std::mutex driving_;  // held by the thread that calls MPI; acquired before mutex_
   std::vector<MpiCommunicator*> communicators_ ABSL_GUARDED_BY(driving_);  // the root and its groups
-  // Sends and receives in flight; they end in any order.
+  // Sends and receives in flight. They may end in any order.
   std::list<std::shared_ptr<MpiOperation>> messages_ ABSL_GUARDED_BY(driving_);
   // After a failure every later operation fails with this error.
   std::exception_ptr broken_ ABSL_GUARDED_BY(driving_);
@@ -143,7 +144,7 @@ class MpiCommunicator : public Communicator {
   std::condition_variable changed_;
   std::deque<std::shared_ptr<MpiOperation>> queue_ ABSL_GUARDED_BY(mutex_);  // submitted, not started
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last member: uses all of the above
+  std::thread thread_;  // the last member, because it uses all others
 };
 
 }  // namespace scalelab::trainer

@@ -10,9 +10,10 @@
 
 namespace scalelab::trainer {
 
-// One direction between two ranks. It has an NCCL communicator of two ranks, a stream and a thread of its
-// own, because operations on one communicator run one after another, and a receive may wait for a message
-// that comes later in the collective order. The two ranks connect at the first message.
+// One direction between two ranks. It has its own NCCL communicator of two ranks, stream and thread.
+// Operations on one NCCL communicator run one after another, so a receive on the communicator of the run
+// could block a collective operation that must run before the message is sent. The two ranks connect for
+// the first message.
 class NcclChannel {
  public:
   // `store` and `watchdog` must outlive the channel.
@@ -21,7 +22,8 @@ class NcclChannel {
 
   // Sends or receives, in the order of the calls.
   std::unique_ptr<Work> Start(const at::Tensor& tensor) { return channel_.Start(tensor); }
-  // For the watchdog: returns NCCL's error on this channel; ends everything on this channel.
+  // For the watchdog. AsyncError returns NCCL's error on this channel. Abort ends all operations
+  // on this channel.
   std::string AsyncError() { return handle_.AsyncError(); }
   void Abort() { handle_.Abort(); }
 
@@ -36,9 +38,9 @@ class NcclChannel {
   KeyStore& store_;
   const at::Device device_;
   const bool send_;
-  const std::string key_;  // of the id of the NCCL communicator
-  NcclHandle handle_;      // used by the thread; not blocking, because a message may come late
-  DeviceChannel channel_;  // last member: its thread uses the others
+  const std::string key_;  // key of the id of the NCCL communicator
+  NcclHandle handle_;      // used by the thread; non-blocking, because a message may arrive late
+  DeviceChannel channel_;  // the last member, because its thread uses all others
 };
 
 }  // namespace scalelab::trainer

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::chrono::seconds kFarewell{10};
 
-// Returns the bitwise AND of the ranks' values; row r is from rank r.
+// Returns the bitwise AND of the rows. Row r has the values of rank r.
 at::Tensor BitAnd(const at::Tensor& of_ranks) {
   at::Tensor all = of_ranks[0].clone();
   for (int64_t r = 1; r < of_ranks.size(0); ++r) all.bitwise_and_(of_ranks[r]);
@@ -92,7 +92,7 @@ class NcclCommunicator::NcclWork : public Work {
     operation_->end.Block();
   }
   bool Done() override { return operation_->end.Over(); }
-  Span span() const override { return SpanOf(operation_); }
+  Span span() const override { return SpanOf(*operation_); }
   void WaitOnHost() { watchdog_.Await(*operation_); }
 
  private:
@@ -176,7 +176,7 @@ void NcclCommunicator::Connect(const Gather& gather, std::chrono::steady_clock::
 
 NcclCommunicator::~NcclCommunicator() {
   if (std::uncaught_exceptions() > 0) {
-    watch_->Leave();  // so that the other ranks blame this rank when its connections close
+    watch_->Leave();  // makes the other ranks name this rank as the cause when its connections close
   } else {
     try {
       watchdog_->Drain();
@@ -185,7 +185,7 @@ NcclCommunicator::~NcclCommunicator() {
         if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("timeout");
       });
     } catch (const std::exception&) {
-      // The failure was reported when it happened.
+      // The failure has already been reported.
     }
   }
   transport_->handle.Abort();  // does nothing after Finish
@@ -221,7 +221,7 @@ std::unique_ptr<Work> NcclCommunicator::Start(const char* what, const at::Tensor
     watchdog_->Fail(std::string(what) + " failed (" + FirstLine(e.what()) + ")", -1);
   }
   operation->end = Moment(device_);
-  // A recorded operation does not run yet. Replay counts it.
+  // An operation that is being recorded does not run yet. Replay counts it later.
   const bool recording = c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
   if (!recording) watchdog_->Add(operation);
   auto work = std::make_unique<NcclWork>(*watchdog_, std::move(operation));
@@ -282,7 +282,8 @@ std::unique_ptr<Work> NcclCommunicator::StartAllGather(const at::Tensor& output,
   });
 }
 
-// NCCL has no such operation. It carries out the broadcasts of a group together.
+// Broadcasts each block, because NCCL has no such operation. NCCL executes the broadcasts of
+// a group together.
 std::unique_ptr<Work> NcclCommunicator::StartAllGatherV(const at::Tensor& output, const at::Tensor& input,
                                                         const std::vector<int64_t>& counts) {
   CheckUnequalBlocks(output, input, counts, *this);
@@ -356,7 +357,7 @@ std::vector<std::string> NcclCommunicator::AllGather(std::string_view mine) {
 
 void NcclCommunicator::Barrier() {
   const at::Tensor nothing = at::zeros({1}, at::kLong);
-  StartAllReduce(nothing, ReduceOp::kSum);  // has ended on return, because the tensor is in host memory
+  StartAllReduce(nothing, ReduceOp::kSum);  // blocks until the end, because the tensor is in host memory
 }
 
 void NcclCommunicator::Replay(const std::function<void()>& replay) {

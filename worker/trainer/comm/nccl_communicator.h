@@ -1,4 +1,4 @@
-// A communicator over NCCL, with one GPU per rank.
+// A communicator over NCCL. Each rank has one GPU.
 #pragma once
 
 #include <map>
@@ -17,14 +17,14 @@ class NcclChannel;
 class NcclWatchdog;
 class PeerWatch;
 
-// Collective operations run on a separate stream. Each one starts after the work that was on the caller's
-// current stream when it was started; work that is enqueued there after Wait runs after it. Wait does not
-// block the host. Tensors in host memory, which are few and small in training, are copied through the GPU,
-// and the call returns when the operation has ended.
+// Collective operations run on a separate stream. Each operation starts after the work that is on the
+// caller's current stream when the operation is started. Work that is enqueued on the current stream after
+// Wait runs after the operation. Wait does not block the host. Tensors in host memory, which are few and
+// small in training, are copied through the GPU, and the call returns when the operation has ended.
 class NcclCommunicator : public Communicator {
  public:
-  // `device` is this rank's GPU. Returns when all ranks are connected. `timeout` limits this and later each
-  // operation. Throws TrainerError that names the missing ranks, or two ranks that share a GPU.
+  // Connects all ranks. `device` is this rank's GPU. `timeout` limits the connection, and later each
+  // operation. If ranks are missing or two ranks share a GPU, throws a TrainerError that names them.
   NcclCommunicator(int rank, int size, at::Device device, const Rendezvous& rendezvous,
                    std::chrono::milliseconds timeout);
   ~NcclCommunicator() override;
@@ -42,7 +42,7 @@ class NcclCommunicator : public Communicator {
   std::unique_ptr<Work> StartSend(const at::Tensor& tensor, int to) override;
   std::unique_ptr<Work> StartReceive(const at::Tensor& tensor, int from) override;
   std::unique_ptr<Communicator> Split(int group) override;
-  // Always throws: NCCL has no receive without a sender.
+  // Always throws, because a receive of NCCL needs a sender.
   int ReceiveFromAny(const at::Tensor& tensor) override;
   std::vector<std::string> AllGather(std::string_view mine) override;
   void Barrier() override;
@@ -51,15 +51,15 @@ class NcclCommunicator : public Communicator {
 
  private:
   class NcclWork;
-  struct Transport;  // hides NCCL's headers
+  struct Transport;  // contains NCCL's types, so that this header does not include NCCL's headers
 
   // Makes the communicator of a group, whose ranks are `members` of `parent`.
   NcclCommunicator(NcclCommunicator& parent, const std::vector<int>& members);
 
-  // Starts the watchdog and joins the ranks that call `gather`, until `deadline`.
+  // Starts the watchdog and connects the ranks that call `gather`. Fails at `deadline`.
   using Gather = std::function<std::vector<std::string>(const std::string& mine)>;
   void Connect(const Gather& gather, std::chrono::steady_clock::time_point deadline);
-  // Enqueues an operation on the stream. `enqueue` gets output and input as they are on the GPU; the two may
+  // Enqueues an operation on the stream. `enqueue` gets the output and the input in GPU memory. The two may
   // be the same tensor.
   using Enqueue = std::function<void(const at::Tensor& output, const at::Tensor& input)>;
   std::unique_ptr<Work> Start(const char* what, const at::Tensor& output, const at::Tensor& input,
@@ -69,13 +69,13 @@ class NcclCommunicator : public Communicator {
   const int rank_, size_;
   const at::Device device_;
   const std::chrono::milliseconds timeout_;
-  std::vector<int> members_;  // the ranks of a group in the run; empty: all
-  int splits_ = 0;            // calls of Split
+  std::vector<int> members_;  // for a group: its ranks in the run; empty: all ranks
+  int splits_ = 0;            // number of calls of Split
   std::unique_ptr<KeyStore> store_;
-  std::shared_ptr<PeerWatch> watch_;  // of the run
+  std::shared_ptr<PeerWatch> watch_;  // the watch of the run
   std::unique_ptr<Transport> transport_;
   std::mutex mutex_;
-  // By sender and receiver.
+  // The channels by sender and receiver.
   std::map<std::pair<int, int>, std::unique_ptr<NcclChannel>> channels_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<NcclWatchdog> watchdog_;
 };

@@ -12,13 +12,14 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kAsidePoll{1};
-// Time for calls in progress to return before their communicator is aborted. Only a call that waits for another rank takes
-// longer; the abort ends it.
+// Time that calls in progress have to return before their communicator is aborted. Only a call that waits for
+// another rank takes longer, and the abort ends it.
 constexpr milliseconds kReturn{1000};
 constexpr char kAborted[] = "the communicator was aborted";
 
-// Runs `work` on a thread of its own, and calls `patience` until it has ended. If `patience` throws, the thread is left alone,
-// because nothing can interrupt it. `work` must therefore own what it uses.
+// Runs `work` on a new thread, and calls `patience` repeatedly until `work` has ended. If `patience`
+// throws, the thread continues to run, because it cannot be interrupted. Therefore `work` must own all
+// objects that it uses.
 int RunAside(std::function<int()> work, const NcclHandle::Patience& patience) {
   struct Task {
     std::mutex mutex;
@@ -99,7 +100,7 @@ void NcclHandle::Call(const Enqueue& enqueue, const Patience& patience) {
     comm = comm_;
     ++calls_;
   }
-  // Without the lock, because the call may wait for another rank until Abort ends it.
+  // Do not hold the lock, because the call may wait for another rank until Abort ends it.
   const int result = enqueue(comm);
   {
     std::lock_guard lock(mutex_);
@@ -150,7 +151,7 @@ void NcclHandle::Finish(const Patience& patience) {
   if (comm == nullptr) throw std::runtime_error(kAborted);
   const auto finish = [&nccl = nccl_, comm] {
     int state = nccl.finalize(comm);
-    while (state == NcclFunctions::kInProgress) {  // the caller's patience limits the wait
+    while (state == NcclFunctions::kInProgress) {  // the caller's `patience` limits the wait
       std::this_thread::sleep_for(kAsidePoll);
       if (const int result = nccl.async_error(comm, &state); result != NcclFunctions::kSuccess) return result;
     }
@@ -174,7 +175,7 @@ void NcclHandle::Abort() {
                if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("timeout");
              });
   } catch (const std::runtime_error&) {
-    // The process is about to fail, and must not wait for NCCL.
+    // The process is about to fail, so do not wait for NCCL.
   }
 }
 

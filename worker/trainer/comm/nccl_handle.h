@@ -1,4 +1,5 @@
-// An NCCL communicator whose calls end, although NCCL's own calls may wait for other ranks without a limit.
+// An NCCL communicator with calls that can be ended. NCCL's own calls may wait for other ranks
+// without a limit.
 #pragma once
 
 #include <chrono>
@@ -19,8 +20,9 @@ struct NcclFunctions {
 
   // Returns a new id in `id`.
   int (*new_id)(std::string* id);
-  // Connects `size` ranks that pass the same id, each on its GPU number `gpu`. If `blocking`, it returns when all ranks are
-  // connected, and later calls when their work is enqueued; else each call may return kInProgress.
+  // Connects `size` ranks that pass the same id, each on its GPU number `gpu`. If `blocking`, returns
+  // when all ranks are connected, and later calls return when their work is enqueued. Otherwise each call
+  // may return kInProgress.
   int (*connect)(ncclComm** comm, int size, const std::string& id, int rank, int gpu, bool blocking);
   // Returns the state of the communicator in `state`.
   int (*async_error)(ncclComm* comm, int* state);
@@ -31,15 +33,15 @@ struct NcclFunctions {
   std::string (*error_text)(int result, ncclComm* comm);
 };
 
-// Throws std::runtime_error with NCCL's error text. Any thread may call.
+// Methods throw std::runtime_error with NCCL's error text. Any thread may call them.
 class NcclHandle {
  public:
-  // Called repeatedly while NCCL is busy. Throws to give up.
+  // A function that is called repeatedly while NCCL is busy. It throws to end the wait.
   using Patience = std::function<void()>;
   using Enqueue = std::function<int(ncclComm*)>;
 
-  // kBlocking is for collective operations. NCCL starts a thread for each call on a kNonBlocking communicator, but a call
-  // there does not wait for the other rank, which may be late with its part of a message.
+  // kBlocking is for collective operations. A call on a kNonBlocking communicator does not wait for the other
+  // rank, which may send or receive its message late; but NCCL starts a thread for each of these calls.
   enum class Mode { kBlocking, kNonBlocking };
 
   // `functions` must outlive the process. Abort waits at most `abort_limit`.
@@ -54,14 +56,16 @@ class NcclHandle {
 
   // Connects `size` ranks that pass the same `id`. Returns when all ranks are connected.
   void Join(const std::string& id, int size, int rank, int gpu, const Patience& patience);
-  // Makes one NCCL call, which must not throw. Returns when its work is enqueued on the stream.
+  // Calls `enqueue`, which makes one NCCL call and must not throw. Returns when its work is enqueued
+  // on the stream.
   void Call(const Enqueue& enqueue, const Patience& patience);
-  // Returns NCCL's asynchronous error; empty if there is none.
+  // Returns NCCL's asynchronous error; "" if there is none.
   std::string AsyncError();
   // Finalizes and destroys the communicator. All operations must have ended.
   void Finish(const Patience& patience);
-  // Ends everything at once, calls of other threads and kernels on the GPU that wait for other ranks included. NCCL returns
-  // only after the graphs with recorded operations were destroyed, so the caller must not be the thread that owns them.
+  // Ends all operations at once, including calls of other threads and kernels on the GPU that wait for other
+  // ranks. NCCL returns only after the graphs with recorded operations were destroyed, so the thread that
+  // owns these graphs must not call Abort.
   void Abort();
 
  private:
@@ -75,7 +79,7 @@ class NcclHandle {
   std::mutex mutex_;  // not held while waiting
   std::condition_variable returned_;
   ncclComm* comm_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  int calls_ ABSL_GUARDED_BY(mutex_) = 0;  // in progress
+  int calls_ ABSL_GUARDED_BY(mutex_) = 0;  // number of calls in progress
 };
 
 }  // namespace scalelab::trainer

@@ -7,8 +7,8 @@
 namespace scalelab::trainer {
 namespace {
 
-// The polling interval. It is short compared with the reports of the PeerWatch (100 ms), and long enough to
-// leave the driver, which the training uses too, mostly free.
+// The polling interval. It is shorter than the interval of the PeerWatch's reports (100 ms), and long enough
+// that polls do not slow down other users of the GPU driver.
 constexpr std::chrono::milliseconds kLook{20};
 
 }  // namespace
@@ -54,7 +54,7 @@ void NcclWatchdog::Drain() {
 
 void NcclWatchdog::Await(const DeviceOperation& operation) const {
   for (; !operation.Ended(); sched_yield()) ThrowIfFailed();
-  ThrowIfFailed();  // an aborted operation has ended too
+  ThrowIfFailed();  // an operation has also ended if it was aborted
 }
 
 void NcclWatchdog::ThrowIfFailed() const {

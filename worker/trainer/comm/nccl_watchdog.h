@@ -1,4 +1,4 @@
-// Watches operations on a GPU, for which no host thread waits.
+// Monitors operations on a GPU, because no host thread waits for them.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@
 
 namespace scalelab::trainer {
 
-// A collective operation between two points of the communicator's stream, on the device's clock: at `begin` the work
-// before the operation is done, at `end` the result is in place.
+// A collective operation between two points of the communicator's stream. At `begin`, earlier work has ended.
+// At `end`, the result is in place. Both times are on the device's clock.
 class DeviceOperation : public Operation {
  public:
   DeviceOperation(const char* what, Moment since, std::vector<at::Tensor> tensors)
@@ -32,33 +32,34 @@ class DeviceOperation : public Operation {
   const std::vector<at::Tensor> tensors;  // kept alive while the GPU uses them
 
  private:
-  // `end` stays the point on the stream, which other threads use.
+  // Does nothing: `end` is a point on the stream, and other threads use it.
   void SetEnd() override {}
 };
 
 // Reports this rank's progress to the PeerWatch. Detects operations that exceed `timeout`, errors that NCCL
-// reports, and lost ranks. After the first of these all operations fail with the same message. Only then the kernels that
-// wait on the GPU are aborted: they end with arbitrary data, which no thread may take for a result.
+// reports, and lost ranks. After the first of these failures, all operations fail with the same message. Only
+// then does the watchdog abort the kernels that wait on the GPU, because they end with arbitrary data that no
+// thread may use as a result.
 class NcclWatchdog {
  public:
   struct Hooks {
-    // Called first on the watchdog's thread. Selects the GPU: a thread that has not selected one would make a context, which
-    // takes memory, on the first GPU of the node.
+    // Selects the GPU. Called first on the watchdog's thread. Without a selected GPU, the thread would create
+    // a context on the first GPU of the node, which takes memory.
     std::function<void()> select_gpu;
-    // Returns NCCL's error, or an empty string. Called on the watchdog's thread.
+    // Returns NCCL's error, or "". Called on the watchdog's thread.
     std::function<std::string()> trouble;
-    // Ends the kernels that wait on the GPU. Called once on the watchdog's thread, after a failure was announced. May block
-    // until the thread that trains has left its operation and destroyed its graphs.
+    // Ends the kernels that wait on the GPU. Called once on the watchdog's thread, after a failure was
+    // announced. May block until the training thread has left its operation and destroyed its graphs.
     std::function<void()> abort;
   };
 
-  // `members` are the ranks of a group in the run; empty: all.
+  // `members` are the ranks of a group in the run; empty means all ranks.
   NcclWatchdog(PeerWatch& watch, std::chrono::milliseconds timeout, Hooks hooks,
                std::vector<int> members = {});
   ~NcclWatchdog();
 
-  // Announces that the caller enqueues an operation. The call of NCCL may wait for other ranks, for `timeout` at most. Null: the call
-  // has ended.
+  // Announces that the caller is about to enqueue an operation. The call of NCCL may wait for other ranks,
+  // but at most for `timeout`. If `operation` is null, announces that the call has ended.
   void Enqueuing(std::shared_ptr<const DeviceOperation> operation);
   // Adds an operation, in stream order. Its timeout counts from its start on the GPU.
   void Add(std::shared_ptr<DeviceOperation> operation);
@@ -68,7 +69,7 @@ class NcclWatchdog {
   void Await(const DeviceOperation& operation) const;
 
   void ThrowIfFailed() const;
-  // Ends everything because of a failure on this rank (the arguments are those of PeerWatch::Investigate).
+  // Ends all operations because of a failure on this rank. The arguments are those of PeerWatch::Investigate.
   // Throws like ThrowIfFailed.
   [[noreturn]] void Fail(const std::string& symptom, int peer);
 
@@ -92,7 +93,7 @@ class NcclWatchdog {
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   bool investigating_ ABSL_GUARDED_BY(mutex_) = false;
   std::exception_ptr error_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;  // last member: uses all of the above
+  std::thread thread_;  // the last member, because it uses all others
 };
 
 }  // namespace scalelab::trainer

@@ -1,4 +1,4 @@
-// A pending communication operation. The caller creates it, the communication thread carries it out, and any
+// A pending communication operation. The caller creates it, the communication thread executes it, and any
 // thread may wait for it.
 #pragma once
 
@@ -20,14 +20,14 @@ class Operation {
  public:
   static constexpr int kAllRanks = -1, kAnyRank = -2;
 
-  // `what` is a literal such as "all-reduce". `peer` is the other rank of a send or receive, kAnyRank for a receive from the
-  // rank that sends first, and kAllRanks for a collective operation.
+  // `what` is a literal such as "all-reduce". `peer` is the other rank of a send or receive, kAnyRank for a
+  // receive from any rank, and kAllRanks for a collective operation.
   explicit Operation(const char* what, int peer = kAllRanks) : what(what), peer(peer) {}
   virtual ~Operation() = default;
 
   bool collective() const { return peer == kAllRanks; }
 
-  // Marks the operation as ended and wakes its waiters. Called once. `error` is null if the result
+  // Marks the operation as ended and wakes its waiters. Must be called once. `error` is null if the result
   // is in place.
   void Complete(std::exception_ptr error) {
     std::lock_guard lock(mutex_);
@@ -46,9 +46,14 @@ class Operation {
   const char* const what;  // "all-reduce"
   const int peer;
   std::chrono::steady_clock::time_point deadline;  // set when it starts
-  // When it was in progress. `begin` is set when it starts; Complete sets `end`, on the host's clock, unless it is a point of
-  // a device. Both may be read after the operation has ended.
-  Moment begin, end;
+  // The time in which the operation was in progress. `begin` is set when it starts. Complete sets `end` on
+  // the host's clock, unless `end` is a point on a device. Both may be read after the operation has ended.
+  // Their memory is separate, so that a span does not keep the tensors of the operation alive.
+  struct Times {
+    Moment begin, end;
+  };
+  const std::shared_ptr<Times> times = std::make_shared<Times>();
+  Moment &begin = times->begin, &end = times->end;
 
  private:
   virtual void SetEnd() { end = Moment(at::kCPU); }
@@ -60,12 +65,11 @@ class Operation {
 };
 
 // Returns the span of an operation that has ended.
-template <class AnyOperation>
-Span SpanOf(const std::shared_ptr<AnyOperation>& operation) {
-  return {{operation, &operation->begin}, {operation, &operation->end}};
+inline Span SpanOf(const Operation& operation) {
+  return {{operation.times, &operation.begin}, {operation.times, &operation.end}};
 }
 
-// Returns the symptom of a timeout for PeerWatch::Investigate.
+// Returns a sentence about a timeout, as the symptom for PeerWatch::Investigate.
 inline std::string LateSentence(const Operation& operation, std::chrono::milliseconds timeout) {
   std::ostringstream sentence;
   sentence << operation.what << " timed out after " << static_cast<double>(timeout.count()) / 1000 << " s";

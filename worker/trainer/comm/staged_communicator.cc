@@ -28,9 +28,9 @@ class StagedCommunicator::StagedWork : public Work {
     owner_.StartArrived(/*all=*/false);
     return !transfer_ || (transfer_->work && transfer_->work->Done());
   }
-  // On the host's clock, without the copies.
+  // Returns the time on the host's clock, without the copies.
   Span span() const override { return span_; }
-  // Copies the result into the tensor even if Wait was never called.
+  // Copies the result to the tensor even if Wait was never called.
   ~StagedWork() override {
     try {
       if (std::uncaught_exceptions() == 0) Wait();
@@ -171,7 +171,7 @@ std::unique_ptr<Work> StagedCommunicator::StartSend(const at::Tensor& tensor, in
   if (!Staged(tensor)) return host_->StartSend(tensor, to);
   auto transfer = std::make_shared<Transfer>();
   const at::Tensor host = transfer->host_output = Fetch(tensor, transfer->arrived);
-  transfer->arrived.Wait();  // sends have no order with collective operations: start at once
+  transfer->arrived.Wait();  // start at once, because sends are not ordered with collective operations
   transfer->work = host_->StartSend(host, to);
   return std::make_unique<StagedWork>(*this, std::move(transfer));
 }

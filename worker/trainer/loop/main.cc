@@ -2,6 +2,7 @@
 #include <torch/version.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <memory>
@@ -93,4 +94,14 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace scalelab::trainer
 
-int main(int argc, char** argv) { return scalelab::trainer::Main(argc, argv); }
+int main(int argc, char** argv) {
+  const int status = scalelab::trainer::Main(argc, argv);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return status;  // sanitizers report after main
+#else
+  // All files and connections are closed. The destructors of LibTorch's global objects would only cost time.
+  std::cout.flush();
+  std::fflush(nullptr);
+  std::_Exit(status);
+#endif
+}

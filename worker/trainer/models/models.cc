@@ -35,6 +35,7 @@ struct Entry {
 };
 
 constexpr Entry kModels[] = {
+    {"resnet8", Make<ResNetCifar, 8>},
     {"resnet20", Make<ResNetCifar, 20>},
     {"resnet32", Make<ResNetCifar, 32>},
     {"resnet44", Make<ResNetCifar, 44>},

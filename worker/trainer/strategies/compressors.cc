@@ -12,8 +12,8 @@ namespace {
 
 int64_t BytesOf(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
 
-// Makes the columns orthonormal by the modified Gram-Schmidt process. A column that is almost a combination of those before
-// it, of which only rounding errors would remain, becomes zero.
+// Makes the columns orthonormal by the modified Gram-Schmidt process. A column that is almost a linear
+// combination of earlier columns becomes zero, because only rounding errors would remain.
 void Orthonormalise(const at::Tensor& matrix) {
   constexpr double kLeastShare = 1e-3, kSmall = 1e-30;
   const at::Tensor before = matrix.norm(2, {0}, /*keepdim=*/true);
@@ -44,7 +44,7 @@ class PowerSgd : public Compressor {
   std::map<int, at::Tensor>* state() override { return &factors_; }
 
  private:
-  // Two averages: of P, and of the Q that follows from the average of P.
+  // An exchange averages P, computes Q from the average, and then averages Q.
   class FactorExchange : public Exchange {
    public:
     FactorExchange(PowerSgd& owner, const std::vector<CompressedPart>& parts)
@@ -81,7 +81,8 @@ class PowerSgd : public Compressor {
         const at::Tensor approximation = left[i].mm(factor.t());
         part.error.copy_(part.matrix).sub_(approximation);
         part.matrix.copy_(approximation);
-        // From a column of zeros, the next step could not find a direction again.
+        // Keep the old column if the new one is zero, because subspace iteration cannot start from a
+        // column of zeros.
         at::Tensor& start = owner_.factors_[part.parameter];
         start = at::where(factor.norm(2, {0}, /*keepdim=*/true).gt(0), factor, start);
       }
@@ -97,7 +98,7 @@ class PowerSgd : public Compressor {
 
   int64_t RankOf(int64_t rows, int64_t columns) const { return std::min({rank_, rows, columns}); }
 
-  // Returns Q of the step before, in the first step random numbers that are the same on all ranks.
+  // Returns Q of the previous step. In the first step, returns random numbers that are the same on all ranks.
   const at::Tensor& FactorOf(const CompressedPart& part) {
     at::Tensor& factor = factors_[part.parameter];
     if (!factor.defined() || factor.size(1) != RankOf(part.matrix.size(0), part.matrix.size(1))) {
@@ -114,7 +115,7 @@ class PowerSgd : public Compressor {
   std::map<int, at::Tensor> factors_;  // Q by parameter
 };
 
-// A tensor of one dimension that is gathered from all ranks. Row r of `all` is from rank r.
+// Gathers a one-dimensional tensor from all ranks. Row r of `all` is the tensor of rank r.
 struct Gathering {
   Gathering(Communicator& communicator, const at::Tensor& mine)
       : own(mine),
@@ -132,7 +133,7 @@ class TopK : public Compressor {
   TopK(Communicator& communicator, double ratio) : communicator_(communicator), ratio_(ratio) {}
 
   bool Takes(int64_t rows, int64_t columns) const override {
-    // An element takes twice its size, because its place is sent too.
+    // An element takes twice its size, because its index is sent too.
     return 2 * Count(rows * columns) < rows * columns;
   }
 
@@ -192,7 +193,7 @@ class TopK : public Compressor {
   const double ratio_;
 };
 
-// Returns bits, eight to a byte, of a vector of booleans.
+// Packs a vector of booleans into bytes, eight to a byte.
 at::Tensor Pack(const at::Tensor& bits, const at::Tensor& weights) {
   const at::Tensor padded = at::constant_pad_nd(bits.to(at::kByte), {0, (8 - bits.numel() % 8) % 8});
   return padded.view({-1, 8}).mul(weights).sum(1, /*keepdim=*/false, at::kByte);
@@ -263,7 +264,7 @@ class OneBit : public Compressor {
   };
 
   Communicator& communicator_;
-  at::Tensor weights_;  // of the bits of a byte
+  at::Tensor weights_;  // values of the bits of a byte
 };
 
 }  // namespace

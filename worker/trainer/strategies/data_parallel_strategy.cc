@@ -16,7 +16,8 @@
 
 namespace scalelab::trainer {
 
-// One thread for each replica, kept from step to step because each has OpenMP threads of its own.
+// One thread for each replica. The threads exist from step to step, because each has its own team
+// of OpenMP threads.
 class DataParallelStrategy::Threads {
  public:
   Threads(const std::vector<at::Device>& devices, int cpu_threads)
@@ -72,7 +73,7 @@ class DataParallelStrategy::Threads {
         lock.unlock();
         std::exception_ptr error;
         try {
-          body_(i);  // does not change while a thread runs
+          body_(i);  // body_ does not change while a thread runs
         } catch (...) {
           error = std::current_exception();
         }
@@ -91,7 +92,7 @@ class DataParallelStrategy::Threads {
   int64_t round_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::exception_ptr> errors_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::thread> threads_;  // last member: they use all of the above
+  std::vector<std::thread> threads_;  // the last member, because the threads use all others
 };
 
 DataParallelStrategy::DataParallelStrategy(Model& model, std::vector<std::shared_ptr<Model>> replicas,
@@ -106,7 +107,7 @@ DataParallelStrategy::DataParallelStrategy(Model& model, std::vector<std::shared
     parameters_.push_back(replica.parameters());
     for (size_t p = 0; p < parameters_[i].size(); ++p) {
       const at::Tensor& original = parameters_[0][p];
-      // On a CPU this is the same memory.
+      // On a CPU, `to` returns the same memory.
       parameters_[i][p].set_data(original.detach().to(options.devices[i]));
     }
     for (at::Tensor& buffer : replica.buffers()) buffer.set_data(buffer.to(options.devices[i]));
@@ -150,7 +151,8 @@ TrainingLogits DataParallelStrategy::Forward(Model&, const at::Tensor& images) {
 }
 
 void DataParallelStrategy::Backward() {
-  // Rows of the gathered logits that belong to each replica; text has several rows for a sample.
+  // The numbers of rows of the gathered logits that belong to each replica. A sample of text
+  // has several rows.
   std::vector<int64_t> rows;
   for (const TrainingLogits& output : outputs_) rows.push_back(output.logits.size(0));
   const auto scatter = [&](const at::Tensor& logits) {

@@ -1,4 +1,5 @@
-// Data parallelism within one process, as torch.nn.DataParallel: replicas of the model, one for each device.
+// Data parallelism within one process, like torch.nn.DataParallel: there is a replica of the model
+// on each device.
 #pragma once
 
 #include <functional>
@@ -11,19 +12,20 @@
 namespace scalelab::trainer {
 
 struct DataParallelOptions {
-  std::vector<at::Device> devices;  // of the replicas; the first one holds the model
-  int cpu_threads = 1;              // of all replicas together
+  std::vector<at::Device> devices;  // devices of the replicas; the model is on the first one
+  int cpu_threads = 1;              // total number of threads of all replicas
   Precision precision = Precision::kFp32;
 };
 
-// Replica 0 is the model itself. Forward copies its parameters and buffers to the other replicas, divides the micro-batch
-// among them, runs each in a thread of its own, and gathers the outputs on the first device, where the loss is computed. After
-// backward, again in all threads, the gradients are added up on replica 0 in the order of the replicas, and the optimizer
-// updates replica 0. A micro-batch of few samples may leave replicas idle.
+// Replica 0 is the model itself. Forward copies its parameters and buffers to the other replicas, and divides
+// the micro-batch among the replicas. Each replica runs in its own thread. The outputs are gathered on the
+// first device, where the loss is computed. Backward also runs in all threads. Then the gradients are added
+// up on replica 0 in the order of the replicas, and the optimizer updates replica 0. If a micro-batch has few
+// samples, some replicas may be idle.
 //
-// Batch normalisation takes the statistics of each replica's own samples, and only those of replica 0 enter the running
-// statistics. On a CPU all replicas share the memory of the parameters. Threads draw random numbers (dropout) in no fixed
-// order.
+// Batch normalisation uses the statistics of each replica's own samples. Only the statistics of replica 0
+// enter the running statistics. On a CPU all replicas share the memory of the parameters. The order in which
+// the threads draw random numbers (for dropout) is not fixed.
 class DataParallelStrategy : public Strategy {
  public:
   // `replicas` are further models of the same kind, one for each device but the first; their parameters are overwritten.
@@ -44,19 +46,19 @@ class DataParallelStrategy : public Strategy {
  private:
   class Threads;
 
-  // Gives the other replicas the parameters and buffers of replica 0.
+  // Copies the parameters and buffers of replica 0 to the other replicas.
   void Replicate();
-  // Passes the gradients of the outputs on to the replicas.
+  // Runs backward on the replicas, from the gradients of their outputs.
   void Backward();
   void AddGradients();
 
   const DataParallelOptions options_;
   std::vector<Model*> models_;                       // by replica
-  std::vector<std::shared_ptr<Model>> replicas_;     // owns all but the first
+  std::vector<std::shared_ptr<Model>> replicas_;     // all replicas except the first
   std::vector<std::vector<at::Tensor>> parameters_;  // by replica
-  std::vector<TrainingLogits> outputs_;              // of the replicas that have samples, in the last Forward
-  TrainingLogits gathered_;                          // leaves of the loss
-  std::unique_ptr<Threads> threads_;                 // last member: uses the others
+  std::vector<TrainingLogits> outputs_;              // last outputs of the replicas that have samples
+  TrainingLogits gathered_;                          // leaves of the autograd graph of the loss
+  std::unique_ptr<Threads> threads_;                 // the last member, because it uses all others
 };
 
 }  // namespace scalelab::trainer

@@ -11,7 +11,7 @@ namespace scalelab::trainer {
 
 namespace {
 
-constexpr std::string_view kReducer = "reducer/";  // names of its state
+constexpr std::string_view kReducer = "reducer/";  // prefix of the names of the reducer's state
 
 // Returns the gradients of a bucket without its tail.
 at::Tensor GradientsOf(const GradientBucket& bucket) {
@@ -87,7 +87,7 @@ void DdpStrategy::DiscardStep() {
   times_.Discard();
 }
 
-// Frees the gradients of the previous step, which were in use until now.
+// Discards the gradients of the previous step.
 void DdpStrategy::BeginStep() {
   if (in_step_) return;
   in_step_ = true;
@@ -96,8 +96,8 @@ void DdpStrategy::BeginStep() {
   for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
 }
 
-// The first gradient of a step is copied into the bucket, which costs half as much as clearing the bucket and
-// adding to it. Autograd adds later gradients in place.
+// Copies the first gradient of a step into the bucket, and makes grad() a view of the bucket. Autograd adds
+// later gradients in place. Copying costs half as much as clearing the bucket and adding to it.
 void DdpStrategy::TakeIntoBucket(int parameter) {
   at::Tensor& gradient = parameters_[parameter].mutable_grad();
   if (gradient.is_same(view_of_[parameter])) return;
@@ -179,7 +179,7 @@ void DdpStrategy::StartFullBuckets() {
       view_of_[parameter].zero_();
       parameters_[parameter].mutable_grad() = view_of_[parameter];
     }
-    // The last bucket starts last, when the parameters that this rank has used are known.
+    // The last bucket starts when it is known which parameters this rank has used.
     if (bucket.tail.numel() > 0) {
       const bool known = AllUsed() || DropsAreKnown();
       known ? bucket.tail.fill_(1) : bucket.tail.copy_(at::tensor(used_));
@@ -199,7 +199,8 @@ bool DdpStrategy::AllUsed() const {
 }
 
 void DdpStrategy::DropUnused() {
-  // If this rank has used all parameters, there is nothing to drop. This avoids waiting for the GPU.
+  // If this rank has used all parameters, no gradient has to be dropped. Returning here avoids waiting
+  // for the GPU.
   if (buckets_.empty() || AllUsed() || DropsAreKnown()) return;
   const at::Tensor used = buckets_.back().tail.to(at::kCPU, at::kFloat);
   for (size_t i = 0; i < parameters_.size(); ++i) {

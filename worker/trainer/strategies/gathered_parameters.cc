@@ -11,10 +11,10 @@
 namespace scalelab::trainer {
 namespace {
 
-// The only kind of information that LibTorch passes on to the threads of autograd and does not use itself.
+// LibTorch passes this kind of information to the threads of autograd, and does not use it itself.
 constexpr auto kKind = c10::DebugInfoKind::PRODUCER_INFO;
 
-// What a thread does before each of its operations.
+// A function that a thread calls before each of its operations.
 struct BeforeOperation : public c10::DebugInfoBase {
   explicit BeforeOperation(std::function<void(const at::RecordFunction&)> f) : run(std::move(f)) {}
   const std::function<void(const at::RecordFunction&)> run;
@@ -26,7 +26,7 @@ std::unique_ptr<at::ObserverContext> OnOperation(const at::RecordFunction& opera
   return nullptr;
 }
 
-// Sets the memory that all tensors with the storage of `tensor` share.
+// Changes the size of the memory that all tensors with the storage of `tensor` share.
 void SetMemory(const at::Tensor& tensor, size_t bytes) {
   const at::Storage& storage = tensor.storage();
   storage.set_data_ptr_noswap(storage.allocator()->allocate(bytes));
@@ -64,7 +64,7 @@ std::unique_ptr<GatheredParameters::Watch> GatheredParameters::StartWatch() {
     } catch (...) {
       failure_ = std::current_exception();
     }
-    // LibTorch ignores exceptions here. So that the operation can run, blocks get memory without values.
+    // LibTorch ignores exceptions here, so the operation will run. Allocate memory without values for it.
     for (const size_t block : blocks) Allocate(blocks_[block]);
   });
 }
@@ -72,7 +72,7 @@ std::unique_ptr<GatheredParameters::Watch> GatheredParameters::StartWatch() {
 void GatheredParameters::Add(const at::Tensor& whole, const at::Tensor& own) {
   block_of_[whole.storage().unsafeGetStorageImpl()] = blocks_.size();
   Block& block = blocks_.emplace_back(Block{.whole = whole, .own = own, .present = true, .work = {}});
-  present_bytes_ += static_cast<int64_t>(whole.nbytes());
+  memory_.now += static_cast<int64_t>(whole.nbytes());
   Free(block);
 }
 
@@ -98,7 +98,7 @@ void GatheredParameters::Allocate(Block& block) {
   const auto bytes = static_cast<int64_t>(block.whole.nbytes());
   SetMemory(block.whole, bytes);
   block.present = true;
-  present_bytes_ += bytes;
+  memory_.now += bytes;
 }
 
 void GatheredParameters::Check() {
@@ -115,13 +115,76 @@ void GatheredParameters::Use(size_t block) {
       const auto last = static_cast<size_t>(found - plan_.begin());
       while (next_ <= last) Follow();
     }
-  } else if (recording_) {
-    plan_.push_back(static_cast<int64_t>(block));
+  } else if (communicator_.rank() == 0) {
+    Announce(static_cast<int64_t>(block));
+    Follow();
+  } else {
+    FollowRankZero(block);
   }
   Finish(blocks_[block]);
 }
 
-// Carries out the next item of the plan.
+// In the first pass, rank 0 sends the next item of the plan, and the other ranks receive it.
+void GatheredParameters::Announce(int64_t item) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor sent = at::full({1}, item, at::kLong);
+  communicator_.Broadcast(sent, 0);
+  item = sent.item<int64_t>();
+  phase_ended_ = item == kEndOfPhase;
+  if (!phase_ended_) plan_.push_back(item);
+}
+
+// In the first pass, executes the items that rank 0 sends, until rank 0 uses `block` or has ended the phase.
+void GatheredParameters::FollowRankZero(size_t block) {
+  while (!phase_ended_) {
+    Announce(kReduction);  // the item of rank 0 replaces the argument
+    if (phase_ended_) break;
+    Follow();
+    if (block != kNone && plan_.back() == static_cast<int64_t>(block)) return;
+  }
+  while (block != kNone && !blocks_[block].present) RequestBlock(block);
+}
+
+// Ends a phase of the first pass, when no rank needs a further block in this phase.
+void GatheredParameters::EndPhase() {
+  if (communicator_.rank() == 0) {
+    Announce(kEndOfPhase);
+  } else {
+    FollowRankZero(kNone);
+  }
+  while (RequestBlock(kNone)) {
+  }
+  phase_ended_ = false;
+}
+
+// Gathers the blocks that other ranks need and rank 0 has not used, and keeps them at least until the end of the pass.
+// Returns whether any rank needs such a block.
+bool GatheredParameters::RequestBlock(size_t block) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor needed = at::zeros({std::ssize(blocks_)}, at::kLong);
+  auto* const ranks = static_cast<int64_t*>(needed.data_ptr());  // by block: how many ranks need it
+  if (block != kNone) ranks[block] = 1;
+  communicator_.AllReduce(needed, ReduceOp::kSum);
+  bool any = false;
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    if (ranks[i] == 0) continue;
+    any = blocks_[i].kept = true;
+    Start(i);
+    Finish(blocks_[i]);
+  }
+  return any;
+}
+
+// Ends the first pass.
+void GatheredParameters::SetPlanned() {
+  planned_ = true;
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    blocks_[i].kept = std::ranges::find(plan_, static_cast<int64_t>(i)) == plan_.end();
+    if (blocks_[i].kept) Start(i);
+  }
+}
+
+// Executes the next item of the plan.
 void GatheredParameters::Follow() {
   const int64_t item = plan_[next_++];
   if (item == kReduction) return reduce_();
@@ -132,10 +195,10 @@ void GatheredParameters::Follow() {
   }
   Start(planned_now_);
   if (after != kNone) Start(after);
-  most_bytes_ = std::max(most_bytes_, present_bytes_);
+  memory_.Record();
 }
 
-// Returns the block that is used next by the plan.
+// Returns the block that the plan uses next.
 size_t GatheredParameters::NextUse() const {
   for (size_t i = next_; i < plan_.size(); ++i) {
     if (plan_[i] != kReduction) return static_cast<size_t>(plan_[i]);
@@ -164,7 +227,7 @@ void GatheredParameters::Free(Block& block) {
   Finish(block);
   SetMemory(block.whole, 0);
   block.present = false;
-  present_bytes_ -= static_cast<int64_t>(block.whole.nbytes());
+  memory_.now -= static_cast<int64_t>(block.whole.nbytes());
 }
 
 void GatheredParameters::FreeAll() {
@@ -177,7 +240,6 @@ void GatheredParameters::GatherAll() {
 }
 
 void GatheredParameters::BeginStep() {
-  if (!planned_) return GatherAll();
   FreeAll();
   for (size_t i = 0; i < blocks_.size(); ++i) {
     if (blocks_[i].kept) Start(i);
@@ -194,45 +256,30 @@ void GatheredParameters::BeginPass() {
 void GatheredParameters::BeginBackward() {
   const at::DisableRecordFunctionGuard no_operations;
   Check();
+  if (!planned_) {
+    EndPhase();
+    backward_begin_ = plan_.size();
+  }
+  while (next_ < backward_begin_) Follow();
   backward_ = true;
-  if (recording_) backward_begin_ = plan_.size();
   used_ = kNone;
-  while (planned_ && next_ < backward_begin_) Follow();
 }
 
 void GatheredParameters::EndPass() {
   const at::DisableRecordFunctionGuard no_operations;
   Check();
-  recording_ = false;
-  while (planned_ && next_ < plan_.size()) Follow();
-}
-
-void GatheredParameters::EndStep() {
-  if (!planned_) AgreeOnPlan();
-  FreeAll();
-}
-
-void GatheredParameters::Reduced() {
-  if (planned_) {
-    ++next_;
-  } else if (recording_) {
-    plan_.push_back(kReduction);
+  if (!planned_) {
+    EndPhase();
+    SetPlanned();
   }
+  while (next_ < plan_.size()) Follow();
 }
 
-// Takes the plan of rank 0.
-void GatheredParameters::AgreeOnPlan() {
-  plan_.push_back(static_cast<int64_t>(backward_begin_));
-  const at::Tensor size = at::full({1}, std::ssize(plan_), at::kLong);
-  communicator_.Broadcast(size, 0);
-  plan_.resize(size.item<int64_t>());
-  const at::Tensor plan = at::from_blob(plan_.data(), {std::ssize(plan_)}, at::kLong);
-  communicator_.Broadcast(plan, 0);
-  backward_begin_ = static_cast<size_t>(plan_.back());
-  plan_.pop_back();
-  planned_ = true;
-  for (size_t i = 0; i < blocks_.size(); ++i)
-    blocks_[i].kept = std::ranges::find(plan_, static_cast<int64_t>(i)) == plan_.end();
+void GatheredParameters::EndStep() { FreeAll(); }
+
+void GatheredParameters::Reduces() {
+  if (!planned_) Announce(kReduction);
+  ++next_;
 }
 
 }  // namespace scalelab::trainer

@@ -1,7 +1,9 @@
-// Parameters of which each rank keeps a part, and which are whole only while operations use them: stage 3 of ZeRO (Rajbhandari
-// et al. 2020, arXiv 1910.02054, section 5.3).
+// Parameters of which each rank stores a part. The rest is gathered only while operations use it: stage 3 of
+// ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054, section 5.3).
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -13,89 +15,109 @@
 
 namespace scalelab::trainer {
 
-// A block of parameters is gathered from all ranks before an operation of forward or backward uses it, at the same time as
-// the block that is used next. Its memory is freed when two other blocks have been used after it.
+// The memory of gathered blocks and of gradients that are not reduced yet, in bytes.
+struct BucketMemory {
+  int64_t now = 0, most = 0;  // `most` is the greatest value of `now` that was recorded
+  void Record() { most = std::max(most, now); }
+};
+
+// A block of parameters is gathered from all ranks before an operation of forward or backward uses it. At the
+// same time, the block that the plan uses next is gathered. The memory of a block is freed after two other
+// blocks have been used.
 //
-// In the first step all blocks are gathered, and rank 0 records the plan: the order in which operations use blocks and
-// reductions of gradients start. From the second step on all ranks follow it. So they start the same collective operations
-// in the same order, also if some of them use fewer parameters in a step or have no samples for a pass. A block that
-// rank 0 did not use in the first step is gathered at the begin of each step.
+// All ranks follow a plan: the order in which operations use blocks and reductions of gradients start.
+// Therefore they start the same collective operations in the same order, even if some ranks use fewer
+// parameters in a step or have no samples for a pass. In the first pass, rank 0 makes the plan. It sends each
+// item before it executes the item, and blocks are not gathered in advance. When rank 0 has ended forward or
+// backward of this pass, the other ranks request the blocks that they still need. Blocks that are not in the
+// plan are gathered at the beginning of each step.
 class GatheredParameters {
  public:
-  // `reduce` starts the next reduction of gradients, whether all of them have arrived or not.
-  GatheredParameters(Communicator& communicator, std::function<void()> reduce)
-      : communicator_(communicator), reduce_(std::move(reduce)) {}
+  // `reduce` must start the next reduction of gradients, even if some of the gradients have not arrived.
+  // `memory` counts the blocks, and must outlive this object. GatherAll does not record it.
+  GatheredParameters(Communicator& communicator, std::function<void()> reduce, BucketMemory& memory)
+      : communicator_(communicator), reduce_(std::move(reduce)), memory_(memory) {}
 
-  // Adds a block and frees it. `whole` begins at the begin of its memory, which the parameters share.
+  // Adds a block and frees its memory, which the parameters share. `whole` must begin at the beginning
+  // of this memory.
   void Add(const at::Tensor& whole, const at::Tensor& own);
 
-  // Observes operations on the calling thread, and on threads of autograd that work for it.
+  // Observes operations on the calling thread, and on the autograd threads that work for the calling thread.
   class Watch {
    public:
     virtual ~Watch() = default;
   };
   std::unique_ptr<Watch> StartWatch();
 
-  // The parts of a step, which has one or more passes. Collective.
+  // Mark the parts of a step. A step has one or more passes, and each pass has the phases forward
+  // and backward. Collective.
   void BeginStep();
   void BeginPass();
   void BeginBackward();
   void EndPass();
   void EndStep();
 
-  // Returns whether a reduction may start now. The caller reports each that it has started.
-  bool MayReduce() const { return !planned_ || (next_ < plan_.size() && plan_[next_] == kReduction); }
-  void Reduced();
+  // Returns whether the caller may start a reduction now. The caller must report each reduction
+  // before its start.
+  bool MayReduce() const {
+    return planned_ ? next_ < plan_.size() && plan_[next_] == kReduction : communicator_.rank() == 0;
+  }
+  void Reduces();
 
-  // Throws if an operation was to use a block that could not be gathered. Operations cannot throw themselves.
+  // Throws if an operation has used a block that could not be gathered. The operation itself cannot throw.
   void Check();
 
   // Gathers all blocks and keeps them until the next step. Collective.
   void GatherAll();
 
-  // Returns the bytes that were gathered, and when, since the last call.
+  // Return the number of bytes that were gathered since the last call, and the times of these operations.
   int64_t TakeBytes() { return std::exchange(bytes_, 0); }
   std::vector<Span> TakeSpans() { return std::exchange(spans_, {}); }
-  // Returns the most bytes of gathered blocks at a time while the plan was followed.
-  int64_t most_bytes() const { return most_bytes_; }
 
  private:
-  static constexpr int64_t kReduction = -1;  // in the plan, besides the numbers of blocks
+  static constexpr int64_t kReduction = -1;   // an item of the plan; the other items are numbers of blocks
+  static constexpr int64_t kEndOfPhase = -2;  // rank 0 sends it after the last item of forward or backward
   static constexpr size_t kNone = SIZE_MAX;
 
   struct Block {
     at::Tensor whole, own;
-    bool present = false;        // has memory
-    bool kept = false;           // is not part of the plan
-    std::unique_ptr<Work> work;  // null if the values are in place
+    bool present = false;        // whether it has memory
+    bool kept = false;           // whether it stays gathered, because it is not part of the plan
+    std::unique_ptr<Work> work;  // the operation that gathers it; null if the values are in place
   };
 
   void UseAll(const std::vector<size_t>& blocks);
   void Use(size_t block);
   void Follow();
+  void Announce(int64_t item);
+  void FollowRankZero(size_t block);
+  void EndPhase();
+  bool RequestBlock(size_t block);
+  void SetPlanned();
   size_t NextUse() const;
   void Start(size_t block);
   void Allocate(Block& block);
   void Finish(Block& block);
   void Free(Block& block);
   void FreeAll();
-  void AgreeOnPlan();
   void AddBlockOf(const at::Tensor& tensor, std::vector<size_t>& blocks) const;
 
   Communicator& communicator_;
   const std::function<void()> reduce_;
+  BucketMemory& memory_;
   std::vector<Block> blocks_;
   std::unordered_map<const void*, size_t> block_of_;  // by memory
 
-  std::vector<int64_t> plan_;  // of a pass; rank 0 records it in the first one
-  size_t backward_begin_ = 0;  // in the plan
-  bool recording_ = true, planned_ = false;
-  bool backward_ = false;                                               // the pass is in backward
-  size_t next_ = 0;                                                     // in the plan
+  std::vector<int64_t> plan_;  // items of a pass
+  size_t backward_begin_ = 0;  // index of the first item of backward
+  bool planned_ = false;       // whether the first pass has ended
+  bool phase_ended_ = false;   // first pass: whether rank 0 has ended the current phase of this rank
+  bool backward_ = false;      // whether the current phase is backward
+  size_t next_ = 0;            // index of the next item
   size_t used_ = kNone, planned_before_ = kNone, planned_now_ = kNone;  // blocks
   std::exception_ptr failure_;
 
-  int64_t bytes_ = 0, present_bytes_ = 0, most_bytes_ = 0;
+  int64_t bytes_ = 0;
   std::vector<Span> spans_;
 };
 

@@ -19,17 +19,18 @@ struct BucketCaps {
 // Returns `count` - 1 down to 0, which is roughly the order in which backward computes gradients.
 std::vector<int> ReverseOrder(size_t count);
 
-// Returns the indices of the parameters of each bucket, taken in the given order. Each bucket has
-// one element type.
+// Assigns parameters to buckets in the given order. Returns the indices of the parameters of each bucket. All
+// parameters of a bucket have the same element type.
 std::vector<std::vector<int>> AssignBuckets(const std::vector<at::Tensor>& parameters,
                                             const std::vector<int>& order, const BucketCaps& caps);
 
-// Where parameters lie in one block of memory: each begins at a multiple of 64 bytes, which is `align` elements.
+// The positions of parameters in one block of memory. Each begins at a multiple of 64 bytes, which
+// is `align` elements.
 struct BlockLayout {
   std::vector<int64_t> offsets;  // in elements
   int64_t elements = 0, align = 1;
 };
-// Parameters must be dense and have one element type.
+// Lays out parameters in one block. They must be dense and have the same element type.
 BlockLayout LayOut(const std::vector<at::Tensor>& parameters, const std::vector<int>& indices);
 
 // One block of memory, with a view for each parameter that has the parameter's shape and strides.
@@ -38,7 +39,7 @@ struct GradientBucket {
   at::Tensor flat;
   std::vector<at::Tensor> views;
   at::Tensor tail;  // `tail_elements` further elements of `flat`
-  int missing = 0;  // gradients of the current pass that have not arrived
+  int missing = 0;  // number of gradients of the current pass that have not arrived
 };
 
 GradientBucket MakeBucket(const std::vector<at::Tensor>& parameters, const std::vector<int>& indices,

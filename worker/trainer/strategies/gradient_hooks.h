@@ -10,8 +10,8 @@
 
 namespace scalelab::trainer {
 
-// Hooks on the gradient accumulators of parameters. Autograd calls them, for parameters on the CPU on the
-// thread that calls backward(). Exceptions that they throw leave backward().
+// Hooks on the gradient accumulators of parameters. For parameters on the CPU, autograd calls the hooks on
+// the thread that called backward(). backward() passes on their exceptions.
 class GradientHooks {
  public:
   GradientHooks() = default;
@@ -19,7 +19,7 @@ class GradientHooks {
   GradientHooks& operator=(const GradientHooks&) = delete;
   ~GradientHooks();
 
-  // Makes autograd call `ready(i)` after it has written grad() of parameter i. Called once.
+  // Makes autograd call `ready(i)` after it has written grad() of parameter i. Must be called once.
   void Attach(const std::vector<at::Tensor>& parameters, std::function<void(int)> ready);
 
   // Returns the parameters that the graph of `loss` does not reach; backward() gives them no gradient.
@@ -27,11 +27,11 @@ class GradientHooks {
 
  private:
   class Hook;
-  // A shared_ptr in LibTorch 1.13, an intrusive_ptr in later versions.
+  // The type is a shared_ptr in LibTorch 1.13, and an intrusive_ptr in later versions.
   using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
   std::function<void(int)> ready_;
-  std::vector<Accumulator> accumulators_;  // autograd holds only weak references
+  std::vector<Accumulator> accumulators_;  // keeps them alive, because autograd has only weak references
   std::vector<uintptr_t> keys_;
 };
 

@@ -48,8 +48,9 @@ class CastReducer : public GradientReducer {
   const at::ScalarType type_;
 };
 
-// Returns the memory of a dense tensor as a matrix, a row for each index of the first dimension; undefined if the tensor has
-// less than two dimensions, or its first dimension is not the outermost one in memory.
+// Returns the memory of a dense tensor as a matrix, with a row for each index of the first dimension. Returns
+// an undefined tensor if `tensor` has less than two dimensions, or if its first dimension is not the
+// outermost one in memory.
 at::Tensor MatrixOf(const at::Tensor& tensor) {
   if (tensor.dim() < 2 || tensor.numel() == 0) return {};
   const int64_t rows = tensor.size(0), columns = tensor.numel() / rows;
@@ -57,7 +58,7 @@ at::Tensor MatrixOf(const at::Tensor& tensor) {
   return tensor.as_strided({rows, columns}, {columns, 1});
 }
 
-// The beginnings of names in a state; the number of a parameter follows.
+// Prefixes of names in the state. The number of a parameter follows.
 constexpr char kError[] = "error/", kKept[] = "kept/";
 
 int NumberAfter(const std::string& name, std::string_view prefix) {
@@ -117,7 +118,7 @@ class CompressingReducer : public GradientReducer {
     }
   }
 
-  // Adds up what the last step left out.
+  // Adds the norms of the last step to the sums for the metrics.
   void EndStep() {
     if (at::Tensor total = total_squares_.Take(), left = left_squares_.Take(); total.defined()) {
       const at::NoGradGuard no_grad;
@@ -133,7 +134,7 @@ class CompressingReducer : public GradientReducer {
     const at::NoGradGuard no_grad;
     bucket_bytes_ += static_cast<int64_t>(bucket.flat.nbytes());
     std::vector<CompressedPart> parts;
-    std::vector<at::Tensor> exact;  // views of the bucket
+    std::vector<at::Tensor> exact;  // views of the bucket: gradients that are averaged exactly
     for (size_t k = 0; k < bucket.parameters.size(); ++k) {
       const at::Tensor matrix = step_ <= start_step_ ? at::Tensor() : MatrixOf(bucket.views[k]);
       if (!matrix.defined() || !compressor_->Takes(matrix.size(0), matrix.size(1))) {
@@ -195,7 +196,7 @@ class CompressingReducer : public GradientReducer {
       for (const CompressedPart& part : parts_) owner_.left_squares_.Add(part.error.view(-1));
       done_ = true;
     }
-    // Wait carries out the rest of the exchange, so it has not ended before.
+    // Wait executes the rest of the exchange, so the exchange is not complete before.
     bool Done() override { return done_; }
 
    private:
@@ -211,10 +212,11 @@ class CompressingReducer : public GradientReducer {
   const std::unique_ptr<Compressor> compressor_;
   const int64_t start_step_;
   int64_t step_ = 0;
-  std::map<int, at::Tensor> errors_;  // by parameter; what the last step left out
+  std::map<int, at::Tensor> errors_;  // by parameter: the part of the gradient that the last step left out
   GradientSquares total_squares_, left_squares_;
-  int64_t bucket_bytes_ = 0;  // of this step
-  // Sums over the steps before this one: norm of what was left out, relative to the norm of all; steps; bytes.
+  int64_t bucket_bytes_ = 0;  // bytes of the buckets of this step
+  // Sums over earlier steps: the norm of the parts that were left out, relative to the norm of the whole
+  // gradient; the number of steps; bytes without and with compression.
   at::Tensor error_sum_;
   int64_t measured_ = 0, uncompressed_ = 0, compressed_ = 0;
 };

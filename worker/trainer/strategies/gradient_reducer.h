@@ -1,4 +1,4 @@
-// Averages buckets of gradients over the ranks, as they are or in a smaller form.
+// Averages buckets of gradients over the ranks, exactly or in a compressed form.
 #pragma once
 
 #include <memory>
@@ -17,26 +17,27 @@ class GradientReducer {
   explicit GradientReducer(Communicator& communicator) : communicator_(communicator) {}
   virtual ~GradientReducer() = default;
 
-  // Called before the first bucket of each step.
+  // Must be called before the first bucket of each step.
   virtual void BeginStep() { bytes_ = 0; }
-  // Replaces `flat` of the bucket by its mean over the ranks, the same on all ranks, bit for bit. Returns at once; the
-  // result is in place when Wait of the returned object has returned. All ranks start the same buckets in the same order,
-  // and then wait for them in that order. Elements of `tail` that are above zero on some rank stay above zero.
+  // Starts to replace `flat` of the bucket by its mean over the ranks, and returns at once. The mean is equal
+  // on all ranks, bit for bit, and is in place when Wait of the returned object has returned. All ranks must
+  // start the same buckets in the same order, and then wait for them in this order. Elements of `tail` that
+  // are above zero on some rank stay above zero.
   virtual std::unique_ptr<Work> Start(const GradientBucket& bucket) = 0;
 
-  // Returns whether the result is the mean, except for rounding to the type of the gradients.
+  // Returns whether the result is the exact mean, rounded to the type of the gradients.
   virtual bool exact() const { return false; }
-  // Returns the tensors of this rank that it keeps from step to step: what it left out for the next step. To be called
-  // between steps.
+  // Returns the tensors of this rank that the reducer keeps from step to step, such as the parts of gradients
+  // that were left out. Must be called between steps.
   virtual NamedTensors State() { return {}; }
-  // Restores State, with tensors on `device`. `of_ranks` has one element if as many ranks continue as wrote the state, else
-  // one of each rank that wrote it. Then each rank takes the mean of what they left out, which adds the same to the mean of
-  // the next gradient.
+  // Restores State, with tensors on `device`. `of_ranks` has one element if the number of ranks has not
+  // changed. Otherwise it has one element for each rank that wrote the state, and each rank takes the mean of
+  // the parts that were left out. That does not change the mean of the next gradient.
   virtual void LoadState(const std::vector<NamedTensors>& /*of_ranks*/, at::Device /*device*/) {}
-  // Returns why steps cannot be recorded into a CUDA graph; empty if they can.
+  // Returns why steps cannot be recorded into a CUDA graph; "" if they can.
   virtual std::string WhyNotRecorded() const { return ""; }
   virtual void AppendMetrics(std::vector<Metric>&) const {}
-  // Returns the bytes that were passed to the communicator since BeginStep.
+  // Returns the number of bytes that were passed to the communicator since BeginStep.
   int64_t bytes() const { return bytes_; }
 
  protected:
@@ -50,19 +51,19 @@ class GradientReducer {
   int64_t bytes_ = 0;
 };
 
-// Averages buckets as they are.
+// Returns a reducer that averages buckets exactly.
 std::unique_ptr<GradientReducer> MakeExactReducer(Communicator& communicator);
-// Averages buckets rounded to `type`, float16 or bfloat16.
+// Returns a reducer that averages buckets after rounding them to `type`, float16 or bfloat16.
 std::unique_ptr<GradientReducer> MakeCastReducer(Communicator& communicator, at::ScalarType type);
 
-// The forms of gradients that leave something out. What is left out is added to the gradient of the next step (error
-// feedback), so that nothing is lost. Parameters of less than two dimensions, and others that would not become smaller, are
-// averaged exactly, as are all parameters in the first `start_step` steps.
+// Options of lossy compression. The part of a gradient that is left out is added to the gradient of the next
+// step (error feedback). Parameters of less than two dimensions, and parameters that would not become
+// smaller, are averaged exactly. In the first `start_step` steps, all parameters are averaged exactly.
 struct CompressionOptions {
   enum class Form { kPowerSgd, kTopK, kOneBit };
   Form form = Form::kPowerSgd;
-  int64_t rank = 4;     // of kPowerSgd
-  double ratio = 0.01;  // of kTopK
+  int64_t rank = 4;     // with kPowerSgd: number of columns
+  double ratio = 0.01;  // with kTopK: share of elements that are sent
   int64_t start_step = 0;
 };
 std::unique_ptr<GradientReducer> MakeCompressingReducer(Communicator& communicator,

@@ -1,4 +1,4 @@
-// The gradients of ranks that have the same part of a model in different groups.
+// Averages the gradients of ranks that have the same part of a model in different groups.
 #pragma once
 
 #include <memory>
@@ -11,19 +11,22 @@
 
 namespace scalelab::trainer {
 
-// One block of memory for the gradients of each element type. With several groups, it also has a number for each parameter that is
-// set if the parameter got a gradient, so that the average shows which parameters got none in any group.
+// The gradients of each element type are in one block of memory. With several groups, the block also has a
+// number for each parameter, which is 1 if the parameter has a gradient. The average of these numbers shows
+// which parameters have no gradient in any group.
 class GroupGradients {
  public:
-  // `groups` are the ranks that have the same parameters; null: there is one group. It must outlive the object.
+  // `groups` connects the ranks that have the same parameters. It is null if there is one group, and must
+  // outlive this object.
   GroupGradients(std::vector<at::Tensor> parameters, Communicator* groups);
 
-  // Discards the gradients of the step before.
+  // Discards the gradients of the previous step.
   void BeginStep();
-  // Returns the gradient of parameter i after the last backward; zeros if it got none, which then counts as a gradient.
+  // Returns the gradient of parameter i after the last backward. If there is none, returns zeros, which then
+  // count as a gradient.
   at::Tensor Gradient(size_t i);
-  // Averages the gradients over the groups. A parameter that got no gradient in any group has no grad() afterwards. Returns the
-  // number of bytes that were communicated. Collective.
+  // Averages the gradients over the groups. A parameter without a gradient in any group has no grad()
+  // afterwards. Returns the number of bytes that were communicated. Collective.
   int64_t Average();
 
   int64_t bytes() const;
@@ -36,8 +39,8 @@ class GroupGradients {
   Communicator* const groups_;
   std::vector<GradientBucket> buckets_;
   std::vector<std::pair<size_t, size_t>> place_of_;  // by parameter: bucket, and position in it
-  std::vector<bool> used_;                           // by parameter: it got a gradient in this step
-  GradientHooks hooks_;                              // last member: uses all of the above
+  std::vector<bool> used_;                           // by parameter: whether it has a gradient in this step
+  GradientHooks hooks_;                              // the last member, because the hooks use all others
 };
 
 }  // namespace scalelab::trainer

@@ -1,5 +1,5 @@
-// native/horovod: a background thread negotiates, fuses and reduces gradients as they become ready, after
-// Horovod (Sergeev and Del Balso 2018, arXiv 1802.05799, and horovod/common).
+// The engine native/horovod: a background thread negotiates, fuses and reduces gradients as they become
+// ready, like Horovod (Sergeev and Del Balso 2018, arXiv 1802.05799, and horovod/common).
 #pragma once
 
 #include "worker/trainer/strategies/gradient_hooks.h"
@@ -11,7 +11,7 @@ namespace scalelab::trainer {
 
 class HorovodStrategy : public GradientStrategy {
  public:
-  // `control` carries the negotiation; null: `communicator` does.
+  // Ranks negotiate over `control`, or over `communicator` if `control` is null.
   HorovodStrategy(Model& model, Communicator& communicator, const horovod::Options& options,
                   std::unique_ptr<Communicator> control = nullptr);
 
@@ -36,13 +36,13 @@ class HorovodStrategy : public GradientStrategy {
   std::vector<std::string> names_;
   std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> compressed_;  // float16 gradients of this step, by parameter
-  std::vector<bool> submitted_;         // in this step, by parameter
-  bool in_step_ = false;                // gradients are being accumulated
-  bool synchronising_ = false;          // hooks submit gradients
+  std::vector<bool> submitted_;         // by parameter: whether it was submitted in this step
+  bool in_step_ = false;                // whether gradients are being accumulated
+  bool synchronising_ = false;          // whether hooks submit gradients
   BackwardCost cost_;
-  GradientSquares rank_squares_;  // of the gradients that are submitted
+  GradientSquares rank_squares_;  // squares of the submitted gradients
   horovod::BackgroundLoop loop_;
-  GradientHooks hooks_;  // last member: uses all of the above
+  GradientHooks hooks_;  // the last member, because the hooks use all others
 };
 
 }  // namespace scalelab::trainer

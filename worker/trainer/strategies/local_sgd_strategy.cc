@@ -7,7 +7,7 @@
 namespace scalelab::trainer {
 namespace {
 
-constexpr std::string_view kTogether = "together/";  // names of the state of the first steps
+constexpr std::string_view kTogether = "together/";  // prefix of the state of the first steps' strategy
 
 }  // namespace
 
@@ -75,7 +75,7 @@ void LocalSgdStrategy::Average(double rate) {
   ++averages_;
   if (previous_.empty()) return;
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    // At rate 0 nothing has moved.
+    // At learning rate 0 the parameters have not changed.
     if (rate > 0) {
       slow_[i].mul_(options_.slow_momentum).add_((previous_[i] - blocks_[i]).div_(rate));
       at::sub_out(blocks_[i], previous_[i], slow_[i], rate);
@@ -105,7 +105,8 @@ NamedTensors LocalSgdStrategy::State() {
   return state;
 }
 
-// Another number of ranks continues with the mean of the parameters. What else there is, is equal on all ranks.
+// If the number of ranks has changed, the caller has set the parameters to their mean. The rest of the state
+// is equal on all ranks.
 void LocalSgdStrategy::LoadState(const std::vector<NamedTensors>& of_ranks) {
   const at::NoGradGuard no_grad;
   const NamedTensors& state = of_ranks.at(0);

@@ -1,4 +1,5 @@
-// Local SGD: ranks step alone and average their parameters from time to time (Stich 2019, arXiv 1805.09767).
+// Local SGD: each rank trains alone, and the ranks average their parameters periodically (Stich
+// 2019, arXiv 1805.09767).
 #pragma once
 
 #include <memory>
@@ -9,17 +10,20 @@
 namespace scalelab::trainer {
 
 struct LocalSgdOptions {
-  int64_t steps = 8;  // from one average to the next
+  int64_t steps = 8;  // number of steps between two averages
   int64_t start_step =
       0;  // first steps, which average gradients (post-local SGD, Lin et al. 2020, arXiv 1808.07217)
   double slow_momentum = 0;
 };
 
-// Each rank weights its samples equally, so ranks with fewer samples in a last batch count as much as the others. The
-// momentum of the optimizer stays on its rank. Parameters are also averaged at the end of each epoch.
+// An average of parameters gives each rank the same weight, even if a rank has fewer samples in its
+// last batch. The momentum of the optimizer is not averaged. Parameters are also averaged at the end
+// of each epoch.
 //
-// With slow momentum b (SlowMo, Wang et al. 2020, arXiv 1910.00643, algorithm 1, with slow learning rate 1), where x is the
-// average, y the parameters after the previous average and r the learning rate: u = b u + (y - x) / r;  y = y - r u.
+// Slow momentum (SlowMo, Wang et al. 2020, arXiv 1910.00643, algorithm 1, with slow learning rate 1) computes
+//   u = b u + (y - x) / r;  y = y - r u
+// after each average, where b is the slow momentum, x the average, y the parameters after the previous
+// average and r the learning rate.
 class LocalSgdStrategy : public Strategy {
  public:
   LocalSgdStrategy(Model& model, Communicator& communicator, const LocalSgdOptions& options);
@@ -33,7 +37,8 @@ class LocalSgdStrategy : public Strategy {
     return "engine native/local-sgd communicates in some steps only; use native/ddp";
   }
   Stored stored() const override { return Stored::kAveraged; }
-  // The position between two averages, the slow momentum, and the state of the first steps.
+  // Returns the position between two averages, the slow momentum, and the state of the strategy of
+  // the first steps.
   NamedTensors State() override;
   void LoadState(const std::vector<NamedTensors>& of_ranks) override;
   void AppendMetrics(std::vector<Metric>& metrics) const override;
@@ -45,12 +50,12 @@ class LocalSgdStrategy : public Strategy {
   Model& model_;
   Communicator& communicator_;
   const LocalSgdOptions options_;
-  std::unique_ptr<DdpStrategy> together_;  // of the first steps; null afterwards
+  std::unique_ptr<DdpStrategy> together_;  // strategy of the first steps; null afterwards
   std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> blocks_;           // the memory of the parameters
-  std::vector<at::Tensor> previous_, slow_;  // by block: y and u
+  std::vector<at::Tensor> previous_, slow_;  // y and u of each block
   int64_t step_ = 0, since_average_ = 0, averages_ = 0;
-  double rate_ = 0;  // of the last step
+  double rate_ = 0;  // learning rate of the last step
 };
 
 }  // namespace scalelab::trainer

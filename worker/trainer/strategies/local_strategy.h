@@ -26,7 +26,7 @@ class LocalStrategy : public GradientStrategy {
 
   const bool alone_;
   std::vector<at::Tensor> parameters_;
-  bool in_step_ = false;  // gradients are being accumulated
+  bool in_step_ = false;  // whether gradients are being accumulated
 };
 
 }  // namespace scalelab::trainer

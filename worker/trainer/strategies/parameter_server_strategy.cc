@@ -29,17 +29,17 @@ class ServedStrategy : public ParameterServerStrategy {
     return gradients_.as_strided(like.sizes(), like.strides(), layout_.offsets[parameter]);
   }
   void GradientReady(int parameter);  // called by autograd
-  // Sends the gradients and receives the parameters. Returns the bytes of both.
+  // Sends the gradients and receives the parameters. Returns the total number of bytes.
   int64_t Exchange();
 
-  const at::Tensor gradients_;  // like values_
-  at::Tensor used_;             // by parameter: 1 if it got a gradient in this step
-  GradientHooks hooks_;         // last member: uses all of the above
+  const at::Tensor gradients_;  // gradients in the layout of values_
+  at::Tensor used_;             // by parameter: 1 if it has a gradient in this step
+  GradientHooks hooks_;         // the last member, because the hooks use all others
 };
 
 void ServedStrategy::GradientReady(int parameter) {
   at::Tensor& gradient = parameters_[parameter].mutable_grad();
-  // The first gradient is copied; autograd adds later ones in place.
+  // Copy the first gradient. Autograd adds later gradients in place.
   if (at::Tensor view = ViewOf(parameter); gradient.data_ptr() != view.data_ptr()) {
     view.copy_(gradient);
     gradient = view;
@@ -100,24 +100,24 @@ class ServerStrategy : public ParameterServerStrategy {
   // The part of a parameter in the server's range.
   struct Piece {
     int64_t parameter;
-    int64_t offset;    // in the range
-    at::Tensor value;  // what the optimizer updates
+    int64_t offset;    // position in the range
+    at::Tensor value;  // the tensor that the optimizer updates
   };
 
-  // One update by the mean of the gradients of all ranks.
+  // Makes one update with the mean of the gradients of all ranks.
   void UpdateTogether(StepTask& task);
-  // One update for each gradient of as many as there are ranks that train.
+  // Makes one update for each arriving gradient. The number of updates is the number of ranks that train.
   void UpdateOneByOne(StepTask& task);
-  // Updates the pieces of the parameters that are `used` by `gradients`.
+  // Updates the pieces of the parameters that are marked in `used`, with `gradients`.
   void Update(StepTask& task, const at::Tensor& used, const at::Tensor& gradients);
-  // Sends the range to the ranks that may continue.
+  // Sends the updated range to the ranks that may continue.
   void Answer();
 
   const at::Tensor range_;
   std::vector<Piece> pieces_;
   int64_t updates_ = 0;
-  std::vector<int64_t> steps_;     // by rank: gradients that it has sent
-  std::vector<int64_t> answered_;  // by rank: updates_ when the range was sent to it last
+  std::vector<int64_t> steps_;     // by rank: number of gradients that it has sent
+  std::vector<int64_t> answered_;  // by rank: value of updates_ when the range was last sent to it
   std::vector<int>
       waiting_;  // ranks that have sent a gradient and wait for the range, in the order of arrival
 };
@@ -147,7 +147,7 @@ std::vector<at::Tensor> ServerStrategy::Trained() {
 
 void ServerStrategy::EndEpoch() {
   ParameterServerStrategy::EndEpoch();
-  std::ranges::fill(answered_, updates_);  // all ranks have the parameters now
+  std::ranges::fill(answered_, updates_);  // all ranks have the current parameters
 }
 
 std::vector<Shard> ServerStrategy::Shards() {
@@ -165,7 +165,7 @@ NamedTensors ServerStrategy::State() {
   return {{kStaleness, at::tensor({staleness_.sum, staleness_.updates, staleness_.most}, at::kDouble)}};
 }
 
-// The first server adds up what other servers counted before the number of ranks changed.
+// If the number of ranks has changed, the first server takes the sums of the counters of all earlier servers.
 void ServerStrategy::LoadState(const std::vector<NamedTensors>& of_ranks) {
   if (of_ranks.size() == 1 || communicator_.rank() == trainers_) {
     for (const NamedTensors& of_rank : of_ranks) {
@@ -194,7 +194,7 @@ void ServerStrategy::Update(StepTask& task, const at::Tensor& used, const at::Te
 }
 
 void ServerStrategy::UpdateTogether(StepTask& task) {
-  // The next gradient arrives while one is added.
+  // Two buffers allow to receive the next gradient while the previous one is added.
   const at::Tensor sum = at::empty_like(range_), others[] = {at::empty_like(range_), at::empty_like(range_)};
   std::vector<at::Tensor> used;
   std::vector<std::unique_ptr<Work>> flags, gradients;

@@ -1,6 +1,6 @@
-// Parameter servers: ranks that hold the parameters and the optimizer, for the ranks that train (Li et al. 2014, Scaling
-// distributed machine learning with the parameter server, OSDI; Ho et al. 2013, More effective distributed ML via a stale
-// synchronous parallel parameter server, NIPS).
+// Parameter servers: some ranks store and update the parameters for the ranks that train (Li et al. 2014,
+// Scaling distributed machine learning with the parameter server, OSDI; Ho et al. 2013, More effective
+// distributed ML via a stale synchronous parallel parameter server, NIPS).
 #pragma once
 
 #include "worker/trainer/strategies/gradient_buckets.h"
@@ -9,11 +9,11 @@
 
 namespace scalelab::trainer {
 
-// When a server sends parameters to a rank that has sent a gradient.
+// Determines when a server sends parameters to a rank that has sent a gradient.
 enum class Consistency {
-  kSync,   // after an update by the mean of the gradients of all ranks
-  kAsync,  // after an update by its gradient
-  kSsp,    // as kAsync, but not while the rank is more than `staleness` steps ahead of the slowest
+  kSync,   // after an update with the mean of the gradients of all ranks
+  kAsync,  // after an update with the gradient of this rank
+  kSsp,    // like kAsync, but not while the rank is more than `staleness` steps ahead of the slowest rank
 };
 
 struct ParameterServerOptions {
@@ -22,23 +22,25 @@ struct ParameterServerOptions {
   int64_t staleness = 4;
 };
 
-// The last ranks are the servers. The parameters are one block of memory, and each server has an equal range of it with the
-// momentum of that range. In a step, a rank that trains sends each server the gradient of the server's range, after a message
-// that contains which parameters have a gradient, and receives the range after the update.
+// The last ranks are the servers. The parameters are one block of memory. Each server stores a range of the
+// block and the momentum of this range; all ranges have the same size. In a step, a rank that trains sends
+// two messages to each server: which parameters have a gradient, and the gradient of the server's range. Then
+// it receives the updated range.
 //
-// With kSync, a server adds up the gradients in the order of the ranks. With the other two, it updates once for each gradient
-// in the order of their arrival, and a Step of a server is as many updates as ranks train. The learning rate of such an
-// update is divided by that number, because its batch is this part of the global batch.
+// With kSync, a server adds up the gradients in the order of the ranks. With kAsync and kSsp, a server makes
+// one update for each gradient, in the order of arrival. A Step of the server has as many updates as there
+// are ranks that train. The learning rate of such an update is divided by the number of these ranks, because
+// a rank's batch is a fraction of the global batch.
 class ParameterServerStrategy : public Strategy {
  public:
-  // Returns the strategy of this rank: of a server, or of a rank that trains. Throws TrainerError if there are too many
-  // servers, or if the communicator cannot receive from any rank and `consistency` requires it.
+  // Returns the strategy of this rank, which is a server or trains. Throws TrainerError if there are too many
+  // servers, or if `consistency` requires receiving from any rank and the communicator does not support it.
   static std::unique_ptr<Strategy> Make(Model& model, Communicator& communicator,
                                         const ParameterServerOptions& options);
 
-  // Gives all ranks the parameters of the servers.
+  // Distributes the parameters of the servers to all ranks.
   void EndEpoch() override;
-  // The servers store their ranges.
+  // In a checkpoint, the servers store their ranges.
   Stored stored() const override { return Stored::kShards; }
   void LoadState(const std::vector<NamedTensors>& of_ranks) override;
   void SyncBuffers() override;
@@ -56,10 +58,11 @@ class ParameterServerStrategy : public Strategy {
 
   int RankOf(int server) const { return trainers_ + server; }
   void ShareParameters();
-  // Returns the part of a block like values_ that belongs to a server.
+  // Returns the range of a server in a block with the layout of values_.
   at::Tensor RangeOf(const at::Tensor& block, int server) const;
 
-  // Gradients of updates of one server: how many updates of other ranks each of them missed.
+  // The staleness of gradients on one server: the number of updates between the parameters of a gradient and
+  // its own update.
   struct Staleness {
     double sum = 0, updates = 0, most = 0;
   };
@@ -74,7 +77,7 @@ class ParameterServerStrategy : public Strategy {
   Staleness staleness_;
 
  private:
-  Staleness of_all_;  // servers, at the end of the last epoch
+  Staleness of_all_;  // staleness on all servers at the end of the last epoch
 };
 
 }  // namespace scalelab::trainer

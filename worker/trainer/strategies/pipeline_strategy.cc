@@ -38,7 +38,7 @@ int StagesOf(const PipelineOptions& options, const DivisibleModel& model, int ra
   return static_cast<int>(stages);
 }
 
-// Returns the seconds that forward and backward of each block take on this rank. Leaves the model as it was.
+// Returns the seconds that forward and backward of each block take on this rank. Does not change the model.
 std::vector<double> MeasureBlocks(const DivisibleModel& model, at::Device device) {
   constexpr int kSamples = 2, kRounds = 3;  // the first round is slower
   std::vector<at::Tensor> buffers, saved;
@@ -69,14 +69,15 @@ std::vector<double> MeasureBlocks(const DivisibleModel& model, at::Device device
   return seconds;
 }
 
-// With 1f1b, a stage does not run ahead of its neighbours by more messages than this.
+// Returns the greatest number of sends in flight. With 1f1b, it limits how far a stage runs ahead
+// of its neighbours.
 size_t MostInFlight(pipeline::Schedule schedule) {
   return schedule == pipeline::Schedule::k1f1b ? 2 : std::numeric_limits<size_t>::max();
 }
 
 at::Device DeviceOf(const Model& model) { return model.parameters().front().device(); }
 
-// Returns the tensors of `lists`, each once.
+// Returns the tensors of `lists` without duplicates.
 std::vector<at::Tensor> Distinct(const std::vector<std::vector<at::Tensor>>& lists) {
   std::set<const void*> seen;
   std::vector<at::Tensor> distinct;
@@ -144,8 +145,7 @@ std::vector<at::Tensor> PipelineStrategy::BuffersOf(int stage) const {
 
 void PipelineStrategy::FindTiedParameters() {
   const int group = communicator_.rank() / stages_, groups = communicator_.size() / stages_;
-  std::vector<std::pair<at::Tensor, std::vector<int>>>
-      stages_of;  // in an order that is the same on all ranks
+  std::vector<std::pair<at::Tensor, std::vector<int>>> stages_of;  // the order is the same on all ranks
   for (int stage = 0; stage < stages_; ++stage) {
     for (const at::Tensor& parameter : ParametersOf(stage)) {
       const auto found =
@@ -307,7 +307,7 @@ NamedTensors PipelineStrategy::State() {
 }
 
 void PipelineStrategy::LoadState(const std::vector<NamedTensors>& of_ranks) {
-  if (of_ranks.size() > 1) return;  // other stages wait for other times
+  if (of_ranks.size() > 1) return;  // with another number of stages, waiting times differ
   for (const auto& [name, seconds] : of_ranks.front()) {
     if (name == kIdle) idle_.Add(seconds[0].item<double>(), seconds[1].item<double>());
   }

@@ -1,4 +1,4 @@
-// Pipeline parallelism: the layers of a model on different ranks.
+// Pipeline parallelism: different ranks compute different layers of a model.
 #pragma once
 
 #include <memory>
@@ -15,22 +15,25 @@
 namespace scalelab::trainer {
 
 struct PipelineOptions {
-  int64_t stages = 0;  // 0: as many as ranks
+  int64_t stages = 0;  // 0: the number of ranks
   pipeline::Schedule schedule = pipeline::Schedule::k1f1b;
-  int64_t parts = 1;   // micro-batches of a full batch
-  int64_t warmup = 0;  // steps that are not measured
+  int64_t parts = 1;   // number of micro-batches of a full batch
+  int64_t warmup = 0;  // number of steps that are not measured
 };
 
-// Rank r has stage r % stages of group r / stages. The ranks of a group train on the same samples, each with a contiguous
-// part of the model's blocks, chosen so that the slowest stage is as fast as possible: rank 0 measures the blocks. A step
-// sends activations from stage to stage and their gradients back, and then averages the gradients of equal stages over the
-// groups. A parameter of several stages (the token embedding of gpt) has the sum of their gradients, and is updated on each.
+// Rank r has stage r % stages of group r / stages. The ranks of a group train on the same samples, each with
+// a contiguous part of the model's blocks. Rank 0 measures the blocks, and divides them so that the slowest
+// stage is as fast as possible. A step sends activations from stage to stage and their gradients back, and
+// then averages the gradients of equal stages over the groups. If several stages have the same parameter (the
+// token embedding of gpt), its gradient is the sum over these stages, and each of them updates the parameter.
 //
-// Each rank keeps the whole model, which is used for evaluation: after an epoch all ranks get the parameters and buffers of
-// each stage from its rank in group 0. Gradients, the optimizer's state and activations exist for the rank's own stage only.
+// Each rank stores the whole model for evaluation. After an epoch, all ranks receive the parameters and
+// buffers of each stage from its rank in group 0. A rank stores gradients, the optimizer's state and
+// activations only for its own stage.
 class PipelineStrategy : public Strategy {
  public:
-  // Throws TrainerError if the model cannot be divided into so many stages, or the number of ranks is no multiple of them.
+  // Throws TrainerError if the model cannot be divided into this number of stages, or if the number of ranks
+  // is not a multiple of it.
   PipelineStrategy(Model& model, Communicator& communicator, const PipelineOptions& options);
 
   void Step(StepTask& task) override;
@@ -43,30 +46,31 @@ class PipelineStrategy : public Strategy {
     return "engine native/pipeline sends activations from the host; use native/ddp";
   }
   Stored stored() const override { return Stored::kShards; }
-  // The first group stores the parameters of its stages, each parameter on the first stage that has it.
+  // The first group stores the parameters of its stages. The first stage that has a parameter stores it.
   std::vector<Shard> Shards() override;
   void ShareShards(const std::vector<at::Tensor>& of_shards) override;
   void PrepareFor(const NamedTensors& state) override;
-  // Gives all ranks the buffers of all stages, because another number of ranks continues with those of rank 0.
+  // Distributes the buffers of all stages to all ranks, because another number of ranks would continue with
+  // the buffers of rank 0.
   NamedTensors State() override;
   void LoadState(const std::vector<NamedTensors>& of_ranks) override;
   void AppendMetrics(std::vector<Metric>& metrics) const override;
 
-  // Returns the first block of each stage, and the number of blocks at the end.
+  // Returns the first block of each stage, followed by the number of blocks.
   const std::vector<size_t>& begins() const { return begins_; }
 
  private:
-  // A parameter that this and other stages have, and the ranks of these stages in this group.
+  // A parameter that this stage shares with other stages, and the ranks of these stages in this group.
   struct Tied {
-    size_t position;  // in parameters_
+    size_t position;  // index in parameters_
     std::unique_ptr<Communicator> owners;
   };
 
   bool last() const { return stage_ == stages_ - 1; }
-  // Returns the tensors of a stage, each once.
+  // Return the tensors of a stage without duplicates.
   std::vector<at::Tensor> ParametersOf(int stage) const;
   std::vector<at::Tensor> BuffersOf(int stage) const;
-  // Makes the stages that begins_ describes.
+  // Divides the model into the stages that begins_ describes.
   void MakeStages();
   void FindTiedParameters();
   void ShareBuffers();
@@ -89,7 +93,7 @@ class PipelineStrategy : public Strategy {
   std::unique_ptr<GroupGradients> gradients_;
   std::vector<Tied> tied_;
   std::vector<at::Tensor> inputs_,
-      outputs_;  // by part, while its gradient is not computed; the loss on the last stage
+      outputs_;  // by part, until its backward pass; on the last stage, the loss
   pipeline::IdleTime idle_;
 };
 

@@ -76,7 +76,8 @@ void TensorStrategy::Divide() {
   }
 }
 
-// All ranks take the parts and the other parameters of the first group, so that they evaluate the very same model.
+// All ranks receive the parts and the other parameters from the first group, so that they evaluate exactly
+// the same model.
 void TensorStrategy::Gather() {
   if (!std::exchange(is_divided_, false)) return;
   Communicator& group = group_ ? *group_ : communicator_;
@@ -125,7 +126,7 @@ void TensorStrategy::Step(StepTask& task) {
     task.Forward(part).backward();
     marks.Mark(&StepTimes::backward);
   }
-  model_.layer_ranks().Join();  // `marks` is that of this step
+  model_.layer_ranks().Join();  // `marks` is valid in this step only
   BackwardCost cost;
   cost.computed = Moment(parameters_.front().device());
   cost.bytes = model_.layer_ranks().TakeBytes() + gradients_->Average();
@@ -148,7 +149,7 @@ at::Tensor TensorStrategy::Whole(const at::Tensor& parameter) const {
                    divided->format);
 }
 
-// Parts are stored by the first group, all other parameters by rank 0.
+// The first group stores parts, and rank 0 stores all other parameters.
 std::vector<Shard> TensorStrategy::Shards() {
   Divide();
   std::vector<Shard> shards;

@@ -1,4 +1,4 @@
-// Tensor parallelism: parts of each layer on different ranks.
+// Tensor parallelism: different ranks compute different parts of each layer.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,8 @@ namespace scalelab::trainer {
 // be evaluated and written, and the next Step divides them again.
 class TensorStrategy : public Strategy {
  public:
-  // `ranks` divide the model; 0: all. Throws TrainerError if the model cannot be divided among so many, or the number of ranks of
-  // the run is no multiple of them.
+  // `ranks` is the number of ranks that divide the model; 0 means all ranks. Throws TrainerError if the model
+  // cannot be divided among this number of ranks, or if the number of all ranks is not a multiple of it.
   TensorStrategy(Model& model, Communicator& communicator, int64_t ranks);
 
   void Step(StepTask& task) override;
@@ -40,7 +40,7 @@ class TensorStrategy : public Strategy {
   // A parameter of which this rank has a part.
   struct Divided {
     Division division;
-    std::vector<int64_t> shape;  // of the whole parameter
+    std::vector<int64_t> shape;  // shape of the whole parameter
     at::MemoryFormat format = at::MemoryFormat::Contiguous;
   };
 
@@ -53,13 +53,13 @@ class TensorStrategy : public Strategy {
 
   DivisibleModel& model_;
   Communicator& communicator_;
-  const int ranks_, part_;  // the number of ranks that divide the model; the position of this one
+  const int ranks_, part_;  // the number of ranks that divide the model; the index of this rank's part
   std::unique_ptr<Communicator> group_;   // the ranks of this group by part; null if all ranks are one group
   std::unique_ptr<Communicator> equals_;  // the ranks of this part by group; null if there is one group
   std::vector<Divided> divided_;
   bool is_divided_ = false;
-  double part_bytes_ = 0;               // of the parameters while they are divided
-  std::vector<at::Tensor> parameters_;  // that need a gradient
+  double part_bytes_ = 0;               // size of the divided parameters
+  std::vector<at::Tensor> parameters_;  // parameters that need a gradient
   std::unique_ptr<GroupGradients> gradients_;
 };
 

@@ -16,13 +16,15 @@ ZeroStrategy::ZeroStrategy(Model& model, Communicator& communicator, const ZeroO
   SyncBuffers();
   never_used_.resize(parameters_.size());
   if (options.stage > 2) {
-    gathered_ = std::make_unique<GatheredParameters>(communicator, [this] { StartNextReduction(); });
+    gathered_ = std::make_unique<GatheredParameters>(
+        communicator, [this] { StartNextReduction(); }, memory_);
   }
   MakeBuckets();
   hooks_.Attach(parameters_, [this](int parameter) { GradientReady(parameter); });
 }
 
-// Moves the parameters into the buckets' memory, in the order in which backward roughly computes their gradients.
+// Moves the parameters into the memory of buckets. Their order is roughly the order in which backward
+// computes their gradients.
 void ZeroStrategy::MakeBuckets() {
   const at::NoGradGuard no_grad;
   const int64_t ranks = communicator_.size();
@@ -100,8 +102,8 @@ at::Tensor ZeroStrategy::ViewOf(const Bucket& bucket, size_t k, const at::Tensor
 void ZeroStrategy::Allocate(Bucket& bucket) {
   if (bucket.gradients.defined()) return;
   bucket.gradients = at::zeros({bucket.values.numel()}, bucket.values.options());
-  gradient_bytes_ += static_cast<int64_t>(bucket.gradients.nbytes());
-  most_gradient_bytes_ = std::max(most_gradient_bytes_, gradient_bytes_);
+  memory_.now += static_cast<int64_t>(bucket.gradients.nbytes());
+  memory_.Record();
 }
 
 void ZeroStrategy::Step(StepTask& task) {
@@ -111,7 +113,7 @@ void ZeroStrategy::Step(StepTask& task) {
   for (int64_t pass = 0; pass < passes; ++pass) {
     const bool last = pass + 1 == parts, reduces = options_.stage > 1 || last;
     if (gathered_) gathered_->BeginPass();
-    at::Tensor loss;  // undefined in a pass for which this rank has no samples, and adds zeros
+    at::Tensor loss;  // undefined in a pass without samples on this rank, which contributes zeros
     if (pass < parts) loss = task.Forward(pass);
     if (reduces) BeginPass(loss);
     if (loss.defined()) loss.backward();
@@ -125,7 +127,8 @@ void ZeroStrategy::Step(StepTask& task) {
   }
   cost_.mean_square = AgreeOnUnused();
   cost_.rank_square = rank_squares_.Take();
-  // The gradient of a rank is complete if it is reduced once. The mean of rounded gradients is not the mean.
+  // The squared norms need the complete gradient of a rank, which exists only if it is reduced once, and
+  // gradients that are not rounded.
   const bool once = options_.stage == 1 || passes == 1;
   if (!once || options_.wire_type != at::kFloat) cost_.mean_square.reset();
   task.Measured(std::move(cost_));
@@ -144,7 +147,7 @@ void ZeroStrategy::BeginStep() {
   for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
   for (Bucket& bucket : buckets_) {
     for (Piece& piece : bucket.pieces) piece.value.mutable_grad().reset();
-    // Parameters are gathered from all ranks at the end of a step, with what the optimizer wrote.
+    // At the end of a step, the updated parameters are gathered from all ranks.
     if (!gathered_) cost_.bytes += static_cast<int64_t>(bucket.values.nbytes());
   }
   if (gathered_) gathered_->BeginStep();
@@ -192,7 +195,7 @@ void ZeroStrategy::GradientReady(int parameter) {
   Bucket& bucket = buckets_[index];
   Allocate(bucket);
   at::Tensor& gradient = parameters_[parameter].mutable_grad();
-  // The first gradient is copied; autograd adds later ones in place.
+  // Copy the first gradient. Autograd adds later gradients in place.
   if (at::Tensor view = ViewOf(bucket, k, bucket.gradients); gradient.data_ptr() != view.data_ptr()) {
     view.copy_(gradient);
     gradient = view;
@@ -208,8 +211,8 @@ void ZeroStrategy::CountDown(int parameter) {
 
 void ZeroStrategy::StartFullBuckets() {
   while (next_ < buckets_.size() && buckets_[next_].missing <= 0 && (!gathered_ || gathered_->MayReduce())) {
+    if (gathered_) gathered_->Reduces();
     StartNextReduction();
-    if (gathered_) gathered_->Reduced();
   }
 }
 
@@ -222,7 +225,8 @@ void ZeroStrategy::StartReduction(size_t index) {
   const at::NoGradGuard no_grad;
   Bucket& bucket = buckets_[index];
   Allocate(bucket);
-  // A parameter that has a gradient in another step has an old one in the memory that stage 1 keeps.
+  // Stage 1 keeps this memory, which may have old gradients of parameters that have no gradient in this
+  // step. Clear them.
   for (size_t k = 0; k < bucket.parameters.size(); ++k) {
     if (!parameters_[bucket.parameters[k]].grad().defined()) ViewOf(bucket, k, bucket.gradients).zero_();
   }
@@ -252,11 +256,12 @@ void ZeroStrategy::FinishReduction() {
   reduced_before_ ? bucket.own_gradients.add_(reduction.output)
                   : bucket.own_gradients.copy_(reduction.output);
   for (int parameter : bucket.parameters) parameters_[parameter].mutable_grad().reset();
-  gradient_bytes_ -= static_cast<int64_t>(bucket.gradients.nbytes());
+  memory_.now -= static_cast<int64_t>(bucket.gradients.nbytes());
   bucket.gradients.reset();
 }
 
-// One small operation for both: which parameters were used, and the squares of the ranks' own parts.
+// Sums two things in one small operation: which parameters were used, and the squared norms of the
+// ranks' own parts.
 at::Tensor ZeroStrategy::AgreeOnUnused() {
   const at::NoGradGuard no_grad;
   for (const Bucket& bucket : buckets_) own_squares_.Add(bucket.own_gradients);
@@ -264,7 +269,7 @@ at::Tensor ZeroStrategy::AgreeOnUnused() {
   const at::Tensor flags = at::tensor(used_, at::kDouble).to(own_square.device());
   const at::Tensor sums = at::cat({flags, own_square.view(1)});
   communicator_.AllReduce(sums, ReduceOp::kSum);
-  // If this rank has used all parameters, no rank drops any. This avoids waiting for the GPU.
+  // If this rank has used all parameters, no rank drops any. Skipping the copy avoids waiting for the GPU.
   const bool all = std::ranges::all_of(used_, [](double used) { return used > 0; });
   const at::Tensor on_host = all ? at::Tensor() : sums.to(at::kCPU);
   for (Bucket& bucket : buckets_) {
@@ -307,8 +312,7 @@ void ZeroStrategy::AppendMetrics(std::vector<Metric>& metrics) const {
     gradients += bytes_of(options_.stage == 1 ? bucket.gradients : bucket.own_gradients);
     for (const Piece& piece : bucket.pieces) optimizer += bytes_of(piece.value);
   }
-  double buckets = options_.stage == 1 ? 0 : static_cast<double>(most_gradient_bytes_);
-  if (gathered_) buckets += static_cast<double>(gathered_->most_bytes());
+  const double buckets = options_.stage == 1 ? 0 : static_cast<double>(memory_.most);
   metrics.insert(metrics.end(), {{"memory/parameters_bytes", parameters},
                                  {"memory/gradients_bytes", gradients},
                                  {"memory/optimizer_bytes", optimizer},

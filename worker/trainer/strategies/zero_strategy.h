@@ -1,5 +1,6 @@
-// ZeRO: each rank has the optimizer's state of a part of the parameters, from stage 2 on also the gradients, in stage 3 also
-// the parameters (Rajbhandari et al. 2020, arXiv 1910.02054, section 5).
+// ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054, section 5): each rank stores only a part of the
+// optimizer's state. In stage 2, it also stores only a part of the gradients, and in stage 3 also only a part
+// of the parameters.
 #pragma once
 
 #include <memory>
@@ -24,15 +25,16 @@ struct ZeroOptions {
   at::ScalarType wire_type = at::kFloat;  // type of gradients while they are communicated
 };
 
-// Each bucket of parameters is one block of memory, divided into an equal part for each rank. When all gradients of a bucket
-// have arrived, a reduce-scatter gives each rank the mean of its own part. The optimizer updates that part, and an
-// all-gather distributes the result.
+// Each bucket of parameters is one block of memory, which is divided into equal parts, one for each rank.
+// When all gradients of a bucket have arrived, a reduce-scatter computes the mean of each rank's own part.
+// The optimizer updates this part, and an all-gather distributes the result.
 //
-// Stage 1 reduces once in each step, after accumulating gradients of the whole model. Stage 2 reduces after every
-// micro-batch, accumulates its own part only, and frees the memory of a bucket's gradients as soon as they are reduced; at
-// most kInFlight buckets have such memory at a time, besides those that are still incomplete.
+// Stage 1 accumulates gradients of the whole model, and reduces them once in each step. Stage 2 reduces
+// after every micro-batch and accumulates only the rank's own part. It frees the memory of a bucket's
+// gradients as soon as they are reduced. In addition to incomplete buckets, at most kInFlight buckets have
+// such memory at a time.
 //
-// Stage 3 is stage 2 with GatheredParameters. All parameters are whole from EndEpoch to the next step.
+// Stage 3 is stage 2 with GatheredParameters. From EndEpoch to the next step, each rank has all parameters.
 class ZeroStrategy : public Strategy {
  public:
   ZeroStrategy(Model& model, Communicator& communicator, const ZeroOptions& options);
@@ -46,7 +48,7 @@ class ZeroStrategy : public Strategy {
   }
   Stored stored() const override { return Stored::kShards; }
   std::vector<Shard> Shards() override;
-  // The parameters that a static graph never uses.
+  // Returns which parameters a static graph never uses.
   NamedTensors State() override;
   // Distributes the parameters of the shards.
   void LoadState(const std::vector<NamedTensors>& of_ranks) override;
@@ -58,17 +60,17 @@ class ZeroStrategy : public Strategy {
   // The part of a parameter that belongs to this rank.
   struct Piece {
     int parameter;
-    int64_t offset;    // in the rank's part of the bucket
-    at::Tensor value;  // what the optimizer updates
+    int64_t offset;    // position in the rank's part of the bucket
+    at::Tensor value;  // the tensor that the optimizer updates
   };
   struct Bucket {
     std::vector<int> parameters;
-    std::vector<int64_t> offsets;   // of the parameters, in elements
-    at::Tensor values, own_values;  // the second is a part of the first, in stage 3 a copy of it
-    at::Tensor gradients;           // like `values`; undefined while it has no memory
-    at::Tensor own_gradients;       // the mean over the ranks, like `own_values`
+    std::vector<int64_t> offsets;   // positions of the parameters, in elements
+    at::Tensor values, own_values;  // own_values is a part of `values`; in stage 3, a copy of this part
+    at::Tensor gradients;           // in the layout of `values`; undefined while it has no memory
+    at::Tensor own_gradients;       // the mean over the ranks, in the layout of `own_values`
     std::vector<Piece> pieces;
-    int missing = 0;  // gradients of the current pass that have not arrived
+    int missing = 0;  // number of gradients of the current pass that have not arrived
   };
   struct Reduction {
     size_t bucket;
@@ -98,17 +100,17 @@ class ZeroStrategy : public Strategy {
   std::vector<at::Tensor> parameters_;
   std::vector<Bucket> buckets_;
   std::vector<std::pair<size_t, size_t>> place_of_;  // by parameter: bucket, and position in it
-  std::vector<double> used_;                         // by parameter: 1 if it got a gradient in this step
-  std::vector<bool> never_used_;                     // by parameter; with static_graph, after the first step
-  bool reducing_ = false;                            // hooks count missing gradients
-  bool reduced_before_ = false;                      // an earlier pass of this step has been reduced
+  std::vector<double> used_;                         // by parameter: 1 if it has a gradient in this step
+  std::vector<bool> never_used_;                     // by parameter; set by the first step with static_graph
+  bool reducing_ = false;                            // whether hooks count missing gradients
+  bool reduced_before_ = false;                      // whether an earlier pass of this step has been reduced
   size_t next_ = 0;                                  // next bucket to start
-  std::vector<Reduction> reductions_;                // in flight, in the order of their start
+  std::vector<Reduction> reductions_;                // reductions in flight, in the order of their start
   BackwardCost cost_;
   GradientSquares rank_squares_, own_squares_;
-  int64_t gradient_bytes_ = 0, most_gradient_bytes_ = 0;  // of gradients that are not reduced yet
-  std::unique_ptr<GatheredParameters> gathered_;          // in stage 3
-  GradientHooks hooks_;                                   // last member: uses all of the above
+  BucketMemory memory_;
+  std::unique_ptr<GatheredParameters> gathered_;  // set in stage 3
+  GradientHooks hooks_;                           // the last member, because the hooks use all others
 };
 
 }  // namespace scalelab::trainer

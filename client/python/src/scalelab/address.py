@@ -1,7 +1,7 @@
-"""Where the server is, and the user's credentials: the same rules as those of the command-line client.
+"""Finds the address of the server and the user's credentials by the rules of the command-line client.
 
-The address is the first that is set: the argument, SCALELAB_SERVER, `server:` in $XDG_CONFIG_HOME/scalelab/config, then in
-scalelab/config of XDG_CONFIG_DIRS, and finally the socket of the user's own service.
+The address is the first of these that is set: the argument; SCALELAB_SERVER; `server:` in $XDG_CONFIG_HOME/scalelab/config;
+`server:` in scalelab/config of a directory in XDG_CONFIG_DIRS; the socket of the user's own service.
 """
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class ServerOptions:
     """An address and what a connection to it needs.
 
     Attributes:
-        text: the address as shown: "unix:PATH", "HOST:PORT" or "insecure:HOST:PORT".
-        target: the address as gRPC expects it.
-        socket_path: empty for TCP.
-        encrypted: TCP with TLS.
-        certificate: that `scalelab login` has accepted, PEM; empty means the authorities of the system.
-        token_file: empty for none.
+        text: the address for users: "unix:PATH", "HOST:PORT" or "insecure:HOST:PORT".
+        target: the address in the syntax of gRPC.
+        socket_path: the path of the Unix socket; empty for TCP.
+        encrypted: whether the connection is TCP with TLS.
+        certificate: the certificate that `scalelab login` has accepted, PEM; empty means the authorities of the system.
+        token_file: the file of a personal token; empty means none.
     """
 
     text: str
@@ -37,7 +37,7 @@ class ServerOptions:
 
 
 def resolve(server: str | None, token_file: str | None) -> ServerOptions:
-    """Returns the address and credentials to use. Raises ScalelabError for an invalid value, with its source."""
+    """Returns the address and credentials to use. Raises ScalelabError, which names the source, for an invalid value."""
     config = _read_configs()
     socket = os.path.join(_xdg("XDG_DATA_HOME", ".local/share"), "scalelab", "scalelab.sock")
     text = server or os.environ.get("SCALELAB_SERVER") or config.get("server") or "unix:" + socket
@@ -93,8 +93,8 @@ def known_certificates() -> dict[str, str]:
 
 
 def host_of(certificate: str) -> str:
-    """Returns the first host name or IPv4 address in the subjectAltName of the first certificate of a PEM text; empty if there is none,
-    as in the certificate of an authority."""
+    """Returns the first host name or IPv4 address in the subjectAltName of the first certificate of a PEM text. Returns "" if
+    there is none, for example in the certificate of an authority."""
     body = re.search(r"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", certificate, re.DOTALL)
     der = base64.b64decode(body.group(1)) if body else b""
     at = der.find(b"\x06\x03\x55\x1d\x11")  # the identifier of subjectAltName, 2.5.29.17

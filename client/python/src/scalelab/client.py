@@ -36,9 +36,9 @@ class Study:
         owner: the user who submitted it.
         state: "QUEUED", "RUNNING", "SUCCEEDED", "FAILED" or "CANCELLED".
         queued, running, succeeded, failed, cancelled, skipped: the number of its runs in each state. Runs are skipped if the results
-            were precise enough without them.
-        create_time, start_time, finish_time: None before.
-        pause_reason: why no run begins until `scalelab study resume`; empty if the study is not paused.
+            are precise enough without them.
+        create_time, start_time, finish_time: the times of these events; None if they have not happened.
+        pause_reason: why the study is paused until `scalelab study resume`; empty if it is not paused.
     """
 
     name: str
@@ -66,12 +66,12 @@ class Study:
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """What `watch` returns after each change.
+    """The progress of a study, which `watch` returns after each change.
 
     Attributes:
-        study: the study now.
-        running: the runs that are executed now: for each its name and the steps that it has done. `total_steps` is 0 if unknown.
-        waiting_reason: why nothing runs although runs are queued; else empty.
+        study: the current state of the study.
+        running: the runs that are being executed, with their names and numbers of steps. `total_steps` is 0 if it is not known.
+        waiting_reason: why no run is executed although runs are queued; otherwise empty.
     """
 
     study: Study
@@ -81,7 +81,7 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True)
 class RunProgress:
-    """A run that is executed now. `train_loss` is None before the first step."""
+    """A run that is being executed. `train_loss` is None before the first step."""
 
     run: str
     key: dict[str, Any]
@@ -98,13 +98,13 @@ StudyName = Union[str, int, Study]
 class Client:
     """A connection to a scalelab server. Thread-safe. Errors are ScalelabError.
 
-    `server` is "unix:PATH", "HOST:PORT" or "insecure:HOST:PORT". Without it, the rules of the command-line client apply:
-    SCALELAB_SERVER, the configuration file, and then the socket of the user's own service. The certificate of HOST:PORT is the one that
-    `scalelab login` has accepted. `token_file` is the file of a personal token; without it SCALELAB_TOKEN_FILE or the configuration file.
-    `timeout` in seconds applies to each call.
+    `server` is "unix:PATH", "HOST:PORT" or "insecure:HOST:PORT". If it is None, the address comes from SCALELAB_SERVER, from the
+    configuration file, or is the socket of the user's own service, as in the command-line client. For HOST:PORT, the client
+    accepts the certificate that `scalelab login` has accepted. `token_file` is the file of a personal token. If it is None, the
+    file comes from SCALELAB_TOKEN_FILE or the configuration file. `timeout` in seconds applies to each call.
 
-    A study is a Study, a number, "studies/7", a name (the newest study of this name) or "last". A run is a number, "runs/12" or
-    "studies/7/runs/12".
+    Arguments named `study` accept a Study, a number, "studies/7", a name (for the newest study of this name) or "last". Arguments
+    named `run` accept a number, "runs/12" or "studies/7/runs/12".
     """
 
     def __init__(self, server: str | None = None, *, token_file: str | os.PathLike[str] | None = None, timeout: float = 60.0) -> None:
@@ -121,18 +121,18 @@ class Client:
         self._connection.close()
 
     def submit(self, study: study_spec.StudyLike | str | os.PathLike[str], *, request_id: str | None = None) -> Study:
-        """Queues a study, given as a dict or as the path of a study file, with the keys of docs/users/write-a-study.md. Returns when it is
-        durable. With a `request_id`, a repeated call returns the study of the first call."""
+        """Queues a study, which is a dict or the path of a study file, with the keys of docs/users/write-a-study.md. Returns when
+        the study is durable. With a `request_id`, a repeated call returns the study of the first call."""
         request = study_pb2.CreateStudyRequest(spec=_spec_of(study), request_id=request_id or str(uuid.uuid4()))
         return _study(self._connection.call(self._connection.studies.CreateStudy, request).study)
 
     def validate(self, study: study_spec.StudyLike | str | os.PathLike[str]) -> Study:
-        """Checks everything that `submit` checks, without storing the study. The result has no name."""
+        """Makes all checks of `submit`, but does not store the study. The result has no name."""
         request = study_pb2.CreateStudyRequest(spec=_spec_of(study), validate_only=True)
         return _study(self._connection.call(self._connection.studies.CreateStudy, request).study)
 
     def study(self, study: StudyName = "last") -> Study:
-        """Returns a study as it is now."""
+        """Returns the current state of a study."""
         request = study_pb2.GetStudyRequest(name=study_name(study))
         return _study(self._connection.call(self._connection.studies.GetStudy, request).study)
 
@@ -148,9 +148,9 @@ class Client:
             request.page_token = page.next_page_token
 
     def watch(self, study: StudyName = "last", *, timeout: float | None = None) -> Iterator[Progress]:
-        """Returns the progress of a study: now, and after every change, at most five times a second. Ends when the study is final or
-        paused. Survives restarts of the server of up to a minute. Raises ScalelabError with code DEADLINE_EXCEEDED after `timeout` seconds;
-        the study continues."""
+        """Returns the progress of a study: first the current progress, then the progress after every change, at most five times a
+        second. Ends when the study is final or paused. Continues after a restart of the server that takes up to a minute. Raises
+        ScalelabError with code DEADLINE_EXCEEDED after `timeout` seconds; this does not affect the study."""
         request = study_pb2.WatchStudyRequest(name=study_name(study))
         for look in self._connection.follow(self._connection.studies.WatchStudy, request, timeout, _is_over):
             request.name = look.study.name  # "last" may mean another study when the stream is opened again
@@ -160,7 +160,7 @@ class Client:
             yield Progress(_study(look.study), running, look.waiting_reason)
 
     def wait(self, study: StudyName = "last", *, timeout: float | None = None) -> Study:
-        """Blocks until a study is final or paused. Returns it: its `state` shows whether every run succeeded."""
+        """Blocks until a study is final or paused, and returns it. Its `state` shows whether all runs have succeeded."""
         last: Study | None = None
         for progress in self.watch(study, timeout=timeout):
             last = progress.study
@@ -174,18 +174,18 @@ class Client:
         return _study(self._connection.call(self._connection.studies.CancelStudy, request).study)
 
     def runs(self, study: StudyName = "last") -> pandas.DataFrame:
-        """Returns the runs of a study in the order of execution, one in a row: its name, the values of the axes, repeat, state, cause and
-        message of a failure, times, ranks, batch, seed, and a column for each result, such as "run/throughput" and "run/accuracy"
-        (docs/users/metrics.md)."""
+        """Returns the runs of a study in the order of execution, with a row for each run. The columns are the name, the values of
+        the axes, repeat, state, cause and message of a failure, times, ranks, batch, seed, and each result, such as
+        "run/throughput" and "run/accuracy" (docs/users/metrics.md)."""
         from scalelab import frames
 
         return frames.runs(self.run_messages(study))
 
     def metrics(self, of: StudyName = "last", *, run: str | int | None = None, key: str | None = None, rank: int | None = None,
                 max_points: int = 0) -> pandas.DataFrame:
-        """Returns metric points of all runs of a study, or of one run, with the columns run, rank, step, time, key and value. The step of a
-        metric of an epoch is the epoch; that of a result is -1. `max_points` limits each key and rank of a run, and keeps the shape of its
-        curve. `of` has no meaning if `run` is given."""
+        """Returns metric points of all runs of a study, or of one run, with the columns run, rank, step, time, key and value. For
+        a metric of an epoch, `step` is the epoch; for a result, it is -1. `max_points` limits the number of points of each key
+        and rank of a run; the selected points keep the shape of the curve. `of` is ignored if `run` is given."""
         from scalelab import frames
 
         if run is not None:
@@ -193,8 +193,9 @@ class Client:
         return frames.points(self.study_points(of, key=key, rank=rank, max_points=max_points))
 
     def curve(self, study: StudyName = "last") -> pandas.DataFrame:
-        """Returns the scaling curve of a study, a row for each point: the values of the axes, ranks, n, state, batches, and for each
-        estimate, such as throughput, speedup and efficiency, the columns NAME (mean), NAME_low and NAME_high (the 95% interval)."""
+        """Returns the scaling curve of a study, with a row for each point. The columns are the values of the axes, ranks, n,
+        state, batches, and for each estimate, such as throughput, speedup and efficiency, NAME (mean), NAME_low and NAME_high
+        (the 95% interval)."""
         from scalelab import frames
 
         return frames.curve(self.curve_message(study))
@@ -207,7 +208,8 @@ class Client:
         return plots.curve(frames.curve(message), what, message.display_name, ax)
 
     def plot_metric(self, study: StudyName = "last", *, key: str = "train/loss", ax: Axes | None = None) -> Axes:
-        """Draws a metric over the steps, a line for each run: the mean over its ranks. Returns the axes of matplotlib."""
+        """Draws a metric over the steps, with a line for each run, which is the mean over its ranks. Returns the axes of
+        matplotlib."""
         from scalelab import plots
 
         return plots.metric(self.metrics(study, key=key, max_points=2000), self.runs(study), key, ax)
@@ -222,7 +224,8 @@ class Client:
         return self._connection.call(self._connection.results.GetCurve, result_pb2.GetCurveRequest(study=study_name(study)))
 
     def points(self, run: str | int, *, key: str | None = None, rank: int | None = None, max_points: int = 0) -> Iterator[tuple[str, Any]]:
-        """Returns the points of a run as its name with scalelab.v1.result_pb2.ReadPointsResponse, which has columns of one key and rank."""
+        """Returns the points of a run as pairs: the name of the run, and a scalelab.v1.result_pb2.ReadPointsResponse with the
+        points of one key and rank."""
         name = run_name(run)
         request = result_pb2.ReadPointsRequest(run=name, key=key or "", rank=rank, max_points=max_points)
         for part in self._connection.stream(self._connection.results.ReadPoints, request):
@@ -230,7 +233,8 @@ class Client:
 
     def study_points(self, study: StudyName = "last", *, key: str | None = None, rank: int | None = None,
                      max_points: int = 0) -> Iterator[tuple[str, Any]]:
-        """Returns the same for all runs of a study that have started. Warns of each run whose points retention has removed."""
+        """Returns the pairs of `points` for all runs of a study that have started. Prints a warning for each run whose points
+        retention has removed."""
         for run in self._list(study):
             try:
                 yield from self.points(run.name, key=key, rank=rank, max_points=max_points)
@@ -279,7 +283,7 @@ def _study(message: Any) -> Study:
 
 
 def _is_over(look: Any) -> bool:
-    # A paused study does not go on by itself.
+    # A paused study does not continue by itself, so the watch ends.
     return _study(look.study).is_final or (bool(look.study.pause_reason) and not look.running)
 
 

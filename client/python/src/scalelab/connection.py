@@ -12,7 +12,7 @@ from scalelab import address, session_token
 from scalelab.errors import ScalelabError, parse_details
 from scalelab.v1 import analysis_pb2_grpc, auth_pb2_grpc, result_pb2_grpc, run_pb2_grpc, study_pb2_grpc
 
-_PATIENCE = 60.0  # seconds without an answer after which a stream is not opened again
+_PATIENCE = 60.0  # after this number of seconds without a response, a stream is not opened again
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -54,7 +54,8 @@ class Connection:
         self._channel.close()
 
     def call(self, method: Any, request: Any) -> Any:
-        """Makes one unary call. Repeats it until the timeout while the server is away, so the call must be idempotent."""
+        """Makes one unary call. Repeats it until the timeout while the server cannot be reached, so the call must be
+        idempotent."""
         deadline = time.monotonic() + self.timeout
         renewed, pause = False, 0.05
         while True:
@@ -71,7 +72,7 @@ class Connection:
                 pause = min(2 * pause, 1.0)
 
     def call_all(self, method: Any, requests: Iterator[Any], window: int = 32) -> Iterator[Any]:
-        """Makes many unary calls, `window` at a time. Returns the answers in the order of the requests."""
+        """Makes many unary calls, up to `window` of them concurrently. Returns the responses in the order of the requests."""
         pending: list[tuple[Any, Any]] = []
         for request in requests:
             pending.append((request, method.future(request, timeout=self.timeout, metadata=self._metadata())))
@@ -88,7 +89,8 @@ class Connection:
             raise self.explain(error) from None
 
     def follow(self, method: Any, request: Any, timeout: float | None, over: Callable[[Any], bool]) -> Iterator[Any]:
-        """Returns the messages of a stream until `over`; opens it again after the server was away for up to a minute."""
+        """Returns the messages of a stream until `over` returns true. Opens the stream again if the server cannot be reached for
+        up to a minute."""
         deadline = None if timeout is None else time.monotonic() + timeout
         last_answer, pause = time.monotonic(), 0.05
         while True:
@@ -109,7 +111,7 @@ class Connection:
             pause = min(2 * pause, 1.0)
 
     def explain(self, error: Any) -> ScalelabError:
-        """Returns the error of a call as an exception for users."""
+        """Converts the error of a call to an exception for users."""
         code, message, text = error.code().name, error.details() or "", self.server.text
         metadata = dict(error.trailing_metadata() or ())
         reason, violations = parse_details(metadata.get("grpc-status-details-bin", b""))
@@ -165,7 +167,8 @@ class Connection:
         return [("authorization", "Bearer " + token)] if token else []
 
     def _renew_session(self, renewed: bool) -> bool:
-        """Replaces a session token that may be one of an earlier server at this address. Returns whether there is a new one."""
+        """Replaces the session token, which an earlier server at this address may have issued. Returns whether there is a new
+        token."""
         if renewed or self._token or not self._session:
             return False
         with self._lock:

@@ -7,14 +7,14 @@ from typing import Iterator, Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Violation:
-    """An invalid field of a study: its path, such as "matrix.engine[1]", and one sentence."""
+    """An invalid field of a study: its path, such as "matrix.engine[1]", and one sentence that describes the error."""
 
     field: str
     description: str
 
 
 class ScalelabError(Exception):
-    """A call that the service refused or did not answer, or an invalid study.
+    """An error of a call that the service refused or did not answer, or of an invalid study.
 
     Attributes:
         code: name of a gRPC status, such as "NOT_FOUND" or "UNAVAILABLE".
@@ -29,14 +29,14 @@ class ScalelabError(Exception):
 
 
 def invalid(message: str) -> ScalelabError:
-    """Returns an error of something that the caller gave."""
+    """Returns an error for an invalid argument."""
     return ScalelabError(message, "INVALID_ARGUMENT")
 
 
 def parse_details(status: bytes) -> tuple[str, list[Violation]]:
     """Returns the reason and the violations in a serialized google.rpc.Status.
 
-    Reads the few fields by hand, because generated classes of google.rpc would collide with those of other packages.
+    Parses the few fields without generated classes, because classes of google.rpc could conflict with those of other packages.
     """
     reason, violations = "", []
     for detail in _fields(status).get(3, []):
@@ -56,7 +56,7 @@ def _text(fields: dict[int, list[bytes]], number: int) -> str:
 
 
 def _fields(message: bytes) -> dict[int, list[bytes]]:
-    """Returns the length-delimited fields of a message by number; skips those of other types."""
+    """Returns the length-delimited fields of a message by number. Skips fields of other types."""
     found: dict[int, list[bytes]] = {}
     for number, value in _entries(message):
         found.setdefault(number, []).append(value)

@@ -1,4 +1,4 @@
-"""Reports the events of a training script of engine `custom`. Needs the standard library only.
+"""Reports the events of a training script of engine `custom`. Needs only the standard library.
 
     with scalelab.run() as run:
         for batch in batches:
@@ -26,7 +26,7 @@ from typing import Any, Iterable, Mapping, Optional, SupportsFloat
 FLUSH_AFTER = 0.5
 LINE_LIMIT = 64 << 10
 MESSAGE_LIMIT = 4000
-# Frameworks whose version the start event contains, if the script has imported them; the first one counts.
+# The start event contains the version of the first of these frameworks that the script has imported.
 _FRAMEWORKS = ("torch", "tensorflow", "jax", "mxnet")
 
 Metrics = Mapping[str, Optional[SupportsFloat]]
@@ -35,19 +35,19 @@ Metrics = Mapping[str, Optional[SupportsFloat]]
 def run(*, total_steps: int | None = None, global_batch: int | None = None) -> Run:
     """Returns the run of this process, for a `with` statement.
 
-    `total_steps` is shown as progress; without it, `max_steps` of the study counts. `global_batch` is the number of samples in a step
-    over all ranks, for the throughput; without it, that of the study counts. Outside of scalelab (SCALELAB_EVENTS is not set) nothing
-    is written, so that the script also works by itself.
+    The progress is shown relative to `total_steps`, whose default is `max_steps` of the study. The throughput is computed from
+    `global_batch`, the number of samples in a step over all ranks. Its default is the global batch of the study. If the script
+    does not run under scalelab (SCALELAB_EVENTS is not set), nothing is written, so the script also works by itself.
     """
     return Run(os.environ, total_steps=total_steps, global_batch=global_batch)
 
 
 class Run:
-    """The run that this process is a rank of. Not thread-safe.
+    """The run of which this process is a rank. Not thread-safe.
 
     Attributes:
         active: whether the script runs under scalelab.
-        rank, local_rank, world_size: this rank, its number on this node, and the number of ranks.
+        rank, local_rank, world_size: this rank, its index on this node, and the number of ranks.
         spec: the run's parameters by name (docs/users/keys.md), with all defaults; empty outside of scalelab.
         directory: the directory of the attempt, the same on all nodes; the working directory outside of scalelab.
         parameter_hash: a text that must be equal on all ranks at the end, otherwise the run fails; empty means no check.
@@ -68,9 +68,9 @@ class Run:
         self._started = self._ended = False
         self._step, self._epoch = 0, 0
         self._result: dict[str, SupportsFloat | None] = {}
-        self._seconds = array.array("d")  # of each step
+        self._seconds = array.array("d")  # duration of each step
         self._epoch_begin = 0  # index of the first step of this epoch in _seconds
-        self._losses: list[float] = []  # of this epoch
+        self._losses: list[float] = []  # losses of this epoch
         self._mark = time.monotonic()
         self._begin = self._mark
 
@@ -89,8 +89,8 @@ class Run:
             self.error(*describe(error))
 
     def start(self, total_steps: int | None = None) -> None:
-        """Reports the start, and begins to measure the time of the first step. A `with` statement calls it if the number of steps is
-        known; otherwise the first step does. Only the first call has an effect."""
+        """Reports the start, and begins to measure the time of the first step. A `with` statement calls `start` if the number of
+        steps is known; otherwise the first `step` calls it. Only the first call has an effect."""
         if self._started:
             return
         self._started = True
@@ -101,10 +101,10 @@ class Run:
         self._begin = self._mark = time.monotonic()
 
     def step(self, metrics: Metrics | None = None, /, **more: SupportsFloat | None) -> None:
-        """Reports one training step, at its end. `step/total_s` is the time since the end of the step before, unless it is given.
+        """Reports the end of a training step. `step/total_s` is the time since the end of the previous step, unless it is given.
 
-        `loss=2.5` means `train/loss`, and `data_s=0.1` means `step/data_s`. Names with a slash are given as a mapping:
-        `run.step({"train/grad_norm": norm}, loss=loss)`. A value that is None is left out.
+        `loss=2.5` means `train/loss`, and `data_s=0.1` means `step/data_s`. Names with a slash must be in a mapping:
+        `run.step({"train/grad_norm": norm}, loss=loss)`. Values that are None are left out.
         """
         now = time.monotonic()
         self.start()
@@ -120,10 +120,11 @@ class Run:
         self._mark = time.monotonic()
 
     def epoch(self, metrics: Metrics | None = None, /, **more: SupportsFloat | None) -> None:
-        """Reports the end of an epoch, after its evaluation. The time since the last step does not count as training.
+        """Reports the end of an epoch. Must be called after the evaluation. The time since the last step does not count as
+        training.
 
-        `accuracy=0.9` means `eval/accuracy`, and `train_loss=2.5` means `epoch/train_loss`, which is the mean of the steps' losses if it
-        is not given.
+        `accuracy=0.9` means `eval/accuracy`, and `train_loss=2.5` means `epoch/train_loss`. If `train_loss` is not given, it is
+        the mean of the steps' losses.
         """
         self.start()
         seconds = sum(self._seconds[self._epoch_begin :])
@@ -150,17 +151,18 @@ class Run:
         self._mark = time.monotonic()
 
     def resume(self) -> None:
-        """Leaves the time since the last step out of the next step's. For use after something that is no training, such as writing a
+        """Excludes the time since the last step from the next step. Call it after work that is not training, such as writing a
         checkpoint."""
         self._mark = time.monotonic()
 
     def result(self, metrics: Metrics | None = None, /, **more: SupportsFloat | None) -> None:
-        """Sets results of the run: `accuracy=0.9` means `run/accuracy`. They replace those that are computed from steps and epochs."""
+        """Sets results of the run: `accuracy=0.9` means `run/accuracy`. They replace results that are computed from steps and
+        epochs."""
         self._result.update({**(metrics or {}), **{"run/" + key: value for key, value in more.items()}})
 
     def finish(self) -> None:
-        """Reports the end of a successful run, with its results. The end of a `with` statement calls it. Does nothing after the first
-        call of `finish` or `error`."""
+        """Reports the end of a successful run, with its results. The end of a `with` statement calls `finish`. Does nothing after
+        the first call of `finish` or `error`."""
         if self._ended:
             return
         self.start()
@@ -169,8 +171,8 @@ class Run:
         self._close()
 
     def error(self, message: str, kind: str = "") -> None:
-        """Reports that the run failed. A `with` statement calls it for an exception. `kind` is `out_of_memory`, `data`, `communication`,
-        `rendezvous`, `configuration` or empty. Does nothing after the first call of `finish` or `error`."""
+        """Reports that the run has failed. A `with` statement calls `error` for an exception. `kind` is `out_of_memory`, `data`,
+        `communication`, `rendezvous`, `configuration` or empty. Does nothing after the first call of `finish` or `error`."""
         if self._ended:
             return
         self._ended = True
@@ -184,7 +186,7 @@ class Run:
             "run/seconds": time.monotonic() - self._begin,
             "run/peak_memory_bytes": _peak_memory(),
         }
-        if self._losses:  # of an epoch that has not ended
+        if self._losses:  # losses of an epoch that has not ended
             values["run/train_loss"] = statistics.fmean(self._losses)
         if measured and sum(measured) > 0:
             median = statistics.median(measured)
@@ -214,7 +216,7 @@ def describe(error: BaseException) -> tuple[str, str]:
 
 
 class _EventFile:
-    """Appends whole lines, many of them with one write. Raises OSError if the file cannot be written."""
+    """Appends complete lines, many of them with one write. Raises OSError if the file cannot be written."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -225,7 +227,7 @@ class _EventFile:
         self._written = time.monotonic()
 
     def add(self, event: str, fields: Mapping[str, Any], metrics: Metrics | None) -> None:
-        """Steps are buffered until FLUSH_AFTER seconds have passed since the last write; all other events are written at once."""
+        """Adds an event. Steps are buffered until FLUSH_AFTER seconds after the last write; other events are written at once."""
         line = {"time": round(time.time(), 6), "event": event, **fields}
         if metrics is not None:
             line["metrics"] = {key: _number(value) for key, value in metrics.items() if value is not None}

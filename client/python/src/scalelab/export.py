@@ -1,4 +1,4 @@
-"""Writes the data of a study in the formats that the command-line client does not have: Parquet and TensorBoard."""
+"""Writes the data of a study in the formats that the command-line client does not support: Parquet and TensorBoard."""
 from __future__ import annotations
 
 import itertools
@@ -13,7 +13,7 @@ FORMATS = ("parquet", "tensorboard")
 
 
 def export(client: Client, study: StudyName, format: str, directory: str | os.PathLike[str]) -> list[str]:
-    """Writes a study into a directory, which is created. Returns the paths of the files, which replace existing ones.
+    """Creates `directory` and writes a study into it. Replaces existing files. Returns the paths of the files.
 
     parquet: runs.parquet, metrics.parquet and curve.parquet with the columns of `runs`, `metrics` and `curve` of Client.
     tensorboard: a directory for each run, "run-12", with all metrics of rank 0 by step.
@@ -53,11 +53,11 @@ def _tensorboard(client: Client, study: StudyName, directory: str) -> list[str]:
 
 
 def _records(points: Iterable[tuple[float, int, str, float]]) -> Iterable[bytes]:
-    """Returns an event file of TensorBoard: records of tensorflow.Event, each with its length and checksums."""
+    """Returns the parts of a TensorBoard event file: records of tensorflow.Event, each with its length and checksums."""
     yield _record(_double(1, time.time()) + _bytes(3, b"brain.Event:2"))
     for stamp, step, key, value in points:
         scalar = _bytes(1, key.encode()) + b"\x15" + struct.pack("<f", value)  # Summary.Value: tag, simple_value
-        # The step of a result is -1, which TensorBoard does not show.
+        # The step of a result is -1. TensorBoard does not show negative steps.
         yield _record(_double(1, stamp) + b"\x10" + _varint(max(step, 0)) + _bytes(5, _bytes(1, scalar)))
 
 
@@ -95,7 +95,7 @@ _CRC_TABLE = _crc_table()
 
 
 def _masked_crc(data: bytes) -> int:
-    """Returns the CRC-32C of a record of TensorFlow."""
+    """Returns the masked CRC-32C, the checksum in TensorFlow's records."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _CRC_TABLE[(crc ^ byte) & 255] ^ crc >> 8

@@ -1,4 +1,4 @@
-"""Answers of the service as DataFrames."""
+"""Converts responses of the service to DataFrames."""
 from __future__ import annotations
 
 from typing import Any, Iterable
@@ -63,8 +63,8 @@ def _point(point: Any) -> dict[str, Any]:
 
 
 def _fields(message: Any, prefix: str) -> dict[str, Any]:
-    """Returns the fields of a message that are not repeated. Estimates become the columns NAME, NAME_low and NAME_high, and the fields of
-    other messages NAME_FIELD. What is absent is None or NaN."""
+    """Returns the fields of a message that are not repeated. An estimate becomes the columns NAME, NAME_low and NAME_high.
+    Another message becomes a column NAME_FIELD for each of its fields. Absent values are None or NaN."""
     row: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         name, value = prefix + field.name, getattr(message, field.name)

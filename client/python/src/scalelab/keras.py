@@ -9,10 +9,11 @@ from scalelab.events import Run
 
 
 class Callback(keras.callbacks.Callback):
-    """Reports each batch as a step, with the metrics that Keras has computed, and each epoch. `accuracy` of the validation data
-    becomes `eval/accuracy`.
+    """Reports each batch as a step, with the metrics that Keras has computed. Reports each epoch with its validation metrics:
+    `val_accuracy` becomes `eval/accuracy`.
 
-    Keras reports the mean over the batches of the epoch so far. `train/loss` is the loss of the batch, computed from these means.
+    Keras computes the mean loss of all batches of the epoch so far. From these means, the callback computes `train/loss`, the
+    loss of the batch.
     """
 
     def __init__(self, run: Run) -> None:

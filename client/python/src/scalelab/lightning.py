@@ -10,8 +10,8 @@ from scalelab.events import Run
 
 
 class Callback(lightning.Callback):
-    """Reports each batch as a step, with the loss that `training_step` returned and the metrics that were logged, and each epoch with its
-    validation. `val_accuracy` or `val_acc` becomes `eval/accuracy`."""
+    """Reports each batch as a step, with the loss that `training_step` returned and the logged metrics. Reports each epoch with
+    its validation metrics: `val_accuracy` or `val_acc` becomes `eval/accuracy`."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -1,5 +1,8 @@
-"""Session tokens, which a server of the same cluster gives in exchange for a MUNGE credential. The command-line client stores them in the
-same files: $XDG_RUNTIME_DIR/scalelab, or else $XDG_CACHE_HOME/scalelab."""
+"""Session tokens. A server of the same cluster issues them in exchange for a MUNGE credential.
+
+They are stored in $XDG_RUNTIME_DIR/scalelab, or in $XDG_CACHE_HOME/scalelab if XDG_RUNTIME_DIR is not set. The command-line
+client uses the same files.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -10,7 +13,7 @@ import time
 from typing import Any, Callable
 
 _SOCKET_OPTION = 8  # MUNGE_OPT_SOCKET of munge.h
-_SHORT_LIFE = 600  # seconds, for a server that does not send when its token expires
+_SHORT_LIFE = 600  # assumed lifetime in seconds, if the server does not send the time of expiry
 
 
 def stored(server: str) -> str:
@@ -26,7 +29,7 @@ def stored(server: str) -> str:
 
 
 def create(server: str, auth: Any, call: Callable[[Any, Any], Any]) -> str:
-    """Gets a new token and stores it; empty if MUNGE is not here. `auth` is a stub of AuthService."""
+    """Gets a new token and stores it. Returns "" if MUNGE is not available. `auth` is a stub of AuthService."""
     from scalelab.v1 import auth_pb2
 
     challenge = call(auth.CreateChallenge, auth_pb2.CreateChallengeRequest()).challenge
@@ -40,7 +43,7 @@ def create(server: str, auth: Any, call: Callable[[Any, Any], Any]) -> str:
 
 
 def _encode(payload: bytes) -> str:
-    """Returns a MUNGE credential; empty if libmunge is not installed or munged does not answer."""
+    """Returns a MUNGE credential, or "" if libmunge is not installed or munged does not respond."""
     try:
         munge = ctypes.CDLL("libmunge.so.2")
     except OSError:
@@ -66,7 +69,7 @@ def _file_of(server: str) -> str:
 
 
 def _store(server: str, secret: str, expires: int) -> None:
-    """A token that cannot be stored is used by this process only."""
+    """Stores a token. If that fails, only this process uses the token."""
     path = _file_of(server)
     part = f"{path}.{os.getpid()}"
     with contextlib.suppress(OSError):

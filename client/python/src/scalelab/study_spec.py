@@ -1,6 +1,6 @@
 """Converts study files and dicts to the specification that the server accepts.
 
-Everything that `docs/users/write-a-study.md` describes is accepted, in the same spelling. The server checks the values.
+All keys and spellings of `docs/users/write-a-study.md` are accepted. The server checks the values.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scalelab.errors import invalid
 from scalelab.v1 import study_pb2
 
 StudyLike = Mapping[str, Any]
-_OWN_MAPS = ("params", "env")  # mappings of names of the user's own
+_OWN_MAPS = ("params", "env")  # mappings whose keys the user chooses
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
@@ -35,8 +35,8 @@ def read_file(path: str) -> dict[str, Any]:
 
 
 def to_spec(study: StudyLike, directory: str) -> study_pb2.StudySpec:
-    """Returns the specification of a study. Relative paths of data and commands are relative to `directory`. Raises ScalelabError with the
-    path of the first key that is unknown or has a value of another type."""
+    """Returns the specification of a study. Paths of data and commands may be relative to `directory`. Raises ScalelabError with
+    the path of the first key that is unknown or has a value of the wrong type."""
     spec = study_pb2.StudySpec()
     _Reader(os.path.abspath(directory)).message(study, "", spec)
     return spec
@@ -185,7 +185,7 @@ def _mapping(value: Any, path: str) -> Mapping[Any, Any]:
 
 
 def _flat(value: Any, path: str) -> dict[str, Any]:
-    """Returns a mapping of keys, in which `params: {dropout: 0.1}` has become `params.dropout: 0.1`."""
+    """Flattens a mapping: `params: {dropout: 0.1}` becomes `params.dropout: 0.1`."""
     flat: dict[str, Any] = {}
     for key, item in _mapping(value, path).items():
         if key in _OWN_MAPS:
@@ -224,8 +224,8 @@ def _powers(ends: Any, path: str) -> list[int]:
 
 
 def _loader() -> Any:
-    """Returns a loader for YAML 1.2, as the command-line client reads it. In YAML 1.1, PyYAML's version, the key `on` is true and
-    1:30:00 is a number."""
+    """Returns a loader for YAML 1.2, which the command-line client uses too. PyYAML implements YAML 1.1, in which the key `on`
+    means true and 1:30:00 is a number."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -249,13 +249,13 @@ def _loader() -> Any:
 
 
 class _Whole(int):
-    """A number with the text in the file, which counts where text is expected: `command: [train, --lr, 1e-3]`."""
+    """An integer with its text in the file. The text is used where a string is expected: `command: [train, --lr, 1e-3]`."""
 
     text: str
 
 
 class _Float(float):
-    """As _Whole."""
+    """A floating-point number with its text in the file, like _Whole."""
 
     text: str
 

@@ -10,8 +10,8 @@ from scalelab.events import Run
 
 
 class Callback(transformers.TrainerCallback):
-    """Reports each optimizer step, with the metrics that the Trainer logged at this step (`logging_steps=1` logs the loss of each), and
-    each epoch with its evaluation. `eval_accuracy` becomes `eval/accuracy`."""
+    """Reports each optimizer step with the metrics that the Trainer has logged at this step. With `logging_steps=1`, the Trainer
+    logs the loss of every step. Reports each epoch with its evaluation metrics: `eval_accuracy` becomes `eval/accuracy`."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -1,4 +1,4 @@
-"""Values of study keys in messages of the API."""
+"""Converts values of study keys from messages of the API."""
 from __future__ import annotations
 
 from typing import Any
@@ -7,7 +7,7 @@ _FIRST = ["engine", "model", "dataset", "precision", "backend"]
 
 
 def of_struct(struct: Any) -> dict[str, Any]:
-    """Returns a google.protobuf.Struct as a dict, in the order in which all clients show axes. Whole numbers become int."""
+    """Returns a google.protobuf.Struct as a dict, in the order in which all clients show axes. Integral numbers become int."""
     names = sorted(struct.fields, key=lambda name: (name == "ranks", _FIRST.index(name) if name in _FIRST else len(_FIRST), name))
     return {name: of_value(struct.fields[name]) for name in names}
 
@@ -25,7 +25,7 @@ def of_value(value: Any) -> Any:
 
 
 def cell(value: Any) -> Any:
-    """Returns a value for one cell of a table: lists and mappings become text, as in the tables of the command line."""
+    """Returns a value for a table cell. Lists and mappings become text, as in the tables of the command-line client."""
     if isinstance(value, list):
         return f"[{', '.join(str(cell(item)) for item in value)}]"
     if isinstance(value, dict):

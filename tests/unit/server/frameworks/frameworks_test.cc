@@ -6,9 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 
@@ -183,6 +185,28 @@ TEST_F(FrameworksTest, NativeEnginesAreProbedWithTheTrainer) {
   EXPECT_TRUE(state.usable()) << state.reason();
   EXPECT_EQ(state.version(), "scalelab 0.1.0, libtorch 1.13.1");
   EXPECT_TRUE(One(frameworks, "custom").usable());
+}
+
+TEST_F(FrameworksTest, NativeEnginesShareTheProbesInFlight) {
+  Program("scalelab-trainer",
+          absl::StrCat("echo >> ", directory_, "/probes; while [ ! -e ", directory_,
+                       "/go ]; do sleep 0.01; done; echo '{\"version\":\"0.1.0\",\"libtorch\":\"1.13.1\"}'"));
+  std::vector<std::string> engines;
+  for (const Engine& engine : Engines()) {
+    if (engine.program == Engine::Program::kTrainer) engines.emplace_back(engine.name);
+  }
+  Frameworks frameworks(options_);
+  std::promise<FrameworkStates> answer;
+  frameworks.Ask(engines, [&](absl::StatusOr<FrameworkStates> states) { answer.set_value(*states); });
+  std::ofstream(directory_ + "/go") << "on\n";
+  const FrameworkStates states = answer.get_future().get();
+  ASSERT_EQ(states.size(), engines.size());
+  for (const auto& [name, state] : states) {
+    EXPECT_TRUE(state.usable()) << name << state.reason();
+    EXPECT_EQ(state.engine(), name);
+  }
+  std::ifstream probes(directory_ + "/probes");
+  EXPECT_LE(std::count(std::istreambuf_iterator<char>(probes), {}, '\n'), 2) << "one on each thread";
 }
 
 TEST_F(FrameworksTest, AnEnvironmentOfTheEngineTakesPrecedence) {

@@ -44,7 +44,7 @@ struct Interface {
 
 struct Host {
   std::string name;
-  std::string identity;  // of its network; that of a host without one is its name
+  std::string identity;  // identity of its network; the name of the host if the identity is not known
   std::vector<Interface> interfaces;
 
   bool Has(const std::string& address) const {
@@ -66,8 +66,8 @@ Host Parse(const std::string& description) {
   return host;
 }
 
-// Returns a text that is the same for all processes that share a network stack: the boot of the machine and its
-// network namespace. Empty if /proc does not show them.
+// Returns a text that is equal for all processes that share a network stack: the boot id of the machine and
+// the network namespace. Returns "" if /proc does not contain them.
 std::string NetworkIdentity() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
@@ -131,13 +131,14 @@ std::string ChooseAddress(const std::vector<std::string>& hosts, int rank) {
   }
   std::vector<Host> others;
   for (const std::string& host : hosts) {
-    // Not by the interfaces: they may change between the descriptions of two ranks.
+    // Compare the identities and not the interfaces, because the interfaces may change between the
+    // descriptions of two ranks.
     if (Host other = Parse(host); other.identity != mine.identity) others.push_back(std::move(other));
   }
   if (others.empty()) return kLoopback;
   for (const Interface& here : mine.interfaces) {
     for (const Host& other : others) {
-      // Skips an address that both hosts have, for example that of a container bridge.
+      // Skip an address that both hosts have, for example the address of a container bridge.
       if (other.Has(here.address)) continue;
       const bool shared = std::ranges::any_of(other.interfaces, [&](const Interface& there) {
         return there.network == here.network && there.mask == here.mask && !mine.Has(there.address);
@@ -157,7 +158,7 @@ std::string ChooseAddress(const std::vector<std::string>& hosts, int rank) {
 }
 
 Socket& Socket::operator=(Socket&& other) noexcept {
-  std::swap(fd_, other.fd_);  // `other` closes our old descriptor
+  std::swap(fd_, other.fd_);  // `other` closes the old descriptor of this object
   return *this;
 }
 

@@ -19,11 +19,12 @@ using Clock = std::chrono::steady_clock;
 
 // The interval at which progress is sent to the neighbours.
 constexpr milliseconds kTick{100};
-// A failing rank sends its verdict before it leaves. This time lets the verdict arrive before the
-// rank is blamed.
+// A failing rank sends its verdict before it closes its connections. Other ranks wait for this time, so that
+// the verdict arrives before they name that rank as lost.
 constexpr milliseconds kGrace{200};
 constexpr milliseconds kConnect{500}, kAnswer{2000};
-// How long Leave waits for the neighbours to close their ends. A stopped neighbour never does.
+// Time that Leave waits for the neighbours to close their ends of the connections. A stopped neighbour
+// never does so.
 constexpr milliseconds kLeaveTimeout{500};
 
 }  // namespace
@@ -38,7 +39,7 @@ PeerWatch::PeerWatch(int rank, int size, const std::string& address)
 void PeerWatch::Leave() {
   closing_ = true;
   const uint64_t one = 1;
-  if (write(wake_.get(), &one, sizeof one) < 0) {  // cannot happen; kTick would end the thread anyway
+  if (write(wake_.get(), &one, sizeof one) < 0) {  // cannot fail; without it the thread wakes after kTick
   }
   if (thread_.joinable()) thread_.join();
   connections_.clear();
@@ -141,14 +142,14 @@ void PeerWatch::Run() {
 void PeerWatch::AnnounceLeaving() {
   {
     std::lock_guard lock(mutex_);
-    // Sends to every connection, because a neighbour may not have identified itself yet.
+    // Send to every connection, because a neighbour may not have identified itself yet.
     for (const Connection& c : connections_) {
       SendLine(c.socket, ProgressLine("bye", rank_, mine_));
       shutdown(c.socket.get(), SHUT_WR);
     }
   }
-  // Closing a connection with unread data resets it and discards a `bye` that is still being sent. So wait
-  // until the neighbour closes its end, which it does after reading the `bye`.
+  // Closing a connection with unread data resets it, and discards a `bye` that is still being sent. Therefore
+  // wait until the neighbour closes its end after reading the `bye`.
   const auto over = [](Connection& c) {
     char bytes[4096];
     const ssize_t count = recv(c.socket.get(), bytes, sizeof bytes, MSG_DONTWAIT);
@@ -273,7 +274,7 @@ void PeerWatch::Condemn(const std::string& verdict, bool notify) {
     std::lock_guard lock(mutex_);
     if (verdict_.empty()) verdict_ = verdict;
     condemned_.store(true, std::memory_order_release);
-    interrupts.swap(interrupts_);  // each is called only once
+    interrupts.swap(interrupts_);  // each function is called only once
   }
   for (const auto& interrupt : interrupts) interrupt();
 }
@@ -328,13 +329,13 @@ std::string PeerWatch::Investigate(const std::string& symptom, int peer, const s
 
   int64_t furthest = 0;
   for (const Progress& p : known) furthest = std::max(furthest, p.started);
-  // The peer of a message may itself be waiting for a rank that does not answer.
+  // For a message, examine all ranks, because its peer may wait for another rank that does not respond.
   const auto concerned = [&](int r) {
     const bool takes_part =
         only < 0 ? group.empty() || std::ranges::find(group, r) != group.end() : r == only;
     return r != rank_ && (takes_part || (asked[r].reached && !asked[r].answered));
   };
-  // Ranks that answer may only be late because they wait for a rank that does not.
+  // Ranks that respond may be late because they wait for a rank that does not respond.
   bool all_answer = true;
   for (int r = 0; r < size_; ++r) all_answer &= !concerned(r) || asked[r].answered;
   std::string blame;

@@ -1,11 +1,12 @@
 // Failure detection between the ranks of a run, over TCP connections that do not depend on
 // the communicator's transport.
 //
-// Every rank listens on a TCP port and keeps a connection to the next rank. A rank sends its progress, when
-// it has changed, to its two neighbours about ten times a second. A connection that closes without a `bye`
-// message means that the rank's process was killed, so this is detected at once. A late rank is found by
-// asking all ranks for their progress: a stopped or disconnected rank does not answer. The rank that finds a
-// failure sends its verdict to all others, so that all ranks fail with the same message.
+// Every rank listens on a TCP port and keeps a connection to the next rank. About ten times a second, a
+// rank sends its progress to its two neighbours if the progress has changed. If a connection closes without
+// a `bye` message, the rank's process was killed, and its neighbours detect this at once. To find a late
+// rank, a rank requests the progress of all ranks; a stopped or disconnected rank does not respond. The
+// rank that finds a failure sends the error message (the verdict) to all others, so that all ranks fail
+// with the same message.
 #pragma once
 
 #include <atomic>
@@ -32,56 +33,57 @@ class PeerWatch {
   // Returns the one-line endpoint of this rank for Join on all ranks.
   std::string endpoint() const { return endpoint_; }
   const std::string& address() const { return address_; }
-  // Starts watching. `endpoints` are those of all ranks in rank order. All ranks pass the same `token`;
-  // messages with another token are ignored. Throws TrainerError if the next rank cannot be reached.
+  // Starts the failure detection. `endpoints` are the endpoints of all ranks in rank order. All ranks must
+  // pass the same `token`; messages with another token are ignored. Throws TrainerError if the next rank
+  // cannot be reached.
   void Join(const std::vector<std::string>& endpoints, const std::string& token);
 
-  // Sends `bye` to the neighbours: no later operation can include this rank. Takes at most half a second.
+  // Sends `bye` to the neighbours. Later operations cannot include this rank. Takes at most half a second.
   void Leave();
 
-  // Adds a function that is called once as soon as a failure is known, at once if it is known already. It
-  // must interrupt the operations of one communicator that this rank waits for. It runs on the thread of the
-  // watch or the caller of Investigate.
+  // Adds a function that is called once, as soon as a failure is known. If a failure is already known, the
+  // function is called at once. It must interrupt the operations of one communicator that this rank waits
+  // for. It is called on the thread of the watch, or by Investigate.
   void OnCondemned(std::function<void()> interrupt);
 
-  // Report this rank's progress through the collective operations, which all ranks count in the same way.
-  // Operations of groups are not reported. `what` must be a string literal.
+  // Record this rank's progress through collective operations, which all ranks count in the same way. Must
+  // not be called for operations of groups. `what` must be a string literal.
   void Started(const char* what);
   void Finished(const char* what);
 
-  // Returns whether a failure is known; cheap. verdict() then returns the error message for the user.
+  // Returns whether a failure is known. Fast. If so, verdict() returns the error message for the user.
   bool condemned() const { return condemned_.load(std::memory_order_acquire); }
   std::string verdict() const;
 
-  // Handles a failure on this rank: finds the rank that caused it, sends the verdict to the others and
-  // returns it. `symptom` is for example "all-reduce timed out after 5 s". `peer` is the only other rank
-  // concerned, or -1 for all. For an operation of a group, `group` has its ranks, and `peer` is a place in it.
-  // Takes up to 3 s.
+  // Handles a failure on this rank: finds the rank that caused it, sends the verdict to the other ranks and
+  // returns the verdict. `symptom` is, for example, "all-reduce timed out after 5 s". `peer` is the other
+  // rank of a message, or -1 for a collective operation. For an operation of a group, `group` has its ranks,
+  // and `peer` is an index into `group`. Takes up to 3 s.
   std::string Investigate(const std::string& symptom, int peer, const std::vector<int>& group = {});
 
  private:
   struct Progress {
-    int64_t started = 0, finished = 0;  // numbers of collective operations, from 1
+    int64_t started = 0, finished = 0;  // number of the last collective operation, counted from 1
     std::string what = "nothing";       // name of the last finished operation
   };
   struct Peer {
     std::string address, host;
     int port = 0;
     Progress progress;
-    bool left = false;                              // sent `bye`
-    bool lost = false;                              // its connection closed without `bye`
+    bool left = false;                              // whether it has sent `bye`
+    bool lost = false;                              // whether its connection has closed without `bye`
     std::chrono::steady_clock::time_point gone_at;  // when `left` or `lost` was set
   };
   struct Connection {
     Socket socket;
     std::string unread;
-    int rank = -1;  // of a neighbour; -1: a rank that sends a single question or verdict
+    int rank = -1;  // rank of a neighbour; -1: a rank that sends a single request or verdict
   };
 
   void Run();
   void AnnounceLeaving();
   void Accept();
-  bool Read(Connection& connection);  // returns false when closed
+  bool Read(Connection& connection);  // returns false if the connection is closed
   void Handle(Connection& connection, const std::string& line);
   void LookAtNeighbours();
   void Condemn(const std::string& verdict, bool notify);
@@ -106,8 +108,7 @@ class PeerWatch {
   std::thread thread_;
 };
 
-// Exchanges one line of less than 1 KiB between all ranks, by any means that the ranks have already. Returns
-// the lines in rank order.
+// A function that exchanges one line of less than 1 KiB between all ranks. Returns the lines in rank order.
 using GatherLines = std::function<std::vector<std::string>(const std::string& mine)>;
 
 // Creates a watch over all ranks of a run. Collective.

@@ -1,4 +1,5 @@
-// Searches the cycle time and fusion threshold with the highest throughput. Pure: no clock, no communication.
+// Searches for the cycle time and fusion threshold with the highest throughput. Pure: no
+// clock, no communication.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +8,9 @@
 
 namespace scalelab::trainer::horovod {
 
-// Hill climbing: each of the two settings has a ladder of values. Starting from the best pair so far, it
-// tries the pairs one rung away until none is better. Horovod uses Bayesian optimisation; on ladders of this
-// length hill climbing needs about a dozen samples and is easy to follow.
+// Uses hill climbing. Each of the two settings has a list of values. The search tries the neighbours of the
+// best pair so far, until none of them is better. Horovod uses Bayesian optimisation. For lists of this
+// length, hill climbing needs about a dozen samples, and is simpler.
 class Autotuner {
  public:
   struct Setting {
@@ -17,17 +18,17 @@ class Autotuner {
     double cycle_seconds = 0;
   };
 
-  // Starts at the rungs nearest to `start`.
+  // Starts at the values nearest to `start`.
   explicit Autotuner(const Setting& start);
 
-  // Returns the setting to use now; after the search the best one.
+  // Returns the setting to use now. After the search, this is the best setting.
   Setting current() const;
   bool done() const { return done_; }
-  // Records the throughput of current() and moves on to the next setting.
+  // Records the throughput of current() and chooses the next setting.
   void Score(double bytes_per_second);
 
  private:
-  using Rungs = std::pair<int, int>;  // positions on the fusion and cycle ladders
+  using Rungs = std::pair<int, int>;  // indices into the lists of fusion thresholds and cycle times
 
   Rungs at_, best_;
   std::map<Rungs, double> tried_;

@@ -57,7 +57,8 @@ void BackgroundLoop::Submit(std::string name, const at::Tensor& tensor) {
 std::vector<std::pair<std::string, at::Tensor>> BackgroundLoop::Close() {
   std::unique_lock lock(mutex_);
   WaitUntilClosed(lock);
-  // They were allocated on the stream of the background thread, and the caller copies them on its own.
+  // The tensors were allocated on the stream of the background thread, and the caller copies them on
+  // its own stream.
   for (const auto& [name, tensor] : received_) KeepForCurrentStream(tensor);
   return std::exchange(received_, {});
 }
@@ -101,7 +102,7 @@ void BackgroundLoop::Thread() {
   }
 }
 
-// Runs one step, or for a rank that has joined all remaining steps of the other ranks.
+// Runs one step. If this rank has joined, runs all remaining steps of the other ranks.
 void BackgroundLoop::RunSteps() {
   cycle_start_ = Clock::now();
   if (tuned_steps_ == 0) sample_start_ = cycle_start_;
@@ -184,7 +185,7 @@ void BackgroundLoop::Reduce(const Response& response, Clock::time_point agreed) 
   }
 }
 
-// Runs after each step on all ranks: rank 0 scores the last steps and broadcasts the next setting.
+// Is called on all ranks after each step. Rank 0 scores the last steps and broadcasts the next setting.
 void BackgroundLoop::Tune() {
   if (++tuned_steps_ % kStepsPerSample != 0) return;
   const Clock::time_point now = Clock::now();
@@ -193,7 +194,7 @@ void BackgroundLoop::Tune() {
   if (autotuner_) {
     const double seconds = std::chrono::duration<double>(now - sample_start_).count();
     const bool warming_up =
-        tuned_steps_ == kStepsPerSample;  // includes negotiation and the first use of memory
+        tuned_steps_ == kStepsPerSample;  // slower: includes negotiation and the first use of memory
     if (!warming_up) autotuner_->Score(static_cast<double>(tuned_bytes_) / seconds);
     const Autotuner::Setting setting = autotuner_->current();
     values[0] = static_cast<double>(setting.fusion_bytes);

@@ -22,18 +22,20 @@
 
 namespace scalelab::trainer::horovod {
 
-// Cycles run only while a step is open, from Open to Close; at other times the caller may use the
-// communicator. In Horovod cycles never end. The difference costs nothing, because no tensor is ready between
-// steps. A cycle starts `cycle_seconds` after the previous one, or at once if this rank has closed its step
-// and has nothing left to collect.
+// Cycles run only while a step is open, from Open to Close. At other times the caller may use the
+// communicator. In Horovod, cycles also run between steps. The difference does not change performance,
+// because no tensor is ready between steps. A cycle starts `cycle_seconds` after the previous one, or at once
+// if this rank has closed its step and has no tensor left to collect.
 //
 // GPU tensors are packed and reduced on a separate stream, in parallel with the computation.
 //
-// Only one thread at a time may call. The next Close, Join or Open throws a failure of the background thread.
+// Only one thread at a time may call the methods. If the background thread fails, the next Close, Join or
+// Open throws its exception.
 class BackgroundLoop {
  public:
-  // `device` holds all tensors. Ranks negotiate over `control`, so that a negotiation does not wait for the gradients before
-  // it on the device; null: over `communicator`. Collective. Throws TrainerError if the timeline cannot be written.
+  // All tensors are on `device`. Ranks negotiate over `control`, so that a negotiation does not wait for
+  // earlier gradients on the device. If `control` is null, ranks negotiate over `communicator`. Collective.
+  // Throws TrainerError if the timeline cannot be written.
   BackgroundLoop(Communicator& communicator, at::Device device, const Options& options,
                  std::unique_ptr<Communicator> control = nullptr);
   // Ends the thread after the current cycle.
@@ -41,18 +43,19 @@ class BackgroundLoop {
 
   // Begins a step. All ranks that have not joined must open the step, submit their tensors, and close it.
   void Open();
-  // Replaces the tensor by its average over the ranks. The tensor must be dense and must not be touched until
-  // Close returns. Ranks identify tensors by name; a name may occur once per step.
+  // Replaces the tensor by its average over the ranks. The tensor must be dense, and must not be used until
+  // Close returns. Ranks identify tensors by name. A name may occur once in each step.
   void Submit(std::string name, const at::Tensor& tensor);
   // Ends the submissions of this step. Blocks until all ranks have closed the step and all tensors are
   // reduced. Returns the averages of tensors that other ranks submitted and this rank did not, by name, as
   // flat tensors in memory order.
   std::vector<std::pair<std::string, at::Tensor>> Close();
-  // Declares that this rank has no more steps. Takes part in the steps of the other ranks with zeros and
-  // blocks until all ranks have joined; then new steps may begin.
+  // Declares that this rank has no more steps. Participates in the steps of the other ranks with zeros, and
+  // blocks until all ranks have joined. Then new steps may begin.
   void Join();
 
-  // These must not be called while a step is open. Returns when gradients were reduced since the last call.
+  // The following methods must not be called while a step is open. TakeSpans returns the times of reductions
+  // since its last call.
   std::vector<Span> TakeSpans() { return std::exchange(spans_, {}); }
   const Counters& counters() const { return counters_; }
   Autotuner::Setting setting() const { return setting_; }
@@ -76,7 +79,7 @@ class BackgroundLoop {
   Communicator& control_;
   const at::Device device_;
 
-  // Used by the background thread; the caller may read them while no step is open.
+  // Only the background thread uses these members. The caller may read them while no step is open.
   Counters counters_;
   Controller controller_;
   GradientAverager averager_;
@@ -88,20 +91,20 @@ class BackgroundLoop {
   int64_t tuned_steps_ = 0, tuned_bytes_ = 0;
   Clock::time_point sample_start_;
   Clock::time_point cycle_start_;
-  std::map<std::string, Tensor> tensors_;  // submitted and not yet reduced
+  std::map<std::string, Tensor> tensors_;  // tensors that are submitted and not yet reduced
   std::vector<std::pair<std::string, at::Tensor>> received_;
   std::vector<Span> spans_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Tensor> queue_ ABSL_GUARDED_BY(mutex_);  // submitted since the last cycle
-  Moment reduced_ ABSL_GUARDED_BY(mutex_);             // all tensors of the last step are reduced
-  bool open_ ABSL_GUARDED_BY(mutex_) = false;          // a step is open
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;        // this rank submits nothing more in the step
-  bool joined_ ABSL_GUARDED_BY(mutex_) = false;        // this rank has no more steps
+  std::vector<Tensor> queue_ ABSL_GUARDED_BY(mutex_);  // tensors submitted since the last cycle
+  Moment reduced_ ABSL_GUARDED_BY(mutex_);             // when all tensors of the last step were reduced
+  bool open_ ABSL_GUARDED_BY(mutex_) = false;          // whether a step is open
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;        // whether this rank submits nothing more in the step
+  bool joined_ ABSL_GUARDED_BY(mutex_) = false;        // whether this rank has no more steps
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::exception_ptr error_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;  // last member: uses all of the above
+  std::thread thread_;  // the last member, because it uses all others
 };
 
 }  // namespace scalelab::trainer::horovod

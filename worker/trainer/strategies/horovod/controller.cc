@@ -6,9 +6,9 @@
 namespace scalelab::trainer::horovod {
 namespace {
 
-// Bits of the status word. The result has a bit set only if all ranks set it.
+// Bits of the status word. A bit of the result is set only if all ranks have set it.
 constexpr int64_t kNothingUnknown = 1;     // no request to negotiate
-constexpr int64_t kNothingUnanswered = 2;  // no request waits at rank 0
+constexpr int64_t kNothingUnanswered = 2;  // no request waits on rank 0
 constexpr int64_t kNotClosed = 4;
 constexpr int64_t kClosed = 8;
 constexpr int64_t kJoined = 16;
@@ -24,7 +24,7 @@ std::string ToBytes(const at::Tensor& tensor, int64_t length) {
   return {static_cast<const char*>(tensor.data_ptr()), static_cast<size_t>(length)};
 }
 
-// Returns the messages of all ranks on rank 0, an empty list on the others.
+// Returns the messages of all ranks on rank 0, and an empty list on the other ranks.
 std::vector<std::string> GatherAtZero(Communicator& communicator, const std::string& mine) {
   const int64_t length = std::ssize(mine);
   const std::vector<std::string> lengths =
@@ -59,7 +59,7 @@ std::string BroadcastFromZero(Communicator& communicator, const std::string& min
 struct Controller::Agreement {
   int64_t status = 0;
   std::vector<int64_t> ready;   // slots to reduce now
-  std::vector<int64_t> erased;  // slots that are out of date on any rank
+  std::vector<int64_t> erased;  // slots that are outdated on any rank
 };
 
 Controller::Controller(Communicator& communicator, const Options& options, Counters& counters)
@@ -172,7 +172,7 @@ std::vector<Response> Controller::Negotiate(bool closed, Clock::time_point now) 
     if (!response.error.empty()) continue;
     ++counters_.cache_misses;
     const int64_t slot = cache_.Put(response.tensors[0]);
-    // The tensor that this slot held before is unknown again.
+    // The earlier tensor of this slot is unknown again.
     if (auto pending = known_.extract(slot)) unknown_.push_back(std::move(pending.mapped().request));
   }
   return responses;

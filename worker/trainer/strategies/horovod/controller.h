@@ -18,23 +18,24 @@ namespace scalelab::trainer::horovod {
 struct CycleInput {
   std::vector<Request> fresh;  // submitted since the last cycle
   bool closed = false;         // this rank submits nothing more in this step
-  bool joined = false;         // this rank has no more steps (and is closed)
+  bool joined = false;         // this rank has no more steps, and has closed this one
 };
 
 // The outcome of a cycle, the same on all ranks.
 struct CycleResult {
   std::vector<Response> responses;  // to be reduced in this order
-  bool over = false;                // all ranks are closed: these responses complete the step
+  bool over = false;                // all ranks have closed the step, and these responses complete it
   bool all_joined = false;
 };
 
-// The architecture of Horovod's controller (horovod/common/controller.cc), with two differences. First, the
-// bit vector also marks tensors that no rank has submitted and slots that are out of date, so that a cycle of
-// known tensors needs only one AND all-reduce. Second, a rank may close its step: tensors that it has not
-// submitted count as zeros. This serves ranks that have joined and parameters without a gradient.
+// Follows the architecture of Horovod's controller (horovod/common/controller.cc), with two differences.
+// First, the bit vector also marks tensors that no rank has submitted and outdated slots, so that a cycle
+// of known tensors needs only one AND all-reduce. Second, a rank may close its step. Tensors that it has
+// not submitted then count as zeros. This is necessary for ranks that have joined and for parameters
+// without a gradient.
 //
 // Tensors that are missing in the cache of any rank are negotiated: all ranks send their requests to rank 0,
-// which checks them and broadcasts which tensors are ready. Cycle is collective and must always be called by
+// which checks them and broadcasts which tensors are ready. Cycle is collective, and must always be called on
 // the same thread.
 class Controller {
  public:
@@ -60,9 +61,9 @@ class Controller {
   Counters& counters_;
   ResponseCache cache_;
   StallInspector stalls_;
-  std::map<int64_t, Pending> known_;  // submitted here and in the cache, by slot
-  std::vector<Request> unknown_;      // to be negotiated in this cycle
-  std::set<std::string> unanswered_;  // names sent to rank 0 and not answered yet
+  std::map<int64_t, Pending> known_;  // submitted tensors that are in the cache, by slot
+  std::vector<Request> unknown_;      // requests to negotiate in this cycle
+  std::set<std::string> unanswered_;  // names that were sent to rank 0 and not answered yet
   std::vector<bool> changed_;         // slots that this rank proposes to erase
   Negotiation negotiation_;           // used on rank 0
   std::vector<bool> closed_ranks_;    // used on rank 0

@@ -1,4 +1,4 @@
-// A block of memory in which several tensors are reduced as one.
+// A block of memory that contains several tensors, so that one operation reduces them.
 #pragma once
 
 #include <vector>
@@ -21,7 +21,7 @@ class FusionBuffer {
   static void Unpack(const at::Tensor& packed, const std::vector<at::Tensor>& tensors);
 
  private:
-  at::Tensor memory_;  // bytes
+  at::Tensor memory_;  // a tensor of bytes
 };
 
 }  // namespace scalelab::trainer::horovod

@@ -15,8 +15,8 @@ using Clock = std::chrono::steady_clock;
 // A tensor that some ranks have submitted and others have not.
 struct Waiting {
   std::string name;
-  std::vector<int> missing;  // ranks that have not submitted it
-  double seconds = 0;        // since the first submission
+  std::vector<int> missing;  // ranks that have not submitted the tensor
+  double seconds = 0;        // time since the first submission
 };
 
 class Negotiation {
@@ -25,9 +25,9 @@ class Negotiation {
 
   void Add(int rank, const Request& request, Clock::time_point now);
 
-  // Removes and returns the tensors that every rank has submitted or, if closed, need not submit. Returns one
-  // response per tensor, in the order of first submission. If the type or shape of a tensor differs between
-  // ranks, the response is an error that names both.
+  // Removes and returns the tensors that all ranks have submitted, except for closed ranks, which need not
+  // submit. Returns one response for each tensor, in the order of first submission. If the type or shape of a
+  // tensor differs between ranks, the response is an error that contains both.
   std::vector<Response> TakeReady(const std::vector<bool>& closed);
 
   // Returns the remaining tensors, in the order of first submission.
@@ -46,10 +46,10 @@ class Negotiation {
   std::vector<Entry> entries_;
 };
 
-// Fuses responses of one tensor each, in order: each response takes in later responses of its type as long as
-// the sum stays within `threshold` bytes. A response that does not fit is skipped and comes first afterwards,
-// so that alternating types do not break fusion. The search ends when the skipped responses exceed the
-// threshold, because tensors further back are needed later. Errors are not fused.
+// Fuses responses of one tensor each. Each response, in order, includes later responses of the same type as
+// long as the sum is at most `threshold` bytes. A response that does not fit is skipped, and starts the next
+// fused response. Therefore alternating types do not prevent fusion. The search ends when the skipped
+// responses exceed the threshold, because later tensors are needed later. Errors are not fused.
 std::vector<Response> Fuse(std::vector<Response> responses, int64_t threshold);
 
 }  // namespace scalelab::trainer::horovod

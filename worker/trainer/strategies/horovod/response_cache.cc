@@ -16,7 +16,7 @@ const Request& ResponseCache::Use(int64_t slot) {
 
 int64_t ResponseCache::Put(const Request& request) {
   if (capacity_ == 0) return -1;
-  int64_t place = 0;  // the first free slot, else the least recently used one
+  int64_t place = 0;  // the first free slot, or the least recently used slot if none is free
   for (int64_t s = 0; s < slots() && holds(place); ++s) {
     if (!holds(s) || entries_[s]->used < entries_[place]->used) place = s;
   }

@@ -7,7 +7,7 @@ namespace scalelab::trainer::horovod {
 
 std::vector<std::string> StallInspector::Inspect(const std::vector<Waiting>& waiting) {
   std::vector<std::string> reports;
-  std::map<std::string, int64_t> reported;  // drops tensors that no longer wait
+  std::map<std::string, int64_t> reported;  // leaves out tensors that no longer wait
   for (const Waiting& one : waiting) {
     if (!Stalled(one.seconds)) continue;
     const auto limits = static_cast<int64_t>(one.seconds / limit_);

@@ -1,4 +1,4 @@
-// Reports which ranks keep which tensors waiting. Pure: callers pass the time.
+// Reports the ranks for which tensors wait. Pure: callers pass the time.
 #pragma once
 
 #include <map>
@@ -23,7 +23,7 @@ class StallInspector {
  private:
   double limit_;
   std::map<std::string, int64_t>
-      reported_;  // how many limits each waiting tensor had waited at its last report
+      reported_;  // by waiting tensor: its waiting time at the last report, in multiples of the limit
 };
 
 }  // namespace scalelab::trainer::horovod

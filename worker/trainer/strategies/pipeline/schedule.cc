@@ -31,9 +31,10 @@ double IdealBubble(int stages, int64_t parts) {
 
 std::vector<size_t> DivideByCost(const std::vector<double>& costs, int stages) {
   const size_t blocks = costs.size();
-  std::vector<double> until(blocks + 1, 0);  // the sum of the first costs
+  std::vector<double> until(blocks + 1, 0);  // until[n]: the sum of the first n costs
   for (size_t i = 0; i < blocks; ++i) until[i + 1] = until[i] + costs[i];
-  // largest[s][n]: the largest stage if the first n blocks are divided into s + 1 stages; last[s][n]: where its last begins.
+  // largest[s][n] is the cost of the largest stage if the first n blocks are divided into s + 1 stages.
+  // last[s][n] is the first block of the last of these stages.
   constexpr double kNever = std::numeric_limits<double>::infinity();
   std::vector<std::vector<double>> largest(stages, std::vector<double>(blocks + 1, kNever));
   std::vector<std::vector<size_t>> last(stages, std::vector<size_t>(blocks + 1, 0));

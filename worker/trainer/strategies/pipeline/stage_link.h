@@ -9,7 +9,7 @@
 
 namespace scalelab::trainer::pipeline {
 
-// What the tensors of all micro-batches have in common. The first dimension is the number of samples.
+// The common properties of the tensors of all micro-batches. The first dimension is the number of samples.
 struct Layout {
   std::vector<int64_t> sizes;  // empty: not known yet
   at::ScalarType type = at::kFloat;
@@ -19,12 +19,12 @@ struct Layout {
   at::Tensor Allocate(int64_t samples, at::Device device) const;
 };
 
-// The boundary between this rank's stage and the stage before or after it: activations in one direction, their gradients in
-// the other. The first activation is preceded by a message with its layout.
+// The connection between this rank's stage and the previous or the next stage. Activations are sent in one
+// direction, and their gradients in the other. A message with the layout precedes the first activation.
 class StageLink {
  public:
-  // `neighbour` is the rank of the other stage in `stages`, which must outlive the link. A send blocks while so many earlier
-  // ones as `most_in_flight` have not ended.
+  // `neighbour` is the rank of the other stage in `stages`, which must outlive the link. A send blocks while
+  // `most_in_flight` earlier sends are in flight.
   StageLink(Communicator& stages, int neighbour, at::Device device, size_t most_in_flight)
       : stages_(stages), neighbour_(neighbour), device_(device), most_in_flight_(most_in_flight) {}
 
@@ -32,16 +32,16 @@ class StageLink {
   void SendActivation(const at::Tensor& activation);
   // Sends the gradient of the next activation to the previous stage.
   void SendGradient(const at::Tensor& gradient);
-  // Starts to receive from the other stage the next activation or gradient, of a micro-batch of so many samples. The
-  // messages of one direction are received in the order in which they were sent, one at a time.
+  // Starts to receive the next activation or gradient from the other stage, for a micro-batch of `samples`
+  // samples. Messages of one direction are received one at a time, in the order in which they were sent.
   void StartReceive(int64_t samples);
   bool receiving() const { return incoming_.work != nullptr; }
-  // Blocks until it is received.
+  // Blocks until the message of StartReceive has arrived, and returns it.
   at::Tensor Receive();
   // Blocks until all messages are sent.
   void Flush();
 
-  int64_t bytes() const { return bytes_; }  // sent so far
+  int64_t bytes() const { return bytes_; }  // number of bytes sent so far
 
  private:
   struct Message {
