@@ -23,7 +23,7 @@ endif()
 
 # mold links a program in a third of the time of GNU ld, and a change of one file links many programs of the tests.
 find_program(MOLD mold)
-if(MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12.1)
+if(MOLD AND (CMAKE_CXX_COMPILER_ID STREQUAL Clang OR CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12.1))
   add_link_options(-fuse-ld=mold)
 endif()
 

@@ -62,7 +62,7 @@ std::string Bytes(double bytes) {
     ++unit;
   }
   if (unit == 0 || bytes >= 100) return absl::StrFormat("%.0f %s", bytes, kUnits[unit]);
-  return absl::StrFormat(bytes >= 10 ? "%.1f %s" : "%.2f %s", bytes, kUnits[unit]);
+  return absl::StrFormat("%.*f %s", bytes >= 10 ? 1 : 2, bytes, kUnits[unit]);
 }
 
 std::string Percent(double share) { return absl::StrFormat("%.1f", share * 100); }

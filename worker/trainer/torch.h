@@ -3,5 +3,8 @@
 // times as much.
 #pragma once
 
+// First, because headers of LibTorch use vectors of IValue before its definition, and Clang then instantiates them too early.
+#include <ATen/core/ivalue.h>
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>

@@ -195,11 +195,11 @@ absl::StatusOr<std::vector<JobStatus>> AgentScheduler::Poll(const std::vector<st
     const auto answer = std::make_shared<std::vector<JobStatus>>();
     answers[user] = answer;
     if (shared) {
-      user->lane.Start([answer, &jobs = user->jobs, its_tokens, queue = queues->at(user->uid)] {
+      user->lane.Start([answer, &jobs = user->jobs, its_tokens = its_tokens, queue = queues->at(user->uid)] {
         *answer = jobs.Statuses(its_tokens, queue);
       });
     } else {
-      user->lane.Start([answer, &jobs = user->jobs, its_tokens] {
+      user->lane.Start([answer, &jobs = user->jobs, its_tokens = its_tokens] {
         const absl::StatusOr<Queue> queue = jobs.client().Jobs();
         if (!queue.ok()) return jobs.QueryFailed();
         *answer = jobs.Statuses(its_tokens, *queue);
@@ -241,7 +241,9 @@ absl::Status AgentScheduler::Cancel(const std::vector<std::string>& tokens) {
     }
     const auto result = std::make_shared<absl::Status>();
     results[user] = result;
-    user->lane.Start([result, &jobs = user->jobs, its_tokens] { *result = jobs.Cancel(its_tokens); });
+    user->lane.Start([result, &jobs = user->jobs, its_tokens = its_tokens] {
+      *result = jobs.Cancel(its_tokens);
+    });
   }
   const absl::Time deadline = absl::Now() + options_.patience;
   for (const auto& [user, result] : results) {
