@@ -3,8 +3,9 @@
 // times as much.
 #pragma once
 
-// First, because headers of LibTorch use vectors of IValue before its definition, and Clang then instantiates them too early.
+// clang-format off: ivalue.h comes first. Other headers of LibTorch use vectors of IValue before its definition, and Clang would
+// instantiate them too early.
 #include <ATen/core/ivalue.h>
-
+// clang-format on
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>

@@ -241,9 +241,8 @@ absl::Status AgentScheduler::Cancel(const std::vector<std::string>& tokens) {
     }
     const auto result = std::make_shared<absl::Status>();
     results[user] = result;
-    user->lane.Start([result, &jobs = user->jobs, its_tokens = its_tokens] {
-      *result = jobs.Cancel(its_tokens);
-    });
+    user->lane.Start(
+        [result, &jobs = user->jobs, its_tokens = its_tokens] { *result = jobs.Cancel(its_tokens); });
   }
   const absl::Time deadline = absl::Now() + options_.patience;
   for (const auto& [user, result] : results) {

@@ -1,4 +1,5 @@
-// A fixture that runs scalelab-trainer as the worker starts it: files in, events and an exit status out.
+// A fixture that runs scalelab-trainer as the worker starts it: files in, events and an exit status out. If FORKED_RANK and
+// TRAINER_TEMPLATE name these programs, ranks are forked from a process that has loaded LibTorch.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -58,6 +59,28 @@ struct Result {
   }
 };
 
+#ifdef FORKED_RANK
+// Starts trainer_template.cc, which ends with this process. Returns the name of its socket.
+inline std::string StartTemplate() {
+  const std::string socket = testing::TempDir() + "/trainer-template-" + std::to_string(getpid());
+  std::filesystem::remove(socket);
+  int output[2];
+  if (pipe(output) != 0) return "";
+  if (fork() == 0) {
+    dup2(output[1], STDOUT_FILENO);
+    close(output[0]);
+    close(output[1]);
+    execl(TRAINER_TEMPLATE, "trainer_template", socket.c_str(), nullptr);
+    _exit(127);
+  }
+  close(output[1]);
+  char ready;
+  EXPECT_EQ(read(output[0], &ready, 1), 1) << TRAINER_TEMPLATE << " did not start";
+  close(output[0]);
+  return socket;
+}
+#endif
+
 class Trainer : public testing::Test {
  protected:
   Trainer() {
@@ -68,6 +91,11 @@ class Trainer : public testing::Test {
     setenv("OMP_NUM_THREADS", "1", 1);
     setenv(kMallocTunables, kHugePages, 0);  // as the worker does
     setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
+#ifdef FORKED_RANK
+    static const std::string socket = StartTemplate();
+    setenv("SCALELAB_TRAINER_TEMPLATE", socket.c_str(), 1);
+    program_ = FORKED_RANK;
+#endif
   }
   ~Trainer() override { std::filesystem::remove_all(dir_); }
 
@@ -83,12 +111,12 @@ class Trainer : public testing::Test {
       const std::string rank = std::to_string(r), world = std::to_string(ranks);
       if (ranks == 1) {
         command = "env RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 SCALELAB_SPEC=" + SpecPath(0) +
-                  " SCALELAB_EVENTS=" + EventsPath(0) + " " TRAINER;
+                  " SCALELAB_EVENTS=" + EventsPath(0) + " " + program_;
         break;
       }
       command += (r == 0 ? MPIRUN " --oversubscribe --allow-run-as-root " : " : ") +
                  std::string("-np 1 -x RANK=") + rank + " -x LOCAL_RANK=" + rank + " -x WORLD_SIZE=" + world +
-                 " -x SCALELAB_SPEC=" + SpecPath(r) + " -x SCALELAB_EVENTS=" + EventsPath(r) + " " TRAINER;
+                 " -x SCALELAB_SPEC=" + SpecPath(r) + " -x SCALELAB_EVENTS=" + EventsPath(r) + " " + program_;
     }
     return command;
   }
@@ -155,6 +183,7 @@ class Trainer : public testing::Test {
   }
 
   std::string dir_;
+  std::string program_ = TRAINER;
 };
 
 }  // namespace scalelab::trainer
