@@ -59,8 +59,7 @@ KeptCurveRows::Packed KeptCurveRows::Pack(const CurveRow& row) {
           row.cause};
 }
 
-CurveRow KeptCurveRows::Unpack(const Packed& packed) const {
-  CurveRow row;
+void KeptCurveRows::Unpack(const Packed& packed, CurveRow& row) const {
   row.run_id = packed.run_id;
   row.cell_id = packed.cell_id;
   row.repeat = packed.repeat;
@@ -81,7 +80,6 @@ CurveRow KeptCurveRows::Unpack(const Packed& packed) const {
   Set(packed.reported_step, row.reported_step);
   row.nodes_hash = packed.nodes_hash;
   row.message = texts_[packed.message];
-  return row;
 }
 
 absl::StatusOr<std::vector<CurveRow>> KeptCurveRows::Update(Database& db, int64_t study_id,
@@ -104,9 +102,9 @@ absl::StatusOr<std::vector<CurveRow>> KeptCurveRows::Update(Database& db, int64_
   std::vector<CurveRow> rows;
   rows.reserve(rows_.size());
   if (order_.empty()) {
-    for (const Packed& row : rows_) rows.push_back(Unpack(row));
+    for (const Packed& row : rows_) Unpack(row, rows.emplace_back());
   } else {
-    for (const uint32_t place : order_) rows.push_back(Unpack(rows_[place]));
+    for (const uint32_t place : order_) Unpack(rows_[place], rows.emplace_back());
   }
   return rows;
 }

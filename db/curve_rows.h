@@ -44,7 +44,7 @@ class KeptCurveRows {
     Cause cause;
   };
   Packed Pack(const CurveRow& row);
-  CurveRow Unpack(const Packed& row) const;
+  void Unpack(const Packed& packed, CurveRow& row) const;  // `row` is a new one
   uint32_t NumberOf(const std::string& text);
   absl::StatusOr<std::vector<CurveRow>> ReadAll(Database& db, int64_t study_id, int64_t first, int64_t last);
   // Reads runs of the study again, in ranges of ids. Returns false if there are other runs than those that are kept.
