@@ -478,7 +478,8 @@ const std::vector<std::string>& Migrations() {
                                    kCellValues + ViewsOfCellValues(),
                                    std::string(kAccess) + kUsage + kJudgement + kKeeping,
                                    std::string(kRunTimes) + kPredictions + ViewsOfSkippedRuns(),
-                                   std::string(kCheckpoints) + kOrigins + ViewsOfNoisyAttempts()};
+                                   std::string(kCheckpoints) + kOrigins + ViewsOfNoisyAttempts(),
+                                   ViewsOfBlocks()};
   return *steps;
 }
 

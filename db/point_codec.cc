@@ -7,6 +7,8 @@
 #include <limits>
 #include <optional>
 
+#include "db/block_codec.h"
+
 namespace scalelab::db {
 namespace {
 
@@ -14,6 +16,9 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "stored numbers are little-endian");
 
 constexpr double kPowers[] = {1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9};
+
+// Blocks are tried for at least so many numbers of at least so many bytes each, and are used if they save a sixteenth.
+constexpr size_t kFewestInBlocks = 32, kFewestBytes = 4, kSaving = 16;
 
 // Packs `distances` into the fewest bytes that hold each of them without the zero bits that all end with.
 void Pack(std::span<const uint64_t> distances, uint64_t all_bits, Frame& frame) {
@@ -142,12 +147,17 @@ Frame EncodeValues(std::span<const double> values, int& kind) {
   std::vector<int64_t> numbers;
   if (const std::optional<int> power = Decimals(values, numbers)) {
     kind = kDecimal + *power;
-    return EncodeLevel(numbers);
+  } else {
+    kind = kBits;
+    numbers.resize(values.size());
+    std::memcpy(numbers.data(), values.data(), values.size_bytes());
   }
-  kind = kBits;
-  numbers.resize(values.size());
-  std::memcpy(numbers.data(), values.data(), values.size_bytes());
-  return EncodeLevel(numbers);
+  Frame frame = EncodeLevel(numbers);
+  if (values.size() < kFewestInBlocks || frame.bytes.size() < kFewestBytes * values.size()) return frame;
+  std::optional<std::string> blocks = EncodeBlocks(values, frame.bytes.size() - frame.bytes.size() / kSaving);
+  if (!blocks.has_value()) return frame;
+  kind = kBlocks;
+  return {0, 0, 0, *std::move(blocks)};
 }
 
 bool DecodeInts(const StoredFrame& frame, size_t count, std::vector<int64_t>& out) {
@@ -160,6 +170,7 @@ bool DecodeInts(const StoredFrame& frame, size_t count, std::vector<int64_t>& ou
 }
 
 bool DecodeDoubles(const StoredFrame& frame, int64_t kind, size_t count, std::vector<double>& out) {
+  if (kind == kBlocks) return frame.base == 0 && frame.shift == 0 && DecodeBlocks(frame.bytes, count, out);
   const std::optional<size_t> width = WidthOf(frame, count);
   if (!width.has_value() || kind < kBits || kind > kMaxKind) return false;
   out.resize(out.size() + count);

@@ -11,6 +11,8 @@
 // need no bytes at all; times need 2 to 4; a float that was stored as a double needs 3 or 4, because its last bits
 // are 0. Numbers with few decimals, such as durations in nanoseconds, are stored as integers and a power of ten
 // (ALP: Afroozeh, Kuffo and Boncz 2023). All encodings are exact, and plain SQL can decode single numbers.
+//
+// Doubles that would need four bytes or more are stored in blocks (block_codec.h) if that is shorter.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +39,8 @@ struct Frame {
 };
 
 // What the numbers of a frame of doubles are: their bits, or integers to divide by 10^(kind - kDecimal).
-inline constexpr int kBits = 1, kDecimal = 2, kMaxKind = kDecimal + 9;
+// With kBlocks, the bytes of the frame are a blob of block_codec.h, and its other fields are 0.
+inline constexpr int kBits = 1, kDecimal = 2, kBlocks = kDecimal + 10, kMaxKind = kBlocks;
 
 // A frame as it was read from the database; nothing about it is trusted.
 struct StoredFrame {

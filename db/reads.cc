@@ -1,6 +1,7 @@
 #include "db/reads.h"
 
 #include <algorithm>
+#include <numeric>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -45,19 +46,6 @@ absl::Status Move(absl::StatusOr<std::vector<Row>> from, std::vector<Row>& to) {
   else
     to.insert(to.end(), std::make_move_iterator(from->begin()), std::make_move_iterator(from->end()));
   return absl::OkStatus();
-}
-
-// Reads the first and last id of a study's runs; last < first if it has none. A scan of that range must also
-// have the condition "+study_id = ?", because ids of other studies may lie in between. The + keeps SQLite
-// from using the index on study_id instead of the range.
-absl::Status RunRange(Database& db, int64_t study_id, int64_t& first, int64_t& last) {
-  first = 0;
-  last = -1;
-  Statement range(
-      db, "SELECT first_run_id, last_run_id FROM study WHERE id = ? AND" SCALELAB_VISIBLE_STUDY("study.id"));
-  range.Bind(study_id);
-  if (range.Step()) range.Read(first, last);
-  return range.status();
 }
 
 absl::Status ReadServiceState(Database& db, ServiceState& service) {
@@ -333,13 +321,20 @@ absl::StatusOr<std::vector<RunSummary>> ListSummaries(Database& db, int64_t firs
   return All<RunSummary>(db, sql, first_run_id, last_run_id);
 }
 
-absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_id) {
+absl::Status RunRange(Database& db, int64_t study_id, int64_t& first, int64_t& last) {
+  first = 0;
+  last = -1;
+  Statement range(
+      db, "SELECT first_run_id, last_run_id FROM study WHERE id = ? AND" SCALELAB_VISIBLE_STUDY("study.id"));
+  range.Bind(study_id);
+  if (range.Step()) range.Read(first, last);
+  return range.status();
+}
+
+absl::Status ReadCurveRows(Database& db, int64_t study_id, int64_t first, int64_t last,
+                           std::vector<CurveRow>& rows) {
   // The ids of a study's runs are adjacent, and so are those of their summaries: two parallel scans replace a
   // search per run.
-  Transaction transaction(db, Transaction::Kind::kRead);
-  if (!transaction.status().ok()) return transaction.status();
-  int64_t first, last;
-  if (absl::Status status = RunRange(db, study_id, first, last); !status.ok()) return status;
   Statement runs(db,
                  "SELECT id, cell_id, repeat, state, cause, started, finished, attempts, message FROM run "
                  "WHERE id BETWEEN ? "
@@ -352,7 +347,6 @@ absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_
       "? ORDER BY run_id");
   runs.Bind(first, last, study_id);
   summaries.Bind(first, last);
-  std::vector<CurveRow> rows;
   rows.reserve(std::clamp<int64_t>(last - first + 1, 0, 100'000));
   int64_t summary_id = -1;
   const auto next_summary = [&] {
@@ -372,21 +366,37 @@ absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_
     }
   }
   if (!runs.status().ok()) return runs.status();
-  if (!summaries.status().ok()) return summaries.status();
+  return summaries.status();
+}
+
+std::vector<uint32_t> OrderOfCurve(const std::vector<CurveRow>& rows) {
   const auto before = [](const CurveRow& a, const CurveRow& b) {
     return std::tie(a.cell_id, a.repeat) < std::tie(b.cell_id, b.repeat);
   };
-  if (!std::is_sorted(rows.begin(), rows.end(), before)) {
-    // Sorting indexes is several times cheaper than moving the rows.
-    std::vector<uint32_t> order(rows.size());
-    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<uint32_t>(i);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](uint32_t a, uint32_t b) { return before(rows[a], rows[b]); });
-    std::vector<CurveRow> sorted;
-    sorted.reserve(rows.size());
-    for (uint32_t i : order) sorted.push_back(std::move(rows[i]));
-    rows = std::move(sorted);
-  }
+  if (std::is_sorted(rows.begin(), rows.end(), before)) return {};
+  std::vector<uint32_t> order(rows.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return before(rows[a], rows[b]); });
+  return order;
+}
+
+void SortForCurve(const std::vector<uint32_t>& order, std::vector<CurveRow>& rows) {
+  if (order.empty()) return;
+  std::vector<CurveRow> sorted;
+  sorted.reserve(rows.size());
+  for (const uint32_t place : order) sorted.push_back(std::move(rows[place]));
+  rows = std::move(sorted);
+}
+
+absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_id) {
+  Transaction transaction(db, Transaction::Kind::kRead);
+  if (!transaction.status().ok()) return transaction.status();
+  int64_t first, last;
+  if (absl::Status status = RunRange(db, study_id, first, last); !status.ok()) return status;
+  std::vector<CurveRow> rows;
+  if (absl::Status status = ReadCurveRows(db, study_id, first, last, rows); !status.ok()) return status;
+  SortForCurve(OrderOfCurve(rows), rows);
   return rows;
 }
 

@@ -37,6 +37,17 @@ absl::StatusOr<RunSummary> GetSummary(Database& db, int64_t run_id);
 absl::StatusOr<std::vector<RunSummary>> ListSummaries(Database& db, int64_t first_run_id,
                                                       int64_t last_run_id);
 absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_id);
+// Reads the first and last id of a study's runs; last < first if it has none. A scan of that range must also
+// have the condition "+study_id = ?", because ids of other studies may lie in between. The + keeps SQLite
+// from using the index on study_id instead of the range.
+absl::Status RunRange(Database& db, int64_t study_id, int64_t& first, int64_t& last);
+// Appends the rows of a study's runs in a range of ids to `rows`, by id. The caller has a transaction.
+absl::Status ReadCurveRows(Database& db, int64_t study_id, int64_t first, int64_t last,
+                           std::vector<CurveRow>& rows);
+// Returns the places of the rows in the order of a curve, by cell and repeat; empty if they are in that order. Sorting
+// places is several times cheaper than moving the rows.
+std::vector<uint32_t> OrderOfCurve(const std::vector<CurveRow>& rows);
+void SortForCurve(const std::vector<uint32_t>& order, std::vector<CurveRow>& rows);
 absl::StatusOr<std::vector<RunTimes>> ListRunTimes(Database& db, int64_t study_id);
 absl::StatusOr<std::vector<AttemptTime>> ListAttemptTimes(Database& db, int64_t study_id,
                                                           const std::vector<CurveRow>& rows);

@@ -1,8 +1,9 @@
 // The times of the ranks of runs.
+#include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "db/deletion.h"
 #include "db/reads.h"
 #include "db/writer.h"
 
@@ -35,16 +36,29 @@ absl::Status PutRunTimes(Database& db, const RunSummary& summary) {
 }
 
 absl::StatusOr<std::vector<RunTimes>> ListRunTimes(Database& db, int64_t study_id) {
+  Transaction transaction(db, Transaction::Kind::kRead);
+  if (!transaction.status().ok()) return transaction.status();
+  int64_t first = 0, last = -1;
+  if (absl::Status status = RunRange(db, study_id, first, last); !status.ok()) return status;
+  // In the range there may be ids of other studies. Two parallel scans replace a search for each run.
+  Statement runs(db, "SELECT id FROM run WHERE id BETWEEN ? AND ? AND +study_id = ? ORDER BY id");
+  Statement rows(db,
+                 "SELECT run_id, attempt_id, nodes, ranks_per_node, comm_total, rank_norm, mean_norm, "
+                 "samples_to_accuracy, step, exposed, data FROM run_times WHERE run_id BETWEEN ? AND ? "
+                 "ORDER BY run_id");
+  runs.Bind(first, last, study_id);
+  rows.Bind(first, last);
   std::vector<RunTimes> list;
-  // The ids of a study's runs are a range, in which there may be ids of other studies.
-  Statement rows(
-      db,
-      "SELECT t.run_id, t.attempt_id, t.nodes, t.ranks_per_node, t.comm_total, t.rank_norm, t.mean_norm, "
-      "t.samples_to_accuracy, t.step, t.exposed, t.data FROM study CROSS JOIN run_times t ON t.run_id "
-      "BETWEEN study.first_run_id AND study.last_run_id CROSS JOIN run r ON r.id = t.run_id AND "
-      "+r.study_id = study.id WHERE study.id = ? AND" SCALELAB_VISIBLE_STUDY("study.id") "ORDER BY t.run_id");
-  rows.Bind(study_id);
+  list.reserve(std::clamp<int64_t>(last - first + 1, 0, 100'000));
+  int64_t run = -1;
   while (rows.Step()) {
+    int64_t id = 0;
+    rows.Read(id);
+    while (run < id) {
+      run = std::numeric_limits<int64_t>::max();
+      if (runs.Step()) runs.Read(run);
+    }
+    if (run != id) continue;
     RunTimes& times = list.emplace_back();
     rows.Read(times.run_id, times.attempt_id, times.nodes, times.ranks_per_node, times.comm_total,
               times.rank_norm, times.mean_norm, times.samples_to_accuracy);
@@ -57,6 +71,7 @@ absl::StatusOr<std::vector<RunTimes>> ListRunTimes(Database& db, int64_t study_i
                                             " ranks"));
   }
   if (!rows.status().ok()) return rows.status();
+  if (!runs.status().ok()) return runs.status();
   return list;
 }
 

@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "db/block_codec.h"
+#include "db/point_codec.h"
 
 namespace scalelab::db {
 namespace {
@@ -185,15 +187,54 @@ std::string PointsOf(const std::string& line, const std::string& step, const std
       rest);
 }
 
-// Returns the view of points of both encodings.
-std::string PointsView() {
+// Returns SQL for the little-endian number of `bytes` bytes from byte `place` on in a text of hexadecimal digits.
+std::string NumberIn(const std::string& digits, int place, int bytes) {
+  std::string sum;
+  for (int byte = 0; byte < bytes; ++byte) {
+    const int at = 2 * (place + byte) + 1;
+    absl::StrAppend(&sum, byte == 0 ? "" : "|", "((instr('123456789ABCDEF',substr(", digits, ",", at,
+                    ",1))*16+instr('123456789ABCDEF',substr(", digits, ",", at + 1, ",1)))<<", 8 * byte, ")");
+  }
+  return absl::StrCat("(", sum, ")");
+}
+
+// Returns SQL for value o.n of a chunk c in blocks, see block_codec.h. Each SELECT uses the columns of the one inside it
+// several times; the OFFSETs keep SQLite from putting the expressions in all of these places.
+std::string ValueInBlocks() {
+  static_assert(kBlock == 64 && kHeader == 30 && kScaleOffset == 2048);
+  const auto inner = [](const std::string& columns, const std::string& from) {
+    return absl::StrCat("SELECT ", columns, from.empty() ? "" : absl::StrCat(" FROM (", from, ")"),
+                        " LIMIT 1 OFFSET 0");
+  };
+  const std::string digits = inner("o.n&63 AS j,hex(substr(c.value,(o.n>>6)*30+1,30)) AS h", "");
+  const std::string header =
+      inner(absl::StrCat("j,", NumberIn("h", 0, 8), " AS base,", NumberIn("h", 8, 8), " AS stride,",
+                         NumberIn("h", 16, 8), " AS curve,", NumberIn("h", 24, 2), " AS place,",
+                         NumberIn("h", 26, 2), " AS scale,", NumberIn("h", 28, 1), " AS width,",
+                         NumberIn("h", 29, 1), " AS shift"),
+            digits);
+  const std::string word = inner(
+      "scale,base+j*stride+j*(j-1)/2*curve AS line,j*width&7 AS skip,width,shift,"
+      "hex(substr(c.value,place+(j*width>>3)+1,8)) AS h",
+      header);
+  const std::string number =
+      inner(absl::StrCat("scale,line+((", NumberIn("h", 0, 8), ">>skip&(1<<width)-1)<<shift) AS x"), word);
+  const std::string bits = inner("scale,x,((x>>1)+4611686018427387904)|((x&1)<<63) AS b", number);
+  return absl::StrCat("(SELECT CASE scale WHEN 0 THEN ", DoubleOf("b"),
+                      " ELSE x*pow(2.0,scale-2048) END FROM (", bits, "))");
+}
+
+// Returns the view of points of all encodings; `blocks`: also of chunks in blocks.
+std::string PointsView(bool blocks = false) {
   const std::string visible =
       " NOT EXISTS (SELECT 1 FROM deleted_study d CROSS JOIN run v ON v.study_id = d.study_id CROSS JOIN "
       "attempt w ON "
       "w.run_id = v.id WHERE w.id = e.attempt_id)";
   const std::string number = absl::StrCat("c.base+(", DistanceAt("c.value"), "<<c.shift)");
-  const std::string value = absl::StrCat("CASE c.kind WHEN 1 THEN ", DoubleOfOnce(number), " ELSE (", number,
-                                         ")/pow(10.0,c.kind-2) END");
+  const std::string value =
+      absl::StrCat("CASE c.kind WHEN 1 THEN ", DoubleOfOnce(number),
+                   blocks ? absl::StrCat(" WHEN ", kBlocks, " THEN ", ValueInBlocks()) : "", " ELSE (",
+                   number, ")/pow(10.0,c.kind-2) END");
   return absl::StrCat(
       "CREATE VIEW points AS ",
       PointsOf(ArrayAt("c.line"), ArrayAt("c.step"), ArrayAt("c.time"), DoubleOfOnce(ArrayAt("c.value")),
@@ -236,5 +277,7 @@ std::string ViewsOfNoisyAttempts() {
   return absl::StrCat("DROP VIEW runs;\nDROP VIEW attempts;\n", RunsView(false, KeyOfCell(), true, true),
                       Visible("r.study_id"), AttemptsView(false, true), Visible("r.study_id"));
 }
+
+std::string ViewsOfBlocks() { return absl::StrCat("DROP VIEW points;\n", PointsView(true)); }
 
 }  // namespace scalelab::db

@@ -15,5 +15,7 @@ std::string ViewsOfCellValues();
 std::string ViewsOfSkippedRuns();
 // Returns the SQL of step 8: the views of runs and attempts with the cause NOISY.
 std::string ViewsOfNoisyAttempts();
+// Returns the SQL of step 9: the view of points with those in blocks.
+std::string ViewsOfBlocks();
 
 }  // namespace scalelab::db

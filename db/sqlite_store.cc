@@ -7,12 +7,15 @@
 #include <cerrno>
 #include <cstring>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "db/access/access.h"
+#include "db/curve_rows.h"
 #include "db/migrations.h"
 #include "db/reads.h"
 #include "db/sqlite/filesystem.h"
@@ -25,6 +28,7 @@ namespace scalelab::db {
 namespace {
 
 constexpr int kBusyTimeoutMs = 10'000;
+constexpr size_t kMostRowsKept = 200'000;  // of curves: up to 30 MB
 
 // Keeps a second daemon from opening the database. It locks a separate file, because closing another
 // descriptor of the database file would drop SQLite's own locks. The kernel releases the lock when
@@ -103,7 +107,9 @@ class SqliteStore : public Store {
  public:
   SqliteStore(std::unique_ptr<LockFile> lock, std::unique_ptr<Database> writer, const SqliteOptions& options)
       : lock_(std::move(lock)),
-        writer_(std::move(writer), options.checkpoint_pages),
+        curve_rows_(static_cast<size_t>(options.fewest_rows_kept), kMostRowsKept),
+        writer_(std::move(writer), options.checkpoint_pages,
+                [this](std::span<const int64_t> runs) { curve_rows_.Changed(runs); }),
         turns_(options.rollback_journal ? std::make_unique<PhaseFairLock>() : nullptr),
         readers_(turns_.get()) {}
   Readers& readers() { return readers_; }
@@ -114,6 +120,7 @@ class SqliteStore : public Store {
     return writer_.Commit(batch);
   }
   absl::StatusOr<bool> Maintain() override {
+    curve_rows_.DropUnused(absl::Now());
     if (turns_ == nullptr) return writer_.Maintain();
     std::lock_guard turn(*turns_);
     return writer_.Maintain();
@@ -211,7 +218,8 @@ class SqliteStore : public Store {
     return Read([&](Database& db) { return db::ListSummaries(db, first_run_id, last_run_id); });
   }
   absl::StatusOr<std::vector<CurveRow>> ListCurveRows(int64_t study_id) override {
-    return Read([&](Database& db) { return db::ListCurveRows(db, study_id); });
+    return curve_rows_.List(study_id,
+                            [&](absl::FunctionRef<absl::Status(Database&)> read) { return Read(read); });
   }
   absl::StatusOr<std::vector<RunTimes>> ListRunTimes(int64_t study_id) override {
     return Read([&](Database& db) { return db::ListRunTimes(db, study_id); });
@@ -263,6 +271,7 @@ class SqliteStore : public Store {
   // Destroyed in reverse order: the readers close first, then the writer, whose closing checkpoints and
   // removes the WAL.
   std::unique_ptr<LockFile> lock_;
+  CurveRowCache curve_rows_;
   Writer writer_;
   // With a rollback journal, no connection can read during a commit. SQLite's own waiting polls with
   // sleeps, and a busy writer would begin its next commit during each of them, until the readers time

@@ -19,6 +19,8 @@ struct SqliteOptions {
   // once, however often it was written, but delays the commit that runs it. 16 MiB are some tens of milliseconds, once
   // in hundreds of small commits. The WAL is then overwritten from its start, so fsync need not record a growing file.
   int checkpoint_pages = 4096;
+  // Number of runs of a study from which on the rows of its curve stay in memory for a minute, 140 bytes each.
+  int fewest_rows_kept = 10'000;
 };
 
 // Opens or creates the database and migrates it to the newest schema. Returns FAILED_PRECONDITION, with a

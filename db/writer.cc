@@ -44,6 +44,19 @@ absl::Status UpdateOrInsert(Database& db, const char* update, const char* insert
 
 }  // namespace
 
+Writer::Writer(std::unique_ptr<Database> db, int checkpoint_pages,
+               std::function<void(std::span<const int64_t>)> runs_changed)
+    : db_(std::move(db)),
+      points_(*db_),
+      checkpoint_pages_(checkpoint_pages),
+      runs_changed_(std::move(runs_changed)) {
+  db_->ReportChanges([this](absl::string_view table, int64_t id) {
+    mutex_.AssertHeld();  // all statements run in InTransaction
+    if ((table == "run" || table == "run_summary") && (changed_.empty() || changed_.back() != id))
+      changed_.push_back(id);
+  });
+}
+
 absl::Status Writer::Commit(const WriteBatch& batch) {
   absl::MutexLock lock(&mutex_);
   if (batch.empty()) return absl::OkStatus();
@@ -55,6 +68,13 @@ absl::Status Writer::Commit(const WriteBatch& batch) {
 }
 
 absl::Status Writer::InTransaction(absl::FunctionRef<absl::Status()> write) {
+  absl::Status status = CheckedTransaction(write);
+  if (!changed_.empty()) runs_changed_(changed_);
+  changed_.clear();
+  return status;
+}
+
+absl::Status Writer::CheckedTransaction(absl::FunctionRef<absl::Status()> write) {
   // A commit into a file that has no name any more would be lost. The second check finds a file that was deleted
   // during the commit, which is then not acknowledged.
   absl::Status status = db_->CheckFile();

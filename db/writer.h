@@ -1,9 +1,11 @@
 // The store's only writing connection, which also runs the checkpoints.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,9 +26,11 @@ absl::Status PutRunTimes(Database& db, const RunSummary& summary);
 // Thread-safe: a mutex serializes commits.
 class Writer {
  public:
-  // `db` is at the newest schema. A commit that leaves a WAL of `checkpoint_pages` pages runs a checkpoint.
-  Writer(std::unique_ptr<Database> db, int checkpoint_pages)
-      : db_(std::move(db)), points_(*db_), checkpoint_pages_(checkpoint_pages) {}
+  // `db` is at the newest schema. A commit that leaves a WAL of `checkpoint_pages` pages runs a checkpoint. After each
+  // commit, also after one that failed, `runs_changed` is called with the runs whose rows of run or run_summary it has
+  // changed; some may occur twice.
+  Writer(std::unique_ptr<Database> db, int checkpoint_pages,
+         std::function<void(std::span<const int64_t>)> runs_changed);
 
   // As Store::Commit. Sometimes runs a checkpoint, on the calling thread.
   absl::Status Commit(const WriteBatch& batch);
@@ -56,8 +60,10 @@ class Writer {
   absl::Status DeleteStudies(const std::vector<int64_t>& ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ReadCounters() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status RaiseCounters(const WriteBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Runs `write` in a transaction, on a file that is checked before and after it.
+  // Runs `write` in a transaction, on a file that is checked before and after it. Reports the runs that it changed.
   absl::Status InTransaction(absl::FunctionRef<absl::Status()> write) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckedTransaction(absl::FunctionRef<absl::Status()> write)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> GiveBackPages() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Checkpoint() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -67,6 +73,8 @@ class Writer {
   // The table counter; cleared when a transaction is rolled back.
   std::map<std::string, int64_t> counters_ ABSL_GUARDED_BY(mutex_);
   const int checkpoint_pages_;
+  const std::function<void(std::span<const int64_t>)> runs_changed_;
+  std::vector<int64_t> changed_ ABSL_GUARDED_BY(mutex_);  // runs, in the current transaction
   // Whether a commit since the last complete Maintain, or one before the start, may have left work.
   bool maintenance_due_ ABSL_GUARDED_BY(mutex_) = true;
   // Studies that are marked as deleted, and whose rows are being written.

@@ -175,6 +175,16 @@ absl::Status Database::CheckFile() const {
   return absl::OkStatus();
 }
 
+void Database::ReportChanges(std::function<void(absl::string_view, int64_t)> changed) {
+  changed_ = std::move(changed);
+  sqlite3_update_hook(
+      handle_,
+      [](void* self, int, const char*, const char* table, sqlite3_int64 id) {
+        static_cast<Database*>(self)->changed_(table, id);
+      },
+      this);
+}
+
 absl::Status Database::Execute(const std::string& sql) {
   return sqlite3_exec(handle_, sql.c_str(), nullptr, nullptr, nullptr) == SQLITE_OK ? absl::OkStatus()
                                                                                     : LastError();

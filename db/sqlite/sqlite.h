@@ -14,6 +14,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -57,6 +58,9 @@ class Database {
   // a scalelab database. Costs three system calls. Returns FAILED_PRECONDITION if it or its WAL was deleted, moved or
   // replaced, DATA_LOSS if it was emptied or overwritten.
   absl::Status CheckFile() const;
+  // Makes each statement call `changed` with the table and the id of each row that it inserts, updates or deletes in a
+  // table with integer ids. The change is not committed yet.
+  void ReportChanges(std::function<void(absl::string_view table, int64_t id)> changed);
   // Makes CheckFile check the WAL too.
   void set_uses_wal(bool uses_wal) { uses_wal_ = uses_wal; }
   // Number of pages in the WAL after this connection's last commit; 0 before that, and without a WAL.
@@ -75,6 +79,7 @@ class Database {
   int wal_pages_ = 0;
   bool uses_wal_ = false, has_wal_ = false;                     // has_wal_: the WAL is not empty any more
   absl::flat_hash_map<const char*, sqlite3_stmt*> statements_;  // by address of the SQL text, see Statement
+  std::function<void(absl::string_view, int64_t)> changed_;     // empty: nobody wants to know
 };
 
 // Converts an extended result code `rc` and an errno (0 if there is none) to a status of the table above.

@@ -138,7 +138,8 @@ void BlockModel::Solve() {
 }
 
 void BlockModel::EstimateNoise() {
-  double squares = 0, values = 0, cells = 0, repeated = 0, determined = 0;
+  double squares = 0, values = 0, cells = 0, determined = 0;
+  repeated_ = 0;
   for (Cell& cell : cells_) {
     const std::vector<int>& block = cell.sample->block;
     if (block.empty()) continue;
@@ -151,13 +152,13 @@ void BlockModel::EstimateNoise() {
     }
     values += static_cast<double>(block.size());
     ++cells;
-    if (block.size() > 1) ++repeated;
+    if (block.size() > 1) ++repeated_;
   }
   for (int i = 0; i < unknowns_; ++i) determined += At(i, i) == 0 ? 0 : 1;
   df_ = values - cells - determined;
   variance_ = df_ > 0 ? squares / df_ : 0;
   const double without_drift = df_ + (drift_ ? 1 : 0);
-  comparison_df_ = repeated > 1 ? std::min(df_, without_drift * repeated / (2 * (repeated - 1))) : df_;
+  comparison_df_ = repeated_ > 1 ? std::min(df_, without_drift * repeated_ / (2 * (repeated_ - 1))) : df_;
 }
 
 // Returns the sum of squares of the times around the means of their blocks.
@@ -209,9 +210,7 @@ double BlockModel::VarianceOf(size_t cell) const {
   double squares = 0;
   for (const double r : residual) squares += r * r;
   // The effects leave this share of the noise of a cell in its residuals; exact for complete blocks.
-  double repeated = 0;
-  for (const Cell& other : cells_) repeated += other.sample->size() > 1 ? 1 : 0;
-  const double left = static_cast<double>(residual.size() - 1) * (repeated - 1) / repeated;
+  const double left = static_cast<double>(residual.size() - 1) * (repeated_ - 1) / repeated_;
   return left > 0 ? std::max(variance_, squares / left) : variance_;
 }
 

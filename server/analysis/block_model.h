@@ -84,6 +84,7 @@ class BlockModel {
   int unknowns_ = 0;
   std::vector<double> matrix_, right_, effects_;
   double df_ = 0, variance_ = 0, comparison_df_ = 0;
+  double repeated_ = 0;  // number of cells with more than one value
 };
 
 }  // namespace scalelab::server

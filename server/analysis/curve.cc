@@ -161,6 +161,9 @@ void CurveMaker::AssignRows() {
   of_.resize(cells_.size());
   int64_t last_id = -1;
   size_t cell = 0;
+  // The number of runs with the fingerprint of the row before, because most rows have the same one.
+  const std::string* fingerprint = nullptr;
+  int* runs = nullptr;
   for (const db::CurveRow& row : rows_) {
     if (row.state == db::RunState::kSkipped) continue;
     if (row.cell_id != last_id) {  // rows are sorted by cell
@@ -168,10 +171,15 @@ void CurveMaker::AssignRows() {
       if (it == index.end()) continue;
       last_id = row.cell_id;
       cell = it->second;
+      runs = nullptr;
     }
     of_[cell].push_back(&row);
-    if (row.state == db::RunState::kSucceeded && !comparisons_[cell].baseline)
-      ++groups_[group_of_[cell]].fingerprints[row.fingerprint];
+    if (row.state == db::RunState::kSucceeded && !comparisons_[cell].baseline) {
+      if (runs == nullptr || *fingerprint != row.fingerprint)
+        runs = &groups_[group_of_[cell]].fingerprints[row.fingerprint];
+      fingerprint = &row.fingerprint;
+      ++*runs;
+    }
     if (row.repeat >= 0 && static_cast<size_t>(row.repeat) >= block_of_repeat_.size()) {
       block_of_repeat_.resize(row.repeat + 1, -1);
     }
@@ -205,6 +213,7 @@ Point& CurveMaker::PointOf(const std::string& fingerprint, size_t cell) {
     point.cell = &cells_[cell];
     point.index = cell;
     point.place = it->second;
+    point.Reserve(of_[cell].size());
   }
   return hardware.points[it->second];
 }
@@ -214,12 +223,18 @@ void CurveMaker::CollectPoints() {
   for (const Group& group : groups_) {
     for (const size_t cell : group.cells) {
       if (of_[cell].empty()) PointOf(group.majority, cell);
+      const std::string* fingerprint = nullptr;
+      Point* of_row = nullptr;  // that of `fingerprint`, until another point is added
       for (const db::CurveRow* row : of_[cell]) {
         if (row->state == db::RunState::kSucceeded) {
           const Concurrency* concurrency = concurrency_.empty() ? nullptr : &concurrency_[row - rows_.data()];
-          AddResults(*row, block_of_repeat_, concurrency, PointOf(row->fingerprint, cell));
+          if (of_row == nullptr || *fingerprint != row->fingerprint)
+            of_row = &PointOf(row->fingerprint, cell);
+          fingerprint = &row->fingerprint;
+          AddResults(*row, block_of_repeat_, concurrency, *of_row);
           continue;
         }
+        of_row = nullptr;
         Point& point = PointOf(group.majority, cell);
         if (row->state == db::RunState::kFailed) {
           ++point.failed;

@@ -30,6 +30,8 @@ struct Point {
   std::vector<const db::CurveRow*> results;  // rows of `throughput`
 
   int asked() const { return succeeded + failed + pending + cancelled; }
+  // Makes room for the results of so many rows.
+  void Reserve(size_t count);
 };
 
 // The points of the runs with one fingerprint.

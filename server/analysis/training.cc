@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <set>
 #include <unordered_map>
 
@@ -33,6 +34,38 @@ std::string RecipeOf(v1::RunSpec spec) {
   }
   return Fingerprint(spec);
 }
+
+// Finds the recipes of cells. Most cells of a study differ only in values that no recipe contains, and making a recipe takes
+// some microseconds.
+class Recipes {
+ public:
+  explicit Recipes(const CellList& parameters) : parameters_(parameters) {
+    std::set<int> fields;  // of which recipes do not contain the value
+    for (const RunParameter& parameter : RunParameters()) {
+      if (!parameter.recipe) fields.insert(parameter.number);
+    }
+    const CellValues& values = parameters.values();
+    for (int number = 1; number <= values.size(); ++number) {
+      const auto* field = values.field(number);
+      contained_.push_back(field == nullptr || !fields.contains(field->number()));
+    }
+  }
+
+  const std::string& Of(size_t cell) {
+    std::vector<int> numbers;
+    for (const int number : parameters_.spec(cell)) {
+      if (contained_[static_cast<size_t>(number) - 1]) numbers.push_back(number);
+    }
+    const auto [it, added] = known_.try_emplace(std::move(numbers));
+    if (added) it->second = RecipeOf(parameters_.SpecWithoutCommand(cell));
+    return it->second;
+  }
+
+ private:
+  const CellList& parameters_;
+  std::vector<bool> contained_;                    // by number of the value - 1
+  std::map<std::vector<int>, std::string> known_;  // by the values that recipes contain
+};
 
 bool IsCompared(const db::CellRow& cell) {
   return !cell.excluded && cell.engine != UnsynchronisedEngine().name;
@@ -218,10 +251,10 @@ std::vector<ComparedRun> RunsToCompare(const std::vector<db::CellRow>& cells, co
   if (engines.size() < 2) return runs;
 
   std::unordered_map<std::string, std::vector<size_t>> by_recipe;
+  Recipes recipes(parameters);
   for (size_t i = 0; i < cells.size(); ++i) {
     if (!compared[i]) continue;
-    if (std::string recipe = RecipeOf(parameters.SpecWithoutCommand(i)); !recipe.empty())
-      by_recipe[std::move(recipe)].push_back(i);
+    if (const std::string& recipe = recipes.Of(i); !recipe.empty()) by_recipe[recipe].push_back(i);
   }
   std::unordered_map<int64_t, std::pair<size_t, size_t>>
       rows_of;  // by cell; the rows of a cell are contiguous

@@ -3,6 +3,9 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
+
+#include "server/cells/json_writer.h"
 
 namespace scalelab::server {
 namespace {
@@ -20,10 +23,14 @@ std::string PrintJson(const google::protobuf::Message& message, bool defaults) {
 
 // protobuf prints map entries in no fixed order; parsing and printing again sorts them.
 std::string ToJson(const google::protobuf::Message& message) {
+  if (std::optional<std::string> written = WriteJson(message)) return *std::move(written);
   return nlohmann::json::parse(PrintJson(message, false)).dump();
 }
 
-std::string ToFullJson(const google::protobuf::Message& message) { return PrintJson(message, true); }
+std::string ToFullJson(const google::protobuf::Message& message) {
+  if (std::optional<std::string> written = WriteFullJson(message)) return *std::move(written);
+  return PrintJson(message, true);
+}
 
 absl::Status FromJson(const std::string& json, google::protobuf::Message* message) {
   google::protobuf::util::JsonParseOptions options;

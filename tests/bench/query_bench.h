@@ -11,6 +11,8 @@ namespace scalelab::bench {
 // it creates there:
 //   curve/study_of_1000_runs, curve/study_of_100000_runs
 //                                from rows to a finished curve, for a study among a million stored runs
+//   curve/first_of_100000_runs   the same without rows in memory: the first curve after the store was opened
+//   curve/factors_of_100000_runs the same as study_of_100000_runs, with factors
 //   curve/analysis_of_100_cells  a curve of 100 cells with 100 repeats each, with rows in memory
 //   points/million_downsampled   reads a series of a million points and chooses 2,000
 std::vector<Figure> RunQueryBench(const BenchOptions& options);

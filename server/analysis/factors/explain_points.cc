@@ -45,6 +45,7 @@ class RowFinder {
 class TimesFinder {
  public:
   explicit TimesFinder(const std::vector<db::RunTimes>& times) {
+    by_attempt_.reserve(times.size());
     for (const db::RunTimes& of_run : times) by_attempt_[of_run.attempt_id] = &of_run;
   }
   // Returns null if there are none.

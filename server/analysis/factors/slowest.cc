@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "server/analysis/distributions.h"
 
@@ -138,8 +139,15 @@ std::vector<std::string> NodesByRank(const db::RunTimes& times) {
 // Returns the node on which the rank ran in all repeats; empty if there is none.
 std::string NodeOf(const StepCell& cell, int rank) {
   std::string node;
+  const db::RunTimes* before = nullptr;
   for (const StepParts& parts : cell.repeats) {
-    const std::vector<std::string> nodes = NodesByRank(*parts.times);
+    const db::RunTimes& times = *parts.times;
+    const bool same = before != nullptr && before->nodes == times.nodes &&
+                      before->ranks_per_node == times.ranks_per_node &&
+                      before->step.size() == times.step.size();
+    before = &times;
+    if (same) continue;
+    const std::vector<std::string> nodes = NodesByRank(times);
     if (nodes.empty() || (!node.empty() && nodes[rank] != node)) return "";
     node = nodes[rank];
   }
@@ -188,6 +196,7 @@ std::optional<SlowestPart> SlowestNode(const StepCell& cell, double confidence) 
   std::vector<std::string> names;
   std::vector<UnitValue> values;
   for (const StepParts& parts : cell.repeats) {
+    if (!absl::StrContains(parts.times->nodes, ',')) continue;  // one node
     std::map<std::string, std::vector<double>> logs;
     const std::vector<std::string> nodes = NodesByRank(*parts.times);
     for (size_t rank = 0; rank < nodes.size(); ++rank)

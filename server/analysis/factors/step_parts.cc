@@ -47,8 +47,8 @@ struct Pair {
 std::vector<Pair> CommonRepeats(const StepCell& point, const StepCell& base) {
   std::vector<Pair> pairs;
   for (const StepParts& parts : point.repeats) {
-    const auto other = std::ranges::find(base.repeats, parts.repeat, &StepParts::repeat);
-    if (other != base.repeats.end()) pairs.push_back({&parts, &*other});
+    const auto other = std::ranges::lower_bound(base.repeats, parts.repeat, {}, &StepParts::repeat);
+    if (other != base.repeats.end() && other->repeat == parts.repeat) pairs.push_back({&parts, &*other});
   }
   return pairs;
 }

@@ -81,7 +81,7 @@ uint64_t Hash(const std::string& text) {
 TEST(Migrations, AStepThatWasReleasedIsNeverChanged) {
   const std::vector<uint64_t> released = {0xa65a02eec2aff9d8, 0x25de8a262b602911, 0xa54b08bc214a66ff,
                                           0x90b9b460a7c01e1a, 0x75d7a65f8c936c30, 0x3f59f3514fff6298,
-                                          0xfc49aa3ece6477a3, 0x4bbfcc8953053c4d};
+                                          0xfc49aa3ece6477a3, 0x4bbfcc8953053c4d, 0x18e5f3243f86920c};
   ASSERT_EQ(Migrations().size(), released.size()) << "a new step: add its hash here";
   for (size_t step = 0; step < released.size(); ++step) {
     EXPECT_EQ(Hash(Migrations()[step]), released[step])
@@ -145,6 +145,33 @@ TEST_F(Migration, AllocationsOfSchemaFiveBecomeUsage) {
   EXPECT_EQ(loaded.allocations[0].partition, "gpu");
   EXPECT_EQ(loaded.allocations[0].charged_until, 0);
   EXPECT_EQ((*store)->GetAllocation(2)->held, 100 * second);
+}
+
+TEST_F(Migration, PointsOfSchemaEightAreRead) {
+  MakeVersion(8);
+  ASSERT_TRUE(
+      Raw()
+          ->Execute(
+              "PRAGMA foreign_keys=OFF; INSERT INTO metric_key VALUES (1, 'loss'), (2, 'share'); "
+              "INSERT INTO series VALUES (1, 1, 1, 0), (2, 1, 2, 0); "
+              "INSERT INTO point_axis (id, uses, count, line_base, line_stride, line_shift, line, "
+              "step_base, step_stride, step_shift, step, time_base, time_stride, time_shift, time) VALUES "
+              "(4294967297, 2, 3, 5, 1, 0, x'', 10, 10, 0, x'', 0x4000000000000000, 0, 50, "
+              "x'000000010003'); "
+              "INSERT INTO point_chunk (id, count, axis, kind, base, shift, value, line, step, time) "
+              "VALUES (4294967301, 3, 4294967297, 1, 0x4000000000000000, 50, x'000001000300', x'', x'', "
+              "x''), (8589934597, 3, 4294967297, 5, -5, 0, x'000110', x'', x'', x'')")
+          .ok());
+  const auto store = OpenStore();
+  ASSERT_TRUE(store.ok()) << store.status();
+  std::vector<Series> all;
+  ASSERT_TRUE(
+      (*store)->ReadPoints({1, "", {}}, [&](Series series) { all.push_back(std::move(series)); }).ok());
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_THAT(all[0].value, ::testing::ElementsAre(2, 2.5, 3.5));
+  EXPECT_THAT(all[0].step, ::testing::ElementsAre(10, 20, 30));
+  EXPECT_THAT(all[1].value, ::testing::ElementsAre(-0.005, -0.004, 0.011));
+  EXPECT_EQ(*Raw()->QueryText("SELECT group_concat(value) FROM points"), "2.0,2.5,3.5,-0.005,-0.004,0.011");
 }
 
 TEST_F(Migration, ANewerVersionIsRefusedAndLeftAlone) {

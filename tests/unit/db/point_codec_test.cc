@@ -117,6 +117,33 @@ TEST(PointCodec, AnyDoublesComeBackBitForBit) {
   }
 }
 
+TEST(PointCodec, BlocksAreChosenWhereTheyAreShorter) {
+  std::vector<double> wave, noise;
+  std::mt19937 random(1);
+  std::uniform_real_distribution<double> uniform(0.1, 2.3);
+  for (int i = 0; i < 1000; ++i) {
+    wave.push_back(std::sin(0.005 * i));
+    noise.push_back(uniform(random));
+  }
+  int kind = 0;
+  EXPECT_LT(EncodeValues(wave, kind).bytes.size(), 6 * wave.size());
+  EXPECT_EQ(kind, kBlocks);
+  EXPECT_EQ(EncodeValues(noise, kind).bytes.size(), 7 * noise.size());
+  EXPECT_EQ(kind, kBits);
+  BytesEach(wave);
+}
+
+// The bytes of these frames are what versions without blocks have written.
+TEST(PointCodec, FramesOfOlderVersionsAreRead) {
+  std::vector<double> doubles;
+  const absl::string_view bits("\x00\x00\x01\x00\x03\x00", 6);  // 2, 2.5 and 3.5
+  ASSERT_TRUE(DecodeDoubles({0x4000000000000000, 0, 50, bits}, kBits, 3, doubles));
+  EXPECT_THAT(doubles, ElementsAre(2, 2.5, 3.5));
+  doubles.clear();
+  ASSERT_TRUE(DecodeDoubles({-5, 0, 0, absl::string_view("\x00\x01\x10", 3)}, kDecimal + 3, 3, doubles));
+  EXPECT_THAT(doubles, ElementsAre(-0.005, -0.004, 0.011));
+}
+
 TEST(PointCodec, TimesOfSteadyStepsNeedThreeBytes) {
   std::mt19937 random(1);
   std::normal_distribution<double> step(0.031, 0.003);
@@ -156,6 +183,7 @@ TEST(PointCodec, DamagedFramesAreRefused) {
   EXPECT_FALSE(DecodeInts(frame(8, -1), 8, ints));
   EXPECT_FALSE(DecodeDoubles(frame(8, 0), 0, 8, doubles));
   EXPECT_FALSE(DecodeDoubles(frame(8, 0), kMaxKind + 1, 8, doubles));
+  EXPECT_FALSE(DecodeDoubles(frame(8, 0), kBlocks, 8, doubles));
   EXPECT_TRUE(ints.empty() && doubles.empty());
   EXPECT_TRUE(DecodeInts(frame(8, 63), 8, ints)) << "overflow is only a wrong number";
 }

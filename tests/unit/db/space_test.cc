@@ -111,6 +111,28 @@ TEST_F(Space, APointOfATrainingTakesLessThanEightBytesHoweverItWasReported) {
   }
 }
 
+TEST_F(Space, SmoothMetricsOfBothSignsTakeLessThanEightBytesAPoint) {
+  constexpr int kRuns = 50, kMetrics = 10, kLines = 1000;
+  CommitAttempt(1);
+  const int64_t before = UsedBytes();
+  for (int64_t id = 2; id < 2 + kRuns; ++id) {
+    CommitAttempt(id);
+    WriteBatch batch;
+    batch.appends = {AnAppend(id, 0, 0, 10 * kLines)};
+    for (int k = 1; k <= kMetrics; ++k) {
+      std::vector<double> values;
+      for (int line = 0; line < kLines; ++line) values.push_back(std::sin(0.001 * line * k));
+      batch.appends[0].columns.push_back(AColumn("metric " + std::to_string(k), 0, values));
+    }
+    Commit(batch);
+    End(id);
+  }
+  MaintainAll();
+  const double bytes = static_cast<double>(UsedBytes() - before) / (kRuns * kMetrics * kLines);
+  std::printf("%.2f bytes a point\n", bytes);
+  EXPECT_LT(bytes, 7.5);
+}
+
 TEST_F(Space, TheEndOfAnAttemptInTheBatchOfItsPointsIsEnoughToMergeThem) {
   CommitAttempt(1);
   WriteBatch batch;

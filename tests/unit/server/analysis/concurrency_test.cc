@@ -1,5 +1,8 @@
 #include "server/analysis/concurrency.h"
 
+#include <algorithm>
+#include <random>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/server/analysis/fixture.h"
@@ -47,6 +50,36 @@ TEST(Concurrency, ARowWithoutResultsOrTimeHasNone) {
   const auto found = FindConcurrency({{0, 300}, {100, 200}}, {failed, Row(100, 100)});
   EXPECT_EQ(found[0].most, 1);
   EXPECT_EQ(found[1].mean, 1);
+}
+
+TEST(Concurrency, IsThatOfACountOverAllAttempts) {
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 300; ++round) {
+    SCOPED_TRACE(round);
+    // Attempts at all times, close together, or close together with a few far away.
+    const db::Micros range = round % 3 == 0 ? 1'000'000'000 : 50;
+    std::vector<db::AttemptTime> attempts;
+    std::vector<db::CurveRow> rows;
+    for (size_t i = 0, count = 1 + random() % 60; i < count; ++i) {
+      db::Micros begin = 1'000'000 + static_cast<db::Micros>(random() % range);
+      if (round % 3 == 2 && random() % 10 == 0) begin += 1'000'000'000'000;
+      const db::Micros end = begin + 1 + static_cast<db::Micros>(random() % range);
+      attempts.push_back({begin, random() % 8 == 0 ? 0 : end});
+      rows.push_back(Row(begin, end));
+    }
+    const std::vector<Concurrency> found = FindConcurrency(attempts, rows);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      double sum = 0;
+      for (const db::AttemptTime& attempt : attempts) {
+        const db::Micros end =
+            attempt.finished == 0 ? rows[i].finished : std::min(attempt.finished, rows[i].finished);
+        sum +=
+            static_cast<double>(std::max<db::Micros>(0, end - std::max(attempt.assigned, rows[i].started)));
+      }
+      const double mean = sum / static_cast<double>(rows[i].finished - rows[i].started);
+      EXPECT_NEAR(found[i].mean, std::max(1.0, mean), 1e-9 * mean);
+    }
+  }
 }
 
 TEST(Concurrency, IsAFigureOfEachPointAndANoteOfTheSeries) {

@@ -1,0 +1,98 @@
+// A cache of the rows of large studies' curves. Reading 100,000 of them from the database takes most of the time of a curve.
+//
+// The cache is never older than the database: the writer reports each run whose rows it has changed, after the commit and
+// before it acknowledges it, and the next call reads these runs again.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "db/records.h"
+#include "db/sqlite/sqlite.h"
+
+namespace scalelab::db {
+
+// The rows of one study, in about half of the memory of CurveRows. Not thread-safe.
+class KeptCurveRows {
+ public:
+  // Reads the runs `changed`, and all others that are not kept yet, and returns the rows as Store::ListCurveRows. The caller
+  // has a read transaction. After an error, no row is kept.
+  absl::StatusOr<std::vector<CurveRow>> Update(Database& db, int64_t study_id, std::vector<int64_t> changed);
+  void Clear();
+  size_t size() const { return rows_.size(); }
+
+ private:
+  // A CurveRow. NaN: no value. `fingerprint` and `message` are places in texts_.
+  struct Packed {
+    int64_t run_id, cell_id, attempt_id, nodes_hash;
+    Micros started, finished;
+    double throughput, epoch_seconds, comm_share, peak_memory, accuracy, train_loss, time_to_accuracy,
+        reported_step;
+    int repeat, attempts;
+    uint32_t fingerprint, message;
+    RunState state;
+    Cause cause;
+  };
+  Packed Pack(const CurveRow& row);
+  void Unpack(const Packed& packed, CurveRow& row) const;  // `row` is a new one
+  uint32_t NumberOf(const std::string& text);
+  absl::StatusOr<std::vector<CurveRow>> ReadAll(Database& db, int64_t study_id, int64_t first, int64_t last);
+  // Reads runs of the study again, in ranges of ids. Returns false if there are other runs than those that are kept.
+  absl::StatusOr<bool> ReadChanged(Database& db, int64_t study_id, std::vector<int64_t> changed);
+
+  int64_t first_ = 0, last_ = -1;   // ids of the study's runs
+  std::vector<Packed> rows_;        // by id
+  std::vector<uint32_t> order_;     // by cell and repeat; empty: the order of the ids
+  std::vector<std::string> texts_;  // each once
+  absl::flat_hash_map<std::string, uint32_t> numbers_;
+};
+
+// Thread-safe.
+class CurveRowCache {
+ public:
+  // Keeps studies of at least `fewest` rows, and at most `most` rows in total.
+  CurveRowCache(size_t fewest, size_t most) : fewest_(fewest), most_(most) {}
+
+  // Calls its argument with a connection for reading, once or, after an error, twice.
+  using Reader = absl::FunctionRef<absl::Status(absl::FunctionRef<absl::Status(Database&)>)>;
+  // As Store::ListCurveRows.
+  absl::StatusOr<std::vector<CurveRow>> List(int64_t study_id, Reader reader);
+
+  // Reports that rows of these runs may have changed. Call it after a commit, also after one that failed, and before
+  // anybody knows of it.
+  void Changed(std::span<const int64_t> run_ids);
+  // Frees the rows of studies that were not listed for some time.
+  void DropUnused(absl::Time now);
+
+ private:
+  struct Study {
+    int64_t id = 0;
+    absl::Mutex mutex;  // is locked before mutex_
+    KeptCurveRows rows ABSL_GUARDED_BY(mutex);
+    // Guarded by mutex_ of the cache.
+    std::vector<int64_t> changed;  // since the rows were read
+    bool all_changed = false;      // more than `changed` has room for
+    size_t size = 0;               // of `rows` when they were read
+    absl::Time listed = absl::InfinitePast();
+  };
+  std::shared_ptr<Study> Find(int64_t study_id, bool add);
+  // Drops studies until at most most_ rows are left, the one that was listed last at the end.
+  void Shrink() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const size_t fewest_, most_;
+  absl::Mutex mutex_;
+  std::list<std::shared_ptr<Study>> studies_
+      ABSL_GUARDED_BY(mutex_);  // the one that was listed last is first
+};
+
+}  // namespace scalelab::db
