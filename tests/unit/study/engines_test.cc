@@ -102,11 +102,10 @@ TEST(StudyEngines, WhatAnEngineDoesNotHave) {
            "native engine"));
   v1::StudySpec spec = On("mxnet/kvstore");
   (*spec.mutable_fixed()->mutable_fields())["model"].set_string_value("resnet34");
-  EXPECT_THAT(
-      Wrong(spec),
-      Only("fixed.model",
-           "engine mxnet/kvstore does not have model resnet34; use resnet32 (it has resnet8, resnet20, resnet32, "
-           "resnet44, resnet56, resnet50), or a native engine"));
+  EXPECT_THAT(Wrong(spec), Only("fixed.model",
+                                "engine mxnet/kvstore does not have model resnet34; use resnet32 (it has "
+                                "resnet8, resnet20, resnet32, "
+                                "resnet44, resnet56, resnet50), or a native engine"));
   EXPECT_THAT(Wrong(On("pytorch/ddp", R"(, "accumulation_steps": 2)")),
               Only("fixed.accumulation_steps",
                    "engine pytorch/ddp does not have accumulation_steps 2; use 1, or a native engine"));
@@ -130,11 +129,11 @@ TEST(StudyEngines, ModelsAreDividedIntoStagesThatDivideTheRanks) {
                    "engine native/pipeline cannot run batch_norm sync; use batch_norm train, or native/ddp"));
   v1::StudySpec spec = On("native/pipeline");
   (*spec.mutable_fixed()->mutable_fields())["model"].set_string_value("vgg16");
-  EXPECT_THAT(
-      Wrong(spec),
-      Only("fixed.model",
-           "engine native/pipeline does not have model vgg16; use resnet8, resnet20, resnet32, resnet44, resnet56, "
-           "resnet18, resnet34, resnet50, resnet101, resnet152, gpt-nano, gpt-small, or native/ddp"));
+  EXPECT_THAT(Wrong(spec),
+              Only("fixed.model",
+                   "engine native/pipeline does not have model vgg16; use resnet8, resnet20, resnet32, "
+                   "resnet44, resnet56, "
+                   "resnet18, resnet34, resnet50, resnet101, resnet152, gpt-nano, gpt-small, or native/ddp"));
 }
 
 TEST(StudyEngines, PipelinesOfPytorchNeedEqualPartsAndNoFewerThanStages) {
@@ -168,11 +167,11 @@ TEST(StudyEngines, LayersAreDividedAmongRanksThatDivideTheRun) {
                    "engine native/tensor cannot run batch_norm sync; use batch_norm train, or native/ddp"));
   v1::StudySpec spec = On("native/tensor");
   (*spec.mutable_fixed()->mutable_fields())["model"].set_string_value("vgg16");
-  EXPECT_THAT(
-      Wrong(spec),
-      Only("fixed.model",
-           "engine native/tensor does not have model vgg16; use resnet8, resnet20, resnet32, resnet44, resnet56, "
-           "resnet18, resnet34, resnet50, resnet101, resnet152, gpt-nano, gpt-small, or native/ddp"));
+  EXPECT_THAT(Wrong(spec),
+              Only("fixed.model",
+                   "engine native/tensor does not have model vgg16; use resnet8, resnet20, resnet32, "
+                   "resnet44, resnet56, "
+                   "resnet18, resnet34, resnet50, resnet101, resnet152, gpt-nano, gpt-small, or native/ddp"));
 }
 
 TEST(StudyEngines, LayersHaveAPartForEachRank) {
@@ -236,9 +235,10 @@ TEST(StudyEngines, AllAdaptersButDataParallelHaveCheckpoints) {
     const std::string fixed = parts + R"(, "checkpoint_every_minutes": 5)";
     EXPECT_TRUE(ExpandStudy(On(std::string(engine.name), fixed)).ok()) << engine.name;
   }
-  EXPECT_THAT(Wrong(On("pytorch/dp", R"(, "checkpoint_every_steps": 5)", R"("resources": {"gpus_per_rank": 1})")),
-              Only("fixed.checkpoint_every_steps",
-                   "engine pytorch/dp does not have checkpoint_every_steps 5; use 0, or a native engine"));
+  EXPECT_THAT(
+      Wrong(On("pytorch/dp", R"(, "checkpoint_every_steps": 5)", R"("resources": {"gpus_per_rank": 1})")),
+      Only("fixed.checkpoint_every_steps",
+           "engine pytorch/dp does not have checkpoint_every_steps 5; use 0, or a native engine"));
 }
 
 TEST(Engines, ThatDifferByDesignHaveAReason) {

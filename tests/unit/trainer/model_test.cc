@@ -13,8 +13,11 @@ namespace scalelab::trainer {
 namespace {
 
 TEST(ResNetCifar, HasThePapersNumbersOfParameters) {
-  const std::pair<const char*, int64_t> expected[] = {
-      {"resnet8", 75'290}, {"resnet20", 269'722}, {"resnet32", 464'154}, {"resnet44", 658'586}, {"resnet56", 853'018}};
+  const std::pair<const char*, int64_t> expected[] = {{"resnet8", 75'290},
+                                                      {"resnet20", 269'722},
+                                                      {"resnet32", 464'154},
+                                                      {"resnet44", 658'586},
+                                                      {"resnet56", 853'018}};
   for (const auto& [name, count] : expected)
     EXPECT_EQ(CountParameters(*MakeModel(name, 10, {})), count) << name;
 }

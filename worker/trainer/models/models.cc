@@ -35,22 +35,14 @@ struct Entry {
 };
 
 constexpr Entry kModels[] = {
-    {"resnet8", Make<ResNetCifar, 8>},
-    {"resnet20", Make<ResNetCifar, 20>},
-    {"resnet32", Make<ResNetCifar, 32>},
-    {"resnet44", Make<ResNetCifar, 44>},
-    {"resnet56", Make<ResNetCifar, 56>},
-    {"resnet18", Make<ResNetImageNet, 18>},
-    {"resnet34", Make<ResNetImageNet, 34>},
-    {"resnet50", Make<ResNetImageNet, 50>},
-    {"resnet101", Make<ResNetImageNet, 101>},
-    {"resnet152", Make<ResNetImageNet, 152>},
-    {"mobilenet_v2", Make<MobileNetV2>},
-    {"alexnet", Make<AlexNet>},
-    {"inception_v3", Make<InceptionV3>},
-    {"vgg16", Make<Vgg16>},
-    {"gpt-nano", MakeGpt<kGptNano>},
-    {"gpt-small", MakeGpt<kGptSmall>},
+    {"resnet8", Make<ResNetCifar, 8>},        {"resnet20", Make<ResNetCifar, 20>},
+    {"resnet32", Make<ResNetCifar, 32>},      {"resnet44", Make<ResNetCifar, 44>},
+    {"resnet56", Make<ResNetCifar, 56>},      {"resnet18", Make<ResNetImageNet, 18>},
+    {"resnet34", Make<ResNetImageNet, 34>},   {"resnet50", Make<ResNetImageNet, 50>},
+    {"resnet101", Make<ResNetImageNet, 101>}, {"resnet152", Make<ResNetImageNet, 152>},
+    {"mobilenet_v2", Make<MobileNetV2>},      {"alexnet", Make<AlexNet>},
+    {"inception_v3", Make<InceptionV3>},      {"vgg16", Make<Vgg16>},
+    {"gpt-nano", MakeGpt<kGptNano>},          {"gpt-small", MakeGpt<kGptSmall>},
 };
 
 }  // namespace

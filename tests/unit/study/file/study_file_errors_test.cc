@@ -110,7 +110,8 @@ TEST_F(StudyFileErrors, UnknownWords) {
 TEST_F(StudyFileErrors, UnknownModelsAndEngines) {
   EXPECT_EQ(
       Errors("study: s\nfixed:\n  ranks: 2\n  dataset: synthetic\n  model: resnet21\n"),
-      "f.yaml:5:3: unknown model 'resnet21'; did you mean 'resnet20'? known: resnet8, resnet20, resnet32, resnet44, "
+      "f.yaml:5:3: unknown model 'resnet21'; did you mean 'resnet20'? known: resnet8, resnet20, resnet32, "
+      "resnet44, "
       "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152, mobilenet_v2, alexnet, inception_v3, "
       "vgg16, gpt-nano, gpt-small");
   EXPECT_EQ(
@@ -251,7 +252,8 @@ TEST_F(StudyFileErrors, AreToldAllAtOnceInFileOrder) {
              "red\n"
              "priority: 5000\nexclude: [{precision: tf32}]\n"),
       "f.yaml:2:1: repeats must be at least 1, not -1\n"
-      "f.yaml:4:3: unknown model 'resnet21'; did you mean 'resnet20'? known: resnet8, resnet20, resnet32, resnet44, "
+      "f.yaml:4:3: unknown model 'resnet21'; did you mean 'resnet20'? known: resnet8, resnet20, resnet32, "
+      "resnet44, "
       "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152, mobilenet_v2, alexnet, inception_v3, "
       "vgg16, gpt-nano, gpt-small\n"
       "f.yaml:5:3: ranks must be at least 1, not 0\n"
@@ -273,7 +275,8 @@ TEST_F(StudyFileErrors, AreToldAllAtOnceInFileOrder) {
 TEST_F(StudyFileErrors, OfShapeAndOfMeaningStandTogether) {
   EXPECT_EQ(
       Errors("study: s\nfixed: {model: resnet21, dataset: synthetic, ranks: 2}\nrepeat: 3\npriority: 5000\n"),
-      "f.yaml:2:9: unknown model 'resnet21'; did you mean 'resnet20'? known: resnet8, resnet20, resnet32, resnet44, "
+      "f.yaml:2:9: unknown model 'resnet21'; did you mean 'resnet20'? known: resnet8, resnet20, resnet32, "
+      "resnet44, "
       "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152, mobilenet_v2, alexnet, inception_v3, "
       "vgg16, gpt-nano, gpt-small\n"
       "f.yaml:3:1: unknown key 'repeat'; did you mean 'repeats'?\n"
