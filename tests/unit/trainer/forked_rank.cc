@@ -14,7 +14,6 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,12 +30,15 @@ namespace {
   _exit(125);
 }
 
-int Connect(const char* path) {
-  sockaddr_un address{AF_UNIX, {}};
-  if (path == nullptr || strlen(path) >= sizeof address.sun_path) Fail("SCALELAB_TRAINER_TEMPLATE");
-  strcpy(address.sun_path, path);
+int Connect(const char* name) {
+  sockaddr_un address;
+  const socklen_t size = TemplateAddress(name, address);
+  if (size == 0) {
+    fputs("SCALELAB_TRAINER_TEMPLATE must name the socket of a trainer_template\n", stderr);
+    _exit(125);
+  }
   const int connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (connect(connection, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) Fail(path);
+  if (connect(connection, reinterpret_cast<sockaddr*>(&address), size) != 0) Fail(name);
   return connection;
 }
 
@@ -76,7 +78,10 @@ int AwaitEnd(int connection, int signals) {
     }
     if (ready[0].revents != 0) {
       int status = 0;
-      if (read(connection, &status, sizeof status) != sizeof status) Fail("the template ended");
+      if (read(connection, &status, sizeof status) != sizeof status) {
+        fputs("the trainer_template could not start the rank, or has ended\n", stderr);
+        _exit(125);
+      }
       return status;
     }
   }

@@ -62,8 +62,7 @@ struct Result {
 #ifdef FORKED_RANK
 // Starts trainer_template.cc, which ends with this process. Returns the name of its socket.
 inline std::string StartTemplate() {
-  const std::string socket = testing::TempDir() + "/trainer-template-" + std::to_string(getpid());
-  std::filesystem::remove(socket);
+  const std::string socket = "scalelab-trainer-template-" + std::to_string(getpid());
   int output[2];
   if (pipe(output) != 0) return "";
   if (fork() == 0) {

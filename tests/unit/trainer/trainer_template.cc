@@ -1,12 +1,12 @@
 // Forks ranks from a process that has loaded LibTorch: trainer_template SOCKET. Loading it takes longer than most runs of the tests,
 // which start a rank with forked_rank.cc instead of the trainer. Writes "ready" to standard output, and ends with its parent.
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -69,7 +69,12 @@ bool Receive(int connection, Request& request) {
     close(connection);
     RunRank(request);
   }
+  if (rank < 0) std::_Exit(1);
   const int end = static_cast<int>(syscall(SYS_pidfd_open, rank, 0));
+  if (end < 0) {
+    kill(rank, SIGKILL);
+    std::_Exit(1);
+  }
   for (bool connected = true;;) {
     pollfd ready[] = {{end, POLLIN, 0}, {connected ? connection : -1, POLLIN, 0}};
     poll(ready, 2, -1);
@@ -87,16 +92,15 @@ bool Receive(int connection, Request& request) {
 }
 
 int Main(int argc, char** argv) {
-  sockaddr_un address{AF_UNIX, {}};
-  if (argc != 2 || std::strlen(argv[1]) >= sizeof address.sun_path) {
+  sockaddr_un address;
+  const socklen_t size = argc == 2 ? TemplateAddress(argv[1], address) : 0;
+  if (size == 0) {
     std::fprintf(stderr, "usage: trainer_template SOCKET\n");
     return 2;
   }
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  std::strcpy(address.sun_path, argv[1]);
   const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
-      listen(listener, 64) != 0) {
+  if (bind(listener, reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(listener, 64) != 0) {
     std::perror(argv[1]);
     return 1;
   }
@@ -105,7 +109,11 @@ int Main(int argc, char** argv) {
   signal(SIGCHLD, SIG_IGN);  // the kernel removes processes that have served a rank
   for (;;) {
     const int connection = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-    if (connection < 0) continue;
+    if (connection < 0) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      std::perror("accept");
+      return 1;
+    }
     if (fork() == 0) {
       signal(SIGCHLD, SIG_DFL);
       close(listener);
