@@ -1,10 +1,10 @@
 # Communicator: one suite, in one process and over real MPI processes. Strategy: one suite over all native engines.
 if(SCALELAB_TRAINER)
-  scalelab_test(communicator_contract_test LABEL contract TORCH TIMEOUT 300
+  scalelab_test(communicator_contract_test LABEL contract TORCH TIMEOUT 300 INPUTS ${scalelab_trainer_inputs}
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/communicator_contract_test.cc LIBS scalelab_worker_trainer_comm)
   scalelab_use_torch_header(communicator_contract_test)
 
-  scalelab_test(strategy_contract_test LABEL contract TORCH TIMEOUT 300
+  scalelab_test(strategy_contract_test LABEL contract TORCH TIMEOUT 300 INPUTS ${scalelab_trainer_inputs}
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/strategy_contract_test.cc LIBS scalelab_worker_trainer_optim scalelab_worker_trainer_strategies)
   scalelab_use_torch_header(strategy_contract_test)
 
@@ -20,7 +20,7 @@ if(SCALELAB_TRAINER)
       set(name ${name}_${ARGN})
     endif()
     add_test(NAME ${name}
-      COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} --oversubscribe --allow-run-as-root
+      COMMAND ${scalelab_unless_passed} -- ${MPIEXEC_EXECUTABLE} -np ${ranks} --oversubscribe --allow-run-as-root
               $<TARGET_FILE:process_communicator_contract_test> ${ranks} ${backend} ${ARGN})
     set_tests_properties(${name} PROPERTIES LABELS contract TIMEOUT 120 SKIP_RETURN_CODE 77
       ENVIRONMENT "OMP_NUM_THREADS=1;SCALELAB_SHARED_GPU=1;OMPI_MCA_rmaps_base_oversubscribe=1;SCALELAB_ATTEMPT_DIR=${CMAKE_BINARY_DIR}/tests/${name}"
@@ -51,7 +51,7 @@ if(SCALELAB_TRAINER)
   scalelab_use_torch_header(parity_process_test)
   set_target_properties(parity_process_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME Parity.OfEveryEngineOverEveryBackend
-    COMMAND ${MPIEXEC_EXECUTABLE} -np 4 --oversubscribe --allow-run-as-root $<TARGET_FILE:parity_process_test>)
+    COMMAND ${scalelab_unless_passed} ${scalelab_trainer_inputs} -- ${MPIEXEC_EXECUTABLE} -np 4 --oversubscribe --allow-run-as-root $<TARGET_FILE:parity_process_test>)
   set_tests_properties(Parity.OfEveryEngineOverEveryBackend PROPERTIES LABELS contract TIMEOUT 300
     ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_MCA_rmaps_base_oversubscribe=1;SCALELAB_ATTEMPT_DIR=${CMAKE_BINARY_DIR}/tests/Parity"
     ENVIRONMENT_MODIFICATION "${scalelab_mpi_environment}")

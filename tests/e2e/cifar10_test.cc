@@ -1,4 +1,4 @@
-// Trains on the complete CIFAR-10 data set, where it is available: a third of an epoch, or a whole one with
+// Trains on the complete CIFAR-10 data set, where it is available: a third of an epoch of resnet8, or a whole one of resnet20 with
 // SCALELAB_LONG_TESTS.
 #include <gtest/gtest.h>
 
@@ -37,8 +37,8 @@ TEST(Cifar10, TwoRanksLearn) {
   ASSERT_EQ(service.Start(), "");
   const bool whole = std::getenv("SCALELAB_LONG_TESTS") != nullptr;
   const std::string study = service.Submit(absl::StrCat(
-      "study: cifar10\nfixed: {model: resnet20, dataset: cifar10, data_dir: ", data,
-      whole ? ", epochs: 1" : ", max_steps: 130", ", ranks: 2}\n",
+      "study: cifar10\nfixed: {dataset: cifar10, data_dir: ", data,
+      whole ? ", model: resnet20, epochs: 1" : ", model: resnet8, max_steps: 130", ", ranks: 2}\n",
       "seed: 1\nscaling: {mode: strong, global_batch: 128}\nlr: {base: 0.1, reference_batch: 128}\n"));
   ASSERT_EQ(service.WaitFor(study, 800), 0) << service.Run({"run", "list", study}).out;
   const std::string run = service.Runs(study)[0]["name"];
@@ -47,8 +47,8 @@ TEST(Cifar10, TwoRanksLearn) {
   const double accuracy = summary["run/accuracy"], loss = summary["run/train_loss"];
   std::cout << (whole ? "one epoch" : "130 steps") << ": mean train loss " << loss << ", test accuracy "
             << accuracy << ", " << summary["run/throughput"] << " samples/s\n";
-  EXPECT_LT(loss, whole ? 1.75 : 2.05);      // ln 10 = 2.30 before training
-  EXPECT_GT(accuracy, whole ? 0.40 : 0.25);  // guessing gives 0.10
+  EXPECT_LT(loss, whole ? 1.75 : 1.95);      // ln 10 = 2.30 before training
+  EXPECT_GT(accuracy, whole ? 0.40 : 0.28);  // guessing gives 0.10
 }
 
 }  // namespace

@@ -65,7 +65,8 @@ TEST(SlurmFrameworks, TrainTheSameOverTwoNodes) {
     return ClusterStudy(
         absl::StrCat("engine: [", engines, "], ranks: [2]"), 1, 4,
         absl::StrCat("lr: {base: 0.02, rule: constant}\nretry: {max: 0}\nbaseline: {ranks: 2}\n",
-                     "resources: {memory_mib: 4000, ranks_per_node: ", ranks_per_node, "}\n"));
+                     "resources: {memory_mib: 4000, ranks_per_node: ", ranks_per_node, "}\n"),
+        "resnet8");
   };
   std::vector<std::string> names = {service.Submit(study(absl::StrJoin(over_nodes, ", "), 1))};
   if (mirrored) names.push_back(service.Submit(study("native/ddp, tensorflow/mirrored", 2)));

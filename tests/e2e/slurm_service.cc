@@ -100,8 +100,9 @@ std::string SlurmService::LeftBehind(int nodes, double seconds) const {
   return left;
 }
 
-std::string ClusterStudy(const std::string& axes, int repeats, int steps, const std::string& more) {
-  return absl::StrCat("study: cluster\nfixed: {model: resnet20, dataset: cifar10, data_dir: ", ShippedData(),
+std::string ClusterStudy(const std::string& axes, int repeats, int steps, const std::string& more,
+                         const std::string& model) {
+  return absl::StrCat("study: cluster\nfixed: {model: ", model, ", dataset: cifar10, data_dir: ", ShippedData(),
                       ", epochs: 1000, max_steps: ", steps, "}\nmatrix: {", axes, "}\nrepeats: ", repeats,
                       "\nseed: 11\nscaling: {mode: strong, global_batch: 32}\nmeasure: {evaluate: false}\n",
                       more);

@@ -33,8 +33,8 @@ class SlurmService : public Service {
   const DevCluster& cluster_;
 };
 
-// Returns a study of resnet20 on the images that ship with the project. `axes` is the matrix, `more`
-// has further lines.
-std::string ClusterStudy(const std::string& axes, int repeats, int steps, const std::string& more = "");
+// Returns a study of `model` on the images that ship with the project. `axes` is the matrix, `more` has further lines.
+std::string ClusterStudy(const std::string& axes, int repeats, int steps, const std::string& more = "",
+                         const std::string& model = "resnet20");
 
 }  // namespace scalelab::e2e

@@ -1,10 +1,11 @@
 """Compares the models of Keras and MXNet with PyTorch's, with the same weights. A KIND is one of forward.py.
 
-    models_test.py write DIRECTORY    writes the results of PyTorch
     models_test.py KIND DIRECTORY     compares the results of KIND with them
     models_test.py remove DIRECTORY   removes the directory
-If the test is skipped, it prints the reason and exits with status 77.
+The first test that needs the results of PyTorch writes them into the directory. If the test is skipped, it prints the reason and
+exits with status 77.
 """
+import fcntl
 import math
 import os
 import shutil
@@ -50,6 +51,7 @@ class Models(unittest.TestCase):
 
     def test_logits_are_those_of_pytorch(self):
         engine, models = KINDS[KIND]
+        write()
         lines = forward(engine, KIND, DIRECTORY, *models).splitlines()
         apart = {words[0]: float(words[1]) for words in map(str.split, lines) if len(words) == 2 and words[0] in models}
         for model in models:
@@ -59,20 +61,19 @@ class Models(unittest.TestCase):
 
 
 def write():
-    run.python_of("pytorch/ddp")  # skips
-    shutil.rmtree(DIRECTORY, ignore_errors=True)
-    os.makedirs(DIRECTORY)
-    forward("pytorch/ddp", "torch", DIRECTORY, *CIFAR, *IMAGENET)
+    """Writes the results of PyTorch, unless another test has done so."""
+    os.makedirs(DIRECTORY, exist_ok=True)
+    complete = os.path.join(DIRECTORY, "complete")
+    with open(os.path.join(DIRECTORY, "lock"), "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(complete):
+            forward("pytorch/ddp", "torch", DIRECTORY, *CIFAR, *IMAGENET)
+            with open(complete, "w", encoding="utf-8"):
+                pass
 
 
 if __name__ == "__main__":
-    if KIND == "write":
-        try:
-            write()
-        except unittest.SkipTest as why:
-            print("SKIPPED:", why)
-            sys.exit(run.SKIPPED)
-    elif KIND == "remove":
+    if KIND == "remove":
         shutil.rmtree(DIRECTORY, ignore_errors=True)
     else:
         run.main("__main__")

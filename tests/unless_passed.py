@@ -1,0 +1,94 @@
+"""Runs a test, unless it has passed before with the same inputs: `unless_passed.py RECORDS [INPUT...] -- COMMAND...`.
+
+Inputs are: the command and the programs that it names, with the project's libraries that they load; each INPUT, which is a file, a
+folder with all its files, or a link, whose target's name counts; the installed Debian packages; the model of the processor; and the
+environment variables whose names begin with SCALELAB_, OMP or XDG_. RECORDS is a folder with one file for each command: a hash of the
+inputs with which it has last passed. A test that fails, or of which a part is skipped, leaves no record. With SCALELAB_REPEAT_TESTS=1
+the command runs in any case.
+
+Only a test that depends on nothing else may be started in this way. The build system Bazel keeps results of tests by the same rule.
+"""
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import time
+
+PACKAGES = "/var/lib/dpkg/status"
+REPEAT = "SCALELAB_REPEAT_TESTS"
+SYSTEM = ("/lib", "/usr")  # folders of Debian's packages
+
+
+def files_of(path):
+    """Returns the paths of all files below a folder, or the path itself if it is a file or a link."""
+    if os.path.islink(path) or not os.path.isdir(path):
+        return [path] if os.path.lexists(path) else []
+    folders = (item for item in os.walk(path) if "__pycache__" not in item[0])
+    return sorted(os.path.join(folder, name) for folder, _, names in folders for name in names)
+
+
+def content(path):
+    if os.path.islink(path):
+        return os.readlink(path).encode()
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def libraries(program):
+    """Returns the libraries that a program loads and that are not Debian's; none for a script."""
+    loaded = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
+    return [os.path.realpath(path) for path in re.findall(r"(/\S+) \(0x", loaded) if not path.startswith(SYSTEM)]
+
+
+def key_of(inputs, command):
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        processor = sorted({line for line in file if line.startswith(("model name", "flags"))})
+    names = sorted(name for name in os.environ if name.startswith(("SCALELAB_", "OMP", "XDG_")) and name != REPEAT)
+    variables = [(name, os.environ[name]) for name in names]
+    key = hashlib.sha256(repr([command, variables, processor, os.cpu_count()]).encode())
+    files = [file for path in [PACKAGES, *inputs, *command] for file in files_of(path)]
+    programs = [file for file in files if os.access(file, os.X_OK) and not file.startswith(SYSTEM)]
+    for file in [*files, *(library for program in programs for library in libraries(program))]:
+        key.update(file.encode() + b"\0" + content(file))
+    return key.hexdigest()
+
+
+def run(command):
+    """Runs a command. Returns its exit status, and whether its output says that a part was skipped."""
+    skipped = False
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        for line in process.stdout:
+            skipped = skipped or b"SKIPPED" in line
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+    return process.returncode, skipped
+
+
+def main(records, *arguments):
+    split = arguments.index("--")
+    inputs, command = list(arguments[:split]), list(arguments[split + 1 :])
+    if "--gtest_list_tests" in command:
+        os.execvp(command[0], command)
+    record = os.path.join(records, hashlib.sha256(repr(command).encode()).hexdigest()[:32])
+    key = key_of(inputs, command)
+    if os.path.exists(record):
+        with open(record, encoding="utf-8") as file:
+            kept, passed = file.read().split("\n", 1)
+        if kept == key and os.environ.get(REPEAT) != "1":
+            print(f"{passed}It has not run again, because its inputs are the same. {REPEAT}=1 runs it again.")
+            return 0
+        os.remove(record)
+    begin = time.time()
+    status, skipped = run(command)
+    if status == 0 and not skipped and key_of(inputs, command) == key:
+        os.makedirs(records, exist_ok=True)
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begin))
+        with open(f"{record}.{os.getpid()}", "w", encoding="utf-8") as file:
+            file.write(f"{key}\nThis test passed on {when}, in {time.time() - begin:.1f} s.\n")
+        os.replace(file.name, record)
+    return status if status >= 0 else 128 - status
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
