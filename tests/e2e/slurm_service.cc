@@ -102,10 +102,10 @@ std::string SlurmService::LeftBehind(int nodes, double seconds) const {
 
 std::string ClusterStudy(const std::string& axes, int repeats, int steps, const std::string& more,
                          const std::string& model) {
-  return absl::StrCat("study: cluster\nfixed: {model: ", model, ", dataset: cifar10, data_dir: ", ShippedData(),
-                      ", epochs: 1000, max_steps: ", steps, "}\nmatrix: {", axes, "}\nrepeats: ", repeats,
-                      "\nseed: 11\nscaling: {mode: strong, global_batch: 32}\nmeasure: {evaluate: false}\n",
-                      more);
+  return absl::StrCat(
+      "study: cluster\nfixed: {model: ", model, ", dataset: cifar10, data_dir: ", ShippedData(),
+      ", epochs: 1000, max_steps: ", steps, "}\nmatrix: {", axes, "}\nrepeats: ", repeats,
+      "\nseed: 11\nscaling: {mode: strong, global_batch: 32}\nmeasure: {evaluate: false}\n", more);
 }
 
 }  // namespace scalelab::e2e
