@@ -10,7 +10,7 @@ import os
 
 import numpy as np
 
-from scalelab import array_state, choices, keras_models, loss_scale, rendezvous, training
+from scalelab import array_state, choices, keras_models, loss_scale, rendezvous, splitmix, training
 from scalelab.deadline import Deadline
 from scalelab.errors import RunError
 
@@ -39,7 +39,7 @@ class KerasJax(training.Engine):
             import keras
 
         keras.mixed_precision.set_global_policy(loss_scale.KERAS_POLICIES.get(spec.precision, "float32"))
-        keras.utils.set_random_seed(spec.seed)
+        keras.utils.set_random_seed(splitmix.seed32(spec.seed))
         with Deadline(spec.comm_timeout_s)("building the model on all ranks"):
             devices = keras.distribution.list_devices()
             distribution = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)

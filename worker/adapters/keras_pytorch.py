@@ -2,7 +2,7 @@
 import contextlib
 import os
 
-from scalelab import training
+from scalelab import splitmix, training
 
 with training.importing("keras/pytorch", "pytorch2"):
     import torch
@@ -58,7 +58,7 @@ class KerasPytorch(PytorchDdp):
             from scalelab import keras_models
 
         keras.config.set_dtype_policy(KERAS_POLICIES.get(self.spec.precision, "float32"))
-        keras.utils.set_random_seed(self.spec.seed + self.rank)  # for dropout; the weights are loaded
+        keras.utils.set_random_seed(splitmix.seed32(self.spec.seed))  # for dropout; the weights are loaded
         # A PyTorch tensor has the shape [n, channels, height, width] in both memory layouts.
         self._network = keras_models.make(keras, self.spec.model, data.side, data.classes, "NCHW")
         self._network.load(parameters)
@@ -68,6 +68,10 @@ class KerasPytorch(PytorchDdp):
         wrapped = super().wrap(model)
         if self.ranks > 1:
             self.gradient_bytes = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+            # DDP has copied rank 0's seeds of dropout: for PyTorch they are parameters without gradients.
+            for variable in self._network.seeds():
+                seed, counter = variable.value.tolist()
+                variable.assign([splitmix.seed32(seed, self.rank), counter])
         return wrapped
 
     def begin_evaluation(self):

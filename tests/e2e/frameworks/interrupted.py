@@ -4,13 +4,16 @@ The environment variable INTERRUPT has the form "RANK STEP SIGNAL". Steps are co
 process group of the rank, like a signal of the worker. Ranks agree after every step whether to stop, so a signal takes effect after
 the step in which it arrives.
 
-The engine's model gets a layer of dropout, so that random numbers matter. In pytorch/pipeline, only block EXPENSIVE_BLOCK costs
+The engine's model gets a layer of dropout, so that random numbers matter. In the first step of a run, all ranks train on the same
+images, so their losses differ only by the random numbers of dropout. In pytorch/pipeline, only block EXPENSIVE_BLOCK costs
 time, so this variable determines how the model is divided.
 """
 import os
 import runpy
 import signal
 import sys
+
+import numpy as np
 
 
 def change():
@@ -27,7 +30,8 @@ def changed(engine_class):
     if hasattr(engine_class, "_measure"):
         engine_class._measure = costs
     rank, step, name = os.environ.get("INTERRUPT", "none 0 SIGKILL").split()
-    return interrupted(engine_class, int(step), getattr(signal, name)) if rank == os.environ["RANK"] else engine_class
+    at = int(step) if rank == os.environ["RANK"] else None
+    return interrupted(engine_class, at, getattr(signal, name))
 
 
 def add_dropout():
@@ -51,7 +55,8 @@ def costs(_, blocks):
 
 
 def interrupted(engine_class, at, number):
-    """Changes the engine so that it sends signal `number` to its process group in step `at`. Returns the engine."""
+    """Changes the engine so that it sends signal `number` to its process group in step `at`, if it is not None, and trains on the
+    same images on all ranks in the first step. Returns the engine."""
     step, load = engine_class.step, engine_class.load
     steps = {"done": 0}
 
@@ -59,13 +64,15 @@ def interrupted(engine_class, at, number):
         steps["done"] = int(directory.rsplit("-", 1)[1])
         return load(self, directory)
 
-    def step_with_signal(self, *arguments):
+    def changed_step(self, images, labels, rate):
+        if steps["done"] == 0:
+            images, labels = np.random.default_rng(0).random(images.shape, np.float32), labels * 0
         if steps["done"] == at:
             os.killpg(0, number)
         steps["done"] += 1
-        return step(self, *arguments)
+        return step(self, images, labels, rate)
 
-    engine_class.load, engine_class.step = load_and_count, step_with_signal
+    engine_class.load, engine_class.step = load_and_count, changed_step
     return engine_class
 
 

@@ -3,7 +3,7 @@ import os
 
 import numpy as np
 
-from . import array_state, choices
+from . import array_state, choices, splitmix
 from .errors import RunError
 from .training import Engine, StepResult, importing
 
@@ -53,7 +53,7 @@ class MxnetEngine(Engine):
 
         self._mx, self._rank = mx, rank
         self._steps = 0  # steps of the run until now
-        mx.random.seed(spec.seed)
+        mx.random.seed(splitmix.seed32(spec.seed, rank))
         try:
             self._net = models_mxnet.make(spec.model, data.classes)
         except ValueError as e:

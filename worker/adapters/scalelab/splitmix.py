@@ -23,6 +23,12 @@ def states(seed, a, b):
     return _mix(_mix(_mix(_word(seed)) ^ _word(a)) ^ _word(b))
 
 
+def seed32(seed, rank=0):
+    """Returns the seed of a rank's random numbers, such as those of dropout, from the seed of the run. Keras and MXNet accept only
+    seeds from 0 to 2^32 - 1."""
+    return int(states(seed, rank, 0)[0] >> np.uint64(32))
+
+
 def draws(state, first, count):
     """Returns `count` numbers of each generator, starting with number `first` (counted from 1): [generators, count]."""
     steps = np.arange(first, first + count, dtype=np.uint64) * _GAMMA

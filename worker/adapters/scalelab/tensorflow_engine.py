@@ -9,7 +9,7 @@ import os
 
 import numpy as np
 
-from . import array_state, choices, keras_models, loss_scale
+from . import array_state, choices, keras_models, loss_scale, splitmix
 from .errors import RunError
 from .training import Engine, StepResult, importing
 
@@ -67,7 +67,9 @@ class TensorFlowEngine(Engine):
         if not hasattr(keras, "ops"):
             # By default the operations of Keras 2 keep the state of dropout, and a checkpoint could not contain it.
             keras.backend.experimental.enable_tf_random_generator()
-        keras.utils.set_random_seed(spec.seed)
+        # Ranks draw different random numbers for dropout. Horovod's ranks are independent for TensorFlow; in a strategy of
+        # several replicas, the seeds must be equal when variables are made.
+        keras.utils.set_random_seed(splitmix.seed32(spec.seed, rank if strategy.num_replicas_in_sync == 1 else 0))
         with strategy.scope():
             self.network = keras_models.make(keras, spec.model, data.side, data.classes, self.layout)
             self.network.load(parameters)
@@ -77,12 +79,20 @@ class TensorFlowEngine(Engine):
             self.statistics = [getattr(v, "value", v) if hasattr(keras, "ops") else v
                                for v in self.network.variables(trainable=False).values()]
             self._velocities = [tf.Variable(tf.zeros(v.shape), trainable=False) for v in self._variables.values()]
+            self._spread_seeds()
             self._scaling = None  # loss scale, and number of steps since it last changed
             if spec.precision == "amp-fp16":
                 self._scaling = [tf.Variable(first, trainable=False) for first in (loss_scale.FIRST, 0)]
         self._scales = loss_scale.Log()
         self._step = self.in_replicas(self._replica_step)
         self._evaluation = self.in_replicas(self._replica_evaluation, reduce_retracing=True)
+
+    def _spread_seeds(self):
+        """Makes the seeds of Keras 3 differ between replicas. Those of Keras 2 do so by themselves."""
+        for variable in self.network.seeds() if self._strategy.num_replicas_in_sync > 1 else []:
+            for i, part in enumerate(self._strategy.experimental_local_results(variable.value)):
+                seed, counter = part.numpy().tolist()
+                part.assign([splitmix.seed32(seed, self._rank + i), counter])
 
     def in_replicas(self, function, **options):
         """Returns a tf.function that calls `function` in every replica."""

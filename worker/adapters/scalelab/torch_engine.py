@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from . import loss_scale, torch_state, training
+from . import loss_scale, splitmix, torch_state, training
 from .errors import RunError
 from .models_torch import loss_and_logits, make_model
 from .torch_device import CudaClock, HostClock, Precision, Prefetcher, choose_device, configure_cpu
@@ -44,7 +44,7 @@ class TorchEngine(training.Engine):
         self._scales = loss_scale.Log()
         if spec.compile:
             self._compile()
-        torch.manual_seed((spec.seed + (rank << 32)) % 2**63)  # for dropout: differs between ranks, not between runs
+        torch.manual_seed(splitmix.seed32(spec.seed, rank))  # for dropout; on a CPU, PyTorch uses 32 bits of a seed
 
     def join(self):
         """Connects to the other ranks."""

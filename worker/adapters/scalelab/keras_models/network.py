@@ -168,6 +168,11 @@ class Network:
         return {name: getattr(layer, theirs) for name, (layer, theirs, _) in self._slots.items()
                 if (".running_" in name) != trainable}
 
+    def seeds(self):
+        """Returns the Keras variables of the random numbers of dropout, each with a seed and a counter; none for Keras 2."""
+        variables = self.model.non_trainable_variables if hasattr(self.keras, "ops") else []
+        return [variable for variable in variables if variable.path.endswith("seed_generator_state")]
+
     def to_native(self, name, value):
         """Returns a copy of a weight's value or gradient in PyTorch's layout, as a NumPy array."""
         axes = self._slots[name][2]
