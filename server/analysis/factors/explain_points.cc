@@ -1,5 +1,6 @@
 #include "server/analysis/factors/explain_points.h"
 
+#include <algorithm>
 #include <span>
 
 #include "absl/container/flat_hash_map.h"
@@ -16,10 +17,16 @@ namespace {
 using scalelab::v1::CurvePoint;
 using scalelab::v1::TimeToTarget;
 
-// Finds the rows of cells.
-class RowFinder {
+// A run that succeeded, and the times of its ranks; null if there are none.
+struct Repeat {
+  const db::CurveRow* row;
+  const db::RunTimes* times;
+};
+
+class RepeatFinder {
  public:
-  explicit RowFinder(const ExplainedRows& input) : ranges_(input.cells.size()) {
+  RepeatFinder(const ExplainedRows& input, const std::vector<db::RunTimes>& times)
+      : ranges_(input.cells.size()), times_(times) {
     absl::flat_hash_map<int64_t, size_t> index;
     for (size_t i = 0; i < input.cells.size(); ++i) index[input.cells[i].id] = i;
     for (size_t begin = 0, end = 0; begin < input.rows.size(); begin = end) {
@@ -29,65 +36,58 @@ class RowFinder {
     }
   }
 
-  // Returns the rows of a cell that succeeded on this hardware and software.
-  std::vector<const db::CurveRow*> Succeeded(size_t cell, const std::string& fingerprint) const {
-    std::vector<const db::CurveRow*> rows;
+  // Returns the repeats of a cell that succeeded on this hardware and software.
+  std::vector<Repeat> Succeeded(size_t cell, const std::string& fingerprint) const {
+    std::vector<Repeat> repeats;
     for (const db::CurveRow& row : ranges_[cell]) {
-      if (row.state == db::RunState::kSucceeded && row.fingerprint == fingerprint) rows.push_back(&row);
+      if (row.state == db::RunState::kSucceeded && row.fingerprint == fingerprint)
+        repeats.push_back({&row, TimesOf(row)});
     }
-    return rows;
+    return repeats;
   }
 
  private:
+  const db::RunTimes* TimesOf(const db::CurveRow& row) const {
+    // Most often the times follow those of the row before.
+    if (next_ >= times_.size() || times_[next_].run_id != row.run_id)
+      next_ = std::ranges::lower_bound(times_, row.run_id, {}, &db::RunTimes::run_id) - times_.begin();
+    if (next_ >= times_.size() || times_[next_].run_id != row.run_id) return nullptr;
+    const db::RunTimes& found = times_[next_++];
+    return found.attempt_id == row.attempt_id ? &found : nullptr;
+  }
+
   std::vector<std::span<const db::CurveRow>> ranges_;  // by cell
+  const std::vector<db::RunTimes>& times_;             // by run
+  mutable size_t next_ = 0;
 };
 
-class TimesFinder {
- public:
-  explicit TimesFinder(const std::vector<db::RunTimes>& times) {
-    by_attempt_.reserve(times.size());
-    for (const db::RunTimes& of_run : times) by_attempt_[of_run.attempt_id] = &of_run;
-  }
-  // Returns null if there are none.
-  const db::RunTimes* Find(const db::CurveRow& row) const {
-    const auto it = by_attempt_.find(row.attempt_id);
-    return it == by_attempt_.end() ? nullptr : it->second;
-  }
-
- private:
-  absl::flat_hash_map<int64_t, const db::RunTimes*> by_attempt_;
-};
-
-TimeToTarget TimeOf(const std::vector<const db::CurveRow*>& rows, const TimesFinder* times) {
+TimeToTarget TimeOf(const std::vector<Repeat>& repeats) {
   static const MetricRange& range = RangeOf("run/time_to_accuracy_s");
-  std::vector<TargetRepeat> repeats;
-  for (const db::CurveRow* row : rows) {
-    TargetRepeat& repeat = repeats.emplace_back();
+  std::vector<TargetRepeat> targets;
+  for (const auto& [row, times] : repeats) {
+    TargetRepeat& target = targets.emplace_back();
     if (row->time_to_accuracy.has_value() && range.Contains(*row->time_to_accuracy))
-      repeat.seconds = row->time_to_accuracy;
-    const db::RunTimes* of_run = times == nullptr ? nullptr : times->Find(*row);
-    if (of_run != nullptr) repeat.samples = of_run->samples_to_accuracy;
+      target.seconds = row->time_to_accuracy;
+    if (times != nullptr) target.samples = times->samples_to_accuracy;
   }
-  return MakeTimeToTarget(repeats);
+  return MakeTimeToTarget(targets);
 }
 
-StepCell CellOf(const db::CellRow& cell, const std::vector<const db::CurveRow*>& rows,
-                const TimesFinder& times) {
+StepCell CellOf(const db::CellRow& cell, const std::vector<Repeat>& repeats) {
   StepCell steps{cell.ranks, static_cast<double>(cell.global_batch), {}};
-  for (const db::CurveRow* row : rows) {
-    const db::RunTimes* of_run = times.Find(*row);
-    if (of_run == nullptr) continue;
-    if (const auto parts = PartsOf(*of_run, row->repeat)) steps.repeats.push_back(*parts);
+  steps.repeats.reserve(repeats.size());
+  for (const auto& [row, times] : repeats) {
+    if (times == nullptr) continue;
+    if (const auto parts = PartsOf(*times, row->repeat)) steps.repeats.push_back(*parts);
   }
   return steps;
 }
 
-std::vector<GradientNorms> NormsOf(const std::vector<const db::CurveRow*>& rows, const TimesFinder& times) {
+std::vector<GradientNorms> NormsOf(const std::vector<Repeat>& repeats) {
   std::vector<GradientNorms> norms;
-  for (const db::CurveRow* row : rows) {
-    const db::RunTimes* of_run = times.Find(*row);
-    if (of_run != nullptr && of_run->rank_norm && of_run->mean_norm)
-      norms.push_back({*of_run->rank_norm, *of_run->mean_norm});
+  for (const auto& [row, times] : repeats) {
+    if (times != nullptr && times->rank_norm && times->mean_norm)
+      norms.push_back({*times->rank_norm, *times->mean_norm});
   }
   return norms;
 }
@@ -118,22 +118,22 @@ void AddFactorsOf(const StepCell& cell, const StepCell* base, double confidence,
 
 void AddTimesToTarget(const ExplainedRows& input, scalelab::v1::GetCurveResponse& curve) {
   if (!HasTargets(input.parameters.values())) return;
-  const RowFinder finder(input);
+  const std::vector<db::RunTimes> no_times;
+  const RepeatFinder finder(input, no_times);
   for (int s = 0; s < curve.series_size(); ++s) {
     auto& series = *curve.mutable_series(s);
     for (int p = 0; p < series.points_size(); ++p) {
       const size_t cell = input.places.series[s].cells[p];
       if (input.parameters.SpecWithoutCommand(cell).target_accuracy() <= 0) continue;
-      const auto rows = finder.Succeeded(cell, series.fingerprint());
-      if (!rows.empty()) *series.mutable_points(p)->mutable_time_to_target() = TimeOf(rows, nullptr);
+      const auto repeats = finder.Succeeded(cell, series.fingerprint());
+      if (!repeats.empty()) *series.mutable_points(p)->mutable_time_to_target() = TimeOf(repeats);
     }
   }
 }
 
 void AddFactors(const ExplainedRows& input, const std::vector<db::RunTimes>& times,
                 const CurveOptions& options, scalelab::v1::GetCurveResponse& curve) {
-  const RowFinder finder(input);
-  const TimesFinder times_finder(times);
+  const RepeatFinder finder(input, times);
   const CriticalValues critical(options.confidence);
   for (int s = 0; s < curve.series_size(); ++s) {
     auto& series = *curve.mutable_series(s);
@@ -141,24 +141,24 @@ void AddFactors(const ExplainedRows& input, const std::vector<db::RunTimes>& tim
     StepCell base;
     TimeToTarget base_time;
     if (places.baseline.has_value()) {
-      const auto rows = finder.Succeeded(*places.baseline, places.baseline_fingerprint);
-      base = CellOf(input.cells[*places.baseline], rows, times_finder);
-      base_time = TimeOf(rows, &times_finder);
+      const auto repeats = finder.Succeeded(*places.baseline, places.baseline_fingerprint);
+      base = CellOf(input.cells[*places.baseline], repeats);
+      base_time = TimeOf(repeats);
     }
     for (int p = 0; p < series.points_size(); ++p) {
       CurvePoint& point = *series.mutable_points(p);
       const db::CellRow& cell = input.cells[places.cells[p]];
-      const auto rows = finder.Succeeded(places.cells[p], series.fingerprint());
-      if (rows.empty()) continue;
-      AddFactorsOf(CellOf(cell, rows, times_finder), base.repeats.empty() ? nullptr : &base,
-                   options.confidence, critical, point);
-      const std::vector<GradientNorms> norms = NormsOf(rows, times_finder);
+      const auto repeats = finder.Succeeded(places.cells[p], series.fingerprint());
+      if (repeats.empty()) continue;
+      AddFactorsOf(CellOf(cell, repeats), base.repeats.empty() ? nullptr : &base, options.confidence,
+                   critical, point);
+      const std::vector<GradientNorms> norms = NormsOf(repeats);
       if (!norms.empty())
         *point.mutable_gradient_noise() =
             MakeGradientNoise(cell.ranks, cell.global_batch, norms,
                               point.has_throughput() ? &point.throughput() : nullptr, critical);
       if (!point.has_time_to_target()) continue;
-      *point.mutable_time_to_target() = TimeOf(rows, &times_finder);
+      *point.mutable_time_to_target() = TimeOf(repeats);
       CompareConvergence(base_time, *point.mutable_time_to_target());
     }
   }

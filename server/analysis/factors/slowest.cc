@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <span>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
@@ -53,21 +55,32 @@ struct Effects {
   std::vector<double> effect, variance;
 };
 
-using ByRepeat = std::map<int, std::vector<const UnitValue*>>;
+// The values of each repeat.
+using Repeats = std::vector<std::span<const UnitValue>>;
 
-double MeanOf(const std::vector<const UnitValue*>& values) {
+// `values` must be ordered by repeat.
+Repeats ByRepeat(std::span<const UnitValue> values) {
+  Repeats repeats;
+  for (size_t begin = 0, end = 0; begin < values.size(); begin = end) {
+    while (end < values.size() && values[end].repeat == values[begin].repeat) ++end;
+    repeats.push_back(values.subspan(begin, end - begin));
+  }
+  return repeats;
+}
+
+double MeanOf(std::span<const UnitValue> values) {
   double sum = 0;
-  for (const UnitValue* value : values) sum += value->log_seconds;
+  for (const UnitValue& value : values) sum += value.log_seconds;
   return sum / static_cast<double>(values.size());
 }
 
 // Every unit takes part in every repeat.
-Effects SolveEqual(const ByRepeat& repeats, int units) {
+Effects SolveEqual(const Repeats& repeats, int units) {
   Effects solution{std::vector<double>(units), std::vector<double>(units)};
   const double n = static_cast<double>(repeats.size());
-  for (const auto& [repeat, values] : repeats) {
+  for (const std::span<const UnitValue> values : repeats) {
     const double mean = MeanOf(values);
-    for (const UnitValue* value : values) solution.effect[value->unit] += (value->log_seconds - mean) / n;
+    for (const UnitValue& value : values) solution.effect[value.unit] += (value.log_seconds - mean) / n;
   }
   for (double& variance : solution.variance) variance = (1 - 1.0 / units) / n;
   return solution;
@@ -75,15 +88,15 @@ Effects SolveEqual(const ByRepeat& repeats, int units) {
 
 // The normal equations without the repeats are L e = b, where L is the Laplacian of the graph in which units that share a
 // repeat are neighbours. L + J / units, J being all ones, is regular if the graph is connected.
-std::optional<Effects> SolveUnequal(const ByRepeat& repeats, int units) {
+std::optional<Effects> SolveUnequal(const Repeats& repeats, int units) {
   Matrix laplacian(units);
   std::vector<double> right(units);
-  for (const auto& [repeat, values] : repeats) {
+  for (const std::span<const UnitValue> values : repeats) {
     const double mean = MeanOf(values), share = 1 / static_cast<double>(values.size());
-    for (const UnitValue* a : values) {
-      right[a->unit] += a->log_seconds - mean;
-      laplacian.at(a->unit, a->unit) += 1;
-      for (const UnitValue* b : values) laplacian.at(a->unit, b->unit) -= share;
+    for (const UnitValue& a : values) {
+      right[a.unit] += a.log_seconds - mean;
+      laplacian.at(a.unit, a.unit) += 1;
+      for (const UnitValue& b : values) laplacian.at(a.unit, b.unit) -= share;
     }
   }
   for (int i = 0; i < units; ++i) {
@@ -98,14 +111,14 @@ std::optional<Effects> SolveUnequal(const ByRepeat& repeats, int units) {
   return solution;
 }
 
-double ResidualSquares(const ByRepeat& repeats, const std::vector<double>& effect) {
+double ResidualSquares(const Repeats& repeats, const std::vector<double>& effect) {
   double squares = 0;
-  for (const auto& [repeat, values] : repeats) {
+  for (const std::span<const UnitValue> values : repeats) {
     double mean = 0;
-    for (const UnitValue* value : values)
-      mean += (value->log_seconds - effect[value->unit]) / static_cast<double>(values.size());
-    for (const UnitValue* value : values) {
-      const double residual = value->log_seconds - effect[value->unit] - mean;
+    for (const UnitValue& value : values)
+      mean += (value.log_seconds - effect[value.unit]) / static_cast<double>(values.size());
+    for (const UnitValue& value : values) {
+      const double residual = value.log_seconds - effect[value.unit] - mean;
       squares += residual * residual;
     }
   }
@@ -156,10 +169,11 @@ std::string NodeOf(const StepCell& cell, int rank) {
 
 }  // namespace
 
-std::optional<SlowestUnit> FindSlowest(const std::vector<UnitValue>& values, int units, double confidence) {
+std::optional<SlowestUnit> FindSlowest(std::vector<UnitValue> values, int units, double confidence) {
   if (units < 2) return std::nullopt;
-  ByRepeat repeats;
-  for (const UnitValue& value : values) repeats[value.repeat].push_back(&value);
+  if (!std::ranges::is_sorted(values, {}, &UnitValue::repeat))
+    std::ranges::stable_sort(values, {}, &UnitValue::repeat);
+  const Repeats repeats = ByRepeat(values);
   const double df = static_cast<double>(values.size()) - static_cast<double>(repeats.size()) - units + 1;
   if (df < 1) return std::nullopt;
   const bool equal = values.size() == repeats.size() * static_cast<size_t>(units);
@@ -183,7 +197,7 @@ std::optional<SlowestPart> SlowestRank(const StepCell& cell, double confidence) 
     for (int rank = 0; rank < cell.ranks; ++rank)
       values.push_back({rank, parts.repeat, std::log(WorkOf(*parts.times, rank))});
   }
-  const auto slowest = FindSlowest(values, cell.ranks, confidence);
+  const auto slowest = FindSlowest(std::move(values), cell.ranks, confidence);
   if (!slowest.has_value()) return std::nullopt;
   SlowestPart part = ToMessage(*slowest, cell.ranks);
   part.set_rank(slowest->unit);
@@ -210,7 +224,7 @@ std::optional<SlowestPart> SlowestNode(const StepCell& cell, double confidence) 
       values.push_back({number->second, parts.repeat, sum / static_cast<double>(of_node.size())});
     }
   }
-  const auto slowest = FindSlowest(values, static_cast<int>(names.size()), confidence);
+  const auto slowest = FindSlowest(std::move(values), static_cast<int>(names.size()), confidence);
   if (!slowest.has_value()) return std::nullopt;
   SlowestPart part = ToMessage(*slowest, static_cast<int>(names.size()));
   part.set_node(names[slowest->unit]);

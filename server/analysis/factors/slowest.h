@@ -29,7 +29,7 @@ struct SlowestUnit {
 
 // Returns the unit with the largest effect; nothing with fewer than two units, without degrees of freedom for the noise, or
 // if no chain of common repeats connects all units.
-std::optional<SlowestUnit> FindSlowest(const std::vector<UnitValue>& values, int units, double confidence);
+std::optional<SlowestUnit> FindSlowest(std::vector<UnitValue> values, int units, double confidence);
 
 // Returns nothing where FindSlowest returns nothing.
 std::optional<scalelab::v1::SlowestPart> SlowestRank(const StepCell& cell, double confidence);
