@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "worker/trainer/kernels/gpu_sgd.h"
 #include "worker/trainer/named_tensors.h"
 
 namespace scalelab::trainer {
@@ -11,13 +12,19 @@ namespace scalelab::trainer {
 // does. May change the gradients: the penalty is added to them in place.
 class Sgd {
  public:
+  // Executes a fused step. GpuSgd on a GPU; a test on a CPU has another one, with the same arithmetic.
+  using Kernel = void (*)(const GpuSgdTensor* tensors, int64_t count, const GpuSgdOptions& options,
+                          GpuStream stream);
+
   // Returns whether this LibTorch supports fused steps.
   static bool HasFused();
 
   // Without `decay_norm`, parameters of less than two dimensions (normalization, biases) have no penalty.
-  // With `fused`, one kernel handles many parameters, which is faster on a GPU. There may be no parameters.
+  // With `fused`, one kernel handles many parameters, which is faster on a GPU: `kernel`, or if it is null, that of the parameters'
+  // device (GpuSgd) if it has one. LibTorch's kernel handles the other parameters, and those that are not float32 or whose gradients
+  // have other strides. There may be no parameters.
   Sgd(const std::vector<at::Tensor>& parameters, double momentum, double weight_decay, bool decay_norm,
-      bool fused = false);
+      bool fused = false, Kernel kernel = nullptr);
 
   void Step(double rate) {
     SetRate(rate);
@@ -39,11 +46,16 @@ class Sgd {
     std::vector<int> positions;
     double weight_decay = 0;
   };
+  // Executes the step of the parameters that the kernel supports.
+  void StepByKernel(const at::Tensor& left_out) const;
+  // Returns whether the kernel supports this parameter, which has a gradient.
+  bool KernelSupports(const at::Tensor& parameter, const at::Tensor& velocity) const;
   void StepOne(const at::Tensor& parameter, const at::Tensor& gradient, const at::Tensor& velocity,
                double weight_decay) const;
 
   const double momentum_;
   const bool fused_;
+  Kernel kernel_ = nullptr;  // of a fused step; null: LibTorch's
   double rate_ = 0;
   at::Tensor device_rate_;  // of a fused step
   std::vector<Group> groups_;
