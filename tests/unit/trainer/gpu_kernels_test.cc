@@ -7,8 +7,12 @@
 #include "tests/fakes/host_kernels.h"
 #include "tests/unit/trainer/gpu_norm_cases.h"
 #include "worker/trainer/data/train_loader.h"
+#include "worker/trainer/models/convolution.h"
 #include "worker/trainer/models/gpu_norm.h"
+#include "worker/trainer/models/model.h"
+#include "worker/trainer/models/weight_copies.h"
 #include "worker/trainer/optim/sgd.h"
+#include "worker/trainer/precision.h"
 
 namespace scalelab::trainer {
 namespace {
@@ -153,6 +157,55 @@ TEST(GpuSgd, WritesRoundedCopiesOfTheNewParameters) {
     EXPECT_TRUE(at::allclose(v, velocity, 1e-6, 1e-6));
     EXPECT_TRUE(copy.equal(p.to(type)));
   }
+}
+
+TEST(WeightCopies, TrainAsWeightsThatAreConvertedInEveryStep) {
+  std::vector<at::Tensor> results[2];
+  for (const bool with_copies : {false, true}) {
+    at::manual_seed(3);
+    const std::shared_ptr<Model> model = MakeModel("resnet8", 10, {});
+    for (at::Tensor& p : model->parameters()) {
+      if (p.dim() == 4) p.set_data(p.contiguous(at::MemoryFormat::ChannelsLast));
+    }
+    const at::Tensor images = at::randn({4, 3, 16, 16}).contiguous(at::MemoryFormat::ChannelsLast);
+    Sgd sgd(model->parameters(), 0.9, 0.01, true, true, HostSgd);
+    WeightCopies copies(model->parameters(), at::kBFloat16);
+    if (with_copies) sgd.WriteCopies([&](const at::Tensor& weight) { return copies.Of(weight); });
+    for (int step = 0; step < 3; ++step) {
+      for (const at::Tensor& p : model->parameters()) p.mutable_grad() = at::Tensor();
+      at::Tensor logits;
+      {
+        const PrecisionScope precision(Precision::kAmpBf16, at::kCPU);
+        const WeightCopies::Scope scope(with_copies ? &copies : nullptr);
+        logits = model->forward(images);
+      }
+      logits.to(at::kFloat).square().mean().backward();
+      sgd.Step(0.1);
+    }
+    for (const at::Tensor& p : model->parameters()) {
+      results[with_copies].push_back(p.detach().clone());
+      if (with_copies && p.dim() == 4) {
+        EXPECT_TRUE(copies.Of(p).equal(p.detach().to(at::kBFloat16)));
+      }
+    }
+  }
+  for (size_t i = 0; i < results[0].size(); ++i) EXPECT_TRUE(results[0][i].equal(results[1][i])) << i;
+}
+
+TEST(WeightCopies, AreUsedInTheirScopeOnly) {
+  torch::nn::Conv2d conv(torch::nn::Conv2dOptions(8, 8, 3).padding(1).bias(false));
+  WeightCopies copies({conv->weight}, at::kBFloat16);
+  copies.Of(conv->weight).zero_();
+  const at::Tensor x = at::randn({1, 8, 4, 4});
+  const PrecisionScope precision(Precision::kAmpBf16, at::kCPU);
+  {
+    const WeightCopies::Scope scope(&copies);
+    EXPECT_EQ(Convolve(conv, x).abs().sum().item<float>(), 0);
+  }
+  EXPECT_GT(Convolve(conv, x).abs().sum().item<float>(), 0);
+  copies.Refresh();
+  EXPECT_TRUE(copies.Of(conv->weight).equal(conv->weight.detach().to(at::kBFloat16)));
+  EXPECT_FALSE(copies.Of(at::ones({2})).defined());
 }
 
 // The batches of a loader that converts bytes are those of one that loads numbers.

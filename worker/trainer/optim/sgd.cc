@@ -46,6 +46,7 @@ Sgd::Sgd(const std::vector<at::Tensor>& parameters, double momentum, double weig
     Group& group = groups_[parameter.dim() < 2 && !decay_norm ? 1 : 0];
     group.parameters.push_back(parameter);
     group.velocities.push_back(at::zeros_like(parameter));
+    group.copies.emplace_back();
     group.positions.push_back(position++);
   }
 }
@@ -53,6 +54,19 @@ Sgd::Sgd(const std::vector<at::Tensor>& parameters, double momentum, double weig
 void Sgd::SetRate(double rate) {
   rate_ = rate;
   if (fused_) device_rate_.fill_(rate);
+}
+
+void Sgd::WriteCopies(const std::function<at::Tensor(const at::Tensor&)>& copy_of) {
+  TORCH_CHECK(fused_, "only a fused optimizer step writes copies");
+  for (Group& group : groups_) {
+    for (size_t i = 0; i < group.parameters.size(); ++i) {
+      const at::Tensor copy = group.copies[i] = copy_of(group.parameters[i]);
+      if (!copy.defined()) continue;
+      TORCH_CHECK(copy.strides() == group.parameters[i].strides(),
+                  "a copy has other strides than its parameter");
+      copies_ = copy.scalar_type() == at::kHalf ? GpuNumber::kHalf : GpuNumber::kBFloat16;
+    }
+  }
 }
 
 NamedTensors Sgd::State() const {
@@ -90,13 +104,15 @@ void Sgd::StepByKernel(const at::Tensor& left_out) const {
       tensors.push_back({.p = parameter.data_ptr<float>(),
                          .v = velocity.data_ptr<float>(),
                          .g = parameter.grad().data_ptr<float>(),
+                         .copy = group.copies[i].defined() ? group.copies[i].data_ptr() : nullptr,
                          .n = parameter.numel(),
                          .decay = static_cast<float>(group.weight_decay)});
     }
   }
   const GpuSgdOptions options{.momentum = static_cast<float>(momentum_),
                               .rate = device_rate_.data_ptr<float>(),
-                              .left_out = left_out.defined() ? left_out.data_ptr<float>() : nullptr};
+                              .left_out = left_out.defined() ? left_out.data_ptr<float>() : nullptr,
+                              .copies = copies_};
   kernel_(tensors.data(), std::ssize(tensors), options, CurrentStream(device_rate_.device()));
 }
 
@@ -105,7 +121,7 @@ void Sgd::Apply(const at::Tensor& left_out) {
   const at::NoGradGuard no_grad;
   if (kernel_ != nullptr) StepByKernel(left_out);
   for (const Group& group : groups_) {
-    std::vector<at::Tensor> parameters, gradients, velocities;
+    std::vector<at::Tensor> parameters, gradients, velocities, copies;
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       const at::Tensor& gradient = group.parameters[i].grad();
       if (!gradient.defined()) continue;
@@ -117,6 +133,7 @@ void Sgd::Apply(const at::Tensor& left_out) {
       parameters.push_back(group.parameters[i]);
       velocities.push_back(group.velocities[i]);
       gradients.push_back(gradient);
+      copies.push_back(group.copies[i]);
     }
     if (parameters.empty()) continue;
 #if SCALELAB_TORCH_AT_LEAST(2, 4)
@@ -128,6 +145,9 @@ void Sgd::Apply(const at::Tensor& left_out) {
       at::_fused_sgd_(parameters, gradients, velocities, group.weight_decay, momentum_, device_rate_,
                       /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/false,
                       /*grad_scale=*/{}, found);
+      for (size_t i = 0; i < copies.size(); ++i) {
+        if (copies[i].defined()) copies[i].copy_(parameters[i]);
+      }
       continue;
     }
 #endif

@@ -1,6 +1,7 @@
 // Stochastic gradient descent with momentum and an L2 penalty.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "worker/trainer/kernels/gpu_sgd.h"
@@ -30,6 +31,10 @@ class Sgd {
     SetRate(rate);
     Apply();
   }
+  // Makes fused steps write copies of the new parameters, rounded to the type of the copy. copy_of(parameter) returns an undefined
+  // tensor if the parameter has no copy. All copies have one type, float16 or bfloat16, and the strides of their parameters.
+  void WriteCopies(const std::function<at::Tensor(const at::Tensor&)>& copy_of);
+
   // The two halves of a step. The second may be recorded into a CUDA graph, because the rate of a fused step
   // is on the device. Apply skips parameters without a gradient, and skips the whole step if `left_out` (one
   // number on the device; fused only) is 1.
@@ -42,7 +47,7 @@ class Sgd {
 
  private:
   struct Group {
-    std::vector<at::Tensor> parameters, velocities;
+    std::vector<at::Tensor> parameters, velocities, copies;
     std::vector<int> positions;
     double weight_decay = 0;
   };
@@ -58,6 +63,7 @@ class Sgd {
   Kernel kernel_ = nullptr;  // of a fused step; null: LibTorch's
   double rate_ = 0;
   at::Tensor device_rate_;  // of a fused step
+  GpuNumber copies_ = GpuNumber::kBFloat16;
   std::vector<Group> groups_;
 };
 
