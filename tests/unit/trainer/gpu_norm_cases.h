@@ -1,8 +1,6 @@
 // Batch normalizations for the tests of the kernels for GPUs.
 #pragma once
 
-#include <torch/csrc/autograd/autograd.h>
-
 #include <vector>
 
 #include "worker/trainer/models/gpu_norm.h"
@@ -49,21 +47,20 @@ using NormResults = std::vector<at::Tensor>;
 // Runs forward and backward of `function(x, residual, state)` on a device.
 template <typename Function>
 NormResults RunNorm(const NormInputs& inputs, at::Device device, const Function& function) {
-  const auto leaf = [&](const at::Tensor& t) {
+  const auto make_leaf = [&](const at::Tensor& t) {
     return t.to(device, t.scalar_type(), false, true).set_requires_grad(true);
   };
   NormState state = inputs.state;
-  state.weight = leaf(state.weight), state.bias = leaf(state.bias);
+  state.weight = make_leaf(state.weight), state.bias = make_leaf(state.bias);
   state.running_mean = state.running_mean.to(device, state.running_mean.scalar_type(), false, true);
   state.running_var = state.running_var.to(device, state.running_var.scalar_type(), false, true);
-  std::vector<at::Tensor> leaves = {leaf(inputs.x), state.weight, state.bias};
+  std::vector<at::Tensor> leaves = {make_leaf(inputs.x), state.weight, state.bias};
   at::Tensor residual;
-  if (inputs.residual.defined()) leaves.push_back(residual = leaf(inputs.residual));
+  if (inputs.residual.defined()) leaves.push_back(residual = make_leaf(inputs.residual));
   const at::Tensor y = function(leaves[0], residual, state);
   NormResults results = {y.detach().cpu(), state.running_mean.cpu(), state.running_var.cpu()};
-  for (const at::Tensor& gradient : torch::autograd::grad({y}, leaves, {inputs.dy.to(device)})) {
-    results.push_back(gradient.cpu());
-  }
+  y.backward(inputs.dy.to(device));
+  for (const at::Tensor& leaf : leaves) results.push_back(leaf.grad().cpu());
   return results;
 }
 

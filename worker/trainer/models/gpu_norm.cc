@@ -14,6 +14,11 @@ GpuNumber NumberOf(const at::Tensor& x) {
                                             : GpuNumber::kFloat;
 }
 
+// Autograd stores numbers, and no pointers, from forward to backward.
+const GpuNormKernels& KernelsAt(int64_t address) {
+  return *reinterpret_cast<const GpuNormKernels*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
 bool IsAligned(const at::Tensor& x) { return reinterpret_cast<uintptr_t>(x.data_ptr()) % 16 == 0; }
 
 // Returns the tensor, or a copy if its layout does not suit the kernels.
@@ -55,7 +60,7 @@ struct GpuNormFunction : public torch::autograd::Function<GpuNormFunction> {
         .inverse = factors.data_ptr<float>() + channels,
         .positive = positive.defined() ? positive.data_ptr<uint8_t>() : nullptr,
     };
-    reinterpret_cast<const GpuNormKernels*>(kernels)->forward(arrays, CurrentStream(x.device()));
+    KernelsAt(kernels).forward(arrays, CurrentStream(x.device()));
     context->save_for_backward({x, positive, weight, factors});
     context->saved_data["batch_statistics"] = batch_statistics;
     context->saved_data["residual"] = residual.has_value();
@@ -92,8 +97,7 @@ struct GpuNormFunction : public torch::autograd::Function<GpuNormFunction> {
         .dweight = dweight.data_ptr<float>(),
         .dbias = dbias.data_ptr<float>(),
     };
-    const auto* kernels = reinterpret_cast<const GpuNormKernels*>(context->saved_data["kernels"].toInt());
-    kernels->backward(arrays, CurrentStream(x.device()));
+    KernelsAt(context->saved_data["kernels"].toInt()).backward(arrays, CurrentStream(x.device()));
     const at::Tensor none;
     return {dx, dz, dweight, dbias, none, none, none, none, none};
   }
