@@ -42,13 +42,19 @@ Precision ParsePrecision(const std::string& name, const at::Device& device) {
   return name == "tf32" ? Precision::kTf32 : Precision::kAmpFp16;
 }
 
+at::ScalarType ComputeType(Precision precision) {
+  return precision == Precision::kAmpFp16   ? at::kHalf
+         : precision == Precision::kAmpBf16 ? at::kBFloat16
+                                            : at::kFloat;
+}
+
 PrecisionScope::PrecisionScope(Precision precision, at::DeviceType device)
-    : active_(precision == Precision::kAmpBf16 || precision == Precision::kAmpFp16), device_(device) {
+    : active_(ComputeType(precision) != at::kFloat), device_(device) {
   if (!active_) return;
   enabled_before_ = AutocastEnabled(device);
   type_before_ = AutocastType(device);
   at::autocast::increment_nesting();
-  SetAutocastType(device, precision == Precision::kAmpFp16 ? at::kHalf : at::kBFloat16);
+  SetAutocastType(device, ComputeType(precision));
   SetAutocast(device, true);
 }
 

@@ -17,6 +17,9 @@ Precision ParsePrecision(const std::string& name, const at::Device& device);
 // Returns whether automatic mixed precision is enabled in the calling thread.
 bool AutocastEnabled(at::DeviceType device);
 
+// Returns the type in which a convolution computes with this precision: bfloat16, float16 or float32.
+at::ScalarType ComputeType(Precision precision);
+
 // Enables automatic mixed precision in the calling thread for the lifetime of the object; does nothing for
 // kFp32 and kTf32. The outermost destructor clears the cache of converted weights, because the optimizer
 // changes the weights next.

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <set>
 
+#include "tests/fakes/host_kernels.h"
 #include "tests/fakes/image_folder.h"
 #include "worker/trainer/comm/solo_communicator.h"
 #include "worker/trainer/data/train_loader.h"
@@ -110,6 +111,21 @@ TEST_F(ImageFilesTest, AreTheSameInBothMemoryFormatsAndWithAnyNumberOfThreads) {
   }
   EXPECT_TRUE(batches[0].images.equal(batches[1].images));
   EXPECT_TRUE(batches[1].images.equal(batches[2].images));
+}
+
+TEST_F(ImageFilesTest, AreTheSameIfTheDeviceConvertsTheirBytes) {
+  const std::vector<int32_t> samples = {7, 3, 29, 0, 14, 21};
+  const ImageSet set = LoadDataset(Spec(48, 2)).train;
+  Batch expected = AllocateBatch(6, 48, at::MemoryFormat::ChannelsLast),
+        actual = AllocateBatch(6, 48, at::MemoryFormat::ChannelsLast);
+  ByteBatch bytes = AllocateByteBatch(6, set.shape, at::kCPU);
+  for (const Augmentation* augmentation : {static_cast<const Augmentation*>(nullptr), &kAugmentation}) {
+    LoadBatch(set, samples, augmentation, expected);
+    LoadBytes(set, samples, augmentation, bytes, actual.labels);
+    ConvertBytes(set, bytes, 6, actual.images, HostImages);
+    EXPECT_TRUE(actual.images.equal(expected.images));
+    EXPECT_TRUE(actual.labels.equal(expected.labels));
+  }
 }
 
 TEST_F(ImageFilesTest, GiveASampleTheSamePieceWhicheverRankTrainsOnIt) {

@@ -1,7 +1,6 @@
 #include "worker/trainer/data/batch.h"
 
 #include <algorithm>
-#include <array>
 
 #include "worker/trainer/data/image_files.h"
 #include "worker/trainer/data/random.h"
@@ -11,16 +10,7 @@ namespace {
 
 constexpr int kPad = 4;
 
-using Cifar10Table = std::array<std::array<float, 256>, kChannels>;
-
-constexpr Cifar10Table kCifar10Normal = [] {
-  constexpr float mean[] = {0.4914f, 0.4822f, 0.4465f}, deviation[] = {0.2470f, 0.2435f, 0.2616f};
-  Cifar10Table table{};
-  for (int c = 0; c < kChannels; ++c) {
-    for (int v = 0; v < 256; ++v) table[c][v] = (static_cast<float>(v) / 255.0f - mean[c]) / deviation[c];
-  }
-  return table;
-}();
+constexpr NormalizedBytes kCifar10Normal = NormalizeBytes(kCifar10Normalization);
 
 // Writes one image of `side` x `side` pixels to `out`; channel c of a pixel is at pixel * pixel_stride +
 // c * channel_stride. The layout is a template argument for the speed of the inner loop.

@@ -1,6 +1,7 @@
 // Converts bytes of images to normalized and augmented tensors.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -21,6 +22,25 @@ struct Batch {
 Batch AllocateBatch(int64_t size, int64_t side, at::MemoryFormat format, bool pinned = false);
 // Allocates a batch of `size` samples of this shape.
 Batch AllocateBatch(int64_t size, const ImageShape& shape, at::MemoryFormat format, bool pinned = false);
+
+// Mean and deviation of the red, green and blue values of a data set, from 0 to 1.
+struct Normalization {
+  float mean[kChannels], deviation[kChannels];
+};
+inline constexpr Normalization kCifar10Normalization = {{0.4914f, 0.4822f, 0.4465f},
+                                                        {0.2470f, 0.2435f, 0.2616f}};
+inline constexpr Normalization kImageNetNormalization = {{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}};
+
+// The normalized values of each byte.
+using NormalizedBytes = std::array<std::array<float, 256>, kChannels>;
+constexpr NormalizedBytes NormalizeBytes(const Normalization& by) {
+  NormalizedBytes table{};
+  for (int c = 0; c < kChannels; ++c) {
+    for (int v = 0; v < 256; ++v)
+      table[c][v] = (static_cast<float>(v) / 255.0f - by.mean[c]) / by.deviation[c];
+  }
+  return table;
+}
 
 // The augmentation of He et al. 2015, section 4.2: pad the normalized image with four pixels of zeros on each
 // side, crop it at random to its original size, and flip it with probability one half.

@@ -1,7 +1,6 @@
 #include "worker/trainer/data/image_files.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cmath>
 #include <exception>
@@ -16,16 +15,7 @@ namespace {
 constexpr double kSmallestArea = 0.08, kMiddle = 224.0 / 256;
 const double kLogWidest = std::log(4.0 / 3.0);
 
-using ImageNetTable = std::array<std::array<float, 256>, kChannels>;
-
-constexpr ImageNetTable kImageNetNormal = [] {
-  constexpr float mean[] = {0.485f, 0.456f, 0.406f}, deviation[] = {0.229f, 0.224f, 0.225f};
-  ImageNetTable table{};
-  for (int c = 0; c < kChannels; ++c) {
-    for (int v = 0; v < 256; ++v) table[c][v] = (static_cast<float>(v) / 255.0f - mean[c]) / deviation[c];
-  }
-  return table;
-}();
+constexpr NormalizedBytes kImageNetNormal = NormalizeBytes(kImageNetNormalization);
 
 // Returns a number from 0 to 1.
 double Uniform(Random& random) { return static_cast<double>(random.Next() >> 11) * 0x1p-53; }
@@ -94,14 +84,32 @@ void ImageFiles::Fill(std::span<const int32_t> samples, const Augmentation* augm
                       at::Tensor& images) const {
   float* out = images.data_ptr<float>();
   const bool channels_last = images.stride(1) == 1;
-  const int64_t count = std::ssize(samples), floats = int64_t{kChannels} * side_ * side_;
+  const int64_t values = int64_t{kChannels} * side_ * side_;
+  ForEach(samples, [&](int64_t i, std::vector<uint8_t>& scratch) {
+    scratch.resize(values);
+    const bool flip = Decode(samples[i], augmentation, scratch.data());
+    Normalize(scratch.data(), side_, flip, channels_last, out + i * values);
+  });
+}
+
+void ImageFiles::FillBytes(std::span<const int32_t> samples, const Augmentation* augmentation,
+                           uint8_t* pixels, bool* flips) const {
+  const int64_t values = int64_t{kChannels} * side_ * side_;
+  ForEach(samples, [&](int64_t i, std::vector<uint8_t>&) {
+    flips[i] = Decode(samples[i], augmentation, pixels + i * values);
+  });
+}
+
+void ImageFiles::ForEach(std::span<const int32_t> samples,
+                         const std::function<void(int64_t, std::vector<uint8_t>&)>& body) const {
+  const int64_t count = std::ssize(samples);
   std::atomic<int64_t> next = 0;
   std::vector<std::exception_ptr> errors(count);
   const auto work = [&] {
     std::vector<uint8_t> scratch;
     for (int64_t i; (i = next++) < count;) {
       try {
-        FillOne(samples[i], augmentation, scratch, out + i * floats, channels_last);
+        body(i, scratch);
       } catch (...) {
         errors[i] = std::current_exception();
       }
@@ -116,8 +124,7 @@ void ImageFiles::Fill(std::span<const int32_t> samples, const Augmentation* augm
   }
 }
 
-void ImageFiles::FillOne(int64_t sample, const Augmentation* augmentation, std::vector<uint8_t>& scratch,
-                         float* out, bool channels_last) const {
+bool ImageFiles::Decode(int64_t sample, const Augmentation* augmentation, uint8_t* pixels) const {
   const std::string file = path(sample);
   const absl::StatusOr<std::string> bytes = ReadFile(file);
   if (!bytes.ok()) throw TrainerError(std::string(bytes.status().message()), ErrorKind::kData);
@@ -131,9 +138,8 @@ void ImageFiles::FillOne(int64_t sample, const Augmentation* augmentation, std::
   if (!image.ok()) Fail(file, image.status());
   const double scale = image->eighths / 8.0;
   region = {region.left * scale, region.top * scale, region.width * scale, region.height * scale};
-  scratch.resize(size_t{kChannels} * side_ * side_);
-  ResizeRegion(*image, region, side_, scratch.data());
-  Normalize(scratch.data(), side_, piece.flip, channels_last, out);
+  ResizeRegion(*image, region, side_, pixels);
+  return piece.flip;
 }
 
 }  // namespace scalelab::trainer

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -43,11 +44,18 @@ class ImageFiles {
   // Uses test samples if `augmentation` is null. Throws TrainerError of kind data that names the first file
   // that cannot be decoded.
   void Fill(std::span<const int32_t> samples, const Augmentation* augmentation, at::Tensor& images) const;
+  // Writes the bytes of the samples to `pixels`, [n, side, side, 3], and whether each is to be mirrored to `flips`, [n]. Otherwise
+  // the same as Fill.
+  void FillBytes(std::span<const int32_t> samples, const Augmentation* augmentation, uint8_t* pixels,
+                 bool* flips) const;
 
  private:
   int64_t Index(int64_t sample) const { return sample * list_.size() / size_; }
-  void FillOne(int64_t sample, const Augmentation* augmentation, std::vector<uint8_t>& scratch, float* out,
-               bool channels_last) const;
+  // Calls body(i, memory of the thread) for each sample i on the threads. Throws the exception of the first sample that failed.
+  void ForEach(std::span<const int32_t> samples,
+               const std::function<void(int64_t, std::vector<uint8_t>&)>& body) const;
+  // Writes the part of the sample, resized, to `pixels`. Returns whether it is to be mirrored.
+  bool Decode(int64_t sample, const Augmentation* augmentation, uint8_t* pixels) const;
 
   ImageList list_;
   int64_t size_;

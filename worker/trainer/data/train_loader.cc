@@ -29,17 +29,32 @@ TrainLoader::TrainLoader(const ImageSet& set, Source source, const Options& opti
                   : options.device.is_cuda() ? kMostSlots
                                              : 3),
       free_(slot_count_) {
-  for (int i = 0; i < slot_count_; ++i) {
-    Slot& slot = slots_[i];
-    slot.host = AllocateBatch(options.batch_per_rank, set.shape, options.format, options.device.is_cuda());
-    slot.device = slot.host;
-    if (options.device.is_cuda()) {
-      slot.device = {at::empty_like(slot.host.images, options.device),
-                     at::empty_like(slot.host.labels, options.device)};
-      slot.used = Moment(options.device);  // by earlier work in this memory
-    }
+  if (set.shape.tokens > 0) {
+    options_.image_kernel = nullptr;
+  } else if (options_.image_kernel == nullptr) {
+    options_.image_kernel = ImageKernelOf(options.device);
   }
+  for (int i = 0; i < slot_count_; ++i) AllocateSlot(slots_[i]);
   thread_ = std::thread(&TrainLoader::Run, this);
+}
+
+void TrainLoader::AllocateSlot(Slot& slot) const {
+  const at::Device device = options_.device;
+  const int64_t size = options_.batch_per_rank;
+  if (options_.image_kernel != nullptr) {
+    const int64_t side = set_.shape.side;
+    slot.host.labels = at::empty({size}, at::TensorOptions(at::kLong).pinned_memory(device.is_cuda()));
+    slot.device.images =
+        at::empty({size, kChannels, side, side},
+                  at::TensorOptions(device).dtype(options_.type).memory_format(options_.format));
+    slot.host_bytes = AllocateByteBatch(size, set_.shape, at::kCPU, device.is_cuda());
+    slot.device_bytes = device.is_cuda() ? AllocateByteBatch(size, set_.shape, device) : slot.host_bytes;
+  } else {
+    slot.host = AllocateBatch(size, set_.shape, options_.format, device.is_cuda());
+    slot.device.images = device.is_cuda() ? at::empty_like(slot.host.images, device) : slot.host.images;
+  }
+  slot.device.labels = device.is_cuda() ? at::empty_like(slot.host.labels, device) : slot.host.labels;
+  if (device.is_cuda()) slot.used = Moment(device);  // by earlier work in this memory
 }
 
 TrainLoader::~TrainLoader() {
@@ -78,20 +93,33 @@ void TrainLoader::Fill() {
   for (int64_t step = options_.first_step; step < options_.total_steps; ++step) {
     free_.acquire();
     if (stop_) return;
-    const auto [samples, epoch] = source_(step);
-    const Augmentation augmentation{options_.seed, epoch};
-    Slot& slot = slots_[(step - options_.first_step) % slot_count_];
-    slot.used.Wait();
-    slot.samples = std::ssize(samples);
-    LoadBatch(set_, samples, options_.augment ? &augmentation : nullptr, slot.host);
-    if (options_.device.is_cuda()) {
-      slot.device.images.copy_(slot.host.images, /*non_blocking=*/true);
-      slot.device.labels.copy_(slot.host.labels, /*non_blocking=*/true);
-      slot.copied = Moment(options_.device);
-    }
+    FillSlot(slots_[(step - options_.first_step) % slot_count_], source_(step));
     ++filled_;
     ready_.release();
   }
+}
+
+void TrainLoader::FillSlot(Slot& slot, const Samples& samples) const {
+  const Augmentation drawn{options_.seed, samples.epoch};
+  const Augmentation* const augmentation = options_.augment ? &drawn : nullptr;
+  const bool bytes = options_.image_kernel != nullptr, gpu = options_.device.is_cuda();
+  slot.used.Wait();
+  slot.samples = std::ssize(samples.numbers);
+  if (bytes) {
+    LoadBytes(set_, samples.numbers, augmentation, slot.host_bytes, slot.host.labels);
+  } else {
+    LoadBatch(set_, samples.numbers, augmentation, slot.host);
+  }
+  const auto copy = [](at::Tensor& to, const at::Tensor& from) { to.copy_(from, /*non_blocking=*/true); };
+  if (gpu) copy(slot.device.labels, slot.host.labels);
+  if (gpu && bytes) {
+    copy(slot.device_bytes.pixels, slot.host_bytes.pixels);
+    copy(slot.device_bytes.crops, slot.host_bytes.crops);
+  } else if (gpu) {
+    copy(slot.device.images, slot.host.images);
+  }
+  if (bytes) ConvertBytes(set_, slot.device_bytes, slot.samples, slot.device.images, options_.image_kernel);
+  if (gpu) slot.copied = Moment(options_.device);
 }
 
 }  // namespace scalelab::trainer

@@ -1,5 +1,5 @@
 // Prepares the batches of a run, or of an evaluation, ahead of time. A separate thread makes them and copies them to the
-// device on a separate stream.
+// device on a separate stream. Images are copied to a GPU as bytes, which the GPU normalizes and augments.
 #pragma once
 
 #include <array>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "worker/trainer/data/batch.h"
+#include "worker/trainer/data/byte_batch.h"
 #include "worker/trainer/data/sampler.h"
 #include "worker/trainer/device/moment.h"
 
@@ -27,6 +28,10 @@ class TrainLoader {
     at::Device device = at::kCPU;
     int64_t first_step = 0;  // steps before it are not prepared
     int slots = 0;           // batches in memory, at most 8; 0: a number that suits the device
+    // The type of images that the device converts from bytes; other images are float32.
+    at::ScalarType type = at::kFloat;
+    // Converts bytes. Null: the kernel of the device, if it has one; otherwise the host normalizes and augments.
+    ImageKernel image_kernel = nullptr;
   };
 
   // The samples of a step. They stay valid until the next call for samples.
@@ -51,14 +56,17 @@ class TrainLoader {
   static constexpr int kMostSlots = 8;
 
   struct Slot {
-    Batch host, device;  // the same on a CPU
+    Batch host, device;                  // the same on a CPU
+    ByteBatch host_bytes, device_bytes;  // of images that the device converts; the same on a CPU
     int64_t samples = 0;
     Moment copied;  // from host to device
     Moment used;    // by the step that trains on it
   };
 
   void Run();
+  void AllocateSlot(Slot& slot) const;
   void Fill();
+  void FillSlot(Slot& slot, const Samples& samples) const;
 
   const ImageSet& set_;
   const Source source_;

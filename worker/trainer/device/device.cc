@@ -116,6 +116,17 @@ std::string DeviceIdentity(at::Device device) {
   return identity;
 }
 
+GpuStream CurrentStream(at::Device device) {
+  return device.is_cuda() ? c10::cuda::getCurrentCUDAStream(device.index()).stream() : nullptr;
+}
+
+bool ExecutesKernels(at::Device device) {
+  if (!device.is_cuda()) return false;
+  int major = 0;
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index()));
+  return major >= 8;
+}
+
 void PrepareDevice(at::Device device, bool tf32) {
   if (!device.is_cuda()) return;
   c10::cuda::set_device(device.index());
@@ -153,6 +164,8 @@ at::Device ChooseDevice(const TrainingSpec& spec, int) {
 std::string DeviceName(at::Device) { return CpuName(); }
 std::string DeviceIdentity(at::Device) { return ""; }
 void PrepareDevice(at::Device, bool) {}
+GpuStream CurrentStream(at::Device) { return nullptr; }
+bool ExecutesKernels(at::Device) { return false; }
 DeviceMemory PeakDeviceMemory(at::Device) { return {}; }
 void KeepForCurrentStream(const at::Tensor&) {}
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "worker/trainer/kernels/gpu.h"
 #include "worker/trainer/torch.h"
 #include "worker/trainer/training_spec.h"
 
@@ -36,6 +37,11 @@ void CheckOneGpuEach(const std::vector<std::string>& identities);
 // Returns whether CUBLAS_WORKSPACE_CONFIG has a value with which cuBLAS computes the same bits in each run. A run that sets it asks
 // for deterministic algorithms.
 bool AsksForDeterminism();
+
+// Returns the calling thread's current stream of a GPU; null for a CPU.
+GpuStream CurrentStream(at::Device device);
+// Returns whether the trainer's own kernels (kernels/gpu_*.h) are compiled for this GPU: compute capability 8.0 or later.
+bool ExecutesKernels(at::Device device);
 
 // Makes `device` the calling thread's device. Single-precision operations then use TensorFloat-32 if `tf32`,
 // and are exact otherwise. If the run asks for determinism, LibTorch uses deterministic algorithms, and names on standard error those

@@ -44,7 +44,8 @@ Evaluation Evaluate(Model& model, const ImageSet& set, Precision precision, at::
                                         .total_steps = (last - first + batch - 1) / batch,
                                         .format = format,
                                         .device = device,
-                                        .slots = kSlots});
+                                        .slots = kSlots,
+                                        .type = ComputeType(precision)});
   }
   at::Tensor sums = at::zeros({3}, at::TensorOptions(device).dtype(at::kDouble));  // loss, correct, samples
   sums[2].fill_(last - first);

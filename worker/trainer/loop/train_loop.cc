@@ -125,7 +125,8 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
                                         .seed = static_cast<uint64_t>(spec.seed),
                                         .format = format,
                                         .device = device,
-                                        .first_step = first_step});
+                                        .first_step = first_step,
+                                        .type = ComputeType(precision)});
   }
   const Batch no_samples{at::empty({0}), at::empty({0}, at::kLong)};
 

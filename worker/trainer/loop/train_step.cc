@@ -7,6 +7,7 @@
 #include "worker/trainer/errors.h"
 #include "worker/trainer/loop/evaluation.h"
 #include "worker/trainer/models/model.h"
+#include "worker/trainer/models/weight_copies.h"
 
 namespace scalelab::trainer {
 namespace {
@@ -66,6 +67,7 @@ class TrainStep::Task : public StepTask {
 
 at::Tensor TrainStep::Task::Forward(int64_t part) {
   const PrecisionScope scope(owner_.precision_, owner_.device_.type());
+  const WeightCopies::Scope copies(owner_.copies_.get());
   return LossOf(owner_.strategy_.Forward(owner_.model_, images_[part]), part);
 }
 
@@ -149,15 +151,25 @@ TrainStep::TrainStep(const TrainingSpec& spec, Precision precision, at::Device d
       communicator_(communicator),
       slices_(strategy.SliceOf(communicator.rank(), communicator.size()).count),
       trained_(strategy.Trained()),
+      copies_(device.is_cuda() && ComputeType(precision) != at::kFloat &&
+                      strategy.only_optimizer_changes_parameters()
+                  ? std::make_unique<WeightCopies>(trained_, ComputeType(precision))
+                  : nullptr),
       optimizer_(trained_, spec.momentum, spec.weight_decay, spec.decay_norm, device.is_cuda()),
       scaler_(precision == Precision::kAmpFp16, device),
       unknown_(at::full({}, std::nan(""), at::TensorOptions(device).dtype(at::kDouble))),
-      left_{.marks = StepMarks(device)} {}
+      left_{.marks = StepMarks(device)} {
+  if (copies_ != nullptr)
+    optimizer_.WriteCopies([&](const at::Tensor& weight) { return copies_->Of(weight); });
+}
+
+TrainStep::~TrainStep() = default;
 
 void TrainStep::Run(const Batch& batch, double rate, StepRecord& record) {
   record.rate = rate;
   optimizer_.SetRate(strategy_.RateOfUpdate(rate));
-  if (spec_.cuda_graph && steps_++ == kStepsBeforeRecording) Record(batch);
+  if (copies_ != nullptr && steps_ == 0) copies_->Refresh();  // a checkpoint may have changed the weights
+  if (steps_++ == kStepsBeforeRecording && spec_.cuda_graph) Record(batch);
   if (!graph_) return Body(batch, record);
   const at::NoGradGuard no_grad;
   input_.images.copy_(batch.images, /*non_blocking=*/true);

@@ -16,6 +16,7 @@
 namespace scalelab::trainer {
 
 class Model;
+class WeightCopies;
 
 // Prepares a step for the strategy, which runs forward, backward, synchronisation and the optimizer, and computes the
 // numbers of the step's event. On a GPU the host never waits for the device. With `cuda_graph`, a step is
@@ -26,6 +27,7 @@ class TrainStep {
   // All references must outlive the object.
   TrainStep(const TrainingSpec& spec, Precision precision, at::Device device, Model& model,
             Strategy& strategy, Communicator& communicator);
+  ~TrainStep();
 
   // Runs one step and fills in `record`, whose global_samples must be set. On a rank that does not train, the batch has no
   // samples, and the record gets no numbers. Collective.
@@ -49,6 +51,8 @@ class TrainStep {
   Communicator& communicator_;
   const int64_t slices_;                   // into which the ranks divide a global batch
   const std::vector<at::Tensor> trained_;  // what the optimizer updates
+  // On a GPU with automatic mixed precision, if the engine allows it: the weights that convolutions use. Else null.
+  const std::unique_ptr<WeightCopies> copies_;
   Sgd optimizer_;
   LossScaler scaler_;
 

@@ -1,11 +1,13 @@
 #include "worker/trainer/models/convolution.h"
 
 #include <ATen/Parallel.h>
+#include <torch/nn/functional/conv.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "worker/trainer/kernels/winograd_kernels.h"
+#include "worker/trainer/models/weight_copies.h"
 #include "worker/trainer/precision.h"
 
 namespace scalelab::trainer {
@@ -127,7 +129,12 @@ bool IsFor(const torch::nn::Conv2dImpl& conv, const at::Tensor& x) {
 }  // namespace
 
 at::Tensor Convolve(torch::nn::Conv2d& conv, const at::Tensor& x) {
-  return IsFor(*conv, x) ? WinogradFunction::apply(x, conv->weight) : conv(x);
+  if (IsFor(*conv, x)) return WinogradFunction::apply(x, conv->weight);
+  const at::Tensor weight = ComputeWeight(conv->weight);
+  if (weight.is_same(conv->weight)) return conv(x);
+  const auto& options = conv->options;
+  return torch::nn::functional::detail::conv2d(x, weight, conv->bias, options.stride(), options.padding(),
+                                               options.dilation(), options.groups());
 }
 
 at::Tensor Convolve(torch::nn::Conv2d& conv, const at::Tensor& x, LayerRanks& ranks) {

@@ -11,7 +11,7 @@
 
 namespace scalelab::trainer {
 
-// Returns conv(x), with gradients. Uses F(2x2, 3x3) (kernels/winograd_kernels.h) on the CPU in single
+// Returns conv(x), with gradients. Uses the copy of the weight if there is one (weight_copies.h). Uses F(2x2, 3x3) (kernels/winograd_kernels.h) on the CPU in single
 // precision and channels last, for a 3 x 3 convolution without bias, with stride 1, padding 1, one
 // group and channels that are multiples of 16. The sums have another order then, and differ by about
 // 1e-6 of their size.

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <vector>
 
+#include "worker/trainer/device/device.h"
 #include "worker/trainer/kernels/norm_kernels.h"
+#include "worker/trainer/models/gpu_norm.h"
 
 namespace scalelab::trainer {
 namespace {
@@ -148,12 +150,19 @@ struct FusedNormFunction : public torch::autograd::Function<FusedNormFunction> {
 }  // namespace
 
 bool CanFuseNorm(const at::Tensor& x) {
+  if (x.is_cuda()) return GpuNormSupports(x) && ExecutesKernels(x.device());
   return x.is_cpu() && x.scalar_type() == at::kFloat && x.dim() == 4 && x.size(1) % kNormLanes == 0 &&
          x.numel() > 0 && x.is_contiguous(at::MemoryFormat::ChannelsLast);
 }
 
 at::Tensor FusedNorm(const at::Tensor& x, const at::Tensor& residual, const NormState& state,
                      bool batch_statistics, bool relu) {
+#ifdef SCALELAB_CUDA
+  if (x.is_cuda()) {
+    static constexpr GpuNormKernels kKernels = {GpuNormForward, GpuNormBackward};
+    return GpuNorm(x, residual, state, batch_statistics, relu, kKernels);
+  }
+#endif
   c10::optional<at::Tensor> other;
   if (residual.defined()) other = residual.contiguous(at::MemoryFormat::ChannelsLast);
   return FusedNormFunction::apply(x, other, state.weight, state.bias, state, batch_statistics, relu);

@@ -129,6 +129,10 @@ class Strategy {
   // Returns whether the next step averages gradients over the ranks.
   virtual bool averages_gradients() const { return true; }
 
+  // Returns whether, from the first step to the last, nothing but the optimizer changes the model's parameters, and Trained returns
+  // all of them.
+  virtual bool only_optimizer_changes_parameters() const { return false; }
+
   // Returns why a Step like the last one cannot be recorded into a CUDA graph; "" if it can.
   virtual std::string WhyNotRecorded() const = 0;
 
@@ -175,6 +179,7 @@ class GradientStrategy : public Strategy {
 
   void Step(StepTask& task) override;
   std::vector<at::Tensor> Trained() override;
+  bool only_optimizer_changes_parameters() const override { return true; }
 
   // Adds the gradients of `loss` to those of the step, on this rank only. May be called any number of times
   // before Backward (gradient accumulation).
