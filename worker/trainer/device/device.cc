@@ -121,7 +121,7 @@ GpuStream CurrentStream(at::Device device) {
 }
 
 bool ExecutesKernels(at::Device device) {
-  if (!device.is_cuda()) return false;
+  if (!device.is_cuda() || Variable("SCALELAB_GPU_KERNELS") == "off") return false;
   int major = 0;
   C10_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index()));
   return major >= 8;

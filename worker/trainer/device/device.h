@@ -40,7 +40,8 @@ bool AsksForDeterminism();
 
 // Returns the calling thread's current stream of a GPU; null for a CPU.
 GpuStream CurrentStream(at::Device device);
-// Returns whether the trainer's own kernels (kernels/gpu_*.h) are compiled for this GPU: compute capability 8.0 or later.
+// Returns whether the trainer's own kernels (kernels/gpu_*.h) are compiled for this GPU: compute capability 8.0 or later. With the
+// environment variable SCALELAB_GPU_KERNELS=off it returns false, and LibTorch's operators do their work.
 bool ExecutesKernels(at::Device device);
 
 // Makes `device` the calling thread's device. Single-precision operations then use TensorFloat-32 if `tf32`,
