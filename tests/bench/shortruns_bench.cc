@@ -1,3 +1,6 @@
+#include <spawn.h>
+#include <sys/wait.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -7,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "scalelab/v1/study.grpc.pb.h"
+#include "tests/bench/bench_rows.h"
 #include "tests/bench/daemon.h"
 #include "tests/bench/service_bench.h"
 
@@ -65,6 +69,24 @@ double PeerRunsPerSecond(const std::string& python, const std::string& directory
   return 0;
 }
 
+// Returns how often per second this process starts the script and waits for its end: the limit for one run at a time. 0 if it fails.
+double BareRunsPerSecond(const std::string& directory, const std::string& script, int runs) {
+  const std::string events = absl::StrCat("SCALELAB_EVENTS=", directory, "/events");
+  std::string shell = "sh", path = script, variable = events;
+  char* const argv[] = {shell.data(), path.data(), nullptr};
+  char* const environment[] = {variable.data(), nullptr};
+  bool succeeded = true;
+  const double seconds = Seconds([&] {
+    for (int i = 0; i < runs; ++i) {
+      pid_t pid = 0;
+      int status = 1;
+      succeeded = succeeded && posix_spawn(&pid, "/bin/sh", nullptr, nullptr, argv, environment) == 0 &&
+                  waitpid(pid, &status, 0) == pid && status == 0;
+    }
+  });
+  return succeeded ? runs / seconds : 0;
+}
+
 }  // namespace
 
 std::vector<Figure> RunShortRunsBench(const BenchOptions& options) {
@@ -73,25 +95,32 @@ std::vector<Figure> RunShortRunsBench(const BenchOptions& options) {
   std::ofstream(script) << R"(echo '{"time":1,"event":"finish"}' >> "$SCALELAB_EVENTS")"
                         << "\n";
   const std::string python = InstallPeer(options.directory);
-  std::vector<double> ours, peers, ratios;
+  std::vector<double> ours, peers, ratios, bare;
   for (int round = 0; round < kRounds; ++round) {
     ours.push_back(RunsPerSecond(options.directory, script, runs));
     if (ours.back() == 0) {
       std::cerr << "scalelab-bench: not every run of the study succeeded\n";
       return {};
     }
+    bare.push_back(BareRunsPerSecond(options.directory, script, runs));
     if (python.empty()) continue;
     peers.push_back(
         PeerRunsPerSecond(python, absl::StrCat(options.directory, "/peer-", round), script, runs));
     if (peers.back() == 0) return {};
     ratios.push_back(ours.back() / peers.back());
   }
-  if (peers.empty()) return {{"shortruns/one_worker", Median(ours), "1/s", "", 0, 0}};
+  const Figure limit{"shortruns/of_the_limit",
+                     Median(ours),
+                     "1/s",
+                     "a loop that only starts the script and waits",
+                     Median(bare),
+                     Median(ours) / Median(bare)};
+  if (peers.empty()) return {{"shortruns/one_worker", Median(ours), "1/s", "", 0, 0}, limit};
   Figure figure{"shortruns/one_worker", Median(ours),  "1/s", "HyperQueue 0.27, one local worker",
                 Median(peers),          Median(ratios)};
   figure.low = std::ranges::min(ratios);
   figure.high = std::ranges::max(ratios);
-  return {figure, {"shortruns/ratio", figure.ratio, "", "target", kTarget, figure.ratio / kTarget}};
+  return {figure, {"shortruns/ratio", figure.ratio, "", "target", kTarget, figure.ratio / kTarget}, limit};
 }
 
 }  // namespace scalelab::bench

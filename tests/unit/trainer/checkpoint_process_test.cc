@@ -111,15 +111,23 @@ class Checkpoints : public Trainer {
   template <typename Interrupt>
   Result FinishWithInterruptions(const json& spec, int ranks, int points, Interrupt interrupt) {
     std::mt19937 random(static_cast<unsigned>(points * 31 + ranks));
-    int step = 0;
-    for (int i = 0; i < points && step < 23; ++i) {
-      step = std::min(23, step + 1 + static_cast<int>(random() % std::max(1, 24 / points)));
-      RunUntil(spec, ranks, step, interrupt);
+    // On a busy machine, a run may end before the signal. It has removed its checkpoints then, so start from the beginning.
+    for (int tries = 0; tries < 5; ++tries) {
+      losses_.clear();
+      bool ended = false;
+      int step = 0;
+      for (int i = 0; i < points && step < 23 && !ended; ++i) {
+        step = std::min(23, step + 1 + static_cast<int>(random() % std::max(1, 24 / points)));
+        ended = RunUntil(spec, ranks, step, interrupt) == 0;
+        Collect(ranks);
+      }
+      if (ended) continue;
+      Result last = Run({spec}, ranks);
       Collect(ranks);
+      return last;
     }
-    Result last = Run({spec}, ranks);
-    Collect(ranks);
-    return last;
+    ADD_FAILURE() << "in five tries, a run ended before it was interrupted";
+    return {};
   }
 
   // Sends a signal to the last rank.

@@ -71,6 +71,7 @@ class Results {
   }
   db::CurveRow& Row(db::RunState state) {
     db::CurveRow& row = rows_.emplace_back();
+    row.run_id = static_cast<int64_t>(rows_.size());
     row.cell_id = cells_.back().id;
     row.repeat = next_repeat_++;
     row.state = state;
@@ -79,6 +80,7 @@ class Results {
   db::CurveRow& last_row() { return rows_.back(); }
   // Sets the times of the ranks of the last row.
   Results& Times(db::RunTimes times) {
+    times.run_id = rows_.back().run_id;
     times.attempt_id = rows_.back().attempt_id = static_cast<int64_t>(rows_.size());
     times_.push_back(std::move(times));
     return *this;
