@@ -1,10 +1,10 @@
 """Runs a test, unless it has passed before with the same inputs: `unless_passed.py RECORDS [INPUT...] -- COMMAND...`.
 
 Inputs are: the command and the programs that it names, with the project's libraries that they load; each INPUT, which is a file, a
-folder with all its files, or a link, whose target's name counts; the installed Debian packages; the model of the processor; and the
-environment variables whose names begin with SCALELAB_, OMP or XDG_. RECORDS is a folder with one file for each command: a hash of the
-inputs with which it has last passed. A test that fails, or of which a part is skipped, leaves no record. With SCALELAB_REPEAT_TESTS=1
-the command runs in any case.
+folder with all its files, or a link, whose target's name counts; the installed Debian packages; the model of the processor, the GPUs and
+the user; and the environment variables whose names begin with SCALELAB_, OMP or XDG_. RECORDS is a folder with one file for each
+command: a hash of the inputs with which it has last passed, and the lines of its output about parts that were skipped. A test that
+fails or is skipped as a whole (exit status 77) leaves no record. With SCALELAB_REPEAT_TESTS=1 the command runs in any case.
 
 Only a test that depends on nothing else may be started in this way. The build system Bazel keeps results of tests by the same rule.
 """
@@ -16,6 +16,7 @@ import sys
 import time
 
 PACKAGES = "/var/lib/dpkg/status"
+GPUS = "/proc/driver/nvidia/gpus"
 REPEAT = "SCALELAB_REPEAT_TESTS"
 SYSTEM = ("/lib", "/usr")  # folders of Debian's packages
 
@@ -46,7 +47,8 @@ def key_of(inputs, command):
         processor = sorted({line for line in file if line.startswith(("model name", "flags"))})
     names = sorted(name for name in os.environ if name.startswith(("SCALELAB_", "OMP", "XDG_")) and name != REPEAT)
     variables = [(name, os.environ[name]) for name in names]
-    key = hashlib.sha256(repr([command, variables, processor, os.cpu_count()]).encode())
+    gpus = sorted(os.listdir(GPUS)) if os.path.isdir(GPUS) else []
+    key = hashlib.sha256(repr([command, variables, processor, os.cpu_count(), gpus, os.geteuid()]).encode())
     files = [file for path in [PACKAGES, *inputs, *command] for file in files_of(path)]
     programs = [file for file in files if os.access(file, os.X_OK) and not file.startswith(SYSTEM)]
     for file in [*files, *(library for program in programs for library in libraries(program))]:
@@ -55,14 +57,14 @@ def key_of(inputs, command):
 
 
 def run(command):
-    """Runs a command. Returns its exit status, and whether its output says that a part was skipped."""
-    skipped = False
+    """Runs a command. Returns its exit status, and the lines of its output about parts that were skipped."""
+    skipped = b""
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         for line in process.stdout:
-            skipped = skipped or b"SKIPPED" in line
+            skipped += line if b"SKIPPED" in line else b""
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
-    return process.returncode, skipped
+    return process.returncode, skipped.decode(errors="replace")
 
 
 def main(records, *arguments):
@@ -74,18 +76,18 @@ def main(records, *arguments):
     key = key_of(inputs, command)
     if os.path.exists(record):
         with open(record, encoding="utf-8") as file:
-            kept, passed = file.read().split("\n", 1)
+            kept, passed, skipped = file.read().split("\n", 2)
         if kept == key and os.environ.get(REPEAT) != "1":
-            print(f"{passed}It has not run again, because its inputs are the same. {REPEAT}=1 runs it again.")
+            print(f"{passed} It has not run again, because its inputs are the same. {REPEAT}=1 runs it again.\n{skipped}", end="")
             return 0
         os.remove(record)
     begin = time.time()
     status, skipped = run(command)
-    if status == 0 and not skipped and key_of(inputs, command) == key:
+    if status == 0 and key_of(inputs, command) == key:
         os.makedirs(records, exist_ok=True)
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begin))
         with open(f"{record}.{os.getpid()}", "w", encoding="utf-8") as file:
-            file.write(f"{key}\nThis test passed on {when}, in {time.time() - begin:.1f} s.\n")
+            file.write(f"{key}\nThis test passed on {when}, in {time.time() - begin:.1f} s.\n{skipped}")
         os.replace(file.name, record)
     return status if status >= 0 else 128 - status
 

@@ -45,7 +45,8 @@ class UnlessPassed(unittest.TestCase):
     def assert_kept(self, *arguments, **variables):
         status, ran, output = self.start(*arguments, **variables)
         self.assertEqual((status, ran), (0, False))
-        self.assertRegex(output, "^This test passed on 2.*, in [0-9.]+ s.\nIt has not run again, because its inputs are the same.")
+        self.assertRegex(output, "^This test passed on 2.*, in [0-9.]+ s. It has not run again, because its inputs are the same.")
+        return output
 
     def test_a_test_that_passed_runs_once(self):
         self.assert_runs()
@@ -94,9 +95,11 @@ class UnlessPassed(unittest.TestCase):
         self.write("program.status", "77")
         for _ in range(2):
             self.assertEqual(self.start()[:2], (77, True))
-        self.write("program", 'echo run >>"$0.runs"; echo "[  SKIPPED ] A.Case"\n')
-        for _ in range(2):
-            self.assert_runs()
+
+    def test_a_skipped_part_is_printed_again(self):
+        self.write("program", 'echo run >>"$0.runs"; echo first; echo "[  SKIPPED ] A.Case"; echo last\n')
+        self.assert_runs()
+        self.assertRegex(self.assert_kept(), r"again\.\n\[  SKIPPED \] A\.Case\n$")
 
     def test_a_test_can_be_repeated(self):
         self.assert_runs()
