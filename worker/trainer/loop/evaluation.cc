@@ -58,7 +58,7 @@ Evaluation Evaluate(Model& model, const ImageSet& set, Precision precision, at::
       logits = model.forward(images);
     }
     logits = logits.to(at::kFloat);
-    const auto labels_of_sample = static_cast<double>(labels.numel() / n);
+    const int64_t labels_of_sample = labels.numel() / n;
     sums[0].add_(at::cross_entropy_loss(logits, labels.flatten(), {}, at::Reduction::Sum) / labels_of_sample);
     sums[1].add_(CountCorrect(logits, labels));
   }
