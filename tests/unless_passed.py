@@ -1,6 +1,6 @@
 """Runs a test, unless it has passed before with the same inputs: `unless_passed.py RECORDS [INPUT...] -- COMMAND...`.
 
-Inputs are: the command and the programs that it names, with the project's libraries that they load; each INPUT, which is a file, a
+Inputs are: the command and the files that it names, with the project's libraries that they load; each INPUT, which is a file, a
 folder with all its files, or a link, whose target's name counts; the installed Debian packages; the model of the processor, the GPUs and
 the user; and the environment variables whose names begin with SCALELAB_, OMP or XDG_. RECORDS is a folder with one file for each
 command: a hash of the inputs with which it has last passed, and the lines of its output about parts that were skipped. A test that
@@ -33,7 +33,7 @@ def content(path):
     if os.path.islink(path):
         return os.readlink(path).encode()
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
+        return hashlib.sha256(file.read()).digest()
 
 
 def libraries(program):
@@ -49,7 +49,8 @@ def key_of(inputs, command):
     variables = [(name, os.environ[name]) for name in names]
     gpus = sorted(os.listdir(GPUS)) if os.path.isdir(GPUS) else []
     key = hashlib.sha256(repr([command, variables, processor, os.cpu_count(), gpus, os.geteuid()]).encode())
-    files = [file for path in [PACKAGES, *inputs, *command] for file in files_of(path)]
+    named = filter(os.path.isfile, command)  # a folder in the command may be for results
+    files = [file for path in [PACKAGES, *inputs, *named] for file in files_of(path)]
     programs = [file for file in files if os.access(file, os.X_OK) and not file.startswith(SYSTEM)]
     for file in [*files, *(library for program in programs for library in libraries(program))]:
         key.update(file.encode() + b"\0" + content(file))

@@ -1,6 +1,7 @@
 #include "server/curves/study_curve.h"
 
 #include <future>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -44,7 +45,13 @@ absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool fa
   // Factors need the times of ranks, whose reading takes about as long as the rest of the curve. So another thread reads them
   // meanwhile; the future waits for its end.
   std::future<absl::StatusOr<std::vector<db::RunTimes>>> times;
-  if (factors) times = std::async(std::launch::async, [&] { return store.ListRunTimes(study.id); });
+  if (factors) {
+    try {
+      times = std::async(std::launch::async, [&] { return store.ListRunTimes(study.id); });
+    } catch (const std::system_error&) {
+      // The system has no thread left; this one reads them below.
+    }
+  }
   v1::StudySpec spec;
   if (auto s = FromJson(study.spec, &spec); !s.ok()) return s;
   const auto cells = store.ListCells(study.id);
@@ -71,7 +78,7 @@ absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool fa
   const ExplainedRows explained{*cells, *parameters, *rows, places};
   AddTimesToTarget(explained, *curve);
   if (factors) {
-    const auto of_ranks = times.get();
+    const auto of_ranks = times.valid() ? times.get() : store.ListRunTimes(study.id);
     if (!of_ranks.ok()) return of_ranks.status();
     AddFactors(explained, *of_ranks, options, *curve);
   }

@@ -19,8 +19,12 @@ if(SCALELAB_TRAINER)
     if(ARGN)
       set(name ${name}_${ARGN})
     endif()
+    set(unless_passed "")
+    if(NOT ARGN AND NOT backend STREQUAL nccl)
+      scalelab_unless_passed(unless_passed)
+    endif()
     add_test(NAME ${name}
-      COMMAND ${scalelab_unless_passed} -- ${MPIEXEC_EXECUTABLE} -np ${ranks} --oversubscribe --allow-run-as-root
+      COMMAND ${unless_passed} ${MPIEXEC_EXECUTABLE} -np ${ranks} --oversubscribe --allow-run-as-root
               $<TARGET_FILE:process_communicator_contract_test> ${ranks} ${backend} ${ARGN})
     set_tests_properties(${name} PROPERTIES LABELS contract TIMEOUT 120 SKIP_RETURN_CODE 77
       ENVIRONMENT "OMP_NUM_THREADS=1;SCALELAB_SHARED_GPU=1;OMPI_MCA_rmaps_base_oversubscribe=1;SCALELAB_ATTEMPT_DIR=${CMAKE_BINARY_DIR}/tests/${name}"
@@ -50,8 +54,9 @@ if(SCALELAB_TRAINER)
   target_link_libraries(parity_process_test PRIVATE scalelab_worker_trainer_loop GTest::gtest scalelab_warnings)
   scalelab_use_torch_header(parity_process_test)
   set_target_properties(parity_process_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  scalelab_unless_passed(unless_passed ${scalelab_trainer_inputs})
   add_test(NAME Parity.OfEveryEngineOverEveryBackend
-    COMMAND ${scalelab_unless_passed} ${scalelab_trainer_inputs} -- ${MPIEXEC_EXECUTABLE} -np 4 --oversubscribe --allow-run-as-root $<TARGET_FILE:parity_process_test>)
+    COMMAND ${unless_passed} ${MPIEXEC_EXECUTABLE} -np 4 --oversubscribe --allow-run-as-root $<TARGET_FILE:parity_process_test>)
   set_tests_properties(Parity.OfEveryEngineOverEveryBackend PROPERTIES LABELS contract TIMEOUT 300
     ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_MCA_rmaps_base_oversubscribe=1;SCALELAB_ATTEMPT_DIR=${CMAKE_BINARY_DIR}/tests/Parity"
     ENVIRONMENT_MODIFICATION "${scalelab_mpi_environment}")

@@ -1,4 +1,4 @@
-// Stands for CUDA's header of this name (cuda_runtime.h).
+// Replaces CUDA's header of this name in tests; see cuda_runtime.h.
 #pragma once
 
 #include <c10/util/Half.h>

@@ -1,5 +1,5 @@
-// Stands for the headers of CUDA, so that an ordinary compiler compiles the kernels and the CPU executes them: each thread of a block
-// is a thread of the process, and blocks take turns. Contains what worker/trainer/kernels/*.cu use.
+// Replaces the headers of CUDA in tests. An ordinary compiler then compiles the kernels, and the CPU executes them: each thread of a
+// block is a thread of the process, and blocks take turns. Contains what worker/trainer/kernels/*.cu use.
 #pragma once
 
 #include <barrier>

@@ -111,6 +111,13 @@ class UnlessPassed(unittest.TestCase):
         for _ in range(2):
             self.assert_runs()
 
+    def test_a_folder_in_the_command_is_no_input(self):
+        self.write("results/old", "1")
+        results = os.path.join(self.directory, "results")
+        self.write("program", f'echo run >>"$0.runs"; date >>{results}/new\n')
+        self.assert_runs(results)
+        self.assert_kept(results)
+
     def test_a_signal_is_a_failure(self):
         self.write("program", 'echo run >>"$0.runs"; kill -9 $$\n')
         for _ in range(2):

@@ -24,8 +24,8 @@ def states(seed, a, b):
 
 
 def seed32(seed, rank=0):
-    """Returns the seed of a rank's random numbers, such as those of dropout, from the seed of the run. Keras and MXNet accept only
-    seeds from 0 to 2^32 - 1."""
+    """Returns the seed of a rank's random numbers, such as those of dropout, from the seed of the run. It is below 2^32: Keras accepts
+    no other seeds, and PyTorch uses only the lower 32 bits of a seed on a CPU."""
     return int(states(seed, rank, 0)[0] >> np.uint64(32))
 
 

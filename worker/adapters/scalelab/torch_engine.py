@@ -44,7 +44,7 @@ class TorchEngine(training.Engine):
         self._scales = loss_scale.Log()
         if spec.compile:
             self._compile()
-        torch.manual_seed(splitmix.seed32(spec.seed, rank))  # for dropout; on a CPU, PyTorch uses 32 bits of a seed
+        torch.manual_seed(splitmix.seed32(spec.seed, rank))  # for dropout
 
     def join(self):
         """Connects to the other ranks."""

@@ -78,8 +78,8 @@ struct GpuNormBackwardArrays {
   bool batch_statistics = true;
   float* workspace = nullptr;
   void* dx = nullptr;
-  void* dz =
-      nullptr;  // the gradient of the residual: 0 where y was rectified to 0, else dy. Null: not stored
+  // The gradient of the residual: 0 where y was rectified to 0, else dy. Null: not stored.
+  void* dz = nullptr;
   float *dweight = nullptr, *dbias = nullptr;
 };
 

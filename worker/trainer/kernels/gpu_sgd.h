@@ -21,13 +21,13 @@ struct GpuSgdTensor {
 struct GpuSgdOptions {
   float momentum = 0;
   const float* rate = nullptr;  // one number in the memory of the GPU
-  const float* left_out =
-      nullptr;  // one number in the memory of the GPU: if it is 1, nothing changes. Null: stands for 0
+  // One number in the memory of the GPU: if it is 1, nothing changes. Null: the step is never left out.
+  const float* left_out = nullptr;
   GpuNumber copies = GpuNumber::kBFloat16;
 };
 
 // Computes v = momentum * v + (g + decay * p); p = p - rate * v, each operation rounded separately, as SgdStep (sgd_kernel.h) does.
-// Without momentum, v stands for g + decay * p.
+// If the momentum is 0, v is g + decay * p, and is not stored.
 SCALELAB_HOST_DEVICE inline void GpuSgdElement(float& p, float& v, float g, float momentum, float decay,
                                                float rate) {
   const float gradient = g + decay * p;
