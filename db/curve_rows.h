@@ -8,11 +8,9 @@
 #include <list>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -22,39 +20,25 @@
 
 namespace scalelab::db {
 
-// The rows of one study, in about half of the memory of CurveRows. Not thread-safe.
+// The rows of one study. Not thread-safe.
 class KeptCurveRows {
  public:
   // Reads the runs `changed`, and all others that are not kept yet, and returns the rows as Store::ListCurveRows. The caller
   // has a read transaction. After an error, no row is kept.
-  absl::StatusOr<std::vector<CurveRow>> Update(Database& db, int64_t study_id, std::vector<int64_t> changed);
+  absl::StatusOr<SharedCurveRows> Update(Database& db, int64_t study_id, std::vector<int64_t> changed);
   void Clear();
-  size_t size() const { return rows_.size(); }
+  size_t size() const { return rows_->size(); }
 
  private:
-  // A CurveRow. NaN: no value. `fingerprint` and `message` are places in texts_.
-  struct Packed {
-    int64_t run_id, cell_id, attempt_id, nodes_hash;
-    Micros started, finished;
-    double throughput, epoch_seconds, comm_share, peak_memory, accuracy, train_loss, time_to_accuracy,
-        reported_step;
-    int repeat, attempts;
-    uint32_t fingerprint, message;
-    RunState state;
-    Cause cause;
-  };
-  Packed Pack(const CurveRow& row);
-  void Unpack(const Packed& packed, CurveRow& row) const;  // `row` is a new one
-  uint32_t NumberOf(const std::string& text);
-  absl::StatusOr<std::vector<CurveRow>> ReadAll(Database& db, int64_t study_id, int64_t first, int64_t last);
-  // Reads runs of the study again, in ranges of ids. Returns false if there are other runs than those that are kept.
+  absl::Status ReadAll(Database& db, int64_t study_id, int64_t first, int64_t last);
+  // Reads runs of the study again, in ranges of ids, into a copy of the rows, because callers may still have the rows. Returns
+  // false if there are other runs than those that are kept.
   absl::StatusOr<bool> ReadChanged(Database& db, int64_t study_id, std::vector<int64_t> changed);
 
-  int64_t first_ = 0, last_ = -1;   // ids of the study's runs
-  std::vector<Packed> rows_;        // by id
-  std::vector<uint32_t> order_;     // by cell and repeat; empty: the order of the ids
-  std::vector<std::string> texts_;  // each once
-  absl::flat_hash_map<std::string, uint32_t> numbers_;
+  int64_t first_ = 0, last_ = -1;  // ids of the study's runs
+  SharedCurveRows rows_ = std::make_shared<const std::vector<CurveRow>>();
+  std::vector<uint32_t>
+      by_id_;  // places of the rows in the order of their ids; empty: they are in this order
 };
 
 // Thread-safe.
@@ -66,7 +50,7 @@ class CurveRowCache {
   // Calls its argument with a connection for reading, once or, after an error, twice.
   using Reader = absl::FunctionRef<absl::Status(absl::FunctionRef<absl::Status(Database&)>)>;
   // As Store::ListCurveRows.
-  absl::StatusOr<std::vector<CurveRow>> List(int64_t study_id, Reader reader);
+  absl::StatusOr<SharedCurveRows> List(int64_t study_id, Reader reader);
 
   // Reports that rows of these runs may have changed. Call it after a commit, also after one that failed, and before
   // anybody knows of it.

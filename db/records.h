@@ -224,19 +224,22 @@ struct EpochRow {
 // Means over the measured window of a run that succeeded, as its ranks reported them: what a curve needs to explain its
 // points. A table of its own, so that curves without factors do not read it.
 struct RunTimes {
+  // Seconds of a step, and how many of them the rank waits for gradients and for the batch.
+  struct Rank {
+    double step = 0, exposed = 0, data = 0;
+    bool operator==(const Rank&) const = default;
+  };
   int64_t run_id = 0;
   int64_t attempt_id = 0;
   std::string nodes;       // names, separated by commas
   int ranks_per_node = 0;  // ranks are placed on the nodes in order; 0: not known
-  // By rank: seconds of a step, and how many of them the rank waits for gradients and for the batch. Empty, or of equal
-  // length.
-  std::vector<double> step, exposed, data;
+  std::vector<Rank> ranks;
   std::optional<double> comm_total;  // seconds per step with communication in progress, mean over ranks
   std::optional<double> rank_norm,
       mean_norm;  // squared norms: of a rank's gradient (mean over ranks), of their mean
   std::optional<double> samples_to_accuracy;  // samples over all ranks until target_accuracy was reached
 
-  bool empty() const { return step.empty() && !comm_total && !rank_norm && !samples_to_accuracy; }
+  bool empty() const { return ranks.empty() && !comm_total && !rank_norm && !samples_to_accuracy; }
 };
 
 // Results of a run that succeeded. Absent numbers are NULL. Units: samples/s, seconds, bytes, shares 0 to 1.
@@ -293,6 +296,9 @@ struct CurveRow {
   int64_t nodes_hash = 0;
   std::string message;  // as in RunRow: of a run that succeeded, which values were refused and why
 };
+
+// Rows of a study, sorted by cell and repeat. Several callers may have the same rows. Never null.
+using SharedCurveRows = std::shared_ptr<const std::vector<CurveRow>>;
 
 // The time in which an attempt had its nodes.
 struct AttemptTime {

@@ -10,14 +10,27 @@
 namespace scalelab::db {
 namespace {
 
+using Seconds = double RunTimes::Rank::*;
+
+std::vector<double> ValuesOf(const RunTimes& times, Seconds seconds) {
+  std::vector<double> values;
+  for (const RunTimes::Rank& rank : times.ranks) values.push_back(rank.*seconds);
+  return values;
+}
+
 Statement::Blob BlobOf(const std::vector<double>& values) {
   return {values.data(), values.size() * sizeof(double)};
 }
 
-std::vector<double> ValuesOf(Statement::Blob blob) {
-  std::vector<double> values(blob.size / sizeof(double));
-  if (!values.empty()) std::memcpy(values.data(), blob.data, values.size() * sizeof(double));
-  return values;
+// Returns false if the number of values is not that of the ranks.
+bool SetValues(Statement::Blob blob, Seconds seconds, RunTimes& times) {
+  if (blob.size != times.ranks.size() * sizeof(double)) return false;
+  const char* from = static_cast<const char*>(blob.data);
+  for (RunTimes::Rank& rank : times.ranks) {
+    std::memcpy(&(rank.*seconds), from, sizeof(double));
+    from += sizeof(double);
+  }
+  return true;
 }
 
 }  // namespace
@@ -25,13 +38,16 @@ std::vector<double> ValuesOf(Statement::Blob blob) {
 absl::Status PutRunTimes(Database& db, const RunSummary& summary) {
   const RunTimes& times = summary.times;
   if (times.empty()) return Statement(db, "DELETE FROM run_times WHERE run_id = ?").Run(summary.run_id);
+  const std::vector<double> step = ValuesOf(times, &RunTimes::Rank::step),
+                            exposed = ValuesOf(times, &RunTimes::Rank::exposed),
+                            data = ValuesOf(times, &RunTimes::Rank::data);
   return Statement(db,
                    "INSERT OR REPLACE INTO run_times (run_id, attempt_id, nodes, ranks_per_node, step, "
                    "exposed, data, "
                    "comm_total, rank_norm, mean_norm, samples_to_accuracy) VALUES (?, ?, ?, ?, ?, ?, ?, ?, "
                    "?, ?, ?)")
-      .Run(summary.run_id, summary.attempt_id, times.nodes, times.ranks_per_node, BlobOf(times.step),
-           BlobOf(times.exposed), BlobOf(times.data), times.comm_total, times.rank_norm, times.mean_norm,
+      .Run(summary.run_id, summary.attempt_id, times.nodes, times.ranks_per_node, BlobOf(step),
+           BlobOf(exposed), BlobOf(data), times.comm_total, times.rank_norm, times.mean_norm,
            times.samples_to_accuracy);
 }
 
@@ -40,7 +56,15 @@ absl::StatusOr<std::vector<RunTimes>> ListRunTimes(Database& db, int64_t study_i
   if (!transaction.status().ok()) return transaction.status();
   int64_t first = 0, last = -1;
   if (absl::Status status = RunRange(db, study_id, first, last); !status.ok()) return status;
-  // In the range there may be ids of other studies. Two parallel scans replace a search for each run.
+  int64_t count = 0;
+  {
+    Statement counted(db, "SELECT COALESCE(SUM(runs), 0) FROM run_count WHERE study_id = ?");
+    counted.Bind(study_id);
+    if (counted.Step()) counted.Read(count);
+    if (!counted.status().ok()) return counted.status();
+  }
+  // There may be runs of other studies in the range. Two parallel scans replace a search for each run.
+  const bool others = count != last - first + 1;
   Statement runs(db, "SELECT id FROM run WHERE id BETWEEN ? AND ? AND +study_id = ? ORDER BY id");
   Statement rows(db,
                  "SELECT run_id, attempt_id, nodes, ranks_per_node, comm_total, rank_norm, mean_norm, "
@@ -54,21 +78,22 @@ absl::StatusOr<std::vector<RunTimes>> ListRunTimes(Database& db, int64_t study_i
   while (rows.Step()) {
     int64_t id = 0;
     rows.Read(id);
-    while (run < id) {
+    while (others && run < id) {
       run = std::numeric_limits<int64_t>::max();
       if (runs.Step()) runs.Read(run);
     }
-    if (run != id) continue;
+    if (others && run != id) continue;
     RunTimes& times = list.emplace_back();
     rows.Read(times.run_id, times.attempt_id, times.nodes, times.ranks_per_node, times.comm_total,
               times.rank_norm, times.mean_norm, times.samples_to_accuracy);
-    times.step = ValuesOf(rows.BlobAt(8));
-    times.exposed = ValuesOf(rows.BlobAt(9));
-    times.data = ValuesOf(rows.BlobAt(10));
-    if (times.exposed.size() == times.step.size() && times.data.size() == times.step.size()) continue;
-    return absl::DataLossError(absl::StrCat("the times of run ", times.run_id, " have ", times.step.size(),
-                                            ", ", times.exposed.size(), " and ", times.data.size(),
-                                            " ranks"));
+    times.ranks.resize(rows.BlobAt(8).size / sizeof(double));
+    if (SetValues(rows.BlobAt(8), &RunTimes::Rank::step, times) &&
+        SetValues(rows.BlobAt(9), &RunTimes::Rank::exposed, times) &&
+        SetValues(rows.BlobAt(10), &RunTimes::Rank::data, times))
+      continue;
+    return absl::DataLossError(absl::StrCat("the times of run ", times.run_id, " have ", rows.BlobAt(8).size,
+                                            ", ", rows.BlobAt(9).size, " and ", rows.BlobAt(10).size,
+                                            " bytes, which is not the same number of ranks"));
   }
   if (!rows.status().ok()) return rows.status();
   if (!runs.status().ok()) return runs.status();

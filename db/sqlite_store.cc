@@ -28,7 +28,7 @@ namespace scalelab::db {
 namespace {
 
 constexpr int kBusyTimeoutMs = 10'000;
-constexpr size_t kMostRowsKept = 200'000;  // of curves: up to 30 MB
+constexpr size_t kMostRowsKept = 100'000;  // of curves: up to 30 MB
 
 // Keeps a second daemon from opening the database. It locks a separate file, because closing another
 // descriptor of the database file would drop SQLite's own locks. The kernel releases the lock when
@@ -217,7 +217,7 @@ class SqliteStore : public Store {
   absl::StatusOr<std::vector<RunSummary>> ListSummaries(int64_t first_run_id, int64_t last_run_id) override {
     return Read([&](Database& db) { return db::ListSummaries(db, first_run_id, last_run_id); });
   }
-  absl::StatusOr<std::vector<CurveRow>> ListCurveRows(int64_t study_id) override {
+  absl::StatusOr<SharedCurveRows> ListCurveRows(int64_t study_id) override {
     return curve_rows_.List(study_id,
                             [&](absl::FunctionRef<absl::Status(Database&)> read) { return Read(read); });
   }

@@ -195,7 +195,7 @@ class Store : public AccessStore {
   virtual absl::StatusOr<std::vector<RunSummary>> ListSummaries(int64_t first_run_id,
                                                                 int64_t last_run_id) = 0;
   // Returns the runs of a study with their results, ordered by cell and repeat.
-  virtual absl::StatusOr<std::vector<CurveRow>> ListCurveRows(int64_t study_id) = 0;
+  virtual absl::StatusOr<SharedCurveRows> ListCurveRows(int64_t study_id) = 0;
   // Returns the times of the ranks of the runs of a study, by run id, without runs that have none.
   virtual absl::StatusOr<std::vector<RunTimes>> ListRunTimes(int64_t study_id) = 0;
   // Returns the times of all attempts, also of other studies, that overlap with the time from the start to the end of the

@@ -51,7 +51,7 @@ void BlockBootstrap::Draw() const {
 }
 
 std::vector<float> BlockBootstrap::RelativeMeans(const Sample& sample) const {
-  if (counts_.empty()) Draw();
+  absl::call_once(drawn_, [&] { Draw(); });
   const size_t n = static_cast<size_t>(resamples_);
   const double mean = Mean(sample.value);
   // Sums deviations from the mean instead of values, so that single precision is sufficient.

@@ -20,12 +20,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/call_once.h"
 #include "server/analysis/sample.h"
 #include "server/analysis/statistics.h"
 
 namespace scalelab::server {
 
-// Random draws of blocks, which are the same for every cell of a study. Deterministic.
+// Random draws of blocks, which are the same for every cell of a study. Deterministic and thread-safe.
 class BlockBootstrap {
  public:
   static constexpr size_t kMostResampled = 64;  // blocks
@@ -64,10 +65,11 @@ class BlockBootstrap {
   std::optional<Interval> Linearised(const Sample& a, const Sample& b) const;
   void Draw() const;
 
-  int blocks_, resamples_;
-  CriticalValues critical_;
+  const int blocks_, resamples_;
+  const CriticalValues critical_;
   // How often each block is drawn: [block][resample]. Computed at the first use, because small studies
   // never need it.
+  mutable absl::once_flag drawn_;
   mutable std::vector<float> counts_;
 };
 

@@ -17,6 +17,7 @@
 #include "server/analysis/communication.h"
 #include "server/analysis/fits.h"
 #include "server/analysis/notes.h"
+#include "server/analysis/parallel.h"
 #include "server/analysis/points.h"
 #include "server/analysis/precision.h"
 #include "server/analysis/statistics.h"
@@ -73,13 +74,24 @@ class CurveMaker {
         Adaptive() ? SequentialConfidence(spec_.adaptive_repeats(), cells_.size()) : options_.confidence);
     CollectPoints();
     ReadBaseline();
+    struct Part {
+      const Group& group;
+      const std::string& fingerprint;
+    };
+    std::vector<Part> parts;  // one for each series
     for (const Group& group : groups_) {
-      *response.add_series() = MakeSeries(group, group.majority);
+      parts.push_back({group, group.majority});
       for (const auto& [fingerprint, runs] : group.fingerprints) {
-        if (fingerprint != group.majority) *response.add_series() = MakeSeries(group, fingerprint);
+        if (fingerprint != group.majority) parts.push_back({group, fingerprint});
       }
     }
-    if (places != nullptr) *places = std::move(places_);
+    for (size_t i = 0; i < parts.size(); ++i) response.add_series();
+    std::vector<CurvePlaces::Series> of_series(parts.size());
+    ForEachInParallel(parts.size(), options_.ThreadsFor(rows_.size()), [&](size_t i) {
+      MakeSeries(parts[i].group, parts[i].fingerprint, *response.mutable_series(static_cast<int>(i)),
+                 of_series[i]);
+    });
+    if (places != nullptr) places->series = std::move(of_series);
     return response;
   }
 
@@ -92,7 +104,9 @@ class CurveMaker {
   void CollectPoints();
   Point& PointOf(const std::string& fingerprint, size_t cell);
   std::vector<const Point*> PointsOf(const Group& group, const std::string& fingerprint) const;
-  CurveSeries MakeSeries(const Group& group, const std::string& fingerprint);
+  // Sets `series` and `places`, which are empty. Several threads may call this.
+  void MakeSeries(const Group& group, const std::string& fingerprint, CurveSeries& series,
+                  CurvePlaces::Series& places);
   CurvePoint MakePoint(const Point& point, const std::string& fingerprint) const;
   scalelab::v1::CommunicationCost MakeCommunicationCost(size_t cell, const std::string& fingerprint) const;
   // The point that the ratios of a series are relative to, and its hardware.
@@ -121,7 +135,6 @@ class CurveMaker {
   std::vector<int> block_of_repeat_;                  // numbers the repeats with rows without gaps
   int blocks_ = 0;
   std::optional<BlockBootstrap> bootstrap_;
-  CurvePlaces places_;
   std::map<std::string, Hardware> hardware_;  // by fingerprint; without communication baselines
   json baseline_ = json::object();            // axes of the baseline other than ranks
   int baseline_ranks_ = 0;                    // 0: the smallest
@@ -366,8 +379,8 @@ CurvePoint CurveMaker::MakePoint(const Point& point, const std::string& fingerpr
   return out;
 }
 
-CurveSeries CurveMaker::MakeSeries(const Group& group, const std::string& fingerprint) {
-  CurveSeries series;
+void CurveMaker::MakeSeries(const Group& group, const std::string& fingerprint, CurveSeries& series,
+                            CurvePlaces::Series& places) {
   // Cannot fail: the key was made from a Struct.
   (void)google::protobuf::util::JsonStringToMessage(group.key.dump(), series.mutable_key());
   series.set_fingerprint(fingerprint);
@@ -379,8 +392,7 @@ CurveSeries CurveMaker::MakeSeries(const Group& group, const std::string& finger
                      group.fingerprints.at(fingerprint) == 1 ? " run" : " runs"));
   }
   const std::vector<const Point*> points = PointsOf(group, fingerprint);
-  CurvePlaces::Series& places = places_.series.emplace_back();
-  if (points.empty()) return series;
+  if (points.empty()) return;
   Hardware& hardware = hardware_.at(fingerprint);
   std::optional<Baseline> baseline;
   if (std::any_of(points.begin(), points.end(), [](const Point* p) { return p->succeeded > 0; })) {
@@ -420,7 +432,6 @@ CurveSeries CurveMaker::MakeSeries(const Group& group, const std::string& finger
                         "repeats depends on the results",
                         100 * bootstrap_->critical().confidence()));
   if (Strong() && baseline.has_value()) AddFits(points, baseline->point, *hardware.ratios, series);
-  return series;
 }
 
 scalelab::v1::CommunicationCost CurveMaker::MakeCommunicationCost(size_t cell,

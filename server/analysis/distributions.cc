@@ -71,6 +71,7 @@ double StudentizedRangeQuantile(double p, int groups, double df) {
 }
 
 double CriticalValues::T(double df) const {
+  absl::MutexLock lock(&mutex_);
   double& t = t_[df];
   if (t == 0) t = StudentQuantile(0.5 + confidence_ / 2, df);
   return t;

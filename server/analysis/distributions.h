@@ -4,6 +4,9 @@
 #include <cstddef>
 #include <map>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
 namespace scalelab::server {
 
 // Returns P(T <= t) for Student's t distribution with `df` degrees of freedom, which need not be a whole number.
@@ -22,7 +25,7 @@ double StudentizedRangeCdf(double q, int groups, double df);
 double StudentizedRangeQuantile(double p, int groups, double df);
 
 // Two-sided critical values for one confidence level. Each value is computed once, because a curve uses the
-// same few values thousands of times.
+// same few values thousands of times. Thread-safe.
 class CriticalValues {
  public:
   explicit CriticalValues(double confidence) : confidence_(confidence) {}
@@ -33,8 +36,9 @@ class CriticalValues {
   double Z() const { return NormalQuantile(0.5 + confidence_ / 2); }
 
  private:
-  double confidence_;
-  mutable std::map<double, double> t_;
+  const double confidence_;
+  mutable absl::Mutex mutex_;
+  mutable std::map<double, double> t_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace scalelab::server

@@ -43,14 +43,15 @@ size_t CommonBlocks(const Sample& a, const Sample& b) {
 }  // namespace
 
 const std::vector<float>& CellRatios::MeansOf(size_t cell) {
-  if (means_[cell].empty() && bootstrap_.Resamples(cells_[cell]->size()))
-    means_[cell] = bootstrap_.RelativeMeans(*cells_[cell]);
+  absl::call_once(has_means_[cell], [&] {
+    if (bootstrap_.Resamples(cells_[cell]->size())) means_[cell] = bootstrap_.RelativeMeans(*cells_[cell]);
+  });
   return means_[cell];
 }
 
 const BlockModel* CellRatios::model() {
   if (bootstrap_.blocks() > BlockModel::kMaxBlocks) return nullptr;
-  if (!model_.has_value()) model_.emplace(cells_, bootstrap_.blocks());
+  absl::call_once(has_model_, [&] { model_.emplace(cells_, bootstrap_.blocks()); });
   return &*model_;
 }
 

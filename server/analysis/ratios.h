@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/base/call_once.h"
 #include "scalelab/v1/result.pb.h"
 #include "server/analysis/block_model.h"
 #include "server/analysis/bootstrap.h"
@@ -19,11 +20,16 @@ namespace scalelab::server {
 inline constexpr double kConfidence = 0.95;
 inline constexpr int kResamples = 2000;
 
+// Thread-safe.
 class CellRatios {
  public:
   // Values must be above 0, and blocks below those of the bootstrap. Both must outlive this object.
   CellRatios(std::vector<const Sample*> cells, const BlockBootstrap& bootstrap, bool paired = false)
-      : cells_(std::move(cells)), bootstrap_(bootstrap), paired_(paired), means_(cells_.size()) {}
+      : cells_(std::move(cells)),
+        bootstrap_(bootstrap),
+        paired_(paired),
+        means_(cells_.size()),
+        has_means_(cells_.size()) {}
 
   struct Ratio {
     // The ratio with its interval; median and deviation are those of the ratios within blocks.
@@ -54,8 +60,11 @@ class CellRatios {
   const std::vector<const Sample*> cells_;
   const BlockBootstrap& bootstrap_;
   const bool paired_;
-  std::vector<std::vector<float>> means_;  // by cell; empty: not computed yet
+  // Computed at their first use.
+  std::vector<std::vector<float>> means_;  // by cell
+  std::vector<absl::once_flag> has_means_;
   std::optional<BlockModel> model_;
+  absl::once_flag has_model_;
 };
 
 }  // namespace scalelab::server

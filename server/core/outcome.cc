@@ -74,12 +74,12 @@ class FinishMetrics {
 db::RunTimes TimesOf(const db::AttemptRow& attempt, size_t ranks, FinishMetrics& metrics) {
   db::RunTimes times;
   times.nodes = attempt.nodes;
-  times.step = metrics.All("run/mean_step_s");
-  times.exposed = metrics.All("run/comm_exposed_s");
-  times.data = metrics.All("run/data_s");
-  if (ranks == 1 && times.exposed.empty()) times.exposed = {0};  // a single rank does not wait for gradients
-  if (times.step.empty() || times.exposed.empty() || times.data.empty())
-    times.step = times.exposed = times.data = {};
+  const std::vector<double> step = metrics.All("run/mean_step_s"), data = metrics.All("run/data_s");
+  std::vector<double> exposed = metrics.All("run/comm_exposed_s");
+  if (ranks == 1 && exposed.empty()) exposed = {0};  // a single rank does not wait for gradients
+  // All returns the value of each rank, or nothing.
+  for (size_t rank = 0; rank < std::min({step.size(), exposed.size(), data.size()}); ++rank)
+    times.ranks.push_back({step[rank], exposed[rank], data[rank]});
   times.comm_total = metrics.Mean("run/comm_total_s");
   times.rank_norm = metrics.Mean("run/rank_gradient_norm2");
   times.mean_norm = metrics.First("run/mean_gradient_norm2");

@@ -38,47 +38,56 @@ absl::StatusOr<std::vector<Losses>> ReadLosses(db::Store& store, const std::vect
   return losses;
 }
 
+// Calls `work` on another thread or, if the system has no thread left, when its result is needed. The future of a thread waits
+// for its end when it is destroyed.
+template <class Work>
+auto Meanwhile(Work work) {
+  try {
+    return std::async(std::launch::async, work);
+  } catch (const std::system_error&) {
+    return std::async(std::launch::deferred, work);
+  }
+}
+
 }  // namespace
 
 absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool factors,
                             const std::function<bool()>& over, v1::GetCurveResponse* curve) {
-  // Factors need the times of ranks, whose reading takes about as long as the rest of the curve. So another thread reads them
-  // meanwhile; the future waits for its end.
+  // Factors need the times of ranks, whose reading takes about as long as the rest of the curve.
   std::future<absl::StatusOr<std::vector<db::RunTimes>>> times;
-  if (factors) {
-    try {
-      times = std::async(std::launch::async, [&] { return store.ListRunTimes(study.id); });
-    } catch (const std::system_error&) {
-      // The system has no thread left; this one reads them below.
-    }
-  }
+  if (factors) times = Meanwhile([&] { return store.ListRunTimes(study.id); });
   v1::StudySpec spec;
   if (auto s = FromJson(study.spec, &spec); !s.ok()) return s;
   const auto cells = store.ListCells(study.id);
   if (!cells.ok()) return cells.status();
-  const auto rows = store.ListCurveRows(study.id);
-  if (!rows.ok()) return rows.status();
+  const auto shared_rows = store.ListCurveRows(study.id);
+  if (!shared_rows.ok()) return shared_rows.status();
+  const std::vector<db::CurveRow>& rows = **shared_rows;
+  auto concurrency = Meanwhile([&]() -> absl::StatusOr<std::vector<Concurrency>> {
+    const auto attempts = store.ListAttemptTimes(study.id, rows);
+    if (!attempts.ok()) return attempts.status();
+    return FindConcurrency(*attempts, rows);
+  });
   const auto values = store.ListCellValues(study.id);
   if (!values.ok()) return values.status();
   if (over()) return absl::CancelledError("nobody waits for the curve");
   const auto parameters = ReadCells(*values, *cells);
   if (!parameters.ok()) return parameters.status();
-  const std::vector<ComparedRun> compared = RunsToCompare(*cells, *parameters, *rows);
+  const std::vector<ComparedRun> compared = RunsToCompare(*cells, *parameters, rows);
   const auto losses = ReadLosses(store, compared);
   if (!losses.ok()) return losses.status();
-  const auto attempts = store.ListAttemptTimes(study.id, *rows);
-  if (!attempts.ok()) return attempts.status();
+  const auto concurrent = concurrency.get();
+  if (!concurrent.ok()) return concurrent.status();
   if (over()) return absl::CancelledError("nobody waits for the curve");
   const CurveOptions options;
   CurvePlaces places;
   auto differences = CompareTraining(*cells, compared, *losses);
   differences.merge(DifferencesByDesign(*cells, *parameters));
-  *curve = MakeCurve(spec, *cells, *parameters, *rows, options, differences,
-                     FindConcurrency(*attempts, *rows), &places);
-  const ExplainedRows explained{*cells, *parameters, *rows, places};
+  *curve = MakeCurve(spec, *cells, *parameters, rows, options, differences, *concurrent, &places);
+  const ExplainedRows explained{*cells, *parameters, rows, places};
   AddTimesToTarget(explained, *curve);
   if (factors) {
-    const auto of_ranks = times.valid() ? times.get() : store.ListRunTimes(study.id);
+    const auto of_ranks = times.get();
     if (!of_ranks.ok()) return of_ranks.status();
     AddFactors(explained, *of_ranks, options, *curve);
   }

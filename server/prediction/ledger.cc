@@ -113,7 +113,7 @@ absl::StatusOr<StudyData> ReadStudyData(db::Store& store, db::StudyRow study) {
   std::erase_if(data.recorded, [](const auto& step) { return !Possible(step.second); });
   data.study = std::move(study);
   data.cells = *std::move(cells);
-  data.rows = *std::move(rows);
+  data.rows = **rows;
   data.parameters = *std::move(parameters);
   return data;
 }
@@ -207,9 +207,9 @@ absl::StatusOr<int> ScorePredictions(db::Store& store, db::Micros now) {
   for (db::PredictionRow& row : *rows) by_study[row.study_id].push_back(&row);
   for (const auto& [study_id, of_study] : by_study) {
     StudyData data;
-    absl::StatusOr<std::vector<db::CurveRow>> results = store.ListCurveRows(study_id);
+    const absl::StatusOr<db::SharedCurveRows> results = store.ListCurveRows(study_id);
     if (!results.ok() && !absl::IsNotFound(results.status())) return results.status();
-    if (results.ok()) data.rows = *std::move(results);
+    if (results.ok()) data.rows = **results;
     for (db::PredictionRow* row : of_study) {
       Score(data, *row);
       if (data.rows.empty()) row->reason = "its study was deleted before it had a score";

@@ -89,11 +89,13 @@ std::optional<StepParts> ReadParts(const StudyData& source, size_t cell, const s
     const auto found = times.find(row.attempt_id);
     if (found == times.end()) return std::nullopt;
     const db::RunTimes& of_run = *found->second;
-    if (of_run.step.empty() || (source.cells[cell].ranks > 1 && !of_run.comm_total)) return std::nullopt;
+    if (of_run.ranks.empty() || (source.cells[cell].ranks > 1 && !of_run.comm_total)) return std::nullopt;
     // The slowest rank waits least.
-    const double exposed = *std::ranges::min_element(of_run.exposed);
+    const double exposed = std::ranges::min(of_run.ranks, {}, &db::RunTimes::Rank::exposed).exposed;
+    std::vector<double> steps;
+    for (const db::RunTimes::Rank& rank : of_run.ranks) steps.push_back(rank.step);
     sums.exposed += exposed;
-    sums.compute += Mean(of_run.step) - exposed;
+    sums.compute += Mean(steps) - exposed;
     sums.communication += of_run.comm_total.value_or(0);
     ++runs;
   }

@@ -1,6 +1,8 @@
 #include "server/repeats/assessor.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -18,14 +20,16 @@ absl::StatusOr<Assessment> AssessStudy(db::Store& store, const AssessRequest& re
   if (auto s = FromJson(study->spec, &spec); !s.ok()) return s;
   const auto cells = store.ListCells(request.study_id);
   if (!cells.ok()) return cells.status();
-  auto rows = store.ListCurveRows(request.study_id);
-  if (!rows.ok()) return rows.status();
-  std::erase_if(*rows, [&](const db::CurveRow& row) { return row.repeat >= request.blocks; });
+  const auto all_rows = store.ListCurveRows(request.study_id);
+  if (!all_rows.ok()) return all_rows.status();
+  std::vector<db::CurveRow> rows;
+  std::ranges::copy_if(**all_rows, std::back_inserter(rows),
+                       [&](const db::CurveRow& row) { return row.repeat < request.blocks; });
   const auto values = store.ListCellValues(request.study_id);
   if (!values.ok()) return values.status();
   const auto parameters = ReadCells(*values, *cells);
   if (!parameters.ok()) return parameters.status();
-  const auto widest = WidestHalfWidth(MakeCurve(spec, *cells, *parameters, *rows));
+  const auto widest = WidestHalfWidth(MakeCurve(spec, *cells, *parameters, rows));
   const double asked = spec.adaptive_repeats().half_width();
   if (!widest.has_value() || !(*widest <= asked)) return Assessment();
   return Assessment{true, absl::StrFormat("not needed: after %d blocks the widest interval is +-%.2g%%, and "

@@ -22,7 +22,7 @@ constexpr int kMostStudies = 100;
 struct Input {
   db::StudyRow study;
   std::vector<db::CellRow> cells;
-  std::vector<db::CurveRow> rows;
+  db::SharedCurveRows rows;
   CellList parameters;
 };
 
@@ -72,7 +72,7 @@ absl::Status Compare(db::Store& store, ClientCall& call, const v1::CompareCellsR
     auto input = ReadInput(store, call, name);
     if (!input.ok()) return input.status();
     const Input& kept = inputs.emplace_back(*std::move(input));
-    studies.push_back({kept.cells, kept.parameters, kept.rows, kept.study.name});
+    studies.push_back({kept.cells, kept.parameters, *kept.rows, kept.study.name});
   }
   NameApart(inputs, studies);
   *response = CompareStudies(studies, request.axis(), request.equivalent());
@@ -94,7 +94,7 @@ absl::Status Advise(db::Store& store, ClientCall& call, const v1::AdviseRanksReq
   if (request.rank_hour_price() > 0) options.rank_hour_price = request.rank_hour_price();
   options.deadline_hours = request.deadline_hours();
   if (request.epochs() > 0) options.epochs = request.epochs();
-  for (v1::Advice& advice : AdviseRanks({input->cells, input->parameters, input->rows}, options))
+  for (v1::Advice& advice : AdviseRanks({input->cells, input->parameters, *input->rows}, options))
     *response->add_advice() = std::move(advice);
   response->set_study(StudyName(input->study.id));
   response->set_display_name(input->study.name);

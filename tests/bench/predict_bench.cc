@@ -88,10 +88,8 @@ class EmulatedStudy {
     db::RunTimes& times = data_.times.emplace_back();
     times.attempt_id = row.attempt_id;
     const auto of_ranks = static_cast<size_t>(ranks);
-    times.step.assign(of_ranks, run.parts.compute + run.parts.exposed);
-    times.exposed = run.exposed;
-    if (times.exposed.empty()) times.exposed.assign(of_ranks, run.parts.exposed);
-    times.data.assign(of_ranks, 0);
+    times.ranks.assign(of_ranks, {run.parts.compute + run.parts.exposed, run.parts.exposed, 0});
+    for (size_t rank = 0; rank < run.exposed.size(); ++rank) times.ranks[rank].exposed = run.exposed[rank];
     if (ranks > 1) times.comm_total = run.parts.communication;
     if (!run.recorded.buckets.empty()) data_.recorded[row.attempt_id] = run.recorded;
   }

@@ -25,11 +25,7 @@ Figure Limit(std::string name, double value, std::string unit) {
 db::RunTimes Times(int ranks) {
   db::RunTimes times;
   times.nodes = "node-17";
-  for (int rank = 0; rank < ranks; ++rank) {
-    times.step.push_back(0.1);
-    times.exposed.push_back(0.01 + 0.001 * rank);
-    times.data.push_back(0.005);
-  }
+  for (int rank = 0; rank < ranks; ++rank) times.ranks.push_back({0.1, 0.01 + 0.001 * rank, 0.005});
   times.rank_norm = 10;
   times.mean_norm = 4;
   return times;

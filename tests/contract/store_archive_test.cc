@@ -83,7 +83,7 @@ TEST_P(StoreArchive, ARestoredStudyEqualsTheArchivedOne) {
   Commit(batch);
   Commit(AFinalStudy(4, 2, 400));  // another study, which stays
   MaintainAll();
-  const std::vector<CurveRow> curve = store_->ListCurveRows(3).value();
+  const std::vector<CurveRow> curve = *store_->ListCurveRows(3).value();
   ASSERT_TRUE(Archive(3).ok());
   Delete(3);
   ASSERT_EQ(RestoreAll(*store_, file_->fd(), 1000).value(), 1000);
@@ -100,7 +100,7 @@ TEST_P(StoreArchive, ARestoredStudyEqualsTheArchivedOne) {
   ASSERT_EQ(restored_rows.size(), rows.size());
   for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(restored_rows[i], rows[i]);
 
-  const std::vector<CurveRow> restored = store_->ListCurveRows(1000).value();
+  const std::vector<CurveRow> restored = *store_->ListCurveRows(1000).value();
   ASSERT_EQ(restored.size(), curve.size());
   for (size_t i = 0; i < curve.size(); ++i) {
     EXPECT_EQ(restored[i].throughput, curve[i].throughput);

@@ -76,9 +76,7 @@ TEST_P(StoreContract, KeepsEveryMemberOfEveryRecordAcrossAReopen) {
   summary.nodes_hash = -7;
   summary.times.nodes = "n1,n2";
   summary.times.ranks_per_node = 1;
-  summary.times.step = {0.5, 0.25};
-  summary.times.exposed = {0.125, 0};
-  summary.times.data = {0, 0.0625};
+  summary.times.ranks = {{0.5, 0.125, 0}, {0.25, 0, 0.0625}};
   summary.times.rank_norm = 3;
   summary.times.mean_norm = 2;
   summary.metrics["odd"] = std::numeric_limits<double>::quiet_NaN();
@@ -138,16 +136,16 @@ TEST_P(StoreContract, KeepsEveryMemberOfEveryRecordAcrossAReopen) {
                      summary.reported_step, summary.nodes_hash));
   const std::vector<RunTimes> times = store_->ListRunTimes(7).value();
   ASSERT_THAT(times, SizeIs(1));
-  EXPECT_EQ(std::tie(times[0].run_id, times[0].attempt_id, times[0].nodes, times[0].ranks_per_node,
-                     times[0].step, times[0].exposed, times[0].data),
-            std::tie(summary.run_id, summary.attempt_id, summary.times.nodes, summary.times.ranks_per_node,
-                     summary.times.step, summary.times.exposed, summary.times.data));
+  EXPECT_EQ(
+      std::tie(times[0].run_id, times[0].attempt_id, times[0].nodes, times[0].ranks_per_node, times[0].ranks),
+      std::tie(summary.run_id, summary.attempt_id, summary.times.nodes, summary.times.ranks_per_node,
+               summary.times.ranks));
   EXPECT_EQ(
       std::tie(times[0].comm_total, times[0].rank_norm, times[0].mean_norm, times[0].samples_to_accuracy),
       std::tie(summary.times.comm_total, summary.times.rank_norm, summary.times.mean_norm,
                summary.times.samples_to_accuracy));
   EXPECT_THAT(store_->ListRunTimes(8).value(), IsEmpty());
-  const std::vector<CurveRow> rows = store_->ListCurveRows(7).value();
+  const std::vector<CurveRow> rows = *store_->ListCurveRows(7).value();
   ASSERT_THAT(rows, SizeIs(1));
   EXPECT_EQ(
       std::tie(rows[0].throughput, rows[0].reported_step, rows[0].nodes_hash, rows[0].attempts,
@@ -268,7 +266,7 @@ TEST_P(StoreContract, SaysNotFoundForWhatIsNotThere) {
   EXPECT_THAT(store_->ListCells(1).value(), IsEmpty());
   EXPECT_THAT(store_->ListCellValues(1).value(), IsEmpty());
   EXPECT_TRUE(absl::IsNotFound(store_->GetCells({1}).status()));
-  EXPECT_THAT(store_->ListCurveRows(1).value(), IsEmpty());
+  EXPECT_THAT(*store_->ListCurveRows(1).value(), IsEmpty());
 }
 
 TEST_P(StoreContract, PutsOverwriteById) {
@@ -395,7 +393,7 @@ TEST_P(StoreContract, GivesCurveRowsByCellAndRepeatWithTheirResults) {
   batch.summaries = {ASummary(2, 1, 100), ASummary(3, 2, 999), ASummary(4, 3, 190)};
   batch.summaries[0].accuracy = 0.91;
   Commit(batch);
-  const std::vector<CurveRow> rows = store_->ListCurveRows(1).value();
+  const std::vector<CurveRow> rows = *store_->ListCurveRows(1).value();
   ASSERT_THAT(rows, SizeIs(4));
   const auto place = [&](int i) { return std::pair(rows[i].cell_id, rows[i].repeat); };
   EXPECT_EQ(place(0), std::pair(int64_t{1}, 0));
@@ -415,8 +413,8 @@ TEST_P(StoreContract, GivesCurveRowsByCellAndRepeatWithTheirResults) {
   EXPECT_EQ(rows[3].cause, Cause::kOutOfMemory);
   EXPECT_EQ(rows[1].started, 21);
   EXPECT_EQ(rows[1].finished, 22);
-  ASSERT_THAT(store_->ListCurveRows(2).value(), SizeIs(1));
-  EXPECT_EQ(store_->ListCurveRows(2).value()[0].throughput, 999);
+  ASSERT_THAT(*store_->ListCurveRows(2).value(), SizeIs(1));
+  EXPECT_EQ(store_->ListCurveRows(2).value()->front().throughput, 999);
 }
 
 TEST_P(StoreContract, FindsTheAttemptsOfAllStudiesAtTheTimeOfAStudy) {
@@ -457,7 +455,7 @@ TEST_P(StoreContract, FindsTheAttemptsOfAllStudiesAtTheTimeOfAStudy) {
   live.assigned = kBegin - 10;
   batch.attempts = {first, second, live};
   Commit(batch);
-  const auto times = store_->ListAttemptTimes(5, store_->ListCurveRows(5).value());
+  const auto times = store_->ListAttemptTimes(5, *store_->ListCurveRows(5).value());
   ASSERT_TRUE(times.ok()) << times.status();
   std::vector<std::pair<Micros, Micros>> found;
   for (const AttemptTime& time : *times)
@@ -491,7 +489,7 @@ TEST_P(StoreContract, SeesRunsThatJoinAStudyLater) {
   WriteBatch batch;
   batch.runs = {ARun(9, 5, 5, 1), ARun(2, 5, 5, 2)};
   Commit(batch);
-  EXPECT_THAT(store_->ListCurveRows(5).value(), SizeIs(3));
+  EXPECT_THAT(*store_->ListCurveRows(5).value(), SizeIs(3));
   EXPECT_EQ(store_->CountRuns({5}).value()[0][1], 3);
 }
 

@@ -66,7 +66,7 @@ class StoreMaintenance : public StoreContract {
     EXPECT_THAT(store_->ListAttempts(last).value(), IsEmpty());
     EXPECT_THAT(store_->ListStreams(last).value(), IsEmpty());
     EXPECT_THAT(store_->ListSummaries(study * 100'000, last).value(), IsEmpty());
-    EXPECT_THAT(store_->ListCurveRows(study).value(), IsEmpty());
+    EXPECT_THAT(*store_->ListCurveRows(study).value(), IsEmpty());
     EXPECT_THAT(Points({last, "", {}}), IsEmpty());
     const Snapshot snapshot = store_->Load().value();
     EXPECT_THAT(snapshot.studies, SizeIs(1));

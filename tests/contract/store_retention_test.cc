@@ -97,7 +97,7 @@ TEST_P(StoreRetention, RemovedPointsAreInvisibleAtOnceAndDeletedInPieces) {
   EXPECT_THAT(Points({200'000, "", {}}), SizeIs(2));
   // Runs and results remain.
   EXPECT_EQ(store_->GetSummary(100'000)->throughput, 100);
-  EXPECT_THAT(store_->ListCurveRows(1).value(), SizeIs(700));
+  EXPECT_THAT(*store_->ListCurveRows(1).value(), SizeIs(700));
   EXPECT_THAT(store_->ListStreams(100'000).value(), SizeIs(1));
 }
 

@@ -10,6 +10,7 @@
 #include "server/analysis/factors/slowest.h"
 #include "server/analysis/factors/step_parts.h"
 #include "server/analysis/factors/time_to_target.h"
+#include "server/analysis/parallel.h"
 
 namespace scalelab::server {
 namespace {
@@ -39,26 +40,22 @@ class RepeatFinder {
   // Returns the repeats of a cell that succeeded on this hardware and software.
   std::vector<Repeat> Succeeded(size_t cell, const std::string& fingerprint) const {
     std::vector<Repeat> repeats;
+    repeats.reserve(ranges_[cell].size());
+    auto next = times_.end();  // most often the times follow those of the row before
     for (const db::CurveRow& row : ranges_[cell]) {
-      if (row.state == db::RunState::kSucceeded && row.fingerprint == fingerprint)
-        repeats.push_back({&row, TimesOf(row)});
+      if (row.state != db::RunState::kSucceeded || row.fingerprint != fingerprint) continue;
+      if (next == times_.end() || next->run_id != row.run_id)
+        next = std::ranges::lower_bound(times_, row.run_id, {}, &db::RunTimes::run_id);
+      const bool found = next != times_.end() && next->run_id == row.run_id;
+      repeats.push_back({&row, found && next->attempt_id == row.attempt_id ? &*next : nullptr});
+      if (found) ++next;
     }
     return repeats;
   }
 
  private:
-  const db::RunTimes* TimesOf(const db::CurveRow& row) const {
-    // Most often the times follow those of the row before.
-    if (next_ >= times_.size() || times_[next_].run_id != row.run_id)
-      next_ = std::ranges::lower_bound(times_, row.run_id, {}, &db::RunTimes::run_id) - times_.begin();
-    if (next_ >= times_.size() || times_[next_].run_id != row.run_id) return nullptr;
-    const db::RunTimes& found = times_[next_++];
-    return found.attempt_id == row.attempt_id ? &found : nullptr;
-  }
-
   std::vector<std::span<const db::CurveRow>> ranges_;  // by cell
   const std::vector<db::RunTimes>& times_;             // by run
-  mutable size_t next_ = 0;
 };
 
 TimeToTarget TimeOf(const std::vector<Repeat>& repeats) {
@@ -135,8 +132,8 @@ void AddFactors(const ExplainedRows& input, const std::vector<db::RunTimes>& tim
                 const CurveOptions& options, scalelab::v1::GetCurveResponse& curve) {
   const RepeatFinder finder(input, times);
   const CriticalValues critical(options.confidence);
-  for (int s = 0; s < curve.series_size(); ++s) {
-    auto& series = *curve.mutable_series(s);
+  const auto add = [&](size_t s) {
+    auto& series = *curve.mutable_series(static_cast<int>(s));
     const CurvePlaces::Series& places = input.places.series[s];
     StepCell base;
     TimeToTarget base_time;
@@ -161,7 +158,8 @@ void AddFactors(const ExplainedRows& input, const std::vector<db::RunTimes>& tim
       *point.mutable_time_to_target() = TimeOf(repeats);
       CompareConvergence(base_time, *point.mutable_time_to_target());
     }
-  }
+  };
+  ForEachInParallel(static_cast<size_t>(curve.series_size()), options.ThreadsFor(input.rows.size()), add);
 }
 
 }  // namespace scalelab::server

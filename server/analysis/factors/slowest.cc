@@ -141,7 +141,7 @@ SlowestPart ToMessage(const SlowestUnit& slowest, int units) {
 std::vector<std::string> NodesByRank(const db::RunTimes& times) {
   const std::vector<std::string> nodes = absl::StrSplit(times.nodes, ',', absl::SkipEmpty());
   std::vector<std::string> of;
-  for (size_t rank = 0; rank < times.step.size(); ++rank) {
+  for (size_t rank = 0; rank < times.ranks.size(); ++rank) {
     const size_t node = times.ranks_per_node > 0 ? rank / static_cast<size_t>(times.ranks_per_node) : 0;
     if (node >= nodes.size() || (times.ranks_per_node <= 0 && nodes.size() > 1)) return {};
     of.push_back(nodes[node]);
@@ -157,7 +157,7 @@ std::string NodeOf(const StepCell& cell, int rank) {
     const db::RunTimes& times = *parts.times;
     const bool same = before != nullptr && before->nodes == times.nodes &&
                       before->ranks_per_node == times.ranks_per_node &&
-                      before->step.size() == times.step.size();
+                      before->ranks.size() == times.ranks.size();
     before = &times;
     if (same) continue;
     const std::vector<std::string> nodes = NodesByRank(times);
@@ -193,9 +193,9 @@ std::optional<SlowestUnit> FindSlowest(std::vector<UnitValue> values, int units,
 std::optional<SlowestPart> SlowestRank(const StepCell& cell, double confidence) {
   std::vector<UnitValue> values;
   for (const StepParts& parts : cell.repeats) {
-    if (static_cast<int>(parts.times->step.size()) != cell.ranks) continue;
+    if (static_cast<int>(parts.times->ranks.size()) != cell.ranks) continue;
     for (int rank = 0; rank < cell.ranks; ++rank)
-      values.push_back({rank, parts.repeat, std::log(WorkOf(*parts.times, rank))});
+      values.push_back({rank, parts.repeat, std::log(WorkOf(parts.times->ranks[static_cast<size_t>(rank)]))});
   }
   const auto slowest = FindSlowest(std::move(values), cell.ranks, confidence);
   if (!slowest.has_value()) return std::nullopt;
@@ -214,7 +214,7 @@ std::optional<SlowestPart> SlowestNode(const StepCell& cell, double confidence) 
     std::map<std::string, std::vector<double>> logs;
     const std::vector<std::string> nodes = NodesByRank(*parts.times);
     for (size_t rank = 0; rank < nodes.size(); ++rank)
-      logs[nodes[rank]].push_back(std::log(WorkOf(*parts.times, rank)));
+      logs[nodes[rank]].push_back(std::log(WorkOf(parts.times->ranks[static_cast<size_t>(rank)])));
     if (logs.size() < 2) continue;  // says nothing about differences between nodes
     for (const auto& [name, of_node] : logs) {
       const auto [number, added] = numbers.try_emplace(name, static_cast<int>(names.size()));

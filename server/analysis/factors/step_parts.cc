@@ -108,25 +108,23 @@ void AddCommunication(const StepCell& point, const CriticalValues& critical, Sca
 
 }  // namespace
 
-double WorkOf(const db::RunTimes& times, size_t rank) {
-  return times.step[rank] - times.exposed[rank] - times.data[rank];
-}
+double WorkOf(const db::RunTimes::Rank& rank) { return rank.step - rank.exposed - rank.data; }
 
 std::optional<StepParts> PartsOf(const db::RunTimes& times, int repeat) {
-  const size_t ranks = times.step.size();
-  if (ranks == 0) return std::nullopt;
+  if (times.ranks.empty()) return std::nullopt;
+  const auto ranks = static_cast<double>(times.ranks.size());
   StepParts parts;
   parts.repeat = repeat;
   parts.times = &times;
   parts.comm_total = times.comm_total;
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    const double work = WorkOf(times, rank);
+  for (const db::RunTimes::Rank& rank : times.ranks) {
+    const double work = WorkOf(rank);
     if (!(work > 0)) return std::nullopt;
-    parts.step = std::max(parts.step, times.step[rank]);
-    parts.mean_work += work / static_cast<double>(ranks);
+    parts.step = std::max(parts.step, rank.step);
+    parts.mean_work += work / ranks;
     parts.max_work = std::max(parts.max_work, work);
-    parts.max_busy = std::max(parts.max_busy, work + times.data[rank]);
-    parts.exposed += times.exposed[rank] / static_cast<double>(ranks);
+    parts.max_busy = std::max(parts.max_busy, work + rank.data);
+    parts.exposed += rank.exposed / ranks;
   }
   return parts;
 }

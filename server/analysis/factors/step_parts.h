@@ -30,7 +30,7 @@ struct StepParts {
 };
 
 // Returns the seconds that a rank computes in a step.
-double WorkOf(const db::RunTimes& times, size_t rank);
+double WorkOf(const db::RunTimes::Rank& rank);
 
 // Returns nothing if the ranks have no times, or times that cannot be.
 std::optional<StepParts> PartsOf(const db::RunTimes& times, int repeat);

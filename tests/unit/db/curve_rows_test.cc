@@ -61,10 +61,11 @@ class CurveRows : public ::testing::TestWithParam<bool> {
   // Expects that the store lists what the database has.
   void ExpectCurrent(int64_t study) {
     const absl::StatusOr<std::vector<CurveRow>> expected = ListCurveRows(*raw_, study);
-    const absl::StatusOr<std::vector<CurveRow>> listed = store_->ListCurveRows(study);
+    const absl::StatusOr<SharedCurveRows> listed = store_->ListCurveRows(study);
     ASSERT_TRUE(expected.ok() && listed.ok()) << expected.status() << listed.status();
-    ASSERT_EQ(listed->size(), expected->size());
-    for (size_t i = 0; i < listed->size(); ++i) ASSERT_EQ(Tie((*listed)[i]), Tie((*expected)[i])) << i;
+    const std::vector<CurveRow>& rows = **listed;
+    ASSERT_EQ(rows.size(), expected->size());
+    for (size_t i = 0; i < rows.size(); ++i) ASSERT_EQ(Tie(rows[i]), Tie((*expected)[i])) << i;
   }
 
   TemporaryDirectory directory_ = TemporaryDirectory::InMemory();
@@ -124,8 +125,21 @@ TEST_P(CurveRows, EveryChangeIsInTheNextRows) {
       if (random() % 2 == 0) ExpectCurrent(listed);
     }
   }
-  EXPECT_THAT(store_->ListCurveRows(2).value(), IsEmpty());
+  EXPECT_THAT(*store_->ListCurveRows(2).value(), IsEmpty());
   for (int64_t study = 1; study <= 4; ++study) ExpectCurrent(study);
+}
+
+TEST_P(CurveRows, RowsThatACallerHasDoNotChange) {
+  CommitStudy(1, 10);
+  const SharedCurveRows before = store_->ListCurveRows(1).value();
+  EXPECT_EQ(store_->ListCurveRows(1).value(), before) << "without a change, callers share the rows";
+  const int attempts = before->front().attempts;
+  WriteBatch batch;
+  batch.runs = {RunAt(before->front().run_id)};
+  batch.runs[0].attempts = attempts + 1;
+  Commit(batch);
+  EXPECT_EQ(store_->ListCurveRows(1).value()->front().attempts, attempts + 1);
+  EXPECT_EQ(before->front().attempts, attempts);
 }
 
 TEST_P(CurveRows, MoreChangesThanAreRememberedAreReadToo) {
@@ -140,7 +154,7 @@ TEST_P(CurveRows, MoreChangesThanAreRememberedAreReadToo) {
     Commit(batch);
   }
   ExpectCurrent(1);
-  EXPECT_EQ(store_->ListCurveRows(1).value()[0].attempts, 499);
+  EXPECT_EQ(store_->ListCurveRows(1).value()->front().attempts, 499);
 }
 
 TEST_P(CurveRows, ACommitThatFailsChangesNothing) {
@@ -170,7 +184,7 @@ TEST_P(CurveRows, AReaderSeesEachCommitThatHasReturned) {
     readers.emplace_back([&] {
       while (committed < kCommits) {
         const int before = committed;
-        const std::vector<CurveRow> rows = store_->ListCurveRows(1).value();
+        const std::vector<CurveRow> rows = *store_->ListCurveRows(1).value();
         ASSERT_THAT(rows, SizeIs(kRuns));
         // Commit i writes i to run 1 + i % kRuns.
         for (const CurveRow& row : rows) {
@@ -195,7 +209,7 @@ TEST_P(CurveRows, AReaderSeesEachCommitThatHasReturned) {
 
 class Cache : public CurveRows {
  protected:
-  absl::StatusOr<std::vector<CurveRow>> List(CurveRowCache& cache, int64_t study) {
+  absl::StatusOr<SharedCurveRows> List(CurveRowCache& cache, int64_t study) {
     return cache.List(study, [&](absl::FunctionRef<absl::Status(Database&)> read) { return read(*raw_); });
   }
   // Changes a run in a way that the cache does not learn of.
@@ -216,7 +230,8 @@ TEST_P(Cache, OnlyChangedRunsOfLargeStudiesAreReadAgain) {
   for (const int64_t study : {1, 2}) ASSERT_TRUE(List(cache, study).ok());
   for (const int64_t run : {2, 4, 7}) SetAttempts(run, 9);
   const auto attempts_of = [&](int64_t study, int64_t run) {
-    for (const CurveRow& row : List(cache, study).value()) {
+    const SharedCurveRows rows = List(cache, study).value();
+    for (const CurveRow& row : *rows) {
       if (row.run_id == run) return row.attempts;
     }
     return -1;
@@ -237,7 +252,7 @@ TEST_P(Cache, TheStudiesThatWereListedLastAreKept) {
   for (const int64_t study : {1, 2, 1, 3}) ASSERT_TRUE(List(cache, study).ok());
   for (const int64_t run : {1, 11, 21}) SetAttempts(run, 9);
   const auto any_current = [&](int64_t study) {
-    const std::vector<CurveRow> rows = List(cache, study).value();
+    const std::vector<CurveRow> rows = *List(cache, study).value();
     return std::any_of(rows.begin(), rows.end(), [](const CurveRow& row) { return row.attempts == 9; });
   };
   EXPECT_FALSE(any_current(1));
@@ -253,7 +268,7 @@ TEST_P(Cache, AfterAnErrorAllRowsAreReadAgain) {
   cache.Changed(std::vector<int64_t>{1});
   const auto fail = [](absl::FunctionRef<absl::Status(Database&)>) { return absl::UnavailableError("busy"); };
   EXPECT_FALSE(cache.List(1, fail).ok());
-  const std::vector<CurveRow> rows = List(cache, 1).value();
+  const std::vector<CurveRow> rows = *List(cache, 1).value();
   EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [](const CurveRow& row) { return row.attempts == 9; }));
 }
 

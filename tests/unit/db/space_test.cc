@@ -173,7 +173,7 @@ TEST_F(Space, ADeletedStudyLeavesNoRows) {
   batch.provenance = {{1, "{}"}};
   batch.epochs = {{1, 0, 0, 1.0, {}}};
   batch.summaries = {ASummary(1, 1, 100)};
-  batch.summaries[0].times.step = batch.summaries[0].times.exposed = batch.summaries[0].times.data = {1};
+  batch.summaries[0].times.ranks = {{1, 1, 1}};
   batch.appends = {Training(1, 0, 10), AnAppend(2, 0, 0, 10)};
   batch.appends[1].columns = {AColumn("train/loss", 0, {1})};
   Commit(batch);

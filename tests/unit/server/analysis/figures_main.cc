@@ -111,8 +111,14 @@ struct Timed {
   StepCell cell;
   json Input() const {
     json out = json::array();
-    for (const db::RunTimes& t : times)
-      out.push_back({{"step", t.step}, {"exposed", t.exposed}, {"data", t.data}});
+    for (const db::RunTimes& of_run : times) {
+      json& run = out.emplace_back();
+      for (const db::RunTimes::Rank& rank : of_run.ranks) {
+        run["step"].push_back(rank.step);
+        run["exposed"].push_back(rank.exposed);
+        run["data"].push_back(rank.data);
+      }
+    }
     return out;
   }
 };
@@ -123,9 +129,10 @@ Timed MakeTimes(int ranks, int repeats, std::mt19937_64& random) {
   for (int repeat = 0; repeat < repeats; ++repeat) {
     db::RunTimes& times = timed.times.emplace_back();
     for (int rank = 0; rank < ranks; ++rank) {
-      times.step.push_back(1.5 / ranks * (1 + 0.01 * repeat));
-      times.exposed.push_back(ranks == 1 ? 0 : 0.3 * uniform(random) / ranks);
-      times.data.push_back(0.05 * uniform(random) / ranks);
+      db::RunTimes::Rank& of_rank = times.ranks.emplace_back();
+      of_rank.step = 1.5 / ranks * (1 + 0.01 * repeat);
+      of_rank.exposed = ranks == 1 ? 0 : 0.3 * uniform(random) / ranks;
+      of_rank.data = 0.05 * uniform(random) / ranks;
     }
   }
   timed.cell = {ranks, 256, {}};

@@ -86,13 +86,13 @@ class Results {
     return *this;
   }
   // Returns the curve with factors.
-  scalelab::v1::GetCurveResponse Explained(bool factors = true) const {
+  scalelab::v1::GetCurveResponse Explained(bool factors = true, const CurveOptions& options = {}) const {
     const CellList parameters = Parameters();
     CurvePlaces places;
-    auto curve = MakeCurve(spec_, cells_, parameters, rows_, {}, {}, {}, &places);
+    auto curve = MakeCurve(spec_, cells_, parameters, rows_, options, {}, {}, &places);
     const ExplainedRows input{cells_, parameters, rows_, places};
     AddTimesToTarget(input, curve);
-    if (factors) AddFactors(input, times_, {}, curve);
+    if (factors) AddFactors(input, times_, options, curve);
     return curve;
   }
   // Returns the study as it is after so many blocks.

@@ -77,9 +77,7 @@ class ForwardingStore : public db::Store {
   absl::StatusOr<std::vector<db::RunSummary>> ListSummaries(int64_t first, int64_t last) override {
     return Read().ListSummaries(first, last);
   }
-  absl::StatusOr<std::vector<db::CurveRow>> ListCurveRows(int64_t id) override {
-    return Read().ListCurveRows(id);
-  }
+  absl::StatusOr<db::SharedCurveRows> ListCurveRows(int64_t id) override { return Read().ListCurveRows(id); }
   absl::StatusOr<std::vector<db::RunTimes>> ListRunTimes(int64_t id) override {
     return Read().ListRunTimes(id);
   }

@@ -163,9 +163,7 @@ TEST(Summarize, KeepsTheTimesOfAllRanksOrOfNone) {
   second["run/rank_gradient_norm2"] = 14;
   const db::RunTimes times = summarize({first, second});
   EXPECT_EQ(times.nodes, "n0,n1");
-  EXPECT_EQ(times.step, (std::vector<double>{1, 1}));
-  EXPECT_EQ(times.exposed, (std::vector<double>{0.25, 0.5}));
-  EXPECT_EQ(times.data, (std::vector<double>{0.125, 0.125}));
+  EXPECT_EQ(times.ranks, (std::vector<db::RunTimes::Rank>{{1, 0.25, 0.125}, {1, 0.5, 0.125}}));
   EXPECT_EQ(times.comm_total, 0.625);
   EXPECT_EQ(times.rank_norm, 12);
   EXPECT_EQ(times.mean_norm, 4);
@@ -173,10 +171,11 @@ TEST(Summarize, KeepsTheTimesOfAllRanksOrOfNone) {
   second.erase("run/data_s");
   second["run/rank_gradient_norm2"] = -1;
   const db::RunTimes partial = summarize({first, second});
-  EXPECT_TRUE(partial.step.empty() && partial.exposed.empty() && partial.data.empty());
+  EXPECT_TRUE(partial.ranks.empty());
   EXPECT_FALSE(partial.rank_norm.has_value() || partial.mean_norm.has_value());
   EXPECT_TRUE(summarize({{{"run/throughput", 1}}}).empty());
-  EXPECT_EQ(summarize({{{"run/mean_step_s", 1}, {"run/data_s", 0}}}).exposed, std::vector<double>{0})
+  EXPECT_EQ(summarize({{{"run/mean_step_s", 1}, {"run/data_s", 0}}}).ranks,
+            (std::vector<db::RunTimes::Rank>{{1, 0, 0}}))
       << "one rank waits for no gradients";
 }
 

@@ -175,9 +175,7 @@ TEST(PredictCells, RecordedBucketsReplaceTheMeanStepInTheReplay) {
     db::RunTimes& times = data.times.emplace_back();
     times.attempt_id = ranks;
     const double exposed = ranks == 1 ? 0 : 0.01 * (ranks - 1), step = 0.64 / ranks + exposed;
-    times.step.assign(static_cast<size_t>(ranks), step);
-    times.exposed.assign(static_cast<size_t>(ranks), exposed);
-    times.data.assign(static_cast<size_t>(ranks), 0);
+    times.ranks.assign(static_cast<size_t>(ranks), {step, exposed, 0});
     if (ranks > 1) times.comm_total = exposed;
   }
   const auto replayed = [&] { return PredictCells(data, data, {}, false).at(0).row.models.at("replay"); };

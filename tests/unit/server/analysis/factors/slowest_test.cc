@@ -11,16 +11,14 @@ namespace {
 db::RunTimes WithWork(const std::vector<double>& work, const std::string& nodes = "n0",
                       int ranks_per_node = 0) {
   db::RunTimes times;
-  times.step = work;
-  times.exposed.resize(work.size());
-  times.data.resize(work.size());
+  for (const double seconds : work) times.ranks.push_back({seconds, 0, 0});
   times.nodes = nodes;
   times.ranks_per_node = ranks_per_node;
   return times;
 }
 
 StepCell CellOf(const std::vector<db::RunTimes>& repeats) {
-  StepCell cell{static_cast<int>(repeats.at(0).step.size()), 64, {}};
+  StepCell cell{static_cast<int>(repeats.at(0).ranks.size()), 64, {}};
   for (size_t i = 0; i < repeats.size(); ++i)
     cell.repeats.push_back(*PartsOf(repeats[i], static_cast<int>(i)));
   return cell;

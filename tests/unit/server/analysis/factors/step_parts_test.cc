@@ -12,11 +12,11 @@ namespace {
 using scalelab::v1::ScalingFactors;
 using ::testing::HasSubstr;
 
-db::RunTimes Times(std::vector<double> step, std::vector<double> exposed, std::vector<double> data) {
+db::RunTimes Times(const std::vector<double>& step, const std::vector<double>& exposed,
+                   const std::vector<double>& data) {
   db::RunTimes times;
-  times.step = std::move(step);
-  times.exposed = std::move(exposed);
-  times.data = std::move(data);
+  for (size_t rank = 0; rank < step.size(); ++rank)
+    times.ranks.push_back({step[rank], exposed[rank], data[rank]});
   return times;
 }
 
