@@ -39,6 +39,8 @@ study: my-script
 fixed:
   engine: custom
   # {params.NAME} and {KEY} are replaced by their values. A word that begins with ./ is relative to this file.
+  # python3 must have the packages of the script, here torch and scalelab: name that of an environment by its path, such as
+  # /shared/venv/bin/python3.
   command: [python3, ./train.py, "--dropout={params.dropout}", "--epochs={epochs}"]
   epochs: 2
 
