@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/analysis/advise.h"
-#include "server/analysis/compare.h"
+#include "server/analysis/comparison/advise.h"
+#include "server/analysis/comparison/compare.h"
 #include "server/cells/cells.h"
 #include "server/core/convert.h"
 #include "server/services/lookup.h"

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "google/protobuf/util/json_util.h"
-#include "server/analysis/advise.h"
-#include "server/analysis/compare.h"
+#include "server/analysis/comparison/advise.h"
+#include "server/analysis/comparison/compare.h"
 #include "server/analysis/curve.h"
 #include "server/analysis/factors/explain_points.h"
 

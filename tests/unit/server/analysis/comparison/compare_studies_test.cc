@@ -1,4 +1,4 @@
-#include "server/analysis/compare_studies.h"
+#include "server/analysis/comparison/compare_studies.h"
 
 #include <cmath>
 #include <random>

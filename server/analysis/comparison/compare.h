@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "scalelab/v1/analysis.pb.h"
-#include "server/analysis/cell_groups.h"
+#include "server/analysis/comparison/cell_groups.h"
 #include "server/analysis/ratios.h"
 
 namespace scalelab::server {

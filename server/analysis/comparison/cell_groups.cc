@@ -1,4 +1,4 @@
-#include "server/analysis/cell_groups.h"
+#include "server/analysis/comparison/cell_groups.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "server/analysis/advise.h"
+#include "server/analysis/comparison/advise.h"
 
 #include <algorithm>
 #include <cmath>

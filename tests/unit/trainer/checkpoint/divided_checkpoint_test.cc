@@ -7,8 +7,8 @@
 #include <ostream>
 #include <string>
 
+#include "tests/unit/trainer/checkpoint/saved_run.h"
 #include "tests/unit/trainer/divided_training.h"
-#include "tests/unit/trainer/saved_run.h"
 #include "worker/trainer/models/gpt.h"
 #include "worker/trainer/strategies/pipeline_strategy.h"
 

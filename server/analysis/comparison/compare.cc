@@ -1,4 +1,4 @@
-#include "server/analysis/compare.h"
+#include "server/analysis/comparison/compare.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/json_util.h"
-#include "server/analysis/compare_studies.h"
+#include "server/analysis/comparison/compare_studies.h"
 #include "server/analysis/ratios.h"
 
 namespace scalelab::server {

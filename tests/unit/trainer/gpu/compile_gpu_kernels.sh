@@ -10,6 +10,6 @@ fi
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 for source in "$@"; do
-  "$nvcc" -std=c++17 -O1 -Werror all-warnings -I "$(dirname "$0")/../../.." -gencode arch=compute_80,code=sm_80 \
+  "$nvcc" -std=c++17 -O1 -Werror all-warnings -I "$(dirname "$0")/../../../.." -gencode arch=compute_80,code=sm_80 \
     -gencode arch=compute_90,code=sm_90 -c "$source" -o "$folder/kernel.o" || exit 1
 done

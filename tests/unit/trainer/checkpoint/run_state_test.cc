@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <ostream>
 
-#include "tests/unit/trainer/saved_run.h"
+#include "tests/unit/trainer/checkpoint/saved_run.h"
 #include "tests/unit/trainer/small_model.h"
 #include "worker/trainer/errors.h"
 

@@ -1,4 +1,4 @@
-#include "server/analysis/compare.h"
+#include "server/analysis/comparison/compare.h"
 
 #include <cmath>
 #include <random>

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "tests/fakes/host_kernels.h"
-#include "tests/unit/trainer/gpu_norm_cases.h"
+#include "tests/unit/trainer/gpu/gpu_norm_cases.h"
 #include "worker/trainer/data/train_loader.h"
 #include "worker/trainer/device/device.h"
 #include "worker/trainer/device/step_graph.h"

@@ -1,4 +1,4 @@
-#include "server/analysis/compare_studies.h"
+#include "server/analysis/comparison/compare_studies.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "catalog/metric_ranges.h"
 #include "google/protobuf/util/json_util.h"
-#include "server/analysis/compare.h"
+#include "server/analysis/comparison/compare.h"
 #include "server/analysis/ratios.h"
 #include "server/analysis/statistics.h"
 
