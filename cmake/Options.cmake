@@ -10,6 +10,7 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 # folder, because the loader searches every folder of the RPATH. It is below bin, because containers see the folder of the trainer.
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin/lib)
 set(CMAKE_LINK_DEPENDS_NO_SHARED ON)
+set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)  # a copy of bin works
 if(BUILD_SHARED_LIBS)
   # The loader looks up fewer symbols, so programs start faster.
   add_link_options($<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,SHARED_LIBRARY>:LINKER:-Bsymbolic-functions>)

@@ -33,18 +33,16 @@ class IdentityTest : public testing::Test {
   void SetUp() override {
     if (geteuid() != 0) GTEST_SKIP() << "only root can act as several users";
     chmod(service_.dir().c_str(), 0755);
-    // The directory of the build may be closed to other users.
-    std::filesystem::copy_file(Program("scalelab"), Client());
     WriteFile(service_.dir() + "/scalelabd.yaml",
               absl::StrCat("listen: [\"", Socket(), "\", \"127.0.0.1:0\"]\nsocket_mode: \"0666\"\nusers: [",
                            kAlice, ", \"@", kBob, "\"]\nviewers: ", kVera, "\n"));
     ASSERT_EQ(service_.Start(), "");
   }
-  std::string Client() const { return service_.dir() + "/scalelab"; }
   std::string Socket() const { return "unix:" + service_.dir() + "/socket"; }
   Output RunAs(const std::string& user, std::vector<std::string> words) const {
-    std::vector<std::string> argv = {"setpriv",       "--reuid", user,       "--regid", user,
-                                     "--init-groups", Client(),  "--server", Socket()};
+    std::vector<std::string> argv = {
+        "setpriv",  "--reuid", user, "--regid", user, "--init-groups", ProgramForAll("scalelab"),
+        "--server", Socket()};
     argv.insert(argv.end(), words.begin(), words.end());
     return RunProgram(argv, {{"NO_COLOR", "1"}, {"HOME", "/nonexistent"}}, 60);
   }
@@ -52,8 +50,8 @@ class IdentityTest : public testing::Test {
     const std::string file = service_.File("token", token + "\n");
     const std::map<std::string, std::string> environment = {{"NO_COLOR", "1"},
                                                             {"XDG_CONFIG_HOME", service_.dir() + "/config"}};
-    EXPECT_EQ(RunProgram({Client(), "login", tcp(), "--yes"}, environment, 60).code, 0);
-    std::vector<std::string> argv = {Client(), "--server", tcp(), "--token-file", file};
+    EXPECT_EQ(RunProgram({ProgramForAll("scalelab"), "login", tcp(), "--yes"}, environment, 60).code, 0);
+    std::vector<std::string> argv = {ProgramForAll("scalelab"), "--server", tcp(), "--token-file", file};
     argv.insert(argv.end(), words.begin(), words.end());
     return RunProgram(argv, environment, 60);
   }

@@ -72,7 +72,7 @@ class MungeAcrossNodes : public testing::Test {
   Output RunOnNode(std::vector<std::string> words) const {
     words.insert(words.begin(),
                  {"env", "NO_COLOR=1", "HOME=" + home_, "XDG_CONFIG_HOME=" + home_ + "/config",
-                  "XDG_RUNTIME_DIR=" + home_, "SCALELAB_MUNGE_SOCKET=" + socket_, Program("scalelab")});
+                  "XDG_RUNTIME_DIR=" + home_, "SCALELAB_MUNGE_SOCKET=" + socket_, ProgramForAll("scalelab")});
     return cluster_.RunOn(kNode, As(kUser, words));
   }
   // Returns a credential of the user, made by a munged that the node reaches.

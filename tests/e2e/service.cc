@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,8 +20,50 @@
 #include "absl/strings/str_split.h"
 
 namespace scalelab::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool OpenToAll(fs::path directory) {
+  for (; directory != directory.root_path(); directory = directory.parent_path()) {
+    if ((fs::status(directory).permissions() & fs::perms::others_exec) == fs::perms::none) return false;
+  }
+  return true;
+}
+
+// The programs of this build with their libraries, in a folder that is removed when the test ends.
+class ProgramsCopy {
+ public:
+  ProgramsCopy() {
+    std::string pattern = "/tmp/scalelab-programs-XXXXXX";
+    dir_ = mkdtemp(pattern.data());
+    chmod(dir_.c_str(), 0755);
+    std::error_code other_filesystem;
+    fs::copy(SCALELAB_BIN_DIR, dir_ + "/bin",
+             fs::copy_options::recursive | fs::copy_options::create_hard_links, other_filesystem);
+    if (other_filesystem)
+      fs::copy(SCALELAB_BIN_DIR, dir_ + "/bin",
+               fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  }
+  ~ProgramsCopy() {
+    std::error_code ignored;
+    fs::remove_all(dir_, ignored);
+  }
+  std::string Path(const std::string& name) const { return dir_ + "/bin/" + name; }
+
+ private:
+  std::string dir_;
+};
+
+}  // namespace
 
 std::string Program(const std::string& name) { return absl::StrCat(SCALELAB_BIN_DIR, "/", name); }
+std::string ProgramForAll(const std::string& name) {
+  static const bool open = OpenToAll(SCALELAB_BIN_DIR);
+  if (open) return Program(name);
+  static const ProgramsCopy copy;
+  return copy.Path(name);
+}
 std::string ShippedData() { return absl::StrCat(SCALELAB_SOURCE_DIR, "/deploy/data"); }
 
 Service::Service(std::vector<std::string> flags, std::map<std::string, std::string> env)
@@ -45,7 +88,8 @@ Service::~Service() {
 
 std::string Service::Start() {
   // The machine is shared by tests, so attempts would be noisy by chance. Studies can ask for the guard.
-  std::vector<std::string> argv = {Program("scalelabd"), "--data", data(), "--noise-guard", "false"};
+  const std::string program = account_.empty() ? Program("scalelabd") : ProgramForAll("scalelabd");
+  std::vector<std::string> argv = {program, "--data", data(), "--noise-guard", "false"};
   argv.insert(argv.end(), flags_.begin(), flags_.end());
   if (files_ > 0) {
     const std::vector<std::string> shell = {"sh", "-c", absl::StrCat("ulimit -n ", files_, "; exec \"$@\""),

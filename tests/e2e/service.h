@@ -77,6 +77,8 @@ class Service {
 
 // Returns the path of a program of this build, for example "scalelabd".
 std::string Program(const std::string& name);
+// The same, in a folder that all accounts may read: in a copy if the folder of the build is closed to others, as below /root.
+std::string ProgramForAll(const std::string& name);
 // Returns the directory of the images that ship with the project.
 std::string ShippedData();
 

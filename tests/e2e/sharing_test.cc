@@ -132,9 +132,9 @@ class FairSharing : public testing::Test {
                      "\nfixed:\n  engine: custom\n  ranks: 1\n  max_steps: 1\n  command: [sh, -c, \"echo ",
                      name, " >>", served_, "; sleep ", seconds,
                      "; echo '{\\\"time\\\":1,\\\"event\\\":\\\"finish\\\"}' >>$SCALELAB_EVENTS\"]\n"));
-    const Output output =
-        RunProgram(As(user, {Program("scalelab"), "--server", service_.shared(), "study", "submit", file}),
-                   {{"HOME", "/nonexistent"}, {"NO_COLOR", "1"}}, 60);
+    const Output output = RunProgram(
+        As(user, {ProgramForAll("scalelab"), "--server", service_.shared(), "study", "submit", file}),
+        {{"HOME", "/nonexistent"}, {"NO_COLOR", "1"}}, 60);
     EXPECT_EQ(output.code, 0) << output.err;
     return std::string(absl::StripAsciiWhitespace(output.out));
   }

@@ -75,7 +75,7 @@ std::map<std::string, std::string> UsersService::EnvironmentOf(const std::string
 }
 
 Output UsersService::RunAs(const std::string& user, std::vector<std::string> words, double seconds) const {
-  words.insert(words.begin(), {Program("scalelab"), "--server", Address()});
+  words.insert(words.begin(), {ProgramForAll("scalelab"), "--server", Address()});
   return RunProgram(As(user, words), EnvironmentOf(user), seconds);
 }
 
@@ -95,7 +95,7 @@ std::string UsersService::SubmitAs(const std::string& user, const std::string& y
 }
 
 std::unique_ptr<Background> UsersService::StartAgent(const std::string& user) const {
-  return std::make_unique<Background>(As(user, {Program("scalelab"), "--server", Address(), "agent"}),
+  return std::make_unique<Background>(As(user, {ProgramForAll("scalelab"), "--server", Address(), "agent"}),
                                       AgentLog(user), EnvironmentOf(user));
 }
 

@@ -36,6 +36,11 @@ struct CurveOptions {
 
 // Compares the values of an axis, instead of showing the curve.
 absl::StatusOr<ExitCode> Compare(const CurveOptions& options, Session& session) {
+  if (options.figure.wanted() || !options.svg.empty() || !options.panels.empty() || options.plot)
+    return absl::InvalidArgumentError(
+        "--compare prints a table and has no figure: leave out --file, --format, --svg, --panels and --plot, "
+        "or use "
+        "-o csv");
   CompareCellsRequest request;
   request.set_axis(options.compare);
   std::vector<std::string> studies = options.studies;
@@ -62,12 +67,12 @@ absl::StatusOr<ExitCode> Compare(const CurveOptions& options, Session& session) 
   return ExitCode::kOk;
 }
 
-// Writes the figure, instead of showing the curve.
+// Writes the figure, instead of showing the curve. With `factors` the tables have the factors.
 absl::StatusOr<ExitCode> WriteCurve(const GetCurveResponse& curve, const std::vector<Quantity>& panels,
-                                    const FigureTarget& target, Session& session) {
+                                    bool factors, const FigureTarget& target, Session& session) {
   const FigureContent content = {[&] { return SvgPlot(curve, panels); },
-                                 [&] { return FigureTable(curve, panels); },
-                                 [&] { return CurveTable(curve); },
+                                 [&] { return factors ? FactorTable(curve) : FigureTable(curve, panels); },
+                                 [&] { return factors ? FactorTable(curve) : CurveTable(curve); },
                                  absl::StrCat("scalelab curve ", curve.study(), " (", curve.display_name(),
                                               "): means with 95% intervals over repeats")};
   if (const absl::Status status = WriteFigure(content, target, session); !status.ok()) return status;
@@ -97,7 +102,7 @@ absl::StatusOr<ExitCode> ExecuteCurve(const CurveOptions& options, Session& sess
   if (!curve.ok()) return curve.status();
 
   if (panels->empty()) *panels = UsualPanels(*curve);
-  if (options.figure.wanted()) return WriteCurve(*curve, *panels, options.figure, session);
+  if (options.figure.wanted()) return WriteCurve(*curve, *panels, options.factors, options.figure, session);
   const absl::Status printed =
       options.factors ? session.Print({*curve, {FactorTable(*curve), Facts(FactorFacts(*curve))}})
                       : session.Print({*curve, {CurveTable(*curve), CurveFacts(*curve)}});
@@ -129,7 +134,7 @@ void AddCurve(CLI::App& app, Action& chosen) {
   command->add_option("--svg", options->svg, "Also write the curves to this SVG file")->check(IsSvgFile());
   auto* factors = command->add_flag("--factors", options->factors,
                                     "Show why it stops scaling: load balance, communication, slowest rank, "
-                                    "critical batch; in the SVG file too");
+                                    "critical batch; in files too");
   auto* compare = command->add_option(
       "--compare", options->compare,
       "Compare the values of this axis, for example engine, in place of showing the curve");

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "google/protobuf/util/json_util.h"
 #include "server/analysis/ratios.h"
+#include "server/analysis/statistics.h"
 
 namespace scalelab::server {
 namespace {
@@ -71,6 +72,9 @@ class Adviser {
   void Recommend();
   void FindBest();
   void CountRepeats();
+  Estimate HoursOf(size_t i) const;
+  // Relative times cannot be compared with a deadline.
+  bool HasDeadline() const { return options_.deadline_hours > 0 && measured_hours_; }
   Answer InTime(size_t i) const;
   std::string Text() const;
 
@@ -79,25 +83,20 @@ class Adviser {
   const AdviceOptions& options_;
   std::vector<Candidate> sizes_;   // by ranks
   std::vector<size_t> undecided_;  // steps to these sizes
-  double base_hours_ = 1;          // of the smallest size
-  bool measured_hours_ = false;
+  bool measured_hours_ = false;    // false: hours are relative to the smallest size
   Advice advice_;
 };
 
 void Adviser::AddSizes() {
-  if (const std::vector<double>& seconds = machine_.epoch_seconds[sizes_[0].cell]; !seconds.empty()) {
-    base_hours_ = Mean(seconds) * options_.epochs / 3600;
-    measured_hours_ = true;
-  }
+  measured_hours_ = !machine_.epoch_seconds[sizes_[0].cell].empty();
   for (size_t i = 0; i < sizes_.size(); ++i) {
     AdvisedSize& size = *advice_.add_sizes();
     size.set_ranks(sizes_[i].ranks);
     const double p = sizes_[i].ranks;
-    *size.mutable_hours() = MapOf(Ratio(i, 0).estimate, [&](double s) { return base_hours_ / s; });
+    *size.mutable_hours() = HoursOf(i);
     *size.mutable_cost() =
         MapOf(size.hours(), [&](double hours) { return hours * p * options_.rank_hour_price; });
-    if (options_.deadline_hours > 0 && InTime(i) != Answer::kUnknown)
-      size.set_in_time(InTime(i) == Answer::kYes);
+    if (HasDeadline() && InTime(i) != Answer::kUnknown) size.set_in_time(InTime(i) == Answer::kYes);
     if (i == 0) continue;
     const double before = sizes_[i - 1].ranks, doublings = std::log2(p / before);
     const Estimate step = Ratio(i, i - 1).estimate;
@@ -110,6 +109,22 @@ void Adviser::AddSizes() {
                   (pays == Answer::kUnknown && size.gain().mean() >= options_.min_gain));
     size.set_undecided(pays == Answer::kUnknown);
   }
+}
+
+// A speedup is a ratio within blocks, in which the noise of the blocks cancels. It does not cancel in a time, so a time has the
+// interval of its own repeats.
+Estimate Adviser::HoursOf(size_t i) const {
+  const Estimate ratio = Ratio(i, 0).estimate;
+  if (!measured_hours_) return MapOf(ratio, [](double s) { return 1 / s; });
+  const double hours = options_.epochs / 3600;
+  const std::vector<double>& own = machine_.epoch_seconds[sizes_[i].cell];
+  if (!own.empty())
+    return MapOf(EstimateMean(own, ratios_.bootstrap().critical(), 0, kNoLimit),
+                 [&](double seconds) { return seconds * hours; });
+  Estimate derived;  // without an interval
+  derived.set_mean(Mean(machine_.epoch_seconds[sizes_[0].cell]) * hours / ratio.mean());
+  derived.set_median(derived.mean());
+  return derived;
 }
 
 Answer Adviser::InTime(size_t i) const {
@@ -137,7 +152,7 @@ void Adviser::Recommend() {
     stopped = stopped || !size.pays();
     if (!stopped) chosen = i;
   }
-  if (options_.deadline_hours > 0) {
+  if (HasDeadline()) {
     const auto late = [&](size_t i) {
       return advice_.sizes(static_cast<int>(i)).hours().mean() > options_.deadline_hours;
     };
@@ -199,6 +214,11 @@ void Adviser::CountRepeats() {
 std::string Adviser::Text() const {
   if (sizes_.size() < 2) return "Only one world size has results, so there is nothing to choose.";
   std::string text;
+  if (!measured_hours_) {
+    text =
+        "The runs report no run/epoch_seconds, so hours and costs are relative to the smallest world size. ";
+    if (options_.deadline_hours > 0) absl::StrAppend(&text, "The deadline is not considered. ");
+  }
   const auto step_text = [&](const AdvisedSize& size, int before) {
     const std::string interval =
         size.gain().has_low()
@@ -235,7 +255,6 @@ std::string Adviser::Text() const {
   best("The cheapest world size", advice_.cheapest(), advice_.cheapest_candidates());
   best(", the fastest", advice_.fastest(), advice_.fastest_candidates());
   absl::StrAppend(&text, ". ");
-  if (!measured_hours_) absl::StrAppend(&text, "Times are relative: the smallest world size takes 1 hour. ");
   if (advice_.repeats_needed() > kMostRepeats) {
     absl::StrAppend(&text, "More than ", kMostRepeats,
                     " repeats would be needed to decide, so the choice does not matter in practice. ");

@@ -264,6 +264,14 @@ TEST_F(CurveCommand, ComparesEngines) {
   EXPECT_EQ(server_.comparison_asked.studies_size(), 2);
   const Outcome wrong = Run({"curve", "7", "--compare", "engine", "--equivalent", "0%"});
   EXPECT_THAT(wrong.err, HasSubstr("--equivalent 0% is not a share above 0"));
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"--file", dir_ + "/a.pdf"}, {"--svg", dir_ + "/a.svg"}, {"--plot"}}) {
+    std::vector<std::string> words = {"curve", "7", "--compare", "engine"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome figure = Run(words);
+    EXPECT_THAT(figure, Exits(ExitCode::kUsage));
+    EXPECT_THAT(figure.err, HasSubstr("--compare prints a table and has no figure"));
+  }
 }
 
 TEST_F(CurveCommand, AdvisesOnWorldSizes) {
@@ -314,6 +322,10 @@ TEST_F(CurveCommand, FactorsShowWhyItStops) {
   const auto json = nlohmann::json::parse(Run({"curve", "7", "--factors", "-o", "json"}).out);
   EXPECT_DOUBLE_EQ(json["series"][0]["points"][2]["factors"]["load_balance"]["mean"], 0.96);
   EXPECT_EQ(json["series"][0]["points"][2]["factors"]["slowest_rank"]["node"], "n7");
+  EXPECT_EQ(Run({"curve", "7", "--factors", "--format", "csv"}).out,
+            Run({"curve", "7", "--factors", "-o", "csv"}).out);
+  EXPECT_NE(Run({"curve", "7", "--factors", "--format", "latex"}).out,
+            Run({"curve", "7", "--format", "latex"}).out);
   Run({"curve", "7"});
   EXPECT_FALSE(server_.curve_asked.factors());
   EXPECT_THAT(Run({"curve", "7", "--factors", "--compare", "engine"}), Exits(ExitCode::kUsage));

@@ -180,8 +180,8 @@ TEST_F(EventFollowerTest, SendsAgainWhatMayNotHaveArrived) {
   Follow();
   Write(Step(0) + kFinish);
   const auto first = Next();
-  Fail(absl::UnavailableError("gone"));
   Write(Step(1));
+  Fail(absl::UnavailableError("gone"));
   const auto again = Next();
   EXPECT_EQ(again.batches(0).begin_position(), 0);
   EXPECT_THAT(again.batches(0).columns(0).value(), ElementsAre(0, 1));

@@ -63,6 +63,49 @@ TEST(Advise, ADeadlineIsMetEvenIfTheStepDoesNotPay) {
   EXPECT_THAT(late.text(), HasSubstr("No measured world size meets the deadline of 1 h."));
 }
 
+TEST(Advise, TheIntervalOfHoursIsThatOfTheEpochsOfTheSizeItself) {
+  // The epochs of both sizes vary by 10% together, so the speedup is exact, but the hours are not.
+  Results results;
+  for (const int ranks : {1, 2}) {
+    results.Cell(ranks);
+    for (const double block : {0.9, 1.0, 1.1}) {
+      results.Ok({100 * ranks / block});
+      results.last_row().epoch_seconds = 3600 * block / ranks;
+    }
+  }
+  const auto advice = results.Advise({.deadline_hours = 1.1})[0];
+  // Student's t interval of 0.9, 1 and 1.1 hours: 1 +- 4.303 x 0.1 / sqrt(3).
+  EXPECT_NEAR(advice.sizes(0).hours().mean(), 1, 1e-9);
+  EXPECT_NEAR(advice.sizes(0).hours().low(), 0.7516, 1e-4);
+  EXPECT_NEAR(advice.sizes(0).hours().high(), 1.2484, 1e-4);
+  EXPECT_NEAR(advice.sizes(1).cost().high(), 1.2484, 1e-4);
+  EXPECT_FALSE(advice.sizes(0).has_in_time()) << "the interval contains the deadline";
+  EXPECT_TRUE(advice.sizes(1).in_time());
+}
+
+TEST(Advise, OneRepeatHasNoIntervalOfHours) {
+  Results results;
+  results.Cell(1).Ok({100});
+  results.last_row().epoch_seconds = 3600;
+  results.Cell(2).Ok({180});
+  results.last_row().epoch_seconds = 2000;
+  const auto advice = results.Advise({.deadline_hours = 2})[0];
+  EXPECT_DOUBLE_EQ(advice.sizes(0).hours().mean(), 1);
+  EXPECT_FALSE(advice.sizes(0).hours().has_low());
+  EXPECT_FALSE(advice.sizes(0).has_in_time());
+}
+
+TEST(Advise, WithoutTimesOfEpochsADeadlineCannotBeMet) {
+  Results results;
+  results.Cell(1).Ok({100, 101, 99}).Cell(2).Ok({180, 181.8, 178.2});
+  const auto advice = results.Advise({.deadline_hours = 2})[0];
+  EXPECT_FALSE(advice.sizes(0).has_in_time());
+  EXPECT_FALSE(advice.sizes(1).has_in_time());
+  EXPECT_EQ(advice.recommended(), 2);
+  EXPECT_THAT(advice.text(),
+              AllOf(HasSubstr("no run/epoch_seconds"), HasSubstr("The deadline is not considered")));
+}
+
 TEST(Advise, WhatTheNoiseLeavesOpenIsUndecided) {
   Results results;
   results.Cell(1).Ok({100, 108, 95}).Cell(2).Ok({150, 149, 156});
