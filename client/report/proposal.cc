@@ -60,11 +60,16 @@ Section Table(const StudyResults& results, const Price& price) {
   section.rows = [&results, price, labels = SeriesLabels(results.curve)](const RowSink& sink) {
     for (int i = 0; i < results.curve.series_size(); ++i) {
       for (const CurvePoint& point : results.curve.series(i).points()) {
-        if (point.n() == 0) continue;
+        if (point.n() == 0 && point.asked() == 0) continue;
+        // A size without results is shown too, so that nobody takes it for one that was not tried.
+        const std::string repeats = point.n() == point.asked() || point.asked() == 0
+                                        ? absl::StrCat(point.n())
+                                        : absl::StrCat(point.n(), "/", point.asked());
         const double seconds = point.epoch_seconds().mean();
         const int nodes = NodesOf(results.study.spec(), point.ranks());
-        sink({labels[static_cast<size_t>(i)], absl::StrCat(point.ranks()), absl::StrCat(point.n()),
-              Short(point.throughput().mean()), point.has_speedup() ? RatioText(point.speedup()) : "-",
+        sink({labels[static_cast<size_t>(i)], absl::StrCat(point.ranks()), repeats,
+              point.has_throughput() ? Short(point.throughput().mean()) : "-",
+              point.has_speedup() ? RatioText(point.speedup()) : "-",
               point.has_efficiency() ? ShareText(point.efficiency()) : "-",
               point.has_epoch_seconds() ? Span(seconds) : "-",
               point.has_epoch_seconds() ? Short(seconds / 3600 * point.ranks() * price.per_rank) : "-",

@@ -136,7 +136,7 @@ absl::StatusOr<std::unique_ptr<WebServer>> WebServer::Start(WebOptions options) 
 }
 
 WebServer::~WebServer() {
-  // Callbacks of calls only post to the context, which ends after them.
+  // The calls stop first, because their callbacks post work to `io`.
   impl_->bridge->Stop();
   impl_->io.stop();
   for (std::thread& thread : impl_->threads) thread.join();

@@ -28,6 +28,21 @@ with scalelab.run() as run:
         run.step(loss=1.0)
 """
 
+# The first attempt of each run fails, and with a large momentum the second one does, too.
+SECOND_ATTEMPT = """
+import os, scalelab
+
+with scalelab.run() as run:
+    tried = f"{os.path.dirname(__file__)}/tried-{run.spec['momentum']}-{run.spec['seed']}"
+    if not os.path.exists(tried):
+        open(tried, "w").close()
+        raise RuntimeError("the first attempt")
+    if run.spec["momentum"] > 0.95:
+        raise RuntimeError("the momentum is too large")
+    for step in range(run.spec["max_steps"]):
+        run.step(loss=1.0)
+"""
+
 # Opens a page and notes when its heat map is painted.
 FIRST_PAINT = """
     window.began = performance.now();
@@ -164,6 +179,15 @@ class DashboardTest(InDirectory):
             "ERR_INCOMPLETE_CHUNKED_ENCODING",
         )  # fmt: skip
         self.assertEqual([line for line in self.browser.console() if not any(name in line for name in stopped)], [])
+
+    def test_a_curve_shows_missing_repeats_and_notes_of_points(self) -> None:
+        self.write("train.py", SECOND_ATTEMPT)
+        study = self.submit(matrix={"ranks": [1], "momentum": [0.9, 0.99]}, repeats=2, retry={"max": 1, "on": ["trainer_error"]})
+        self.log_in()
+        self.go(f"#/studies/{study.split('/')[1]}/curves", "95% interval")
+        self.browser.wait_text("0/2")
+        self.browser.wait_text("1 rank: 2 runs succeeded only after a failed attempt")
+        self.check_silent()
 
     def test_a_log_is_followed(self) -> None:
         self.write("train.py", TALKING.replace("GO", str(self.dir / "go")))

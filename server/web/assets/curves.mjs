@@ -51,7 +51,7 @@ export async function curvesTab(panel, view) {
 export function curvePicture(series, measure, scaling = '', nameOf = ({key}) => keyText(key) || 'all runs') {
   const [, title, unitText] = MEASURES.find(([id]) => id === measure);
   const drawn = series.slice(0, MOST_SERIES).map((one) => ({name: nameOf(one), points: (one.points ?? []).filter((point) => point[measure]).map((point) => ({
-    x: point.ranks, y: meanOf(point[measure]) / unit(measure), open: point.state === 'PARTIAL', note: `n=${point.n ?? 0}`,
+    x: point.ranks, y: meanOf(point[measure]) / unit(measure), open: point.state === 'PARTIAL', note: `n=${repeatsOf(point)}`,
     low: point[measure].low === undefined ? undefined : point[measure].low / unit(measure), high: point[measure].high === undefined ? undefined : point[measure].high / unit(measure)}))}));
   const smallest = Math.min(...series.flatMap(({baseline_ranks: ranks}) => ranks || []));
   const ideal = measure === 'speedup' && Number.isFinite(smallest) ? (x) => x / smallest : measure === 'efficiency' ? () => 1 : null;
@@ -63,9 +63,23 @@ export function curvePicture(series, measure, scaling = '', nameOf = ({key}) => 
 
 function seriesTable(one, measure) {
   return h('section', {class: 'panel'}, table(keyText(one.key) || 'All runs', [['Ranks', 'number'], ['State'], ['n', 'number'], ['Mean', 'number'], ['95% interval']],
-    (one.points ?? []).map((point) => [point.ranks, pointState(point), point.n ?? 0, point[measure] ? number(meanOf(point[measure]) / unit(measure)) : '–',
+    (one.points ?? []).map((point) => [point.ranks, pointState(point), repeatsOf(point), point[measure] ? number(meanOf(point[measure]) / unit(measure)) : '–',
       point[measure]?.low === undefined ? '–' : `${number(point[measure].low / unit(measure))} to ${number(point[measure].high / unit(measure))}`])),
-    (one.notes ?? []).map((note) => h('p', {class: 'soft'}, note)));
+    notesOf(one).map((note) => h('p', {class: 'soft'}, note)));
+}
+
+/** How many values a point has, and of how many repeats if some are missing: "5" or "3/5". */
+function repeatsOf({n = 0, asked = 0}) { return n === asked ? n : `${n}/${asked}`; }
+
+/** The notes on a series and its points, each once, with the ranks of its points. */
+function notesOf(one) {
+  const ranks = new Map();  // by note
+  for (const point of one.points ?? []) {
+    for (const note of point.notes ?? []) ranks.set(note, [...ranks.get(note) ?? [], point.ranks]);
+  }
+  const ofPoints = [...ranks].map(([note, at]) => `${at.join(', ')} ${at.length === 1 && at[0] === 1 ? 'rank' : 'ranks'}: ${note}`);
+  const floor = one.noise_floor > 0 ? [`Differences below ${number(100 * one.noise_floor)}% could not be seen with these repeats.`] : [];
+  return [...one.notes ?? [], ...ofPoints, ...floor];
 }
 
 const STATES = {OK: 'SUCCEEDED', PARTIAL: 'RUNNING', FAILED: 'FAILED', OUT_OF_MEMORY: 'FAILED', PENDING: 'QUEUED', MISSING: 'CANCELLED', EXCLUDED: 'SKIPPED'};

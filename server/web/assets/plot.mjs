@@ -75,7 +75,7 @@ export function linePlot({title, xTitle, yTitle, series, ideal = null}) {
     const shift = (i - (series.length - 1) / 2) * Math.min(5, 24 / series.length);
     const at = ({x}) => X(x) + shift;
     parts.push(svg('g', {class: seriesClass(i)},
-      svg('path', {class: 'line', 'stroke-dasharray': DASHES[Math.floor(i / 8) % 4 || i % 4], d: `M${points.map((p) => `${at(p)} ${Y(p.y)}`).join('L')}`}),
+      points.length > 0 && svg('path', {class: 'line', 'stroke-dasharray': DASHES[Math.floor(i / 8) % 4 || i % 4], d: `M${points.map((p) => `${at(p)} ${Y(p.y)}`).join('L')}`}),
       points.map((p) => [
         p.low !== undefined && p.high !== undefined && svg('path', {class: 'line', d: `M${at(p)} ${Y(p.low)}V${Y(p.high)}M${at(p) - 4} ${Y(p.low)}h8M${at(p) - 4} ${Y(p.high)}h8`}),
         svg('g', null, svg('title', null, `${name}: ${p.x}: ${number(p.y)}${p.low === undefined ? '' : ` (${number(p.low)} to ${number(p.high)})`} ${p.note ?? ''}`), mark(i, at(p), Y(p.y), p.open)),

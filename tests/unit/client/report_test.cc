@@ -203,6 +203,7 @@ TEST_F(Report, TheProposalNamesTheLargestEfficientSizeOfEachSeries) {
                               HasSubstr("native/horovod fp32: up to <strong>4 ranks</strong>"),
                               HasSubstr("native/ddp amp-bf16: up to <strong>2 ranks</strong>"),
                               HasSubstr("core-hours per epoch"), HasSubstr("node-hours per epoch"),
+                              HasSubstr("<td class=\"right\">8</td><td class=\"right\">0/5</td>"),
                               HasSubstr("<h2>Method</h2>")));
   EXPECT_THAT(Run({"study", "report", "7", "-o", "-", "--proposal", "--min-efficiency", "90"}).out,
               HasSubstr("native/ddp fp32: up to <strong>4 ranks</strong>"));
