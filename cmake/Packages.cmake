@@ -19,6 +19,9 @@ install(DIRECTORY worker/adapters/ DESTINATION ${share}/adapters COMPONENT worke
 install(PROGRAMS deploy/frameworks DESTINATION ${share}/deploy COMPONENT worker)
 install(FILES deploy/phase.sh deploy/cuda_check.py DESTINATION ${share}/deploy COMPONENT worker)
 install(DIRECTORY deploy/requirements DESTINATION ${share}/deploy COMPONENT worker FILES_MATCHING PATTERN "*.txt")
+# For Prometheus and Grafana.
+install(FILES deploy/prometheus/alerts.yaml DESTINATION ${share} COMPONENT server)
+install(FILES deploy/grafana/scalelab.json DESTINATION ${share} RENAME grafana-dashboard.json COMPONENT server)
 
 # Completion scripts, which the program writes itself.
 set(completions ${CMAKE_BINARY_DIR}/share/completions)

@@ -33,8 +33,8 @@ namespace scalelab::db {
 inline constexpr size_t kBlock = 64, kHeader = 30;
 inline constexpr int kScaleOffset = 2048;
 
-// Encodes at most kMaxChunk doubles. Returns nothing if the blob would take more than `limit` bytes, or if some of the
-// blocks suggest it.
+// Encodes at most kMaxChunk doubles. Returns nothing if the blob would take more than `limit` bytes, or if a sample of
+// the blocks predicts that.
 std::optional<std::string> EncodeBlocks(std::span<const double> values, size_t limit);
 
 // Appends `count` numbers to `out`. Returns false, with `out` unchanged, if the blob is damaged.

@@ -10,7 +10,7 @@
 
 namespace scalelab::db {
 
-// Runs from the constructor to the destructor, which waits for the current piece.
+// Calls Store::Maintain on a thread of its own. The destructor waits for the call in progress and ends the thread.
 class Maintenance {
  public:
   // `store` must outlive this object. `report` is called, on the thread, with each error; the thread then waits, twice

@@ -19,10 +19,18 @@ static scalelab::server::doctor::Subject SubjectOf(const scalelab::server::Comma
           .data_dir = config.data_dir,
           .runs_dir = config.runs_dir,
           .listen = config.listen,
+          .metrics = config.metrics,
+          .web = config.web,
+          .tls_certificate = config.tls_certificate,
+          .tls_key = config.tls_key,
+          .tls_authority = config.tls_authority,
+          .insecure = config.insecure,
+          .munge_socket = config.munge_socket,
           .scheduler = config.scheduler,
           .worker_server = config.worker_server,
           .worker_program = config.worker_program,
           .version = scalelab::server::kVersion,
+          .users_submit = config.jobs_run_as == "user",
           .sbatch_options = config.sbatch_options,
           .rollback_journal = config.rollback_journal,
           .test_job = command.test_job};
@@ -44,7 +52,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (command->kind == Command::Kind::kDoctor) {
-    const doctor::Findings findings = doctor::Examine(SubjectOf(*command));
+    const doctor::Findings findings = doctor::Examine(SubjectOf(*command), doctor::RunHere());
     std::cout << (command->json ? doctor::JsonReport(findings) : doctor::TextReport(findings)) << std::flush;
     return doctor::HasError(findings) ? 1 : 0;
   }

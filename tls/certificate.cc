@@ -76,7 +76,7 @@ absl::StatusOr<KeyPair> MakeKeyPair(const std::vector<std::string>& hosts) {
   const Key key(EVP_EC_gen("P-256"));
   const X509Certificate certificate(X509_new());
   if (key == nullptr || certificate == nullptr) return CannotMake("a key");
-  // The clocks of clients may be late.
+  // The certificate is valid from a time in the past, because the clocks of clients may be behind.
   const bool filled = X509_set_version(certificate.get(), 2) == 1 && SetSerialNumber(certificate.get()) &&
                       SetName(certificate.get()) &&
                       X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -kDay) != nullptr &&

@@ -55,7 +55,8 @@ int64_t CountNumbers(const Message& message) {
   return count;
 }
 
-// Removes what depends on other studies of the service, and texts about the numbers.
+// Removes fields that cannot be computed from the bundle alone: the name of the study, the notes, and the counts of
+// concurrent attempts.
 void KeepFigures(GetCurveResponse& curve) {
   curve.clear_study();
   for (CurveSeries& series : *curve.mutable_series()) {

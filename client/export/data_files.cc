@@ -88,7 +88,7 @@ class NewDatabase {
   explicit NewDatabase(std::string path) : path_(std::move(path)) {
     std::remove(path_.c_str());
     if (sqlite3_open(path_.c_str(), &handle_) != SQLITE_OK) status_ = Error();
-    // Nobody reads the file before it is renamed, so it needs no journal.
+    // SQLite needs no journal here, because the file gets its final name only when it is complete.
     if (status_.ok()) status_ = Run("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN");
   }
   ~NewDatabase() { sqlite3_close(handle_); }

@@ -19,7 +19,7 @@ struct FigureTarget {
   bool wanted() const { return !format.empty() || !file.empty(); }
 };
 
-// What a figure shows. Only the one that the format needs is called.
+// The content of a figure. WriteFigure calls only the function for the chosen format.
 struct FigureContent {
   std::function<std::string()> svg;
   std::function<Section()> table;      // for LaTeX

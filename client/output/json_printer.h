@@ -1,4 +1,4 @@
-// Protobuf JSON with the field names of the .proto files. Fields whose value is zero are included.
+// Prints messages as protobuf JSON, with the field names of the .proto files and with fields that are zero.
 #pragma once
 
 #include <ostream>

@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -33,7 +36,8 @@ Finding CheckAccount(const Findings& others, uid_t user) {
 void CheckPlaces(const Subject& subject, uid_t user, Findings& findings) {
   DirectoryUse data{.subject = "data", .must_be_local = !subject.rollback_journal, .must_be_private = true};
   Add(CheckDirectory(ReadDirectory(subject.data_dir), data, user), findings);
-  DirectoryUse runs{.subject = "runs", .nodes_use_it = subject.scheduler == "slurm"};
+  DirectoryUse runs{
+      .subject = "runs", .nodes_use_it = subject.scheduler == "slurm", .users_write = subject.users_submit};
   Add(CheckDirectory(ReadDirectory(subject.runs_dir), runs, user), findings);
   Add(CheckSecrets(ReadSecrets(subject.data_dir), user), findings);
   const pid_t server = RunningServer(subject.data_dir);
@@ -42,16 +46,53 @@ void CheckPlaces(const Subject& subject, uid_t user, Findings& findings) {
     // An absent data directory is no error, because the first start creates it.
     if (absl::StartsWith(address, absl::StrCat("unix:", subject.data_dir, "/")) && !Exists(subject.data_dir))
       facts.error.clear();
-    findings.push_back(CheckAddress(facts, server));
+    findings.push_back(CheckAddress("listen", facts, server));
+  }
+  for (const auto& [key, address] : {std::pair("metrics", subject.metrics), std::pair("web", subject.web)}) {
+    if (!address.empty()) findings.push_back(CheckAddress(key, ReadAddress(address), server));
   }
   const absl::StatusOr<Address> workers = ParseAddress(subject.worker_server);
   if (workers.ok()) findings.push_back(CheckWorkerServer(subject.worker_server, Resolve(workers->host)));
 }
 
+// Checks the files that encrypted TCP connections need.
+void CheckCertificate(const Subject& subject, Findings& findings) {
+  const bool tcp = std::any_of(subject.listen.begin(), subject.listen.end(), [](const std::string& address) {
+    return !absl::StartsWith(address, "unix:");
+  });
+  if (!tcp || subject.insecure) return;
+  std::vector<TlsFileFacts> files;
+  const std::string own = subject.data_dir + "/tls.pem";
+  if (!subject.tls_certificate.empty()) {
+    files.push_back(ReadCertificate("tls_certificate", subject.tls_certificate));
+    files.push_back(ReadKey("tls_key", subject.tls_key, subject.tls_certificate));
+    if (!subject.tls_authority.empty())
+      files.push_back(ReadCertificate("tls_authority", subject.tls_authority));
+  } else if (Exists(own)) {
+    files.push_back(ReadCertificate("", own));
+  }
+  Add(CheckTls(files, absl::Now()), findings);
+}
+
+Findings CheckJob(const Subject& subject, const Run& run) {
+  if (subject.users_submit) {
+    return {Warning("node", "no test job, because jobs run under the accounts of their users",
+                    "submit a short study from the account of a user: scalelab study submit FILE")};
+  }
+  TestJob job;
+  job.slurm = subject.scheduler == "slurm";
+  job.sbatch_options = subject.sbatch_options;
+  job.worker_program = subject.worker_program;
+  job.version = subject.version;
+  job.runs_dir = subject.runs_dir;
+  job.worker_server = subject.worker_server;
+  job.sleep = absl::SleepFor;
+  return RunTestJob(run, job);
+}
+
 }  // namespace
 
-Findings Examine(const Subject& subject) {
-  const Run run = RunHere();
+Findings Examine(const Subject& subject, const Run& run) {
   const uid_t user = geteuid();
   Findings findings;
   findings.push_back(subject.mistake.empty() ? Ok("config", "valid")
@@ -64,20 +105,12 @@ Findings Examine(const Subject& subject) {
   if (!subject.mistake.empty()) return findings;  // the other members of `subject` may not be set
 
   CheckPlaces(subject, user, findings);
+  CheckCertificate(subject, findings);
   Add(CheckWorkerPrograms(run, subject.worker_program, subject.version), findings);
-  const bool slurm = subject.scheduler == "slurm";
-  if (slurm) Add(CheckSlurm(run, subject.sbatch_options), findings);
-  if (subject.test_job) {
-    TestJob job;
-    job.slurm = slurm;
-    job.sbatch_options = subject.sbatch_options;
-    job.worker_program = subject.worker_program;
-    job.version = subject.version;
-    job.runs_dir = subject.runs_dir;
-    job.worker_server = subject.worker_server;
-    job.sleep = absl::SleepFor;
-    Add(RunTestJob(run, job), findings);
-  }
+  if (!subject.munge_socket.empty()) findings.push_back(CheckMunge(run, subject.munge_socket));
+  if (subject.scheduler == "slurm")
+    Add(CheckSlurm(run, subject.sbatch_options, subject.users_submit), findings);
+  if (subject.test_job) Add(CheckJob(subject, run), findings);
   return findings;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/doctor/facts.h"
 #include "server/doctor/finding.h"
 
 namespace scalelab::server::doctor {
@@ -14,12 +15,18 @@ struct Subject {
   std::string mistake;  // why the configuration is invalid; if not empty, only the machine is checked
   std::string data_dir, runs_dir;
   std::vector<std::string> listen;
+  std::string metrics, web;                             // loopback addresses; empty: not served
+  std::string tls_certificate, tls_key, tls_authority;  // files; empty: not set
+  bool insecure = false;                                // TCP without TLS
+  std::string munge_socket;                             // empty: that of the system
   std::string scheduler, worker_server, worker_program, version;
+  bool users_submit = false;  // jobs_run_as: user, so that agents submit the jobs under the users' accounts
   std::vector<std::pair<std::string, std::string>> sbatch_options;
   bool rollback_journal = false;
   bool test_job = false;  // run a job too
 };
 
-Findings Examine(const Subject& subject);
+// `run` runs the programs.
+Findings Examine(const Subject& subject, const Run& run);
 
 }  // namespace scalelab::server::doctor

@@ -100,8 +100,9 @@ std::vector<FileFacts> ReadSecrets(const std::string& data_dir) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(data_dir, error)) {
     const std::string extension = entry.path().extension();
+    const bool secret = extension == ".key" || extension == ".token" || entry.path().filename() == "tls.pem";
     struct stat found {};
-    if ((extension != ".key" && extension != ".token") || stat(entry.path().c_str(), &found) != 0) continue;
+    if (!secret || stat(entry.path().c_str(), &found) != 0) continue;
     secrets.push_back({entry.path().string(), found.st_uid, found.st_mode & 07777});
   }
   std::sort(secrets.begin(), secrets.end(),

@@ -74,6 +74,21 @@ struct NameFacts {
 };
 NameFacts Resolve(const std::string& host);
 
+// A file of the certificate for TCP.
+struct TlsFileFacts {
+  std::string setting;  // its configuration key: "tls_certificate", "tls_key" or "tls_authority"; empty: the
+                        // pair that scalelabd made itself
+  std::string path;
+  std::string error;                 // why scalelabd cannot use it; empty if it can
+  bool is_key = false;               // a private key; otherwise certificates
+  mode_t mode = 0;                   // of a key
+  absl::Time not_before, not_after;  // of certificates: the validity of the one that scalelabd presents
+};
+// Reads a file of certificates. `setting` is as in TlsFileFacts.
+TlsFileFacts ReadCertificate(const std::string& setting, const std::string& path);
+// Reads a private key, and compares it with the first certificate in the file `certificate`.
+TlsFileFacts ReadKey(const std::string& setting, const std::string& path, const std::string& certificate);
+
 // Returns the process id of the scalelabd that uses the data directory; 0 if none does.
 pid_t RunningServer(const std::string& data_dir);
 

@@ -1,5 +1,7 @@
 #include "server/doctor/machine_checks.h"
 
+#include <sys/stat.h>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -10,6 +12,7 @@ constexpr int64_t kGib = int64_t{1} << 30;
 constexpr int64_t kLittleSpace = 2 * kGib, kNoSpace = kGib / 10;
 constexpr int64_t kFewInodes = 10'000, kNoInodes = 100;
 constexpr absl::Duration kClockTolerance = absl::Seconds(1);
+constexpr absl::Duration kSoon = absl::Hours(24 * 30);  // time to replace a certificate
 constexpr uint64_t kFewFiles = 4096, kNoFiles = 128, kFewProcesses = 1024;
 
 void CheckSpace(const DirectoryFacts& facts, const std::string& subject, Findings& findings) {
@@ -38,8 +41,44 @@ void CheckFilesystem(const DirectoryFacts& facts, const DirectoryUse& use, Findi
     findings.push_back(Warning(
         use.subject,
         absl::StrCat(facts.existing, " is on a local filesystem, and all nodes must have the same directory"),
-        "check with doctor --job, or name a directory on a shared filesystem"));
+        use.users_write ? "name a directory on a shared filesystem"
+                        : "check with doctor --job, or name a directory on a shared filesystem"));
   }
+}
+
+// Checks the mode that scalelabd requires of `runs` with jobs_run_as: user.
+void CheckUsersWrite(const DirectoryFacts& facts, const std::string& subject, Findings& findings) {
+  if ((facts.mode & S_ISVTX) != 0 && (facts.mode & (S_IWGRP | S_IWOTH)) != 0) return;
+  findings.push_back(Error(subject,
+                           absl::StrFormat("with jobs_run_as: user every user needs a directory in %s, which "
+                                           "its mode %04o does not allow",
+                                           facts.path, facts.mode),
+                           absl::StrCat("chmod 1777 ", facts.path)));
+}
+
+Finding CheckTlsFile(const TlsFileFacts& file, absl::Time now) {
+  const std::string name = file.setting.empty() ? file.path : absl::StrCat(file.setting, ": ", file.path);
+  const auto day = [](absl::Time time) { return absl::FormatTime("%Y-%m-%d", time, absl::UTCTimeZone()); };
+  const std::string replace =
+      file.setting.empty()
+          ? "remove it; the next start of scalelabd makes another, and users run scalelab login again"
+          : "replace it, then systemctl restart scalelabd";
+  if (!file.error.empty())
+    return Error("tls", absl::StrCat(name, ": ", file.error), "check its path, its mode and its content");
+  if (file.is_key) {
+    if ((file.mode & 07) == 0) return Ok("tls", absl::StrCat(file.path, " is the key of the certificate"));
+    return Error("tls", absl::StrFormat("other users may read %s (mode %04o)", file.path, file.mode),
+                 absl::StrCat("chmod o= ", file.path));
+  }
+  if (file.not_after < now)
+    return Error("tls", absl::StrCat(name, " expired on ", day(file.not_after)), replace);
+  if (file.not_before > now) {
+    return Error("tls", absl::StrCat(name, " is not valid before ", day(file.not_before)),
+                 "set the clock of this machine, or replace the file");
+  }
+  if (file.not_after < now + kSoon)
+    return Warning("tls", absl::StrCat(name, " expires on ", day(file.not_after)), replace);
+  return Ok("tls", absl::StrCat(file.path, " is valid until ", day(file.not_after)));
 }
 
 }  // namespace
@@ -69,7 +108,8 @@ Findings CheckDirectory(const DirectoryFacts& facts, const DirectoryUse& use, ui
   Findings findings;
   CheckFilesystem(facts, use, findings);
   CheckSpace(facts, subject, findings);
-  if (exists && facts.owner != user) {
+  if (exists && use.users_write) CheckUsersWrite(facts, subject, findings);
+  if (exists && !use.users_write && facts.owner != user) {
     findings.push_back(
         Warning(subject, absl::StrCat(facts.path, " belongs to user ", facts.owner, ", not to user ", user),
                 "run this as the account of the service"));
@@ -126,26 +166,31 @@ Finding CheckLimits(const LimitFacts& facts) {
   return Ok("limits", files);
 }
 
-Finding CheckAddress(const AddressFacts& facts, pid_t server) {
+Findings CheckTls(const std::vector<TlsFileFacts>& files, absl::Time now) {
+  Findings findings;
+  for (const TlsFileFacts& file : files) findings.push_back(CheckTlsFile(file, now));
+  return findings;
+}
+
+Finding CheckAddress(const std::string& key, const AddressFacts& facts, pid_t server) {
   if (facts.in_use && server == 0) {
-    return Error("listen", absl::StrCat("another program uses ", facts.text),
+    return Error(key, absl::StrCat("another program uses ", facts.text),
                  "stop it, or name another address; ss -ltnxp shows the program");
   }
-  if (facts.in_use)
-    return Ok("listen", absl::StrCat(facts.text, " is in use by scalelabd, process ", server));
+  if (facts.in_use) return Ok(key, absl::StrCat(facts.text, " is in use by scalelabd, process ", server));
   if (!facts.error.empty()) {
-    const char* advice = facts.unix_socket ? "systemd creates the directory at the start of the unit; "
-                                             "otherwise create it for the account of the service"
-                                           : "correct `listen`, or the name in DNS or /etc/hosts";
+    const std::string advice = facts.unix_socket
+                                   ? "systemd creates the directory at the start of the unit; "
+                                     "otherwise create it for the account of the service"
+                                   : absl::StrCat("correct `", key, "`, or the name in DNS or /etc/hosts");
     // The first start may create the directory of a Unix socket, so this is only a warning.
-    return facts.unix_socket ? Warning("listen", absl::StrCat(facts.text, ": ", facts.error), advice)
-                             : Error("listen", absl::StrCat(facts.text, ": ", facts.error), advice);
+    return facts.unix_socket ? Warning(key, absl::StrCat(facts.text, ": ", facts.error), advice)
+                             : Error(key, absl::StrCat(facts.text, ": ", facts.error), advice);
   }
-  return Ok("listen",
-            absl::StrCat(facts.text, " is free",
-                         facts.unix_socket && !facts.reachable_by_others
-                             ? "; only its owner can reach it, because of the modes of its directories"
-                             : ""));
+  return Ok(key, absl::StrCat(facts.text, " is free",
+                              facts.unix_socket && !facts.reachable_by_others
+                                  ? "; only its owner can reach it, because of the modes of its directories"
+                                  : ""));
 }
 
 Finding CheckWorkerServer(const std::string& address, const NameFacts& facts) {

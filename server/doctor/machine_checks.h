@@ -14,15 +14,18 @@ struct DirectoryUse {
   bool must_be_local = false;    // contains SQLite's write-ahead log
   bool must_be_private = false;  // only the account of the service may enter the directory
   bool nodes_use_it = false;     // every node must have the directory under the same path
+  bool users_write = false;      // every user creates a directory in it
 };
 
 Finding CheckClock(const ClockFacts& facts);
 Findings CheckDirectory(const DirectoryFacts& facts, const DirectoryUse& use, uid_t user);
 Findings CheckSecrets(const std::vector<FileFacts>& secrets, uid_t user);
 Finding CheckLimits(const LimitFacts& facts);
-// Checks an address of `listen`. `server` is the process id of the scalelabd that uses the data
-// directory, or 0.
-Finding CheckAddress(const AddressFacts& facts, pid_t server);
+// Checks an address to serve. `key` is its configuration key. `server` is the process id of the scalelabd that
+// uses the data directory, or 0.
+Finding CheckAddress(const std::string& key, const AddressFacts& facts, pid_t server);
+// Checks the files of the certificate for TCP.
+Findings CheckTls(const std::vector<TlsFileFacts>& files, absl::Time now);
 // Checks the address that workers on other nodes connect to.
 Finding CheckWorkerServer(const std::string& address, const NameFacts& facts);
 

@@ -22,9 +22,10 @@ Findings CheckUnit(const Run& run);
 // that it needs.
 Findings CheckWorkerPrograms(const Run& run, const std::string& worker_program, const std::string& version);
 
-// Checks Slurm's programs and its controller, MUNGE, the partitions, and that this account may submit jobs
-// with `sbatch_options`, which are pairs of a name without dashes and a value.
-Findings CheckSlurm(const Run& run, const std::vector<std::pair<std::string, std::string>>& sbatch_options);
+// Checks Slurm's programs and its controller, MUNGE and the partitions. Also checks that this account may submit
+// jobs with `sbatch_options`, which are pairs of a name without dashes and a value, unless `users_submit` is true.
+Findings CheckSlurm(const Run& run, const std::vector<std::pair<std::string, std::string>>& sbatch_options,
+                    bool users_submit);
 
 // Returns the arguments for sbatch: --name=value, or --name for an option without a value.
 std::vector<std::string> SbatchArguments(const std::vector<std::pair<std::string, std::string>>& options);

@@ -14,7 +14,7 @@ namespace {
 
 // Limits of a batch in samples, pixels and tokens, so that it needs less memory than a usual training batch.
 constexpr int64_t kBatch = 250, kPixels = 1 << 20, kTokens = 1 << 12;
-// A GPU takes as many times more, because small batches do not keep it busy.
+// A batch on a GPU is larger by this factor, because small batches do not keep a GPU busy.
 constexpr int64_t kOnGpu = 4;
 constexpr int kSlots = 3;  // one batch is in use, one is ready and one is being made
 

@@ -7,6 +7,10 @@
     spack install scalelab                  # everything
     spack install scalelab ~trainer         # without LibTorch: client, coordinator and worker of other frameworks
     spack dev-build scalelab@main           # from this checkout
+    spack install scalelab dygraphs=/path/to/dygraph.min.js
+
+The dashboard contains dygraphs 2.2, for which Spack has no package. The variant `dygraphs` names its file dygraph.min.js.
+The default is the file of Debian's package libjs-dygraphs; the package `dygraphs` of npm has it in dist/.
 
 What was checked: that the file is valid Python, and that the options of cmake_args() build and install below a prefix
 (`cmake --install`) on Debian 12 with Debian's libraries, which have the lowest versions that are named here. It was not
@@ -16,6 +20,31 @@ run by Spack.
 import os
 
 from spack.package import *
+
+# By the name that the CMake files give to find_package or pkg_check_modules: the package of Spack.
+# tests/packages/spack_recipe_test.py compares these names with the CMake files.
+LIBRARIES = {
+    "gRPC": "grpc@1.51: +shared",
+    "Protobuf": "protobuf@3.21:",
+    "absl": "abseil-cpp@20220623: cxxstd=20",
+    "re2": "re2",
+    "spdlog": "spdlog",
+    "nlohmann_json": "nlohmann-json",
+    "OpenSSL": "openssl@3:",
+    "SQLite3": "sqlite@3.37:",
+    "Boost": "boost@1.74:",
+    "CLI11": "cli11@2.1:",
+    "yaml-cpp": "yaml-cpp",
+    "CURL": "curl",
+    "libmicrohttpd": "libmicrohttpd",
+    "libzstd": "zstd",
+    "prometheus-cpp": "prometheus-cpp@1.0:",
+    "JPEG": "libjpeg-turbo",
+    "PNG": "libpng",
+}
+TRAINER_LIBRARIES = {"MPI": "mpi"}
+# PkgConfig comes with the package pkgconfig below, Threads with the compiler.
+WITHOUT_PACKAGE = {"PkgConfig": "", "Threads": ""}
 
 
 class Scalelab(CMakePackage):
@@ -30,6 +59,12 @@ class Scalelab(CMakePackage):
     version("main", branch="main")
 
     variant("trainer", default=True, description="Build scalelab-trainer, which needs LibTorch and MPI")
+    variant(
+        "dygraphs",
+        default="/usr/share/javascript/dygraphs/dygraph.min.js",
+        values=any,
+        description="Path of dygraph.min.js for the dashboard",
+    )
 
     depends_on("cxx", type="build")
     depends_on("c", type="build")
@@ -39,23 +74,13 @@ class Scalelab(CMakePackage):
     depends_on("git", type="build")
     depends_on("gzip", type="build")
 
-    depends_on("grpc@1.51: +shared")
-    depends_on("protobuf@3.21:")
-    depends_on("abseil-cpp@20220623: cxxstd=20")
-    depends_on("re2")
-    depends_on("spdlog")
-    depends_on("nlohmann-json")
-    depends_on("openssl@3:")
-    depends_on("sqlite@3.37:")
-    depends_on("boost@1.74:")
-    depends_on("cli11@2.1:")
-    depends_on("yaml-cpp")
-    depends_on("libjpeg-turbo")
-    depends_on("libpng")
+    for library in LIBRARIES.values():
+        depends_on(library)
     with when("+trainer"):
         depends_on("py-torch@1.13: ~cuda")
-        depends_on("mpi")
         depends_on("openblas threads=pthreads")
+        for library in TRAINER_LIBRARIES.values():
+            depends_on(library)
 
     generator("ninja")
 
@@ -64,6 +89,7 @@ class Scalelab(CMakePackage):
             self.define_from_variant("SCALELAB_TRAINER", "trainer"),
             self.define("SCALELAB_TESTS", False),
             self.define("SCALELAB_UNITY", True),
+            self.define("SCALELAB_DYGRAPHS", self.spec.variants["dygraphs"].value),
         ]
         if self.spec.satisfies("+trainer"):
             torch = join_path(python_platlib, "torch")

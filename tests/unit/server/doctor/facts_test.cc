@@ -51,14 +51,15 @@ TEST_F(FactsTest, TheClosestParentStandsForADirectoryThatDoesNotExist) {
 }
 
 TEST_F(FactsTest, SecretsAreFoundByTheirNames) {
-  for (const char* name : {"server.key", "client.token", "scalelab.db"}) {
+  for (const char* name : {"server.key", "client.token", "tls.pem", "scalelab.db"}) {
     std::ofstream(root_ + "/" + name) << "x";
     chmod((root_ + "/" + name).c_str(), 0640);
   }
   const std::vector<FileFacts> secrets = ReadSecrets(root_);
-  ASSERT_EQ(secrets.size(), 2u);
+  ASSERT_EQ(secrets.size(), 3u);
   EXPECT_EQ(secrets[0].path, root_ + "/client.token");
   EXPECT_EQ(secrets[0].mode, 0640u);
+  EXPECT_EQ(secrets[2].path, root_ + "/tls.pem") << "it contains a private key";
   EXPECT_THAT(ReadSecrets(root_ + "/none"), IsEmpty());
 }
 

@@ -1,5 +1,6 @@
 #include "server/doctor/machine_checks.h"
 
+#include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/server/doctor/findings.h"
 
@@ -115,13 +116,78 @@ TEST(MachineChecks, LowLimitsAreFound) {
 TEST(MachineChecks, AnAddressIsFreeOrUsedByThisService) {
   AddressFacts facts;
   facts.text = "login1:7600";
-  EXPECT_THAT(CheckAddress(facts, 0), IsOk("is free"));
+  EXPECT_THAT(CheckAddress("listen", facts, 0), IsOk("is free"));
   facts.in_use = true;
-  EXPECT_THAT(CheckAddress(facts, 0), IsError("another program uses login1:7600"));
-  EXPECT_THAT(CheckAddress(facts, 42), IsOk("process 42"));
+  EXPECT_THAT(CheckAddress("listen", facts, 0), IsError("another program uses login1:7600"));
+  EXPECT_THAT(CheckAddress("listen", facts, 42), IsOk("process 42"));
   facts.in_use = false;
   facts.error = "the name login1 does not resolve";
-  EXPECT_THAT(CheckAddress(facts, 0), IsError("does not resolve"));
+  EXPECT_THAT(CheckAddress("listen", facts, 0), IsError("does not resolve"));
+}
+
+TEST(MachineChecks, AnAddressIsReportedUnderItsKey) {
+  AddressFacts facts;
+  facts.text = "127.0.0.1:9464";
+  facts.in_use = true;
+  EXPECT_EQ(CheckAddress("metrics", facts, 0).subject, "metrics");
+  EXPECT_EQ(CheckAddress("metrics", facts, 42).subject, "metrics");
+  facts.in_use = false;
+  EXPECT_EQ(CheckAddress("web", facts, 0).subject, "web");
+  facts.error = "not an address of this machine";
+  EXPECT_EQ(CheckAddress("web", facts, 0).subject, "web");
+  EXPECT_THAT(CheckAddress("web", facts, 0).advice, testing::HasSubstr("correct `web`"));
+}
+
+TEST(MachineChecks, EveryUserNeedsADirectoryInRunsIfJobsRunAsUsers) {
+  const DirectoryUse use{.subject = "runs", .nodes_use_it = true, .users_write = true};
+  DirectoryFacts facts = GoodDirectory();
+  facts.network = "NFS";
+  for (const mode_t mode : {0755u, 0777u, 01755u}) {  // for one account; without the sticky bit
+    facts.mode = mode;
+    EXPECT_THAT(CheckDirectory(facts, use, kUser), ElementsAre(IsError("jobs_run_as: user")));
+  }
+  for (const mode_t mode : {01777u, 01770u}) {
+    facts.mode = mode;
+    EXPECT_THAT(CheckDirectory(facts, use, kUser), ElementsAre(IsOk("")));
+  }
+  facts.owner = 0;
+  EXPECT_THAT(CheckDirectory(facts, use, kUser), ElementsAre(IsOk(""))) << "as /tmp";
+  facts.existing = "/var/lib";
+  facts.mode = 0755;
+  EXPECT_THAT(CheckDirectory(facts, use, kUser), ElementsAre(IsOk("will be created")));
+}
+
+TEST(MachineChecks, ACertificateIsValidNow) {
+  const absl::Time now = absl::FromUnixSeconds(1'800'000'000);  // 2027-01-15
+  TlsFileFacts facts;
+  facts.setting = "tls_certificate";
+  facts.path = "/etc/ssl/lab.pem";
+  facts.not_before = now - absl::Hours(24);
+  facts.not_after = now + absl::Hours(24 * 300);
+  EXPECT_THAT(CheckTls({facts}, now), ElementsAre(IsOk("/etc/ssl/lab.pem is valid until 2027-11-11")));
+  EXPECT_THAT(CheckTls({facts}, facts.not_after - absl::Hours(24)),
+              ElementsAre(IsWarning("tls_certificate: /etc/ssl/lab.pem expires on 2027-11-11")));
+  EXPECT_THAT(CheckTls({facts}, facts.not_after + absl::Seconds(1)),
+              ElementsAre(IsError("tls_certificate: /etc/ssl/lab.pem expired on 2027-11-11")));
+  EXPECT_THAT(CheckTls({facts}, facts.not_before - absl::Hours(1)),
+              ElementsAre(IsError("/etc/ssl/lab.pem is not valid before 2027-01-14")));
+  facts.error = "Permission denied";
+  EXPECT_THAT(CheckTls({facts}, now),
+              ElementsAre(IsError("tls_certificate: /etc/ssl/lab.pem: Permission denied")));
+  EXPECT_THAT(CheckTls({}, now), testing::IsEmpty());
+}
+
+TEST(MachineChecks, APrivateKeyThatEveryUserReadsIsAnError) {
+  TlsFileFacts facts;
+  facts.setting = "tls_key";
+  facts.path = "/etc/ssl/lab.key";
+  facts.is_key = true;
+  facts.mode = 0640;
+  EXPECT_THAT(CheckTls({facts}, absl::Now()), ElementsAre(IsOk("/etc/ssl/lab.key")))
+      << "a group of Debian has the keys";
+  facts.mode = 0644;
+  EXPECT_THAT(CheckTls({facts}, absl::Now()),
+              ElementsAre(IsError("other users may read /etc/ssl/lab.key (mode 0644)")));
 }
 
 TEST(MachineChecks, ASocketWhoseDirectorySystemdCreatesIsNoError) {
@@ -129,10 +195,10 @@ TEST(MachineChecks, ASocketWhoseDirectorySystemdCreatesIsNoError) {
   facts.text = "unix:/run/scalelab/s";
   facts.unix_socket = true;
   facts.error = "no such directory";
-  EXPECT_THAT(CheckAddress(facts, 0), IsWarning("no such directory"));
+  EXPECT_THAT(CheckAddress("listen", facts, 0), IsWarning("no such directory"));
   facts.error.clear();
   facts.reachable_by_others = false;
-  EXPECT_THAT(CheckAddress(facts, 0), IsOk("only its owner"));
+  EXPECT_THAT(CheckAddress("listen", facts, 0), IsOk("only its owner"));
 }
 
 TEST(MachineChecks, WorkersCannotDialALoopbackAddress) {

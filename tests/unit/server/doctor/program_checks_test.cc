@@ -11,6 +11,7 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 TEST(ProgramChecks, MungeMakesACredentialAndAcceptsIt) {
   FakePrograms programs;
@@ -97,7 +98,7 @@ class SlurmChecks : public testing::Test {
     return rows;
   }
 
-  Findings Check() { return CheckSlurm(programs_.run(), {{"account", "lab"}, {"exclusive", ""}}); }
+  Findings Check() { return CheckSlurm(programs_.run(), {{"account", "lab"}, {"exclusive", ""}}, false); }
 
   FakePrograms programs_;
 };
@@ -135,6 +136,14 @@ TEST_F(SlurmChecks, AnAccountThatMayNotSubmitIsAnErrorWithSlurmsReason) {
   programs_.Fail("sbatch --test-only",
                  "allocation failure: Invalid account or account/partition combination specified");
   EXPECT_THAT(Check(), Contains(IsError("Invalid account or account/partition combination")));
+}
+
+TEST_F(SlurmChecks, AnAccountThatSubmitsNoJobsNeedNotBeAllowedTo) {
+  programs_.Fail("sbatch --test-only", "allocation failure: Invalid account");
+  EXPECT_THAT(CheckSlurm(programs_.run(), {}, /*users_submit=*/true),
+              ElementsAre(IsOk("version 22.05.8"), IsOk("accepts credentials"), IsOk("2 in partitions main"),
+                          IsOk("the agents of the users submit the jobs")));
+  EXPECT_THAT(programs_.calls, Not(Contains(HasSubstr("--test-only"))));
 }
 
 TEST_F(SlurmChecks, RanksThatAreNotBoundAreAWarning) {

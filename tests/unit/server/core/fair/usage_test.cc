@@ -21,7 +21,7 @@ TEST(Usage, OneHalfLifeCountsHalfOfAnEndlessTime) {
   EXPECT_NEAR(DecayedSeconds(kStart, kStart + kHour, kStart + kHour, kHalfLife), kWhole / 2, 0.01);
   EXPECT_NEAR(DecayedSeconds(kStart, kStart + 2 * kHour, kStart + 2 * kHour, kHalfLife), kWhole * 3 / 4,
               0.01);
-  // An hour later it counts half of that.
+  // One hour, which is one half-life, later the usage counts half as much.
   EXPECT_NEAR(DecayedSeconds(kStart, kStart + kHour, kStart + 2 * kHour, kHalfLife), kWhole / 4, 0.01);
   EXPECT_EQ(DecayedSeconds(kStart, kStart, kStart, kHalfLife), 0);
   EXPECT_EQ(DecayedSeconds(kStart + 5, kStart, kStart, kHalfLife), 0);
